@@ -1,0 +1,67 @@
+package tunnel
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// MaxHost is the longest host name DNS allows (RFC 1035 §2.3.4), a trailing
+// dot not counted.
+const MaxHost = 253
+
+// Addr is an address at the far end of a tunnel, known only by its text.
+type Addr struct {
+	Net  string // "tcp"
+	Text string // host:port
+}
+
+// Network implements net.Addr.
+func (a Addr) Network() string { return a.Net }
+
+// String implements net.Addr.
+func (a Addr) String() string { return a.Text }
+
+// SplitAddress takes host:port apart and refuses what no dialer should be
+// asked for: an empty or overlong host, control characters, spaces, a port
+// that is not 1 to 65535. The error is a *DialError with FailBadAddress. An
+// IPv6 host comes without its brackets.
+func SplitAddress(address string) (host string, port uint16, err error) {
+	bad := func(why string) (string, uint16, error) {
+		return "", 0, &DialError{Failure: FailBadAddress, Reason: "bad address: " + why}
+	}
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return bad("want host:port")
+	}
+	if !ValidHost(host) {
+		return bad("the host is empty, longer than 253 characters, or has characters no host has")
+	}
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return bad("the port is not a number from 1 to 65535")
+	}
+	return host, uint16(n), nil
+}
+
+// ValidHost says whether host can be an IP address or a name: it is not empty,
+// not overlong, and has no character that would change its meaning on the way
+// (controls, spaces, and the separators of URLs). Underscores and any letters
+// pass, since resolvers differ on them. Brackets do not belong to a host.
+func ValidHost(host string) bool {
+	if host == "" || len(strings.TrimSuffix(host, ".")) > MaxHost || strings.Trim(host, ".") == "" {
+		return false
+	}
+	for _, r := range host {
+		if r <= ' ' || r == 0x7f || strings.ContainsRune(`/\@?#[]"<>`, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// JoinAddress is net.JoinHostPort for a numeric port.
+func JoinAddress(host string, port uint16) string {
+	return net.JoinHostPort(host, fmt.Sprint(port))
+}

@@ -1,0 +1,145 @@
+package tunnel
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// ChunkSize is the payload one chunk of the largest class holds. With a
+	// link header in the headroom it fills four TLS records (16 KiB each)
+	// and not a byte of a fifth.
+	ChunkSize = 64<<10 - Headroom
+
+	// Headroom is kept free before the payload of a new chunk, so that a
+	// header can be put in front of it without moving it.
+	Headroom = 16
+)
+
+// classes are the sizes of pooled blocks: a small message, one TLS record, a
+// bulk read. A block is never smaller than a quarter of what it must hold, so
+// payload that waits in a queue pins at most a small multiple of itself.
+var classes = [...]int{2 << 10, 16<<10 + Headroom, 64 << 10}
+
+// pools hold idle blocks; they are a cache of memory and no state.
+var pools [len(classes)]sync.Pool
+
+// block is one pooled piece of memory that several chunks may share.
+type block struct {
+	data  []byte
+	class int
+	refs  atomic.Int32
+}
+
+// Chunk is payload handed on by reference instead of being copied. It is a
+// value; its bytes belong to whoever holds it until Release, which must be
+// called exactly once per chunk. The zero Chunk is empty.
+type Chunk struct {
+	blk      *block
+	off, end int
+	head     int // bytes before off that belong to this chunk alone
+}
+
+// NewChunk returns a chunk of size bytes, at most ChunkSize, with undefined
+// contents and Headroom before them. It panics when size is out of range.
+func NewChunk(size int) Chunk {
+	if size < 0 || size > ChunkSize {
+		panic("tunnel: chunk size out of range")
+	}
+	class := 0
+	for size+Headroom > classes[class] {
+		class++
+	}
+	blk, ok := pools[class].Get().(*block)
+	if !ok {
+		blk = &block{data: make([]byte, classes[class]), class: class}
+	}
+	blk.refs.Store(1)
+	return Chunk{blk: blk, off: Headroom, end: Headroom + size, head: Headroom}
+}
+
+// CopyChunk returns a chunk with a copy of p, at most ChunkSize bytes.
+func CopyChunk(p []byte) Chunk {
+	c := NewChunk(len(p))
+	copy(c.Bytes(), p)
+	return c
+}
+
+// Bytes is the payload. It is valid until Release.
+func (c Chunk) Bytes() []byte {
+	if c.blk == nil {
+		return nil
+	}
+	return c.blk.data[c.off:c.end]
+}
+
+// Len is the number of bytes of payload.
+func (c Chunk) Len() int { return c.end - c.off }
+
+// Size is the memory the chunk keeps from being used again.
+func (c Chunk) Size() int {
+	if c.blk == nil {
+		return 0
+	}
+	return len(c.blk.data)
+}
+
+// Slice narrows the chunk to payload bytes [i, j); it takes c's place and must
+// be released instead of it.
+func (c Chunk) Slice(i, j int) Chunk {
+	return Chunk{blk: c.blk, off: c.off + i, end: c.off + j, head: c.head + i}
+}
+
+// Share returns a second chunk over payload bytes [i, j), to be released by
+// itself. The head bytes before i are the new chunk's own to overwrite.
+func (c Chunk) Share(i, j, head int) Chunk {
+	c.blk.refs.Add(1)
+	return Chunk{blk: c.blk, off: c.off + i, end: c.off + j, head: min(head, c.off+i)}
+}
+
+// WithHeader returns n bytes for a header followed by the payload, as one
+// slice without copying, or false where the n bytes before the payload are not
+// the chunk's own.
+func (c Chunk) WithHeader(n int) ([]byte, bool) {
+	if n > c.head {
+		return nil, false
+	}
+	return c.blk.data[c.off-n : c.end], true
+}
+
+// Release gives the memory back. Nothing may touch the bytes after it.
+func (c Chunk) Release() {
+	if c.blk == nil {
+		return
+	}
+	switch refs := c.blk.refs.Add(-1); {
+	case refs == 0:
+		pools[c.blk.class].Put(c.blk)
+	case refs < 0:
+		panic("tunnel: chunk released twice")
+	}
+}
+
+// ReleaseAll releases every chunk of a batch.
+func ReleaseAll(batch []Chunk) {
+	for i := range batch {
+		batch[i].Release()
+		batch[i] = Chunk{}
+	}
+}
+
+// ChunkReader is a Conn that hands over what it received without copying it.
+type ChunkReader interface {
+	// ReadChunks waits for data as Read does, then takes what is there, at
+	// most len(dst) chunks (len(dst) must not be 0), and returns how many.
+	// The caller must release them. An error comes only with n == 0; the end
+	// of the stream is io.EOF. It must not be called beside Read.
+	ReadChunks(dst []Chunk) (n int, err error)
+}
+
+// ChunkWriter is a Conn that sends chunks without copying them.
+type ChunkWriter interface {
+	// WriteChunks writes all payload in order, blocks as Write does, and
+	// releases every chunk, also when it fails.
+	WriteChunks(src []Chunk) error
+}

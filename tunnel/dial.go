@@ -1,0 +1,198 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+)
+
+// Dialer reaches a destination.
+//
+// Dial blocks until the destination itself has answered, ctx ends or the
+// dialer's own bound passes; a Conn that becomes ready too late is closed, not
+// leaked. network is "tcp" or a narrower kind that the dialer knows; address is
+// host:port, where host may be a name. Errors are a *DialError, possibly
+// wrapped. It may be called from any number of goroutines.
+type Dialer interface {
+	Dial(ctx context.Context, network, address string) (Conn, error)
+}
+
+// DialerFunc is a function that is a Dialer.
+type DialerFunc func(ctx context.Context, network, address string) (Conn, error)
+
+// Dial calls f.
+func (f DialerFunc) Dial(ctx context.Context, network, address string) (Conn, error) {
+	return f(ctx, network, address)
+}
+
+// Failure says why a dial failed. The numbers are those of OPENED frames
+// (docs/link-protocol.md) and never change meaning.
+type Failure uint16
+
+// The ways a dial can fail.
+const (
+	FailInternal    Failure = 1  // anything without a better name
+	FailRefused     Failure = 2  // the destination answered: nobody listens
+	FailTimeout     Failure = 3  // nobody answered in time
+	FailHostUnreach Failure = 4  // no route to the host
+	FailNetUnreach  Failure = 5  // no route to the network
+	FailNoSuchHost  Failure = 6  // the name does not exist
+	FailResolve     Failure = 7  // the name could not be looked up just now
+	FailDenied      Failure = 8  // a policy forbids the destination
+	FailBadAddress  Failure = 9  // not host:port, or a network nobody serves
+	FailNoAgent     Failure = 10 // no agent is connected that could serve it
+	FailAgentLost   Failure = 11 // the agent went away before it answered
+	FailExhausted   Failure = 12 // a process on the way is out of file descriptors or memory
+	FailUnavailable Failure = 13 // the next hop (server, proxy) cannot be reached
+	FailCancelled   Failure = 14 // the caller gave up
+	FailAuth        Failure = 15 // a proxy on the way wants authentication
+	FailReset       Failure = 16 // the destination reset the connection while it was set up
+)
+
+// failureTable holds what each failure is called in metrics and sentences.
+var failureTable = map[Failure]struct{ label, text string }{
+	FailInternal:    {"internal", "internal error"},
+	FailRefused:     {"refused", "connection refused"},
+	FailTimeout:     {"timeout", "i/o timeout"},
+	FailHostUnreach: {"host_unreachable", "no route to host"},
+	FailNetUnreach:  {"network_unreachable", "network is unreachable"},
+	FailNoSuchHost:  {"no_such_host", "no such host"},
+	FailResolve:     {"resolve", "name lookup failed"},
+	FailDenied:      {"denied", "destination not allowed"},
+	FailBadAddress:  {"bad_address", "bad address"},
+	FailNoAgent:     {"no_agent", "no agent available"},
+	FailAgentLost:   {"agent_lost", "agent went away"},
+	FailExhausted:   {"exhausted", "too many open files"},
+	FailUnavailable: {"unavailable", "tunnel unavailable"},
+	FailCancelled:   {"cancelled", "cancelled"},
+	FailAuth:        {"proxy_auth", "proxy wants authentication"},
+	FailReset:       {"reset", "connection reset"},
+}
+
+// String is the failure in a few words.
+func (f Failure) String() string {
+	if t, ok := failureTable[f]; ok {
+		return t.text
+	}
+	return fmt.Sprintf("failure %d", uint16(f))
+}
+
+// Label is the failure as a value of a metric's label.
+func (f Failure) Label() string {
+	if t, ok := failureTable[f]; ok {
+		return t.label
+	}
+	return "other"
+}
+
+// Elsewhere says that the dial failed on the way and the destination was never
+// asked, so another agent or another link may try it.
+func (f Failure) Elsewhere() bool {
+	return f == FailAgentLost || f == FailExhausted || f == FailUnavailable
+}
+
+// HTTPStatus is how a failure reads as an HTTP response.
+func (f Failure) HTTPStatus() int {
+	switch f {
+	case FailTimeout:
+		return 504
+	case FailNoAgent, FailAgentLost, FailExhausted, FailUnavailable:
+		return 503
+	case FailBadAddress:
+		return 400
+	case FailDenied:
+		return 403
+	default:
+		return 502
+	}
+}
+
+// DialError is why a destination was not reached.
+type DialError struct {
+	Failure Failure
+	Address string // what was dialed, host:port; may be empty
+	Reason  string // one sentence fit for the client: no secrets, no inner addresses
+	Err     error  // the cause, for logs only; may be nil
+}
+
+func (e *DialError) Error() string {
+	s := "dial"
+	if e.Address != "" {
+		s += " " + e.Address
+	}
+	s += ": " + e.Text()
+	if e.Err != nil && e.Err.Error() != e.Text() {
+		s += ": " + e.Err.Error()
+	}
+	return s
+}
+
+// Text is what a client may be told.
+func (e *DialError) Text() string {
+	if e.Reason != "" {
+		return e.Reason
+	}
+	return e.Failure.String()
+}
+
+// Unwrap returns the cause.
+func (e *DialError) Unwrap() error { return e.Err }
+
+// Timeout implements net.Error's half.
+func (e *DialError) Timeout() bool { return e.Failure == FailTimeout }
+
+// AsDialError returns err as a *DialError; an error of another type is
+// classified by what the standard library says of it, never by its text. It
+// returns nil for nil.
+func AsDialError(address string, err error) *DialError {
+	if err == nil {
+		return nil
+	}
+	var typed *DialError
+	if errors.As(err, &typed) {
+		return typed
+	}
+	return &DialError{Failure: classify(err), Address: address, Err: err}
+}
+
+func classify(err error) Failure {
+	var dns *net.DNSError
+	var addr *net.AddrError
+	var timeout interface{ Timeout() bool }
+	switch {
+	case errors.Is(err, context.Canceled):
+		return FailCancelled
+	case errors.As(err, &dns) && dns.IsNotFound:
+		return FailNoSuchHost
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return FailRefused
+	case errors.Is(err, syscall.EHOSTUNREACH):
+		return FailHostUnreach
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return FailNetUnreach
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
+		return FailExhausted
+	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+		return FailDenied
+	case errors.Is(err, syscall.ECONNRESET):
+		return FailReset
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return FailTimeout
+	case errors.As(err, &dns):
+		return FailResolve
+	case errors.As(err, &addr):
+		return FailBadAddress
+	default:
+		return FailInternal
+	}
+}
+
+// FailureOf is the failure of any error a Dialer returned; 0 for nil.
+func FailureOf(err error) Failure {
+	if err == nil {
+		return 0
+	}
+	return AsDialError("", err).Failure
+}

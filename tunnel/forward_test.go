@@ -1,0 +1,97 @@
+package tunnel_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+type recorder struct{ events []string }
+
+func (r *recorder) Dialed(_ *tunnel.Request, _ time.Duration, err error) {
+	r.events = append(r.events, "dialed "+tunnel.FailureOf(err).Label())
+}
+func (r *recorder) Opened(*tunnel.Request, *tunnel.Relay) { r.events = append(r.events, "opened") }
+func (r *recorder) Closed(*tunnel.Request, *tunnel.Relay, time.Duration, error) {
+	r.events = append(r.events, "closed")
+}
+
+func TestForwardBoundsTheDial(t *testing.T) {
+	rec := &recorder{}
+	f := &tunnel.Forwarder{
+		DialTimeout: 20 * time.Millisecond,
+		Observers:   []tunnel.Observer{rec},
+		Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}),
+	}
+	var told error
+	err := f.Forward(t.Context(), &tunnel.Request{Network: "tcp", Address: "a:1"}, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+		told = err
+		return nil, err
+	})
+	if tunnel.FailureOf(err) != tunnel.FailTimeout || told != err {
+		t.Fatalf("got %v, client told %v, want a timeout", err, told)
+	}
+	if len(rec.events) != 1 || rec.events[0] != "dialed timeout" {
+		t.Errorf("observed %v", rec.events)
+	}
+}
+
+func TestForwardRelaysAndObserves(t *testing.T) {
+	client, a := tcpPair(t)
+	b, target := tcpPair(t)
+	rec := &recorder{}
+	var id string
+	f := &tunnel.Forwarder{
+		Observers: []tunnel.Observer{rec},
+		Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+			id = tunnel.ID(ctx)
+			return tunnel.Wrap(b), nil
+		}),
+	}
+	req := &tunnel.Request{Network: "tcp", Address: "a:1"}
+	done := make(chan error, 1)
+	go func() {
+		done <- f.Forward(t.Context(), req, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(a), nil })
+	}()
+	go func() { _, _ = io.Copy(target, target); target.Close() }()
+	_, _ = client.Write([]byte("ping"))
+	_ = client.CloseWrite()
+	if got := must(io.ReadAll(client))(t); string(got) != "ping" {
+		t.Fatalf("echo: %q", got)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if want := "dialed other opened closed"; len(rec.events) != 3 {
+		t.Errorf("observed %v, want %s", rec.events, want)
+	}
+	if id == "" || id != req.ID {
+		t.Errorf("the dial ran under id %q, the request has %q", id, req.ID)
+	}
+}
+
+func TestForwardResetsAFarEndNobodyWants(t *testing.T) {
+	b, target := tcpPair(t)
+	f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+		return tunnel.Wrap(b), nil
+	})}
+	gone := errors.New("client left")
+	err := f.Forward(t.Context(), &tunnel.Request{}, func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, gone })
+	if !errors.Is(err, gone) {
+		t.Fatal(err)
+	}
+	_ = target.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_, err = target.Read(make([]byte, 1))
+	var nerr net.Error
+	if err == nil || (errors.As(err, &nerr) && nerr.Timeout()) {
+		t.Fatalf("the far end was left open: %v", err)
+	}
+}

@@ -1,0 +1,213 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// DefaultLinger is how long the second half of a half-closed connection
+	// may carry nothing before it is taken for forgotten. Long, because a
+	// half-closed connection that waits for a slow answer is in order.
+	DefaultLinger = 10 * time.Minute
+
+	// drainTime is how long the other direction may go on delivering what
+	// the destination sent before it stopped reading, so that a response
+	// that came together with a reset is not lost.
+	drainTime = 5 * time.Second
+
+	// batchSize is how many chunks move at once; with one TLS record each
+	// that is 128 KiB a system call.
+	batchSize = 8
+
+	// probeSize is the buffer of a source that cannot hand over chunks while
+	// it has nothing to say. A read that fills it moves on to full chunks.
+	probeSize = 2<<10 - Headroom
+)
+
+// Relay carries bytes between A and B until both directions have ended. FIN
+// goes on as FIN, a reset or error as a reset with its cause. It must not be
+// copied after Run was called.
+type Relay struct {
+	A, B Conn
+
+	// Linger bounds the silence of the second direction once the first has
+	// ended; 0 means DefaultLinger.
+	Linger time.Duration
+
+	// Idle bounds the silence of both directions together; 0 means no bound.
+	Idle time.Duration
+
+	// Total, where set, is added to as bytes pass, for metrics of many relays.
+	Total *Traffic
+
+	sent  Traffic // of this relay: Up is A to B
+	cause atomic.Pointer[error]
+}
+
+// Traffic counts payload bytes by direction. It may be read at any time.
+type Traffic struct {
+	Up, Down atomic.Int64
+}
+
+// errRelayIdle ends a relay that carried nothing for too long.
+var errRelayIdle = &ResetError{Code: CodeTimeout}
+
+// writeError marks that it was the destination of a direction that failed.
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return e.err.Error() }
+func (e *writeError) Unwrap() error { return e.err }
+
+// Sent returns the bytes carried so far from A to B and from B to A. It may be
+// called at any time from anywhere.
+func (r *Relay) Sent() (up, down int64) {
+	return r.sent.Up.Load(), r.sent.Down.Load()
+}
+
+// Run relays until both directions have ended, then closes A and B. It returns
+// nil when both ended in order, else the first cause. When ctx ends, both are
+// reset with ctx's cause. It runs once, on the caller's goroutine and one more
+// that it joins.
+func (r *Relay) Run(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
+	defer stop()
+
+	watch := newRelayWatch(r)
+	defer watch.stop()
+
+	up := make(chan struct{})
+	go func() {
+		defer close(up)
+		r.finish(watch, copyHalf(r.B, r.A, r.counters(true)))
+	}()
+	r.finish(watch, copyHalf(r.A, r.B, r.counters(false)))
+	<-up
+
+	if cause := r.cause.Load(); cause != nil {
+		r.abort(*cause)
+		return *cause
+	}
+	_ = r.A.Close()
+	_ = r.B.Close()
+	return nil
+}
+
+// finish is called as a direction ends. It settles what becomes of the other:
+// in order, it may go on and linger; a failed source means both ends are void;
+// a failed destination leaves what it had already sent to be delivered.
+func (r *Relay) finish(watch *relayWatch, err error) {
+	var write *writeError
+	switch {
+	case err == nil:
+		watch.limit(r.linger())
+	case errors.As(err, &write):
+		r.cause.CompareAndSwap(nil, &write.err)
+		watch.limit(drainTime)
+	default:
+		r.abort(err)
+	}
+}
+
+// abort resets both ends; the first cause is the one that Run returns.
+func (r *Relay) abort(cause error) {
+	r.cause.CompareAndSwap(nil, &cause)
+	_ = r.A.Reset(cause)
+	_ = r.B.Reset(cause)
+}
+
+func (r *Relay) linger() time.Duration {
+	if r.Linger > 0 {
+		return r.Linger
+	}
+	return DefaultLinger
+}
+
+func (r *Relay) counters(up bool) [2]*atomic.Int64 {
+	own, total := &r.sent.Down, (*atomic.Int64)(nil)
+	if up {
+		own = &r.sent.Up
+	}
+	if r.Total != nil {
+		total = &r.Total.Down
+		if up {
+			total = &r.Total.Up
+		}
+	}
+	return [2]*atomic.Int64{own, total}
+}
+
+// copyHalf moves bytes from src to dst until src ends, then ends dst's
+// incoming direction. nil means in order.
+func copyHalf(dst, src Conn, counters [2]*atomic.Int64) error {
+	read := chunkReader(src)
+	write := chunkWriter(dst)
+	var batch [batchSize]Chunk
+	for {
+		n, err := read(batch[:])
+		if err == io.EOF {
+			if err := dst.CloseWrite(); err != nil {
+				return &writeError{err}
+			}
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		size := 0
+		for _, c := range batch[:n] {
+			size += c.Len()
+		}
+		if err := write(batch[:n]); err != nil {
+			return &writeError{err}
+		}
+		for _, c := range counters {
+			if c != nil {
+				c.Add(int64(size))
+			}
+		}
+	}
+}
+
+func chunkWriter(c Conn) func([]Chunk) error {
+	if w, ok := c.(ChunkWriter); ok {
+		return w.WriteChunks
+	}
+	return func(batch []Chunk) error {
+		defer ReleaseAll(batch)
+		for _, chunk := range batch {
+			if _, err := c.Write(chunk.Bytes()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func chunkReader(c Conn) func([]Chunk) (int, error) {
+	if r, ok := c.(ChunkReader); ok {
+		return r.ReadChunks
+	}
+	size := probeSize
+	return func(dst []Chunk) (int, error) {
+		chunk := NewChunk(size)
+		n, err := c.Read(chunk.Bytes())
+		if n == 0 {
+			chunk.Release()
+			if err == nil {
+				err = io.ErrNoProgress
+			}
+			return 0, err
+		}
+		// An error that came with data comes again on the next read.
+		dst[0] = chunk.Slice(0, n)
+		size = probeSize
+		if n >= probeSize {
+			size = ChunkSize
+		}
+		return 1, nil
+	}
+}

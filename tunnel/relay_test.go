@@ -1,0 +1,197 @@
+package tunnel_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tcpPair is two ends of one TCP connection over loopback.
+func tcpPair(t *testing.T) (near, far *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near = must(net.Dial("tcp", l.Addr().String()))(t).(*net.TCPConn)
+	far = must(l.Accept())(t).(*net.TCPConn)
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far
+}
+
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// startRelay joins two loopback connections and returns their outer ends.
+func startRelay(t *testing.T, relay *tunnel.Relay) (client, target *net.TCPConn, result chan error) {
+	client, a := tcpPair(t)
+	b, target := tcpPair(t)
+	relay.A, relay.B = tunnel.Wrap(a), tunnel.Wrap(b)
+	result = make(chan error, 1)
+	go func() { result <- relay.Run(t.Context()) }()
+	t.Cleanup(func() {
+		client.Close()
+		target.Close()
+		select {
+		case <-result:
+		case <-time.After(10 * time.Second):
+			t.Error("relay did not end after both ends closed")
+		}
+	})
+	return client, target, result
+}
+
+func wait(t *testing.T, result chan error) error {
+	t.Helper()
+	select {
+	case err := <-result:
+		result <- err // for the clean-up
+		return err
+	case <-time.After(10 * time.Second):
+		t.Fatal("relay did not end")
+		return nil
+	}
+}
+
+func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
+	relay := &tunnel.Relay{Total: &tunnel.Traffic{}}
+	client, target, result := startRelay(t, relay)
+	payload := make([]byte, 8<<20)
+	_, _ = rand.Read(payload)
+
+	go func() { // the target answers with the hash once it has seen FIN
+		h := sha256.New()
+		_, _ = io.Copy(h, target)
+		_, _ = target.Write(h.Sum(nil))
+		target.Close()
+	}()
+	if _, err := client.Write(payload); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	got := must(io.ReadAll(client))(t)
+	if want := sha256.Sum256(payload); !bytes.Equal(got, want[:]) {
+		t.Fatalf("answer after half-close: got %x, want %x", got, want)
+	}
+	if err := wait(t, result); err != nil {
+		t.Fatalf("relay ended with %v, want nil", err)
+	}
+	if up, down := relay.Sent(); up != int64(len(payload)) || down != sha256.Size {
+		t.Errorf("sent %d up and %d down, want %d and %d", up, down, len(payload), sha256.Size)
+	}
+	if got := relay.Total.Up.Load(); got != int64(len(payload)) {
+		t.Errorf("total up %d, want %d", got, len(payload))
+	}
+}
+
+func TestRelayResetArrivesAsReset(t *testing.T) {
+	for _, from := range []string{"client", "target"} {
+		t.Run(from, func(t *testing.T) {
+			client, target, result := startRelay(t, &tunnel.Relay{})
+			src, dst := client, target
+			if from == "target" {
+				src, dst = target, client
+			}
+			_, _ = src.Write([]byte("x"))
+			if _, err := io.ReadFull(dst, make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			_ = src.SetLinger(0)
+			src.Close()
+			if _, err := dst.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+				t.Fatalf("other end read %v, want ECONNRESET", err)
+			}
+			if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+				t.Fatalf("relay ended with %v, want a reset by the far end", err)
+			}
+		})
+	}
+}
+
+func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
+	client, target, result := startRelay(t, &tunnel.Relay{Linger: 150 * time.Millisecond})
+	_ = client.CloseWrite()
+	for range 6 { // longer than Linger in all, but never silent that long
+		if _, err := target.Write([]byte("still here")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(client, make([]byte, 10)); err != nil {
+			t.Fatalf("cut while bytes still flowed: %v", err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodeTimeout {
+		t.Fatalf("relay ended with %v, want the linger bound", err)
+	}
+}
+
+func TestRelayIdleBound(t *testing.T) {
+	_, _, result := startRelay(t, &tunnel.Relay{Idle: 50 * time.Millisecond})
+	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodeTimeout {
+		t.Fatalf("relay ended with %v, want the idle bound", err)
+	}
+}
+
+func TestRelayEndsWithItsContext(t *testing.T) {
+	client, a := tcpPair(t)
+	b, _ := tcpPair(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b)}
+	result := make(chan error, 1)
+	go func() { result <- relay.Run(ctx) }()
+	cancel(&tunnel.ResetError{Code: tunnel.CodeShutdown})
+	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodeShutdown {
+		t.Fatalf("relay ended with %v, want the context's cause", err)
+	}
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatalf("client read %v, want ECONNRESET", err)
+	}
+}
+
+// A server that answers and resets while the client still uploads: what it
+// answered must arrive first.
+func TestRelayDeliversTheAnswerBeforeAReset(t *testing.T) {
+	client, target, result := startRelay(t, &tunnel.Relay{})
+	_, _ = client.Write(bytes.Repeat([]byte("u"), 64<<10))
+	if _, err := io.ReadFull(target, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = target.Write([]byte("413 too large"))
+	got := make([]byte, 13)
+	if _, err := io.ReadFull(client, got); err != nil || string(got) != "413 too large" {
+		t.Fatalf("read %q, %v", got, err)
+	}
+	target.Close() // unread data makes this an RST
+	for {
+		if _, err := client.Write([]byte("more")); err != nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := wait(t, result); err == nil {
+		t.Fatal("relay ended in order, want the reset")
+	}
+}

@@ -1,0 +1,114 @@
+package tunnel
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// kernelConn is what *net.TCPConn and *net.UnixConn have in common.
+type kernelConn interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
+}
+
+// socket is a kernel socket as a Conn. It reads in chunks that are taken from
+// the pool only once the kernel has data, so a connection that is idle holds
+// no buffer.
+type socket struct {
+	kernelConn
+	raw syscall.RawConn
+
+	// The reader's own state: RawConn.Read wants a closure, and one a
+	// connection is cheaper than one a read.
+	readFn func(fd uintptr) bool
+	chunk  Chunk
+	err    error
+}
+
+func newSocket(c kernelConn) Conn {
+	raw, err := c.SyscallConn()
+	if err != nil { // only for a conn that is closed already
+		return plainConn{c}
+	}
+	s := &socket{kernelConn: c, raw: raw}
+	s.readFn = s.readOnce
+	return s
+}
+
+func (s *socket) Reset(error) error {
+	abort(s.kernelConn)
+	return nil
+}
+
+// SetNoDelay is here so that whoever holds a wrapped socket can still tune it.
+func (s *socket) SetNoDelay(on bool) error {
+	if t, ok := s.kernelConn.(*net.TCPConn); ok {
+		return t.SetNoDelay(on)
+	}
+	return nil
+}
+
+// SyscallConn implements syscall.Conn.
+func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.raw, nil }
+
+// ReadChunks implements ChunkReader; it fills at most one chunk.
+func (s *socket) ReadChunks(dst []Chunk) (int, error) {
+	if err := s.raw.Read(s.readFn); err != nil {
+		return 0, err
+	}
+	chunk, err := s.chunk, s.err
+	s.chunk, s.err = Chunk{}, nil
+	if err != nil {
+		return 0, err
+	}
+	dst[0] = chunk
+	return 1, nil
+}
+
+// readOnce is one attempt to read; false asks the poller to wait.
+func (s *socket) readOnce(fd uintptr) bool {
+	chunk := NewChunk(ChunkSize)
+	for {
+		n, err := syscall.Read(int(fd), chunk.Bytes())
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.EAGAIN:
+			chunk.Release()
+			return false
+		case err != nil:
+			chunk.Release()
+			s.err = &net.OpError{Op: "read", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("read", err)}
+		case n == 0:
+			chunk.Release()
+			s.err = io.EOF
+		default:
+			s.chunk = chunk.Slice(0, n)
+		}
+		return true
+	}
+}
+
+// WriteChunks implements ChunkWriter with one writev where the kernel allows.
+func (s *socket) WriteChunks(src []Chunk) error {
+	defer ReleaseAll(src)
+	if len(src) == 1 {
+		_, err := s.Write(src[0].Bytes())
+		return err
+	}
+	vec := make(net.Buffers, len(src))
+	for i, c := range src {
+		vec[i] = c.Bytes()
+	}
+	_, err := vec.WriteTo(s.kernelConn)
+	return err
+}
+
+// isReset says that err is the kernel's word for "the peer reset it".
+func isReset(err error) bool {
+	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}

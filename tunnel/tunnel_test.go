@@ -1,0 +1,121 @@
+package tunnel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+func TestAsDialErrorClassifiesByType(t *testing.T) {
+	op := func(err error) error {
+		return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", err)}
+	}
+	for _, c := range []struct {
+		err  error
+		want tunnel.Failure
+	}{
+		{op(syscall.ECONNREFUSED), tunnel.FailRefused},
+		{op(syscall.EHOSTUNREACH), tunnel.FailHostUnreach},
+		{op(syscall.ENETUNREACH), tunnel.FailNetUnreach},
+		{op(syscall.EMFILE), tunnel.FailExhausted},
+		{op(syscall.ETIMEDOUT), tunnel.FailTimeout},
+		{op(syscall.ECONNRESET), tunnel.FailReset},
+		{&net.DNSError{Err: "no such host", IsNotFound: true}, tunnel.FailNoSuchHost},
+		{&net.DNSError{Err: "server misbehaving"}, tunnel.FailResolve},
+		{&net.DNSError{Err: "timeout", IsTimeout: true}, tunnel.FailTimeout},
+		{context.DeadlineExceeded, tunnel.FailTimeout},
+		{fmt.Errorf("wrapped: %w", context.Canceled), tunnel.FailCancelled},
+		{errors.New("connection refused"), tunnel.FailInternal}, // text does not count
+		{fmt.Errorf("x: %w", &tunnel.DialError{Failure: tunnel.FailDenied}), tunnel.FailDenied},
+	} {
+		if got := tunnel.FailureOf(c.err); got != c.want {
+			t.Errorf("FailureOf(%v) = %v, want %v", c.err, got, c.want)
+		}
+	}
+	if tunnel.AsDialError("", nil) != nil || tunnel.FailureOf(nil) != 0 {
+		t.Error("nil is not a failure")
+	}
+}
+
+func TestCodeOf(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want tunnel.Code
+	}{
+		{nil, tunnel.CodeUnknown},
+		{syscall.ECONNRESET, tunnel.CodePeerReset},
+		{syscall.EPIPE, tunnel.CodePeerReset},
+		{io.ErrUnexpectedEOF, tunnel.CodePeerReset},
+		{context.Canceled, tunnel.CodeCancelled},
+		{os.ErrDeadlineExceeded, tunnel.CodeTimeout},
+		{fmt.Errorf("x: %w", &tunnel.ResetError{Code: tunnel.CodeStalled}), tunnel.CodeStalled},
+		{errors.New("?"), tunnel.CodeUnknown},
+	} {
+		if got := tunnel.CodeOf(c.err); got != c.want {
+			t.Errorf("CodeOf(%v) = %v, want %v", c.err, got, c.want)
+		}
+	}
+}
+
+func TestSplitAddress(t *testing.T) {
+	for address, want := range map[string]string{
+		"example.com:80": "example.com 80", "[::1]:443": "::1 443", "10.0.0.1:65535": "10.0.0.1 65535",
+		"my_host.:1": "my_host. 1", "bücher.example:1": "bücher.example 1", "[fe80::1%eth0]:1": "fe80::1%eth0 1",
+	} {
+		host, port, err := tunnel.SplitAddress(address)
+		if got := fmt.Sprint(host, " ", port); err != nil || got != want {
+			t.Errorf("SplitAddress(%q) = %q, %v, want %q", address, got, err, want)
+		}
+	}
+	for _, address := range []string{
+		"", "host", ":80", "host:", "host:0", "host:65536", "host:-1", "host:http", "::1:80", "ho st:80", "ho\x00st:80", "..:80",
+		"user@host:80", "host/path:80", strings.Repeat("a", 254) + ":80", "host:+1",
+	} {
+		if _, _, err := tunnel.SplitAddress(address); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+			t.Errorf("SplitAddress(%q): %v, want a bad address", address, err)
+		}
+	}
+}
+
+func TestChunkSharing(t *testing.T) {
+	whole := tunnel.NewChunk(100)
+	copy(whole.Bytes(), "header--payload")
+	part := whole.Share(8, 15, 8)
+	whole.Release()
+	if string(part.Bytes()) != "payload" {
+		t.Fatalf("shared part reads %q", part.Bytes())
+	}
+	frame, ok := part.WithHeader(8)
+	if !ok || string(frame) != "header--payload" {
+		t.Fatalf("with header: %q, %v", frame, ok)
+	}
+	if _, ok := part.WithHeader(9); ok {
+		t.Error("a header may not reach into bytes of another chunk")
+	}
+	part.Release()
+	defer func() {
+		if recover() == nil {
+			t.Error("a second Release must not go unnoticed")
+		}
+	}()
+	part.Release()
+}
+
+func TestWrapKeepsConns(t *testing.T) {
+	near, _ := tcpPair(t)
+	c := tunnel.Wrap(near)
+	if tunnel.Wrap(c) != c {
+		t.Error("wrapping a Conn again changed it")
+	}
+	if _, ok := c.(tunnel.ChunkReader); !ok {
+		t.Error("a TCP connection hands over chunks")
+	}
+}
