@@ -1,0 +1,181 @@
+// Package policy says which destinations may be dialed. The agent applies it to
+// the addresses a name resolved to, at the moment it connects, so a name that
+// changes its address between check and use (DNS rebinding) gains nothing; the
+// server applies it to what it is asked for, before an agent hears of it.
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+
+	"konnectivity/tunnel"
+)
+
+// Policy is a set of allow and deny rules. In this order:
+//
+//  1. a destination that a deny rule matches is denied;
+//  2. an address under which cloud machines hand out credentials (Protected) is
+//     denied unless an allow rule names it or a network inside its link-local
+//     block: "*" and 0.0.0.0/0 do not open it;
+//  3. without allow rules everything else is allowed, with allow rules only
+//     what one of them matches.
+//
+// The zero Policy and a nil one have no rules, so only Protected is denied. A
+// Policy does not change once parsed and may be used by any number of
+// goroutines; no method blocks. Every error is a *tunnel.DialError with
+// FailDenied whose Reason is fit for the client and whose Err names the rule.
+type Policy struct {
+	allow, deny []rule
+}
+
+// Parse reads rules of the form HOST or HOST:PORTS. HOST is an IP address, a
+// CIDR, or a glob over host names in which * stands for any characters, dots
+// included; * alone is every destination. PORTS is a port or a range FIRST-LAST.
+// An IPv6 address or CIDR stands in brackets where ports follow:
+// [2001:db8::/32]:443. The error names the rule and says what is wrong with it.
+func Parse(allow, deny []string) (*Policy, error) {
+	p := &Policy{}
+	var err error
+	if p.allow, err = parseRules(allow); err != nil {
+		return nil, err
+	}
+	if p.deny, err = parseRules(deny); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// AllowHost says whether host may be dialed as far as can be known before it is
+// resolved. An address is judged as by AllowAddr. A name passes also when only
+// its addresses can tell, so whoever resolves it must go on to AllowResolved.
+func (p *Policy) AllowHost(host string, port uint16) error {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return p.AllowAddr(netip.AddrPortFrom(addr, port))
+	}
+	if err := p.denyHost(host, port); err != nil {
+		return err
+	}
+	if p.noAllow() || p.allowsHost(host, port) || p.allowsSomeAddr(port) {
+		return nil
+	}
+	return refuse(host, port, errNoRule)
+}
+
+// AllowUnresolved is AllowHost for whoever hands a name on and never sees its
+// addresses (the server): where there are allow rules, one must match the name
+// itself. Deny rules by address cannot bind it; they are for the resolving side.
+func (p *Policy) AllowUnresolved(host string, port uint16) error {
+	if err := p.AllowHost(host, port); err != nil {
+		return err
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return nil // AllowHost has judged it as an address
+	}
+	if p.noAllow() || p.allowsHost(host, port) {
+		return nil
+	}
+	return refuse(host, port, errNoRule)
+}
+
+// AllowAddr says whether an address may be dialed that was asked for as an
+// address.
+func (p *Policy) AllowAddr(to netip.AddrPort) error {
+	return p.AllowResolved("", to)
+}
+
+// AllowResolved says whether an address may be dialed that host resolved to. An
+// allow rule for the name suffices; deny rules are held against both.
+func (p *Policy) AllowResolved(host string, to netip.AddrPort) error {
+	if host != "" {
+		if err := p.denyHost(host, to.Port()); err != nil {
+			return err
+		}
+	}
+	if err := p.denyAddr(to); err != nil {
+		return err
+	}
+	if p.noAllow() || p.allowsAddr(to) || (host != "" && p.allowsHost(host, to.Port())) {
+		return nil
+	}
+	return refuse(to.Addr().String(), to.Port(), errNoRule)
+}
+
+func (p *Policy) noAllow() bool { return p == nil || len(p.allow) == 0 }
+
+func (p *Policy) denyHost(host string, port uint16) error {
+	if p == nil {
+		return nil
+	}
+	for _, r := range p.deny {
+		if r.matchesHost(host, port) {
+			return refuse(host, port, fmt.Errorf("denied by rule %q", r.text))
+		}
+	}
+	return nil
+}
+
+func (p *Policy) denyAddr(to netip.AddrPort) error {
+	for _, view := range views(to.Addr()) {
+		if p != nil {
+			for _, r := range p.deny {
+				if r.matchesAddr(view, to.Port()) {
+					return refuse(to.Addr().String(), to.Port(), fmt.Errorf("denied by rule %q", r.text))
+				}
+			}
+		}
+		if block, ok := protectedBlock(view); ok && !p.opens(block, view, to.Port()) {
+			return refuse(to.Addr().String(), to.Port(), errProtected)
+		}
+	}
+	return nil
+}
+
+// opens says that an allow rule names addr, not merely all there is.
+func (p *Policy) opens(block netip.Prefix, addr netip.Addr, port uint16) bool {
+	if p == nil {
+		return false
+	}
+	for _, r := range p.allow {
+		if r.matchesAddr(addr, port) && r.prefix.IsValid() && r.prefix.Bits() >= block.Bits() {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Policy) allowsHost(host string, port uint16) bool {
+	for _, r := range p.allow {
+		if r.matchesHost(host, port) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Policy) allowsAddr(to netip.AddrPort) bool {
+	for _, r := range p.allow {
+		if r.matchesAddr(plain(to.Addr()), to.Port()) {
+			return true
+		}
+	}
+	return false
+}
+
+// allowsSomeAddr says that a rule by address could allow this port.
+func (p *Policy) allowsSomeAddr(port uint16) bool {
+	for _, r := range p.allow {
+		if r.prefix.IsValid() && r.matchesPort(port) {
+			return true
+		}
+	}
+	return false
+}
+
+func refuse(host string, port uint16, why error) error {
+	return &tunnel.DialError{
+		Failure: tunnel.FailDenied,
+		Address: tunnel.JoinAddress(host, port),
+		Reason:  "destination not allowed by policy",
+		Err:     why,
+	}
+}

@@ -1,0 +1,82 @@
+package policy
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+)
+
+var (
+	errNoRule    = errors.New("no allow rule matches")
+	errProtected = errors.New("the address hands out cloud credentials; an allow rule for exactly it or its link-local block would open it")
+)
+
+// protected lists where cloud machines hand out credentials to whoever can
+// reach them. A tunnel that ends on such a machine would lend its identity to
+// every client of the tunnel. The rest of 169.254.0.0/16 stays open, since
+// node-local DNS caches live there. fe80::/10 is closed whole: metadata services
+// answer there too, and no destination behind a router can have such an address.
+var protected = []struct {
+	block netip.Prefix // an allow rule inside it shows that it is meant
+	addrs []netip.Prefix
+}{
+	{netip.MustParsePrefix("169.254.0.0/16"), []netip.Prefix{
+		netip.MustParsePrefix("169.254.169.254/32"), // AWS, Azure, Google, OpenStack and others
+		netip.MustParsePrefix("169.254.170.2/32"),   // AWS ECS task roles
+		netip.MustParsePrefix("169.254.170.23/32"),  // AWS EKS pod identity
+	}},
+	{netip.MustParsePrefix("fd00:ec2::/32"), []netip.Prefix{
+		netip.MustParsePrefix("fd00:ec2::254/128"), // AWS
+		netip.MustParsePrefix("fd00:ec2::23/128"),  // AWS EKS pod identity
+	}},
+	{netip.MustParsePrefix("fd20:ce::/32"), []netip.Prefix{
+		netip.MustParsePrefix("fd20:ce::254/128"), // Google
+	}},
+	{netip.MustParsePrefix("fe80::/10"), []netip.Prefix{
+		netip.MustParsePrefix("fe80::/10"),
+	}},
+}
+
+// Protected returns the addresses that are denied unless an allow rule names
+// them.
+func Protected() []netip.Prefix {
+	var all []netip.Prefix
+	for _, p := range protected {
+		all = append(all, p.addrs...)
+	}
+	return all
+}
+
+func protectedBlock(addr netip.Addr) (netip.Prefix, bool) {
+	for _, p := range protected {
+		if slices.ContainsFunc(p.addrs, func(a netip.Prefix) bool { return a.Contains(addr) }) {
+			return p.block, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+var (
+	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052 §2.1
+	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+)
+
+// plain is addr without what would keep it from equalling itself: a zone, or an
+// IPv4 address in IPv6 clothes.
+func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
+
+// views are all the addresses that a dial to addr may end at, so that none of
+// them can be denied and yet reached: the unspecified address is the machine
+// itself, and a NAT64 address is the IPv4 address in its last four bytes.
+func views(addr netip.Addr) []netip.Addr {
+	addr = plain(addr)
+	switch {
+	case addr.IsUnspecified():
+		return []netip.Addr{addr, loopback4, netip.IPv6Loopback()}
+	case nat64.Contains(addr):
+		b := addr.As16()
+		return []netip.Addr{addr, netip.AddrFrom4([4]byte(b[12:]))}
+	default:
+		return []netip.Addr{addr}
+	}
+}

@@ -1,0 +1,173 @@
+package policy
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"konnectivity/tunnel"
+)
+
+// rule matches destinations by prefix or by glob, exactly one of which is set,
+// and by port.
+type rule struct {
+	text        string
+	prefix      netip.Prefix
+	glob        string // lower case, no trailing dot
+	first, last uint16
+}
+
+func parseRules(texts []string) ([]rule, error) {
+	rules := make([]rule, 0, len(texts))
+	for _, text := range texts {
+		r, err := parseRule(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("destination rule %q: %w; want an IP address, CIDR or host glob, then :PORT or :FIRST-LAST where ports matter", text, err)
+		}
+		rules = append(rules, r)
+	}
+	return rules, nil
+}
+
+func parseRule(text string) (rule, error) {
+	host, ports, err := splitRule(text)
+	if err != nil {
+		return rule{}, err
+	}
+	r := rule{text: text, first: 1, last: 65535}
+	if ports != "" {
+		if r.first, r.last, err = parsePorts(ports); err != nil {
+			return rule{}, err
+		}
+	}
+	if r.prefix, err = parsePrefix(host); err == nil {
+		return r, nil
+	}
+	if strings.ContainsAny(host, "/:%") {
+		return rule{}, fmt.Errorf("%q is no CIDR", host)
+	}
+	r.glob, err = parseGlob(host)
+	return r, err
+}
+
+// splitRule takes host and ports apart; ports is "" where none were given.
+func splitRule(text string) (host, ports string, err error) {
+	if rest, ok := strings.CutPrefix(text, "["); ok {
+		host, rest, ok = strings.Cut(rest, "]")
+		if !ok {
+			return "", "", fmt.Errorf("the bracket is not closed")
+		}
+		if rest == "" {
+			return host, "", nil
+		}
+		ports, ok = strings.CutPrefix(rest, ":")
+		if !ok || ports == "" {
+			return "", "", fmt.Errorf("after the bracket only :PORTS may follow")
+		}
+		return host, ports, nil
+	}
+	if _, err := parsePrefix(text); err == nil {
+		return text, "", nil // bare IPv6 has colons of its own
+	}
+	host, ports, found := strings.Cut(text, ":")
+	switch {
+	case !found:
+		return text, "", nil
+	case strings.Contains(ports, ":"):
+		return "", "", fmt.Errorf("IPv6 with ports is written [ADDRESS]:PORTS")
+	case ports == "":
+		return "", "", fmt.Errorf("no port after the colon")
+	}
+	return host, ports, nil
+}
+
+func parsePrefix(host string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		addr = plain(addr)
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	p, err := netip.ParsePrefix(host)
+	if err != nil {
+		return netip.Prefix{}, err
+	}
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), nil
+}
+
+func parsePorts(text string) (first, last uint16, err error) {
+	from, to, isRange := strings.Cut(text, "-")
+	if !isRange {
+		to = from
+	}
+	if first, err = parsePort(from); err != nil {
+		return 0, 0, err
+	}
+	if last, err = parsePort(to); err != nil {
+		return 0, 0, err
+	}
+	if last < first {
+		return 0, 0, fmt.Errorf("the port range %s runs backwards", text)
+	}
+	return first, last, nil
+}
+
+func parsePort(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, fmt.Errorf("port %q is not a number from 1 to 65535", text)
+	}
+	return uint16(n), nil
+}
+
+func parseGlob(host string) (string, error) {
+	if !tunnel.ValidHost(host) {
+		return "", fmt.Errorf("%q is no host", host)
+	}
+	// 10.0.0.* would be held against names only and so match nothing; say so
+	// instead of giving a false sense of safety.
+	if strings.ContainsAny(host, "0123456789") && strings.Trim(host, "0123456789.*") == "" {
+		return "", fmt.Errorf("%q looks like an address; networks are written as CIDR", host)
+	}
+	return fold(host), nil
+}
+
+func fold(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
+
+func (r *rule) matchesPort(port uint16) bool { return r.first <= port && port <= r.last }
+
+func (r *rule) matchesHost(host string, port uint16) bool {
+	return r.glob != "" && r.matchesPort(port) && matchGlob(r.glob, fold(host))
+}
+
+// matchesAddr wants addr as plain returns it.
+func (r *rule) matchesAddr(addr netip.Addr, port uint16) bool {
+	if !r.matchesPort(port) {
+		return false
+	}
+	return r.glob == "*" || r.prefix.IsValid() && r.prefix.Contains(addr)
+}
+
+// matchGlob matches in linear time per star: each piece between stars is taken
+// at its first place, only the last is tied to the end.
+func matchGlob(glob, s string) bool {
+	pieces := strings.Split(glob, "*")
+	if len(pieces) == 1 {
+		return glob == s
+	}
+	s, ok := strings.CutPrefix(s, pieces[0])
+	if !ok {
+		return false
+	}
+	last := pieces[len(pieces)-1]
+	for _, piece := range pieces[1 : len(pieces)-1] {
+		i := strings.Index(s, piece)
+		if i < 0 {
+			return false
+		}
+		s = s[i+len(piece):]
+	}
+	return strings.HasSuffix(s, last)
+}
