@@ -84,7 +84,10 @@ func splitRule(text string) (host, ports string, err error) {
 
 func parsePrefix(host string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
-		addr = plain(addr)
+		if addr.Zone() != "" {
+			return netip.Prefix{}, fmt.Errorf("a rule has no zone")
+		}
+		addr = addr.Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
 	}
 	p, err := netip.ParsePrefix(host)
@@ -130,6 +133,9 @@ func parseGlob(host string) (string, error) {
 	// instead of giving a false sense of safety.
 	if strings.ContainsAny(host, "0123456789") && strings.Trim(host, "0123456789.*") == "" {
 		return "", fmt.Errorf("%q looks like an address; networks are written as CIDR", host)
+	}
+	for strings.Contains(host, "**") {
+		host = strings.ReplaceAll(host, "**", "*")
 	}
 	return fold(host), nil
 }

@@ -1,0 +1,61 @@
+package policy
+
+import (
+	"net/netip"
+	"path"
+	"strings"
+	"testing"
+)
+
+// FuzzParse wants every rule that parses to keep its promises: as a deny rule it
+// binds what it matches, and no deny rule ever opens a protected address.
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"10.0.0.0/8", "10.0.0.1:80", "[2001:db8::/32]:1-2", "fe80::/10", "*", "*:443", "*.example.com:1-65535", "::ffff:10.0.0.0/104", "a.b.", "[::]:1"} {
+		f.Add(seed, "10.0.0.1", uint16(80))
+	}
+	f.Fuzz(func(t *testing.T, text, target string, port uint16) {
+		deny, err := Parse(nil, []string{text})
+		if err != nil {
+			return
+		}
+		allow, err := Parse([]string{text}, nil)
+		if err != nil {
+			t.Fatalf("%q parses as a deny rule only: %v", text, err)
+		}
+		if port == 0 {
+			port = 1
+		}
+		_ = deny.AllowHost(target, port)
+		addr, err := netip.ParseAddr(target)
+		if err != nil {
+			return
+		}
+		to := netip.AddrPortFrom(addr, port)
+		none := (*Policy)(nil)
+		if none.AllowAddr(to) != nil && deny.AllowAddr(to) == nil {
+			t.Errorf("deny rule %q opened %s", text, to)
+		}
+		if allow.AllowAddr(to) == nil && deny.AllowAddr(to) == nil {
+			t.Errorf("rule %q allows %s but cannot deny it", text, to)
+		}
+	})
+}
+
+// FuzzGlob holds the matcher against the standard library's, which agrees on
+// hosts, for they have no separators.
+func FuzzGlob(f *testing.F) {
+	f.Add("*.example.com", "a.example.com")
+	f.Add("a*b*c", "abbc")
+	f.Fuzz(func(t *testing.T, glob, host string) {
+		if strings.ContainsAny(glob, `/\[]?`) || strings.ContainsAny(host, "/") {
+			return
+		}
+		want, err := path.Match(glob, host)
+		if err != nil {
+			return
+		}
+		if got := matchGlob(glob, host); got != want {
+			t.Errorf("matchGlob(%q, %q) = %v", glob, host, got)
+		}
+	})
+}

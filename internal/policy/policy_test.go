@@ -1,0 +1,237 @@
+package policy
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func mustParse(t testing.TB, allow, deny []string) *Policy {
+	t.Helper()
+	p, err := Parse(allow, deny)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// checkVerdict wants nil or a FailDenied.
+func checkVerdict(t *testing.T, what string, err error, allowed bool) {
+	t.Helper()
+	if allowed {
+		if err != nil {
+			t.Errorf("%s: %v, want it allowed", what, err)
+		}
+		return
+	}
+	var typed *tunnel.DialError
+	if !errors.As(err, &typed) || typed.Failure != tunnel.FailDenied {
+		t.Errorf("%s: %v, want a DialError with FailDenied", what, err)
+	} else if typed.Address == "" || typed.Err == nil {
+		t.Errorf("%s: the refusal names no address or no rule: %+v", what, typed)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for name, c := range map[string]struct {
+		allow, deny []string
+		yes, no     []string
+	}{
+		"no rules": {
+			yes: []string{"10.0.0.1:80", "[2001:db8::1]:443", "127.0.0.1:1", "169.254.20.10:53"},
+			no: []string{"169.254.169.254:80", "169.254.170.2:80", "169.254.170.23:80", "[fd00:ec2::254]:80", "[fd00:ec2::23]:80",
+				"[fd20:ce::254]:80", "[fe80::1]:80", "[fe80::1%eth0]:80", "[febf::1]:1", "[::ffff:169.254.169.254]:80", "[64:ff9b::169.254.169.254]:80"},
+		},
+		"allow list": {
+			allow: []string{"10.0.0.0/8", "192.0.2.7:443", "[2001:db8::/32]:8000-8080", "2001:db8:1::1"},
+			yes:   []string{"10.1.2.3:1", "10.255.255.255:65535", "192.0.2.7:443", "[2001:db8::5]:8000", "[2001:db8::5]:8080", "[2001:db8:1::1]:22", "[::ffff:10.0.0.1]:80"},
+			no:    []string{"11.0.0.0:1", "192.0.2.7:444", "192.0.2.8:443", "[2001:db8::5]:7999", "[2001:db8::5]:8081", "0.0.0.0:80"},
+		},
+		"deny wins": {
+			allow: []string{"10.0.0.0/8"}, deny: []string{"10.0.0.0/24", "10.0.1.0/24:22"},
+			yes: []string{"10.0.1.1:23", "10.0.2.1:22"},
+			no:  []string{"10.0.0.1:80", "10.0.1.1:22", "[::ffff:10.0.0.1]:80"},
+		},
+		"deny only": {
+			deny: []string{"127.0.0.0/8", "::1", "[fd00::/8]:1-1023"},
+			yes:  []string{"10.0.0.1:80", "[fd00::1]:1024"},
+			no:   []string{"127.0.0.53:53", "[::1]:80", "0.0.0.0:80", "[::]:80", "[fd00::1]:1023", "[64:ff9b::127.0.0.1]:1"},
+		},
+		"everything does not open metadata": {
+			allow: []string{"*", "0.0.0.0/0", "::/0", "169.0.0.0/8"},
+			yes:   []string{"10.0.0.1:80", "[2001:db8::1]:1"},
+			no:    []string{"169.254.169.254:80", "[fd00:ec2::254]:80", "[fe80::1]:80"},
+		},
+		"named metadata opens": {
+			allow: []string{"*", "169.254.169.254:80", "169.254.170.0/24", "fd00:ec2::254", "fe80::/10"},
+			yes:   []string{"169.254.169.254:80", "169.254.170.2:1", "[fd00:ec2::254]:9", "[fe80::1%eth0]:80", "10.0.0.1:80"},
+			no:    []string{"169.254.169.254:81", "[fd00:ec2::23]:80"},
+		},
+		"deny closes what allow opens": {
+			allow: []string{"169.254.169.254"}, deny: []string{"169.254.169.254:80"},
+			yes: []string{"169.254.169.254:81"}, no: []string{"169.254.169.254:80", "10.0.0.1:1"},
+		},
+		"deny all": {deny: []string{"*"}, no: []string{"10.0.0.1:80", "[2001:db8::1]:80"}},
+		"star with port": {
+			allow: []string{"*:443"}, yes: []string{"10.0.0.1:443"}, no: []string{"10.0.0.1:80"},
+		},
+		"mapped prefix": {deny: []string{"::ffff:10.0.0.0/104"}, no: []string{"10.9.9.9:1"}, yes: []string{"11.0.0.1:1"}},
+		"host bits":     {deny: []string{"10.0.0.7/8"}, no: []string{"10.9.9.9:1"}},
+		"host rule":     {allow: []string{"*.example.com"}, no: []string{"10.0.0.1:1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := mustParse(t, c.allow, c.deny)
+			for _, text := range append(append([]string{}, c.yes...), c.no...) {
+				to := netip.MustParseAddrPort(text)
+				allowed := len(c.no) == 0 || !contains(c.no, text)
+				checkVerdict(t, text, p.AllowAddr(to), allowed)
+				// A literal asked for as a host is judged alike, on both sides.
+				checkVerdict(t, text+" as host", p.AllowHost(to.Addr().String(), to.Port()), allowed)
+				checkVerdict(t, text+" unresolved", p.AllowUnresolved(to.Addr().String(), to.Port()), allowed)
+			}
+		})
+	}
+}
+
+func contains(all []string, one string) bool {
+	for _, s := range all {
+		if s == one {
+			return true
+		}
+	}
+	return false
+}
+
+func TestNames(t *testing.T) {
+	type verdict struct {
+		host       string
+		port       uint16
+		before     bool // AllowHost
+		unresolved bool
+		addr       string
+		after      bool // AllowResolved with addr
+	}
+	for name, c := range map[string]struct {
+		allow, deny []string
+		want        []verdict
+	}{
+		"no rules": {want: []verdict{
+			{"a.example.com", 80, true, true, "10.0.0.1", true},
+			{"rebind.example.com", 80, true, true, "169.254.169.254", false},
+		}},
+		"allowed by name": {allow: []string{"*.Example.com.:443"}, want: []verdict{
+			{"a.example.com", 443, true, true, "10.0.0.1", true},
+			{"A.B.EXAMPLE.COM.", 443, true, true, "10.0.0.1", true},
+			{"a.example.com", 80, false, false, "10.0.0.1", false},
+			{"example.com", 443, false, false, "10.0.0.1", false},
+			{"a.example.com.evil.org", 443, false, false, "10.0.0.1", false},
+			{"a.example.com", 443, true, true, "169.254.169.254", false},
+		}},
+		"only addresses can tell": {allow: []string{"10.0.0.0/8:80"}, want: []verdict{
+			{"a.example.com", 80, true, false, "10.0.0.1", true},
+			{"a.example.com", 80, true, false, "11.0.0.1", false},
+			{"a.example.com", 81, false, false, "10.0.0.1", false},
+		}},
+		"denied by name": {deny: []string{"internal.*", "*secret*:22"}, want: []verdict{
+			{"internal.example.com", 80, false, false, "10.0.0.1", false},
+			{"my.secret.example.com", 22, false, false, "10.0.0.1", false},
+			{"my.secret.example.com", 23, true, true, "10.0.0.1", true},
+		}},
+		"allowed name at denied address": {allow: []string{"*.example.com"}, deny: []string{"10.0.0.0/8"}, want: []verdict{
+			{"a.example.com", 80, true, true, "10.0.0.1", false},
+			{"a.example.com", 80, true, true, "192.0.2.1", true},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := mustParse(t, c.allow, c.deny)
+			for _, v := range c.want {
+				checkVerdict(t, v.host+" before", p.AllowHost(v.host, v.port), v.before)
+				checkVerdict(t, v.host+" unresolved", p.AllowUnresolved(v.host, v.port), v.unresolved)
+				to := netip.AddrPortFrom(netip.MustParseAddr(v.addr), v.port)
+				checkVerdict(t, v.host+" at "+v.addr, p.AllowResolved(v.host, to), v.after)
+			}
+		})
+	}
+}
+
+func TestZeroAndNil(t *testing.T) {
+	for _, p := range []*Policy{nil, {}} {
+		checkVerdict(t, "private", p.AllowAddr(netip.MustParseAddrPort("10.0.0.1:1")), true)
+		checkVerdict(t, "name", p.AllowHost("a.example", 1), true)
+		checkVerdict(t, "unresolved", p.AllowUnresolved("a.example", 1), true)
+		checkVerdict(t, "metadata", p.AllowAddr(netip.MustParseAddrPort("169.254.169.254:80")), false)
+	}
+	for _, prefix := range Protected() {
+		checkVerdict(t, prefix.String(), (*Policy)(nil).AllowAddr(netip.AddrPortFrom(prefix.Addr(), 80)), false)
+	}
+}
+
+func TestReasonHidesRules(t *testing.T) {
+	p := mustParse(t, nil, []string{"10.11.0.0/16"})
+	err := p.AllowResolved("a.example", netip.MustParseAddrPort("10.11.1.1:80"))
+	if text := tunnel.AsDialError("", err).Text(); strings.Contains(text, "10.11") {
+		t.Errorf("the client is told %q", text)
+	}
+	if !strings.Contains(err.Error(), `"10.11.0.0/16"`) {
+		t.Errorf("the log is not told the rule: %v", err)
+	}
+}
+
+func TestParseErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                       "is no host",
+		"   ":                    "is no host",
+		"a b":                    "is no host",
+		"http://a":               "is no CIDR",
+		"10.0.0.0/33":            "is no CIDR",
+		"[10.0.0.0/8":            "bracket",
+		"[::1]80":                "after the bracket",
+		"[::1]:":                 "after the bracket",
+		"[fd00::]/8":             "after the bracket",
+		"a:":                     "no port",
+		"a:0":                    `port "0"`,
+		"a:65536":                `port "65536"`,
+		"a:x":                    `port "x"`,
+		"a:1-":                   `port ""`,
+		"a:-1":                   `port ""`,
+		"a:9-8":                  "backwards",
+		"fd00::/8:443":           "[ADDRESS]:PORTS",
+		"10.0.0.*":               "CIDR",
+		"10.0.0.300":             "CIDR",
+		"2130706433":             "CIDR",
+		"exa\x00mple":            "is no host",
+		"[fe80::1%eth0/64]":      "is no CIDR",
+		strings.Repeat("a", 300): "is no host",
+	} {
+		for _, lists := range [][2][]string{{{"ok.example", text}, nil}, {nil, {text}}} {
+			_, err := Parse(lists[0], lists[1])
+			if err == nil {
+				t.Errorf("%q was accepted", text)
+			} else if !strings.Contains(err.Error(), want) {
+				t.Errorf("%q: %v, want it to say %q", text, err, want)
+			}
+		}
+	}
+}
+
+func TestGlob(t *testing.T) {
+	for _, c := range []struct {
+		glob, host string
+		want       bool
+	}{
+		{"a", "a", true}, {"a", "ab", false}, {"*", "", true}, {"*", "x", true},
+		{"a*", "a", true}, {"a*b", "ab", true}, {"a*b", "acb", true}, {"a*b", "abc", false},
+		{"ab*ba", "aba", false}, {"*a*a*", "xaxax", true}, {"*a*a*", "xax", false}, {"*aa", "aaa", true},
+	} {
+		if got := matchGlob(c.glob, c.host); got != c.want {
+			t.Errorf("matchGlob(%q, %q) = %v", c.glob, c.host, got)
+		}
+	}
+}
