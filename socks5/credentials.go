@@ -1,0 +1,161 @@
+package socks5
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// maxCredentialsFile and maxUsers bound what a wrong file can cost: every
+	// check looks at every user, so that its time tells nothing.
+	maxCredentialsFile = 1 << 20
+	maxUsers           = 1000
+
+	// maxCredential is the longest user or password RFC 1929 can carry.
+	maxCredential = 255
+
+	// recheck is how old the knowledge of the file may be when a client
+	// authenticates.
+	recheck = time.Second
+)
+
+// Credentials are users and passwords from a file of lines user:password. It
+// satisfies armon/go-socks5's CredentialStore and may be used by any number of
+// goroutines.
+type Credentials struct {
+	path string
+	log  logrus.FieldLogger
+
+	mu      sync.Mutex
+	looked  time.Time
+	stat    fs.FileInfo
+	users   [][sha256.Size]byte // see digest; the passwords themselves are not kept
+	warned  bool
+	nowFunc func() time.Time
+}
+
+// LoadCredentials reads path: a line user:password for each user; empty lines
+// and lines that start with # do not count, white space at a line's end is part
+// of the password. User and password have 1 to 255 bytes. It fails, naming the
+// line and never the password, on anything else, and on a file without users.
+//
+// A changed file is noticed when a client authenticates, at most a second
+// late; while the new one is missing or broken the old one stays in force, and
+// log hears of it once.
+func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) {
+	c := &Credentials{path: path, log: log, nowFunc: time.Now}
+	if err := c.load(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Valid says whether user may pass with password. It takes as long for a user
+// that exists as for one that does not.
+func (c *Credentials) Valid(user, password string) bool {
+	given := digest([]byte(user), []byte(password))
+	found := 0
+	for _, u := range c.current() {
+		found |= subtle.ConstantTimeCompare(u[:], given[:])
+	}
+	return found == 1
+}
+
+// current returns the users as the file has them.
+func (c *Credentials) current() [][sha256.Size]byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.nowFunc()
+	if now.Sub(c.looked) < recheck {
+		return c.users
+	}
+	c.looked = now
+	stat, err := os.Stat(c.path)
+	if err == nil && sameFile(stat, c.stat) {
+		return c.users
+	}
+	if err == nil {
+		err = c.load()
+	}
+	if err != nil && !c.warned && c.log != nil {
+		c.log.WithError(err).Warn("The changed SOCKS5 credentials cannot be used; the old ones stay in force")
+	}
+	c.warned = err != nil
+	return c.users
+}
+
+func sameFile(a, b fs.FileInfo) bool {
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+}
+
+// load replaces the users by those of the file, or leaves them.
+func (c *Credentials) load() error {
+	f, err := os.Open(c.path)
+	if err != nil {
+		return fmt.Errorf("read SOCKS5 credentials: %w", err)
+	}
+	defer f.Close()
+	stat, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("read SOCKS5 credentials: %w", err)
+	}
+	users, err := parseCredentials(f)
+	if err != nil {
+		return fmt.Errorf("SOCKS5 credentials %s: %w", c.path, err)
+	}
+	c.stat, c.users, c.looked = stat, users, c.nowFunc()
+	return nil
+}
+
+func parseCredentials(r io.Reader) ([][sha256.Size]byte, error) {
+	var users [][sha256.Size]byte
+	limited := &io.LimitedReader{R: r, N: maxCredentialsFile + 1}
+	lines := bufio.NewScanner(limited)
+	for n := 1; lines.Scan(); n++ {
+		line := lines.Bytes()
+		if len(bytes.TrimSpace(line)) == 0 || line[0] == '#' {
+			continue
+		}
+		user, password, ok := bytes.Cut(line, []byte(":"))
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("line %d is not user:password", n)
+		case len(user) == 0 || len(user) > maxCredential:
+			return nil, fmt.Errorf("line %d: a user has 1 to %d bytes", n, maxCredential)
+		case len(password) == 0 || len(password) > maxCredential:
+			return nil, fmt.Errorf("line %d: a password has 1 to %d bytes", n, maxCredential)
+		case len(users) == maxUsers:
+			return nil, fmt.Errorf("line %d: more than %d users", n, maxUsers)
+		}
+		users = append(users, digest(user, password))
+	}
+	switch {
+	case lines.Err() != nil:
+		return nil, lines.Err()
+	case limited.N <= 0:
+		return nil, fmt.Errorf("the file is larger than %d bytes", maxCredentialsFile)
+	case len(users) == 0:
+		return nil, errors.New("the file names no user")
+	}
+	return users, nil
+}
+
+// digest has one length for every pair; a 0 byte cannot stand for the end of a
+// user, since the user's length goes first.
+func digest(user, password []byte) [sha256.Size]byte {
+	b := make([]byte, 0, 1+len(user)+len(password))
+	b = append(b, byte(len(user)))
+	b = append(b, user...)
+	return sha256.Sum256(append(b, password...))
+}

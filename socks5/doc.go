@@ -1,0 +1,9 @@
+// Package socks5 is the SOCKS5 front: CONNECT as in RFC 1928, with user and
+// password as in RFC 1929, for IPv4, IPv6 and names.
+//
+// Messages are parsed by armon/go-socks5. Everything around them is here,
+// because that library has no deadlines, no shutdown, trusts the order in which
+// a client lists its methods and picks replies by error text: the accept loop,
+// the limits, the choice of method, the replies, and the relay through a
+// [tunnel.Forwarder].
+package socks5

@@ -1,0 +1,166 @@
+package socks5
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+
+	armon "github.com/armon/go-socks5"
+
+	"konnectivity/tunnel"
+)
+
+// Numbers of RFC 1928 §3 and §4 that armon/go-socks5 keeps to itself.
+const (
+	version5      = 5
+	noAcceptable  = 0xff
+	addressIPv4   = 1
+	addressName   = 3
+	addressIPv6   = 4
+	requestHeader = 4 // VER CMD RSV ATYP
+)
+
+// readAhead is the buffer of a handshake: more than its longest message, a user
+// and password of 513 bytes (RFC 1929 §2), and small enough to have one for
+// every client that talks at once. What a client sends ahead of the reply is
+// kept in it until the relay takes over.
+const readAhead = 1 << 10
+
+// readers hold idle buffers, so that a relayed connection holds none.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readAhead) }}
+
+func giveBack(br *bufio.Reader) {
+	br.Reset(nil)
+	readers.Put(br)
+}
+
+// request is a CONNECT that was understood and allowed.
+type request struct {
+	address string        // host:port
+	ahead   *bufio.Reader // over the connection, with what came after the request
+}
+
+// handshake reads everything up to the request. Its errors are a *refusal.
+func (s *Server) handshake(ctx context.Context, conn tunnel.Conn) (*request, error) {
+	// The first byte is read without a buffer: a silent client gets none.
+	var first [1]byte
+	if _, err := io.ReadFull(conn, first[:]); err != nil {
+		return nil, broken(err)
+	}
+	if first[0] != version5 {
+		return nil, foreign(first[0])
+	}
+	br := readers.Get().(*bufio.Reader)
+	br.Reset(conn)
+	address, err := s.negotiate(ctx, conn, br)
+	if err != nil {
+		giveBack(br)
+		return nil, err
+	}
+	return &request{address: address, ahead: br}, nil
+}
+
+func (s *Server) negotiate(ctx context.Context, conn tunnel.Conn, br *bufio.Reader) (address string, _ error) {
+	auth, err := s.authenticate(conn, br)
+	if err != nil {
+		return "", err
+	}
+	req, err := readRequest(br)
+	if err != nil {
+		return "", err
+	}
+	req.AuthContext = auth
+	if from, err := netip.ParseAddrPort(addrText(conn.RemoteAddr())); err == nil {
+		req.RemoteAddr = &armon.AddrSpec{IP: from.Addr().AsSlice(), Port: int(from.Port())}
+	}
+	if address, err = destination(req.DestAddr); err != nil {
+		return "", &refusal{reasonAddress, replyTo(replyGeneral), err}
+	}
+	if _, ok := s.opts.Rules.Allow(ctx, req); !ok {
+		return "", &refusal{reasonRules, replyTo(replyNotAllowed), fmt.Errorf("%s is not allowed", address)}
+	}
+	return address, nil
+}
+
+// authenticate reads the methods a client offers, picks the one that is
+// configured, never the one the client likes best, and goes through with it.
+func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthContext, error) {
+	n, err := br.ReadByte()
+	if err != nil {
+		return nil, broken(err)
+	}
+	methods, err := br.Peek(int(n))
+	if err != nil {
+		return nil, broken(err)
+	}
+	var method armon.Authenticator = armon.NoAuthAuthenticator{}
+	if s.opts.Credentials != nil {
+		method = armon.UserPassAuthenticator{Credentials: s.opts.Credentials}
+	}
+	offered := bytes.IndexByte(methods, method.GetCode()) >= 0
+	_, _ = br.Discard(int(n))
+	if !offered {
+		return nil, &refusal{reasonMethod, []byte{version5, noAcceptable}, errMethod}
+	}
+	auth, err := method.Authenticate(br, conn)
+	switch {
+	case errors.Is(err, armon.UserAuthFailed):
+		return nil, &refusal{reasonAuth, nil, errors.New("wrong user or password")} // already answered
+	case err != nil && isEnd(err):
+		return nil, broken(err)
+	case err != nil:
+		return nil, &refusal{reasonProtocol, []byte{1, 1}, err} // RFC 1929 §2: version 1, failure
+	}
+	return auth, nil
+}
+
+// readRequest looks at the fixed part before the parser does, because the
+// parser's errors do not tell what is wrong.
+func readRequest(br *bufio.Reader) (*armon.Request, error) {
+	head, err := br.Peek(requestHeader)
+	if err != nil {
+		return nil, broken(err)
+	}
+	command, kind := head[1], head[3]
+	switch {
+	case head[0] != version5:
+		return nil, &refusal{reasonProtocol, replyTo(replyGeneral), fmt.Errorf("request of version %d", head[0])}
+	case command != armon.ConnectCommand:
+		return nil, &refusal{reasonCommand, replyTo(replyCommand), fmt.Errorf("command %d is not supported, only CONNECT is", command)}
+	case kind != addressIPv4 && kind != addressName && kind != addressIPv6:
+		return nil, &refusal{reasonAddress, replyTo(replyAddressType), fmt.Errorf("unknown address type %d", kind)}
+	}
+	req, err := armon.NewRequest(br)
+	if err != nil {
+		return nil, broken(err)
+	}
+	return req, nil
+}
+
+// destination is host:port as a Dialer takes it.
+func destination(d *armon.AddrSpec) (string, error) {
+	host := d.FQDN
+	if host == "" && d.IP != nil {
+		host = d.IP.String()
+	}
+	if bytes.ContainsRune([]byte(d.FQDN), ':') && net.ParseIP(d.FQDN) == nil {
+		return "", errors.New("the name has a colon and is no IPv6 address")
+	}
+	address := tunnel.JoinAddress(host, uint16(d.Port))
+	_, _, err := tunnel.SplitAddress(address)
+	return address, err
+}
+
+// addrText is a's text, also where a connection has no address.
+func addrText(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	return a.String()
+}

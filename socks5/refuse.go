@@ -1,0 +1,117 @@
+package socks5
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// Why a connection ended before its dial, as a metric's label.
+const (
+	reasonLimit    = "limit"    // too many connections are open
+	reasonEvicted  = "evicted"  // it was still in its handshake when another needed the slot
+	reasonTimeout  = "timeout"  // the handshake took too long
+	reasonClosed   = "closed"   // the client went away
+	reasonProtocol = "protocol" // neither SOCKS5 nor a neighbour of it
+	reasonSOCKS4   = "socks4"
+	reasonHTTP     = "http"
+	reasonTLS      = "tls"
+	reasonMethod   = "method"  // no authentication method in common
+	reasonAuth     = "auth"    // wrong user or password
+	reasonCommand  = "command" // BIND, UDP ASSOCIATE, others
+	reasonAddress  = "address" // unknown type, bad name, port 0
+	reasonRules    = "rules"
+)
+
+var reasons = []string{
+	reasonLimit, reasonEvicted, reasonTimeout, reasonClosed, reasonProtocol, reasonSOCKS4, reasonHTTP,
+	reasonTLS, reasonMethod, reasonAuth, reasonCommand, reasonAddress, reasonRules,
+}
+
+const (
+	// partingTime and partingBytes bound how long a refused client is
+	// listened to, so that it reads the reply: closing a socket with unread
+	// bytes sends a reset, which can overtake the reply.
+	partingTime  = time.Second
+	partingBytes = 64 << 10
+)
+
+var (
+	errEvicted = errors.New("its handshake was unfinished when the slot was needed")
+	errMethod  = errors.New("the client offers no authentication method that is configured here")
+)
+
+// refusal is why a connection gets no dial, and what its client is told.
+type refusal struct {
+	reason string
+	reply  []byte // nil: nothing that the client would understand
+	err    error
+}
+
+func (r *refusal) Error() string { return r.err.Error() }
+func (r *refusal) Unwrap() error { return r.err }
+
+// broken is the refusal for a connection that failed while it was read.
+func broken(err error) *refusal {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return &refusal{reason: reasonTimeout, err: errors.New("the handshake took too long")}
+	}
+	return &refusal{reason: reasonClosed, err: fmt.Errorf("the client left: %w", err)}
+}
+
+// isEnd says that err is the connection's and not the parser's.
+func isEnd(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || tunnel.CodeOf(err) == tunnel.CodePeerReset
+}
+
+// foreign is the refusal for a first byte that is not SOCKS5's, in the words
+// of the protocol it belongs to.
+func foreign(first byte) *refusal {
+	switch {
+	case first == 4: // SOCKS4: VN 0, CD 91 "rejected or failed", six bytes that are ignored
+		return &refusal{reasonSOCKS4, []byte{0, 0x5b, 0, 0, 0, 0, 0, 0}, errors.New("the client speaks SOCKS4")}
+	case first == 0x16: // a TLS handshake record: fatal alert "handshake_failure" (RFC 8446 §6.2)
+		return &refusal{reasonTLS, []byte{0x15, 3, 1, 0, 2, 2, 40}, errors.New("the client speaks TLS")}
+	case 'A' <= first && first <= 'Z':
+		return &refusal{reasonHTTP, []byte(httpRefusal), errors.New("the client speaks HTTP")}
+	default:
+		return &refusal{reasonProtocol, nil, fmt.Errorf("the first byte is %#02x, not SOCKS5's", first)}
+	}
+}
+
+const (
+	httpText    = "This port speaks SOCKS5, not HTTP: use a proxy URL that starts with socks5:// or socks5h://\n"
+	httpRefusal = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n" + httpText
+)
+
+// refuse tells the client and the metrics; err is a *refusal. It takes no
+// longer than partingTime. The caller closes the connection.
+func (s *Server) refuse(conn tunnel.Conn, err error) {
+	var r *refusal
+	if !errors.As(err, &r) {
+		r = broken(err)
+	}
+	s.metrics.refused.WithLabelValues(r.reason).Inc()
+	s.opts.Log.WithField("client", addrText(conn.RemoteAddr())).WithField("reason", r.reason).Debugf("SOCKS5 connection refused: %v", r.err)
+	if r.reply != nil || r.reason == reasonAuth {
+		part(conn, r.reply)
+	}
+}
+
+// part sends last words in a way that they arrive.
+func part(conn tunnel.Conn, words []byte) {
+	_ = conn.SetDeadline(time.Now().Add(partingTime))
+	if len(words) > 0 {
+		if _, err := conn.Write(words); err != nil {
+			return
+		}
+	}
+	if conn.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, conn, partingBytes)
+	}
+}

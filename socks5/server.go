@@ -1,0 +1,162 @@
+package socks5
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	armon "github.com/armon/go-socks5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// DefaultHandshakeTimeout bounds greeting, authentication and request
+	// together. Clients that mean it take milliseconds.
+	DefaultHandshakeTimeout = 10 * time.Second
+
+	// DefaultMaxConns bounds what a hostile neighbour can make the process
+	// hold: a silent connection costs a few KiB and a descriptor.
+	DefaultMaxConns = 10000
+
+	// drainHandshake is how long a handshake may go on once Serve was asked
+	// to end: enough for a client in earnest, and little to wait for others.
+	drainHandshake = time.Second
+)
+
+// Options say what a Server does. Only Forwarder is required.
+type Options struct {
+	// Forwarder dials what clients ask for and relays.
+	Forwarder *tunnel.Forwarder
+
+	// Credentials, where set, are asked of every client; a client that does
+	// not offer user and password (RFC 1929) is then refused. See
+	// LoadCredentials.
+	Credentials armon.CredentialStore
+
+	// Rules may refuse a request; nil allows every CONNECT. Names come to it
+	// unresolved. BIND and UDP ASSOCIATE never get that far.
+	Rules armon.RuleSet
+
+	HandshakeTimeout time.Duration // 0 means DefaultHandshakeTimeout
+	MaxConns         int           // open connections; 0 means DefaultMaxConns
+	Drain            time.Duration // what Serve gives open connections to finish; 0 cuts them at once
+
+	Log        logrus.FieldLogger    // nil discards
+	Registerer prometheus.Registerer // nil keeps the metrics to itself
+}
+
+// Server serves SOCKS5. It may serve any number of listeners and connections
+// at once; MaxConns counts all of them.
+type Server struct {
+	opts    Options
+	metrics *metrics
+	slots   *slots
+}
+
+// New checks the options and registers the metrics.
+func New(o Options) (*Server, error) {
+	if o.Forwarder == nil {
+		return nil, errors.New("socks5: no forwarder given")
+	}
+	if o.HandshakeTimeout < 0 || o.MaxConns < 0 || o.Drain < 0 {
+		return nil, errors.New("socks5: timeouts and limits cannot be negative")
+	}
+	if o.HandshakeTimeout == 0 {
+		o.HandshakeTimeout = DefaultHandshakeTimeout
+	}
+	if o.MaxConns == 0 {
+		o.MaxConns = DefaultMaxConns
+	}
+	if o.Rules == nil {
+		o.Rules = armon.PermitAll()
+	}
+	if o.Log == nil {
+		quiet := logrus.New()
+		quiet.SetOutput(io.Discard)
+		o.Log = quiet
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("socks5: register metrics: %w", err)
+	}
+	return &Server{opts: o, metrics: m, slots: &slots{max: o.MaxConns}}, nil
+}
+
+// Serve accepts connections from ln, which it closes, until ctx ends. It then
+// gives open connections the time Options.Drain says, resets what is left, and
+// returns once every goroutine it started has ended: nil after ctx ended, else
+// why accepting failed for good. Running out of descriptors is survived.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	// Connections outlive ctx by the drain, so they have a context of their own.
+	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+
+	var conns sync.WaitGroup
+	err := s.accept(ctx, ln, func(c *client) {
+		conns.Go(func() { s.serve(work, c) })
+	})
+	_ = ln.Close()
+	s.slots.hurry()
+	timer := time.AfterFunc(s.opts.Drain, func() { cut(&tunnel.ResetError{Code: tunnel.CodeShutdown}) })
+	defer timer.Stop()
+	conns.Wait()
+	return err
+}
+
+// ServeConn serves one connection that somebody else accepted, and returns
+// when it has ended; conn is closed then. When ctx ends it is cut short.
+func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
+	if c := s.admit(conn); c != nil {
+		s.serve(ctx, c)
+	}
+}
+
+// admit finds a slot for conn, or refuses it and returns nil.
+func (s *Server) admit(conn tunnel.Conn) *client {
+	c := &client{conn: conn}
+	ok, warn := s.slots.take(c)
+	if warn {
+		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open SOCKS5 connections is reached; refusing more")
+	}
+	if !ok {
+		s.metrics.refused.WithLabelValues(reasonLimit).Inc()
+		abandon(conn)
+		return nil
+	}
+	s.metrics.open.Inc()
+	return c
+}
+
+// serve is the life of one admitted connection.
+func (s *Server) serve(ctx context.Context, c *client) {
+	defer s.metrics.open.Dec()
+	defer s.slots.release(c)
+	defer c.conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
+	_ = c.conn.SetDeadline(time.Now().Add(s.opts.HandshakeTimeout))
+	req, err := s.handshake(ctx, c.conn)
+	stop()
+	if !s.slots.settle(c) {
+		err = &refusal{reason: reasonEvicted, err: errEvicted}
+	}
+	if err != nil {
+		s.refuse(c.conn, err)
+		return
+	}
+	_ = c.conn.SetDeadline(time.Time{})
+	s.forward(ctx, c.conn, req)
+}
+
+// abandon ends a connection that is not worth a reply.
+func abandon(conn tunnel.Conn) {
+	_ = conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
+}
