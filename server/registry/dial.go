@@ -1,0 +1,53 @@
+package registry
+
+import (
+	"context"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+// Dial implements tunnel.Dialer: it picks an agent and lets it dial. A dial
+// that failed on the way, before the destination was asked, is tried once more
+// through another connection. Which agent was picked is logged at debug with
+// the connection's id.
+func (r *Registry) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	host, _, err := tunnel.SplitAddress(address)
+	if err != nil {
+		return nil, err
+	}
+	c, strategy := r.pick(host, nil)
+	if c == nil {
+		return nil, r.noAgent(address)
+	}
+	far, err := r.dialVia(ctx, c, strategy, network, address)
+	if err == nil || !tunnel.FailureOf(err).Elsewhere() || ctx.Err() != nil {
+		return far, err
+	}
+	other, strategy := r.pick(host, c)
+	if other == nil {
+		return nil, err
+	}
+	return r.dialVia(ctx, other, strategy, network, address)
+}
+
+func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, network, address string) (tunnel.Conn, error) {
+	c.load.pending.Add(1)
+	defer c.load.pending.Add(-1)
+	start := time.Now()
+	far, err := c.backend.Dial(ctx, network, address)
+	c.load.dialed(time.Since(start), err, time.Now().UnixNano())
+	r.log.WithFields(logrus.Fields{"conn": tunnel.ID(ctx), "agent": c.agent.ID, "via": c.agent.Via,
+		"strategy": strategy, "address": address, "error": err}).Debug("agent dialed")
+	return far, err
+}
+
+func (r *Registry) noAgent(address string) error {
+	reason := "no agent is connected"
+	if n := r.Counts().Agents; n > 0 {
+		reason = "no connected agent serves this destination by the strategies " + join(r.strategies)
+	}
+	return &tunnel.DialError{Failure: tunnel.FailNoAgent, Address: address, Reason: reason}
+}

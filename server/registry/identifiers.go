@@ -1,0 +1,125 @@
+package registry
+
+import (
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// MaxID bounds an agent's id. Node names (253) and UUIDs fit with room;
+	// an id is repeated in every log line about its agent.
+	MaxID = 512
+
+	// MaxIdentifiersText bounds the text of an agent's identifiers; 600 IPv6
+	// addresses fit. It is parsed before the agent is trusted with anything.
+	MaxIdentifiersText = 32 << 10
+
+	// MaxIdentifiers bounds how many an agent may have, so that one agent
+	// cannot fill the index.
+	MaxIdentifiers = 1024
+)
+
+// Identifiers are what an agent says it can reach, parsed. Addresses are in
+// their one canonical form: IPv4-mapped IPv6 is IPv4, hosts are lower case
+// without a trailing dot, prefixes are masked; each list is sorted and has
+// nothing twice.
+type Identifiers struct {
+	Addrs        []netip.Addr
+	Hosts        []string
+	CIDRs        []netip.Prefix
+	DefaultRoute bool
+}
+
+// ParseIdentifiers reads the agentIdentifiers metadata: a URL query
+// (ipv4=..&ipv6=..&host=..&cidr=..&default-route=true) whose keys may repeat.
+// Unknown keys are ignored, as upstream's server does (pkg/agent and
+// pkg/server/backend_manager.go); a value that is none of its key's kind is an
+// error that names it. The empty text is no identifiers.
+func ParseIdentifiers(text string) (Identifiers, error) {
+	var ids Identifiers
+	if len(text) > MaxIdentifiersText {
+		return ids, fmt.Errorf("agent identifiers of %d bytes: at most %d are accepted", len(text), MaxIdentifiersText)
+	}
+	query, err := url.ParseQuery(text)
+	if err != nil {
+		return ids, fmt.Errorf("agent identifiers are no URL query (key=value&key=value): %w", err)
+	}
+	count := 0
+	for key, values := range query {
+		if count += len(values); count > MaxIdentifiers {
+			return Identifiers{}, fmt.Errorf("more than %d agent identifiers", MaxIdentifiers)
+		}
+		for _, value := range values {
+			if err := ids.add(key, value); err != nil {
+				return Identifiers{}, err
+			}
+		}
+	}
+	slices.SortFunc(ids.Addrs, netip.Addr.Compare)
+	slices.SortFunc(ids.CIDRs, netip.Prefix.Compare)
+	slices.Sort(ids.Hosts)
+	ids.Addrs, ids.CIDRs, ids.Hosts = slices.Compact(ids.Addrs), slices.Compact(ids.CIDRs), slices.Compact(ids.Hosts)
+	return ids, nil
+}
+
+func (ids *Identifiers) add(key, value string) error {
+	switch key {
+	case "ipv4", "ipv6":
+		addr, err := netip.ParseAddr(value)
+		if err != nil || (key == "ipv4") != addr.Unmap().Is4() {
+			return fmt.Errorf("agent identifier %s=%.64q is no %s address", key, value, key)
+		}
+		ids.Addrs = append(ids.Addrs, addr.Unmap())
+	case "host":
+		host, addr := canonical(value)
+		switch {
+		case addr.IsValid():
+			ids.Addrs = append(ids.Addrs, addr)
+		case !tunnel.ValidHost(host):
+			return fmt.Errorf("agent identifier host=%.64q is no host name", value)
+		default:
+			ids.Hosts = append(ids.Hosts, host)
+		}
+	case "cidr":
+		prefix, err := parsePrefix(value)
+		if err != nil {
+			return fmt.Errorf("agent identifier cidr=%.64q is no CIDR", value)
+		}
+		ids.CIDRs = append(ids.CIDRs, prefix)
+	case "default-route":
+		switch value {
+		case "true":
+			ids.DefaultRoute = true
+		case "false", "":
+		default:
+			return fmt.Errorf("agent identifier default-route=%.64q: accepted are true and false", value)
+		}
+	}
+	return nil
+}
+
+// parsePrefix reads a CIDR into canonical form.
+func parsePrefix(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return p, err
+	}
+	if addr := p.Addr(); addr.Is4In6() && p.Bits() >= 96 {
+		p = netip.PrefixFrom(addr.Unmap(), p.Bits()-96)
+	}
+	return p.Masked(), nil
+}
+
+// canonical is a host of an address in the one form it is compared in: an
+// address if it is one, else a lower-case name without the root's dot.
+func canonical(host string) (string, netip.Addr) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return "", addr.Unmap()
+	}
+	return strings.ToLower(strings.TrimSuffix(host, ".")), netip.Addr{}
+}

@@ -1,0 +1,52 @@
+package registry
+
+import (
+	"sync/atomic"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// minDialTime is what every dial is taken to cost at least, so that
+	// noise below a millisecond does not decide, and a new agent without a
+	// history starts as a quick one.
+	minDialTime = time.Millisecond
+
+	// latencyHalfLife is how fast an agent's slowness is forgotten while it
+	// is not asked: a slow agent is tried again now and then, a recovered one
+	// comes back within a minute.
+	latencyHalfLife = 10 * time.Second
+)
+
+// load is how busy and how quick a connection is. Its fields are atomics: it is
+// read under the registry's read lock and written by dials without any lock.
+type load struct {
+	pending atomic.Int64 // dials that have not been answered
+	latency atomic.Int64 // smoothed time of a dial, nanoseconds
+	updated atomic.Int64 // when, Unix nanoseconds
+}
+
+// cost grows with what the agent carries and with how slow it answers, so that
+// a slow agent sheds load to the others. now is in Unix nanoseconds.
+func (l *load) cost(streams int, now int64) int64 {
+	latency := l.latency.Load()
+	if age := now - l.updated.Load(); age > 0 {
+		latency >>= min(uint64(age)/uint64(latencyHalfLife), 63)
+	}
+	latency = max(latency, int64(minDialTime))
+	return latency * (int64(streams) + l.pending.Load() + 1)
+}
+
+// dialed notes how a dial went. Only answers that the destination's network
+// gave at once speak of the agent's speed: a time-out speaks of the
+// destination, and a frozen agent shows in pending instead.
+func (l *load) dialed(took time.Duration, err error, now int64) {
+	if f := tunnel.FailureOf(err); f != 0 && f != tunnel.FailRefused {
+		return
+	}
+	old := l.latency.Load()
+	// A lost update between concurrent dials only makes the mean a bit older.
+	l.latency.Store(old + (int64(took)-old)/4)
+	l.updated.Store(now)
+}

@@ -1,0 +1,134 @@
+package registry
+
+import (
+	"net/netip"
+	"net/url"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestParseStrategies(t *testing.T) {
+	for list, want := range map[string][]Strategy{
+		"default":                 {Default},
+		"destHost,defaultRoute":   {DestHost, DefaultRoute},
+		"destHost, ,destCIDR,":    {DestHost, DestCIDR},
+		"default,default":         {Default},
+		"destCIDR,destHost":       {DestCIDR, DestHost},
+		"":                        nil,
+		",":                       nil,
+		"desthost":                nil,
+		"default,random":          nil,
+		"default;destHost":        nil,
+		"destHost,default,destX,": nil,
+	} {
+		got, err := ParseStrategies(list)
+		if (err != nil) != (want == nil) || want != nil && !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %v, %v", list, got, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), "destCIDR") {
+			t.Errorf("%q: the sentence does not say what is accepted: %v", list, err)
+		}
+	}
+}
+
+func TestParseIdentifiers(t *testing.T) {
+	addr := netip.MustParseAddr
+	for text, want := range map[string]Identifiers{
+		"":                                  {},
+		"default-route=true":                {DefaultRoute: true},
+		"default-route=false":               {},
+		"unknown=1&uid=5":                   {},
+		"ipv4=1.2.3.4&ipv6=::":              {Addrs: []netip.Addr{addr("1.2.3.4"), addr("::")}},
+		"ipv4=::ffff:1.2.3.4&ipv4=1.2.3.4":  {Addrs: []netip.Addr{addr("1.2.3.4")}},
+		"host=A.b.&host=a.B&host=c":         {Hosts: []string{"a.b", "c"}},
+		"cidr=10.1.2.3/8":                   {CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		"cidr=::ffff:10.1.2.3/104":          {CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		"cidr=fd00::1/64&cidr=fd00::2%2F64": {CIDRs: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}},
+	} {
+		got, err := ParseIdentifiers(text)
+		if err != nil || !reflect.DeepEqual(normal(got), normal(want)) {
+			t.Errorf("%q: %+v, %v", text, got, err)
+		}
+	}
+	for text, says := range map[string]string{
+		"ipv4=1.2.3":                           "ipv4=",
+		"ipv4=::1":                             "ipv4=",
+		"ipv6=1.2.3.4":                         "ipv6=",
+		"host=":                                "host=",
+		"host=a%00b":                           "host=",
+		"host=" + strings.Repeat("x", 300):     "host=",
+		"cidr=10.0.0.0":                        "cidr=",
+		"cidr=10.0.0.0/33":                     "cidr=",
+		"default-route=maybe":                  "true and false",
+		"ipv4=%zz":                             "URL query",
+		strings.Repeat("x", 33<<10):            "at most 32768",
+		strings.Repeat("&host=a", 1025):        "more than 1024",
+		"host=a\r\nX: y":                       "host=",
+		"ipv4=" + strings.Repeat("9", 1000):    "ipv4=",
+		"a=1&ipv4=10.0.0.1&ipv4=nonsense&b=22": "nonsense",
+	} {
+		got, err := ParseIdentifiers(text)
+		if err == nil || !strings.Contains(err.Error(), says) || len(err.Error()) > 300 {
+			t.Errorf("%.60q: %+v, %v, want an error with %q", text, got, err, says)
+		}
+	}
+}
+
+func normal(ids Identifiers) Identifiers {
+	if len(ids.Addrs) == 0 {
+		ids.Addrs = nil
+	}
+	if len(ids.Hosts) == 0 {
+		ids.Hosts = nil
+	}
+	if len(ids.CIDRs) == 0 {
+		ids.CIDRs = nil
+	}
+	return ids
+}
+
+// FuzzParseIdentifiers: never a panic, bounded results, and what was accepted
+// survives being written out and read again.
+func FuzzParseIdentifiers(f *testing.F) {
+	for _, v := range []url.Values{
+		{"ipv4": {"10.0.0.1", "::ffff:1.2.3.4"}, "host": {"a.example"}, "default-route": {"true"}},
+		{"ipv6": {"fe80::1%eth0"}, "cidr": {"10.0.0.0/8", "::/0"}, "other": {"x"}},
+	} {
+		f.Add(v.Encode())
+	}
+	f.Add("ipv4=&&&=;%")
+	f.Fuzz(func(t *testing.T, text string) {
+		ids, err := ParseIdentifiers(text)
+		if err != nil {
+			return
+		}
+		if len(ids.Addrs)+len(ids.Hosts)+len(ids.CIDRs) > MaxIdentifiers {
+			t.Fatal("too many")
+		}
+		v := url.Values{}
+		for _, a := range ids.Addrs {
+			key := "ipv6"
+			if a.Is4() {
+				key = "ipv4"
+			}
+			v.Add(key, a.String())
+		}
+		for _, h := range ids.Hosts {
+			v.Add("host", h)
+		}
+		for _, p := range ids.CIDRs {
+			v.Add("cidr", p.String())
+		}
+		if ids.DefaultRoute {
+			v.Add("default-route", "true")
+		}
+		if len(v.Encode()) > MaxIdentifiersText {
+			return // escaping made it longer
+		}
+		again, err := ParseIdentifiers(v.Encode())
+		if err != nil || !reflect.DeepEqual(normal(again), normal(ids)) {
+			t.Fatalf("%+v read again is %+v, %v", ids, again, err)
+		}
+	})
+}

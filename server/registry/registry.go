@@ -1,0 +1,223 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+// Backend is one connection of an agent, of either protocol.
+type Backend interface {
+	tunnel.Dialer
+
+	// Done is closed once the connection is gone.
+	Done() <-chan struct{}
+	// Draining is closed once the agent asked for no new dials.
+	Draining() <-chan struct{}
+	// Streams is how many connections it carries. It must not block.
+	Streams() int
+	// RTT is its last measured round trip; 0 when unknown. It must not block.
+	RTT() time.Duration
+	// Close ends it and all it carries.
+	Close() error
+}
+
+// Agent is who is at the other end of a Backend.
+type Agent struct {
+	ID          string
+	Identifiers Identifiers
+	Via         string // the protocol: "grpc" or "link"
+	Remote      string // its address, for people
+}
+
+// Registry holds the connected agents. All methods may be called from any
+// goroutine.
+type Registry struct {
+	strategies []Strategy
+	log        logrus.FieldLogger
+
+	mu    sync.RWMutex // held for bookkeeping only, never over I/O
+	index *index
+}
+
+// conn is one connection of an agent.
+type conn struct {
+	agent   Agent
+	backend Backend
+	since   time.Time
+	load    load
+
+	draining bool // guarded by Registry.mu
+}
+
+func (c *conn) cost(now int64) int64 { return c.load.cost(c.backend.Streams(), now) }
+
+// New makes a registry that routes by the given strategies, in their order.
+func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
+	return &Registry{strategies: slices.Clone(strategies), log: log, index: newIndex()}
+}
+
+// Join adds a connection. It takes dials until leave is called, which its
+// owner must do once the backend is done; leave may be called more than once
+// and returns when no trace of the connection is left. A second connection
+// under a known id is kept behind the first (COMPATIBILITY §1).
+func (r *Registry) Join(a Agent, b Backend) (leave func()) {
+	c := &conn{agent: a, backend: b, since: time.Now()}
+	r.mu.Lock()
+	if other := r.index.first(a.ID); other != nil && !sameHost(other.agent.Remote, a.Remote) {
+		r.log.WithFields(logrus.Fields{"agent": a.ID, "remote": a.Remote, "other": other.agent.Remote}).
+			Warn("two agents on different hosts use the same id; the second is used only when the first is gone: give each its own --agent-id")
+	}
+	r.index.join(c)
+	r.mu.Unlock()
+
+	left := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		r.watch(c, left)
+	}()
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			close(left)
+			r.mu.Lock()
+			r.index.leave(c)
+			r.mu.Unlock()
+		})
+		<-watched
+	}
+}
+
+// watch marks c once it drains, and takes it out of the choice as soon as it is
+// done, even if its owner is slow to call leave.
+func (r *Registry) watch(c *conn, left <-chan struct{}) {
+	draining := c.backend.Draining()
+	for {
+		select {
+		case <-left:
+			return
+		case <-c.backend.Done():
+			r.mu.Lock()
+			r.index.leave(c)
+			r.mu.Unlock()
+			return
+		case <-draining:
+			draining = nil
+			r.mu.Lock()
+			c.draining = true
+			r.index.changed(c)
+			r.mu.Unlock()
+		}
+	}
+}
+
+// pick finds a connection for a destination by the first strategy that has
+// one, never not.
+func (r *Registry) pick(host string, not *conn) (*conn, Strategy) {
+	now := time.Now().UnixNano()
+	name, addr := canonical(host)
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, s := range r.strategies {
+		if c := r.index.pick(s, name, addr, not, now); c != nil {
+			return c, s
+		}
+	}
+	return nil, ""
+}
+
+// Ready returns nil when destinations can be served, else why not in words.
+// Strategies that only know some destinations do not make a server ready while
+// a broader one was asked for: with destHost,defaultRoute an agent with the
+// default route must be there.
+func (r *Registry) Ready() error {
+	counts := r.Counts()
+	if counts.Agents == 0 {
+		return errors.New("no connection to any proxy agent")
+	}
+	for _, broad := range []Strategy{Default, DefaultRoute} {
+		if !slices.Contains(r.strategies, broad) {
+			continue
+		}
+		if counts.By[broad] > 0 {
+			return nil
+		}
+		return fmt.Errorf("no agent for strategy %s: of %d connected none has the identifier default-route=true", broad, counts.Agents)
+	}
+	for _, s := range r.strategies {
+		if counts.By[s] > 0 {
+			return nil
+		}
+	}
+	return fmt.Errorf("no agent for any of the strategies %s: %d connected, none with identifiers these use", join(r.strategies), counts.Agents)
+}
+
+func join(list []Strategy) string {
+	words := make([]string, len(list))
+	for i, s := range list {
+		words[i] = string(s)
+	}
+	return strings.Join(words, ", ")
+}
+
+// Counts says how many agents are connected.
+type Counts struct {
+	Agents      int // distinct ids
+	Connections int
+	By          map[Strategy]int // distinct ids that each given strategy can use
+}
+
+// Counts returns the present numbers.
+func (r *Registry) Counts() Counts {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	c := Counts{Agents: len(r.index.all.members), Connections: r.index.conns, By: make(map[Strategy]int)}
+	for _, s := range r.strategies {
+		c.By[s] = r.index.count(s)
+	}
+	return c
+}
+
+// Status is one connection as an operator sees it.
+type Status struct {
+	Agent
+	Since    time.Time
+	Draining bool
+	Streams  int
+	Pending  int
+	RTT      time.Duration
+}
+
+// Agents lists the connections, by id and then by age. It is for status pages.
+func (r *Registry) Agents() []Status {
+	r.mu.RLock()
+	var conns []*conn
+	drains := make(map[*conn]bool)
+	for _, m := range r.index.all.members {
+		conns = append(conns, m.conns...)
+		for _, c := range m.conns {
+			drains[c] = c.draining
+		}
+	}
+	r.mu.RUnlock()
+	out := make([]Status, len(conns))
+	for i, c := range conns {
+		out[i] = Status{Agent: c.agent, Since: c.since, Draining: drains[c], Streams: c.backend.Streams(),
+			Pending: int(c.load.pending.Load()), RTT: c.backend.RTT()}
+	}
+	slices.SortFunc(out, func(a, b Status) int {
+		if n := strings.Compare(a.ID, b.ID); n != 0 {
+			return n
+		}
+		return a.Since.Compare(b.Since)
+	})
+	return out
+}

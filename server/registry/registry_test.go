@@ -1,0 +1,498 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func quiet() logrus.FieldLogger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
+}
+
+// fake is a backend in memory.
+type fake struct {
+	name     string
+	streams  atomic.Int64
+	done     chan struct{}
+	draining chan struct{}
+	dial     func(ctx context.Context) error
+	dials    atomic.Int64
+}
+
+func newFake(name string) *fake {
+	return &fake{name: name, done: make(chan struct{}), draining: make(chan struct{})}
+}
+
+type fakeConn struct {
+	tunnel.Conn
+	via *fake
+}
+
+func (f *fake) Dial(ctx context.Context, _, address string) (tunnel.Conn, error) {
+	f.dials.Add(1)
+	if f.dial != nil {
+		if err := f.dial(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return fakeConn{via: f}, nil
+}
+func (f *fake) Done() <-chan struct{}     { return f.done }
+func (f *fake) Draining() <-chan struct{} { return f.draining }
+func (f *fake) Streams() int              { return int(f.streams.Load()) }
+func (f *fake) RTT() time.Duration        { return 0 }
+func (f *fake) Close() error              { return nil }
+
+// setup is a registry with agents that leave as the test ends.
+type setup struct {
+	*Registry
+	t *testing.T
+}
+
+func newSetup(t *testing.T, list string) *setup {
+	t.Helper()
+	strategies, err := ParseStrategies(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &setup{New(strategies, quiet()), t}
+}
+
+func (s *setup) agent(id, identifiers string) *fake {
+	s.t.Helper()
+	f, leave := s.join(id, id, identifiers)
+	s.t.Cleanup(leave)
+	return f
+}
+
+func (s *setup) join(name, id, identifiers string) (*fake, func()) {
+	s.t.Helper()
+	ids, err := ParseIdentifiers(identifiers)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	f := newFake(name)
+	return f, s.Join(Agent{ID: id, Identifiers: ids, Via: "test", Remote: "192.0.2.1:1"}, f)
+}
+
+// via says whose backend served a dial, or the failure's label.
+func (s *setup) via(address string) string {
+	c, err := s.Dial(context.Background(), "tcp", address)
+	if err != nil {
+		return tunnel.FailureOf(err).Label()
+	}
+	return c.(fakeConn).via.name
+}
+
+func (s *setup) always(address, want string) {
+	s.t.Helper()
+	for range 20 {
+		if got := s.via(address); got != want {
+			s.t.Fatalf("%s went via %s, want %s", address, got, want)
+		}
+	}
+}
+
+func (s *setup) eventually(what string, ok func() bool) {
+	s.t.Helper()
+	for range 500 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.t.Fatal("never: " + what)
+}
+
+func TestRouting(t *testing.T) {
+	for _, tc := range []struct{ strategies, address, want string }{
+		// destHost, any spelling of an address
+		{"destHost", "10.0.0.1:443", "four"},
+		{"destHost", "[::ffff:10.0.0.1]:443", "four"},
+		{"destHost", "[2001:db8::1]:443", "six"},
+		{"destHost", "[2001:0DB8:0:0:0:0:0:1]:443", "six"},
+		{"destHost", "[fe80::1%eth0]:443", "six"},
+		{"destHost", "Web.Example.:80", "host"},
+		{"destHost", "web.example:80", "host"},
+		{"destHost", "10.9.9.9:80", "no_agent"},
+		{"destHost", "other.example:80", "no_agent"},
+		// a host identifier that is an address
+		{"destHost", "10.0.0.7:80", "host"},
+		// destCIDR, longest prefix
+		{"destCIDR", "10.1.2.3:1", "cidr24"},
+		{"destCIDR", "10.1.9.9:1", "cidr16"},
+		{"destCIDR", "[::ffff:10.1.2.3]:1", "cidr24"},
+		{"destCIDR", "[2001:db8:7::5]:1", "cidr6"},
+		{"destCIDR", "[2001:db8:8::5]:1", "no_agent"},
+		{"destCIDR", "name.example:1", "no_agent"},
+		// the order given decides
+		{"destHost,destCIDR,defaultRoute", "10.1.2.9:1", "four"},
+		{"destCIDR,destHost,defaultRoute", "10.1.2.9:1", "cidr24"},
+		{"destHost,defaultRoute", "203.0.113.1:1", "route"},
+		{"defaultRoute,destHost", "10.0.0.1:1", "route"},
+		// bad addresses are no agent's business
+		{"default", "10.0.0.1", "bad_address"},
+		{"default", ":80", "bad_address"},
+		{"default", strings.Repeat("a", 300) + ":80", "bad_address"},
+		{"default", "10.0.0.1:0", "bad_address"},
+	} {
+		t.Run(tc.strategies+" "+tc.address[:min(len(tc.address), 40)], func(t *testing.T) {
+			s := newSetup(t, tc.strategies)
+			s.agent("four", "ipv4=10.0.0.1&ipv4=10.1.2.9")
+			s.agent("six", "ipv6=2001:db8::1&ipv6=fe80::1")
+			s.agent("host", "host=WEB.example&host=10.0.0.7")
+			s.agent("cidr16", "cidr=10.1.0.0/16")
+			s.agent("cidr24", "cidr=10.1.2.77/24")
+			s.agent("cidr6", "cidr=2001:db8:7::/48")
+			s.agent("route", "default-route=true")
+			s.always(tc.address, tc.want)
+		})
+	}
+}
+
+func TestZoneIsComparedWhenAgentHasOne(t *testing.T) {
+	s := newSetup(t, "destHost")
+	s.agent("eth0", "ipv6=fe80::1%25eth0")
+	s.agent("eth1", "ipv6=fe80::1%25eth1")
+	s.always("[fe80::1%eth1]:80", "eth1")
+	s.always("[fe80::1%eth0]:80", "eth0")
+	s.always("[fe80::1]:80", "no_agent")
+}
+
+func TestEveryAgentGetsDials(t *testing.T) {
+	s := newSetup(t, "default")
+	got := map[string]int{}
+	for i := range 10 {
+		s.agent(fmt.Sprint("a", i), "")
+	}
+	for range 2000 {
+		got[s.via("x:1")]++
+	}
+	for i := range 10 {
+		if n := got[fmt.Sprint("a", i)]; n < 50 {
+			t.Errorf("agent a%d got %d of 2000 dials", i, n)
+		}
+	}
+}
+
+func TestLeastLoadedOfTwo(t *testing.T) {
+	s := newSetup(t, "default")
+	s.agent("busy", "").streams.Store(100)
+	s.agent("idle", "").streams.Store(3)
+	s.always("x:1", "idle") // of two agents, both are looked at
+}
+
+func TestSlowAgentShedsLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "default")
+		delay := func(d time.Duration) func(context.Context) error {
+			return func(context.Context) error { time.Sleep(d); return nil }
+		}
+		var all []*fake
+		for i := range 4 {
+			f, leave := s.join(fmt.Sprint("a", i), fmt.Sprint("a", i), "")
+			defer leave()
+			f.dial = delay(10 * time.Millisecond)
+			all = append(all, f)
+		}
+		all[0].dial = delay(100 * time.Millisecond)
+		var wg sync.WaitGroup
+		for range 3000 { // an open loop of 200 dials a second
+			wg.Go(func() { s.via("x:1") })
+			time.Sleep(5 * time.Millisecond)
+		}
+		wg.Wait()
+		if n := all[0].dials.Load(); n == 0 || n > 150 {
+			t.Errorf("the agent 10 times slower got %d of 3000 dials, want some and less than 5 %%", n)
+		}
+	})
+}
+
+func TestFrozenAgentIsAvoided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "default")
+		for _, name := range []string{"frozen", "well"} {
+			f, leave := s.join(name, name, "")
+			defer leave()
+			if name == "frozen" {
+				f.dial = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+			}
+		}
+		failed, wg := atomic.Int64{}, sync.WaitGroup{}
+		for range 1000 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+				defer cancel()
+				if _, err := s.Dial(ctx, "tcp", "x:1"); err != nil {
+					failed.Add(1)
+				}
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		wg.Wait()
+		if n := failed.Load(); n > 10 {
+			t.Errorf("%d of 1000 dials went to a frozen agent", n)
+		}
+	})
+}
+
+func TestDrainingIsFallback(t *testing.T) {
+	s := newSetup(t, "destHost,default")
+	a := s.agent("a", "ipv4=10.0.0.1")
+	s.agent("b", "ipv4=10.0.0.1")
+	close(a.draining)
+	s.eventually("a is seen to drain", func() bool { return s.Agents()[0].Draining })
+	s.always("10.0.0.1:1", "b")
+	s.always("x:1", "b")
+
+	other := newSetup(t, "default")
+	c := other.agent("c", "")
+	close(c.draining)
+	other.eventually("c is seen to drain", func() bool { return other.Agents()[0].Draining })
+	other.always("x:1", "c")
+	if err := other.Ready(); err != nil {
+		t.Errorf("a draining agent still serves: %v", err)
+	}
+}
+
+func TestFirstConnectionOfAnAgentIsPreferred(t *testing.T) {
+	s := newSetup(t, "default")
+	first, leaveFirst := s.join("first", "same", "")
+	_, leaveSecond := s.join("second", "same", "")
+	defer leaveSecond()
+	s.always("x:1", "first")
+	if c := s.Counts(); c.Agents != 1 || c.Connections != 2 || c.By[Default] != 1 {
+		t.Errorf("counts %+v, want one agent with two connections", c)
+	}
+	close(first.draining)
+	s.eventually("the second takes over", func() bool { return s.via("x:1") == "second" })
+	leaveFirst()
+	leaveFirst()
+	s.always("x:1", "second")
+}
+
+func TestDoneIsTakenOutBeforeLeave(t *testing.T) {
+	s := newSetup(t, "default,destCIDR")
+	f := s.agent("gone", "cidr=10.0.0.0/8")
+	close(f.done)
+	s.eventually("it is out", func() bool { return s.Counts().Connections == 0 })
+	s.always("10.0.0.1:1", "no_agent")
+}
+
+func TestRetryElsewhereOnce(t *testing.T) {
+	fail := func(f tunnel.Failure) func(context.Context) error {
+		return func(context.Context) error { return &tunnel.DialError{Failure: f} }
+	}
+	t.Run("agent lost", func(t *testing.T) {
+		s := newSetup(t, "default")
+		s.agent("bad", "").dial = fail(tunnel.FailAgentLost)
+		s.agent("good", "")
+		s.always("x:1", "good")
+	})
+	t.Run("second connection of the same agent", func(t *testing.T) {
+		s := newSetup(t, "default")
+		f, leave := s.join("bad", "same", "")
+		defer leave()
+		_, leave2 := s.join("good", "same", "")
+		defer leave2()
+		f.dial = fail(tunnel.FailUnavailable)
+		s.always("x:1", "good")
+	})
+	t.Run("by the next strategy", func(t *testing.T) {
+		s := newSetup(t, "destHost,default")
+		s.agent("bad", "ipv4=10.0.0.1").dial = fail(tunnel.FailExhausted)
+		s.agent("good", "")
+		s.always("10.0.0.1:1", "good")
+	})
+	t.Run("once", func(t *testing.T) {
+		s := newSetup(t, "default")
+		var all []*fake
+		for i := range 5 {
+			f := s.agent(fmt.Sprint(i), "")
+			f.dial = fail(tunnel.FailAgentLost)
+			all = append(all, f)
+		}
+		if got := s.via("x:1"); got != "agent_lost" {
+			t.Errorf("got %s", got)
+		}
+		total := int64(0)
+		for _, f := range all {
+			total += f.dials.Load()
+		}
+		if total != 2 {
+			t.Errorf("%d dials, want 2", total)
+		}
+	})
+	t.Run("not for the destination's failures", func(t *testing.T) {
+		s := newSetup(t, "default")
+		f := s.agent("one", "")
+		f.dial = fail(tunnel.FailRefused)
+		g := s.agent("two", "")
+		g.dial = f.dial
+		if got := s.via("x:1"); got != "refused" || f.dials.Load()+g.dials.Load() != 1 {
+			t.Errorf("got %s after %d dials", got, f.dials.Load()+g.dials.Load())
+		}
+	})
+	t.Run("not for a caller that left", func(t *testing.T) {
+		s := newSetup(t, "default")
+		ctx, cancel := context.WithCancel(context.Background())
+		f := s.agent("one", "")
+		f.dial = func(context.Context) error { cancel(); return &tunnel.DialError{Failure: tunnel.FailAgentLost} }
+		g := s.agent("two", "")
+		g.dial = f.dial
+		if _, err := s.Dial(ctx, "tcp", "x:1"); err == nil || f.dials.Load()+g.dials.Load() != 1 {
+			t.Errorf("dialed %d times for a caller that left", f.dials.Load()+g.dials.Load())
+		}
+	})
+}
+
+func TestReady(t *testing.T) {
+	for _, tc := range []struct{ strategies, agents, want string }{
+		{"default", "", "no connection to any proxy agent"},
+		{"default", "host=x", ""},
+		{"destHost,default", "default-route=true", ""},
+		{"destHost,defaultRoute", "host=x", "default-route=true"},
+		{"destHost,defaultRoute", "host=x default-route=true", ""},
+		{"destHost", "default-route=true", "none with identifiers"},
+		{"destHost,destCIDR", "cidr=10.0.0.0/8", ""},
+		{"destHost", "ipv4=10.0.0.1", ""},
+	} {
+		s := newSetup(t, tc.strategies)
+		for i, ids := range strings.Fields(tc.agents) {
+			s.agent(fmt.Sprint(i), ids)
+		}
+		err := s.Ready()
+		if (err == nil) != (tc.want == "") || err != nil && !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s with %q: %v, want %q", tc.strategies, tc.agents, err, tc.want)
+		}
+	}
+}
+
+// TestIndexIsEmptyInTheEnd would see any key that joining and leaving forgets.
+func TestIndexIsEmptyInTheEnd(t *testing.T) {
+	s := newSetup(t, "default")
+	var leaves []func()
+	for i := range 50 {
+		f, leave := s.join("x", fmt.Sprint(i%7), fmt.Sprintf("ipv4=10.0.0.%d&host=h%d&cidr=10.%d.0.0/%d&default-route=true", i%5, i%3, i%4, 10+i%6))
+		if i%2 == 0 {
+			close(f.draining)
+		}
+		if i%5 == 0 {
+			close(f.done)
+		}
+		leaves = append(leaves, leave)
+	}
+	for _, leave := range leaves {
+		leave()
+	}
+	x := s.index
+	if len(x.present)+len(x.byAddr)+len(x.byHost)+len(x.byPrefix)+len(x.lengths[0].longest)+x.conns != 0 {
+		t.Errorf("left over: %+v", x)
+	}
+	for _, g := range []*group{x.all, x.byRoute, x.hosts, x.cidrs} {
+		if len(g.members)+len(g.serving)+len(g.rest) != 0 {
+			t.Errorf("left over in a group: %+v", g)
+		}
+	}
+}
+
+// TestNoLockOverDial fails (by hanging) if a dial held the registry's lock.
+func TestNoLockOverDial(t *testing.T) {
+	s := newSetup(t, "default")
+	inside, release := make(chan struct{}), make(chan struct{})
+	s.agent("a", "").dial = func(context.Context) error { close(inside); <-release; return errors.New("x") }
+	var wg sync.WaitGroup
+	wg.Go(func() { s.via("x:1") })
+	<-inside
+	_, leave := s.join("b", "b", "")
+	leave()
+	close(release)
+	wg.Wait()
+}
+
+func TestConcurrentUse(t *testing.T) {
+	s := newSetup(t, "destHost,destCIDR,defaultRoute,default")
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for j := range 200 {
+				f, leave := s.join("x", fmt.Sprint(i, j%3), "ipv4=10.0.0.1&cidr=10.0.0.0/8&default-route=true")
+				if j%2 == 0 {
+					close(f.draining)
+				}
+				s.via(net.JoinHostPort("10.0.0.1", "80"))
+				s.via("name:80")
+				_ = s.Ready()
+				s.Agents()
+				leave()
+			}
+		})
+	}
+	wg.Wait()
+	if c := s.Counts(); c.Connections != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// BenchmarkPick must stay below 1 µs with 5,000 agents.
+func BenchmarkPick(b *testing.B) {
+	strategies, _ := ParseStrategies("destHost,destCIDR,defaultRoute,default")
+	r := New(strategies, quiet())
+	for i := range 5000 {
+		ids, err := ParseIdentifiers(fmt.Sprintf("ipv4=10.%d.%d.1&cidr=10.%d.%d.0/24&cidr=fd00:%x::/64", i/250, i%250, i/250, i%250, i))
+		if err != nil {
+			b.Fatal(err)
+		}
+		f := newFake("x")
+		f.streams.Store(int64(i % 17))
+		leave := r.Join(Agent{ID: fmt.Sprint(i), Identifiers: ids}, f)
+		b.Cleanup(leave)
+	}
+	for name, host := range map[string]string{"host": "10.3.7.1", "cidr": "10.3.7.9", "cidr6": "fd00:77::9", "default": "a.name.example"} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if c, _ := r.pick(host, nil); c == nil {
+					b.Fatal("nobody")
+				}
+			}
+		})
+	}
+}
+
+// TestPickIsQuick holds the bound of the benchmark, ten times over for slow or
+// busy machines: a look at all agents instead of two would take longer.
+func TestPickIsQuick(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a measurement")
+	}
+	s := newSetup(t, "default")
+	for i := range 5000 {
+		s.agent(fmt.Sprint(i), "")
+	}
+	const picks = 20000
+	start := time.Now()
+	for range picks {
+		s.pick("a.name.example", nil)
+	}
+	if each := time.Since(start) / picks; each > 10*time.Microsecond {
+		t.Errorf("a pick took %v", each)
+	}
+}

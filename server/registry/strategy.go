@@ -1,0 +1,52 @@
+package registry
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Strategy is a way to find agents for a destination. The text is the one of
+// upstream's --proxy-strategies (pkg/server/proxystrategies).
+type Strategy string
+
+// The strategies. DestCIDR is named in upstream's help and exists nowhere in
+// its code; ours has it.
+const (
+	DestHost     Strategy = "destHost"     // agents whose ipv4, ipv6 or host identifier is the destination
+	DestCIDR     Strategy = "destCIDR"     // agents with the longest cidr identifier the destination is in
+	DefaultRoute Strategy = "defaultRoute" // agents with default-route=true
+	Default      Strategy = "default"      // any agent
+)
+
+var strategies = []Strategy{Default, DestHost, DestCIDR, DefaultRoute}
+
+// ParseStrategies reads a comma-separated list. Empty items are skipped, as
+// upstream does; a repeated strategy counts once.
+func ParseStrategies(list string) ([]Strategy, error) {
+	var out []Strategy
+	seen := make(map[Strategy]bool)
+	for item := range strings.SplitSeq(list, ",") {
+		s := Strategy(strings.TrimSpace(item))
+		if s == "" || seen[s] {
+			continue
+		}
+		if !s.known() {
+			return nil, fmt.Errorf("unknown proxy strategy %q: accepted are default, destHost, destCIDR and defaultRoute", string(s))
+		}
+		seen[s] = true
+		out = append(out, s)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("the list of proxy strategies is empty: accepted are default, destHost, destCIDR and defaultRoute")
+	}
+	return out, nil
+}
+
+func (s Strategy) known() bool {
+	for _, k := range strategies {
+		if s == k {
+			return true
+		}
+	}
+	return false
+}
