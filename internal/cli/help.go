@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"konnectivity/internal/version"
+)
+
+// groupKey is the annotation that bears a flag's group.
+const groupKey = "konnectivity/group"
+
+// helpWidth is where flag descriptions wrap.
+const helpWidth = 100
+
+// AddFlags defines flags on cmd under a title of their own in its help.
+// Groups appear in the order of their first AddFlags, flags in the order they
+// are defined; those defined elsewhere come last, as "Other flags".
+func AddFlags(cmd *cobra.Command, title string, define func(*pflag.FlagSet)) {
+	set := pflag.NewFlagSet(title, pflag.ContinueOnError)
+	set.SortFlags = false
+	define(set)
+	set.VisitAll(func(f *pflag.Flag) {
+		if f.Annotations == nil {
+			f.Annotations = map[string][]string{}
+		}
+		f.Annotations[groupKey] = []string{title}
+	})
+	cmd.Flags().SortFlags = false
+	cmd.Flags().AddFlagSet(set)
+}
+
+// prepare gives a program's root command what all of them have.
+func prepare(root *cobra.Command) {
+	root.SilenceErrors = true // Run prints them
+	root.SilenceUsage = true  // an error is one line
+	root.Version = version.Get().String()
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.SetGlobalNormalizationFunc(dashes)
+	root.SetUsageFunc(usage)
+	root.CompletionOptions.DisableDefaultCmd = true // it skips roots without subcommands
+	root.AddCommand(newCompletion(root))
+}
+
+// dashes lets flags be spelled with underscores, as klog's are.
+func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
+}
+
+// usage prints what follows the description in --help.
+func usage(cmd *cobra.Command) error {
+	out := cmd.OutOrStderr()
+	fmt.Fprintln(out, "Usage:")
+	if cmd.Runnable() {
+		fmt.Fprintf(out, "  %s\n", cmd.UseLine())
+	}
+	if cmd.HasAvailableSubCommands() {
+		fmt.Fprintf(out, "  %s COMMAND\n\nCommands:\n", cmd.CommandPath())
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				fmt.Fprintf(out, "  %-*s  %s\n", sub.NamePadding(), sub.Name(), sub.Short)
+			}
+		}
+	}
+	if cmd.HasExample() {
+		fmt.Fprintf(out, "\nExamples:\n%s\n", cmd.Example)
+	}
+	for _, group := range groups(cmd) {
+		if group.HasAvailableFlags() {
+			fmt.Fprintf(out, "\n%s:\n%s", group.title, group.FlagUsagesWrapped(helpWidth))
+		}
+	}
+	return nil
+}
+
+// groups are cmd's flags by title, in order.
+func groups(cmd *cobra.Command) []*groupSet {
+	var all []*groupSet
+	find := func(title string) *groupSet {
+		if i := slices.IndexFunc(all, func(g *groupSet) bool { return g.title == title }); i >= 0 {
+			return all[i]
+		}
+		set := pflag.NewFlagSet(title, pflag.ContinueOnError)
+		set.SortFlags = false
+		all = append(all, &groupSet{set, title})
+		return all[len(all)-1]
+	}
+	var others []*pflag.Flag
+	cmd.LocalFlags().SortFlags = false
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if title := f.Annotations[groupKey]; len(title) > 0 {
+			find(title[0]).AddFlag(f)
+		} else {
+			others = append(others, f)
+		}
+	})
+	for _, f := range others {
+		find("Other flags").AddFlag(f)
+	}
+	cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { find("Global flags").AddFlag(f) })
+	return all
+}
+
+// groupSet is a FlagSet that knows its title.
+type groupSet struct {
+	*pflag.FlagSet
+	title string
+}
+
+// newCompletion prints the script by which a shell completes the program's
+// commands and flags.
+func newCompletion(root *cobra.Command) *cobra.Command {
+	generate := map[string]func(io.Writer) error{
+		"bash":       func(w io.Writer) error { return root.GenBashCompletionV2(w, true) },
+		"zsh":        root.GenZshCompletion,
+		"fish":       func(w io.Writer) error { return root.GenFishCompletion(w, true) },
+		"powershell": root.GenPowerShellCompletionWithDesc,
+	}
+	return &cobra.Command{
+		Use:       "completion bash|zsh|fish|powershell",
+		Short:     "Print a script that completes commands and flags in a shell",
+		Example:   "  source <(" + root.Name() + " completion bash)",
+		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return generate[args[0]](cmd.OutOrStdout())
+		},
+	}
+}

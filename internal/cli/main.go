@@ -1,0 +1,102 @@
+// Package cli is what the mains share: signals, exit statuses, errors of one
+// line, help with grouped flags.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// The exit statuses.
+const (
+	ExitOK      = 0 // done, or stopped as asked
+	ExitFailure = 1 // could not start or go on, or was told twice to stop
+	ExitUsage   = 2 // the command line is wrong
+)
+
+// UsageError says that the command line is wrong: exit status 2.
+type UsageError struct{ Err error }
+
+// Error is the sentence.
+func (e *UsageError) Error() string { return e.Err.Error() }
+
+// Unwrap is Err.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Usagef makes a UsageError, for what flags and arguments alone show to be
+// wrong or contradictory.
+func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
+
+// Main runs a program's command with the process's arguments and returns the
+// exit status, for os.Exit. The first SIGINT or SIGTERM ends the command's
+// context, and Main waits for the command to finish gracefully; the second
+// returns at once. An error is one line on standard error.
+func Main(cmd *cobra.Command) int {
+	signals := make(chan os.Signal, 2) // both may come before they are looked at
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	return Run(cmd, os.Args[1:], os.Stderr, signals)
+}
+
+// Run is Main with its surroundings as arguments, for tests. If it returns
+// because of a second signal, the command's goroutine is still running.
+func Run(cmd *cobra.Command, args []string, stderr io.Writer, signals <-chan os.Signal) int {
+	prepare(cmd)
+	started := false
+	onRun(cmd, func() { started = true })
+	cmd.SetArgs(args)
+	cmd.SetErr(stderr)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	stopping := false
+	for {
+		select {
+		case err := <-done:
+			return status(cmd, err, started, stopping, stderr)
+		case <-signals:
+			if stopping {
+				return ExitFailure
+			}
+			stopping = true
+			cancel()
+		}
+	}
+}
+
+// status turns the outcome into an exit status, and into a line if it is an
+// error.
+func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Writer) int {
+	if err == nil || stopping && errors.Is(err, context.Canceled) {
+		return ExitOK
+	}
+	text := strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))
+	var usage *UsageError
+	if errors.As(err, &usage) || !started { // cobra's own errors precede the run
+		fmt.Fprintf(stderr, "%s: %s (see %s --help)\n", cmd.Name(), text, cmd.Name())
+		return ExitUsage
+	}
+	fmt.Fprintf(stderr, "%s: %s\n", cmd.Name(), text)
+	return ExitFailure
+}
+
+// onRun has f called before the run function of whichever command is chosen.
+func onRun(cmd *cobra.Command, f func()) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(c *cobra.Command, args []string) error { f(); return run(c, args) }
+	} else if run := cmd.Run; run != nil {
+		cmd.Run = func(c *cobra.Command, args []string) { f(); run(c, args) }
+	}
+	for _, sub := range cmd.Commands() {
+		onRun(sub, f)
+	}
+}

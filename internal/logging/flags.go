@@ -1,0 +1,183 @@
+package logging
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/pflag"
+)
+
+// upstreamVerbosity is the default of -v in the programs these replace. It
+// means our ordinary level, so that -v=4 given and not given are the same.
+const upstreamVerbosity = 4
+
+// traceVerbosity is the -v from which every detail is wanted.
+const traceVerbosity = 8
+
+// Flags are the logging flags of a program: our own two, and klog's, so that
+// command lines written for upstream work.
+type Flags struct {
+	level  string
+	format string
+
+	verbosity       int32
+	vmodule         string
+	toStderr        bool
+	alsoToStderr    bool
+	dir, file       string
+	fileMaxMB       uint64
+	stderrThreshold string
+	alsoThreshold   string
+	legacyThreshold bool
+
+	set *pflag.FlagSet
+}
+
+// ineffective are klog's flags that shape its own text format or its several
+// files. They parse; New says once that they do nothing.
+var ineffective = []string{"add-dir-header", "log-backtrace-at", "one-output", "skip-headers", "skip-log-headers"}
+
+// AddTo defines the flags on set. Values are read when New is called.
+func (f *Flags) AddTo(set *pflag.FlagSet) {
+	f.set = set
+	set.StringVar(&f.level, "log-level", "", "least level that is logged: error, warn, info, debug or trace (default info, or what -v says)")
+	set.StringVar(&f.format, "log-format", "json", "json, one object a line, or text")
+	set.Int32VarP(&f.verbosity, "v", "v", upstreamVerbosity, "verbosity as in klog: up to 4 is info, 5 to 7 debug, 8 and above trace")
+	set.StringVar(&f.vmodule, "vmodule", "", "comma-separated pattern=N: verbosity of single source files of the Kubernetes client libraries")
+	set.BoolVar(&f.toStderr, "logtostderr", true, "log to standard error, not to files")
+	set.BoolVar(&f.alsoToStderr, "alsologtostderr", false, "log to standard error as well as to the file (needs --logtostderr=false)")
+	set.StringVar(&f.dir, "log-dir", "", "log into COMPONENT.log in this directory (needs --logtostderr=false)")
+	set.StringVar(&f.file, "log-file", "", "log into this file (needs --logtostderr=false)")
+	set.Uint64Var(&f.fileMaxMB, "log-file-max-size", 1800, "megabytes after which the log file starts anew; 0 is no limit")
+	set.StringVar(&f.stderrThreshold, "stderrthreshold", "ERROR", "with a log file, log this level and above to standard error too: INFO, WARNING, ERROR, FATAL or 0 to 3")
+	set.StringVar(&f.alsoThreshold, "alsologtostderrthreshold", "INFO", "with --alsologtostderr, the least level for standard error")
+	set.BoolVar(&f.legacyThreshold, "legacy-stderr-threshold-behavior", true, "if false, --stderrthreshold holds with --logtostderr too")
+	for _, name := range ineffective {
+		f.addIneffective(set, name)
+	}
+}
+
+// addIneffective defines a flag that only parses, hidden from help.
+func (f *Flags) addIneffective(set *pflag.FlagSet, name string) {
+	const usage = "accepted for compatibility, without effect"
+	if name == "log-backtrace-at" {
+		set.String(name, "", usage)
+	} else {
+		set.Bool(name, false, usage)
+	}
+	_ = set.MarkHidden(name) // fails only for a name that is not defined
+}
+
+// New returns the program's logger, which writes to out (standard error, as a
+// rule) or to the files the flags name, every line with component in it. It
+// also makes klog, grpc and the standard library's log write there: these are
+// the process's, so New is for main, once; New of this package is for others.
+//
+// Errors are sentences that name the flag; they are usage errors, or a log
+// file that cannot be opened.
+func (f *Flags) New(component string, out io.Writer) (*logrus.Entry, error) {
+	o, err := f.options(component, out)
+	if err != nil {
+		return nil, err
+	}
+	log, err := New(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := joinProcess(log, f.verbosity, f.vmodule); err != nil {
+		return nil, err
+	}
+	f.sayIneffective(log)
+	return log, nil
+}
+
+// options translates flags.
+func (f *Flags) options(component string, out io.Writer) (Options, error) {
+	level, err := f.logLevel()
+	if err != nil {
+		return Options{}, err
+	}
+	o := Options{Component: component, Level: level, Format: Format(f.format), Out: out}
+	if f.format != string(JSON) && f.format != string(Text) {
+		return o, fmt.Errorf("--log-format=%s: use json or text", f.format)
+	}
+	threshold, err := parseSeverity("stderrthreshold", f.stderrThreshold)
+	if err != nil {
+		return o, err
+	}
+	also, err := parseSeverity("alsologtostderrthreshold", f.alsoThreshold)
+	if err != nil {
+		return o, err
+	}
+	switch path := f.logFile(component); {
+	case !f.toStderr && path != "":
+		o.File, o.FileMaxBytes, o.OutLevel = path, int64(f.fileMaxMB)<<20, threshold
+		if f.alsoToStderr {
+			o.OutLevel = also
+		}
+	case !f.legacyThreshold:
+		o.OutLevel = threshold
+	}
+	return o, nil
+}
+
+// logLevel is --log-level, or what -v means.
+func (f *Flags) logLevel() (logrus.Level, error) {
+	if f.level != "" {
+		level, err := logrus.ParseLevel(f.level)
+		if err != nil || level < logrus.ErrorLevel {
+			return 0, fmt.Errorf("--log-level=%s: use error, warn, info, debug or trace", f.level)
+		}
+		return level, nil
+	}
+	switch {
+	case f.verbosity >= traceVerbosity:
+		return logrus.TraceLevel, nil
+	case f.verbosity > upstreamVerbosity:
+		return logrus.DebugLevel, nil
+	}
+	return logrus.InfoLevel, nil
+}
+
+// logFile is the file to write, "" for none.
+func (f *Flags) logFile(component string) string {
+	if f.file != "" || f.dir == "" {
+		return f.file
+	}
+	return strings.TrimSuffix(f.dir, "/") + "/" + component + ".log"
+}
+
+// parseSeverity reads klog's severities, by name or number.
+func parseSeverity(flag, value string) (logrus.Level, error) {
+	names := []string{"INFO", "WARNING", "ERROR", "FATAL"}
+	levels := []logrus.Level{logrus.TraceLevel, logrus.WarnLevel, logrus.ErrorLevel, logrus.FatalLevel}
+	if i := slices.Index(names, strings.ToUpper(value)); i >= 0 {
+		return levels[i], nil
+	}
+	if len(value) == 1 && value[0] >= '0' && value[0] <= '3' {
+		return levels[value[0]-'0'], nil
+	}
+	return 0, fmt.Errorf("--%s=%s: use INFO, WARNING, ERROR, FATAL or 0 to 3", flag, value)
+}
+
+// sayIneffective names, in one line, the flags that were given in vain.
+func (f *Flags) sayIneffective(log logrus.FieldLogger) {
+	var given []string
+	note := func(names ...string) {
+		for _, name := range names {
+			if f.set.Changed(name) {
+				given = append(given, "--"+name)
+			}
+		}
+	}
+	note(ineffective...)
+	if f.toStderr || f.logFile("x") == "" {
+		note("alsologtostderr", "log-dir", "log-file") // there is no file
+	}
+	if len(given) > 0 {
+		log.Warnf("these flags are accepted but have no effect as given: %s", strings.Join(given, ", "))
+	}
+}

@@ -1,0 +1,85 @@
+package logging
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"log/slog"
+	"strconv"
+
+	"github.com/sirupsen/logrus"
+	logrusslog "github.com/sirupsen/logrus/hooks/slog"
+	"google.golang.org/grpc/grpclog"
+	"k8s.io/klog/v2"
+)
+
+// joinProcess makes the libraries' process-wide loggers write to l. Not safe
+// while they log, so for the start of main only.
+func joinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
+	if !l.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		verbosity = 0 // the client libraries' chatter starts at 1
+	}
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	if err := flags.Set("v", strconv.Itoa(int(verbosity))); err != nil {
+		return fmt.Errorf("--v=%d: %w", verbosity, err)
+	}
+	if err := flags.Set("vmodule", vmodule); err != nil {
+		return fmt.Errorf("--vmodule=%s: %w", vmodule, err)
+	}
+	klog.SetSlogLogger(slog.New(slogHandler(l, vmodule != "")))
+	grpclog.SetLoggerV2(&grpcLogger{log: l.WithField("library", "grpc")})
+	log.SetFlags(0)
+	log.SetOutput(&httpErrors{log: l})
+	return nil
+}
+
+// slogHandler writes slog records to l with its fields. Whoever gave --vmodule
+// wants what it selects, whatever the level: klog has chosen already.
+func slogHandler(l *logrus.Entry, all bool) slog.Handler {
+	handler := logrusslog.NewHandler(l.Logger, &logrusslog.HandlerOptions{
+		LevelMapper: func(level slog.Level) logrus.Level {
+			switch {
+			case level >= slog.LevelError:
+				return logrus.ErrorLevel // never fatal: the level only, and ours does not exit
+			case level >= slog.LevelWarn:
+				return logrus.WarnLevel
+			case level >= slog.LevelInfo || all:
+				return logrus.InfoLevel
+			}
+			return logrus.DebugLevel
+		},
+	})
+	var attrs []slog.Attr
+	for key, value := range l.Data {
+		attrs = append(attrs, slog.Any(key, value))
+	}
+	return handler.WithAttrs(append(attrs, slog.String("library", "klog")))
+}
+
+// grpcLogger takes grpc's messages. They tell of single connections that come
+// and go, which is detail: debug; errors are of grpc's own making: a warning.
+type grpcLogger struct{ log *logrus.Entry }
+
+func (g *grpcLogger) Info(args ...any)               { g.log.Debug(args...) }
+func (g *grpcLogger) Infoln(args ...any)             { g.log.Debugln(args...) }
+func (g *grpcLogger) Infof(f string, args ...any)    { g.log.Debugf(f, args...) }
+func (g *grpcLogger) Warning(args ...any)            { g.log.Debug(args...) }
+func (g *grpcLogger) Warningln(args ...any)          { g.log.Debugln(args...) }
+func (g *grpcLogger) Warningf(f string, args ...any) { g.log.Debugf(f, args...) }
+func (g *grpcLogger) Error(args ...any)              { g.log.Warn(args...) }
+func (g *grpcLogger) Errorln(args ...any)            { g.log.Warnln(args...) }
+func (g *grpcLogger) Errorf(f string, args ...any)   { g.log.Warnf(f, args...) }
+
+// grpc calls these where it cannot go on, and exits the process itself.
+func (g *grpcLogger) Fatal(args ...any)            { g.log.Error(args...) }
+func (g *grpcLogger) Fatalln(args ...any)          { g.log.Errorln(args...) }
+func (g *grpcLogger) Fatalf(f string, args ...any) { g.log.Errorf(f, args...) }
+
+// V says whether grpc should bother to make messages of its verbosity l.
+func (g *grpcLogger) V(l int) bool {
+	if l == 0 {
+		return g.log.Logger.IsLevelEnabled(logrus.DebugLevel)
+	}
+	return g.log.Logger.IsLevelEnabled(logrus.TraceLevel)
+}

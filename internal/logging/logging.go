@@ -1,0 +1,86 @@
+// Package logging gives a program one stream of log lines: its own, by
+// logrus, and those of the libraries that log by klog, grpclog or log.
+package logging
+
+import (
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Format is how a line looks.
+type Format string
+
+// The formats.
+const (
+	JSON Format = "json" // one object a line: time, level, msg, component and fields
+	Text Format = "text" // for people
+)
+
+// Options say how to log.
+type Options struct {
+	Component string       // stands in every line; the program's name
+	Level     logrus.Level // least level logged; the zero value is unusable
+	Format    Format       // "" is JSON
+	Out       io.Writer    // where lines go; nil is standard error
+
+	// File, if not empty, gets all lines, and Out only those of OutLevel and
+	// above. It is appended to, and emptied when it reaches FileMaxBytes
+	// (0 is never).
+	File         string
+	FileMaxBytes int64
+	OutLevel     logrus.Level // 0 is all
+}
+
+// New returns a logger, which is safe for concurrent use. It touches nothing
+// else in the process. It fails only if the file cannot be opened.
+func New(o Options) (*logrus.Entry, error) {
+	if o.Out == nil {
+		o.Out = os.Stderr
+	}
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	logger.SetLevel(o.Level)
+	logger.SetFormatter(formatter(o.Format))
+	if o.File != "" {
+		file, err := openFile(o.File, o.FileMaxBytes)
+		if err != nil {
+			return nil, fmt.Errorf("open the log file: %w", err)
+		}
+		logger.SetOutput(file)
+	}
+	switch {
+	case o.OutLevel != 0:
+		logger.AddHook(&levelWriter{out: o.Out, least: o.OutLevel})
+	case o.File == "":
+		logger.SetOutput(o.Out)
+	}
+	return logger.WithField("component", o.Component), nil
+}
+
+// Discard is a logger that writes nothing, for tests and optional loggers.
+func Discard() *logrus.Entry {
+	logger := logrus.New()
+	logger.SetOutput(io.Discard)
+	logger.SetLevel(logrus.PanicLevel)
+	return logrus.NewEntry(logger)
+}
+
+// formatter renders lines of a format.
+func formatter(f Format) logrus.Formatter {
+	if f == Text {
+		return &logrus.TextFormatter{FullTimestamp: true, TimestampFormat: time.TimeOnly}
+	}
+	return &logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano}
+}
+
+// HTTPErrorLog is an http.Server's ErrorLog that writes to l. Failed
+// handshakes, which any port scanner causes, are debug; the rest is a warning.
+// It starts no goroutine and needs no Close.
+func HTTPErrorLog(l logrus.FieldLogger) *log.Logger {
+	return log.New(&httpErrors{log: l}, "", 0)
+}

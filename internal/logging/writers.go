@@ -1,0 +1,87 @@
+package logging
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/sirupsen/logrus"
+)
+
+// levelWriter is a hook that writes lines of a level and above to out.
+type levelWriter struct {
+	least logrus.Level
+	mu    sync.Mutex
+	out   io.Writer
+}
+
+// Levels implements logrus.Hook: a lower number is more severe.
+func (w *levelWriter) Levels() []logrus.Level { return logrus.AllLevels[:w.least+1] }
+
+// Fire implements logrus.Hook.
+func (w *levelWriter) Fire(entry *logrus.Entry) error {
+	line, err := entry.Bytes()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err = w.out.Write(line)
+	return err
+}
+
+// file is a log file that starts anew when it grows too large.
+type file struct {
+	max int64 // bytes; 0 is no limit
+
+	mu   sync.Mutex
+	f    *os.File
+	size int64
+}
+
+// openFile appends to path, readable by its owner and group only: lines may
+// tell about the network.
+func openFile(path string, limit int64) (*file, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		_ = f.Close() // nothing was written
+		return nil, err
+	}
+	return &file{max: limit, f: f, size: info.Size()}, nil
+}
+
+// Write implements io.Writer; one call is one line.
+func (w *file) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.max > 0 && w.size+int64(len(line)) > w.max {
+		if err := w.f.Truncate(0); err != nil {
+			return 0, err
+		}
+		w.size = 0
+	}
+	n, err := w.f.Write(line)
+	w.size += int64(n)
+	return n, err
+}
+
+// httpErrors turns the lines of net/http's ErrorLog into entries.
+type httpErrors struct{ log logrus.FieldLogger }
+
+// Write implements io.Writer; log.Logger calls it once a message.
+func (w *httpErrors) Write(line []byte) (int, error) {
+	text := string(bytes.TrimSpace(line))
+	text = strings.TrimPrefix(text, "http: ")
+	if strings.HasPrefix(text, "TLS handshake error") {
+		w.log.Debug(text)
+	} else {
+		w.log.Warn(text)
+	}
+	return len(line), nil
+}

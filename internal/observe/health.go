@@ -1,0 +1,116 @@
+package observe
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"sync"
+)
+
+// Check is one named condition; it returns nil if it holds and else a sentence
+// that says what is missing. It must not block: it reads state that others
+// keep.
+type Check struct {
+	Name string
+	Func func() error
+}
+
+// HealthOptions are what differs between the programs these endpoints come from.
+type HealthOptions struct {
+	// FailureStatus is the HTTP status of a failed check. 0 is 503, the
+	// agent's; upstream's server answers 500 (cmd/server/app/server.go).
+	FailureStatus int
+	// Brief answers a failure with the reasons alone, one a line, as upstream's
+	// server does. Otherwise every check has a line, "[+]name ok" or
+	// "[-]name failed: reason", as the agent's and Kubernetes' own do.
+	Brief bool
+}
+
+// Health answers whether the process lives and is ready. Checks may be added
+// at any time; all methods are safe for concurrent use.
+type Health struct {
+	opts HealthOptions
+
+	mu    sync.Mutex
+	live  []Check
+	ready []Check
+}
+
+// NewHealth returns a Health without checks, which is live and ready.
+func NewHealth(opts HealthOptions) *Health {
+	if opts.FailureStatus == 0 {
+		opts.FailureStatus = http.StatusServiceUnavailable
+	}
+	return &Health{opts: opts}
+}
+
+// Live adds a check to /healthz. A process that fails it is to be restarted,
+// so what waits for others does not belong here.
+func (h *Health) Live(name string, check func() error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.live = append(h.live, Check{name, check})
+}
+
+// Ready adds a check to /readyz and /ready.
+func (h *Health) Ready(name string, check func() error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ready = append(h.ready, Check{name, check})
+}
+
+// Failures are the readiness checks that fail now, by name; empty is ready.
+func (h *Health) Failures() map[string]error {
+	failed := map[string]error{}
+	for _, c := range h.checks(&h.ready) {
+		if err := c.Func(); err != nil {
+			failed[c.Name] = err
+		}
+	}
+	return failed
+}
+
+// Mount serves /healthz, /readyz and /ready on mux. Each answers "ok", and
+// with ?verbose a line for every check.
+func (h *Health) Mount(mux *http.ServeMux) {
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, h.checks(&h.live)) })
+	ready := func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, h.checks(&h.ready)) }
+	mux.HandleFunc("/readyz", ready)
+	mux.HandleFunc("/ready", ready) // the older name, which probes still use
+}
+
+// checks copies one of the lists, so that no check runs under the lock.
+func (h *Health) checks(list *[]Check) []Check {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]Check{{Name: "ping", Func: func() error { return nil }}}, *list...)
+}
+
+// answer runs checks and writes the result.
+func (h *Health) answer(w http.ResponseWriter, r *http.Request, checks []Check) {
+	var all, reasons bytes.Buffer
+	for _, c := range checks {
+		if err := c.Func(); err != nil {
+			fmt.Fprintf(&all, "[-]%s failed: %v\n", c.Name, err)
+			fmt.Fprintf(&reasons, "%v\n", err)
+		} else {
+			fmt.Fprintf(&all, "[+]%s ok\n", c.Name)
+		}
+	}
+	verbose := r.URL.Query().Has("verbose")
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Cache-Control", "no-store")
+	if failed := reasons.Len() > 0; failed {
+		w.WriteHeader(h.opts.FailureStatus)
+		if h.opts.Brief && !verbose {
+			all = reasons
+		}
+	} else if verbose {
+		all.WriteString("check passed\n")
+	} else {
+		all.Reset()
+		all.WriteString("ok")
+	}
+	_, _ = w.Write(all.Bytes()) // a prober that went away is no event
+}

@@ -1,0 +1,80 @@
+// Package observe is what every program of the suite shows of itself over
+// HTTP: health, metrics, profiles; and the HTTP server that serves them.
+package observe
+
+import (
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"runtime"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"konnectivity/internal/version"
+)
+
+// NewRegistry returns a registry with what any Go program reports (go_*,
+// process_*) and konnectivity_build_info. component becomes a label of the
+// latter.
+func NewRegistry(component string) *prometheus.Registry {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		buildInfo(component),
+	)
+	return registry
+}
+
+// buildInfo is a gauge that is always 1 and bears the build in its labels.
+func buildInfo(component string) prometheus.Collector {
+	build := version.Get()
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "konnectivity_build_info",
+		Help: "1, with the version of the running program in its labels.",
+		ConstLabels: prometheus.Labels{
+			"component": component, "version": build.Version, "commit": build.Commit, "goversion": build.Go,
+		},
+	}, func() float64 { return 1 })
+}
+
+// MountMetrics serves /metrics from gatherer on mux.
+func MountMetrics(mux *http.ServeMux, gatherer prometheus.Gatherer) {
+	mux.Handle("/metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
+		// A collector that fails must not hide the others.
+		ErrorHandling: promhttp.ContinueOnError,
+	}))
+}
+
+// RedirectToPort sends requests to the same path and host at another port, as
+// the agent's admin port does with /metrics.
+func RedirectToPort(port int) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = r.Host
+		}
+		target := *r.URL
+		target.Scheme, target.Host = "http", net.JoinHostPort(host, strconv.Itoa(port))
+		http.Redirect(w, r, target.String(), http.StatusMovedPermanently)
+	})
+}
+
+// MountProfiles serves /debug/pprof/ on mux. With contention the process
+// samples every blocking event and mutex wait, which costs CPU throughout; it
+// is a setting of the whole process.
+func MountProfiles(mux *http.ServeMux, contention bool) {
+	mux.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusMovedPermanently))
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	if contention {
+		runtime.SetBlockProfileRate(1)
+		runtime.SetMutexProfileFraction(1)
+	}
+}

@@ -1,0 +1,57 @@
+package observe
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/logging"
+)
+
+const (
+	// readHeaderTimeout is the handshake bound of the suite: a client that
+	// has not sent its request by then is cut off.
+	readHeaderTimeout = 10 * time.Second
+	// idleTimeout ends kept-alive connections; longer than the intervals of
+	// scrapers and probes, so that theirs stay.
+	idleTimeout = 2 * time.Minute
+	// maxHeaderBytes is ample for scrapers and probes.
+	maxHeaderBytes = 64 << 10
+	// shutdownGrace lets a scrape in flight finish; a profile is cut off.
+	shutdownGrace = 2 * time.Second
+)
+
+// Serve answers HTTP on l with handler until ctx ends, and then returns nil
+// after open requests had a moment to finish. It takes over l and closes it.
+// If l fails earlier, it returns that error. No goroutine of the server
+// outlives Serve.
+func Serve(ctx context.Context, l net.Listener, handler http.Handler, log logrus.FieldLogger) error {
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          logging.HTTPErrorLog(log),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	select {
+	case err := <-served:
+		_ = server.Close() // connections that are still open
+		return err
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	if err := server.Shutdown(grace); err != nil {
+		_ = server.Close() // whoever did not finish in time is cut off
+	}
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,208 @@
+// Package pki makes certificate authorities and the certificates they sign:
+// for tests and quickstart in memory, for `konnectivity certs` as files.
+//
+// Keys are ECDSA P-256 throughout: accepted by every TLS peer the suite meets,
+// and far cheaper in a handshake than RSA.
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"time"
+)
+
+const (
+	// DefaultCALifetime is how long a CA lives by default: long, because
+	// replacing a CA touches every peer.
+	DefaultCALifetime = 10 * 365 * 24 * time.Hour
+	// DefaultLifetime is how long a leaf lives by default. Leaves rotate
+	// without a restart, so a year is generous enough.
+	DefaultLifetime = 365 * 24 * time.Hour
+	// clockSkew is how far in the past a certificate starts to be valid, so
+	// that peers whose clocks run a little late accept it at once.
+	clockSkew = 5 * time.Minute
+	// serialBits stays below the 20 octets RFC 5280 §4.1.2.2 allows.
+	serialBits = 128
+)
+
+// CA signs certificates. It is immutable and safe for concurrent use.
+type CA struct {
+	// CertPEM is the CA's certificate, PEM encoded.
+	CertPEM []byte
+	// KeyPEM is its private key in PKCS #8, PEM encoded. Secret.
+	KeyPEM []byte
+
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// NewCA makes a self-signed CA with a fresh key, valid for DefaultCALifetime.
+// name is its subject's common name. It fails only if the system has no
+// randomness to give.
+func NewCA(name string) (*CA, error) { return NewCAFor(name, DefaultCALifetime) }
+
+// NewCAFor is NewCA with a lifetime of the caller's choice.
+func NewCAFor(name string, lifetime time.Duration) (*CA, error) {
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	template, err := newTemplate(pkix.Name{CommonName: name}, time.Now().Add(lifetime))
+	if err != nil {
+		return nil, err
+	}
+	template.IsCA = true
+	template.BasicConstraintsValid = true
+	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDigitalSignature
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("sign the CA certificate: %w", err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("read back the CA certificate: %w", err)
+	}
+	return &CA{CertPEM: encodeCert(der), KeyPEM: keyPEM, cert: cert, key: key}, nil
+}
+
+// ParseCA returns a CA from its PEM encoded certificate and key, which must
+// belong together, be a CA's, and be ECDSA.
+func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("CA certificate and key: %w", err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, errors.New("CA key is not ECDSA; make a new CA or sign with your own tools")
+	}
+	if !pair.Leaf.IsCA {
+		return nil, fmt.Errorf("certificate of %q is not a CA's", pair.Leaf.Subject.CommonName)
+	}
+	return &CA{CertPEM: certPEM, KeyPEM: keyPEM, cert: pair.Leaf, key: key}, nil
+}
+
+// Certificate is the CA's own certificate; do not modify it.
+func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
+
+// Pool returns a new pool that holds only this CA.
+func (ca *CA) Pool() *x509.CertPool {
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	return pool
+}
+
+// Leaf says what a certificate is for.
+type Leaf struct {
+	CommonName   string
+	Organization string   // optional
+	DNS          []string // DNS names it is good for
+	IPs          []net.IP // addresses it is good for
+	Client       bool     // may authenticate a TLS client
+	Server       bool     // may authenticate a TLS server
+	// Lifetime counts from now; 0 is DefaultLifetime. A negative one makes a
+	// certificate that has expired already, for tests. It never outlives the CA.
+	Lifetime time.Duration
+}
+
+// Pair is a certificate and its private key.
+type Pair struct {
+	CertPEM []byte
+	KeyPEM  []byte // PKCS #8; secret
+	pair    tls.Certificate
+}
+
+// TLS returns the pair as crypto/tls wants it. A Pair that Issue did not make
+// gives the empty certificate.
+func (p Pair) TLS() tls.Certificate { return p.pair }
+
+// Issue signs a certificate for a fresh key.
+func (ca *CA) Issue(leaf Leaf) (Pair, error) {
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return Pair{}, err
+	}
+	template, err := ca.leafTemplate(leaf)
+	if err != nil {
+		return Pair{}, err
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
+	if err != nil {
+		return Pair{}, fmt.Errorf("sign the certificate of %q: %w", leaf.CommonName, err)
+	}
+	p := Pair{CertPEM: encodeCert(der), KeyPEM: keyPEM}
+	if p.pair, err = tls.X509KeyPair(p.CertPEM, p.KeyPEM); err != nil {
+		return Pair{}, fmt.Errorf("read back the certificate of %q: %w", leaf.CommonName, err)
+	}
+	return p, nil
+}
+
+// leafTemplate is the certificate to sign for leaf.
+func (ca *CA) leafTemplate(leaf Leaf) (*x509.Certificate, error) {
+	subject := pkix.Name{CommonName: leaf.CommonName}
+	if leaf.Organization != "" {
+		subject.Organization = []string{leaf.Organization}
+	}
+	lifetime := leaf.Lifetime
+	if lifetime == 0 {
+		lifetime = DefaultLifetime
+	}
+	notAfter := time.Now().Add(lifetime)
+	if notAfter.After(ca.cert.NotAfter) {
+		notAfter = ca.cert.NotAfter // a chain is only as good as its oldest link
+	}
+	template, err := newTemplate(subject, notAfter)
+	if err != nil {
+		return nil, err
+	}
+	template.DNSNames = leaf.DNS
+	template.IPAddresses = leaf.IPs
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	if leaf.Client {
+		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageClientAuth)
+	}
+	if leaf.Server {
+		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	return template, nil
+}
+
+// newTemplate holds what every certificate has: a random serial number and a
+// validity that began a little ago.
+func newTemplate(subject pkix.Name, notAfter time.Time) (*x509.Certificate, error) {
+	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
+	if err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	notBefore := time.Now().Add(-clockSkew)
+	if !notBefore.Before(notAfter) {
+		notBefore = notAfter.Add(-clockSkew) // born expired, for tests
+	}
+	return &x509.Certificate{SerialNumber: serial, Subject: subject, NotBefore: notBefore, NotAfter: notAfter}, nil
+}
+
+// newKey makes a private key and its PEM form.
+func newKey() (*ecdsa.PrivateKey, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a private key: %w", err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode a private key: %w", err)
+	}
+	return key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+func encodeCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}

@@ -1,0 +1,173 @@
+package tlsreload
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// clientSessions is how many sessions one client Config remembers: one a
+// server address is needed, and sidecars and agents speak to few.
+const clientSessions = 64
+
+// Server returns a Config for a listener. It presents the certificate of the
+// files, and where a CA is configured it requires of every client a
+// certificate that leads to it. nextProtos are offered by ALPN, in order of
+// preference; none accepts any client.
+//
+// The Config follows reloads. Session tickets outlive them, except that a
+// ticket of a client whose CA is no longer trusted leads to a full handshake,
+// and so to a refusal.
+func (s *Source) Server(nextProtos ...string) *tls.Config {
+	base := s.base(nextProtos)
+	perMaterial := s.cached(func(m *material) *tls.Config {
+		c := base.Clone()
+		if m.cert != nil {
+			c.Certificates = []tls.Certificate{*m.cert}
+		}
+		if m.pool != nil {
+			c.ClientAuth = tls.RequireAndVerifyClientCert
+			c.ClientCAs = m.pool
+		}
+		return c
+	})
+	listener := base.Clone()
+	// Session tickets are made with the keys of this Config, not of the one
+	// GetConfigForClient returns, which is why they survive a reload.
+	listener.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		m, err := s.material()
+		if err != nil {
+			return nil, err
+		}
+		return perMaterial(m), nil
+	}
+	// Never reached: GetConfigForClient answers first. It is here because
+	// http.Server.ServeTLS wants a Config that has a certificate.
+	listener.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return nil, errors.New("tlsreload: GetConfigForClient was removed from the Config")
+	}
+	return listener
+}
+
+// Client returns a Config for dialing the server that is called serverName, a
+// DNS name or an IP address, which its certificate must bear. It trusts the CA
+// files (the system's CAs without any), presents the certificate of the files
+// if there is one and the server asks, and resumes sessions.
+//
+// The Config follows reloads; sessions made before one are not resumed, so
+// that the next handshake shows and checks the new certificates.
+//
+// With an empty serverName the dialing library fills it in, as net/http and
+// grpc do; that works for DNS names only, an IP address is refused.
+func (s *Source) Client(serverName string, nextProtos ...string) *tls.Config {
+	serverName = strings.TrimSuffix(strings.Trim(serverName, "[]"), ".")
+	c := s.base(nextProtos)
+	c.ServerName = serverName
+	c.ClientSessionCache = &sessions{source: s}
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		m, err := s.material()
+		if err != nil {
+			return nil, err
+		}
+		if m.cert == nil {
+			return new(tls.Certificate), nil // none to show; the server decides
+		}
+		return m.cert, nil
+	}
+	// The check against a fixed RootCAs is replaced, not dropped:
+	// VerifyConnection does the same against the CAs of the day, and runs
+	// for resumed sessions too.
+	c.InsecureSkipVerify = true
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		m, err := s.material()
+		if err != nil {
+			return err
+		}
+		return verifyServer(state, serverName, m.pool)
+	}
+	return c
+}
+
+// verifyServer checks the server's chain and name as crypto/tls itself would.
+// name wins over the name of the handshake, which is empty for IP addresses.
+func verifyServer(state tls.ConnectionState, name string, roots *x509.CertPool) error {
+	if name == "" {
+		name = state.ServerName
+	}
+	if name == "" {
+		return errors.New("no server name to check the server's certificate against")
+	}
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("the server showed no certificate")
+	}
+	if ip := net.ParseIP(name); ip != nil {
+		name = ip.String() // one spelling for all
+	}
+	opts := x509.VerifyOptions{DNSName: name, Roots: roots, Intermediates: x509.NewCertPool()}
+	for _, cert := range state.PeerCertificates[1:] {
+		opts.Intermediates.AddCert(cert)
+	}
+	if _, err := state.PeerCertificates[0].Verify(opts); err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+	}
+	return nil
+}
+
+// base is what all Configs share.
+func (s *Source) base(nextProtos []string) *tls.Config {
+	return &tls.Config{
+		NextProtos:   nextProtos,
+		MinVersion:   s.opts.MinVersion,
+		CipherSuites: s.opts.CipherSuites,
+		// Small first records favour a page's first paint; here they would
+		// only cost CPU for each burst of a long-lived connection.
+		DynamicRecordSizingDisabled: true,
+	}
+}
+
+// cached makes a Config once per material rather than once per handshake.
+func (s *Source) cached(build func(*material) *tls.Config) func(*material) *tls.Config {
+	type entry struct {
+		of     *material
+		config *tls.Config
+	}
+	var last atomic.Pointer[entry]
+	return func(m *material) *tls.Config {
+		if e := last.Load(); e != nil && e.of == m {
+			return e.config
+		}
+		e := &entry{of: m, config: build(m)}
+		last.Store(e)
+		return e.config
+	}
+}
+
+// sessions is a client's session cache that forgets when certificates change.
+type sessions struct {
+	source *Source
+
+	mu    sync.Mutex
+	of    *material
+	cache tls.ClientSessionCache
+}
+
+// Get implements tls.ClientSessionCache.
+func (c *sessions) Get(key string) (*tls.ClientSessionState, bool) { return c.present().Get(key) }
+
+// Put implements tls.ClientSessionCache.
+func (c *sessions) Put(key string, state *tls.ClientSessionState) { c.present().Put(key, state) }
+
+// present is the cache of the material in use.
+func (c *sessions) present() tls.ClientSessionCache {
+	m := c.source.current.Load()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cache == nil || c.of != m {
+		c.of, c.cache = m, tls.NewLRUClientSessionCache(clientSessions)
+	}
+	return c.cache
+}

@@ -1,0 +1,201 @@
+package tlsreload
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// maxFile bounds what is read of one file. The largest bundles in use (all
+// public CAs of the world, several times) stay far below.
+const maxFile = 16 << 20
+
+// digest is the content of all files of a Source, hashed.
+type digest [sha256.Size]byte
+
+// material is one consistent reading of the files; immutable.
+type material struct {
+	digest digest
+	cert   *tls.Certificate     // nil without Files.Cert
+	pool   *x509.CertPool       // nil without CA files
+	expiry map[string]time.Time // by file: when its first certificate ends
+}
+
+// blob is one file's content.
+type blob struct {
+	path string
+	data []byte
+}
+
+// contents are the files as read, before anything is made of them.
+type contents struct {
+	cert, key blob
+	cas       []blob
+}
+
+// read reads all files.
+func read(files Files) (contents, error) {
+	var c contents
+	var err error
+	if files.Cert != "" {
+		if c.cert, err = readFile(files.Cert, "certificate"); err != nil {
+			return c, err
+		}
+		if c.key, err = readFile(files.Key, "private key"); err != nil {
+			return c, err
+		}
+	}
+	if files.CA != "" {
+		ca, err := readFile(files.CA, "CA certificate")
+		if err != nil {
+			return c, err
+		}
+		c.cas = append(c.cas, ca)
+	}
+	for _, path := range files.MoreCAs {
+		more, err := readBundle(path)
+		if err != nil {
+			return c, err
+		}
+		c.cas = append(c.cas, more...)
+	}
+	return c, nil
+}
+
+// readFile reads one file that must exist; what names it in errors.
+func readFile(path, what string) (blob, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err == nil && info.Size() > maxFile {
+		err = fmt.Errorf("larger than %d bytes", maxFile)
+	}
+	var data []byte
+	if err == nil {
+		data, err = os.ReadFile(path)
+	}
+	if err != nil {
+		var pathError *fs.PathError
+		if errors.As(err, &pathError) {
+			err = pathError.Err // its text would repeat the path
+		}
+		return blob{}, fmt.Errorf("%s file %s: %w", what, path, err)
+	}
+	return blob{path: path, data: data}, nil
+}
+
+// readBundle reads a file or every *.crt and *.pem of a directory. What does
+// not exist is empty.
+func readBundle(path string) ([]blob, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil || !info.IsDir() {
+		b, err := readFile(path, "CA bundle")
+		return []blob{b}, err
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, fmt.Errorf("CA directory %s: %w", path, err)
+	}
+	var all []blob
+	for _, e := range entries {
+		ext := strings.ToLower(filepath.Ext(e.Name()))
+		if ext != ".crt" && ext != ".pem" {
+			continue
+		}
+		b, err := readFile(filepath.Join(path, e.Name()), "CA bundle")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed meanwhile, or a link to nowhere
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+// digest hashes names, lengths and bytes.
+func (c contents) digest() digest {
+	h := sha256.New()
+	for _, b := range append([]blob{c.cert, c.key}, c.cas...) {
+		fmt.Fprintf(h, "%s %d\n", b.path, len(b.data))
+		h.Write(b.data)
+	}
+	return digest(h.Sum(nil))
+}
+
+// parse makes material of contents.
+func (c contents) parse(systemRoots bool) (*material, error) {
+	m := &material{digest: c.digest(), expiry: map[string]time.Time{}}
+	if c.cert.path != "" {
+		pair, err := tls.X509KeyPair(c.cert.data, c.key.data)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %s with private key %s: %w", c.cert.path, c.key.path, tidy(err))
+		}
+		m.cert = &pair
+		m.expiry[c.cert.path] = pair.Leaf.NotAfter
+	}
+	if len(c.cas) == 0 {
+		return m, nil
+	}
+	m.pool = x509.NewCertPool()
+	if systemRoots {
+		if pool, err := x509.SystemCertPool(); err == nil {
+			m.pool = pool
+		}
+	}
+	for _, ca := range c.cas {
+		if err := m.addCA(ca); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// addCA adds every certificate of one file to the pool.
+func (m *material) addCA(ca blob) error {
+	found := false
+	for rest := ca.data; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return fmt.Errorf("CA certificate file %s: %w", ca.path, tidy(err))
+		}
+		m.pool.AddCert(cert)
+		found = true
+		if first, ok := m.expiry[ca.path]; !ok || cert.NotAfter.Before(first) {
+			m.expiry[ca.path] = cert.NotAfter
+		}
+	}
+	if !found {
+		return fmt.Errorf("CA certificate file %s: no PEM certificate in it", ca.path)
+	}
+	return nil
+}
+
+// tidy drops the package prefixes that crypto puts before its sentences.
+func tidy(err error) error {
+	text := err.Error()
+	for _, prefix := range []string{"tls: ", "x509: "} {
+		text = strings.TrimPrefix(text, prefix)
+	}
+	return errors.New(text)
+}

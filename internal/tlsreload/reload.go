@@ -1,0 +1,79 @@
+package tlsreload
+
+import (
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Reload reads the files now. If they changed and are good, they are in use
+// when it returns; if they are not, its error names the file and what was in
+// use stays. A new fault is logged once, and its end too.
+func (s *Source) Reload() error {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	m, err := s.load()
+	if err != nil {
+		s.fail(err)
+		return err
+	}
+	s.use(m)
+	return nil
+}
+
+// load makes material of the files; unchanged files give the material in use.
+func (s *Source) load() (*material, error) {
+	c, err := read(s.files)
+	if err != nil {
+		return nil, err
+	}
+	if old := s.current.Load(); old != nil && old.digest == c.digest() {
+		return old, nil
+	}
+	return c.parse(s.opts.SystemRoots)
+}
+
+// use puts m in use and says what changed.
+func (s *Source) use(m *material) {
+	old := s.current.Swap(m)
+	s.stats.good(old != nil && old != m)
+	log := s.opts.Log.WithField("certificates", s.opts.Name)
+	switch {
+	case old != nil && old != m:
+		log.Info("certificate files changed; new handshakes use them")
+	case s.fault != "" && old == nil:
+		log.Info("certificate files are in place")
+	case s.fault != "":
+		log.Info("certificate files are good again")
+	}
+	s.fault = ""
+	if old != m {
+		warnExpired(log, m)
+	}
+}
+
+// fail records err, and logs it unless it is the fault that was logged last.
+func (s *Source) fail(err error) {
+	s.stats.bad(err, err.Error() != s.fault)
+	if err.Error() == s.fault {
+		return
+	}
+	s.fault = err.Error()
+	log := s.opts.Log.WithField("certificates", s.opts.Name).WithError(err)
+	if s.current.Load() == nil {
+		log.Warn("certificate files cannot be used; waiting for good ones")
+	} else {
+		log.Warn("changed certificate files cannot be used; the old ones stay in use")
+	}
+}
+
+// warnExpired names certificates that peers will refuse. They are used
+// nevertheless: the clock that is wrong may be ours.
+func warnExpired(log logrus.FieldLogger, m *material) {
+	for file, end := range m.expiry {
+		if time.Now().After(end) {
+			log.WithField("file", file).WithField("expired", end.UTC().Format(time.RFC3339)).
+				Warn("certificate has expired; replace it")
+		}
+	}
+}

@@ -1,0 +1,178 @@
+// Package tlsreload serves certificates, keys and CAs from files that may
+// change while the process runs: handshakes after a change use the new files,
+// connections that exist are left alone, and a broken new file leaves the old
+// one in use.
+//
+// Files are read and compared by content at every poll. That follows plain
+// writes, renames and the symlink swaps of Kubernetes mounts alike, and a few
+// kilobytes every few seconds cost nothing.
+package tlsreload
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+)
+
+// DefaultInterval is how often files are read again. Well under the minute in
+// which a rotation is promised to take effect.
+const DefaultInterval = 10 * time.Second
+
+// Files names what a Source reads. Cert and Key are given together or not at
+// all; each may be left empty.
+type Files struct {
+	Cert string // PEM certificate, followed by its intermediates
+	Key  string // PEM private key of Cert
+	CA   string // PEM CA certificates that a peer's certificate must lead to
+
+	// MoreCAs are further CA bundles: files, or directories of which every
+	// *.crt and *.pem is read. What does not exist is skipped, and joins when
+	// it appears.
+	MoreCAs []string
+}
+
+// Options tune a Source. Only Name must be given.
+type Options struct {
+	// Name tells Sources of one process apart in logs and metrics: "server",
+	// "cluster", "agent". Unique per Registerer.
+	Name string
+	// Lenient lets New succeed though files are missing or broken. Until they
+	// are there, every handshake fails with a *NotReadyError.
+	Lenient bool
+	// SystemRoots adds the system's CAs to those of the files. Without any CA
+	// file a client uses the system's anyway.
+	SystemRoots bool
+	// MinVersion is the lowest TLS version spoken; 0 is TLS 1.2.
+	MinVersion uint16
+	// CipherSuites restricts TLS 1.2 suites; nil is Go's choice.
+	CipherSuites []uint16
+	// Interval is how often Run reads the files; 0 is DefaultInterval.
+	Interval time.Duration
+	// Log gets one line per change and one per new fault; nil is silence.
+	Log logrus.FieldLogger
+	// Registerer gets the Source's metrics; nil is none.
+	Registerer prometheus.Registerer
+}
+
+// NotReadyError says that a Source has nothing usable yet. Only Lenient
+// Sources meet it.
+type NotReadyError struct {
+	Name string // the Source's
+	Err  error  // what is wrong with which file
+}
+
+// Error is a sentence that names the file.
+func (e *NotReadyError) Error() string {
+	return fmt.Sprintf("certificates of %s are not in place: %v", e.Name, e.Err)
+}
+
+// Unwrap is Err; errors.Is(err, fs.ErrNotExist) tells a missing file.
+func (e *NotReadyError) Unwrap() error { return e.Err }
+
+// Source holds what the files last said. All methods are safe for concurrent
+// use and none but Run and Reload does I/O.
+type Source struct {
+	files Files
+	opts  Options
+
+	current atomic.Pointer[material]
+	stats   stats
+
+	reloading sync.Mutex // held by Reload; guards what follows
+	fault     string     // of the last attempt, as it was logged; "" if it was good
+}
+
+// New reads files. If they are missing, broken or do not belong together it
+// fails with a sentence that names the file, unless Options.Lenient.
+func New(files Files, opts Options) (*Source, error) {
+	if (files.Cert == "") != (files.Key == "") {
+		return nil, fmt.Errorf("%s: a certificate needs its key and the reverse, got certificate %q and key %q",
+			opts.Name, files.Cert, files.Key)
+	}
+	s := &Source{files: files, opts: opts.withDefaults()}
+	if m, err := s.load(); err == nil {
+		s.use(m)
+	} else if opts.Lenient {
+		s.fail(err)
+	} else {
+		return nil, fmt.Errorf("%s: %w", opts.Name, err)
+	}
+	if opts.Registerer != nil {
+		if err := opts.Registerer.Register(&collector{source: s}); err != nil {
+			return nil, fmt.Errorf("register the TLS metrics of %s: %w", opts.Name, err)
+		}
+	}
+	return s, nil
+}
+
+// withDefaults fills in what may be left out.
+func (o Options) withDefaults() Options {
+	if o.MinVersion == 0 {
+		o.MinVersion = tls.VersionTLS12
+	}
+	if o.Interval <= 0 {
+		o.Interval = DefaultInterval
+	}
+	if o.Log == nil {
+		silent := logrus.New()
+		silent.SetLevel(logrus.PanicLevel)
+		o.Log = silent
+	}
+	return o
+}
+
+// Run reads the files every Options.Interval until ctx ends, which is when it
+// returns. Faults are logged and counted, never returned.
+func (s *Source) Run(ctx context.Context) {
+	tick := time.NewTicker(s.opts.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			_ = s.Reload() // logged and counted there
+		}
+	}
+}
+
+// Ready is nil once the Source has something usable, and a *NotReadyError
+// before. A dialer asks it first, to fail without touching the network.
+func (s *Source) Ready() error {
+	_, err := s.material()
+	return err
+}
+
+// Pool is the present set of CAs: those of the files, with the system's if so
+// configured; nil, which means the system's, if there are no CA files or none
+// could be read yet. It must not be modified.
+func (s *Source) Pool() *x509.CertPool {
+	if m := s.current.Load(); m != nil {
+		return m.pool
+	}
+	return nil
+}
+
+// Certificate is the present certificate, or nil if there is none. It must not
+// be modified.
+func (s *Source) Certificate() *tls.Certificate {
+	if m := s.current.Load(); m != nil {
+		return m.cert
+	}
+	return nil
+}
+
+// material is what to use for a handshake now.
+func (s *Source) material() (*material, error) {
+	if m := s.current.Load(); m != nil {
+		return m, nil
+	}
+	return nil, &NotReadyError{Name: s.opts.Name, Err: s.stats.fault()}
+}

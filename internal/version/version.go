@@ -1,0 +1,56 @@
+// Package version says which build of the suite is running.
+package version
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// version and commit are set by the linker (see the Makefile); they are
+// variables only because -X needs them to be, and nothing writes them later.
+var (
+	version = ""
+	commit  = ""
+)
+
+// Info describes a build.
+type Info struct {
+	Version string `json:"version"` // "v0.1.0"; "devel" for a plain go build
+	Commit  string `json:"commit"`  // git commit; "unknown" if the build has none
+	Go      string `json:"go"`      // Go release that built it
+	OS      string `json:"os"`
+	Arch    string `json:"arch"`
+}
+
+// Get returns the running build's Info. What the linker did not set is taken
+// from the build information Go itself embeds, if any.
+func Get() Info {
+	i := Info{Version: version, Commit: commit, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
+	if i.Commit == "" {
+		i.Commit = embeddedCommit()
+	}
+	if i.Version == "" {
+		i.Version = "devel"
+	}
+	return i
+}
+
+// String is one line, as --version prints it.
+func (i Info) String() string {
+	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", i.Version, i.Commit, i.Go, i.OS, i.Arch)
+}
+
+// embeddedCommit is the revision go build recorded, or "unknown".
+func embeddedCommit() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			return s.Value
+		}
+	}
+	return "unknown"
+}
