@@ -1,0 +1,317 @@
+package connect
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// proxy runs script as the other end of a TCP connection and returns our end.
+func proxy(t testing.TB, script func(c *net.TCPConn)) tunnel.Conn {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		script(c.(*net.TCPConn))
+	}()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); <-done })
+	return tunnel.Wrap(c)
+}
+
+// answer reads the request's headers and sends text.
+func answer(text string) func(*net.TCPConn) {
+	return func(c *net.TCPConn) {
+		readHeaders(c)
+		_, _ = io.WriteString(c, text)
+	}
+}
+
+func readHeaders(c net.Conn) string {
+	var got []byte
+	for one := make([]byte, 1); !bytes.HasSuffix(got, []byte("\r\n\r\n")); {
+		if _, err := c.Read(one); err != nil {
+			break
+		}
+		got = append(got, one...)
+	}
+	return string(got)
+}
+
+func within(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestHandshakeSendsWhatItMust(t *testing.T) {
+	request := make(chan string, 1)
+	c := proxy(t, func(c *net.TCPConn) {
+		request <- readHeaders(c)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+	})
+	ctx := tunnel.WithID(within(t, 5*time.Second), "0123abcd")
+	conn, err := Handshake(ctx, c, Request{Address: "[::1]:443", Authorization: "Basic eDp5", UserAgent: "x/1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	want := "CONNECT [::1]:443 HTTP/1.1\r\nHost: [::1]:443\r\nUser-Agent: x/1\r\nProxy-Authorization: Basic eDp5\r\nKonnectivity-Id: 0123abcd\r\n\r\n"
+	if got := <-request; got != want {
+		t.Errorf("sent %q, want %q", got, want)
+	}
+}
+
+func TestHandshakeKeepsBytesBehindTheResponse(t *testing.T) {
+	for _, head := range []string{
+		"HTTP/1.1 200 OK\r\n\r\n",
+		"HTTP/1.0 200 OK\r\nVia: x\r\n\r\n",
+		"HTTP/1.1 103 Early Hints\r\nLink: y\r\n\r\nHTTP/1.1 200 OK\r\n\r\n",
+		"HTTP/1.1 204 Fine\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n",            // RFC 9110 §9.3.6: ignored
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", // likewise
+	} {
+		body := strings.Repeat("SSH-2.0-server speaks first\r\n", 500)
+		c := proxy(t, func(c *net.TCPConn) {
+			readHeaders(c)
+			_, _ = io.WriteString(c, head+body)
+			_ = c.CloseWrite()
+			_, _ = io.Copy(c, c)
+		})
+		conn, err := Handshake(within(t, 5*time.Second), c, Request{Address: "h:22"})
+		if err != nil {
+			t.Fatalf("%q: %v", head, err)
+		}
+		if got, err := io.ReadAll(conn); err != nil || string(got) != body {
+			t.Errorf("%q: read %d bytes, %v, want %d", head, len(got), err, len(body))
+		}
+		conn.Close()
+	}
+}
+
+func TestHandshakeKeepsHalfClose(t *testing.T) {
+	c := proxy(t, func(c *net.TCPConn) {
+		readHeaders(c)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+		got, _ := io.ReadAll(c)
+		fmt.Fprintf(c, "got %d", len(got))
+	})
+	conn, err := Handshake(within(t, 5*time.Second), c, Request{Address: "h:80"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte("hello"))
+	if err := conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := io.ReadAll(conn); string(got) != "got 5" {
+		t.Errorf("after our FIN read %q", got)
+	}
+}
+
+func TestHandshakeRefusals(t *testing.T) {
+	for _, c := range []struct {
+		text   string
+		status int
+		body   string
+	}{
+		{"HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\n\r\ndial tcp: connection refused\r\n", 502, "dial tcp: connection refused\r\n"},
+		{"HTTP/1.1 407 Who\r\nProxy-Authenticate: Basic\r\nContent-Length: 4\r\n\r\npage", 407, "page"},
+		{"HTTP/1.1 503 No\r\nContent-Length: 100\r\n\r\ncut", 503, "cut"},
+		{"HTTP/1.1 302 Elsewhere\r\nLocation: http://x/\r\nContent-Length: 0\r\n\r\n", 302, ""},
+		{"HTTP/1.1 500 Big\r\n\r\n" + strings.Repeat("x", 1<<20), 500, strings.Repeat("x", maxBody)},
+	} {
+		_, err := Handshake(within(t, 5*time.Second), proxy(t, answer(c.text)), Request{Address: "h:80"})
+		var status *StatusError
+		if !errors.As(err, &status) || status.Status != c.status || status.Body != c.body {
+			t.Errorf("%.40q: %v", c.text, err)
+		}
+	}
+}
+
+func TestHandshakeRefusalWithEndlessBody(t *testing.T) {
+	hold := make(chan struct{})
+	c := proxy(t, func(c *net.TCPConn) {
+		answer("HTTP/1.1 502 Bad Gateway\r\n\r\nno such host")(c)
+		<-hold
+	})
+	defer close(hold)
+	_, err := Handshake(within(t, 30*time.Second), c, Request{Address: "h:80"})
+	var status *StatusError
+	if !errors.As(err, &status) || ServerFailure(status) != tunnel.FailNoSuchHost {
+		t.Fatal(err)
+	}
+}
+
+func TestHandshakeGarbage(t *testing.T) {
+	flood := func(c *net.TCPConn) {
+		readHeaders(c)
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n")
+		for range 10 << 20 / 1024 {
+			if _, err := io.WriteString(c, "X: "+strings.Repeat("y", 1019)+"\r\n"); err != nil {
+				return
+			}
+		}
+	}
+	interims := answer(strings.Repeat("HTTP/1.1 100 Continue\r\n\r\n", 100))
+	for name, script := range map[string]func(*net.TCPConn){
+		"html": answer("<html><body>Welcome</body></html>\n\n"), "tls": answer("\x15\x03\x01\x00\x02\x02\x46\r\n\r\n"), "headers of 10 MB": flood,
+		"endless interims": interims, "status 999": answer("HTTP/1.1 999 Hm\r\n\r\n"), "101": answer("HTTP/1.1 101 Switching Protocols\r\n\r\n"),
+		"bad header": answer("HTTP/1.1 200 OK\r\nno colon\r\n\r\n"),
+	} {
+		_, err := Handshake(within(t, 10*time.Second), proxy(t, script), Request{Address: "h:80"})
+		if !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v, want a malformed answer", name, err)
+		}
+	}
+}
+
+func TestHandshakeHangUp(t *testing.T) {
+	for _, text := range []string{"", "HTTP/1.1 200 OK\r\nVia", "HTTP/1"} {
+		_, err := Handshake(within(t, 5*time.Second), proxy(t, answer(text)), Request{Address: "h:80"})
+		if !errors.Is(err, io.ErrUnexpectedEOF) && (text == "" || !errors.Is(err, ErrMalformed)) {
+			t.Errorf("%q: %v, want an unexpected EOF", text, err)
+		}
+	}
+}
+
+func TestHandshakeIsBounded(t *testing.T) {
+	drip := func(c *net.TCPConn) {
+		for _, b := range []byte("HTTP/1.1 200 OK, but very very slowly spoken") {
+			if _, err := c.Write([]byte{b}); err != nil {
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	silent := func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }
+	for name, script := range map[string]func(*net.TCPConn){"silent": silent, "drips": drip} {
+		c := proxy(t, script)
+		ctx := within(t, 200*time.Millisecond)
+		start := time.Now()
+		_, err := Handshake(ctx, c, Request{Address: "h:80"})
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 5*time.Second {
+			t.Errorf("%s: %v after %v", name, err, time.Since(start))
+		}
+		if _, err := c.Write([]byte("x")); err == nil {
+			t.Errorf("%s: the connection is still open", name)
+		}
+	}
+}
+
+func TestHandshakeRefusesInjection(t *testing.T) {
+	for _, req := range []Request{{Address: "h:80\r\nX: y"}, {Address: "h :80"}, {Address: "h:80", Authorization: "a\r\nb"}} {
+		c := proxy(t, func(c *net.TCPConn) {
+			if got, _ := io.ReadAll(c); len(got) > 0 {
+				t.Errorf("%q was sent", got)
+			}
+		})
+		if _, err := Handshake(within(t, 5*time.Second), c, req); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+			t.Errorf("%+v: %v", req, err)
+		}
+	}
+}
+
+func TestServerFailure(t *testing.T) {
+	for _, c := range []struct {
+		status int
+		body   string
+		want   tunnel.Failure
+	}{
+		{502, "dial tcp 10.0.0.1:80: connect: connection refused", tunnel.FailRefused},
+		{502, "dial tcp: lookup nope.example: no such host", tunnel.FailNoSuchHost},
+		{502, "dial tcp 10.0.0.1:80: i/o timeout", tunnel.FailTimeout},
+		{502, "dial tcp 10.0.0.1:80: connect: no route to host", tunnel.FailHostUnreach},
+		{502, "dial tcp [fd00::1]:80: connect: network is unreachable", tunnel.FailNetUnreach},
+		{502, "lookup x on 10.0.0.10:53: server misbehaving", tunnel.FailResolve},
+		{500, "currently no tunnels available: No agent available", tunnel.FailNoAgent},
+		{503, "no agent available", tunnel.FailNoAgent},
+		{503, "Too many open files", tunnel.FailExhausted},
+		{503, "", tunnel.FailUnavailable},
+		{504, "", tunnel.FailTimeout},
+		{400, "", tunnel.FailBadAddress},
+		{403, "", tunnel.FailDenied},
+		{405, "", tunnel.FailUnavailable},
+		{502, "something new", tunnel.FailInternal},
+	} {
+		if got := ServerFailure(&StatusError{Status: c.status, Body: c.body}); got != c.want {
+			t.Errorf("%d %q is %v, want %v", c.status, c.body, got, c.want)
+		}
+	}
+	// What our own server writes must come back as what it was.
+	for f := tunnel.FailInternal; f <= tunnel.FailReset; f++ {
+		got := ServerFailure(&StatusError{Status: f.HTTPStatus(), Body: f.String()})
+		if want := f; got != want && f != tunnel.FailCancelled && f != tunnel.FailAuth {
+			t.Errorf("%v came back as %v", want, got)
+		}
+	}
+}
+
+func TestProxyFailureIgnoresThePage(t *testing.T) {
+	for status, want := range map[int]tunnel.Failure{
+		407: tunnel.FailAuth, 403: tunnel.FailDenied, 504: tunnel.FailTimeout, 502: tunnel.FailHostUnreach, 503: tunnel.FailUnavailable, 404: tunnel.FailUnavailable,
+	} {
+		if got := ProxyFailure(&StatusError{Status: status, Body: "connection refused"}); got != want {
+			t.Errorf("%d is %v, want %v", status, got, want)
+		}
+	}
+}
+
+// FuzzResponse feeds any answer to the parser: it must end, hand back exactly
+// the bytes behind a good response, and hold to its bounds.
+func FuzzResponse(f *testing.F) {
+	for _, s := range []string{
+		"HTTP/1.1 200 Connection Established\r\n\r\nrest", "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 100 C\r\n\r\nHTTP/1.1 200 K\r\n\r\n",
+		"HTTP/1.0 407 x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n", "HTTP/1.1 200", "\x00\xff", "HTTP/1.1 200 OK\r\nX:" + strings.Repeat("y", 2000) + "\r\n\r\nz",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		near, far := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			readHeaders(far)
+			_, _ = far.Write(data)
+			_ = far.Close()
+		}()
+		conn, err := Handshake(t.Context(), tunnel.Wrap(near), Request{Address: "h:80"})
+		if err == nil {
+			rest, _ := io.ReadAll(conn)
+			if !bytes.HasSuffix(data, rest) {
+				t.Errorf("%q is not the end of %q", rest, data)
+			}
+			conn.Close()
+		} else if conn != nil {
+			t.Error("an error and a connection")
+		}
+		_ = near.Close()
+		<-done
+	})
+}
