@@ -5,6 +5,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
 // MaxHost is the longest host name DNS allows (RFC 1035 §2.3.4), a trailing
@@ -54,7 +55,8 @@ func ValidHost(host string) bool {
 		return false
 	}
 	for _, r := range host {
-		if r <= ' ' || r == 0x7f || strings.ContainsRune(`/\@?#[]"<>`, r) {
+		// A text that is not UTF-8 cannot travel in a protobuf string.
+		if r == utf8.RuneError || r <= ' ' || r == 0x7f || strings.ContainsRune(`/\@?#[]"<>`, r) {
 			return false
 		}
 	}
