@@ -6,28 +6,35 @@ import (
 )
 
 const (
-	// ChunkSize is the payload one chunk of the largest class holds. With a
-	// link header in the headroom it fills four TLS records (16 KiB each)
-	// and not a byte of a fifth.
-	ChunkSize = 64<<10 - Headroom
-
 	// Headroom is kept free before the payload of a new chunk, so that a
-	// header can be put in front of it without moving it.
-	Headroom = 16
+	// link can put its frame header there without moving the payload.
+	Headroom = 12
+
+	// RecordSize is the payload of a full TLS record (RFC 8446 §5.1).
+	RecordSize = 16 << 10
+
+	// ChunkSize is the payload one chunk of the largest class holds: four
+	// frames that fill a TLS record each, headers included.
+	ChunkSize = 4 * (RecordSize - Headroom)
 )
 
 // classes are the sizes of pooled blocks: a small message, one TLS record, a
 // bulk read. A block is never smaller than a quarter of what it must hold, so
 // payload that waits in a queue pins at most a small multiple of itself.
-var classes = [...]int{2 << 10, 16<<10 + Headroom, 64 << 10}
+var classes = [...]int{2 << 10, RecordSize + Headroom, 64 << 10}
 
-// pools hold idle blocks; they are a cache of memory and no state.
-var pools [len(classes)]sync.Pool
+// pools hold idle blocks; they are a cache of memory and no state. borrowed
+// holds those without memory of their own.
+var (
+	pools    [len(classes)]sync.Pool
+	borrowed sync.Pool
+)
 
 // block is one pooled piece of memory that several chunks may share.
 type block struct {
 	data  []byte
 	class int
+	owner interface{ Free() } // of data, where it was borrowed; else nil
 	refs  atomic.Int32
 }
 
@@ -65,6 +72,19 @@ func CopyChunk(p []byte) Chunk {
 	return c
 }
 
+// BorrowChunk returns a chunk over memory that somebody else owns, such as a
+// receive buffer of gRPC; owner.Free is called once nobody holds it any more.
+// It has no headroom and must not be written to. It may be of any size.
+func BorrowChunk(p []byte, owner interface{ Free() }) Chunk {
+	blk, ok := borrowed.Get().(*block)
+	if !ok {
+		blk = &block{}
+	}
+	blk.data, blk.owner = p, owner
+	blk.refs.Store(1)
+	return Chunk{blk: blk, end: len(p)}
+}
+
 // Bytes is the payload. It is valid until Release.
 func (c Chunk) Bytes() []byte {
 	if c.blk == nil {
@@ -87,14 +107,29 @@ func (c Chunk) Size() int {
 // Slice narrows the chunk to payload bytes [i, j); it takes c's place and must
 // be released instead of it.
 func (c Chunk) Slice(i, j int) Chunk {
-	return Chunk{blk: c.blk, off: c.off + i, end: c.off + j, head: c.head + i}
+	head := c.head + i
+	if c.blk != nil && c.blk.owner != nil {
+		head = 0
+	}
+	return Chunk{blk: c.blk, off: c.off + i, end: c.off + j, head: head}
 }
 
 // Share returns a second chunk over payload bytes [i, j), to be released by
 // itself. The head bytes before i are the new chunk's own to overwrite.
 func (c Chunk) Share(i, j, head int) Chunk {
 	c.blk.refs.Add(1)
+	if c.blk.owner != nil {
+		head = 0
+	}
 	return Chunk{blk: c.blk, off: c.off + i, end: c.off + j, head: min(head, c.off+i)}
+}
+
+// Append copies as much of p behind the payload as the block has room for, and
+// returns how much. Only for a chunk that shares its block with no other.
+func (c *Chunk) Append(p []byte) int {
+	n := copy(c.blk.data[c.end:], p)
+	c.end += n
+	return n
 }
 
 // WithHeader returns n bytes for a header followed by the payload, as one
@@ -113,10 +148,15 @@ func (c Chunk) Release() {
 		return
 	}
 	switch refs := c.blk.refs.Add(-1); {
-	case refs == 0:
-		pools[c.blk.class].Put(c.blk)
 	case refs < 0:
 		panic("tunnel: chunk released twice")
+	case refs == 0 && c.blk.owner != nil:
+		owner := c.blk.owner
+		c.blk.data, c.blk.owner = nil, nil
+		borrowed.Put(c.blk)
+		owner.Free()
+	case refs == 0:
+		pools[c.blk.class].Put(c.blk)
 	}
 }
 

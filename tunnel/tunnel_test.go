@@ -109,6 +109,33 @@ func TestChunkSharing(t *testing.T) {
 	part.Release()
 }
 
+type countFree struct{ freed int }
+
+func (c *countFree) Free() { c.freed++ }
+
+func TestBorrowedChunkIsGivenBackOnce(t *testing.T) {
+	owner := &countFree{}
+	memory := []byte("somebody's memory")
+	whole := tunnel.BorrowChunk(memory, owner)
+	part := whole.Share(11, 17, 8)
+	whole.Slice(0, 8).Release()
+	if owner.freed != 0 {
+		t.Fatal("given back while a part is held")
+	}
+	if string(part.Bytes()) != "memory" || part.Size() != len(memory) {
+		t.Errorf("part reads %q of %d", part.Bytes(), part.Size())
+	}
+	for _, c := range []tunnel.Chunk{part, part.Slice(3, 6)} {
+		if _, ok := c.WithHeader(1); ok {
+			t.Error("borrowed memory may not be written to, not even before a part of it")
+		}
+	}
+	part.Release()
+	if owner.freed != 1 {
+		t.Errorf("given back %d times, want once", owner.freed)
+	}
+}
+
 func TestWrapKeepsConns(t *testing.T) {
 	near, _ := tcpPair(t)
 	c := tunnel.Wrap(near)
