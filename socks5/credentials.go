@@ -46,8 +46,8 @@ type Credentials struct {
 }
 
 // LoadCredentials reads path: a line user:password for each user; empty lines
-// and lines that start with # do not count, white space at a line's end is part
-// of the password. User and password have 1 to 255 bytes. It fails, naming the
+// and lines that start with # do not count, spaces are part of what they stand
+// in. User and password have 1 to 255 bytes. It fails, naming the
 // line and never the password, on anything else, and on a file without users.
 //
 // A changed file is noticed when a client authenticates, at most a second
@@ -64,6 +64,9 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 // Valid says whether user may pass with password. It takes as long for a user
 // that exists as for one that does not.
 func (c *Credentials) Valid(user, password string) bool {
+	if len(user) > maxCredential {
+		return false
+	}
 	given := digest([]byte(user), []byte(password))
 	found := 0
 	for _, u := range c.current() {

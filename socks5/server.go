@@ -122,7 +122,7 @@ func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
 
 // admit finds a slot for conn, or refuses it and returns nil.
 func (s *Server) admit(conn tunnel.Conn) *client {
-	c := &client{conn: conn}
+	c := &client{conn: conn, since: time.Now()}
 	ok, warn := s.slots.take(c)
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open SOCKS5 connections is reached; refusing more")

@@ -11,9 +11,15 @@ import (
 // warnEvery keeps a flood of refused connections from flooding the log too.
 const warnEvery = time.Minute
 
+// evictAge is how long a handshake is left alone when descriptors run out. The
+// accept loop comes back until then, so nobody in earnest loses his connection
+// to a passing shortage.
+const evictAge = time.Second
+
 // client is one connection and its place among the others.
 type client struct {
-	conn tunnel.Conn
+	conn  tunnel.Conn
+	since time.Time
 
 	// Under slots.mu.
 	pending *list.Element // in slots.pending; nil once its handshake is over
@@ -47,13 +53,17 @@ func (s *slots) take(c *client) (ok, warn bool) {
 	return true, false
 }
 
-// makeRoom evicts one connection when another resource than slots ran out.
-func (s *slots) makeRoom() bool {
+// makeRoom evicts a connection whose handshake is older than evictAge, when
+// something else than slots ran out.
+func (s *slots) makeRoom() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.evict()
+	if oldest := s.pending.Front(); oldest != nil && time.Since(oldest.Value.(*client).since) >= evictAge {
+		s.evict()
+	}
 }
 
+// evict takes the slot of the oldest handshake, if there is one. s.mu is held.
 func (s *slots) evict() bool {
 	oldest := s.pending.Front()
 	if oldest == nil {

@@ -1,0 +1,112 @@
+package socks5
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	// Renamed into place, as Kubernetes does.
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestParseCredentials(t *testing.T) {
+	for text, want := range map[string]string{
+		"anna:x":                               "",
+		"# who may\n\nanna:x\r\nbert:y:z \n":   "",
+		"":                                     "names no user",
+		"# nobody\n":                           "names no user",
+		"anna":                                 "line 1 is not user:password",
+		"anna:x\nhunter2\n":                    "line 2 is not user:password",
+		":x":                                   "line 1: a user has",
+		"anna:":                                "line 1: a password has",
+		strings.Repeat("u", 256) + ":x":        "a user has 1 to 255",
+		"anna:" + strings.Repeat("p", 256):     "a password has 1 to 255",
+		strings.Repeat("anna:x\n", maxUsers+1): "more than 1000 users",
+		strings.Repeat("#\n", maxCredentialsFile):   "larger than",
+		"anna:" + strings.Repeat("p", 100<<10):      "too long",
+		strings.Repeat("anna:hunter2\n", 3) + "eve": "line 4",
+	} {
+		_, err := parseCredentials(strings.NewReader(text))
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%.40q: %v, want %q", text, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("the error holds a password: %v", err)
+		}
+	}
+}
+
+func TestCredentialsDecide(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users")
+	write(t, path, "anna:x\nbert:y:z \n")
+	c, err := LoadCredentials(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range []struct {
+		user, password string
+		want           bool
+	}{
+		{"anna", "x", true}, {"bert", "y:z ", true},
+		{"anna", "y", false}, {"annax", "", false}, {"ann", "ax", false}, {"", "", false}, {"bert", "y", false},
+		{"bert:y", "z ", false}, {"eve", "x", false}, {strings.Repeat("a", 256+4), "x", false},
+	} {
+		if got := c.Valid(in.user, in.password); got != in.want {
+			t.Errorf("%q with %q: %v", in.user, in.password, got)
+		}
+	}
+}
+
+func TestCredentialsFollowTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "users")
+	log, lines := logBuffer()
+	if _, err := LoadCredentials(path, log); err == nil || !strings.Contains(err.Error(), path) {
+		t.Fatalf("a missing file: %v", err)
+	}
+	write(t, path, "anna:x")
+	c, err := LoadCredentials(path, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	c.nowFunc = func() time.Time { return now }
+	tick := func() { now = now.Add(recheck) }
+
+	write(t, path, "anna:longer")
+	tick()
+	if c.Valid("anna", "x") || !c.Valid("anna", "longer") {
+		t.Error("the new password is not in force")
+	}
+	write(t, path, "hunter2\n")
+	for range 3 {
+		tick()
+		if !c.Valid("anna", "longer") {
+			t.Error("a broken file took the old users away")
+		}
+	}
+	if n := strings.Count(lines(), "old ones stay in force"); n != 1 || strings.Contains(lines(), "hunter2") {
+		t.Errorf("want one warning without the password:\n%s", lines())
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	tick()
+	if !c.Valid("anna", "longer") {
+		t.Error("a missing file took the old users away")
+	}
+	write(t, path, "bert:z")
+	tick()
+	if c.Valid("anna", "longer") || !c.Valid("bert", "z") {
+		t.Error("the file came back and was not read")
+	}
+}

@@ -1,0 +1,218 @@
+package socks5
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+	"golang.org/x/net/proxy"
+
+	"konnectivity/tunnel"
+)
+
+// patience bounds every wait for something that happens at once.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// direct dials as it is told.
+var direct = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return tunnel.Wrap(c), nil
+})
+
+// failing never reaches anything.
+func failing(f tunnel.Failure) tunnel.Dialer {
+	return tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+		return nil, &tunnel.DialError{Failure: f}
+	})
+}
+
+// blocked reports each dial and lets it wait until it is cancelled.
+func blocked() (d tunnel.Dialer, dialing, cancelled chan string) {
+	dialing, cancelled = make(chan string, 16), make(chan string, 16)
+	return tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) {
+		dialing <- address
+		<-ctx.Done()
+		cancelled <- context.Cause(ctx).Error()
+		return nil, ctx.Err()
+	}), dialing, cancelled
+}
+
+func newServer(t testing.TB, o Options, d tunnel.Dialer) *Server {
+	t.Helper()
+	if o.Forwarder == nil {
+		o.Forwarder = &tunnel.Forwarder{Dialer: d}
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// serving is a server on a loopback port.
+type serving struct {
+	*Server
+	addr string
+	stop func() error // cancels and returns what Serve returned; may be called again
+}
+
+func serve(t testing.TB, o Options, d tunnel.Dialer) *serving {
+	t.Helper()
+	return serveOn(t, newServer(t, o, d), listen(t))
+}
+
+func serveOn(t testing.TB, s *Server, ln net.Listener) *serving {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, ln) }()
+	stop := sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			return errors.New("Serve did not return")
+		}
+	})
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return &serving{Server: s, addr: ln.Addr().String(), stop: stop}
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln
+}
+
+// target accepts connections on loopback and hands each to handle.
+func target(t testing.TB, handle func(*net.TCPConn)) string {
+	t.Helper()
+	ln := listen(t)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				_ = c.SetDeadline(time.Now().Add(patience))
+				handle(c.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); all.Wait() })
+	return ln.Addr().String()
+}
+
+// echo answers once its client has finished, so it needs half-close.
+func echo(c *net.TCPConn) {
+	all, _ := io.ReadAll(c)
+	_, _ = c.Write(all)
+	_ = c.CloseWrite()
+}
+
+// mirror sends back what it gets as it comes.
+func mirror(c *net.TCPConn) {
+	_, _ = io.Copy(c, c)
+	_ = c.CloseWrite()
+}
+
+func connect(t testing.TB, addr string) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return c.(*net.TCPConn)
+}
+
+// through opens address by the real client of x/net over c.
+func through(c net.Conn, address string, auth *proxy.Auth) error {
+	d, err := proxy.SOCKS5("tcp", "unused", auth, nil)
+	if err != nil {
+		return err
+	}
+	_, err = d.(interface {
+		DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
+	}).DialWithConn(context.Background(), c, "tcp", address)
+	return err
+}
+
+// mustThrough is a connection to address by s.
+func mustThrough(t testing.TB, s *serving, address string) *net.TCPConn {
+	t.Helper()
+	c := connect(t, s.addr)
+	if err := through(c, address, nil); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Now().Add(patience)) // the client has cleared it
+	return c
+}
+
+// eventually waits until ok holds.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func receive(t testing.TB, ch <-chan string) string {
+	t.Helper()
+	select {
+	case s := <-ch:
+		return s
+	case <-time.After(patience):
+		t.Fatal("nothing came")
+		return ""
+	}
+}
+
+// logBuffer collects log lines of every level.
+func logBuffer() (logrus.FieldLogger, func() string) {
+	var mu sync.Mutex
+	var b bytes.Buffer
+	l := logrus.New()
+	l.SetLevel(logrus.TraceLevel)
+	l.SetOutput(writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return b.Write(p)
+	}))
+	return l, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return b.String()
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }

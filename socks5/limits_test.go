@@ -1,0 +1,270 @@
+package socks5
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"konnectivity/tunnel"
+)
+
+func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
+	const silent = 2000
+	s := serve(t, Options{HandshakeTimeout: time.Hour, MaxConns: 1500}, direct)
+	address := target(t, mirror)
+	settled := mustThrough(t, s, address)
+	half := make([]*net.TCPConn, silent)
+	for i := range half {
+		half[i] = connect(t, s.addr)
+		_, _ = half[i].Write([]byte("\x05\x01"))
+		if i%200 == 0 {
+			_ = mustThrough(t, s, address).Close()
+		}
+	}
+	_ = mustThrough(t, s, address).Close()
+	_, _ = settled.Write([]byte("still here"))
+	if _, err := io.ReadFull(settled, make([]byte, 10)); err != nil {
+		t.Errorf("a relayed connection lost its slot: %v", err)
+	}
+	if n := testutil.ToFloat64(s.metrics.open); n > 1500+1 {
+		t.Errorf("%v connections are open, the limit is 1500", n)
+	}
+	// The oldest had to go, the newest are still welcome.
+	if _, err := half[0].Read(make([]byte, 1)); err == nil {
+		t.Error("the oldest half-open connection is still there")
+	}
+	if _, err := half[silent-1].Write([]byte("\x00")); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadFull(half[silent-1], make([]byte, 2)); err != nil {
+		t.Errorf("the newest one was cut: %v", err)
+	}
+}
+
+func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
+	log, lines := logBuffer()
+	s := serve(t, Options{MaxConns: 3, Log: log}, direct)
+	address := target(t, mirror)
+	var open []*net.TCPConn
+	for range 3 {
+		open = append(open, mustThrough(t, s, address))
+	}
+	for range 5 {
+		if err := through(connect(t, s.addr), address, nil); err == nil {
+			t.Fatal("a fourth connection got in")
+		}
+	}
+	if got := testutil.ToFloat64(s.metrics.refused.WithLabelValues(reasonLimit)); got != 5 {
+		t.Errorf("counted %v refusals, want 5", got)
+	}
+	if n := strings.Count(lines(), "limit of open SOCKS5 connections"); n != 1 {
+		t.Errorf("warned %d times, want once a minute", n)
+	}
+	_ = open[0].Close()
+	eventually(t, "the free slot is used", func() bool {
+		return through(connect(t, s.addr), address, nil) == nil
+	})
+	_, _ = open[1].Write([]byte("x"))
+	if _, err := io.ReadFull(open[1], make([]byte, 1)); err != nil {
+		t.Errorf("an open connection was cut: %v", err)
+	}
+}
+
+func TestSlotsAreGivenBack(t *testing.T) {
+	s := serve(t, Options{MaxConns: 2}, failing(tunnel.FailRefused))
+	for range 50 {
+		c := connect(t, s.addr)
+		err := through(c, "gone:1", nil)
+		_ = c.Close()
+		eventually(t, "its slot is free", func() bool { return testutil.ToFloat64(s.metrics.open) < 2 })
+		if err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Fatalf("got %v, want the destination's refusal", err)
+		}
+	}
+	eventually(t, "nothing is open", func() bool { return testutil.ToFloat64(s.metrics.open) == 0 })
+	s.slots.mu.Lock()
+	defer s.slots.mu.Unlock()
+	if s.slots.open != 0 || s.slots.pending.Len() != 0 {
+		t.Errorf("%d slots taken, %d pending", s.slots.open, s.slots.pending.Len())
+	}
+}
+
+// shortListener fails twice before each connection it accepts; with dry set,
+// it only ever accepts that many.
+type shortListener struct {
+	net.Listener
+	fail  error
+	dry   int32
+	tries atomic.Int32
+}
+
+func (l *shortListener) Accept() (net.Conn, error) {
+	if n := l.tries.Add(1); n%3 != 0 || l.dry > 0 && n > 3*l.dry {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", l.fail)}
+	}
+	return l.Listener.Accept()
+}
+
+func TestShortageOfDescriptorsIsSurvived(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ECONNABORTED} {
+		log, lines := logBuffer()
+		s := newServer(t, Options{Log: log}, direct)
+		on := serveOn(t, s, &shortListener{Listener: listen(t), fail: errno})
+		address := target(t, mirror)
+		for range 3 {
+			_ = mustThrough(t, on, address).Close()
+		}
+		if err := on.stop(); err != nil {
+			t.Errorf("%v: Serve ended with %v", errno, err)
+		}
+		if n := strings.Count(lines(), "Cannot accept"); n != 1 {
+			t.Errorf("%v: warned %d times", errno, n)
+		}
+	}
+}
+
+func TestShortageTakesTheOldestHandshake(t *testing.T) {
+	ln := &shortListener{Listener: listen(t), fail: syscall.EMFILE, dry: 1}
+	s := serveOn(t, newServer(t, Options{HandshakeTimeout: time.Hour}, direct), ln)
+	c := connect(t, s.addr) // accepted, silent; the next accept fails
+	start := time.Now()
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the silent connection kept its descriptor: %v", err)
+	}
+	if took := time.Since(start); took < evictAge/2 {
+		t.Errorf("it was given %v to speak", took)
+	}
+}
+
+func TestBrokenListenerEndsServe(t *testing.T) {
+	s := newServer(t, Options{}, direct)
+	ln := &shortListener{Listener: listen(t), fail: syscall.EINVAL}
+	if err := s.Serve(context.Background(), ln); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("Serve returned %v", err)
+	}
+}
+
+func TestDrain(t *testing.T) {
+	t.Run("idle ends at once", func(t *testing.T) {
+		s := serve(t, Options{Drain: time.Hour}, direct)
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("open connections finish", func(t *testing.T) {
+		s := serve(t, Options{Drain: time.Hour}, direct)
+		c := mustThrough(t, s, target(t, mirror))
+		stopped := make(chan error, 1)
+		go func() { stopped <- s.stop() }()
+		eventually(t, "the listener is closed", func() bool {
+			late, err := net.Dial("tcp", s.addr)
+			if err == nil {
+				_ = late.Close()
+			}
+			return err != nil
+		})
+		_, _ = c.Write([]byte("go on"))
+		if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+			t.Errorf("cut while draining: %v", err)
+		}
+		_ = c.Close()
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("grace ends", func(t *testing.T) {
+		s := serve(t, Options{Drain: 50 * time.Millisecond}, direct)
+		c := mustThrough(t, s, target(t, mirror))
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("client read %v, want a reset", err)
+		}
+	})
+	t.Run("dials are cancelled", func(t *testing.T) {
+		d, dialing, cancelled := blocked()
+		s := serve(t, Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}, nil)
+		c := connect(t, s.addr)
+		_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
+		_ = receive(t, dialing)
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+		_ = receive(t, cancelled)
+		if got, _ := io.ReadAll(c); string(got) != ok+code(1) {
+			t.Errorf("heard %q", got)
+		}
+	})
+	t.Run("silent ones do not hold it up", func(t *testing.T) {
+		s := serve(t, Options{Drain: time.Hour, HandshakeTimeout: time.Hour}, direct)
+		_ = connect(t, s.addr)
+		eventually(t, "it is accepted", func() bool { return testutil.ToFloat64(s.metrics.open) == 1 })
+		if err := s.stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestServeConnEndsWithItsContext(t *testing.T) {
+	s := newServer(t, Options{HandshakeTimeout: time.Hour}, direct)
+	client, conn := net.Pipe()
+	defer client.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	s.ServeConn(ctx, tunnel.Wrap(conn)) // returns, or the test times out
+}
+
+// The default bounds, to the second, in fake time.
+func TestDefaultHandshakeTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, Options{}, direct)
+		client, conn := net.Pipe()
+		defer client.Close()
+		start := time.Now()
+		s.ServeConn(context.Background(), tunnel.Wrap(conn))
+		if took := time.Since(start); took != DefaultHandshakeTimeout {
+			t.Errorf("a silent client was kept for %v", took)
+		}
+	})
+}
+
+func TestMetrics(t *testing.T) {
+	r := prometheus.NewRegistry()
+	s := newServer(t, Options{Registerer: r}, direct)
+	if _, err := New(Options{Registerer: r, Forwarder: s.opts.Forwarder}); err == nil {
+		t.Error("metrics registered twice")
+	}
+	for reason, send := range map[string]string{
+		reasonSOCKS4: "\x04", reasonHTTP: "GET / HTTP/1.1\r\n\r\n", reasonTLS: "\x16\x03\x01", reasonMethod: "\x05\x00",
+		reasonCommand: hello + "\x05\x03\x00\x01", reasonAddress: hello + connectTo + name("", 1), reasonProtocol: "\xff",
+	} {
+		_ = talkByTCP(t, s, send)
+		if got := testutil.ToFloat64(s.metrics.refused.WithLabelValues(reason)); got != 1 {
+			t.Errorf("%s was counted %v times", reason, got)
+		}
+	}
+	if problems, err := testutil.GatherAndLint(r); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v, %v", problems, err)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	f := &tunnel.Forwarder{Dialer: direct}
+	for _, o := range []Options{{}, {Forwarder: f, HandshakeTimeout: -1}, {Forwarder: f, MaxConns: -1}, {Forwarder: f, Drain: -1}} {
+		if _, err := New(o); err == nil {
+			t.Errorf("accepted %+v", o)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package socks5
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/net/proxy"
+
+	"konnectivity/tunnel"
+)
+
+func TestRealClientThroughEveryAddressType(t *testing.T) {
+	s := serve(t, Options{}, direct)
+	port := func(addr string) string { _, p, _ := net.SplitHostPort(addr); return p }
+	four := target(t, echo)
+	for _, address := range []string{four, "localhost:" + port(four)} {
+		c := mustThrough(t, s, address)
+		_, _ = c.Write([]byte("over"))
+		_ = c.CloseWrite()
+		if got, err := io.ReadAll(c); err != nil || string(got) != "over" {
+			t.Errorf("%s: echo %q, %v", address, got, err)
+		}
+	}
+	ln, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Skip("this machine has no IPv6 loopback")
+	}
+	defer ln.Close()
+	_ = mustThrough(t, s, ln.Addr().String())
+}
+
+func TestRealClientWithPassword(t *testing.T) {
+	log, lines := logBuffer()
+	s := serve(t, Options{Credentials: static{"anna": "correct horse"}, Log: log}, direct)
+	address := target(t, echo)
+	if err := through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "correct horse"}); err != nil {
+		t.Error(err)
+	}
+	if err := through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "battery staple"}); err == nil {
+		t.Error("a wrong password passed")
+	}
+	if err := through(connect(t, s.addr), address, nil); err == nil {
+		t.Error("no password passed")
+	}
+	_ = s.stop()
+	if got := lines(); strings.Contains(got, "horse") || strings.Contains(got, "staple") {
+		t.Errorf("a password is in the log:\n%s", got)
+	} else if !strings.Contains(got, "wrong user or password") {
+		t.Errorf("the refusal is not in the log:\n%s", got)
+	}
+}
+
+// What a client sends before it has heard the reply comes first and whole,
+// whether it fits what the handshake reads ahead or not.
+func TestPipelinedBytes(t *testing.T) {
+	address := target(t, echo)
+	host, p, _ := net.SplitHostPort(address)
+	port, _ := net.LookupPort("tcp", p)
+	for _, size := range []int{1, readAhead - 30, readAhead, readAhead + 1, 300_000} {
+		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
+			s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+				time.Sleep(delay) // so that all of it, and the FIN, come before the reply
+				return direct(ctx, network, address)
+			}))
+			payload := make([]byte, size)
+			fill(payload, uint64(size))
+			c := connect(t, s.addr)
+			go func() {
+				_, _ = c.Write(append([]byte(hello+connectTo+name(host, uint16(port))), payload...))
+				_ = c.CloseWrite()
+			}()
+			got, err := io.ReadAll(c)
+			if err != nil || len(got) < 12 || !bytes.Equal(got[12:], payload) {
+				t.Errorf("%d bytes ahead, dial of %v: got %d bytes, %v", size, delay, len(got), err)
+			}
+			_ = s.stop()
+		}
+	}
+}
+
+func TestHalfCloseInBothDirections(t *testing.T) {
+	s := serve(t, Options{}, direct)
+	t.Run("client first", func(t *testing.T) {
+		payload := make([]byte, 4<<20)
+		fill(payload, 1)
+		c := mustThrough(t, s, target(t, func(c *net.TCPConn) {
+			h := sha256.New()
+			_, _ = io.Copy(h, c)
+			_, _ = c.Write(h.Sum(nil))
+		}))
+		_, _ = c.Write(payload)
+		_ = c.CloseWrite()
+		want := sha256.Sum256(payload)
+		if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, want[:]) {
+			t.Errorf("hash %x, %v; want %x", got, err, want)
+		}
+	})
+	t.Run("target first", func(t *testing.T) {
+		heard := make(chan string, 1)
+		c := mustThrough(t, s, target(t, func(c *net.TCPConn) {
+			_, _ = c.Write([]byte("banner"))
+			_ = c.CloseWrite()
+			b, _ := io.ReadAll(c)
+			heard <- string(b)
+		}))
+		if got, err := io.ReadAll(c); err != nil || string(got) != "banner" {
+			t.Errorf("banner %q, %v", got, err)
+		}
+		_, _ = c.Write([]byte("after your FIN"))
+		_ = c.CloseWrite()
+		if got := receive(t, heard); got != "after your FIN" {
+			t.Errorf("target heard %q", got)
+		}
+	})
+}
+
+func TestResetTravels(t *testing.T) {
+	s := serve(t, Options{}, direct)
+	t.Run("from the target", func(t *testing.T) {
+		c := mustThrough(t, s, target(t, func(c *net.TCPConn) {
+			_, _ = io.ReadFull(c, make([]byte, 1))
+			_ = c.SetLinger(0)
+		}))
+		_, _ = c.Write([]byte("x"))
+		if _, err := io.ReadAll(c); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("client read %v, want a reset", err)
+		}
+	})
+	t.Run("from the client", func(t *testing.T) {
+		ended := make(chan string, 1)
+		c := mustThrough(t, s, target(t, func(c *net.TCPConn) {
+			_, _ = c.Write([]byte("x"))
+			_, err := io.ReadAll(c)
+			if errors.Is(err, syscall.ECONNRESET) {
+				ended <- "reset"
+			} else {
+				ended <- "no reset"
+			}
+		}))
+		_, _ = io.ReadFull(c, make([]byte, 1))
+		_ = c.SetLinger(0)
+		_ = c.Close()
+		if got := receive(t, ended); got != "reset" {
+			t.Errorf("target saw %s", got)
+		}
+	})
+}
+
+// The deadline of the handshake must not outlive it.
+func TestRelayHasNoDeadline(t *testing.T) {
+	const bound = 100 * time.Millisecond
+	s := serve(t, Options{HandshakeTimeout: bound}, direct)
+	c := mustThrough(t, s, target(t, mirror))
+	time.Sleep(3 * bound)
+	_, _ = c.Write([]byte("late"))
+	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
+		t.Errorf("a quiet connection was cut: %v", err)
+	}
+}
+
+// A dial may take longer than a handshake may.
+func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
+	const bound = 100 * time.Millisecond
+	s := serve(t, Options{HandshakeTimeout: bound}, tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		time.Sleep(3 * bound)
+		return direct(ctx, network, address)
+	}))
+	_ = mustThrough(t, s, target(t, mirror))
+}
+
+func TestClientThatLeavesCancelsItsDial(t *testing.T) {
+	for how, leave := range map[string]func(*net.TCPConn){
+		"FIN":              func(c *net.TCPConn) { _ = c.Close() },
+		"RST":              func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() },
+		"RST after a byte": func(c *net.TCPConn) { _, _ = c.Write([]byte("x")); _ = c.SetLinger(0); _ = c.Close() },
+	} {
+		t.Run(how, func(t *testing.T) {
+			d, dialing, cancelled := blocked()
+			s := serve(t, Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}, nil)
+			c := connect(t, s.addr)
+			_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
+			_ = receive(t, dialing)
+			leave(c)
+			if got := receive(t, cancelled); !strings.Contains(got, "the client left") {
+				t.Errorf("cancelled because %s", got)
+			}
+		})
+	}
+}
+
+// A dial that succeeds just as its client leaves must not stay open.
+func TestLateSuccessIsNotLeaked(t *testing.T) {
+	ended := make(chan string, 1)
+	address := target(t, func(c *net.TCPConn) { _, _ = io.ReadAll(c); ended <- "closed" })
+	left := make(chan struct{})
+	s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, network, _ string) (tunnel.Conn, error) {
+		<-ctx.Done()
+		return direct(context.Background(), network, address) // too late, and it does not care
+	}))
+	c := connect(t, s.addr)
+	_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
+	time.AfterFunc(20*time.Millisecond, func() { _ = c.Close(); close(left) })
+	_ = receive(t, ended)
+	<-left
+}
+
+func fill(p []byte, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 1))
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+}
