@@ -1,0 +1,104 @@
+// Package auth decides which agents a server takes, and what they may claim to
+// reach. TLS itself (a certificate that leads to the cluster CA) is the
+// listener's; what is here comes after the handshake.
+package auth
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"konnectivity/server/registry"
+)
+
+// Peer is an agent that asks to be taken, as it introduced itself.
+type Peer struct {
+	ID          string
+	Identifiers string // a URL query
+	Token       string // a secret; "" where none was sent
+	TLS         *tls.ConnectionState
+}
+
+// Refusal is why an agent was not taken. Its text is sent to the agent, so
+// there is no secret in it.
+type Refusal struct {
+	Code   codes.Code // InvalidArgument, Unauthenticated, PermissionDenied or Unavailable
+	Reason string     // a sentence
+	Err    error      // the cause, for logs; may be nil
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return r.Reason }
+
+// Unwrap returns the cause.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Label is the refusal as a value of a metric's label.
+func (r *Refusal) Label() string {
+	switch r.Code {
+	case codes.InvalidArgument:
+		return "invalid"
+	case codes.Unauthenticated:
+		return "unauthenticated"
+	case codes.PermissionDenied:
+		return "denied"
+	default:
+		return "unavailable"
+	}
+}
+
+// GRPCStatus lets gRPC pick the status by type.
+func (r *Refusal) GRPCStatus() *status.Status { return status.New(r.Code, r.Reason) }
+
+func refuse(code codes.Code, format string, args ...any) *Refusal {
+	return &Refusal{Code: code, Reason: fmt.Sprintf(format, args...)}
+}
+
+// Gate admits agents. Its fields must not change while it is in use; it may be
+// used by any number of goroutines.
+type Gate struct {
+	Tokens *Tokens // nil: no token is asked for
+	Claims *Claims // nil: agents may claim any identifier
+}
+
+// Admit returns the agent's identifiers, or a *Refusal. It blocks while a token
+// is reviewed, at most for ctx and for the reviewer's own bound.
+func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) {
+	if err := checkID(p.ID); err != nil {
+		return registry.Identifiers{}, err
+	}
+	ids, err := registry.ParseIdentifiers(p.Identifiers)
+	if err != nil {
+		return registry.Identifiers{}, &Refusal{Code: codes.InvalidArgument, Reason: err.Error()}
+	}
+	if g.Tokens != nil {
+		if err := g.Tokens.Review(ctx, p.Token); err != nil {
+			return registry.Identifiers{}, err
+		}
+	}
+	if g.Claims != nil {
+		if err := g.Claims.Check(p.TLS, ids); err != nil {
+			return registry.Identifiers{}, err
+		}
+	}
+	return ids, nil
+}
+
+// checkID refuses ids that would be trouble in logs and status pages.
+func checkID(id string) error {
+	switch {
+	case id == "":
+		return refuse(codes.InvalidArgument, "the agent sent no id: set --agent-id")
+	case len(id) > registry.MaxID:
+		return refuse(codes.InvalidArgument, "the agent's id has %d bytes: at most %d are accepted", len(id), registry.MaxID)
+	case !utf8.ValidString(id), strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return refuse(codes.InvalidArgument, "the agent's id has characters that cannot be printed")
+	}
+	return nil
+}

@@ -1,0 +1,245 @@
+package auth
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"konnectivity/internal/pki"
+	"konnectivity/server/registry"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func quiet() *logrus.Logger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
+}
+
+func codeOf(err error) codes.Code {
+	if err == nil {
+		return codes.OK
+	}
+	var r *Refusal
+	if !errors.As(err, &r) {
+		return codes.Unknown
+	}
+	return r.Code
+}
+
+func TestGateRefusesBrokenPeers(t *testing.T) {
+	g := &Gate{}
+	for name, tc := range map[string]struct {
+		peer Peer
+		want codes.Code
+		says string
+	}{
+		"good":               {Peer{ID: "node-1", Identifiers: "ipv4=10.0.0.1"}, codes.OK, ""},
+		"unknown identifier": {Peer{ID: "node-1", Identifiers: "zone=a"}, codes.OK, ""},
+		"no id":              {Peer{}, codes.InvalidArgument, "--agent-id"},
+		"id of 10 kB":        {Peer{ID: strings.Repeat("a", 10<<10)}, codes.InvalidArgument, "at most 512"},
+		"id with newline":    {Peer{ID: "a\nlevel=error"}, codes.InvalidArgument, "printed"},
+		"id not utf-8":       {Peer{ID: "a\xff"}, codes.InvalidArgument, "printed"},
+		"broken identifiers": {Peer{ID: "a", Identifiers: "ipv4=x"}, codes.InvalidArgument, "ipv4"},
+	} {
+		_, err := g.Admit(context.Background(), tc.peer)
+		if codeOf(err) != tc.want || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if status.Code(err) != tc.want {
+			t.Errorf("%s: gRPC status %v", name, status.Code(err))
+		}
+	}
+}
+
+// certState is the TLS state of a peer with a certificate of these names.
+func certState(t *testing.T, name string, dns []string, ips ...string) *tls.ConnectionState {
+	t.Helper()
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := pki.Leaf{CommonName: name, DNS: dns, Client: true}
+	for _, ip := range ips {
+		leaf.IPs = append(leaf.IPs, net.ParseIP(ip))
+	}
+	pair, err := ca.Issue(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(pair.TLS().Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
+}
+
+func TestClaims(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "allow")
+	text := "# grants\n" +
+		"node-1  cidr=10.1.0.0/16&host=*.apps.example&ipv6=2001:db8::7\n" +
+		"node-1  default-route=true # and this\n\n" +
+		"*       host=shared.example&cidr=192.0.2.0/24\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	claims, err := NewClaims(file, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	node1 := certState(t, "node-1", []string{"node-1.example", "*.pods.example"}, "10.0.0.1", "2001:db8::1")
+	node2 := certState(t, "node-2", nil)
+	star := certState(t, "*", nil)
+	for _, tc := range []struct {
+		who    *tls.ConnectionState
+		claims string
+		ok     bool
+	}{
+		{node1, "", true},
+		{node1, "ipv4=10.0.0.1&ipv6=2001:db8:0::1", true},
+		{node1, "ipv6=::ffff:10.0.0.1", false}, // an IPv4 address is no ipv6 identifier
+		{node1, "ipv4=10.0.0.2", false},
+		{node1, "host=node-1.example&host=a.pods.example", true},
+		{node1, "host=a.b.pods.example", false},
+		{node1, "host=node-2.example", false},
+		{node1, "cidr=10.0.0.1/32", true},
+		{node1, "cidr=10.0.0.0/31", false},
+		{node1, "cidr=10.1.2.0/24&ipv4=10.1.200.1&ipv6=2001:db8::7", true},
+		{node1, "cidr=10.0.0.0/8", false},
+		{node1, "cidr=0.0.0.0/0", false},
+		{node1, "host=x.apps.example&host=x.y.apps.example&host=shared.example", true},
+		{node1, "host=apps.example", false},
+		{node1, "default-route=true", true},
+		{node2, "default-route=true", false},
+		{node2, "host=x.apps.example", false},
+		{node2, "ipv4=192.0.2.5", true},
+		{star, "default-route=true", false},
+		{nil, "host=shared.example", true},
+		{nil, "ipv4=10.0.0.1", false},
+		{&tls.ConnectionState{}, "default-route=true", false},
+	} {
+		ids, err := registry.ParseIdentifiers(tc.claims)
+		if err != nil {
+			if tc.ok {
+				t.Fatal(err)
+			}
+			continue
+		}
+		err = claims.Check(tc.who, ids)
+		if (err == nil) != tc.ok || err != nil && codeOf(err) != codes.PermissionDenied {
+			t.Errorf("%q: %v", tc.claims, err)
+		}
+	}
+}
+
+func TestClaimsWithoutFile(t *testing.T) {
+	claims, err := NewClaims("", quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Gate{Claims: claims}
+	state := certState(t, "n", nil, "10.0.0.1")
+	if _, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.1", TLS: state}); err != nil {
+		t.Error(err)
+	}
+	if _, err := g.Admit(t.Context(), Peer{ID: "n", Identifiers: "ipv4=10.0.0.2", TLS: state}); codeOf(err) != codes.PermissionDenied {
+		t.Error(err)
+	}
+}
+
+func TestAllowFileReload(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "allow")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("* host=a.example")
+	log, hook := test.NewNullLogger()
+	claims, err := NewClaims(file, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	may := func(host string) bool { return claims.Check(nil, registry.Identifiers{Hosts: []string{host}}) == nil }
+	if !may("a.example") || may("b.example") {
+		t.Fatal("first grants")
+	}
+	write("* host=b.example")
+	if may("a.example") || !may("b.example") {
+		t.Fatal("changed grants")
+	}
+	write("* ipv4=broken")
+	if may("a.example") || !may("b.example") || !may("b.example") {
+		t.Fatal("a broken file must leave the old grants")
+	}
+	if n := len(hook.AllEntries()); n != 1 {
+		t.Errorf("%d lines about one broken file", n)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if !may("b.example") {
+		t.Fatal("a missing file must leave the old grants")
+	}
+	write("* host=c.example")
+	if !may("c.example") || may("b.example") {
+		t.Fatal("grants after the repair")
+	}
+}
+
+func TestBrokenAllowFileAtStart(t *testing.T) {
+	for text, says := range map[string]string{
+		"node-1":           "line 1",
+		"\n\na b c":        "line 3",
+		"node-1 cidr=10/8": "cidr",
+		"n " + strings.Repeat("x", registry.MaxIdentifiersText+5000): "too long",
+	} {
+		file := filepath.Join(t.TempDir(), "allow")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := NewClaims(file, quiet()); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%.20q: %v", text, err)
+		}
+	}
+	if _, err := NewClaims("/nowhere/allow", quiet()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
+}
+
+func FuzzParseGrants(f *testing.F) {
+	f.Add([]byte("node-1 cidr=10.0.0.0/8&host=*.x # c\n* default-route=true"))
+	f.Add([]byte("a\tb\r\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		grants, err := parseGrants(text)
+		if err == nil && len(grants) > len(text) {
+			t.Fatal("more grants than bytes")
+		}
+	})
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 500 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("never: " + what)
+}

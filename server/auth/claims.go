@@ -1,0 +1,216 @@
+package auth
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+
+	"konnectivity/server/registry"
+)
+
+// maxAllowFile bounds the allow file; it is read whole.
+const maxAllowFile = 4 << 20
+
+// Claims holds agents to identifiers that are theirs: each must be a SAN of the
+// agent's certificate, or be granted to it by the allow file. A cidr counts as
+// a SAN only if it is a single address that is one; default-route is never one.
+// It may be used by any number of goroutines.
+//
+// The allow file has a line per grant: the common name of a certificate, or *
+// for every agent, and the identifiers it may claim, as a URL query. A cidr
+// grants the addresses and prefixes within it; a host may begin with "*." for
+// any name under a domain. # starts a comment. The file is read again when it
+// changed; a broken new one leaves the old grants in force.
+type Claims struct {
+	path string
+	log  logrus.FieldLogger
+
+	mu     sync.Mutex
+	read   []byte // what grants came from
+	failed string // the last complaint, to log it once
+	grants map[string]registry.Identifiers
+}
+
+// NewClaims reads the allow file; "" means none.
+func NewClaims(allowFile string, log logrus.FieldLogger) (*Claims, error) {
+	c := &Claims{path: allowFile, log: log}
+	if err := c.reload(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Check returns nil if the holder of the certificate may claim ids, else a
+// *Refusal that names the first one it may not.
+func (c *Claims) Check(state *tls.ConnectionState, ids registry.Identifiers) error {
+	var cert *x509.Certificate
+	if state != nil && len(state.PeerCertificates) > 0 {
+		cert = state.PeerCertificates[0]
+	}
+	grants := c.grantsFor(cert)
+	for _, addr := range ids.Addrs {
+		if !certHasAddr(cert, addr) && !grantsPrefix(grants, netip.PrefixFrom(addr.WithZone(""), addr.BitLen())) {
+			return notItsOwn("the address", addr)
+		}
+	}
+	for _, prefix := range ids.CIDRs {
+		if !(prefix.IsSingleIP() && certHasAddr(cert, prefix.Addr())) && !grantsPrefix(grants, prefix) {
+			return notItsOwn("the cidr", prefix)
+		}
+	}
+	for _, host := range ids.Hosts {
+		if (cert == nil || cert.VerifyHostname(host) != nil) && !grantsHost(grants, host) {
+			return notItsOwn("the host", host)
+		}
+	}
+	if ids.DefaultRoute && !grantsRoute(grants) {
+		return notItsOwn("the identifier", "default-route=true")
+	}
+	return nil
+}
+
+func notItsOwn(what string, claim any) error {
+	return refuse(codes.PermissionDenied, "the agent may not claim %s %v: neither its certificate nor the server's allow file covers it", what, claim)
+}
+
+func certHasAddr(cert *x509.Certificate, addr netip.Addr) bool {
+	if cert == nil {
+		return false
+	}
+	for _, ip := range cert.IPAddresses {
+		if ip.Equal(net.IP(addr.AsSlice())) {
+			return true
+		}
+	}
+	return false
+}
+
+func grantsPrefix(grants []registry.Identifiers, p netip.Prefix) bool {
+	for _, g := range grants {
+		for _, addr := range g.Addrs {
+			if p.IsSingleIP() && addr.WithZone("") == p.Addr() {
+				return true
+			}
+		}
+		for _, within := range g.CIDRs {
+			if within.Bits() <= p.Bits() && within.Contains(p.Addr()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func grantsHost(grants []registry.Identifiers, host string) bool {
+	for _, g := range grants {
+		for _, allowed := range g.Hosts {
+			if domain, any := strings.CutPrefix(allowed, "*"); allowed == host ||
+				any && strings.HasPrefix(domain, ".") && strings.HasSuffix(host, domain) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func grantsRoute(grants []registry.Identifiers) bool {
+	for _, g := range grants {
+		if g.DefaultRoute {
+			return true
+		}
+	}
+	return false
+}
+
+// grantsFor is what the allow file grants to a certificate's holder.
+func (c *Claims) grantsFor(cert *x509.Certificate) []registry.Identifiers {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.reloadLocked(); err != nil && err.Error() != c.failed {
+		c.failed = err.Error()
+		c.log.WithError(err).Error("the identifier allow file cannot be used; the former grants stay in force")
+	}
+	var out []registry.Identifiers
+	if g, ok := c.grants["*"]; ok {
+		out = append(out, g)
+	}
+	if cert != nil {
+		// A certificate called "*" is no wildcard.
+		if name := cert.Subject.CommonName; name != "*" {
+			if g, ok := c.grants[name]; ok {
+				out = append(out, g)
+			}
+		}
+	}
+	return out
+}
+
+func (c *Claims) reload() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reloadLocked()
+}
+
+func (c *Claims) reloadLocked() error {
+	if c.path == "" {
+		return nil
+	}
+	text, err := os.ReadFile(c.path)
+	if err != nil {
+		return err
+	}
+	if c.grants != nil && bytes.Equal(text, c.read) {
+		c.failed = ""
+		return nil
+	}
+	grants, err := parseGrants(text)
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.path, err)
+	}
+	c.grants, c.read, c.failed = grants, text, ""
+	return nil
+}
+
+func parseGrants(text []byte) (map[string]registry.Identifiers, error) {
+	if len(text) > maxAllowFile {
+		return nil, fmt.Errorf("the file is longer than %d bytes", maxAllowFile)
+	}
+	grants := make(map[string]registry.Identifiers)
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, registry.MaxIdentifiersText+1024)
+	for n := 1; lines.Scan(); n++ {
+		line, _, _ := strings.Cut(lines.Text(), "#")
+		words := strings.Fields(line)
+		if len(words) == 0 {
+			continue
+		}
+		if len(words) != 2 {
+			return nil, fmt.Errorf("line %d: want NAME IDENTIFIERS", n)
+		}
+		ids, err := registry.ParseIdentifiers(words[1])
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		old := grants[words[0]]
+		grants[words[0]] = registry.Identifiers{
+			Addrs:        append(old.Addrs, ids.Addrs...),
+			Hosts:        append(old.Hosts, ids.Hosts...),
+			CIDRs:        append(old.CIDRs, ids.CIDRs...),
+			DefaultRoute: old.DefaultRoute || ids.DefaultRoute,
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	return grants, nil
+}

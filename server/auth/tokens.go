@@ -1,0 +1,236 @@
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+const (
+	// ReviewsPerSecond and one in advance keep every second at or below the 50
+	// calls that the API server is promised when thousands of agents come
+	// back at once.
+	ReviewsPerSecond = 49
+
+	// ReviewTimeout bounds a review with its wait for a turn. An agent that
+	// does not get one in time is told to come again.
+	ReviewTimeout = 10 * time.Second
+
+	// goodFor is how long a token that was accepted is not reviewed again; a
+	// kubelet trusts its own reviews as long (authentication.webhook.cacheTTL).
+	// It makes reconnects after a cut free of charge.
+	goodFor = 2 * time.Minute
+
+	// badFor keeps an agent with a bad token from costing a call per attempt.
+	badFor = 10 * time.Second
+
+	// maxCached bounds the cache: three times the agents of a large cluster,
+	// below 2 MiB.
+	maxCached = 16384
+
+	// maxToken bounds what is worth a review; a service account's token has
+	// about 1 KiB.
+	maxToken = 16 << 10
+)
+
+// Reviews creates TokenReviews; client-go's typed client is one
+// (authentication/v1 TokenReviewInterface).
+type Reviews interface {
+	Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error)
+}
+
+// TokensConfig says whose tokens are accepted.
+type TokensConfig struct {
+	Reviews        Reviews
+	Namespace      string  // of the agents' service account
+	ServiceAccount string  // its name
+	Audience       string  // the token must be for
+	PerSecond      float32 // calls to the API a second; 0 means ReviewsPerSecond
+	Burst          int     // calls in advance; 0 means 1
+	// Called, if set, is told how each call went; err as Review returns it.
+	Called func(took time.Duration, err error)
+}
+
+// Tokens checks bearer tokens by TokenReview. Outcomes are cached for a bounded
+// time, calls are limited, and one token is never reviewed twice at once. It
+// may be used by any number of goroutines.
+type Tokens struct {
+	cfg     TokensConfig
+	user    string
+	limiter flowcontrol.RateLimiter
+
+	mu      sync.Mutex // never held over a call
+	known   map[tokenKey]outcome
+	flights map[tokenKey]*flight
+}
+
+// tokenKey stands for a token, so that memory holds none.
+type tokenKey [sha256.Size]byte
+
+type outcome struct {
+	err   error // nil: accepted
+	until time.Time
+}
+
+// flight is a review that runs on the goroutine of its first caller.
+type flight struct {
+	done chan struct{}
+	err  error // valid once done is closed
+	left bool  // the first caller left before there was an outcome
+}
+
+// NewTokens returns a checker for the service account of cfg.
+func NewTokens(cfg TokensConfig) *Tokens {
+	if cfg.PerSecond <= 0 {
+		cfg.PerSecond = ReviewsPerSecond
+	}
+	return &Tokens{
+		cfg:     cfg,
+		user:    "system:serviceaccount:" + cfg.Namespace + ":" + cfg.ServiceAccount,
+		limiter: flowcontrol.NewTokenBucketRateLimiter(cfg.PerSecond, max(cfg.Burst, 1)),
+		known:   make(map[tokenKey]outcome),
+		flights: make(map[tokenKey]*flight),
+	}
+}
+
+// Review returns nil if token is a valid one of the configured account, else a
+// *Refusal: Unauthenticated where the token is to blame, Unavailable where no
+// verdict could be had. It blocks for at most ReviewTimeout.
+func (t *Tokens) Review(ctx context.Context, token string) error {
+	if token == "" {
+		return refuse(codes.Unauthenticated, "the agent sent no token: set --service-account-token-path")
+	}
+	if len(token) > maxToken {
+		return refuse(codes.Unauthenticated, "the agent's token is longer than %d bytes", maxToken)
+	}
+	ctx, cancel := context.WithTimeout(ctx, ReviewTimeout)
+	defer cancel()
+	key := tokenKey(sha256.Sum256([]byte(token)))
+	for {
+		f, mine, err := t.start(key)
+		if f == nil {
+			return err
+		}
+		if mine {
+			t.finish(ctx, key, f, t.ask(ctx, token))
+			return f.err
+		}
+		select {
+		case <-f.done:
+			if !f.left {
+				return f.err
+			}
+		case <-ctx.Done():
+			return unavailable(ctx.Err())
+		}
+	}
+}
+
+// start finds a known outcome (f is nil), or the flight to wait for, which is
+// the caller's own to do if mine.
+func (t *Tokens) start(key tokenKey) (f *flight, mine bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if o, ok := t.known[key]; ok && time.Now().Before(o.until) {
+		return nil, false, o.err
+	}
+	if f := t.flights[key]; f != nil {
+		return f, false, nil
+	}
+	f = &flight{done: make(chan struct{})}
+	t.flights[key] = f
+	return f, true, nil
+}
+
+func (t *Tokens) finish(ctx context.Context, key tokenKey, f *flight, err error) {
+	f.err = err
+	f.left = errors.Is(ctx.Err(), context.Canceled)
+	t.mu.Lock()
+	delete(t.flights, key)
+	var refusal *Refusal
+	switch {
+	case err == nil:
+		t.remember(key, outcome{until: time.Now().Add(goodFor)})
+	case errors.As(err, &refusal) && refusal.Code != codes.Unavailable:
+		t.remember(key, outcome{err: err, until: time.Now().Add(badFor)})
+	}
+	t.mu.Unlock()
+	close(f.done)
+}
+
+// remember keeps the cache within its bound: what has expired goes first, then
+// any entry.
+func (t *Tokens) remember(key tokenKey, o outcome) {
+	if len(t.known) >= maxCached {
+		now := time.Now()
+		for k, old := range t.known {
+			if now.After(old.until) {
+				delete(t.known, k)
+			}
+		}
+		for k := range t.known {
+			if len(t.known) < maxCached {
+				break
+			}
+			delete(t.known, k)
+		}
+	}
+	t.known[key] = o
+}
+
+// ask waits for its turn and calls the API.
+func (t *Tokens) ask(ctx context.Context, token string) error {
+	if err := t.limiter.Wait(ctx); err != nil {
+		return unavailable(fmt.Errorf("too many agents wait for a review: %w", err))
+	}
+	start := time.Now()
+	review, err := t.cfg.Reviews.Create(ctx, &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{t.cfg.Audience}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		err = unavailable(err)
+	} else {
+		err = t.judge(&review.Status)
+	}
+	if t.cfg.Called != nil {
+		t.cfg.Called(time.Since(start), err)
+	}
+	return err
+}
+
+func (t *Tokens) judge(s *authenticationv1.TokenReviewStatus) error {
+	switch {
+	case s.Error != "", !s.Authenticated:
+		r := refuse(codes.Unauthenticated, "the agent's token is not valid, or not for the audience %q", t.cfg.Audience)
+		if s.Error != "" {
+			r.Err = errors.New(s.Error)
+		}
+		return r
+	case !slices.Contains(s.Audiences, t.cfg.Audience):
+		// The API's own documentation: without it the authenticator may not
+		// have looked at the audience at all.
+		return refuse(codes.Unauthenticated, "the agent's token is not for the audience %q", t.cfg.Audience)
+	case s.User.Username != t.user:
+		return refuse(codes.PermissionDenied, "the agent's token is of %.200q, not of %q", s.User.Username, t.user)
+	}
+	return nil
+}
+
+// unavailable is for what says nothing of the token.
+func unavailable(err error) *Refusal {
+	reason := "the agent's token could not be reviewed just now, try again"
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		reason = "the server may not create TokenReviews: bind it to the cluster role system:auth-delegator"
+	}
+	return &Refusal{Code: codes.Unavailable, Reason: reason, Err: err}
+}

@@ -1,0 +1,308 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	typed "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	"k8s.io/client-go/rest"
+)
+
+const agentUser = "system:serviceaccount:kube-system:konnectivity-agent"
+
+// api is a stand-in for the API server's TokenReviews.
+type api struct {
+	*httptest.Server
+	calls atomic.Int64
+	code  atomic.Int64 // 0: created
+	hang  chan struct{}
+}
+
+func newAPI(t *testing.T) *api {
+	a := &api{hang: make(chan struct{})}
+	close(a.hang)
+	a.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a.calls.Add(1)
+		if r.Method != http.MethodPost || r.URL.Path != "/apis/authentication.k8s.io/v1/tokenreviews" {
+			t.Errorf("asked for %s %s", r.Method, r.URL.Path)
+		}
+		var review authenticationv1.TokenReview
+		body, _ := io.ReadAll(r.Body) // protobuf or JSON, as the client likes
+		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, &review); err != nil {
+			t.Error(err)
+		}
+		if len(review.Spec.Audiences) != 1 || review.Spec.Audiences[0] != "konnectivity" {
+			t.Errorf("audiences %q", review.Spec.Audiences)
+		}
+		<-a.hang
+		w.Header().Set("Content-Type", "application/json")
+		if code := int(a.code.Load()); code != 0 {
+			w.WriteHeader(code)
+			fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, map[int]string{403: "Forbidden"}[code], code)
+			return
+		}
+		review.Kind, review.APIVersion = "TokenReview", "authentication.k8s.io/v1"
+		review.Status = answer(review.Spec.Token)
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	t.Cleanup(a.Close)
+	return a
+}
+
+func answer(token string) authenticationv1.TokenReviewStatus {
+	s := authenticationv1.TokenReviewStatus{Authenticated: true, Audiences: []string{"konnectivity"}}
+	s.User.Username = agentUser
+	switch {
+	case strings.HasPrefix(token, "good"):
+	case token == "expired":
+		return authenticationv1.TokenReviewStatus{Error: "token has expired SECRET-DETAIL"}
+	case token == "unknown":
+		return authenticationv1.TokenReviewStatus{}
+	case token == "other-account":
+		s.User.Username = "system:serviceaccount:kube-system:default"
+	case token == "other-namespace":
+		s.User.Username = "system:serviceaccount:evil:konnectivity-agent"
+	case token == "person":
+		s.User.Username = "admin"
+	case token == "other-audience":
+		s.Audiences = []string{"https://kubernetes.default.svc"}
+	case token == "no-audience":
+		s.Audiences = nil
+	}
+	return s
+}
+
+func (a *api) tokens(t *testing.T) *Tokens {
+	client, err := typed.NewForConfig(&rest.Config{Host: a.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newTokens(client.TokenReviews())
+}
+
+func newTokens(r Reviews) *Tokens {
+	return NewTokens(TokensConfig{Reviews: r, Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity", PerSecond: 1000, Burst: 1000})
+}
+
+func TestReviewVerdicts(t *testing.T) {
+	a := newAPI(t)
+	tokens := a.tokens(t)
+	for token, want := range map[string]codes.Code{
+		"good":                      codes.OK,
+		"":                          codes.Unauthenticated,
+		"expired":                   codes.Unauthenticated,
+		"unknown":                   codes.Unauthenticated,
+		"other-audience":            codes.Unauthenticated,
+		"no-audience":               codes.Unauthenticated,
+		"other-account":             codes.PermissionDenied,
+		"other-namespace":           codes.PermissionDenied,
+		"person":                    codes.PermissionDenied,
+		strings.Repeat("x", 17<<10): codes.Unauthenticated,
+	} {
+		err := tokens.Review(t.Context(), token)
+		if codeOf(err) != want {
+			t.Errorf("%.20s: %v", token, err)
+		}
+		if err != nil && (strings.Contains(err.Error(), "SECRET") || token != "" && strings.Contains(err.Error(), token+" ")) {
+			t.Errorf("%s: the refusal tells too much: %v", token, err)
+		}
+	}
+}
+
+func TestReviewIsCachedForABoundedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		tokens := newTokens(reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+			calls++
+			r.Status = answer(r.Spec.Token)
+			return r, nil
+		}))
+		ask := func(token string, want int) {
+			t.Helper()
+			for range 5 {
+				_ = tokens.Review(t.Context(), token)
+			}
+			if calls != want {
+				t.Fatalf("%d calls, want %d", calls, want)
+			}
+		}
+		ask("good", 1)
+		ask("expired", 2)
+		time.Sleep(badFor + time.Second)
+		ask("expired", 3)
+		ask("good", 3)
+		time.Sleep(goodFor)
+		ask("good", 4)
+	})
+}
+
+type reviewFunc func(context.Context, *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error)
+
+func (f reviewFunc) Create(ctx context.Context, r *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	return f(ctx, r)
+}
+
+func TestCacheIsBounded(t *testing.T) {
+	tokens := newTokens(reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		r.Status = answer(r.Spec.Token)
+		return r, nil
+	}))
+	for i := range maxCached + 100 {
+		tokens.mu.Lock()
+		tokens.remember(tokenKey{byte(i), byte(i >> 8), byte(i >> 16)}, outcome{until: time.Now().Add(time.Hour)})
+		tokens.mu.Unlock()
+	}
+	if n := len(tokens.known); n > maxCached {
+		t.Errorf("%d cached", n)
+	}
+}
+
+// TestReconnectStorm: 5,000 agents at once never cost more than 50 calls in any
+// second; those that cannot be served in time hear so and come again.
+func TestReconnectStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var at []time.Time
+		tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity",
+			Reviews: reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+				mu.Lock()
+				at = append(at, time.Now())
+				mu.Unlock()
+				time.Sleep(5 * time.Millisecond)
+				r.Status = answer(r.Spec.Token)
+				return r, nil
+			})})
+		var wg sync.WaitGroup
+		var later atomic.Int64
+		for i := range 5000 {
+			wg.Go(func() {
+				for {
+					switch err := tokens.Review(t.Context(), fmt.Sprint("good", i)); codeOf(err) {
+					case codes.OK:
+						return
+					case codes.Unavailable:
+						later.Add(1)
+						time.Sleep(10 * time.Second)
+					default:
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if later.Load() == 0 {
+			t.Error("nobody had to come again: the test shows nothing")
+		}
+		for i := range at {
+			n := 0
+			for j := i; j < len(at) && at[j].Sub(at[i]) < time.Second; j++ {
+				n++
+			}
+			if n > 50 {
+				t.Fatalf("%d calls in one second", n)
+			}
+		}
+		if took := at[len(at)-1].Sub(at[0]); took > 3*time.Minute {
+			t.Errorf("the last agent was back after %v", took)
+		}
+	})
+}
+
+func TestOneTokenIsReviewedOnce(t *testing.T) {
+	a := newAPI(t)
+	a.hang = make(chan struct{})
+	tokens := a.tokens(t)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if err := tokens.Review(t.Context(), "good"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, "a call", func() bool { return a.calls.Load() > 0 })
+	close(a.hang)
+	wg.Wait()
+	if n := a.calls.Load(); n != 1 {
+		t.Errorf("%d calls", n)
+	}
+}
+
+func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+			select {
+			case <-time.After(time.Second):
+				r.Status = answer(r.Spec.Token)
+				return r, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}))
+		first, leave := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := tokens.Review(first, "good"); codeOf(err) != codes.Unavailable {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		for range 5 {
+			wg.Go(func() {
+				if err := tokens.Review(t.Context(), "good"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		leave()
+		wg.Wait()
+	})
+}
+
+func TestSlowOrBrokenAPI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen atomic.Int64
+		tokens := NewTokens(TokensConfig{Reviews: reviewFunc(func(ctx context.Context, _ *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}), Called: func(took time.Duration, err error) {
+			if took > 0 && err != nil {
+				seen.Add(1)
+			}
+		}})
+		start := time.Now()
+		if err := tokens.Review(t.Context(), "good"); codeOf(err) != codes.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > ReviewTimeout || seen.Load() != 1 {
+			t.Errorf("took %v, told of %d calls", took, seen.Load())
+		}
+		// No verdict is remembered as none.
+		if len(tokens.known)+len(tokens.flights) != 0 {
+			t.Error("something stayed")
+		}
+	})
+	a := newAPI(t)
+	a.code.Store(403)
+	if err := a.tokens(t).Review(t.Context(), "good"); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
+		t.Error(err)
+	}
+}
