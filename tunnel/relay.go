@@ -20,8 +20,9 @@ const (
 	drainTime = 5 * time.Second
 
 	// batchSize is how many chunks move at once; with one TLS record each
-	// that is 128 KiB a system call.
-	batchSize = 8
+	// that is 64 KiB a system call, and half of a link's first window, so
+	// that credit for the other half is already under way.
+	batchSize = 4
 
 	// probeSize is the buffer of a source that cannot hand over chunks while
 	// it has nothing to say. A read that fills it moves on to full chunks.

@@ -61,5 +61,7 @@ func NewBudget(total int64) *Budget { return &Budget{total: total} }
 // Used returns the bytes held just now.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
+func (b *Budget) free() int64 { return b.total - b.used.Load() }
+
 // Total returns the bytes that may be held.
 func (b *Budget) Total() int64 { return b.total }

@@ -1,0 +1,305 @@
+package legacy
+
+import (
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// maxPause bounds how long one packet for an overfull connection, whose
+	// reader moves, may hold up the stream it shares. Upstream's agents send
+	// 4 KiB a packet, so a reader of 80 KB/s keeps up; a reader that does not
+	// move at all costs its neighbours one pause in all.
+	maxPause = 50 * time.Millisecond
+
+	// joinBelow is the payload that is added to the block before it instead
+	// of keeping one of its own, so that many small packets do not pin a
+	// multiple of their size.
+	joinBelow = 1 << 10
+
+	// joinBlock is the payload of a block that small packets share: the
+	// smallest class of blocks.
+	joinBlock = 2<<10 - tunnel.Headroom
+)
+
+// recvQueue is what a connection received and nobody has read yet. One
+// goroutine puts, one reads; all else may come from anywhere.
+//
+// Old peers have no credit, so what a connection gets is governed here. Above
+// ConnBuffer it is full: its reader must move within StallTimeout. Above its
+// share of the budget, the stream pauses for a reader that moves, as the only
+// way there is to slow the sender down; at twice its share it is reset.
+type recvQueue struct {
+	limits  *Limits
+	metrics Metrics
+	segment Segment
+	block   bool   // put waits while full: for a stream that nobody shares
+	onStall func() // resets the connection; called without the lock
+
+	mu       sync.Mutex
+	cond     sync.Cond
+	chunks   []tunnel.Chunk
+	tail     tunnel.Chunk // the last chunk's whole block while it has room; else empty
+	held     int
+	end      error // what the reader gets once chunks is empty
+	discard  bool  // nobody reads any more
+	deadline deadline
+
+	puts, reads uint64
+	pausedAt    uint64 // reads+1 when the stream last paused in vain
+	full        bool
+	stall       *time.Timer
+	stallReads  uint64
+}
+
+func (q *recvQueue) init() { q.cond.L = &q.mu }
+
+// put takes a batch over. It returns false when the connection must be reset
+// because it would hold too much.
+func (q *recvQueue) put(batch []tunnel.Chunk) bool {
+	size := 0
+	for _, c := range batch {
+		size += c.Size()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.puts++
+	if q.ended() || !q.makeRoom(size) || q.ended() {
+		overfull := !q.ended()
+		tunnel.ReleaseAll(batch)
+		return !overfull
+	}
+	for i, c := range batch {
+		q.append(c)
+		batch[i] = tunnel.Chunk{}
+	}
+	q.noteFull()
+	q.cond.Broadcast()
+	return true
+}
+
+func (q *recvQueue) ended() bool { return q.discard || q.end != nil }
+
+// makeRoom waits within the rules until size more may be held.
+func (q *recvQueue) makeRoom(size int) bool {
+	if q.block {
+		for q.held > q.limits.ConnBuffer && !q.ended() {
+			q.cond.Wait()
+		}
+		return true
+	}
+	if q.fits(size, 1) {
+		return true
+	}
+	if q.pausedAt != q.reads+1 {
+		q.pause(size)
+		if q.ended() || q.fits(size, 1) {
+			return true
+		}
+		q.pausedAt = q.reads + 1
+	}
+	return q.fits(size, 2)
+}
+
+// fits says whether size more stay within times the connection's share: a
+// quarter of what is left of the budget, but always ConnBuffer.
+func (q *recvQueue) fits(size, times int) bool {
+	share := max(int(q.limits.Budget.free()/4), q.limits.ConnBuffer)
+	return q.held+size <= share*times
+}
+
+// pause waits up to maxPause for the reader to make room.
+func (q *recvQueue) pause(size int) {
+	over := false
+	timer := time.AfterFunc(maxPause, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		over = true
+		q.cond.Broadcast()
+	})
+	defer timer.Stop()
+	for !over && !q.ended() && !q.fits(size, 1) {
+		q.cond.Wait()
+	}
+}
+
+func (q *recvQueue) append(c tunnel.Chunk) {
+	if n := c.Len(); n <= joinBelow {
+		if last := len(q.chunks) - 1; last >= 0 && q.tail.Len() >= q.chunks[last].Len()+n && q.tail.Len() > 0 {
+			used := q.chunks[last].Len()
+			copy(q.tail.Bytes()[used:], c.Bytes())
+			q.chunks[last] = q.tail.Slice(0, used+n)
+			c.Release()
+			return
+		}
+		q.tail = tunnel.NewChunk(joinBlock)
+		copy(q.tail.Bytes(), c.Bytes())
+		c.Release()
+		c = q.tail.Slice(0, n)
+	} else {
+		q.tail = tunnel.Chunk{}
+	}
+	q.chunks = append(q.chunks, c)
+	q.hold(c.Size())
+}
+
+func (q *recvQueue) hold(size int) {
+	q.held += size
+	q.limits.Budget.used.Add(int64(size))
+}
+
+// noteFull keeps the metric and the stall watch in step with held.
+func (q *recvQueue) noteFull() {
+	full := q.held > q.limits.ConnBuffer || q.full && q.held > q.limits.ConnBuffer/2
+	if full == q.full {
+		return
+	}
+	q.full = full
+	if !full {
+		q.metrics.Full(q.segment, -1)
+		q.stall.Stop()
+		return
+	}
+	q.metrics.Full(q.segment, 1)
+	if q.block {
+		q.stall = time.NewTimer(0) // its own stream waits for it; nobody else does
+		return
+	}
+	q.stallReads = q.reads
+	q.stall = time.AfterFunc(q.limits.StallTimeout, q.checkStall)
+}
+
+func (q *recvQueue) checkStall() {
+	q.mu.Lock()
+	stalled := q.full && q.reads == q.stallReads
+	if q.full && !stalled {
+		q.stallReads = q.reads
+		q.stall.Reset(q.limits.StallTimeout)
+	}
+	q.mu.Unlock()
+	if stalled {
+		q.onStall()
+	}
+}
+
+// take waits for data and moves it to dst; tunnel.ChunkReader has the rules.
+func (q *recvQueue) take(dst []tunnel.Chunk) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if err := q.wait(); err != nil {
+		return 0, err
+	}
+	n := copy(dst, q.chunks)
+	size := 0
+	for _, c := range dst[:n] {
+		size += c.Size()
+	}
+	clear(q.chunks[:n])
+	q.took(n, size)
+	return n, nil
+}
+
+// read is take for a caller with a buffer of its own.
+func (q *recvQueue) read(p []byte) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if err := q.wait(); err != nil {
+		return 0, err
+	}
+	n := copy(p, q.chunks[0].Bytes())
+	if n < q.chunks[0].Len() {
+		if len(q.chunks) == 1 {
+			q.tail = tunnel.Chunk{} // its front no longer lines up
+		}
+		q.chunks[0] = q.chunks[0].Slice(n, q.chunks[0].Len())
+		q.reads++
+		return n, nil
+	}
+	size := q.chunks[0].Size()
+	q.chunks[0].Release()
+	q.chunks[0] = tunnel.Chunk{}
+	q.took(1, size)
+	return n, nil
+}
+
+func (q *recvQueue) wait() error {
+	for {
+		switch {
+		case q.deadline.passed:
+			return os.ErrDeadlineExceeded
+		case len(q.chunks) > 0:
+			return nil
+		case q.end != nil:
+			return q.end
+		}
+		q.cond.Wait()
+	}
+}
+
+// took accounts for the first n chunks, which were handed out.
+func (q *recvQueue) took(n, size int) {
+	if q.chunks = q.chunks[n:]; len(q.chunks) == 0 {
+		q.chunks, q.tail = nil, tunnel.Chunk{} // an idle connection holds nothing
+	}
+	q.reads++
+	q.hold(-size)
+	q.noteFull()
+	q.cond.Broadcast() // for put
+}
+
+// finish lets the reader have what is there, then err. The first call counts.
+func (q *recvQueue) finish(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.end == nil {
+		q.end = err
+	}
+	q.cond.Broadcast()
+}
+
+// fail frees what is there; the reader gets err from now on.
+func (q *recvQueue) fail(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.discard {
+		q.end = err
+	}
+	q.discard = true
+	size := 0
+	for _, c := range q.chunks {
+		size += c.Size()
+	}
+	tunnel.ReleaseAll(q.chunks)
+	q.took(len(q.chunks), size)
+	q.deadline.set(time.Time{}, &q.cond)
+}
+
+func (q *recvQueue) setDeadline(t time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.discard {
+		q.deadline.set(t, &q.cond)
+	}
+}
+
+// state tells how often data came, whether all of it was read, and whether
+// the reader has nothing to expect but the end.
+func (q *recvQueue) state() (puts uint64, drained bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.puts, len(q.chunks) == 0
+}
+
+// inOrder says that the queue ended, or will end, with EOF.
+func (q *recvQueue) inOrder() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.end == io.EOF
+}

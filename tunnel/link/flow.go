@@ -1,0 +1,110 @@
+package link
+
+import (
+	"errors"
+	"time"
+)
+
+// The arithmetic of credit (§5). No locks, no I/O, no clock: callers bring
+// them. All offsets are absolute byte counts of one direction of one stream.
+
+const (
+	// initialWindow is what a new stream may send at once: ten round trips'
+	// worth of a fresh TCP connection, and little enough that a hundred
+	// readers that never read stay below 64 MiB in a chain of processes.
+	initialWindow = 128 << 10
+
+	// maxWindow lets one stream fill 1.3 Gbit/s at 100 ms, or 200 MB/s at
+	// 50 ms with room for a late credit.
+	maxWindow = 16 << 20
+
+	// minWindow keeps a stream moving when memory is short: one TLS record.
+	minWindow = 16 << 10
+)
+
+var errBeyondCredit = errors.New("data beyond credit")
+
+// sendFlow is the sender's half: how much it may still send.
+type sendFlow struct {
+	sent, limit uint64
+}
+
+// available is what may be sent now.
+func (f *sendFlow) available() int {
+	return int(min(f.limit-f.sent, 1<<30))
+}
+
+// spend counts n bytes, at most available(), as sent.
+func (f *sendFlow) spend(n int) { f.sent += uint64(n) }
+
+// raise takes a new limit and says whether it is an advance. Limits never
+// fall: a lower one is an old one that was overtaken.
+func (f *sendFlow) raise(limit uint64) bool {
+	if limit <= f.limit {
+		return false
+	}
+	f.limit = limit
+	return true
+}
+
+// recvFlow is the receiver's half: how much it has granted, and how much it
+// should grant.
+type recvFlow struct {
+	received uint64 // has arrived
+	consumed uint64 // has been taken by the reader
+	limit    uint64 // has been granted
+	window   uint64 // what to keep granted beyond consumed
+
+	epoch time.Time // when the present half window began to be consumed
+}
+
+func newRecvFlow(window uint64) recvFlow {
+	return recvFlow{window: window, limit: window}
+}
+
+// receive counts n bytes as arrived.
+func (f *recvFlow) receive(n int) error {
+	if f.received+uint64(n) > f.limit {
+		return errBeyondCredit
+	}
+	f.received += uint64(n)
+	return nil
+}
+
+// unread is what has arrived and was not consumed.
+func (f *recvFlow) unread() int { return int(f.received - f.consumed) }
+
+// consume counts n bytes as taken by the reader. When half a window is used up
+// it grants again: it returns the new limit and true. pressure is how scarce
+// memory is; rtt is the link's round trip, 0 while unknown.
+func (f *recvFlow) consume(n int, now time.Time, rtt time.Duration, pressure pressure) (limit uint64, grant bool) {
+	f.consumed += uint64(n)
+	if f.limit-f.consumed > f.window/2 {
+		return 0, false
+	}
+	f.tune(now, rtt, pressure)
+	limit = f.consumed + f.window
+	if limit <= f.limit {
+		return 0, false
+	}
+	f.limit = limit
+	return limit, true
+}
+
+// tune sets the window for the next grant. A window is too small when half of
+// it goes in less than two round trips: the sender then waits for credit
+// instead of the reader waiting for data.
+func (f *recvFlow) tune(now time.Time, rtt time.Duration, pressure pressure) {
+	fast := !f.epoch.IsZero() && now.Sub(f.epoch) < 2*rtt
+	f.epoch = now
+	switch pressure {
+	case memoryPlenty:
+		if fast {
+			f.window = min(2*f.window, maxWindow)
+		}
+	case memoryTight:
+		// Keep what there is.
+	default:
+		f.window = minWindow
+	}
+}

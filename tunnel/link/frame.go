@@ -1,0 +1,137 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"konnectivity/tunnel"
+)
+
+// ALPN is the protocol id of version 1 (docs/link-protocol.md §1).
+const ALPN = "konnectivity-link/1"
+
+const (
+	headerSize = tunnel.Headroom                // §2
+	maxPayload = tunnel.RecordSize - headerSize // a frame is at most one TLS record
+	maxCredit  = uint64(1) << 62                // beyond it a limit is nonsense (§7)
+)
+
+// frameType is the first byte of a frame.
+type frameType uint8
+
+const (
+	frameHello frameType = iota
+	frameOpen
+	frameOpened
+	frameData
+	frameCredit
+	frameReset
+	framePing
+	frameGoAway
+	frameInfo
+)
+
+const (
+	flagFin = 1 // of DATA
+	flagAck = 1 // of PING
+)
+
+// header is the fixed part of a frame.
+type header struct {
+	typ    frameType
+	flags  uint8
+	length int
+	stream uint64
+}
+
+// errFrameTooLong is a header that announces more than a frame may hold.
+var errFrameTooLong = errors.New("frame longer than 16372 bytes")
+
+// put writes h into the first headerSize bytes of b.
+func (h header) put(b []byte) {
+	b[0] = byte(h.typ)
+	b[1] = h.flags
+	binary.BigEndian.PutUint16(b[2:], uint16(h.length))
+	binary.BigEndian.PutUint64(b[4:], h.stream)
+}
+
+// parseHeader reads a header from the first headerSize bytes of b.
+func parseHeader(b []byte) (header, error) {
+	h := header{
+		typ:    frameType(b[0]),
+		flags:  b[1],
+		length: int(binary.BigEndian.Uint16(b[2:])),
+		stream: binary.BigEndian.Uint64(b[4:]),
+	}
+	if h.length > maxPayload {
+		return h, errFrameTooLong
+	}
+	return h, nil
+}
+
+// appendFrame appends a whole frame with a payload of at most maxPayload.
+func appendFrame(b []byte, typ frameType, flags uint8, stream uint64, payload []byte) []byte {
+	var h [headerSize]byte
+	header{typ, flags, len(payload), stream}.put(h[:])
+	return append(append(b, h[:]...), payload...)
+}
+
+func appendCredit(b []byte, stream, limit uint64) []byte {
+	return appendFrame(b, frameCredit, 0, stream, binary.BigEndian.AppendUint64(nil, limit))
+}
+
+func appendReset(b []byte, stream uint64, code tunnel.Code) []byte {
+	return appendFrame(b, frameReset, 0, stream, binary.BigEndian.AppendUint16(nil, uint16(code)))
+}
+
+func appendPing(b []byte, flags uint8, opaque uint64) []byte {
+	return appendFrame(b, framePing, flags, 0, binary.BigEndian.AppendUint64(nil, opaque))
+}
+
+func appendGoAway(b []byte, code GoAwayCode, text string) []byte {
+	payload := binary.BigEndian.AppendUint16(nil, uint16(code))
+	return appendFrame(b, frameGoAway, 0, 0, append(payload, cut(text)...))
+}
+
+// GoAwayCode says why a link ends (§6).
+type GoAwayCode uint16
+
+// The reasons of GOAWAY.
+const (
+	GoAwayDrain     GoAwayCode = 0 // open new streams elsewhere; this link goes on
+	GoAwayProtocol  GoAwayCode = 1
+	GoAwayRefused   GoAwayCode = 2
+	GoAwayDuplicate GoAwayCode = 3
+	GoAwayShutdown  GoAwayCode = 4
+	GoAwayInternal  GoAwayCode = 5
+)
+
+func (c GoAwayCode) String() string {
+	switch c {
+	case GoAwayDrain:
+		return "drain"
+	case GoAwayProtocol:
+		return "protocol violation"
+	case GoAwayRefused:
+		return "refused"
+	case GoAwayDuplicate:
+		return "duplicate link"
+	case GoAwayShutdown:
+		return "shutting down"
+	case GoAwayInternal:
+		return "internal error"
+	default:
+		return fmt.Sprintf("code %d", uint16(c))
+	}
+}
+
+// maxText bounds what a peer may make us keep or log of its prose (§10).
+const maxText = 1024
+
+func cut(s string) string {
+	if len(s) > maxText {
+		return s[:maxText]
+	}
+	return s
+}

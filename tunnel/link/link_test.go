@@ -1,0 +1,397 @@
+package link_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/net/nettest"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// transports are what every stream test runs over.
+var transports = map[string]func(testing.TB) (net.Conn, net.Conn){
+	"pipe": func(testing.TB) (net.Conn, net.Conn) { return net.Pipe() },
+	"tcp":  tcpPair,
+	"tls":  tlsPair,
+}
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+func tcpPair(t testing.TB) (net.Conn, net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return near, far
+}
+
+// tlsPair is a TLS connection whose ends are corked, as the binaries have it.
+func tlsPair(t testing.TB) (net.Conn, net.Conn) {
+	t.Helper()
+	ca, err := pki.NewCA("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "peer", DNS: []string{"peer"}, Server: true, Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, far := tcpPair(t)
+	client := tls.Client(link.Cork(near), &tls.Config{RootCAs: ca.Pool(), ServerName: "peer", NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
+	server := tls.Server(link.Cork(far), &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}, DynamicRecordSizingDisabled: true})
+	done := make(chan error, 1)
+	go func() { done <- server.Handshake() }()
+	if err := client.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return client, server
+}
+
+// sessions starts a link over the two ends of a transport.
+func sessions(t testing.TB, near, far net.Conn, a, b link.Config) (*link.Session, *link.Session) {
+	t.Helper()
+	type result struct {
+		ses *link.Session
+		err error
+	}
+	accepted := make(chan result, 1)
+	go func() {
+		ses, err := link.Accept(context.Background(), far, b)
+		accepted <- result{ses, err}
+	}()
+	first, err := link.Connect(context.Background(), near, a)
+	second := <-accepted
+	if err != nil || second.err != nil {
+		t.Fatalf("link: %v, %v", err, second.err)
+	}
+	t.Cleanup(func() { first.Close(); second.ses.Close() })
+	return first, second.ses
+}
+
+// grab is a Forwarder that hands the streams a peer opens to the test.
+type grab chan tunnel.Conn
+
+func (g grab) Forward(ctx context.Context, _ *tunnel.Request, answer tunnel.Answer) error {
+	far, other := net.Pipe() // only for its addresses
+	defer far.Close()
+	defer other.Close()
+	near, err := answer(tunnel.Wrap(far), nil)
+	if err != nil {
+		return err
+	}
+	g <- near
+	<-ctx.Done()
+	return nil
+}
+
+// streamPair opens a stream over a fresh link and returns its two ends, the
+// opener's first. The opener is the side that dialed, or with reverse the one
+// that accepted, as a server does toward its agents.
+func streamPair(t testing.TB, transport string, reverse bool) (opener, acceptor tunnel.Conn) {
+	t.Helper()
+	near, far := transports[transport](t)
+	ends := make(grab, 1)
+	a, b := sessions(t, near, far, link.Config{Forwarder: ends}, link.Config{Forwarder: ends})
+	if reverse {
+		a = b
+	}
+	opener, err := a.Dial(t.Context(), "tcp", "example.test:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return opener, <-ends
+}
+
+// everyWay runs a test over every transport, opened from either side.
+func everyWay(t *testing.T, test func(t *testing.T, opener, acceptor tunnel.Conn)) {
+	for name := range transports {
+		for _, reverse := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: "/forward", true: "/reverse"}[reverse], func(t *testing.T) {
+				opener, acceptor := streamPair(t, name, reverse)
+				test(t, opener, acceptor)
+			})
+		}
+	}
+}
+
+func TestNettest(t *testing.T) {
+	for name := range transports {
+		for _, reverse := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: "/forward", true: "/reverse"}[reverse], func(t *testing.T) {
+				nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+					a, b := streamPair(t, name, reverse)
+					return a, b, func() { a.Close(); b.Close() }, nil
+				})
+			})
+		}
+	}
+}
+
+func TestHalfCloseKeepsTheAnswer(t *testing.T) {
+	everyWay(t, func(t *testing.T, opener, acceptor tunnel.Conn) {
+		payload := make([]byte, 3<<20)
+		_, _ = rand.Read(payload)
+		go func() {
+			h := sha256.New()
+			_, _ = io.Copy(h, acceptor)
+			_, _ = acceptor.Write(h.Sum(nil))
+			_ = acceptor.Close()
+		}()
+		if _, err := opener.Write(payload); err != nil {
+			t.Fatal(err)
+		}
+		if err := opener.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := opener.Write([]byte("x")); err == nil {
+			t.Error("a Write after CloseWrite succeeded")
+		}
+		got, err := io.ReadAll(opener)
+		if want := sha256.Sum256(payload); err != nil || !bytes.Equal(got, want[:]) {
+			t.Fatalf("answer %x, %v", got, err)
+		}
+	})
+}
+
+func TestResetArrivesAfterWhatWasSent(t *testing.T) {
+	everyWay(t, func(t *testing.T, opener, acceptor tunnel.Conn) {
+		if _, err := opener.Write([]byte("last words")); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 4)
+		if _, err := io.ReadFull(acceptor, got); err != nil {
+			t.Fatal(err)
+		}
+		_ = opener.Reset(&tunnel.ResetError{Code: tunnel.CodeStalled})
+		rest, err := io.ReadAll(acceptor)
+		var reset *tunnel.ResetError
+		if string(rest) != " words" || !errors.As(err, &reset) || reset.Code != tunnel.CodeStalled {
+			t.Fatalf("read %q, %v, want the rest and the reset's code", rest, err)
+		}
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Error("a reset does not count as ECONNRESET")
+		}
+		if _, err := acceptor.Write([]byte("x")); !errors.As(err, &reset) {
+			t.Errorf("Write after a reset: %v", err)
+		}
+	})
+}
+
+func TestCloseTellsThePeerToStop(t *testing.T) {
+	everyWay(t, func(t *testing.T, opener, acceptor tunnel.Conn) {
+		_, _ = opener.Write([]byte("bye"))
+		_ = opener.Close()
+		if got, err := io.ReadAll(acceptor); err != nil || string(got) != "bye" {
+			t.Fatalf("read %q, %v", got, err)
+		}
+		_ = acceptor.SetWriteDeadline(time.Now().Add(patience))
+		for {
+			if _, err := acceptor.Write(make([]byte, 1<<10)); err != nil {
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Fatal("writes to a closed stream hang for want of credit")
+				}
+				return
+			}
+		}
+	})
+}
+
+func TestCloseOfALinkEndsItsStreams(t *testing.T) {
+	near, far := tlsPair(t)
+	ends := make(grab, 1)
+	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends})
+	conn, err := a.Dial(t.Context(), "tcp", "x:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := <-ends
+	_ = b.Close()
+	var reset *tunnel.ResetError
+	for _, c := range []net.Conn{conn, peer} {
+		if _, err := c.Read(make([]byte, 1)); !errors.As(err, &reset) || reset.Code != tunnel.CodeLost {
+			t.Errorf("read %v, want a lost link", err)
+		}
+	}
+	<-a.Done()
+	var bye *link.GoAwayError
+	if err := a.Err(); !errors.As(err, &bye) || bye.Code != link.GoAwayShutdown {
+		t.Errorf("the link ended with %v, want the peer's goodbye", err)
+	}
+	if _, err := a.Dial(t.Context(), "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailUnavailable {
+		t.Errorf("dial on a dead link: %v", err)
+	}
+}
+
+// One stream that nobody reads must not hold up its neighbours.
+func TestStalledStreamHoldsOnlyItself(t *testing.T) {
+	near, far := tlsPair(t)
+	ends := make(grab, 1)
+	budget := link.NewBudget(64 << 20)
+	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Budget: budget})
+	const stalled = 50
+	for range stalled {
+		conn, err := a.Dial(t.Context(), "tcp", "x:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-ends
+		_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		if _, err := conn.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("4 MiB written to a reader that does not read: %v", err)
+		}
+	}
+	if held := budget.Used(); held > stalled*128<<10 {
+		t.Errorf("%d bytes held for %d stalled streams, want at most their first windows", held, stalled)
+	}
+	conn, err := a.Dial(t.Context(), "tcp", "x:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := <-ends
+	go func() { _, _ = io.Copy(peer, peer); _ = peer.Close() }()
+	payload := make([]byte, 8<<20)
+	_, _ = rand.Read(payload)
+	go func() { _, _ = conn.Write(payload); _ = conn.CloseWrite() }()
+	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	if got, err := io.ReadAll(conn); err != nil || !bytes.Equal(got, payload) {
+		t.Fatalf("%d bytes echoed beside stalled streams, %v", len(got), err)
+	}
+}
+
+func TestDialErrorsAreTyped(t *testing.T) {
+	near, far := tcpPair(t)
+	dialer := tunnel.DialerFunc(func(_ context.Context, _, address string) (tunnel.Conn, error) {
+		if address == "denied:1" {
+			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "not on my watch"}
+		}
+		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+	})
+	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+	_, err := a.Dial(t.Context(), "tcp", "denied:1")
+	if typed := tunnel.AsDialError("", err); typed.Failure != tunnel.FailDenied || typed.Reason != "not on my watch" {
+		t.Errorf("got %v", err)
+	}
+	if _, err := a.Dial(t.Context(), "tcp", "other:1"); tunnel.FailureOf(err) != tunnel.FailRefused {
+		t.Errorf("got %v, want refused", err)
+	}
+	if _, err := a.Dial(t.Context(), "tcp", ""); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+		t.Errorf("got %v, want a bad address", err)
+	}
+	if n := a.Streams(); n != 0 {
+		t.Errorf("%d streams left after failed dials", n)
+	}
+}
+
+// A dial that is given up must cancel the dial at the peer, and a connection
+// that was made meanwhile must not stay.
+func TestCancelledDialLeavesNothing(t *testing.T) {
+	near, far := tcpPair(t)
+	cancelled := make(chan error, 1)
+	dialer := tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+		<-ctx.Done()
+		cancelled <- context.Cause(ctx)
+		return nil, ctx.Err()
+	})
+	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := a.Dial(ctx, "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailTimeout {
+		t.Fatalf("got %v, want a timeout", err)
+	}
+	select {
+	case cause := <-cancelled:
+		if tunnel.CodeOf(cause) != tunnel.CodeCancelled {
+			t.Errorf("the peer's dial ended with %v", cause)
+		}
+	case <-time.After(patience):
+		t.Fatal("the peer's dial was not cancelled")
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := errors.Join(a.WaitIdle(ctx), b.WaitIdle(ctx)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestVerifyRefuses(t *testing.T) {
+	near, far := tcpPair(t)
+	done := make(chan error, 1)
+	go func() {
+		_, err := link.Accept(context.Background(), far, link.Config{Verify: func(_ context.Context, h link.Hello) error {
+			if h.ID != "agent-1" || h.Token != "secret" || h.Role != link.RoleAgent || h.Identifiers != "ipv4=1.2.3.4" {
+				t.Errorf("hello arrived as %+v", h)
+			}
+			return errors.New("token expired: get a new one")
+		}})
+		done <- err
+	}()
+	_, err := link.Connect(t.Context(), near, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "agent-1", Token: "secret", Identifiers: "ipv4=1.2.3.4"}})
+	var refused *link.GoAwayError
+	if !errors.As(err, &refused) || refused.Code != link.GoAwayRefused || refused.Text != "token expired: get a new one" {
+		t.Fatalf("got %v, want the refusal and its reason", err)
+	}
+	if err := <-done; err == nil {
+		t.Error("Accept returned a session that Verify refused")
+	}
+}
+
+func TestDrainAndServerCountReachThePeer(t *testing.T) {
+	near, far := tcpPair(t)
+	ends := make(grab, 1)
+	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Hello: link.Hello{Role: link.RoleServer, ID: "s1", ServerCount: 3}})
+	if a.Peer().ID != "s1" || a.ServerCount() != 3 {
+		t.Errorf("peer %v, %d servers", a.Peer(), a.ServerCount())
+	}
+	b.SetServerCount(5)
+	b.Drain()
+	select {
+	case <-a.Draining():
+	case <-time.After(patience):
+		t.Fatal("the peer does not know that the link drains")
+	}
+	if a.ServerCount() != 5 {
+		t.Errorf("%d servers, want 5", a.ServerCount())
+	}
+	if _, err := a.Dial(t.Context(), "tcp", "x:1"); err != nil {
+		t.Errorf("a draining peer is the fallback, but: %v", err)
+	}
+}
+
+func TestTokenStaysOutOfText(t *testing.T) {
+	h := link.Hello{ID: "a", Token: "hush"}
+	if s := fmt.Sprintf("%v %+v %#v %s", h, h, h, h); strings.Contains(s, "hush") {
+		t.Errorf("a token in %q", s)
+	}
+}

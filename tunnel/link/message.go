@@ -1,0 +1,294 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"konnectivity/tunnel"
+)
+
+// Role is what a process is in the suite.
+type Role uint8
+
+// The roles of §2's HELLO.
+const (
+	RoleAgent  Role = 1
+	RoleClient Role = 2
+	RoleServer Role = 3
+)
+
+func (r Role) String() string {
+	switch r {
+	case RoleAgent:
+		return "agent"
+	case RoleClient:
+		return "client"
+	case RoleServer:
+		return "server"
+	default:
+		return fmt.Sprintf("role %d", uint8(r))
+	}
+}
+
+// Hello is how one side introduces itself. Nothing in it is proven; Verify of
+// the Config judges it.
+type Hello struct {
+	Role        Role
+	Software    string // name and version
+	ID          string // agent id or server id
+	Identifiers string // of an agent: the URL query of --agent-identifiers
+	Token       string // bearer token; a secret
+	ServerCount int    // of a server: how many there are
+	Features    []string
+}
+
+// String leaves the token out, so that no log line can carry it.
+func (h Hello) String() string {
+	return fmt.Sprintf("%s %q (%s)", h.Role, cut(h.ID), cut(h.Software))
+}
+
+// GoString leaves the token out of %#v too.
+func (h Hello) GoString() string { return h.String() }
+
+// Field keys of §2.
+const (
+	helloRole        = 1
+	helloSoftware    = 2
+	helloID          = 3
+	helloIdentifiers = 4
+	helloToken       = 5
+	helloServerCount = 6
+	helloFeature     = 7
+
+	openNetwork = 1
+	openAddress = 2
+	openCredit  = 3
+	openID      = 4
+
+	openedFailure = 1
+	openedCredit  = 2
+	openedReason  = 3
+	openedLocal   = 4
+	openedRemote  = 5
+)
+
+const (
+	maxAddress  = 512 // of OPEN; host names end at 253
+	maxConnID   = 64
+	maxFeatures = 64 // a HELLO that names more is from nobody we know
+)
+
+var errFields = errors.New("fields do not parse")
+
+// field is one key with its value.
+type field struct {
+	key   uint16
+	value []byte
+}
+
+func appendField(b []byte, key uint16, value []byte) []byte {
+	b = binary.BigEndian.AppendUint16(b, key)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(value)))
+	return append(b, value...)
+}
+
+// appendText leaves empty values out; absent and empty mean the same.
+func appendText(b []byte, key uint16, value string) []byte {
+	if value == "" {
+		return b
+	}
+	return appendField(b, key, []byte(value))
+}
+
+// nextField takes one field off b.
+func nextField(b []byte) (f field, rest []byte, err error) {
+	if len(b) < 4 {
+		return f, nil, errFields
+	}
+	n := int(binary.BigEndian.Uint16(b[2:]))
+	if len(b) < 4+n {
+		return f, nil, errFields
+	}
+	return field{binary.BigEndian.Uint16(b), b[4 : 4+n]}, b[4+n:], nil
+}
+
+// uint reads a value that must have exactly n bytes.
+func (f field) uint(n int) (uint64, error) {
+	if len(f.value) != n {
+		return 0, errFields
+	}
+	var v uint64
+	for _, c := range f.value {
+		v = v<<8 | uint64(c)
+	}
+	return v, nil
+}
+
+// encode returns HELLO's payload; an error means it would not fit a frame.
+func (h Hello) encode() ([]byte, error) {
+	b := appendField(nil, helloRole, []byte{byte(h.Role)})
+	for _, t := range []struct {
+		key  uint16
+		name string
+		text string
+	}{
+		{helloSoftware, "software", h.Software}, {helloID, "id", h.ID},
+		{helloIdentifiers, "identifiers", h.Identifiers}, {helloToken, "token", h.Token},
+	} {
+		if len(t.text) > maxPayload {
+			return nil, fmt.Errorf("the %s to present to the peer has %d bytes, a HELLO carries at most %d", t.name, len(t.text), maxPayload)
+		}
+		b = appendText(b, t.key, t.text)
+	}
+	if h.ServerCount > 0 {
+		b = appendField(b, helloServerCount, binary.BigEndian.AppendUint32(nil, uint32(h.ServerCount)))
+	}
+	for _, f := range h.Features {
+		b = appendText(b, helloFeature, f)
+	}
+	if len(b) > maxPayload {
+		return nil, fmt.Errorf("id, identifiers and token together have %d bytes, a HELLO carries at most %d", len(b), maxPayload)
+	}
+	return b, nil
+}
+
+// decode fills h from HELLO's or INFO's payload; fields not named stay.
+func (h *Hello) decode(b []byte) error {
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+		switch f.key {
+		case helloRole:
+			v, err := f.uint(1)
+			if err != nil {
+				return err
+			}
+			h.Role = Role(v)
+		case helloSoftware:
+			h.Software = cut(string(f.value))
+		case helloID:
+			h.ID = string(f.value)
+		case helloIdentifiers:
+			h.Identifiers = string(f.value)
+		case helloToken:
+			h.Token = string(f.value)
+		case helloServerCount:
+			v, err := f.uint(4)
+			if err != nil {
+				return err
+			}
+			h.ServerCount = int(v)
+		case helloFeature:
+			if len(h.Features) >= maxFeatures {
+				return errFields
+			}
+			h.Features = append(h.Features, string(f.value))
+		}
+	}
+	return nil
+}
+
+// openMsg is the payload of OPEN.
+type openMsg struct {
+	network, address, id string
+	credit               uint64
+}
+
+func (m openMsg) encode() []byte {
+	b := make([]byte, 0, 64+len(m.address))
+	if m.network != "tcp" {
+		b = appendText(b, openNetwork, m.network)
+	}
+	b = appendText(b, openAddress, m.address)
+	b = appendField(b, openCredit, binary.BigEndian.AppendUint64(nil, m.credit))
+	b = appendText(b, openID, m.id)
+	return b
+}
+
+func decodeOpen(b []byte) (m openMsg, err error) {
+	m.network = "tcp"
+	for len(b) > 0 {
+		var f field
+		if f, b, err = nextField(b); err != nil {
+			return m, err
+		}
+		switch f.key {
+		case openNetwork:
+			m.network = cut(string(f.value))
+		case openAddress:
+			if len(f.value) <= maxAddress { // else it stays empty: a bad address
+				m.address = string(f.value)
+			}
+		case openCredit:
+			m.credit, err = f.uint(8)
+		case openID:
+			m.id = cleanID(f.value)
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// cleanID keeps a peer's connection id only if it is fit for a log line.
+func cleanID(b []byte) string {
+	if len(b) > maxConnID {
+		return ""
+	}
+	for _, c := range b {
+		if c <= ' ' || c > '~' {
+			return ""
+		}
+	}
+	return string(b)
+}
+
+// openedMsg is the payload of OPENED.
+type openedMsg struct {
+	failure               tunnel.Failure // 0: success
+	credit                uint64
+	reason, local, remote string
+}
+
+func (m openedMsg) encode() []byte {
+	var b []byte
+	if m.failure != 0 {
+		b = appendField(b, openedFailure, binary.BigEndian.AppendUint16(nil, uint16(m.failure)))
+		return appendText(b, openedReason, cut(m.reason))
+	}
+	b = appendField(b, openedCredit, binary.BigEndian.AppendUint64(nil, m.credit))
+	b = appendText(b, openedLocal, cut(m.local))
+	return appendText(b, openedRemote, cut(m.remote))
+}
+
+func decodeOpened(b []byte) (m openedMsg, err error) {
+	for len(b) > 0 {
+		var f field
+		if f, b, err = nextField(b); err != nil {
+			return m, err
+		}
+		var v uint64
+		switch f.key {
+		case openedFailure:
+			v, err = f.uint(2)
+			m.failure = tunnel.Failure(v)
+		case openedCredit:
+			m.credit, err = f.uint(8)
+		case openedReason:
+			m.reason = cut(string(f.value))
+		case openedLocal:
+			m.local = cut(string(f.value))
+		case openedRemote:
+			m.remote = cut(string(f.value))
+		}
+		if err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,209 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// maxStreams bounds what one peer may have open on one link (§7). At
+	// about 1 KiB for an idle stream it is 64 MiB.
+	maxStreams = 65536
+
+	// maxDials bounds how many dials one peer may have under way, each a
+	// goroutine and perhaps a socket.
+	maxDials = 4096
+)
+
+// Dial opens a stream to address through the peer. It implements
+// tunnel.Dialer: it waits for the peer's answer or for ctx, and a stream that
+// is opened too late is reset at the peer.
+func (ses *Session) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	if len(address) > maxAddress || network == "" || len(network) > maxText {
+		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: cut(address)}
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, tunnel.AsDialError(address, context.Cause(ctx))
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.err != nil {
+		return nil, ses.lost(address)
+	}
+	st := ses.open(ctx, network, address)
+	defer context.AfterFunc(ctx, func() {
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		st.readCond.Broadcast()
+	})()
+	for st.opening && ctx.Err() == nil {
+		st.readCond.Wait()
+	}
+	return st.dialed(ctx, network, address)
+}
+
+// open sends OPEN.
+func (ses *Session) open(ctx context.Context, network, address string) *Stream {
+	st := newStream(ses, ses.nextID)
+	ses.nextID += 2
+	st.opening = true
+	st.pending.open = openMsg{network: network, address: address, credit: st.recv.limit, id: cleanID([]byte(tunnel.ID(ctx)))}.encode()
+	ses.streams[st.id] = st
+	ses.opened++
+	ses.queuePending(st)
+	ses.flushOrLeave()
+	return st
+}
+
+// dialed is the outcome of a dial that was answered, lost or given up.
+func (st *Stream) dialed(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	ses := st.ses
+	switch {
+	case st.opening: // given up by ctx
+		st.opening = false
+		st.closed = true
+		if st.pending.open != nil {
+			st.pending.open = nil // it never left
+		} else {
+			st.queueReset(tunnel.CodeCancelled)
+		}
+		st.drop(errClosed)
+		ses.wakeFlusher()
+		return nil, tunnel.AsDialError(address, context.Cause(ctx))
+	case st.opened == nil: // reset by the peer, or the link is lost
+		var reset *tunnel.ResetError
+		if ses.err != nil || !errors.As(st.err, &reset) {
+			return nil, ses.lost(address)
+		}
+		return nil, &tunnel.DialError{Failure: tunnel.FailReset, Address: address, Err: st.err}
+	case st.opened.failure != 0:
+		return nil, &tunnel.DialError{Failure: st.opened.failure, Address: address, Reason: st.opened.reason}
+	}
+	st.local = tunnel.Addr{Net: network, Text: st.opened.local}
+	st.remote = tunnel.Addr{Net: network, Text: st.opened.remote}
+	st.opened = nil
+	return st, nil
+}
+
+// lost is why no stream can be had on this link. It names the agent where the
+// peer is one, so that a router knows that another may serve.
+func (ses *Session) lost(address string) error {
+	failure := tunnel.FailUnavailable
+	if ses.peer.Role == RoleAgent {
+		failure = tunnel.FailAgentLost
+	}
+	return &tunnel.DialError{Failure: failure, Address: address, Err: ses.err}
+}
+
+func (ses *Session) handleOpened(id uint64, payload []byte) error {
+	st, err := ses.find(id)
+	if st == nil {
+		return err
+	}
+	if !ses.own(id) {
+		return violation("OPENED for a stream of the sender's own")
+	}
+	m, err := decodeOpened(payload)
+	if err != nil {
+		return violation("OPENED: " + err.Error())
+	}
+	if !st.opening || m.credit > maxCredit {
+		ses.breach(st)
+		return nil
+	}
+	st.opened, st.opening = &m, false
+	st.send.raise(m.credit)
+	if m.failure != 0 {
+		ses.forget(st)
+	}
+	st.readCond.Broadcast()
+	return nil
+}
+
+func (ses *Session) handleOpen(id uint64, payload []byte) error {
+	if ses.own(id) || id <= ses.lastPeerID {
+		return violation("OPEN with an id that is not its own to use")
+	}
+	m, err := decodeOpen(payload)
+	if err != nil || m.credit > maxCredit {
+		return violation("OPEN does not parse")
+	}
+	ses.lastPeerID = id
+	st := newStream(ses, id)
+	st.local, st.remote = ses.conn.LocalAddr(), ses.conn.RemoteAddr()
+	st.send.raise(m.credit)
+	if refusal := ses.refusal(m); refusal != nil {
+		st.pending.opened = refusal.encode()
+		ses.queuePending(st)
+		ses.wakeFlusher()
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ses.ctx)
+	st.dialing, st.cancel = true, cancel
+	ses.streams[id] = st
+	ses.accepted++
+	ses.dials++
+	ses.wg.Go(func() { ses.serve(ctx, cancel, st, m) })
+	return nil
+}
+
+// refusal is the answer to an OPEN that is not even tried, or nil.
+func (ses *Session) refusal(m openMsg) *openedMsg {
+	switch {
+	case m.address == "":
+		return &openedMsg{failure: tunnel.FailBadAddress, reason: "bad address: want host:port"}
+	case ses.cfg.Forwarder == nil:
+		return &openedMsg{failure: tunnel.FailDenied, reason: "this peer serves no connections"}
+	case len(ses.streams) >= maxStreams:
+		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d connections on one link", maxStreams)}
+	case ses.dials >= maxDials:
+		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d dials under way on one link", maxDials)}
+	default:
+		return nil
+	}
+}
+
+// serve makes the connection that the peer asked for and relays it.
+func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, m openMsg) {
+	defer cancel(nil)
+	req := &tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.conn.RemoteAddr()}
+	_ = ses.cfg.Forwarder.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		return ses.answer(st, far, err)
+	})
+}
+
+// answer sends OPENED.
+func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn, error) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.dials--
+	if st.err != nil { // cancelled, or the link is lost
+		return nil, st.err
+	}
+	st.dialing, st.cancel = false, nil
+	var m openedMsg
+	if err != nil {
+		typed := tunnel.AsDialError("", err)
+		m = openedMsg{failure: typed.Failure, reason: typed.Text()}
+	} else {
+		m = openedMsg{credit: st.recv.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr())}
+	}
+	st.pending.opened = m.encode()
+	ses.queuePending(st)
+	if err != nil {
+		st.err = err
+		ses.forget(st)
+	}
+	ses.flushOrLeave()
+	return st, nil
+}
+
+func addrText(a interface{ String() string }) string {
+	if a == nil {
+		return ""
+	}
+	return a.String()
+}

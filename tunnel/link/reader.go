@@ -1,0 +1,376 @@
+package link
+
+import (
+	"encoding/binary"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// shareMin is the payload from which a stream keeps a reference to the
+	// record it came in instead of a copy, so that unread payload pins at
+	// most twice its own size.
+	shareMin = tunnel.RecordSize / 2
+
+	// busyPing is how often the round trip is measured while data flows.
+	busyPing = 500 * time.Millisecond
+)
+
+// violation is a breach of the protocol that ends the link.
+type violation string
+
+func (v violation) Error() string { return "protocol violation: " + string(v) }
+
+// readLoop reads the connection until it fails. It never writes and never
+// waits for a stream.
+func (ses *Session) readLoop() error {
+	r := &frameReader{ses: ses, buf: tunnel.NewChunk(tunnel.RecordSize)}
+	defer func() { r.buf.Release() }()
+	for {
+		n, err := ses.conn.Read(r.buf.Bytes()[r.have:])
+		r.have += n
+		if perr := r.parse(); perr != nil {
+			return perr
+		}
+		if err != nil {
+			return err
+		}
+		r.makeRoom()
+	}
+}
+
+// frameReader cuts what was read into frames. DATA is handed on as it comes;
+// other frames are gathered first, and always fit the buffer.
+type frameReader struct {
+	ses       *Session
+	buf       tunnel.Chunk
+	pos, have int  // unparsed bytes of buf
+	shared    bool // a stream refers to buf
+
+	data header // the DATA frame under way
+	left int    // of its payload, yet to come
+}
+
+func (r *frameReader) parse() error {
+	r.ses.mu.Lock()
+	defer r.ses.mu.Unlock()
+	if r.have > r.pos {
+		for {
+			more, err := r.next()
+			if err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// next handles one frame or part of one; false means that it needs more bytes.
+func (r *frameReader) next() (bool, error) {
+	b := r.buf.Bytes()[r.pos:r.have]
+	if r.left > 0 {
+		return len(b) > 0, r.payload(min(r.left, len(b)), 0)
+	}
+	if len(b) < headerSize {
+		return false, nil
+	}
+	h, err := parseHeader(b)
+	if err != nil {
+		return false, violation(err.Error())
+	}
+	if h.typ == frameData {
+		r.pos += headerSize
+		r.data, r.left = h, h.length
+		return true, r.payload(min(h.length, len(b)-headerSize), headerSize)
+	}
+	if len(b) < headerSize+h.length {
+		return false, nil
+	}
+	r.pos += headerSize + h.length
+	r.ses.frameSeen()
+	return true, r.ses.handle(h, b[headerSize:headerSize+h.length])
+}
+
+// payload hands n bytes of the DATA frame under way to its stream. head is how
+// many bytes before them are free for another header.
+func (r *frameReader) payload(n, head int) error {
+	from := r.pos
+	if from == 0 {
+		head = headerSize // the block's own headroom
+	}
+	r.pos += n
+	r.left -= n
+	if r.left == 0 {
+		r.ses.frameSeen()
+	}
+	fin := r.left == 0 && r.data.flags&flagFin != 0
+	if n == 0 && !fin {
+		return r.ses.checkData(r.data)
+	}
+	if n < shareMin {
+		return r.ses.handleData(r.data, r.buf.Bytes()[from:r.pos], nil, fin)
+	}
+	share := func() tunnel.Chunk {
+		r.shared = true
+		return r.buf.Share(from, from+n, head)
+	}
+	return r.ses.handleData(r.data, r.buf.Bytes()[from:r.pos], share, fin)
+}
+
+// makeRoom prepares the buffer for the next read: what is unparsed moves to
+// its start, or to a new one where streams refer to this.
+func (r *frameReader) makeRoom() {
+	rest := r.buf.Bytes()[r.pos:r.have]
+	if r.shared {
+		next := tunnel.NewChunk(tunnel.RecordSize)
+		copy(next.Bytes(), rest)
+		r.buf.Release()
+		r.buf, r.shared = next, false
+	} else {
+		copy(r.buf.Bytes(), rest)
+	}
+	r.pos, r.have = 0, len(rest)
+}
+
+// frameSeen notes that the peer is alive.
+func (ses *Session) frameSeen() { ses.lastFrame = time.Now() }
+
+// handle takes a frame that is not DATA.
+func (ses *Session) handle(h header, payload []byte) error {
+	switch h.typ {
+	case framePing, frameGoAway, frameInfo, frameHello:
+		if h.stream != 0 {
+			return violation("frame of the link on a stream")
+		}
+	case frameOpen, frameOpened, frameCredit, frameReset:
+		if h.stream == 0 {
+			return violation("frame of a stream on stream 0")
+		}
+	}
+	switch h.typ {
+	case frameHello:
+		return violation("second HELLO")
+	case framePing:
+		return ses.handlePing(h, payload)
+	case frameGoAway:
+		return ses.handleGoAway(payload)
+	case frameInfo:
+		return ses.handleInfo(payload)
+	case frameOpen:
+		return ses.handleOpen(h.stream, payload)
+	case frameOpened:
+		return ses.handleOpened(h.stream, payload)
+	case frameCredit:
+		return ses.handleCredit(h.stream, payload)
+	case frameReset:
+		return ses.handleReset(h.stream, payload)
+	default:
+		return nil // §2: unknown types are skipped
+	}
+}
+
+var errShort = violation("payload too short for its type")
+
+func (ses *Session) handlePing(h header, payload []byte) error {
+	if len(payload) < 8 {
+		return errShort
+	}
+	value := binary.BigEndian.Uint64(payload)
+	if h.flags&flagAck == 0 {
+		ses.pong, ses.pongValue = true, value
+		ses.wakeFlusher()
+		return nil
+	}
+	if value == ses.pingValue && !ses.pingSent.IsZero() {
+		ses.addRTT(time.Since(ses.pingSent))
+		ses.pingSent = time.Time{}
+	}
+	return nil
+}
+
+func (ses *Session) handleGoAway(payload []byte) error {
+	if len(payload) < 2 {
+		return errShort
+	}
+	code := GoAwayCode(binary.BigEndian.Uint16(payload))
+	if code == GoAwayDrain {
+		ses.drainOnce.Do(func() { close(ses.draining) })
+		return nil
+	}
+	return &GoAwayError{Code: code, Text: cut(string(payload[2:]))}
+}
+
+func (ses *Session) handleInfo(payload []byte) error {
+	info := Hello{}
+	if err := info.decode(payload); err != nil {
+		return violation("INFO: " + err.Error())
+	}
+	if info.ServerCount > 0 {
+		ses.serverCount = info.ServerCount
+	}
+	return nil
+}
+
+// find returns the stream, nil for one that is gone, or a violation for one
+// that never was.
+func (ses *Session) find(id uint64) (*Stream, error) {
+	if st, ok := ses.streams[id]; ok {
+		return st, nil
+	}
+	last := ses.lastPeerID
+	if ses.own(id) {
+		last = ses.nextID - 2
+	}
+	if id == 0 || id > last {
+		return nil, violation("frame for a stream that was never opened")
+	}
+	return nil, nil
+}
+
+// own says whether id is one that this side gives out.
+func (ses *Session) own(id uint64) bool { return id%2 == ses.nextID%2 }
+
+// checkData looks at a DATA frame that brings nothing.
+func (ses *Session) checkData(h header) error {
+	_, err := ses.find(h.stream)
+	return err
+}
+
+// handleData takes a part of a DATA frame. share, where not nil, gives a
+// chunk over p that may be kept.
+func (ses *Session) handleData(h header, p []byte, share func() tunnel.Chunk, fin bool) error {
+	st, err := ses.find(h.stream)
+	if st == nil {
+		return err
+	}
+	switch {
+	case st.opening || st.dialing || st.finRecvd:
+		ses.breach(st)
+		return nil
+	case st.recv.receive(len(p)) != nil:
+		ses.breach(st)
+		return nil
+	}
+	ses.received += uint64(len(p))
+	ses.unread += len(p)
+	ses.cfg.Budget.add(len(p))
+	if st.recv.unread() > minWindow && ses.cfg.Budget.pressure() == memoryOut {
+		ses.resetStream(st, tunnel.CodeMemory)
+		return nil
+	}
+	st.enqueue(p, share)
+	if fin {
+		st.finRecvd = true
+		if st.finQueued {
+			ses.forget(st)
+		}
+	}
+	st.readCond.Signal()
+	ses.pingWhileBusy()
+	return nil
+}
+
+// enqueue keeps p until it is read: by reference where it is large, else in a
+// copy together with its neighbours.
+func (st *Stream) enqueue(p []byte, share func() tunnel.Chunk) {
+	if share != nil {
+		st.queue = append(st.queue, share())
+		st.tailOpen = false
+		return
+	}
+	if st.tailOpen && len(p) > 0 {
+		p = p[st.queue[len(st.queue)-1].Append(p):]
+	}
+	if len(p) == 0 {
+		return
+	}
+	var chunk tunnel.Chunk
+	if len(st.queue) == 0 {
+		chunk = tunnel.CopyChunk(p)
+	} else { // the reader is behind: gather more in a larger block
+		chunk = tunnel.NewChunk(tunnel.RecordSize).Slice(0, 0)
+		chunk.Append(p)
+	}
+	st.queue = append(st.queue, chunk)
+	st.tailOpen = true
+}
+
+// breach resets a stream whose peer broke the protocol on it (§7).
+func (ses *Session) breach(st *Stream) { ses.resetStream(st, tunnel.CodeProtocol) }
+
+// resetStream ends a stream from the inside, for both the peer and the holder.
+func (ses *Session) resetStream(st *Stream, code tunnel.Code) {
+	cause := &tunnel.ResetError{Code: code}
+	st.pending.discardData(ses)
+	st.queueReset(code)
+	ses.wakeFlusher()
+	ses.endDial(st, cause)
+	st.drop(cause)
+	ses.resets++
+}
+
+// endDial settles the two kinds of unfinished dial.
+func (ses *Session) endDial(st *Stream, cause error) {
+	if st.cancel != nil {
+		st.cancel(cause)
+		st.cancel = nil
+	}
+	st.opening = false
+}
+
+func (ses *Session) handleCredit(id uint64, payload []byte) error {
+	if len(payload) < 8 {
+		return errShort
+	}
+	st, err := ses.find(id)
+	if st == nil {
+		return err
+	}
+	limit := binary.BigEndian.Uint64(payload)
+	if limit > maxCredit || st.opening {
+		ses.breach(st)
+		return nil
+	}
+	if st.send.raise(limit) {
+		st.writeCond.Broadcast()
+	}
+	return nil
+}
+
+func (ses *Session) handleReset(id uint64, payload []byte) error {
+	if len(payload) < 2 {
+		return errShort
+	}
+	st, err := ses.find(id)
+	if st == nil {
+		return err
+	}
+	ses.lose(st, &tunnel.ResetError{Code: tunnel.Code(binary.BigEndian.Uint16(payload))})
+	return nil
+}
+
+// lose ends a stream because of the peer: what it had sent can still be read.
+func (ses *Session) lose(st *Stream, cause error) {
+	if st.err == nil {
+		st.err = cause
+	}
+	st.pending.discardData(ses)
+	ses.endDial(st, cause)
+	ses.forget(st)
+	st.wakeAll()
+}
+
+// errLinkLost is what streams read once their link is gone.
+var errLinkLost error = &tunnel.ResetError{Code: tunnel.CodeLost}
+
+// forget takes the stream out of the link's books; frames for it are ignored
+// from now on.
+func (ses *Session) forget(st *Stream) {
+	if ses.streams[st.id] == st {
+		delete(ses.streams, st.id)
+		if len(ses.streams) == 0 {
+			ses.idleCond.Broadcast()
+		}
+	}
+}

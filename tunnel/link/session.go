@@ -1,0 +1,382 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+// Defaults of the Config.
+const (
+	DefaultPingInterval     = 5 * time.Second
+	DefaultDeadAfter        = 15 * time.Second // with the interval: noticed within 20 s
+	DefaultHandshakeTimeout = 10 * time.Second
+
+	// farewell bounds how long Close may take to say goodbye.
+	farewell = time.Second
+)
+
+// Config is what a session needs. The zero value of every field but Hello
+// works.
+type Config struct {
+	// Hello introduces this side.
+	Hello Hello
+
+	// Verify judges the peer's Hello before any stream is served; its error
+	// refuses the link and its text is what the peer is told, so it must
+	// hold no secrets. nil accepts everybody.
+	Verify func(ctx context.Context, peer Hello) error
+
+	// Forwarder serves the streams that the peer opens, usually a
+	// *tunnel.Forwarder; nil refuses them.
+	Forwarder Forwarder
+
+	// Budget bounds unread bytes, usually shared by all links of a process.
+	Budget *Budget
+
+	PingInterval     time.Duration // 0: DefaultPingInterval
+	DeadAfter        time.Duration // 0: DefaultDeadAfter
+	HandshakeTimeout time.Duration // 0: DefaultHandshakeTimeout
+
+	Log logrus.FieldLogger // nil: silent
+}
+
+// Forwarder makes the connection that a peer asked for and carries it until it
+// ends; see tunnel.Forwarder.
+type Forwarder interface {
+	Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error
+}
+
+// Session is one link. It is a tunnel.Dialer that opens streams at the peer,
+// and serves those that the peer opens. All methods may be called from any
+// goroutine.
+type Session struct {
+	conn      net.Conn
+	cork      *cork // nil: none
+	cfg       Config
+	peer      Hello
+	ctx       context.Context // ends with the session
+	cancel    context.CancelCauseFunc
+	done      chan struct{}
+	joined    chan struct{}
+	draining  chan struct{}
+	drainOnce sync.Once
+	wg        sync.WaitGroup
+
+	mu  sync.Mutex // guards all below, and the streams
+	err error      // why the session ended
+
+	streams    map[uint64]*Stream
+	nextID     uint64 // of the next stream opened here
+	lastPeerID uint64
+	dials      int       // of the peer's streams, under way
+	idleCond   sync.Cond // no streams are left, or nobody sends
+
+	// Sending. Whoever set busy has the turn: it alone writes to conn and
+	// touches scratch, also while mu is released.
+	busy        bool
+	young, bulk turns
+	urgent      []*Stream // with pending frames
+	left        int       // bytes of small messages among them
+	control     []byte    // encoded GOAWAY and INFO
+	pong, ping  bool
+	pongValue   uint64
+	pingValue   uint64
+	scratch     []byte
+	wantFlush   bool
+	flushCond   sync.Cond
+
+	// Liveness.
+	lastFrame time.Time
+	pingSent  time.Time // of pingValue; zero once answered
+	lastPing  time.Time
+	rtt       time.Duration
+
+	serverCount int
+
+	// Counters.
+	sent, received           uint64
+	opened, accepted, resets uint64
+	unread                   int
+}
+
+// GoAwayError is why a link ended, told by or to the peer.
+type GoAwayError struct {
+	Code GoAwayCode
+	Text string
+}
+
+func (e *GoAwayError) Error() string {
+	if e.Text == "" {
+		return "the peer ended the link: " + e.Code.String()
+	}
+	return fmt.Sprintf("the peer ended the link: %s: %q", e.Code, e.Text)
+}
+
+// ErrDead is why a link ended whose peer was silent for too long.
+var ErrDead = errors.New("the peer has been silent for too long")
+
+// ErrClosed is why a link ended that was closed on this side.
+var ErrClosed = fmt.Errorf("link: %w", net.ErrClosed)
+
+// Connect starts a link as the side that dialed the connection. It returns
+// once both HELLOs are exchanged, or with why not: a *GoAwayError when the
+// peer refused. It takes conn over, also when it fails. ctx bounds only the
+// start.
+func Connect(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
+	return start(ctx, conn, cfg, true)
+}
+
+// Accept starts a link as the side that accepted the connection; else as
+// Connect.
+func Accept(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
+	return start(ctx, conn, cfg, false)
+}
+
+func start(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Session, error) {
+	ses := newSession(conn, cfg, initiator)
+	if err := ses.shakeHands(ctx, initiator); err != nil {
+		ses.cancel(err)
+		_ = conn.Close()
+		return nil, err
+	}
+	tune(conn)
+	ses.begin()
+	return ses, nil
+}
+
+func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
+	setDefault(&cfg.PingInterval, DefaultPingInterval)
+	setDefault(&cfg.DeadAfter, DefaultDeadAfter)
+	setDefault(&cfg.HandshakeTimeout, DefaultHandshakeTimeout)
+	ses := &Session{
+		conn: conn, cork: findCork(conn), cfg: cfg,
+		done: make(chan struct{}), joined: make(chan struct{}), draining: make(chan struct{}),
+		streams: map[uint64]*Stream{},
+	}
+	ses.nextID, ses.lastPeerID = 2, 0
+	if initiator {
+		ses.nextID = 1
+	}
+	ses.idleCond.L, ses.flushCond.L = &ses.mu, &ses.mu
+	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
+	return ses
+}
+
+func setDefault(d *time.Duration, value time.Duration) {
+	if *d <= 0 {
+		*d = value
+	}
+}
+
+// begin starts the session's goroutines; the last one to end joins the rest.
+func (ses *Session) begin() {
+	if ses.cork != nil {
+		ses.cork.take()
+	}
+	ses.lastFrame = time.Now()
+	ses.wg.Go(func() { ses.fail(ses.readLoop()) })
+	ses.wg.Go(ses.flushLoop)
+	ses.wg.Go(ses.keepAlive)
+	ses.mu.Lock()
+	ses.queuePing()
+	ses.mu.Unlock()
+	go func() {
+		ses.wg.Wait()
+		close(ses.joined)
+	}()
+}
+
+// Peer is how the other side introduced itself; the token is left in, for
+// whoever verifies it.
+func (ses *Session) Peer() Hello { return ses.peer }
+
+// Done is closed when the session has ended. Its goroutines may still be
+// winding down; Close waits for them.
+func (ses *Session) Done() <-chan struct{} { return ses.done }
+
+// Err is why the session ended, nil while it has not.
+func (ses *Session) Err() error {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.err
+}
+
+// Draining is closed when the peer has asked for new streams to go elsewhere.
+func (ses *Session) Draining() <-chan struct{} { return ses.draining }
+
+// Drain asks the peer to open its new streams elsewhere. Open streams go on,
+// and one that is opened nevertheless is served. It does not block.
+func (ses *Session) Drain() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.queueControl(appendGoAway(nil, GoAwayDrain, ""))
+}
+
+// SetServerCount tells the peer of a new number of servers. It does not block.
+func (ses *Session) SetServerCount(n int) {
+	payload, err := Hello{Role: ses.cfg.Hello.Role, ServerCount: n}.encode()
+	if err != nil {
+		return // a role and a number always fit
+	}
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.queueControl(appendFrame(nil, frameInfo, 0, 0, payload))
+}
+
+// maxControl bounds what Drain and SetServerCount may queue for a connection
+// that takes nothing; a link that is that far behind will be found dead.
+const maxControl = 4 << 10
+
+func (ses *Session) queueControl(frame []byte) {
+	if ses.err != nil || len(ses.control) > maxControl {
+		return
+	}
+	ses.control = append(ses.control, frame...)
+	ses.wakeFlusher()
+}
+
+// ServerCount is the newest number of servers that the peer told, 0 if none.
+func (ses *Session) ServerCount() int {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.serverCount
+}
+
+// Streams is how many streams are open or being opened, either way.
+func (ses *Session) Streams() int {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return len(ses.streams)
+}
+
+// RTT is the smoothed round trip to the peer, 0 while unknown.
+func (ses *Session) RTT() time.Duration {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.rtt
+}
+
+// Stats is a session's figures at one moment.
+type Stats struct {
+	Streams          int           // open now
+	Sent, Received   uint64        // payload bytes
+	Unread           int           // received bytes that nobody has read yet
+	Opened, Accepted uint64        // streams, so far
+	Resets           uint64        // streams that this side reset for the protocol's or memory's sake
+	RTT              time.Duration // 0: unknown
+	Stalled          int           // streams whose window is full and not being read
+	LargestWindow    uint64        // of all open streams, bytes
+}
+
+// Stats costs one pass over the open streams.
+func (ses *Session) Stats() Stats {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	s := Stats{
+		Streams: len(ses.streams), Sent: ses.sent, Received: ses.received, Unread: ses.unread,
+		Opened: ses.opened, Accepted: ses.accepted, Resets: ses.resets, RTT: ses.rtt,
+	}
+	for _, st := range ses.streams {
+		s.LargestWindow = max(s.LargestWindow, st.recv.window)
+		if st.recv.received == st.recv.limit && st.recv.unread() > 0 {
+			s.Stalled++
+		}
+	}
+	return s
+}
+
+// WaitIdle returns once no stream is open, the session has ended, or ctx has;
+// then with ctx's cause.
+func (ses *Session) WaitIdle(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() {
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		ses.idleCond.Broadcast()
+	})()
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	for len(ses.streams) > 0 && ses.err == nil && ctx.Err() == nil {
+		ses.idleCond.Wait()
+	}
+	if len(ses.streams) > 0 && ses.err == nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// Close ends the session and all its streams, tells the peer as far as it can
+// within a second, and returns when every goroutine of the session has ended.
+func (ses *Session) Close() error { return ses.CloseWith(GoAwayShutdown, "") }
+
+// CloseWith is Close with the reason that the peer is told.
+func (ses *Session) CloseWith(code GoAwayCode, text string) error {
+	ses.mu.Lock()
+	ses.sayGoodbye(code, text)
+	ses.failLocked(ErrClosed)
+	ses.mu.Unlock()
+	<-ses.joined
+	return nil
+}
+
+// sayGoodbye sends what is pending and a GOAWAY, as far as that can be done
+// within the farewell.
+func (ses *Session) sayGoodbye(code GoAwayCode, text string) {
+	end := time.Now().Add(farewell)
+	_ = ses.conn.SetWriteDeadline(end)
+	defer time.AfterFunc(farewell, func() {
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		ses.idleCond.Broadcast()
+	}).Stop()
+	for ses.busy && ses.err == nil && time.Now().Before(end) {
+		ses.idleCond.Wait()
+	}
+	if ses.err == nil && !ses.busy {
+		ses.control = appendGoAway(ses.control, code, text)
+		ses.flushOrLeave()
+	}
+}
+
+// fail ends the session for cause.
+func (ses *Session) fail(cause error) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if v := violation(""); errors.As(cause, &v) && ses.err == nil {
+		ses.logf("ending the link to %s: %v", ses.peer, cause)
+		ses.sayGoodbye(GoAwayProtocol, string(v))
+	}
+	ses.failLocked(cause)
+}
+
+func (ses *Session) logf(format string, args ...any) {
+	if ses.cfg.Log != nil {
+		ses.cfg.Log.Warnf(format, args...)
+	}
+}
+
+// failLocked ends the session once: every stream is lost, every waiter woken,
+// and keepAlive closes the connection, which may block and so is not done
+// under the mutex.
+func (ses *Session) failLocked(cause error) {
+	if ses.err != nil {
+		return
+	}
+	ses.err = cause
+	close(ses.done)
+	ses.cancel(errLinkLost)
+	for _, st := range ses.streams {
+		ses.lose(st, errLinkLost)
+	}
+	ses.urgent, ses.control, ses.left = nil, nil, 0
+	ses.pong, ses.ping = false, false
+	ses.flushCond.Broadcast()
+	ses.idleCond.Broadcast()
+}
