@@ -1,0 +1,162 @@
+package httpsproxy
+
+import (
+	"container/list"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// partingTime and partingBytes bound how long a client is listened to
+	// after the last words to it: closing a socket with unread bytes sends a
+	// reset, which can overtake the words.
+	partingTime  = time.Second
+	partingBytes = 256 << 10
+)
+
+// client is one connection of a client, given to net/http to read requests
+// from. Close is net/http's way to end it.
+type client struct {
+	tunnel.Conn
+	ctx   context.Context // ends when the connection is to be cut
+	leave <-chan struct{} // closed when it is to take no more requests
+	ended func()          // called once, when nothing uses the connection any more
+
+	// Under slots.mu.
+	waiting *list.Element // in slots.waiting; nil while it has a request
+	evicted bool          // it lost its slot to a newer one
+	served  bool          // it has had a request
+
+	// Of the goroutine that serves requests.
+	unread bool // there may be unread bytes behind the last response
+}
+
+type clientKey struct{}
+
+func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*client) }
+
+// start serves conn on goroutines of its own and calls ended after the last of
+// them; it does not block.
+func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.Conn, ended func()) {
+	c := &client{Conn: conn, leave: leave, unread: true}
+	ok, warn := s.slots.take(c)
+	if warn {
+		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open HTTP proxy connections is reached; refusing more")
+	}
+	if !ok {
+		s.metrics.refused.Inc()
+		c.abandon()
+		ended()
+		return
+	}
+	s.metrics.open.Inc()
+	stop := context.AfterFunc(ctx, func() { _ = conn.Reset(context.Cause(ctx)) })
+	c.ctx = context.WithValue(ctx, clientKey{}, c)
+	c.ended = func() {
+		stop()
+		_ = conn.Close()
+		if evicted := s.slots.release(c); evicted {
+			s.metrics.refused.Inc()
+		}
+		s.metrics.open.Dec()
+		ended()
+	}
+	// Serve returns as soon as the one connection is served by a goroutine.
+	_ = s.http.Serve(&single{client: c})
+}
+
+// newHTTP is the part of net/http that reads requests.
+func (s *Server) newHTTP() *http.Server {
+	only1 := new(http.Protocols)
+	only1.SetHTTP1(true)
+	return &http.Server{
+		Handler:                      http.HandlerFunc(s.serveHTTP),
+		Protocols:                    only1,
+		ReadHeaderTimeout:            s.opts.HandshakeTimeout,
+		IdleTimeout:                  s.opts.KeepAlive,
+		MaxHeaderBytes:               maxHeader,
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     debugLog(s.opts.Log),
+		BaseContext:                  func(ln net.Listener) context.Context { return ln.(*single).client.ctx },
+		ConnState:                    s.connState,
+	}
+}
+
+// connState follows net/http. A hijacked connection is ended by its hijacker.
+func (s *Server) connState(conn net.Conn, state http.ConnState) {
+	c := conn.(*client)
+	switch state {
+	case http.StateIdle:
+		if !s.slots.idle(c) {
+			_ = c.Conn.Close()
+		}
+	case http.StateClosed:
+		c.ended()
+	}
+}
+
+// leaving says that c is to take no more requests.
+func (c *client) leaving() bool {
+	select {
+	case <-c.leave:
+		return true
+	default:
+		return false
+	}
+}
+
+// abandon ends a connection for which there is no room.
+func (c *client) abandon() {
+	_ = c.Conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
+}
+
+// detach goes on with the connection, hijacked from net/http, on a goroutine
+// that holds none of what net/http needs a connection for.
+func (c *client) detach(serve func()) {
+	go func() {
+		defer c.ended()
+		serve()
+	}()
+}
+
+// Close ends the connection in a way that the client can read to the end.
+func (c *client) Close() error {
+	if c.unread {
+		part(c.Conn)
+	}
+	return c.Conn.Close()
+}
+
+// part ends the direction to the client and hears it out for a moment.
+func part(conn tunnel.Conn) {
+	if conn.CloseWrite() == nil {
+		_ = conn.SetReadDeadline(time.Now().Add(partingTime))
+		_, _ = io.CopyN(io.Discard, conn, partingBytes)
+	}
+}
+
+// single is a listener with one connection.
+type single struct {
+	client *client
+	taken  bool // of the one goroutine in http.Server.Serve
+}
+
+// Accept returns the connection, then io.EOF.
+func (l *single) Accept() (net.Conn, error) {
+	if l.taken {
+		return nil, io.EOF
+	}
+	l.taken = true
+	return l.client, nil
+}
+
+// Close does nothing: the connection outlives its listener.
+func (l *single) Close() error { return nil }
+
+// Addr is the connection's.
+func (l *single) Addr() net.Addr { return l.client.LocalAddr() }

@@ -1,0 +1,94 @@
+package httpsproxy
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// replyTimeout bounds the write of a reply to a client that does not read.
+const replyTimeout = 10 * time.Second
+
+// connect serves CONNECT (RFC 9110 §9.3.6). The client's connection leaves
+// net/http before anything is dialed, since net/http would take a client that
+// has sent everything and ended its side for one that left.
+func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
+	address, refused := connectTarget(c, r)
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		panic(http.ErrAbortHandler) // the connection is gone
+	}
+	_ = conn.SetDeadline(time.Time{})
+	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	major, minor := r.ProtoMajor, r.ProtoMinor
+	watch := newWatch(c.Conn, ahead)
+	c.detach(func() {
+		answer := &connectAnswer{conn: c.Conn, watch: watch, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
+		if refused != nil {
+			answer.refuse(refused)
+			s.count(c, kindConnect, refused.outcome, address, refused.status)
+			return
+		}
+		s.tunnel(c, answer, address)
+	})
+}
+
+// tunnel dials, answers and relays; it returns when the tunnel has ended.
+func (s *Server) tunnel(c *client, answer *connectAnswer, address string) {
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	answer.watch.run(cancel)
+	req := &tunnel.Request{Front: "connect", Network: "tcp", Address: address, Source: c.RemoteAddr()}
+	err := s.opts.Connect.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		near, err := answer.give(far, err)
+		s.count(c, kindConnect, outcomeOf(err), address, answer.status)
+		return near, err
+	})
+	s.opts.Log.WithField("id", req.ID).WithField("destination", address).Debugf("Tunnel ended: %v", err)
+}
+
+// connectAnswer tells the client of a CONNECT how it went.
+type connectAnswer struct {
+	conn   tunnel.Conn
+	watch  *watch
+	proto  string // as the client's
+	status int    // what was sent; 0 before
+}
+
+// give answers and returns the client's end of the tunnel. Its error is err, or
+// why the client was not told.
+func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	if gone := a.watch.stop(); gone != nil {
+		return nil, gone
+	}
+	if err != nil {
+		a.refuse(refusalFor(err))
+		return nil, err
+	}
+	a.status = http.StatusOK
+	if err := a.write(a.proto + " 200 Connection Established\r\n\r\n"); err != nil {
+		return nil, err
+	}
+	return a.watch.rest(), a.conn.SetDeadline(time.Time{})
+}
+
+// refuse sends an error response. The caller closes the connection.
+func (a *connectAnswer) refuse(r *refusal) {
+	defer a.watch.drop()
+	a.status = r.status
+	text := r.text + "\n"
+	head := fmt.Sprintf("%s %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
+		a.proto, r.status, http.StatusText(r.status), len(text))
+	if a.write(head+text) == nil {
+		part(a.conn)
+	}
+}
+
+func (a *connectAnswer) write(s string) error {
+	_ = a.conn.SetWriteDeadline(time.Now().Add(replyTimeout))
+	_, err := a.conn.Write([]byte(s))
+	return err
+}

@@ -1,0 +1,54 @@
+package httpsproxy
+
+import (
+	"io"
+	"maps"
+	"net/http"
+	"sync/atomic"
+)
+
+// content is a request's content on its way to the transport.
+type content struct {
+	io.ReadCloser
+	exchange *exchange
+	origin   *http.Request // net/http's; its Trailer is filled in at the end
+	trailer  http.Header   // where trailers go
+	ended    atomic.Bool
+}
+
+// Read is called by the transport, on a goroutine of its own.
+func (c *content) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.exchange.moved()
+	switch {
+	case err == nil:
+	case err == io.EOF:
+		maps.Copy(c.trailer, c.origin.Trailer)
+		c.ended.Store(true)
+	default:
+		err = &clientError{err}
+	}
+	return n, err
+}
+
+// Close leaves the content to net/http: a destination that wants no more of it
+// may still be sending its response.
+func (c *content) Close() error { return nil }
+
+// whole says that all was read. No content is whole.
+func (c *content) whole() bool { return c == nil || c.ended.Load() }
+
+// responseContent is a response's content on its way to the client.
+type responseContent struct {
+	io.ReadCloser
+	exchange *exchange
+}
+
+func (c *responseContent) Read(p []byte) (int, error) {
+	n, err := c.ReadCloser.Read(p)
+	c.exchange.moved()
+	if err != nil && err != io.EOF {
+		c.exchange.broken = err
+	}
+	return n, err
+}

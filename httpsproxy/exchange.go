@@ -1,0 +1,255 @@
+package httpsproxy
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"sync"
+	"time"
+
+	"github.com/elazarl/goproxy"
+
+	"konnectivity/tunnel"
+)
+
+// longAgo is a deadline that wakes whoever reads.
+var longAgo = time.Unix(1, 0)
+
+// errIdle ends an exchange in which nothing has moved for too long.
+var errIdle = &tunnel.DialError{Failure: tunnel.FailTimeout, Reason: "nothing was sent or received for too long"}
+
+// exchange is one plain request and its response: the ResponseWriter that
+// goproxy answers to, and its way to the destination. It belongs to the
+// client's goroutine but for what mu guards, the request's content (read by the
+// transport) and inform.
+type exchange struct {
+	http.ResponseWriter
+	server *Server
+	client *client
+	rc     *http.ResponseController
+	req    *http.Request // as goproxy sees it
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	idle   *time.Timer // nil where silence is not bounded
+
+	target   string
+	content  *content // the request's; nil if it has none
+	broken   error    // why the response's content is not whole
+	upgraded *upgrade // what a 101 response led to
+	reached  bool     // a response came
+	status   int
+	outcome  string
+
+	mu       sync.Mutex
+	answered bool // no more interim responses
+	over     bool // end was called
+}
+
+type exchangeKey struct{}
+
+func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
+
+func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) *exchange {
+	x := &exchange{ResponseWriter: w, server: s, client: c, rc: http.NewResponseController(w), outcome: outcomeOK}
+	// A destination may answer before it has all of the request. net/http
+	// would hold that answer back until it has read the rest.
+	_ = x.rc.EnableFullDuplex()
+	x.ctx, x.cancel = context.WithCancelCause(r.Context())
+	x.req = r.WithContext(context.WithValue(x.ctx, exchangeKey{}, x))
+	if r.ContentLength != 0 {
+		x.content = &content{ReadCloser: r.Body, exchange: x, origin: r}
+		x.req.Body = x.content
+	}
+	if bound := s.opts.Connect.Idle; bound > 0 {
+		x.idle = time.AfterFunc(bound, x.giveUp)
+	}
+	return x
+}
+
+// check refuses what is not to be forwarded; nil means that it is.
+func (x *exchange) check() *http.Response {
+	var refused *refusal
+	x.target, refused = forwardTarget(x.client, x.req)
+	switch {
+	case refused != nil:
+	case x.server.looped(x.req.Header):
+		refused = loopRefusal
+	case !spendForward(x.req):
+		refused = &refusal{http.StatusNotImplemented, "Max-Forwards is used up, and this proxy answers no such request itself.", outcomeInvalid}
+	default:
+		return nil
+	}
+	return x.refuse(refused)
+}
+
+func (x *exchange) refuse(r *refusal) *http.Response {
+	x.outcome = r.outcome
+	return r.response(x.req)
+}
+
+// roundTrip sends the request on. Failures become responses, so that goproxy
+// has none to put into words.
+func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Response, error) {
+	var up upgrade
+	out := x.server.outgoing(r)
+	x.starForm(out)
+	if x.content != nil {
+		out.Body = x.content
+		// Trailers that were not announced come to a map of their own.
+		out.Trailer = maps.Clone(r.Trailer)
+		if out.Trailer == nil {
+			out.Trailer = make(http.Header)
+		}
+		x.content.trailer = out.Trailer
+	}
+	resp, err := x.server.transport.RoundTrip(out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
+		GotConn:        func(info httptrace.GotConnInfo) { up.conn = info.Conn },
+		Got1xxResponse: x.inform,
+	})))
+	x.mu.Lock()
+	x.answered = true
+	x.mu.Unlock()
+	if err != nil {
+		x.server.opts.Log.WithField("destination", x.target).WithError(err).Debug("Request failed")
+		return x.refuse(refusalFor(err)), nil
+	}
+	x.reached = true
+	return x.receive(resp, out, up), nil
+}
+
+// receive makes what came fit for the client.
+func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *http.Response {
+	switch {
+	case resp.StatusCode == http.StatusSwitchingProtocols && out.Header["Upgrade"] != nil:
+		up.resp = resp
+		x.upgraded = &up
+		return &http.Response{StatusCode: resp.StatusCode, Header: make(http.Header), Body: http.NoBody}
+	case resp.StatusCode == http.StatusSwitchingProtocols:
+		_ = resp.Body.Close()
+		return x.refuse(&refusal{http.StatusBadGateway, "The destination switched protocols without being asked.", outcomeBroken})
+	case resp.StatusCode == http.StatusProxyAuthRequired:
+		// No credentials of this hop's client can help.
+		_ = resp.Body.Close()
+		return x.refuse(proxyAuthRefusal)
+	}
+	x.server.cleanResponse(resp)
+	resp.Body = &responseContent{ReadCloser: resp.Body, exchange: x}
+	return resp
+}
+
+// starForm turns OPTIONS for a whole server back into "OPTIONS *" for the
+// server itself (RFC 9112 §3.2.4); a next proxy gets the absolute form.
+func (x *exchange) starForm(out *http.Request) {
+	if out.Method != http.MethodOptions || out.URL.Path != "" || out.URL.RawQuery != "" {
+		return
+	}
+	if via := x.server.transport.Proxy; via != nil {
+		if u, err := via(out); u != nil || err != nil {
+			return
+		}
+	}
+	u := *out.URL
+	u.Opaque = "*"
+	out.URL = &u
+}
+
+// inform passes an interim response on (RFC 9110 §15.2). 100 (Continue) is sent
+// by net/http when the transport, having got it, first reads the content; to
+// keep out of its way nothing else is sent to a client that waits for it.
+func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.answered || code == http.StatusContinue || !x.req.ProtoAtLeast(1, 1) || x.req.Header["Expect"] != nil {
+		return nil
+	}
+	h := http.Header(header).Clone()
+	dropHopByHop(h)
+	maps.Copy(x.Header(), h)
+	x.ResponseWriter.WriteHeader(code)
+	clear(x.Header())
+	return nil
+}
+
+// WriteHeader sends the response's header at once: its content may be long in
+// coming.
+func (x *exchange) WriteHeader(code int) {
+	if x.upgraded != nil {
+		return
+	}
+	x.status = code
+	if x.client.leaving() || !x.content.whole() {
+		// What of the content comes after this must not be read as a request.
+		x.Header().Set("Connection", "close")
+	}
+	x.ResponseWriter.WriteHeader(code)
+	_ = x.rc.Flush()
+}
+
+// Write sends what came at once.
+func (x *exchange) Write(p []byte) (int, error) {
+	n, err := x.ResponseWriter.Write(p)
+	if err == nil {
+		err = x.rc.Flush()
+	}
+	return n, err
+}
+
+// Unwrap lets http.ResponseController reach net/http's writer.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// moved notes that the exchange makes progress.
+func (x *exchange) moved() {
+	if x.idle == nil {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.over {
+		x.idle.Reset(x.server.opts.Connect.Idle)
+	}
+}
+
+// giveUp ends an exchange that makes no progress.
+func (x *exchange) giveUp() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.over { // else the deadline would hit the connection's next request
+		x.cancel(errIdle)
+		_ = x.rc.SetWriteDeadline(longAgo)
+	}
+}
+
+// finish is called once goproxy is done with the exchange.
+func (x *exchange) finish() {
+	if x.upgraded != nil {
+		x.switchProtocols()
+		return
+	}
+	x.client.unread = !x.content.whole()
+	if x.broken == nil {
+		x.server.count(x.client, kindForward, x.outcome, x.target, x.status)
+		return
+	}
+	x.server.count(x.client, kindForward, outcomeBroken, x.target, x.status)
+	if !x.req.ProtoAtLeast(1, 1) && x.Header().Get("Content-Length") == "" {
+		// Only a reset tells this client that the content is not whole.
+		_ = x.client.Conn.Reset(x.broken)
+	}
+	panic(http.ErrAbortHandler) // net/http would otherwise end it in order
+}
+
+// end stops everything that works for the exchange.
+func (x *exchange) end() {
+	x.cancel(nil)
+	x.mu.Lock()
+	x.over = true
+	x.mu.Unlock()
+	if x.idle != nil {
+		x.idle.Stop()
+	}
+	if x.upgraded == nil && !x.content.whole() {
+		_ = x.rc.SetReadDeadline(longAgo) // the transport may still read it
+	}
+}

@@ -1,0 +1,110 @@
+package httpsproxy
+
+import (
+	"context"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/elazarl/goproxy"
+)
+
+const (
+	// expectTimeout is how long a client that asked for 100 (Continue) waits
+	// for the destination's; then it is told to go on, since destinations
+	// that know no Expect wait for the content.
+	expectTimeout = 5 * time.Second
+
+	// tlsTimeout bounds a TLS handshake with a customer's proxy.
+	tlsTimeout = 10 * time.Second
+
+	// idleTimeout closes a connection to a destination that was not used
+	// again, before most servers would: a request that meets their close in
+	// flight fails where it cannot be sent again.
+	idleTimeout = 30 * time.Second
+
+	// maxIdle and maxIdlePerHost bound the connections kept for reuse. Most
+	// traffic of one sidecar goes to a few hosts, or all to one proxy.
+	maxIdle        = 256
+	maxIdlePerHost = 32
+
+	// maxResponseHeader is enough for any header that is not an attack.
+	maxResponseHeader = 256 << 10
+)
+
+// newTransport is Options.Transport with this front's own limits.
+func newTransport(o Options) *http.Transport {
+	t := o.Transport.Clone()
+	t.DialContext = withRequest(t.DialContext)
+	t.ResponseHeaderTimeout = o.ResponseTimeout
+	t.ExpectContinueTimeout = expectTimeout
+	t.TLSHandshakeTimeout = tlsTimeout
+	t.IdleConnTimeout = idleTimeout
+	t.MaxIdleConns = maxIdle
+	t.MaxIdleConnsPerHost = maxIdlePerHost
+	t.MaxResponseHeaderBytes = maxResponseHeader
+	t.DisableCompression = true // what was not asked for is not added
+	t.ForceAttemptHTTP2 = false
+	return t
+}
+
+// withRequest lets a dial end with the request that wants it: a Transport would
+// finish it for some later request, and pay for clients that have left.
+func withRequest(dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		x, ok := ctx.Value(exchangeKey{}).(*exchange)
+		if !ok {
+			return dial(ctx, network, address)
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		stop := context.AfterFunc(x.ctx, func() { cancel(context.Cause(x.ctx)) })
+		defer stop()
+		return dial(ctx, network, address)
+	}
+}
+
+// newForward is goproxy without its own ways out: no environment, no CONNECT,
+// no log but ours.
+func (s *Server) newForward() *goproxy.ProxyHttpServer {
+	p := goproxy.NewProxyHttpServer()
+	p.Tr = s.transport
+	p.ConnectDial = nil
+	p.Logger = printfLog{s.opts.Log}
+	p.KeepAcceptEncoding = true
+	p.KeepHeader = true // what goproxy would drop is dropped by outgoing
+	p.NonproxyHandler = http.HandlerFunc(notForProxy)
+	p.OnRequest().DoFunc(func(r *http.Request, ctx *goproxy.ProxyCtx) (*http.Request, *http.Response) {
+		x := exchangeOf(r)
+		ctx.RoundTripper = goproxy.RoundTripperFunc(x.roundTrip)
+		return r, x.check()
+	})
+	return p
+}
+
+// serveHTTP is what net/http calls for every request.
+func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
+	c := clientOf(r.Context())
+	if !s.slots.busy(c) {
+		panic(http.ErrAbortHandler) // it was evicted as its request came
+	}
+	if r.Method == http.MethodConnect {
+		s.connect(c, w, r)
+		return
+	}
+	x := s.newExchange(c, w, r)
+	defer x.end()
+	s.forward.ServeHTTP(x, x.req)
+	x.finish()
+}
+
+// notForProxy answers a request that names no destination: in origin form, as
+// a server gets it, or "*".
+func notForProxy(w http.ResponseWriter, r *http.Request) {
+	resp := exchangeOf(r).refuse(invalid("This is a proxy: it wants an absolute URI (http://host/path) or CONNECT host:port."))
+	maps.Copy(w.Header(), resp.Header)
+	w.WriteHeader(resp.StatusCode)
+	_, _ = io.Copy(w, resp.Body)
+}

@@ -1,0 +1,124 @@
+package httpsproxy
+
+import (
+	"fmt"
+	"net/http"
+	"net/textproto"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// hopByHop are the fields that RFC 9110 §7.6.1 and older clients mean for the
+// next hop alone, besides those that Connection names. Transfer-Encoding and
+// Trailer are net/http's own business in both directions.
+var hopByHop = []string{"Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Http2-Settings"}
+
+// dropHopByHop removes what must not go further, credentials for this hop
+// (Proxy-Authorization) and everything else that starts with Proxy- included.
+func dropHopByHop(h http.Header) {
+	for _, line := range h["Connection"] {
+		for name := range strings.SplitSeq(line, ",") {
+			h.Del(textproto.TrimString(name))
+		}
+	}
+	for _, name := range hopByHop {
+		h.Del(name)
+	}
+	for name := range h {
+		if len(name) > 6 && strings.EqualFold(name[:6], "Proxy-") {
+			delete(h, name)
+		}
+	}
+}
+
+// upgradeOf is the protocol that both Connection and Upgrade ask for, or "".
+// HTTP/2 in the clear is none: what it needs besides may not be forwarded
+// (RFC 9113 §3.1 has given it up).
+func upgradeOf(h http.Header) string {
+	if !hasToken(h["Connection"], "upgrade") {
+		return ""
+	}
+	protocol := strings.Join(h["Upgrade"], ", ")
+	if hasToken(h["Upgrade"], "h2c") {
+		return ""
+	}
+	return protocol
+}
+
+// hasToken says whether a comma-separated list has token, in any case.
+func hasToken(lines []string, token string) bool {
+	return slices.ContainsFunc(lines, func(line string) bool {
+		for item := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(textproto.TrimString(item), token) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// outgoing is r as it goes to the next hop. It shares r's content and trailers.
+func (s *Server) outgoing(r *http.Request) *http.Request {
+	out := r.WithContext(r.Context())
+	out.Header = r.Header.Clone()
+	out.RequestURI, out.Close = "", false
+	upgrade := ""
+	if r.ProtoAtLeast(1, 1) && r.ContentLength == 0 {
+		upgrade = upgradeOf(r.Header)
+	}
+	trailers := hasToken(r.Header["Te"], "trailers")
+	dropHopByHop(out.Header)
+	switch {
+	case upgrade != "":
+		out.Header["Connection"] = []string{"Upgrade"}
+		out.Header["Upgrade"] = []string{upgrade}
+	case trailers:
+		// RFC 9110 §10.1.4: forwarded, since trailers are.
+		out.Header["Connection"] = []string{"TE"}
+		out.Header["Te"] = []string{"trailers"}
+	}
+	if out.Header["User-Agent"] == nil {
+		out.Header["User-Agent"] = []string{""} // or the transport would name itself
+	}
+	s.addVia(out.Header, r.ProtoMajor, r.ProtoMinor)
+	return out
+}
+
+// addVia tells the recipient of a message who passed it on, as RFC 9110 §7.6.3
+// wants; the pseudonym says nothing of the host.
+func (s *Server) addVia(h http.Header, major, minor int) {
+	h["Via"] = append(h["Via"], fmt.Sprintf("%d.%d %s", major, minor, s.pseudonym))
+}
+
+// looped says whether the request has passed this process before.
+func (s *Server) looped(h http.Header) bool {
+	return slices.ContainsFunc(h["Via"], func(line string) bool { return strings.Contains(line, " "+s.pseudonym) })
+}
+
+// cleanResponse makes resp's header fit for the client.
+func (s *Server) cleanResponse(resp *http.Response) {
+	dropHopByHop(resp.Header)
+	s.addVia(resp.Header, resp.ProtoMajor, resp.ProtoMinor)
+	if resp.Header["Content-Type"] == nil {
+		resp.Header["Content-Type"] = nil // or net/http would guess one
+	}
+}
+
+// spendForward counts Max-Forwards down for the methods that RFC 9110 §7.6.2
+// defines it for; false means that the request may go no further.
+func spendForward(r *http.Request) bool {
+	limit := r.Header.Get("Max-Forwards")
+	if limit == "" || (r.Method != http.MethodOptions && r.Method != http.MethodTrace) {
+		return true
+	}
+	n, err := strconv.ParseUint(limit, 10, 31)
+	if err != nil {
+		return true
+	}
+	if n == 0 {
+		return false
+	}
+	r.Header.Set("Max-Forwards", strconv.FormatUint(n-1, 10))
+	return true
+}

@@ -1,0 +1,88 @@
+package httpsproxy
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/elazarl/goproxy"
+
+	"konnectivity/tunnel"
+)
+
+// refusal is what a client is told instead of what it asked for.
+type refusal struct {
+	status  int
+	text    string // one sentence that leaks nothing internal
+	outcome string // a metric's label
+}
+
+func invalid(text string) *refusal {
+	return &refusal{status: http.StatusBadRequest, text: text, outcome: outcomeInvalid}
+}
+
+var (
+	loopRefusal = &refusal{http.StatusLoopDetected, "The request is for this proxy itself and would loop.", outcomeLoop}
+
+	proxyAuthRefusal = &refusal{http.StatusBadGateway,
+		"The customer proxy wants authentication: give user and password in the proxy's URL.", tunnel.FailAuth.Label()}
+)
+
+// refusalFor finds the status and the sentence for a request that failed on its
+// way, by the error's type.
+func refusalFor(err error) *refusal {
+	var dial *tunnel.DialError
+	var broken *clientError
+	var cert *tls.CertificateVerificationError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &dial):
+		return &refusal{dial.Failure.HTTPStatus(), sentence(dial.Text()), dial.Failure.Label()}
+	case errors.As(err, &broken):
+		return &refusal{http.StatusBadRequest, "The request's content broke off or is malformed.", outcomeBroken}
+	case errors.Is(err, context.Canceled):
+		return &refusal{http.StatusServiceUnavailable, "The request was cancelled.", tunnel.FailCancelled.Label()}
+	case errors.As(err, &cert):
+		return &refusal{http.StatusBadGateway, "The certificate of the customer proxy is not trusted.", outcomeBroken}
+	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
+		return &refusal{http.StatusGatewayTimeout, "The destination did not answer in time.", tunnel.FailTimeout.Label()}
+	default:
+		return &refusal{http.StatusBadGateway, "The destination broke the connection off or did not answer in HTTP.", outcomeBroken}
+	}
+}
+
+// outcomeOf is the metric's label for the end of a dial.
+func outcomeOf(err error) string {
+	if err == nil {
+		return outcomeOK
+	}
+	return tunnel.FailureOf(err).Label()
+}
+
+// sentence starts text with a capital and ends it with a full stop.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
+}
+
+// response is the refusal for goproxy to hand out.
+func (r *refusal) response(req *http.Request) *http.Response {
+	resp := goproxy.NewResponse(req, goproxy.ContentTypeText+"; charset=utf-8", r.status, r.text+"\n")
+	resp.Header.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
+	return resp
+}
+
+// clientError marks an error as the client's: its request's content could not
+// be read.
+type clientError struct{ err error }
+
+func (e *clientError) Error() string { return fmt.Sprintf("read the request's content: %v", e.err) }
+func (e *clientError) Unwrap() error { return e.err }

@@ -1,0 +1,163 @@
+package httpsproxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/elazarl/goproxy"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// DefaultHandshakeTimeout bounds the reading of a request's header.
+	// Clients that mean it take milliseconds.
+	DefaultHandshakeTimeout = 10 * time.Second
+
+	// DefaultKeepAlive is how long a client's connection may wait for its
+	// next request; longer than what clients keep theirs for.
+	DefaultKeepAlive = 2 * time.Minute
+
+	// DefaultResponseTimeout bounds the wait for a response's header once the
+	// request was sent. Long, since a slow answer is in order; bounded, since
+	// a proxy on the way may never give one.
+	DefaultResponseTimeout = 5 * time.Minute
+
+	// DefaultMaxConns bounds what a hostile neighbour can make the process
+	// hold: a connection costs about 20 KiB and a descriptor.
+	DefaultMaxConns = 4096
+
+	// maxHeader bounds a request's header, as most servers do or stricter.
+	maxHeader = 64 << 10
+)
+
+// Options say what a Server does. Connect and Transport are required.
+type Options struct {
+	// Connect dials what CONNECT asks for and relays. Its Linger, Idle, Total
+	// and Observers also hold for upgraded connections, which are reported as
+	// opened and closed but not as dialed; Idle also bounds the silence of a
+	// plain exchange. Requests carry the Front "connect" or "upgrade".
+	Connect *tunnel.Forwarder
+
+	// Transport carries plain http requests: its DialContext reaches
+	// destinations, its Proxy says which customer proxy a request goes
+	// through, with user and password in the URL. The Server uses a copy
+	// with its own limits and timeouts and never the environment's proxies. A
+	// DialContext that returns a tunnel.Conn and *tunnel.DialError lets resets
+	// and reasons through. It is called with the request's context.
+	Transport *http.Transport
+
+	HandshakeTimeout time.Duration // 0 means DefaultHandshakeTimeout
+	KeepAlive        time.Duration // 0 means DefaultKeepAlive
+	ResponseTimeout  time.Duration // 0 means DefaultResponseTimeout
+	MaxConns         int           // open client connections; 0 means DefaultMaxConns
+	Drain            time.Duration // what Serve gives open requests to finish; 0 cuts them at once
+
+	// AccessLog writes one line a request at info; it is at debug otherwise.
+	AccessLog bool
+
+	Log        logrus.FieldLogger    // nil discards
+	Registerer prometheus.Registerer // nil keeps the metrics to itself
+}
+
+// Server is the HTTP(S) front. It may serve any number of listeners and
+// connections at once; MaxConns counts all of them.
+type Server struct {
+	opts      Options
+	metrics   *metrics
+	slots     *slots
+	transport *http.Transport
+	forward   *goproxy.ProxyHttpServer
+	http      *http.Server
+	pseudonym string // in Via; unique, so that a loop is told from a chain
+}
+
+// New checks the options and registers the metrics. It starts nothing.
+func New(o Options) (*Server, error) {
+	switch {
+	case o.Connect == nil || o.Connect.Dialer == nil:
+		return nil, errors.New("httpsproxy: no forwarder for CONNECT given")
+	case o.Transport == nil || o.Transport.DialContext == nil:
+		return nil, errors.New("httpsproxy: no transport with a DialContext given")
+	case min(o.HandshakeTimeout, o.KeepAlive, o.ResponseTimeout, o.Drain) < 0 || o.MaxConns < 0:
+		return nil, errors.New("httpsproxy: timeouts and limits cannot be negative")
+	}
+	o.setDefaults()
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("httpsproxy: register metrics: %w", err)
+	}
+	s := &Server{opts: o, metrics: m, slots: &slots{max: o.MaxConns}, pseudonym: "konnectivity-" + tunnel.NewID()}
+	s.transport = newTransport(o)
+	s.forward = s.newForward()
+	s.http = s.newHTTP()
+	return s, nil
+}
+
+func (o *Options) setDefaults() {
+	orElse := func(d *time.Duration, otherwise time.Duration) {
+		if *d == 0 {
+			*d = otherwise
+		}
+	}
+	orElse(&o.HandshakeTimeout, DefaultHandshakeTimeout)
+	orElse(&o.KeepAlive, DefaultKeepAlive)
+	orElse(&o.ResponseTimeout, DefaultResponseTimeout)
+	if o.MaxConns == 0 {
+		o.MaxConns = DefaultMaxConns
+	}
+	if o.Log == nil {
+		quiet := logrus.New()
+		quiet.SetOutput(io.Discard)
+		o.Log = quiet
+	}
+}
+
+// Serve accepts connections from ln, which it closes, until ctx ends. It then
+// takes no new requests, gives open requests and tunnels the time Options.Drain
+// says, resets what is left, and returns once everything it started has ended:
+// nil after ctx ended, else why accepting failed for good. Running out of
+// descriptors is survived.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	// Connections outlive ctx by the drain, so they have a context of their own.
+	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+
+	var conns sync.WaitGroup
+	leave := make(chan struct{})
+	err := s.accept(ctx, ln, func(conn tunnel.Conn) {
+		conns.Add(1)
+		s.start(work, leave, conn, conns.Done)
+	})
+	_ = ln.Close()
+	close(leave)
+	s.slots.dismiss(leave, false)
+	hurry := time.AfterFunc(drainHandshake, func() { s.slots.dismiss(leave, true) })
+	defer hurry.Stop()
+	timer := time.AfterFunc(s.opts.Drain, func() { cut(errShutdown) })
+	defer timer.Stop()
+	conns.Wait()
+	s.transport.CloseIdleConnections()
+	return err
+}
+
+// errShutdown is why a connection is cut that outlasts the drain.
+var errShutdown = &tunnel.ResetError{Code: tunnel.CodeShutdown}
+
+// ServeConn serves one connection that somebody else accepted, and returns
+// when it has ended; conn is closed then. When ctx ends it is cut short.
+func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
+	ended := make(chan struct{})
+	s.start(ctx, ctx.Done(), conn, func() { close(ended) })
+	<-ended
+}

@@ -1,0 +1,132 @@
+package httpsproxy
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"konnectivity/tunnel"
+)
+
+// connectTarget is the destination of a CONNECT, or why there is none.
+func connectTarget(c *client, r *http.Request) (string, *refusal) {
+	// RFC 9112 §3.2.3: the request-target is host:port and nothing more.
+	host, port, err := tunnel.SplitAddress(r.RequestURI)
+	switch {
+	case err != nil:
+		return "", badAddress(err, "CONNECT wants host:port")
+	case r.ContentLength != 0:
+		// Whether it is content or the tunnel's first bytes, nobody can tell.
+		return "", invalid("CONNECT has no content.")
+	case !sameHost(r.Host, host):
+		// RFC 9112 §3.2 wants Host to be the same; who sends another is
+		// confused or confuses whoever looks at Host alone.
+		return "", invalid("The Host header names another host than CONNECT.")
+	case c.isSelf(host, port):
+		return "", loopRefusal
+	}
+	return tunnel.JoinAddress(host, port), nil
+}
+
+// sameHost says whether a Host header names host, whatever its port. A client
+// may leave it out (HTTP/1.0).
+func sameHost(header, host string) bool {
+	if header == "" {
+		return true
+	}
+	name, _, err := net.SplitHostPort(header)
+	if err != nil {
+		name = strings.TrimSuffix(strings.TrimPrefix(header, "["), "]")
+	}
+	return strings.EqualFold(strings.TrimSuffix(name, "."), strings.TrimSuffix(host, "."))
+}
+
+// forwardTarget is the destination of a request in absolute form (RFC 9112
+// §3.2.2), or why there is none. net/http has made r.Host that of the URI, so a
+// Host header that differs is ignored as it must be.
+func forwardTarget(c *client, r *http.Request) (string, *refusal) {
+	switch scheme := strings.ToLower(r.URL.Scheme); {
+	case scheme == "https":
+		return "", &refusal{http.StatusNotImplemented, "This proxy does no TLS for its clients: use CONNECT for https.", outcomeInvalid}
+	case scheme != "http":
+		return "", invalid("This proxy forwards http and, by CONNECT, https; no other scheme.")
+	case r.URL.Opaque != "" || r.URL.User != nil:
+		return "", invalid("A proxy request wants a URI of the form http://host/path.")
+	}
+	name, port := r.URL.Hostname(), r.URL.Port()
+	if port == "" {
+		port = "80"
+	}
+	host, number, err := tunnel.SplitAddress(net.JoinHostPort(name, port))
+	switch {
+	case err != nil:
+		return "", badAddress(err, "the URI's authority is no address")
+	case c.isSelf(host, number):
+		return "", loopRefusal
+	}
+	return tunnel.JoinAddress(host, number), nil
+}
+
+func badAddress(err error, otherwise string) *refusal {
+	var dial *tunnel.DialError
+	if errors.As(err, &dial) {
+		return invalid(sentence(dial.Text()))
+	}
+	return invalid(sentence(otherwise))
+}
+
+// isSelf says whether host and port are where this very connection was
+// accepted, by any of this machine's addresses.
+func (c *client) isSelf(host string, port uint16) bool {
+	own, err := netip.ParseAddrPort(c.LocalAddr().String())
+	if err != nil || own.Port() != port {
+		return false
+	}
+	if name := strings.ToLower(strings.TrimSuffix(host, ".")); name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true // RFC 6761 §6.3
+	}
+	addr, ok := parseIP(host)
+	if !ok {
+		return false
+	}
+	return addr.IsLoopback() || addr.IsUnspecified() || addr == own.Addr().Unmap().WithZone("") || isInterface(addr)
+}
+
+// parseIP understands what resolvers take for an IPv4 address too: fewer than
+// four parts, and parts in hexadecimal or octal, as inet_aton(3).
+func parseIP(host string) (netip.Addr, bool) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.Unmap().WithZone(""), true
+	}
+	parts := strings.Split(strings.TrimSuffix(host, "."), ".")
+	if len(parts) > 4 {
+		return netip.Addr{}, false
+	}
+	var value uint64
+	for i, part := range parts {
+		last := i == len(parts)-1
+		bits := 8
+		if last {
+			bits = 8 * (5 - len(parts))
+		}
+		n, err := strconv.ParseUint(part, 0, bits)
+		if err != nil || strings.ContainsRune(part, '_') {
+			return netip.Addr{}, false
+		}
+		value = value<<bits | n
+	}
+	return netip.AddrFrom4([4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)}), true
+}
+
+func isInterface(addr netip.Addr) bool {
+	all, _ := net.InterfaceAddrs()
+	for _, a := range all {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil && prefix.Addr().Unmap() == addr {
+			return true
+		}
+	}
+	return false
+}
