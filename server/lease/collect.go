@@ -1,0 +1,100 @@
+package lease
+
+import (
+	"context"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// collect lists the servers' leases, counts the live ones and deletes those
+// that ran out.
+func (c *Controller) collect(ctx context.Context) error {
+	start := time.Now()
+	list, err := call(ctx, func(ctx context.Context) (*coordinationv1.LeaseList, error) {
+		return c.cfg.Leases.List(ctx, metav1.ListOptions{LabelSelector: c.selector})
+	})
+	if code, reason, ok := statusOf(err); ok && c.cfg.Metrics != nil {
+		c.cfg.Metrics.LeaseListed(code, reason, time.Since(start))
+	}
+	if err != nil {
+		return err
+	}
+	live, expired := c.sort(list.Items, time.Now())
+	if old := c.count.Swap(int64(live)); old != int64(live) && c.cfg.Changed != nil {
+		c.cfg.Changed(live)
+	}
+	var failed error
+	for _, lease := range expired {
+		if err := c.delete(ctx, lease); err != nil {
+			failed = err
+		}
+	}
+	return failed
+}
+
+// sort counts the live leases and finds those to delete. A lease is live as
+// long as its own time says so, or as long as it is seen to be renewed: clocks
+// of servers differ. It is deleted only when its time ran out and nobody has
+// renewed it for its whole duration by our clock.
+func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int, expired []*coordinationv1.Lease) {
+	seen := make(map[string]sighting, len(items))
+	for i := range items {
+		lease := &items[i]
+		duration := durationOf(lease)
+		s, known := c.seen[lease.Name]
+		if !known || s.version != lease.ResourceVersion {
+			s = sighting{version: lease.ResourceVersion, at: now, renewed: known}
+		}
+		seen[lease.Name] = s
+		unchanged := now.Sub(s.at)
+		switch {
+		case lease.Name == c.name, renewedAt(lease).Add(duration).After(now), s.renewed && unchanged < duration:
+			live++
+		case unchanged >= duration:
+			expired = append(expired, lease)
+		}
+	}
+	c.seen = seen
+	return live, expired
+}
+
+func durationOf(lease *coordinationv1.Lease) time.Duration {
+	if s := lease.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
+		return time.Duration(*s) * time.Second
+	}
+	return Duration
+}
+
+func renewedAt(lease *coordinationv1.Lease) time.Time {
+	switch {
+	case lease.Spec.RenewTime != nil:
+		return lease.Spec.RenewTime.Time
+	case lease.Spec.AcquireTime != nil:
+		return lease.Spec.AcquireTime.Time
+	default:
+		return time.Time{}
+	}
+}
+
+// delete removes a lease unless it has changed since it was listed.
+func (c *Controller) delete(ctx context.Context, lease *coordinationv1.Lease) error {
+	start := time.Now()
+	_, err := call(ctx, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, c.cfg.Leases.Delete(ctx, lease.Name, *metav1.NewRVDeletionPrecondition(lease.ResourceVersion))
+	})
+	if c.cfg.Metrics != nil {
+		if code, reason, ok := statusOf(err); ok {
+			c.cfg.Metrics.LeaseDeleted(code, reason, time.Since(start))
+		}
+		if err == nil {
+			c.cfg.Metrics.LeaseCulled()
+		}
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // another server was quicker, or its owner renewed it
+	}
+	return err
+}

@@ -1,0 +1,217 @@
+// Package lease publishes that a server is alive, as a Lease that agents count,
+// and collects the Leases of servers that are gone.
+//
+// RBAC it needs, on leases of coordination.k8s.io in its namespace: get,
+// create, update, list, delete.
+package lease
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
+)
+
+const (
+	// Duration, Interval and NamePrefix are upstream's (cmd/server/app/server.go
+	// and pkg/server/leases/controller.go), so that old agents and old
+	// servers beside ours see one kind of lease.
+	Duration   = 30 * time.Second
+	Interval   = 15 * time.Second
+	NamePrefix = "konnectivity-proxy-server-"
+
+	// retryInterval lets a failed renewal be tried several times more before
+	// the lease runs out.
+	retryInterval = 4 * time.Second
+
+	// callTimeout bounds one API call, so that a hanging one leaves time for
+	// another before the lease runs out.
+	callTimeout = 5 * time.Second
+)
+
+// Metrics is told how API calls went; code is the HTTP status. Its methods must
+// not block.
+type Metrics interface {
+	LeaseListed(code int, reason string, took time.Duration)
+	LeaseDeleted(code int, reason string, took time.Duration)
+	LeaseCulled()
+}
+
+// Config is how a server keeps its lease.
+type Config struct {
+	Leases   typed.LeaseInterface // client-go's typed client, of one namespace
+	ServerID string
+	Labels   map[string]string // on the lease, and what leases are listed by
+	Metrics  Metrics           // nil: none
+	Changed  func(count int)   // nil, or told of a new number of live servers, on Run's goroutine
+	Log      logrus.FieldLogger
+}
+
+// Controller keeps one server's lease and collects expired ones. Run is called
+// once; Count may be called from any goroutine.
+type Controller struct {
+	cfg      Config
+	name     string
+	selector string
+
+	count atomic.Int64
+
+	// Of Run's goroutine:
+	own     *coordinationv1.Lease // as the API last returned it
+	seen    map[string]sighting
+	failing map[string]bool // operations that failed last time, to log once
+}
+
+// sighting is when a lease was last seen to have changed, by our own clock.
+type sighting struct {
+	version string
+	at      time.Time
+	renewed bool // seen to change at all
+}
+
+// New returns a controller; nothing happens before Run.
+func New(cfg Config) *Controller {
+	return &Controller{
+		cfg:      cfg,
+		name:     NamePrefix + cfg.ServerID,
+		selector: labels.FormatLabels(cfg.Labels),
+		seen:     make(map[string]sighting),
+		failing:  make(map[string]bool),
+	}
+}
+
+// Count is the number of live servers by their leases, this one included, as
+// last listed; 0 while nothing could be listed yet. It outlives outages of the
+// API unchanged.
+func (c *Controller) Count() int { return int(c.count.Load()) }
+
+// Run renews and collects until ctx ends, then deletes the lease, within a
+// bound, and returns. Failures are logged once each and tried again.
+func (c *Controller) Run(ctx context.Context) {
+	defer c.release(context.WithoutCancel(ctx))
+	for {
+		wait := Interval
+		if !c.noted(ctx, "renew the server's lease", c.renew(ctx)) {
+			wait = retryInterval
+		}
+		c.noted(ctx, "list the servers' leases", c.collect(ctx))
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// noted logs a failure when it begins and when it ends, and says whether there
+// was none.
+func (c *Controller) noted(ctx context.Context, what string, err error) bool {
+	switch {
+	case err == nil:
+		if c.failing[what] {
+			c.cfg.Log.Infof("can %s again", what)
+		}
+		delete(c.failing, what)
+		return true
+	case ctx.Err() != nil:
+	case !c.failing[what]:
+		c.failing[what] = true
+		c.cfg.Log.WithError(err).Warnf("cannot %s; it is tried again until it works", what)
+	}
+	return false
+}
+
+// renew creates the lease or writes a new time into it.
+func (c *Controller) renew(ctx context.Context) error {
+	if c.own == nil {
+		found, err := call(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
+			return c.cfg.Leases.Get(ctx, c.name, metav1.GetOptions{})
+		})
+		switch {
+		case apierrors.IsNotFound(err):
+			return c.create(ctx)
+		case err != nil:
+			return err
+		}
+		c.own = found
+	}
+	lease := c.own.DeepCopy()
+	c.fill(lease)
+	updated, err := call(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
+		return c.cfg.Leases.Update(ctx, lease, metav1.UpdateOptions{})
+	})
+	if err != nil {
+		c.own = nil // somebody changed or deleted it: look again
+		return err
+	}
+	c.own = updated
+	return nil
+}
+
+func (c *Controller) create(ctx context.Context) error {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: c.name}}
+	c.fill(lease)
+	created, err := call(ctx, func(ctx context.Context) (*coordinationv1.Lease, error) {
+		return c.cfg.Leases.Create(ctx, lease, metav1.CreateOptions{})
+	})
+	if err != nil {
+		return err
+	}
+	c.own = created
+	return nil
+}
+
+// fill makes lease say that this server is alive now.
+func (c *Controller) fill(lease *coordinationv1.Lease) {
+	now, seconds := metav1.NewMicroTime(time.Now()), int32(Duration/time.Second)
+	if lease.Labels == nil {
+		lease.Labels = make(map[string]string)
+	}
+	for k, v := range c.cfg.Labels {
+		lease.Labels[k] = v
+	}
+	if h := lease.Spec.HolderIdentity; h == nil || *h != c.cfg.ServerID {
+		lease.Spec.HolderIdentity = &c.cfg.ServerID
+		lease.Spec.AcquireTime = &now
+	}
+	lease.Spec.LeaseDurationSeconds = &seconds
+	lease.Spec.RenewTime = &now
+}
+
+// release deletes the lease, so that agents stop looking for this server at
+// once.
+func (c *Controller) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := c.cfg.Leases.Delete(ctx, c.name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		c.cfg.Log.WithError(err).Warn("cannot delete the server's lease; it runs out by itself")
+	}
+}
+
+func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return f(ctx)
+}
+
+// statusOf is the HTTP status and reason of a call; ok is false where there was
+// no HTTP response.
+func statusOf(err error) (code int, reason string, ok bool) {
+	if err == nil {
+		return 200, "", true
+	}
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		s := status.Status()
+		return int(s.Code), string(s.Reason), true
+	}
+	return 0, "", false
+}
