@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// Agent stays connected to a set of servers and serves their dials.
+type Agent struct {
+	opts    Options
+	metrics *metrics
+	set     *set
+}
+
+// New checks opts and returns an agent that does nothing yet. The error is a
+// sentence.
+func New(opts Options) (*Agent, error) {
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(opts.Registerer, opts.Log)
+	if err != nil {
+		return nil, err
+	}
+	for _, warning := range IdentifierWarnings(opts.Identifiers) {
+		opts.Log.Warn(warning)
+	}
+	forwarder := &tunnel.Forwarder{
+		Dialer:      opts.Dialer,
+		DialTimeout: opts.DialTimeout,
+		Total:       &m.traffic,
+		Observers:   []tunnel.Observer{m},
+	}
+	a := &Agent{opts: opts, metrics: m}
+	a.set = newSet(opts, newConnector(opts, forwarder, m), m)
+	return a, nil
+}
+
+// Run connects and serves until ctx ends. Then it drains: it tells the servers
+// to dial through others, takes no new server, and waits until no connection
+// has been open for a moment, at most for Options.Grace, before it closes
+// everything and returns nil. It may be called once.
+func (a *Agent) Run(ctx context.Context) error {
+	a.set.run(ctx)
+	a.drain()
+	return nil
+}
+
+// Ready is nil while a server is connected, else an error that says so.
+func (a *Agent) Ready() error {
+	if len(a.set.status()) > 0 {
+		return nil
+	}
+	return errors.New("no servers connected")
+}
+
+// ServerStatus describes a connection to a server.
+type ServerStatus struct {
+	ID       string    // the server's id
+	Address  string    // where it was dialed
+	Protocol string    // "link" or "grpc"
+	Since    time.Time // when it was connected
+	Streams  int       // open connections and pending dials
+	Draining bool      // the server said that it is about to go
+}
+
+// Servers returns the present connections, ordered by id. It may be called from
+// any goroutine.
+func (a *Agent) Servers() []ServerStatus { return a.set.status() }
+
+const (
+	// drainQuiet is how long nothing may be open before a draining agent
+	// goes: longer than DRAIN takes to a far server, so that a dial that
+	// crossed it on the way is still served.
+	drainQuiet = time.Second
+	// drainPoll is how often that is looked at.
+	drainPoll = 50 * time.Millisecond
+)
+
+// drain ends the sessions that run left, gracefully.
+func (a *Agent) drain() {
+	defer a.set.close()
+	if a.opts.Grace < 0 {
+		return
+	}
+	streams := a.set.drain()
+	a.opts.Log.WithField("open", streams).Info("draining: servers were told to use other agents")
+	start := time.Now()
+	quiet := start
+	for now := start; now.Sub(quiet) < drainQuiet; now = time.Now() {
+		if a.set.gone() {
+			break
+		}
+		if now.Sub(start) >= a.opts.Grace {
+			a.opts.Log.WithField("open", a.set.streams()).Warn(fmt.Sprintf("connections are still open after the grace period of %v and are cut", a.opts.Grace))
+			return
+		}
+		time.Sleep(drainPoll)
+		if a.set.streams() > 0 {
+			quiet = time.Now()
+		}
+	}
+	a.opts.Log.Info("drained")
+}

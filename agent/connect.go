@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"konnectivity/agent/egress"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+const (
+	protocolLink = "link"
+	protocolGRPC = "grpc"
+
+	// dialTimeout bounds the TCP part of an attempt, so that an address that
+	// swallows packets costs half of what it may.
+	dialTimeout = 5 * time.Second
+)
+
+// connectError says at which stage an attempt failed: dial, tls, refused, timeout.
+type connectError struct {
+	stage string
+	err   error
+}
+
+func (e *connectError) Error() string {
+	return map[string]string{
+		"dial": "cannot reach the server", "tls": "the TLS handshake failed", "refused": "the server refused this agent",
+	}[e.stage] + ": " + e.err.Error()
+}
+
+func (e *connectError) Unwrap() error { return e.err }
+
+// dialConnector makes sessions over TLS, of the kind that ALPN agrees on.
+type dialConnector struct {
+	opts      Options
+	forwarder *tunnel.Forwarder
+	metrics   *metrics
+	protos    []string
+
+	mu      sync.Mutex
+	configs map[string]*tls.Config // by server name, so that sessions resume
+}
+
+func newConnector(opts Options, forwarder *tunnel.Forwarder, m *metrics) *dialConnector {
+	return &dialConnector{
+		opts: opts, forwarder: forwarder, metrics: m, protos: protocols(opts.Link, opts.ALPN),
+		configs: map[string]*tls.Config{},
+	}
+}
+
+// protocols is what ALPN offers. The operator's own come last: they steer load
+// balancers, which look at the whole list, and mean gRPC if a server takes one.
+func protocols(mode LinkMode, extra []string) []string {
+	var offer []string
+	switch mode {
+	case LinkOff:
+		offer = []string{"h2"}
+	case LinkRequire:
+		offer = []string{link.ALPN}
+	default:
+		offer = []string{link.ALPN, "h2"}
+	}
+	for _, proto := range extra {
+		if !slices.Contains(offer, proto) {
+			offer = append(offer, proto)
+		}
+	}
+	return offer
+}
+
+func (c *dialConnector) connect(ctx context.Context, to address) (session, error) {
+	raw, err := c.dial(ctx, to)
+	if err != nil {
+		return nil, &connectError{"dial", err}
+	}
+	conn := tls.Client(link.Cork(raw), c.config(to.host))
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, &connectError{"tls", err}
+	}
+	var s session
+	switch proto := conn.ConnectionState().NegotiatedProtocol; {
+	case proto == link.ALPN:
+		s, err = c.connectLink(ctx, conn)
+	case c.opts.Link == LinkRequire:
+		err = fmt.Errorf("it speaks no %s, which --link=require demands", link.ALPN)
+	default:
+		s, err = c.connectLegacy(ctx, conn, to)
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, &connectError{"refused", err}
+	}
+	return s, nil
+}
+
+func (c *dialConnector) dial(ctx context.Context, to address) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if to.proxy != nil {
+		return egress.DialProxy(ctx, to.proxy, to.dial)
+	}
+	var dialer net.Dialer
+	return dialer.DialContext(ctx, "tcp", to.dial)
+}
+
+func (c *dialConnector) config(host string) *tls.Config {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	config := c.configs[host]
+	if config == nil {
+		config = c.opts.TLS(host, c.protos...)
+		c.configs[host] = config
+	}
+	return config
+}
+
+// token reads the token of the moment; "" without one.
+func (c *dialConnector) token() (string, error) {
+	if c.opts.Token == nil {
+		return "", nil
+	}
+	return c.opts.Token()
+}

@@ -1,0 +1,127 @@
+// Package egress dials destinations in the data plane: names are resolved here,
+// every address is tried, and the policy has its say about the address that is
+// really connected to.
+package egress
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"konnectivity/internal/policy"
+	"konnectivity/tunnel"
+)
+
+// Resolver looks names up; *net.Resolver is one.
+type Resolver interface {
+	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+// Options say how a Dialer dials; the zero value dials directly.
+type Options struct {
+	// Policy decides what may be dialed. nil denies only metadata addresses.
+	Policy *policy.Policy
+	// Resolver looks names up; nil means net.DefaultResolver.
+	Resolver Resolver
+	// Proxy says through which HTTP proxy a destination is reached (the URL
+	// given is https://host:port), or nil for none; the ProxyFunc of
+	// golang.org/x/net/http/httpproxy fits, so NO_PROXY means what it means
+	// elsewhere. nil: never. A name that goes to a proxy is resolved there, so
+	// the policy can only judge the name.
+	Proxy func(*url.URL) (*url.URL, error)
+}
+
+// boundless is how long a dial may take whose context has no deadline, so that
+// nothing waits for ever because a caller forgot one.
+const boundless = 30 * time.Second
+
+// Dialer is a tunnel.Dialer for TCP destinations.
+type Dialer struct {
+	opts Options
+	// control is called with each socket before it connects, in tests too.
+	dialer net.Dialer
+}
+
+// New returns a Dialer. It fails at nothing; it is a constructor for symmetry
+// and for defaults.
+func New(opts Options) *Dialer {
+	if opts.Resolver == nil {
+		opts.Resolver = net.DefaultResolver
+	}
+	return &Dialer{opts: opts, dialer: net.Dialer{
+		FallbackDelay: -1, // race.go tries the addresses itself
+		KeepAliveConfig: net.KeepAliveConfig{
+			// A destination that vanished is noticed within two minutes of
+			// silence; middleboxes forget idle flows after five.
+			Enable: true, Idle: 30 * time.Second, Interval: 15 * time.Second, Count: 6,
+		},
+	}}
+}
+
+// Dial connects to address, host:port, over network "tcp", "tcp4" or "tcp6". The
+// policy is asked about the host before it is resolved and about each address as
+// its socket connects. It returns once an address has answered, ctx ended, or
+// every address has failed; whatever it began has ended by then. The error is a
+// *tunnel.DialError.
+func (d *Dialer) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	if _, has := ctx.Deadline(); !has {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, boundless)
+		defer cancel()
+	}
+	conn, err := d.dial(ctx, network, address)
+	if err != nil {
+		return nil, explain(ctx, address, err)
+	}
+	return conn, nil
+}
+
+func (d *Dialer) dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	family, ok := families[network]
+	if !ok {
+		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "unknown network; only tcp is served"}
+	}
+	host, port, err := tunnel.SplitAddress(address)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.opts.Policy.AllowHost(host, port); err != nil {
+		return nil, err
+	}
+	if proxy, err := d.proxyFor(host, port); err != nil {
+		return nil, err
+	} else if proxy != nil {
+		if err := d.opts.Policy.AllowUnresolved(host, port); err != nil {
+			return nil, err
+		}
+		return DialProxy(ctx, proxy, tunnel.JoinAddress(host, port))
+	}
+	addrs, err := d.resolve(ctx, family, host, port)
+	if err != nil {
+		return nil, err
+	}
+	return d.race(ctx, network, host, addrs)
+}
+
+// families says which addresses a network wants of the resolver.
+var families = map[string]string{"tcp": "ip", "tcp4": "ip4", "tcp6": "ip6"}
+
+// explain types an error, and says of one that ctx caused what ended ctx: the
+// layers below call both "operation was canceled" or "i/o timeout" at will.
+func explain(ctx context.Context, address string, err error) error {
+	typed := *tunnel.AsDialError(address, err)
+	if typed.Address == "" {
+		typed.Address = address
+	}
+	if typed.Failure == tunnel.FailTimeout || typed.Failure == tunnel.FailCancelled || typed.Failure == tunnel.FailResolve {
+		switch ctx.Err() {
+		case context.Canceled:
+			typed.Failure = tunnel.FailCancelled
+		case context.DeadlineExceeded:
+			typed.Failure = tunnel.FailTimeout
+		}
+	}
+	return &typed
+}

@@ -1,0 +1,76 @@
+package egress
+
+import (
+	"context"
+	"net/netip"
+
+	"konnectivity/tunnel"
+)
+
+// maxAddresses bounds how many addresses of one name are tried. At one every
+// stagger the last of them starts while a dial of the default length is young.
+const maxAddresses = 16
+
+// resolve returns the addresses to try, in order, without those the policy
+// denies. Where it denies all, its error is returned.
+func (d *Dialer) resolve(ctx context.Context, family, host string, port uint16) ([]netip.AddrPort, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		to := netip.AddrPortFrom(addr.Unmap(), port)
+		if family == "ip4" && !to.Addr().Is4() || family == "ip6" && to.Addr().Is4() {
+			return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "the address is of the other IP version"}
+		}
+		return []netip.AddrPort{to}, d.opts.Policy.AllowAddr(to)
+	}
+	found, err := d.opts.Resolver.LookupNetIP(ctx, family, host)
+	if err != nil {
+		return nil, err
+	}
+	var addrs []netip.AddrPort
+	var denied error
+	for _, addr := range alternate(found) {
+		to := netip.AddrPortFrom(addr, port)
+		if err := d.opts.Policy.AllowResolved(host, to); err != nil {
+			denied = err
+			continue
+		}
+		if addrs = append(addrs, to); len(addrs) == maxAddresses {
+			break
+		}
+	}
+	if len(addrs) > 0 {
+		return addrs, nil
+	}
+	if denied != nil {
+		return nil, denied
+	}
+	return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Reason: "the name has no address"}
+}
+
+// alternate orders addresses as RFC 8305 §4 asks: the family of the resolver's
+// first choice first, then in turn, so that a family without a route costs one
+// stagger and not one for each of its addresses. Doubles are dropped.
+func alternate(found []netip.Addr) []netip.Addr {
+	var lists [2][]netip.Addr // the first choice's family, and the other
+	seen := make(map[netip.Addr]bool, len(found))
+	for _, addr := range found {
+		addr = addr.Unmap()
+		if seen[addr] {
+			continue
+		}
+		seen[addr] = true
+		which := 0
+		if addr.Is4() != found[0].Unmap().Is4() {
+			which = 1
+		}
+		lists[which] = append(lists[which], addr)
+	}
+	ordered := make([]netip.Addr, 0, len(seen))
+	for i := range max(len(lists[0]), len(lists[1])) {
+		for _, list := range lists {
+			if i < len(list) {
+				ordered = append(ordered, list[i])
+			}
+		}
+	}
+	return ordered
+}

@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"konnectivity/tunnel/legacy"
+)
+
+// legacySession is a packet session and the gRPC connection it has to itself.
+type legacySession struct {
+	*legacy.AgentSession
+	conn  *grpc.ClientConn
+	alive *liveness
+}
+
+// connectLegacy speaks the packet protocol over a connection whose TLS
+// handshake is done.
+func (c *dialConnector) connectLegacy(ctx context.Context, conn *tls.Conn, to address) (session, error) {
+	heard := newHeardConn(conn)
+	client, err := grpc.NewClient("passthrough:///"+to.dial,
+		grpc.WithContextDialer(once(heard)),
+		grpc.WithTransportCredentials(handshaked{conn.ConnectionState()}),
+		grpc.WithAuthority(to.host),
+		grpc.WithNoProxy(), // the proxy is behind us
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		grpc.WithIdleTimeout(0), // never: the session is the connection
+	)
+	if err != nil {
+		return nil, err
+	}
+	s, err := legacy.ConnectAgent(ctx, client, legacy.AgentConfig{
+		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: c.opts.Token,
+		Forwarder: c.forwarder, Limits: c.opts.Limits, Metrics: c.metrics, Log: c.opts.Log,
+	})
+	if err != nil {
+		_ = client.Close()
+		return nil, err
+	}
+	session := &legacySession{AgentSession: s, conn: client}
+	session.alive = watchLiveness(client, heard, c.opts.Keepalive, s.Done())
+	return session, nil
+}
+
+// Protocol implements session.
+func (s *legacySession) Protocol() string { return protocolGRPC }
+
+// Err adds the cause that only the liveness check knows.
+func (s *legacySession) Err() error {
+	if s.alive.dead.Load() {
+		return errSilent
+	}
+	return s.AgentSession.Err()
+}
+
+// Close ends the session, then its connection.
+func (s *legacySession) Close() error {
+	err := s.AgentSession.Close()
+	_ = s.conn.Close()
+	s.alive.join()
+	return err
+}
+
+// CloseDuplicate implements session; the packet protocol cannot say why.
+func (s *legacySession) CloseDuplicate() error { return s.Close() }
+
+// handshaked are gRPC credentials for a connection that has done its handshake:
+// the protocol is known only after it, and a second one would cost a round trip.
+type handshaked struct{ state tls.ConnectionState }
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (h handshaked) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return conn, credentials.TLSInfo{
+		State:          h.state,
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (handshaked) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("these credentials are a client's")
+}
+
+// Info implements credentials.TransportCredentials.
+func (handshaked) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements credentials.TransportCredentials.
+func (h handshaked) Clone() credentials.TransportCredentials { return h }
+
+// OverrideServerName implements credentials.TransportCredentials.
+func (handshaked) OverrideServerName(string) error { return nil }
+
+// once is a dialer that gives conn to the first who asks. gRPC dials again when
+// a connection breaks; by then the session on it is over.
+func once(conn net.Conn) func(context.Context, string) (net.Conn, error) {
+	var given atomic.Bool
+	return func(context.Context, string) (net.Conn, error) {
+		if given.Swap(true) {
+			return nil, errors.New("the connection to the server is used up")
+		}
+		return conn, nil
+	}
+}
+
+// heardConn knows when it was last read from with success.
+type heardConn struct {
+	net.Conn
+	last atomic.Int64 // UnixNano
+}
+
+func newHeardConn(conn net.Conn) *heardConn {
+	h := &heardConn{Conn: conn}
+	h.last.Store(time.Now().UnixNano())
+	return h
+}
+
+func (h *heardConn) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	if n > 0 {
+		h.last.Store(time.Now().UnixNano())
+	}
+	return n, err
+}
+
+func (h *heardConn) heard() time.Time { return time.Unix(0, h.last.Load()) }

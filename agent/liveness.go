@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+const (
+	// askAfter is the silence after which a server is asked whether it lives,
+	// and deadAfter the one after which it is given up. Both are the link's
+	// (docs/link-protocol.md §6), so either protocol notices a server that is
+	// gone without a word within 20 s.
+	askAfter  = 5 * time.Second
+	deadAfter = 15 * time.Second
+	// keepaliveGrace is how long a server has to answer where the operator
+	// chose the silence before the question.
+	keepaliveGrace = 10 * time.Second
+)
+
+var errSilent = errors.New("the server has been silent for too long and is taken for dead")
+
+// keepaliveTimes are the times for an operator's --keepalive-time; 0 is none.
+func keepaliveTimes(keepalive time.Duration) (ask, dead time.Duration) {
+	if keepalive <= 0 {
+		return askAfter, deadAfter
+	}
+	return keepalive, keepalive + keepaliveGrace
+}
+
+// liveness notices that a gRPC server is gone without a word.
+//
+// It does not use gRPC's own keepalive: upstream's server allows a client one
+// HTTP/2 ping in 30 s and drops it for more (cmd/server/app/server.go). A call is
+// not a ping, so the standard health check is called instead; old servers answer
+// that they have none, which is answer enough. Any byte that arrives counts as a
+// sign of life, so a link full of data is not mistaken for a dead one.
+type liveness struct {
+	dead atomic.Bool
+	done chan struct{}
+}
+
+// watchLiveness watches until ended is closed, or closes conn when the server is
+// dead.
+func watchLiveness(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) *liveness {
+	l := &liveness{done: make(chan struct{})}
+	go l.run(client, conn, keepalive, ended)
+	return l
+}
+
+func (l *liveness) join() { <-l.done }
+
+func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) {
+	defer close(l.done)
+	ask, dead := keepaliveTimes(keepalive)
+	ctx, cancel := context.WithCancel(context.Background())
+	answered := closedChan()
+	defer func() { cancel(); <-answered }()
+	timer := time.NewTimer(ask)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ended:
+			return
+		case <-timer.C:
+		}
+		silence := time.Since(conn.heard())
+		switch {
+		case silence >= dead:
+			l.dead.Store(true)
+			_ = conn.Close()
+			return
+		case silence < ask:
+			timer.Reset(ask - silence)
+			continue
+		case closed(answered):
+			answered = askHealth(ctx, client, dead)
+		}
+		timer.Reset(min(dead-silence, ask))
+	}
+}
+
+// askHealth asks in the background; the channel is closed when it is over. What
+// the answer is does not matter, only that bytes arrive.
+func askHealth(ctx context.Context, client grpc.ClientConnInterface, bound time.Duration) <-chan struct{} {
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		ctx, cancel := context.WithTimeout(ctx, bound)
+		defer cancel()
+		_, _ = healthpb.NewHealthClient(client).Check(ctx, &healthpb.HealthCheckRequest{})
+	}()
+	return answered
+}
+
+func closedChan() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}

@@ -1,0 +1,233 @@
+package agent
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+)
+
+// latencyBuckets are upstream's (pkg/agent/metrics/metrics.go), in seconds.
+var latencyBuckets = []float64{0.005, 0.025, 0.1, 0.5, 2.5, 10, 30}
+
+// metrics are the agent's. Names, labels and help of the first group are those
+// of upstream's pkg/agent/metrics and konnectivity-client's pkg/common/metrics,
+// for dashboards read them; the second group is ours.
+//
+// It is a tunnel.Observer for connections of either protocol, and the
+// legacy.Metrics of the old one.
+type metrics struct {
+	legacy.NoMetrics
+	log     logrus.FieldLogger
+	traffic tunnel.Traffic // Up is from server to destination
+
+	dialLatency         prometheus.Histogram
+	serverFailures      *prometheus.CounterVec // direction
+	dialFailures        *prometheus.CounterVec // reason
+	serverConnections   prometheus.Gauge
+	knownServers        prometheus.Gauge
+	endpointConnections prometheus.Gauge
+	packets             *prometheus.CounterVec // segment, packet_type
+	streamErrors        *prometheus.CounterVec // segment, code, packet_type
+
+	dialErrors      *prometheus.CounterVec // failure
+	denials         prometheus.Counter
+	reconnects      *prometheus.CounterVec // reason
+	connectFailures *prometheus.CounterVec // reason
+	resets          *prometheus.CounterVec // reason
+	stalled         prometheus.Counter
+
+	packetCounters [legacy.Segments][client.PacketType_DRAIN + 1]prometheus.Counter
+}
+
+const (
+	metricsNamespace = "konnectivity_network_proxy"
+	metricsSubsystem = "agent"
+)
+
+func counterOpts(name, help string) prometheus.CounterOpts {
+	return prometheus.CounterOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help}
+}
+
+func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(counterOpts(name, help), labels)
+}
+
+func gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help})
+}
+
+func newMetrics(registerer prometheus.Registerer, log logrus.FieldLogger) (*metrics, error) {
+	m := &metrics{log: log}
+	m.makeKept()
+	m.makeNew()
+	for _, c := range []prometheus.Collector{
+		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.endpointConnections, m.packets,
+		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.bytes("to_destination", &m.traffic.Up),
+		m.bytes("from_destination", &m.traffic.Down),
+	} {
+		if err := registerer.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// makeKept makes what upstream has; the two vectors of leases are in leases.go.
+func (m *metrics) makeKept() {
+	m.dialLatency = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "dial_duration_seconds",
+		Help: "Latency of dial to the remote endpoint in seconds", Buckets: latencyBuckets,
+	})
+	m.serverFailures = counterVec("server_connection_failure_count",
+		"Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). DEPRECATED, please use stream_events_error_total", "direction")
+	m.dialFailures = counterVec("endpoint_dial_failure_total",
+		"Number of failures dialing the remote endpoint, by reason (example: timeout).", "reason")
+	m.serverConnections = gauge("open_server_connections", "Current number of open server connections.")
+	m.knownServers = gauge("known_server_count", "Current number of servers agent is trying to connect to.")
+	m.endpointConnections = gauge("open_endpoint_connections", "Current number of open endpoint connections.")
+	m.packets = counterVec("stream_packets_total",
+		"Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
+	m.streamErrors = counterVec("stream_errors_total",
+		"Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)", "segment", "code", "packet_type")
+	for _, segment := range []legacy.Segment{legacy.FromAgent, legacy.ToAgent} {
+		for kind := range m.packetCounters[segment] {
+			m.packetCounters[segment][kind] = m.packets.WithLabelValues(segment.String(), client.PacketType(kind).String())
+		}
+	}
+}
+
+func (m *metrics) makeNew() {
+	m.dialErrors = counterVec("endpoint_dial_errors_total", "Number of failed dials to destinations, by failure (example: refused).", "failure")
+	m.denials = prometheus.NewCounter(counterOpts("policy_denials_total", "Number of dials that the destination policy refused."))
+	m.reconnects = counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason")
+	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, timeout, other).", "reason")
+	m.resets = counterVec("connection_resets_total", "Number of open connections that ended by a reset, by reason.", "reason")
+	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over the packet protocol that were reset because their reader did not keep up."))
+}
+
+func (m *metrics) bytes(direction string, counter interface{ Load() int64 }) prometheus.Collector {
+	opts := prometheus.CounterOpts{
+		Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: "bytes_total",
+		Help: "Payload carried to and from destinations, by direction.", ConstLabels: prometheus.Labels{"direction": direction},
+	}
+	return prometheus.NewCounterFunc(opts, func() float64 { return float64(counter.Load()) })
+}
+
+// Dialed implements tunnel.Observer. A refusal by policy is worth a line: it is
+// either an attack or a rule that is too tight.
+func (m *metrics) Dialed(req *tunnel.Request, took time.Duration, err error) {
+	log := m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address})
+	if err == nil {
+		m.dialLatency.Observe(took.Seconds())
+		log.WithField("took", took).Debug("connected to destination")
+		return
+	}
+	failure := tunnel.FailureOf(err)
+	m.dialErrors.WithLabelValues(failure.Label()).Inc()
+	reason := "unknown"
+	if failure == tunnel.FailTimeout {
+		reason = "timeout"
+	}
+	m.dialFailures.WithLabelValues(reason).Inc()
+	if failure == tunnel.FailDenied {
+		m.denials.Inc()
+		log.WithError(err).Warn("destination denied by policy")
+		return
+	}
+	log.WithError(err).Debug("cannot connect to destination")
+}
+
+// Opened implements tunnel.Observer.
+func (m *metrics) Opened(*tunnel.Request, *tunnel.Relay) { m.endpointConnections.Inc() }
+
+// Closed implements tunnel.Observer.
+func (m *metrics) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Duration, err error) {
+	m.endpointConnections.Dec()
+	if err != nil {
+		m.resets.WithLabelValues(resetReason(tunnel.CodeOf(err))).Inc()
+	}
+	up, down := relay.Sent()
+	log := m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address, "sent": up, "received": down, "took": took})
+	if err != nil {
+		log = log.WithError(err)
+	}
+	log.Debug("connection ended")
+}
+
+// resetReason keeps the number of label values bounded.
+func resetReason(code tunnel.Code) string {
+	switch code {
+	case tunnel.CodePeerReset:
+		return "peer"
+	case tunnel.CodeCancelled:
+		return "cancelled"
+	case tunnel.CodeTimeout:
+		return "idle"
+	case tunnel.CodeStalled:
+		return "stalled"
+	case tunnel.CodeLost:
+		return "lost"
+	case tunnel.CodeShutdown:
+		return "shutdown"
+	case tunnel.CodeProtocol:
+		return "protocol"
+	case tunnel.CodeMemory:
+		return "memory"
+	default:
+		return "other"
+	}
+}
+
+// Packet implements legacy.Metrics.
+func (m *metrics) Packet(segment legacy.Segment, kind client.PacketType) {
+	if kind >= 0 && int(kind) < len(m.packetCounters[segment]) {
+		if c := m.packetCounters[segment][kind]; c != nil {
+			c.Inc()
+		}
+	}
+}
+
+// StreamError implements legacy.Metrics.
+func (m *metrics) StreamError(segment legacy.Segment, code codes.Code, kind client.PacketType) {
+	direction, packet := "from_server", "Unknown"
+	if segment == legacy.FromAgent {
+		direction = "to_server"
+	}
+	if kind != legacy.NoPacket {
+		packet = kind.String()
+	}
+	m.serverFailures.WithLabelValues(direction).Inc()
+	m.streamErrors.WithLabelValues(segment.String(), code.String(), packet).Inc()
+}
+
+// Stalled implements legacy.Metrics.
+func (m *metrics) Stalled(legacy.Segment) { m.stalled.Inc() }
+
+// connectFailed counts an attempt that failed.
+func (m *metrics) connectFailed(err error) {
+	reason := "other"
+	var typed *connectError
+	if errors.As(err, &typed) {
+		reason = typed.stage
+	}
+	m.connectFailures.WithLabelValues(reason).Inc()
+}
+
+// sessionEnded counts a session that is over.
+func (m *metrics) sessionEnded(session *member) {
+	reason := "lost"
+	switch {
+	case session.leaving:
+		reason = "draining"
+	case session.Err() == nil:
+		reason = "closed"
+	}
+	m.reconnects.WithLabelValues(reason).Inc()
+}

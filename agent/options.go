@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
+)
+
+// LinkMode says whether the native link is used.
+type LinkMode string
+
+// The link modes; "" means LinkAuto.
+const (
+	LinkAuto    LinkMode = "auto"    // the link where the server has it, else gRPC
+	LinkOff     LinkMode = "off"     // only gRPC
+	LinkRequire LinkMode = "require" // only the link
+)
+
+// CountSource says where the number of servers comes from.
+type CountSource string
+
+// The count sources; "" means CountDefault.
+const (
+	CountDefault CountSource = "default" // Leases where set, else what servers say
+	CountMax     CountSource = "max"     // the larger of both
+)
+
+// Counter counts servers by other means than asking one of them.
+type Counter interface {
+	// Count returns how many servers there are, and false while it does not
+	// know. It must not block.
+	Count() (int, bool)
+}
+
+const (
+	// DefaultSyncInterval is the first pause after a server could not be
+	// reached (upstream cmd/agent/app/options).
+	DefaultSyncInterval = time.Second
+	// DefaultSyncIntervalCap is the longest pause (same source).
+	DefaultSyncIntervalCap = 10 * time.Second
+	// DefaultGrace is how long open connections may go on after the agent
+	// was told to stop. Kubernetes kills a pod 30 s after it asked it to end.
+	DefaultGrace = 30 * time.Second
+	// MaxIdentity bounds ID and Identifiers, in bytes each. Both travel as
+	// gRPC metadata, which servers cap at 8 KiB and more for all of it.
+	MaxIdentity = 4096
+)
+
+// Options are what an Agent needs. Required are ID, Servers, TLS and Dialer.
+type Options struct {
+	// ID is this agent's id, unique among agents; at most MaxIdentity bytes.
+	ID string
+	// Identifiers is the URL query by which servers route to this agent; see
+	// ValidateIdentifiers.
+	Identifiers string
+
+	// Servers are host:port pairs. Every address a host resolves to is
+	// dialed, and dialed again until all servers behind them are known.
+	Servers []string
+	// TLS makes the client config for a server name; (*tlsreload.Source).Client
+	// fits. It is called once per server name and set of protocols.
+	TLS func(serverName string, nextProtos ...string) *tls.Config
+	// ALPN is offered beside the protocols this suite speaks.
+	ALPN []string
+	// Link says whether the native link is used.
+	Link LinkMode
+	// Token returns the bearer token; it is called at every connect. nil: none.
+	Token func() (string, error)
+	// Proxy says through which HTTP proxy a server is reached (the URL given is
+	// https://host:port), as golang.org/x/net/http/httpproxy does. nil: none.
+	Proxy func(*url.URL) (*url.URL, error)
+
+	// Budget bounds the memory of all links; nil means an automatic one.
+	Budget *link.Budget
+	// Limits bound what connections over the packet protocol may hold; a nil
+	// Budget in them means one for all sessions of this agent.
+	Limits legacy.Limits
+
+	// Dialer reaches destinations; an *egress.Dialer.
+	Dialer tunnel.Dialer
+	// DialTimeout bounds a dial to a destination; 0 means
+	// tunnel.DefaultDialTimeout.
+	DialTimeout time.Duration
+
+	// Leases counts servers by their leases; nil where only servers are asked.
+	Leases Counter
+	// CountSource says how Leases and what servers say are combined.
+	CountSource CountSource
+
+	SyncInterval    time.Duration // 0 means DefaultSyncInterval
+	SyncIntervalCap time.Duration // 0 means DefaultSyncIntervalCap
+	// SyncForever looks for more servers every SyncIntervalCap even where all
+	// servers would tell of new ones by themselves.
+	SyncForever bool
+	// Keepalive is the silence after which a server is asked whether it is
+	// alive; it has keepaliveGrace more to answer. 0: asked after 5 s, given up
+	// after 15 s of silence.
+	Keepalive time.Duration
+	// Grace is how long open connections may go on after Run's context ended;
+	// 0 means DefaultGrace, negative none at all.
+	Grace time.Duration
+
+	Log        logrus.FieldLogger    // nil: silent
+	Registerer prometheus.Registerer // nil: metrics are kept but not registered
+}
+
+// check refuses what cannot work, and fills in defaults.
+func (o *Options) check() error {
+	switch {
+	case o.ID == "":
+		return errors.New("the agent has no id")
+	case len(o.ID) > MaxIdentity:
+		return fmt.Errorf("the agent's id has %d bytes, more than %d", len(o.ID), MaxIdentity)
+	case len(o.Servers) == 0:
+		return errors.New("no server to connect to")
+	case o.TLS == nil || o.Dialer == nil:
+		return errors.New("agent.Options needs TLS and Dialer")
+	}
+	if err := ValidateIdentifiers(o.Identifiers); err != nil {
+		return err
+	}
+	for _, address := range o.Servers {
+		if _, _, err := tunnel.SplitAddress(address); err != nil {
+			return fmt.Errorf("server address %q: %w", address, err)
+		}
+	}
+	switch o.Link {
+	case "", LinkAuto, LinkOff, LinkRequire:
+	default:
+		return fmt.Errorf("link mode %q is not auto, off or require", o.Link)
+	}
+	switch o.CountSource {
+	case "", CountDefault, CountMax:
+	default:
+		return fmt.Errorf("server count source %q is not default or max", o.CountSource)
+	}
+	return o.fill()
+}
+
+func (o *Options) fill() error {
+	if o.SyncInterval <= 0 {
+		o.SyncInterval = DefaultSyncInterval
+	}
+	if o.SyncIntervalCap <= 0 {
+		o.SyncIntervalCap = max(DefaultSyncIntervalCap, o.SyncInterval)
+	}
+	if o.SyncInterval > o.SyncIntervalCap {
+		return fmt.Errorf("the sync interval %v is longer than its cap %v", o.SyncInterval, o.SyncIntervalCap)
+	}
+	if o.Budget == nil {
+		o.Budget = link.NewBudget(0)
+	}
+	if o.Limits.Budget == nil {
+		o.Limits.Budget = legacy.NewBudget(legacy.DefaultBudget)
+	}
+	if o.Grace == 0 {
+		o.Grace = DefaultGrace
+	}
+	if o.Log == nil {
+		silent := logrus.New()
+		silent.SetLevel(logrus.PanicLevel)
+		o.Log = silent
+	}
+	if o.Registerer == nil {
+		o.Registerer = prometheus.NewRegistry()
+	}
+	return nil
+}

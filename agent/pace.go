@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// quickPause is how long a hit on a server that is connected already
+	// delays the next attempt, while there is reason to hope: well below the
+	// 100 ms that a duplicate may cost, so that all servers behind one load
+	// balancer are found in a second or two.
+	quickPause = 50 * time.Millisecond
+	// slowPause is the first pause once hope wanes; it grows by slowGrowth.
+	slowPause  = 200 * time.Millisecond
+	slowGrowth = 1.3
+	// searchPause caps it while a server may just be on its way up. At this
+	// pace, two attempts at a time, the one of three servers that was
+	// replaced is found within 15 s of coming up (all but 1 in 500 times).
+	searchPause = 2 * time.Second
+	// searchTries is after how many vain tries the count is taken for too
+	// high, and attempts get rarer still.
+	searchTries = 60
+	// failGrowth is the growth of pauses after failures (upstream
+	// pkg/agent/clientset.go has the same).
+	failGrowth = 1.5
+)
+
+// pace says how long to wait after each outcome of dialing one address. It is
+// arithmetic only; its owner keeps the clock.
+type pace struct {
+	base, limit time.Duration // of pauses after failures
+	fails       int           // in a row
+	vain        int           // hits on known servers in a row, quick ones not counted
+	quick       int           // quick pauses left
+}
+
+// hope allows quick pauses for a search among want servers: twice as many tries
+// as servers and a few more suffice for a search, mostly.
+func (p *pace) hope(want int) { p.fails, p.vain, p.quick = 0, 0, 2*want+4 }
+
+// restart begins the slow search anew, after a server was lost. It grants no
+// quick tries: the server that is gone takes a while to come back, and thousands
+// of agents miss it at once.
+func (p *pace) restart() { p.fails, p.vain = 0, 0 }
+
+// duplicate is the pause after a hit on a server that is connected already.
+func (p *pace) duplicate() time.Duration {
+	p.fails = 0
+	if p.quick > 0 {
+		p.quick--
+		return jitter(quickPause)
+	}
+	p.vain++
+	if p.vain > searchTries {
+		return jitter(max(searchPause, p.limit/2))
+	}
+	return jitter(grow(slowPause, slowGrowth, p.vain-1, min(searchPause, p.limit)))
+}
+
+// failure is the pause after a failed attempt.
+func (p *pace) failure() time.Duration {
+	p.fails++
+	return jitter(grow(p.base, failGrowth, p.fails-1, p.limit))
+}
+
+// grow is base times factor to the power of n, at most limit.
+func grow(base time.Duration, factor float64, n int, limit time.Duration) time.Duration {
+	grown := float64(base) * math.Pow(factor, float64(n))
+	if grown >= float64(limit) {
+		return limit
+	}
+	return time.Duration(grown)
+}
+
+// jitter spreads d over its upper half, so that agents that lost a server in
+// the same moment do not come back in the same moment.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2+1)
+}

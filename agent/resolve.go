@@ -1,0 +1,80 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// resolveTimeout bounds a look-up of all server names.
+	resolveTimeout = 5 * time.Second
+	// maxTargets bounds how many addresses are dialed, whatever DNS says.
+	maxTargets = 256
+)
+
+// resolver turns the configured servers into addresses to dial.
+type resolver struct {
+	servers []string
+	proxy   func(*url.URL) (*url.URL, error)
+	lookup  func(ctx context.Context, network, host string) ([]netip.Addr, error)
+}
+
+func newResolver(opts Options) *resolver {
+	return &resolver{servers: opts.Servers, proxy: opts.Proxy, lookup: net.DefaultResolver.LookupNetIP}
+}
+
+// resolve returns every address, each once, and the first error. One name that
+// does not resolve does not hide the others.
+func (r *resolver) resolve(ctx context.Context) ([]address, error) {
+	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
+	defer cancel()
+	var all []address
+	var failed error
+	seen := map[string]bool{}
+	for _, server := range r.servers {
+		found, err := r.resolveOne(ctx, server)
+		if err != nil && failed == nil {
+			failed = err
+		}
+		for _, a := range found {
+			if !seen[a.dial] && len(all) < maxTargets {
+				seen[a.dial] = true
+				all = append(all, a)
+			}
+		}
+	}
+	return all, failed
+}
+
+func (r *resolver) resolveOne(ctx context.Context, server string) ([]address, error) {
+	host, port, err := tunnel.SplitAddress(server)
+	if err != nil {
+		return nil, err
+	}
+	if r.proxy != nil {
+		proxy, err := r.proxy(&url.URL{Scheme: "https", Host: server})
+		if err != nil {
+			return nil, err
+		}
+		if proxy != nil { // which resolves the name itself
+			return []address{{dial: server, host: host, proxy: proxy}}, nil
+		}
+	}
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []address{{dial: netip.AddrPortFrom(addr, port).String(), host: host}}, nil
+	}
+	addrs, err := r.lookup(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]address, 0, len(addrs))
+	for _, addr := range addrs {
+		all = append(all, address{dial: netip.AddrPortFrom(addr.Unmap(), port).String(), host: host})
+	}
+	return all, nil
+}
