@@ -1,0 +1,98 @@
+package race
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// try is how one target behaves.
+type try struct {
+	after time.Duration
+	err   error
+	deaf  bool // does not heed its context
+}
+
+type record struct {
+	mu        sync.Mutex
+	started   []time.Duration
+	discarded []int
+}
+
+func run(t *testing.T, tries []try) (won int, err error, rec *record, took time.Duration) {
+	t.Helper()
+	rec = new(record)
+	start := time.Now()
+	targets := make([]int, len(tries))
+	for i := range targets {
+		targets[i] = i
+	}
+	dial := func(ctx context.Context, i int) (int, error) {
+		rec.mu.Lock()
+		rec.started = append(rec.started, time.Since(start))
+		rec.mu.Unlock()
+		if tries[i].deaf {
+			time.Sleep(tries[i].after)
+			return i, tries[i].err
+		}
+		select {
+		case <-time.After(tries[i].after):
+			return i, tries[i].err
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+	_, won, err = Dial(t.Context(), targets, dial, func(i int) { rec.discarded = append(rec.discarded, i) })
+	return won, err, rec, time.Since(start)
+}
+
+func TestDial(t *testing.T) {
+	bad, worse := errors.New("bad"), errors.New("worse")
+	const ms = time.Millisecond
+	for name, c := range map[string]struct {
+		tries     []try
+		won       int
+		err       error
+		took      time.Duration
+		started   []time.Duration
+		discarded []int
+	}{
+		"one":                  {[]try{{after: 10 * ms}}, 0, nil, 10 * ms, []time.Duration{0}, nil},
+		"one fails":            {[]try{{err: bad}}, 0, bad, 0, []time.Duration{0}, nil},
+		"first is quick":       {[]try{{after: 10 * ms}, {}}, 0, nil, 10 * ms, []time.Duration{0}, nil},
+		"first hangs":          {[]try{{after: time.Hour}, {after: 10 * ms}}, 1, nil, 260 * ms, []time.Duration{0, 250 * ms}, nil},
+		"failures do not wait": {[]try{{after: 5 * ms, err: bad}, {after: 5 * ms, err: worse}, {}}, 2, nil, 10 * ms, []time.Duration{0, 5 * ms, 10 * ms}, nil},
+		"all fail":             {[]try{{after: 300 * ms, err: bad}, {err: worse}}, 0, bad, 300 * ms, []time.Duration{0, 250 * ms}, nil},
+		"only four":            {[]try{{err: bad}, {err: worse}, {err: worse}, {err: worse}, {}}, 0, bad, 0, []time.Duration{0, 0, 0, 0}, nil},
+		"late winner": {[]try{{after: 300 * ms, deaf: true}, {after: 10 * ms}}, 1, nil, 300 * ms,
+			[]time.Duration{0, 250 * ms}, []int{0}},
+		"fourth of four": {[]try{{after: time.Hour}, {after: time.Hour}, {after: time.Hour}, {}}, 3, nil, 750 * ms,
+			[]time.Duration{0, 250 * ms, 500 * ms, 750 * ms}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				won, err, rec, took := run(t, c.tries)
+				if won != c.won || !errors.Is(err, c.err) || took != c.took {
+					t.Errorf("target %d, %v after %v, want %d, %v after %v", won, err, took, c.won, c.err, c.took)
+				}
+				if !slices.Equal(rec.started, c.started) || !slices.Equal(rec.discarded, c.discarded) {
+					t.Errorf("started %v, discarded %v, want %v, %v", rec.started, rec.discarded, c.started, c.discarded)
+				}
+			})
+		})
+	}
+}
+
+func TestDialNothing(t *testing.T) {
+	if _, _, err := Dial(t.Context(), nil, func(context.Context, int) (int, error) { return 1, nil }, nil); err == nil {
+		t.Error("no target is no success")
+	}
+}

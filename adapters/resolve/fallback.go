@@ -1,0 +1,180 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	// verdictTime is when a lookup in the hosted cluster that has not been
+	// answered counts as failed, so that a verdict stands within 2 s.
+	verdictTime = 1800 * time.Millisecond
+
+	// hedgeTime is when the system resolver is asked beside it, so that its
+	// answer is there by the time of the verdict.
+	hedgeTime = time.Second
+
+	// probeEvery is how often a tunnel deemed down is tried (COMPATIBILITY §6).
+	probeEvery = 30 * time.Second
+
+	// probeTime bounds one such try.
+	probeTime = 5 * time.Second
+)
+
+// Health knows whether the tunnel is deemed down. It starts up, goes down only
+// by Fallback's verdict, and comes up only by a probe. The zero value is not
+// ready: use NewHealth.
+type Health struct {
+	probe  func(context.Context) error
+	change func(down bool)
+	wake   chan struct{} // one token: down was set
+
+	mu   sync.Mutex
+	down bool
+}
+
+// NewHealth makes a Health whose probe must reach the hosted cluster's DNS
+// through the tunnel without asking this Health. change, which may be nil, is
+// told of every change; it must not block.
+func NewHealth(probe func(context.Context) error, change func(down bool)) *Health {
+	if change == nil {
+		change = func(bool) {}
+	}
+	return &Health{probe: probe, change: change, wake: make(chan struct{}, 1)}
+}
+
+// Down says whether names and connections go direct now.
+func (h *Health) Down() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.down
+}
+
+func (h *Health) set(down bool) {
+	h.mu.Lock()
+	changed := h.down != down
+	h.down = down
+	h.mu.Unlock()
+	if !changed {
+		return
+	}
+	h.change(down)
+	if down {
+		select {
+		case h.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Run probes a tunnel that is down every 30 s, one probe at a time, until ctx
+// ends. Only it ever brings the tunnel up again.
+func (h *Health) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-h.wake:
+		}
+		for h.Down() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(probeEvery):
+			}
+			h.try(ctx)
+		}
+	}
+}
+
+func (h *Health) try(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
+	defer cancel()
+	if h.probe(ctx) == nil {
+		h.set(false)
+	}
+}
+
+// Fallback asks guest, and where that fails system. Only when guest could not
+// be reached and system knows the name is the tunnel deemed down; from then on
+// system alone is asked and its answers are Direct, until health recovers.
+//
+// A name that the hosted cluster says does not exist, and that system knows, is
+// this side's own: it goes direct, and the tunnel stays up. A DNS that was
+// reached but could not tell leaves the tunnel up as well; system's answer is
+// then reached through it.
+func Fallback(guest, system Resolver, health *Health) Resolver {
+	return &fallback{guest, system, health}
+}
+
+type fallback struct {
+	guest, system Resolver
+	health        *Health
+}
+
+type outcome struct {
+	answer Answer
+	err    error
+}
+
+func (f *fallback) Resolve(ctx context.Context, name string) (Answer, error) {
+	if f.health.Down() {
+		answer, err := f.system.Resolve(ctx, name)
+		if IsNotFound(err) {
+			return Answer{}, Unavailable(name, "the tunnel is down and the name is not known outside it", err)
+		}
+		answer.Direct = true
+		return answer, err
+	}
+	guest, system := f.askBoth(ctx, name)
+	switch {
+	case guest.err == nil, ctx.Err() != nil, system.err != nil:
+		return guest.answer, guest.err
+	case IsNotFound(guest.err):
+		system.answer.Direct = true
+	case !errors.Is(guest.err, ErrReached):
+		f.health.set(true)
+		system.answer.Direct = true
+	}
+	return system.answer, nil
+}
+
+// errNotAsked is system's outcome where guest was answer enough.
+var errNotAsked = errors.New("not asked")
+
+// askBoth asks guest, and system as soon as guest has failed or is slow.
+func (f *fallback) askBoth(ctx context.Context, name string) (guest, system outcome) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	verdict, cancelVerdict := context.WithTimeout(ctx, verdictTime)
+	defer cancelVerdict()
+
+	fromGuest := ask(verdict, f.guest, name)
+	var fromSystem chan outcome // nil until it is asked
+	hedge := time.NewTimer(hedgeTime)
+	defer hedge.Stop()
+	select {
+	case guest = <-fromGuest:
+		if guest.err == nil || ctx.Err() != nil {
+			return guest, outcome{err: errNotAsked}
+		}
+		fromSystem = ask(ctx, f.system, name)
+	case <-hedge.C:
+		fromSystem = ask(ctx, f.system, name)
+		if guest = <-fromGuest; guest.err == nil {
+			cancel()
+		}
+	}
+	return guest, <-fromSystem // joined: both heed their context
+}
+
+func ask(ctx context.Context, r Resolver, name string) chan outcome {
+	out := make(chan outcome, 1)
+	go func() {
+		answer, err := r.Resolve(ctx, name)
+		out <- outcome{answer, err}
+	}()
+	return out
+}

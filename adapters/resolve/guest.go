@@ -1,0 +1,239 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"konnectivity/adapters/race"
+	"konnectivity/tunnel"
+)
+
+const (
+	// guestTime bounds one lookup, all tries and candidates included.
+	guestTime = 5 * time.Second
+
+	// staleTry is how long a connection that was kept from before may take:
+	// its other end may be gone without a word, and a new one is soon made.
+	staleTry = 800 * time.Millisecond
+
+	// clusterDomain is what the names of Services end in.
+	clusterDomain = "cluster.local"
+
+	// probeName is asked for to see whether the DNS answers; any answer will do.
+	probeName = "kubernetes.default.svc." + clusterDomain + "."
+)
+
+// ErrReached is in the chain of Guest's errors where the DNS was reached through
+// the tunnel, and it only could not tell, or not in time: the tunnel works.
+var ErrReached = errors.New("the hosted cluster's DNS was reached")
+
+// GuestOptions is what Guest needs.
+type GuestOptions struct {
+	// Server returns the addresses of the DNS Service.
+	Server func(ctx context.Context) ([]netip.Addr, error)
+
+	// Dialer reaches them through the tunnel. It must never end up at this
+	// resolver or its fallback again.
+	Dialer tunnel.Dialer
+}
+
+// Guest asks the hosted cluster's DNS over TCP through the tunnel. Answers are
+// kept for their TTL. It owns idle connections and lookups: Close it.
+type Guest struct {
+	opt     GuestOptions
+	flights *flights
+	cache   cache
+	idle    idleConns
+	slots   chan struct{} // one token a connection in use
+}
+
+// NewGuest makes a Guest; it connects at the first lookup.
+func NewGuest(opt GuestOptions) *Guest {
+	g := &Guest{opt: opt, slots: make(chan struct{}, maxDNSConns)}
+	g.flights = newFlights(guestTime, g.lookup)
+	return g
+}
+
+// Resolve implements Resolver, within 5 s or ctx.
+func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
+	key := strings.ToLower(name) // a final dot matters here: it forbids candidates
+	if hit, ok := g.cache.get(key); ok {
+		return hit.answer, hit.err
+	}
+	f, err := g.flights.join(key)
+	if err != nil {
+		return Answer{}, Unavailable(name, "", err)
+	}
+	select {
+	case <-f.done:
+		return f.answer, f.err
+	case <-ctx.Done():
+		err := context.Cause(ctx)
+		if f.reached.Load() {
+			err = errors.Join(ErrReached, err)
+		}
+		return Answer{}, Unavailable(name, "the hosted cluster's DNS did not answer in time", err)
+	}
+}
+
+// Probe asks for a name that does not matter on a new connection, and returns
+// nil if an answer came.
+func (g *Guest) Probe(ctx context.Context) error {
+	g.idle.drop()
+	f := &flight{name: probeName}
+	_, err := g.ask(ctx, f, dnsmessage.MustNewName(probeName))
+	if err != nil && !errors.Is(err, errServFail) {
+		return err
+	}
+	return nil
+}
+
+// Forget makes the next lookup of name ask again.
+func (g *Guest) Forget(name string) { g.cache.forget(strings.ToLower(name)) }
+
+// Close ends lookups with an error, waits for them and closes connections.
+func (g *Guest) Close() {
+	g.flights.close()
+	g.idle.close()
+}
+
+// lookup is what a flight does: ask for one candidate after another.
+func (g *Guest) lookup(ctx context.Context, f *flight) (Answer, error) {
+	ttl := maxNegative
+	for _, candidate := range candidates(f.name) {
+		name, err := dnsmessage.NewName(candidate)
+		if err != nil || !validLabels(candidate) {
+			return Answer{}, NotFound(f.name)
+		}
+		out, err := g.ask(ctx, f, name)
+		if err != nil {
+			if f.reached.Load() {
+				err = errors.Join(ErrReached, err)
+			}
+			return Answer{}, Unavailable(f.name, "the hosted cluster's DNS could not be asked", err)
+		}
+		if len(out.addrs) > 0 {
+			answer := Answer{Addrs: out.addrs, Source: FromGuest}
+			g.cache.put(f.name, answer, nil, out.ttl)
+			return answer, nil
+		}
+		ttl = min(ttl, out.ttl)
+	}
+	err := NotFound(f.name)
+	g.cache.put(f.name, Answer{}, err, ttl)
+	return Answer{}, err
+}
+
+// candidates are the absolute names that name can mean: itself, and what it
+// means within the cluster. The likelier comes first.
+func candidates(name string) []string {
+	switch {
+	case strings.HasSuffix(name, "."):
+		return []string{name}
+	case strings.HasSuffix(name, ".svc"):
+		return []string{name + "." + clusterDomain + ".", name + "."}
+	case strings.Count(name, ".") == 1:
+		return []string{name + ".", name + ".svc." + clusterDomain + "."}
+	default:
+		return []string{name + "."}
+	}
+}
+
+// validLabels says whether an absolute name can be put into a message.
+func validLabels(name string) bool {
+	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
+		if label == "" || len(label) > maxLabel {
+			return false
+		}
+	}
+	return true
+}
+
+// ask sends one question: on a kept connection first, if there is one, and on a
+// new one if that brought nothing.
+func (g *Guest) ask(ctx context.Context, f *flight, name dnsmessage.Name) (reply, error) {
+	select {
+	case g.slots <- struct{}{}:
+		defer func() { <-g.slots }()
+	case <-ctx.Done():
+		return reply{}, context.Cause(ctx)
+	}
+	if c := g.idle.get(); c != nil {
+		tryCtx, cancel := context.WithTimeout(ctx, staleTry)
+		out, err := g.askOn(tryCtx, f, c, name)
+		cancel()
+		if err == nil || errors.Is(err, errServFail) || ctx.Err() != nil {
+			return out, err
+		}
+	}
+	c, err := g.dial(ctx)
+	if err != nil {
+		return reply{}, err
+	}
+	f.reached.Store(true)
+	return g.askOn(ctx, f, c, name)
+}
+
+func (g *Guest) askOn(ctx context.Context, f *flight, c *dnsConn, name dnsmessage.Name) (reply, error) {
+	replies, whole, err := c.query(ctx, name)
+	if whole {
+		g.idle.put(c)
+	} else {
+		_ = c.Close()
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	f.reached.Store(true)
+	return merge(replies)
+}
+
+func (g *Guest) dial(ctx context.Context) (*dnsConn, error) {
+	servers, err := g.opt.Server(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dial := func(ctx context.Context, addr netip.Addr) (tunnel.Conn, error) {
+		return g.opt.Dialer.Dial(ctx, "tcp", netip.AddrPortFrom(addr, dnsPort).String())
+	}
+	c, _, err := race.Dial(ctx, servers, dial, func(c tunnel.Conn) { _ = c.Close() })
+	if err != nil {
+		return nil, err
+	}
+	return newDNSConn(c), nil
+}
+
+// merge makes one outcome of the replies for each kind.
+func merge(replies [len(kinds)]reply) (reply, error) {
+	out := reply{ttl: maxPositive}
+	var failed error
+	gone := false
+	for _, r := range replies {
+		switch {
+		case r.err != nil:
+			failed = r.err
+		case len(r.addrs) > 0:
+			out.addrs = append(out.addrs, r.addrs...)
+			out.ttl = min(out.ttl, r.ttl)
+		default:
+			gone = gone || r.gone
+		}
+	}
+	if out.addrs = tidy(out.addrs); len(out.addrs) > 0 {
+		return out, nil
+	}
+	if failed != nil && !gone {
+		return reply{}, failed
+	}
+	for _, r := range replies {
+		if r.err == nil {
+			out.ttl = min(out.ttl, r.ttl)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,132 @@
+// Package resolve turns names into addresses the way the sidecars must
+// (COMPATIBILITY §6): small resolvers with three outcomes (found, not found,
+// unavailable), composed into a chain.
+//
+// A name that is found comes as an Answer. The other two outcomes are a
+// *tunnel.DialError: FailNoSuchHost when somebody who must know said that it
+// does not exist, FailResolve (FailTimeout, FailUnavailable, ...) when nobody
+// could be asked.
+package resolve
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"konnectivity/tunnel"
+)
+
+// MaxAddresses is how many addresses of one name are kept: several times what
+// is ever tried, so that a name with 1,000 costs no more than one with 16.
+const MaxAddresses = 16
+
+// Source says who knew a name; a metric label.
+type Source string
+
+// The sources.
+const (
+	FromLiteral Source = "literal" // the name is an address
+	FromService Source = "service" // a Service of the hosted cluster
+	FromGuest   Source = "guest"   // the hosted cluster's DNS
+	FromSystem  Source = "system"  // the resolver of the pod's own cluster
+)
+
+// Answer is what a name stands for.
+type Answer struct {
+	Addrs  []netip.Addr // at least 1, at most MaxAddresses, in the order to try
+	Source Source
+
+	// Direct says that the addresses are to be reached past the tunnel:
+	// the tunnel is deemed down, or the name is only known on this side.
+	Direct bool
+}
+
+// Resolver looks names up.
+type Resolver interface {
+	// Resolve blocks until the name is known, known not to be, or ctx or the
+	// resolver's own bound passes. name is no address literal. It may be
+	// called from any number of goroutines; the Answer is not to be changed.
+	Resolve(ctx context.Context, name string) (Answer, error)
+}
+
+// Func is a function that is a Resolver.
+type Func func(ctx context.Context, name string) (Answer, error)
+
+// Resolve calls f.
+func (f Func) Resolve(ctx context.Context, name string) (Answer, error) { return f(ctx, name) }
+
+// NotFound is the outcome for a name that does not exist.
+func NotFound(name string) error {
+	return &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: name}
+}
+
+// IsNotFound says that err is the outcome NotFound.
+func IsNotFound(err error) bool { return tunnel.FailureOf(err) == tunnel.FailNoSuchHost }
+
+// Unavailable is the outcome for a name that could not be looked up. why is
+// fit for the client; err is for the log.
+func Unavailable(name, why string, err error) error {
+	failure := tunnel.FailResolve
+	if errors.Is(err, context.Canceled) {
+		failure = tunnel.FailCancelled
+	}
+	return &tunnel.DialError{Failure: failure, Address: name, Reason: why, Err: err}
+}
+
+// First asks resolvers in order until one has found the name. If none has, the
+// outcome is not found only if all agree on that.
+func First(resolvers ...Resolver) Resolver {
+	return Func(func(ctx context.Context, name string) (Answer, error) {
+		var unavailable error
+		for _, r := range resolvers {
+			answer, err := r.Resolve(ctx, name)
+			if err == nil {
+				return answer, nil
+			}
+			if ctx.Err() != nil {
+				return Answer{}, err
+			}
+			if unavailable == nil && !IsNotFound(err) {
+				unavailable = err
+			}
+		}
+		if unavailable != nil {
+			return Answer{}, unavailable
+		}
+		return Answer{}, NotFound(name)
+	})
+}
+
+// PreferIPv4 puts the IPv4 addresses of r's answers first.
+func PreferIPv4(r Resolver) Resolver {
+	return Func(func(ctx context.Context, name string) (Answer, error) {
+		answer, err := r.Resolve(ctx, name)
+		if err == nil {
+			answer.Addrs = slices.Clone(answer.Addrs)
+			slices.SortStableFunc(answer.Addrs, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+		}
+		return answer, err
+	})
+}
+
+// tidy unmaps addresses, drops doubles and what no one can be reached at, and
+// keeps to the bound.
+func tidy(addrs []netip.Addr) []netip.Addr {
+	kept := make([]netip.Addr, 0, min(len(addrs), MaxAddresses))
+	for _, a := range addrs {
+		a = a.Unmap()
+		if a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !slices.Contains(kept, a) {
+			if kept = append(kept, a); len(kept) == MaxAddresses {
+				break
+			}
+		}
+	}
+	return kept
+}
+
+// Canonical is name as caches and tables know it: lower case, no final dot.
+func Canonical(name string) string {
+	return strings.ToLower(strings.TrimSuffix(name, "."))
+}

@@ -1,0 +1,60 @@
+package resolve
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+)
+
+// Services knows the Services of the hosted cluster.
+type Services interface {
+	// ClusterIPs returns the addresses of a Service. A Service that does not
+	// exist or has no address (headless, ExternalName) is NotFound; an API
+	// that cannot be asked is Unavailable, within a few seconds.
+	ClusterIPs(ctx context.Context, namespace, name string) ([]netip.Addr, error)
+}
+
+// ByService resolves NAME.NAMESPACE and NAME.NAMESPACE.svc[.anything] to the
+// ClusterIPs of that Service. Other names are not found, without asking.
+func ByService(services Services) Resolver {
+	return Func(func(ctx context.Context, name string) (Answer, error) {
+		service, namespace, ok := splitService(name)
+		if !ok {
+			return Answer{}, NotFound(name)
+		}
+		addrs, err := services.ClusterIPs(ctx, namespace, service)
+		if err != nil {
+			return Answer{}, err
+		}
+		if addrs = tidy(addrs); len(addrs) == 0 {
+			return Answer{}, NotFound(name)
+		}
+		return Answer{Addrs: addrs, Source: FromService}, nil
+	})
+}
+
+func splitService(host string) (service, namespace string, ok bool) {
+	labels := strings.Split(Canonical(host), ".")
+	if len(labels) < 2 || (len(labels) > 2 && labels[2] != "svc") {
+		return "", "", false
+	}
+	return labels[0], labels[1], isLabel(labels[0]) && isLabel(labels[1])
+}
+
+// maxLabel is the longest label of a DNS name (RFC 1035 §2.3.4), which names
+// of Services and namespaces are.
+const maxLabel = 63
+
+// isLabel says whether s can be the name of a Service or namespace (RFC 1123
+// label), so that nothing else ever gets into the path of an API request.
+func isLabel(s string) bool {
+	if s == "" || len(s) > maxLabel || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for _, r := range s {
+		if (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' {
+			return false
+		}
+	}
+	return true
+}
