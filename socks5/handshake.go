@@ -80,10 +80,10 @@ func (s *Server) negotiate(ctx context.Context, conn tunnel.Conn, br *bufio.Read
 		req.RemoteAddr = &armon.AddrSpec{IP: from.Addr().AsSlice(), Port: int(from.Port())}
 	}
 	if address, err = destination(req.DestAddr); err != nil {
-		return "", &refusal{reasonAddress, replyTo(replyGeneral), err}
+		return "", refused(reasonAddress, replyTo(replyGeneral), err)
 	}
 	if _, ok := s.opts.Rules.Allow(ctx, req); !ok {
-		return "", &refusal{reasonRules, replyTo(replyNotAllowed), fmt.Errorf("%s is not allowed", address)}
+		return "", refused(reasonRules, replyTo(replyNotAllowed), fmt.Errorf("%s is not allowed", address))
 	}
 	return address, nil
 }
@@ -106,16 +106,16 @@ func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthCo
 	offered := bytes.IndexByte(methods, method.GetCode()) >= 0
 	_, _ = br.Discard(int(n))
 	if !offered {
-		return nil, &refusal{reasonMethod, []byte{version5, noAcceptable}, errMethod}
+		return nil, refused(reasonMethod, []byte{version5, noAcceptable}, errMethod)
 	}
 	auth, err := method.Authenticate(br, conn)
 	switch {
 	case errors.Is(err, armon.UserAuthFailed):
-		return nil, &refusal{reasonAuth, nil, errors.New("wrong user or password")} // already answered
+		return nil, refused(reasonAuth, nil, errors.New("wrong user or password")) // already answered
 	case err != nil && isEnd(err):
 		return nil, broken(err)
 	case err != nil:
-		return nil, &refusal{reasonProtocol, []byte{1, 1}, err} // RFC 1929 §2: version 1, failure
+		return nil, refused(reasonProtocol, []byte{1, 1}, err) // RFC 1929 §2: version 1, failure
 	}
 	return auth, nil
 }
@@ -130,11 +130,11 @@ func readRequest(br *bufio.Reader) (*armon.Request, error) {
 	command, kind := head[1], head[3]
 	switch {
 	case head[0] != version5:
-		return nil, &refusal{reasonProtocol, replyTo(replyGeneral), fmt.Errorf("request of version %d", head[0])}
+		return nil, refused(reasonProtocol, replyTo(replyGeneral), fmt.Errorf("request of version %d", head[0]))
 	case command != armon.ConnectCommand:
-		return nil, &refusal{reasonCommand, replyTo(replyCommand), fmt.Errorf("command %d is not supported, only CONNECT is", command)}
+		return nil, refused(reasonCommand, replyTo(replyCommand), fmt.Errorf("command %d is not supported, only CONNECT is", command))
 	case kind != addressIPv4 && kind != addressName && kind != addressIPv6:
-		return nil, &refusal{reasonAddress, replyTo(replyAddressType), fmt.Errorf("unknown address type %d", kind)}
+		return nil, refused(reasonAddress, replyTo(replyAddressType), fmt.Errorf("unknown address type %d", kind))
 	}
 	req, err := armon.NewRequest(br)
 	if err != nil {

@@ -2,29 +2,39 @@ package socks5
 
 import "github.com/prometheus/client_golang/prometheus"
 
+// outcomeOK is the outcome of a request whose destination answered; the others
+// are the labels of tunnel.Failure.
+const outcomeOK = "ok"
+
 type metrics struct {
-	open    prometheus.Gauge
-	refused *prometheus.CounterVec
+	refused  *prometheus.CounterVec
+	requests *prometheus.CounterVec
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+// newMetrics registers everything; open says how many connections there are.
+func newMetrics(r prometheus.Registerer, open func() int) (*metrics, error) {
 	m := &metrics{
-		open: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "konnectivity_socks5_open_connections",
-			Help: "Open SOCKS5 client connections, those still in their handshake included.",
-		}),
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "konnectivity_socks5_refused_connections_total",
 			Help: "SOCKS5 client connections that ended before anything was dialed, by reason.",
 		}, []string{"reason"}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "konnectivity_socks5_requests_total",
+			Help: "SOCKS5 requests by outcome, counted when their destination answered or failed.",
+		}, []string{"outcome"}),
 	}
 	for _, reason := range reasons {
 		m.refused.WithLabelValues(reason)
 	}
+	m.requests.WithLabelValues(outcomeOK)
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.open, m.refused} {
+	gauge := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "konnectivity_socks5_open_connections",
+		Help: "Open SOCKS5 client connections, those still in their handshake included.",
+	}, func() float64 { return float64(open()) })
+	for _, c := range []prometheus.Collector{gauge, m.refused, m.requests} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

@@ -50,6 +50,11 @@ type refusal struct {
 	reason string
 	reply  []byte // nil: nothing that the client would understand
 	err    error
+	first  byte // with reasonHTTP: what was read
+}
+
+func refused(reason string, reply []byte, err error) *refusal {
+	return &refusal{reason: reason, reply: reply, err: err}
 }
 
 func (r *refusal) Error() string { return r.err.Error() }
@@ -58,9 +63,9 @@ func (r *refusal) Unwrap() error { return r.err }
 // broken is the refusal for a connection that failed while it was read.
 func broken(err error) *refusal {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return &refusal{reason: reasonTimeout, err: errors.New("the handshake took too long")}
+		return refused(reasonTimeout, nil, errors.New("the handshake took too long"))
 	}
-	return &refusal{reason: reasonClosed, err: fmt.Errorf("the client left: %w", err)}
+	return refused(reasonClosed, nil, fmt.Errorf("the client left: %w", err))
 }
 
 // isEnd says that err is the connection's and not the parser's.
@@ -74,13 +79,15 @@ func isEnd(err error) bool {
 func foreign(first byte) *refusal {
 	switch {
 	case first == 4: // SOCKS4: VN 0, CD 91 "rejected or failed", six bytes that are ignored
-		return &refusal{reasonSOCKS4, []byte{0, 0x5b, 0, 0, 0, 0, 0, 0}, errors.New("the client speaks SOCKS4")}
+		return refused(reasonSOCKS4, []byte{0, 0x5b, 0, 0, 0, 0, 0, 0}, errors.New("the client speaks SOCKS4"))
 	case first == 0x16: // a TLS handshake record: fatal alert "handshake_failure" (RFC 8446 §6.2)
-		return &refusal{reasonTLS, []byte{0x15, 3, 1, 0, 2, 2, 40}, errors.New("the client speaks TLS")}
+		return refused(reasonTLS, []byte{0x15, 3, 1, 0, 2, 2, 40}, errors.New("the client speaks TLS"))
 	case 'A' <= first && first <= 'Z':
-		return &refusal{reasonHTTP, []byte(httpRefusal), errors.New("the client speaks HTTP")}
+		r := refused(reasonHTTP, []byte(httpRefusal), errors.New("the client speaks HTTP"))
+		r.first = first
+		return r
 	default:
-		return &refusal{reasonProtocol, nil, fmt.Errorf("the first byte is %#02x, not SOCKS5's", first)}
+		return refused(reasonProtocol, nil, fmt.Errorf("the first byte is %#02x, not SOCKS5's", first))
 	}
 }
 

@@ -44,9 +44,18 @@ type Options struct {
 	// unresolved. BIND and UDP ASSOCIATE never get that far.
 	Rules armon.RuleSet
 
+	// Other, where set, takes over connections that speak HTTP, so that one
+	// port can serve both: they come with nothing read and no deadline set, no
+	// longer count here, and are Other's to close. It must not block. Without
+	// it they are refused in their own language.
+	Other func(tunnel.Conn)
+
 	HandshakeTimeout time.Duration // 0 means DefaultHandshakeTimeout
 	MaxConns         int           // open connections; 0 means DefaultMaxConns
 	Drain            time.Duration // what Serve gives open connections to finish; 0 cuts them at once
+
+	// AccessLog writes one line a connection at info; it is at debug otherwise.
+	AccessLog bool
 
 	Log        logrus.FieldLogger    // nil discards
 	Registerer prometheus.Registerer // nil keeps the metrics to itself
@@ -82,11 +91,12 @@ func New(o Options) (*Server, error) {
 		quiet.SetOutput(io.Discard)
 		o.Log = quiet
 	}
-	m, err := newMetrics(o.Registerer)
+	slots := &slots{max: o.MaxConns}
+	m, err := newMetrics(o.Registerer, slots.count)
 	if err != nil {
 		return nil, fmt.Errorf("socks5: register metrics: %w", err)
 	}
-	return &Server{opts: o, metrics: m, slots: &slots{max: o.MaxConns}}, nil
+	return &Server{opts: o, metrics: m, slots: slots}, nil
 }
 
 // Serve accepts connections from ln, which it closes, until ctx ends. It then
@@ -113,7 +123,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 }
 
 // ServeConn serves one connection that somebody else accepted, and returns
-// when it has ended; conn is closed then. When ctx ends it is cut short.
+// when it has ended (conn is closed then) or went to Options.Other. When ctx
+// ends it is cut short.
 func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
 	if c := s.admit(conn); c != nil {
 		s.serve(ctx, c)
@@ -132,28 +143,41 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 		abandon(conn)
 		return nil
 	}
-	s.metrics.open.Inc()
 	return c
 }
 
 // serve is the life of one admitted connection.
 func (s *Server) serve(ctx context.Context, c *client) {
-	defer s.metrics.open.Dec()
-	defer s.slots.release(c)
-	defer c.conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
 	_ = c.conn.SetDeadline(time.Now().Add(s.opts.HandshakeTimeout))
 	req, err := s.handshake(ctx, c.conn)
 	stop()
 	if !s.slots.settle(c) {
-		err = &refusal{reason: reasonEvicted, err: errEvicted}
+		err = refused(reasonEvicted, nil, errEvicted)
 	}
+	if other := s.handOver(c, err); other {
+		return
+	}
+	defer s.slots.release(c)
+	defer c.conn.Close()
 	if err != nil {
 		s.refuse(c.conn, err)
 		return
 	}
 	_ = c.conn.SetDeadline(time.Time{})
 	s.forward(ctx, c.conn, req)
+}
+
+// handOver gives c to Options.Other if that is what err calls for.
+func (s *Server) handOver(c *client, err error) bool {
+	var r *refusal
+	if s.opts.Other == nil || !errors.As(err, &r) || r.reason != reasonHTTP {
+		return false
+	}
+	s.slots.release(c)
+	_ = c.conn.SetDeadline(time.Time{})
+	s.opts.Other(tunnel.Unread(c.conn, []byte{r.first}))
+	return true
 }
 
 // abandon ends a connection that is not worth a reply.

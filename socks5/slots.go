@@ -76,6 +76,13 @@ func (s *slots) evict() bool {
 	return true
 }
 
+// count is how many slots are taken.
+func (s *slots) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.open
+}
+
 // settle notes that c's handshake is over; false means that c was evicted.
 func (s *slots) settle(c *client) bool {
 	s.mu.Lock()

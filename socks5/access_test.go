@@ -1,0 +1,100 @@
+package socks5
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+func TestAccessLog(t *testing.T) {
+	var lines strings.Builder
+	log := logrus.New()
+	log.SetFormatter(&logrus.JSONFormatter{})
+	log.SetOutput(&lines)
+	address := target(t, echo)
+	s := serve(t, Options{AccessLog: true, Log: log, Drain: patience}, tunnel.DialerFunc(func(ctx context.Context, network, to string) (tunnel.Conn, error) {
+		if to != address {
+			return failing(tunnel.FailDenied).Dial(ctx, network, to)
+		}
+		return direct(ctx, network, to)
+	}))
+	c := mustThrough(t, s, address)
+	_, _ = c.Write([]byte("12345"))
+	_ = c.CloseWrite()
+	_, _ = io.ReadAll(c)
+	_ = through(connect(t, s.addr), "metadata:80", nil)
+	_ = s.stop()
+
+	got := map[string]map[string]any{}
+	for line := range strings.Lines(lines.String()) {
+		var m map[string]any
+		if err := json.Unmarshal([]byte(line), &m); err != nil {
+			t.Fatal(err)
+		}
+		got[m["destination"].(string)] = m
+	}
+	if m := got[address]; m["outcome"] != "ok" || m["bytes_up"] != 5.0 || m["bytes_down"] != 5.0 || m["client"] == "" || m["id"] == "" {
+		t.Errorf("the connection that worked: %v", m)
+	}
+	if m := got["metadata:80"]; m["outcome"] != "denied" || m["msg"] != "connection failed" {
+		t.Errorf("the one that failed: %v", m)
+	}
+	for outcome, want := range map[string]float64{outcomeOK: 1, tunnel.FailDenied.Label(): 1} {
+		if n := testutil.ToFloat64(s.metrics.requests.WithLabelValues(outcome)); n != want {
+			t.Errorf("%s was counted %v times", outcome, n)
+		}
+	}
+}
+
+func TestAccessLogIsSilentByDefault(t *testing.T) {
+	var lines strings.Builder
+	log := logrus.New()
+	log.SetOutput(&lines)
+	s := serve(t, Options{Log: log.WithField("component", "x")}, failing(tunnel.FailRefused))
+	_ = through(connect(t, s.addr), "gone:80", nil)
+	_ = s.stop()
+	if lines.Len() > 0 {
+		t.Errorf("logged %s", lines.String())
+	}
+}
+
+// One port for both: HTTP goes on, whole, and counts no more here.
+func TestOtherTakesHTTP(t *testing.T) {
+	got := make(chan tunnel.Conn, 1)
+	s := serve(t, Options{MaxConns: 1, Other: func(c tunnel.Conn) { got <- c }}, direct)
+	address := target(t, mirror)
+	c := connect(t, s.addr)
+	_, _ = c.Write([]byte("GET / HTTP/1.0\r\n\r\n"))
+	conn := <-got
+	defer conn.Close()
+	_ = c.CloseWrite()
+	if b, err := io.ReadAll(conn); err != nil || string(b) != "GET / HTTP/1.0\r\n\r\n" {
+		t.Errorf("the other front read %q, %v", b, err)
+	}
+	eventually(t, "its slot is free", func() bool { return s.slots.count() == 0 })
+	_ = mustThrough(t, s, address)
+	if err := s.stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := conn.Write([]byte("x")); err != nil {
+		t.Errorf("ended with the SOCKS5 front: %v", err)
+	}
+}
+
+func TestOtherIsNotForTheRest(t *testing.T) {
+	s := newServer(t, Options{Other: func(c tunnel.Conn) { t.Error("got it"); _ = c.Close() }}, direct)
+	for _, said := range []string{"\x04", "\x16\x03\x01", "\x00", "\x05\x00"} {
+		_ = talkByTCP(t, s, said)
+	}
+	client, conn := net.Pipe()
+	_ = client.Close()
+	s.ServeConn(context.Background(), tunnel.Wrap(conn))
+}
