@@ -190,7 +190,7 @@ func (c *counts) inc(m *map[string]int, code int, reason string) {
 	if *m == nil {
 		*m = make(map[string]int)
 	}
-	(*m)[fmt.Sprint(code, reason)]++
+	(*m)[fmt.Sprintf("%d%s", code, reason)]++
 }
 
 func controller(leases typed.LeaseInterface, m Metrics, log logrus.FieldLogger) *Controller {
@@ -322,7 +322,7 @@ func TestCollect(t *testing.T) {
 	if err := c.collect(t.Context()); err == nil || c.Count() != 2 {
 		t.Errorf("an outage must leave the count: %d, %v", c.Count(), err)
 	}
-	if m.lists["503 InternalError"] != 1 {
+	if m.lists["503InternalError"] != 1 {
 		t.Errorf("metrics: %v", m.lists)
 	}
 }
@@ -336,7 +336,7 @@ func TestDeleteYieldsToARenewal(t *testing.T) {
 	if err := c.delete(t.Context(), old); err != nil {
 		t.Error(err)
 	}
-	if a.lease(NamePrefix+"x") == nil || m.deletes["409 Conflict"] != 1 || len(m.culs) != 0 {
+	if a.lease(NamePrefix+"x") == nil || m.deletes["409Conflict"] != 1 || len(m.culs) != 0 {
 		t.Errorf("metrics %v %v", m.deletes, m.culs)
 	}
 }

@@ -1,0 +1,155 @@
+// Package metrics is what a server tells Prometheus of itself. Names, labels,
+// types and help texts that upstream has (pkg/server/metrics/metrics.go) are
+// kept, since dashboards and alerts read them; ours stand beside them.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+const (
+	namespace = "konnectivity_network_proxy"
+	subsystem = "server"
+)
+
+var (
+	latencyBuckets  = []float64{1e-6, 1e-5, 1e-4, 0.005, 0.025, 0.1, 0.5, 2.5, 12.5}
+	durationBuckets = []float64{1, 5, 15, 30, 60, 300, 900, 1800, 3600, 14400, 43200, 86400}
+)
+
+// Server is one server's metrics. It is a tunnel.Observer, a legacy.Metrics and
+// a lease.Metrics. Its methods may be called from any goroutine and never
+// block.
+type Server struct {
+	reg prometheus.Registerer
+
+	// Upstream's.
+	dialDuration  prometheus.Observer
+	writeDuration prometheus.Observer
+	connDuration  prometheus.Observer
+	grpcConns     *prometheus.GaugeVec
+	httpConns     prometheus.Gauge
+	pending       prometheus.Gauge
+	established   prometheus.Gauge
+	full          *prometheus.GaugeVec
+	dialFailures  *prometheus.CounterVec
+	packets       [legacy.Segments]map[client.PacketType]prometheus.Counter
+	streamErrors  *prometheus.CounterVec
+	culled        prometheus.Counter
+	leaseDeleteT  *prometheus.HistogramVec
+	leaseDeletes  *prometheus.CounterVec
+	leaseListT    *prometheus.HistogramVec
+	leaseLists    *prometheus.CounterVec
+
+	// Ours.
+	requests    *prometheus.CounterVec
+	resets      *prometheus.CounterVec
+	stalled     *prometheus.CounterVec
+	denials     prometheus.Counter
+	refusals    *prometheus.CounterVec
+	rejected    *prometheus.CounterVec
+	clientConns *prometheus.GaugeVec
+	reviews     *prometheus.HistogramVec
+
+	// Traffic is where relays add the bytes they carry.
+	Traffic tunnel.Traffic
+}
+
+// New registers a server's metrics on reg, where there may be one set only. All
+// gauges, and all counters whose labels are known, are there with 0.
+func New(reg prometheus.Registerer) *Server {
+	m := &Server{reg: reg}
+	m.upstream()
+	m.own()
+	return m
+}
+
+func (m *Server) upstream() {
+	m.dialDuration = m.histogram("dial_duration_seconds", "Latency of dial to the remote endpoint in seconds", latencyBuckets).WithLabelValues()
+	m.writeDuration = m.histogram("frontend_write_duration_seconds", "Latency of write to the frontend in seconds", latencyBuckets).WithLabelValues()
+	m.connDuration = m.histogram("connection_duration_seconds", "Duration in seconds a proxied end-to-end connection was established (post-dial) before being closed.", durationBuckets).WithLabelValues()
+	m.grpcConns = m.gauge("grpc_connections", "Number of current grpc connections, partitioned by service method.", "service_method")
+	m.httpConns = m.gauge("http_connections", "Number of current HTTP CONNECT connections").WithLabelValues()
+	m.pending = m.gauge("pending_backend_dials", "Current number of pending backend dial requests").WithLabelValues()
+	m.established = m.gauge("established_connections", "Current number of established end-to-end connections (post-dial).").WithLabelValues()
+	m.full = m.gauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
+	for _, method := range []string{"Proxy", "Connect"} {
+		m.grpcConns.WithLabelValues(method)
+		m.full.WithLabelValues(method)
+	}
+	m.dialFailures = m.counter("dial_failure_count", "Number of dial failures observed. Multiple failures can occur for a single dial request.", "reason")
+	for _, reason := range dialFailureReasons {
+		m.dialFailures.WithLabelValues(reason)
+	}
+	packets := m.counter("stream_packets_total", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
+	for s := range legacy.Segment(legacy.Segments) {
+		m.packets[s] = make(map[client.PacketType]prometheus.Counter)
+		for kind, name := range client.PacketType_name {
+			m.packets[s][client.PacketType(kind)] = packets.WithLabelValues(s.String(), name)
+		}
+		m.packets[s][legacy.NoPacket] = packets.WithLabelValues(s.String(), "Unknown")
+	}
+	m.streamErrors = m.counter("stream_errors_total", "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)", "segment", "code", "packet_type")
+	m.culled = m.counter("culled_leases_count", "Count of expired leases that the lease garbage collection controller has culled.").WithLabelValues()
+	m.leaseDeleteT = m.histogram("lease_delete_latency_seconds", "Latency of lease deletion calls by the garbage collection controller in seconds.", prometheus.DefBuckets, "http_status_code")
+	m.leaseDeletes = m.counter("lease_delete_total", "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason.", "http_status_code", "reason")
+	m.leaseListT = m.histogram("lease_list_latency_seconds", "Latency of lease list calls by the garbage collection controller in seconds.", prometheus.DefBuckets, "http_status_code")
+	m.leaseLists = m.counter("lease_list_total", "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason.", "http_status_code", "reason")
+}
+
+func (m *Server) own() {
+	m.requests = m.counter("requests_total", "Count of connections asked for, by who asked (connect, grpc, link) and outcome: ok, or why the dial failed.", "front", "outcome")
+	m.resets = m.counter("connection_resets_total", "Count of established connections that did not end in order, by cause.", "cause")
+	m.stalled = m.counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment")
+	m.denials = m.counter("policy_denials_total", "Count of connections refused by --allow-destination or --deny-destination.").WithLabelValues()
+	m.refusals = m.counter("agent_refusals_total", "Count of agents refused, by reason: invalid, unauthenticated, denied, unavailable.", "reason")
+	for _, reason := range []string{"invalid", "unauthenticated", "denied", "unavailable"} {
+		m.refusals.WithLabelValues(reason)
+	}
+	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, tls, timeout, protocol, closed.", "listener", "reason")
+	m.clientConns = m.gauge("listener_connections", "Number of current connections, by listener (clients, agents).", "listener")
+	for _, l := range []string{"clients", "agents"} {
+		m.clientConns.WithLabelValues(l)
+		for _, reason := range []string{"limit", "tls", "timeout", "protocol", "closed"} {
+			m.rejected.WithLabelValues(l, reason)
+		}
+	}
+	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
+	for direction, bytes := range map[string]func() int64{"to_destination": m.Traffic.Up.Load, "to_client": m.Traffic.Down.Load} {
+		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: namespace, Subsystem: subsystem, Name: "forwarded_bytes_total",
+			Help:        "Count of payload bytes carried, by direction.",
+			ConstLabels: prometheus.Labels{"direction": direction},
+		}, func() float64 { return float64(bytes()) }))
+	}
+}
+
+// Gauge registers a gauge that is asked at every scrape. labels are constant;
+// gauges of one name differ in them.
+func (m *Server) Gauge(name, help string, labels prometheus.Labels, value func() float64) {
+	m.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, ConstLabels: labels,
+	}, value))
+}
+
+func (m *Server) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help, Buckets: buckets}, labels)
+	m.reg.MustRegister(v)
+	return v
+}
+
+func (m *Server) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	m.reg.MustRegister(v)
+	return v
+}
+
+func (m *Server) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	m.reg.MustRegister(v)
+	return v
+}

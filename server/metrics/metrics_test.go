@@ -1,0 +1,223 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc/codes"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const prefix = "konnectivity_network_proxy_server_"
+
+// kept is what COMPATIBILITY §5 lists: type, labels, and help where other
+// people's tests compare it. Gauges must be there with 0.
+var kept = map[string]struct {
+	kind   dto.MetricType
+	labels string
+	help   string
+}{
+	"dial_duration_seconds":           {dto.MetricType_HISTOGRAM, "", ""},
+	"frontend_write_duration_seconds": {dto.MetricType_HISTOGRAM, "", ""},
+	"connection_duration_seconds":     {dto.MetricType_HISTOGRAM, "", ""},
+	"grpc_connections":                {dto.MetricType_GAUGE, "service_method", ""},
+	"http_connections":                {dto.MetricType_GAUGE, "", ""},
+	"pending_backend_dials":           {dto.MetricType_GAUGE, "", "Current number of pending backend dial requests"},
+	"established_connections":         {dto.MetricType_GAUGE, "", "Current number of established end-to-end connections (post-dial)."},
+	"full_receive_channels":           {dto.MetricType_GAUGE, "service_method", ""},
+	"dial_failure_count":              {dto.MetricType_COUNTER, "reason", "Number of dial failures observed. Multiple failures can occur for a single dial request."},
+	"stream_packets_total":            {dto.MetricType_COUNTER, "packet_type,segment", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)"},
+	"culled_leases_count":             {dto.MetricType_COUNTER, "", ""},
+	// these appear with their first observation, as upstream's do
+	"stream_errors_total":          {dto.MetricType_COUNTER, "code,packet_type,segment", ""},
+	"lease_delete_latency_seconds": {dto.MetricType_HISTOGRAM, "http_status_code", ""},
+	"lease_delete_total":           {dto.MetricType_COUNTER, "http_status_code,reason", ""},
+	"lease_list_latency_seconds":   {dto.MetricType_HISTOGRAM, "http_status_code", ""},
+	"lease_list_total":             {dto.MetricType_COUNTER, "http_status_code,reason", ""},
+}
+
+func families(t *testing.T, reg prometheus.Gatherer) map[string]*dto.MetricFamily {
+	t.Helper()
+	list, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]*dto.MetricFamily)
+	for _, f := range list {
+		out[strings.TrimPrefix(f.GetName(), prefix)] = f
+	}
+	return out
+}
+
+func labelNames(m *dto.Metric) string {
+	var names []string
+	for _, l := range m.Label {
+		names = append(names, l.GetName())
+	}
+	sort.Strings(names)
+	return strings.Join(names, ",")
+}
+
+func TestUpstreamNamesAreKept(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg)
+	for name, f := range families(t, reg) {
+		for _, sample := range f.Metric {
+			if sample.GetGauge().GetValue() != 0 || sample.GetCounter().GetValue() != 0 {
+				t.Errorf("%s does not start at 0", name)
+			}
+		}
+	}
+	m.StreamError(legacy.FromAgent, codes.Unavailable, client.PacketType_DIAL_RSP)
+	m.LeaseListed(200, "", time.Millisecond)
+	m.LeaseDeleted(409, "Conflict", time.Millisecond)
+	got := families(t, reg)
+	for name, want := range kept {
+		f := got[name]
+		if f == nil {
+			t.Errorf("%s is missing", name)
+			continue
+		}
+		if f.GetType() != want.kind || labelNames(f.Metric[0]) != want.labels {
+			t.Errorf("%s is a %v with labels %q", name, f.GetType(), labelNames(f.Metric[0]))
+		}
+		if want.help != "" && f.GetHelp() != want.help {
+			t.Errorf("%s: help is %q", name, f.GetHelp())
+		}
+	}
+	if n := len(got["dial_failure_count"].Metric); n != 7 {
+		t.Errorf("dial_failure_count has %d reasons from the start, want 7", n)
+	}
+	first := got["dial_duration_seconds"].Metric[0].Histogram.Bucket
+	if first[0].GetUpperBound() != 1e-6 || first[len(first)-1].GetUpperBound() != 12.5 {
+		t.Errorf("dial buckets %v", first)
+	}
+	long := got["connection_duration_seconds"].Metric[0].Histogram.Bucket
+	if long[0].GetUpperBound() != 1 || long[len(long)-1].GetUpperBound() != 86400 {
+		t.Errorf("connection buckets %v", long)
+	}
+}
+
+// TestOwnNamesPassTheLinter: ours follow Prometheus' naming.
+func TestOwnNamesPassTheLinter(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg)
+	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "b"}, func() float64 { return 1 })
+	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "c"}, func() float64 { return 2 })
+	m.Dialed(&tunnel.Request{Front: "connect"}, 0, nil)
+	m.Closed(nil, nil, 0, errors.New("x"))
+	m.Stalled(legacy.FromAgent)
+	m.TokenReviewed("accepted", time.Second)
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if _, old := kept[strings.TrimPrefix(p.Metric, prefix)]; !old {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+func TestDialFailureReasons(t *testing.T) {
+	fail := func(f tunnel.Failure) error { return &tunnel.DialError{Failure: f} }
+	for _, tc := range []struct {
+		err  error
+		want string
+	}{
+		{nil, ""},
+		{fail(tunnel.FailNoAgent), "no_agent"},
+		{fail(tunnel.FailAgentLost), "backend_close"},
+		{fail(tunnel.FailUnavailable), "backend_close"},
+		{fail(tunnel.FailRefused), "error_response"},
+		{fail(tunnel.FailNoSuchHost), "error_response"},
+		{fail(tunnel.FailTimeout), "error_response"},
+		{tunnel.AsDialError("", context.DeadlineExceeded), "backend_dial_timeout"},
+		{tunnel.AsDialError("", context.Canceled), "frontend_close"},
+		{fail(tunnel.FailBadAddress), ""},
+	} {
+		reg := prometheus.NewPedanticRegistry()
+		New(reg).Dialed(&tunnel.Request{Front: "grpc"}, time.Second, tc.err)
+		for _, sample := range families(t, reg)["dial_failure_count"].Metric {
+			want := 0.0
+			if sample.Label[0].GetValue() == tc.want {
+				want = 1
+			}
+			if sample.Counter.GetValue() != want {
+				t.Errorf("%v: reason %s has %v", tc.err, sample.Label[0].GetValue(), sample.Counter.GetValue())
+			}
+		}
+	}
+}
+
+func TestGaugesReturnToZero(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg)
+	seen := 0.0
+	d := m.Dialer(tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+		seen = testutil.ToFloat64(m.pending)
+		return nil, errors.New("x")
+	}))
+	_, _ = d.Dial(t.Context(), "tcp", "x:1")
+	m.Opened(nil, nil)
+	if seen != 1 || testutil.ToFloat64(m.pending) != 0 || testutil.ToFloat64(m.established) != 1 {
+		t.Errorf("pending %v while dialing, %v after; established %v", seen, testutil.ToFloat64(m.pending), testutil.ToFloat64(m.established))
+	}
+	m.Closed(nil, nil, time.Second, nil)
+	m.HTTPConnection(1)
+	m.HTTPConnection(-1)
+	m.Stream("Proxy", 1)
+	m.Stream("Proxy", -1)
+	m.Full(legacy.FromAgent, 1)
+	m.Full(legacy.FromAgent, -1)
+	m.Full(legacy.FromClient, 1)
+	m.Full(legacy.FromClient, -1)
+	m.Connection("clients", 1)
+	m.Connection("clients", -1)
+	for name, f := range families(t, reg) {
+		for _, sample := range f.Metric {
+			if sample.GetGauge().GetValue() != 0 {
+				t.Errorf("%s %v is %v", name, sample.Label, sample.Gauge.GetValue())
+			}
+		}
+	}
+}
+
+// TestCardinalityIsBounded: whatever peers send, the number of series stays.
+func TestCardinalityIsBounded(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg)
+	for i := range 1000 {
+		m.Packet(legacy.FromClient, client.PacketType(i))
+		m.StreamError(legacy.FromClient, codes.Unknown, client.PacketType(i))
+		m.Closed(nil, nil, 0, &tunnel.ResetError{Code: tunnel.Code(i)})
+		m.Dialed(&tunnel.Request{Front: "link", Address: fmt.Sprint("host", i, ":1")}, 0, &tunnel.DialError{Failure: tunnel.Failure(i)})
+	}
+	total := 0
+	for _, f := range families(t, reg) {
+		total += len(f.Metric)
+	}
+	if total > 150 {
+		t.Errorf("%d series", total)
+	}
+	m.Traffic.Up.Add(5)
+	for _, sample := range families(t, reg)["forwarded_bytes_total"].Metric {
+		if want := map[string]float64{"to_destination": 5}[sample.Label[0].GetValue()]; sample.Counter.GetValue() != want {
+			t.Errorf("%v", sample)
+		}
+	}
+}

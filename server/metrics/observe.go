@@ -1,0 +1,179 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// dialFailureReasons are upstream's values of dial_failure_count's label.
+var dialFailureReasons = []string{"no_agent", "error_response", "unrecognized_response", "send_rsp", "backend_close", "backend_dial_timeout", "frontend_close"}
+
+// Dialer counts next's dials as pending while they run.
+func (m *Server) Dialer(next tunnel.Dialer) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		m.pending.Inc()
+		defer m.pending.Dec()
+		return next.Dial(ctx, network, address)
+	})
+}
+
+// Dialed implements tunnel.Observer.
+func (m *Server) Dialed(req *tunnel.Request, took time.Duration, err error) {
+	if err == nil {
+		m.dialDuration.Observe(took.Seconds())
+		m.requests.WithLabelValues(req.Front, "ok").Inc()
+		return
+	}
+	failure := tunnel.FailureOf(err)
+	m.requests.WithLabelValues(req.Front, failure.Label()).Inc()
+	switch failure {
+	case tunnel.FailDenied:
+		m.denials.Inc()
+	case tunnel.FailBadAddress:
+		return // no dial was made
+	}
+	m.dialFailures.WithLabelValues(dialFailureReason(failure, err)).Inc()
+}
+
+func dialFailureReason(failure tunnel.Failure, err error) string {
+	switch {
+	case failure == tunnel.FailNoAgent:
+		return "no_agent"
+	case failure == tunnel.FailAgentLost, failure == tunnel.FailUnavailable:
+		return "backend_close"
+	case failure == tunnel.FailCancelled:
+		return "frontend_close"
+	case failure == tunnel.FailTimeout && errors.Is(err, context.DeadlineExceeded):
+		return "backend_dial_timeout" // our own bound; the agent's is its answer
+	default:
+		return "error_response"
+	}
+}
+
+// Unanswered counts a dial that succeeded for a client that could not be told.
+func (m *Server) Unanswered() { m.dialFailures.WithLabelValues("send_rsp").Inc() }
+
+// Opened implements tunnel.Observer.
+func (m *Server) Opened(*tunnel.Request, *tunnel.Relay) { m.established.Inc() }
+
+// Closed implements tunnel.Observer.
+func (m *Server) Closed(_ *tunnel.Request, _ *tunnel.Relay, took time.Duration, err error) {
+	m.established.Dec()
+	m.connDuration.Observe(took.Seconds())
+	if err != nil {
+		m.resets.WithLabelValues(causeLabel(err)).Inc()
+	}
+}
+
+// causeLabel keeps the label's values few, whatever code a peer sends.
+func causeLabel(err error) string {
+	switch tunnel.CodeOf(err) {
+	case tunnel.CodePeerReset:
+		return "peer_reset"
+	case tunnel.CodeCancelled:
+		return "cancelled"
+	case tunnel.CodeTimeout:
+		return "timeout"
+	case tunnel.CodeStalled:
+		return "stalled"
+	case tunnel.CodeLost:
+		return "lost"
+	case tunnel.CodeShutdown:
+		return "shutdown"
+	case tunnel.CodeProtocol:
+		return "protocol"
+	case tunnel.CodeMemory:
+		return "memory"
+	default:
+		return "other"
+	}
+}
+
+// Packet implements legacy.Metrics.
+func (m *Server) Packet(s legacy.Segment, kind client.PacketType) {
+	c, ok := m.packets[s][kind]
+	if !ok {
+		c = m.packets[s][legacy.NoPacket]
+	}
+	c.Inc()
+}
+
+// StreamError implements legacy.Metrics.
+func (m *Server) StreamError(s legacy.Segment, code codes.Code, kind client.PacketType) {
+	name, ok := client.PacketType_name[int32(kind)]
+	if !ok {
+		name = "Unknown"
+	}
+	m.streamErrors.WithLabelValues(s.String(), code.String(), name).Inc()
+}
+
+// Full implements legacy.Metrics.
+func (m *Server) Full(s legacy.Segment, delta int) {
+	method := "Proxy"
+	if s == legacy.FromAgent || s == legacy.ToAgent {
+		method = "Connect"
+	}
+	m.full.WithLabelValues(method).Add(float64(delta))
+}
+
+// Stalled implements legacy.Metrics.
+func (m *Server) Stalled(s legacy.Segment) { m.stalled.WithLabelValues(s.String()).Inc() }
+
+// UnknownDialResponse implements legacy.Metrics.
+func (m *Server) UnknownDialResponse() {
+	m.dialFailures.WithLabelValues("unrecognized_response").Inc()
+}
+
+// Stream implements legacy.Metrics.
+func (m *Server) Stream(method string, delta int) {
+	m.grpcConns.WithLabelValues(method).Add(float64(delta))
+}
+
+// LeaseListed implements lease.Metrics.
+func (m *Server) LeaseListed(code int, reason string, took time.Duration) {
+	m.leaseLists.WithLabelValues(strconv.Itoa(code), reason).Inc()
+	m.leaseListT.WithLabelValues(strconv.Itoa(code)).Observe(took.Seconds())
+}
+
+// LeaseDeleted implements lease.Metrics.
+func (m *Server) LeaseDeleted(code int, reason string, took time.Duration) {
+	m.leaseDeletes.WithLabelValues(strconv.Itoa(code), reason).Inc()
+	m.leaseDeleteT.WithLabelValues(strconv.Itoa(code)).Observe(took.Seconds())
+}
+
+// LeaseCulled implements lease.Metrics.
+func (m *Server) LeaseCulled() { m.culled.Inc() }
+
+// HTTPConnection is told +1 and -1 as a CONNECT request begins and ends.
+func (m *Server) HTTPConnection(delta int) { m.httpConns.Add(float64(delta)) }
+
+// FrontendWrite is told how long a write to a client took.
+func (m *Server) FrontendWrite(took time.Duration) { m.writeDuration.Observe(took.Seconds()) }
+
+// AgentRefused counts a refused agent; reason is one of auth.Refusal's labels.
+func (m *Server) AgentRefused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
+
+// TokenReviewed is told how long a TokenReview call took and what came of it:
+// accepted, refused or unavailable.
+func (m *Server) TokenReviewed(verdict string, took time.Duration) {
+	m.reviews.WithLabelValues(verdict).Observe(took.Seconds())
+}
+
+// Connection is told +1 and -1 as a listener ("clients", "agents") accepts a
+// connection and as it ends.
+func (m *Server) Connection(listener string, delta int) {
+	m.clientConns.WithLabelValues(listener).Add(float64(delta))
+}
+
+// Rejected counts a connection that never became a request.
+func (m *Server) Rejected(listener, reason string) {
+	m.rejected.WithLabelValues(listener, reason).Inc()
+}
