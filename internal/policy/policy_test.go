@@ -197,6 +197,7 @@ func TestParseErrors(t *testing.T) {
 		"[::1]:":                 "after the bracket",
 		"[fd00::]/8":             "after the bracket",
 		"a:":                     "no port",
+		"a.org,b.org":            "is no host",
 		"a:0":                    `port "0"`,
 		"a:65536":                `port "65536"`,
 		"a:x":                    `port "x"`,

@@ -126,7 +126,7 @@ func parsePort(text string) (uint16, error) {
 }
 
 func parseGlob(host string) (string, error) {
-	if !tunnel.ValidHost(host) {
+	if !tunnel.ValidHost(host) || strings.Contains(host, ",") {
 		return "", fmt.Errorf("%q is no host", host)
 	}
 	// 10.0.0.* would be held against names only and so match nothing; say so

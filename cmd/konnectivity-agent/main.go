@@ -1,0 +1,239 @@
+// Command konnectivity-agent runs in the data plane: it dials the konnectivity
+// servers and connects to destinations for them.
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+	"golang.org/x/net/http/httpproxy"
+	"golang.org/x/sync/errgroup"
+	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"konnectivity/agent"
+	"konnectivity/agent/egress"
+	"konnectivity/internal/cli"
+	"konnectivity/internal/observe"
+	"konnectivity/internal/policy"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel/link"
+)
+
+const component = "konnectivity-agent"
+
+func main() { os.Exit(cli.Main(newCommand())) }
+
+func newCommand() *cobra.Command {
+	f := &flags{}
+	cmd := &cobra.Command{
+		Use:   component,
+		Short: "Connect a data plane to its konnectivity servers",
+		Long: "Runs in the data plane, stays connected to every konnectivity server, and dials destinations for them.\n" +
+			"Takes the flags of upstream's proxy-agent.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), f) },
+	}
+	f.addTo(cmd)
+	return cmd
+}
+
+// run starts everything, and returns when ctx has ended and the agent has
+// drained, or when a part failed.
+func run(ctx context.Context, f *flags) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	log, err := f.logging.New(component, os.Stderr)
+	if err != nil {
+		return cli.Usagef("%w", err)
+	}
+	for _, note := range f.notes() {
+		log.Warn(note)
+	}
+	p := &process{flags: f, log: log, registry: observe.NewRegistry(component)}
+	if err := p.listen(); err != nil {
+		return err
+	}
+	defer p.close()
+	if err := p.build(); err != nil {
+		return err
+	}
+	return p.serve(ctx)
+}
+
+// process is the parts of a running agent.
+type process struct {
+	flags    *flags
+	log      logrus.FieldLogger
+	registry *prometheus.Registry
+
+	health, admin net.Listener
+	certificates  *tlsreload.Source
+	leases        *agent.LeaseCounter // nil: not counted
+	agent         *agent.Agent
+}
+
+// listen takes the ports first, so that one in use is told before anything
+// starts.
+func (p *process) listen() (err error) {
+	if p.health, err = listen("health-server-port", p.flags.healthHost, p.flags.healthPort); err != nil {
+		return err
+	}
+	if p.admin, err = listen("admin-server-port", p.flags.adminHost, p.flags.adminPort); err != nil {
+		_ = p.health.Close()
+	}
+	return err
+}
+
+func listen(flag, host string, port int) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	return l, nil
+}
+
+func (p *process) close() {
+	_ = p.health.Close()
+	_ = p.admin.Close()
+}
+
+func (p *process) build() error {
+	f := p.flags
+	var err error
+	p.certificates, err = tlsreload.New(tlsreload.Files{Cert: f.cert, Key: f.key, CA: f.ca},
+		tlsreload.Options{Name: "agent", Log: p.log, Registerer: p.registry})
+	if err != nil {
+		return err
+	}
+	opts, err := p.options()
+	if err != nil {
+		return err
+	}
+	if f.countLeases {
+		if p.leases, err = p.countLeases(); err != nil {
+			return err
+		}
+		opts.Leases = p.leases
+	}
+	p.agent, err = agent.New(opts)
+	return err
+}
+
+func (p *process) options() (agent.Options, error) {
+	f := p.flags
+	servers, err := f.servers()
+	if err != nil {
+		return agent.Options{}, err
+	}
+	rules, err := policy.Parse(f.allow, f.deny)
+	if err != nil {
+		return agent.Options{}, err
+	}
+	// Servers are reached through HTTPS_PROXY as by upstream's agent, whose
+	// gRPC library does so unasked; destinations only where it is asked for.
+	environment := httpproxy.FromEnvironment().ProxyFunc()
+	reach := egress.Options{Policy: rules}
+	if f.egressProxy {
+		reach.Proxy = environment
+	}
+	opts := agent.Options{
+		ID: f.agentIDOrNew(), Identifiers: f.identifiers,
+		Servers: servers, TLS: p.certificates.Client, ALPN: f.alpn, Link: agent.LinkMode(f.link), Proxy: environment,
+		Budget: link.NewBudget(f.budgetMiB << 20),
+		Dialer: egress.New(reach), DialTimeout: f.dialTimeout,
+		CountSource:  agent.CountSource(f.countSource),
+		SyncInterval: f.syncInterval, SyncIntervalCap: f.syncCap, SyncForever: f.syncForever,
+		Keepalive: f.keepalive, Grace: f.grace,
+		Log: p.log, Registerer: p.registry,
+	}
+	if f.grace == 0 {
+		opts.Grace = -1
+	}
+	if f.tokenPath != "" {
+		opts.Token = agent.TokenFile(f.tokenPath)
+	}
+	return opts, nil
+}
+
+func (p *process) countLeases() (*agent.LeaseCounter, error) {
+	config, err := apiConfig(p.flags.kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	config.ContentType = p.flags.apiContentType
+	client, err := typed.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("--count-server-leases: %w", err)
+	}
+	return agent.NewLeaseCounter(agent.LeaseOptions{
+		Client: client, Namespace: p.flags.leaseNamespace, Selector: p.flags.leaseSelector,
+		Log: p.log, Registerer: p.registry,
+	})
+}
+
+func apiConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		config, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("--count-server-leases: outside of a cluster --kubeconfig must be given: %w", err)
+		}
+		return config, nil
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
+	}
+	return config, nil
+}
+
+// serve runs until ctx ends and the agent has drained, or a listener fails.
+// Health and metrics stay up while it drains.
+func (p *process) serve(ctx context.Context) error {
+	parts, serving := errgroup.WithContext(context.WithoutCancel(ctx))
+	serving, stop := context.WithCancel(serving)
+	defer stop()
+	working, cancel := context.WithCancel(ctx)
+	defer cancel()
+	context.AfterFunc(serving, cancel)
+
+	parts.Go(func() error { return observe.Serve(serving, p.health, p.healthHandler(), p.log) })
+	parts.Go(func() error { return observe.Serve(serving, p.admin, p.adminHandler(), p.log) })
+	parts.Go(func() error { p.certificates.Run(serving); return nil })
+	if p.leases != nil {
+		parts.Go(func() error { p.leases.Run(serving); return nil })
+	}
+	err := p.agent.Run(working)
+	stop()
+	if failed := parts.Wait(); failed != nil {
+		return failed
+	}
+	return err
+}
+
+func (p *process) healthHandler() http.Handler {
+	mux := http.NewServeMux()
+	health := observe.NewHealth(observe.HealthOptions{})
+	health.Ready("server-connected", p.agent.Ready)
+	health.Mount(mux)
+	observe.MountMetrics(mux, p.registry)
+	return mux
+}
+
+func (p *process) adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", observe.RedirectToPort(p.flags.healthPort))
+	if p.flags.profiling {
+		observe.MountProfiles(mux, p.flags.contention)
+	}
+	return mux
+}
