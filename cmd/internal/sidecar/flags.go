@@ -1,0 +1,144 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"konnectivity/adapters"
+	"konnectivity/internal/cli"
+	"konnectivity/socks5"
+)
+
+// defaultDrain leaves a pod's usual 30 s of grace some room.
+const defaultDrain = 25 * time.Second
+
+// AddFlags defines every flag of a sidecar on cmd, with the titles under which
+// help shows them. o.Program and o.Front must be set.
+func (o *Options) AddFlags(cmd *cobra.Command) {
+	cli.AddFlags(cmd, "Konnectivity server", o.serverFlags)
+	cli.AddFlags(cmd, "Listening", o.listenFlags)
+	cli.AddFlags(cmd, "Names of the hosted cluster", o.hostedFlags)
+	cli.AddFlags(cmd, "Connections that bypass the tunnel", o.directFlags)
+	cli.AddFlags(cmd, "SOCKS5", o.socks5Flags)
+	cli.AddFlags(cmd, "HTTP and HTTPS", o.httpFlags)
+	cli.AddFlags(cmd, "Observation", o.observeFlags)
+	o.set = cmd.Flags()
+}
+
+func (o *Options) serverFlags(set *pflag.FlagSet) {
+	set.StringVar(&o.ServerHost, "konnectivity-hostname", "konnectivity-server-local", "name or IP address of the konnectivity server")
+	portVar(set, &o.ServerPort, "konnectivity-port", 8090, "port of the konnectivity server for clients")
+	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA that the server's certificate must lead to")
+	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
+	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
+	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (where the server has it, else HTTP CONNECT), off or require")
+}
+
+func (o *Options) listenFlags(set *pflag.FlagSet) {
+	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; anything but loopback lets others use the tunnel")
+	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 takes any free one")
+	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be the same; 0 does not")
+	set.IntVar(&o.MaxConnections, "max-connections", socks5.DefaultMaxConns, "open client connections of each proxy; more are refused")
+	set.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 never does")
+	set.DurationVar(&o.DrainTimeout, "drain-timeout", defaultDrain, "what open connections get to finish after SIGTERM")
+}
+
+func (o *Options) hostedFlags(set *pflag.FlagSet) {
+	set.StringVar(&o.Hosted.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the hosted cluster, to look up its services; default is the environment's KUBECONFIG")
+	set.StringVar(&o.Hosted.GuestDNSService, "guest-dns-service", adapters.DefaultGuestDNSService, "NAMESPACE/NAME of the hosted cluster's DNS service")
+	set.BoolVar(&o.Hosted.PreferIPv4, "prefer-ipv4", false, "use a name's IPv4 address if it has one")
+}
+
+func (o *Options) directFlags(set *pflag.FlagSet) {
+	set.BoolVar(&o.Direct.CloudAPIs, "connect-directly-to-cloud-apis", false, "connect to the APIs of known clouds without the tunnel, by HTTPS_PROXY and NO_PROXY of the environment")
+	set.StringSliceVar(&o.Direct.Suffixes, "direct-suffix", nil, "connect to hosts under this domain without the tunnel; may be repeated")
+}
+
+func (o *Options) socks5Flags(set *pflag.FlagSet) {
+	set.BoolVar(&o.Resolve.GuestDNS, "resolve-from-guest-cluster-dns", false, "look names up in the hosted cluster's DNS, through the tunnel")
+	set.BoolVar(&o.Resolve.ManagementFallback, "resolve-from-management-cluster-dns", false, "when the hosted cluster's DNS cannot be reached, use this cluster's and connect without the tunnel")
+	set.BoolVar(&o.Resolve.Disabled, "disable-resolver", false, "leave every name to the agent")
+	set.StringVar(&o.CredentialsFile, "socks5-credentials-file", "", "ask SOCKS5 clients for a user and password of this file, a line user:password each; followed live")
+}
+
+func (o *Options) httpFlags(set *pflag.FlagSet) {
+	set.StringVar(&o.Proxies.HTTPProxy, "http-proxy", "", "URL of the proxy, behind the tunnel, that plain HTTP requests go by")
+	set.StringVar(&o.Proxies.HTTPSProxy, "https-proxy", "", "URL of the proxy, behind the tunnel, that CONNECT goes by")
+	set.StringVar(&o.Proxies.NoProxy, "no-proxy", "", "hosts that need neither: names, suffixes, CIDRs, host:port or *, comma-separated")
+	set.StringSliceVar(&o.Proxies.CACertPaths, "proxy-ca-cert-path", nil, "CA bundle, or directory of them, for https:// proxies, beside the system's; may be repeated; followed live")
+}
+
+func (o *Options) observeFlags(set *pflag.FlagSet) {
+	set.StringVar(&o.HealthAddress, "health-address", "", "serve /healthz, /readyz and /metrics on this IP:PORT; empty does not")
+	set.BoolVar(&o.AccessLog, "access-log", false, "log every connection and request; they are debug lines otherwise")
+}
+
+func (f Front) title() string {
+	if f == SOCKS5 {
+		return "SOCKS5"
+	}
+	return "HTTP(S)"
+}
+
+// NoArgs accepts no argument, or the word run, which manifests written for the
+// programs that these replace have.
+func NoArgs(_ *cobra.Command, args []string) error {
+	if len(args) == 0 || len(args) == 1 && args[0] == "run" {
+		return nil
+	}
+	return fmt.Errorf("no arguments are accepted, got %q", args)
+}
+
+// value is a flag whose text is checked when it is parsed.
+type value[T any] struct {
+	to    *T
+	parse func(string) (T, error)
+	kind  string
+	text  string
+}
+
+func (v *value[T]) String() string { return v.text }
+func (v *value[T]) Type() string   { return v.kind }
+func (v *value[T]) Set(text string) error {
+	parsed, err := v.parse(text)
+	if err == nil {
+		*v.to, v.text = parsed, text
+	}
+	return err
+}
+
+func addValue[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), kind, name, initial, usage string) {
+	v := &value[T]{to: to, parse: parse, kind: kind}
+	if err := v.Set(initial); err != nil {
+		panic(err) // a default that its own flag refuses
+	}
+	set.Var(v, name, usage)
+}
+
+func portVar(set *pflag.FlagSet, to *uint16, name string, initial uint16, usage string) {
+	addValue(set, to, parsePort, "port", name, strconv.Itoa(int(initial)), usage)
+}
+
+var errAddress = errors.New("want an address")
+
+func parsePort(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return 0, errors.New("want a port from 0 to 65535")
+	}
+	return uint16(n), nil
+}
+
+func parseLink(text string) (adapters.Mode, error) {
+	switch mode := adapters.Mode(text); mode {
+	case adapters.LinkAuto, adapters.LinkOff, adapters.LinkRequire:
+		return mode, nil
+	}
+	return "", errors.New("want auto, off or require")
+}

@@ -1,0 +1,117 @@
+package sidecar
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"sync"
+
+	"konnectivity/tunnel"
+)
+
+// listen opens a port; a failure names the flag it is about.
+func listen(ctx context.Context, flag, address string) (net.Listener, error) {
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, address, cause(err))
+	}
+	return ln, nil
+}
+
+// cause spares the reader the address twice.
+func cause(err error) error {
+	if op, ok := err.(*net.OpError); ok {
+		return op.Err
+	}
+	return err
+}
+
+// at is the address of a port of ours.
+func (o *Options) at(port uint16) string {
+	return net.JoinHostPort(o.ServingAddress, strconv.Itoa(int(port)))
+}
+
+// handOff is a listener whose connections another front accepted, for two
+// fronts on one port.
+type handOff struct {
+	addr  net.Addr
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newHandOff(addr net.Addr) *handOff {
+	return &handOff{addr: addr, conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// give passes a connection on, or resets it once the listener is closed. It
+// waits no longer than the accept loop on the other side takes to come round.
+func (h *handOff) give(conn tunnel.Conn) {
+	select {
+	case h.conns <- conn:
+	case <-h.done:
+		_ = conn.Reset(&tunnel.ResetError{Code: tunnel.CodeShutdown})
+	}
+}
+
+// Accept implements net.Listener.
+func (h *handOff) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.conns:
+		return conn, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (h *handOff) Close() error {
+	h.once.Do(func() { close(h.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (h *handOff) Addr() net.Addr { return h.addr }
+
+// selfCheck knows the sidecar's own addresses, so that a direct connection to
+// itself, which would go in circles, can be refused.
+type selfCheck struct{ own []netip.AddrPort }
+
+func (s *selfCheck) add(ln net.Listener) {
+	if a, ok := ln.Addr().(*net.TCPAddr); ok {
+		own := a.AddrPort()
+		s.own = append(s.own, netip.AddrPortFrom(own.Addr().Unmap(), own.Port()))
+	}
+}
+
+// is says whether to is one of ours. An unspecified address reaches, or is
+// reached by, every address of this machine.
+func (s *selfCheck) is(to netip.AddrPort) bool {
+	ip := to.Addr().Unmap()
+	for _, own := range s.own {
+		switch {
+		case own.Port() != to.Port():
+		case own.Addr() == ip, ip.IsUnspecified():
+			return true
+		case own.Addr().IsUnspecified() && isLocal(ip):
+			return true
+		}
+	}
+	return false
+}
+
+// isLocal says whether this machine has ip.
+func isLocal(ip netip.Addr) bool {
+	if ip.IsLoopback() {
+		return true
+	}
+	addrs, _ := net.InterfaceAddrs() // without them, ip is taken for another's
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == ip.WithZone("") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,160 @@
+// Package sidecar is what konnectivity-socks5-proxy and konnectivity-https-proxy
+// share: their flags, and how the fronts, the adapter, certificates and health
+// are put together. The programs differ in which front --serving-port is for.
+package sidecar
+
+import (
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/pflag"
+
+	"konnectivity/adapters"
+	"konnectivity/internal/cli"
+	"konnectivity/internal/tlsreload"
+)
+
+// Front is one of the protocols that clients speak to a sidecar.
+type Front string
+
+// The fronts.
+const (
+	SOCKS5 Front = "socks5"
+	HTTP   Front = "http"
+)
+
+// Options are what a sidecar's flags say. The flag methods set the defaults.
+type Options struct {
+	Program string // its name, in logs and to the server
+	Front   Front  // what --serving-port serves
+
+	ServingAddress string
+	ServingPort    uint16 // 0 takes any free port
+	SecondPort     uint16 // the other front's port; 0: no other front; may equal ServingPort
+	MaxConnections int
+	IdleTimeout    time.Duration // 0: no bound
+	DrainTimeout   time.Duration
+
+	ServerHost string
+	ServerPort uint16
+	Link       adapters.Mode
+	Files      tlsreload.Files // client certificate and the server's CA
+
+	Hosted  adapters.HostedOptions
+	Direct  adapters.DirectOptions
+	Resolve adapters.ResolvePolicy // of the SOCKS5 front
+	Proxies adapters.HTTPSOptions  // of the HTTP front
+
+	CredentialsFile string // of the SOCKS5 front
+	HealthAddress   string // "" is off
+	AccessLog       bool
+
+	set *pflag.FlagSet // to see what was given
+}
+
+// serves says whether front has a port.
+func (o *Options) serves(front Front) bool { return front == o.Front || o.SecondPort != 0 }
+
+// shared says whether both fronts are on one port.
+func (o *Options) shared() bool { return o.SecondPort != 0 && o.SecondPort == o.ServingPort }
+
+// second is the front that has no port unless asked for.
+func (o *Options) second() Front {
+	if o.Front == SOCKS5 {
+		return HTTP
+	}
+	return SOCKS5
+}
+
+// secondFlag is the flag that gives the second front its port.
+func (o *Options) secondFlag() string { return string(o.second()) + "-serving-port" }
+
+// check finds what the values themselves show to be wrong. Its error is a
+// usage error that names the flag and what it accepts.
+func (o *Options) check() error {
+	switch {
+	case !bindable(o.ServingAddress):
+		return cli.Usagef("--serving-address: want an IP address or localhost, got %q", o.ServingAddress)
+	case o.ServerHost == "":
+		return cli.Usagef("--konnectivity-hostname: want the name or IP address of the konnectivity server")
+	case o.ServerPort == 0:
+		return cli.Usagef("--konnectivity-port: want a port from 1 to 65535, got 0")
+	case o.MaxConnections < 1:
+		return cli.Usagef("--max-connections: want at least 1, got %d", o.MaxConnections)
+	case o.IdleTimeout < 0:
+		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.IdleTimeout)
+	case o.DrainTimeout < 0:
+		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.DrainTimeout)
+	case (o.Files.Cert == "") != (o.Files.Key == ""):
+		return cli.Usagef("--tls-cert-path and --tls-key-path: want both or neither")
+	}
+	if o.HealthAddress == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(o.HealthAddress)
+	if err == nil && (host == "" || bindable(host)) {
+		_, err = parsePort(port)
+	} else if err == nil {
+		err = errAddress
+	}
+	if err != nil {
+		return cli.Usagef("--health-address: want IP:PORT or :PORT, got %q", o.HealthAddress)
+	}
+	return nil
+}
+
+// bindable says whether host can be listened on without asking DNS.
+func bindable(host string) bool {
+	_, err := netip.ParseAddr(host)
+	return err == nil || host == "localhost"
+}
+
+// needs are flags that do nothing unless another one is given.
+var needs = []struct {
+	flags []string
+	unmet func(*Options) bool
+	want  func(*Options) string
+}{
+	{
+		[]string{"http-proxy", "https-proxy", "no-proxy", "proxy-ca-cert-path"},
+		func(o *Options) bool { return !o.serves(HTTP) },
+		func(o *Options) string { return "--" + o.secondFlag() },
+	},
+	{
+		[]string{"resolve-from-guest-cluster-dns", "resolve-from-management-cluster-dns", "disable-resolver", "socks5-credentials-file"},
+		func(o *Options) bool { return !o.serves(SOCKS5) },
+		func(o *Options) string { return "--" + o.secondFlag() },
+	},
+	{
+		[]string{"resolve-from-guest-cluster-dns", "resolve-from-management-cluster-dns"},
+		func(o *Options) bool { return o.serves(SOCKS5) && o.Resolve.Disabled },
+		func(*Options) string { return "--disable-resolver=false" },
+	},
+	{
+		[]string{"resolve-from-management-cluster-dns"},
+		func(o *Options) bool { return o.serves(SOCKS5) && !o.Resolve.Disabled && !o.Resolve.GuestDNS },
+		func(*Options) string { return "--resolve-from-guest-cluster-dns" },
+	},
+	{
+		[]string{"resolve-from-guest-cluster-dns", "guest-dns-service"},
+		func(o *Options) bool { return o.Hosted.Kubeconfig == "" },
+		func(*Options) string { return "--kubeconfig or KUBECONFIG" },
+	},
+}
+
+// sayIneffective logs, once, which flags were given in vain. They are no error:
+// a command line that worked before must go on working.
+func (o *Options) sayIneffective(log logrus.FieldLogger) {
+	for _, n := range needs {
+		if !n.unmet(o) {
+			continue
+		}
+		for _, name := range n.flags {
+			if o.set != nil && o.set.Changed(name) {
+				log.Warnf("--%s has no effect without %s", name, n.want(o))
+			}
+		}
+	}
+}

@@ -1,0 +1,299 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/adapters"
+	"konnectivity/httpsproxy"
+	"konnectivity/internal/cli"
+	"konnectivity/internal/observe"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/version"
+	"konnectivity/socks5"
+	"konnectivity/tunnel"
+)
+
+// sidecar is one process, put together but not started.
+type sidecar struct {
+	opts     *Options
+	log      logrus.FieldLogger
+	registry *prometheus.Registry // nil where nobody can ask for metrics
+	certs    *tlsreload.Source
+	adapter  *adapters.Adapter
+	self     selfCheck
+	fronts   []served
+	health   net.Listener // nil where it is off
+	draining atomic.Bool
+}
+
+// served is a front and what it serves.
+type served struct {
+	front Front
+	ln    net.Listener
+	serve func(context.Context, net.Listener) error
+}
+
+// Run serves as o says until ctx ends, drains, and returns nil once everything
+// has stopped. An error before anything is served is a usage error (cli) where
+// the flags are to blame.
+func Run(ctx context.Context, o *Options, log logrus.FieldLogger) error {
+	s, err := compose(ctx, o, log)
+	if err != nil {
+		return err
+	}
+	return s.run(ctx)
+}
+
+// compose makes all parts and opens all ports, or none.
+func compose(ctx context.Context, o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	o.sayIneffective(log)
+	s := &sidecar{opts: o, log: log}
+	if o.HealthAddress != "" {
+		s.registry = observe.NewRegistry(o.Program)
+	}
+	s.certs, err = tlsreload.New(o.Files, tlsreload.Options{Name: "konnectivity", Lenient: true, Log: log, Registerer: s.registerer()})
+	if err != nil {
+		return nil, err
+	}
+	if s.adapter, err = adapters.New(s.adapterOptions()); err != nil {
+		return nil, cli.Usagef("%w", err)
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if err = s.open(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// registerer avoids an interface that holds a nil pointer.
+func (s *sidecar) registerer() prometheus.Registerer {
+	if s.registry == nil {
+		return nil
+	}
+	return s.registry
+}
+
+func (s *sidecar) adapterOptions() adapters.Options {
+	o := s.opts
+	direct := o.Direct
+	direct.Refuse = s.self.is
+	return adapters.Options{
+		Server: adapters.ServerOptions{
+			Address:  tunnel.JoinAddress(o.ServerHost, o.ServerPort),
+			TLS:      s.certs,
+			Mode:     o.Link,
+			Software: o.Program + "/" + version.Get().Version,
+		},
+		Hosted:     o.Hosted,
+		Direct:     direct,
+		SOCKS5:     o.Resolve,
+		HTTPS:      o.Proxies,
+		Log:        s.log,
+		Registerer: s.registerer(),
+	}
+}
+
+// open makes the fronts and opens their ports and that of health.
+func (s *sidecar) open(ctx context.Context) error {
+	o := s.opts
+	main, err := listen(ctx, "serving-port", o.at(o.ServingPort))
+	if err != nil {
+		return err
+	}
+	s.self.add(main)
+	second := net.Listener(nil)
+	switch {
+	case o.shared():
+		second = newHandOff(main.Addr())
+	case o.serves(o.second()):
+		if second, err = listen(ctx, o.secondFlag(), o.at(o.SecondPort)); err != nil {
+			_ = main.Close()
+			return err
+		}
+		s.self.add(second)
+	}
+	if err := s.addFronts(main, second); err != nil {
+		_ = main.Close()
+		if second != nil {
+			_ = second.Close()
+		}
+		return err
+	}
+	if o.HealthAddress != "" {
+		s.health, err = listen(ctx, "health-address", o.HealthAddress)
+	}
+	return err
+}
+
+// addFronts gives each front its listener. Whose port it is matters only for
+// two separate ones: on a shared port SOCKS5 accepts and hands HTTP over.
+func (s *sidecar) addFronts(main, second net.Listener) error {
+	toSOCKS5, toHTTP := main, second
+	if s.opts.Front == HTTP && !s.opts.shared() {
+		toSOCKS5, toHTTP = second, main
+	}
+	var other func(tunnel.Conn)
+	if h, ok := toHTTP.(*handOff); ok {
+		other = h.give
+	}
+	if toSOCKS5 != nil {
+		if err := s.addSOCKS5(toSOCKS5, other); err != nil {
+			return err
+		}
+	}
+	if toHTTP != nil {
+		return s.addHTTP(toHTTP)
+	}
+	return nil
+}
+
+func (s *sidecar) addSOCKS5(ln net.Listener, other func(tunnel.Conn)) error {
+	forwarder, err := s.forwarder(SOCKS5, s.adapter.SOCKS5())
+	if err != nil {
+		return err
+	}
+	o := socks5.Options{
+		Forwarder: forwarder, Other: other,
+		MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
+		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
+	}
+	if file := s.opts.CredentialsFile; file != "" {
+		credentials, err := socks5.LoadCredentials(file, s.log)
+		if err != nil {
+			return fmt.Errorf("--socks5-credentials-file: %w", err)
+		}
+		o.Credentials = credentials
+	}
+	front, err := socks5.New(o)
+	if err != nil {
+		return err
+	}
+	s.fronts = append(s.fronts, served{SOCKS5, ln, front.Serve})
+	return nil
+}
+
+func (s *sidecar) addHTTP(ln net.Listener) error {
+	forwarder, err := s.forwarder(HTTP, s.adapter.Connect())
+	if err != nil {
+		return err
+	}
+	front, err := httpsproxy.New(httpsproxy.Options{
+		Connect: forwarder, Transport: s.adapter.Transport(),
+		MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
+		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
+	})
+	if err != nil {
+		return err
+	}
+	s.fronts = append(s.fronts, served{HTTP, ln, front.Serve})
+	return nil
+}
+
+// forwarder is a front's, with its traffic as metrics.
+func (s *sidecar) forwarder(front Front, d tunnel.Dialer) (*tunnel.Forwarder, error) {
+	total := new(tunnel.Traffic)
+	if s.registry != nil {
+		if err := registerTraffic(s.registry, front, total); err != nil {
+			return nil, err
+		}
+	}
+	return &tunnel.Forwarder{Dialer: d, Idle: s.opts.IdleTimeout, Total: total}, nil
+}
+
+func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Traffic) error {
+	for direction, n := range map[string]*atomic.Int64{"up": &total.Up, "down": &total.Down} {
+		err := r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name:        "konnectivity_sidecar_relayed_bytes_total",
+			Help:        "Bytes relayed for clients, by front; up is away from the client.",
+			ConstLabels: prometheus.Labels{"front": string(front), "direction": direction},
+		}, func() float64 { return float64(n.Load()) }))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close undoes open.
+func (s *sidecar) close() {
+	for _, f := range s.fronts {
+		_ = f.ln.Close()
+	}
+	if s.health != nil {
+		_ = s.health.Close()
+	}
+}
+
+// run serves until ctx ends or a part fails, and joins everything. What the
+// fronts need lives until their last connection has ended.
+func (s *sidecar) run(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var background, fronts sync.WaitGroup
+	background.Go(func() { s.certs.Run(behind) })
+	background.Go(func() { failing(fail, s.adapter.Run(behind)) })
+	if s.health != nil {
+		s.log.WithField("address", s.health.Addr().String()).Info("Serving health and metrics")
+		background.Go(func() { failing(fail, observe.Serve(behind, s.health, s.observed(), s.log)) })
+	}
+	for _, f := range s.fronts {
+		s.log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("Serving")
+		fronts.Go(func() { failing(fail, f.serve(ctx, f.ln)) })
+	}
+	<-ctx.Done()
+	s.draining.Store(true)
+	s.log.WithField("timeout", s.opts.DrainTimeout.String()).Info("Stopping; open connections may finish")
+	fronts.Wait()
+	stop()
+	background.Wait()
+	var failed *partError
+	if errors.As(context.Cause(ctx), &failed) {
+		return failed.err
+	}
+	return nil
+}
+
+// partError tells a part that failed from an end that was asked for.
+type partError struct{ err error }
+
+func (e *partError) Error() string { return e.err.Error() }
+
+func failing(fail context.CancelCauseFunc, err error) {
+	if err != nil {
+		fail(&partError{err})
+	}
+}
+
+// observed answers health and metrics.
+func (s *sidecar) observed() http.Handler {
+	health := observe.NewHealth(observe.HealthOptions{})
+	health.Ready("server", s.adapter.Ready)
+	health.Ready("draining", func() error {
+		if s.draining.Load() {
+			return errors.New("shutting down")
+		}
+		return nil
+	})
+	mux := http.NewServeMux()
+	health.Mount(mux)
+	observe.MountMetrics(mux, s.registry)
+	return mux
+}

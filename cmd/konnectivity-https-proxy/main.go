@@ -1,0 +1,11 @@
+// Command konnectivity-https-proxy is a sidecar that gives its pod HTTP proxy
+// access to what the agents of a konnectivity server can reach.
+package main
+
+import (
+	"os"
+
+	"konnectivity/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(newCommand())) }

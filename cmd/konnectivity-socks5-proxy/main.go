@@ -1,0 +1,11 @@
+// Command konnectivity-socks5-proxy is a sidecar that gives its pod SOCKS5
+// access to what the agents of a konnectivity server can reach.
+package main
+
+import (
+	"os"
+
+	"konnectivity/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(newCommand())) }
