@@ -1,0 +1,382 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/policy"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// names is a Resolver with fixed answers.
+type names map[string][]string
+
+func (n names) LookupNetIP(_ context.Context, network, host string) ([]netip.Addr, error) {
+	texts, ok := n[host]
+	if !ok {
+		return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+	}
+	var addrs []netip.Addr
+	for _, text := range texts {
+		addr := netip.MustParseAddr(text)
+		if network == "ip" || (network == "ip4") == addr.Is4() {
+			addrs = append(addrs, addr)
+		}
+	}
+	return addrs, nil
+}
+
+// echo listens on host:port and echoes; port 0 picks one.
+func echo(t *testing.T, host string, port int) int {
+	t.Helper()
+	l, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// blackHole makes host:port swallow connection attempts, as a firewall that
+// drops does: a listener whose queue is full answers no SYN.
+func blackHole(t *testing.T, host string, port int) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: netip.MustParseAddr(host).As4()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(host, fmt.Sprint(port)), 100*time.Millisecond)
+		if err != nil {
+			return // full
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	t.Skip("this kernel's accept queue cannot be filled")
+}
+
+func dial(t *testing.T, d *Dialer, address string) (tunnel.Conn, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return d.Dial(ctx, "tcp", address)
+}
+
+func wantEcho(t *testing.T, c tunnel.Conn) {
+	t.Helper()
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := c.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(c); err != nil || string(got) != "hello" {
+		t.Fatalf("echo gave %q, %v", got, err)
+	}
+}
+
+func wantFailure(t *testing.T, err error, want tunnel.Failure) {
+	t.Helper()
+	var typed *tunnel.DialError
+	if !errors.As(err, &typed) || typed.Failure != want {
+		t.Fatalf("got %v, want a DialError: %v", err, want)
+	}
+	if typed.Address == "" {
+		t.Errorf("the error names no address: %v", err)
+	}
+}
+
+func TestDial(t *testing.T) {
+	port := fmt.Sprint(echo(t, "127.0.0.1", 0))
+	d := New(Options{Resolver: names{"a.example": {"127.0.0.1"}}})
+	for _, host := range []string{"127.0.0.1", "a.example", "[::ffff:127.0.0.1]"} {
+		c, err := dial(t, d, host+":"+port)
+		if err != nil {
+			t.Fatalf("%s: %v", host, err)
+		}
+		wantEcho(t, c)
+	}
+}
+
+// The last of five addresses is alive, the others swallow packets: within 3 s.
+func TestLastOfFiveAddresses(t *testing.T) {
+	port := echo(t, "127.0.0.6", 0)
+	addrs := []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}
+	for _, a := range addrs {
+		blackHole(t, a, port)
+	}
+	d := New(Options{Resolver: names{"five.example": append(addrs, "127.0.0.6")}})
+	start := time.Now()
+	c, err := dial(t, d, fmt.Sprintf("five.example:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("took %v", took)
+	}
+	wantEcho(t, c)
+}
+
+// A refused address must not cost a stagger.
+func TestRefusedMovesOn(t *testing.T) {
+	port := echo(t, "127.0.0.9", 0)
+	addrs := []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5", "127.0.0.6", "127.0.0.7", "127.0.0.8", "127.0.0.9"}
+	d := New(Options{Resolver: names{"many.example": addrs}})
+	start := time.Now()
+	c, err := dial(t, d, fmt.Sprintf("many.example:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if took := time.Since(start); took > 4*stagger {
+		t.Errorf("seven refusals took %v", took)
+	}
+}
+
+func TestFailures(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := l.Addr().String()
+	_ = l.Close()
+	_, port, _ := net.SplitHostPort(closed)
+	d := New(Options{Resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}, "empty.example": nil, "v4.example": {"127.0.0.1"}}})
+	for _, c := range []struct {
+		network, address string
+		want             tunnel.Failure
+	}{
+		{"tcp", closed, tunnel.FailRefused},
+		{"tcp", "a.example:" + port, tunnel.FailRefused},
+		{"tcp", "unknown.example:80", tunnel.FailNoSuchHost},
+		{"tcp", "empty.example:80", tunnel.FailNoSuchHost},
+		{"tcp6", "v4.example:80", tunnel.FailNoSuchHost},
+		{"tcp6", "127.0.0.1:80", tunnel.FailBadAddress},
+		{"udp", "127.0.0.1:80", tunnel.FailBadAddress},
+		{"", "127.0.0.1:80", tunnel.FailBadAddress},
+		{"tcp", "127.0.0.1", tunnel.FailBadAddress},
+		{"tcp", ":80", tunnel.FailBadAddress},
+		{"tcp", "a b:80", tunnel.FailBadAddress},
+		{"tcp", "127.0.0.1:0", tunnel.FailBadAddress},
+		{"tcp", "169.254.169.254:80", tunnel.FailDenied},
+	} {
+		t.Run(c.network+" "+c.address, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			defer cancel()
+			_, err := d.Dial(ctx, c.network, c.address)
+			wantFailure(t, err, c.want)
+		})
+	}
+}
+
+func TestTimeoutAndCancel(t *testing.T) {
+	port := echo(t, "127.0.0.30", 0) // only to own a port number
+	blackHole(t, "127.0.0.31", port)
+	d := New(Options{})
+	address := fmt.Sprintf("127.0.0.31:%d", port)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, err := d.Dial(ctx, "tcp", address)
+	wantFailure(t, err, tunnel.FailTimeout)
+
+	ctx, cancel = context.WithCancel(context.Background())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	_, err = d.Dial(ctx, "tcp", address)
+	wantFailure(t, err, tunnel.FailCancelled)
+}
+
+// Cancelled dials leave neither goroutines (goleak) nor sockets.
+func TestCancelLeavesNothing(t *testing.T) {
+	port := echo(t, "127.0.0.1", 0)
+	d := New(Options{Resolver: names{"a.example": {"127.0.0.1", "127.0.0.2", "127.0.0.3"}}})
+	before := openFiles(t)
+	for i := range 300 {
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { time.Sleep(time.Duration(i) * time.Microsecond); cancel() }()
+		if c, err := d.Dial(ctx, "tcp", fmt.Sprintf("a.example:%d", port)); err == nil {
+			_ = c.Close()
+		}
+		cancel()
+	}
+	for end := time.Now().Add(5 * time.Second); openFiles(t) > before; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d files open, %d before", openFiles(t), before)
+		}
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	files, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	return len(files)
+}
+
+func TestOutOfDescriptors(t *testing.T) {
+	port := echo(t, "127.0.0.1", 0)
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Skip(err)
+	}
+	low := old
+	low.Cur = 3
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low); err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) }()
+	d := New(Options{Resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
+	_, err := dial(t, d, fmt.Sprintf("a.example:%d", port))
+	wantFailure(t, err, tunnel.FailExhausted)
+}
+
+func TestPolicyOnResolvedAddress(t *testing.T) {
+	port := echo(t, "127.0.0.1", 0)
+	rules, err := policy.Parse(nil, []string{"127.0.0.2/32", "named.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Options{Policy: rules, Resolver: names{
+		"mixed.example": {"127.0.0.2", "127.0.0.1"}, "denied.example": {"127.0.0.2"}, "named.example": {"127.0.0.1"}, "meta.example": {"169.254.169.254"},
+	}})
+	c, err := dial(t, d, fmt.Sprintf("mixed.example:%d", port))
+	if err != nil {
+		t.Fatalf("the allowed one of two addresses: %v", err)
+	}
+	wantEcho(t, c)
+	for _, host := range []string{"denied.example", "named.example", "meta.example", "127.0.0.2"} {
+		_, err := dial(t, d, fmt.Sprintf("%s:%d", host, port))
+		wantFailure(t, err, tunnel.FailDenied)
+	}
+}
+
+// A resolver that answers differently each time must not get a denied address
+// connected, and neither may anything between the check and the socket: the
+// last gate is the socket's own.
+func TestPolicyAtTheSocket(t *testing.T) {
+	port := echo(t, "127.0.0.1", 0)
+	rules, err := policy.Parse(nil, []string{"127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Options{Policy: rules})
+	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
+	_, err = d.race(context.Background(), "tcp", "rebind.example", []netip.AddrPort{to})
+	var typed *tunnel.DialError
+	if !errors.As(err, &typed) || typed.Failure != tunnel.FailDenied {
+		t.Fatalf("got %v", err)
+	}
+}
+
+type flipping struct{ calls atomic.Int64 }
+
+func (f *flipping) LookupNetIP(context.Context, string, string) ([]netip.Addr, error) {
+	if f.calls.Add(1)%2 == 1 {
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
+	}
+	return []netip.Addr{netip.MustParseAddr("169.254.169.254")}, nil
+}
+
+func TestRebinding(t *testing.T) {
+	port := echo(t, "127.0.0.1", 0)
+	d := New(Options{Resolver: &flipping{}})
+	for i := range 4 {
+		c, err := dial(t, d, fmt.Sprintf("rebind.example:%d", port))
+		if i%2 == 0 {
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantEcho(t, c)
+		} else {
+			wantFailure(t, err, tunnel.FailDenied)
+		}
+	}
+}
+
+func TestKeepAliveIsOn(t *testing.T) {
+	port := echo(t, "127.0.0.1", 0)
+	c, err := dial(t, New(Options{}), fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = raw.Control(func(fd uintptr) {
+		on, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_KEEPALIVE)
+		if err != nil || on == 0 {
+			t.Errorf("keepalive is %d, %v", on, err)
+		}
+	})
+}
+
+func TestAlternate(t *testing.T) {
+	parse := func(texts string) (addrs []netip.Addr) {
+		for _, text := range strings.Fields(texts) {
+			addrs = append(addrs, netip.MustParseAddr(text))
+		}
+		return addrs
+	}
+	for in, want := range map[string]string{
+		"":                                   "",
+		"1.0.0.1 1.0.0.2":                    "1.0.0.1 1.0.0.2",
+		"2001:db8::1 2001:db8::2 1.0.0.1":    "2001:db8::1 1.0.0.1 2001:db8::2",
+		"1.0.0.1 1.0.0.2 2001:db8::1":        "1.0.0.1 2001:db8::1 1.0.0.2",
+		"1.0.0.1 ::ffff:1.0.0.1 1.0.0.1":     "1.0.0.1",
+		"::ffff:1.0.0.1 2001:db8::1 1.0.0.2": "1.0.0.1 2001:db8::1 1.0.0.2",
+	} {
+		if got := fmt.Sprint(alternate(parse(in))); got != fmt.Sprint(parse(want)) {
+			t.Errorf("%q: %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestManyAddressesAreCapped(t *testing.T) {
+	var all []string
+	for i := range 100 {
+		all = append(all, fmt.Sprintf("127.0.1.%d", i+1))
+	}
+	d := New(Options{Resolver: names{"huge.example": all}})
+	addrs, err := d.resolve(context.Background(), "ip", "huge.example", 80)
+	if err != nil || len(addrs) != maxAddresses {
+		t.Errorf("%d addresses, %v", len(addrs), err)
+	}
+}

@@ -1,0 +1,194 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"konnectivity/internal/pki"
+	"konnectivity/internal/policy"
+	"konnectivity/tunnel"
+)
+
+// fakeProxy answers each connection with answer, given the request; a true
+// second result means to echo afterwards.
+func fakeProxy(t *testing.T, config *tls.Config, answer func(*http.Request) (string, bool)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config != nil {
+		l = tls.NewListener(l, config)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				reader := bufio.NewReader(c)
+				request, err := http.ReadRequest(reader)
+				if err != nil {
+					return
+				}
+				text, echo := answer(request)
+				_, _ = io.WriteString(c, text)
+				if echo {
+					_, _ = io.Copy(c, reader)
+				}
+			}()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return l.Addr().String()
+}
+
+const established = "HTTP/1.1 200 Connection Established\r\n\r\n"
+
+func TestProxy(t *testing.T) {
+	addr := fakeProxy(t, nil, func(r *http.Request) (string, bool) {
+		want := "Basic " + base64.StdEncoding.EncodeToString([]byte("me:s3cret"))
+		if r.Method != "CONNECT" || r.Host != "dest.example:443" || r.Header.Get("Proxy-Authorization") != want {
+			return "HTTP/1.1 400 Bad Request\r\n\r\n", false
+		}
+		return established + "early ", true
+	})
+	config := &httpproxy.Config{HTTPSProxy: "http://me:s3cret@" + addr, NoProxy: "127.0.0.0/8,.direct.example"}
+	d := New(Options{Proxy: config.ProxyFunc(), Resolver: names{"a.direct.example": {"127.0.0.1"}}})
+
+	c, err := dial(t, d, "dest.example:443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "hello")
+	_ = c.CloseWrite()
+	if got, err := io.ReadAll(c); err != nil || string(got) != "early hello" {
+		t.Errorf("got %q, %v", got, err)
+	}
+
+	port := echo(t, "127.0.0.1", 0)
+	for _, host := range []string{"127.0.0.1", "a.direct.example", "a.direct.example."} {
+		d.opts.Resolver = names{"a.direct.example": {"127.0.0.1"}, "a.direct.example.": {"127.0.0.1"}}
+		c, err := dial(t, d, fmt.Sprintf("%s:%d", host, port))
+		if err != nil {
+			t.Fatalf("NO_PROXY for %s: %v", host, err)
+		}
+		wantEcho(t, c)
+	}
+}
+
+func TestProxyRefusals(t *testing.T) {
+	for status, want := range map[int]tunnel.Failure{
+		407: tunnel.FailAuth, 403: tunnel.FailDenied, 502: tunnel.FailHostUnreach, 503: tunnel.FailUnavailable, 504: tunnel.FailTimeout, 500: tunnel.FailInternal, 301: tunnel.FailInternal,
+	} {
+		addr := fakeProxy(t, nil, func(*http.Request) (string, bool) { return fmt.Sprintf("HTTP/1.1 %d Nope\r\n\r\n", status), false })
+		u := &url.URL{Scheme: "http", Host: addr}
+		d := New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
+		_, err := dial(t, d, "dest.example:443")
+		wantFailure(t, err, want)
+	}
+}
+
+func TestProxyThatMisbehaves(t *testing.T) {
+	secret := "hunter2"
+	proxyAt := func(addr string) *Dialer {
+		u := &url.URL{Scheme: "http", Host: addr, User: url.UserPassword("me", secret)}
+		return New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
+	}
+	for name, answer := range map[string]string{
+		"garbage":     "what?\r\n\r\n",
+		"nothing":     "",
+		"huge":        "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 2*maxProxyAnswer) + "\r\n\r\n",
+		"half a line": "HTTP/1.1 20",
+	} {
+		addr := fakeProxy(t, nil, func(*http.Request) (string, bool) { return answer, false })
+		_, err := dial(t, proxyAt(addr), "dest.example:443")
+		if err == nil {
+			t.Fatalf("%s was taken for an answer", name)
+		}
+		wantFailure(t, err, tunnel.FailUnavailable)
+		if strings.Contains(err.Error(), secret) {
+			t.Errorf("the error tells the password: %v", err)
+		}
+	}
+	l, _ := net.Listen("tcp", "127.0.0.1:0")
+	_ = l.Close()
+	_, err := dial(t, proxyAt(l.Addr().String()), "dest.example:443")
+	wantFailure(t, err, tunnel.FailUnavailable)
+	if strings.Contains(err.Error(), secret) {
+		t.Errorf("the error tells the password: %v", err)
+	}
+
+	u := &url.URL{Scheme: "ftp", Host: "127.0.0.1"}
+	_, err = dial(t, New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }}), "dest.example:443")
+	wantFailure(t, err, tunnel.FailUnavailable)
+}
+
+func TestSilentProxy(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	u := &url.URL{Scheme: "http", Host: l.Addr().String()}
+	d := New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	_, err = d.Dial(ctx, "tcp", "dest.example:443")
+	wantFailure(t, err, tunnel.FailTimeout)
+}
+
+// The proxy must not be a way around the policy: names are judged by name, and
+// an allow list by address cannot vouch for a name that the proxy resolves.
+func TestProxyAndPolicy(t *testing.T) {
+	addr := fakeProxy(t, nil, func(*http.Request) (string, bool) { return established, true })
+	u := &url.URL{Scheme: "http", Host: addr}
+	rules, err := policy.Parse([]string{"10.0.0.0/8", "ok.example"}, []string{"10.1.0.0/16"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Options{Policy: rules, Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
+	for address, allowed := range map[string]bool{"ok.example:443": true, "10.0.0.1:443": true, "10.1.0.1:443": false, "other.example:443": false, "169.254.169.254:80": false} {
+		c, err := dial(t, d, address)
+		if allowed {
+			if err != nil {
+				t.Fatalf("%s: %v", address, err)
+			}
+			wantEcho(t, c)
+		} else {
+			wantFailure(t, err, tunnel.FailDenied)
+		}
+	}
+}
+
+func TestHTTPSProxyIsVerified(t *testing.T) {
+	ca, err := pki.NewCA("nobody trusts this")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := fakeProxy(t, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}, func(*http.Request) (string, bool) { return established, true })
+	u := &url.URL{Scheme: "https", Host: addr}
+	_, err = dial(t, New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }}), "dest.example:443")
+	wantFailure(t, err, tunnel.FailUnavailable)
+}
