@@ -2,15 +2,13 @@ package legacy
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"net"
-	"time"
+	"sync"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
-
-	"konnectivity/tunnel"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // AgentServiceConfig is how a server takes agents.
@@ -31,74 +29,130 @@ type AgentServiceConfig struct {
 }
 
 // AgentService is the server's side of agents' streams (/AgentService/Connect).
-type AgentService struct{}
+type AgentService struct {
+	cfg AgentServiceConfig
+	group
+}
 
 // NewAgentService returns a service; ServerID and Accept are required.
 func NewAgentService(cfg AgentServiceConfig) (*AgentService, error) {
-	return nil, errors.New("not yet")
+	if cfg.ServerID == "" || cfg.Accept == nil {
+		return nil, errors.New("legacy: an agent service needs a server id and an Accept")
+	}
+	if cfg.ServerCount == nil {
+		cfg.ServerCount = func() int { return 1 }
+	}
+	cfg.Limits = cfg.Limits.withDefaults()
+	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
+	return &AgentService{cfg: cfg}, nil
 }
 
 // Register adds the service to a gRPC server, which must have been made with
 // ServerCodec.
-func (s *AgentService) Register(r grpc.ServiceRegistrar) {}
+func (s *AgentService) Register(r grpc.ServiceRegistrar) {
+	r.RegisterService(bidi(agentServiceName, connectMethod, s.connect), nil)
+}
 
 // Close ends all streams, refuses new ones (Unavailable), and returns when
 // their goroutines have ended. Call it before the gRPC server's Stop.
-func (s *AgentService) Close() error { return nil }
-
-// AgentPeer is one agent's stream, at the server. It is a tunnel.Dialer. Its
-// methods may be called from any goroutine.
-//
-// Connections it dials have no half-close on the wire (an agent takes
-// CLOSE_REQ as the end of both directions). CloseWrite therefore holds the
-// CLOSE_REQ back while an answer may still come; see conn.go.
-type AgentPeer struct{}
-
-// ID is the agent's id.
-func (p *AgentPeer) ID() string { return "" }
-
-// Identifiers is what the agent serves, as it said: a URL query, maybe empty,
-// not checked.
-func (p *AgentPeer) Identifiers() string { return "" }
-
-// Token is the bearer token it sent, or "".
-func (p *AgentPeer) Token() string { return "" }
-
-// TLS is its TLS connection, or nil.
-func (p *AgentPeer) TLS() *tls.ConnectionState { return nil }
-
-// RemoteAddr is where it connected from.
-func (p *AgentPeer) RemoteAddr() net.Addr { return nil }
-
-// Dial asks the agent to connect; see tunnel.Dialer. It has no bound of its
-// own but ctx: when that ends, the agent is told (DIAL_CLS), and a connection
-// that it makes nevertheless is closed as soon as it says so. When the agent's
-// stream ends the error has FailAgentLost at once.
-func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	return nil, errors.New("not yet")
+func (s *AgentService) Close() error {
+	s.group.close()
+	return nil
 }
 
-// Done is closed when the stream has ended.
-func (p *AgentPeer) Done() <-chan struct{} { return nil }
+// connect serves one agent.
+func (s *AgentService) connect(stream grpc.ServerStream) error {
+	hello, err := parseAgentHello(stream.Context())
+	if err != nil {
+		return err
+	}
+	peer := newAgentPeer(stream, hello, &s.cfg)
+	if !s.enter(peer.end) {
+		return errShutdown
+	}
+	defer s.leave(peer.end)
 
-// Err is why the stream ended: nil before that, and after an end in order.
-func (p *AgentPeer) Err() error { return nil }
+	s.cfg.Metrics.Stream(connectMethod, 1)
+	defer s.cfg.Metrics.Stream(connectMethod, -1)
+	left, err := s.cfg.Accept(stream.Context(), peer)
+	if left != nil {
+		defer left()
+	}
+	if err != nil {
+		peer.finish(err)
+		return refusal(err)
+	}
+	header := serverHeader(s.cfg.ServerID, s.cfg.ServerCount(), hello.duplex)
+	if err := stream.SendHeader(header); err != nil {
+		peer.finish(err)
+		return err
+	}
+	return peer.serve(stream, &s.group)
+}
 
-// Draining is closed when the agent said that it is about to go (DRAIN).
-func (p *AgentPeer) Draining() <-chan struct{} { return nil }
+var errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
 
-// Drain tells the agent that this server is about to go (DRAIN). Our agents
-// heed it, upstream's ignore it. It does not block.
-func (p *AgentPeer) Drain() {}
+// refusal gives an error a gRPC status.
+func refusal(err error) error {
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(codes.PermissionDenied, cleanText(err.Error()))
+}
 
-// Streams is the number of connections and pending dials.
-func (p *AgentPeer) Streams() int { return 0 }
+// ender is how a stream that a group holds is told to end.
+type ender struct {
+	once sync.Once
+	done chan struct{}
+}
 
-// RTT is a moving average of how long the agent takes to answer a dial, the
-// destination's own handshake included, since the protocol has no ping; 0
-// before the first answer.
-func (p *AgentPeer) RTT() time.Duration { return 0 }
+func newEnder() *ender { return &ender{done: make(chan struct{})} }
 
-// Close ends the stream and resets its connections (CodeShutdown). It does not
-// wait; Done does.
-func (p *AgentPeer) Close() error { return nil }
+func (e *ender) end() { e.once.Do(func() { close(e.done) }) }
+
+// group is the streams of a service, and the goroutines that may outlive a
+// handler: gRPC lets go of those only once the handler has returned.
+type group struct {
+	mu      sync.Mutex
+	streams map[*ender]struct{}
+	closed  bool
+	wg      sync.WaitGroup
+}
+
+func (g *group) enter(e *ender) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	if g.streams == nil {
+		g.streams = map[*ender]struct{}{}
+	}
+	g.streams[e] = struct{}{}
+	g.wg.Add(1)
+	return true
+}
+
+func (g *group) leave(e *ender) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.streams, e)
+	g.wg.Done()
+}
+
+func (g *group) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.streams)
+}
+
+// close ends all streams and waits for them and their goroutines.
+func (g *group) close() {
+	g.mu.Lock()
+	g.closed = true
+	for e := range g.streams {
+		e.end()
+	}
+	g.mu.Unlock()
+	g.wg.Wait()
+}

@@ -19,6 +19,7 @@ type packet struct {
 type dataMessage struct {
 	id    int64
 	chunk tunnel.Chunk
+	size  int  // of the chunk, which may be released before this is asked
 	taken bool // the codec has released the chunk or will
 }
 

@@ -1,10 +1,27 @@
 package legacy
 
 import (
+	"sync/atomic"
+	"time"
+
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 
 	"konnectivity/tunnel"
+)
+
+const (
+	// firstDial is how long a stream may take to ask for its connection. The
+	// real client asks at once.
+	firstDial = time.Minute
+
+	// firstData is how long data waits after DIAL_RSP, unless the client
+	// speaks first: konnectivity-client drops DATA that comes before its
+	// dialing goroutine has run (client.go, serve and dialContext).
+	firstData = 25 * time.Millisecond
+
+	// flushTime bounds how long the last packets of a stream may take to go.
+	flushTime = 10 * time.Second
 )
 
 // ProxyServiceConfig is how a server takes frontends.
@@ -17,19 +34,63 @@ type ProxyServiceConfig struct {
 // ProxyService is the server's side of frontends' streams
 // (/ProxyService/Proxy): kube-apiserver in gRPC mode, or anything else with
 // konnectivity-client. A stream carries one connection, as both kinds of that
-// client's tunnels have it.
-type ProxyService struct{}
+// client's tunnels have it, so a slow reader or writer is held up by gRPC's own
+// flow control.
+type ProxyService struct {
+	forwarder *tunnel.Forwarder
+	cfg       ProxyServiceConfig
+	nextID    atomic.Int64
+	group
+}
 
 // NewProxyService returns a service whose requests f serves, with Front "grpc".
-func NewProxyService(f *tunnel.Forwarder, cfg ProxyServiceConfig) *ProxyService { return nil }
+func NewProxyService(f *tunnel.Forwarder, cfg ProxyServiceConfig) *ProxyService {
+	cfg.Limits = cfg.Limits.withDefaults()
+	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
+	return &ProxyService{forwarder: f, cfg: cfg}
+}
 
 // Register adds the service to a gRPC server, which must have been made with
 // ServerCodec.
-func (s *ProxyService) Register(r grpc.ServiceRegistrar) {}
+func (s *ProxyService) Register(r grpc.ServiceRegistrar) {
+	r.RegisterService(bidi(proxyServiceName, proxyMethod, s.proxy), nil)
+}
 
 // Streams is the number of streams that are open.
-func (s *ProxyService) Streams() int { return 0 }
+func (s *ProxyService) Streams() int { return s.group.count() }
 
 // Close resets all connections, refuses new streams (Unavailable), and returns
 // when their goroutines have ended. Call it before the gRPC server's Stop.
-func (s *ProxyService) Close() error { return nil }
+func (s *ProxyService) Close() error {
+	s.group.close()
+	return nil
+}
+
+// proxy serves one frontend's stream. What reads and writes the stream belongs
+// to the group, since gRPC lets go of it only after the handler has returned.
+func (s *ProxyService) proxy(stream grpc.ServerStream) error {
+	end := newEnder()
+	if !s.enter(end) {
+		return errShutdown
+	}
+	defer s.leave(end)
+	s.cfg.Metrics.Stream(proxyMethod, 1)
+	defer s.cfg.Metrics.Stream(proxyMethod, -1)
+
+	f := newFrontend(s, stream)
+	sent, read := make(chan struct{}), make(chan error, 1)
+	s.wg.Go(func() {
+		defer close(sent)
+		_ = f.mux.sender.run()
+	})
+	s.wg.Go(func() { read <- f.mux.read(stream.RecvMsg, f.handle, f.unknown) })
+	err := f.wait(end.done, read)
+	f.mux.sender.finish()
+	select {
+	case <-sent:
+	case <-stream.Context().Done():
+	case <-time.After(flushTime):
+	}
+	f.mux.lose(&tunnel.ResetError{Code: tunnel.CodeLost})
+	return err
+}

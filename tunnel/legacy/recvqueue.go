@@ -1,7 +1,6 @@
 package legacy
 
 import (
-	"io"
 	"os"
 	"sync"
 	"time"
@@ -161,16 +160,16 @@ func (q *recvQueue) noteFull() {
 	q.full = full
 	if !full {
 		q.metrics.Full(q.segment, -1)
-		q.stall.Stop()
+		if q.stall != nil {
+			q.stall.Stop()
+		}
 		return
 	}
 	q.metrics.Full(q.segment, 1)
-	if q.block {
-		q.stall = time.NewTimer(0) // its own stream waits for it; nobody else does
-		return
+	if !q.block { // nobody else waits for a stream that is not shared
+		q.stallReads = q.reads
+		q.stall = time.AfterFunc(q.limits.StallTimeout, q.checkStall)
 	}
-	q.stallReads = q.reads
-	q.stall = time.AfterFunc(q.limits.StallTimeout, q.checkStall)
 }
 
 func (q *recvQueue) checkStall() {
@@ -289,17 +288,16 @@ func (q *recvQueue) setDeadline(t time.Time) {
 	}
 }
 
-// state tells how often data came, whether all of it was read, and whether
-// the reader has nothing to expect but the end.
+// state tells how often data came, and whether all of it was read.
 func (q *recvQueue) state() (puts uint64, drained bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.puts, len(q.chunks) == 0
 }
 
-// inOrder says that the queue ended, or will end, with EOF.
-func (q *recvQueue) inOrder() bool {
+// finished says that nothing more is accepted.
+func (q *recvQueue) finished() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.end == io.EOF
+	return q.ended()
 }

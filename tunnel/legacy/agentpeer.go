@@ -1,0 +1,303 @@
+package legacy
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	grpcpeer "google.golang.org/grpc/peer"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// rttWeight is the share of a new measure in the moving average.
+const rttWeight = 8
+
+// AgentPeer is one agent's stream, at the server. It is a tunnel.Dialer. Its
+// methods may be called from any goroutine.
+//
+// Connections it dials have no half-close on the wire where the agent is an
+// old one, which takes CLOSE_REQ as the end of both directions. CloseWrite
+// then holds CLOSE_REQ back while an answer may still come: 10 s for its first
+// byte, 2 s where it pauses. With our agents half-close is whole.
+type AgentPeer struct {
+	hello  agentHello
+	remote net.Addr
+	tls    *tls.ConnectionState
+	mux    *mux
+	end    *ender // asks the handler to end the stream
+
+	draining     chan struct{}
+	drainingOnce sync.Once
+	done         chan struct{}
+
+	mu      sync.Mutex
+	pending map[int64]*pendingDial
+	random  int64
+	rtt     time.Duration
+	ended   bool
+	err     error
+}
+
+// pendingDial is a dial without an answer yet. Whoever removes it from the map
+// sends it its one answer.
+type pendingDial struct {
+	address string
+	start   time.Time
+	answer  chan dialAnswer // of capacity 1
+}
+
+type dialAnswer struct {
+	conn *opened
+	err  error
+}
+
+func newAgentPeer(stream grpc.ServerStream, hello agentHello, cfg *AgentServiceConfig) *AgentPeer {
+	p := &AgentPeer{
+		hello:    hello,
+		end:      newEnder(),
+		draining: make(chan struct{}),
+		done:     make(chan struct{}),
+		pending:  map[int64]*pendingDial{},
+	}
+	p.mux = newMux(stream.SendMsg, FromAgent, ToAgent, cfg.Limits, cfg.Metrics, cfg.Log.WithField("agent", hello.id))
+	if info, ok := grpcpeer.FromContext(stream.Context()); ok {
+		p.remote = info.Addr
+		if t, ok := info.AuthInfo.(credentials.TLSInfo); ok {
+			p.tls = &t.State
+		}
+		if info.LocalAddr != nil {
+			p.mux.localAddr = info.LocalAddr.String()
+		}
+	}
+	return p
+}
+
+// ID is the agent's id.
+func (p *AgentPeer) ID() string { return p.hello.id }
+
+// Identifiers is what the agent serves, as it said: a URL query, maybe empty,
+// not checked.
+func (p *AgentPeer) Identifiers() string { return p.hello.identifiers }
+
+// Token is the bearer token it sent, or "".
+func (p *AgentPeer) Token() string { return p.hello.token }
+
+// TLS is its TLS connection, or nil.
+func (p *AgentPeer) TLS() *tls.ConnectionState { return p.tls }
+
+// RemoteAddr is where it connected from.
+func (p *AgentPeer) RemoteAddr() net.Addr { return p.remote }
+
+// Done is closed when the stream has ended.
+func (p *AgentPeer) Done() <-chan struct{} { return p.done }
+
+// Err is why the stream ended: nil before that, and after an end in order.
+func (p *AgentPeer) Err() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}
+
+// Draining is closed when the agent said that it is about to go (DRAIN).
+func (p *AgentPeer) Draining() <-chan struct{} { return p.draining }
+
+// Drain tells the agent that this server is about to go (DRAIN). Our agents
+// heed it, upstream's ignore it. It does not block.
+func (p *AgentPeer) Drain() { p.mux.sender.reply(drain()) }
+
+// Streams is the number of connections and pending dials.
+func (p *AgentPeer) Streams() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.pending) + p.mux.count()
+}
+
+// RTT is a moving average of how long the agent takes to answer a dial, the
+// destination's own handshake included, since the protocol has no ping; 0
+// before the first answer.
+func (p *AgentPeer) RTT() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rtt
+}
+
+// Close ends the stream and resets its connections (CodeShutdown). It does not
+// wait; Done does.
+func (p *AgentPeer) Close() error {
+	p.end.end()
+	return nil
+}
+
+// Dial asks the agent to connect; see tunnel.Dialer. It has no bound of its
+// own but ctx: when that ends, the agent is told (DIAL_CLS), and a connection
+// that it makes nevertheless is closed as soon as it says so. When the agent's
+// stream ends the error has FailAgentLost at once.
+func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, tunnel.AsDialError(address, err)
+	}
+	random, dial, err := p.startDial(address)
+	if err != nil {
+		return nil, err
+	}
+	request := dialRequest(random, network, address)
+	if !p.mux.sender.ask(request) {
+		p.forget(random)
+		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent does not take any more requests just now"}
+	}
+	select {
+	case a := <-dial.answer:
+		if a.err != nil {
+			return nil, a.err
+		}
+		return a.conn, nil
+	case <-ctx.Done():
+		if p.forget(random) {
+			if !p.mux.sender.retract(request) {
+				p.mux.sender.tell(dialClose(random))
+			}
+		} else if a := <-dial.answer; a.conn != nil { // it came at the same moment
+			_ = a.conn.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+		}
+		return nil, tunnel.AsDialError(address, ctx.Err())
+	}
+}
+
+func (p *AgentPeer) startDial(address string) (int64, *pendingDial, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return 0, nil, agentLost(address)
+	}
+	if len(p.pending)+p.mux.count() >= p.mux.limits.MaxConns {
+		return 0, nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent has as many connections as it may have"}
+	}
+	p.random++ // unique on this stream, which is all that is needed
+	dial := &pendingDial{address: address, start: time.Now(), answer: make(chan dialAnswer, 1)}
+	p.pending[p.random] = dial
+	return p.random, dial, nil
+}
+
+func agentLost(address string) error {
+	return &tunnel.DialError{Failure: tunnel.FailAgentLost, Address: address, Reason: "the agent went away before it answered"}
+}
+
+// forget gives a dial up; false when it has its answer already.
+func (p *AgentPeer) forget(random int64) bool {
+	return p.claim(random) != nil
+}
+
+// claim removes a dial from the pending ones.
+func (p *AgentPeer) claim(random int64) *pendingDial {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	dial := p.pending[random]
+	delete(p.pending, random)
+	return dial
+}
+
+// serve runs the stream. Its goroutines belong to g, since gRPC lets go of
+// them only after the handler has returned.
+func (p *AgentPeer) serve(stream grpc.ServerStream, g *group) error {
+	read := make(chan error, 1)
+	g.wg.Go(func() { _ = p.mux.sender.run() })
+	g.wg.Go(func() { read <- p.mux.read(stream.RecvMsg, p.handle, p.unknown) })
+	select {
+	case err := <-read:
+		p.finish(err)
+		return nil // the agent's doing; it needs no status
+	case <-p.end.done:
+		p.finish(errShutdown)
+		return errShutdown
+	}
+}
+
+// finish ends everything of the stream.
+func (p *AgentPeer) finish(err error) {
+	code := tunnel.CodeLost
+	if err == errShutdown {
+		code, err = tunnel.CodeShutdown, nil
+	}
+	p.mu.Lock()
+	pending := p.pending
+	p.pending, p.ended = map[int64]*pendingDial{}, true
+	if !orderly(err) {
+		p.err = err
+	}
+	p.mu.Unlock()
+	for _, dial := range pending {
+		dial.answer <- dialAnswer{err: agentLost(dial.address)}
+	}
+	p.mux.lose(&tunnel.ResetError{Code: code})
+	close(p.done)
+}
+
+// unknown answers DATA for a connection that is not there.
+func (p *AgentPeer) unknown(id int64) { p.mux.sender.reply(closeRequest(id)) }
+
+func (p *AgentPeer) handle(packet *client.Packet) {
+	switch packet.Type {
+	case client.PacketType_DIAL_RSP:
+		p.dialAnswered(packet.GetDialResponse())
+	case client.PacketType_DIAL_CLS:
+		if dial := p.claim(packet.GetCloseDial().GetRandom()); dial != nil {
+			dial.answer <- dialAnswer{err: &tunnel.DialError{Failure: tunnel.FailCancelled, Address: dial.address, Reason: "the agent gave the dial up"}}
+		}
+	case client.PacketType_CLOSE_RSP:
+		response := packet.GetCloseResponse()
+		if c, ok := p.mux.get(response.GetConnectID()).(*opened); ok {
+			c.responded(response.GetError())
+		}
+	case client.PacketType_DRAIN:
+		p.drainingOnce.Do(func() { close(p.draining) })
+	default:
+		p.mux.log.Debugf("ignored a %v packet", packet.Type)
+	}
+}
+
+func (p *AgentPeer) dialAnswered(response *client.DialResponse) {
+	id, text := response.GetConnectID(), response.GetError()
+	dial := p.claim(response.GetRandom())
+	if dial == nil {
+		p.mux.metrics.UnknownDialResponse()
+		if id != 0 {
+			p.mux.sender.tell(closeRequest(id)) // or the agent would keep it for ever
+		}
+		return
+	}
+	p.observe(time.Since(dial.start))
+	switch {
+	case text != "":
+		dial.answer <- dialAnswer{err: parseDialText(dial.address, text)}
+		return
+	case id == 0:
+		dial.answer <- dialAnswer{err: &tunnel.DialError{Failure: tunnel.FailInternal, Address: dial.address, Reason: "the agent answered without a connection"}}
+		return
+	}
+	c := newOpened(p.mux, response.GetRandom(), id, p.hello.duplex, dial.address)
+	switch ok, lost := p.mux.add(id, c); {
+	case lost != nil:
+		dial.answer <- dialAnswer{err: agentLost(dial.address)}
+	case !ok:
+		dial.answer <- dialAnswer{err: &tunnel.DialError{Failure: tunnel.FailInternal, Address: dial.address, Reason: "the agent gave a connection's number twice"}}
+	default:
+		dial.answer <- dialAnswer{conn: c}
+	}
+}
+
+func (p *AgentPeer) observe(took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rtt == 0 {
+		p.rtt = took
+		return
+	}
+	p.rtt += (took - p.rtt) / rttWeight
+}

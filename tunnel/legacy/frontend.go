@@ -1,0 +1,200 @@
+package legacy
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// frontend is one Proxy stream and its connection.
+type frontend struct {
+	service *ProxyService
+	mux     *mux
+	gone    <-chan struct{} // the gRPC stream is dead
+	source  net.Addr
+
+	ctx    context.Context // of the dial and its connection
+	cancel context.CancelCauseFunc
+	done   chan struct{} // closed when nothing more can happen
+
+	mu     sync.Mutex
+	dialed bool
+	shut   bool // no dial is taken any more
+	random int64
+	conn   *served
+}
+
+func newFrontend(s *ProxyService, stream grpc.ServerStream) *frontend {
+	f := &frontend{service: s, gone: stream.Context().Done(), done: make(chan struct{})}
+	f.mux = newMux(stream.SendMsg, FromClient, ToClient, s.cfg.Limits, s.cfg.Metrics, s.cfg.Log)
+	if info, ok := peer.FromContext(stream.Context()); ok {
+		f.source = info.Addr
+		f.mux.remoteAddr = info.Addr.String()
+	}
+	// A client that ends its stream right after CLOSE_REQ must not take along
+	// what it wrote before.
+	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(stream.Context()))
+	return f
+}
+
+// wait returns when the stream has nothing more to do.
+func (f *frontend) wait(end <-chan struct{}, read <-chan error) (err error) {
+	defer f.cancel(nil)
+	idle := time.AfterFunc(firstDial, f.close)
+	defer idle.Stop()
+	gone := f.gone
+	for {
+		select {
+		case <-f.done:
+			return err
+		case failure := <-read:
+			if failure == nil {
+				f.hungUp()
+			} else {
+				f.broken()
+			}
+		case <-gone:
+			gone = nil
+			f.broken()
+		case <-end:
+			end = nil
+			err = errShutdown
+			f.cancel(&tunnel.ResetError{Code: tunnel.CodeShutdown})
+			f.close()
+		}
+	}
+}
+
+// close takes no dial any more. Where there was none, nothing can happen.
+func (f *frontend) close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.dialed && !f.shut {
+		close(f.done)
+	}
+	f.shut = true
+}
+
+func (f *frontend) current() *served {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.conn
+}
+
+// hungUp is called when the client ended its direction of the stream: it can
+// send no CLOSE_REQ any more, so this is it.
+func (f *frontend) hungUp() {
+	f.close()
+	if c := f.current(); c != nil {
+		c.closeRequested()
+	} else {
+		f.cancel(errDialClosed)
+	}
+}
+
+// broken is called when the stream is dead. What the client wrote before an
+// orderly close still goes its way.
+func (f *frontend) broken() {
+	f.close()
+	if c := f.current(); c == nil || !c.orphaned() {
+		f.cancel(errDialClosed)
+	}
+}
+
+func (f *frontend) unknown(id int64) { f.mux.sender.reply(closeResponse(id, textUnknown)) }
+
+func (f *frontend) handle(packet *client.Packet) {
+	switch packet.Type {
+	case client.PacketType_DIAL_REQ:
+		f.dial(packet.GetDialRequest())
+	case client.PacketType_DIAL_CLS:
+		f.dialClosed(packet.GetCloseDial().GetRandom())
+	case client.PacketType_CLOSE_REQ:
+		id := packet.GetCloseRequest().GetConnectID()
+		if c, ok := f.mux.get(id).(*served); ok {
+			c.closeRequested()
+		} else {
+			f.unknown(id)
+		}
+	default:
+		f.mux.log.Debugf("ignored a %v packet", packet.Type)
+	}
+}
+
+func (f *frontend) dial(request *client.DialRequest) {
+	random := request.GetRandom()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.shut:
+		return
+	case f.dialed:
+		f.refuse(random, &tunnel.DialError{Failure: tunnel.FailInternal, Reason: "this stream has its connection already; open another"})
+		return
+	}
+	if err := checkNetwork(request); err != nil {
+		f.refuse(random, err)
+		return
+	}
+	f.dialed, f.random = true, random
+	f.service.wg.Go(func() {
+		defer close(f.done)
+		f.forward(request)
+	})
+}
+
+func (f *frontend) refuse(random int64, err error) {
+	f.mux.sender.reply(dialResponse(random, 0, dialText(err)))
+}
+
+// forward serves the dial and its connection.
+func (f *frontend) forward(request *client.DialRequest) {
+	req := &tunnel.Request{Front: "grpc", Network: request.GetProtocol(), Address: request.GetAddress(), Source: f.source}
+	err := f.service.forwarder.Forward(f.ctx, req, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+		return f.answer(req.Address, err)
+	})
+	if err != nil {
+		f.mux.log.WithField("id", req.ID).WithError(err).Debugf("connection to %q ended", req.Address)
+	}
+}
+
+// answer tells the client how its dial ended.
+func (f *frontend) answer(address string, err error) (tunnel.Conn, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err != nil {
+		f.mux.sender.tell(dialResponse(f.random, 0, dialText(err)))
+		return nil, err
+	}
+	if cause := context.Cause(f.ctx); cause != nil {
+		return nil, cause
+	}
+	c := newServed(f.mux, f.service.nextID.Add(1), false, address, f.cancel)
+	c.in.block = true
+	c.out.first, c.out.gated = true, true
+	if _, lost := f.mux.add(c.id, c); lost != nil {
+		return nil, lost
+	}
+	f.conn = c
+	f.mux.sender.tell(dialResponse(f.random, c.id, ""))
+	time.AfterFunc(firstData, c.out.open)
+	return c, nil
+}
+
+// dialClosed is called for DIAL_CLS, which may cross with the answer.
+func (f *frontend) dialClosed(random int64) {
+	f.mu.Lock()
+	mine := f.dialed && f.random == random
+	f.mu.Unlock()
+	if mine {
+		f.cancel(errDialClosed)
+	}
+}

@@ -1,0 +1,249 @@
+package legacy
+
+import (
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// closeQuiet is how long, after the peer's CLOSE_REQ, the destination may
+	// say nothing until CLOSE_RSP is sent. Short, because konnectivity-client
+	// sits in Close meanwhile (and net/http closes idle connections one by
+	// one), and because with it CLOSE_REQ is the end of both directions. Long
+	// enough for a destination that ends when it sees FIN.
+	closeQuiet = 100 * time.Millisecond
+
+	// closeCap bounds that wait where the destination goes on sending, below
+	// the 10 s for which konnectivity-client waits.
+	closeCap = 8 * time.Second
+
+	// closeLinger is how long, after CLOSE_RSP, what the peer sent before it
+	// closed may take to reach a slow destination.
+	closeLinger = 30 * time.Second
+)
+
+// served is a connection that the peer asked for: an agent's, or the server's
+// for a frontend.
+//
+// CloseWrite sends CLOSE_RSP after the data: to an old peer that is the end of
+// both directions, and it must come, since the peer's client may wait for the
+// end of the answer. What the peer sent before it noticed can still be read.
+// CLOSE_REQ is read as EOF: the destination gets FIN after everything, and may
+// still answer; CLOSE_RSP follows when it ends or falls silent.
+type served struct {
+	stream
+	m      *mux
+	duplex bool
+	cancel func(cause error) // ends the relay it belongs to
+
+	mu        sync.Mutex
+	finished  bool // CLOSE_RSP is queued
+	closed    bool // Close or Reset was called
+	peerEnded bool // CLOSE_REQ came
+	over      bool
+	timer     *time.Timer
+	puts      uint64 // of out, at the last tick
+	ticks     int
+}
+
+func newServed(m *mux, id int64, duplex bool, address string, cancel func(error)) *served {
+	c := &served{m: m, duplex: duplex, cancel: cancel}
+	c.init(m, id, c.stalled)
+	c.local = tunnel.Addr{Net: "tcp", Text: address}
+	c.remote = tunnel.Addr{Net: "tcp", Text: m.remoteAddr}
+	return c
+}
+
+func (c *served) receive(batch []tunnel.Chunk) {
+	if c.out.first {
+		c.out.open()
+	}
+	if !c.in.put(batch) {
+		c.stalled()
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed && c.duplex && !c.over {
+		// It does not know that nobody listens any more.
+		c.m.sender.reply(closeResponse(c.id, resetText(tunnel.CodeCancelled)))
+		c.finish()
+	}
+}
+
+func (c *served) stalled() {
+	c.m.metrics.Stalled(c.m.inbound)
+	_ = c.Reset(&tunnel.ResetError{Code: tunnel.CodeStalled})
+}
+
+// CloseWrite implements tunnel.Conn; see served for what it can do.
+func (c *served) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.respond("")
+	return nil
+}
+
+// respond queues CLOSE_RSP after the data.
+func (c *served) respond(text string) {
+	if c.finished {
+		return
+	}
+	c.finished = true
+	c.out.finish(closeResponse(c.id, text), func() { c.responded(text != "") })
+}
+
+// responded is called once CLOSE_RSP was sent.
+func (c *served) responded(reset bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reset || !c.duplex || c.peerEnded {
+		c.finish()
+	}
+}
+
+// finish makes the peer's direction end and forgets the connection; what the
+// peer sent can still be read.
+func (c *served) finish() {
+	if c.over {
+		return
+	}
+	c.over = true
+	if c.timer != nil && !c.peerEnded {
+		c.timer.Stop()
+	}
+	c.in.finish(io.EOF)
+	c.m.remove(c.id)
+}
+
+// closeRequested is called for CLOSE_REQ, and where the peer ends its stream.
+func (c *served) closeRequested() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.peerEnded || c.over {
+		return
+	}
+	c.peerEnded = true
+	c.out.open()
+	c.in.finish(io.EOF)
+	if !c.duplex {
+		c.puts = c.out.count()
+		c.timer = time.AfterFunc(closeQuiet, c.tick)
+		return
+	}
+	if c.finished && c.out.onSent(func() { c.responded(false) }) {
+		c.finish()
+	}
+}
+
+// tick decides whether the destination is done with a connection that the peer
+// closed.
+func (c *served) tick() {
+	_, drained := c.in.state()
+	puts := c.out.count()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.finished {
+		return
+	}
+	c.ticks++
+	busy := !drained || puts != c.puts
+	c.puts = puts
+	if busy && time.Duration(c.ticks)*closeQuiet < closeCap {
+		c.timer.Reset(closeQuiet)
+		return
+	}
+	c.out.silence()
+	c.respond("")
+	c.linger()
+}
+
+// cancelled is called when the peer has given the connection up at once.
+func (c *served) cancelled() {
+	_ = c.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+}
+
+// Close implements net.Conn. What was written is still sent, in the
+// background; what comes is dropped.
+func (c *served) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	c.in.fail(net.ErrClosed)
+	c.respond("")
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if c.duplex && !c.over && !c.peerEnded {
+		c.timer = time.AfterFunc(closeTimeout, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.finish()
+		})
+	}
+	return nil
+}
+
+// Reset implements tunnel.Conn. What was written before is still sent, as
+// upstream's agents do: a destination's reset may come right after its answer.
+func (c *served) Reset(cause error) error {
+	code := tunnel.CodeOf(cause)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	c.closed = true
+	c.in.fail(&tunnel.ResetError{Code: code})
+	c.out.end(&tunnel.ResetError{Code: code})
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	if !c.finished {
+		c.respond(resetText(code))
+	} else if !c.over { // it had ended its direction in order; now tell the rest
+		c.m.sender.reply(closeResponse(c.id, resetText(code)))
+		c.finish()
+	}
+	return nil
+}
+
+func (c *served) lost(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.finished, c.over = true, true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.lostBoth(err)
+}
+
+// orphaned is called when the peer's stream is dead. It returns false where
+// the peer had not closed the connection before.
+func (c *served) orphaned() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.peerEnded {
+		return false
+	}
+	c.out.silence()
+	if !c.closed {
+		c.linger()
+	}
+	return true
+}
+
+// linger bounds what is left of a connection whose peer is gone.
+func (c *served) linger() {
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.timer = time.AfterFunc(closeLinger, func() { c.cancel(&tunnel.ResetError{Code: tunnel.CodeCancelled}) })
+}

@@ -1,0 +1,108 @@
+package legacy
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// stream is what both kinds of connection have in common: dialed by this side
+// (opened) or by the peer (served).
+type stream struct {
+	id     int64
+	in     recvQueue
+	out    sendQueue
+	local  tunnel.Addr
+	remote tunnel.Addr
+	lastUp atomic.Bool // data was written after data last came
+}
+
+// endpoint is a connection as its mux sees it. The mux calls receive from its
+// read loop only.
+type endpoint interface {
+	receive(batch []tunnel.Chunk)
+	lost(err error) // the gRPC stream is gone
+}
+
+func (s *stream) init(m *mux, id int64, onStall func()) {
+	s.id = id
+	s.in.init()
+	s.in.limits, s.in.metrics, s.in.segment = &m.limits, m.metrics, m.inbound
+	s.in.onStall = onStall
+	s.out.init(m.sender, id)
+}
+
+// Read implements net.Conn.
+func (s *stream) Read(p []byte) (int, error) { return s.in.read(p) }
+
+// ReadChunks implements tunnel.ChunkReader.
+func (s *stream) ReadChunks(dst []tunnel.Chunk) (int, error) { return s.in.take(dst) }
+
+// Write implements net.Conn. It blocks while the peer does not take more; what
+// it has accepted is sent unless the connection is reset.
+func (s *stream) Write(p []byte) (int, error) {
+	s.lastUp.Store(true)
+	done := 0
+	for {
+		n := min(len(p)-done, tunnel.ChunkSize)
+		if err := s.out.put(tunnel.CopyChunk(p[done : done+n])); err != nil {
+			return done, err
+		}
+		if done += n; done == len(p) {
+			return done, nil
+		}
+	}
+}
+
+// WriteChunks implements tunnel.ChunkWriter.
+func (s *stream) WriteChunks(src []tunnel.Chunk) error {
+	s.lastUp.Store(true)
+	for i, c := range src {
+		src[i] = tunnel.Chunk{}
+		if err := s.out.put(c); err != nil {
+			tunnel.ReleaseAll(src[i+1:])
+			return err
+		}
+	}
+	return nil
+}
+
+// LocalAddr implements net.Conn.
+func (s *stream) LocalAddr() net.Addr { return s.local }
+
+// RemoteAddr implements net.Conn.
+func (s *stream) RemoteAddr() net.Addr { return s.remote }
+
+// SetDeadline implements net.Conn.
+func (s *stream) SetDeadline(t time.Time) error {
+	s.in.setDeadline(t)
+	s.out.setDeadline(t)
+	return nil
+}
+
+// SetReadDeadline implements net.Conn.
+func (s *stream) SetReadDeadline(t time.Time) error {
+	s.in.setDeadline(t)
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (s *stream) SetWriteDeadline(t time.Time) error {
+	s.out.setDeadline(t)
+	return nil
+}
+
+// kill ends both directions at once, with what waits in them.
+func (s *stream) kill(err error) {
+	s.in.fail(err)
+	s.out.fail(err)
+}
+
+// lostBoth ends both directions as the gRPC stream is gone. What was received can
+// still be read.
+func (s *stream) lostBoth(err error) {
+	s.in.finish(err)
+	s.out.fail(err)
+}

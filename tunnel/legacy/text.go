@@ -1,0 +1,129 @@
+package legacy
+
+import (
+	"errors"
+	"strings"
+
+	"konnectivity/tunnel"
+)
+
+// This file is the only place where errors are told by their text: DIAL_RSP
+// and CLOSE_RSP carry nothing else.
+
+// maxText bounds the text of a peer's error.
+const maxText = 512
+
+// failures are those a text can name, in the order of their numbers.
+var failures = []tunnel.Failure{
+	tunnel.FailInternal, tunnel.FailRefused, tunnel.FailTimeout, tunnel.FailHostUnreach, tunnel.FailNetUnreach,
+	tunnel.FailNoSuchHost, tunnel.FailResolve, tunnel.FailDenied, tunnel.FailBadAddress, tunnel.FailNoAgent,
+	tunnel.FailAgentLost, tunnel.FailExhausted, tunnel.FailUnavailable, tunnel.FailCancelled, tunnel.FailAuth,
+	tunnel.FailReset,
+}
+
+// dialText is how a failed dial is told in DIAL_RSP: the failure's own words,
+// after the reason in parentheses where there is one. parseDialText reads it
+// back exactly; people and upstream's peers can read it too.
+func dialText(err error) string {
+	e := tunnel.AsDialError("", err)
+	if e.Reason == "" || e.Reason == e.Failure.String() {
+		return e.Failure.String()
+	}
+	return cleanText(e.Reason) + " (" + e.Failure.String() + ")"
+}
+
+// parseDialText makes an error of DIAL_RSP's text. What an old agent says is
+// for logs only (Err), since it names inner addresses.
+func parseDialText(address, text string) *tunnel.DialError {
+	text = cleanText(text)
+	for _, f := range failures {
+		if text == f.String() {
+			return &tunnel.DialError{Failure: f, Address: address}
+		}
+		if reason, ok := strings.CutSuffix(text, " ("+f.String()+")"); ok {
+			return &tunnel.DialError{Failure: f, Address: address, Reason: reason}
+		}
+	}
+	return &tunnel.DialError{Failure: guess(text), Address: address, Err: errors.New(text)}
+}
+
+// hints are what the Go runtime and the kernel say in the texts of upstream's
+// agents (the error of net.DialTimeout), and upstream's server for its own.
+// The first that is found counts.
+var hints = []struct {
+	text    string
+	failure tunnel.Failure
+}{
+	{"connection refused", tunnel.FailRefused},
+	{"no such host", tunnel.FailNoSuchHost},
+	{"no route to host", tunnel.FailHostUnreach},
+	{"host is down", tunnel.FailHostUnreach},
+	{"network is unreachable", tunnel.FailNetUnreach},
+	{"network is down", tunnel.FailNetUnreach},
+	{"cannot assign requested address", tunnel.FailNetUnreach},
+	{"too many open files", tunnel.FailExhausted},
+	{"no buffer space available", tunnel.FailExhausted},
+	{"cannot allocate memory", tunnel.FailExhausted},
+	{"permission denied", tunnel.FailDenied},
+	{"operation not permitted", tunnel.FailDenied},
+	{"connection reset by peer", tunnel.FailReset},
+	{"timeout", tunnel.FailTimeout},
+	{"timed out", tunnel.FailTimeout},
+	{"deadline exceeded", tunnel.FailTimeout},
+	{"operation was canceled", tunnel.FailCancelled},
+	{"server misbehaving", tunnel.FailResolve},
+	{"temporary failure in name resolution", tunnel.FailResolve},
+	{"no suitable address", tunnel.FailBadAddress},
+	{"missing port in address", tunnel.FailBadAddress},
+	{"too many colons in address", tunnel.FailBadAddress},
+	{"missing address", tunnel.FailBadAddress},
+	{"invalid port", tunnel.FailBadAddress},
+	{"unknown port", tunnel.FailBadAddress},
+	{"unknown network", tunnel.FailBadAddress},
+	{"no agent available", tunnel.FailNoAgent},
+}
+
+func guess(text string) tunnel.Failure {
+	lower := strings.ToLower(text)
+	for _, h := range hints {
+		if strings.Contains(lower, h.text) {
+			return h.failure
+		}
+	}
+	return tunnel.FailInternal
+}
+
+// textUnknown answers packets about a connection that is not there.
+const textUnknown = "unknown connectID"
+
+// resetText is how a reset is told in CLOSE_RSP.
+func resetText(code tunnel.Code) string { return code.String() }
+
+// resetCode reads resetText back. Upstream's agents give a text only where
+// they do not know the connection, which is gone then.
+func resetCode(text string) tunnel.Code {
+	for code := tunnel.CodeUnknown; code <= tunnel.CodeMemory; code++ {
+		if text == code.String() {
+			return code
+		}
+	}
+	if strings.Contains(strings.ToLower(text), "connectid") {
+		return tunnel.CodePeerReset
+	}
+	return tunnel.CodeUnknown
+}
+
+// cleanText makes a text fit for a log line or a response: valid, on one line,
+// not longer than maxText.
+func cleanText(text string) string {
+	if len(text) > maxText {
+		text = text[:maxText]
+	}
+	text = strings.ToValidUTF8(text, "?")
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+}
