@@ -1,0 +1,199 @@
+package sidecar
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+	"go.uber.org/goleak"
+
+	"konnectivity/adapters"
+	"konnectivity/internal/cli"
+	"konnectivity/internal/logging"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// parse runs a command line through the real command, without serving.
+func parse(t *testing.T, front Front, args ...string) (o *Options, status int, said string) {
+	t.Helper()
+	o = &Options{Program: "test", Front: front}
+	cmd := &cobra.Command{Use: "test", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return o.check() }}
+	o.AddFlags(cmd)
+	cli.AddFlags(cmd, "Logging", new(logging.Flags).AddTo)
+	var stderr bytes.Buffer
+	status = cli.Run(cmd, args, &stderr, nil)
+	return o, status, stderr.String()
+}
+
+func TestDefaultsAreThoseOfTheProgramsReplaced(t *testing.T) {
+	t.Setenv("KUBECONFIG", "/hosted/kubeconfig")
+	for _, front := range []Front{SOCKS5, HTTP} {
+		o, status, said := parse(t, front)
+		if status != 0 || said != "" {
+			t.Fatalf("no flags at all: status %d, %s", status, said)
+		}
+		got := []any{
+			o.ServerHost, o.ServerPort, o.ServingAddress, o.ServingPort, o.SecondPort, o.Files.CA, o.Files.Cert, o.Files.Key,
+			o.Direct.CloudAPIs, o.Hosted.PreferIPv4, o.Resolve, o.Proxies.HTTPProxy, o.Proxies.HTTPSProxy, o.Proxies.NoProxy,
+			o.Hosted.Kubeconfig, o.Hosted.GuestDNSService, o.Link, o.HealthAddress, o.CredentialsFile,
+		}
+		want := []any{
+			"konnectivity-server-local", uint16(8090), "127.0.0.1", uint16(8090), uint16(0),
+			"/etc/konnectivity/proxy-ca/ca.crt", "/etc/konnectivity/proxy-client/tls.crt", "/etc/konnectivity/proxy-client/tls.key",
+			false, false, adapters.ResolvePolicy{}, "", "", "", "/hosted/kubeconfig", "openshift-dns/dns-default", adapters.LinkAuto, "", "",
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: got %v\nwant %v", front, got, want)
+		}
+	}
+}
+
+// The command lines with which HyperShift runs the sidecars.
+func TestCommandLinesInUse(t *testing.T) {
+	for _, c := range []struct {
+		front Front
+		args  string
+		check func(*Options) bool
+	}{
+		{HTTP, "run --connect-directly-to-cloud-apis=true", func(o *Options) bool { return o.Direct.CloudAPIs }},
+		{HTTP, "run --serving-port 8092 --http-proxy http://p:3128 --https-proxy=http://p:3128 --no-proxy .svc,10.0.0.0/8",
+			func(o *Options) bool {
+				return o.ServingPort == 8092 && o.Proxies.HTTPProxy == "http://p:3128" && o.Proxies.NoProxy == ".svc,10.0.0.0/8"
+			}},
+		{SOCKS5, "run --resolve-from-guest-cluster-dns=true --resolve-from-management-cluster-dns=true",
+			func(o *Options) bool { return o.Resolve.GuestDNS && o.Resolve.ManagementFallback }},
+		{SOCKS5, "run --disable-resolver", func(o *Options) bool { return o.Resolve.Disabled }},
+		{SOCKS5, "--konnectivity-hostname=k --konnectivity-port=1 --ca-cert-path=a --tls-cert-path=b --tls-key-path=c --prefer-ipv4",
+			func(o *Options) bool {
+				return o.ServerHost == "k" && o.ServerPort == 1 && o.Files.CA == "a" && o.Files.Cert == "b" && o.Files.Key == "c" && o.Hosted.PreferIPv4
+			}},
+		{SOCKS5, "--http-serving-port=8090 --direct-suffix=a.example,b.example --direct-suffix=c.example",
+			func(o *Options) bool { return o.shared() && len(o.Direct.Suffixes) == 3 }},
+		{HTTP, "--socks5-serving-port=8091 --link=off --proxy-ca-cert-path=/a --proxy-ca-cert-path=/b", func(o *Options) bool {
+			return o.serves(SOCKS5) && !o.shared() && o.Link == adapters.LinkOff && len(o.Proxies.CACertPaths) == 2
+		}},
+		{SOCKS5, "-v=6 --log-level=debug", func(*Options) bool { return true }},
+		{SOCKS5, "--serving-address=:: --health-address=:8093 --idle-timeout=1h --max-connections=5 --drain-timeout=0", func(o *Options) bool {
+			return o.MaxConnections == 5 && o.DrainTimeout == 0
+		}},
+	} {
+		if o, status, said := parse(t, c.front, strings.Fields(c.args)...); status != 0 || !c.check(o) {
+			t.Errorf("%s: status %d, %s", c.args, status, said)
+		}
+	}
+}
+
+func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
+	for args, want := range map[string]string{
+		"--serving-port=70000":           "--serving-port\" flag: want a port from 0 to 65535",
+		"--serving-port=http":            "--serving-port\" flag: want a port from 0 to 65535",
+		"--konnectivity-port=0":          "--konnectivity-port: want a port from 1",
+		"--konnectivity-hostname=":       "--konnectivity-hostname: want",
+		"--link=maybe":                   "--link\" flag: want auto, off or require",
+		"--serving-address=example.com":  "--serving-address: want an IP address",
+		"--max-connections=0":            "--max-connections: want at least 1",
+		"--idle-timeout=-1s":             "--idle-timeout: want 0",
+		"--idle-timeout=soon":            "--idle-timeout",
+		"--drain-timeout=-1s":            "--drain-timeout: want 0",
+		"--tls-key-path=":                "--tls-cert-path and --tls-key-path: want both",
+		"--health-address=8093":          "--health-address: want IP:PORT",
+		"--health-address=host.name:80":  "--health-address: want IP:PORT",
+		"--health-address=127.0.0.1:x":   "--health-address: want IP:PORT",
+		"--no-such-flag":                 "--no-such-flag",
+		"walk":                           "no arguments",
+		"run run":                        "no arguments",
+		"--prefer-ipv4=perhaps":          "--prefer-ipv4",
+		"--log-level=loud":               "--log-level",
+		"--http-serving-port=-1":         "--http-serving-port\" flag: want a port",
+		"--resolve-from-guest-cluster=1": "unknown flag",
+	} {
+		_, status, said := parse(t, SOCKS5, strings.Fields(args)...)
+		if status != cli.ExitUsage || !strings.Contains(said, want) || strings.Count(said, "\n") != 1 {
+			t.Errorf("%s: status %d, said %q, want %q", args, status, said, want)
+		}
+	}
+}
+
+func TestFlagsGivenInVainAreSaidOnce(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	for _, c := range []struct {
+		front Front
+		args  string
+		want  string // "" for nothing
+	}{
+		{SOCKS5, "", ""},
+		{SOCKS5, "--http-proxy=http://u:hunter2@p:1", "--http-proxy has no effect without --http-serving-port"},
+		{SOCKS5, "--http-proxy=http://p:1 --http-serving-port=1", ""},
+		{HTTP, "--disable-resolver", "--disable-resolver has no effect without --socks5-serving-port"},
+		{HTTP, "--socks5-credentials-file=/x", "--socks5-credentials-file has no effect without --socks5-serving-port"},
+		{SOCKS5, "--resolve-from-guest-cluster-dns", "--resolve-from-guest-cluster-dns has no effect without --kubeconfig"},
+		{SOCKS5, "--resolve-from-guest-cluster-dns --kubeconfig=/k", ""},
+		{SOCKS5, "--resolve-from-management-cluster-dns --kubeconfig=/k", "has no effect without --resolve-from-guest-cluster-dns"},
+		{SOCKS5, "--resolve-from-guest-cluster-dns --kubeconfig=/k --disable-resolver", "has no effect without --disable-resolver=false"},
+	} {
+		o, status, said := parse(t, c.front, strings.Fields(c.args)...)
+		if status != 0 {
+			t.Fatalf("%s: %s", c.args, said)
+		}
+		var out strings.Builder
+		log := logrus.New()
+		log.SetOutput(&out)
+		o.sayIneffective(log)
+		switch got := out.String(); {
+		case c.want == "" && got != "":
+			t.Errorf("%s: said %s", c.args, got)
+		case c.want != "" && (!strings.Contains(got, c.want) || strings.Count(got, "\n") != 1):
+			t.Errorf("%s: said %q, want %q", c.args, got, c.want)
+		case strings.Contains(got, "hunter2"):
+			t.Errorf("a password is in the log: %s", got)
+		}
+	}
+}
+
+func TestSelfCheck(t *testing.T) {
+	s := &selfCheck{}
+	for _, address := range []string{"127.0.0.1:8090", "[::1]:8091"} {
+		s.own = append(s.own, netip.MustParseAddrPort(address))
+	}
+	open := &selfCheck{own: []netip.AddrPort{netip.MustParseAddrPort("[::]:8090")}}
+	for _, c := range []struct {
+		check *selfCheck
+		to    string
+		want  bool
+	}{
+		{s, "127.0.0.1:8090", true}, {s, "[::ffff:127.0.0.1]:8090", true}, {s, "0.0.0.0:8090", true}, {s, "[::]:8091", true}, {s, "[::1]:8091", true},
+		{s, "127.0.0.1:8091", false}, {s, "127.0.0.1:80", false}, {s, "192.0.2.1:8090", false},
+		{open, "127.0.0.1:8090", true}, {open, "127.0.0.9:8090", true}, {open, "[::1]:8090", true}, {open, "192.0.2.1:8090", false}, {open, "127.0.0.1:1", false},
+	} {
+		if got := c.check.is(netip.MustParseAddrPort(c.to)); got != c.want {
+			t.Errorf("%s with %v: %v", c.to, c.check.own, got)
+		}
+	}
+}
+
+func TestHandOff(t *testing.T) {
+	h := newHandOff(tunnel.Addr{Net: "tcp", Text: "x:1"})
+	a, b := net.Pipe()
+	go h.give(tunnel.Wrap(a))
+	got, err := h.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = h.Close()
+	_ = h.Close()
+	if _, err := h.Accept(); err != net.ErrClosed {
+		t.Errorf("accepted from a closed listener: %v", err)
+	}
+	h.give(tunnel.Wrap(b)) // must not block, and must close it
+	if _, err := got.Read(make([]byte, 1)); err == nil {
+		t.Error("a connection that came too late was not closed")
+	}
+	_ = got.Close()
+}
