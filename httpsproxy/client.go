@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"konnectivity/tunnel"
@@ -34,6 +35,8 @@ type client struct {
 
 	// Of the goroutine that serves requests.
 	unread bool // there may be unread bytes behind the last response
+
+	deaf atomic.Bool // nothing more is to be read; see stopReading
 }
 
 type clientKey struct{}
@@ -130,6 +133,22 @@ func (c *client) Close() error {
 		part(c.Conn)
 	}
 	return c.Conn.Close()
+}
+
+// stopReading ends reads, now and later, of who would discard the rest of a
+// request's content first. net/http does, after a response that came early, and
+// sets deadlines of its own for as long as the client pleases.
+func (c *client) stopReading() {
+	c.deaf.Store(true)
+	_ = c.Conn.SetReadDeadline(longAgo)
+}
+
+// SetReadDeadline is net/http's.
+func (c *client) SetReadDeadline(t time.Time) error {
+	if c.deaf.Load() {
+		t = longAgo
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 // part ends the direction to the client and hears it out for a moment.

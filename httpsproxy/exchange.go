@@ -2,6 +2,7 @@ package httpsproxy
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"net/http"
 	"net/http/httptrace"
@@ -111,6 +112,9 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 	x.mu.Lock()
 	x.answered = true
 	x.mu.Unlock()
+	if errors.Is(err, context.Canceled) && !x.content.whole() {
+		err = &clientError{err} // the client left amid its content
+	}
 	if err != nil {
 		x.server.opts.Log.WithField("destination", x.target).WithError(err).Debug("Request failed")
 		return x.refuse(refusalFor(err)), nil
@@ -250,6 +254,6 @@ func (x *exchange) end() {
 		x.idle.Stop()
 	}
 	if x.upgraded == nil && !x.content.whole() {
-		_ = x.rc.SetReadDeadline(longAgo) // the transport may still read it
+		x.client.stopReading() // the transport may still read it
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// connectTarget is the destination of a CONNECT, or why there is none.
+// connectTarget is the destination of a CONNECT, or why there is none. As in
+// absolute form, a Host header that differs is ignored (net/http drops it).
 func connectTarget(c *client, r *http.Request) (string, *refusal) {
 	// RFC 9112 §3.2.3: the request-target is host:port and nothing more.
 	host, port, err := tunnel.SplitAddress(r.RequestURI)
@@ -21,27 +22,10 @@ func connectTarget(c *client, r *http.Request) (string, *refusal) {
 	case r.ContentLength != 0:
 		// Whether it is content or the tunnel's first bytes, nobody can tell.
 		return "", invalid("CONNECT has no content.")
-	case !sameHost(r.Host, host):
-		// RFC 9112 §3.2 wants Host to be the same; who sends another is
-		// confused or confuses whoever looks at Host alone.
-		return "", invalid("The Host header names another host than CONNECT.")
 	case c.isSelf(host, port):
 		return "", loopRefusal
 	}
 	return tunnel.JoinAddress(host, port), nil
-}
-
-// sameHost says whether a Host header names host, whatever its port. A client
-// may leave it out (HTTP/1.0).
-func sameHost(header, host string) bool {
-	if header == "" {
-		return true
-	}
-	name, _, err := net.SplitHostPort(header)
-	if err != nil {
-		name = strings.TrimSuffix(strings.TrimPrefix(header, "["), "]")
-	}
-	return strings.EqualFold(strings.TrimSuffix(name, "."), strings.TrimSuffix(host, "."))
 }
 
 // forwardTarget is the destination of a request in absolute form (RFC 9112

@@ -1,0 +1,322 @@
+package httpsproxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+func echo(c *net.TCPConn) {
+	_, _ = io.Copy(c, c)
+	_ = c.CloseWrite()
+}
+
+func TestConnectAnswersInTheClientsVersion(t *testing.T) {
+	target := startTarget(t, echo)
+	p := startProxy(t, nil)
+	for _, version := range []string{"HTTP/1.0", "HTTP/1.1"} {
+		w := dialWire(t, p.addr)
+		w.send("CONNECT %s %s\r\nHost: other.test\r\n\r\n", target, version) // Host does not count
+		if status, header := w.head(); status != version+" 200 Connection Established" || len(header) != 0 {
+			t.Errorf("%s: answered %q %q", version, status, header)
+		}
+		w.send("ping")
+		w.expect("ping")
+		_ = w.CloseWrite()
+		w.expectEnd()
+	}
+}
+
+// Goproxy's hijack drops what net/http has buffered.
+func TestConnectKeepsPipelinedBytes(t *testing.T) {
+	target := startTarget(t, echo)
+	for name, size := range map[string]int{"few": 5, "ClientHello": 1800, "more than is read ahead": 300 << 10} {
+		t.Run(name, func(t *testing.T) {
+			p := startProxy(t, nil)
+			w := dialWire(t, p.addr)
+			flight := strings.Repeat("early", size/5)
+			go w.send("CONNECT %s HTTP/1.1\r\n\r\n%s", target, flight)
+			if status, _ := w.head(); !strings.Contains(status, " 200 ") {
+				t.Fatal(status)
+			}
+			w.expect(flight)
+			w.send("late")
+			w.expect("late")
+		})
+	}
+}
+
+func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
+	target := startTarget(t, echo)
+	dialing, goOn := make(chan struct{}), make(chan struct{})
+	p := startProxy(t, func(o *Options) {
+		o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+			close(dialing)
+			<-goOn
+			return dialTCP(ctx, network, address)
+		})
+	})
+	w := dialWire(t, p.addr)
+	w.send("CONNECT %s HTTP/1.1\r\n\r\nfirst,", target)
+	receive(t, "the dial", dialing)
+	w.send("second,")
+	_ = w.CloseWrite() // all is said, but the answer is awaited
+	close(goOn)
+	w.head()
+	w.expect("first,second,")
+	w.expectEnd()
+}
+
+func TestConnectAfterPlainRequest(t *testing.T) {
+	origin := startOrigin(t, hello)
+	target := startTarget(t, echo)
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\nCONNECT %s HTTP/1.1\r\n\r\nraw", origin, target)
+	if got := body(t, w.response("GET")); got != "hello" {
+		t.Fatalf("content %q", got)
+	}
+	w.head()
+	w.expect("raw")
+}
+
+// A client that ends its side still gets all of the answer, and the hash of
+// everything that it sent. Goproxy loses it where the client speaks TLS.
+func TestConnectHalfClose(t *testing.T) {
+	target := startTarget(t, func(c *net.TCPConn) {
+		h := sha256.New()
+		_, _ = io.Copy(h, c)
+		_, _ = c.Write(h.Sum(nil))
+	})
+	data := make([]byte, 8<<20)
+	_, _ = rand.Read(data)
+	want := sha256.Sum256(data)
+	for name, tlsToo := range map[string]bool{"TCP": false, "TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			client := connectClient(t, tlsToo, target)
+			if _, err := client.Write(data); err != nil {
+				t.Fatal(err)
+			}
+			_ = client.CloseWrite()
+			if got, err := io.ReadAll(client); err != nil || !bytes.Equal(got, want[:]) {
+				t.Fatalf("hash %x, %v; want %x", got, err, want)
+			}
+		})
+	}
+}
+
+func TestConnectFarHalfClose(t *testing.T) {
+	got := make(chan string, 1)
+	target := startTarget(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("bye"))
+		_ = c.CloseWrite()
+		b, _ := io.ReadAll(c)
+		got <- string(b)
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.tunnelTo(target)
+	w.expect("bye")
+	w.expectEnd()
+	w.send("still here")
+	_ = w.CloseWrite()
+	if s := receive(t, "the target's end", got); s != "still here" {
+		t.Errorf("the target read %q", s)
+	}
+}
+
+func TestConnectResets(t *testing.T) {
+	t.Run("of the target reach the client", func(t *testing.T) {
+		target := startTarget(t, func(c *net.TCPConn) {
+			_, _ = io.ReadFull(c, make([]byte, 1))
+			_ = c.SetLinger(0)
+		})
+		p := startProxy(t, nil)
+		w := dialWire(t, p.addr)
+		w.tunnelTo(target)
+		w.send("x")
+		if _, err := w.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read: %v; want a reset", err)
+		}
+	})
+	t.Run("of the client reach the target", func(t *testing.T) {
+		got := make(chan error, 1)
+		target := startTarget(t, func(c *net.TCPConn) {
+			_, err := io.Copy(io.Discard, c)
+			got <- err
+		})
+		p := startProxy(t, nil)
+		w := dialWire(t, p.addr)
+		w.tunnelTo(target)
+		_ = w.SetLinger(0)
+		_ = w.Close()
+		if err := receive(t, "the target's end", got); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read: %v; want a reset", err)
+		}
+	})
+}
+
+// A client that leaves has its dial cancelled, however it leaves.
+func TestConnectClientLeavesDuringDial(t *testing.T) {
+	for name, leave := range map[string]func(*wire){
+		"close": func(w *wire) { _ = w.Close() },
+		"reset": func(w *wire) { _ = w.SetLinger(0); _ = w.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dialing, ended := make(chan struct{}), make(chan error, 1)
+			p := startProxy(t, func(o *Options) {
+				o.Connect.DialTimeout = 2 * patience
+				o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+					close(dialing)
+					<-ctx.Done()
+					ended <- context.Cause(ctx)
+					return nil, ctx.Err()
+				})
+			})
+			w := dialWire(t, p.addr)
+			w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\n")
+			receive(t, "the dial", dialing)
+			leave(w)
+			if err := receive(t, "the dial's end", ended); !errors.Is(err, errLeft) {
+				t.Errorf("cancelled by %v", err)
+			}
+		})
+	}
+}
+
+// Statuses come from types; what is internal stays in the log.
+func TestConnectFailures(t *testing.T) {
+	for _, tc := range []struct {
+		err    error
+		status int
+		text   string
+	}{
+		{&tunnel.DialError{Failure: tunnel.FailRefused, Err: errTest}, 502, "Connection refused.\n"},
+		{&tunnel.DialError{Failure: tunnel.FailTimeout, Address: "10.11.12.13:1"}, 504, "I/o timeout.\n"},
+		{&tunnel.DialError{Failure: tunnel.FailNoAgent, Err: errTest}, 503, "No agent available.\n"},
+		{&tunnel.DialError{Failure: tunnel.FailDenied, Reason: "metadata addresses are not allowed"}, 403, "Metadata addresses are not allowed.\n"},
+		{&tunnel.DialError{Failure: tunnel.FailAuth, Reason: "customer proxy wants authentication"}, 502, "Customer proxy wants authentication.\n"},
+		{fmt.Errorf("wrapped: %w", &tunnel.DialError{Failure: tunnel.FailUnavailable}), 503, "Tunnel unavailable.\n"},
+		{errTest, 502, "Internal error.\n"},
+	} {
+		p := startProxy(t, func(o *Options) {
+			o.Connect.Dialer = tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) { return nil, tc.err })
+		})
+		w := dialWire(t, p.addr)
+		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
+		resp := w.response("GET")
+		if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
+			t.Errorf("%v: %d %q; want %d %q", tc.err, resp.StatusCode, got, tc.status, tc.text)
+		}
+		w.expectEnd()
+	}
+}
+
+// badTargets are refused with 400 before anything is dialed.
+var badTargets = map[string]string{
+	"no port":           "CONNECT example.test HTTP/1.1\r\n\r\n",
+	"empty port":        "CONNECT example.test: HTTP/1.1\r\n\r\n",
+	"port 0":            "CONNECT example.test:0 HTTP/1.1\r\n\r\n",
+	"port 65536":        "CONNECT example.test:65536 HTTP/1.1\r\n\r\n",
+	"port in words":     "CONNECT example.test:https HTTP/1.1\r\n\r\n",
+	"negative port":     "CONNECT example.test:-1 HTTP/1.1\r\n\r\n",
+	"empty host":        "CONNECT :443 HTTP/1.1\r\n\r\n",
+	"a dot":             "CONNECT .:443 HTTP/1.1\r\n\r\n",
+	"300 bytes":         "CONNECT " + strings.Repeat("a", 300) + ":443 HTTP/1.1\r\n\r\n",
+	"NUL":               "CONNECT exa\x00mple.test:443 HTTP/1.1\r\n\r\n",
+	"a space":           "CONNECT exa mple.test:443 HTTP/1.1\r\n\r\n",
+	"a tab":             "CONNECT exa\tmple.test:443 HTTP/1.1\r\n\r\n",
+	"DEL":               "CONNECT exa\x7fmple.test:443 HTTP/1.1\r\n\r\n",
+	"user":              "CONNECT user@example.test:443 HTTP/1.1\r\n\r\n",
+	"a path":            "CONNECT /example.test:443 HTTP/1.1\r\n\r\n",
+	"a path behind":     "CONNECT example.test:443/x HTTP/1.1\r\n\r\n",
+	"a URI":             "CONNECT https://example.test:443 HTTP/1.1\r\n\r\n",
+	"bare IPv6":         "CONNECT ::1:443 HTTP/1.1\r\n\r\n",
+	"two Hosts":         "CONNECT example.test:443 HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+	"content":           "CONNECT example.test:443 HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc",
+	"chunked":           "CONNECT example.test:443 HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+	"no target":         "CONNECT HTTP/1.1\r\n\r\n",
+	"both lengths":      "POST http://example.test/ HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
+	"origin form":       "GET / HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"server form":       "OPTIONS * HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"no authority":      "GET http:///x HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"opaque":            "GET http:example.test HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"ftp":               "GET ftp://example.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"URI's user":        "GET http://user:pw@example.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"URI's port 0":      "GET http://example.test:0/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"URI's port 65536":  "GET http://example.test:65536/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"URI's NUL":         "GET http://exa\x00mple.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"URI's escaped NUL": "GET http://exa%00mple.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"URI's space":       "GET http://exa mple.test/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"URI's 300 bytes":   "GET http://" + strings.Repeat("a", 300) + "/ HTTP/1.1\r\nHost: example.test\r\n\r\n",
+	"no Host":           "GET http://example.test/ HTTP/1.1\r\n\r\n",
+	"garbage":           "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+	"a space in a name": "GET http://example.test/ HTTP/1.1\r\nHost: a\r\nX Y: z\r\n\r\n",
+}
+
+func TestBadTargets(t *testing.T) {
+	refuse := func(context.Context, string, string) (tunnel.Conn, error) {
+		t.Error("something was dialed")
+		return nil, errTest
+	}
+	p := startProxy(t, func(o *Options) {
+		o.Connect.Dialer = tunnel.DialerFunc(refuse)
+		o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return refuse(ctx, network, address)
+		}
+	})
+	for name, request := range badTargets {
+		t.Run(name, func(t *testing.T) {
+			w := dialWire(t, p.addr)
+			w.send("%s", request)
+			_ = w.CloseWrite()
+			resp := w.response("GET")
+			if text := body(t, resp); resp.StatusCode != 400 || text == "" {
+				t.Errorf("%d %q; want 400 and a sentence", resp.StatusCode, text)
+			}
+		})
+	}
+}
+
+func TestLoopsAreRefused(t *testing.T) {
+	p := startProxy(t, nil)
+	_, port, _ := net.SplitHostPort(p.addr)
+	for _, host := range []string{"127.0.0.1", "localhost", "LOCALHOST.", "a.localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "127.1", "2130706433", "0x7f.1", "127.9.9.9"} {
+		for _, request := range []string{
+			fmt.Sprintf("CONNECT %s:%s HTTP/1.1\r\n\r\n", host, port),
+			fmt.Sprintf("GET http://%s:%s/ HTTP/1.1\r\nHost: x\r\n\r\n", host, port),
+		} {
+			w := dialWire(t, p.addr)
+			w.send("%s", request)
+			if resp := w.response("GET"); resp.StatusCode != 508 {
+				t.Errorf("%q: %s; want 508", request, resp.Status)
+			}
+		}
+	}
+}
+
+// A loop by a name or another port is seen by Via.
+func TestLoopByViaIsRefused(t *testing.T) {
+	var p *proxy
+	p = startProxy(t, func(o *Options) {
+		o.Transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return dialTCP(ctx, network, p.addr)
+		}
+		o.Transport.Proxy = fixedProxy("http://self.test:1")
+	})
+	w := dialWire(t, p.addr)
+	w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
+	if resp := w.response("GET"); resp.StatusCode != 508 {
+		t.Errorf("%s; want 508", resp.Status)
+	}
+}

@@ -1,0 +1,605 @@
+package httpsproxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
+
+func fixedProxy(u string) func(*http.Request) (*url.URL, error) {
+	parsed, err := url.Parse(u)
+	return func(*http.Request) (*url.URL, error) { return parsed, err }
+}
+
+// rawOrigin answers every request with response and hands out its head.
+func rawOrigin(t *testing.T, response string) (addr string, heads chan []string) {
+	heads = make(chan []string, 10)
+	addr = startTarget(t, func(c *net.TCPConn) {
+		w := &wire{TCPConn: c, t: t, r: newReader(c)}
+		for {
+			first, err := w.r.Peek(1)
+			if err != nil || len(first) == 0 {
+				return
+			}
+			status, header := w.head()
+			heads <- append([]string{status}, header...)
+			_, _ = io.WriteString(c, response)
+		}
+	})
+	return addr, heads
+}
+
+func TestRequestHeaders(t *testing.T) {
+	origin, heads := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	p := startProxy(t, nil)
+	via := "Via: 1.1 " + p.pseudonym
+	for name, tc := range map[string]struct {
+		request string // without the Host that is first
+		want    []string
+	}{
+		"end-to-end headers pass, nothing is added": {
+			"Accept: a\r\nAccept-Encoding: br\r\nUser-Agent: me\r\nAuthorization: mine\r\nX-Two: 1\r\nX-Two: 2\r\nCookie: c\r\nForwarded: for=x\r\n",
+			[]string{"Accept: a", "Accept-Encoding: br", "User-Agent: me", "Authorization: mine", "X-Two: 1", "X-Two: 2", "Cookie: c", "Forwarded: for=x", via},
+		},
+		"no agent is made up": {"", []string{via}},
+		"hop-by-hop headers end here": {
+			"Connection: close, X-Mine , keep-alive\r\nConnection: x-other\r\nX-Mine: 1\r\nX-Other: 1\r\nKeep-Alive: 5\r\nTE: gzip\r\n" +
+				"Proxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: keep-alive\r\nProxy-Authenticate: x\r\nProxy-Foo: x\r\nUpgrade: websocket\r\nX-Stays: 1\r\n",
+			[]string{"X-Stays: 1", via},
+		},
+		"trailers may be asked for": {
+			"TE: trailers, deflate;q=0.5\r\nConnection: TE\r\n", []string{"Te: trailers", "Connection: TE", via},
+		},
+		"an upgrade passes alone": {
+			"Connection: keep-alive, Upgrade, X-Mine\r\nUpgrade: websocket\r\nX-Mine: 1\r\n",
+			[]string{"Connection: Upgrade", "Upgrade: websocket", via},
+		},
+		"no upgrade to HTTP/2": {
+			"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n", []string{via},
+		},
+		"Via is appended": {"Via: 1.0 fred\r\n", []string{"Via: 1.0 fred", via}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := dialWire(t, p.addr)
+			w.send("GET http://%s/p%%2fq?a=b;c&%%zz HTTP/1.1\r\nHost: other.test\r\n%s\r\n", origin, tc.request)
+			if resp := w.response("GET"); resp.StatusCode != 200 {
+				t.Fatal(resp.Status, body(t, resp))
+			}
+			head := receive(t, "the request", heads)
+			if head[0] != "GET /p%2fq?a=b;c&%zz HTTP/1.1" {
+				t.Errorf("request line %q", head[0])
+			}
+			sameLines(t, head[1:], append(tc.want, "Host: "+origin))
+		})
+	}
+}
+
+func sameLines(t *testing.T, got, want []string) {
+	t.Helper()
+	missing := map[string]int{}
+	for _, l := range want {
+		missing[l]++
+	}
+	for _, l := range got {
+		if missing[l]--; missing[l] < 0 {
+			t.Errorf("line %q is too much", l)
+		}
+	}
+	for l, n := range missing {
+		if n > 0 {
+			t.Errorf("line %q is missing", l)
+		}
+	}
+}
+
+func TestResponseHeaders(t *testing.T) {
+	origin, _ := rawOrigin(t, "HTTP/1.1 299 Rather Good\r\nContent-Length: 3\r\nDate: Thu, 01 Jan 1970 00:00:00 GMT\r\n"+
+		"Connection: X-Mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: timeout=5\r\nProxy-Authenticate: Basic\r\nProxy-Connection: x\r\n"+
+		"Upgrade: h2c\r\nX-Stays: 1\r\nSet-Cookie: a\r\nSet-Cookie: b\r\nVia: 1.1 fred\r\n\r\n<p>")
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	status, header := w.head()
+	if !strings.HasPrefix(status, "HTTP/1.1 299") {
+		t.Errorf("status %q", status)
+	}
+	// No Content-Type is guessed.
+	sameLines(t, header, []string{"Content-Length: 3", "Date: Thu, 01 Jan 1970 00:00:00 GMT", "X-Stays: 1", "Set-Cookie: a",
+		"Set-Cookie: b", "Via: 1.1 fred", "Via: 1.1 " + p.pseudonym})
+	w.expect("<p>")
+}
+
+// A watch is a chunked response whose events must arrive as they come.
+func TestStreamingIsNotBuffered(t *testing.T) {
+	next := make(chan string)
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = http.NewResponseController(w).Flush()
+		for event := range next {
+			_, _ = io.WriteString(w, event)
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/watch HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	resp := w.response("GET") // the header comes before any event
+	for i := range 3 {
+		event := fmt.Sprintf(`{"n":%d}`, i)
+		next <- event
+		got := make([]byte, len(event))
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != event {
+			t.Fatalf("event %d: %q, %v", i, got, err)
+		}
+	}
+	close(next)
+	if rest := body(t, resp); rest != "" {
+		t.Errorf("then %q", rest)
+	}
+}
+
+// An upload streams too, and its answer may come before its end.
+func TestFullDuplex(t *testing.T) {
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		rc := http.NewResponseController(w)
+		_ = rc.EnableFullDuplex()
+		_ = rc.Flush()
+		buf := make([]byte, 100)
+		for {
+			n, err := r.Body.Read(buf)
+			_, _ = w.Write(bytes.ToUpper(buf[:n]))
+			_ = rc.Flush()
+			if err != nil {
+				return
+			}
+		}
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", origin)
+	resp := w.response("POST")
+	for _, word := range []string{"one", "two"} {
+		w.send("3\r\n%s\r\n", word)
+		got := make([]byte, 3)
+		if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != strings.ToUpper(word) {
+			t.Fatalf("read %q, %v", got, err)
+		}
+	}
+	w.send("0\r\n\r\n")
+	if rest := body(t, resp); rest != "" {
+		t.Errorf("then %q", rest)
+	}
+}
+
+// An origin that refuses an upload midway is heard, even by a client that has
+// stopped sending and only listens.
+func TestEarlyAnswerToStalledUpload(t *testing.T) {
+	origin := startTarget(t, func(c *net.TCPConn) {
+		_, _ = newReader(c).Peek(1)
+		_, _ = io.WriteString(c, "HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")
+		_, _ = io.Copy(io.Discard, c)
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nsome of it", origin)
+	resp := w.response("POST")
+	if got := body(t, resp); resp.StatusCode != 413 || got != "no" || !resp.Close {
+		t.Errorf("%s %q, close %v", resp.Status, got, resp.Close)
+	}
+	w.expectEnd()
+}
+
+// The rest of an upload must never be taken for a request.
+func TestRestOfUploadIsNoRequest(t *testing.T) {
+	reached := make(chan struct{}, 9)
+	victim := startOrigin(t, func(http.ResponseWriter, *http.Request) { reached <- struct{}{} })
+	origin, _ := rawOrigin(t, "HTTP/1.1 403 No\r\nContent-Length: 0\r\n\r\n")
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n", origin)
+	if resp := w.response("POST"); resp.StatusCode != 403 {
+		t.Fatal(resp.Status)
+	}
+	_, _ = fmt.Fprintf(w, "GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", victim)
+	_, _ = io.Copy(io.Discard, w.r)
+	if len(reached) > 0 {
+		t.Error("it was")
+	}
+}
+
+func TestLargeContent(t *testing.T) {
+	const size = 64 << 20
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		h := sha256.New()
+		n, err := io.Copy(h, r.Body)
+		_, _ = fmt.Fprintf(w, "%d %v %x", n, err, h.Sum(nil))
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, size)
+	h := sha256.New()
+	if _, err := io.CopyN(io.MultiWriter(w, h), zeros{}, size); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := body(t, w.response("PUT")), fmt.Sprintf("%d <nil> %x", size, h.Sum(nil)); got != want {
+		t.Errorf("origin saw %q; want %q", got, want)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+func TestTrailersBothWays(t *testing.T) {
+	for name, announced := range map[string]bool{"announced": true, "not announced": false} {
+		t.Run(name, func(t *testing.T) {
+			origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+				key := http.TrailerPrefix + "X-Sum"
+				if announced {
+					key = "X-Sum"
+					w.Header().Set("Trailer", key)
+				}
+				got, _ := io.ReadAll(r.Body)
+				_, _ = w.Write(got)
+				_ = http.NewResponseController(w).Flush()
+				w.Header().Set(key, "seen "+r.Trailer.Get("X-Up"))
+			})
+			p := startProxy(t, nil)
+			w := dialWire(t, p.addr)
+			announce := ""
+			if announced {
+				announce = "Trailer: X-Up\r\n"
+			}
+			w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nTE: trailers\r\nConnection: TE\r\n%sTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nX-Up: load\r\n\r\n", origin, announce)
+			resp := w.response("POST")
+			if got := body(t, resp); got != "hi" || resp.Trailer.Get("X-Sum") != "seen load" {
+				t.Errorf("%q with trailers %v", got, resp.Trailer)
+			}
+			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin) // the connection goes on
+			if resp := w.response("GET"); resp.StatusCode != 200 {
+				t.Error(resp.Status)
+			}
+		})
+	}
+}
+
+// The client is told to go on when the origin says so, and not before.
+func TestExpectContinueEndToEnd(t *testing.T) {
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Expect") != "100-continue" {
+			t.Errorf("Expect: %q", r.Header.Get("Expect"))
+		}
+		close(asked)
+		<-goOn
+		b, _ := io.ReadAll(r.Body) // sends 100
+		_, _ = w.Write(b)
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
+	receive(t, "the request", asked)
+	_ = w.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if b, err := w.r.ReadByte(); err == nil {
+		t.Fatalf("read %q before the origin said anything", b)
+	}
+	_ = w.SetReadDeadline(time.Now().Add(patience))
+	close(goOn)
+	if status, _ := w.head(); status != "HTTP/1.1 100 Continue" {
+		t.Fatal(status)
+	}
+	w.send("data")
+	if got := body(t, w.response("PUT")); got != "data" {
+		t.Errorf("content %q", got)
+	}
+}
+
+func TestExpectContinueRefusedByOrigin(t *testing.T) {
+	origin := startOrigin(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
+	if status, _ := w.head(); status != "HTTP/1.1 401 Unauthorized" {
+		t.Error(status)
+	}
+}
+
+// An origin that knows no Expect waits for content that the client holds back.
+func TestExpectContinueIgnoredByOrigin(t *testing.T) {
+	origin := startTarget(t, func(c *net.TCPConn) {
+		w := &wire{TCPConn: c, t: t, r: newReader(c)}
+		w.head()
+		w.expect("data")
+		_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\nthanks")
+	})
+	p := startProxy(t, func(*Options) {})
+	p.transport.ExpectContinueTimeout = 20 * time.Millisecond
+	w := dialWire(t, p.addr)
+	w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", origin)
+	if status, _ := w.head(); status != "HTTP/1.1 100 Continue" {
+		t.Fatal(status)
+	}
+	w.send("data")
+	if got := body(t, w.response("PUT")); got != "thanks" {
+		t.Errorf("content %q", got)
+	}
+}
+
+func TestInterimResponses(t *testing.T) {
+	origin, _ := rawOrigin(t, "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: X-Mine\r\nX-Mine: 1\r\n\r\nHTTP/1.1 204 No Content\r\nX-Final: 1\r\n\r\n")
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	if status, header := w.head(); status != "HTTP/1.1 103 Early Hints" || len(header) != 1 || header[0] != "Link: </a>" {
+		t.Errorf("%q %q", status, header)
+	}
+	if status, header := w.head(); status != "HTTP/1.1 204 No Content" || !strings.Contains(strings.Join(header, "\n"), "X-Final: 1") || strings.Contains(strings.Join(header, "\n"), "Link") {
+		t.Errorf("%q %q", status, header)
+	}
+	old := dialWire(t, p.addr)
+	old.send("GET http://%s/ HTTP/1.0\r\n\r\n", origin)
+	if status, _ := old.head(); !strings.Contains(status, " 204 ") {
+		t.Errorf("an HTTP/1.0 client got %q", status)
+	}
+}
+
+func TestHTTP10Client(t *testing.T) {
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMinor != 1 {
+			t.Errorf("the origin was spoken to in %s", r.Proto)
+		}
+		_, _ = io.WriteString(w, "one,")
+		_ = http.NewResponseController(w).Flush()
+		_, _ = io.WriteString(w, "two")
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.0\r\n\r\n", origin)
+	status, header := w.head()
+	if !strings.HasSuffix(status, " 200 OK") || strings.Contains(strings.Join(header, "\n"), "Transfer-Encoding") {
+		t.Errorf("%q %q", status, header)
+	}
+	w.expect("one,two")
+	w.expectEnd()
+}
+
+// A response that breaks off must not look whole, to any client.
+func TestBrokenResponse(t *testing.T) {
+	for name, response := range map[string]string{
+		"chunked":   "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+		"length":    "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello",
+		"bad chunk": "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n",
+	} {
+		for _, version := range []string{"HTTP/1.1", "HTTP/1.0"} {
+			t.Run(name+" "+version, func(t *testing.T) {
+				origin := startTarget(t, func(c *net.TCPConn) {
+					w := &wire{TCPConn: c, t: t, r: newReader(c)}
+					w.head()
+					_, _ = io.WriteString(c, response)
+				})
+				p := startProxy(t, nil)
+				w := dialWire(t, p.addr)
+				w.send("GET http://%s/ %s\r\nHost: x\r\n\r\n", origin, version)
+				resp, err := http.ReadResponse(w.r, &http.Request{Method: "GET"})
+				if err != nil { // an HTTP/1.0 client may see the reset first
+					return
+				}
+				if b, err := io.ReadAll(resp.Body); err == nil {
+					t.Errorf("read %q in order", b)
+				}
+			})
+		}
+	}
+}
+
+func TestPipelinedRequests(t *testing.T) {
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.URL.Path) })
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	var all strings.Builder
+	for i := range 20 {
+		_, _ = fmt.Fprintf(&all, "GET http://%s/%d HTTP/1.1\r\nHost: x\r\n\r\n", origin, i)
+	}
+	w.send("%s", all.String())
+	for i := range 20 {
+		if got := body(t, w.response("GET")); got != fmt.Sprintf("/%d", i) {
+			t.Fatalf("response %d is for %s", i, got)
+		}
+	}
+}
+
+func TestConnectionsAreReused(t *testing.T) {
+	origin := startOrigin(t, hello)
+	p := startProxy(t, nil)
+	for range 5 { // also across clients, and although these say close
+		w := dialWire(t, p.addr)
+		for range 3 {
+			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+			_ = body(t, w.response("GET"))
+		}
+		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", origin)
+		_ = body(t, w.response("GET"))
+		w.expectEnd()
+	}
+	if n := p.dials.Load(); n != 1 {
+		t.Errorf("%d connections for 20 requests", n)
+	}
+}
+
+func TestForwardFailures(t *testing.T) {
+	for _, tc := range []struct {
+		err    error
+		status int
+		text   string
+	}{
+		{&tunnel.DialError{Failure: tunnel.FailRefused, Err: errTest}, 502, "Connection refused.\n"},
+		{&tunnel.DialError{Failure: tunnel.FailTimeout, Address: "10.11.12.13:80"}, 504, "I/o timeout.\n"},
+		{&tunnel.DialError{Failure: tunnel.FailNoAgent}, 503, "No agent available.\n"},
+		{errTest, 502, "The destination broke the connection off or did not answer in HTTP.\n"},
+	} {
+		p := startProxy(t, func(o *Options) {
+			o.Transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, tc.err }
+		})
+		w := dialWire(t, p.addr)
+		for range 2 { // the connection goes on
+			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
+			resp := w.response("GET")
+			if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
+				t.Errorf("%v: %d %q; want %d %q", tc.err, resp.StatusCode, got, tc.status, tc.text)
+			}
+		}
+	}
+}
+
+func TestBadAnswers(t *testing.T) {
+	for name, tc := range map[string]struct {
+		answer string
+		status int
+	}{
+		"nothing":        {"", 502},
+		"garbage":        {"SSH-2.0-OpenSSH\r\n", 502},
+		"10 MB header":   {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 10<<20), 502},
+		"unasked switch": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502},
+		"proxy auth":     {"HTTP/1.1 407 No\r\nProxy-Authenticate: Basic realm=secret\r\nContent-Length: 6\r\n\r\nsecret", 502},
+	} {
+		t.Run(name, func(t *testing.T) {
+			origin := startTarget(t, func(c *net.TCPConn) {
+				w := &wire{TCPConn: c, t: t, r: newReader(c)}
+				w.head()
+				_, _ = io.WriteString(c, tc.answer)
+			})
+			p := startProxy(t, nil)
+			w := dialWire(t, p.addr)
+			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+			resp := w.response("GET")
+			if text := body(t, resp); resp.StatusCode != tc.status || strings.Contains(text, "secret") || strings.Contains(text, origin) {
+				t.Errorf("%s: %q", resp.Status, text)
+			}
+		})
+	}
+}
+
+func TestSilentDestination(t *testing.T) {
+	origin := startTarget(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	p := startProxy(t, func(o *Options) { o.ResponseTimeout = 50 * time.Millisecond })
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	if resp := w.response("GET"); resp.StatusCode != 504 {
+		t.Error(resp.Status)
+	}
+}
+
+// A request goes to the customer's proxy in absolute form, with the
+// credentials of its URL, which nobody else sees.
+func TestCustomerProxy(t *testing.T) {
+	customer, heads := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	p := startProxy(t, func(o *Options) { o.Transport.Proxy = fixedProxy("http://user:p%40ss@" + customer) })
+	w := dialWire(t, p.addr)
+	w.send("GET http://example.test/x?y HTTP/1.1\r\nHost: other.test\r\nProxy-Authorization: Basic bWluZQ==\r\nAuthorization: origins\r\n\r\n")
+	_ = w.response("GET")
+	head := receive(t, "the request", heads)
+	if head[0] != "GET http://example.test/x?y HTTP/1.1" {
+		t.Errorf("request line %q", head[0])
+	}
+	sameLines(t, head[1:], []string{"Host: example.test", "Authorization: origins", "Via: 1.1 " + p.pseudonym,
+		"Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("user:p@ss"))})
+}
+
+func TestOptionsForAServer(t *testing.T) {
+	for name, via := range map[string]bool{"direct": false, "by a customer's proxy": true} {
+		t.Run(name, func(t *testing.T) {
+			next, heads := rawOrigin(t, "HTTP/1.1 204 No Content\r\n\r\n")
+			want := "OPTIONS * HTTP/1.1"
+			p := startProxy(t, func(o *Options) {
+				if via {
+					want = "OPTIONS http://" + next + "/ HTTP/1.1"
+					o.Transport.Proxy = fixedProxy("http://" + next)
+				}
+			})
+			w := dialWire(t, p.addr)
+			w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 7\r\n\r\n", next)
+			_ = w.response("OPTIONS")
+			head := receive(t, "the request", heads)
+			if head[0] != want || !strings.Contains(strings.Join(head, "\n"), "Max-Forwards: 6") {
+				t.Errorf("%q; want %q", head, want)
+			}
+			w.send("OPTIONS http://%s HTTP/1.1\r\nHost: x\r\nMax-Forwards: 0\r\n\r\n", next)
+			if resp := w.response("OPTIONS"); resp.StatusCode != 501 || len(heads) > 0 {
+				t.Errorf("%s after the last forward", resp.Status)
+			}
+		})
+	}
+}
+
+func TestHTTPSURIIsRefused(t *testing.T) {
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.send("GET https://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
+	if resp := w.response("GET"); resp.StatusCode != 501 || !strings.Contains(body(t, resp), "CONNECT") {
+		t.Error(resp.Status)
+	}
+}
+
+// A client that leaves ends its dial, and its request at the origin.
+func TestForwardClientLeaves(t *testing.T) {
+	t.Run("during the dial", func(t *testing.T) {
+		dialing, ended := make(chan struct{}), make(chan struct{})
+		p := startProxy(t, func(o *Options) {
+			o.Transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+				close(dialing)
+				<-ctx.Done()
+				close(ended)
+				return nil, ctx.Err()
+			}
+		})
+		w := dialWire(t, p.addr)
+		w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
+		receive(t, "the dial", dialing)
+		_ = w.Close()
+		receive(t, "the dial's end", ended)
+	})
+	t.Run("during a watch", func(t *testing.T) {
+		ended := make(chan struct{})
+		origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+			close(ended)
+		})
+		p := startProxy(t, nil)
+		w := dialWire(t, p.addr)
+		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+		_ = w.response("GET")
+		_ = w.Close()
+		receive(t, "the request's end", ended)
+	})
+	t.Run("during its upload", func(t *testing.T) {
+		ended := make(chan error, 1)
+		origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.Copy(io.Discard, r.Body)
+			ended <- err
+		})
+		p := startProxy(t, nil)
+		w := dialWire(t, p.addr)
+		w.send("PUT http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf", origin)
+		_ = w.CloseWrite()
+		if err := receive(t, "the upload's end", ended); err == nil {
+			t.Error("the origin took half an upload for whole")
+		}
+		if resp := w.response("PUT"); resp.StatusCode != 400 {
+			t.Errorf("the client was told %s", resp.Status)
+		}
+	})
+}

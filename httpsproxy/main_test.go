@@ -1,0 +1,251 @@
+package httpsproxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must happen; it is only ever used
+// up by a test that fails.
+const patience = 20 * time.Second
+
+// proxy is a Server on a free port of loopback.
+type proxy struct {
+	*Server
+	addr  string
+	stop  context.CancelFunc // asks Serve to end
+	done  chan error         // Serve's result
+	dials atomic.Int32       // of plain requests
+}
+
+// startProxy serves until the test ends; change may set options.
+func startProxy(t testing.TB, change func(*Options)) *proxy {
+	t.Helper()
+	return startProxyOn(t, listen(t), change)
+}
+
+func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
+	t.Helper()
+	p := &proxy{addr: ln.Addr().String(), done: make(chan error, 1)}
+	o := Options{
+		Connect: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)},
+		Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			p.dials.Add(1)
+			return dialTCP(ctx, network, address)
+		}},
+	}
+	if change != nil {
+		change(&o)
+	}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Server = s
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	go func() { p.done <- s.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		stop()
+		select {
+		case err := <-p.done:
+			if err != nil {
+				t.Errorf("Serve: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("Serve did not return")
+		}
+	})
+	return p
+}
+
+func dialTCP(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, tunnel.AsDialError(address, err)
+	}
+	return tunnel.Wrap(c), nil
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln
+}
+
+// startTarget accepts connections and serves each with handle, until the test ends.
+func startTarget(t testing.TB, handle func(*net.TCPConn)) (addr string) {
+	t.Helper()
+	ln := listen(t)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				handle(c.(*net.TCPConn))
+			}()
+		}
+	}()
+	t.Cleanup(func() {
+		_ = ln.Close()
+		<-done
+	})
+	return ln.Addr().String()
+}
+
+// startOrigin is an http server with handler, until the test ends.
+func startOrigin(t testing.TB, handler http.HandlerFunc) (addr string) {
+	t.Helper()
+	ln := listen(t)
+	srv := &http.Server{Handler: handler}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(ln)
+	}()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-done
+	})
+	return ln.Addr().String()
+}
+
+// wire is a client that says exactly what it is told to.
+type wire struct {
+	*net.TCPConn
+	t testing.TB
+	r *bufio.Reader
+}
+
+func dialWire(t testing.TB, addr string) *wire {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Now().Add(patience))
+	t.Cleanup(func() { _ = c.Close() })
+	return &wire{TCPConn: c.(*net.TCPConn), t: t, r: bufio.NewReader(c)}
+}
+
+func (w *wire) send(format string, v ...any) {
+	w.t.Helper()
+	if _, err := fmt.Fprintf(w, format, v...); err != nil {
+		w.t.Fatalf("send: %v", err)
+	}
+}
+
+// line reads one line without its end.
+func (w *wire) line() string {
+	w.t.Helper()
+	s, err := w.r.ReadString('\n')
+	if err != nil {
+		w.t.Fatalf("read a line: %v after %q", err, s)
+	}
+	return strings.TrimRight(s, "\r\n")
+}
+
+// head reads up to and with the empty line.
+func (w *wire) head() (status string, header []string) {
+	w.t.Helper()
+	status = w.line()
+	for {
+		l := w.line()
+		if l == "" {
+			return status, header
+		}
+		header = append(header, l)
+	}
+}
+
+func (w *wire) response(method string) *http.Response {
+	w.t.Helper()
+	resp, err := http.ReadResponse(w.r, &http.Request{Method: method})
+	if err != nil {
+		w.t.Fatalf("read the response: %v", err)
+	}
+	return resp
+}
+
+func (w *wire) expect(want string) {
+	w.t.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(w.r, got); err != nil || string(got) != want {
+		w.t.Fatalf("read %q, %v; want %q", got[:n], err, want)
+	}
+}
+
+// expectEnd wants the connection to end in order, with nothing more to read.
+func (w *wire) expectEnd() {
+	w.t.Helper()
+	if b, err := io.ReadAll(w.r); err != nil || len(b) != 0 {
+		w.t.Fatalf("read %q, %v; want the end", b, err)
+	}
+}
+
+// tunnelTo does a CONNECT that must succeed.
+func (w *wire) tunnelTo(addr string) {
+	w.t.Helper()
+	w.send("CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", addr, addr)
+	if status, _ := w.head(); status != "HTTP/1.1 200 Connection Established" {
+		w.t.Fatalf("CONNECT: %s", status)
+	}
+}
+
+func body(t testing.TB, resp *http.Response) string {
+	t.Helper()
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("read the content: %v after %d bytes", err, len(b))
+	}
+	return string(b)
+}
+
+func receive[T any](t testing.TB, what string, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s did not happen", what)
+		panic("unreachable")
+	}
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+func newReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
+
+var errTest = errors.New("secret detail of 10.11.12.13")

@@ -1,0 +1,339 @@
+package httpsproxy
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+func TestNewRefuses(t *testing.T) {
+	good := func() Options {
+		return Options{Connect: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}, Transport: &http.Transport{DialContext: new(net.Dialer).DialContext}}
+	}
+	if _, err := New(good()); err != nil {
+		t.Fatal(err)
+	}
+	for name, breakIt := range map[string]func(*Options){
+		"no forwarder": func(o *Options) { o.Connect = nil },
+		"no dialer":    func(o *Options) { o.Connect = &tunnel.Forwarder{} },
+		"no transport": func(o *Options) { o.Transport = nil },
+		"no dial":      func(o *Options) { o.Transport = &http.Transport{} },
+		"timeout":      func(o *Options) { o.HandshakeTimeout = -1 },
+		"conns":        func(o *Options) { o.MaxConns = -1 },
+	} {
+		o := good()
+		breakIt(&o)
+		if _, err := New(o); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	registry := prometheus.NewRegistry()
+	for i, want := range []bool{true, false} {
+		o := good()
+		o.Registerer = registry
+		if _, err := New(o); (err == nil) != want {
+			t.Errorf("registering time %d: %v", i, err)
+		}
+	}
+}
+
+// The process's own proxy variables are for its own dials, not its clients'.
+func TestEnvironmentIsIgnored(t *testing.T) {
+	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} {
+		t.Setenv(name, "http://127.0.0.1:1")
+	}
+	target := startTarget(t, echo)
+	origin := startOrigin(t, hello)
+	p := startProxy(t, func(o *Options) {
+		dial := o.Transport.DialContext
+		o.Transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) { return dial(ctx, network, origin) }
+	})
+	w := dialWire(t, p.addr)
+	w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n") // a host that no rule exempts
+	if resp := w.response("GET"); resp.StatusCode != 200 {
+		t.Error(resp.Status)
+	}
+	dialWire(t, p.addr).tunnelTo(target)
+}
+
+func TestSlowAndSilentClientsAreClosed(t *testing.T) {
+	p := startProxy(t, func(o *Options) {
+		o.HandshakeTimeout = 100 * time.Millisecond
+		o.KeepAlive = 100 * time.Millisecond
+	})
+	for name, said := range map[string]string{
+		"nothing": "", "half a line": "CONN", "half a header": "GET http://example.test/ HTTP/1.1\r\nHost: x\r\n", "half a name": "GET http://example.test/ HTTP/1.1\r\nHo",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := dialWire(t, p.addr)
+			w.send("%s", said)
+			_, _ = io.Copy(io.Discard, w.r) // fails the test by its deadline
+			if _, err := w.r.ReadByte(); err != io.EOF {
+				t.Errorf("read: %v", err)
+			}
+		})
+	}
+	t.Run("drips", func(t *testing.T) {
+		w := dialWire(t, p.addr)
+		stop := make(chan struct{})
+		var dripping sync.WaitGroup
+		dripping.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(5 * time.Millisecond):
+					_, _ = w.Write([]byte("A"))
+				}
+			}
+		})
+		if _, err := io.Copy(io.Discard, w.r); os.IsTimeout(err) {
+			t.Error("it was not closed")
+		}
+		close(stop)
+		dripping.Wait()
+	})
+	t.Run("nothing after a request", func(t *testing.T) {
+		w := dialWire(t, p.addr)
+		w.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		_ = body(t, w.response("GET"))
+		w.expectEnd()
+	})
+}
+
+func TestOversizeHeader(t *testing.T) {
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	go func() {
+		_, _ = io.WriteString(w, "GET http://example.test/ HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 1<<20))
+	}()
+	if status, _ := w.head(); !strings.Contains(status, " 431 ") {
+		t.Error(status)
+	}
+}
+
+// 1,000 clients that say nothing, or half a request, do not keep others out,
+// whatever the cap; the longest silent go first.
+func TestHalfOpenClientsGiveWay(t *testing.T) {
+	origin := startOrigin(t, hello)
+	registry := prometheus.NewRegistry()
+	p := startProxy(t, func(o *Options) {
+		o.MaxConns = 50
+		o.Registerer = registry
+	})
+	busy := dialWire(t, p.addr)
+	busy.tunnelTo(startTarget(t, echo))
+	for i := range 1000 {
+		w := dialWire(t, p.addr)
+		if i%2 == 0 {
+			w.send("GET http://")
+		}
+	}
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	if resp := w.response("GET"); resp.StatusCode != 200 {
+		t.Error(resp.Status)
+	}
+	busy.send("alive")
+	busy.expect("alive")
+	if n := testutil.ToFloat64(p.metrics.open); n > 60 { // evicted ones take a moment to go
+		eventually(t, "closing the evicted", func() bool { return testutil.ToFloat64(p.metrics.open) <= 50 })
+	}
+	eventually(t, "counting the evicted", func() bool { return testutil.ToFloat64(p.metrics.refused) >= 950 })
+}
+
+// Where everybody is busy, a newcomer is refused and nobody harmed.
+func TestConnectionCap(t *testing.T) {
+	target := startTarget(t, echo)
+	p := startProxy(t, func(o *Options) { o.MaxConns = 2 })
+	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
+	one.tunnelTo(target)
+	two.tunnelTo(target)
+	w := dialWire(t, p.addr)
+	if _, err := w.r.ReadByte(); err == nil || os.IsTimeout(err) {
+		t.Errorf("read: %v; want a refusal", err)
+	}
+	_ = two.Close()
+	eventually(t, "a free slot", func() bool { return testutil.ToFloat64(p.metrics.open) == 1 })
+	dialWire(t, p.addr).tunnelTo(target)
+	one.send("alive")
+	one.expect("alive")
+}
+
+// shortListener fails for a while as accept does without free descriptors.
+type shortListener struct {
+	net.Listener
+	fail int
+	err  error
+}
+
+func (l *shortListener) Accept() (net.Conn, error) {
+	if l.fail > 0 {
+		l.fail--
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", l.err)}
+	}
+	return l.Listener.Accept()
+}
+
+func TestAcceptSurvivesShortage(t *testing.T) {
+	target := startTarget(t, echo)
+	p := startProxyOn(t, &shortListener{Listener: listen(t), fail: 3, err: syscall.EMFILE}, nil)
+	dialWire(t, p.addr).tunnelTo(target)
+}
+
+func TestAcceptFailsForGood(t *testing.T) {
+	p := startProxy(t, nil)
+	err := p.Serve(context.Background(), &shortListener{Listener: listen(t), fail: 1, err: syscall.EINVAL})
+	if err == nil {
+		t.Error("a broken listener is no error")
+	}
+}
+
+func TestDrain(t *testing.T) {
+	target := startTarget(t, echo)
+	next := make(chan struct{})
+	origin := startOrigin(t, func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-next
+		_, _ = io.WriteString(w, "done")
+	})
+	p := startProxy(t, func(o *Options) { o.Drain = patience })
+	idle, tunneled, plain := dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr)
+	idle.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	_ = body(t, idle.response("GET"))
+	tunneled.tunnelTo(target)
+	plain.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	resp := plain.response("GET")
+	p.stop()
+	idle.expectEnd()
+	if c, err := net.Dial("tcp", p.addr); err == nil {
+		_ = c.Close()
+		t.Error("new connections are accepted")
+	}
+	tunneled.send("still")
+	tunneled.expect("still")
+	close(next)
+	if got := body(t, resp); got != "done" {
+		t.Errorf("the open request ended with %q", got)
+	}
+	plain.expectEnd()
+	select {
+	case <-p.done:
+		t.Fatal("Serve returned before the tunnel had ended")
+	case <-time.After(20 * time.Millisecond):
+	}
+	_ = tunneled.CloseWrite()
+	tunneled.expectEnd()
+	p.done <- receive(t, "Serve's end", p.done)
+}
+
+// Goproxy's tunnels outlive a shutdown.
+func TestDrainIsBounded(t *testing.T) {
+	target := startTarget(t, echo)
+	silent := startTarget(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	ws := upgradeTarget(t, "", func(w *wire) { _, _ = io.Copy(io.Discard, w.r) })
+	p := startProxy(t, func(o *Options) { o.Drain = 50 * time.Millisecond })
+	tunneled, upgraded, plain, fresh := dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr)
+	tunneled.tunnelTo(target)
+	upgraded.upgrade(ws, "")
+	plain.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", silent)
+	eventually(t, "the plain dial", func() bool { return p.dials.Load() == 2 })
+	p.stop()
+	p.done <- receive(t, "Serve's end", p.done)
+	for name, w := range map[string]*wire{"tunnel": tunneled, "upgrade": upgraded, "plain": plain, "fresh": fresh} {
+		if _, err := io.Copy(io.Discard, w.r); os.IsTimeout(err) {
+			t.Errorf("the %s connection is open", name)
+		}
+	}
+}
+
+func TestServeConn(t *testing.T) {
+	target := startTarget(t, echo)
+	p := startProxy(t, nil)
+	ln := listen(t)
+	w := dialWire(t, ln.Addr().String())
+	accepted, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := make([]byte, 1)
+	w.send("CONNECT %s HTTP/1.1\r\n\r\nearly", target)
+	if _, err := io.ReadFull(accepted, first); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.ServeConn(ctx, tunnel.Unread(tunnel.Wrap(accepted), first))
+	}()
+	w.head()
+	w.expect("early")
+	select {
+	case <-done:
+		t.Fatal("ServeConn returned before the connection had ended")
+	default:
+	}
+	cancel()
+	receive(t, "ServeConn's end", done)
+}
+
+// An exchange in which nothing moves ends; one that moves slowly goes on.
+func TestIdleBoundsPlainExchanges(t *testing.T) {
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		for range 5 {
+			_, _ = io.WriteString(w, "x")
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(50 * time.Millisecond)
+		}
+		<-r.Context().Done()
+	})
+	p := startProxy(t, func(o *Options) { o.Connect.Idle = 200 * time.Millisecond })
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	resp := w.response("GET")
+	got, err := io.ReadAll(resp.Body)
+	if string(got) != "xxxxx" || err == nil || os.IsTimeout(err) {
+		t.Errorf("read %q, %v; want all that came and a broken end", got, err)
+	}
+}
+
+// Neither credentials nor tokens get into the log, at any level.
+func TestLogKeepsSecrets(t *testing.T) {
+	var out bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	log.SetLevel(logrus.TraceLevel)
+	customer, _ := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	p := startProxy(t, func(o *Options) {
+		o.Log = log
+		o.Transport.Proxy = fixedProxy("http://user:hunter2@" + customer)
+	})
+	w := dialWire(t, p.addr)
+	w.send("GET http://example.test/?token=hunter2 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer hunter2\r\nProxy-Authorization: Basic hunter2\r\n\r\n")
+	_ = w.response("GET")
+	w.send("CONNECT nowhere.invalid:1 HTTP/1.1\r\nProxy-Authorization: Basic hunter2\r\n\r\n")
+	_ = w.response("GET")
+	p.stop()
+	p.done <- receive(t, "Serve's end", p.done)
+	if strings.Contains(out.String(), "hunter2") {
+		t.Errorf("a secret is in the log: %s", out.String())
+	}
+	if !strings.Contains(out.String(), "destination=\"example.test:80\"") {
+		t.Errorf("the request is not in the log: %s", out.String())
+	}
+}

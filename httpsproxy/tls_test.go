@@ -1,0 +1,63 @@
+package httpsproxy
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// testCertificate is for 127.0.0.1 and proxy.test.
+func testCertificate(t testing.TB) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"proxy.test"}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, _ := x509.ParseCertificate(der)
+	pool := x509.NewCertPool()
+	pool.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
+}
+
+// connectClient is a tunnel to target through a proxy of its own, which is
+// spoken to in TLS or not.
+func connectClient(t *testing.T, tlsToo bool, target string) tunnel.Conn {
+	t.Helper()
+	ln := listen(t)
+	cert, pool := testCertificate(t)
+	if tlsToo {
+		ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+	}
+	p := startProxyOn(t, ln, nil)
+	w := dialWire(t, p.addr)
+	if !tlsToo {
+		w.tunnelTo(target)
+		return tunnel.Wrap(w.TCPConn)
+	}
+	c := tls.Client(w.TCPConn, &tls.Config{RootCAs: pool, ServerName: "127.0.0.1"})
+	if _, err := c.Write([]byte("CONNECT " + target + " HTTP/1.1\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	want := "HTTP/1.1 200 Connection Established\r\n\r\n"
+	got := make([]byte, len(want))
+	if _, err := c.Read(got); err != nil || string(got) != want {
+		t.Fatalf("answer %q, %v", got, err)
+	}
+	return tunnel.Wrap(c)
+}

@@ -1,0 +1,167 @@
+package httpsproxy
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// upgradeTarget answers an upgrade together with its first words, then serves
+// the connection with handle.
+func upgradeTarget(t *testing.T, first string, handle func(*wire)) (addr string) {
+	return startTarget(t, func(c *net.TCPConn) {
+		w := &wire{TCPConn: c, t: t, r: newReader(c)}
+		w.head()
+		w.send("HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: x\r\nKeep-Alive: x\r\n\r\n%s", first)
+		handle(w)
+	})
+}
+
+const upgradeRequest = "GET http://%s/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+
+func (w *wire) upgrade(addr, ahead string) {
+	w.t.Helper()
+	w.send(upgradeRequest+"%s", addr, ahead)
+	status, header := w.head()
+	all := strings.Join(header, "\n")
+	if status != "HTTP/1.1 101 Switching Protocols" || !strings.Contains(all, "Connection: Upgrade") ||
+		!strings.Contains(all, "Upgrade: websocket") || !strings.Contains(all, "Sec-Websocket-Accept: x") || strings.Contains(all, "Keep-Alive") {
+		w.t.Fatalf("%q %q", status, header)
+	}
+}
+
+// Bytes that come together with the request or the response are not lost.
+func TestUpgradeRelaysRawBytes(t *testing.T) {
+	target := upgradeTarget(t, "server first,", func(w *wire) {
+		_, _ = io.Copy(w, w.r)
+		_ = w.CloseWrite()
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.upgrade(target, "client ahead,")
+	w.expect("server first,client ahead,")
+	w.send("then \x00\xff")
+	w.expect("then \x00\xff")
+	time.Sleep(20 * time.Millisecond) // the request's context has long ended
+	w.send("on")
+	w.expect("on")
+	_ = w.CloseWrite()
+	w.expectEnd()
+}
+
+func TestUpgradeHalfClose(t *testing.T) {
+	target := upgradeTarget(t, "", func(w *wire) {
+		h := sha256.New()
+		_, _ = io.Copy(h, w.r)
+		w.send("%x", h.Sum(nil))
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	w.upgrade(target, "")
+	data := make([]byte, 4<<20)
+	_, _ = rand.Read(data)
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.CloseWrite()
+	w.expect(fmt.Sprintf("%x", sha256.Sum256(data)))
+	w.expectEnd()
+}
+
+// Goproxy leaves the client open when the target goes.
+func TestUpgradeEnds(t *testing.T) {
+	t.Run("in order by the target", func(t *testing.T) {
+		target := upgradeTarget(t, "bye", func(*wire) {})
+		p := startProxy(t, nil)
+		w := dialWire(t, p.addr)
+		w.upgrade(target, "")
+		w.expect("bye")
+		w.expectEnd()
+	})
+	t.Run("by a reset of the target", func(t *testing.T) {
+		target := upgradeTarget(t, "", func(w *wire) {
+			w.expect("x")
+			_ = w.SetLinger(0)
+		})
+		p := startProxy(t, nil)
+		w := dialWire(t, p.addr)
+		w.upgrade(target, "")
+		w.send("x")
+		if _, err := w.r.ReadByte(); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read: %v; want a reset", err)
+		}
+	})
+	t.Run("by a reset of the client", func(t *testing.T) {
+		ended := make(chan error, 1)
+		target := upgradeTarget(t, "", func(w *wire) {
+			_, err := w.r.ReadByte()
+			ended <- err
+		})
+		p := startProxy(t, nil)
+		w := dialWire(t, p.addr)
+		w.upgrade(target, "")
+		_ = w.SetLinger(0)
+		_ = w.Close()
+		if err := receive(t, "the target's end", ended); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("read: %v; want a reset", err)
+		}
+	})
+}
+
+func TestUpgradeRefused(t *testing.T) {
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") != "websocket" {
+			t.Errorf("Upgrade: %q", r.Header.Get("Upgrade"))
+		}
+		http.Error(w, "no sockets", http.StatusForbidden)
+	})
+	p := startProxy(t, nil)
+	w := dialWire(t, p.addr)
+	for range 2 { // the connection goes on
+		w.send(upgradeRequest, origin)
+		if resp := w.response("GET"); resp.StatusCode != 403 || body(t, resp) != "no sockets\n" {
+			t.Error(resp.Status)
+		}
+	}
+}
+
+// observer counts what it is told.
+type observer struct{ dialed, opened, closed atomic.Int32 }
+
+func (o *observer) Dialed(*tunnel.Request, time.Duration, error) { o.dialed.Add(1) }
+func (o *observer) Opened(*tunnel.Request, *tunnel.Relay)        { o.opened.Add(1) }
+func (o *observer) Closed(*tunnel.Request, *tunnel.Relay, time.Duration, error) {
+	o.closed.Add(1)
+}
+
+func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
+	target := upgradeTarget(t, "", func(w *wire) { _, _ = io.Copy(io.Discard, w.r) })
+	seen := new(observer)
+	total := new(tunnel.Traffic)
+	p := startProxy(t, func(o *Options) {
+		o.Connect.Observers = []tunnel.Observer{seen}
+		o.Connect.Idle = 50 * time.Millisecond
+		o.Connect.Total = total
+	})
+	w := dialWire(t, p.addr)
+	w.upgrade(target, "")
+	w.send("12345")
+	if _, err := w.r.ReadByte(); err == nil {
+		t.Error("an idle connection said something")
+	}
+	eventually(t, "the end", func() bool { return seen.closed.Load() == 1 })
+	if seen.opened.Load() != 1 || seen.dialed.Load() != 0 || total.Up.Load() != 5 {
+		t.Errorf("opened %d, dialed %d, %d bytes up", seen.opened.Load(), seen.dialed.Load(), total.Up.Load())
+	}
+}
