@@ -18,6 +18,14 @@ const (
 	// 50 ms with room for a late credit.
 	maxWindow = 16 << 20
 
+	// windowGrowth is the step by which a window grows; with four, a stream
+	// on a long link has what it needs within four round trips.
+	windowGrowth = 4
+
+	// grantStep is the most that is consumed before credit is renewed: often
+	// enough for a steady flow, seldom enough to cost nothing.
+	grantStep = 256 << 10
+
 	// minWindow keeps a stream moving when memory is short: one TLS record.
 	minWindow = 16 << 10
 )
@@ -55,7 +63,8 @@ type recvFlow struct {
 	limit    uint64 // has been granted
 	window   uint64 // what to keep granted beyond consumed
 
-	epoch time.Time // when the present half window began to be consumed
+	epoch      time.Time // when the present half window began to be consumed,
+	epochStart uint64    // and at which offset
 }
 
 func newRecvFlow(window uint64) recvFlow {
@@ -74,17 +83,15 @@ func (f *recvFlow) receive(n int) error {
 // unread is what has arrived and was not consumed.
 func (f *recvFlow) unread() int { return int(f.received - f.consumed) }
 
-// consume counts n bytes as taken by the reader. When half a window is used up
-// it grants again: it returns the new limit and true. pressure is how scarce
-// memory is; rtt is the link's round trip, 0 while unknown.
+// consume counts n bytes as taken by the reader. Once half a window or
+// grantStep is used up it grants again: it returns the new limit and true.
+// pressure is how scarce memory is; rtt is the link's round trip, 0 while
+// unknown.
 func (f *recvFlow) consume(n int, now time.Time, rtt time.Duration, pressure pressure) (limit uint64, grant bool) {
 	f.consumed += uint64(n)
-	if f.limit-f.consumed > f.window/2 {
-		return 0, false
-	}
 	f.tune(now, rtt, pressure)
 	limit = f.consumed + f.window
-	if limit <= f.limit {
+	if limit < f.limit+min(f.window/2, grantStep) {
 		return 0, false
 	}
 	f.limit = limit
@@ -95,16 +102,15 @@ func (f *recvFlow) consume(n int, now time.Time, rtt time.Duration, pressure pre
 // it goes in less than two round trips: the sender then waits for credit
 // instead of the reader waiting for data.
 func (f *recvFlow) tune(now time.Time, rtt time.Duration, pressure pressure) {
-	fast := !f.epoch.IsZero() && now.Sub(f.epoch) < 2*rtt
-	f.epoch = now
-	switch pressure {
-	case memoryPlenty:
-		if fast {
-			f.window = min(2*f.window, maxWindow)
-		}
-	case memoryTight:
-		// Keep what there is.
-	default:
+	if pressure >= memoryShort {
 		f.window = minWindow
+	}
+	if f.consumed-f.epochStart < f.window/2 {
+		return
+	}
+	fast := !f.epoch.IsZero() && now.Sub(f.epoch) < 2*rtt
+	f.epoch, f.epochStart = now, f.consumed
+	if fast && pressure == memoryPlenty {
+		f.window = min(windowGrowth*f.window, maxWindow)
 	}
 }

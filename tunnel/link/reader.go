@@ -2,6 +2,7 @@ package link
 
 import (
 	"encoding/binary"
+	"runtime"
 	"time"
 
 	"konnectivity/tunnel"
@@ -37,6 +38,12 @@ func (ses *Session) readLoop() error {
 			return err
 		}
 		r.makeRoom()
+		if r.small {
+			// On a busy machine the goroutine that waits for a small message
+			// would else run only when this loop has nothing more to decrypt.
+			r.small = false
+			runtime.Gosched()
+		}
 	}
 }
 
@@ -47,6 +54,7 @@ type frameReader struct {
 	buf       tunnel.Chunk
 	pos, have int  // unparsed bytes of buf
 	shared    bool // a stream refers to buf
+	small     bool // a stream got a small message
 
 	data header // the DATA frame under way
 	left int    // of its payload, yet to come
@@ -109,6 +117,7 @@ func (r *frameReader) payload(n, head int) error {
 		return r.ses.checkData(r.data)
 	}
 	if n < shareMin {
+		r.small = true
 		return r.ses.handleData(r.data, r.buf.Bytes()[from:r.pos], nil, fin)
 	}
 	share := func() tunnel.Chunk {
