@@ -1,9 +1,8 @@
 package logging
 
 import (
-	"fmt"
 	"io"
-	"slices"
+	"path/filepath"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -18,10 +17,10 @@ const upstreamVerbosity = 4
 const traceVerbosity = 8
 
 // Flags are the logging flags of a program: our own two, and klog's, so that
-// command lines written for upstream work.
+// command lines written for upstream work. The zero value is ready for AddTo.
 type Flags struct {
-	level  string
-	format string
+	level  logrus.Level // 0 is not given: PanicLevel is no choice
+	format Format
 
 	verbosity       int32
 	vmodule         string
@@ -29,8 +28,8 @@ type Flags struct {
 	alsoToStderr    bool
 	dir, file       string
 	fileMaxMB       uint64
-	stderrThreshold string
-	alsoThreshold   string
+	stderrThreshold logrus.Level
+	alsoThreshold   logrus.Level
 	legacyThreshold bool
 
 	set *pflag.FlagSet
@@ -43,17 +42,17 @@ var ineffective = []string{"add-dir-header", "log-backtrace-at", "one-output", "
 // AddTo defines the flags on set. Values are read when New is called.
 func (f *Flags) AddTo(set *pflag.FlagSet) {
 	f.set = set
-	set.StringVar(&f.level, "log-level", "", "least level that is logged: error, warn, info, debug or trace (default info, or what -v says)")
-	set.StringVar(&f.format, "log-format", "json", "json, one object a line, or text")
+	addChoice(set, &f.level, parseLevel, "log-level", "", "least level that is logged: error, warn, info, debug or trace (default info, or what -v says)")
+	addChoice(set, &f.format, parseFormat, "log-format", "json", "json, one object a line, or text")
 	set.Int32VarP(&f.verbosity, "v", "v", upstreamVerbosity, "verbosity as in klog: up to 4 is info, 5 to 7 debug, 8 and above trace")
-	set.StringVar(&f.vmodule, "vmodule", "", "comma-separated pattern=N: verbosity of single source files of the Kubernetes client libraries")
+	addChoice(set, &f.vmodule, parseVmodule, "vmodule", "", "comma-separated pattern=N: verbosity of single source files of the Kubernetes client libraries")
 	set.BoolVar(&f.toStderr, "logtostderr", true, "log to standard error, not to files")
 	set.BoolVar(&f.alsoToStderr, "alsologtostderr", false, "log to standard error as well as to the file (needs --logtostderr=false)")
 	set.StringVar(&f.dir, "log-dir", "", "log into COMPONENT.log in this directory (needs --logtostderr=false)")
 	set.StringVar(&f.file, "log-file", "", "log into this file (needs --logtostderr=false)")
 	set.Uint64Var(&f.fileMaxMB, "log-file-max-size", 1800, "megabytes after which the log file starts anew; 0 is no limit")
-	set.StringVar(&f.stderrThreshold, "stderrthreshold", "ERROR", "with a log file, log this level and above to standard error too: INFO, WARNING, ERROR, FATAL or 0 to 3")
-	set.StringVar(&f.alsoThreshold, "alsologtostderrthreshold", "INFO", "with --alsologtostderr, the least level for standard error")
+	addChoice(set, &f.stderrThreshold, parseSeverity, "stderrthreshold", "ERROR", "with a log file, log this level and above to standard error too: INFO, WARNING, ERROR, FATAL or 0 to 3")
+	addChoice(set, &f.alsoThreshold, parseSeverity, "alsologtostderrthreshold", "INFO", "with --alsologtostderr, the least level for standard error")
 	set.BoolVar(&f.legacyThreshold, "legacy-stderr-threshold-behavior", true, "if false, --stderrthreshold holds with --logtostderr too")
 	for _, name := range ineffective {
 		f.addIneffective(set, name)
@@ -76,14 +75,10 @@ func (f *Flags) addIneffective(set *pflag.FlagSet, name string) {
 // also makes klog, grpc and the standard library's log write there: these are
 // the process's, so New is for main, once; New of this package is for others.
 //
-// Errors are sentences that name the flag; they are usage errors, or a log
-// file that cannot be opened.
+// It fails if the log file cannot be opened; bad values were refused when the
+// flags were parsed.
 func (f *Flags) New(component string, out io.Writer) (*logrus.Entry, error) {
-	o, err := f.options(component, out)
-	if err != nil {
-		return nil, err
-	}
-	log, err := New(o)
+	log, err := New(f.options(component, out))
 	if err != nil {
 		return nil, err
 	}
@@ -95,51 +90,31 @@ func (f *Flags) New(component string, out io.Writer) (*logrus.Entry, error) {
 }
 
 // options translates flags.
-func (f *Flags) options(component string, out io.Writer) (Options, error) {
-	level, err := f.logLevel()
-	if err != nil {
-		return Options{}, err
-	}
-	o := Options{Component: component, Level: level, Format: Format(f.format), Out: out}
-	if f.format != string(JSON) && f.format != string(Text) {
-		return o, fmt.Errorf("--log-format=%s: use json or text", f.format)
-	}
-	threshold, err := parseSeverity("stderrthreshold", f.stderrThreshold)
-	if err != nil {
-		return o, err
-	}
-	also, err := parseSeverity("alsologtostderrthreshold", f.alsoThreshold)
-	if err != nil {
-		return o, err
-	}
+func (f *Flags) options(component string, out io.Writer) Options {
+	o := Options{Component: component, Level: f.logLevel(), Format: f.format, Out: out}
 	switch path := f.logFile(component); {
 	case !f.toStderr && path != "":
-		o.File, o.FileMaxBytes, o.OutLevel = path, int64(f.fileMaxMB)<<20, threshold
+		o.File, o.FileMaxBytes, o.OutLevel = path, int64(f.fileMaxMB)<<20, f.stderrThreshold
 		if f.alsoToStderr {
-			o.OutLevel = also
+			o.OutLevel = f.alsoThreshold
 		}
 	case !f.legacyThreshold:
-		o.OutLevel = threshold
+		o.OutLevel = f.stderrThreshold
 	}
-	return o, nil
+	return o
 }
 
 // logLevel is --log-level, or what -v means.
-func (f *Flags) logLevel() (logrus.Level, error) {
-	if f.level != "" {
-		level, err := logrus.ParseLevel(f.level)
-		if err != nil || level < logrus.ErrorLevel {
-			return 0, fmt.Errorf("--log-level=%s: use error, warn, info, debug or trace", f.level)
-		}
-		return level, nil
-	}
+func (f *Flags) logLevel() logrus.Level {
 	switch {
+	case f.level != 0:
+		return f.level
 	case f.verbosity >= traceVerbosity:
-		return logrus.TraceLevel, nil
+		return logrus.TraceLevel
 	case f.verbosity > upstreamVerbosity:
-		return logrus.DebugLevel, nil
+		return logrus.DebugLevel
 	}
-	return logrus.InfoLevel, nil
+	return logrus.InfoLevel
 }
 
 // logFile is the file to write, "" for none.
@@ -147,20 +122,7 @@ func (f *Flags) logFile(component string) string {
 	if f.file != "" || f.dir == "" {
 		return f.file
 	}
-	return strings.TrimSuffix(f.dir, "/") + "/" + component + ".log"
-}
-
-// parseSeverity reads klog's severities, by name or number.
-func parseSeverity(flag, value string) (logrus.Level, error) {
-	names := []string{"INFO", "WARNING", "ERROR", "FATAL"}
-	levels := []logrus.Level{logrus.TraceLevel, logrus.WarnLevel, logrus.ErrorLevel, logrus.FatalLevel}
-	if i := slices.Index(names, strings.ToUpper(value)); i >= 0 {
-		return levels[i], nil
-	}
-	if len(value) == 1 && value[0] >= '0' && value[0] <= '3' {
-		return levels[value[0]-'0'], nil
-	}
-	return 0, fmt.Errorf("--%s=%s: use INFO, WARNING, ERROR, FATAL or 0 to 3", flag, value)
+	return filepath.Join(f.dir, component+".log")
 }
 
 // sayIneffective names, in one line, the flags that were given in vain.

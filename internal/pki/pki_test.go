@@ -1,0 +1,160 @@
+package pki_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"konnectivity/internal/pki"
+)
+
+func newCA(t *testing.T) *pki.CA {
+	t.Helper()
+	ca, err := pki.NewCA("test CA")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+func issue(t *testing.T, ca *pki.CA, leaf pki.Leaf) pki.Pair {
+	t.Helper()
+	pair, err := ca.Issue(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair
+}
+
+// handshake runs one mutually authenticated handshake over loopback.
+func handshake(t *testing.T, ca *pki.CA, server, client pki.Pair, name string) error {
+	t.Helper()
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{server.TLS()},
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.Pool(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	result := make(chan error, 1)
+	go func() {
+		c, err := l.Accept()
+		if err == nil {
+			defer c.Close()
+			err = c.(*tls.Conn).Handshake()
+		}
+		result <- err
+	}()
+	c, err := tls.Dial("tcp", l.Addr().String(), &tls.Config{
+		Certificates: []tls.Certificate{client.TLS()}, RootCAs: ca.Pool(), ServerName: name,
+	})
+	if err == nil {
+		defer c.Close()
+	}
+	return errors.Join(err, <-result)
+}
+
+func TestIssuedPairsAuthenticateBothSides(t *testing.T) {
+	ca := newCA(t)
+	server := issue(t, ca, pki.Leaf{CommonName: "s", DNS: []string{"server.test"}, IPs: []net.IP{net.IPv6loopback}, Server: true})
+	client := issue(t, ca, pki.Leaf{CommonName: "c", Organization: "o", Client: true})
+	for _, name := range []string{"server.test", "::1"} {
+		if err := handshake(t, ca, server, client, name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := handshake(t, ca, server, client, "other.test"); err == nil {
+		t.Error("a name the certificate lacks was accepted")
+	}
+	if err := handshake(t, ca, server, server, "server.test"); err == nil {
+		t.Error("a server's certificate was accepted of a client")
+	}
+	if err := handshake(t, ca, client, client, "server.test"); err == nil {
+		t.Error("a client's certificate was accepted of a server")
+	}
+	stranger := issue(t, newCA(t), pki.Leaf{CommonName: "c", Client: true})
+	if err := handshake(t, ca, server, stranger, "server.test"); err == nil {
+		t.Error("another CA's client was accepted")
+	}
+	if leaf := client.TLS().Leaf; leaf.Subject.CommonName != "c" || leaf.Subject.Organization[0] != "o" {
+		t.Errorf("subject is %v", leaf.Subject)
+	}
+	if _, ok := client.TLS().PrivateKey.(*ecdsa.PrivateKey); !ok {
+		t.Errorf("key is a %T", client.TLS().PrivateKey)
+	}
+}
+
+func TestLifetimes(t *testing.T) {
+	ca, err := pki.NewCAFor("short", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := func(l time.Duration) time.Duration {
+		return time.Until(issue(t, ca, pki.Leaf{CommonName: "x", Lifetime: l}).TLS().Leaf.NotAfter)
+	}
+	if d := end(30 * time.Minute); d < 25*time.Minute || d > 31*time.Minute {
+		t.Errorf("30 minutes became %v", d)
+	}
+	if d := end(0); d > time.Hour { // the default is a year
+		t.Errorf("a leaf outlives its CA: %v", d)
+	}
+	if d := end(-time.Hour); d > -time.Minute {
+		t.Errorf("a born-expired leaf ends in %v", d)
+	}
+	if d := time.Until(newCA(t).Certificate().NotAfter); d < 9*365*24*time.Hour {
+		t.Errorf("a CA lives only %v", d)
+	}
+}
+
+func TestParseCA(t *testing.T) {
+	ca := newCA(t)
+	again, err := pki.ParseCA(ca.CertPEM, ca.KeyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := issue(t, again, pki.Leaf{CommonName: "x", Client: true})
+	if _, err := leaf.TLS().Leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+		t.Errorf("signed by the parsed CA, refused by the original: %v", err)
+	}
+	if _, err := pki.ParseCA(leaf.CertPEM, leaf.KeyPEM); err == nil {
+		t.Error("a leaf was taken for a CA")
+	}
+	if _, err := pki.ParseCA(ca.CertPEM, leaf.KeyPEM); err == nil {
+		t.Error("another's key was taken")
+	}
+	if _, err := pki.ParseCA([]byte("junk"), nil); err == nil {
+		t.Error("junk was taken")
+	}
+}
+
+func TestFilesAreNeverOverwrittenAndKeysAreSecret(t *testing.T) {
+	ca, dir := newCA(t), t.TempDir()
+	for _, c := range []struct {
+		name  string
+		write func(string, []byte) error
+		mode  fs.FileMode
+	}{{"ca.crt", pki.WriteCert, 0o644}, {"ca.key", pki.WriteKey, 0o600}} {
+		path := filepath.Join(dir, c.name)
+		if err := c.write(path, ca.CertPEM); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != c.mode {
+			t.Errorf("%s: mode %v, %v", c.name, info.Mode(), err)
+		}
+		if err := c.write(path, []byte("other")); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%s written twice: %v", c.name, err)
+		}
+		if data, _ := os.ReadFile(path); string(data) != string(ca.CertPEM) {
+			t.Errorf("%s was changed", c.name)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package tlsreload_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/http"
+	"testing"
+
+	"konnectivity/internal/tlsreload"
+)
+
+func systemHasRoots() bool {
+	pool, err := x509.SystemCertPool()
+	return err == nil && !pool.Equal(x509.NewCertPool())
+}
+
+// pair is a server and a client Source of one CA.
+func pair(t *testing.T) (sd, cd dir, server, client *tlsreload.Source) {
+	t.Helper()
+	ca := newCA(t)
+	sd, cd = newDir(t), newDir(t)
+	sd.put(issue(t, ca, "server"), ca)
+	cd.put(issue(t, ca, "client"), ca)
+	return sd, cd, source(t, sd.files(), tlsreload.Options{Name: "s"}), source(t, cd.files(), tlsreload.Options{Name: "c"})
+}
+
+func TestSessionsResumeUntilCertificatesChange(t *testing.T) {
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		t.Run(tls.VersionName(version), func(t *testing.T) {
+			ca := newCA(t)
+			sd, cd := newDir(t), newDir(t)
+			sd.put(issue(t, ca, "server"), ca)
+			cd.put(issue(t, ca, "client"), ca)
+			server, client := source(t, sd.files(), tlsreload.Options{}), source(t, cd.files(), tlsreload.Options{})
+			sc, cc := server.Server(), client.Client("server.test")
+			cc.MaxVersion = version
+			resumed := func() bool {
+				t.Helper()
+				o := mustPass(t, handshake(t, sc, cc))
+				if clientCN(o) == "" || serverCN(o) == "" {
+					t.Error("a resumed session forgot its peer")
+				}
+				return o.client.DidResume
+			}
+			if resumed() {
+				t.Fatal("the first handshake resumed something")
+			}
+			if !resumed() {
+				t.Error("an unchanged server did not resume")
+			}
+			sd.put(issue(t, ca, "server again"), ca)
+			reload(t, server)
+			if !resumed() {
+				t.Error("tickets died with a reload that leaves the CA alone")
+			}
+			cd.put(issue(t, ca, "client again"), ca)
+			reload(t, client)
+			o := mustPass(t, handshake(t, sc, cc))
+			if o.client.DidResume || clientCN(o) != "client again" {
+				t.Errorf("a changed client resumed as %q", clientCN(o))
+			}
+		})
+	}
+}
+
+func TestTicketsDoNotOutliveTheirCA(t *testing.T) {
+	sd, _, server, client := pair(t)
+	sc, cc := server.Server(), client.Client("server.test")
+	mustPass(t, handshake(t, sc, cc))
+	if o := mustPass(t, handshake(t, sc, cc)); !o.client.DidResume {
+		t.Fatal("nothing to test: no resumption")
+	}
+	sd.write("ca.crt", newCA(t).CertPEM)
+	reload(t, server)
+	if o := handshake(t, sc, cc); o.serverErr == nil {
+		t.Error("a ticket let in a client whose CA is no longer trusted")
+	}
+}
+
+func TestResumedServersAreCheckedAgainstTheCAsOfTheDay(t *testing.T) {
+	_, cd, server, client := pair(t)
+	sc, cc := server.Server(), client.Client("server.test")
+	mustPass(t, handshake(t, sc, cc))
+	cd.write("ca.crt", newCA(t).CertPEM)
+	reload(t, client)
+	if o := handshake(t, sc, cc); o.clientErr == nil {
+		t.Error("a server whose CA is no longer trusted was accepted")
+	}
+}
+
+func TestServerNames(t *testing.T) {
+	_, _, server, client := pair(t)
+	sc := server.Server()
+	for name, ok := range map[string]bool{
+		"server.test": true, "server.test.": true, "127.0.0.1": true, "[127.0.0.1]": true,
+		"other.test": false, "127.0.0.2": false, "::1": false, "": false,
+	} {
+		if o := handshake(t, sc, client.Client(name)); (o.clientErr == nil) != ok {
+			t.Errorf("name %q: accepted %v, want %v: %v", name, o.clientErr == nil, ok, o.clientErr)
+		}
+	}
+	filled := client.Client("") // as net/http and grpc do
+	filled.ServerName = "server.test"
+	mustPass(t, handshake(t, sc, filled))
+	filled.ServerName = "other.test"
+	if o := handshake(t, sc, filled); o.clientErr == nil {
+		t.Error("a filled-in name was not checked")
+	}
+}
+
+func TestClientsWithoutCertificate(t *testing.T) {
+	sd, cd, server, _ := pair(t)
+	bare := source(t, tlsreload.Files{CA: cd.file("ca.crt")}, tlsreload.Options{}).Client("server.test")
+	if o := handshake(t, server.Server(), bare); o.serverErr == nil {
+		t.Error("a server with a CA let in a client without a certificate")
+	}
+	open := source(t, tlsreload.Files{Cert: sd.file("tls.crt"), Key: sd.file("tls.key")}, tlsreload.Options{})
+	mustPass(t, handshake(t, open.Server(), bare))
+}
+
+func TestVersionsAndSuitesAreKept(t *testing.T) {
+	sd, _, _, client := pair(t)
+	strict := source(t, sd.files(), tlsreload.Options{MinVersion: tls.VersionTLS13})
+	cc := client.Client("server.test")
+	cc.MaxVersion = tls.VersionTLS12
+	if o := handshake(t, strict.Server(), cc); o.err() == nil {
+		t.Error("TLS 1.2 passed a minimum of 1.3")
+	}
+	suite := tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384
+	one := source(t, sd.files(), tlsreload.Options{CipherSuites: []uint16{suite}})
+	if o := mustPass(t, handshake(t, one.Server(), cc)); o.client.CipherSuite != suite {
+		t.Errorf("suite %s", tls.CipherSuiteName(o.client.CipherSuite))
+	}
+	cc.MinVersion, cc.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
+	if o := handshake(t, one.Server(), cc); o.err() == nil {
+		t.Error("TLS 1.1 was spoken")
+	}
+	if !one.Server().DynamicRecordSizingDisabled || !cc.DynamicRecordSizingDisabled {
+		t.Error("records start small")
+	}
+}
+
+func TestServesNetHTTPWithRotation(t *testing.T) {
+	sd, _, server, client := pair(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &http.Server{TLSConfig: server.Server(), Handler: http.NotFoundHandler()}
+	done := make(chan error, 1)
+	go func() { done <- h.ServeTLS(l, "", "") }()
+	transport := &http.Transport{TLSClientConfig: client.Client("127.0.0.1"), DisableKeepAlives: true}
+	get := func() (string, error) {
+		r, err := (&http.Client{Transport: transport}).Get("https://" + l.Addr().String())
+		if err != nil {
+			return "", err
+		}
+		r.Body.Close()
+		return r.TLS.PeerCertificates[0].Subject.CommonName, nil
+	}
+	if cn, err := get(); cn != "server" || err != nil {
+		t.Errorf("%q, %v", cn, err)
+	}
+	sd.put(issue(t, newCA(t), "stranger"), newCA(t))
+	reload(t, server)
+	if _, err := get(); err == nil {
+		t.Error("a server that trusts other CAs let the client in")
+	}
+	_ = h.Shutdown(context.Background())
+	<-done
+}
+
+func TestParse(t *testing.T) {
+	for name, want := range map[string]uint16{
+		"": 0, "VersionTLS10": tls.VersionTLS12, "VersionTLS12": tls.VersionTLS12, "VersionTLS13": tls.VersionTLS13,
+	} {
+		if got, err := tlsreload.ParseVersion(name); got != want || err != nil {
+			t.Errorf("%q: %x, %v", name, got, err)
+		}
+	}
+	if _, err := tlsreload.ParseVersion("TLS1.2"); err == nil {
+		t.Error("an unknown version passed")
+	}
+	ids, err := tlsreload.ParseCipherSuites([]string{"TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"})
+	if len(ids) != 2 || err != nil {
+		t.Errorf("%v, %v", ids, err)
+	}
+	for _, bad := range []string{"TLS_RSA_WITH_RC4_128_SHA", "x", ""} {
+		if _, err := tlsreload.ParseCipherSuites([]string{bad}); err == nil {
+			t.Errorf("suite %q passed", bad)
+		}
+	}
+	if ids, err := tlsreload.ParseCipherSuites(nil); ids != nil || err != nil {
+		t.Error("no names are not the default")
+	}
+}

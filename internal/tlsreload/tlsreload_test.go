@@ -1,0 +1,309 @@
+package tlsreload_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io/fs"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/tlsreload"
+)
+
+func TestFollowsRotationOfEverything(t *testing.T) {
+	oldCA, newerCA := newCA(t), newCA(t)
+	sd, cd := newDir(t), newDir(t)
+	sd.put(issue(t, oldCA, "server 1"), oldCA)
+	cd.put(issue(t, oldCA, "client 1"), oldCA)
+	server, client := source(t, sd.files(), tlsreload.Options{Name: "s"}), source(t, cd.files(), tlsreload.Options{Name: "c"})
+	sc, cc := server.Server("h2"), client.Client("server.test", "h2")
+
+	first := mustPass(t, handshake(t, sc, cc))
+	if serverCN(first) != "server 1" || clientCN(first) != "client 1" || first.client.NegotiatedProtocol != "h2" {
+		t.Fatalf("first handshake: %q, %q, %q", serverCN(first), clientCN(first), first.client.NegotiatedProtocol)
+	}
+	longS, longC := connect(t, sc, cc)
+	defer longS.Close()
+	defer longC.Close()
+	mustPass(t, finish(longS, longC))
+
+	sd.put(issue(t, newerCA, "server 2"), newerCA)
+	reload(t, server)
+	if o := handshake(t, sc, cc); o.clientErr == nil || o.serverErr == nil {
+		t.Errorf("peers of different CAs got on: client %v, server %v", o.clientErr, o.serverErr)
+	}
+	cd.put(issue(t, newerCA, "client 2"), newerCA)
+	reload(t, client)
+	second := mustPass(t, handshake(t, sc, cc))
+	if serverCN(second) != "server 2" || clientCN(second) != "client 2" {
+		t.Errorf("after rotation: %q, %q", serverCN(second), clientCN(second))
+	}
+	mustPass(t, finish(longS, longC)) // the old connection lives on
+}
+
+func reload(t *testing.T, s *tlsreload.Source) {
+	t.Helper()
+	if err := s.Reload(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// swapMount writes files as the kubelet does: a fresh directory, and a
+// symlink that is renamed over the one that was there.
+func swapMount(t *testing.T, d dir, version string, files map[string][]byte) {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Mkdir(d.file(".."+version), 0o700))
+	for name, data := range files {
+		must(os.WriteFile(d.file(".."+version+"/"+name), data, 0o600))
+		if _, err := os.Lstat(d.file(name)); errors.Is(err, fs.ErrNotExist) {
+			must(os.Symlink("..data/"+name, d.file(name)))
+		}
+	}
+	must(os.Symlink(".."+version, d.file("..data_tmp")))
+	must(os.Rename(d.file("..data_tmp"), d.file("..data")))
+}
+
+func TestRunFollowsKubernetesMountsWithinAMinute(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	mount := func(version, cn string) {
+		p := issue(t, ca, cn)
+		swapMount(t, d, version, map[string][]byte{"tls.crt": p.CertPEM, "tls.key": p.KeyPEM, "ca.crt": ca.CertPEM})
+	}
+	mount("1", "first")
+	s := source(t, d.files(), tlsreload.Options{Name: "x"})
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); s.Run(ctx) }()
+		mount("2", "second")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if cn := s.Certificate().Leaf.Subject.CommonName; cn != "second" {
+			t.Errorf("after a minute the certificate is still %q", cn)
+		}
+		cancel()
+		<-done
+	})
+}
+
+func TestBrokenFilesKeepTheOldOnesAndAreToldOnce(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	good := issue(t, ca, "good")
+	d.put(good, ca)
+	log, hook := logtest.NewNullLogger()
+	registry := prometheus.NewPedanticRegistry()
+	s := source(t, d.files(), tlsreload.Options{Name: "x", Log: log, Registerer: registry})
+	sc, cc := s.Server(), s.Client("server.test")
+
+	faults := []struct {
+		name    string
+		do      func()
+		mention string
+	}{
+		{"certificate that is no PEM", func() { d.write("tls.crt", []byte("junk")) }, "tls.crt"},
+		{"key of another", func() { d.put(good, ca); d.write("tls.key", issue(t, ca, "other").KeyPEM) }, "tls.key"},
+		{"empty CA", func() { d.put(good, ca); d.write("ca.crt", nil) }, "ca.crt"},
+		{"missing key", func() { d.put(good, ca); os.Remove(d.file("tls.key")) }, "tls.key"},
+	}
+	for i, f := range faults {
+		f.do()
+		hook.Reset()
+		for range 3 {
+			if err := s.Reload(); err == nil || !strings.Contains(err.Error(), d.file(f.mention)) {
+				t.Errorf("%s: error %v does not name %s", f.name, err, f.mention)
+			}
+		}
+		if n := len(hook.AllEntries()); n != 1 || hook.LastEntry().Level != logrus.WarnLevel {
+			t.Errorf("%s: %d lines for three polls", f.name, n)
+		}
+		if o := mustPass(t, handshake(t, sc, cc)); serverCN(o) != "good" {
+			t.Errorf("%s: served %q", f.name, serverCN(o))
+		}
+		wantMetrics(t, registry, 0, i+1, 1)
+	}
+	hook.Reset()
+	d.put(good, ca) // the very files that are in use come back
+	reload(t, s)
+	reload(t, s)
+	if n := len(hook.AllEntries()); n != 1 || hook.LastEntry().Level != logrus.InfoLevel {
+		t.Errorf("recovery: %d lines", n)
+	}
+	wantMetrics(t, registry, 0, len(faults), 0)
+	d.put(issue(t, ca, "better"), ca)
+	reload(t, s)
+	wantMetrics(t, registry, 1, len(faults), 0)
+}
+
+// wantMetrics compares the counters and the gauge.
+func wantMetrics(t *testing.T, g prometheus.Gatherer, success, failure, broken int) {
+	t.Helper()
+	want := map[string]float64{"success": float64(success), "failure": float64(failure), "broken": float64(broken)}
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			key := "broken"
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "result" {
+					key = l.GetValue()
+				}
+			}
+			got := m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			if !strings.HasSuffix(f.GetName(), "expiry_timestamp_seconds") && got != want[key] {
+				t.Errorf("%s{%s} = %v, want %v", f.GetName(), key, got, want[key])
+			}
+		}
+	}
+}
+
+func TestExpiryIsAMetricAndTheMetricsAreWellNamed(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	pair := issue(t, ca, "x")
+	d.put(pair, ca)
+	registry := prometheus.NewPedanticRegistry()
+	source(t, d.files(), tlsreload.Options{Name: "one", Registerer: registry})
+	source(t, d.files(), tlsreload.Options{Name: "two", Registerer: registry})
+	if _, err := tlsreload.New(d.files(), tlsreload.Options{Name: "one", Registerer: registry}); err == nil {
+		t.Error("two Sources of one name share their metrics")
+	}
+	if n, err := testutil.GatherAndCount(registry, "konnectivity_tls_certificate_expiry_timestamp_seconds"); n != 4 || err != nil {
+		t.Errorf("%d expiry series of two Sources with two files each: %v", n, err)
+	}
+	families, _ := registry.Gather()
+	found := false
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetValue() == d.file("tls.crt") && m.GetGauge().GetValue() == float64(pair.TLS().Leaf.NotAfter.Unix()) {
+					found = true
+				}
+			}
+		}
+	}
+	if !found {
+		t.Error("no series tells when tls.crt expires")
+	}
+	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v, %v", problems, err)
+	}
+}
+
+func TestStrictSourcesFailAtOnce(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	_, err := tlsreload.New(d.files(), tlsreload.Options{Name: "server"})
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), d.file("tls.crt")) || !strings.Contains(err.Error(), "server") {
+		t.Errorf("missing files: %v", err)
+	}
+	d.put(issue(t, ca, "x"), ca)
+	files := d.files()
+	files.Key = ""
+	if _, err := tlsreload.New(files, tlsreload.Options{Lenient: true}); err == nil {
+		t.Error("a certificate without a key was taken")
+	}
+	files = d.files()
+	files.CA = d.path
+	if _, err := tlsreload.New(files, tlsreload.Options{}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Errorf("a directory as CA: %v", err)
+	}
+}
+
+func TestLenientSourcesWaitForTheirFiles(t *testing.T) {
+	ca, d, od := newCA(t), newDir(t), newDir(t)
+	od.put(issue(t, ca, "other"), ca)
+	other := source(t, od.files(), tlsreload.Options{Name: "other"})
+	log, hook := logtest.NewNullLogger()
+	s := source(t, d.files(), tlsreload.Options{Name: "sidecar", Lenient: true, Log: log})
+	sc, cc := s.Server(), s.Client("server.test")
+
+	var notReady *tlsreload.NotReadyError
+	if err := s.Ready(); !errors.As(err, &notReady) || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "tls.crt") {
+		t.Errorf("Ready: %v", err)
+	}
+	if o := handshake(t, sc, other.Client("server.test")); !errors.As(o.serverErr, &notReady) {
+		t.Errorf("server handshake: %v", o.serverErr)
+	}
+	if o := handshake(t, other.Server(), cc); !errors.As(o.clientErr, &notReady) {
+		t.Errorf("client handshake: %v", o.clientErr)
+	}
+	if s.Pool() != nil || s.Certificate() != nil {
+		t.Error("something came from nothing")
+	}
+	if n := len(hook.AllEntries()); n != 1 {
+		t.Errorf("%d lines about files that are not there yet", n)
+	}
+	d.put(issue(t, ca, "late"), ca)
+	reload(t, s)
+	if err := s.Ready(); err != nil {
+		t.Error(err)
+	}
+	mustPass(t, handshake(t, sc, other.Client("server.test")))
+	mustPass(t, handshake(t, other.Server(), cc))
+}
+
+func TestExpiredCertificatesAreNamed(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	d.put(issueFor(t, ca, "old", -time.Hour), ca)
+	log, hook := logtest.NewNullLogger()
+	source(t, d.files(), tlsreload.Options{Name: "x", Log: log})
+	if e := hook.LastEntry(); e == nil || e.Data["file"] != d.file("tls.crt") {
+		t.Errorf("no line names the expired file: %v", e)
+	}
+}
+
+func TestMoreCAsAreFilesAndDirectoriesThatMayComeLater(t *testing.T) {
+	ca, later, d := newCA(t), newCA(t), newDir(t)
+	files := tlsreload.Files{MoreCAs: []string{d.file("a.crt"), d.file("bundles")}}
+	s := source(t, files, tlsreload.Options{Name: "proxies"})
+	if s.Pool() != nil {
+		t.Error("no files, and yet a pool: the system's CAs would be lost")
+	}
+	serverOf := func(dd dir) *tls.Config {
+		return source(t, tlsreload.Files{Cert: dd.file("tls.crt"), Key: dd.file("tls.key")}, tlsreload.Options{}).Server()
+	}
+	one, two := newDir(t), newDir(t)
+	one.put(issue(t, ca, "one"), ca)
+	two.put(issue(t, later, "two"), later)
+	cc := s.Client("server.test")
+	if o := handshake(t, serverOf(one), cc); o.clientErr == nil {
+		t.Error("the system's CAs vouch for a test server")
+	}
+	d.write("a.crt", ca.CertPEM)
+	if err := os.Mkdir(d.file("bundles"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	d.write("bundles/b.pem", later.CertPEM)
+	d.write("bundles/README", []byte("not a certificate"))
+	reload(t, s)
+	mustPass(t, handshake(t, serverOf(one), cc))
+	mustPass(t, handshake(t, serverOf(two), cc))
+}
+
+func TestSystemRootsJoinTheFiles(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	d.write("ca.crt", ca.CertPEM)
+	both := source(t, tlsreload.Files{CA: d.file("ca.crt")}, tlsreload.Options{SystemRoots: true})
+	alone := source(t, tlsreload.Files{CA: d.file("ca.crt")}, tlsreload.Options{})
+	if !alone.Pool().Equal(ca.Pool()) {
+		t.Error("a CA file does not stand alone")
+	}
+	if both.Pool().Equal(ca.Pool()) && systemHasRoots() {
+		t.Error("the system's CAs are missing")
+	}
+}
