@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -235,20 +234,6 @@ func TestServeConnEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(20*time.Millisecond, cancel)
 	s.ServeConn(ctx, tunnel.Wrap(conn)) // returns, or the test times out
-}
-
-// The default bounds, to the second, in fake time.
-func TestDefaultHandshakeTimeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer(t, Options{}, direct)
-		client, conn := net.Pipe()
-		defer client.Close()
-		start := time.Now()
-		s.ServeConn(context.Background(), tunnel.Wrap(conn))
-		if took := time.Since(start); took != DefaultHandshakeTimeout {
-			t.Errorf("a silent client was kept for %v", took)
-		}
-	})
 }
 
 func TestMetrics(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/proxy"
 
 	"konnectivity/tunnel"
@@ -211,6 +212,9 @@ func TestLateSuccessIsNotLeaked(t *testing.T) {
 	time.AfterFunc(20*time.Millisecond, func() { _ = c.Close(); close(left) })
 	_ = receive(t, ended)
 	<-left
+	eventually(t, "it is counted as given up", func() bool {
+		return testutil.ToFloat64(s.metrics.requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
+	})
 }
 
 func fill(p []byte, seed uint64) {
