@@ -1,0 +1,189 @@
+package frontend
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// established is what clients of upstream wait for, to the byte: some
+	// compare it, and kube-apiserver gives up when anything follows it in the
+	// same read (COMPATIBILITY §2).
+	established = "HTTP/1.1 200 Connection Established\r\n\r\n"
+
+	// answerTimeout bounds the writing of an answer that ends a connection,
+	// and the wait for the client to read it.
+	answerTimeout = time.Second
+
+	// maxDiscard bounds what is read from a client after an error, so that it
+	// gets to read the answer: closing with bytes unread resets TCP.
+	maxDiscard = 256 << 10
+)
+
+// ConnectMetrics is told of CONNECT requests. Its methods must not block.
+type ConnectMetrics interface {
+	HTTPConnection(delta int)
+	FrontendWrite(took time.Duration)
+	Unanswered() // a dial that succeeded for a client that could not be told
+}
+
+// Connect serves HTTP CONNECT by f.
+func Connect(f *tunnel.Forwarder, m ConnectMetrics) Handler {
+	return func(ctx context.Context, c *Conn) {
+		authority, err := readConnect(c.Reader)
+		if err != nil {
+			c.refuse(err)
+			return
+		}
+		if !c.Begin() {
+			return
+		}
+		m.HTTPConnection(1)
+		defer m.HTTPConnection(-1)
+		t := &connect{c: c, m: m}
+		_ = t.run(ctx, f, authority)
+	}
+}
+
+// refuse answers what is no good request.
+func (c *Conn) refuse(err error) {
+	var bad *badRequest
+	if c.limit.N <= 0 && errors.Is(err, io.ErrUnexpectedEOF) {
+		err = &badRequest{http.StatusBadRequest, fmt.Sprintf("the header is longer than %d bytes", maxHeader)}
+	}
+	c.reject(err)
+	if errors.As(err, &bad) {
+		c.answerError(bad.status, bad.reason)
+	}
+}
+
+// connect is one CONNECT request.
+type connect struct {
+	c *Conn
+	m ConnectMetrics
+}
+
+func (t *connect) run(ctx context.Context, f *tunnel.Forwarder, authority string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	leaving := watchLeave(t.c, cancel)
+	defer leaving.stop() // for a Forwarder that never asks for the answer
+	req := &tunnel.Request{Front: "connect", Network: "tcp", Address: authority, Source: t.c.RemoteAddr()}
+	return f.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		gone := leaving.stop()
+		switch {
+		case gone:
+			return nil, context.Canceled
+		case err != nil:
+			t.c.answerDial(err)
+			return nil, err
+		}
+		near := timed(t.c.Conn, t.m.FrontendWrite)
+		if _, err := io.WriteString(near, established); err != nil {
+			t.m.Unanswered()
+			return nil, err
+		}
+		head, _ := t.c.Reader.Peek(t.c.Reader.Buffered())
+		near = tunnel.Unread(near, head)
+		t.c.Reader = nil // 4 KiB that an idle connection need not hold
+		return near, nil
+	})
+}
+
+// answerDial tells the client why its destination was not reached.
+func (c *Conn) answerDial(err error) {
+	dial := tunnel.AsDialError("", err)
+	text := dial.Text()
+	if words := dial.Failure.String(); !strings.Contains(text, words) {
+		text = words + ": " + text // clients look for the usual phrases
+	}
+	c.answerError(dial.Failure.HTTPStatus(), text)
+}
+
+// answerError sends an error response and sees to it that the client can read
+// it.
+func (c *Conn) answerError(status int, text string) {
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text) + "\n"
+	more := ""
+	if status == http.StatusMethodNotAllowed {
+		more = "Allow: CONNECT\r\n"
+	}
+	_ = c.raw.SetDeadline(time.Now().Add(answerTimeout))
+	_, err := fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\n%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		status, http.StatusText(status), more, len(text), text)
+	if err != nil || c.CloseWrite() != nil {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, c.Conn, maxDiscard)
+}
+
+// leaveWatch reads ahead while a dial runs, to notice a client that leaves.
+// What it reads stays in the connection's Reader.
+type leaveWatch struct {
+	c      *Conn
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+	gone   bool // valid once done is closed
+	over   bool // stop was called
+}
+
+func watchLeave(c *Conn, cancel context.CancelCauseFunc) *leaveWatch {
+	// The header is over; what follows is the tunnel's and has no end.
+	c.limit.N = math.MaxInt64
+	w := &leaveWatch{c: c, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(w.done)
+		w.read(c.Reader)
+	}()
+	return w
+}
+
+func (w *leaveWatch) read(r *bufio.Reader) {
+	for {
+		_, err := r.Peek(r.Buffered() + 1)
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, bufio.ErrBufferFull):
+			return // the client waits with more than this; it has not left
+		case errors.Is(err, io.EOF) && r.Buffered() > 0:
+			return // it sent its request and ended its side: it wants the answer
+		}
+		var timeout interface{ Timeout() bool }
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			return // stop
+		}
+		w.gone = true
+		w.cancel(context.Canceled)
+		return
+	}
+}
+
+// stop ends the watch and says whether the client has left. From then on the
+// connection is the caller's to read.
+func (w *leaveWatch) stop() (gone bool) {
+	if w.over {
+		return w.gone
+	}
+	w.over = true
+	// A deadline in the past ends a pending read and leaves both TCP and TLS
+	// whole; net/http ends its background reads so.
+	_ = w.c.raw.SetReadDeadline(time.Unix(1, 0))
+	<-w.done
+	_ = w.c.raw.SetReadDeadline(time.Time{})
+	return w.gone
+}

@@ -1,0 +1,240 @@
+// Package frontend accepts connections and tells what each carries: the native
+// link, gRPC or HTTP CONNECT, by ALPN, and where that says nothing by the first
+// bytes. So one listener serves every kind of client, and agents of both kinds.
+package frontend
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// HandshakeTimeout bounds everything before a connection is known to want
+	// something: TLS, the first bytes, the request's header. Together with
+	// MaxConns it bounds what silent clients can hold.
+	HandshakeTimeout = 10 * time.Second
+
+	// MaxConns is how many connections one listener holds at once by default.
+	// It is well above what one process has descriptors and memory for in
+	// practice; it stops a flood, not a busy day.
+	MaxConns = 65536
+
+	// acceptBackoff is the first and acceptBackoffMax the longest pause after
+	// an accept failed for lack of descriptors or memory.
+	acceptBackoff    = 5 * time.Millisecond
+	acceptBackoffMax = time.Second
+)
+
+// Handler takes a connection that carries a known protocol and returns when it
+// has ended; the frontend closes it then. When ctx ends it must end soon. It
+// calls c.Begin once the peer has shown that it means it.
+type Handler func(ctx context.Context, c *Conn)
+
+// Metrics is told of connections; listener is Config.Name. Its methods must not
+// block.
+type Metrics interface {
+	Connection(listener string, delta int)
+	// Rejected has one of the reasons limit, tls, timeout, protocol, closed.
+	Rejected(listener, reason string)
+}
+
+// Config is what a Frontend serves. A nil handler is a protocol that it does
+// not serve and does not offer; there must be one.
+type Config struct {
+	Name string // "clients" or "agents": in logs and metrics
+
+	// TLS makes the listener's configuration for the protocols to offer,
+	// most wanted first; nil serves without TLS.
+	TLS func(nextProtos ...string) *tls.Config
+
+	// Prepare, if set, wraps a raw connection before TLS. Without TLS it is
+	// not called.
+	Prepare func(net.Conn) net.Conn
+
+	LinkALPN string // what the link is called in ALPN
+	Link     Handler
+	GRPC     Handler
+	Connect  Handler
+
+	HandshakeTimeout time.Duration // 0: HandshakeTimeout
+	MaxConns         int           // 0: MaxConns
+	Metrics          Metrics       // nil: none
+	Log              logrus.FieldLogger
+}
+
+// Frontend serves any number of listeners in the same way. Its methods may be
+// called from any goroutine.
+type Frontend struct {
+	cfg   Config
+	tls   *tls.Config
+	slots chan struct{}
+	warn  throttle
+
+	drained  chan struct{} // closed by Drain
+	drainOne sync.Once
+}
+
+// New returns a Frontend.
+func New(cfg Config) (*Frontend, error) {
+	if cfg.Link == nil && cfg.GRPC == nil && cfg.Connect == nil {
+		return nil, errors.New("a listener that serves no protocol")
+	}
+	if cfg.HandshakeTimeout <= 0 {
+		cfg.HandshakeTimeout = HandshakeTimeout
+	}
+	if cfg.MaxConns <= 0 {
+		cfg.MaxConns = MaxConns
+	}
+	if cfg.Metrics == nil {
+		cfg.Metrics = noMetrics{}
+	}
+	f := &Frontend{cfg: cfg, slots: make(chan struct{}, cfg.MaxConns), drained: make(chan struct{})}
+	if cfg.TLS != nil {
+		f.tls = cfg.TLS(f.protocols()...)
+	}
+	return f, nil
+}
+
+// protocols is what is offered by ALPN. The server's order decides. http/1.1
+// stands before h2, since whoever offers both is an HTTP client that wants
+// CONNECT, which is not served over HTTP/2; gRPC offers h2 alone.
+func (f *Frontend) protocols() []string {
+	var out []string
+	if f.cfg.Link != nil {
+		out = append(out, f.cfg.LinkALPN)
+	}
+	if f.cfg.Connect != nil {
+		out = append(out, "http/1.1")
+	}
+	if f.cfg.GRPC != nil {
+		out = append(out, "h2")
+	}
+	return out
+}
+
+// Serve accepts from l until Drain is called, ctx ends or l fails, and returns
+// when every connection it accepted has ended: nil in the first two cases.
+// It closes l. ctx is the life of the connections: when it ends they are cut.
+func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
+	var conns sync.WaitGroup
+	defer conns.Wait()
+	stopped := make(chan struct{})
+	var closer sync.WaitGroup
+	closer.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-f.drained:
+		case <-stopped:
+		}
+		_ = l.Close()
+	})
+	err := f.accept(ctx, l, &conns)
+	close(stopped)
+	closer.Wait()
+	return err
+}
+
+// Drain makes every Serve stop accepting and cuts the connections that have
+// not begun. It does not wait and may be called more than once.
+func (f *Frontend) Drain() { f.drainOne.Do(func() { close(f.drained) }) }
+
+func (f *Frontend) ended(ctx context.Context) bool {
+	select {
+	case <-f.drained:
+		return true
+	default:
+		return ctx.Err() != nil
+	}
+}
+
+func (f *Frontend) accept(ctx context.Context, l net.Listener, conns *sync.WaitGroup) error {
+	pause := acceptBackoff
+	for {
+		raw, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = acceptBackoff
+		case f.ended(ctx):
+			return nil
+		case passing(err):
+			f.warn.log(f.cfg.Log.WithError(err), "cannot accept connections of "+f.cfg.Name+" just now; trying again")
+			f.sleep(ctx, pause)
+			pause = min(2*pause, acceptBackoffMax)
+			continue
+		default:
+			return fmt.Errorf("the listener for %s on %s failed: %w", f.cfg.Name, l.Addr(), err)
+		}
+		select {
+		case f.slots <- struct{}{}:
+		default:
+			f.cfg.Metrics.Rejected(f.cfg.Name, "limit")
+			f.warn.log(f.cfg.Log, fmt.Sprintf("%d connections of %s are open, which is the limit; more are refused", f.cfg.MaxConns, f.cfg.Name))
+			_ = raw.Close()
+			continue
+		}
+		f.cfg.Metrics.Connection(f.cfg.Name, 1)
+		conns.Go(func() {
+			defer func() {
+				f.cfg.Metrics.Connection(f.cfg.Name, -1)
+				<-f.slots
+			}()
+			f.serve(ctx, raw)
+		})
+	}
+}
+
+// passing says that an accept failed for what may be over soon.
+func passing(err error) bool {
+	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *Frontend) sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-f.drained:
+	case <-ctx.Done():
+	}
+}
+
+// serve is one connection's life.
+func (f *Frontend) serve(ctx context.Context, raw net.Conn) {
+	if f.cfg.Prepare != nil && f.tls != nil {
+		raw = f.cfg.Prepare(raw)
+	}
+	_ = raw.SetDeadline(time.Now().Add(f.cfg.HandshakeTimeout))
+	c := &Conn{front: f, raw: raw}
+	defer c.finish()
+	c.uncut = context.AfterFunc(ctx, c.cut)
+	c.drain = make(chan struct{})
+	c.watch.Go(func() {
+		select {
+		case <-f.drained:
+			c.cut()
+		case <-c.drain:
+		}
+	})
+	handler, err := c.recognise(ctx)
+	if err != nil {
+		c.reject(err)
+		return
+	}
+	handler(ctx, c)
+}
+
+type noMetrics struct{}
+
+func (noMetrics) Connection(string, int)  {}
+func (noMetrics) Rejected(string, string) {}

@@ -1,0 +1,719 @@
+package frontend
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func quiet() *logrus.Logger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
+}
+
+// counter is a Metrics and a ConnectMetrics.
+type counter struct {
+	mu       sync.Mutex
+	rejected map[string]int
+	conns    atomic.Int64
+	http     atomic.Int64
+	writes   atomic.Int64
+	unheard  atomic.Int64
+}
+
+func (c *counter) Connection(_ string, delta int) { c.conns.Add(int64(delta)) }
+func (c *counter) HTTPConnection(delta int)       { c.http.Add(int64(delta)) }
+func (c *counter) FrontendWrite(time.Duration)    { c.writes.Add(1) }
+func (c *counter) Unanswered()                    { c.unheard.Add(1) }
+func (c *counter) Rejected(_, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rejected == nil {
+		c.rejected = make(map[string]int)
+	}
+	c.rejected[reason]++
+}
+
+func (c *counter) count(reason string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rejected[reason]
+}
+
+// rig is a running frontend.
+type rig struct {
+	*Frontend
+	*counter
+	t      *testing.T
+	addr   net.Addr
+	cancel context.CancelFunc
+	served chan error
+	ca     *pki.CA
+}
+
+type setting func(*Config)
+
+func start(t *testing.T, network string, secure bool, settings ...setting) *rig {
+	t.Helper()
+	r := &rig{t: t, counter: &counter{}, served: make(chan error, 1)}
+	cfg := Config{Name: "clients", Metrics: r.counter, Log: quiet(), LinkALPN: "test-link/1"}
+	if secure {
+		r.ca, _ = pki.NewCA("ca")
+		pair, err := r.ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.TLS = func(protos ...string) *tls.Config {
+			return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: protos, ClientCAs: r.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+		}
+	}
+	for _, s := range settings {
+		s(&cfg)
+	}
+	f, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Frontend = f
+	where := "127.0.0.1:0"
+	if network == "unix" {
+		where = filepath.Join(t.TempDir(), "s")
+	}
+	l, err := net.Listen(network, where)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.addr = l.Addr()
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() { r.served <- f.Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-r.served:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Error("Serve did not return")
+		}
+		if n := r.conns.Load(); n != 0 {
+			t.Errorf("%d connections are counted as open at the end", n)
+		}
+		if n := r.http.Load(); n != 0 {
+			t.Errorf("%d CONNECT requests are counted as open at the end", n)
+		}
+	})
+	return r
+}
+
+func (r *rig) raw() net.Conn {
+	r.t.Helper()
+	c, err := net.Dial(r.addr.Network(), r.addr.String())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	r.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// dial connects, with TLS where the rig has it.
+func (r *rig) dial(protos ...string) net.Conn {
+	r.t.Helper()
+	c := r.raw()
+	if r.ca == nil {
+		return c
+	}
+	pair, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	s := tls.Client(c, &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: protos, Certificates: []tls.Certificate{pair.TLS()}})
+	if err := s.Handshake(); err != nil {
+		r.t.Fatal(err)
+	}
+	return s
+}
+
+// connecting serves CONNECT by dial.
+func connecting(dial tunnel.DialerFunc) setting {
+	return func(c *Config) {
+		c.Connect = Connect(&tunnel.Forwarder{Dialer: dial}, c.Metrics.(*counter))
+	}
+}
+
+// echo is a destination that sends back what it gets, after greeting.
+func echo(greeting string) tunnel.DialerFunc {
+	return func(context.Context, string, string) (tunnel.Conn, error) {
+		near, far, err := pair()
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			defer far.Close()
+			_, _ = io.WriteString(far, greeting)
+			_, _ = io.Copy(far, far)
+			_ = far.CloseWrite()
+		}()
+		return near, nil
+	}
+}
+
+// pair is a connected pair over loopback, with half-close.
+func pair() (a, b tunnel.Conn, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer l.Close()
+	x, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		return nil, nil, err
+	}
+	y, err := l.Accept()
+	if err != nil {
+		return nil, nil, err
+	}
+	return tunnel.Wrap(x), tunnel.Wrap(y), nil
+}
+
+func failing(f tunnel.Failure, reason string) tunnel.DialerFunc {
+	return func(context.Context, string, string) (tunnel.Conn, error) {
+		return nil, &tunnel.DialError{Failure: f, Reason: reason}
+	}
+}
+
+func send(t *testing.T, c net.Conn, s string) {
+	t.Helper()
+	if _, err := io.WriteString(c, s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func expect(t *testing.T, c io.Reader, want string) {
+	t.Helper()
+	b := make([]byte, len(want))
+	if n, err := io.ReadFull(c, b); err != nil || string(b) != want {
+		t.Fatalf("read %q, %v, want %q", b[:n], err, want)
+	}
+}
+
+// closed fails unless the peer has closed or reset c.
+func closed(t *testing.T, c net.Conn) {
+	t.Helper()
+	_, err := io.Copy(io.Discard, c)
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		t.Fatal("the connection is still open")
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for range 1000 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("never: " + what)
+}
+
+// everywhere runs a test over each kind of listener.
+func everywhere(t *testing.T, f func(t *testing.T, start func(...setting) *rig)) {
+	for _, kind := range []struct {
+		name, network string
+		secure        bool
+	}{{"tls", "tcp", true}, {"tcp", "tcp", false}, {"unix", "unix", false}} {
+		t.Run(kind.name, func(t *testing.T) {
+			f(t, func(s ...setting) *rig { return start(t, kind.network, kind.secure, s...) })
+		})
+	}
+}
+
+const request = "CONNECT a.example:443 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+func TestConnect(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")))
+		c := r.dial()
+		send(t, c, request)
+		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		// Nothing may follow before there is data.
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Fatal("something followed the answer")
+		}
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		send(t, c, "hello")
+		expect(t, c, "hello")
+		if r.http.Load() != 1 || r.writes.Load() == 0 {
+			t.Errorf("http_connections %d, writes seen %d", r.http.Load(), r.writes.Load())
+		}
+		_ = tunnel.Wrap(c).CloseWrite()
+		if rest, err := io.ReadAll(c); err != nil || len(rest) != 0 {
+			t.Errorf("after half-close: %q, %v", rest, err)
+		}
+	})
+}
+
+func TestPipelinedBytesAreKept(t *testing.T) {
+	payload := strings.Repeat("0123456789abcdef", 20<<10/16) // more than is read ahead
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(func(ctx context.Context, n, a string) (tunnel.Conn, error) {
+			time.Sleep(50 * time.Millisecond) // so that all of it is there first
+			return echo("")(ctx, n, a)
+		}))
+		c := r.dial()
+		send(t, c, request+payload)
+		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n"+payload)
+	})
+}
+
+func TestRequestThenHalfCloseDuringTheDial(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(func(ctx context.Context, n, a string) (tunnel.Conn, error) {
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			return echo("greeting")(ctx, n, a)
+		}))
+		c := r.dial()
+		send(t, c, request+"ping")
+		_ = tunnel.Wrap(c).CloseWrite()
+		got, _ := io.ReadAll(c)
+		if want := "HTTP/1.1 200 Connection Established\r\n\r\ngreetingping"; string(got) != want {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
+func TestClientThatLeavesCancelsTheDial(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		dialing, cancelled := make(chan struct{}), make(chan error, 1)
+		r := start(connecting(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+			close(dialing)
+			<-ctx.Done()
+			cancelled <- context.Cause(ctx)
+			return nil, ctx.Err()
+		}))
+		c := r.dial()
+		send(t, c, request)
+		<-dialing
+		c.Close()
+		select {
+		case err := <-cancelled:
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Error("the dial goes on for nobody")
+		}
+	})
+}
+
+// TestLateSuccessIsReset: a dial that succeeds for a client that left is not
+// leaked.
+func TestLateSuccessIsReset(t *testing.T) {
+	dialing, leave := make(chan struct{}), make(chan struct{})
+	var far tunnel.Conn
+	r := start(t, "tcp", false, connecting(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+		close(dialing)
+		<-leave
+		<-ctx.Done()
+		near, f, err := pair()
+		far = f
+		return near, err // although ctx has ended
+	}))
+	c := r.dial()
+	send(t, c, request)
+	<-dialing
+	c.Close()
+	close(leave)
+	eventually(t, "the request ends", func() bool { return r.conns.Load() == 0 })
+	_ = far.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := far.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the far end reads %v, want a reset", err)
+	}
+	far.Close()
+}
+
+func TestAnswersOfFailedDials(t *testing.T) {
+	for _, tc := range []struct {
+		failure tunnel.Failure
+		reason  string
+		status  int
+		says    string
+	}{
+		{tunnel.FailRefused, "dial tcp 10.0.0.1:80: connect: connection refused", 502, "connection refused"},
+		{tunnel.FailNoSuchHost, "", 502, "no such host"},
+		{tunnel.FailNoSuchHost, "lookup of x failed", 502, "no such host: lookup of x failed"},
+		{tunnel.FailTimeout, "", 504, "timeout"},
+		{tunnel.FailNoAgent, "no agent is connected", 503, "no agent available: no agent is connected"},
+		{tunnel.FailAgentLost, "", 503, "agent went away"},
+		{tunnel.FailExhausted, "", 503, "too many open files"},
+		{tunnel.FailDenied, "", 403, "not allowed"},
+		{tunnel.FailInternal, "two\r\nlines\x00", 502, "two  lines "},
+	} {
+		r := start(t, "tcp", false, connecting(failing(tc.failure, tc.reason)))
+		c := r.dial()
+		send(t, c, request)
+		resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp2, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != tc.status || resp.Header.Get("Content-Type") != "text/plain; charset=utf-8" || !strings.Contains(string(resp2), tc.says) {
+			t.Errorf("%v: %s, %q", tc.failure, resp.Status, resp2)
+		}
+	}
+}
+
+func TestBadRequestsAreAnswered(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")))
+		for request, status := range map[string]int{
+			"CONNECT a.example HTTP/1.1\r\n\r\n":                                         400,
+			"CONNECT :80 HTTP/1.1\r\n\r\n":                                               400,
+			"CONNECT " + strings.Repeat("n", 300) + ":80 HTTP/1.1\r\n\r\n":               400,
+			"GET / HTTP/1.1\r\nHost: x\r\n\r\n":                                          405,
+			"POST http://a/ HTTP/1.1\r\nContent-Length: 100000\r\n\r\nbody":              405,
+			"CONNECT a:1 HTTP/1.1\r\nA: " + strings.Repeat("x", 70<<10) + "\r\n\r\n":     400,
+			"CONNECT a:1 HTTP/1.1\r\n" + strings.Repeat("A: b\r\n", 20<<10) + "\r\n":     400,
+			strings.Repeat("A", 10<<10):                                                  400,
+			"\x00\x01\x02\x03 garbage\n":                                                 400,
+			"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n":                                           405,
+			"CONNECT a:1 HTTP/1.1\r\nHost: a\r\nbroken\r\n\r\n" + strings.Repeat("y", 9): 400,
+		} {
+			c := r.dial()
+			go io.WriteString(c, request) // the answer may come before all is sent
+			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+			if err != nil || resp.StatusCode != status {
+				t.Errorf("%.40q: %v, %v, want %d", request, resp, err, status)
+			}
+			if status == 405 && err == nil && resp.Header.Get("Allow") != "CONNECT" {
+				t.Errorf("%.40q: no Allow", request)
+			}
+			c.Close()
+		}
+		if n := r.count("protocol"); n < 11 {
+			t.Errorf("%d counted as rejected", n)
+		}
+	})
+}
+
+func quick(c *Config) { c.HandshakeTimeout = 300 * time.Millisecond }
+
+func TestSilentAndSlowClientsAreClosedAndSlowNobody(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")), quick)
+		var silent []net.Conn
+		for i := range 60 {
+			c := r.raw()
+			switch i % 4 {
+			case 1:
+				send(t, c, "\x16\x03\x01\x02\x00\x01") // half a ClientHello
+			case 2:
+				send(t, c, "CONN")
+			case 3:
+				send(t, c, "CONNECT a:1 HTTP/1.1\r\nA: b\r\n")
+			}
+			silent = append(silent, c)
+		}
+		if r.ca != nil { // through TLS, then nothing
+			silent = append(silent, r.dial(), r.dial("http/1.1"))
+		}
+		c := r.dial()
+		send(t, c, request)
+		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		for _, c := range silent {
+			closed(t, c)
+		}
+		if n := r.count("timeout") + r.count("tls") + r.count("protocol"); n < 60 {
+			t.Errorf("%d of %d silent connections counted: %v", n, len(silent), r.rejected)
+		}
+		send(t, c, "still here")
+		expect(t, c, "still here")
+	})
+}
+
+// TestEstablishedConnectionOutlivesTheHandshakeBound fails where the deadline
+// of the handshake is not lifted.
+func TestEstablishedConnectionOutlivesTheHandshakeBound(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")), quick)
+		c := r.dial()
+		send(t, c, request)
+		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		time.Sleep(500 * time.Millisecond)
+		send(t, c, "x")
+		expect(t, c, "x")
+	})
+}
+
+// named answers with the protocol's name, and then with what it reads.
+func named(name string) Handler {
+	return func(_ context.Context, c *Conn) {
+		if !c.Begin() {
+			return
+		}
+		whole := c.Whole()
+		_, _ = io.WriteString(whole, name+" ")
+		_, _ = io.Copy(whole, whole)
+	}
+}
+
+func TestProtocolsAreToldApart(t *testing.T) {
+	all := func(c *Config) { c.Link, c.GRPC, c.Connect = named("link"), named("grpc"), named("connect") }
+	secure := start(t, "tcp", true, all)
+	for _, tc := range []struct {
+		protos []string
+		first  string
+		want   string
+	}{
+		{[]string{"test-link/1"}, "", "link "},
+		{[]string{"h2", "test-link/1"}, "", "link "},
+		{[]string{"h2"}, "", "grpc "},
+		{[]string{"custom", "h2"}, "", "grpc "},
+		{[]string{"http/1.1"}, "", "connect "},
+		{[]string{"h2", "http/1.1"}, "", "connect "}, // an HTTP client
+		{nil, "PRI * HTTP/2.0\r\n", "grpc PRI * HTTP/2.0\r\n"},
+		{nil, "CONNECT", "connect CONNECT"},
+		{nil, "PRICE", "connect PRICE"},
+	} {
+		c := secure.dial(tc.protos...)
+		send(t, c, tc.first)
+		expect(t, c, tc.want)
+		c.Close()
+	}
+	plain := start(t, "unix", false, all)
+	for first, want := range map[string]string{"PRI * ": "grpc PRI * ", "CONNECT x": "connect CONNECT x", "Q": "connect Q"} {
+		c := plain.dial()
+		for i := range first { // however it is cut into packets
+			send(t, c, first[i:i+1])
+		}
+		expect(t, c, want)
+		c.Close()
+	}
+}
+
+func TestOnlyWhatIsServedIsOffered(t *testing.T) {
+	grpcOnly := start(t, "tcp", true, func(c *Config) { c.GRPC = named("grpc") })
+	c := grpcOnly.dial() // no ALPN
+	send(t, c, request)
+	closed(t, c)
+	c = grpcOnly.dial("h2")
+	expect(t, c, "grpc ")
+	c.Close()
+
+	// crypto/tls lets a client that wants http/1.1 pass without ALPN where h2
+	// is offered; it is then told by its first bytes.
+	c = grpcOnly.dial("http/1.1")
+	send(t, c, request)
+	closed(t, c)
+	if grpcOnly.count("protocol") != 2 {
+		t.Errorf("counted: %v", grpcOnly.rejected)
+	}
+
+	linkOnly := start(t, "tcp", true, func(c *Config) { c.Link = named("link") })
+	c = linkOnly.dial()
+	closed(t, c)
+
+	if _, err := New(Config{}); err == nil {
+		t.Error("a listener for nothing was made")
+	}
+}
+
+func TestClientWithoutACertificateIsRefused(t *testing.T) {
+	log, hook := logtest.NewNullLogger()
+	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.Log = log })
+	for range 5 {
+		s := tls.Client(r.raw(), &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost"})
+		_ = s.Handshake()
+		_, _ = io.WriteString(s, request)
+		if b, err := io.ReadAll(s); err == nil || len(b) > 0 {
+			t.Fatalf("got %q, %v", b, err)
+		}
+	}
+	eventually(t, "counted", func() bool { return r.count("tls") == 5 })
+	if n := len(hook.AllEntries()); n != 1 {
+		t.Errorf("%d lines for 5 strangers, want 1", n)
+	}
+}
+
+func TestConnectionLimit(t *testing.T) {
+	r := start(t, "tcp", false, connecting(echo("")), func(c *Config) { c.MaxConns = 2 })
+	a, b := r.dial(), r.dial()
+	for _, c := range []net.Conn{a, b} {
+		send(t, c, request)
+		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+	}
+	closed(t, r.dial())
+	if r.count("limit") != 1 {
+		t.Error("not counted")
+	}
+	a.Close()
+	eventually(t, "a slot is free", func() bool { return r.conns.Load() == 1 })
+	c := r.dial()
+	send(t, c, request)
+	expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+}
+
+func TestDrain(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")))
+		c := r.dial()
+		send(t, c, request)
+		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		waiting := r.dial()
+		send(t, waiting, "CONNECT ")
+		eventually(t, "both are there", func() bool { return r.conns.Load() == 2 })
+		r.Drain()
+		r.Drain()
+		closed(t, waiting)
+		eventually(t, "no more is accepted", func() bool {
+			c, err := net.Dial(r.addr.Network(), r.addr.String())
+			if err == nil {
+				c.Close()
+			}
+			return err != nil
+		})
+		send(t, c, "goes on")
+		expect(t, c, "goes on")
+		select {
+		case err := <-r.served:
+			t.Fatalf("Serve returned (%v) while a connection was open", err)
+		default:
+		}
+		c.Close()
+		select {
+		case err := <-r.served:
+			r.served <- err
+		case <-time.After(5 * time.Second):
+			t.Fatal("Serve did not return after the last connection")
+		}
+	})
+}
+
+func TestContextCutsConnections(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")))
+		c := r.dial()
+		send(t, c, request)
+		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		silent := r.raw()
+		r.cancel()
+		closed(t, c)
+		closed(t, silent)
+	})
+}
+
+// scripted is a listener that fails as told before it works.
+type scripted struct {
+	net.Listener
+	errs chan error
+}
+
+func (s *scripted) Accept() (net.Conn, error) {
+	select {
+	case err := <-s.errs:
+		return nil, &net.OpError{Op: "accept", Err: err}
+	default:
+		return s.Listener.Accept()
+	}
+}
+
+func TestAcceptErrors(t *testing.T) {
+	f, err := New(Config{Name: "clients", Connect: named("connect"), Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &scripted{l, make(chan error, 10)}
+	for range 3 {
+		s.errs <- syscall.EMFILE
+	}
+	s.errs <- syscall.ECONNABORTED
+	served := make(chan error, 1)
+	go func() { served <- f.Serve(t.Context(), s) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	send(t, c, "Q")
+	expect(t, c, "connect Q")
+	c.Close()
+	_ = l.Close() // breaks under it
+	if err := <-served; err == nil || !strings.Contains(err.Error(), "the listener for clients on 127.0.0.1") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestManyAtOnce checks every byte of many concurrent requests.
+func TestManyAtOnce(t *testing.T) {
+	r := start(t, "tcp", true, connecting(echo("")))
+	var wg sync.WaitGroup
+	for i := range 64 {
+		c := r.dial()
+		wg.Go(func() {
+			payload := bytes.Repeat([]byte(fmt.Sprintf("%04d", i)), 50<<10)
+			go func() {
+				_, _ = c.Write(append([]byte(request), payload...))
+				_ = tunnel.Wrap(c).CloseWrite()
+			}()
+			got, err := io.ReadAll(c)
+			if want := append([]byte(established), payload...); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("%d: %d bytes of %d, %v", i, len(got), len(want), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestThrottle(t *testing.T) {
+	log, hook := logtest.NewNullLogger()
+	var th throttle
+	for range 10 {
+		th.log(log, "a")
+		th.log(log, "b")
+	}
+	if n := len(hook.AllEntries()); n != 2 {
+		t.Fatalf("%d lines", n)
+	}
+	th.last["a"].at = time.Now().Add(-2 * throttlePause)
+	th.log(log, "a")
+	if e := hook.LastEntry(); e.Data["times_since"] != 9 {
+		t.Errorf("%v", e.Data)
+	}
+}

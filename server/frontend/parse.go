@@ -1,0 +1,132 @@
+package frontend
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// maxHeader bounds a CONNECT request with its fields. Real ones have a few
+	// hundred bytes; some carry tokens.
+	maxHeader = 64 << 10
+
+	// readAhead bounds a line of a request, and what of the bytes a client
+	// sends before it got its answer is taken in; the rest waits in the
+	// kernel.
+	readAhead = 4 << 10
+
+	// maxEmptyLines is how many empty lines may stand before a request (RFC
+	// 9112 §2.2 asks to ignore at least one).
+	maxEmptyLines = 4
+)
+
+// badRequest is a request that is answered with a status and not served.
+type badRequest struct {
+	status int
+	reason string
+}
+
+func (e *badRequest) Error() string { return e.reason }
+
+// readConnect reads one CONNECT request up to the empty line, and nothing
+// beyond it, and returns the authority it asks for. A *badRequest is to be
+// answered; any other error is the connection's.
+//
+// The Host field is not looked at: kube-apiserver sends "127.0.0.1" in it
+// (k8s.io/apiserver egressselector), and for CONNECT the request's target
+// alone says what is asked for (RFC 9110 §9.3.6).
+func readConnect(r *bufio.Reader) (authority string, err error) {
+	line, err := firstLine(r)
+	if err != nil {
+		return "", err
+	}
+	authority, refused := parseRequestLine(line)
+	if refused != nil && refused.status == http.StatusBadRequest {
+		return "", refused // it may be no HTTP at all and have no fields to come
+	}
+	if err := skipFields(r); err != nil {
+		return "", err
+	}
+	if refused != nil {
+		return "", refused
+	}
+	return authority, nil
+}
+
+func firstLine(r *bufio.Reader) (string, error) {
+	for range maxEmptyLines {
+		line, whole, err := readLine(r)
+		if err != nil {
+			return "", err
+		}
+		if !whole {
+			return "", &badRequest{http.StatusBadRequest, "the request line is too long"}
+		}
+		if line != "" {
+			return line, nil
+		}
+	}
+	return "", &badRequest{http.StatusBadRequest, "no request line"}
+}
+
+func parseRequestLine(line string) (authority string, refused *badRequest) {
+	method, rest, _ := strings.Cut(line, " ")
+	target, version, ok := strings.Cut(rest, " ")
+	switch {
+	case !ok || len(version) != len("HTTP/1.1") || !strings.HasPrefix(version, "HTTP/") || strings.Contains(target, " "):
+		return "", &badRequest{http.StatusBadRequest, "this is not HTTP"}
+	case method != http.MethodConnect:
+		return "", &badRequest{http.StatusMethodNotAllowed, "only CONNECT is served here"}
+	case !strings.HasPrefix(version, "HTTP/1."):
+		return "", &badRequest{http.StatusBadRequest, "only HTTP/1.1 is served here"}
+	}
+	if _, _, err := tunnel.SplitAddress(target); err != nil {
+		return "", &badRequest{http.StatusBadRequest, tunnel.AsDialError("", err).Text()}
+	}
+	return target, nil
+}
+
+// skipFields reads header fields up to the empty line. Their names are checked
+// for being names, their values not at all.
+func skipFields(r *bufio.Reader) error {
+	for {
+		line, whole, err := readLine(r)
+		switch {
+		case err != nil:
+			return err
+		case line == "" && whole:
+			return nil
+		}
+		name, _, ok := strings.Cut(line, ":")
+		if !ok || name == "" || strings.ContainsAny(name, " \t") {
+			return &badRequest{http.StatusBadRequest, "a header field has no name"}
+		}
+		for !whole {
+			if _, whole, err = readLine(r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// readLine reads up to the end of a line, or as much as fits; whole tells
+// which. The end itself, CRLF or LF, is not returned.
+func readLine(r *bufio.Reader) (line string, whole bool, err error) {
+	b, err := r.ReadSlice('\n')
+	switch {
+	case err == nil:
+		return string(bytes.TrimSuffix(b[:len(b)-1], []byte("\r"))), true, nil
+	case errors.Is(err, bufio.ErrBufferFull):
+		return string(b), false, nil
+	case errors.Is(err, io.EOF):
+		return "", false, io.ErrUnexpectedEOF
+	default:
+		return "", false, err
+	}
+}

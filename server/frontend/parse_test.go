@@ -1,0 +1,106 @@
+package frontend
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+func TestReadConnect(t *testing.T) {
+	long := strings.Repeat("a", 300)
+	for _, tc := range []struct {
+		request string
+		want    string // the authority, or
+		status  int    // the refusal
+		rest    string // what must be left unread
+	}{
+		{"CONNECT a.example:443 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "a.example:443", 0, ""},
+		{"CONNECT a.example:443 HTTP/1.1\r\n\r\nhello", "a.example:443", 0, "hello"},
+		{"CONNECT a.example:443 HTTP/1.0\nX: y\n\n\x16\x03", "a.example:443", 0, "\x16\x03"},
+		{"\r\n\r\nCONNECT [::1]:80 HTTP/1.1\r\n\r\n", "[::1]:80", 0, ""},
+		{"CONNECT [fe80::1%eth0]:80 HTTP/1.1\r\n\r\n", "[fe80::1%eth0]:80", 0, ""},
+		{"CONNECT 10.0.0.1:10250 HTTP/1.1\r\nCookie: " + strings.Repeat("x", 20000) + "\r\nA: b\r\n\r\nz", "10.0.0.1:10250", 0, "z"},
+		{"CONNECT a.example HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT :443 HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT a:0 HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT a:65536 HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT " + long + ":443 HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT http://a:443/ HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT user@a:443 HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT a:443 b HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT a:443 HTTP/2.0\r\n\r\n", "", 400, ""},
+		{"CONNECT a:443\r\n\r\n", "", 400, ""},
+		{"CONNECT  HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"CONNECT a\x00:443 HTTP/1.1\r\n\r\n", "", 400, ""},
+		{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "", 405, ""},
+		{"connect a:443 HTTP/1.1\r\n\r\n", "", 405, ""},
+		{"nonsense\r\n", "", 400, ""},
+		{"\r\n\r\n\r\n\r\n\r\n", "", 400, ""},
+		{"CONNECT a:443 HTTP/1.1\r\nno colon\r\n\r\n", "", 400, ""},
+		{"CONNECT a:443 HTTP/1.1\r\n folded: x\r\n\r\n", "", 400, ""},
+		{"CONNECT a:443 HTTP/1.1\r\nA : x\r\n\r\n", "", 400, ""},
+		{"CONNECT a:443 HTTP/1.1\r\n: x\r\n\r\n", "", 400, ""},
+		{"CONNECT " + strings.Repeat("a", 5000), "", 400, ""},
+		{"CONNECT a:443 HTTP/1.1\r\nA: b\r\n", "", 0, ""}, // ends early
+		{"", "", 0, ""},
+	} {
+		r := bufio.NewReaderSize(strings.NewReader(tc.request), readAhead)
+		got, err := readConnect(r)
+		var bad *badRequest
+		errors.As(err, &bad)
+		name := tc.request[:min(40, len(tc.request))]
+		switch {
+		case tc.want != "":
+			rest, _ := io.ReadAll(r)
+			if err != nil || got != tc.want || string(rest) != tc.rest {
+				t.Errorf("%q: %q, %v, left %q", name, got, err, rest)
+			}
+		case tc.status == 0:
+			if !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("%q: %v", name, err)
+			}
+		default:
+			if bad == nil || bad.status != tc.status {
+				t.Errorf("%q: %q, %v, want %d", name, got, err, tc.status)
+			}
+		}
+	}
+}
+
+// FuzzReadConnect: no panic; what is accepted is a good address that net/http
+// reads the same way where it accepts the request too; nothing beyond the empty
+// line is taken.
+func FuzzReadConnect(f *testing.F) {
+	for _, address := range []string{"a.example:443", "[::1]:80", "10.0.0.1:1"} {
+		req, _ := http.NewRequest(http.MethodConnect, "http://"+address, nil)
+		var b bytes.Buffer
+		_ = req.Write(&b)
+		f.Add(b.Bytes())
+	}
+	f.Add([]byte("\r\nCONNECT a:1 HTTP/1.0\nb:c\n\nrest"))
+	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := bufio.NewReaderSize(bytes.NewReader(data), readAhead)
+		authority, err := readConnect(r)
+		if err != nil {
+			return
+		}
+		if _, _, err := tunnel.SplitAddress(authority); err != nil {
+			t.Fatalf("accepted %q: %v", authority, err)
+		}
+		rest, _ := io.ReadAll(r)
+		head := data[:len(data)-len(rest)]
+		if !bytes.HasSuffix(head, []byte("\n")) {
+			t.Fatalf("the header ends in %q", head)
+		}
+		if req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(data))); err == nil && req.RequestURI != authority {
+			t.Fatalf("net/http reads %q, we %q", req.RequestURI, authority)
+		}
+	})
+}

@@ -1,0 +1,44 @@
+package frontend
+
+import (
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// timed tells observe how long each write to c takes.
+func timed(c tunnel.Conn, observe func(time.Duration)) tunnel.Conn {
+	t := &timedConn{Conn: c, observe: observe}
+	r, reads := c.(tunnel.ChunkReader)
+	w, writes := c.(tunnel.ChunkWriter)
+	if reads && writes {
+		return &timedChunks{timedConn: t, ChunkReader: r, next: w}
+	}
+	return t
+}
+
+type timedConn struct {
+	tunnel.Conn
+	observe func(time.Duration)
+}
+
+func (t *timedConn) Write(p []byte) (int, error) {
+	start := time.Now()
+	n, err := t.Conn.Write(p)
+	t.observe(time.Since(start))
+	return n, err
+}
+
+type timedChunks struct {
+	*timedConn
+	tunnel.ChunkReader
+	next tunnel.ChunkWriter
+}
+
+// WriteChunks implements tunnel.ChunkWriter.
+func (t *timedChunks) WriteChunks(src []tunnel.Chunk) error {
+	start := time.Now()
+	err := t.next.WriteChunks(src)
+	t.observe(time.Since(start))
+	return err
+}
