@@ -49,8 +49,12 @@ func Wrap(c net.Conn) Conn {
 // tlsConn is TLS over anything; tls.Conn already has CloseWrite.
 type tlsConn struct{ *tls.Conn }
 
-func (c tlsConn) Reset(error) error {
-	abort(c.NetConn())
+func (c tlsConn) Reset(cause error) error {
+	if under, ok := c.NetConn().(Conn); ok { // TLS inside a tunnel
+		_ = under.Reset(cause)
+	} else {
+		abort(c.NetConn())
+	}
 	// The transport is gone, so this cannot block on a close_notify; it only
 	// unblocks readers and writers inside crypto/tls.
 	_ = c.Close()

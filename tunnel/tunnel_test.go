@@ -2,6 +2,7 @@ package tunnel_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -144,5 +145,22 @@ func TestWrapKeepsConns(t *testing.T) {
 	}
 	if _, ok := c.(tunnel.ChunkReader); !ok {
 		t.Error("a TCP connection hands over chunks")
+	}
+}
+
+// resetConn notes with what it was reset.
+type resetConn struct {
+	tunnel.Conn
+	cause error
+}
+
+func (c *resetConn) Reset(cause error) error { c.cause = cause; return c.Conn.Reset(cause) }
+
+func TestResetGoesThroughTLSInsideATunnel(t *testing.T) {
+	near, _ := tcpPair(t)
+	under := &resetConn{Conn: tunnel.Wrap(near)}
+	_ = tunnel.Wrap(tls.Client(under, &tls.Config{})).Reset(io.ErrUnexpectedEOF)
+	if under.cause != io.ErrUnexpectedEOF {
+		t.Errorf("the conn under TLS was reset with %v", under.cause)
 	}
 }
