@@ -1,0 +1,233 @@
+// Package fakeserver is a small konnectivity server for the tests of adapters:
+// mTLS on loopback, link and CONNECT told apart by ALPN, destinations reached
+// by a Dialer of the test's choice.
+package fakeserver
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// ServerName is the name in every server's certificate.
+const ServerName = "konnectivity.test"
+
+// PKI is the certificates of one test.
+type PKI struct {
+	ca             *pki.CA
+	server, client pki.Pair
+}
+
+// NewPKI makes a CA and a certificate for each side.
+func NewPKI(t testing.TB) *PKI {
+	t.Helper()
+	p := new(PKI)
+	var err error
+	if p.ca, err = pki.NewCA("test"); err != nil {
+		t.Fatal(err)
+	}
+	if p.server, err = p.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{ServerName}, Server: true}); err != nil {
+		t.Fatal(err)
+	}
+	if p.client, err = p.ca.Issue(pki.Leaf{CommonName: "client", Client: true}); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// Client implements adapters.ClientTLS.
+func (p *PKI) Client(serverName string, protos ...string) *tls.Config {
+	return &tls.Config{RootCAs: p.ca.Pool(), Certificates: []tls.Certificate{p.client.TLS()}, ServerName: serverName,
+		NextProtos: protos, ClientSessionCache: tls.NewLRUClientSessionCache(4), MinVersion: tls.VersionTLS12}
+}
+
+// Server is one running server.
+type Server struct {
+	Protos []string      // what ALPN offers; nil: link and http/1.1
+	Dialer tunnel.Dialer // reaches destinations; nil: net.Dial
+	Count  int           // how many servers it says there are
+
+	Handshakes, Resumed, Connects, Links atomic.Int64
+	IDs                                  chan string // of requests, where there is room
+
+	pki *PKI
+	l   net.Listener
+	ctx context.Context
+	end context.CancelFunc
+	wg  sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	links map[*link.Session]bool
+}
+
+// New makes a Server that is not started.
+func New(p *PKI) *Server {
+	return &Server{pki: p, conns: make(map[net.Conn]bool), links: make(map[*link.Session]bool), IDs: make(chan string, 16)}
+}
+
+// Old makes it one that knows only CONNECT.
+func (s *Server) Old() *Server { s.Protos = []string{"http/1.1"}; return s }
+
+// Start listens and serves until Stop or the test's end; it returns itself.
+func (s *Server) Start(t testing.TB) *Server {
+	t.Helper()
+	return s.StartAt(t, "127.0.0.1:0")
+}
+
+// StartAt is Start at a given address, for a server that comes back.
+func (s *Server) StartAt(t testing.TB, address string) *Server {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Protos == nil {
+		s.Protos = []string{link.ALPN, "http/1.1"}
+	}
+	if s.Dialer == nil {
+		s.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return tunnel.Wrap(c), nil
+		})
+	}
+	s.l = l
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.wg.Go(s.accept)
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Addr is where it listens.
+func (s *Server) Addr() string { return s.l.Addr().String() }
+
+// Stop closes everything at once, as a crash would, and joins.
+func (s *Server) Stop() {
+	s.end()
+	s.l.Close()
+	s.Cut()
+	s.wg.Wait()
+}
+
+// Cut breaks all connections and goes on listening.
+func (s *Server) Cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.Close()
+	}
+}
+
+// Drain asks clients to leave.
+func (s *Server) Drain() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.links {
+		l.Drain()
+	}
+}
+
+func (s *Server) accept() {
+	for {
+		c, err := s.l.Accept()
+		if err != nil {
+			return
+		}
+		s.mu.Lock()
+		s.conns[c] = true
+		s.mu.Unlock()
+		if s.ctx.Err() != nil {
+			c.Close()
+		}
+		s.wg.Go(func() {
+			defer func() {
+				c.Close()
+				s.mu.Lock()
+				delete(s.conns, c)
+				s.mu.Unlock()
+			}()
+			s.serve(c)
+		})
+	}
+}
+
+func (s *Server) serve(raw net.Conn) {
+	c := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{s.pki.server.TLS()}, ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientCAs: s.pki.ca.Pool(), NextProtos: s.Protos, SessionTicketKey: [32]byte{1}})
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if c.Handshake() != nil {
+		return
+	}
+	_ = c.SetDeadline(time.Time{})
+	s.Handshakes.Add(1)
+	if c.ConnectionState().DidResume {
+		s.Resumed.Add(1)
+	}
+	if c.ConnectionState().NegotiatedProtocol == link.ALPN {
+		s.serveLink(c)
+	} else {
+		s.serveConnect(tunnel.Wrap(c))
+	}
+}
+
+// Forward implements link.Forwarder.
+func (s *Server) Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error {
+	select {
+	case s.IDs <- req.ID:
+	default:
+	}
+	return (&tunnel.Forwarder{Dialer: s.Dialer}).Forward(ctx, req, answer)
+}
+
+func (s *Server) serveLink(c net.Conn) {
+	ses, err := link.Accept(s.ctx, c, link.Config{Hello: link.Hello{Role: link.RoleServer, ServerCount: s.Count}, Forwarder: s})
+	if err != nil {
+		return
+	}
+	s.Links.Add(1)
+	s.mu.Lock()
+	s.links[ses] = true
+	s.mu.Unlock()
+	select {
+	case <-ses.Done():
+	case <-s.ctx.Done():
+	}
+	s.mu.Lock()
+	delete(s.links, ses)
+	s.mu.Unlock()
+	ses.Close()
+}
+
+func (s *Server) serveConnect(c tunnel.Conn) {
+	br := bufio.NewReader(c)
+	req, err := http.ReadRequest(br)
+	if err != nil {
+		return
+	}
+	s.Connects.Add(1)
+	ahead, _ := br.Peek(br.Buffered())
+	_ = s.Forward(s.ctx, &tunnel.Request{ID: req.Header.Get("Konnectivity-Id"), Network: "tcp", Address: req.Host},
+		func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+			if err != nil { // as upstream's: the agent's words, and the end
+				fmt.Fprintf(c, "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\n\r\n%v", err)
+				_ = c.CloseWrite()
+				return nil, err
+			}
+			_, err = fmt.Fprint(c, "HTTP/1.1 200 Connection Established\r\n\r\n")
+			return tunnel.Unread(c, ahead), err
+		})
+}

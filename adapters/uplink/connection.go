@@ -1,0 +1,243 @@
+package uplink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"konnectivity/adapters/connect"
+	"konnectivity/adapters/race"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+const (
+	// refreshEvery is how long the server's addresses are taken for right.
+	// Services of Kubernetes change theirs within seconds of a rollout, and a
+	// lookup costs nothing.
+	refreshEvery = 30 * time.Second
+
+	// maxAddresses bounds how many of a name's addresses are kept linked.
+	maxAddresses = 16
+
+	// listenTime is how long a refusal of our certificate may be under way.
+	listenTime = 500 * time.Millisecond
+
+	// http1 is the ALPN id of HTTP/1.1, which carries CONNECT (RFC 7301 §6).
+	http1 = "http/1.1"
+)
+
+func protocols(mode Mode) []string {
+	switch mode {
+	case LinkOff:
+		return []string{http1}
+	case LinkRequire:
+		return []string{link.ALPN}
+	default:
+		return []string{link.ALPN, http1}
+	}
+}
+
+var errTalks = errors.New("the server speaks before it is asked; it is no konnectivity server")
+
+var errNoLink = errors.New("the server does not speak the link protocol; use --link=auto")
+
+// handshaken is a TLS connection to the server, before anything was said on it.
+type handshaken struct {
+	*tls.Conn
+	addr  netip.AddrPort
+	spare bool // it has waited for a request
+}
+
+// link says what ALPN chose.
+func (h handshaken) link() bool { return h.ConnectionState().NegotiatedProtocol == link.ALPN }
+
+// connectAny connects to one of the server's addresses. When all that are
+// known fail, they are looked up anew, once.
+func (s *Server) connectAny(ctx context.Context) (handshaken, error) {
+	addrs, fresh, err := s.addresses(ctx, false)
+	if err != nil {
+		return handshaken{}, err
+	}
+	h, err := s.raceTo(ctx, addrs)
+	if err == nil || fresh || ctx.Err() != nil {
+		return h, err
+	}
+	again, _, lookupErr := s.addresses(ctx, true)
+	if lookupErr != nil || sameSet(addrs, again) {
+		return h, err
+	}
+	return s.raceTo(ctx, again)
+}
+
+func sameSet(a, b []netip.AddrPort) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, addr := range a {
+		if !slices.Contains(b, addr) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Server) raceTo(ctx context.Context, addrs []netip.AddrPort) (handshaken, error) {
+	addrs = slices.Clone(addrs)
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	h, _, err := race.Dial(ctx, addrs, s.connectTo, func(h handshaken) { _ = h.Close() })
+	return h, err
+}
+
+// connectTo makes one connection, TCP and TLS.
+func (s *Server) connectTo(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
+	raw, err := s.opt.DialTCP(ctx, "tcp", addr.String())
+	if err != nil {
+		return handshaken{}, err
+	}
+	if s.opt.Mode != LinkOff {
+		raw = link.Cork(raw)
+	}
+	c := tls.Client(raw, s.tls)
+	if err := c.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return handshaken{}, err
+	}
+	h := handshaken{Conn: c, addr: addr}
+	if s.opt.Mode == LinkRequire && !h.link() {
+		_ = c.Close()
+		return handshaken{}, errNoLink
+	}
+	return h, nil
+}
+
+// addresses returns the server's addresses, and whether they were looked up
+// just now. Old ones are better than none.
+func (s *Server) addresses(ctx context.Context, renew bool) (addrs []netip.AddrPort, fresh bool, err error) {
+	s.mu.Lock()
+	addrs, age := s.addrs, time.Since(s.addrsAt)
+	s.mu.Unlock()
+	if len(addrs) > 0 && !renew && age < refreshEvery {
+		return addrs, false, nil
+	}
+	found, err := s.lookup(ctx)
+	if err != nil {
+		if len(addrs) > 0 {
+			return addrs, true, nil
+		}
+		return nil, true, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addrs, s.addrsAt = found, time.Now()
+	return found, true, nil
+}
+
+func (s *Server) lookup(ctx context.Context) ([]netip.AddrPort, error) {
+	host, port, _ := tunnel.SplitAddress(s.opt.Address)
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.AddrPort{netip.AddrPortFrom(ip, port)}, nil
+	}
+	ips, err := s.opt.Lookup(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.AddrPort
+	for _, ip := range ips {
+		if a := netip.AddrPortFrom(ip.Unmap(), port); !slices.Contains(out, a) && len(out) < maxAddresses {
+			out = append(out, a)
+		}
+	}
+	if len(out) == 0 {
+		return nil, &net.DNSError{Err: "no addresses", Name: host, IsNotFound: true}
+	}
+	return out, nil
+}
+
+// connectOver asks for address by HTTP CONNECT on h, which it takes over.
+func (s *Server) connectOver(ctx context.Context, h handshaken, address string) (tunnel.Conn, error) {
+	c, err := connect.Handshake(ctx, tunnel.Wrap(h.Conn), connect.Request{Address: address, UserAgent: s.opt.Software})
+	if err == nil {
+		s.note(nil)
+		return c, nil
+	}
+	var status *connect.StatusError
+	var typed *tunnel.DialError
+	switch {
+	case errors.As(err, &typed):
+		return nil, err
+	case errors.As(err, &status):
+		s.note(nil)
+		return nil, &tunnel.DialError{Failure: connect.ServerFailure(status), Address: address, Err: err}
+	case ctx.Err() != nil:
+		return nil, tunnel.AsDialError(address, err)
+	default:
+		s.note(err)
+		return nil, s.unavailable(address, err)
+	}
+}
+
+// listen gives an old server the time to say that it does not want us. One that
+// does waits in silence for our request.
+func (h handshaken) listen() error {
+	_ = h.SetReadDeadline(time.Now().Add(listenTime))
+	_, err := h.Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	if err == nil {
+		err = errTalks
+	}
+	return err
+}
+
+// unavailable makes err, which kept us from the server, an error for clients.
+func (s *Server) unavailable(address string, err error) error {
+	var typed *tunnel.DialError
+	if errors.As(err, &typed) && typed.Failure == tunnel.FailUnavailable {
+		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: typed.Reason, Err: typed.Err}
+	}
+	if errors.Is(err, context.Canceled) {
+		return &tunnel.DialError{Failure: tunnel.FailCancelled, Address: address, Err: err}
+	}
+	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: reason(err), Err: err}
+}
+
+// reason tells a client why the server cannot be reached, without addresses.
+func reason(err error) string {
+	const what = "the konnectivity server "
+	var files *tlsreload.NotReadyError
+	var untrusted *tls.CertificateVerificationError
+	var unknown x509.UnknownAuthorityError
+	var op *net.OpError
+	var refused *link.GoAwayError
+	var dns *net.DNSError
+	switch failure := tunnel.FailureOf(err); {
+	case errors.As(err, &files):
+		return "the certificates for the konnectivity server are not in place"
+	case errors.As(err, &untrusted), errors.As(err, &unknown):
+		return what + "shows a certificate that is not trusted"
+	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
+		return what + "refuses our TLS handshake"
+	case errors.As(err, &refused):
+		return what + "refuses the link"
+	case errors.Is(err, errNoLink):
+		return errNoLink.Error()
+	case errors.As(err, &dns):
+		return "the name of the konnectivity server cannot be resolved"
+	case failure == tunnel.FailTimeout:
+		return what + "does not answer in time"
+	case failure == tunnel.FailRefused:
+		return what + "refuses connections"
+	default:
+		return what + "cannot be reached"
+	}
+}

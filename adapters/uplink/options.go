@@ -1,0 +1,111 @@
+// Package uplink is the way to the konnectivity server: streams on warm links
+// where the server has them, else one HTTP CONNECT over mTLS per connection.
+// ALPN decides on the one handshake there is anyway.
+package uplink
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+// Mode says whether the native link is spoken to the server.
+type Mode string
+
+// The modes of --link.
+const (
+	LinkAuto    Mode = "auto"    // link where the server has it, else HTTP CONNECT; the default
+	LinkOff     Mode = "off"     // HTTP CONNECT only
+	LinkRequire Mode = "require" // link only; an old server is an error
+)
+
+// ClientTLS makes TLS configurations for connections out of this process;
+// *tlsreload.Source is one.
+type ClientTLS interface {
+	// Client returns a configuration that verifies serverName and offers
+	// nextProtos. It is called once a target; it must follow reloads by
+	// itself and keep a session cache.
+	Client(serverName string, nextProtos ...string) *tls.Config
+}
+
+// DefaultConnectTimeout leaves a request half of tunnel.DefaultDialTimeout for
+// the destination when the server is slow to reach.
+const DefaultConnectTimeout = 5 * time.Second
+
+// Options says how the konnectivity server is reached. Address and TLS must be
+// given.
+type Options struct {
+	Address    string    // host:port of the server's client port
+	ServerName string    // name its certificate must have; default: the host of Address
+	TLS        ClientTLS // our certificate and the server's CA
+	Mode       Mode      // default LinkAuto
+
+	// ConnectTimeout bounds reaching the server: name, TCP, TLS, HELLO.
+	// Default DefaultConnectTimeout. A request's own context may be shorter.
+	ConnectTimeout time.Duration
+
+	// Software is named to the server, as "konnectivity-socks5-proxy/1.2".
+	Software string
+
+	// Memory bounds received and unread bytes of all links, in bytes;
+	// 0 is derived from the memory limit of the cgroup.
+	Memory int64
+
+	// Lookup resolves the server's name; default: the system resolver.
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+
+	// DialTCP makes the TCP connection; default: net.Dialer with keepalive.
+	DialTCP func(ctx context.Context, network, address string) (net.Conn, error)
+
+	Log logrus.FieldLogger // nil discards
+}
+
+func (o Options) withDefaults() (Options, error) {
+	host, _, err := tunnel.SplitAddress(o.Address)
+	if err != nil {
+		return o, fmt.Errorf("address of the konnectivity server %q: want host:port", o.Address)
+	}
+	switch o.Mode {
+	case "":
+		o.Mode = LinkAuto
+	case LinkAuto, LinkOff, LinkRequire:
+	default:
+		return o, fmt.Errorf("link mode %q: want auto, off or require", o.Mode)
+	}
+	if o.TLS == nil {
+		return o, errors.New("no certificates for the konnectivity server: give a certificate, a key and a CA")
+	}
+	if o.ServerName == "" {
+		o.ServerName = strings.TrimSuffix(host, ".")
+	}
+	if o.ConnectTimeout <= 0 {
+		o.ConnectTimeout = DefaultConnectTimeout
+	}
+	if o.Lookup == nil {
+		o.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	if o.DialTCP == nil {
+		o.DialTCP = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext
+	}
+	if o.Log == nil {
+		silent := logrus.New()
+		silent.SetLevel(logrus.PanicLevel)
+		o.Log = silent
+	}
+	return o, nil
+}
+
+// keepAlive notices within 20 s that a server is gone without a word under a
+// CONNECT tunnel that is idle; links have pings for that.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 3 * time.Second, Count: 3}

@@ -1,0 +1,216 @@
+package uplink
+
+import (
+	"testing"
+	"time"
+
+	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/tunnel"
+)
+
+func TestALinkPerAddress(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	var servers []*fakeserver.Server
+	n := new(names)
+	var pairs []string
+	for _, ip := range []string{"192.0.2.1", "192.0.2.2", "2001:db8::3"} {
+		servers = append(servers, fakeserver.New(p).Start(t))
+		pairs = append(pairs, ip, servers[len(servers)-1].Addr())
+	}
+	n.set(pairs...)
+	s := client(t, p, n, nil)
+	run(t, s)
+	eventually(t, "three links", func() bool { return s.Stats().Links == 3 })
+	must(t, s.Ready())
+
+	// New streams go to the least loaded.
+	var conns []tunnel.Conn
+	for range 9 {
+		c, err := s.Dial(t.Context(), "tcp", target)
+		must(t, err)
+		conns = append(conns, c)
+	}
+	s.mu.Lock()
+	for _, l := range s.links {
+		if l.Streams() != 3 {
+			t.Errorf("a link has %d streams of 9", l.Streams())
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		c.Close()
+	}
+
+	// One server is gone: no request notices, and it is linked again when back.
+	address := servers[0].Addr()
+	servers[0].Stop()
+	for range 20 {
+		must(t, roundTrip(t, s, target))
+	}
+	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	servers[0] = fakeserver.New(p).StartAt(t, address)
+	eventually(t, "the third again", func() bool { return s.Stats().Links == 3 })
+	if got := s.Stats(); got.Lost != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestRunWarmsUp(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Start(t)
+	target := echo(t)
+	n := at("192.0.2.1", server.Addr())
+	s := client(t, p, n, nil)
+	if s.Ready() == nil {
+		t.Error("ready before anything was tried")
+	}
+	run(t, s)
+	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	before := n.dials.Load()
+	must(t, roundTrip(t, s, target))
+	if n.dials.Load() != before {
+		t.Error("a request with a warm link made a connection")
+	}
+}
+
+func TestSeveralServersBehindOneAddress(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p)
+	server.Count = 3
+	server.Start(t)
+	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+	run(t, s)
+	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	time.Sleep(2 * firstPause)
+	if got := s.Stats().Links; got != maxPerAddress {
+		t.Errorf("%d links to one address", got)
+	}
+}
+
+func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	server := fakeserver.New(p).Start(t)
+	n := at("192.0.2.1", server.Addr())
+	s := client(t, p, n, nil)
+	run(t, s)
+	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	c, err := s.Dial(t.Context(), "tcp", target)
+	must(t, err)
+
+	next := fakeserver.New(p).Start(t)
+	n.set("192.0.2.1", next.Addr())
+	server.Drain()
+	eventually(t, "a link to the next server", func() bool { return next.Links.Load() == 1 })
+	must(t, roundTrip(t, s, target)) // on the new one
+	if got := s.Stats(); got.Links != 2 || got.Streams != 1 {
+		t.Errorf("%+v, want the old link alive with its stream", got)
+	}
+	_, err = c.Write([]byte("still here"))
+	must(t, err)
+	got := make([]byte, 10)
+	_, err = c.Read(got)
+	must(t, err)
+	c.Close()
+	eventually(t, "the drained link gone", func() bool { return s.Stats().Links == 1 })
+	if s.Stats().Lost != 0 {
+		t.Error("a link that was left counts as lost")
+	}
+}
+
+func TestServerLearnsTheLink(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	old := fakeserver.New(p).Old().Start(t)
+	s := client(t, p, at("192.0.2.1", old.Addr()), nil)
+	must(t, roundTrip(t, s, target))
+	address := old.Addr()
+	old.Stop()
+	upgraded := fakeserver.New(p).StartAt(t, address)
+	for range 3 {
+		must(t, roundTrip(t, s, target))
+	}
+	if l, c := upgraded.Links.Load(), upgraded.Connects.Load(); l != 1 || c != 0 {
+		t.Errorf("%d links, %d CONNECTs after the upgrade", l, c)
+	}
+	upgraded.Stop()
+	fakeserver.New(p).Old().StartAt(t, address) // and back again
+	eventually(t, "the link's end noticed", func() bool { return s.Stats().Links == 0 })
+	must(t, roundTrip(t, s, target))
+}
+
+func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	server := fakeserver.New(p).Start(t)
+	n := at("192.0.2.1", server.Addr())
+	s := client(t, p, n, func(o *Options) { o.Mode = LinkOff })
+	must(t, roundTrip(t, s, target))
+	address := server.Addr()
+	n.set("192.0.2.2", address) // what answers on the old address now refuses
+	n.mu.Lock()
+	n.listen["192.0.2.1"] = "127.0.0.1:1"
+	n.mu.Unlock()
+	must(t, roundTrip(t, s, target))
+}
+
+func TestOldServerIsProbedForReadiness(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	for _, mode := range []Mode{LinkAuto, LinkOff} {
+		server := fakeserver.New(p).Old().Start(t)
+		s := client(t, p, at("192.0.2.1", server.Addr()), func(o *Options) { o.Mode = mode })
+		run(t, s)
+		eventually(t, "ready without a request", func() bool { return s.Ready() == nil })
+	}
+}
+
+func TestStartWithoutServer(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	n := at()
+	s := client(t, p, n, nil)
+	run(t, s)
+	if err := roundTrip(t, s, target); tunnel.FailureOf(err) != tunnel.FailUnavailable {
+		t.Fatal(err)
+	}
+	server := fakeserver.New(p).Start(t)
+	n.set("192.0.2.1", server.Addr())
+	must(t, roundTrip(t, s, target)) // the next request finds it at once
+}
+
+func TestLinksAreRetriedWithoutRequests(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Start(t)
+	address := server.Addr()
+	s := client(t, p, at("192.0.2.1", address), nil)
+	run(t, s)
+	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	server.Stop()
+	eventually(t, "not ready", func() bool { return s.Ready() != nil })
+	fakeserver.New(p).StartAt(t, address)
+	eventually(t, "ready again", func() bool { return s.Ready() == nil })
+}
+
+func TestSettlePauses(t *testing.T) {
+	p := new(place)
+	var last time.Duration
+	for range 20 {
+		p.settle(placed{err: errNoLink})
+		if p.pause < last || p.pause > maxPause || time.Until(p.next) > maxPause*6/5 {
+			t.Fatalf("pause %v after %v", p.pause, last)
+		}
+		last = p.pause
+	}
+	if last != maxPause {
+		t.Errorf("the pause ends at %v", last)
+	}
+	p.settle(placed{})
+	if p.pause != 0 {
+		t.Errorf("a link that lived pauses %v", p.pause)
+	}
+	p.settle(placed{}) // made again at once: the one before did not live
+	if p.pause == 0 {
+		t.Error("a server that accepts and hangs up is stormed")
+	}
+}

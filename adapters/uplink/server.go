@@ -1,0 +1,234 @@
+package uplink
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+const (
+	// maxTries is how many links a request is tried on when they break under
+	// it before anything was answered.
+	maxTries = 3
+
+	// readyAge is how old the last handshake with an old server may be for
+	// the server to count as reachable; three probes.
+	readyAge = 3 * probeEvery
+)
+
+// Server is a tunnel.Dialer to whatever the konnectivity server's agents reach.
+// Its methods may be called from any goroutine.
+type Server struct {
+	opt    Options
+	tls    *tls.Config // one for all, so that sessions are resumed
+	budget *link.Budget
+	hello  link.Hello
+
+	ctx    context.Context // ends everything that was started here
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	wake   chan struct{} // one token: Run should look at the links
+
+	stats struct{ connects, failures, lost atomic.Int64 }
+
+	mu      sync.Mutex
+	closed  bool
+	links   []*pooled
+	attempt *attempt // the one that runs, if any
+	old     bool     // the last handshake was with a server without links
+	spare   *spare   // left over from an attempt
+	addrs   []netip.AddrPort
+	addrsAt time.Time
+	okAt    time.Time // last handshake that worked
+	fault   error     // why the last one did not; nil if it did
+}
+
+// errClosed is why a closed Server dials nothing.
+var errClosed = errors.New("shutting down")
+
+// New makes a Server. It touches no network. It fails on options that can
+// never work.
+func New(opt Options) (*Server, error) {
+	opt, err := opt.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{opt: opt, budget: link.NewBudget(opt.Memory), wake: make(chan struct{}, 1)}
+	s.tls = opt.TLS.Client(opt.ServerName, protocols(opt.Mode)...)
+	s.hello = link.Hello{Role: link.RoleClient, Software: opt.Software, ID: tunnel.NewID()}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// Dial implements tunnel.Dialer: on the link with the fewest streams, or where
+// no link is up, on a connection of its own. It waits for a server that cannot
+// be reached no longer than Options.ConnectTimeout (FailUnavailable), and for
+// the destination until ctx ends.
+func (s *Server) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	if network != "tcp" && network != "tcp4" && network != "tcp6" {
+		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: address, Reason: "only TCP goes through the tunnel"}
+	}
+	if _, _, err := tunnel.SplitAddress(address); err != nil {
+		return nil, err
+	}
+	var tried []*pooled
+	var last error
+	for range maxTries {
+		l, h, err := s.way(ctx, tried)
+		switch {
+		case err != nil:
+			return nil, s.unavailable(address, err)
+		case l != nil:
+			c, err := l.Dial(ctx, network, address)
+			if err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Elsewhere() {
+				return c, err
+			}
+			tried, last = append(tried, l), err
+		case h.Conn != nil:
+			c, err := s.connectOver(ctx, h, address)
+			if err == nil || ctx.Err() != nil || !h.spare || tunnel.FailureOf(err) != tunnel.FailUnavailable {
+				return c, err
+			}
+			last = err // it died while it waited; that was no try
+		default:
+			return nil, last
+		}
+	}
+	return nil, last
+}
+
+// way finds what can carry a request: the best link that was not tried, or where
+// none is up a connection for this request alone. Neither means that every link
+// was tried, so that what failed is behind them.
+func (s *Server) way(ctx context.Context, tried []*pooled) (*pooled, handshaken, error) {
+	if l := s.pick(tried); l != nil {
+		return l, handshaken{}, nil
+	}
+	if len(tried) > 0 && s.pick(nil) != nil {
+		return nil, handshaken{}, nil
+	}
+	if h, ok := s.takeSpare(); ok {
+		return nil, h, nil
+	}
+	if s.knownOld() {
+		return s.connectAlone(ctx)
+	}
+	a, err := s.join()
+	if err != nil {
+		return nil, handshaken{}, err
+	}
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return nil, handshaken{}, context.Cause(ctx)
+	}
+	if a.link != nil || a.err != nil {
+		return a.link, handshaken{}, a.err
+	}
+	if h, ok := s.takeSpare(); ok {
+		return nil, h, nil
+	}
+	return s.connectAlone(ctx)
+}
+
+// start runs f on a goroutine that Close joins, unless it is too late.
+func (s *Server) start(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.wg.Go(f)
+	}
+}
+
+// note keeps whether the server could be reached last, and logs when that
+// changes. Only an answer counts as reached: with TLS 1.3 a client learns after
+// its handshake that its certificate is refused.
+func (s *Server) note(err error) {
+	if err != nil && s.ctx.Err() != nil {
+		return
+	}
+	s.mu.Lock()
+	before, known := s.fault, s.fault != nil || !s.okAt.IsZero()
+	s.fault = err
+	if err == nil {
+		s.okAt = time.Now()
+	}
+	s.mu.Unlock()
+	log := s.opt.Log.WithField("server", s.opt.Address)
+	if err != nil {
+		s.stats.failures.Add(1)
+		if before == nil || reason(before) != reason(err) {
+			log.WithError(err).Warn(reason(err) + "; retrying")
+		}
+		return
+	}
+	s.stats.connects.Add(1)
+	if before != nil || !known {
+		log.Log(logrus.InfoLevel, "reached the konnectivity server")
+	}
+}
+
+// Ready is nil while requests can be expected to get through, else why not.
+func (s *Server) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.links {
+		if l.alive() && !l.isLeaving() {
+			return nil
+		}
+	}
+	switch {
+	case s.fault != nil:
+		return errors.New(reason(s.fault))
+	case (s.old || s.opt.Mode == LinkOff) && time.Since(s.okAt) < readyAge:
+		return nil
+	default:
+		return errors.New("no link to the konnectivity server is up yet")
+	}
+}
+
+// Stats are figures for metrics.
+type Stats struct {
+	Links    int   // that are up
+	Streams  int   // on them
+	Connects int64 // handshakes with the server that worked
+	Failures int64 // those that did not
+	Lost     int64 // links that ended without having been asked to
+}
+
+// Stats costs one pass over the links.
+func (s *Server) Stats() Stats {
+	out := Stats{Connects: s.stats.connects.Load(), Failures: s.stats.failures.Load(), Lost: s.stats.lost.Load()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.links {
+		if l.alive() {
+			out.Links++
+			out.Streams += l.Streams()
+		}
+	}
+	return out
+}
+
+// Close ends all links and what runs for them, and returns when all has ended.
+// Connections made by CONNECT are their owners'.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	sp := s.spare
+	s.mu.Unlock()
+	s.cancel()
+	if sp != nil && sp.timer.Stop() {
+		s.dropSpare(sp)
+	}
+	s.wg.Wait()
+}

@@ -1,0 +1,420 @@
+package uplink
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// echo is a target that sends back what it gets, then its FIN.
+func echo(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { defer c.Close(); _, _ = io.Copy(c, c) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
+
+// names is a name server and a network: addresses of the server's name, and
+// what listens behind each.
+type names struct {
+	mu     sync.Mutex
+	listen map[string]string // ip -> where it really is
+	order  []string
+	dials  atomic.Int64
+}
+
+func (n *names) set(pairs ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listen, n.order = make(map[string]string), nil
+	for i := 0; i < len(pairs); i += 2 {
+		n.listen[pairs[i]] = pairs[i+1]
+		n.order = append(n.order, pairs[i])
+	}
+}
+
+func (n *names) lookup(context.Context, string) ([]netip.Addr, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []netip.Addr
+	for _, ip := range n.order {
+		out = append(out, netip.MustParseAddr(ip))
+	}
+	if out == nil {
+		return nil, &net.DNSError{IsNotFound: true}
+	}
+	return out, nil
+}
+
+func (n *names) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	n.dials.Add(1)
+	host, _, _ := net.SplitHostPort(address)
+	n.mu.Lock()
+	real, ok := n.listen[host]
+	n.mu.Unlock()
+	if !ok { // a black hole
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return new(net.Dialer).DialContext(ctx, network, real)
+}
+
+func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server {
+	t.Helper()
+	opt := Options{Address: "konnectivity:8090", ServerName: fakeserver.ServerName, TLS: p, Lookup: n.lookup, DialTCP: n.dial, Software: "test/1"}
+	if change != nil {
+		change(&opt)
+	}
+	s, err := New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func at(pairs ...string) *names { n := new(names); n.set(pairs...); return n }
+
+// roundTrip sends a message through and wants it back, with a half-close.
+func roundTrip(t testing.TB, d tunnel.Dialer, address string) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := d.Dial(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	want := strings.Repeat("there and back ", 1000)
+	if _, err := io.WriteString(c, want); err != nil {
+		return err
+	}
+	if err := c.CloseWrite(); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(c)
+	if err == nil && string(got) != want {
+		err = fmt.Errorf("got %d bytes of %d", len(got), len(want))
+	}
+	return err
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func run(t testing.TB, s *Server) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func TestDialByProtocol(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	for name, c := range map[string]struct {
+		server          *fakeserver.Server
+		mode            Mode
+		links, connects int64
+		handshakes      int64
+		fails           bool
+	}{
+		"link":              {fakeserver.New(p), LinkAuto, 1, 0, 1, false},
+		"link required":     {fakeserver.New(p), LinkRequire, 1, 0, 1, false},
+		"link off":          {fakeserver.New(p), LinkOff, 0, 3, 3, false},
+		"old":               {fakeserver.New(p).Old(), LinkAuto, 0, 3, 3, false},
+		"old, off":          {fakeserver.New(p).Old(), LinkOff, 0, 3, 3, false},
+		"old, but required": {fakeserver.New(p).Old(), LinkRequire, 0, 0, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.server.Start(t)
+			s := client(t, p, at("192.0.2.1", c.server.Addr()), func(o *Options) { o.Mode = c.mode })
+			for range 3 {
+				err := roundTrip(t, s, target)
+				if c.fails != (tunnel.FailureOf(err) == tunnel.FailUnavailable) || !c.fails && err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := [3]int64{c.server.Links.Load(), c.server.Connects.Load(), c.server.Handshakes.Load()}; got != [3]int64{c.links, c.connects, c.handshakes} {
+				t.Errorf("links, CONNECTs, handshakes: %v", got)
+			}
+			if c.connects > 1 && c.server.Resumed.Load() == 0 {
+				t.Error("TLS sessions are not resumed")
+			}
+			if ready := s.Ready(); (ready == nil) == c.fails {
+				t.Errorf("ready: %v", ready)
+			}
+		})
+	}
+}
+
+// The connection that showed the server to be old must serve the request, also
+// when many come at once.
+func TestOldServerCostsNoExtraHandshake(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Old().Start(t)
+	target := echo(t)
+	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			if err := roundTrip(t, s, target); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if h, c := server.Handshakes.Load(), server.Connects.Load(); h != 20 || c != 20 {
+		t.Errorf("%d handshakes for %d CONNECTs", h, c)
+	}
+}
+
+func TestManyFirstRequestsMakeOneLink(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Start(t)
+	target := echo(t)
+	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if err := roundTrip(t, s, target); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if h := server.Handshakes.Load(); h != 1 {
+		t.Errorf("%d handshakes for one link", h)
+	}
+}
+
+func TestFailuresComeTyped(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	l, _ := net.Listen("tcp", "127.0.0.1:0")
+	nobody := l.Addr().String()
+	l.Close()
+	for _, server := range []*fakeserver.Server{fakeserver.New(p), fakeserver.New(p).Old()} {
+		server.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+			if strings.HasPrefix(address, "nobody.example") {
+				return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: address, IsNotFound: true}}
+			}
+			if strings.HasPrefix(address, "agentless") {
+				return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent}
+			}
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return tunnel.Wrap(c), nil
+		})
+		server.Start(t)
+		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+		for address, want := range map[string]tunnel.Failure{
+			nobody: tunnel.FailRefused, "nobody.example:80": tunnel.FailNoSuchHost, "agentless:80": tunnel.FailNoAgent, "no-port": tunnel.FailBadAddress, "x y:1": tunnel.FailBadAddress,
+		} {
+			if err := roundTrip(t, s, address); tunnel.FailureOf(err) != want {
+				t.Errorf("%v, %s: %v, want %v", server.Protos, address, err, want)
+			}
+		}
+		if _, err := s.Dial(t.Context(), "udp", "x:1"); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+			t.Errorf("udp: %v", err)
+		}
+	}
+}
+
+func TestIDTravels(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	for _, server := range []*fakeserver.Server{fakeserver.New(p), fakeserver.New(p).Old()} {
+		server.Start(t)
+		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+		c, err := s.Dial(tunnel.WithID(t.Context(), "00112233aabbccdd"), "tcp", target)
+		must(t, err)
+		c.Close()
+		if id := <-server.IDs; id != "00112233aabbccdd" {
+			t.Errorf("%v: the server saw id %q", server.Protos, id)
+		}
+	}
+}
+
+// tlsFiles is a client without certificates in place.
+func tlsFiles(t *testing.T) ClientTLS {
+	dir := t.TempDir()
+	src, err := tlsreload.New(tlsreload.Files{Cert: dir + "/tls.crt", Key: dir + "/tls.key", CA: dir + "/ca.crt"}, tlsreload.Options{Name: "server", Lenient: true})
+	must(t, err)
+	return src
+}
+
+// stranger is a client whose certificate no server knows.
+type stranger struct {
+	*fakeserver.PKI
+	pair pki.Pair
+}
+
+func (s stranger) Client(name string, protos ...string) *tls.Config {
+	c := s.PKI.Client(name, protos...)
+	c.Certificates = []tls.Certificate{s.pair.TLS()}
+	return c
+}
+
+func TestServerOutOfReach(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	other, err := pki.NewCA("other")
+	must(t, err)
+	pair, err := other.Issue(pki.Leaf{CommonName: "stranger", Client: true})
+	must(t, err)
+	server := fakeserver.New(p).Start(t)
+	oldServer := fakeserver.New(p).Old().Start(t)
+	l, _ := net.Listen("tcp", "127.0.0.1:0")
+	closed := l.Addr().String()
+	l.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer silent.Close()
+	for name, c := range map[string]struct {
+		names  *names
+		tls    ClientTLS
+		reason string
+	}{
+		"no name":          {at(), p, "the name of the konnectivity server cannot be resolved"},
+		"refused":          {at("192.0.2.1", closed), p, "the konnectivity server refuses connections"},
+		"black hole":       {&names{order: []string{"192.0.2.9"}}, p, "the konnectivity server does not answer in time"},
+		"silent":           {at("192.0.2.1", silent.Addr().String()), p, "the konnectivity server does not answer in time"},
+		"no files":         {at("192.0.2.1", server.Addr()), tlsFiles(t), "the certificates for the konnectivity server are not in place"},
+		"another CA":       {at("192.0.2.1", server.Addr()), fakeserver.NewPKI(t), "the konnectivity server shows a certificate that is not trusted"},
+		"stranger":         {at("192.0.2.1", server.Addr()), stranger{p, pair}, "the konnectivity server refuses our TLS handshake"},
+		"stranger, to old": {at("192.0.2.1", oldServer.Addr()), stranger{p, pair}, "the konnectivity server refuses our TLS handshake"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := client(t, c.tls, c.names, func(o *Options) { o.ConnectTimeout = 300 * time.Millisecond })
+			start := time.Now()
+			err := roundTrip(t, s, "10.0.0.1:80")
+			var dial *tunnel.DialError
+			if !errors.As(err, &dial) || dial.Failure != tunnel.FailUnavailable || dial.Text() != c.reason {
+				t.Errorf("%v, want %q", err, c.reason)
+			}
+			if time.Since(start) > 5*time.Second {
+				t.Errorf("took %v", time.Since(start))
+			}
+			if err := s.Ready(); err == nil || err.Error() != c.reason {
+				t.Errorf("ready says %v", err)
+			}
+		})
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	for _, opt := range []Options{{}, {Address: "host", TLS: p}, {Address: "host:0", TLS: p}, {Address: "host:1"}, {Address: "host:1", TLS: p, Mode: "maybe"}} {
+		if s, err := New(opt); err == nil {
+			t.Errorf("%+v is accepted", opt)
+			s.Close()
+		}
+	}
+}
+
+func TestCancelledRequestSparesTheOthers(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Start(t)
+	n := at("192.0.2.1", server.Addr())
+	target := echo(t)
+	s := client(t, p, n, func(o *Options) {
+		dial := o.DialTCP
+		o.DialTCP = func(ctx context.Context, network, address string) (net.Conn, error) {
+			time.Sleep(100 * time.Millisecond)
+			return dial(ctx, network, address)
+		}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	first := make(chan error, 1)
+	go func() { _, err := s.Dial(ctx, "tcp", target); first <- err }()
+	second := make(chan error, 1)
+	go func() { time.Sleep(20 * time.Millisecond); second <- roundTrip(t, s, target) }()
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	if err := <-first; tunnel.FailureOf(err) != tunnel.FailCancelled {
+		t.Errorf("the one who gave up: %v", err)
+	}
+	if err := <-second; err != nil {
+		t.Errorf("the one who waited: %v", err)
+	}
+	if n := server.Handshakes.Load(); n != 1 {
+		t.Errorf("%d handshakes", n)
+	}
+}
+
+// A link that breaks while a dial is under way must not fail it if another
+// link, or a new one, can carry it.
+func TestDialSurvivesALostLink(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	server := fakeserver.New(p)
+	hold := make(chan struct{}, 1)
+	var first atomic.Bool
+	server.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		if first.CompareAndSwap(false, true) {
+			hold <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		c, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Wrap(c), nil
+	})
+	server.Start(t)
+	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+	result := make(chan error, 1)
+	go func() { result <- roundTrip(t, s, target) }()
+	<-hold
+	server.Cut()
+	must(t, <-result)
+}
