@@ -35,7 +35,8 @@ func joinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
 }
 
 // slogHandler writes slog records to l with its fields. Whoever gave --vmodule
-// wants what it selects, whatever the level: klog has chosen already.
+// wants what it selects, whatever the level: klog has chosen already. klog hands
+// its unstructured warnings over as plain information, so they appear as that.
 func slogHandler(l *logrus.Entry, all bool) slog.Handler {
 	handler := logrusslog.NewHandler(l.Logger, &logrusslog.HandlerOptions{
 		LevelMapper: func(level slog.Level) logrus.Level {

@@ -1,0 +1,188 @@
+package cli_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"konnectivity/internal/cli"
+)
+
+// program is a command with flags of two groups that runs run.
+func program(run func(ctx context.Context) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "prog", Short: "A program", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context()) },
+	}
+	cli.AddFlags(cmd, "Listening flags", func(f *pflag.FlagSet) {
+		f.Int("server-port", 8090, "port for clients")
+		f.String("admin-address", "127.0.0.1", "address of the admin port")
+	})
+	cli.AddFlags(cmd, "Certificate flags", func(f *pflag.FlagSet) { f.String("ca-cert", "", "file of CAs") })
+	cli.AddFlags(cmd, "Listening flags", func(f *pflag.FlagSet) { f.Duration("grace", 0, "time to finish") })
+	return cmd
+}
+
+func nothing(context.Context) error { return nil }
+
+// execute runs a command and returns its status and what it wrote.
+func execute(cmd *cobra.Command, signals chan os.Signal, args ...string) (status int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	cmd.SetOut(&out)
+	status = cli.Run(cmd, args, &err, signals)
+	return status, out.String(), err.String()
+}
+
+func TestExitStatusAndOneLine(t *testing.T) {
+	boom := errors.New("listen on 127.0.0.1:1: permission denied")
+	for _, c := range []struct {
+		name   string
+		run    func(context.Context) error
+		args   []string
+		status int
+		line   string
+	}{
+		{"success", nothing, nil, 0, ""},
+		{"failure", func(context.Context) error { return boom }, nil, 1, "prog: listen on 127.0.0.1:1: permission denied\n"},
+		{"several lines", func(context.Context) error { return errors.Join(boom, errors.New("more")) }, nil, 1,
+			"prog: listen on 127.0.0.1:1: permission denied more\n"},
+		{"contradiction", func(context.Context) error { return cli.Usagef("--a and --b exclude each other") }, nil, 2,
+			"prog: --a and --b exclude each other (see prog --help)\n"},
+		{"unknown flag", nothing, []string{"--nope"}, 2, "prog: unknown flag: --nope (see prog --help)\n"},
+		{"bad value", nothing, []string{"--server-port=x"}, 2, ""},
+		{"stray argument", nothing, []string{"stray"}, 2, "prog: unknown command \"stray\" for \"prog\" (see prog --help)\n"},
+		{"own cancellation", func(context.Context) error { return context.Canceled }, nil, 1, "prog: context canceled\n"},
+	} {
+		status, _, stderr := execute(program(c.run), nil, c.args...)
+		if status != c.status || c.line != "" && stderr != c.line || strings.Count(stderr, "\n") > 1 {
+			t.Errorf("%s: status %d, %q; want %d, %q", c.name, status, stderr, c.status, c.line)
+		}
+	}
+}
+
+func TestFirstSignalStopsGracefully(t *testing.T) {
+	for _, result := range []error{nil, context.Canceled} {
+		signals := make(chan os.Signal, 2)
+		finished := false
+		status, _, stderr := execute(program(func(ctx context.Context) error {
+			signals <- syscall.SIGTERM
+			<-ctx.Done()
+			finished = true
+			return result
+		}), signals)
+		if status != 0 || stderr != "" || !finished {
+			t.Errorf("status %d, %q, finished %v", status, stderr, finished)
+		}
+	}
+	signals := make(chan os.Signal, 2)
+	if status, _, _ := execute(program(func(ctx context.Context) error {
+		signals <- syscall.SIGTERM
+		<-ctx.Done()
+		return errors.New("could not drain")
+	}), signals); status != 1 {
+		t.Errorf("a failed shutdown has status %d", status)
+	}
+}
+
+func TestSecondSignalExitsNow(t *testing.T) {
+	signals := make(chan os.Signal, 2)
+	stuck, joined := make(chan struct{}), make(chan struct{})
+	status, _, _ := execute(program(func(context.Context) error {
+		defer close(joined)
+		signals <- syscall.SIGTERM
+		signals <- syscall.SIGTERM
+		<-stuck // deaf to its context
+		return nil
+	}), signals)
+	if status != 1 {
+		t.Errorf("status %d", status)
+	}
+	close(stuck)
+	<-joined
+}
+
+func TestMainHearsRealSignals(t *testing.T) {
+	args := os.Args
+	defer func() { os.Args = args }()
+	os.Args = []string{"prog"}
+	status := cli.Main(program(func(ctx context.Context) error {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return nil
+	}))
+	if status != 0 {
+		t.Errorf("status %d", status)
+	}
+}
+
+func TestUnderscoresAreDashes(t *testing.T) {
+	cmd := program(nothing)
+	if status, _, stderr := execute(cmd, nil, "--server_port=1", "--ca_cert", "f"); status != 0 {
+		t.Fatal(stderr)
+	}
+	if v, err := cmd.Flags().GetInt("server-port"); v != 1 || err != nil {
+		t.Errorf("%d, %v", v, err)
+	}
+}
+
+func TestHelpIsGroupedWithDefaults(t *testing.T) {
+	status, stdout, stderr := execute(program(nothing), nil, "--help")
+	if status != 0 || stderr != "" {
+		t.Fatalf("status %d, %q", status, stderr)
+	}
+	rest := stdout
+	for _, part := range []string{
+		"A program", "Usage:", "prog [flags]",
+		"Listening flags:", "--server-port int", "(default 8090)", "--admin-address string", "--grace duration",
+		"Certificate flags:", "--ca-cert string", "Other flags:", "--help", "--version",
+	} {
+		_, after, found := strings.Cut(rest, part)
+		if !found {
+			t.Errorf("%q is missing or out of order in:\n%s", part, stdout)
+		}
+		rest = after
+	}
+}
+
+func TestVersionAndCompletion(t *testing.T) {
+	if status, stdout, _ := execute(program(nothing), nil, "--version"); status != 0 || !strings.HasPrefix(stdout, "prog ") || !strings.Contains(stdout, "go1") {
+		t.Errorf("--version: %d %q", status, stdout)
+	}
+	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+		if status, stdout, stderr := execute(program(nothing), nil, "completion", shell); status != 0 || !strings.Contains(stdout, "prog") {
+			t.Errorf("completion %s: %d %q", shell, status, stderr)
+		}
+	}
+	if status, _, _ := execute(program(nothing), nil, "completion", "tcsh"); status != 2 {
+		t.Errorf("an unknown shell has status %d", status)
+	}
+	if status, stdout, _ := execute(program(nothing), nil, "__complete", "--ser"); status != 0 || !strings.Contains(stdout, "--server-port") {
+		t.Errorf("completing --ser: %q", stdout)
+	}
+}
+
+func TestSubcommands(t *testing.T) {
+	root := &cobra.Command{Use: "prog", Short: "A program"}
+	root.AddCommand(&cobra.Command{
+		Use: "sub FILE", Short: "does it", Args: cobra.ExactArgs(1),
+		RunE: func(*cobra.Command, []string) error { return errors.New("no") },
+	})
+	if status, _, stderr := execute(root, nil, "sub", "x"); status != 1 || stderr != "prog: no\n" {
+		t.Errorf("%d %q", status, stderr)
+	}
+	if status, _, _ := execute(root, nil, "sub"); status != 2 {
+		t.Errorf("a missing argument has status %d", status)
+	}
+	if _, stdout, _ := execute(root, nil, "--help"); !strings.Contains(stdout, "sub          does it") {
+		t.Errorf("help lacks the command:\n%s", stdout)
+	}
+}

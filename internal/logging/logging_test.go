@@ -1,0 +1,289 @@
+package logging_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
+	"k8s.io/klog/v2"
+
+	"konnectivity/internal/logging"
+)
+
+// output collects lines; libraries may write from goroutines of their own.
+type output struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.buf.Write(p)
+}
+
+// lines parses what was written, each line a JSON object, and empties it.
+func (o *output) lines(t *testing.T) []map[string]any {
+	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer o.buf.Reset()
+	return parse(t, o.buf.Bytes())
+}
+
+func parse(t *testing.T, data []byte) []map[string]any {
+	t.Helper()
+	var all []map[string]any
+	for line := range bytes.Lines(data) {
+		var one map[string]any
+		if err := json.Unmarshal(line, &one); err != nil {
+			t.Fatalf("not JSON: %q", line)
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// parseFlags makes a program's logger from its arguments.
+func parseFlags(t *testing.T, args ...string) (*logrus.Entry, *output) {
+	t.Helper()
+	var f logging.Flags
+	set := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	f.AddTo(set)
+	if err := set.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	out := &output{}
+	log, err := f.New("x", out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log, out
+}
+
+func TestLevels(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want logrus.Level
+	}{
+		{nil, logrus.InfoLevel},
+		{[]string{"--v=0"}, logrus.InfoLevel},
+		{[]string{"-v=4"}, logrus.InfoLevel},
+		{[]string{"-v", "5"}, logrus.DebugLevel},
+		{[]string{"--v=9"}, logrus.TraceLevel},
+		{[]string{"--log-level=error"}, logrus.ErrorLevel},
+		{[]string{"--log-level=debug", "-v=0"}, logrus.DebugLevel},
+	} {
+		if log, _ := parseFlags(t, c.args...); log.Logger.GetLevel() != c.want {
+			t.Errorf("%v: %v, want %v", c.args, log.Logger.GetLevel(), c.want)
+		}
+	}
+}
+
+func TestEverybodyWritesIntoOneStream(t *testing.T) {
+	log, out := parseFlags(t, "-v=5")
+	for _, c := range []struct {
+		name, level, msg, library string
+		write                     func()
+	}{
+		{"logrus", "info", "one", "", func() { log.Info("one") }},
+		{"klog", "info", "two", "klog", func() { klog.Info("two") }},
+		{"klog warning", "info", "three", "klog", func() { klog.Warningf("%s", "three") }},
+		{"klog error", "error", "four", "klog", func() { klog.ErrorS(errors.New("why"), "four", "key", "value") }},
+		{"klog detail", "debug", "five", "klog", func() { klog.V(5).Info("five") }},
+		{"grpc", "debug", "six", "grpc", func() { grpclog.Info("six") }},
+		{"grpc warning", "debug", "seven", "grpc", func() { grpclog.Warningln("seven") }},
+		{"grpc error", "warning", "eight", "grpc", func() { grpclog.Errorf("%s", "eight") }},
+		{"log", "warning", "nine", "", func() { stdlog.Print("nine") }},
+	} {
+		c.write()
+		lines := out.lines(t)
+		if len(lines) != 1 {
+			t.Errorf("%s: %d lines", c.name, len(lines))
+			continue
+		}
+		l := lines[0]
+		library, _ := l["library"].(string)
+		if l["level"] != c.level || l["msg"] != c.msg || library != c.library || l["component"] != "x" || l["time"] == nil {
+			t.Errorf("%s: %v", c.name, l)
+		}
+	}
+}
+
+func TestLibrariesAreQuietByDefault(t *testing.T) {
+	_, out := parseFlags(t)
+	grpclog.Info("chatter")
+	grpclog.Warning("chatter")
+	klog.V(1).Info("chatter")
+	klog.V(4).InfoS("chatter")
+	if grpclog.V(2) || klog.V(1).Enabled() {
+		t.Error("libraries make messages that nobody wants")
+	}
+	if lines := out.lines(t); len(lines) != 0 {
+		t.Errorf("%v", lines)
+	}
+}
+
+func TestVmoduleSelectsSourceFiles(t *testing.T) {
+	_, out := parseFlags(t, "--vmodule=logging_test=3")
+	klog.V(3).Info("wanted")
+	klog.V(4).Info("not wanted")
+	if lines := out.lines(t); len(lines) != 1 || lines[0]["msg"] != "wanted" {
+		t.Errorf("%v", lines)
+	}
+	parseFlags(t) // and it is gone with the next logger
+	if klog.V(3).Enabled() {
+		t.Error("--vmodule outlives its logger")
+	}
+}
+
+func TestKlogFlagsParseAndSayOnceWhatTheyDoNot(t *testing.T) {
+	_, out := parseFlags(t, "--add-dir-header", "--skip-headers=true", "--skip-log-headers", "--one-output",
+		"--log-backtrace-at=file.go:10", "--log-file-max-size=0", "--stderrthreshold=2", "--alsologtostderr",
+		"--logtostderr=true", "--log-dir=/nowhere")
+	lines := out.lines(t)
+	if len(lines) != 1 {
+		t.Fatalf("%d lines, want one about flags without effect", len(lines))
+	}
+	msg := lines[0]["msg"].(string)
+	for _, flag := range []string{"add-dir-header", "skip-headers", "skip-log-headers", "one-output", "log-backtrace-at", "log-dir", "alsologtostderr"} {
+		if !strings.Contains(msg, "--"+flag) {
+			t.Errorf("%q does not name --%s", msg, flag)
+		}
+	}
+	if strings.Contains(msg, "max-size") || strings.Contains(msg, "stderrthreshold") {
+		t.Errorf("%q names flags that do act", msg)
+	}
+}
+
+func TestBadValuesAreRefusedWhenParsed(t *testing.T) {
+	for _, arg := range []string{
+		"--log-level=loud", "--log-level=panic", "--log-format=xml", "--v=much", "--vmodule=x", "--vmodule==3",
+		"--stderrthreshold=4", "--alsologtostderrthreshold=x", "--log-file-max-size=-1",
+	} {
+		var f logging.Flags
+		set := pflag.NewFlagSet("x", pflag.ContinueOnError)
+		f.AddTo(set)
+		name, _, _ := strings.Cut(arg, "=")
+		if err := set.Parse([]string{arg}); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", arg, err)
+		}
+	}
+}
+
+func TestLogFileAndStandardError(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "x.log")
+	write := func(args ...string) (stderr, file []map[string]any) {
+		t.Helper()
+		_ = os.Remove(path)
+		log, out := parseFlags(t, append([]string{"--logtostderr=false", "--log-dir=" + dir}, args...)...)
+		log.Info("i")
+		log.Warn("w")
+		log.Error("e")
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.lines(t), parse(t, data)
+	}
+	for _, c := range []struct {
+		args []string
+		want int
+	}{
+		{nil, 1}, // errors, as klog does by default
+		{[]string{"--stderrthreshold=WARNING"}, 2},
+		{[]string{"--stderrthreshold=3"}, 0},
+		{[]string{"--alsologtostderr"}, 3},
+		{[]string{"--alsologtostderr", "--alsologtostderrthreshold=1"}, 2},
+	} {
+		if stderr, file := write(c.args...); len(stderr) != c.want || len(file) != 3 {
+			t.Errorf("%v: %d lines on standard error, want %d; %d in the file, want 3", c.args, len(stderr), c.want, len(file))
+		}
+	}
+	log, out := parseFlags(t, "--legacy-stderr-threshold-behavior=false", "--stderrthreshold=WARNING")
+	log.Info("i")
+	log.Warn("w")
+	if lines := out.lines(t); len(lines) != 1 {
+		t.Errorf("--stderrthreshold without files: %d lines", len(lines))
+	}
+	if _, err := logging.New(logging.Options{File: filepath.Join(dir, "no", "x.log")}); err == nil {
+		t.Error("a log file that cannot be opened is no error")
+	}
+}
+
+func TestLogFileStartsAnewWhenFull(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.log")
+	const limit = 1000
+	log, err := logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		log.Infof("line %d", i)
+		if info, err := os.Stat(path); err != nil || info.Size() > limit {
+			t.Fatalf("after line %d: %d bytes, %v", i, info.Size(), err)
+		}
+	}
+	data, _ := os.ReadFile(path)
+	if lines := parse(t, data); lines[len(lines)-1]["msg"] != "line 99" {
+		t.Error("the last line is not in the file")
+	}
+}
+
+func TestTextFormatAndDiscard(t *testing.T) {
+	out := &output{}
+	log, err := logging.New(logging.Options{Component: "c", Level: logrus.InfoLevel, Format: logging.Text, Out: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("hello")
+	if text := out.buf.String(); strings.HasPrefix(text, "{") || !strings.Contains(text, "hello") {
+		t.Errorf("%q", text)
+	}
+	logging.Discard().Error("nobody hears this")
+}
+
+func TestHTTPErrorLog(t *testing.T) {
+	out := &output{}
+	log, err := logging.New(logging.Options{Level: logrus.DebugLevel, Out: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ErrorLog: logging.HTTPErrorLog(log), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(200)
+		w.WriteHeader(200) // net/http complains
+	})}
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(l) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(c, "GET / HTTP/1.0\r\n\r\n")
+	_, _ = c.Read(make([]byte, 100))
+	c.Close()
+	_ = server.Close()
+	<-done
+	logging.HTTPErrorLog(log).Print("http: TLS handshake error from 127.0.0.1: EOF")
+	lines := out.lines(t)
+	if len(lines) != 2 || lines[0]["level"] != "warning" || lines[1]["level"] != "debug" {
+		t.Errorf("%v", lines)
+	}
+}

@@ -1,0 +1,192 @@
+package observe_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"konnectivity/internal/logging"
+	"konnectivity/internal/observe"
+)
+
+// get asks handler in memory.
+func get(handler http.Handler, url string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest("GET", url, nil))
+	return w
+}
+
+func TestHealthAnswersAsTheProgramsItReplaces(t *testing.T) {
+	var broken error
+	check := func() error { return broken }
+	agent := observe.NewHealth(observe.HealthOptions{})
+	agent.Ready("server-connected", check)
+	server := observe.NewHealth(observe.HealthOptions{FailureStatus: 500, Brief: true})
+	server.Ready("agents", check)
+	for _, c := range []struct {
+		health *observe.Health
+		broken error
+		url    string
+		status int
+		body   string
+	}{
+		{agent, nil, "/healthz", 200, "ok"},
+		{agent, nil, "/readyz", 200, "ok"},
+		{agent, nil, "/ready", 200, "ok"},
+		{agent, nil, "/readyz?verbose", 200, "[+]ping ok\n[+]server-connected ok\ncheck passed\n"},
+		{agent, errors.New("none yet"), "/readyz", 503, "[+]ping ok\n[-]server-connected failed: none yet\n"},
+		{agent, errors.New("none yet"), "/ready", 503, "[+]ping ok\n[-]server-connected failed: none yet\n"},
+		{agent, errors.New("none yet"), "/healthz", 200, "ok"},
+		{server, nil, "/readyz", 200, "ok"},
+		{server, errors.New("no agent is connected"), "/readyz", 500, "no agent is connected\n"},
+		{server, errors.New("no agent is connected"), "/readyz?verbose", 500, "[+]ping ok\n[-]agents failed: no agent is connected\n"},
+		{server, errors.New("no agent is connected"), "/healthz?verbose", 200, "[+]ping ok\ncheck passed\n"},
+	} {
+		broken = c.broken
+		mux := http.NewServeMux()
+		c.health.Mount(mux)
+		if w := get(mux, c.url); w.Code != c.status || w.Body.String() != c.body {
+			t.Errorf("%s with %v: %d %q, want %d %q", c.url, c.broken, w.Code, w.Body, c.status, c.body)
+		}
+	}
+}
+
+func TestLivenessAndFailures(t *testing.T) {
+	h := observe.NewHealth(observe.HealthOptions{})
+	mux := http.NewServeMux()
+	h.Mount(mux)
+	if len(h.Failures()) != 0 {
+		t.Error("no checks, and yet not ready")
+	}
+	h.Live("loop", func() error { return errors.New("stuck") }) // added after Mount
+	h.Ready("link", func() error { return errors.New("down") })
+	if w := get(mux, "/healthz"); w.Code != 503 || !strings.Contains(w.Body.String(), "[-]loop failed: stuck") {
+		t.Errorf("%d %q", w.Code, w.Body)
+	}
+	if f := h.Failures(); len(f) != 1 || f["link"] == nil {
+		t.Errorf("%v", f)
+	}
+}
+
+func TestMetricsAndProfiles(t *testing.T) {
+	registry := observe.NewRegistry("test")
+	mux := http.NewServeMux()
+	observe.MountMetrics(mux, registry)
+	observe.MountProfiles(mux, false)
+	body := get(mux, "/metrics").Body.String()
+	for _, name := range []string{"go_goroutines ", "process_open_fds ", `konnectivity_build_info{`, `component="test"`} {
+		if !strings.Contains(body, name) {
+			t.Errorf("/metrics lacks %s", name)
+		}
+	}
+	if problems, err := testutil.GatherAndLint(registry, "konnectivity_build_info"); err != nil || len(problems) > 0 {
+		t.Errorf("%v %v", problems, err)
+	}
+	if w := get(mux, "/debug/pprof/"); w.Code != 200 || !strings.Contains(w.Body.String(), "goroutine") {
+		t.Errorf("/debug/pprof/: %d", w.Code)
+	}
+	if w := get(mux, "/debug/pprof/heap"); w.Code != 200 {
+		t.Errorf("/debug/pprof/heap: %d", w.Code)
+	}
+	if w := get(mux, "/debug/pprof"); w.Code != 301 || w.Header().Get("Location") != "/debug/pprof/" {
+		t.Errorf("/debug/pprof: %d %v", w.Code, w.Header())
+	}
+	if w := get(http.NewServeMux(), "/debug/pprof/"); w.Code != 404 {
+		t.Error("profiles are served though nobody mounted them")
+	}
+}
+
+func TestRedirectToPort(t *testing.T) {
+	for host, want := range map[string]string{
+		"h.test:8094": "http://h.test:8093/metrics?x=y",
+		"h.test":      "http://h.test:8093/metrics?x=y",
+		"[::1]:8094":  "http://[::1]:8093/metrics?x=y",
+	} {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/metrics?x=y", nil)
+		r.Host = host
+		observe.RedirectToPort(8093).ServeHTTP(w, r)
+		if got := w.Header().Get("Location"); w.Code != 301 || got != want {
+			t.Errorf("%s: %d %q, want %q", host, w.Code, got, want)
+		}
+	}
+}
+
+// serve starts Serve and returns its address and its result.
+func serve(t *testing.T, ctx context.Context, h http.Handler) (net.Listener, <-chan error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- observe.Serve(ctx, l, h, logging.Discard()) }()
+	return l, done
+}
+
+func TestServeFinishesRequestsAndEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	entered := make(chan struct{})
+	l, done := serve(t, ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(entered)
+		<-ctx.Done()
+		_, _ = io.WriteString(w, "finished")
+	}))
+	go func() { <-entered; cancel() }()
+	r, err := http.Get("http://" + l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if string(body) != "finished" || err != nil {
+		t.Errorf("the request in flight was cut: %q, %v", body, err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		t.Error("still listening")
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func TestServeCutsOffWhoDoesNotFinish(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	entered := make(chan struct{})
+	l, done := serve(t, ctx, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-r.Context().Done() // until the connection is cut
+	}))
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	<-entered
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("Serve waits for a request that never ends")
+	}
+}
+
+func TestServeTellsWhenItsListenerFails(t *testing.T) {
+	l, done := serve(t, t.Context(), http.NotFoundHandler())
+	l.Close()
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
