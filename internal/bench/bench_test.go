@@ -1,0 +1,136 @@
+package bench_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/bench"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// direct is a path without anything in between.
+func direct(t *testing.T) bench.Path {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- bench.ServeTarget(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return bench.Path{Name: "direct", Target: l.Addr().String(), Dialer: tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Wrap(c), nil
+	})}
+}
+
+func TestBulkCountsEveryByte(t *testing.T) {
+	p := direct(t)
+	for name, run := range map[string]func(context.Context, int, int64) (bench.Throughput, error){"down": p.Down, "up": p.Up} {
+		got, err := run(t.Context(), 3, 1<<20+7)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		if got.Bytes != 3*(1<<20+7) || got.MBps() <= 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+func TestBulkNoticesLostBytes(t *testing.T) {
+	p := direct(t)
+	inner := p.Dialer
+	p.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		c, err := inner.Dial(ctx, network, address)
+		return &cutter{Conn: c, left: 100 << 10}, err
+	})
+	if _, err := p.Down(t.Context(), 1, 1<<20); err == nil {
+		t.Error("a download that lost its end counts as good")
+	}
+}
+
+// cutter loses the end of what it reads, in good order.
+type cutter struct {
+	tunnel.Conn
+	left int
+}
+
+func (c *cutter) Read(p []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, io.EOF
+	}
+	n, err := c.Conn.Read(p[:min(len(p), c.left)])
+	c.left -= n
+	return n, err
+}
+
+func TestLatencyChurnAndHold(t *testing.T) {
+	p := direct(t)
+	rt, err := p.RoundTrip(t.Context(), 20*time.Millisecond)
+	if err != nil || rt.Count == 0 || rt.P50 > rt.P99 || rt.P99 > rt.Max {
+		t.Errorf("round trip %+v, %v", rt, err)
+	}
+	if rt, err = p.RoundTripBeside(t.Context(), 2, 20*time.Millisecond); err != nil || rt.Count == 0 {
+		t.Errorf("round trip beside downloads %+v, %v", rt, err)
+	}
+	churn, err := p.Churn(t.Context(), 4, 20*time.Millisecond)
+	if err != nil || churn.Count == 0 || churn.PerSecond() <= 0 {
+		t.Errorf("churn %+v, %v", churn, err)
+	}
+	idle, err := p.Idle(t.Context(), 30, 1000)
+	if err != nil || len(idle.Conns) != 30 {
+		t.Fatalf("idle: %v", err)
+	}
+	idle.Close()
+	stalled, err := p.Stalled(t.Context(), 5, 1<<30)
+	if err != nil || len(stalled.Conns) != 5 {
+		t.Fatalf("stalled: %v", err)
+	}
+	stalled.Close()
+}
+
+func TestAPathThatFailsSaysSo(t *testing.T) {
+	p := bench.Path{Name: "nowhere", Target: "x:1", Dialer: tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
+	})}
+	if _, err := p.Churn(t.Context(), 2, time.Second); tunnel.FailureOf(err) != tunnel.FailRefused {
+		t.Errorf("churn: %v", err)
+	}
+	if _, err := p.Idle(t.Context(), 100, 0); tunnel.FailureOf(err) != tunnel.FailRefused {
+		t.Errorf("idle: %v", err)
+	}
+	if _, err := p.Down(t.Context(), 2, 1); tunnel.FailureOf(err) != tunnel.FailRefused {
+		t.Errorf("down: %v", err)
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	if _, err := os.Stat("/proc/self/stat"); err != nil {
+		t.Skip("no /proc on this system")
+	}
+	u, err := bench.Processes(os.Getpid())
+	if err != nil || u.Resident < 1<<20 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	if _, err := bench.Processes(1 << 30); err == nil {
+		t.Error("a process that does not exist has no usage")
+	}
+}

@@ -1,0 +1,109 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// The target's protocol: a client sends one line, then
+//
+//	down N   the target sends N bytes and FIN
+//	up       the target reads until FIN, sends the count as a line, and FIN
+//	echo     the target sends back whatever comes
+const (
+	commandTime = 30 * time.Second // a client that is silent at first is not one of ours
+	maxCommand  = 64
+	blockSize   = 64 << 10
+)
+
+// ServeTarget serves l until ctx ends, then closes what is open and returns
+// once every connection has ended.
+func ServeTarget(ctx context.Context, l net.Listener) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("accept: %w", err)
+		}
+		wg.Go(func() {
+			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+			defer c.Close()
+			_ = serve(tunnel.Wrap(c))
+		})
+	}
+}
+
+func serve(c tunnel.Conn) error {
+	_ = c.SetReadDeadline(time.Now().Add(commandTime))
+	r := bufio.NewReaderSize(c, maxCommand)
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return err
+	}
+	_ = c.SetReadDeadline(time.Time{})
+	command, arg, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
+	switch command {
+	case "down":
+		n, err := strconv.ParseInt(arg, 10, 64)
+		if err != nil {
+			return err
+		}
+		return sendBlocks(c, n)
+	case "up":
+		n, err := io.CopyBuffer(io.Discard, onlyReader{r}, make([]byte, blockSize))
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(c, "%d\n", n)
+		return err
+	case "echo":
+		return echo(c, r)
+	default:
+		return errors.New("unknown command")
+	}
+}
+
+// echo copies with a buffer of its own size, small while little comes: the
+// target's memory is not what is measured, but it runs on the same machine.
+func echo(c io.Writer, r *bufio.Reader) error {
+	buf := make([]byte, 512)
+	for {
+		n, err := r.Read(buf)
+		if _, werr := c.Write(buf[:n]); werr != nil {
+			return werr
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func sendBlocks(c io.Writer, n int64) error {
+	block := make([]byte, blockSize)
+	for n > 0 {
+		m, err := c.Write(block[:min(n, blockSize)])
+		if err != nil {
+			return err
+		}
+		n -= int64(m)
+	}
+	return nil
+}
+
+// onlyReader keeps io.Copy to the buffer it was given.
+type onlyReader struct{ io.Reader }

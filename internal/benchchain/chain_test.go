@@ -1,0 +1,79 @@
+package benchchain_test
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/net/proxy"
+
+	"konnectivity/internal/bench"
+	"konnectivity/internal/benchchain"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestChainCarriesBytesAndHalfClose(t *testing.T) {
+	ca, err := pki.NewCA("bench")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "hop", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, RootCAs: ca.Pool(), ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+	ctx, cancel := context.WithCancel(context.Background())
+	run := func(wrap bool, serve func(context.Context, net.Listener) error) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := l.Addr().String()
+		if wrap {
+			l = tls.NewListener(l, config)
+		}
+		done := make(chan error, 1)
+		go func() { done <- serve(ctx, l) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+		return address
+	}
+	target := run(false, bench.ServeTarget)
+	end := run(true, benchchain.End().Serve)
+	middle := run(true, benchchain.Middle(end, config).Serve)
+	front := run(false, benchchain.Front(middle, config).Serve)
+
+	socks, err := proxy.SOCKS5("tcp", front, nil, &net.Dialer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := bench.Path{Name: "chain", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		raw, err := net.Dial("tcp", front)
+		if err != nil {
+			return nil, err
+		}
+		_, err = socks.(interface {
+			DialWithConn(context.Context, net.Conn, string, string) (net.Addr, error)
+		}).DialWithConn(ctx, raw, network, address)
+		return tunnel.Wrap(raw), err
+	})}
+	if _, err := path.Up(t.Context(), 2, 1<<20); err != nil {
+		t.Error(err)
+	}
+	if _, err := path.Down(t.Context(), 2, 1<<20); err != nil {
+		t.Error(err)
+	}
+	if _, err := path.RoundTrip(t.Context(), 20*time.Millisecond); err != nil {
+		t.Error(err)
+	}
+}
