@@ -28,13 +28,16 @@ type client struct {
 	leave <-chan struct{} // closed when it is to take no more requests
 	ended func()          // called once, when nothing uses the connection any more
 
+	halfClose time.Duration // halfCloseTime
+
 	// Under slots.mu.
 	waiting *list.Element // in slots.waiting; nil while it has a request
 	evicted bool          // it lost its slot to a newer one
 	served  bool          // it has had a request
 
 	// Of the goroutine that serves requests.
-	unread bool // there may be unread bytes behind the last response
+	unread   bool      // there may be unread bytes behind the last response
+	patience *patience // of the request; set while nobody reads
 
 	deaf atomic.Bool // nothing more is to be read; see stopReading
 }
@@ -46,7 +49,7 @@ func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*cli
 // start serves conn on goroutines of its own and calls ended after the last of
 // them; it does not block.
 func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.Conn, ended func()) {
-	c := &client{Conn: conn, leave: leave, unread: true}
+	c := &client{Conn: conn, leave: leave, unread: true, halfClose: s.halfClose}
 	ok, warn := s.slots.take(c)
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open HTTP proxy connections is reached; refusing more")
@@ -94,6 +97,8 @@ func (s *Server) newHTTP() *http.Server {
 func (s *Server) connState(conn net.Conn, state http.ConnState) {
 	c := conn.(*client)
 	switch state {
+	case http.StateActive:
+		c.patience = newPatience()
 	case http.StateIdle:
 		if !s.slots.idle(c) {
 			_ = c.Conn.Close()
@@ -133,22 +138,6 @@ func (c *client) Close() error {
 		part(c.Conn)
 	}
 	return c.Conn.Close()
-}
-
-// stopReading ends reads, now and later, of who would discard the rest of a
-// request's content first. net/http does, after a response that came early, and
-// sets deadlines of its own for as long as the client pleases.
-func (c *client) stopReading() {
-	c.deaf.Store(true)
-	_ = c.Conn.SetReadDeadline(longAgo)
-}
-
-// SetReadDeadline is net/http's.
-func (c *client) SetReadDeadline(t time.Time) error {
-	if c.deaf.Load() {
-		t = longAgo
-	}
-	return c.Conn.SetReadDeadline(t)
 }
 
 // part ends the direction to the client and hears it out for a moment.

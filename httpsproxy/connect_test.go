@@ -175,7 +175,7 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dialing, ended := make(chan struct{}), make(chan error, 1)
 			p := startProxy(t, func(o *Options) {
-				o.Connect.DialTimeout = 2 * patience
+				o.Connect.DialTimeout = 2 * maxWait
 				o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
 					close(dialing)
 					<-ctx.Done()

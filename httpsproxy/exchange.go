@@ -197,6 +197,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 	if err == nil {
 		err = x.rc.Flush()
 	}
+	x.client.patience.sent.Add(int64(n))
 	return n, err
 }
 

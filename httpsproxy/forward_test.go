@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -296,7 +298,7 @@ func TestExpectContinueEndToEnd(t *testing.T) {
 	if b, err := w.r.ReadByte(); err == nil {
 		t.Fatalf("read %q before the origin said anything", b)
 	}
-	_ = w.SetReadDeadline(time.Now().Add(patience))
+	_ = w.SetReadDeadline(time.Now().Add(maxWait))
 	close(goOn)
 	if status, _ := w.head(); status != "HTTP/1.1 100 Continue" {
 		t.Fatal(status)
@@ -602,4 +604,96 @@ func TestForwardClientLeaves(t *testing.T) {
 			t.Errorf("the client was told %s", resp.Status)
 		}
 	})
+}
+
+// A client that has asked all it wants and ended its side still gets its
+// response, however long that takes once it flows. net/http would cancel it.
+func TestForwardHalfClose(t *testing.T) {
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		for range 12 {
+			time.Sleep(60 * time.Millisecond)
+			_, _ = io.WriteString(w, "x")
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	p := startProxy(t, nil) // its halfClose is shorter than the response
+	for name, request := range map[string]string{
+		"GET":       "GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+		"POST":      "POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
+		"pipelined": "GET http://%[1]s/ HTTP/1.1\r\nHost: x\r\n\r\nGET http://%[1]s/ HTTP/1.1\r\nHost: x\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := dialWire(t, p.addr)
+			w.send(request, origin)
+			_ = w.CloseWrite()
+			for range strings.Count(request, "HTTP/1.1") {
+				if got := body(t, w.response("GET")); got != "xxxxxxxxxxxx" {
+					t.Errorf("content %q", got)
+				}
+			}
+			w.expectEnd()
+		})
+	}
+}
+
+// TLS to a customer's proxy is verified by the proxy's name; an upgrade works
+// through it, half-close included.
+func TestCustomerProxyOverTLS(t *testing.T) {
+	cert, pool := testCertificate(t)
+	ln := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer ln.Close()
+	serving.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { serveUpgradingProxy(c) })
+		}
+	})
+	for name, tc := range map[string]struct {
+		host, status string
+	}{
+		"trusted": {"proxy.test", "HTTP/1.1 101 Switching Protocols"}, "another name": {"other.test", "HTTP/1.1 502 Bad Gateway"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProxy(t, func(o *Options) {
+				o.Transport.Proxy = fixedProxy("https://user:pw@" + tc.host + ":8443")
+				o.Transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+				o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+					if address != tc.host+":8443" {
+						t.Errorf("%s was dialed", address)
+					}
+					return dialTCP(ctx, network, ln.Addr().String())
+				}
+			})
+			w := dialWire(t, p.addr)
+			w.send(upgradeRequest, "example.test")
+			if status, _ := w.head(); status != tc.status {
+				t.Fatalf("%s; want %s", status, tc.status)
+			}
+			if name != "trusted" {
+				return
+			}
+			w.send("hello")
+			_ = w.CloseWrite()
+			w.expect("hello")
+			w.expectEnd()
+		})
+	}
+}
+
+// serveUpgradingProxy checks one request, switches protocols and echoes until
+// the client ends its side.
+func serveUpgradingProxy(c net.Conn) {
+	defer c.Close()
+	r := newReader(c)
+	req, err := http.ReadRequest(r)
+	if err != nil || req.RequestURI != "http://example.test/ws" || req.Header.Get("Proxy-Authorization") == "" {
+		return
+	}
+	_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+	_, _ = io.Copy(c, r)
 }

@@ -20,9 +20,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen; it is only ever used
+// maxWait is how long a test waits for what must happen; it is only ever used
 // up by a test that fails.
-const patience = 20 * time.Second
+const maxWait = 20 * time.Second
 
 // proxy is a Server on a free port of loopback.
 type proxy struct {
@@ -56,6 +56,7 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.halfClose = 500 * time.Millisecond // a gap in a test's traffic is far less
 	p.Server = s
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
@@ -67,7 +68,7 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 			if err != nil {
 				t.Errorf("Serve: %v", err)
 			}
-		case <-time.After(patience):
+		case <-time.After(maxWait):
 			t.Error("Serve did not return")
 		}
 	})
@@ -147,7 +148,7 @@ func dialWire(t testing.TB, addr string) *wire {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(maxWait))
 	t.Cleanup(func() { _ = c.Close() })
 	return &wire{TCPConn: c.(*net.TCPConn), t: t, r: bufio.NewReader(c)}
 }
@@ -231,7 +232,7 @@ func receive[T any](t testing.TB, what string, from <-chan T) T {
 	select {
 	case v := <-from:
 		return v
-	case <-time.After(patience):
+	case <-time.After(maxWait):
 		t.Fatalf("%s did not happen", what)
 		panic("unreachable")
 	}
@@ -239,7 +240,7 @@ func receive[T any](t testing.TB, what string, from <-chan T) T {
 
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(maxWait); !holds(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s did not happen", what)
 		}
@@ -247,5 +248,8 @@ func eventually(t testing.TB, what string, holds func() bool) {
 }
 
 func newReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
+
+// noDeadline is for benchmarks, which take as long as they are told.
+var noDeadline time.Time
 
 var errTest = errors.New("secret detail of 10.11.12.13")

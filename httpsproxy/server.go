@@ -77,7 +77,8 @@ type Server struct {
 	transport *http.Transport
 	forward   *goproxy.ProxyHttpServer
 	http      *http.Server
-	pseudonym string // in Via; unique, so that a loop is told from a chain
+	pseudonym string        // in Via; unique, so that a loop is told from a chain
+	halfClose time.Duration // halfCloseTime
 }
 
 // New checks the options and registers the metrics. It starts nothing.
@@ -95,7 +96,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpsproxy: register metrics: %w", err)
 	}
-	s := &Server{opts: o, metrics: m, slots: &slots{max: o.MaxConns}, pseudonym: "konnectivity-" + tunnel.NewID()}
+	s := &Server{opts: o, metrics: m, slots: &slots{max: o.MaxConns}, pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
 	s.transport = newTransport(o)
 	s.forward = s.newForward()
 	s.http = s.newHTTP()

@@ -211,7 +211,7 @@ func TestDrain(t *testing.T) {
 		<-next
 		_, _ = io.WriteString(w, "done")
 	})
-	p := startProxy(t, func(o *Options) { o.Drain = patience })
+	p := startProxy(t, func(o *Options) { o.Drain = maxWait })
 	idle, tunneled, plain := dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr)
 	idle.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	_ = body(t, idle.response("GET"))

@@ -1,0 +1,124 @@
+package httpsproxy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// FuzzConnectTarget checks that nothing reaches a dialer but host:port, and
+// that what does is what was asked for.
+func FuzzConnectTarget(f *testing.F) {
+	for _, request := range badTargets {
+		f.Add(strings.SplitN(strings.TrimPrefix(request, "CONNECT "), " ", 2)[0])
+	}
+	for _, good := range []string{"example.test:443", "[::1]:80", "10.0.0.1:65535", "a_b.test.:1"} {
+		f.Add(good)
+	}
+	local, remote := net.Pipe()
+	defer local.Close()
+	defer remote.Close()
+	c := &client{Conn: tunnel.Wrap(local)}
+	f.Fuzz(func(t *testing.T, authority string) {
+		address, refused := connectTarget(c, &http.Request{RequestURI: authority})
+		if (address == "") == (refused == nil) {
+			t.Fatalf("%q: address %q, refusal %v", authority, address, refused)
+		}
+		if refused != nil {
+			if refused.status < 400 || refused.text == "" || strings.ContainsAny(refused.text, "\r\n") {
+				t.Fatalf("%q: refusal %+v", authority, refused)
+			}
+			return
+		}
+		host, port, err := tunnel.SplitAddress(address)
+		if err != nil || strings.ContainsAny(address, " \r\n\t\x00/@") {
+			t.Fatalf("%q: address %q, %v", authority, address, err)
+		}
+		if want, _, _ := tunnel.SplitAddress(authority); want != host || port == 0 {
+			t.Fatalf("%q: address %q", authority, address)
+		}
+	})
+}
+
+// FuzzParseIP checks parseIP against netip on what netip knows.
+func FuzzParseIP(f *testing.F) {
+	for _, s := range []string{"127.0.0.1", "127.1", "0x7f.1", "2130706433", "::1", "1.2.3.4.5", "", "08.1", "256.1", "1_0.1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		got, ok := parseIP(s)
+		if want, err := netip.ParseAddr(s); err == nil && (!ok || got != want.Unmap().WithZone("")) {
+			t.Fatalf("%q is %v, %v; want %v", s, got, ok, want)
+		}
+		if ok && !got.IsValid() {
+			t.Fatalf("%q: invalid", s)
+		}
+	})
+}
+
+// FuzzWire sends anything to a whole proxy. It must answer in HTTP or close, be
+// quick about it, leak nothing, and dial nothing malformed.
+func FuzzWire(f *testing.F) {
+	for _, request := range badTargets {
+		f.Add([]byte(request))
+	}
+	for _, good := range []string{
+		"GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n",
+		"POST http://example.test/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nT: x\r\n\r\n",
+		"PUT http://example.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nhi",
+		"CONNECT example.test:443 HTTP/1.1\r\n\r\nearly",
+		"GET http://example.test/ HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nframes",
+		"OPTIONS http://example.test HTTP/1.0\r\nMax-Forwards: 0\r\nVia: 1.1 x\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+	} {
+		f.Add([]byte(good))
+	}
+	echoed := startTarget(f, echo)
+	dial := func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		if _, _, err := tunnel.SplitAddress(address); err != nil {
+			panic(fmt.Sprintf("dialed %q", address))
+		}
+		return dialTCP(ctx, network, echoed)
+	}
+	p := startProxy(f, func(o *Options) {
+		o.ResponseTimeout = time.Second
+		o.HandshakeTimeout = time.Second
+		o.Connect.Dialer = tunnel.DialerFunc(dial)
+		o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			return dial(ctx, network, address)
+		}
+	})
+	f.Fuzz(func(t *testing.T, request []byte) {
+		c, err := net.Dial("tcp", p.addr)
+		if err != nil {
+			t.Skip(err) // the fuzzer outruns the kernel
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(maxWait))
+		go func() {
+			_, _ = c.Write(request)
+			_ = c.(*net.TCPConn).CloseWrite()
+		}()
+		r := bufio.NewReader(c)
+		first, err := r.Peek(5)
+		if err == nil && string(first) != "HTTP/" {
+			t.Fatalf("answered %q", first)
+		}
+		if _, err := io.Copy(io.Discard, r); isTimeout(err) {
+			t.Fatal("the connection was left open")
+		}
+	})
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := err.(net.Error)
+	return ok && timeout.Timeout()
+}
