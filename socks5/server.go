@@ -112,7 +112,11 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 	var conns sync.WaitGroup
 	err := s.accept(ctx, ln, func(c *client) {
-		conns.Go(func() { s.serve(work, c) })
+		conns.Add(1)
+		go func() {
+			defer conns.Done()
+			s.serve(work, c)
+		}()
 	})
 	_ = ln.Close()
 	s.slots.hurry()
@@ -133,7 +137,7 @@ func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
 
 // admit finds a slot for conn, or refuses it and returns nil.
 func (s *Server) admit(conn tunnel.Conn) *client {
-	c := &client{conn: conn, since: time.Now()}
+	c := &client{server: s, conn: conn, since: time.Now()}
 	ok, warn := s.slots.take(c)
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open SOCKS5 connections is reached; refusing more")
@@ -146,8 +150,20 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 	return c
 }
 
-// serve is the life of one admitted connection.
+// serve is the life of one admitted connection. The relay, which may last for
+// days, runs below it: everything else happens in calls that have returned by
+// then, so that the stack is small enough to shrink while nothing moves.
 func (s *Server) serve(ctx context.Context, c *client) {
+	if s.prepare(ctx, c) {
+		// What became of it is told in answer and to the observers.
+		_ = c.forwarder.Forward(c.ctx, &c.asked, c.answer)
+		s.finish(c)
+	}
+}
+
+// prepare goes through the handshake and readies c for its dial. It returns
+// false when c has ended or went elsewhere.
+func (s *Server) prepare(ctx context.Context, c *client) bool {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
 	_ = c.conn.SetDeadline(time.Now().Add(s.opts.HandshakeTimeout))
 	req, err := s.handshake(ctx, c.conn)
@@ -155,17 +171,26 @@ func (s *Server) serve(ctx context.Context, c *client) {
 	if !s.slots.settle(c) {
 		err = refused(reasonEvicted, nil, errEvicted)
 	}
-	if other := s.handOver(c, err); other {
-		return
-	}
-	defer s.slots.release(c)
-	defer c.conn.Close()
-	if err != nil {
+	switch {
+	case s.handOver(c, err):
+		return false
+	case err != nil:
 		s.refuse(c.conn, err)
-		return
+		s.finish(c)
+		return false
 	}
 	_ = c.conn.SetDeadline(time.Time{})
-	s.forward(ctx, c.conn, req)
+	s.request(ctx, c, req)
+	return true
+}
+
+// finish is the end of every connection that was not handed over.
+func (s *Server) finish(c *client) {
+	if c.cancel != nil {
+		c.cancel(nil)
+	}
+	_ = c.conn.Close()
+	s.slots.release(c)
 }
 
 // handOver gives c to Options.Other if that is what err calls for.

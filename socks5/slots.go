@@ -4,8 +4,6 @@ import (
 	"container/list"
 	"sync"
 	"time"
-
-	"konnectivity/tunnel"
 )
 
 // warnEvery keeps a flood of refused connections from flooding the log too.
@@ -15,16 +13,6 @@ const warnEvery = time.Minute
 // accept loop comes back until then, so nobody in earnest loses his connection
 // to a passing shortage.
 const evictAge = time.Second
-
-// client is one connection and its place among the others.
-type client struct {
-	conn  tunnel.Conn
-	since time.Time
-
-	// Under slots.mu.
-	pending *list.Element // in slots.pending; nil once its handshake is over
-	evicted bool          // it lost its slot to a newer one
-}
 
 // slots bounds how many connections are open. When they run out it takes the
 // slot of the connection that has been in its handshake for longest, so silent

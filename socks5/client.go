@@ -1,0 +1,84 @@
+package socks5
+
+import (
+	"bufio"
+	"container/list"
+	"context"
+	"errors"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// replyTimeout bounds the write of a reply to a client that does not read.
+const replyTimeout = 10 * time.Second
+
+// client is one connection. It is all the memory of ours that a connection
+// holds while it is relayed.
+type client struct {
+	server *Server
+	conn   tunnel.Conn
+
+	// Under slots.mu.
+	since   time.Time
+	pending *list.Element // in slots.pending; nil once its handshake is over
+	evicted bool          // it lost its slot to a newer one
+
+	// Set by request, for the goroutine that serves the connection.
+	ctx       context.Context
+	cancel    context.CancelCauseFunc
+	forwarder *tunnel.Forwarder
+	asked     tunnel.Request
+	ahead     *bufio.Reader // what was read ahead; nil once answered
+	watch     *watch
+}
+
+// request readies c to be forwarded, and begins to watch for its leaving.
+func (s *Server) request(ctx context.Context, c *client, req *request) {
+	c.forwarder = s.opts.Forwarder
+	if s.logs() {
+		ctx, c.forwarder = s.logged(ctx, c.forwarder)
+	}
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
+	c.asked = tunnel.Request{Front: "socks5", Network: "tcp", Address: req.address, Source: c.conn.RemoteAddr()}
+	c.ahead = req.ahead
+	c.watch = watchClient(c.conn, c.ahead, c.cancel)
+}
+
+// answer implements tunnel.Answer: it tells the client how its dial ended.
+func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	if gone := c.watch.stop(); gone != nil {
+		err = gone
+	}
+	ahead := c.ahead
+	c.ahead, c.watch = nil, nil // the relay needs neither
+	defer giveBack(ahead)
+	c.server.count(err)
+	switch {
+	case errors.Is(err, errLeft):
+		return nil, err
+	case err != nil:
+		part(c.conn, replyTo(replyFor(tunnel.FailureOf(err))))
+		return nil, err
+	}
+	pipelined, _ := ahead.Peek(ahead.Buffered())
+	return tunnel.Unread(c.conn, pipelined), succeed(c.conn, far)
+}
+
+// count notes how a request's dial ended.
+func (s *Server) count(err error) {
+	outcome := outcomeOK
+	if err != nil {
+		outcome = tunnel.FailureOf(err).Label()
+	}
+	s.metrics.requests.WithLabelValues(outcome).Inc()
+}
+
+// succeed tells the client to go ahead, and leaves no deadline set.
+func succeed(conn, far tunnel.Conn) error {
+	_ = conn.SetWriteDeadline(time.Now().Add(replyTimeout))
+	if _, err := conn.Write(appendReply(nil, replySucceeded, boundAddress(far.LocalAddr()))); err != nil {
+		return err
+	}
+	return conn.SetDeadline(time.Time{})
+}
