@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/cli"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// konnectivity runs the program in process.
+func konnectivity(args ...string) (status int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	root := newRoot()
+	root.SetOut(&out)
+	status = cli.Run(root, args, &err, nil)
+	return status, out.String(), err.String()
+}
+
+// load reads a pair and checks that key and certificate match.
+func load(t *testing.T, dir, name string) *x509.Certificate {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair.Leaf
+}
+
+func TestCertsFitTogether(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "pki")
+	status, stdout, stderr := konnectivity("certs", dir, "--server-san=proxy.test,203.0.113.7", "--cluster-san=*.agents.test",
+		"--agent-san=10.0.0.9", "--lifetime=720h")
+	if status != 0 || stderr != "" {
+		t.Fatalf("status %d: %s", status, stderr)
+	}
+	ca := load(t, dir, "ca")
+	roots := x509.NewCertPool()
+	roots.AddCert(ca)
+	for name, want := range map[string]struct {
+		names []string
+		usage x509.ExtKeyUsage
+	}{
+		"server":  {[]string{"localhost", "127.0.0.1", "::1", "konnectivity-server-local", "konnectivity-server-local.kube-system.svc", "proxy.test", "203.0.113.7"}, x509.ExtKeyUsageServerAuth},
+		"cluster": {[]string{"localhost", "127.0.0.1", "konnectivity-server", "konnectivity-server.kube-system.svc.cluster.local", "eu.agents.test"}, x509.ExtKeyUsageServerAuth},
+		"client":  {nil, x509.ExtKeyUsageClientAuth},
+		"agent":   {[]string{"10.0.0.9"}, x509.ExtKeyUsageClientAuth},
+	} {
+		leaf := load(t, dir, name)
+		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{want.usage}}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, n := range want.names {
+			if err := leaf.VerifyHostname(n); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if d := time.Until(leaf.NotAfter); d < 719*time.Hour || d > 720*time.Hour {
+			t.Errorf("%s lives %v", name, d)
+		}
+		for file, mode := range map[string]os.FileMode{name + ".crt": 0o644, name + ".key": 0o600} {
+			if info, err := os.Stat(filepath.Join(dir, file)); err != nil || info.Mode() != mode {
+				t.Errorf("%s: %v, %v", file, info.Mode(), err)
+			}
+		}
+		if strings.Count(stdout, filepath.Join(dir, name+".key")) == 0 {
+			t.Errorf("the summary does not say where %s.key goes:\n%s", name, stdout)
+		}
+	}
+}
+
+func TestCertsNeverOverwrites(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "agent.key"), []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, _, stderr := konnectivity("certs", dir)
+	if status != 1 || !strings.Contains(stderr, "agent.key exists already") {
+		t.Errorf("%d %q", status, stderr)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("half a PKI was written: %v", entries)
+	}
+	if data, _ := os.ReadFile(filepath.Join(dir, "agent.key")); string(data) != "precious" {
+		t.Error("the key was changed")
+	}
+}
+
+func TestCertsOfAnExistingCA(t *testing.T) {
+	first, second := filepath.Join(t.TempDir(), "1"), filepath.Join(t.TempDir(), "2")
+	if status, _, stderr := konnectivity("certs", first); status != 0 {
+		t.Fatal(stderr)
+	}
+	if status, _, stderr := konnectivity("certs", second, "--from", first); status != 0 {
+		t.Fatal(stderr)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(load(t, first, "ca"))
+	if _, err := load(t, second, "agent").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(second, "ca.key")); err == nil {
+		t.Error("the CA's key was copied")
+	}
+}
+
+func TestCertsRefusesNonsense(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args   []string
+		status int
+		text   string
+	}{
+		{nil, 2, "arg"},
+		{[]string{dir, "more"}, 2, "arg"},
+		{[]string{dir, "--lifetime=-1h"}, 2, "positive"},
+		{[]string{dir, "--lifetime=year"}, 2, "--lifetime"},
+		{[]string{dir, "--server-san=https://x"}, 2, "--server-san: \"https://x\""},
+		{[]string{dir, "--cluster-san=a b"}, 2, "--cluster-san"},
+		{[]string{dir, "--agent-san=x:1"}, 2, "--agent-san"},
+		{[]string{dir, "--namespace=../x"}, 2, "--namespace"},
+		{[]string{dir, "--from=" + dir, "--ca-lifetime=1h"}, 2, "ca-lifetime"},
+		{[]string{dir, "--from=" + dir}, 1, "ca.crt"},
+		{[]string{"/proc/no/pki"}, 1, "/proc/no"},
+	} {
+		status, _, stderr := konnectivity(append([]string{"certs"}, c.args...)...)
+		if status != c.status || !strings.Contains(stderr, c.text) || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%v: %d %q", c.args, status, stderr)
+		}
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 0 {
+		t.Errorf("something was written: %v", entries)
+	}
+}
+
+func TestCertsForKubernetes(t *testing.T) {
+	dir := t.TempDir()
+	status, stdout, stderr := konnectivity("certs", dir, "--kubernetes", "--namespace=clusters-a")
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	for file, want := range map[string]map[string]string{
+		controlPlaneFile: {
+			"konnectivity-signer": "clusters-a", "konnectivity-server": "clusters-a", "konnectivity-cluster": "clusters-a",
+			"konnectivity-client": "clusters-a", "konnectivity-agent": "clusters-a", "konnectivity-ca-bundle": "clusters-a",
+		},
+		dataPlaneFile: {"konnectivity-agent": "kube-system", "konnectivity-ca-bundle": "kube-system"},
+	} {
+		path := filepath.Join(dir, file)
+		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
+			t.Errorf("%s holds keys: %v, %v", file, info.Mode(), err)
+		}
+		if !strings.Contains(stdout, "kubectl apply -f "+path) {
+			t.Errorf("the summary does not mention %s", file)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkObjects(t, dir, data, want)
+	}
+	if err := load(t, dir, "server").VerifyHostname("konnectivity-server-local.clusters-a.svc"); err != nil {
+		t.Error(err)
+	}
+}
+
+// checkObjects decodes documents strictly and compares them with the files.
+func checkObjects(t *testing.T, dir string, data []byte, want map[string]string) {
+	t.Helper()
+	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents := strings.Split(strings.TrimPrefix(string(data), "---\n"), "\n---\n")
+	if len(documents) != len(want) {
+		t.Errorf("%d objects, want %d", len(documents), len(want))
+	}
+	for _, d := range documents {
+		var s corev1.Secret
+		var m corev1.ConfigMap
+		if strings.Contains(d, "kind: ConfigMap") {
+			if err := yaml.UnmarshalStrict([]byte(d), &m); err != nil || want[m.Name] != m.Namespace || m.Data["ca.crt"] != string(ca) {
+				t.Errorf("%s/%s: %v", m.Namespace, m.Name, err)
+			}
+			continue
+		}
+		if err := yaml.UnmarshalStrict([]byte(d), &s); err != nil || want[s.Name] != s.Namespace || !bytes.Equal(s.Data["ca.crt"], ca) {
+			t.Errorf("%s/%s: %v", s.Namespace, s.Name, err)
+		}
+		if s.Name == "konnectivity-signer" {
+			if _, err := tls.X509KeyPair(s.Data["ca.crt"], s.Data["ca.key"]); err != nil {
+				t.Error(err)
+			}
+		} else if _, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey]); err != nil || s.Type != corev1.SecretTypeTLS {
+			t.Errorf("%s: %v", s.Name, err)
+		}
+	}
+}

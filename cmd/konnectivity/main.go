@@ -1,0 +1,27 @@
+// Command konnectivity is the operator's tool of the suite.
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"konnectivity/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(newRoot())) }
+
+// newRoot holds all commands. Each lives in a file of its own, as a function
+// that makes it; a new one is a line here.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "konnectivity",
+		Short: "Set up, try and look into a konnectivity suite",
+		Long: "konnectivity is the operator's tool: it makes certificates, tries the suite out,\n" +
+			"and looks into one that runs.",
+	}
+	root.AddCommand(
+		newCerts(),
+	)
+	return root
+}
