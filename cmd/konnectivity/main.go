@@ -21,6 +21,7 @@ func newRoot() *cobra.Command {
 			"and looks into one that runs.",
 	}
 	root.AddCommand(
+		newBench(),
 		newCerts(),
 	)
 	return root

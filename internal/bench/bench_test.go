@@ -1,10 +1,13 @@
 package bench_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -132,5 +135,44 @@ func TestProcesses(t *testing.T) {
 	}
 	if _, err := bench.Processes(1 << 30); err == nil {
 		t.Error("a process that does not exist has no usage")
+	}
+}
+
+func TestRunFillsEveryRow(t *testing.T) {
+	p := direct(t)
+	other := p
+	other.Name = "again"
+	plan := bench.Plan{
+		Tests: bench.TestNames(), Runs: 2, Streams: []int{1, 2}, Size: 1 << 20,
+		Duration: 5 * time.Millisecond, Dialers: 2, Idle: 3, Stalled: 2,
+	}
+	rep, err := bench.Run(t.Context(), plan, []bench.Subject{{Path: p, PIDs: []int{os.Getpid()}}, {Path: other}}, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rep.Rows {
+		if n := len(row.Values["direct"]); n != 2 {
+			t.Errorf("%s has %d values, want one a round", row.Label, n)
+		}
+	}
+	var text, md bytes.Buffer
+	if err := errors.Join(rep.Table(&text, false), rep.Table(&md, true), rep.JSON(io.Discard)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"download, 1 stream", "CPU of upload, 2 streams", "÷ again", "memory taken beside 2 stalled readers"} {
+		if !strings.Contains(text.String(), want) || !strings.Contains(md.String(), want) {
+			t.Errorf("no %q in the table:\n%s", want, text.String())
+		}
+	}
+	plan.Tests = []string{"nonsense"}
+	if _, err := bench.Run(t.Context(), plan, nil, nil); err == nil {
+		t.Error("an unknown test was accepted")
+	}
+}
+
+func TestMedian(t *testing.T) {
+	row := &bench.Row{Values: map[string][]float64{"a": {3, 1, 2}, "b": {4, 1, 3, 2}}}
+	if a, b, c := row.Median("a"), row.Median("b"), row.Median("c"); a != 2 || b != 2.5 || c != 0 {
+		t.Errorf("medians %v, %v, %v", a, b, c)
 	}
 }

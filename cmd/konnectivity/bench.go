@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"konnectivity/internal/bench"
+	"konnectivity/internal/cli"
+)
+
+// benchOptions are the flags of `konnectivity bench`.
+type benchOptions struct {
+	via      viaFlags
+	vias     []string
+	pids     []string
+	target   string
+	json, md bool
+	plan     bench.Plan
+	sizeMiB  int64
+}
+
+func newBench() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure a way through the tunnel, beside a baseline",
+		Long: "Bench drives one or more ways to a target in turn and prints medians and ratios:\n" +
+			"speed, round trips, connections a second, and with --pids CPU and memory of the\n" +
+			"processes on the way. The last --via is the baseline of the ratios. A way is\n" + viaKinds + ".\n" +
+			"The target is `konnectivity bench target`, run where the far end can reach it;\n" +
+			"without --target one is run here, for setups on one machine.",
+		Example: "  konnectivity bench --via socks5://127.0.0.1:8090 --via direct\n" +
+			"  konnectivity bench --via ours=socks5://127.0.0.1:8090 --pids ours=101,102,103 --via direct --tests down,churn --runs 5",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cli.AddFlags(cmd, "Benchmark flags", o.addTo)
+	o.via.register(cmd)
+	cmd.AddCommand(newBenchTarget(), newBenchRelay())
+	return cmd
+}
+
+func (o *benchOptions) addTo(f *pflag.FlagSet) {
+	f.StringArrayVar(&o.vias, "via", []string{"direct"}, "a way to measure, `[NAME=]WAY`; repeatable")
+	f.StringArrayVar(&o.pids, "pids", nil, "processes that carry a way, `NAME=PID,PID`; repeatable")
+	f.StringVar(&o.target, "target", "", "HOST:PORT of a running bench target, as the far end sees it")
+	f.StringSliceVar(&o.plan.Tests, "tests", []string{"down", "up", "rtt", "churn"}, "what to measure: "+strings.Join(bench.TestNames(), ","))
+	f.IntVar(&o.plan.Runs, "runs", 3, "rounds; ways take turns within each")
+	f.IntSliceVar(&o.plan.Streams, "streams", []int{1, 8}, "connections of a bulk transfer")
+	f.Int64Var(&o.sizeMiB, "size", 1024, "MiB of a bulk transfer, over all its connections")
+	f.DurationVar(&o.plan.Duration, "duration", 3*time.Second, "length of each round-trip and connection test")
+	f.IntVar(&o.plan.Dialers, "dialers", 16, "dialers at once")
+	f.IntVar(&o.plan.Idle, "idle", 1000, "connections held by the test idle")
+	f.IntVar(&o.plan.Rate, "rate", 0, "new connections a second of the test idle; 0: as fast as they come")
+	f.IntVar(&o.plan.Stalled, "stalled", 100, "readers that never read, of the test stalled")
+	f.BoolVar(&o.json, "json", false, "print every value of every round as JSON")
+	f.BoolVar(&o.md, "markdown", false, "print the table as Markdown")
+}
+
+func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
+	if o.plan.Runs < 1 || o.sizeMiB < 1 || len(o.plan.Streams) == 0 || o.plan.Dialers < 1 || o.plan.Idle < 1 || o.plan.Stalled < 1 {
+		return cli.Usagef("--runs, --size, --streams, --dialers, --idle and --stalled must be at least 1")
+	}
+	for _, n := range o.plan.Streams {
+		if n < 1 {
+			return cli.Usagef("--streams %d: must be at least 1", n)
+		}
+	}
+	o.plan.Size = o.sizeMiB << 20
+	target, stop, err := o.startTarget(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	subjects, closeAll, err := o.subjects(target)
+	defer closeAll()
+	if err != nil {
+		return err
+	}
+	rep, err := bench.Run(ctx, o.plan, subjects, func(what string) { fmt.Fprintln(progress, what) })
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return rep.JSON(out)
+	}
+	return rep.Table(out, o.md)
+}
+
+// startTarget runs a target on loopback unless one was given.
+func (o *benchOptions) startTarget(ctx context.Context) (address string, stop func(), err error) {
+	if o.target != "" {
+		return o.target, func() {}, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = bench.ServeTarget(ctx, l)
+	}()
+	return l.Addr().String(), func() { cancel(); <-done }, nil
+}
+
+func (o *benchOptions) subjects(target string) (_ []bench.Subject, closeAll func(), _ error) {
+	var closers []func()
+	closeAll = func() {
+		for _, f := range closers {
+			f()
+		}
+	}
+	pids, err := parsePIDs(o.pids)
+	if err != nil {
+		return nil, closeAll, err
+	}
+	var subjects []bench.Subject
+	for _, via := range o.vias {
+		name, way, named := strings.Cut(via, "=")
+		if !named {
+			name, way = via, via
+		}
+		dialer, closer, err := o.via.dialer(way)
+		if err != nil {
+			return nil, closeAll, err
+		}
+		closers = append(closers, closer)
+		subjects = append(subjects, bench.Subject{Path: bench.Path{Name: name, Dialer: dialer, Target: target}, PIDs: pids[name]})
+		delete(pids, name)
+	}
+	for name := range pids {
+		return nil, closeAll, cli.Usagef("--pids %s=...: no --via has that name", name)
+	}
+	return subjects, closeAll, nil
+}
+
+func parsePIDs(flags []string) (map[string][]int, error) {
+	pids := map[string][]int{}
+	for _, flag := range flags {
+		name, list, ok := strings.Cut(flag, "=")
+		if !ok {
+			return nil, cli.Usagef("--pids %q: want NAME=PID,PID", flag)
+		}
+		for text := range strings.SplitSeq(list, ",") {
+			pid, err := strconv.Atoi(text)
+			if err != nil || pid < 1 {
+				return nil, cli.Usagef("--pids %q: %q is not a process id", flag, text)
+			}
+			pids[name] = append(pids[name], pid)
+		}
+	}
+	return pids, nil
+}
+
+func newBenchTarget() *cobra.Command {
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "target",
+		Short: "Serve what bench measures against, until interrupted",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := net.Listen("tcp", listen)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), l.Addr())
+			return bench.ServeTarget(cmd.Context(), l)
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; it is printed")
+	return cmd
+}

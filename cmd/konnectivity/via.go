@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/net/proxy"
+
+	"konnectivity/adapters/connect"
+	"konnectivity/adapters/uplink"
+	"konnectivity/internal/cli"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel"
+)
+
+// viaFlags are the files that https:// and link:// need, named as on the
+// sidecars.
+type viaFlags struct{ files tlsreload.Files }
+
+const viaKinds = "direct, socks5://HOST:PORT, http://HOST:PORT, https://HOST:PORT or link://HOST:PORT"
+
+func (v *viaFlags) register(cmd *cobra.Command) {
+	cli.AddFlags(cmd, "TLS flags, for https:// and link://", func(f *pflag.FlagSet) {
+		f.StringVar(&v.files.CA, "ca-cert-path", "", "CA of the server's certificate")
+		f.StringVar(&v.files.Cert, "tls-cert-path", "", "client certificate to show the server")
+		f.StringVar(&v.files.Key, "tls-key-path", "", "key of the client certificate")
+	})
+}
+
+// dialer makes the way that a --via names: straight, through a sidecar, or to
+// the server by CONNECT over mTLS or by a link.
+func (v *viaFlags) dialer(via string) (_ tunnel.Dialer, close func(), _ error) {
+	none := func() {}
+	if via == "direct" {
+		return tunnel.DialerFunc(dialTCP), none, nil
+	}
+	u, err := url.Parse(via)
+	if err != nil || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+		return nil, nil, cli.Usagef("--via %q: want %s", via, viaKinds)
+	}
+	switch u.Scheme {
+	case "socks5":
+		return socksDialer(u.Host), none, nil
+	case "http":
+		return connectDialer(u.Host), none, nil
+	case "https":
+		return v.uplink(u.Host, uplink.LinkOff)
+	case "link":
+		return v.uplink(u.Host, uplink.LinkRequire)
+	default:
+		return nil, nil, cli.Usagef("--via %q: want %s", via, viaKinds)
+	}
+}
+
+func dialTCP(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, tunnel.AsDialError(address, err)
+	}
+	return tunnel.Wrap(c), nil
+}
+
+func socksDialer(front string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		client, err := proxy.SOCKS5("tcp", front, nil, proxy.Direct)
+		if err != nil {
+			return nil, err
+		}
+		c, err := dialTCP(ctx, "tcp", front)
+		if err != nil {
+			return nil, err
+		}
+		// Only this way keeps the raw connection, and so half-close.
+		withConn, ok := client.(interface {
+			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
+		})
+		if !ok {
+			return nil, fmt.Errorf("the SOCKS5 client has no DialWithConn")
+		}
+		if _, err := withConn.DialWithConn(ctx, c, network, address); err != nil {
+			_ = c.Close()
+			return nil, tunnel.AsDialError(address, err)
+		}
+		return c, nil
+	})
+}
+
+func connectDialer(front string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) {
+		c, err := dialTCP(ctx, "tcp", front)
+		if err != nil {
+			return nil, err
+		}
+		return connect.Handshake(ctx, c, connect.Request{Address: address})
+	})
+}
+
+// uplink is the sidecars' own way to the server.
+func (v *viaFlags) uplink(server string, mode uplink.Mode) (tunnel.Dialer, func(), error) {
+	source, err := tlsreload.New(v.files, tlsreload.Options{Name: "client"})
+	if err != nil {
+		return nil, nil, err
+	}
+	up, err := uplink.New(uplink.Options{Address: server, TLS: source, Mode: mode, Software: "konnectivity"})
+	if err != nil {
+		return nil, nil, err
+	}
+	return up, up.Close, nil
+}

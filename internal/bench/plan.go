@@ -1,0 +1,189 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Subject is a path and the processes that carry it.
+type Subject struct {
+	Path
+	PIDs []int // their CPU and memory are reported; may be empty
+}
+
+// Plan says what to measure.
+type Plan struct {
+	Tests    []string      // of TestNames, in the order to run
+	Runs     int           // rounds; subjects take turns within each
+	Streams  []int         // of down and up
+	Size     int64         // bytes of down and up, over all streams together
+	Duration time.Duration // of each rtt, small and churn
+	Dialers  int           // of churn
+	Idle     int           // connections of idle
+	Rate     int           // new connections a second of idle; 0: as fast as they come
+	Stalled  int           // readers of stalled
+}
+
+// settle is how long the processes get to come to rest before memory is read.
+const settle = time.Second
+
+// stallSize is what a stalled reader asks for: more than any buffer holds.
+const stallSize = 1 << 30
+
+// test is one kind of measurement of one subject.
+type test func(s Subject, ctx context.Context, plan Plan, rep *Report) error
+
+// tests by name.
+var tests = map[string]test{
+	"down": Subject.down, "up": Subject.up, "rtt": Subject.rtt, "small": Subject.small,
+	"churn": Subject.churn, "idle": Subject.idle, "stalled": Subject.stalled,
+}
+
+// TestNames are the tests in the order that makes sense.
+func TestNames() []string {
+	return []string{"down", "up", "rtt", "small", "churn", "idle", "stalled"}
+}
+
+// Run carries out the plan: in each round every test, and in each test every
+// subject in turn, so that the machine's moods meet all alike. progress is
+// told what begins.
+func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(string)) (*Report, error) {
+	for _, name := range plan.Tests {
+		if tests[name] == nil {
+			return nil, fmt.Errorf("no test %q: want some of %s", name, strings.Join(TestNames(), ","))
+		}
+	}
+	rep := newReport(subjects)
+	for round := range plan.Runs {
+		for _, name := range plan.Tests {
+			for _, s := range subjects {
+				progress(fmt.Sprintf("round %d of %d: %s over %s", round+1, plan.Runs, name, s.Name))
+				if err := tests[name](s, ctx, plan, rep); err != nil {
+					return rep, fmt.Errorf("%s: %w", name, err)
+				}
+			}
+		}
+	}
+	return rep, nil
+}
+
+func (s Subject) down(ctx context.Context, plan Plan, rep *Report) error {
+	return s.bulkTest(ctx, plan, rep, "download", s.Down)
+}
+
+func (s Subject) up(ctx context.Context, plan Plan, rep *Report) error {
+	return s.bulkTest(ctx, plan, rep, "upload", s.Up)
+}
+
+func (s Subject) bulkTest(ctx context.Context, plan Plan, rep *Report, what string, run func(context.Context, int, int64) (Throughput, error)) error {
+	for _, streams := range plan.Streams {
+		before, err := s.usage()
+		if err != nil {
+			return err
+		}
+		t, err := run(ctx, streams, plan.Size/int64(streams))
+		if err != nil {
+			return err
+		}
+		after, err := s.usage()
+		if err != nil {
+			return err
+		}
+		label := fmt.Sprintf("%s, %s", what, plural(streams, "stream"))
+		rep.add(s, label, "MB/s", t.MBps())
+		if len(s.PIDs) > 0 {
+			rep.add(s, "CPU of "+label, "s/GB", (after.CPU-before.CPU).Seconds()/(float64(t.Bytes)/1e9))
+		}
+	}
+	return nil
+}
+
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+func (s Subject) usage() (Usage, error) { return Processes(s.PIDs...) }
+
+func (s Subject) rtt(ctx context.Context, plan Plan, rep *Report) error {
+	l, err := s.RoundTrip(ctx, plan.Duration)
+	rep.latency(s, "round trip of 64 B", l)
+	return err
+}
+
+func (s Subject) small(ctx context.Context, plan Plan, rep *Report) error {
+	bulk := slices.Max(plan.Streams)
+	l, err := s.RoundTripBeside(ctx, bulk, plan.Duration)
+	rep.latency(s, fmt.Sprintf("round trip beside %s", plural(bulk, "download")), l)
+	return err
+}
+
+func (s Subject) churn(ctx context.Context, plan Plan, rep *Report) error {
+	c, err := s.Churn(ctx, plan.Dialers, plan.Duration)
+	if err != nil {
+		return err
+	}
+	rep.add(s, fmt.Sprintf("connections, %s", plural(c.Dialers, "dialer")), "1/s", c.PerSecond())
+	return nil
+}
+
+func (s Subject) idle(ctx context.Context, plan Plan, rep *Report) error {
+	before, err := s.resident(ctx)
+	if err != nil {
+		return err
+	}
+	held, err := s.Idle(ctx, plan.Idle, plan.Rate)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	after, err := s.resident(ctx)
+	if err != nil {
+		return err
+	}
+	rep.add(s, fmt.Sprintf("dial p99 of %d connections", plan.Idle), "ms", ms(held.Dial.P99))
+	if len(s.PIDs) > 0 {
+		rep.add(s, "resident, before any", "MB", float64(before)/1e6)
+		rep.add(s, fmt.Sprintf("memory of each of %d idle", plan.Idle), "KB", float64(after-before)/1e3/float64(plan.Idle))
+	}
+	return nil
+}
+
+func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
+	before, err := s.resident(ctx)
+	if err != nil {
+		return err
+	}
+	held, err := s.Stalled(ctx, plan.Stalled, stallSize)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	after, err := s.resident(ctx)
+	if err != nil {
+		return err
+	}
+	l, err := s.RoundTrip(ctx, plan.Duration)
+	beside := fmt.Sprintf("beside %s", plural(plan.Stalled, "stalled reader"))
+	rep.latency(s, "round trip "+beside, l)
+	if len(s.PIDs) > 0 {
+		rep.add(s, "memory taken "+beside, "MB", float64(after-before)/1e6)
+	}
+	return err
+}
+
+// resident is the memory of the processes once they have come to rest.
+func (s Subject) resident(ctx context.Context) (int64, error) {
+	select {
+	case <-time.After(settle):
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	u, err := s.usage()
+	return u.Resident, err
+}

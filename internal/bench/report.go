@@ -1,0 +1,146 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// Report gathers figures by row and subject.
+type Report struct {
+	Subjects []string
+	Rows     []*Row
+}
+
+// Row is one figure of every subject, with the value of each round.
+type Row struct {
+	Label  string
+	Unit   string
+	Values map[string][]float64 // by subject
+}
+
+func newReport(subjects []Subject) *Report {
+	r := &Report{}
+	for _, s := range subjects {
+		r.Subjects = append(r.Subjects, s.Name)
+	}
+	return r
+}
+
+func (r *Report) add(s Subject, label, unit string, value float64) {
+	i := slices.IndexFunc(r.Rows, func(row *Row) bool { return row.Label == label })
+	if i < 0 {
+		i = len(r.Rows)
+		r.Rows = append(r.Rows, &Row{Label: label, Unit: unit, Values: map[string][]float64{}})
+	}
+	r.Rows[i].Values[s.Name] = append(r.Rows[i].Values[s.Name], value)
+}
+
+func (r *Report) latency(s Subject, label string, l Latency) {
+	if l.Count > 0 {
+		r.add(s, label+", p50", "ms", ms(l.P50))
+		r.add(s, label+", p99", "ms", ms(l.P99))
+	}
+}
+
+func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// Median is the middle of a row's values for one subject, NaN-free: 0 where
+// there is none.
+func (row *Row) Median(subject string) float64 {
+	v := slices.Clone(row.Values[subject])
+	if len(v) == 0 {
+		return 0
+	}
+	slices.Sort(v)
+	if n := len(v); n%2 == 0 {
+		return (v[n/2-1] + v[n/2]) / 2
+	}
+	return v[len(v)/2]
+}
+
+// Table writes the medians, and each subject's ratio to the last one, which is
+// the baseline; as text, or as Markdown.
+func (r *Report) Table(w io.Writer, markdown bool) error {
+	baseline := r.Subjects[len(r.Subjects)-1]
+	header := []string{"", "unit"}
+	for _, s := range r.Subjects {
+		header = append(header, s)
+		if s != baseline {
+			header = append(header, "÷ "+baseline)
+		}
+	}
+	lines := [][]string{header}
+	for _, row := range r.Rows {
+		line := []string{row.Label, row.Unit}
+		base := row.Median(baseline)
+		for _, s := range r.Subjects {
+			v := row.Median(s)
+			line = append(line, figure(v))
+			if s != baseline {
+				line = append(line, ratio(v, base))
+			}
+		}
+		lines = append(lines, line)
+	}
+	if markdown {
+		return writeMarkdown(w, lines)
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, line := range lines {
+		for _, cell := range line {
+			fmt.Fprintf(tw, "%s\t", cell)
+		}
+		fmt.Fprintln(tw)
+	}
+	return tw.Flush()
+}
+
+func writeMarkdown(w io.Writer, lines [][]string) error {
+	for i, line := range lines {
+		for _, cell := range line {
+			fmt.Fprintf(w, "| %s ", cell)
+		}
+		if _, err := fmt.Fprintln(w, "|"); err != nil {
+			return err
+		}
+		if i == 0 {
+			for range line {
+				fmt.Fprint(w, "|---")
+			}
+			fmt.Fprintln(w, "|")
+		}
+	}
+	return nil
+}
+
+// figure shows three significant digits or so.
+func figure(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case v >= 10:
+		return fmt.Sprintf("%.1f", v)
+	default:
+		return fmt.Sprintf("%.3g", v)
+	}
+}
+
+func ratio(v, base float64) string {
+	if base == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f", v/base)
+}
+
+// JSON writes every value of every round.
+func (r *Report) JSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
