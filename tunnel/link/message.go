@@ -45,7 +45,7 @@ type Hello struct {
 
 // String leaves the token out, so that no log line can carry it.
 func (h Hello) String() string {
-	return fmt.Sprintf("%s %q (%s)", h.Role, cut(h.ID), cut(h.Software))
+	return fmt.Sprintf("%s %q (%q)", h.Role, cut(h.ID), cut(h.Software))
 }
 
 // GoString leaves the token out of %#v too.
@@ -218,8 +218,11 @@ func decodeOpen(b []byte) (m openMsg, err error) {
 		}
 		switch f.key {
 		case openNetwork:
-			m.network = cut(string(f.value))
+			if m.network = cut(string(f.value)); m.network == "" {
+				m.network = "tcp"
+			}
 		case openAddress:
+			m.address = ""
 			if len(f.value) <= maxAddress { // else it stays empty: a bad address
 				m.address = string(f.value)
 			}
@@ -276,7 +279,9 @@ func decodeOpened(b []byte) (m openedMsg, err error) {
 		switch f.key {
 		case openedFailure:
 			v, err = f.uint(2)
-			m.failure = tunnel.Failure(v)
+			if m.failure = tunnel.Failure(v); m.failure > tunnel.FailReset {
+				m.failure = tunnel.FailInternal // §8
+			}
 		case openedCredit:
 			m.credit, err = f.uint(8)
 		case openedReason:

@@ -152,9 +152,11 @@ func (ses *Session) handleOpen(id uint64, payload []byte) error {
 
 // refusal is the answer to an OPEN that is not even tried, or nil.
 func (ses *Session) refusal(m openMsg) *openedMsg {
+	_, _, err := tunnel.SplitAddress(m.address)
 	switch {
-	case m.address == "":
-		return &openedMsg{failure: tunnel.FailBadAddress, reason: "bad address: want host:port"}
+	case err != nil:
+		typed := tunnel.AsDialError("", err)
+		return &openedMsg{failure: typed.Failure, reason: typed.Text()}
 	case ses.cfg.Forwarder == nil:
 		return &openedMsg{failure: tunnel.FailDenied, reason: "this peer serves no connections"}
 	case len(ses.streams) >= maxStreams:

@@ -63,12 +63,13 @@ type frameReader struct {
 func (r *frameReader) parse() error {
 	r.ses.mu.Lock()
 	defer r.ses.mu.Unlock()
-	if r.have > r.pos {
-		for {
-			more, err := r.next()
-			if err != nil || !more {
-				return err
-			}
+	for r.have > r.pos {
+		if r.ses.err != nil {
+			return r.ses.err // nothing may begin on a session that has ended
+		}
+		more, err := r.next()
+		if err != nil || !more {
+			return err
 		}
 	}
 	return nil
@@ -227,11 +228,11 @@ func (ses *Session) find(id uint64) (*Stream, error) {
 	if st, ok := ses.streams[id]; ok {
 		return st, nil
 	}
-	last := ses.lastPeerID
+	used := id <= ses.lastPeerID
 	if ses.own(id) {
-		last = ses.nextID - 2
+		used = id < ses.nextID
 	}
-	if id == 0 || id > last {
+	if id == 0 || !used {
 		return nil, violation("frame for a stream that was never opened")
 	}
 	return nil, nil
@@ -240,11 +241,17 @@ func (ses *Session) find(id uint64) (*Stream, error) {
 // own says whether id is one that this side gives out.
 func (ses *Session) own(id uint64) bool { return id%2 == ses.nextID%2 }
 
-// checkData looks at a DATA frame that brings nothing.
+// checkData looks at a DATA frame of which nothing has come but its header.
 func (ses *Session) checkData(h header) error {
-	_, err := ses.find(h.stream)
+	st, err := ses.find(h.stream)
+	if st != nil && !st.takesData() {
+		ses.breach(st)
+	}
 	return err
 }
+
+// takesData says whether the peer may send DATA now.
+func (st *Stream) takesData() bool { return !st.opening && !st.dialing && !st.finRecvd }
 
 // handleData takes a part of a DATA frame. share, where not nil, gives a
 // chunk over p that may be kept.
@@ -253,11 +260,7 @@ func (ses *Session) handleData(h header, p []byte, share func() tunnel.Chunk, fi
 	if st == nil {
 		return err
 	}
-	switch {
-	case st.opening || st.dialing || st.finRecvd:
-		ses.breach(st)
-		return nil
-	case st.recv.receive(len(p)) != nil:
+	if !st.takesData() || st.recv.receive(len(p)) != nil {
 		ses.breach(st)
 		return nil
 	}
@@ -275,7 +278,7 @@ func (ses *Session) handleData(h header, p []byte, share func() tunnel.Chunk, fi
 			ses.forget(st)
 		}
 	}
-	st.readCond.Signal()
+	st.readCond.Broadcast() // what one reader leaves is the next one's
 	ses.pingWhileBusy()
 	return nil
 }
@@ -355,7 +358,11 @@ func (ses *Session) handleReset(id uint64, payload []byte) error {
 	if st == nil {
 		return err
 	}
-	ses.lose(st, &tunnel.ResetError{Code: tunnel.Code(binary.BigEndian.Uint16(payload))})
+	code := tunnel.Code(binary.BigEndian.Uint16(payload))
+	if code > tunnel.CodeMemory {
+		code = tunnel.CodeUnknown // §8
+	}
+	ses.lose(st, &tunnel.ResetError{Code: code})
 	return nil
 }
 

@@ -282,9 +282,9 @@ func (st *Stream) Close() error {
 		if !st.finRecvd {
 			st.queueReset(tunnel.CodeCancelled)
 		}
-		ses.flushOrLeave()
 	}
-	st.drop(errClosed)
+	st.drop(errClosed) // before the peer can answer
+	ses.flushOrLeave()
 	return nil
 }
 
@@ -303,9 +303,9 @@ func (st *Stream) Reset(cause error) error {
 	if st.err == nil && !(st.finQueued && st.finRecvd) {
 		st.pending.discardData(ses)
 		st.queueReset(tunnel.CodeOf(cause))
-		ses.flushOrLeave()
 	}
 	st.drop(&tunnel.ResetError{Code: tunnel.CodeOf(cause)})
+	ses.flushOrLeave()
 	return nil
 }
 

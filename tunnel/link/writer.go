@@ -229,7 +229,7 @@ func (ses *Session) uncork() error {
 // flushOrLeave sends what is pending now, or leaves it with whoever is
 // sending. Not for the read loop, since it can block.
 func (ses *Session) flushOrLeave() {
-	if ses.busy || ses.err != nil {
+	if ses.busy || ses.err != nil || !ses.hasPending() {
 		return
 	}
 	ses.busy = true
