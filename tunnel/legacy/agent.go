@@ -304,7 +304,7 @@ func (s *AgentSession) answer(d *agentDial, random int64, address string, err er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case d.cancelled:
+	case d.cancelled || s.closed:
 		return nil, errDialClosed // nobody waits for it
 	case err != nil:
 		s.mux.sender.tell(dialResponse(random, 0, dialText(err)))

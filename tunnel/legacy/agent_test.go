@@ -1,0 +1,438 @@
+package legacy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"konnectivity/tunnel"
+)
+
+func TestSessionKnowsItsServer(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agentWith(false, AgentConfig{
+		Identifiers: "ipv4=10.0.0.1&default-route=true",
+		Token:       func() (string, error) { return "secret", nil },
+		Forwarder:   &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)},
+	})
+	if s.ServerID() != "server-1" || s.ServerCount() != 3 {
+		t.Errorf("server %q of %d", s.ServerID(), s.ServerCount())
+	}
+	if p.ID() != "agent-1" || p.Identifiers() != "ipv4=10.0.0.1&default-route=true" || p.Token() != "secret" || p.TLS() != nil || p.RemoteAddr() == nil {
+		t.Errorf("agent %q, %q, token %q", p.ID(), p.Identifiers(), p.Token())
+	}
+	if err := s.Close(); err != nil || s.Err() != nil {
+		t.Errorf("close: %v, %v", err, s.Err())
+	}
+	<-p.Done()
+	eventually(t, "leave is called", func() bool { return r.left.Load() == 1 })
+	if p.Err() != nil {
+		t.Errorf("an end in order has the error %v", p.Err())
+	}
+}
+
+func TestRefusedAgentHearsWhy(t *testing.T) {
+	r := newRig(t, Limits{})
+	_, err := ConnectAgent(t.Context(), r.connect(false), AgentConfig{
+		ID: "a", Forwarder: &tunnel.Forwarder{}, Token: func() (string, error) { return "wrong", nil },
+	})
+	if status.Code(err) != codes.PermissionDenied || !bytes.Contains([]byte(err.Error()), []byte("this token is not accepted")) {
+		t.Fatalf("got %v", err)
+	}
+	unread := errors.New("unreadable")
+	_, err = ConnectAgent(t.Context(), r.connect(false), AgentConfig{
+		ID: "a", Forwarder: &tunnel.Forwarder{}, Token: func() (string, error) { return "", unread },
+	})
+	if !errors.Is(err, unread) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestConnectAgentIsBoundByItsContext(t *testing.T) {
+	r := newRig(t, Limits{})
+	cc := r.connect(false)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := ConnectAgent(ctx, cc, AgentConfig{ID: "a", Forwarder: &tunnel.Forwarder{}}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("got %v", err)
+	}
+}
+
+func TestBytesArriveAsTheyWereSent(t *testing.T) {
+	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
+		addr := target(t, echo)
+		payload := pattern(24 << 20)
+		var wg sync.WaitGroup
+		for range 4 {
+			c := dial(t, p, addr)
+			wg.Go(func() {
+				if _, err := c.Write(payload); err != nil {
+					t.Error(err)
+				}
+			})
+			wg.Go(func() {
+				h := sha256.New()
+				if _, err := io.CopyN(h, c, int64(len(payload))); err != nil {
+					t.Error(err)
+				}
+				if want := sha256.Sum256(payload); !bytes.Equal(h.Sum(nil), want[:]) {
+					t.Error("the echo differs")
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A download that its reader takes slowly: the far end is faster than the
+// reader by much, and more than a connection may hold.
+func TestSlowButMovingReaderGetsEverything(t *testing.T) {
+	const size = 24 << 20
+	r := newRig(t, Limits{ConnBuffer: 64 << 10, Budget: NewBudget(4 << 20), StallTimeout: 2 * time.Second})
+	p, _ := r.agent(true)
+	payload := pattern(size)
+	c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
+	got := sha256.New()
+	buf := make([]byte, 256<<10)
+	for n := 0; n < size; {
+		m, err := io.ReadFull(c, buf[:min(len(buf), size-n)])
+		got.Write(buf[:m])
+		if n += m; err != nil {
+			t.Fatalf("after %d bytes: %v (%d stalled)", n, err, r.metrics.stalled.Load())
+		}
+		time.Sleep(8 * time.Millisecond)
+	}
+	if want := sha256.Sum256(payload); !bytes.Equal(got.Sum(nil), want[:]) {
+		t.Error("bytes differ")
+	}
+}
+
+// The hash as the answer to EOF: what the protocol has no word for.
+func TestHalfCloseKeepsTheAnswer(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agent(false)
+	addr := target(t, func(c *net.TCPConn) {
+		h := sha256.New()
+		_, _ = io.Copy(h, c)
+		_, _ = c.Write(h.Sum(nil))
+	})
+	payload := pattern(8 << 20)
+	for range 5 {
+		c := dial(t, p, addr)
+		if _, err := c.Write(payload); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.CloseWrite(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("x")); err == nil {
+			t.Error("a write after CloseWrite must fail")
+		}
+		got, err := io.ReadAll(c)
+		if want := sha256.Sum256(payload); err != nil || !bytes.Equal(got, want[:]) {
+			t.Fatalf("answer %x, %v", got, err)
+		}
+	}
+	r.idle(p, s)
+}
+
+// The target ends its direction first and still takes the upload.
+func TestHalfCloseByTheTarget(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agent(false)
+	sum := make(chan []byte, 1)
+	c := dial(t, p, target(t, func(c *net.TCPConn) {
+		_, _ = c.Write([]byte("hello"))
+		_ = c.CloseWrite()
+		h := sha256.New()
+		_, _ = io.Copy(h, c)
+		sum <- h.Sum(nil)
+	}))
+	if got, err := io.ReadAll(c); err != nil || string(got) != "hello" {
+		t.Fatalf("read %q, %v", got, err)
+	}
+	payload := pattern(4 << 20)
+	if _, err := c.Write(payload); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
+		t.Error("the upload after the target's FIN differs")
+	}
+	r.idle(p, s)
+}
+
+// With an old agent CloseWrite waits for the answer instead of cutting it.
+func TestOldAgentAnswersAfterCloseWrite(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agent(true)
+	c := dial(t, p, target(t, func(c *net.TCPConn) {
+		_, _ = io.ReadFull(c, make([]byte, 7)) // knows the request's end by itself
+		for range 5 {
+			time.Sleep(300 * time.Millisecond)
+			_, _ = c.Write(bytes.Repeat([]byte("a"), 100_000))
+		}
+	}))
+	_, _ = c.Write([]byte("request"))
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(c); err != nil || len(got) != 500_000 {
+		t.Fatalf("%d bytes of the answer, %v", len(got), err)
+	}
+	r.idle(p, s)
+}
+
+// A connection that was idle when its client closed it is let go soon.
+func TestOldAgentIsToldOfTheEndOfAnIdleConnection(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agent(true)
+	fin := make(chan struct{})
+	c := dial(t, p, target(t, func(c *net.TCPConn) {
+		defer close(fin)
+		echo(c)
+	}))
+	_, _ = c.Write([]byte("ping"))
+	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	_ = c.CloseWrite()
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatalf("read %v, want EOF", err)
+	}
+	<-fin
+	if took := time.Since(start); took > answerWait {
+		t.Errorf("it took %v", took)
+	}
+	r.idle(p, s)
+}
+
+func TestCloseDeliversWhatWasWritten(t *testing.T) {
+	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
+		sum := make(chan []byte, 1)
+		c := dial(t, p, target(t, func(c *net.TCPConn) {
+			h := sha256.New()
+			_, _ = io.Copy(h, c)
+			sum <- h.Sum(nil)
+		}))
+		payload := pattern(4 << 20)
+		if _, err := c.Write(payload); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("read after Close: %v", err)
+		}
+		if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
+			t.Error("bytes were lost at Close")
+		}
+		r.idle(p, s)
+	})
+}
+
+func TestTargetsEndArrivesAfterItsBytes(t *testing.T) {
+	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
+		payload := pattern(3 << 20)
+		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
+		got, err := io.ReadAll(c)
+		if err != nil || !bytes.Equal(got, payload) {
+			t.Fatalf("%d bytes of %d, %v", len(got), len(payload), err)
+		}
+		_ = c.CloseWrite()
+		_ = c.Close()
+		r.idle(p, s)
+	})
+}
+
+func TestTargetsResetArrivesAsReset(t *testing.T) {
+	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
+		c := dial(t, p, target(t, func(c *net.TCPConn) {
+			_, _ = c.Write([]byte("before"))
+			_, _ = io.ReadFull(c, make([]byte, 1))
+			_ = c.SetLinger(0)
+		}))
+		if _, err := io.ReadFull(c, make([]byte, 6)); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = c.Write([]byte("x"))
+		_, err := c.Read(make([]byte, 1))
+		var reset *tunnel.ResetError
+		if !errors.As(err, &reset) || reset.Code != tunnel.CodePeerReset {
+			t.Fatalf("read %v, want a reset by the far end", err)
+		}
+		r.idle(p, s)
+	})
+}
+
+func TestResetReachesTheTarget(t *testing.T) {
+	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
+		ended := make(chan error, 1)
+		c := dial(t, p, target(t, func(c *net.TCPConn) {
+			_, _ = c.Write([]byte("x"))
+			_, err := io.Copy(io.Discard, c)
+			ended <- err
+		}))
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled}); err != nil {
+			t.Fatal(err)
+		}
+		err := <-ended
+		if !s.duplex && err != nil {
+			t.Logf("an old server's end arrives as %v", err)
+		}
+		if s.duplex && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("the target read %v, want ECONNRESET", err)
+		}
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("own read %v", err)
+		}
+		r.idle(p, s)
+	})
+}
+
+func TestDialErrorsKeepTheirType(t *testing.T) {
+	for _, f := range failures {
+		r := newRig(t, Limits{})
+		p, s := r.agentWith(false, AgentConfig{Forwarder: &tunnel.Forwarder{
+			Dialer: tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+				return nil, &tunnel.DialError{Failure: f, Reason: "because"}
+			}),
+		}})
+		_, err := p.Dial(t.Context(), "tcp", "a:1")
+		var typed *tunnel.DialError
+		if !errors.As(err, &typed) || typed.Failure != f || typed.Text() != "because" || typed.Address != "a:1" {
+			t.Errorf("%v arrived as %v", f, err)
+		}
+		if _, err := p.Dial(t.Context(), "udp", "a:1"); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+			t.Errorf("udp: %v", err)
+		}
+		r.idle(p, s)
+	}
+}
+
+func TestDeadlines(t *testing.T) {
+	bothModes(t, func(t *testing.T, _ *rig, p *AgentPeer, _ *AgentSession) {
+		c := dial(t, p, target(t, func(c *net.TCPConn) { time.Sleep(100 * time.Millisecond); echo(c) }))
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatalf("read %v", err)
+		}
+		_ = c.SetReadDeadline(time.Time{})
+		_, _ = c.Write([]byte("x"))
+		if _, err := c.Read(make([]byte, 1)); err != nil {
+			t.Fatalf("read after the deadline was lifted: %v", err)
+		}
+		if c.RemoteAddr().String() == "" || c.LocalAddr() == nil {
+			t.Error("addresses are missing")
+		}
+	})
+}
+
+// block is a dialer that never answers.
+func block(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestPendingDialsFailAtOnceWhenTheAgentIsLost(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agentWith(false, AgentConfig{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(block)}})
+	failed := make(chan error, 50)
+	for range cap(failed) {
+		go func() {
+			_, err := p.Dial(context.Background(), "tcp", "a:1")
+			failed <- err
+		}()
+	}
+	eventually(t, "all dials are pending at the agent", func() bool { return s.Streams() == cap(failed) })
+	start := time.Now()
+	_ = s.Close()
+	for range cap(failed) {
+		if err := <-failed; tunnel.FailureOf(err) != tunnel.FailAgentLost {
+			t.Fatalf("got %v, want agent lost", err)
+		}
+	}
+	if took := time.Since(start); took > 5*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	if _, err := p.Dial(t.Context(), "tcp", "a:1"); tunnel.FailureOf(err) != tunnel.FailAgentLost {
+		t.Errorf("a dial afterwards: %v", err)
+	}
+}
+
+func TestOpenConnectionsReadWhatCameThenThatTheAgentIsLost(t *testing.T) {
+	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
+		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
+		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*opened).in.state(); return puts > 0 })
+		_ = s.Close()
+		<-p.Done()
+		if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
+			t.Fatalf("what had come: %v", err)
+		}
+		var reset *tunnel.ResetError
+		if _, err := c.Read(make([]byte, 1)); !errors.As(err, &reset) || reset.Code != tunnel.CodeLost {
+			t.Fatalf("read %v, want that it was lost", err)
+		}
+		if _, err := c.Write([]byte("x")); !errors.As(err, &reset) {
+			t.Fatalf("write %v", err)
+		}
+		if p.Streams() != 0 {
+			t.Errorf("%d streams", p.Streams())
+		}
+	})
+}
+
+func TestServerThatEndsAnAgentResetsItsConnections(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agent(false)
+	reset := make(chan error, 1)
+	c := dial(t, p, target(t, func(c *net.TCPConn) { _, err := io.Copy(io.Discard, c); reset <- err }))
+	_, _ = c.Write([]byte("x"))
+	_ = p.Close()
+	<-p.Done()
+	<-s.Done()
+	if err := <-reset; !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the target read %v", err)
+	}
+	if s.Err() == nil || status.Code(s.Err()) != codes.Unavailable {
+		t.Errorf("the agent hears %v", s.Err())
+	}
+}
+
+func TestDrainBothWays(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agent(false)
+	s.Drain()
+	s.Drain()
+	p.Drain()
+	for _, ch := range []<-chan struct{}{p.Draining(), s.Draining()} {
+		select {
+		case <-ch:
+		case <-time.After(patience):
+			t.Fatal("the other side does not know")
+		}
+	}
+	c := dial(t, p, target(t, echo)) // draining agents still serve
+	_, _ = c.Write([]byte("x"))
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,238 @@
+package legacy
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+func dataPacket(id int64, payload []byte) *client.Packet {
+	return &client.Packet{
+		Type:    client.PacketType_DATA,
+		Payload: &client.Packet_Data{Data: &client.Data{ConnectID: id, Data: payload}},
+	}
+}
+
+func pattern(n int) []byte {
+	p := make([]byte, n)
+	r := rand.New(rand.NewPCG(1, uint64(n)))
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+	return p
+}
+
+func encoded(t testing.TB, m any) []byte {
+	t.Helper()
+	bufs, err := newCodec().Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bufs.Free()
+	return bufs.Materialize()
+}
+
+func protoBytes(t testing.TB, m proto.Message) []byte {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// split cuts a message into buffers of the given size, as HTTP/2 frames do.
+func split(b []byte, size int) mem.BufferSlice {
+	var out mem.BufferSlice
+	for len(b) > size && size > 0 {
+		out = append(out, mem.SliceBuffer(b[:size]))
+		b = b[size:]
+	}
+	return append(out, mem.SliceBuffer(b))
+}
+
+func payloadOf(p *packet) []byte {
+	var out []byte
+	for _, c := range p.data {
+		out = append(out, c.Bytes()...)
+	}
+	return out
+}
+
+func TestDataIsEncodedAsProtobufDoes(t *testing.T) {
+	for _, id := range []int64{0, 1, 127, 128, 1 << 21, 1 << 35, 1 << 42, math.MaxInt64, -1, math.MinInt64} {
+		for _, size := range []int{0, 1, 127, 128, copyBelow, copyBelow + 1, 16 << 10, tunnel.ChunkSize} {
+			payload := pattern(size)
+			want := protoBytes(t, dataPacket(id, payload))
+			if got := encoded(t, &dataMessage{id: id, chunk: tunnel.CopyChunk(payload)}); !bytes.Equal(got, want) {
+				t.Errorf("id %d, %d bytes: encoded differently from protobuf", id, size)
+			}
+			// A chunk without room for a header before it.
+			bare := tunnel.BorrowChunk(payload, mem.SliceBuffer(payload))
+			if got := encoded(t, &dataMessage{id: id, chunk: bare}); !bytes.Equal(got, want) {
+				t.Errorf("id %d, %d borrowed bytes: encoded differently from protobuf", id, size)
+			}
+		}
+	}
+}
+
+func TestDataIsDecodedAtEverySplit(t *testing.T) {
+	payload := pattern(3000)
+	message := protoBytes(t, dataPacket(1<<40, payload))
+	for size := 1; size <= len(message); size++ {
+		p := &packet{}
+		if !p.parseData(split(message, size)) {
+			t.Fatalf("in buffers of %d: not taken for DATA", size)
+		}
+		if p.id != 1<<40 || !bytes.Equal(payloadOf(p), payload) {
+			t.Fatalf("in buffers of %d: id %d and %d bytes differ", size, p.id, len(payloadOf(p)))
+		}
+		tunnel.ReleaseAll(p.data)
+	}
+}
+
+// countingPool counts what is out, to see that nothing is copied or kept.
+type countingPool struct{ out int }
+
+func (p *countingPool) Get(n int) *[]byte { p.out++; b := make([]byte, n); return &b }
+func (p *countingPool) Put(*[]byte)       { p.out-- }
+
+func TestPayloadIsHandedOnByReference(t *testing.T) {
+	pool := &countingPool{}
+	buf := pool.Get(0)
+	*buf = protoBytes(t, dataPacket(7, pattern(9000)))
+	received := mem.BufferSlice{mem.NewBuffer(buf, pool)}
+	p := &packet{}
+	if err := newCodec().Unmarshal(received, p); err != nil {
+		t.Fatal(err)
+	}
+	received.Free() // as gRPC does
+	if pool.out != 1 || len(p.data) != 1 {
+		t.Fatalf("%d buffers out and %d chunks, want one each", pool.out, len(p.data))
+	}
+	if &p.data[0].Bytes()[0] != &(*buf)[len(*buf)-9000] {
+		t.Error("the payload was copied")
+	}
+	tunnel.ReleaseAll(p.data)
+	if pool.out != 0 {
+		t.Error("the buffer was not given back")
+	}
+
+	chunk := tunnel.CopyChunk(pattern(9000))
+	first := &chunk.Bytes()[0]
+	bufs, err := newCodec().Marshal(&dataMessage{id: 7, chunk: chunk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := bufs[len(bufs)-1].ReadOnlyData()
+	if &sent[len(sent)-9000] != first {
+		t.Error("the payload was copied to be sent")
+	}
+	bufs.Free()
+}
+
+func TestCodecAllocates(t *testing.T) {
+	payload := pattern(32 << 10)
+	c := newCodec()
+	m := &dataMessage{id: 5}
+	if n := testing.AllocsPerRun(100, func() {
+		m.chunk = tunnel.CopyChunk(payload)
+		bufs, _ := c.Marshal(m)
+		bufs.Free()
+	}); n > 2 { // the slice of buffers, and gRPC's buffer when its pool is empty
+		t.Errorf("sending allocates %v times, want at most 2", n)
+	}
+}
+
+// samples are messages as real encoders write them, and with what they may
+// hold besides.
+func samples(t testing.TB) [][]byte {
+	data := protoBytes(t, dataPacket(9, pattern(2000)))
+	inner := protoBytes(t, &client.Data{ConnectID: 3, Data: []byte("abc"), Error: "e"})
+	unknown := protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), "later")
+	swapped := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 4)
+	swapped = append(protowire.AppendBytes(protowire.AppendTag(nil, 4, protowire.BytesType), inner), swapped...)
+	innerSwapped := protowire.AppendBytes(protowire.AppendTag(nil, 3, protowire.BytesType), []byte("payload first"))
+	innerSwapped = protowire.AppendVarint(protowire.AppendTag(innerSwapped, 1, protowire.VarintType), 77)
+	return [][]byte{
+		data, swapped, nil, {8, 4}, {8, 4, 0x22, 0}, {8, 0x84, 0, 0x22, 0},
+		append(append([]byte{}, unknown...), data...),
+		append(append([]byte{}, data...), unknown...),
+		append(append([]byte{}, data...), data...), // the same field twice is merged
+		protowire.AppendBytes([]byte{8, 4, 0x22}, innerSwapped),
+		protowire.AppendBytes([]byte{8, 4, 0x22}, append(innerSwapped, unknown...)),
+		protoBytes(t, dialRequest(1<<62, "tcp", "example.com:443")),
+		protoBytes(t, dialResponse(-5, 12, "no such host")),
+		protoBytes(t, dialClose(77)), protoBytes(t, closeRequest(8)),
+		protoBytes(t, closeResponse(8, "gone")), protoBytes(t, drain()),
+		{0x08, 0x04, 0x22, 0x05, 0x1a, 0x7f}, // payload longer than its message
+		{0x08, 0x04, 0x22, 0x02, 0x08, 0xff, 0x01},
+		{0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02},
+	}
+}
+
+// FuzzPacket holds decoding against protobuf's own, for any bytes in any
+// buffers, and encoding against it for what came out.
+func FuzzPacket(f *testing.F) {
+	for _, b := range samples(f) {
+		f.Add(b, uint16(0))
+		f.Add(b, uint16(1))
+		f.Add(b, uint16(7))
+	}
+	f.Fuzz(func(t *testing.T, message []byte, size uint16) {
+		want := &client.Packet{}
+		wantErr := proto.Unmarshal(message, want)
+		p := &packet{}
+		err := newCodec().Unmarshal(split(message, int(size)), p)
+		if (err == nil) != (wantErr == nil) {
+			t.Fatalf("error %v, protobuf says %v", err, wantErr)
+		}
+		if err != nil {
+			if len(p.data) != 0 {
+				t.Fatal("chunks with an error")
+			}
+			return
+		}
+		if p.kind != want.Type {
+			t.Fatalf("type %v, want %v", p.kind, want.Type)
+		}
+		if p.kind != client.PacketType_DATA {
+			if !proto.Equal(p.rest, want) {
+				t.Fatalf("got %v, want %v", p.rest, want)
+			}
+			return
+		}
+		payload := payloadOf(p)
+		if p.id != want.GetData().GetConnectID() || !bytes.Equal(payload, want.GetData().GetData()) {
+			t.Fatalf("connection %d with %d bytes, want %v", p.id, len(payload), want)
+		}
+		tunnel.ReleaseAll(p.data)
+		if len(payload) <= tunnel.ChunkSize {
+			again := encoded(t, &dataMessage{id: p.id, chunk: tunnel.CopyChunk(payload)})
+			if !bytes.Equal(again, protoBytes(t, dataPacket(p.id, payload))) {
+				t.Fatal("encoded differently from protobuf")
+			}
+		}
+	})
+}
+
+func TestCodecPassesOtherMessagesOn(t *testing.T) {
+	want := dialRequest(3, "tcp", "a:1")
+	got := &client.Packet{}
+	b := encoded(t, want)
+	if err := newCodec().Unmarshal(split(b, 2), got); err != nil || !proto.Equal(got, want) {
+		t.Fatalf("got %v, %v", got, err)
+	}
+	if newCodec().Name() != "proto" {
+		t.Error("peers know the codec by the name proto")
+	}
+}

@@ -1,0 +1,235 @@
+package legacy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/test/bufconn"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// patience bounds everything a test waits for.
+const patience = 20 * time.Second
+
+// counts is a Metrics that remembers.
+type counts struct {
+	NoMetrics
+	stalled, full, unknown, streams, errors atomic.Int64
+	packets                                 [Segments][8]atomic.Int64
+}
+
+func (c *counts) Packet(s Segment, kind client.PacketType) { c.packets[s][kind].Add(1) }
+func (c *counts) Stalled(Segment)                          { c.stalled.Add(1) }
+func (c *counts) Full(_ Segment, delta int)                { c.full.Add(int64(delta)) }
+func (c *counts) UnknownDialResponse()                     { c.unknown.Add(1) }
+func (c *counts) Stream(_ string, delta int)               { c.streams.Add(int64(delta)) }
+
+// rig is a server with both services, over an in-memory network.
+type rig struct {
+	t       testing.TB
+	grpc    *grpc.Server
+	lis     *bufconn.Listener
+	agents  *AgentService
+	proxy   *ProxyService
+	metrics *counts
+	limits  Limits
+	peers   chan *AgentPeer
+	left    atomic.Int64
+	dialer  atomic.Pointer[AgentPeer] // where the proxy service dials
+}
+
+func newRig(t testing.TB, limits Limits) *rig {
+	r := &rig{t: t, lis: bufconn.Listen(256 << 10), metrics: &counts{}, peers: make(chan *AgentPeer, 16)}
+	r.limits = limits.withDefaults()
+	var err error
+	r.agents, err = NewAgentService(AgentServiceConfig{
+		ServerID:    "server-1",
+		ServerCount: func() int { return 3 },
+		Accept: func(_ context.Context, p *AgentPeer) (func(), error) {
+			if p.Token() == "wrong" {
+				return nil, errors.New("this token is not accepted")
+			}
+			r.peers <- p
+			return func() { r.left.Add(1) }, nil
+		},
+		Limits: r.limits, Metrics: r.metrics,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	forwarder := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		if p := r.dialer.Load(); p != nil {
+			return p.Dial(ctx, network, address)
+		}
+		return dialTCP(ctx, network, address)
+	})}
+	r.proxy = NewProxyService(forwarder, ProxyServiceConfig{Limits: r.limits, Metrics: r.metrics})
+	r.grpc = grpc.NewServer(ServerCodec())
+	r.agents.Register(r.grpc)
+	r.proxy.Register(r.grpc)
+	served := make(chan struct{})
+	go func() { defer close(served); _ = r.grpc.Serve(r.lis) }()
+	t.Cleanup(func() {
+		_ = r.agents.Close()
+		_ = r.proxy.Close()
+		r.grpc.Stop()
+		<-served
+		if used := r.limits.Budget.Used(); used != 0 {
+			t.Errorf("%d bytes of the budget are lost", used)
+		}
+		if full := r.metrics.full.Load(); full != 0 {
+			t.Errorf("%d connections count as full for ever", full)
+		}
+	})
+	return r
+}
+
+// connect is a gRPC connection to the rig. An old peer does not speak of
+// half-close.
+func (r *rig) connect(old bool, opts ...grpc.DialOption) *grpc.ClientConn {
+	r.t.Helper()
+	opts = append(opts,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.lis.DialContext(ctx) }))
+	if old {
+		opts = append(opts, grpc.WithStreamInterceptor(hideDuplex))
+	}
+	cc, err := grpc.NewClient("passthrough:rig", opts...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { cc.Close() })
+	return cc
+}
+
+func hideDuplex(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	md, _ := metadata.FromOutgoingContext(ctx)
+	md = md.Copy()
+	md.Delete(keyDuplex)
+	return streamer(metadata.NewOutgoingContext(ctx, md), desc, cc, method, opts...)
+}
+
+// agent connects one of our agents, whose dials go to the real network.
+func (r *rig) agent(old bool) (*AgentPeer, *AgentSession) {
+	r.t.Helper()
+	return r.agentWith(old, AgentConfig{Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}})
+}
+
+func (r *rig) agentWith(old bool, cfg AgentConfig) (*AgentPeer, *AgentSession) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cfg.ID = "agent-1"
+	cfg.Limits, cfg.Metrics = r.limits, r.metrics
+	s, err := ConnectAgent(ctx, r.connect(old), cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { s.Close() })
+	return <-r.peers, s
+}
+
+func dialTCP(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return tunnel.Wrap(c), nil
+}
+
+// target listens on loopback and serves every connection with handle.
+func target(t testing.TB, handle func(c *net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	open := map[net.Conn]bool{}
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			open[c] = true
+			mu.Unlock()
+			wg.Go(func() {
+				handle(c.(*net.TCPConn))
+				c.Close()
+				mu.Lock()
+				delete(open, c)
+				mu.Unlock()
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for c := range open {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
+
+func dial(t testing.TB, d tunnel.Dialer, address string) tunnel.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := d.Dial(ctx, "tcp", address)
+	if err != nil {
+		t.Fatalf("dial %s: %v", address, err)
+	}
+	t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return c
+}
+
+// eventually waits until ok.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// idle waits until neither side has a connection or a dial.
+func (r *rig) idle(p *AgentPeer, s *AgentSession) {
+	r.t.Helper()
+	eventually(r.t, "no connection left", func() bool { return p.Streams() == 0 && s.Streams() == 0 && s.mux.count() == 0 })
+}
+
+// bothModes runs a test with an agent that knows half-close and an old one.
+func bothModes(t *testing.T, f func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession)) {
+	for name, old := range map[string]bool{"duplex": false, "old": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Limits{})
+			p, s := r.agent(old)
+			if p.hello.duplex == old || s.duplex == old {
+				t.Fatal("the mode is not what the test wants")
+			}
+			f(t, r, p, s)
+		})
+	}
+}
