@@ -167,9 +167,10 @@ func (ses *Session) hasPending() bool {
 	return len(ses.urgent) > 0 || len(ses.control) > 0 || ses.pong || ses.ping
 }
 
-// collect encodes what is pending into the scratch buffer. The caller has the
-// turn, which guards the buffer too.
-func (ses *Session) collect() []byte {
+// collect encodes what is pending into the scratch buffer: first what own, if
+// any, left behind, since it is about to write what comes after it, then as
+// much of the rest as fits. The caller has the turn, which guards the buffer.
+func (ses *Session) collect(own *Stream) []byte {
 	b := append(ses.scratch[:0], ses.control...)
 	ses.control = nil
 	if ses.pong {
@@ -179,6 +180,12 @@ func (ses *Session) collect() []byte {
 	if ses.ping {
 		ses.ping = false
 		b = appendPing(b, 0, ses.pingValue)
+	}
+	if own != nil {
+		queued := own.pending.queued
+		ses.left -= len(own.pending.data)
+		b = own.pending.appendTo(b, own.id)
+		own.pending.queued = queued // its place in the line stays
 	}
 	n := 0
 	for n < len(ses.urgent) && len(b) < scratchSize-maxPayload {
@@ -199,7 +206,7 @@ func (ses *Session) collect() []byte {
 // sendPending writes what is pending. The caller has the turn; the mutex is
 // released while writing.
 func (ses *Session) sendPending() {
-	b := ses.collect()
+	b := ses.collect(nil)
 	ses.mu.Unlock()
 	err := ses.write(b)
 	if err == nil {
@@ -300,7 +307,7 @@ func (st *Stream) writeChunks(src []tunnel.Chunk) error {
 	total = min(total, turnBytes, st.send.available())
 	st.send.spend(total)
 	ses.sent += uint64(total)
-	first := ses.collect()
+	first := ses.collect(st)
 
 	ses.mu.Unlock()
 	err := ses.write(first)

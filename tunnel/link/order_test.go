@@ -1,0 +1,186 @@
+package link_test
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// gate is a net.Conn whose kernel can be made to take nothing.
+type gate struct {
+	net.Conn
+	mu      sync.Mutex
+	cond    sync.Cond
+	shut    bool
+	blocked int // writers that wait
+	closed  bool
+}
+
+func newGate(c net.Conn) *gate {
+	g := &gate{Conn: c}
+	g.cond.L = &g.mu
+	return g
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	g.blocked++
+	g.cond.Broadcast()
+	for g.shut && !g.closed {
+		g.cond.Wait()
+	}
+	g.blocked--
+	closed := g.closed
+	g.mu.Unlock()
+	if closed {
+		return 0, net.ErrClosed
+	}
+	return g.Conn.Write(p)
+}
+
+func (g *gate) Close() error {
+	g.mu.Lock()
+	g.closed = true
+	g.cond.Broadcast()
+	g.mu.Unlock()
+	return g.Conn.Close()
+}
+
+func (g *gate) set(shut bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.shut = shut
+	g.cond.Broadcast()
+}
+
+// waitBlocked returns once a writer waits at the gate.
+func (g *gate) waitBlocked() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.blocked == 0 {
+		g.cond.Wait()
+	}
+}
+
+// plug shuts the gate and has a PONG wait there, so that somebody is sending.
+func (r *rig) plug(g *gate) {
+	r.t.Helper()
+	g.set(true)
+	r.send(frame{tPing, 0, 0, u64(1 << 40)})
+	g.waitBlocked()
+}
+
+// eventually waits for what another goroutine is about to do.
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not after %v", what, patience)
+		}
+	}
+}
+
+// What a stream left with whoever was sending goes before what it writes by
+// itself later, also when so many streams left something that one round of
+// sending does not get to it.
+func TestSmallMessagesKeepTheirPlace(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	g := newGate(near)
+	r := newRig(t, g, far, true, link.Config{})
+	defer r.end()
+	var crowd []tunnel.Conn
+	for range 40 {
+		_, conn := r.dialed()
+		crowd = append(crowd, conn)
+	}
+	id, conn := r.dialed()
+
+	r.plug(g)
+	for _, c := range crowd {
+		if _, err := c.Write(make([]byte, 4<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := bytes.Repeat([]byte{'a'}, 100), bytes.Repeat([]byte{'b'}, 30000)
+	if _, err := conn.Write(first); err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error, 1)
+	go func() { _, err := conn.Write(second); written <- err }()
+	time.Sleep(20 * time.Millisecond) // let it queue for its turn
+	g.set(false)
+
+	want := append(first, second...)
+	var got []byte
+	for len(got) < len(want) {
+		if f := r.next(); f.typ == tData && f.id == id {
+			got = append(got, f.payload...)
+		}
+	}
+	if !bytes.Equal(got, want) {
+		t.Fatalf("the stream's bytes came out of order: %q...", got[:10])
+	}
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// talker is a destination that speaks first, and much.
+type talker struct {
+	*loop
+	said int
+}
+
+func (c *talker) Read(p []byte) (int, error) {
+	if c.said < 2 { // first a probe's worth, then a full chunk
+		c.said++
+		return len(p), nil
+	}
+	return c.loop.Read(p)
+}
+
+func TestOpenedGoesBeforeData(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	g := newGate(near)
+	talk := tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+		return &talker{loop: newLoop()}, nil
+	})
+	r := newRig(t, g, far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: talk}})
+	defer r.end()
+	var crowd []tunnel.Conn
+	for range 40 {
+		_, conn := r.dialed()
+		crowd = append(crowd, conn)
+	}
+	r.plug(g)
+	for _, c := range crowd {
+		if _, err := c.Write(make([]byte, 4<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.send(openFrame(2, "talk:1"), openFrame(4, "talk:1"))
+	eventually(t, "streams", func() bool { return r.ses.Stats().Accepted == 2 })
+	time.Sleep(20 * time.Millisecond) // let the relays queue for their turns
+	g.set(false)
+
+	opened := map[uint64]bool{}
+	for data := 0; data < 2; {
+		switch f := r.next(); {
+		case f.typ == tOpened:
+			opened[f.id] = true
+		case f.typ == tData && f.id%2 == 0:
+			if !opened[f.id] {
+				t.Fatalf("DATA before OPENED on stream %d", f.id)
+			}
+			data++
+		}
+	}
+}
