@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"konnectivity/adapters/internal/memo"
 	"konnectivity/adapters/race"
 	"konnectivity/tunnel"
 )
@@ -20,6 +21,17 @@ const (
 	// staleTry is how long a connection that was kept from before may take:
 	// its other end may be gone without a word, and a new one is soon made.
 	staleTry = 800 * time.Millisecond
+
+	// maxPositive bounds how long an answer is kept whatever its TTL, so that
+	// a wrong record of a week does not need a restart.
+	maxPositive = 10 * time.Minute
+
+	// maxNegative bounds how long an absence is kept: whoever creates a name
+	// because it was missing should not wait long.
+	maxNegative = 30 * time.Second
+
+	// defaultNegative is for absences whose zone does not say.
+	defaultNegative = 5 * time.Second
 
 	// clusterDomain is what the names of Services end in.
 	clusterDomain = "cluster.local"
@@ -46,8 +58,8 @@ type GuestOptions struct {
 // kept for their TTL. It owns idle connections and lookups: Close it.
 type Guest struct {
 	opt     GuestOptions
-	flights *flights
-	cache   cache
+	flights *memo.Flights[Answer]
+	cache   memo.Cache[Answer]
 	idle    idleConns
 	slots   chan struct{} // one token a connection in use
 }
@@ -55,37 +67,32 @@ type Guest struct {
 // NewGuest makes a Guest; it connects at the first lookup.
 func NewGuest(opt GuestOptions) *Guest {
 	g := &Guest{opt: opt, slots: make(chan struct{}, maxDNSConns)}
-	g.flights = newFlights(guestTime, g.lookup)
+	g.flights = memo.NewFlights(guestTime, g.lookup)
 	return g
 }
 
 // Resolve implements Resolver, within 5 s or ctx.
 func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 	key := strings.ToLower(name) // a final dot matters here: it forbids candidates
-	if hit, ok := g.cache.get(key); ok {
-		return hit.answer, hit.err
+	if answer, err, ok := g.cache.Get(key); ok {
+		return answer, err
 	}
-	f, err := g.flights.join(key)
-	if err != nil {
-		return Answer{}, Unavailable(name, "", err)
-	}
-	select {
-	case <-f.done:
-		return f.answer, f.err
-	case <-ctx.Done():
-		err := context.Cause(ctx)
-		if f.reached.Load() {
-			err = errors.Join(ErrReached, err)
-		}
+	answer, f, left, err := g.flights.Do(ctx, key)
+	switch {
+	case left && f.Reached.Load():
+		err = errors.Join(ErrReached, err)
+		fallthrough
+	case left, errors.Is(err, memo.ErrClosed):
 		return Answer{}, Unavailable(name, "the hosted cluster's DNS did not answer in time", err)
 	}
+	return answer, err
 }
 
 // Probe asks for a name that does not matter on a new connection, and returns
 // nil if an answer came.
 func (g *Guest) Probe(ctx context.Context) error {
 	g.idle.drop()
-	f := &flight{name: probeName}
+	f := &memo.Flight[Answer]{Key: probeName}
 	_, err := g.ask(ctx, f, dnsmessage.MustNewName(probeName))
 	if err != nil && !errors.Is(err, errServFail) {
 		return err
@@ -94,38 +101,38 @@ func (g *Guest) Probe(ctx context.Context) error {
 }
 
 // Forget makes the next lookup of name ask again.
-func (g *Guest) Forget(name string) { g.cache.forget(strings.ToLower(name)) }
+func (g *Guest) Forget(name string) { g.cache.Forget(strings.ToLower(name)) }
 
 // Close ends lookups with an error, waits for them and closes connections.
 func (g *Guest) Close() {
-	g.flights.close()
+	g.flights.Close()
 	g.idle.close()
 }
 
 // lookup is what a flight does: ask for one candidate after another.
-func (g *Guest) lookup(ctx context.Context, f *flight) (Answer, error) {
+func (g *Guest) lookup(ctx context.Context, f *memo.Flight[Answer]) (Answer, error) {
 	ttl := maxNegative
-	for _, candidate := range candidates(f.name) {
+	for _, candidate := range candidates(f.Key) {
 		name, err := dnsmessage.NewName(candidate)
 		if err != nil || !validLabels(candidate) {
-			return Answer{}, NotFound(f.name)
+			return Answer{}, NotFound(f.Key)
 		}
 		out, err := g.ask(ctx, f, name)
 		if err != nil {
-			if f.reached.Load() {
+			if f.Reached.Load() {
 				err = errors.Join(ErrReached, err)
 			}
-			return Answer{}, Unavailable(f.name, "the hosted cluster's DNS could not be asked", err)
+			return Answer{}, Unavailable(f.Key, "the hosted cluster's DNS could not be asked", err)
 		}
 		if len(out.addrs) > 0 {
 			answer := Answer{Addrs: out.addrs, Source: FromGuest}
-			g.cache.put(f.name, answer, nil, out.ttl)
+			g.cache.Put(f.Key, answer, nil, min(out.ttl, maxPositive))
 			return answer, nil
 		}
 		ttl = min(ttl, out.ttl)
 	}
-	err := NotFound(f.name)
-	g.cache.put(f.name, Answer{}, err, ttl)
+	err := NotFound(f.Key)
+	g.cache.Put(f.Key, Answer{}, err, ttl)
 	return Answer{}, err
 }
 
@@ -156,7 +163,7 @@ func validLabels(name string) bool {
 
 // ask sends one question: on a kept connection first, if there is one, and on a
 // new one if that brought nothing.
-func (g *Guest) ask(ctx context.Context, f *flight, name dnsmessage.Name) (reply, error) {
+func (g *Guest) ask(ctx context.Context, f *memo.Flight[Answer], name dnsmessage.Name) (reply, error) {
 	select {
 	case g.slots <- struct{}{}:
 		defer func() { <-g.slots }()
@@ -175,11 +182,11 @@ func (g *Guest) ask(ctx context.Context, f *flight, name dnsmessage.Name) (reply
 	if err != nil {
 		return reply{}, err
 	}
-	f.reached.Store(true)
+	f.Reached.Store(true)
 	return g.askOn(ctx, f, c, name)
 }
 
-func (g *Guest) askOn(ctx context.Context, f *flight, c *dnsConn, name dnsmessage.Name) (reply, error) {
+func (g *Guest) askOn(ctx context.Context, f *memo.Flight[Answer], c *dnsConn, name dnsmessage.Name) (reply, error) {
 	replies, whole, err := c.query(ctx, name)
 	if whole {
 		g.idle.put(c)
@@ -189,7 +196,7 @@ func (g *Guest) askOn(ctx context.Context, f *flight, c *dnsConn, name dnsmessag
 	if err != nil {
 		return reply{}, err
 	}
-	f.reached.Store(true)
+	f.Reached.Store(true)
 	return merge(replies)
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"konnectivity/adapters/internal/memo"
 	"konnectivity/tunnel"
 )
 
@@ -74,26 +75,22 @@ func TestGuestCachesForTheTTL(t *testing.T) {
 	})
 }
 
-func TestCacheIsBounded(t *testing.T) {
+func TestGuestBoundsTTLs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var c cache
-		for i := range 10 * maxCached {
-			c.put(fmt.Sprint(i), Answer{}, nil, time.Hour)
-		}
-		if len(c.names) != maxCached {
-			t.Errorf("%d names are kept", len(c.names))
-		}
-		if _, ok := c.get(fmt.Sprint(10*maxCached - 1)); !ok {
-			t.Error("the newest is gone")
-		}
+		d := &fakeDNS{answer: zone(a("www.example.", 604800, "192.0.2.1"), a("never.example.", 0, "192.0.2.2"))}
+		g := d.guest(t)
+		resolveText(g, "www.example")
 		time.Sleep(maxPositive)
-		if _, ok := c.get(fmt.Sprint(10*maxCached - 1)); ok {
-			t.Error("kept for longer than the bound")
+		resolveText(g, "www.example")
+		if _, asked := d.count(); asked != 4 {
+			t.Errorf("%d questions: an answer was kept for longer than the bound", asked)
 		}
-		c.put("zero", Answer{}, nil, 0)
-		if _, ok := c.get("zero"); ok {
-			t.Error("a TTL of 0 was kept")
+		resolveText(g, "never.example")
+		resolveText(g, "never.example")
+		if _, asked := d.count(); asked != 8 {
+			t.Errorf("%d questions: a TTL of 0 was kept", asked)
 		}
+		g.Close()
 	})
 }
 
@@ -210,7 +207,7 @@ func TestGuestFailures(t *testing.T) {
 					t.Errorf("%v, reached %v, after %v", err, errors.Is(err, ErrReached), time.Since(start))
 				}
 				g.Close()
-				if _, err := g.Resolve(t.Context(), "www.example"); !errors.Is(err, errClosed) {
+				if _, err := g.Resolve(t.Context(), "www.example"); !errors.Is(err, memo.ErrClosed) {
 					t.Errorf("after Close: %v", err)
 				}
 				c.dns.hangUp()

@@ -1,0 +1,165 @@
+package hosted
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+)
+
+const (
+	// rereadEvery is how often the kubeconfig's files are compared with what
+	// is in use; only while the API is in use, since only then it matters.
+	rereadEvery = 5 * time.Second
+
+	// connectTime bounds reaching the API.
+	connectTime = 3 * time.Second
+
+	// pingAfter and pingTime notice an API server that is gone without a word
+	// under a watch.
+	pingAfter = 15 * time.Second
+	pingTime  = 10 * time.Second
+
+	// maxErrorBody is how much of a refusal is read, to reuse the connection.
+	maxErrorBody = 64 << 10
+)
+
+// statusError is a refusal by the API.
+type statusError struct{ code int }
+
+func (e *statusError) Error() string {
+	return fmt.Sprintf("the hosted cluster's API answered %d %s", e.code, http.StatusText(e.code))
+}
+
+func isStatus(err error, codes ...int) bool {
+	var status *statusError
+	if errors.As(err, &status) {
+		for _, code := range codes {
+			if status.code == code {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// client speaks to the API as the kubeconfig of the day says.
+type client struct {
+	path  string
+	proxy func(*url.URL) (*url.URL, error) // the environment's
+	agent string
+
+	mu     sync.Mutex
+	access *access
+	http   *http.Client
+	read   time.Time // when the files were compared last
+}
+
+// current returns what to use now. A broken new kubeconfig leaves the old one
+// in use.
+func (c *client) current() (*access, *http.Client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.access != nil && time.Since(c.read) < rereadEvery {
+		return c.access, c.http, nil
+	}
+	fresh, err := load(c.path)
+	if err != nil {
+		if c.access != nil {
+			return c.access, c.http, nil
+		}
+		return nil, nil, err
+	}
+	c.read = time.Now()
+	if c.access == nil || c.access.digest != fresh.digest {
+		c.closeIdle()
+		c.access, c.http = fresh, c.newHTTP(fresh)
+	}
+	return c.access, c.http, nil
+}
+
+func (c *client) newHTTP(a *access) *http.Client {
+	proxy := func(r *http.Request) (*url.URL, error) { return c.proxy(r.URL) }
+	if a.proxy != nil {
+		proxy = http.ProxyURL(a.proxy)
+	}
+	return &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			Proxy:                 proxy,
+			DialContext:           (&net.Dialer{Timeout: connectTime}).DialContext,
+			TLSClientConfig:       a.tls,
+			TLSHandshakeTimeout:   connectTime,
+			ResponseHeaderTimeout: listTime,
+			ForceAttemptHTTP2:     true, // the watch and GETs share one connection
+			HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTime},
+			MaxIdleConnsPerHost:   2,
+			IdleConnTimeout:       time.Minute,
+			WriteBufferSize:       1 << 10, // requests are short
+		},
+	}
+}
+
+func (c *client) closeIdle() {
+	if c.http != nil {
+		c.http.CloseIdleConnections()
+	}
+}
+
+func (c *client) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closeIdle()
+}
+
+// get asks for path and returns the body of a 200, to be closed by the caller.
+func (c *client) get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+	access, httpClient, err := c.current()
+	if err != nil {
+		return nil, err
+	}
+	u := access.server.JoinPath(path)
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", c.agent)
+	switch {
+	case access.token != "":
+		req.Header.Set("Authorization", "Bearer "+access.token)
+	case access.username != "":
+		req.SetBasicAuth(access.username, access.password)
+	}
+	res, err := httpClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		_, _ = io.CopyN(io.Discard, res.Body, maxErrorBody)
+		res.Body.Close()
+		return nil, &statusError{res.StatusCode}
+	}
+	return res.Body, nil
+}
+
+// getJSON reads a whole answer of at most limit bytes into out.
+func (c *client) getJSON(ctx context.Context, path string, query url.Values, limit int64, out any) error {
+	body, err := c.get(ctx, path, query)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(io.LimitReader(body, limit)).Decode(out); err != nil {
+		return fmt.Errorf("read the API's answer: %w", err)
+	}
+	_, _ = io.CopyN(io.Discard, body, 1) // meet EOF, so that the connection is reused
+	return nil
+}

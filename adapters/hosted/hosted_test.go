@@ -1,0 +1,304 @@
+package hosted
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"konnectivity/adapters/internal/fakeapi"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func quiet() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetLevel(logrus.PanicLevel)
+	return log
+}
+
+func services(t testing.TB, kubeconfig string) *Services {
+	s := New(Options{Kubeconfig: kubeconfig, UserAgent: "test", Log: quiet()})
+	t.Cleanup(s.Close)
+	return s
+}
+
+func run(t testing.TB, s *Services) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); s.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func lookup(s *Services, key string) string {
+	namespace, name := splitKey(key)
+	addrs, err := s.ClusterIPs(context.Background(), namespace, name)
+	if err != nil {
+		return tunnel.FailureOf(err).Label()
+	}
+	return fmt.Sprint(addrs)
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func want(t testing.TB, s *Services, outcomes map[string]string) {
+	t.Helper()
+	for key, want := range outcomes {
+		if got := lookup(s, key); got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
+	}
+}
+
+var outcomes = map[string]string{"a/one": "[10.0.0.1]", "a/dual": "[10.0.0.2 fd00::2]", "a/headless": "no_such_host", "a/none": "no_such_host", "b/one": "no_such_host"}
+
+func filled(t testing.TB) (*fakeapi.API, string) {
+	api := fakeapi.Start(t)
+	api.Set("a/one", "10.0.0.1")
+	api.Set("a/dual", "10.0.0.2,fd00::2")
+	api.Set("a/headless", "None")
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	api.Kubeconfig(t, path, "secret-token")
+	api.Lock()
+	api.Token = "secret-token"
+	api.Unlock()
+	return api, path
+}
+
+func TestSingleGETs(t *testing.T) {
+	api, path := filled(t)
+	s := services(t, path)
+	want(t, s, outcomes)
+	want(t, s, outcomes)
+	if n := api.Count("GET"); n != len(outcomes) {
+		t.Errorf("%d GETs for %d names asked twice", n, len(outcomes))
+	}
+	if api.Count("LIST") != 0 {
+		t.Error("listed without Run")
+	}
+}
+
+func TestSingleFlight(t *testing.T) {
+	api, path := filled(t)
+	s := services(t, path)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() { lookup(s, "a/one") })
+	}
+	wg.Wait()
+	if n := api.Count("GET"); n != 1 {
+		t.Errorf("%d GETs", n)
+	}
+}
+
+func TestWatch(t *testing.T) {
+	api, path := filled(t)
+	api.Lock()
+	api.PageSize = 2
+	api.Unlock()
+	s := services(t, path)
+	run(t, s)
+	if time.Sleep(20 * time.Millisecond); api.Count("LIST") != 0 {
+		t.Error("listed before anybody asked")
+	}
+	lookup(s, "a/one")
+	eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+	gets := api.Count("GET")
+	want(t, s, outcomes)
+	api.Set("b/one", "10.0.1.1")
+	eventually(t, "the new Service", func() bool { return lookup(s, "b/one") == "[10.0.1.1]" })
+	api.Set("a/one", "10.0.0.9")
+	eventually(t, "the change", func() bool { return lookup(s, "a/one") == "[10.0.0.9]" })
+	api.Delete("a/dual")
+	eventually(t, "the deletion", func() bool { return lookup(s, "a/dual") == "no_such_host" })
+	if n := api.Count("GET"); n != gets {
+		t.Errorf("%d GETs beside the watch", n-gets)
+	}
+	api.Expire()
+	eventually(t, "a list anew", func() bool { return api.Count("LIST") == 4 })
+	api.Set("c/one", "10.0.2.1")
+	eventually(t, "the Service after the list", func() bool { return lookup(s, "c/one") == "[10.0.2.1]" })
+}
+
+func TestWatchForbidden(t *testing.T) {
+	api, path := filled(t)
+	api.Lock()
+	api.ForbidList = true
+	api.Unlock()
+	s := services(t, path)
+	run(t, s)
+	want(t, s, outcomes)
+	eventually(t, "the attempt", func() bool { return api.Count("LIST") == 1 })
+	time.Sleep(1500 * time.Millisecond)
+	if n := api.Count("LIST"); n != 1 {
+		t.Errorf("%d attempts at what is forbidden", n)
+	}
+}
+
+func TestAPIAway(t *testing.T) {
+	api, path := filled(t)
+	s := services(t, path)
+	run(t, s)
+	lookup(s, "a/one")
+	eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+	api.Lock()
+	api.Down = true
+	api.Unlock()
+	api.CloseClientConnections()
+	eventually(t, "the watch's end", func() bool { _, current := s.table.get(""); return !current })
+	want(t, s, map[string]string{"a/dual": "[10.0.0.2 fd00::2]", "b/new": "resolve"}) // what was seen last is still right
+	api.Lock()
+	api.Down = false
+	api.Unlock()
+	eventually(t, "a watch again", func() bool { _, current := s.table.get(""); return current })
+	want(t, s, map[string]string{"b/new": "no_such_host"})
+}
+
+func TestWithoutAPI(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "kubeconfig")
+	s := services(t, path)
+	run(t, s)
+	start := time.Now()
+	want(t, s, map[string]string{"a/one": "resolve"})
+	if time.Since(start) > 5*time.Second {
+		t.Error("no bound")
+	}
+	api := fakeapi.Start(t)
+	api.Set("a/one", "10.0.0.1")
+	api.Kubeconfig(t, path, "x")
+	eventually(t, "the kubeconfig picked up", func() bool { return lookup(s, "a/one") == "[10.0.0.1]" })
+}
+
+func TestBlackHoleIsBounded(t *testing.T) {
+	api, path := filled(t)
+	s := services(t, path)
+	api.Lock() // nothing is answered
+	start := time.Now()
+	got := lookup(s, "a/one")
+	api.Unlock()
+	if took := time.Since(start); got != "resolve" || took > 5*time.Second {
+		t.Errorf("%s after %v", got, took)
+	}
+}
+
+func TestKubeconfigReloads(t *testing.T) {
+	api, path := filled(t)
+	s := services(t, path)
+	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
+	reread := func() { s.client.mu.Lock(); s.client.read = time.Time{}; s.client.mu.Unlock(); s.cache.Forget("a/one") }
+	if err := os.WriteFile(path, []byte("{broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reread()
+	want(t, s, map[string]string{"a/one": "[10.0.0.1]"}) // the old one stays in use
+	api.Lock()
+	api.Token = "rotated"
+	api.Unlock()
+	api.Kubeconfig(t, path, "rotated")
+	reread()
+	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
+}
+
+func TestLoad(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := pki.NewCA("api")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "admin", Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{"ca.crt": ca.CertPEM, "c.crt": pair.CertPEM, "c.key": pair.KeyPEM, "token": []byte(" tok\n"), "bad-token": []byte("a\nb"), "big": make([]byte, maxFile+1)} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config := func(cluster, user string) string {
+		return "clusters: [{name: c, cluster: {" + cluster + "}}]\nusers: [{name: u, user: {" + user + "}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n"
+	}
+	const server = "server: 'https://api:6443/base'"
+	for name, c := range map[string]struct{ text, err string }{
+		"plain":            {config(server, ""), ""},
+		"files, relative":  {config(server+", certificate-authority: ca.crt, tls-server-name: api", "client-certificate: c.crt, client-key: c.key, tokenFile: token"), ""},
+		"basic":            {config(server, "username: u, password: hunter2"), ""},
+		"proxy":            {config(server+", proxy-url: 'http://u:hunter2@proxy:1'", ""), ""},
+		"no context":       {"current-context: other\n" + config(server, ""), `no context "other"`},
+		"no cluster":       {"contexts: [{name: x, context: {cluster: c}}]", `cluster "c"`},
+		"no server":        {config("", ""), "server is not an http or https URL"},
+		"bad server":       {config("server: 'https://u:hunter2@:x'", ""), "server is not an http or https URL"},
+		"bad proxy":        {config(server+", proxy-url: 'socks5://u:hunter2@x'", ""), "proxy-url is not"},
+		"exec":             {config(server, "exec: {command: x}"), "credential plugin"},
+		"auth-provider":    {config(server, "auth-provider: {name: x}"), "credential plugin"},
+		"bad base64":       {config(server+", certificate-authority-data: 'hunter2!'", ""), "not base64"},
+		"no certificate":   {config(server+", certificate-authority: token", ""), "holds no certificate"},
+		"missing file":     {config(server, "tokenFile: nowhere"), "no such file"},
+		"two-line token":   {config(server, "tokenFile: bad-token"), "characters no token has"},
+		"key without cert": {config(server, "client-key: c.key"), "client certificate and key"},
+		"huge file":        {config(server, "tokenFile: big"), "larger than"},
+		"not YAML":         {"{hunter2", "is not a kubeconfig"},
+		"empty":            {"", "no context"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(dir, "kubeconfig")
+			if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			a, err := load(path)
+			switch {
+			case c.err == "" && err != nil, c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)):
+				t.Errorf("%v, want %q", err, c.err)
+			case err != nil && strings.Contains(err.Error(), "hunter2"):
+				t.Errorf("a secret in %q", err)
+			case name == "files, relative" && (a.token != "tok" || len(a.tls.Certificates) != 1 || a.tls.RootCAs == nil || a.tls.ServerName != "api"):
+				t.Errorf("%+v", a)
+			}
+		})
+	}
+}
+
+func TestDigestCoversEveryFile(t *testing.T) {
+	dir := t.TempDir()
+	path, token := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "token")
+	_ = os.WriteFile(path, []byte("clusters: [{name: c, cluster: {server: 'https://x'}}]\nusers: [{name: u, user: {tokenFile: token}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]"), 0o600)
+	_ = os.WriteFile(token, []byte("one"), 0o600)
+	a, err := load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = os.WriteFile(token, []byte("two"), 0o600)
+	if b, _ := load(path); b.digest == a.digest {
+		t.Error("a new token goes unnoticed")
+	}
+}
+
+func FuzzKubeconfig(f *testing.F) {
+	f.Add([]byte("current-context: x\nclusters: [{name: c, cluster: {server: 'https://x', certificate-authority-data: aGk=}}]\nusers: [{name: u, user: {token: t}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]"))
+	f.Add([]byte("{}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "k")
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := load(path); err == nil && a.server == nil {
+			t.Error("no server and no error")
+		}
+	})
+}

@@ -1,0 +1,164 @@
+package hosted
+
+import (
+	"context"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/adapters/internal/memo"
+	"konnectivity/adapters/resolve"
+)
+
+const (
+	// getTime bounds one GET of a Service, so that a name which may not be a
+	// Service's at all waits no longer while the API is away.
+	getTime = 1500 * time.Millisecond
+
+	// maxService bounds one Service; etcd takes no object above 1.5 MiB.
+	maxService = 2 << 20
+
+	// keepFound and keepAbsent are how long single GETs are remembered.
+	// ClusterIPs do not change while a Service lives.
+	keepFound  = 30 * time.Second
+	keepAbsent = 5 * time.Second
+
+	// keepFailure is how long an API that could not be reached is not asked
+	// again, so that a burst of names does not wait once each.
+	keepFailure = time.Second
+)
+
+// Options is what Services needs.
+type Options struct {
+	Kubeconfig string // path; need not exist yet
+	UserAgent  string
+
+	// Proxy says by which proxy the API is reached, as the environment has
+	// it; nil reaches it directly. The kubeconfig's proxy-url wins.
+	Proxy func(*url.URL) (*url.URL, error)
+
+	Log logrus.FieldLogger
+}
+
+// Services knows the ClusterIPs of the hosted cluster's Services: from a watch
+// where the API lets it, else from single GETs. It implements
+// resolve.Services. Run keeps the watch; without it all are single GETs.
+type Services struct {
+	client  *client
+	log     logrus.FieldLogger
+	table   table
+	cache   memo.Cache[[]netip.Addr]
+	flights *memo.Flights[[]netip.Addr]
+	wanted  chan struct{} // one token: somebody asked, so a watch is worth it
+}
+
+// service is what we read of a Service.
+type service struct {
+	Metadata struct {
+		Name            string `json:"name"`
+		Namespace       string `json:"namespace"`
+		ResourceVersion string `json:"resourceVersion"`
+	} `json:"metadata"`
+	Spec struct {
+		ClusterIP  string   `json:"clusterIP"`
+		ClusterIPs []string `json:"clusterIPs"`
+	} `json:"spec"`
+}
+
+// addrs are the Service's addresses: none for a headless ("None") or
+// ExternalName one.
+func (s *service) addrs() []netip.Addr {
+	texts := s.Spec.ClusterIPs
+	if len(texts) == 0 {
+		texts = []string{s.Spec.ClusterIP}
+	}
+	var out []netip.Addr
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// New makes Services; it reads no file and asks nothing yet.
+func New(opt Options) *Services {
+	if opt.Proxy == nil {
+		opt.Proxy = func(*url.URL) (*url.URL, error) { return nil, nil }
+	}
+	s := &Services{
+		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, agent: opt.UserAgent},
+		log:    opt.Log,
+		wanted: make(chan struct{}, 1),
+	}
+	s.flights = memo.NewFlights(getTime, s.get)
+	return s
+}
+
+// ClusterIPs implements resolve.Services. namespace and name must be DNS
+// labels. It takes at most 1.5 s.
+func (s *Services) ClusterIPs(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
+	select {
+	case s.wanted <- struct{}{}:
+	default:
+	}
+	key := namespace + "/" + name
+	if addrs, current := s.table.get(key); current {
+		return found(key, addrs)
+	}
+	if addrs, err, ok := s.cache.Get(key); ok {
+		return addrs, err
+	}
+	addrs, _, left, err := s.flights.Do(ctx, key)
+	if left {
+		return nil, unavailable(key, err)
+	}
+	return addrs, err
+}
+
+func found(key string, addrs []netip.Addr) ([]netip.Addr, error) {
+	if len(addrs) == 0 {
+		return nil, resolve.NotFound(key)
+	}
+	return addrs, nil
+}
+
+func unavailable(key string, err error) error {
+	return resolve.Unavailable(key, "the hosted cluster's API cannot be asked for the Service", err)
+}
+
+// get is the lookup of one Service. While the API is away, what a watch saw
+// last is better than nothing.
+func (s *Services) get(ctx context.Context, f *memo.Flight[[]netip.Addr]) ([]netip.Addr, error) {
+	namespace, name := splitKey(f.Key)
+	var out service
+	err := s.client.getJSON(ctx, "/api/v1/namespaces/"+namespace+"/services/"+name, nil, maxService, &out)
+	ttl := keepFound
+	switch {
+	case err == nil:
+	case isStatus(err, http.StatusNotFound):
+		err, ttl = resolve.NotFound(f.Key), keepAbsent
+	default:
+		if addrs, _ := s.table.get(f.Key); len(addrs) > 0 {
+			return addrs, nil
+		}
+		err, ttl = unavailable(f.Key, err), keepFailure
+	}
+	addrs := out.addrs()
+	if err == nil {
+		if addrs, err = found(f.Key, addrs); err != nil {
+			ttl = keepAbsent
+		}
+	}
+	s.cache.Put(f.Key, addrs, err, ttl)
+	return addrs, err
+}
+
+// Close ends lookups and closes connections. Run must have returned.
+func (s *Services) Close() {
+	s.flights.Close()
+	s.client.close()
+}

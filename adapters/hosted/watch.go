@@ -1,0 +1,213 @@
+package hosted
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// listTime bounds one page of a list, and the wait for a watch to begin.
+	listTime = 30 * time.Second
+
+	// listPage is how many Services come in one answer.
+	listPage = 500
+
+	// maxPage bounds one answer: 500 Services of 64 KiB each, which is far
+	// above what real ones have.
+	maxPage = 32 << 20
+
+	// maxServices bounds what is kept. A cluster with more is asked for each
+	// Service by itself.
+	maxServices = 50_000
+
+	// watchTime is how long one watch goes on; the API ends it then.
+	watchTime = 5 * time.Minute
+
+	// watchGrace is how much longer we wait for the API to do so.
+	watchGrace = 30 * time.Second
+
+	// firstPause and maxPause bound the wait after a failure; forbidPause is
+	// for an API that does not let us, which seldom changes.
+	firstPause  = time.Second
+	maxPause    = 30 * time.Second
+	forbidPause = 5 * time.Minute
+)
+
+// table is the Services that a watch has seen.
+type table struct {
+	mu      sync.Mutex
+	addrs   map[string][]netip.Addr
+	current bool // a watch follows them now
+}
+
+// get returns what is known, and whether it is current, so that an absence
+// means absence.
+func (t *table) get(key string) (addrs []netip.Addr, current bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.addrs[key], t.current
+}
+
+func (t *table) replace(addrs map[string][]netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.addrs = addrs
+}
+
+func (t *table) setCurrent(current bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.current = current
+}
+
+func (t *table) apply(typ string, s *service) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if key := joinKey(s); typ == "DELETED" {
+		delete(t.addrs, key)
+	} else if t.addrs[key] = s.addrs(); len(t.addrs) > maxServices {
+		return errTooMany
+	}
+	return nil
+}
+
+func joinKey(s *service) string { return s.Metadata.Namespace + "/" + s.Metadata.Name }
+
+func splitKey(key string) (namespace, name string) {
+	namespace, name, _ = strings.Cut(key, "/")
+	return namespace, name
+}
+
+var errTooMany = fmt.Errorf("the hosted cluster has more than %d Services", maxServices)
+
+// Run lists and watches Services from the first lookup on, until ctx ends. What
+// goes wrong is retried quietly; lookups are single GETs meanwhile.
+func (s *Services) Run(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.wanted:
+	}
+	pause := firstPause
+	for ctx.Err() == nil {
+		start := time.Now()
+		err := s.follow(ctx)
+		s.table.setCurrent(false)
+		if time.Since(start) > maxPause {
+			pause = firstPause
+		}
+		wait := pause
+		switch {
+		case isStatus(err, http.StatusForbidden, http.StatusUnauthorized, http.StatusMethodNotAllowed), errors.Is(err, errTooMany):
+			wait = forbidPause
+		case isStatus(err, http.StatusGone):
+			wait = firstPause
+		default:
+			pause = min(2*pause, maxPause)
+		}
+		if ctx.Err() == nil {
+			s.log.WithError(err).Debug("Services of the hosted cluster are not watched; asking for each")
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait + rand.N(wait/4+1)):
+		}
+	}
+}
+
+// follow lists once and watches until something goes wrong.
+func (s *Services) follow(ctx context.Context) error {
+	addrs, version, err := s.list(ctx)
+	if err != nil {
+		return err
+	}
+	s.table.replace(addrs)
+	for {
+		if version, err = s.watch(ctx, version); err != nil {
+			return err
+		}
+	}
+}
+
+// list reads all Services, page by page.
+func (s *Services) list(ctx context.Context) (map[string][]netip.Addr, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTime)
+	defer cancel()
+	all := make(map[string][]netip.Addr)
+	query := url.Values{"limit": {strconv.Itoa(listPage)}}
+	for {
+		var page struct {
+			Metadata struct {
+				ResourceVersion string `json:"resourceVersion"`
+				Continue        string `json:"continue"`
+			} `json:"metadata"`
+			Items []service `json:"items"`
+		}
+		if err := s.client.getJSON(ctx, "/api/v1/services", query, maxPage, &page); err != nil {
+			return nil, "", err
+		}
+		for i := range page.Items {
+			all[joinKey(&page.Items[i])] = page.Items[i].addrs()
+		}
+		if len(all) > maxServices {
+			return nil, "", errTooMany
+		}
+		if page.Metadata.Continue == "" {
+			return all, page.Metadata.ResourceVersion, nil
+		}
+		query.Set("continue", page.Metadata.Continue)
+	}
+}
+
+// watch follows changes from version on until the API ends the watch in order,
+// and returns the version to go on from.
+func (s *Services) watch(ctx context.Context, version string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, watchTime+watchGrace)
+	defer cancel()
+	body, err := s.client.get(ctx, "/api/v1/services", url.Values{
+		"watch": {"1"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
+		"timeoutSeconds": {strconv.Itoa(int(watchTime / time.Second))},
+	})
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
+	s.table.setCurrent(true)
+	limited := &io.LimitedReader{R: body}
+	events := json.NewDecoder(limited)
+	for began := time.Now(); ; {
+		limited.N = maxService
+		var event struct {
+			Type   string  `json:"type"`
+			Object service `json:"object"`
+		}
+		switch err := events.Decode(&event); {
+		case errors.Is(err, io.EOF) && time.Since(began) > firstPause && limited.N > 0:
+			return version, nil
+		case err != nil:
+			return "", fmt.Errorf("watch Services: %w", err)
+		}
+		switch event.Type {
+		case "ERROR": // a Status; whatever it says, the list is to be read anew
+			return "", &statusError{http.StatusGone}
+		case "ADDED", "MODIFIED", "DELETED":
+			if err := s.table.apply(event.Type, &event.Object); err != nil {
+				return "", err
+			}
+		}
+		if v := event.Object.Metadata.ResourceVersion; v != "" {
+			version = v
+		}
+	}
+}

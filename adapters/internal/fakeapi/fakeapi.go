@@ -1,0 +1,238 @@
+// Package fakeapi is as much of a kube-apiserver as knows Services, for tests.
+package fakeapi
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// API is a running fake. Its fields may be changed under Lock.
+type API struct {
+	sync.Mutex
+	Token      string   // required of requests, if set
+	ForbidList bool     // RBAC lets single GETs pass only
+	Down       bool     // answers 503
+	PageSize   int      // ignores the limit asked for and pages by this, if set
+	Requests   []string // "GET name", "LIST", "WATCH version", with the token's owner unseen
+
+	*httptest.Server
+	services map[string]string // namespace/name -> clusterIPs, comma-separated
+	version  int
+	watches  map[chan event]bool
+}
+
+type event struct {
+	Type   string         `json:"type"`
+	Object map[string]any `json:"object"`
+}
+
+// Start serves over TLS, HTTP/2 included, until the test ends.
+func Start(t testing.TB) *API {
+	a := &API{services: make(map[string]string), watches: make(map[chan event]bool), version: 1}
+	a.Server = httptest.NewUnstartedServer(a)
+	a.EnableHTTP2 = true
+	a.StartTLS()
+	t.Cleanup(func() { a.EndWatches(); a.CloseClientConnections(); a.Close() })
+	return a
+}
+
+// Set creates or changes a Service; clusterIPs are comma-separated.
+func (a *API) Set(key, clusterIPs string) {
+	a.Lock()
+	defer a.Unlock()
+	a.version++
+	typ := "MODIFIED"
+	if _, ok := a.services[key]; !ok {
+		typ = "ADDED"
+	}
+	a.services[key] = clusterIPs
+	a.send(event{typ, a.object(key)})
+}
+
+// Delete removes a Service.
+func (a *API) Delete(key string) {
+	a.Lock()
+	defer a.Unlock()
+	a.version++
+	gone := a.object(key)
+	delete(a.services, key)
+	a.send(event{"DELETED", gone})
+}
+
+// Expire ends all watches with 410 Gone, inside the watch.
+func (a *API) Expire() {
+	a.Lock()
+	defer a.Unlock()
+	a.send(event{"ERROR", map[string]any{"kind": "Status", "code": 410}})
+}
+
+// EndWatches ends all watches in order.
+func (a *API) EndWatches() {
+	a.Lock()
+	defer a.Unlock()
+	for w := range a.watches {
+		close(w)
+		delete(a.watches, w)
+	}
+}
+
+// Count is how many requests began with prefix.
+func (a *API) Count(prefix string) (n int) {
+	a.Lock()
+	defer a.Unlock()
+	for _, r := range a.Requests {
+		if strings.HasPrefix(r, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// Watches is how many watches are open.
+func (a *API) Watches() int {
+	a.Lock()
+	defer a.Unlock()
+	return len(a.watches)
+}
+
+// Kubeconfig writes a kubeconfig for the API with token to path.
+func (a *API) Kubeconfig(t testing.TB, path, token string) {
+	t.Helper()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Certificate().Raw})
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: admin
+clusters:
+- name: hosted
+  cluster: {server: %q, certificate-authority-data: %s}
+users:
+- name: admin
+  user: {token: %q}
+contexts:
+- name: admin
+  context: {cluster: hosted, user: admin}
+`, a.URL, base64.StdEncoding.EncodeToString(ca), token)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (a *API) send(e event) {
+	for w := range a.watches {
+		w <- e
+	}
+}
+
+func (a *API) object(key string) map[string]any {
+	namespace, name, _ := strings.Cut(key, "/")
+	ips := strings.Split(a.services[key], ",")
+	return map[string]any{
+		"metadata": map[string]any{"namespace": namespace, "name": name, "resourceVersion": strconv.Itoa(a.version), "labels": map[string]string{"a": "b"}},
+		"spec":     map[string]any{"clusterIP": ips[0], "clusterIPs": ips, "ports": []any{map[string]any{"port": 53}}},
+	}
+}
+
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.Lock()
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/") // api v1 [namespaces NS] services [NAME]
+	kind := "LIST"
+	switch {
+	case len(path) == 6:
+		kind = "GET " + path[3] + "/" + path[5]
+	case r.URL.Query().Get("watch") != "":
+		kind = "WATCH " + r.URL.Query().Get("resourceVersion")
+	}
+	a.Requests = append(a.Requests, kind)
+	refuse := 0
+	switch {
+	case a.Down:
+		refuse = http.StatusServiceUnavailable
+	case a.Token != "" && r.Header.Get("Authorization") != "Bearer "+a.Token:
+		refuse = http.StatusUnauthorized
+	case a.ForbidList && len(path) != 6:
+		refuse = http.StatusForbidden
+	}
+	if refuse != 0 {
+		a.Unlock()
+		http.Error(w, `{"kind":"Status"}`, refuse)
+		return
+	}
+	switch {
+	case len(path) == 6:
+		a.serveGet(w, path[3]+"/"+path[5])
+	case strings.HasPrefix(kind, "WATCH"):
+		a.serveWatch(w, r)
+	default:
+		a.serveList(w, r)
+	}
+}
+
+// The three below are called with the lock held and give it back.
+
+func (a *API) serveGet(w http.ResponseWriter, key string) {
+	defer a.Unlock()
+	if _, ok := a.services[key]; !ok {
+		http.Error(w, `{"kind":"Status","code":404}`, http.StatusNotFound)
+		return
+	}
+	_ = json.NewEncoder(w).Encode(a.object(key))
+}
+
+func (a *API) serveList(w http.ResponseWriter, r *http.Request) {
+	defer a.Unlock()
+	var keys []string
+	for key := range a.services {
+		keys = append(keys, key)
+	}
+	from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
+	size := len(keys)
+	if a.PageSize > 0 {
+		size = a.PageSize
+	}
+	slices.Sort(keys)
+	end := min(from+size, len(keys))
+	meta := map[string]any{"resourceVersion": strconv.Itoa(a.version)}
+	if end < len(keys) {
+		meta["continue"] = strconv.Itoa(end)
+	}
+	items := []any{}
+	for _, key := range keys[from:end] {
+		items = append(items, a.object(key))
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": meta, "items": items})
+}
+
+func (a *API) serveWatch(w http.ResponseWriter, r *http.Request) {
+	events := make(chan event, 64)
+	a.watches[events] = true
+	a.Unlock()
+	defer func() {
+		a.Lock()
+		delete(a.watches, events)
+		a.Unlock()
+	}()
+	w.WriteHeader(http.StatusOK)
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case e, ok := <-events:
+			if !ok {
+				return
+			}
+			_ = json.NewEncoder(w).Encode(e)
+			w.(http.Flusher).Flush()
+		}
+	}
+}

@@ -1,0 +1,94 @@
+package memo
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrClosed is why nothing is looked up any more.
+var ErrClosed = errors.New("shutting down")
+
+// Flights runs one lookup per key for all who want it. A lookup goes on when
+// those who wait have left, so that its outcome serves the next; it is bounded
+// by time of its own and joined by Close.
+type Flights[V any] struct {
+	bound time.Duration
+	work  func(ctx context.Context, f *Flight[V]) (V, error)
+
+	mu      sync.Mutex
+	running map[string]*Flight[V]
+	closed  bool
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+}
+
+// Flight is one lookup.
+type Flight[V any] struct {
+	Key string
+
+	// Reached is for work to say that it got somewhere, before it is done.
+	Reached atomic.Bool
+
+	done  chan struct{}
+	value V
+	err   error
+}
+
+// NewFlights makes Flights whose lookups are work, for at most bound each.
+func NewFlights[V any](bound time.Duration, work func(context.Context, *Flight[V]) (V, error)) *Flights[V] {
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Flights[V]{bound: bound, work: work, running: make(map[string]*Flight[V]), ctx: ctx, cancel: cancel}
+}
+
+// Do waits for the lookup of key, starting it if none runs, or for ctx: then
+// left is true, and err ctx's cause.
+func (s *Flights[V]) Do(ctx context.Context, key string) (value V, f *Flight[V], left bool, err error) {
+	f, err = s.join(key)
+	if err != nil {
+		return value, new(Flight[V]), false, err
+	}
+	select {
+	case <-f.done:
+		return f.value, f, false, f.err
+	case <-ctx.Done():
+		return value, f, true, context.Cause(ctx)
+	}
+}
+
+func (s *Flights[V]) join(key string) (*Flight[V], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, ErrClosed
+	}
+	f, ok := s.running[key]
+	if !ok {
+		f = &Flight[V]{Key: key, done: make(chan struct{})}
+		s.running[key] = f
+		s.wg.Go(func() { s.run(f) })
+	}
+	return f, nil
+}
+
+func (s *Flights[V]) run(f *Flight[V]) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.bound)
+	defer cancel()
+	f.value, f.err = s.work(ctx, f)
+	s.mu.Lock()
+	delete(s.running, f.Key)
+	s.mu.Unlock()
+	close(f.done)
+}
+
+// Close cancels all lookups and waits for them.
+func (s *Flights[V]) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.wg.Wait()
+}
