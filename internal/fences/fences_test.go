@@ -1,0 +1,156 @@
+package fences
+
+import (
+	"fmt"
+	"go/ast"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+const root = "../.."
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestImportsStayWithinTheirFences(t *testing.T) {
+	for _, s := range readSources(t, root) {
+		for _, fault := range importFaults(s) {
+			t.Error(fault)
+		}
+	}
+}
+
+func TestBannedCalls(t *testing.T) {
+	for _, s := range readSources(t, root) {
+		for _, fault := range callFaults(s) {
+			t.Error(fault)
+		}
+	}
+}
+
+func TestBinariesHoldNoTestCode(t *testing.T) {
+	list := exec.Command("go", "list", "-deps", "./cmd/...")
+	list.Dir, list.Stderr = root, os.Stderr
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	for dep := range strings.FieldsSeq(string(out)) {
+		if why, banned := notInBinaries[dep]; banned {
+			t.Errorf("a program of cmd links %s: %s", dep, why)
+		}
+	}
+}
+
+// importFaults are the imports of s that its folder's rule does not allow.
+func importFaults(s source) []string {
+	r, ok := ruleOf(s.folder)
+	if !ok {
+		return []string{fmt.Sprintf("folder %q has no rule in rules_test.go; add one", s.folder)}
+	}
+	var faults []string
+	for _, target := range s.imports {
+		if !r.allows(target) {
+			faults = append(faults, fmt.Sprintf("%s: %s may not import %s", s.at(s.file), s.folder, target))
+		}
+	}
+	return faults
+}
+
+// ruleOf is the rule of the longest matching folder.
+func ruleOf(folder string) (best rule, found bool) {
+	for _, r := range rules {
+		if within(folder, []string{r.folder}) && len(r.folder) >= len(best.folder) {
+			best, found = r, true
+		}
+	}
+	return best, found
+}
+
+// allows says whether a package under the rule may import target.
+func (r rule) allows(target string) bool {
+	if own, ok := strings.CutPrefix(target, module+"/"); ok {
+		if within(own, []string{"cmd"}) {
+			return r.folder == "cmd"
+		}
+		if r.folder == "tunnel" {
+			return own == "tunnel" // its sub-packages build on it, not it on them
+		}
+		return within(own, []string{r.folder}) || matches(own, r.own)
+	}
+	if first, _, _ := strings.Cut(target, "/"); !strings.Contains(first, ".") {
+		return true // the standard library
+	}
+	for _, prefix := range r.third {
+		if strings.HasPrefix(target, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// matches says whether a package is one of patterns.
+func matches(own string, patterns []string) bool {
+	for _, p := range patterns {
+		folder, tree := strings.CutSuffix(p, "...")
+		if own == p || tree && within(own, []string{strings.TrimSuffix(folder, "/")}) {
+			return true
+		}
+	}
+	return false
+}
+
+// callFaults are the banned things s does.
+func callFaults(s source) []string {
+	var faults []string
+	report := func(n ast.Node, what, why string) {
+		faults = append(faults, fmt.Sprintf("%s: %s: %s", s.at(n), what, why))
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			for _, c := range calls {
+				if s.uses(n, c) {
+					report(n, c.pkg+"."+n.Sel.Name, c.why)
+				}
+			}
+		case *ast.CallExpr:
+			if name, ok := n.Fun.(*ast.Ident); ok && name.Name == "recover" && name.Obj == nil {
+				report(n, "recover", "nobody recovers from a panic")
+			}
+			if m, ok := n.Fun.(*ast.SelectorExpr); ok && strings.HasPrefix(m.Sel.Name, "Fatal") && !s.isTestHelper() {
+				report(n, m.Sel.Name, "only a main ends the process")
+			}
+		case *ast.FuncDecl:
+			if n.Name.Name == "init" && n.Recv == nil {
+				report(n, "init", "imports have no side effects")
+			}
+		}
+		return true
+	})
+	return faults
+}
+
+// uses says whether n is what c bans here.
+func (s source) uses(n *ast.SelectorExpr, c call) bool {
+	x, ok := n.X.(*ast.Ident)
+	if !ok || x.Obj != nil || s.imports[x.Name] != c.pkg || within(s.folder, c.except) {
+		return false
+	}
+	prefix, all := strings.CutSuffix(c.name, "*")
+	return n.Sel.Name == c.name || all && strings.HasPrefix(n.Sel.Name, prefix)
+}
+
+// isTestHelper says whether s is for tests, where Fatal ends a test only. That
+// no binary links such a package is checked apart.
+func (s source) isTestHelper() bool {
+	for _, target := range s.imports {
+		if target == "testing" {
+			return true
+		}
+	}
+	return false
+}

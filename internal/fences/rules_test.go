@@ -1,0 +1,89 @@
+package fences
+
+// module is the import path of the repository's root.
+const module = "konnectivity"
+
+// rule says what the packages under a folder may import besides the standard
+// library. The rule of the longest matching folder holds. A package may always
+// import what lies in its own rule's folder.
+type rule struct {
+	folder string
+	own    []string // packages of this module, in the manner of go list: x or x/...
+	third  []string // prefixes of other modules' import paths; nil is none
+}
+
+// anyModule allows every module of go.mod.
+var anyModule = []string{""}
+
+// rules is the layout of the suite. Each line is narrower than it needs to be
+// for a compiler, and for a reason: the vocabulary depends on nothing, the
+// protocols only on the vocabulary, the fronts on neither protocols nor flags.
+var rules = []rule{
+	{folder: "cmd", own: []string{"..."}, third: anyModule},
+
+	{folder: "tunnel"},
+	{folder: "tunnel/link", own: []string{"tunnel"}, third: []string{
+		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "tunnel/legacy", own: []string{"tunnel"}, third: []string{
+		"google.golang.org/", "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto",
+		"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+
+	{folder: "server", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
+	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
+	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
+	{folder: "socks5", own: []string{"tunnel", "adapters/..."}, third: anyModule},
+	{folder: "httpsproxy", own: []string{"tunnel", "adapters/..."}, third: anyModule},
+
+	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
+	{folder: "internal/cli", own: []string{"internal/version"}, third: anyModule},
+	{folder: "internal/logging", third: anyModule},
+	{folder: "internal/observe", own: []string{"internal/version", "internal/logging"}, third: anyModule},
+	{folder: "internal/pki"},
+	{folder: "internal/tlsreload", third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "internal/version"},
+
+	// Black-box tests speak to binaries from outside; they may make
+	// certificates, and know the words for a connection.
+	{folder: "e2e", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
+	{folder: "manifests", own: []string{"..."}, third: anyModule},
+	{folder: "docs", own: []string{"..."}, third: anyModule},
+}
+
+// notInBinaries must not be linked into any program, however indirectly.
+var notInBinaries = map[string]string{
+	"k8s.io/client-go/kubernetes": "the whole clientset costs 100 packages; use the typed clients",
+	"github.com/hashicorp/yamux":  "a yardstick, for benchmarks only",
+	"go.uber.org/goleak":          "for tests only",
+	"testing":                     "test helpers belong to tests",
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client": "the real client is for tests; ours speaks the protocol itself",
+}
+
+// call is a function that packages may not use, as it is written.
+type call struct {
+	pkg, name string   // import path and identifier; Print* is all that begin so
+	except    []string // folders where it is allowed
+	why       string
+}
+
+// calls lists what is banned outside tests.
+var calls = []call{
+	{"os", "Exit", []string{"cmd"}, "only a main ends the process"},
+	{"log", "Print*", nil, "loggers are handed in"},
+	{"log", "Panic*", nil, "loggers are handed in"},
+	{"log", "Set*", []string{"internal/logging"}, "it changes the whole process"},
+	{"log", "Default", nil, "loggers are handed in"},
+	{"github.com/sirupsen/logrus", "StandardLogger", nil, "loggers are handed in"},
+	{"k8s.io/klog/v2", "*", []string{"internal/logging"}, "loggers are handed in"},
+	{"github.com/prometheus/client_golang/prometheus", "MustRegister", nil, "register on the Registerer that is handed in"},
+	{"github.com/prometheus/client_golang/prometheus", "Register", nil, "register on the Registerer that is handed in"},
+	{"github.com/prometheus/client_golang/prometheus", "DefaultRegisterer", nil, "register on the Registerer that is handed in"},
+	{"github.com/prometheus/client_golang/prometheus", "DefaultGatherer", nil, "gather from the registry that is handed in"},
+	{"github.com/prometheus/client_golang/prometheus/promauto", "*", nil, "it registers on a global registry"},
+	{"net/http", "DefaultServeMux", nil, "a global that imports write to"},
+	{"net/http", "Handle", nil, "it writes to the global mux"},
+	{"net/http", "HandleFunc", nil, "it writes to the global mux"},
+	{"net/http", "ListenAndServe", nil, "it has no timeouts and no end"},
+	{"net/http", "DefaultClient", []string{"e2e"}, "it has no timeout and reads the environment"},
+	{"net/http", "DefaultTransport", nil, "it is shared and reads the environment"},
+	{"net/http", "Get", []string{"e2e"}, "it has no timeout and reads the environment"},
+}
