@@ -122,8 +122,11 @@ func (f *Frontend) protocols() []string {
 
 // Serve accepts from l until Drain is called, ctx ends or l fails, and returns
 // when every connection it accepted has ended: nil in the first two cases.
-// It closes l. ctx is the life of the connections: when it ends they are cut.
+// It closes l. ctx is the life of the connections: when it ends they are cut,
+// and so they are when l fails, for the failure to be told at once.
 func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
+	life, cut := context.WithCancelCause(ctx)
+	defer cut(nil)
 	var conns sync.WaitGroup
 	defer conns.Wait()
 	stopped := make(chan struct{})
@@ -136,7 +139,10 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 		}
 		_ = l.Close()
 	})
-	err := f.accept(ctx, l, &conns)
+	err := f.accept(life, l, &conns)
+	if err != nil {
+		cut(err)
+	}
 	close(stopped)
 	closer.Wait()
 	return err

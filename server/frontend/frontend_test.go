@@ -481,11 +481,12 @@ func TestEstablishedConnectionOutlivesTheHandshakeBound(t *testing.T) {
 
 // named answers with the protocol's name, and then with what it reads.
 func named(name string) Handler {
-	return func(_ context.Context, c *Conn) {
+	return func(ctx context.Context, c *Conn) {
 		if !c.Begin() {
 			return
 		}
 		whole := c.Whole()
+		defer context.AfterFunc(ctx, func() { whole.Close() })()
 		_, _ = io.WriteString(whole, name+" ")
 		_, _ = io.Copy(whole, whole)
 	}
@@ -673,8 +674,8 @@ func TestAcceptErrors(t *testing.T) {
 	}
 	send(t, c, "Q")
 	expect(t, c, "connect Q")
-	c.Close()
-	_ = l.Close() // breaks under it
+	defer c.Close()
+	_ = l.Close() // breaks under it, and is told though a connection is open
 	if err := <-served; err == nil || !strings.Contains(err.Error(), "the listener for clients on 127.0.0.1") {
 		t.Errorf("%v", err)
 	}

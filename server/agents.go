@@ -1,0 +1,129 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/server/auth"
+	"konnectivity/server/frontend"
+	"konnectivity/server/registry"
+	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
+)
+
+// admitTimeout bounds the decision on an agent, so that one is told to come
+// again rather than kept waiting while the API server is slow.
+const admitTimeout = 15 * time.Second
+
+// buildAgents makes the side that reaches destinations.
+func (s *Server) buildAgents() (err error) {
+	if !s.opts.AgentsNeedLink {
+		s.agentService, err = legacy.NewAgentService(legacy.AgentServiceConfig{
+			ServerID: s.opts.ID, ServerCount: s.serverCount, Accept: s.acceptAgent,
+			Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log,
+		})
+		if err != nil {
+			return err
+		}
+		s.agentGRPC = newGRPCFront(s.opts.Keepalive)
+		s.agentService.Register(s.agentGRPC.server)
+	}
+	for _, l := range s.opts.Agents {
+		cfg := s.frontConfig("agents", l)
+		if s.agentGRPC != nil {
+			cfg.GRPC = s.agentGRPC.handle
+		}
+		if !s.opts.NoLink {
+			cfg.Link = s.serveAgentLink
+		}
+		front, err := frontend.New(cfg)
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.Addr(), err)
+		}
+		s.agentFronts = append(s.agentFronts, front)
+	}
+	return nil
+}
+
+// acceptAgent decides on an agent that came by gRPC.
+func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave func(), err error) {
+	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS()}
+	agent, err := s.admit(ctx, who, "grpc", p.RemoteAddr())
+	if err != nil {
+		return nil, err
+	}
+	return s.join(agent, p, &peer{drain: p.Drain}), nil
+}
+
+// serveAgentLink is an agent's link from its handshake to its end.
+func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
+	var agent registry.Agent
+	cfg := s.linkConfig()
+	setLiveness(&cfg, s.opts.Keepalive)
+	cfg.Verify = func(ctx context.Context, p link.Hello) (err error) {
+		if p.Role != link.RoleAgent {
+			return fmt.Errorf("this port is for agents, not for a %s", p.Role)
+		}
+		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS()}
+		agent, err = s.admit(ctx, who, "link", c.RemoteAddr())
+		return err
+	}
+	session := s.acceptLink(ctx, c, cfg)
+	if session == nil {
+		return
+	}
+	defer s.closeLink(session)
+	leave := s.join(agent, session, &peer{drain: session.Drain, count: session.SetServerCount})
+	defer leave()
+	select {
+	case <-session.Done():
+	case <-ctx.Done():
+	}
+}
+
+// admit asks the gate, and logs and counts a refusal.
+func (s *Server) admit(ctx context.Context, who auth.Peer, via string, remote net.Addr) (registry.Agent, error) {
+	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
+	defer cancel()
+	agent := registry.Agent{ID: who.ID, Via: via}
+	if remote != nil {
+		agent.Remote = remote.String()
+	}
+	ids, err := s.opts.Gate.Admit(ctx, who)
+	if err != nil {
+		var refusal *auth.Refusal
+		label := "unavailable"
+		if errors.As(err, &refusal) {
+			label = refusal.Label()
+		}
+		s.metrics.AgentRefused(label)
+		s.opts.Log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).
+			Warn("an agent was refused")
+		return agent, err
+	}
+	agent.Identifiers = ids
+	return agent, nil
+}
+
+// join makes an admitted agent known to whoever dials, until leave.
+func (s *Server) join(agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
+	leaveRegistry := s.agents.Join(agent, backend)
+	leavePeers := s.peers.join(who)
+	log := s.opts.Log.WithFields(agentFields(agent))
+	log.Info("agent connected")
+	return func() {
+		leavePeers()
+		leaveRegistry()
+		log.Info("agent gone")
+	}
+}
+
+// agentFields names an agent in the log, as much of it as is fit for a line.
+func agentFields(a registry.Agent) logrus.Fields {
+	return logrus.Fields{"agent": fmt.Sprintf("%.100s", a.ID), "via": a.Via, "remote": a.Remote}
+}

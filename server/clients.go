@@ -1,0 +1,82 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"konnectivity/server/frontend"
+	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
+)
+
+// buildClients makes the side that asks for destinations.
+func (s *Server) buildClients() error {
+	if !s.opts.NoGRPC {
+		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive)
+		s.proxyService = legacy.NewProxyService(s.forwarder, legacy.ProxyServiceConfig{Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log})
+		s.proxyService.Register(s.clientGRPC.server)
+	}
+	for _, l := range s.opts.Clients {
+		cfg := s.frontConfig("clients", l)
+		if s.clientGRPC != nil {
+			cfg.GRPC = s.clientGRPC.handle
+		}
+		if !s.opts.NoConnect {
+			cfg.Connect = frontend.Connect(s.forwarder, s.metrics)
+		}
+		if !s.opts.NoLink && l.TLS != nil {
+			cfg.Link = s.serveClientLink
+		}
+		front, err := frontend.New(cfg)
+		if err != nil {
+			return fmt.Errorf("%s: %w", l.Addr(), err)
+		}
+		s.clientFronts = append(s.clientFronts, front)
+	}
+	return nil
+}
+
+func (s *Server) frontConfig(name string, l Listener) frontend.Config {
+	return frontend.Config{
+		Name: name, TLS: l.TLS, MaxConns: s.opts.MaxConns, Metrics: s.metrics, Log: s.opts.Log,
+		LinkALPN: link.ALPN, Prepare: s.prepare(),
+	}
+}
+
+// prepare makes raw connections fit for links, where there are any.
+func (s *Server) prepare() func(net.Conn) net.Conn {
+	if s.opts.NoLink {
+		return nil
+	}
+	return link.Cork
+}
+
+// serveClientLink is a sidecar's link: each stream it opens is a request.
+func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
+	cfg := s.linkConfig()
+	cfg.Forwarder = s.forwarder
+	setLiveness(&cfg, s.opts.ClientKeepalive)
+	cfg.Verify = func(_ context.Context, peer link.Hello) error {
+		if peer.Role != link.RoleClient {
+			return fmt.Errorf("this port is for clients, not for a %s", peer.Role)
+		}
+		return nil
+	}
+	session := s.acceptLink(ctx, c, cfg)
+	if session == nil {
+		return
+	}
+	defer s.closeLink(session)
+	leave := s.peers.join(&peer{drain: session.Drain, count: session.SetServerCount})
+	defer leave()
+	select {
+	case <-session.Done():
+		return
+	case <-ctx.Done():
+		return
+	case <-s.draining:
+	}
+	// What is open may end by itself; Run's grace period bounds the wait.
+	_ = session.WaitIdle(ctx)
+}

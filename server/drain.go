@@ -1,0 +1,103 @@
+package server
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// drain tells everybody that the server goes, and returns when the clients'
+// connections have ended, the grace period is over, or something failed.
+func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
+	close(s.draining)
+	for _, f := range slices.Concat(s.clientFronts, s.agentFronts) {
+		f.Drain()
+	}
+	s.peers.drain()
+	if s.opts.Grace < 0 || failed.Err() != nil {
+		return
+	}
+	var grpc sync.WaitGroup
+	defer grpc.Wait()
+	if s.clientGRPC != nil {
+		// Clients read GOAWAY and open their next stream elsewhere. This
+		// returns when the last stream has ended, by itself or by stopClients.
+		grpc.Go(s.clientGRPC.server.GracefulStop)
+		defer s.stopClients()
+	}
+	s.opts.Log.WithField("grace", s.opts.Grace.String()).Info("shutting down: open connections may end by themselves")
+	select {
+	case <-clientsDone:
+	case <-failed.Done():
+	case <-time.After(s.opts.Grace):
+		s.opts.Log.Warn("shutting down: the grace period is over, open connections are cut")
+	}
+}
+
+// stopClients ends what clients still have open by gRPC.
+func (s *Server) stopClients() {
+	if s.clientGRPC != nil {
+		_ = s.proxyService.Close()
+		s.clientGRPC.server.Stop()
+	}
+}
+
+// stopAgents ends the agents' streams in order, and then their connections.
+func (s *Server) stopAgents() {
+	if s.agentGRPC != nil {
+		_ = s.agentService.Close()
+		s.agentGRPC.server.Stop()
+	}
+}
+
+// peers are those that are told when the server drains or the number of
+// servers changes.
+type peers struct {
+	mu       sync.Mutex
+	draining bool
+	members  map[*peer]struct{}
+}
+
+type peer struct {
+	drain func()
+	count func(int) // nil: cannot be told
+}
+
+// join adds a peer until leave is called. One that comes during a drain is told
+// at once. drain and count must not block.
+func (p *peers) join(who *peer) (leave func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.draining {
+		who.drain()
+	}
+	if p.members == nil {
+		p.members = make(map[*peer]struct{})
+	}
+	p.members[who] = struct{}{}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.members, who)
+	}
+}
+
+func (p *peers) drain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.draining = true
+	for who := range p.members {
+		who.drain()
+	}
+}
+
+func (p *peers) count(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for who := range p.members {
+		if who.count != nil {
+			who.count(n)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"konnectivity/internal/version"
+	"konnectivity/server/frontend"
+	"konnectivity/tunnel/link"
+)
+
+// linkConfig is what all of the server's links have in common.
+func (s *Server) linkConfig() link.Config {
+	return link.Config{
+		Hello: link.Hello{
+			Role: link.RoleServer, Software: "konnectivity-server " + version.Get().Version,
+			ID: s.opts.ID, ServerCount: s.serverCount(),
+		},
+		Budget: s.opts.Budget,
+		Log:    s.opts.Log,
+	}
+}
+
+// setLiveness applies a keepalive that is quicker than the link's own. A slower
+// one is meant for gRPC: links notice a dead peer within 20 s in any case.
+func setLiveness(cfg *link.Config, every time.Duration) {
+	if every > 0 && every < link.DefaultPingInterval {
+		cfg.PingInterval = every
+		cfg.DeadAfter = every + keepaliveTimeout
+	}
+}
+
+// acceptLink makes a connection a link; nil if that came to nothing.
+func (s *Server) acceptLink(ctx context.Context, c *frontend.Conn, cfg link.Config) *link.Session {
+	if !c.Begin() {
+		return nil
+	}
+	session, err := link.Accept(ctx, c.Whole(), cfg)
+	if err != nil {
+		s.opts.Log.WithError(err).WithField("remote", c.RemoteAddr().String()).Debug("a link was not made")
+		return nil
+	}
+	return session
+}
+
+// closeLink ends a link, with the reason if it is the server that goes.
+func (s *Server) closeLink(session *link.Session) {
+	select {
+	case <-s.draining:
+		_ = session.CloseWith(link.GoAwayShutdown, "the server is shutting down")
+	default:
+		_ = session.Close()
+	}
+}

@@ -1,0 +1,145 @@
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/observe"
+	"konnectivity/tunnel"
+)
+
+func (s *Server) healthHandler() http.Handler {
+	mux := http.NewServeMux()
+	// Status and body are upstream's (cmd/server/app/server.go).
+	health := observe.NewHealth(observe.HealthOptions{FailureStatus: http.StatusInternalServerError, Brief: true})
+	health.Ready("agents", s.Ready)
+	health.Mount(mux)
+	observe.MountMetrics(mux, s.opts.Registry)
+	return mux
+}
+
+func (s *Server) adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	observe.MountMetrics(mux, s.opts.Registry)
+	mux.HandleFunc("/statusz", s.status)
+	if s.opts.Profiles {
+		observe.MountProfiles(mux, s.opts.ContentionProfiles)
+	}
+	return mux
+}
+
+// agentStatus is an agent's connection on the status page.
+type agentStatus struct {
+	ID       string    `json:"id"`
+	Via      string    `json:"via"`
+	Remote   string    `json:"remote"`
+	Since    time.Time `json:"since"`
+	Draining bool      `json:"draining,omitempty"`
+	Streams  int       `json:"streams"`
+	Pending  int       `json:"pendingDials"`
+	RTT      string    `json:"roundTrip,omitempty"`
+}
+
+// status tells what the server knows, as JSON, on the admin port.
+func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
+	page := struct {
+		ServerID    string        `json:"serverID"`
+		ServerCount int           `json:"serverCount"`
+		Ready       bool          `json:"ready"`
+		Reason      string        `json:"reason,omitempty"`
+		Agents      []agentStatus `json:"agents"`
+	}{ServerID: s.opts.ID, ServerCount: s.serverCount(), Ready: true, Agents: []agentStatus{}}
+	if err := s.Ready(); err != nil {
+		page.Ready, page.Reason = false, err.Error()
+	}
+	for _, a := range s.agents.Agents() {
+		line := agentStatus{ID: a.ID, Via: a.Via, Remote: a.Remote, Since: a.Since, Draining: a.Draining, Streams: a.Streams, Pending: a.Pending}
+		if a.RTT > 0 {
+			line.RTT = a.RTT.String()
+		}
+		page.Agents = append(page.Agents, line)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(page)
+}
+
+// gauges registers what is read when scraped.
+func (s *Server) gauges() {
+	m := s.metrics
+	m.Gauge("ready_backend_connections", "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends", nil,
+		func() float64 { return float64(s.agents.Counts().Agents) })
+	for _, strategy := range s.opts.Strategies {
+		m.Gauge("ready_backends", "Number of konnectivity agent connected to the proxy server", prometheus.Labels{"proxy_strategy": string(strategy)},
+			func() float64 { return float64(s.agents.Counts().By[strategy]) })
+	}
+	for _, via := range []string{"grpc", "link"} {
+		m.Gauge("agent_connections", "Number of connections of agents, by protocol.", prometheus.Labels{"protocol": via},
+			func() float64 { return float64(s.countAgents(via)) })
+	}
+	m.Gauge("agent_round_trip_max_seconds", "Longest round trip to a connected agent.", nil, s.longestRoundTrip)
+	m.Gauge("draining", "1 while the server is shutting down.", nil, func() float64 {
+		select {
+		case <-s.draining:
+			return 1
+		default:
+			return 0
+		}
+	})
+	for protocol, budget := range map[string]interface {
+		Used() int64
+	}{"link": s.opts.Budget, "grpc": s.limits.Budget} {
+		m.Gauge("buffered_bytes", "Received bytes that wait for a reader, by protocol.", prometheus.Labels{"protocol": protocol},
+			func() float64 { return float64(budget.Used()) })
+	}
+	m.Gauge("buffer_limit_bytes", "Most bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "link"},
+		func() float64 { return float64(s.opts.Budget.Max()) })
+	m.Gauge("buffer_limit_bytes", "Most bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "grpc"},
+		func() float64 { return float64(s.limits.Budget.Total()) })
+}
+
+func (s *Server) countAgents(via string) (n int) {
+	for _, a := range s.agents.Agents() {
+		if a.Via == via {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *Server) longestRoundTrip() float64 {
+	longest := time.Duration(0)
+	for _, a := range s.agents.Agents() {
+		longest = max(longest, a.RTT)
+	}
+	return longest.Seconds()
+}
+
+// connectionLog tells of every connection at debug, under the id by which it
+// can be followed across sidecar, server and agent.
+type connectionLog struct{ log logrus.FieldLogger }
+
+func (c connectionLog) fields(req *tunnel.Request) logrus.FieldLogger {
+	f := logrus.Fields{"conn": req.ID, "front": req.Front, "address": req.Address}
+	if req.Source != nil {
+		f["source"] = req.Source.String()
+	}
+	return c.log.WithFields(f)
+}
+
+// Dialed implements tunnel.Observer.
+func (c connectionLog) Dialed(req *tunnel.Request, took time.Duration, err error) {
+	c.fields(req).WithField("took", took.String()).WithField("error", err).Debug("destination dialed")
+}
+
+// Opened implements tunnel.Observer.
+func (connectionLog) Opened(*tunnel.Request, *tunnel.Relay) {}
+
+// Closed implements tunnel.Observer.
+func (c connectionLog) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Duration, err error) {
+	up, down := relay.Sent()
+	c.fields(req).WithFields(logrus.Fields{"took": took.String(), "up": up, "down": down, "error": err}).Debug("connection ended")
+}

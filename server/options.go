@@ -1,0 +1,114 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/policy"
+	"konnectivity/server/auth"
+	"konnectivity/server/lease"
+	"konnectivity/server/registry"
+	"konnectivity/tunnel/link"
+)
+
+const (
+	// DefaultKeepalive and keepaliveTimeout together notice a dead peer within
+	// 20 s; upstream's hour lets dead agents be picked for an hour.
+	DefaultKeepalive = 10 * time.Second
+	keepaliveTimeout = 8 * time.Second
+
+	// DefaultGrace is how long open connections may go on after a server was
+	// told to stop. It is Kubernetes' own grace period.
+	DefaultGrace = 30 * time.Second
+)
+
+// Listener is where connections come from.
+type Listener struct {
+	net.Listener
+
+	// TLS makes the configuration that offers these protocols by ALPN, such
+	// as tlsreload's Source.Server; nil serves without TLS (unix sockets).
+	TLS func(nextProtos ...string) *tls.Config
+}
+
+// Options are what a server is made of. Those without a comment on their zero
+// value must be given.
+type Options struct {
+	ID string // unique among the servers
+
+	// Count is how many servers there are; 0 means 1. Leases, where kept,
+	// know better.
+	Count int
+
+	Clients []Listener   // at least one
+	Agents  []Listener   // at least one
+	Health  net.Listener // nil: none
+	Admin   net.Listener // nil: none
+
+	// Which protocols clients are served; all three by default. Links exist
+	// only over TLS.
+	NoConnect, NoGRPC, NoLink bool
+
+	// AgentsNeedLink refuses agents by gRPC, with which there is no flow
+	// control. Not together with NoLink.
+	AgentsNeedLink bool
+
+	Strategies []registry.Strategy // nil: default alone
+	Gate       auth.Gate           // beside TLS; the zero Gate admits every agent with an id
+	Policy     *policy.Policy      // nil: only metadata addresses are denied
+	Leases     *LeaseOptions       // nil: none
+
+	DialTimeout     time.Duration // 0: tunnel.DefaultDialTimeout
+	Keepalive       time.Duration // of agents; 0: DefaultKeepalive
+	ClientKeepalive time.Duration // 0: DefaultKeepalive
+	Grace           time.Duration // 0: DefaultGrace; negative: none
+	MaxConns        int           // per listener; 0: frontend.MaxConns
+	Budget          *link.Budget  // for links; nil: link.NewBudget(0)
+
+	Profiles, ContentionProfiles bool // on the admin port
+
+	// Background runs with the server and is joined, such as certificates'
+	// reloading. Each must end when its context does.
+	Background []func(context.Context)
+
+	Log      logrus.FieldLogger
+	Registry interface {
+		prometheus.Registerer
+		prometheus.Gatherer
+	}
+}
+
+// LeaseOptions are how the server keeps its lease.
+type LeaseOptions = lease.Config
+
+func (o *Options) setDefaults() error {
+	switch {
+	case o.ID == "":
+		return errors.New("a server needs an id")
+	case len(o.Clients) == 0 || len(o.Agents) == 0:
+		return errors.New("a server needs a listener for clients and one for agents")
+	case o.NoConnect && o.NoGRPC && o.NoLink:
+		return errors.New("a server that serves no protocol")
+	case o.NoLink && o.AgentsNeedLink:
+		return errors.New("agents cannot need a link where there are none")
+	case o.Log == nil || o.Registry == nil:
+		return errors.New("a server needs a log and a metrics registry")
+	}
+	if len(o.Strategies) == 0 {
+		o.Strategies = []registry.Strategy{registry.Default}
+	}
+	o.Count = max(o.Count, 1)
+	if o.Grace == 0 {
+		o.Grace = DefaultGrace
+	}
+	if o.Budget == nil {
+		o.Budget = link.NewBudget(0)
+	}
+	return nil
+}

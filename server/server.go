@@ -1,0 +1,177 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"konnectivity/internal/observe"
+	"konnectivity/server/frontend"
+	"konnectivity/server/lease"
+	"konnectivity/server/metrics"
+	"konnectivity/server/registry"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+)
+
+// Server is a konnectivity server. Make it with New and call Run once.
+type Server struct {
+	opts      Options
+	metrics   *metrics.Server
+	agents    *registry.Registry
+	forwarder *tunnel.Forwarder
+	leases    *lease.Controller // nil: none
+	peers     peers             // who is told of a drain and of the number of servers
+	limits    legacy.Limits
+
+	clientGRPC, agentGRPC *grpcFront // nil: not served
+	proxyService          *legacy.ProxyService
+	agentService          *legacy.AgentService
+
+	clientFronts, agentFronts []*frontend.Frontend // as opts.Clients and opts.Agents
+
+	draining chan struct{} // closed when Run was told to stop
+}
+
+// errStopped is why connections end that outlast the grace period.
+var errStopped = &tunnel.ResetError{Code: tunnel.CodeShutdown}
+
+// New puts a server together; it serves from Run on. The listeners are its to
+// close once Run is called.
+func New(opts Options) (*Server, error) {
+	if err := opts.setDefaults(); err != nil {
+		return nil, err
+	}
+	s := &Server{
+		opts:     opts,
+		metrics:  metrics.New(opts.Registry),
+		agents:   registry.New(opts.Strategies, opts.Log),
+		limits:   legacy.Limits{Budget: legacy.NewBudget(legacy.DefaultBudget)},
+		draining: make(chan struct{}),
+	}
+	s.forwarder = &tunnel.Forwarder{
+		Dialer:      s.policed(s.metrics.Dialer(s.agents)),
+		DialTimeout: opts.DialTimeout,
+		Total:       &s.metrics.Traffic,
+		Observers:   []tunnel.Observer{s.metrics, connectionLog{opts.Log}},
+	}
+	if opts.Leases != nil {
+		cfg := *opts.Leases
+		cfg.ServerID, cfg.Metrics, cfg.Changed, cfg.Log = opts.ID, s.metrics, s.peers.count, opts.Log
+		s.leases = lease.New(cfg)
+	}
+	s.gauges()
+	if err := s.buildClients(); err != nil {
+		return nil, err
+	}
+	return s, s.buildAgents()
+}
+
+// Ready returns nil while the server can serve, else why not in words.
+func (s *Server) Ready() error {
+	select {
+	case <-s.draining:
+		return errors.New("the server is shutting down")
+	default:
+		return s.agents.Ready()
+	}
+}
+
+// serverCount is how many servers agents should find.
+func (s *Server) serverCount() int {
+	if s.leases != nil {
+		if n := s.leases.Count(); n > 0 {
+			return n
+		}
+	}
+	return s.opts.Count
+}
+
+// Run serves until ctx ends or a listener fails. Then it drains: it is not
+// ready, takes no new connections, and tells agents and sidecars; open
+// connections have the grace period to end. It returns when everything it
+// started has ended: nil after ctx, else the failure.
+func (s *Server) Run(ctx context.Context) error {
+	base := context.WithoutCancel(ctx)
+	parts, failed := errgroup.WithContext(base) // failed ends when a part fails
+	life, end := context.WithCancel(base)       // of what is there to the very end: health is asked during a drain too
+	defer end()
+	s.background(life, parts)
+
+	agentLife, cutAgents := context.WithCancelCause(base)
+	defer cutAgents(errStopped)
+	agentsDone := s.serve(agentLife, parts, s.agentFronts, s.opts.Agents, s.agentGRPC)
+	clientLife, cutClients := context.WithCancelCause(base)
+	defer cutClients(errStopped)
+	clientsDone := s.serve(clientLife, parts, s.clientFronts, s.opts.Clients, s.clientGRPC)
+	leasing, release := context.WithCancel(base)
+	defer release()
+	released := s.keepLease(leasing)
+
+	select {
+	case <-ctx.Done():
+	case <-failed.Done():
+	}
+	release() // agents that count leases look elsewhere from now on
+	s.drain(failed, clientsDone)
+	s.stopClients()
+	cutClients(errStopped)
+	<-clientsDone
+	s.stopAgents()
+	cutAgents(errStopped)
+	<-agentsDone
+	<-released
+	end()
+	return parts.Wait()
+}
+
+// serve runs one side's frontends and gRPC server as parts. The channel is
+// closed when the frontends, and so all their connections, have ended.
+func (s *Server) serve(life context.Context, parts *errgroup.Group, fronts []*frontend.Frontend, listeners []Listener, g *grpcFront) <-chan struct{} {
+	var running sync.WaitGroup
+	for i, f := range fronts {
+		running.Add(1)
+		parts.Go(func() error {
+			defer running.Done()
+			return f.Serve(life, listeners[i])
+		})
+	}
+	if g != nil {
+		parts.Go(g.serve)
+	}
+	done := make(chan struct{})
+	parts.Go(func() error {
+		running.Wait()
+		close(done)
+		return nil
+	})
+	return done
+}
+
+// background starts what lives to the very end.
+func (s *Server) background(life context.Context, parts *errgroup.Group) {
+	for _, run := range s.opts.Background {
+		parts.Go(func() error { run(life); return nil })
+	}
+	if l := s.opts.Health; l != nil {
+		parts.Go(func() error { return observe.Serve(life, l, s.healthHandler(), s.opts.Log) })
+	}
+	if l := s.opts.Admin; l != nil {
+		parts.Go(func() error { return observe.Serve(life, l, s.adminHandler(), s.opts.Log) })
+	}
+}
+
+// keepLease renews the lease until ctx ends, and deletes it then; the channel
+// is closed after that.
+func (s *Server) keepLease(ctx context.Context) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if s.leases != nil {
+			s.leases.Run(ctx)
+		}
+	}()
+	return done
+}
