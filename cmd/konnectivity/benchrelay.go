@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -15,8 +16,7 @@ import (
 // newBenchRelay is one process of the relay chain that stands beside ours in
 // benchmarks. It is hidden: nobody should run it for anything else.
 func newBenchRelay() *cobra.Command {
-	var via viaFlags
-	var listen, next string
+	var pki, listen, next string
 	cmd := &cobra.Command{
 		Use:       "relay front|middle|end",
 		Short:     "One process of the plain relay chain that bench compares with",
@@ -24,7 +24,7 @@ func newBenchRelay() *cobra.Command {
 		ValidArgs: []string{"front", "middle", "end"},
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			source, err := tlsreload.New(via.files, tlsreload.Options{Name: "relay"})
+			hop, err := relayHop(args[0], pki, next)
 			if err != nil {
 				return err
 			}
@@ -32,24 +32,45 @@ func newBenchRelay() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			defer l.Close()
 			fmt.Fprintln(cmd.OutOrStdout(), l.Addr())
 			if args[0] != "front" {
-				l = tls.NewListener(l, source.Server())
-			}
-			hop := benchchain.End()
-			if args[0] != "end" {
-				host, _, err := net.SplitHostPort(next)
+				source, err := pairOf(pki, "server")
 				if err != nil {
-					return cli.Usagef("--next %q: want HOST:PORT", next)
+					return err
 				}
-				hops := map[string]func(string, *tls.Config) benchchain.Hop{"front": benchchain.Front, "middle": benchchain.Middle}
-				hop = hops[args[0]](next, source.Client(host))
+				l = tls.NewListener(l, source.Server())
 			}
 			return hop.Serve(cmd.Context(), l)
 		},
 	}
+	cmd.Flags().StringVar(&pki, "pki", "", "folder that `konnectivity certs` wrote")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; it is printed")
-	cmd.Flags().StringVar(&next, "next", "", "the next process of the chain")
-	via.register(cmd)
+	cmd.Flags().StringVar(&next, "next", "", "HOST:PORT of the next process of the chain")
 	return cmd
+}
+
+func relayHop(role, pki, next string) (benchchain.Hop, error) {
+	if role == "end" {
+		return benchchain.End(), nil
+	}
+	host, _, err := net.SplitHostPort(next)
+	if err != nil {
+		return benchchain.Hop{}, cli.Usagef("--next %q: want HOST:PORT", next)
+	}
+	source, err := pairOf(pki, "client")
+	if err != nil {
+		return benchchain.Hop{}, err
+	}
+	if role == "front" {
+		return benchchain.Front(next, source.Client(host)), nil
+	}
+	return benchchain.Middle(next, source.Client(host)), nil
+}
+
+// pairOf reads one certificate of a folder of `konnectivity certs`.
+func pairOf(dir, name string) (*tlsreload.Source, error) {
+	return tlsreload.New(tlsreload.Files{
+		CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key"),
+	}, tlsreload.Options{Name: name})
 }

@@ -1,0 +1,114 @@
+package suite
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// stopTime is how long a process gets after SIGTERM before it is killed;
+	// longer than any drain that a test configures.
+	stopTime = 40 * time.Second
+
+	// keepOutput is how much of a process's output is kept for a report.
+	keepOutput = 256 << 10
+)
+
+// Process is a program that runs.
+type Process struct {
+	Name string
+	cmd  *exec.Cmd
+	out  tail
+	done chan struct{}
+	err  error // valid once done is closed
+}
+
+// Start runs a program with its output kept. env is added to a bare
+// environment, so that nothing of the caller's (proxy variables, kubeconfig)
+// leaks in.
+func Start(name, path string, args, env []string) (*Process, error) {
+	p := &Process{Name: name, cmd: exec.Command(path, args...), done: make(chan struct{})}
+	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, env...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+// PID is the process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait returns the exit status once the process has ended, or an error after
+// the given time.
+func (p *Process) Wait(patience time.Duration) (int, error) {
+	select {
+	case <-p.done:
+		var exit *exec.ExitError
+		if p.err != nil && !errors.As(p.err, &exit) {
+			return -1, p.err
+		}
+		return p.cmd.ProcessState.ExitCode(), nil
+	case <-time.After(patience):
+		return -1, fmt.Errorf("%s still runs after %v", p.Name, patience)
+	}
+}
+
+// Signal sends a signal: SIGTERM drains, SIGSTOP freezes, SIGKILL kills.
+func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
+// Stop ends the process gracefully, or by force if that takes too long, and
+// returns its exit status.
+func (p *Process) Stop() (int, error) {
+	_ = p.Signal(syscall.SIGTERM)
+	_ = p.Signal(syscall.SIGCONT) // a frozen one cannot hear the first
+	code, err := p.Wait(stopTime)
+	if err != nil {
+		p.Kill()
+	}
+	return code, err
+}
+
+// Kill ends the process at once and waits for it.
+func (p *Process) Kill() {
+	_ = p.Signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// Output is what the process printed, at most the last 256 KiB.
+func (p *Process) Output() string { return p.out.String() }
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf.Write(p)
+	if over := t.buf.Len() - keepOutput; over > 0 {
+		t.buf.Next(over)
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.buf.String()
+}

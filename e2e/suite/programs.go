@@ -1,0 +1,139 @@
+package suite
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+)
+
+// Server is a running konnectivity-server.
+type Server struct {
+	*Process
+	ClientPort, AgentPort, HealthPort, AdminPort int
+	UDS                                          string // "" without
+}
+
+// HealthURL is a page of the health port.
+func (s *Server) HealthURL(path string) string {
+	return fmt.Sprintf("http://%s%s", Loopback(s.HealthPort), path)
+}
+
+// StartServer runs a server with mTLS for clients and agents and a unix
+// socket, all on free ports, and waits until it listens. more is appended, so
+// it can override.
+func (s *Suite) StartServer(more ...string) (*Server, error) {
+	ports, err := freePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	srv := &Server{ClientPort: ports[0], AgentPort: ports[1], HealthPort: ports[2], AdminPort: ports[3],
+		UDS: filepath.Join(s.Dir, "srv"+strconv.Itoa(ports[0]))}
+	return srv, s.RunServer(srv, more...)
+}
+
+// RunServer starts srv (again) on the ports it names.
+func (s *Suite) RunServer(srv *Server, more ...string) error {
+	args := []string{
+		"--server-port=" + strconv.Itoa(srv.ClientPort), "--server-bind-address=127.0.0.1",
+		"--agent-port=" + strconv.Itoa(srv.AgentPort), "--agent-bind-address=127.0.0.1",
+		"--health-port=" + strconv.Itoa(srv.HealthPort), "--health-bind-address=127.0.0.1",
+		"--admin-port=" + strconv.Itoa(srv.AdminPort), "--uds-name=" + srv.UDS,
+		"--server-ca-cert=" + s.PKI("ca.crt"), "--server-cert=" + s.PKI("server.crt"), "--server-key=" + s.PKI("server.key"),
+		"--cluster-ca-cert=" + s.PKI("ca.crt"), "--cluster-cert=" + s.PKI("cluster.crt"), "--cluster-key=" + s.PKI("cluster.key"),
+	}
+	p, err := s.Run("konnectivity-server", nil, append(args, more...)...)
+	if err != nil {
+		return err
+	}
+	srv.Process = p
+	return WaitReady(p, srv.HealthURL("/healthz"))
+}
+
+// Agent is a running konnectivity-agent.
+type Agent struct {
+	*Process
+	HealthPort, AdminPort int
+}
+
+// HealthURL is a page of the health port.
+func (a *Agent) HealthURL(path string) string {
+	return fmt.Sprintf("http://%s%s", Loopback(a.HealthPort), path)
+}
+
+// StartAgent runs an agent of srv and waits until it is connected.
+func (s *Suite) StartAgent(srv *Server, more ...string) (*Agent, error) {
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{HealthPort: ports[0], AdminPort: ports[1]}
+	args := []string{
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(srv.AgentPort),
+		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort),
+		"--admin-server-port=" + strconv.Itoa(a.AdminPort),
+		"--ca-cert=" + s.PKI("ca.crt"), "--agent-cert=" + s.PKI("agent.crt"), "--agent-key=" + s.PKI("agent.key"),
+	}
+	if a.Process, err = s.Run("konnectivity-agent", nil, append(args, more...)...); err != nil {
+		return nil, err
+	}
+	return a, WaitReady(a.Process, a.HealthURL("/readyz"))
+}
+
+// Sidecar is a running SOCKS5 or HTTPS proxy.
+type Sidecar struct {
+	*Process
+	Port int
+}
+
+// Address is where the sidecar serves.
+func (s *Sidecar) Address() string { return Loopback(s.Port) }
+
+// StartSOCKS5 runs a SOCKS5 sidecar of srv and waits until it listens.
+func (s *Suite) StartSOCKS5(srv *Server, more ...string) (*Sidecar, error) {
+	return s.startSidecar("konnectivity-socks5-proxy", srv, nil, more...)
+}
+
+// StartHTTPS runs an HTTPS sidecar of srv and waits until it listens.
+func (s *Suite) StartHTTPS(srv *Server, more ...string) (*Sidecar, error) {
+	return s.startSidecar("konnectivity-https-proxy", srv, nil, more...)
+}
+
+func (s *Suite) startSidecar(program string, srv *Server, env []string, more ...string) (*Sidecar, error) {
+	port, err := FreePort()
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--konnectivity-hostname=127.0.0.1", "--konnectivity-port=" + strconv.Itoa(srv.ClientPort),
+		"--serving-port=" + strconv.Itoa(port), "--ca-cert-path=" + s.PKI("ca.crt"),
+		"--tls-cert-path=" + s.PKI("client.crt"), "--tls-key-path=" + s.PKI("client.key"),
+	}
+	p, err := s.Run(program, env, append(args, more...)...)
+	if err != nil {
+		return nil, err
+	}
+	return &Sidecar{Process: p, Port: port}, WaitListening(p, "tcp", Loopback(port))
+}
+
+// StartChain runs the plain relay chain of benchmarks and returns the address
+// of its SOCKS5 front.
+func (s *Suite) StartChain() (front string, procs []*Process, err error) {
+	next := ""
+	for _, role := range []string{"end", "middle", "front"} {
+		port, err := FreePort()
+		if err != nil {
+			return "", nil, err
+		}
+		address := Loopback(port)
+		p, err := s.Run("konnectivity", nil, "bench", "relay", role, "--pki="+s.PKI(""), "--listen="+address, "--next="+next)
+		if err != nil {
+			return "", nil, err
+		}
+		procs = append(procs, p)
+		if err := WaitListening(p, "tcp", address); err != nil {
+			return "", nil, err
+		}
+		next = address
+	}
+	return next, procs, nil
+}

@@ -1,0 +1,151 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// patience is how long anything on this machine may take to come up.
+const patience = 20 * time.Second
+
+// Binaries is a folder with the suite's programs.
+type Binaries string
+
+// Build compiles every command of the module into dir, as make build does.
+// moduleRoot is the folder of go.mod.
+func Build(moduleRoot, dir string) (Binaries, error) {
+	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+string(filepath.Separator), "./cmd/...")
+	cmd.Dir = moduleRoot
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return Binaries(dir), nil
+}
+
+// Path is the file of one program.
+func (b Binaries) Path(name string) string { return filepath.Join(string(b), name) }
+
+// Suite is a set of running programs that share a PKI.
+type Suite struct {
+	Bin   Binaries
+	Dir   string // scratch; sockets live here, so keep it short
+	procs []*Process
+}
+
+// New makes the PKI in dir.
+func New(bin Binaries, dir string) (*Suite, error) {
+	s := &Suite{Bin: bin, Dir: dir}
+	out, err := exec.Command(bin.Path("konnectivity"), "certs", s.PKI("")).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("konnectivity certs: %w\n%s", err, out)
+	}
+	return s, nil
+}
+
+// PKI is a file made by `konnectivity certs`: ca.crt, server.crt, ...
+func (s *Suite) PKI(name string) string { return filepath.Join(s.Dir, "pki", name) }
+
+// Run starts a program of the suite; Close ends it.
+func (s *Suite) Run(program string, env []string, args ...string) (*Process, error) {
+	p, err := Start(program, s.Bin.Path(program), args, env)
+	if err != nil {
+		return nil, err
+	}
+	s.procs = append(s.procs, p)
+	return p, nil
+}
+
+// Close ends every process, the last one first.
+func (s *Suite) Close() {
+	for i := len(s.procs) - 1; i >= 0; i-- {
+		s.procs[i].Kill()
+	}
+	s.procs = nil
+}
+
+// Processes are all that were started, in order.
+func (s *Suite) Processes() []*Process { return s.procs }
+
+// FreePort is a TCP port of loopback that was free a moment ago.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, n)
+	for i := range ports {
+		var err error
+		if ports[i], err = FreePort(); err != nil {
+			return nil, err
+		}
+	}
+	return ports, nil
+}
+
+// Loopback is host:port of a port on this machine.
+func Loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// WaitReady waits until a health URL answers 200, or p ends, or patience does.
+func WaitReady(p *Process, url string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return waitFor(ctx, p, func() error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s answers %s", url, res.Status)
+		}
+		return nil
+	})
+}
+
+// WaitListening waits until something accepts at address.
+func WaitListening(p *Process, network, address string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return waitFor(ctx, p, func() error {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, network, address)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err
+	})
+}
+
+func waitFor(ctx context.Context, p *Process, check func() error) error {
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return fmt.Errorf("%s ended before it was ready:\n%s", p.Name, p.Output())
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%s is not ready after %v:\n%s", p.Name, patience, p.Output()), err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
