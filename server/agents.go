@@ -94,20 +94,35 @@ func (s *Server) admit(ctx context.Context, who auth.Peer, via string, remote ne
 	if remote != nil {
 		agent.Remote = remote.String()
 	}
-	ids, err := s.opts.Gate.Admit(ctx, who)
+	ids, err := s.gate.Admit(ctx, who)
 	if err != nil {
-		var refusal *auth.Refusal
-		label := "unavailable"
-		if errors.As(err, &refusal) {
-			label = refusal.Label()
-		}
-		s.metrics.AgentRefused(label)
+		s.metrics.AgentRefused(label(err))
 		s.opts.Log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).
 			Warn("an agent was refused")
 		return agent, err
 	}
 	agent.Identifiers = ids
 	return agent, nil
+}
+
+// label is a refusal as a metric's label.
+func label(err error) string {
+	var refusal *auth.Refusal
+	if errors.As(err, &refusal) {
+		return refusal.Label()
+	}
+	return "unavailable"
+}
+
+func (s *Server) tokenReviewed(took time.Duration, err error) {
+	switch {
+	case err == nil:
+		s.metrics.TokenReviewed("accepted", took)
+	case label(err) == "unavailable":
+		s.metrics.TokenReviewed("unavailable", took)
+	default:
+		s.metrics.TokenReviewed("refused", took)
+	}
 }
 
 // join makes an admitted agent known to whoever dials, until leave.

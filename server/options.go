@@ -60,7 +60,8 @@ type Options struct {
 	AgentsNeedLink bool
 
 	Strategies []registry.Strategy // nil: default alone
-	Gate       auth.Gate           // beside TLS; the zero Gate admits every agent with an id
+	Tokens     *auth.TokensConfig  // agents' tokens are reviewed; nil: none are asked for
+	Claims     *auth.Claims        // what agents may claim; nil: anything
 	Policy     *policy.Policy      // nil: only metadata addresses are denied
 	Leases     *LeaseOptions       // nil: none
 

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"konnectivity/internal/observe"
+	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
 	"konnectivity/server/metrics"
@@ -23,7 +24,8 @@ type Server struct {
 	agents    *registry.Registry
 	forwarder *tunnel.Forwarder
 	leases    *lease.Controller // nil: none
-	peers     peers             // who is told of a drain and of the number of servers
+	gate      auth.Gate
+	peers     peers // who is told of a drain and of the number of servers
 	limits    legacy.Limits
 
 	clientGRPC, agentGRPC *grpcFront // nil: not served
@@ -56,6 +58,12 @@ func New(opts Options) (*Server, error) {
 		DialTimeout: opts.DialTimeout,
 		Total:       &s.metrics.Traffic,
 		Observers:   []tunnel.Observer{s.metrics, connectionLog{opts.Log}},
+	}
+	s.gate.Claims = opts.Claims
+	if opts.Tokens != nil {
+		cfg := *opts.Tokens
+		cfg.Called = s.tokenReviewed
+		s.gate.Tokens = auth.NewTokens(cfg)
 	}
 	if opts.Leases != nil {
 		cfg := *opts.Leases

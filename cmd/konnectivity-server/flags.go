@@ -1,0 +1,437 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"konnectivity/internal/cli"
+	"konnectivity/internal/logging"
+	"konnectivity/internal/policy"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/server"
+	"konnectivity/server/frontend"
+	"konnectivity/server/lease"
+	"konnectivity/server/registry"
+	"konnectivity/tunnel"
+)
+
+// The values of --mode, --link and --agent-identifier-policy.
+const (
+	modeGRPC    = "grpc"
+	modeConnect = "http-connect"
+
+	linkAuto    = "auto"
+	linkOff     = "off"
+	linkRequire = "require"
+
+	identifiersAny         = "any"
+	identifiersCertificate = "certificate"
+)
+
+// flags are the command line: upstream's (cmd/server/app/options) and ours.
+type flags struct {
+	serverCert, serverKey, serverCA    string
+	clusterCert, clusterKey, clusterCA string
+	ciphers                            []string
+	tlsMin                             string
+
+	mode, link            string
+	uds                   string
+	deleteUDS             bool
+	serverPort, agentPort int
+	serverBind, agentBind string
+	maxConns              int
+	budgetMiB             int64
+
+	healthPort, adminPort int
+	healthBind, adminBind string
+	profiling, contention bool
+
+	keepalive, frontendKeepalive time.Duration
+	grace, dialTimeout           time.Duration
+
+	id         string
+	count      int
+	strategies string
+
+	agentNamespace, agentAccount, audience string
+	allowUnauthenticated                   bool
+	identifierPolicy, identifierFile       string
+
+	kubeconfig, apiContentType string
+	kubeQPS                    float32
+	kubeBurst                  int
+
+	leases                     bool
+	leaseNamespace, leaseLabel string
+
+	allow, deny []string
+
+	xfrChannelSize     int
+	warnOnChannelLimit bool
+
+	logging logging.Flags
+	set     *pflag.FlagSet
+}
+
+func (f *flags) addTo(cmd *cobra.Command) {
+	cli.AddFlags(cmd, "Clients", f.addClients)
+	cli.AddFlags(cmd, "Agents", f.addAgents)
+	cli.AddFlags(cmd, "Routing", f.addRouting)
+	cli.AddFlags(cmd, "TLS", f.addTLS)
+	cli.AddFlags(cmd, "Bounds", f.addBounds)
+	cli.AddFlags(cmd, "Kubernetes API", f.addKube)
+	cli.AddFlags(cmd, "Health, metrics and profiling", f.addObservation)
+	cli.AddFlags(cmd, "Logging", f.logging.AddTo)
+	cli.AddFlags(cmd, "Accepted for compatibility", f.addDeprecated)
+	f.set = cmd.Flags()
+}
+
+func (f *flags) addClients(set *pflag.FlagSet) {
+	set.IntVar(&f.serverPort, "server-port", 8090, "port for clients over mTLS; 0: none. Served only with --server-cert")
+	set.StringVar(&f.serverBind, "server-bind-address", "", "address for the same (default: all)")
+	set.StringVar(&f.serverCert, "server-cert", "", "certificate file shown to clients")
+	set.StringVar(&f.serverKey, "server-key", "", "private key file of --server-cert")
+	set.StringVar(&f.serverCA, "server-ca-cert", "", "file of CAs that clients' certificates must lead to")
+	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients; may be given beside --server-port")
+	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that a former process left; one that is in use, and what is no socket, is never deleted")
+	set.StringVar(&f.mode, "mode", "", "grpc or http-connect: serve clients only that, beside links (default: both)")
+	set.StringVar(&f.link, "link", linkAuto, "native link: auto (with peers that have it), off, or require (of agents; clients may use what --mode lets them)")
+	set.DurationVar(&f.frontendKeepalive, "frontend-keepalive-time", server.DefaultKeepalive, "silence after which a gRPC client is asked whether it is alive; it has 8s to answer")
+}
+
+func (f *flags) addAgents(set *pflag.FlagSet) {
+	set.IntVar(&f.agentPort, "agent-port", 8091, "port for agents")
+	set.StringVar(&f.agentBind, "agent-bind-address", "", "address for the same (default: all)")
+	set.StringVar(&f.clusterCert, "cluster-cert", "", "certificate file shown to agents")
+	set.StringVar(&f.clusterKey, "cluster-key", "", "private key file of --cluster-cert")
+	set.StringVar(&f.clusterCA, "cluster-ca-cert", "", "file of CAs that agents' certificates must lead to")
+	set.StringVar(&f.agentNamespace, "agent-namespace", "", "namespace of the agents' service account, to authenticate them by token instead of certificate")
+	set.StringVar(&f.agentAccount, "agent-service-account", "", "name of that service account")
+	set.StringVar(&f.audience, "authentication-audience", "", "audience the agents' tokens must be for")
+	set.BoolVar(&f.allowUnauthenticated, "allow-unauthenticated-agents", false, "start without --cluster-ca-cert and without token authentication: whoever reaches the port can become an agent and see the traffic")
+	set.StringVar(&f.identifierPolicy, "agent-identifier-policy", identifiersAny, "any: agents may claim any identifiers; certificate: only those that their certificate's SANs or --agent-identifier-allow-file cover")
+	set.StringVar(&f.identifierFile, "agent-identifier-allow-file", "", "file of grants, a line each: certificate common name or *, and identifiers, e.g. node1 cidr=10.1.0.0/16&default-route=true")
+	set.DurationVar(&f.keepalive, "keepalive-time", server.DefaultKeepalive, "silence after which an agent by gRPC is asked whether it is alive; it has 8s to answer")
+}
+
+func (f *flags) addRouting(set *pflag.FlagSet) {
+	set.StringVar(&f.id, "server-id", "", "unique id of this server (default: $PROXY_SERVER_ID, or a new uuid)")
+	set.IntVar(&f.count, "server-count", 1, "number of servers, told to agents; leases, where kept, know better")
+	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked, tried in this order: destHost, destCIDR, defaultRoute, default")
+	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else is served. Cloud metadata addresses are denied unless a rule names them")
+	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what is never served; wins over --allow-destination. Names are resolved by agents: give agents the rules for addresses too")
+}
+
+func (f *flags) addTLS(set *pflag.FlagSet) {
+	set.StringSliceVar(&f.ciphers, "cipher-suites", nil, "cipher suites for TLS 1.2, comma separated (default: Go's choice); without effect on TLS 1.3")
+	set.StringVar(&f.tlsMin, "tls-min-version", "", "VersionTLS12 or VersionTLS13; lower ones are accepted and mean VersionTLS12 (default: VersionTLS12)")
+}
+
+func (f *flags) addBounds(set *pflag.FlagSet) {
+	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0: no bound")
+	set.DurationVar(&f.grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
+	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "most connections of one port at once")
+	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the cgroup's limit, at most 256)")
+}
+
+func (f *flags) addKube(set *pflag.FlagSet) {
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for token reviews and leases (default: the pod's service account)")
+	set.Float32Var(&f.kubeQPS, "kubeconfig-qps", 0, "most calls a second (default: 49 for token reviews, the client library's for leases)")
+	set.IntVar(&f.kubeBurst, "kubeconfig-burst", 0, "calls in advance of that rate (default: the same)")
+	set.StringVar(&f.apiContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content type of requests")
+	set.BoolVar(&f.leases, "enable-lease-controller", false, "keep a lease, collect those of servers that are gone, and count servers by them")
+	set.StringVar(&f.leaseNamespace, "lease-namespace", "kube-system", "namespace of the leases")
+	set.StringVar(&f.leaseLabel, "lease-label", "k8s-app=konnectivity-server", "labels of the leases")
+}
+
+func (f *flags) addObservation(set *pflag.FlagSet) {
+	set.IntVar(&f.healthPort, "health-port", 8092, "port for /healthz, /readyz, /ready and /metrics; 0: none")
+	set.StringVar(&f.healthBind, "health-bind-address", "", "address for the same (default: all)")
+	set.IntVar(&f.adminPort, "admin-port", 8095, "port for /metrics, /statusz and /debug/pprof; 0: none")
+	set.StringVar(&f.adminBind, "admin-bind-address", "127.0.0.1", "address for the same; empty: all")
+	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
+	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
+}
+
+func (f *flags) addDeprecated(set *pflag.FlagSet) {
+	set.IntVar(&f.xfrChannelSize, "xfr-channel-size", 10, "without effect: what a connection may hold is bounded in bytes")
+	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", true, "without effect: there is no such channel")
+}
+
+// notes are sentences about flags that were given and do not do what their name
+// says.
+func (f *flags) notes() []string {
+	var notes []string
+	if f.set.Changed("xfr-channel-size") {
+		notes = append(notes, "--xfr-channel-size has no effect: what a connection may hold is bounded in bytes")
+	}
+	if f.set.Changed("warn-on-channel-limit") {
+		notes = append(notes, "--warn-on-channel-limit is deprecated and has no effect")
+	}
+	if f.tlsMin == "VersionTLS10" || f.tlsMin == "VersionTLS11" {
+		notes = append(notes, "--tls-min-version="+f.tlsMin+" is insecure (RFC 8996); TLS 1.2 is the least that is spoken")
+	}
+	if f.allowUnauthenticated && !f.agentsAuthenticate() {
+		notes = append(notes, "--allow-unauthenticated-agents: whoever reaches the agent port can become an agent and see the traffic")
+	}
+	return notes
+}
+
+func (f *flags) tokenAuth() bool {
+	return f.agentNamespace != "" || f.agentAccount != "" || f.audience != ""
+}
+
+func (f *flags) agentsAuthenticate() bool { return f.clusterCA != "" || f.tokenAuth() }
+
+// clientTCP says whether clients are served over TCP.
+func (f *flags) clientTCP() bool { return f.serverPort > 0 && f.serverCert != "" }
+
+// validate returns a *cli.UsageError about the first flag that cannot be meant.
+// It touches files only to see that they are there, which is no usage error.
+func (f *flags) validate() error {
+	for _, check := range []func() error{f.checkNumbers, f.checkValues, f.checkClients, f.checkAgents, f.checkCombinations, f.checkFiles} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *flags) checkNumbers() error {
+	for _, port := range []struct {
+		flag  string
+		value int
+		least int
+	}{{"server-port", f.serverPort, 0}, {"agent-port", f.agentPort, 1}, {"admin-port", f.adminPort, 0}, {"health-port", f.healthPort, 0}} {
+		if port.value < port.least || port.value > 65535 {
+			return cli.Usagef("--%s=%d: accepted are %d to 65535", port.flag, port.value, port.least)
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"graceful-shutdown-timeout", f.grace}, {"backend-dial-timeout", f.dialTimeout}} {
+		if d.value < 0 {
+			return cli.Usagef("--%s=%v: must not be negative", d.flag, d.value)
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"keepalive-time", f.keepalive}, {"frontend-keepalive-time", f.frontendKeepalive}} {
+		if d.value < time.Second {
+			return cli.Usagef("--%s=%v: must be at least 1s", d.flag, d.value)
+		}
+	}
+	for _, n := range []struct {
+		flag  string
+		value float64
+		least float64
+	}{
+		{"server-count", float64(f.count), 1}, {"xfr-channel-size", float64(f.xfrChannelSize), 1}, {"max-connections", float64(f.maxConns), 1},
+		{"memory-budget-mib", float64(f.budgetMiB), 0}, {"kubeconfig-qps", float64(f.kubeQPS), 0}, {"kubeconfig-burst", float64(f.kubeBurst), 0},
+	} {
+		if n.value < n.least {
+			return cli.Usagef("--%s=%v: must be at least %v", n.flag, n.value, n.least)
+		}
+	}
+	return nil
+}
+
+func (f *flags) checkValues() error {
+	for _, choice := range []struct {
+		flag, value string
+		accepted    []string
+	}{
+		{"mode", f.mode, []string{"", modeGRPC, modeConnect}},
+		{"link", f.link, []string{linkAuto, linkOff, linkRequire}},
+		{"agent-identifier-policy", f.identifierPolicy, []string{identifiersAny, identifiersCertificate}},
+	} {
+		if err := oneOf(choice.flag, choice.value, choice.accepted); err != nil {
+			return err
+		}
+	}
+	if _, err := registry.ParseStrategies(f.strategies); err != nil {
+		return cli.Usagef("--proxy-strategies: %w", err)
+	}
+	if _, err := tlsreload.ParseVersion(f.tlsMin); err != nil {
+		return cli.Usagef("--tls-min-version: %w", err)
+	}
+	if _, err := tlsreload.ParseCipherSuites(f.ciphers); err != nil {
+		return cli.Usagef("--cipher-suites: %w", err)
+	}
+	if _, err := policy.Parse(f.allow, nil); err != nil {
+		return cli.Usagef("--allow-destination: %w", err)
+	}
+	if _, err := policy.Parse(nil, f.deny); err != nil {
+		return cli.Usagef("--deny-destination: %w", err)
+	}
+	return f.checkID()
+}
+
+func oneOf(flag, value string, accepted []string) error {
+	var named []string
+	for _, a := range accepted {
+		if a == value {
+			return nil
+		}
+		if a != "" {
+			named = append(named, a)
+		}
+	}
+	return cli.Usagef("--%s=%q: accepted are %s", flag, value, strings.Join(named, ", "))
+}
+
+// checkID sees that the id fits into gRPC metadata, and into a lease's name
+// where there is one.
+func (f *flags) checkID() error {
+	id := f.givenID()
+	if len(id) > registry.MaxID || strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return cli.Usagef("--server-id: an id has at most %d printable ASCII characters", registry.MaxID)
+	}
+	if !f.leases {
+		return nil
+	}
+	if _, err := labels.ConvertSelectorToLabelsMap(f.leaseLabel); err != nil || f.leaseLabel == "" {
+		return cli.Usagef("--lease-label=%q: want KEY=VALUE, or several of them with commas between", f.leaseLabel)
+	}
+	if id != "" && len(validation.IsDNS1123Subdomain(lease.NamePrefix+id)) > 0 {
+		return cli.Usagef("--server-id=%q: with --enable-lease-controller it is part of a lease's name: lower-case letters, digits, '-' and '.' are accepted", id)
+	}
+	return nil
+}
+
+func (f *flags) checkClients() error {
+	if err := pair("server-cert", f.serverCert, "server-key", f.serverKey); err != nil {
+		return err
+	}
+	switch {
+	case f.clientTCP() && f.serverCA == "":
+		return cli.Usagef("--server-ca-cert is missing: without it anybody who reaches --server-port could use the tunnel")
+	case f.serverCert == "" && f.serverCA != "":
+		return cli.Usagef("--server-ca-cert needs --server-cert and --server-key")
+	case f.serverCert != "" && f.serverPort == 0:
+		return cli.Usagef("--server-cert is given and --server-port is 0: a unix socket has no TLS")
+	case f.uds != "" && f.set.Changed("server-port") && f.serverPort > 0 && f.serverCert == "":
+		return cli.Usagef("--server-port=%d needs --server-cert, --server-key and --server-ca-cert; set it to 0 for --uds-name alone", f.serverPort)
+	case f.uds == "" && !f.clientTCP():
+		return cli.Usagef("no port for clients: give --server-cert, --server-key and --server-ca-cert, or --uds-name")
+	}
+	return nil
+}
+
+func (f *flags) checkAgents() error {
+	if err := pair("cluster-cert", f.clusterCert, "cluster-key", f.clusterKey); err != nil {
+		return err
+	}
+	if f.clusterCert == "" {
+		return cli.Usagef("--cluster-cert and --cluster-key are missing: agents connect over TLS only")
+	}
+	if f.tokenAuth() {
+		if f.clusterCA != "" {
+			return cli.Usagef("--cluster-ca-cert and authentication by token (--agent-namespace, --agent-service-account, --authentication-audience) exclude each other")
+		}
+		for _, part := range []struct{ flag, value string }{
+			{"agent-namespace", f.agentNamespace}, {"agent-service-account", f.agentAccount}, {"authentication-audience", f.audience},
+		} {
+			if part.value == "" {
+				return cli.Usagef("--%s is missing: authentication by token needs --agent-namespace, --agent-service-account and --authentication-audience", part.flag)
+			}
+		}
+	}
+	if !f.agentsAuthenticate() && !f.allowUnauthenticated {
+		return cli.Usagef("agents could connect without authentication: give --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience; or say --allow-unauthenticated-agents")
+	}
+	if f.identifierFile != "" && f.identifierPolicy != identifiersCertificate {
+		return cli.Usagef("--agent-identifier-allow-file needs --agent-identifier-policy=certificate")
+	}
+	return nil
+}
+
+func pair(certFlag, cert, keyFlag, key string) error {
+	switch {
+	case cert != "" && key == "":
+		return cli.Usagef("--%s is given without --%s", certFlag, keyFlag)
+	case key != "" && cert == "":
+		return cli.Usagef("--%s is given without --%s", keyFlag, certFlag)
+	}
+	return nil
+}
+
+func (f *flags) checkCombinations() error {
+	if f.contention && !f.profiling {
+		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
+	}
+	type port struct {
+		flag, bind string
+		number     int
+	}
+	ports := []port{{"agent-port", f.agentBind, f.agentPort}, {"health-port", f.healthBind, f.healthPort}, {"admin-port", f.adminBind, f.adminPort}}
+	if f.clientTCP() {
+		ports = append(ports, port{"server-port", f.serverBind, f.serverPort})
+	}
+	for i, a := range ports {
+		for _, b := range ports[:i] {
+			if a.number > 0 && a.number == b.number && (a.bind == b.bind || a.bind == "" || b.bind == "") {
+				return cli.Usagef("--%s and --%s are both %d", b.flag, a.flag, a.number)
+			}
+		}
+	}
+	return nil
+}
+
+func (f *flags) checkFiles() error {
+	for _, file := range []struct{ flag, path string }{
+		{"server-cert", f.serverCert}, {"server-key", f.serverKey}, {"server-ca-cert", f.serverCA},
+		{"cluster-cert", f.clusterCert}, {"cluster-key", f.clusterKey}, {"cluster-ca-cert", f.clusterCA},
+		{"kubeconfig", f.kubeconfig}, {"agent-identifier-allow-file", f.identifierFile},
+	} {
+		if file.path == "" {
+			continue
+		}
+		if err := readable(file.path); err != nil {
+			return fmt.Errorf("--%s: %w", file.flag, err)
+		}
+	}
+	return nil
+}
+
+func readable(path string) error {
+	info, err := os.Stat(path)
+	var failed *fs.PathError
+	switch {
+	case errors.As(err, &failed):
+		return fmt.Errorf("%s: %w", path, failed.Err)
+	case err != nil:
+		return err
+	case info.IsDir():
+		return fmt.Errorf("%s is a directory", path)
+	}
+	return nil
+}
+
+// givenID is the id given by flag, else by the environment, else "".
+func (f *flags) givenID() string {
+	if f.id != "" {
+		return f.id
+	}
+	return os.Getenv("PROXY_SERVER_ID")
+}
+
+func (f *flags) serverID() string {
+	if id := f.givenID(); id != "" {
+		return id
+	}
+	return uuid.NewString()
+}

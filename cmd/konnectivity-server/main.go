@@ -1,0 +1,280 @@
+// Command konnectivity-server runs beside the control plane: clients ask it for
+// destinations, and it reaches them through the agents that are connected.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"konnectivity/internal/cli"
+	"konnectivity/internal/observe"
+	"konnectivity/internal/policy"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/version"
+	"konnectivity/server"
+	"konnectivity/server/auth"
+	"konnectivity/server/registry"
+	"konnectivity/tunnel/link"
+)
+
+const component = "konnectivity-server"
+
+// unbounded stands for --backend-dial-timeout=0: longer than anybody waits.
+const unbounded = time.Duration(math.MaxInt64 / 2)
+
+func main() { os.Exit(cli.Main(newCommand())) }
+
+func newCommand() *cobra.Command {
+	f := &flags{}
+	cmd := &cobra.Command{
+		Use:   component,
+		Short: "Serve clients destinations that only agents can reach",
+		Long: "Runs beside the control plane. Clients (kube-apiserver, the sidecars, curl) ask it for destinations by HTTP CONNECT,\n" +
+			"gRPC or native links, and it reaches them through the agents that connect to it. Takes the flags of upstream's proxy-server.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), f) },
+	}
+	f.addTo(cmd)
+	return cmd
+}
+
+// run starts everything, and returns when ctx has ended and the server has
+// drained, or when a part failed.
+func run(ctx context.Context, f *flags) error {
+	if err := f.validate(); err != nil {
+		return err
+	}
+	log, err := f.logging.New(component, os.Stderr)
+	if err != nil {
+		return cli.Usagef("%w", err)
+	}
+	p := &process{flags: f, log: log, registry: observe.NewRegistry(component)}
+	srv, err := p.build()
+	if err != nil {
+		p.close()
+		return err
+	}
+	for _, note := range f.notes() {
+		log.Warn(note)
+	}
+	log.WithFields(logrus.Fields{"id": p.options.ID, "version": version.Get().Version}).Info("serving")
+	return srv.Run(ctx)
+}
+
+// process collects the parts of a server.
+type process struct {
+	flags    *flags
+	log      logrus.FieldLogger
+	registry *prometheus.Registry
+	options  server.Options
+	open     []net.Listener
+}
+
+// build reads every file and takes every port, so that what is wrong is told
+// before anything is served.
+func (p *process) build() (*server.Server, error) {
+	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenOthers} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return server.New(p.options)
+}
+
+// close gives the ports back when the server does not come to be.
+func (p *process) close() {
+	for _, l := range p.open {
+		_ = l.Close()
+	}
+}
+
+func (p *process) settings() error {
+	f := p.flags
+	strategies, err := registry.ParseStrategies(f.strategies)
+	if err != nil {
+		return err
+	}
+	rules, err := policy.Parse(f.allow, f.deny)
+	if err != nil {
+		return err
+	}
+	p.options = server.Options{
+		ID: f.serverID(), Count: f.count, Strategies: strategies, Policy: rules,
+		NoConnect: f.mode == modeGRPC, NoGRPC: f.mode == modeConnect,
+		NoLink: f.link == linkOff, AgentsNeedLink: f.link == linkRequire,
+		DialTimeout: f.dialTimeout, Grace: f.grace, Keepalive: f.keepalive, ClientKeepalive: f.frontendKeepalive,
+		MaxConns: f.maxConns, Budget: link.NewBudget(f.budgetMiB << 20),
+		Profiles: f.profiling, ContentionProfiles: f.contention,
+		Log: p.log, Registry: p.registry,
+	}
+	if f.grace == 0 {
+		p.options.Grace = -1
+	}
+	if f.dialTimeout == 0 {
+		p.options.DialTimeout = unbounded
+	}
+	return nil
+}
+
+// agentAuth is what agents are held to beside TLS.
+func (p *process) agentAuth() error {
+	f := p.flags
+	if f.identifierPolicy == identifiersCertificate {
+		claims, err := auth.NewClaims(f.identifierFile, p.log)
+		if err != nil {
+			return fmt.Errorf("--agent-identifier-allow-file: %w", err)
+		}
+		p.options.Claims = claims
+	}
+	if !f.tokenAuth() {
+		return nil
+	}
+	config, err := f.kubeClient("authentication of agents by token")
+	if err != nil {
+		return err
+	}
+	config.QPS = -1 // auth.Tokens keeps its own, stricter limit
+	client, err := authentication.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	p.options.Tokens = &auth.TokensConfig{
+		Reviews: client.TokenReviews(), Namespace: f.agentNamespace, ServiceAccount: f.agentAccount, Audience: f.audience,
+		PerSecond: f.kubeQPS, Burst: f.kubeBurst,
+	}
+	return nil
+}
+
+func (p *process) leases() error {
+	f := p.flags
+	if !f.leases {
+		return nil
+	}
+	config, err := f.kubeClient("--enable-lease-controller")
+	if err != nil {
+		return err
+	}
+	config.QPS, config.Burst = f.kubeQPS, f.kubeBurst
+	client, err := coordination.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
+	set, err := labels.ConvertSelectorToLabelsMap(f.leaseLabel)
+	if err != nil {
+		return fmt.Errorf("--lease-label: %w", err)
+	}
+	p.options.Leases = &server.LeaseOptions{Leases: client.Leases(f.leaseNamespace), Labels: set}
+	return nil
+}
+
+// kubeClient is how to reach the Kubernetes API; what says what for.
+func (f *flags) kubeClient(what string) (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if f.kubeconfig == "" {
+		if config, err = rest.InClusterConfig(); err != nil {
+			return nil, fmt.Errorf("%s needs --kubeconfig outside of a cluster: %w", what, err)
+		}
+	} else if config, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig); err != nil {
+		return nil, fmt.Errorf("--kubeconfig=%s: %w", f.kubeconfig, err)
+	}
+	config.ContentType = f.apiContentType
+	return config, nil
+}
+
+func (p *process) listenClients() error {
+	f := p.flags
+	if f.clientTCP() {
+		tls, err := p.source("server", tlsreload.Files{Cert: f.serverCert, Key: f.serverKey, CA: f.serverCA})
+		if err != nil {
+			return err
+		}
+		l, err := p.listen("server-port", f.serverBind, f.serverPort)
+		if err != nil {
+			return err
+		}
+		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l, TLS: tls.Server})
+	}
+	if f.uds != "" {
+		l, err := server.ListenUnix(f.uds, f.deleteUDS)
+		if err != nil {
+			return fmt.Errorf("--uds-name: %w", err)
+		}
+		p.open = append(p.open, l)
+		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l})
+	}
+	return nil
+}
+
+func (p *process) listenAgents() error {
+	f := p.flags
+	tls, err := p.source("cluster", tlsreload.Files{Cert: f.clusterCert, Key: f.clusterKey, CA: f.clusterCA})
+	if err != nil {
+		return err
+	}
+	l, err := p.listen("agent-port", f.agentBind, f.agentPort)
+	if err != nil {
+		return err
+	}
+	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server}}
+	return nil
+}
+
+func (p *process) listenOthers() (err error) {
+	f := p.flags
+	if f.healthPort > 0 {
+		if p.options.Health, err = p.listen("health-port", f.healthBind, f.healthPort); err != nil {
+			return err
+		}
+	}
+	if f.adminPort > 0 {
+		p.options.Admin, err = p.listen("admin-port", f.adminBind, f.adminPort)
+	}
+	return err
+}
+
+func (p *process) listen(flag, host string, port int) (net.Listener, error) {
+	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err // without a second mention of the address
+		}
+		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, net.JoinHostPort(host, strconv.Itoa(port)), err)
+	}
+	p.open = append(p.open, l)
+	return l, nil
+}
+
+// source reads certificates, which are reloaded while the server runs.
+func (p *process) source(name string, files tlsreload.Files) (*tlsreload.Source, error) {
+	least, err := tlsreload.ParseVersion(p.flags.tlsMin)
+	if err != nil {
+		return nil, err
+	}
+	ciphers, err := tlsreload.ParseCipherSuites(p.flags.ciphers)
+	if err != nil {
+		return nil, err
+	}
+	s, err := tlsreload.New(files, tlsreload.Options{Name: name, MinVersion: least, CipherSuites: ciphers, Log: p.log, Registerer: p.registry})
+	if err != nil {
+		return nil, err
+	}
+	p.options.Background = append(p.options.Background, s.Run)
+	return s, nil
+}
