@@ -1,0 +1,330 @@
+package chain
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestNoProxy(t *testing.T) {
+	for list, c := range map[string]struct{ exempt, not string }{
+		"":                       {"localhost:1 LOCALHOST:1 localhost.:80 127.0.0.1:80 [::1]:80 [::ffff:127.0.0.1]:80", "example.com:80 10.0.0.1:80"},
+		"example.com":            {"example.com:80 www.example.com:443 EXAMPLE.com.:80 a.b.Example.Com:1", "notexample.com:80 example.org:80"},
+		".example.com":           {"www.example.com:80 www.example.com.:80", "example.com:80"},
+		"*.example.com.":         {"www.example.com:80", "example.com:80 wwwexample.com:80"},
+		"EXAMPLE.com.":           {"example.com:80", "example.org:80"},
+		"example.com:8080":       {"example.com:8080 www.example.com:8080", "example.com:80"},
+		"*":                      {"anything:1 10.0.0.1:80 [2001:db8::1]:80", ""},
+		"10.0.0.0/8":             {"10.1.2.3:80 [::ffff:10.1.2.3]:80", "11.0.0.1:80 name-in-10.example:80"},
+		"2001:db8::/32":          {"[2001:db8:1::5]:443", "[2001:db9::1]:443"},
+		"10.0.0.1":               {"10.0.0.1:80 10.0.0.1:443", "10.0.0.2:80"},
+		"10.0.0.1:443":           {"10.0.0.1:443", "10.0.0.1:80"},
+		"[2001:db8::1]":          {"[2001:db8::1]:80 [2001:DB8:0::1]:80", "[2001:db8::2]:80"},
+		"[2001:db8::1]:443":      {"[2001:db8::1]:443", "[2001:db8::1]:80"},
+		"2001:db8:0:0::1":        {"[2001:db8::1]:80", "[2001:db8::2]:80"},
+		"a.example, b.example":   {"a.example:1 b.example:1", "c.example:1"},
+		"a.example\tb.example\n": {"a.example:1 b.example:1", "c.example:1"},
+		",, ,:80,[],.,*.,/":      {"localhost:1", "example.com:80 10.0.0.1:80"},
+		"bücher.example":         {"bücher.example:80 xn--bcher-kva.example:80", "bucher.example:80"},
+	} {
+		n := NewNoProxy(list)
+		for _, address := range strings.Fields(c.exempt) {
+			if host, port, err := tunnel.SplitAddress(address); err != nil || !n.Exempts(host, port) {
+				t.Errorf("%q does not exempt %s, %v", list, address, err)
+			}
+		}
+		for _, address := range strings.Fields(c.not) {
+			if host, port, err := tunnel.SplitAddress(address); err != nil || n.Exempts(host, port) {
+				t.Errorf("%q exempts %s, %v", list, address, err)
+			}
+		}
+	}
+}
+
+func FuzzNoProxy(f *testing.F) {
+	for _, s := range []string{"example.com", "*.a,.b:80", "10.0.0.0/8", "[::1]:1", "*", ":", "[", "]:", "a b\tc"} {
+		f.Add(s, "www.example.com", uint16(443))
+	}
+	f.Fuzz(func(t *testing.T, list, host string, port uint16) {
+		if !tunnel.ValidHost(host) || port == 0 {
+			return
+		}
+		n := NewNoProxy(list)
+		if n.Exempts(host, port) != n.Exempts(strings.ToUpper(strings.ToLower(host)), port) && isASCII(host) {
+			t.Errorf("%q: case counts in %q", list, host)
+		}
+		if !strings.HasSuffix(host, ".") && tidyHost(host) == strings.ToLower(host) && n.Exempts(host, port) != n.Exempts(host+".", port) {
+			t.Errorf("%q: a final dot counts in %q", list, host)
+		}
+		if !NewNoProxy(list+",*").Exempts(host, port) {
+			t.Errorf("%q and * do not exempt %q", list, host)
+		}
+	})
+}
+
+func isASCII(s string) bool {
+	for i := range len(s) {
+		if s[i] >= 0x80 {
+			return false
+		}
+	}
+	return true
+}
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]string{
+		"http://proxy:3128":         "http proxy proxy:3128 ",
+		"proxy:3128":                "http proxy proxy:3128 ",
+		"proxy":                     "http proxy proxy:80 ",
+		" https://proxy.example/ ":  "https proxy.example proxy.example:443 ",
+		"https://10.0.0.1":          "https 10.0.0.1 10.0.0.1:443 ",
+		"http://[2001:db8::1]":      "http 2001:db8::1 [2001:db8::1]:80 ",
+		"[2001:db8::1]:8080":        "http 2001:db8::1 [2001:db8::1]:8080 ",
+		"http://user:pass@proxy:1":  "http proxy proxy:1 Basic dXNlcjpwYXNz",
+		"user:p%40ss%3A%2F@proxy:1": "http proxy proxy:1 Basic dXNlcjpwQHNzOi8=",
+		"http://user@proxy:1":       "http proxy proxy:1 Basic dXNlcjo=",
+		"HTTP://proxy:1":            "http proxy proxy:1 ",
+	} {
+		p, err := Parse("--http-proxy", text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		scheme := map[bool]string{true: "https", false: "http"}[p.TLS]
+		if got := fmt.Sprint(scheme, " ", p.Host, " ", p.Address, " ", p.auth); got != want {
+			t.Errorf("%q is %q, want %q", text, got, want)
+		}
+		if strings.Contains(p.String(), "user") || strings.Contains(p.String(), "pass") {
+			t.Errorf("%q tells of user or password", p)
+		}
+	}
+	if p, err := Parse("x", "  "); p != nil || err != nil {
+		t.Error("nothing is no proxy")
+	}
+	for _, text := range []string{
+		"socks5://u:hunter2@proxy:1", "http://", "http://u:hunter2@", "http://u:hunter2@proxy:0", "http://u:hunter2@proxy:x", "http://u:hunter2#x@proxy:1/%zz", "u:hunter2@pro xy", "http://u:hunter2@pro\x00xy",
+		"http://u:hunter2@[::1", "ftp://hunter2",
+	} {
+		p, err := Parse("--https-proxy", text)
+		if err == nil || p != nil {
+			t.Errorf("%q is accepted", text)
+		} else if strings.Contains(err.Error(), "hunter2") || !strings.HasPrefix(err.Error(), "--https-proxy") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// fake is a customer proxy.
+type fake struct {
+	tls    *tls.Config
+	auth   string                // required, if set
+	script func(c net.Conn) bool // takes a request over; true: done
+}
+
+func (f *fake) start(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			if f.tls != nil {
+				c = tls.Server(c, f.tls)
+			}
+			wg.Go(func() { defer c.Close(); f.serve(c) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+func (f *fake) serve(c net.Conn) {
+	if f.script != nil && f.script(c) {
+		return
+	}
+	br := bufio.NewReader(c)
+	req, err := http.ReadRequest(br)
+	if err != nil {
+		return
+	}
+	if f.auth != "" && req.Header.Get("Proxy-Authorization") != f.auth {
+		fmt.Fprint(c, "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=\"secret page\"\r\nContent-Length: 0\r\n\r\n")
+		return
+	}
+	fmt.Fprintf(c, "HTTP/1.1 200 OK\r\n\r\nserver first for %s\n", req.Host)
+	_, _ = io.Copy(c, br)
+	if cw, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = cw.CloseWrite()
+	}
+}
+
+// tcp is a Dialer that finds every name at one address.
+func tcp(real string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, real)
+		if err != nil {
+			return nil, tunnel.AsDialError(address, err)
+		}
+		return tunnel.Wrap(c), nil
+	})
+}
+
+func dial(t testing.TB, w *Way, address string, timeout time.Duration) (tunnel.Conn, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	return w.Dial(ctx, "tcp", address)
+}
+
+func TestWayMatrix(t *testing.T) {
+	ca, err := pki.NewCA("customer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"proxy.example"}, IPs: []net.IP{net.ParseIP("10.9.9.9"), net.ParseIP("2001:db8::9")}, Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, scheme := range []string{"http", "https"} {
+		for _, user := range []string{"", "us:p%40ss@"} {
+			for _, host := range []string{"proxy.example:3128", "10.9.9.9:3128", "[2001:db8::9]:3128"} {
+				for _, address := range []string{"www.example:443", "10.1.1.1:22", "[2001:db8::1]:443"} {
+					f := &fake{}
+					if scheme == "https" {
+						f.tls = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
+					}
+					if user != "" {
+						f.auth = "Basic dXM6cEBzcw=="
+					}
+					p, err := Parse("x", scheme+"://"+user+host)
+					if err != nil {
+						t.Fatal(err)
+					}
+					w := &Way{Proxy: p, Who: "customer proxy", Via: tcp(f.start(t)), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}
+					c, err := dial(t, w, address, 10*time.Second)
+					if err != nil {
+						t.Errorf("%s%s%s to %s: %v", scheme, user, host, address, err)
+						continue
+					}
+					_, _ = io.WriteString(c, "and echoed")
+					_ = c.CloseWrite()
+					want := "server first for " + address + "\nand echoed"
+					if got, err := io.ReadAll(c); err != nil || string(got) != want {
+						t.Errorf("read %q, %v, want %q", got, err, want)
+					}
+					c.Close()
+				}
+			}
+		}
+	}
+}
+
+func TestWayFailures(t *testing.T) {
+	ca, _ := pki.NewCA("customer")
+	pair, err := ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"other.example"}, Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serverTLS := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
+	silent := func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }
+	says := func(text string) func(net.Conn) bool {
+		return func(c net.Conn) bool {
+			_, _ = http.ReadRequest(bufio.NewReader(c))
+			_, _ = io.WriteString(c, text)
+			return true
+		}
+	}
+	l, _ := net.Listen("tcp", "127.0.0.1:0")
+	closed := l.Addr().String()
+	l.Close()
+	for name, c := range map[string]struct {
+		url     string
+		fake    *fake
+		failure tunnel.Failure
+		reason  string
+	}{
+		"wants auth":     {"http://p:1", &fake{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
+		"wrong auth":     {"http://u:hunter2@p:1", &fake{auth: "Basic x"}, tunnel.FailAuth, "customer proxy wants authentication"},
+		"forbidden":      {"http://p:1", &fake{script: says("HTTP/1.1 403 No\r\n\r\nhunter2")}, tunnel.FailDenied, "customer proxy answered 403"},
+		"unavailable":    {"http://p:1", &fake{script: says("HTTP/1.1 503 No\r\n\r\nconnection refused")}, tunnel.FailUnavailable, "customer proxy answered 503"},
+		"HTML":           {"http://p:1", &fake{script: says("<html>\n<body>\n\n")}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
+		"hangs up":       {"http://p:1", &fake{script: says("")}, tunnel.FailUnavailable, "customer proxy hung up"},
+		"silent":         {"http://p:1", &fake{script: silent}, tunnel.FailTimeout, "customer proxy does not answer in time"},
+		"silent TLS":     {"https://p:1", &fake{script: silent}, tunnel.FailTimeout, "customer proxy does not answer in time"},
+		"10 MB headers":  {"http://p:1", &fake{script: says("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 10<<20))}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
+		"other name":     {"https://proxy.example:1", &fake{tls: serverTLS}, tunnel.FailUnavailable, "customer proxy shows a certificate that is not trusted; add its CA"},
+		"plain, not TLS": {"https://proxy.example:1", &fake{script: func(c net.Conn) bool { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); return silent(c) }}, tunnel.FailUnavailable, "customer proxy: tunnel unavailable"},
+		"refused":        {"http://p:1", nil, tunnel.FailRefused, "customer proxy: connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := Parse("x", c.url)
+			if err != nil {
+				t.Fatal(err)
+			}
+			real := closed
+			if c.fake != nil {
+				real = c.fake.start(t)
+			}
+			w := &Way{Proxy: p, Who: "customer proxy", Via: tcp(real), TLS: &tls.Config{RootCAs: ca.Pool(), ServerName: p.Host}}
+			start := time.Now()
+			_, err = dial(t, w, "www.example:443", 700*time.Millisecond)
+			var typed *tunnel.DialError
+			if !errors.As(err, &typed) || typed.Failure != c.failure || typed.Text() != c.reason {
+				t.Errorf("%v, want %v %q", err, c.failure, c.reason)
+			}
+			if err != nil && strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("a secret in %q", err)
+			}
+			if time.Since(start) > 5*time.Second {
+				t.Error("no bound")
+			}
+		})
+	}
+}
+
+func TestWayCancelled(t *testing.T) {
+	p, _ := Parse("x", "http://p:1")
+	w := &Way{Proxy: p, Who: "customer proxy", Via: tcp((&fake{script: func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }}).start(t))}
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := w.Dial(ctx, "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailCancelled {
+		t.Error(err)
+	}
+	if _, err := w.Dial(t.Context(), "tcp", "no-port"); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+		t.Error(err)
+	}
+}

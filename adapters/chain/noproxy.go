@@ -1,0 +1,73 @@
+// Package chain reaches destinations through another HTTP proxy: a customer's,
+// which is itself reached through the tunnel, or the pod's own.
+package chain
+
+import (
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"konnectivity/tunnel"
+)
+
+// NoProxy decides which destinations are exempt from a proxy. It knows what
+// httpproxy knows (suffixes, exact names with a leading dot left out, addresses,
+// CIDRs, ports, "*"; localhost and loopback are always exempt) and takes
+// spellings that httpproxy would let slip: trailing dots, capitals, bracketed
+// and IPv4-mapped addresses, entries separated by spaces. A CIDR matches
+// addresses only: names are not resolved for it.
+type NoProxy struct {
+	proxied func(*url.URL) (*url.URL, error)
+}
+
+// NewNoProxy parses a list as NO_PROXY has it. Entries that make no sense
+// exempt nothing.
+func NewNoProxy(list string) *NoProxy {
+	var entries []string
+	for _, entry := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' }) {
+		if entry = tidyEntry(entry); entry != "" {
+			entries = append(entries, entry)
+		}
+	}
+	// Decisions need a proxy to say yes to; which one is not asked here.
+	cfg := httpproxy.Config{HTTPSProxy: "http://proxy.invalid", NoProxy: strings.Join(entries, ",")}
+	return &NoProxy{proxied: cfg.ProxyFunc()}
+}
+
+// tidyEntry spells one entry as httpproxy expects it.
+func tidyEntry(entry string) string {
+	if entry == "*" {
+		return entry
+	}
+	if prefix, err := netip.ParsePrefix(entry); err == nil {
+		return prefix.String()
+	}
+	host, port, err := net.SplitHostPort(entry)
+	if err != nil {
+		host, port = strings.TrimSuffix(strings.TrimPrefix(entry, "["), "]"), ""
+	}
+	if host = tidyHost(host); host == "" || host == "*" { // "*." is not "*"
+		return ""
+	}
+	if port != "" {
+		return net.JoinHostPort(host, port)
+	}
+	return host
+}
+
+func tidyHost(host string) string {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.WithZone("").Unmap().String()
+	}
+	return strings.ToLower(strings.TrimSuffix(host, "."))
+}
+
+// Exempts says that host and port are to be reached without the proxy.
+func (n *NoProxy) Exempts(host string, port uint16) bool {
+	u := &url.URL{Scheme: "https", Host: tunnel.JoinAddress(tidyHost(host), port)}
+	proxy, err := n.proxied(u)
+	return err == nil && proxy == nil
+}
