@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/elazarl/goproxy"
+
+	"konnectivity/tunnel"
 )
 
 const (
@@ -37,7 +39,7 @@ const (
 // newTransport is Options.Transport with this front's own limits.
 func newTransport(o Options) *http.Transport {
 	t := o.Transport.Clone()
-	t.DialContext = withRequest(t.DialContext)
+	t.DialContext = withRequest(t.DialContext, o.Connect.DialTimeout)
 	t.ResponseHeaderTimeout = o.ResponseTimeout
 	t.ExpectContinueTimeout = expectTimeout
 	t.TLSHandshakeTimeout = tlsTimeout
@@ -50,18 +52,23 @@ func newTransport(o Options) *http.Transport {
 	return t
 }
 
-// withRequest lets a dial end with the request that wants it: a Transport would
-// finish it for some later request, and pay for clients that have left.
-func withRequest(dial func(context.Context, string, string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+// dialFunc is http.Transport's.
+type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
+
+// withRequest bounds a dial and lets it end with the request that wants it: a
+// Transport would finish it for some later request, and pay for clients that
+// have left.
+func withRequest(dial dialFunc, bound time.Duration) dialFunc {
+	if bound <= 0 {
+		bound = tunnel.DefaultDialTimeout
+	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		x, ok := ctx.Value(exchangeKey{}).(*exchange)
-		if !ok {
-			return dial(ctx, network, address)
+		ctx, cancel := context.WithTimeout(ctx, bound)
+		defer cancel()
+		if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
+			stop := context.AfterFunc(x.ctx, cancel)
+			defer stop()
 		}
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		stop := context.AfterFunc(x.ctx, func() { cancel(context.Cause(x.ctx)) })
-		defer stop()
 		return dial(ctx, network, address)
 	}
 }

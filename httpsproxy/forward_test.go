@@ -466,6 +466,23 @@ func TestForwardFailures(t *testing.T) {
 	}
 }
 
+// A dial that never ends is ended, also for a client whose leaving nobody can
+// see behind content that nobody reads yet.
+func TestForwardDialIsBounded(t *testing.T) {
+	p := startProxy(t, func(o *Options) {
+		o.Connect.DialTimeout = 50 * time.Millisecond
+		o.Transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, tunnel.AsDialError(address, ctx.Err())
+		}
+	})
+	w := dialWire(t, p.addr)
+	w.send("PUT http://example.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
+	if resp := w.response("PUT"); resp.StatusCode != 504 {
+		t.Error(resp.Status)
+	}
+}
+
 func TestBadAnswers(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer string

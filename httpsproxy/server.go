@@ -52,7 +52,8 @@ type Options struct {
 	// through, with user and password in the URL. The Server uses a copy
 	// with its own limits and timeouts and never the environment's proxies. A
 	// DialContext that returns a tunnel.Conn and *tunnel.DialError lets resets
-	// and reasons through. It is called with the request's context.
+	// and reasons through. It is called with the request's values in its
+	// context, which ends with the request or after Connect's DialTimeout.
 	Transport *http.Transport
 
 	HandshakeTimeout time.Duration // 0 means DefaultHandshakeTimeout
