@@ -1,0 +1,80 @@
+# Needs Go and make; `make race` a C compiler too, `make e2e` what .ci/install
+# names. Everything else comes through the Go module proxy.
+
+GO       ?= go
+BIN      := bin
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+COMMIT   ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+FUZZTIME ?= 5s
+IMAGE    ?= konnectivity:$(VERSION)
+
+PKG     := konnectivity/internal/version
+LDFLAGS := -s -w -X $(PKG).version=$(VERSION) -X $(PKG).commit=$(COMMIT)
+
+# Everything but the black-box tests, which need programs of the system.
+UNITS = $(shell $(GO) list ./... | grep -v '^konnectivity/e2e')
+
+# The version is pinned so that a new check fails a change, not a rerun.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## Build static binaries of all programs into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+.PHONY: test
+test: ## Run all tests that need nothing but Go
+	$(GO) test -timeout 5m $(UNITS)
+
+.PHONY: race
+race: ## Run them with the race detector
+	CGO_ENABLED=1 $(GO) test -race -timeout 10m $(UNITS)
+
+.PHONY: e2e
+e2e: ## Run the black-box tests: real programs, real clients
+	$(GO) test -count=1 -timeout 10m ./e2e/...
+
+.PHONY: lint
+lint: fmt-check vet staticcheck ## Check format, go vet and staticcheck
+
+.PHONY: fmt-check
+fmt-check:
+	@files=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l); \
+	if [ -n "$$files" ]; then echo "gofmt these files: $$files" >&2; exit 1; fi
+
+.PHONY: vet
+vet:
+	$(GO) vet ./...
+
+.PHONY: staticcheck
+staticcheck:
+	$(GO) run $(STATICCHECK) ./...
+
+.PHONY: fences
+fences: ## Check which folder imports what, and calls nobody may make
+	$(GO) test -count=1 ./internal/fences
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (5s)
+	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
+
+.PHONY: bench
+bench: ## Run the micro-benchmarks
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(UNITS)
+
+.PHONY: quickstart
+quickstart: build ## Try everything in one process: make quickstart ARGS=--once
+	$(BIN)/konnectivity quickstart $(ARGS)
+
+.PHONY: image
+image: ## Build the container image (docker or a command in DOCKER)
+	$(or $(DOCKER),docker) build --build-arg VERSION='$(VERSION)' --build-arg COMMIT='$(COMMIT)' -t '$(IMAGE)' .
+
+.PHONY: clean
+clean: ## Remove what make built
+	rm -rf $(BIN)
