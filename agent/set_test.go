@@ -1,0 +1,491 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// direct gives n servers an address each, under one name.
+func direct(w *world, ids ...string) []string {
+	var addrs []string
+	for i, id := range ids {
+		a := fmt.Sprintf("10.0.0.%d", i+1)
+		addrs = append(addrs, a)
+		w.balance(a+":8091", id)
+	}
+	w.start(ids...)
+	w.setNames("servers.example", addrs...)
+	w.setCount(len(ids))
+	return []string{"servers.example:8091"}
+}
+
+// balanced puts servers behind one address.
+func balanced(w *world, ids ...string) []string {
+	w.balance("10.0.0.1:8091", ids...)
+	w.start(ids...)
+	w.setCount(len(ids))
+	return []string{"10.0.0.1:8091"}
+}
+
+func TestEveryAddressGetsASession(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a", "b", "c", "d", "e")
+	w.count = 1 // not even told
+	inWorld(t, w, servers, nil, func(b *bench) {
+		if took := b.within(5*time.Second, "a", "b", "c", "d", "e"); took > time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestSeveralHosts(t *testing.T) {
+	w := newWorld()
+	w.balance("10.0.0.1:8091", "a")
+	w.balance("10.0.0.2:9000", "b")
+	w.start("a", "b")
+	inWorld(t, w, []string{"10.0.0.1:8091", "10.0.0.2:9000", "unknown.example:1"}, nil, func(b *bench) {
+		b.within(time.Second, "a", "b")
+	})
+}
+
+// One server under two addresses is connected once, and not dialed in a storm.
+func TestTwoAddressesOneServer(t *testing.T) {
+	w := newWorld()
+	w.balance("10.0.0.1:8091", "a")
+	w.balance("10.0.0.2:8091", "a")
+	w.start("a")
+	w.count = 1
+	inWorld(t, w, []string{"10.0.0.1:8091", "10.0.0.2:8091"}, nil, func(b *bench) {
+		b.within(time.Second, "a")
+		start := time.Now()
+		time.Sleep(time.Minute)
+		if n := w.attemptsSince(start); n > 12 {
+			t.Errorf("%d attempts in a minute with nothing missing", n)
+		}
+		b.within(0, "a")
+	})
+}
+
+// Behind one load balancer all servers are found, and soon: of many searches at
+// most a few in a hundred take longer than 3 s.
+func TestLoadBalancer(t *testing.T) {
+	const runs = 200
+	late := 0
+	for range runs {
+		w := newWorld()
+		servers := balanced(w, "a", "b", "c", "d", "e")
+		inWorld(t, w, servers, nil, func(b *bench) {
+			all := []string{"a", "b", "c", "d", "e"}
+			if b.within(20*time.Second, all...) > 3*time.Second {
+				late++
+			}
+			time.Sleep(time.Minute)
+			w.stop(all...)
+			w.start(all...)
+			synctest.Wait()
+			if b.within(20*time.Second, all...) > 3*time.Second {
+				late++
+			}
+		})
+	}
+	if late > 2*runs/25 {
+		t.Errorf("%d of %d searches took longer than 3 s", late, 2*runs)
+	}
+}
+
+// Each of three servers is replaced in turn: 3 of 3 within 15 s of its coming.
+func TestReplacedServers(t *testing.T) {
+	for _, behind := range []string{"name", "balancer"} {
+		for _, outage := range []time.Duration{0, 2 * time.Second, 20 * time.Second} {
+			t.Run(fmt.Sprint(behind, outage), func(t *testing.T) {
+				w := newWorld()
+				ids := []string{"a", "b", "c"}
+				servers := balanced(w, ids...)
+				if behind == "name" {
+					servers = direct(w, ids...)
+				}
+				inWorld(t, w, servers, nil, func(b *bench) {
+					b.within(10*time.Second, ids...)
+					for i := range ids {
+						time.Sleep(30 * time.Second)
+						w.stop(ids[i])
+						if behind == "balancer" {
+							w.balance("10.0.0.1:8091", append(append([]string{}, ids[:i]...), ids[i+1:]...)...)
+						}
+						time.Sleep(outage)
+						ids[i] += "'"
+						w.start(ids[i])
+						if behind == "balancer" {
+							w.balance("10.0.0.1:8091", ids...)
+						} else { // a new address, as a new pod has
+							w.balance(fmt.Sprintf("10.0.1.%d:8091", i+1), ids[i])
+							w.rename("servers.example", i, fmt.Sprintf("10.0.1.%d", i+1))
+						}
+						b.within(15*time.Second, append([]string{}, ids...)...)
+					}
+				})
+			})
+		}
+	}
+}
+
+// 2 → 6 → 2 servers: right within 30 s, for old servers that tell the count
+// only at connect, and new ones that tell it when it changes.
+func TestScaling(t *testing.T) {
+	for _, behind := range []string{"name", "balancer"} {
+		for _, protocol := range []string{protocolGRPC, protocolLink} {
+			t.Run(behind+" "+protocol, func(t *testing.T) {
+				w := newWorld()
+				w.protocol = protocol
+				few, many := []string{"a", "b"}, []string{"a", "b", "c", "d", "e", "f"}
+				lead := func(ids []string) []string {
+					if behind == "name" {
+						return direct(w, ids...)
+					}
+					return balanced(w, ids...)
+				}
+				servers := lead(few)
+				inWorld(t, w, servers, nil, func(b *bench) {
+					b.within(10*time.Second, "a", "b")
+					time.Sleep(time.Minute)
+					lead(many)
+					b.within(30*time.Second, many...)
+					time.Sleep(time.Minute)
+					w.stop("c", "d", "e", "f")
+					w.balance("10.0.0.1:8091", map[bool][]string{true: {"a"}, false: few}[behind == "name"]...)
+					w.setNames("servers.example", "10.0.0.1", "10.0.0.2")
+					w.setCount(2)
+					b.within(30*time.Second, "a", "b")
+					time.Sleep(20 * time.Second)
+					if want := testutil.ToFloat64(b.agent.metrics.knownServers); want != 2 {
+						t.Errorf("believes in %v servers", want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A server that is down is tried forever, ever more rarely, and logged once.
+func TestBackoff(t *testing.T) {
+	w := newWorld()
+	w.balance("10.0.0.1:8091", "a")
+	inWorld(t, w, []string{"10.0.0.1:8091"}, nil, func(b *bench) {
+		time.Sleep(time.Hour)
+		n := w.attemptsSince(time.Time{})
+		if n < 3600/10 || n > 3600/5+10 {
+			t.Errorf("%d attempts in an hour", n)
+		}
+		if got := b.log.count(); got != 1 {
+			t.Errorf("%d log lines: %v", got, b.log.all)
+		}
+		gaps := map[time.Duration]bool{}
+		for i := n - 10; i < n; i++ {
+			gaps[w.attempts[i].Sub(w.attempts[i-1]).Truncate(time.Millisecond)] = true
+		}
+		if len(gaps) < 5 {
+			t.Errorf("the pauses have no jitter: %v", gaps)
+		}
+		w.start("a")
+		b.within(11*time.Second, "a")
+	})
+}
+
+// A server that accepts and drops at once is not dialed in a tight loop.
+func TestFlapping(t *testing.T) {
+	for name, flap := range map[string]func(*fakeServer){
+		"drops":  func(s *fakeServer) { s.drops = true },
+		"drains": func(s *fakeServer) { s.drains = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld()
+			servers := balanced(w, "a")
+			flap(w.servers["a"])
+			inWorld(t, w, servers, func(o *Options) { o.Grace = -1 }, func(b *bench) {
+				time.Sleep(time.Minute)
+				if n := w.attemptsSince(time.Time{}); n > 130 {
+					t.Errorf("%d attempts in a minute", n)
+				}
+			})
+		})
+	}
+}
+
+// With nothing missing an agent is quiet: few probes, no log lines.
+func TestIdle(t *testing.T) {
+	for protocol, most := range map[string]int{protocolGRPC: 3600 / 5, protocolLink: 3600 / 15} {
+		t.Run(protocol, func(t *testing.T) {
+			w := newWorld()
+			w.protocol = protocol
+			servers := direct(w, "a", "b", "c")
+			inWorld(t, w, servers, nil, func(b *bench) {
+				b.within(5*time.Second, "a", "b", "c")
+				start, before := time.Now(), b.log.count()
+				time.Sleep(time.Hour)
+				if n := w.attemptsSince(start); n > most {
+					t.Errorf("%d attempts in an hour", n)
+				}
+				if n := b.log.count() - before; n > 0 {
+					t.Errorf("%d log lines while idle: %v", n, b.log.all[before:])
+				}
+				b.within(0, "a", "b", "c")
+			})
+		})
+	}
+}
+
+// A count that is too high costs ever fewer attempts.
+func TestCountTooHigh(t *testing.T) {
+	w := newWorld()
+	servers := balanced(w, "a", "b")
+	w.count = 5
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(10*time.Second, "a", "b")
+		time.Sleep(10 * time.Minute)
+		start := time.Now()
+		time.Sleep(time.Minute)
+		if n := w.attemptsSince(start); n > 80 {
+			t.Errorf("%d attempts a minute for servers that do not exist", n)
+		}
+	})
+}
+
+// Each hit on a server that is connected already costs at most 100 ms, as long
+// as a search of usual length takes.
+func TestDuplicatesAreCheap(t *testing.T) {
+	for want := 1; want <= 6; want++ {
+		p := pace{base: DefaultSyncInterval, limit: DefaultSyncIntervalCap}
+		p.hope(want)
+		for i := range 2 * want {
+			if d := p.duplicate(); d > 100*time.Millisecond {
+				t.Fatalf("duplicate %d of a search for %d costs %v", i+1, want, d)
+			}
+		}
+		for range 1000 {
+			if d := p.duplicate(); d > DefaultSyncIntervalCap {
+				t.Fatalf("a pause of %v", d)
+			}
+		}
+	}
+}
+
+// A draining server is replaced, and its session left alone until it ends.
+func TestDrainingServer(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a", "b")
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(5*time.Second, "a", "b")
+		time.Sleep(10 * time.Second)
+		old := w.first("a")
+		close(old.draining)
+		w.refuse("a") // it listens no more
+		w.start("c")
+		w.balance("10.0.0.3:8091", "c")
+		w.setNames("servers.example", "10.0.0.2", "10.0.0.3")
+		b.within(15*time.Second, "a", "b", "c")
+		time.Sleep(10 * time.Second)
+		if closed(old.Done()) {
+			t.Error("the draining session was closed by the agent")
+		}
+		old.end(nil)
+		b.within(time.Second, "b", "c")
+	})
+}
+
+// A server that comes back under its old id while its old session drains.
+func TestDrainingServerWithSameID(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a")
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(5*time.Second, "a")
+		time.Sleep(10 * time.Second)
+		close(w.first("a").draining)
+		time.Sleep(5 * time.Second)
+		if n := len(b.agent.Servers()); n != 2 {
+			t.Errorf("%d sessions, want the old and the new one", n)
+		}
+		w.first("a").end(nil)
+		b.within(time.Second, "a")
+	})
+}
+
+// An address that a name has no more is not dialed any more; a session to it stays.
+func TestAddressThatLeavesTheName(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a", "b")
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(5*time.Second, "a", "b")
+		w.setNames("servers.example", "10.0.0.2")
+		time.Sleep(time.Minute)
+		b.within(0, "a", "b")
+		w.setCount(1)
+		time.Sleep(30 * time.Second)
+		w.stop("a")
+		time.Sleep(20 * time.Second)
+		start := time.Now()
+		time.Sleep(time.Minute)
+		if n := w.attemptsSince(start); n > 12 { // probes of the other
+			t.Errorf("%d attempts in a minute", n)
+		}
+		w.start("a")
+		time.Sleep(30 * time.Second)
+		b.within(0, "b")
+	})
+}
+
+func TestNamesThatFail(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a", "b")
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(5*time.Second, "a", "b")
+		w.mu.Lock()
+		w.dnsFails = true
+		w.mu.Unlock()
+		before := b.log.count()
+		time.Sleep(10 * time.Minute)
+		if n := b.log.count() - before; n != 1 {
+			t.Errorf("%d log lines: %v", n, b.log.all[before:])
+		}
+		b.within(0, "a", "b")
+		w.stop("a")
+		w.start("a")
+		b.within(3*time.Second, "a", "b") // by the address known
+	})
+}
+
+// An address that swallows attempts delays no other.
+func TestHangingAddress(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a", "b", "c")
+	w.hangs["10.0.0.1:8091"] = true
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(time.Second, "b", "c")
+		w.mu.Lock()
+		delete(w.hangs, "10.0.0.1:8091")
+		w.mu.Unlock()
+		b.within(2*connectTimeout, "a", "b", "c")
+	})
+}
+
+func TestStopWhileConnecting(t *testing.T) {
+	w := newWorld()
+	w.hangs["10.0.0.1:8091"] = true
+	inWorld(t, w, []string{"10.0.0.1:8091"}, nil, func(b *bench) {
+		time.Sleep(time.Second)
+		start := time.Now()
+		b.stop()
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("stopping took %v", took)
+		}
+	})
+}
+
+func TestReady(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a")
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(time.Second, "a")
+		if err := b.agent.Ready(); err != nil {
+			t.Error(err)
+		}
+		w.stop("a")
+		synctest.Wait()
+		if err := b.agent.Ready(); err == nil {
+			t.Error("ready without a server")
+		}
+	})
+}
+
+type fixedCount struct {
+	n  int
+	ok bool
+}
+
+func (c fixedCount) Count() (int, bool) { return c.n, c.ok }
+
+func TestWant(t *testing.T) {
+	for _, c := range []struct {
+		heard  int
+		leases Counter
+		source CountSource
+		want   int
+	}{
+		{0, nil, "", 1},
+		{3, nil, CountDefault, 3},
+		{3, nil, CountMax, 3},
+		{3, fixedCount{2, true}, CountDefault, 2},
+		{3, fixedCount{2, true}, CountMax, 3},
+		{2, fixedCount{5, true}, CountMax, 5},
+		{3, fixedCount{0, false}, CountDefault, 3},
+		{0, fixedCount{0, false}, CountMax, 1},
+		{3, fixedCount{0, true}, CountDefault, 1},
+	} {
+		s := &set{opts: Options{Leases: c.leases, CountSource: c.source}, heard: c.heard}
+		if got := s.want(); got != c.want {
+			t.Errorf("%+v: %d", c, got)
+		}
+	}
+}
+
+func TestDrain(t *testing.T) {
+	run := func(t *testing.T, grace time.Duration, during func(*fakeSession)) time.Duration {
+		var took time.Duration
+		w := newWorld()
+		servers := direct(w, "a")
+		inWorld(t, w, servers, func(o *Options) { o.Grace = grace }, func(b *bench) {
+			b.within(time.Second, "a")
+			s := w.first("a")
+			s.setStreams(1)
+			start := time.Now()
+			if during != nil {
+				go during(s)
+			}
+			b.stop()
+			took = time.Since(start)
+			if !s.drained && grace >= 0 {
+				t.Error("the server was not told")
+			}
+			if !closed(s.Done()) {
+				t.Error("the session was left open")
+			}
+		})
+		return took
+	}
+	t.Run("idle", func(t *testing.T) {
+		took := run(t, 0, func(s *fakeSession) { time.Sleep(5 * time.Second); s.setStreams(0) })
+		if took < 5*time.Second || took > 7*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+	t.Run("late dial", func(t *testing.T) { // crossed the DRAIN on its way
+		took := run(t, 0, func(s *fakeSession) {
+			s.setStreams(0)
+			time.Sleep(drainQuiet / 2)
+			s.setStreams(1)
+			time.Sleep(5 * time.Second)
+			s.setStreams(0)
+		})
+		if took < 6*time.Second {
+			t.Errorf("took %v and cut a dial", took)
+		}
+	})
+	t.Run("grace", func(t *testing.T) {
+		if took := run(t, 10*time.Second, nil); took < 9*time.Second || took > 11*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+	t.Run("server gone", func(t *testing.T) {
+		if took := run(t, 0, func(s *fakeSession) { s.end(nil) }); took > 2*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+	t.Run("no grace", func(t *testing.T) {
+		if took := run(t, -1, nil); took > time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
