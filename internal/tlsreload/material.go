@@ -1,6 +1,7 @@
 package tlsreload
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -120,6 +121,9 @@ func readBundle(path string) ([]blob, error) {
 		}
 		if err != nil {
 			return nil, err
+		}
+		if !bytes.Contains(b.data, []byte("-----BEGIN CERTIFICATE-----")) {
+			continue // distributions keep other formats beside their bundles
 		}
 		all = append(all, b)
 	}

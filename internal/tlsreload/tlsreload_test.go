@@ -290,6 +290,7 @@ func TestMoreCAsAreFilesAndDirectoriesThatMayComeLater(t *testing.T) {
 	}
 	d.write("bundles/b.pem", later.CertPEM)
 	d.write("bundles/README", []byte("not a certificate"))
+	d.write("bundles/trusted.crt", []byte("-----BEGIN TRUSTED CERTIFICATE-----\nAAAA\n-----END TRUSTED CERTIFICATE-----\n"))
 	reload(t, s)
 	mustPass(t, handshake(t, serverOf(one), cc))
 	mustPass(t, handshake(t, serverOf(two), cc))
