@@ -2,28 +2,250 @@ package adapters
 
 import (
 	"context"
-	"errors"
+	"crypto/tls"
+	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
 
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/adapters/chain"
+	"konnectivity/adapters/hosted"
+	"konnectivity/adapters/resolve"
+	"konnectivity/adapters/uplink"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
+
+// rereadCAs is how often bundles for https:// proxies are read again. Slower
+// than certificates of our own, since distributions have hundreds of files.
+const rereadCAs = 30 * time.Second
 
 // Adapter is the composed way out of a sidecar. Its methods may be called from
 // any goroutine.
 type Adapter struct {
+	parts
+	uplink   *uplink.Server
+	services *hosted.Services  // nil without a kubeconfig
+	certs    *tlsreload.Source // of https:// proxies; nil without one
+	log      logrus.FieldLogger
+
+	socks5, connect, forward *path
+	httpProxy                *chain.Proxy // nil: none
+	httpProxyTLS             *tls.Config
+	httpNoProxy              *chain.NoProxy
 }
 
 // New composes an Adapter. It touches no network and no file that may appear
 // later, so it succeeds without server, API, DNS or certificates in place; it
 // fails only on options that can never work, with a sentence that names the
 // option and holds no password.
-func New(Options) (*Adapter, error) { return nil, errors.New("not written yet") }
+func New(opt Options) (*Adapter, error) {
+	opt = opt.withDefaults()
+	a := &Adapter{log: opt.Log}
+	a.metrics = newMetrics()
+	var err error
+	if a.uplink, err = uplink.New(opt.Server); err != nil {
+		return nil, err
+	}
+	a.server = a.uplink
+	for _, step := range []func(Options) error{a.makeDirect, a.makeResolvers, a.makePaths} {
+		if err := step(opt); err != nil {
+			a.close()
+			return nil, err
+		}
+	}
+	if opt.Registerer != nil {
+		if err := a.metrics.register(opt.Registerer, a.uplink.Stats); err != nil {
+			a.close()
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return a, nil
+}
+
+// proxyTLS is the configuration for an https:// proxy, nil for any other. The
+// CAs are read only where there is one: distributions have many.
+func (a *Adapter) proxyTLS(opt Options, p *chain.Proxy) (*tls.Config, error) {
+	if p == nil || !p.TLS {
+		return nil, nil
+	}
+	if a.certs == nil {
+		files := tlsreload.Files{MoreCAs: append(slices.Clone(opt.HTTPS.CACertPaths), defaultProxyCADirs()...)}
+		var err error
+		a.certs, err = tlsreload.New(files, tlsreload.Options{Name: "proxy CAs", Lenient: true, SystemRoots: true, Interval: rereadCAs, Log: opt.Log})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return a.certs.Client(p.Host, "http/1.1"), nil
+}
+
+// makeDirect makes the way past the tunnel. A broken HTTPS_PROXY matters only
+// where something can go that way.
+func (a *Adapter) makeDirect(opt Options) error {
+	a.direct = newDirect(opt.Direct)
+	used := opt.Direct.CloudAPIs || len(opt.Direct.Suffixes) > 0 || opt.HTTPS.ManagementFallback ||
+		(opt.SOCKS5.ManagementFallback && opt.SOCKS5.GuestDNS)
+	p, noProxy, err := podProxy(opt.Direct.Env)
+	if err != nil {
+		if used {
+			return err
+		}
+		a.log.Warnf("%v; it is ignored, since nothing goes direct", err)
+		return nil
+	}
+	if p == nil {
+		return nil
+	}
+	certs, err := a.proxyTLS(opt, p)
+	if err != nil {
+		return err
+	}
+	a.direct.use(p, noProxy, certs)
+	return nil
+}
+
+func (a *Adapter) makeResolvers(opt Options) error {
+	namespace, name, err := opt.Hosted.guestDNS()
+	if err != nil {
+		return err
+	}
+	if opt.Hosted.Kubeconfig == "" {
+		return nil
+	}
+	a.services = hosted.New(hosted.Options{Kubeconfig: opt.Hosted.Kubeconfig, UserAgent: opt.Server.Software, Proxy: a.direct.proxyFor, Log: opt.Log})
+	a.guest = resolve.NewGuest(resolve.GuestOptions{
+		Server: func(ctx context.Context) ([]netip.Addr, error) { return a.services.ClusterIPs(ctx, namespace, name) },
+		Dialer: a.uplink, // never a path: its fallback would judge by itself
+	})
+	a.health = resolve.NewHealth(a.guest.Probe, a.healthChanged)
+	return nil
+}
+
+// healthChanged tells the operator; these two lines are the ones to act on.
+func (a *Adapter) healthChanged(down bool) {
+	a.metrics.health(down)
+	if down {
+		a.log.Warn("the hosted cluster's DNS cannot be reached through the tunnel: resolving names and connecting outside it until that works again")
+	} else {
+		a.log.Info("the hosted cluster's DNS can be reached again: back to the tunnel")
+	}
+}
+
+// resolver is the chain of COMPATIBILITY §6 for one front; nil leaves names to
+// the agent.
+func (a *Adapter) resolver(opt Options, policy ResolvePolicy) (r resolve.Resolver, fallback bool) {
+	if a.services == nil || policy.Disabled {
+		return nil, false
+	}
+	services, system := resolve.ByService(a.services), resolve.Resolver(resolve.System{Lookup: opt.Direct.Lookup})
+	switch {
+	case policy.GuestDNS && policy.ManagementFallback:
+		r, fallback = resolve.First(services, resolve.Fallback(a.guest, system, a.health)), true
+	case policy.GuestDNS:
+		r = resolve.First(services, a.guest)
+	default:
+		r = resolve.First(services, system)
+	}
+	if opt.Hosted.PreferIPv4 {
+		r = resolve.PreferIPv4(r)
+	}
+	return r, fallback
+}
+
+// makePaths composes one path for each front.
+func (a *Adapter) makePaths(opt Options) error {
+	httpProxy, err := chain.Parse("http proxy", opt.HTTPS.HTTPProxy)
+	if err != nil {
+		return err
+	}
+	httpsProxy, err := chain.Parse("https proxy", opt.HTTPS.HTTPSProxy)
+	if err != nil {
+		return err
+	}
+	var exempt []string // the proxies' own names
+	for _, p := range []*chain.Proxy{httpProxy, httpsProxy} {
+		if p != nil {
+			exempt = append(exempt, p.Host)
+		}
+	}
+	suffixes := opt.Direct.Suffixes
+	if opt.Direct.CloudAPIs {
+		suffixes = append(DefaultDirectSuffixes(), suffixes...)
+	}
+	bypass, err := NewBypass(suffixes, exempt)
+	if err != nil {
+		return err
+	}
+	httpsPolicy := ResolvePolicy{GuestDNS: true, ManagementFallback: opt.HTTPS.ManagementFallback}
+	a.socks5 = a.newPath(opt, bypass, opt.SOCKS5)
+	a.forward = a.newPath(opt, bypass, httpsPolicy)
+	a.connect = a.newPath(opt, bypass, httpsPolicy)
+	return a.chainTo(opt, httpProxy, httpsProxy)
+}
+
+func (a *Adapter) newPath(opt Options, bypass *Bypass, policy ResolvePolicy) *path {
+	p := &path{parts: &a.parts, bypass: bypass}
+	p.resolver, p.fallback = a.resolver(opt, policy)
+	return p
+}
+
+// chainTo sets the customer's proxies up on the HTTP(S) front's paths.
+func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *chain.Proxy) (err error) {
+	a.httpNoProxy = chain.NewNoProxy(opt.HTTPS.NoProxy)
+	if a.httpProxy = httpProxy; httpProxy != nil {
+		a.forward.via = func(address string) Route {
+			if address == httpProxy.Address {
+				return RouteCustomer
+			}
+			return RouteTunnel
+		}
+	}
+	if a.httpProxyTLS, err = a.proxyTLS(opt, httpProxy); err != nil || httpsProxy == nil {
+		return err
+	}
+	certs, err := a.proxyTLS(opt, httpsProxy)
+	if err != nil {
+		return err
+	}
+	a.connect.noProxy = a.httpNoProxy
+	a.connect.customer = &chain.Way{Proxy: httpsProxy, Who: "customer proxy", Via: tunnel.DialerFunc(a.connect.tunnel), TLS: certs}
+	return nil
+}
 
 // Run keeps links, caches and health up to date until ctx ends, then closes
 // the links, waits for everything it started and returns nil. The dialers work
 // before Run and without it, but nothing warms up, fails back or is collected
 // then. It must be called at most once.
-func (a *Adapter) Run(ctx context.Context) error { return nil }
+func (a *Adapter) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	wg.Go(func() { a.uplink.Run(ctx) })
+	if a.certs != nil {
+		wg.Go(func() { a.certs.Run(ctx) })
+	}
+	if a.services != nil {
+		wg.Go(func() { a.services.Run(ctx) })
+		wg.Go(func() { a.health.Run(ctx) })
+	}
+	wg.Wait()
+	a.close()
+	return nil
+}
+
+func (a *Adapter) close() {
+	a.uplink.Close()
+	if a.services != nil {
+		a.guest.Close()
+		a.services.Close()
+	}
+}
 
 // SOCKS5 is the dialer of the SOCKS5 front: names are resolved as its
 // ResolvePolicy says, or left to the agent.
@@ -32,22 +254,61 @@ func (a *Adapter) Run(ctx context.Context) error { return nil }
 // taken from the context (tunnel.WithID) or made; a *Trace in the context
 // (WithTrace) is filled in; without a deadline in the context a dial is bounded
 // by tunnel.DefaultDialTimeout.
-func (a *Adapter) SOCKS5() tunnel.Dialer { return nil }
+func (a *Adapter) SOCKS5() tunnel.Dialer { return a.socks5 }
 
 // Connect is the dialer of the HTTP(S) front's CONNECT: direct for what the
 // bypass names, by the customer's https proxy unless no-proxy exempts the
 // destination, else straight through the tunnel.
-func (a *Adapter) Connect() tunnel.Dialer { return nil }
+func (a *Adapter) Connect() tunnel.Dialer { return a.connect }
 
 // Transport is a new http.Transport for plain requests (absolute-form http://)
 // of the HTTP(S) front: by the customer's http proxy, direct or through the
 // tunnel as for Connect. Proxy, DialContext and TLSClientConfig must be left as
 // they are; limits and timeouts may be changed before first use. Compression is
 // off and HTTP/2 is not attempted. Dial failures come out of RoundTrip wrapping
-// a *tunnel.DialError (errors.As). The Trace of a request tells the route only
-// if the request made a new connection. The caller closes idle connections.
-func (a *Adapter) Transport() *http.Transport { return nil }
+// a *tunnel.DialError (errors.As). A Trace in a request's context is not filled
+// in, since a dial may outlive its request: ask TraceOf about the connection
+// that served it (httptrace, GotConn). The caller closes idle connections. A
+// 407 of the customer's proxy is a response like any other.
+func (a *Adapter) Transport() *http.Transport {
+	return &http.Transport{
+		Proxy: a.proxyOf,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			trace := new(Trace)
+			c, err := a.forward.Dial(WithTrace(ctx, trace), network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &traced{c, *trace}, nil
+		},
+		TLSClientConfig:     a.httpProxyTLS,
+		TLSHandshakeTimeout: tunnel.DefaultDialTimeout,
+		DisableCompression:  true,
+		MaxIdleConnsPerHost: 8,
+		MaxIdleConns:        64,
+		IdleConnTimeout:     time.Minute,
+	}
+}
+
+// proxyOf says which proxy a plain request goes by.
+func (a *Adapter) proxyOf(r *http.Request) (*url.URL, error) {
+	if a.httpProxy == nil || a.forward.bypass.Matches(r.URL.Hostname()) {
+		return nil, nil
+	}
+	port := uint16(80)
+	if text := r.URL.Port(); text != "" {
+		n, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: r.URL.Host}
+		}
+		port = uint16(n)
+	}
+	if a.httpNoProxy.Exempts(r.URL.Hostname(), port) {
+		return nil, nil
+	}
+	return a.httpProxy.URL(), nil
+}
 
 // Ready is nil while the server can be reached (a link is up, or the last
 // handshake with a server without links worked), else one sentence why not.
-func (a *Adapter) Ready() error { return nil }
+func (a *Adapter) Ready() error { return a.uplink.Ready() }

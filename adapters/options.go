@@ -2,13 +2,17 @@ package adapters
 
 import (
 	"context"
-	"crypto/tls"
+	"fmt"
 	"net"
 	"net/netip"
-	"time"
+	"os"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/adapters/resolve"
+	"konnectivity/adapters/uplink"
 )
 
 // Options is everything an Adapter is made of. The zero value of a field means
@@ -24,45 +28,20 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: metrics are kept, but registered nowhere
 }
 
-// Mode says whether the native link is spoken to the server.
-type Mode string
+// What there is to say about the way to the server is said in package uplink.
+type (
+	ServerOptions = uplink.Options
+	Server        = uplink.Server
+	Mode          = uplink.Mode
+	ClientTLS     = uplink.ClientTLS
+)
 
 // The modes of --link.
 const (
-	LinkAuto    Mode = "auto"    // link where the server has it, else HTTP CONNECT; the default
-	LinkOff     Mode = "off"     // HTTP CONNECT only
-	LinkRequire Mode = "require" // link only; an old server is an error
+	LinkAuto    = uplink.LinkAuto    // link where the server has it, else HTTP CONNECT; the default
+	LinkOff     = uplink.LinkOff     // HTTP CONNECT only
+	LinkRequire = uplink.LinkRequire // link only; an old server is an error
 )
-
-// ClientTLS makes TLS configurations for connections out of this process;
-// *tlsreload.Source is one.
-type ClientTLS interface {
-	// Client returns a configuration that verifies serverName and offers
-	// nextProtos. It is called once a target; it must follow reloads by
-	// itself and keep a session cache.
-	Client(serverName string, nextProtos ...string) *tls.Config
-}
-
-// ServerOptions says how the konnectivity server is reached.
-type ServerOptions struct {
-	Address    string    // host:port of the server's client port
-	ServerName string    // name its certificate must have; default: the host of Address
-	TLS        ClientTLS // our certificate and the server's CA
-	Mode       Mode      // default LinkAuto
-
-	// ConnectTimeout bounds reaching the server: name, TCP, TLS, HELLO.
-	// Default DefaultConnectTimeout. A request's own context may be shorter.
-	ConnectTimeout time.Duration
-
-	// Software is named in the link's HELLO, as "konnectivity-socks5-proxy/1.2".
-	Software string
-
-	// Lookup resolves the server's name; default: the system resolver.
-	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-
-	// DialTCP makes the TCP connection; default: net.Dialer with keepalive.
-	DialTCP func(ctx context.Context, network, address string) (net.Conn, error)
-}
 
 // HostedOptions says how names of the hosted cluster are found.
 type HostedOptions struct {
@@ -81,7 +60,8 @@ type HostedOptions struct {
 }
 
 // ResolvePolicy says which steps of the resolver chain a front uses
-// (COMPATIBILITY §6).
+// (COMPATIBILITY §6). Services of the hosted cluster are always looked up
+// first; without GuestDNS the system resolver is asked for the rest.
 type ResolvePolicy struct {
 	Disabled           bool // leave every name to the agent
 	GuestDNS           bool // ask the hosted cluster's DNS through the tunnel
@@ -101,6 +81,12 @@ type DirectOptions struct {
 	// The sidecars give their own listeners here, so that a request for
 	// themselves does not loop. nil allows all.
 	Refuse func(netip.AddrPort) bool
+
+	// Lookup is the system resolver; default net.DefaultResolver.
+	Lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+
+	// DialTCP makes direct connections; default net.Dialer.
+	DialTCP func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // HTTPSOptions are the customer's proxies. URLs may be http:// or https://, with
@@ -116,16 +102,48 @@ type HTTPSOptions struct {
 
 	// CACertPaths are PEM bundles, or directories of them, trusted beside the
 	// system roots for https:// proxies; followed live. Missing ones are
-	// skipped until they appear. DefaultProxyCADirs are always added.
+	// skipped until they appear. the usual directories are
+	// always added.
 	CACertPaths []string
 }
 
-// Defaults and bounds.
-const (
-	// DefaultGuestDNSService is where OpenShift's DNS is.
-	DefaultGuestDNSService = "openshift-dns/dns-default"
+// DefaultGuestDNSService is where OpenShift's DNS is.
+const DefaultGuestDNSService = "openshift-dns/dns-default"
 
-	// DefaultConnectTimeout leaves a request half of tunnel.DefaultDialTimeout
-	// for the destination when the server is slow to reach.
-	DefaultConnectTimeout = 5 * time.Second
-)
+// defaultProxyCADirs are where distributions and HyperShift's manifests put
+// bundles; those of the first two that the system's own roots are made of cost
+// nothing to name again.
+func defaultProxyCADirs() []string {
+	return []string{"/etc/pki/tls/certs", "/etc/ssl/certs", "/etc/pki/ca-trust/extracted/pem"}
+}
+
+// guestDNS splits HostedOptions.GuestDNSService.
+func (o HostedOptions) guestDNS() (namespace, name string, err error) {
+	text := o.GuestDNSService
+	if text == "" {
+		text = DefaultGuestDNSService
+	}
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok || !resolve.IsLabel(namespace) || !resolve.IsLabel(name) {
+		return "", "", fmt.Errorf("guest DNS service %q: want NAMESPACE/NAME", text)
+	}
+	return namespace, name, nil
+}
+
+func (o Options) withDefaults() Options {
+	if o.Log == nil {
+		silent := logrus.New()
+		silent.SetLevel(logrus.PanicLevel)
+		o.Log = silent
+	}
+	if o.Server.Log == nil {
+		o.Server.Log = o.Log
+	}
+	if o.Direct.Env == nil {
+		o.Direct.Env = os.Getenv
+	}
+	if o.Direct.Refuse == nil {
+		o.Direct.Refuse = func(netip.AddrPort) bool { return false }
+	}
+	return o
+}

@@ -1,6 +1,11 @@
 package adapters
 
-import "context"
+import (
+	"context"
+	"net"
+
+	"konnectivity/tunnel"
+)
 
 // Route is the way a connection went; a metric label.
 type Route string
@@ -17,7 +22,7 @@ const (
 // It is filled in before Dial returns, also when it fails.
 type Trace struct {
 	Route    Route  // "" if the dial failed before a way was chosen
-	Resolved string // the address that was dialed, ip:port; "" if the name went out as it is
+	Resolved string // the address that was dialed (of a proxy: the proxy's), ip:port; "" if the name went out as it is
 }
 
 type traceKey struct{}
@@ -32,4 +37,26 @@ func traceOf(ctx context.Context) *Trace {
 		return t
 	}
 	return new(Trace)
+}
+
+// traced is a connection that knows how it was made.
+type traced struct {
+	tunnel.Conn
+	trace Trace
+}
+
+// TraceOf tells how a connection of Adapter.Transport was made; the zero Trace
+// for any other.
+func TraceOf(c net.Conn) Trace {
+	for c != nil {
+		if t, ok := c.(*traced); ok {
+			return t.trace
+		}
+		under, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		c = under.NetConn()
+	}
+	return Trace{}
 }

@@ -38,16 +38,16 @@ func splitService(host string) (service, namespace string, ok bool) {
 	if len(labels) < 2 || (len(labels) > 2 && labels[2] != "svc") {
 		return "", "", false
 	}
-	return labels[0], labels[1], isLabel(labels[0]) && isLabel(labels[1])
+	return labels[0], labels[1], IsLabel(labels[0]) && IsLabel(labels[1])
 }
 
 // maxLabel is the longest label of a DNS name (RFC 1035 §2.3.4), which names
 // of Services and namespaces are.
 const maxLabel = 63
 
-// isLabel says whether s can be the name of a Service or namespace (RFC 1123
+// IsLabel says whether s can be the name of a Service or namespace (RFC 1123
 // label), so that nothing else ever gets into the path of an API request.
-func isLabel(s string) bool {
+func IsLabel(s string) bool {
 	if s == "" || len(s) > maxLabel || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
 	}

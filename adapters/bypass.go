@@ -1,0 +1,57 @@
+package adapters
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"konnectivity/adapters/resolve"
+	"konnectivity/tunnel"
+)
+
+// DefaultDirectSuffixes are the domains of cloud APIs (COMPATIBILITY §6).
+func DefaultDirectSuffixes() []string {
+	return []string{
+		"amazonaws.com", "c2s.ic.gov", "hci.ic.gov", "sc2s.sgov.gov", // AWS and its partitions
+		"microsoftonline.com", "azure.com", // Azure
+		"cloud.ibm.com", // IBM Cloud
+	}
+}
+
+// Bypass knows which hosts are reached without the tunnel. The zero Bypass
+// knows none. It is immutable.
+type Bypass struct {
+	suffixes []string
+	exempt   []string
+}
+
+// NewBypass makes a Bypass for hosts that are, or are under, one of the
+// suffixes; "example.com", ".example.com" and "*.example.com" mean the same.
+// Hosts in exempt are never bypassed.
+func NewBypass(suffixes, exempt []string) (*Bypass, error) {
+	b := new(Bypass)
+	for _, text := range suffixes {
+		suffix := resolve.Canonical(strings.TrimLeft(strings.TrimPrefix(text, "*"), "."))
+		if _, err := netip.ParseAddr(suffix); err == nil || !tunnel.ValidHost(suffix) || strings.ContainsAny(suffix, "*:") {
+			return nil, fmt.Errorf("direct suffix %q: want a domain name", text)
+		}
+		b.suffixes = append(b.suffixes, suffix)
+	}
+	for _, host := range exempt {
+		b.exempt = append(b.exempt, resolve.Canonical(host))
+	}
+	return b, nil
+}
+
+// Matches says whether host is to be reached directly. Case and a final dot
+// make no difference.
+func (b *Bypass) Matches(host string) bool {
+	host = resolve.Canonical(host)
+	if slices.Contains(b.exempt, host) {
+		return false
+	}
+	return slices.ContainsFunc(b.suffixes, func(suffix string) bool {
+		return host == suffix || strings.HasSuffix(host, "."+suffix)
+	})
+}

@@ -1,0 +1,120 @@
+package adapters
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+
+	"konnectivity/adapters/chain"
+	"konnectivity/adapters/race"
+	"konnectivity/adapters/resolve"
+	"konnectivity/tunnel"
+)
+
+// direct reaches destinations without the tunnel: by the pod's own proxy, as
+// HTTPS_PROXY and NO_PROXY have it, else by TCP.
+type direct struct {
+	system  resolve.Resolver
+	tcp     func(ctx context.Context, network, address string) (net.Conn, error)
+	refuse  func(netip.AddrPort) bool
+	proxy   *chain.Way // nil: none
+	noProxy *chain.NoProxy
+}
+
+func newDirect(opt DirectOptions) *direct {
+	d := &direct{system: resolve.System{Lookup: opt.Lookup}, tcp: opt.DialTCP, refuse: opt.Refuse}
+	if d.tcp == nil {
+		d.tcp = new(net.Dialer).DialContext
+	}
+	return d
+}
+
+// podProxy reads HTTPS_PROXY and NO_PROXY of the pod; p is nil without a proxy.
+func podProxy(getenv func(string) string) (p *chain.Proxy, noProxy *chain.NoProxy, err error) {
+	env := func(lower, upper string) string { // lower case wins, as in httpproxy and curl
+		if v := getenv(lower); v != "" {
+			return v
+		}
+		return getenv(upper)
+	}
+	p, err = chain.Parse("HTTPS_PROXY of the environment", env("https_proxy", "HTTPS_PROXY"))
+	return p, chain.NewNoProxy(env("no_proxy", "NO_PROXY")), err
+}
+
+// use makes d go by the pod's proxy.
+func (d *direct) use(p *chain.Proxy, noProxy *chain.NoProxy, certs *tls.Config) {
+	d.noProxy = noProxy
+	d.proxy = &chain.Way{Proxy: p, Who: "this pod's proxy", Via: tunnel.DialerFunc(d.dialTCP), TLS: certs}
+}
+
+// proxyFor is the pod's proxy for u, as http.Transport wants it.
+func (d *direct) proxyFor(u *url.URL) (*url.URL, error) {
+	port := uint16(443)
+	if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil {
+		port = uint16(n)
+	}
+	if d.proxy == nil || d.noProxy.Exempts(u.Hostname(), port) {
+		return nil, nil
+	}
+	return d.proxy.Proxy.URL(), nil
+}
+
+// Dial implements tunnel.Dialer.
+func (d *direct) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return d.dial(ctx, network, address, nil)
+}
+
+// dial is Dial for a host whose addresses are known already, if addrs is not
+// empty. A proxy is told the name and looks it up itself.
+func (d *direct) dial(ctx context.Context, network, address string, addrs []netip.Addr) (tunnel.Conn, error) {
+	host, port, err := tunnel.SplitAddress(address)
+	if err != nil {
+		return nil, err
+	}
+	if d.proxy != nil && !d.noProxy.Exempts(host, port) {
+		return d.proxy.Dial(ctx, network, address)
+	}
+	if len(addrs) > 0 {
+		return d.dialAddrs(ctx, network, address, port, addrs)
+	}
+	return d.dialTCP(ctx, network, address)
+}
+
+func (d *direct) dialTCP(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	host, port, err := tunnel.SplitAddress(address)
+	if err != nil {
+		return nil, err
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return d.dialAddrs(ctx, network, address, port, []netip.Addr{ip})
+	}
+	answer, err := d.system.Resolve(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	return d.dialAddrs(ctx, network, address, port, answer.Addrs)
+}
+
+func (d *direct) dialAddrs(ctx context.Context, network, address string, port uint16, addrs []netip.Addr) (tunnel.Conn, error) {
+	dial := func(ctx context.Context, ip netip.Addr) (tunnel.Conn, error) {
+		to := netip.AddrPortFrom(ip.Unmap(), port)
+		if d.refuse(to) {
+			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: address, Reason: "the destination is this proxy itself"}
+		}
+		c, err := d.tcp(ctx, network, to.String())
+		if err != nil {
+			return nil, &tunnel.DialError{Failure: tunnel.FailureOf(err), Address: address, Err: err}
+		}
+		return tunnel.Wrap(c), nil
+	}
+	c, ip, err := race.Dial(ctx, addrs, dial, func(c tunnel.Conn) { _ = c.Close() })
+	if err == nil {
+		traceOf(ctx).Resolved = netip.AddrPortFrom(ip, port).String()
+		return c, nil
+	}
+	return nil, fmt.Errorf("direct: %w", err)
+}

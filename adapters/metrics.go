@@ -1,0 +1,101 @@
+package adapters
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/adapters/resolve"
+	"konnectivity/adapters/uplink"
+	"konnectivity/tunnel"
+)
+
+const metricsPrefix = "konnectivity_sidecar_"
+
+// metrics are what operators see of an Adapter. Labels have few values: routes,
+// sources, failures.
+type metrics struct {
+	dials        *prometheus.CounterVec
+	dialTime     *prometheus.HistogramVec
+	resolveTime  *prometheus.HistogramVec
+	tunnelDown   prometheus.Gauge
+	verdictsDown prometheus.Counter
+}
+
+// dialBuckets run from a warm link on the same node to the bound of a dial.
+func dialBuckets() []float64 {
+	return []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		dials: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricsPrefix + "dials_total",
+			Help: "Destinations dialed, by route (tunnel, direct, customer_proxy, fallback; none if it failed before) and outcome (ok, or why not)."}, []string{"route", "outcome"}),
+		dialTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricsPrefix + "dial_duration_seconds",
+			Help: "Time to reach a destination, names included, by route.", Buckets: dialBuckets()}, []string{"route"}),
+		resolveTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricsPrefix + "resolve_duration_seconds",
+			Help: "Time to look a name up, by source of the answer (service, guest, system; none without one) and outcome (found, not_found, unavailable).", Buckets: dialBuckets()}, []string{"source", "outcome"}),
+		tunnelDown: prometheus.NewGauge(prometheus.GaugeOpts{Name: metricsPrefix + "tunnel_deemed_down",
+			Help: "1 while the management fallback is in use: names are resolved and connections made outside the tunnel."}),
+		verdictsDown: prometheus.NewCounter(prometheus.CounterOpts{Name: metricsPrefix + "tunnel_deemed_down_total",
+			Help: "How often the management fallback took the tunnel for down."}),
+	}
+}
+
+// register puts everything on r, with the figures of server read at each scrape.
+func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats) error {
+	gauge := func(name, help string, value func(uplink.Stats) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help}, func() float64 { return value(server()) })
+	}
+	counter := func(name, help string, labels prometheus.Labels, value func(uplink.Stats) int64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: metricsPrefix + name, Help: help, ConstLabels: labels},
+			func() float64 { return float64(value(server())) })
+	}
+	const handshakes = "Connections to the konnectivity server that were tried, by outcome."
+	for _, c := range []prometheus.Collector{
+		m.dials, m.dialTime, m.resolveTime, m.tunnelDown, m.verdictsDown,
+		gauge("server_links", "Links to konnectivity servers that are up.", func(s uplink.Stats) float64 { return float64(s.Links) }),
+		gauge("server_streams", "Streams on those links.", func(s uplink.Stats) float64 { return float64(s.Streams) }),
+		counter("server_links_lost_total", "Links that ended without having been asked to.", nil, func(s uplink.Stats) int64 { return s.Lost }),
+		counter("server_connects_total", handshakes, prometheus.Labels{"outcome": "ok"}, func(s uplink.Stats) int64 { return s.Connects }),
+		counter("server_connects_total", handshakes, prometheus.Labels{"outcome": "failed"}, func(s uplink.Stats) int64 { return s.Failures }),
+	} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *metrics) dialed(route Route, took time.Duration, err error) {
+	if route == "" {
+		route = "none"
+	}
+	outcome := "ok"
+	if err != nil {
+		outcome = tunnel.FailureOf(err).Label()
+	} else {
+		m.dialTime.WithLabelValues(string(route)).Observe(took.Seconds())
+	}
+	m.dials.WithLabelValues(string(route), outcome).Inc()
+}
+
+func (m *metrics) resolved(source resolve.Source, took time.Duration, err error) {
+	outcome := "found"
+	switch {
+	case resolve.IsNotFound(err):
+		source, outcome = "none", "not_found"
+	case err != nil:
+		source, outcome = "none", "unavailable"
+	}
+	m.resolveTime.WithLabelValues(string(source), outcome).Observe(took.Seconds())
+}
+
+func (m *metrics) health(down bool) {
+	if down {
+		m.tunnelDown.Set(1)
+		m.verdictsDown.Inc()
+	} else {
+		m.tunnelDown.Set(0)
+	}
+}
