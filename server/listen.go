@@ -34,8 +34,9 @@ func ListenUnix(path string, replace bool) (net.Listener, error) {
 	if err := makeRoom(path, replace); err != nil {
 		return nil, err
 	}
-	// The mode is set on the socket before bind, and the kernel gives it to
-	// the file: at no time may others connect. (umask would be the process's.)
+	// The mode is set on the socket before bind, and the kernel gives what
+	// umask leaves of it to the file: at no time may others connect. (umask
+	// itself is the whole process's.)
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		if failed := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), socketMode) }); failed != nil {
@@ -50,6 +51,9 @@ func ListenUnix(path string, replace bool) (net.Listener, error) {
 	u := l.(*net.UnixListener)
 	u.SetUnlinkOnClose(false)
 	info, err := os.Lstat(path)
+	if err == nil {
+		err = os.Chmod(path, socketMode) // what umask took
+	}
 	if err != nil {
 		_ = u.Close()
 		return nil, err

@@ -1,0 +1,157 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+)
+
+func quietLog() logrus.FieldLogger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
+}
+
+func TestShutdownWhenIdleIsQuick(t *testing.T) {
+	r := startServer(t, func(o *Options) { o.Grace = time.Minute })
+	for _, kind := range agentKinds {
+		r.agent(kind, agentHello{id: kind}, echoing)
+	}
+	if _, err := r.clientLink(); err != nil { // a warm link of a sidecar
+		t.Fatal(err)
+	}
+	for _, kind := range clientKinds {
+		c := r.mustDial(kind, "x:1")
+		r.roundTrip(c, 1000)
+		c.Close()
+	}
+	r.eventually("idle", func() bool { return r.metric("established_connections 0") })
+	r.stop()
+	if err := r.wait(5 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDrain: connections go on, new ones do not come, everybody is told, and
+// the end comes with the last connection.
+func TestDrain(t *testing.T) {
+	for _, kind := range clientKinds {
+		t.Run(kind, func(t *testing.T) {
+			r := startServer(t, func(o *Options) { o.Grace = time.Minute })
+			a := r.agent("grpc", agentHello{id: "a"}, echoing)
+			b := r.agent("link", agentHello{id: "b"}, echoing)
+			side, err := r.clientLink()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := r.mustDial(kind, "x:1")
+			r.roundTrip(c, 1000)
+			r.stop()
+			for i, who := range []interface {
+				Draining() <-chan struct{}
+				Done() <-chan struct{}
+			}{a, b, side} {
+				select {
+				case <-who.Draining():
+				case <-who.Done():
+					if i < 2 { // an idle sidecar's link may end at once
+						t.Fatal("an agent was cut off")
+					}
+				case <-time.After(5 * time.Second):
+					t.Fatal("not told: ", []string{"agent by gRPC", "agent by link", "sidecar"}[i])
+				}
+			}
+			r.eventually("no new connections", func() bool {
+				x, err := net.Dial("tcp", r.tcp)
+				if err == nil {
+					x.Close()
+				}
+				return err != nil
+			})
+			if code, body := r.get(r.health, "/readyz"); code != 500 || !strings.Contains(body, "shutting down") {
+				t.Errorf("readyz: %d %s", code, body)
+			}
+			if !r.metric("draining 1") {
+				t.Error("metrics do not tell")
+			}
+			r.roundTrip(c, 100<<10)
+			if err := r.wait(100 * time.Millisecond); err == nil {
+				t.Fatal("the server went while a connection was open")
+			}
+			c.Close()
+			if err := r.wait(10 * time.Second); err != nil {
+				t.Error(err)
+			}
+			for _, agent := range []agent{a, b} {
+				select {
+				case <-agent.Done():
+				case <-time.After(5 * time.Second):
+					t.Error("an agent's connection outlived the server")
+				}
+			}
+		})
+	}
+}
+
+func TestGraceEnds(t *testing.T) {
+	for name, grace := range map[string]time.Duration{"over": 200 * time.Millisecond, "none": -1} {
+		for _, kind := range clientKinds {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				r := startServer(t, func(o *Options) { o.Grace = grace })
+				far := make(chan tunnel.Conn, 1)
+				r.agent("link", agentHello{id: "b"}, func(ctx context.Context, _ string) (tunnel.Conn, error) {
+					near, f := tcpPair()
+					far <- f
+					return near, nil
+				})
+				c := r.mustDial(kind, "x:1")
+				end := <-far
+				defer end.Close()
+				r.stop()
+				if err := r.wait(5 * time.Second); err != nil {
+					t.Fatal(err)
+				}
+				_ = end.SetReadDeadline(time.Now().Add(5 * time.Second))
+				if _, err := end.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("the destination reads %v, want a reset", err)
+				}
+				if _, err := c.Read(make([]byte, 1)); err == nil {
+					t.Error("the client reads on")
+				}
+			})
+		}
+	}
+}
+
+// TestPendingDialIsCancelledByTheEnd: a dial that nobody answers does not hold
+// a shutdown without grace.
+func TestPendingDialIsCancelledByTheEnd(t *testing.T) {
+	for _, kind := range clientKinds {
+		r := startServer(t, func(o *Options) { o.Grace = -1; o.DialTimeout = time.Hour })
+		asked := make(chan struct{})
+		r.agent("link", agentHello{id: "b"}, func(ctx context.Context, _ string) (tunnel.Conn, error) {
+			close(asked)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		failed := make(chan error, 1)
+		go func() { _, err := r.dial(kind, "x:1"); failed <- err }()
+		<-asked
+		r.stop()
+		if err := r.wait(5 * time.Second); err != nil {
+			t.Fatal(kind, err)
+		}
+		if err := <-failed; err == nil {
+			t.Error(kind, "no error")
+		}
+	}
+}

@@ -1,0 +1,380 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a whole server on loopback, with its own PKI.
+type rig struct {
+	*Server
+	t       *testing.T
+	ca      *pki.CA
+	uds     string
+	tcp     string // clients over mTLS
+	agentAt string
+	health  string
+	admin   string
+	stop    context.CancelFunc
+	result  chan error
+}
+
+func startServer(t *testing.T, settings ...func(*Options)) *rig {
+	t.Helper()
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, ca: ca, result: make(chan error, 1)}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := func(protos ...string) *tls.Config {
+		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
+	}
+	r.uds = filepath.Join(t.TempDir(), "s")
+	unix, err := ListenUnix(r.uds, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp, agents, health, admin := listenTCP(t), listenTCP(t), listenTCP(t), listenTCP(t)
+	r.tcp, r.agentAt, r.health, r.admin = tcp.Addr().String(), agents.Addr().String(), health.Addr().String(), admin.Addr().String()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	log.SetLevel(logrus.DebugLevel) // so that what debug lines do is run
+	opts := Options{
+		ID: "server-1", Count: 3,
+		Clients: []Listener{{tcp, secure}, {unix, nil}},
+		Agents:  []Listener{{agents, secure}},
+		Health:  health, Admin: admin,
+		Grace: 5 * time.Second, Log: log, Registry: prometheus.NewPedanticRegistry(),
+	}
+	for _, s := range settings {
+		s(&opts)
+	}
+	if r.Server, err = New(opts); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+	go func() { r.result <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := r.wait(30 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// wait returns what Run returned; it may be called again.
+func (r *rig) wait(d time.Duration) error {
+	select {
+	case err := <-r.result:
+		r.result <- err
+		return err
+	case <-time.After(d):
+		return errors.New("the server is still running")
+	}
+}
+
+func listenTCP(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func (r *rig) tls(protos ...string) *tls.Config {
+	r.t.Helper()
+	pair, err := r.ca.Issue(pki.Leaf{CommonName: "peer", Client: true, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair.TLS()}, NextProtos: protos}
+}
+
+// A network is an agent's data plane in memory, by destination.
+type network func(ctx context.Context, address string) (tunnel.Conn, error)
+
+// echoing sends back what it gets; "refused:1" and the like fail.
+func echoing(ctx context.Context, address string) (tunnel.Conn, error) {
+	host, _, _ := net.SplitHostPort(address)
+	switch host {
+	case "refused":
+		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
+	case "unknown":
+		return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost}
+	case "silent":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	near, far := tcpPair()
+	go func() {
+		defer far.Close()
+		_, _ = io.Copy(far, far)
+		_ = far.CloseWrite()
+	}()
+	return near, nil
+}
+
+func tcpPair() (a, b tunnel.Conn) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	defer l.Close()
+	x, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		panic(err)
+	}
+	y, err := l.Accept()
+	if err != nil {
+		panic(err)
+	}
+	return tunnel.Wrap(x), tunnel.Wrap(y)
+}
+
+func forwarder(n network) *tunnel.Forwarder {
+	return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) { return n(ctx, address) })}
+}
+
+// agent is a connected agent of either protocol.
+type agent interface {
+	Close() error
+	Done() <-chan struct{}
+	Draining() <-chan struct{}
+	ServerCount() int
+}
+
+type agentHello struct{ id, identifiers, token string }
+
+func (r *rig) agent(kind string, h agentHello, n network) agent {
+	r.t.Helper()
+	before := r.agents.Counts().Connections
+	a, err := r.tryAgent(kind, h, n)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.eventually("the agent is known", func() bool { return r.agents.Counts().Connections > before })
+	return a
+}
+
+func (r *rig) tryAgent(kind string, h agentHello, n network) (agent, error) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if kind == "link" {
+		c, err := tls.Dial("tcp", r.agentAt, r.tls(link.ALPN))
+		if err != nil {
+			return nil, err
+		}
+		s, err := link.Connect(ctx, c, link.Config{
+			Hello:     link.Hello{Role: link.RoleAgent, ID: h.id, Identifiers: h.identifiers, Token: h.token},
+			Forwarder: forwarder(n),
+		})
+		if err != nil {
+			return nil, err
+		}
+		r.t.Cleanup(func() { s.Close() })
+		return s, nil
+	}
+	conn, err := grpc.NewClient(r.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(r.tls())))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { conn.Close() })
+	cfg := legacy.AgentConfig{ID: h.id, Identifiers: h.identifiers, Forwarder: forwarder(n)}
+	if h.token != "" {
+		cfg.Token = func() (string, error) { return h.token, nil }
+	}
+	s, err := legacy.ConnectAgent(ctx, conn, cfg)
+	if err != nil {
+		return nil, err
+	}
+	r.t.Cleanup(func() { s.Close() })
+	return s, nil
+}
+
+var (
+	agentKinds  = []string{"grpc", "link"}
+	clientKinds = []string{"connect-tls", "connect-uds", "grpc-tls", "grpc-uds", "link"}
+)
+
+// statusError is how a CONNECT dial fails.
+type statusError struct {
+	code int
+	body string
+}
+
+func (e *statusError) Error() string { return fmt.Sprint(e.code, " ", e.body) }
+
+// dial reaches a destination as one kind of client does.
+func (r *rig) dial(kind, address string) (net.Conn, error) {
+	r.t.Helper()
+	switch kind {
+	case "connect-tls":
+		c, err := tls.Dial("tcp", r.tcp, r.tls())
+		if err != nil {
+			return nil, err
+		}
+		return r.connect(c, address)
+	case "connect-uds":
+		c, err := net.Dial("unix", r.uds)
+		if err != nil {
+			return nil, err
+		}
+		return r.connect(c, address)
+	case "grpc-tls":
+		return r.tunnel(address, r.tcp, credentials.NewTLS(r.tls()))
+	case "grpc-uds":
+		return r.tunnel(address, "unix://"+r.uds, insecure.NewCredentials())
+	default:
+		s, err := r.clientLink()
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		return s.Dial(ctx, "tcp", address)
+	}
+}
+
+func (r *rig) clientLink() (*link.Session, error) {
+	c, err := tls.Dial("tcp", r.tcp, r.tls(link.ALPN))
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	s, err := link.Connect(ctx, c, link.Config{Hello: link.Hello{Role: link.RoleClient, ID: "sidecar"}})
+	if err == nil {
+		r.t.Cleanup(func() { s.Close() })
+	}
+	return s, err
+}
+
+func (r *rig) connect(c net.Conn, address string) (net.Conn, error) {
+	r.t.Cleanup(func() { c.Close() })
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", address); err != nil {
+		return nil, err
+	}
+	br := bufio.NewReader(c)
+	resp, err := http.ReadResponse(br, &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != 200 {
+		body, _ := io.ReadAll(resp.Body)
+		return nil, &statusError{resp.StatusCode, string(body)}
+	}
+	if br.Buffered() > 0 {
+		return nil, errors.New("something follows the answer")
+	}
+	return c, nil
+}
+
+// tunnel is kube-apiserver's way, by the real konnectivity-client.
+func (r *rig) tunnel(address, server string, creds credentials.TransportCredentials) (net.Conn, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.t.Cleanup(cancel)
+	tun, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, ctx, server, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		return nil, err
+	}
+	c, err := tun.DialContext(ctx, "tcp", address)
+	if err == nil {
+		r.t.Cleanup(func() {
+			c.Close()
+			select {
+			case <-tun.Done():
+			case <-time.After(15 * time.Second):
+				r.t.Error("the client's tunnel did not end")
+			}
+		})
+	}
+	return c, err
+}
+
+func (r *rig) mustDial(kind, address string) net.Conn {
+	r.t.Helper()
+	c, err := r.dial(kind, address)
+	if err != nil {
+		r.t.Fatalf("%s to %s: %v", kind, address, err)
+	}
+	return c
+}
+
+// roundTrip fails unless every byte comes back.
+func (r *rig) roundTrip(c net.Conn, size int) {
+	r.t.Helper()
+	payload := strings.Repeat("0123456789abcde\n", size/16+1)[:size]
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { _, _ = io.WriteString(c, payload) })
+	got := make([]byte, size)
+	if n, err := io.ReadFull(c, got); err != nil || string(got) != payload {
+		r.t.Errorf("%d of %d bytes came back, %v", n, size, err)
+	}
+}
+
+// get is a page of the health or admin port.
+func (r *rig) get(at, path string) (int, string) {
+	r.t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true}
+	resp, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Get("http://" + at + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body)
+}
+
+// metric is whether the metrics page has this line.
+func (r *rig) metric(line string) bool {
+	r.t.Helper()
+	_, page := r.get(r.health, "/metrics")
+	return strings.Contains(page, "\nkonnectivity_network_proxy_server_"+line+"\n")
+}
+
+func (r *rig) eventually(what string, ok func() bool) {
+	r.t.Helper()
+	for range 1500 {
+		if ok() {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	r.t.Fatal("never: " + what)
+}

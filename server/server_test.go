@@ -1,0 +1,547 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"konnectivity/internal/policy"
+	"konnectivity/server/auth"
+	"konnectivity/server/registry"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+func TestEveryClientThroughEveryAgent(t *testing.T) {
+	for _, agents := range agentKinds {
+		t.Run("agent-"+agents, func(t *testing.T) {
+			r := startServer(t)
+			a := r.agent(agents, agentHello{id: "a1"}, echoing)
+			if n := a.ServerCount(); n != 3 {
+				t.Errorf("the agent was told of %d servers, want 3", n)
+			}
+			for _, kind := range clientKinds {
+				t.Run(kind, func(t *testing.T) {
+					r := *r
+					r.t = t
+					c := r.mustDial(kind, "a.example:80")
+					r.roundTrip(c, 1<<20)
+					c.Close()
+				})
+			}
+			r.eventually("all is closed", func() bool {
+				return r.metric("established_connections 0") && r.metric("http_connections 0") && r.metric("pending_backend_dials 0")
+			})
+			if !r.metric(`requests_total{front="grpc",outcome="ok"} 2`) || !r.metric(`requests_total{front="connect",outcome="ok"} 2`) || !r.metric(`requests_total{front="link",outcome="ok"} 1`) {
+				_, page := r.get(r.health, "/metrics")
+				t.Error(page)
+			}
+			if !r.metric(fmt.Sprintf(`forwarded_bytes_total{direction="to_destination"} %v`, float64(5<<20))) {
+				t.Error("bytes are not counted")
+			}
+		})
+	}
+}
+
+func TestManyConcurrentConnections(t *testing.T) {
+	r := startServer(t)
+	r.agent("link", agentHello{id: "a1"}, echoing)
+	r.agent("grpc", agentHello{id: "a2"}, echoing)
+	var wg sync.WaitGroup
+	for range 100 {
+		wg.Go(func() {
+			c, err := r.dial("connect-uds", "a.example:80")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			r.roundTrip(c, 64<<10)
+		})
+	}
+	wg.Wait()
+}
+
+func TestFailuresAsClientsSeeThem(t *testing.T) {
+	for _, agents := range agentKinds {
+		r := startServer(t, func(o *Options) { o.DialTimeout = 300 * time.Millisecond })
+		if _, err := r.dial("connect-uds", "x:1"); !isStatus(err, 503, "no agent") {
+			t.Errorf("without an agent: %v", err)
+		}
+		r.agent(agents, agentHello{id: "a1"}, echoing)
+		for _, tc := range []struct {
+			address string
+			status  int
+			says    string
+		}{
+			{"refused:1", 502, "connection refused"},
+			{"unknown:1", 502, "no such host"},
+			{"silent:1", 504, "timeout"},
+			{"noport", 400, "host:port"},
+			{strings.Repeat("n", 300) + ":1", 400, "253"},
+			{"169.254.169.254:80", 403, "not allowed"},
+		} {
+			for _, kind := range []string{"connect-tls", "connect-uds"} {
+				if _, err := r.dial(kind, tc.address); !isStatus(err, tc.status, tc.says) {
+					t.Errorf("%s to %.20s: %v, want %d %q", kind, tc.address, err, tc.status, tc.says)
+				}
+			}
+			if tc.status == 400 || tc.status == 403 {
+				continue
+			}
+			if _, err := r.dial("grpc-uds", tc.address); err == nil || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("by gRPC to %s: %v", tc.address, err)
+			}
+			if _, err := r.dial("link", tc.address); tunnel.FailureOf(err).HTTPStatus() != tc.status {
+				t.Errorf("by link to %s: %v", tc.address, err)
+			}
+		}
+		for _, line := range []string{
+			`dial_failure_count{reason="no_agent"} 1`, `dial_failure_count{reason="backend_dial_timeout"} 4`,
+			`dial_failure_count{reason="error_response"} 10`, // 2 × 4 fronts, 2 of them refused by policy
+			`policy_denials_total 2`, `pending_backend_dials 0`,
+		} {
+			if !r.metric(line) {
+				_, page := r.get(r.health, "/metrics")
+				t.Errorf("%s agents: metrics lack %s:\n%s", agents, line, grep(page, "dial_failure|policy|pending"))
+			}
+		}
+	}
+}
+
+func grep(page, words string) string {
+	var out []string
+	for line := range strings.SplitSeq(page, "\n") {
+		for w := range strings.SplitSeq(words, "|") {
+			if strings.Contains(line, w) && !strings.HasPrefix(line, "#") {
+				out = append(out, line)
+			}
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
+func isStatus(err error, code int, says string) bool {
+	var s *statusError
+	return errors.As(err, &s) && s.code == code && strings.Contains(s.body, says)
+}
+
+func TestPolicy(t *testing.T) {
+	rules, err := policy.Parse([]string{"10.0.0.0/8:80", "*.good.example"}, []string{"bad.good.example"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startServer(t, func(o *Options) { o.Policy = rules })
+	r.agent("link", agentHello{id: "a"}, echoing)
+	for address, ok := range map[string]bool{
+		"10.1.2.3:80": true, "10.1.2.3:81": false, "[::ffff:10.1.2.3]:80": true, "192.0.2.1:80": false,
+		"a.good.example:443": true, "bad.good.example:443": false, "other.example:80": false,
+	} {
+		_, err := r.dial("connect-uds", address)
+		if (err == nil) != ok || err != nil && !isStatus(err, 403, "not allowed") {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+}
+
+// TestAgentThatDiesBeforeItAnswers: callers hear within a second, or another
+// agent serves them.
+func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
+	for _, agents := range agentKinds {
+		r := startServer(t)
+		asked := make(chan struct{}, 10)
+		a := r.agent(agents, agentHello{id: "a1"}, func(ctx context.Context, _ string) (tunnel.Conn, error) {
+			asked <- struct{}{}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		for _, kind := range clientKinds {
+			failed := make(chan error, 1)
+			go func() { _, err := r.dial(kind, "x:1"); failed <- err }()
+			<-asked
+			if kind == clientKinds[0] {
+				r.eventually("pending", func() bool { return r.metric("pending_backend_dials 1") })
+			}
+			start := time.Now()
+			a.Close()
+			select {
+			case err := <-failed:
+				if err == nil {
+					t.Errorf("%s: no error", kind)
+				}
+			case <-time.After(5 * time.Second):
+				t.Fatalf("%s through %s: the caller hangs", kind, agents)
+			}
+			if took := time.Since(start); took > 3*time.Second {
+				t.Errorf("%s through %s: the caller heard after %v", kind, agents, took)
+			}
+			r.eventually("it is gone", func() bool { return r.agents.Counts().Connections == 0 })
+			a = r.agent(agents, agentHello{id: "a1"}, func(ctx context.Context, _ string) (tunnel.Conn, error) {
+				asked <- struct{}{}
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})
+		}
+
+		// With another agent the caller does not notice.
+		c := make(chan error, 1)
+		go func() { _, err := r.dial("connect-uds", "x:1"); c <- err }()
+		<-asked
+		r.agent("link", agentHello{id: "a2"}, echoing)
+		a.Close()
+		if err := <-c; err != nil {
+			t.Errorf("not retried on the other agent: %v", err)
+		}
+	}
+}
+
+func TestHealthMetricsAndStatus(t *testing.T) {
+	r := startServer(t, func(o *Options) {
+		o.Strategies = []registry.Strategy{registry.DestHost, registry.DefaultRoute}
+		o.Profiles = true
+	})
+	expect := func(at, path string, code int, says string) {
+		t.Helper()
+		if got, body := r.get(at, path); got != code || !strings.Contains(body, says) {
+			t.Errorf("%s: %d %q, want %d %q", path, got, body, code, says)
+		}
+	}
+	expect(r.health, "/healthz", 200, "ok")
+	expect(r.health, "/readyz", 500, "no connection to any proxy agent")
+	expect(r.health, "/ready", 500, "no connection to any proxy agent")
+	for _, line := range []string{
+		"ready_backend_connections 0", `ready_backends{proxy_strategy="destHost"} 0`, `ready_backends{proxy_strategy="defaultRoute"} 0`,
+		"pending_backend_dials 0", "established_connections 0", `grpc_connections{service_method="Connect"} 0`, "draining 0",
+	} {
+		if !r.metric(line) {
+			t.Errorf("no %s from the start", line)
+		}
+	}
+	r.agent("grpc", agentHello{id: "a1", identifiers: "ipv4=10.0.0.1"}, echoing)
+	expect(r.health, "/readyz", 500, "default-route=true")
+	a2 := r.agent("link", agentHello{id: "a2", identifiers: "default-route=true"}, echoing)
+	expect(r.health, "/readyz", 200, "ok")
+	for _, line := range []string{
+		"ready_backend_connections 2", `ready_backends{proxy_strategy="destHost"} 1`, `ready_backends{proxy_strategy="defaultRoute"} 1`,
+		`grpc_connections{service_method="Connect"} 1`, `agent_connections{protocol="grpc"} 1`, `agent_connections{protocol="link"} 1`,
+	} {
+		if !r.metric(line) {
+			t.Errorf("no %s", line)
+		}
+	}
+	expect(r.admin, "/metrics", 200, "ready_backends")
+	expect(r.admin, "/debug/pprof/", 200, "goroutine")
+	expect(r.admin, "/statusz", 200, `"id":"a2"`)
+	a2.Close()
+	r.eventually("not ready", func() bool { code, _ := r.get(r.health, "/readyz"); return code == 500 })
+
+	plain := startServer(t)
+	if code, _ := plain.get(plain.admin, "/debug/pprof/"); code != 404 {
+		t.Errorf("profiles are served unasked: %d", code)
+	}
+}
+
+func TestModes(t *testing.T) {
+	serves := func(r *rig, kinds ...string) {
+		r.t.Helper()
+		for _, kind := range clientKinds {
+			want := false
+			for _, k := range kinds {
+				want = want || strings.HasPrefix(kind, k)
+			}
+			if !want && strings.HasPrefix(kind, "grpc") {
+				continue // the real client waits for its connection without end
+			}
+			if c, err := r.dial(kind, "x:1"); (err == nil) != want {
+				r.t.Errorf("%s: %v", kind, err)
+			} else if err == nil {
+				c.Close()
+			}
+		}
+	}
+	t.Run("grpc", func(t *testing.T) {
+		r := startServer(t, func(o *Options) { o.NoConnect = true })
+		r.agent("link", agentHello{id: "a"}, echoing)
+		serves(r, "grpc", "link")
+	})
+	t.Run("http-connect", func(t *testing.T) {
+		r := startServer(t, func(o *Options) { o.NoGRPC = true })
+		r.agent("grpc", agentHello{id: "a"}, echoing)
+		serves(r, "connect", "link")
+	})
+	t.Run("link off", func(t *testing.T) {
+		r := startServer(t, func(o *Options) { o.NoLink = true })
+		r.agent("grpc", agentHello{id: "a"}, echoing)
+		serves(r, "connect", "grpc")
+		if _, err := r.tryAgent("link", agentHello{id: "b"}, echoing); err == nil {
+			t.Error("a link was made")
+		}
+	})
+	t.Run("link required", func(t *testing.T) {
+		r := startServer(t, func(o *Options) { o.AgentsNeedLink = true })
+		r.agent("link", agentHello{id: "a"}, echoing)
+		serves(r, "connect", "grpc", "link")
+		if _, err := r.tryAgent("grpc", agentHello{id: "b"}, echoing); err == nil {
+			t.Error("an agent by gRPC was taken")
+		}
+	})
+}
+
+func TestOptionsThatCannotBe(t *testing.T) {
+	for _, o := range []Options{
+		{}, {ID: "x"}, {ID: "x", Clients: make([]Listener, 1)},
+		{ID: "x", Clients: make([]Listener, 1), Agents: make([]Listener, 1)},
+		{ID: "x", Clients: make([]Listener, 1), Agents: make([]Listener, 1), NoConnect: true, NoGRPC: true, NoLink: true},
+		{ID: "x", Clients: make([]Listener, 1), Agents: make([]Listener, 1), NoLink: true, AgentsNeedLink: true},
+	} {
+		if _, err := New(o); err == nil {
+			t.Errorf("accepted: %+v", o)
+		}
+	}
+}
+
+func TestAgentsThatAreRefused(t *testing.T) {
+	claims, err := auth.NewClaims("", quietLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startServer(t, func(o *Options) { o.Claims = claims })
+	for _, kind := range agentKinds {
+		for name, h := range map[string]agentHello{
+			"no id":              {},
+			"id of 10 kB":        {id: strings.Repeat("i", 10<<10)},
+			"broken identifiers": {id: "a", identifiers: "ipv4=nonsense"},
+			"another's address":  {id: "a", identifiers: "ipv4=10.0.0.2"},
+			"the default route":  {id: "a", identifiers: "default-route=true"},
+		} {
+			if a, err := r.tryAgent(kind, h, echoing); err == nil {
+				a.Close()
+				t.Errorf("%s by %s was taken", name, kind)
+			}
+		}
+		r.agent(kind, agentHello{id: "good-" + kind, identifiers: "ipv4=10.0.0.1"}, echoing) // its certificate's
+	}
+	if n := r.agents.Counts().Connections; n != 2 {
+		t.Errorf("%d agents are known, want 2", n)
+	}
+	if !r.metric(`agent_refusals_total{reason="denied"} 4`) {
+		_, page := r.get(r.health, "/metrics")
+		t.Error(grep(page, "refusals"))
+	}
+	// Without a certificate of our CA, not even the handshake works.
+	c, err := tls.Dial("tcp", r.agentAt, &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{link.ALPN}})
+	if err == nil {
+		_, err = link.Connect(t.Context(), c, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "x"}})
+	}
+	if err == nil {
+		t.Error("an agent without a certificate was taken")
+	}
+	// Roles are kept apart.
+	if _, err := r.linkAs(r.agentAt, link.RoleClient); err == nil {
+		t.Error("a client on the agents' port")
+	}
+	if _, err := r.linkAs(r.tcp, link.RoleAgent); err == nil {
+		t.Error("an agent on the clients' port")
+	}
+}
+
+func (r *rig) linkAs(at string, role link.Role) (*link.Session, error) {
+	c, err := tls.Dial("tcp", at, r.tls(link.ALPN))
+	if err != nil {
+		return nil, err
+	}
+	s, err := link.Connect(context.Background(), c, link.Config{Hello: link.Hello{Role: role, ID: "x"}})
+	if err == nil {
+		s.Close()
+	}
+	return s, err
+}
+
+// reviews accepts the token "good" only, and is down when told.
+type reviews struct{ down bool }
+
+func (f *reviews) Create(_ context.Context, r *authenticationv1.TokenReview, _ metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	if f.down {
+		return nil, errors.New("connection refused")
+	}
+	r.Status.Authenticated = r.Spec.Token == "good"
+	r.Status.Audiences = r.Spec.Audiences
+	r.Status.User.Username = "system:serviceaccount:ns:agent"
+	return r, nil
+}
+
+func TestTokens(t *testing.T) {
+	api := &reviews{}
+	r := startServer(t, func(o *Options) {
+		o.Tokens = &auth.TokensConfig{Reviews: api, Namespace: "ns", ServiceAccount: "agent", Audience: "aud", PerSecond: 1000, Burst: 100}
+	})
+	for _, kind := range agentKinds {
+		r.agent(kind, agentHello{id: "good-" + kind, token: "good"}, echoing)
+		for _, token := range []string{"", "bad"} {
+			_, err := r.tryAgent(kind, agentHello{id: "x", token: token}, echoing)
+			if err == nil || strings.Contains(err.Error(), "good") {
+				t.Errorf("%s with token %q: %v", kind, token, err)
+			}
+			if kind == "grpc" && status.Code(err) != codes.Unauthenticated {
+				t.Errorf("token %q: status %v", token, status.Code(err))
+			}
+		}
+	}
+	// The API is down: those connected stay, new ones get a clear refusal.
+	api.down = true
+	if _, err := r.tryAgent("grpc", agentHello{id: "new", token: "other"}, echoing); status.Code(err) != codes.Unavailable {
+		t.Error(err)
+	}
+	r.roundTrip(r.mustDial("connect-uds", "x:1"), 1000)
+	if !r.metric(`agent_refusals_total{reason="unauthenticated"} 4`) || !r.metric(`agent_refusals_total{reason="unavailable"} 1`) || !r.metric(`token_review_duration_seconds_count{verdict="accepted"} 1`) {
+		_, page := r.get(r.health, "/metrics")
+		t.Error(grep(page, "refusals|token_review_duration_seconds_count"))
+	}
+}
+
+func TestServerCountIsPushedOverLinks(t *testing.T) {
+	r := startServer(t)
+	a := r.agent("link", agentHello{id: "a"}, echoing)
+	s, err := r.clientLink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.peers.count(7)
+	r.eventually("both know", func() bool { return a.ServerCount() == 7 && s.ServerCount() == 7 })
+}
+
+// TestGarbageOnEveryPort: what strangers send harms nobody. goleak sees to it
+// that nothing stays.
+func TestGarbageOnEveryPort(t *testing.T) {
+	r := startServer(t)
+	r.agent("grpc", agentHello{id: "a"}, echoing)
+	c := r.mustDial("connect-tls", "x:1")
+	var open []net.Conn
+	for _, at := range []struct{ network, address string }{{"tcp", r.tcp}, {"unix", r.uds}, {"tcp", r.agentAt}, {"tcp", r.health}, {"tcp", r.admin}} {
+		for _, garbage := range []string{
+			"", "\x00", "\x16\x03\x01", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense that is no frame at all", "CONNECT", "GET / HTTP/1.1\r\n\r\n",
+			strings.Repeat("A", 100<<10), "CONNECT x:1 HTTP/1.1\r\n" + strings.Repeat("A: b\r\n", 20000),
+		} {
+			for _, leave := range []bool{true, false} {
+				g, err := net.Dial(at.network, at.address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = g.SetDeadline(time.Now().Add(2 * time.Second))
+				_, _ = io.WriteString(g, garbage)
+				if leave {
+					g.Close()
+				} else {
+					open = append(open, g)
+				}
+			}
+		}
+	}
+	for _, garbage := range []string{"\x00\x00\x00", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nxxxxxxxxxxxxxxxxxxx"} { // through TLS, by every ALPN
+		for _, at := range []string{r.tcp, r.agentAt} {
+			for _, proto := range []string{"h2", link.ALPN} {
+				g, err := tls.Dial("tcp", at, r.tls(proto))
+				if err != nil {
+					t.Fatal(err)
+				}
+				_ = g.SetDeadline(time.Now().Add(2 * time.Second))
+				_, _ = io.WriteString(g, garbage)
+				open = append(open, g)
+			}
+		}
+	}
+	r.roundTrip(c, 100<<10)
+	r.roundTrip(r.mustDial("connect-uds", "x:1"), 100<<10)
+	for _, g := range open {
+		g.Close()
+	}
+}
+
+func TestListenerThatFailsEndsTheServer(t *testing.T) {
+	l := listenTCP(t)
+	r := startServer(t, func(o *Options) { o.Agents = append(o.Agents, Listener{Listener: l}) })
+	r.agent("link", agentHello{id: "a"}, echoing)
+	c := r.mustDial("connect-uds", "x:1")
+	_ = l.Close()
+	err := r.wait(10 * time.Second)
+	if err == nil || !strings.Contains(err.Error(), "the listener for agents") {
+		t.Errorf("%v", err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("a connection outlived the server")
+	}
+	<-r.result
+	r.result <- nil // told
+}
+
+func TestListenUnix(t *testing.T) {
+	dir := t.TempDir()
+	path := dir + "/s"
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ListenUnix(path, true); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("regular file: %v", err)
+	}
+	if b, _ := os.ReadFile(path); string(b) != "precious" {
+		t.Fatal("the file was touched")
+	}
+	_ = os.Remove(path)
+
+	old, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ListenUnix(path, true); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("live socket: %v", err)
+	}
+	old.(*net.UnixListener).SetUnlinkOnClose(false)
+	_ = old.Close()
+	if _, err := ListenUnix(path, false); err == nil || !strings.Contains(err.Error(), "--delete-existing-uds-file") {
+		t.Errorf("stale socket, not to be replaced: %v", err)
+	}
+	first, err := ListenUnix(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o770 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+
+	// The next server's socket is not removed by the former one's end.
+	_ = os.Remove(path)
+	second, err := ListenUnix(path, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = first.Close()
+	if c, err := net.Dial("unix", path); err != nil {
+		t.Errorf("the new socket is gone: %v", err)
+	} else {
+		c.Close()
+	}
+	_ = second.Close()
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left behind: %v", err)
+	}
+	if _, err := ListenUnix("/"+strings.Repeat("x", 200), true); err == nil || !strings.Contains(err.Error(), "107") {
+		t.Errorf("long path: %v", err)
+	}
+	if _, err := ListenUnix(dir+"/no/such/dir", true); err == nil {
+		t.Error("a directory that is not there")
+	}
+}
