@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -17,8 +18,12 @@ func (ses *Session) shakeHands(ctx context.Context, initiator bool) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ses.cfg.HandshakeTimeout)
 	defer cancel()
-	// A deadline in the past is what unblocks reads and writes that wait.
-	stop := context.AfterFunc(ctx, func() { _ = ses.conn.SetDeadline(time.Unix(1, 0)) })
+	// A deadline in the past is what unblocks reads and writes that wait. The
+	// read's comes last, so that whom it wakes may set another for a farewell.
+	stop := context.AfterFunc(ctx, func() {
+		_ = ses.conn.SetWriteDeadline(time.Unix(1, 0))
+		_ = ses.conn.SetReadDeadline(time.Unix(1, 0))
+	})
 	defer stop()
 
 	if initiator {
@@ -52,7 +57,7 @@ func (ses *Session) sayHello(ctx context.Context, hello []byte) error {
 func (ses *Session) hearHello(ctx context.Context) error {
 	var b [headerSize]byte
 	if _, err := io.ReadFull(ses.conn, b[:]); err != nil {
-		return handshakeError(ctx, err)
+		return ses.unheard(ctx, err)
 	}
 	h, err := parseHeader(b[:])
 	if err != nil || h.stream != 0 || (h.typ != frameHello && h.typ != frameGoAway) {
@@ -60,7 +65,7 @@ func (ses *Session) hearHello(ctx context.Context) error {
 	}
 	payload := make([]byte, h.length)
 	if _, err := io.ReadFull(ses.conn, payload); err != nil {
-		return handshakeError(ctx, err)
+		return ses.unheard(ctx, err)
 	}
 	if h.typ == frameGoAway {
 		if len(payload) < 2 {
@@ -79,6 +84,16 @@ func (ses *Session) hearHello(ctx context.Context) error {
 		return ses.refuse(GoAwayRefused, err)
 	}
 	return nil
+}
+
+// unheard is what becomes of a link whose peer's HELLO did not come. A peer
+// that is late is told so (§7).
+func (ses *Session) unheard(ctx context.Context, err error) error {
+	err = handshakeError(ctx, err)
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return ses.refuse(GoAwayProtocol, err)
+	}
+	return err
 }
 
 // refuse tells the peer why it is not wanted and returns cause.

@@ -21,7 +21,10 @@ func (ses *Session) keepAlive() {
 func (ses *Session) tick(now time.Time) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if now.Sub(ses.lastFrame) >= ses.cfg.DeadAfter {
+	if n := ses.writes.Load(); !ses.busy || n != ses.seen {
+		ses.seen, ses.lastWrite = n, now
+	}
+	if now.Sub(ses.lastFrame) >= ses.cfg.DeadAfter || now.Sub(ses.lastWrite) >= ses.cfg.DeadAfter {
 		ses.failLocked(ErrDead)
 		return
 	}

@@ -131,6 +131,9 @@ func (ses *Session) handleOpen(id uint64, payload []byte) error {
 	if err != nil || m.credit > maxCredit {
 		return violation("OPEN does not parse")
 	}
+	if len(ses.urgent) > len(ses.streams)+maxStreams {
+		return violation("it asks for more and reads no answers")
+	}
 	ses.lastPeerID = id
 	st := newStream(ses, id)
 	st.local, st.remote = ses.conn.LocalAddr(), ses.conn.RemoteAddr()
@@ -172,9 +175,14 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, m openMsg) {
 	defer cancel(nil)
 	req := &tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.conn.RemoteAddr()}
-	_ = ses.cfg.Forwarder.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	answered := false
+	err := ses.cfg.Forwarder.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		answered = true
 		return ses.answer(st, far, err)
 	})
+	if !answered {
+		_, _ = ses.answer(st, nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
+	}
 }
 
 // answer sends OPENED.

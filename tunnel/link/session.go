@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -70,8 +71,11 @@ type Session struct {
 	drainOnce sync.Once
 	wg        sync.WaitGroup
 
-	mu  sync.Mutex // guards all below, and the streams
-	err error      // why the session ended
+	writes atomic.Uint64 // that the connection has taken
+
+	mu     sync.Mutex // guards all below, and the streams
+	ending error      // why the session is about to end: nobody gets another turn
+	err    error      // why the session ended
 
 	streams    map[uint64]*Stream
 	nextID     uint64 // of the next stream opened here
@@ -95,6 +99,8 @@ type Session struct {
 
 	// Liveness.
 	lastFrame time.Time
+	lastWrite time.Time // as far as keepAlive has seen, and
+	seen      uint64    // how many writes there were then
 	pingSent  time.Time // of pingValue; zero once answered
 	lastPing  time.Time
 	rtt       time.Duration
@@ -120,8 +126,9 @@ func (e *GoAwayError) Error() string {
 	return fmt.Sprintf("the peer ended the link: %s: %q", e.Code, e.Text)
 }
 
-// ErrDead is why a link ended whose peer was silent for too long.
-var ErrDead = errors.New("the peer has been silent for too long")
+// ErrDead is why a link ended whose peer sent no frame, or took no bytes, for
+// DeadAfter.
+var ErrDead = errors.New("the peer has been silent, or has read nothing, for too long")
 
 // ErrClosed is why a link ended that was closed on this side.
 var ErrClosed = fmt.Errorf("link: %w", net.ErrClosed)
@@ -182,6 +189,7 @@ func (ses *Session) begin() {
 		ses.cork.take()
 	}
 	ses.lastFrame = time.Now()
+	ses.lastWrite = ses.lastFrame
 	ses.wg.Go(func() { ses.fail(ses.readLoop()) })
 	ses.wg.Go(ses.flushLoop)
 	ses.wg.Go(ses.keepAlive)
@@ -319,16 +327,19 @@ func (ses *Session) Close() error { return ses.CloseWith(GoAwayShutdown, "") }
 // CloseWith is Close with the reason that the peer is told.
 func (ses *Session) CloseWith(code GoAwayCode, text string) error {
 	ses.mu.Lock()
-	ses.sayGoodbye(code, text)
+	ses.sayGoodbye(ErrClosed, code, text)
 	ses.failLocked(ErrClosed)
 	ses.mu.Unlock()
 	<-ses.joined
 	return nil
 }
 
-// sayGoodbye sends what is pending and a GOAWAY, as far as that can be done
-// within the farewell.
-func (ses *Session) sayGoodbye(code GoAwayCode, text string) {
+// sayGoodbye sends what is pending and then a GOAWAY, as far as that can be
+// done within the farewell. Bulk gets no more turns meanwhile.
+func (ses *Session) sayGoodbye(cause error, code GoAwayCode, text string) {
+	if ses.ending == nil {
+		ses.ending = cause
+	}
 	end := time.Now().Add(farewell)
 	_ = ses.conn.SetWriteDeadline(end)
 	defer time.AfterFunc(farewell, func() {
@@ -336,12 +347,17 @@ func (ses *Session) sayGoodbye(code GoAwayCode, text string) {
 		defer ses.mu.Unlock()
 		ses.idleCond.Broadcast()
 	}).Stop()
-	for ses.busy && ses.err == nil && time.Now().Before(end) {
-		ses.idleCond.Wait()
-	}
-	if ses.err == nil && !ses.busy {
-		ses.control = appendGoAway(ses.control, code, text)
-		ses.flushOrLeave()
+	for ses.err == nil && time.Now().Before(end) {
+		switch {
+		case ses.busy:
+			ses.idleCond.Wait()
+		case ses.hasPending():
+			ses.flushOrLeave()
+		default:
+			ses.control = appendGoAway(nil, code, text)
+			ses.flushOrLeave()
+			return
+		}
 	}
 }
 
@@ -351,7 +367,7 @@ func (ses *Session) fail(cause error) {
 	defer ses.mu.Unlock()
 	if v := violation(""); errors.As(cause, &v) && ses.err == nil {
 		ses.logf("ending the link to %s: %v", ses.peer, cause)
-		ses.sayGoodbye(GoAwayProtocol, string(v))
+		ses.sayGoodbye(cause, GoAwayProtocol, string(v))
 	}
 	ses.failLocked(cause)
 }
@@ -368,6 +384,9 @@ func (ses *Session) logf(format string, args ...any) {
 func (ses *Session) failLocked(cause error) {
 	if ses.err != nil {
 		return
+	}
+	if ses.ending != nil {
+		cause = ses.ending // not that the farewell failed
 	}
 	ses.err = cause
 	close(ses.done)

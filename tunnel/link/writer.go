@@ -112,7 +112,7 @@ func (t *turns) remove(st *Stream) {
 // takeTurn waits until the connection is st's to write to, or returns why it
 // will not be. New streams go before bulk, each kind in order of arrival.
 func (ses *Session) takeTurn(st *Stream) error {
-	if !ses.busy && ses.err == nil {
+	if !ses.busy && ses.err == nil && ses.ending == nil {
 		ses.busy = true
 		return nil
 	}
@@ -142,11 +142,7 @@ func (ses *Session) takeTurn(st *Stream) error {
 func (ses *Session) passTurn() {
 	const rounds = 4
 	for range rounds {
-		next := ses.young.pop()
-		if next == nil {
-			next = ses.bulk.pop()
-		}
-		if next != nil {
+		if next := ses.nextTurn(); next != nil {
 			next.turn = true
 			next.writeCond.Broadcast()
 			return
@@ -161,6 +157,17 @@ func (ses *Session) passTurn() {
 	if ses.hasPending() {
 		ses.wakeFlusher()
 	}
+}
+
+// nextTurn is the stream whose turn it is, or nil.
+func (ses *Session) nextTurn() *Stream {
+	if ses.ending != nil {
+		return nil
+	}
+	if next := ses.young.pop(); next != nil {
+		return next
+	}
+	return ses.bulk.pop()
 }
 
 func (ses *Session) hasPending() bool {
@@ -223,6 +230,7 @@ func (ses *Session) write(b []byte) error {
 		return nil
 	}
 	_, err := ses.conn.Write(b)
+	ses.writes.Add(1)
 	return err
 }
 
@@ -230,7 +238,9 @@ func (ses *Session) uncork() error {
 	if ses.cork == nil {
 		return nil
 	}
-	return ses.cork.flush()
+	err := ses.cork.flush()
+	ses.writes.Add(1)
+	return err
 }
 
 // flushOrLeave sends what is pending now, or leaves it with whoever is

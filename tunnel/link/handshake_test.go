@@ -1,0 +1,223 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel/link"
+)
+
+// shaking is a handshake under way with a raw peer at the other end.
+type shaking struct {
+	*rawPeer
+	result chan error
+	start  time.Time
+}
+
+// shake starts Connect or Accept over a pipe. Where it is the one that speaks
+// first, the raw peer takes its HELLO.
+func shake(t *testing.T, ctx context.Context, initiator bool, cfg link.Config) *shaking {
+	near, far := net.Pipe()
+	s := &shaking{rawPeer: &rawPeer{t: t, conn: far}, result: make(chan error, 1), start: time.Now()}
+	go func() {
+		start := link.Accept
+		if initiator {
+			start = link.Connect
+		}
+		ses, err := start(ctx, near, cfg)
+		if err == nil {
+			_ = ses.Close()
+		}
+		s.result <- err
+	}()
+	t.Cleanup(func() { _ = far.Close() })
+	if initiator {
+		s.wantType(tHello, 0)
+	}
+	return s
+}
+
+// failed returns why the handshake failed and after how long.
+func (s *shaking) failed() (error, time.Duration) {
+	s.t.Helper()
+	err := <-s.result
+	if err == nil {
+		s.t.Fatal("the handshake succeeded")
+	}
+	return err, time.Since(s.start)
+}
+
+func bothRoles(t *testing.T, test func(t *testing.T, initiator bool)) {
+	for name, initiator := range map[string]bool{"accept": false, "connect": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { test(t, initiator) })
+		})
+	}
+}
+
+func TestGarbageInsteadOfHello(t *testing.T) {
+	many := []any{1, []byte{1}}
+	for range 65 {
+		many = append(many, 7, "feature")
+	}
+	for name, first := range map[string][]byte{
+		"http":              []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+		"zeroes on stream":  frame{tHello, 0, 1, fields(1, []byte{1})}.bytes(),
+		"open":              openFrame(1, "echo:1").bytes(),
+		"ping":              frame{tPing, 0, 0, u64(1)}.bytes(),
+		"unknown type":      frame{42, 0, 0, nil}.bytes(),
+		"too long":          {tHello, 0, 0x3f, 0xf5, 0, 0, 0, 0, 0, 0, 0, 0},
+		"half a field":      frame{tHello, 0, 0, []byte{0, 1}}.bytes(),
+		"role of two bytes": frame{tHello, 0, 0, fields(1, "ab")}.bytes(),
+		"count of a byte":   frame{tHello, 0, 0, fields(6, "a")}.bytes(),
+		"too many features": frame{tHello, 0, 0, fields(many...)}.bytes(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothRoles(t, func(t *testing.T, initiator bool) {
+				s := shake(t, t.Context(), initiator, link.Config{})
+				go func() { _, _ = s.conn.Write(first) }()
+				s.wantGoAway(1)
+				if err, took := s.failed(); !strings.Contains(err.Error(), "violation") || took > time.Second {
+					t.Errorf("after %v: %v", took, err)
+				}
+			})
+		})
+	}
+}
+
+func TestLateHello(t *testing.T) {
+	trickle := func(b []byte) func(*shaking) {
+		return func(s *shaking) {
+			for i := range b {
+				if _, err := s.conn.Write(b[i : i+1]); err != nil {
+					return
+				}
+				time.Sleep(time.Second)
+			}
+		}
+	}
+	for name, peer := range map[string]func(*shaking){
+		"silence":             func(*shaking) {},
+		"a header and no end": func(s *shaking) { _, _ = s.conn.Write(helloFrame(1).bytes()[:14]) },
+		"a byte a second":     trickle(helloFrame(1).bytes()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothRoles(t, func(t *testing.T, initiator bool) {
+				s := shake(t, t.Context(), initiator, link.Config{})
+				var wg sync.WaitGroup
+				wg.Go(func() { peer(s) })
+				s.wantGoAway(1)
+				err, took := s.failed()
+				wg.Wait()
+				if !errors.Is(err, context.DeadlineExceeded) || took < 9*time.Second || took > 12*time.Second {
+					t.Errorf("after %v: %v", took, err)
+				}
+			})
+		})
+	}
+}
+
+// A peer that takes nothing must not hold a handshake up either.
+func TestHandshakeWithAPeerThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		start := time.Now()
+		if _, err := link.Connect(t.Context(), near, link.Config{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(start); took > 12*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestHandshakeEndsWithItsContext(t *testing.T) {
+	bothRoles(t, func(t *testing.T, initiator bool) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		s := shake(t, ctx, initiator, link.Config{})
+		time.Sleep(time.Second)
+		gone := errors.New("nobody wants it any more")
+		cancel(gone)
+		if err, took := s.failed(); !errors.Is(err, gone) || took != time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+		if _, err := s.read(); !errors.Is(err, io.EOF) {
+			t.Errorf("the connection stayed open: %v", err)
+		}
+	})
+}
+
+func TestVerifyIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := shake(t, t.Context(), false, link.Config{Verify: func(ctx context.Context, _ link.Hello) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}})
+		s.send(helloFrame(1))
+		if err, took := s.failed(); !errors.Is(err, context.DeadlineExceeded) || took > 12*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
+func TestRefusalInsteadOfHello(t *testing.T) {
+	bothRoles(t, func(t *testing.T, initiator bool) {
+		s := shake(t, t.Context(), initiator, link.Config{})
+		s.send(frame{tGoAway, 0, 0, u16(3, "a link from "+strings.Repeat("x", 2000))})
+		err, _ := s.failed()
+		var bye *link.GoAwayError
+		if !errors.As(err, &bye) || bye.Code != link.GoAwayDuplicate || len(bye.Text) != 1024 {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestPeerHangsUpInsteadOfHello(t *testing.T) {
+	bothRoles(t, func(t *testing.T, initiator bool) {
+		s := shake(t, t.Context(), initiator, link.Config{})
+		_ = s.conn.Close()
+		if err, took := s.failed(); !errors.Is(err, io.EOF) || took > time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+	})
+}
+
+// What does not fit a HELLO is an error that names it, before a byte is sent.
+func TestOversizeHelloOfOurOwn(t *testing.T) {
+	long := strings.Repeat("k", 20000)
+	for want, hello := range map[string]link.Hello{
+		"the token":                          {Token: long},
+		"the identifiers":                    {Identifiers: long},
+		"the id":                             {ID: long},
+		"the software":                       {Software: long},
+		"id, identifiers and token":          {Token: long[:9000], Identifiers: long[:9000]},
+		"id, identifiers and token together": {ID: "a", Features: []string{long}},
+	} {
+		near, far := net.Pipe()
+		_, err := link.Connect(t.Context(), near, link.Config{Hello: hello})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "16372") {
+			t.Errorf("%s: %v", want, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "kkk") {
+			t.Errorf("%s: the secret is in the error", want)
+		}
+		if n, err := far.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("%s: read %d bytes, %v", want, n, err)
+		}
+	}
+	// One that just fits arrives whole.
+	near, far := tcpPair(t)
+	token := strings.Repeat("t", 16000)
+	_, b := sessions(t, near, far, link.Config{Hello: link.Hello{Role: link.RoleAgent, Token: token}}, link.Config{})
+	if b.Peer().Token != token {
+		t.Errorf("a token of %d bytes arrived with %d", len(token), len(b.Peer().Token))
+	}
+}

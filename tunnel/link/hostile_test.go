@@ -1,0 +1,341 @@
+package link_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// heap is how much memory is in use after garbage was collected.
+func heap() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// encode is frames as one piece of bytes.
+func encode(frames ...frame) []byte {
+	var b bytes.Buffer
+	for _, f := range frames {
+		b.Write(f.bytes())
+	}
+	return b.Bytes()
+}
+
+// A peer that asks for more and more and reads no answer must not grow us: its
+// link is closed before what waits for it exceeds its bound.
+func TestUnreadAnswersAreBounded(t *testing.T) {
+	for name, address := range map[string]string{"bad address": "nonsense", "no such host": "nowhere:1", "made and reset": "deaf:1"} {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			r := newStuckRig(t)
+			before := heap()
+			const batch = 1000
+			id, sent, grown := uint64(1), 0, int64(0)
+			for ; sent < 40*65536; sent += batch {
+				if sent%10000 == 0 {
+					grown = max(grown, heap()-before)
+				}
+				var frames []frame
+				for range batch {
+					frames = append(frames, openFrame(id, address))
+					if address == "deaf:1" {
+						frames = append(frames, frame{tReset, 0, id, u16(2)})
+					}
+					id += 2
+				}
+				_ = r.conn.SetWriteDeadline(time.Now().Add(patience))
+				if _, err := r.conn.Write(encode(frames...)); err != nil {
+					break
+				}
+			}
+			<-r.ses.Done()
+			if err := r.ses.Err(); err == nil || !errors.Is(err, link.ErrDead) && !strings.Contains(err.Error(), "violation") {
+				t.Errorf("after %d OPENs the session ended with %v", sent, err)
+			}
+			if grown > 128<<20 {
+				t.Errorf("it grew by %d MiB", grown>>20)
+			}
+			t.Logf("closed after %d OPENs, %d MiB more in use", sent, grown>>20)
+			_ = r.conn.Close()
+			_ = r.ses.Close()
+		})
+	}
+}
+
+// newStuckRig is a rig over a pipe whose raw peer has stopped reading.
+func newStuckRig(t *testing.T) *rig {
+	near, far := net.Pipe()
+	return newRig(t, near, far, false, link.Config{})
+}
+
+func TestFloods(t *testing.T) {
+	floods := map[string]func(id uint64) frame{
+		"PING":   func(id uint64) frame { return frame{tPing, 0, 0, u64(id)} },
+		"PONG":   func(id uint64) frame { return frame{tPing, ack, 0, u64(id)} },
+		"RESET":  func(id uint64) frame { return frame{tReset, 0, 1, u16(2)} },
+		"CREDIT": func(id uint64) frame { return frame{tCredit, 0, 3, u64(id)} },
+		"INFO": func(id uint64) frame {
+			return frame{tInfo, 0, 0, fields(2, strings.Repeat("x", 1000), 6, []byte{0, 0, 0, 7})}
+		},
+		"GOAWAY":  func(id uint64) frame { return frame{tGoAway, 0, 0, u16(0, "soon")} },
+		"DATA":    func(id uint64) frame { return frame{tData, 0, 3, nil} },
+		"unknown": func(id uint64) frame { return frame{99, 1, id, make([]byte, 100)} },
+	}
+	for name, flood := range floods {
+		t.Run(name, func(t *testing.T) {
+			noLeaks(t)
+			near, far := net.Pipe()
+			r := newRig(t, near, far, false, link.Config{})
+			defer r.end()
+			r.open(1, "echo:1")
+			r.open(3, "deaf:1")
+			before := heap()
+			// First with nobody reading, then read on: the link must still work.
+			for i := range 50 {
+				var frames []frame
+				for j := range 1000 {
+					frames = append(frames, flood(uint64(i*1000+j)))
+				}
+				r.sendBytes(encode(frames...))
+			}
+			if grown := heap() - before; grown > 8<<20 {
+				t.Errorf("50,000 frames made it grow by %d KiB", grown>>10)
+			}
+			r.pings = 1 << 40
+			r.send(frame{tPing, 0, 0, u64(r.pings)})
+			for pongs := 0; ; { // the flood's own answers first
+				f := r.next()
+				if f.typ == tPing && bytes.Equal(f.payload, u64(r.pings)) {
+					break
+				}
+				if pongs++; pongs > 2 {
+					t.Fatalf("%d answers were queued", pongs)
+				}
+			}
+			r.echo(101)
+		})
+	}
+}
+
+// 4,096 dials may be under way, no more, and cancelled ones make room.
+func TestDialsOfAPeerAreBounded(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, false, link.Config{})
+	defer r.end()
+	const dials = 4096
+	var frames []frame
+	for i := range dials {
+		frames = append(frames, openFrame(uint64(2*i+1), "hang:1"))
+	}
+	r.sendBytes(encode(frames...))
+	r.wantNothing()
+	r.send(openFrame(2*dials+1, "echo:1"))
+	r.wantOpened(2*dials+1, 12)
+	r.send(frame{tReset, 0, 1, u16(2)})
+	id := uint64(2*dials + 3)
+	eventually(t, "room after a cancelled dial", func() bool {
+		r.dests.mu.Lock()
+		defer r.dests.mu.Unlock()
+		return r.dests.hanging == dials-1
+	})
+	eventually(t, "an accepted OPEN", func() bool {
+		r.send(openFrame(id, "echo:1"))
+		f := r.wantType(tOpened, id)
+		id += 2
+		_, refused := fieldOf(f.payload, 1)
+		return !refused
+	})
+}
+
+func TestStreamsOfAPeerAreBounded(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, false, link.Config{Forwarder: parked{}})
+	defer r.end()
+	const streams = 65536
+	for i := 0; i < streams; i += 1024 {
+		var frames []frame
+		for j := range 1024 {
+			frames = append(frames, openFrame(uint64(2*(i+j)+1), "x:1"))
+		}
+		r.sendBytes(encode(frames...))
+		for range 1024 {
+			f := r.next()
+			if _, refused := fieldOf(f.payload, 1); f.typ != tOpened || refused {
+				t.Fatalf("got %v among the first %d", f, streams)
+			}
+		}
+	}
+	r.send(openFrame(2*streams+1, "x:1"))
+	r.wantOpened(2*streams+1, 12)
+	r.send(frame{tReset, 0, 1, u16(2)}, openFrame(2*streams+3, "x:1"))
+	r.wantOpened(2*streams+3, 0)
+}
+
+// parked accepts every stream and leaves it alone.
+type parked struct{}
+
+func (parked) Forward(_ context.Context, _ *tunnel.Request, answer tunnel.Answer) error {
+	_, err := answer(nowhere{}, nil)
+	return err
+}
+
+// A Forwarder that gives no answer is one that failed.
+func TestForwarderWithoutAnAnswer(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, false, link.Config{Forwarder: mute{}})
+	defer r.end()
+	r.send(openFrame(1, "x:1"))
+	r.wantOpened(1, 1)
+}
+
+type mute struct{}
+
+func (mute) Forward(context.Context, *tunnel.Request, tunnel.Answer) error { return nil }
+
+// What was written before Close arrives before the goodbye, and the goodbye
+// arrives although bulk wants the link.
+func TestGoodbyeUnderLoad(t *testing.T) {
+	noLeaks(t)
+	near, far := net.Pipe()
+	g := newGate(near)
+	r := newRig(t, g, far, true, link.Config{})
+	id, last := r.dialed()
+	var bulk sync.WaitGroup
+	var conns []tunnel.Conn
+	for range 4 {
+		id, conn := r.dialed()
+		conns = append(conns, conn)
+		r.send(frame{tCredit, 0, id, u64(1 << 40)})
+	}
+	r.plug(g) // somebody is sending, so what follows must wait
+	for _, conn := range conns {
+		bulk.Go(func() { writeOn(conn) })
+	}
+	if _, err := last.Write([]byte("the end")); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = last.CloseWrite()
+		_ = r.ses.Close()
+	}()
+	time.Sleep(20 * time.Millisecond)
+	g.set(false)
+	var got []byte
+	ended := false
+	for {
+		f, err := r.read()
+		if err != nil {
+			t.Fatalf("no GOAWAY: %v", err)
+		}
+		if f.typ == tData && f.id == id {
+			got, ended = append(got, f.payload...), f.flags == fin
+		}
+		if f.typ == tGoAway {
+			if !bytes.Equal(f.payload, u16(4)) {
+				t.Errorf("got %v, want shutting down", f)
+			}
+			break
+		}
+	}
+	if string(got) != "the end" || !ended {
+		t.Errorf("before the goodbye came %q, FIN %v", got, ended)
+	}
+	if f, err := r.read(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the goodbye came %v, %v", f, err)
+	}
+	<-closed
+	bulk.Wait()
+	if err := r.ses.Err(); !errors.Is(err, link.ErrClosed) {
+		t.Errorf("the session ended with %v", err)
+	}
+	_ = r.conn.Close()
+}
+
+// Close is done within its bound when the peer takes nothing, whoever is stuck
+// in a write, and calls the end by its name.
+func TestCloseOfAStuckLink(t *testing.T) {
+	noLeaks(t)
+	near, far := net.Pipe()
+	g := newGate(near)
+	r := newRig(t, g, far, true, link.Config{})
+	_, conn := r.dialed()
+	r.plug(g)
+	go func() { _, _ = conn.Write(make([]byte, 1<<20)) }()
+	closed := make(chan struct{})
+	go func() { defer close(closed); _ = conn.Close(); _ = r.ses.Close() }()
+	select {
+	case <-closed:
+	case <-time.After(5 * time.Second):
+		t.Fatal("Close hangs behind a stuck write")
+	}
+	if err := r.ses.Err(); !errors.Is(err, link.ErrClosed) {
+		t.Errorf("the session ended with %v", err)
+	}
+	_ = r.conn.Close()
+}
+
+// Several readers of one stream: what one leaves, and the end, reach the rest.
+func TestNoReaderSleepsBesideData(t *testing.T) {
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, true, link.Config{})
+	defer r.end()
+	id, conn := r.dialed()
+	const readers = 8
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	total := 0
+	for range readers {
+		wg.Go(func() {
+			for {
+				n, err := conn.Read(make([]byte, 1))
+				mu.Lock()
+				total += n
+				mu.Unlock()
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(10 * time.Millisecond)
+	r.send(frame{tData, fin, id, make([]byte, 5*readers)})
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Error("a reader sleeps although the stream has ended")
+		_ = conn.Close()
+		<-done
+	}
+	if total != 5*readers {
+		t.Errorf("%d bytes read", total)
+	}
+}
+
+// writeOn writes to c for as long as it takes.
+func writeOn(c io.Writer) {
+	p := make([]byte, 1<<20)
+	for {
+		if _, err := c.Write(p); err != nil {
+			return
+		}
+	}
+}

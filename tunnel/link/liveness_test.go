@@ -1,0 +1,240 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// still is a session with streams and dials under way toward a raw peer of the
+// given role. All time is synctest's.
+type still struct {
+	*rig
+	streams []tunnel.Conn
+	since   time.Time
+	wg      sync.WaitGroup // of the peer; synctest wants it joined
+}
+
+func newStill(t *testing.T, role byte) *still {
+	near, far := net.Pipe()
+	s := &still{rig: &rig{rawPeer: &rawPeer{t: t, conn: far}, dials: make(chan dialResult, 100), budget: link.NewBudget(1 << 20)}}
+	started := make(chan error, 1)
+	go func() {
+		var err error
+		s.ses, err = link.Accept(t.Context(), near, link.Config{Budget: s.budget})
+		started <- err
+	}()
+	s.send(helloFrame(role))
+	s.wantType(tHello, 0)
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		id, conn := s.dialed()
+		s.send(frame{tData, 0, id, []byte("unread")})
+		s.streams = append(s.streams, conn)
+	}
+	for range 3 {
+		s.dial()
+	}
+	_ = s.conn.SetDeadline(time.Time{}) // a live peer has all the time
+	s.since = time.Now()
+	return s
+}
+
+// drain reads whatever comes until the connection ends.
+func (s *still) drain() { _, _ = io.Copy(io.Discard, s.conn) }
+
+// wantDead checks that the session ends of silence, when it should, and that
+// it takes everything with it at once.
+func (s *still) wantDead(failure tunnel.Failure) {
+	t := s.t
+	t.Helper()
+	<-s.ses.Done()
+	took := time.Since(s.since)
+	if took < link.DefaultDeadAfter || took > 20*time.Second {
+		t.Errorf("noticed after %v, want 15 s to 20 s", took)
+	}
+	if err := s.ses.Err(); !errors.Is(err, link.ErrDead) {
+		t.Errorf("the session ended with %v", err)
+	}
+	for range 3 {
+		if d := <-s.dials; tunnel.FailureOf(d.err) != failure {
+			t.Errorf("a pending dial failed with %v, want %v", d.err, failure)
+		}
+	}
+	if _, err := s.ses.Dial(t.Context(), "tcp", "x:1"); tunnel.FailureOf(err) != failure {
+		t.Errorf("a new dial failed with %v, want %v", err, failure)
+	}
+	for _, c := range s.streams {
+		got, err := io.ReadAll(c)
+		if string(got) != "unread" || tunnel.CodeOf(err) != tunnel.CodeLost {
+			t.Errorf("a stream reads %q, %v, want what had come, then the loss", got, err)
+		}
+		if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeLost {
+			t.Errorf("a stream writes with %v", err)
+		}
+		_ = c.Close()
+	}
+	_ = s.ses.Close()
+	if late := time.Since(s.since) - took; late > time.Second {
+		t.Errorf("the rest took another %v", late)
+	}
+	if n := s.ses.Streams(); n != 0 || s.budget.Used() != 0 {
+		t.Errorf("%d streams, %d bytes left", n, s.budget.Used())
+	}
+	_ = s.conn.Close()
+	s.wg.Wait()
+}
+
+func TestSilentPeerIsNoticed(t *testing.T) {
+	for name, role := range map[string]struct {
+		role    byte
+		failure tunnel.Failure
+	}{
+		"agent":  {1, tunnel.FailAgentLost},
+		"client": {2, tunnel.FailUnavailable},
+		"server": {3, tunnel.FailUnavailable},
+	} {
+		t.Run(name+" that reads", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStill(t, role.role)
+				s.wg.Go(s.drain)
+				s.wantDead(role.failure)
+			})
+		})
+		t.Run(name+" that is frozen", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStill(t, role.role)
+				// A writer that is stuck must come back too.
+				stuck := make(chan error, 1)
+				go func() { _, err := s.streams[0].Write(make([]byte, 1<<20)); stuck <- err }()
+				s.wantDead(role.failure)
+				if err := <-stuck; err == nil {
+					t.Error("a write to a frozen peer succeeded")
+				}
+			})
+		})
+	}
+}
+
+func TestTricklingPeerIsDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStill(t, 1)
+		s.wg.Go(s.drain)
+		s.wg.Go(func() {
+			for {
+				for _, b := range (frame{tPing, 0, 0, u64(1)}).bytes() {
+					if _, err := s.conn.Write([]byte{b}); err != nil {
+						return
+					}
+					time.Sleep(time.Second)
+				}
+			}
+		})
+		s.wantDead(tunnel.FailAgentLost)
+	})
+}
+
+// A peer that goes on asking but reads nothing is as dead as a silent one.
+func TestPeerThatNeverReadsIsDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStill(t, 1)
+		s.wg.Go(func() {
+			for s.sendQuietly(frame{tPing, 0, 0, u64(1)}) {
+				time.Sleep(time.Second)
+			}
+		})
+		s.wantDead(tunnel.FailAgentLost)
+	})
+}
+
+func (p *rawPeer) sendQuietly(f frame) bool {
+	_, err := p.conn.Write(f.bytes())
+	return err == nil
+}
+
+// live runs a raw peer for long and expects the session to survive it.
+func live(t *testing.T, peer func(s *still)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStill(t, 1)
+		s.wg.Go(func() { peer(s) })
+		time.Sleep(10 * time.Minute)
+		if err := s.ses.Err(); err != nil {
+			t.Errorf("a live peer was given up: %v", err)
+		}
+		if n := s.ses.Streams(); n != 6 {
+			t.Errorf("%d streams, want the 6 there were", n)
+		}
+		_ = s.conn.Close()
+		_ = s.ses.Close()
+		for range 3 {
+			<-s.dials
+		}
+		s.wg.Wait()
+	})
+}
+
+// A peer that never answers a PING but says something now and then lives.
+func TestPeerThatOnlySpeaksLives(t *testing.T) {
+	live(t, func(s *still) {
+		s.wg.Go(s.drain)
+		for s.sendQuietly(frame{tInfo, 0, 0, nil}) {
+			time.Sleep(14 * time.Second)
+		}
+	})
+}
+
+// A peer behind a slow wire that is filled by bulk lives, since it reads on.
+func TestSlowReaderLives(t *testing.T) {
+	live(t, func(s *still) {
+		s.wg.Go(func() {
+			for s.sendQuietly(frame{tCredit, 0, 2, u64(1 << 30)}) {
+				time.Sleep(10 * time.Second)
+			}
+		})
+		s.wg.Go(func() { _, _ = s.streams[0].Write(make([]byte, 1<<30)) })
+		buf := make([]byte, 1200)
+		for {
+			if _, err := s.conn.Read(buf); err != nil {
+				return
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+// Two idle sessions keep each other alive, and know their round trip.
+func TestIdleLinkLives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		a, b := sessions(t, near, far, link.Config{}, link.Config{})
+		time.Sleep(time.Hour)
+		if err := errors.Join(a.Err(), b.Err()); err != nil {
+			t.Error(err)
+		}
+		_, _ = a.Close(), b.Close()
+	})
+}
+
+func TestDialIsBoundedByItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStill(t, 1)
+		s.wg.Go(s.drain)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		start := time.Now()
+		if _, err := s.ses.Dial(ctx, "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailTimeout || time.Since(start) != 3*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		s.wantDead(tunnel.FailAgentLost)
+	})
+}
