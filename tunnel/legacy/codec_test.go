@@ -24,10 +24,7 @@ func dataPacket(id int64, payload []byte) *client.Packet {
 
 func pattern(n int) []byte {
 	p := make([]byte, n)
-	r := rand.New(rand.NewPCG(1, uint64(n)))
-	for i := range p {
-		p[i] = byte(r.Uint32())
-	}
+	_, _ = rand.NewChaCha8([32]byte{byte(n), byte(n >> 8), byte(n >> 16)}).Read(p)
 	return p
 }
 

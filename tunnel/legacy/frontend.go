@@ -30,7 +30,11 @@ type frontend struct {
 	shut   bool // no dial is taken any more
 	random int64
 	conn   *served
+	far    tunnel.Conn
 }
+
+// hastener is a connection that otherwise waits for an answer after CloseWrite.
+type hastener interface{ Hasten() }
 
 func newFrontend(s *ProxyService, stream grpc.ServerStream) *frontend {
 	f := &frontend{service: s, gone: stream.Context().Done(), done: make(chan struct{})}
@@ -94,7 +98,7 @@ func (f *frontend) current() *served {
 func (f *frontend) hungUp() {
 	f.close()
 	if c := f.current(); c != nil {
-		c.closeRequested()
+		f.clientClosed(c)
 	} else {
 		f.cancel(errDialClosed)
 	}
@@ -109,6 +113,18 @@ func (f *frontend) broken() {
 	}
 }
 
+// clientClosed is called for CLOSE_REQ: with the real client, whose Close it
+// is, that means both directions.
+func (f *frontend) clientClosed(c *served) {
+	c.closeRequested()
+	f.mu.Lock()
+	far := f.far
+	f.mu.Unlock()
+	if h, ok := far.(hastener); ok {
+		h.Hasten()
+	}
+}
+
 func (f *frontend) unknown(id int64) { f.mux.sender.reply(closeResponse(id, textUnknown)) }
 
 func (f *frontend) handle(packet *client.Packet) {
@@ -120,7 +136,7 @@ func (f *frontend) handle(packet *client.Packet) {
 	case client.PacketType_CLOSE_REQ:
 		id := packet.GetCloseRequest().GetConnectID()
 		if c, ok := f.mux.get(id).(*served); ok {
-			c.closeRequested()
+			f.clientClosed(c)
 		} else {
 			f.unknown(id)
 		}
@@ -158,8 +174,8 @@ func (f *frontend) refuse(random int64, err error) {
 // forward serves the dial and its connection.
 func (f *frontend) forward(request *client.DialRequest) {
 	req := &tunnel.Request{Front: "grpc", Network: request.GetProtocol(), Address: request.GetAddress(), Source: f.source}
-	err := f.service.forwarder.Forward(f.ctx, req, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
-		return f.answer(req.Address, err)
+	err := f.service.forwarder.Forward(f.ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		return f.answer(req.Address, far, err)
 	})
 	if err != nil {
 		f.mux.log.WithField("id", req.ID).WithError(err).Debugf("connection to %q ended", req.Address)
@@ -167,7 +183,7 @@ func (f *frontend) forward(request *client.DialRequest) {
 }
 
 // answer tells the client how its dial ended.
-func (f *frontend) answer(address string, err error) (tunnel.Conn, error) {
+func (f *frontend) answer(address string, far tunnel.Conn, err error) (tunnel.Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err != nil {
@@ -183,9 +199,8 @@ func (f *frontend) answer(address string, err error) (tunnel.Conn, error) {
 	if _, lost := f.mux.add(c.id, c); lost != nil {
 		return nil, lost
 	}
-	f.conn = c
-	f.mux.sender.tell(dialResponse(f.random, c.id, ""))
-	time.AfterFunc(firstData, c.out.open)
+	f.conn, f.far = c, far
+	f.mux.sender.tellThen(dialResponse(f.random, c.id, ""), func() { time.AfterFunc(firstData, c.out.open) })
 	return c, nil
 }
 

@@ -26,15 +26,24 @@ func (s Segment) String() string {
 	return [Segments]string{"from_client", "to_client", "from_agent", "to_agent"}[s]
 }
 
-// NoPacket is the packet type of a stream error that came before a packet was
-// known; upstream's label for it is "Unknown".
+// NoPacket stands for a packet type that is not known; upstream's label for it
+// is "Unknown".
 const NoPacket client.PacketType = -1
+
+// known is kind, or NoPacket: a peer must not be able to make up label values.
+func known(kind client.PacketType) client.PacketType {
+	if kind < client.PacketType_DIAL_REQ || kind > client.PacketType_DRAIN {
+		return NoPacket
+	}
+	return kind
+}
 
 // Metrics is told what the packet layer sees. Its methods are called on the
 // path of every packet from any goroutine: they must be quick (no label
 // look-ups in Packet) and must not block.
 type Metrics interface {
-	// Packet counts a packet sent or received (stream_packets_total).
+	// Packet counts a packet sent or received (stream_packets_total). kind is
+	// one of the protocol's, or NoPacket where a peer made another one up.
 	Packet(segment Segment, kind client.PacketType)
 	// StreamError counts a gRPC stream that failed, or a packet that could
 	// not be sent; an orderly end is none (stream_errors_total). kind is

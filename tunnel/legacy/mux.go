@@ -92,7 +92,7 @@ func (m *mux) read(recv func(any) error, handle func(*client.Packet), unknown fu
 			m.metrics.StreamError(m.inbound, status.Code(err), NoPacket)
 			return err
 		}
-		m.metrics.Packet(m.inbound, p.kind)
+		m.metrics.Packet(m.inbound, known(p.kind))
 		if p.kind != client.PacketType_DATA {
 			handle(p.rest)
 			continue

@@ -50,6 +50,7 @@ type opened struct {
 	closed    bool // Close or Reset was called: whatever comes is dropped
 	closeSent bool // CLOSE_REQ is queued
 	told      bool // the agent was told to drop it
+	hasty     bool // nobody wants an answer
 	over      bool // the agent knows it no more
 	timer     *time.Timer
 	puts      uint64 // of in, at the last tick
@@ -97,12 +98,35 @@ func (c *opened) CloseWrite() error {
 	case c.duplex:
 		c.sendClose()
 		c.finishIfBoth()
+	case c.hasty:
+		c.settle()
 	default:
 		c.puts, _ = c.in.state()
 		c.answered = !c.lastUp.Load() // what was sent last had an answer
 		c.after(answerQuiet, c.tick)
 	}
 	return nil
+}
+
+// Hasten says that nobody waits for an answer any more, so that CloseWrite need
+// not, be it before or after it. A front that learns of its client's end for
+// certain may call it; what was written is still sent.
+func (c *opened) Hasten() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hasty = true
+	if c.ended && !c.duplex && !c.closeSent && !c.over {
+		c.settle()
+	}
+}
+
+// settle sends CLOSE_REQ after the data has had time to reach the destination.
+func (c *opened) settle() {
+	c.after(settleTime, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.sendClose()
+	})
 }
 
 // tick decides whether the answer to a half-closed connection is complete.
@@ -221,11 +245,7 @@ func (c *opened) Close() error {
 	case c.closeSent:
 		c.after(closeTimeout, c.giveUp)
 	case c.lastUp.Load() && !c.duplex:
-		c.after(settleTime, func() {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.sendClose()
-		})
+		c.settle()
 	default:
 		c.sendClose()
 	}

@@ -27,10 +27,10 @@ const patience = 20 * time.Second
 type counts struct {
 	NoMetrics
 	stalled, full, unknown, streams, errors atomic.Int64
-	packets                                 [Segments][8]atomic.Int64
+	packets                                 [Segments][8]atomic.Int64 // by type + 1
 }
 
-func (c *counts) Packet(s Segment, kind client.PacketType) { c.packets[s][kind].Add(1) }
+func (c *counts) Packet(s Segment, kind client.PacketType) { c.packets[s][kind+1].Add(1) }
 func (c *counts) Stalled(Segment)                          { c.stalled.Add(1) }
 func (c *counts) Full(_ Segment, delta int)                { c.full.Add(int64(delta)) }
 func (c *counts) UnknownDialResponse()                     { c.unknown.Add(1) }

@@ -3,6 +3,7 @@ package legacy
 import (
 	"errors"
 	"io"
+	"math"
 	"net"
 	"os"
 	"slices"
@@ -45,10 +46,16 @@ type sender struct {
 
 	mu      sync.Mutex
 	work    sync.Cond
-	control []*client.Packet
+	control []controlPacket
 	ring    []*sendQueue
 	ending  bool  // run returns once nothing waits
 	err     error // why nothing can be sent any more
+}
+
+// controlPacket is one without payload; sent, where set, is called after it.
+type controlPacket struct {
+	*client.Packet
+	sent func()
 }
 
 func newSender(send func(any) error, segment Segment, limits *Limits, metrics Metrics) *sender {
@@ -93,7 +100,7 @@ func (s *sender) next() (m any, kind client.PacketType, q *sendQueue, sent func(
 		if len(s.control) > 0 {
 			p := s.control[0]
 			s.control = pop(s.control)
-			return p, p.Type, nil, nil
+			return p.Packet, p.Type, nil, p.sent
 		}
 		if len(s.ring) > 0 {
 			q := s.ring[0]
@@ -136,23 +143,24 @@ func (s *sender) failure() error {
 }
 
 // tell sends a control packet. It never blocks.
-func (s *sender) tell(p *client.Packet) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil {
-		s.control = append(s.control, p)
-		s.work.Signal()
-	}
-}
+func (s *sender) tell(p *client.Packet) { s.push(p, math.MaxInt, nil) }
+
+// tellThen is tell, and calls sent once the packet is with gRPC.
+func (s *sender) tellThen(p *client.Packet, sent func()) { s.push(p, math.MaxInt, sent) }
 
 // ask is tell for a packet that starts something; false when too many wait.
-func (s *sender) ask(p *client.Packet) bool {
+func (s *sender) ask(p *client.Packet) bool { return s.push(p, maxControl, nil) }
+
+// reply is tell for an answer that nobody misses: dropped when many wait.
+func (s *sender) reply(p *client.Packet) { s.push(p, maxReplies, nil) }
+
+func (s *sender) push(p *client.Packet, limit int, sent func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.err != nil || len(s.control) >= maxControl {
+	if s.err != nil || len(s.control) >= limit {
 		return false
 	}
-	s.control = append(s.control, p)
+	s.control = append(s.control, controlPacket{p, sent})
 	s.work.Signal()
 	return true
 }
@@ -162,22 +170,12 @@ func (s *sender) retract(p *client.Packet) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, waiting := range s.control {
-		if waiting == p {
+		if waiting.Packet == p {
 			s.control = slices.Delete(s.control, i, i+1)
 			return true
 		}
 	}
 	return false
-}
-
-// reply sends a control packet unless too many wait already.
-func (s *sender) reply(p *client.Packet) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.err == nil && len(s.control) < maxReplies {
-		s.control = append(s.control, p)
-		s.work.Signal()
-	}
 }
 
 // finish lets run return once everything was sent.
@@ -247,13 +245,16 @@ func (q *sendQueue) put(c tunnel.Chunk) error {
 		q.cond.Wait()
 	}
 	switch {
+	case q.mute:
+		c.Release()
+		return nil
 	case q.err != nil:
 		c.Release()
 		return q.err
 	case q.deadline.passed:
 		c.Release()
 		return os.ErrDeadlineExceeded
-	case q.mute || c.Len() == 0:
+	case c.Len() == 0:
 		c.Release()
 		return nil
 	}
@@ -312,6 +313,7 @@ func (q *sendQueue) end(err error) {
 }
 
 func (q *sendQueue) close(err error) {
+	q.mute = false
 	if q.err == nil {
 		q.err = err
 	}

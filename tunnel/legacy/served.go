@@ -157,8 +157,8 @@ func (c *served) tick() {
 		c.timer.Reset(closeQuiet)
 		return
 	}
-	c.out.silence()
 	c.respond("")
+	c.out.silence()
 	c.linger()
 }
 
@@ -177,6 +177,7 @@ func (c *served) Close() error {
 	}
 	c.closed = true
 	c.in.fail(net.ErrClosed)
+	c.out.end(net.ErrClosed)
 	c.respond("")
 	if c.timer != nil {
 		c.timer.Stop()

@@ -1,0 +1,398 @@
+package legacy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"konnectivity/tunnel"
+
+	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// dialOptions lead konnectivity-client to the rig.
+func (r *rig) dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.lis.DialContext(ctx) }),
+	}
+}
+
+// realDial connects by a tunnel of konnectivity-client for one use.
+func (r *rig) realDial(ctx context.Context, address string) (net.Conn, konnectivity.Tunnel, error) {
+	r.t.Helper()
+	tun, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(context.Background(), context.Background(), "passthrough:rig", r.dialOptions()...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	c, err := tun.DialContext(ctx, "tcp", address)
+	return c, tun, err
+}
+
+func (r *rig) mustRealDial(address string) net.Conn {
+	r.t.Helper()
+	c, _, err := r.realDial(context.Background(), address)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// viaAgents runs a test with frontends whose dials go out directly, and by an
+// agent that knows half-close, and by an old one.
+func viaAgents(t *testing.T, f func(t *testing.T, r *rig)) {
+	for _, mode := range []string{"direct", "agent", "old agent"} {
+		t.Run(mode, func(t *testing.T) {
+			r := newRig(t, Limits{})
+			if mode != "direct" {
+				p, s := r.agent(mode == "old agent")
+				r.dialer.Store(p)
+				t.Cleanup(func() { r.idle(p, s) })
+			}
+			f(t, r)
+			eventually(t, "all streams have ended", func() bool { return r.proxy.Streams() == 0 })
+		})
+	}
+}
+
+func TestRealClientCarriesBytes(t *testing.T) {
+	viaAgents(t, func(t *testing.T, r *rig) {
+		addr := target(t, echo)
+		payload := pattern(6 << 20)
+		var wg sync.WaitGroup
+		for range 3 {
+			c := r.mustRealDial(addr)
+			wg.Go(func() {
+				for p := payload; len(p) > 0; p = p[min(len(p), 20_000):] {
+					if _, err := c.Write(p[:min(len(p), 20_000)]); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				h := sha256.New()
+				_, err := io.CopyN(h, c, int64(len(payload)))
+				if want := sha256.Sum256(payload); err != nil || !bytes.Equal(h.Sum(nil), want[:]) {
+					t.Errorf("the echo differs, or %v", err)
+				}
+				if err := c.Close(); err != nil {
+					t.Errorf("close: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// A destination that speaks first, at once: the real client drops data that
+// comes before its dial has returned.
+func TestRealClientHearsTheBanner(t *testing.T) {
+	viaAgents(t, func(t *testing.T, r *rig) {
+		addr := target(t, func(c *net.TCPConn) {
+			_, _ = c.Write([]byte("SSH-2.0-x\r\n"))
+			_, _ = io.Copy(io.Discard, c)
+		})
+		for range 15 {
+			c := r.mustRealDial(addr)
+			got := make([]byte, 11)
+			if _, err := io.ReadFull(c, got); err != nil || string(got) != "SSH-2.0-x\r\n" {
+				t.Fatalf("read %q, %v", got, err)
+			}
+			c.Close()
+		}
+	})
+}
+
+func TestRealClientGetsAllThenEOF(t *testing.T) {
+	viaAgents(t, func(t *testing.T, r *rig) {
+		payload := pattern(2 << 20)
+		c := r.mustRealDial(target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
+		got, err := io.ReadAll(c)
+		if err != nil || !bytes.Equal(got, payload) {
+			t.Fatalf("%d bytes of %d, %v", len(got), len(payload), err)
+		}
+	})
+}
+
+// The real client's Close is full, but what it wrote before arrives; and it is
+// not kept waiting.
+func TestRealClientsCloseLosesNothing(t *testing.T) {
+	viaAgents(t, func(t *testing.T, r *rig) {
+		sum := make(chan []byte, 1)
+		c := r.mustRealDial(target(t, func(c *net.TCPConn) {
+			h := sha256.New()
+			_, _ = io.Copy(h, c)
+			sum <- h.Sum(nil)
+		}))
+		payload := pattern(1 << 20)
+		if _, err := c.Write(payload); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := c.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+		if took := time.Since(start); took > 5*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
+			t.Error("bytes were lost at Close")
+		}
+	})
+}
+
+func TestRealClientHearsWhyADialFailed(t *testing.T) {
+	viaAgents(t, func(t *testing.T, r *rig) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Close()
+		_, tun, err := r.realDial(t.Context(), l.Addr().String())
+		if err == nil || !strings.Contains(err.Error(), "connection refused") {
+			t.Errorf("got %v", err)
+		}
+		select {
+		case <-tun.Done():
+		case <-time.After(patience):
+			t.Error("the tunnel was not ended")
+		}
+	})
+}
+
+func TestRealClientCancels(t *testing.T) {
+	viaAgents(t, func(t *testing.T, r *rig) {
+		addr := target(t, echo)
+		var wg sync.WaitGroup
+		for i := range 40 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*200*time.Microsecond)
+				defer cancel()
+				if c, _, err := r.realDial(ctx, addr); err == nil {
+					c.Close()
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// The client's process dies: its stream ends without CLOSE_REQ.
+func TestStreamThatEndsClosesItsConnection(t *testing.T) {
+	viaAgents(t, func(t *testing.T, r *rig) {
+		ended := make(chan struct{})
+		addr := target(t, func(c *net.TCPConn) { defer close(ended); echo(c) })
+		ctx, cancel := context.WithCancel(context.Background())
+		tun, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(ctx, ctx, "passthrough:rig", r.dialOptions()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tun.DialContext(ctx, "tcp", addr); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Fatal("the destination was left open")
+		}
+		<-tun.Done()
+	})
+}
+
+func TestReusableTunnel(t *testing.T) {
+	r := newRig(t, Limits{})
+	tun, err := konnectivity.CreateGRPCTunnel(context.Background(), "passthrough:rig", r.dialOptions()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := target(t, echo)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			c, err := tun.DialContext(context.Background(), "tcp", addr)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.Close()
+			_, _ = c.Write([]byte("ping"))
+			if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := tun.Close(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "all streams have ended", func() bool { return r.proxy.Streams() == 0 })
+}
+
+// A slow reader and a slow destination are held up by gRPC's flow control on
+// their own stream; nothing is reset and nothing piles up.
+func TestFrontendHasBackpressure(t *testing.T) {
+	r := newRig(t, Limits{StallTimeout: 100 * time.Millisecond, Budget: NewBudget(4 << 20)})
+	payload := pattern(8 << 20)
+	sum := make(chan []byte, 1)
+	c := r.mustRealDial(target(t, func(c *net.TCPConn) {
+		time.Sleep(700 * time.Millisecond) // several stall bounds
+		h := sha256.New()
+		_, _ = io.CopyN(h, c, int64(len(payload)))
+		sum <- h.Sum(nil)
+	}))
+	for p := payload; len(p) > 0; p = p[min(len(p), 32<<10):] {
+		if _, err := c.Write(p[:min(len(p), 32<<10)]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
+		t.Error("the upload differs")
+	}
+	if n := r.metrics.stalled.Load(); n != 0 {
+		t.Errorf("%d were reset", n)
+	}
+}
+
+// rawFrontend plays a client by hand.
+func (r *rig) rawFrontend(t *testing.T) (client.ProxyService_ProxyClient, context.CancelFunc) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	stream, err := client.NewProxyServiceClient(r.connect(true)).Proxy(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream, cancel
+}
+
+func TestFrontendsOddPackets(t *testing.T) {
+	r := newRig(t, Limits{})
+	stream, _ := r.rawFrontend(t)
+	send := func(p *client.Packet) {
+		t.Helper()
+		if err := stream.Send(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(kind client.PacketType) *client.Packet {
+		t.Helper()
+		p, err := stream.Recv()
+		if err != nil || p.Type != kind {
+			t.Fatalf("want %v, got %v, %v", kind, p, err)
+		}
+		return p
+	}
+	send(dataPacket(7, []byte("before any dial")))
+	if rsp := want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != 7 || rsp.Error == "" {
+		t.Errorf("got %v", rsp)
+	}
+	send(closeRequest(8))
+	if rsp := want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != 8 || rsp.Error == "" {
+		t.Errorf("got %v", rsp)
+	}
+	send(dialRequest(1, "udp", "127.0.0.1:53"))
+	if rsp := want(client.PacketType_DIAL_RSP).GetDialResponse(); rsp.Random != 1 || rsp.ConnectID != 0 || !strings.Contains(rsp.Error, "tcp") {
+		t.Errorf("got %v", rsp)
+	}
+	for _, kind := range []client.PacketType{42, client.PacketType_DIAL_CLS, client.PacketType_DIAL_RSP, client.PacketType_DATA, client.PacketType_DRAIN} {
+		send(&client.Packet{Type: kind})
+	}
+	send(dialRequest(2, "tcp", target(t, echo)))
+	id := want(client.PacketType_DIAL_RSP).GetDialResponse().ConnectID
+	if id == 0 {
+		t.Fatal("no connection")
+	}
+	send(dialRequest(3, "tcp", "a:1"))
+	if rsp := want(client.PacketType_DIAL_RSP).GetDialResponse(); rsp.Random != 3 || rsp.Error == "" {
+		t.Errorf("a second dial on the stream: %v", rsp)
+	}
+	send(dataPacket(id, []byte("echo")))
+	if got := want(client.PacketType_DATA).GetData(); string(got.Data) != "echo" || got.ConnectID != id {
+		t.Errorf("got %v", got)
+	}
+	send(closeRequest(id))
+	if rsp := want(client.PacketType_CLOSE_RSP).GetCloseResponse(); rsp.ConnectID != id || rsp.Error != "" {
+		t.Errorf("got %v", rsp)
+	}
+	if _, err := stream.Recv(); err != io.EOF {
+		t.Errorf("the stream ended with %v", err)
+	}
+}
+
+func TestDataWaitsForTheClientsDial(t *testing.T) {
+	r := newRig(t, Limits{})
+	stream, _ := r.rawFrontend(t)
+	if err := stream.Send(dialRequest(1, "tcp", target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) }))); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := stream.Recv(); err != nil || p.Type != client.PacketType_DIAL_RSP {
+		t.Fatalf("got %v, %v", p, err)
+	}
+	start := time.Now()
+	if p, err := stream.Recv(); err != nil || p.Type != client.PacketType_DATA {
+		t.Fatalf("got %v, %v", p, err)
+	}
+	if took := time.Since(start); took < firstData/2 {
+		t.Errorf("data came %v after DIAL_RSP", took)
+	}
+}
+
+func TestDialIsCancelledWithItsStream(t *testing.T) {
+	for _, how := range []string{"DIAL_CLS", "stream ends", "client hangs up"} {
+		t.Run(how, func(t *testing.T) {
+			r := newRig(t, Limits{})
+			var pending atomic.Int64
+			p, _ := r.agentWith(true, AgentConfig{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
+				func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+					pending.Add(1)
+					defer pending.Add(-1)
+					return block(ctx, network, address)
+				})}})
+			r.dialer.Store(p)
+			stream, cancel := r.rawFrontend(t)
+			if err := stream.Send(dialRequest(9, "tcp", "a:1")); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the dial is at the agent", func() bool { return pending.Load() == 1 })
+			switch how {
+			case "DIAL_CLS":
+				_ = stream.Send(dialClose(9))
+			case "stream ends":
+				_ = stream.CloseSend()
+			default:
+				cancel()
+			}
+			eventually(t, "the dial was given up", func() bool { return pending.Load() == 0 && p.Streams() == 0 })
+		})
+	}
+}
+
+func TestShutdownEndsFrontends(t *testing.T) {
+	r := newRig(t, Limits{})
+	c := r.mustRealDial(target(t, echo))
+	if err := r.proxy.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err == nil {
+		t.Error("still open")
+	}
+	_, _, err := r.realDial(t.Context(), "a:1")
+	if err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("a dial after the end: %v", err)
+	}
+}

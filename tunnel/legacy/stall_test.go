@@ -1,0 +1,240 @@
+package legacy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// One connection never reads what floods it. A hundred others on the same
+// agent go on, new dials succeed, memory stays within the budget, and the
+// stalled one is reset.
+func TestStalledConnectionHarmsNobody(t *testing.T) {
+	t.Run("client never reads", func(t *testing.T) { stalledBesideActive(t, false) })
+	t.Run("target never reads", func(t *testing.T) { stalledBesideActive(t, true) })
+}
+
+func stalledBesideActive(t *testing.T, upload bool) {
+	const budget = 16 << 20
+	r := newRig(t, Limits{StallTimeout: 2 * time.Second, Budget: NewBudget(budget)})
+	p, _ := r.agent(true)
+	release := make(chan struct{})
+	defer close(release)
+	stalled := dial(t, p, target(t, func(c *net.TCPConn) {
+		if upload {
+			<-release // reads nothing
+			return
+		}
+		flood(c)
+	}))
+	_ = stalled.SetDeadline(time.Time{})
+	ended := make(chan error, 1)
+	go func() {
+		if upload {
+			ended <- flood(stalled)
+			return
+		}
+		eventually(t, "the stalled connection is reset", func() bool { return r.metrics.stalled.Load() > 0 })
+		_, err := stalled.Read(make([]byte, 1))
+		ended <- err
+	}()
+
+	addr := target(t, echo)
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	var rounds, most atomic.Int64
+	for range 100 {
+		c := dial(t, p, addr)
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if err := pingPong(c); err != nil {
+					t.Errorf("an active connection: %v", err)
+					return
+				}
+				rounds.Add(1)
+				most.Store(max(most.Load(), r.limits.Budget.Used()))
+			}
+		})
+	}
+	for range 20 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		c, err := p.Dial(ctx, "tcp", addr)
+		cancel()
+		if err != nil {
+			t.Fatalf("a new dial: %v", err)
+		}
+		_ = c.Close()
+	}
+	select {
+	case err := <-ended:
+		if tunnel.CodeOf(err) != tunnel.CodeStalled {
+			t.Errorf("the stalled connection ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Error("the stalled connection was not reset")
+	}
+	close(stop)
+	wg.Wait()
+	if most.Load() > budget+100*sendWindow {
+		t.Errorf("%d bytes were held, the budget is %d", most.Load(), budget)
+	}
+	if rounds.Load() < 1000 {
+		t.Errorf("%d round trips in all beside the stalled one", rounds.Load())
+	}
+	t.Logf("%d round trips, at most %d KiB held", rounds.Load(), most.Load()>>10)
+}
+
+func flood(c io.Writer) error {
+	block := pattern(64 << 10)
+	for {
+		if _, err := c.Write(block); err != nil {
+			return err
+		}
+	}
+}
+
+func pingPong(c tunnel.Conn) error {
+	buf := make([]byte, 512)
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := c.Write(buf); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(c, buf)
+	return err
+}
+
+// Fifty that stall at once still leave the budget kept.
+func TestManyStalledKeepToTheBudget(t *testing.T) {
+	const budget, buffer = 8 << 20, 32 << 10
+	r := newRig(t, Limits{ConnBuffer: buffer, StallTimeout: time.Minute, Budget: NewBudget(budget)})
+	a := r.rawAgent(t)
+	var conns []tunnel.Conn
+	for i := range 50 {
+		conns = append(conns, a.accept(t.Context(), int64(i+1)))
+	}
+	go func() { // nobody reads what comes back
+		for a.stream.RecvMsg(&client.Packet{}) == nil {
+		}
+	}()
+	block := pattern(16 << 10)
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for range 200 {
+			for i := range conns {
+				if a.stream.SendMsg(dataPacket(int64(i+1), block)) != nil {
+					return
+				}
+			}
+		}
+		_ = a.stream.SendMsg(drain())
+	}()
+	most := int64(0)
+	for drained := false; !drained; {
+		select {
+		case <-a.peer.Draining():
+			drained = true
+		case <-time.After(time.Millisecond):
+		}
+		most = max(most, r.limits.Budget.Used())
+	}
+	<-sent
+	if limit := int64(budget + 50*2*buffer); most > limit {
+		t.Errorf("%d bytes were held, want at most %d", most, limit)
+	}
+	if r.metrics.stalled.Load() == 0 {
+		t.Error("nothing was reset, though far more came than fits")
+	}
+	for _, c := range conns {
+		_ = c.Reset(nil)
+	}
+}
+
+// A pause shorter than the bound, of a reader that then goes on, costs it
+// nothing, and its neighbours hardly notice.
+func TestPausingReaderIsNotReset(t *testing.T) {
+	r := newRig(t, Limits{StallTimeout: 5 * time.Second})
+	p, _ := r.agent(true)
+	payload := pattern(4 << 20)
+	c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
+	other := dial(t, p, target(t, echo))
+	for range 20 {
+		start := time.Now()
+		if err := pingPong(other); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("a neighbour waited %v", took)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if got, err := io.ReadAll(c); err != nil || !bytes.Equal(got, payload) {
+		t.Fatalf("%d bytes of %d: %v", len(got), len(payload), err)
+	}
+}
+
+func TestTenThousandCancelledDialsLeaveNothing(t *testing.T) {
+	r := newRig(t, Limits{})
+	var open, opened atomic.Int64
+	p, s := r.agentWith(true, AgentConfig{Forwarder: &tunnel.Forwarder{
+		Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+			if opened.Add(1)%3 == 0 { // some take their time
+				select {
+				case <-time.After(time.Millisecond):
+				case <-ctx.Done():
+					return nil, ctx.Err()
+				}
+			}
+			near, far := net.Pipe()
+			open.Add(1)
+			go func() {
+				_, _ = io.Copy(far, far)
+				far.Close()
+				open.Add(-1)
+			}()
+			return tunnel.Wrap(near), nil
+		}),
+	}})
+	base := runtime.NumGoroutine()
+	var wg sync.WaitGroup
+	var won atomic.Int64
+	for worker := range 50 {
+		wg.Go(func() {
+			for i := range 200 {
+				ctx, cancel := context.WithCancel(context.Background())
+				timer := time.AfterFunc(time.Duration((worker*i)%6000)*time.Microsecond, cancel)
+				c, err := p.Dial(ctx, "tcp", "a:1")
+				switch {
+				case err == nil:
+					won.Add(1)
+					_ = c.Reset(context.Canceled)
+				case !errors.Is(err, context.Canceled):
+					t.Errorf("a dial ended with %v", err)
+				}
+				timer.Stop()
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d of 10000 were quicker than their cancel, %d answers came too late", won.Load(), r.metrics.unknown.Load())
+	r.idle(p, s)
+	eventually(t, "all destinations are closed", func() bool { return open.Load() == 0 })
+	eventually(t, "goroutines are back at the base", func() bool { return runtime.NumGoroutine() <= base+5 })
+}

@@ -1,0 +1,369 @@
+package legacy
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// wire is a mux over nothing that remembers what was sent and when.
+type wire struct {
+	*mux
+	mu   sync.Mutex
+	sent []sentPacket
+	wg   sync.WaitGroup
+}
+
+type sentPacket struct {
+	kind client.PacketType
+	at   time.Time
+	size int
+}
+
+func newWire(limits Limits) *wire {
+	w := &wire{}
+	metrics, log := orNothing(nil, nil)
+	w.mux = newMux(func(m any) error {
+		p := sentPacket{kind: client.PacketType_DATA, at: time.Now()}
+		if d, ok := m.(*dataMessage); ok {
+			p.size = d.chunk.Len()
+		} else {
+			p.kind = m.(*client.Packet).Type
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.sent = append(w.sent, p)
+		return nil
+	}, FromAgent, ToAgent, limits.withDefaults(), metrics, log)
+	w.wg.Go(func() { _ = w.sender.run() })
+	return w
+}
+
+func (w *wire) end() {
+	w.lose(&tunnel.ResetError{Code: tunnel.CodeLost})
+	w.wg.Wait()
+}
+
+// when tells how long after start the first packet of a kind was sent.
+func (w *wire) when(kind client.PacketType, start time.Time) (time.Duration, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.sent {
+		if p.kind == kind {
+			return p.at.Sub(start), true
+		}
+	}
+	return 0, false
+}
+
+func (w *wire) opened() *opened {
+	c := newOpened(w.mux, 1, 1, false, "a:1")
+	_, _ = w.add(1, c)
+	return c
+}
+
+func (w *wire) served(cancel func(error)) *served {
+	c := newServed(w.mux, 1, false, "a:1", cancel)
+	_, _ = w.add(1, c)
+	return c
+}
+
+func chunks(n, size int) []tunnel.Chunk {
+	var out []tunnel.Chunk
+	for range n {
+		out = append(out, tunnel.NewChunk(size))
+	}
+	return out
+}
+
+func TestCloseWriteHoldsBackTheCloseRequest(t *testing.T) {
+	for name, c := range map[string]struct {
+		play     func(c *opened)
+		from, to time.Duration // from CloseWrite to CLOSE_REQ
+	}{
+		"request without an answer": {func(c *opened) { _, _ = c.Write([]byte("x")); _ = c.CloseWrite() },
+			answerWait - answerQuiet, answerWait + answerQuiet},
+		"answered before": {func(c *opened) {
+			_, _ = c.Write([]byte("x"))
+			c.receive(chunks(1, 10))
+			_ = c.CloseWrite()
+		}, answerQuiet, 2 * answerQuiet},
+		"answered for a while": {func(c *opened) {
+			_, _ = c.Write([]byte("x"))
+			_ = c.CloseWrite()
+			for range 30 {
+				time.Sleep(answerQuiet / 2)
+				c.receive(chunks(1, 10))
+			}
+		}, 30*answerQuiet/2 + answerQuiet/2, 30*answerQuiet/2 + 2*answerQuiet},
+		"nobody waits": {func(c *opened) { _, _ = c.Write([]byte("x")); _ = c.CloseWrite(); c.Hasten() },
+			settleTime, settleTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWire(Limits{})
+				defer w.end()
+				conn := w.opened()
+				start := time.Now()
+				c.play(conn)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				took, ok := w.when(client.PacketType_CLOSE_REQ, start)
+				if !ok || took < c.from || took > c.to {
+					t.Errorf("CLOSE_REQ after %v (%v), want %v to %v", took, ok, c.from, c.to)
+				}
+				if got, err := io.ReadAll(conn); tunnel.CodeOf(err) != tunnel.CodeTimeout {
+					t.Errorf("an agent that never confirms: read %d bytes and %v", len(got), err)
+				}
+				if w.count() != 0 {
+					t.Error("the connection is kept for ever")
+				}
+			})
+		})
+	}
+}
+
+func TestCloseRequestIsAnsweredInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(Limits{})
+		defer w.end()
+		cancelled := make(chan time.Time, 1)
+		c := w.served(func(error) { cancelled <- time.Now() })
+		c.receive(chunks(3, 1000))
+		start := time.Now()
+		c.closeRequested()
+		if got, err := io.ReadAll(c); err != nil || len(got) != 3000 {
+			t.Errorf("read %d bytes, %v", len(got), err)
+		}
+		time.Sleep(time.Second)
+		if took, ok := w.when(client.PacketType_CLOSE_RSP, start); !ok || took > 3*closeQuiet {
+			t.Errorf("a silent destination: CLOSE_RSP after %v (%v)", took, ok)
+		}
+		if _, err := c.Write([]byte("nobody hears it")); err != nil {
+			t.Errorf("a destination that goes on: %v", err)
+		}
+		if took := (<-cancelled).Sub(start); took < closeLinger || took > closeLinger+time.Second {
+			t.Errorf("let go after %v", took)
+		}
+	})
+}
+
+func TestEndlessAnswerAfterCloseRequestIsCut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(Limits{})
+		defer w.end()
+		c := w.served(func(error) {})
+		start := time.Now()
+		c.closeRequested()
+		for range 300 {
+			time.Sleep(closeQuiet / 2)
+			_, _ = c.Write([]byte("more"))
+		}
+		took, ok := w.when(client.PacketType_CLOSE_RSP, start)
+		if !ok || took < closeCap-closeQuiet || took > closeCap+closeQuiet {
+			t.Errorf("CLOSE_RSP after %v (%v), want %v", took, ok, closeCap)
+		}
+		_ = c.Close()
+	})
+}
+
+func testQueue(limits Limits) (*recvQueue, *atomic.Int64) {
+	limits = limits.withDefaults()
+	q := &recvQueue{limits: &limits, metrics: NoMetrics{}}
+	q.init()
+	stalls := &atomic.Int64{}
+	q.onStall = func() { stalls.Add(1) }
+	return q, stalls
+}
+
+func TestFullQueueStallsOnlyWhenItsReaderDoesNotMove(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, stalls := testQueue(Limits{ConnBuffer: 32 << 10})
+		defer q.fail(io.EOF)
+		q.put(chunks(4, 16<<10))
+		for range 10 { // reads a little, and is full all the while
+			time.Sleep(DefaultStallTimeout * 9 / 10)
+			_, _ = q.read(make([]byte, 100))
+		}
+		synctest.Wait()
+		if stalls.Load() != 0 {
+			t.Fatal("a reader that moves was taken for stalled")
+		}
+		time.Sleep(2*DefaultStallTimeout + time.Second)
+		synctest.Wait()
+		if stalls.Load() != 1 {
+			t.Errorf("stalled %d times, want once", stalls.Load())
+		}
+	})
+}
+
+func TestStandingQueueBelowItsBoundNeverStalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, stalls := testQueue(Limits{})
+		defer q.fail(io.EOF)
+		q.put(chunks(4, 16<<10))
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if stalls.Load() != 0 {
+			t.Error("an unread connection that is not full was reset")
+		}
+	})
+}
+
+// A reader that does not move costs the stream one pause, one that moves a
+// pause a packet at most; memory is bounded in both cases.
+func TestPausesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, _ := testQueue(Limits{ConnBuffer: 32 << 10, Budget: NewBudget(1 << 20)})
+		defer q.fail(io.EOF)
+		start := time.Now()
+		n := 0
+		for ; q.put(chunks(1, 8<<10)); n++ {
+		}
+		if took := time.Since(start); took > maxPause {
+			t.Errorf("the stream paused for %v, want at most %v", took, maxPause)
+		}
+		if used := q.limits.Budget.Used(); used > 512<<10 || n < 20 {
+			t.Errorf("%d packets and %d bytes were held", n, used)
+		}
+		_, _ = q.read(make([]byte, 1))
+		start = time.Now()
+		q.put(chunks(1, 8<<10))
+		if took := time.Since(start); took != maxPause {
+			t.Errorf("for a reader that moves the stream paused %v, want %v", took, maxPause)
+		}
+	})
+}
+
+func TestPauseEndsAsSoonAsThereIsRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, _ := testQueue(Limits{ConnBuffer: 40 << 10, Budget: NewBudget(1)})
+		defer q.fail(io.EOF)
+		q.put(chunks(2, 16<<10))
+		time.AfterFunc(5*time.Millisecond, func() { _, _ = q.take(make([]tunnel.Chunk, 2)) })
+		start := time.Now()
+		if !q.put(chunks(1, 16<<10)) {
+			t.Error("refused")
+		}
+		if took := time.Since(start); took != 5*time.Millisecond {
+			t.Errorf("paused for %v", took)
+		}
+	})
+}
+
+func TestSmallPacketsShareTheirBlocks(t *testing.T) {
+	q, _ := testQueue(Limits{})
+	var want []byte
+	for i := range 1000 {
+		c := tunnel.CopyChunk([]byte{byte(i), byte(i >> 8)})
+		want = append(want, c.Bytes()...)
+		q.put([]tunnel.Chunk{c})
+	}
+	if used := q.limits.Budget.Used(); used > 8<<10 {
+		t.Errorf("2000 bytes pin %d", used)
+	}
+	var got []byte
+	buf := make([]byte, 7)
+	for len(got) < 1000 {
+		n, err := q.read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, buf[:n]...)
+		q.put([]tunnel.Chunk{tunnel.CopyChunk([]byte{'+'})}) // between reads
+		want = append(want, '+')
+	}
+	q.finish(io.EOF)
+	for {
+		n, err := q.read(buf)
+		got = append(got, buf[:n]...)
+		if err == io.EOF {
+			break
+		}
+	}
+	if string(got) != string(want) {
+		t.Error("bytes differ")
+	}
+	if q.limits.Budget.Used() != 0 {
+		t.Error("the budget is not given back")
+	}
+}
+
+// The sender's turns: a connection with much to send does not hold up another.
+func TestConnectionsTakeTurns(t *testing.T) {
+	gate := make(chan struct{})
+	var order []int64
+	metrics, _ := orNothing(nil, nil)
+	limits := Limits{}.withDefaults()
+	s := newSender(func(m any) error {
+		<-gate
+		if d, ok := m.(*dataMessage); ok {
+			order = append(order, d.id)
+		}
+		return nil
+	}, ToAgent, &limits, metrics)
+	bulk, small := &sendQueue{}, &sendQueue{}
+	bulk.init(s, 1)
+	small.init(s, 2)
+	for range 7 {
+		if err := bulk.put(tunnel.NewChunk(16 << 10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = small.put(tunnel.CopyChunk([]byte("x")))
+	done := make(chan error)
+	go func() { done <- s.run() }()
+	close(gate)
+	s.finish()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	for i, id := range order {
+		if id == 2 && i > 1 {
+			t.Errorf("the small one came after %d chunks", i)
+		}
+	}
+	if len(order) != 8 || limits.Budget.Used() != 0 {
+		t.Errorf("sent %v, %d bytes held", order, limits.Budget.Used())
+	}
+}
+
+func TestRetractedDialIsNotSent(t *testing.T) {
+	metrics, _ := orNothing(nil, nil)
+	limits := Limits{}.withDefaults()
+	s := newSender(nil, ToAgent, &limits, metrics)
+	p := dialRequest(1, "tcp", "a:1")
+	s.ask(p)
+	if !s.retract(p) || s.retract(p) || len(s.control) != 0 {
+		t.Error("it can be taken back once")
+	}
+}
+
+func TestFailedStreamLosesNoBudget(t *testing.T) {
+	metrics, _ := orNothing(nil, nil)
+	limits := Limits{}.withDefaults()
+	broken := errors.New("broken")
+	s := newSender(func(any) error { return broken }, ToAgent, &limits, metrics)
+	q := &sendQueue{}
+	q.init(s, 1)
+	_ = q.put(tunnel.NewChunk(4000))
+	_ = q.put(tunnel.NewChunk(4000))
+	if err := s.run(); err != broken {
+		t.Fatal(err)
+	}
+	q.fail(broken)
+	if err := q.put(tunnel.NewChunk(10)); err != broken {
+		t.Errorf("put: %v", err)
+	}
+	if limits.Budget.Used() != 0 {
+		t.Errorf("%d bytes are lost", limits.Budget.Used())
+	}
+}

@@ -1,0 +1,274 @@
+package legacy
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// rawAgent is an agent that the test plays by hand, with gRPC's own codec.
+type rawAgent struct {
+	t      *testing.T
+	stream grpc.ClientStream
+	peer   *AgentPeer
+}
+
+func (r *rig) rawAgent(t *testing.T) *rawAgent {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	ctx = metadata.AppendToOutgoingContext(ctx, "agentID", "raw", "agentIdentifiers", "host=a")
+	stream, err := r.connect(true).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, connectFullMethod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	md, err := stream.Header()
+	if err != nil || len(md.Get("serverID")) != 1 || len(md.Get("serverCount")) != 1 {
+		t.Fatalf("header %v, %v", md, err)
+	}
+	if len(md.Get(keyDuplex)) != 0 {
+		t.Error("half-close is offered to an agent that did not")
+	}
+	return &rawAgent{t: t, stream: stream, peer: <-r.peers}
+}
+
+func (a *rawAgent) send(p *client.Packet) {
+	a.t.Helper()
+	if err := a.stream.SendMsg(p); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+func (a *rawAgent) want(kind client.PacketType) *client.Packet {
+	a.t.Helper()
+	p := &client.Packet{}
+	if err := a.stream.RecvMsg(p); err != nil {
+		a.t.Fatalf("want %v, got %v", kind, err)
+	}
+	if p.Type != kind {
+		a.t.Fatalf("want %v, got %v", kind, p)
+	}
+	return p
+}
+
+// accept answers a dial made in the background with connection id.
+func (a *rawAgent) accept(ctx context.Context, id int64) tunnel.Conn {
+	a.t.Helper()
+	type result struct {
+		c   tunnel.Conn
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		c, err := a.peer.Dial(ctx, "tcp", "a:1")
+		done <- result{c, err}
+	}()
+	request := a.want(client.PacketType_DIAL_REQ).GetDialRequest()
+	if request.Protocol != "tcp" || request.Address != "a:1" {
+		a.t.Errorf("asked for %v", request)
+	}
+	a.send(dialResponse(request.Random, id, ""))
+	got := <-done
+	if got.err != nil {
+		a.t.Fatal(got.err)
+	}
+	_ = got.c.SetDeadline(time.Now().Add(patience))
+	return got.c
+}
+
+func TestUnknownDialResponseIsAnsweredByCloseRequest(t *testing.T) {
+	r := newRig(t, Limits{})
+	a := r.rawAgent(t)
+	a.send(dialResponse(12345, 7, ""))
+	if id := a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID; id != 7 {
+		t.Errorf("closed %d", id)
+	}
+	a.send(dialResponse(12346, 0, "refused")) // nothing to close
+	a.send(dataPacket(99, []byte("x")))
+	if id := a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID; id != 99 {
+		t.Errorf("DATA for an unknown connection: closed %d", id)
+	}
+	if n := r.metrics.unknown.Load(); n != 2 {
+		t.Errorf("counted %d unknown dial responses", n)
+	}
+}
+
+func TestCancelledDialTellsTheAgentAndClosesALateSuccess(t *testing.T) {
+	r := newRig(t, Limits{})
+	a := r.rawAgent(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() { _, err := a.peer.Dial(ctx, "tcp", "a:1"); failed <- err }()
+	random := a.want(client.PacketType_DIAL_REQ).GetDialRequest().Random
+	cancel()
+	if err := <-failed; tunnel.FailureOf(err) != tunnel.FailCancelled {
+		t.Errorf("the caller hears %v", err)
+	}
+	if got := a.want(client.PacketType_DIAL_CLS).GetCloseDial().Random; got != random {
+		t.Errorf("gave up %d, want %d", got, random)
+	}
+	a.send(dialResponse(random, 31, ""))
+	if id := a.want(client.PacketType_CLOSE_REQ).GetCloseRequest().ConnectID; id != 31 {
+		t.Errorf("closed %d", id)
+	}
+	if a.peer.Streams() != 0 {
+		t.Errorf("%d streams are left", a.peer.Streams())
+	}
+}
+
+func TestStrangeDialAnswers(t *testing.T) {
+	r := newRig(t, Limits{})
+	a := r.rawAgent(t)
+	dialed := func(answer func(random int64) *client.Packet) tunnel.Failure {
+		failed := make(chan error, 1)
+		go func() { _, err := a.peer.Dial(context.Background(), "tcp", "a:1"); failed <- err }()
+		a.send(answer(a.want(client.PacketType_DIAL_REQ).GetDialRequest().Random))
+		return tunnel.FailureOf(<-failed)
+	}
+	if f := dialed(func(random int64) *client.Packet { return dialResponse(random, 0, "") }); f != tunnel.FailInternal {
+		t.Errorf("success without a connection: %v", f)
+	}
+	if f := dialed(func(random int64) *client.Packet {
+		return dialResponse(random, 0, "dial tcp 10.0.0.1:80: connect: connection refused")
+	}); f != tunnel.FailRefused {
+		t.Errorf("an old agent's refusal: %v", f)
+	}
+	if f := dialed(dialClose); f != tunnel.FailCancelled {
+		t.Errorf("DIAL_CLS by the agent: %v", f)
+	}
+	first := a.accept(t.Context(), 5)
+	if f := dialed(func(random int64) *client.Packet { return dialResponse(random, 5, "") }); f != tunnel.FailInternal {
+		t.Errorf("a connection's number given twice: %v", f)
+	}
+	a.send(dataPacket(5, []byte("still here")))
+	if _, err := io.ReadFull(first, make([]byte, 10)); err != nil {
+		t.Errorf("the first of two with one number: %v", err)
+	}
+	a.send(closeResponse(5, ""))
+	for _, kind := range []client.PacketType{42, client.PacketType_CLOSE_RSP, client.PacketType_DIAL_RSP, client.PacketType_DATA, client.PacketType_CLOSE_REQ} {
+		a.send(&client.Packet{Type: kind}) // of the future, without its part, or the wrong way
+	}
+	_ = a.accept(t.Context(), 6).Reset(nil) // the stream still works
+	_ = a.want(client.PacketType_CLOSE_REQ)
+	a.send(closeResponse(6, ""))
+	eventually(t, "nothing is left", func() bool { return a.peer.Streams() == 0 })
+}
+
+// What the agent had sent is read before its CLOSE_RSP, and then EOF.
+func TestEverythingSentIsDeliveredBeforeTheEnd(t *testing.T) {
+	r := newRig(t, Limits{})
+	a := r.rawAgent(t)
+	c := a.accept(t.Context(), 1)
+	for range 100 {
+		a.send(dataPacket(1, pattern(4096)))
+	}
+	a.send(closeResponse(1, ""))
+	eventually(t, "the end has arrived", func() bool { return a.peer.Streams() == 0 })
+	if got, err := io.ReadAll(c); err != nil || len(got) != 100*4096 {
+		t.Fatalf("%d bytes, %v", len(got), err)
+	}
+	if _, err := c.Write([]byte("x")); err == nil {
+		t.Error("a write after the end was accepted")
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Errorf("CloseWrite after the end: %v", err)
+	}
+}
+
+func TestClosingSendsDataFirst(t *testing.T) {
+	r := newRig(t, Limits{})
+	a := r.rawAgent(t)
+	c := a.accept(t.Context(), 1)
+	_, _ = c.Write([]byte("last words"))
+	_ = c.Close()
+	if got := a.want(client.PacketType_DATA).GetData(); string(got.Data) != "last words" {
+		t.Errorf("got %v", got)
+	}
+	sent := time.Now()
+	a.want(client.PacketType_CLOSE_REQ)
+	if early := time.Since(sent); early < settleTime/2 {
+		t.Errorf("CLOSE_REQ came %v after the data; an old agent would drop that", early)
+	}
+	a.send(dataPacket(1, []byte("ignored"))) // on its way when the agent learned of it
+	a.send(closeResponse(1, ""))
+	eventually(t, "it is gone", func() bool { return a.peer.Streams() == 0 })
+	if n := r.metrics.packets[ToAgent][client.PacketType_CLOSE_REQ+1].Load(); n != 1 {
+		t.Errorf("%d CLOSE_REQs", n)
+	}
+}
+
+func TestAgentMetadataIsChecked(t *testing.T) {
+	r := newRig(t, Limits{})
+	long := strings.Repeat("a", maxAgentID+1)
+	for name, c := range map[string]struct {
+		md   []string
+		want codes.Code
+	}{
+		"no id":           {nil, codes.InvalidArgument},
+		"empty id":        {[]string{"agentID", ""}, codes.InvalidArgument},
+		"two ids":         {[]string{"agentID", "a", "agentID", "b"}, codes.InvalidArgument},
+		"long id":         {[]string{"agentID", long}, codes.InvalidArgument},
+		"two identifiers": {[]string{"agentID", "a", "agentIdentifiers", "x", "agentIdentifiers", "y"}, codes.InvalidArgument},
+		"two tokens":      {[]string{"agentID", "a", "Authorization", "Bearer x", "Authorization", "Bearer y"}, codes.InvalidArgument},
+		"not a bearer":    {[]string{"agentID", "a", "Authorization", "Basic x"}, codes.Unauthenticated},
+	} {
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), c.md...), patience)
+		stream, err := r.connect(true).NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, connectFullMethod)
+		if err == nil {
+			err = stream.RecvMsg(&client.Packet{})
+		}
+		if status.Code(err) != c.want {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		cancel()
+	}
+}
+
+func TestServerHeaderIsChecked(t *testing.T) {
+	for name, md := range map[string]metadata.MD{
+		"none":           {},
+		"no count":       metadata.Pairs("serverID", "a"),
+		"two ids":        metadata.Pairs("serverID", "a", "serverID", "b", "serverCount", "1"),
+		"not a number":   metadata.Pairs("serverID", "a", "serverCount", "many"),
+		"negative count": metadata.Pairs("serverID", "a", "serverCount", "-1"),
+	} {
+		if _, _, err := parseServerHeader(md); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if id, n, err := parseServerHeader(serverHeader("a", 0, false)); id != "a" || n != 1 || err != nil {
+		t.Errorf("%q, %d, %v", id, n, err)
+	}
+}
+
+// A peer that floods with packets about unknown connections, and does not
+// read, goes unanswered instead of filling the memory.
+func TestRepliesAreCapped(t *testing.T) {
+	metrics, _ := orNothing(nil, nil)
+	limits := Limits{}.withDefaults()
+	s := newSender(nil, ToAgent, &limits, metrics)
+	for range 10 * maxReplies {
+		s.reply(closeRequest(1))
+	}
+	if n := len(s.control); n != maxReplies {
+		t.Errorf("%d replies wait, want %d", n, maxReplies)
+	}
+	asked := 0
+	for s.ask(drain()) {
+		asked++
+	}
+	if len(s.control) != maxControl || asked == 0 {
+		t.Errorf("%d control packets wait, want %d", len(s.control), maxControl)
+	}
+}
