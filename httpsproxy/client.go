@@ -87,7 +87,7 @@ func (s *Server) newHTTP() *http.Server {
 		IdleTimeout:                  s.opts.KeepAlive,
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true,
-		ErrorLog:                     debugLog(s.opts.Log),
+		ErrorLog:                     errorLog(s.opts.Log),
 		BaseContext:                  func(ln net.Listener) context.Context { return ln.(*single).client.ctx },
 		ConnState:                    s.connState,
 	}

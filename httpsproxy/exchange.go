@@ -133,6 +133,9 @@ func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *
 	case resp.StatusCode == http.StatusSwitchingProtocols:
 		_ = resp.Body.Close()
 		return x.refuse(&refusal{http.StatusBadGateway, "The destination switched protocols without being asked.", outcomeBroken})
+	case resp.StatusCode < 100: // no status there is, and net/http will not write it
+		_ = resp.Body.Close()
+		return x.refuse(&refusal{http.StatusBadGateway, "The destination answered with an invalid status.", outcomeBroken})
 	case resp.StatusCode == http.StatusProxyAuthRequired:
 		// No credentials of this hop's client can help.
 		_ = resp.Body.Close()

@@ -20,17 +20,19 @@ func (s *Server) count(c *client, kind, outcome, destination string, status int)
 	line.Debug("HTTP proxy request")
 }
 
-// debugLog is what net/http may say: nothing that an operator must act on.
-func debugLog(to logrus.FieldLogger) *log.Logger { return log.New(debugWriter{to}, "", 0) }
+// errorLog is for net/http, which has nothing to say but that a handler
+// panicked or misused it.
+func errorLog(to logrus.FieldLogger) *log.Logger { return log.New(errorWriter{to}, "", 0) }
 
-type debugWriter struct{ log logrus.FieldLogger }
+type errorWriter struct{ log logrus.FieldLogger }
 
-func (w debugWriter) Write(p []byte) (int, error) {
-	w.log.Debug(string(bytes.TrimSpace(p)))
+func (w errorWriter) Write(p []byte) (int, error) {
+	w.log.Error(string(bytes.TrimSpace(p)))
 	return len(p), nil
 }
 
-// printfLog is goproxy's logger.
+// printfLog is goproxy's logger; what it warns of, clients and destinations do
+// all day.
 type printfLog struct{ log logrus.FieldLogger }
 
 // Printf implements goproxy.Logger.

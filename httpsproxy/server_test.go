@@ -252,6 +252,15 @@ func TestDrainIsBounded(t *testing.T) {
 	upgraded.upgrade(ws, "")
 	plain.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", silent)
 	eventually(t, "the plain dial", func() bool { return p.dials.Load() == 2 })
+	flood := startTarget(t, func(c *net.TCPConn) {
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+		_, _ = io.Copy(c, zeros{})
+	})
+	stuck := dialWire(t, p.addr) // never reads
+	stuck.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", flood)
+	if _, err := stuck.r.Peek(1); err != nil {
+		t.Fatal(err)
+	}
 	p.stop()
 	p.done <- receive(t, "Serve's end", p.done)
 	for name, w := range map[string]*wire{"tunnel": tunneled, "upgrade": upgraded, "plain": plain, "fresh": fresh} {
@@ -290,6 +299,37 @@ func TestServeConn(t *testing.T) {
 	}
 	cancel()
 	receive(t, "ServeConn's end", done)
+}
+
+func TestServeConnIsCut(t *testing.T) {
+	p := startProxy(t, nil)
+	near, far := net.Pipe()
+	defer far.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		p.ServeConn(ctx, tunnel.Wrap(near))
+	}()
+	_, _ = far.Write([]byte("GET ht"))
+	cancel()
+	receive(t, "ServeConn's end", done)
+}
+
+// A refusal arrives and ends in order, whatever the client is still sending.
+func TestRefusalsArrive(t *testing.T) {
+	p := startProxy(t, nil)
+	for name, first := range map[string]string{"CONNECT": "CONNECT nowhere HTTP/1.1\r\n\r\n", "garbage": "garbage\r\n\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			w := dialWire(t, p.addr)
+			w.send("%s", first+strings.Repeat("x", 100<<10))
+			_ = w.CloseWrite()
+			got, err := io.ReadAll(w.r)
+			if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 400 ") {
+				t.Errorf("read %q, %v", got, err)
+			}
+		})
+	}
 }
 
 // An exchange in which nothing moves ends; one that moves slowly goes on.
@@ -335,5 +375,39 @@ func TestLogKeepsSecrets(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "destination=\"example.test:80\"") {
 		t.Errorf("the request is not in the log: %s", out.String())
+	}
+}
+
+// Nothing that clients or destinations do is worth a line by default.
+func TestLogIsSilentByDefault(t *testing.T) {
+	var out, access bytes.Buffer
+	quiet, lines := logrus.New(), logrus.New()
+	quiet.SetOutput(&out)
+	lines.SetOutput(&access)
+	for _, o := range []struct {
+		log    *logrus.Logger
+		access bool
+	}{{quiet, false}, {lines, true}} {
+		broken := startTarget(t, func(c *net.TCPConn) {
+			w := &wire{TCPConn: c, t: t, r: newReader(c)}
+			w.head()
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")
+		})
+		p := startProxy(t, func(opts *Options) { opts.Log, opts.AccessLog = o.log, o.access })
+		for _, request := range []string{"garbage\r\n\r\n", "GET / HTTP/1.1\r\nHost: x\r\n\r\n", "GET http://" + broken + "/ HTTP/1.1\r\nHost: x\r\n\r\n",
+			"GET http://127.0.0.1:1/ HTTP/1.1\r\nHost: x\r\n\r\n", "CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n", "CONNECT x HTTP/1.1\r\n\r\n"} {
+			w := dialWire(t, p.addr)
+			w.send("%s", request)
+			_ = w.CloseWrite()
+			_, _ = io.Copy(io.Discard, w.r)
+		}
+		p.stop()
+		p.done <- receive(t, "Serve's end", p.done)
+	}
+	if out.Len() > 0 {
+		t.Errorf("logged: %s", out.String())
+	}
+	if n := strings.Count(access.String(), "\n"); n != 5 || !strings.Contains(access.String(), "outcome=refused") {
+		t.Errorf("%d lines for five requests: %s", n, access.String())
 	}
 }
