@@ -61,6 +61,9 @@ func TestAccessLogIsSilentByDefault(t *testing.T) {
 	s := serve(t, Options{Log: log.WithField("component", "x")}, failing(tunnel.FailRefused))
 	_ = through(connect(t, s.addr), "gone:80", nil)
 	_ = s.stop()
+	if s.logs() {
+		t.Error("connections pay for a line that nobody reads")
+	}
 	if lines.Len() > 0 {
 		t.Errorf("logged %s", lines.String())
 	}

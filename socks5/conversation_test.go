@@ -213,6 +213,7 @@ func TestBoundAddress(t *testing.T) {
 		{nil, success},
 		{(*net.TCPAddr)(nil), success},
 		{tunnel.Addr{Net: "tcp", Text: "some.name:80"}, success},
+		{tunnel.Addr{Net: "tcp", Text: "[::ffff:10.0.0.7]:4660"}, "\x05\x00\x00\x01\x0a\x00\x00\x07\x12\x34"},
 		{&net.UnixAddr{Name: "@", Net: "unix"}, success},
 		{&net.TCPAddr{IP: net.IPv4(10, 0, 0, 7), Port: 0x1234}, "\x05\x00\x00\x01\x0a\x00\x00\x07\x12\x34"},
 		{&net.TCPAddr{IP: net.ParseIP("fd00::7"), Port: 1, Zone: "eth0"}, "\x05\x00\x00\x04" + string(net.ParseIP("fd00::7")) + "\x00\x01"},

@@ -49,6 +49,14 @@ func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 	if _, err := io.ReadFull(half[silent-1], make([]byte, 2)); err != nil {
 		t.Errorf("the newest one was cut: %v", err)
 	}
+	for _, c := range append(half, settled) {
+		_ = c.Close()
+	}
+	eventually(t, "every slot is given back, once", func() bool { return s.slots.count() == 0 })
+	_ = s.stop()
+	if n := s.slots.count(); n != 0 {
+		t.Errorf("%d slots are taken after the last connection", n)
+	}
 }
 
 func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {

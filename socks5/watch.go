@@ -36,11 +36,11 @@ func watchClient(conn tunnel.Conn, br *bufio.Reader, cancel context.CancelCauseF
 	return w
 }
 
-// stop ends the watch and says why the client is gone, or nil.
+// stop ends the watch and says why the client is gone, or nil. Nothing can be
+// read after it until a new deadline is set.
 func (w *watch) stop() error {
 	_ = w.conn.SetReadDeadline(time.Unix(1, 0)) // long ago: wakes the reader
 	<-w.done
-	_ = w.conn.SetReadDeadline(time.Time{})
 	return w.gone
 }
 

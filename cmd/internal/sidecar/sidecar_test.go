@@ -1,0 +1,310 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/net/proxy"
+
+	"konnectivity/internal/cli"
+)
+
+// get fetches a URL by the proxy; CONNECT if by is "connect".
+func get(by, proxyAddr, target string) (string, error) {
+	t := &http.Transport{DisableKeepAlives: true}
+	switch by {
+	case "socks5":
+		d, err := proxy.SOCKS5("tcp", proxyAddr, nil, nil)
+		if err != nil {
+			return "", err
+		}
+		t.DialContext = d.(proxy.ContextDialer).DialContext
+	case "http":
+		t.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: proxyAddr})
+	case "connect":
+		t.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+			return dialConnect(ctx, proxyAddr, address)
+		}
+	case "":
+	}
+	client := &http.Client{Transport: t, Timeout: patience}
+	resp, err := client.Get(target)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != 200 {
+		err = fmt.Errorf("status %d: %s", resp.StatusCode, body)
+	}
+	return string(body), err
+}
+
+func dialConnect(ctx context.Context, proxyAddr, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", proxyAddr)
+	if err != nil {
+		return nil, err
+	}
+	_, _ = fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", address, address)
+	var head []byte
+	for one := make([]byte, 1); !strings.HasSuffix(string(head), "\r\n\r\n"); head = append(head, one...) {
+		if _, err := io.ReadFull(c, one); err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+	}
+	if !strings.HasPrefix(string(head), "HTTP/1.1 200") {
+		_ = c.Close()
+		return nil, errors.New(string(head))
+	}
+	return c, nil
+}
+
+func TestEveryFrontCarriesTraffic(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	site := w.site()
+	_, port, _ := net.SplitHostPort(freeAddress(t))
+	for name, o := range map[string]*Options{
+		"socks5 alone":               w.options(SOCKS5),
+		"http alone":                 w.options(HTTP),
+		"socks5 and http":            w.options(SOCKS5, "--http-serving-port="+port),
+		"http and socks5":            w.options(HTTP, "--socks5-serving-port="+port),
+		"both on one port":           w.options(SOCKS5, "--serving-port="+port, "--http-serving-port="+port),
+		"both on one port, reversed": w.options(HTTP, "--serving-port="+port, "--socks5-serving-port="+port),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.t = t
+			r := w.start(o)
+			if o.shared() != (r.addrs[SOCKS5] == r.addrs[HTTP]) {
+				t.Fatalf("listening on %v", r.addrs)
+			}
+			for _, by := range []string{"socks5", "http", "connect"} {
+				front := HTTP
+				if by == "socks5" {
+					front = SOCKS5
+				}
+				addr, on := r.addrs[front]
+				if !on {
+					continue
+				}
+				if got, err := get(by, addr, site+"/"+by); err != nil || got != "hello /"+by {
+					t.Errorf("%s: %q, %v\n%s", by, got, err, r.log())
+				}
+			}
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// The sidecar is up before anything else is, says clearly what is missing, and
+// works as soon as it is there.
+func TestStartsWithNothingInPlace(t *testing.T) {
+	w := newWorld(t)
+	r := w.start(w.options(SOCKS5, "--health-address=127.0.0.1:0"))
+	site := w.site()
+	start := time.Now()
+	if _, err := get("socks5", r.addrs[SOCKS5], site); err == nil || !strings.Contains(err.Error(), "general SOCKS server failure") {
+		t.Errorf("without a server: %v", err)
+	}
+	if took := time.Since(start); took > 12*time.Second {
+		t.Errorf("the answer took %v", took)
+	}
+	if got, err := get("", "", r.check+"/healthz"); err != nil || got != "ok" {
+		t.Errorf("healthz: %q, %v", got, err)
+	}
+	if _, err := get("", "", r.check+"/readyz"); err == nil || !strings.Contains(err.Error(), "503") {
+		t.Errorf("readyz without a server: %v", err)
+	}
+	w.startServer()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		if got, err := get("socks5", r.addrs[SOCKS5], site+"/late"); err == nil && got == "hello /late" {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("never worked: %q, %v\n%s", got, err, r.log())
+		}
+	}
+	if got, err := get("", "", r.check+"/readyz"); err != nil {
+		t.Errorf("readyz with a server: %q, %v", got, err)
+	}
+	got, err := get("", "", r.check+"/metrics")
+	for _, metric := range []string{
+		`konnectivity_sidecar_relayed_bytes_total{direction="up",front="socks5"}`, "konnectivity_socks5_requests_total", "konnectivity_build_info",
+	} {
+		if !strings.Contains(got, metric) {
+			t.Errorf("no %s in the metrics (%v)", metric, err)
+		}
+	}
+}
+
+func TestNoCertificatesIsNoReasonNotToStart(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	r := w.start(w.options(SOCKS5, "--tls-cert-path=/nowhere/tls.crt", "--tls-key-path=/nowhere/tls.key", "--ca-cert-path=/nowhere/ca.crt"))
+	if _, err := get("socks5", r.addrs[SOCKS5], w.site()); err == nil || !strings.Contains(err.Error(), "general SOCKS server failure") {
+		t.Errorf("without certificates: %v", err)
+	}
+	if !strings.Contains(r.log(), "/nowhere/tls.crt") {
+		t.Errorf("the log does not name the missing file:\n%s", r.log())
+	}
+}
+
+func TestTakenPorts(t *testing.T) {
+	w := newWorld(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	defer taken.Close()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	_, free, _ := net.SplitHostPort(freeAddress(t))
+	for flag, o := range map[string]*Options{
+		"--serving-port":        w.options(SOCKS5, "--serving-port="+port),
+		"--http-serving-port":   w.options(SOCKS5, "--serving-port="+free, "--http-serving-port="+port),
+		"--socks5-serving-port": w.options(HTTP, "--serving-port="+free, "--socks5-serving-port="+port),
+		"--health-address":      w.options(SOCKS5, "--serving-port="+free, "--health-address="+taken.Addr().String()),
+	} {
+		err := attempt(t, o)
+		var usage *cli.UsageError
+		if err == nil || !strings.HasPrefix(err.Error(), flag+": cannot listen on ") || errors.As(err, &usage) {
+			t.Errorf("%s on a taken port: %v", flag, err)
+		}
+		ln, err := net.Listen("tcp", "127.0.0.1:"+free)
+		if err != nil {
+			t.Errorf("%s: another port was left open: %v", flag, err)
+			continue
+		}
+		_ = ln.Close()
+	}
+}
+
+func TestWhatCanNeverWorkIsRefused(t *testing.T) {
+	w := newWorld(t)
+	broken := filepath.Join(w.dir, "users")
+	w.must(os.WriteFile(broken, []byte("hunter2\n"), 0o600))
+	for args, c := range map[string]struct {
+		want  string
+		usage bool
+	}{
+		"--socks5-credentials-file=/nowhere":                                     {"--socks5-credentials-file: ", false},
+		"--socks5-credentials-file=" + broken:                                    {"is not user:password", false},
+		"--http-serving-port=1 --https-proxy=ftp://u:hunter2@p":                  {"https proxy: ", true},
+		"--http-serving-port=1 --http-proxy=http://u:hunter2@p:port/":            {"http proxy: ", true},
+		"--direct-suffix=not/a/domain":                                           {"direct suffix ", true},
+		"--kubeconfig=/k --resolve-from-guest-cluster-dns --guest-dns-service=x": {"guest DNS service ", true},
+	} {
+		err := attempt(t, w.options(SOCKS5, strings.Fields(args)...))
+		var usage *cli.UsageError
+		if err == nil || !strings.Contains(err.Error(), c.want) || errors.As(err, &usage) != c.usage {
+			t.Errorf("%s: %v", args, err)
+		} else if strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: the error holds a password: %v", args, err)
+		}
+	}
+}
+
+// attempt runs a sidecar that is expected to refuse; one that does not is
+// stopped after a moment.
+func attempt(t *testing.T, o *Options) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return Run(ctx, o, quiet())
+}
+
+func quiet() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
+}
+
+// A connection that is open when the sidecar is told to stop may finish; then,
+// and not before, the sidecar ends.
+func TestDrainLetsConnectionsFinish(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	defer ln.Close()
+	r := w.start(w.options(SOCKS5, "--http-serving-port=0", "--health-address=127.0.0.1:0"))
+	d, err := proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil)
+	w.must(err)
+	near, err := d.Dial("tcp", ln.Addr().String())
+	w.must(err)
+	defer near.Close()
+	far, err := ln.Accept()
+	w.must(err)
+	defer far.Close()
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if _, err := get("", "", r.check+"/readyz"); err != nil && strings.Contains(err.Error(), "shutting down") {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("never said that it is shutting down: %v", err)
+		}
+	}
+	_, _ = far.Write([]byte("late"))
+	if _, err := io.ReadFull(near, make([]byte, 4)); err != nil {
+		t.Errorf("cut while draining: %v", err)
+	}
+	select {
+	case err := <-stopped:
+		t.Fatalf("stopped under an open connection: %v", err)
+	default:
+	}
+	_ = near.Close()
+	_ = far.Close()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDrainIsBounded(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	defer ln.Close()
+	r := w.start(w.options(SOCKS5, "--drain-timeout=50ms"))
+	d, err := proxy.SOCKS5("tcp", r.addrs[SOCKS5], nil, nil)
+	w.must(err)
+	near, err := d.Dial("tcp", ln.Addr().String())
+	w.must(err)
+	defer near.Close()
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCredentialsAreAsked(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	file := filepath.Join(w.dir, "users")
+	w.must(os.WriteFile(file, []byte("anna:secret\n"), 0o600))
+	r := w.start(w.options(SOCKS5, "--socks5-credentials-file="+file))
+	site := strings.TrimPrefix(w.site(), "http://")
+	for auth, want := range map[*proxy.Auth]bool{nil: false, {User: "anna", Password: "secret"}: true, {User: "anna", Password: "other"}: false} {
+		d, err := proxy.SOCKS5("tcp", r.addrs[SOCKS5], auth, nil)
+		w.must(err)
+		c, err := d.Dial("tcp", site)
+		if (err == nil) != want {
+			t.Errorf("%+v: %v", auth, err)
+		}
+		if err == nil {
+			_ = c.Close()
+		}
+	}
+}

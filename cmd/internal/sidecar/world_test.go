@@ -1,0 +1,205 @@
+package sidecar
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+)
+
+// patience bounds every wait for something that happens at once.
+const patience = 20 * time.Second
+
+// world is a konnectivity server, as thin as one can be: HTTP CONNECT over
+// mTLS, dialing by itself. Sidecars in a test speak to it.
+type world struct {
+	t    *testing.T
+	dir  string
+	pair pki.Pair // of the server
+	ca   *pki.CA
+	addr string
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ca, err := pki.NewCA("test")
+	w := &world{t: t, dir: t.TempDir(), ca: ca}
+	w.must(err)
+	w.pair, err = ca.Issue(pki.Leaf{CommonName: "server", IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Lifetime: time.Hour})
+	w.must(err)
+	client, err := ca.Issue(pki.Leaf{CommonName: "sidecar", Client: true, Lifetime: time.Hour})
+	w.must(err)
+	for name, pem := range map[string][]byte{"ca.crt": ca.CertPEM, "tls.crt": client.CertPEM, "tls.key": client.KeyPEM} {
+		w.must(os.WriteFile(filepath.Join(w.dir, name), pem, 0o600))
+	}
+	w.addr = freeAddress(t)
+	return w
+}
+
+func (w *world) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// freeAddress is a loopback address on which nobody listens yet.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+// startServer brings the server up.
+func (w *world) startServer() {
+	w.t.Helper()
+	ln, err := tls.Listen("tcp", w.addr, &tls.Config{
+		Certificates: []tls.Certificate{w.pair.TLS()}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: w.ca.Pool(), NextProtos: []string{"http/1.1"},
+	})
+	w.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { serveConnect(ctx, c.(*tls.Conn)) })
+		}
+	})
+	w.t.Cleanup(func() { _ = ln.Close(); cancel(); all.Wait() })
+}
+
+func serveConnect(ctx context.Context, c *tls.Conn) {
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.NetConn().Close() })
+	defer stop()
+	br := bufio.NewReader(c)
+	req, err := http.ReadRequest(br)
+	if err != nil {
+		return
+	}
+	far, err := new(net.Dialer).DialContext(ctx, "tcp", req.Host)
+	if err != nil {
+		_, _ = io.WriteString(c, "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 18\r\n\r\nconnection refused")
+		return
+	}
+	if _, err := io.WriteString(c, "HTTP/1.1 200 Connection Established\r\n\r\n"); err != nil {
+		_ = far.Close()
+		return
+	}
+	_ = (&tunnel.Relay{A: tunnel.Wrap(c), B: tunnel.Wrap(far)}).Run(ctx)
+}
+
+// site is an HTTP server to reach through the tunnel.
+func (w *world) site() string {
+	w.t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	s := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(rw, "hello "+r.URL.Path)
+	})}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(ln) }()
+	w.t.Cleanup(func() { _ = s.Close(); <-done })
+	return "http://" + ln.Addr().String()
+}
+
+// running is a sidecar that serves.
+type running struct {
+	t     *testing.T
+	log   func() string
+	addrs map[Front]string
+	check string // address of health
+	stop  func() error
+}
+
+// options are those of a sidecar of this world, by real flags.
+func (w *world) options(front Front, args ...string) *Options {
+	w.t.Helper()
+	host, port, _ := net.SplitHostPort(w.addr)
+	args = append([]string{
+		"run", "--serving-port=0", "--konnectivity-hostname=" + host, "--konnectivity-port=" + port, "--kubeconfig=",
+		"--ca-cert-path=" + filepath.Join(w.dir, "ca.crt"), "--tls-cert-path=" + filepath.Join(w.dir, "tls.crt"), "--tls-key-path=" + filepath.Join(w.dir, "tls.key"),
+	}, args...)
+	o, status, said := parse(w.t, front, args...)
+	if status != 0 {
+		w.t.Fatal(said)
+	}
+	return o
+}
+
+// start runs a sidecar until the test ends.
+func (w *world) start(o *Options) *running {
+	w.t.Helper()
+	log, lines := logLines()
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := compose(ctx, o, log)
+	if err != nil {
+		cancel()
+		w.t.Fatal(err)
+	}
+	r := &running{t: w.t, log: lines, addrs: map[Front]string{}}
+	for _, f := range s.fronts {
+		r.addrs[f.front] = f.ln.Addr().String()
+	}
+	if s.health != nil {
+		r.check = "http://" + s.health.Addr().String()
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.run(ctx) }()
+	r.stop = sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			return errors.New("the sidecar does not stop")
+		}
+	})
+	w.t.Cleanup(func() {
+		if err := r.stop(); err != nil {
+			w.t.Errorf("run: %v", err)
+		}
+	})
+	return r
+}
+
+func logLines() (logrus.FieldLogger, func() string) {
+	var mu sync.Mutex
+	var b strings.Builder
+	log := logrus.New()
+	log.SetOutput(writerFunc(func(p []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return b.Write(p)
+	}))
+	return log, func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return b.String()
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
