@@ -1,0 +1,399 @@
+package main
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/cli"
+	"konnectivity/internal/pki"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// files writes a PKI and returns the flags that name it.
+func files(t *testing.T) map[string]string {
+	t.Helper()
+	dir := t.TempDir()
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := ca.Issue(pki.Leaf{CommonName: "x", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := ca.Issue(pki.Leaf{CommonName: "y", Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string]string)
+	for name, data := range map[string][]byte{"ca": ca.CertPEM, "cert": leaf.CertPEM, "key": leaf.KeyPEM, "otherkey": other.KeyPEM, "broken": []byte("nonsense"),
+		"allow": []byte("* host=a"), "badallow": []byte("* ipv4=a")} {
+		out[name] = filepath.Join(dir, name)
+		if err := os.WriteFile(out[name], data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out["dir"] = dir
+	return out
+}
+
+// expand replaces {name} by the file of that name.
+func expand(args string, files map[string]string) []string {
+	var out []string
+	for _, a := range strings.Fields(args) {
+		for name, path := range files {
+			a = strings.ReplaceAll(a, "{"+name+"}", path)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// with is a command line that is right, with changes; a later flag wins.
+const (
+	clients = "--server-cert={cert} --server-key={key} --server-ca-cert={ca} "
+	agents  = "--cluster-cert={cert} --cluster-key={key} --cluster-ca-cert={ca} "
+	tokens  = "--cluster-cert={cert} --cluster-key={key} --agent-namespace=n --agent-service-account=a --authentication-audience=x "
+	right   = clients + agents
+)
+
+func parse(t *testing.T, args []string) (*flags, error) {
+	t.Helper()
+	f := &flags{}
+	cmd := &cobra.Command{Use: "x"}
+	f.addTo(cmd)
+	if err := cmd.ParseFlags(args); err != nil {
+		return f, err
+	}
+	return f, f.validate()
+}
+
+func TestFlagsThatAreRight(t *testing.T) {
+	files := files(t)
+	for _, args := range []string{
+		right,
+		right + "--mode=grpc", right + "--mode=http-connect",
+		right + "--link=off", right + "--link=require",
+		agents + "--uds-name={dir}/s --server-port=0 --mode=grpc",
+		agents + "--uds-name={dir}/s", // upstream wants --server-port=0 here; 8090 is only the default
+		right + "--uds-name={dir}/s",  // both
+		clients + tokens,
+		clients + "--cluster-cert={cert} --cluster-key={key} --allow-unauthenticated-agents",
+		right + "--server-port=80 --agent-port=65000 --health-port=0 --admin-port=0",
+		right + "--health-port=8095 --health-bind-address=127.0.0.2",
+		right + "--proxy-strategies=destHost,destCIDR,defaultRoute,default",
+		right + "--tls-min-version=VersionTLS13", right + "--tls-min-version=VersionTLS10",
+		right + "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+		right + "--graceful-shutdown-timeout=0 --backend-dial-timeout=0",
+		right + "--keepalive-time=1h --frontend-keepalive-time=30s",
+		right + "--enable-profiling --enable-contention-profiling",
+		right + "--enable-lease-controller --lease-label=a=b,c=d --server-id=server-1.example",
+		right + "--agent-identifier-policy=certificate --agent-identifier-allow-file={allow}",
+		right + "--allow-destination=10.0.0.0/8:443 --deny-destination=*.example --allow-destination=[2001:db8::/32]",
+		right + "--kubeconfig={cert} --kubeconfig-qps=20.5 --kubeconfig-burst=30 --kube-api-content-type=application/json",
+		right + "--server-count=3 --server-id=Any.Id_1",
+		right + "--xfr-channel-size=200 --warn-on-channel-limit=false",
+		right + "--v=5 --vmodule=a=2 --logtostderr=true --alsologtostderr=false --log-dir= --log-file-max-size=1800 --stderrthreshold=2 --one-output=false --skip-headers --skip-log-headers --add-dir-header",
+		right + "--log-level=debug --log-format=json --memory-budget-mib=64 --max-connections=100",
+		// As HyperShift starts it:
+		clients + agents + "--logtostderr=true --log-file-max-size=0 --server-port=8090 --agent-port=8091 --health-port=2041 --admin-port=8093 --mode=http-connect --proxy-strategies=destHost,defaultRoute --keepalive-time=30s --frontend-keepalive-time=30s --server-count=1 --cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+		// As kubeadm users do, with a service account:
+		"--uds-name={dir}/s --delete-existing-uds-file --server-port=0 --agent-port=8132 --admin-port=8133 --health-port=8134 --mode=grpc --agent-namespace=kube-system --agent-service-account=konnectivity-agent --kubeconfig={cert} --authentication-audience=system:konnectivity-server --cluster-cert={cert} --cluster-key={key} --logtostderr=true",
+	} {
+		if _, err := parse(t, expand(args, files)); err != nil {
+			t.Errorf("%s\n%v", args, err)
+		}
+	}
+}
+
+func TestFlagsThatAreWrong(t *testing.T) {
+	files := files(t)
+	for _, tc := range []struct{ args, says string }{
+		{"", "no port for clients"},
+		{agents, "no port for clients"},
+		{clients, "--cluster-cert and --cluster-key are missing"},
+		{right + "--server-port=0", "--server-port is 0"},
+		{agents + "--server-cert={cert}", "--server-cert is given without --server-key"},
+		{agents + "--server-key={key}", "--server-key is given without --server-cert"},
+		{clients + "--cluster-cert={cert}", "--cluster-cert is given without --cluster-key"},
+		{clients + "--cluster-key={key}", "--cluster-key is given without --cluster-cert"},
+		{agents + "--server-cert={cert} --server-key={key}", "--server-ca-cert is missing"},
+		{agents + "--server-ca-cert={ca} --uds-name=/s", "--server-ca-cert needs"},
+		{agents + "--uds-name=/s --server-port=8090", "--server-port=8090 needs"},
+		{clients + "--cluster-cert={cert} --cluster-key={key}", "--allow-unauthenticated-agents"},
+		{clients + tokens + "--cluster-ca-cert={ca}", "exclude each other"},
+		{clients + "--cluster-cert={cert} --cluster-key={key} --agent-namespace=n", "--agent-service-account is missing"},
+		{clients + "--cluster-cert={cert} --cluster-key={key} --agent-namespace=n --agent-service-account=a", "--authentication-audience is missing"},
+		{clients + "--cluster-cert={cert} --cluster-key={key} --authentication-audience=n", "--agent-namespace is missing"},
+		{right + "--mode=tcp", "accepted are grpc, http-connect"},
+		{right + "--link=on", "accepted are auto, off, require"},
+		{right + "--agent-identifier-policy=some", "accepted are any, certificate"},
+		{right + "--agent-identifier-allow-file={allow}", "--agent-identifier-policy=certificate"},
+		{right + "--proxy-strategies=random", "destHost, destCIDR and defaultRoute"},
+		{right + "--proxy-strategies=", "--proxy-strategies"},
+		{right + "--tls-min-version=1.2", "--tls-min-version"},
+		{right + "--cipher-suites=TLS_RSA_WITH_RC4_128_SHA", "--cipher-suites"},
+		{right + "--cipher-suites=nonsense", "--cipher-suites"},
+		{right + "--graceful-shutdown-timeout=-1s", "must not be negative"},
+		{right + "--backend-dial-timeout=-1s", "must not be negative"},
+		{right + "--keepalive-time=0", "--keepalive-time=0s: must be at least 1s"},
+		{right + "--frontend-keepalive-time=-5s", "--frontend-keepalive-time"},
+		{right + "--server-count=0", "--server-count=0: must be at least 1"},
+		{right + "--xfr-channel-size=0", "--xfr-channel-size"},
+		{right + "--max-connections=0", "--max-connections"},
+		{right + "--memory-budget-mib=-1", "--memory-budget-mib"},
+		{right + "--kubeconfig-qps=-1", "--kubeconfig-qps"},
+		{right + "--kubeconfig-burst=-1", "--kubeconfig-burst"},
+		{right + "--server-port=65536", "--server-port=65536: accepted are 0 to 65535"},
+		{right + "--agent-port=0", "--agent-port=0: accepted are 1 to 65535"},
+		{right + "--health-port=-1", "--health-port"},
+		{right + "--admin-port=70000", "--admin-port"},
+		{right + "--agent-port=8090", "--agent-port and --server-port are both 8090"},
+		{right + "--health-port=8095", "--health-port and --admin-port are both 8095"},
+		{right + "--enable-contention-profiling", "needs --enable-profiling"},
+		{right + "--enable-lease-controller --lease-label=x", "--lease-label"},
+		{right + "--enable-lease-controller --lease-label=", "--lease-label"},
+		{right + "--enable-lease-controller --server-id=Upper_Case", "--server-id"},
+		{right + "--server-id=" + strings.Repeat("x", 600), "--server-id"},
+		{right + "--server-id=a\x01b", "--server-id"},
+		{right + "--allow-destination=10.0.0.0/99", "--allow-destination"},
+		{right + "--deny-destination=a:b:c", "--deny-destination"},
+		{right + "--server-cert=/no/such", "--server-cert: /no/such: no such file"},
+		{right + "--server-ca-cert=/no/such", "--server-ca-cert: /no/such"},
+		{right + "--cluster-key={dir}", "is a directory"},
+		{right + "--kubeconfig=/no/such", "--kubeconfig: /no/such"},
+		{right + "--nonsense", "unknown flag"},
+		{right + "--keepalive-time=soon", "keepalive-time"},
+	} {
+		_, err := parse(t, expand(tc.args, files))
+		if err == nil || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s\n%v\nwant %q", tc.args, err, tc.says)
+		}
+	}
+}
+
+// TestDefaults compares with COMPATIBILITY §3: what it lists is there, with
+// upstream's value unless ours is meant to differ.
+func TestDefaults(t *testing.T) {
+	cmd := newCommand()
+	for _, line := range strings.Fields(`server-cert= server-key= server-ca-cert= cluster-cert= cluster-key= cluster-ca-cert= mode= uds-name= delete-existing-uds-file=true
+		server-port=8090 server-bind-address= agent-port=8091 agent-bind-address= admin-port=8095 admin-bind-address=127.0.0.1 health-port=8092 health-bind-address=
+		keepalive-time=10s frontend-keepalive-time=10s enable-profiling=false enable-contention-profiling=false server-id= server-count=1 agent-namespace=
+		agent-service-account= kubeconfig= kubeconfig-qps=0 kubeconfig-burst=0 kube-api-content-type=application/vnd.kubernetes.protobuf authentication-audience=
+		proxy-strategies=default cipher-suites=[] tls-min-version= xfr-channel-size=10 enable-lease-controller=false lease-namespace=kube-system
+		lease-label=k8s-app=konnectivity-server graceful-shutdown-timeout=30s backend-dial-timeout=10s warn-on-channel-limit=true
+		allow-unauthenticated-agents=false agent-identifier-policy=any link=auto`) {
+		name, want, _ := strings.Cut(line, "=")
+		f := cmd.Flags().Lookup(name)
+		if f == nil || f.DefValue != want {
+			t.Errorf("--%s: %+v, want default %q", name, f, want)
+		}
+	}
+	for _, name := range strings.Fields("v vmodule logtostderr alsologtostderr log-dir log-file log-file-max-size stderrthreshold alsologtostderrthreshold legacy-stderr-threshold-behavior one-output skip-headers skip-log-headers add-dir-header log-backtrace-at") {
+		if cmd.Flags().Lookup(name) == nil {
+			t.Errorf("--%s is missing", name)
+		}
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Usage == "" {
+			t.Errorf("--%s has no help", f.Name)
+		}
+	})
+}
+
+func TestServerID(t *testing.T) {
+	t.Setenv("PROXY_SERVER_ID", "from-env")
+	f := &flags{}
+	if f.serverID() != "from-env" {
+		t.Error("the environment is not asked")
+	}
+	f.id = "from-flag"
+	if f.serverID() != "from-flag" {
+		t.Error("the flag does not win")
+	}
+	t.Setenv("PROXY_SERVER_ID", "")
+	if a, b := (&flags{}).serverID(), (&flags{}).serverID(); len(a) != 36 || a == b {
+		t.Errorf("%q and %q are no new uuids", a, b)
+	}
+}
+
+// freePorts are the port flags with ports that are free just now.
+func freePorts(t *testing.T) (args string, health int) {
+	t.Helper()
+	for _, flag := range []string{"server", "agent", "health", "admin"} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		port := l.Addr().(*net.TCPAddr).Port
+		if flag == "health" {
+			health = port
+		}
+		args += fmt.Sprintf("--%s-port=%d --%s-bind-address=127.0.0.1 ", flag, port, flag)
+	}
+	return args, health
+}
+
+// started runs the program until stop is called, which returns its exit status
+// and what it wrote to standard error as its last words.
+func started(t *testing.T, args []string) (stop func() (int, string)) {
+	t.Helper()
+	signals, status := make(chan os.Signal, 1), make(chan int, 1)
+	var stderr bytes.Buffer
+	go func() { status <- cli.Run(newCommand(), args, &stderr, signals) }()
+	return func() (int, string) {
+		select {
+		case signals <- syscall.SIGTERM:
+		default:
+		}
+		select {
+		case s := <-status:
+			return s, stderr.String()
+		case <-time.After(20 * time.Second):
+			t.Fatal("the program did not end")
+			return 0, ""
+		}
+	}
+}
+
+func TestProgramStartsAndStops(t *testing.T) {
+	files := files(t)
+	ports, health := freePorts(t)
+	stop := started(t, expand(right+ports+"--uds-name={dir}/s --log-file={dir}/log --logtostderr=false", files))
+	url := fmt.Sprintf("http://127.0.0.1:%d/", health)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	up := false
+	for range 500 {
+		if resp, err := client.Get(url + "healthz"); err == nil {
+			resp.Body.Close()
+			up = resp.StatusCode == 200
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !up {
+		t.Error("never healthy")
+	}
+	if resp, err := client.Get(url + "readyz"); err != nil || resp.StatusCode != 500 {
+		t.Errorf("ready without agents: %v, %v", resp, err)
+	} else {
+		resp.Body.Close()
+	}
+	if _, err := os.Stat(files["dir"] + "/s"); err != nil {
+		t.Error(err)
+	}
+	if status, said := stop(); status != 0 {
+		t.Errorf("exit status %d: %s", status, said)
+	}
+	if _, err := os.Stat(files["dir"] + "/s"); err == nil {
+		t.Error("the socket is left behind")
+	}
+}
+
+func TestProgramThatCannotStart(t *testing.T) {
+	files := files(t)
+	ports, _ := freePorts(t)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := taken.Addr().(*net.TCPAddr).Port
+	if err := os.WriteFile(files["dir"]+"/kubeconfig", []byte("{nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		args   string
+		status int
+		says   string
+	}{
+		{right + ports + fmt.Sprintf("--server-port=%d", port), 1, "--server-port: cannot listen on 127.0.0.1:"},
+		{right + ports + fmt.Sprintf("--agent-port=%d", port), 1, "address already in use"},
+		{right + ports + fmt.Sprintf("--health-port=%d", port), 1, "--health-port"},
+		{right + ports + fmt.Sprintf("--admin-port=%d", port), 1, "--admin-port"},
+		{right + ports + "--server-key={otherkey}", 1, "otherkey"},
+		{right + ports + "--cluster-ca-cert={broken}", 1, "broken"},
+		{right + ports + "--uds-name={ca}", 1, "no socket"},
+		{right + ports + "--agent-identifier-policy=certificate --agent-identifier-allow-file={badallow}", 1, "line 1"},
+		{clients + tokens + ports, 1, "--kubeconfig"},
+		{clients + tokens + ports + "--kubeconfig={dir}/kubeconfig", 1, "--kubeconfig="},
+		{right + ports + "--enable-lease-controller", 1, "--enable-lease-controller needs --kubeconfig"},
+		{right + ports + "--mode=tcp", 2, "--mode"},
+		{right + "stray", 2, ""},
+	} {
+		stop := started(t, expand(tc.args, files))
+		time.Sleep(50 * time.Millisecond) // a program that does start shows in its status
+		status, said := stop()
+		if status != tc.status || !strings.Contains(said, tc.says) || strings.Count(strings.TrimSpace(said), "\n") > 1 {
+			t.Errorf("%s\nexit status %d: %s\nwant %d, %q", tc.args, status, said, tc.status, tc.says)
+		}
+	}
+	if b, err := os.ReadFile(files["ca"]); err != nil || !bytes.Contains(b, []byte("CERTIFICATE")) {
+		t.Error("a file given as --uds-name was touched")
+	}
+	// Nothing of all this is still listening.
+	for arg := range strings.FieldsSeq(ports) {
+		name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		if !strings.HasSuffix(name, "-port") {
+			continue
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:"+value)
+		if err != nil {
+			t.Errorf("--%s: %v", name, err)
+			continue
+		}
+		l.Close()
+	}
+}
+
+// TestTLSFlagsAct: what the flags say of TLS is what a client meets.
+func TestTLSFlagsAct(t *testing.T) {
+	files := files(t)
+	ports, _ := freePorts(t)
+	stop := started(t, expand(right+ports+"--tls-min-version=VersionTLS13", files))
+	defer stop()
+	var port string
+	for arg := range strings.FieldsSeq(ports) {
+		if p, ok := strings.CutPrefix(arg, "--server-port="); ok {
+			port = p
+		}
+	}
+	pair, err := tls.LoadX509KeyPair(files["cert"], files["key"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial := func(most uint16) error {
+		c, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{InsecureSkipVerify: true, MaxVersion: most, Certificates: []tls.Certificate{pair}})
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	for range 500 {
+		if err = dial(tls.VersionTLS13); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if err := dial(tls.VersionTLS12); err == nil || !strings.Contains(err.Error(), "version") {
+		t.Errorf("TLS 1.2: %v", err)
+	}
+}
