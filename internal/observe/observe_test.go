@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,7 @@ func TestServeFinishesRequestsAndEndsWithItsContext(t *testing.T) {
 	l, done := serve(t, ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		close(entered)
 		<-ctx.Done()
+		time.Sleep(200 * time.Millisecond) // long after a server that hurries has cut the connection
 		_, _ = io.WriteString(w, "finished")
 	}))
 	go func() { <-entered; cancel() }()
@@ -181,12 +183,29 @@ func TestServeCutsOffWhoDoesNotFinish(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("Serve waits for a request that never ends")
 	}
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the connection is still open: %v", err)
+	}
 }
 
 func TestServeTellsWhenItsListenerFails(t *testing.T) {
 	l, done := serve(t, t.Context(), http.NotFoundHandler())
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	l.Close()
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("%v", err)
+	}
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		t.Errorf("a connection outlives Serve: %v", err)
 	}
 }

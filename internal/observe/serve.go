@@ -27,8 +27,8 @@ const (
 
 // Serve answers HTTP on l with handler until ctx ends, and then returns nil
 // after open requests had a moment to finish. It takes over l and closes it.
-// If l fails earlier, it returns that error. No goroutine of the server
-// outlives Serve.
+// If l fails earlier, it returns that error. When it returns, all connections
+// are closed; a handler that had not finished has its request's context ended.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler, log logrus.FieldLogger) error {
 	server := &http.Server{
 		Handler:           handler,
