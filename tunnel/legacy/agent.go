@@ -312,11 +312,10 @@ func (s *AgentSession) answer(d *agentDial, random int64, address string, err er
 	}
 	s.nextID++
 	c := newServed(s.mux, s.nextID, s.duplex, address, d.cancel)
-	if _, lost := s.mux.add(c.id, c); lost != nil {
-		return nil, lost
+	if err := c.announce(random); err != nil {
+		return nil, err
 	}
 	d.conn = c
-	s.mux.sender.tell(dialResponse(random, c.id, ""))
 	return c, nil
 }
 

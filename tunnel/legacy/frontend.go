@@ -195,12 +195,10 @@ func (f *frontend) answer(address string, far tunnel.Conn, err error) (tunnel.Co
 	}
 	c := newServed(f.mux, f.service.nextID.Add(1), false, address, f.cancel)
 	c.in.block = true
-	c.out.first, c.out.gated = true, true
-	if _, lost := f.mux.add(c.id, c); lost != nil {
-		return nil, lost
+	if err := c.announce(f.random); err != nil {
+		return nil, err
 	}
 	f.conn, f.far = c, far
-	f.mux.sender.tellThen(dialResponse(f.random, c.id, ""), func() { time.AfterFunc(firstData, c.out.open) })
 	return c, nil
 }
 

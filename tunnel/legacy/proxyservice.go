@@ -15,12 +15,6 @@ const (
 	// real client asks at once.
 	firstDial = time.Minute
 
-	// firstData is how long data waits after DIAL_RSP, unless the client
-	// speaks first: konnectivity-client drops DATA that comes before its
-	// dialing goroutine has run (client.go, serve and dialContext). Nothing
-	// tells when that was; on an overloaded machine 25 ms were too few.
-	firstData = 100 * time.Millisecond
-
 	// flushTime bounds how long the last packets of a stream may take to go.
 	flushTime = 10 * time.Second
 )

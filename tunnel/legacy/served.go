@@ -24,6 +24,14 @@ const (
 	// closeLinger is how long, after CLOSE_RSP, what the peer sent before it
 	// closed may take to reach a slow destination.
 	closeLinger = 30 * time.Second
+
+	// firstData is how long data waits after DIAL_RSP, unless the client
+	// speaks first. konnectivity-client drops DATA that comes before its
+	// dialing goroutine has run (client.go, serve and dialContext), and
+	// upstream's server can write it before its "200 Connection Established"
+	// (pkg/server/tunnel.go). Nothing tells when that was; on an overloaded
+	// machine 25 ms were too few.
+	firstData = 100 * time.Millisecond
 )
 
 // served is a connection that the peer asked for: an agent's, or the server's
@@ -56,6 +64,21 @@ func newServed(m *mux, id int64, duplex bool, address string, cancel func(error)
 	c.local = tunnel.Addr{Net: "tcp", Text: address}
 	c.remote = tunnel.Addr{Net: "tcp", Text: m.remoteAddr}
 	return c
+}
+
+// announce makes the connection known and tells the peer about it. An old
+// peer's client gets its time before the first data.
+func (c *served) announce(random int64) error {
+	c.out.first, c.out.gated = !c.duplex, !c.duplex
+	if _, lost := c.m.add(c.id, c); lost != nil {
+		return lost
+	}
+	c.m.sender.tellThen(dialResponse(random, c.id, ""), func() {
+		if !c.duplex {
+			time.AfterFunc(firstData, c.out.open)
+		}
+	})
+	return nil
 }
 
 func (c *served) receive(batch []tunnel.Chunk) {
