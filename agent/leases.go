@@ -134,7 +134,7 @@ func (c *LeaseCounter) list(ctx context.Context) (string, error) {
 	defer cancel()
 	start := time.Now()
 	list, err := c.opts.Client.Leases(c.opts.Namespace).List(ctx, metav1.ListOptions{LabelSelector: c.opts.Selector, Limit: leaseListPage})
-	code, reason := status(err)
+	code, reason := apiStatus(err)
 	c.lists.WithLabelValues(code, reason).Inc()
 	c.latency.WithLabelValues(code).Observe(time.Since(start).Seconds())
 	if err != nil {
@@ -159,13 +159,13 @@ func (c *LeaseCounter) follow(ctx context.Context, version string, retry *pace) 
 	w, err := c.opts.Client.Leases(c.opts.Namespace).Watch(ctx, metav1.ListOptions{
 		LabelSelector: c.opts.Selector, ResourceVersion: version, TimeoutSeconds: &bound,
 	})
-	code, reason := status(err)
+	code, reason := apiStatus(err)
 	c.watches.WithLabelValues(code, reason).Inc()
 	if err != nil {
 		return fmt.Errorf("watch the servers' leases: %w", err)
 	}
 	defer w.Stop()
-	retry.restart()
+	retry.succeed()
 	c.works()
 	for event := range w.ResultChan() {
 		if event.Type == watch.Error {
@@ -214,9 +214,9 @@ func (c *LeaseCounter) complain(err error) {
 	}
 }
 
-// status is what an API call came to, as the metrics' labels have it. A call
+// apiStatus is what an API call came to, as the metrics' labels have it. A call
 // that got no answer has code 0.
-func status(err error) (code, reason string) {
+func apiStatus(err error) (code, reason string) {
 	if err == nil {
 		return strconv.Itoa(http.StatusOK), ""
 	}

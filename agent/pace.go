@@ -40,10 +40,12 @@ type pace struct {
 // as servers and a few more suffice for a search, mostly.
 func (p *pace) hope(want int) { p.fails, p.vain, p.quick = 0, 0, 2*want+4 }
 
-// restart begins the slow search anew, after a server was lost. It grants no
-// quick tries: the server that is gone takes a while to come back, and thousands
-// of agents miss it at once.
-func (p *pace) restart() { p.fails, p.vain = 0, 0 }
+// calm makes the search slow, and begins it anew, after a server was lost: it
+// takes a while to come back, and thousands of agents miss it at once.
+func (p *pace) calm() { p.vain, p.quick = 0, 0 }
+
+// succeed forgets failures.
+func (p *pace) succeed() { p.fails = 0 }
 
 // duplicate is the pause after a hit on a server that is connected already.
 func (p *pace) duplicate() time.Duration {

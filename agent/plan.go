@@ -9,6 +9,9 @@ const (
 	// maxSearch bounds the attempts under way for servers that are missing,
 	// beyond one for each address that no known server covers.
 	maxSearch = 4
+	// promise is how many failures in a row it takes until an address is no
+	// longer expected to be that of a missing server: some 5 s by default.
+	promise = 4
 	// shortLife is how long a session must last for its end not to count as
 	// a failure of its address; a server that accepts and drops at once must
 	// not be dialed in a tight loop.
@@ -35,14 +38,15 @@ type target struct {
 // look again at the latest. The rules:
 //
 //   - an address that no connected server covers is dialed, one attempt at a time;
-//   - while servers are missing, connected addresses are dialed as well, since a
-//     load balancer may have the missing ones behind it;
+//   - while more servers are missing than the addresses that no server covers
+//     can account for, covered ones are dialed as well, since a load balancer
+//     may have the missing ones behind it;
 //   - while none is missing, one address is probed now and then, which brings
 //     news of the count and finds servers beyond it.
 func (s *set) plan(now time.Time) (dial []*target, wake time.Time) {
 	wake = now.Add(s.opts.SyncIntervalCap)
 	var search []*target
-	searching := 0
+	searching, promising := 0, 0
 	for _, t := range s.targets {
 		if !t.listed {
 			continue
@@ -50,6 +54,8 @@ func (s *set) plan(now time.Time) (dial []*target, wake time.Time) {
 		covered := s.covered(t)
 		if covered {
 			searching += t.dialing
+		} else if t.fails < promise {
+			promising++
 		}
 		switch {
 		case !covered && t.dialing > 0:
@@ -64,6 +70,9 @@ func (s *set) plan(now time.Time) (dial []*target, wake time.Time) {
 	missing := s.want() - s.active()
 	if missing <= 0 {
 		return append(dial, s.probe(now, search)...), earlier(wake, s.nextProbe)
+	}
+	if missing <= promising {
+		return dial, wake
 	}
 	rand.Shuffle(len(search), func(i, j int) { search[i], search[j] = search[j], search[i] })
 	for i := 0; len(search) > 0 && searching < min(missing+1, maxSearch); i++ {

@@ -257,12 +257,15 @@ func (s *set) lost(m *member, now time.Time) {
 
 // redial lets m's address be dialed again soon.
 func (s *set) redial(m *member, now time.Time) {
+	for _, t := range s.targets {
+		t.calm()
+	}
 	t := m.target
 	if now.Sub(m.since) < shortLife {
 		t.next = now.Add(t.failure())
 		return
 	}
-	t.restart()
+	t.succeed()
 	t.next = now.Add(jitter(redialSpread))
 }
 

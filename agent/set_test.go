@@ -238,6 +238,27 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// While a server that has an address of its own is away, the others are not
+// dialed all the time in search of it.
+func TestAwayServerCostsOthersLittle(t *testing.T) {
+	w := newWorld()
+	servers := direct(w, "a", "b", "c")
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(5*time.Second, "a", "b", "c")
+		time.Sleep(time.Minute)
+		w.stop("b")
+		start := time.Now()
+		time.Sleep(3 * time.Second)
+		if n := w.attemptsSince(start); n > 5 {
+			t.Errorf("%d attempts in the first seconds", n)
+		}
+		time.Sleep(time.Minute)
+		if n := w.attemptsSince(start); n > 200 {
+			t.Errorf("%d attempts in a minute", n)
+		}
+	})
+}
+
 // A count that is too high costs ever fewer attempts.
 func TestCountTooHigh(t *testing.T) {
 	w := newWorld()

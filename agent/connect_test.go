@@ -1,0 +1,344 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// New and old servers, by each mode: the right protocol, one TCP connection,
+// and bytes that flow.
+func TestNegotiation(t *testing.T) {
+	echo := echoServer(t)
+	for _, c := range []struct {
+		name string
+		old  bool
+		mode LinkMode
+		want string // "" for a refusal
+	}{
+		{"new server", false, LinkAuto, protocolLink},
+		{"new server, default", false, "", protocolLink},
+		{"new server, off", false, LinkOff, protocolGRPC},
+		{"new server, require", false, LinkRequire, protocolLink},
+		{"old server", true, LinkAuto, protocolGRPC},
+		{"old server, off", true, LinkOff, protocolGRPC},
+		{"old server, require", true, LinkRequire, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ca, config := newCA(t)
+			server := newTestServer(t, ca, "server-1", c.old)
+			server.count = 3
+			opts := testOptions(config, server.address())
+			opts.Link, opts.ALPN = c.mode, []string{"konnectivity"}
+			opts.Token = func() (string, error) { return "t0ken", nil }
+			s, err := connectOnce(t, opts)
+			if c.want == "" {
+				if err == nil {
+					t.Fatal("connected")
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Protocol() != c.want || s.ServerID() != "server-1" || s.ServerCount() != 3 {
+				t.Errorf("got %s to %q, count %d", s.Protocol(), s.ServerID(), s.ServerCount())
+			}
+			a := server.next()
+			if a.protocol != c.want || a.id != "agent-1" || a.identifiers != "host=node1" || a.token != "t0ken" {
+				t.Errorf("the server met %+v", a)
+			}
+			wantEcho(t, a, echo)
+			if len(server.hellos) != 1 {
+				t.Errorf("%d TLS handshakes for one session", len(server.hellos))
+			}
+			if offer := server.hellos[0]; offer[len(offer)-1] != "konnectivity" {
+				t.Errorf("offered %v; the operator's protocol is missing", offer)
+			}
+			if offered := slices.Contains(server.hellos[0], link.ALPN); offered != (c.mode != LinkOff) {
+				t.Errorf("mode %q offered %v", c.mode, server.hellos[0])
+			}
+			s.Drain()
+			select {
+			case <-a.Draining():
+			case <-time.After(patience):
+				t.Error("the server was not told of the drain")
+			}
+			_ = s.Close()
+			select {
+			case <-a.Done():
+			case <-time.After(patience):
+				t.Error("the server did not see the end")
+			}
+			if s.Err() != nil {
+				t.Errorf("closed in order, but %v", s.Err())
+			}
+		})
+	}
+}
+
+func TestServerThatEnds(t *testing.T) {
+	for _, old := range []bool{true, false} {
+		ca, config := newCA(t)
+		server := newTestServer(t, ca, "server-1", old)
+		s, err := connectOnce(t, testOptions(config, server.address()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.next()
+		server.close()
+		select {
+		case <-s.Done():
+		case <-time.After(patience):
+			t.Fatal("the end was not noticed")
+		}
+	}
+}
+
+func TestRefusedByServer(t *testing.T) {
+	for _, old := range []bool{true, false} {
+		ca, config := newCA(t)
+		server := newTestServer(t, ca, "server-1", old)
+		server.refuse = errRefusal
+		_, err := connectOnce(t, testOptions(config, server.address()))
+		var typed *connectError
+		if !errors.As(err, &typed) || typed.stage != "refused" || !strings.Contains(err.Error(), errRefusal.Error()) {
+			t.Errorf("old %v: got %v", old, err)
+		}
+	}
+}
+
+func TestConnectFailures(t *testing.T) {
+	ca, config := newCA(t)
+	_, stranger := newCA(t)
+	server := newTestServer(t, ca, "server-1", false)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = closed.Close()
+	anonymous := func(name string, protos ...string) *tls.Config {
+		c := config(name, protos...)
+		c.Certificates = nil
+		return c
+	}
+	otherName := func(string, ...string) *tls.Config { return config("elsewhere.example", "h2") }
+	for name, c := range map[string]struct {
+		config  func(string, ...string) *tls.Config
+		address string
+		token   func() (string, error)
+		stage   string
+	}{
+		"nobody listens":        {config, closed.Addr().String(), nil, "dial"},
+		"unknown CA":            {stranger, server.address(), nil, "tls"},
+		"wrong name":            {otherName, server.address(), nil, "tls"},
+		"without a certificate": {anonymous, server.address(), nil, "refused"}, // TLS 1.3 tells after the handshake
+		"token cannot be read":  {config, server.address(), TokenFile("/nonexistent"), "refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, mode := range []LinkMode{LinkAuto, LinkOff} {
+				opts := testOptions(c.config, c.address)
+				opts.Link, opts.Token = mode, c.token
+				_, err := connectOnce(t, opts)
+				var typed *connectError
+				if !errors.As(err, &typed) || typed.stage != c.stage {
+					t.Errorf("mode %s: got %v, want stage %s", mode, err, c.stage)
+				}
+			}
+		})
+	}
+}
+
+// A server that accepts and then says nothing costs an attempt its bound and no
+// more.
+func TestSilentServer(t *testing.T) {
+	_, config := newCA(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	if _, err := c.connect(ctx, address{dial: l.Addr().String(), host: "localhost"}); err == nil {
+		t.Fatal("connected")
+	}
+	if took := time.Since(start); took > patience/2 {
+		t.Errorf("took %v", took)
+	}
+}
+
+// The token is read at each connect.
+func TestTokenRotates(t *testing.T) {
+	ca, config := newCA(t)
+	path := filepath.Join(t.TempDir(), "token")
+	for _, old := range []bool{true, false} {
+		server := newTestServer(t, ca, "server-1", old)
+		opts := testOptions(config, server.address())
+		opts.Token = TokenFile(path)
+		c := newConnector(opts, &tunnel.Forwarder{Dialer: opts.Dialer}, mustMetrics(t))
+		for _, token := range []string{"first", "second"} {
+			if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			s, err := c.connect(ctx, address{dial: server.address(), host: "localhost"})
+			cancel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := server.next(); a.token != token {
+				t.Errorf("the server met token %q, want %q", a.token, token)
+			}
+			_ = s.Close()
+		}
+	}
+}
+
+func TestTokenFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "token")
+	for content, want := range map[string]string{"abc": "abc", " abc\n": "abc", "": "", "\n": "", "a b": "", "a\r\nX: y": "", "ä": "", strings.Repeat("a", maxToken+1): ""} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, err := TokenFile(path)()
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%.20q gave %q, %v", content, got, err)
+		}
+		if err != nil && len(content) > 2 && strings.Contains(err.Error(), content) {
+			t.Errorf("the error tells the token: %v", err)
+		}
+	}
+}
+
+// HTTPS_PROXY leads to servers, as it does with upstream's agent.
+func TestThroughProxy(t *testing.T) {
+	ca, config := newCA(t)
+	proxy, connects := connectProxy(t)
+	for _, old := range []bool{true, false} {
+		server := newTestServer(t, ca, "server-1", old)
+		_, port, _ := net.SplitHostPort(server.address())
+		opts := testOptions(config, "localhost:"+port)
+		opts.Proxy = func(*url.URL) (*url.URL, error) { return &url.URL{Scheme: "http", Host: proxy}, nil }
+		before := connects()
+		if _, err := connectOnce(t, opts); err != nil {
+			t.Fatal(err)
+		}
+		server.next()
+		if connects() != before+1 {
+			t.Errorf("%d CONNECTs", connects()-before)
+		}
+	}
+}
+
+// Asking an old server whether it lives must not make it drop the agent for too
+// many pings (it allows one in 30 s).
+func TestAskingOldServerOften(t *testing.T) {
+	ca, config := newCA(t)
+	server := newTestServer(t, ca, "server-1", true)
+	opts := testOptions(config, server.address())
+	opts.Keepalive = 20 * time.Millisecond
+	s, err := connectOnce(t, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := server.next()
+	select {
+	case <-s.Done():
+		t.Fatalf("the session ended: %v", s.Err())
+	case <-time.After(time.Second): // some 50 questions
+	}
+	wantEcho(t, a, echoServer(t))
+}
+
+// The whole agent against three servers of which two are old: connects to all,
+// serves dials, comes back after a restart, drains.
+func TestAgent(t *testing.T) {
+	ca, config := newCA(t)
+	servers := []*testServer{newTestServer(t, ca, "a", true), newTestServer(t, ca, "b", false), newTestServer(t, ca, "c", true)}
+	var addresses []string
+	for _, s := range servers {
+		s.count = 3
+		addresses = append(addresses, s.address())
+	}
+	a, err := New(testOptions(config, addresses...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	defer cancel()
+	echo := echoServer(t)
+	for _, s := range servers {
+		wantEcho(t, s.next(), echo)
+	}
+	eventually(t, func() bool { return len(a.Servers()) == 3 && a.Ready() == nil })
+
+	servers[0].close()
+	again := newReplacement(t, ca, servers[0], "a2")
+	wantEcho(t, again.next(), echo)
+	eventually(t, func() bool { return len(a.Servers()) == 3 })
+
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the agent does not end")
+	}
+	if a.Ready() == nil {
+		t.Error("ready after the end")
+	}
+}
+
+// newReplacement is a new server at the address of one that was closed.
+func newReplacement(t *testing.T, ca *pki.CA, old *testServer, id string) *testServer {
+	t.Helper()
+	s := &testServer{t: t, id: id, ca: ca, config: old.config, arrivals: make(chan arrival, 16), count: 3}
+	s.start(old.address(), true)
+	t.Cleanup(s.close)
+	return s
+}
+
+func eventually(t *testing.T, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not come about")
+		}
+	}
+}
+
+func TestProtocols(t *testing.T) {
+	for _, c := range []struct {
+		mode  LinkMode
+		extra []string
+		want  []string
+	}{
+		{LinkAuto, nil, []string{link.ALPN, "h2"}},
+		{LinkOff, []string{"x"}, []string{"h2", "x"}},
+		{LinkRequire, nil, []string{link.ALPN}},
+		{"", []string{"h2", "x"}, []string{link.ALPN, "h2", "x"}},
+	} {
+		if got := protocols(c.mode, c.extra); !slices.Equal(got, c.want) {
+			t.Errorf("%q: %v", c.mode, got)
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// asked is a gRPC connection whose health calls are counted, and answered by
+// bytes on the wire or not at all.
+type asked struct {
+	grpc.ClientConnInterface
+	wire  io.Writer // nil: silent
+	calls atomic.Int64
+}
+
+func (a *asked) Invoke(ctx context.Context, _ string, _, _ any, _ ...grpc.CallOption) error {
+	a.calls.Add(1)
+	if a.wire == nil {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	_, _ = a.wire.Write([]byte("x"))
+	return status.Error(codes.Unimplemented, "unknown service")
+}
+
+// living runs test beside a watched connection whose bytes are read.
+func living(t *testing.T, keepalive time.Duration, answers bool, test func(far net.Conn, a *asked, l *liveness)) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		heard := newHeardConn(near)
+		read := make(chan struct{})
+		go func() { defer close(read); _, _ = io.Copy(io.Discard, heard) }()
+		a := &asked{}
+		if answers {
+			a.wire = far
+		}
+		ended := make(chan struct{})
+		l := watchLiveness(a, heard, keepalive, ended)
+		test(far, a, l)
+		close(ended)
+		l.join()
+		_ = near.Close()
+		_ = far.Close()
+		<-read
+	})
+}
+
+func TestDeadServerIsNoticed(t *testing.T) {
+	for keepalive, bound := range map[time.Duration]time.Duration{0: 20 * time.Second, 30 * time.Second: 45 * time.Second} {
+		living(t, keepalive, false, func(_ net.Conn, _ *asked, l *liveness) {
+			start := time.Now()
+			l.join()
+			if took := time.Since(start); took > bound || !l.dead.Load() {
+				t.Errorf("keepalive %v: noticed after %v", keepalive, took)
+			}
+		})
+	}
+}
+
+func TestServerThatDiesLater(t *testing.T) {
+	living(t, 0, false, func(far net.Conn, _ *asked, l *liveness) {
+		for range 100 { // alive for a while, by traffic alone
+			_, _ = far.Write([]byte("x"))
+			time.Sleep(7 * time.Second)
+		}
+		if l.dead.Load() {
+			t.Fatal("taken for dead while it talked")
+		}
+		start := time.Now()
+		l.join()
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("noticed after %v", took)
+		}
+	})
+}
+
+func TestQuietServerLives(t *testing.T) {
+	living(t, 0, true, func(_ net.Conn, a *asked, l *liveness) {
+		time.Sleep(time.Hour)
+		if l.dead.Load() {
+			t.Error("taken for dead though it answers")
+		}
+		if n := a.calls.Load(); n < 600 || n > 730 {
+			t.Errorf("asked %d times in an hour", n)
+		}
+	})
+}
+
+func TestBusyServerIsNotAsked(t *testing.T) {
+	living(t, 0, true, func(far net.Conn, a *asked, _ *liveness) {
+		for range 1000 {
+			_, _ = far.Write([]byte("x"))
+			time.Sleep(time.Second)
+		}
+		if n := a.calls.Load(); n > 0 {
+			t.Errorf("asked %d times", n)
+		}
+	})
+}

@@ -1,0 +1,153 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/codes"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
+	"konnectivity/internal/policy"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+)
+
+func silentLog() *logrus.Logger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
+}
+
+func mustMetrics(t *testing.T) *metrics {
+	t.Helper()
+	m, err := newMetrics(prometheus.NewRegistry(), silentLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// kept is what upstream's agent exposes: name, type, labels and help
+// (pkg/agent/metrics/metrics.go, konnectivity-client pkg/common/metrics).
+var kept = []struct{ name, kind, labels, help string }{
+	{"dial_duration_seconds", "HISTOGRAM", "", "Latency of dial to the remote endpoint in seconds"},
+	{"server_connection_failure_count", "COUNTER", "direction", "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). DEPRECATED, please use stream_events_error_total"},
+	{"endpoint_dial_failure_total", "COUNTER", "reason", "Number of failures dialing the remote endpoint, by reason (example: timeout)."},
+	{"open_server_connections", "GAUGE", "", "Current number of open server connections."},
+	{"known_server_count", "GAUGE", "", "Current number of servers agent is trying to connect to."},
+	{"open_endpoint_connections", "GAUGE", "", "Current number of open endpoint connections."},
+	{"stream_packets_total", "COUNTER", "packet_type,segment", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)"},
+	{"stream_errors_total", "COUNTER", "code,packet_type,segment", "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)"},
+	{"lease_lists_total", "COUNTER", "http_response_code,reason", "Count of server lease list calls made by the agent to the k8s apiserver, labeled by HTTP response code and reason"},
+	{"lease_watches_total", "COUNTER", "http_response_code,reason", "Count of server lease watch calls made by the agent to the k8s apiserver, labeled by HTTP response code and reason"},
+	{"lease_list_latency_seconds", "HISTOGRAM", "http_response_code", "Latency of server lease listing in seconds"},
+}
+
+func TestKeptMetrics(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	m, err := newMetrics(registry, silentLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases, err := NewLeaseCounter(LeaseOptions{Log: silentLog(), Registerer: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Dialed(&tunnel.Request{}, time.Second, nil)
+	m.Dialed(&tunnel.Request{}, time.Second, context.DeadlineExceeded)
+	m.StreamError(legacy.FromAgent, codes.Unavailable, legacy.NoPacket)
+	leases.lists.WithLabelValues("200", "").Inc()
+	leases.watches.WithLabelValues("200", "").Inc()
+	leases.latency.WithLabelValues("200").Observe(1)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range kept {
+		found := false
+		for _, family := range families {
+			if family.GetName() != "konnectivity_network_proxy_agent_"+want.name {
+				continue
+			}
+			found = true
+			var labels []string
+			for _, l := range family.GetMetric()[0].GetLabel() {
+				labels = append(labels, l.GetName())
+			}
+			if family.GetType().String() != want.kind || family.GetHelp() != want.help || strings.Join(labels, ",") != want.labels {
+				t.Errorf("%s is a %s by %v: %s", want.name, family.GetType(), labels, family.GetHelp())
+			}
+		}
+		if !found {
+			t.Errorf("%s is not there", want.name)
+		}
+	}
+}
+
+// What is not upstream's follows Prometheus' naming.
+func TestMetricNames(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	if _, err := newMetrics(registry, silentLog()); err != nil {
+		t.Fatal(err)
+	}
+	problems, err := testutil.GatherAndLint(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		if !strings.HasSuffix(p.Metric, "known_server_count") && !strings.HasSuffix(p.Metric, "failure_count") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+}
+
+func TestDialMetrics(t *testing.T) {
+	m := mustMetrics(t)
+	refused := &tunnel.DialError{Failure: tunnel.FailRefused}
+	for _, err := range []error{nil, refused, context.DeadlineExceeded, errors.New("odd"), (*policy.Policy)(nil).AllowHost("169.254.169.254", 80)} {
+		m.Dialed(&tunnel.Request{Address: "x:1"}, time.Second, err)
+	}
+	for _, c := range []struct {
+		what prometheus.Collector
+		want float64
+	}{
+		{m.dialFailures.WithLabelValues("timeout"), 1},
+		{m.dialFailures.WithLabelValues("unknown"), 3},
+		{m.dialErrors.WithLabelValues("refused"), 1},
+		{m.dialErrors.WithLabelValues("denied"), 1},
+		{m.denials, 1},
+	} {
+		if got := testutil.ToFloat64(c.what); got != c.want {
+			t.Errorf("%v is %v, want %v", c.what, got, c.want)
+		}
+	}
+}
+
+func TestPacketMetrics(t *testing.T) {
+	m := mustMetrics(t)
+	m.Packet(legacy.ToAgent, client.PacketType_DATA)
+	m.Packet(legacy.ToAgent, client.PacketType(99)) // from a peer that sends anything
+	m.Packet(legacy.ToAgent, -1)
+	m.Packet(legacy.FromClient, client.PacketType_DATA) // not an agent's
+	if got := testutil.ToFloat64(m.packets.WithLabelValues("to_agent", "DATA")); got != 1 {
+		t.Errorf("DATA counted %v times", got)
+	}
+	if n := testutil.CollectAndCount(m.packets); n != 2*7 {
+		t.Errorf("%d series", n)
+	}
+	m.StreamError(legacy.ToAgent, codes.Unavailable, client.PacketType_DATA)
+	m.StreamError(legacy.FromAgent, codes.Canceled, legacy.NoPacket)
+	if testutil.ToFloat64(m.serverFailures.WithLabelValues("from_server")) != 1 || testutil.ToFloat64(m.serverFailures.WithLabelValues("to_server")) != 1 {
+		t.Error("directions are mixed up")
+	}
+	if testutil.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Canceled", "Unknown")) != 1 {
+		t.Error("an error without a packet is not counted as Unknown")
+	}
+}

@@ -1,0 +1,355 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"konnectivity/agent/egress"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
+)
+
+// patience bounds what a test waits for.
+const patience = 10 * time.Second
+
+// peer is a server's side of an agent's connection, of either protocol.
+type peer interface {
+	tunnel.Dialer
+	Done() <-chan struct{}
+	Draining() <-chan struct{}
+	Close() error
+}
+
+// arrival is an agent that a test server took.
+type arrival struct {
+	peer
+	protocol, id, identifiers, token string
+}
+
+// testServer is a konnectivity server on loopback as far as an agent sees one:
+// TLS, then gRPC as upstream's server has it, then the link if it is a new one.
+type testServer struct {
+	t      *testing.T
+	id     string
+	ca     *pki.CA
+	config *tls.Config
+	lis    net.Listener
+	grpc   *grpc.Server
+	legacy *legacy.AgentService
+	done   sync.WaitGroup
+
+	arrivals chan arrival
+
+	mu     sync.Mutex
+	hellos [][]string // ALPN offers
+	refuse error
+	count  int
+	links  []*link.Session
+	closed bool
+}
+
+// newTestServer serves until the test ends. An old one knows no link.
+func newTestServer(t *testing.T, ca *pki.CA, id string, old bool) *testServer {
+	t.Helper()
+	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &testServer{t: t, id: id, ca: ca, arrivals: make(chan arrival, 16), count: 1}
+	s.config = &tls.Config{
+		Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12,
+	}
+	if !old {
+		s.config.NextProtos = []string{link.ALPN, "h2"}
+	}
+	s.config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.hellos = append(s.hellos, slices.Clone(hello.SupportedProtos))
+		return nil, nil
+	}
+	s.start("127.0.0.1:0", old)
+	t.Cleanup(s.close)
+	return s
+}
+
+func (s *testServer) start(address string, old bool) {
+	var err error
+	if s.lis, err = net.Listen("tcp", address); err != nil {
+		s.t.Fatal(err)
+	}
+	s.legacy, err = legacy.NewAgentService(legacy.AgentServiceConfig{
+		ServerID: s.id, ServerCount: func() int { s.mu.Lock(); defer s.mu.Unlock(); return s.count },
+		Accept: func(_ context.Context, p *legacy.AgentPeer) (func(), error) {
+			if err := s.refusal(); err != nil {
+				return nil, err
+			}
+			s.arrived(arrival{p, protocolGRPC, p.ID(), p.Identifiers(), p.Token()})
+			return nil, nil
+		},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	options := []grpc.ServerOption{legacy.ServerCodec(), grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 30 * time.Second, PermitWithoutStream: true})}
+	if old {
+		s.grpc = grpc.NewServer(append(options, grpc.Creds(credentials.NewTLS(s.config)))...)
+		s.legacy.Register(s.grpc)
+		s.done.Go(func() { _ = s.grpc.Serve(s.lis) })
+		return
+	}
+	s.grpc = grpc.NewServer(options...)
+	s.legacy.Register(s.grpc)
+	h2 := &connListener{conns: make(chan net.Conn), addr: s.lis.Addr(), closed: make(chan struct{})}
+	s.done.Go(func() { _ = s.grpc.Serve(h2) })
+	s.done.Go(func() { s.accept(h2) })
+}
+
+func (s *testServer) accept(h2 *connListener) {
+	for {
+		raw, err := s.lis.Accept()
+		if err != nil {
+			return
+		}
+		s.done.Go(func() {
+			conn := tls.Server(link.Cork(raw), s.config)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			if conn.HandshakeContext(ctx) != nil {
+				_ = raw.Close()
+				return
+			}
+			if conn.ConnectionState().NegotiatedProtocol != link.ALPN {
+				h2.give(conn)
+				return
+			}
+			s.serveLink(ctx, conn)
+		})
+	}
+}
+
+func (s *testServer) serveLink(ctx context.Context, conn net.Conn) {
+	s.mu.Lock()
+	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count}
+	s.mu.Unlock()
+	l, err := link.Accept(ctx, conn, link.Config{Hello: hello, Verify: func(context.Context, link.Hello) error { return s.refusal() }})
+	if err != nil {
+		return
+	}
+	s.mu.Lock()
+	s.links = append(s.links, l)
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
+		_ = l.Close()
+	}
+	p := l.Peer()
+	s.arrived(arrival{l, protocolLink, p.ID, p.Identifiers, p.Token})
+}
+
+func (s *testServer) arrived(a arrival) {
+	select {
+	case s.arrivals <- a:
+	default: // more than the test cares for
+	}
+}
+
+func (s *testServer) refusal() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.refuse
+}
+
+func (s *testServer) close() {
+	s.mu.Lock()
+	links := s.links
+	done := s.closed
+	s.closed = true
+	s.mu.Unlock()
+	if done {
+		return
+	}
+	_ = s.lis.Close()
+	for _, l := range links {
+		_ = l.Close()
+	}
+	_ = s.legacy.Close()
+	s.grpc.Stop()
+	s.done.Wait()
+}
+
+func (s *testServer) address() string { return s.lis.Addr().String() }
+
+func (s *testServer) next() arrival {
+	s.t.Helper()
+	select {
+	case a := <-s.arrivals:
+		return a
+	case <-time.After(patience):
+		s.t.Fatal("no agent came")
+		panic("unreachable")
+	}
+}
+
+// connListener is a listener that is handed its connections.
+type connListener struct {
+	conns  chan net.Conn
+	addr   net.Addr
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *connListener) give(c net.Conn) {
+	select {
+	case l.conns <- c:
+	case <-l.closed:
+		_ = c.Close()
+	}
+}
+
+func (l *connListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *connListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *connListener) Addr() net.Addr { return l.addr }
+
+// newCA makes a CA, and the TLS function of an agent that has a certificate of
+// it.
+func newCA(t *testing.T) (*pki.CA, func(string, ...string) *tls.Config) {
+	t.Helper()
+	ca, err := pki.NewCA("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "agent", Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca, func(name string, protos ...string) *tls.Config {
+		return &tls.Config{ServerName: name, NextProtos: protos, RootCAs: ca.Pool(), Certificates: []tls.Certificate{pair.TLS()}, MinVersion: tls.VersionTLS12}
+	}
+}
+
+// testOptions are options of an agent that may dial loopback.
+func testOptions(config func(string, ...string) *tls.Config, servers ...string) Options {
+	return Options{
+		ID: "agent-1", Identifiers: "host=node1", Servers: servers, TLS: config,
+		Dialer: egress.New(egress.Options{}), Registerer: prometheus.NewRegistry(),
+	}
+}
+
+// connectOnce makes a session with server, closed at the end of the test.
+func connectOnce(t *testing.T, opts Options) (session, error) {
+	t.Helper()
+	a, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	addresses, err := a.set.resolver.resolve(ctx)
+	if err != nil || len(addresses) == 0 {
+		t.Fatalf("resolve: %v, %v", addresses, err)
+	}
+	s, err := a.set.connector.connect(ctx, addresses[0])
+	if err == nil {
+		t.Cleanup(func() { _ = s.Close() })
+	}
+	return s, err
+}
+
+// echoServer echoes on loopback.
+func echoServer(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { _, _ = io.Copy(c, c); _ = c.Close() })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
+
+// wantEcho carries bytes over a dial.
+func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := d.Dial(ctx, "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
+		t.Fatalf("echo gave %q, %v", got, err)
+	}
+}
+
+// connectProxy is an HTTP proxy that counts its CONNECTs.
+func connectProxy(t *testing.T) (address string, connects func() int) {
+	t.Helper()
+	var mu sync.Mutex
+	n := 0
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		n++
+		mu.Unlock()
+		far, err := net.Dial("tcp", r.Host)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		near, _, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			_ = far.Close()
+			return
+		}
+		_, _ = io.WriteString(near, "HTTP/1.1 200 OK\r\n\r\n")
+		_ = (&tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}).Run(context.Background())
+	})}
+	served := make(chan struct{})
+	go func() { defer close(served); _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close(); <-served })
+	return l.Addr().String(), func() int { mu.Lock(); defer mu.Unlock(); return n }
+}
+
+var errRefusal = errors.New("this token is not accepted")
