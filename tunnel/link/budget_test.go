@@ -1,0 +1,115 @@
+package link_test
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"konnectivity/tunnel/link"
+)
+
+const smallWindow = 16 << 10
+
+// Senders that use all their credit toward readers that read nothing: what is
+// held stays within the budget and 16 KiB a stream, those who hoard are reset
+// with the code for memory, and a stream that is read goes on throughout.
+func TestHoardersStayWithinTheBudget(t *testing.T) {
+	noLeaks(t)
+	budget := link.NewBudget(4 << 20)
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, false, link.Config{Budget: budget})
+	defer r.end()
+	h := &hoard{rig: r, credit: map[uint64]uint64{}, resets: map[uint64]uint16{}, sent: map[uint64]uint64{}}
+	const active, streams = 1, 300
+	h.grow(active, "echo:1")
+	for i := range streams { // all get a full first window, nine times the budget
+		h.grow(uint64(3+2*i), "deaf:1")
+	}
+	for round := range firstWindow / smallWindow {
+		for i := range streams {
+			id := uint64(3 + 2*i)
+			if h.resets[id] == 0 {
+				r.send(data(id, largestPayload))
+			}
+			if i%10 == 0 {
+				h.echo(active, 2000)
+			}
+			if used, bound := budget.Used(), budget.Max()+(streams+1)*smallWindow; used > bound {
+				t.Fatalf("round %d: %d bytes held, want at most %d", round, used, bound)
+			}
+		}
+	}
+	// One that comes now gets little, and is served.
+	h.grow(3+2*streams, "echo:1")
+	if credit := h.credit[3+2*streams]; credit != smallWindow {
+		t.Errorf("a new stream was granted %d with the budget used up", credit)
+	}
+	h.echo(3+2*streams, 2000)
+	for id, code := range h.resets {
+		if code != 8 || id == active {
+			t.Errorf("stream %d was reset with code %d", id, code)
+		}
+	}
+	if len(h.resets) == 0 {
+		t.Error("nobody was reset although the budget is a ninth of the credit granted")
+	}
+	if n := r.ses.Stats().Resets; int(n) != len(h.resets) {
+		t.Errorf("%d resets are counted, %d came", n, len(h.resets))
+	}
+	if stats := r.ses.Stats(); int64(stats.Unread) != budget.Used() || stats.Unread == 0 { // no other link shares it
+		t.Errorf("%d bytes unread, %d of the budget used", stats.Unread, budget.Used())
+	}
+}
+
+// hoard notes what the session grants and resets.
+type hoard struct {
+	*rig
+	credit map[uint64]uint64
+	resets map[uint64]uint16
+	sent   map[uint64]uint64 // by the session, so far
+}
+
+// grow opens a stream and notes its credit.
+func (h *hoard) grow(id uint64, address string) {
+	h.t.Helper()
+	h.send(openFrame(id, address))
+	for h.credit[id] == 0 {
+		h.take(h.next())
+	}
+}
+
+func (h *hoard) take(f frame) {
+	h.t.Helper()
+	switch f.typ {
+	case tOpened:
+		value, ok := fieldOf(f.payload, 2)
+		if !ok {
+			h.t.Fatalf("got %v", f)
+		}
+		h.credit[f.id] = binary.BigEndian.Uint64(value)
+	case tCredit:
+		h.credit[f.id] = binary.BigEndian.Uint64(f.payload)
+	case tReset:
+		h.resets[f.id] = binary.BigEndian.Uint16(f.payload)
+	default:
+		h.t.Fatalf("got %v", f)
+	}
+}
+
+// echo sends n bytes over a stream and waits until they are back.
+func (h *hoard) echo(id uint64, n int) {
+	h.t.Helper()
+	h.send(data(id, n))
+	for n > 0 {
+		f := h.next()
+		if f.typ == tData && f.id == id {
+			n -= len(f.payload)
+			h.sent[id] += uint64(len(f.payload))
+			h.send(frame{tCredit, 0, id, u64(h.sent[id] + firstWindow)})
+			continue
+		}
+		h.take(f)
+		if h.resets[id] != 0 {
+			h.t.Fatal("the stream that is read was reset")
+		}
+	}
+}

@@ -1,0 +1,179 @@
+package link
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+func TestSendFlow(t *testing.T) {
+	f := sendFlow{}
+	if f.available() != 0 {
+		t.Error("a new stream may send without credit")
+	}
+	if !f.raise(100) || f.available() != 100 {
+		t.Error("credit is not available")
+	}
+	f.spend(60)
+	if f.available() != 40 {
+		t.Errorf("%d left of 40", f.available())
+	}
+	for _, old := range []uint64{0, 60, 99, 100} {
+		if f.raise(old) || f.available() != 40 {
+			t.Errorf("a limit of %d took credit back", old)
+		}
+	}
+	if !f.raise(maxCredit) || f.available() <= 0 || f.available() > math.MaxInt32 {
+		t.Errorf("the largest limit makes %d available", f.available())
+	}
+}
+
+func TestReceiveBeyondCredit(t *testing.T) {
+	f := newRecvFlow(minWindow)
+	if f.receive(minWindow) != nil {
+		t.Fatal("a full window is refused")
+	}
+	if f.receive(0) != nil {
+		t.Error("nothing is too much")
+	}
+	if f.receive(1) == nil || f.unread() != minWindow {
+		t.Errorf("a byte beyond credit is counted: %d", f.unread())
+	}
+}
+
+// consumeHalves takes n half windows, each in the given time, and returns the
+// window that results.
+func consumeHalves(f *recvFlow, n int, each, rtt time.Duration, p pressure) uint64 {
+	now := time.Unix(1000, 0)
+	for range n {
+		half := int(f.window / 2)
+		f.received += uint64(half)
+		f.consume(half, now, rtt, p)
+		now = now.Add(each)
+	}
+	return f.window
+}
+
+func TestWindowGrowth(t *testing.T) {
+	const rtt = 50 * time.Millisecond
+	for _, c := range []struct {
+		name      string
+		halves    int
+		each, rtt time.Duration
+		p         pressure
+		want      uint64
+	}{
+		{"the first half says nothing", 1, 0, rtt, memoryPlenty, initialWindow},
+		{"half in less than two round trips", 2, 2*rtt - 1, rtt, memoryPlenty, windowGrowth * initialWindow},
+		{"half in two round trips", 10, 2 * rtt, rtt, memoryPlenty, initialWindow},
+		{"round trip unknown", 10, 0, 0, memoryPlenty, initialWindow},
+		{"up to the cap", 100, 1, rtt, memoryPlenty, maxWindow},
+		{"half the memory used", 100, 1, rtt, memoryTight, initialWindow},
+		{"three quarters used", 1, 1, rtt, memoryShort, minWindow},
+		{"all used", 100, 1, rtt, memoryOut, minWindow},
+	} {
+		f := newRecvFlow(initialWindow)
+		if got := consumeHalves(&f, c.halves, c.each, c.rtt, c.p); got != c.want {
+			t.Errorf("%s: window %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// A window that shrank grows again once there is memory.
+func TestWindowRecovers(t *testing.T) {
+	f := newRecvFlow(initialWindow)
+	consumeHalves(&f, 3, 1, time.Second, memoryShort)
+	if got := consumeHalves(&f, 50, 1, time.Second, memoryPlenty); got != maxWindow {
+		t.Errorf("window %d after memory came back", got)
+	}
+}
+
+// Random senders, readers, wires and memory: credit is never less than half a
+// window, never more than one, and both sides always get on.
+func TestFlowProperties(t *testing.T) {
+	for seed := range uint64(500) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		window := uint64(minWindow)
+		if seed%2 == 0 {
+			window = initialWindow
+		}
+		recv, send := newRecvFlow(window), sendFlow{limit: window}
+		now := time.Unix(1000, 0)
+		var wire []int       // payload under way
+		var credits []uint64 // limits under way
+		for step := 0; recv.consumed < 8<<20; step++ {
+			if step > 1_000_000 {
+				t.Fatalf("seed %d: stuck at %d, sent %d, limit %d", seed, recv.consumed, send.sent, send.limit)
+			}
+			now = now.Add(time.Duration(rnd.IntN(5)) * time.Millisecond)
+			switch rnd.IntN(4) {
+			case 0: // send
+				if n := min(send.available(), 1+rnd.IntN(1<<17)); n > 0 {
+					send.spend(n)
+					wire = append(wire, n)
+				}
+			case 1: // receive
+				if len(wire) > 0 {
+					if err := recv.receive(wire[0]); err != nil {
+						t.Fatalf("seed %d: a sender within its credit: %v", seed, err)
+					}
+					wire = wire[1:]
+				}
+			case 2: // read
+				n := min(recv.unread(), rnd.IntN(1<<17))
+				if n == 0 {
+					break
+				}
+				before := recv.limit
+				limit, grant := recv.consume(n, now, time.Duration(rnd.IntN(60))*time.Millisecond, pressure(rnd.IntN(4)))
+				if grant {
+					if limit != recv.limit || limit <= before || limit < recv.consumed+minWindow || limit > recv.consumed+maxWindow {
+						t.Fatalf("seed %d: granted %d after %d, consumed %d", seed, limit, before, recv.consumed)
+					}
+					credits = append(credits, limit)
+				} else if recv.limit != before {
+					t.Fatalf("seed %d: a limit rose and nobody was told", seed)
+				}
+				if recv.limit-recv.consumed < recv.window/2 {
+					t.Fatalf("seed %d: %d granted of a window of %d", seed, recv.limit-recv.consumed, recv.window)
+				}
+			case 3: // credit arrives, at times out of order
+				if len(credits) > 0 {
+					i := rnd.IntN(len(credits))
+					send.raise(credits[i])
+					credits = append(credits[:i], credits[i+1:]...)
+				}
+			}
+			if recv.window < minWindow || recv.window > maxWindow || send.sent > recv.limit || send.limit > recv.limit {
+				t.Fatalf("seed %d: %+v %+v", seed, recv, send)
+			}
+		}
+	}
+}
+
+func TestBudgetPressure(t *testing.T) {
+	b := NewBudget(1000)
+	for _, c := range []struct {
+		used   int
+		want   pressure
+		window uint64
+	}{
+		{0, memoryPlenty, initialWindow}, {499, memoryPlenty, initialWindow}, {500, memoryTight, initialWindow}, {749, memoryTight, initialWindow},
+		{750, memoryShort, minWindow}, {999, memoryShort, minWindow}, {1000, memoryOut, minWindow}, {5000, memoryOut, minWindow},
+	} {
+		b.used.Store(0)
+		b.add(c.used)
+		if b.pressure() != c.want || b.initialWindow() != c.window || b.Used() != int64(c.used) {
+			t.Errorf("%d of 1000 used: pressure %d, first window %d", c.used, b.pressure(), b.initialWindow())
+		}
+	}
+	var none *Budget
+	none.add(1 << 40)
+	if none.pressure() != memoryPlenty || none.initialWindow() != initialWindow || none.Used() != 0 || none.Max() != 0 {
+		t.Error("no budget is a bound")
+	}
+	if auto := NewBudget(0).Max(); auto <= 0 || auto > DefaultBudget {
+		t.Errorf("the budget by itself is %d", auto)
+	}
+}

@@ -1,0 +1,118 @@
+package link
+
+import (
+	"bytes"
+	"reflect"
+	"slices"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// FuzzMessages: whatever decodes survives being encoded and decoded again, and
+// an encoder never makes what does not fit a frame.
+func FuzzMessages(f *testing.F) {
+	hello, err := Hello{Role: RoleAgent, Software: "s/1", ID: "id", Identifiers: "ipv4=1.2.3.4&host=x", Token: "t", ServerCount: 3, Features: []string{"a", "b"}}.encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(hello)
+	f.Add(openMsg{network: "tcp4", address: "example.test:80", id: "0123456789abcdef", credit: initialWindow}.encode())
+	f.Add(openedMsg{credit: initialWindow, local: "10.0.0.1:1", remote: "[::1]:2"}.encode())
+	f.Add(openedMsg{failure: tunnel.FailRefused, reason: "connection refused"}.encode())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > maxPayload {
+			return
+		}
+		checkHello(t, b)
+		checkOpen(t, b)
+		checkOpened(t, b)
+	})
+}
+
+func checkHello(t *testing.T, b []byte) {
+	var first, second Hello
+	if first.decode(b) != nil {
+		return
+	}
+	again, err := first.encode()
+	if err != nil {
+		if len(b) < maxPayload-5 { // a role that was not there
+			t.Fatal(err)
+		}
+		return
+	}
+	if err := second.decode(again); err != nil {
+		t.Fatal(err)
+	}
+	first.Features = slices.DeleteFunc(first.Features, func(s string) bool { return s == "" })
+	if len(first.Features) == 0 {
+		first.Features = nil
+	}
+	if !reflect.DeepEqual(first, second) || len(second.Features) > maxFeatures || len(second.Software) > maxText {
+		t.Fatalf("HELLO %v became %v", first, second)
+	}
+	if s := first.String(); len(first.Token) > 20 && bytes.Contains([]byte(s), []byte(first.Token)) {
+		t.Fatalf("the token is in %q", s)
+	}
+}
+
+func checkOpen(t *testing.T, b []byte) {
+	first, err := decodeOpen(b)
+	if err != nil {
+		return
+	}
+	second, err := decodeOpen(first.encode())
+	if err != nil || first != second {
+		t.Fatalf("OPEN %+v became %+v, %v", first, second, err)
+	}
+	if len(first.address) > maxAddress || len(first.id) > maxConnID || first.network == "" || len(first.network) > maxText {
+		t.Fatalf("OPEN beyond its bounds: %+v", first)
+	}
+}
+
+func checkOpened(t *testing.T, b []byte) {
+	first, err := decodeOpened(b)
+	if err != nil {
+		return
+	}
+	if first.failure != 0 {
+		first = openedMsg{failure: first.failure, reason: first.reason}
+	}
+	second, err := decodeOpened(first.encode())
+	first.reason, second.reason = onlyFailed(first), onlyFailed(second)
+	if err != nil || first != second {
+		t.Fatalf("OPENED %+v became %+v, %v", first, second, err)
+	}
+	if first.failure > tunnel.FailReset || len(first.reason) > maxText || len(first.local) > maxText {
+		t.Fatalf("OPENED beyond its bounds: %+v", first)
+	}
+}
+
+// onlyFailed is the reason, which a success has none of.
+func onlyFailed(m openedMsg) string {
+	if m.failure == 0 {
+		return ""
+	}
+	return m.reason
+}
+
+// FuzzHeader: a header that parses is the one that was put.
+func FuzzHeader(f *testing.F) {
+	f.Add(appendFrame(nil, frameData, flagFin, 7, []byte("x"))[:headerSize])
+	f.Add(appendPing(nil, flagAck, 1)[:headerSize])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < headerSize {
+			return
+		}
+		h, err := parseHeader(b)
+		if (err != nil) != (h.length > maxPayload) {
+			t.Fatalf("length %d: %v", h.length, err)
+		}
+		var again [headerSize]byte
+		h.put(again[:])
+		if !bytes.Equal(again[:], b[:headerSize]) {
+			t.Fatalf("%x became %x", b[:headerSize], again)
+		}
+	})
+}
