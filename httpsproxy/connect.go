@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
+	"konnectivity/adapters"
 	"konnectivity/tunnel"
 )
 
@@ -27,27 +29,40 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	watch := newWatch(c.Conn, ahead)
 	c.detach(func() {
 		answer := &connectAnswer{conn: c.Conn, watch: watch, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
+		line := newAccess(c, kindConnect, address)
+		defer s.log(line)
 		if refused != nil {
+			line.status, line.outcome = refused.status, refused.outcome
+			s.count(line)
 			answer.refuse(refused)
-			s.count(c, kindConnect, refused.outcome, address, refused.status)
 			return
 		}
-		s.tunnel(c, answer, address)
+		line.err = s.tunnel(c, answer, line)
 	})
 }
 
 // tunnel dials, answers and relays; it returns when the tunnel has ended.
-func (s *Server) tunnel(c *client, answer *connectAnswer, address string) {
-	ctx, cancel := context.WithCancelCause(c.ctx)
+func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
+	ctx, cancel := context.WithCancelCause(adapters.WithTrace(c.ctx, &line.trace))
 	defer cancel(nil)
 	answer.watch.run(cancel)
-	req := &tunnel.Request{Front: "connect", Network: "tcp", Address: address, Source: c.RemoteAddr()}
-	err := s.opts.Connect.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	line.id = tunnel.NewID()
+	req := &tunnel.Request{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
+	logged := *s.opts.Connect
+	logged.Observers = append(slices.Clip(logged.Observers), line)
+	err := logged.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, err := answer.give(far, err)
-		s.count(c, kindConnect, outcomeOf(err), address, answer.status)
+		line.status = answer.status
+		if err != nil {
+			line.outcome = tunnel.FailureOf(err).Label()
+		}
+		s.count(line)
 		return near, err
 	})
-	s.opts.Log.WithField("id", req.ID).WithField("destination", address).Debugf("Tunnel ended: %v", err)
+	if err != nil && line.outcome == outcomeOK {
+		line.outcome = outcomeBroken
+	}
+	return err
 }
 
 // connectAnswer tells the client of a CONNECT how it went.

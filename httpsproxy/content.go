@@ -14,11 +14,13 @@ type content struct {
 	origin   *http.Request // net/http's; its Trailer is filled in at the end
 	trailer  http.Header   // where trailers go
 	ended    atomic.Bool
+	read     atomic.Int64
 }
 
 // Read is called by the transport, on a goroutine of its own.
 func (c *content) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
+	c.read.Add(int64(n))
 	c.exchange.moved()
 	switch {
 	case err == nil:
@@ -37,6 +39,14 @@ func (c *content) Close() error { return nil }
 
 // whole says that all was read. No content is whole.
 func (c *content) whole() bool { return c == nil || c.ended.Load() }
+
+// size is how much was read so far.
+func (c *content) size() int64 {
+	if c == nil {
+		return 0
+	}
+	return c.read.Load()
+}
 
 // responseContent is a response's content on its way to the client.
 type responseContent struct {

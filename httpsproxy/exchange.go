@@ -12,6 +12,7 @@ import (
 
 	"github.com/elazarl/goproxy"
 
+	"konnectivity/adapters"
 	"konnectivity/tunnel"
 )
 
@@ -35,13 +36,10 @@ type exchange struct {
 	cancel context.CancelCauseFunc
 	idle   *time.Timer // nil where silence is not bounded
 
-	target   string
+	line     *access
 	content  *content // the request's; nil if it has none
 	broken   error    // why the response's content is not whole
 	upgraded *upgrade // what a 101 response led to
-	reached  bool     // a response came
-	status   int
-	outcome  string
 
 	mu       sync.Mutex
 	answered bool // no more interim responses
@@ -53,7 +51,7 @@ type exchangeKey struct{}
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
 func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{ResponseWriter: w, server: s, client: c, rc: http.NewResponseController(w), outcome: outcomeOK}
+	x := &exchange{ResponseWriter: w, server: s, client: c, rc: http.NewResponseController(w), line: newAccess(c, kindForward, "")}
 	// A destination may answer before it has all of the request. net/http
 	// would hold that answer back until it has read the rest.
 	_ = x.rc.EnableFullDuplex()
@@ -72,7 +70,7 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 // check refuses what is not to be forwarded; nil means that it is.
 func (x *exchange) check() *http.Response {
 	var refused *refusal
-	x.target, refused = forwardTarget(x.client, x.req)
+	x.line.destination, refused = forwardTarget(x.client, x.req)
 	switch {
 	case refused != nil:
 	case x.server.looped(x.req.Header):
@@ -86,7 +84,7 @@ func (x *exchange) check() *http.Response {
 }
 
 func (x *exchange) refuse(r *refusal) *http.Response {
-	x.outcome = r.outcome
+	x.line.outcome = r.outcome
 	return r.response(x.req)
 }
 
@@ -115,11 +113,11 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 	if errors.Is(err, context.Canceled) && !x.content.whole() {
 		err = &clientError{err} // the client left amid its content
 	}
+	x.line.trace = adapters.TraceOf(up.conn)
 	if err != nil {
-		x.server.opts.Log.WithField("destination", x.target).WithError(err).Debug("Request failed")
+		x.line.err = err
 		return x.refuse(refusalFor(err)), nil
 	}
-	x.reached = true
 	return x.receive(resp, out, up), nil
 }
 
@@ -185,7 +183,7 @@ func (x *exchange) WriteHeader(code int) {
 	if x.upgraded != nil {
 		return
 	}
-	x.status = code
+	x.line.status = code
 	if x.client.leaving() || !x.content.whole() {
 		// What of the content comes after this must not be read as a request.
 		x.Header().Set("Connection", "close")
@@ -236,11 +234,15 @@ func (x *exchange) finish() {
 		return
 	}
 	x.client.unread = !x.content.whole()
+	if x.broken != nil {
+		x.line.outcome, x.line.err = outcomeBroken, x.broken
+	}
+	x.line.up, x.line.down = x.content.size(), x.client.patience.sent.Load()
+	x.server.count(x.line)
+	x.server.log(x.line)
 	if x.broken == nil {
-		x.server.count(x.client, kindForward, x.outcome, x.target, x.status)
 		return
 	}
-	x.server.count(x.client, kindForward, outcomeBroken, x.target, x.status)
 	if !x.req.ProtoAtLeast(1, 1) && x.Header().Get("Content-Length") == "" {
 		// Only a reset tells this client that the content is not whole.
 		_ = x.client.Conn.Reset(x.broken)

@@ -7,19 +7,6 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// count is called once a request, when its outcome is known.
-func (s *Server) count(c *client, kind, outcome, destination string, status int) {
-	s.metrics.requests.WithLabelValues(kind, outcome).Inc()
-	line := s.opts.Log.WithFields(logrus.Fields{
-		"client": c.RemoteAddr().String(), "kind": kind, "destination": destination, "status": status, "outcome": outcome,
-	})
-	if s.opts.AccessLog {
-		line.Info("HTTP proxy request")
-		return
-	}
-	line.Debug("HTTP proxy request")
-}
-
 // errorLog is for net/http, which has nothing to say but that a handler
 // panicked or misused it.
 func errorLog(to logrus.FieldLogger) *log.Logger { return log.New(errorWriter{to}, "", 0) }

@@ -57,14 +57,6 @@ func refusalFor(err error) *refusal {
 	}
 }
 
-// outcomeOf is the metric's label for the end of a dial.
-func outcomeOf(err error) string {
-	if err == nil {
-		return outcomeOK
-	}
-	return tunnel.FailureOf(err).Label()
-}
-
 // sentence starts text with a capital and ends it with a full stop.
 func sentence(text string) string {
 	if text == "" {

@@ -163,9 +163,12 @@ func TestConnectionCap(t *testing.T) {
 	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
 	one.tunnelTo(target)
 	two.tunnelTo(target)
-	w := dialWire(t, p.addr)
-	if _, err := w.r.ReadByte(); err == nil || os.IsTimeout(err) {
-		t.Errorf("read: %v; want a refusal", err)
+	if third, err := net.Dial("tcp", p.addr); err == nil { // else it was refused already
+		_ = third.SetDeadline(time.Now().Add(maxWait))
+		if _, err := third.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
+			t.Errorf("read: %v; want a refusal", err)
+		}
+		_ = third.Close()
 	}
 	_ = two.Close()
 	eventually(t, "a free slot", func() bool { return testutil.ToFloat64(p.metrics.open) == 1 })
@@ -407,7 +410,45 @@ func TestLogIsSilentByDefault(t *testing.T) {
 	if out.Len() > 0 {
 		t.Errorf("logged: %s", out.String())
 	}
-	if n := strings.Count(access.String(), "\n"); n != 5 || !strings.Contains(access.String(), "outcome=refused") {
+	if n := strings.Count(access.String(), "request ended"); n != 5 || n != strings.Count(access.String(), "\n") || !strings.Contains(access.String(), "outcome=refused") {
 		t.Errorf("%d lines for five requests: %s", n, access.String())
+	}
+}
+
+func TestAccessLog(t *testing.T) {
+	var out bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	log.SetFormatter(&logrus.JSONFormatter{})
+	target := startTarget(t, echo)
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "hello")
+	})
+	ws := upgradeTarget(t, "hi", func(*wire) {})
+	p := startProxy(t, func(o *Options) { o.Log, o.AccessLog, o.Drain = log, true, maxWait })
+	w := dialWire(t, p.addr)
+	w.tunnelTo(target)
+	w.send("123")
+	w.expect("123")
+	_ = w.CloseWrite()
+	w.expectEnd()
+	w = dialWire(t, p.addr)
+	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n1234", origin)
+	_ = body(t, w.response("POST"))
+	w.upgrade(ws, "")
+	w.expect("hi")
+	w.expectEnd()
+	_ = w.Close()
+	p.stop()
+	p.done <- receive(t, "Serve's end", p.done)
+	for _, want := range []string{
+		`"bytes_down":3,"bytes_up":3,"client":"127.0.0.1:`, `"destination":"` + target + `","front":"connect","id":"`, `"outcome":"ok"`, `"status":200`,
+		`"bytes_down":5,"bytes_up":4`, `"destination":"` + origin + `","front":"forward"`,
+		`"bytes_down":2,"bytes_up":0`, `"destination":"` + ws + `","front":"upgrade","id":"`, `"status":101`,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %s in %s", want, out.String())
+		}
 	}
 }

@@ -44,17 +44,22 @@ func (x *exchange) switchProtocols() {
 	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	near := tunnel.Unread(c.Conn, ahead)
 	head := s.switchingHead(x.upgraded.resp)
-	req := &tunnel.Request{ID: tunnel.NewID(), Front: "upgrade", Network: "tcp", Address: x.target, Source: c.RemoteAddr()}
-	s.count(c, kindUpgrade, outcomeOK, x.target, http.StatusSwitchingProtocols)
+	line := x.line
+	line.id, line.kind, line.status = tunnel.NewID(), kindUpgrade, http.StatusSwitchingProtocols
+	req := &tunnel.Request{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
+	s.count(line)
 	c.detach(func() {
+		defer s.log(line)
 		_ = near.SetWriteDeadline(time.Now().Add(replyTimeout))
 		if _, err := near.Write(head); err != nil {
 			_ = far.Reset(err)
+			line.outcome, line.err = outcomeBroken, err
 			return
 		}
 		_ = near.SetWriteDeadline(time.Time{})
-		err := s.relay(c.ctx, req, near, far)
-		s.opts.Log.WithField("id", req.ID).WithField("destination", req.Address).Debugf("Upgraded connection ended: %v", err)
+		if line.err = s.relay(c.ctx, req, line, near, far); line.err != nil {
+			line.outcome = outcomeBroken
+		}
 	})
 }
 
@@ -72,9 +77,10 @@ func (s *Server) switchingHead(resp *http.Response) []byte {
 
 // relay is the second half of what a Forwarder does, for a connection that was
 // dialed as a request's.
-func (s *Server) relay(ctx context.Context, req *tunnel.Request, near, far tunnel.Conn) error {
+func (s *Server) relay(ctx context.Context, req *tunnel.Request, line *access, near, far tunnel.Conn) error {
 	f := s.opts.Connect
 	relay := &tunnel.Relay{A: near, B: far, Linger: f.Linger, Idle: f.Idle, Total: f.Total}
+	line.relay = relay
 	for _, o := range f.Observers {
 		o.Opened(req, relay)
 	}
