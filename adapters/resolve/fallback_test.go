@@ -242,6 +242,15 @@ func (f fakeServices) ClusterIPs(_ context.Context, namespace, name string) ([]n
 	return nil, NotFound(name)
 }
 
+func TestChainCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := First(ByService(fakeServices{}), &scripted{delay: time.Hour}).Resolve(ctx, "www.example.com")
+	if tunnel.FailureOf(err) != tunnel.FailCancelled {
+		t.Errorf("one who gave up is told %v", err)
+	}
+}
+
 func TestChain(t *testing.T) {
 	services := fakeServices{"ns/svc": addrs("fd00::5", "10.5.5.5"), "com/headless": nil}
 	guest := Func(func(_ context.Context, name string) (Answer, error) {

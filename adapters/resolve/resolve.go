@@ -86,7 +86,7 @@ func First(resolvers ...Resolver) Resolver {
 				return answer, nil
 			}
 			if ctx.Err() != nil {
-				return Answer{}, err
+				return Answer{}, Unavailable(name, "the name could not be looked up in time", context.Cause(ctx))
 			}
 			if unavailable == nil && !IsNotFound(err) {
 				unavailable = err

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -41,6 +43,7 @@ func Start(t testing.TB) *API {
 	a := &API{services: make(map[string]string), watches: make(map[chan event]bool), version: 1}
 	a.Server = httptest.NewUnstartedServer(a)
 	a.EnableHTTP2 = true
+	a.Config.ErrorLog = log.New(io.Discard, "", 0) // clients may leave at any time
 	a.StartTLS()
 	t.Cleanup(func() { a.EndWatches(); a.CloseClientConnections(); a.Close() })
 	return a

@@ -1,0 +1,423 @@
+package adapters
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"konnectivity/adapters/internal/fakeapi"
+	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/tunnel"
+)
+
+// furnish puts targets into a world.
+func furnish(t testing.TB, w *world) {
+	w.api.Set("ns/one", "10.1.1.1")
+	w.api.Set("ns/headless", "None")
+	w.guest = map[string][]netip.Addr{"guest.example.com": ips("10.2.2.2"), "split.example.com": ips("10.2.2.3"), "many.example.com": ips("10.9.9.1", "10.9.9.2", "10.9.9.3", "10.2.2.2"),
+		"dual.example.com": ips("fd00::1", "10.2.2.2"), "headless.ns.svc.cluster.local": ips("10.2.2.2")}
+	w.system = map[string][]netip.Addr{"split.example.com": ips("192.0.2.3"), "system.example.com": ips("192.0.2.5"), "s3.amazonaws.com": ips("192.0.2.80")}
+	w.inside["10.1.1.1:80"] = target(t, "service")
+	w.inside["10.2.2.2:80"] = target(t, "guest")
+	w.inside["10.2.2.3:80"] = target(t, "split inside")
+	w.inside["192.0.2.5:80"] = target(t, "system by tunnel")
+	w.inside["one.ns.svc:80"] = target(t, "name at the agent")
+	w.inside["s3.amazonaws.com:80"] = target(t, "cloud by tunnel")
+	w.outside["192.0.2.5:80"] = target(t, "system direct")
+	w.outside["192.0.2.3:80"] = target(t, "split outside")
+	w.outside["192.0.2.80:80"] = target(t, "cloud direct")
+	w.outside["10.2.2.2:80"] = target(t, "guest address outside")
+}
+
+func TestRoutes(t *testing.T) {
+	guestDNS := ResolvePolicy{GuestDNS: true}
+	both := ResolvePolicy{GuestDNS: true, ManagementFallback: true}
+	type setup struct {
+		policy ResolvePolicy
+		old    bool
+	}
+	fronts := make(map[setup]tunnel.Dialer)
+	front := func(policy ResolvePolicy, old bool) tunnel.Dialer {
+		key := setup{policy, old}
+		if fronts[key] == nil {
+			w := newWorld(t, old)
+			furnish(t, w)
+			w.opt.SOCKS5 = policy
+			w.opt.Direct.CloudAPIs = true
+			fronts[key] = w.adapter().SOCKS5()
+		}
+		return fronts[key]
+	}
+	for _, c := range []struct {
+		policy   ResolvePolicy
+		address  string
+		want     string
+		route    Route
+		resolved string
+	}{
+		// SOCKS5 without flags: Services, then the system resolver.
+		{ResolvePolicy{}, "one.ns.svc:80", "service", RouteTunnel, "10.1.1.1:80"},
+		{ResolvePolicy{}, "one.ns:80", "service", RouteTunnel, "10.1.1.1:80"},
+		{ResolvePolicy{}, "system.example.com:80", "system by tunnel", RouteTunnel, "192.0.2.5:80"},
+		{ResolvePolicy{}, "guest.example.com:80", "!no_such_host", RouteTunnel, ""},
+		{ResolvePolicy{}, "10.2.2.2:80", "guest", RouteTunnel, "10.2.2.2:80"},
+		{ResolvePolicy{ManagementFallback: true}, "system.example.com:80", "system by tunnel", RouteTunnel, "192.0.2.5:80"},
+		// Disabled: the agent gets the name.
+		{ResolvePolicy{Disabled: true}, "one.ns.svc:80", "name at the agent", RouteTunnel, ""},
+		{ResolvePolicy{Disabled: true}, "guest.example.com:80", "!no_such_host", RouteTunnel, ""},
+		// Guest DNS.
+		{guestDNS, "guest.example.com:80", "guest", RouteTunnel, "10.2.2.2:80"},
+		{guestDNS, "GUEST.example.com.:80", "guest", RouteTunnel, "10.2.2.2:80"},
+		{guestDNS, "headless.ns.svc:80", "guest", RouteTunnel, "10.2.2.2:80"},
+		{guestDNS, "one.ns.svc:80", "service", RouteTunnel, "10.1.1.1:80"},
+		{guestDNS, "split.example.com:80", "split inside", RouteTunnel, "10.2.2.3:80"},
+		{guestDNS, "system.example.com:80", "!no_such_host", RouteTunnel, ""},
+		{guestDNS, "many.example.com:80", "guest", RouteTunnel, "10.2.2.2:80"},
+		{guestDNS, "guest.example.com:81", "!refused", RouteTunnel, "10.2.2.2:81"},
+		// With the fallback, but a tunnel that works.
+		{both, "guest.example.com:80", "guest", RouteTunnel, "10.2.2.2:80"},
+		{both, "split.example.com:80", "split inside", RouteTunnel, "10.2.2.3:80"},
+		{both, "nobody.example.com:80", "!no_such_host", RouteTunnel, ""},
+		{both, "system.example.com:80", "system direct", RouteFallback, "192.0.2.5:80"}, // only this side knows it
+		// The bypass comes before all of that.
+		{guestDNS, "s3.amazonaws.com:80", "cloud direct", RouteDirect, "192.0.2.80:80"},
+		{ResolvePolicy{Disabled: true}, "S3.AmazonAWS.com.:80", "!no_such_host", RouteDirect, ""}, // the fake resolver is literal
+		{guestDNS, "no-port", "!bad_address", "", ""},
+		{guestDNS, "bad host:80", "!bad_address", "", ""},
+	} {
+		for _, old := range []bool{false, true} {
+			got, trace := reached(t, front(c.policy, old), c.address)
+			if got != c.want || trace.Route != c.route || trace.Resolved != c.resolved {
+				t.Errorf("%+v, %s (old server: %v): %q by %+v, want %q by %s %s", c.policy, c.address, old, got, trace, c.want, c.route, c.resolved)
+			}
+		}
+	}
+}
+
+func TestWithoutKubeconfigTheAgentResolves(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	w.opt.Hosted.Kubeconfig = ""
+	a := w.adapter()
+	for _, d := range []tunnel.Dialer{a.SOCKS5(), a.Connect()} {
+		if got, _ := reached(t, d, "one.ns.svc:80"); got != "name at the agent" {
+			t.Error(got)
+		}
+	}
+}
+
+func TestPreferIPv4(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	w.inside["[fd00::1]:80"] = target(t, "six")
+	w.api.Set("ns/dual", "fd00::1,10.2.2.2")
+	if got, _ := reached(t, w.adapter().Connect(), "dual.ns:80"); got != "six" {
+		t.Error(got)
+	}
+	w.opt.Hosted.PreferIPv4 = true
+	if got, _ := reached(t, w.adapter().Connect(), "dual.ns:80"); got != "guest" {
+		t.Error(got)
+	}
+}
+
+func TestGuestDNSServiceOption(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	w.api.Delete("openshift-dns/dns-default")
+	w.api.Set("kube-system/kube-dns", "10.0.0.10")
+	w.opt.Hosted.GuestDNSService = "kube-system/kube-dns"
+	if got, _ := reached(t, w.adapter().Connect(), "guest.example.com:80"); got != "guest" {
+		t.Error(got)
+	}
+}
+
+func TestManagementFallback(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	reg := prometheus.NewRegistry()
+	w.opt.Registerer = reg
+	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
+	a := w.adapter()
+	check := func(address, want string, route Route) {
+		t.Helper()
+		start := time.Now()
+		if got, trace := reached(t, a.SOCKS5(), address); got != want || trace.Route != route {
+			t.Errorf("%s: %q by %s, want %q by %s", address, got, trace.Route, want, route)
+		}
+		if time.Since(start) > 10*time.Second {
+			t.Errorf("%s took %v", address, time.Since(start))
+		}
+	}
+	check("split.example.com:80", "split inside", RouteTunnel) // and is cached
+	w.set(func() { w.agent = false })
+	w.server.Cut() // and with the agent what it carried
+	check("nobody.example.com:80", "!resolve", RouteTunnel)
+	if count(t, reg, "tunnel_deemed_down") != 0 {
+		t.Error("a name nobody knows took the tunnel down")
+	}
+	check("split.example.com:80", "split outside", RouteFallback) // though the name was cached
+	if count(t, reg, "tunnel_deemed_down") != 1 {
+		t.Error("the tunnel is not deemed down")
+	}
+	check("system.example.com:80", "system direct", RouteFallback)
+	check("192.0.2.5:80", "system direct", RouteFallback)
+	check("one.ns.svc:80", "!no_agent", RouteTunnel) // a hosted Service is never looked for outside
+	check("guest.example.com:80", "!resolve", RouteTunnel)
+	if got, trace := reached(t, a.Connect(), "192.0.2.5:80"); got != "!no_agent" || trace.Route != RouteTunnel {
+		t.Errorf("a front without the fallback: %q by %s", got, trace.Route)
+	}
+	w.set(func() { w.agent = true })
+	check("split.example.com:80", "split outside", RouteFallback) // until the next probe
+	if err := a.guest.Probe(t.Context()); err != nil {
+		t.Error("the probe does not see that the tunnel is back:", err)
+	}
+}
+
+func TestWithoutFallbackATunnelDownIsAnError(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	w.agent = false
+	a := w.adapter()
+	if got, trace := reached(t, a.Connect(), "system.example.com:80"); got != "!resolve" || len(w.direct) > 0 {
+		t.Errorf("%q, %+v, direct %v", got, trace, w.direct)
+	}
+}
+
+func TestDirectHonoursThePodsProxy(t *testing.T) {
+	for name, env := range map[string]map[string]string{
+		"upper": {"HTTPS_PROXY": "http://us:er@192.0.2.99:3128", "NO_PROXY": "exempt.amazonaws.com.,.azure.com"},
+		"lower": {"https_proxy": "us:er@192.0.2.99:3128", "no_proxy": "exempt.amazonaws.com,*.azure.com", "HTTPS_PROXY": "http://nowhere:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, false)
+			furnish(t, w)
+			w.system["exempt.amazonaws.com"] = ips("192.0.2.80")
+			w.system["x.azure.com"] = ips("192.0.2.80")
+			pod := &customer{name: "pod's proxy", auth: "Basic dXM6ZXI="}
+			w.outside["192.0.2.99:3128"] = pod.start(t)
+			w.opt.Direct.CloudAPIs = true
+			w.opt.Direct.Suffixes = []string{"*.example.net"}
+			w.opt.Direct.Env = func(k string) string { return env[k] }
+			a := w.adapter()
+			for address, want := range map[string]string{
+				"s3.amazonaws.com:443": "pod's proxy to s3.amazonaws.com:443", "a.example.net:443": "pod's proxy to a.example.net:443",
+				"exempt.amazonaws.com:80": "cloud direct", "x.azure.com:80": "cloud direct",
+			} {
+				for _, d := range []tunnel.Dialer{a.SOCKS5(), a.Connect()} {
+					if got, trace := reached(t, d, address); got != want || trace.Route != RouteDirect {
+						t.Errorf("%s: %q by %+v, want %q", address, got, trace, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestDirectRefusesLoops(t *testing.T) {
+	w := newWorld(t, false)
+	w.system["self.example.net"] = ips("127.0.0.1")
+	w.opt.Direct.Suffixes = []string{"example.net"}
+	w.opt.Direct.Refuse = func(a netip.AddrPort) bool { return a == netip.MustParseAddrPort("127.0.0.1:8090") }
+	a := w.adapter()
+	if got, _ := reached(t, a.SOCKS5(), "self.example.net:8090"); got != "!denied" {
+		t.Error(got)
+	}
+	if got, _ := reached(t, a.SOCKS5(), "self.example.net:8091"); got != "!refused" {
+		t.Error(got)
+	}
+}
+
+func TestBypass(t *testing.T) {
+	b, err := NewBypass(append(DefaultDirectSuffixes(), ".example.com", "*.Example.net", "example.org."), []string{"proxy.amazonaws.com"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"s3.us-east-1.amazonaws.com", "amazonaws.com", "S3.AMAZONAWS.COM.", "x.c2s.ic.gov", "x.hci.ic.gov", "x.sc2s.sgov.gov", "login.microsoftonline.com",
+		"management.azure.com", "iam.cloud.ibm.com", "a.example.com", "b.example.net", "example.org"} {
+		if !b.Matches(host) {
+			t.Errorf("%s is not bypassed", host)
+		}
+	}
+	for _, host := range []string{"notamazonaws.com", "amazonaws.com.evil.example", "proxy.amazonaws.com", "PROXY.amazonaws.com.", "ibm.com", "10.0.0.1", ""} {
+		if b.Matches(host) {
+			t.Errorf("%s is bypassed", host)
+		}
+	}
+	for _, suffix := range []string{"", ".", "*", "*.", "10.0.0.1", "a b", "http://x", "x:1", "a.*.b", strings.Repeat("x", 300)} {
+		if _, err := NewBypass([]string{suffix}, nil); err == nil {
+			t.Errorf("suffix %q is accepted", suffix)
+		}
+	}
+	if new(Bypass).Matches("s3.amazonaws.com") {
+		t.Error("the zero Bypass knows a host")
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	w := newWorld(t, false)
+	for name, change := range map[string]func(*Options){
+		"no address":   func(o *Options) { o.Server.Address = "" },
+		"no TLS":       func(o *Options) { o.Server.TLS = nil },
+		"link mode":    func(o *Options) { o.Server.Mode = "maybe" },
+		"http proxy":   func(o *Options) { o.HTTPS.HTTPProxy = "socks5://u:hunter2@p" },
+		"https proxy":  func(o *Options) { o.HTTPS.HTTPSProxy = "http://u:hunter2@:x" },
+		"dns service":  func(o *Options) { o.Hosted.GuestDNSService = "dns-default" },
+		"dns service2": func(o *Options) { o.Hosted.GuestDNSService = "a/b/c" },
+		"suffix":       func(o *Options) { o.Direct.Suffixes = []string{"*"} },
+		"HTTPS_PROXY": func(o *Options) {
+			o.Direct.CloudAPIs = true
+			o.Direct.Env = func(string) string { return "ftp://u:hunter2@x" }
+		},
+	} {
+		opt := w.opt
+		change(&opt)
+		if a, err := New(opt); err == nil || a != nil || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	opt := w.opt // nothing goes direct: it does not matter
+	opt.Direct.Env = func(string) string { return "ftp://u:hunter2@x" }
+	a, err := New(opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.close()
+}
+
+func TestStartsWithNothingInPlace(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	address, kubeconfig := w.server.Addr(), w.opt.Hosted.Kubeconfig
+	w.server.Stop()
+	w.opt.Hosted.Kubeconfig = kubeconfig + ".later"
+	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true}
+	w.opt.HTTPS = HTTPSOptions{HTTPSProxy: "https://proxy.example:1", CACertPaths: []string{"/nowhere/at/all.pem"}, NoProxy: "*"}
+	a := w.adapter()
+	for address, want := range map[string]string{"one.ns.svc:80": "!resolve", "guest.example.com:80": "!resolve", "10.1.1.1:80": "!unavailable"} {
+		for _, d := range []tunnel.Dialer{a.SOCKS5(), a.Connect()} {
+			start := time.Now()
+			if got, _ := reached(t, d, address); got != want || time.Since(start) > tunnel.DefaultDialTimeout {
+				t.Errorf("%s: %s after %v", address, got, time.Since(start))
+			}
+		}
+	}
+	if err := a.Ready(); err == nil || !strings.Contains(err.Error(), "refuses connections") {
+		t.Error("ready says", err)
+	}
+	server := fakeserver.New(w.pki)
+	server.Dialer = tunnel.DialerFunc(w.agentDial)
+	server.StartAt(t, address)
+	w.api.Kubeconfig(t, w.opt.Hosted.Kubeconfig, "token")
+	eventually(t, "a Service reached", func() bool { got, _ := reached(t, a.SOCKS5(), "one.ns.svc:80"); return got == "service" })
+	eventually(t, "ready", func() bool { return a.Ready() == nil })
+}
+
+func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
+	w := newWorld(t, false)
+	w.inside["10.1.1.1:80"] = target(t, "service")
+	a := w.adapter()
+	for _, id := range []string{"", "00112233aabbccdd"} {
+		ctx := t.Context()
+		if id != "" {
+			ctx = tunnel.WithID(ctx, id)
+		}
+		c, err := a.SOCKS5().Dial(ctx, "tcp", "10.1.1.1:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+		if got := <-w.server.IDs; got == "" || id != "" && got != id {
+			t.Errorf("the server saw id %q for %q", got, id)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := a.SOCKS5().Dial(ctx, "tcp", "guest.example.com:80"); tunnel.FailureOf(err) != tunnel.FailCancelled {
+		t.Error(err)
+	}
+	var typed *tunnel.DialError
+	if _, err := a.SOCKS5().Dial(t.Context(), "udp", "10.1.1.1:80"); !errors.As(err, &typed) {
+		t.Errorf("untyped: %v", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	reg := prometheus.NewRegistry()
+	w.opt.Registerer = reg
+	w.opt.Direct.CloudAPIs = true
+	a := w.adapter()
+	for _, address := range []string{"one.ns:80", "guest.example.com:80", "guest.example.com:81", "nobody.example.com:80", "s3.amazonaws.com:80", "bad"} {
+		reached(t, a.Connect(), address)
+	}
+	for _, c := range []struct {
+		want   float64
+		name   string
+		labels []string
+	}{
+		{2, "dials_total", []string{"route", "tunnel", "outcome", "ok"}},
+		{1, "dials_total", []string{"route", "tunnel", "outcome", "refused"}},
+		{1, "dials_total", []string{"route", "tunnel", "outcome", "no_such_host"}},
+		{1, "dials_total", []string{"route", "direct", "outcome", "ok"}},
+		{1, "dials_total", []string{"route", "none", "outcome", "bad_address"}},
+		{2, "dial_duration_seconds", []string{"route", "tunnel"}},
+		{1, "resolve_duration_seconds", []string{"source", "service", "outcome", "found"}},
+		{2, "resolve_duration_seconds", []string{"source", "guest", "outcome", "found"}},
+		{1, "resolve_duration_seconds", []string{"source", "none", "outcome", "not_found"}},
+		{1, "server_links", nil},
+		{0, "tunnel_deemed_down", nil},
+	} {
+		if got := count(t, reg, c.name, c.labels...); got != c.want {
+			t.Errorf("%s%v is %v, want %v", c.name, c.labels, got, c.want)
+		}
+	}
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil || len(problems) > 0 {
+		t.Error(problems, err)
+	}
+	if _, err := New(w.opt); err == nil {
+		t.Error("registered twice without an error")
+	}
+}
+
+func TestAPIIsReachedByThePodsProxy(t *testing.T) {
+	d := newDirect(DirectOptions{})
+	p, noProxy, err := podProxy(func(k string) string {
+		return map[string]string{"HTTPS_PROXY": "http://us:er@proxy:3128", "NO_PROXY": "kube-apiserver,.svc"}[k]
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.use(p, noProxy, nil)
+	api := fakeapi.Start(t)
+	for text, want := range map[string]bool{"https://api.example:6443": true, "https://kube-apiserver:6443": false, "https://x.svc": false, api.URL: false} {
+		u, err := d.proxyFor(mustURL(t, text))
+		if err != nil || (u != nil) != want {
+			t.Errorf("%s: %v, %v", text, u, err)
+		}
+	}
+}
+
+func TestResolvedAddressesAreTriedStaggered(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	a := w.adapter()
+	if got, _ := reached(t, a.Connect(), "many.example.com:80"); got != "guest" {
+		t.Fatal(got)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, address := range []string{"10.9.9.1:80", "10.9.9.2:80", "10.9.9.3:80", "10.2.2.2:80"} {
+		if !slices.Contains(w.dialed, address) {
+			t.Errorf("%s was not tried: %v", address, w.dialed)
+		}
+	}
+}

@@ -1,0 +1,381 @@
+package adapters
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"konnectivity/adapters/internal/fakeapi"
+	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 20 * time.Second
+
+// world is all that is around a sidecar: a server with an agent, the network
+// and the DNS behind the agent, the hosted cluster's API, and the network and
+// the resolver of the sidecar's own pod.
+type world struct {
+	t      testing.TB
+	pki    *fakeserver.PKI
+	server *fakeserver.Server
+	api    *fakeapi.API
+	opt    Options
+
+	mu      sync.Mutex
+	inside  map[string]string       // what the agent reaches: host:port -> where it really is
+	outside map[string]string       // what the pod reaches
+	guest   map[string][]netip.Addr // the hosted cluster's DNS
+	system  map[string][]netip.Addr // the pod's resolver
+	agent   bool
+	dialed  []string // by the agent
+	direct  []string // by the pod
+}
+
+// newWorld has a link-speaking server, unless old, and everything in place.
+func newWorld(t testing.TB, old bool) *world {
+	w := &world{t: t, pki: fakeserver.NewPKI(t), inside: map[string]string{}, outside: map[string]string{},
+		guest: map[string][]netip.Addr{}, system: map[string][]netip.Addr{}, agent: true}
+	w.server = fakeserver.New(w.pki)
+	if old {
+		w.server.Old()
+	}
+	w.server.Dialer = tunnel.DialerFunc(w.agentDial)
+	w.server.Start(t)
+	w.api = fakeapi.Start(t)
+	w.api.Set("openshift-dns/dns-default", "10.0.0.10")
+	w.inside["10.0.0.10:53"] = w.startDNS()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	w.api.Kubeconfig(t, kubeconfig, "token")
+	w.opt = Options{
+		Server: ServerOptions{Address: w.server.Addr(), ServerName: fakeserver.ServerName, TLS: w.pki, Software: "test/1"},
+		Hosted: HostedOptions{Kubeconfig: kubeconfig},
+		Direct: DirectOptions{Env: func(string) string { return "" }, Lookup: w.lookup, DialTCP: w.podDial},
+	}
+	return w
+}
+
+// adapter composes and runs one until the test ends.
+func (w *world) adapter() *Adapter {
+	w.t.Helper()
+	a, err := New(w.opt)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	run(w.t, a)
+	return a
+}
+
+func run(t testing.TB, a *Adapter) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = a.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+func (w *world) agentDial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	w.mu.Lock()
+	w.dialed = append(w.dialed, address)
+	real, ok := w.inside[address]
+	agent := w.agent
+	w.mu.Unlock()
+	if !agent {
+		return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent, Reason: "no agent available"}
+	}
+	return dialReal(ctx, network, address, real, ok)
+}
+
+func dialReal(ctx context.Context, network, address, real string, ok bool) (tunnel.Conn, error) {
+	if !ok {
+		host, _, _ := net.SplitHostPort(address)
+		if _, err := netip.ParseAddr(host); err != nil {
+			return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: address, Reason: "no such host"}
+		}
+		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: address, Reason: "connection refused"}
+	}
+	c, err := new(net.Dialer).DialContext(ctx, network, real)
+	if err != nil {
+		return nil, err
+	}
+	return tunnel.Wrap(c), nil
+}
+
+func (w *world) podDial(ctx context.Context, network, address string) (net.Conn, error) {
+	w.mu.Lock()
+	w.direct = append(w.direct, address)
+	real, ok := w.outside[address]
+	w.mu.Unlock()
+	c, err := dialReal(ctx, network, address, real, ok)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (w *world) lookup(_ context.Context, _, host string) ([]netip.Addr, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if addrs, ok := w.system[host]; ok {
+		return addrs, nil
+	}
+	return nil, &net.DNSError{Err: "no such host", Name: host, IsNotFound: true}
+}
+
+// serve runs handle for every connection to a new port until the test ends.
+func serve(t testing.TB, handle func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			wg.Go(func() { defer c.Close(); handle(c) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		mu.Lock()
+		for _, c := range conns {
+			c.Close()
+		}
+		mu.Unlock()
+		wg.Wait()
+	})
+	return l.Addr().String()
+}
+
+// target says its name first, then echoes.
+func target(t testing.TB, name string) string {
+	return serve(t, func(c net.Conn) {
+		fmt.Fprintln(c, name)
+		_, _ = io.Copy(c, c)
+		_ = c.(*net.TCPConn).CloseWrite()
+	})
+}
+
+// startDNS serves the zone in w.guest over TCP.
+func (w *world) startDNS() string {
+	return serve(w.t, func(c net.Conn) {
+		for {
+			var size [2]byte
+			if _, err := io.ReadFull(c, size[:]); err != nil {
+				return
+			}
+			msg := make([]byte, binary.BigEndian.Uint16(size[:]))
+			if _, err := io.ReadFull(c, msg); err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(msg) != nil {
+				return
+			}
+			w.answer(&m)
+			out, err := m.AppendPack(make([]byte, 2))
+			if err != nil {
+				return
+			}
+			binary.BigEndian.PutUint16(out, uint16(len(out)-2))
+			_, _ = c.Write(out)
+		}
+	})
+}
+
+func (w *world) answer(m *dnsmessage.Message) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m.Response = true
+	q := m.Questions[0]
+	addrs, ok := w.guest[strings.TrimSuffix(q.Name.String(), ".")]
+	if !ok {
+		m.RCode = dnsmessage.RCodeNameError
+	}
+	for _, a := range addrs {
+		head := dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET, TTL: 300}
+		switch {
+		case a.Is4() && q.Type == dnsmessage.TypeA:
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: head, Body: &dnsmessage.AResource{A: a.As4()}})
+		case a.Is6() && q.Type == dnsmessage.TypeAAAA:
+			m.Answers = append(m.Answers, dnsmessage.Resource{Header: head, Body: &dnsmessage.AAAAResource{AAAA: a.As16()}})
+		}
+	}
+}
+
+func ips(texts ...string) (out []netip.Addr) {
+	for _, s := range texts {
+		out = append(out, netip.MustParseAddr(s))
+	}
+	return out
+}
+
+// reached dials and returns who answered ("name"), or why not ("!label").
+func reached(t testing.TB, d tunnel.Dialer, address string) (string, Trace) {
+	t.Helper()
+	var trace Trace
+	ctx, cancel := context.WithTimeout(WithTrace(t.Context(), &trace), patience)
+	defer cancel()
+	c, err := d.Dial(ctx, "tcp", address)
+	if err != nil {
+		return "!" + tunnel.FailureOf(err).Label(), trace
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, "ping"); err != nil {
+		t.Error(err)
+	}
+	if err := c.CloseWrite(); err != nil {
+		t.Error(err)
+	}
+	got, err := io.ReadAll(c)
+	name, echoed, _ := strings.Cut(string(got), "\n")
+	if err != nil || echoed != "ping" {
+		t.Errorf("%s: read %q, %v", address, got, err)
+	}
+	return name, trace
+}
+
+func eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// customer is a customer's proxy (or the pod's): CONNECT and absolute-form.
+type customer struct {
+	name string
+	auth string // required value of Proxy-Authorization
+	tls  *tls.Config
+	dial func(ctx context.Context, address string) (net.Conn, error)
+
+	mu   sync.Mutex
+	seen []string
+}
+
+func (p *customer) start(t testing.TB) string {
+	return serve(t, func(raw net.Conn) {
+		c := raw
+		if p.tls != nil {
+			c = tls.Server(raw, p.tls)
+		}
+		br := bufio.NewReader(c)
+		for {
+			req, err := http.ReadRequest(br)
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.seen = append(p.seen, req.Method+" "+req.RequestURI)
+			p.mu.Unlock()
+			switch {
+			case req.Header.Get("Proxy-Authorization") != p.auth:
+				fmt.Fprint(c, "HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
+			case req.Method == http.MethodConnect:
+				p.connect(c, br, req.Host)
+				return
+			default:
+				body := p.name + " " + req.URL.String()
+				fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			}
+		}
+	})
+}
+
+// connect answers for the target itself: its name first, then an echo.
+func (p *customer) connect(c net.Conn, br *bufio.Reader, address string) {
+	fmt.Fprintf(c, "HTTP/1.1 200 OK\r\n\r\n%s to %s\n", p.name, address)
+	_, _ = io.Copy(c, br)
+	_ = c.(interface{ CloseWrite() error }).CloseWrite()
+}
+
+// customerTLS makes a certificate for hosts and the bundle that trusts it.
+func customerTLS(t testing.TB, hosts ...string) (*tls.Config, string) {
+	t.Helper()
+	ca, err := pki.NewCA("customer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := pki.Leaf{CommonName: "proxy", Server: true}
+	for _, h := range hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			leaf.IPs = append(leaf.IPs, ip)
+		} else {
+			leaf.DNS = append(leaf.DNS, h)
+		}
+	}
+	pair, err := ca.Issue(leaf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle := filepath.Join(t.TempDir(), "bundle.pem")
+	if err := os.WriteFile(bundle, ca.CertPEM, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}, bundle
+}
+
+// count is the value of a counter or gauge with these label values.
+func count(t testing.TB, r *prometheus.Registry, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := 0.0
+	for _, f := range families {
+		if f.GetName() != metricsPrefix+name {
+			continue
+		}
+	metric:
+		for _, m := range f.GetMetric() {
+			for i := 0; i+1 < len(labels); i += 2 {
+				found := false
+				for _, l := range m.GetLabel() {
+					found = found || l.GetName() == labels[i] && l.GetValue() == labels[i+1]
+				}
+				if !found {
+					continue metric
+				}
+			}
+			total += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	return total
+}
