@@ -125,16 +125,21 @@ func (s *Server) tokenReviewed(took time.Duration, err error) {
 	}
 }
 
-// join makes an admitted agent known to whoever dials, until leave.
+// join makes an admitted agent known to whoever dials, until leave. A second
+// connection of a known agent is no news: agents make one to see whether a load
+// balancer leads them to another server, and drop it when it does not.
 func (s *Server) join(agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
+	log := s.opts.Log.WithFields(agentFields(agent)).Info
+	if s.agents.Knows(agent.ID) {
+		log = s.opts.Log.WithFields(agentFields(agent)).Debug
+	}
 	leaveRegistry := s.agents.Join(agent, backend)
 	leavePeers := s.peers.join(who)
-	log := s.opts.Log.WithFields(agentFields(agent))
-	log.Info("agent connected")
+	log("agent connected")
 	return func() {
 		leavePeers()
 		leaveRegistry()
-		log.Info("agent gone")
+		log("agent gone")
 	}
 }
 

@@ -96,6 +96,13 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	}
 }
 
+// Knows says whether an agent with this id is connected.
+func (r *Registry) Knows(id string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.index.first(id) != nil
+}
+
 // watch marks c once it drains, and takes it out of the choice as soon as it is
 // done, even if its owner is slow to call leave.
 func (r *Registry) watch(c *conn, left <-chan struct{}) {

@@ -279,6 +279,9 @@ func TestFirstConnectionOfAnAgentIsPreferred(t *testing.T) {
 	_, leaveSecond := s.join("second", "same", "")
 	defer leaveSecond()
 	s.always("x:1", "first")
+	if !s.Knows("same") || s.Knows("second") {
+		t.Error("Knows goes by the id")
+	}
 	if c := s.Counts(); c.Agents != 1 || c.Connections != 2 || c.By[Default] != 1 {
 		t.Errorf("counts %+v, want one agent with two connections", c)
 	}
