@@ -178,7 +178,7 @@ func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 }
 
 // WriteHeader sends the response's header at once: its content may be long in
-// coming.
+// coming. That also keeps net/http from guessing a Content-Type.
 func (x *exchange) WriteHeader(code int) {
 	if x.upgraded != nil {
 		return

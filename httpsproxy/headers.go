@@ -100,9 +100,6 @@ func (s *Server) looped(h http.Header) bool {
 func (s *Server) cleanResponse(resp *http.Response) {
 	dropHopByHop(resp.Header)
 	s.addVia(resp.Header, resp.ProtoMajor, resp.ProtoMinor)
-	if resp.Header["Content-Type"] == nil {
-		resp.Header["Content-Type"] = nil // or net/http would guess one
-	}
 }
 
 // spendForward counts Max-Forwards down for the methods that RFC 9110 §7.6.2

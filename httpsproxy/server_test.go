@@ -221,8 +221,20 @@ func TestDrain(t *testing.T) {
 	tunneled.tunnelTo(target)
 	plain.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	resp := plain.response("GET")
+	late := dialWire(t, p.addr)
+	begun, answer := make(chan struct{}), make(chan struct{})
+	slow := startOrigin(t, func(http.ResponseWriter, *http.Request) {
+		close(begun)
+		<-answer
+	})
+	late.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", slow)
+	receive(t, "the late request", begun)
 	p.stop()
 	idle.expectEnd()
+	close(answer)
+	if resp := late.response("GET"); resp.StatusCode != 200 || !resp.Close {
+		t.Errorf("%s, close %v; want the client to know that it is the last", resp.Status, resp.Close)
+	}
 	if c, err := net.Dial("tcp", p.addr); err == nil {
 		_ = c.Close()
 		t.Error("new connections are accepted")
