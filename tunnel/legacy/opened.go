@@ -172,6 +172,10 @@ func (c *opened) giveUp() {
 		c.after(closeTimeout, c.giveUp)
 		return
 	}
+	if c.duplex && !c.told { // it takes CLOSE_REQ for half of it, and its destination stays
+		c.abandon()
+		return
+	}
 	c.finish(&tunnel.ResetError{Code: tunnel.CodeTimeout})
 }
 

@@ -147,7 +147,11 @@ func (c *served) finish() {
 func (c *served) closeRequested() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.peerEnded || c.over {
+	if c.over || c.peerEnded && !c.duplex {
+		return
+	}
+	if c.peerEnded { // a second time: it does not know the connection any more
+		c.reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
 		return
 	}
 	c.peerEnded = true
@@ -218,11 +222,16 @@ func (c *served) Close() error {
 // Reset implements tunnel.Conn. What was written before is still sent, as
 // upstream's agents do: a destination's reset may come right after its answer.
 func (c *served) Reset(cause error) error {
-	code := tunnel.CodeOf(cause)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.reset(cause)
+	return nil
+}
+
+func (c *served) reset(cause error) {
+	code := tunnel.CodeOf(cause)
 	if c.closed {
-		return nil
+		return
 	}
 	c.closed = true
 	c.in.fail(&tunnel.ResetError{Code: code})
@@ -236,7 +245,6 @@ func (c *served) Reset(cause error) error {
 		c.m.sender.reply(closeResponse(c.id, resetText(code)))
 		c.finish()
 	}
-	return nil
 }
 
 func (c *served) lost(err error) {

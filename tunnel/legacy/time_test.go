@@ -175,6 +175,47 @@ func TestEndlessAnswerAfterCloseRequestIsCut(t *testing.T) {
 	})
 }
 
+// With half-close, CLOSE_REQ is only half of it. When the other half does not
+// come after Close, the agent is told to drop the connection.
+func TestCloseDropsAConnectionThatTheAgentKeeps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(Limits{})
+		defer w.end()
+		c := w.opened()
+		c.duplex = true
+		start := time.Now()
+		_ = c.Close()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if took, ok := w.when(client.PacketType_CLOSE_REQ, start); !ok || took != 0 {
+			t.Errorf("CLOSE_REQ after %v (%v)", took, ok)
+		}
+		if took, ok := w.when(client.PacketType_DIAL_CLS, start); !ok || took != closeTimeout {
+			t.Errorf("dropped after %v (%v), want %v", took, ok, closeTimeout)
+		}
+		if w.count() != 0 {
+			t.Error("the connection is kept for ever")
+		}
+	})
+}
+
+func TestSecondCloseRequestIsAReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWire(Limits{})
+		defer w.end()
+		c := w.served(func(error) {})
+		c.duplex = true
+		c.closeRequested()
+		if _, err := c.Write([]byte("still open")); err != nil {
+			t.Error(err)
+		}
+		c.closeRequested()
+		if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeCancelled {
+			t.Errorf("write: %v", err)
+		}
+	})
+}
+
 func testQueue(limits Limits) (*recvQueue, *atomic.Int64) {
 	limits = limits.withDefaults()
 	q := &recvQueue{limits: &limits, metrics: NoMetrics{}}

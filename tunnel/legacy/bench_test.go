@@ -1,0 +1,226 @@
+package legacy
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"math/big"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+func BenchmarkCodec(b *testing.B) {
+	payload := pattern(32 << 10)
+	message := protoBytes(b, dataPacket(7, payload))
+	frames := split(message, 16<<10)
+	b.Run("send", func(b *testing.B) {
+		b.SetBytes(int64(len(payload)))
+		b.ReportAllocs()
+		c := newCodec()
+		for b.Loop() {
+			chunk := tunnel.NewChunk(len(payload))
+			bufs, _ := c.Marshal(&dataMessage{id: 7, chunk: chunk})
+			bufs.Free()
+		}
+	})
+	b.Run("receive", func(b *testing.B) {
+		b.SetBytes(int64(len(payload)))
+		b.ReportAllocs()
+		c := newCodec()
+		p := &packet{}
+		for b.Loop() {
+			p.data = p.data[:0]
+			_ = c.Unmarshal(frames, p)
+			tunnel.ReleaseAll(p.data)
+		}
+	})
+	b.Run("send by protobuf", func(b *testing.B) {
+		b.SetBytes(int64(len(payload)))
+		b.ReportAllocs()
+		c := newCodec()
+		for b.Loop() {
+			bufs, _ := c.Marshal(dataPacket(7, payload))
+			bufs.Free()
+		}
+	})
+	b.Run("receive by protobuf", func(b *testing.B) {
+		b.SetBytes(int64(len(payload)))
+		b.ReportAllocs()
+		for b.Loop() {
+			buf := frames.MaterializeToBuffer(mem.DefaultBufferPool())
+			_ = proto.Unmarshal(buf.ReadOnlyData(), &client.Packet{})
+			buf.Free()
+		}
+	})
+}
+
+// selfSigned is a TLS configuration for both ends.
+func selfSigned(t testing.TB) *tls.Config {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"rig"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, RootCAs: pool, ServerName: "rig",
+		DynamicRecordSizingDisabled: true,
+	}
+}
+
+// tlsPair is an agent connected over loopback TCP and TLS.
+func tlsPair(t testing.TB, dialer tunnel.Dialer) *AgentPeer {
+	conf := selfSigned(t)
+	peers := make(chan *AgentPeer, 1)
+	service, err := NewAgentService(AgentServiceConfig{ServerID: "s", Accept: func(_ context.Context, p *AgentPeer) (func(), error) {
+		peers <- p
+		return nil, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(ServerCodec(), grpc.Creds(credentials.NewTLS(conf)))
+	service.Register(server)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(l) }()
+	cc, err := grpc.NewClient("passthrough:"+l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(conf)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := ConnectAgent(context.Background(), cc, AgentConfig{ID: "a", Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.Close()
+		cc.Close()
+		service.Close()
+		server.Stop()
+	})
+	return <-peers
+}
+
+func TestTLSStateIsKnown(t *testing.T) {
+	p := tlsPair(t, tunnel.DialerFunc(dialTCP))
+	if p.TLS() == nil || !p.TLS().HandshakeComplete {
+		t.Errorf("TLS state %v", p.TLS())
+	}
+}
+
+// cpuSeconds is what the process has used.
+func cpuSeconds() float64 {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	seconds := func(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
+	return seconds(u.Utime) + seconds(u.Stime)
+}
+
+// BenchmarkOneConnection moves data over one connection of one agent, TLS on
+// loopback, both ends, the target and its client in this process.
+func BenchmarkOneConnection(b *testing.B) {
+	const piece = 64 << 10
+	run := func(b *testing.B, move func(c tunnel.Conn, n int64) error, serve func(c *net.TCPConn)) {
+		p := tlsPair(b, tunnel.DialerFunc(dialTCP))
+		c := dial(b, p, target(b, serve))
+		_ = c.SetDeadline(time.Time{})
+		b.SetBytes(piece)
+		b.ReportAllocs()
+		b.ResetTimer()
+		cpu := cpuSeconds()
+		if err := move(c, int64(b.N)*piece); err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric((cpuSeconds()-cpu)/(float64(b.N)*piece/(1<<30)), "CPU-s/GB")
+	}
+	b.Run("down", func(b *testing.B) {
+		run(b, func(c tunnel.Conn, n int64) error {
+			chunks := make([]tunnel.Chunk, 8)
+			for n > 0 {
+				k, err := c.(tunnel.ChunkReader).ReadChunks(chunks)
+				if err != nil {
+					return err
+				}
+				for _, chunk := range chunks[:k] {
+					n -= int64(chunk.Len())
+				}
+				tunnel.ReleaseAll(chunks[:k])
+			}
+			return nil
+		}, func(c *net.TCPConn) { _ = flood(c) })
+	})
+	b.Run("up", func(b *testing.B) {
+		arrived := make(chan int64, 1)
+		want := make(chan int64, 1)
+		run(b, func(c tunnel.Conn, n int64) error {
+			want <- n
+			for left := n; left > 0; left -= piece {
+				if err := c.(tunnel.ChunkWriter).WriteChunks([]tunnel.Chunk{tunnel.NewChunk(piece / 2), tunnel.NewChunk(piece / 2)}); err != nil {
+					return err
+				}
+			}
+			<-arrived
+			return nil
+		}, func(c *net.TCPConn) {
+			n, _ := io.CopyN(io.Discard, c, <-want)
+			arrived <- n
+		})
+	})
+}
+
+func BenchmarkDial(b *testing.B) {
+	p := tlsPair(b, tunnel.DialerFunc(dialTCP))
+	addr := target(b, echo)
+	for b.Loop() {
+		c, err := p.Dial(context.Background(), "tcp", addr)
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = c.Reset(nil)
+	}
+}
+
+func BenchmarkRoundTrip(b *testing.B) {
+	p := tlsPair(b, tunnel.DialerFunc(dialTCP))
+	c := dial(b, p, target(b, echo))
+	_ = c.SetDeadline(time.Time{})
+	buf := make([]byte, 64)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := c.Write(buf); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, buf); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
