@@ -1,0 +1,108 @@
+package link_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// tee keeps what is written to a net.Conn.
+type tee struct {
+	net.Conn
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (c *tee) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	c.buf.Write(p)
+	c.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+func (c *tee) taken() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Clone(c.buf.Bytes())
+}
+
+// conversation is what a real initiator writes while it uses all there is.
+func conversation(t testing.TB) []byte {
+	near, far := net.Pipe()
+	wire := &tee{Conn: near}
+	serve := &tunnel.Forwarder{Dialer: &destinations{}}
+	a, b := sessions(t, wire, far, link.Config{Forwarder: serve}, link.Config{Forwarder: serve})
+	for _, ses := range []*link.Session{a, b} {
+		conn, err := ses.Dial(context.Background(), "tcp", "echo:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write(make([]byte, 100))
+		_ = conn.CloseWrite()
+		_, _ = io.Copy(io.Discard, conn)
+		_ = conn.Close()
+		_, _ = ses.Dial(context.Background(), "tcp", "refuse:1")
+		conn, err = ses.Dial(context.Background(), "tcp", "echo:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.Reset(nil)
+	}
+	a.SetServerCount(4)
+	a.Drain()
+	_, _ = a.Close(), b.Close()
+	said := wire.taken()
+	return said[12+int(said[2])<<8+int(said[3]):] // the fuzzed peer says its own HELLO
+}
+
+// FuzzFrames sends arbitrary bytes to a session that has a stream and a dial
+// of its own under way: it must not panic, hang, or leave anything behind.
+func FuzzFrames(f *testing.F) {
+	talk := conversation(f)
+	f.Add(talk)
+	f.Add(talk[:len(talk)/2])
+	var all []frame
+	for _, b := range []frame{openFrame(1, "echo:1"), openFrame(3, "hang:1"), {tOpened, 0, 2, fields(2, u64(9))}, {tData, 0, 1, []byte("x")},
+		{tData, fin, 1, nil}, {tCredit, 0, 1, u64(1 << 20)}, {tReset, 0, 3, u16(2)}, {tPing, 0, 0, u64(1)}, {tPing, ack, 0, u64(1)},
+		{tInfo, 0, 0, fields(6, []byte{0, 0, 0, 1})}, {tGoAway, 0, 0, u16(0)}, {99, 0, 0, nil}, {tGoAway, 0, 0, u16(4, "bye")}} {
+		f.Add(b.bytes())
+		all = append(all, b)
+	}
+	f.Add(encode(all...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 1<<20 {
+			return
+		}
+		near, far := net.Pipe()
+		r := newRig(t, near, far, false, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}, DialTimeout: time.Second}})
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() { // our own dial, for OPENED and what follows it
+			if conn, err := r.ses.Dial(ctx, "tcp", "raw:1"); err == nil {
+				_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+				_, _ = io.Copy(io.Discard, conn)
+				_ = conn.Close()
+			}
+		})
+		wg.Go(func() { _, _ = io.Copy(io.Discard, far) })
+		_ = far.SetDeadline(time.Now().Add(patience))
+		_, _ = far.Write(b)
+		_ = r.ses.Close()
+		_ = far.Close()
+		wg.Wait()
+		if n := r.ses.Streams(); n != 0 {
+			t.Errorf("%d streams left", n)
+		}
+		if n := r.budget.Used(); n != 0 {
+			t.Errorf("%d bytes of the budget still held", n)
+		}
+	})
+}
