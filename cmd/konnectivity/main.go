@@ -23,6 +23,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newBench(),
 		newCerts(),
+		newQuickstart(),
 	)
 	return root
 }

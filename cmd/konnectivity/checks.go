@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+
+	"konnectivity/adapters/uplink"
+	"konnectivity/tunnel"
+)
+
+// check is one path of the demo and how a request over it went.
+type check struct {
+	Path         string  `json:"path"`
+	Error        string  `json:"error,omitempty"`
+	Milliseconds float64 `json:"milliseconds"`
+	Try          string  `json:"try,omitempty"` // a command line
+}
+
+const (
+	checkTime = 10 * time.Second // one request; a healthy one takes milliseconds
+	readyTime = 10 * time.Second // until the agent is connected
+)
+
+// check waits until the suite is up and sends one request over each path.
+func (d *demo) check(ctx context.Context) []check {
+	d.waitReady(ctx)
+	var checks []check
+	for _, p := range d.paths() {
+		c := check{Path: p.name, Try: p.try}
+		start := time.Now()
+		if err := p.get(ctx); err != nil {
+			c.Error = err.Error()
+		}
+		c.Milliseconds = float64(time.Since(start).Microseconds()) / 1000
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// waitReady returns when server and sidecars could serve; a path that still
+// cannot will say so itself.
+func (d *demo) waitReady(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, readyTime)
+	defer cancel()
+	for ctx.Err() == nil && (d.server.Ready() != nil || d.adapter.Ready() != nil) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// path is one way through the suite.
+type path struct {
+	name, try string
+	url       string
+	transport *http.Transport
+}
+
+func (d *demo) paths() []path {
+	web, secure := "http://localhost:"+port(d.ports.web)+"/", "https://localhost:"+port(d.ports.secure)+"/"
+	socks, proxy := d.ports.socks5.Addr().String(), d.ports.http.Addr().String()
+	clients := d.ports.clients.Addr().String()
+	tlsFiles := fmt.Sprintf("--proxy-cacert %s --proxy-cert %s --proxy-key %s", d.file("ca.crt"), d.file("client.crt"), d.file("client.key"))
+	numeric := "http://" + d.ports.web.Addr().String() + "/"
+	return []path{
+		{name: "SOCKS5 sidecar, name resolved by the agent", url: web, transport: dialingVia(socksDialer(socks)),
+			try: fmt.Sprintf("curl --socks5-hostname %s %s", socks, web)},
+		{name: "SOCKS5 sidecar, address", url: numeric, transport: dialingVia(socksDialer(socks)),
+			try: fmt.Sprintf("curl --socks5 %s %s", socks, numeric)},
+		{name: "HTTPS sidecar, plain request", url: numeric, transport: &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxy})},
+			try: fmt.Sprintf("curl --noproxy '' --proxy http://%s %s", proxy, numeric)},
+		{name: "HTTPS sidecar, CONNECT", url: secure, transport: d.secured(dialingVia(connectDialer(proxy))),
+			try: fmt.Sprintf("curl --noproxy '' --proxy http://%s --cacert %s %s", proxy, d.file("ca.crt"), secure)},
+		{name: "server, CONNECT over mTLS (kube-apiserver, HTTPConnect)", url: web, transport: dialingVia(d.uplink(clients, uplink.LinkOff)),
+			try: fmt.Sprintf("curl --noproxy '' --proxytunnel --proxy https://%s %s %s", clients, tlsFiles, web)},
+		{name: "server, native link", url: web, transport: dialingVia(d.uplink(clients, uplink.LinkRequire))},
+		{name: "server, gRPC over a unix socket (kube-apiserver, GRPC)", url: web, transport: d.grpcTransport()},
+	}
+}
+
+func port(l net.Listener) string {
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+// get sends one request and checks the answer.
+func (p path) get(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	defer p.transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := p.transport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK || string(body) != greeting {
+		return fmt.Errorf("the target's answer did not arrive: %s, %q", res.Status, body)
+	}
+	return nil
+}
+
+// dialingVia is a transport whose connections go by d.
+func dialingVia(d tunnel.Dialer) *http.Transport {
+	return &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		return d.Dial(ctx, network, address)
+	}}
+}
+
+// secured trusts the demo target's certificate.
+func (d *demo) secured(t *http.Transport) *http.Transport {
+	t.TLSClientConfig = &tls.Config{RootCAs: d.certs.ca.Pool(), MinVersion: tls.VersionTLS12}
+	return t
+}
+
+// uplink is the sidecars' way to the server, for a single request.
+func (d *demo) uplink(address string, mode uplink.Mode) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, network, target string) (tunnel.Conn, error) {
+		up, err := uplink.New(uplink.Options{Address: address, TLS: d.certs, Mode: mode, Log: d.log})
+		if err != nil {
+			return nil, err
+		}
+		c, err := up.Dial(ctx, network, target)
+		if err != nil {
+			up.Close()
+			return nil, err
+		}
+		return &closeAfter{Conn: c, after: up.Close}, nil
+	})
+}
+
+// closeAfter closes what a connection came from with it.
+type closeAfter struct {
+	tunnel.Conn
+	after func()
+}
+
+func (c *closeAfter) Close() error {
+	err := c.Conn.Close()
+	c.after()
+	return err
+}
+
+// grpcTransport goes by kube-apiserver's own client.
+func (d *demo) grpcTransport() *http.Transport {
+	return &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		t, err := client.CreateSingleUseGrpcTunnel(ctx, "unix://"+d.file("uds"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return nil, err
+		}
+		return t.DialContext(ctx, network, address)
+	}}
+}
+
+func printJSON(out io.Writer, checks []check) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(checks)
+}
+
+// printTable shows the checks: with colour where a person looks, plain where
+// it is piped.
+func printTable(out io.Writer, checks []check, colour bool) {
+	green, red, dim, off := "", "", "", ""
+	if colour {
+		green, red, dim, off = "\x1b[32m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
+	}
+	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, c := range checks {
+		mark := green + "ok" + off
+		if c.Error != "" {
+			mark = red + "failed" + off
+		}
+		fmt.Fprintf(tw, "%s\t%.1f ms\t%s\n", mark, c.Milliseconds, c.Path)
+	}
+	_ = tw.Flush()
+	for _, c := range checks {
+		if c.Error != "" {
+			fmt.Fprintf(out, "\n%s: %s\n", c.Path, c.Error)
+		}
+	}
+	fmt.Fprintln(out, "\nTry it:")
+	for _, c := range checks {
+		if c.Try != "" {
+			fmt.Fprintf(out, "\n  %s# %s%s\n  %s\n", dim, c.Path, off, c.Try)
+		}
+	}
+}
+
+// isTerminal says whether a person watches; NO_COLOR (no-color.org) says that
+// colour is not wanted.
+func isTerminal(out io.Writer) bool {
+	f, ok := out.(*os.File)
+	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

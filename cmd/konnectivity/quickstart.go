@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"konnectivity/internal/cli"
+)
+
+// quickstartOptions are the flags of `konnectivity quickstart`.
+type quickstartOptions struct {
+	once, json bool
+}
+
+func newQuickstart() *cobra.Command {
+	var o quickstartOptions
+	cmd := &cobra.Command{
+		Use:   "quickstart",
+		Short: "Run the whole suite in one process on loopback and check every path",
+		Long: "Quickstart runs server, agent, both sidecars and a demo target in this process, on\n" +
+			"free ports of loopback with certificates of their own, sends a real request over\n" +
+			"each path, and prints what you can try yourself. It serves until Ctrl-C.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
+	}
+	cli.AddFlags(cmd, "Quickstart flags", func(f *pflag.FlagSet) {
+		f.BoolVar(&o.once, "once", false, "end after the checks; the exit status tells whether all passed")
+		f.BoolVar(&o.json, "json", false, "print the checks as JSON")
+	})
+	return cmd
+}
+
+// errChecks makes the exit status 1; the table has said why.
+var errChecks = errors.New("not every path works")
+
+func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "konnectivity-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	d, err := newDemo(dir)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- d.serve(ctx) }()
+
+	checks := d.check(ctx)
+	if err := o.print(out, d, checks); err != nil {
+		return err
+	}
+	if !o.once && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case err := <-ended:
+			return err
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		return err
+	}
+	for _, c := range checks {
+		if c.Error != "" && o.once {
+			return errChecks
+		}
+	}
+	return nil
+}
+
+func (o *quickstartOptions) print(out io.Writer, d *demo, checks []check) error {
+	if o.json {
+		return printJSON(out, checks)
+	}
+	printTable(out, checks, isTerminal(out))
+	if !o.once {
+		fmt.Fprintln(out, "\nServing until Ctrl-C.")
+	}
+	return nil
+}

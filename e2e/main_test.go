@@ -1,0 +1,84 @@
+// Package e2e looks at the built programs from outside, with real clients.
+// `make e2e` installs what it needs.
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"konnectivity/e2e/suite"
+)
+
+// binaries are built once for all tests.
+var binaries suite.Binaries
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "kbin")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if binaries, err = suite.Build("..", dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// newSuite is a fresh suite whose processes end with the test. A test that
+// fails shows what they said.
+func newSuite(t *testing.T) *suite.Suite {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "k") // short: unix sockets live in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := suite.New(binaries, dir)
+	if err != nil {
+		os.RemoveAll(dir)
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, p := range s.Processes() {
+				t.Logf("--- %s (pid %d)\n%s", p.Name, p.PID(), p.Output())
+			}
+		}
+		s.Close()
+		os.RemoveAll(dir)
+	})
+	return s
+}
+
+// must fails the test on err.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// curl runs the real curl and returns what it printed.
+func curl(t testing.TB, args ...string) ([]byte, error) {
+	t.Helper()
+	path, err := exec.LookPath("curl")
+	if err != nil {
+		t.Fatal("curl is not installed; `make e2e` installs it")
+	}
+	args = append([]string{"--silent", "--show-error", "--fail", "--max-time", "60", "--noproxy", ""}, args...)
+	cmd := exec.Command(path, args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
+	out, err := cmd.Output()
+	if exit, ok := err.(*exec.ExitError); ok {
+		err = fmt.Errorf("curl %q: %w: %s", args, err, exit.Stderr)
+	}
+	return out, err
+}
