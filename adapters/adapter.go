@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,21 +18,16 @@ import (
 	"konnectivity/adapters/hosted"
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
-	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
-
-// rereadCAs is how often bundles for https:// proxies are read again. Slower
-// than certificates of our own, since distributions have hundreds of files.
-const rereadCAs = 30 * time.Second
 
 // Adapter is the composed way out of a sidecar. Its methods may be called from
 // any goroutine.
 type Adapter struct {
 	parts
 	uplink   *uplink.Server
-	services *hosted.Services  // nil without a kubeconfig
-	certs    *tlsreload.Source // of https:// proxies; nil without one
+	services *hosted.Services // nil without a kubeconfig
+	cas      *proxyCAs
 	log      logrus.FieldLogger
 
 	socks5, connect, forward *path
@@ -48,7 +42,7 @@ type Adapter struct {
 // option and holds no password.
 func New(opt Options) (*Adapter, error) {
 	opt = opt.withDefaults()
-	a := &Adapter{log: opt.Log}
+	a := &Adapter{log: opt.Log, cas: newProxyCAs(opt)}
 	a.metrics = newMetrics()
 	var err error
 	if a.uplink, err = uplink.New(opt.Server); err != nil {
@@ -70,23 +64,6 @@ func New(opt Options) (*Adapter, error) {
 	return a, nil
 }
 
-// proxyTLS is the configuration for an https:// proxy, nil for any other. The
-// CAs are read only where there is one: distributions have many.
-func (a *Adapter) proxyTLS(opt Options, p *chain.Proxy) (*tls.Config, error) {
-	if p == nil || !p.TLS {
-		return nil, nil
-	}
-	if a.certs == nil {
-		files := tlsreload.Files{MoreCAs: append(slices.Clone(opt.HTTPS.CACertPaths), defaultProxyCADirs()...)}
-		var err error
-		a.certs, err = tlsreload.New(files, tlsreload.Options{Name: "proxy CAs", Lenient: true, SystemRoots: true, Interval: rereadCAs, Log: opt.Log})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return a.certs.Client(p.Host, "http/1.1"), nil
-}
-
 // makeDirect makes the way past the tunnel. A broken HTTPS_PROXY matters only
 // where something can go that way.
 func (a *Adapter) makeDirect(opt Options) error {
@@ -101,14 +78,9 @@ func (a *Adapter) makeDirect(opt Options) error {
 		a.log.Warnf("%v; it is ignored, since nothing goes direct", err)
 		return nil
 	}
-	if p == nil {
-		return nil
+	if p != nil {
+		a.direct.use(p, noProxy, a.cas.client(p))
 	}
-	certs, err := a.proxyTLS(opt, p)
-	if err != nil {
-		return err
-	}
-	a.direct.use(p, noProxy, certs)
 	return nil
 }
 
@@ -188,7 +160,8 @@ func (a *Adapter) makePaths(opt Options) error {
 	a.socks5 = a.newPath(opt, bypass, opt.SOCKS5)
 	a.forward = a.newPath(opt, bypass, httpsPolicy)
 	a.connect = a.newPath(opt, bypass, httpsPolicy)
-	return a.chainTo(opt, httpProxy, httpsProxy)
+	a.chainTo(opt, httpProxy, httpsProxy)
+	return nil
 }
 
 func (a *Adapter) newPath(opt Options, bypass *Bypass, policy ResolvePolicy) *path {
@@ -198,7 +171,7 @@ func (a *Adapter) newPath(opt Options, bypass *Bypass, policy ResolvePolicy) *pa
 }
 
 // chainTo sets the customer's proxies up on the HTTP(S) front's paths.
-func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *chain.Proxy) (err error) {
+func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *chain.Proxy) {
 	a.httpNoProxy = chain.NewNoProxy(opt.HTTPS.NoProxy)
 	if a.httpProxy = httpProxy; httpProxy != nil {
 		a.forward.via = func(address string) Route {
@@ -208,16 +181,11 @@ func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *chain.Proxy) (err 
 			return RouteTunnel
 		}
 	}
-	if a.httpProxyTLS, err = a.proxyTLS(opt, httpProxy); err != nil || httpsProxy == nil {
-		return err
+	a.httpProxyTLS = a.cas.client(httpProxy)
+	if httpsProxy != nil {
+		a.connect.noProxy = a.httpNoProxy
+		a.connect.customer = &chain.Way{Proxy: httpsProxy, Who: "customer proxy", Via: tunnel.DialerFunc(a.connect.tunnel), TLS: a.cas.client(httpsProxy)}
 	}
-	certs, err := a.proxyTLS(opt, httpsProxy)
-	if err != nil {
-		return err
-	}
-	a.connect.noProxy = a.httpNoProxy
-	a.connect.customer = &chain.Way{Proxy: httpsProxy, Who: "customer proxy", Via: tunnel.DialerFunc(a.connect.tunnel), TLS: certs}
-	return nil
 }
 
 // Run keeps links, caches and health up to date until ctx ends, then closes
@@ -227,8 +195,8 @@ func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *chain.Proxy) (err 
 func (a *Adapter) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { a.uplink.Run(ctx) })
-	if a.certs != nil {
-		wg.Go(func() { a.certs.Run(ctx) })
+	if a.cas.used {
+		wg.Go(func() { a.cas.run(ctx) })
 	}
 	if a.services != nil {
 		wg.Go(func() { a.services.Run(ctx) })

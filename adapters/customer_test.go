@@ -254,10 +254,23 @@ func TestCustomerCAIsFollowed(t *testing.T) {
 	if dial := tunnel.AsDialError("", err); dial == nil || !strings.Contains(dial.Text(), "certificate that is not trusted") {
 		t.Fatal(err)
 	}
+	broken := bundle + ".broken"
+	if err := os.WriteFile(broken, []byte("no CA"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.opt.HTTPS.CACertPaths = []string{broken}
+	_, err = w.adapter().Connect().Dial(ctx, "tcp", "www.example.com:443")
+	if dial := tunnel.AsDialError("", err); dial == nil || !strings.Contains(dial.Text(), "cannot be read") {
+		t.Error(err)
+	}
 	if err := os.Rename(bundle, later); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.certs.Reload(); err != nil {
+	cas, err := a.cas.load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cas.Reload(); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := reached(t, a.Connect(), "www.example.com:443"); got != "customer to www.example.com:443" {

@@ -24,6 +24,8 @@ type Options struct {
 	SOCKS5 ResolvePolicy // how the SOCKS5 front resolves names
 	HTTPS  HTTPSOptions  // the customer's proxies, for the HTTP(S) front
 
+	proxyCADirs []string // default defaultProxyCADirs; tests have none
+
 	Log        logrus.FieldLogger    // nil discards
 	Registerer prometheus.Registerer // nil: metrics are kept, but registered nowhere
 }
@@ -138,6 +140,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Server.Log == nil {
 		o.Server.Log = o.Log
+	}
+	if o.proxyCADirs == nil {
+		o.proxyCADirs = defaultProxyCADirs()
 	}
 	if o.Direct.Env == nil {
 		o.Direct.Env = os.Getenv

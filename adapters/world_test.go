@@ -67,9 +67,10 @@ func newWorld(t testing.TB, old bool) *world {
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 	w.api.Kubeconfig(t, kubeconfig, "token")
 	w.opt = Options{
-		Server: ServerOptions{Address: w.server.Addr(), ServerName: fakeserver.ServerName, TLS: w.pki, Software: "test/1"},
-		Hosted: HostedOptions{Kubeconfig: kubeconfig},
-		Direct: DirectOptions{Env: func(string) string { return "" }, Lookup: w.lookup, DialTCP: w.podDial},
+		proxyCADirs: []string{},
+		Server:      ServerOptions{Address: w.server.Addr(), ServerName: fakeserver.ServerName, TLS: w.pki, Software: "test/1"},
+		Hosted:      HostedOptions{Kubeconfig: kubeconfig},
+		Direct:      DirectOptions{Env: func(string) string { return "" }, Lookup: w.lookup, DialTCP: w.podDial},
 	}
 	return w
 }

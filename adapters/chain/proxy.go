@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"konnectivity/adapters/connect"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
 
@@ -114,6 +115,7 @@ func (w *Way) failed(address string, err error) error {
 	out := &tunnel.DialError{Address: address, Err: err}
 	var status *connect.StatusError
 	var dial *tunnel.DialError
+	var files *tlsreload.NotReadyError
 	var cert *tls.CertificateVerificationError
 	switch {
 	case errors.As(err, &status):
@@ -125,6 +127,8 @@ func (w *Way) failed(address string, err error) error {
 		out.Err = fmt.Errorf("%s answered %d", w.Proxy, status.Status) // its page may hold anything
 	case errors.As(err, &dial):
 		out.Failure, out.Reason = dial.Failure, w.Who+": "+dial.Text()
+	case errors.As(err, &files):
+		out.Failure, out.Reason = tunnel.FailUnavailable, "the CAs to check the certificate of "+w.Who+" cannot be read"
 	case errors.As(err, &cert):
 		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" shows a certificate that is not trusted; add its CA"
 	case errors.Is(err, connect.ErrMalformed):
