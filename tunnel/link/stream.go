@@ -261,6 +261,9 @@ func (st *Stream) queueFin() {
 	st.finQueued = true
 	st.pending.fin = true
 	st.ses.queuePending(st)
+	if st.finRecvd { // both directions are over (§4)
+		st.ses.forget(st)
+	}
 	st.writeCond.Broadcast()
 }
 
