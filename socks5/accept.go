@@ -48,7 +48,9 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, serve func(*client
 			warned = time.Now()
 			s.opts.Log.WithError(err).Warn("Cannot accept SOCKS5 connections for the moment; trying again")
 		}
-		s.slots.makeRoom() // its descriptor may be what is missing
+		if s.slots.makeRoom() { // a descriptor may be what is missing
+			backoff = 0
+		}
 		backoff = min(max(2*backoff, minBackoff), maxBackoff)
 		select {
 		case <-time.After(backoff):

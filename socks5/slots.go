@@ -42,13 +42,12 @@ func (s *slots) take(c *client) (ok, warn bool) {
 }
 
 // makeRoom evicts a connection whose handshake is older than evictAge, when
-// something else than slots ran out.
-func (s *slots) makeRoom() {
+// something else than slots ran out, and says whether there was one.
+func (s *slots) makeRoom() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if oldest := s.pending.Front(); oldest != nil && time.Since(oldest.Value.(*client).since) >= evictAge {
-		s.evict()
-	}
+	oldest := s.pending.Front()
+	return oldest != nil && time.Since(oldest.Value.(*client).since) >= evictAge && s.evict()
 }
 
 // evict takes the slot of the oldest handshake, if there is one. s.mu is held.
