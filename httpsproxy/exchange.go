@@ -171,9 +171,8 @@ func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 	}
 	h := http.Header(header).Clone()
 	dropHopByHop(h)
-	maps.Copy(x.Header(), h)
+	maps.Copy(x.Header(), h) // goproxy starts anew for the final one
 	x.ResponseWriter.WriteHeader(code)
-	clear(x.Header())
 	return nil
 }
 

@@ -490,7 +490,7 @@ func TestBadAnswers(t *testing.T) {
 	}{
 		"nothing":        {"", 502},
 		"garbage":        {"SSH-2.0-OpenSSH\r\n", 502},
-		"10 MB header":   {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 10<<20), 502},
+		"10 MB header":   {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 10<<20) + "\r\nContent-Length: 0\r\n\r\n", 502},
 		"unasked switch": {"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 502},
 		"status 42":      {"HTTP/1.1 042 What\r\nContent-Length: 0\r\n\r\n", 502},
 		"proxy auth":     {"HTTP/1.1 407 No\r\nProxy-Authenticate: Basic realm=secret\r\nContent-Length: 6\r\n\r\nsecret", 502},
