@@ -194,8 +194,12 @@ func (m *metrics) Packet(segment legacy.Segment, kind client.PacketType) {
 	}
 }
 
-// StreamError implements legacy.Metrics.
+// StreamError implements legacy.Metrics. A stream that was cancelled was so by
+// this agent, which hangs up on a server that it is connected to already.
 func (m *metrics) StreamError(segment legacy.Segment, code codes.Code, kind client.PacketType) {
+	if code == codes.Canceled {
+		return
+	}
 	direction, packet := "from_server", "Unknown"
 	if segment == legacy.FromAgent {
 		direction = "to_server"

@@ -143,11 +143,12 @@ func TestPacketMetrics(t *testing.T) {
 		t.Errorf("%d series", n)
 	}
 	m.StreamError(legacy.ToAgent, codes.Unavailable, client.PacketType_DATA)
-	m.StreamError(legacy.FromAgent, codes.Canceled, legacy.NoPacket)
+	m.StreamError(legacy.FromAgent, codes.Internal, legacy.NoPacket)
+	m.StreamError(legacy.FromAgent, codes.Canceled, legacy.NoPacket) // our own doing
 	if testutil.ToFloat64(m.serverFailures.WithLabelValues("from_server")) != 1 || testutil.ToFloat64(m.serverFailures.WithLabelValues("to_server")) != 1 {
 		t.Error("directions are mixed up")
 	}
-	if testutil.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Canceled", "Unknown")) != 1 {
+	if testutil.ToFloat64(m.streamErrors.WithLabelValues("from_agent", "Internal", "Unknown")) != 1 {
 		t.Error("an error without a packet is not counted as Unknown")
 	}
 }

@@ -98,19 +98,20 @@ func (s *set) probe(now time.Time, covered []*target) []*target {
 	return []*target{t}
 }
 
-// probeEvery is how often to look for more while none is missing. Servers on
-// links tell of a new count by themselves, so there it is a matter of safety
-// only, and each probe costs a handshake.
+// probeEvery is how often to look for more while none is missing. An old server
+// tells of a new count only when it is dialed; at twice the cap (20 s by default)
+// that is known soon enough to be right within 30 s. Servers on links tell by
+// themselves, so there it is a matter of safety only.
 func (s *set) probeEvery() time.Duration {
-	for _, m := range s.members {
-		if m.Protocol() != protocolLink {
-			return s.opts.SyncIntervalCap
-		}
-	}
 	if s.opts.SyncForever {
 		return s.opts.SyncIntervalCap
 	}
-	return 3 * s.opts.SyncIntervalCap
+	for _, m := range s.members {
+		if m.Protocol() != protocolLink {
+			return 2 * s.opts.SyncIntervalCap
+		}
+	}
+	return 6 * s.opts.SyncIntervalCap
 }
 
 // covered says that the server last met at t is connected.

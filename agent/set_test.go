@@ -217,7 +217,7 @@ func TestFlapping(t *testing.T) {
 
 // With nothing missing an agent is quiet: few probes, no log lines.
 func TestIdle(t *testing.T) {
-	for protocol, most := range map[string]int{protocolGRPC: 3600 / 5, protocolLink: 3600 / 15} {
+	for protocol, most := range map[string]int{protocolGRPC: 3600 / 10, protocolLink: 3600 / 30} {
 		t.Run(protocol, func(t *testing.T) {
 			w := newWorld()
 			w.protocol = protocol

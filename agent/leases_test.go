@@ -1,0 +1,263 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	"k8s.io/client-go/rest"
+)
+
+// fakeAPI is the part of a Kubernetes API that counts leases. It speaks JSON.
+type fakeAPI struct {
+	t      *testing.T
+	server *httptest.Server
+
+	mu       sync.Mutex
+	leases   map[string]coordinationv1.Lease
+	status   int // of every answer, if not 0
+	calls    []string
+	watchers map[chan metav1.WatchEvent]bool
+	stop     chan struct{}
+}
+
+func newFakeAPI(t *testing.T) *fakeAPI {
+	api := &fakeAPI{t: t, leases: map[string]coordinationv1.Lease{}, watchers: map[chan metav1.WatchEvent]bool{}, stop: make(chan struct{})}
+	api.server = httptest.NewServer(api)
+	t.Cleanup(func() { close(api.stop); api.server.Close() })
+	return api
+}
+
+func (a *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	a.mu.Lock()
+	a.calls = append(a.calls, fmt.Sprintf("%s %s selector=%s watch=%s from=%s", r.Method, r.URL.Path, query.Get("labelSelector"), query.Get("watch"), query.Get("resourceVersion")))
+	status := a.status
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case status != 0:
+		w.WriteHeader(status)
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: int32(status)})
+	case query.Get("watch") != "":
+		a.watch(w, r)
+	default:
+		a.list(w)
+	}
+}
+
+func (a *fakeAPI) list(w http.ResponseWriter) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := coordinationv1.LeaseList{TypeMeta: metav1.TypeMeta{Kind: "LeaseList", APIVersion: "coordination.k8s.io/v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "7"}}
+	for _, lease := range a.leases {
+		list.Items = append(list.Items, lease)
+	}
+	_ = json.NewEncoder(w).Encode(list)
+}
+
+func (a *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
+	events := make(chan metav1.WatchEvent, 16)
+	a.mu.Lock()
+	a.watchers[events] = true
+	a.mu.Unlock()
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case e, more := <-events:
+			if !more {
+				return
+			}
+			_ = json.NewEncoder(w).Encode(e)
+			w.(http.Flusher).Flush()
+		case <-r.Context().Done():
+			return
+		case <-a.stop:
+			return
+		}
+	}
+}
+
+func (a *fakeAPI) emit(kind string, lease coordinationv1.Lease) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for events := range a.watchers {
+		events <- metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Object: &lease}}
+	}
+}
+
+// endWatches ends every watch in order, as API servers do now and then.
+func (a *fakeAPI) endWatches() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for events := range a.watchers {
+		close(events)
+		delete(a.watchers, events)
+	}
+}
+
+func (a *fakeAPI) put(l coordinationv1.Lease) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.leases[l.Name] = l
+}
+
+func (a *fakeAPI) setStatus(status int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status = status
+}
+
+func (a *fakeAPI) watching() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.watchers) > 0
+}
+
+func lease(name string, renewed time.Duration) coordinationv1.Lease {
+	seconds, at := int32(30), metav1.NewMicroTime(time.Now().Add(-renewed))
+	return coordinationv1.Lease{
+		TypeMeta:   metav1.TypeMeta{Kind: "Lease", APIVersion: "coordination.k8s.io/v1"},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns"},
+		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: &at},
+	}
+}
+
+// counting runs a counter against api until the test ends.
+func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
+	t.Helper()
+	client, err := typed.NewForConfig(&rest.Config{Host: api.server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := silentLog()
+	log.AddHook(hook)
+	c, err := NewLeaseCounter(LeaseOptions{Client: client, Namespace: "ns", Selector: "k8s-app=konnectivity-server", Log: log, Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		client.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections()
+	})
+	return c
+}
+
+func wantCount(t *testing.T, c *LeaseCounter, want int) {
+	t.Helper()
+	eventually(t, func() bool { n, known := c.Count(); return n == want && known == (want > 0) })
+}
+
+func TestLeaseCounter(t *testing.T) {
+	api := newFakeAPI(t)
+	api.put(lease("a", 0))
+	api.put(lease("b", 20*time.Second))
+	api.put(lease("old", time.Minute))
+	c := counting(t, api, &lines{})
+	wantCount(t, c, 2)
+	eventually(t, api.watching)
+	api.emit("ADDED", lease("c", 0))
+	wantCount(t, c, 3)
+	api.emit("MODIFIED", lease("old", 0))
+	wantCount(t, c, 4)
+	api.emit("DELETED", lease("a", 0))
+	wantCount(t, c, 3)
+
+	api.mu.Lock()
+	defer api.mu.Unlock()
+	const path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+	if want := "GET " + path + " selector=k8s-app=konnectivity-server watch= from="; api.calls[0] != want {
+		t.Errorf("listed by %q, want %q", api.calls[0], want)
+	}
+	if !strings.HasPrefix(api.calls[1], "GET "+path+" selector=k8s-app=konnectivity-server watch=") || !strings.HasSuffix(api.calls[1], "from=7") {
+		t.Errorf("watched by %q", api.calls[1])
+	}
+	if testutil.ToFloat64(c.lists.WithLabelValues("200", "")) != 1 || testutil.ToFloat64(c.watches.WithLabelValues("200", "")) != 1 {
+		t.Error("calls are not counted")
+	}
+}
+
+func TestLeasesAfterTheWatchEnds(t *testing.T) {
+	api := newFakeAPI(t)
+	api.put(lease("a", 0))
+	c := counting(t, api, &lines{})
+	wantCount(t, c, 1)
+	eventually(t, api.watching)
+	api.put(lease("b", 0))
+	api.endWatches()
+	wantCount(t, c, 2)
+}
+
+// While the API is down the last count holds, and one line says so.
+func TestLeasesWhileTheAPIIsDown(t *testing.T) {
+	api := newFakeAPI(t)
+	api.setStatus(http.StatusForbidden)
+	log := &lines{}
+	c := counting(t, api, log)
+	eventually(t, func() bool { return testutil.ToFloat64(c.lists.WithLabelValues("403", "Forbidden")) > 1 })
+	if n, known := c.Count(); known {
+		t.Errorf("knows %d", n)
+	}
+	if n := log.count(); n != 1 {
+		t.Errorf("%d log lines: %v", n, log.all)
+	}
+	api.put(lease("a", 0))
+	api.setStatus(0)
+	wantCount(t, c, 1)
+	eventually(t, api.watching)
+	api.setStatus(http.StatusInternalServerError)
+	api.endWatches()
+	eventually(t, func() bool { return log.count() >= 3 }) // down, up, down
+	wantCount(t, c, 1)
+}
+
+func TestValidLease(t *testing.T) {
+	now := time.Now()
+	at := func(ago time.Duration) *metav1.MicroTime { m := metav1.NewMicroTime(now.Add(-ago)); return &m }
+	seconds := int32(30)
+	for name, c := range map[string]struct {
+		spec coordinationv1.LeaseSpec
+		want bool
+	}{
+		"renewed":            {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: at(29 * time.Second)}, true},
+		"expired":            {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, RenewTime: at(31 * time.Second)}, false},
+		"taken, not renewed": {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, AcquireTime: at(time.Second)}, true},
+		"renewal counts":     {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds, AcquireTime: at(time.Second), RenewTime: at(time.Minute)}, false},
+		"without times":      {coordinationv1.LeaseSpec{LeaseDurationSeconds: &seconds}, false},
+		"without a duration": {coordinationv1.LeaseSpec{RenewTime: at(0)}, false},
+		"empty":              {coordinationv1.LeaseSpec{}, false},
+	} {
+		if got := validLease(&coordinationv1.Lease{Spec: c.spec}, now); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Expired leases are no news that servers are gone: the last count holds.
+func TestAllLeasesExpired(t *testing.T) {
+	c := &LeaseCounter{leases: map[string]coordinationv1.Lease{"a": lease("a", 0), "b": lease("b", 0)}}
+	if n, _ := c.Count(); n != 2 {
+		t.Fatal(n)
+	}
+	c.leases = map[string]coordinationv1.Lease{"a": lease("a", time.Hour)}
+	if n, known := c.Count(); n != 2 || !known {
+		t.Errorf("%d, %v", n, known)
+	}
+}
