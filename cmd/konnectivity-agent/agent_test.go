@@ -1,0 +1,335 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/cli"
+	"konnectivity/internal/pki"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// parse returns the flags of a command line.
+func parse(t *testing.T, args ...string) (*flags, error) {
+	t.Helper()
+	f := &flags{}
+	cmd := &cobra.Command{Use: component}
+	f.addTo(cmd)
+	return f, cmd.ParseFlags(args)
+}
+
+// Upstream's flags with their defaults (cmd/agent/app/options/options.go), and
+// klog's. Ours differs in keepalive-time (1h there) and agent-id (made later).
+func TestUpstreamFlags(t *testing.T) {
+	f, err := parse(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"agent-cert": "", "agent-key": "", "ca-cert": "", "proxy-server-host": "[127.0.0.1]", "proxy-server-port": "8091", "alpn-proto": "[]",
+		"health-server-host": "", "health-server-port": "8093", "admin-bind-address": "127.0.0.1", "admin-server-port": "8094",
+		"enable-profiling": "false", "enable-contention-profiling": "false", "agent-id": "", "sync-interval": "1s", "probe-interval": "1s",
+		"sync-interval-cap": "10s", "keepalive-time": "0s", "service-account-token-path": "", "agent-identifiers": "", "warn-on-channel-limit": "false",
+		"sync-forever": "false", "xfr-channel-size": "150", "count-server-leases": "false", "lease-namespace": "kube-system",
+		"lease-label-selector": "k8s-app=konnectivity-server", "lease-label": "k8s-app=konnectivity-server", "server-count-source": "default",
+		"kubeconfig": "", "kube-api-content-type": "application/vnd.kubernetes.protobuf",
+	} {
+		flag := f.set.Lookup(name)
+		if flag == nil {
+			t.Errorf("--%s is missing", name)
+		} else if flag.DefValue != want {
+			t.Errorf("--%s is %q by default, want %q", name, flag.DefValue, want)
+		}
+	}
+	for _, name := range strings.Fields("v vmodule logtostderr alsologtostderr log-dir log-file log-file-max-size stderrthreshold alsologtostderrthreshold legacy-stderr-threshold-behavior one-output skip-headers skip-log-headers add-dir-header log-backtrace-at") {
+		if f.set.Lookup(name) == nil {
+			t.Errorf("klog's --%s is missing", name)
+		}
+	}
+	f.set.VisitAll(func(flag *pflag.Flag) {
+		if flag.Usage == "" {
+			t.Errorf("--%s has no help", flag.Name)
+		}
+	})
+}
+
+func TestValidation(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args string
+		want string // in the error; "" for none
+		exit int
+	}{
+		{"", "", 0},
+		{"--agent-cert=" + file + " --agent-key=" + file + " --ca-cert=" + file, "", 0},
+		{"--proxy-server-host=a.example --proxy-server-host=b.example,[2001:db8::1],2001:db8::2,c.example:9", "", 0},
+		{"--server-count-source=", "", 0},
+		{"--server-count-source=max --sync-forever --count-server-leases --lease-label-selector=a=b,c!=d", "", 0},
+		{"--allow-destination=10.0.0.0/8,*.example.com:443 --deny-destination=[fd00::/8]:1-10", "", 0},
+		{"--sync-interval=10s --sync-interval-cap=10s --graceful-shutdown-timeout=0 --alpn-proto=a,b", "", 0},
+		{"--agent-cert=" + file, "--agent-cert needs --agent-key", cli.ExitUsage},
+		{"--agent-key=" + file, "--agent-key needs --agent-cert", cli.ExitUsage},
+		{"--ca-cert=" + dir + "/none", "--ca-cert: " + dir + "/none: no such file", cli.ExitFailure},
+		{"--ca-cert=" + dir, "is a directory", cli.ExitFailure},
+		{"--kubeconfig=/none", "--kubeconfig: /none", cli.ExitFailure},
+		{"--service-account-token-path=/none", "--service-account-token-path: /none", cli.ExitFailure},
+		{"--proxy-server-port=0", "--proxy-server-port=0", cli.ExitUsage},
+		{"--health-server-port=-1", "--health-server-port=-1", cli.ExitUsage},
+		{"--admin-server-port=65536", "--admin-server-port=65536", cli.ExitUsage},
+		{"--health-server-port=8094", "both 8094", cli.ExitUsage},
+		{"--xfr-channel-size=0", "--xfr-channel-size=0", cli.ExitUsage},
+		{"--enable-contention-profiling", "--enable-contention-profiling needs --enable-profiling", cli.ExitUsage},
+		{"--sync-interval=11s", "--sync-interval=11s", cli.ExitUsage},
+		{"--sync-interval=0", "--sync-interval=0s", cli.ExitUsage},
+		{"--sync-interval-cap=-1s", "--sync-interval-cap=-1s", cli.ExitUsage},
+		{"--probe-interval=0", "--probe-interval=0s", cli.ExitUsage},
+		{"--dial-timeout=0", "--dial-timeout=0s", cli.ExitUsage},
+		{"--keepalive-time=-1s", "--keepalive-time", cli.ExitUsage},
+		{"--graceful-shutdown-timeout=-1s", "--graceful-shutdown-timeout", cli.ExitUsage},
+		{"--memory-budget-mib=-1", "--memory-budget-mib=-1", cli.ExitUsage},
+		{"--link=maybe", "accepted are auto, off and require", cli.ExitUsage},
+		{"--server-count-source=stars", "accepted are default and max", cli.ExitUsage},
+		{"--agent-identifiers=mac=1", "--agent-identifiers", cli.ExitUsage},
+		{"--agent-identifiers=host=%zz", "--agent-identifiers", cli.ExitUsage},
+		{"--agent-id=a\nb", "--agent-id", cli.ExitUsage},
+		{"--agent-id=" + strings.Repeat("a", 10<<10), "--agent-id", cli.ExitUsage},
+		{"--lease-label-selector=a=b=c", "--lease-label-selector", cli.ExitUsage},
+		{"--lease-label=a --lease-label-selector=b", "--lease-label is the older name", cli.ExitUsage},
+		{"--proxy-server-host=", "--proxy-server-host", cli.ExitUsage},
+		{"--proxy-server-host=http://a", "--proxy-server-host", cli.ExitUsage},
+		{"--proxy-server-host=a:0", "--proxy-server-host", cli.ExitUsage},
+		{"--alpn-proto=" + strings.Repeat("a", 256), "--alpn-proto", cli.ExitUsage},
+		{"--allow-destination=10.0.0.0/33", "--allow-destination", cli.ExitUsage},
+		{"--deny-destination=a:x", "--deny-destination", cli.ExitUsage},
+	} {
+		t.Run(fmt.Sprintf("%.60s", c.args), func(t *testing.T) {
+			f, err := parse(t, strings.Split(c.args, " ")...)
+			if c.args == "" {
+				f, err = parse(t)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = f.validate()
+			if c.want == "" {
+				if err != nil {
+					t.Errorf("refused: %v", err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want it to say %q", err, c.want)
+			}
+			var usage *cli.UsageError
+			if isUsage := errors.As(err, &usage); isUsage != (c.exit == cli.ExitUsage) {
+				t.Errorf("usage error: %v", isUsage)
+			}
+		})
+	}
+}
+
+func TestServers(t *testing.T) {
+	for hosts, want := range map[string]string{
+		"a.example":             "a.example:8091",
+		"a.example:9":           "a.example:9",
+		"192.0.2.1,192.0.2.2:9": "192.0.2.1:8091 192.0.2.2:9",
+		"2001:db8::1":           "[2001:db8::1]:8091",
+		"[2001:db8::1]":         "[2001:db8::1]:8091",
+		"[2001:db8::1]:9":       "[2001:db8::1]:9",
+	} {
+		f, err := parse(t, "--proxy-server-host="+hosts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := f.servers()
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %v, %v; want %s", hosts, got, err, want)
+		}
+	}
+}
+
+func TestAgentID(t *testing.T) {
+	t.Setenv("PROXY_AGENT_ID", "from-environment")
+	f, _ := parse(t)
+	if id := f.agentIDOrNew(); id != "from-environment" {
+		t.Error(id)
+	}
+	f, _ = parse(t, "--agent-id=from-flag")
+	if id := f.agentIDOrNew(); id != "from-flag" {
+		t.Error(id)
+	}
+	t.Setenv("PROXY_AGENT_ID", "")
+	f, _ = parse(t)
+	if a, b := f.agentIDOrNew(), f.agentIDOrNew(); a == "" || a == b {
+		t.Errorf("made %q and %q", a, b)
+	}
+}
+
+func TestNotes(t *testing.T) {
+	f, _ := parse(t)
+	if notes := f.notes(); len(notes) != 0 {
+		t.Errorf("without flags: %q", notes)
+	}
+	f, _ = parse(t, "--probe-interval=1s", "--xfr-channel-size=9", "--warn-on-channel-limit", "--lease-label=a=b")
+	if notes := f.notes(); len(notes) != 4 {
+		t.Errorf("%q", notes)
+	}
+}
+
+// freePort is one that was free a moment ago.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func get(t *testing.T, port int, path string) (int, string, http.Header) {
+	t.Helper()
+	client := &http.Client{
+		Timeout:       5 * time.Second,
+		Transport:     &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
+		if err != nil {
+			if time.Now().Before(end) {
+				continue
+			}
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, _ := io.ReadAll(response.Body)
+		return response.StatusCode, string(body), response.Header
+	}
+}
+
+// The program without a server: alive, not ready with the reason, its metrics
+// there; and it ends in order.
+func TestEndpoints(t *testing.T) {
+	health, admin := freePort(t), freePort(t)
+	args := []string{
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(freePort(t)), "--health-server-host=127.0.0.1",
+		"--health-server-port=" + strconv.Itoa(health), "--admin-server-port=" + strconv.Itoa(admin), "--enable-profiling", "--log-level=error",
+	}
+	cmd := newCommand()
+	cmd.SetArgs(args)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	defer cancel()
+
+	if code, body, _ := get(t, health, "/healthz"); code != 200 || body != "ok" {
+		t.Errorf("/healthz: %d %q", code, body)
+	}
+	for _, path := range []string{"/readyz", "/ready"} {
+		code, body, _ := get(t, health, path)
+		if want := "[+]ping ok\n[-]server-connected failed: no servers connected\n"; code != 503 || body != want {
+			t.Errorf("%s: %d %q", path, code, body)
+		}
+	}
+	if _, body, _ := get(t, health, "/metrics"); !strings.Contains(body, "konnectivity_network_proxy_agent_open_server_connections 0") {
+		t.Error("/metrics has no metrics of the agent")
+	}
+	if code, _, header := get(t, admin, "/metrics"); code != 301 || header.Get("Location") != fmt.Sprintf("http://127.0.0.1:%d/metrics", health) {
+		t.Errorf("admin /metrics: %d %v", code, header)
+	}
+	if code, _, _ := get(t, admin, "/debug/pprof/"); code != 200 {
+		t.Errorf("pprof: %d", code)
+	}
+	cancel()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not end")
+	}
+}
+
+func TestProfilingIsOff(t *testing.T) {
+	p := &process{flags: &flags{}}
+	w := httptest.NewRecorder()
+	p.adminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/", nil))
+	if w.Code != http.StatusNotFound {
+		t.Errorf("pprof without its flag: %d", w.Code)
+	}
+}
+
+// What cannot start says why, naming the flag or the file.
+func TestCannotStart(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	port := strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)
+	dir := t.TempDir()
+	pair := func(name string) (cert, key string) {
+		ca, err := pki.NewCA(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := ca.Issue(pki.Leaf{CommonName: name, Client: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, key = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+		for path, content := range map[string][]byte{cert: leaf.CertPEM, key: leaf.KeyPEM} {
+			if err := os.WriteFile(path, content, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return cert, key
+	}
+	cert, _ := pair("one")
+	_, key := pair("two")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	for name, c := range map[string]struct{ args, want string }{
+		"health port": {"--health-server-host=127.0.0.1 --health-server-port=" + port, "--health-server-port"},
+		"admin port":  {"--admin-server-port=" + port, "--admin-server-port"},
+		"mismatch":    {"--agent-cert=" + cert + " --agent-key=" + key, "one.crt"},
+		"no cluster":  {"--count-server-leases", "--kubeconfig"},
+	} {
+		args := append(strings.Split(c.args, " "), "--log-level=error")
+		for _, flag := range []string{"health-server", "admin-server"} {
+			if !strings.Contains(c.args, flag+"-port") {
+				args = append(args, "--"+flag+"-port="+strconv.Itoa(freePort(t)))
+			}
+		}
+		var stderr bytes.Buffer
+		if status := cli.Run(newCommand(), args, &stderr, nil); status != cli.ExitFailure || !strings.Contains(stderr.String(), c.want) || strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("%s: status %d, said %q, want %q", name, status, stderr.String(), c.want)
+		}
+	}
+	var stderr bytes.Buffer
+	if status := cli.Run(newCommand(), []string{"--no-such-flag"}, &stderr, nil); status != cli.ExitUsage {
+		t.Errorf("unknown flag: status %d, %q", status, stderr.String())
+	}
+}
