@@ -215,7 +215,7 @@ func TestDrain(t *testing.T) {
 		_, _ = io.WriteString(w, "done")
 	})
 	p := startProxy(t, func(o *Options) { o.Drain = maxWait })
-	idle, tunneled, plain := dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr)
+	idle, fresh, tunneled, plain := dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr), dialWire(t, p.addr)
 	idle.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 	_ = body(t, idle.response("GET"))
 	tunneled.tunnelTo(target)
@@ -246,6 +246,7 @@ func TestDrain(t *testing.T) {
 		t.Errorf("the open request ended with %q", got)
 	}
 	plain.expectEnd()
+	fresh.expectEnd() // long before the drain is over
 	select {
 	case <-p.done:
 		t.Fatal("Serve returned before the tunnel had ended")
