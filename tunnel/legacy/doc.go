@@ -15,11 +15,19 @@
 //
 // # What the protocol lacks
 //
-// There is no credit. The connections of one agent share one gRPC stream, so a
-// connection whose reader is slow is buffered within Limits, and reset when
-// that does not suffice; its neighbours never wait for it.
+// There is no credit. The connections of one agent share one gRPC stream, so
+// what a connection holds is bounded here (Limits, recvQueue):
+//
+//   - A reader that takes nothing while its connection is full is reset after
+//     StallTimeout (CodeStalled). It costs its neighbours one pause of 50 ms.
+//   - A connection may hold a quarter of what is left of the budget, at least
+//     ConnBuffer. For a reader that moves, but slower than data comes, the
+//     stream pauses up to 50 ms a packet: there is no other way to slow the
+//     sender, and to reset it would cut every download that is slower than its
+//     source. At twice its share it is reset.
 //
 // There is no half-close either: CLOSE_REQ, toward the agent, and CLOSE_RSP,
-// away from it, end both directions. What each role makes of CloseWrite is
-// told there.
+// away from it, end both directions. What the roles make of CloseWrite is told
+// at AgentPeer, and at opened and served, which are its two ends. Between our
+// own peers metadata (konnectivity-half-close) agrees on a better meaning.
 package legacy

@@ -152,6 +152,9 @@ func TestRealClientsCloseLosesNothing(t *testing.T) {
 		if want := sha256.Sum256(payload); !bytes.Equal(<-sum, want[:]) {
 			t.Error("bytes were lost at Close")
 		}
+		if took := time.Since(start); took > answerWait/2 {
+			t.Errorf("the destination heard of the end after %v", took)
+		}
 	})
 }
 
