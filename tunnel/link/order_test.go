@@ -184,3 +184,23 @@ func TestOpenedGoesBeforeData(t *testing.T) {
 		}
 	}
 }
+
+// Whoever is writing when the connection breaks hears that the link is lost,
+// as everybody else does, and not what the connection said.
+func TestWriterOfABrokenLinkHearsOfTheLoss(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	g := newGate(near)
+	r := newRig(t, g, far, true, link.Config{})
+	_, conn := r.dialed()
+	g.set(true)
+	written := make(chan error, 1)
+	go func() { _, err := conn.Write(make([]byte, 50000)); written <- err }()
+	g.waitBlocked()
+	_ = g.Close()
+	if err := <-written; tunnel.CodeOf(err) != tunnel.CodeLost {
+		t.Errorf("the write failed with %v", err)
+	}
+	_ = far.Close()
+	r.end()
+}

@@ -331,6 +331,7 @@ func (st *Stream) writeChunks(src []tunnel.Chunk) error {
 
 	if err != nil {
 		ses.failLocked(err)
+		err = st.writable() // what the stream's holder is told is the loss
 	}
 	ses.passTurn()
 	return err

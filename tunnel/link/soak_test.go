@@ -1,0 +1,381 @@
+package link_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// chain is two links joined by a Forwarder, as client, server and agent are,
+// with real TCP below them and behind them. Links can be killed; a new one
+// takes their place.
+type chain struct {
+	t             testing.TB
+	budget        *link.Budget
+	client, relay atomic.Pointer[link.Session] // toward the server, and from it toward the agent
+
+	mu       sync.Mutex
+	sessions []*link.Session // all there ever were
+	conns    []net.Conn      // under them
+}
+
+func newChain(t testing.TB) *chain {
+	c := &chain{t: t, budget: link.NewBudget(256 << 20)}
+	c.replace(0)
+	c.replace(1)
+	return c
+}
+
+// replace starts link i, 0 from the client to the server or 1 from the agent.
+func (c *chain) replace(i int) {
+	near, far := tcpPair(c.t)
+	var dialer tunnel.Dialer
+	if i == 0 {
+		dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+			return c.relay.Load().Dial(ctx, network, address)
+		})
+	} else {
+		dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+			if err != nil {
+				return nil, tunnel.AsDialError(address, err)
+			}
+			return tunnel.Wrap(conn), nil
+		})
+	}
+	serve := &tunnel.Forwarder{Dialer: dialer, Linger: 5 * time.Second}
+	accepted := make(chan *link.Session, 1)
+	go func() {
+		cfg := link.Config{Hello: link.Hello{Role: link.RoleServer}, Budget: c.budget, Forwarder: serve}
+		ses, err := link.Accept(context.Background(), far, cfg)
+		if err != nil {
+			c.t.Errorf("accept: %v", err)
+		}
+		accepted <- ses
+	}()
+	role := []link.Role{link.RoleClient, link.RoleAgent}[i]
+	a, err := link.Connect(context.Background(), near, link.Config{Hello: link.Hello{Role: role}, Budget: c.budget, Forwarder: serve})
+	b := <-accepted
+	if err != nil || b == nil {
+		c.t.Fatalf("link %d: %v", i, err)
+	}
+	c.mu.Lock()
+	c.sessions = append(c.sessions, a, b)
+	c.conns = append(c.conns, near, far)
+	c.mu.Unlock()
+	if i == 0 {
+		c.client.Store(a)
+	} else {
+		c.relay.Store(b)
+	}
+}
+
+// kill cuts the newest link without a word, at one of its ends.
+func (c *chain) kill(rnd *rand.Rand) {
+	c.mu.Lock()
+	victim := c.conns[len(c.conns)-1-rnd.IntN(min(4, len(c.conns)))]
+	c.mu.Unlock()
+	_ = victim.Close()
+	for i, ses := range []*link.Session{c.client.Load(), c.relay.Load()} {
+		select {
+		case <-ses.Done():
+			c.replace(i)
+		case <-time.After(50 * time.Millisecond): // another link's victim
+		}
+	}
+}
+
+// end closes every link that ever was, and checks that none holds anything.
+func (c *chain) end() {
+	c.t.Helper()
+	for _, ses := range c.sessions {
+		_ = ses.Close()
+	}
+	for _, ses := range c.sessions {
+		if n := ses.Streams(); n != 0 {
+			c.t.Errorf("%d streams left", n)
+		}
+		if s := ses.Stats(); s.Unread != 0 {
+			c.t.Errorf("%d bytes unread left", s.Unread)
+		}
+	}
+	if n := c.budget.Used(); n != 0 {
+		c.t.Errorf("%d bytes of the budget still held", n)
+	}
+}
+
+// targets are real TCP servers, by what they do.
+type targets struct {
+	t         testing.TB
+	wg        sync.WaitGroup
+	listeners []net.Listener
+	open      atomic.Int64
+	accepted  atomic.Int64
+	address   map[string]string
+}
+
+func newTargets(t testing.TB) *targets {
+	s := &targets{t: t, address: map[string]string{}}
+	s.serve("echo", func(c *net.TCPConn) { _, _ = io.Copy(c, c); _ = c.CloseWrite() })
+	s.serve("hash", func(c *net.TCPConn) { // answers when the client has ended
+		h := sha256.New()
+		if _, err := io.Copy(h, c); err == nil {
+			_, _ = c.Write(h.Sum(nil))
+		}
+	})
+	s.serve("reset", func(c *net.TCPConn) {
+		_ = c.SetDeadline(time.Now().Add(20 * time.Millisecond))
+		_, _ = io.CopyN(io.Discard, c, 1000)
+		_ = c.SetLinger(0)
+	})
+	s.serve("deaf", func(c *net.TCPConn) { time.Sleep(50 * time.Millisecond) })
+	s.serve("endless", func(c *net.TCPConn) { writeOn(c) })
+	return s
+}
+
+func (s *targets) serve(name string, handle func(*net.TCPConn)) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.listeners = append(s.listeners, l)
+	s.address[name] = l.Addr().String()
+	s.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s.open.Add(1)
+			s.accepted.Add(1)
+			s.wg.Go(func() {
+				defer s.open.Add(-1)
+				defer c.Close()
+				handle(c.(*net.TCPConn))
+			})
+		}
+	})
+}
+
+func (s *targets) end() {
+	for _, l := range s.listeners {
+		_ = l.Close()
+	}
+	s.wg.Wait()
+}
+
+// descriptors is how many sockets this process has open. Other descriptors do
+// not count: the standard library keeps pipes for splice until it collects.
+func descriptors(t testing.TB) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip(err)
+	}
+	n := 0
+	for _, e := range entries {
+		if to, _ := os.Readlink("/proc/self/fd/" + e.Name()); strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n
+}
+
+// orderly says that an error is one a client may see of a fault we caused.
+func orderly(err error) bool {
+	var dial *tunnel.DialError
+	var reset *tunnel.ResetError
+	return err == nil || errors.Is(err, io.EOF) || errors.As(err, &dial) || errors.As(err, &reset) ||
+		errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, net.ErrClosed)
+}
+
+// visit does one thing with one connection and checks what it sees of it.
+func (c *chain) visit(rnd *rand.Rand, s *targets) error {
+	names := []string{"echo", "echo", "hash", "hash", "reset", "deaf", "endless"}
+	name := names[rnd.IntN(len(names))]
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	if rnd.IntN(5) == 0 {
+		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(rnd.IntN(2000))*time.Microsecond)
+	}
+	defer cancel()
+	conn, err := c.client.Load().Dial(ctx, "tcp", s.address[name])
+	if err != nil {
+		time.Sleep(10 * time.Millisecond) // a link may be on its way back
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	payload := make([]byte, rnd.IntN(1<<uint(4+rnd.IntN(16))))
+	for i := range payload {
+		payload[i] = byte(rnd.Uint32())
+	}
+	fault := rnd.IntN(12)
+	if fault < 3 { // somebody gives up in the middle
+		time.AfterFunc(time.Duration(rnd.IntN(3000))*time.Microsecond, func() {
+			switch fault {
+			case 0:
+				_ = conn.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+			case 1:
+				_ = conn.Close()
+			default:
+				_ = conn.SetDeadline(time.Now())
+			}
+		})
+	}
+	switch name {
+	case "echo", "hash":
+		err = c.exchange(rnd, conn, name, payload)
+	default:
+		_, err = conn.Write(payload)
+		if _, rerr := io.CopyN(io.Discard, conn, int64(rnd.IntN(1<<20))); err == nil {
+			err = rerr
+		}
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) && fault != 2 {
+		c.t.Errorf("%s hung for %v", name, patience)
+	}
+	return err
+}
+
+// exchange sends payload, ends, and expects what belongs to it; what comes
+// before an error must be right too.
+func (c *chain) exchange(rnd *rand.Rand, conn tunnel.Conn, name string, payload []byte) error {
+	want := payload
+	if name == "hash" {
+		sum := sha256.Sum256(payload)
+		want = sum[:]
+	}
+	stall := time.Duration(rnd.IntN(4)) * time.Millisecond
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		half := len(payload) / 2
+		_, _ = conn.Write(payload[:half])
+		time.Sleep(stall)
+		if _, err := conn.Write(payload[half:]); err == nil {
+			_ = conn.CloseWrite()
+		}
+	})
+	time.Sleep(stall)
+	got, err := io.ReadAll(conn)
+	if err == nil && !bytes.Equal(got, want) {
+		c.t.Errorf("%s ended in order after %d of %d bytes, or with wrong ones", name, len(got), len(want))
+	}
+	if err != nil && name == "echo" && !bytes.HasPrefix(want, got) {
+		c.t.Errorf("echo gave wrong bytes before %v", err)
+	}
+	return err
+}
+
+// TestSoak runs a second or two; LINK_SOAK=10m runs it longer, and LINK_SEED
+// repeats a run's choices.
+func TestSoak(t *testing.T) {
+	duration, seed := 2*time.Second, uint64(time.Now().UnixNano())
+	if v := os.Getenv("LINK_SOAK"); v != "" {
+		var err error
+		if duration, err = time.ParseDuration(v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v := os.Getenv("LINK_SEED"); v != "" {
+		seed, _ = strconv.ParseUint(v, 10, 64)
+	}
+	t.Logf("LINK_SEED=%d", seed)
+	noLeaks(t)
+	before := descriptors(t)
+	s, c := newTargets(t), newChain(t)
+
+	var wg sync.WaitGroup
+	var done, failed atomic.Int64
+	end := time.Now().Add(duration)
+	for i := range uint64(40) {
+		rnd := rand.New(rand.NewPCG(seed, i))
+		wg.Go(func() {
+			for time.Now().Before(end) && !t.Failed() {
+				err := c.visit(rnd, s)
+				done.Add(1)
+				if err != nil {
+					failed.Add(1)
+				}
+				if !orderly(err) {
+					t.Errorf("a client saw %v", err)
+				}
+			}
+		})
+	}
+	rnd := rand.New(rand.NewPCG(seed, 1000))
+	for kills := 0; time.Now().Before(end); kills++ {
+		time.Sleep(time.Duration(rnd.IntN(700)) * time.Millisecond)
+		c.kill(rnd)
+	}
+	wg.Wait()
+	idle, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := errors.Join(c.client.Load().WaitIdle(idle), c.relay.Load().WaitIdle(idle)); err != nil {
+		t.Errorf("streams stay: %d and %d", c.client.Load().Streams(), c.relay.Load().Streams())
+	}
+	c.end()
+	s.end()
+	t.Logf("%d connections, %d with an error, %d links", done.Load(), failed.Load(), len(c.sessions)/2)
+	if done.Load() == failed.Load() {
+		t.Error("nothing succeeded")
+	}
+	eventually(t, "descriptors back at their base", func() bool { return descriptors(t) <= before })
+}
+
+// 10,000 dials, given up at random moments between before and after they are
+// answered, leave neither streams nor sockets.
+func TestCancelledDialsLeaveNothing(t *testing.T) {
+	noLeaks(t)
+	before := descriptors(t)
+	s, c := newTargets(t), newChain(t)
+	var wg sync.WaitGroup
+	var succeeded, cancelled atomic.Int64
+	const dials, workers = 10_000, 50
+	for i := range uint64(workers) {
+		rnd := rand.New(rand.NewPCG(7, i))
+		wg.Go(func() {
+			for range dials / workers {
+				ctx, cancel := context.WithCancel(context.Background())
+				timer := time.AfterFunc(time.Duration(rnd.IntN(15000))*time.Microsecond, cancel)
+				conn, err := c.client.Load().Dial(ctx, "tcp", s.address["echo"])
+				switch {
+				case err == nil:
+					succeeded.Add(1)
+					_ = conn.Close()
+				case tunnel.FailureOf(err) == tunnel.FailCancelled:
+					cancelled.Add(1)
+				default:
+					t.Errorf("a cancelled dial failed with %v", err)
+				}
+				timer.Stop()
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d answered, %d cancelled, %d reached the target", succeeded.Load(), cancelled.Load(), s.accepted.Load())
+	if succeeded.Load() < dials/100 || cancelled.Load() < dials/100 {
+		t.Error("the moments were not spread over the dials' life")
+	}
+	for _, ses := range c.sessions {
+		eventually(t, "no streams", func() bool { return ses.Streams() == 0 })
+	}
+	eventually(t, "no connections at the target", func() bool { return s.open.Load() == 0 })
+	c.end()
+	s.end()
+	eventually(t, "descriptors back at their base", func() bool { return descriptors(t) <= before })
+}
