@@ -23,7 +23,7 @@ const (
 	dialTimeout = 5 * time.Second
 )
 
-// connectError says at which stage an attempt failed: dial, tls, refused, timeout.
+// connectError says at which stage an attempt failed: dial, tls or refused.
 type connectError struct {
 	stage string
 	err   error

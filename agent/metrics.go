@@ -107,7 +107,7 @@ func (m *metrics) makeNew() {
 	m.dialErrors = counterVec("endpoint_dial_errors_total", "Number of failed dials to destinations, by failure (example: refused).", "failure")
 	m.denials = prometheus.NewCounter(counterOpts("policy_denials_total", "Number of dials that the destination policy refused."))
 	m.reconnects = counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason")
-	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, timeout, other).", "reason")
+	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, other).", "reason")
 	m.resets = counterVec("connection_resets_total", "Number of open connections that ended by a reset, by reason.", "reason")
 	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over the packet protocol that were reset because their reader did not keep up."))
 }
