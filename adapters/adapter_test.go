@@ -337,6 +337,14 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 			t.Errorf("the server saw id %q for %q", got, id)
 		}
 	}
+	bounded := &path{parts: &parts{metrics: newMetrics()}, bypass: new(Bypass)}
+	bounded.server = tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) {
+		if end, ok := ctx.Deadline(); !ok || time.Until(end) > 10*time.Second {
+			t.Errorf("a dial without a deadline gets %v, %v", end, ok)
+		}
+		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
+	})
+	_, _ = bounded.Dial(t.Context(), "tcp", "x:1")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := a.SOCKS5().Dial(ctx, "tcp", "guest.example.com:80"); tunnel.FailureOf(err) != tunnel.FailCancelled {

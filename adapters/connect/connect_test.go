@@ -26,10 +26,11 @@ func proxy(t testing.TB, script func(c *net.TCPConn)) tunnel.Conn {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	done := make(chan struct{})
+	done, accepted := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		c, err := l.Accept()
+		close(accepted) // closing the listener before would reset the connection
 		if err != nil {
 			return
 		}
@@ -40,6 +41,7 @@ func proxy(t testing.TB, script func(c *net.TCPConn)) tunnel.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
+	<-accepted
 	t.Cleanup(func() { c.Close(); <-done })
 	return tunnel.Wrap(c)
 }

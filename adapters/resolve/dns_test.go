@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -205,9 +206,10 @@ func TestParseReply(t *testing.T) {
 	type rs = []dnsmessage.Resource
 	loop := rs{cname("www.example.", 60, "b.example."), cname("b.example.", 60, "www.example.")}
 	long := rs{cname("www.example.", 60, "c0.example.")}
-	for i := range maxCNAME + 3 {
-		long = append(long, cname("c"+string(rune('0'+i))+".example.", 60, "c"+string(rune('1'+i))+".example."))
+	for i := range 20 {
+		long = append(long, cname(fmt.Sprintf("c%d.example.", i), 60, fmt.Sprintf("c%d.example.", i+1)))
 	}
+	long = append(long, a("c20.example.", 60, "192.0.2.1"))
 	for name, c := range map[string]struct {
 		m     dnsmessage.Message
 		addrs []netip.Addr

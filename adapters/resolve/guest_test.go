@@ -80,7 +80,7 @@ func TestGuestBoundsTTLs(t *testing.T) {
 		d := &fakeDNS{answer: zone(a("www.example.", 604800, "192.0.2.1"), a("never.example.", 0, "192.0.2.2"))}
 		g := d.guest(t)
 		resolveText(g, "www.example")
-		time.Sleep(maxPositive)
+		time.Sleep(10 * time.Minute)
 		resolveText(g, "www.example")
 		if _, asked := d.count(); asked != 4 {
 			t.Errorf("%d questions: an answer was kept for longer than the bound", asked)
@@ -134,7 +134,7 @@ func TestGuestKeepsAConnection(t *testing.T) {
 		if dials, _ := d.count(); dials != 1 {
 			t.Errorf("%d connections for 5 lookups", dials)
 		}
-		time.Sleep(idleDNS + time.Second)
+		time.Sleep(8 * time.Second)
 		synctest.Wait()
 		if d.open != 0 {
 			t.Error("an idle connection stays open")
@@ -175,7 +175,7 @@ func TestGuestWithoutAAAA(t *testing.T) {
 		}}
 		g := d.guest(t)
 		start := time.Now()
-		if got := resolveText(g, "www.example"); got != "[192.0.2.1]" || time.Since(start) > otherKind {
+		if got := resolveText(g, "www.example"); got != "[192.0.2.1]" || time.Since(start) > time.Second {
 			t.Errorf("%s after %v", got, time.Since(start))
 		}
 		g.Close()
@@ -228,7 +228,7 @@ func TestGuestBoundsConnections(t *testing.T) {
 			wg.Go(func() { resolveText(g, fmt.Sprintf("n%d.example.org", i)) })
 		}
 		wg.Wait()
-		if d.maxOpen > 2*maxDNSConns { // the server notices a closed one a little later
+		if d.maxOpen > 64 { // the server notices a closed one a little later
 			t.Errorf("%d connections at once", d.maxOpen)
 		}
 		g.Close()

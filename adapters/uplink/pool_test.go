@@ -101,8 +101,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 
 	next := fakeserver.New(p).Start(t)
 	n.set("192.0.2.1", next.Addr())
-	server.Drain()
-	eventually(t, "a link to the next server", func() bool { return next.Links.Load() == 1 })
+	eventually(t, "a link to the next server", func() bool { server.Drain(); return next.Links.Load() == 1 })
 	must(t, roundTrip(t, s, target)) // on the new one
 	if got := s.Stats(); got.Links != 2 || got.Streams != 1 {
 		t.Errorf("%+v, want the old link alive with its stream", got)
@@ -116,6 +115,35 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	eventually(t, "the drained link gone", func() bool { return s.Stats().Links == 1 })
 	if s.Stats().Lost != 0 {
 		t.Error("a link that was left counts as lost")
+	}
+}
+
+// A link that is being left gets nothing new while there is another, however
+// busy that is; alone it still serves.
+func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	first, second := fakeserver.New(p).Start(t), fakeserver.New(p).Start(t)
+	n := at("192.0.2.1", first.Addr())
+	s := client(t, p, n, nil)
+	must(t, roundTrip(t, s, target))
+	n.set("192.0.2.2", second.Addr())
+	s.mu.Lock()
+	s.addrsAt = time.Time{}
+	s.mu.Unlock()
+	eventually(t, "the drain seen", func() bool { first.Drain(); l := s.pick(nil); return l != nil && l.isLeaving() })
+	must(t, roundTrip(t, s, target)) // it is all there is
+	a, err := s.join()
+	must(t, err)
+	<-a.done
+	must(t, a.err)
+	for range 3 {
+		c, err := s.Dial(t.Context(), "tcp", target)
+		must(t, err)
+		defer c.Close()
+	}
+	if got := a.link.Streams(); got != 3 {
+		t.Errorf("%d of 3 streams on the link that stays", got)
 	}
 }
 

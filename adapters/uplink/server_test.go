@@ -360,6 +360,13 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
+func TestConnectTimeoutHasADefault(t *testing.T) {
+	opt, err := Options{Address: "host:1", TLS: fakeserver.NewPKI(t)}.withDefaults()
+	if err != nil || opt.ConnectTimeout != 5*time.Second {
+		t.Errorf("%v, %v", opt.ConnectTimeout, err)
+	}
+}
+
 func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	server := fakeserver.New(p).Start(t)
