@@ -172,7 +172,7 @@ func (s *set) settle(r result, now time.Time) {
 		return
 	}
 	id := r.session.ServerID()
-	t.failing, t.server = false, id
+	t.server = id
 	s.hear(r.session.ServerCount())
 	old := s.members[id]
 	if old != nil && !old.leaving && !ended(old) {
@@ -183,6 +183,7 @@ func (s *set) settle(r result, now time.Time) {
 		s.log.WithFields(logrus.Fields{"server": id, "address": t.dial}).Debug("server is connected already")
 		return
 	}
+	t.failing = false
 	s.join(&member{session: r.session, target: t, since: now, count: r.session.ServerCount()}, old)
 	t.next = now
 	s.hope()
@@ -201,11 +202,16 @@ func (s *set) join(m, old *member) {
 	}).Info("connected to server")
 }
 
-// failed takes in a failed attempt. Of a row of failures the first is logged.
+// failed takes in a failed attempt. Of all failures between two sessions the
+// first is logged: behind a balancer they come between hits on known servers.
 func (s *set) failed(t *target, err error, now time.Time) {
 	t.next = now.Add(t.failure())
 	s.metrics.connectFailed(err)
 	log := s.log.WithError(err).WithField("address", t.dial)
+	if s.covered(t) && s.active() >= s.want() {
+		log.Debug("cannot look for more servers")
+		return
+	}
 	if !t.failing {
 		log.Warn("cannot connect to server; trying on")
 	} else {

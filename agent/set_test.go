@@ -259,6 +259,25 @@ func TestAwayServerCostsOthersLittle(t *testing.T) {
 	})
 }
 
+// A balancer that sends some attempts nowhere causes a line, not one each time.
+func TestBalancerWithADeadEnd(t *testing.T) {
+	for count, missing := range map[int]string{2: "none", 3: "one"} {
+		w := newWorld()
+		servers := balanced(w, "a", "b")
+		w.balance("10.0.0.1:8091", "a", "b", "gone")
+		w.setCount(count)
+		inWorld(t, w, servers, nil, func(b *bench) {
+			b.within(20*time.Second, "a", "b")
+			before := b.log.count()
+			time.Sleep(time.Hour)
+			if n := b.log.count() - before; n > 1 {
+				t.Errorf("%s missing: %d log lines in an hour: %v", missing, n, b.log.all[before:])
+			}
+			b.within(0, "a", "b")
+		})
+	}
+}
+
 // A count that is too high costs ever fewer attempts.
 func TestCountTooHigh(t *testing.T) {
 	w := newWorld()
