@@ -1,0 +1,247 @@
+package link_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// destinations is a Dialer with ends of every kind.
+type destinations struct {
+	mu      sync.Mutex
+	hanging int // dials that have not been cancelled
+}
+
+func (d *destinations) Dial(ctx context.Context, _, address string) (tunnel.Conn, error) {
+	switch address {
+	case "echo:1":
+		return newLoop(), nil
+	case "hang:1":
+		return nil, d.hang(ctx)
+	case "refuse:1":
+		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: address}
+	case "deaf:1":
+		return &deaf{loop: newLoop()}, nil
+	default:
+		return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: address}
+	}
+}
+
+func (d *destinations) hang(ctx context.Context) error {
+	d.mu.Lock()
+	d.hanging++
+	d.mu.Unlock()
+	<-ctx.Done()
+	d.mu.Lock()
+	d.hanging--
+	d.mu.Unlock()
+	return context.Cause(ctx)
+}
+
+// deaf is a Conn that takes no bytes and says nothing until it is closed.
+type deaf struct{ *loop }
+
+func (d *deaf) Read([]byte) (int, error)  { return 0, d.wait() }
+func (d *deaf) Write([]byte) (int, error) { return 0, d.wait() }
+func (d *deaf) CloseWrite() error         { return nil }
+
+func (d *deaf) wait() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.closed == nil {
+		d.cond.Wait()
+	}
+	return d.closed
+}
+
+// loop is a Conn that reads what was written to it, FIN included.
+type loop struct {
+	mu     sync.Mutex
+	cond   sync.Cond
+	buf    []byte
+	fin    bool
+	closed error
+}
+
+// loopCap is what a loop holds before Write blocks.
+const loopCap = 64 << 10
+
+func newLoop() *loop {
+	l := &loop{}
+	l.cond.L = &l.mu
+	return l
+}
+
+func (l *loop) Read(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.buf) == 0 {
+		if l.closed != nil {
+			return 0, l.closed
+		}
+		if l.fin {
+			return 0, io.EOF
+		}
+		l.cond.Wait()
+	}
+	n := copy(p, l.buf)
+	l.buf = l.buf[n:]
+	l.cond.Broadcast()
+	return n, nil
+}
+
+func (l *loop) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.buf) > loopCap && l.closed == nil {
+		l.cond.Wait()
+	}
+	if l.closed != nil {
+		return 0, l.closed
+	}
+	l.buf = append(l.buf, p...)
+	l.cond.Broadcast()
+	return len(p), nil
+}
+
+func (l *loop) CloseWrite() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fin = true
+	l.cond.Broadcast()
+	return nil
+}
+
+func (l *loop) Close() error { return l.Reset(net.ErrClosed) }
+
+func (l *loop) Reset(cause error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed == nil {
+		l.closed = cause
+	}
+	l.cond.Broadcast()
+	return nil
+}
+
+func (l *loop) LocalAddr() net.Addr              { return nowhere{}.LocalAddr() }
+func (l *loop) RemoteAddr() net.Addr             { return nowhere{}.RemoteAddr() }
+func (l *loop) SetDeadline(time.Time) error      { return nil }
+func (l *loop) SetReadDeadline(time.Time) error  { return nil }
+func (l *loop) SetWriteDeadline(time.Time) error { return nil }
+
+// rig is a session under test, its raw peer, and what it shares with other
+// links of the process.
+type rig struct {
+	*rawPeer
+	ses    *link.Session
+	dests  *destinations
+	budget *link.Budget
+	dials  chan dialResult
+}
+
+type dialResult struct {
+	conn tunnel.Conn
+	err  error
+}
+
+// newRig shakes hands. initiator says that the session under test dialed, so
+// that the raw peer's stream ids are even.
+func newRig(t testing.TB, conn, far net.Conn, initiator bool, cfg link.Config) *rig {
+	t.Helper()
+	r := &rig{rawPeer: &rawPeer{t: t, conn: far}, dests: &destinations{}, dials: make(chan dialResult, 1024)}
+	if cfg.Budget == nil {
+		cfg.Budget = link.NewBudget(64 << 20)
+	}
+	if cfg.Forwarder == nil {
+		cfg.Forwarder = &tunnel.Forwarder{Dialer: r.dests}
+	}
+	r.budget = cfg.Budget
+	started := make(chan error, 1)
+	go func() {
+		start := link.Accept
+		if initiator {
+			start = link.Connect
+		}
+		var err error
+		r.ses, err = start(context.Background(), conn, cfg)
+		started <- err
+	}()
+	if initiator {
+		r.wantType(tHello, 0)
+		r.send(helloFrame(1))
+	} else {
+		r.send(helloFrame(1))
+		r.wantType(tHello, 0)
+	}
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// end closes everything and checks that nothing stays.
+func (r *rig) end() {
+	r.t.Helper()
+	closed := make(chan struct{})
+	go func() { _ = r.ses.Close(); close(closed) }()
+	_, _ = io.Copy(io.Discard, r.conn) // let it say goodbye
+	<-closed
+	_ = r.conn.Close()
+	if n := r.ses.Streams(); n != 0 {
+		r.t.Errorf("%d streams left", n)
+	}
+	for range len(r.dials) {
+		if d := <-r.dials; d.conn != nil {
+			_ = d.conn.Close()
+		}
+	}
+	if n := r.budget.Used(); n != 0 {
+		r.t.Errorf("%d bytes of the budget still held", n)
+	}
+	if n := r.ses.Stats().Unread; n != 0 {
+		r.t.Errorf("%d bytes still counted as unread", n)
+	}
+}
+
+// dial opens a stream from the session and returns its id once OPEN is here.
+func (r *rig) dial() uint64 {
+	r.t.Helper()
+	go func() {
+		conn, err := r.ses.Dial(context.Background(), "tcp", "raw:1")
+		r.dials <- dialResult{conn, err}
+	}()
+	f := r.next()
+	if f.typ != tOpen {
+		r.t.Fatalf("got %v, want OPEN", f)
+	}
+	return f.id
+}
+
+// dialed is dial with OPENED sent and the stream taken.
+func (r *rig) dialed() (uint64, tunnel.Conn) {
+	r.t.Helper()
+	id := r.dial()
+	r.send(frame{tOpened, 0, id, fields(2, u64(firstWindow))})
+	d := <-r.dials
+	if d.err != nil {
+		r.t.Fatal(d.err)
+	}
+	r.t.Cleanup(func() { _ = d.conn.Close() })
+	return id, d.conn
+}
+
+// noLeaks checks at the end of a test that its goroutines have ended.
+func noLeaks(t *testing.T) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
