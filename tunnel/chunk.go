@@ -114,15 +114,24 @@ func (c Chunk) Slice(i, j int) Chunk {
 	return Chunk{blk: c.blk, off: c.off + i, end: c.off + j, head: head}
 }
 
-// Share returns a second chunk over payload bytes [i, j), to be released by
-// itself. The head bytes before i are the new chunk's own to overwrite.
-func (c Chunk) Share(i, j, head int) Chunk {
-	c.blk.refs.Add(1)
+// View returns payload bytes [i, j) without a share in the memory: it is valid
+// as long as c is, and must not be released. head is as for Share.
+func (c Chunk) View(i, j, head int) Chunk {
 	if c.blk.owner != nil {
 		head = 0
 	}
 	return Chunk{blk: c.blk, off: c.off + i, end: c.off + j, head: min(head, c.off+i)}
 }
+
+// Keep turns a View into a chunk of its own, to be released by itself.
+func (c Chunk) Keep() Chunk {
+	c.blk.refs.Add(1)
+	return c
+}
+
+// Share returns a second chunk over payload bytes [i, j), to be released by
+// itself. The head bytes before i are the new chunk's own to overwrite.
+func (c Chunk) Share(i, j, head int) Chunk { return c.View(i, j, head).Keep() }
 
 // Append copies as much of p behind the payload as the block has room for, and
 // returns how much. Only for a chunk that shares its block with no other.

@@ -146,6 +146,18 @@ func (r *Relay) counters(up bool) [2]*atomic.Int64 {
 func copyHalf(dst, src Conn, counters [2]*atomic.Int64) error {
 	read := chunkReader(src)
 	write := chunkWriter(dst)
+	count := func(n int) {
+		for _, c := range counters {
+			if c != nil {
+				c.Add(int64(n))
+			}
+		}
+	}
+	source, pushes := src.(Source)
+	sink, takes := dst.(Sink)
+	if pushes && takes {
+		source.PushTo(sink, count)
+	}
 	var batch [batchSize]Chunk
 	for {
 		n, err := read(batch[:])
@@ -165,11 +177,7 @@ func copyHalf(dst, src Conn, counters [2]*atomic.Int64) error {
 		if err := write(batch[:n]); err != nil {
 			return &writeError{err}
 		}
-		for _, c := range counters {
-			if c != nil {
-				c.Add(int64(size))
-			}
-		}
+		count(size)
 	}
 }
 

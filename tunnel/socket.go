@@ -72,26 +72,43 @@ func (s *socket) ReadChunks(dst []Chunk) (int, error) {
 // readOnce is one attempt to read; false asks the poller to wait.
 func (s *socket) readOnce(fd uintptr) bool {
 	chunk := NewChunk(ChunkSize)
-	for {
-		n, err := syscall.Read(int(fd), chunk.Bytes())
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case err == syscall.EAGAIN:
-			chunk.Release()
-			return false
-		case err != nil:
-			chunk.Release()
-			s.err = &net.OpError{Op: "read", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("read", err)}
-		case n == 0:
-			chunk.Release()
-			s.err = io.EOF
-		default:
-			s.chunk = chunk.Slice(0, n)
-		}
-		return true
+	n, err := RawRead(fd, chunk.Bytes())
+	if err != nil {
+		chunk.Release()
 	}
+	switch {
+	case err == syscall.EAGAIN:
+		return false
+	case err == io.EOF:
+		s.err = io.EOF
+	case err != nil:
+		s.err = &net.OpError{Op: "read", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("read", err)}
+	default:
+		s.chunk = chunk.Slice(0, n)
+	}
+	return true
 }
+
+// tryMax is the most that TryWrite takes. Small messages gain from being
+// written where they arrive; bulk gains from being written by many chunks at
+// once, which only the reader's own goroutine can do.
+const tryMax = 4 << 10
+
+// TryWrite implements Sink.
+func (s *socket) TryWrite(c Chunk) int {
+	if c.Len() > tryMax {
+		return 0
+	}
+	n := 0
+	_ = s.raw.Write(func(fd uintptr) bool {
+		n, _ = RawWrite(fd, c.Bytes()) // an error comes again, to the reader
+		return true
+	})
+	return n
+}
+
+// Flush implements Sink; a socket gathers nothing.
+func (s *socket) Flush() {}
 
 // WriteChunks implements ChunkWriter with one writev where the kernel allows.
 func (s *socket) WriteChunks(src []Chunk) error {

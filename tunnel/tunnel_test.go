@@ -164,3 +164,25 @@ func TestResetGoesThroughTLSInsideATunnel(t *testing.T) {
 		t.Errorf("the conn under TLS was reset with %v", under.cause)
 	}
 }
+
+func TestGuessFailure(t *testing.T) {
+	for text, want := range map[string]tunnel.Failure{
+		"dial tcp 10.0.0.1:80: connect: connection refused":           tunnel.FailRefused,
+		"dial tcp: lookup nope.example on 10.0.0.10:53: no such host": tunnel.FailNoSuchHost,
+		"dial tcp 10.0.0.1:80: i/o timeout":                           tunnel.FailTimeout,
+		"Dial tcp 10.0.0.1:80: connect: No Route To Host":             tunnel.FailHostUnreach,
+		"currently no tunnels available: No agent available":          tunnel.FailNoAgent,
+		"dial tcp: address x: missing port in address":                tunnel.FailBadAddress,
+		"something new": tunnel.FailInternal,
+	} {
+		if got := tunnel.GuessFailure(text); got != want {
+			t.Errorf("%q is %v, want %v", text, got, want)
+		}
+	}
+	// A failure's own words come back as it, but for those that say too little.
+	for f := tunnel.FailInternal; f <= tunnel.FailReset; f++ {
+		if got := tunnel.GuessFailure(f.String()); got != f && f != tunnel.FailCancelled && f != tunnel.FailAuth {
+			t.Errorf("%v came back as %v", f, got)
+		}
+	}
+}

@@ -44,53 +44,7 @@ func parseDialText(address, text string) *tunnel.DialError {
 			return &tunnel.DialError{Failure: f, Address: address, Reason: reason}
 		}
 	}
-	return &tunnel.DialError{Failure: guess(text), Address: address, Err: errors.New(text)}
-}
-
-// hints are what the Go runtime and the kernel say in the texts of upstream's
-// agents (the error of net.DialTimeout), and upstream's server for its own.
-// The first that is found counts.
-var hints = []struct {
-	text    string
-	failure tunnel.Failure
-}{
-	{"connection refused", tunnel.FailRefused},
-	{"no such host", tunnel.FailNoSuchHost},
-	{"no route to host", tunnel.FailHostUnreach},
-	{"host is down", tunnel.FailHostUnreach},
-	{"network is unreachable", tunnel.FailNetUnreach},
-	{"network is down", tunnel.FailNetUnreach},
-	{"cannot assign requested address", tunnel.FailNetUnreach},
-	{"too many open files", tunnel.FailExhausted},
-	{"no buffer space available", tunnel.FailExhausted},
-	{"cannot allocate memory", tunnel.FailExhausted},
-	{"permission denied", tunnel.FailDenied},
-	{"operation not permitted", tunnel.FailDenied},
-	{"connection reset by peer", tunnel.FailReset},
-	{"timeout", tunnel.FailTimeout},
-	{"timed out", tunnel.FailTimeout},
-	{"deadline exceeded", tunnel.FailTimeout},
-	{"operation was canceled", tunnel.FailCancelled},
-	{"server misbehaving", tunnel.FailResolve},
-	{"temporary failure in name resolution", tunnel.FailResolve},
-	{"no suitable address", tunnel.FailBadAddress},
-	{"missing port in address", tunnel.FailBadAddress},
-	{"too many colons in address", tunnel.FailBadAddress},
-	{"missing address", tunnel.FailBadAddress},
-	{"invalid port", tunnel.FailBadAddress},
-	{"unknown port", tunnel.FailBadAddress},
-	{"unknown network", tunnel.FailBadAddress},
-	{"no agent available", tunnel.FailNoAgent},
-}
-
-func guess(text string) tunnel.Failure {
-	lower := strings.ToLower(text)
-	for _, h := range hints {
-		if strings.Contains(lower, h.text) {
-			return h.failure
-		}
-	}
-	return tunnel.FailInternal
+	return &tunnel.DialError{Failure: tunnel.GuessFailure(text), Address: address, Err: errors.New(text)}
 }
 
 // textUnknown answers packets about a connection that is not there.

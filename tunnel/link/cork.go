@@ -1,9 +1,13 @@
 package link
 
 import (
+	"io"
 	"net"
+	"os"
 	"sync"
 	"syscall"
+
+	"konnectivity/tunnel"
 )
 
 // corkSize is how much ciphertext is gathered before it goes to the kernel:
@@ -11,30 +15,47 @@ import (
 const corkSize = 68 << 10
 
 // cork gathers the records that TLS writes one by one, so that a turn of the
-// link costs one system call and not one a record. It passes everything
-// through until the session takes hold of it.
+// link costs one system call and not one a record. And it knows when the link
+// is about to wait for its peer, which is when others should be sent what they
+// were given meanwhile. It passes everything through until the session takes
+// hold of it.
 type cork struct {
 	net.Conn
+	raw syscall.RawConn // nil: not a socket
 
 	mu   sync.Mutex // TLS alerts may be written beside the session's turns
 	buf  []byte
 	hold bool
+
+	// The reader's own.
+	idle   func() // called before a Read has to wait; nil until taken
+	readFn func(fd uintptr) bool
+	readTo []byte
+	readN  int
+	readE  error
 }
 
 // Cork prepares a raw connection to carry a link: wrap it before the TLS
 // handshake, and Connect or Accept will find it under the *tls.Conn. A link
 // also works without, at one system call a record.
-func Cork(conn net.Conn) net.Conn { return &cork{Conn: conn} }
+func Cork(conn net.Conn) net.Conn {
+	c := &cork{Conn: conn}
+	if s, ok := conn.(syscall.Conn); ok {
+		c.raw, _ = s.SyscallConn()
+	}
+	c.readFn = c.readOnce
+	return c
+}
 
 // NetConn returns the wrapped connection.
 func (c *cork) NetConn() net.Conn { return c.Conn }
 
 // SyscallConn lets others tune the socket under the cork.
 func (c *cork) SyscallConn() (syscall.RawConn, error) {
-	if s, ok := c.Conn.(syscall.Conn); ok {
-		return s.SyscallConn()
+	if c.raw == nil {
+		return nil, syscall.EINVAL
 	}
-	return nil, syscall.EINVAL
+	return c.raw, nil
 }
 
 // SetLinger makes a reset possible through the cork.
@@ -53,26 +74,86 @@ func (c *cork) CloseWrite() error {
 	return nil
 }
 
+// Read reads from the connection, and calls idle if it has to wait.
+func (c *cork) Read(p []byte) (int, error) {
+	if c.idle == nil {
+		return c.Conn.Read(p)
+	}
+	if c.raw == nil {
+		c.idle() // whether it has to wait cannot be told
+		return c.Conn.Read(p)
+	}
+	c.readTo = p
+	err := c.raw.Read(c.readFn)
+	c.readTo = nil
+	if err != nil {
+		return 0, err
+	}
+	return c.readN, c.readE
+}
+
+// readOnce is one attempt to read; false asks the poller to wait.
+func (c *cork) readOnce(fd uintptr) bool {
+	c.readN, c.readE = tunnel.RawRead(fd, c.readTo)
+	switch c.readE {
+	case nil, io.EOF:
+		return true
+	case syscall.EAGAIN:
+		c.idle()
+		return false
+	}
+	c.readE = &net.OpError{Op: "read", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError("read", c.readE)}
+	return true
+}
+
 func (c *cork) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.hold {
 		return c.Conn.Write(p)
 	}
-	if len(c.buf)+len(p) > corkSize {
-		if err := c.flushLocked(); err != nil {
-			return 0, err
-		}
-	}
 	c.buf = append(c.buf, p...)
 	return len(p), nil
 }
 
-// take makes the cork gather writes until each flush.
-func (c *cork) take() {
+// take makes the cork gather writes until each flush, and call idle before a
+// Read waits. Call it where no Read or Write is under way.
+func (c *cork) take(idle func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hold = true
+	c.idle = idle
+}
+
+// hasRoom says whether there is little enough gathered to add another record
+// without sending first.
+func (c *cork) hasRoom() bool {
+	if !c.mu.TryLock() {
+		return false // being flushed
+	}
+	defer c.mu.Unlock()
+	return len(c.buf) < corkSize
+}
+
+// tryFlush sends what the kernel takes at once, and says whether anything is
+// left that nobody else is about to send.
+func (c *cork) tryFlush() (left bool) {
+	if !c.mu.TryLock() {
+		return false // who holds it sends what is there, or has just added to it and will
+	}
+	defer c.mu.Unlock()
+	if len(c.buf) == 0 {
+		return false
+	}
+	if c.raw == nil {
+		return true
+	}
+	_ = c.raw.Write(func(fd uintptr) bool {
+		n, _ := tunnel.RawWrite(fd, c.buf) // an error comes again, to flush
+		c.buf = c.buf[:copy(c.buf, c.buf[n:])]
+		return true
+	})
+	return len(c.buf) > 0
 }
 
 // flush sends what was gathered.

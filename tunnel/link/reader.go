@@ -28,7 +28,11 @@ func (v violation) Error() string { return "protocol violation: " + string(v) }
 func (ses *Session) readLoop() error {
 	r := &frameReader{ses: ses, buf: tunnel.NewChunk(tunnel.RecordSize)}
 	defer func() { r.buf.Release() }()
+	defer ses.flushSinks()
 	for {
+		if ses.cork == nil {
+			ses.flushSinks() // else the cork does, when there is nothing more to read
+		}
 		n, err := ses.conn.Read(r.buf.Bytes()[r.have:])
 		r.have += n
 		if perr := r.parse(); perr != nil {
@@ -117,15 +121,7 @@ func (r *frameReader) payload(n, head int) error {
 	if n == 0 && !fin {
 		return r.ses.checkData(r.data)
 	}
-	if n < shareMin {
-		r.small = true
-		return r.ses.handleData(r.data, r.buf.Bytes()[from:r.pos], nil, fin)
-	}
-	share := func() tunnel.Chunk {
-		r.shared = true
-		return r.buf.Share(from, from+n, head)
-	}
-	return r.ses.handleData(r.data, r.buf.Bytes()[from:r.pos], share, fin)
+	return r.handleData(r.buf.View(from, from+n, head), fin)
 }
 
 // makeRoom prepares the buffer for the next read: what is unparsed moves to
@@ -253,45 +249,58 @@ func (ses *Session) checkData(h header) error {
 // takesData says whether the peer may send DATA now.
 func (st *Stream) takesData() bool { return !st.opening && !st.dialing && !st.finRecvd }
 
-// handleData takes a part of a DATA frame. share, where not nil, gives a
-// chunk over p that may be kept.
-func (ses *Session) handleData(h header, p []byte, share func() tunnel.Chunk, fin bool) error {
-	st, err := ses.find(h.stream)
+// handleData takes a part of the DATA frame under way.
+func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
+	ses, n := r.ses, part.Len()
+	st, err := ses.find(r.data.stream)
 	if st == nil {
 		return err
 	}
-	if !st.takesData() || st.recv.receive(len(p)) != nil {
+	if !st.takesData() || st.recv.receive(n) != nil {
 		ses.breach(st)
 		return nil
 	}
-	ses.received += uint64(len(p))
-	ses.unread += len(p)
-	ses.cfg.Budget.add(len(p))
+	ses.received += uint64(n)
+	ses.unread += n
+	ses.cfg.Budget.add(n)
 	if st.recv.unread() > minWindow && ses.cfg.Budget.pressure() == memoryOut {
 		ses.resetStream(st, tunnel.CodeMemory)
 		return nil
 	}
-	st.enqueue(p, share)
+	if pushed := ses.push(st, part); !st.closed {
+		r.keep(st, part.Slice(pushed, n))
+	}
 	if fin {
 		st.finRecvd = true
 		if st.finQueued {
 			ses.forget(st)
 		}
 	}
-	st.readCond.Broadcast() // what one reader leaves is the next one's
+	if fin || len(st.queue) > 0 {
+		st.readCond.Broadcast() // what one reader leaves is the next one's
+	}
 	ses.pingWhileBusy()
 	return nil
 }
 
-// enqueue keeps p until it is read: by reference where it is large, else in a
-// copy together with its neighbours.
-func (st *Stream) enqueue(p []byte, share func() tunnel.Chunk) {
-	if share != nil {
-		st.queue = append(st.queue, share())
+// keep queues what its reader has to fetch: by reference where it is large,
+// else in a copy together with its neighbours.
+func (r *frameReader) keep(st *Stream, part tunnel.Chunk) {
+	if part.Len() >= shareMin {
+		r.shared = true
+		st.queue = append(st.queue, part.Keep())
 		st.tailOpen = false
 		return
 	}
-	if st.tailOpen && len(p) > 0 {
+	if part.Len() > 0 {
+		r.small = true
+		st.enqueueCopy(part.Bytes())
+	}
+}
+
+// enqueueCopy keeps a copy of p.
+func (st *Stream) enqueueCopy(p []byte) {
+	if st.tailOpen {
 		p = p[st.queue[len(st.queue)-1].Append(p):]
 	}
 	if len(p) == 0 {

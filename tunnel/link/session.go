@@ -73,6 +73,8 @@ type Session struct {
 
 	writes atomic.Uint64 // that the connection has taken
 
+	sinks []tunnel.Sink // the read loop's own: given something since they were last flushed
+
 	mu     sync.Mutex // guards all below, and the streams
 	ending error      // why the session is about to end: nobody gets another turn
 	err    error      // why the session ended
@@ -90,6 +92,7 @@ type Session struct {
 	urgent      []*Stream // with pending frames
 	left        int       // bytes of small messages among them
 	control     []byte    // encoded GOAWAY and INFO
+	leftover    bool      // the cork holds what the kernel did not take
 	pong, ping  bool
 	pongValue   uint64
 	pingValue   uint64
@@ -186,7 +189,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 // begin starts the session's goroutines; the last one to end joins the rest.
 func (ses *Session) begin() {
 	if ses.cork != nil {
-		ses.cork.take()
+		ses.cork.take(ses.flushSinks)
 	}
 	ses.lastFrame = time.Now()
 	ses.lastWrite = ses.lastFrame

@@ -37,6 +37,9 @@ type Stream struct {
 	tailOpen     bool           // the last chunk of queue is ours to append to
 	inHand       int            // bytes returned by ReadChunks, consumed by the next call
 	finRecvd     bool
+	parked       bool        // a ReadChunks waits
+	sink         tunnel.Sink // where push may give what arrives
+	count        func(int)
 	readDeadline deadline
 
 	// Sending.
@@ -103,7 +106,10 @@ func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
 		st.inHand = 0
 		st.consumed(n)
 	}
-	if err := st.waitReadable(false); err != nil {
+	st.parked = true
+	err := st.waitReadable(false)
+	st.parked = false
+	if err != nil {
 		return 0, err
 	}
 	n := copy(dst, st.queue)

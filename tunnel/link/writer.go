@@ -171,7 +171,7 @@ func (ses *Session) nextTurn() *Stream {
 }
 
 func (ses *Session) hasPending() bool {
-	return len(ses.urgent) > 0 || len(ses.control) > 0 || ses.pong || ses.ping
+	return len(ses.urgent) > 0 || len(ses.control) > 0 || ses.pong || ses.ping || ses.leftover
 }
 
 // collect encodes what is pending into the scratch buffer: first what own, if
@@ -180,6 +180,7 @@ func (ses *Session) hasPending() bool {
 func (ses *Session) collect(own *Stream) []byte {
 	b := append(ses.scratch[:0], ses.control...)
 	ses.control = nil
+	ses.leftover = false // whoever collects flushes
 	if ses.pong {
 		ses.pong = false
 		b = appendPing(b, flagAck, ses.pongValue)

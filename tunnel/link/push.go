@@ -1,0 +1,128 @@
+package link
+
+import "konnectivity/tunnel"
+
+// What arrives for a stream whose reader waits need not wake it: the read loop
+// gives it to the other side of the relay itself, if that takes it on the spot.
+// Between two links nothing then changes goroutine, and what was given to a
+// link is sent when there is nothing more to read.
+
+// PushTo implements tunnel.Source.
+func (st *Stream) PushTo(dst tunnel.Sink, count func(n int)) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.sink, st.count = dst, count
+}
+
+// push gives part to the stream's sink if its reader waits for nothing else,
+// and returns how much was taken. The mutex is released meanwhile: two links
+// that push to each other must not hold both.
+func (ses *Session) push(st *Stream, part tunnel.Chunk) int {
+	if st.sink == nil || !st.parked || len(st.queue) > 0 || part.Len() == 0 {
+		return 0
+	}
+	ses.mu.Unlock()
+	n := st.sink.TryWrite(part)
+	if n > 0 {
+		st.count(n)
+		ses.noteSink(st.sink)
+	}
+	ses.mu.Lock()
+	if n > 0 && !st.closed { // else all was given up already
+		st.consumed(n)
+	}
+	return n
+}
+
+// maxSinks bounds how many streams are given something before all are flushed.
+const maxSinks = 64
+
+func (ses *Session) noteSink(s tunnel.Sink) {
+	if n := len(ses.sinks); n > 0 && ses.sinks[n-1] == s {
+		return
+	}
+	if len(ses.sinks) >= maxSinks {
+		ses.flushSinks()
+	}
+	ses.sinks = append(ses.sinks, s)
+}
+
+// flushSinks sends what was given to others. It runs on the read loop.
+func (ses *Session) flushSinks() {
+	for i, s := range ses.sinks {
+		s.Flush()
+		ses.sinks[i] = nil
+	}
+	ses.sinks = ses.sinks[:0]
+}
+
+// TryWrite implements tunnel.Sink: all of c or nothing. It encrypts into the
+// cork, which does not block, and only while nobody else sends.
+func (st *Stream) TryWrite(c tunnel.Chunk) int {
+	ses := st.ses
+	n := c.Len()
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if n == 0 || n > turnBytes || !ses.takesNow() || st.writing || st.writable() != nil || st.send.available() < n {
+		return 0
+	}
+	ses.busy = true
+	st.send.spend(n)
+	ses.sent += uint64(n)
+	first := ses.collect(st)
+
+	ses.mu.Unlock()
+	err := ses.write(first)
+	if err == nil {
+		err = st.writeFrames([]tunnel.Chunk{c}, n)
+	}
+	ses.mu.Lock()
+
+	if err != nil {
+		ses.failLocked(err)
+	}
+	ses.leaveTurn()
+	return n
+}
+
+// takesNow says whether something can be written without waiting for anybody.
+func (ses *Session) takesNow() bool {
+	if ses.busy || ses.err != nil || ses.ending != nil || ses.cork == nil || ses.cork.raw == nil {
+		return false
+	}
+	if ses.cork.hasRoom() {
+		return true
+	}
+	ses.flushNow()
+	return ses.cork.hasRoom()
+}
+
+// Flush implements tunnel.Sink.
+func (st *Stream) Flush() {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.ses.flushNow()
+}
+
+// flushNow sends what the kernel takes; the rest is the flusher's.
+func (ses *Session) flushNow() {
+	if ses.cork != nil && ses.cork.tryFlush() {
+		ses.leftover = true
+		ses.wakeFlusher()
+	}
+}
+
+// leaveTurn is passTurn for those who must not block: what is pending is left
+// to the flusher.
+func (ses *Session) leaveTurn() {
+	if next := ses.nextTurn(); next != nil {
+		next.turn = true
+		next.writeCond.Broadcast()
+		return
+	}
+	ses.busy = false
+	ses.idleCond.Broadcast()
+	if ses.hasPending() {
+		ses.wakeFlusher()
+	}
+}

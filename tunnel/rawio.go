@@ -1,0 +1,36 @@
+package tunnel
+
+import (
+	"io"
+	"syscall"
+)
+
+// RawRead is one read(2) on a non-blocking descriptor, for use inside
+// syscall.RawConn.Read: io.EOF at the end, syscall.EAGAIN where there is
+// nothing now.
+func RawRead(fd uintptr, p []byte) (int, error) {
+	for {
+		n, err := syscall.Read(int(fd), p)
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err != nil:
+			return 0, err
+		case n == 0 && len(p) > 0:
+			return 0, io.EOF
+		}
+		return n, nil
+	}
+}
+
+// RawWrite is one write(2) on a non-blocking descriptor, for use inside
+// syscall.RawConn.Write. It may write less than p.
+func RawWrite(fd uintptr, p []byte) (int, error) {
+	for {
+		n, err := syscall.Write(int(fd), p)
+		if err == syscall.EINTR {
+			continue
+		}
+		return max(n, 0), err
+	}
+}
