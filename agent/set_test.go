@@ -80,18 +80,19 @@ func TestLoadBalancer(t *testing.T) {
 		servers := balanced(w, "a", "b", "c", "d", "e")
 		inWorld(t, w, servers, nil, func(b *bench) {
 			all := []string{"a", "b", "c", "d", "e"}
-			if b.within(20*time.Second, all...) > 3*time.Second {
+			if b.within(2*time.Minute, all...) > 3*time.Second {
 				late++
 			}
 			time.Sleep(time.Minute)
 			w.stop(all...)
 			w.start(all...)
 			synctest.Wait()
-			if b.within(20*time.Second, all...) > 3*time.Second {
+			if b.within(2*time.Minute, all...) > 3*time.Second {
 				late++
 			}
 		})
 	}
+	t.Logf("%d of %d searches took longer than 3 s", late, 2*runs)
 	if late > 2*runs/25 {
 		t.Errorf("%d of %d searches took longer than 3 s", late, 2*runs)
 	}
@@ -248,7 +249,7 @@ func TestAwayServerCostsOthersLittle(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.stop("b")
 		start := time.Now()
-		time.Sleep(3 * time.Second)
+		time.Sleep(2 * time.Second)
 		if n := w.attemptsSince(start); n > 5 {
 			t.Errorf("%d attempts in the first seconds", n)
 		}
