@@ -284,8 +284,6 @@ type customer struct {
 	name string
 	auth string // required value of Proxy-Authorization
 	tls  *tls.Config
-	dial func(ctx context.Context, address string) (net.Conn, error)
-
 	mu   sync.Mutex
 	seen []string
 }

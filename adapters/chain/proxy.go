@@ -37,7 +37,7 @@ func Parse(option, text string) (*Proxy, error) {
 		text = "http://" + text
 	}
 	bad := func(why string) (*Proxy, error) {
-		return nil, fmt.Errorf("%s: %s; want http://[user:password@]host[:port] or https://...", option, why)
+		return nil, fmt.Errorf("%s: %s; want http://[user:password@]host[:port] or https://", option, why)
 	}
 	u, err := url.Parse(text)
 	if err != nil {

@@ -27,7 +27,7 @@ type record struct {
 	discarded []int
 }
 
-func run(t *testing.T, tries []try) (won int, err error, rec *record, took time.Duration) {
+func run(t *testing.T, tries []try) (won int, rec *record, took time.Duration, err error) {
 	t.Helper()
 	rec = new(record)
 	start := time.Now()
@@ -51,7 +51,7 @@ func run(t *testing.T, tries []try) (won int, err error, rec *record, took time.
 		}
 	}
 	_, won, err = Dial(t.Context(), targets, dial, func(i int) { rec.discarded = append(rec.discarded, i) })
-	return won, err, rec, time.Since(start)
+	return won, rec, time.Since(start), err
 }
 
 func TestDial(t *testing.T) {
@@ -79,7 +79,7 @@ func TestDial(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				won, err, rec, took := run(t, c.tries)
+				won, rec, took, err := run(t, c.tries)
 				if won != c.won || !errors.Is(err, c.err) || took != c.took {
 					t.Errorf("target %d, %v after %v, want %d, %v after %v", won, err, took, c.won, c.err, c.took)
 				}

@@ -77,61 +77,73 @@ func parseReply(msg []byte, name dnsmessage.Name, kind dnsmessage.Type) (reply, 
 	}
 }
 
+// records are the answers of one response, by the name that owns them.
+type records struct {
+	kind    dnsmessage.Type
+	addrs   map[string][]netip.Addr
+	aliases map[string]string
+	ttls    map[string]time.Duration // the least of the owner's records
+}
+
 // parseAnswers follows the aliases from name to the addresses. Records may come
 // in any order.
 func parseAnswers(p *dnsmessage.Parser, name dnsmessage.Name, kind dnsmessage.Type) (reply, error) {
-	type alias struct {
-		target string
-		ttl    time.Duration
-	}
-	aliases := make(map[string]alias)
-	addrs := make(map[string][]netip.Addr)
-	ttls := make(map[string]time.Duration)
+	r := records{kind: kind, addrs: map[string][]netip.Addr{}, aliases: map[string]string{}, ttls: map[string]time.Duration{}}
 	for range maxRecords {
-		head, err := p.AnswerHeader()
-		if err == dnsmessage.ErrSectionDone {
-			break
-		}
+		more, err := r.read(p)
 		if err != nil {
 			return reply{}, errBadMessage
 		}
-		owner := lower(head.Name)
-		switch {
-		case head.Class == dnsmessage.ClassINET && head.Type == dnsmessage.TypeCNAME:
-			r, err := p.CNAMEResource()
-			if err != nil {
-				return reply{}, errBadMessage
-			}
-			aliases[owner] = alias{lower(r.CNAME), seconds(head.TTL)}
-		case head.Class == dnsmessage.ClassINET && head.Type == kind:
-			addr, err := readAddr(p, kind)
-			if err != nil {
-				return reply{}, errBadMessage
-			}
-			if len(addrs[owner]) < MaxAddresses {
-				addrs[owner] = append(addrs[owner], addr)
-			}
-			if known, ok := ttls[owner]; !ok || seconds(head.TTL) < known {
-				ttls[owner] = seconds(head.TTL)
-			}
-		default:
-			if err := p.SkipAnswer(); err != nil {
-				return reply{}, errBadMessage
-			}
+		if !more {
+			break
 		}
 	}
 	owner, ttl := lower(name), maxPositive
 	for range maxCNAME {
-		if found := addrs[owner]; len(found) > 0 {
-			return reply{addrs: found, ttl: min(ttl, ttls[owner])}, nil
+		if found := r.addrs[owner]; len(found) > 0 {
+			return reply{addrs: found, ttl: min(ttl, r.ttls[owner])}, nil
 		}
-		next, ok := aliases[owner]
+		target, ok := r.aliases[owner]
 		if !ok {
 			return reply{ttl: min(negativeTTL(p), ttl)}, nil
 		}
-		owner, ttl = next.target, min(ttl, next.ttl)
+		owner, ttl = target, min(ttl, r.ttls[owner])
 	}
 	return reply{err: fmt.Errorf("%w: its aliases form a loop", errServFail)}, nil
+}
+
+// read takes one record in; more is false at the end.
+func (r *records) read(p *dnsmessage.Parser) (more bool, err error) {
+	head, err := p.AnswerHeader()
+	if err != nil {
+		if err == dnsmessage.ErrSectionDone {
+			err = nil
+		}
+		return false, err
+	}
+	owner := lower(head.Name)
+	switch {
+	case head.Class == dnsmessage.ClassINET && head.Type == dnsmessage.TypeCNAME:
+		alias, err := p.CNAMEResource()
+		if err != nil {
+			return false, err
+		}
+		r.aliases[owner] = lower(alias.CNAME)
+	case head.Class == dnsmessage.ClassINET && head.Type == r.kind:
+		addr, err := readAddr(p, r.kind)
+		if err != nil {
+			return false, err
+		}
+		if len(r.addrs[owner]) < MaxAddresses {
+			r.addrs[owner] = append(r.addrs[owner], addr)
+		}
+	default:
+		return true, p.SkipAnswer()
+	}
+	if known, ok := r.ttls[owner]; !ok || seconds(head.TTL) < known {
+		r.ttls[owner] = seconds(head.TTL)
+	}
+	return true, nil
 }
 
 func readAddr(p *dnsmessage.Parser, kind dnsmessage.Type) (netip.Addr, error) {

@@ -159,6 +159,7 @@ func TestServerLearnsTheLink(t *testing.T) {
 	for range 3 {
 		must(t, roundTrip(t, s, target))
 	}
+	eventually(t, "the link counted", func() bool { return upgraded.Links.Load() > 0 })
 	if l, c := upgraded.Links.Load(), upgraded.Connects.Load(); l != 1 || c != 0 {
 		t.Errorf("%d links, %d CONNECTs after the upgrade", l, c)
 	}

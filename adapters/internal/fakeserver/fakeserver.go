@@ -62,6 +62,7 @@ type Server struct {
 	IDs                                  chan string // of requests, where there is room
 
 	pki *PKI
+	tls *tls.Config // one for all, so that sessions are resumed
 	l   net.Listener
 	ctx context.Context
 	end context.CancelFunc
@@ -106,6 +107,8 @@ func (s *Server) StartAt(t testing.TB, address string) *Server {
 		})
 	}
 	s.l = l
+	s.tls = &tls.Config{Certificates: []tls.Certificate{s.pki.server.TLS()}, ClientAuth: tls.RequireAndVerifyClientCert,
+		ClientCAs: s.pki.ca.Pool(), NextProtos: s.Protos}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.wg.Go(s.accept)
 	t.Cleanup(s.Stop)
@@ -166,8 +169,7 @@ func (s *Server) accept() {
 }
 
 func (s *Server) serve(raw net.Conn) {
-	c := tls.Server(raw, &tls.Config{Certificates: []tls.Certificate{s.pki.server.TLS()}, ClientAuth: tls.RequireAndVerifyClientCert,
-		ClientCAs: s.pki.ca.Pool(), NextProtos: s.Protos, SessionTicketKey: [32]byte{1}})
+	c := tls.Server(raw, s.tls)
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	if c.Handshake() != nil {
 		return
