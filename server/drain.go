@@ -56,6 +56,7 @@ func (s *Server) stopAgents() {
 type peers struct {
 	mu       sync.Mutex
 	draining bool
+	servers  int // as last told; 0: never
 	members  map[*peer]struct{}
 }
 
@@ -64,13 +65,16 @@ type peer struct {
 	count func(int) // nil: cannot be told
 }
 
-// join adds a peer until leave is called. One that comes during a drain is told
-// at once. drain and count must not block.
+// join adds a peer until leave is called. What the others were told while it
+// shook hands it is told now. drain and count must not block.
 func (p *peers) join(who *peer) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining {
 		who.drain()
+	}
+	if p.servers > 0 && who.count != nil {
+		who.count(p.servers)
 	}
 	if p.members == nil {
 		p.members = make(map[*peer]struct{})
@@ -95,6 +99,7 @@ func (p *peers) drain() {
 func (p *peers) count(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.servers = n
 	for who := range p.members {
 		if who.count != nil {
 			who.count(n)

@@ -47,7 +47,6 @@ func newGRPCFront(every time.Duration) *grpcFront {
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 			grpc.ConnectionTimeout(frontend.HandshakeTimeout),
 			grpc.MaxHeaderListSize(maxMetadata),
-			grpc.SharedWriteBuffer(true),
 			grpc.WaitForHandlers(true),
 		),
 	}

@@ -421,6 +421,9 @@ func TestServerCountIsPushedOverLinks(t *testing.T) {
 	}
 	r.peers.count(7)
 	r.eventually("both know", func() bool { return a.ServerCount() == 7 && s.ServerCount() == 7 })
+	// One whose handshake was on the way meanwhile learns it too.
+	late := r.agent("link", agentHello{id: "late"}, echoing)
+	r.eventually("the late one knows", func() bool { return late.ServerCount() == 7 })
 }
 
 // TestGarbageOnEveryPort: what strangers send harms nobody. goleak sees to it

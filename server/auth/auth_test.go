@@ -92,7 +92,7 @@ func certState(t *testing.T, name string, dns []string, ips ...string) *tls.Conn
 func TestClaims(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "allow")
 	text := "# grants\n" +
-		"node-1  cidr=10.1.0.0/16&host=*.apps.example&ipv6=2001:db8::7\n" +
+		"node-1  cidr=10.1.0.0/16&cidr=172.16.0.0/16&host=*.apps.example&ipv6=2001:db8::7\n" +
 		"node-1  default-route=true # and this\n\n" +
 		"*       host=shared.example&cidr=192.0.2.0/24\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -121,6 +121,8 @@ func TestClaims(t *testing.T) {
 		{node1, "cidr=10.0.0.0/31", false},
 		{node1, "cidr=10.1.2.0/24&ipv4=10.1.200.1&ipv6=2001:db8::7", true},
 		{node1, "cidr=10.0.0.0/8", false},
+		{node1, "cidr=172.16.0.0/16", true},
+		{node1, "cidr=172.16.0.0/12", false}, // begins within what is granted
 		{node1, "cidr=0.0.0.0/0", false},
 		{node1, "host=x.apps.example&host=x.y.apps.example&host=shared.example", true},
 		{node1, "host=apps.example", false},

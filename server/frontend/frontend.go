@@ -133,7 +133,7 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	var closer sync.WaitGroup
 	closer.Go(func() {
 		select {
-		case <-ctx.Done():
+		case <-life.Done(): // not ctx, which ends a moment before it does
 		case <-f.drained:
 		case <-stopped:
 		}

@@ -430,6 +430,21 @@ func TestBadRequestsAreAnswered(t *testing.T) {
 	})
 }
 
+// TestAnswerIsReadWhole: a client that sent more than was read gets its answer
+// and an orderly end, not a reset.
+func TestAnswerIsReadWhole(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")))
+		c := r.dial()
+		send(t, c, "POST / HTTP/1.1\r\n\r\n"+strings.Repeat("x", 60<<10))
+		time.Sleep(100 * time.Millisecond) // whatever the server sends is there
+		got, err := io.ReadAll(c)
+		if err != nil || !strings.HasPrefix(string(got), "HTTP/1.1 405 ") || !strings.HasSuffix(string(got), "served here\n") {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
+
 func quick(c *Config) { c.HandshakeTimeout = 300 * time.Millisecond }
 
 func TestSilentAndSlowClientsAreClosedAndSlowNobody(t *testing.T) {
@@ -599,6 +614,7 @@ func TestDrain(t *testing.T) {
 		eventually(t, "both are there", func() bool { return r.conns.Load() == 2 })
 		r.Drain()
 		r.Drain()
+		_ = waiting.SetReadDeadline(time.Now().Add(HandshakeTimeout / 2)) // not by the handshake's bound
 		closed(t, waiting)
 		eventually(t, "no more is accepted", func() bool {
 			c, err := net.Dial(r.addr.Network(), r.addr.String())
