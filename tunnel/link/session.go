@@ -355,10 +355,10 @@ func (ses *Session) sayGoodbye(cause error, code GoAwayCode, text string) {
 		case ses.busy:
 			ses.idleCond.Wait()
 		case ses.hasPending():
-			ses.flushOrLeave()
+			ses.flushPending()
 		default:
 			ses.control = appendGoAway(nil, code, text)
-			ses.flushOrLeave()
+			ses.flushPending()
 			return
 		}
 	}

@@ -244,9 +244,37 @@ func (ses *Session) uncork() error {
 	return err
 }
 
-// flushOrLeave sends what is pending now, or leaves it with whoever is
-// sending. Not for the read loop, since it can block.
+// flushOrLeave sends what is pending as far as that goes without waiting, and
+// leaves the rest with whoever is sending, or with the flusher: a dial has a
+// context to obey, and Close must not hang on a peer that reads nothing.
+// Without a socket to ask, it may wait until the link is found dead.
 func (ses *Session) flushOrLeave() {
+	if ses.cork == nil || ses.cork.raw == nil {
+		ses.flushPending()
+		return
+	}
+	if ses.busy || ses.err != nil || !ses.hasPending() {
+		return
+	}
+	if !ses.takesNow() {
+		ses.wakeFlusher()
+		return
+	}
+	ses.busy = true
+	b := ses.collect(nil)
+	ses.mu.Unlock()
+	err := ses.write(b)
+	ses.mu.Lock()
+	if err != nil {
+		ses.failLocked(err)
+	}
+	ses.flushNow()
+	ses.leaveTurn()
+}
+
+// flushPending sends what is pending and waits for it, unless somebody is
+// sending already.
+func (ses *Session) flushPending() {
 	if ses.busy || ses.err != nil || !ses.hasPending() {
 		return
 	}
@@ -273,7 +301,7 @@ func (ses *Session) flushLoop() {
 			continue
 		}
 		ses.wantFlush = false
-		ses.flushOrLeave()
+		ses.flushPending()
 	}
 }
 

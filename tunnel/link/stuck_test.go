@@ -1,0 +1,73 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// full is a session over a corked socket that takes nothing more, with nobody
+// stuck in it yet: whoever comes first would be.
+func full(t *testing.T) (*rig, tunnel.Conn) {
+	near, far := tcpPair(t)
+	r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+	_, conn := r.dialed()
+	r.wantNothing() // the first PING is behind us
+	_ = near.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+	for {
+		if _, err := near.Write(make([]byte, 64<<10)); errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = near.SetWriteDeadline(time.Time{})
+	t.Cleanup(func() { _, _, _ = conn.Close(), r.ses.Close(), far.Close() })
+	return r, conn
+}
+
+// promptly fails the test unless f is done long before the link is found dead.
+func promptly(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatalf("%s hangs on a peer that reads nothing", what)
+	}
+}
+
+func TestNothingHangsOnAFullSocket(t *testing.T) {
+	noLeaks(t)
+	for what, do := range map[string]func(*rig, tunnel.Conn) error{
+		"Dial": func(r *rig, _ tunnel.Conn) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			_, err := r.ses.Dial(ctx, "tcp", "x:1")
+			if tunnel.FailureOf(err) != tunnel.FailTimeout {
+				return err
+			}
+			return nil
+		},
+		"Close":      func(_ *rig, c tunnel.Conn) error { return c.Close() },
+		"Reset":      func(_ *rig, c tunnel.Conn) error { return c.Reset(nil) },
+		"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			r, conn := full(t)
+			promptly(t, what, func() {
+				if err := do(r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
+					t.Error(err)
+				}
+			})
+			promptly(t, "the session's Close", func() { _ = r.ses.Close() })
+		})
+	}
+}
