@@ -222,8 +222,20 @@ func TestGoodbyeUnderLoad(t *testing.T) {
 		conns = append(conns, conn)
 		r.send(frame{tCredit, 0, id, u64(1 << 40)})
 	}
-	r.plug(g) // somebody is sending, so what follows must wait
-	for _, conn := range conns {
+	var crowd []tunnel.Conn // leave more than who is sending takes along
+	for range 55 {
+		_, conn := r.dialed()
+		crowd = append(crowd, conn)
+	}
+	g.set(true) // somebody is sending, so what follows must wait
+	bulk.Go(func() { writeOn(conns[0]) })
+	g.waitBlocked()
+	for _, conn := range crowd {
+		if _, err := conn.Write(make([]byte, 4<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, conn := range conns[1:] {
 		bulk.Go(func() { writeOn(conn) })
 	}
 	if _, err := last.Write([]byte("the end")); err != nil {
@@ -274,10 +286,11 @@ func TestCloseOfAStuckLink(t *testing.T) {
 	noLeaks(t)
 	near, far := net.Pipe()
 	g := newGate(near)
-	r := newRig(t, g, far, true, link.Config{})
+	r := newRig(t, hasty{g}, far, true, link.Config{})
 	_, conn := r.dialed()
-	r.plug(g)
+	g.set(true)
 	go func() { _, _ = conn.Write(make([]byte, 1<<20)) }()
+	g.waitBlocked()
 	closed := make(chan struct{})
 	go func() { defer close(closed); _ = conn.Close(); _ = r.ses.Close() }()
 	select {
@@ -290,6 +303,12 @@ func TestCloseOfAStuckLink(t *testing.T) {
 	}
 	_ = r.conn.Close()
 }
+
+// hasty is a gate at which the farewell's deadline has passed as it is set, so
+// that the stuck write fails before Close is through.
+type hasty struct{ *gate }
+
+func (h hasty) SetWriteDeadline(time.Time) error { return h.gate.Close() }
 
 // Several readers of one stream: what one leaves, and the end, reach the rest.
 func TestNoReaderSleepsBesideData(t *testing.T) {

@@ -238,3 +238,39 @@ func TestDialIsBoundedByItsContext(t *testing.T) {
 		s.wantDead(tunnel.FailAgentLost)
 	})
 }
+
+// WaitIdle returns when the last stream goes, not when something else happens.
+func TestWaitIdleIsToldAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStill(t, 1)
+		s.wg.Go(s.drain)
+		var frames []byte
+		for id := uint64(2); id <= 12; id += 2 {
+			frames = append(frames, frame{tReset, 0, id, u16(1)}.bytes()...)
+		}
+		start := time.Now()
+		s.wg.Go(func() {
+			time.Sleep(time.Second)
+			_, _ = s.conn.Write(frames)
+		})
+		if err := s.ses.WaitIdle(t.Context()); err != nil || time.Since(start) != time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		go func() { _, _ = s.ses.Dial(short, "tcp", "x:1") }()
+		synctest.Wait()
+		if err := s.ses.WaitIdle(short); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a busy link: %v", err)
+		}
+		_ = s.ses.Close()
+		for range 3 {
+			<-s.dials
+		}
+		for _, c := range s.streams {
+			_ = c.Close()
+		}
+		_ = s.conn.Close()
+		s.wg.Wait()
+	})
+}
