@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -21,7 +22,7 @@ import (
 )
 
 // chain is two links joined by a Forwarder, as client, server and agent are,
-// with real TCP below them and behind them. Links can be killed; a new one
+// over real TLS and toward real TCP. Links can be killed; a new one
 // takes their place.
 type chain struct {
 	t             testing.TB
@@ -42,7 +43,7 @@ func newChain(t testing.TB) *chain {
 
 // replace starts link i, 0 from the client to the server or 1 from the agent.
 func (c *chain) replace(i int) {
-	near, far := tcpPair(c.t)
+	near, far := tlsPair(c.t) // corked, so that links push to each other
 	var dialer tunnel.Dialer
 	if i == 0 {
 		dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
@@ -75,7 +76,7 @@ func (c *chain) replace(i int) {
 	}
 	c.mu.Lock()
 	c.sessions = append(c.sessions, a, b)
-	c.conns = append(c.conns, near, far)
+	c.conns = append(c.conns, near.(*tls.Conn).NetConn(), far.(*tls.Conn).NetConn())
 	c.mu.Unlock()
 	if i == 0 {
 		c.client.Store(a)
