@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"context"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
+)
+
+// balancerPoll is how often a balancer asks whether its backends are ready;
+// between two looks it may send connections to one that goes.
+const balancerPoll = 100 * time.Millisecond
+
+// backend is a port that a balancer spreads connections over.
+type backend struct {
+	port   int
+	health string // URL that answers 200 while the port may be used; "": always
+}
+
+// balancer is what stands before several servers: a Service or a load
+// balancer. It forwards TCP to a ready backend, chosen by chance, and to
+// another if that one refuses.
+type balancer struct {
+	port     int
+	listener net.Listener
+	cancel   context.CancelFunc
+	work     sync.WaitGroup
+
+	mu       sync.Mutex
+	backends []backend
+	down     map[int]bool // by port
+}
+
+func newBalancer(t *testing.T, backends ...backend) *balancer {
+	t.Helper()
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	b := &balancer{port: l.Addr().(*net.TCPAddr).Port, listener: l, cancel: cancel, backends: backends, down: map[int]bool{}}
+	b.work.Go(func() { b.watch(ctx) })
+	b.work.Go(func() { b.serve(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		_ = l.Close()
+		b.work.Wait()
+	})
+	return b
+}
+
+// clientSide and agentSide balance over the ports of servers.
+func clientSide(servers ...*suite.Server) (all []backend) {
+	for _, s := range servers {
+		all = append(all, backend{s.ClientPort, s.HealthURL("/readyz")})
+	}
+	return all
+}
+
+func agentSide(servers ...*suite.Server) (all []backend) {
+	for _, s := range servers {
+		all = append(all, backend{port: s.AgentPort})
+	}
+	return all
+}
+
+// set replaces the backends; connections that exist stay.
+func (b *balancer) set(backends ...backend) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.backends = backends
+}
+
+// front looks like a server to whoever is told to connect to it.
+func (b *balancer) front() *suite.Server {
+	return &suite.Server{ClientPort: b.port, AgentPort: b.port}
+}
+
+func (b *balancer) watch(ctx context.Context) {
+	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	for ctx.Err() == nil {
+		b.mu.Lock()
+		backends := slices.Clone(b.backends)
+		b.mu.Unlock()
+		for _, to := range backends {
+			if to.health == "" {
+				continue
+			}
+			res, err := client.Get(to.health)
+			if err == nil {
+				res.Body.Close()
+			}
+			b.mu.Lock()
+			b.down[to.port] = err != nil || res.StatusCode != http.StatusOK
+			b.mu.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(balancerPoll):
+		}
+	}
+}
+
+// order is the backends to try: ready ones first, each kind shuffled.
+func (b *balancer) order() []backend {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := slices.Clone(b.backends)
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	slices.SortStableFunc(all, func(x, y backend) int {
+		switch {
+		case b.down[x.port] == b.down[y.port]:
+			return 0
+		case b.down[y.port]:
+			return -1
+		default:
+			return 1
+		}
+	})
+	return all
+}
+
+func (b *balancer) serve(ctx context.Context) {
+	for {
+		near, err := b.listener.Accept()
+		if err != nil {
+			return
+		}
+		b.work.Go(func() {
+			for _, to := range b.order() {
+				far, err := net.Dial("tcp", suite.Loopback(to.port))
+				if err != nil {
+					continue
+				}
+				r := tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}
+				_ = r.Run(ctx)
+				return
+			}
+			near.Close()
+		})
+	}
+}

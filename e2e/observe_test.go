@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+// page is what a health or metrics URL answers, with the status; "" while
+// nobody does.
+func page(url string) (body string, status int) {
+	client := http.Client{Timeout: 5 * time.Second}
+	res, err := client.Get(url)
+	if err != nil {
+		return "", 0
+	}
+	defer res.Body.Close()
+	all, _ := io.ReadAll(res.Body)
+	return string(all), res.StatusCode
+}
+
+// metric is the value of one series on a page of metrics, by its name without
+// the common prefix and its labels; -1 while it is not there.
+func metric(url, series string) float64 {
+	body, _ := page(url)
+	for line := range strings.Lines(body) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok || strings.TrimPrefix(name, "konnectivity_network_proxy_") != series {
+			continue
+		}
+		var v float64
+		if _, err := fmt.Sscan(value, &v); err == nil {
+			return v
+		}
+	}
+	return -1
+}
+
+// reaches waits until a series has a value.
+func reaches(t testing.TB, bound time.Duration, url, series string, want float64) {
+	t.Helper()
+	eventually(t, bound, series, func() (bool, any) {
+		got := metric(url, series)
+		return got == want, got
+	})
+}
+
+// connected waits until an agent is connected to that many servers.
+func connected(t testing.TB, a *suite.Agent, servers int, bound time.Duration) {
+	t.Helper()
+	reaches(t, bound, a.HealthURL("/metrics"), "agent_open_server_connections", float64(servers))
+}
+
+// logged waits until a process has said something.
+func logged(t testing.TB, p *suite.Process, bound time.Duration, what string) {
+	t.Helper()
+	eventually(t, bound, fmt.Sprintf("%s logs %q", p.Name, what), func() (bool, any) {
+		return strings.Contains(p.Output(), what), p.Output()
+	})
+}
