@@ -67,6 +67,10 @@ fuzz: ## Run every fuzz target for FUZZTIME (5s)
 bench: ## Run the micro-benchmarks
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(UNITS)
 
+.PHONY: bench-e2e
+bench-e2e: ## Measure the built programs beside a plain relay chain, into docs/performance.md
+	$(GO) run ./e2e/bench -write docs/performance.md $(ARGS)
+
 .PHONY: quickstart
 quickstart: build ## Try everything in one process: make quickstart ARGS=--once
 	$(BIN)/konnectivity quickstart $(ARGS)

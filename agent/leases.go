@@ -15,7 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
+
+	"konnectivity/internal/kubeapi"
 )
 
 const (
@@ -34,8 +35,7 @@ const (
 
 // LeaseOptions say which leases stand for servers.
 type LeaseOptions struct {
-	Client     typed.LeasesGetter
-	Namespace  string
+	Client     kubeapi.Leases        // of the namespace of the leases
 	Selector   string                // label selector
 	Log        logrus.FieldLogger    // required
 	Registerer prometheus.Registerer // required
@@ -133,7 +133,7 @@ func (c *LeaseCounter) list(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	start := time.Now()
-	list, err := c.opts.Client.Leases(c.opts.Namespace).List(ctx, metav1.ListOptions{LabelSelector: c.opts.Selector, Limit: leaseListPage})
+	list, err := c.opts.Client.List(ctx, metav1.ListOptions{LabelSelector: c.opts.Selector, Limit: leaseListPage})
 	code, reason := apiStatus(err)
 	c.lists.WithLabelValues(code, reason).Inc()
 	c.latency.WithLabelValues(code).Observe(time.Since(start).Seconds())
@@ -156,7 +156,7 @@ func (c *LeaseCounter) follow(ctx context.Context, version string, retry *pace) 
 	bound := int64(leaseRelist / time.Second)
 	ctx, cancel := context.WithTimeout(ctx, leaseRelist+leaseTimeout)
 	defer cancel()
-	w, err := c.opts.Client.Leases(c.opts.Namespace).Watch(ctx, metav1.ListOptions{
+	w, err := c.opts.Client.Watch(ctx, metav1.ListOptions{
 		LabelSelector: c.opts.Selector, ResourceVersion: version, TimeoutSeconds: &bound,
 	})
 	code, reason := apiStatus(err)

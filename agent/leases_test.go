@@ -17,8 +17,9 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
+
+	"konnectivity/internal/kubeapi"
 )
 
 // fakeAPI is the part of a Kubernetes API that counts leases. It speaks JSON.
@@ -139,13 +140,13 @@ func lease(name string, renewed time.Duration) coordinationv1.Lease {
 // counting runs a counter against api until the test ends.
 func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
 	t.Helper()
-	client, err := typed.NewForConfig(&rest.Config{Host: api.server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	client, err := kubeapi.NewLeases(&rest.Config{Host: api.server.URL, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "ns")
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := silentLog()
 	log.AddHook(hook)
-	c, err := NewLeaseCounter(LeaseOptions{Client: client, Namespace: "ns", Selector: "k8s-app=konnectivity-server", Log: log, Registerer: prometheus.NewRegistry()})
+	c, err := NewLeaseCounter(LeaseOptions{Client: client, Selector: "k8s-app=konnectivity-server", Log: log, Registerer: prometheus.NewRegistry()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +156,7 @@ func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
 	t.Cleanup(func() {
 		cancel()
 		<-done
-		client.RESTClient().(*rest.RESTClient).Client.CloseIdleConnections()
+		client.GetClient().(*rest.RESTClient).Client.CloseIdleConnections()
 	})
 	return c
 }

@@ -15,13 +15,13 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/sync/errgroup"
-	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
@@ -171,12 +171,12 @@ func (p *process) countLeases() (*agent.LeaseCounter, error) {
 		return nil, err
 	}
 	config.ContentType = p.flags.apiContentType
-	client, err := typed.NewForConfig(config)
+	client, err := kubeapi.NewLeases(config, p.flags.leaseNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("--count-server-leases: %w", err)
 	}
 	return agent.NewLeaseCounter(agent.LeaseOptions{
-		Client: client, Namespace: p.flags.leaseNamespace, Selector: p.flags.leaseSelector,
+		Client: client, Selector: p.flags.leaseSelector,
 		Log: p.log, Registerer: p.registry,
 	})
 }

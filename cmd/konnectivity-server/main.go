@@ -16,12 +16,11 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
-	authentication "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
@@ -149,12 +148,12 @@ func (p *process) agentAuth() error {
 		return err
 	}
 	config.QPS = -1 // auth.Tokens keeps its own, stricter limit
-	client, err := authentication.NewForConfig(config)
+	reviews, err := kubeapi.NewTokenReviews(config)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
 	p.options.Tokens = &auth.TokensConfig{
-		Reviews: client.TokenReviews(), Namespace: f.agentNamespace, ServiceAccount: f.agentAccount, Audience: f.audience,
+		Reviews: reviews, Namespace: f.agentNamespace, ServiceAccount: f.agentAccount, Audience: f.audience,
 		PerSecond: f.kubeQPS, Burst: f.kubeBurst,
 	}
 	return nil
@@ -170,7 +169,7 @@ func (p *process) leases() error {
 		return err
 	}
 	config.QPS, config.Burst = f.kubeQPS, f.kubeBurst
-	client, err := coordination.NewForConfig(config)
+	leases, err := kubeapi.NewLeases(config, f.leaseNamespace)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
@@ -178,7 +177,7 @@ func (p *process) leases() error {
 	if err != nil {
 		return fmt.Errorf("--lease-label: %w", err)
 	}
-	p.options.Leases = &server.LeaseOptions{Leases: client.Leases(f.leaseNamespace), Labels: set}
+	p.options.Leases = &server.LeaseOptions{Leases: leases, Labels: set}
 	return nil
 }
 

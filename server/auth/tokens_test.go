@@ -19,8 +19,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
-	typed "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	"k8s.io/client-go/rest"
+
+	"konnectivity/internal/kubeapi"
 )
 
 const agentUser = "system:serviceaccount:kube-system:konnectivity-agent"
@@ -89,11 +90,11 @@ func answer(token string) authenticationv1.TokenReviewStatus {
 }
 
 func (a *api) tokens(t *testing.T) *Tokens {
-	client, err := typed.NewForConfig(&rest.Config{Host: a.URL, QPS: -1})
+	client, err := kubeapi.NewTokenReviews(&rest.Config{Host: a.URL, QPS: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newTokens(client.TokenReviews())
+	return newTokens(client)
 }
 
 func newTokens(r Reviews) *Tokens {

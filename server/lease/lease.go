@@ -16,7 +16,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
 const (
@@ -44,9 +43,18 @@ type Metrics interface {
 	LeaseCulled()
 }
 
+// Leases is what a Controller asks of the Kubernetes API.
+type Leases interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error)
+	List(ctx context.Context, opts metav1.ListOptions) (*coordinationv1.LeaseList, error)
+	Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error)
+	Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+}
+
 // Config is how a server keeps its lease.
 type Config struct {
-	Leases   typed.LeaseInterface // client-go's typed client, of one namespace
+	Leases   Leases // of one namespace; kubeapi.NewLeases makes one
 	ServerID string
 	Labels   map[string]string // on the lease, and what leases are listed by
 	Metrics  Metrics           // nil: none

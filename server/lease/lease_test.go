@@ -22,8 +22,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes/scheme"
-	typed "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
+
+	"konnectivity/internal/kubeapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -51,12 +52,12 @@ func newAPI(t *testing.T) *api {
 	return a
 }
 
-func (a *api) client() typed.LeaseInterface {
-	c, err := typed.NewForConfig(&rest.Config{Host: a.url, QPS: -1})
+func (a *api) client() kubeapi.Leases {
+	c, err := kubeapi.NewLeases(&rest.Config{Host: a.url, QPS: -1}, "kube-system")
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	return c.Leases("kube-system")
+	return c
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -193,7 +194,7 @@ func (c *counts) inc(m *map[string]int, code int, reason string) {
 	(*m)[fmt.Sprintf("%d%s", code, reason)]++
 }
 
-func controller(leases typed.LeaseInterface, m Metrics, log logrus.FieldLogger) *Controller {
+func controller(leases Leases, m Metrics, log logrus.FieldLogger) *Controller {
 	return New(Config{Leases: leases, ServerID: "me", Labels: map[string]string{"k8s-app": "konnectivity-server"}, Metrics: m, Log: log})
 }
 
@@ -341,9 +342,9 @@ func TestDeleteYieldsToARenewal(t *testing.T) {
 	}
 }
 
-// memory is a LeaseInterface without a network, for tests in fake time.
+// memory is a Leases without a network, for tests in fake time.
 type memory struct {
-	typed.LeaseInterface
+	Leases
 	mu      sync.Mutex
 	err     error
 	renewed []time.Time
