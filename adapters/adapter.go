@@ -277,6 +277,9 @@ func (a *Adapter) proxyOf(r *http.Request) (*url.URL, error) {
 	return a.httpProxy.URL(), nil
 }
 
+// Links lists the links to servers that are up.
+func (a *Adapter) Links() []uplink.Link { return a.uplink.Links() }
+
 // Ready is nil while the server can be reached (a link is up, or the last
 // handshake with a server without links worked), else one sentence why not.
 func (a *Adapter) Ready() error { return a.uplink.Ready() }

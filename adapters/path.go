@@ -63,6 +63,7 @@ func (p *path) dial(ctx context.Context, network, address string) (tunnel.Conn, 
 	switch {
 	case p.bypass.Matches(host):
 		trace.Route = RouteDirect
+		tunnel.NoteHop(ctx, "direct")
 		return p.direct.Dial(ctx, network, address)
 	case p.customer != nil && !p.noProxy.Exempts(host, port):
 		c, err := p.customer.Dial(ctx, network, address)
@@ -135,6 +136,7 @@ func (p *path) reach(ctx context.Context, network, address string, port uint16, 
 	trace.Resolved = netip.AddrPortFrom(answer.Addrs[0], port).String()
 	if answer.Direct {
 		trace.Route = RouteFallback
+		tunnel.NoteHop(ctx, "direct")
 		return p.direct.dial(ctx, network, address, answer.Addrs)
 	}
 	dial := func(ctx context.Context, ip netip.Addr) (tunnel.Conn, error) {

@@ -1,7 +1,6 @@
 package httpsproxy
 
 import (
-	"container/list"
 	"context"
 	"io"
 	"net"
@@ -9,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -24,16 +24,14 @@ const (
 // from. Close is net/http's way to end it.
 type client struct {
 	tunnel.Conn
+	admission.Slot
 	ctx   context.Context // ends when the connection is to be cut
 	leave <-chan struct{} // closed when it is to take no more requests
 	ended func()          // called once, when nothing uses the connection any more
 
 	halfClose time.Duration // halfCloseTime
 
-	// Under slots.mu.
-	waiting *list.Element // in slots.waiting; nil while it has a request
-	evicted bool          // it lost its slot to a newer one
-	served  bool          // it has had a request
+	served atomic.Bool // it has had a request
 
 	// Of the goroutine that serves requests.
 	unread   bool      // there may be unread bytes behind the last response
@@ -50,13 +48,13 @@ func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*cli
 // them; it does not block.
 func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.Conn, ended func()) {
 	c := &client{Conn: conn, leave: leave, unread: true, halfClose: s.halfClose}
-	ok, warn := s.slots.take(c)
+	ok, warn := s.slots.Take(c)
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open HTTP proxy connections is reached; refusing more")
 	}
 	if !ok {
 		s.metrics.refused.Inc()
-		c.abandon()
+		c.Abandon()
 		ended()
 		return
 	}
@@ -66,7 +64,7 @@ func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.C
 	c.ended = func() {
 		stop()
 		_ = conn.Close()
-		if evicted := s.slots.release(c); evicted {
+		if evicted := s.slots.Release(c); evicted {
 			s.metrics.refused.Inc()
 		}
 		s.metrics.open.Dec()
@@ -100,7 +98,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 	case http.StateActive:
 		c.patience = newPatience()
 	case http.StateIdle:
-		if !s.slots.idle(c) {
+		if !s.slots.Await(c, c.leaving) {
 			_ = c.Conn.Close()
 		}
 	case http.StateClosed:
@@ -118,8 +116,8 @@ func (c *client) leaving() bool {
 	}
 }
 
-// abandon ends a connection for which there is no room.
-func (c *client) abandon() {
+// Abandon implements admission.Holder: there is no room for the connection.
+func (c *client) Abandon() {
 	_ = c.Conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"konnectivity/adapters"
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -25,11 +26,12 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	}
 	_ = conn.SetDeadline(time.Time{})
 	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
-	major, minor := r.ProtoMajor, r.ProtoMinor
+	major, minor, id := r.ProtoMajor, r.ProtoMinor, requestID(r)
 	watch := newWatch(c.Conn, ahead)
 	c.detach(func() {
-		answer := &connectAnswer{conn: c.Conn, watch: watch, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
+		answer := &connectAnswer{conn: c.Conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
 		line := newAccess(c, kindConnect, address)
+		line.id = id
 		defer s.log(line)
 		if refused != nil {
 			line.status, line.outcome = refused.status, refused.outcome
@@ -41,12 +43,23 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// requestID is by what a request is followed across hops: the trace-id that its
+// client gave it (W3C Trace Context), so that logs lead from one to the other,
+// or a new one.
+func requestID(r *http.Request) string {
+	if given := r.Header["Traceparent"]; len(given) == 1 {
+		if id := tunnel.TraceParent(given[0]); id != "" {
+			return id
+		}
+	}
+	return tunnel.NewID()
+}
+
 // tunnel dials, answers and relays; it returns when the tunnel has ended.
 func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
 	ctx, cancel := context.WithCancelCause(adapters.WithTrace(c.ctx, &line.trace))
 	defer cancel(nil)
-	answer.watch.run(cancel)
-	line.id = tunnel.NewID()
+	answer.watch = admission.NewWatch(c.Conn, answer.ahead, cancel)
 	req := &tunnel.Request{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
 	logged := *s.opts.Connect
 	logged.Observers = append(slices.Clip(logged.Observers), line)
@@ -68,15 +81,17 @@ func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
 // connectAnswer tells the client of a CONNECT how it went.
 type connectAnswer struct {
 	conn   tunnel.Conn
-	watch  *watch
-	proto  string // as the client's
-	status int    // what was sent; 0 before
+	ahead  *ahead
+	watch  *admission.Watch // of the dial
+	proto  string           // as the client's
+	status int              // what was sent; 0 before
 }
 
 // give answers and returns the client's end of the tunnel. Its error is err, or
 // why the client was not told.
 func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
-	if gone := a.watch.stop(); gone != nil {
+	if gone := a.watch.Stop(); gone != nil {
+		a.ahead.drop()
 		return nil, gone
 	}
 	if err != nil {
@@ -87,12 +102,12 @@ func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	if err := a.write(a.proto + " 200 Connection Established\r\n\r\n"); err != nil {
 		return nil, err
 	}
-	return a.watch.rest(), a.conn.SetDeadline(time.Time{})
+	return a.ahead.rest(), a.conn.SetDeadline(time.Time{})
 }
 
 // refuse sends an error response. The caller closes the connection.
 func (a *connectAnswer) refuse(r *refusal) {
-	defer a.watch.drop()
+	defer a.ahead.drop()
 	a.status = r.status
 	text := r.text + "\n"
 	head := fmt.Sprintf("%s %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",

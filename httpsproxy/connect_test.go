@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -187,7 +188,7 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 			w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\n")
 			receive(t, "the dial", dialing)
 			leave(w)
-			if err := receive(t, "the dial's end", ended); !errors.Is(err, errLeft) {
+			if err := receive(t, "the dial's end", ended); !errors.Is(err, admission.ErrLeft) {
 				t.Errorf("cancelled by %v", err)
 			}
 		})

@@ -55,7 +55,8 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 	// A destination may answer before it has all of the request. net/http
 	// would hold that answer back until it has read the rest.
 	_ = x.rc.EnableFullDuplex()
-	x.ctx, x.cancel = context.WithCancelCause(r.Context())
+	x.line.id = requestID(r)
+	x.ctx, x.cancel = context.WithCancelCause(tunnel.WithID(r.Context(), x.line.id))
 	x.req = r.WithContext(context.WithValue(x.ctx, exchangeKey{}, x))
 	if r.ContentLength != 0 {
 		x.content = &content{ReadCloser: r.Body, exchange: x, origin: r}

@@ -94,9 +94,10 @@ func (s *Server) newForward() *goproxy.ProxyHttpServer {
 // serveHTTP is what net/http calls for every request.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c := clientOf(r.Context())
-	if !s.slots.busy(c) {
+	if !s.slots.Serve(c) {
 		panic(http.ErrAbortHandler) // it was evicted as its request came
 	}
+	c.served.Store(true)
 	if r.Method == http.MethodConnect {
 		s.connect(c, w, r)
 		return

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -34,6 +35,10 @@ const (
 	// DefaultMaxConns bounds what a hostile neighbour can make the process
 	// hold: a connection costs about 20 KiB and a descriptor.
 	DefaultMaxConns = 4096
+
+	// drainHandshake is how long a client that has just connected may take to
+	// send its request once Serve was asked to end.
+	drainHandshake = time.Second
 
 	// maxHeader bounds a request's header, as most servers do or stricter.
 	maxHeader = 64 << 10
@@ -74,7 +79,7 @@ type Options struct {
 type Server struct {
 	opts      Options
 	metrics   *metrics
-	slots     *slots
+	slots     *admission.Slots[*client]
 	transport *http.Transport
 	forward   *goproxy.ProxyHttpServer
 	http      *http.Server
@@ -97,7 +102,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpsproxy: register metrics: %w", err)
 	}
-	s := &Server{opts: o, metrics: m, slots: &slots{max: o.MaxConns}, pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
+	s := &Server{opts: o, metrics: m, slots: admission.NewSlots[*client](o.MaxConns), pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
 	s.transport = newTransport(o)
 	s.forward = s.newForward()
 	s.http = s.newHTTP()
@@ -137,20 +142,31 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 
 	var conns sync.WaitGroup
 	leave := make(chan struct{})
-	err := s.accept(ctx, ln, func(conn tunnel.Conn) {
+	accept := admission.Acceptor{What: "HTTP proxy connections", Log: s.opts.Log, MakeRoom: s.slots.MakeRoom}
+	err := accept.Run(ctx, ln, func(conn net.Conn) {
 		conns.Add(1)
-		s.start(work, leave, conn, conns.Done)
+		s.start(work, leave, tunnel.Wrap(conn), conns.Done)
 	})
 	_ = ln.Close()
 	close(leave)
-	s.slots.dismiss(leave, false)
-	hurry := time.AfterFunc(drainHandshake, func() { s.slots.dismiss(leave, true) })
+	s.dismiss(leave, false)
+	hurry := time.AfterFunc(drainHandshake, func() { s.dismiss(leave, true) })
 	defer hurry.Stop()
 	timer := time.AfterFunc(s.opts.Drain, func() { cut(errShutdown) })
 	defer timer.Stop()
 	conns.Wait()
 	s.transport.CloseIdleConnections()
 	return err
+}
+
+// dismiss closes what waits for a request among those that leave with leave:
+// the connections that have had one already or, if fresh, the others.
+func (s *Server) dismiss(leave <-chan struct{}, fresh bool) {
+	s.slots.Waiting(func(c *client) {
+		if c.leave == leave && c.served.Load() != fresh {
+			_ = c.Conn.Close()
+		}
+	})
 }
 
 // errShutdown is why a connection is cut that outlasts the drain.

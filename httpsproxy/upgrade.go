@@ -45,7 +45,7 @@ func (x *exchange) switchProtocols() {
 	near := tunnel.Unread(c.Conn, ahead)
 	head := s.switchingHead(x.upgraded.resp)
 	line := x.line
-	line.id, line.kind, line.status = tunnel.NewID(), kindUpgrade, http.StatusSwitchingProtocols
+	line.kind, line.status = kindUpgrade, http.StatusSwitchingProtocols
 	req := &tunnel.Request{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
 	s.count(line)
 	c.detach(func() {

@@ -123,7 +123,7 @@ func (s *Server) longestRoundTrip() float64 {
 type connectionLog struct{ log logrus.FieldLogger }
 
 func (c connectionLog) fields(req *tunnel.Request) logrus.FieldLogger {
-	f := logrus.Fields{"conn": req.ID, "front": req.Front, "address": req.Address}
+	f := logrus.Fields{"id": req.ID, "front": req.Front, "address": req.Address}
 	if req.Source != nil {
 		f["source"] = req.Source.String()
 	}

@@ -15,7 +15,7 @@ func (s *Server) policed(next tunnel.Dialer) tunnel.Dialer {
 			return nil, err
 		}
 		if err := s.opts.Policy.AllowUnresolved(host, port); err != nil {
-			s.opts.Log.WithError(err).WithField("conn", tunnel.ID(ctx)).WithField("address", address).
+			s.opts.Log.WithError(err).WithField("id", tunnel.ID(ctx)).WithField("address", address).
 				Warn("a destination was refused by policy")
 			return nil, err
 		}

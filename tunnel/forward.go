@@ -18,6 +18,10 @@ type Request struct {
 	Network string   // "tcp"
 	Address string   // host:port
 	Source  net.Addr // the client; may be nil
+
+	// Next is by whom the dial went, as its Dialer told by NoteHop; the
+	// Forwarder fills it in before it tells Observers. "" if nobody told.
+	Next string
 }
 
 // Observer is told about every forwarded connection. Its methods are called on
@@ -88,8 +92,10 @@ func (f *Forwarder) dial(ctx context.Context, req *Request) (Conn, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	ctx, hop := withHop(ctx)
 	start := time.Now()
 	far, err := f.Dialer.Dial(ctx, req.Network, req.Address)
+	req.Next = hop.name()
 	if err != nil {
 		err = AsDialError(req.Address, err)
 	}

@@ -45,7 +45,8 @@ type Relay struct {
 	// Total, where set, is added to as bytes pass, for metrics of many relays.
 	Total *Traffic
 
-	sent  Traffic // of this relay: Up is A to B
+	sent  Traffic        // of this relay: Up is A to B
+	held  [2]atomic.Bool // a write to B, to A, is under way
 	cause atomic.Pointer[error]
 }
 
@@ -69,6 +70,11 @@ func (r *Relay) Sent() (up, down int64) {
 	return r.sent.Up.Load(), r.sent.Down.Load()
 }
 
+// Held says whether bytes wait at this moment to be taken by B (up) and by A
+// (down). One that stays held while Sent stands still has a reader that
+// stalled. It may be called at any time from anywhere.
+func (r *Relay) Held() (up, down bool) { return r.held[0].Load(), r.held[1].Load() }
+
 // Run relays until both directions have ended, then closes A and B. It returns
 // nil when both ended in order, else the first cause. When ctx ends, both are
 // reset with ctx's cause. It runs once, on the caller's goroutine and one more
@@ -83,9 +89,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	up := make(chan struct{})
 	go func() {
 		defer close(up)
-		r.finish(watch, copyHalf(r.B, r.A, r.counters(true)))
+		r.finish(watch, copyHalf(r.B, r.A, &r.held[0], r.counters(true)))
 	}()
-	r.finish(watch, copyHalf(r.A, r.B, r.counters(false)))
+	r.finish(watch, copyHalf(r.A, r.B, &r.held[1], r.counters(false)))
 	<-up
 
 	if cause := r.cause.Load(); cause != nil {
@@ -143,7 +149,7 @@ func (r *Relay) counters(up bool) [2]*atomic.Int64 {
 
 // copyHalf moves bytes from src to dst until src ends, then ends dst's
 // incoming direction. nil means in order.
-func copyHalf(dst, src Conn, counters [2]*atomic.Int64) error {
+func copyHalf(dst, src Conn, held *atomic.Bool, counters [2]*atomic.Int64) error {
 	read := chunkReader(src)
 	write := chunkWriter(dst)
 	count := func(n int) {
@@ -174,7 +180,10 @@ func copyHalf(dst, src Conn, counters [2]*atomic.Int64) error {
 		for _, c := range batch[:n] {
 			size += c.Len()
 		}
-		if err := write(batch[:n]); err != nil {
+		held.Store(true)
+		err = write(batch[:n])
+		held.Store(false)
+		if err != nil {
 			return &writeError{err}
 		}
 		count(size)

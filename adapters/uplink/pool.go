@@ -39,6 +39,7 @@ const (
 type pooled struct {
 	*link.Session
 	addr    netip.AddrPort
+	since   time.Time
 	leaving atomic.Bool // nothing new is to be put on it while there is another
 }
 
@@ -88,7 +89,7 @@ func (s *Server) adopt(ctx context.Context, h handshaken) (*pooled, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &pooled{Session: ses, addr: h.addr}
+	l := &pooled{Session: ses, addr: h.addr, since: time.Now()}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -88,12 +89,14 @@ func (s *Server) Dial(ctx context.Context, network, address string) (tunnel.Conn
 		case err != nil:
 			return nil, s.unavailable(address, err)
 		case l != nil:
+			tunnel.NoteHop(ctx, "server "+l.Peer().ID)
 			c, err := l.Dial(ctx, network, address)
 			if err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Elsewhere() {
 				return c, err
 			}
 			tried, last = append(tried, l), err
 		case h.Conn != nil:
+			tunnel.NoteHop(ctx, "server "+h.addr.String()) // its id is not known
 			c, err := s.connectOver(ctx, h, address)
 			if err == nil || ctx.Err() != nil || !h.spare || tunnel.FailureOf(err) != tunnel.FailUnavailable {
 				return c, err
@@ -194,6 +197,31 @@ func (s *Server) Ready() error {
 	default:
 		return errors.New("no link to the konnectivity server is up yet")
 	}
+}
+
+// Link is a link to a server, as an operator sees it.
+type Link struct {
+	Peer     link.Hello // without its token
+	Address  netip.AddrPort
+	Since    time.Time
+	Draining bool
+	Stats    link.Stats
+}
+
+// Links lists the links that are up. It costs one pass over their streams.
+func (s *Server) Links() []Link {
+	s.mu.Lock()
+	links := slices.Clone(s.links)
+	s.mu.Unlock()
+	var out []Link
+	for _, l := range links {
+		if l.alive() {
+			peer := l.Peer()
+			peer.Token = ""
+			out = append(out, Link{Peer: peer, Address: l.addr, Since: l.since, Draining: l.isLeaving(), Stats: l.Stats()})
+		}
+	}
+	return out
 }
 
 // Stats are figures for metrics.

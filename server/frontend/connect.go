@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +8,10 @@ import (
 	"math"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -39,7 +40,7 @@ type ConnectMetrics interface {
 // Connect serves HTTP CONNECT by f.
 func Connect(f *tunnel.Forwarder, m ConnectMetrics) Handler {
 	return func(ctx context.Context, c *Conn) {
-		authority, err := readConnect(c.Reader)
+		asked, err := readConnect(c.Reader)
 		if err != nil {
 			c.refuse(err)
 			return
@@ -50,7 +51,7 @@ func Connect(f *tunnel.Forwarder, m ConnectMetrics) Handler {
 		m.HTTPConnection(1)
 		defer m.HTTPConnection(-1)
 		t := &connect{c: c, m: m}
-		_ = t.run(ctx, f, authority)
+		_ = t.run(ctx, f, asked)
 	}
 }
 
@@ -72,17 +73,19 @@ type connect struct {
 	m ConnectMetrics
 }
 
-func (t *connect) run(ctx context.Context, f *tunnel.Forwarder, authority string) error {
+func (t *connect) run(ctx context.Context, f *tunnel.Forwarder, asked asked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	leaving := watchLeave(t.c, cancel)
-	defer leaving.stop() // for a Forwarder that never asks for the answer
-	req := &tunnel.Request{Front: "connect", Network: "tcp", Address: authority, Source: t.c.RemoteAddr()}
+	// The header is over; what follows is the tunnel's and has no end.
+	t.c.limit.N = math.MaxInt64
+	leaving := admission.NewWatch(t.c.raw, admission.Buffer{Reader: t.c.Reader}, cancel)
+	stop := sync.OnceValue(leaving.Stop)
+	defer stop() // for a Forwarder that never asks for the answer
+	req := &tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: t.c.RemoteAddr()}
 	return f.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-		gone := leaving.stop()
-		switch {
-		case gone:
-			return nil, context.Canceled
+		switch gone := stop(); {
+		case gone != nil:
+			return nil, gone
 		case err != nil:
 			t.c.answerDial(err)
 			return nil, err
@@ -129,61 +132,4 @@ func (c *Conn) answerError(status int, text string) {
 		return
 	}
 	_, _ = io.CopyN(io.Discard, c.Conn, maxDiscard)
-}
-
-// leaveWatch reads ahead while a dial runs, to notice a client that leaves.
-// What it reads stays in the connection's Reader.
-type leaveWatch struct {
-	c      *Conn
-	cancel context.CancelCauseFunc
-	done   chan struct{}
-	gone   bool // valid once done is closed
-	over   bool // stop was called
-}
-
-func watchLeave(c *Conn, cancel context.CancelCauseFunc) *leaveWatch {
-	// The header is over; what follows is the tunnel's and has no end.
-	c.limit.N = math.MaxInt64
-	w := &leaveWatch{c: c, cancel: cancel, done: make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		w.read(c.Reader)
-	}()
-	return w
-}
-
-func (w *leaveWatch) read(r *bufio.Reader) {
-	for {
-		_, err := r.Peek(r.Buffered() + 1)
-		switch {
-		case err == nil:
-			continue
-		case errors.Is(err, bufio.ErrBufferFull):
-			return // the client waits with more than this; it has not left
-		case errors.Is(err, io.EOF) && r.Buffered() > 0:
-			return // it sent its request and ended its side: it wants the answer
-		}
-		var timeout interface{ Timeout() bool }
-		if errors.As(err, &timeout) && timeout.Timeout() {
-			return // stop
-		}
-		w.gone = true
-		w.cancel(context.Canceled)
-		return
-	}
-}
-
-// stop ends the watch and says whether the client has left. From then on the
-// connection is the caller's to read.
-func (w *leaveWatch) stop() (gone bool) {
-	if w.over {
-		return w.gone
-	}
-	w.over = true
-	// A deadline in the past ends a pending read and leaves both TCP and TLS
-	// whole; net/http ends its background reads so.
-	_ = w.c.raw.SetReadDeadline(time.Unix(1, 0))
-	<-w.done
-	_ = w.c.raw.SetReadDeadline(time.Time{})
-	return w.gone
 }

@@ -162,22 +162,18 @@ func (f *Frontend) ended(ctx context.Context) bool {
 }
 
 func (f *Frontend) accept(ctx context.Context, l net.Listener, conns *sync.WaitGroup) error {
-	pause := acceptBackoff
-	for {
-		raw, err := l.Accept()
-		switch {
-		case err == nil:
-			pause = acceptBackoff
-		case f.ended(ctx):
-			return nil
-		case passing(err):
-			f.warn.log(f.cfg.Log.WithError(err), "cannot accept connections of "+f.cfg.Name+" just now; trying again")
-			f.sleep(ctx, pause)
-			pause = min(2*pause, acceptBackoffMax)
-			continue
-		default:
-			return fmt.Errorf("the listener for %s on %s failed: %w", f.cfg.Name, l.Addr(), err)
+	accepting, stop := context.WithCancel(ctx)
+	defer stop()
+	var drain sync.WaitGroup
+	defer drain.Wait()
+	drain.Go(func() {
+		select {
+		case <-f.drained:
+			stop()
+		case <-accepting.Done():
 		}
+	})
+	XXX
 		select {
 		case f.slots <- struct{}{}:
 		default:

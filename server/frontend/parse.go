@@ -21,6 +21,10 @@ const (
 	// kernel.
 	readAhead = 4 << 10
 
+	// idField carries the connection's id from the hop before; the sidecars
+	// send it (adapters/connect).
+	idField = "Konnectivity-Id"
+
 	// maxEmptyLines is how many empty lines may stand before a request (RFC
 	// 9112 §2.2 asks to ignore at least one).
 	maxEmptyLines = 4
@@ -34,29 +38,36 @@ type badRequest struct {
 
 func (e *badRequest) Error() string { return e.reason }
 
+// asked is what a CONNECT request says.
+type asked struct {
+	authority string
+	id        string // of the connection, given by the hop before; "" if none
+}
+
 // readConnect reads one CONNECT request up to the empty line, and nothing
-// beyond it, and returns the authority it asks for. A *badRequest is to be
+// beyond it, and returns what it asks for. A *badRequest is to be
 // answered; any other error is the connection's.
 //
 // The Host field is not looked at: kube-apiserver sends "127.0.0.1" in it
 // (k8s.io/apiserver egressselector), and for CONNECT the request's target
 // alone says what is asked for (RFC 9110 §9.3.6).
-func readConnect(r *bufio.Reader) (authority string, err error) {
+func readConnect(r *bufio.Reader) (asked, error) {
 	line, err := firstLine(r)
 	if err != nil {
-		return "", err
+		return asked{}, err
 	}
 	authority, refused := parseRequestLine(line)
 	if refused != nil && refused.status == http.StatusBadRequest {
-		return "", refused // it may be no HTTP at all and have no fields to come
+		return asked{}, refused // it may be no HTTP at all and have no fields to come
 	}
-	if err := skipFields(r); err != nil {
-		return "", err
+	id, err := readFields(r)
+	if err != nil {
+		return asked{}, err
 	}
 	if refused != nil {
-		return "", refused
+		return asked{}, refused
 	}
-	return authority, nil
+	return asked{authority, id}, nil
 }
 
 func firstLine(r *bufio.Reader) (string, error) {
@@ -92,24 +103,35 @@ func parseRequestLine(line string) (authority string, refused *badRequest) {
 	return target, nil
 }
 
-// skipFields reads header fields up to the empty line. Their names are checked
-// for being names, their values not at all.
-func skipFields(r *bufio.Reader) error {
+// readFields reads header fields up to the empty line. Their names are checked
+// for being names. Of their values only the id of the connection is looked at:
+// what a sidecar gave it, else the trace-id of whoever speaks W3C Trace Context.
+func readFields(r *bufio.Reader) (id string, err error) {
+	trace := ""
 	for {
 		line, whole, err := readLine(r)
 		switch {
 		case err != nil:
-			return err
+			return "", err
+		case line == "" && whole && id == "":
+			return trace, nil
 		case line == "" && whole:
-			return nil
+			return id, nil
 		}
-		name, _, ok := strings.Cut(line, ":")
+		name, value, ok := strings.Cut(line, ":")
 		if !ok || name == "" || strings.ContainsAny(name, " \t") {
-			return &badRequest{http.StatusBadRequest, "a header field has no name"}
+			return "", &badRequest{http.StatusBadRequest, "a header field has no name"}
+		}
+		switch value = strings.Trim(value, " \t"); {
+		case !whole:
+		case strings.EqualFold(name, idField):
+			id = tunnel.CleanID(value)
+		case strings.EqualFold(name, "traceparent"):
+			trace = tunnel.TraceParent(value)
 		}
 		for !whole {
 			if _, whole, err = readLine(r); err != nil {
-				return err
+				return "", err
 			}
 		}
 	}

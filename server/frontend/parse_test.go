@@ -58,7 +58,7 @@ func TestReadConnect(t *testing.T) {
 		switch {
 		case tc.want != "":
 			rest, _ := io.ReadAll(r)
-			if err != nil || got != tc.want || string(rest) != tc.rest {
+			if err != nil || got.authority != tc.want || string(rest) != tc.rest {
 				t.Errorf("%q: %q, %v, left %q", name, got, err, rest)
 			}
 		case tc.status == 0:
@@ -69,6 +69,24 @@ func TestReadConnect(t *testing.T) {
 			if bad == nil || bad.status != tc.status {
 				t.Errorf("%q: %q, %v, want %d", name, got, err, tc.status)
 			}
+		}
+	}
+}
+
+func TestConnectKeepsItsID(t *testing.T) {
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	for fields, want := range map[string]string{
+		"Konnectivity-Id: 0123456789abcdef\r\n":                                        "0123456789abcdef",
+		"traceparent: 00-" + trace + "-b7ad6b7169203331-01\r\n":                        trace,
+		"KONNECTIVITY-ID:abc\r\nTraceparent: 00-" + trace + "-b7ad6b7169203331-01\r\n": "abc",
+		"Konnectivity-Id: a b\r\nX: y\r\n":                                             "",
+		"Konnectivity-Id: " + strings.Repeat("a", tunnel.MaxID+1) + "\r\n":             "",
+		"traceparent: 00-" + strings.Repeat("0", 32) + "-b7ad6b7169203331-01\r\n":      "",
+		"Host: x\r\n": "",
+	} {
+		got, err := readConnect(bufio.NewReaderSize(strings.NewReader("CONNECT a:1 HTTP/1.1\r\n"+fields+"\r\n"), readAhead))
+		if err != nil || got.id != want {
+			t.Errorf("%q: %q, %v, want %q", fields, got.id, err, want)
 		}
 	}
 }
@@ -87,9 +105,13 @@ func FuzzReadConnect(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := bufio.NewReaderSize(bytes.NewReader(data), readAhead)
-		authority, err := readConnect(r)
+		got, err := readConnect(r)
 		if err != nil {
 			return
+		}
+		authority := got.authority
+		if tunnel.CleanID(got.id) != got.id {
+			t.Fatalf("id %q", got.id)
 		}
 		if _, _, err := tunnel.SplitAddress(authority); err != nil {
 			t.Fatalf("accepted %q: %v", authority, err)

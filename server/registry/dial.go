@@ -36,10 +36,11 @@ func (r *Registry) Dial(ctx context.Context, network, address string) (tunnel.Co
 func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, network, address string) (tunnel.Conn, error) {
 	c.load.pending.Add(1)
 	defer c.load.pending.Add(-1)
+	tunnel.NoteHop(ctx, "agent "+c.agent.ID)
 	start := time.Now()
 	far, err := c.backend.Dial(ctx, network, address)
 	c.load.dialed(time.Since(start), err, time.Now().UnixNano())
-	r.log.WithFields(logrus.Fields{"conn": tunnel.ID(ctx), "agent": c.agent.ID, "via": c.agent.Via,
+	r.log.WithFields(logrus.Fields{"id": tunnel.ID(ctx), "agent": c.agent.ID, "via": c.agent.Via,
 		"strategy": strategy, "address": address, "error": err}).Debug("agent dialed")
 	return far, err
 }

@@ -53,8 +53,8 @@ func (ses *Session) queuePing() {
 	ses.wakeFlusher()
 }
 
-// pingWhileBusy measures the round trip more often while data flows, since it
-// is what windows are tuned by.
+// pingWhileBusy measures the round trip more often while data flows, since
+// windows are tuned by the least of them.
 func (ses *Session) pingWhileBusy() {
 	if ses.lastFrame.Sub(ses.lastPing) > busyPing {
 		ses.queuePing()
@@ -63,6 +63,7 @@ func (ses *Session) pingWhileBusy() {
 
 // addRTT smooths the round trip as TCP does (RFC 6298 §2), in eighths.
 func (ses *Session) addRTT(sample time.Duration) {
+	ses.rttFloor.add(time.Now(), sample)
 	if ses.rtt == 0 {
 		ses.rtt = sample
 		return

@@ -107,6 +107,7 @@ type Session struct {
 	pingSent  time.Time // of pingValue; zero once answered
 	lastPing  time.Time
 	rtt       time.Duration
+	rttFloor  rttFloor
 
 	serverCount int
 

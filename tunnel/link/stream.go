@@ -158,7 +158,7 @@ func (st *Stream) consumed(n int) {
 		st.recv.consumed += uint64(n) // no more is coming, so no more credit
 		return
 	}
-	if limit, grant := st.recv.consume(n, time.Now(), ses.rtt, ses.cfg.Budget.pressure()); grant {
+	if limit, grant := st.recv.consume(n, time.Now(), ses.rttFloor.get(), ses.cfg.Budget.pressure()); grant {
 		st.pending.credit = limit
 		ses.queuePending(st)
 		ses.wakeFlusher()

@@ -1,0 +1,48 @@
+package httpsproxy
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// The id of a request's client is the id of its dial: of CONNECT, of a plain
+// request and of an upgraded one; what is no trace-id is replaced.
+func TestTraceParentFollowsTheDial(t *testing.T) {
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	ids := make(chan string, 1)
+	target := startTarget(t, echo)
+	origin := startOrigin(t, hello)
+	p := startProxy(t, func(o *Options) {
+		o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+			ids <- tunnel.ID(ctx)
+			return dialTCP(ctx, network, address)
+		})
+		o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			ids <- tunnel.ID(ctx)
+			return dialTCP(ctx, network, address)
+		}
+	})
+	for parent, kept := range map[string]bool{
+		"00-" + trace + "-b7ad6b7169203331-01": true,
+		"00-" + trace + "-0000000000000000-01": false,
+		trace:                                  false,
+	} {
+		w := dialWire(t, p.addr)
+		w.send("CONNECT %s HTTP/1.1\r\nTraceparent: %s\r\n\r\n", target, parent)
+		w.head()
+		if id := receive(t, "CONNECT's id", ids); (id == trace) != kept || id == "" {
+			t.Errorf("CONNECT with %q runs under %q", parent, id)
+		}
+		w = dialWire(t, p.addr)
+		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\ntraceparent: %s\r\nConnection: close\r\n\r\n", origin, parent)
+		_ = body(t, w.response(http.MethodGet))
+		p.transport.CloseIdleConnections()
+		if id := receive(t, "the request's id", ids); (id == trace) != kept || id == "" {
+			t.Errorf("GET with %q runs under %q", parent, id)
+		}
+	}
+}
