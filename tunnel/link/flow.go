@@ -85,8 +85,8 @@ func (f *recvFlow) unread() int { return int(f.received - f.consumed) }
 
 // consume counts n bytes as taken by the reader. Once half a window or
 // grantStep is used up it grants again: it returns the new limit and true.
-// pressure is how scarce memory is; rtt is the least round trip of
-// the link, 0 while unknown.
+// pressure is how scarce memory is; rtt is the least round trip of the link, 0
+// while unknown.
 func (f *recvFlow) consume(n int, now time.Time, rtt time.Duration, pressure pressure) (limit uint64, grant bool) {
 	f.consumed += uint64(n)
 	f.tune(now, rtt, pressure)
