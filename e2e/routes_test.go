@@ -22,12 +22,10 @@ import (
 	"konnectivity/tunnel"
 )
 
-// full says that the whole numbers are asked for, which take long.
-var full = os.Getenv("KONNECTIVITY_E2E") == "full"
-
-// scaled is the number for this run.
+// scaled is the number for this run: with KONNECTIVITY_E2E=full the whole one,
+// which takes long.
 func scaled[T any](ci, whole T) T {
-	if full {
+	if os.Getenv("KONNECTIVITY_E2E") == "full" {
 		return whole
 	}
 	return ci
@@ -171,8 +169,8 @@ func within(t testing.TB, bound time.Duration) context.Context {
 	return ctx
 }
 
-// eventually asks until the answer is yes, or fails with what was last seen.
-func eventually(t testing.TB, bound time.Duration, what string, ask func() (ok bool, seen any)) {
+// settles asks until the answer is yes, or fails with what was last seen.
+func settles(t testing.TB, bound time.Duration, what string, ask func() (ok bool, seen any)) {
 	t.Helper()
 	for end := time.Now().Add(bound); ; time.Sleep(50 * time.Millisecond) {
 		ok, seen := ask()

@@ -1,0 +1,140 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/internal/bench"
+	"konnectivity/tunnel"
+)
+
+const (
+	stalledSize = int64(1) << 30 // what each stalled transfer would move
+
+	// stallGrowth is how much more memory all processes together may hold
+	// for 100 stalled connections.
+	stallGrowth = 64 << 20
+
+	// settle is for windows and socket buffers to fill.
+	settle = 2 * time.Second
+)
+
+// A stalled connection is one whose one end goes on sending and whose other end
+// never reads.
+type stall struct {
+	name string
+	make func(t *testing.T, d tunnel.Dialer, n int) (end func())
+}
+
+func stalls(t *testing.T) []stall {
+	sends := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, newPayload(1, stalledSize)) })
+	wait := make(chan struct{})
+	never := listen(t, func(*net.TCPConn) { <-wait })
+	t.Cleanup(func() { close(wait) }) // runs before the listener waits for its connections
+	return []stall{
+		{"clients never read", func(t *testing.T, d tunnel.Dialer, n int) func() {
+			return hold(t, d, n, sends, func(tunnel.Conn) {})
+		}},
+		{"targets never read", func(t *testing.T, d tunnel.Dialer, n int) func() {
+			return hold(t, d, n, never, func(c tunnel.Conn) { _, _ = io.Copy(c, newPayload(1, stalledSize)) })
+		}},
+	}
+}
+
+// hold opens n connections and lets use have each in the background; end
+// resets them.
+func hold(t *testing.T, d tunnel.Dialer, n int, target string, use func(tunnel.Conn)) (end func()) {
+	t.Helper()
+	ctx := within(t, time.Minute)
+	var wg sync.WaitGroup
+	conns := make([]tunnel.Conn, n)
+	for i := range conns {
+		conns[i] = must(d.Dial(ctx, "tcp", target))(t)
+		wg.Go(func() { use(conns[i]) })
+	}
+	return sync.OnceFunc(func() {
+		for _, c := range conns {
+			_ = c.Reset(nil)
+		}
+		wg.Wait()
+	})
+}
+
+// benchTarget speaks the protocol of internal/bench.
+func benchTarget(t *testing.T) string {
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- bench.ServeTarget(ctx, l) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return l.Addr().String()
+}
+
+func (w *whole) resident(t *testing.T) int64 {
+	t.Helper()
+	var pids []int
+	for _, p := range w.Processes() {
+		pids = append(pids, p.PID())
+	}
+	return must(bench.Processes(pids...))(t).Resident
+}
+
+// beside checks that an active connection and new ones go on as alone while n
+// others are stalled, and that these hold no more memory than they may.
+func (w *whole) beside(t *testing.T, r route, s stall, n int) {
+	path := bench.Path{Name: r.name, Dialer: r, Target: benchTarget(t)}
+	length := scaled(time.Second, 5*time.Second)
+	w.dials(t, path) // and so what is lazily made, is
+	alone := must(path.RoundTrip(t.Context(), length))(t)
+	before := w.resident(t)
+	end := s.make(t, r, n)
+	defer end()
+	time.Sleep(settle)
+	among := must(path.RoundTrip(t.Context(), length))(t)
+	w.dials(t, path)
+	grown := w.resident(t) - before
+	t.Logf("%-5s %3d %s: p50 %v beside %v alone, p99 %v beside %v alone (%.2f times), %d MiB more",
+		r.name, n, s.name, among.P50, alone.P50, among.P99, alone.P99, float64(among.P99)/float64(alone.P99), grown>>20)
+	// Generous: what is to be told apart is waiting for a stalled peer, which
+	// lasts for seconds or for ever, from this machine's own load.
+	if bound := 250*time.Millisecond + 4*alone.P99; among.P99 > bound {
+		t.Errorf("p99 of round trips beside %d stalled is %v, alone %v", n, among.P99, alone.P99)
+	}
+	if grown > stallGrowth {
+		t.Errorf("%d stalled hold %d MiB, want at most %d", n, grown>>20, stallGrowth>>20)
+	}
+}
+
+// dials makes 200 new connections with a round trip each; all must succeed.
+func (w *whole) dials(t *testing.T, path bench.Path) {
+	t.Helper()
+	held, err := path.Idle(within(t, time.Minute), 200, 0)
+	if err != nil {
+		t.Fatalf("not all of 200 new connections succeeded: %v", err)
+	}
+	held.Close()
+}
+
+func TestStalledConnectionsStallNobody(t *testing.T) {
+	all := stalls(t)
+	for _, n := range []int{1, 100} {
+		for _, s := range all {
+			t.Run(fmt.Sprintf("%d, %s", n, s.name), func(t *testing.T) {
+				for _, name := range []string{"socks5", "https", "mtls", "uds"} {
+					w := newWhole(t) // its memory starts afresh
+					for _, r := range w.routes(t) {
+						if r.name == name {
+							w.beside(t, r, s, n)
+						}
+					}
+					w.Close()
+				}
+			})
+		}
+	}
+}
