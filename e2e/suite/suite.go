@@ -22,7 +22,7 @@ type Binaries string
 // Build compiles every command of the module into dir, as make build does.
 // moduleRoot is the folder of go.mod.
 func Build(moduleRoot, dir string) (Binaries, error) {
-	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+string(filepath.Separator), "./cmd/...")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+string(filepath.Separator), "./cmd/...")
 	cmd.Dir = moduleRoot
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -56,7 +56,7 @@ func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(strin
 			return nil, fmt.Errorf("no test %q: want some of %s", name, strings.Join(TestNames(), ","))
 		}
 	}
-	rep := newReport(subjects)
+	rep := NewReport()
 	for round := range plan.Runs {
 		for _, name := range plan.Tests {
 			for _, s := range subjects {
@@ -93,9 +93,9 @@ func (s Subject) bulkTest(ctx context.Context, plan Plan, rep *Report, what stri
 			return err
 		}
 		label := fmt.Sprintf("%s, %s", what, plural(streams, "stream"))
-		rep.add(s, label, "MB/s", t.MBps())
+		rep.Add(s.Name, label, "MB/s", t.MBps())
 		if len(s.PIDs) > 0 {
-			rep.add(s, "CPU of "+label, "s/GB", (after.CPU-before.CPU).Seconds()/(float64(t.Bytes)/1e9))
+			rep.Add(s.Name, "CPU of "+label, "s/GB", (after.CPU-before.CPU).Seconds()/(float64(t.Bytes)/1e9))
 		}
 	}
 	return nil
@@ -112,14 +112,14 @@ func (s Subject) usage() (Usage, error) { return Processes(s.PIDs...) }
 
 func (s Subject) rtt(ctx context.Context, plan Plan, rep *Report) error {
 	l, err := s.RoundTrip(ctx, plan.Duration)
-	rep.latency(s, "round trip of 64 B", l)
+	rep.latency(s.Name, "round trip of 64 B", l)
 	return err
 }
 
 func (s Subject) small(ctx context.Context, plan Plan, rep *Report) error {
 	bulk := slices.Max(plan.Streams)
 	l, err := s.RoundTripBeside(ctx, bulk, plan.Duration)
-	rep.latency(s, fmt.Sprintf("round trip beside %s", plural(bulk, "download")), l)
+	rep.latency(s.Name, fmt.Sprintf("round trip beside %s", plural(bulk, "download")), l)
 	return err
 }
 
@@ -128,7 +128,7 @@ func (s Subject) churn(ctx context.Context, plan Plan, rep *Report) error {
 	if err != nil {
 		return err
 	}
-	rep.add(s, fmt.Sprintf("connections, %s", plural(c.Dialers, "dialer")), "1/s", c.PerSecond())
+	rep.Add(s.Name, fmt.Sprintf("connections, %s", plural(c.Dialers, "dialer")), "1/s", c.PerSecond())
 	return nil
 }
 
@@ -146,10 +146,9 @@ func (s Subject) idle(ctx context.Context, plan Plan, rep *Report) error {
 	if err != nil {
 		return err
 	}
-	rep.add(s, fmt.Sprintf("dial p99 of %d connections", plan.Idle), "ms", ms(held.Dial.P99))
+	rep.Add(s.Name, fmt.Sprintf("dial p99 of %d connections", plan.Idle), "ms", ms(held.Dial.P99))
 	if len(s.PIDs) > 0 {
-		rep.add(s, "resident, before any", "MB", float64(before)/1e6)
-		rep.add(s, fmt.Sprintf("memory of each of %d idle", plan.Idle), "KB", float64(after-before)/1e3/float64(plan.Idle))
+		rep.Add(s.Name, fmt.Sprintf("memory of each of %d idle", plan.Idle), "KB", float64(after-before)/1e3/float64(plan.Idle))
 	}
 	return nil
 }
@@ -170,9 +169,9 @@ func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
 	}
 	l, err := s.RoundTrip(ctx, plan.Duration)
 	beside := fmt.Sprintf("beside %s", plural(plan.Stalled, "stalled reader"))
-	rep.latency(s, "round trip "+beside, l)
+	rep.latency(s.Name, "round trip "+beside, l)
 	if len(s.PIDs) > 0 {
-		rep.add(s, "memory taken "+beside, "MB", float64(after-before)/1e6)
+		rep.Add(s.Name, "memory taken "+beside, "MB", float64(after-before)/1e6)
 	}
 	return err
 }

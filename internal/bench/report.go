@@ -22,27 +22,38 @@ type Row struct {
 	Values map[string][]float64 // by subject
 }
 
-func newReport(subjects []Subject) *Report {
-	r := &Report{}
-	for _, s := range subjects {
-		r.Subjects = append(r.Subjects, s.Name)
-	}
-	return r
-}
+// NewReport returns an empty report.
+func NewReport() *Report { return &Report{} }
 
-func (r *Report) add(s Subject, label, unit string, value float64) {
+// Add puts a value into a row, which it makes if need be. Subjects and rows
+// keep the order in which they first come.
+func (r *Report) Add(subject, label, unit string, value float64) {
+	if !slices.Contains(r.Subjects, subject) {
+		r.Subjects = append(r.Subjects, subject)
+	}
 	i := slices.IndexFunc(r.Rows, func(row *Row) bool { return row.Label == label })
 	if i < 0 {
 		i = len(r.Rows)
 		r.Rows = append(r.Rows, &Row{Label: label, Unit: unit, Values: map[string][]float64{}})
 	}
-	r.Rows[i].Values[s.Name] = append(r.Rows[i].Values[s.Name], value)
+	r.Rows[i].Values[subject] = append(r.Rows[i].Values[subject], value)
 }
 
-func (r *Report) latency(s Subject, label string, l Latency) {
+// Merge adds every value of other.
+func (r *Report) Merge(other *Report) {
+	for _, row := range other.Rows {
+		for _, subject := range other.Subjects {
+			for _, v := range row.Values[subject] {
+				r.Add(subject, row.Label, row.Unit, v)
+			}
+		}
+	}
+}
+
+func (r *Report) latency(subject, label string, l Latency) {
 	if l.Count > 0 {
-		r.add(s, label+", p50", "ms", ms(l.P50))
-		r.add(s, label+", p99", "ms", ms(l.P99))
+		r.Add(subject, label+", p50", "ms", ms(l.P50))
+		r.Add(subject, label+", p99", "ms", ms(l.P99))
 	}
 }
 
@@ -65,6 +76,9 @@ func (row *Row) Median(subject string) float64 {
 // Table writes the medians, and each subject's ratio to the last one, which is
 // the baseline; as text, or as Markdown.
 func (r *Report) Table(w io.Writer, markdown bool) error {
+	if len(r.Subjects) == 0 {
+		return nil
+	}
 	baseline := r.Subjects[len(r.Subjects)-1]
 	header := []string{"", "unit"}
 	for _, s := range r.Subjects {
@@ -79,7 +93,11 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 		base := row.Median(baseline)
 		for _, s := range r.Subjects {
 			v := row.Median(s)
-			line = append(line, figure(v))
+			if len(row.Values[s]) == 0 {
+				line = append(line, "–")
+			} else {
+				line = append(line, figure(v))
+			}
 			if s != baseline {
 				line = append(line, ratio(v, base))
 			}

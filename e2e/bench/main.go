@@ -1,0 +1,115 @@
+// Command bench measures the built programs end to end, beside the plain relay
+// chain, and writes the table into docs/performance.md. `make bench-e2e` runs it.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/bench"
+)
+
+func main() {
+	var o options
+	flag.IntVar(&o.plan.Runs, "runs", 5, "rounds, ours and the relay chain in turn")
+	flag.Int64Var(&o.sizeMiB, "size", 1024, "MiB of a bulk transfer")
+	flag.DurationVar(&o.plan.Duration, "duration", 3*time.Second, "length of each latency and connection test")
+	flag.IntVar(&o.plan.Idle, "idle", 1000, "idle connections")
+	flag.StringVar(&o.speed, "speed", "down,up,rtt,small,churn", "tests of speed; empty: none")
+	flag.StringVar(&o.memory, "memory", "idle,stalled", "tests of memory, each on processes that are fresh; empty: none")
+	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of server and agent, taken while the tests of speed run")
+	flag.StringVar(&o.write, "write", "", "Markdown file whose table between the marks is replaced")
+	flag.Parse()
+	o.plan.Size, o.plan.Streams, o.plan.Dialers, o.plan.Stalled = o.sizeMiB<<20, []int{1, 8}, 16, 100
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := o.run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	plan                          bench.Plan
+	sizeMiB                       int64
+	speed, memory, profile, write string
+}
+
+func (o options) run(ctx context.Context) error {
+	bins, err := os.MkdirTemp("", "kb")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(bins)
+	bin, err := suite.Build(".", bins)
+	if err != nil {
+		return err
+	}
+	rep := bench.NewReport()
+	if o.speed != "" {
+		plan := o.plan
+		plan.Tests = strings.Split(o.speed, ",")
+		if err := o.onFresh(ctx, bin, plan, rep); err != nil {
+			return err
+		}
+	}
+	if o.memory != "" {
+		if err := o.measureMemory(ctx, bin, rep); err != nil {
+			return err
+		}
+	}
+	var table strings.Builder
+	if err := rep.Table(&table, true); err != nil {
+		return err
+	}
+	fmt.Print(table.String())
+	if o.write == "" {
+		return nil
+	}
+	return replaceTable(o.write, table.String())
+}
+
+// measureMemory starts new processes for every round of every test, since
+// memory that an earlier one left behind would hide what the next one takes.
+func (o options) measureMemory(ctx context.Context, bin suite.Binaries, rep *bench.Report) error {
+	for range o.plan.Runs {
+		for test := range strings.SplitSeq(o.memory, ",") {
+			plan := o.plan
+			plan.Tests, plan.Runs = []string{test}, 1
+			if err := o.onFresh(ctx, bin, plan, rep); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// onFresh carries out a plan on processes of its own.
+func (o options) onFresh(ctx context.Context, bin suite.Binaries, plan bench.Plan, rep *bench.Report) error {
+	w, err := start(bin)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if err := w.residents(rep); err != nil {
+		return err
+	}
+	if o.profile != "" && plan.Runs == o.plan.Runs {
+		go w.profile(o.profile)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	target, err := w.serveTarget(ctx)
+	if err != nil {
+		return err
+	}
+	got, err := bench.Run(ctx, plan, w.subjects(target), func(what string) { fmt.Fprintln(os.Stderr, what) })
+	rep.Merge(got)
+	return err
+}

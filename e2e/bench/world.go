@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/net/proxy"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/bench"
+	"konnectivity/tunnel"
+)
+
+// world is ours and the relay chain, running.
+type world struct {
+	*suite.Suite
+	dir    string
+	server *suite.Server
+	agent  *suite.Agent
+	socks  *suite.Sidecar
+	front  string // of the chain
+	chain  []*suite.Process
+}
+
+func start(bin suite.Binaries) (w *world, err error) {
+	dir, err := os.MkdirTemp("", "kb")
+	if err != nil {
+		return nil, err
+	}
+	w = &world{dir: dir}
+	defer func() {
+		if err != nil {
+			w.close()
+		}
+	}()
+	if w.Suite, err = suite.New(bin, dir); err != nil {
+		return w, err
+	}
+	if w.server, err = w.StartServer("--enable-profiling"); err != nil {
+		return w, err
+	}
+	if w.agent, err = w.StartAgent(w.server, "--enable-profiling"); err != nil {
+		return w, err
+	}
+	if w.socks, err = w.StartSOCKS5(w.server); err != nil {
+		return w, err
+	}
+	w.front, w.chain, err = w.StartChain()
+	return w, err
+}
+
+func (w *world) close() {
+	if w.Suite != nil {
+		w.Close()
+	}
+	_ = os.RemoveAll(w.dir)
+}
+
+// settle is how long a process gets to come to rest after its start.
+const settle = 2 * time.Second
+
+// residents notes what each of our processes holds before it has done anything.
+func (w *world) residents(rep *bench.Report) error {
+	time.Sleep(settle)
+	for _, p := range []*suite.Process{w.socks.Process, w.server.Process, w.agent.Process} {
+		u, err := bench.Processes(p.PID())
+		if err != nil {
+			return err
+		}
+		rep.Add("ours", "resident when idle: "+p.Name, "MB", float64(u.Resident)/1e6)
+	}
+	return nil
+}
+
+func (w *world) serveTarget(ctx context.Context) (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	go func() { _ = bench.ServeTarget(ctx, l) }()
+	return l.Addr().String(), nil
+}
+
+func (w *world) subjects(target string) []bench.Subject {
+	ours := []int{w.socks.PID(), w.server.PID(), w.agent.PID()}
+	var chain []int
+	for _, p := range w.chain {
+		chain = append(chain, p.PID())
+	}
+	return []bench.Subject{
+		{Path: bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target}, PIDs: ours},
+		{Path: bench.Path{Name: "relay chain", Dialer: socks5(w.front), Target: target}, PIDs: chain},
+	}
+}
+
+// socks5 dials by a SOCKS5 proxy and keeps the raw connection, for half-close.
+func socks5(front string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		client, err := proxy.SOCKS5("tcp", front, nil, proxy.Direct)
+		if err != nil {
+			return nil, err
+		}
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "tcp", front)
+		if err != nil {
+			return nil, err
+		}
+		withConn := client.(interface {
+			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
+		})
+		if _, err := withConn.DialWithConn(ctx, c, network, address); err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		return tunnel.Wrap(c), nil
+	})
+}
+
+// profileSeconds is long enough for the first bulk tests.
+const profileSeconds = 10
+
+// profile fetches CPU profiles of server and agent at work.
+func (w *world) profile(dir string) {
+	time.Sleep(time.Second) // until the tests have begun
+	for name, port := range map[string]int{"server": w.server.AdminPort, "agent": w.agent.AdminPort} {
+		go func() {
+			url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", suite.Loopback(port), profileSeconds)
+			if err := download(url, filepath.Join(dir, name+".prof")); err != nil {
+				fmt.Fprintln(os.Stderr, "profile:", err)
+			}
+		}()
+	}
+}
