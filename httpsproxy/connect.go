@@ -25,9 +25,9 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // the connection is gone
 	}
 	_ = conn.SetDeadline(time.Time{})
-	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
+	read, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	major, minor, id := r.ProtoMajor, r.ProtoMinor, requestID(r)
-	watch := newWatch(c.Conn, ahead)
+	ahead := newAhead(c.Conn, read)
 	c.detach(func() {
 		answer := &connectAnswer{conn: c.Conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
 		line := newAccess(c, kindConnect, address)

@@ -82,7 +82,7 @@ func TestOtherTakesHTTP(t *testing.T) {
 	if b, err := io.ReadAll(conn); err != nil || string(b) != "GET / HTTP/1.0\r\n\r\n" {
 		t.Errorf("the other front read %q, %v", b, err)
 	}
-	eventually(t, "its slot is free", func() bool { return s.slots.count() == 0 })
+	eventually(t, "its slot is free", func() bool { return s.slots.Count() == 0 })
 	_ = mustThrough(t, s, address)
 	if err := s.stop(); err != nil {
 		t.Error(err)

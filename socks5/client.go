@@ -2,11 +2,11 @@ package socks5
 
 import (
 	"bufio"
-	"container/list"
 	"context"
 	"errors"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -16,13 +16,9 @@ const replyTimeout = 10 * time.Second
 // client is one connection. It is all the memory of ours that a connection
 // holds while it is relayed.
 type client struct {
+	admission.Slot
 	server *Server
 	conn   tunnel.Conn
-
-	// Under slots.mu.
-	since   time.Time
-	pending *list.Element // in slots.pending; nil once its handshake is over
-	evicted bool          // it lost its slot to a newer one
 
 	// Set by request, for the goroutine that serves the connection.
 	ctx       context.Context
@@ -30,7 +26,12 @@ type client struct {
 	forwarder *tunnel.Forwarder
 	asked     tunnel.Request
 	ahead     *bufio.Reader // what was read ahead; nil once answered
-	watch     *watch
+	watch     *admission.Watch
+}
+
+// Abandon implements admission.Holder: the connection is not worth a reply.
+func (c *client) Abandon() {
+	_ = c.conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
 }
 
 // request readies c to be forwarded, and begins to watch for its leaving.
@@ -42,12 +43,12 @@ func (s *Server) request(ctx context.Context, c *client, req *request) {
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.asked = tunnel.Request{Front: "socks5", Network: "tcp", Address: req.address, Source: c.conn.RemoteAddr()}
 	c.ahead = req.ahead
-	c.watch = watchClient(c.conn, c.ahead, c.cancel)
+	c.watch = admission.NewWatch(c.conn, admission.Buffer{Reader: c.ahead}, c.cancel)
 }
 
 // answer implements tunnel.Answer: it tells the client how its dial ended.
 func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
-	if gone := c.watch.stop(); gone != nil {
+	if gone := c.watch.Stop(); gone != nil {
 		err = gone
 	}
 	ahead := c.ahead
@@ -55,7 +56,7 @@ func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	defer giveBack(ahead)
 	c.server.count(err)
 	switch {
-	case errors.Is(err, errLeft):
+	case errors.Is(err, admission.ErrLeft):
 		return nil, err
 	case err != nil:
 		part(c.conn, replyTo(replyFor(tunnel.FailureOf(err))))

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -36,7 +37,7 @@ func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 	if _, err := io.ReadFull(settled, make([]byte, 10)); err != nil {
 		t.Errorf("a relayed connection lost its slot: %v", err)
 	}
-	if n := s.slots.count(); n > 1500 {
+	if n := s.slots.Count(); n > 1500 {
 		t.Errorf("%d connections are open, the limit is 1500", n)
 	}
 	// The oldest had to go, the newest are still welcome.
@@ -52,9 +53,9 @@ func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 	for _, c := range append(half, settled) {
 		_ = c.Close()
 	}
-	eventually(t, "every slot is given back, once", func() bool { return s.slots.count() == 0 })
+	eventually(t, "every slot is given back, once", func() bool { return s.slots.Count() == 0 })
 	_ = s.stop()
-	if n := s.slots.count(); n != 0 {
+	if n := s.slots.Count(); n != 0 {
 		t.Errorf("%d slots are taken after the last connection", n)
 	}
 }
@@ -94,17 +95,13 @@ func TestSlotsAreGivenBack(t *testing.T) {
 		c := connect(t, s.addr)
 		err := through(c, "gone:1", nil)
 		_ = c.Close()
-		eventually(t, "its slot is free", func() bool { return s.slots.count() < 2 })
+		eventually(t, "its slot is free", func() bool { return s.slots.Count() < 2 })
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Fatalf("got %v, want the destination's refusal", err)
 		}
 	}
-	eventually(t, "nothing is open", func() bool { return s.slots.count() == 0 })
-	s.slots.mu.Lock()
-	defer s.slots.mu.Unlock()
-	if s.slots.open != 0 || s.slots.pending.Len() != 0 {
-		t.Errorf("%d slots taken, %d pending", s.slots.open, s.slots.pending.Len())
-	}
+	eventually(t, "nothing is open", func() bool { return s.slots.Count() == 0 })
+	s.slots.Waiting(func(*client) { t.Error("a connection that has ended is still in its handshake") })
 }
 
 // tryThrough says whether a connection gets in; a refused one may be reset at
@@ -160,7 +157,7 @@ func TestShortageTakesTheOldestHandshake(t *testing.T) {
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the silent connection kept its descriptor: %v", err)
 	}
-	if took := time.Since(start); took < evictAge/2 {
+	if took := time.Since(start); took < admission.EvictAge/2 {
 		t.Errorf("it was given %v to speak", took)
 	}
 }
@@ -228,7 +225,7 @@ func TestDrain(t *testing.T) {
 	t.Run("silent ones do not hold it up", func(t *testing.T) {
 		s := serve(t, Options{Drain: time.Hour, HandshakeTimeout: time.Hour}, direct)
 		_ = connect(t, s.addr)
-		eventually(t, "it is accepted", func() bool { return s.slots.count() == 1 })
+		eventually(t, "it is accepted", func() bool { return s.slots.Count() == 1 })
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -66,7 +67,7 @@ type Options struct {
 type Server struct {
 	opts    Options
 	metrics *metrics
-	slots   *slots
+	slots   *admission.Slots[*client]
 }
 
 // New checks the options and registers the metrics.
@@ -91,8 +92,8 @@ func New(o Options) (*Server, error) {
 		quiet.SetOutput(io.Discard)
 		o.Log = quiet
 	}
-	slots := &slots{max: o.MaxConns}
-	m, err := newMetrics(o.Registerer, slots.count)
+	slots := admission.NewSlots[*client](o.MaxConns)
+	m, err := newMetrics(o.Registerer, slots.Count)
 	if err != nil {
 		return nil, fmt.Errorf("socks5: register metrics: %w", err)
 	}
@@ -111,15 +112,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer stop()
 
 	var conns sync.WaitGroup
-	err := s.accept(ctx, ln, func(c *client) {
-		conns.Add(1)
-		go func() {
-			defer conns.Done()
-			s.serve(work, c)
-		}()
+	accept := admission.Acceptor{What: "SOCKS5 connections", Log: s.opts.Log, MakeRoom: s.slots.MakeRoom}
+	err := accept.Run(ctx, ln, func(conn net.Conn) {
+		if c := s.admit(tunnel.Wrap(conn)); c != nil {
+			conns.Go(func() { s.serve(work, c) })
+		}
 	})
 	_ = ln.Close()
-	s.slots.hurry()
+	s.hurry()
 	timer := time.AfterFunc(s.opts.Drain, func() { cut(&tunnel.ResetError{Code: tunnel.CodeShutdown}) })
 	defer timer.Stop()
 	conns.Wait()
@@ -137,14 +137,14 @@ func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
 
 // admit finds a slot for conn, or refuses it and returns nil.
 func (s *Server) admit(conn tunnel.Conn) *client {
-	c := &client{server: s, conn: conn, since: time.Now()}
-	ok, warn := s.slots.take(c)
+	c := &client{server: s, conn: conn}
+	ok, warn := s.slots.Take(c)
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open SOCKS5 connections is reached; refusing more")
 	}
 	if !ok {
 		s.metrics.refused.WithLabelValues(reasonLimit).Inc()
-		abandon(conn)
+		c.Abandon()
 		return nil
 	}
 	return c
@@ -168,7 +168,7 @@ func (s *Server) prepare(ctx context.Context, c *client) bool {
 	_ = c.conn.SetDeadline(time.Now().Add(s.opts.HandshakeTimeout))
 	req, err := s.handshake(ctx, c.conn)
 	stop()
-	if !s.slots.settle(c) {
+	if !s.slots.Serve(c) {
 		err = refused(reasonEvicted, nil, errEvicted)
 	}
 	switch {
@@ -190,7 +190,7 @@ func (s *Server) finish(c *client) {
 		c.cancel(nil)
 	}
 	_ = c.conn.Close()
-	s.slots.release(c)
+	s.slots.Release(c)
 }
 
 // handOver gives c to Options.Other if that is what err calls for.
@@ -199,13 +199,14 @@ func (s *Server) handOver(c *client, err error) bool {
 	if s.opts.Other == nil || !errors.As(err, &r) || r.reason != reasonHTTP {
 		return false
 	}
-	s.slots.release(c)
+	s.slots.Release(c)
 	_ = c.conn.SetDeadline(time.Time{})
 	s.opts.Other(tunnel.Unread(c.conn, []byte{r.first}))
 	return true
 }
 
-// abandon ends a connection that is not worth a reply.
-func abandon(conn tunnel.Conn) {
-	_ = conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
+// hurry leaves every unfinished handshake no more than drainHandshake.
+func (s *Server) hurry() {
+	deadline := time.Now().Add(drainHandshake)
+	s.slots.Waiting(func(c *client) { _ = c.conn.SetDeadline(deadline) })
 }

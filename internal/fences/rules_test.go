@@ -31,10 +31,11 @@ var rules = []rule{
 	{folder: "server", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
-	{folder: "socks5", own: []string{"tunnel", "adapters/..."}, third: anyModule},
-	{folder: "httpsproxy", own: []string{"tunnel", "adapters/..."}, third: anyModule},
+	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/admission"}, third: anyModule},
+	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/admission"}, third: anyModule},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
+	{folder: "internal/admission", own: []string{"tunnel"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version"}, third: anyModule},
 	{folder: "internal/logging", third: anyModule},
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging"}, third: anyModule},

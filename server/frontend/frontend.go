@@ -10,10 +10,11 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/admission"
 )
 
 const (
@@ -26,11 +27,6 @@ const (
 	// It is well above what one process has descriptors and memory for in
 	// practice; it stops a flood, not a busy day.
 	MaxConns = 65536
-
-	// acceptBackoff is the first and acceptBackoffMax the longest pause after
-	// an accept failed for lack of descriptors or memory.
-	acceptBackoff    = 5 * time.Millisecond
-	acceptBackoffMax = time.Second
 )
 
 // Handler takes a connection that carries a known protocol and returns when it
@@ -129,21 +125,23 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	defer cut(nil)
 	var conns sync.WaitGroup
 	defer conns.Wait()
-	stopped := make(chan struct{})
+	accepting, stop := context.WithCancel(life)
 	var closer sync.WaitGroup
 	closer.Go(func() {
 		select {
-		case <-life.Done(): // not ctx, which ends a moment before it does
 		case <-f.drained:
-		case <-stopped:
+			stop() // first, so that the closing is known to be no failure
+		case <-accepting.Done():
 		}
 		_ = l.Close()
 	})
-	err := f.accept(life, l, &conns)
+	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log}
+	err := acceptor.Run(accepting, l, func(raw net.Conn) { f.take(life, raw, &conns) })
 	if err != nil {
+		err = fmt.Errorf("the listener for %s on %s failed: %w", f.cfg.Name, l.Addr(), err)
 		cut(err)
 	}
-	close(stopped)
+	stop()
 	closer.Wait()
 	return err
 }
@@ -161,54 +159,24 @@ func (f *Frontend) ended(ctx context.Context) bool {
 	}
 }
 
-func (f *Frontend) accept(ctx context.Context, l net.Listener, conns *sync.WaitGroup) error {
-	accepting, stop := context.WithCancel(ctx)
-	defer stop()
-	var drain sync.WaitGroup
-	defer drain.Wait()
-	drain.Go(func() {
-		select {
-		case <-f.drained:
-			stop()
-		case <-accepting.Done():
-		}
-	})
-	XXX
-		select {
-		case f.slots <- struct{}{}:
-		default:
-			f.cfg.Metrics.Rejected(f.cfg.Name, "limit")
-			f.warn.log(f.cfg.Log, fmt.Sprintf("%d connections of %s are open, which is the limit; more are refused", f.cfg.MaxConns, f.cfg.Name))
-			_ = raw.Close()
-			continue
-		}
-		f.cfg.Metrics.Connection(f.cfg.Name, 1)
-		conns.Go(func() {
-			defer func() {
-				f.cfg.Metrics.Connection(f.cfg.Name, -1)
-				<-f.slots
-			}()
-			f.serve(ctx, raw)
-		})
-	}
-}
-
-// passing says that an accept failed for what may be over soon.
-func passing(err error) bool {
-	for _, e := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.EINTR} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
-func (f *Frontend) sleep(ctx context.Context, d time.Duration) {
+// take serves a connection if there is room for it.
+func (f *Frontend) take(ctx context.Context, raw net.Conn, conns *sync.WaitGroup) {
 	select {
-	case <-time.After(d):
-	case <-f.drained:
-	case <-ctx.Done():
+	case f.slots <- struct{}{}:
+	default:
+		f.cfg.Metrics.Rejected(f.cfg.Name, "limit")
+		f.warn.log(f.cfg.Log, fmt.Sprintf("%d connections of %s are open, which is the limit; more are refused", f.cfg.MaxConns, f.cfg.Name))
+		_ = raw.Close()
+		return
 	}
+	f.cfg.Metrics.Connection(f.cfg.Name, 1)
+	conns.Go(func() {
+		defer func() {
+			f.cfg.Metrics.Connection(f.cfg.Name, -1)
+			<-f.slots
+		}()
+		f.serve(ctx, raw)
+	})
 }
 
 // serve is one connection's life.

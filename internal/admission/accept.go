@@ -1,4 +1,4 @@
-package socks5
+package admission
 
 import (
 	"context"
@@ -8,12 +8,15 @@ import (
 	"syscall"
 	"time"
 
-	"konnectivity/tunnel"
+	"github.com/sirupsen/logrus"
 )
 
 const (
 	minBackoff = 5 * time.Millisecond // after a first failed accept
 	maxBackoff = time.Second          // so that a freed descriptor is used soon
+
+	// warnEvery keeps a flood of refused connections from flooding the log too.
+	warnEvery = time.Minute
 )
 
 // survivable are the errors of accept(2) that pass: the process or the machine
@@ -24,18 +27,26 @@ var survivable = []syscall.Errno{
 	syscall.ENETDOWN, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENONET,
 }
 
-// accept hands every connection that gets a slot to serve, until ctx or ln
-// ends. nil means that ctx ended.
-func (s *Server) accept(ctx context.Context, ln net.Listener, serve func(*client)) error {
+// Acceptor accepts connections through shortages.
+type Acceptor struct {
+	What string             // what is accepted, for the log: "SOCKS5 connections"
+	Log  logrus.FieldLogger // told once a minute of a shortage
+
+	// MakeRoom is called in a shortage, since a descriptor may be what is
+	// missing, and says whether it freed one. nil: there is none to free.
+	MakeRoom func() bool
+}
+
+// Run hands every connection of ln to take, which must not block, until ctx or
+// ln ends. nil means that ctx ended; whoever ends ctx closes ln.
+func (a Acceptor) Run(ctx context.Context, ln net.Listener, take func(net.Conn)) error {
 	var backoff time.Duration
 	var warned time.Time
 	for {
 		conn, err := ln.Accept()
 		if err == nil {
 			backoff = 0
-			if c := s.admit(tunnel.Wrap(conn)); c != nil {
-				serve(c)
-			}
+			take(conn)
 			continue
 		}
 		if ctx.Err() != nil {
@@ -46,9 +57,9 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, serve func(*client
 		}
 		if time.Since(warned) > warnEvery {
 			warned = time.Now()
-			s.opts.Log.WithError(err).Warn("Cannot accept SOCKS5 connections for the moment; trying again")
+			a.Log.WithError(err).Warn("Cannot accept " + a.What + " for the moment; trying again")
 		}
-		if s.slots.makeRoom() { // a descriptor may be what is missing
+		if a.MakeRoom != nil && a.MakeRoom() {
 			backoff = 0
 		}
 		backoff = min(max(2*backoff, minBackoff), maxBackoff)

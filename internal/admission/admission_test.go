@@ -1,0 +1,288 @@
+package admission
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// guest is a connection that takes a slot.
+type guest struct {
+	Slot
+	abandoned bool
+}
+
+func (g *guest) Abandon() { g.abandoned = true }
+
+func TestSlotsTakeTheLongestWaiting(t *testing.T) {
+	s := NewSlots[*guest](2)
+	a, b, c, d := &guest{}, &guest{}, &guest{}, &guest{}
+	for _, g := range []*guest{a, b} {
+		if ok, _ := s.Take(g); !ok {
+			t.Fatal("no room")
+		}
+	}
+	if !s.Serve(a) {
+		t.Error("a was evicted")
+	}
+	if ok, _ := s.Take(c); !ok || !b.abandoned || a.abandoned {
+		t.Errorf("c got in: %v, for b: %v, for a: %v", ok, b.abandoned, a.abandoned)
+	}
+	if s.Serve(b) || s.Await(b, func() bool { return false }) {
+		t.Error("b does not know that it was evicted")
+	}
+	if !s.Await(a, func() bool { return false }) || s.Await(a, func() bool { return true }) {
+		t.Error("a waits for its next request unless it is told to leave")
+	}
+	s.Serve(a)
+	s.Serve(c)
+	if ok, warn := s.Take(d); ok || !warn {
+		t.Errorf("with everybody served: in %v, warned %v", ok, warn)
+	}
+	if _, warn := s.Take(d); warn {
+		t.Error("warned twice")
+	}
+	if !s.Release(b) || s.Release(a) || s.Release(c) || s.Count() != 0 {
+		t.Errorf("%d slots are taken at the end", s.Count())
+	}
+}
+
+func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
+	s := NewSlots[*guest](10)
+	a, b := &guest{}, &guest{}
+	s.Take(a)
+	s.Take(b)
+	s.Serve(a)
+	s.Await(a, func() bool { return false })
+	var order []*guest
+	s.Waiting(func(g *guest) { order = append(order, g) })
+	if !slices.Equal(order, []*guest{b, a}) {
+		t.Error("a, which waits anew, stands before b")
+	}
+}
+
+// A passing shortage costs nobody his handshake.
+func TestShortageSparesYoungHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots[*guest](10)
+		if s.MakeRoom() {
+			t.Error("evicted nobody")
+		}
+		g := &guest{}
+		s.Take(g)
+		time.Sleep(EvictAge - time.Millisecond)
+		if s.MakeRoom() || g.abandoned {
+			t.Error("evicted one that is too young")
+		}
+		time.Sleep(time.Millisecond)
+		if !s.MakeRoom() || !g.abandoned || s.Count() != 0 {
+			t.Error("an old one keeps its place")
+		}
+	})
+}
+
+func TestSlotsHoldUnderContention(t *testing.T) {
+	s := NewSlots[*guest](5)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 500 {
+				g := &guest{}
+				if ok, _ := s.Take(g); !ok {
+					continue
+				}
+				if s.Count() > 5 {
+					t.Error("more than five")
+				}
+				if s.Serve(g) {
+					s.Await(g, func() bool { return false })
+				}
+				s.Release(g)
+			}
+		})
+	}
+	wg.Wait()
+	s.Waiting(func(*guest) { t.Error("one that left waits") })
+	if s.Count() != 0 {
+		t.Errorf("%d slots are taken at the end", s.Count())
+	}
+}
+
+// scripted is a listener that fails as told, then waits for its end.
+type scripted struct {
+	net.Listener
+	fail []error
+	end  chan struct{}
+}
+
+func (l *scripted) Accept() (net.Conn, error) {
+	if len(l.fail) == 0 {
+		<-l.end
+		return nil, net.ErrClosed
+	}
+	err := l.fail[0]
+	l.fail = l.fail[1:]
+	if err == nil {
+		return &net.TCPConn{}, nil
+	}
+	return nil, &net.OpError{Op: "accept", Err: os.NewSyscallError("accept4", err)}
+}
+
+func TestAcceptorSurvivesShortages(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ECONNABORTED} {
+		synctest.Test(t, func(t *testing.T) {
+			log, hook := test.NewNullLogger()
+			rooms := 0
+			a := Acceptor{What: "guests", Log: log, MakeRoom: func() bool { rooms++; return false }}
+			ctx, cancel := context.WithCancel(t.Context())
+			ln := &scripted{fail: []error{errno, nil, errno, errno, nil}, end: make(chan struct{})}
+			var taken []time.Time
+			start := time.Now()
+			done := make(chan error, 1)
+			go func() { done <- a.Run(ctx, ln, func(net.Conn) { taken = append(taken, time.Now()) }) }()
+			synctest.Wait()
+			time.Sleep(time.Minute)
+			cancel()
+			close(ln.end)
+			if err := <-done; err != nil {
+				t.Errorf("%v: %v", errno, err)
+			}
+			if len(taken) != 2 || rooms != 3 || len(hook.AllEntries()) != 1 || !strings.Contains(hook.LastEntry().Message, "guests") {
+				t.Fatalf("%v: took %d, asked for room %d times, logged %v", errno, len(taken), rooms, hook.AllEntries())
+			}
+			if took := taken[1].Sub(start); took < 3*minBackoff || took > maxBackoff {
+				t.Errorf("%v: it took %v", errno, took)
+			}
+		})
+	}
+}
+
+// A pause is no longer than it must be: the accept loop comes back every second
+// at least, and at once after a descriptor was freed.
+func TestAcceptorPausesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		fail := slices.Repeat([]error{syscall.EMFILE}, 30)
+		ln := &scripted{fail: append(fail, nil), end: make(chan struct{})}
+		start := time.Now()
+		done := make(chan error, 1)
+		freed := false
+		a := Acceptor{What: "x", Log: logrus.New(), MakeRoom: func() bool { return freed }}
+		a.Log.(*logrus.Logger).SetOutput(io.Discard)
+		var took time.Duration
+		go func() { done <- a.Run(ctx, ln, func(net.Conn) { took = time.Since(start); cancel() }) }()
+		close(ln.end)
+		if err := <-done; err != nil || took > 30*maxBackoff || took < 10*maxBackoff {
+			t.Errorf("%v after %v", err, took)
+		}
+		freed = true
+		ctx, cancel = context.WithCancel(t.Context())
+		ln = &scripted{fail: append(slices.Repeat([]error{syscall.EMFILE}, 30), nil), end: ln.end}
+		start = time.Now()
+		if err := a.Run(ctx, ln, func(net.Conn) { took = time.Since(start); cancel() }); err != nil || took > 30*minBackoff {
+			t.Errorf("with room made: %v after %v", err, took)
+		}
+	})
+}
+
+func TestAcceptorEndsWithABrokenListener(t *testing.T) {
+	a := Acceptor{What: "guests", Log: logrus.New()}
+	err := a.Run(t.Context(), &scripted{fail: []error{syscall.EINVAL}}, nil)
+	if !errors.Is(err, syscall.EINVAL) {
+		t.Error(err)
+	}
+}
+
+// watched is a client, and what the far end of its connection sees.
+func watched(t *testing.T, size int) (client net.Conn, w *Watch, br *bufio.Reader, ctx context.Context) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	client, err = net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { client.Close(); far.Close() })
+	ctx, cancel := context.WithCancelCause(context.Background())
+	br = bufio.NewReaderSize(far, size)
+	return client, NewWatch(far, Buffer{br}, cancel), br, ctx
+}
+
+func TestWatch(t *testing.T) {
+	t.Run("leaves", func(t *testing.T) {
+		client, w, _, ctx := watched(t, 16)
+		client.Close()
+		<-ctx.Done()
+		if err := w.Stop(); !errors.Is(err, ErrLeft) || !errors.Is(context.Cause(ctx), ErrLeft) || !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	t.Run("resets", func(t *testing.T) {
+		client, w, _, ctx := watched(t, 16)
+		_ = client.(*net.TCPConn).SetLinger(0)
+		client.Close()
+		<-ctx.Done()
+		if err := w.Stop(); !errors.Is(err, ErrLeft) {
+			t.Error(err)
+		}
+	})
+	t.Run("sends ahead and ends its side", func(t *testing.T) {
+		client, w, br, ctx := watched(t, 16)
+		_, _ = io.WriteString(client, "hello")
+		_ = client.(*net.TCPConn).CloseWrite()
+		<-w.done
+		if err := w.Stop(); err != nil || ctx.Err() != nil {
+			t.Error(err, ctx.Err())
+		}
+		if got, err := io.ReadAll(br); string(got) != "hello" || err != nil {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+	t.Run("sends more than is kept", func(t *testing.T) {
+		client, w, br, _ := watched(t, 16)
+		sent := strings.Repeat("x", 100)
+		_, _ = io.WriteString(client, sent)
+		<-w.done // it looks no further
+		if err := w.Stop(); err != nil {
+			t.Error(err)
+		}
+		client.Close()
+		if got, err := io.ReadAll(br); string(got) != sent || err != nil {
+			t.Errorf("%d bytes, %v", len(got), err)
+		}
+	})
+	t.Run("waits", func(t *testing.T) {
+		client, w, br, ctx := watched(t, 16)
+		if err := w.Stop(); err != nil || ctx.Err() != nil {
+			t.Error(err)
+		}
+		_, _ = io.WriteString(client, "later")
+		got := make([]byte, 5)
+		if _, err := io.ReadFull(br, got); err != nil || string(got) != "later" {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+}
