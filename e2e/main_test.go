@@ -4,9 +4,12 @@ package e2e
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"testing"
+
+	"k8s.io/klog/v2"
 
 	"konnectivity/e2e/suite"
 )
@@ -17,6 +20,8 @@ var binaries suite.Binaries
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
+	// The real konnectivity-client logs each tunnel that a test cuts.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	dir, err := os.MkdirTemp("", "kbin")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

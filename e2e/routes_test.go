@@ -169,8 +169,8 @@ func within(t testing.TB, bound time.Duration) context.Context {
 	return ctx
 }
 
-// settles asks until the answer is yes, or fails with what was last seen.
-func settles(t testing.TB, bound time.Duration, what string, ask func() (ok bool, seen any)) {
+// eventually asks until the answer is yes, or fails with what was last seen.
+func eventually(t testing.TB, bound time.Duration, what string, ask func() (ok bool, seen any)) {
 	t.Helper()
 	for end := time.Now().Add(bound); ; time.Sleep(50 * time.Millisecond) {
 		ok, seen := ask()

@@ -1,0 +1,168 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
+)
+
+// sockets counts the sockets that a process holds.
+func sockets(p *suite.Process) (n int, err error) {
+	dir := fmt.Sprintf("/proc/%d/fd", p.PID())
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range entries {
+		if to, err := os.Readlink(dir + "/" + e.Name()); err == nil && strings.HasPrefix(to, "socket:") {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// goroutines reads the count off a pprof page.
+func goroutines(port int) (n int, err error) {
+	tr := &http.Transport{DisableKeepAlives: true}
+	res, err := (&http.Client{Transport: tr, Timeout: 20 * time.Second}).
+		Get(fmt.Sprintf("http://%s/debug/pprof/goroutine?debug=1", suite.Loopback(port)))
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return 0, err
+	}
+	_, err = fmt.Sscanf(string(body), "goroutine profile: total %d", &n)
+	return n, err
+}
+
+// holdings is what a suite holds: sockets of every process, goroutines of
+// those that tell.
+type holdings map[string]int
+
+func (w *whole) holdings() (holdings, error) {
+	h := holdings{}
+	var errs []error
+	for _, p := range w.Processes() {
+		n, err := sockets(p)
+		h["sockets of "+p.Name] = n
+		errs = append(errs, err)
+	}
+	for name, port := range map[string]int{"server": w.server.AdminPort, "agent": w.agent.AdminPort} {
+		n, err := goroutines(port)
+		h["goroutines of "+name] = n
+		errs = append(errs, err)
+	}
+	return h, errors.Join(errs...)
+}
+
+// within says whether nothing is above the base.
+func (h holdings) within(base holdings) bool {
+	for what, n := range h {
+		if n > base[what] {
+			return false
+		}
+	}
+	return true
+}
+
+// viaGRPC is kube-apiserver's gRPC mode by the real client.
+func viaGRPC(uds string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		life, end := context.WithCancel(context.Background())
+		t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, life, "unix://"+uds,
+			grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			end()
+			return nil, err
+		}
+		c, err := t.DialContext(ctx, network, address)
+		if err != nil {
+			end()
+			return nil, err
+		}
+		return grpcConn{tunnel.Wrap(c), end}, nil
+	})
+}
+
+// grpcConn ends its tunnel too.
+type grpcConn struct {
+	tunnel.Conn
+	end func()
+}
+
+func (c grpcConn) Close() error {
+	defer c.end()
+	return c.Conn.Close()
+}
+
+// Dials that are given up at any moment, before, while or after they succeed,
+// leave nothing behind in any process.
+func TestCancelledDialsLeaveNothing(t *testing.T) {
+	w := &whole{Suite: newSuite(t)}
+	w.server = must(w.StartServer("--enable-profiling"))(t)
+	w.agent = must(w.StartAgent(w.server, "--enable-profiling"))(t)
+	w.socks = must(w.StartSOCKS5(w.server))(t)
+	w.https = must(w.StartHTTPS(w.server))(t)
+	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
+	for _, r := range routes { // what is lazily made, is
+		must(r.Dial(within(t, 30*time.Second), "tcp", target))(t).Close()
+	}
+	time.Sleep(time.Second)
+	base := must(w.holdings())(t)
+
+	dials := scaled(3_000, 100_000)
+	var next, cancelled, succeeded atomic.Int64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for i := next.Add(1); i <= int64(dials); i = next.Add(1) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(6000))*time.Microsecond)
+				c, err := routes[i%int64(len(routes))].Dial(ctx, "tcp", target)
+				cancel()
+				switch {
+				case err == nil:
+					succeeded.Add(1)
+					c.Close()
+				case ctx.Err() != nil:
+					cancelled.Add(1)
+				default:
+					t.Errorf("%s: %v", routes[i%int64(len(routes))].name, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d dials cancelled, %d had succeeded before", cancelled.Load(), succeeded.Load())
+	if cancelled.Load() < int64(dials)/10 || succeeded.Load() == 0 {
+		t.Errorf("the moments were not random: %d cancelled, %d succeeded", cancelled.Load(), succeeded.Load())
+	}
+	// The real gRPC client waits up to 10s for the answer to its close.
+	eventually(t, 40*time.Second, fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+		h, err := w.holdings()
+		return err == nil && h.within(base), fmt.Sprint(h, err)
+	})
+	for _, r := range routes {
+		must(r.Dial(within(t, 30*time.Second), "tcp", target))(t).Close()
+	}
+}
