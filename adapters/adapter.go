@@ -38,15 +38,15 @@ type Adapter struct {
 
 // New composes an Adapter. It touches no network and no file that may appear
 // later, so it succeeds without server, API, DNS or certificates in place; it
-// fails only on options that can never work, with a sentence that names the
-// option and holds no password.
+// fails only on options that can never work, with an *OptionError where one of
+// them is to blame, which holds no password.
 func New(opt Options) (*Adapter, error) {
 	opt = opt.withDefaults()
 	a := &Adapter{log: opt.Log, cas: newProxyCAs(opt)}
 	a.metrics = newMetrics()
 	var err error
 	if a.uplink, err = uplink.New(opt.Server); err != nil {
-		return nil, err
+		return nil, &OptionError{"Server", err}
 	}
 	a.server = a.uplink
 	for _, step := range []func(Options) error{a.makeDirect, a.makeResolvers, a.makePaths} {
@@ -73,9 +73,9 @@ func (a *Adapter) makeDirect(opt Options) error {
 	p, noProxy, err := podProxy(opt.Direct.Env)
 	if err != nil {
 		if used {
-			return err
+			return fmt.Errorf("HTTPS_PROXY of the environment: %w", err)
 		}
-		a.log.Warnf("%v; it is ignored, since nothing goes direct", err)
+		a.log.Warnf("HTTPS_PROXY of the environment: %v; it is ignored, since nothing goes direct", err)
 		return nil
 	}
 	if p != nil {
@@ -87,7 +87,7 @@ func (a *Adapter) makeDirect(opt Options) error {
 func (a *Adapter) makeResolvers(opt Options) error {
 	namespace, name, err := opt.Hosted.guestDNS()
 	if err != nil {
-		return err
+		return &OptionError{"Hosted.GuestDNSService", err}
 	}
 	if opt.Hosted.Kubeconfig == "" {
 		return nil
@@ -134,13 +134,13 @@ func (a *Adapter) resolver(opt Options, policy ResolvePolicy) (r resolve.Resolve
 
 // makePaths composes one path for each front.
 func (a *Adapter) makePaths(opt Options) error {
-	httpProxy, err := chain.Parse("http proxy", opt.HTTPS.HTTPProxy)
+	httpProxy, err := chain.Parse(opt.HTTPS.HTTPProxy)
 	if err != nil {
-		return err
+		return &OptionError{"HTTPS.HTTPProxy", err}
 	}
-	httpsProxy, err := chain.Parse("https proxy", opt.HTTPS.HTTPSProxy)
+	httpsProxy, err := chain.Parse(opt.HTTPS.HTTPSProxy)
 	if err != nil {
-		return err
+		return &OptionError{"HTTPS.HTTPSProxy", err}
 	}
 	var exempt []string // the proxies' own names
 	for _, p := range []*chain.Proxy{httpProxy, httpsProxy} {
@@ -154,7 +154,7 @@ func (a *Adapter) makePaths(opt Options) error {
 	}
 	bypass, err := NewBypass(suffixes, exempt)
 	if err != nil {
-		return err
+		return &OptionError{"Direct.Suffixes", err}
 	}
 	httpsPolicy := ResolvePolicy{GuestDNS: true, ManagementFallback: opt.HTTPS.ManagementFallback}
 	a.socks5 = a.newPath(opt, bypass, opt.SOCKS5)

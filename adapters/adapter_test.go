@@ -278,8 +278,13 @@ func TestBadOptions(t *testing.T) {
 	} {
 		opt := w.opt
 		change(&opt)
-		if a, err := New(opt); err == nil || a != nil || strings.Contains(err.Error(), "hunter2") {
+		a, err := New(opt)
+		if err == nil || a != nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)
+		}
+		var option *OptionError
+		if name != "HTTPS_PROXY" && !errors.As(err, &option) {
+			t.Errorf("%s: the error does not say which option: %v", name, err)
 		}
 	}
 	opt := w.opt // nothing goes direct: it does not matter

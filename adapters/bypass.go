@@ -34,7 +34,7 @@ func NewBypass(suffixes, exempt []string) (*Bypass, error) {
 	for _, text := range suffixes {
 		suffix := resolve.Canonical(strings.TrimLeft(strings.TrimPrefix(text, "*"), "."))
 		if _, err := netip.ParseAddr(suffix); err == nil || !tunnel.ValidHost(suffix) || strings.ContainsAny(suffix, "*:") {
-			return nil, fmt.Errorf("direct suffix %q: want a domain name", text)
+			return nil, fmt.Errorf("want a domain name, got %q", text)
 		}
 		b.suffixes = append(b.suffixes, suffix)
 	}

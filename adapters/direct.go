@@ -41,7 +41,7 @@ func podProxy(getenv func(string) string) (p *chain.Proxy, noProxy *chain.NoProx
 		}
 		return getenv(upper)
 	}
-	p, err = chain.Parse("HTTPS_PROXY of the environment", env("https_proxy", "HTTPS_PROXY"))
+	p, err = chain.Parse(env("https_proxy", "HTTPS_PROXY"))
 	return p, chain.NewNoProxy(env("no_proxy", "NO_PROXY")), err
 }
 

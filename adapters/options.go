@@ -119,6 +119,19 @@ func defaultProxyCADirs() []string {
 	return []string{"/etc/pki/tls/certs", "/etc/ssl/certs", "/etc/pki/ca-trust/extracted/pem"}
 }
 
+// OptionError is why New refuses an option.
+type OptionError struct {
+	Option string // the field's path within Options, such as "HTTPS.HTTPProxy"
+	Err    error  // what is wrong and what is wanted; holds no secret
+}
+
+// Error implements error.
+func (e *OptionError) Error() string { return e.Option + ": " + e.Err.Error() }
+
+// Unwrap returns what is wrong, for callers that know the option by another
+// name.
+func (e *OptionError) Unwrap() error { return e.Err }
+
 // guestDNS splits HostedOptions.GuestDNSService.
 func (o HostedOptions) guestDNS() (namespace, name string, err error) {
 	text := o.GuestDNSService
@@ -127,7 +140,7 @@ func (o HostedOptions) guestDNS() (namespace, name string, err error) {
 	}
 	namespace, name, ok := strings.Cut(text, "/")
 	if !ok || !resolve.IsLabel(namespace) || !resolve.IsLabel(name) {
-		return "", "", fmt.Errorf("guest DNS service %q: want NAMESPACE/NAME", text)
+		return "", "", fmt.Errorf("want NAMESPACE/NAME, got %q", text)
 	}
 	return namespace, name, nil
 }

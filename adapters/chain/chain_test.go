@@ -101,7 +101,7 @@ func TestParse(t *testing.T) {
 		"http://user@proxy:1":       "http proxy proxy:1 Basic dXNlcjo=",
 		"HTTP://proxy:1":            "http proxy proxy:1 ",
 	} {
-		p, err := Parse("--http-proxy", text)
+		p, err := Parse(text)
 		if err != nil {
 			t.Errorf("%q: %v", text, err)
 			continue
@@ -114,17 +114,17 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q tells of user or password", p)
 		}
 	}
-	if p, err := Parse("x", "  "); p != nil || err != nil {
+	if p, err := Parse("  "); p != nil || err != nil {
 		t.Error("nothing is no proxy")
 	}
 	for _, text := range []string{
 		"socks5://u:hunter2@proxy:1", "http://", "http://u:hunter2@", "http://u:hunter2@proxy:0", "http://u:hunter2@proxy:x", "http://u:hunter2#x@proxy:1/%zz", "u:hunter2@pro xy", "http://u:hunter2@pro\x00xy",
 		"http://u:hunter2@[::1", "ftp://hunter2",
 	} {
-		p, err := Parse("--https-proxy", text)
+		p, err := Parse(text)
 		if err == nil || p != nil {
 			t.Errorf("%q is accepted", text)
-		} else if strings.Contains(err.Error(), "hunter2") || !strings.HasPrefix(err.Error(), "--https-proxy") {
+		} else if strings.Contains(err.Error(), "hunter2") || !strings.HasSuffix(err.Error(), "; want http://[user:password@]host[:port] or https://") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -230,7 +230,7 @@ func TestWayMatrix(t *testing.T) {
 					if user != "" {
 						f.auth = "Basic dXM6cEBzcw=="
 					}
-					p, err := Parse("x", scheme+"://"+user+host)
+					p, err := Parse(scheme+"://"+user+host)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -291,7 +291,7 @@ func TestWayFailures(t *testing.T) {
 		"refused":        {"http://p:1", nil, tunnel.FailRefused, "customer proxy: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := Parse("x", c.url)
+			p, err := Parse(c.url)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -317,7 +317,7 @@ func TestWayFailures(t *testing.T) {
 }
 
 func TestWayCancelled(t *testing.T) {
-	p, _ := Parse("x", "http://p:1")
+	p, _ := Parse("http://p:1")
 	w := &Way{Proxy: p, Who: "customer proxy", Via: tcp((&fake{script: func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }}).start(t))}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)

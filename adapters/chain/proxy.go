@@ -26,9 +26,8 @@ type Proxy struct {
 }
 
 // Parse reads a proxy's URL: http:// or https://, with user and password; one
-// without a scheme is http. "" is no proxy: nil. option names where text came
-// from in errors, which never hold text itself.
-func Parse(option, text string) (*Proxy, error) {
+// without a scheme is http. "" is no proxy: nil. Errors never hold text itself.
+func Parse(text string) (*Proxy, error) {
 	text = strings.TrimSpace(text)
 	if text == "" {
 		return nil, nil
@@ -37,7 +36,7 @@ func Parse(option, text string) (*Proxy, error) {
 		text = "http://" + text
 	}
 	bad := func(why string) (*Proxy, error) {
-		return nil, fmt.Errorf("%s: %s; want http://[user:password@]host[:port] or https://", option, why)
+		return nil, fmt.Errorf("%s; want http://[user:password@]host[:port] or https://", why)
 	}
 	u, err := url.Parse(text)
 	if err != nil {

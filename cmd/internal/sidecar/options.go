@@ -4,6 +4,7 @@
 package sidecar
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"time"
@@ -103,6 +104,23 @@ func (o *Options) check() error {
 		return cli.Usagef("--health-address: want IP:PORT or :PORT, got %q", o.HealthAddress)
 	}
 	return nil
+}
+
+// named is the adapter's refusal of an option as a usage error that names the
+// flag.
+func named(err error) error {
+	flags := map[string]string{
+		"Server":                 "konnectivity-hostname",
+		"Hosted.GuestDNSService": "guest-dns-service",
+		"Direct.Suffixes":        "direct-suffix",
+		"HTTPS.HTTPProxy":        "http-proxy",
+		"HTTPS.HTTPSProxy":       "https-proxy",
+	}
+	var option *adapters.OptionError
+	if errors.As(err, &option) && flags[option.Option] != "" {
+		return cli.Usagef("--%s: %w", flags[option.Option], option.Err)
+	}
+	return cli.Usagef("%w", err)
 }
 
 // bindable says whether host can be listened on without asking DNS.

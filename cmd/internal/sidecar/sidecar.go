@@ -14,7 +14,6 @@ import (
 
 	"konnectivity/adapters"
 	"konnectivity/httpsproxy"
-	"konnectivity/internal/cli"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/version"
@@ -68,7 +67,7 @@ func compose(ctx context.Context, o *Options, log logrus.FieldLogger) (_ *sideca
 		return nil, err
 	}
 	if s.adapter, err = adapters.New(s.adapterOptions()); err != nil {
-		return nil, cli.Usagef("%w", err)
+		return nil, named(err)
 	}
 	defer func() {
 		if err != nil {
