@@ -75,6 +75,14 @@ func (b *balancer) set(backends ...backend) {
 	b.backends = backends
 }
 
+// restarted says that what was behind a port is gone: the next one there is
+// taken for ready only when it says so.
+func (b *balancer) restarted(port int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.down[port] = true
+}
+
 // front looks like a server to whoever is told to connect to it.
 func (b *balancer) front() *suite.Server {
 	return &suite.Server{ClientPort: b.port, AgentPort: b.port}

@@ -41,6 +41,7 @@ func TestRollingEverythingFailsNothing(t *testing.T) {
 			began := time.Now()
 			stopInOrder(t, srv.Process)
 			took := time.Since(began)
+			toClients.restarted(srv.ClientPort)
 			if err := s.RunServer(srv, "--server-count=2"); err != nil {
 				t.Fatal(err)
 			}

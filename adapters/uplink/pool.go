@@ -159,6 +159,7 @@ type place struct {
 	pause time.Duration // the last one
 	next  time.Time     // not before
 	made  time.Time     // the last link
+	tried time.Time     // the last outcome
 }
 
 // placed is the outcome of connecting to a place.
@@ -197,7 +198,7 @@ func (s *Server) Run(ctx context.Context) {
 // settle decides when a place is tried again.
 func (p *place) settle(r placed) {
 	now := time.Now()
-	p.busy = false
+	p.busy, p.tried = false, now
 	switch {
 	case r.old:
 		p.pause = probeEvery
@@ -243,7 +244,7 @@ func (s *Server) maintain(places map[netip.AddrPort]*place, results chan<- place
 			p = &place{next: s.firstTry()}
 			places[addr] = p
 		}
-		switch wait := p.next.Sub(now); {
+		switch wait := p.wait(now, s.draining(addr)); {
 		case p.busy || s.enough(addr, len(addrs)):
 		case wait > 0:
 			again = min(again, wait)
@@ -253,6 +254,33 @@ func (s *Server) maintain(places map[netip.AddrPort]*place, results chan<- place
 		}
 	}
 	return again
+}
+
+// wait is how long addr is to be left alone. One whose links were asked to go
+// elsewhere has not failed: another server is there already, or is about to be.
+func (p *place) wait(now time.Time, draining bool) time.Duration {
+	wait := p.next.Sub(now)
+	if draining {
+		wait = min(wait, p.tried.Add(firstPause).Sub(now))
+	}
+	return wait
+}
+
+// draining says that there are links to addr, and that all of them are to be
+// left.
+func (s *Server) draining(addr netip.AddrPort) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	some := false
+	for _, l := range s.links {
+		if l.addr == addr && l.alive() {
+			if !l.isLeaving() {
+				return false
+			}
+			some = true
+		}
+	}
+	return some
 }
 
 // firstTry is when a place is first connected to: later if an

@@ -48,11 +48,25 @@ func (c *Conn) TLS() *tls.ConnectionState { return c.state }
 // connection any more. It returns false if it was cut already.
 func (c *Conn) Begin() bool {
 	c.release()
-	if c.front.ended(context.Background()) {
+	if c.raw.SetDeadline(time.Time{}) != nil {
 		return false
 	}
 	c.begun.Store(true)
-	return c.raw.SetDeadline(time.Time{}) == nil
+	return true
+}
+
+// hurry cuts a connection that takes too long to begin once Drain was called.
+func (c *Conn) hurry() {
+	select {
+	case <-c.front.drained:
+	case <-c.drain:
+		return
+	}
+	select {
+	case <-time.After(drainHandshake):
+		c.cut()
+	case <-c.drain:
+	}
 }
 
 // Whole is the connection with what was read ahead back in front of it; Reader

@@ -27,6 +27,15 @@ const (
 	// It is well above what one process has descriptors and memory for in
 	// practice; it stops a flood, not a busy day.
 	MaxConns = 65536
+
+	// drainAccept is how long a listener is kept open once it is drained: what
+	// the kernel has queued then would be reset with it.
+	drainAccept = 20 * time.Millisecond
+
+	// drainHandshake is how long a handshake may go on once its listener is
+	// drained. Its client chose this server when it could; to cut it off would
+	// fail a request that nobody retries.
+	drainHandshake = time.Second
 )
 
 // Handler takes a connection that carries a known protocol and returns when it
@@ -130,6 +139,7 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	closer.Go(func() {
 		select {
 		case <-f.drained:
+			pause(life, drainAccept)
 			stop() // first, so that the closing is known to be no failure
 		case <-accepting.Done():
 		}
@@ -146,8 +156,16 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// Drain makes every Serve stop accepting and cuts the connections that have
-// not begun. It does not wait and may be called more than once.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// Drain makes every Serve stop accepting within drainAccept; connections that
+// have not begun then have drainHandshake to do so, and are served like others
+// if they do. It does not wait and may be called more than once.
 func (f *Frontend) Drain() { f.drainOne.Do(func() { close(f.drained) }) }
 
 func (f *Frontend) ended(ctx context.Context) bool {
@@ -189,13 +207,7 @@ func (f *Frontend) serve(ctx context.Context, raw net.Conn) {
 	defer c.finish()
 	c.uncut = context.AfterFunc(ctx, c.cut)
 	c.drain = make(chan struct{})
-	c.watch.Go(func() {
-		select {
-		case <-f.drained:
-			c.cut()
-		case <-c.drain:
-		}
-	})
+	c.watch.Go(c.hurry)
 	handler, err := c.recognise(ctx)
 	if err != nil {
 		c.reject(err)

@@ -611,9 +611,15 @@ func TestDrain(t *testing.T) {
 		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
 		waiting := r.dial()
 		send(t, waiting, "CONNECT ")
-		eventually(t, "both are there", func() bool { return r.conns.Load() == 2 })
+		late := r.dial()
+		send(t, late, request[:8])
+		eventually(t, "all are there", func() bool { return r.conns.Load() == 3 })
 		r.Drain()
 		r.Drain()
+		time.Sleep(2 * drainAccept)
+		send(t, late, request[8:]) // who is in earnest is still served
+		expect(t, late, "HTTP/1.1 200 Connection Established\r\n\r\n")
+		late.Close()
 		_ = waiting.SetReadDeadline(time.Now().Add(HandshakeTimeout / 2)) // not by the handshake's bound
 		closed(t, waiting)
 		eventually(t, "no more is accepted", func() bool {
