@@ -1,0 +1,229 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
+)
+
+// livenessBound is the time within which a peer that is gone without a word is
+// noticed, by default; slack is for a busy machine.
+const (
+	livenessBound = 20 * time.Second
+	slack         = 5 * time.Second
+)
+
+// ready is how many agents' connections the server counts.
+func ready(t *testing.T, srv *suite.Server, want float64, bound time.Duration) {
+	t.Helper()
+	reaches(t, bound, srv.HealthURL("/metrics"), "server_ready_backend_connections", want)
+}
+
+// outcome of one echo over a connection of its own.
+type outcome struct {
+	took time.Duration
+	err  error
+}
+
+func echoOnce(d tunnel.Dialer, target string) outcome {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	err := func() error {
+		c, err := d.Dial(ctx, "tcp", target)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		if _, err := c.Write([]byte("ping")); err != nil {
+			return err
+		}
+		_, err = io.ReadFull(c, make([]byte, 4))
+		return err
+	}()
+	return outcome{time.Since(start), err}
+}
+
+// One of two agents freezes under load: what is lost is told within the
+// liveness bound, the other agent carries on, and the frozen one heals.
+func TestFrozenAgent(t *testing.T) {
+	for _, mode := range []string{"auto", "off"} {
+		t.Run("link "+mode, func(t *testing.T) {
+			t.Parallel() // most of it is waiting for the bound
+			w := &whole{Suite: newSuite(t)}
+			w.server = must(w.StartServer())(t)
+			w.agent = must(w.StartAgent(w.server, "--link="+mode))(t)
+			must(w.StartAgent(w.server, "--link="+mode))(t)
+			w.socks = must(w.StartSOCKS5(w.server))(t)
+			w.https = must(w.StartHTTPS(w.server))(t)
+			ready(t, w.server, 2, 20*time.Second)
+			w.freeze(t)
+		})
+	}
+}
+
+func (w *whole) freeze(t *testing.T) {
+	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	routes := w.routes(t)
+	var sent, failed atomic.Int64
+	var slowest atomic.Int64
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for i := range 40 {
+		wg.Go(func() {
+			r := routes[i%len(routes)]
+			for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+				o := echoOnce(r, target)
+				sent.Add(1)
+				if o.err == nil {
+					continue
+				}
+				failed.Add(1)
+				slowest.Store(max(slowest.Load(), int64(o.took)))
+				if o.took > livenessBound+slack {
+					t.Errorf("%s: failed only after %v: %v", r.name, o.took, o.err)
+				}
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	if sent.Load() == 0 || failed.Load() > 0 {
+		t.Fatalf("before the freeze %d were sent and %d failed", sent.Load(), failed.Load())
+	}
+	frozen := time.Now()
+	_ = w.agent.Signal(syscall.SIGSTOP)
+	ready(t, w.server, 1, livenessBound+slack)
+	t.Logf("deselected after %v", time.Since(frozen).Round(10*time.Millisecond))
+	time.Sleep(time.Second) // what hung until then has ended
+	cancel()
+	wg.Wait()
+	t.Logf("%d requests, %d failed, the slowest after %v", sent.Load(), failed.Load(), time.Duration(slowest.Load()).Round(10*time.Millisecond))
+	for range 40 {
+		if o := echoOnce(routes[0], target); o.err != nil {
+			t.Fatalf("with the other agent alone: %v", o.err)
+		}
+	}
+	_ = w.agent.Signal(syscall.SIGCONT)
+	ready(t, w.server, 2, 30*time.Second)
+	for range 40 {
+		if o := echoOnce(routes[0], target); o.err != nil {
+			t.Fatalf("after the frozen agent is back: %v", o.err)
+		}
+	}
+}
+
+// silent is a listener whose backlog is full: whoever dials it gets no answer
+// until drain accepts what waits.
+func silent(t *testing.T) (address string, drain func()) {
+	t.Helper()
+	fd := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "silent")
+	l := must(net.FileListener(f))(t)
+	f.Close()
+	t.Cleanup(func() { l.Close() })
+	address = l.Addr().String()
+	for range 8 { // a backlog of 0 still takes one or two
+		c, err := net.DialTimeout("tcp", address, 300*time.Millisecond)
+		if err != nil {
+			break
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { l.Close() })
+	return address, func() {
+		wg.Go(func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+			}
+		})
+	}
+}
+
+// An agent dies while it dials for others: they hear at once, not when the
+// dial's bound has passed; and where another agent is there, it dials instead.
+func TestKilledAgentWithPendingDials(t *testing.T) {
+	for _, mode := range []string{"auto", "off"} {
+		for _, second := range []bool{false, true} {
+			t.Run(fmt.Sprintf("link %s, second agent %v", mode, second), func(t *testing.T) {
+				w := &whole{Suite: newSuite(t)}
+				w.server = must(w.StartServer())(t)
+				w.agent = must(w.StartAgent(w.server, "--link="+mode))(t)
+				w.socks = must(w.StartSOCKS5(w.server))(t)
+				w.https = must(w.StartHTTPS(w.server))(t)
+				w.killWhileDialing(t, mode, second)
+			})
+		}
+	}
+}
+
+func (w *whole) killWhileDialing(t *testing.T, mode string, second bool) {
+	target, drain := silent(t)
+	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
+	ended := make(chan outcome, len(routes))
+	var killed atomic.Pointer[time.Time]
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx := within(t, time.Minute)
+	for _, r := range routes {
+		wg.Go(func() {
+			c, err := r.Dial(ctx, "tcp", target)
+			if err == nil {
+				c.Close()
+			} else {
+				err = fmt.Errorf("%s: %w", r.name, err)
+			}
+			if at := killed.Load(); at != nil {
+				ended <- outcome{time.Since(*at), err}
+			} else {
+				ended <- outcome{0, fmt.Errorf("%s: ended before the agent was killed: %w", r.name, err)}
+			}
+		})
+	}
+	reaches(t, 10*time.Second, w.server.HealthURL("/metrics"), "server_pending_backend_dials", float64(len(routes)))
+	if second {
+		must(w.StartAgent(w.server, "--link="+mode))(t)
+	}
+	now := time.Now()
+	killed.Store(&now)
+	w.agent.Kill()
+	if second {
+		time.Sleep(200 * time.Millisecond) // the other agent's first SYNs are lost too
+		drain()
+	}
+	for range routes {
+		o := <-ended
+		t.Logf("after %v: %v", o.took.Round(time.Millisecond), o.err)
+		switch {
+		case second && o.err != nil:
+			t.Errorf("the second agent did not dial: %v", o.err)
+		case !second && o.err == nil:
+			t.Error("a dial to nobody succeeded")
+		case !second && (o.took == 0 || o.took > 4*time.Second): // 1s on an idle machine
+			t.Errorf("heard after %v: %v", o.took, o.err)
+		}
+	}
+	reaches(t, 10*time.Second, w.server.HealthURL("/metrics"), "server_pending_backend_dials", 0)
+}
