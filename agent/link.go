@@ -10,7 +10,10 @@ import (
 )
 
 // linkSession is a link to a server.
-type linkSession struct{ *link.Session }
+type linkSession struct {
+	*link.Session
+	metrics *metrics
+}
 
 // connectLink speaks the native protocol over a connection whose TLS handshake
 // chose it.
@@ -35,7 +38,8 @@ func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn) (sessio
 	if err != nil {
 		return nil, err
 	}
-	return linkSession{s}, nil
+	c.metrics.links.Add(kindServer, s)
+	return linkSession{s, c.metrics}, nil
 }
 
 // wantServer refuses what is no server; two agents must not serve each other.
@@ -62,7 +66,14 @@ func (s linkSession) Err() error {
 	return err
 }
 
+// Close implements session.
+func (s linkSession) Close() error {
+	defer s.metrics.links.Remove(kindServer, s.Session)
+	return s.Session.Close()
+}
+
 // CloseDuplicate implements session.
 func (s linkSession) CloseDuplicate() error {
+	defer s.metrics.links.Remove(kindServer, s.Session)
 	return s.CloseWith(link.GoAwayDuplicate, "")
 }

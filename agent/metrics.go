@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"konnectivity/internal/linkmetrics"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
@@ -42,6 +43,7 @@ type metrics struct {
 	connectFailures *prometheus.CounterVec // reason
 	resets          *prometheus.CounterVec // reason
 	stalled         prometheus.Counter
+	links           *linkmetrics.Links
 
 	packetCounters [legacy.Segments][client.PacketType_DRAIN + 1]prometheus.Counter
 }
@@ -49,6 +51,8 @@ type metrics struct {
 const (
 	metricsNamespace = "konnectivity_network_proxy"
 	metricsSubsystem = "agent"
+
+	kindServer = "server" // whom the links are to
 )
 
 func counterOpts(name, help string) prometheus.CounterOpts {
@@ -69,7 +73,7 @@ func newMetrics(registerer prometheus.Registerer, log logrus.FieldLogger) (*metr
 	m.makeNew()
 	for _, c := range []prometheus.Collector{
 		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.endpointConnections, m.packets,
-		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.bytes("to_destination", &m.traffic.Up),
+		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.links, m.bytes("to_destination", &m.traffic.Up),
 		m.bytes("from_destination", &m.traffic.Down),
 	} {
 		if err := registerer.Register(c); err != nil {
@@ -109,7 +113,34 @@ func (m *metrics) makeNew() {
 	m.reconnects = counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason")
 	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, other).", "reason")
 	m.resets = counterVec("connection_resets_total", "Number of open connections that ended by a reset, by reason.", "reason")
+	m.links = linkmetrics.New(metricsNamespace+"_"+metricsSubsystem+"_link_", kindServer)
 	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over the packet protocol that were reset because their reader did not keep up."))
+}
+
+// buffers registers what the two protocols hold for readers, under the names
+// that the server has for it.
+func (m *metrics) buffers(registerer prometheus.Registerer, opts Options) error {
+	for protocol, budget := range map[string]struct{ used, limit func() int64 }{
+		protocolLink: {opts.Budget.Used, opts.Budget.Max},
+		protocolGRPC: {opts.Limits.Budget.Used, opts.Limits.Budget.Total},
+	} {
+		for name, of := range map[string]struct {
+			help  string
+			value func() int64
+		}{
+			"buffered_bytes":     {"Received bytes that wait for a reader, by protocol.", budget.used},
+			"buffer_limit_bytes": {"Most bytes that may wait for readers, by protocol.", budget.limit},
+		} {
+			err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: of.help,
+				ConstLabels: prometheus.Labels{"protocol": protocol},
+			}, func() float64 { return float64(of.value()) }))
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func (m *metrics) bytes(direction string, counter interface{ Load() int64 }) prometheus.Collector {

@@ -40,11 +40,13 @@ func (s *Server) acceptLink(ctx context.Context, c *frontend.Conn, cfg link.Conf
 		s.opts.Log.WithError(err).WithField("remote", c.RemoteAddr().String()).Debug("a link was not made")
 		return nil
 	}
+	s.metrics.Links.Add(session.Peer().Role.String(), session)
 	return session
 }
 
 // closeLink ends a link, with the reason if it is the server that goes.
 func (s *Server) closeLink(session *link.Session) {
+	defer s.metrics.Links.Remove(session.Peer().Role.String(), session)
 	select {
 	case <-s.draining:
 		_ = session.CloseWith(link.GoAwayShutdown, "the server is shutting down")

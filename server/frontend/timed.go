@@ -11,10 +11,21 @@ func timed(c tunnel.Conn, observe func(time.Duration)) tunnel.Conn {
 	t := &timedConn{Conn: c, observe: observe}
 	r, reads := c.(tunnel.ChunkReader)
 	w, writes := c.(tunnel.ChunkWriter)
-	if reads && writes {
-		return &timedChunks{timedConn: t, ChunkReader: r, next: w}
+	if !reads || !writes {
+		return t
 	}
-	return t
+	chunks := &timedChunks{timedConn: t, ChunkReader: r, next: w}
+	if s, ok := c.(tunnel.Sink); ok {
+		return &timedSink{timedChunks: chunks, Sink: s}
+	}
+	return chunks
+}
+
+// timedSink takes bytes on the spot as c does. That never waits, so there is
+// nothing to tell.
+type timedSink struct {
+	*timedChunks
+	tunnel.Sink
 }
 
 type timedConn struct {

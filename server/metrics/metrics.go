@@ -6,6 +6,7 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"konnectivity/internal/linkmetrics"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -54,6 +55,9 @@ type Server struct {
 	rejected    *prometheus.CounterVec
 	clientConns *prometheus.GaugeVec
 	reviews     *prometheus.HistogramVec
+
+	// Links is where links to agents and clients are added.
+	Links *linkmetrics.Links
 
 	// Traffic is where relays add the bytes they carry.
 	Traffic tunnel.Traffic
@@ -119,6 +123,8 @@ func (m *Server) own() {
 		}
 	}
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
+	m.Links = linkmetrics.New(namespace+"_"+subsystem+"_link_", "agent", "client")
+	m.reg.MustRegister(m.Links)
 	for direction, bytes := range map[string]func() int64{"to_destination": m.Traffic.Up.Load, "to_client": m.Traffic.Down.Load} {
 		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "forwarded_bytes_total",

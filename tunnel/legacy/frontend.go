@@ -38,7 +38,7 @@ type hastener interface{ Hasten() }
 
 func newFrontend(s *ProxyService, stream grpc.ServerStream) *frontend {
 	f := &frontend{service: s, gone: stream.Context().Done(), done: make(chan struct{})}
-	f.mux = newMux(stream.SendMsg, FromClient, ToClient, s.cfg.Limits, s.cfg.Metrics, s.cfg.Log)
+	f.mux = newMux(timedSend(stream.SendMsg, s.cfg.Metrics), FromClient, ToClient, s.cfg.Limits, s.cfg.Metrics, s.cfg.Log)
 	if info, ok := peer.FromContext(stream.Context()); ok {
 		f.source = info.Addr
 		f.mux.remoteAddr = info.Addr.String()
@@ -209,5 +209,15 @@ func (f *frontend) dialClosed(random int64) {
 	f.mu.Unlock()
 	if mine {
 		f.cancel(errDialClosed)
+	}
+}
+
+// timedSend tells m how long each packet took to be sent.
+func timedSend(send func(any) error, m Metrics) func(any) error {
+	return func(packet any) error {
+		start := time.Now()
+		err := send(packet)
+		m.FrontendWrite(time.Since(start))
+		return err
 	}
 }

@@ -1,6 +1,8 @@
 package legacy
 
 import (
+	"time"
+
 	"google.golang.org/grpc/codes"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -61,6 +63,10 @@ type Metrics interface {
 	// Stream is told +1 and -1 as a gRPC stream of the service starts and
 	// ends (grpc_connections; method is "Connect" or "Proxy").
 	Stream(method string, delta int)
+	// FrontendWrite is told how long a packet took to be sent to a client,
+	// which waits while the client does not read
+	// (frontend_write_duration_seconds).
+	FrontendWrite(took time.Duration)
 }
 
 // NoMetrics is a Metrics that counts nothing; embed it to implement a part.
@@ -83,3 +89,6 @@ func (NoMetrics) UnknownDialResponse() {}
 
 // Stream implements Metrics.
 func (NoMetrics) Stream(string, int) {}
+
+// FrontendWrite implements Metrics.
+func (NoMetrics) FrontendWrite(time.Duration) {}

@@ -1,0 +1,132 @@
+// Package linkmetrics shows native links to Prometheus: sums and extremes over
+// all links to one kind of peer, so that the number of series does not grow
+// with the number of peers.
+package linkmetrics
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/tunnel/link"
+)
+
+// Session is the part of a *link.Session that is asked.
+type Session interface{ Stats() link.Stats }
+
+// Links is a collector over the links of a process. Its methods may be called
+// from any goroutine. A scrape costs one pass over the open streams.
+type Links struct {
+	series []series
+
+	mu    sync.Mutex
+	peers map[string]*peer // fixed by New
+}
+
+// peer is the links to one kind of peer.
+type peer struct {
+	open  map[Session]struct{}
+	ended link.Stats // counters of links that are gone
+}
+
+// series is a metric and how it is computed.
+type series struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*sum) float64
+}
+
+// sum is what one kind of peer amounts to.
+type sum struct {
+	link.Stats
+	links int
+}
+
+// New makes a collector for links to these kinds of peers (such as "agent"),
+// all of which have series from the start. Names begin with prefix, such as
+// konnectivity_network_proxy_agent_link_. Who calls it registers the collector.
+func New(prefix string, peers ...string) *Links {
+	l := &Links{peers: make(map[string]*peer)}
+	for _, name := range peers {
+		l.peers[name] = &peer{open: make(map[Session]struct{})}
+	}
+	add := func(kind prometheus.ValueType, name, help string, value func(*sum) float64) {
+		desc := prometheus.NewDesc(prefix+name, help+", by kind of peer.", []string{"peer"}, nil)
+		l.series = append(l.series, series{desc, kind, value})
+	}
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	add(gauge, "sessions", "Current number of native links", func(s *sum) float64 { return float64(s.links) })
+	add(gauge, "streams", "Current number of streams on native links", func(s *sum) float64 { return float64(s.Streams) })
+	add(gauge, "stalled_streams", "Current number of streams whose window is full of bytes that nobody reads", func(s *sum) float64 { return float64(s.Stalled) })
+	add(gauge, "unread_bytes", "Bytes received on native links that nobody has read yet", func(s *sum) float64 { return float64(s.Unread) })
+	add(gauge, "window_max_bytes", "Largest receive window of a stream", func(s *sum) float64 { return float64(s.LargestWindow) })
+	add(gauge, "round_trip_max_seconds", "Longest round trip over a native link, as last measured", func(s *sum) float64 { return s.RTT.Seconds() })
+	add(counter, "opened_streams_total", "Count of streams opened on native links by either side", func(s *sum) float64 { return float64(s.Opened + s.Accepted) })
+	add(counter, "stream_resets_total", "Count of streams that this side reset because the peer broke the protocol or memory ran short", func(s *sum) float64 { return float64(s.Resets) })
+	add(counter, "sent_bytes_total", "Count of payload bytes sent on native links", func(s *sum) float64 { return float64(s.Sent) })
+	add(counter, "received_bytes_total", "Count of payload bytes received on native links", func(s *sum) float64 { return float64(s.Received) })
+	return l
+}
+
+// Add counts ses until it is removed. kind must be one that New was given.
+func (l *Links) Add(kind string, ses Session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.peers[kind].open[ses] = struct{}{}
+}
+
+// Remove is for a link that has ended; its counters stay. Again is harmless.
+func (l *Links) Remove(kind string, ses Session) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p := l.peers[kind]
+	if _, known := p.open[ses]; known {
+		delete(p.open, ses)
+		count(&p.ended, ses.Stats())
+	}
+}
+
+// count adds the counters of s to all.
+func count(all *link.Stats, s link.Stats) {
+	all.Opened += s.Opened
+	all.Accepted += s.Accepted
+	all.Resets += s.Resets
+	all.Sent += s.Sent
+	all.Received += s.Received
+}
+
+func (p *peer) sum() *sum {
+	all := &sum{Stats: p.ended, links: len(p.open)}
+	for ses := range p.open {
+		s := ses.Stats()
+		count(&all.Stats, s)
+		all.Streams += s.Streams
+		all.Stalled += s.Stalled
+		all.Unread += s.Unread
+		all.LargestWindow = max(all.LargestWindow, s.LargestWindow)
+		all.RTT = max(all.RTT, s.RTT)
+	}
+	return all
+}
+
+// Describe implements prometheus.Collector.
+func (l *Links) Describe(out chan<- *prometheus.Desc) {
+	for _, s := range l.series {
+		out <- s.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (l *Links) Collect(out chan<- prometheus.Metric) {
+	l.mu.Lock()
+	sums := make(map[string]*sum, len(l.peers))
+	for name, p := range l.peers {
+		sums[name] = p.sum()
+	}
+	l.mu.Unlock()
+	for name, all := range sums {
+		for _, s := range l.series {
+			out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(all), name)
+		}
+	}
+}
