@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // Agent stays connected to a set of servers and serves their dials.
@@ -33,7 +34,7 @@ func New(opts Options) (*Agent, error) {
 		Dialer:      opts.Dialer,
 		DialTimeout: opts.DialTimeout,
 		Total:       &m.traffic,
-		Observers:   []tunnel.Observer{m},
+		Observers:   append([]tunnel.Observer{m}, opts.Observers...),
 	}
 	a := &Agent{opts: opts, metrics: m}
 	a.set = newSet(opts, newConnector(opts, forwarder, m), m)
@@ -66,6 +67,9 @@ type ServerStatus struct {
 	Since    time.Time // when it was connected
 	Streams  int       // open connections and pending dials
 	Draining bool      // the server said that it is about to go
+
+	Software string     // as the server calls itself; "" over gRPC
+	Link     link.Stats // zero over gRPC
 }
 
 // Servers returns the present connections, ordered by id. It may be called from

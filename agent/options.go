@@ -110,6 +110,9 @@ type Options struct {
 	// 0 means DefaultGrace, negative none at all.
 	Grace time.Duration
 
+	// Observers are told of every connection, beside the metrics.
+	Observers []tunnel.Observer
+
 	Log        logrus.FieldLogger    // nil: silent
 	Registerer prometheus.Registerer // nil: metrics are kept but not registered
 }

@@ -25,10 +25,14 @@ func (s *set) status() []ServerStatus {
 	var all []ServerStatus
 	for _, m := range s.seen {
 		if !ended(m) {
-			all = append(all, ServerStatus{
+			status := ServerStatus{
 				ID: m.ServerID(), Address: m.target.dial, Protocol: m.Protocol(), Since: m.since,
 				Streams: m.Streams(), Draining: closed(m.Draining()),
-			})
+			}
+			if l, ok := m.session.(linkSession); ok {
+				status.Software, status.Link = l.Peer().Software, l.Stats()
+			}
+			all = append(all, status)
 		}
 	}
 	slices.SortFunc(all, func(a, b ServerStatus) int { return strings.Compare(a.ID, b.ID) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel/legacy"
@@ -68,7 +69,10 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
 		return
 	}
 	defer s.closeLink(session)
-	leave := s.peers.join(&peer{drain: session.Drain, count: session.SetServerCount})
+	leave := s.peers.join(&peer{
+		drain: session.Drain, count: session.SetServerCount,
+		client: sidecarLink{session, c.RemoteAddr().String(), time.Now()},
+	})
 	defer leave()
 	select {
 	case <-session.Done():

@@ -63,6 +63,8 @@ type peers struct {
 type peer struct {
 	drain func()
 	count func(int) // nil: cannot be told
+
+	client sidecarLink // what a sidecar's link is; zero for others
 }
 
 // join adds a peer until leave is called. What the others were told while it

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 )
@@ -26,6 +27,7 @@ func (s *Server) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	observe.MountMetrics(mux, s.opts.Registry)
 	mux.HandleFunc("/statusz", s.status)
+	admin.Mount(mux, s.adminSource())
 	if s.opts.Profiles {
 		observe.MountProfiles(mux, s.opts.ContentionProfiles)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
@@ -23,6 +24,7 @@ type Server struct {
 	metrics   *metrics.Server
 	agents    *registry.Registry
 	forwarder *tunnel.Forwarder
+	table     *admin.Table      // nil: no admin port
 	leases    *lease.Controller // nil: none
 	gate      auth.Gate
 	peers     peers // who is told of a drain and of the number of servers
@@ -58,6 +60,10 @@ func New(opts Options) (*Server, error) {
 		DialTimeout: opts.DialTimeout,
 		Total:       &s.metrics.Traffic,
 		Observers:   []tunnel.Observer{s.metrics, connectionLog{opts.Log}},
+	}
+	if opts.Admin != nil {
+		s.table = admin.NewTable()
+		s.forwarder.Observers = append(s.forwarder.Observers, s.table)
 	}
 	s.gate.Claims = opts.Claims
 	if opts.Tokens != nil {
@@ -167,6 +173,7 @@ func (s *Server) background(life context.Context, parts *errgroup.Group) {
 		parts.Go(func() error { return observe.Serve(life, l, s.healthHandler(), s.opts.Log) })
 	}
 	if l := s.opts.Admin; l != nil {
+		parts.Go(func() error { s.table.Run(life); return nil })
 		parts.Go(func() error { return observe.Serve(life, l, s.adminHandler(), s.opts.Log) })
 	}
 }

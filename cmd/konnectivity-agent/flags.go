@@ -113,7 +113,7 @@ func (f *flags) addDestinations(set *pflag.FlagSet) {
 func (f *flags) addObservation(set *pflag.FlagSet) {
 	set.StringVar(&f.healthHost, "health-server-host", "", "address for /healthz, /readyz and /metrics (default: all)")
 	set.IntVar(&f.healthPort, "health-server-port", 8093, "port for the same")
-	set.StringVar(&f.adminHost, "admin-bind-address", "127.0.0.1", "address for /debug/pprof; empty: all")
+	set.StringVar(&f.adminHost, "admin-bind-address", "127.0.0.1", "address for the status page /, its API /api/v1/ and /debug/pprof; empty: all")
 	set.IntVar(&f.adminPort, "admin-server-port", 8094, "port for the same")
 	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
 	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")

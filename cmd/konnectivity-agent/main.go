@@ -20,6 +20,7 @@ import (
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
@@ -80,6 +81,8 @@ type process struct {
 	certificates  *tlsreload.Source
 	leases        *agent.LeaseCounter // nil: not counted
 	agent         *agent.Agent
+	id            string
+	table         *admin.Table // what the admin port shows
 }
 
 // listen takes the ports first, so that one in use is told before anything
@@ -125,6 +128,8 @@ func (p *process) build() error {
 		}
 		opts.Leases = p.leases
 	}
+	p.id, p.table = opts.ID, admin.NewTable()
+	opts.Observers = append(opts.Observers, p.table)
 	p.agent, err = agent.New(opts)
 	return err
 }
@@ -208,6 +213,7 @@ func (p *process) serve(ctx context.Context) error {
 
 	parts.Go(func() error { return observe.Serve(serving, p.health, p.healthHandler(), p.log) })
 	parts.Go(func() error { return observe.Serve(serving, p.admin, p.adminHandler(), p.log) })
+	parts.Go(func() error { p.table.Run(serving); return nil })
 	parts.Go(func() error { p.certificates.Run(serving); return nil })
 	if p.leases != nil {
 		parts.Go(func() error { p.leases.Run(serving); return nil })
@@ -232,6 +238,7 @@ func (p *process) healthHandler() http.Handler {
 func (p *process) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", observe.RedirectToPort(p.flags.healthPort))
+	admin.Mount(mux, p.adminSource())
 	if p.flags.profiling {
 		observe.MountProfiles(mux, p.flags.contention)
 	}

@@ -196,6 +196,7 @@ func (r *Registry) Counts() Counts {
 // Status is one connection as an operator sees it.
 type Status struct {
 	Agent
+	Backend  Backend
 	Since    time.Time
 	Draining bool
 	Streams  int
@@ -217,7 +218,7 @@ func (r *Registry) Agents() []Status {
 	r.mu.RUnlock()
 	out := make([]Status, len(conns))
 	for i, c := range conns {
-		out[i] = Status{Agent: c.agent, Since: c.since, Draining: drains[c], Streams: c.backend.Streams(),
+		out[i] = Status{Agent: c.agent, Backend: c.backend, Since: c.since, Draining: drains[c], Streams: c.backend.Streams(),
 			Pending: int(c.load.pending.Load()), RTT: c.backend.RTT()}
 	}
 	slices.SortFunc(out, func(a, b Status) int {

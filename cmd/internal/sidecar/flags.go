@@ -76,6 +76,7 @@ func (o *Options) httpFlags(set *pflag.FlagSet) {
 
 func (o *Options) observeFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.HealthAddress, "health-address", "", "serve /healthz, /readyz and /metrics on this IP:PORT; empty does not")
+	set.StringVar(&o.AdminAddress, "admin-address", "", "serve the status page / and its API /api/v1/ on this IP:PORT; :PORT is loopback's; empty does not")
 	set.BoolVar(&o.AccessLog, "access-log", false, "log every connection and request; they are debug lines otherwise")
 }
 

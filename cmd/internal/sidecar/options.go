@@ -50,6 +50,7 @@ type Options struct {
 
 	CredentialsFile string // of the SOCKS5 front
 	HealthAddress   string // "" is off
+	AdminAddress    string // "" is off; without a host it is loopback
 	AccessLog       bool
 
 	set *pflag.FlagSet // to see what was given
@@ -91,19 +92,28 @@ func (o *Options) check() error {
 	case (o.Files.Cert == "") != (o.Files.Key == ""):
 		return cli.Usagef("--tls-cert-path and --tls-key-path: want both or neither")
 	}
-	if o.HealthAddress == "" {
-		return nil
-	}
-	host, port, err := net.SplitHostPort(o.HealthAddress)
-	if err == nil && (host == "" || bindable(host)) {
-		_, err = parsePort(port)
-	} else if err == nil {
-		err = errAddress
-	}
-	if err != nil {
-		return cli.Usagef("--health-address: want IP:PORT or :PORT, got %q", o.HealthAddress)
+	for _, a := range []struct{ flag, address string }{{"health-address", o.HealthAddress}, {"admin-address", o.AdminAddress}} {
+		if err := checkAddress(a.address); err != nil {
+			return cli.Usagef("--%s: want IP:PORT or :PORT, got %q", a.flag, a.address)
+		}
 	}
 	return nil
+}
+
+// checkAddress accepts "", IP:PORT and :PORT.
+func checkAddress(address string) error {
+	if address == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if host != "" && !bindable(host) {
+		return errAddress
+	}
+	_, err = parsePort(port)
+	return err
 }
 
 // named is the adapter's refusal of an option as a usage error that names the

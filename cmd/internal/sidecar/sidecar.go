@@ -14,6 +14,7 @@ import (
 
 	"konnectivity/adapters"
 	"konnectivity/httpsproxy"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/version"
@@ -31,6 +32,8 @@ type sidecar struct {
 	self     selfCheck
 	fronts   []served
 	health   net.Listener // nil where it is off
+	admin    net.Listener // likewise
+	table    *admin.Table // nil where admin is
 	draining atomic.Bool
 }
 
@@ -59,6 +62,9 @@ func compose(ctx context.Context, o *Options, log logrus.FieldLogger) (_ *sideca
 	}
 	o.sayIneffective(log)
 	s := &sidecar{opts: o, log: log}
+	if o.AdminAddress != "" {
+		s.table = admin.NewTable()
+	}
 	if o.HealthAddress != "" {
 		s.registry = observe.NewRegistry(o.Program)
 	}
@@ -135,7 +141,12 @@ func (s *sidecar) open(ctx context.Context) error {
 		return err
 	}
 	if o.HealthAddress != "" {
-		s.health, err = listen(ctx, "health-address", o.HealthAddress)
+		if s.health, err = listen(ctx, "health-address", o.HealthAddress); err != nil {
+			return err
+		}
+	}
+	if o.AdminAddress != "" {
+		s.admin, err = listen(ctx, "admin-address", loopback(o.AdminAddress))
 	}
 	return err
 }
@@ -212,7 +223,11 @@ func (s *sidecar) forwarder(front Front, d tunnel.Dialer) (*tunnel.Forwarder, er
 			return nil, err
 		}
 	}
-	return &tunnel.Forwarder{Dialer: d, Idle: s.opts.IdleTimeout, Total: total}, nil
+	forwarder := &tunnel.Forwarder{Dialer: d, Idle: s.opts.IdleTimeout, Total: total}
+	if s.table != nil {
+		forwarder.Observers = append(forwarder.Observers, s.table)
+	}
+	return forwarder, nil
 }
 
 func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Traffic) error {
@@ -234,8 +249,10 @@ func (s *sidecar) close() {
 	for _, f := range s.fronts {
 		_ = f.ln.Close()
 	}
-	if s.health != nil {
-		_ = s.health.Close()
+	for _, ln := range []net.Listener{s.health, s.admin} {
+		if ln != nil {
+			_ = ln.Close()
+		}
 	}
 }
 
@@ -252,6 +269,11 @@ func (s *sidecar) run(ctx context.Context) error {
 	if s.health != nil {
 		s.log.WithField("address", s.health.Addr().String()).Info("Serving health and metrics")
 		background.Go(func() { failing(fail, observe.Serve(behind, s.health, s.observed(), s.log)) })
+	}
+	if s.admin != nil {
+		s.log.WithField("address", s.admin.Addr().String()).Info("Serving the status page")
+		background.Go(func() { s.table.Run(behind) })
+		background.Go(func() { failing(fail, observe.Serve(behind, s.admin, s.adminHandler(), s.log)) })
 	}
 	for _, f := range s.fronts {
 		s.log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("Serving")

@@ -1,0 +1,307 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// get asks handler in memory and decodes its answer.
+func get[T any](t *testing.T, h http.Handler, url string) (out T) {
+	t.Helper()
+	w := ask(h, http.MethodGet, url)
+	if w.Code != http.StatusOK {
+		t.Fatalf("%s: %d %s", url, w.Code, w.Body)
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
+		t.Fatalf("%s: %v in %s", url, err, w.Body)
+	}
+	return out
+}
+
+func ask(h http.Handler, method, url string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, "http://127.0.0.1:8095"+url, nil))
+	return w
+}
+
+func mounted(s Source) http.Handler {
+	mux := http.NewServeMux()
+	Mount(mux, s)
+	return mux
+}
+
+// traffic is connections over pipes, seen by a table that runs.
+type traffic struct {
+	t     *testing.T
+	table *Table
+	all   sync.WaitGroup
+}
+
+// open makes a connection and returns its two outer ends.
+func (tr *traffic) open(req tunnel.Request) (client, target net.Conn) {
+	client, near := net.Pipe()
+	far, target := net.Pipe()
+	f := &tunnel.Forwarder{Observers: []tunnel.Observer{tr.table}, Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+		tunnel.NoteHop(ctx, "agent a1")
+		return tunnel.Wrap(far), nil
+	})}
+	tr.all.Go(func() {
+		_ = f.Forward(context.Background(), &req, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(near), nil })
+	})
+	return client, target
+}
+
+// bubble runs f in fake time with a table whose clock runs.
+func bubble(t *testing.T, f func(tr *traffic, h http.Handler)) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &traffic{t: t, table: NewTable()}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { tr.table.Run(ctx) })
+		f(tr, mounted(Source{Component: "test", ID: "me", Table: tr.table}))
+		tr.all.Wait()
+		cancel()
+		running.Wait()
+	})
+}
+
+func TestAStallShowsWithinTwoSamples(t *testing.T) {
+	bubble(t, func(tr *traffic, h http.Handler) {
+		client, target := tr.open(tunnel.Request{ID: "one", Front: "socks5", Network: "tcp", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}})
+		defer client.Close()
+		_, _ = client.Write([]byte("hello"))
+		_, _ = io.ReadFull(target, make([]byte, 5))
+		time.Sleep(5 * time.Second)
+		c := get[Page[Connection]](t, h, "/api/v1/connections").Items[0]
+		if c.State != StateIdle || c.ID != "one" || c.Source != "10.0.0.1:5" || c.Next != "agent a1" || c.UpBytes != 5 || c.Resolved != "pipe" {
+			t.Fatalf("%+v", c)
+		}
+		_, _ = client.Write([]byte("nobody reads this"))
+		time.Sleep(2*sampleEvery + time.Millisecond)
+		c = get[Page[Connection]](t, h, "/api/v1/connections?state=stalled").Items[0]
+		if c.State != StateStalled || c.StalledBy != "destination" || c.StalledFor < 0.3 || c.StalledFor > 1 {
+			t.Fatalf("%+v", c)
+		}
+		if s := get[Status](t, h, "/api/v1/status"); s.Connections.Stalled != 1 || s.Connections.Open != 1 || s.Connections.Total != 1 {
+			t.Errorf("%+v", s.Connections)
+		}
+		_, _ = io.ReadFull(target, make([]byte, 17))
+		time.Sleep(sampleEvery + time.Millisecond)
+		if c = get[Page[Connection]](t, h, "/api/v1/connections").Items[0]; c.State != StateActive || c.Up == 0 {
+			t.Errorf("read again, and yet %+v", c)
+		}
+		// The other side.
+		tr.all.Go(func() { _, _ = target.Write([]byte("answer")) })
+		time.Sleep(2*sampleEvery + time.Millisecond)
+		if c = get[Page[Connection]](t, h, "/api/v1/connections").Items[0]; c.StalledBy != "client" {
+			t.Errorf("%+v", c)
+		}
+		client.Close()
+		target.Close()
+		tr.all.Wait()
+		if p := get[Page[Connection]](t, h, "/api/v1/connections"); p.Total != 0 || p.Items == nil {
+			t.Errorf("%+v", p)
+		}
+	})
+}
+
+func TestListsArePagedFilteredAndSorted(t *testing.T) {
+	table := NewTable()
+	const many = 10000
+	relays := make([]*tunnel.Relay, many)
+	for i := range relays {
+		near, far := net.Pipe()
+		relays[i] = &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}
+		table.Opened(&tunnel.Request{ID: fmt.Sprintf("id-%05d", i), Front: "link", Address: fmt.Sprintf("host-%d.test:443", i%100)}, relays[i])
+	}
+	table.sample(time.Now(), sampleEvery)
+	h := mounted(Source{Table: table})
+	p := get[Page[Connection]](t, h, "/api/v1/connections?limit=1000&offset=9500")
+	if p.Total != many || p.Matched != many || len(p.Items) != 500 || p.Items[0].ID != "id-09500" {
+		t.Fatalf("%d %d %d", p.Total, p.Matched, len(p.Items))
+	}
+	p = get[Page[Connection]](t, h, "/api/v1/connections?filter=HOST-7.test&sort=-id")
+	if p.Matched != 100 || p.Items[0].ID != "id-09907" || p.Items[99].ID != "id-00007" {
+		t.Fatalf("%d %s", p.Matched, p.Items[0].ID)
+	}
+	for name := range orders {
+		get[Page[Connection]](t, h, "/api/v1/connections?limit=1&sort=-"+name)
+	}
+	start := time.Now()
+	get[Page[Connection]](t, h, "/api/v1/connections?sort=destination")
+	if took := time.Since(start); took > time.Second { // some 10 ms
+		t.Errorf("a sorted page of %d took %v", many, took)
+	}
+	for _, bad := range []string{"limit=1001", "limit=-1", "limit=x", "offset=-1", "sort=evil", "state=odd", "filter=" + strings.Repeat("x", 301)} {
+		if w := ask(h, http.MethodGet, "/api/v1/connections?"+bad); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "want") {
+			t.Errorf("%s: %d %s", bad, w.Code, w.Body)
+		}
+	}
+}
+
+func TestFailuresTellCauseAndHintAndNoSecrets(t *testing.T) {
+	table := NewTable()
+	h := mounted(Source{Table: table})
+	secret := errors.New("proxy http://user:hunter2@10.0.0.9 said no")
+	for i := range 300 {
+		table.Dialed(&tunnel.Request{ID: fmt.Sprint("r", i), Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailDenied, Err: secret})
+	}
+	table.Dialed(&tunnel.Request{ID: "odd", Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: 999})
+	table.Dialed(&tunnel.Request{ID: "left", Address: "a.test:1"}, time.Second, context.Canceled)
+	near, far := net.Pipe()
+	for code, shown := range map[tunnel.Code]bool{tunnel.CodeLost: true, tunnel.CodePeerReset: false, tunnel.CodeCancelled: false} {
+		before := table.failures.n
+		table.Closed(&tunnel.Request{}, &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}, time.Second, &tunnel.ResetError{Code: code})
+		if (table.failures.n > before) != shown {
+			t.Errorf("%v shown: %v", code, !shown)
+		}
+	}
+	p := get[Page[Failure]](t, h, "/api/v1/failures?limit=1000")
+	if len(p.Items) != keptFailures || p.Items[0].Failure != "lost" || p.Items[0].Hint == "" {
+		t.Fatalf("%d, newest %+v", len(p.Items), p.Items[0])
+	}
+	if f := p.Items[2]; f.ID != "r299" || f.Stage != "dial" || f.Failure != "denied" || f.Cause != "destination not allowed" || f.Hint == "" || f.Seconds != 1 {
+		t.Errorf("%+v", f)
+	}
+	s := get[Status](t, h, "/api/v1/status")
+	if s.Dials.Total != 302 || s.Dials.Failed != 302 || s.Dials.Failures["denied"] != 300 || s.Dials.Failures["cancelled"] != 1 || s.Dials.Failures["internal"] != 1 {
+		t.Errorf("%+v", s.Dials)
+	}
+	for _, url := range []string{"failures", "status", "connections", "peers", "history"} {
+		if strings.Contains(ask(h, http.MethodGet, "/api/v1/"+url).Body.String(), "hunter2") {
+			t.Errorf("%s tells a password", url)
+		}
+	}
+}
+
+func TestEveryFailureHasAHint(t *testing.T) {
+	for f := tunnel.FailInternal; f <= tunnel.FailReset; f++ {
+		if (Hint(f) == "") != (f == tunnel.FailCancelled) {
+			t.Errorf("%v: %q", f, Hint(f))
+		}
+	}
+	for code := range resetLabels {
+		if resetHints[code] == "" {
+			t.Errorf("%v has no hint", code)
+		}
+	}
+}
+
+func TestHistoryIsARingOfFifteenMinutes(t *testing.T) {
+	bubble(t, func(tr *traffic, h http.Handler) {
+		tr.table.Dialed(&tunnel.Request{}, 100*time.Millisecond, nil)
+		tr.table.Dialed(&tunnel.Request{}, 300*time.Millisecond, nil)
+		time.Sleep(interval + sampleEvery)
+		hist := get[History](t, h, "/api/v1/history")
+		if p := hist.Points[0]; hist.Interval != 5 || len(hist.Points) != 1 || p.DialSeconds != 0.2 || p.DialMax != 0.3 || p.Dials < 0.35 || p.Dials > 0.4 {
+			t.Fatalf("%+v", hist)
+		}
+		time.Sleep(20 * time.Minute)
+		hist = get[History](t, h, "/api/v1/history")
+		if n := len(hist.Points); n != points {
+			t.Fatalf("%d points", n)
+		}
+		for i := 1; i < points; i++ {
+			if !hist.Points[i].Time.After(hist.Points[i-1].Time) {
+				t.Fatalf("out of order at %d", i)
+			}
+		}
+	})
+}
+
+func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
+	table := NewTable()
+	table.sums.Store(&sums{byNext: map[string]flow{"agent a1": {1, 2, 3}}, bySource: map[string]flow{"10.0.0.7:1": {4, 5, 6}}})
+	h := mounted(Source{Table: table, Peers: func() []Peer {
+		return []Peer{{Role: RoleAgent, ID: "a1"}, {Role: RoleClient, ID: "c", Remote: "10.0.0.7:1"}, {Role: RoleAgent, ID: "a2"}}
+	}})
+	p := get[Page[Peer]](t, h, "/api/v1/peers")
+	if len(p.Items) != 3 || p.Items[0].Up != 1 || p.Items[1].Down != 5 || p.Items[1].Stalled != 6 || p.Items[2].Up != 0 {
+		t.Errorf("%+v", p.Items)
+	}
+	if p = get[Page[Peer]](t, h, "/api/v1/peers?sort=-rate&limit=1"); p.Total != 3 || len(p.Items) != 1 || p.Items[0].ID != "c" {
+		t.Errorf("%+v", p)
+	}
+	if p = get[Page[Peer]](t, h, "/api/v1/peers?filter=A2"); p.Matched != 1 || p.Items[0].ID != "a2" {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestOnlyReadingAndOnlyByOwnName(t *testing.T) {
+	h := mounted(Source{Table: NewTable()})
+	for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
+		for _, url := range []string{"/", "/api/v1/status"} {
+			if w := ask(h, method, url); w.Code != http.StatusMethodNotAllowed {
+				t.Errorf("%s %s: %d", method, url, w.Code)
+			}
+		}
+	}
+	for host, ok := range map[string]bool{
+		"127.0.0.1:8095": true, "[::1]:8095": true, "localhost:1": true, "[::1]": true, "10.1.2.3": true, "server": true, "server.ns.svc:80": true,
+		"server.ns.svc.cluster.local": true, "x.localhost:1": true, "evil.example:8095": false, "rebind.test.": false, "127.0.0.1.evil.example": false,
+	} {
+		for _, url := range []string{"/", "/page.js", "/api/v1/status", "/api/v1/none"} {
+			r := httptest.NewRequest("GET", url, nil)
+			r.Host = host
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if (w.Code == http.StatusMisdirectedRequest) == ok {
+				t.Errorf("%s at %s: %d", url, host, w.Code)
+			}
+		}
+	}
+	if w := ask(h, "GET", "/api/v2/status"); w.Code != 404 || !strings.Contains(w.Body.String(), "/api/v1/") {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
+func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
+	h := mounted(Source{Table: NewTable()})
+	for url, kind := range map[string]string{"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript", "/icon.svg": "image/svg+xml"} {
+		w := ask(h, "GET", url)
+		body := strings.ReplaceAll(w.Body.String(), "http://www.w3.org/2000/svg", "")
+		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || len(body) < 100 {
+			t.Errorf("%s: %d %v, %d bytes", url, w.Code, w.Header(), len(body))
+		}
+		if w.Header().Get("Content-Security-Policy") != policy || w.Header().Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %v", url, w.Header())
+		}
+		for _, bad := range []string{"http://", "https://", "<style", " style=", " onclick=", "innerHTML", "eval("} {
+			if strings.Contains(body, bad) {
+				t.Errorf("%s has %q", url, bad)
+			}
+		}
+	}
+	if w := ask(h, "GET", "/other"); w.Code != 404 {
+		t.Errorf("/other: %d", w.Code)
+	}
+}
+
+// BenchmarkSample is one look at 10,000 connections.
+func BenchmarkSample(b *testing.B) {
+	table := NewTable()
+	for i := range 10000 {
+		near, far := net.Pipe()
+		table.Opened(&tunnel.Request{ID: fmt.Sprint(i), Front: "socks5", Address: "a.test:1", Next: "server s"}, &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)})
+	}
+	for b.Loop() {
+		table.sample(time.Now(), sampleEvery)
+	}
+}

@@ -1,0 +1,153 @@
+package admin
+
+import (
+	"time"
+
+	"konnectivity/internal/version"
+)
+
+// Version is the API's. Fields may be added under the same version; what is
+// there keeps its name and meaning.
+const Version = "v1"
+
+// Status is /api/v1/status: the whole at one glance.
+type Status struct {
+	APIVersion string       `json:"apiVersion"`
+	Component  string       `json:"component"` // the program's name
+	ID         string       `json:"id,omitempty"`
+	Build      version.Info `json:"build"`
+	Started    time.Time    `json:"started"`
+	Now        time.Time    `json:"now"`
+	Ready      bool         `json:"ready"`
+	Reason     string       `json:"reason,omitempty"` // why it is not ready
+
+	Connections Connections    `json:"connections"`
+	Dials       Dials          `json:"dials"`
+	Rates       Point          `json:"rates"` // of the newest interval of the history
+	Peers       map[string]int `json:"peers"` // how many, by role
+
+	// A server tells how many servers there are, and how many agents each of
+	// its strategies can use.
+	ServerCount int            `json:"serverCount,omitempty"`
+	Strategies  map[string]int `json:"strategies,omitempty"`
+
+	// Buffers is received payload that waits for a reader, by protocol.
+	Buffers map[string]Buffer `json:"buffers,omitempty"`
+}
+
+// Connections counts connections.
+type Connections struct {
+	Open    int   `json:"open"`
+	Stalled int   `json:"stalled"` // of those that are open
+	Total   int64 `json:"total"`   // since the start
+}
+
+// Dials counts dials since the start.
+type Dials struct {
+	Total    int64            `json:"total"`
+	Failed   int64            `json:"failed"`
+	Failures map[string]int64 `json:"failures"` // by tunnel.Failure's label
+}
+
+// Buffer is memory in bytes.
+type Buffer struct {
+	Used  int64 `json:"used"`
+	Limit int64 `json:"limit"`
+}
+
+// Page is a part of a list.
+type Page[T any] struct {
+	Total   int `json:"total"`   // in the whole list
+	Matched int `json:"matched"` // by the filter
+	Offset  int `json:"offset"`  // of the first item among those that matched
+	Items   []T `json:"items"`
+}
+
+// Roles of peers.
+const (
+	RoleClient = "client" // a sidecar, linked to a server
+	RoleServer = "server"
+	RoleAgent  = "agent"
+)
+
+// Peer is a connection to another process of the suite.
+type Peer struct {
+	Role        string    `json:"role"` // the peer's
+	ID          string    `json:"id"`
+	Software    string    `json:"software,omitempty"` // as it calls itself
+	Protocol    string    `json:"protocol"`           // "link" or "grpc"
+	Remote      string    `json:"remote"`
+	Identifiers string    `json:"identifiers,omitempty"` // an agent's, by which it is picked
+	Since       time.Time `json:"since"`
+	Draining    bool      `json:"draining,omitempty"`
+	Streams     int       `json:"streams"`
+	Pending     int       `json:"pendingDials,omitempty"`
+
+	RoundTrip float64 `json:"roundTripSeconds,omitempty"` // 0: not measured
+	Window    uint64  `json:"windowBytes,omitempty"`      // the largest of its streams
+	Unread    int     `json:"unreadBytes,omitempty"`      // received and not yet read here
+	Stalled   int     `json:"stalled"`                    // connections
+	Up        float64 `json:"upBytesPerSecond"`
+	Down      float64 `json:"downBytesPerSecond"`
+}
+
+// States of a connection.
+const (
+	StateActive  = "active"  // it carried something within the last two seconds
+	StateIdle    = "idle"    // nobody has anything to say
+	StateStalled = "stalled" // bytes wait for a side that does not read
+)
+
+// Connection is one open connection as this process sees it.
+type Connection struct {
+	ID          string    `json:"id"`    // the same on every hop
+	Front       string    `json:"front"` // how it came in
+	Source      string    `json:"source,omitempty"`
+	Destination string    `json:"destination"`
+	Resolved    string    `json:"resolved,omitempty"` // the address that was dialed, where it is known
+	Next        string    `json:"next,omitempty"`     // the hop after this one
+	Since       time.Time `json:"since"`
+
+	State      string  `json:"state"`
+	StalledBy  string  `json:"stalledBy,omitempty"` // "client" or "destination": who does not read
+	StalledFor float64 `json:"stalledSeconds,omitempty"`
+
+	UpBytes   int64   `json:"upBytes"` // towards the destination
+	DownBytes int64   `json:"downBytes"`
+	Up        float64 `json:"upBytesPerSecond"`
+	Down      float64 `json:"downBytesPerSecond"`
+}
+
+// Failure is a dial that failed, or a connection that ended other than in order.
+type Failure struct {
+	Time        time.Time `json:"time"`
+	ID          string    `json:"id"`
+	Stage       string    `json:"stage"` // "dial" or "connection"
+	Front       string    `json:"front"`
+	Source      string    `json:"source,omitempty"`
+	Destination string    `json:"destination"`
+	Next        string    `json:"next,omitempty"`
+	Failure     string    `json:"failure"` // a label; tunnel.Failure's for dials
+	Cause       string    `json:"cause"`
+	Hint        string    `json:"hint,omitempty"`
+	Seconds     float64   `json:"seconds"` // how long the dial took, or the connection lasted
+}
+
+// History is the last 15 minutes, oldest first.
+type History struct {
+	Interval float64 `json:"intervalSeconds"`
+	Points   []Point `json:"points"`
+}
+
+// Point is one interval of the history; figures with PerSecond are its means.
+type Point struct {
+	Time        time.Time `json:"time"` // its end
+	Up          float64   `json:"upBytesPerSecond"`
+	Down        float64   `json:"downBytesPerSecond"`
+	Dials       float64   `json:"dialsPerSecond"`
+	Failed      float64   `json:"failedPerSecond"`
+	DialSeconds float64   `json:"dialSeconds"` // mean of the successful ones; 0: none
+	DialMax     float64   `json:"dialMaxSeconds"`
+	Open        int       `json:"open"`
+	Stalled     int       `json:"stalled"`
+}

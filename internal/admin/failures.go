@@ -1,0 +1,107 @@
+package admin
+
+import (
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// keptFailures is how many failures are kept: enough to see a pattern, and
+// 64 KiB at most in practice.
+const keptFailures = 200
+
+// failures is a ring of the last ones.
+type failures struct {
+	mu   sync.Mutex
+	ring [keptFailures]Failure
+	n    int // so far
+}
+
+func (f *failures) add(one Failure) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ring[f.n%keptFailures] = one
+	f.n++
+}
+
+// list copies them, newest first.
+func (f *failures) list() []Failure {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]Failure, 0, min(f.n, keptFailures))
+	for i := f.n - 1; i >= 0 && i >= f.n-keptFailures; i-- {
+		out = append(out, f.ring[i%keptFailures])
+	}
+	return out
+}
+
+func newFailure(req *tunnel.Request, took time.Duration) Failure {
+	f := Failure{Time: time.Now(), ID: req.ID, Front: req.Front, Destination: req.Address, Next: req.Next, Seconds: took.Seconds()}
+	if req.Source != nil {
+		f.Source = req.Source.String()
+	}
+	return f
+}
+
+// dialFailure tells of a dial no more than its client was told: the error
+// behind it may hold what is not for everybody.
+func dialFailure(req *tunnel.Request, took time.Duration, err *tunnel.DialError) Failure {
+	f := newFailure(req, took)
+	f.Stage, f.Failure, f.Cause, f.Hint = "dial", err.Failure.Label(), err.Text(), Hint(err.Failure)
+	return f
+}
+
+// connectionFailure tells of a connection that ended for a reason that lies in
+// the tunnel. Resets by either end, and clients that give up, are ordinary.
+func connectionFailure(req *tunnel.Request, took time.Duration, err error) (f Failure, worth bool) {
+	if err == nil {
+		return f, false
+	}
+	code := tunnel.CodeOf(err)
+	label, ok := resetLabels[code]
+	if !ok {
+		return f, false
+	}
+	f = newFailure(req, took)
+	f.Stage, f.Failure, f.Cause, f.Hint = "connection", label, code.String(), resetHints[code]
+	return f, true
+}
+
+var resetLabels = map[tunnel.Code]string{
+	tunnel.CodeTimeout: "idle", tunnel.CodeStalled: "stalled", tunnel.CodeLost: "lost",
+	tunnel.CodeShutdown: "shutdown", tunnel.CodeProtocol: "protocol", tunnel.CodeMemory: "memory",
+}
+
+var resetHints = map[tunnel.Code]string{
+	tunnel.CodeTimeout:  "Nothing was sent for longer than --idle-timeout allows; clients that mean to wait should use keepalives.",
+	tunnel.CodeStalled:  "Its reader took nothing while a peer without flow control went on sending. Update that peer to one with native links.",
+	tunnel.CodeLost:     "A link or agent on the way went away. Look at that process's log and at the network between.",
+	tunnel.CodeShutdown: "A process on the way was stopped. If that was a rollout, its grace period was shorter than the connection.",
+	tunnel.CodeProtocol: "Two processes disagree on the protocol. Compare their versions.",
+	tunnel.CodeMemory:   "Readers do not keep up and received bytes fill the budget. Look for stalled connections, or raise the memory budget.",
+}
+
+// Hint is what an operator can do about a failed dial; "" where there is
+// nothing to say.
+func Hint(f tunnel.Failure) string { return dialHints[f] }
+
+var dialHints = map[tunnel.Failure]string{
+	tunnel.FailInternal:    "Look at the logs of every hop for the connection's id.",
+	tunnel.FailRefused:     "The destination's machine answered that nobody listens on this port. Check the port, and that the program runs.",
+	tunnel.FailTimeout:     "No answer came. A firewall or network policy may drop packets between agent and destination, or the agent hangs.",
+	tunnel.FailHostUnreach: "The agent's network has no route to the host. Check routes, and that the agent sits in the right network.",
+	tunnel.FailNetUnreach:  "The agent's network has no route to that network, or no address of that family (IPv4 or IPv6).",
+	tunnel.FailNoSuchHost:  "The name does not exist where it was looked up. Check its spelling, and which DNS is asked.",
+	tunnel.FailResolve:     "DNS did not answer. Check the DNS service where the name is looked up: the guest cluster's, or the agent's.",
+	tunnel.FailDenied:      "A policy forbids the destination. See --allow-destination and --deny-destination of the agent and the server.",
+	tunnel.FailBadAddress:  "The client asked for something that is no host:port.",
+	tunnel.FailNoAgent:     "No agent that could serve it is connected. Check that agents run, their logs, and --proxy-strategies against their identifiers.",
+	tunnel.FailAgentLost:   "The agent went away during the dial. Check whether it restarts, and the network between agent and server.",
+	tunnel.FailExhausted:   "A process on the way is out of file descriptors or memory. Raise its limits.",
+	tunnel.FailUnavailable: "The next hop cannot be reached. Run konnectivity check with this sidecar's flags.",
+	tunnel.FailAuth:        "A proxy on the way wants a user and password. Put them in its URL.",
+	tunnel.FailReset:       "The destination reset the connection at once. It may speak another protocol on that port, or be overloaded.",
+}
+
+func labelOf(kind int) string { return tunnel.Failure(kind).Label() }

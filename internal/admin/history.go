@@ -1,0 +1,75 @@
+package admin
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	// interval and points make the history 15 minutes long, at 14 KiB.
+	interval = 5 * time.Second
+	points   = int(15 * time.Minute / interval)
+)
+
+// history is a ring of the last intervals, and what the current one began with.
+type history struct {
+	mu     sync.Mutex
+	ring   [points]Point
+	next   int
+	filled bool
+
+	// The sampler's own.
+	began         time.Time
+	bytes         [2]int64
+	dials, failed int64
+}
+
+// record is called after each sample, and ends the interval when it is over.
+func (t *Table) record(now time.Time, bytes [2]int64) {
+	h := &t.history
+	if h.began.IsZero() {
+		h.began = t.started
+	}
+	took := now.Sub(h.began)
+	if took < interval {
+		return
+	}
+	// A connection that closed amid a look at all is missing from it.
+	bytes = [2]int64{max(bytes[0], h.bytes[0]), max(bytes[1], h.bytes[1])}
+	dials, failed, sum := t.dials.total.Load(), t.dials.failed.Load(), t.sums.Load()
+	seconds := took.Seconds()
+	p := Point{
+		Time:  now,
+		Up:    float64(bytes[0]-h.bytes[0]) / seconds,
+		Down:  float64(bytes[1]-h.bytes[1]) / seconds,
+		Dials: float64(dials-h.dials) / seconds, Failed: float64(failed-h.failed) / seconds,
+		Open: sum.open, Stalled: sum.stalled,
+		DialMax: time.Duration(t.dials.max.Swap(0)).Seconds(),
+	}
+	if good := t.dials.good.Swap(0); good > 0 {
+		p.DialSeconds = time.Duration(t.dials.sum.Swap(0) / good).Seconds()
+	}
+	h.began, h.bytes, h.dials, h.failed = now, bytes, dials, failed
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ring[h.next] = p
+	h.next = (h.next + 1) % points
+	h.filled = h.filled || h.next == 0
+}
+
+// list copies the ring, oldest first.
+func (h *history) list() []Point {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.filled {
+		return append([]Point{}, h.ring[:h.next]...)
+	}
+	return append(append([]Point{}, h.ring[h.next:]...), h.ring[:h.next]...)
+}
+
+// newest is the last interval that is over; zero before the first.
+func (h *history) newest() Point {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ring[(h.next+points-1)%points]
+}

@@ -1,0 +1,146 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// maxLimit bounds a page of a list, and so an answer, to about 300 KiB.
+	maxLimit     = 1000
+	defaultLimit = 100
+
+	// maxFilter is longer than any host name or id.
+	maxFilter = 300
+)
+
+// query is what a list was asked for.
+type query struct {
+	offset, limit int
+	filter        string // lower case
+	state, sort   string
+	descending    bool
+}
+
+// parseQuery reads the parameters; the error is a sentence for the client.
+func parseQuery(v url.Values) (query, error) {
+	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), sort: v.Get("sort")}
+	for name, to := range map[string]*int{"offset": &q.offset, "limit": &q.limit} {
+		text := v.Get(name)
+		if text == "" {
+			continue
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 {
+			return q, fmt.Errorf("%s: want a number from 0", name)
+		}
+		*to = n
+	}
+	q.sort, q.descending = strings.CutPrefix(q.sort, "-")
+	if q.sort == "" {
+		q.sort = "since"
+	}
+	switch _, known := orders[q.sort]; {
+	case q.limit > maxLimit:
+		return q, fmt.Errorf("limit: want at most %d; ask for the rest by offset", maxLimit)
+	case len(q.filter) > maxFilter:
+		return q, fmt.Errorf("filter: want at most %d bytes", maxFilter)
+	case !known:
+		return q, fmt.Errorf("sort: want one of %s, with - before it for descending", strings.Join(orderNames(), ", "))
+	case q.state != "" && q.state != StateActive && q.state != StateIdle && q.state != StateStalled:
+		return q, fmt.Errorf("state: want active, idle or stalled")
+	}
+	return q, nil
+}
+
+// row is a connection with what it is sorted by.
+type row struct {
+	*conn
+	state    string
+	seconds  float64
+	up, down float64
+}
+
+// orders are the keys a list of connections can be sorted by.
+var orders = map[string]func(a, b row) int{
+	"since":       func(a, b row) int { return 0 }, // by number, as all ties
+	"id":          func(a, b row) int { return strings.Compare(a.id, b.id) },
+	"front":       func(a, b row) int { return strings.Compare(a.front, b.front) },
+	"source":      func(a, b row) int { return strings.Compare(a.source, b.source) },
+	"destination": func(a, b row) int { return strings.Compare(a.destination, b.destination) },
+	"next":        func(a, b row) int { return strings.Compare(a.next, b.next) },
+	"up":          func(a, b row) int { return cmp.Compare(a.up, b.up) },
+	"down":        func(a, b row) int { return cmp.Compare(a.down, b.down) },
+	"rate":        func(a, b row) int { return cmp.Compare(a.up+a.down, b.up+b.down) },
+	"state": func(a, b row) int { // the most worrying last, so -state puts it first
+		return cmp.Or(cmp.Compare(stateRank[a.state], stateRank[b.state]), cmp.Compare(a.seconds, b.seconds))
+	},
+}
+
+var stateRank = map[string]int{StateIdle: 0, StateActive: 1, StateStalled: 2}
+
+func orderNames() []string {
+	var names []string
+	for name := range orders {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// connections answers q. It looks at every connection once and sorts those that
+// match; only the page itself is put into words.
+func (t *Table) connections(q query) Page[Connection] {
+	now := time.Now()
+	page := Page[Connection]{Offset: q.offset, Items: []Connection{}}
+	var rows []row
+	t.conns.Range(func(_, value any) bool {
+		page.Total++
+		r := row{conn: value.(*conn)}
+		r.state, _, r.seconds = r.conn.state(now)
+		if (q.state == "" || q.state == r.state) && r.matches(q.filter) {
+			r.up, r.down = r.rates()
+			rows = append(rows, r)
+		}
+		return true
+	})
+	page.Matched = len(rows)
+	order := orders[q.sort]
+	slices.SortFunc(rows, func(a, b row) int {
+		n := cmp.Or(order(a, b), cmp.Compare(a.number, b.number))
+		if q.descending {
+			return -n
+		}
+		return n
+	})
+	for _, r := range window(rows, q) {
+		page.Items = append(page.Items, r.view(now))
+	}
+	return page
+}
+
+func (c *conn) matches(filter string) bool {
+	if filter == "" {
+		return true
+	}
+	for _, text := range []string{c.id, c.front, c.source, c.destination, c.resolved, c.next} {
+		if contains(text, filter) {
+			return true
+		}
+	}
+	return false
+}
+
+// contains ignores case.
+func contains(text, lower string) bool { return strings.Contains(strings.ToLower(text), lower) }
+
+// window is the part of a list that q asks for.
+func window[T any](list []T, q query) []T {
+	from := min(q.offset, len(list))
+	return list[from:min(from+q.limit, len(list))]
+}

@@ -1,0 +1,244 @@
+package admin
+
+import (
+	"context"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// sampleEvery is how often connections are looked at. Twice that is the
+	// longest a stall goes unseen, so that a page that asks as often shows it
+	// within 2 s. A look at 10,000 connections takes about a millisecond.
+	sampleEvery = 400 * time.Millisecond
+
+	// smoothing is the weight of the newest sample in a connection's rates,
+	// which so mean about the last two seconds.
+	smoothing = 0.25
+
+	// activeFor is how long ago a connection that counts as active moved.
+	activeFor = 2 * time.Second
+)
+
+// Table knows the open connections of a process and what failed last. It is a
+// tunnel.Observer; make it with NewTable and keep Run running. All methods may
+// be called from any goroutine.
+type Table struct {
+	started time.Time
+	conns   sync.Map // *tunnel.Relay → *conn; no lock is common to all
+	number  atomic.Uint64
+	dials   dials
+	ended   [2]atomic.Int64 // bytes up and down of connections that are closed
+
+	failures failures
+	history  history
+
+	sums atomic.Pointer[sums] // as of the last sample; never nil
+}
+
+// dials counts since the start, and for the current interval of the history.
+type dials struct {
+	total, failed  atomic.Int64
+	good, sum, max atomic.Int64 // of this interval: successful ones and their nanoseconds
+	byFailure      [tunnel.FailReset + 1]atomic.Int64
+}
+
+// sums is what all connections come to.
+type sums struct {
+	open, stalled int
+	byNext        map[string]flow // by the hop after this one
+	bySource      map[string]flow // of links only, by their address
+}
+
+// flow is what goes by one peer.
+type flow struct {
+	up, down float64
+	stalled  int
+}
+
+// conn is an open connection. What is not atomic is set before it is shared.
+type conn struct {
+	number                uint64 // in the order of opening
+	id, front, source     string
+	destination, resolved string
+	next                  string
+	since                 time.Time
+	relay                 *tunnel.Relay
+	moved                 atomic.Int64    // when it last carried something, Unix ns
+	stalled               [2]atomic.Int64 // since when B (up), A (down) does not read, Unix ns; 0: it does
+	rate                  [2]atomic.Uint64
+	seen                  [2]int64 // by the sampler alone: bytes so far
+	held                  [2]bool  // by the sampler alone
+}
+
+// NewTable returns an empty table.
+func NewTable() *Table {
+	t := &Table{started: time.Now()}
+	t.sums.Store(new(sums))
+	return t
+}
+
+// Dialed implements tunnel.Observer.
+func (t *Table) Dialed(req *tunnel.Request, took time.Duration, err error) {
+	t.dials.total.Add(1)
+	if err == nil {
+		t.dials.good.Add(1)
+		t.dials.sum.Add(int64(took))
+		for old := t.dials.max.Load(); int64(took) > old && !t.dials.max.CompareAndSwap(old, int64(took)); {
+			old = t.dials.max.Load()
+		}
+		return
+	}
+	dial := tunnel.AsDialError(req.Address, err)
+	t.dials.failed.Add(1)
+	kind := dial.Failure
+	if int(kind) >= len(t.dials.byFailure) {
+		kind = tunnel.FailInternal
+	}
+	t.dials.byFailure[kind].Add(1)
+	if kind != tunnel.FailCancelled { // whoever gave up knows
+		t.failures.add(dialFailure(req, took, dial))
+	}
+}
+
+// Opened implements tunnel.Observer.
+func (t *Table) Opened(req *tunnel.Request, relay *tunnel.Relay) {
+	c := &conn{
+		number: t.number.Add(1), id: req.ID, front: req.Front, destination: req.Address, next: req.Next,
+		since: time.Now(), relay: relay,
+	}
+	if req.Source != nil {
+		c.source = req.Source.String()
+	}
+	if addr := relay.B.RemoteAddr(); addr != nil && addr.String() != c.destination {
+		c.resolved = addr.String()
+	}
+	c.moved.Store(c.since.UnixNano())
+	t.conns.Store(relay, c)
+}
+
+// Closed implements tunnel.Observer.
+func (t *Table) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Duration, err error) {
+	up, down := relay.Sent()
+	t.ended[0].Add(up)
+	t.ended[1].Add(down)
+	t.conns.Delete(relay)
+	if f, worth := connectionFailure(req, took, err); worth {
+		t.failures.add(f)
+	}
+}
+
+// Run looks at the connections until ctx ends. It must be called once.
+func (t *Table) Run(ctx context.Context) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			bytes := t.sample(now, now.Sub(last))
+			t.record(now, bytes)
+			last = now
+		}
+	}
+}
+
+// sample takes one look at every connection and returns the bytes that passed
+// since the start, up and down.
+func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
+	s := &sums{byNext: map[string]flow{}, bySource: map[string]flow{}}
+	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
+	t.conns.Range(func(_, value any) bool {
+		c := value.(*conn)
+		stalled := c.sample(now, since)
+		s.add(c, stalled)
+		bytes[0] += c.seen[0]
+		bytes[1] += c.seen[1]
+		return true
+	})
+	t.sums.Store(s)
+	return bytes
+}
+
+// sample says whether either side has stopped reading: bytes waited for it at
+// the last look, wait now, and none has passed between.
+func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
+	var sent [2]int64
+	var held [2]bool
+	held[0], held[1] = c.relay.Held()
+	sent[0], sent[1] = c.relay.Sent()
+	for i := range sent {
+		passed := sent[i] - c.seen[i]
+		if passed > 0 {
+			c.moved.Store(now.UnixNano())
+		}
+		if held[i] && c.held[i] && passed == 0 {
+			c.stalled[i].CompareAndSwap(0, now.Add(-since).UnixNano())
+			stalled = true
+		} else {
+			c.stalled[i].Store(0)
+		}
+		rate := math.Float64frombits(c.rate[i].Load())
+		rate += smoothing * (float64(passed)/since.Seconds() - rate)
+		if rate < 1 {
+			rate = 0
+		}
+		c.rate[i].Store(math.Float64bits(rate))
+	}
+	c.seen, c.held = sent, held
+	return stalled
+}
+
+// add counts a connection to those of its neighbours.
+func (s *sums) add(c *conn, stalled bool) {
+	s.open++
+	n := 0
+	if stalled {
+		s.stalled++
+		n = 1
+	}
+	up, down := c.rates()
+	count := func(m map[string]flow, key string) {
+		f := m[key]
+		m[key] = flow{f.up + up, f.down + down, f.stalled + n}
+	}
+	if c.next != "" {
+		count(s.byNext, c.next)
+	}
+	if c.front == "link" { // else each source is a client of its own
+		count(s.bySource, c.source)
+	}
+}
+
+func (c *conn) rates() (up, down float64) {
+	return math.Float64frombits(c.rate[0].Load()), math.Float64frombits(c.rate[1].Load())
+}
+
+// view is the connection as the API shows it.
+func (c *conn) view(now time.Time) Connection {
+	v := Connection{
+		ID: c.id, Front: c.front, Source: c.source, Destination: c.destination, Resolved: c.resolved, Next: c.next, Since: c.since,
+	}
+	v.State, v.StalledBy, v.StalledFor = c.state(now)
+	v.UpBytes, v.DownBytes = c.relay.Sent()
+	v.Up, v.Down = c.rates()
+	return v
+}
+
+func (c *conn) state(now time.Time) (state, by string, seconds float64) {
+	for i, who := range []string{"destination", "client"} {
+		if at := c.stalled[i].Load(); at != 0 {
+			return StateStalled, who, now.Sub(time.Unix(0, at)).Seconds()
+		}
+	}
+	if now.UnixNano()-c.moved.Load() < int64(activeFor) {
+		return StateActive, "", 0
+	}
+	return StateIdle, "", 0
+}

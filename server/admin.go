@@ -1,0 +1,103 @@
+package server
+
+import (
+	"strings"
+	"time"
+
+	"konnectivity/internal/admin"
+	"konnectivity/server/registry"
+	"konnectivity/tunnel/link"
+)
+
+// adminSource is what the admin API shows of the server beside connections.
+func (s *Server) adminSource() admin.Source {
+	return admin.Source{
+		Component: "konnectivity-server", ID: s.opts.ID, Table: s.table,
+		Ready: s.Ready, Peers: s.adminPeers, More: s.adminMore,
+	}
+}
+
+func (s *Server) adminMore(status *admin.Status) {
+	status.ServerCount = s.serverCount()
+	status.Strategies = map[string]int{}
+	counts := s.agents.Counts()
+	status.Peers = map[string]int{admin.RoleAgent: counts.Agents, admin.RoleClient: len(s.peers.clients())}
+	for _, strategy := range s.opts.Strategies {
+		status.Strategies[string(strategy)] = counts.By[strategy]
+	}
+	status.Buffers = map[string]admin.Buffer{
+		"link": {Used: s.opts.Budget.Used(), Limit: s.opts.Budget.Max()},
+		"grpc": {Used: s.limits.Budget.Used(), Limit: s.limits.Budget.Total()},
+	}
+}
+
+// adminPeers lists agents, then sidecars.
+func (s *Server) adminPeers() []admin.Peer {
+	var out []admin.Peer
+	for _, a := range s.agents.Agents() {
+		p := admin.Peer{
+			Role: admin.RoleAgent, ID: a.ID, Protocol: a.Via, Remote: a.Remote, Identifiers: identifiersText(a.Identifiers), Since: a.Since,
+			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
+		}
+		if session, ok := a.Backend.(*link.Session); ok {
+			addLink(&p, session)
+		}
+		out = append(out, p)
+	}
+	for _, who := range s.peers.clients() {
+		p := admin.Peer{Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote, Since: who.since}
+		addLink(&p, who.link)
+		out = append(out, p)
+	}
+	return out
+}
+
+// addLink adds what only a link knows of itself.
+func addLink(p *admin.Peer, session *link.Session) {
+	stats := session.Stats()
+	p.Software, p.Streams, p.RoundTrip = session.Peer().Software, stats.Streams, stats.RTT.Seconds()
+	p.Window, p.Unread = stats.LargestWindow, stats.Unread
+}
+
+// maxIdentifiersText keeps an agent with a thousand addresses from filling the
+// page; it is cut there.
+const maxIdentifiersText = 300
+
+func identifiersText(ids registry.Identifiers) string {
+	var words []string
+	if ids.DefaultRoute {
+		words = append(words, "default-route")
+	}
+	words = append(words, ids.Hosts...)
+	for _, cidr := range ids.CIDRs {
+		words = append(words, cidr.String())
+	}
+	for _, addr := range ids.Addrs {
+		words = append(words, addr.String())
+	}
+	text := strings.Join(words, " ")
+	if len(text) > maxIdentifiersText {
+		text = strings.ToValidUTF8(text[:maxIdentifiersText], "") + "…"
+	}
+	return text
+}
+
+// sidecarLink is a sidecar's link.
+type sidecarLink struct {
+	link   *link.Session
+	remote string
+	since  time.Time
+}
+
+// clients lists those that are linked.
+func (p *peers) clients() []sidecarLink {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []sidecarLink
+	for who := range p.members {
+		if who.client.link != nil {
+			out = append(out, who.client)
+		}
+	}
+	return out
+}
