@@ -1,0 +1,188 @@
+package check
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"testing"
+
+	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// manifests is the folder under test.
+const manifests = ".."
+
+// staticPod stands for what kubeadm makes of the patches in server/static-pod.
+const staticPod = "check/testdata/static-pod"
+
+// base is not for use without a component.
+const base = "agent/base"
+
+// object is one that a kustomization makes.
+type object struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	value any
+}
+
+// kinds are the types that objects must decode into, without a field left over.
+var kinds = map[string]func() any{
+	"v1/ConfigMap":                                    func() any { return new(corev1.ConfigMap) },
+	"v1/Pod":                                          func() any { return new(corev1.Pod) },
+	"v1/Service":                                      func() any { return new(corev1.Service) },
+	"v1/ServiceAccount":                               func() any { return new(corev1.ServiceAccount) },
+	"apps/v1/DaemonSet":                               func() any { return new(appsv1.DaemonSet) },
+	"apps/v1/Deployment":                              func() any { return new(appsv1.Deployment) },
+	"policy/v1/PodDisruptionBudget":                   func() any { return new(policyv1.PodDisruptionBudget) },
+	"networking.k8s.io/v1/NetworkPolicy":              func() any { return new(networkingv1.NetworkPolicy) },
+	"rbac.authorization.k8s.io/v1/Role":               func() any { return new(rbacv1.Role) },
+	"rbac.authorization.k8s.io/v1/RoleBinding":        func() any { return new(rbacv1.RoleBinding) },
+	"rbac.authorization.k8s.io/v1/ClusterRoleBinding": func() any { return new(rbacv1.ClusterRoleBinding) },
+	"cert-manager.io/v1/Certificate":                  func() any { return new(certmanager.Certificate) },
+	"cert-manager.io/v1/Issuer":                       func() any { return new(certmanager.Issuer) },
+	"monitoring.coreos.com/v1/PodMonitor":             func() any { return new(monitoring.PodMonitor) },
+	"monitoring.coreos.com/v1/ServiceMonitor":         func() any { return new(monitoring.ServiceMonitor) },
+	"monitoring.coreos.com/v1/PrometheusRule":         func() any { return new(monitoring.PrometheusRule) },
+}
+
+// folders are all kustomizations, the static pod's stand-in included.
+func folders(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(manifests, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.Name() != "kustomization.yaml" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		folder, err := filepath.Rel(manifests, filepath.Dir(path))
+		if !bytes.Contains(data, []byte("kind: Component")) && folder != base {
+			all = append(all, folder)
+		}
+		return err
+	})
+	if err != nil || len(all) < 15 {
+		t.Fatalf("kustomizations found: %v, %v", all, err)
+	}
+	return all
+}
+
+// build is what `kubectl kustomize` prints, decoded.
+func build(t *testing.T, folder string) []object {
+	t.Helper()
+	options := krusty.MakeDefaultOptions()
+	if folder == staticPod {
+		options.LoadRestrictions = types.LoadRestrictionsNone // kubeadm has none
+	}
+	resources, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), filepath.Join(manifests, folder))
+	if err != nil {
+		t.Fatalf("kustomize %s: %v", folder, err)
+	}
+	var objects []object
+	for _, r := range resources.Resources() {
+		text, err := r.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, decode(t, folder, text))
+	}
+	return objects
+}
+
+// decode fails on fields that the type does not have.
+func decode(t *testing.T, folder string, text []byte) object {
+	t.Helper()
+	var header struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+	}
+	if err := yaml.Unmarshal(text, &header); err != nil {
+		t.Fatalf("%s: %v", folder, err)
+	}
+	kind := header.APIVersion + "/" + header.Kind
+	make, ok := kinds[kind]
+	if !ok {
+		t.Fatalf("%s has a %s, whose type is not known here", folder, kind)
+	}
+	o := object{TypeMeta: header.TypeMeta, ObjectMeta: header.ObjectMeta, value: make()}
+	if err := yaml.UnmarshalStrict(text, o.value); err != nil {
+		t.Errorf("%s: %s %s: %v", folder, kind, header.Name, err)
+	}
+	return o
+}
+
+// each returns the objects of one type.
+func each[T any](objects []object) (found []*T) {
+	for _, o := range objects {
+		if v, ok := o.value.(*T); ok {
+			found = append(found, v)
+		}
+	}
+	return found
+}
+
+// pod is a pod template, whatever it is in.
+type pod struct {
+	folder, name, namespace string
+	labels                  map[string]string
+	spec                    corev1.PodSpec
+	objects                 []object // all of the kustomization
+}
+
+// pods are those of one kustomization.
+func pods(folder string, objects []object) (found []pod) {
+	add := func(m metav1.ObjectMeta, labels map[string]string, spec corev1.PodSpec) {
+		found = append(found, pod{folder, m.Name, m.Namespace, labels, spec, objects})
+	}
+	for _, o := range objects {
+		switch v := o.value.(type) {
+		case *corev1.Pod:
+			add(v.ObjectMeta, v.Labels, v.Spec)
+		case *appsv1.DaemonSet:
+			add(v.ObjectMeta, v.Spec.Template.Labels, v.Spec.Template.Spec)
+		case *appsv1.Deployment:
+			add(v.ObjectMeta, v.Spec.Template.Labels, v.Spec.Template.Spec)
+		}
+	}
+	return found
+}
+
+// ours are the containers that run a program of the suite.
+func (p pod) ours() (found []corev1.Container) {
+	for _, c := range p.spec.Containers {
+		if c.Image == "konnectivity:latest" {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// allPods are the pods of all kustomizations.
+func allPods(t *testing.T) (all []pod) {
+	t.Helper()
+	for _, folder := range folders(t) {
+		all = append(all, pods(folder, build(t, folder))...)
+	}
+	return all
+}
+
+func TestEverythingBuildsAndDecodes(t *testing.T) {
+	for _, folder := range folders(t) {
+		if len(build(t, folder)) == 0 {
+			t.Errorf("%s makes nothing", folder)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package check
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/e2e/suite"
+)
+
+// controlPlane is the namespace that the hosted control plane is in.
+const controlPlane = "clusters-a"
+
+// programs are the binaries, built once; set by TestMain and read only.
+var programs suite.Binaries
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "check")
+	if err == nil {
+		programs, err = suite.Build("../..", dir)
+	}
+	status := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		status = m.Run()
+		if err := goleak.Find(); status == 0 && err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			status = 1
+		}
+	}
+	_ = os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+// konnectivity runs the operator's tool.
+func konnectivity(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(programs.Path("konnectivity"), args...).CombinedOutput(); err != nil {
+		t.Fatalf("konnectivity %v: %v\n%s", args, err, out)
+	}
+}

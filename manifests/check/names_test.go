@@ -1,0 +1,394 @@
+package check
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	egress "k8s.io/apiserver/pkg/apis/apiserver/v1beta1"
+	"sigs.k8s.io/yaml"
+)
+
+// selects returns the pods that a selector means.
+func selects(t *testing.T, in []pod, selector labels.Selector) (found []pod) {
+	t.Helper()
+	for _, p := range in {
+		if !selector.Empty() && selector.Matches(labels.Set(p.labels)) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+func selectorOf(t *testing.T, s metav1.LabelSelector) labels.Selector {
+	t.Helper()
+	selector, err := metav1.LabelSelectorAsSelector(&s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return selector
+}
+
+// hasPort says whether a container of p has a port of that name.
+func hasPort(p pod, name string) bool {
+	return slices.ContainsFunc(p.spec.Containers, func(c corev1.Container) bool { return portNamed(c, name) != 0 })
+}
+
+func TestServicesLeadToPods(t *testing.T) {
+	hosted := build(t, "server/hosted")
+	services := each[corev1.Service](hosted)
+	if len(services) != 3 {
+		t.Fatalf("%d services", len(services))
+	}
+	for _, s := range services {
+		found := selects(t, pods("server/hosted", hosted), labels.SelectorFromSet(s.Spec.Selector))
+		if len(found) != 1 {
+			t.Fatalf("service %s selects %d workloads", s.Name, len(found))
+		}
+		for _, port := range s.Spec.Ports {
+			if number := portNamed(found[0].ours()[0], port.TargetPort.StrVal); number != port.Port {
+				t.Errorf("service %s: %s is %d there and %d in the pod", s.Name, port.Name, port.Port, number)
+			}
+		}
+		// What only ready servers may have is the clients' alone: agents make
+		// servers ready, and monitoring must see those that are not.
+		if s.Spec.PublishNotReadyAddresses == (s.Name == "konnectivity-server-local") {
+			t.Errorf("service %s: publishNotReadyAddresses is %v", s.Name, s.Spec.PublishNotReadyAddresses)
+		}
+	}
+}
+
+func TestPoliciesMeanTheServer(t *testing.T) {
+	hosted := build(t, "server/hosted")
+	server := pods("server/hosted", hosted)
+	for _, b := range each[policyv1.PodDisruptionBudget](hosted) {
+		if len(selects(t, server, selectorOf(t, *b.Spec.Selector))) != 1 {
+			t.Errorf("the disruption budget selects nothing")
+		}
+	}
+	policies := each[networkingv1.NetworkPolicy](hosted)
+	if len(policies) != 1 || len(selects(t, server, selectorOf(t, policies[0].Spec.PodSelector))) != 1 {
+		t.Fatalf("%d network policies, or one that selects nothing", len(policies))
+	}
+	for _, rule := range policies[0].Spec.Ingress {
+		for _, port := range rule.Ports {
+			if !hasPort(server[0], port.Port.StrVal) {
+				t.Errorf("the network policy is about port %s, which the server has not", port.Port.StrVal)
+			}
+			own := len(rule.From) == 1 && rule.From[0].PodSelector != nil && rule.From[0].NamespaceSelector == nil
+			if port.Port.StrVal == "client" && !own {
+				t.Error("the port for clients is open to other namespaces")
+			}
+		}
+	}
+}
+
+// certsOutput is what `konnectivity certs --kubernetes` makes for a namespace.
+type certsOutput struct {
+	dir        string
+	secrets    map[string]map[string][]byte
+	configMaps map[string]map[string]string
+}
+
+func runCerts(t *testing.T, dir string) certsOutput {
+	t.Helper()
+	konnectivity(t, "certs", dir, "--kubernetes", "--namespace="+controlPlane)
+	out := certsOutput{dir, map[string]map[string][]byte{}, map[string]map[string]string{}}
+	data, err := os.ReadFile(filepath.Join(dir, "kubernetes-control-plane.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range strings.Split(strings.TrimPrefix(string(data), "---\n"), "\n---\n") {
+		var secret corev1.Secret
+		var bundle corev1.ConfigMap
+		switch {
+		case yaml.UnmarshalStrict([]byte(text), &secret) == nil && secret.Kind == "Secret":
+			out.secrets[secret.Name] = secret.Data
+		case yaml.UnmarshalStrict([]byte(text), &bundle) == nil && bundle.Kind == "ConfigMap":
+			out.configMaps[bundle.Name] = bundle.Data
+		}
+	}
+	return out
+}
+
+func TestBothWaysMakeTheSameSecrets(t *testing.T) {
+	certs := runCerts(t, filepath.Join(t.TempDir(), "pki"))
+	var byManager []string
+	for _, c := range each[certmanager.Certificate](build(t, "pki/cert-manager")) {
+		byManager = append(byManager, c.Spec.SecretName)
+		checkTwin(t, c, certs.secrets[c.Spec.SecretName])
+	}
+	var byHand []string
+	for name := range certs.secrets {
+		byHand = append(byHand, name)
+	}
+	slices.Sort(byManager)
+	slices.Sort(byHand)
+	if len(byHand) != 5 || !slices.Equal(byManager, byHand) {
+		t.Errorf("cert-manager makes %v, konnectivity certs makes %v", byManager, byHand)
+	}
+}
+
+// checkTwin compares a Certificate with the one that certs makes.
+func checkTwin(t *testing.T, c *certmanager.Certificate, secret map[string][]byte) {
+	t.Helper()
+	if c.Spec.IsCA {
+		return
+	}
+	pair, err := tls.X509KeyPair(secret[corev1.TLSCertKey], secret[corev1.TLSPrivateKeyKey])
+	if err != nil {
+		t.Fatalf("%s: %v", c.Name, err)
+	}
+	if pair.Leaf.Subject.CommonName != c.Spec.CommonName || !slices.Equal(pair.Leaf.Subject.Organization, c.Spec.Subject.Organizations) {
+		t.Errorf("%s: subject is %v by hand", c.Name, pair.Leaf.Subject)
+	}
+	usage := map[x509.ExtKeyUsage]certmanager.KeyUsage{x509.ExtKeyUsageServerAuth: certmanager.UsageServerAuth, x509.ExtKeyUsageClientAuth: certmanager.UsageClientAuth}
+	if !slices.Contains(c.Spec.Usages, usage[pair.Leaf.ExtKeyUsage[0]]) {
+		t.Errorf("%s: usages %v by cert-manager, %v by hand", c.Name, c.Spec.Usages, pair.Leaf.ExtKeyUsage)
+	}
+	for _, name := range c.Spec.DNSNames {
+		if !strings.HasSuffix(name, "example.com") && pair.Leaf.VerifyHostname(name) != nil {
+			t.Errorf("%s: %s is in it by cert-manager only", c.Name, name)
+		}
+	}
+}
+
+// external are secrets that are not ours to make, and may be missing.
+const external = "service-network-admin-kubeconfig"
+
+func TestVolumesHaveSources(t *testing.T) {
+	certs := runCerts(t, filepath.Join(t.TempDir(), "pki"))
+	for _, p := range allPods(t) {
+		for _, v := range p.spec.Volumes {
+			if err := certs.checkVolume(p, v); err != nil {
+				t.Errorf("%s: volume %s: %v", p.folder, v.Name, err)
+			}
+		}
+		for _, c := range p.spec.Containers {
+			for _, m := range c.VolumeMounts {
+				if !slices.ContainsFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+					t.Errorf("%s: %s mounts %s, which is no volume", p.folder, c.Name, m.Name)
+				}
+			}
+		}
+	}
+}
+
+func (certs certsOutput) checkVolume(p pod, v corev1.Volume) error {
+	items := func(items []corev1.KeyToPath, has func(string) bool) error {
+		for _, i := range items {
+			if !has(i.Key) {
+				return fmt.Errorf("has no key %s", i.Key)
+			}
+		}
+		return nil
+	}
+	switch {
+	case v.Secret != nil:
+		data, ok := certs.secrets[v.Secret.SecretName]
+		if !ok {
+			if v.Secret.SecretName == external && *v.Secret.Optional {
+				return nil
+			}
+			return fmt.Errorf("nobody makes secret %s", v.Secret.SecretName)
+		}
+		return items(v.Secret.Items, func(key string) bool { return data[key] != nil })
+	case v.ConfigMap != nil:
+		_, err := p.configMap(v.ConfigMap.Name)
+		return err
+	case v.Projected != nil:
+		for _, s := range v.Projected.Sources {
+			if s.ConfigMap == nil {
+				continue
+			}
+			data, ok := certs.configMaps[s.ConfigMap.Name]
+			if !ok {
+				return fmt.Errorf("nobody makes config map %s", s.ConfigMap.Name)
+			}
+			if err := items(s.ConfigMap.Items, func(key string) bool { return data[key] != "" }); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// configMap is one that p's kustomization makes.
+func (p pod) configMap(name string) (map[string]string, error) {
+	for _, m := range each[corev1.ConfigMap](p.objects) {
+		if m.Name == name && m.Namespace == p.namespace {
+			return m.Data, nil
+		}
+	}
+	return nil, fmt.Errorf("%s makes no config map %s in %q", p.folder, name, p.namespace)
+}
+
+func TestServiceAccountsAndRoles(t *testing.T) {
+	for _, folder := range folders(t) {
+		objects := build(t, folder)
+		accounts := each[corev1.ServiceAccount](objects)
+		has := func(name, namespace string) bool {
+			return slices.ContainsFunc(accounts, func(a *corev1.ServiceAccount) bool { return a.Name == name && a.Namespace == namespace })
+		}
+		for _, p := range pods(folder, objects) {
+			if p.spec.ServiceAccountName != "" && !has(p.spec.ServiceAccountName, p.namespace) {
+				t.Errorf("%s: no service account %s", folder, p.spec.ServiceAccountName)
+			}
+		}
+		for _, b := range each[rbacv1.RoleBinding](objects) {
+			for _, s := range b.Subjects {
+				if s.Kind == "ServiceAccount" && !has(s.Name, s.Namespace) {
+					t.Errorf("%s: %s is bound to no service account %s/%s", folder, b.Name, s.Namespace, s.Name)
+				}
+			}
+			if !slices.ContainsFunc(each[rbacv1.Role](objects), func(r *rbacv1.Role) bool { return r.Name == b.RoleRef.Name && r.Namespace == b.Namespace }) {
+				t.Errorf("%s: %s is bound to no role", folder, b.Name)
+			}
+		}
+	}
+}
+
+// only is the one pod of a kustomization and its one container of ours.
+func only(t *testing.T, folder string) (pod, corev1.Container) {
+	t.Helper()
+	found := pods(folder, build(t, folder))
+	if len(found) != 1 {
+		t.Fatalf("%s has %d pods", folder, len(found))
+	}
+	return found[0], found[0].ours()[0]
+}
+
+func TestTokensAreForTheServer(t *testing.T) {
+	_, server := only(t, staticPod)
+	for _, folder := range []string{"agent/daemonset-token", "agent/daemonset-token-leases"} {
+		agent, c := only(t, folder)
+		if agent.namespace != argument(server, "agent-namespace") || agent.spec.ServiceAccountName != argument(server, "agent-service-account") {
+			t.Errorf("%s is %s/%s, the server knows %v", folder, agent.namespace, agent.spec.ServiceAccountName, server.Args)
+		}
+		token := agent.spec.Volumes[0].Projected.Sources[0].ServiceAccountToken
+		if token.Audience != argument(server, "authentication-audience") {
+			t.Errorf("%s: audience %s", folder, token.Audience)
+		}
+		if argument(c, "service-account-token-path") != c.VolumeMounts[0].MountPath+"/"+token.Path {
+			t.Errorf("%s: the token is not where it is looked for", folder)
+		}
+	}
+}
+
+func TestClientsKnowTheServer(t *testing.T) {
+	services := map[string]int32{}
+	for _, s := range each[corev1.Service](build(t, "server/hosted")) {
+		services[s.Name] = s.Spec.Ports[0].Port
+	}
+	for _, p := range allPods(t) {
+		for _, c := range p.ours() {
+			if host := argument(c, "konnectivity-hostname"); host != "" && fmt.Sprint(services[host]) != argument(c, "konnectivity-port") {
+				t.Errorf("%s: %s asks %s:%s", p.folder, c.Name, host, argument(c, "konnectivity-port"))
+			}
+			if host := argument(c, "proxy-server-host"); p.folder == "agent/control-plane" && fmt.Sprint(services[host]) != argument(c, "proxy-server-port") {
+				t.Errorf("%s: %s asks %s:%s", p.folder, c.Name, host, argument(c, "proxy-server-port"))
+			}
+		}
+	}
+}
+
+// clusterEgress is what kube-apiserver is told of the way to the cluster.
+func clusterEgress(t *testing.T, data []byte) *egress.Transport {
+	t.Helper()
+	var config egress.EgressSelectorConfiguration
+	if err := yaml.UnmarshalStrict(data, &config); err != nil || config.APIVersion != egress.SchemeGroupVersion.String() {
+		t.Fatalf("%s: %v", config.APIVersion, err)
+	}
+	for _, s := range config.EgressSelections {
+		if s.Name == "cluster" {
+			return s.Connection.Transport
+		}
+	}
+	t.Fatal("nothing is said of the cluster")
+	return nil
+}
+
+func TestEgressSelectorOfTheHosted(t *testing.T) {
+	p, server := only(t, "server/hosted")
+	config, err := p.configMap("konnectivity-egress-selector")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tcp := clusterEgress(t, []byte(config["egress-selector-configuration.yaml"])).TCP
+	if u, err := url.Parse(tcp.URL); err != nil || u.Host != "konnectivity-server-local:"+argument(server, "server-port") {
+		t.Errorf("url %s, %v", tcp.URL, err)
+	}
+	files := []string{tcp.TLSConfig.CABundle, tcp.TLSConfig.ClientCert, tcp.TLSConfig.ClientKey}
+	for i, name := range []string{"ca.crt", "tls.crt", "tls.key"} {
+		if filepath.Base(files[i]) != name {
+			t.Errorf("%s is no file of the secret", files[i])
+		}
+	}
+}
+
+func TestEgressSelectorOfTheStaticPod(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(manifests, "server/static-pod/egress-selector-configuration.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, server := only(t, staticPod)
+	socket := argument(server, "uds-name")
+	if uds := clusterEgress(t, data).UDS; uds.UDSName != socket {
+		t.Errorf("kube-apiserver asks %s, the server listens on %s", uds.UDSName, socket)
+	}
+	apiserver := slices.IndexFunc(p.spec.Containers, func(c corev1.Container) bool { return c.Name == "kube-apiserver" })
+	c := p.spec.Containers[apiserver]
+	mounted := func(path string) bool {
+		return slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == path })
+	}
+	config := c.Command[len(c.Command)-1]
+	if file, ok := strings.CutPrefix(config, "--egress-selector-config-file="); !ok || !mounted(file) || !mounted(filepath.Dir(socket)) {
+		t.Errorf("kube-apiserver has %s and mounts %v", config, c.VolumeMounts)
+	}
+}
+
+func TestMonitorsFindEverything(t *testing.T) {
+	monitors := build(t, "monitoring")
+	for _, m := range each[monitoring.ServiceMonitor](monitors) {
+		found := 0
+		for _, s := range each[corev1.Service](build(t, "server/hosted")) {
+			if selectorOf(t, m.Spec.Selector).Matches(labels.Set(s.Labels)) {
+				found++
+				if s.Spec.Ports[0].Name != m.Spec.Endpoints[0].Port {
+					t.Errorf("%s: no port %s", s.Name, m.Spec.Endpoints[0].Port)
+				}
+			}
+		}
+		if found != 1 {
+			t.Errorf("%s finds %d services", m.Name, found)
+		}
+	}
+	watched := map[string]bool{"konnectivity-server": true, "kube-apiserver": true}
+	for _, m := range each[monitoring.PodMonitor](monitors) {
+		for _, p := range selects(t, allPods(t), selectorOf(t, m.Spec.Selector)) {
+			watched[p.name] = true
+			if !hasPort(p, *m.Spec.PodMetricsEndpoints[0].Port) {
+				t.Errorf("%s: %s has no port %s", m.Name, p.name, *m.Spec.PodMetricsEndpoints[0].Port)
+			}
+		}
+	}
+	for _, p := range allPods(t) {
+		if !watched[p.name] {
+			t.Errorf("nothing monitors %s of %s", p.name, p.folder)
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package check
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// defaultGrace is a pod's termination grace where it says nothing.
+const defaultGrace = 30 * time.Second
+
+// drains are the flags that say how long a program drains, and their defaults.
+var drains = map[string]struct {
+	flag  string
+	value time.Duration
+}{
+	"konnectivity-server":       {"graceful-shutdown-timeout", 30 * time.Second},
+	"konnectivity-agent":        {"graceful-shutdown-timeout", 30 * time.Second},
+	"konnectivity-socks5-proxy": {"drain-timeout", 25 * time.Second},
+	"konnectivity-https-proxy":  {"drain-timeout", 25 * time.Second},
+}
+
+// program is the name of the binary that c runs.
+func program(t *testing.T, c corev1.Container) string {
+	t.Helper()
+	if len(c.Command) != 1 || !strings.HasPrefix(c.Command[0], "/usr/bin/") {
+		t.Fatalf("%s: command %v is none of the image's", c.Name, c.Command)
+	}
+	return strings.TrimPrefix(c.Command[0], "/usr/bin/")
+}
+
+// flag is the value of an argument --name=value, or "".
+func argument(c corev1.Container, name string) string {
+	for _, a := range c.Args {
+		if value, ok := strings.CutPrefix(a, "--"+name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+func TestEveryPodRunsOurs(t *testing.T) {
+	for _, p := range allPods(t) {
+		if len(p.ours()) != 1 {
+			t.Errorf("%s: %s has %d of our containers, want 1", p.folder, p.name, len(p.ours()))
+		}
+	}
+}
+
+func TestContainersAreRestricted(t *testing.T) {
+	for _, p := range allPods(t) {
+		for _, c := range p.ours() {
+			for _, fault := range unsafe(p.spec.SecurityContext, c.SecurityContext) {
+				t.Errorf("%s: %s: %s", p.folder, c.Name, fault)
+			}
+			if p.spec.ServiceAccountName == "default" {
+				t.Errorf("%s: %s uses the default service account", p.folder, p.name)
+			}
+		}
+	}
+}
+
+// unsafe is what the "restricted" pod security standard and more would object to.
+func unsafe(p *corev1.PodSecurityContext, c *corev1.SecurityContext) (faults []string) {
+	if p == nil {
+		p = &corev1.PodSecurityContext{}
+	}
+	yes := func(b *bool) bool { return b != nil && *b }
+	seccomp := p.SeccompProfile
+	if c.SeccompProfile != nil {
+		seccomp = c.SeccompProfile
+	}
+	if !yes(c.RunAsNonRoot) && !yes(p.RunAsNonRoot) {
+		faults = append(faults, "may run as root")
+	}
+	if !yes(c.ReadOnlyRootFilesystem) {
+		faults = append(faults, "may write to the root file system")
+	}
+	if c.AllowPrivilegeEscalation == nil || *c.AllowPrivilegeEscalation || yes(c.Privileged) {
+		faults = append(faults, "may gain privileges")
+	}
+	if c.Capabilities == nil || !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(c.Capabilities.Add) > 0 {
+		faults = append(faults, "has capabilities")
+	}
+	if seccomp == nil || seccomp.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		faults = append(faults, "has no seccomp profile")
+	}
+	return faults
+}
+
+func TestContainersHaveRequestsAndLimits(t *testing.T) {
+	for _, p := range allPods(t) {
+		for _, c := range p.ours() {
+			r := c.Resources
+			if r.Requests.Cpu().IsZero() || r.Requests.Memory().IsZero() {
+				t.Errorf("%s: %s requests %v", p.folder, c.Name, r.Requests)
+			}
+			// A quarter of the limit is the memory budget, which must hold
+			// a few streams' windows at the least.
+			if r.Limits.Memory().Cmp(resource.MustParse("256Mi")) < 0 {
+				t.Errorf("%s: %s is limited to %v", p.folder, c.Name, r.Limits.Memory())
+			}
+			if !r.Limits.Cpu().IsZero() {
+				t.Errorf("%s: %s would be throttled", p.folder, c.Name)
+			}
+		}
+	}
+}
+
+func TestPodsOutliveTheirDrain(t *testing.T) {
+	for _, p := range allPods(t) {
+		grace := defaultGrace
+		if s := p.spec.TerminationGracePeriodSeconds; s != nil {
+			grace = time.Duration(*s) * time.Second
+		}
+		for _, c := range p.ours() {
+			drain := drains[program(t, c)]
+			if v := argument(c, drain.flag); v != "" {
+				var err error
+				if drain.value, err = time.ParseDuration(v); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if grace < drain.value+5*time.Second {
+				t.Errorf("%s: %s drains for %v, and its pod is killed after %v", p.folder, c.Name, drain.value, grace)
+			}
+		}
+	}
+}
+
+func TestProbesAndPorts(t *testing.T) {
+	for _, p := range allPods(t) {
+		for _, c := range p.ours() {
+			checkPorts(t, p, c)
+			if c.LivenessProbe == nil || c.LivenessProbe.HTTPGet.Path != "/healthz" {
+				t.Errorf("%s: %s has no liveness probe of /healthz", p.folder, c.Name)
+				continue
+			}
+			checkProbe(t, p, c, c.LivenessProbe)
+			sidecar := p.folder == staticPod || strings.HasPrefix(p.folder, "sidecars/")
+			if (c.ReadinessProbe == nil) != sidecar {
+				t.Errorf("%s: %s: readiness probes are for pods of our own, and for all of them", p.folder, c.Name)
+			}
+			if c.ReadinessProbe != nil {
+				if c.ReadinessProbe.HTTPGet.Path != "/readyz" {
+					t.Errorf("%s: %s: readiness is asked of %s", p.folder, c.Name, c.ReadinessProbe.HTTPGet.Path)
+				}
+				checkProbe(t, p, c, c.ReadinessProbe)
+			}
+		}
+	}
+}
+
+// checkPorts sees that every port is one that a flag opens, and taken once in
+// the pod.
+func checkPorts(t *testing.T, p pod, c corev1.Container) {
+	t.Helper()
+	for _, port := range c.Ports {
+		number := strconv.Itoa(int(port.ContainerPort))
+		opened := slices.ContainsFunc(c.Args, func(a string) bool {
+			return strings.HasSuffix(a, "-port="+number) || strings.HasSuffix(a, "-address=:"+number)
+		})
+		if !opened {
+			t.Errorf("%s: %s declares port %s, and no flag opens it", p.folder, c.Name, number)
+		}
+		for _, other := range p.spec.Containers {
+			for _, o := range other.Ports {
+				if other.Name != c.Name && (o.ContainerPort == port.ContainerPort || o.Name == port.Name) {
+					t.Errorf("%s: %s and %s both have port %s", p.folder, c.Name, other.Name, number)
+				}
+			}
+		}
+	}
+}
+
+func checkProbe(t *testing.T, p pod, c corev1.Container, probe *corev1.Probe) {
+	t.Helper()
+	if portNamed(c, probe.HTTPGet.Port.StrVal) == 0 {
+		t.Errorf("%s: %s probes port %q, which it has not", p.folder, c.Name, probe.HTTPGet.Port.StrVal)
+	}
+}
+
+// portNamed is the number of a container's port, or 0.
+func portNamed(c corev1.Container, name string) int32 {
+	for _, port := range c.Ports {
+		if port.Name == name {
+			return port.ContainerPort
+		}
+	}
+	return 0
+}
+
+func TestServersAreReplicated(t *testing.T) {
+	for _, d := range each[appsv1.Deployment](build(t, "server/hosted")) {
+		a := d.Spec.Template.Spec.Affinity
+		if *d.Spec.Replicas < 3 || a == nil || a.PodAntiAffinity == nil {
+			t.Errorf("%s has %d replicas, affinity %v", d.Name, *d.Spec.Replicas, a)
+		}
+		// The new pod is not ready before an agent found it: none may go first.
+		if d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntVal != 0 {
+			t.Error("a rollout may take a server away before its successor is ready")
+		}
+	}
+}
+
+func TestAgentsOnNodesAreCritical(t *testing.T) {
+	seen := 0
+	for _, p := range allPods(t) {
+		if p.name == "konnectivity-agent" {
+			seen++
+			if p.spec.PriorityClassName != "system-cluster-critical" || len(p.spec.Tolerations) == 0 {
+				t.Errorf("%s: priority %q, tolerations %v", p.folder, p.spec.PriorityClassName, p.spec.Tolerations)
+			}
+		}
+	}
+	if seen < 4 {
+		t.Errorf("%d DaemonSets seen", seen)
+	}
+}

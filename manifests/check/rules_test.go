@@ -1,0 +1,193 @@
+package check
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// promtool is where `make alerts` says it is; `make test` needs nothing but Go.
+var promtool = flag.String("promtool", "", "run the tests that need promtool, with this one")
+
+// rules are the groups of alerts.
+func rules(t *testing.T) monitoring.PrometheusRuleSpec {
+	t.Helper()
+	found := each[monitoring.PrometheusRule](build(t, "monitoring"))
+	if len(found) != 1 || len(found[0].Spec.Groups) == 0 {
+		t.Fatalf("%d objects with rules", len(found))
+	}
+	return found[0].Spec
+}
+
+// dashboard is the part of Grafana's format that matters here.
+type dashboard struct {
+	Panels []struct {
+		ID      int
+		Title   string
+		Type    string
+		GridPos struct{ X, Y, W, H int }
+		Targets []struct{ Expr string }
+	}
+}
+
+func readDashboard(t *testing.T) dashboard {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(manifests, "monitoring/konnectivity.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	if err := json.Unmarshal(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// expressions are the dashboard's, as Grafana would send them.
+func (d dashboard) expressions() (all []string) {
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$namespace", ".*")
+	for _, p := range d.Panels {
+		for _, target := range p.Targets {
+			all = append(all, variables.Replace(target.Expr))
+		}
+	}
+	return all
+}
+
+func TestDashboardPanels(t *testing.T) {
+	ids := map[int]bool{}
+	for _, p := range readDashboard(t).Panels {
+		if ids[p.ID] || p.Title == "" || p.GridPos.X+p.GridPos.W > 24 || p.Type != "row" && len(p.Targets) == 0 {
+			t.Errorf("panel %d %q is not one", p.ID, p.Title)
+		}
+		ids[p.ID] = true
+	}
+	if len(ids) < 20 {
+		t.Errorf("%d panels", len(ids))
+	}
+}
+
+// metricName finds metrics in an expression.
+var metricName = regexp.MustCompile(`\bkonnectivity_[a-z0-9_]+`)
+
+// metricPrefixes stand apart from the names where metrics are defined.
+var metricPrefixes = []string{"konnectivity_network_proxy_server_", "konnectivity_network_proxy_agent_", "konnectivity_sidecar_", "konnectivity_tls_"}
+
+func TestMetricsExist(t *testing.T) {
+	sources := productSources(t)
+	expressions := readDashboard(t).expressions()
+	for _, g := range rules(t).Groups {
+		for _, r := range g.Rules {
+			expressions = append(expressions, r.Expr.String())
+		}
+	}
+	seen := map[string]bool{}
+	for _, e := range expressions {
+		for _, name := range metricName.FindAllString(e, -1) {
+			seen[name] = true
+		}
+	}
+	if len(seen) < 20 {
+		t.Errorf("only %d metrics are used", len(seen))
+	}
+	for name := range seen {
+		bare := strings.TrimSuffix(name, "_bucket")
+		for _, prefix := range metricPrefixes {
+			bare = strings.TrimPrefix(bare, prefix)
+		}
+		if !strings.Contains(sources, `"`+bare+`"`) {
+			t.Errorf("no program has a metric %s", name)
+		}
+	}
+}
+
+// productSources is the code in which metrics are defined.
+func productSources(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, folder := range []string{"server", "agent", "adapters", "internal/tlsreload", "internal/observe"} {
+		err := filepath.WalkDir(filepath.Join("../..", folder), func(path string, d os.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			data, err := os.ReadFile(path)
+			all.Write(data)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all.String()
+}
+
+func TestEveryAlertIsExplainedAndTested(t *testing.T) {
+	manual, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, err := os.ReadFile(filepath.Join(manifests, "monitoring/rules_test.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range rules(t).Groups {
+		for _, r := range g.Rules {
+			if !strings.Contains(string(manual), "### "+r.Alert+"\n") {
+				t.Errorf("docs/operations.md does not say what to do about %s", r.Alert)
+			}
+			if !strings.Contains(string(tests), "alertname: "+r.Alert+"\n") {
+				t.Errorf("rules_test.yaml does not test %s", r.Alert)
+			}
+			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" || r.Labels["severity"] == "" {
+				t.Errorf("%s lacks a summary, a description or a severity", r.Alert)
+			}
+		}
+	}
+}
+
+func TestPromtool(t *testing.T) {
+	if *promtool == "" {
+		t.Skip("run make alerts")
+	}
+	dir := t.TempDir()
+	writeYAML(t, dir, "rules.generated.yaml", rules(t))
+	panels := []map[string]string{}
+	for i, e := range readDashboard(t).expressions() {
+		panels = append(panels, map[string]string{"record": fmt.Sprintf("panel:%d", i), "expr": e})
+	}
+	writeYAML(t, dir, "dashboard.yaml", map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": panels}}})
+	tests, err := os.ReadFile(filepath.Join(manifests, "monitoring/rules_test.yaml"))
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "rules_test.yaml"), tests, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"check", "rules", "rules.generated.yaml"}, {"check", "rules", "dashboard.yaml"}, {"test", "rules", "rules_test.yaml"}} {
+		run := exec.Command(*promtool, args...)
+		run.Dir = dir
+		if out, err := run.CombinedOutput(); err != nil {
+			t.Errorf("promtool %v: %v\n%s", args, err, out)
+		}
+	}
+}
+
+func writeYAML(t *testing.T, dir, name string, value any) {
+	t.Helper()
+	data, err := yaml.Marshal(value)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name), data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,308 @@
+package check
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	authentication "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"konnectivity/e2e/suite"
+)
+
+// world is where containers run: with their own arguments and environment,
+// volumes as folders of a scratch folder, and ports moved to free ones.
+type world struct {
+	t     *testing.T
+	suite *suite.Suite
+	certs certsOutput
+	api   string // kubeconfig of a stand-in
+}
+
+func newWorld(t *testing.T) *world {
+	dir, err := os.MkdirTemp("", "km") // short, for the socket in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	s, err := suite.New(programs, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	w := &world{t: t, suite: s, certs: runCerts(t, filepath.Join(dir, "certs"))}
+	w.api = w.startAPI(dir)
+	return w
+}
+
+// startAPI answers token reviews, whatever the token, and refuses all else.
+func (w *world) startAPI(dir string) (kubeconfig string) {
+	review := authentication.TokenReview{TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}}
+	review.Status.Authenticated = true
+	review.Status.Audiences = []string{"system:konnectivity-server"}
+	review.Status.User.Username = "system:serviceaccount:kube-system:konnectivity-agent"
+	api := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		if !strings.HasSuffix(req.URL.Path, "/tokenreviews") {
+			http.Error(rw, "no", http.StatusForbidden)
+			return
+		}
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(rw).Encode(review)
+	}))
+	w.t.Cleanup(api.Close)
+	kubeconfig = filepath.Join(dir, "kubeconfig")
+	w.write(kubeconfig, []byte(`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: "`+api.URL+`"}}]}`))
+	return kubeconfig
+}
+
+func (w *world) write(path string, data []byte) {
+	w.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// mount fills a folder as kubelet would, and returns it.
+func (w *world) mount(v corev1.Volume) string {
+	w.t.Helper()
+	dir := filepath.Join(w.suite.Dir, "v"+strconv.Itoa(len(w.suite.Processes()))+v.Name[:min(4, len(v.Name))]+v.Name[len(v.Name)-1:])
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	switch {
+	case v.Secret != nil:
+		data := w.certs.secrets[v.Secret.SecretName]
+		keys := slices.Collect(maps.Keys(data))
+		if len(v.Secret.Items) > 0 {
+			keys = []string{v.Secret.Items[0].Key}
+		}
+		for _, key := range keys {
+			w.write(filepath.Join(dir, key), data[key])
+		}
+	case v.Projected != nil:
+		for _, s := range v.Projected.Sources {
+			if s.ServiceAccountToken != nil {
+				w.write(filepath.Join(dir, s.ServiceAccountToken.Path), []byte("token"))
+			} else {
+				w.write(filepath.Join(dir, s.ConfigMap.Items[0].Path), []byte(w.certs.configMaps[s.ConfigMap.Name][s.ConfigMap.Items[0].Key]))
+			}
+		}
+	case v.HostPath != nil: // as server/static-pod/README.md makes it
+		if err := os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(w.certs.dir)); err != nil {
+			w.t.Fatal(err)
+		}
+		config, err := os.ReadFile(w.api)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		w.write(filepath.Join(dir, "kubeconfig"), config)
+	case v.EmptyDir == nil:
+		w.t.Fatalf("what is volume %s?", v.Name)
+	}
+	return dir
+}
+
+// place is a container's command line and environment, with paths as they are here.
+func (w *world) place(p pod, c corev1.Container) (args, env []string, paths *strings.Replacer) {
+	w.t.Helper()
+	var moves []string
+	for _, m := range c.VolumeMounts {
+		i := slices.IndexFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name })
+		moves = append(moves, m.MountPath+"/", w.mount(p.spec.Volumes[i])+"/")
+	}
+	paths = strings.NewReplacer(moves...)
+	values := map[string]string{}
+	for _, e := range c.Env {
+		values[e.Name] = w.value(p, e)
+		env = append(env, e.Name+"="+paths.Replace(values[e.Name]))
+	}
+	for _, a := range c.Args {
+		args = append(args, paths.Replace(expand(w.t, a, values)))
+	}
+	return args, env, paths
+}
+
+// value is what kubelet gives a variable.
+func (w *world) value(p pod, e corev1.EnvVar) string {
+	w.t.Helper()
+	switch {
+	case e.ValueFrom == nil:
+		return e.Value
+	case e.ValueFrom.FieldRef != nil:
+		return map[string]string{"metadata.name": "pod-0", "metadata.namespace": controlPlane, "spec.nodeName": "node-0"}[e.ValueFrom.FieldRef.FieldPath]
+	}
+	data, err := p.configMap(e.ValueFrom.ConfigMapKeyRef.Name)
+	if err != nil || data[e.ValueFrom.ConfigMapKeyRef.Key] == "" {
+		w.t.Errorf("%s: variable %s: %v", p.folder, e.Name, err)
+	}
+	return data[e.ValueFrom.ConfigMapKeyRef.Key]
+}
+
+var reference = regexp.MustCompile(`\$\(([A-Za-z_][A-Za-z0-9_]*)\)`)
+
+// expand replaces $(NAME) as kubelet does.
+func expand(t *testing.T, text string, values map[string]string) string {
+	t.Helper()
+	return reference.ReplaceAllStringFunc(text, func(r string) string {
+		value := values[r[2:len(r)-1]]
+		if value == "" {
+			t.Errorf("%s: %s has no value", text, r)
+		}
+		return value
+	})
+}
+
+// ports takes n free ones.
+func (w *world) ports(n int) (ports []int) {
+	w.t.Helper()
+	for range n {
+		port, err := suite.FreePort()
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		ports = append(ports, port)
+	}
+	return ports
+}
+
+// ready waits for a probe of c, moved to another port.
+func (w *world) ready(p *suite.Process, probe *corev1.Probe, port int) {
+	w.t.Helper()
+	if err := suite.WaitReady(p, "http://"+suite.Loopback(port)+probe.HTTPGet.Path); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// run starts a container with flags that move its ports.
+func (w *world) run(p pod, c corev1.Container, moved func(paths *strings.Replacer) []string) *suite.Process {
+	w.t.Helper()
+	args, env, paths := w.place(p, c)
+	process, err := w.suite.Run(program(w.t, c), env, append(args, moved(paths)...)...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return process
+}
+
+// server starts the server of a kustomization, until it lives.
+func (w *world) server(folder string) *suite.Server {
+	w.t.Helper()
+	p, c := only(w.t, folder)
+	ports := w.ports(4)
+	s := &suite.Server{ClientPort: ports[0], AgentPort: ports[1], HealthPort: ports[2], AdminPort: ports[3]}
+	s.Process = w.run(p, c, func(paths *strings.Replacer) []string {
+		s.UDS = paths.Replace(argument(c, "uds-name"))
+		moved := []string{
+			"--agent-port=" + strconv.Itoa(ports[1]), "--agent-bind-address=127.0.0.1",
+			"--health-port=" + strconv.Itoa(ports[2]), "--health-bind-address=127.0.0.1",
+			"--admin-port=" + strconv.Itoa(ports[3]), "--kubeconfig=" + w.api,
+		}
+		if argument(c, "server-port") != "0" {
+			moved = append(moved, "--server-port="+strconv.Itoa(ports[0]), "--server-bind-address=127.0.0.1")
+		}
+		return moved
+	})
+	w.ready(s.Process, c.LivenessProbe, s.HealthPort)
+	return s
+}
+
+// agent starts the agent of a kustomization, until it is ready: connected.
+func (w *world) agent(folder string, s *suite.Server) *suite.Agent {
+	w.t.Helper()
+	p, c := only(w.t, folder)
+	ports := w.ports(2)
+	a := &suite.Agent{HealthPort: ports[0], AdminPort: ports[1]}
+	a.Process = w.run(p, c, func(*strings.Replacer) []string {
+		moved := []string{
+			"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(s.AgentPort),
+			"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(ports[0]),
+			"--admin-server-port=" + strconv.Itoa(ports[1]),
+		}
+		if slices.Contains(c.Args, "--count-server-leases") {
+			moved = append(moved, "--kubeconfig="+w.api)
+		}
+		return moved
+	})
+	w.ready(a.Process, c.ReadinessProbe, a.HealthPort)
+	return a
+}
+
+// stop ends a process as kubelet does, and expects it to agree.
+func (w *world) stop(p *suite.Process) {
+	w.t.Helper()
+	if code, err := p.Stop(); code != 0 || err != nil {
+		w.t.Errorf("%s ended with %d, %v:\n%s", p.Name, code, err, p.Output())
+	}
+}
+
+func TestServersAndAgentsRun(t *testing.T) {
+	for server, agents := range map[string][]string{
+		"server/hosted": {"agent/daemonset", "agent/daemonset-host-network", "agent/control-plane"},
+		staticPod:       {"agent/daemonset-token", "agent/daemonset-token-leases"},
+	} {
+		w := newWorld(t)
+		s := w.server(server)
+		p, c := only(t, server)
+		for _, folder := range agents {
+			w.agent(folder, s)
+		}
+		if c.ReadinessProbe != nil {
+			w.ready(s.Process, c.ReadinessProbe, s.HealthPort)
+		}
+		if s.UDS != "" && suite.WaitListening(s.Process, "unix", s.UDS) != nil {
+			t.Errorf("%s does not listen on %s", p.folder, s.UDS)
+		}
+		for _, process := range slices.Backward(w.suite.Processes()) {
+			w.stop(process)
+		}
+	}
+}
+
+// TestWrongFlagsAreNoticed is why the tests above can be believed.
+func TestWrongFlagsAreNoticed(t *testing.T) {
+	w := newWorld(t)
+	p, c := only(t, "server/hosted")
+	for _, wrong := range []string{"--no-such-flag", "--mode=http", "--graceful-shutdown-timeout=30"} {
+		process := w.run(p, c, func(*strings.Replacer) []string { return []string{wrong} })
+		if code, err := process.Wait(10 * time.Second); code != 2 || err != nil {
+			t.Errorf("%s: %d, %v", wrong, code, err)
+		}
+	}
+}
+
+// dialed is how many destinations an agent has reached.
+func dialed(t *testing.T, a *suite.Agent) (n int) {
+	t.Helper()
+	res, err := http.Get(a.HealthURL("/metrics"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := regexp.MustCompile(`(?m)^konnectivity_network_proxy_agent_dial_duration_seconds_count (\d+)$`).FindSubmatch(text)
+	if count == nil {
+		t.Fatal("the agent does not count dials")
+	}
+	_, _ = fmt.Sscan(string(count[1]), &n)
+	return n
+}

@@ -1,0 +1,154 @@
+package check
+
+import (
+	"crypto/tls"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"konnectivity/e2e/suite"
+)
+
+// The files that sidecars look for unless told otherwise.
+const (
+	defaultCA   = "/etc/konnectivity/proxy-ca/ca.crt"
+	defaultCert = "/etc/konnectivity/proxy-client/tls.crt"
+	defaultKey  = "/etc/konnectivity/proxy-client/tls.key"
+)
+
+// sidecar starts the sidecar in p, until it lives, and returns where each port
+// of its arguments is now.
+func (w *world) sidecar(p pod, s *suite.Server) (*suite.Process, map[string]int) {
+	w.t.Helper()
+	c := p.ours()[0]
+	moved := map[string]int{}
+	health := w.ports(1)[0]
+	process := w.run(p, c, func(paths *strings.Replacer) []string {
+		flags := []string{
+			"--konnectivity-hostname=127.0.0.1", "--konnectivity-port=" + strconv.Itoa(s.ClientPort),
+			"--health-address=" + suite.Loopback(health), "--ca-cert-path=" + paths.Replace(defaultCA),
+			"--tls-cert-path=" + paths.Replace(defaultCert), "--tls-key-path=" + paths.Replace(defaultKey),
+		}
+		for _, name := range []string{"serving-port", "socks5-serving-port", "http-serving-port"} {
+			if port := argument(c, name); port != "" {
+				if moved[port] == 0 {
+					moved[port] = w.ports(1)[0]
+				}
+				flags = append(flags, "--"+name+"="+strconv.Itoa(moved[port]))
+			}
+		}
+		return flags
+	})
+	w.ready(process, c.LivenessProbe, health)
+	return process, moved
+}
+
+// proxies are the proxies that an application is told of, by variable.
+func proxies(t *testing.T, p pod) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for _, c := range p.spec.Containers {
+		for _, e := range c.Env {
+			if strings.HasSuffix(e.Name, "_PROXY") && e.Name != "NO_PROXY" {
+				found[e.Name] = e.Value
+			}
+		}
+	}
+	for _, m := range each[corev1.ConfigMap](p.objects) {
+		var config struct {
+			ScrapeConfigs []struct {
+				ProxyURL string `json:"proxy_url"`
+			} `json:"scrape_configs"`
+		}
+		if err := yaml.Unmarshal([]byte(m.Data["prometheus.yml"]), &config); err != nil {
+			t.Fatal(err)
+		}
+		found["proxy_url"] = config.ScrapeConfigs[0].ProxyURL
+	}
+	return found
+}
+
+// targets are a plain and a TLS server in the data plane.
+type targets struct{ plain, secure *httptest.Server }
+
+func startTargets(t *testing.T) targets {
+	hello := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+	all := targets{httptest.NewServer(hello), httptest.NewTLSServer(hello)}
+	t.Cleanup(all.plain.Close)
+	t.Cleanup(all.secure.Close)
+	return all
+}
+
+// ask fetches from a target by a proxy, plain only where variable is for that.
+func (all targets) ask(t *testing.T, variable string, proxy *url.URL) {
+	t.Helper()
+	target := all.secure.URL
+	if variable == "HTTP_PROXY" {
+		target = all.plain.URL
+	}
+	transport := &http.Transport{Proxy: http.ProxyURL(proxy), TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Get(target)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer res.Body.Close()
+	if text, err := io.ReadAll(res.Body); string(text) != "hello" || err != nil {
+		t.Errorf("%s: %q, %v", res.Status, text, err)
+	}
+}
+
+// TestSidecarExamples goes by each example as its application would: with the
+// example's own arguments and variables, to a server that only the agent dials.
+func TestSidecarExamples(t *testing.T) {
+	examples, err := filepath.Glob(filepath.Join(manifests, "sidecars/examples/*"))
+	if err != nil || len(examples) < 8 {
+		t.Fatalf("%v, %v", examples, err)
+	}
+	w := newWorld(t)
+	s := w.server("server/hosted")
+	agent := w.agent("agent/daemonset", s)
+	all := startTargets(t)
+	for _, example := range examples {
+		t.Run(filepath.Base(example), func(t *testing.T) {
+			folder := "sidecars/examples/" + filepath.Base(example)
+			for _, p := range pods(folder, build(t, folder)) {
+				w.t = t
+				w.example(p, s, agent, all)
+			}
+		})
+	}
+}
+
+func (w *world) example(p pod, s *suite.Server, agent *suite.Agent, all targets) {
+	t := w.t
+	process, moved := w.sidecar(p, s)
+	told := proxies(t, p)
+	if len(told) == 0 {
+		t.Fatalf("%s is told of no proxy", p.name)
+	}
+	for variable, text := range told {
+		proxy, err := url.Parse(text)
+		if err != nil || proxy.Hostname() != "127.0.0.1" || moved[proxy.Port()] == 0 {
+			t.Fatalf("%s=%s: the sidecar is not there (%v, %v)", variable, text, slices.Sorted(maps.Keys(moved)), err)
+		}
+		proxy.Host = suite.Loopback(moved[proxy.Port()])
+		before := dialed(t, agent)
+		all.ask(t, variable, proxy)
+		if dialed(t, agent) == before {
+			t.Errorf("%s=%s went past the tunnel", variable, text)
+		}
+	}
+	w.stop(process)
+}
