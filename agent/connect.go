@@ -83,6 +83,9 @@ func (c *dialConnector) connect(ctx context.Context, to address) (session, error
 	conn := tls.Client(link.Cork(raw), c.config(to.host))
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
+		if link.NoProtocol(err) {
+			return nil, &connectError{"refused", c.noProtocol(err)}
+		}
 		return nil, &connectError{"tls", err}
 	}
 	var s session
@@ -99,6 +102,18 @@ func (c *dialConnector) connect(ctx context.Context, to address) (session, error
 		return nil, &connectError{"refused", err}
 	}
 	return s, nil
+}
+
+// noProtocol says what to do about a server that takes nothing we offer.
+func (c *dialConnector) noProtocol(err error) error {
+	switch c.opts.Link {
+	case LinkRequire:
+		return fmt.Errorf("it speaks no %s, which --link=require here demands: %w", link.ALPN, err)
+	case LinkOff:
+		return fmt.Errorf("it does not take gRPC; if it runs with --link=require, --link=off here cannot work: %w", err)
+	default:
+		return err
+	}
 }
 
 func (c *dialConnector) dial(ctx context.Context, to address) (net.Conn, error) {

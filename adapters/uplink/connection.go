@@ -225,6 +225,8 @@ func reason(err error) string {
 		return "the certificates for the konnectivity server are not in place"
 	case errors.As(err, &untrusted), errors.As(err, &unknown):
 		return what + "shows a certificate that is not trusted"
+	case link.NoProtocol(err):
+		return what + "speaks none of the protocols that --link allows here; with --link=auto all are tried"
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
 		return what + "refuses our TLS handshake"
 	case errors.As(err, &refused):

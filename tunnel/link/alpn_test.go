@@ -1,0 +1,42 @@
+package link
+
+import (
+	"crypto/tls"
+	"errors"
+	"net"
+	"testing"
+
+	"konnectivity/internal/pki"
+)
+
+func TestNoProtocol(t *testing.T) {
+	ca, err := pki.NewCA("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"server"}, Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := net.Pipe()
+	defer a.Close()
+	served := make(chan error, 1)
+	go func() {
+		defer b.Close()
+		served <- tls.Server(b, &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{"h2"}}).Handshake()
+	}()
+	err = tls.Client(a, &tls.Config{RootCAs: ca.Pool(), ServerName: "server", NextProtos: []string{ALPN}}).Handshake()
+	if server := <-served; !NoProtocol(err) || server == nil {
+		t.Errorf("a server without the link: %v; at the server: %v", err, server)
+	}
+	for name, err := range map[string]error{
+		"another alert":  &net.OpError{Op: "remote error", Err: tls.AlertError(42)},
+		"another origin": &net.OpError{Op: "local error", Err: noApplicationProtocol},
+		"another error":  errors.New("x"),
+		"none":           nil,
+	} {
+		if NoProtocol(err) {
+			t.Errorf("%s counts: %v", name, err)
+		}
+	}
+}
