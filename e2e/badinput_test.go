@@ -1,0 +1,237 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
+)
+
+// handshakeBound is the time every client has to say what it wants.
+const handshakeBound = 10 * time.Second
+
+// port is one that somebody serves.
+type port struct {
+	name, network, address string
+	tls                    *tls.Config // of a client that gets further; nil: no TLS
+}
+
+func (w *whole) ports(t *testing.T, healthOfSOCKS5 string) []port {
+	config := w.clientTLS(t)
+	return []port{
+		{"clients", "tcp", suite.Loopback(w.server.ClientPort), config},
+		{"clients by unix socket", "unix", w.server.UDS, nil},
+		{"agents", "tcp", suite.Loopback(w.server.AgentPort), nil},
+		{"server's health", "tcp", suite.Loopback(w.server.HealthPort), nil},
+		{"server's admin", "tcp", suite.Loopback(w.server.AdminPort), nil},
+		{"agent's health", "tcp", suite.Loopback(w.agent.HealthPort), nil},
+		{"agent's admin", "tcp", suite.Loopback(w.agent.AdminPort), nil},
+		{"SOCKS5", "tcp", w.socks.Address(), nil},
+		{"sidecar's health", "tcp", healthOfSOCKS5, nil},
+		{"HTTPS", "tcp", w.https.Address(), nil},
+	}
+}
+
+// beginnings are what clients say before they fall silent.
+var beginnings = map[string]string{
+	"nothing":          "",
+	"garbage":          "\x00\xff\xfe\x01garbage\x80\x00\x00",
+	"half of CONNECT":  "CONNECT 127.0.0.1:80 HT",
+	"half of a header": "GET / HTTP/1.1\r\nHost: x\r\nX-Half",
+	"half of SOCKS5":   "\x05\x01",
+	"a greeting":       "\x05\x01\x00",
+	"half of TLS":      "\x16\x03\x01\x02\x00\x01\x00",
+	"half of HTTP/2":   "PRI * HTTP/2.0\r\n\r\nSM",
+}
+
+// Silent, garbage and half-open clients on every port of every program are
+// closed within the bound, others are served meanwhile, nothing is left.
+func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
+	t.Parallel() // most of it is waiting for the bound
+	w := &whole{Suite: newSuite(t)}
+	health := "127.0.0.1:" + freePort(t)
+	w.server = must(w.StartServer("--enable-profiling"))(t)
+	w.agent = must(w.StartAgent(w.server, "--enable-profiling"))(t)
+	w.socks = must(w.StartSOCKS5(w.server, "--health-address="+health))(t)
+	w.https = must(w.StartHTTPS(w.server))(t)
+	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	routes := w.routes(t)
+	for _, r := range routes {
+		if o := echoOnce(r, target); o.err != nil {
+			t.Fatal(o.err)
+		}
+	}
+	time.Sleep(time.Second)
+	base := must(w.holdings())(t)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var healthy sync.WaitGroup
+	for _, r := range routes {
+		healthy.Go(func() {
+			for ctx.Err() == nil {
+				if o := echoOnce(r, target); o.err != nil || o.took > 3*time.Second {
+					t.Errorf("%s beside bad clients: %v after %v", r.name, o.err, o.took)
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+		})
+	}
+	var bad sync.WaitGroup
+	for _, p := range w.ports(t, health) {
+		for name, text := range beginnings {
+			for range 3 {
+				bad.Go(func() { beBad(t, p, name, text, false) })
+			}
+			if p.tls != nil {
+				bad.Go(func() { beBad(t, p, name+" inside TLS", text, true) })
+			}
+		}
+	}
+	bad.Wait()
+	cancel()
+	healthy.Wait()
+	eventually(t, 20*time.Second, fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+		h, err := w.holdings()
+		return err == nil && h.within(base), fmt.Sprint(h, err)
+	})
+}
+
+// beBad says text and waits for the end.
+func beBad(t *testing.T, p port, name, text string, inTLS bool) {
+	start := time.Now()
+	c, err := net.DialTimeout(p.network, p.address, 10*time.Second)
+	if err != nil {
+		t.Errorf("%s: %v", p.name, err)
+		return
+	}
+	defer c.Close()
+	_ = c.SetDeadline(start.Add(handshakeBound + slack))
+	if inTLS {
+		c = tls.Client(c, p.tls)
+	}
+	_, _ = io.WriteString(c, text)
+	if _, err := io.Copy(io.Discard, c); isTimeout(err) {
+		t.Errorf("%s: a client that says %s is still there after %v", p.name, name, time.Since(start))
+	}
+}
+
+func isTimeout(err error) bool {
+	var n net.Error
+	return errors.As(err, &n) && n.Timeout()
+}
+
+// Requests that are whole and cannot be meant get the answer that fits.
+func TestRequestsThatCannotBeMeant(t *testing.T) {
+	w := newWhole(t)
+	long := strings.Repeat("a", 300)
+	fronts := map[string]tunnelFront{
+		"mtls":  {"tcp", suite.Loopback(w.server.ClientPort), w.clientTLS(t)},
+		"uds":   {"unix", w.server.UDS, nil},
+		"https": {"tcp", w.https.Address(), nil},
+	}
+	for name, front := range fronts {
+		for _, c := range []struct {
+			what, request string
+			status        []int
+		}{
+			{"no port", "CONNECT example.com HTTP/1.1\r\nHost: example.com\r\n\r\n", []int{400}},
+			{"no host", "CONNECT :80 HTTP/1.1\r\nHost: :80\r\n\r\n", []int{400}},
+			{"a port beyond 65535", "CONNECT x:70000 HTTP/1.1\r\nHost: x:70000\r\n\r\n", []int{400}},
+			{"a name of 300 bytes", "CONNECT " + long + ":80 HTTP/1.1\r\nHost: " + long + ":80\r\n\r\n", []int{400}},
+			// kube-apiserver sends the server's own address in Host, so only
+			// the authority counts: nobody listens on port 1.
+			{"a Host that differs", "CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: other:2\r\n\r\n", []int{502}},
+			{"an oversize header", "CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX: " + strings.Repeat("x", 2<<20) + "\r\n\r\n", []int{400, 431}},
+			{"not HTTP", "HELLO\r\n\r\n", []int{400}},
+		} {
+			t.Run(name+", "+c.what, func(t *testing.T) {
+				if status, err := front.ask(c.request); err != nil || !contains(c.status, status) {
+					t.Errorf("status %d, %v; want %v", status, err, c.status)
+				}
+			})
+		}
+	}
+	t.Run("socks5", func(t *testing.T) {
+		for _, c := range []struct {
+			what, request string
+			reply         byte // RFC 1928 §6
+		}{
+			{"BIND", "\x05\x02\x00\x01\x7f\x00\x00\x01\x00\x50", 7},
+			{"an unknown address type", "\x05\x01\x00\x09\x7f\x00\x00\x01\x00\x50", 8},
+			{"an empty name", "\x05\x01\x00\x03\x00\x00\x50", 1},
+			{"a name with NUL", "\x05\x01\x00\x03\x03a\x00b\x00\x50", 1},
+			{"port 0", "\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x00", 1},
+		} {
+			if reply, err := socksReply(w.socks.Address(), c.request); err != nil || reply != c.reply {
+				t.Errorf("%s: reply %d, %v; want %d", c.what, reply, err, c.reply)
+			}
+		}
+	})
+	if o := echoOnce(w.routes(t)[0], listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })); o.err != nil {
+		t.Errorf("afterwards: %v", o.err)
+	}
+}
+
+func contains(all []int, n int) bool {
+	for _, a := range all {
+		if a == n {
+			return true
+		}
+	}
+	return false
+}
+
+type tunnelFront struct {
+	network, address string
+	tls              *tls.Config
+}
+
+// ask sends a request as it is and returns the status of the answer.
+func (f tunnelFront) ask(request string) (int, error) {
+	raw, err := net.DialTimeout(f.network, f.address, 10*time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer raw.Close()
+	_ = raw.SetDeadline(time.Now().Add(30 * time.Second))
+	c := tunnel.Wrap(raw)
+	if f.tls != nil {
+		c = tunnel.Wrap(tls.Client(raw, f.tls))
+	}
+	// A refusal may come before all was taken.
+	go func() { _, _ = io.WriteString(c, request) }()
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, err
+	}
+	res.Body.Close()
+	return res.StatusCode, nil
+}
+
+func socksReply(front, request string) (byte, error) {
+	c, err := net.DialTimeout("tcp", front, 10*time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.WriteString(c, "\x05\x01\x00"+request); err != nil {
+		return 0, err
+	}
+	answer := make([]byte, 4)
+	if _, err := io.ReadFull(c, answer); err != nil {
+		return 0, err
+	}
+	return answer[3], nil
+}

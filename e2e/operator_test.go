@@ -1,0 +1,27 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os/exec"
+	"testing"
+)
+
+func TestQuickstartOnce(t *testing.T) {
+	out, err := exec.Command(binaries.Path("konnectivity"), "quickstart", "--once", "--json").Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var paths []struct {
+		Path         string
+		Milliseconds float64
+		Error        string
+	}
+	if err := json.Unmarshal(out, &paths); err != nil || len(paths) < 7 {
+		t.Fatalf("%v, %d paths in\n%s", err, len(paths), out)
+	}
+	for _, p := range paths {
+		if p.Error != "" || p.Milliseconds <= 0 {
+			t.Errorf("%+v", p)
+		}
+	}
+}

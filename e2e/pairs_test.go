@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+// Every combination of --link on server, agent and sidecar works, or the side
+// that requires what the other lacks says so. On the server "require" is about
+// agents alone.
+func TestLinkModes(t *testing.T) {
+	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	modes := []string{"auto", "off", "require"}
+	for _, server := range modes {
+		t.Run("server "+server, func(t *testing.T) {
+			s := newSuite(t)
+			srv := must(s.StartServer("--link=" + server))(t)
+			sidecars := map[string]*suite.Sidecar{}
+			for _, mode := range modes {
+				sidecars[mode] = must(s.StartSOCKS5(srv, "--link="+mode))(t)
+			}
+			for _, agent := range modes {
+				if (server == "off" && agent == "require") || (server == "require" && agent == "off") {
+					refusedAgent(t, s, srv, agent)
+					continue
+				}
+				// An additional protocol id is for balancers and changes nothing.
+				a := must(s.StartAgent(srv, "--link="+agent, "--alpn-proto=example"))(t)
+				ready(t, srv, 1, 20*time.Second)
+				for mode, sidecar := range sidecars {
+					o := echoOnce(viaSOCKS5(sidecar.Address()), target)
+					if refused := server == "off" && mode == "require"; refused {
+						if o.err == nil {
+							t.Errorf("agent %s, sidecar %s: works", agent, mode)
+						}
+						logged(t, sidecar.Process, 10*time.Second, "none of the protocols that --link allows")
+					} else if o.err != nil {
+						t.Errorf("agent %s, sidecar %s: %v", agent, mode, o.err)
+					}
+				}
+				must(a.Stop())(t)
+				ready(t, srv, 0, 20*time.Second)
+			}
+		})
+	}
+}
+
+// refusedAgent starts an agent that cannot be served, and wants a sentence.
+func refusedAgent(t *testing.T, s *suite.Suite, srv *suite.Server, mode string) {
+	t.Helper()
+	p := must(s.Run("konnectivity-agent", nil, "--link="+mode, "--proxy-server-host="+suite.Loopback(srv.AgentPort),
+		"--health-server-host=127.0.0.1", "--health-server-port="+freePort(t), "--admin-server-port="+freePort(t),
+		"--ca-cert="+s.PKI("ca.crt"), "--agent-cert="+s.PKI("agent.crt"), "--agent-key="+s.PKI("agent.key")))(t)
+	eventually(t, 15*time.Second, fmt.Sprintf("agent with --link=%s says why", mode), func() (bool, any) {
+		return strings.Contains(p.Output(), "link=require"), p.Output()
+	})
+	if n := metric(srv.HealthURL("/metrics"), "server_ready_backend_connections"); n != 0 {
+		t.Errorf("agent with --link=%s: the server counts %v", mode, n)
+	}
+	must(p.Stop())(t)
+}
