@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,9 +35,10 @@ type hostedCluster struct {
 	api        *standInAPI
 }
 
-// guestDNS are the arguments that every dnsmasq of these tests has: nothing of
+// guestDNS are the arguments that every dnsmasq of these tests has (debug mode
+// would serve one connection at a time): nothing of
 // the machine's own configuration, and no such name for what is not listed.
-var guestDNS = []string{"--no-daemon", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--bind-interfaces", "--port=53",
+var guestDNS = []string{"--keep-in-foreground", "--log-facility=-", "--conf-file=/dev/null", "--no-resolv", "--no-hosts", "--bind-interfaces", "--port=53",
 	"--pid-file=", "--user=", "--group=", "--local=/guest.test/", "--local=/cluster.local/", "--local=/invalid/"}
 
 // newHostedCluster starts both. records are dnsmasq's, in addition to
@@ -85,6 +87,8 @@ func external(t *testing.T, program string, args ...string) *suite.Process {
 	t.Helper()
 	p := must(suite.Start(program, programPath(t, program), args, nil))(t)
 	t.Cleanup(func() {
+		_ = p.Signal(syscall.SIGTERM) // only so do its children end with it
+		_, _ = p.Wait(time.Second)
 		p.Kill()
 		if t.Failed() {
 			t.Logf("--- %s\n%s", program, p.Output())

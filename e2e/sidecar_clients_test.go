@@ -1,0 +1,390 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/websocket"
+
+	"konnectivity/e2e/suite"
+)
+
+const slapdConf = `
+include /etc/ldap/schema/core.schema
+modulepath /usr/lib/ldap
+moduleload back_mdb
+pidfile %[1]s/slapd.pid
+argsfile %[1]s/slapd.args
+database mdb
+suffix "dc=guest,dc=test"
+rootdn "cn=admin,dc=guest,dc=test"
+rootpw secret
+directory %[1]s/db
+`
+
+const directoryLDIF = `dn: dc=guest,dc=test
+objectClass: organization
+objectClass: dcObject
+o: guest
+dc: guest
+
+dn: cn=anna,dc=guest,dc=test
+objectClass: person
+cn: anna
+sn: %s
+`
+
+// searchLDAP looks a person up in a real directory of the hosted cluster, with
+// the real ldapsearch, by SOCKS5 and name.
+func (d *deployment) searchLDAP(t *testing.T, socks *observed) {
+	t.Helper()
+	dir := openDir(t)
+	for _, err := range []error{
+		os.Mkdir(filepath.Join(dir, "db"), 0o777),
+		os.WriteFile(filepath.Join(dir, "slapd.conf"), fmt.Appendf(nil, slapdConf, dir), 0o644),
+		os.WriteFile(filepath.Join(dir, "anna.ldif"), fmt.Appendf(nil, directoryLDIF, strings.Repeat("x", 20_000)), 0o644),
+		os.WriteFile(filepath.Join(dir, "proxychains.conf"), fmt.Appendf(nil, "strict_chain\nquiet_mode\nproxy_dns\n[ProxyList]\nsocks5 127.0.0.1 %d\n", socks.Port), 0o644),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	port := must(suite.FreePort())(t)
+	address := net.JoinHostPort(d.hosted.ip, fmt.Sprint(port))
+	p := external(t, "slapd", "-d", "0", "-f", filepath.Join(dir, "slapd.conf"), "-h", "ldap://"+address)
+	if err := suite.WaitListening(p, "tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	bind := []string{"-x", "-D", "cn=admin,dc=guest,dc=test", "-w", "secret", "-H"}
+	if out, err := command(t, nil, "ldapadd", append(bind, "ldap://"+address, "-f", filepath.Join(dir, "anna.ldif"))...); err != nil {
+		t.Fatal(out, err)
+	}
+	before := socks.dials(t, "tunnel")
+	args := append([]string{"-f", filepath.Join(dir, "proxychains.conf"), "ldapsearch", "-LLL", "-o", "ldif-wrap=no"}, bind...)
+	out, err := command(t, nil, "proxychains4", append(args, fmt.Sprintf("ldap://app.guest.test:%d", port), "-b", "dc=guest,dc=test", "(cn=anna)")...)
+	if err != nil || !strings.Contains(out, "sn: "+strings.Repeat("x", 20_000)+"\n") {
+		t.Errorf("ldapsearch: %.500q, %v", out, err)
+	}
+	if socks.dials(t, "tunnel") != before+1 {
+		t.Error("ldapsearch did not go through the tunnel")
+	}
+}
+
+func TestSidecarCarriesLargeFetches(t *testing.T) {
+	d := newDeployment(t)
+	const size = 64 << 20
+	dir := openDir(t)
+	site, work := filepath.Join(dir, "site"), filepath.Join(dir, "work")
+	git := func(args ...string) {
+		if out, err := command(t, nil, "git", append([]string{"-c", "user.name=e2e", "-c", "user.email=e2e@guest.test", "-c", "core.compression=0"}, args...)...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	git("init", "-q", work)
+	f := must(os.Create(filepath.Join(work, "big")))(t)
+	if _, err := io.Copy(f, newPayload(4, size)); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	git("-C", work, "add", "big")
+	git("-C", work, "commit", "-q", "-m", "big")
+	git("clone", "-q", "--bare", work, site)
+	git("-C", site, "update-server-info")
+	files := httptest.NewUnstartedServer(http.FileServer(http.Dir(dir)))
+	_ = files.Listener.Close()
+	files.Listener = must(net.Listen("tcp", d.hosted.ip+":0"))(t)
+	files.Start()
+	t.Cleanup(files.Close)
+	_, port, _ := net.SplitHostPort(files.Listener.Addr().String())
+	web := d.sidecar(t, "konnectivity-https-proxy", d.env)
+	socks := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--resolve-from-guest-cluster-dns")
+	base := "http://app.guest.test:" + port
+
+	check := func(what, path string) {
+		f := must(os.Open(path))(t)
+		defer f.Close()
+		if h, err := hashOf(f); err != nil || h != sum(4, size) {
+			t.Errorf("%s: the file differs, %v", what, err)
+		}
+	}
+	byWget := filepath.Join(dir, "by-wget")
+	if out, err := command(t, proxied(nil, web), "wget", "-q", "-O", byWget, base+"/work/big"); err != nil {
+		t.Fatal(out, err)
+	}
+	check("wget", byWget)
+	for name, env := range map[string][]string{"HTTP": proxied(nil, web), "SOCKS5": proxied(socks, nil)} {
+		clone := filepath.Join(dir, name)
+		if out, err := command(t, env, "git", "clone", "-q", base+"/site", clone); err != nil {
+			t.Fatal(out, err)
+		}
+		check("git by "+name, filepath.Join(clone, "big"))
+	}
+}
+
+const prometheusConf = `
+global: {scrape_interval: 1s, scrape_timeout: 1s}
+scrape_configs:
+- job_name: guest
+  proxy_url: socks5://%s
+  static_configs: [{targets: ["app.guest.test:%s"]}]
+- job_name: guest-http
+  proxy_url: http://%s
+  static_configs: [{targets: ["app.guest.test:%s"]}]
+`
+
+func TestSidecarForPrometheus(t *testing.T) {
+	d := newDeployment(t)
+	exporter := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		for i := range 20_000 {
+			fmt.Fprintf(w, "guest_series{i=\"%d\"} %d\n", i, i)
+		}
+	}))
+	_ = exporter.Listener.Close()
+	exporter.Listener = must(net.Listen("tcp", d.hosted.ip+":0"))(t)
+	exporter.Start()
+	t.Cleanup(func() { exporter.CloseClientConnections(); exporter.Close() })
+	_, target, _ := net.SplitHostPort(exporter.Listener.Addr().String())
+	port := must(suite.FreePort())(t)
+	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--resolve-from-guest-cluster-dns", fmt.Sprintf("--http-serving-port=%d", port))
+	dir := openDir(t)
+	conf := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, prometheusConf, s.Address(), target, suite.Loopback(port), target), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	listen := suite.Loopback(must(suite.FreePort())(t))
+	p := external(t, "prometheus", "--config.file="+conf, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+listen, "--log.level=warn")
+	if err := suite.WaitReady(p, "http://"+listen+"/-/ready"); err != nil {
+		t.Fatal(err)
+	}
+	type found struct {
+		Health, LastError string
+		Labels            struct{ Job string }
+	}
+	eventually(t, 30*time.Second, "both targets up", func() (bool, any) {
+		var answer struct {
+			Data struct{ ActiveTargets []found }
+		}
+		out, err := curl(t, "http://"+listen+"/api/v1/targets")
+		if err == nil {
+			err = json.Unmarshal(out, &answer)
+		}
+		up := 0
+		for _, target := range answer.Data.ActiveTargets {
+			if target.Health == "up" {
+				up++
+			}
+		}
+		return err == nil && up == 2, fmt.Sprint(answer.Data.ActiveTargets, err)
+	})
+	out, err := curl(t, "-G", "--data-urlencode", "query=count by (job) (guest_series)", "http://"+listen+"/api/v1/query")
+	if err != nil || strings.Count(string(out), `"20000"`) != 2 {
+		t.Errorf("the scraped series: %.500s, %v", out, err)
+	}
+}
+
+// both is a sidecar with both fronts on one port.
+func both(t *testing.T, d *deployment) *observed {
+	t.Helper()
+	port := must(suite.FreePort())(t)
+	o := &observed{&suite.Sidecar{Port: port}, suite.Loopback(must(suite.FreePort())(t))}
+	args := append(d.sidecarArgs(d.server.ClientPort), fmt.Sprintf("--serving-port=%d", port), fmt.Sprintf("--socks5-serving-port=%d", port),
+		"--resolve-from-guest-cluster-dns", "--health-address="+o.health)
+	o.Process = must(d.Run("konnectivity-https-proxy", d.env, args...))(t)
+	if err := suite.WaitListening(o.Process, "tcp", o.Address()); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// Every kind of client on one port, each told apart by what it says first.
+func TestSidecarServesAllOnOnePort(t *testing.T) {
+	d := newDeployment(t)
+	s := both(t, d)
+	plain, secure := "http://app.guest.test:"+d.web.plain+"/", "https://app.guest.test:"+d.web.secure+"/"
+	for i, args := range [][]string{
+		{"--proxy", "socks5h://" + s.Address(), plain},
+		{"--proxy", "socks5h://" + s.Address(), secure},
+		{"--proxy", "http://" + s.Address(), plain},
+		{"--proxy", "http://" + s.Address(), secure},
+		{"--proxy", "http://" + s.Address(), "--http1.0", plain},
+		{"--proxy", "http://" + s.Address(), "--proxytunnel", plain},
+		{"--proxy1.0", s.Address(), "--proxytunnel", plain},
+		{"--proxy1.0", s.Address(), secure},
+		{"--proxy", "http://" + s.Address(), "--http2", secure},
+		{"--proxy", "http://" + s.Address(), "--http2-prior-knowledge", "--proxytunnel", "--http1.1", plain},
+	} {
+		path := fmt.Sprint(i)
+		args[len(args)-1] += path
+		got, err := curl(t, append([]string{"--cacert", d.web.ca}, args...)...)
+		wantHello(t, path, string(got), err)
+	}
+	for _, version := range []string{"4", "4a"} {
+		if _, err := curl(t, "--socks"+version, s.Address(), "http://127.0.0.1:"+d.web.plain); err == nil {
+			t.Errorf("SOCKS%s got an answer", version)
+		}
+	}
+}
+
+// Clients that send their first bytes together with the request for the tunnel
+// lose none.
+func TestSidecarKeepsPipelinedBytes(t *testing.T) {
+	d := newDeployment(t)
+	s := both(t, d)
+	address := "app.guest.test:" + d.web.plain
+	request := "GET /early HTTP/1.0\r\nHost: app\r\n\r\n"
+	socks := "\x05\x01\x00" + "\x05\x01\x00\x03" + "\x0eapp.guest.test" + string([]byte{byte(portOf(d.web.plain) >> 8), byte(portOf(d.web.plain))})
+	for name, first := range map[string]string{
+		"CONNECT": "CONNECT " + address + " HTTP/1.1\r\nHost: " + address + "\r\n\r\n" + request,
+		"SOCKS5":  socks + request,
+	} {
+		c := must(net.Dial("tcp", s.Address()))(t)
+		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_, _ = io.WriteString(c, first)
+		got, err := io.ReadAll(c)
+		c.Close()
+		if err != nil || !strings.HasSuffix(string(got), "hello /early") {
+			t.Errorf("%s: %q, %v", name, got, err)
+		}
+	}
+	// Two plain requests in one packet: both are answered, in order.
+	c := must(net.Dial("tcp", s.Address()))(t)
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	fmt.Fprintf(c, "GET http://%[1]s/a HTTP/1.1\r\nHost: %[1]s\r\n\r\nGET http://%[1]s/b HTTP/1.1\r\nHost: %[1]s\r\n\r\n", address)
+	br := bufio.NewReader(c)
+	for _, path := range []string{"a", "b"} {
+		res, err := http.ReadResponse(br, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := readAnswer(res)
+		wantHello(t, path, got, err)
+	}
+}
+
+func portOf(text string) (port uint16) {
+	_, _ = fmt.Sscan(text, &port)
+	return port
+}
+
+// A WebSocket, by CONNECT, by SOCKS5 and as an Upgrade of a plain request.
+func TestSidecarCarriesWebSockets(t *testing.T) {
+	d := newDeployment(t)
+	s := both(t, d)
+	echo := httptest.NewUnstartedServer(websocket.Handler(echoMessages))
+	_ = echo.Listener.Close()
+	echo.Listener = must(net.Listen("tcp", d.hosted.ip+":0"))(t)
+	echo.Start()
+	t.Cleanup(func() { echo.CloseClientConnections(); echo.Close() })
+	_, port, _ := net.SplitHostPort(echo.Listener.Addr().String())
+	address := "app.guest.test:" + port
+	dial := map[string]func() (net.Conn, error){
+		"CONNECT": func() (net.Conn, error) {
+			return viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), "tcp", address)
+		},
+		"SOCKS5": func() (net.Conn, error) {
+			return viaSOCKS5(s.Address()).Dial(within(t, 20*time.Second), "tcp", address)
+		},
+		"Upgrade": func() (net.Conn, error) { return net.Dial("tcp", s.Address()) },
+	}
+	for name, dial := range dial {
+		t.Run(name, func(t *testing.T) {
+			config := must(websocket.NewConfig("ws://"+address+"/", "http://"+address))(t)
+			raw := must(dial())(t)
+			defer raw.Close()
+			if name == "Upgrade" {
+				raw = absoluteForm{raw, address}
+			}
+			ws := must(websocket.NewClient(config, raw))(t)
+			_ = ws.SetDeadline(time.Now().Add(30 * time.Second))
+			for i := range 200 {
+				sent := strings.Repeat(fmt.Sprint(i), 1+i*i)
+				var got string
+				if err := websocket.Message.Send(ws, sent); err != nil {
+					t.Fatal(err)
+				}
+				if err := websocket.Message.Receive(ws, &got); err != nil || got != sent {
+					t.Fatalf("message %d: %d bytes, %v", i, len(got), err)
+				}
+			}
+			if err := ws.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func echoMessages(c *websocket.Conn) {
+	for {
+		var message string
+		if websocket.Message.Receive(c, &message) != nil || websocket.Message.Send(c, message) != nil {
+			return
+		}
+	}
+}
+
+// absoluteForm makes a client that knows no proxy speak to one: the request
+// line gets the whole URL.
+type absoluteForm struct {
+	net.Conn
+	address string
+}
+
+func (c absoluteForm) Write(p []byte) (int, error) {
+	if rest, ok := strings.CutPrefix(string(p), "GET / "); ok {
+		_, err := io.WriteString(c.Conn, "GET http://"+c.address+"/ "+rest)
+		return len(p), err
+	}
+	return c.Conn.Write(p)
+}
+
+// A watch's first event is there at once, however long the second takes; and
+// the destination hears at once that its client has left.
+func TestSidecarStreamsWatches(t *testing.T) {
+	d := newDeployment(t)
+	s := both(t, d)
+	left := make(chan struct{}, 10)
+	watch := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintln(w, `{"type":"ADDED"}`)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+		left <- struct{}{}
+	}))
+	_ = watch.Listener.Close()
+	watch.Listener = must(net.Listen("tcp", d.hosted.ip+":0"))(t)
+	watch.Start()
+	t.Cleanup(func() { watch.CloseClientConnections(); watch.Close() })
+	_, port, _ := net.SplitHostPort(watch.Listener.Addr().String())
+	for _, scheme := range []string{"http", "socks5"} {
+		start := time.Now()
+		res, err := clientBy(scheme + "://" + s.Address()).Get("http://app.guest.test:" + port + "/watch")
+		if err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(res.Body).ReadString('\n')
+		if err != nil || line != "{\"type\":\"ADDED\"}\n" {
+			t.Errorf("%s: %q, %v", scheme, line, err)
+		}
+		if took := time.Since(start); took > 2*time.Second { // 10 ms on an idle machine
+			t.Errorf("%s: the first event took %v", scheme, took)
+		}
+		res.Body.Close()
+		select {
+		case <-left:
+		case <-time.After(10 * time.Second):
+			t.Errorf("%s: the watch outlives its client", scheme)
+		}
+	}
+}

@@ -1,0 +1,216 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/net/proxy"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"konnectivity/internal/pki"
+)
+
+// deployment is a control plane with its hosted cluster, as HyperShift makes
+// them: COMPATIBILITY §6 has the sidecars' arguments and environments.
+type deployment struct {
+	*tunnelOf
+	hosted *hostedCluster
+	env    []string // of every sidecar
+	web    *hostedWeb
+}
+
+func newDeployment(t *testing.T, records ...string) *deployment {
+	t.Helper()
+	d := &deployment{tunnelOf: newTunnel(t), hosted: newHostedCluster(t, records...)}
+	d.env = []string{"KUBECONFIG=" + d.hosted.kubeconfig}
+	d.web = newHostedWeb(t, d.hosted.ip)
+	return d
+}
+
+// hostedWeb answers "hello" in the hosted cluster, plain and with TLS. No name
+// of it is known on this side.
+type hostedWeb struct {
+	plain, secure string // ports
+	ca            string // file
+}
+
+func newHostedWeb(t *testing.T, ip string) *hostedWeb {
+	t.Helper()
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello "+r.URL.Path) })
+	ca := must(pki.NewCA("hosted web"))(t)
+	pair := must(ca.Issue(pki.Leaf{CommonName: "web", Server: true, IPs: []net.IP{net.ParseIP(ip)},
+		DNS: []string{"app.guest.test", "web.apps.svc", "web.apps.svc.cluster.local", "ec2.us-east-1.amazonaws.com"}}))(t)
+	w := &hostedWeb{ca: filepath.Join(openDir(t), "ca.crt")}
+	if err := os.WriteFile(w.ca, ca.CertPEM, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []*string{&w.plain, &w.secure} {
+		s := httptest.NewUnstartedServer(handler)
+		_ = s.Listener.Close()
+		s.Listener = must(net.Listen("tcp", ip+":0"))(t)
+		_, *port, _ = net.SplitHostPort(s.Listener.Addr().String())
+		if port == &w.secure {
+			s.TLS = serverTLS(pair)
+			s.StartTLS()
+		} else {
+			s.Start()
+		}
+		t.Cleanup(func() { s.CloseClientConnections(); s.Close() })
+	}
+	return w
+}
+
+// fetch is curl with a pod's environment: nothing of ours on its command line.
+func fetch(t *testing.T, ca string, env []string, url string) (string, error) {
+	t.Helper()
+	return command(t, env, "curl", "--silent", "--show-error", "--fail", "--max-time", "30", "--cacert", ca, url)
+}
+
+func wantHello(t *testing.T, what, got string, err error) {
+	t.Helper()
+	if err != nil || got != "hello /"+what {
+		t.Errorf("%s: %q, %v", what, got, err)
+	}
+}
+
+// proxied is the environment of a container that uses a sidecar.
+func proxied(socks, web *observed) []string {
+	env := []string{"NO_PROXY=kube-apiserver,etcd-client,audit-webhook"}
+	if web != nil {
+		env = append(env, "http_proxy=http://"+web.Address(), "HTTP_PROXY=http://"+web.Address(), "HTTPS_PROXY=http://"+web.Address())
+	}
+	if socks != nil {
+		env = append(env, "ALL_PROXY=socks5h://"+socks.Address()) // Go's socks5 is what curl calls socks5h
+	}
+	return env
+}
+
+func TestSidecarForOpenshiftAPIServer(t *testing.T) {
+	d := newDeployment(t)
+	d.hosted.api.set("apps", "web", d.hosted.ip)
+	s := d.sidecar(t, "konnectivity-https-proxy", d.env)
+	for _, host := range []string{"web.apps.svc", "web.apps.svc.cluster.local", "app.guest.test"} {
+		got, err := fetch(t, d.web.ca, proxied(nil, s), "https://"+host+":"+d.web.secure+"/"+host)
+		wantHello(t, host, got, err)
+		got, err = fetch(t, d.web.ca, proxied(nil, s), "http://"+host+":"+d.web.plain+"/"+host)
+		wantHello(t, host, got, err)
+	}
+	if n := s.dials(t, "tunnel"); n < 6 {
+		t.Errorf("only %v dials went through the tunnel", n)
+	}
+}
+
+// The bypass and the pod's own proxy: cloud APIs go by HTTPS_PROXY unless
+// NO_PROXY has them, all else by the tunnel.
+func TestSidecarsForOAuthOpenshift(t *testing.T) {
+	d := newDeployment(t)
+	cloud := newSourceSite(t, d.hosted.ip)
+	pod := newSquid(t, net.JoinHostPort(d.hosted.ip, cloud.port), map[string]string{"login.microsoftonline.com": d.hosted.ip, "sts.no-proxy.invalid": d.hosted.ip})
+	env := append([]string{fmt.Sprintf("HTTPS_PROXY=http://%s:%d", pod.ip, pod.plain), "NO_PROXY=.no-proxy.invalid"}, d.env...)
+	web := d.sidecar(t, "konnectivity-https-proxy", env, "--connect-directly-to-cloud-apis=true", "--direct-suffix=no-proxy.invalid")
+	socks := d.sidecar(t, "konnectivity-socks5-proxy", env, "--resolve-from-guest-cluster-dns=true", "--resolve-from-management-cluster-dns=true")
+
+	got, err := fetch(t, d.web.ca, proxied(socks, web), "https://app.guest.test:"+d.web.secure+"/idp")
+	wantHello(t, "idp", got, err)
+	got, err = fetch(t, d.web.ca, proxied(socks, nil), "https://app.guest.test:"+d.web.secure+"/ldap")
+	wantHello(t, "ldap", got, err)
+	if n := socks.dials(t, "tunnel"); n != 1 {
+		t.Errorf("%v dials of the SOCKS5 sidecar went through the tunnel", n)
+	}
+	got, err = command(t, nil, "curl", "-sS", "--max-time", "30", "--proxytunnel", "--proxy", "http://"+web.Address(), "http://login.microsoftonline.com:"+cloud.port)
+	if err != nil || got != pod.source || web.dials(t, "direct") != 1 {
+		t.Errorf("a cloud API: from %q, %v, %v direct dials; want by the pod's proxy", got, err, web.dials(t, "direct"))
+	}
+	_, err = viaConnect("tcp", web.Address(), nil).Dial(within(t, 20*time.Second), "tcp", "sts.no-proxy.invalid:"+cloud.port)
+	if err == nil || !strings.Contains(err.Error(), "No such host") {
+		t.Errorf("a name that NO_PROXY keeps from the pod's proxy, and that nobody knows here: %v", err)
+	}
+	d.searchLDAP(t, socks)
+}
+
+func TestSidecarForOAuthAPIServer(t *testing.T) {
+	d := newDeployment(t)
+	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--resolve-from-guest-cluster-dns=true")
+	// Go programs read HTTPS_PROXY=socks5:// as this.
+	res, err := clientBy("socks5://" + s.Address()).Get("http://app.guest.test:" + d.web.plain + "/webhook")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := readAnswer(res)
+	wantHello(t, "webhook", got, err)
+}
+
+func TestSidecarForIngressOperator(t *testing.T) {
+	d := newDeployment(t)
+	s := d.sidecar(t, "konnectivity-https-proxy", d.env, "--connect-directly-to-cloud-apis=true")
+	got, err := fetch(t, d.web.ca, proxied(nil, s), "https://app.guest.test:"+d.web.secure+"/canary")
+	wantHello(t, "canary", got, err)
+	if s.dials(t, "tunnel") == 0 || s.dials(t, "direct") != 0 {
+		t.Error("the canary did not go through the tunnel")
+	}
+}
+
+// Without a resolver the agent knows names, and nobody else is asked.
+func TestSidecarForNetworkOperator(t *testing.T) {
+	d := newDeployment(t)
+	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--disable-resolver=true")
+	tg := newTarget(t)
+	_, port, _ := net.SplitHostPort(tg.plain.Listener.Addr().String())
+	if _, err := fetch(t, d.web.ca, proxied(s, nil), "http://localhost:"+port+"/1/1000"); err != nil {
+		t.Error(err)
+	}
+	if got, err := fetch(t, d.web.ca, proxied(s, nil), "http://app.guest.test:"+d.web.plain+"/"); err == nil {
+		t.Errorf("a name that the agent cannot know: %q", got)
+	}
+	d.hosted.api.mu.Lock()
+	defer d.hosted.api.mu.Unlock()
+	if d.hosted.api.asked != 0 {
+		t.Errorf("the API was asked for %d Services", d.hosted.api.asked)
+	}
+}
+
+// OLM dials catalogs by GRPC_PROXY, with golang.org/x/net/proxy.
+func TestSidecarForOLM(t *testing.T) {
+	d := newDeployment(t)
+	d.hosted.api.set("openshift-marketplace", "redhat-operators", d.hosted.ip)
+	l := must(net.Listen("tcp", d.hosted.ip+":0"))(t)
+	catalog := grpc.NewServer()
+	grpc_health_v1.RegisterHealthServer(catalog, health.NewServer())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = catalog.Serve(l) }()
+	t.Cleanup(func() { catalog.Stop(); <-done })
+
+	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env)
+	grpcProxy := must(url.Parse("socks5://" + s.Address()))(t)
+	dialer := must(proxy.FromURL(grpcProxy, proxy.Direct))(t)
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	conn := must(grpc.NewClient("passthrough:///redhat-operators.openshift-marketplace.svc:"+port,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+			return dialer.(proxy.ContextDialer).DialContext(ctx, "tcp", address)
+		})))(t)
+	defer conn.Close()
+	ctx := within(t, 30*time.Second)
+	for range 100 {
+		res, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
+		if err != nil || res.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+			t.Fatalf("%v, %v", res, err)
+		}
+	}
+	stream := must(grpc_health_v1.NewHealthClient(conn).Watch(ctx, &grpc_health_v1.HealthCheckRequest{}))(t)
+	if res, err := stream.Recv(); err != nil || res.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Errorf("a stream's first message: %v, %v", res, err)
+	}
+}
