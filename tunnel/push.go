@@ -1,18 +1,26 @@
 package tunnel
 
-// Source is a Conn that can push what it receives, which spares waking the
-// goroutine that waits for it. A link's streams are Sources: their bytes come
-// out of one read loop.
+// Source is a Conn that can move what it receives by itself, which spares the
+// goroutine that would wait for it. A link's streams are Sources: their bytes
+// come out of one read loop.
 type Source interface {
-	// PushTo lets c give what arrives straight to dst while a ReadChunks on
-	// c waits, and tells count how many bytes that were; what dst does not
-	// take on the spot wakes the reader as ever. Order is kept as long as
-	// nobody but c's reader writes to dst. Call it before the first
-	// ReadChunks. count must not block; it is not called concurrently.
-	PushTo(dst Sink, count func(n int))
+	// PushTo has c give what arrives straight to dst, as long as dst takes it
+	// on the spot; count is told how many bytes that were. What dst does not
+	// take, and the end of the stream, are the caller's: resume is called,
+	// never twice at once, to fetch them with TakeChunks until there is
+	// nothing left. After TakeChunks has returned an error it is not called
+	// again. Neither must the caller Read from c then, nor anybody else
+	// write to dst. count and, with only the end of the stream to fetch,
+	// resume run on c's read loop and must not block.
+	PushTo(dst Sink, count func(n int), resume func())
+
+	// TakeChunks is ReadChunks for resume: where that would wait, it returns
+	// 0 and no error.
+	TakeChunks(dst []Chunk) (n int, err error)
 }
 
-// Sink is a Conn that can take bytes on the spot or leave them.
+// Sink is a Conn that can take bytes on the spot or leave them, and whose
+// CloseWrite does not block.
 type Sink interface {
 	// TryWrite sends what it can of c's payload without blocking and returns
 	// how many bytes that is, 0 where it is busy. The caller keeps c; the

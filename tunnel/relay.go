@@ -3,7 +3,7 @@ package tunnel
 import (
 	"context"
 	"errors"
-	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -45,9 +45,10 @@ type Relay struct {
 	// Total, where set, is added to as bytes pass, for metrics of many relays.
 	Total *Traffic
 
-	sent  Traffic        // of this relay: Up is A to B
-	held  [2]atomic.Bool // a write to B, to A, is under way
-	cause atomic.Pointer[error]
+	sent    Traffic        // of this relay: Up is A to B
+	held    [2]atomic.Bool // a write to B, to A, is under way
+	running sync.WaitGroup // the directions that have not ended
+	cause   atomic.Pointer[error]
 }
 
 // Traffic counts payload bytes by direction. It may be read at any time.
@@ -77,8 +78,9 @@ func (r *Relay) Held() (up, down bool) { return r.held[0].Load(), r.held[1].Load
 
 // Run relays until both directions have ended, then closes A and B. It returns
 // nil when both ended in order, else the first cause. When ctx ends, both are
-// reset with ctx's cause. It runs once, on the caller's goroutine and one more
-// that it joins.
+// reset with ctx's cause. It runs once. A direction out of a Source into a Sink
+// needs no goroutine; of the others one runs on the caller's, the second on one
+// that Run joins.
 func (r *Relay) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
 	defer stop()
@@ -86,13 +88,20 @@ func (r *Relay) Run(ctx context.Context) error {
 	watch := newRelayWatch(r)
 	defer watch.stop()
 
-	up := make(chan struct{})
-	go func() {
-		defer close(up)
-		r.finish(watch, copyHalf(r.B, r.A, &r.held[0], r.counters(true)))
-	}()
-	r.finish(watch, copyHalf(r.A, r.B, &r.held[1], r.counters(false)))
-	<-up
+	r.running.Add(2)
+	up := &half{relay: r, watch: watch, dst: r.B, src: r.A, held: &r.held[0], counters: r.counters(true)}
+	down := &half{relay: r, watch: watch, dst: r.A, src: r.B, held: &r.held[1], counters: r.counters(false)}
+	upPushed, downPushed := up.push(), down.push()
+	switch {
+	case !upPushed && !downPushed:
+		go up.run()
+		down.run()
+	case !upPushed:
+		up.run()
+	case !downPushed:
+		down.run()
+	}
+	r.running.Wait()
 
 	if cause := r.cause.Load(); cause != nil {
 		r.abort(*cause)
@@ -145,87 +154,4 @@ func (r *Relay) counters(up bool) [2]*atomic.Int64 {
 		}
 	}
 	return [2]*atomic.Int64{own, total}
-}
-
-// copyHalf moves bytes from src to dst until src ends, then ends dst's
-// incoming direction. nil means in order.
-func copyHalf(dst, src Conn, held *atomic.Bool, counters [2]*atomic.Int64) error {
-	read := chunkReader(src)
-	write := chunkWriter(dst)
-	count := func(n int) {
-		for _, c := range counters {
-			if c != nil {
-				c.Add(int64(n))
-			}
-		}
-	}
-	source, pushes := src.(Source)
-	sink, takes := dst.(Sink)
-	if pushes && takes {
-		source.PushTo(sink, count)
-	}
-	var batch [batchSize]Chunk
-	for {
-		n, err := read(batch[:])
-		if err == io.EOF {
-			if err := dst.CloseWrite(); err != nil {
-				return &writeError{err}
-			}
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		size := 0
-		for _, c := range batch[:n] {
-			size += c.Len()
-		}
-		held.Store(true)
-		err = write(batch[:n])
-		held.Store(false)
-		if err != nil {
-			return &writeError{err}
-		}
-		count(size)
-	}
-}
-
-func chunkWriter(c Conn) func([]Chunk) error {
-	if w, ok := c.(ChunkWriter); ok {
-		return w.WriteChunks
-	}
-	return func(batch []Chunk) error {
-		defer ReleaseAll(batch)
-		for _, chunk := range batch {
-			if _, err := c.Write(chunk.Bytes()); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-func chunkReader(c Conn) func([]Chunk) (int, error) {
-	if r, ok := c.(ChunkReader); ok {
-		return r.ReadChunks
-	}
-	size := probeSize
-	return func(dst []Chunk) (int, error) {
-		chunk := NewChunk(size)
-		n, err := c.Read(chunk.Bytes())
-		if n == 0 {
-			chunk.Release()
-			if err == nil {
-				err = io.ErrNoProgress
-			}
-			return 0, err
-		}
-		// An error that came with data comes again on the next read.
-		dst[0] = chunk.Slice(0, n)
-		size = probeSize
-		if n >= probeSize {
-			size = ChunkSize
-		}
-		return 1, nil
-	}
 }

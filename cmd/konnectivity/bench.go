@@ -63,6 +63,7 @@ func (o *benchOptions) addTo(f *pflag.FlagSet) {
 	f.IntVar(&o.plan.Idle, "idle", 1000, "connections held by the test idle")
 	f.IntVar(&o.plan.Rate, "rate", 0, "new connections a second of the test idle; 0: as fast as they come")
 	f.IntVar(&o.plan.Stalled, "stalled", 100, "readers that never read, of the test stalled")
+	f.DurationVar(&o.plan.Settle, "settle", time.Second, "how long processes get to come to rest before memory is read; the suite's own give memory back after 15 s at rest")
 	f.BoolVar(&o.json, "json", false, "print every value of every round as JSON")
 	f.BoolVar(&o.md, "markdown", false, "print the table as Markdown")
 }

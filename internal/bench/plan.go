@@ -25,10 +25,8 @@ type Plan struct {
 	Idle     int           // connections of idle
 	Rate     int           // new connections a second of idle; 0: as fast as they come
 	Stalled  int           // readers of stalled
+	Settle   time.Duration // processes get so long to come to rest before memory is read
 }
-
-// settle is how long the processes get to come to rest before memory is read.
-const settle = time.Second
 
 // stallSize is what a stalled reader asks for: more than any buffer holds.
 const stallSize = 1 << 30
@@ -133,7 +131,7 @@ func (s Subject) churn(ctx context.Context, plan Plan, rep *Report) error {
 }
 
 func (s Subject) idle(ctx context.Context, plan Plan, rep *Report) error {
-	before, err := s.resident(ctx)
+	before, err := s.resident(ctx, plan.Settle)
 	if err != nil {
 		return err
 	}
@@ -142,7 +140,7 @@ func (s Subject) idle(ctx context.Context, plan Plan, rep *Report) error {
 		return err
 	}
 	defer held.Close()
-	after, err := s.resident(ctx)
+	after, err := s.resident(ctx, plan.Settle)
 	if err != nil {
 		return err
 	}
@@ -154,7 +152,7 @@ func (s Subject) idle(ctx context.Context, plan Plan, rep *Report) error {
 }
 
 func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
-	before, err := s.resident(ctx)
+	before, err := s.resident(ctx, plan.Settle)
 	if err != nil {
 		return err
 	}
@@ -163,7 +161,7 @@ func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
 		return err
 	}
 	defer held.Close()
-	after, err := s.resident(ctx)
+	after, err := s.resident(ctx, plan.Settle)
 	if err != nil {
 		return err
 	}
@@ -177,7 +175,7 @@ func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
 }
 
 // resident is the memory of the processes once they have come to rest.
-func (s Subject) resident(ctx context.Context) (int64, error) {
+func (s Subject) resident(ctx context.Context, settle time.Duration) (int64, error) {
 	select {
 	case <-time.After(settle):
 	case <-ctx.Done():

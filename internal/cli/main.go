@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"konnectivity/internal/idle"
 )
 
 // The exit statuses.
@@ -57,7 +59,14 @@ func Run(cmd *cobra.Command, args []string, stderr io.Writer, signals <-chan os.
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- cmd.ExecuteContext(ctx) }()
+	go func() {
+		released := make(chan struct{})
+		go func() { defer close(released); idle.Release(ctx) }()
+		err := cmd.ExecuteContext(ctx)
+		cancel()
+		<-released
+		done <- err
+	}()
 	stopping := false
 	for {
 		select {

@@ -2,30 +2,81 @@ package link
 
 import "konnectivity/tunnel"
 
-// What arrives for a stream whose reader waits need not wake it: the read loop
-// gives it to the other side of the relay itself, if that takes it on the spot.
-// Between two links nothing then changes goroutine, and what was given to a
-// link is sent when there is nothing more to read.
+// A stream that pushes has no goroutine that waits for its bytes. The read loop
+// gives them to the other side of the relay itself, if that takes them on the
+// spot; else, and at the end, a goroutine is started that fetches what waits
+// and ends when there is nothing more. Between two links nothing then changes
+// goroutine, and what was given to a link is sent when there is nothing more to
+// read.
 
-// PushTo implements tunnel.Source.
-func (st *Stream) PushTo(dst tunnel.Sink, count func(n int)) {
-	st.ses.mu.Lock()
-	defer st.ses.mu.Unlock()
-	st.sink, st.count = dst, count
+// pushing is how a stream pushes.
+type pushing struct {
+	sink   tunnel.Sink
+	count  func(int)
+	resume func()
+	active bool // resume runs, or has seen the end
 }
 
-// push gives part to the stream's sink if its reader waits for nothing else,
-// and returns how much was taken. The mutex is released meanwhile: two links
-// that push to each other must not hold both.
+// PushTo implements tunnel.Source.
+func (st *Stream) PushTo(dst tunnel.Sink, count func(n int), resume func()) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.pushing = &pushing{sink: dst, count: count, resume: resume}
+	if st.readable() {
+		st.wakeReader()
+	}
+}
+
+// TakeChunks implements tunnel.Source.
+func (st *Stream) TakeChunks(dst []tunnel.Chunk) (int, error) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.releaseInHand()
+	if !st.readable() {
+		st.pushing.active = false
+		return 0, nil
+	}
+	return st.take(dst)
+}
+
+// wakeReader tells whoever is to fetch what waits: a reader, or a goroutine
+// that is started for it. The relay joins that one: it has not ended before the
+// stream's end was fetched.
+func (st *Stream) wakeReader() {
+	st.readCond.Broadcast() // what one reader leaves is the next one's
+	if p := st.pushing; p != nil && !p.active {
+		p.active = true
+		go p.resume()
+	}
+}
+
+// endPush lets a stream that pushes and has nothing left but its end be ended
+// on the read loop, without a goroutine for that.
+func (ses *Session) endPush(st *Stream) {
+	st.pushing.active = true
+	ses.mu.Unlock()
+	st.pushing.resume()
+	ses.mu.Lock()
+}
+
+// idlePush says whether the stream pushes, and nothing waits to be fetched.
+func (st *Stream) idlePush() bool {
+	return st.pushing != nil && !st.pushing.active && len(st.queue) == 0
+}
+
+// push gives part to the stream's sink and returns how much was taken. The
+// mutex is released meanwhile: two links that push to each other must not hold
+// both.
 func (ses *Session) push(st *Stream, part tunnel.Chunk) int {
-	if st.sink == nil || !st.parked || len(st.queue) > 0 || part.Len() == 0 {
+	if part.Len() == 0 || !st.idlePush() {
 		return 0
 	}
+	p := st.pushing
 	ses.mu.Unlock()
-	n := st.sink.TryWrite(part)
+	n := p.sink.TryWrite(part)
 	if n > 0 {
-		st.count(n)
-		ses.noteSink(st.sink)
+		p.count(n)
+		ses.noteSink(p.sink)
 	}
 	ses.mu.Lock()
 	if n > 0 && !st.closed { // else all was given up already

@@ -276,8 +276,11 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 			ses.forget(st)
 		}
 	}
-	if fin || len(st.queue) > 0 {
-		st.readCond.Broadcast() // what one reader leaves is the next one's
+	switch {
+	case fin && st.idlePush() && !st.closed:
+		ses.endPush(st)
+	case fin || len(st.queue) > 0:
+		st.wakeReader()
 	}
 	ses.pingWhileBusy()
 	return nil

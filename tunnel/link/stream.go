@@ -37,9 +37,7 @@ type Stream struct {
 	tailOpen     bool           // the last chunk of queue is ours to append to
 	inHand       int            // bytes returned by ReadChunks, consumed by the next call
 	finRecvd     bool
-	parked       bool        // a ReadChunks waits
-	sink         tunnel.Sink // where push may give what arrives
-	count        func(int)
+	pushing      *pushing // nil: somebody reads
 	readDeadline deadline
 
 	// Sending.
@@ -101,15 +99,22 @@ func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
 	ses := st.ses
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if st.inHand > 0 {
-		n := st.inHand
+	st.releaseInHand()
+	return st.take(dst)
+}
+
+// releaseInHand gives credit back for what the last call returned.
+func (st *Stream) releaseInHand() {
+	if n := st.inHand; n > 0 {
 		st.inHand = 0
 		st.consumed(n)
 	}
-	st.parked = true
-	err := st.waitReadable(false)
-	st.parked = false
-	if err != nil {
+}
+
+// take waits for data and moves it to dst, or returns why there is none and
+// never will be.
+func (st *Stream) take(dst []tunnel.Chunk) (int, error) {
+	if err := st.waitReadable(false); err != nil {
 		return 0, err
 	}
 	n := copy(dst, st.queue)
@@ -118,6 +123,11 @@ func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
 	}
 	st.dequeue(n)
 	return n, nil
+}
+
+// readable says whether a read would not have to wait.
+func (st *Stream) readable() bool {
+	return st.closed || st.readDeadline.expired || len(st.queue) > 0 || st.finRecvd || st.err != nil
 }
 
 // waitReadable returns nil once the queue has something, or why it never will.
@@ -349,7 +359,7 @@ func (st *Stream) discardUnread() {
 }
 
 func (st *Stream) wakeAll() {
-	st.readCond.Broadcast()
+	st.wakeReader()
 	st.writeCond.Broadcast()
 }
 

@@ -1,0 +1,124 @@
+package tunnel
+
+import (
+	"io"
+	"sync/atomic"
+)
+
+// half is one direction of a relay.
+type half struct {
+	relay    *Relay
+	watch    *relayWatch
+	dst, src Conn
+	held     *atomic.Bool
+	counters [2]*atomic.Int64
+}
+
+// push has src move the bytes by itself, if both ends are able to, and says
+// whether they are. The goroutine that resume needs now and then is src's.
+func (h *half) push() bool {
+	source, pushes := h.src.(Source)
+	sink, takes := h.dst.(Sink)
+	if !pushes || !takes {
+		return false
+	}
+	write := chunkWriter(h.dst)
+	source.PushTo(sink, h.count, func() { h.pump(source.TakeChunks, write) })
+	return true
+}
+
+// run moves bytes until the direction has ended.
+func (h *half) run() { h.pump(chunkReader(h.src), chunkWriter(h.dst)) }
+
+// pump moves bytes until the direction has ended, which it reports, or until a
+// Source has nothing more for now.
+func (h *half) pump(read func([]Chunk) (int, error), write func([]Chunk) error) {
+	var batch [batchSize]Chunk
+	for {
+		n, err := read(batch[:])
+		if n == 0 && err == nil {
+			return
+		}
+		if err == nil {
+			err = h.move(batch[:n], write)
+		}
+		if err == io.EOF {
+			err = h.closeWrite()
+		} else if err == nil {
+			continue
+		}
+		h.relay.finish(h.watch, err)
+		h.relay.running.Done()
+		return
+	}
+}
+
+func (h *half) move(batch []Chunk, write func([]Chunk) error) error {
+	size := 0
+	for _, c := range batch {
+		size += c.Len()
+	}
+	h.held.Store(true)
+	err := write(batch)
+	h.held.Store(false)
+	if err != nil {
+		return &writeError{err}
+	}
+	h.count(size)
+	return nil
+}
+
+func (h *half) closeWrite() error {
+	if err := h.dst.CloseWrite(); err != nil {
+		return &writeError{err}
+	}
+	return nil
+}
+
+func (h *half) count(n int) {
+	for _, c := range h.counters {
+		if c != nil {
+			c.Add(int64(n))
+		}
+	}
+}
+
+func chunkWriter(c Conn) func([]Chunk) error {
+	if w, ok := c.(ChunkWriter); ok {
+		return w.WriteChunks
+	}
+	return func(batch []Chunk) error {
+		defer ReleaseAll(batch)
+		for _, chunk := range batch {
+			if _, err := c.Write(chunk.Bytes()); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func chunkReader(c Conn) func([]Chunk) (int, error) {
+	if r, ok := c.(ChunkReader); ok {
+		return r.ReadChunks
+	}
+	size := probeSize
+	return func(dst []Chunk) (int, error) {
+		chunk := NewChunk(size)
+		n, err := c.Read(chunk.Bytes())
+		if n == 0 {
+			chunk.Release()
+			if err == nil {
+				err = io.ErrNoProgress
+			}
+			return 0, err
+		}
+		// An error that came with data comes again on the next read.
+		dst[0] = chunk.Slice(0, n)
+		size = probeSize
+		if n >= probeSize {
+			size = ChunkSize
+		}
+		return 1, nil
+	}
+}
