@@ -30,6 +30,7 @@ build: ## Build static binaries of all programs into bin/
 .PHONY: test
 test: ## Run all tests that need nothing but Go
 	$(GO) test -timeout 5m $(UNITS)
+	$(GO) test -C manifests/check -timeout 5m ./...
 
 .PHONY: race
 race: ## Run them with the race detector
@@ -38,6 +39,14 @@ race: ## Run them with the race detector
 .PHONY: e2e
 e2e: ## Run the black-box tests: real programs, real clients
 	$(GO) test -count=1 -timeout 10m ./e2e/...
+
+.PHONY: e2e-kube
+e2e-kube: ## Run kube-apiserver's own egress selector against the programs
+	$(GO) test -C e2e/kube -count=1 -timeout 5m ./...
+
+.PHONY: alerts
+alerts: ## Test the alert rules and the dashboard with promtool
+	$(GO) test -C manifests/check -count=1 -run TestPromtool . -promtool=promtool
 
 .PHONY: lint
 lint: fmt-check vet staticcheck ## Check format, go vet and staticcheck
@@ -50,6 +59,8 @@ fmt-check:
 .PHONY: vet
 vet:
 	$(GO) vet ./...
+	$(GO) vet -C manifests/check ./...
+	$(GO) vet -C e2e/kube ./...
 
 .PHONY: staticcheck
 staticcheck:

@@ -1,0 +1,263 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/server/egressselector"
+
+	"konnectivity/e2e/suite"
+)
+
+// patience is how long anything may take to come back to rest.
+const patience = 20 * time.Second
+
+// kind is a way in which kube-apiserver reaches a konnectivity server.
+type kind struct {
+	name      string
+	transport func(c *cluster) string // of its EgressSelectorConfiguration
+	protocol  string
+}
+
+// kinds are all that the egress selector has (egress_selector.go).
+var kinds = []kind{
+	{"grpc over uds", uds, "GRPC"},
+	{"http-connect over uds", uds, "HTTPConnect"},
+	{"http-connect over mtls", mtls, "HTTPConnect"},
+}
+
+func uds(c *cluster) string { return fmt.Sprintf("        uds: {udsName: %s}", c.server.UDS) }
+
+func mtls(c *cluster) string {
+	return fmt.Sprintf(`        tcp:
+          url: https://%s
+          tlsConfig: {caBundle: %s, clientCert: %s, clientKey: %s}`,
+		suite.Loopback(c.server.ClientPort), c.suite.PKI("ca.crt"), c.suite.PKI("client.crt"), c.suite.PKI("client.key"))
+}
+
+// selection is a configuration for the one network context that matters here.
+const selection = `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+  - name: cluster
+    connection:
+      proxyProtocol: %s
+      transport:
+%s
+`
+
+// cluster is a server with two agents and a kubelet behind them.
+type cluster struct {
+	suite   *suite.Suite
+	server  *suite.Server
+	agents  []*suite.Agent
+	kubelet *kubelet
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "k") // short: a unix socket lives in it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	c := &cluster{kubelet: newKubelet(t)}
+	if c.suite, err = suite.New(binaries, dir); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, p := range c.suite.Processes() {
+			if t.Failed() {
+				t.Logf("--- %s\n%s", p.Name, p.Output())
+			}
+		}
+		c.suite.Close()
+	})
+	if c.server, err = c.suite.StartServer("--graceful-shutdown-timeout=5s"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		c.addAgent(t)
+	}
+	return c
+}
+
+func (c *cluster) addAgent(t *testing.T) {
+	t.Helper()
+	a, err := c.suite.StartAgent(c.server, "--graceful-shutdown-timeout=5s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.agents = append(c.agents, a)
+}
+
+// dialer is kube-apiserver's own, made from a configuration file.
+func (c *cluster) dialer(t *testing.T, k kind) dialFunc {
+	t.Helper()
+	file := filepath.Join(c.suite.Dir, strings.ReplaceAll(k.name, " ", "-")+".yaml")
+	text := fmt.Sprintf(selection, k.protocol, k.transport(c))
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, err := egressselector.ReadEgressSelectorConfiguration(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if faults := egressselector.ValidateEgressSelectorConfiguration(config); len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	selector, err := egressselector.NewEgressSelector(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial, err := selector.Lookup(egressselector.Cluster.AsNetworkContext())
+	if err != nil || dial == nil {
+		t.Fatal("no dialer for the cluster", err)
+	}
+	return dialFunc(dial)
+}
+
+// inEveryKind runs a test against one cluster by each kind.
+func inEveryKind(t *testing.T, test func(t *testing.T, c *cluster, api *apiserver)) {
+	c := newCluster(t)
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			test(t, c, newAPIServer(t, c.dialer(t, k), c.kubelet))
+		})
+	}
+}
+
+// metric is the sum of a metric's samples.
+func metric(t *testing.T, url, name string) (sum float64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	samples := regexp.MustCompile(`(?m)^`+name+`(?:\{[^}]*\})? (\S+)$`).FindAllSubmatch(text, -1)
+	if len(samples) == 0 {
+		t.Fatalf("%s has no %s", url, name)
+	}
+	for _, s := range samples {
+		v, err := strconv.ParseFloat(string(s[1]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += v
+	}
+	return sum
+}
+
+// footprint is what an idle system holds.
+type footprint struct {
+	goroutines int // of this process, which holds kube-apiserver's half
+	sockets    map[int]int
+}
+
+// measure counts goroutines here, and sockets of every program.
+func (c *cluster) measure(t *testing.T) footprint {
+	t.Helper()
+	f := footprint{runtime.NumGoroutine(), map[int]int{}}
+	for _, p := range c.running() {
+		folder := fmt.Sprintf("/proc/%d/fd", p.PID())
+		fds, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range fds {
+			if to, err := os.Readlink(filepath.Join(folder, fd.Name())); err == nil && strings.HasPrefix(to, "socket:") {
+				f.sockets[p.PID()]++
+			}
+		}
+	}
+	return f
+}
+
+// running are the programs that have not ended.
+func (c *cluster) running() (all []*suite.Process) {
+	for _, p := range c.suite.Processes() {
+		select {
+		case <-p.Done():
+		default:
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// slackGoroutines and slackSockets are what may differ from base at rest:
+// runtime helpers, and this test's own look at the metrics.
+const (
+	slackGoroutines = 5
+	slackSockets    = 2
+)
+
+// settle waits until nothing is left of what a test did.
+func (c *cluster) settle(t *testing.T, base footprint) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		left := c.leftovers(t, base)
+		if left == "" {
+			return
+		}
+		if time.Now().After(deadline) {
+			var stacks bytes.Buffer
+			buf := make([]byte, 1<<20)
+			stacks.Write(buf[:runtime.Stack(buf, true)])
+			t.Fatalf("after %v still: %s\n%s", patience, left, stacks.String())
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+func (c *cluster) leftovers(t *testing.T, base footprint) string {
+	http.DefaultClient.CloseIdleConnections()
+	var left []string
+	for _, name := range []string{"established_connections", "pending_backend_dials"} {
+		if n := metric(t, c.server.HealthURL("/metrics"), "konnectivity_network_proxy_server_"+name); n != 0 {
+			left = append(left, fmt.Sprintf("%v %s", n, name))
+		}
+	}
+	for _, a := range c.agents {
+		if n := metric(t, a.HealthURL("/metrics"), "konnectivity_network_proxy_agent_open_endpoint_connections"); n != 0 {
+			left = append(left, fmt.Sprintf("%v connections of an agent", n))
+		}
+	}
+	if n := c.kubelet.open.Load(); n != 0 {
+		left = append(left, fmt.Sprintf("%d requests at the kubelet", n))
+	}
+	http.DefaultClient.CloseIdleConnections()
+	now := c.measure(t)
+	if now.goroutines > base.goroutines+slackGoroutines {
+		left = append(left, fmt.Sprintf("%d goroutines, %d at first", now.goroutines, base.goroutines))
+	}
+	for pid, n := range now.sockets {
+		if first, ok := base.sockets[pid]; ok && n > first+slackSockets {
+			left = append(left, fmt.Sprintf("%d sockets of process %d, %d at first", n, pid, first))
+		}
+	}
+	return strings.Join(left, ", ")
+}

@@ -1,0 +1,91 @@
+package kube
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// pressure dials anew for every request, until stopped.
+type pressure struct {
+	stop   func()
+	done   chan struct{}
+	ok     atomic.Int64
+	failed atomic.Int64
+	last   atomic.Pointer[error]
+}
+
+func press(t *testing.T, api *apiserver) *pressure {
+	ctx, stop := context.WithCancel(t.Context())
+	p := &pressure{stop: stop, done: make(chan struct{})}
+	api.transport.DisableKeepAlives = true
+	go func() {
+		defer close(p.done)
+		for ctx.Err() == nil {
+			if err := api.put(t.Context(), noise(10<<10)); err != nil {
+				p.failed.Add(1)
+				p.last.Store(&err)
+			} else {
+				p.ok.Add(1)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}()
+	return p
+}
+
+func (p *pressure) end() {
+	p.stop()
+	<-p.done
+}
+
+// TestAgentsRollOver replaces every agent: nobody may notice.
+func TestAgentsRollOver(t *testing.T) {
+	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
+		p := press(t, api)
+		for range len(c.agents) {
+			old := c.agents[0]
+			c.agents = c.agents[1:]
+			c.addAgent(t)
+			if code, err := old.Stop(); code != 0 || err != nil {
+				t.Errorf("the agent ended with %d, %v", code, err)
+			}
+		}
+		p.end()
+		if p.failed.Load() > 0 || p.ok.Load() < 10 {
+			t.Errorf("%d requests went through, %d failed, the last with %v", p.ok.Load(), p.failed.Load(), *p.last.Load())
+		}
+	})
+}
+
+// TestServerRestarts replaces the only server: requests fail meanwhile, and go
+// through again soon after, with nothing left behind.
+func TestServerRestarts(t *testing.T) {
+	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
+		base := c.measure(t)
+		p := press(t, api)
+		if code, err := c.server.Stop(); code != 0 || err != nil {
+			t.Errorf("the server ended with %d, %v", code, err)
+		}
+		if err := c.suite.RunServer(c.server, "--graceful-shutdown-timeout=5s"); err != nil {
+			t.Fatal(err)
+		}
+		back := time.Now()
+		for before := p.ok.Load(); p.ok.Load() == before; time.Sleep(20 * time.Millisecond) {
+			if time.Since(back) > patience {
+				t.Fatalf("nothing goes through %v after the restart: %v", patience, *p.last.Load())
+			}
+		}
+		p.end()
+		failed := p.failed.Load()
+		if failed == 0 {
+			t.Error("the restart was not felt: requests do not go by the server")
+		}
+		if err := api.put(t.Context(), noise(1<<20)); err != nil {
+			t.Errorf("after %d failures: %v", failed, err)
+		}
+		api.rest()
+		c.settle(t, base)
+	})
+}

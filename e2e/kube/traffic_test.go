@@ -1,0 +1,216 @@
+package kube
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"golang.org/x/sync/errgroup"
+)
+
+// get asks the API server's front; the caller closes the body.
+func (a *apiserver) get(ctx context.Context, path string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	res, err := a.Client().Do(req)
+	if err == nil && res.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		return nil, fmt.Errorf("%s: %s", res.Status, text)
+	}
+	return res, err
+}
+
+// put sends body and compares what the kubelet got.
+func (a *apiserver) put(ctx context.Context, body []byte) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPut, a.URL+"/hash", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	res, err := a.Client().Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if sum := sha256.Sum256(body); string(text) != hex.EncodeToString(sum[:]) {
+		return fmt.Errorf("%s: %.100s is not the hash of what was sent", res.Status, text)
+	}
+	return nil
+}
+
+func noise(n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.Read(b)
+	return b
+}
+
+func TestRequests(t *testing.T) {
+	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
+		base := c.measure(t)
+		var all errgroup.Group
+		all.SetLimit(25)
+		for i := range 200 {
+			all.Go(func() error { return api.put(t.Context(), noise(1+i*i*20)) })
+		}
+		all.Go(func() error { return api.put(t.Context(), noise(32<<20)) })
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		api.rest()
+		c.settle(t, base)
+	})
+}
+
+func TestWebsocketUpgrades(t *testing.T) {
+	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
+		base := c.measure(t)
+		var all errgroup.Group
+		for range 30 {
+			all.Go(func() error { return api.exec(t.Context(), 20) })
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		api.rest()
+		c.settle(t, base)
+	})
+}
+
+// exec opens a session and expects every message back.
+func (a *apiserver) exec(ctx context.Context, messages int) error {
+	dialer := websocket.Dialer{Subprotocols: []string{"v5.channel.k8s.io"}, HandshakeTimeout: patience}
+	conn, res, err := dialer.DialContext(ctx, "ws"+strings.TrimPrefix(a.URL, "http")+"/exec", nil)
+	if err != nil {
+		return fmt.Errorf("exec: %w (%v)", err, res)
+	}
+	defer conn.Close()
+	for i := range messages {
+		sent := noise(1 + i*i*200)
+		if err := conn.WriteMessage(websocket.BinaryMessage, sent); err != nil {
+			return err
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		_, got, err := conn.ReadMessage()
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(sent, got) {
+			return fmt.Errorf("message %d of %d bytes came back as %d others", i, len(sent), len(got))
+		}
+	}
+	return nil
+}
+
+// TestLongWatches holds watches open over all that goes on beside them.
+func TestLongWatches(t *testing.T) {
+	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
+		base := c.measure(t)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		var watches errgroup.Group
+		for range 50 {
+			watches.Go(func() error { return api.watch(ctx) })
+		}
+		for end := time.Now().Add(4 * time.Second); time.Now().Before(end); {
+			if err := api.put(t.Context(), noise(1<<20)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		leave()
+		if err := watches.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		api.rest()
+		c.settle(t, base)
+	})
+}
+
+// watch reads events in order until ctx ends, and fails if one is missing or
+// they cease.
+func (a *apiserver) watch(ctx context.Context) error {
+	res, err := a.get(ctx, "/watch")
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	i := 0
+	for ; lines.Scan(); i++ {
+		if want := fmt.Sprintf("event %d", i); lines.Text() != want {
+			return fmt.Errorf("%q came instead of %q", lines.Text(), want)
+		}
+	}
+	if ctx.Err() == nil {
+		return fmt.Errorf("the watch ended after %d events: %v", i, lines.Err())
+	}
+	// An event is due every 50 ms; a busy machine may be slow, not silent.
+	if i < 10 {
+		return fmt.Errorf("only %d events came", i)
+	}
+	return nil
+}
+
+// logStreams is how many follow logs at once.
+const logStreams = 500
+
+// TestAbandonedLogs is many an operator's Ctrl-C: streams in full flow are
+// left at random, some without a single read, and nothing may remain.
+func TestAbandonedLogs(t *testing.T) {
+	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
+		base := c.measure(t)
+		var all errgroup.Group
+		var opened sync.WaitGroup
+		opened.Add(logStreams)
+		for i := range logStreams {
+			all.Go(func() error { return api.abandon(t.Context(), &opened, i%5 != 0) })
+		}
+		if err := all.Wait(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := api.exec(ctx, 1); err != nil {
+			t.Errorf("exec right after: %v", err)
+		}
+		api.rest()
+		c.settle(t, base)
+	})
+}
+
+// abandon leaves a stream up to a second after all of them are open.
+func (a *apiserver) abandon(ctx context.Context, opened *sync.WaitGroup, read bool) error {
+	ctx, leave := context.WithTimeout(ctx, 3*patience)
+	defer leave()
+	res, err := a.get(ctx, "/logs")
+	opened.Done()
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	opened.Wait()
+	left := time.AfterFunc(time.Duration(mathrand.Int64N(int64(time.Second))), leave)
+	defer left.Stop()
+	if read {
+		_, _ = io.Copy(io.Discard, res.Body)
+	}
+	<-ctx.Done()
+	return nil
+}
