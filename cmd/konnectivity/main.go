@@ -23,7 +23,10 @@ func newRoot() *cobra.Command {
 	root.AddCommand(
 		newBench(),
 		newCerts(),
+		newCheck(),
+		newDial(),
 		newQuickstart(),
+		newStatus(),
 	)
 	return root
 }

@@ -22,7 +22,7 @@ import (
 // sidecars.
 type viaFlags struct{ files tlsreload.Files }
 
-const viaKinds = "direct, socks5://HOST:PORT, http://HOST:PORT, https://HOST:PORT or link://HOST:PORT"
+const viaKinds = "direct, socks5://HOST:PORT, http://HOST:PORT, https://HOST:PORT, link://HOST:PORT or grpc:///SOCKET"
 
 func (v *viaFlags) register(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "TLS flags, for https:// and link://", func(f *pflag.FlagSet) {
@@ -33,13 +33,17 @@ func (v *viaFlags) register(cmd *cobra.Command) {
 }
 
 // dialer makes the way that a --via names: straight, through a sidecar, or to
-// the server by CONNECT over mTLS or by a link.
+// the server by CONNECT over mTLS, by a link, or as kube-apiserver does by gRPC
+// over a unix socket.
 func (v *viaFlags) dialer(via string) (_ tunnel.Dialer, close func(), _ error) {
 	none := func() {}
 	if via == "direct" {
 		return tunnel.DialerFunc(dialTCP), none, nil
 	}
 	u, err := url.Parse(via)
+	if err == nil && u.Scheme == "grpc" && u.Host == "" && len(u.Path) > 1 {
+		return grpcDialer(u.Path), none, nil
+	}
 	if err != nil || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
 		return nil, nil, cli.Usagef("--via %q: want %s", via, viaKinds)
 	}

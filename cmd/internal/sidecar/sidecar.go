@@ -95,22 +95,27 @@ func (s *sidecar) registerer() prometheus.Registerer {
 }
 
 func (s *sidecar) adapterOptions() adapters.Options {
-	o := s.opts
-	direct := o.Direct
-	direct.Refuse = s.self.is
+	o := s.opts.Adapter(s.certs, s.log)
+	o.Direct.Refuse = s.self.is
+	o.Registerer = s.registerer()
+	return o
+}
+
+// Adapter is the way out that the flags describe, for a sidecar and for those
+// who want to try it as one.
+func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adapters.Options {
 	return adapters.Options{
 		Server: adapters.ServerOptions{
 			Address:  tunnel.JoinAddress(o.ServerHost, o.ServerPort),
-			TLS:      s.certs,
+			TLS:      certs,
 			Mode:     o.Link,
 			Software: o.Program + "/" + version.Get().Version,
 		},
-		Hosted:     o.Hosted,
-		Direct:     direct,
-		SOCKS5:     o.Resolve,
-		HTTPS:      o.Proxies,
-		Log:        s.log,
-		Registerer: s.registerer(),
+		Hosted: o.Hosted,
+		Direct: o.Direct,
+		SOCKS5: o.Resolve,
+		HTTPS:  o.Proxies,
+		Log:    log,
 	}
 }
 

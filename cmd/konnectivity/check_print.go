@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// printFindings shows them as a person reads them: a tick or a cross a step.
+func printFindings(out io.Writer, findings []finding, c paint) {
+	marks := map[string]string{
+		resultOK: c.green + "✔" + c.off, resultWarning: c.yellow + "!" + c.off, resultFailed: c.red + "✘" + c.off, resultSkipped: c.dim + "-" + c.off,
+	}
+	counts := map[string]int{}
+	group := ""
+	for _, f := range findings {
+		if f.Group != group {
+			if group != "" {
+				fmt.Fprintln(out)
+			}
+			group = f.Group
+			fmt.Fprintf(out, "%s%s%s\n", c.bold, group, c.off)
+		}
+		counts[f.Result]++
+		line := marks[f.Result] + " " + f.Step
+		if f.Cause != "" {
+			line += ": " + plain(f.Cause)
+		}
+		if f.Milliseconds > 0 {
+			line += fmt.Sprintf(" %s(%.1f ms)%s", c.dim, f.Milliseconds, c.off)
+		}
+		fmt.Fprintln(out, line)
+		if f.Hint != "" {
+			fmt.Fprintf(out, "    → %s\n", plain(f.Hint))
+		}
+	}
+	var words []string
+	for _, r := range []string{resultFailed, resultWarning, resultOK, resultSkipped} {
+		if n := counts[r]; n > 0 {
+			words = append(words, fmt.Sprint(n, " ", r))
+		}
+	}
+	fmt.Fprintln(out, "\n"+strings.Join(words, ", "))
+}

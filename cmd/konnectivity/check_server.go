@@ -1,0 +1,330 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"konnectivity/adapters"
+	"konnectivity/internal/admin"
+	"konnectivity/internal/version"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+const (
+	// refusalTime is how long a server's refusal of our certificate may take
+	// to come; with TLS 1.3 it follows the handshake.
+	refusalTime = 500 * time.Millisecond
+
+	// roundTripTime is how long to wait for a link's first measured round trip.
+	roundTripTime = 2 * time.Second
+)
+
+// checkServer walks from the server's name to what it says of itself.
+func (c *checker) checkServer(ctx context.Context) bool {
+	c.group = "server"
+	addrs, ok := c.resolveServer(ctx)
+	if !ok {
+		return false
+	}
+	reached := c.reachServer(ctx, addrs)
+	if reached == "" {
+		return false
+	}
+	return c.greetServer(ctx, reached)
+}
+
+func (c *checker) resolveServer(ctx context.Context) ([]netip.Addr, bool) {
+	host := c.opts.sidecar.ServerHost
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{ip}, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.opts.timeout)
+	defer cancel()
+	start := time.Now()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	const step = "name of the server"
+	var dns *net.DNSError
+	switch {
+	case err == nil && len(addrs) > 0:
+		c.timed(step, fmt.Sprintf("%s is %s", host, addresses(addrs)), start)
+		return addrs, true
+	case errors.As(err, &dns) && dns.IsNotFound, err == nil:
+		return nil, c.fail(step, host+" does not exist in DNS", "Check --konnectivity-hostname; inside a cluster a Service is NAME.NAMESPACE.svc.")
+	default:
+		return nil, c.fail(step, "DNS does not answer for "+host, "Check this machine's /etc/resolv.conf and whether that DNS server works; a network policy may block port 53.")
+	}
+}
+
+func addresses(addrs []netip.Addr) string {
+	var words []string
+	for _, a := range addrs {
+		words = append(words, a.Unmap().String())
+	}
+	return strings.Join(words, ", ")
+}
+
+// reachServer connects to every address, since each may be another server, and
+// returns the first that answers.
+func (c *checker) reachServer(ctx context.Context, addrs []netip.Addr) (reached string) {
+	for _, ip := range addrs {
+		at := netip.AddrPortFrom(ip.Unmap(), c.opts.sidecar.ServerPort).String()
+		dial, cancel := context.WithTimeout(ctx, c.opts.timeout)
+		start := time.Now()
+		conn, err := new(net.Dialer).DialContext(dial, "tcp", at)
+		cancel()
+		if err == nil {
+			_ = conn.Close()
+			c.timed("TCP to the server", at, start)
+			if reached == "" {
+				reached = at
+			}
+			continue
+		}
+		hint := "Check the network between here and there: routes, firewalls, network policies."
+		switch tunnel.FailureOf(err) {
+		case tunnel.FailRefused:
+			hint = "Nobody listens on that port. Check --konnectivity-port, and that the server runs and its Service has endpoints."
+		case tunnel.FailTimeout:
+			hint = "Packets are dropped on the way. Look for a firewall or a network policy."
+		}
+		c.fail("TCP to the server", at+": "+tunnel.FailureOf(err).String(), hint)
+	}
+	return reached
+}
+
+// greetServer makes a TLS connection and learns what the server speaks.
+func (c *checker) greetServer(ctx context.Context, at string) bool {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.timeout)
+	defer cancel()
+	raw, err := new(net.Dialer).DialContext(ctx, "tcp", at)
+	if err != nil {
+		return c.fail("TLS with the server", err.Error(), "It answered a moment ago; it may be restarting.")
+	}
+	defer raw.Close()
+	conn := tls.Client(raw, c.clientTLS())
+	start := time.Now()
+	err = conn.HandshakeContext(ctx)
+	if err != nil {
+		cause, hint := c.handshakeTrouble(err)
+		return c.fail("TLS with the server", cause, hint)
+	}
+	state := conn.ConnectionState()
+	if cause, hint := c.verify(state.PeerCertificates); cause != "" {
+		return c.fail("certificate of the server", cause, hint)
+	}
+	c.timed("certificate of the server", name(state.PeerCertificates[0])+until(state.PeerCertificates[0].NotAfter), start)
+	if state.NegotiatedProtocol == link.ALPN {
+		return c.greetLink(ctx, conn)
+	}
+	return c.greetOld(conn)
+}
+
+// clientTLS is the sidecar's, but for the verification: verify does that, since
+// it can say more of a certificate than a failed handshake.
+func (c *checker) clientTLS() *tls.Config {
+	protos := []string{link.ALPN, "http/1.1"}
+	if c.opts.sidecar.Link == adapters.LinkOff {
+		protos = protos[1:]
+	}
+	config := &tls.Config{
+		ServerName: strings.TrimSuffix(c.opts.sidecar.ServerHost, "."), NextProtos: protos, MinVersion: tls.VersionTLS12,
+		InsecureSkipVerify: true, // see verify; nothing is sent before it
+	}
+	if c.files.pair.Certificate != nil {
+		config.Certificates = []tls.Certificate{c.files.pair}
+	}
+	return config
+}
+
+// verify says what is wrong with a server's certificate; "" is nothing.
+func (c *checker) verify(chain []*x509.Certificate) (cause, hint string) {
+	leaf, host := chain[0], strings.TrimSuffix(c.opts.sidecar.ServerHost, ".")
+	if cause, hint := invalidTime("the server's certificate", leaf, c.now(), "Renew it on the server."); cause != "" {
+		return cause, hint
+	}
+	options := x509.VerifyOptions{Roots: c.files.roots, Intermediates: x509.NewCertPool(), CurrentTime: c.now()}
+	for _, more := range chain[1:] {
+		options.Intermediates.AddCert(more)
+	}
+	if _, err := leaf.Verify(options); err != nil {
+		trusted := "the system's CAs"
+		if len(c.files.cas) > 0 {
+			trusted = names(c.files.cas) + " of " + c.opts.sidecar.Files.CA
+		}
+		return fmt.Sprintf("it was issued by %s, which does not lead to %s", nameOf(leaf), trusted),
+			"Give the CA that issued the server's certificate as --ca-cert-path; a CA of the same name but another key does not do."
+	}
+	if err := leaf.VerifyHostname(host); err != nil {
+		return fmt.Sprintf("it is not for %s but for %s", host, sans(leaf)), "Reach the server by one of those names, or add this one to its certificate."
+	}
+	return "", ""
+}
+
+func nameOf(leaf *x509.Certificate) string {
+	if leaf.Issuer.CommonName != "" {
+		return leaf.Issuer.CommonName
+	}
+	return leaf.Issuer.String()
+}
+
+// maxSANs bounds how many names are told.
+const maxSANs = 8
+
+func sans(leaf *x509.Certificate) string {
+	all := append([]string{}, leaf.DNSNames...)
+	for _, ip := range leaf.IPAddresses {
+		all = append(all, ip.String())
+	}
+	if len(all) == 0 {
+		return "no name at all"
+	}
+	if len(all) > maxSANs {
+		all = append(all[:maxSANs], "more")
+	}
+	return strings.Join(all, ", ")
+}
+
+// alerts are what a server says of our certificate (RFC 8446 §6.2).
+var alerts = map[uint8][2]string{
+	42:  {"the server refuses our client certificate", "The server may trust another CA for clients; see its --server-ca-cert."},
+	43:  {"the server does not take our kind of client certificate", "Issue one with another key type."},
+	44:  {"the server says that our client certificate was revoked", "Issue a new one."},
+	45:  {"the server says that our client certificate expired", "If it has not, the server's clock is wrong."},
+	46:  {"the server refuses our client certificate", "The server's log says why."},
+	48:  {"the server does not know the CA of our client certificate", "Use a client certificate of the CA in the server's --server-ca-cert."},
+	80:  {"the server has an internal error", "Look at the server's log."},
+	112: {"the server does not know the name we asked for", "Check --konnectivity-hostname."},
+	116: {"the server wants a client certificate", "Give --tls-cert-path and --tls-key-path."},
+	120: {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
+}
+
+// handshakeTrouble says why TLS failed.
+func (c *checker) handshakeTrouble(err error) (cause, hint string) {
+	var alert tls.AlertError
+	var record tls.RecordHeaderError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &op) && op.Op == "remote error" && errors.As(err, &alert):
+		if words, ok := alerts[uint8(alert)]; ok {
+			return words[0], words[1]
+		}
+		return "the server ended it: " + alert.Error(), "Look at the server's log."
+	case errors.As(err, &record):
+		return "what answers speaks no TLS", "Check --konnectivity-port: it may be a health or admin port, or a proxy in between."
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return "the server accepted the connection and then said nothing", "It hangs or is overloaded, or a load balancer has nobody behind it."
+	default:
+		return "the connection ended: " + err.Error(), "A load balancer without a healthy server behind it does that, and a server that is shutting down."
+	}
+}
+
+// greetLink exchanges HELLOs and takes a round trip.
+func (c *checker) greetLink(ctx context.Context, conn *tls.Conn) bool {
+	session, err := link.Connect(ctx, conn, link.Config{Hello: link.Hello{
+		Role: link.RoleClient, Software: "konnectivity-check/" + version.Get().Version, ID: "check-" + tunnel.NewID(),
+	}})
+	var bye *link.GoAwayError
+	switch {
+	case errors.As(err, &bye):
+		return c.fail("link with the server", "the server ended it: "+bye.Error(), "Check --konnectivity-port: the port for agents refuses clients.")
+	case err != nil:
+		cause, hint := c.handshakeTrouble(err)
+		return c.fail("link with the server", cause, hint)
+	}
+	defer session.Close()
+	peer := session.Peer()
+	c.ok("link with the server", fmt.Sprintf("%s, id %s, one of %s", peer.Software, peer.ID, plural(max(1, session.ServerCount()), "server")))
+	for end := time.Now().Add(roundTripTime); session.RTT() == 0 && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if rtt := session.RTT(); rtt > 0 {
+		c.add(finding{Step: "round trip to the server", Result: resultOK, Milliseconds: float64(rtt.Microseconds()) / 1000})
+	} else {
+		c.warn("round trip to the server", "no answer to a ping", "The server is overloaded, or the way to it is.")
+	}
+	return true
+}
+
+// greetOld is for a server without links: whether it lets us in shows in that
+// it stays silent and waits for a request.
+func (c *checker) greetOld(conn *tls.Conn) bool {
+	_ = conn.SetReadDeadline(time.Now().Add(refusalTime))
+	if _, err := conn.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		cause, hint := c.handshakeTrouble(err)
+		return c.fail("certificate of this client", cause, hint)
+	}
+	const step, cause = "protocol of the server", "it speaks HTTP CONNECT only, no links"
+	const hint = "It is an old server, or one with --link=off. It works, but a connection costs a handshake, and one slow reader can stall others. Update it."
+	switch c.opts.sidecar.Link {
+	case adapters.LinkRequire:
+		return c.fail(step, cause+", and --link=require demands them", hint+" Or use --link=auto.")
+	case adapters.LinkOff:
+		c.ok(step, "HTTP CONNECT, as --link=off says")
+	default:
+		c.warn(step, cause, hint)
+	}
+	return true
+}
+
+// checkAdmin looks at the server through its admin port.
+func (c *checker) checkAdmin(ctx context.Context) {
+	c.group = "agents"
+	if c.opts.serverAdmin == "" {
+		c.add(finding{Step: "agents of the server", Result: resultSkipped, Cause: "no --server-admin was given"})
+		return
+	}
+	client := newAdminClient()
+	defer client.close()
+	r := report{Address: c.opts.serverAdmin}
+	if err := client.report(ctx, &r, "", maxPeers); err != nil {
+		c.warn("admin port of the server", c.opts.serverAdmin+": "+err.Error(), "It listens on the server's loopback; kubectl port-forward leads to it.")
+		return
+	}
+	c.agents(r)
+}
+
+// maxPeers is how many agents are looked at.
+const maxPeers = 1000
+
+func (c *checker) agents(r report) {
+	s := r.Status
+	if n := s.Peers[admin.RoleAgent]; n == 0 {
+		c.fail("agents of the server", "no agent is connected to "+s.ID, admin.Hint(tunnel.FailNoAgent))
+		return
+	}
+	for _, strategy := range slices.Sorted(maps.Keys(s.Strategies)) {
+		step := "agents for " + strategy
+		if n := s.Strategies[strategy]; n > 0 {
+			c.ok(step, fmt.Sprint(n))
+		} else {
+			c.warn(step, "none", "Give agents the --agent-identifiers that this strategy goes by, or drop it from --proxy-strategies.")
+		}
+	}
+	slowest := admin.Peer{}
+	for _, p := range r.Peers {
+		if p.Role == admin.RoleAgent && p.RoundTrip > slowest.RoundTrip {
+			slowest = p
+		}
+	}
+	if slowest.RoundTrip > 0 {
+		c.add(finding{Step: "round trip from server to agents", Result: resultOK, Cause: "the longest is to " + slowest.ID, Milliseconds: slowest.RoundTrip * 1000})
+	}
+	if n := s.Connections.Stalled; n > 0 {
+		c.warn("stalled connections", plural(n, "connection")+" of the server wait for a side that does not read",
+			"konnectivity status "+r.Address+" lists them first, with the side that does not read.")
+	}
+	if b := s.Buffers["link"]; b.Limit > 0 && b.Used > b.Limit*9/10 {
+		c.warn("memory of the server", fmt.Sprintf("%d %% of the buffers for links are used", 100*b.Used/b.Limit), "Stalled readers hold it; end them, or raise the server's memory budget.")
+	}
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"konnectivity/internal/cli"
+)
+
+// statusOptions are the flags of `konnectivity status`.
+type statusOptions struct {
+	watch    bool
+	interval time.Duration
+	output   string
+	filter   string
+	limit    int
+}
+
+// usualAdmin is where server and agent have their admin ports by default.
+var usualAdmin = []string{"127.0.0.1:8095", "127.0.0.1:8094"}
+
+func newStatus() *cobra.Command {
+	var o statusOptions
+	cmd := &cobra.Command{
+		Use:   "status [ADDRESS...]",
+		Short: "Show what servers, agents and sidecars do right now",
+		Long: "Status asks the admin API of each ADDRESS (HOST:PORT of a server's or agent's admin\n" +
+			"port or of a sidecar's --admin-address) and shows agents, links, connections with\n" +
+			"the stalled ones first, rates, round trips and what failed last. Without an ADDRESS\n" +
+			"it asks the usual ports of this machine, " + usualAdmin[0] + " and " + usualAdmin[1] + ".\n\n" +
+			"To follow one connection across its hops, give the addresses of all of them and its\n" +
+			"id with --filter. The exit status is 1 if an ADDRESS does not answer.",
+		Example: "  konnectivity status --watch\n" +
+			"  konnectivity status 127.0.0.1:8095 127.0.0.1:8096 --filter 4bf92f3577b34da6\n" +
+			"  kubectl port-forward deploy/konnectivity-server 8095 & konnectivity status 127.0.0.1:8095",
+		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), cmd.OutOrStdout(), args) },
+	}
+	cli.AddFlags(cmd, "Status flags", func(f *pflag.FlagSet) {
+		f.BoolVarP(&o.watch, "watch", "w", false, "show it again and again in place, until Ctrl-C")
+		f.DurationVar(&o.interval, "interval", time.Second, "how often --watch looks; at least 200ms")
+		f.StringVarP(&o.output, "output", "o", "table", "table or json")
+		f.StringVar(&o.filter, "filter", "", "only connections, peers and failures with this text in an id, host or address")
+		f.IntVar(&o.limit, "limit", 10, "most peers, connections and failures to show of each process; at most 1000")
+	})
+	return cmd
+}
+
+func (o *statusOptions) check(addresses []string) error {
+	switch {
+	case o.output != "table" && o.output != "json":
+		return cli.Usagef("--output %q: want table or json", o.output)
+	case o.limit < 0 || o.limit > 1000:
+		return cli.Usagef("--limit %d: want 0 to 1000", o.limit)
+	case o.interval < 200*time.Millisecond:
+		return cli.Usagef("--interval %v: want at least 200ms", o.interval)
+	}
+	for _, a := range addresses {
+		if _, _, err := net.SplitHostPort(a); err != nil {
+			return cli.Usagef("%q: want HOST:PORT of an admin port", a)
+		}
+	}
+	return nil
+}
+
+func (o *statusOptions) run(ctx context.Context, out io.Writer, addresses []string) error {
+	if err := o.check(addresses); err != nil {
+		return err
+	}
+	usual := len(addresses) == 0
+	if usual {
+		addresses = usualAdmin
+	}
+	client := newAdminClient()
+	defer client.close()
+	for {
+		reports := client.reports(ctx, addresses, o.filter, o.limit)
+		if usual {
+			reports = answered(reports)
+		}
+		if err := o.print(out, reports); err != nil {
+			return err
+		}
+		if !o.watch {
+			return outcome(reports)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(o.interval):
+		}
+	}
+}
+
+// answered leaves out those of the usual ports where nothing listens, unless
+// that would be all of them.
+func answered(reports []report) []report {
+	var some []report
+	for _, r := range reports {
+		if r.Error == "" {
+			some = append(some, r)
+		}
+	}
+	if len(some) == 0 {
+		return reports
+	}
+	return some
+}
+
+// errNoAnswer makes the exit status 1; the table has said which.
+var errNoAnswer = errors.New("not every process answers")
+
+func outcome(reports []report) error {
+	for _, r := range reports {
+		if r.Error != "" {
+			return errNoAnswer
+		}
+	}
+	return nil
+}
+
+func (o *statusOptions) print(out io.Writer, reports []report) error {
+	if o.output == "json" {
+		enc := json.NewEncoder(out)
+		if !o.watch {
+			enc.SetIndent("", "  ")
+		}
+		return enc.Encode(reports)
+	}
+	var screen bytes.Buffer
+	p := &statusPrinter{out: &screen, paint: newPaint(isTerminal(out)), now: time.Now()}
+	for i, r := range reports {
+		if i > 0 {
+			fmt.Fprintln(&screen)
+		}
+		p.report(r)
+	}
+	text := screen.Bytes()
+	if o.watch {
+		// Home, each line up to its end, then what is left below: no flicker.
+		text = append([]byte("\x1b[H"), bytes.ReplaceAll(text, []byte("\n"), []byte("\x1b[K\n"))...)
+		text = append(text, "\x1b[J"...)
+	}
+	_, err := out.Write(text)
+	return err
+}

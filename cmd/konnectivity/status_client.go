@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"konnectivity/internal/admin"
+	"konnectivity/tunnel"
+)
+
+const (
+	// adminTime bounds a question; a healthy process answers in milliseconds.
+	adminTime = 5 * time.Second
+
+	// maxAnswer is above any answer that the API gives.
+	maxAnswer = 8 << 20
+)
+
+// report is what one process says of itself.
+type report struct {
+	Address     string             `json:"address"`
+	Error       string             `json:"error,omitempty"` // why it says nothing
+	Status      admin.Status       `json:"status"`
+	Peers       []admin.Peer       `json:"peers"`
+	Connections []admin.Connection `json:"connections"`
+	Matched     int                `json:"connectionsMatched"`
+	Failures    []admin.Failure    `json:"failures"`
+}
+
+// adminClient asks admin APIs.
+type adminClient struct{ http *http.Client }
+
+func newAdminClient() *adminClient {
+	return &adminClient{&http.Client{Timeout: adminTime, Transport: &http.Transport{}}} // never by the environment's proxy
+}
+
+func (c *adminClient) close() { c.http.CloseIdleConnections() }
+
+// reports asks all addresses, one after the other.
+func (c *adminClient) reports(ctx context.Context, addresses []string, filter string, limit int) []report {
+	var out []report
+	for _, a := range addresses {
+		r := report{Address: a}
+		if err := c.report(ctx, &r, filter, limit); err != nil {
+			r = report{Address: a, Error: err.Error()}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (c *adminClient) report(ctx context.Context, r *report, filter string, limit int) error {
+	q := url.Values{"filter": {filter}, "limit": {strconv.Itoa(limit)}}
+	if err := c.get(ctx, r.Address, "status", nil, &r.Status); err != nil {
+		return err
+	}
+	var peers admin.Page[admin.Peer]
+	var conns admin.Page[admin.Connection]
+	var failures admin.Page[admin.Failure]
+	q.Set("sort", "-rate")
+	if err := c.get(ctx, r.Address, "peers", q, &peers); err != nil {
+		return err
+	}
+	q.Set("sort", "-state")
+	if err := c.get(ctx, r.Address, "connections", q, &conns); err != nil {
+		return err
+	}
+	if err := c.get(ctx, r.Address, "failures", q, &failures); err != nil {
+		return err
+	}
+	r.Peers, r.Connections, r.Matched, r.Failures = peers.Items, conns.Items, conns.Matched, failures.Items
+	return nil
+}
+
+// get asks one resource. The error is a sentence without the address.
+func (c *adminClient) get(ctx context.Context, address, name string, q url.Values, to any) error {
+	u := url.URL{Scheme: "http", Host: address, Path: "/api/" + admin.Version + "/" + name, RawQuery: q.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("no answer from the admin API: %s", tunnel.AsDialError(address, err).Failure)
+	}
+	defer res.Body.Close()
+	body := io.LimitReader(res.Body, maxAnswer)
+	if res.StatusCode == http.StatusNotFound {
+		return fmt.Errorf("it has no admin API: it is another program, an older version, or another of its ports")
+	}
+	if res.StatusCode != http.StatusOK {
+		var refusal struct{ Error string }
+		_ = json.NewDecoder(body).Decode(&refusal)
+		return fmt.Errorf("the admin API answers %s %s", res.Status, refusal.Error)
+	}
+	if err := json.NewDecoder(body).Decode(to); err != nil {
+		return fmt.Errorf("the answer is not the admin API's: %w", err)
+	}
+	return nil
+}
+
+// connection finds one by its id; nil if it is not open there.
+func (c *adminClient) connection(ctx context.Context, address, id string) (*admin.Connection, error) {
+	var page admin.Page[admin.Connection]
+	if err := c.get(ctx, address, "connections", url.Values{"filter": {id}}, &page); err != nil {
+		return nil, err
+	}
+	for i := range page.Items {
+		if page.Items[i].ID == id {
+			return &page.Items[i], nil
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"konnectivity/internal/admin"
+)
+
+// paint colours words where a person looks.
+type paint struct{ green, red, yellow, bold, dim, off string }
+
+func newPaint(on bool) paint {
+	if !on {
+		return paint{}
+	}
+	return paint{"\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"}
+}
+
+// statusPrinter puts reports into words.
+type statusPrinter struct {
+	out   io.Writer
+	paint paint
+	now   time.Time
+}
+
+func (p *statusPrinter) report(r report) {
+	c := p.paint
+	if r.Error != "" {
+		fmt.Fprintf(p.out, "%s%s: %s%s\n", c.red, r.Address, r.Error, c.off)
+		return
+	}
+	s := r.Status
+	ready := c.green + "ready" + c.off
+	if !s.Ready {
+		ready = c.red + "not ready: " + plain(s.Reason) + c.off
+	}
+	fmt.Fprintf(p.out, "%s%s%s %s  %s  %s%s, up %s, at %s%s\n", c.bold, plain(s.Component), c.off, plain(s.ID), ready,
+		c.dim, plain(s.Build.Version), span(s.Now.Sub(s.Started)), r.Address, c.off)
+	fmt.Fprintln(p.out, "  "+p.summary(s))
+	p.peers(r.Peers)
+	p.connections(r)
+	p.failures(r.Failures)
+}
+
+// summary is the whole in one line.
+func (p *statusPrinter) summary(s admin.Status) string {
+	var words []string
+	for _, role := range slices.Sorted(maps.Keys(s.Peers)) {
+		name := role
+		if role == admin.RoleClient {
+			name = "sidecar"
+		}
+		words = append(words, plural(s.Peers[role], name))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Strategies)) {
+		words = append(words, fmt.Sprintf("%s: %s", name, plural(s.Strategies[name], "agent")))
+	}
+	conns := plural(s.Connections.Open, "connection")
+	if n := s.Connections.Stalled; n > 0 {
+		conns += fmt.Sprintf(", %s%d stalled%s", p.paint.red, n, p.paint.off)
+	}
+	words = append(words, conns, "up "+rate(s.Rates.Up), "down "+rate(s.Rates.Down),
+		fmt.Sprintf("dials %.1f/s, %.1f/s failed, mean %s", s.Rates.Dials, s.Rates.Failed, duration(s.Rates.DialSeconds)))
+	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
+		if b := s.Buffers[name]; b.Limit > 0 && b.Used > b.Limit/10 {
+			words = append(words, fmt.Sprintf("%sbuffers of %s %d %% full%s", p.paint.yellow, name, 100*b.Used/b.Limit, p.paint.off))
+		}
+	}
+	return strings.Join(words, " · ")
+}
+
+func (p *statusPrinter) peers(peers []admin.Peer) {
+	rows := [][]string{{"PEER", "ID", "PROTOCOL", "REMOTE", "STREAMS", "ROUND TRIP", "WINDOW", "UP", "DOWN", "STATE"}}
+	for _, v := range peers {
+		state := "ok"
+		if v.Draining {
+			state = "draining"
+		}
+		if v.Stalled > 0 {
+			state = fmt.Sprint(v.Stalled, " stalled")
+		}
+		window := "-"
+		if v.Window > 0 {
+			window = size(float64(v.Window))
+		}
+		rows = append(rows, []string{v.Role, cut(v.ID, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), duration(v.RoundTrip), window,
+			rate(v.Up), rate(v.Down), state})
+	}
+	p.table(rows)
+}
+
+func (p *statusPrinter) connections(r report) {
+	rows := [][]string{{"CONNECTION", "FRONT", "SOURCE", "DESTINATION", "NEXT HOP", "AGE", "UP", "DOWN", "STATE"}}
+	for _, v := range r.Connections {
+		state := v.State
+		if v.State == admin.StateStalled {
+			state = fmt.Sprintf("stalled %s by %s", duration(v.StalledFor), v.StalledBy)
+		}
+		rows = append(rows, []string{v.ID, v.Front, v.Source, cut(v.Destination, 48), cut(v.Next, 36), span(p.now.Sub(v.Since)),
+			rate(v.Up), rate(v.Down), state})
+	}
+	p.table(rows)
+	if more := r.Matched - len(r.Connections); more > 0 && len(r.Connections) > 0 {
+		fmt.Fprintf(p.out, "  %sand %d more%s\n", p.paint.dim, more, p.paint.off)
+	}
+}
+
+func (p *statusPrinter) failures(failures []admin.Failure) {
+	if len(failures) == 0 {
+		return
+	}
+	fmt.Fprintf(p.out, "\n  %sLAST FAILURES%s\n", p.paint.dim, p.paint.off)
+	said := map[string]bool{} // a hint is worth one line
+	for _, f := range failures {
+		by := ""
+		if f.Next != "" {
+			by = " by " + plain(f.Next)
+		}
+		fmt.Fprintf(p.out, "  %s  %s%s%s  %s%s: %s %s(%s)%s\n", f.Time.Local().Format(time.TimeOnly), p.paint.red, plain(f.Failure), p.paint.off,
+			plain(f.Destination), by, plain(f.Cause), p.paint.dim, plain(f.ID), p.paint.off)
+		if f.Hint != "" && !said[f.Hint] {
+			said[f.Hint] = true
+			fmt.Fprintf(p.out, "            %s\n", plain(f.Hint))
+		}
+	}
+}
+
+// table aligns rows; the first is the head. A table of nothing is nothing.
+func (p *statusPrinter) table(rows [][]string) {
+	if len(rows) < 2 {
+		return
+	}
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			cell = plain(cell)
+			row[i] = cell
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	fmt.Fprintln(p.out)
+	for n, row := range rows {
+		line := " "
+		for i, cell := range row {
+			line += " " + cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+1)
+		}
+		before := ""
+		switch {
+		case n == 0:
+			before = p.paint.dim
+		case strings.Contains(row[len(row)-1], "stalled"):
+			before = p.paint.red
+		}
+		after := p.paint.off
+		if before == "" {
+			after = ""
+		}
+		fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)
+	}
+}
+
+// plain keeps what peers call themselves from steering a terminal.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+func plural(n int, word string) string {
+	if n == 1 {
+		return "1 " + word
+	}
+	return fmt.Sprintf("%d %ss", n, word)
+}
+
+// cut keeps a column from pushing the others off the screen.
+func cut(s string, most int) string {
+	if utf8.RuneCountInString(s) <= most {
+		return s
+	}
+	return string([]rune(s)[:most-1]) + "…"
+}
+
+func rate(bytesPerSecond float64) string {
+	if bytesPerSecond <= 0 {
+		return "-"
+	}
+	return size(bytesPerSecond) + "/s"
+}
+
+func size(n float64) string {
+	units := []string{"B", "kB", "MB", "GB", "TB"}
+	i := 0
+	for n >= 1000 && i < len(units)-1 {
+		n /= 1000
+		i++
+	}
+	if i == 0 || n >= 100 {
+		return fmt.Sprintf("%.0f %s", n, units[i])
+	}
+	return fmt.Sprintf("%.1f %s", n, units[i])
+}
+
+// duration is for what takes milliseconds; 0 is unknown.
+func duration(seconds float64) string {
+	switch {
+	case seconds <= 0:
+		return "-"
+	case seconds < 1:
+		return fmt.Sprintf("%.3g ms", seconds*1000)
+	default:
+		return span(time.Duration(seconds * float64(time.Second)))
+	}
+}
+
+// span is for what takes seconds to days.
+func span(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", max(0, d.Seconds()))
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%d d", int(d.Hours()/24))
+	}
+}
