@@ -27,6 +27,9 @@ func New(opts Options) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := m.buffers(opts.Registerer, opts); err != nil {
+		return nil, err
+	}
 	for _, warning := range IdentifierWarnings(opts.Identifiers) {
 		opts.Log.Warn(warning)
 	}

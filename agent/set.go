@@ -195,6 +195,9 @@ func (s *set) join(m, old *member) {
 		s.former = append(s.former, old)
 	}
 	s.members[m.ServerID()] = m
+	// How often to probe depends on what the members are; the time until now
+	// was chosen without this one.
+	s.nextProbe = earlier(s.nextProbe, m.since.Add(jitter(s.probeEvery())))
 	s.watch(m)
 	s.publish()
 	s.log.WithFields(logrus.Fields{

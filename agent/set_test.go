@@ -139,36 +139,40 @@ func TestReplacedServers(t *testing.T) {
 func TestScaling(t *testing.T) {
 	for _, behind := range []string{"name", "balancer"} {
 		for _, protocol := range []string{protocolGRPC, protocolLink} {
-			t.Run(behind+" "+protocol, func(t *testing.T) {
-				w := newWorld()
-				w.protocol = protocol
-				few, many := []string{"a", "b"}, []string{"a", "b", "c", "d", "e", "f"}
-				lead := func(ids []string) []string {
-					if behind == "name" {
-						return direct(w, ids...)
-					}
-					return balanced(w, ids...)
-				}
-				servers := lead(few)
-				inWorld(t, w, servers, nil, func(b *bench) {
-					b.within(10*time.Second, "a", "b")
-					time.Sleep(time.Minute)
-					lead(many)
-					b.within(30*time.Second, many...)
-					time.Sleep(time.Minute)
-					w.stop("c", "d", "e", "f")
-					w.balance("10.0.0.1:8091", map[bool][]string{true: {"a"}, false: few}[behind == "name"]...)
-					w.setNames("servers.example", "10.0.0.1", "10.0.0.2")
-					w.setCount(2)
-					b.within(30*time.Second, "a", "b")
-					time.Sleep(20 * time.Second)
-					if want := testutil.ToFloat64(b.agent.metrics.knownServers); want != 2 {
-						t.Errorf("believes in %v servers", want)
-					}
-				})
-			})
+			for _, settled := range []time.Duration{0, time.Minute} { // long since, or not even
+				t.Run(fmt.Sprint(behind, " ", protocol, " ", settled), func(t *testing.T) { scale(t, behind, protocol, settled) })
+			}
 		}
 	}
+}
+
+func scale(t *testing.T, behind, protocol string, settled time.Duration) {
+	w := newWorld()
+	w.protocol = protocol
+	few, many := []string{"a", "b"}, []string{"a", "b", "c", "d", "e", "f"}
+	lead := func(ids []string) []string {
+		if behind == "name" {
+			return direct(w, ids...)
+		}
+		return balanced(w, ids...)
+	}
+	servers := lead(few)
+	inWorld(t, w, servers, nil, func(b *bench) {
+		b.within(10*time.Second, "a", "b")
+		time.Sleep(settled)
+		lead(many)
+		b.within(30*time.Second, many...)
+		time.Sleep(settled)
+		w.stop("c", "d", "e", "f")
+		w.balance("10.0.0.1:8091", map[bool][]string{true: {"a"}, false: few}[behind == "name"]...)
+		w.setNames("servers.example", "10.0.0.1", "10.0.0.2")
+		w.setCount(2)
+		b.within(30*time.Second, "a", "b")
+		time.Sleep(20 * time.Second)
+		if want := testutil.ToFloat64(b.agent.metrics.knownServers); want != 2 {
+			t.Errorf("believes in %v servers", want)
+		}
+	})
 }
 
 // A server that is down is tried forever, ever more rarely, and logged once.

@@ -23,8 +23,13 @@ const (
 	// and pkg/server/leases/controller.go), so that old agents and old
 	// servers beside ours see one kind of lease.
 	Duration   = 30 * time.Second
-	Interval   = 15 * time.Second
+	Interval   = 15 * time.Second // between renewals
 	NamePrefix = "konnectivity-proxy-server-"
+
+	// CountInterval is how often the leases are listed. Old agents learn of a
+	// new count up to 20 s after their server does, and are to be right within
+	// 30 s.
+	CountInterval = 5 * time.Second
 
 	// retryInterval lets a failed renewal be tried several times more before
 	// the lease runs out.
@@ -104,16 +109,19 @@ func (c *Controller) Count() int { return int(c.count.Load()) }
 // bound, and returns. Failures are logged once each and tried again.
 func (c *Controller) Run(ctx context.Context) {
 	defer c.release(context.WithoutCancel(ctx))
+	var due time.Time // the next renewal
 	for {
-		wait := Interval
-		if !c.noted(ctx, "renew the server's lease", c.renew(ctx)) {
-			wait = retryInterval
+		if !time.Now().Before(due) {
+			due = time.Now().Add(Interval)
+			if !c.noted(ctx, "renew the server's lease", c.renew(ctx)) {
+				due = time.Now().Add(retryInterval)
+			}
 		}
 		c.noted(ctx, "list the servers' leases", c.collect(ctx))
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(min(time.Until(due), CountInterval)):
 		}
 	}
 }
