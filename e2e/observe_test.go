@@ -63,3 +63,9 @@ func logged(t testing.TB, p *suite.Process, bound time.Duration, what string) {
 		return strings.Contains(p.Output(), what), p.Output()
 	})
 }
+
+// anyPort is a free port for a flag.
+func anyPort(t testing.TB) string {
+	t.Helper()
+	return fmt.Sprint(must(suite.FreePort())(t))
+}

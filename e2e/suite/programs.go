@@ -62,6 +62,15 @@ func (a *Agent) HealthURL(path string) string {
 
 // StartAgent runs an agent of srv and waits until it is connected.
 func (s *Suite) StartAgent(srv *Server, more ...string) (*Agent, error) {
+	a, err := s.LaunchAgent(srv, more...)
+	if err != nil {
+		return nil, err
+	}
+	return a, WaitReady(a.Process, a.HealthURL("/readyz"))
+}
+
+// LaunchAgent is StartAgent for one that may be refused: it does not wait.
+func (s *Suite) LaunchAgent(srv *Server, more ...string) (*Agent, error) {
 	ports, err := freePorts(2)
 	if err != nil {
 		return nil, err
@@ -73,10 +82,8 @@ func (s *Suite) StartAgent(srv *Server, more ...string) (*Agent, error) {
 		"--admin-server-port=" + strconv.Itoa(a.AdminPort),
 		"--ca-cert=" + s.PKI("ca.crt"), "--agent-cert=" + s.PKI("agent.crt"), "--agent-key=" + s.PKI("agent.key"),
 	}
-	if a.Process, err = s.Run("konnectivity-agent", nil, append(args, more...)...); err != nil {
-		return nil, err
-	}
-	return a, WaitReady(a.Process, a.HealthURL("/readyz"))
+	a.Process, err = s.Run("konnectivity-agent", nil, append(args, more...)...)
+	return a, err
 }
 
 // Sidecar is a running SOCKS5 or HTTPS proxy.

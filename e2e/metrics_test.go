@@ -1,0 +1,208 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"konnectivity/e2e/suite"
+)
+
+// kept is a metric that dashboards made for upstream's programs read.
+type kept struct {
+	name, kind, labels, help string
+}
+
+// Names, types, labels and help of upstream: pkg/server/metrics, pkg/agent/metrics
+// and konnectivity-client's pkg/common/metrics.
+var (
+	packets      = kept{"stream_packets_total", "counter", "packet_type,segment", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)"}
+	streamErrors = kept{"stream_errors_total", "counter", "code,packet_type,segment", "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)"}
+
+	keptByServer = []kept{
+		packets, streamErrors,
+		{"dial_duration_seconds", "histogram", "", "Latency of dial to the remote endpoint in seconds"},
+		{"frontend_write_duration_seconds", "histogram", "", "Latency of write to the frontend in seconds"},
+		{"connection_duration_seconds", "histogram", "", "Duration in seconds a proxied end-to-end connection was established (post-dial) before being closed."},
+		{"grpc_connections", "gauge", "service_method", "Number of current grpc connections, partitioned by service method."},
+		{"http_connections", "gauge", "", "Number of current HTTP CONNECT connections"},
+		{"ready_backend_connections", "gauge", "", "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends"},
+		{"ready_backends", "gauge", "proxy_strategy", "Number of konnectivity agent connected to the proxy server"},
+		{"pending_backend_dials", "gauge", "", "Current number of pending backend dial requests"},
+		{"established_connections", "gauge", "", "Current number of established end-to-end connections (post-dial)."},
+		{"full_receive_channels", "gauge", "service_method", "Number of current connections blocked by a full receive channel, partitioned by service method."},
+		{"dial_failure_count", "counter", "reason", "Number of dial failures observed. Multiple failures can occur for a single dial request."},
+		{"culled_leases_count", "counter", "", "Count of expired leases that the lease garbage collection controller has culled."},
+		{"lease_delete_latency_seconds", "histogram", "http_status_code", "Latency of lease deletion calls by the garbage collection controller in seconds."},
+		{"lease_delete_total", "counter", "http_status_code,reason", "Count of lease delection calls by the garbage collection controller. Labeled by HTTP status code and reason."},
+		{"lease_list_latency_seconds", "histogram", "http_status_code", "Latency of lease list calls by the garbage collection controller in seconds."},
+		{"lease_list_total", "counter", "http_status_code,reason", "Count of lease deletion calls by the garbage collection controller. Labeled by HTTP status code and reason."},
+	}
+	keptByAgent = []kept{
+		packets, streamErrors,
+		{"dial_duration_seconds", "histogram", "", "Latency of dial to the remote endpoint in seconds"},
+		{"server_connection_failure_count", "counter", "direction", "Count of failures to send to or receive from the proxy server, labeled by the direction (from_server or to_server). DEPRECATED, please use stream_events_error_total"},
+		{"endpoint_dial_failure_total", "counter", "reason", "Number of failures dialing the remote endpoint, by reason (example: timeout)."},
+		{"open_server_connections", "gauge", "", "Current number of open server connections."},
+		{"known_server_count", "gauge", "", "Current number of servers agent is trying to connect to."},
+		{"open_endpoint_connections", "gauge", "", "Current number of open endpoint connections."},
+		{"lease_lists_total", "counter", "http_response_code,reason", "Count of server lease list calls made by the agent to the k8s apiserver, labeled by HTTP response code and reason"},
+		{"lease_watches_total", "counter", "http_response_code,reason", "Count of server lease watch calls made by the agent to the k8s apiserver, labeled by HTTP response code and reason"},
+		{"lease_list_latency_seconds", "histogram", "http_response_code", "Latency of server lease listing in seconds"},
+	}
+)
+
+// ours are metrics that this suite adds and its documents promise.
+var (
+	oursOfLinks = []string{
+		"link_sessions", "link_streams", "link_stalled_streams", "link_unread_bytes", "link_window_max_bytes", "link_round_trip_max_seconds",
+		"link_opened_streams_total", "link_stream_resets_total", "link_sent_bytes_total", "link_received_bytes_total",
+		"buffered_bytes", "buffer_limit_bytes", "policy_denials_total",
+	}
+	oursOfServer = append([]string{"forwarded_bytes_total", "agent_round_trip_max_seconds", "agent_refusals_total", "rejected_connections_total", "draining"}, oursOfLinks...)
+	oursOfAgent  = append([]string{"bytes_total", "stalled_connections_total"}, oursOfLinks...)
+	oursOfTLS    = []string{"konnectivity_tls_certificate_expiry_timestamp_seconds", "konnectivity_tls_reloads_total", "konnectivity_tls_files_broken"}
+)
+
+// family is a metric on a page.
+type family struct {
+	kind, help string
+	labels     map[string]string // of any series: names, comma-separated
+	series     int
+}
+
+var (
+	sample = regexp.MustCompile(`^([a-z_0-9]+?)(_bucket|_sum|_count)?(\{.*\})? `)
+	label  = regexp.MustCompile(`([a-z_]+)="(?:[^"\\]|\\.)*"`)
+)
+
+func families(text string) map[string]*family {
+	all := map[string]*family{}
+	get := func(name string) *family {
+		if all[name] == nil {
+			all[name] = &family{labels: map[string]string{}}
+		}
+		return all[name]
+	}
+	for line := range strings.Lines(text) {
+		f := strings.SplitN(strings.TrimSpace(line), " ", 4)
+		switch {
+		case len(f) == 4 && f[1] == "HELP":
+			get(f[2]).help = f[3]
+		case len(f) == 4 && f[1] == "TYPE":
+			get(f[2]).kind = f[3]
+		default:
+			m := sample.FindStringSubmatch(line)
+			if m == nil {
+				continue
+			}
+			name := m[1]
+			if all[name] == nil || all[name].kind != "histogram" {
+				name += m[2] // a suffix that is part of the name
+			}
+			labels := map[string]bool{}
+			for _, l := range label.FindAllStringSubmatch(m[3], -1) {
+				if l[1] != "le" {
+					labels[l[1]] = true
+				}
+			}
+			get(name).labels[strings.Join(slices.Sorted(maps.Keys(labels)), ",")] = ""
+			get(name).series++
+		}
+	}
+	return all
+}
+
+// The pages of built programs, after all has happened once that makes a metric
+// appear, against upstream's list and Prometheus' rules.
+func TestMetricsOfServerAndAgent(t *testing.T) {
+	t.Parallel()
+	s := newSuite(t)
+	api := newKubeAPI(t, s)
+	srv := must(s.StartServer(append(api.apiArgs(), "--enable-lease-controller", "--server-id=a")...))(t)
+	a := must(s.StartAgent(srv, append(api.apiArgs(), "--count-server-leases")...))(t)
+	old := must(s.StartAgent(srv, "--link=off"))(t)
+	if code, err := reach(srv); err != nil || code != 200 {
+		t.Fatal(code, err)
+	}
+	_, _ = overUDS(srv.UDS).Get("http://" + suite.Loopback(1)) // refused
+	frozen := must(s.StartAgent(srv, "--link=off"))(t)
+	_ = frozen.Signal(syscall.SIGKILL) // its stream breaks
+
+	url := srv.HealthURL("/metrics")
+	reaches(t, 10*time.Second, url, "server_ready_backend_connections", 2)
+	checkMetrics(t, url, "konnectivity_network_proxy_server_", keptByServer, oursOfServer)
+	checkMetrics(t, a.HealthURL("/metrics"), "konnectivity_network_proxy_agent_", keptByAgent, oursOfAgent)
+
+	// Both kinds of errors of an old agent, when its server dies.
+	srv.Kill()
+	reaches(t, 10*time.Second, old.HealthURL("/metrics"), "agent_open_server_connections", 0)
+	page, _ := page(old.HealthURL("/metrics"))
+	got := families(page)
+	for _, k := range []kept{streamErrors, keptByAgent[3]} {
+		same(t, got, "konnectivity_network_proxy_agent_", k)
+	}
+}
+
+func checkMetrics(t *testing.T, url, prefix string, old []kept, ours []string) {
+	t.Helper()
+	text, _ := page(url)
+	got := families(text)
+	isOld := map[string]bool{}
+	for _, k := range old {
+		isOld[prefix+k.name] = true
+		if _, there := got[prefix+k.name]; there || !appearsLate[k.name] {
+			same(t, got, prefix, k)
+		}
+	}
+	for _, name := range ours {
+		if got[prefix+name] == nil {
+			t.Errorf("%s%s is missing", prefix, name)
+		}
+	}
+	for _, name := range oursOfTLS {
+		if got[name] == nil {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	problems, err := promlint.New(strings.NewReader(text)).Lint()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, p := range problems {
+		if !isOld[p.Metric] && strings.HasPrefix(p.Metric, "konnectivity_") {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	for name, f := range got {
+		if f.series > 150 {
+			t.Errorf("%s has %d series", name, f.series)
+		}
+	}
+}
+
+// appearsLate are metrics that upstream shows from the first observation on, and
+// that the test does not bring about here.
+var appearsLate = map[string]bool{
+	"stream_errors_total": true, "lease_delete_latency_seconds": true, "lease_delete_total": true,
+	"server_connection_failure_count": true, "endpoint_dial_failure_total": true,
+}
+
+func same(t *testing.T, got map[string]*family, prefix string, want kept) {
+	t.Helper()
+	f := got[prefix+want.name]
+	if f == nil {
+		t.Errorf("%s%s is missing", prefix, want.name)
+		return
+	}
+	if labels := fmt.Sprint(slices.Collect(maps.Keys(f.labels))); f.kind != want.kind || f.help != want.help || labels != "["+want.labels+"]" {
+		t.Errorf("%s%s is a %s with labels %s and help %q, want %+v", prefix, want.name, f.kind, labels, f.help, want)
+	}
+}

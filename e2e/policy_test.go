@@ -1,0 +1,82 @@
+package e2e
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Both the server and the agent refuse destinations by policy, cloud metadata
+// without being told. The client hears 403, the operator has a metric and a
+// line.
+func TestPolicyIsKeptByServerAndAgent(t *testing.T) {
+	s := newSuite(t)
+	target := newTarget(t).plain.URL
+	host, port, _ := net.SplitHostPort(strings.TrimPrefix(target, "http://"))
+	srv := must(s.StartServer("--deny-destination=*.internal.example", "--deny-destination=192.0.2.0/24"))(t)
+	a := must(s.StartAgent(srv, "--deny-destination=127.0.0.0/8:1-1024", "--deny-destination=::1/128"))(t)
+	dial := viaConnect("unix", srv.UDS, nil)
+	status := func(address string) int {
+		t.Helper()
+		c, err := dial.Dial(within(t, 15*time.Second), "tcp", address)
+		if err == nil {
+			c.Close()
+			return http.StatusOK
+		}
+		var refusal *statusError
+		if !errors.As(err, &refusal) {
+			t.Errorf("%s: %v", address, err)
+			return 0
+		}
+		return refusal.status
+	}
+	denials := func(by string) float64 {
+		if by == "server" {
+			return metric(srv.HealthURL("/metrics"), "server_policy_denials_total")
+		}
+		return metric(a.HealthURL("/metrics"), "agent_policy_denials_total")
+	}
+	for _, c := range []struct {
+		name, address, by string
+	}{
+		{"a name that the server denies", "db.internal.example:443", "server"},
+		{"in other letters, with a dot", "DB.Internal.Example.:443", "server"},
+		{"a network that the server denies", "192.0.2.7:443", "server"},
+		{"the metadata address", "169.254.169.254:80", "server"},
+		{"the same in IPv6 clothes", "[::ffff:169.254.169.254]:80", "server"},
+		{"the metadata address of IPv6", "[fd00:ec2::254]:80", "server"},
+		{"an address that the agent denies", "127.0.0.1:22", "agent"},
+		{"a name that leads to it", "localhost:22", "agent"},
+	} {
+		before := denials(c.by)
+		if code := status(c.address); code != http.StatusForbidden {
+			t.Errorf("%s, %s: status %d, want 403", c.name, c.address, code)
+		}
+		if n := denials(c.by) - before; n != 1 {
+			t.Errorf("%s: the %s counted %v denials, want 1", c.name, c.by, n)
+		}
+	}
+	logged(t, srv.Process, time.Second, "refused by policy")
+	logged(t, a.Process, time.Second, "denied by policy")
+	if code := status(net.JoinHostPort(host, port)); code != http.StatusOK {
+		t.Errorf("what no rule denies: status %d", code)
+	}
+
+	// An allow list denies everything else, and a metadata address that it
+	// names is the operator's own wish.
+	open := must(s.StartServer("--allow-destination=127.0.0.1:"+port, "--allow-destination=169.254.169.254:80"))(t)
+	must(s.StartAgent(open))(t)
+	dial = viaConnect("unix", open.UDS, nil)
+	if code := status(net.JoinHostPort(host, port)); code != http.StatusOK {
+		t.Errorf("what is allowed: status %d", code)
+	}
+	if code := status("127.0.0.1:1"); code != http.StatusForbidden {
+		t.Errorf("what is not allowed: status %d", code)
+	}
+	if code := status("169.254.169.254:80"); code != http.StatusForbidden {
+		t.Errorf("allowed by the server only, the agent refuses: status %d", code)
+	}
+}

@@ -1,0 +1,154 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+)
+
+// rotationBound is the promise: new handshakes use new files that soon.
+const rotationBound = 60 * time.Second
+
+// Every file is replaced while connections are open: first the CA by a bundle
+// of the old and a new one, then every certificate by one of the new CA, then
+// the bundle by the new CA alone, and at last everything by garbage.
+func TestRotationDropsNothing(t *testing.T) {
+	t.Parallel()
+	w := newWhole(t)
+	streams := w.holdStreams(t, 5)
+	next := must(pki.NewCA("next CA"))(t)
+	old := must(os.ReadFile(w.PKI("ca.crt")))(t)
+	bundle := slices.Concat(old, next.CertPEM)
+	programs := map[string]struct {
+		url, prefix string
+		names       []string
+	}{
+		"server": {w.server.HealthURL("/metrics"), "konnectivity_tls_", []string{"server", "cluster"}},
+		"agent":  {w.agent.HealthURL("/metrics"), "konnectivity_tls_", []string{"agent"}},
+	}
+	reloaded := func(times float64) {
+		t.Helper()
+		for _, p := range programs {
+			for _, name := range p.names {
+				reaches(t, rotationBound, p.url, fmt.Sprintf(`%sreloads_total{name=%q,result="success"}`, p.prefix, name), times)
+			}
+		}
+		for _, p := range []*suite.Process{w.socks.Process, w.https.Process} {
+			eventually(t, rotationBound, p.Name+" reloads", func() (bool, any) {
+				n := strings.Count(p.Output(), "certificate files changed")
+				return n == int(times), n
+			})
+		}
+		streams(t)
+	}
+
+	replace(t, w.PKI("ca.crt"), bundle)
+	reloaded(1)
+
+	loopback := []net.IP{net.IPv4(127, 0, 0, 1)}
+	issuer := authority{CA: next}
+	for name, leaf := range map[string]pki.Leaf{
+		"server":  {CommonName: "server", DNS: []string{"localhost"}, IPs: loopback, Server: true},
+		"cluster": {CommonName: "cluster", DNS: []string{"localhost"}, IPs: loopback, Server: true},
+		"client":  {CommonName: "client", Client: true},
+		"agent":   {CommonName: "agent", Client: true},
+	} {
+		issuer.write(t, leaf, w.PKI(name+".crt"), w.PKI(name+".key"))
+	}
+	reloaded(2)
+	client := must(tls.LoadX509KeyPair(w.PKI("client.crt"), w.PKI("client.key")))(t)
+	for _, port := range []int{w.server.ClientPort, w.server.AgentPort} {
+		shown := handshake(t, port, client)
+		if _, err := shown.Verify(x509.VerifyOptions{Roots: next.Pool()}); err != nil {
+			t.Errorf("port %d shows a certificate of the old CA: %v", port, err)
+		}
+	}
+
+	// Those who come now need the new certificates on both sides.
+	replace(t, w.PKI("ca.crt"), next.CertPEM)
+	reloaded(3)
+	_ = must(w.StartAgent(w.server))(t)
+	socks := must(w.StartSOCKS5(w.server))(t)
+	newcomer := must(viaSOCKS5(socks.Address()).Dial(within(t, 10*time.Second), "tcp", echoTarget(t)))(t)
+	pingPong(t, newcomer, "new certificates")
+
+	// Garbage changes nothing but a metric and a line.
+	for _, name := range []string{"ca.crt", "server.crt", "cluster.crt", "agent.crt", "client.crt"} {
+		replace(t, w.PKI(name), []byte("-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n"))
+	}
+	for _, p := range programs {
+		for _, name := range p.names {
+			reaches(t, rotationBound, p.url, fmt.Sprintf("%sfiles_broken{name=%q}", p.prefix, name), 1)
+		}
+	}
+	logged(t, w.server.Process, time.Second, "the old ones stay in use")
+	logged(t, w.agent.Process, time.Second, "the old ones stay in use")
+	handshake(t, w.server.ClientPort, client)
+	streams(t)
+	pingPong(t, newcomer, "broken files")
+	if n := metric(w.agent.HealthURL("/metrics"), `agent_server_disconnects_total{reason="lost"}`); n > 0 {
+		t.Errorf("the agent lost its server %v times", n)
+	}
+}
+
+// handshake returns the certificate that a port shows.
+func handshake(t *testing.T, port int, client tls.Certificate) *x509.Certificate {
+	t.Helper()
+	c := must(tls.Dial("tcp", suite.Loopback(port), &tls.Config{Certificates: []tls.Certificate{client}, InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}))(t)
+	defer c.Close()
+	return c.ConnectionState().PeerCertificates[0]
+}
+
+// echoTarget sends back what it gets.
+func echoTarget(t *testing.T) string {
+	return listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+}
+
+// holdStreams opens n connections by every route; the check sees that they all
+// still carry bytes.
+func (w *whole) holdStreams(t *testing.T, n int) (check func(testing.TB)) {
+	t.Helper()
+	target := echoTarget(t)
+	held := map[string][]tunnel.Conn{}
+	for _, r := range w.routes(t) {
+		for range n {
+			c := must(r.Dial(within(t, 10*time.Second), "tcp", target))(t)
+			t.Cleanup(func() { _ = c.Close() })
+			held[r.name] = append(held[r.name], c)
+		}
+	}
+	round := 0
+	return func(t testing.TB) {
+		t.Helper()
+		round++
+		for name, conns := range held {
+			for _, c := range conns {
+				pingPong(t, c, fmt.Sprintf("%s, round %d", name, round))
+			}
+		}
+	}
+}
+
+// pingPong wants back what it sends.
+func pingPong(t testing.TB, c net.Conn, text string) {
+	t.Helper()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	got := make([]byte, len(text))
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Errorf("%s: %v", text, err)
+	} else if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, []byte(text)) {
+		t.Errorf("%s: came back as %q, %v", text, got, err)
+	}
+}

@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
+)
+
+// quick is well below every grace period below.
+const quick = 8 * time.Second
+
+// stopping is a program under test, a connection that goes through it, and
+// whether something else is between.
+type stopping struct {
+	name string
+	via  func(w *whole) string // the route of the connection
+	proc func(w *whole) *suite.Process
+}
+
+func stoppings() []stopping {
+	return []stopping{
+		{"server", func(*whole) string { return "mtls" }, func(w *whole) *suite.Process { return w.server.Process }},
+		{"agent", func(*whole) string { return "uds" }, func(w *whole) *suite.Process { return w.agent.Process }},
+		{"socks5 sidecar", func(*whole) string { return "socks5" }, func(w *whole) *suite.Process { return w.socks.Process }},
+		{"https sidecar", func(*whole) string { return "https" }, func(w *whole) *suite.Process { return w.https.Process }},
+	}
+}
+
+// withGrace is a whole suite of which everybody grants connections that long.
+func withGrace(t *testing.T, grace string) *whole {
+	t.Helper()
+	w := &whole{Suite: newSuite(t)}
+	w.server = must(w.StartServer("--graceful-shutdown-timeout=" + grace))(t)
+	w.agent = must(w.StartAgent(w.server, "--graceful-shutdown-timeout="+grace))(t)
+	w.socks = must(w.StartSOCKS5(w.server, "--drain-timeout="+grace))(t)
+	w.https = must(w.StartHTTPS(w.server, "--drain-timeout="+grace))(t)
+	return w
+}
+
+// through opens a connection by a route to an echoing target.
+func (w *whole) through(t *testing.T, name string) tunnel.Conn {
+	t.Helper()
+	for _, r := range w.routes(t) {
+		if r.name == name {
+			c := must(r.Dial(within(t, quick), "tcp", echoTarget(t)))(t)
+			t.Cleanup(func() { _ = c.Close() })
+			pingPong(t, c, "open")
+			return c
+		}
+	}
+	t.Fatal("no route " + name)
+	return nil
+}
+
+// exits waits for a process to end with a status.
+func exits(t *testing.T, p *suite.Process, status int) {
+	t.Helper()
+	if code, err := p.Wait(quick); err != nil || code != status {
+		t.Fatalf("%s: exit status %d, %v; want %d", p.Name, code, err, status)
+	}
+}
+
+// What SIGTERM means, to every program alike.
+func TestSIGTERM(t *testing.T) {
+	for _, s := range stoppings() {
+		t.Run(s.name, func(t *testing.T) {
+			t.Run("idle: exits 0 at once", func(t *testing.T) {
+				t.Parallel()
+				w := withGrace(t, "1h")
+				w.through(t, s.via(w)).Close()
+				_ = s.proc(w).Signal(syscall.SIGTERM)
+				exits(t, s.proc(w), 0)
+			})
+			t.Run("busy: drains, and exits 0 with the last connection", func(t *testing.T) {
+				t.Parallel()
+				w := withGrace(t, "1h")
+				c := w.through(t, s.via(w))
+				_ = s.proc(w).Signal(syscall.SIGTERM)
+				time.Sleep(2 * time.Second) // longer than any program takes to go when idle
+				pingPong(t, c, "still served")
+				w.noNewcomers(t, s)
+				_ = c.Close()
+				exits(t, s.proc(w), 0)
+			})
+			t.Run("grace ends: cuts, and exits 0", func(t *testing.T) {
+				t.Parallel()
+				w := withGrace(t, "1s")
+				c := w.through(t, s.via(w))
+				_ = s.proc(w).Signal(syscall.SIGTERM)
+				exits(t, s.proc(w), 0)
+				_ = c.SetReadDeadline(time.Now().Add(quick))
+				if _, err := c.Read(make([]byte, 1)); err == nil {
+					t.Error("the connection outlived the program")
+				}
+			})
+			t.Run("second signal: exits 1 at once", func(t *testing.T) {
+				t.Parallel()
+				w := withGrace(t, "1h")
+				c := w.through(t, s.via(w))
+				_ = s.proc(w).Signal(syscall.SIGTERM)
+				time.Sleep(500 * time.Millisecond)
+				pingPong(t, c, "still served")
+				_ = s.proc(w).Signal(syscall.SIGTERM)
+				exits(t, s.proc(w), 1)
+			})
+		})
+	}
+}
+
+// noNewcomers sees that a draining program is given nothing new.
+func (w *whole) noNewcomers(t *testing.T, s stopping) {
+	t.Helper()
+	switch p := s.proc(w); p {
+	case w.server.Process:
+		if body, code := page(w.server.HealthURL("/readyz")); code == 200 {
+			t.Errorf("a draining server says that it is ready: %s", body)
+		}
+		refusesTCP(t, w.server.ClientPort)
+		refusesTCP(t, w.server.AgentPort)
+	case w.agent.Process:
+		// It is the last resort while there is no other, and no more than that.
+		other := must(w.StartAgent(w.server))(t)
+		for range 20 {
+			w.through(t, s.via(w)).Close()
+		}
+		if n := metric(other.HealthURL("/metrics"), "agent_dial_duration_seconds_count"); n != 20 {
+			t.Errorf("of 20 connections, %v went by the agent that stays", n)
+		}
+	case w.socks.Process:
+		refusesTCP(t, w.socks.Port)
+	default:
+		refusesTCP(t, w.https.Port)
+	}
+}
+
+func refusesTCP(t *testing.T, port int) {
+	t.Helper()
+	if c, err := net.Dial("tcp", suite.Loopback(port)); err == nil {
+		c.Close()
+		t.Errorf("port %d takes new connections", port)
+	}
+}

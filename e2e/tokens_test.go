@@ -1,0 +1,132 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+// rejected waits until an agent says that the server refused it, and sees to it
+// that it is not connected.
+func rejected(t *testing.T, a *suite.Agent, why string) {
+	t.Helper()
+	logged(t, a.Process, 15*time.Second, why)
+	if n := metric(a.HealthURL("/metrics"), "agent_open_server_connections"); n != 0 {
+		t.Errorf("an agent that is to be refused has %v connections", n)
+	}
+}
+
+// Agents authenticate by tokens that a Kubernetes API reviews.
+func TestAgentsAuthenticateByToken(t *testing.T) {
+	t.Parallel()
+	s := newSuite(t)
+	api := newKubeAPI(t, s)
+	const account = "system:serviceaccount:kube-system:konnectivity-agent"
+	const secret = "t0ken-" // what every token begins with
+	api.allow(secret+"good", identity{account, "konnectivity"})
+	api.allow(secret+"for-others", identity{account, "vault"})
+	api.allow(secret+"wrong-account", identity{"system:serviceaccount:default:default", "konnectivity"})
+	srv := must(s.StartServer(append(api.apiArgs(), "--cluster-ca-cert=", "--agent-namespace=kube-system",
+		"--agent-service-account=konnectivity-agent", "--authentication-audience=konnectivity")...))(t)
+	with := func(token, id string) []string {
+		path := filepath.Join(s.Dir, "token-"+id)
+		if err := os.WriteFile(path, []byte(secret+token+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"--agent-cert=", "--agent-key=", "--service-account-token-path=" + path, "--agent-id=" + id}
+	}
+	refusals := func(reason string) float64 {
+		return metric(srv.HealthURL("/metrics"), `server_agent_refusals_total{reason="`+reason+`"}`)
+	}
+	for _, mode := range []string{"auto", "off"} {
+		before := refusals("unauthenticated") + refusals("denied")
+		link := "--link=" + mode
+		good := must(s.StartAgent(srv, append(with("good", "good-"+mode), link)...))(t)
+		var bad []*suite.Agent
+		for _, token := range []string{"expired", "for-others", "wrong-account"} {
+			bad = append(bad, must(s.LaunchAgent(srv, append(with(token, token+"-"+mode), link)...))(t))
+		}
+		bad = append(bad, must(s.LaunchAgent(srv, "--agent-cert=", "--agent-key=", "--agent-id=none-"+mode, link))(t))
+		for _, a := range bad {
+			rejected(t, a, "the server refused this agent")
+		}
+		if n := refusals("unauthenticated") + refusals("denied") - before; n < 4 {
+			t.Errorf("%v refusals were counted, want at least 4", n)
+		}
+		// A token file is read anew at every attempt.
+		with("good", "expired-"+mode)
+		connected(t, bad[0], 1, 20*time.Second)
+		for _, a := range bad {
+			a.Kill()
+		}
+
+		// The API is down: who is connected stays, others get a clear refusal
+		// and come in as soon as it is back.
+		api.setDown(true)
+		api.allow(secret+"late-"+mode, identity{account, "konnectivity"})
+		late := must(s.LaunchAgent(srv, append(with("late-"+mode, "late-"+mode), link)...))(t)
+		rejected(t, late, "could not be reviewed")
+		connected(t, good, 1, time.Second)
+		if code, err := reach(srv); err != nil || code != 200 {
+			t.Errorf("with the API down: %d, %v", code, err)
+		}
+		api.setDown(false)
+		connected(t, late, 1, 20*time.Second)
+		late.Kill()
+		stopInOrder(t, good.Process)
+	}
+	for _, p := range s.Processes() {
+		if strings.Contains(p.Output(), secret) {
+			t.Errorf("%s logs a token", p.Name)
+		}
+	}
+}
+
+// What agents may claim is what their certificates bear or a file grants.
+func TestIdentifiersAreHeldToCertificates(t *testing.T) {
+	t.Parallel()
+	s := newSuite(t)
+	ca := newAuthority(t, s, "agents")
+	grants := filepath.Join(s.Dir, "grants")
+	if err := os.WriteFile(grants, []byte("gateway default-route=true\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	srv := must(s.StartServer("--cluster-ca-cert="+ca.file, "--agent-identifier-policy=certificate",
+		"--agent-identifier-allow-file="+grants, "--proxy-strategies=destHost,defaultRoute,default"))(t)
+	node, gateway := ca.issue(t, "node-1", "10.0.0.1", "node-1"), ca.issue(t, "gateway", "", "")
+	for _, c := range []struct {
+		name, claims string
+		cert         []string
+		ok           bool
+	}{
+		{"nothing", "", node, true},
+		{"its own address", "ipv4=10.0.0.1&host=node-1", node, true},
+		{"another's address", "ipv4=10.0.0.2", node, false},
+		{"another's name", "host=kubernetes.default.svc", node, false},
+		{"a network", "cidr=10.0.0.0/8", node, false},
+		{"the default route", "default-route=true", node, false},
+		{"the default route by a grant", "default-route=true", gateway, true},
+	} {
+		args := append([]string{"--agent-identifiers=" + c.claims, "--agent-id=claims"}, c.cert...)
+		a := must(s.LaunchAgent(srv, args...))(t)
+		if c.ok {
+			connected(t, a, 1, 15*time.Second)
+		} else {
+			rejected(t, a, "the server refused this agent")
+		}
+		a.Kill()
+		if t.Failed() {
+			t.Fatal(c.name)
+		}
+	}
+	if n := metric(srv.HealthURL("/metrics"), `server_agent_refusals_total{reason="denied"}`); n < 4 {
+		t.Errorf("%v claims were counted as denied, want at least 4", n)
+	}
+	// Without a certificate of that CA, whatever one claims.
+	stranger := must(s.LaunchAgent(srv, "--agent-id=stranger"))(t)
+	rejected(t, stranger, "cannot connect to server")
+}
