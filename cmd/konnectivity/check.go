@@ -139,6 +139,7 @@ type checker struct {
 	findings []finding
 
 	files   material // as far as they could be read
+	linked  bool     // the server has links
 	adapter *adapters.Adapter
 }
 

@@ -56,7 +56,12 @@ func (c *checker) checkName(ctx context.Context) bool {
 		c.ok("name", host+" is left to the agent to look up")
 		return true
 	}
-	found := false
+	if path := c.opts.sidecar.Hosted.Kubeconfig; path != "" {
+		if _, ok := c.read("kubeconfig", path); !ok {
+			return false
+		}
+	}
+	found, silent := false, false
 	for _, l := range lookups {
 		words := sources[l.Source]
 		ms := float64(l.Took.Microseconds()) / 1000
@@ -67,10 +72,14 @@ func (c *checker) checkName(ctx context.Context) bool {
 		case resolve.IsNotFound(l.Err):
 			c.add(finding{Step: words[0], Result: resultOK, Cause: host + " is not known there", Milliseconds: ms})
 		default:
+			silent = true
 			c.fail(words[0], "not available: "+reasonOf(l.Err), words[1])
 		}
 	}
-	if !found {
+	switch {
+	case !found && silent:
+		return c.fail("name", host+" could not be looked up", "See the step above that failed.")
+	case !found:
 		return c.fail("name", "nobody knows "+host, "Check its spelling, and with which of the steps above it should be found.")
 	}
 	return true
@@ -117,7 +126,7 @@ func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 		return
 	}
 	to := ""
-	if remote := conn.RemoteAddr(); remote != nil && remote.String() != "" && remote.String() != c.target {
+	if remote := conn.RemoteAddr(); c.linked && remote != nil && remote.String() != "" && remote.String() != c.target {
 		to = " at " + remote.String()
 	}
 	_ = conn.Close()

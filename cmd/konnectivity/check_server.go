@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -195,31 +196,51 @@ func sans(leaf *x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
+const (
+	unknownCA           = 48
+	certificateRequired = 116
+)
+
 // alerts are what a server says of our certificate (RFC 8446 §6.2).
-var alerts = map[uint8][2]string{
-	42:  {"the server refuses our client certificate", "The server may trust another CA for clients; see its --server-ca-cert."},
-	43:  {"the server does not take our kind of client certificate", "Issue one with another key type."},
-	44:  {"the server says that our client certificate was revoked", "Issue a new one."},
-	45:  {"the server says that our client certificate expired", "If it has not, the server's clock is wrong."},
-	46:  {"the server refuses our client certificate", "The server's log says why."},
-	48:  {"the server does not know the CA of our client certificate", "Use a client certificate of the CA in the server's --server-ca-cert."},
-	80:  {"the server has an internal error", "Look at the server's log."},
-	112: {"the server does not know the name we asked for", "Check --konnectivity-hostname."},
-	116: {"the server wants a client certificate", "Give --tls-cert-path and --tls-key-path."},
-	120: {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
+var alerts = map[uint64][2]string{
+	42:                  {"the server refuses our client certificate", "The server may trust another CA for clients; see its --server-ca-cert."},
+	43:                  {"the server does not take our kind of client certificate", "Issue one with another key type."},
+	44:                  {"the server says that our client certificate was revoked", "Issue a new one."},
+	45:                  {"the server says that our client certificate expired", "If it has not, the server's clock is wrong."},
+	46:                  {"the server refuses our client certificate", "The server's log says why."},
+	unknownCA:           {"the server does not know the CA of our client certificate", "Use a client certificate of the CA in the server's --server-ca-cert."},
+	80:                  {"the server has an internal error", "Look at the server's log."},
+	112:                 {"the server does not know the name we asked for", "Check --konnectivity-hostname."},
+	certificateRequired: {"the server wants a client certificate", "Give --tls-cert-path and --tls-key-path."},
+	120:                 {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
+}
+
+// alert says what an alert of the server means. Its type is not exported by
+// crypto/tls, but is a uint8 for all versions of TLS.
+func (c *checker) alert(err error) (cause, hint string) {
+	number := uint64(0)
+	if v := reflect.ValueOf(err); v.Kind() == reflect.Uint8 {
+		number = v.Uint()
+	}
+	words, ok := alerts[number]
+	switch {
+	case !ok:
+		return "the server ended it: " + err.Error(), "Look at the server's log."
+	case number == certificateRequired && len(c.files.pair.Certificate) > 0:
+		// A client does not show a certificate that the server does not ask for.
+		return "the server takes no client certificate that was issued by " + nameOf(c.files.pair.Leaf), alerts[unknownCA][1]
+	default:
+		return words[0], words[1]
+	}
 }
 
 // handshakeTrouble says why TLS failed.
 func (c *checker) handshakeTrouble(err error) (cause, hint string) {
-	var alert tls.AlertError
 	var record tls.RecordHeaderError
 	var op *net.OpError
 	switch {
-	case errors.As(err, &op) && op.Op == "remote error" && errors.As(err, &alert):
-		if words, ok := alerts[uint8(alert)]; ok {
-			return words[0], words[1]
-		}
-		return "the server ended it: " + alert.Error(), "Look at the server's log."
+	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
+		return c.alert(op.Err)
 	case errors.As(err, &record):
 		return "what answers speaks no TLS", "Check --konnectivity-port: it may be a health or admin port, or a proxy in between."
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
@@ -243,6 +264,7 @@ func (c *checker) greetLink(ctx context.Context, conn *tls.Conn) bool {
 		return c.fail("link with the server", cause, hint)
 	}
 	defer session.Close()
+	c.linked = true
 	peer := session.Peer()
 	c.ok("link with the server", fmt.Sprintf("%s, id %s, one of %s", peer.Software, peer.ID, plural(max(1, session.ServerCount()), "server")))
 	for end := time.Now().Add(roundTripTime); session.RTT() == 0 && time.Now().Before(end); {

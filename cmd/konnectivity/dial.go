@@ -136,7 +136,7 @@ func (o *dialOptions) tellWay(ctx context.Context, dialer tunnel.Dialer, far tun
 	case c == nil:
 		fmt.Fprintf(say, "%s: it does not know the connection; it is another server, or the way loses the id\n", o.admin)
 	default:
-		fmt.Fprintf(say, "by %s, to %s\n", plain(c.Next), plain(c.Resolved))
+		fmt.Fprintf(say, "the server goes by %s\n", plain(c.Next))
 	}
 }
 

@@ -1,0 +1,541 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/agent"
+	"konnectivity/agent/egress"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/policy"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/server"
+	"konnectivity/tunnel"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// lab is a server and what else a test starts, all on loopback and all real.
+type lab struct {
+	t   *testing.T
+	dir string
+	ca  *pki.CA
+
+	leaf    pki.Leaf // of the server
+	options server.Options
+	noAgent bool
+	clients string // the server's addresses
+	agents  string
+	admin   string
+	target  string // an echo server
+	closed  string // nobody listens there
+	args    []string
+	checked string // HOST:PORT to check
+}
+
+func (l *lab) must(err error) {
+	l.t.Helper()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	l := &lab{t: t, dir: t.TempDir()}
+	var err error
+	l.ca, err = pki.NewCA("lab-ca")
+	l.must(err)
+	l.leaf = pki.Leaf{CommonName: "lab-server", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}
+	l.write("ca.crt", l.ca.CertPEM)
+	l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true})
+	l.options.ID = "server-1"
+	gone := l.listen()
+	l.closed = gone.Addr().String()
+	l.must(gone.Close())
+	return l
+}
+
+func (l *lab) write(name string, data []byte) {
+	l.t.Helper()
+	_ = os.Remove(l.file(name))
+	l.must(os.WriteFile(l.file(name), data, 0o600))
+}
+
+func (l *lab) file(name string) string { return filepath.Join(l.dir, name) }
+
+// client issues the certificate that check shows.
+func (l *lab) client(ca *pki.CA, leaf pki.Leaf) {
+	l.t.Helper()
+	pair, err := ca.Issue(leaf)
+	l.must(err)
+	l.write("tls.crt", pair.CertPEM)
+	l.write("tls.key", pair.KeyPEM)
+}
+
+func (l *lab) listen() net.Listener {
+	l.t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	l.must(err)
+	return ln
+}
+
+// run runs f until the test ends.
+func (l *lab) run(f func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { f(ctx) })
+	l.t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+// accept serves every connection with f, which ends when c is closed.
+func (l *lab) accept(ln net.Listener, f func(c net.Conn)) {
+	l.run(func(ctx context.Context) {
+		var conns sync.WaitGroup
+		defer conns.Wait()
+		defer context.AfterFunc(ctx, func() { _ = ln.Close() })()
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				defer c.Close()
+				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+				f(c)
+			})
+		}
+	})
+}
+
+// start brings up target, server and agent.
+func (l *lab) start() {
+	l.t.Helper()
+	target := l.listen()
+	l.target = target.Addr().String()
+	l.accept(target, func(c net.Conn) {
+		_, _ = io.Copy(c, c)
+		_ = c.(*net.TCPConn).CloseWrite()
+	})
+	pair, err := l.ca.Issue(l.leaf)
+	l.must(err)
+	secure := func(protos ...string) *tls.Config {
+		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos, MinVersion: tls.VersionTLS12}
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	o := l.options
+	clients, agents, admin := l.listen(), l.listen(), l.listen()
+	l.clients, l.agents, l.admin = clients.Addr().String(), agents.Addr().String(), admin.Addr().String()
+	uds, err := server.ListenUnix(l.file("uds"), true)
+	l.must(err)
+	o.Clients, o.Agents, o.Admin = []server.Listener{{Listener: clients, TLS: secure}, {Listener: uds}}, []server.Listener{{Listener: agents, TLS: secure}}, admin
+	o.Grace, o.Log, o.Registry = -1, log, prometheus.NewRegistry()
+	srv, err := server.New(o)
+	l.must(err)
+	l.run(func(ctx context.Context) { _ = srv.Run(ctx) })
+	if l.noAgent {
+		return
+	}
+	agentPair, err := l.ca.Issue(pki.Leaf{CommonName: "agent", Client: true})
+	l.must(err)
+	a, err := agent.New(agent.Options{
+		ID: "agent-1", Servers: []string{l.agents}, Dialer: egress.New(egress.Options{}), Grace: -1, Log: log,
+		TLS: func(_ string, protos ...string) *tls.Config {
+			return &tls.Config{RootCAs: l.ca.Pool(), ServerName: l.leaf.DNS[0], Certificates: []tls.Certificate{agentPair.TLS()}, NextProtos: protos, MinVersion: tls.VersionTLS12}
+		},
+	})
+	l.must(err)
+	l.run(func(ctx context.Context) { _ = a.Run(ctx) })
+	for end := time.Now().Add(20 * time.Second); srv.Ready() != nil; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			l.t.Fatal(srv.Ready())
+		}
+	}
+}
+
+// at makes check go to another address than the server's.
+func (l *lab) at(address string) { l.clients = address }
+
+// check runs konnectivity check as the lab is.
+func (l *lab) check(more ...string) (status int, out string) {
+	l.t.Helper()
+	host, port, err := net.SplitHostPort(l.clients)
+	l.must(err)
+	args := []string{
+		"check", "--konnectivity-hostname=" + host, "--konnectivity-port=" + port, "--kubeconfig=", "--serving-port=0", "--timeout=3s",
+		"--ca-cert-path=" + l.file("ca.crt"), "--tls-cert-path=" + l.file("tls.crt"), "--tls-key-path=" + l.file("tls.key"),
+	}
+	args = append(append(args, l.args...), more...)
+	if l.checked != "" {
+		args = append(args, l.checked)
+	}
+	status, out, stderr := konnectivity(args...)
+	if status == 2 {
+		l.t.Fatal(stderr)
+	}
+	return status, out
+}
+
+// settled replaces what differs from run to run.
+func (l *lab) settled(out string) string {
+	for text, name := range map[string]string{l.dir: "DIR", l.clients: "SERVER", l.admin: "ADMIN", l.agents: "AGENTS", l.target: "TARGET", l.closed: "CLOSED"} {
+		if text != "" {
+			out = strings.ReplaceAll(out, text, name)
+		}
+	}
+	for pattern, by := range map[string]string{
+		` \([0-9.]+ ms\)`: " (TIME)", `\d{4}-\d\d-\d\d \d\d:\d\d UTC`: "DATE", `127\.0\.0\.1:\d+`: "ADDRESS", `localhost:\d+`: "localhost:PORT", `expires in [\d.]+ (s|min|h)`: "expires in TIME",
+		`konnectivity-server [^,]*,`: "konnectivity-server VERSION,",
+	} {
+		out = regexp.MustCompile(pattern).ReplaceAllString(out, by)
+	}
+	return out
+}
+
+// faults are what check knows; each is made real. Its output is in
+// testdata/check.
+var faults = map[string]struct {
+	status int
+	make   func(*lab)
+}{
+	"healthy": {0, func(l *lab) {
+		l.start()
+		l.checked, l.args = l.target, []string{"--server-admin=" + l.admin}
+	}},
+	"healthy by name": {0, func(l *lab) {
+		l.start()
+		_, port, _ := net.SplitHostPort(l.target)
+		l.checked = "localhost:" + port
+	}},
+	"no destination given": {0, (*lab).start},
+	"files missing": {1, func(l *lab) {
+		l.at("127.0.0.1:1")
+		l.must(os.Remove(l.file("ca.crt")))
+		l.must(os.Remove(l.file("tls.key")))
+	}},
+	"files are something else": {1, func(l *lab) {
+		l.at("127.0.0.1:1")
+		l.write("ca.crt", []byte("not a certificate"))
+		l.write("tls.crt", []byte("neither"))
+	}},
+	"key of another certificate": {1, func(l *lab) {
+		l.at("127.0.0.1:1")
+		pair, err := l.ca.Issue(pki.Leaf{CommonName: "other", Client: true})
+		l.must(err)
+		l.write("tls.key", pair.KeyPEM)
+	}},
+	"client certificate expired": {1, func(l *lab) {
+		l.at("127.0.0.1:1")
+		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true, Lifetime: -time.Hour})
+	}},
+	"client certificate expires soon": {0, func(l *lab) {
+		l.start()
+		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true, Lifetime: 10 * time.Second})
+	}},
+	"client certificate is for servers": {1, func(l *lab) {
+		l.at("127.0.0.1:1")
+		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Server: true})
+	}},
+	"server refuses the client certificate": {1, func(l *lab) {
+		l.start()
+		other, err := pki.NewCA("another-ca")
+		l.must(err)
+		l.client(other, pki.Leaf{CommonName: "stranger", Client: true})
+	}},
+	"no client certificate": {1, func(l *lab) {
+		l.start()
+		l.args = []string{"--tls-cert-path=", "--tls-key-path="}
+	}},
+	"wrong CA": {1, func(l *lab) {
+		l.start()
+		other, err := pki.NewCA("another-ca")
+		l.must(err)
+		l.write("ca.crt", other.CertPEM)
+	}},
+	"wrong name in the server's certificate": {1, func(l *lab) {
+		l.leaf.IPs, l.leaf.DNS = nil, []string{"proxy.example.com", "konnectivity-server-local"}
+		l.start()
+	}},
+	"server's certificate expired": {1, func(l *lab) {
+		l.noAgent, l.leaf.Lifetime = true, -time.Hour
+		l.start()
+	}},
+	"nobody listens": {1, func(l *lab) { l.at(l.closed) }},
+	"no TLS there": {1, func(l *lab) {
+		ln := l.listen()
+		l.accept(ln, func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 1))
+			_, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n")
+		})
+		l.at(ln.Addr().String())
+	}},
+	"server hangs": {1, func(l *lab) {
+		ln := l.listen()
+		l.accept(ln, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+		l.at(ln.Addr().String())
+		l.args = []string{"--timeout=300ms"}
+	}},
+	"port for agents": {1, func(l *lab) {
+		l.start()
+		l.at(l.agents)
+	}},
+	"old server": {0, func(l *lab) {
+		l.options.NoLink = true
+		l.start()
+		l.checked = l.target
+	}},
+	"old server and link required": {1, func(l *lab) {
+		l.options.NoLink = true
+		l.start()
+		l.args = []string{"--link=require"}
+	}},
+	"old server refuses the client certificate": {1, func(l *lab) {
+		l.options.NoLink = true
+		l.start()
+		other, err := pki.NewCA("another-ca")
+		l.must(err)
+		l.client(other, pki.Leaf{CommonName: "stranger", Client: true})
+	}},
+	"no agent": {1, func(l *lab) {
+		l.noAgent = true
+		l.start()
+		l.checked, l.args = "10.0.0.1:443", []string{"--server-admin=" + l.admin}
+	}},
+	"admin port away": {0, func(l *lab) {
+		l.start()
+		l.args = []string{"--server-admin=" + l.closed}
+	}},
+	"destination denied": {1, func(l *lab) {
+		rules, err := policy.Parse(nil, []string{"10.0.0.0/8"})
+		l.must(err)
+		l.options.Policy = rules
+		l.start()
+		l.checked = "10.0.0.1:443"
+	}},
+	"client certificate of tomorrow": {1, func(l *lab) { // or a clock of yesterday
+		l.at("127.0.0.1:1")
+		l.tomorrow()
+	}},
+	"destination refuses": {1, func(l *lab) {
+		l.start()
+		l.checked = l.closed
+	}},
+	"guest DNS down": {1, func(l *lab) {
+		l.start()
+		l.guest()
+		l.checked = "db.example.com:5432"
+	}},
+	"kubeconfig missing": {1, func(l *lab) {
+		l.start()
+		l.args = []string{"--kubeconfig=" + l.file("none"), "--resolve-from-guest-cluster-dns"}
+		l.checked = "db.example.com:5432"
+	}},
+	"customer proxy wants auth": {1, func(l *lab) {
+		rules, err := policy.Parse(nil, []string{"10.0.0.0/8"}) // so that the way without the proxy fails at once
+		l.must(err)
+		l.options.Policy = rules
+		l.start()
+		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusProxyAuthRequired)
+		}))
+		l.t.Cleanup(proxy.Close)
+		l.args = []string{"--https-proxy=http://user:hunter2@" + proxy.Listener.Addr().String()}
+		l.checked = "10.0.0.1:443" // loopback goes by no proxy
+	}},
+	"no sidecar listens": {0, func(l *lab) {
+		l.start()
+		_, port, _ := net.SplitHostPort(l.closed)
+		l.args = []string{"--serving-port=" + port}
+		l.checked = l.target
+	}},
+}
+
+// tomorrow issues a client certificate that is not valid yet.
+func (l *lab) tomorrow() {
+	l.t.Helper()
+	pair, err := l.ca.Issue(pki.Leaf{CommonName: "lab-client", Client: true})
+	l.must(err)
+	block, _ := pem.Decode(l.ca.KeyPEM)
+	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+	l.must(err)
+	leaf := *pair.TLS().Leaf
+	leaf.NotBefore, leaf.NotAfter = time.Now().Add(24*time.Hour), time.Now().Add(48*time.Hour)
+	der, err := x509.CreateCertificate(rand.Reader, &leaf, l.ca.Certificate(), leaf.PublicKey, key)
+	l.must(err)
+	l.write("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	l.write("tls.key", pair.KeyPEM)
+}
+
+// guest is a hosted cluster whose DNS Service has an address where nobody
+// listens.
+func (l *lab) guest() {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/namespaces/openshift-dns/services/dns-default") {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"kind":"Service","apiVersion":"v1","metadata":{"name":"dns-default","namespace":"openshift-dns"},"spec":{"clusterIP":"127.255.255.254","clusterIPs":["127.255.255.254"]}}`)
+	}))
+	l.t.Cleanup(api.Close)
+	l.write("kubeconfig", []byte(fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: lab
+contexts: [{name: lab, context: {cluster: lab, user: lab}}]
+clusters: [{name: lab, cluster: {server: %q}}]
+users: [{name: lab, user: {}}]
+`, api.URL)))
+	l.args = []string{"--kubeconfig=" + l.file("kubeconfig"), "--resolve-from-guest-cluster-dns"}
+}
+
+func TestCheckNamesEveryFault(t *testing.T) {
+	for name, fault := range faults {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			fault.make(l)
+			status, out := l.check()
+			got := l.settled(out)
+			golden := filepath.Join("testdata", "check", strings.NewReplacer(" ", "-", "'", "").Replace(name)+".txt")
+			if *update {
+				l.must(os.MkdirAll(filepath.Dir(golden), 0o755))
+				l.must(os.WriteFile(golden, []byte(got), 0o644))
+			}
+			want, err := os.ReadFile(golden)
+			l.must(err)
+			if status != fault.status || got != string(want) {
+				t.Errorf("status %d, want %d; it says\n%s\nwant\n%s", status, fault.status, got, want)
+			}
+			if strings.Contains(out, "hunter2") {
+				t.Error("a password is shown")
+			}
+		})
+	}
+}
+
+// Every cross and every warning says what to do.
+func TestCheckHasAHintForEveryCross(t *testing.T) {
+	files, err := filepath.Glob("testdata/check/*.txt")
+	if err != nil || len(files) < len(faults) {
+		t.Fatalf("%d golden files for %d faults: %v", len(files), len(faults), err)
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(string(data), "\n")
+		for i, line := range lines {
+			if (strings.HasPrefix(line, "✘") || strings.HasPrefix(line, "!")) && !strings.HasPrefix(lines[i+1], "    → ") {
+				t.Errorf("%s: no hint for %q", file, line)
+			}
+		}
+	}
+}
+
+func TestCheckJSON(t *testing.T) {
+	l := newLab(t)
+	l.noAgent = true
+	l.start()
+	l.checked = "10.0.0.1:443"
+	status, out := l.check("-o", "json")
+	var findings []finding
+	l.must(json.Unmarshal([]byte(out), &findings))
+	last := findings[len(findings)-1]
+	if status != 1 || last.Result != resultFailed || last.Hint == "" || !strings.Contains(last.Cause, "no agent") {
+		t.Errorf("%d %+v", status, last)
+	}
+}
+
+func TestCheckGoesThroughSidecars(t *testing.T) {
+	d, err := newDemo(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
+	d.waitReady(t.Context())
+	_, socks, _ := net.SplitHostPort(d.ports.socks5.Addr().String())
+	_, proxy, _ := net.SplitHostPort(d.ports.http.Addr().String())
+	l.at(d.ports.clients.Addr().String())
+	l.args = []string{"--serving-port=" + socks, "--http-serving-port=" + proxy,
+		"--ca-cert-path=" + d.file("ca.crt"), "--tls-cert-path=" + d.file("client.crt"), "--tls-key-path=" + d.file("client.key")}
+	l.checked = d.ports.web.Addr().String()
+	status, out := l.check()
+	for _, want := range []string{"✔ SOCKS5 sidecar at 127.0.0.1:" + socks, "✔ HTTP sidecar at 127.0.0.1:" + proxy, "✔ connection as by SOCKS5"} {
+		if status != 0 || !strings.Contains(out, want) {
+			t.Errorf("status %d, no %q in\n%s", status, want, out)
+		}
+	}
+}
+
+func TestCheckRefusesNonsense(t *testing.T) {
+	for _, args := range []string{"nonsense", "a:1 b:2", "-o yaml", "--timeout=0", "--konnectivity-port=0", "--konnectivity-hostname=a/b", "--server-admin=x"} {
+		if status, _, stderr := konnectivity(append([]string{"check"}, strings.Fields(args)...)...); status != 2 || strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: %d %q", args, status, stderr)
+		}
+	}
+}
+
+// waitFor waits for what happens at once.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s did not happen", what)
+		}
+	}
+}
+
+func (l *lab) tlsFiles() tlsreload.Files {
+	return tlsreload.Files{CA: l.file("ca.crt"), Cert: l.file("tls.crt"), Key: l.file("tls.key")}
+}
+
+// stall opens a connection through the server whose destination never reads,
+// and fills it until nothing more goes in.
+func (l *lab) stall() (stop func()) {
+	l.t.Helper()
+	ln := l.listen()
+	l.run(func(ctx context.Context) {
+		defer ln.Close()
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		<-ctx.Done()
+	})
+	d, closeDialer, err := (&viaFlags{files: l.tlsFiles()}).dialer("link://" + l.clients)
+	l.must(err)
+	conn, err := d.Dial(tunnel.WithID(l.t.Context(), "stalled-one"), "tcp", ln.Addr().String())
+	l.must(err)
+	go func() { // ends with the connection
+		block := make([]byte, 64<<10)
+		for {
+			if _, err := conn.Write(block); err != nil {
+				return
+			}
+		}
+	}()
+	return func() { _ = conn.Reset(nil); closeDialer() }
+}
