@@ -10,6 +10,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/observe/profiles"
 	"konnectivity/tunnel"
 )
 
@@ -29,7 +30,7 @@ func (s *Server) adminHandler() http.Handler {
 	mux.HandleFunc("/statusz", s.status)
 	admin.Mount(mux, s.adminSource())
 	if s.opts.Profiles {
-		observe.MountProfiles(mux, s.opts.ContentionProfiles)
+		profiles.Mount(mux, s.opts.ContentionProfiles)
 	}
 	return mux
 }

@@ -24,6 +24,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/observe/profiles"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel/link"
@@ -240,7 +241,7 @@ func (p *process) adminHandler() http.Handler {
 	mux.Handle("/metrics", observe.RedirectToPort(p.flags.healthPort))
 	admin.Mount(mux, p.adminSource())
 	if p.flags.profiling {
-		observe.MountProfiles(mux, p.flags.contention)
+		profiles.Mount(mux, p.flags.contention)
 	}
 	return mux
 }

@@ -1,12 +1,11 @@
 // Package observe is what every program of the suite shows of itself over
-// HTTP: health, metrics, profiles; and the HTTP server that serves them.
+// HTTP: health, metrics (profiles are in a package of their own); and the HTTP
+// server that serves them.
 package observe
 
 import (
 	"net"
 	"net/http"
-	"net/http/pprof"
-	"runtime"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -61,20 +60,4 @@ func RedirectToPort(port int) http.Handler {
 		target.Scheme, target.Host = "http", net.JoinHostPort(host, strconv.Itoa(port))
 		http.Redirect(w, r, target.String(), http.StatusMovedPermanently)
 	})
-}
-
-// MountProfiles serves /debug/pprof/ on mux. With contention the process
-// samples every blocking event and mutex wait, which costs CPU throughout; it
-// is a setting of the whole process.
-func MountProfiles(mux *http.ServeMux, contention bool) {
-	mux.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusMovedPermanently))
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	if contention {
-		runtime.SetBlockProfileRate(1)
-		runtime.SetMutexProfileFraction(1)
-	}
 }

@@ -77,11 +77,10 @@ func TestLivenessAndFailures(t *testing.T) {
 	}
 }
 
-func TestMetricsAndProfiles(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	registry := observe.NewRegistry("test")
 	mux := http.NewServeMux()
 	observe.MountMetrics(mux, registry)
-	observe.MountProfiles(mux, false)
 	body := get(mux, "/metrics").Body.String()
 	for _, name := range []string{"go_goroutines ", "process_open_fds ", `konnectivity_build_info{`, `component="test"`} {
 		if !strings.Contains(body, name) {
@@ -90,18 +89,6 @@ func TestMetricsAndProfiles(t *testing.T) {
 	}
 	if problems, err := testutil.GatherAndLint(registry, "konnectivity_build_info"); err != nil || len(problems) > 0 {
 		t.Errorf("%v %v", problems, err)
-	}
-	if w := get(mux, "/debug/pprof/"); w.Code != 200 || !strings.Contains(w.Body.String(), "goroutine") {
-		t.Errorf("/debug/pprof/: %d", w.Code)
-	}
-	if w := get(mux, "/debug/pprof/heap"); w.Code != 200 {
-		t.Errorf("/debug/pprof/heap: %d", w.Code)
-	}
-	if w := get(mux, "/debug/pprof"); w.Code != 301 || w.Header().Get("Location") != "/debug/pprof/" {
-		t.Errorf("/debug/pprof: %d %v", w.Code, w.Header())
-	}
-	if w := get(http.NewServeMux(), "/debug/pprof/"); w.Code != 404 {
-		t.Error("profiles are served though nobody mounted them")
 	}
 }
 

@@ -1,0 +1,37 @@
+package profiles_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/observe/profiles"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func get(mux *http.ServeMux, path string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w
+}
+
+func TestMount(t *testing.T) {
+	mux := http.NewServeMux()
+	profiles.Mount(mux, false)
+	if w := get(mux, "/debug/pprof/"); w.Code != 200 || !strings.Contains(w.Body.String(), "goroutine") {
+		t.Errorf("/debug/pprof/: %d", w.Code)
+	}
+	if w := get(mux, "/debug/pprof/heap"); w.Code != 200 {
+		t.Errorf("/debug/pprof/heap: %d", w.Code)
+	}
+	if w := get(mux, "/debug/pprof"); w.Code != 301 || w.Header().Get("Location") != "/debug/pprof/" {
+		t.Errorf("/debug/pprof: %d %v", w.Code, w.Header())
+	}
+	if w := get(http.NewServeMux(), "/debug/pprof/"); w.Code != 404 {
+		t.Error("profiles are served though nobody mounted them")
+	}
+}
