@@ -63,26 +63,40 @@ func (f *Forwarder) Forward(ctx context.Context, req *Request, answer Answer) er
 	if req.ID == "" {
 		req.ID = NewID()
 	}
+	relay, err := f.open(ctx, req, answer)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	err = relay.Run(ctx)
+	f.closed(req, relay, time.Since(start), err)
+	return err
+}
+
+// open dials and answers. What it and closed need of the stack is theirs alone,
+// and not part of what every open connection holds.
+func (f *Forwarder) open(ctx context.Context, req *Request, answer Answer) (*Relay, error) {
 	far, err := f.dial(WithID(ctx, req.ID), req)
 	if err != nil {
 		_, _ = answer(nil, err)
-		return err
+		return nil, err
 	}
 	near, err := answer(far, nil)
 	if err != nil {
 		_ = far.Reset(&ResetError{Code: CodeCancelled})
-		return err
+		return nil, err
 	}
 	relay := &Relay{A: near, B: far, Linger: f.Linger, Idle: f.Idle, Total: f.Total}
 	for _, o := range f.Observers {
 		o.Opened(req, relay)
 	}
-	start := time.Now()
-	err = relay.Run(ctx)
+	return relay, nil
+}
+
+func (f *Forwarder) closed(req *Request, relay *Relay, took time.Duration, err error) {
 	for _, o := range f.Observers {
-		o.Closed(req, relay, time.Since(start), err)
+		o.Closed(req, relay, took, err)
 	}
-	return err
 }
 
 func (f *Forwarder) dial(ctx context.Context, req *Request) (Conn, error) {

@@ -12,35 +12,39 @@ type half struct {
 	dst, src Conn
 	held     *atomic.Bool
 	counters [2]*atomic.Int64
+	read     func([]Chunk) (int, error)
+	write    func([]Chunk) error
+
+	// batch is here and not on the stack of pump, which TLS under it fills
+	// to 4 KiB; a little more, and every connection would take 8.
+	batch [batchSize]Chunk
 }
 
 // push has src move the bytes by itself, if both ends are able to, and says
-// whether they are. The goroutine that resume needs now and then is src's.
+// whether they are. The goroutine that resumes now and then is src's.
 func (h *half) push() bool {
+	h.write = chunkWriter(h.dst)
 	source, pushes := h.src.(Source)
 	sink, takes := h.dst.(Sink)
 	if !pushes || !takes {
+		h.read = chunkReader(h.src)
 		return false
 	}
-	write := chunkWriter(h.dst)
-	source.PushTo(sink, h.count, func() { h.pump(source.TakeChunks, write) })
+	h.read = source.TakeChunks
+	source.PushTo(sink, h.count, h.pump)
 	return true
 }
 
-// run moves bytes until the direction has ended.
-func (h *half) run() { h.pump(chunkReader(h.src), chunkWriter(h.dst)) }
-
 // pump moves bytes until the direction has ended, which it reports, or until a
 // Source has nothing more for now.
-func (h *half) pump(read func([]Chunk) (int, error), write func([]Chunk) error) {
-	var batch [batchSize]Chunk
+func (h *half) pump() {
 	for {
-		n, err := read(batch[:])
+		n, err := h.read(h.batch[:])
 		if n == 0 && err == nil {
 			return
 		}
 		if err == nil {
-			err = h.move(batch[:n], write)
+			err = h.move(n)
 		}
 		if err == io.EOF {
 			err = h.closeWrite()
@@ -53,13 +57,13 @@ func (h *half) pump(read func([]Chunk) (int, error), write func([]Chunk) error) 
 	}
 }
 
-func (h *half) move(batch []Chunk, write func([]Chunk) error) error {
+func (h *half) move(n int) error {
 	size := 0
-	for _, c := range batch {
+	for _, c := range h.batch[:n] {
 		size += c.Len()
 	}
 	h.held.Store(true)
-	err := write(batch)
+	err := h.write(h.batch[:n])
 	h.held.Store(false)
 	if err != nil {
 		return &writeError{err}

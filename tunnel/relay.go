@@ -94,12 +94,12 @@ func (r *Relay) Run(ctx context.Context) error {
 	upPushed, downPushed := up.push(), down.push()
 	switch {
 	case !upPushed && !downPushed:
-		go up.run()
-		down.run()
+		go up.pump()
+		down.pump()
 	case !upPushed:
-		up.run()
+		up.pump()
 	case !downPushed:
-		down.run()
+		down.pump()
 	}
 	r.running.Wait()
 
