@@ -62,10 +62,12 @@ func relayHop(role, pki, next string) (benchchain.Hop, error) {
 	if err != nil {
 		return benchchain.Hop{}, err
 	}
+	config := source.Client(host)
+	config.ClientSessionCache = nil // a full handshake a connection and hop, as such chains have it
 	if role == "front" {
-		return benchchain.Front(next, source.Client(host)), nil
+		return benchchain.Front(next, config), nil
 	}
-	return benchchain.Middle(next, source.Client(host)), nil
+	return benchchain.Middle(next, config), nil
 }
 
 // pairOf reads one certificate of a folder of `konnectivity certs`.

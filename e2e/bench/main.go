@@ -21,7 +21,7 @@ func main() {
 	flag.Int64Var(&o.sizeMiB, "size", 1024, "MiB of a bulk transfer")
 	flag.DurationVar(&o.plan.Duration, "duration", 3*time.Second, "length of each latency and connection test")
 	flag.IntVar(&o.plan.Idle, "idle", 1000, "idle connections")
-	flag.DurationVar(&o.plan.Settle, "settle", 16*time.Second, "how long processes get to come to rest before memory is read")
+	flag.DurationVar(&o.plan.Settle, "settle", 12*time.Second, "how long processes get to come to rest before memory is read")
 	flag.StringVar(&o.speed, "speed", "down,up,rtt,small,churn", "tests of speed; empty: none")
 	flag.StringVar(&o.memory, "memory", "idle,stalled", "tests of memory, each on processes that are fresh; empty: none")
 	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of server and agent, taken while the tests of speed run")
