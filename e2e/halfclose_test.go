@@ -58,6 +58,29 @@ func TestHalfClose(t *testing.T) {
 	t.Logf("%d in %v", tries, time.Since(start).Round(time.Millisecond))
 }
 
+// Our own agent and sidecars keep half-close also where the link is off.
+func TestHalfCloseWithoutLinks(t *testing.T) {
+	w := &whole{Suite: newSuite(t)}
+	w.server = must(w.StartServer("--link=off"))(t)
+	w.agent = must(w.StartAgent(w.server, "--link=off"))(t)
+	w.socks = must(w.StartSOCKS5(w.server, "--link=off"))(t)
+	w.https = must(w.StartHTTPS(w.server, "--link=off"))(t)
+	const size = 1 << 20
+	want := sum(1, size)
+	target := listen(t, func(c *net.TCPConn) {
+		if h, err := hashOf(c); err == nil {
+			fmt.Fprint(c, h)
+		}
+	})
+	for _, r := range w.routes(t) {
+		for range 5 {
+			if got, err := halfClose(t, r, target, newPayload(1, size)); err != nil || got != want {
+				t.Errorf("%s: the target's hash is %q, %v", r.name, got, err)
+			}
+		}
+	}
+}
+
 func halfClose(t *testing.T, d tunnel.Dialer, target string, body io.Reader) (answer string, err error) {
 	c, err := d.Dial(within(t, 30*time.Second), "tcp", target)
 	if err != nil {
