@@ -137,7 +137,8 @@ type tunnelOf struct {
 func newTunnel(t *testing.T, agentArgs ...string) *tunnelOf {
 	t.Helper()
 	s := newSuite(t)
-	server := must(s.StartServer("--mode=http-connect", "--proxy-strategies=destHost,defaultRoute"))(t)
+	server := must(s.StartServer("--mode=http-connect", "--proxy-strategies=destHost,defaultRoute",
+		"--graceful-shutdown-timeout=1s"))(t)
 	agent := must(s.StartAgent(server, append([]string{"--agent-identifiers=default-route=true"}, agentArgs...)...))(t)
 	return &tunnelOf{s, server, agent}
 }
@@ -321,3 +322,26 @@ func serverTLS(pair pki.Pair) *tls.Config {
 }
 
 func bufioReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
+
+// listenAt serves every connection to an address of loopback, and ends them
+// with the test.
+func listenAt(t testing.TB, address string, serve func(*net.TCPConn)) {
+	t.Helper()
+	l := must(net.Listen("tcp", address))(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+				defer c.Close()
+				serve(c.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"konnectivity/adapters"
+	"konnectivity/httpsproxy"
 	"konnectivity/internal/cli"
 	"konnectivity/socks5"
 )
@@ -44,7 +45,8 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; anything but loopback lets others use the tunnel")
 	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 takes any free one")
 	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be the same; 0 does not")
-	set.IntVar(&o.MaxConnections, "max-connections", socks5.DefaultMaxConns, "open client connections of each proxy; more are refused")
+	set.IntVar(&o.MaxConnections, "max-connections", 0, fmt.Sprintf("open client connections of each proxy, more are refused; 0 is %d for SOCKS5 and %d for HTTP(S), which costs more",
+		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
 	set.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 never does")
 	set.DurationVar(&o.DrainTimeout, "drain-timeout", defaultDrain, "what open connections get to finish after SIGTERM")
 }

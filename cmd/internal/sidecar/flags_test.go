@@ -98,7 +98,7 @@ func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
 		"--konnectivity-hostname=":       "--konnectivity-hostname: want",
 		"--link=maybe":                   "--link\" flag: want auto, off or require",
 		"--serving-address=example.com":  "--serving-address: want an IP address",
-		"--max-connections=0":            "--max-connections: want at least 1",
+		"--max-connections=-1":           "--max-connections: want 0 for the default",
 		"--idle-timeout=-1s":             "--idle-timeout: want 0",
 		"--idle-timeout=soon":            "--idle-timeout",
 		"--drain-timeout=-1s":            "--drain-timeout: want 0",

@@ -32,9 +32,9 @@ type Options struct {
 	Front   Front  // what --serving-port serves
 
 	ServingAddress string
-	ServingPort    uint16 // 0 takes any free port
-	SecondPort     uint16 // the other front's port; 0: no other front; may equal ServingPort
-	MaxConnections int
+	ServingPort    uint16        // 0 takes any free port
+	SecondPort     uint16        // the other front's port; 0: no other front; may equal ServingPort
+	MaxConnections int           // of each front; 0 is the front's own default
 	IdleTimeout    time.Duration // 0: no bound
 	DrainTimeout   time.Duration
 
@@ -83,8 +83,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--konnectivity-hostname: want the name or IP address of the konnectivity server")
 	case o.ServerPort == 0:
 		return cli.Usagef("--konnectivity-port: want a port from 1 to 65535, got 0")
-	case o.MaxConnections < 1:
-		return cli.Usagef("--max-connections: want at least 1, got %d", o.MaxConnections)
+	case o.MaxConnections < 0:
+		return cli.Usagef("--max-connections: want 0 for the default or at least 1, got %d", o.MaxConnections)
 	case o.IdleTimeout < 0:
 		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.IdleTimeout)
 	case o.DrainTimeout < 0:

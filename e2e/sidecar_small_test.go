@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+const (
+	// maxIdleKB is what issue 5 allows an idle sidecar.
+	maxIdleKB = 15 << 10
+
+	// maxStart is what it allows from start to the first served request; the
+	// test is content with any of a few starts, since machines of CI hiccup.
+	maxStart = 100 * time.Millisecond
+)
+
+// Sidecars run beside every component of every control plane: they must be
+// small, and not what a pod's start waits for. Measured as released: stripped.
+func TestSidecarsAreSmallAndStartFast(t *testing.T) {
+	d := newDeployment(t)
+	dir := openDir(t)
+	build := exec.Command("make", "-C", "..", "build", "BIN="+dir)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	for _, program := range []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"} {
+		t.Run(program, func(t *testing.T) {
+			var starts []time.Duration
+			var resident, file int
+			for range 5 {
+				port, health := must(suite.FreePort())(t), suite.Loopback(must(suite.FreePort())(t))
+				scheme := "socks5://"
+				if strings.Contains(program, "https") {
+					scheme = "http://"
+				}
+				begin := time.Now()
+				p := must(suite.Start(program, filepath.Join(dir, program), append(d.sidecarArgs(d.server.ClientPort),
+					fmt.Sprintf("--serving-port=%d", port), "--health-address="+health), d.env))(t)
+				t.Cleanup(p.Kill)
+				for end := begin.Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+					res, err := clientBy(scheme + suite.Loopback(port)).Get("http://" + d.hosted.ip + ":" + d.web.plain + "/x")
+					if err == nil && res.StatusCode == http.StatusOK {
+						starts = append(starts, time.Since(begin))
+						res.Body.Close()
+						break
+					}
+					if err == nil {
+						res.Body.Close()
+					}
+					if time.Now().After(end) {
+						t.Fatal("never served", err, p.Output())
+					}
+				}
+				if len(starts) == 5 {
+					time.Sleep(2 * time.Second) // it is idle, with its link and health up
+					resident, file = residentKB(t, p.PID())
+				}
+				p.Kill()
+			}
+			slices.Sort(starts)
+			t.Logf("first request after %v; idle %d KiB resident, %d of them the program file's", starts, resident, file)
+			if resident > maxIdleKB {
+				t.Errorf("idle with %d KiB resident, want at most %d", resident, maxIdleKB)
+			}
+			if starts[0] > maxStart {
+				t.Errorf("the first request is served after %v at best, want %v", starts[0], maxStart)
+			}
+		})
+	}
+}

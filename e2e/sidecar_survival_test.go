@@ -1,0 +1,256 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+// answerTime bounds an answer of any kind while something is missing: a dial
+// has 10 s.
+const answerTime = 15 * time.Second
+
+// lateSidecar runs a sidecar whose certificates, server, kubeconfig, API and
+// DNS are yet to come, with both fronts.
+type lateSidecar struct {
+	*observed
+	dir   string // certificates and kubeconfig appear here
+	socks string
+	http  string
+}
+
+func newLateSidecar(t *testing.T, s *suite.Suite, serverPort int, program string) *lateSidecar {
+	t.Helper()
+	l := &lateSidecar{dir: openDir(t)}
+	l.observed = &observed{&suite.Sidecar{Port: must(suite.FreePort())(t)}, suite.Loopback(must(suite.FreePort())(t))}
+	second := must(suite.FreePort())(t)
+	flag, fronts := "http", [2]string{l.Address(), suite.Loopback(second)}
+	if program == "konnectivity-https-proxy" {
+		flag, fronts = "socks5", [2]string{suite.Loopback(second), l.Address()}
+	}
+	l.socks, l.http = fronts[0], fronts[1]
+	l.Process = must(s.Run(program, []string{"KUBECONFIG=" + filepath.Join(l.dir, "kubeconfig")}, "run",
+		"--konnectivity-hostname=127.0.0.1", fmt.Sprintf("--konnectivity-port=%d", serverPort),
+		fmt.Sprintf("--serving-port=%d", l.Port), fmt.Sprintf("--%s-serving-port=%d", flag, second), "--health-address="+l.health,
+		"--ca-cert-path="+filepath.Join(l.dir, "ca.crt"), "--tls-cert-path="+filepath.Join(l.dir, "tls.crt"),
+		"--tls-key-path="+filepath.Join(l.dir, "tls.key"), "--resolve-from-guest-cluster-dns"))(t)
+	for _, address := range fronts {
+		if err := suite.WaitListening(l.Process, "tcp", address); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
+// certificates puts a folder's client certificate where the sidecar looks, the
+// way that volumes are updated: each file at once.
+func (l *lateSidecar) certificates(t *testing.T, from string) {
+	t.Helper()
+	for to, name := range map[string]string{"ca.crt": "ca.crt", "tls.crt": "client.crt", "tls.key": "client.key"} {
+		data := must(os.ReadFile(filepath.Join(from, name)))(t)
+		tmp := filepath.Join(l.dir, to+".new")
+		if err := os.WriteFile(tmp, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(tmp, filepath.Join(l.dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// get asks by one front, and demands an answer within the bound.
+func (l *lateSidecar) get(t *testing.T, front, host, port string) error {
+	t.Helper()
+	proxy := "http://" + l.http
+	if front == "socks5" {
+		proxy = "socks5://" + l.socks
+	}
+	start := time.Now()
+	res, err := clientBy(proxy).Get("http://" + host + ":" + port + "/late")
+	var got string
+	if err == nil {
+		got, err = readAnswer(res)
+	}
+	if took := time.Since(start); took > answerTime {
+		t.Errorf("%s by %s: the answer took %v", host, front, took)
+	}
+	if err == nil && got != "hello /late" {
+		err = fmt.Errorf("got %q", got)
+	}
+	return err
+}
+
+// comes waits until a host answers by both fronts.
+func (l *lateSidecar) comes(t *testing.T, bound time.Duration, host, port string) {
+	t.Helper()
+	for _, front := range []string{"http", "socks5"} {
+		eventually(t, bound, host+" by "+front, func() (bool, any) {
+			err := l.get(t, front, host, port)
+			return err == nil, err
+		})
+	}
+}
+
+// fails wants a clear refusal by both fronts.
+func (l *lateSidecar) fails(t *testing.T, host, port string, want ...string) {
+	t.Helper()
+	err := l.get(t, "http", host, port)
+	ok := false
+	for _, w := range want {
+		ok = ok || err != nil && strings.Contains(err.Error(), w)
+	}
+	if !ok {
+		t.Errorf("%s by http: %v; want one of %q", host, err, want)
+	}
+	if err := l.get(t, "socks5", host, port); err == nil || !strings.Contains(err.Error(), "socks connect") {
+		t.Errorf("%s by socks5: %v; want a SOCKS reply", host, err)
+	}
+}
+
+// Both start with nothing in place, say what is missing, and work step by step
+// as each thing appears.
+func TestSidecarStartsBeforeAllElse(t *testing.T) {
+	for _, program := range []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"} {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			s := newSuite(t)
+			server := &suite.Server{ClientPort: must(suite.FreePort())(t), AgentPort: must(suite.FreePort())(t),
+				HealthPort: must(suite.FreePort())(t), AdminPort: must(suite.FreePort())(t), UDS: filepath.Join(s.Dir, "late")}
+			l := newLateSidecar(t, s, server.ClientPort, program)
+			ip, apiIP := loopbackIP(), loopbackIP()
+			web := newHostedWeb(t, ip)
+
+			l.fails(t, ip, web.plain, "503")
+			l.fails(t, "app.guest.test", web.plain, "502", "503")
+			if _, err := curl(t, "http://"+l.health+"/healthz"); err != nil {
+				t.Error(err)
+			}
+			if _, err := curl(t, "http://"+l.health+"/readyz"); err == nil {
+				t.Error("ready without anything")
+			}
+
+			l.certificates(t, s.PKI(""))
+			l.fails(t, ip, web.plain, "503")
+			if err := s.RunServer(server); err != nil {
+				t.Fatal(err)
+			}
+			l.awaitReady(t)
+			l.fails(t, ip, web.plain, "503") // no agent
+			must(s.StartAgent(server))(t)
+			l.comes(t, 20*time.Second, ip, web.plain)
+
+			l.fails(t, "web.apps.svc", web.plain, "502", "503")
+			api := startAPI(t, apiIP+":0")
+			api.set("apps", "web", ip)
+			api.set("openshift-dns", "dns-default", ip)
+			api.writeKubeconfig(t, filepath.Join(l.dir, "kubeconfig"))
+			l.comes(t, 20*time.Second, "web.apps.svc", web.plain)
+
+			l.fails(t, "app.guest.test", web.plain, "502", "503")
+			(&hostedCluster{ip: ip}).startDNS(t)
+			l.comes(t, 20*time.Second, "app.guest.test", web.plain)
+
+			// An operator can read what it said meanwhile.
+			if lines := strings.Count(l.Output(), "\n"); lines > 30 {
+				t.Errorf("%d lines of log:\n%s", lines, l.Output())
+			}
+		})
+	}
+}
+
+// The server's CA, the client's certificate, the API's address, CA and token
+// are all replaced under a running sidecar.
+func TestSidecarFollowsRotation(t *testing.T) {
+	t.Parallel()
+	d := newDeployment(t)
+	l := newLateSidecar(t, d.Suite, d.server.ClientPort, "konnectivity-https-proxy")
+	l.certificates(t, d.PKI(""))
+	d.hosted.api.set("apps", "old", d.hosted.ip)
+	d.hosted.api.writeKubeconfig(t, filepath.Join(l.dir, "kubeconfig"))
+	l.comes(t, 20*time.Second, "old.apps.svc", d.web.plain)
+
+	next := startAPI(t, loopbackIP()+":0")
+	next.token = "another-token"
+	next.set("apps", "new", d.hosted.ip)
+	next.writeKubeconfig(t, filepath.Join(l.dir, "kubeconfig"))
+	d.hosted.api.CloseClientConnections()
+	d.hosted.api.Close()
+	l.comes(t, 45*time.Second, "new.apps.svc", d.web.plain)
+
+	pki2 := filepath.Join(openDir(t), "pki")
+	if out, err := exec.Command(string(d.Bin.Path("konnectivity")), "certs", pki2).CombinedOutput(); err != nil {
+		t.Fatal(err, string(out))
+	}
+	if code, err := d.server.Stop(); err != nil || code != 0 {
+		t.Fatal(code, err)
+	}
+	file := func(name string) string { return filepath.Join(pki2, name) }
+	if err := d.RunServer(d.server, "--server-ca-cert="+file("ca.crt"), "--server-cert="+file("server.crt"), "--server-key="+file("server.key")); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.get(t, "http", d.hosted.ip, d.web.plain); err == nil {
+		t.Error("the old CA vouches for the new server")
+	}
+	l.certificates(t, pki2)
+	l.comes(t, 75*time.Second, d.hosted.ip, d.web.plain)
+}
+
+// SIGTERM: what is under way may finish, nothing new begins, and the process
+// ends with 0.
+func TestSidecarDrains(t *testing.T) {
+	d := newDeployment(t)
+	for _, program := range []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"} {
+		t.Run(program, func(t *testing.T) {
+			s := d.sidecar(t, program, d.env)
+			goOn := make(chan struct{})
+			address := listen(t, func(c *net.TCPConn) {
+				if _, err := http.ReadRequest(bufioReader(c)); err != nil {
+					return
+				}
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")
+				<-goOn
+				_, _ = io.WriteString(c, "llo")
+			})
+			proxy := "http://" + s.Address()
+			if program == "konnectivity-socks5-proxy" {
+				proxy = "socks5://" + s.Address()
+			}
+			res, err := clientBy(proxy).Get("http://" + address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, 10*time.Second, "the port", func() (bool, any) {
+				c, err := net.Dial("tcp", s.Address())
+				if err == nil {
+					_ = c.Close()
+				}
+				return err != nil, "open"
+			})
+			select {
+			case <-s.Done():
+				t.Error("it ended under a connection")
+			default:
+			}
+			close(goOn)
+			if got, err := readAnswer(res); err != nil || got != "hello" {
+				t.Errorf("what was under way: %q, %v", got, err)
+			}
+			if code, err := s.Wait(10 * time.Second); err != nil || code != 0 {
+				t.Errorf("exit status %d, %v", code, err)
+			}
+		})
+	}
+}
