@@ -24,6 +24,7 @@ func main() {
 	flag.DurationVar(&o.plan.Settle, "settle", 12*time.Second, "how long processes get to come to rest before memory is read")
 	flag.StringVar(&o.speed, "speed", "down,up,rtt,small,churn", "tests of speed; empty: none")
 	flag.StringVar(&o.memory, "memory", "idle,stalled", "tests of memory, each on processes that are fresh; empty: none")
+	flag.BoolVar(&o.long, "long", true, "measure with an agent that is 50 ms away, too")
 	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of server and agent, taken while the tests of speed run")
 	flag.StringVar(&o.write, "write", "", "Markdown file whose table between the marks is replaced")
 	flag.Parse()
@@ -40,6 +41,7 @@ type options struct {
 	plan                          bench.Plan
 	sizeMiB                       int64
 	speed, memory, profile, write string
+	long                          bool
 }
 
 func (o options) run(ctx context.Context) error {
@@ -57,6 +59,11 @@ func (o options) run(ctx context.Context) error {
 		plan := o.plan
 		plan.Tests = strings.Split(o.speed, ",")
 		if err := o.onFresh(ctx, bin, plan, rep); err != nil {
+			return err
+		}
+	}
+	if o.long {
+		if err := o.measureLong(ctx, bin, rep); err != nil {
 			return err
 		}
 	}

@@ -26,20 +26,29 @@ type world struct {
 	chain  []*suite.Process
 }
 
-func start(bin suite.Binaries) (w *world, err error) {
+// newWorld makes the PKI and starts nothing.
+func newWorld(bin suite.Binaries) (*world, error) {
 	dir, err := os.MkdirTemp("", "kb")
 	if err != nil {
 		return nil, err
 	}
-	w = &world{dir: dir}
+	s, err := suite.New(bin, dir)
+	if err != nil {
+		_ = os.RemoveAll(dir)
+		return nil, err
+	}
+	return &world{Suite: s, dir: dir}, nil
+}
+
+func start(bin suite.Binaries) (w *world, err error) {
+	if w, err = newWorld(bin); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			w.close()
 		}
 	}()
-	if w.Suite, err = suite.New(bin, dir); err != nil {
-		return w, err
-	}
 	if w.server, err = w.StartServer("--enable-profiling"); err != nil {
 		return w, err
 	}
@@ -54,9 +63,7 @@ func start(bin suite.Binaries) (w *world, err error) {
 }
 
 func (w *world) close() {
-	if w.Suite != nil {
-		w.Close()
-	}
+	w.Close()
 	_ = os.RemoveAll(w.dir)
 }
 

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/bench"
+)
+
+// segmentSize and inFlight bound what the long wire holds: 256 MiB, more than
+// 50 ms of any speed this can reach.
+const (
+	segmentSize = 256 << 10
+	inFlight    = 1024
+)
+
+// longWire carries connections from l to address, each byte delay later, as a
+// link to a far region does.
+func longWire(ctx context.Context, l net.Listener, address string, delay time.Duration) {
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		near, err := l.Accept()
+		if err != nil {
+			return
+		}
+		far, err := net.Dial("tcp", address)
+		if err != nil {
+			_ = near.Close()
+			continue
+		}
+		stop := context.AfterFunc(ctx, func() { _ = near.Close(); _ = far.Close() })
+		go func() {
+			defer stop()
+			var wg sync.WaitGroup
+			wg.Go(func() { delayed(far, near, delay) })
+			wg.Go(func() { delayed(near, far, delay) })
+			wg.Wait()
+		}()
+	}
+}
+
+type segment struct {
+	data []byte
+	due  time.Time
+}
+
+// delayed copies src to dst until either ends, then closes both.
+func delayed(dst, src net.Conn, delay time.Duration) {
+	segments := make(chan segment, inFlight)
+	free := make(chan []byte, inFlight)
+	go func() {
+		defer close(segments)
+		for {
+			var buf []byte
+			select {
+			case buf = <-free:
+			default:
+				buf = make([]byte, segmentSize)
+			}
+			n, err := src.Read(buf)
+			if n > 0 {
+				segments <- segment{buf[:n], time.Now().Add(delay)}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for s := range segments {
+		time.Sleep(time.Until(s.due))
+		if _, err := dst.Write(s.data); err != nil {
+			_ = src.Close() // ends the reader, which closes segments
+		}
+		select {
+		case free <- s.data[:cap(s.data)]:
+		default:
+		}
+	}
+	_ = dst.Close()
+	_ = src.Close()
+}
+
+// measureLong measures one stream whose agent is 50 ms away.
+func (o options) measureLong(ctx context.Context, bin suite.Binaries, rep *bench.Report) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	w, err := newWorld(bin)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	if w.server, err = w.StartServer(); err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	go longWire(ctx, l, suite.Loopback(w.server.AgentPort), 25*time.Millisecond)
+	away := *w.server
+	away.AgentPort = l.Addr().(*net.TCPAddr).Port
+	if w.agent, err = w.StartAgent(&away); err != nil {
+		return err
+	}
+	if w.socks, err = w.StartSOCKS5(w.server); err != nil {
+		return err
+	}
+	target, err := w.serveTarget(ctx)
+	if err != nil {
+		return err
+	}
+	path := bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target}
+	for range o.plan.Runs {
+		down, err := path.Down(ctx, 1, o.plan.Size)
+		if err != nil {
+			return err
+		}
+		up, err := path.Up(ctx, 1, o.plan.Size)
+		if err != nil {
+			return err
+		}
+		rep.Add("ours", "agent 50 ms away: download, 1 stream", "MB/s", down.MBps())
+		rep.Add("ours", "agent 50 ms away: upload, 1 stream", "MB/s", up.MBps())
+	}
+	return nil
+}
