@@ -21,7 +21,7 @@ const (
 	stallGrowth = 64 << 20
 
 	// settle is for windows and socket buffers to fill.
-	settle = 2 * time.Second
+	settle = time.Second
 )
 
 // A stalled connection is one whose one end goes on sending and whose other end
@@ -88,7 +88,7 @@ func (w *whole) resident(t *testing.T) int64 {
 // others are stalled, and that these hold no more memory than they may.
 func (w *whole) beside(t *testing.T, r route, s stall, n int) {
 	path := bench.Path{Name: r.name, Dialer: r, Target: benchTarget(t)}
-	length := scaled(time.Second, 5*time.Second)
+	length := scaled(time.Second/2, 5*time.Second)
 	w.dials(t, path) // and so what is lazily made, is
 	alone := must(path.RoundTrip(t.Context(), length))(t)
 	before := w.resident(t)
