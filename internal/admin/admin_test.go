@@ -239,6 +239,9 @@ func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 	if p = get[Page[Peer]](t, h, "/api/v1/peers?sort=-rate&limit=1"); p.Total != 3 || len(p.Items) != 1 || p.Items[0].ID != "c" {
 		t.Errorf("%+v", p)
 	}
+	if p = get[Page[Peer]](t, h, "/api/v1/peers?role=client"); p.Matched != 1 || p.Items[0].ID != "c" {
+		t.Errorf("%+v", p)
+	}
 	if p = get[Page[Peer]](t, h, "/api/v1/peers?filter=A2"); p.Matched != 1 || p.Items[0].ID != "a2" {
 		t.Errorf("%+v", p)
 	}

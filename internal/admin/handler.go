@@ -100,6 +100,9 @@ func (h *handler) peers(q query) Page[Peer] {
 	sum := h.Table.sums.Load()
 	var matched []Peer
 	for _, p := range all {
+		if q.role != "" && p.Role != q.role {
+			continue
+		}
 		if q.filter != "" && !contains(p.ID, q.filter) && !contains(p.Remote, q.filter) && !contains(p.Role, q.filter) && !contains(p.Software, q.filter) {
 			continue
 		}

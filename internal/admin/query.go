@@ -24,12 +24,13 @@ type query struct {
 	offset, limit int
 	filter        string // lower case
 	state, sort   string
+	role          string // of peers; "" is all
 	descending    bool
 }
 
 // parseQuery reads the parameters; the error is a sentence for the client.
 func parseQuery(v url.Values) (query, error) {
-	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), sort: v.Get("sort")}
+	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), role: v.Get("role"), sort: v.Get("sort")}
 	for name, to := range map[string]*int{"offset": &q.offset, "limit": &q.limit} {
 		text := v.Get(name)
 		if text == "" {

@@ -39,6 +39,7 @@ function seconds(s) {
   return Math.floor(s / 86400) + ' d';
 }
 
+const clock = t => new Date(t).toLocaleTimeString('en-GB');
 const number = n => n.toLocaleString('en');
 const perSecond = n => (n >= 10 ? Math.round(n) : n.toFixed(1)) + '/s';
 const plural = (n, word) => number(n) + ' ' + word + (n === 1 ? '' : 's');
@@ -64,10 +65,12 @@ function showStatus(s) {
   set($('component'), s.component);
   set($('about'), [s.id, s.build.version, 'up ' + seconds(age(s.started)), s.serverCount ? plural(s.serverCount, 'server') : '',
     s.strategies ? Object.entries(s.strategies).map(([name, n]) => name + ': ' + plural(n, 'agent')).join(', ') : ''].filter(Boolean).join(' · '));
+  showNow(tiles.find(t => t.live), s.connections);
   const ready = $('ready');
   ready.className = 'pill ' + (s.ready ? 'good' : 'bad');
   set(ready, s.ready ? 'ready' : 'not ready: ' + (s.reason || ''));
-  set($('self'), s.component + (s.id ? ' ' + s.id : ''));
+  set($('self'), s.component);
+  set($('self-id'), s.id || '');
   set($('self-rates'), plural(s.connections.open, 'connection'));
   $('self-more').className = s.connections.stalled ? 'bad' : 'soft';
   set($('self-more'), s.connections.stalled ? plural(s.connections.stalled, 'connection') + ' stalled' : 'none stalled');
@@ -76,10 +79,10 @@ function showStatus(s) {
 // Sparklines.
 
 const tiles = [
-  { name: 'Throughput', series: [['upBytesPerSecond', 'c-up', '↑ '], ['downBytesPerSecond', 'c-down', '↓ ']], text: rate },
+  { name: 'Throughput', series: [['upBytesPerSecond', 'c-up', '↑ '], ['downBytesPerSecond', 'c-down', '↓ ']], text: rate, colored: true },
   { name: 'Dials', series: [['dialsPerSecond', 'c-up', ''], ['failedPerSecond', 'c-bad', 'failed ']], text: perSecond },
-  { name: 'Time to connect', series: [['dialSeconds', 'c-up', 'mean '], ['dialMaxSeconds', 'c-down', 'max ']], text: n => n ? seconds(n) : '–' },
-  { name: 'Connections', series: [['open', 'c-up', ''], ['stalled', 'c-bad', 'stalled ']], text: number },
+  { name: 'Time to connect', series: [['dialSeconds', 'c-up', 'mean '], ['dialMaxSeconds', 'c-down', 'max ']], colored: true, text: n => n ? seconds(n) : '–' },
+  { name: 'Connections', series: [['open', 'c-up', ''], ['stalled', 'c-bad', 'stalled ']], text: number, live: true },
 ];
 
 function svg(tag, attributes) {
@@ -107,6 +110,17 @@ function makeTiles() {
   }
 }
 
+// showNow puts a tile's newest figures into words.
+function showNow(tile, point) {
+  const [main, ...others] = tile.series.map(([key, color, word], i) => {
+    const e = element(i === 0 ? 'span' : 'small', '', word + (point ? tile.text(point[key]) : '–'));
+    if (color === 'c-bad' && point && point[key]) e.className = 'bad';
+    if (tile.colored) e.className = color.slice(2);
+    return e;
+  });
+  tile.now.replaceChildren(main, ' ', ...others);
+}
+
 function showHistory(h) {
   const slots = Math.round(900 / h.intervalSeconds);
   for (const tile of tiles) {
@@ -117,12 +131,7 @@ function showHistory(h) {
       tile.paths[i].line.setAttribute('d', line);
       if (tile.paths[i].area) tile.paths[i].area.setAttribute('d', at.length ? line + 'L180 46L' + at[0].split(' ')[0] + ' 46Z' : '');
     });
-    const newest = h.points[h.points.length - 1];
-    tile.now.replaceChildren(...tile.series.flatMap(([key, color, word], i) => {
-      const text = word + (newest ? tile.text(newest[key]) : '–');
-      const e = i === 0 ? element('span', tile.series[1][1] === 'c-down' ? color : '', text) : element('small', newest && newest[key] && color === 'c-bad' ? 'bad' : color === 'c-down' && tile.name === 'Throughput' ? 'down' : '', text);
-      return i === 0 ? [e] : ['  ', e];
-    }));
+    if (!tile.live) showNow(tile, h.points[h.points.length - 1]);
     const highest = top > 1e-9 ? 'peak ' + tile.text(top) : '';
     set(tile.peak.children[1], highest);
     tile.svg.setAttribute('aria-label', tile.name + ' over the last 15 minutes: now ' + tile.now.textContent + (highest ? ', ' + highest : ''));
@@ -133,23 +142,26 @@ function showHistory(h) {
 
 const roleNames = { client: ['sidecar', 'sidecars'], server: ['server', 'servers'], agent: ['agent', 'agents'] };
 
-function showPeers(page) {
-  const of = role => page.items.filter(p => p.role === role);
-  const isAgent = status && status.component === 'konnectivity-agent';
-  const right = isAgent ? [] : [...of('agent'), ...of('server')];
-  const left = isAgent ? of('server') : of('client');
-  const total = role => status ? status.peers[role] || 0 : 0;
-  const sides = isAgent ? { left: ['server'], right: [] } : status && status.peers.server !== undefined ? { left: [], right: ['server'] } : { left: ['client'], right: ['agent'] };
-  showSide('left', left, sides.left.map(r => [r, total(r)]), isAgent ? '' : 'clients of this process');
-  showSide('right', right, sides.right.map(r => [r, total(r)]), 'destinations');
+function showPeers([clients, servers, agents]) {
+  if (!status) return;
+  if (status.component === 'konnectivity-agent') {
+    showSide('left', 'server', servers);
+    showSide('right', '', agents);
+  } else if (status.peers.server !== undefined) { // a sidecar
+    showSide('left', '', clients);
+    showSide('right', 'server', servers);
+  } else {
+    showSide('left', 'client', clients);
+    showSide('right', 'agent', agents);
+  }
 }
 
-function showSide(side, peers, counts, otherwise) {
-  const [role, n] = counts[0] || [null, 0];
-  set($(side + '-title'), role ? number(n) + ' ' + roleNames[role][n === 1 ? 0 : 1] : otherwise);
+function showSide(side, role, page) {
+  const n = page.matched;
+  set($(side + '-title'), role ? number(n) + ' ' + roleNames[role][n === 1 ? 0 : 1] : side === 'left' ? 'clients' : 'destinations');
   const list = $(side).querySelector('ul');
-  const nodes = peers.slice(0, shownPeers).map(peerNode);
-  if (!role) nodes.push(message(status && side === 'left' ? plural(status.connections.open, 'connection') + ' from clients' : plural(status ? status.connections.open : 0, 'connection') + ' to destinations'));
+  const nodes = page.items.map(peerNode);
+  if (!role) nodes.push(message(plural(status.connections.open, 'connection') + (side === 'left' ? ' from clients' : ' to destinations')));
   else if (n === 0) nodes.push(message(role === 'client' ? 'no sidecar is linked; kube-apiserver and old sidecars show as connections' : 'no ' + roleNames[role][0] + ' is connected', role !== 'client'));
   else if (n > shownPeers) nodes.push(message('and ' + number(n - shownPeers) + ' more; these are the busiest'));
   list.replaceChildren(...nodes);
@@ -291,7 +303,7 @@ function fill(tr, c, index) {
   const [state, id, front, source, destination, next, since, up, down] = tr.children;
   const kind = 'state ' + c.state;
   if (state.className !== kind) state.className = kind;
-  set(state, c.state + (c.stalledSeconds ? ' ' + seconds(c.stalledSeconds) : ''));
+  set(state, c.state + (c.stalledSeconds ? ' ' + seconds(Math.max(1, Math.round(c.stalledSeconds))).replace('.0', '') : ''));
   set(id.firstElementChild, c.id);
   set(front, c.front);
   set(source, c.source || '');
@@ -353,7 +365,7 @@ function showFailures(page) {
   newestFailure = newest;
   $('failures').replaceChildren(...page.items.map(f => {
     const li = element('li');
-    const time = element('time', 'soft', new Date(f.time).toLocaleTimeString());
+    const time = element('time', 'soft', clock(f.time));
     time.dateTime = f.time;
     const what = element('span', 'what');
     what.append(element('strong', '', f.destination), ' ' + f.cause + (f.next ? ' (by ' + f.next + ')' : '') + ' after ' + seconds(f.seconds) + ' ', element('span', 'soft', f.id));
@@ -369,7 +381,7 @@ let turn = 0, lostAt = 0;
 async function look() {
   const asked = [ask('status').then(showStatus), load(), followDetail()];
   if (turn % 2 === 0) asked.push(
-    ask('peers?sort=-rate&limit=' + 3 * shownPeers).then(showPeers),
+    Promise.all(['client', 'server', 'agent'].map(role => ask('peers?sort=-rate&limit=' + shownPeers + '&role=' + role))).then(showPeers),
     ask('failures?limit=' + shownFailures).then(showFailures));
   if (turn % 6 === 0) asked.push(ask('history').then(showHistory));
   turn++;
@@ -385,7 +397,7 @@ async function loop() {
     } catch (error) {
       turn = 0;
       lostAt = lostAt || Date.now();
-      set($('lost'), 'No answer since ' + new Date(lostAt).toLocaleTimeString() + '. The figures below are old; trying again.');
+      set($('lost'), 'No answer since ' + clock(lostAt) + '. The figures below are old; trying again.');
       $('lost').hidden = false;
     }
   }
