@@ -104,6 +104,7 @@ func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
 		"--drain-timeout=-1s":            "--drain-timeout: want 0",
 		"--tls-key-path=":                "--tls-cert-path and --tls-key-path: want both",
 		"--health-address=8093":          "--health-address: want IP:PORT",
+		"--admin-address=host.name:80":   "--admin-address: want IP:PORT",
 		"--health-address=host.name:80":  "--health-address: want IP:PORT",
 		"--health-address=127.0.0.1:x":   "--health-address: want IP:PORT",
 		"--no-such-flag":                 "--no-such-flag",

@@ -1,0 +1,67 @@
+package server
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"konnectivity/internal/admin"
+)
+
+// ask is one resource of the admin API.
+func ask[T any](r *rig, name string) (out T) {
+	r.t.Helper()
+	code, body := r.get(r.admin, "/api/v1/"+name)
+	if err := json.Unmarshal([]byte(body), &out); code != 200 || err != nil {
+		r.t.Fatalf("%s: %d %v %s", name, code, err, body)
+	}
+	return out
+}
+
+// What the API tells is what happened: who is connected, by whom a connection
+// goes, why a dial failed.
+func TestAdminAPI(t *testing.T) {
+	r := startServer(t)
+	r.agent("link", agentHello{id: "a-link", identifiers: "default-route=true&cidr=10.0.0.0/8"}, echoing)
+	sidecar, err := r.clientLink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sidecar.Close()
+	for _, kind := range []string{"connect-tls", "grpc-uds"} {
+		r.roundTrip(r.mustDial(kind, "echo:1"), 1000)
+	}
+	if _, err := r.dial("connect-tls", "refused:1"); err == nil {
+		t.Fatal("that should be refused")
+	}
+	s := ask[admin.Status](r, "status")
+	if s.Component != "konnectivity-server" || s.ID != "server-1" || !s.Ready || s.ServerCount != 3 || s.Strategies["default"] != 1 ||
+		s.Peers["agent"] != 1 || s.Peers["client"] != 1 || s.Dials.Total != 3 || s.Dials.Failures["refused"] != 1 || s.Buffers["link"].Limit == 0 {
+		t.Errorf("%+v", s)
+	}
+	conns := ask[admin.Page[admin.Connection]](r, "connections?sort=front")
+	if len(conns.Items) != 2 || conns.Items[0].Front != "connect" || conns.Items[1].Front != "grpc" {
+		t.Fatalf("%+v", conns)
+	}
+	for _, c := range conns.Items {
+		if c.Next != "agent a-link" || c.Destination != "echo:1" || c.UpBytes != 1000 || c.DownBytes != 1000 || len(c.ID) != 16 {
+			t.Errorf("%+v", c)
+		}
+	}
+	if f := ask[admin.Page[admin.Failure]](r, "failures").Items; len(f) != 1 || f[0].Failure != "refused" || f[0].Next != "agent a-link" {
+		t.Errorf("%+v", f)
+	}
+	peers := ask[admin.Page[admin.Peer]](r, "peers").Items
+	if len(peers) != 2 || peers[0].Role != admin.RoleAgent || peers[0].Identifiers != "default-route 10.0.0.0/8" || peers[0].Protocol != "link" ||
+		peers[1].Role != admin.RoleClient || peers[1].Remote == "" {
+		t.Errorf("%+v", peers)
+	}
+	if code, page := r.get(r.admin, "/"); code != 200 || !strings.Contains(page, "/page.js") {
+		t.Errorf("the page: %d", code)
+	}
+	if code, _ := r.get(r.health, "/api/v1/status"); code != 404 {
+		t.Errorf("the health port tells it to everybody: %d", code)
+	}
+	sidecar.Close()
+	r.eventually("the sidecar is gone", func() bool { return ask[admin.Status](r, "status").Peers["client"] == 0 })
+}
