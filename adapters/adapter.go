@@ -44,6 +44,15 @@ func New(opt Options) (*Adapter, error) {
 	opt = opt.withDefaults()
 	a := &Adapter{log: opt.Log, cas: newProxyCAs(opt)}
 	a.metrics = newMetrics()
+	leave := opt.Server.Leave
+	opt.Server.Leave = func() {
+		if a.guest != nil {
+			a.guest.CloseIdle()
+		}
+		if leave != nil {
+			leave()
+		}
+	}
 	var err error
 	if a.uplink, err = uplink.New(opt.Server); err != nil {
 		return nil, &OptionError{"Server", err}

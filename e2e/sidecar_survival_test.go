@@ -205,6 +205,24 @@ func TestSidecarFollowsRotation(t *testing.T) {
 	l.comes(t, 75*time.Second, d.hosted.ip, d.web.plain)
 }
 
+// A server that is told to go does not wait for connections that a sidecar
+// only keeps for later requests.
+func TestSidecarLetsServersGo(t *testing.T) {
+	d := newDeployment(t)
+	srv := must(d.StartServer("--graceful-shutdown-timeout=30s"))(t)
+	must(d.StartAgent(srv))(t)
+	s := d.sidecarOf(t, srv.ClientPort, "konnectivity-https-proxy", d.env)
+	got, err := curl(t, "--proxy", "http://"+s.Address(), "http://app.guest.test:"+d.web.plain+"/kept")
+	wantHello(t, "kept", string(got), err)
+	start := time.Now()
+	if code, err := srv.Stop(); err != nil || code != 0 {
+		t.Errorf("exit status %d, %v", code, err)
+	}
+	if took := time.Since(start); took > 15*time.Second {
+		t.Errorf("the server waited %v for connections that nobody uses", took)
+	}
+}
+
 // SIGTERM: what is under way may finish, nothing new begins, and the process
 // ends with 0.
 func TestSidecarDrains(t *testing.T) {

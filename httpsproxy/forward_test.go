@@ -439,6 +439,13 @@ func TestConnectionsAreReused(t *testing.T) {
 	if n := p.dials.Load(); n != 1 {
 		t.Errorf("%d connections for 20 requests", n)
 	}
+	p.CloseIdle()
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	_ = body(t, w.response("GET"))
+	if n := p.dials.Load(); n != 2 {
+		t.Errorf("%d connections, want a second one after the first was closed as idle", n)
+	}
 }
 
 func TestForwardFailures(t *testing.T) {

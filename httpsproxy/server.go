@@ -159,6 +159,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
+// CloseIdle closes connections to destinations that are kept for a next
+// request; what is under way goes on. Any goroutine may call it.
+func (s *Server) CloseIdle() { s.transport.CloseIdleConnections() }
+
 // dismiss closes what waits for a request among those that leave with leave:
 // the connections that have had one already or, if fresh, the others.
 func (s *Server) dismiss(leave <-chan struct{}, fresh bool) {

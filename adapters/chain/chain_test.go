@@ -230,7 +230,7 @@ func TestWayMatrix(t *testing.T) {
 					if user != "" {
 						f.auth = "Basic dXM6cEBzcw=="
 					}
-					p, err := Parse(scheme+"://"+user+host)
+					p, err := Parse(scheme + "://" + user + host)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -91,7 +91,7 @@ func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 // Probe asks for a name that does not matter on a new connection, and returns
 // nil if an answer came.
 func (g *Guest) Probe(ctx context.Context) error {
-	g.idle.drop()
+	g.CloseIdle()
 	f := &memo.Flight[Answer]{Key: probeName}
 	_, err := g.ask(ctx, f, dnsmessage.MustNewName(probeName))
 	if err != nil && !errors.Is(err, errServFail) {
@@ -102,6 +102,9 @@ func (g *Guest) Probe(ctx context.Context) error {
 
 // Forget makes the next lookup of name ask again.
 func (g *Guest) Forget(name string) { g.cache.Forget(strings.ToLower(name)) }
+
+// CloseIdle closes connections that wait for a next lookup.
+func (g *Guest) CloseIdle() { g.idle.drop() }
 
 // Close ends lookups with an error, waits for them and closes connections.
 func (g *Guest) Close() {

@@ -60,6 +60,12 @@ type Options struct {
 	// 0 is derived from the memory limit of the cgroup.
 	Memory int64
 
+	// Leave is called when a server asks to be left, and every second until
+	// nothing is on its link any more: whoever keeps idle connections through
+	// the tunnel should close them, or the server waits for them. It must not
+	// block. nil: nobody keeps any.
+	Leave func()
+
 	// Lookup resolves the server's name; default: the system resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
@@ -89,6 +95,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.ConnectTimeout <= 0 {
 		o.ConnectTimeout = DefaultConnectTimeout
+	}
+	if o.Leave == nil {
+		o.Leave = func() {}
 	}
 	if o.Lookup == nil {
 		o.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {

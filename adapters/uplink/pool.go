@@ -129,6 +129,7 @@ func (s *Server) watch(l *pooled) {
 	tick := time.NewTicker(idleCheck)
 	defer tick.Stop()
 	for l.Streams() > 0 || s.only(l) {
+		s.opt.Leave()
 		select {
 		case <-s.ctx.Done():
 			return

@@ -1,6 +1,7 @@
 package uplink
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -93,11 +94,15 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	target := echo(t)
 	server := fakeserver.New(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
-	s := client(t, p, n, nil)
+	var left atomic.Int32
+	s := client(t, p, n, func(o *Options) { o.Leave = func() { left.Add(1) } })
 	run(t, s)
 	eventually(t, "a link", func() bool { return s.Ready() == nil })
 	c, err := s.Dial(t.Context(), "tcp", target)
 	must(t, err)
+	if left.Load() != 0 {
+		t.Error("told to leave a server that stays")
+	}
 
 	next := fakeserver.New(p).Start(t)
 	n.set("192.0.2.1", next.Addr())
@@ -106,6 +111,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	if got := s.Stats(); got.Links != 2 || got.Streams != 1 {
 		t.Errorf("%+v, want the old link alive with its stream", got)
 	}
+	eventually(t, "told to leave, and told again", func() bool { return left.Load() >= 2 })
 	_, err = c.Write([]byte("still here"))
 	must(t, err)
 	got := make([]byte, 10)

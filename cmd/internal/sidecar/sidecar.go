@@ -42,6 +42,7 @@ type served struct {
 	front Front
 	ln    net.Listener
 	serve func(context.Context, net.Listener) error
+	idle  func() // closes what it keeps for later requests; nil: it keeps nothing
 }
 
 // Run serves as o says until ctx ends, drains, and returns nil once everything
@@ -97,6 +98,7 @@ func (s *sidecar) registerer() prometheus.Registerer {
 func (s *sidecar) adapterOptions() adapters.Options {
 	o := s.opts.Adapter(s.certs, s.log)
 	o.Direct.Refuse = s.self.is
+	o.Server.Leave = s.closeIdle
 	o.Registerer = s.registerer()
 	return o
 }
@@ -199,7 +201,7 @@ func (s *sidecar) addSOCKS5(ln net.Listener, other func(tunnel.Conn)) error {
 	if err != nil {
 		return err
 	}
-	s.fronts = append(s.fronts, served{SOCKS5, ln, front.Serve})
+	s.fronts = append(s.fronts, served{SOCKS5, ln, front.Serve, nil})
 	return nil
 }
 
@@ -216,7 +218,7 @@ func (s *sidecar) addHTTP(ln net.Listener) error {
 	if err != nil {
 		return err
 	}
-	s.fronts = append(s.fronts, served{HTTP, ln, front.Serve})
+	s.fronts = append(s.fronts, served{HTTP, ln, front.Serve, front.CloseIdle})
 	return nil
 }
 
@@ -247,6 +249,16 @@ func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Traffic
 		}
 	}
 	return nil
+}
+
+// closeIdle lets a server go that waits for nothing but idle connections. It is
+// not called before run, so the fronts are all there.
+func (s *sidecar) closeIdle() {
+	for _, f := range s.fronts {
+		if f.idle != nil {
+			f.idle()
+		}
+	}
 }
 
 // close undoes open.
