@@ -10,12 +10,18 @@ import (
 
 const (
 	// shareMin is the payload from which a stream keeps a reference to the
-	// record it came in instead of a copy, so that unread payload pins at
-	// most twice its own size.
+	// record it came in instead of a copy, so that unread payload pins
+	// little more than itself: at most twice its size in records, and four
+	// times where a peer alternates large frames with tiny ones.
 	shareMin = tunnel.RecordSize / 2
 
 	// busyPing is how often the round trip is measured while data flows.
 	busyPing = 500 * time.Millisecond
+
+	// firstPing is the same until the round trip is known well; so the first
+	// kilobytes tell a short path from a long one before a bulk transfer's
+	// own queue lengthens it.
+	firstPing = 5 * time.Millisecond
 )
 
 // violation is a breach of the protocol that ends the link.

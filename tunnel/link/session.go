@@ -326,6 +326,7 @@ func (ses *Session) WaitIdle(ctx context.Context) error {
 
 // Close ends the session and all its streams, tells the peer as far as it can
 // within a second, and returns when every goroutine of the session has ended.
+// So it must not be called from within its Forwarder.
 func (ses *Session) Close() error { return ses.CloseWith(GoAwayShutdown, "") }
 
 // CloseWith is Close with the reason that the peer is told.
