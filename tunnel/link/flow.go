@@ -63,7 +63,7 @@ type recvFlow struct {
 	limit    uint64 // has been granted
 	window   uint64 // what to keep granted beyond consumed
 
-	epoch      time.Time // when the present half window began to be consumed,
+	epoch      time.Time // when the present two windows began to be consumed,
 	epochStart uint64    // and at which offset
 }
 
@@ -98,17 +98,22 @@ func (f *recvFlow) consume(n int, now time.Time, rtt time.Duration, pressure pre
 	return limit, true
 }
 
-// tune sets the window for the next grant. A window is too small when half of
-// it goes in less than two round trips: the sender then waits for credit
-// instead of the reader waiting for data.
+// tune sets the window for the next grant. A window is too small when its
+// sender waits for credit instead of the reader waiting for data: at that pace
+// two windows go in two round trips; up to eight count, for a window of some
+// round trips' worth. Less than two windows would prove nothing: one can have
+// piled up while this process was not running, and then goes at once.
 func (f *recvFlow) tune(now time.Time, rtt time.Duration, pressure pressure) {
 	if pressure >= memoryShort {
 		f.window = minWindow
 	}
-	if f.consumed-f.epochStart < f.window/2 {
+	if f.epoch.IsZero() {
+		f.epoch = now
+	}
+	if f.consumed-f.epochStart < 2*f.window {
 		return
 	}
-	fast := !f.epoch.IsZero() && now.Sub(f.epoch) < 2*rtt
+	fast := now.Sub(f.epoch) < 8*rtt
 	f.epoch, f.epochStart = now, f.consumed
 	if fast && pressure == memoryPlenty {
 		f.window = min(windowGrowth*f.window, maxWindow)

@@ -64,9 +64,10 @@ func TestWindowGrowth(t *testing.T) {
 		p         pressure
 		want      uint64
 	}{
-		{"the first half says nothing", 1, 0, rtt, memoryPlenty, initialWindow},
-		{"half in less than two round trips", 2, 2*rtt - 1, rtt, memoryPlenty, windowGrowth * initialWindow},
-		{"half in two round trips", 10, 2 * rtt, rtt, memoryPlenty, initialWindow},
+		{"less than two windows, which may have piled up, say nothing", 3, 0, rtt, memoryPlenty, initialWindow},
+		// Time begins with the end of the first half.
+		{"two windows in less than eight round trips", 4, (8*rtt - 1) / 3, rtt, memoryPlenty, windowGrowth * initialWindow},
+		{"two windows in eight round trips", 10, 8*rtt/3 + 1, rtt, memoryPlenty, initialWindow},
 		{"round trip unknown", 10, 0, 0, memoryPlenty, initialWindow},
 		{"up to the cap", 100, 1, rtt, memoryPlenty, maxWindow},
 		{"half the memory used", 100, 1, rtt, memoryTight, initialWindow},

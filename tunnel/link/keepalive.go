@@ -56,7 +56,11 @@ func (ses *Session) queuePing() {
 // pingWhileBusy measures the round trip more often while data flows, since
 // windows are tuned by the least of them.
 func (ses *Session) pingWhileBusy() {
-	if ses.lastFrame.Sub(ses.lastPing) > busyPing {
+	pause := busyPing
+	if !ses.rttFloor.known() {
+		pause = firstPing
+	}
+	if ses.lastFrame.Sub(ses.lastPing) > pause {
 		ses.queuePing()
 	}
 }

@@ -6,6 +6,10 @@ import "time"
 // stall lasts, short enough to follow a path that has become longer.
 const rttMemory = time.Minute
 
+// rttSamples is how many round trips it takes to know the floor well: single
+// ones are as long as this machine is busy.
+const rttSamples = 16
+
 // rttFloor is the least round trip of the last one to two rttMemory. Windows
 // are tuned by it, because full socket buffers on the way and a busy machine
 // lengthen the round trips that are measured: a window that grew with those
@@ -13,6 +17,7 @@ const rttMemory = time.Minute
 type rttFloor struct {
 	now, before time.Duration // 0: unknown
 	since       time.Time     // when now began
+	samples     int           // so far, up to rttSamples
 }
 
 // add takes a sample.
@@ -21,7 +26,11 @@ func (f *rttFloor) add(at time.Time, sample time.Duration) {
 		f.before, f.now, f.since = f.now, 0, at
 	}
 	f.now = least(f.now, sample)
+	f.samples = min(f.samples+1, rttSamples)
 }
+
+// known says whether there were enough samples.
+func (f *rttFloor) known() bool { return f.samples == rttSamples }
 
 // get is the floor, 0 while unknown.
 func (f *rttFloor) get() time.Duration { return least(f.now, f.before) }

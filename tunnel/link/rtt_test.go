@@ -9,6 +9,16 @@ import (
 
 func TestRoundTripFloor(t *testing.T) {
 	var f rttFloor
+	for n := range rttSamples {
+		if f.known() {
+			t.Errorf("known after %d samples", n)
+		}
+		f.add(time.Time{}, time.Hour)
+	}
+	if !f.known() {
+		t.Errorf("unknown after %d samples", rttSamples)
+	}
+	f = rttFloor{}
 	at := time.Unix(1_700_000_000, 0)
 	if got := f.get(); got != 0 {
 		t.Fatalf("without a sample: %v", got)
