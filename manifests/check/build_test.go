@@ -2,6 +2,7 @@ package check
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
@@ -118,10 +120,21 @@ func decode(t *testing.T, folder string, text []byte) object {
 		t.Fatalf("%s has a %s, whose type is not known here", folder, kind)
 	}
 	o := object{TypeMeta: header.TypeMeta, ObjectMeta: header.ObjectMeta, value: make()}
-	if err := yaml.UnmarshalStrict(text, o.value); err != nil {
+	if err := strict(text, o.value); err != nil {
 		t.Errorf("%s: %s %s: %v", folder, kind, header.Name, err)
 	}
 	return o
+}
+
+// strict decodes as the API does: names of fields must have the right case, and
+// none may be unknown or twice.
+func strict(text []byte, into any) error {
+	data, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return err
+	}
+	faults, err := json.UnmarshalStrict(data, into)
+	return errors.Join(append(faults, err)...)
 }
 
 // each returns the objects of one type.

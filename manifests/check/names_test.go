@@ -20,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	egress "k8s.io/apiserver/pkg/apis/apiserver/v1beta1"
-	"sigs.k8s.io/yaml"
 )
 
 // selects returns the pods that a selector means.
@@ -116,9 +115,9 @@ func runCerts(t *testing.T, dir string) certsOutput {
 		var secret corev1.Secret
 		var bundle corev1.ConfigMap
 		switch {
-		case yaml.UnmarshalStrict([]byte(text), &secret) == nil && secret.Kind == "Secret":
+		case strict([]byte(text), &secret) == nil && secret.Kind == "Secret":
 			out.secrets[secret.Name] = secret.Data
-		case yaml.UnmarshalStrict([]byte(text), &bundle) == nil && bundle.Kind == "ConfigMap":
+		case strict([]byte(text), &bundle) == nil && bundle.Kind == "ConfigMap":
 			out.configMaps[bundle.Name] = bundle.Data
 		}
 	}
@@ -310,7 +309,7 @@ func TestClientsKnowTheServer(t *testing.T) {
 func clusterEgress(t *testing.T, data []byte) *egress.Transport {
 	t.Helper()
 	var config egress.EgressSelectorConfiguration
-	if err := yaml.UnmarshalStrict(data, &config); err != nil || config.APIVersion != egress.SchemeGroupVersion.String() {
+	if err := strict(data, &config); err != nil || config.APIVersion != egress.SchemeGroupVersion.String() {
 		t.Fatalf("%s: %v", config.APIVersion, err)
 	}
 	for _, s := range config.EgressSelections {
