@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"crypto/tls"
 	"os"
 	"path/filepath"
 	"strings"
@@ -129,4 +130,29 @@ func TestIdentifiersAreHeldToCertificates(t *testing.T) {
 	// Without a certificate of that CA, whatever one claims.
 	stranger := must(s.LaunchAgent(srv, "--agent-id=stranger"))(t)
 	rejected(t, stranger, "cannot connect to server")
+}
+
+// docs/security.md says what one CA for both ports means, and that two keep
+// clients and agents apart.
+func TestTwoCAsKeepClientsAndAgentsApart(t *testing.T) {
+	s := newSuite(t)
+	asClient := []string{"--agent-cert=" + s.PKI("client.crt"), "--agent-key=" + s.PKI("client.key")}
+	one := must(s.StartServer())(t)
+	must(s.StartAgent(one, asClient...))(t) // with one CA a client's certificate makes an agent
+
+	agents := newAuthority(t, s, "agents")
+	two := must(s.StartServer("--cluster-ca-cert=" + agents.file))(t)
+	node := agents.issue(t, "node", "", "")
+	must(s.StartAgent(two, node...))(t)
+	rejected(t, must(s.LaunchAgent(two, append(asClient, "--agent-id=client")...))(t), "cannot connect to server")
+	w := &whole{Suite: s, server: two}
+	config := w.clientTLS(t)
+	pair := must(tls.LoadX509KeyPair(strings.TrimPrefix(node[0], "--agent-cert="), strings.TrimPrefix(node[1], "--agent-key=")))(t)
+	target := echoTarget(t)
+	pingPong(t, must(viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, 10*time.Second), "tcp", target))(t), "a client")
+	config.Certificates = []tls.Certificate{pair}
+	if c, err := viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, 10*time.Second), "tcp", target); err == nil {
+		c.Close()
+		t.Error("an agent's certificate opened the clients' port")
+	}
 }

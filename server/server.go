@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
@@ -27,7 +28,8 @@ type Server struct {
 	table     *admin.Table      // nil: no admin port
 	leases    *lease.Controller // nil: none
 	gate      auth.Gate
-	peers     peers // who is told of a drain and of the number of servers
+	refusals  flowcontrol.RateLimiter // of their log lines
+	peers     peers                   // who is told of a drain and of the number of servers
 	limits    legacy.Limits
 
 	clientGRPC, agentGRPC *grpcFront // nil: not served
@@ -53,6 +55,7 @@ func New(opts Options) (*Server, error) {
 		metrics:  metrics.New(opts.Registry),
 		agents:   registry.New(opts.Strategies, opts.Log),
 		limits:   legacy.Limits{Budget: legacy.NewBudget(legacy.DefaultBudget)},
+		refusals: flowcontrol.NewTokenBucketRateLimiter(refusalsLogged/60.0, refusalsLogged),
 		draining: make(chan struct{}),
 	}
 	s.forwarder = &tunnel.Forwarder{

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -546,5 +548,29 @@ func TestListenUnix(t *testing.T) {
 	}
 	if _, err := ListenUnix(dir+"/no/such/dir", true); err == nil {
 		t.Error("a directory that is not there")
+	}
+}
+
+// TestRefusalsDoNotFloodTheLog: whoever is refused comes again, and may be many.
+func TestRefusalsDoNotFloodTheLog(t *testing.T) {
+	log, hook := logtest.NewNullLogger()
+	r := startServer(t, func(o *Options) { o.Log = log })
+	for range 2 * refusalsLogged {
+		if a, err := r.tryAgent("link", agentHello{id: "a", identifiers: "ipv4=nonsense"}, echoing); err == nil {
+			a.Close()
+			t.Fatal("taken")
+		}
+	}
+	lines := 0
+	for _, e := range hook.AllEntries() {
+		if e.Message == "an agent was refused" && e.Level == logrus.WarnLevel {
+			lines++
+		}
+	}
+	if lines < refusalsLogged || lines > refusalsLogged+5 {
+		t.Errorf("%d lines for %d refusals, want about %d", lines, 2*refusalsLogged, refusalsLogged)
+	}
+	if !r.metric(fmt.Sprintf(`agent_refusals_total{reason="invalid"} %d`, 2*refusalsLogged)) {
+		t.Error("not all are counted")
 	}
 }

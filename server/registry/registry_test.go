@@ -490,12 +490,17 @@ func TestPickIsQuick(t *testing.T) {
 	for i := range 5000 {
 		s.agent(fmt.Sprint(i), "")
 	}
-	const picks = 20000
-	start := time.Now()
-	for range picks {
-		s.pick("a.name.example", nil)
+	// The best of many batches: in some, others have the processor.
+	const picks = 1000
+	best := time.Hour
+	for range 20 {
+		start := time.Now()
+		for range picks {
+			s.pick("a.name.example", nil)
+		}
+		best = min(best, time.Since(start)/picks)
 	}
-	if each := time.Since(start) / picks; each > 10*time.Microsecond {
-		t.Errorf("a pick took %v", each)
+	if best > 10*time.Microsecond {
+		t.Errorf("a pick took %v", best)
 	}
 }
