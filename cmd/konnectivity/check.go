@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -105,11 +104,6 @@ func (o *checkOptions) validate(target string) error {
 		}
 	}
 	return nil
-}
-
-// server is where the server is.
-func (o *checkOptions) server() string {
-	return net.JoinHostPort(o.sidecar.ServerHost, strconv.Itoa(int(o.sidecar.ServerPort)))
 }
 
 // Results of a step.

@@ -126,7 +126,7 @@ func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 		return
 	}
 	to := ""
-	if remote := conn.RemoteAddr(); c.linked && remote != nil && remote.String() != "" && remote.String() != c.target {
+	if remote := conn.RemoteAddr(); c.linked && trace.Route != "" && remote != nil && remote.String() != "" && remote.String() != c.target {
 		to = " at " + remote.String()
 	}
 	_ = conn.Close()

@@ -89,7 +89,11 @@ func (p *statusPrinter) peers(peers []admin.Peer) {
 		if v.Window > 0 {
 			window = size(float64(v.Window))
 		}
-		rows = append(rows, []string{v.Role, cut(v.ID, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), duration(v.RoundTrip), window,
+		name := v.ID
+		if v.Role == admin.RoleClient && v.Software != "" {
+			name = v.Software // a sidecar's id is made anew with each start
+		}
+		rows = append(rows, []string{v.Role, cut(name, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), duration(v.RoundTrip), window,
 			rate(v.Up), rate(v.Down), state})
 	}
 	p.table(rows)

@@ -107,6 +107,9 @@ func TestAStallShowsWithinTwoSamples(t *testing.T) {
 		if c = get[Page[Connection]](t, h, "/api/v1/connections").Items[0]; c.State != StateActive || c.Up == 0 {
 			t.Errorf("read again, and yet %+v", c)
 		}
+		if s := get[Status](t, h, "/api/v1/status"); s.Rates.Up != c.Up {
+			t.Errorf("the whole is %v, its only part %v", s.Rates.Up, c.Up)
+		}
 		// The other side.
 		tr.all.Go(func() { _, _ = target.Write([]byte("answer")) })
 		time.Sleep(2*sampleEvery + time.Millisecond)

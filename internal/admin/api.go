@@ -23,7 +23,7 @@ type Status struct {
 
 	Connections Connections    `json:"connections"`
 	Dials       Dials          `json:"dials"`
-	Rates       Point          `json:"rates"` // of the newest interval of the history
+	Rates       Point          `json:"rates"` // bytes: of the last two seconds; else of the newest interval of the history
 	Peers       map[string]int `json:"peers"` // how many, by role
 
 	// A server tells how many servers there are, and how many agents each of

@@ -78,6 +78,7 @@ func (h *handler) status() Status {
 		Rates:       t.history.newest(),
 		Peers:       map[string]int{},
 	}
+	s.Rates.Up, s.Rates.Down = sum.all.up, sum.all.down
 	if h.Ready != nil {
 		if err := h.Ready(); err != nil {
 			s.Ready, s.Reason = false, err.Error()

@@ -50,6 +50,7 @@ type dials struct {
 // sums is what all connections come to.
 type sums struct {
 	open, stalled int
+	all           flow
 	byNext        map[string]flow // by the hop after this one
 	bySource      map[string]flow // of links only, by their address
 }
@@ -204,6 +205,8 @@ func (s *sums) add(c *conn, stalled bool) {
 		n = 1
 	}
 	up, down := c.rates()
+	s.all.up += up
+	s.all.down += down
 	count := func(m map[string]flow, key string) {
 		f := m[key]
 		m[key] = flow{f.up + up, f.down + down, f.stalled + n}

@@ -175,7 +175,7 @@ function message(text, bad) {
 
 function peerNode(p) {
   const li = element('li', 'node peer' + (p.stalled ? ' stalled' : p.upBytesPerSecond + p.downBytesPerSecond > 0 ? ' flowing' : ''));
-  const name = element('strong', '', p.id || p.remote);
+  const name = element('strong', '', p.role === 'client' && p.software ? p.software + ' ' + p.remote : p.id || p.remote);
   name.title = [p.id, p.remote, p.software, p.identifiers].filter(Boolean).join('\n');
   li.append(name, element('span', 'up', '↑ ' + rate(p.upBytesPerSecond)), element('span', 'down', '↓ ' + rate(p.downBytesPerSecond)),
     element('span', 'soft', plural(p.streams, 'stream')), element('span', 'soft', p.roundTripSeconds ? seconds(p.roundTripSeconds) + ' round trip' : p.protocol));
