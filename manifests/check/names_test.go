@@ -376,7 +376,7 @@ func TestMonitorsFindEverything(t *testing.T) {
 			t.Errorf("%s finds %d services", m.Name, found)
 		}
 	}
-	watched := map[string]bool{"konnectivity-server": true, "kube-apiserver": true}
+	watched := map[string]bool{"konnectivity-server": true}
 	for _, m := range each[monitoring.PodMonitor](monitors) {
 		for _, p := range selects(t, allPods(t), selectorOf(t, m.Spec.Selector)) {
 			watched[p.name] = true
