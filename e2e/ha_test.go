@@ -13,6 +13,12 @@ import (
 // Every server and every agent is replaced, one after the other, while webhooks
 // are called 100 times a second by every kind of client. Nothing fails.
 func TestRollingEverythingFailsNothing(t *testing.T) {
+	t.Run("links", func(t *testing.T) { rollEverything(t, "auto") })
+	t.Run("gRPC and CONNECT", func(t *testing.T) { rollEverything(t, "off") })
+}
+
+func rollEverything(t *testing.T, mode string) {
+	link := "--link=" + mode
 	s := newSuite(t)
 	hooks := newWebhooks(t, s)
 	a := must(s.StartServer("--server-count=2"))(t)
@@ -21,14 +27,14 @@ func TestRollingEverythingFailsNothing(t *testing.T) {
 	toAgents := newBalancer(t, agentSide(a, b)...)
 
 	// One agent knows a balancer, the other both servers.
-	first := []string{"--agent-id=agent-1"}
-	second := []string{"--agent-id=agent-2", "--proxy-server-host=" + suite.Loopback(b.AgentPort)}
+	first := []string{link, "--agent-id=agent-1"}
+	second := []string{link, "--agent-id=agent-2", "--proxy-server-host=" + suite.Loopback(b.AgentPort)}
 	agents := []*suite.Agent{must(s.StartAgent(toAgents.front(), first...))(t), must(s.StartAgent(a, second...))(t)}
 	for _, agent := range agents {
 		connected(t, agent, 2, 20*time.Second)
 	}
-	socks := must(s.StartSOCKS5(toClients.front()))(t)
-	https := must(s.StartHTTPS(toClients.front()))(t)
+	socks := must(s.StartSOCKS5(toClients.front(), link))(t)
+	https := must(s.StartHTTPS(toClients.front(), link))(t)
 	cert := must(tls.LoadX509KeyPair(s.PKI("client.crt"), s.PKI("client.key")))(t)
 	stop := hooks.load(100, map[string]*http.Client{
 		"SOCKS5":  hooks.client(&url.URL{Scheme: "socks5h", Host: socks.Address()}),
