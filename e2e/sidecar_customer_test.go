@@ -331,7 +331,7 @@ func TestSidecarCustomerProxyFailures(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := w.sidecar(t, "konnectivity-https-proxy", []string{"KUBECONFIG=" + w.hosted.kubeconfig}, "--https-proxy="+c.proxy)
+			s := w.sidecar(t, "konnectivity-https-proxy", []string{"KUBECONFIG=" + w.hosted.kubeconfig}, "--https-proxy="+c.proxy, "--http-proxy="+c.proxy)
 			defer s.Kill()
 			start := time.Now()
 			_, err := w.ask(s, "CONNECT", "app.guest.test:"+w.site.port)
@@ -342,7 +342,15 @@ func TestSidecarCustomerProxyFailures(t *testing.T) {
 			if took := time.Since(start); took > 20*time.Second {
 				t.Errorf("the answer took %v", took)
 			}
-			for _, text := range []string{fmt.Sprint(err), s.Output()} {
+			said := fmt.Sprint(err)
+			if c.status != http.StatusGatewayTimeout && name != "status 999" { // plain answers may be slow, and odd
+				_, err = w.ask(s, "GET", "app.guest.test:"+w.site.port)
+				if status, ok = err.(*statusError); !ok || status.status != 502 && status.status != 503 {
+					t.Errorf("a plain request: %v; want 502 or 503", err)
+				}
+				said += fmt.Sprint(err)
+			}
+			for _, text := range []string{said, s.Output()} {
 				if strings.Contains(text, "wr0ng") || strings.Contains(text, "Sign in") {
 					t.Errorf("this must not be told: %s", text)
 				}
