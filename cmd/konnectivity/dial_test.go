@@ -92,14 +92,18 @@ func TestDialBySidecars(t *testing.T) {
 func TestDialDoesNotWaitForInputThatNobodyWants(t *testing.T) {
 	l := newLab(t)
 	ln := l.listen()
-	l.accept(ln, func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0) }) // reset
 	input, w := io.Pipe()
 	defer w.Close()
+	l.accept(ln, func(c net.Conn) {
+		_, _ = io.ReadFull(c, make([]byte, 5)) // so that it is open
+		_ = c.(*net.TCPConn).SetLinger(0)      // reset
+	})
 	ended := make(chan int, 1)
 	go func() {
 		status, _, _ := dial(input, "--via=direct", ln.Addr().String())
 		ended <- status
 	}()
+	_, _ = io.WriteString(w, "hello")
 	select {
 	case status := <-ended:
 		if status != 1 {
