@@ -143,6 +143,7 @@ scrape_configs:
 `
 
 func TestSidecarForPrometheus(t *testing.T) {
+	t.Parallel() // it waits for scrapes
 	d := newDeployment(t)
 	exporter := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")

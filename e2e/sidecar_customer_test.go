@@ -307,6 +307,7 @@ func readAnswer(res *http.Response) (string, error) {
 // What goes wrong between us and the customer's proxy is told as such, with a
 // status by its kind, and without the password.
 func TestSidecarCustomerProxyFailures(t *testing.T) {
+	t.Parallel() // it waits for silent proxies
 	w := newCustomerWorld(t)
 	nobody := net.JoinHostPort(w.squid.ip, fmt.Sprint(must(suite.FreePort())(t)))
 	auth := net.JoinHostPort(w.squid.ip, fmt.Sprint(w.squid.plainAuth))

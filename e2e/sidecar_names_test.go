@@ -109,6 +109,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 // A DNS that has gone bad costs its names, quickly and clearly, and nothing
 // else.
 func TestSidecarAndABadDNS(t *testing.T) {
+	t.Parallel()
 	w := newTunnel(t)
 	for name, c := range map[string]struct {
 		answer func(q dnsmessage.Question, id uint16) []byte
