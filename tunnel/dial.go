@@ -161,8 +161,9 @@ func classify(err error) Failure {
 	var dns *net.DNSError
 	var addr *net.AddrError
 	var timeout interface{ Timeout() bool }
+	var reset *ResetError
 	switch {
-	case errors.Is(err, context.Canceled):
+	case errors.Is(err, context.Canceled), errors.As(err, &reset) && reset.Code == CodeCancelled:
 		return FailCancelled
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return FailNoSuchHost

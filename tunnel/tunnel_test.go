@@ -34,6 +34,7 @@ func TestAsDialErrorClassifiesByType(t *testing.T) {
 		{&net.DNSError{Err: "timeout", IsTimeout: true}, tunnel.FailTimeout},
 		{context.DeadlineExceeded, tunnel.FailTimeout},
 		{fmt.Errorf("wrapped: %w", context.Canceled), tunnel.FailCancelled},
+		{&tunnel.ResetError{Code: tunnel.CodeCancelled}, tunnel.FailCancelled},
 		{errors.New("connection refused"), tunnel.FailInternal}, // text does not count
 		{fmt.Errorf("x: %w", &tunnel.DialError{Failure: tunnel.FailDenied}), tunnel.FailDenied},
 	} {

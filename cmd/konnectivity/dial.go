@@ -130,6 +130,10 @@ func (o *dialOptions) tellWay(ctx context.Context, dialer tunnel.Dialer, far tun
 	client := newAdminClient()
 	defer client.close()
 	c, err := client.connection(ctx, o.admin, id)
+	for n := 0; n < 10 && err == nil && c == nil; n++ { // it answers us before it lists us
+		time.Sleep(50 * time.Millisecond)
+		c, err = client.connection(ctx, o.admin, id)
+	}
 	switch {
 	case err != nil:
 		fmt.Fprintf(say, "%s: %v\n", o.admin, err)

@@ -100,6 +100,7 @@ var dialHints = map[tunnel.Failure]string{
 	tunnel.FailAgentLost:   "The agent went away during the dial. Check whether it restarts, and the network between agent and server.",
 	tunnel.FailExhausted:   "A process on the way is out of file descriptors or memory. Raise its limits.",
 	tunnel.FailUnavailable: "The next hop cannot be reached. Run konnectivity check with this sidecar's flags.",
+	tunnel.FailCancelled:   "Its client gave up waiting. No answer came: packets may be dropped before the destination, or the agent hangs.",
 	tunnel.FailAuth:        "A proxy on the way wants a user and password. Put them in its URL.",
 	tunnel.FailReset:       "The destination reset the connection at once. It may speak another protocol on that port, or be overloaded.",
 }

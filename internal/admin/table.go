@@ -20,6 +20,10 @@ const (
 	// which so mean about the last two seconds.
 	smoothing = 0.25
 
+	// patience is how long a client waited that did not just change its mind:
+	// when it gives up, the silence is worth telling.
+	patience = time.Second
+
 	// activeFor is how long ago a connection that counts as active moved.
 	activeFor = 2 * time.Second
 )
@@ -101,7 +105,7 @@ func (t *Table) Dialed(req *tunnel.Request, took time.Duration, err error) {
 		kind = tunnel.FailInternal
 	}
 	t.dials.byFailure[kind].Add(1)
-	if kind != tunnel.FailCancelled { // whoever gave up knows
+	if kind != tunnel.FailCancelled || took >= patience {
 		t.failures.add(dialFailure(req, took, dial))
 	}
 }
