@@ -107,7 +107,9 @@ func (o *dialOptions) dial(ctx context.Context, dialer tunnel.Dialer, address st
 		return nil, err
 	}
 	fmt.Fprintf(say, "connected in %s", duration(time.Since(start).Seconds()))
-	if remote := far.RemoteAddr(); remote != nil && remote.String() != "" {
+	up, ok := dialer.(*uplink.Server)
+	linked := ok && len(up.Links()) > 0 // else that is the address of a proxy
+	if remote := far.RemoteAddr(); linked && remote != nil && remote.String() != "" {
 		fmt.Fprintf(say, ", to %s", remote)
 	}
 	fmt.Fprintln(say)

@@ -85,6 +85,10 @@ func TestDialBySidecars(t *testing.T) {
 		if status, out, stderr := dial(strings.NewReader("hello"), "--via="+way, address); status != 0 || out != "got 5 B" || stderr != "" {
 			t.Errorf("%s: %d %q %q", way, status, out, stderr)
 		}
+		status, _, stderr := dial(strings.NewReader(""), "--via="+way, "-v", l.closed)
+		if status != 1 || !strings.Contains(stderr, "connection refused") || !strings.Contains(stderr, "nobody listens") {
+			t.Errorf("%s: %d %q", way, status, stderr)
+		}
 	}
 }
 

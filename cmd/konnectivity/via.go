@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -89,7 +90,11 @@ func socksDialer(front string) tunnel.Dialer {
 		}
 		if _, err := withConn.DialWithConn(ctx, c, network, address); err != nil {
 			_ = c.Close()
-			return nil, tunnel.AsDialError(address, err)
+			dial := tunnel.AsDialError(address, err)
+			if dial.Failure == tunnel.FailInternal { // x/net has the server's reply as text only
+				dial = &tunnel.DialError{Failure: tunnel.GuessFailure(err.Error()), Address: address, Err: err}
+			}
+			return nil, dial
 		}
 		return c, nil
 	})
@@ -101,7 +106,12 @@ func connectDialer(front string) tunnel.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		return connect.Handshake(ctx, c, connect.Request{Address: address})
+		far, err := connect.Handshake(ctx, c, connect.Request{Address: address})
+		var status *connect.StatusError
+		if errors.As(err, &status) {
+			return nil, &tunnel.DialError{Failure: connect.ServerFailure(status), Address: address, Err: err}
+		}
+		return far, err
 	})
 }
 
