@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -37,7 +36,6 @@ type kubeAPI struct {
 	leases   map[string]*coordinationv1.Lease
 	watchers map[chan event]struct{}
 	tokens   map[string]identity
-	calls    []string // VERB name
 }
 
 type event struct {
@@ -62,7 +60,6 @@ func newKubeAPI(t *testing.T, s *suite.Suite) *kubeAPI {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		k.mu.Lock()
 		down := k.down
-		k.calls = append(k.calls, strings.TrimSpace(r.Method+" "+filepath.Base(r.URL.Path)))
 		k.mu.Unlock()
 		if down {
 			panic(http.ErrAbortHandler)
@@ -92,18 +89,6 @@ func (k *kubeAPI) allow(token string, who identity) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.tokens[token] = who
-}
-
-// called counts calls like "DELETE konnectivity-proxy-server-a".
-func (k *kubeAPI) called(call string) (n int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, c := range k.calls {
-		if c == call {
-			n++
-		}
-	}
-	return n
 }
 
 // lease is a copy of the lease of a server, or nil.

@@ -37,10 +37,13 @@ func newCodec() encoding.CodecV2 {
 // The tags (field number and wire type) of the fields in a DATA packet, from
 // client.proto. All are below 16, so each is one byte.
 const (
-	tagType    = 1<<3 | 0 // Packet.type, varint
-	tagData    = 4<<3 | 2 // Packet.data, length-delimited
-	tagConn    = 1<<3 | 0 // Data.connectID, varint
-	tagPayload = 3<<3 | 2 // Data.data, length-delimited
+	wireVarint = 0
+	wireBytes  = 2 // length-delimited
+
+	tagType    = 1<<3 + wireVarint // Packet.type
+	tagData    = 4<<3 + wireBytes  // Packet.data
+	tagConn    = 1<<3 + wireVarint // Data.connectID
+	tagPayload = 3<<3 + wireBytes  // Data.data
 )
 
 const (

@@ -26,8 +26,8 @@ const patience = 20 * time.Second
 // counts is a Metrics that remembers.
 type counts struct {
 	NoMetrics
-	stalled, full, unknown, streams, errors atomic.Int64
-	packets                                 [Segments][8]atomic.Int64 // by type + 1
+	stalled, full, unknown, streams atomic.Int64
+	packets                         [Segments][8]atomic.Int64 // by type + 1
 }
 
 func (c *counts) Packet(s Segment, kind client.PacketType) { c.packets[s][kind+1].Add(1) }

@@ -44,14 +44,14 @@ func shake(t *testing.T, ctx context.Context, initiator bool, cfg link.Config) *
 	return s
 }
 
-// failed returns why the handshake failed and after how long.
-func (s *shaking) failed() (error, time.Duration) {
+// failed returns after how long the handshake failed, and why.
+func (s *shaking) failed() (time.Duration, error) {
 	s.t.Helper()
 	err := <-s.result
 	if err == nil {
 		s.t.Fatal("the handshake succeeded")
 	}
-	return err, time.Since(s.start)
+	return time.Since(s.start), err
 }
 
 func bothRoles(t *testing.T, test func(t *testing.T, initiator bool)) {
@@ -84,7 +84,7 @@ func TestGarbageInsteadOfHello(t *testing.T) {
 				s := shake(t, t.Context(), initiator, link.Config{})
 				go func() { _, _ = s.conn.Write(first) }()
 				s.wantGoAway(1)
-				if err, took := s.failed(); !strings.Contains(err.Error(), "violation") || took > time.Second {
+				if took, err := s.failed(); !strings.Contains(err.Error(), "violation") || took > time.Second {
 					t.Errorf("after %v: %v", took, err)
 				}
 			})
@@ -114,7 +114,7 @@ func TestLateHello(t *testing.T) {
 				var wg sync.WaitGroup
 				wg.Go(func() { peer(s) })
 				s.wantGoAway(1)
-				err, took := s.failed()
+				took, err := s.failed()
 				wg.Wait()
 				if !errors.Is(err, context.DeadlineExceeded) || took < 9*time.Second || took > 12*time.Second {
 					t.Errorf("after %v: %v", took, err)
@@ -146,7 +146,7 @@ func TestHandshakeEndsWithItsContext(t *testing.T) {
 		time.Sleep(time.Second)
 		gone := errors.New("nobody wants it any more")
 		cancel(gone)
-		if err, took := s.failed(); !errors.Is(err, gone) || took != time.Second {
+		if took, err := s.failed(); !errors.Is(err, gone) || took != time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
 		if _, err := s.read(); !errors.Is(err, io.EOF) {
@@ -162,7 +162,7 @@ func TestVerifyIsBounded(t *testing.T) {
 			return context.Cause(ctx)
 		}})
 		s.send(helloFrame(1))
-		if err, took := s.failed(); !errors.Is(err, context.DeadlineExceeded) || took > 12*time.Second {
+		if took, err := s.failed(); !errors.Is(err, context.DeadlineExceeded) || took > 12*time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
 	})
@@ -172,7 +172,7 @@ func TestRefusalInsteadOfHello(t *testing.T) {
 	bothRoles(t, func(t *testing.T, initiator bool) {
 		s := shake(t, t.Context(), initiator, link.Config{})
 		s.send(frame{tGoAway, 0, 0, u16(3, "a link from "+strings.Repeat("x", 2000))})
-		err, _ := s.failed()
+		_, err := s.failed()
 		var bye *link.GoAwayError
 		if !errors.As(err, &bye) || bye.Code != link.GoAwayDuplicate || len(bye.Text) != 1024 {
 			t.Errorf("got %v", err)
@@ -184,7 +184,7 @@ func TestPeerHangsUpInsteadOfHello(t *testing.T) {
 	bothRoles(t, func(t *testing.T, initiator bool) {
 		s := shake(t, t.Context(), initiator, link.Config{})
 		_ = s.conn.Close()
-		if err, took := s.failed(); !errors.Is(err, io.EOF) || took > time.Second {
+		if took, err := s.failed(); !errors.Is(err, io.EOF) || took > time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
 	})
