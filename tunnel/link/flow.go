@@ -22,6 +22,17 @@ const (
 	// on a long link has what it needs within four round trips.
 	windowGrowth = 4
 
+	// turnDelay stands for what a busy machine adds to each round trip before
+	// the goroutines and processes on the way have had their turn. On short
+	// links it is all that counts: a window tuned by the wire alone would
+	// starve on the scheduler.
+	turnDelay = 500 * time.Microsecond
+
+	// growAfter is how long a reader must have been fast before its window
+	// grows. A client that never reads looks fast for as long as the socket
+	// buffers toward it fill, which is some 10 ms.
+	growAfter = 50 * time.Millisecond
+
 	// grantStep is the most that is consumed before credit is renewed: often
 	// enough for a steady flow, seldom enough to cost nothing.
 	grantStep = 256 << 10
@@ -65,6 +76,7 @@ type recvFlow struct {
 
 	epoch      time.Time // when the present two windows began to be consumed,
 	epochStart uint64    // and at which offset
+	fastFrom   time.Time // since when every two windows went fast; zero: the last did not
 }
 
 func newRecvFlow(window uint64) recvFlow {
@@ -102,7 +114,8 @@ func (f *recvFlow) consume(n int, now time.Time, rtt time.Duration, pressure pre
 // sender waits for credit instead of the reader waiting for data: at that pace
 // two windows go in two round trips; up to eight count, for a window of some
 // round trips' worth. Less than two windows would prove nothing: one can have
-// piled up while this process was not running, and then goes at once.
+// piled up while this process was not running, and then goes at once. Nor does
+// a pace that lasts less than growAfter.
 func (f *recvFlow) tune(now time.Time, rtt time.Duration, pressure pressure) {
 	if pressure >= memoryShort {
 		f.window = minWindow
@@ -113,9 +126,17 @@ func (f *recvFlow) tune(now time.Time, rtt time.Duration, pressure pressure) {
 	if f.consumed-f.epochStart < 2*f.window {
 		return
 	}
-	fast := now.Sub(f.epoch) < 8*rtt
+	began := f.epoch
 	f.epoch, f.epochStart = now, f.consumed
-	if fast && pressure == memoryPlenty {
+	if rtt == 0 || now.Sub(began) >= 8*max(rtt, turnDelay) {
+		f.fastFrom = time.Time{}
+		return
+	}
+	if f.fastFrom.IsZero() {
+		f.fastFrom = began
+	}
+	if now.Sub(f.fastFrom) >= growAfter && pressure == memoryPlenty {
 		f.window = min(windowGrowth*f.window, maxWindow)
+		f.fastFrom = now
 	}
 }

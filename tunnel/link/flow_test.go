@@ -69,7 +69,10 @@ func TestWindowGrowth(t *testing.T) {
 		{"two windows in less than eight round trips", 4, (8*rtt - 1) / 3, rtt, memoryPlenty, windowGrowth * initialWindow},
 		{"two windows in eight round trips", 10, 8*rtt/3 + 1, rtt, memoryPlenty, initialWindow},
 		{"round trip unknown", 10, 0, 0, memoryPlenty, initialWindow},
-		{"up to the cap", 100, 1, rtt, memoryPlenty, maxWindow},
+		{"up to the cap", 100, 20 * time.Millisecond, rtt, memoryPlenty, maxWindow},
+		{"fast for a moment only, as into empty socket buffers", 100, growAfter/100 - 1, rtt, memoryPlenty, initialWindow},
+		{"a short link, as fast as its turns allow", 100, 2*turnDelay - 1, turnDelay / 10, memoryPlenty, windowGrowth * initialWindow},
+		{"a short link, slower than that", 100, 8*turnDelay/3 + 1, turnDelay / 10, memoryPlenty, initialWindow},
 		{"half the memory used", 100, 1, rtt, memoryTight, initialWindow},
 		{"three quarters used", 1, 1, rtt, memoryShort, minWindow},
 		{"all used", 100, 1, rtt, memoryOut, minWindow},
@@ -85,7 +88,7 @@ func TestWindowGrowth(t *testing.T) {
 func TestWindowRecovers(t *testing.T) {
 	f := newRecvFlow(initialWindow)
 	consumeHalves(&f, 3, 1, time.Second, memoryShort)
-	if got := consumeHalves(&f, 50, 1, time.Second, memoryPlenty); got != maxWindow {
+	if got := consumeHalves(&f, 100, growAfter/2, time.Second, memoryPlenty); got != maxWindow {
 		t.Errorf("window %d after memory came back", got)
 	}
 }

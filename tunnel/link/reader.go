@@ -24,6 +24,11 @@ const (
 	firstPing = 5 * time.Millisecond
 )
 
+// flushAfter is how much is read before those who were given something are
+// flushed, even while there is more to read: a keystroke must not wait for the
+// end of another stream's bulk. A bulk stream's own cork is full by then.
+const flushAfter = corkSize
+
 // violation is a breach of the protocol that ends the link.
 type violation string
 
@@ -35,12 +40,16 @@ func (ses *Session) readLoop() error {
 	r := &frameReader{ses: ses, buf: tunnel.NewChunk(tunnel.RecordSize)}
 	defer func() { r.buf.Release() }()
 	defer ses.flushSinks()
+	unflushed := 0
 	for {
-		if ses.cork == nil {
-			ses.flushSinks() // else the cork does, when there is nothing more to read
+		// The cork flushes, too, when there is nothing more to read.
+		if ses.cork == nil || unflushed >= flushAfter {
+			ses.flushSinks()
+			unflushed = 0
 		}
 		n, err := ses.conn.Read(r.buf.Bytes()[r.have:])
 		r.have += n
+		unflushed += n
 		if perr := r.parse(); perr != nil {
 			return perr
 		}

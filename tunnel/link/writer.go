@@ -246,13 +246,9 @@ func (ses *Session) uncork() error {
 
 // flushOrLeave sends what is pending as far as that goes without waiting, and
 // leaves the rest with whoever is sending, or with the flusher: a dial has a
-// context to obey, and Close must not hang on a peer that reads nothing.
-// Without a socket to ask, it may wait until the link is found dead.
+// context to obey, Close must not hang on a peer that reads nothing, and the
+// read loop of another link may be the one that calls CloseWrite.
 func (ses *Session) flushOrLeave() {
-	if ses.cork == nil || ses.cork.raw == nil {
-		ses.flushPending()
-		return
-	}
 	if ses.busy || ses.err != nil || !ses.hasPending() {
 		return
 	}

@@ -1,0 +1,111 @@
+package link_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// basin is a Sink that takes all.
+type basin struct {
+	*loop
+	take    func(n int) // called for each TryWrite
+	flushed atomic.Bool
+}
+
+func (b *basin) TryWrite(c tunnel.Chunk) int {
+	b.flushed.Store(false)
+	b.take(c.Len())
+	return c.Len()
+}
+
+func (b *basin) Flush() { b.flushed.Store(true) }
+
+// A keystroke is sent on although another stream's bulk leaves the read loop
+// no moment without more to read.
+func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
+	noLeaks(t)
+	key := &basin{loop: newLoop(), take: func(int) {}}
+	started, arrived := make(chan struct{}), make(chan struct{})
+	taken, late := 0, atomic.Bool{}
+	bulk := &basin{loop: newLoop()}
+	bulk.take = func(n int) {
+		if taken == 0 { // let all the rest gather in the kernel
+			close(started)
+			<-arrived
+		}
+		taken += n
+		if taken > 100<<10 && !key.flushed.Load() {
+			late.Store(true)
+		}
+	}
+	dialer := tunnel.DialerFunc(func(_ context.Context, _, address string) (tunnel.Conn, error) {
+		if address == "key:1" {
+			return key, nil
+		}
+		return bulk, nil
+	})
+	near, far := tcpPair(t)
+	_ = near.(*net.TCPConn).SetReadBuffer(1 << 20)
+	r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+	defer r.end()
+	r.open(2, "key:1")
+	r.open(4, "bulk:1")
+	time.Sleep(50 * time.Millisecond) // let the relays begin to push
+	r.send(frame{tData, 0, 2, []byte("k")}, frame{tData, 0, 4, make([]byte, 1000)})
+	<-started
+	for range 10 {
+		r.send(frame{tData, 0, 4, make([]byte, 12<<10)})
+	}
+	close(arrived)
+	eventually(t, "flush", func() bool { return key.flushed.Load() && bulk.flushed.Load() })
+	if late.Load() {
+		t.Error("a small message waited for the end of the bulk beside it")
+	}
+	_, _ = key.Close(), bulk.Close()
+}
+
+// The end of a stream is handed on by the read loop, which must not wait for a
+// link that takes nothing, whatever that runs over.
+func TestNothingHangsWithoutASocket(t *testing.T) {
+	noLeaks(t)
+	for what, do := range map[string]func(*rig, tunnel.Conn) error{
+		"Dial": func(r *rig, _ tunnel.Conn) error {
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			if _, err := r.ses.Dial(ctx, "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailTimeout {
+				return err
+			}
+			return nil
+		},
+		"Close":      func(_ *rig, c tunnel.Conn) error { return c.Close() },
+		"Reset":      func(_ *rig, c tunnel.Conn) error { return c.Reset(nil) },
+		"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
+	} {
+		for kind, cork := range map[string]func(net.Conn) net.Conn{
+			"corked": link.Cork, "bare": func(c net.Conn) net.Conn { return c },
+		} {
+			t.Run(what+"/"+kind, func(t *testing.T) {
+				near, far := tcpPair(t)
+				g := newGate(near)
+				r := newRig(t, cork(hasty{g}), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				_, conn := r.dialed()
+				r.wantNothing() // the first PING is behind us
+				g.set(true)
+				promptly(t, what, func() {
+					if err := do(r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
+						t.Error(err)
+					}
+				})
+				promptly(t, "the session's Close", func() { _ = r.ses.Close() })
+				_ = far.Close()
+			})
+		}
+	}
+}
