@@ -26,7 +26,7 @@ const (
 	// the goroutines and processes on the way have had their turn. On short
 	// links it is all that counts: a window tuned by the wire alone would
 	// starve on the scheduler.
-	turnDelay = 500 * time.Microsecond
+	turnDelay = 700 * time.Microsecond
 
 	// growAfter is how long a reader must have been fast before its window
 	// grows. A client that never reads looks fast for as long as the socket
