@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"konnectivity/tunnel"
@@ -23,9 +24,10 @@ type cork struct {
 	net.Conn
 	raw syscall.RawConn // nil: not a socket
 
-	mu   sync.Mutex // TLS alerts may be written beside the session's turns
-	buf  []byte
-	hold bool
+	mu    sync.Mutex // TLS alerts may be written beside the session's turns
+	buf   []byte
+	hold  bool
+	taken *atomic.Uint64 // writes that the connection took some of; set by take
 
 	// The reader's own.
 	idle   func() // called before a Read has to wait; nil until taken
@@ -116,13 +118,15 @@ func (c *cork) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// take makes the cork gather writes until each flush, and call idle before a
-// Read waits. Call it where no Read or Write is under way.
-func (c *cork) take(idle func()) {
+// take makes the cork gather writes until each flush, count in taken how the
+// connection gets on with them, and call idle before a Read waits. Call it
+// where no Read or Write is under way.
+func (c *cork) take(idle func(), taken *atomic.Uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hold = true
 	c.idle = idle
+	c.taken = taken
 }
 
 // hasRoom says whether there is little enough gathered to add another record
@@ -164,18 +168,43 @@ func (c *cork) flush() error {
 }
 
 func (c *cork) flushLocked() error {
-	if len(c.buf) == 0 {
-		return nil
+	defer func() { c.buf = c.buf[:0] }()
+	for rest := c.buf; len(rest) > 0; {
+		n, err := c.writeSome(rest)
+		if err != nil {
+			return err
+		}
+		rest = rest[n:]
+		c.taken.Add(1)
 	}
-	_, err := c.Conn.Write(c.buf)
-	c.buf = c.buf[:0]
-	return err
+	return nil
+}
+
+// writeSome waits until the connection takes a part of p: on a slow path all
+// of it may take longer than a dead link is given.
+func (c *cork) writeSome(p []byte) (n int, err error) {
+	if c.raw == nil {
+		return c.Conn.Write(p[:min(len(p), tunnel.RecordSize)])
+	}
+	waitErr := c.raw.Write(func(fd uintptr) bool {
+		n, err = tunnel.RawWrite(fd, p)
+		return err != syscall.EAGAIN
+	})
+	if waitErr != nil {
+		return 0, waitErr
+	}
+	if err != nil {
+		return 0, &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError("write", err)}
+	}
+	return n, nil
 }
 
 // release lets writes pass again, for the last words of TLS. Where a write is
-// stuck in the kernel there will be none, and nothing must wait for it.
+// stuck in the kernel there will be none: the connection is closed under TLS,
+// which knows nothing of the flush and would wait behind it to say goodbye.
 func (c *cork) release() {
 	if !c.mu.TryLock() {
+		_ = c.Conn.Close()
 		return
 	}
 	defer c.mu.Unlock()

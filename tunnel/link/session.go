@@ -190,7 +190,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 // begin starts the session's goroutines; the last one to end joins the rest.
 func (ses *Session) begin() {
 	if ses.cork != nil {
-		ses.cork.take(ses.flushSinks)
+		ses.cork.take(ses.flushSinks, &ses.writes)
 	}
 	ses.lastFrame = time.Now()
 	ses.lastWrite = ses.lastFrame

@@ -71,3 +71,22 @@ func TestNothingHangsOnAFullSocket(t *testing.T) {
 		})
 	}
 }
+
+// A link that is found dead while the kernel holds its bytes is over at once:
+// TLS must not wait behind them to say goodbye.
+func TestDeadLinkIsOverAtOnce(t *testing.T) {
+	noLeaks(t)
+	near, far := tlsPair(t)
+	r := newRig(t, near, far, true, link.Config{PingInterval: 100 * time.Millisecond, DeadAfter: time.Second})
+	id, conn := r.dialed()
+	r.send(frame{tCredit, 0, id, u64(1 << 40)})
+	written := make(chan struct{})
+	go func() { defer close(written); _, _ = conn.Write(make([]byte, 64<<20)) }()
+	<-r.ses.Done()
+	start := time.Now()
+	<-written
+	if took := time.Since(start); took > 3*time.Second {
+		t.Errorf("a write was stuck for another %v", took)
+	}
+	_, _, _ = conn.Close(), r.ses.Close(), far.Close()
+}

@@ -239,9 +239,7 @@ func (ses *Session) uncork() error {
 	if ses.cork == nil {
 		return nil
 	}
-	err := ses.cork.flush()
-	ses.writes.Add(1)
-	return err
+	return ses.cork.flush()
 }
 
 // flushOrLeave sends what is pending as far as that goes without waiting, and
