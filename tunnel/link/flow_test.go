@@ -71,7 +71,7 @@ func TestWindowGrowth(t *testing.T) {
 		{"round trip unknown", 10, 0, 0, memoryPlenty, initialWindow},
 		{"up to the cap", 100, 20 * time.Millisecond, rtt, memoryPlenty, maxWindow},
 		{"fast for a moment only, as into empty socket buffers", 100, growAfter/100 - 1, rtt, memoryPlenty, initialWindow},
-		{"a short link, as fast as its turns allow", 100, 2*turnDelay - 1, turnDelay / 10, memoryPlenty, windowGrowth * initialWindow},
+		{"a short link, as fast as its turns allow", int(growAfter/(2*turnDelay)) + 8, 2*turnDelay - 1, turnDelay / 10, memoryPlenty, windowGrowth * initialWindow},
 		{"a short link, slower than that", 100, 8*turnDelay/3 + 1, turnDelay / 10, memoryPlenty, initialWindow},
 		{"half the memory used", 100, 1, rtt, memoryTight, initialWindow},
 		{"three quarters used", 1, 1, rtt, memoryShort, minWindow},
