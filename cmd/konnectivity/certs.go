@@ -43,7 +43,7 @@ func newCerts() *cobra.Command {
 			"read by their owner only. Loopback and the usual service names are always in.",
 		Example: "  konnectivity certs pki --server-san=proxy.example.com --cluster-san=203.0.113.7\n" +
 			"  konnectivity certs pki-2027 --from=pki   # new certificates of the same CA",
-		Args: cobra.ExactArgs(1),
+		Args: cli.OneArg("DIR"),
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(args[0], cmd.OutOrStdout()) },
 	}
 	cli.AddFlags(cmd, "Certificate flags", o.addTo)

@@ -173,14 +173,18 @@ func TestVersionAndCompletion(t *testing.T) {
 func TestSubcommands(t *testing.T) {
 	root := &cobra.Command{Use: "prog", Short: "A program"}
 	root.AddCommand(&cobra.Command{
-		Use: "sub FILE", Short: "does it", Args: cobra.ExactArgs(1),
+		Use: "sub FILE", Short: "does it", Args: cli.OneArg("FILE"),
 		RunE: func(*cobra.Command, []string) error { return errors.New("no") },
 	})
 	if status, _, stderr := execute(root, nil, "sub", "x"); status != 1 || stderr != "prog: no\n" {
 		t.Errorf("%d %q", status, stderr)
 	}
-	if status, _, _ := execute(root, nil, "sub"); status != 2 {
-		t.Errorf("a missing argument has status %d", status)
+	want := "prog: want one argument, FILE, and got 0 (see prog sub --help)\n"
+	if status, _, stderr := execute(root, nil, "sub"); status != 2 || stderr != want {
+		t.Errorf("a missing argument: %d %q, want 2 %q", status, stderr, want)
+	}
+	if status, _, stderr := execute(root, nil, "su"); status != 2 || strings.ContainsAny(strings.TrimSpace(stderr), "\n\t") {
+		t.Errorf("a mistyped command: %d %q", status, stderr)
 	}
 	if _, stdout, _ := execute(root, nil, "--help"); !strings.Contains(stdout, "sub          does it") {
 		t.Errorf("help lacks the command:\n%s", stdout)

@@ -127,7 +127,7 @@ func newCompletion(root *cobra.Command) *cobra.Command {
 		Short:     "Print a script that completes commands and flags in a shell",
 		Example:   "  source <(" + root.Name() + " completion bash)",
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
-		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		Args:      cobra.MatchAll(OneArg("bash, zsh, fish or powershell"), cobra.OnlyValidArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return generate[args[0]](cmd.OutOrStdout())
 		},

@@ -58,20 +58,24 @@ func Run(cmd *cobra.Command, args []string, stderr io.Writer, signals <-chan os.
 	cmd.SetErr(stderr)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	done := make(chan error, 1)
+	type outcome struct {
+		ran *cobra.Command
+		err error
+	}
+	done := make(chan outcome, 1)
 	go func() {
 		released := make(chan struct{})
 		go func() { defer close(released); idle.Release(ctx) }()
-		err := cmd.ExecuteContext(ctx)
+		ran, err := cmd.ExecuteContextC(ctx)
 		cancel()
 		<-released
-		done <- err
+		done <- outcome{ran, err}
 	}()
 	stopping := false
 	for {
 		select {
-		case err := <-done:
-			return status(cmd, err, started, stopping, stderr)
+		case o := <-done:
+			return status(o.ran, o.err, started, stopping, stderr)
 		case <-signals:
 			if stopping {
 				return ExitFailure
@@ -82,19 +86,20 @@ func Run(cmd *cobra.Command, args []string, stderr io.Writer, signals <-chan os.
 	}
 }
 
-// status turns the outcome into an exit status, and into a line if it is an
-// error.
+// status turns the outcome of cmd, the command or one below it, into an exit
+// status, and into a line if it is an error.
 func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Writer) int {
 	if err == nil || stopping && errors.Is(err, context.Canceled) {
 		return ExitOK
 	}
-	text := strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))
+	name := cmd.Root().Name()
 	var usage *UsageError
 	if errors.As(err, &usage) || !started { // cobra's own errors precede the run
-		fmt.Fprintf(stderr, "%s: %s (see %s --help)\n", cmd.Name(), text, cmd.Name())
+		text := strings.Join(strings.Fields(err.Error()), " ") // cobra's suggestions are indented lines
+		fmt.Fprintf(stderr, "%s: %s (see %s --help)\n", name, text, cmd.CommandPath())
 		return ExitUsage
 	}
-	fmt.Fprintf(stderr, "%s: %s\n", cmd.Name(), text)
+	fmt.Fprintf(stderr, "%s: %s\n", name, strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " ")))
 	return ExitFailure
 }
 
@@ -107,5 +112,16 @@ func onRun(cmd *cobra.Command, f func()) {
 	}
 	for _, sub := range cmd.Commands() {
 		onRun(sub, f)
+	}
+}
+
+// OneArg wants exactly one argument, and says what is wanted by the name that
+// the command's usage has for it.
+func OneArg(name string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return fmt.Errorf("want one argument, %s, and got %d", name, len(args))
+		}
+		return nil
 	}
 }
