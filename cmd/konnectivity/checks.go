@@ -182,9 +182,9 @@ func printJSON(out io.Writer, checks []check) error {
 // printTable shows the checks: with colour where a person looks, plain where
 // it is piped.
 func printTable(out io.Writer, checks []check, colour bool) {
-	green, red, dim, off := "", "", "", ""
+	green, red, off := "", "", ""
 	if colour {
-		green, red, dim, off = "\x1b[32m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
+		green, red, off = "\x1b[32m", "\x1b[31m", "\x1b[0m"
 	}
 	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, c := range checks {
@@ -199,6 +199,14 @@ func printTable(out io.Writer, checks []check, colour bool) {
 		if c.Error != "" {
 			fmt.Fprintf(out, "\n%s: %s\n", c.Path, c.Error)
 		}
+	}
+}
+
+// printTries prints what the reader can run while all of it serves.
+func printTries(out io.Writer, checks []check, colour bool) {
+	dim, off := "", ""
+	if colour {
+		dim, off = "\x1b[2m", "\x1b[0m"
 	}
 	fmt.Fprintln(out, "\nTry it:")
 	for _, c := range checks {

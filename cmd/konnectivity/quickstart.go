@@ -82,7 +82,8 @@ func (o *quickstartOptions) print(out io.Writer, d *demo, checks []check) error 
 		return printJSON(out, checks)
 	}
 	printTable(out, checks, isTerminal(out))
-	if !o.once {
+	if !o.once { // nothing of it would be there to try
+		printTries(out, checks, isTerminal(out))
 		fmt.Fprintln(out, "\nServing until Ctrl-C.")
 	}
 	return nil
