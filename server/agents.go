@@ -72,7 +72,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 	setLiveness(&cfg, s.opts.Keepalive)
 	cfg.Verify = func(ctx context.Context, p link.Hello) (err error) {
 		if p.Role != link.RoleAgent {
-			return fmt.Errorf("this port is for agents, not for a %s", p.Role)
+			return fmt.Errorf("this port is for agents, not for %ss", p.Role)
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS()}
 		agent, err = s.admit(ctx, who, "link", c.RemoteAddr())

@@ -60,7 +60,7 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
 	setLiveness(&cfg, s.opts.ClientKeepalive)
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
 		if peer.Role != link.RoleClient {
-			return fmt.Errorf("this port is for clients, not for a %s", peer.Role)
+			return fmt.Errorf("this port is for clients, not for %ss", peer.Role)
 		}
 		return nil
 	}

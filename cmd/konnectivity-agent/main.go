@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -101,7 +102,11 @@ func (p *process) listen() (err error) {
 func listen(flag, host string, port int) (net.Listener, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
-		return nil, fmt.Errorf("--%s: %w", flag, err)
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err // without a second mention of the address
+		}
+		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, net.JoinHostPort(host, strconv.Itoa(port)), err)
 	}
 	return l, nil
 }
