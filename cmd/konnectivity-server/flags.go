@@ -128,7 +128,7 @@ func (f *flags) addAgents(set *pflag.FlagSet) {
 func (f *flags) addRouting(set *pflag.FlagSet) {
 	set.StringVar(&f.id, "server-id", "", "unique id of this server (default: $PROXY_SERVER_ID, or a new uuid)")
 	set.IntVar(&f.count, "server-count", 1, "number of servers, told to agents; leases, where kept, know better")
-	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked, tried in this order: destHost, destCIDR, defaultRoute, default")
+	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked, comma separated, the first that finds one: destHost and destCIDR (its identifiers cover the destination), defaultRoute (it has default-route=true), default (any)")
 	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else is served. Cloud metadata addresses are denied unless a rule names them")
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what is never served; wins over --allow-destination. Names are resolved by agents: give agents the rules for addresses too")
 }
