@@ -123,8 +123,10 @@ func newCompletion(root *cobra.Command) *cobra.Command {
 		"powershell": root.GenPowerShellCompletionWithDesc,
 	}
 	return &cobra.Command{
-		Use:       "completion bash|zsh|fish|powershell",
-		Short:     "Print a script that completes commands and flags in a shell",
+		Use:   "completion bash|zsh|fish|powershell",
+		Short: "Print a script that completes commands and flags in a shell",
+		Long: "Completion prints a script that completes commands and flags in a shell. That for\n" +
+			"bash needs the package bash-completion.",
 		Example:   "  source <(" + root.Name() + " completion bash)",
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},
 		Args:      cobra.MatchAll(OneArg("bash, zsh, fish or powershell"), cobra.OnlyValidArgs),
