@@ -38,7 +38,7 @@ func newDial() *cobra.Command {
 			"  ssh -o ProxyCommand='konnectivity dial --via socks5://127.0.0.1:8090 %h:%p' core@10.0.3.7\n" +
 			"  konnectivity dial --via link://proxy.example.com:8090 --ca-cert-path pki/ca.crt \\\n" +
 			"      --tls-cert-path pki/client.crt --tls-key-path pki/client.key 10.0.0.1:6443",
-		Args: cobra.ExactArgs(1),
+		Args: cli.OneArg("HOST:PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd.Context(), args[0], stdio{cmd.InOrStdin(), cmd.OutOrStdout()}, cmd.ErrOrStderr())
 		},

@@ -41,7 +41,7 @@ func newStatus() *cobra.Command {
 			"id with --filter. The exit status is 1 if an ADDRESS does not answer.",
 		Example: "  konnectivity status --watch\n" +
 			"  konnectivity status 127.0.0.1:8095 127.0.0.1:8096 --filter 4bf92f3577b34da6\n" +
-			"  kubectl port-forward deploy/konnectivity-server 8095 & konnectivity status 127.0.0.1:8095",
+			"  kubectl port-forward deploy/konnectivity-server 8095   # and in another terminal: konnectivity status 127.0.0.1:8095",
 		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), cmd.OutOrStdout(), args) },
 	}
 	cli.AddFlags(cmd, "Status flags", func(f *pflag.FlagSet) {
