@@ -31,9 +31,12 @@ func (h *half) push() bool {
 		return false
 	}
 	h.read = source.TakeChunks
-	source.PushTo(sink, h.count, h.pump)
+	source.PushTo(sink, h.count, h.pump, h.lost)
 	return true
 }
+
+// lost bounds how long what came before src failed may take to be delivered.
+func (h *half) lost() { h.watch.limit(drainTime) }
 
 // pump moves bytes until the direction has ended, which it reports, or until a
 // Source has nothing more for now.

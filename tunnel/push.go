@@ -11,8 +11,10 @@ type Source interface {
 	// nothing left. After TakeChunks has returned an error it is not called
 	// again. Neither must the caller Read from c then, nor anybody else
 	// write to dst. count and, with only the end of the stream to fetch,
-	// resume run on c's read loop and must not block.
-	PushTo(dst Sink, count func(n int), resume func())
+	// resume run on c's read loop and must not block. lost is called, on a
+	// goroutine of its own, when the stream fails while resume runs: that may
+	// be stuck with a dst that takes nothing, and would not hear of it.
+	PushTo(dst Sink, count func(n int), resume, lost func())
 
 	// TakeChunks is ReadChunks for resume: where that would wait, it returns
 	// 0 and no error.

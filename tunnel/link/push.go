@@ -14,14 +14,15 @@ type pushing struct {
 	sink   tunnel.Sink
 	count  func(int)
 	resume func()
+	lost   func()
 	active bool // resume runs, or has seen the end
 }
 
 // PushTo implements tunnel.Source.
-func (st *Stream) PushTo(dst tunnel.Sink, count func(n int), resume func()) {
+func (st *Stream) PushTo(dst tunnel.Sink, count func(n int), resume, lost func()) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	st.pushing = &pushing{sink: dst, count: count, resume: resume}
+	st.pushing = &pushing{sink: dst, count: count, resume: resume, lost: lost}
 	if st.readable() {
 		st.wakeReader()
 	}

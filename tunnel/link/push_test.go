@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"konnectivity/tunnel"
@@ -69,6 +70,37 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 		t.Error("a small message waited for the end of the bulk beside it")
 	}
 	_, _ = key.Close(), bulk.Close()
+}
+
+// stuck is a Sink that takes nothing.
+type stuck struct{ *deaf }
+
+func (stuck) TryWrite(tunnel.Chunk) int { return 0 }
+func (stuck) Flush()                    {}
+
+// A reset goes on to a destination that takes nothing, and frees what waits
+// for it, although the relay is stuck in a write there.
+func TestResetPassesAStalledDestination(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dst := stuck{&deaf{loop: newLoop()}}
+		dialer := tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) { return dst, nil })
+		near, far := net.Pipe()
+		r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+		r.open(2, "x:1")
+		synctest.Wait() // the relay pushes
+		r.send(frame{tData, 0, 2, make([]byte, 1000)})
+		synctest.Wait() // the relay is stuck
+		r.send(frame{tReset, 0, 2, u16(1)})
+		time.Sleep(10 * time.Second) // sooner than the link, too, would be found dead
+		dst.mu.Lock()
+		closed := dst.closed != nil
+		dst.mu.Unlock()
+		if !closed {
+			t.Error("the destination was not told")
+			_ = dst.Close()
+		}
+		r.end()
+	})
 }
 
 // The end of a stream is handed on by the read loop, which must not wait for a

@@ -358,7 +358,12 @@ func (st *Stream) discardUnread() {
 	st.queue, st.tailOpen = nil, false
 }
 
+// wakeAll tells everybody that the stream has failed, also a resume that may be
+// stuck in a write. What ended in order has all the time to be delivered.
 func (st *Stream) wakeAll() {
+	if p := st.pushing; p != nil && p.active && !st.finRecvd {
+		go p.lost()
+	}
 	st.wakeReader()
 	st.writeCond.Broadcast()
 }
