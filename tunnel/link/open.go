@@ -149,6 +149,7 @@ func (ses *Session) handleOpen(id uint64, payload []byte) error {
 	ses.streams[id] = st
 	ses.accepted++
 	ses.dials++
+	ses.serving++
 	ses.wg.Go(func() { ses.serve(ctx, cancel, st, m) })
 	return nil
 }
@@ -174,6 +175,7 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 // serve makes the connection that the peer asked for and relays it.
 func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, m openMsg) {
 	defer cancel(nil)
+	defer ses.served()
 	req := &tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.conn.RemoteAddr()}
 	answered := false
 	err := ses.cfg.Forwarder.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
@@ -183,6 +185,13 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	if !answered {
 		_, _ = ses.answer(st, nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
 	}
+}
+
+func (ses *Session) served() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.serving--
+	ses.idleCond.Broadcast()
 }
 
 // answer sends OPENED.

@@ -141,3 +141,39 @@ func TestNothingHangsWithoutASocket(t *testing.T) {
 		}
 	}
 }
+
+// laggard is a Forwarder that ends its direction at once and then has still to
+// deliver what came.
+type laggard struct{ delivered chan struct{} }
+
+func (l laggard) Forward(_ context.Context, _ *tunnel.Request, answer tunnel.Answer) error {
+	c, err := answer(newLoop(), nil)
+	if err != nil {
+		return err
+	}
+	_ = c.CloseWrite()
+	<-l.delivered
+	return c.Close()
+}
+
+// A stream that both sides have ended keeps its link from being closed until
+// what it carried is delivered.
+func TestWaitIdleWaitsForDelivery(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	l := laggard{make(chan struct{})}
+	r := newRig(t, near, far, true, link.Config{Forwarder: l})
+	defer r.end()
+	r.open(2, "x:1")
+	r.send(frame{tData, 1, 2, []byte("tail")})
+	eventually(t, "the stream's end", func() bool { return r.ses.Streams() == 0 })
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := r.ses.WaitIdle(ctx); err == nil {
+		t.Error("the link was called idle while it delivers")
+	}
+	close(l.delivered)
+	if err := r.ses.WaitIdle(context.Background()); err != nil {
+		t.Error(err)
+	}
+}

@@ -83,7 +83,8 @@ type Session struct {
 	nextID     uint64 // of the next stream opened here
 	lastPeerID uint64
 	dials      int       // of the peer's streams, under way
-	idleCond   sync.Cond // no streams are left, or nobody sends
+	serving    int       // of them all: what the Forwarder has not done with
+	idleCond   sync.Cond // a stream was the last, was served, or nobody sends
 
 	// Sending. Whoever set busy has the turn: it alone writes to conn and
 	// touches scratch, also while mu is released.
@@ -305,8 +306,9 @@ func (ses *Session) Stats() Stats {
 	return s
 }
 
-// WaitIdle returns once no stream is open, the session has ended, or ctx has;
-// then with ctx's cause.
+// WaitIdle returns once no stream is open and the Forwarder is done with those
+// of the peer, which takes longer where what came before the end is still being
+// delivered; or once the session has ended, or ctx has; then with ctx's cause.
 func (ses *Session) WaitIdle(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		ses.mu.Lock()
@@ -315,14 +317,16 @@ func (ses *Session) WaitIdle(ctx context.Context) error {
 	})()
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	for len(ses.streams) > 0 && ses.err == nil && ctx.Err() == nil {
+	for !ses.idle() && ses.err == nil && ctx.Err() == nil {
 		ses.idleCond.Wait()
 	}
-	if len(ses.streams) > 0 && ses.err == nil {
+	if !ses.idle() && ses.err == nil {
 		return context.Cause(ctx)
 	}
 	return nil
 }
+
+func (ses *Session) idle() bool { return len(ses.streams) == 0 && ses.serving == 0 }
 
 // Close ends the session and all its streams, tells the peer as far as it can
 // within a second, and returns when every goroutine of the session has ended.
