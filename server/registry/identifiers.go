@@ -116,10 +116,12 @@ func parsePrefix(text string) (netip.Prefix, error) {
 }
 
 // canonical is a host of an address in the one form it is compared in: an
-// address if it is one, else a lower-case name without the root's dot.
+// address if it is one, else a lower-case name without the root's dot, however
+// often that was written.
 func canonical(host string) (string, netip.Addr) {
+	host = strings.TrimRight(host, ".")
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return "", addr.Unmap()
 	}
-	return strings.ToLower(strings.TrimSuffix(host, ".")), netip.Addr{}
+	return strings.ToLower(host), netip.Addr{}
 }

@@ -98,6 +98,7 @@ func FuzzParseIdentifiers(f *testing.F) {
 		f.Add(v.Encode())
 	}
 	f.Add("ipv4=&&&=;%")
+	f.Add("host=000..&host=1.2.3.4.")
 	f.Fuzz(func(t *testing.T, text string) {
 		ids, err := ParseIdentifiers(text)
 		if err != nil {
