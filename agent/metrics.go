@@ -41,7 +41,7 @@ type metrics struct {
 	denials         prometheus.Counter
 	reconnects      *prometheus.CounterVec // reason
 	connectFailures *prometheus.CounterVec // reason
-	resets          *prometheus.CounterVec // reason
+	resets          *prometheus.CounterVec // cause
 	stalled         prometheus.Counter
 	links           *linkmetrics.Links
 
@@ -112,7 +112,7 @@ func (m *metrics) makeNew() {
 	m.denials = prometheus.NewCounter(counterOpts("policy_denials_total", "Number of dials that the destination policy refused."))
 	m.reconnects = counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason")
 	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, other).", "reason")
-	m.resets = counterVec("connection_resets_total", "Number of open connections that ended by a reset, by reason.", "reason")
+	m.resets = counterVec("connection_resets_total", "Number of open connections that did not end in order, by cause.", "cause")
 	m.links = linkmetrics.New(metricsNamespace+"_"+metricsSubsystem+"_link_", kindServer)
 	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over the packet protocol that were reset because their reader did not keep up."))
 }
@@ -182,7 +182,7 @@ func (m *metrics) Opened(*tunnel.Request, *tunnel.Relay) { m.endpointConnections
 func (m *metrics) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Duration, err error) {
 	m.endpointConnections.Dec()
 	if err != nil {
-		m.resets.WithLabelValues(resetReason(tunnel.CodeOf(err))).Inc()
+		m.resets.WithLabelValues(tunnel.CodeOf(err).Label()).Inc()
 	}
 	up, down := relay.Sent()
 	log := m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address, "sent": up, "received": down, "took": took})
@@ -190,30 +190,6 @@ func (m *metrics) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Dur
 		log = log.WithError(err)
 	}
 	log.Debug("connection ended")
-}
-
-// resetReason keeps the number of label values bounded.
-func resetReason(code tunnel.Code) string {
-	switch code {
-	case tunnel.CodePeerReset:
-		return "peer"
-	case tunnel.CodeCancelled:
-		return "cancelled"
-	case tunnel.CodeTimeout:
-		return "idle"
-	case tunnel.CodeStalled:
-		return "stalled"
-	case tunnel.CodeLost:
-		return "lost"
-	case tunnel.CodeShutdown:
-		return "shutdown"
-	case tunnel.CodeProtocol:
-		return "protocol"
-	case tunnel.CodeMemory:
-		return "memory"
-	default:
-		return "other"
-	}
 }
 
 // Packet implements legacy.Metrics.

@@ -130,6 +130,25 @@ func TestDialMetrics(t *testing.T) {
 	}
 }
 
+func TestResetMetrics(t *testing.T) {
+	m := mustMetrics(t)
+	for _, err := range []error{nil, io.ErrUnexpectedEOF, &tunnel.ResetError{Code: tunnel.CodeTimeout}, &tunnel.ResetError{Code: 999}} {
+		m.Opened(nil, nil)
+		m.Closed(&tunnel.Request{}, &tunnel.Relay{}, time.Second, err)
+	}
+	for cause, want := range map[string]float64{"peer_reset": 1, "idle": 1, "other": 1} {
+		if got := testutil.ToFloat64(m.resets.WithLabelValues(cause)); got != want {
+			t.Errorf("%s is %v, want %v", cause, got, want)
+		}
+	}
+	if n := testutil.CollectAndCount(m.resets); n != 3 {
+		t.Errorf("%d causes for three resets and an orderly end", n)
+	}
+	if got := testutil.ToFloat64(m.endpointConnections); got != 0 {
+		t.Errorf("%v connections are open", got)
+	}
+}
+
 func TestPacketMetrics(t *testing.T) {
 	m := mustMetrics(t)
 	m.Packet(legacy.ToAgent, client.PacketType_DATA)

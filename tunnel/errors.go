@@ -26,23 +26,34 @@ const (
 	CodeMemory    Code = 8 // the memory budget of a process on the way is used up
 )
 
-var codeText = map[Code]string{
-	CodeUnknown:   "reset without a reason",
-	CodePeerReset: "reset by the far end",
-	CodeCancelled: "given up by its opener",
-	CodeTimeout:   "idle for too long",
-	CodeStalled:   "its reader stalled for too long",
-	CodeLost:      "the tunnel that carried it was lost",
-	CodeShutdown:  "a process on the way shut down",
-	CodeProtocol:  "a peer broke the protocol",
-	CodeMemory:    "the memory budget was used up",
+// codeTable holds what each code is called in metrics and sentences.
+var codeTable = map[Code]struct{ label, text string }{
+	CodeUnknown:   {"other", "reset without a reason"},
+	CodePeerReset: {"peer_reset", "reset by the far end"},
+	CodeCancelled: {"cancelled", "given up by its opener"},
+	CodeTimeout:   {"idle", "idle for too long"},
+	CodeStalled:   {"stalled", "its reader stalled for too long"},
+	CodeLost:      {"lost", "the tunnel that carried it was lost"},
+	CodeShutdown:  {"shutdown", "a process on the way shut down"},
+	CodeProtocol:  {"protocol", "a peer broke the protocol"},
+	CodeMemory:    {"memory", "the memory budget was used up"},
 }
 
+// String is the code in a few words.
 func (c Code) String() string {
-	if s, ok := codeText[c]; ok {
-		return s
+	if t, ok := codeTable[c]; ok {
+		return t.text
 	}
 	return fmt.Sprintf("reset with code %d", uint16(c))
+}
+
+// Label is the code as a value of a metric's label. There are few, whatever
+// code a peer sends.
+func (c Code) Label() string {
+	if t, ok := codeTable[c]; ok {
+		return t.label
+	}
+	return codeTable[CodeUnknown].label
 }
 
 // ResetError is what reads and writes return once a connection was reset from

@@ -67,6 +67,27 @@ func TestCodeOf(t *testing.T) {
 	}
 }
 
+// A peer may send any code: labels stay few, and each known code has its own.
+func TestCodeLabels(t *testing.T) {
+	seen := map[string]tunnel.Code{}
+	for code := tunnel.CodeUnknown; code <= tunnel.CodeMemory; code++ {
+		label := code.Label()
+		if other, twice := seen[label]; twice || label == "" || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz_") != "" {
+			t.Errorf("code %d is labelled %q, code %d too: %v", code, label, other, twice)
+		}
+		seen[label] = code
+		if strings.Contains(code.String(), "code") {
+			t.Errorf("code %d has no words of its own: %s", code, code)
+		}
+	}
+	if got := tunnel.Code(999).Label(); seen[got] != tunnel.CodeUnknown {
+		t.Errorf("an unknown code is labelled %q", got)
+	}
+	if got := tunnel.Code(999).String(); !strings.Contains(got, "999") {
+		t.Errorf("an unknown code reads %q", got)
+	}
+}
+
 func TestSplitAddress(t *testing.T) {
 	for address, want := range map[string]string{
 		"example.com:80": "example.com 80", "[::1]:443": "::1 443", "10.0.0.1:65535": "10.0.0.1 65535",

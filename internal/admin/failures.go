@@ -59,20 +59,16 @@ func connectionFailure(req *tunnel.Request, took time.Duration, err error) (f Fa
 		return f, false
 	}
 	code := tunnel.CodeOf(err)
-	label, ok := resetLabels[code]
+	hint, ok := resetHints[code]
 	if !ok {
 		return f, false
 	}
 	f = newFailure(req, took)
-	f.Stage, f.Failure, f.Cause, f.Hint = "connection", label, code.String(), resetHints[code]
+	f.Stage, f.Failure, f.Cause, f.Hint = "connection", code.Label(), code.String(), hint
 	return f, true
 }
 
-var resetLabels = map[tunnel.Code]string{
-	tunnel.CodeTimeout: "idle", tunnel.CodeStalled: "stalled", tunnel.CodeLost: "lost",
-	tunnel.CodeShutdown: "shutdown", tunnel.CodeProtocol: "protocol", tunnel.CodeMemory: "memory",
-}
-
+// resetHints has the codes that are worth telling, and what can be done.
 var resetHints = map[tunnel.Code]string{
 	tunnel.CodeTimeout:  "Nothing was sent for longer than --idle-timeout allows; clients that mean to wait should use keepalives.",
 	tunnel.CodeStalled:  "Its reader took nothing while a peer without flow control went on sending. Update that peer to one with native links.",

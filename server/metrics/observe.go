@@ -69,31 +69,7 @@ func (m *Server) Closed(_ *tunnel.Request, _ *tunnel.Relay, took time.Duration, 
 	m.established.Dec()
 	m.connDuration.Observe(took.Seconds())
 	if err != nil {
-		m.resets.WithLabelValues(causeLabel(err)).Inc()
-	}
-}
-
-// causeLabel keeps the label's values few, whatever code a peer sends.
-func causeLabel(err error) string {
-	switch tunnel.CodeOf(err) {
-	case tunnel.CodePeerReset:
-		return "peer_reset"
-	case tunnel.CodeCancelled:
-		return "cancelled"
-	case tunnel.CodeTimeout:
-		return "timeout"
-	case tunnel.CodeStalled:
-		return "stalled"
-	case tunnel.CodeLost:
-		return "lost"
-	case tunnel.CodeShutdown:
-		return "shutdown"
-	case tunnel.CodeProtocol:
-		return "protocol"
-	case tunnel.CodeMemory:
-		return "memory"
-	default:
-		return "other"
+		m.resets.WithLabelValues(tunnel.CodeOf(err).Label()).Inc()
 	}
 }
 
