@@ -156,7 +156,7 @@ func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
 	t.Cleanup(func() {
 		cancel()
 		<-done
-		client.GetClient().(*rest.RESTClient).Client.CloseIdleConnections()
+		client.CloseIdle()
 	})
 	return c
 }

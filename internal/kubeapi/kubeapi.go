@@ -1,10 +1,13 @@
-// Package kubeapi makes client-go clients of the two resources that the suite
-// uses. client-go's own typed packages do the same but link every API group
-// there is, which costs a small process more memory than all its work.
+// Package kubeapi is client-go's REST client for the two resources that the
+// suite uses. client-go's own typed packages link every API group there is, and
+// its generic ones the machinery of fake clients and apply, which costs a small
+// process more memory than all its work.
 package kubeapi
 
 import (
+	"context"
 	"fmt"
+	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -12,50 +15,96 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/client-go/gentype"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
-// Leases is a client of the Leases of one namespace.
-type Leases = *gentype.ClientWithList[*coordinationv1.Lease, *coordinationv1.LeaseList]
-
-// TokenReviews is a client of TokenReviews.
-type TokenReviews = *gentype.Client[*authenticationv1.TokenReview]
+// Leases is a client of the Leases of one namespace; NewLeases makes one. It
+// may be used from any goroutine. Every call blocks until the API has answered
+// or its context ends; a refusal is an apierrors.APIStatus.
+type Leases struct{ resource }
 
 // NewLeases makes a client for config, which is left as it is. It touches no
 // network.
 func NewLeases(config *rest.Config, namespace string) (Leases, error) {
-	api, params, err := newClient(config, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
+	r, err := newResource(config, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
 	if err != nil {
-		return nil, err
+		return Leases{}, err
 	}
-	return gentype.NewClientWithList(
-		"leases", api, params, namespace,
-		func() *coordinationv1.Lease { return &coordinationv1.Lease{} },
-		func() *coordinationv1.LeaseList { return &coordinationv1.LeaseList{} },
-		gentype.PrefersProtobuf[*coordinationv1.Lease](),
-	), nil
+	r.name, r.namespace = "leases", namespace
+	return Leases{r}, nil
 }
+
+// Get reads one lease.
+func (l Leases) Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error) {
+	out := &coordinationv1.Lease{}
+	return out, l.to(l.api.Get(), &opts).Name(name).Do(ctx).Into(out)
+}
+
+// List reads the leases that opts select.
+func (l Leases) List(ctx context.Context, opts metav1.ListOptions) (*coordinationv1.LeaseList, error) {
+	out := &coordinationv1.LeaseList{}
+	return out, l.to(l.api.Get(), &opts).Timeout(bound(opts)).Do(ctx).Into(out)
+}
+
+// Watch follows the leases that opts select, until ctx ends or the API ends it,
+// at the latest after opts.TimeoutSeconds. The caller must Stop it.
+func (l Leases) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	opts.Watch = true
+	return l.to(l.api.Get(), &opts).Timeout(bound(opts)).Watch(ctx)
+}
+
+// Create makes a lease and returns it as the API has it now.
+func (l Leases) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	out := &coordinationv1.Lease{}
+	return out, l.to(l.api.Post(), &opts).Body(lease).Do(ctx).Into(out)
+}
+
+// Update writes a lease and returns it as the API has it now.
+func (l Leases) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	out := &coordinationv1.Lease{}
+	return out, l.to(l.api.Put(), &opts).Name(lease.Name).Body(lease).Do(ctx).Into(out)
+}
+
+// Delete deletes a lease.
+func (l Leases) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
+	return l.to(l.api.Delete(), nil).Name(name).Body(&opts).Do(ctx).Error()
+}
+
+// TokenReviews is a client of TokenReviews; NewTokenReviews makes one. It may
+// be used from any goroutine.
+type TokenReviews struct{ resource }
 
 // NewTokenReviews makes a client for config, which is left as it is. It
 // touches no network.
 func NewTokenReviews(config *rest.Config) (TokenReviews, error) {
-	api, params, err := newClient(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
+	r, err := newResource(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
 	if err != nil {
-		return nil, err
+		return TokenReviews{}, err
 	}
-	return gentype.NewClient(
-		"tokenreviews", api, params, "",
-		func() *authenticationv1.TokenReview { return &authenticationv1.TokenReview{} },
-		gentype.PrefersProtobuf[*authenticationv1.TokenReview](),
-	), nil
+	r.name = "tokenreviews"
+	return TokenReviews{r}, nil
 }
 
-// newClient makes a REST client that knows one group and nothing else.
-func newClient(config *rest.Config, group schema.GroupVersion, add func(*runtime.Scheme) error) (rest.Interface, runtime.ParameterCodec, error) {
+// Create has the API review a token and returns its verdict. It blocks until
+// the API has answered or ctx ends.
+func (t TokenReviews) Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	out := &authenticationv1.TokenReview{}
+	return out, t.to(t.api.Post(), &opts).Body(review).Do(ctx).Into(out)
+}
+
+// resource is one kind of object in one namespace, or in none.
+type resource struct {
+	api             *rest.RESTClient
+	params          runtime.ParameterCodec
+	name, namespace string
+}
+
+// newResource makes a REST client that knows one group and nothing else.
+func newResource(config *rest.Config, group schema.GroupVersion, add func(*runtime.Scheme) error) (resource, error) {
 	scheme := runtime.NewScheme()
 	if err := add(scheme); err != nil {
-		return nil, nil, err
+		return resource{}, err
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	own := rest.CopyConfig(config)
@@ -67,7 +116,28 @@ func newClient(config *rest.Config, group schema.GroupVersion, add func(*runtime
 	}
 	api, err := rest.RESTClientFor(own)
 	if err != nil {
-		return nil, nil, fmt.Errorf("client of %s: %w", group, err)
+		return resource{}, fmt.Errorf("client of %s: %w", group, err)
 	}
-	return api, runtime.NewParameterCodec(scheme), nil
+	return resource{api: api, params: runtime.NewParameterCodec(scheme)}, nil
+}
+
+// to addresses a request to the resource. Where the config names no content
+// type it is protobuf, as with client-go's typed clients of these groups.
+func (r resource) to(req *rest.Request, opts runtime.Object) *rest.Request {
+	req = req.UseProtobufAsDefault().NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.name)
+	if opts == nil {
+		return req
+	}
+	return req.VersionedParams(opts, r.params)
+}
+
+// CloseIdle closes connections that no call uses just now.
+func (r resource) CloseIdle() { r.api.Client.CloseIdleConnections() }
+
+// bound has the API end a request when the caller said.
+func bound(opts metav1.ListOptions) time.Duration {
+	if opts.TimeoutSeconds == nil {
+		return 0
+	}
+	return time.Duration(*opts.TimeoutSeconds) * time.Second
 }

@@ -9,6 +9,8 @@ import (
 
 	"go.uber.org/goleak"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -45,7 +47,7 @@ func TestLeases(t *testing.T) {
 	if config.GroupVersion != nil {
 		t.Error("the caller's config was changed")
 	}
-	leases.GetClient().(*rest.RESTClient).Client.CloseIdleConnections()
+	leases.CloseIdle()
 }
 
 func TestTokenReviews(t *testing.T) {
@@ -61,18 +63,117 @@ func TestTokenReviews(t *testing.T) {
 	if want := "POST /apis/authentication.k8s.io/v1/tokenreviews"; (*asked)[0] != want {
 		t.Errorf("asked %q, want %q", *asked, want)
 	}
-	reviews.GetClient().(*rest.RESTClient).Client.CloseIdleConnections()
+	reviews.CloseIdle()
 }
 
-// The package is there to leave the other API groups out.
-func TestNoOtherGroupsAreLinked(t *testing.T) {
+// Every call asks for its own object, in the namespace, by the right verb.
+func TestRequests(t *testing.T) {
+	config, asked := api(t, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"a"}}`)
+	leases, err := kubeapi.NewLeases(config, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leases.CloseIdle()
+	ctx, seconds := t.Context(), int64(7)
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
+	const path = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+	for _, c := range []struct {
+		want string
+		call func() (*coordinationv1.Lease, error)
+	}{
+		{"GET " + path + "/a", func() (*coordinationv1.Lease, error) { return leases.Get(ctx, "a", metav1.GetOptions{}) }},
+		{"POST " + path, func() (*coordinationv1.Lease, error) { return leases.Create(ctx, lease, metav1.CreateOptions{}) }},
+		{"PUT " + path + "/a", func() (*coordinationv1.Lease, error) { return leases.Update(ctx, lease, metav1.UpdateOptions{}) }},
+		{"DELETE " + path + "/a", func() (*coordinationv1.Lease, error) { return lease, leases.Delete(ctx, "a", metav1.DeleteOptions{}) }},
+		{"GET " + path + "?allowWatchBookmarks=true&timeout=7s&timeoutSeconds=7&watch=true", func() (*coordinationv1.Lease, error) {
+			w, err := leases.Watch(ctx, metav1.ListOptions{AllowWatchBookmarks: true, TimeoutSeconds: &seconds})
+			if err == nil {
+				w.Stop()
+			}
+			return lease, err
+		}},
+	} {
+		got, err := c.call()
+		if err != nil || got.Name != "a" {
+			t.Errorf("%s: %+v, %v", c.want, got, err)
+		}
+		if last := (*asked)[len(*asked)-1]; last != c.want {
+			t.Errorf("asked %q, want %q", last, c.want)
+		}
+	}
+}
+
+// A refusal keeps its type, which callers look at.
+func TestRefusal(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
+	}))
+	defer srv.Close()
+	leases, err := kubeapi.NewLeases(&rest.Config{Host: srv.URL}, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leases.CloseIdle()
+	if _, err := leases.Get(t.Context(), "a", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("%v", err)
+	}
+}
+
+// The content type is what the config says, and protobuf where it says nothing.
+func TestContentType(t *testing.T) {
+	sent := make(chan string, 1)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent <- r.Header.Get("Content-Type")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1"}`))
+	}))
+	defer srv.Close()
+	for given, want := range map[string]string{
+		"":                                    "application/vnd.kubernetes.protobuf",
+		"application/json":                    "application/json",
+		"application/vnd.kubernetes.protobuf": "application/vnd.kubernetes.protobuf",
+	} {
+		reviews, err := kubeapi.NewTokenReviews(&rest.Config{Host: srv.URL, ContentConfig: rest.ContentConfig{ContentType: given}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := reviews.Create(t.Context(), &authenticationv1.TokenReview{}, metav1.CreateOptions{}); err != nil {
+			t.Error(err)
+		}
+		if got := <-sent; got != want {
+			t.Errorf("with %q sent %q, want %q", given, got, want)
+		}
+		reviews.CloseIdle()
+	}
+}
+
+func TestBadConfig(t *testing.T) {
+	bad := &rest.Config{Host: "http://[::1"}
+	if _, err := kubeapi.NewLeases(bad, "ns"); err == nil {
+		t.Error("a client of leases of nowhere")
+	}
+	if _, err := kubeapi.NewTokenReviews(bad); err == nil {
+		t.Error("a client of reviews of nowhere")
+	}
+}
+
+// The package is there to leave other API groups and the parts for fakes and
+// apply out.
+func TestNothingElseIsLinked(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", "konnectivity/internal/kubeapi").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "k8s.io/client-go/kubernetes") || strings.Contains(line, "k8s.io/api/core") {
-			t.Errorf("links %s", strings.TrimSpace(line))
+		for _, banned := range []string{
+			"k8s.io/client-go/kubernetes", "k8s.io/client-go/gentype", "k8s.io/client-go/testing", "k8s.io/api/core",
+			"github.com/google/gnostic-models", "sigs.k8s.io/structured-merge-diff/v6/typed",
+		} {
+			if strings.HasPrefix(line, banned) {
+				t.Errorf("links %s", strings.TrimSpace(line))
+			}
 		}
 	}
 }
