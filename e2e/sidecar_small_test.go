@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 )
 
 const (
@@ -29,7 +30,8 @@ const (
 func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 	d := newDeployment(t)
 	dir := openDir(t)
-	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+"/", "../cmd/konnectivity-socks5-proxy", "../cmd/konnectivity-https-proxy")
+	args := append([]string{"build", "-o", dir + "/"}, suite.BuildFlags()...)
+	build := exec.Command("go", append(args, "../cmd/konnectivity-socks5-proxy", "../cmd/konnectivity-https-proxy")...)
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
@@ -39,7 +41,7 @@ func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 			var starts []time.Duration
 			var resident, file int
 			for range 5 {
-				port, health := must(suite.FreePort())(t), suite.Loopback(must(suite.FreePort())(t))
+				port, health := testport.Reserved(t), testport.ReservedAddress(t)
 				scheme := "socks5://"
 				if strings.Contains(program, "https") {
 					scheme = "http://"

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"konnectivity/internal/testport"
 )
 
 // patience is how long anything on this machine may take to come up.
@@ -19,10 +21,16 @@ const patience = 20 * time.Second
 // Binaries is a folder with the suite's programs.
 type Binaries string
 
+// BuildFlags are those of make build that change what a program does or weighs.
+func BuildFlags() []string {
+	return []string{"-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w"}
+}
+
 // Build compiles every command of the module into dir, as make build does.
 // moduleRoot is the folder of go.mod.
 func Build(moduleRoot, dir string) (Binaries, error) {
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", dir+string(filepath.Separator), "./cmd/...")
+	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, BuildFlags()...)
+	cmd := exec.Command("go", append(args, "./cmd/...")...)
 	cmd.Dir = moduleRoot
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -39,6 +47,8 @@ type Suite struct {
 	Bin   Binaries
 	Dir   string // scratch; sockets live here, so keep it short
 	procs []*Process
+
+	release []func() // of ports
 }
 
 // New makes the PKI in dir.
@@ -64,34 +74,30 @@ func (s *Suite) Run(program string, env []string, args ...string) (*Process, err
 	return p, nil
 }
 
-// Close ends every process, the last one first.
+// Close ends every process, the last one first, and gives their ports back.
 func (s *Suite) Close() {
 	for i := len(s.procs) - 1; i >= 0; i-- {
 		s.procs[i].Kill()
 	}
-	s.procs = nil
+	for _, release := range s.release {
+		release()
+	}
+	s.procs, s.release = nil, nil
 }
 
 // Processes are all that were started, in order.
 func (s *Suite) Processes() []*Process { return s.procs }
 
-// FreePort is a TCP port of loopback that was free a moment ago.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-func freePorts(n int) ([]int, error) {
+// reserve takes ports that are this suite's until Close.
+func (s *Suite) reserve(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
-		var err error
-		if ports[i], err = FreePort(); err != nil {
+		port, release, err := testport.Reserve()
+		if err != nil {
 			return nil, err
 		}
+		ports[i] = port
+		s.release = append(s.release, release)
 	}
 	return ports, nil
 }

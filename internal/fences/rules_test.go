@@ -60,6 +60,8 @@ type linked struct {
 // notInBinaries lists them.
 var notInBinaries = []linked{
 	{"k8s.io/client-go/kubernetes", nil, "the whole clientset costs 100 packages; use the typed clients"},
+	{"k8s.io/client-go/gentype", nil, "it links the machinery of fakes and apply; internal/kubeapi does without"},
+	{"html/template", nil, "it calls methods by name, so the linker keeps every method of everything"},
 	{"github.com/hashicorp/yamux", nil, "a yardstick, for benchmarks only"},
 	{"go.uber.org/goleak", nil, "for tests only"},
 	{"testing", nil, "test helpers belong to tests"},
