@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"github.com/sirupsen/logrus"
 )
 
 const (
@@ -49,16 +51,24 @@ func isStatus(err error, codes ...int) bool {
 	return false
 }
 
+// configError says that there is no kubeconfig to use yet.
+type configError struct{ err error }
+
+func (e *configError) Error() string { return "the kubeconfig cannot be used: " + e.err.Error() }
+func (e *configError) Unwrap() error { return e.err }
+
 // client speaks to the API as the kubeconfig of the day says.
 type client struct {
 	path  string
 	proxy func(*url.URL) (*url.URL, error) // the environment's
 	agent string
+	log   logrus.FieldLogger
 
 	mu     sync.Mutex
 	access *access
 	http   *http.Client
 	read   time.Time // when the files were compared last
+	fault  string    // what is wrong with them, as it was logged; "" if nothing
 }
 
 // current returns what to use now. A broken new kubeconfig leaves the old one
@@ -70,18 +80,40 @@ func (c *client) current() (*access, *http.Client, error) {
 		return c.access, c.http, nil
 	}
 	fresh, err := load(c.path)
-	if err != nil {
-		if c.access != nil {
-			return c.access, c.http, nil
-		}
-		return nil, nil, err
+	c.note(err)
+	if err != nil && c.access == nil {
+		return nil, nil, &configError{err}
 	}
 	c.read = time.Now()
+	if err != nil {
+		return c.access, c.http, nil
+	}
 	if c.access == nil || c.access.digest != fresh.digest {
 		c.closeIdle()
 		c.access, c.http = fresh, c.newHTTP(fresh)
 	}
 	return c.access, c.http, nil
+}
+
+// note logs what is wrong with the kubeconfig when that begins or changes, and
+// its end. The caller holds mu.
+func (c *client) note(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text == c.fault {
+		return
+	}
+	c.fault = text
+	switch {
+	case err == nil:
+		c.log.Info("the kubeconfig of the hosted cluster is in place")
+	case c.access == nil:
+		c.log.WithError(err).Warn("the kubeconfig of the hosted cluster cannot be used; waiting for a good one")
+	default:
+		c.log.WithError(err).Warn("the changed kubeconfig of the hosted cluster cannot be used; the old one stays in use")
+	}
 }
 
 func (c *client) newHTTP(a *access) *http.Client {

@@ -2,6 +2,7 @@ package hosted
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
 	"konnectivity/adapters/internal/fakeapi"
@@ -214,6 +216,83 @@ func TestKubeconfigReloads(t *testing.T) {
 	api.Kubeconfig(t, path, "rotated")
 	reread()
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
+}
+
+// An operator sees once what is missing, and once that it is there.
+func TestOutagesAreLoggedOnce(t *testing.T) {
+	api, good := filled(t)
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	log, lines := test.NewNullLogger()
+	s := New(Options{Kubeconfig: path, UserAgent: "test", Log: log})
+	t.Cleanup(s.Close)
+	expect := func(key, why string, said ...string) {
+		t.Helper()
+		lines.Reset()
+		for range 3 {
+			s.cache.Forget(key)
+			s.client.mu.Lock()
+			s.client.read = time.Time{}
+			s.client.mu.Unlock()
+			namespace, name := splitKey(key)
+			_, err := s.ClusterIPs(t.Context(), namespace, name)
+			var dial *tunnel.DialError
+			if why == "" && err != nil || why != "" && (!errors.As(err, &dial) || !strings.Contains(dial.Text(), why)) {
+				t.Errorf("%v, want %q", err, why)
+			}
+		}
+		var got []string
+		for _, e := range lines.AllEntries() {
+			got = append(got, e.Message)
+		}
+		for i, want := range said {
+			if i >= len(got) || !strings.Contains(got[i], want) {
+				t.Errorf("line %d: want %q in %q", i, want, got)
+			}
+		}
+		if len(got) != len(said) {
+			t.Errorf("%d lines, want %d: %q", len(got), len(said), got)
+		}
+	}
+	write := func(text []byte) {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell := func(down bool, token string) { api.Lock(); api.Down, api.Token = down, token; api.Unlock() }
+
+	expect("a/one", "no kubeconfig", "waiting for a good one")
+	text, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(text)
+	expect("a/one", "", "is in place")
+	write([]byte("{broken"))
+	expect("a/one", "", "the old one stays in use")
+	write(text)
+	expect("a/one", "", "is in place")
+	tell(true, "secret-token")
+	expect("a/one", "cannot be asked", "cannot be asked for Services; retrying")
+	tell(false, "other")
+	expect("a/one", "does not let", "does not accept the kubeconfig's credentials")
+	tell(false, "secret-token")
+	expect("a/one", "", "answers for Services again")
+}
+
+// Errors about requests quote the URL, so no user or password may be in it.
+func TestUserinfoOfTheServerIsNoPartOfErrors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := "clusters: [{name: c, cluster: {server: 'https://anna:hunter2@127.0.0.1:1'}}]\ncontexts: [{name: x, context: {cluster: c}}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a, err := load(path)
+	if err != nil || a.username != "anna" || a.password != "hunter2" {
+		t.Errorf("%+v, %v", a, err)
+	}
+	if _, err = services(t, path).ClusterIPs(t.Context(), "a", "b"); err == nil || strings.Contains(err.Error(), "anna") || strings.Contains(err.Error(), "hunter2") {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestLoad(t *testing.T) {

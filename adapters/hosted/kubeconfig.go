@@ -179,6 +179,11 @@ func (r *reader) access(c cluster, u user) (*access, error) {
 	if a.server, err = parseURL("server", c.Server); err != nil {
 		return nil, err
 	}
+	if by := a.server.User; by != nil && a.username == "" {
+		a.username = by.Username()
+		a.password, _ = by.Password()
+	}
+	a.server.User = nil // errors about requests quote the URL
 	if c.ProxyURL != "" {
 		if a.proxy, err = parseURL("proxy-url", c.ProxyURL); err != nil {
 			return nil, err

@@ -2,6 +2,7 @@ package hosted
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -53,6 +54,7 @@ type Services struct {
 	cache   memo.Cache[[]netip.Addr]
 	flights *memo.Flights[[]netip.Addr]
 	wanted  chan struct{} // one token: somebody asked, so a watch is worth it
+	outage  outage
 }
 
 // service is what we read of a Service.
@@ -90,9 +92,10 @@ func New(opt Options) *Services {
 		opt.Proxy = func(*url.URL) (*url.URL, error) { return nil, nil }
 	}
 	s := &Services{
-		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, agent: opt.UserAgent},
+		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, agent: opt.UserAgent, log: opt.Log},
 		log:    opt.Log,
 		wanted: make(chan struct{}, 1),
+		outage: outage{log: opt.Log},
 	}
 	s.flights = memo.NewFlights(getTime, s.get)
 	return s
@@ -127,7 +130,15 @@ func found(key string, addrs []netip.Addr) ([]netip.Addr, error) {
 }
 
 func unavailable(key string, err error) error {
-	return resolve.Unavailable(key, "the hosted cluster's API cannot be asked for the Service", err)
+	why := "the hosted cluster's API cannot be asked for the Service"
+	var config *configError
+	switch {
+	case errors.As(err, &config):
+		why = "there is no kubeconfig that can be used to ask the hosted cluster's API for the Service"
+	case isStatus(err, http.StatusUnauthorized, http.StatusForbidden):
+		why = "the hosted cluster's API does not let this proxy look the Service up"
+	}
+	return resolve.Unavailable(key, why, err)
 }
 
 // get is the lookup of one Service. While the API is away, what a watch saw
@@ -139,10 +150,14 @@ func (s *Services) get(ctx context.Context, f *memo.Flight[[]netip.Addr]) ([]net
 	ttl := keepFound
 	switch {
 	case err == nil:
+		s.outage.note(nil)
 	case isStatus(err, http.StatusNotFound):
+		s.outage.note(nil)
 		err, ttl = resolve.NotFound(f.Key), keepAbsent
 	default:
+		s.outage.note(err)
 		if addrs, _ := s.table.get(f.Key); len(addrs) > 0 {
+			s.cache.Put(f.Key, addrs, nil, keepFailure)
 			return addrs, nil
 		}
 		err, ttl = unavailable(f.Key, err), keepFailure

@@ -133,6 +133,7 @@ func (s *Services) follow(ctx context.Context) error {
 		return err
 	}
 	s.table.replace(addrs)
+	s.outage.note(nil)
 	for {
 		if version, err = s.watch(ctx, version); err != nil {
 			return err
