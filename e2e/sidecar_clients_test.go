@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/websocket"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 )
 
 const slapdConf = `
@@ -59,7 +60,7 @@ func (d *deployment) searchLDAP(t *testing.T, socks *observed) {
 			t.Fatal(err)
 		}
 	}
-	port := must(suite.FreePort())(t)
+	port := testport.Reserved(t)
 	address := net.JoinHostPort(d.hosted.ip, fmt.Sprint(port))
 	p := external(t, "slapd", "-d", "0", "-f", filepath.Join(dir, "slapd.conf"), "-h", "ldap://"+address)
 	if err := suite.WaitListening(p, "tcp", address); err != nil {
@@ -84,21 +85,21 @@ func TestSidecarCarriesLargeFetches(t *testing.T) {
 	d := newDeployment(t)
 	const size = 64 << 20
 	dir := openDir(t)
-	site, work := filepath.Join(dir, "site"), filepath.Join(dir, "work")
+	site, checkout := filepath.Join(dir, "site"), filepath.Join(dir, "checkout")
 	git := func(args ...string) {
 		if out, err := command(t, nil, "git", append([]string{"-c", "user.name=e2e", "-c", "user.email=e2e@guest.test", "-c", "core.compression=0"}, args...)...); err != nil {
 			t.Fatal(out, err)
 		}
 	}
-	git("init", "-q", work)
-	f := must(os.Create(filepath.Join(work, "big")))(t)
+	git("init", "-q", checkout)
+	f := must(os.Create(filepath.Join(checkout, "big")))(t)
 	if _, err := io.Copy(f, newPayload(4, size)); err != nil {
 		t.Fatal(err)
 	}
 	f.Close()
-	git("-C", work, "add", "big")
-	git("-C", work, "commit", "-q", "-m", "big")
-	git("clone", "-q", "--bare", work, site)
+	git("-C", checkout, "add", "big")
+	git("-C", checkout, "commit", "-q", "-m", "big")
+	git("clone", "-q", "--bare", checkout, site)
 	git("-C", site, "update-server-info")
 	files := httptest.NewUnstartedServer(http.FileServer(http.Dir(dir)))
 	_ = files.Listener.Close()
@@ -118,7 +119,7 @@ func TestSidecarCarriesLargeFetches(t *testing.T) {
 		}
 	}
 	byWget := filepath.Join(dir, "by-wget")
-	if out, err := command(t, proxied(nil, web), "wget", "-q", "-O", byWget, base+"/work/big"); err != nil {
+	if out, err := command(t, proxied(nil, web), "wget", "-q", "-O", byWget, base+"/checkout/big"); err != nil {
 		t.Fatal(out, err)
 	}
 	check("wget", byWget)
@@ -156,14 +157,14 @@ func TestSidecarForPrometheus(t *testing.T) {
 	exporter.Start()
 	t.Cleanup(func() { exporter.CloseClientConnections(); exporter.Close() })
 	_, target, _ := net.SplitHostPort(exporter.Listener.Addr().String())
-	port := must(suite.FreePort())(t)
+	port := testport.Reserved(t)
 	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--resolve-from-guest-cluster-dns", fmt.Sprintf("--http-serving-port=%d", port))
 	dir := openDir(t)
 	conf := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(conf, fmt.Appendf(nil, prometheusConf, s.Address(), target, suite.Loopback(port), target), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	listen := suite.Loopback(must(suite.FreePort())(t))
+	listen := testport.ReservedAddress(t)
 	p := external(t, "prometheus", "--config.file="+conf, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+listen, "--log.level=warn")
 	if err := suite.WaitReady(p, "http://"+listen+"/-/ready"); err != nil {
 		t.Fatal(err)
@@ -197,8 +198,8 @@ func TestSidecarForPrometheus(t *testing.T) {
 // both is a sidecar with both fronts on one port.
 func both(t *testing.T, d *deployment) *observed {
 	t.Helper()
-	port := must(suite.FreePort())(t)
-	o := &observed{&suite.Sidecar{Port: port}, suite.Loopback(must(suite.FreePort())(t))}
+	port := testport.Reserved(t)
+	o := &observed{&suite.Sidecar{Port: port}, testport.ReservedAddress(t)}
 	args := append(d.sidecarArgs(d.server.ClientPort), fmt.Sprintf("--serving-port=%d", port), fmt.Sprintf("--socks5-serving-port=%d", port),
 		"--resolve-from-guest-cluster-dns", "--health-address="+o.health)
 	o.Process = must(d.Run("konnectivity-https-proxy", d.env, args...))(t)
