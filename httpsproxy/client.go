@@ -32,6 +32,7 @@ type client struct {
 	halfClose time.Duration // halfCloseTime
 
 	served atomic.Bool // it has had a request
+	heard  bool        // it has sent something; of the one goroutine that reads
 
 	// Of the goroutine that serves requests.
 	unread   bool      // there may be unread bytes behind the last response

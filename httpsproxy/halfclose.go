@@ -52,6 +52,12 @@ func (p *patience) wait(cut <-chan struct{}, bound time.Duration) error {
 // only listens for the client's leaving.
 func (c *client) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
+	if n > 0 && !c.heard {
+		if c.heard = true; !beginsHTTP(b[0]) {
+			c.turnAway()
+			return 0, io.EOF
+		}
+	}
 	if err == io.EOF && len(b) == 1 && c.patience != nil {
 		err = c.patience.wait(c.ctx.Done(), c.halfClose)
 	}

@@ -3,6 +3,8 @@ package httpsproxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -349,6 +351,32 @@ func TestRefusalsArrive(t *testing.T) {
 }
 
 // An exchange in which nothing moves ends; one that moves slowly goes on.
+// Clients of other protocols hear at once that they are wrong here, and not
+// after the bound for headers.
+func TestForeignProtocolsAreTurnedAway(t *testing.T) {
+	p := startProxy(t, func(o *Options) { o.HandshakeTimeout = time.Hour })
+	for name, first := range map[string]string{
+		"SOCKS5": "\x05\x01\x00", "SOCKS4": "\x04\x01\x00\x50\x7f\x00\x00\x01\x00", "TLS": "\x16\x03\x01\x02\x00\x01", "not ASCII": "\xff",
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := dialWire(t, p.addr)
+			w.send("%s", first)
+			resp := w.response("GET")
+			if text := body(t, resp); resp.StatusCode != 400 || !strings.Contains(text, "speaks HTTP") {
+				t.Errorf("%d %q", resp.StatusCode, text)
+			}
+			w.expectEnd()
+		})
+	}
+	t.Run("a real TLS client", func(t *testing.T) {
+		_, err := tls.Dial("tcp", p.addr, &tls.Config{ServerName: "localhost"})
+		var record tls.RecordHeaderError
+		if !errors.As(err, &record) {
+			t.Errorf("a TLS client is told %v", err)
+		}
+	})
+}
+
 func TestIdleBoundsPlainExchanges(t *testing.T) {
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		for range 5 {

@@ -1,0 +1,23 @@
+package httpsproxy
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// turnAway answers a client whose first byte begins no HTTP request: one of
+// SOCKS, or of TLS since its proxy URL says https. net/http would wait for the
+// end of a line that never comes, and the client with it. The answer makes
+// clients of these protocols fail at once; curl and Go name the cause.
+func (c *client) turnAway() {
+	const text = "This port speaks HTTP: give clients a proxy URL that begins with http://.\n"
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(replyTimeout))
+	_, _ = fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		http.StatusBadRequest, http.StatusText(http.StatusBadRequest), len(text), text)
+}
+
+// beginsHTTP says whether a request can begin with b: a method is a token (RFC
+// 9110 §5.6.2). Of what can begin none, only what other protocols begin with is
+// told apart here; the rest is net/http's to answer.
+func beginsHTTP(b byte) bool { return b >= ' ' && b < 0x7f || b == '\r' || b == '\n' }
