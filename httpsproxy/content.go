@@ -17,13 +17,17 @@ type content struct {
 	read     atomic.Int64
 }
 
-// Read is called by the transport, on a goroutine of its own.
+// Read is called by the transport, on a goroutine of its own. What it has read
+// waits for the destination until it reads on.
 func (c *content) Read(p []byte) (int, error) {
+	c.exchange.holding(true, false)
 	n, err := c.ReadCloser.Read(p)
 	c.read.Add(int64(n))
+	c.exchange.carried(true, n)
 	c.exchange.moved()
 	switch {
 	case err == nil:
+		c.exchange.holding(true, true)
 	case err == io.EOF:
 		maps.Copy(c.trailer, c.origin.Trailer)
 		c.ended.Store(true)

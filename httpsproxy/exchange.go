@@ -40,6 +40,7 @@ type exchange struct {
 	content  *content // the request's; nil if it has none
 	broken   error    // why the response's content is not whole
 	upgraded *upgrade // what a 101 response led to
+	flow     *flow    // nil before it has a way to its destination
 
 	mu       sync.Mutex
 	answered bool // no more interim responses
@@ -105,7 +106,7 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 		x.content.trailer = out.Trailer
 	}
 	resp, err := x.server.transport.RoundTrip(out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
-		GotConn:        func(info httptrace.GotConnInfo) { up.conn = info.Conn },
+		GotConn:        func(info httptrace.GotConnInfo) { up.conn = info.Conn; x.opened(info.Conn) },
 		Got1xxResponse: x.inform,
 	})))
 	x.mu.Lock()
@@ -194,10 +195,13 @@ func (x *exchange) WriteHeader(code int) {
 
 // Write sends what came at once.
 func (x *exchange) Write(p []byte) (int, error) {
+	x.holding(false, true)
 	n, err := x.ResponseWriter.Write(p)
 	if err == nil {
 		err = x.rc.Flush()
 	}
+	x.holding(false, false)
+	x.carried(false, n)
 	x.client.patience.sent.Add(int64(n))
 	return n, err
 }
@@ -250,12 +254,22 @@ func (x *exchange) finish() {
 	panic(http.ErrAbortHandler) // net/http would otherwise end it in order
 }
 
+// finished says whether end was called.
+func (x *exchange) finished() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.over
+}
+
 // end stops everything that works for the exchange.
 func (x *exchange) end() {
-	x.cancel(nil)
 	x.mu.Lock()
 	x.over = true
 	x.mu.Unlock()
+	x.cancel(nil)
+	if x.upgraded == nil { // else it goes on
+		x.closed(x.line.err)
+	}
 	if x.idle != nil {
 		x.idle.Stop()
 	}

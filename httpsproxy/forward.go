@@ -1,16 +1,12 @@
 package httpsproxy
 
 import (
-	"context"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"time"
 
 	"github.com/elazarl/goproxy"
-
-	"konnectivity/tunnel"
 )
 
 const (
@@ -39,7 +35,7 @@ const (
 // newTransport is Options.Transport with this front's own limits.
 func newTransport(o Options) *http.Transport {
 	t := o.Transport.Clone()
-	t.DialContext = withRequest(t.DialContext, o.Connect.DialTimeout)
+	t.DialContext = forRequests(t.DialContext, o.Connect)
 	t.ResponseHeaderTimeout = o.ResponseTimeout
 	t.ExpectContinueTimeout = expectTimeout
 	t.TLSHandshakeTimeout = tlsTimeout
@@ -50,27 +46,6 @@ func newTransport(o Options) *http.Transport {
 	t.DisableCompression = true // what was not asked for is not added
 	t.ForceAttemptHTTP2 = false
 	return t
-}
-
-// dialFunc is http.Transport's.
-type dialFunc = func(ctx context.Context, network, address string) (net.Conn, error)
-
-// withRequest bounds a dial and lets it end with the request that wants it: a
-// Transport would finish it for some later request, and pay for clients that
-// have left.
-func withRequest(dial dialFunc, bound time.Duration) dialFunc {
-	if bound <= 0 {
-		bound = tunnel.DefaultDialTimeout
-	}
-	return func(ctx context.Context, network, address string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(ctx, bound)
-		defer cancel()
-		if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
-			stop := context.AfterFunc(x.ctx, cancel)
-			defer stop()
-		}
-		return dial(ctx, network, address)
-	}
 }
 
 // newForward is goproxy without its own ways out: no environment, no CONNECT,

@@ -46,6 +46,14 @@ func upgradeOf(h http.Header) string {
 	return protocol
 }
 
+// asksUpgrade is the protocol that r may be upgraded to, or "".
+func asksUpgrade(r *http.Request) string {
+	if !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 {
+		return ""
+	}
+	return upgradeOf(r.Header)
+}
+
 // hasToken says whether a comma-separated list has token, in any case.
 func hasToken(lines []string, token string) bool {
 	return slices.ContainsFunc(lines, func(line string) bool {
@@ -63,10 +71,7 @@ func (s *Server) outgoing(r *http.Request) *http.Request {
 	out := r.WithContext(r.Context())
 	out.Header = r.Header.Clone()
 	out.RequestURI, out.Close = "", false
-	upgrade := ""
-	if r.ProtoAtLeast(1, 1) && r.ContentLength == 0 {
-		upgrade = upgradeOf(r.Header)
-	}
+	upgrade := asksUpgrade(r)
 	trailers := hasToken(r.Header["Te"], "trailers")
 	dropHopByHop(out.Header)
 	switch {

@@ -47,9 +47,11 @@ const (
 // Options say what a Server does. Connect and Transport are required.
 type Options struct {
 	// Connect dials what CONNECT asks for and relays. Its Linger, Idle, Total
-	// and Observers also hold for upgraded connections, which are reported as
-	// opened and closed but not as dialed; Idle also bounds the silence of a
-	// plain exchange. Requests carry the Front "connect" or "upgrade".
+	// and Observers also hold for upgraded connections; its Idle, Total,
+	// DialTimeout and Observers also for plain exchanges, each of which is
+	// reported as a connection for as long as it lasts, with the bytes of its
+	// content. Of a dial only the first exchange on a connection is reported.
+	// Requests carry the Front "connect", "forward" or "upgrade".
 	Connect *tunnel.Forwarder
 
 	// Transport carries plain http requests: its DialContext reaches

@@ -38,6 +38,7 @@ func (x *exchange) switchProtocols() {
 	conn, rw, err := x.rc.Hijack()
 	if err != nil {
 		_ = far.Reset(err)
+		x.closed(err)
 		panic(http.ErrAbortHandler) // the connection is gone
 	}
 	_ = conn.SetDeadline(time.Time{})
@@ -46,20 +47,20 @@ func (x *exchange) switchProtocols() {
 	head := s.switchingHead(x.upgraded.resp)
 	line := x.line
 	line.kind, line.status = kindUpgrade, http.StatusSwitchingProtocols
-	req := &tunnel.Request{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
 	s.count(line)
 	c.detach(func() {
 		defer s.log(line)
 		_ = near.SetWriteDeadline(time.Now().Add(replyTimeout))
-		if _, err := near.Write(head); err != nil {
-			_ = far.Reset(err)
-			line.outcome, line.err = outcomeBroken, err
-			return
+		if _, line.err = near.Write(head); line.err != nil {
+			_ = far.Reset(line.err)
+		} else {
+			_ = near.SetWriteDeadline(time.Time{})
+			line.err = x.relay(c.ctx, near, far)
 		}
-		_ = near.SetWriteDeadline(time.Time{})
-		if line.err = s.relay(c.ctx, req, line, near, far); line.err != nil {
+		if line.err != nil {
 			line.outcome = outcomeBroken
 		}
+		x.closed(line.err)
 	})
 }
 
@@ -75,19 +76,11 @@ func (s *Server) switchingHead(resp *http.Response) []byte {
 	return head.Bytes()
 }
 
-// relay is the second half of what a Forwarder does, for a connection that was
-// dialed as a request's.
-func (s *Server) relay(ctx context.Context, req *tunnel.Request, line *access, near, far tunnel.Conn) error {
-	f := s.opts.Connect
-	relay := &tunnel.Relay{A: near, B: far, Linger: f.Linger, Idle: f.Idle, Total: f.Total}
-	line.relay = relay
-	for _, o := range f.Observers {
-		o.Opened(req, relay)
-	}
-	start := time.Now()
-	err := relay.Run(ctx)
-	for _, o := range f.Observers {
-		o.Closed(req, relay, time.Since(start), err)
-	}
-	return err
+// relay is the second half of what a Forwarder does, by the relay that observers
+// know already.
+func (x *exchange) relay(ctx context.Context, near, far tunnel.Conn) error {
+	f, relay := x.server.opts.Connect, x.flow.relay
+	relay.A, relay.B, relay.Linger, relay.Idle = near, far, f.Linger, f.Idle
+	x.line.relay = relay
+	return relay.Run(ctx)
 }

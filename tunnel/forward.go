@@ -99,6 +99,13 @@ func (f *Forwarder) closed(req *Request, relay *Relay, took time.Duration, err e
 	}
 }
 
+// Dial is Forward's first step, for a front that moves the bytes itself: it
+// dials what req asks for within DialTimeout, fills in req.Next and tells
+// Observers. An error is a *DialError. It blocks until then, or until ctx ends.
+func (f *Forwarder) Dial(ctx context.Context, req *Request) (Conn, error) {
+	return f.dial(WithID(ctx, req.ID), req)
+}
+
 func (f *Forwarder) dial(ctx context.Context, req *Request) (Conn, error) {
 	timeout := f.DialTimeout
 	if timeout <= 0 {

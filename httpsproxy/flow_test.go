@@ -1,0 +1,202 @@
+package httpsproxy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// diary is an observer that keeps what it is told.
+type diary struct {
+	mu     sync.Mutex
+	lines  []string
+	relays []*tunnel.Relay
+}
+
+func (d *diary) add(what string, req *tunnel.Request, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, fmt.Sprintf("%s %s %s %s by %q: %v", what, req.ID, req.Front, req.Address, req.Next, err))
+}
+
+func (d *diary) Dialed(req *tunnel.Request, _ time.Duration, err error) { d.add("dialed", req, err) }
+
+func (d *diary) Opened(req *tunnel.Request, relay *tunnel.Relay) {
+	d.add("opened", req, nil)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.relays = append(d.relays, relay)
+}
+
+func (d *diary) Closed(req *tunnel.Request, _ *tunnel.Relay, _ time.Duration, err error) {
+	d.add("closed", req, err)
+}
+
+func (d *diary) all() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]string(nil), d.lines...)
+}
+
+func (d *diary) relay(i int) *tunnel.Relay {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if i >= len(d.relays) {
+		return nil
+	}
+	return d.relays[i]
+}
+
+// nobody is an address that refuses.
+const nobody = "nobody.test:80"
+
+// observed is a proxy whose plain requests are written down; its dials go by
+// the hop "server s1".
+func observed(t *testing.T) (*proxy, *diary, *tunnel.Traffic) {
+	d, total := new(diary), new(tunnel.Traffic)
+	p := startProxy(t, func(o *Options) {
+		o.Connect.Observers, o.Connect.Total = []tunnel.Observer{d}, total
+		o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+			tunnel.NoteHop(ctx, "server s1")
+			if address == nobody {
+				return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: address}
+			}
+			return dialTCP(ctx, network, address)
+		}
+	})
+	return p, d, total
+}
+
+const traceA, traceB = "0af7651916cd43dd8448eb211c80319c", "1bf7651916cd43dd8448eb211c80319d"
+
+// Each exchange is a connection; only the one that needed it is told as dialed.
+func TestPlainRequestsAreObserved(t *testing.T) {
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "hello")
+	})
+	p, seen, total := observed(t)
+	w := dialWire(t, p.addr)
+	for _, id := range []string{traceA, traceB} {
+		w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\nContent-Length: 3\r\n\r\nabc", origin, id)
+		if got := body(t, w.response(http.MethodPost)); got != "hello" {
+			t.Fatal(got)
+		}
+	}
+	want := []string{}
+	for _, line := range []string{"dialed " + traceA, "opened " + traceA, "closed " + traceA, "opened " + traceB, "closed " + traceB} {
+		want = append(want, fmt.Sprintf(`%s forward %s by "server s1": <nil>`, line, origin))
+	}
+	eventually(t, "the second end", func() bool { return len(seen.all()) == len(want) })
+	if got := seen.all(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("observed\n%q, want\n%q", got, want)
+	}
+	for i := range 2 {
+		if up, down := seen.relay(i).Sent(); up != 3 || down != 5 {
+			t.Errorf("exchange %d: %d bytes up, %d down", i, up, down)
+		}
+		if up, down := seen.relay(i).Held(); up || down {
+			t.Errorf("exchange %d is over and holds %v %v", i, up, down)
+		}
+	}
+	if total.Up.Load() != 6 || total.Down.Load() != 10 {
+		t.Errorf("%d up, %d down in all", total.Up.Load(), total.Down.Load())
+	}
+}
+
+func TestPlainRequestsThatFailAreObserved(t *testing.T) {
+	p, seen, _ := observed(t)
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", nobody, traceA)
+	_ = body(t, w.response(http.MethodGet))
+	want := fmt.Sprintf(`[dialed %s forward %s by "server s1": dial %s: connection refused]`, traceA, nobody, nobody)
+	if got := fmt.Sprint(seen.all()); got != want {
+		t.Errorf("observed\n%s, want\n%s", got, want)
+	}
+
+	// One that breaks off after it was reached was open.
+	broken := startTarget(t, func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)); _ = c.SetLinger(0) })
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", broken)
+	_ = body(t, w.response(http.MethodGet))
+	eventually(t, "the end", func() bool { return len(seen.all()) >= 4 })
+	if got := seen.all(); got[3][:6] != "closed" || got[3][len(got[3])-5:] == "<nil>" {
+		t.Errorf("observed %q", got)
+	}
+}
+
+// A side that does not read shows, in both directions, and only while it lasts.
+func TestPlainRequestsThatStallAreObserved(t *testing.T) {
+	const much = 64 << 20
+	read := make(chan struct{})
+	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			<-read
+			_, _ = io.Copy(io.Discard, r.Body)
+			return
+		}
+		_, _ = w.Write(make([]byte, much))
+	})
+	p, seen, _ := observed(t)
+	stalls := func(i int, up bool) {
+		t.Helper()
+		eventually(t, "a stall", func() bool {
+			if seen.relay(i) == nil {
+				return false
+			}
+			heldUp, heldDown := seen.relay(i).Held()
+			sentUp, sentDown := seen.relay(i).Sent()
+			time.Sleep(100 * time.Millisecond)
+			laterUp, laterDown := seen.relay(i).Held()
+			movedUp, movedDown := seen.relay(i).Sent()
+			still := sentUp == movedUp && sentDown == movedDown
+			return still && heldUp == up && laterUp == up && heldDown == !up && laterDown == !up
+		})
+	}
+	w := dialWire(t, p.addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", origin)
+	stalls(0, false)
+	if got := body(t, w.response(http.MethodGet)); len(got) != much {
+		t.Fatalf("%d bytes", len(got))
+	}
+
+	w = dialWire(t, p.addr)
+	sent := make(chan error, 1)
+	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", origin, much)
+	go func() { _, err := io.Copy(w, bytes.NewReader(make([]byte, much))); sent <- err }()
+	stalls(1, true)
+	close(read)
+	if err := receive(t, "the content's end", sent); err != nil {
+		t.Fatal(err)
+	}
+	_ = body(t, w.response(http.MethodPost))
+	if up, _ := seen.relay(1).Sent(); up != much {
+		t.Errorf("%d bytes up", up)
+	}
+}
+
+// A destination that is slow to answer stalls nobody.
+func TestASlowAnswerIsNoStall(t *testing.T) {
+	answer := make(chan struct{})
+	origin := startOrigin(t, func(http.ResponseWriter, *http.Request) { <-answer })
+	p, seen, _ := observed(t)
+	w := dialWire(t, p.addr)
+	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", origin)
+	eventually(t, "the content's end", func() bool {
+		if seen.relay(0) == nil {
+			return false
+		}
+		sent, _ := seen.relay(0).Sent()
+		held, _ := seen.relay(0).Held()
+		return sent == 3 && !held
+	})
+	close(answer)
+	_ = body(t, w.response(http.MethodPost))
+}
