@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -124,11 +125,6 @@ func TestConnectFailures(t *testing.T) {
 	ca, config := newCA(t)
 	_, stranger := newCA(t)
 	server := newTestServer(t, ca, "server-1", false)
-	closed, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = closed.Close()
 	anonymous := func(name string, protos ...string) *tls.Config {
 		c := config(name, protos...)
 		c.Certificates = nil
@@ -141,7 +137,7 @@ func TestConnectFailures(t *testing.T) {
 		token   func() (string, error)
 		stage   string
 	}{
-		"nobody listens":        {config, closed.Addr().String(), nil, "dial"},
+		"nobody listens":        {config, testport.Refusing(t), nil, "dial"},
 		"unknown CA":            {stranger, server.address(), nil, "tls"},
 		"wrong name":            {otherName, server.address(), nil, "tls"},
 		"without a certificate": {anonymous, server.address(), nil, "refused"}, // TLS 1.3 tells after the handshake

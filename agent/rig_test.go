@@ -19,6 +19,7 @@ import (
 
 	"konnectivity/agent/egress"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -83,7 +84,7 @@ func newTestServer(t *testing.T, ca *pki.CA, id string, old bool) *testServer {
 		s.hellos = append(s.hellos, slices.Clone(hello.SupportedProtos))
 		return nil, nil
 	}
-	s.start("127.0.0.1:0", old)
+	s.start(testport.ReservedAddress(t), old) // some start there again
 	t.Cleanup(s.close)
 	return s
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
@@ -268,9 +269,7 @@ func TestWayFailures(t *testing.T) {
 			return true
 		}
 	}
-	l, _ := net.Listen("tcp", "127.0.0.1:0")
-	closed := l.Addr().String()
-	l.Close()
+	closed := testport.Refusing(t)
 	for name, c := range map[string]struct {
 		url     string
 		fake    *fake

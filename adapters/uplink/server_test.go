@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
@@ -238,9 +239,7 @@ func TestManyFirstRequestsMakeOneLink(t *testing.T) {
 
 func TestFailuresComeTyped(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	l, _ := net.Listen("tcp", "127.0.0.1:0")
-	nobody := l.Addr().String()
-	l.Close()
+	nobody := testport.Refusing(t)
 	for _, server := range []*fakeserver.Server{fakeserver.New(p), fakeserver.New(p).Old()} {
 		server.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
 			if strings.HasPrefix(address, "nobody.example") {
@@ -313,9 +312,7 @@ func TestServerOutOfReach(t *testing.T) {
 	must(t, err)
 	server := fakeserver.New(p).Start(t)
 	oldServer := fakeserver.New(p).Old().Start(t)
-	l, _ := net.Listen("tcp", "127.0.0.1:0")
-	closed := l.Addr().String()
-	l.Close()
+	closed := testport.Refusing(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer silent.Close()

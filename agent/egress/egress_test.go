@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"konnectivity/internal/policy"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
@@ -40,9 +42,13 @@ func (n names) LookupNetIP(_ context.Context, network, host string) ([]netip.Add
 	return addrs, nil
 }
 
-// echo listens on host:port and echoes; port 0 picks one.
+// echo listens on host:port and echoes; port 0 picks one, at which all other
+// addresses of this machine refuse.
 func echo(t *testing.T, host string, port int) int {
 	t.Helper()
+	if port == 0 {
+		port = testport.Reserved(t)
+	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +81,9 @@ func blackHole(t *testing.T, host string, port int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil { // the port is reserved
+		t.Fatal(err)
+	}
 	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: netip.MustParseAddr(host).As4()}); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +91,11 @@ func blackHole(t *testing.T, host string, port int) {
 		t.Fatal(err)
 	}
 	for range 4 {
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(host, fmt.Sprint(port)), 100*time.Millisecond)
+		// Of a listener this tells how many wait in the queue, and its length.
+		if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.Unacked > info.Sacked {
+			return
+		}
+		c, err := net.DialTimeout("tcp", net.JoinHostPort(host, fmt.Sprint(port)), time.Second)
 		if err != nil {
 			return // full
 		}
@@ -172,12 +185,7 @@ func TestRefusedMovesOn(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := l.Addr().String()
-	_ = l.Close()
+	closed := testport.Refusing(t)
 	_, port, _ := net.SplitHostPort(closed)
 	d := New(Options{Resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}, "empty.example": nil, "v4.example": {"127.0.0.1"}}})
 	for _, c := range []struct {

@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
@@ -128,9 +129,7 @@ func TestProxyThatMisbehaves(t *testing.T) {
 			t.Errorf("the error tells the password: %v", err)
 		}
 	}
-	l, _ := net.Listen("tcp", "127.0.0.1:0")
-	_ = l.Close()
-	_, err := dial(t, proxyAt(l.Addr().String()), "dest.example:443")
+	_, err := dial(t, proxyAt(testport.Refusing(t)), "dest.example:443")
 	wantFailure(t, err, tunnel.FailUnavailable)
 	if strings.Contains(err.Error(), secret) {
 		t.Errorf("the error tells the password: %v", err)

@@ -22,6 +22,7 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -197,17 +198,6 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// freePort is one that was free a moment ago.
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
-
 func get(t *testing.T, port int, path string) (int, string, http.Header) {
 	t.Helper()
 	client := &http.Client{
@@ -232,9 +222,9 @@ func get(t *testing.T, port int, path string) (int, string, http.Header) {
 // The program without a server: alive, not ready with the reason, its metrics
 // there; and it ends in order.
 func TestEndpoints(t *testing.T) {
-	health, admin := freePort(t), freePort(t)
+	health, admin := testport.Reserved(t), testport.Reserved(t)
 	args := []string{
-		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(freePort(t)), "--health-server-host=127.0.0.1",
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(testport.Reserved(t)), "--health-server-host=127.0.0.1",
 		"--health-server-port=" + strconv.Itoa(health), "--admin-server-port=" + strconv.Itoa(admin), "--enable-profiling", "--log-level=error",
 	}
 	cmd := newCommand()
@@ -326,7 +316,7 @@ func TestCannotStart(t *testing.T) {
 		args := append(strings.Split(c.args, " "), "--log-level=error")
 		for _, flag := range []string{"health-server", "admin-server"} {
 			if !strings.Contains(c.args, flag+"-port") {
-				args = append(args, "--"+flag+"-port="+strconv.Itoa(freePort(t)))
+				args = append(args, "--"+flag+"-port="+strconv.Itoa(testport.Reserved(t)))
 			}
 		}
 		var stderr bytes.Buffer

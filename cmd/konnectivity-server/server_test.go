@@ -19,6 +19,7 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -231,16 +232,11 @@ func TestServerID(t *testing.T) {
 	}
 }
 
-// freePorts are the port flags with ports that are free just now.
-func freePorts(t *testing.T) (args string, health int) {
+// portFlags are the port flags, with ports of the test.
+func portFlags(t *testing.T) (args string, health int) {
 	t.Helper()
 	for _, flag := range []string{"server", "agent", "health", "admin"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		port := l.Addr().(*net.TCPAddr).Port
+		port := testport.Reserved(t)
 		if flag == "health" {
 			health = port
 		}
@@ -273,7 +269,7 @@ func started(t *testing.T, args []string) (stop func() (int, string)) {
 
 func TestProgramStartsAndStops(t *testing.T) {
 	files := files(t)
-	ports, health := freePorts(t)
+	ports, health := portFlags(t)
 	stop := started(t, expand(right+ports+"--uds-name={dir}/s --log-file={dir}/log --logtostderr=false", files))
 	url := fmt.Sprintf("http://127.0.0.1:%d/", health)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -307,7 +303,7 @@ func TestProgramStartsAndStops(t *testing.T) {
 
 func TestProgramThatCannotStart(t *testing.T) {
 	files := files(t)
-	ports, _ := freePorts(t)
+	ports, _ := portFlags(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -364,7 +360,7 @@ func TestProgramThatCannotStart(t *testing.T) {
 // TestTLSFlagsAct: what the flags say of TLS is what a client meets.
 func TestTLSFlagsAct(t *testing.T) {
 	files := files(t)
-	ports, _ := freePorts(t)
+	ports, _ := portFlags(t)
 	stop := started(t, expand(right+ports+"--tls-min-version=VersionTLS13", files))
 	defer stop()
 	var port string

@@ -28,6 +28,7 @@ import (
 	"konnectivity/agent/egress"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/testport"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server"
 	"konnectivity/tunnel"
@@ -70,9 +71,7 @@ func newLab(t *testing.T) *lab {
 	l.write("ca.crt", l.ca.CertPEM)
 	l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true})
 	l.options.ID = "server-1"
-	gone := l.listen()
-	l.closed = gone.Addr().String()
-	l.must(gone.Close())
+	l.closed = testport.Refusing(t)
 	return l
 }
 

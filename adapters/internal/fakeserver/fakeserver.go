@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -81,10 +82,11 @@ func New(p *PKI) *Server {
 // Old makes it one that knows only CONNECT.
 func (s *Server) Old() *Server { s.Protos = []string{"http/1.1"}; return s }
 
-// Start listens and serves until Stop or the test's end; it returns itself.
+// Start listens and serves until Stop or the test's end, on a port that is its
+// own until then; it returns itself.
 func (s *Server) Start(t testing.TB) *Server {
 	t.Helper()
-	return s.StartAt(t, "127.0.0.1:0")
+	return s.StartAt(t, testport.ReservedAddress(t))
 }
 
 // StartAt is Start at a given address, for a server that comes back.

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/proxy"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/testport"
 )
 
 // get fetches a URL by the proxy; CONNECT if by is "connect".
@@ -75,7 +76,7 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	site := w.site()
-	_, port, _ := net.SplitHostPort(freeAddress(t))
+	_, port, _ := net.SplitHostPort(testport.ReservedAddress(t))
 	for name, o := range map[string]*Options{
 		"socks5 alone":               w.options(SOCKS5),
 		"http alone":                 w.options(HTTP),
@@ -168,7 +169,7 @@ func TestTakenPorts(t *testing.T) {
 	w.must(err)
 	defer taken.Close()
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
-	_, free, _ := net.SplitHostPort(freeAddress(t))
+	_, free, _ := net.SplitHostPort(testport.ReservedAddress(t))
 	for flag, o := range map[string]*Options{
 		"--serving-port":        w.options(SOCKS5, "--serving-port="+port),
 		"--http-serving-port":   w.options(SOCKS5, "--serving-port="+free, "--http-serving-port="+port),

@@ -18,6 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
@@ -46,7 +47,7 @@ func newWorld(t *testing.T) *world {
 	for name, pem := range map[string][]byte{"ca.crt": ca.CertPEM, "tls.crt": client.CertPEM, "tls.key": client.KeyPEM} {
 		w.must(os.WriteFile(filepath.Join(w.dir, name), pem, 0o600))
 	}
-	w.addr = freeAddress(t)
+	w.addr = testport.ReservedAddress(t)
 	return w
 }
 
@@ -55,17 +56,6 @@ func (w *world) must(err error) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-}
-
-// freeAddress is a loopback address on which nobody listens yet.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
 }
 
 // startServer brings the server up.

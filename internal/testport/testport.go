@@ -1,0 +1,111 @@
+// Package testport gives tests ports of their own: one that refuses
+// connections, or one to hand to a program as a flag.
+//
+// A port found free by listening and closing is free for everybody: packages
+// are tested at the same time, and the next listener or connection of another
+// process may get it. So these are held, by a socket that is bound and does not
+// listen. Linux refuses connections to such a port and gives it to nobody who
+// asks for any port.
+package testport
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// Refusing is an address of 127.0.0.1 that refuses every connection until the
+// test ends. So does its port at every other address of this machine.
+func Refusing(t testing.TB) string {
+	t.Helper()
+	s, port, err := bind()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(s) })
+	return address(port)
+}
+
+// Reserved is a port on which, until the test ends, only who is told of it
+// listens: see Reserve.
+func Reserved(t testing.TB) int {
+	t.Helper()
+	port, release, err := Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(release)
+	return port
+}
+
+// ReservedAddress is 127.0.0.1 with a port of Reserved.
+func ReservedAddress(t testing.TB) string {
+	t.Helper()
+	return address(Reserved(t))
+}
+
+// Reserve holds a TCP port until release is called, or this process ends. The
+// port refuses connections until somebody listens on it, at any local address
+// and with SO_REUSEADDR, as Go's net package and all daemons do; it may be
+// left and taken again.
+func Reserve() (port int, release func(), err error) {
+	s, port, err := bind()
+	if err != nil {
+		return 0, nil, err
+	}
+	release = sync.OnceFunc(func() { _ = syscall.Close(s) })
+	// Bound alone first, so that nobody else had it; from now on it is shared.
+	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		release()
+		return 0, nil, fmt.Errorf("share port %d: %w", port, err)
+	}
+	l, err := net.Listen("tcp", address(port))
+	if err != nil { // an imitation of Linux that cannot share: likely free is better than held
+		release()
+		return port, release, nil
+	}
+	return port, release, l.Close()
+}
+
+func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// bind binds a socket to a free port at all addresses of the machine. It is
+// not inherited by programs that the test starts.
+func bind() (s, port int, err error) {
+	s, port, err = bindTo(syscall.AF_INET6, &syscall.SockaddrInet6{})
+	if err != nil { // a kernel without IPv6
+		var second error
+		if s, port, second = bindTo(syscall.AF_INET, &syscall.SockaddrInet4{}); second != nil {
+			return 0, 0, errors.Join(err, second)
+		}
+	}
+	return s, port, nil
+}
+
+func bindTo(family int, at syscall.Sockaddr) (s, port int, err error) {
+	s, err = syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, 0, fmt.Errorf("make a socket: %w", err)
+	}
+	if family == syscall.AF_INET6 { // for IPv4, too, whatever the system's default
+		err = syscall.SetsockoptInt(s, syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0)
+	}
+	if err == nil {
+		err = syscall.Bind(s, at)
+	}
+	if err == nil {
+		at, err = syscall.Getsockname(s)
+	}
+	if err != nil {
+		_ = syscall.Close(s)
+		return 0, 0, fmt.Errorf("bind a socket: %w", err)
+	}
+	if six, ok := at.(*syscall.SockaddrInet6); ok {
+		return s, six.Port, nil
+	}
+	return s, at.(*syscall.SockaddrInet4).Port, nil
+}

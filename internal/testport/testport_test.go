@@ -1,0 +1,146 @@
+package testport_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/testport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// local are addresses at which tests listen.
+var local = []string{"127.0.0.1", "127.0.0.2", "::1"}
+
+func refuses(t *testing.T, address string) {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", address, 20*time.Second)
+	if err == nil {
+		c.Close()
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) && !noIPv6(err) {
+		t.Errorf("%s does not refuse: %v", address, err)
+	}
+}
+
+func noIPv6(err error) bool {
+	return errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) || errors.Is(err, syscall.ENETUNREACH)
+}
+
+func TestRefusingIsNobodysElse(t *testing.T) {
+	address := testport.Refusing(t)
+	_, port, _ := net.SplitHostPort(address)
+	for _, ip := range local {
+		at := net.JoinHostPort(ip, port)
+		refuses(t, at)
+		if l, err := net.Listen("tcp", at); err == nil {
+			l.Close()
+			t.Errorf("another listens on %s", at)
+		} else if !errors.Is(err, syscall.EADDRINUSE) && !noIPv6(err) {
+			t.Error(err)
+		}
+		refuses(t, at)
+	}
+}
+
+// A reserved port is there for who knows it, once and again, and refuses
+// between.
+func TestReservedIsListenedOnAgain(t *testing.T) {
+	port := strconv.Itoa(testport.Reserved(t))
+	for _, ip := range local {
+		at := net.JoinHostPort(ip, port)
+		for range 3 {
+			refuses(t, at)
+			l, err := net.Listen("tcp", at)
+			if noIPv6(err) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if second, err := net.Listen("tcp", at); err == nil {
+				second.Close()
+				t.Error("two listen on one port")
+			}
+			c, err := net.Dial("tcp", at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Close()
+			l.Close()
+		}
+	}
+}
+
+// TestNobodyIsGivenAHeldPort asks for any port, by listening and by connecting,
+// often enough to meet each of those that are held some times.
+func TestNobodyIsGivenAHeldPort(t *testing.T) {
+	held := map[string]bool{}
+	for range 150 {
+		for _, address := range []string{testport.ReservedAddress(t), testport.Refusing(t)} {
+			if held[address] {
+				t.Fatalf("%s was given twice", address)
+			}
+			held[address] = true
+		}
+	}
+	target := listen(t)
+	defer target.Close()
+	for range 3000 {
+		l := listen(t)
+		l.Close()
+		c, err := net.Dial("tcp", target.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		far, err := target.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		far.Close()
+		c.Close()
+		for _, given := range []net.Addr{l.Addr(), c.LocalAddr()} {
+			if held[given.String()] {
+				t.Fatalf("%s is held, and was given to another", given)
+			}
+		}
+	}
+}
+
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestPortsAreReleasedWithTheTest(t *testing.T) {
+	listen(t).Close() // opens what the runtime keeps
+	open := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		return len(all)
+	}
+	before := open()
+	t.Run("held", func(t *testing.T) {
+		testport.Refusing(t)
+		testport.Reserved(t)
+		if now := open(); now != before+2 {
+			t.Errorf("%d open files, and %d with two ports held", before, now)
+		}
+	})
+	if now := open(); now != before {
+		t.Errorf("%d open files before, %d after", before, now)
+	}
+}
