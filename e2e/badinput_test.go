@@ -60,7 +60,7 @@ var beginnings = map[string]string{
 func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 	t.Parallel() // most of it is waiting for the bound
 	w := &whole{Suite: newSuite(t)}
-	health := "127.0.0.1:" + freePort(t)
+	health := "127.0.0.1:" + anyPort(t)
 	w.server = must(w.StartServer("--enable-profiling"))(t)
 	w.agent = must(w.StartAgent(w.server, "--enable-profiling"))(t)
 	w.socks = must(w.StartSOCKS5(w.server, "--health-address="+health))(t)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 )
 
 // page is what a health or metrics URL answers, with the status; "" while
@@ -64,8 +65,8 @@ func logged(t testing.TB, p *suite.Process, bound time.Duration, what string) {
 	})
 }
 
-// anyPort is a free port for a flag.
+// anyPort is a port of the test for a flag.
 func anyPort(t testing.TB) string {
 	t.Helper()
-	return fmt.Sprint(must(suite.FreePort())(t))
+	return fmt.Sprint(testport.Reserved(t))
 }

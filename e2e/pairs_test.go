@@ -55,7 +55,7 @@ func TestLinkModes(t *testing.T) {
 func refusedAgent(t *testing.T, s *suite.Suite, srv *suite.Server, mode string) {
 	t.Helper()
 	p := must(s.Run("konnectivity-agent", nil, "--link="+mode, "--proxy-server-host="+suite.Loopback(srv.AgentPort),
-		"--health-server-host=127.0.0.1", "--health-server-port="+freePort(t), "--admin-server-port="+freePort(t),
+		"--health-server-host=127.0.0.1", "--health-server-port="+anyPort(t), "--admin-server-port="+anyPort(t),
 		"--ca-cert="+s.PKI("ca.crt"), "--agent-cert="+s.PKI("agent.crt"), "--agent-key="+s.PKI("agent.key")))(t)
 	eventually(t, 15*time.Second, fmt.Sprintf("agent with --link=%s says why", mode), func() (bool, any) {
 		return strings.Contains(p.Output(), "link=require"), p.Output()

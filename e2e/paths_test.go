@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 )
 
 // whole is a suite with everything running, and a target behind the agent.
@@ -95,7 +96,7 @@ func TestCurlReachesTheTargetByEveryWay(t *testing.T) {
 
 func TestCurlHearsWhy(t *testing.T) {
 	w := newWhole(t)
-	closed := suite.Loopback(must(suite.FreePort())(t))
+	closed := testport.Refusing(t)
 	connect := w.ways(t)[5].args
 	for _, c := range []struct {
 		name string

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 )
 
 // answerTime bounds an answer of any kind while something is missing: a dial
@@ -32,8 +33,8 @@ type lateSidecar struct {
 func newLateSidecar(t *testing.T, s *suite.Suite, serverPort int, program string) *lateSidecar {
 	t.Helper()
 	l := &lateSidecar{dir: openDir(t)}
-	l.observed = &observed{&suite.Sidecar{Port: must(suite.FreePort())(t)}, suite.Loopback(must(suite.FreePort())(t))}
-	second := must(suite.FreePort())(t)
+	l.observed = &observed{&suite.Sidecar{Port: testport.Reserved(t)}, testport.ReservedAddress(t)}
+	second := testport.Reserved(t)
 	flag, fronts := "http", [2]string{l.Address(), suite.Loopback(second)}
 	if program == "konnectivity-https-proxy" {
 		flag, fronts = "socks5", [2]string{suite.Loopback(second), l.Address()}
@@ -124,8 +125,8 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
 			s := newSuite(t)
-			server := &suite.Server{ClientPort: must(suite.FreePort())(t), AgentPort: must(suite.FreePort())(t),
-				HealthPort: must(suite.FreePort())(t), AdminPort: must(suite.FreePort())(t), UDS: filepath.Join(s.Dir, "late")}
+			server := &suite.Server{ClientPort: testport.Reserved(t), AgentPort: testport.Reserved(t),
+				HealthPort: testport.Reserved(t), AdminPort: testport.Reserved(t), UDS: filepath.Join(s.Dir, "late")}
 			l := newLateSidecar(t, s, server.ClientPort, program)
 			ip, apiIP := loopbackIP(), loopbackIP()
 			web := newHostedWeb(t, ip)

@@ -24,6 +24,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 )
 
 // hostedCluster is what a sidecar sees of a hosted cluster: an API that knows
@@ -158,7 +159,7 @@ func (w *tunnelOf) sidecar(t *testing.T, program string, env []string, more ...s
 
 func (w *tunnelOf) sidecarOf(t *testing.T, serverPort int, program string, env []string, more ...string) *observed {
 	t.Helper()
-	o := &observed{&suite.Sidecar{Port: must(suite.FreePort())(t)}, suite.Loopback(must(suite.FreePort())(t))}
+	o := &observed{&suite.Sidecar{Port: testport.Reserved(t)}, testport.ReservedAddress(t)}
 	args := append(w.sidecarArgs(serverPort), fmt.Sprintf("--serving-port=%d", o.Port), "--health-address="+o.health)
 	o.Process = must(w.Run(program, env, append(args, more...)...))(t)
 	if err := suite.WaitListening(o.Process, "tcp", o.Address()); err != nil {

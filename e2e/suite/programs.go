@@ -19,10 +19,10 @@ func (s *Server) HealthURL(path string) string {
 }
 
 // StartServer runs a server with mTLS for clients and agents and a unix
-// socket, all on free ports, and waits until it listens. more is appended, so
+// socket, all on ports of its own, and waits until it listens. more is appended, so
 // it can override.
 func (s *Suite) StartServer(more ...string) (*Server, error) {
-	ports, err := freePorts(4)
+	ports, err := s.reserve(4)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ func (s *Suite) StartAgent(srv *Server, more ...string) (*Agent, error) {
 
 // LaunchAgent is StartAgent for one that may be refused: it does not wait.
 func (s *Suite) LaunchAgent(srv *Server, more ...string) (*Agent, error) {
-	ports, err := freePorts(2)
+	ports, err := s.reserve(2)
 	if err != nil {
 		return nil, err
 	}
@@ -106,10 +106,11 @@ func (s *Suite) StartHTTPS(srv *Server, more ...string) (*Sidecar, error) {
 }
 
 func (s *Suite) startSidecar(program string, srv *Server, env []string, more ...string) (*Sidecar, error) {
-	port, err := FreePort()
+	ports, err := s.reserve(1)
 	if err != nil {
 		return nil, err
 	}
+	port := ports[0]
 	args := []string{
 		"--konnectivity-hostname=127.0.0.1", "--konnectivity-port=" + strconv.Itoa(srv.ClientPort),
 		"--serving-port=" + strconv.Itoa(port), "--ca-cert-path=" + s.PKI("ca.crt"),
@@ -127,11 +128,11 @@ func (s *Suite) startSidecar(program string, srv *Server, env []string, more ...
 func (s *Suite) StartChain() (front string, procs []*Process, err error) {
 	next := ""
 	for _, role := range []string{"end", "middle", "front"} {
-		port, err := FreePort()
+		ports, err := s.reserve(1)
 		if err != nil {
 			return "", nil, err
 		}
-		address := Loopback(port)
+		address := Loopback(ports[0])
 		p, err := s.Run("konnectivity", nil, "bench", "relay", role, "--pki="+s.PKI(""), "--listen="+address, "--next="+next)
 		if err != nil {
 			return "", nil, err

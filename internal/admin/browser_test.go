@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/net/websocket"
 
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
@@ -167,13 +168,12 @@ type site struct {
 func (s *site) start(t *testing.T, h http.Handler) {
 	t.Helper()
 	if s.address == "" {
-		s.address = "127.0.0.1:0"
+		s.address = testport.ReservedAddress(t)
 	}
 	l, err := net.Listen("tcp", s.address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.address = l.Addr().String()
 	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 )
 
 // world is where containers run: with their own arguments and environment,
@@ -173,11 +174,7 @@ func expand(t *testing.T, text string, values map[string]string) string {
 func (w *world) ports(n int) (ports []int) {
 	w.t.Helper()
 	for range n {
-		port, err := suite.FreePort()
-		if err != nil {
-			w.t.Fatal(err)
-		}
-		ports = append(ports, port)
+		ports = append(ports, testport.Reserved(w.t))
 	}
 	return ports
 }
