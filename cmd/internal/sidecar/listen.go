@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	"konnectivity/tunnel"
@@ -75,8 +77,9 @@ func (h *handOff) Close() error {
 // Addr implements net.Listener.
 func (h *handOff) Addr() net.Addr { return h.addr }
 
-// selfCheck knows the sidecar's own addresses, so that a direct connection to
-// itself, which would go in circles, can be refused.
+// selfCheck knows the sidecar's own addresses, so that a connection to itself,
+// which would go in circles, can be refused. It does not change once the fronts
+// serve.
 type selfCheck struct{ own []netip.AddrPort }
 
 func (s *selfCheck) add(ln net.Listener) {
@@ -100,6 +103,32 @@ func (s *selfCheck) is(to netip.AddrPort) bool {
 		}
 	}
 	return false
+}
+
+// names says whether a client that asks for address means this sidecar. What
+// it can reach there by itself needs no proxy, so this holds for the tunnel as
+// well, at whose other end the same address would be another machine's.
+func (s *selfCheck) names(address string) bool {
+	host, port, err := tunnel.SplitAddress(address)
+	if err != nil {
+		return false // whoever dials says what is wrong with it
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return s.is(netip.AddrPortFrom(ip, port))
+	}
+	host = strings.ToLower(strings.TrimSuffix(host, "."))
+	local := host == "localhost" || strings.HasSuffix(host, ".localhost") // RFC 6761 §6.3
+	return local && slices.ContainsFunc(s.own, func(own netip.AddrPort) bool { return own.Port() == port })
+}
+
+// guard is d for all destinations but this sidecar.
+func (s *selfCheck) guard(d tunnel.Dialer) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		if s.names(address) {
+			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: address, Reason: "the destination is this proxy itself"}
+		}
+		return d.Dial(ctx, network, address)
+	})
 }
 
 // isLocal says whether this machine has ip.

@@ -1,0 +1,65 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"golang.org/x/net/proxy"
+
+	"konnectivity/tunnel"
+)
+
+func TestSelfCheckKnowsNames(t *testing.T) {
+	s := &selfCheck{own: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8090"), netip.MustParseAddrPort("127.0.0.1:8092")}}
+	for address, want := range map[string]bool{
+		"127.0.0.1:8090": true, "[::ffff:127.0.0.1]:8092": true, "0.0.0.0:8090": true, "localhost:8090": true, "LocalHost.:8092": true, "a.localhost:8090": true,
+		"127.0.0.1:80": false, "localhost:80": false, "localhost.example:8090": false, "notlocalhost:8090": false, "10.0.0.1:8090": false, "localhost": false,
+	} {
+		if got := s.names(address); got != want {
+			t.Errorf("%s: %v", address, got)
+		}
+	}
+}
+
+// A client cannot have a sidecar connect to itself, whatever it calls it.
+func TestNoFrontReachesItsOwnSidecar(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	for _, front := range []Front{SOCKS5, HTTP} {
+		addr := w.start(w.options(front)).addrs[front]
+		d := dialer(func(address string) (net.Conn, error) { return dialConnect(t.Context(), addr, address) })
+		if front == SOCKS5 {
+			client, err := proxy.SOCKS5("tcp", addr, nil, nil)
+			w.must(err)
+			d = func(address string) (net.Conn, error) { return client.Dial("tcp", address) }
+		}
+		_, port, _ := net.SplitHostPort(addr)
+		for _, host := range []string{"127.0.0.1", "localhost", "::ffff:127.0.0.1"} {
+			c, err := d(net.JoinHostPort(host, port))
+			if err == nil {
+				_ = c.Close()
+				t.Errorf("%s: connected to itself as %s", front, host)
+			} else if said := err.Error(); !strings.Contains(said, "not allowed") && !strings.Contains(said, " 508 ") {
+				t.Errorf("%s: %v", front, err)
+			}
+		}
+	}
+}
+
+type dialer func(address string) (net.Conn, error)
+
+func TestGuardRefusesOnlyTheSidecarItself(t *testing.T) {
+	s := &selfCheck{own: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8090")}}
+	dialed := errors.New("dialed")
+	d := s.guard(tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) { return nil, dialed }))
+	for address, want := range map[string]string{"localhost:8090": "refused", "localhost:8091": "dialed", "bad": "dialed"} {
+		_, err := d.Dial(t.Context(), "tcp", address)
+		if (err == dialed) != (want == "dialed") || err != dialed && tunnel.FailureOf(err) != tunnel.FailDenied {
+			t.Errorf("%s: %v, want it %s", address, err, want)
+		}
+	}
+}
