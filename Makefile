@@ -19,6 +19,9 @@ LDFLAGS := -s -w -X $(PKG).version=$(VERSION) -X $(PKG).commit=$(COMMIT)
 # Everything but the black-box tests, which need programs of the system.
 UNITS = $(shell $(GO) list ./... | grep -v '^konnectivity/e2e')
 
+# Where kube-apiserver, kubectl and etcd are built for e2e-apiserver.
+KUBE := .cache/kube
+
 # The version is pinned so that a new check fails a change, not a rerun.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -48,6 +51,18 @@ e2e: ## Run the black-box tests: real programs, real clients
 .PHONY: e2e-kube
 e2e-kube: ## Run kube-apiserver's own egress selector against the programs
 	$(GO) test -C e2e/kube -count=1 -timeout 5m ./...
+
+.PHONY: e2e-apiserver
+e2e-apiserver: $(KUBE)/built ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min)
+	$(GO) test -C e2e/apiserver -count=1 -timeout 20m $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
+
+$(KUBE)/built: e2e/apiserver/programs/go.mod
+	mkdir -p $(@D)
+	version=$$($(GO) list -C $(<D) -m -f '{{.Version}}' k8s.io/kubernetes) && \
+	CGO_ENABLED=0 $(GO) build -C $(<D) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
+		-o '$(CURDIR)/$(@D)/' k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl
+	CGO_ENABLED=0 $(GO) build -C $(<D) -trimpath -ldflags '-s -w' -o '$(CURDIR)/$(@D)/etcd' go.etcd.io/etcd/server/v3
+	touch $@
 
 .PHONY: alerts
 alerts: ## Test the alert rules and the dashboard with promtool

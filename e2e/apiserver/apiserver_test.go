@@ -1,0 +1,11 @@
+package apiserver
+
+import "testing"
+
+func TestStaticPods(t *testing.T) { test(t, newStaticPods(t)) }
+
+func TestHosted(t *testing.T) { test(t, newHosted(t)) }
+
+func test(t *testing.T, w *world) {
+	t.Run("before", w.everything)
+}

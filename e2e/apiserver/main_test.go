@@ -1,0 +1,49 @@
+package apiserver
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+// patience is how long anything may take on a machine that does other things
+// beside. kube-apiserver alone needs a good part of it to start.
+const patience = 3 * time.Minute
+
+// manifests is the folder whose kustomizations are applied and run.
+const manifests = "../../manifests"
+
+// programsDir holds kube-apiserver, kubectl and etcd.
+var programsDir = flag.String("programs", "", "folder with kube-apiserver, kubectl and etcd")
+
+// binaries are the suite's own, built once; set by TestMain and read only.
+var binaries suite.Binaries
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "kbin")
+	if err == nil {
+		binaries, err = suite.Build("../..", dir)
+	}
+	for _, name := range []string{"kube-apiserver", "kubectl", "etcd"} {
+		if _, missing := os.Stat(program(name)); err == nil && missing != nil {
+			err = fmt.Errorf("%w: run `make e2e-apiserver`, which builds it", missing)
+		}
+	}
+	status := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	} else {
+		status = m.Run()
+	}
+	_ = os.RemoveAll(dir)
+	os.Exit(status)
+}
+
+// program is the path of one that the suite does not have.
+func program(name string) string { return filepath.Join(*programsDir, name) }

@@ -1,0 +1,149 @@
+package apiserver
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// everything goes by the tunnel, by kubectl and to the last byte.
+func (w *world) everything(t *testing.T) {
+	w.t = t
+	before := w.zone.taken.Load()
+	w.logs()
+	w.exec()
+	w.forward()
+	w.do("wait", "apiservice/v1.example.test", "--for=condition=Available", "--timeout=2m")
+	if out := w.do("get", "widgets.example.test", "-n", "apps", "-o", "name"); out != "widget.example.test/first\n" {
+		t.Errorf("kubectl get widgets printed %q", out)
+	}
+	w.judge()
+	if w.zone.taken.Load() == before {
+		t.Error("no agent opened a connection")
+	}
+	if n := w.zone.refused.Load(); n != 0 {
+		t.Errorf("%d connections went past the agents", n)
+	}
+}
+
+func (w *world) logs() {
+	w.t.Helper()
+	if !isWholeLog(w.do("logs", "-n", "apps", "hello")) {
+		w.t.Error("kubectl logs did not print the log")
+	}
+}
+
+// isWholeLog compares what was got with what the container wrote.
+func isWholeLog(text string) bool {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	for i, line := range lines {
+		if line != logLine(i) {
+			return false
+		}
+	}
+	return len(lines) == logLines
+}
+
+func (w *world) exec() {
+	w.t.Helper()
+	random := make([]byte, 1<<20)
+	_, _ = rand.Read(random)
+	sent := hex.EncodeToString(random)
+	if got := must(w.try(sent, "exec", "-i", "-n", "apps", "hello", "--", "cat"))(w.t); got != sent {
+		w.t.Errorf("kubectl exec: %d bytes came back of %d, or others", len(got), len(sent))
+	}
+	_, err := w.try("", "exec", "-n", "apps", "hello", "--", "fail")
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		w.t.Errorf("kubectl exec of what ends with 7: %v", err)
+	}
+}
+
+// forward opens a port by kubectl and has something echoed.
+func (w *world) forward() {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	defer cancel()
+	cmd := w.kubectl(ctx, "", "port-forward", "-n", "apps", "pod/hello", ":8080")
+	out := must(cmd.StdoutPipe())(w.t)
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	defer func() { cancel(); _ = cmd.Wait() }()
+	line := must(bufio.NewReader(out).ReadString('\n'))(w.t)
+	address := strings.TrimPrefix(strings.Split(line, " -> ")[0], "Forwarding from ")
+	c := must(net.Dial("tcp", address))(w.t)
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(c, "hello\n"); err != nil {
+		w.t.Fatal(err)
+	}
+	if got, err := bufio.NewReader(c).ReadString('\n'); got != "hello\n" || err != nil {
+		w.t.Errorf("kubectl port-forward: %q, %v", got, err)
+	}
+}
+
+// judge has the webhook forbid one config map and allow another.
+func (w *world) judge() {
+	w.t.Helper()
+	const object = `{apiVersion: v1, kind: ConfigMap, metadata: {generateName: judged-, namespace: apps, labels: {judged: "true"}}, data: {verdict: `
+	if _, err := w.try(object+"allow}}", "create", "-f", "-"); err != nil {
+		w.t.Error(err)
+	}
+	if _, err := w.try(object+"deny}}", "create", "-f", "-"); err == nil || !strings.Contains(err.Error(), "the judge said no") {
+		w.t.Errorf("a config map that the webhook denies: %v", err)
+	}
+}
+
+// TestZone is why the others can be believed: nobody but agents gets in.
+func TestZone(t *testing.T) {
+	z := newZone()
+	l := z.listen(t, nodeIP)
+	accepted := make(chan struct{})
+	go func() {
+		defer close(accepted)
+		for {
+			if _, err := l.Accept(); err != nil {
+				return
+			}
+		}
+	}()
+	c := must(net.Dial("tcp", l.Addr().String()))(t)
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if _, err := c.Read(make([]byte, 1)); err == nil || z.refused.Load() != 1 || z.taken.Load() != 0 {
+		t.Errorf("%v, %d refused, %d taken", err, z.refused.Load(), z.taken.Load())
+	}
+	_ = c.Close()
+	_ = l.Close()
+	<-accepted
+}
+
+// servers is how many servers an agent is connected to, and how many it knows of.
+func (a *agent) servers(t *testing.T) (open, known float64) {
+	t.Helper()
+	return metric(t, a.HealthURL("/metrics"), "agent_open_server_connections"), metric(t, a.HealthURL("/metrics"), "agent_known_server_count")
+}
+
+// metric is the value of a metric that has no labels.
+func metric(t *testing.T, url, name string) (value float64) {
+	t.Helper()
+	res := must(http.Get(url))(t)
+	defer res.Body.Close()
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if n, _ := fmt.Sscanf(lines.Text(), "konnectivity_network_proxy_"+name+" %g", &value); n == 1 {
+			return value
+		}
+	}
+	t.Fatalf("%s has no %s", url, name)
+	return 0
+}

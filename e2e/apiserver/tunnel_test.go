@@ -1,0 +1,141 @@
+package apiserver
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
+)
+
+// grace is what servers and agents leave to open connections here, in place of
+// the manifests' 30 s.
+const grace = "5s"
+
+// workload is a Pod, or what has a template of one.
+type workload struct {
+	Spec struct {
+		corev1.PodSpec `json:",inline"`
+		Template       corev1.PodTemplateSpec `json:"template"`
+	} `json:"spec"`
+}
+
+// build is what a kustomization makes, an object each.
+func (p *controlPlane) build(folder string) []string {
+	p.t.Helper()
+	out := p.do("kustomize", "--load-restrictor=LoadRestrictionsNone", filepath.Join(manifests, folder))
+	return strings.Split(out, "\n---\n")
+}
+
+// ours is the container of a kustomization that runs a program of the suite.
+func (p *controlPlane) ours(folder string) corev1.Container {
+	p.t.Helper()
+	for _, text := range p.build(folder) {
+		var w workload
+		if err := yaml.Unmarshal([]byte(text), &w); err != nil {
+			p.t.Fatal(err)
+		}
+		all := append(w.Spec.Containers, w.Spec.Template.Spec.Containers...)
+		if i := slices.IndexFunc(all, func(c corev1.Container) bool { return c.Image == "konnectivity:latest" }); i >= 0 {
+			return all[i]
+		}
+	}
+	p.t.Fatalf("%s runs nothing of ours", folder)
+	return corev1.Container{}
+}
+
+// run starts the program of a kustomization with its very arguments. in has the
+// values of variables and the places of files; more moves ports.
+func (p *controlPlane) run(folder string, in map[string]string, more ...string) *suite.Process {
+	p.t.Helper()
+	c := p.ours(folder)
+	var moves []string
+	for from, to := range in {
+		moves = append(moves, from, to)
+	}
+	moved := strings.NewReplacer(moves...)
+	var args []string
+	for _, a := range c.Args {
+		if a = moved.Replace(a); strings.Contains(a, "$(") || strings.Contains(a, "=/etc/") {
+			p.t.Fatalf("%s: %s means nothing here", folder, a)
+		}
+		args = append(args, a)
+	}
+	return must(p.suite.Run(filepath.Base(c.Command[0]), nil, append(args, more...)...))(p.t)
+}
+
+// server is one of a kustomization, to be started again with the same ports.
+type server struct {
+	*suite.Server
+	folder string
+	in     map[string]string
+	more   []string
+}
+
+// newServer starts one on free ports.
+func (p *controlPlane) newServer(folder string, in map[string]string, more ...string) *server {
+	p.t.Helper()
+	s := &server{&suite.Server{}, folder, in, more}
+	for _, port := range []*int{&s.AgentPort, &s.HealthPort, &s.AdminPort} {
+		*port = testport.Reserved(p.t)
+	}
+	p.startServer(s)
+	return s
+}
+
+// startServer starts s (again), until it lives. It is ready later.
+func (p *controlPlane) startServer(s *server) {
+	p.t.Helper()
+	moved := []string{"--graceful-shutdown-timeout=" + grace,
+		"--agent-port=" + strconv.Itoa(s.AgentPort), "--agent-bind-address=127.0.0.1",
+		"--health-port=" + strconv.Itoa(s.HealthPort), "--health-bind-address=127.0.0.1", "--admin-port=" + strconv.Itoa(s.AdminPort)}
+	s.Process = p.run(s.folder, s.in, append(moved, s.more...)...)
+	if err := suite.WaitReady(s.Process, s.HealthURL("/healthz")); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// agent is one of a kustomization.
+type agent struct {
+	*suite.Agent
+	folder string
+	in     map[string]string
+	more   []string
+}
+
+// startAgent starts an agent that the zone lets in, until it is connected.
+func (p *controlPlane) startAgent(d *dataPlane, a *agent) {
+	p.t.Helper()
+	a.Agent = &suite.Agent{HealthPort: testport.Reserved(p.t), AdminPort: testport.Reserved(p.t)}
+	a.Process = p.run(a.folder, a.in, append([]string{"--graceful-shutdown-timeout=" + grace,
+		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort), "--admin-server-port=" + strconv.Itoa(a.AdminPort)}, a.more...)...)
+	d.zone.admit(a.PID())
+	if err := suite.WaitReady(a.Process, a.HealthURL("/readyz")); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// stop ends a program as kubelet does.
+func stop(t *testing.T, p *suite.Process) {
+	t.Helper()
+	if code, err := p.Stop(); code != 0 || err != nil {
+		t.Errorf("%s ended with %d, %v", p.Name, code, err)
+	}
+}
+
+// replaced is a file of the manifests with other names and places.
+func replaced(t *testing.T, file string, in ...string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(manifests, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReplacer(in...).Replace(string(data))
+}
