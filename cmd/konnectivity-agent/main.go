@@ -59,6 +59,7 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return cli.Usagef("%w", err)
 	}
+	cli.LogLimits(log)
 	for _, note := range f.notes() {
 		log.Warn(note)
 	}

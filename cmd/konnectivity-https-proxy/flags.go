@@ -29,6 +29,7 @@ func newCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			cli.LogLimits(log)
 			return sidecar.Run(cmd.Context(), options, log)
 		},
 	}

@@ -62,6 +62,7 @@ func run(ctx context.Context, f *flags) error {
 	if err != nil {
 		return cli.Usagef("%w", err)
 	}
+	cli.LogLimits(log)
 	p := &process{flags: f, log: log, registry: observe.NewRegistry(component)}
 	srv, err := p.build()
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"konnectivity/internal/idle"
+	"konnectivity/internal/memlimit"
 )
 
 // The exit statuses.
@@ -38,10 +39,12 @@ func (e *UsageError) Unwrap() error { return e.Err }
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
 // Main runs a program's command with the process's arguments and returns the
-// exit status, for os.Exit. The first SIGINT or SIGTERM ends the command's
+// exit status, for os.Exit. The process keeps to the memory limit of its cgroup,
+// unless GOMEMLIMIT says otherwise. The first SIGINT or SIGTERM ends the command's
 // context, and Main waits for the command to finish gracefully; the second
 // returns at once. An error is one line on standard error.
 func Main(cmd *cobra.Command) int {
+	memlimit.Set(os.DirFS("/"), os.Getenv)
 	signals := make(chan os.Signal, 2) // both may come before they are looked at
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)

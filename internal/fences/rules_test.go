@@ -36,9 +36,9 @@ var rules = []rule{
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
 	{folder: "internal/admission", own: []string{"tunnel"}, third: []string{"github.com/sirupsen/logrus"}},
-	{folder: "internal/cli", own: []string{"internal/version", "internal/idle"}, third: anyModule},
+	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/memlimit"}, third: anyModule},
 	{folder: "internal/logging", third: anyModule},
-	{folder: "internal/observe", own: []string{"internal/version", "internal/logging"}, third: anyModule},
+	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission"}, third: anyModule},
 	{folder: "internal/pki"},
 	{folder: "internal/tlsreload", third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/version"},

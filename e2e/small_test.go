@@ -1,0 +1,61 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+// What issue 6 allows a server and an agent that have nothing to do, in KiB.
+const (
+	maxIdleServerKB = 25_000_000 >> 10
+	maxIdleAgentKB  = 20_000_000 >> 10
+)
+
+// Most of an idle process is the pages of its program file that it has touched,
+// so a library that is linked for little shows here first.
+func TestServerAndAgentAreSmall(t *testing.T) {
+	s := newSuite(t)
+	server := must(s.StartServer())(t)
+	agent := must(s.StartAgent(server))(t)
+	time.Sleep(2 * time.Second) // as in e2e/bench
+	for _, c := range []struct {
+		p   *suite.Process
+		max int
+	}{{server.Process, maxIdleServerKB}, {agent.Process, maxIdleAgentKB}} {
+		resident, file := residentKB(t, c.p.PID())
+		t.Logf("%s: idle %d KiB resident, %d of them the program file's", c.p.Name, resident, file)
+		if resident > c.max {
+			t.Errorf("%s: idle with %d KiB resident, want at most %d", c.p.Name, resident, c.max)
+		}
+	}
+}
+
+// The runtime collects in time to stay below the limit of the cgroup, unless the
+// user gave it another one. The programs' common start sees to it; this one is
+// quick to end, since its flags are wrong.
+func TestMemoryLimitOfTheCgroup(t *testing.T) {
+	group := filepath.Join("/sys/fs/cgroup/memory", "konnectivity-"+strconv.Itoa(os.Getpid()))
+	if err := os.Mkdir(group, 0o755); err != nil {
+		t.Skip("only root can make a cgroup, here only of version 1:", err)
+	}
+	t.Cleanup(func() { _ = os.Remove(group) })
+	if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte("134217728"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for env, want := range map[string]int{"GOMEMLIMIT=": 134217728 / 100 * 90, "GOMEMLIMIT=100MiB": 100 << 20} {
+		script := fmt.Sprintf("echo $$ > %s/cgroup.procs && exec %s --serving-address=wrong --log-level=debug",
+			group, binaries.Path("konnectivity-socks5-proxy"))
+		p := must(suite.Start("sh", "/bin/sh", []string{"-c", script}, []string{env}))(t)
+		must(p.Wait(time.Minute))(t)
+		if line := fmt.Sprintf(`"memory_limit_bytes":%d,`, want); !strings.Contains(p.Output(), line) {
+			t.Errorf("with %s want %s in %s", env, line, p.Output())
+		}
+	}
+}
