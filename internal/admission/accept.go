@@ -27,7 +27,7 @@ var survivable = []syscall.Errno{
 	syscall.ENETDOWN, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENONET,
 }
 
-// Acceptor accepts connections through shortages.
+// Acceptor accepts connections through shortages. One goroutine uses it.
 type Acceptor struct {
 	What string             // what is accepted, for the log: "SOCKS5 connections"
 	Log  logrus.FieldLogger // told once a minute of a shortage
@@ -35,28 +35,36 @@ type Acceptor struct {
 	// MakeRoom is called in a shortage, since a descriptor may be what is
 	// missing, and says whether it freed one. nil: there is none to free.
 	MakeRoom func() bool
+
+	warned time.Time
 }
 
 // Run hands every connection of ln to take, which must not block, until ctx or
 // ln ends. nil means that ctx ended; whoever ends ctx closes ln.
-func (a Acceptor) Run(ctx context.Context, ln net.Listener, take func(net.Conn)) error {
-	var backoff time.Duration
-	var warned time.Time
+func (a *Acceptor) Run(ctx context.Context, ln net.Listener, take func(net.Conn)) error {
 	for {
-		conn, err := ln.Accept()
+		conn, err := a.Accept(ctx, ln)
 		if err == nil {
-			backoff = 0
 			take(conn)
 			continue
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		if !isSurvivable(err) {
-			return err
+		return err
+	}
+}
+
+// Accept waits for the next connection of ln. It returns an error once ctx or
+// ln has ended; whoever ends ctx closes ln.
+func (a *Acceptor) Accept(ctx context.Context, ln net.Listener) (net.Conn, error) {
+	for backoff := time.Duration(0); ; {
+		conn, err := ln.Accept()
+		if err == nil || ctx.Err() != nil || !isSurvivable(err) {
+			return conn, err
 		}
-		if time.Since(warned) > warnEvery {
-			warned = time.Now()
+		if time.Since(a.warned) > warnEvery {
+			a.warned = time.Now()
 			a.Log.WithError(err).Warn("Cannot accept " + a.What + " for the moment; trying again")
 		}
 		if a.MakeRoom != nil && a.MakeRoom() {
@@ -66,7 +74,7 @@ func (a Acceptor) Run(ctx context.Context, ln net.Listener, take func(net.Conn))
 		select {
 		case <-time.After(backoff):
 		case <-ctx.Done():
-			return nil
+			return nil, ctx.Err()
 		}
 	}
 }

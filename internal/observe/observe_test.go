@@ -196,3 +196,50 @@ func TestServeTellsWhenItsListenerFails(t *testing.T) {
 		t.Errorf("a connection outlives Serve: %v", err)
 	}
 }
+
+// Silent connections can take neither all descriptors nor the places of
+// probes, however many there are.
+func TestSilentConnectionsGiveWayToProbes(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, done := serve(t, ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }))
+	client := &http.Client{Transport: &http.Transport{}, Timeout: 20 * time.Second}
+	defer client.CloseIdleConnections()
+	ask := func() {
+		t.Helper()
+		r, err := client.Get("http://" + l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		if body, err := io.ReadAll(r.Body); string(body) != "ok" || err != nil {
+			t.Fatalf("%q, %v", body, err)
+		}
+	}
+	const silent = 400
+	conns := make([]net.Conn, silent)
+	for i := range conns {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		conns[i] = c
+		_, _ = io.WriteString(c, "GET"[:i%4]) // no request is whole
+	}
+	ask()
+	closed := 0
+	for _, c := range conns[:silent-256+1] { // the oldest; one more made room for the request
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			closed++
+		}
+	}
+	if closed != silent-256+1 {
+		t.Errorf("%d of %d silent connections were closed", closed, silent-256+1)
+	}
+	ask() // by the connection that was kept
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/logging"
 )
 
@@ -21,6 +22,11 @@ const (
 	idleTimeout = 2 * time.Minute
 	// maxHeaderBytes is ample for scrapers and probes.
 	maxHeaderBytes = 64 << 10
+	// maxConns is ample for scrapers, probes and a few browsers. Beyond it, and
+	// when descriptors run out, a newcomer takes the place of whoever has been
+	// silent for longest, so that nobody who reaches the port can take the
+	// process's descriptors, nor keep probes out.
+	maxConns = 256
 	// shutdownGrace lets a scrape in flight finish; a profile is cut off.
 	shutdownGrace = 2 * time.Second
 )
@@ -30,15 +36,22 @@ const (
 // If l fails earlier, it returns that error. When it returns, all connections
 // are closed; a handler that had not finished has its request's context ended.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler, log logrus.FieldLogger) error {
+	bounded := &listener{
+		Listener: l, ctx: ctx, slots: admission.NewSlots[*conn](maxConns),
+		acceptor: admission.Acceptor{What: "connections for health, metrics and status", Log: log},
+	}
+	bounded.acceptor.MakeRoom = bounded.slots.MakeRoom
 	server := &http.Server{
-		Handler:           handler,
+		Handler:           bounded.serving(handler),
+		ConnState:         bounded.connState,
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          logging.HTTPErrorLog(log),
 	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() { served <- server.Serve(bounded) }()
 	select {
 	case err := <-served:
 		_ = server.Close() // connections that are still open
