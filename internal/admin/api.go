@@ -31,8 +31,21 @@ type Status struct {
 	ServerCount int            `json:"serverCount,omitempty"`
 	Strategies  map[string]int `json:"strategies,omitempty"`
 
+	// LastGone is the agent that left a server last; nil: none yet.
+	LastGone *Departure `json:"lastGone,omitempty"`
+
 	// Buffers is received payload that waits for a reader, by protocol.
 	Buffers map[string]Buffer `json:"buffers,omitempty"`
+}
+
+// Departure is a peer that is connected no more.
+type Departure struct {
+	Time    time.Time `json:"time"`
+	Role    string    `json:"role"`
+	ID      string    `json:"id"`
+	Remote  string    `json:"remote"`
+	Cause   string    `json:"cause"`   // a sentence
+	Ordered bool      `json:"ordered"` // it was meant to
 }
 
 // Connections counts connections.
@@ -84,6 +97,7 @@ type Peer struct {
 	Pending     int       `json:"pendingDials,omitempty"`
 
 	RoundTrip float64 `json:"roundTripSeconds,omitempty"` // 0: not measured
+	Silent    float64 `json:"silentSeconds,omitempty"`    // since it said anything, where that is unduly long
 	Window    uint64  `json:"windowBytes,omitempty"`      // the largest of its streams
 	Unread    int     `json:"unreadBytes,omitempty"`      // received and not yet read here
 	Stalled   int     `json:"stalled"`                    // connections
@@ -122,7 +136,7 @@ type Connection struct {
 type Failure struct {
 	Time        time.Time `json:"time"`
 	ID          string    `json:"id"`
-	Stage       string    `json:"stage"` // "dial" or "connection"
+	Stage       string    `json:"stage"` // "dial", "connection" or "peer"
 	Front       string    `json:"front"`
 	Source      string    `json:"source,omitempty"`
 	Destination string    `json:"destination"`

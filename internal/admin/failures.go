@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -11,6 +12,10 @@ import (
 // 64 KiB at most in practice.
 const keptFailures = 200
 
+// maxText bounds each text of a failure: what a client asked for may be no
+// address at all, and of any length.
+const maxText = 300
+
 // failures is a ring of the last ones.
 type failures struct {
 	mu   sync.Mutex
@@ -19,6 +24,11 @@ type failures struct {
 }
 
 func (f *failures) add(one Failure) {
+	for _, text := range []*string{&one.ID, &one.Source, &one.Destination, &one.Next, &one.Cause} {
+		if len(*text) > maxText {
+			*text = strings.ToValidUTF8((*text)[:maxText], "") + "…"
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ring[f.n%keptFailures] = one

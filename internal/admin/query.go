@@ -15,6 +15,9 @@ const (
 	maxLimit     = 1000
 	defaultLimit = 100
 
+	// maxRoles is more than there are.
+	maxRoles = 10
+
 	// maxFilter is longer than any host name or id.
 	maxFilter = 300
 )
@@ -24,13 +27,16 @@ type query struct {
 	offset, limit int
 	filter        string // lower case
 	state, sort   string
-	role          string // of peers; "" is all
+	roles         []string // of peers; none is all peers
 	descending    bool
 }
 
 // parseQuery reads the parameters; the error is a sentence for the client.
 func parseQuery(v url.Values) (query, error) {
-	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), role: v.Get("role"), sort: v.Get("sort")}
+	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), sort: v.Get("sort")}
+	if roles := v.Get("role"); roles != "" {
+		q.roles = strings.Split(roles, ",")
+	}
 	for name, to := range map[string]*int{"offset": &q.offset, "limit": &q.limit} {
 		text := v.Get(name)
 		if text == "" {
@@ -49,6 +55,8 @@ func parseQuery(v url.Values) (query, error) {
 	switch _, known := orders[q.sort]; {
 	case q.limit > maxLimit:
 		return q, fmt.Errorf("limit: want at most %d; ask for the rest by offset", maxLimit)
+	case len(q.roles) > maxRoles:
+		return q, fmt.Errorf("role: want at most %d, with commas between", maxRoles)
 	case len(q.filter) > maxFilter:
 		return q, fmt.Errorf("filter: want at most %d bytes", maxFilter)
 	case !known:
@@ -58,6 +66,9 @@ func parseQuery(v url.Values) (query, error) {
 	}
 	return q, nil
 }
+
+// key is the same for queries that ask the same.
+func (q query) key() string { return fmt.Sprintf("%+v", q) }
 
 // row is a connection with what it is sorted by.
 type row struct {

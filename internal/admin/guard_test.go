@@ -1,0 +1,73 @@
+package admin
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+// request is one that came to a local address.
+func request(url, local string) *http.Request {
+	r := httptest.NewRequest(http.MethodGet, url, nil)
+	at, _ := net.ResolveTCPAddr("tcp", local)
+	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(at)))
+}
+
+// On loopback nobody has a reason to ask by any name but localhost.
+func TestOnLoopbackOnlyByAddressOrLocalhost(t *testing.T) {
+	h := mounted(Source{Table: NewTable()})
+	for host, everywhere := range map[string]bool{
+		"127.0.0.1:8095": true, "[::1]:8095": true, "localhost:9": true, "LOCALHOST.": true, "x.localhost": true, "10.1.2.3:1": true,
+		"server": false, "server.ns.svc:80": false, "server.ns.svc.cluster.local": false,
+	} {
+		for local, ok := range map[string]bool{"127.0.0.1:8095": everywhere, "[::1]:8095": everywhere, "10.1.2.3:8095": true} {
+			r := request("/api/v1/status", local)
+			r.Host = host
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if (w.Code == http.StatusOK) != ok {
+				t.Errorf("%s asked as %s: %d", local, host, w.Code)
+			}
+		}
+	}
+	for _, host := range []string{"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "svc", "a.svc.evil.example"} {
+		r := request("/", "127.0.0.1:1")
+		r.Host = host
+		w := httptest.NewRecorder()
+		if h.ServeHTTP(w, r); w.Code != http.StatusMisdirectedRequest {
+			t.Errorf("Host %q: %d", host, w.Code)
+		}
+	}
+}
+
+// A page of another site cannot make this one work, nor read or frame it.
+func TestOtherSitesMayOnlyLinkHere(t *testing.T) {
+	h := mounted(Source{Table: NewTable()})
+	for _, c := range []struct {
+		site, mode string
+		code       int
+	}{
+		{"cross-site", "cors", 403}, {"cross-site", "no-cors", 403}, {"same-site", "no-cors", 403}, {"cross-site", "", 403},
+		{"cross-site", "navigate", 200}, {"same-origin", "cors", 200}, {"none", "navigate", 200}, {"", "", 200},
+	} {
+		for _, url := range []string{"/", "/page.js", "/api/v1/status"} {
+			r := request(url, "127.0.0.1:1")
+			r.Host = "localhost"
+			r.Header.Set("Origin", "http://evil.example")
+			r.Header.Set("Sec-Fetch-Site", c.site)
+			r.Header.Set("Sec-Fetch-Mode", c.mode)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != c.code {
+				t.Errorf("%s from %q by %q: %d, want %d", url, c.site, c.mode, w.Code, c.code)
+			}
+			header := w.Header()
+			if header.Get("Access-Control-Allow-Origin") != "" || header.Get("Cross-Origin-Resource-Policy") != "same-origin" ||
+				header.Get("Content-Security-Policy") == "" {
+				t.Errorf("%s: %v", url, header)
+			}
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package admin
+
+import (
+	"net"
+	"strings"
+
+	"konnectivity/tunnel"
+)
+
+// Roles of neighbours: ends of connections that are no link of the suite, and
+// are known by their connections only.
+const (
+	RoleFrontend    = "frontend"    // who asks: kube-apiserver, an old sidecar, a sidecar's own clients
+	RoleDirect      = "direct"      // what goes past the tunnel
+	RoleDestination = "destination" // where an agent's connections lead
+)
+
+// keptNeighbours bounds what a look at the connections adds up by neighbour;
+// those above it count as "others". A page shows a few of them.
+const keptNeighbours = 256
+
+// others is the neighbour that stands for those above the bound.
+const others = "others"
+
+// neighbour is one of them.
+type neighbour struct{ role, name, protocol string }
+
+// frontendOf is who asked for a connection, unless that is a peer.
+func frontendOf(req *tunnel.Request) neighbour {
+	if byPeer(req.Front) {
+		return neighbour{}
+	}
+	return neighbour{RoleFrontend, hostOf(req.Source), req.Front}
+}
+
+// byPeer says whether connections of a front come over a link or stream of a
+// peer, which is listed as such.
+func byPeer(front string) bool { return front == "link" || front == "agent" }
+
+// hostOf is an address without its port.
+func hostOf(addr net.Addr) string {
+	if addr == nil {
+		return "unknown"
+	}
+	if strings.HasPrefix(addr.Network(), "unix") {
+		return "unix socket"
+	}
+	host, _, err := net.SplitHostPort(addr.String())
+	switch {
+	case err == nil:
+		return host
+	case addr.String() == "" || addr.String() == "@":
+		return "unix socket"
+	default:
+		return addr.String()
+	}
+}
+
+// near counts a connection to its neighbours.
+func (s *sums) near(c *conn, by flow) {
+	if c.from.role != "" {
+		s.nearOne(c.from, by)
+	}
+	switch {
+	case c.next == "":
+		s.nearOne(neighbour{RoleDestination, c.destination, "tcp"}, by)
+	case c.next == "direct":
+		s.nearOne(neighbour{RoleDirect, "past the tunnel", "tcp"}, by)
+	}
+}
+
+func (s *sums) nearOne(n neighbour, by flow) {
+	if _, ok := s.neighbours[n]; !ok && len(s.neighbours) >= keptNeighbours {
+		n.name = others
+	}
+	s.neighbours[n] = s.neighbours[n].plus(by)
+}
+
+// peers are the neighbours as the API shows them.
+func (s *sums) peers() []Peer {
+	var all []Peer
+	for n, f := range s.neighbours {
+		all = append(all, Peer{
+			Role: n.role, ID: n.name, Protocol: n.protocol, Streams: f.open, Stalled: f.stalled, Up: f.up, Down: f.down,
+		})
+	}
+	return all
+}
+
+// unlinked are servers that carry connections without a link: those that know
+// CONNECT only. known are those that are linked.
+func (s *sums) unlinked(known []Peer) []Peer {
+	linked := map[string]bool{}
+	for _, p := range known {
+		if p.Role == RoleServer {
+			linked[p.ID], linked[p.Remote] = true, true
+		}
+	}
+	var all []Peer
+	for next, f := range s.byNext {
+		if id, ok := strings.CutPrefix(next, RoleServer+" "); ok && !linked[id] {
+			all = append(all, Peer{Role: RoleServer, ID: id, Remote: id, Protocol: "connect", Streams: f.open, Stalled: f.stalled, Up: f.up, Down: f.down})
+		}
+	}
+	return all
+}

@@ -1,0 +1,94 @@
+package admin
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// connect makes a table know of a connection.
+func connect(table *Table, req tunnel.Request) {
+	near, far := net.Pipe()
+	table.Opened(&req, &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)})
+}
+
+func source(text string) net.Addr { return tunnel.Addr{Net: "tcp", Text: text} }
+
+func TestFrontendsAreNeighbours(t *testing.T) {
+	table := NewTable()
+	for i := range 3 {
+		connect(table, tunnel.Request{Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: "a:1", Next: "agent a1"})
+		connect(table, tunnel.Request{Front: "connect", Source: source(fmt.Sprintf("10.0.0.%d:7", i/2)), Address: "a:1", Next: "agent a1"})
+		connect(table, tunnel.Request{Front: "link", Source: source("10.0.0.9:7"), Address: "a:1", Next: "agent a1"})
+		connect(table, tunnel.Request{Front: "agent", Source: source("10.0.0.9:7"), Address: "b:1"})
+	}
+	connect(table, tunnel.Request{Front: "socks5", Source: source("127.0.0.1:7"), Address: "c:1", Next: "direct"})
+	table.sample(time.Now(), sampleEvery)
+	h := mounted(Source{Table: table})
+	got := map[string]int{}
+	for _, p := range get[Page[Peer]](t, h, "/api/v1/peers?role=frontend,direct,destination").Items {
+		got[p.Role+" "+p.ID+" "+p.Protocol] = p.Streams
+	}
+	want := map[string]int{
+		"frontend unix socket grpc": 3, "frontend 10.0.0.0 connect": 2, "frontend 10.0.0.1 connect": 1, "frontend 127.0.0.1 socks5": 1,
+		"direct past the tunnel tcp": 1, "destination b:1 tcp": 3,
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got\n%v, want\n%v", got, want)
+	}
+	if p := get[Page[Peer]](t, h, "/api/v1/peers"); p.Total != 0 {
+		t.Errorf("neighbours show as peers: %+v", p.Items)
+	}
+}
+
+// A sidecar whose server knows CONNECT only has a server all the same.
+func TestServersWithoutALinkAreShown(t *testing.T) {
+	table := NewTable()
+	for _, next := range []string{"server s1", "server 10.0.0.2:8090", "server 10.0.0.2:8090", "server 10.0.0.3:8090"} {
+		connect(table, tunnel.Request{Front: "socks5", Address: "a:1", Next: next})
+	}
+	table.sample(time.Now(), sampleEvery)
+	h := mounted(Source{Table: table, Peers: func() []Peer {
+		return []Peer{{Role: RoleServer, ID: "s1", Remote: "10.0.0.3:8090", Protocol: "link"}}
+	}})
+	p := get[Page[Peer]](t, h, "/api/v1/peers?role=server&sort=-rate")
+	if p.Matched != 2 || p.Items[0].ID != "10.0.0.2:8090" || p.Items[0].Protocol != "connect" || p.Items[0].Streams != 2 {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestNeighboursAreBounded(t *testing.T) {
+	table := NewTable()
+	for i := range 10 * keptNeighbours {
+		connect(table, tunnel.Request{Front: "agent", Address: fmt.Sprintf("host-%d:1", i)})
+	}
+	table.sample(time.Now(), sampleEvery)
+	s := table.sums.Load()
+	rest := s.neighbours[neighbour{RoleDestination, others, "tcp"}]
+	if len(s.neighbours) != keptNeighbours+1 || rest.open != 9*keptNeighbours {
+		t.Errorf("%d neighbours, %+v as others", len(s.neighbours), rest)
+	}
+	if w := ask(mounted(Source{Table: table}), http.MethodGet, "/api/v1/peers?role=a,b,c,d,e,f,g,h,i,j,k"); w.Code != http.StatusBadRequest {
+		t.Errorf("many roles: %d", w.Code)
+	}
+}
+
+func TestTextsOfFailuresAreBounded(t *testing.T) {
+	table := NewTable()
+	long := make([]byte, 1<<20)
+	for i := range long {
+		long[i] = "ä"[i%2]
+	}
+	for range 2 * keptFailures {
+		table.Dialed(&tunnel.Request{ID: string(long), Address: string(long)}, time.Second, &tunnel.DialError{Failure: tunnel.FailBadAddress})
+	}
+	for _, f := range table.failures.list() {
+		if len(f.Destination) > maxText+3 || len(f.ID) > maxText+3 || f.Destination[:4] != "ää" {
+			t.Fatalf("%d bytes are kept", len(f.Destination))
+		}
+	}
+}

@@ -1,0 +1,108 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+)
+
+const (
+	// rest is how long nothing is made after an answer was, as a multiple of
+	// the time that took: however many ask, answers take at most a quarter of
+	// one CPU from those who carry bytes.
+	rest = 3
+
+	// keptAnswers bounds the memory of answers that are kept for others, at
+	// 300 KiB each at most and a fortieth of that in practice.
+	keptAnswers = 32
+)
+
+// shared makes answers one at a time, and each once for all who ask the same
+// between two looks at the connections: fifty pages cost as much as one.
+type shared struct {
+	now  func() uint64 // the number of the last look
+	turn chan struct{} // held while one is made, and for the rest after
+
+	mu   sync.Mutex
+	kept map[string]*answer
+}
+
+// answer is final once done is closed.
+type answer struct {
+	look uint64
+	at   time.Time
+	done chan struct{}
+	body []byte // nil: nobody waited for it to be made
+}
+
+func newShared(now func() uint64) *shared {
+	return &shared{now: now, turn: make(chan struct{}, 1), kept: map[string]*answer{}}
+}
+
+// get returns the JSON of what make returns, now or for somebody else; nil if
+// ctx ended before. Any goroutine may call it.
+func (s *shared) get(ctx context.Context, key string, make func() any) []byte {
+	for {
+		a, mine := s.find(key)
+		if mine {
+			s.fill(ctx, key, a, make)
+		}
+		select {
+		case <-a.done:
+		case <-ctx.Done():
+			return nil
+		}
+		if a.body != nil || mine {
+			return a.body
+		}
+	}
+}
+
+// find returns the answer to key that is or will be made, or a new one for the
+// caller to make.
+func (s *shared) find(key string) (a *answer, mine bool) {
+	look, now := s.now(), time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a := s.kept[key]; a != nil && !a.stale(look, now) {
+		return a, false
+	}
+	a = &answer{look: look, at: now, done: make(chan struct{})}
+	for k, old := range s.kept {
+		if old.stale(look, now) {
+			delete(s.kept, k)
+		}
+	}
+	if len(s.kept) < keptAnswers {
+		s.kept[key] = a
+	}
+	return a, true
+}
+
+// stale says whether another look was taken since; time counts only for a table
+// that does not run.
+func (a *answer) stale(look uint64, now time.Time) bool {
+	return a.look != look || now.Sub(a.at) >= sampleEvery
+}
+
+// fill makes a, when it is its turn.
+func (s *shared) fill(ctx context.Context, key string, a *answer, make func() any) {
+	defer close(a.done)
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.kept[key] == a {
+			delete(s.kept, key)
+		}
+		return
+	}
+	start := time.Now()
+	var body bytes.Buffer
+	_ = json.NewEncoder(&body).Encode(make()) // of plain structs, into memory
+	a.body = body.Bytes()
+	time.AfterFunc(rest*time.Since(start), func() { <-s.turn })
+}

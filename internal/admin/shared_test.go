@@ -1,0 +1,116 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+)
+
+// Fifty pages that ask for the same cost one answer a look; nobody is told what
+// is older than the last look.
+func TestAnswersAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var look atomic.Uint64
+		var made atomic.Int32
+		s := newShared(look.Load)
+		round := func() (answers map[string]int) {
+			var mu sync.Mutex
+			var all sync.WaitGroup
+			answers = map[string]int{}
+			for range 50 {
+				all.Go(func() {
+					body := s.get(t.Context(), "same", func() any { time.Sleep(10 * time.Millisecond); return made.Add(1) })
+					mu.Lock()
+					defer mu.Unlock()
+					answers[string(body)]++
+				})
+			}
+			all.Wait()
+			return answers
+		}
+		if got := round(); got["1\n"] != 50 {
+			t.Errorf("%v", got)
+		}
+		if got := round(); got["1\n"] != 50 {
+			t.Errorf("made anew within one look: %v", got)
+		}
+		look.Add(1)
+		if got := round(); got["2\n"] != 50 {
+			t.Errorf("after another look: %v", got)
+		}
+		time.Sleep(sampleEvery) // a table that does not run
+		if got := round(); got["3\n"] != 50 {
+			t.Errorf("after a while: %v", got)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// Whatever is asked, making answers takes a quarter of one CPU at most.
+func TestAnswersLeaveTheCPUToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared(func() uint64 { return 0 })
+		start := time.Now()
+		var all sync.WaitGroup
+		for i := range 40 {
+			all.Go(func() {
+				s.get(t.Context(), fmt.Sprint(i), func() any { time.Sleep(10 * time.Millisecond); return i })
+			})
+		}
+		all.Wait()
+		if took := time.Since(start); took < 39*40*time.Millisecond {
+			t.Errorf("40 answers of 10 ms took %v", took)
+		}
+		if n := len(s.kept); n > keptAnswers {
+			t.Errorf("%d answers are kept", n)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// Who leaves before its turn makes nobody else go without.
+func TestOneThatLeavesTakesNoAnswerWithIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared(func() uint64 { return 0 })
+		s.turn <- struct{}{} // something else is being made
+		ctx, leave := context.WithCancel(t.Context())
+		var left, stayed []byte
+		var all sync.WaitGroup
+		all.Go(func() { left = s.get(ctx, "x", func() any { return 1 }) })
+		synctest.Wait()
+		all.Go(func() { stayed = s.get(t.Context(), "x", func() any { return 2 }) })
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		<-s.turn
+		all.Wait()
+		if left != nil || string(stayed) != "2\n" {
+			t.Errorf("left with %q, stayed for %q", left, stayed)
+		}
+		time.Sleep(time.Second)
+	})
+}
+
+// The history and the failures are rings of a fixed size.
+func TestHistoryHasAFixedSize(t *testing.T) {
+	if size := unsafe.Sizeof(history{}); size > 20<<10 {
+		t.Errorf("the history takes %d bytes", size)
+	}
+	table := NewTable()
+	now := table.started
+	grown := testing.AllocsPerRun(5*points, func() {
+		now = now.Add(interval)
+		table.record(now, [2]int64{})
+	})
+	if grown != 0 {
+		t.Errorf("a point allocates %v times", grown)
+	}
+	if n := len(table.history.list()); n != points {
+		t.Errorf("%d points", n)
+	}
+}
