@@ -286,6 +286,9 @@ func (a *Adapter) proxyOf(r *http.Request) (*url.URL, error) {
 	return a.httpProxy.URL(), nil
 }
 
+// ID is by what name servers know this process: it is made anew with each start.
+func (a *Adapter) ID() string { return a.uplink.ID() }
+
 // Links lists the links to servers that are up.
 func (a *Adapter) Links() []uplink.Link { return a.uplink.Links() }
 

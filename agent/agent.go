@@ -62,6 +62,19 @@ func (a *Agent) Ready() error {
 	return errors.New("no servers connected")
 }
 
+// Trouble is Ready with the reason: why the server that was tried last could not
+// be connected to. It is for operators and may name addresses.
+func (a *Agent) Trouble() error {
+	err := a.Ready()
+	if err == nil {
+		return nil
+	}
+	if why := a.set.trouble(); why != nil {
+		return fmt.Errorf("%w: %w", err, why)
+	}
+	return err
+}
+
 // ServerStatus describes a connection to a server.
 type ServerStatus struct {
 	ID       string    // the server's id
@@ -70,6 +83,7 @@ type ServerStatus struct {
 	Since    time.Time // when it was connected
 	Streams  int       // open connections and pending dials
 	Draining bool      // the server said that it is about to go
+	Heard    time.Time // when it last said anything; zero where that is not known
 
 	Software string     // as the server calls itself; "" over gRPC
 	Link     link.Stats // zero over gRPC

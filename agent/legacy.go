@@ -39,7 +39,7 @@ func (c *dialConnector) connectLegacy(ctx context.Context, conn *tls.Conn, to ad
 	}
 	s, err := legacy.ConnectAgent(ctx, client, legacy.AgentConfig{
 		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: c.opts.Token,
-		Forwarder: c.forwarder, Limits: c.opts.Limits, Metrics: c.metrics, Log: c.opts.Log,
+		Source: conn.RemoteAddr(), Forwarder: c.forwarder, Limits: c.opts.Limits, Metrics: c.metrics, Log: c.opts.Log,
 	})
 	if err != nil {
 		_ = client.Close()

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -38,8 +39,9 @@ type set struct {
 	poke    chan struct{} // capacity 1: a session changed, look again
 	helpers sync.WaitGroup
 
-	mu   sync.Mutex
-	seen []*member // for status
+	mu    sync.Mutex
+	seen  []*member // for status
+	fault error     // for status: why the last attempt failed; nil: it worked
 }
 
 // member is a session of the set. Its fields belong to the loop.
@@ -184,6 +186,7 @@ func (s *set) settle(r result, now time.Time) {
 		return
 	}
 	t.failing = false
+	s.setFault(nil)
 	s.join(&member{session: r.session, target: t, since: now, count: r.session.ServerCount()}, old)
 	t.next = now
 	s.hope()
@@ -210,6 +213,7 @@ func (s *set) join(m, old *member) {
 func (s *set) failed(t *target, err error, now time.Time) {
 	t.next = now.Add(t.failure())
 	s.metrics.connectFailed(err)
+	s.setFault(fmt.Errorf("%s: %w", t.dial, err))
 	log := s.log.WithError(err).WithField("address", t.dial)
 	if s.covered(t) && s.active() >= s.want() {
 		log.Debug("cannot look for more servers")
@@ -298,6 +302,9 @@ func (s *set) hope() {
 // are not dialed any more, but a session to one of them stays.
 func (s *set) resolved(l lookup) {
 	s.resolving = false
+	if l.err != nil && len(s.targets) == 0 {
+		s.setFault(l.err)
+	}
 	if l.err != nil && !s.unlooked {
 		s.log.WithError(l.err).Warn("cannot look up a server's name; trying on with the addresses known")
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -441,6 +442,10 @@ func TestReady(t *testing.T) {
 		synctest.Wait()
 		if err := b.agent.Ready(); err == nil {
 			t.Error("ready without a server")
+		}
+		time.Sleep(time.Minute)
+		if err := b.agent.Trouble(); err == nil || !strings.Contains(err.Error(), "10.0.0.1:8091") {
+			t.Errorf("it does not say what it tried: %v", err)
 		}
 	})
 }

@@ -30,13 +30,27 @@ func (s *set) status() []ServerStatus {
 				Streams: m.Streams(), Draining: closed(m.Draining()),
 			}
 			if l, ok := m.session.(linkSession); ok {
-				status.Software, status.Link = l.Peer().Software, l.Stats()
+				status.Software, status.Link, status.Heard = l.Peer().Software, l.Stats(), l.Heard()
 			}
 			all = append(all, status)
 		}
 	}
 	slices.SortFunc(all, func(a, b ServerStatus) int { return strings.Compare(a.ID, b.ID) })
 	return all
+}
+
+// trouble is why the last attempt to connect failed; nil if none has since one
+// worked. It may be called from any goroutine.
+func (s *set) trouble() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.fault
+}
+
+func (s *set) setFault(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = err
 }
 
 // drain tells every server; it returns how many streams are open.

@@ -38,6 +38,7 @@ func (s *Server) adminPeers() []admin.Peer {
 		p := admin.Peer{
 			Role: admin.RoleAgent, ID: a.ID, Protocol: a.Via, Remote: a.Remote, Identifiers: identifiersText(a.Identifiers), Since: a.Since,
 			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
+			Silent: admin.SilentSeconds(a.Heard),
 		}
 		if session, ok := a.Backend.(*link.Session); ok {
 			addLink(&p, session)
@@ -46,6 +47,7 @@ func (s *Server) adminPeers() []admin.Peer {
 	}
 	for _, who := range s.peers.clients() {
 		p := admin.Peer{Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote, Since: who.since}
+		p.Silent = admin.SilentSeconds(who.link.Heard())
 		addLink(&p, who.link)
 		out = append(out, p)
 	}

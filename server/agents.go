@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/admin"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/registry"
@@ -145,11 +146,30 @@ func (s *Server) join(agent registry.Agent, backend registry.Backend, who *peer)
 	leaveRegistry := s.agents.Join(agent, backend)
 	leavePeers := s.peers.join(who)
 	log("agent connected")
+	since := time.Now()
 	return func() {
 		leavePeers()
 		leaveRegistry()
 		log("agent gone")
+		if !s.agents.Knows(agent.ID) {
+			s.table.Gone(admin.RoleAgent, agent.ID, agent.Remote, since, s.whyGone(backend))
+		}
 	}
+}
+
+// whyGone is why an agent's connection ended; nil if either side wanted it.
+func (s *Server) whyGone(b registry.Backend) error {
+	for _, wanted := range []<-chan struct{}{b.Draining(), s.draining} {
+		select {
+		case <-wanted:
+			return nil
+		default:
+		}
+	}
+	if with, ok := b.(interface{ Err() error }); ok {
+		return with.Err()
+	}
+	return nil
 }
 
 // agentFields names an agent in the log, as much of it as is fit for a line.

@@ -70,6 +70,9 @@ func New(opt Options) (*Server, error) {
 	return s, nil
 }
 
+// ID is how the links introduce themselves; made anew by each New.
+func (s *Server) ID() string { return s.hello.ID }
+
 // Dial implements tunnel.Dialer: on the link with the fewest streams, or where
 // no link is up, on a connection of its own. It waits for a server that cannot
 // be reached no longer than Options.ConnectTimeout (FailUnavailable), and for

@@ -370,10 +370,11 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	server := fakeserver.New(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
 	target := echo(t)
+	gaveUp := make(chan struct{})
 	s := client(t, p, n, func(o *Options) {
 		dial := o.DialTCP
 		o.DialTCP = func(ctx context.Context, network, address string) (net.Conn, error) {
-			time.Sleep(100 * time.Millisecond)
+			<-gaveUp
 			return dial(ctx, network, address)
 		}
 	})
@@ -387,6 +388,7 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	if err := <-first; tunnel.FailureOf(err) != tunnel.FailCancelled {
 		t.Errorf("the one who gave up: %v", err)
 	}
+	close(gaveUp)
 	if err := <-second; err != nil {
 		t.Errorf("the one who waited: %v", err)
 	}

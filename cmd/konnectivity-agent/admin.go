@@ -5,7 +5,7 @@ import "konnectivity/internal/admin"
 // adminSource is what the admin API shows of the agent beside connections.
 func (p *process) adminSource() admin.Source {
 	return admin.Source{
-		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Ready, Peers: p.adminPeers,
+		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers,
 		More: func(s *admin.Status) { s.Peers[admin.RoleServer] = len(p.agent.Servers()) },
 	}
 }
@@ -16,7 +16,7 @@ func (p *process) adminPeers() []admin.Peer {
 	for _, s := range p.agent.Servers() {
 		out = append(out, admin.Peer{
 			Role: admin.RoleServer, ID: s.ID, Software: s.Software, Protocol: s.Protocol, Remote: s.Address, Since: s.Since,
-			Draining: s.Draining, Streams: s.Streams,
+			Draining: s.Draining, Streams: s.Streams, Silent: admin.SilentSeconds(s.Heard),
 			RoundTrip: s.Link.RTT.Seconds(), Window: s.Link.LargestWindow, Unread: s.Link.Unread,
 		})
 	}

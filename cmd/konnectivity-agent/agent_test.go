@@ -252,7 +252,7 @@ func TestEndpoints(t *testing.T) {
 	if code, _, _ := get(t, admin, "/debug/pprof/"); code != 200 {
 		t.Errorf("pprof: %d", code)
 	}
-	if code, body, _ := get(t, admin, "/api/v1/status"); code != 200 || !strings.Contains(body, `"reason":"no servers connected"`) {
+	if code, body, _ := get(t, admin, "/api/v1/status"); code != 200 || !strings.Contains(body, `"reason":"no servers connected: 127.0.0.1:`) {
 		t.Errorf("status: %d %q", code, body)
 	}
 	if code, _, _ := get(t, health, "/api/v1/status"); code != 404 {

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -40,9 +41,27 @@ func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, netw
 	start := time.Now()
 	far, err := c.backend.Dial(ctx, network, address)
 	c.load.dialed(time.Since(start), err, time.Now().UnixNano())
+	err = silence(c.backend, address, start, err)
 	r.log.WithFields(logrus.Fields{"id": tunnel.ID(ctx), "agent": c.agent.ID, "via": c.agent.Via,
 		"strategy": strategy, "address": address, "error": err}).Debug("agent dialed")
 	return far, err
+}
+
+// silentFor is how long a living agent may say nothing: pings go out every 5 s
+// at the rarest (link.DefaultPingInterval), and an answer takes its time.
+const silentFor = 7 * time.Second
+
+// silence blames the agent for a dial that ran out of time, where it was the
+// agent that said nothing at all and not its destination.
+func silence(b Backend, address string, start time.Time, err error) error {
+	last := heard(b)
+	if tunnel.FailureOf(err) != tunnel.FailTimeout || last.IsZero() || last.After(start) || time.Since(last) < silentFor {
+		return err
+	}
+	return &tunnel.DialError{
+		Failure: tunnel.FailTimeout, Address: address, Err: err,
+		Reason: fmt.Sprintf("the agent does not answer; nothing was heard from it for %d s", int(time.Since(last).Seconds())),
+	}
 }
 
 func (r *Registry) noAgent(address string) error {

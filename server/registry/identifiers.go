@@ -120,7 +120,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 // often that was written.
 func canonical(host string) (string, netip.Addr) {
 	host = strings.TrimRight(host, ".")
-	if addr, err := netip.ParseAddr(host); err == nil {
+	if addr, ok := tunnel.ParseIP(host); ok {
 		return "", addr.Unmap()
 	}
 	return strings.ToLower(host), netip.Addr{}

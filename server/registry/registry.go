@@ -202,6 +202,15 @@ type Status struct {
 	Streams  int
 	Pending  int
 	RTT      time.Duration
+	Heard    time.Time // when it last said anything; zero where that is not known
+}
+
+// heard is when the peer of a backend last said anything, where it can tell.
+func heard(b Backend) time.Time {
+	if h, ok := b.(interface{ Heard() time.Time }); ok {
+		return h.Heard()
+	}
+	return time.Time{}
 }
 
 // Agents lists the connections, by id and then by age. It is for status pages.
@@ -219,7 +228,7 @@ func (r *Registry) Agents() []Status {
 	out := make([]Status, len(conns))
 	for i, c := range conns {
 		out[i] = Status{Agent: c.agent, Backend: c.backend, Since: c.since, Draining: drains[c], Streams: c.backend.Streams(),
-			Pending: int(c.load.pending.Load()), RTT: c.backend.RTT()}
+			Pending: int(c.load.pending.Load()), RTT: c.backend.RTT(), Heard: heard(c.backend)}
 	}
 	slices.SortFunc(out, func(a, b Status) int {
 		if n := strings.Compare(a.ID, b.ID); n != 0 {

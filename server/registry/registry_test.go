@@ -455,31 +455,6 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// BenchmarkPick must stay below 1 µs with 5,000 agents.
-func BenchmarkPick(b *testing.B) {
-	strategies, _ := ParseStrategies("destHost,destCIDR,defaultRoute,default")
-	r := New(strategies, quiet())
-	for i := range 5000 {
-		ids, err := ParseIdentifiers(fmt.Sprintf("ipv4=10.%d.%d.1&cidr=10.%d.%d.0/24&cidr=fd00:%x::/64", i/250, i%250, i/250, i%250, i))
-		if err != nil {
-			b.Fatal(err)
-		}
-		f := newFake("x")
-		f.streams.Store(int64(i % 17))
-		leave := r.Join(Agent{ID: fmt.Sprint(i), Identifiers: ids}, f)
-		b.Cleanup(leave)
-	}
-	for name, host := range map[string]string{"host": "10.3.7.1", "cidr": "10.3.7.9", "cidr6": "fd00:77::9", "default": "a.name.example"} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if c, _ := r.pick(host, nil); c == nil {
-					b.Fatal("nobody")
-				}
-			}
-		})
-	}
-}
-
 // TestPickIsQuick holds the bound of the benchmark, ten times over for slow or
 // busy machines: a look at all agents instead of two would take longer.
 func TestPickIsQuick(t *testing.T) {

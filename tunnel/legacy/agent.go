@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -26,6 +27,7 @@ type AgentConfig struct {
 	Identifiers string                 // a URL query: ipv4=..&ipv6=..&host=..&cidr=..&default-route=true
 	Token       func() (string, error) // asked at every connect; nil: no token is sent
 	Forwarder   *tunnel.Forwarder      // serves what the server asks for, with Front "agent"
+	Source      net.Addr               // of the server, told to the Forwarder's observers; may be nil
 	Limits      Limits
 	Metrics     Metrics            // nil: none
 	Log         logrus.FieldLogger // nil: none
@@ -288,7 +290,7 @@ func (s *AgentSession) forward(ctx context.Context, d *agentDial, request *clien
 		defer s.mu.Unlock()
 		delete(s.dials, random)
 	}()
-	req := &tunnel.Request{Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress()}
+	req := &tunnel.Request{Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}
 	err := s.cfg.Forwarder.Forward(ctx, req, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		return s.answer(d, random, req.Address, err)
 	})

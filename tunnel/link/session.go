@@ -277,6 +277,14 @@ func (ses *Session) RTT() time.Duration {
 	return ses.rtt
 }
 
+// Heard is when the peer last sent a frame; one that lives answers a ping at
+// least every PingInterval.
+func (ses *Session) Heard() time.Time {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.lastFrame
+}
+
 // Stats is a session's figures at one moment.
 type Stats struct {
 	Streams          int           // open now

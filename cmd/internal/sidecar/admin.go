@@ -20,7 +20,7 @@ func loopback(address string) string {
 func (s *sidecar) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	admin.Mount(mux, admin.Source{
-		Component: s.opts.Program, Table: s.table, Ready: s.adapter.Ready, Peers: s.adminPeers,
+		Component: s.opts.Program, ID: s.adapter.ID(), Table: s.table, Ready: s.adapter.Ready, Peers: s.adminPeers,
 		More: func(status *admin.Status) { status.Peers[admin.RoleServer] = len(s.adapter.Links()) },
 	})
 	return mux

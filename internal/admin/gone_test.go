@@ -1,0 +1,54 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel/link"
+)
+
+func TestTheLastAgentIsRemembered(t *testing.T) {
+	table := NewTable()
+	h := mounted(Source{Table: table})
+	if s := get[Status](t, h, "/api/v1/status"); s.LastGone != nil {
+		t.Errorf("%+v", s.LastGone)
+	}
+	for _, c := range []struct {
+		err   error
+		cause string
+		shown int // failures so far
+	}{
+		{nil, "it was stopped in order", 0},
+		{fmt.Errorf("read: %w", io.EOF), "its connection ended without a word", 1},
+		{link.ErrDead, "it said nothing any more", 2},
+		{errors.New("odd"), "its connection was lost: odd", 3},
+	} {
+		table.Gone(RoleAgent, "a1", "10.0.0.1:5", time.Now().Add(-time.Minute), c.err)
+		d := table.gone.Load()
+		if d.ID != "a1" || d.Role != RoleAgent || d.Cause != c.cause || d.Ordered != (c.err == nil) {
+			t.Errorf("%+v, want %q", d, c.cause)
+		}
+		list := table.failures.list()
+		if len(list) != c.shown || c.shown > 0 && (list[0].Stage != "peer" || list[0].Destination != "agent a1" || list[0].Cause != c.cause || list[0].Seconds < 59) {
+			t.Errorf("%v: failures are %+v", c.err, list)
+		}
+	}
+	if s := get[Status](t, mounted(Source{Table: table}), "/api/v1/status"); s.LastGone == nil || s.LastGone.Cause != "its connection was lost: odd" {
+		t.Errorf("%+v", s.LastGone)
+	}
+	(*Table)(nil).Gone(RoleAgent, "a1", "", time.Now(), io.EOF) // a server without an admin port
+}
+
+func TestSilenceOfALivingPeerIsNone(t *testing.T) {
+	for last, silent := range map[time.Duration]bool{0: false, 5 * time.Second: false, 8 * time.Second: true} {
+		if s := SilentSeconds(time.Now().Add(-last)); (s > 0) != silent || silent && s < 8 {
+			t.Errorf("heard %v ago: %v", last, s)
+		}
+	}
+	if s := SilentSeconds(time.Time{}); s != 0 {
+		t.Errorf("never heard: %v", s)
+	}
+}
