@@ -1,8 +1,8 @@
 package tunnel
 
 import (
-	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -63,7 +63,17 @@ func ValidHost(host string) bool {
 	return true
 }
 
+// ParseIP reads host as an address and says whether it is one. Unlike
+// netip.ParseAddr it makes no error of the names that most hosts are.
+func ParseIP(host string) (netip.Addr, bool) {
+	if strings.IndexByte(host, ':') < 0 && strings.Trim(host, "0123456789.") != "" {
+		return netip.Addr{}, false
+	}
+	addr, err := netip.ParseAddr(host)
+	return addr, err == nil
+}
+
 // JoinAddress is net.JoinHostPort for a numeric port.
 func JoinAddress(host string, port uint16) string {
-	return net.JoinHostPort(host, fmt.Sprint(port))
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }

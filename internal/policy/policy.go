@@ -49,7 +49,7 @@ func Parse(allow, deny []string) (*Policy, error) {
 // resolved. An address is judged as by AllowAddr. A name passes also when only
 // its addresses can tell, so whoever resolves it must go on to AllowResolved.
 func (p *Policy) AllowHost(host string, port uint16) error {
-	if addr, err := netip.ParseAddr(host); err == nil {
+	if addr, ok := tunnel.ParseIP(host); ok {
 		return p.AllowAddr(netip.AddrPortFrom(addr, port))
 	}
 	if err := p.denyHost(host, port); err != nil {
@@ -68,7 +68,7 @@ func (p *Policy) AllowUnresolved(host string, port uint16) error {
 	if err := p.AllowHost(host, port); err != nil {
 		return err
 	}
-	if _, err := netip.ParseAddr(host); err == nil {
+	if _, ok := tunnel.ParseIP(host); ok {
 		return nil // AllowHost has judged it as an address
 	}
 	if p.noAllow() || p.allowsHost(host, port) {
@@ -115,7 +115,8 @@ func (p *Policy) denyHost(host string, port uint16) error {
 }
 
 func (p *Policy) denyAddr(to netip.AddrPort) error {
-	for _, view := range views(to.Addr()) {
+	var all [maxViews]netip.Addr
+	for _, view := range views(to.Addr(), &all) {
 		if p != nil {
 			for _, r := range p.deny {
 				if r.matchesAddr(view, to.Port()) {

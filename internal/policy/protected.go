@@ -65,18 +65,22 @@ var (
 // IPv4 address in IPv6 clothes.
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
+// maxViews is the most that views returns.
+const maxViews = 3
+
 // views are all the addresses that a dial to addr may end at, so that none of
 // them can be denied and yet reached: the unspecified address is the machine
-// itself, and a NAT64 address is the IPv4 address in its last four bytes.
-func views(addr netip.Addr) []netip.Addr {
+// itself, and a NAT64 address is the IPv4 address in its last four bytes. They
+// are put into all.
+func views(addr netip.Addr, all *[maxViews]netip.Addr) []netip.Addr {
 	addr = plain(addr)
+	views := append(all[:0], addr)
 	switch {
 	case addr.IsUnspecified():
-		return []netip.Addr{addr, loopback4, netip.IPv6Loopback()}
+		views = append(views, loopback4, netip.IPv6Loopback())
 	case nat64.Contains(addr):
 		b := addr.As16()
-		return []netip.Addr{addr, netip.AddrFrom4([4]byte(b[12:]))}
-	default:
-		return []netip.Addr{addr}
+		views = append(views, netip.AddrFrom4([4]byte(b[12:])))
 	}
+	return views
 }

@@ -159,21 +159,23 @@ func (r *rule) matchesAddr(addr netip.Addr, port uint16) bool {
 // matchGlob matches in linear time per star: each piece between stars is taken
 // at its first place, only the last is tied to the end.
 func matchGlob(glob, s string) bool {
-	pieces := strings.Split(glob, "*")
-	if len(pieces) == 1 {
+	first, rest, found := strings.Cut(glob, "*")
+	if !found {
 		return glob == s
 	}
-	s, ok := strings.CutPrefix(s, pieces[0])
+	s, ok := strings.CutPrefix(s, first)
 	if !ok {
 		return false
 	}
-	last := pieces[len(pieces)-1]
-	for _, piece := range pieces[1 : len(pieces)-1] {
+	for {
+		piece, more, found := strings.Cut(rest, "*")
+		if !found {
+			return strings.HasSuffix(s, piece)
+		}
 		i := strings.Index(s, piece)
 		if i < 0 {
 			return false
 		}
-		s = s[i+len(piece):]
+		s, rest = s[i+len(piece):], more
 	}
-	return strings.HasSuffix(s, last)
 }

@@ -1,0 +1,67 @@
+package policy
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"konnectivity/internal/allocs"
+)
+
+// ordinary is a policy as operators write it.
+func ordinary(t testing.TB) *Policy {
+	p, err := Parse(
+		[]string{"10.0.0.0/8:443", "*.svc.cluster.local:1-65535", "kubernetes.default.svc", "[2001:db8::/32]:443"},
+		[]string{"10.1.2.3", "*.internal.example", "192.168.0.0/16"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// checks are allowed, so none makes an error.
+var checks = map[string]func(p *Policy) error{
+	"address":    func(p *Policy) error { return p.AllowAddr(netip.MustParseAddrPort("10.9.8.7:443")) },
+	"address-v6": func(p *Policy) error { return p.AllowAddr(netip.MustParseAddrPort("[2001:db8::1]:443")) },
+	"host":       func(p *Policy) error { return p.AllowHost("api.svc.cluster.local", 443) },
+	"literal":    func(p *Policy) error { return p.AllowHost("10.9.8.7", 443) },
+	"unresolved": func(p *Policy) error { return p.AllowUnresolved("api.svc.cluster.local", 443) },
+	"resolved": func(p *Policy) error {
+		return p.AllowResolved("api.svc.cluster.local", netip.MustParseAddrPort("10.9.8.7:443"))
+	},
+}
+
+func BenchmarkAllow(b *testing.B) {
+	p := ordinary(b)
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
+		check := checks[name]
+		b.Run("what="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := check(p); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// Every dial is checked at least twice; what is allowed must cost next to
+// nothing.
+func TestAllowAllocatesNothing(t *testing.T) {
+	p := ordinary(t)
+	for name, check := range checks {
+		t.Run(name, func(t *testing.T) {
+			allocs.AtMost(t, 0, func() {
+				if err := check(p); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+	t.Run("no rules", func(t *testing.T) {
+		var none *Policy
+		allocs.AtMost(t, 0, func() { _ = none.AllowAddr(netip.MustParseAddrPort("10.9.8.7:443")) })
+	})
+}
