@@ -3,9 +3,7 @@ package admin
 import (
 	"cmp"
 	"encoding/json"
-	"net"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -24,13 +22,9 @@ type Source struct {
 	More      func(*Status) // adds what only this program knows; nil: nothing
 }
 
-// maxQueries is how many lists are made at once; more wait. One of 10,000
-// connections costs a few milliseconds.
-const maxQueries = 2
-
 // Mount serves the page at / and the API below /api/v1/ on mux.
 func Mount(mux *http.ServeMux, source Source) {
-	h := &handler{Source: source, slots: make(chan struct{}, maxQueries)}
+	h := &handler{Source: source, shared: newShared(source.Table.looks.Load)}
 	for name, answer := range map[string]func(query) any{
 		"status":      func(query) any { return h.status() },
 		"connections": func(q query) any { return h.Table.connections(q) },
@@ -38,7 +32,7 @@ func Mount(mux *http.ServeMux, source Source) {
 		"failures":    func(q query) any { return h.failures(q) },
 		"history":     func(query) any { return History{interval.Seconds(), h.Table.history.list()} },
 	} {
-		mux.Handle("/api/"+Version+"/"+name, guard(h.answer(answer)))
+		mux.Handle("/api/"+Version+"/"+name, guard(h.answer(name, answer)))
 	}
 	mux.Handle("/api/", guard(http.HandlerFunc(notFound)))
 	mountPage(mux)
@@ -46,25 +40,22 @@ func Mount(mux *http.ServeMux, source Source) {
 
 type handler struct {
 	Source
-	slots chan struct{}
+	shared *shared
 }
 
-func (h *handler) answer(make func(query) any) http.HandlerFunc {
+func (h *handler) answer(name string, make func(query) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := parseQuery(r.URL.Query())
 		if err != nil {
 			fail(w, http.StatusBadRequest, err.Error())
 			return
 		}
-		select {
-		case h.slots <- struct{}{}:
-		case <-r.Context().Done():
-			return
+		body := h.shared.get(r.Context(), name+" "+q.key(), func() any { return make(q) })
+		if body == nil {
+			return // who asked has left
 		}
-		answer := make(q)
-		<-h.slots
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(answer) // a client that went away is no event
+		_, _ = w.Write(body) // a client that went away is no event
 	}
 }
 
@@ -91,33 +82,49 @@ func (h *handler) status() Status {
 	return s
 }
 
-// peers adds to each peer what goes by it.
-func (h *handler) peers(q query) Page[Peer] {
-	page := Page[Peer]{Offset: q.offset, Items: []Peer{}}
-	if h.Peers == nil {
-		return page
+// peersWithRates adds to each peer what goes by it. Neighbours are listed only
+// for who asks for them.
+func (h *handler) peersWithRates(q query) []Peer {
+	var all []Peer
+	if h.Peers != nil {
+		all = h.Peers()
 	}
-	all := h.Peers()
-	page.Total = len(all)
 	sum := h.Table.sums.Load()
-	var matched []Peer
-	for _, p := range all {
-		if q.role != "" && p.Role != q.role {
-			continue
-		}
-		if q.filter != "" && !contains(p.Identifiers, q.filter) && !contains(p.ID, q.filter) && !contains(p.Remote, q.filter) && !contains(p.Role, q.filter) && !contains(p.Software, q.filter) {
-			continue
-		}
+	for i := range all {
+		p := &all[i]
 		f, ok := sum.byNext[p.Role+" "+p.ID]
 		if !ok {
 			f = sum.bySource[p.Remote]
 		}
 		p.Up, p.Down, p.Stalled = f.up, f.down, f.stalled
+	}
+	all = append(all, sum.unlinked(all)...)
+	for _, role := range q.roles {
+		if role == RoleFrontend || role == RoleDirect || role == RoleDestination {
+			return append(all, sum.peers()...)
+		}
+	}
+	return all
+}
+
+// peers lists who is on either side.
+func (h *handler) peers(q query) Page[Peer] {
+	page := Page[Peer]{Offset: q.offset, Items: []Peer{}}
+	all := h.peersWithRates(q)
+	page.Total = len(all)
+	var matched []Peer
+	for _, p := range all {
+		if len(q.roles) > 0 && !slices.Contains(q.roles, p.Role) {
+			continue
+		}
+		if q.filter != "" && !contains(p.Identifiers, q.filter) && !contains(p.ID, q.filter) && !contains(p.Remote, q.filter) && !contains(p.Role, q.filter) && !contains(p.Software, q.filter) {
+			continue
+		}
 		matched = append(matched, p)
 	}
 	if q.sort == "rate" {
 		slices.SortStableFunc(matched, func(a, b Peer) int {
-			n := cmp.Or(cmp.Compare(a.Stalled, b.Stalled), cmp.Compare(a.Up+a.Down, b.Up+b.Down))
+			n := cmp.Or(cmp.Compare(a.Stalled, b.Stalled), cmp.Compare(a.Up+a.Down, b.Up+b.Down), strings.Compare(b.ID, a.ID))
 			if q.descending {
 				return -n
 			}
@@ -163,40 +170,4 @@ func fail(w http.ResponseWriter, status int, sentence string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"error": sentence})
-}
-
-// guard lets only reading in, and only by who means this server: a foreign page
-// can point a name of its own at a loopback address and then ask by that name
-// (DNS rebinding), so names that could be such are refused.
-func guard(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		header := w.Header()
-		header.Set("X-Content-Type-Options", "nosniff")
-		header.Set("Referrer-Policy", "no-referrer")
-		header.Set("Cross-Origin-Resource-Policy", "same-origin")
-		header.Set("Cache-Control", "no-store")
-		switch {
-		case r.Method != http.MethodGet && r.Method != http.MethodHead:
-			header.Set("Allow", "GET, HEAD")
-			fail(w, http.StatusMethodNotAllowed, "this API is read-only")
-		case !ownHost(r.Host):
-			fail(w, http.StatusMisdirectedRequest, "ask by IP address, localhost or the name of a Service")
-		default:
-			next.ServeHTTP(w, r)
-		}
-	})
-}
-
-// ownHost says whether a Host is an address, or a name that no public DNS has.
-func ownHost(host string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
-	}
-	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
-	if _, err := netip.ParseAddr(name); err == nil {
-		return true
-	}
-	return !strings.Contains(name, ".") || strings.HasSuffix(name, ".svc") || strings.HasSuffix(name, ".localhost") ||
-		strings.HasSuffix(name, ".cluster.local")
 }

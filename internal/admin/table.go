@@ -42,7 +42,8 @@ type Table struct {
 	gone     atomic.Pointer[Departure] // the last one; nil: none yet
 	history  history
 
-	sums atomic.Pointer[sums] // as of the last sample; never nil
+	sums  atomic.Pointer[sums] // as of the last sample; never nil
+	looks atomic.Uint64        // samples so far
 }
 
 // dials counts since the start, and for the current interval of the history.
@@ -58,12 +59,17 @@ type sums struct {
 	all           flow
 	byNext        map[string]flow // by the hop after this one
 	bySource      map[string]flow // of links only, by their address
+	neighbours    map[neighbour]flow
 }
 
 // flow is what goes by one peer.
 type flow struct {
-	up, down float64
-	stalled  int
+	up, down      float64
+	open, stalled int
+}
+
+func (f flow) plus(g flow) flow {
+	return flow{f.up + g.up, f.down + g.down, f.open + g.open, f.stalled + g.stalled}
 }
 
 // conn is an open connection. What is not atomic is set before it is shared.
@@ -72,6 +78,7 @@ type conn struct {
 	id, front, source     string
 	destination, resolved string
 	next                  string
+	from                  neighbour // zero: a peer
 	since                 time.Time
 	relay                 *tunnel.Relay
 	moved                 atomic.Int64    // when it last carried something, Unix ns
@@ -115,7 +122,7 @@ func (t *Table) Dialed(req *tunnel.Request, took time.Duration, err error) {
 func (t *Table) Opened(req *tunnel.Request, relay *tunnel.Relay) {
 	c := &conn{
 		number: t.number.Add(1), id: req.ID, front: req.Front, destination: req.Address, next: req.Next,
-		since: time.Now(), relay: relay,
+		since: time.Now(), relay: relay, from: frontendOf(req),
 	}
 	if req.Source != nil {
 		c.source = req.Source.String()
@@ -158,7 +165,7 @@ func (t *Table) Run(ctx context.Context) {
 // sample takes one look at every connection and returns the bytes that passed
 // since the start, up and down.
 func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
-	s := &sums{byNext: map[string]flow{}, bySource: map[string]flow{}}
+	s := &sums{byNext: map[string]flow{}, bySource: map[string]flow{}, neighbours: map[neighbour]flow{}}
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
 	t.conns.Range(func(_, value any) bool {
 		c := value.(*conn)
@@ -169,6 +176,7 @@ func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 		return true
 	})
 	t.sums.Store(s)
+	t.looks.Add(1)
 	return bytes
 }
 
@@ -203,25 +211,20 @@ func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
 
 // add counts a connection to those of its neighbours.
 func (s *sums) add(c *conn, stalled bool) {
-	s.open++
-	n := 0
+	f := flow{open: 1}
+	f.up, f.down = c.rates()
 	if stalled {
-		s.stalled++
-		n = 1
+		f.stalled = 1
 	}
-	up, down := c.rates()
-	s.all.up += up
-	s.all.down += down
-	count := func(m map[string]flow, key string) {
-		f := m[key]
-		m[key] = flow{f.up + up, f.down + down, f.stalled + n}
-	}
+	s.open, s.stalled = s.open+1, s.stalled+f.stalled
+	s.all = s.all.plus(f)
 	if c.next != "" {
-		count(s.byNext, c.next)
+		s.byNext[c.next] = s.byNext[c.next].plus(f)
 	}
-	if c.front == "link" || c.front == "agent" { // else each source is a client of its own
-		count(s.bySource, c.source)
+	if byPeer(c.front) {
+		s.bySource[c.source] = s.bySource[c.source].plus(f)
 	}
+	s.near(c, f)
 }
 
 func (c *conn) rates() (up, down float64) {
