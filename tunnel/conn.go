@@ -46,6 +46,22 @@ func Wrap(c net.Conn) Conn {
 	}
 }
 
+// Under returns the first that is a T of c and what lies under it, as far as
+// each names the next by NetConn, as crypto/tls does.
+func Under[T any](c net.Conn) (found T, ok bool) {
+	for c != nil {
+		if found, ok = c.(T); ok {
+			return found, true
+		}
+		next, has := c.(interface{ NetConn() net.Conn })
+		if !has {
+			break
+		}
+		c = next.NetConn()
+	}
+	return found, false
+}
+
 // tlsConn is TLS over anything; tls.Conn already has CloseWrite.
 type tlsConn struct{ *tls.Conn }
 
@@ -69,6 +85,9 @@ func (c plainConn) CloseWrite() error {
 	}
 	return c.Close()
 }
+
+// NetConn is the wrapped connection.
+func (c plainConn) NetConn() net.Conn { return c.Conn }
 
 func (c plainConn) Reset(error) error {
 	abort(c.Conn)

@@ -35,8 +35,12 @@ func (h *half) push() bool {
 	return true
 }
 
-// lost bounds how long what came before src failed may take to be delivered.
-func (h *half) lost() { h.watch.limit(drainTime) }
+// lost is called when src has failed and dst may take nothing any more. It
+// bounds how long what came before may take to be delivered.
+func (h *half) lost(cause error) {
+	h.relay.cause.CompareAndSwap(nil, &cause)
+	h.watch.limit(drainTime)
+}
 
 // pump moves bytes until the direction has ended, which it reports, or until a
 // Source has nothing more for now.
@@ -66,6 +70,7 @@ func (h *half) move(n int) error {
 		size += c.Len()
 	}
 	h.held.Store(true)
+	h.watch.lookSoon()
 	err := h.write(h.batch[:n])
 	h.held.Store(false)
 	if err != nil {

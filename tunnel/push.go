@@ -13,8 +13,8 @@ type Source interface {
 	// write to dst. count and, with only the end of the stream to fetch,
 	// resume run on c's read loop and must not block. lost is called, on a
 	// goroutine of its own, when the stream fails while resume runs: that may
-	// be stuck with a dst that takes nothing, and would not hear of it.
-	PushTo(dst Sink, count func(n int), resume, lost func())
+	// be stuck with a dst that takes nothing, and would not hear of the cause.
+	PushTo(dst Sink, count func(n int), resume func(), lost func(cause error))
 
 	// TakeChunks is ReadChunks for resume: where that would wait, it returns
 	// 0 and no error.

@@ -91,6 +91,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.running.Add(2)
 	up := &half{relay: r, watch: watch, dst: r.B, src: r.A, held: &r.held[0], counters: r.counters(true)}
 	down := &half{relay: r, watch: watch, dst: r.A, src: r.B, held: &r.held[1], counters: r.counters(false)}
+	watch.sources.halves = [2]*half{up, down}
 	upPushed, downPushed := up.push(), down.push()
 	switch {
 	case !upPushed && !downPushed:
@@ -128,11 +129,14 @@ func (r *Relay) finish(watch *relayWatch, err error) {
 	}
 }
 
-// abort resets both ends; the first cause is the one that Run returns.
+// abort resets both ends. The first cause is the one that they are told, and
+// that Run returns: a direction that is cut since it takes too long to deliver
+// what came before a reset was not idle.
 func (r *Relay) abort(cause error) {
 	r.cause.CompareAndSwap(nil, &cause)
-	_ = r.A.Reset(cause)
-	_ = r.B.Reset(cause)
+	first := *r.cause.Load()
+	_ = r.A.Reset(first)
+	_ = r.B.Reset(first)
 }
 
 func (r *Relay) linger() time.Duration {

@@ -16,6 +16,8 @@ type relayWatch struct {
 	bound time.Duration // the tightest so far; 0: none
 	seen  int64
 	done  bool
+
+	sources sourceWatch
 }
 
 func newRelayWatch(r *Relay) *relayWatch {
@@ -66,7 +68,9 @@ func (w *relayWatch) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done = true
-	if w.timer != nil {
-		w.timer.Stop()
+	for _, timer := range []*time.Timer{w.timer, w.sources.timer} {
+		if timer != nil {
+			timer.Stop()
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -21,6 +22,8 @@ type kernelConn interface {
 type socket struct {
 	kernelConn
 	raw syscall.RawConn
+
+	writeEnded atomic.Bool // CloseWrite was called
 
 	// The reader's own state: RawConn.Read wants a closure, and one a
 	// connection is cheaper than one a read.
@@ -55,6 +58,22 @@ func (s *socket) SetNoDelay(on bool) error {
 // SyscallConn implements syscall.Conn.
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.raw, nil }
 
+// Read implements net.Conn.
+func (s *socket) Read(p []byte) (int, error) {
+	n, err := s.kernelConn.Read(p)
+	if err == io.EOF {
+		err = s.end()
+	}
+	return n, err
+}
+
+// end is what a read returned as the end.
+func (s *socket) end() error {
+	err := io.EOF
+	_ = s.raw.Control(func(fd uintptr) { err = s.endOf(fd) })
+	return err
+}
+
 // ReadChunks implements ChunkReader; it fills at most one chunk.
 func (s *socket) ReadChunks(dst []Chunk) (int, error) {
 	if err := s.raw.Read(s.readFn); err != nil {
@@ -80,13 +99,35 @@ func (s *socket) readOnce(fd uintptr) bool {
 	case err == syscall.EAGAIN:
 		return false
 	case err == io.EOF:
-		s.err = io.EOF
+		s.err = s.endOf(fd)
 	case err != nil:
-		s.err = &net.OpError{Op: "read", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("read", err)}
+		s.err = s.readError(err)
 	default:
 		s.chunk = chunk.Slice(0, n)
 	}
 	return true
+}
+
+func (s *socket) readError(err error) error {
+	return &net.OpError{Op: "read", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("read", err)}
+}
+
+// endOf tells an end that is a reset from one in order. The kernel reports a
+// reset once: where a write got to hear of it, reads only see the end. But TCP
+// takes nothing any more then, which after a FIN it does until we end our own
+// direction. (A unix socket takes nothing after its peer's close in order.)
+func (s *socket) endOf(fd uintptr) error {
+	_, tcp := s.kernelConn.(*net.TCPConn)
+	if tcp && !s.writeEnded.Load() && poll(fd)&pollHup != 0 {
+		return s.readError(syscall.ECONNRESET)
+	}
+	return io.EOF
+}
+
+// CloseWrite implements Conn.
+func (s *socket) CloseWrite() error {
+	s.writeEnded.Store(true)
+	return s.kernelConn.CloseWrite()
 }
 
 // tryMax is the most that TryWrite takes. Small messages gain from being

@@ -1,5 +1,7 @@
 package tunnel
 
+import "net"
+
 // Unread returns c with p put back in front of what it has yet to deliver, for
 // whoever read ahead to learn what a connection carries: pipelined bytes of a
 // handshake, a peeked first byte. p is copied. Chunks pass as they do on c, so
@@ -31,6 +33,9 @@ func (u *unread) Read(p []byte) (int, error) {
 	u.drop(n)
 	return n, nil
 }
+
+// NetConn is what was read ahead from.
+func (u *unread) NetConn() net.Conn { return u.Conn }
 
 // drop forgets n bytes, and the memory with the last of them.
 func (u *unread) drop(n int) {

@@ -14,12 +14,12 @@ type pushing struct {
 	sink   tunnel.Sink
 	count  func(int)
 	resume func()
-	lost   func()
+	lost   func(cause error)
 	active bool // resume runs, or has seen the end
 }
 
 // PushTo implements tunnel.Source.
-func (st *Stream) PushTo(dst tunnel.Sink, count func(n int), resume, lost func()) {
+func (st *Stream) PushTo(dst tunnel.Sink, count func(n int), resume func(), lost func(cause error)) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	st.pushing = &pushing{sink: dst, count: count, resume: resume, lost: lost}

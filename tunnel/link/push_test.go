@@ -93,10 +93,10 @@ func TestResetPassesAStalledDestination(t *testing.T) {
 		r.send(frame{tReset, 0, 2, u16(1)})
 		time.Sleep(10 * time.Second) // sooner than the link, too, would be found dead
 		dst.mu.Lock()
-		closed := dst.closed != nil
+		cause := dst.closed
 		dst.mu.Unlock()
-		if !closed {
-			t.Error("the destination was not told")
+		if code := tunnel.CodeOf(cause); code != tunnel.CodePeerReset {
+			t.Errorf("the destination was told %v, want what the peer said", cause)
 			_ = dst.Close()
 		}
 		r.end()

@@ -362,7 +362,7 @@ func (st *Stream) discardUnread() {
 // stuck in a write. What ended in order has all the time to be delivered.
 func (st *Stream) wakeAll() {
 	if p := st.pushing; p != nil && p.active && !st.finRecvd {
-		go p.lost()
+		go p.lost(st.err)
 	}
 	st.wakeReader()
 	st.writeCond.Broadcast()

@@ -1,0 +1,186 @@
+package tunnel_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// A client that resets while it downloads: whichever of the relay's directions
+// hears of it, the destination must not take it for the end of an upload.
+func TestRelayPassesOnAResetDuringADownload(t *testing.T) {
+	for i := range 100 {
+		client, a := tcpPair(t)
+		b, target := tcpPair(t)
+		far := told{tunnel.Wrap(b), make(chan error, 1), make(chan struct{}, 1)}
+		relay := &tunnel.Relay{A: tunnel.Wrap(a), B: far}
+		if i%2 == 0 {
+			relay.A = struct{ tunnel.Conn }{relay.A} // is read by Read
+		}
+		result := make(chan error, 1)
+		go func() { result <- relay.Run(t.Context()) }()
+		written := make(chan struct{})
+		go func() {
+			defer close(written)
+			for err := error(nil); err == nil; {
+				_, err = target.Write(make([]byte, 64<<10))
+			}
+		}()
+		if _, err := io.ReadFull(client, make([]byte, 256<<10)); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.SetLinger(0)
+		client.Close()
+		if err := within(t, 30*time.Second, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			t.Fatalf("relay ended with %v, want a reset by the far end", err)
+		}
+		if len(far.ended) > 0 {
+			t.Fatal("the destination was told that the upload is complete")
+		}
+		<-written
+	}
+}
+
+// fill writes to c until nothing more is taken, and returns what was.
+func fill(t *testing.T, c *net.TCPConn) []byte {
+	t.Helper()
+	var all []byte
+	for {
+		p := make([]byte, 64<<10)
+		_, _ = rand.Read(p)
+		_ = c.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+		n, err := c.Write(p)
+		all = append(all, p[:n]...)
+		if err != nil {
+			_ = c.SetWriteDeadline(time.Time{})
+			return all
+		}
+	}
+}
+
+// told is a Conn that notes with which cause it was reset, and that the
+// direction toward it was ended in order.
+type told struct {
+	tunnel.Conn
+	cause chan error
+	ended chan struct{}
+}
+
+func (c told) CloseWrite() error {
+	c.ended <- struct{}{}
+	return c.Conn.CloseWrite()
+}
+
+func (c told) Reset(cause error) error {
+	select {
+	case c.cause <- cause:
+	default:
+	}
+	return c.Conn.Reset(cause)
+}
+
+// named hides that c is a socket, but not what lies under it, as TLS does.
+type named struct{ net.Conn }
+
+func (c named) NetConn() net.Conn { return c.Conn }
+
+// stalled is a relay between a client that has sent all it can and a target
+// that reads nothing.
+func stalled(t *testing.T, wrap func(net.Conn) tunnel.Conn) (client, target *net.TCPConn, relay *tunnel.Relay, sent []byte, cause, result chan error) {
+	client, a := tcpPair(t)
+	b, target := tcpPair(t)
+	cause, result = make(chan error, 1), make(chan error, 1)
+	relay = &tunnel.Relay{A: wrap(a), B: told{tunnel.Wrap(b), cause, make(chan struct{}, 1)}}
+	go func() { result <- relay.Run(t.Context()) }()
+	return client, target, relay, fill(t, client), cause, result
+}
+
+// Nobody reads from a client whose destination stalls. Its reset must be
+// noticed all the same, also under TLS and behind bytes that were read ahead,
+// and the destination told that this is why.
+func TestRelayNoticesAResetBehindAStalledDestination(t *testing.T) {
+	for name, wrap := range map[string]func(net.Conn) tunnel.Conn{
+		"socket":       tunnel.Wrap,
+		"read ahead":   func(c net.Conn) tunnel.Conn { return tunnel.Unread(tunnel.Wrap(c), []byte("GET")) },
+		"under others": func(c net.Conn) tunnel.Conn { return tunnel.Wrap(named{c}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, target, _, _, cause, result := stalled(t, wrap)
+			_ = client.SetLinger(0)
+			client.Close()
+			if err := within(t, 30*time.Second, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+				t.Errorf("relay ended with %v, want a reset by the far end", err)
+			}
+			if err := within(t, 0, cause); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+				t.Errorf("the destination was told %v, want a reset by the far end", err)
+			}
+			if _, err := io.Copy(io.Discard, target); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the target read %v, want ECONNRESET", err)
+			}
+		})
+	}
+}
+
+// A client that has sent all and left in order is owed its delivery, however
+// long the target takes; so is what arrived of one that has reset, for as long
+// as the target reads now and then.
+func TestRelayKeepsWhatWaitsForASlowDestination(t *testing.T) {
+	const pause = 3 * time.Second // more than one look at the source, less than is granted after a reset
+	t.Run("after FIN", func(t *testing.T) {
+		t.Parallel()
+		client, target, _, sent, _, result := stalled(t, tunnel.Wrap)
+		client.Close()
+		time.Sleep(2 * pause) // and more than would be granted after a reset
+		got, err := io.ReadAll(target)
+		if err != nil || !bytes.Equal(got, sent) {
+			t.Errorf("the target read %d bytes of %d, %v", len(got), len(sent), err)
+		}
+		target.Close()
+		if err := within(t, 10*time.Second, result); err != nil {
+			t.Errorf("relay ended with %v, want nil", err)
+		}
+	})
+	t.Run("after RST", func(t *testing.T) {
+		t.Parallel()
+		client, target, relay, sent, _, result := stalled(t, tunnel.Wrap)
+		_ = client.SetLinger(0)
+		client.Close()
+		before, _ := relay.Sent()
+		time.Sleep(pause)
+		got, err := io.ReadAll(target)
+		if !errors.Is(err, syscall.ECONNRESET) || !bytes.HasPrefix(sent, got) || int64(len(got)) < before {
+			t.Errorf("the target read %d bytes of at least %d, %v", len(got), before, err)
+		}
+		if after, _ := relay.Sent(); after <= before {
+			t.Errorf("nothing was delivered after the reset")
+		}
+		if err := within(t, 10*time.Second, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			t.Errorf("relay ended with %v, want a reset by the far end", err)
+		}
+	})
+}
+
+// within waits for what c is told.
+func within(t *testing.T, bound time.Duration, c chan error) error {
+	t.Helper()
+	select {
+	case err := <-c:
+		return err
+	default:
+	}
+	select {
+	case err := <-c:
+		return err
+	case <-time.After(bound):
+		t.Fatalf("nothing happened in %v", bound)
+		return nil
+	}
+}
