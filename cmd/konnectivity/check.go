@@ -26,7 +26,11 @@ type checkOptions struct {
 	serverAdmin string
 	output      string
 	timeout     time.Duration
+	given       func(flag string) bool // on the command line
 }
+
+// stepTimeout lets what a server says when its own time is up arrive.
+const stepTimeout = tunnel.DefaultDialTimeout + 2*time.Second
 
 func newCheck() *cobra.Command {
 	o := &checkOptions{sidecar: sidecar.Options{Program: "konnectivity", Front: sidecar.SOCKS5}}
@@ -49,9 +53,10 @@ func newCheck() *cobra.Command {
 		f.StringVar(&o.serverAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, to look at its agents")
 		f.Uint16Var(&o.socks5Port, "socks5-serving-port", 0, "second port of a konnectivity-https-proxy, to try it too")
 		f.StringVarP(&o.output, "output", "o", "text", "text or json")
-		f.DurationVar(&o.timeout, "timeout", tunnel.DefaultDialTimeout, "how long each step may take")
+		f.DurationVar(&o.timeout, "timeout", stepTimeout, "how long each step may take; longer than a server's own patience, whose word arrives then")
 	})
 	o.sidecar.AddFlags(cmd)
+	o.given = cmd.Flags().Changed
 	return cmd
 }
 
@@ -71,7 +76,7 @@ func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) er
 			return err
 		}
 	} else {
-		printFindings(out, c.findings, newPaint(isTerminal(out)))
+		printFindings(out, c.findings, newPaint(isTerminal(out)), screenOf(out).columns)
 	}
 	for _, f := range c.findings {
 		if f.Result == resultFailed {
@@ -132,9 +137,11 @@ type checker struct {
 	group    string
 	findings []finding
 
-	files   material // as far as they could be read
-	linked  bool     // the server has links
-	adapter *adapters.Adapter
+	files      material // as far as they could be read
+	linked     bool     // the server has links
+	waited     bool     // a dial ended without an answer
+	toldSilent bool     // that agents are silent, or that there is none
+	adapter    *adapters.Adapter
 }
 
 // walk goes from what is near to what is far. What cannot work since a step
@@ -159,6 +166,9 @@ func (c *checker) walk(ctx context.Context) {
 	defer stop()
 	if c.checkName(ctx) {
 		c.checkDestination(ctx)
+		if c.waited {
+			c.checkAgain(ctx)
+		}
 		c.checkFronts(ctx)
 	}
 }

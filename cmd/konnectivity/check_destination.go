@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
+	"iter"
 	"net"
 	"net/netip"
 	"strconv"
@@ -14,7 +16,6 @@ import (
 
 	"konnectivity/adapters"
 	"konnectivity/adapters/resolve"
-	"konnectivity/cmd/internal/sidecar"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
@@ -98,10 +99,13 @@ func reasonOf(err error) string {
 
 // checkDestination dials as each front of a sidecar with these flags would.
 func (c *checker) checkDestination(ctx context.Context) {
-	c.try(ctx, "connection as by SOCKS5", c.adapter.SOCKS5())
 	if c.opts.sidecar.Proxies.HTTPSProxy != "" {
 		c.try(ctx, "connection as by HTTP CONNECT", c.adapter.Connect())
+		if c.opts.socks5Port == 0 { // a sidecar with such flags has no SOCKS5 front
+			return
+		}
 	}
+	c.try(ctx, "connection as by SOCKS5", c.adapter.SOCKS5())
 }
 
 // try dials the target once and closes it.
@@ -112,8 +116,14 @@ func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 	trace := new(adapters.Trace)
 	start := time.Now()
 	conn, err := d.Dial(adapters.WithTrace(tunnel.WithID(ctx, id), trace), "tcp", c.target)
+	var wrong *wrongPort
+	if errors.As(err, &wrong) {
+		c.fail(step, wrong.Error(), "Another program has taken the port, or the flag names the wrong one.")
+		return
+	}
 	if err != nil {
 		dial := tunnel.AsDialError(c.target, err)
+		c.waited = c.waited || dial.Failure == tunnel.FailTimeout || dial.Failure == tunnel.FailAgentLost || dial.Failure == tunnel.FailNoAgent
 		hint := admin.Hint(dial.Failure)
 		if dial.Failure == tunnel.FailAuth {
 			hint = "The customer's proxy refuses the user and password in --https-proxy, or wants some."
@@ -141,54 +151,37 @@ var routes = map[adapters.Route]string{
 // checkFronts goes through sidecars that listen where the flags say.
 func (c *checker) checkFronts(ctx context.Context) {
 	s := &c.opts.sidecar
-	for _, port := range []uint16{s.ServingPort, s.SecondPort, c.opts.socks5Port} {
-		if port == 0 {
-			continue
-		}
+	for flag, port := range c.opts.fronts() {
 		at := net.JoinHostPort(s.ServingAddress, strconv.Itoa(int(port)))
-		front, ok := frontAt(ctx, at)
-		switch {
-		case !ok:
-			c.add(finding{Step: "sidecar at " + at, Result: resultSkipped, Cause: "nobody listens there"})
-		case front == "":
-			c.add(finding{Step: "sidecar at " + at, Result: resultSkipped, Cause: "what listens there is neither a SOCKS5 nor an HTTP proxy"})
-		case front == sidecar.SOCKS5:
-			c.try(ctx, "SOCKS5 sidecar at "+at, socksDialer(at))
+		if at == net.JoinHostPort(s.ServerHost, strconv.Itoa(int(s.ServerPort))) {
+			continue // both have the same default; that is the server
+		}
+		step := "sidecar at " + at
+		switch found := whatSpeaks(ctx, at); {
+		case found.kind == speaksNothing:
+			c.add(finding{Step: step, Result: resultSkipped, Cause: "nobody listens there"})
+		case found.kind == speaksSOCKS5:
+			c.try(ctx, "SOCKS5 "+step, socksDialer(at))
+		case found.kind == speaksHTTP:
+			c.try(ctx, "HTTP "+step, connectDialer(at))
+		case c.opts.given(flag):
+			c.fail(step, found.who+" answers there, which is no sidecar", "Another program has taken the port. End it, or give the sidecar another --"+flag+".")
 		default:
-			c.try(ctx, "HTTP sidecar at "+at, connectDialer(at))
+			c.warn(step, found.who+" answers there, which is no sidecar", "A sidecar on this machine needs another --"+flag+".")
 		}
 	}
 }
 
-// frontTime bounds the look at what a port of this machine speaks.
-const frontTime = time.Second
-
-// frontAt asks what listens in SOCKS5 (RFC 1928 §3); what does not answer in
-// kind may be HTTP. On a port that both share, SOCKS5 answers.
-func frontAt(ctx context.Context, at string) (front sidecar.Front, listens bool) {
-	ask := func(what string, answer []byte) bool {
-		ctx, cancel := context.WithTimeout(ctx, frontTime)
-		defer cancel()
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", at)
-		if err != nil {
-			return false
+// fronts are the ports of a sidecar by their flags, in order.
+func (o *checkOptions) fronts() iter.Seq2[string, uint16] {
+	return func(yield func(string, uint16) bool) {
+		for _, f := range []struct {
+			flag string
+			port uint16
+		}{{"serving-port", o.sidecar.ServingPort}, {"http-serving-port", o.sidecar.SecondPort}, {"socks5-serving-port", o.socks5Port}} {
+			if f.port != 0 && !yield(f.flag, f.port) {
+				return
+			}
 		}
-		defer conn.Close()
-		listens = true
-		_ = conn.SetDeadline(time.Now().Add(frontTime))
-		if _, err := io.WriteString(conn, what); err != nil {
-			return false
-		}
-		got := make([]byte, len(answer))
-		_, err = io.ReadFull(conn, got)
-		return err == nil && string(got) == string(answer)
-	}
-	switch {
-	case ask("\x05\x02\x00\x02", []byte{5}):
-		return sidecar.SOCKS5, true
-	case ask("OPTIONS * HTTP/1.1\r\nHost: check\r\nConnection: close\r\n\r\n", []byte("HTTP/1.")):
-		return sidecar.HTTP, true
-	default:
-		return "", listens
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // printFindings shows them as a person reads them: a tick or a cross a step.
-func printFindings(out io.Writer, findings []finding, c paint) {
+func printFindings(out io.Writer, findings []finding, c paint, columns int) {
 	marks := map[string]string{
 		resultOK: c.green + "✔" + c.off, resultWarning: c.yellow + "!" + c.off, resultFailed: c.red + "✘" + c.off, resultSkipped: c.dim + "-" + c.off,
 	}
@@ -22,16 +22,21 @@ func printFindings(out io.Writer, findings []finding, c paint) {
 			fmt.Fprintf(out, "%s%s%s\n", c.bold, group, c.off)
 		}
 		counts[f.Result]++
-		line := marks[f.Result] + " " + f.Step
+		line := f.Step
 		if f.Cause != "" {
 			line += ": " + plain(f.Cause)
 		}
+		room := columns
+		if f.Milliseconds > 0 && columns > 0 {
+			room -= len(" (10000.0 ms)")
+		}
+		line = marks[f.Result] + " " + wrap(line, room, 2, "  ")
 		if f.Milliseconds > 0 {
 			line += fmt.Sprintf(" %s(%.1f ms)%s", c.dim, f.Milliseconds, c.off)
 		}
 		fmt.Fprintln(out, line)
 		if f.Hint != "" {
-			fmt.Fprintf(out, "    → %s\n", plain(f.Hint))
+			fmt.Fprintf(out, "    → %s\n", wrap(plain(f.Hint), columns, 6, "      "))
 		}
 	}
 	var words []string

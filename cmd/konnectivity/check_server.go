@@ -6,17 +6,14 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 
 	"konnectivity/adapters"
-	"konnectivity/internal/admin"
 	"konnectivity/internal/version"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -116,6 +113,11 @@ func (c *checker) greetServer(ctx context.Context, at string) bool {
 	conn := tls.Client(raw, c.clientTLS())
 	start := time.Now()
 	err = conn.HandshakeContext(ctx)
+	var record tls.RecordHeaderError
+	if errors.As(err, &record) {
+		return c.fail("TLS with the server", whatSpeaks(ctx, at).who+" answers there instead, without TLS",
+			"Another program has taken the port, or --konnectivity-port names another one: health and admin ports have no TLS.")
+	}
 	if err != nil {
 		cause, hint := c.handshakeTrouble(err)
 		return c.fail("TLS with the server", cause, hint)
@@ -236,13 +238,10 @@ func (c *checker) alert(err error) (cause, hint string) {
 
 // handshakeTrouble says why TLS failed.
 func (c *checker) handshakeTrouble(err error) (cause, hint string) {
-	var record tls.RecordHeaderError
 	var op *net.OpError
 	switch {
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
 		return c.alert(op.Err)
-	case errors.As(err, &record):
-		return "what answers speaks no TLS", "Check --konnectivity-port: it may be a health or admin port, or a proxy in between."
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return "the server accepted the connection and then said nothing", "It hangs or is overloaded, or a load balancer has nobody behind it."
 	default:
@@ -297,56 +296,4 @@ func (c *checker) greetOld(conn *tls.Conn) bool {
 		c.warn(step, cause, hint)
 	}
 	return true
-}
-
-// checkAdmin looks at the server through its admin port.
-func (c *checker) checkAdmin(ctx context.Context) {
-	c.group = "agents"
-	if c.opts.serverAdmin == "" {
-		c.add(finding{Step: "agents of the server", Result: resultSkipped, Cause: "no --server-admin was given"})
-		return
-	}
-	client := newAdminClient()
-	defer client.close()
-	r := report{Address: c.opts.serverAdmin}
-	if err := client.report(ctx, &r, "", maxPeers); err != nil {
-		c.warn("admin port of the server", c.opts.serverAdmin+": "+err.Error(), "It listens on the server's loopback; kubectl port-forward leads to it.")
-		return
-	}
-	c.agents(r)
-}
-
-// maxPeers is how many agents are looked at.
-const maxPeers = 1000
-
-func (c *checker) agents(r report) {
-	s := r.Status
-	if n := s.Peers[admin.RoleAgent]; n == 0 {
-		c.fail("agents of the server", "no agent is connected to "+s.ID, admin.Hint(tunnel.FailNoAgent))
-		return
-	}
-	for _, strategy := range slices.Sorted(maps.Keys(s.Strategies)) {
-		step := "agents for " + strategy
-		if n := s.Strategies[strategy]; n > 0 {
-			c.ok(step, fmt.Sprint(n))
-		} else {
-			c.warn(step, "none", "Give agents the --agent-identifiers that this strategy goes by, or drop it from --proxy-strategies.")
-		}
-	}
-	slowest := admin.Peer{}
-	for _, p := range r.Peers {
-		if p.Role == admin.RoleAgent && p.RoundTrip > slowest.RoundTrip {
-			slowest = p
-		}
-	}
-	if slowest.RoundTrip > 0 {
-		c.add(finding{Step: "round trip from server to agents", Result: resultOK, Cause: "the longest is to " + slowest.ID, Milliseconds: slowest.RoundTrip * 1000})
-	}
-	if n := s.Connections.Stalled; n > 0 {
-		c.warn("stalled connections", plural(n, "connection")+" of the server wait for a side that does not read",
-			"konnectivity status "+r.Address+" lists them first, with the side that does not read.")
-	}
-	if b := s.Buffers["link"]; b.Limit > 0 && b.Used > b.Limit*9/10 {
-		c.warn("memory of the server", fmt.Sprintf("%d %% of the buffers for links are used", 100*b.Used/b.Limit), "Stalled readers hold it; end them, or raise the server's memory budget.")
-	}
 }

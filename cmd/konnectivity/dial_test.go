@@ -149,7 +149,7 @@ func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
 		return strings.Contains(out, "1 stalled")
 	})
 	status, out, stderr := konnectivity("status", l.admin)
-	for _, want := range []string{"konnectivity-server server-1  ready", "1 agent", "agent-1", "stalled-one", "by destination", "refused", "nobody listens"} {
+	for _, want := range []string{"konnectivity-server server-1, ready", "1 agent", "agent-1", "stalled-one", "by destination", "refused", "nobody listens"} {
 		if status != 0 || !strings.Contains(out, want) {
 			t.Errorf("%d %q, no %q in\n%s", status, stderr, want, out)
 		}
@@ -163,7 +163,7 @@ func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	l.args = []string{"--server-admin=" + l.admin}
-	if _, out := l.check(); !strings.Contains(out, "! stalled connections: 1 connection of the server") {
+	if _, out := l.check(); !strings.Contains(out, "! stalled connections: 1 connection waits") {
 		t.Errorf("check does not see the stall:\n%s", out)
 	}
 }

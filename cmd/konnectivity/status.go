@@ -23,6 +23,7 @@ type statusOptions struct {
 	output   string
 	filter   string
 	limit    int
+	given    func(flag string) bool // on the command line
 }
 
 // usualAdmin is where server and agent have their admin ports by default.
@@ -51,6 +52,7 @@ func newStatus() *cobra.Command {
 		f.StringVar(&o.filter, "filter", "", "only connections, peers and failures with this text in an id, host or address")
 		f.IntVar(&o.limit, "limit", 10, "most peers, connections and failures to show of each process; at most 1000")
 	})
+	o.given = cmd.Flags().Changed
 	return cmd
 }
 
@@ -81,8 +83,11 @@ func (o *statusOptions) run(ctx context.Context, out io.Writer, addresses []stri
 	}
 	client := newAdminClient()
 	defer client.close()
+	if o.watch && o.output == "table" {
+		fmt.Fprint(out, "\x1b[2J")
+	}
 	for {
-		reports := client.reports(ctx, addresses, o.filter, o.limit)
+		reports := client.reports(ctx, addresses, o.filter, o.fitting(screenOf(out).rows/len(addresses)))
 		if usual {
 			reports = answered(reports)
 		}
@@ -99,6 +104,20 @@ func (o *statusOptions) run(ctx context.Context, out io.Writer, addresses []stri
 		}
 	}
 }
+
+// fitting is the limit for as many rows as there are: where nobody asked for
+// another one, all three lists of a process fit into its share of the screen.
+func (o *statusOptions) fitting(rows int) int {
+	if !o.watch || rows == 0 || o.given("limit") {
+		return o.limit
+	}
+	return min(o.limit, max(minListed, (rows-linesBeside)/3))
+}
+
+const (
+	linesBeside = 12 // of a report that are no items of a list
+	minListed   = 2
+)
 
 // answered leaves out those of the usual ports where nothing listens, unless
 // that would be all of them.
@@ -135,20 +154,31 @@ func (o *statusOptions) print(out io.Writer, reports []report) error {
 		}
 		return enc.Encode(reports)
 	}
-	var screen bytes.Buffer
-	p := &statusPrinter{out: &screen, paint: newPaint(isTerminal(out)), now: time.Now()}
+	var text bytes.Buffer
+	room := screenOf(out)
+	p := &statusPrinter{out: &text, paint: newPaint(isTerminal(out)), now: time.Now(), columns: room.columns}
 	for i, r := range reports {
 		if i > 0 {
-			fmt.Fprintln(&screen)
+			fmt.Fprintln(&text)
 		}
 		p.report(r)
 	}
-	text := screen.Bytes()
-	if o.watch {
-		// Home, each line up to its end, then what is left below: no flicker.
-		text = append([]byte("\x1b[H"), bytes.ReplaceAll(text, []byte("\n"), []byte("\x1b[K\n"))...)
-		text = append(text, "\x1b[J"...)
+	if !o.watch {
+		_, err := out.Write(text.Bytes())
+		return err
 	}
-	_, err := out.Write(text)
+	_, err := out.Write(inPlace(text.Bytes(), room.rows))
 	return err
+}
+
+// inPlace writes over what was there before: from the top, each line up to its
+// end, then what is left below, so that nothing flickers; and no more than fits,
+// so that nothing scrolls away.
+func inPlace(text []byte, rows int) []byte {
+	lines := bytes.SplitAfter(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"))
+	if rows > 0 && len(lines) > rows {
+		lines = append(lines[:rows-1], []byte("… more than fits; --limit and --filter show less"))
+	}
+	out := bytes.ReplaceAll(bytes.Join(lines, nil), []byte("\n"), []byte("\x1b[K\n"))
+	return append(append([]byte("\x1b[H"), out...), "\x1b[K\x1b[J"...)
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 	"time"
 
 	"konnectivity/internal/admin"
@@ -25,7 +26,8 @@ const (
 // report is what one process says of itself.
 type report struct {
 	Address     string             `json:"address"`
-	Error       string             `json:"error,omitempty"` // why it says nothing
+	Error       string             `json:"error,omitempty"`    // why it says nothing
+	Troubles    []string           `json:"troubles,omitempty"` // what to look at first, in words
 	Status      admin.Status       `json:"status"`
 	Peers       []admin.Peer       `json:"peers"`
 	Connections []admin.Connection `json:"connections"`
@@ -42,16 +44,20 @@ func newAdminClient() *adminClient {
 
 func (c *adminClient) close() { c.http.CloseIdleConnections() }
 
-// reports asks all addresses, one after the other.
+// reports asks all addresses at once, so that one that hangs does not keep the
+// others waiting.
 func (c *adminClient) reports(ctx context.Context, addresses []string, filter string, limit int) []report {
-	var out []report
-	for _, a := range addresses {
-		r := report{Address: a}
-		if err := c.report(ctx, &r, filter, limit); err != nil {
-			r = report{Address: a, Error: err.Error()}
-		}
-		out = append(out, r)
+	out := make([]report, len(addresses))
+	var asking sync.WaitGroup
+	for i, a := range addresses {
+		asking.Go(func() {
+			out[i] = report{Address: a}
+			if err := c.report(ctx, &out[i], filter, limit); err != nil {
+				out[i] = report{Address: a, Error: err.Error()}
+			}
+		})
 	}
+	asking.Wait()
 	return out
 }
 
@@ -75,6 +81,7 @@ func (c *adminClient) report(ctx context.Context, r *report, filter string, limi
 		return err
 	}
 	r.Peers, r.Connections, r.Matched, r.Failures = peers.Items, conns.Items, conns.Matched, failures.Items
+	r.Troubles = troubles(*r)
 	return nil
 }
 
@@ -87,7 +94,10 @@ func (c *adminClient) get(ctx context.Context, address, name string, q url.Value
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("no answer from the admin API: %s", tunnel.AsDialError(address, err).Failure)
+		if failure := tunnel.FailureOf(err); failure != tunnel.FailInternal && failure != tunnel.FailReset {
+			return fmt.Errorf("no answer from the admin API: %s", failure)
+		}
+		return fmt.Errorf("%s answers there, which is no admin API", whatSpeaks(ctx, address).who)
 	}
 	defer res.Body.Close()
 	body := io.LimitReader(res.Body, maxAnswer)

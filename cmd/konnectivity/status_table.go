@@ -27,6 +27,8 @@ type statusPrinter struct {
 	out   io.Writer
 	paint paint
 	now   time.Time
+
+	columns int // 0: as many as one likes
 }
 
 func (p *statusPrinter) report(r report) {
@@ -40,12 +42,23 @@ func (p *statusPrinter) report(r report) {
 	if !s.Ready {
 		ready = c.red + "not ready: " + plain(s.Reason) + c.off
 	}
-	fmt.Fprintf(p.out, "%s%s%s %s  %s  %s%s, up %s, at %s%s\n", c.bold, plain(s.Component), c.off, plain(s.ID), ready,
-		c.dim, plain(s.Build.Version), span(s.Now.Sub(s.Started)), r.Address, c.off)
-	fmt.Fprintln(p.out, "  "+p.summary(s))
+	head := c.bold + plain(s.Component) + c.off
+	if s.ID != "" {
+		head += " " + plain(s.ID)
+	}
+	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.dim, span(s.Now.Sub(s.Started)), r.Address, plain(s.Build.Version), c.off))
+	p.line("  ", p.summary(s))
+	for _, trouble := range r.Troubles {
+		p.line("  ", c.red+"✘ "+plain(trouble)+c.off)
+	}
 	p.peers(r.Peers)
 	p.connections(r)
 	p.failures(r.Failures)
+}
+
+// line prints one that may take several.
+func (p *statusPrinter) line(indent, text string) {
+	fmt.Fprintln(p.out, indent+wrap(text, p.columns, len(indent), indent+"  "))
 }
 
 // summary is the whole in one line.
@@ -84,6 +97,9 @@ func (p *statusPrinter) peers(peers []admin.Peer) {
 		}
 		if v.Stalled > 0 {
 			state = fmt.Sprint(v.Stalled, " stalled")
+		}
+		if v.Silent > 0 {
+			state = "silent " + duration(v.Silent)
 		}
 		window := "-"
 		if v.Window > 0 {
@@ -126,11 +142,15 @@ func (p *statusPrinter) failures(failures []admin.Failure) {
 		if f.Next != "" {
 			by = " by " + plain(f.Next)
 		}
-		fmt.Fprintf(p.out, "  %s  %s%s%s  %s%s: %s %s(%s)%s\n", f.Time.Local().Format(time.TimeOnly), p.paint.red, plain(f.Failure), p.paint.off,
-			plain(f.Destination), by, plain(f.Cause), p.paint.dim, plain(f.ID), p.paint.off)
+		id := ""
+		if f.ID != "" {
+			id = fmt.Sprintf(" %s(%s)%s", p.paint.dim, plain(f.ID), p.paint.off)
+		}
+		p.line("  ", fmt.Sprintf("%s  %s%s%s  %s%s: %s%s", f.Time.Local().Format(time.TimeOnly), p.paint.red, plain(f.Failure), p.paint.off,
+			plain(f.Destination), by, plain(f.Cause), id))
 		if f.Hint != "" && !said[f.Hint] {
 			said[f.Hint] = true
-			fmt.Fprintf(p.out, "            %s\n", plain(f.Hint))
+			p.line("          ", "  "+plain(f.Hint))
 		}
 	}
 }
@@ -148,8 +168,12 @@ func (p *statusPrinter) table(rows [][]string) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
 	}
+	p.shrink(widths)
 	fmt.Fprintln(p.out)
 	for n, row := range rows {
+		for i := range row {
+			row[i] = cut(row[i], widths[i])
+		}
 		line := " "
 		for i, cell := range row {
 			line += " " + cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+1)
@@ -158,7 +182,7 @@ func (p *statusPrinter) table(rows [][]string) {
 		switch {
 		case n == 0:
 			before = p.paint.dim
-		case strings.Contains(row[len(row)-1], "stalled"):
+		case strings.Contains(row[len(row)-1], "stalled"), strings.HasPrefix(row[len(row)-1], "silent"):
 			before = p.paint.red
 		}
 		after := p.paint.off
@@ -166,6 +190,28 @@ func (p *statusPrinter) table(rows [][]string) {
 			after = ""
 		}
 		fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)
+	}
+}
+
+// minWidth is what a column that must give way keeps: enough of an id to filter
+// by.
+const minWidth = 8
+
+// shrink makes the widest columns narrower until all fit; not the last one,
+// which says what is wrong.
+func (p *statusPrinter) shrink(widths []int) {
+	for p.columns > 0 {
+		total, widest := 0, 0
+		for i, w := range widths {
+			total += w + 2
+			if i < len(widths)-1 && w > widths[widest] {
+				widest = i
+			}
+		}
+		if total <= p.columns || widths[widest] <= minWidth {
+			return
+		}
+		widths[widest]--
 	}
 }
 
@@ -179,11 +225,16 @@ func plain(s string) string {
 	}, s)
 }
 
-func plural(n int, word string) string {
-	if n == 1 {
+// plural counts things: by word and an s, or by the word for many.
+func plural(n int, word string, many ...string) string {
+	switch {
+	case n == 1:
 		return "1 " + word
+	case len(many) > 0:
+		return fmt.Sprint(n, " ", many[0])
+	default:
+		return fmt.Sprintf("%d %ss", n, word)
 	}
-	return fmt.Sprintf("%d %ss", n, word)
 }
 
 // cut keeps a column from pushing the others off the screen.

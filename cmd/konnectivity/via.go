@@ -77,10 +77,6 @@ func socksDialer(front string) tunnel.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		c, err := dialTCP(ctx, "tcp", front)
-		if err != nil {
-			return nil, err
-		}
 		// Only this way keeps the raw connection, and so half-close.
 		withConn, ok := client.(interface {
 			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
@@ -88,7 +84,15 @@ func socksDialer(front string) tunnel.Dialer {
 		if !ok {
 			return nil, fmt.Errorf("the SOCKS5 client has no DialWithConn")
 		}
-		if _, err := withConn.DialWithConn(ctx, c, network, address); err != nil {
+		c, err := dialTCP(ctx, "tcp", front)
+		if err != nil {
+			return nil, err
+		}
+		err = greeted(ctx, c, front, address, speaksSOCKS5, func(c net.Conn) error {
+			_, err := withConn.DialWithConn(ctx, c, network, address)
+			return err
+		})
+		if err != nil {
 			_ = c.Close()
 			dial := tunnel.AsDialError(address, err)
 			if dial.Failure == tunnel.FailInternal { // x/net has the server's reply as text only
@@ -106,7 +110,11 @@ func connectDialer(front string) tunnel.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		far, err := connect.Handshake(ctx, c, connect.Request{Address: address})
+		var far tunnel.Conn
+		err = greeted(ctx, c, front, address, speaksHTTP, func(net.Conn) (err error) {
+			far, err = connect.Handshake(ctx, c, connect.Request{Address: address})
+			return err
+		})
 		var status *connect.StatusError
 		if errors.As(err, &status) {
 			return nil, &tunnel.DialError{Failure: connect.ServerFailure(status), Address: address, Err: err}

@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"konnectivity/internal/admin"
+	"konnectivity/tunnel"
+)
+
+// checkAdmin looks at the server through its admin port.
+func (c *checker) checkAdmin(ctx context.Context) {
+	c.group = "agents"
+	if c.opts.serverAdmin == "" {
+		c.add(finding{Step: "agents of the server", Result: resultSkipped, Cause: "no --server-admin was given"})
+		return
+	}
+	client := newAdminClient()
+	defer client.close()
+	r := report{Address: c.opts.serverAdmin}
+	if err := client.report(ctx, &r, "", maxPeers); err != nil {
+		c.warn("admin port of the server", c.opts.serverAdmin+": "+err.Error(), "It listens on the server's loopback; kubectl port-forward leads to it.")
+		return
+	}
+	c.agents(r)
+}
+
+// maxPeers is how many agents are looked at.
+const maxPeers = 1000
+
+func (c *checker) agents(r report) {
+	if r.Status.Peers[admin.RoleAgent] == 0 {
+		c.noAgent(r.Status)
+		return
+	}
+	c.strategies(r.Status)
+	c.silentAgents(r)
+	slowest := admin.Peer{}
+	for _, p := range r.Peers {
+		if p.Role == admin.RoleAgent && p.RoundTrip > slowest.RoundTrip {
+			slowest = p
+		}
+	}
+	if slowest.RoundTrip > 0 {
+		c.add(finding{Step: "round trip from server to agents", Result: resultOK, Cause: "the longest is to " + slowest.ID, Milliseconds: slowest.RoundTrip * 1000})
+	}
+	c.stalls(r)
+}
+
+func (c *checker) noAgent(s admin.Status) {
+	const step = "agents of the server"
+	if c.toldSilent {
+		return
+	}
+	c.toldSilent = true
+	hint := admin.Hint(tunnel.FailNoAgent)
+	if last := s.LastGone; last != nil {
+		if hint = admin.GoneHint; last.Ordered {
+			hint = "Start it again, or see why nobody did."
+		}
+	}
+	c.fail(step, noAgent(s), hint)
+}
+
+func (c *checker) strategies(s admin.Status) {
+	for _, strategy := range slices.Sorted(maps.Keys(s.Strategies)) {
+		step := "agents for " + strategy
+		if n := s.Strategies[strategy]; n > 0 {
+			c.ok(step, fmt.Sprint(n))
+		} else {
+			c.warn(step, "none", "Give agents the --agent-identifiers that this strategy goes by, or drop it from --proxy-strategies.")
+		}
+	}
+}
+
+// silentAgents tells of those that hang, once.
+func (c *checker) silentAgents(r report) {
+	silent := silentPeers(r.Peers, admin.RoleAgent)
+	if len(silent) == 0 || c.toldSilent {
+		return
+	}
+	c.toldSilent = true
+	c.fail("agents that answer", sayNothing(silent),
+		"It is frozen or its machine is, or the network between is cut. Dials that go by it wait in vain until the server drops it, after 20 s.")
+}
+
+// stalls tells of readers that do not read, and whether they fill the memory.
+func (c *checker) stalls(r report) {
+	s, full := r.Status, fullBuffers(r.Status)
+	hint := "konnectivity status " + r.Address + " lists them first, with the side that does not read."
+	switch {
+	case full != "":
+		c.fail("memory of the server", full, "End the stalled readers, or raise --memory-budget-mib; "+hint)
+	case s.Connections.Stalled > 0:
+		c.warn("stalled connections", stalledReaders(s.Connections.Stalled), hint)
+	}
+}
+
+// checkAgain asks for agents once more after a dial that got no answer: one that
+// froze a moment before was not known to be silent then.
+func (c *checker) checkAgain(ctx context.Context) {
+	if c.opts.serverAdmin == "" {
+		return
+	}
+	client := newAdminClient()
+	defer client.close()
+	r := report{Address: c.opts.serverAdmin}
+	if err := client.report(ctx, &r, "", maxPeers); err != nil {
+		return
+	}
+	c.group = "agents"
+	if c.silentAgents(r); r.Status.Peers[admin.RoleAgent] == 0 {
+		c.noAgent(r.Status)
+	}
+}

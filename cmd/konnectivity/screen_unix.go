@@ -1,0 +1,17 @@
+//go:build unix
+
+package main
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+func terminalSize(f *os.File) screen {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return screen{}
+	}
+	return screen{int(size.Col), int(size.Row)}
+}

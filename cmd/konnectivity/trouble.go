@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"konnectivity/internal/admin"
+)
+
+// lately is how far back failed dials count as a trouble of now.
+const lately = time.Minute
+
+// troubles are sentences about what an operator should look at first, the worst
+// first; at most one of a kind.
+func troubles(r report) []string {
+	var out []string
+	say := func(text string) {
+		if text != "" {
+			out = append(out, text)
+		}
+	}
+	s := r.Status
+	if s.Component == serverComponent && s.Peers[admin.RoleAgent] == 0 {
+		say(noAgent(s))
+	}
+	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
+		if silent := silentPeers(r.Peers, role); len(silent) > 0 {
+			say(sayNothing(silent))
+		}
+	}
+	switch full := fullBuffers(s); {
+	case full != "":
+		say(full)
+	case s.Connections.Stalled > 0:
+		say(stalledReaders(s.Connections.Stalled))
+	}
+	say(failedLately(s.Now, r.Failures))
+	return out
+}
+
+// serverComponent is what a server calls itself in its status.
+const serverComponent = "konnectivity-server"
+
+// noAgent tells of a server without agents who was the last, and why it left.
+func noAgent(s admin.Status) string {
+	last := s.LastGone
+	if last == nil {
+		return "no agent is connected to " + s.ID + ", and none was since it started"
+	}
+	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, span(s.Now.Sub(last.Time)), last.Cause)
+}
+
+// silentPeers are those of a role that have said nothing for too long.
+func silentPeers(peers []admin.Peer, role string) (out []string) {
+	for _, p := range peers {
+		if p.Role == role && p.Silent > 0 {
+			out = append(out, fmt.Sprintf("%s %s at %s does not answer, for %s now", role, p.ID, p.Remote, duration(p.Silent)))
+		}
+	}
+	return out
+}
+
+// maxNamed bounds how many are named in a sentence.
+const maxNamed = 3
+
+func sayNothing(silent []string) string {
+	if more := len(silent) - maxNamed; more > 0 {
+		return strings.Join(silent[:maxNamed], "; ") + fmt.Sprintf("; nor do %d more", more)
+	}
+	return strings.Join(silent, "; ")
+}
+
+// fullBuffers tells of memory that is nearly all taken by what waits for
+// readers; "" is none.
+func fullBuffers(s admin.Status) string {
+	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
+		if b := s.Buffers[name]; b.Limit > 0 && b.Used >= b.Limit*9/10 {
+			return fmt.Sprintf("the memory for bytes in flight by %s is full, %s of %s: %s", name, size(float64(b.Used)), size(float64(b.Limit)), stalledReaders(s.Connections.Stalled))
+		}
+	}
+	return ""
+}
+
+func stalledReaders(n int) string {
+	return plural(n, "connection waits", "connections wait") + " for a side that does not read"
+}
+
+// failedLately sums up the failures of the last minute by kind, with the newest
+// of the kind that is most frequent.
+func failedLately(now time.Time, failures []admin.Failure) string {
+	counts, newest := map[string]int{}, map[string]admin.Failure{}
+	for _, f := range failures { // newest first
+		if f.Stage != "dial" || now.Sub(f.Time) > lately {
+			continue
+		}
+		if counts[f.Failure]++; counts[f.Failure] == 1 {
+			newest[f.Failure] = f
+		}
+	}
+	if len(counts) == 0 {
+		return ""
+	}
+	kinds := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	var words []string
+	for _, kind := range kinds {
+		words = append(words, fmt.Sprint(counts[kind], " ", strings.ReplaceAll(kind, "_", " ")))
+	}
+	f := newest[kinds[0]]
+	by := ""
+	if f.Next != "" {
+		by = " by " + f.Next
+	}
+	return fmt.Sprintf("failed dials in the last minute: %s; %s%s: %s", strings.Join(words, ", "), f.Destination, by, f.Cause)
+}
