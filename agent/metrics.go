@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/internal/linkmetrics"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
@@ -154,12 +155,14 @@ func (m *metrics) bytes(direction string, counter interface{ Load() int64 }) pro
 // Dialed implements tunnel.Observer. A refusal by policy is worth a line: it is
 // either an attack or a rule that is too tight.
 func (m *metrics) Dialed(req *tunnel.Request, took time.Duration, err error) {
-	log := m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address})
 	if err == nil {
 		m.dialLatency.Observe(took.Seconds())
-		log.WithField("took", took).Debug("connected to destination")
+		if logging.Enabled(m.log, logrus.DebugLevel) {
+			m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address, "took": took}).Debug("connected to destination")
+		}
 		return
 	}
+	log := m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address})
 	failure := tunnel.FailureOf(err)
 	m.dialErrors.WithLabelValues(failure.Label()).Inc()
 	reason := "unknown"
@@ -183,6 +186,9 @@ func (m *metrics) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Dur
 	m.endpointConnections.Dec()
 	if err != nil {
 		m.resets.WithLabelValues(tunnel.CodeOf(err).Label()).Inc()
+	}
+	if !logging.Enabled(m.log, logrus.DebugLevel) {
+		return
 	}
 	up, down := relay.Sent()
 	log := m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address, "sent": up, "received": down, "took": took})

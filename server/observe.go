@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/observe/profiles"
 	"konnectivity/tunnel"
@@ -125,6 +126,9 @@ func (s *Server) longestRoundTrip() float64 {
 // can be followed across sidecar, server and agent.
 type connectionLog struct{ log logrus.FieldLogger }
 
+// silent says that nobody reads debug lines, so that none needs to be made.
+func (c connectionLog) silent() bool { return !logging.Enabled(c.log, logrus.DebugLevel) }
+
 func (c connectionLog) fields(req *tunnel.Request) logrus.FieldLogger {
 	f := logrus.Fields{"id": req.ID, "front": req.Front, "address": req.Address}
 	if req.Source != nil {
@@ -135,6 +139,9 @@ func (c connectionLog) fields(req *tunnel.Request) logrus.FieldLogger {
 
 // Dialed implements tunnel.Observer.
 func (c connectionLog) Dialed(req *tunnel.Request, took time.Duration, err error) {
+	if c.silent() {
+		return
+	}
 	c.fields(req).WithField("took", took.String()).WithField("error", err).Debug("destination dialed")
 }
 
@@ -143,6 +150,9 @@ func (connectionLog) Opened(*tunnel.Request, *tunnel.Relay) {}
 
 // Closed implements tunnel.Observer.
 func (c connectionLog) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Duration, err error) {
+	if c.silent() {
+		return
+	}
 	up, down := relay.Sent()
 	c.fields(req).WithFields(logrus.Fields{"took": took.String(), "up": up, "down": down, "error": err}).Debug("connection ended")
 }

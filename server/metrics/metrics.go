@@ -36,7 +36,7 @@ type Server struct {
 	httpConns     prometheus.Gauge
 	pending       prometheus.Gauge
 	established   prometheus.Gauge
-	full          *prometheus.GaugeVec
+	full          [legacy.Segments]prometheus.Gauge
 	dialFailures  *prometheus.CounterVec
 	packets       [legacy.Segments]map[client.PacketType]prometheus.Counter
 	streamErrors  *prometheus.CounterVec
@@ -80,10 +80,13 @@ func (m *Server) upstream() {
 	m.httpConns = m.gauge("http_connections", "Number of current HTTP CONNECT connections").WithLabelValues()
 	m.pending = m.gauge("pending_backend_dials", "Current number of pending backend dial requests").WithLabelValues()
 	m.established = m.gauge("established_connections", "Current number of established end-to-end connections (post-dial).").WithLabelValues()
-	m.full = m.gauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
+	full := m.gauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
 	for _, method := range []string{"Proxy", "Connect"} {
 		m.grpcConns.WithLabelValues(method)
-		m.full.WithLabelValues(method)
+	}
+	m.full = [legacy.Segments]prometheus.Gauge{
+		legacy.FromClient: full.WithLabelValues("Proxy"), legacy.ToClient: full.WithLabelValues("Proxy"),
+		legacy.FromAgent: full.WithLabelValues("Connect"), legacy.ToAgent: full.WithLabelValues("Connect"),
 	}
 	m.dialFailures = m.counter("dial_failure_count", "Number of dial failures observed. Multiple failures can occur for a single dial request.", "reason")
 	for _, reason := range dialFailureReasons {

@@ -93,11 +93,7 @@ func (m *Server) StreamError(s legacy.Segment, code codes.Code, kind client.Pack
 
 // Full implements legacy.Metrics.
 func (m *Server) Full(s legacy.Segment, delta int) {
-	method := "Proxy"
-	if s == legacy.FromAgent || s == legacy.ToAgent {
-		method = "Connect"
-	}
-	m.full.WithLabelValues(method).Add(float64(delta))
+	m.full[s].Add(float64(delta))
 }
 
 // Stalled implements legacy.Metrics.

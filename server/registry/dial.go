@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
@@ -42,8 +43,10 @@ func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, netw
 	far, err := c.backend.Dial(ctx, network, address)
 	c.load.dialed(time.Since(start), err, time.Now().UnixNano())
 	err = silence(c.backend, address, start, err)
-	r.log.WithFields(logrus.Fields{"id": tunnel.ID(ctx), "agent": c.agent.ID, "via": c.agent.Via,
-		"strategy": strategy, "address": address, "error": err}).Debug("agent dialed")
+	if logging.Enabled(r.log, logrus.DebugLevel) {
+		r.log.WithFields(logrus.Fields{"id": tunnel.ID(ctx), "agent": c.agent.ID, "via": c.agent.Via,
+			"strategy": strategy, "address": address, "error": err}).Debug("agent dialed")
+	}
 	return far, err
 }
 

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -24,49 +25,39 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
+// BenchmarkCodec is DATA beside google.golang.org/protobuf, which gRPC uses.
 func BenchmarkCodec(b *testing.B) {
-	payload := pattern(32 << 10)
-	message := protoBytes(b, dataPacket(7, payload))
-	frames := split(message, 16<<10)
-	b.Run("send", func(b *testing.B) {
-		b.SetBytes(int64(len(payload)))
-		b.ReportAllocs()
-		c := newCodec()
-		for b.Loop() {
-			chunk := tunnel.NewChunk(len(payload))
-			bufs, _ := c.Marshal(&dataMessage{id: 7, chunk: chunk})
-			bufs.Free()
+	for _, size := range []int{64, 32 << 10} {
+		payload, frames, c := pattern(size), received(b, size), newCodec()
+		into := &packet{}
+		for _, s := range []struct {
+			name string
+			once func()
+		}{
+			{"dir=send/by=codec", func() {
+				bufs, _ := c.Marshal(&dataMessage{id: 7, chunk: tunnel.NewChunk(size)})
+				bufs.Free()
+			}},
+			{"dir=send/by=protobuf", func() {
+				bufs, _ := c.Marshal(dataPacket(7, payload))
+				bufs.Free()
+			}},
+			{"dir=receive/by=codec", func() { decode(b, c, frames, into) }},
+			{"dir=receive/by=protobuf", func() {
+				buf := frames.MaterializeToBuffer(mem.DefaultBufferPool())
+				_ = proto.Unmarshal(buf.ReadOnlyData(), &client.Packet{})
+				buf.Free()
+			}},
+		} {
+			b.Run(fmt.Sprintf("payload=%d/", size)+s.name, func(b *testing.B) {
+				b.SetBytes(int64(size))
+				b.ReportAllocs()
+				for b.Loop() {
+					s.once()
+				}
+			})
 		}
-	})
-	b.Run("receive", func(b *testing.B) {
-		b.SetBytes(int64(len(payload)))
-		b.ReportAllocs()
-		c := newCodec()
-		p := &packet{}
-		for b.Loop() {
-			p.data = p.data[:0]
-			_ = c.Unmarshal(frames, p)
-			tunnel.ReleaseAll(p.data)
-		}
-	})
-	b.Run("send by protobuf", func(b *testing.B) {
-		b.SetBytes(int64(len(payload)))
-		b.ReportAllocs()
-		c := newCodec()
-		for b.Loop() {
-			bufs, _ := c.Marshal(dataPacket(7, payload))
-			bufs.Free()
-		}
-	})
-	b.Run("receive by protobuf", func(b *testing.B) {
-		b.SetBytes(int64(len(payload)))
-		b.ReportAllocs()
-		for b.Loop() {
-			buf := frames.MaterializeToBuffer(mem.DefaultBufferPool())
-			_ = proto.Unmarshal(buf.ReadOnlyData(), &client.Packet{})
-			buf.Free()
-		}
-	})
+	}
 }
 
 // selfSigned is a TLS configuration for both ends.

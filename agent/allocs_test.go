@@ -1,0 +1,29 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"konnectivity/internal/allocs"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// What is called for each packet, and for each connection while nobody reads
+// debug lines.
+func TestMetricsAllocateNothing(t *testing.T) {
+	m := mustMetrics(t)
+	req, relay := &tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}, &tunnel.Relay{}
+	for name, f := range map[string]func(){
+		"packet":         func() { m.Packet(legacy.ToAgent, client.PacketType_DATA) },
+		"unknown packet": func() { m.Packet(legacy.ToAgent, legacy.NoPacket) },
+		"full":           func() { m.Full(legacy.ToAgent, 1); m.Full(legacy.ToAgent, -1) },
+		"bytes":          func() { m.traffic.Up.Add(1) },
+		"dialed":         func() { m.Dialed(req, time.Millisecond, nil) },
+		"opened":         func() { m.Opened(req, relay) },
+		"closed":         func() { m.Closed(req, relay, time.Second, nil) },
+	} {
+		t.Run(name, func(t *testing.T) { allocs.AtMost(t, 0, f) })
+	}
+}

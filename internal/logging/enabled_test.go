@@ -1,0 +1,24 @@
+package logging
+
+import (
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/allocs"
+)
+
+func TestEnabled(t *testing.T) {
+	logger := logrus.New()
+	logger.SetLevel(logrus.InfoLevel)
+	for name, log := range map[string]logrus.FieldLogger{"logger": logger, "entry": logger.WithField("a", "b")} {
+		if Enabled(log, logrus.DebugLevel) || !Enabled(log, logrus.InfoLevel) || !Enabled(log, logrus.ErrorLevel) {
+			t.Errorf("%s at info: debug %v, info %v, error %v", name,
+				Enabled(log, logrus.DebugLevel), Enabled(log, logrus.InfoLevel), Enabled(log, logrus.ErrorLevel))
+		}
+		allocs.AtMost(t, 0, func() { Enabled(log, logrus.DebugLevel) })
+	}
+	if !Enabled(struct{ logrus.FieldLogger }{logger}, logrus.DebugLevel) {
+		t.Error("what another logger writes cannot be known")
+	}
+}

@@ -1,0 +1,32 @@
+package server
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/allocs"
+	"konnectivity/server/metrics"
+	"konnectivity/tunnel"
+)
+
+// What is called for each connection while nobody reads debug lines.
+func TestObserversAllocateNothing(t *testing.T) {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	req, relay := &tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}, &tunnel.Relay{}
+	for name, o := range map[string]tunnel.Observer{
+		"log": connectionLog{log.WithField("component", "server")}, "metrics": metrics.New(prometheus.NewRegistry()),
+	} {
+		t.Run(name, func(t *testing.T) {
+			allocs.AtMost(t, 0, func() {
+				o.Dialed(req, time.Millisecond, nil)
+				o.Opened(req, relay)
+				o.Closed(req, relay, time.Second, nil)
+			})
+		})
+	}
+}

@@ -1,0 +1,29 @@
+package metrics
+
+import (
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/internal/allocs"
+	"konnectivity/tunnel/legacy"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// onPath is what is called for packets and bytes, as opposed to connections.
+func onPath(m *Server) map[string]func() {
+	return map[string]func(){
+		"packet":         func() { m.Packet(legacy.FromAgent, client.PacketType_DATA) },
+		"unknown-packet": func() { m.Packet(legacy.FromAgent, legacy.NoPacket) },
+		"frontend-write": func() { m.FrontendWrite(time.Millisecond) },
+		"full":           func() { m.Full(legacy.FromAgent, 1); m.Full(legacy.FromAgent, -1) },
+		"bytes":          func() { m.Traffic.Up.Add(1) },
+	}
+}
+
+func TestDataPathAllocatesNothing(t *testing.T) {
+	for name, f := range onPath(New(prometheus.NewRegistry())) {
+		t.Run(name, func(t *testing.T) { allocs.AtMost(t, 0, f) })
+	}
+}
