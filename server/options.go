@@ -65,6 +65,7 @@ type Options struct {
 	Policy     *policy.Policy      // nil: only metadata addresses are denied
 	Leases     *LeaseOptions       // nil: none
 
+	Settle          time.Duration // after New, how long dials wait for the first agent; 0: they do not
 	DialTimeout     time.Duration // 0: tunnel.DefaultDialTimeout
 	Keepalive       time.Duration // of agents; 0: DefaultKeepalive
 	ClientKeepalive time.Duration // 0: DefaultKeepalive

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/util/flowcontrol"
@@ -59,7 +60,7 @@ func New(opts Options) (*Server, error) {
 		draining: make(chan struct{}),
 	}
 	s.forwarder = &tunnel.Forwarder{
-		Dialer:      s.policed(s.metrics.Dialer(s.agents)),
+		Dialer:      s.policed(s.metrics.Dialer(settling{s.agents, time.Now().Add(opts.Settle), s.draining})),
 		DialTimeout: opts.DialTimeout,
 		Total:       &s.metrics.Traffic,
 		Observers:   []tunnel.Observer{s.metrics, connectionLog{opts.Log}},

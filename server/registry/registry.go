@@ -43,6 +43,8 @@ type Registry struct {
 	strategies []Strategy
 	log        logrus.FieldLogger
 
+	joined chan struct{} // closed once somebody has joined
+
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index *index
 }
@@ -61,7 +63,7 @@ func (c *conn) cost(now int64) int64 { return c.load.cost(c.backend.Streams(), n
 
 // New makes a registry that routes by the given strategies, in their order.
 func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
-	return &Registry{strategies: slices.Clone(strategies), log: log, index: newIndex()}
+	return &Registry{strategies: slices.Clone(strategies), log: log, index: newIndex(), joined: make(chan struct{})}
 }
 
 // Join adds a connection. It takes dials until leave is called, which its
@@ -76,6 +78,11 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 			Warn("two agents on different hosts use the same id; the second is used only when the first is gone: give each its own --agent-id")
 	}
 	r.index.join(c)
+	select {
+	case <-r.joined:
+	default:
+		close(r.joined)
+	}
 	r.mu.Unlock()
 
 	left := make(chan struct{})
@@ -95,6 +102,10 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 		<-watched
 	}
 }
+
+// Joined is closed as soon as the first connection has joined, and stays so
+// when it leaves.
+func (r *Registry) Joined() <-chan struct{} { return r.joined }
 
 // Knows says whether an agent with this id is connected.
 func (r *Registry) Knows(id string) bool {

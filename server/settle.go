@@ -1,0 +1,51 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"konnectivity/server/registry"
+	"konnectivity/tunnel"
+)
+
+// DefaultSettle is for Options.Settle. Agents that lost their server try again
+// every 10 s at the rarest (--sync-interval-cap), so in most cases the first of
+// them has come back by then. It is less than a dial's default timeout, so that
+// clients hear that there is no agent, if there is none.
+const DefaultSettle = 8 * time.Second
+
+// settling is the dialer of a server that has just started: until the first
+// agent has connected, or until a point in time, dials wait. The kube-apiserver
+// beside a server asks as soon as both are up, some moments before agents are
+// back, and makes much of a refusal: it declares aggregated APIs unavailable,
+// for all kube-apiservers of the cluster.
+type settling struct {
+	agents   *registry.Registry
+	until    time.Time
+	draining <-chan struct{} // closed when there is nothing to wait for any more
+}
+
+// Dial implements tunnel.Dialer.
+func (s settling) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	select {
+	case <-s.agents.Joined():
+	default:
+		s.wait(ctx)
+	}
+	return s.agents.Dial(ctx, network, address)
+}
+
+func (s settling) wait(ctx context.Context) {
+	left := time.Until(s.until)
+	if left <= 0 {
+		return
+	}
+	timer := time.NewTimer(left)
+	defer timer.Stop()
+	select {
+	case <-s.agents.Joined():
+	case <-timer.C:
+	case <-s.draining:
+	case <-ctx.Done():
+	}
+}

@@ -1,0 +1,80 @@
+package server
+
+import (
+	"context"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/server/registry"
+	"konnectivity/tunnel"
+)
+
+// agentInMemory connects to nothing, and says that it did.
+type agentInMemory struct{ done chan struct{} }
+
+func (a agentInMemory) Dial(context.Context, string, string) (tunnel.Conn, error) { return nil, nil }
+func (a agentInMemory) Done() <-chan struct{}                                     { return a.done }
+func (a agentInMemory) Draining() <-chan struct{}                                 { return nil }
+func (a agentInMemory) Streams() int                                              { return 0 }
+func (a agentInMemory) RTT() time.Duration                                        { return 0 }
+func (a agentInMemory) Close() error                                              { return nil }
+
+// dialTook is what a dial ended with, and after how long by the bubble's clock.
+func dialTook(s settling, ctx context.Context) (error, time.Duration) {
+	start := time.Now()
+	_, err := s.Dial(ctx, "tcp", "node:10250")
+	return err, time.Since(start)
+}
+
+func TestDialsWaitForTheFirstAgent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log := logrus.New()
+		log.SetOutput(io.Discard)
+		agents := registry.New([]registry.Strategy{registry.Default}, log)
+		draining := make(chan struct{})
+		s := settling{agents, time.Now().Add(DefaultSettle), draining}
+
+		// One that gives up, while there is none.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err, took := dialTook(s, ctx); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != time.Second {
+			t.Errorf("a client that waits for 1s: %v after %v", err, took)
+		}
+		// One that is there when the first comes.
+		leave := make(chan func(), 1)
+		time.AfterFunc(3*time.Second, func() { leave <- agents.Join(registry.Agent{ID: "a"}, agentInMemory{make(chan struct{})}) })
+		if err, took := dialTook(s, t.Context()); err != nil || took != 3*time.Second {
+			t.Errorf("with an agent after 3s: %v after %v", err, took)
+		}
+		// From then on nobody waits, as little time as has passed.
+		(<-leave)()
+		if err, took := dialTook(s, t.Context()); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != 0 {
+			t.Errorf("after the agent has left: %v after %v", err, took)
+		}
+	})
+}
+
+func TestDialsDoNotWaitForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		draining := make(chan struct{})
+		s := settling{registry.New([]registry.Strategy{registry.Default}, logrus.New()), time.Now().Add(DefaultSettle), draining}
+		if err, took := dialTook(s, t.Context()); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != DefaultSettle {
+			t.Errorf("without an agent: %v after %v", err, took)
+		}
+		if err, took := dialTook(s, t.Context()); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != 0 {
+			t.Errorf("once that time has passed: %v after %v", err, took)
+		}
+		if DefaultSettle >= tunnel.DefaultDialTimeout {
+			t.Errorf("dials time out in %v, before they hear that there is no agent", tunnel.DefaultDialTimeout)
+		}
+		s.until = time.Now().Add(time.Hour)
+		time.AfterFunc(time.Second, func() { close(draining) })
+		if err, took := dialTook(s, t.Context()); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != time.Second {
+			t.Errorf("at a server that is told to stop: %v after %v", err, took)
+		}
+	})
+}
