@@ -24,7 +24,8 @@ const serviceRange = "127.96.0.0/16"
 // controlPlane is an etcd and kube-apiservers, and nothing that controls: no
 // scheduler, no controller manager.
 type controlPlane struct {
-	t          *testing.T
+	t          *testing.T // the part of the test that runs
+	whole      *testing.T // the test that all of it ends with
 	suite      *suite.Suite
 	ca         *pki.CA // of everything but aggregation
 	front      *pki.CA // of kube-apiserver as a client of aggregated APIs
@@ -49,7 +50,7 @@ func newControlPlane(t *testing.T) *controlPlane {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	p := &controlPlane{t: t}
+	p := &controlPlane{t: t, whole: t}
 	p.suite = must(suite.New(binaries, dir))(t)
 	t.Cleanup(p.suite.Close)
 	p.ca, p.front = must(pki.NewCA("cluster"))(t), must(pki.NewCA("front proxy"))(t)
@@ -95,10 +96,10 @@ func (p *controlPlane) writePKI() {
 func (p *controlPlane) start(name string, args ...string) *suite.Process {
 	p.t.Helper()
 	process := must(suite.Start(name, program(name), args, nil))(p.t)
-	p.t.Cleanup(func() {
+	p.whole.Cleanup(func() {
 		process.Kill()
-		if p.t.Failed() {
-			p.t.Logf("--- %s\n%s", name, lastBytes(process.Output(), 20_000))
+		if p.whole.Failed() {
+			p.whole.Logf("--- %s\n%s", name, lastBytes(process.Output(), 20_000))
 		}
 	})
 	return process

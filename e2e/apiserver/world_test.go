@@ -27,6 +27,7 @@ type world struct {
 	servers []*server
 	agents  []*agent
 	front   *balancer // of the kube-apiservers
+	pods    bool      // each server is in one pod with a kube-apiserver
 }
 
 // newStaticPods is kubeadm's way with two control plane nodes: each
@@ -34,7 +35,7 @@ type world struct {
 // agents come by token, and leases count servers.
 func newStaticPods(t *testing.T) *world {
 	p := newControlPlane(t)
-	w := &world{controlPlane: p, front: newBalancer(t)}
+	w := &world{controlPlane: p, front: newBalancer(t), pods: true}
 	for i := range 2 {
 		a := p.addAPI(replaced(t, "server/static-pod/egress-selector-configuration.yaml", "/run/konnectivity/", p.file(fmt.Sprint(i))))
 		w.front.add(a.port, func() bool { return p.ready(a) })
@@ -88,6 +89,9 @@ func newHosted(t *testing.T) *world {
 		"/etc/konnectivity/agent/tls.crt": p.suite.PKI("agent.crt"), "/etc/konnectivity/agent/tls.key": p.suite.PKI("agent.key")})
 	return w
 }
+
+// frontURL is where clients find a kube-apiserver.
+func (w *world) frontURL() string { return "https://" + suite.Loopback(w.front.port) }
 
 // addAgents starts two.
 func (w *world) addAgents(folder string, in map[string]string, more ...string) {

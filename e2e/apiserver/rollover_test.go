@@ -1,0 +1,151 @@
+package apiserver
+
+import (
+	"net/http"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+const (
+	// moment is how long after a program has ended its end may be felt.
+	moment = time.Second
+
+	// apiGrace is what kube-apiserver gets to end in, here in place of the
+	// pod's 45 s. It waits for clients that follow logs.
+	apiGrace = 10 * time.Second
+)
+
+// ending is when programs were told to end, when they had, and when what came in
+// their place was ready.
+type ending struct {
+	what string
+	told time.Time
+	was  []time.Time
+	back time.Time
+}
+
+// rollOver replaces servers and agents one after the other, under load and with
+// logs followed.
+func (w *world) rollOver(t *testing.T) {
+	w.t = t
+	l := w.press()
+	var followers []*follower
+	var endings []ending
+	replace := func(what string, end func() []time.Time, next func()) {
+		followers = append(followers, w.follow(), w.follow())
+		time.Sleep(moment)
+		told := time.Now()
+		was := end()
+		next()
+		for _, s := range w.servers {
+			wait(t, "the server is ready", func() bool { return answers(http.DefaultClient, s.HealthURL("/readyz")) })
+		}
+		endings = append(endings, ending{what, told, was, time.Now()})
+		w.logs()
+	}
+	for i := range w.servers {
+		replace("server", func() []time.Time { return w.stopServer(i) }, func() { w.restartServer(i) })
+	}
+	for _, a := range w.agents {
+		replace("agent", func() []time.Time { return w.stopAgent(a) }, func() { w.startAgent(w.dataPlane, a) })
+	}
+	time.Sleep(moment)
+	l.end()
+	t.Logf("requests: %v; %d were cut, %d lost", l.sent, len(l.cut), len(l.lost))
+	for _, e := range endings {
+		for _, was := range e.was {
+			t.Logf("%s: ended %.1f s after it was told to, ready again %.1f s later", e.what, was.Sub(e.told).Seconds(), e.back.Sub(was).Seconds())
+		}
+	}
+	checkLoad(t, l, endings)
+	checkFollowers(t, followers, endings)
+}
+
+// checkLoad expects that a new connection was always possible, and that what
+// went by an old one failed only where that one was cut at the end of its grace.
+func checkLoad(t *testing.T, l *load, endings []ending) {
+	for _, f := range l.lost {
+		t.Errorf("%s failed twice: %v", f.kind, f.err)
+	}
+	for _, f := range l.cut {
+		if f.kind == "exec" || !atEndOfAny(f.at, endings) {
+			t.Errorf("%s failed: %v", f.kind, f.err)
+		} else {
+			t.Logf("%s was cut: %.300v", f.kind, f.err)
+		}
+	}
+	for kind := range requests() {
+		if l.sent[kind] < 100 || l.sent["exec"] < 10 {
+			t.Errorf("hardly any load: %v", l.sent)
+		}
+	}
+}
+
+// checkFollowers expects every line, and that none ended before the grace of
+// what carried it.
+func checkFollowers(t *testing.T, followers []*follower, endings []ending) {
+	for i, f := range followers {
+		runs := f.runs()
+		f.stop()
+		<-f.done
+		if f.err != nil {
+			t.Error(f.err)
+		}
+		if !runs && !atEndOfAny(f.ended, endings) {
+			t.Errorf("follower %d ended after %d lines, and nothing that carried it had", i, f.lines)
+		}
+		t.Logf("follower %d: %d lines, still runs: %v", i, f.lines, runs)
+	}
+}
+
+// atEndOfAny says whether something ended at that time.
+func atEndOfAny(at time.Time, endings []ending) bool {
+	for _, e := range endings {
+		for _, was := range e.was {
+			if d := at.Sub(was); d > -moment && d < moment {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// stopServer ends a server, and where it has one its pod's kube-apiserver, as
+// kubelet does: both at once. It returns when each had ended.
+func (w *world) stopServer(i int) (ended []time.Time) {
+	var api sync.WaitGroup
+	if w.pods {
+		api.Go(func() { stopAPI(w.apis[i].Process) })
+	}
+	stop(w.t, w.servers[i].Process)
+	ended = []time.Time{time.Now()}
+	if api.Wait(); w.pods {
+		ended = append(ended, time.Now())
+	}
+	return ended
+}
+
+// stopAgent ends an agent, and returns when it had.
+func (w *world) stopAgent(a *agent) (ended []time.Time) {
+	stop(w.t, a.Process)
+	return []time.Time{time.Now()}
+}
+
+func stopAPI(p *suite.Process) {
+	_ = p.Signal(syscall.SIGTERM)
+	if _, err := p.Wait(apiGrace); err != nil {
+		p.Kill()
+	}
+}
+
+// restartServer starts what stopServer ended.
+func (w *world) restartServer(i int) {
+	w.startServer(w.servers[i])
+	if w.pods {
+		w.runAPI(w.apis[i])
+	}
+}
