@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"net"
 	"time"
 
 	"konnectivity/tunnel"
@@ -32,6 +33,9 @@ type timedConn struct {
 	tunnel.Conn
 	observe func(time.Duration)
 }
+
+// NetConn is what is timed.
+func (t *timedConn) NetConn() net.Conn { return t.Conn }
 
 func (t *timedConn) Write(p []byte) (int, error) {
 	start := time.Now()
