@@ -48,15 +48,8 @@ type traced struct {
 // TraceOf tells how a connection of Adapter.Transport was made; the zero Trace
 // for any other.
 func TraceOf(c net.Conn) Trace {
-	for c != nil {
-		if t, ok := c.(*traced); ok {
-			return t.trace
-		}
-		under, ok := c.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		c = under.NetConn()
+	if t, ok := tunnel.Under[*traced](c); ok {
+		return t.trace
 	}
 	return Trace{}
 }

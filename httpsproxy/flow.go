@@ -80,15 +80,8 @@ func (d *dialed) NetConn() net.Conn { return d.Conn }
 
 // hopOf is the hop that a connection of the transport goes by.
 func hopOf(c net.Conn) string {
-	for c != nil {
-		if d, ok := c.(*dialed); ok {
-			return d.next
-		}
-		under, ok := c.(interface{ NetConn() net.Conn })
-		if !ok {
-			break
-		}
-		c = under.NetConn()
+	if d, ok := tunnel.Under[*dialed](c); ok {
+		return d.next
 	}
 	return ""
 }

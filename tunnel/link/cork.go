@@ -211,18 +211,3 @@ func (c *cork) release() {
 	c.hold = false
 	c.buf = nil
 }
-
-// findCork looks for a cork under TLS.
-func findCork(conn net.Conn) *cork {
-	for conn != nil {
-		if c, ok := conn.(*cork); ok {
-			return c
-		}
-		under, ok := conn.(interface{ NetConn() net.Conn })
-		if !ok {
-			return nil
-		}
-		conn = under.NetConn()
-	}
-	return nil
-}

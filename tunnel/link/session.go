@@ -168,8 +168,9 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 	setDefault(&cfg.PingInterval, DefaultPingInterval)
 	setDefault(&cfg.DeadAfter, DefaultDeadAfter)
 	setDefault(&cfg.HandshakeTimeout, DefaultHandshakeTimeout)
+	cork, _ := tunnel.Under[*cork](conn)
 	ses := &Session{
-		conn: conn, cork: findCork(conn), cfg: cfg,
+		conn: conn, cork: cork, cfg: cfg,
 		done: make(chan struct{}), joined: make(chan struct{}), draining: make(chan struct{}),
 		streams: map[uint64]*Stream{},
 	}

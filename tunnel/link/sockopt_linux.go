@@ -5,6 +5,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"konnectivity/tunnel"
 )
 
 // notSentLowat is how much unsent data the kernel may hold. Little, so that a
@@ -15,19 +17,13 @@ const notSentLowat = 128 << 10
 // tune sets the socket under conn up for a link. Failing to is no reason to do
 // without one.
 func tune(conn net.Conn) {
-	for conn != nil {
-		if s, ok := conn.(syscall.Conn); ok {
-			if raw, err := s.SyscallConn(); err == nil {
-				_ = raw.Control(func(fd uintptr) {
-					_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat)
-				})
-			}
-			return
-		}
-		under, ok := conn.(interface{ NetConn() net.Conn })
-		if !ok {
-			return
-		}
-		conn = under.NetConn()
+	s, ok := tunnel.Under[syscall.Conn](conn)
+	if !ok {
+		return
+	}
+	if raw, err := s.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, notSentLowat)
+		})
 	}
 }
