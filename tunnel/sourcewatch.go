@@ -12,7 +12,7 @@ import (
 // destination which stalls do not keep each other's memory for long.
 const sourceLook = 2 * time.Second
 
-// sourceWatch notices that the source of a direction was reset while its
+// sourceWatch notices that the source of a direction has failed while its
 // destination takes nothing: nobody reads from the source then, and the kernel
 // tells of a reset only who does. It is a timer while bytes flow or are held,
 // and nothing once the connection is idle. A source that ended in order, behind
@@ -45,25 +45,40 @@ func (w *relayWatch) look() {
 		if !h.held.Load() {
 			continue
 		}
-		if failed(h.src) {
-			h.lost(syscall.ECONNRESET)
+		if cause := failed(h.src); cause != nil {
+			h.lost(cause)
 			return
 		}
 		w.lookSoon()
 	}
 }
 
-// failed asks the socket under c whether it was reset or has timed out. What is
-// no socket, such as a tunnel, tells by itself.
-func failed(c Conn) (failed bool) {
+// Failer is a Conn over something else than a socket that can be asked whether
+// it has failed. A Source needs not be asked.
+type Failer interface {
+	// Failed tells why reads will fail once what has come was read; nil where
+	// they will not as yet, or will find an end in order. It may be called at
+	// any time from anywhere.
+	Failed() error
+}
+
+// failed asks c, or what lies under it, whether it was reset or has timed out.
+func failed(c Conn) (cause error) {
+	if f, ok := Under[Failer](c); ok {
+		return f.Failed()
+	}
 	socket, ok := Under[syscall.Conn](c)
 	if !ok {
-		return false
+		return nil
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {
-		return false
+		return nil
 	}
-	_ = raw.Control(func(fd uintptr) { failed = poll(fd)&pollErr != 0 })
-	return failed
+	_ = raw.Control(func(fd uintptr) {
+		if poll(fd)&pollErr != 0 {
+			cause = syscall.ECONNRESET
+		}
+	})
+	return cause
 }

@@ -1,6 +1,7 @@
 package legacy
 
 import (
+	"io"
 	"os"
 	"sync"
 	"time"
@@ -293,6 +294,16 @@ func (q *recvQueue) state() (puts uint64, drained bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.puts, len(q.chunks) == 0
+}
+
+// failure is why the reader will not find an end in order; nil as yet.
+func (q *recvQueue) failure() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.end == io.EOF {
+		return nil
+	}
+	return q.end
 }
 
 // finished says that nothing more is accepted.

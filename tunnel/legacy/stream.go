@@ -94,6 +94,9 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
+// Failed implements tunnel.Failer.
+func (s *stream) Failed() error { return s.in.failure() }
+
 // kill ends both directions at once, with what waits in them.
 func (s *stream) kill(err error) {
 	s.in.fail(err)

@@ -3,6 +3,7 @@ package legacy
 import (
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -82,6 +83,49 @@ func chunks(n, size int) []tunnel.Chunk {
 		out = append(out, tunnel.NewChunk(size))
 	}
 	return out
+}
+
+// A relay that is stuck in a write to a client that reads nothing hears all the
+// same that the agent is gone. The end of a connection is no such thing.
+func TestLossPassesAStalledDestination(t *testing.T) {
+	for name, c := range map[string]struct {
+		play func(w *wire, c *opened)
+		want tunnel.Code
+	}{
+		"agent lost":     {func(w *wire, _ *opened) { w.lose(&tunnel.ResetError{Code: tunnel.CodeLost}) }, tunnel.CodeLost},
+		"reset":          {func(_ *wire, c *opened) { c.responded(resetText(tunnel.CodePeerReset)) }, tunnel.CodePeerReset},
+		"ended in order": {func(_ *wire, c *opened) { c.responded("") }, tunnel.CodeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWire(Limits{})
+				defer w.end()
+				conn := w.opened()
+				near, client := net.Pipe()
+				defer client.Close()
+				relay := &tunnel.Relay{A: tunnel.Wrap(near), B: conn}
+				ended := make(chan error, 1)
+				go func() { ended <- relay.Run(t.Context()) }()
+				conn.receive(chunks(1, 10))
+				synctest.Wait() // the relay is stuck
+				c.play(w, conn)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				select {
+				case err := <-ended:
+					if c.want == tunnel.CodeUnknown || tunnel.CodeOf(err) != c.want {
+						t.Errorf("the relay ended with %v", err)
+					}
+				default:
+					if c.want != tunnel.CodeUnknown {
+						t.Error("the relay goes on")
+					}
+					client.Close()
+					<-ended
+				}
+			})
+		})
+	}
 }
 
 func TestCloseWriteHoldsBackTheCloseRequest(t *testing.T) {
