@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"konnectivity/agent/egress"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -30,6 +31,9 @@ type connectError struct {
 }
 
 func (e *connectError) Error() string {
+	if untrusted := tlsreload.Untrusted(e.err); untrusted != "" {
+		return "the server is not trusted: " + untrusted
+	}
 	return map[string]string{
 		"dial": "cannot reach the server", "tls": "the TLS handshake failed", "refused": "the server refused this agent",
 	}[e.stage] + ": " + e.err.Error()

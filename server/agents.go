@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -166,10 +167,10 @@ func (s *Server) whyGone(b registry.Backend) error {
 		default:
 		}
 	}
-	if with, ok := b.(interface{ Err() error }); ok {
+	if with, ok := b.(interface{ Err() error }); ok && with.Err() != nil {
 		return with.Err()
 	}
-	return nil
+	return io.EOF // over gRPC there is no more to know
 }
 
 // agentFields names an agent in the log, as much of it as is fit for a line.

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -73,8 +74,15 @@ func parseReply(msg []byte, name dnsmessage.Name, kind dnsmessage.Type) (reply, 
 	case dnsmessage.RCodeNameError:
 		return reply{ttl: negativeTTL(&p), gone: true}, nil
 	default:
-		return reply{err: fmt.Errorf("%w: %v", errServFail, head.RCode)}, nil
+		return reply{err: fmt.Errorf("%w: %s", errServFail, cmp.Or(rcodes[head.RCode], head.RCode.String()))}, nil
 	}
+}
+
+// rcodes are what a server says when it cannot answer (RFC 1035 §4.1.1; what is
+// not here is told by its number).
+var rcodes = map[dnsmessage.RCode]string{
+	dnsmessage.RCodeFormatError: "it takes the question for malformed", dnsmessage.RCodeServerFailure: "server failure",
+	dnsmessage.RCodeNotImplemented: "not implemented", dnsmessage.RCodeRefused: "query refused",
 }
 
 // records are the answers of one response, by the name that owns them.

@@ -2,7 +2,10 @@ package egress
 
 import (
 	"context"
+	"errors"
+	"net"
 	"net/netip"
+	"time"
 
 	"konnectivity/tunnel"
 )
@@ -21,7 +24,7 @@ func (d *Dialer) resolve(ctx context.Context, family, host string, port uint16) 
 		}
 		return []netip.AddrPort{to}, d.opts.Policy.AllowAddr(to)
 	}
-	found, err := d.opts.Resolver.LookupNetIP(ctx, family, host)
+	found, err := d.lookup(ctx, family, host)
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +47,34 @@ func (d *Dialer) resolve(ctx context.Context, family, host string, port uint16) 
 		return nil, denied
 	}
 	return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Reason: "the name has no address"}
+}
+
+// lookupShare is the part of a dial's time that looking its name up may take. A
+// DNS that has not answered by then leaves no time to connect, and must not be
+// taken for a destination that does not answer. In tenths.
+const lookupShare = 7
+
+// lookup says of a DNS that does not answer, or cannot tell, that it was the
+// agent's.
+func (d *Dialer) lookup(ctx context.Context, family, host string) ([]netip.Addr, error) {
+	bounded := ctx
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		bounded, cancel = context.WithTimeout(ctx, time.Until(end)*lookupShare/10)
+		defer cancel()
+	}
+	found, err := d.opts.Resolver.LookupNetIP(bounded, family, host)
+	var dns *net.DNSError
+	switch {
+	case err == nil, ctx.Err() != nil:
+		return found, err
+	case bounded.Err() != nil, errors.As(err, &dns) && dns.IsTimeout:
+		return nil, &tunnel.DialError{Failure: tunnel.FailResolve, Reason: "name lookup failed: the agent's DNS does not answer", Err: err}
+	case errors.As(err, &dns) && !dns.IsNotFound:
+		return nil, &tunnel.DialError{Failure: tunnel.FailResolve, Reason: "name lookup failed: the agent's DNS cannot tell", Err: err}
+	default:
+		return nil, err
+	}
 }
 
 // alternate orders addresses as RFC 8305 §4 asks: the family of the resolver's

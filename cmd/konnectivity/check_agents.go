@@ -37,6 +37,9 @@ func (c *checker) agents(r report) {
 	}
 	c.strategies(r.Status)
 	c.silentAgents(r)
+	if lost := lostLately(r); lost != "" {
+		c.warn("agents that left", lost, admin.GoneHint)
+	}
 	slowest := admin.Peer{}
 	for _, p := range r.Peers {
 		if p.Role == admin.RoleAgent && p.RoundTrip > slowest.RoundTrip {

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -89,12 +90,19 @@ func (c *checker) checkName(ctx context.Context) bool {
 // reasonOf is the cause in words that a client may see, with what lies behind.
 func reasonOf(err error) string {
 	dial := tunnel.AsDialError("", err)
-	if dial.Err != nil {
-		if inner := tunnel.AsDialError("", dial.Err); inner.Failure != tunnel.FailInternal && inner.Failure != dial.Failure {
-			return dial.Text() + " (" + inner.Text() + ")"
-		}
+	if dial.Err == nil {
+		return dial.Text()
 	}
-	return dial.Text()
+	switch inner := tunnel.AsDialError("", dial.Err); {
+	case inner.Failure == tunnel.FailTimeout:
+		return dial.Text() + " (it does not answer)"
+	case inner.Failure != tunnel.FailInternal && inner.Failure != dial.Failure:
+		return dial.Text() + " (" + inner.Text() + ")"
+	case inner.Failure == tunnel.FailInternal:
+		return dial.Text() + " (" + strings.ReplaceAll(dial.Err.Error(), "\n", "; ") + ")"
+	default:
+		return dial.Text()
+	}
 }
 
 // checkDestination dials as each front of a sidecar with these flags would.
@@ -132,7 +140,7 @@ func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 		if words := dial.Failure.String(); !strings.Contains(cause, words) {
 			cause = words + ": " + cause
 		}
-		c.fail(step, cause, hint)
+		c.fail(step, cause+c.by(ctx, id), hint)
 		return
 	}
 	to := ""
@@ -141,6 +149,20 @@ func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 	}
 	_ = conn.Close()
 	c.timed(step, c.target+to+routes[trace.Route], start)
+}
+
+// by asks the server who was to carry a dial that failed.
+func (c *checker) by(ctx context.Context, id string) string {
+	if c.opts.serverAdmin == "" {
+		return ""
+	}
+	client := newAdminClient()
+	defer client.close()
+	var page admin.Page[admin.Failure]
+	if err := client.get(context.WithoutCancel(ctx), c.opts.serverAdmin, "failures", url.Values{"filter": {id}}, &page); err != nil || len(page.Items) == 0 || page.Items[0].Next == "" {
+		return ""
+	}
+	return "; it went by " + page.Items[0].Next
 }
 
 var routes = map[adapters.Route]string{

@@ -27,6 +27,7 @@ func troubles(r report) []string {
 	if s.Component == serverComponent && s.Peers[admin.RoleAgent] == 0 {
 		say(noAgent(s))
 	}
+	say(lostLately(r))
 	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
 		if silent := silentPeers(r.Peers, role); len(silent) > 0 {
 			say(sayNothing(silent))
@@ -54,6 +55,29 @@ func noAgent(s admin.Status) string {
 	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, span(s.Now.Sub(last.Time)), last.Cause)
 }
 
+// lostFor is how long a peer that was lost is missed.
+const lostFor = 10 * time.Minute
+
+// lostLately tells of the peer that was lost last, unless it is back or there is
+// no other, of which noAgent tells.
+func lostLately(r report) string {
+	if r.Status.Peers[admin.RoleAgent] == 0 {
+		return ""
+	}
+	for _, f := range r.Failures { // newest first
+		if f.Stage != "peer" || r.Status.Now.Sub(f.Time) > lostFor {
+			continue
+		}
+		for _, p := range r.Peers {
+			if p.Role+" "+p.ID == f.Destination {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, span(r.Status.Now.Sub(f.Time)), f.Cause)
+	}
+	return ""
+}
+
 // silentPeers are those of a role that have said nothing for too long.
 func silentPeers(peers []admin.Peer, role string) (out []string) {
 	for _, p := range peers {
@@ -78,12 +102,16 @@ func sayNothing(silent []string) string {
 // readers; "" is none.
 func fullBuffers(s admin.Status) string {
 	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
-		if b := s.Buffers[name]; b.Limit > 0 && b.Used >= b.Limit*9/10 {
+		if b := s.Buffers[name]; b.Limit > 0 && b.Used >= b.Limit*fullFrom/4 {
 			return fmt.Sprintf("the memory for bytes in flight by %s is full, %s of %s: %s", name, size(float64(b.Used)), size(float64(b.Limit)), stalledReaders(s.Connections.Stalled))
 		}
 	}
 	return ""
 }
+
+// fullFrom is how many quarters of the memory are as good as all: links give no
+// more than their least window to anybody from then on (docs/link-protocol.md).
+const fullFrom = 3
 
 func stalledReaders(n int) string {
 	return plural(n, "connection waits", "connections wait") + " for a side that does not read"

@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
+)
+
+// The first screen: what a person sees of a command's output in a usual
+// terminal without scrolling.
+const (
+	screenRows    = 24
+	screenColumns = 90
+)
+
+// faulty is a suite in which something is about to break, with everything that
+// an operator would give to konnectivity check and status.
+type faulty struct {
+	*suite.Suite
+	server    *suite.Server
+	agent     *suite.Agent
+	socks     *suite.Sidecar
+	socksAt   string // its admin port
+	reachable string // an echo server behind the agent
+}
+
+// newFaulty starts a server, an agent and a SOCKS5 sidecar that work. The flags
+// are added to the server's and the agent's.
+func newFaulty(t *testing.T, serverArgs, agentArgs []string) *faulty {
+	t.Helper()
+	f := &faulty{Suite: newSuite(t), reachable: echoTarget(t)}
+	f.server = must(f.StartServer(append([]string{"--server-id=server-1"}, serverArgs...)...))(t)
+	f.agent = must(f.StartAgent(f.server, append([]string{"--agent-id=agent-1"}, agentArgs...)...))(t)
+	f.socksAt = suite.Loopback(testport.Reserved(t))
+	f.socks = must(f.StartSOCKS5(f.server, "--admin-address="+f.socksAt))(t)
+	return f
+}
+
+func (f *faulty) serverAt() string { return suite.Loopback(f.server.AdminPort) }
+
+func agentAt(a *suite.Agent) string { return suite.Loopback(a.AdminPort) }
+
+// operator runs the operator's program in a terminal of the usual size, and
+// returns its exit status and its first screen.
+func operator(t *testing.T, s *suite.Suite, args ...string) (status int, screen string) {
+	t.Helper()
+	cmd := exec.CommandContext(within(t, 2*time.Minute), s.Bin.Path("konnectivity"), args...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir(), fmt.Sprintf("COLUMNS=%d", screenColumns)}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("konnectivity %q: %v\n%s", args, err, out.String())
+	}
+	return cmd.ProcessState.ExitCode(), firstScreen(out.String())
+}
+
+// firstScreen breaks lines as a terminal does.
+func firstScreen(out string) string {
+	var rows []string
+	for line := range strings.Lines(out) {
+		line = strings.TrimSuffix(line, "\n")
+		for utf8.RuneCountInString(line) > screenColumns {
+			runes := []rune(line)
+			rows = append(rows, string(runes[:screenColumns]))
+			line = string(runes[screenColumns:])
+		}
+		rows = append(rows, line)
+	}
+	return strings.Join(rows[:min(len(rows), screenRows)], "\n")
+}
+
+// tells says whether a screen has all words, in whatever way they are spread
+// over its lines.
+func tells(screen string, words ...string) bool {
+	text := strings.Join(strings.Fields(screen), " ")
+	for _, w := range words {
+		if !strings.Contains(text, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// check runs konnectivity check with the sidecar's flags as an operator would
+// paste them; more override. target may be "".
+func (f *faulty) check(t *testing.T, target string, more ...string) (status int, screen string) {
+	t.Helper()
+	args := []string{"check", "--konnectivity-hostname=127.0.0.1", fmt.Sprintf("--konnectivity-port=%d", f.server.ClientPort),
+		"--ca-cert-path=" + f.PKI("ca.crt"), "--tls-cert-path=" + f.PKI("client.crt"), "--tls-key-path=" + f.PKI("client.key"),
+		"--serving-port=0", "--server-admin=" + f.serverAt()}
+	args = append(args, more...)
+	if target != "" {
+		args = append(args, target)
+	}
+	return operator(t, f.Suite, args...)
+}
+
+// checkTells wants check to fail and to name the cause.
+func (f *faulty) checkTells(t *testing.T, target string, more []string, words ...string) {
+	t.Helper()
+	status, screen := f.check(t, target, more...)
+	t.Logf("check, status %d:\n%s", status, screen)
+	if status != 1 || !tells(screen, words...) {
+		t.Errorf("check does not tell %q; status %d, its first screen is\n%s", words, status, screen)
+	}
+}
+
+// statusTells wants status to name the cause within a while.
+func (f *faulty) statusTells(t *testing.T, bound time.Duration, at string, words ...string) {
+	t.Helper()
+	seen := ""
+	eventually(t, bound, fmt.Sprintf("status of %s tells %q", at, words), func() (bool, any) {
+		_, seen = operator(t, f.Suite, "status", at)
+		return tells(seen, words...), "\n" + seen
+	})
+	t.Logf("status:\n%s", seen)
+}
+
+func TestFaultNothing(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, nil, nil)
+	status, screen := f.check(t, f.reachable, fmt.Sprintf("--serving-port=%d", f.socks.Port))
+	if status != 0 || strings.ContainsAny(screen, "✘!") || !tells(screen, "✔ SOCKS5 sidecar", "✔ connection as by SOCKS5") {
+		t.Errorf("status %d\n%s", status, screen)
+	}
+	for _, at := range []string{f.serverAt(), agentAt(f.agent), f.socksAt} {
+		if status, screen := operator(t, f.Suite, "status", at); status != 0 || strings.Contains(screen, "✘") || !tells(screen, "ready") {
+			t.Errorf("%s: %d\n%s", at, status, screen)
+		} else {
+			t.Log("\n" + screen)
+		}
+	}
+}
+
+func TestFaultAgentFrozen(t *testing.T) {
+	for _, mode := range []string{"auto", "off"} {
+		t.Run("one agent, link "+mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFaulty(t, nil, []string{"--link=" + mode})
+			_ = f.agent.Signal(syscall.SIGSTOP)
+			// Over gRPC it cannot be told from one whose connection was cut.
+			silent, gone := "the agent does not answer", "it said nothing any more"
+			if mode == "off" {
+				silent, gone = "the agent hangs", "its connection ended without a word"
+			}
+			f.checkTells(t, f.reachable, nil, "it went by agent agent-1", silent)
+			f.statusTells(t, livenessBound+slack, f.serverAt(), "no agent is connected to server-1", "the last, agent-1", gone)
+			f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-1", gone)
+		})
+	}
+	t.Run("one of two agents", func(t *testing.T) {
+		t.Parallel()
+		f := newFaulty(t, nil, nil)
+		must(f.StartAgent(f.server, "--agent-id=agent-2"))(t)
+		_ = f.agent.Signal(syscall.SIGSTOP)
+		f.statusTells(t, livenessBound, f.serverAt(), "agent agent-1 at 127.0.0.1", "does not answer")
+		f.checkTells(t, "", nil, "agent agent-1 at 127.0.0.1", "does not answer")
+		f.statusTells(t, livenessBound+slack, f.serverAt(), "agent agent-1 at 127.0.0.1", "was lost", "it said nothing any more")
+	})
+}
+
+func TestFaultAgentGone(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, nil, nil)
+	second := must(f.StartAgent(f.server, "--agent-id=agent-2"))(t)
+	second.Kill()
+	f.statusTells(t, slack, f.serverAt(), "agent agent-2 at 127.0.0.1", "was lost", "its connection ended without a word")
+	f.agent.Kill()
+	f.statusTells(t, slack, f.serverAt(), "no agent is connected to server-1", "the last, agent-1", "its connection ended without a word")
+	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-1", "its connection ended without a word")
+	third := must(f.StartAgent(f.server, "--agent-id=agent-3"))(t)
+	_, _ = third.Stop()
+	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-3", "it was stopped in order")
+}
+
+func TestFaultServerGone(t *testing.T) {
+	t.Parallel()
+	f := newFaulty(t, nil, nil)
+	f.server.Kill()
+	f.checkTells(t, f.reachable, nil, "connection refused", "Nobody listens on that port")
+	f.statusTells(t, slack, agentAt(f.agent), "not ready: no servers connected", "connection refused")
+	f.statusTells(t, slack, f.socksAt, "not ready: the konnectivity server refuses connections")
+}

@@ -1,0 +1,48 @@
+package tlsreload
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Untrusted says what is wrong with a peer's certificate that failed to verify,
+// in words for an operator: "" for any other error. crypto/x509's own sentences
+// do not say what the certificate is good for, nor that a clock may be wrong.
+func Untrusted(err error) string {
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &host) && host.Certificate != nil:
+		return fmt.Sprintf("its certificate is not for %s but for %s", host.Host, goodFor(host.Certificate))
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil: // or not valid yet
+		return fmt.Sprintf("its certificate is valid from %s until %s only: renew it, or set this machine's clock right, which says %s",
+			minute(invalid.Cert.NotBefore), minute(invalid.Cert.NotAfter), minute(time.Now()))
+	case errors.As(err, &unknown) && unknown.Cert != nil:
+		return fmt.Sprintf("its certificate was issued by %q, of which the CA file knows nothing", unknown.Cert.Issuer.String())
+	default:
+		return ""
+	}
+}
+
+// maxNames bounds how many names of a certificate are told.
+const maxNames = 8
+
+func goodFor(cert *x509.Certificate) string {
+	names := append([]string{}, cert.DNSNames...)
+	for _, ip := range cert.IPAddresses {
+		names = append(names, ip.String())
+	}
+	switch {
+	case len(names) == 0:
+		return "no name at all"
+	case len(names) > maxNames:
+		names = append(names[:maxNames], "more")
+	}
+	return strings.Join(names, ", ")
+}
+
+func minute(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }

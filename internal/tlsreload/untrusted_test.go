@@ -1,0 +1,60 @@
+package tlsreload
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/pki"
+)
+
+// A real verifier's errors are told in words that lead to the cause.
+func TestUntrusted(t *testing.T) {
+	ca, err := pki.NewCA("a-ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := pki.NewCA("b-ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	many := make([]string, 20)
+	for i := range many {
+		many[i] = fmt.Sprintf("n%d.test", i)
+	}
+	for name, c := range map[string]struct {
+		leaf pki.Leaf
+		host string
+		at   time.Duration
+		by   *pki.CA
+		want string
+	}{
+		"other name":   {pki.Leaf{CommonName: "s", DNS: []string{"b.test"}, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}, Server: true}, "a.test", 0, ca, "its certificate is not for a.test but for b.test, 10.0.0.1"},
+		"address":      {pki.Leaf{CommonName: "s", DNS: []string{"b.test"}, Server: true}, "127.0.0.1", 0, ca, "its certificate is not for 127.0.0.1 but for b.test"},
+		"no name":      {pki.Leaf{CommonName: "s", Server: true}, "a.test", 0, ca, "its certificate is not for a.test but for no name at all"},
+		"many names":   {pki.Leaf{CommonName: "s", DNS: many, Server: true}, "a.test", 0, ca, "n7.test, more"},
+		"not yet":      {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", -48 * time.Hour, ca, "set this machine's clock right"},
+		"expired":      {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true, Lifetime: time.Hour}, "a.test", 48 * time.Hour, ca, "renew it"},
+		"other issuer": {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", 0, other, `its certificate was issued by "CN=b-ca"`},
+	} {
+		pair, err := c.by.Issue(c.leaf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leaf, err := x509.ParseCertificate(pair.TLS().Certificate[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), DNSName: c.host, CurrentTime: time.Now().Add(c.at)})
+		if got := Untrusted(fmt.Errorf("handshake: %w", err)); err == nil || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %v is told as %q, want %q", name, err, got, c.want)
+		}
+	}
+	if got := Untrusted(errors.New("x")); got != "" {
+		t.Error(got)
+	}
+}
