@@ -634,20 +634,22 @@ func TestForwardClientLeaves(t *testing.T) {
 // A client that has asked all it wants and ended its side still gets its
 // response, however long that takes once it flows. net/http would cancel it.
 func TestForwardHalfClose(t *testing.T) {
+	t.Parallel() // it takes its time
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 		for range 12 {
-			time.Sleep(60 * time.Millisecond)
+			time.Sleep(halfCloseTime / 10)
 			_, _ = io.WriteString(w, "x")
 			_ = http.NewResponseController(w).Flush()
 		}
 	})
-	p := startProxy(t, nil) // its halfClose is shorter than the response
+	p := startProxy(t, nil)
 	for name, request := range map[string]string{
 		"GET":       "GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
 		"POST":      "POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi",
 		"pipelined": "GET http://%[1]s/ HTTP/1.1\r\nHost: x\r\n\r\nGET http://%[1]s/ HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := dialWire(t, p.addr)
 			w.send(request, origin)
 			_ = w.CloseWrite()

@@ -56,7 +56,6 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.halfClose = 500 * time.Millisecond // a gap in a test's traffic is far less
 	p.Server = s
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop

@@ -73,14 +73,15 @@ func TestEnvironmentIsIgnored(t *testing.T) {
 }
 
 func TestSlowAndSilentClientsAreClosed(t *testing.T) {
-	p := startProxy(t, func(o *Options) {
-		o.HandshakeTimeout = 100 * time.Millisecond
-		o.KeepAlive = 100 * time.Millisecond
-	})
+	t.Parallel() // it waits
+
+	const bound = 2 * time.Second // what a client says at once comes in time also on a busy machine
+	p := startProxy(t, func(o *Options) { o.HandshakeTimeout, o.KeepAlive = bound, bound })
 	for name, said := range map[string]string{
 		"nothing": "", "half a line": "CONN", "half a header": "GET http://example.test/ HTTP/1.1\r\nHost: x\r\n", "half a name": "GET http://example.test/ HTTP/1.1\r\nHo",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := dialWire(t, p.addr)
 			w.send("%s", said)
 			_, _ = io.Copy(io.Discard, w.r) // fails the test by its deadline
@@ -90,6 +91,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 		})
 	}
 	t.Run("drips", func(t *testing.T) {
+		t.Parallel()
 		w := dialWire(t, p.addr)
 		stop := make(chan struct{})
 		var dripping sync.WaitGroup
@@ -110,6 +112,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 		dripping.Wait()
 	})
 	t.Run("nothing after a request", func(t *testing.T) {
+		t.Parallel()
 		w := dialWire(t, p.addr)
 		w.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		_ = body(t, w.response("GET"))
@@ -378,15 +381,17 @@ func TestForeignProtocolsAreTurnedAway(t *testing.T) {
 }
 
 func TestIdleBoundsPlainExchanges(t *testing.T) {
+	t.Parallel() // it waits
+	const idle = 3 * time.Second
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
-		for range 5 {
+		for range 5 { // longer than the bound in all, but never silent that long
 			_, _ = io.WriteString(w, "x")
 			_ = http.NewResponseController(w).Flush()
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(idle / 4)
 		}
 		<-r.Context().Done()
 	})
-	p := startProxy(t, func(o *Options) { o.Connect.Idle = 200 * time.Millisecond })
+	p := startProxy(t, func(o *Options) { o.Connect.Idle = idle })
 	w := dialWire(t, p.addr)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	resp := w.response("GET")

@@ -146,12 +146,13 @@ func (o *observer) Closed(*tunnel.Request, *tunnel.Relay, time.Duration, error) 
 }
 
 func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
+	t.Parallel() // it waits
 	target := upgradeTarget(t, "", func(w *wire) { _, _ = io.Copy(io.Discard, w.r) })
 	seen := new(observer)
 	total := new(tunnel.Traffic)
 	p := startProxy(t, func(o *Options) {
 		o.Connect.Observers = []tunnel.Observer{seen}
-		o.Connect.Idle = 50 * time.Millisecond
+		o.Connect.Idle = 2 * time.Second
 		o.Connect.Total = total
 	})
 	w := dialWire(t, p.addr)

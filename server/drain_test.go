@@ -36,7 +36,7 @@ func TestShutdownWhenIdleIsQuick(t *testing.T) {
 	}
 	r.eventually("idle", func() bool { return r.metric("established_connections 0") })
 	r.stop()
-	if err := r.wait(5 * time.Second); err != nil {
+	if err := r.wait(20 * time.Second); err != nil {
 		t.Error(err)
 	}
 }
@@ -66,7 +66,7 @@ func TestDrain(t *testing.T) {
 					if i < 2 { // an idle sidecar's link may end at once
 						t.Fatal("an agent was cut off")
 					}
-				case <-time.After(5 * time.Second):
+				case <-time.After(20 * time.Second):
 					t.Fatal("not told: ", []string{"agent by gRPC", "agent by link", "sidecar"}[i])
 				}
 			}
@@ -88,13 +88,13 @@ func TestDrain(t *testing.T) {
 				t.Fatal("the server went while a connection was open")
 			}
 			c.Close()
-			if err := r.wait(10 * time.Second); err != nil {
+			if err := r.wait(20 * time.Second); err != nil {
 				t.Error(err)
 			}
 			for _, agent := range []agent{a, b} {
 				select {
 				case <-agent.Done():
-				case <-time.After(5 * time.Second):
+				case <-time.After(20 * time.Second):
 					t.Error("an agent's connection outlived the server")
 				}
 			}
@@ -117,10 +117,10 @@ func TestGraceEnds(t *testing.T) {
 				end := <-far
 				defer end.Close()
 				r.stop()
-				if err := r.wait(5 * time.Second); err != nil {
+				if err := r.wait(20 * time.Second); err != nil {
 					t.Fatal(err)
 				}
-				_ = end.SetReadDeadline(time.Now().Add(5 * time.Second))
+				_ = end.SetReadDeadline(time.Now().Add(20 * time.Second))
 				if _, err := end.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("the destination reads %v, want a reset", err)
 				}
@@ -147,7 +147,7 @@ func TestPendingDialIsCancelledByTheEnd(t *testing.T) {
 		go func() { _, err := r.dial(kind, "x:1"); failed <- err }()
 		<-asked
 		r.stop()
-		if err := r.wait(5 * time.Second); err != nil {
+		if err := r.wait(20 * time.Second); err != nil {
 			t.Fatal(kind, err)
 		}
 		if err := <-failed; err == nil {

@@ -152,8 +152,8 @@ func TestShortageOfDescriptorsIsSurvived(t *testing.T) {
 func TestShortageTakesTheOldestHandshake(t *testing.T) {
 	ln := &shortListener{Listener: listen(t), fail: syscall.EMFILE, dry: 1}
 	s := serveOn(t, newServer(t, Options{HandshakeTimeout: time.Hour}, direct), ln)
-	c := connect(t, s.addr) // accepted, silent; the next accept fails
 	start := time.Now()
+	c := connect(t, s.addr) // accepted, silent; the next accept fails
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the silent connection kept its descriptor: %v", err)
 	}

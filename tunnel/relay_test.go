@@ -132,7 +132,9 @@ func TestRelayResetArrivesAsReset(t *testing.T) {
 }
 
 func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
-	client, target, result := startRelay(t, &tunnel.Relay{Linger: 150 * time.Millisecond})
+	t.Parallel() // it waits
+	const linger = 2 * time.Second
+	client, target, result := startRelay(t, &tunnel.Relay{Linger: linger})
 	_ = client.CloseWrite()
 	for range 6 { // longer than Linger in all, but never silent that long
 		if _, err := target.Write([]byte("still here")); err != nil {
@@ -141,7 +143,7 @@ func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 		if _, err := io.ReadFull(client, make([]byte, 10)); err != nil {
 			t.Fatalf("cut while bytes still flowed: %v", err)
 		}
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(linger / 4)
 	}
 	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodeTimeout {
 		t.Fatalf("relay ended with %v, want the linger bound", err)

@@ -201,11 +201,11 @@ func TestNotes(t *testing.T) {
 func get(t *testing.T, port int, path string) (int, string, http.Header) {
 	t.Helper()
 	client := &http.Client{
-		Timeout:       5 * time.Second,
+		Timeout:       20 * time.Second,
 		Transport:     &http.Transport{DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, path))
 		if err != nil {
 			if time.Now().Before(end) {
@@ -264,13 +264,13 @@ func TestEndpoints(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(20 * time.Second):
 		t.Fatal("it does not end")
 	}
 }
 
 func TestProfilingIsOff(t *testing.T) {
-	p := &process{flags: &flags{}}
+	p := &process{flags: &flags{}, table: admin.NewTable()}
 	w := httptest.NewRecorder()
 	p.adminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/", nil))
 	if w.Code != http.StatusNotFound {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 
 	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
@@ -160,12 +161,7 @@ func TestRealClientsCloseLosesNothing(t *testing.T) {
 
 func TestRealClientHearsWhyADialFailed(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-		_, tun, err := r.realDial(t.Context(), l.Addr().String())
+		_, tun, err := r.realDial(t.Context(), testport.Refusing(t))
 		if err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("got %v", err)
 		}
@@ -340,13 +336,14 @@ func TestFrontendsOddPackets(t *testing.T) {
 func TestDataWaitsForTheClientsDial(t *testing.T) {
 	r := newRig(t, Limits{})
 	stream, _ := r.rawFrontend(t)
-	if err := stream.Send(dialRequest(1, "tcp", target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) }))); err != nil {
+	address := target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("first")) })
+	start := time.Now() // the answer comes in a moment
+	if err := stream.Send(dialRequest(1, "tcp", address)); err != nil {
 		t.Fatal(err)
 	}
 	if p, err := stream.Recv(); err != nil || p.Type != client.PacketType_DIAL_RSP {
 		t.Fatalf("got %v, %v", p, err)
 	}
-	start := time.Now()
 	if p, err := stream.Recv(); err != nil || p.Type != client.PacketType_DATA {
 		t.Fatalf("got %v, %v", p, err)
 	}

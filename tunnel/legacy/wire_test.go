@@ -190,12 +190,12 @@ func TestClosingSendsDataFirst(t *testing.T) {
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
 	c := a.accept(t.Context(), 1)
+	sent := time.Now() // or a moment later
 	_, _ = c.Write([]byte("last words"))
 	_ = c.Close()
 	if got := a.want(client.PacketType_DATA).GetData(); string(got.Data) != "last words" {
 		t.Errorf("got %v", got)
 	}
-	sent := time.Now()
 	a.want(client.PacketType_CLOSE_REQ)
 	if early := time.Since(sent); early < settleTime/2 {
 		t.Errorf("CLOSE_REQ came %v after the data; an old agent would drop that", early)

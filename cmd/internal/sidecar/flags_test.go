@@ -28,7 +28,7 @@ func parse(t *testing.T, front Front, args ...string) (o *Options, status int, s
 	o.AddFlags(cmd)
 	cli.AddFlags(cmd, "Logging", new(logging.Flags).AddTo)
 	var stderr bytes.Buffer
-	status = cli.Run(cmd, args, &stderr, nil)
+	status = cli.Run(cmd, append([]string{}, args...), &stderr, nil) // nil would be those of the test
 	return o, status, stderr.String()
 }
 
