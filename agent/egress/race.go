@@ -25,6 +25,13 @@ type attempt struct {
 // as one failed, and returns the first connection. It returns after every
 // attempt has ended, so nothing is left behind.
 func (d *Dialer) race(ctx context.Context, network, host string, addrs []netip.AddrPort) (tunnel.Conn, error) {
+	if len(addrs) == 1 { // nothing to race with, so no goroutine and no timer
+		conn, err := d.connect(ctx, network, host, addrs[0])
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Wrap(conn), nil
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make(chan attempt)
