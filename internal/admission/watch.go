@@ -32,30 +32,49 @@ func (b Buffer) Fill() (held int, err error) {
 // Deadliner is the part of a connection that wakes its reader.
 type Deadliner interface{ SetReadDeadline(time.Time) error }
 
+// watchAfter is how long a dial goes unwatched. Most are answered sooner, and
+// are spared a goroutine and a read that is begun only to be interrupted; a
+// client that leaves meanwhile is noticed by then, or by the relay.
+const watchAfter = 10 * time.Millisecond
+
 // Watch notices a client that leaves while its destination is dialed.
 type Watch struct {
-	conn Deadliner
-	done chan struct{}
-	gone error // owned by the goroutine until done is closed
+	conn   Deadliner
+	ahead  Ahead
+	cancel context.CancelCauseFunc
+	timer  *time.Timer
+	done   chan struct{}
+	gone   error // owned by look until done is closed
 }
 
-// NewWatch reads ahead until Stop is called, and cancels when the client is
-// gone. Once ahead is full it looks no further. conn is what ahead reads from.
+// NewWatch reads ahead, from watchAfter on until Stop is called, and cancels
+// when the client is gone. Once ahead is full it looks no further. conn is what
+// ahead reads from.
 func NewWatch(conn Deadliner, ahead Ahead, cancel context.CancelCauseFunc) *Watch {
-	w := &Watch{conn: conn, done: make(chan struct{})}
-	go func() {
-		defer close(w.done)
-		if w.gone = fill(ahead); w.gone != nil {
-			cancel(w.gone)
-		}
-	}()
+	w := &Watch{conn: conn, ahead: ahead, cancel: cancel, done: make(chan struct{})}
+	w.timer = time.AfterFunc(watchAfter, w.look)
 	return w
+}
+
+func (w *Watch) look() {
+	defer close(w.done)
+	if w.gone = fill(w.ahead); w.gone != nil {
+		w.cancel(w.gone)
+	}
 }
 
 // Stop ends the watch and returns ErrLeft if the client is gone. The connection
 // has no read deadline then, and is the caller's to read. Again is harmless for
 // as long as nobody else has set a deadline.
 func (w *Watch) Stop() error {
+	if w.timer.Stop() {
+		close(w.done) // for a Stop that comes again
+	}
+	select {
+	case <-w.done: // nothing reads
+		return w.gone
+	default:
+	}
 	// A deadline in the past ends a pending read and leaves TCP and TLS whole;
 	// net/http ends its background reads so.
 	_ = w.conn.SetReadDeadline(time.Unix(1, 0))
