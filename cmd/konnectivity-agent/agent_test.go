@@ -16,11 +16,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testport"
 )
@@ -222,10 +225,10 @@ func get(t *testing.T, port int, path string) (int, string, http.Header) {
 // The program without a server: alive, not ready with the reason, its metrics
 // there; and it ends in order.
 func TestEndpoints(t *testing.T) {
-	health, admin := testport.Reserved(t), testport.Reserved(t)
+	health, adminPort := testport.Reserved(t), testport.Reserved(t)
 	args := []string{
 		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(testport.Reserved(t)), "--health-server-host=127.0.0.1",
-		"--health-server-port=" + strconv.Itoa(health), "--admin-server-port=" + strconv.Itoa(admin), "--enable-profiling", "--log-level=error",
+		"--health-server-port=" + strconv.Itoa(health), "--admin-server-port=" + strconv.Itoa(adminPort), "--enable-profiling", "--log-level=error",
 	}
 	cmd := newCommand()
 	cmd.SetArgs(args)
@@ -246,13 +249,13 @@ func TestEndpoints(t *testing.T) {
 	if _, body, _ := get(t, health, "/metrics"); !strings.Contains(body, "konnectivity_network_proxy_agent_open_server_connections 0") {
 		t.Error("/metrics has no metrics of the agent")
 	}
-	if code, _, header := get(t, admin, "/metrics"); code != 301 || header.Get("Location") != fmt.Sprintf("http://127.0.0.1:%d/metrics", health) {
+	if code, _, header := get(t, adminPort, "/metrics"); code != 301 || header.Get("Location") != fmt.Sprintf("http://127.0.0.1:%d/metrics", health) {
 		t.Errorf("admin /metrics: %d %v", code, header)
 	}
-	if code, _, _ := get(t, admin, "/debug/pprof/"); code != 200 {
+	if code, _, _ := get(t, adminPort, "/debug/pprof/"); code != 200 {
 		t.Errorf("pprof: %d", code)
 	}
-	if code, body, _ := get(t, admin, "/api/v1/status"); code != 200 || !strings.Contains(body, `"reason":"no servers connected: 127.0.0.1:`) {
+	if code, body, _ := get(t, adminPort, "/api/v1/status"); code != 200 || !strings.Contains(body, `"reason":"no servers connected: 127.0.0.1:`) {
 		t.Errorf("status: %d %q", code, body)
 	}
 	if code, _, _ := get(t, health, "/api/v1/status"); code != 404 {
@@ -267,6 +270,39 @@ func TestEndpoints(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("it does not end")
 	}
+}
+
+// Port 0 is no admin port, as at the server.
+func TestAdminPortIsOff(t *testing.T) {
+	f, err := parse(t, "--admin-server-port=0")
+	if err == nil {
+		err = f.validate()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{flags: f, log: logrus.New(), registry: observe.NewRegistry(component)}
+	f.healthHost, f.healthPort = "127.0.0.1", testport.Reserved(t)
+	if err := p.listen(); err != nil {
+		t.Fatal(err)
+	}
+	if p.admin != nil {
+		t.Error("it listens at", p.admin.Addr())
+	}
+	if err := p.build(); err != nil || p.table != nil {
+		t.Error(err, p.table)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.serve(ctx) }()
+	if code, _, _ := get(t, f.healthPort, "/healthz"); code != 200 {
+		t.Error(code)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	p.close()
 }
 
 func TestProfilingIsOff(t *testing.T) {

@@ -114,7 +114,7 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 	set.StringVar(&f.healthHost, "health-server-host", "", "address for /healthz, /readyz and /metrics (default: all)")
 	set.IntVar(&f.healthPort, "health-server-port", 8093, "port for the same")
 	set.StringVar(&f.adminHost, "admin-bind-address", "127.0.0.1", "address for the status page /, its API /api/v1/ and /debug/pprof; empty: all")
-	set.IntVar(&f.adminPort, "admin-server-port", 8094, "port for the same")
+	set.IntVar(&f.adminPort, "admin-server-port", 8094, "port for the same; 0: off")
 	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
 	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
 }
@@ -154,11 +154,12 @@ func (f *flags) validate() error {
 }
 
 func (f *flags) checkNumbers() error {
-	for name, port := range map[string]int{
-		"proxy-server-port": f.port, "health-server-port": f.healthPort, "admin-server-port": f.adminPort,
-	} {
-		if port < 1 || port > 65535 {
-			return cli.Usagef("--%s=%d: a port is a number from 1 to 65535", name, port)
+	for _, port := range []struct {
+		flag         string
+		value, least int
+	}{{"proxy-server-port", f.port, 1}, {"health-server-port", f.healthPort, 1}, {"admin-server-port", f.adminPort, 0}} {
+		if port.value < port.least || port.value > 65535 {
+			return cli.Usagef("--%s=%d: a port is a number from %d to 65535", port.flag, port.value, port.least)
 		}
 	}
 	for name, d := range map[string]time.Duration{

@@ -80,12 +80,12 @@ type process struct {
 	log      logrus.FieldLogger
 	registry *prometheus.Registry
 
-	health, admin net.Listener
+	health, admin net.Listener // admin is nil where it is off
 	certificates  *tlsreload.Source
 	leases        *agent.LeaseCounter // nil: not counted
 	agent         *agent.Agent
 	id            string
-	table         *admin.Table // what the admin port shows
+	table         *admin.Table // what the admin port shows; nil where it is off
 }
 
 // listen takes the ports first, so that one in use is told before anything
@@ -93,6 +93,9 @@ type process struct {
 func (p *process) listen() (err error) {
 	if p.health, err = listen("health-server-port", p.flags.healthHost, p.flags.healthPort); err != nil {
 		return err
+	}
+	if p.flags.adminPort == 0 {
+		return nil
 	}
 	if p.admin, err = listen("admin-server-port", p.flags.adminHost, p.flags.adminPort); err != nil {
 		_ = p.health.Close()
@@ -114,7 +117,9 @@ func listen(flag, host string, port int) (net.Listener, error) {
 
 func (p *process) close() {
 	_ = p.health.Close()
-	_ = p.admin.Close()
+	if p.admin != nil {
+		_ = p.admin.Close()
+	}
 }
 
 func (p *process) build() error {
@@ -135,8 +140,11 @@ func (p *process) build() error {
 		}
 		opts.Leases = p.leases
 	}
-	p.id, p.table = opts.ID, admin.NewTable()
-	opts.Observers = append(opts.Observers, p.table)
+	p.id = opts.ID
+	if p.admin != nil {
+		p.table = admin.NewTable()
+		opts.Observers = append(opts.Observers, p.table)
+	}
 	p.agent, err = agent.New(opts)
 	return err
 }
@@ -219,8 +227,10 @@ func (p *process) serve(ctx context.Context) error {
 	context.AfterFunc(serving, cancel)
 
 	parts.Go(func() error { return observe.Serve(serving, p.health, p.healthHandler(), p.log) })
-	parts.Go(func() error { return observe.Serve(serving, p.admin, p.adminHandler(), p.log) })
-	parts.Go(func() error { p.table.Run(serving); return nil })
+	if p.admin != nil {
+		parts.Go(func() error { return observe.Serve(serving, p.admin, p.adminHandler(), p.log) })
+		parts.Go(func() error { p.table.Run(serving); return nil })
+	}
 	parts.Go(func() error { p.certificates.Run(serving); return nil })
 	if p.leases != nil {
 		parts.Go(func() error { p.leases.Run(serving); return nil })
