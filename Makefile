@@ -25,11 +25,22 @@ KUBE := .cache/kube
 # The version is pinned so that a new check fails a change, not a rerun.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# What make bench runs. Benchmarks over a wire of 50 ms take their time and are
+# left out unless BENCHSKIP= is given.
+BENCH     ?= .
+BENCHSKIP ?= /wire=50ms|//wire=50ms
+BENCHTIME ?= 0.3s
+COUNT     ?= 6
+BENCHOUT  ?= $(BIN)/bench.txt
+BASELINE  ?= docs/bench/baseline.txt
+
+BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## Build static binaries of all programs into bin/
@@ -95,8 +106,23 @@ fuzz: ## Run every fuzz target for FUZZTIME (5s)
 	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
 
 .PHONY: bench
-bench: ## Run the micro-benchmarks
-	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m $(UNITS)
+bench: ## Run the micro-benchmarks COUNT times (6), into bin/bench.txt
+	@mkdir -p $(dir $(BENCHOUT))
+	$(GO) test -run '^$$' -bench '$(BENCH)' -skip '$(BENCHSKIP)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) \
+		-timeout 1h $(UNITS) | tee $(BENCHOUT)
+	@! grep '^FAIL' $(BENCHOUT)
+
+.PHONY: bench-compare
+bench-compare: bench ## Run them and compare with BASELINE, by benchstat
+	$(GO) run $(BENCHSTAT) -ignore cpu $(BASELINE) $(BENCHOUT)
+
+.PHONY: bench-beside
+bench-beside: ## Show bin/bench.txt: ours beside io.Copy, yamux and protobuf
+	$(GO) run $(BENCHSTAT) -col /by -filter '/by:/./' $(BENCHOUT)
+
+.PHONY: bench-baseline
+bench-baseline: ## Make bin/bench.txt the new BASELINE
+	grep -E '^(goos|goarch|pkg|cpu|Benchmark)' $(BENCHOUT) > $(BASELINE)
 
 .PHONY: bench-e2e
 bench-e2e: ## Measure the built programs beside a plain relay chain, into docs/performance.md

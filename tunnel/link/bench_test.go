@@ -126,7 +126,7 @@ var wires = []struct {
 func forAll(b *testing.B, run func(b *testing.B, m mux)) {
 	for _, wire := range wires {
 		for _, c := range contestants {
-			b.Run(wire.name+"/"+c.name, func(b *testing.B) {
+			b.Run("wire="+wire.name+"/by="+c.name, func(b *testing.B) {
 				near, far := wire.pair(b)
 				run(b, c.build(b, near, far))
 			})
@@ -137,7 +137,7 @@ func forAll(b *testing.B, run func(b *testing.B, m mux)) {
 // BenchmarkThroughput moves 64 KiB an operation over 1 and over 64 streams.
 func BenchmarkThroughput(b *testing.B) {
 	for _, streams := range []int{1, 64} {
-		b.Run(fmt.Sprint(streams), func(b *testing.B) {
+		b.Run(fmt.Sprintf("streams=%d", streams), func(b *testing.B) {
 			forAll(b, func(b *testing.B, m mux) { throughput(b, m, streams) })
 		})
 	}
@@ -245,7 +245,7 @@ func BenchmarkChurn(b *testing.B) {
 // beside 8 bulk streams.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, bulk := range []int{0, 8} {
-		b.Run(fmt.Sprintf("bulk%d", bulk), func(b *testing.B) {
+		b.Run(fmt.Sprintf("bulk=%d", bulk), func(b *testing.B) {
 			forAll(b, func(b *testing.B, m mux) { roundTrip(b, m, bulk) })
 		})
 	}
@@ -294,7 +294,7 @@ func roundTrip(b *testing.B, m mux, bulk int) {
 // BenchmarkIdle reports the memory of an idle stream, both ends together.
 func BenchmarkIdle(b *testing.B) {
 	for _, c := range contestants {
-		b.Run(c.name, func(b *testing.B) {
+		b.Run("by="+c.name, func(b *testing.B) {
 			near, far := tlsPair(b)
 			m := c.build(b, near, far)
 			for b.Loop() {
