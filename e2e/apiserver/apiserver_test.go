@@ -2,12 +2,18 @@ package apiserver
 
 import "testing"
 
-func TestStaticPods(t *testing.T) { test(t, newStaticPods(t)) }
+func TestStaticPods(t *testing.T) {
+	w := newStaticPods(t)
+	t.Run("tokens", w.tokens)
+	w.test(t)
+}
 
-func TestHosted(t *testing.T) { test(t, newHosted(t)) }
+func TestHosted(t *testing.T) { newHosted(t).test(t) }
 
-func test(t *testing.T, w *world) {
+func (w *world) test(t *testing.T) {
+	t.Run("roles", w.roles)
 	t.Run("before", w.everything)
 	t.Run("rolling restart", w.rollOver)
 	t.Run("after", w.everything)
+	t.Run("leases", w.leases)
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
 	"konnectivity/e2e/suite"
@@ -21,7 +22,8 @@ const grace = "5s"
 
 // workload is a Pod, or what has a template of one.
 type workload struct {
-	Spec struct {
+	Metadata metav1.ObjectMeta `json:"metadata"`
+	Spec     struct {
 		corev1.PodSpec `json:",inline"`
 		Template       corev1.PodTemplateSpec `json:"template"`
 	} `json:"spec"`
@@ -113,13 +115,19 @@ type agent struct {
 // startAgent starts an agent that the zone lets in, until it is connected.
 func (p *controlPlane) startAgent(d *dataPlane, a *agent) {
 	p.t.Helper()
-	a.Agent = &suite.Agent{HealthPort: testport.Reserved(p.t), AdminPort: testport.Reserved(p.t)}
-	a.Process = p.run(a.folder, a.in, append([]string{"--graceful-shutdown-timeout=" + grace,
-		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort), "--admin-server-port=" + strconv.Itoa(a.AdminPort)}, a.more...)...)
+	p.launchAgent(a)
 	d.zone.admit(a.PID())
 	if err := suite.WaitReady(a.Process, a.HealthURL("/readyz")); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// launchAgent starts an agent that may be refused.
+func (p *controlPlane) launchAgent(a *agent) {
+	p.t.Helper()
+	a.Agent = &suite.Agent{HealthPort: testport.Reserved(p.t), AdminPort: testport.Reserved(p.t)}
+	a.Process = p.run(a.folder, a.in, append([]string{"--graceful-shutdown-timeout=" + grace,
+		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort), "--admin-server-port=" + strconv.Itoa(a.AdminPort)}, a.more...)...)
 }
 
 // stop ends a program as kubelet does.
