@@ -56,6 +56,8 @@ func newCheck() *cobra.Command {
 		f.DurationVar(&o.timeout, "timeout", stepTimeout, "how long each step may take; longer than a server's own patience, whose word arrives then")
 	})
 	o.sidecar.AddFlags(cmd)
+	cli.Choices(cmd, "output", "text", "json")
+	cli.Choices(cmd, "link", "auto", "off", "require")
 	o.given = cmd.Flags().Changed
 	return cmd
 }

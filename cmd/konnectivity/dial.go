@@ -50,6 +50,7 @@ func newDial() *cobra.Command {
 		f.StringVar(&o.admin, "server-admin", "", "with -v, `HOST:PORT` of the server's admin port, to learn by which agent it goes")
 	})
 	o.via.register(cmd)
+	cli.Choices(cmd, "via", "direct", "socks5://", "http://", "https://", "link://", "grpc:///")
 	return cmd
 }
 

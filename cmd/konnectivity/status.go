@@ -52,6 +52,7 @@ func newStatus() *cobra.Command {
 		f.StringVar(&o.filter, "filter", "", "only connections, peers and failures with this text in an id, host or address")
 		f.IntVar(&o.limit, "limit", 10, "most peers, connections and failures to show of each process; at most 1000")
 	})
+	cli.Choices(cmd, "output", "table", "json")
 	o.given = cmd.Flags().Changed
 	return cmd
 }

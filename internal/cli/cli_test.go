@@ -170,6 +170,37 @@ func TestVersionAndCompletion(t *testing.T) {
 	}
 }
 
+// Backticks are for help alone, and values are completed, too.
+func TestCompletionOfValues(t *testing.T) {
+	with := func() *cobra.Command {
+		root := &cobra.Command{Use: "prog"}
+		sub := &cobra.Command{Use: "sub", RunE: func(*cobra.Command, []string) error { return nil }}
+		cli.AddFlags(sub, "Flags", func(f *pflag.FlagSet) {
+			f.String("via", "", "the `WAY` to go")
+			f.String("output", "", "table or json")
+		})
+		cli.Choices(sub, "via", "direct", "socks5://")
+		cli.Choices(sub, "output", "table", "json")
+		root.AddCommand(sub)
+		return root
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"__complete", "sub", "--v"}, "--via\tthe WAY to go\n:4\n"},
+		{[]string{"__complete", "sub", "--via", "s"}, "direct\nsocks5://\n:6\n"},
+		{[]string{"__complete", "sub", "--output", ""}, "table\njson\n:4\n"},
+	} {
+		if status, stdout, stderr := execute(with(), nil, c.args...); status != 0 || !strings.HasPrefix(stdout, c.want) {
+			t.Errorf("%q: %d %q %s, want %q", c.args, status, stdout, stderr, c.want)
+		}
+	}
+	if _, stdout, _ := execute(with(), nil, "sub", "--help"); !strings.Contains(stdout, "--via WAY") {
+		t.Errorf("help does not name the value:\n%s", stdout)
+	}
+}
+
 func TestSubcommands(t *testing.T) {
 	root := &cobra.Command{Use: "prog", Short: "A program"}
 	root.AddCommand(&cobra.Command{

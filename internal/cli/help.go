@@ -113,6 +113,29 @@ type groupSet struct {
 	title string
 }
 
+// unquote takes the backticks out of descriptions of flags. They mark what the
+// value is called, which pflag's help knows and cobra's completion does not.
+func unquote(cmd *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })
+	}
+	for _, sub := range cmd.Commands() {
+		unquote(sub)
+	}
+}
+
+// Choices lets shells complete the values of a flag that has been defined on
+// cmd. One that ends in a slash is a beginning: no space follows it.
+func Choices(cmd *cobra.Command, flag string, values ...string) {
+	directive := cobra.ShellCompDirectiveNoFileComp
+	if slices.ContainsFunc(values, func(v string) bool { return strings.HasSuffix(v, "/") }) {
+		directive |= cobra.ShellCompDirectiveNoSpace
+	}
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, directive)); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
 // newCompletion prints the script by which a shell completes the program's
 // commands and flags.
 func newCompletion(root *cobra.Command) *cobra.Command {

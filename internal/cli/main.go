@@ -55,6 +55,9 @@ func Main(cmd *cobra.Command) int {
 // because of a second signal, the command's goroutine is still running.
 func Run(cmd *cobra.Command, args []string, stderr io.Writer, signals <-chan os.Signal) int {
 	prepare(cmd)
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		unquote(cmd)
+	}
 	started := false
 	onRun(cmd, func() { started = true })
 	cmd.SetArgs(args)

@@ -1,0 +1,77 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var programs = []string{"konnectivity", "konnectivity-server", "konnectivity-agent", "konnectivity-socks5-proxy", "konnectivity-https-proxy"}
+
+// The script for each shell loads there without a word, and completes.
+func TestCompletionLoads(t *testing.T) {
+	for shell, c := range map[string]struct{ script, says string }{
+		// What bash does when TAB is pressed behind "--lo".
+		"bash": {`set -e
+			. /usr/share/bash-completion/bash_completion
+			source <("$1" completion bash)
+			COMP_LINE="$2 --lo" COMP_POINT=${#COMP_LINE} COMP_WORDS=("$2" --lo) COMP_CWORD=1 COMP_TYPE=9 COMP_KEY=9
+			"__start_$2" "$2" --lo "$2" && echo "completes ${COMPREPLY[*]}"`, "completes --lo"},
+		"zsh": {`set -e
+			autoload -U compinit && compinit -u -d "$HOME/zcompdump"
+			source <("$1" completion zsh)
+			whence -w "_$2"`, ": function"},
+		"fish": {`set p $argv[1]; set n $argv[2]; $p completion fish | source; and set -x PATH (dirname $p) $PATH; complete -C "$n --lo"`, "--lo"},
+	} {
+		for _, program := range programs {
+			t.Run(shell+" "+program, func(t *testing.T) {
+				if program == "konnectivity" {
+					c.script, c.says = strings.ReplaceAll(c.script, "--lo", "--ve"), strings.ReplaceAll(c.says, "--lo", "--ve")
+				}
+				path := binaries.Path(program)
+				args := map[string][]string{
+					"bash": {"--norc", "-c", c.script, "bash", path, program},
+					"zsh":  {"-f", "-c", c.script, "zsh", path, program},
+					"fish": {"--no-config", "-c", c.script, path, program},
+				}[shell]
+				env := []string{"PATH=" + string(binaries) + ":" + os.Getenv("PATH"), "HOME=" + t.TempDir()}
+				out, err := command(t, env, shell, args...)
+				if err != nil || !strings.Contains(out, c.says) || strings.Contains(out, "`") || strings.Contains(out, "not found") || strings.Count(out, "\n") > 3 {
+					t.Errorf("%v: %q, want %q", err, out, c.says)
+				}
+			})
+		}
+	}
+}
+
+// --version has what a report of a bug needs.
+func TestVersions(t *testing.T) {
+	for _, program := range programs {
+		out, err := command(t, nil, binaries.Path(program), "--version")
+		want := fmt.Sprintf(`^%s version \S+ \(commit \S+, go1\.\d+(\.\d+)?, \w+/\w+\)\n$`, program)
+		if err != nil || !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("%v: %q", err, out)
+		}
+	}
+}
+
+// Help is for people: no markup, no line that a terminal would break, and each
+// command with an example where an argument is not obvious.
+func TestHelpReadsWell(t *testing.T) {
+	for _, args := range [][]string{
+		{"konnectivity"}, {"konnectivity", "check"}, {"konnectivity", "dial"}, {"konnectivity", "status"}, {"konnectivity", "certs"}, {"konnectivity", "bench"}, {"konnectivity", "quickstart"},
+		{"konnectivity", "completion"}, {"konnectivity-server"}, {"konnectivity-agent"}, {"konnectivity-socks5-proxy"}, {"konnectivity-https-proxy"},
+	} {
+		out, err := command(t, nil, binaries.Path(args[0]), append(args[1:], "--help")...)
+		if err != nil || strings.Contains(out, "`") || !strings.Contains(out, "Usage:") {
+			t.Errorf("%q: %v\n%s", args, err, out)
+		}
+		for line := range strings.Lines(out) {
+			if len([]rune(line)) > 140 {
+				t.Errorf("%q has a line of %d characters: %s", args, len(line), line)
+			}
+		}
+	}
+}
