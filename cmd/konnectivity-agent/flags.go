@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -154,13 +152,9 @@ func (f *flags) validate() error {
 }
 
 func (f *flags) checkNumbers() error {
-	for _, port := range []struct {
-		flag         string
-		value, least int
-	}{{"proxy-server-port", f.port, 1}, {"health-server-port", f.healthPort, 1}, {"admin-server-port", f.adminPort, 0}} {
-		if port.value < port.least || port.value > 65535 {
-			return cli.Usagef("--%s=%d: a port is a number from %d to 65535", port.flag, port.value, port.least)
-		}
+	health, admin := f.ports()
+	if err := cli.CheckPorts(cli.Port{Flag: "proxy-server-port", Number: f.port, Least: 1, Unused: true}, health, admin); err != nil {
+		return err
 	}
 	for name, d := range map[string]time.Duration{
 		"sync-interval": f.syncInterval, "sync-interval-cap": f.syncCap, "probe-interval": f.probeInterval, "dial-timeout": f.dialTimeout,
@@ -182,19 +176,16 @@ func (f *flags) checkNumbers() error {
 }
 
 func (f *flags) checkCombinations() error {
+	if err := cli.CheckPair(cli.Value{Flag: "agent-cert", Text: f.cert}, cli.Value{Flag: "agent-key", Text: f.key}); err != nil {
+		return err
+	}
 	switch {
-	case f.cert != "" && f.key == "":
-		return cli.Usagef("--agent-cert needs --agent-key")
-	case f.key != "" && f.cert == "":
-		return cli.Usagef("--agent-key needs --agent-cert")
 	case f.contention && !f.profiling:
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
 	case f.syncInterval > f.syncCap:
 		return cli.Usagef("--sync-interval=%v must not be longer than --sync-interval-cap=%v", f.syncInterval, f.syncCap)
 	case f.set.Changed("lease-label") && f.set.Changed("lease-label-selector"):
 		return cli.Usagef("--lease-label is the older name of --lease-label-selector; give only the latter")
-	case f.healthPort == f.adminPort && (f.healthHost == f.adminHost || f.healthHost == "" || f.adminHost == ""):
-		return cli.Usagef("--health-server-port and --admin-server-port are both %d", f.healthPort)
 	}
 	return nil
 }
@@ -203,15 +194,11 @@ func (f *flags) checkValues() error {
 	if _, err := f.servers(); err != nil {
 		return err
 	}
-	switch agent.LinkMode(f.link) {
-	case agent.LinkAuto, agent.LinkOff, agent.LinkRequire:
-	default:
-		return cli.Usagef("--link=%s: accepted are auto, off and require", f.link)
+	if err := cli.CheckChoice(cli.Value{Flag: "link", Text: f.link}, string(agent.LinkAuto), string(agent.LinkOff), string(agent.LinkRequire)); err != nil {
+		return err
 	}
-	switch agent.CountSource(f.countSource) {
-	case "", agent.CountDefault, agent.CountMax:
-	default:
-		return cli.Usagef("--server-count-source=%s: accepted are default and max", f.countSource)
+	if err := cli.CheckChoice(cli.Value{Flag: "server-count-source", Text: f.countSource}, "", string(agent.CountDefault), string(agent.CountMax)); err != nil {
+		return err
 	}
 	for _, proto := range f.alpn {
 		if proto == "" || len(proto) > 255 { // RFC 7301 §3.1
@@ -221,8 +208,8 @@ func (f *flags) checkValues() error {
 	if err := agent.ValidateIdentifiers(f.identifiers); err != nil {
 		return cli.Usagef("--agent-identifiers: %w", err)
 	}
-	if len(f.agentID()) > agent.MaxIdentity || strings.ContainsFunc(f.agentID(), func(r rune) bool { return r < ' ' || r > '~' }) {
-		return cli.Usagef("--agent-id: an id has at most %d printable ASCII characters", agent.MaxIdentity)
+	if err := cli.CheckID(cli.Value{Flag: "agent-id", Text: f.agentID()}, agent.MaxIdentity); err != nil {
+		return err
 	}
 	if _, err := labels.Parse(f.leaseSelector); err != nil {
 		return cli.Usagef("--lease-label-selector=%s: %w", f.leaseSelector, err)
@@ -237,25 +224,14 @@ func (f *flags) checkValues() error {
 }
 
 func (f *flags) checkFiles() error {
-	for _, file := range []struct{ flag, path string }{
-		{"agent-cert", f.cert}, {"agent-key", f.key}, {"ca-cert", f.ca},
-		{"service-account-token-path", f.tokenPath}, {"kubeconfig", f.kubeconfig},
-	} {
-		if file.path == "" {
-			continue
-		}
-		info, err := os.Stat(file.path)
-		if err == nil && info.IsDir() {
-			err = fmt.Errorf("%s is a directory", file.path)
-		}
-		if pathErr, ok := err.(*fs.PathError); ok {
-			err = fmt.Errorf("%s: %w", file.path, pathErr.Err)
-		}
-		if err != nil {
-			return fmt.Errorf("--%s: %w", file.flag, err)
-		}
-	}
-	return nil
+	return cli.CheckFiles(cli.Value{Flag: "agent-cert", Text: f.cert}, cli.Value{Flag: "agent-key", Text: f.key}, cli.Value{Flag: "ca-cert", Text: f.ca},
+		cli.Value{Flag: "service-account-token-path", Text: f.tokenPath}, cli.Value{Flag: "kubeconfig", Text: f.kubeconfig})
+}
+
+// ports are what the agent listens on.
+func (f *flags) ports() (health, admin cli.Port) {
+	return cli.Port{Flag: "health-server-port", Host: f.healthHost, Number: f.healthPort, Least: 1},
+		cli.Port{Flag: "admin-server-port", Host: f.adminHost, Number: f.adminPort}
 }
 
 // servers are the host:port pairs to connect to.

@@ -4,20 +4,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"golang.org/x/net/http/httpproxy"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
@@ -91,28 +87,17 @@ type process struct {
 // listen takes the ports first, so that one in use is told before anything
 // starts.
 func (p *process) listen() (err error) {
-	if p.health, err = listen("health-server-port", p.flags.healthHost, p.flags.healthPort); err != nil {
+	health, admin := p.flags.ports()
+	if p.health, err = health.Listen(); err != nil {
 		return err
 	}
-	if p.flags.adminPort == 0 {
+	if admin.Number == 0 {
 		return nil
 	}
-	if p.admin, err = listen("admin-server-port", p.flags.adminHost, p.flags.adminPort); err != nil {
+	if p.admin, err = admin.Listen(); err != nil {
 		_ = p.health.Close()
 	}
 	return err
-}
-
-func listen(flag, host string, port int) (net.Listener, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err // without a second mention of the address
-		}
-		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, net.JoinHostPort(host, strconv.Itoa(port)), err)
-	}
-	return l, nil
 }
 
 func (p *process) close() {
@@ -186,11 +171,10 @@ func (p *process) options() (agent.Options, error) {
 }
 
 func (p *process) countLeases() (*agent.LeaseCounter, error) {
-	config, err := apiConfig(p.flags.kubeconfig)
+	config, err := kubeapi.Config(p.flags.kubeconfig, p.flags.apiContentType, "--count-server-leases")
 	if err != nil {
 		return nil, err
 	}
-	config.ContentType = p.flags.apiContentType
 	client, err := kubeapi.NewLeases(config, p.flags.leaseNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("--count-server-leases: %w", err)
@@ -199,21 +183,6 @@ func (p *process) countLeases() (*agent.LeaseCounter, error) {
 		Client: client, Selector: p.flags.leaseSelector,
 		Log: p.log, Registerer: p.registry,
 	})
-}
-
-func apiConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, fmt.Errorf("--count-server-leases: outside of a cluster --kubeconfig must be given: %w", err)
-		}
-		return config, nil
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
-	}
-	return config, nil
 }
 
 // serve runs until ctx ends and the agent has drained, or a listener fails.

@@ -1,11 +1,7 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -209,14 +205,8 @@ func (f *flags) validate() error {
 }
 
 func (f *flags) checkNumbers() error {
-	for _, port := range []struct {
-		flag  string
-		value int
-		least int
-	}{{"server-port", f.serverPort, 0}, {"agent-port", f.agentPort, 1}, {"admin-port", f.adminPort, 0}, {"health-port", f.healthPort, 0}} {
-		if port.value < port.least || port.value > 65535 {
-			return cli.Usagef("--%s=%d: accepted are %d to 65535", port.flag, port.value, port.least)
-		}
+	if err := cli.CheckPorts(f.agentsPort(), f.probePort(), f.statusPort(), f.clientPort()); err != nil {
+		return err
 	}
 	for _, d := range []struct {
 		flag  string
@@ -251,14 +241,14 @@ func (f *flags) checkNumbers() error {
 
 func (f *flags) checkValues() error {
 	for _, choice := range []struct {
-		flag, value string
-		accepted    []string
+		cli.Value
+		accepted []string
 	}{
-		{"mode", f.mode, []string{"", modeGRPC, modeConnect}},
-		{"link", f.link, []string{linkAuto, linkOff, linkRequire}},
-		{"agent-identifier-policy", f.identifierPolicy, []string{identifiersAny, identifiersCertificate}},
+		{cli.Value{Flag: "mode", Text: f.mode}, []string{"", modeGRPC, modeConnect}},
+		{cli.Value{Flag: "link", Text: f.link}, []string{linkAuto, linkOff, linkRequire}},
+		{cli.Value{Flag: "agent-identifier-policy", Text: f.identifierPolicy}, []string{identifiersAny, identifiersCertificate}},
 	} {
-		if err := oneOf(choice.flag, choice.value, choice.accepted); err != nil {
+		if err := cli.CheckChoice(choice.Value, choice.accepted...); err != nil {
 			return err
 		}
 	}
@@ -280,25 +270,12 @@ func (f *flags) checkValues() error {
 	return f.checkID()
 }
 
-func oneOf(flag, value string, accepted []string) error {
-	var named []string
-	for _, a := range accepted {
-		if a == value {
-			return nil
-		}
-		if a != "" {
-			named = append(named, a)
-		}
-	}
-	return cli.Usagef("--%s=%q: accepted are %s", flag, value, strings.Join(named, ", "))
-}
-
 // checkID sees that the id fits into gRPC metadata, and into a lease's name
 // where there is one.
 func (f *flags) checkID() error {
 	id := f.givenID()
-	if len(id) > registry.MaxID || strings.ContainsFunc(id, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return cli.Usagef("--server-id: an id has at most %d printable ASCII characters", registry.MaxID)
+	if err := cli.CheckID(cli.Value{Flag: "server-id", Text: id}, registry.MaxID); err != nil {
+		return err
 	}
 	if !f.leases {
 		return nil
@@ -313,7 +290,7 @@ func (f *flags) checkID() error {
 }
 
 func (f *flags) checkClients() error {
-	if err := pair("server-cert", f.serverCert, "server-key", f.serverKey); err != nil {
+	if err := cli.CheckPair(cli.Value{Flag: "server-cert", Text: f.serverCert}, cli.Value{Flag: "server-key", Text: f.serverKey}); err != nil {
 		return err
 	}
 	switch {
@@ -332,7 +309,7 @@ func (f *flags) checkClients() error {
 }
 
 func (f *flags) checkAgents() error {
-	if err := pair("cluster-cert", f.clusterCert, "cluster-key", f.clusterKey); err != nil {
+	if err := cli.CheckPair(cli.Value{Flag: "cluster-cert", Text: f.clusterCert}, cli.Value{Flag: "cluster-key", Text: f.clusterKey}); err != nil {
 		return err
 	}
 	if f.clusterCert == "" {
@@ -359,66 +336,34 @@ func (f *flags) checkAgents() error {
 	return nil
 }
 
-func pair(certFlag, cert, keyFlag, key string) error {
-	switch {
-	case cert != "" && key == "":
-		return cli.Usagef("--%s is given without --%s", certFlag, keyFlag)
-	case key != "" && cert == "":
-		return cli.Usagef("--%s is given without --%s", keyFlag, certFlag)
-	}
-	return nil
-}
-
 func (f *flags) checkCombinations() error {
 	if f.contention && !f.profiling {
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
 	}
-	type port struct {
-		flag, bind string
-		number     int
-	}
-	ports := []port{{"agent-port", f.agentBind, f.agentPort}, {"health-port", f.healthBind, f.healthPort}, {"admin-port", f.adminBind, f.adminPort}}
-	if f.clientTCP() {
-		ports = append(ports, port{"server-port", f.serverBind, f.serverPort})
-	}
-	for i, a := range ports {
-		for _, b := range ports[:i] {
-			if a.number > 0 && a.number == b.number && (a.bind == b.bind || a.bind == "" || b.bind == "") {
-				return cli.Usagef("--%s and --%s are both %d", b.flag, a.flag, a.number)
-			}
-		}
-	}
 	return nil
+}
+
+func (f *flags) clientPort() cli.Port {
+	return cli.Port{Flag: "server-port", Host: f.serverBind, Number: f.serverPort, Unused: !f.clientTCP()}
+}
+
+func (f *flags) agentsPort() cli.Port {
+	return cli.Port{Flag: "agent-port", Host: f.agentBind, Number: f.agentPort, Least: 1}
+}
+
+func (f *flags) probePort() cli.Port {
+	return cli.Port{Flag: "health-port", Host: f.healthBind, Number: f.healthPort}
+}
+
+func (f *flags) statusPort() cli.Port {
+	return cli.Port{Flag: "admin-port", Host: f.adminBind, Number: f.adminPort}
 }
 
 func (f *flags) checkFiles() error {
-	for _, file := range []struct{ flag, path string }{
-		{"server-cert", f.serverCert}, {"server-key", f.serverKey}, {"server-ca-cert", f.serverCA},
-		{"cluster-cert", f.clusterCert}, {"cluster-key", f.clusterKey}, {"cluster-ca-cert", f.clusterCA},
-		{"kubeconfig", f.kubeconfig}, {"agent-identifier-allow-file", f.identifierFile},
-	} {
-		if file.path == "" {
-			continue
-		}
-		if err := readable(file.path); err != nil {
-			return fmt.Errorf("--%s: %w", file.flag, err)
-		}
-	}
-	return nil
-}
-
-func readable(path string) error {
-	info, err := os.Stat(path)
-	var failed *fs.PathError
-	switch {
-	case errors.As(err, &failed):
-		return fmt.Errorf("%s: %w", path, failed.Err)
-	case err != nil:
-		return err
-	case info.IsDir():
-		return fmt.Errorf("%s is a directory", path)
-	}
-	return nil
+	return cli.CheckFiles(
+		cli.Value{Flag: "server-cert", Text: f.serverCert}, cli.Value{Flag: "server-key", Text: f.serverKey}, cli.Value{Flag: "server-ca-cert", Text: f.serverCA},
+		cli.Value{Flag: "cluster-cert", Text: f.clusterCert}, cli.Value{Flag: "cluster-key", Text: f.clusterKey}, cli.Value{Flag: "cluster-ca-cert", Text: f.clusterCA},
+		cli.Value{Flag: "kubeconfig", Text: f.kubeconfig}, cli.Value{Flag: "agent-identifier-allow-file", Text: f.identifierFile})
 }
 
 // givenID is the id given by flag, else by the environment, else "".

@@ -4,20 +4,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"net"
 	"os"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
@@ -144,7 +140,7 @@ func (p *process) agentAuth() error {
 	if !f.tokenAuth() {
 		return nil
 	}
-	config, err := f.kubeClient("authentication of agents by token")
+	config, err := kubeapi.Config(f.kubeconfig, f.apiContentType, "authentication of agents by token")
 	if err != nil {
 		return err
 	}
@@ -165,7 +161,7 @@ func (p *process) leases() error {
 	if !f.leases {
 		return nil
 	}
-	config, err := f.kubeClient("--enable-lease-controller")
+	config, err := kubeapi.Config(f.kubeconfig, f.apiContentType, "--enable-lease-controller")
 	if err != nil {
 		return err
 	}
@@ -182,21 +178,6 @@ func (p *process) leases() error {
 	return nil
 }
 
-// kubeClient is how to reach the Kubernetes API; what says what for.
-func (f *flags) kubeClient(what string) (*rest.Config, error) {
-	var config *rest.Config
-	var err error
-	if f.kubeconfig == "" {
-		if config, err = rest.InClusterConfig(); err != nil {
-			return nil, fmt.Errorf("%s needs --kubeconfig outside of a cluster: %w", what, err)
-		}
-	} else if config, err = clientcmd.BuildConfigFromFlags("", f.kubeconfig); err != nil {
-		return nil, fmt.Errorf("--kubeconfig=%s: %w", f.kubeconfig, err)
-	}
-	config.ContentType = f.apiContentType
-	return config, nil
-}
-
 func (p *process) listenClients() error {
 	f := p.flags
 	if f.clientTCP() {
@@ -204,7 +185,7 @@ func (p *process) listenClients() error {
 		if err != nil {
 			return err
 		}
-		l, err := p.listen("server-port", f.serverBind, f.serverPort)
+		l, err := p.listen(f.clientPort())
 		if err != nil {
 			return err
 		}
@@ -227,7 +208,7 @@ func (p *process) listenAgents() error {
 	if err != nil {
 		return err
 	}
-	l, err := p.listen("agent-port", f.agentBind, f.agentPort)
+	l, err := p.listen(f.agentsPort())
 	if err != nil {
 		return err
 	}
@@ -238,27 +219,22 @@ func (p *process) listenAgents() error {
 func (p *process) listenOthers() (err error) {
 	f := p.flags
 	if f.healthPort > 0 {
-		if p.options.Health, err = p.listen("health-port", f.healthBind, f.healthPort); err != nil {
+		if p.options.Health, err = p.listen(f.probePort()); err != nil {
 			return err
 		}
 	}
 	if f.adminPort > 0 {
-		p.options.Admin, err = p.listen("admin-port", f.adminBind, f.adminPort)
+		p.options.Admin, err = p.listen(f.statusPort())
 	}
 	return err
 }
 
-func (p *process) listen(flag, host string, port int) (net.Listener, error) {
-	l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
-	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = op.Err // without a second mention of the address
-		}
-		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, net.JoinHostPort(host, strconv.Itoa(port)), err)
+func (p *process) listen(port cli.Port) (net.Listener, error) {
+	l, err := port.Listen()
+	if err == nil {
+		p.open = append(p.open, l)
 	}
-	p.open = append(p.open, l)
-	return l, nil
+	return l, err
 }
 
 // source reads certificates, which are reloaded while the server runs.

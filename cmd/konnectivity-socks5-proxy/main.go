@@ -5,7 +5,8 @@ package main
 import (
 	"os"
 
+	"konnectivity/cmd/internal/sidecar"
 	"konnectivity/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(newCommand())) }
+func main() { os.Exit(cli.Main(sidecar.NewCommand(sidecar.SOCKS5))) }

@@ -3,7 +3,9 @@ package kubeapi_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -175,5 +177,26 @@ func TestNothingElseIsLinked(t *testing.T) {
 				t.Errorf("links %s", strings.TrimSpace(line))
 			}
 		}
+	}
+}
+
+// Where there is no way to the API, the error says who needs one and what to
+// give.
+func TestConfig(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	if _, err := kubeapi.Config("", "x", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--some-flag needs --kubeconfig") {
+		t.Error(err)
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if _, err := kubeapi.Config(file, "x", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) {
+		t.Error(err)
+	}
+	text := `{"clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443"}}], "contexts": [{"name": "x", "context": {"cluster": "c"}}], "current-context": "x"}`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	config, err := kubeapi.Config(file, "application/json", "--some-flag")
+	if err != nil || config.Host != "https://api.example:6443" || config.ContentType != "application/json" {
+		t.Errorf("%v, %v", config, err)
 	}
 }

@@ -32,7 +32,7 @@ func TestLoopbackUnlessSaidOtherwise(t *testing.T) {
 func TestAdminPort(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	s, err := compose(t.Context(), w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), noLog())
+	s, err := compose(w.options(SOCKS5, "--http-serving-port=0", "--admin-address=:0"), noLog())
 	w.must(err)
 	if ip := s.admin.Addr().(*net.TCPAddr).IP; !ip.IsLoopback() {
 		t.Errorf("it listens on %v", ip)
@@ -43,7 +43,7 @@ func TestAdminPort(t *testing.T) {
 	s.close()
 
 	o := w.options(SOCKS5, "--admin-address=127.0.0.1:0")
-	if s, err = compose(t.Context(), o, noLog()); err != nil {
+	if s, err = compose(o, noLog()); err != nil {
 		t.Fatal(err)
 	}
 	address := s.admin.Addr().String()

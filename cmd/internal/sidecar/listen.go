@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,23 +11,6 @@ import (
 
 	"konnectivity/tunnel"
 )
-
-// listen opens a port; a failure names the flag it is about.
-func listen(ctx context.Context, flag, address string) (net.Listener, error) {
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, address, cause(err))
-	}
-	return ln, nil
-}
-
-// cause spares the reader the address twice.
-func cause(err error) error {
-	if op, ok := err.(*net.OpError); ok {
-		return op.Err
-	}
-	return err
-}
 
 // at is the address of a port of ours.
 func (o *Options) at(port uint16) string {

@@ -15,6 +15,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/cli"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/version"
@@ -49,7 +50,7 @@ type served struct {
 // has stopped. An error before anything is served is a usage error (cli) where
 // the flags are to blame.
 func Run(ctx context.Context, o *Options, log logrus.FieldLogger) error {
-	s, err := compose(ctx, o, log)
+	s, err := compose(o, log)
 	if err != nil {
 		return err
 	}
@@ -57,7 +58,7 @@ func Run(ctx context.Context, o *Options, log logrus.FieldLogger) error {
 }
 
 // compose makes all parts and opens all ports, or none.
-func compose(ctx context.Context, o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
+func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
@@ -81,7 +82,7 @@ func compose(ctx context.Context, o *Options, log logrus.FieldLogger) (_ *sideca
 			s.close()
 		}
 	}()
-	if err = s.open(ctx); err != nil {
+	if err = s.open(); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -122,9 +123,9 @@ func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adap
 }
 
 // open makes the fronts and opens their ports and that of health.
-func (s *sidecar) open(ctx context.Context) error {
+func (s *sidecar) open() error {
 	o := s.opts
-	main, err := listen(ctx, "serving-port", o.at(o.ServingPort))
+	main, err := cli.Listen("serving-port", o.at(o.ServingPort))
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (s *sidecar) open(ctx context.Context) error {
 	case o.shared():
 		second = newHandOff(main.Addr())
 	case o.serves(o.second()):
-		if second, err = listen(ctx, o.secondFlag(), o.at(o.SecondPort)); err != nil {
+		if second, err = cli.Listen(o.secondFlag(), o.at(o.SecondPort)); err != nil {
 			_ = main.Close()
 			return err
 		}
@@ -148,12 +149,12 @@ func (s *sidecar) open(ctx context.Context) error {
 		return err
 	}
 	if o.HealthAddress != "" {
-		if s.health, err = listen(ctx, "health-address", o.HealthAddress); err != nil {
+		if s.health, err = cli.Listen("health-address", o.HealthAddress); err != nil {
 			return err
 		}
 	}
 	if o.AdminAddress != "" {
-		s.admin, err = listen(ctx, "admin-address", loopback(o.AdminAddress))
+		s.admin, err = cli.Listen("admin-address", loopback(o.AdminAddress))
 	}
 	return err
 }

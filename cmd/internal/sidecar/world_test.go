@@ -143,7 +143,7 @@ func (w *world) start(o *Options) *running {
 	w.t.Helper()
 	log, lines := logLines()
 	ctx, cancel := context.WithCancel(context.Background())
-	s, err := compose(ctx, o, log)
+	s, err := compose(o, log)
 	if err != nil {
 		cancel()
 		w.t.Fatal(err)

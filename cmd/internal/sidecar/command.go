@@ -1,0 +1,51 @@
+package sidecar
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"konnectivity/internal/cli"
+	"konnectivity/internal/logging"
+)
+
+// program is how a sidecar presents itself.
+type program struct {
+	name   string
+	short  string // completes "Reach a konnectivity server's agents by"
+	speaks string
+	proxy  string // how curl is told
+}
+
+var programs = map[Front]program{
+	SOCKS5: {"konnectivity-socks5-proxy", "SOCKS5", "SOCKS5", "socks5h://127.0.0.1:8090"},
+	HTTP:   {"konnectivity-https-proxy", "HTTP proxy", "HTTP and HTTPS proxy requests", "http://127.0.0.1:8090"},
+}
+
+// NewCommand is the program whose --serving-port is front's.
+func NewCommand(front Front) *cobra.Command {
+	p := programs[front]
+	options := &Options{Program: p.name, Front: front}
+	logs := new(logging.Flags)
+	cmd := &cobra.Command{
+		Use:   p.name,
+		Short: "Reach a konnectivity server's agents by " + p.short,
+		Long: p.name + " serves " + p.speaks + " on loopback and carries every connection\n" +
+			"through a konnectivity server and its agents. It starts before anything else\n" +
+			"is in place and picks up certificates, server and cluster as they appear.",
+		Example: "  " + p.name + " --konnectivity-hostname=konnectivity-server-local --serving-port=8090\n" +
+			"  curl --proxy " + p.proxy + " https://kubernetes.default.svc",
+		Args: NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := logs.New(p.name, os.Stderr)
+			if err != nil {
+				return cli.Usagef("%w", err)
+			}
+			cli.LogLimits(log)
+			return Run(cmd.Context(), options, log)
+		},
+	}
+	options.AddFlags(cmd)
+	cli.AddFlags(cmd, "Logging", logs.AddTo)
+	return cmd
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// What the mains check of their flags, and take, before anything is served.
+// Every error names the flag it is about; it is a *UsageError where the command
+// line alone shows it.
+
+// Listen takes a TCP port, HOST:PORT.
+func Listen(flag, address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err // without a second mention of the address
+		}
+		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, address, err)
+	}
+	return l, nil
+}
+
+// Port is a flag that gives a port of our own.
+type Port struct {
+	Flag   string
+	Host   string // what it binds to; "" is all
+	Number int
+	Least  int  // 0 where that turns it off
+	Unused bool // other flags turn it off
+}
+
+// Listen takes it.
+func (p Port) Listen() (net.Listener, error) {
+	return Listen(p.Flag, net.JoinHostPort(p.Host, strconv.Itoa(p.Number)))
+}
+
+// CheckPorts sees that the ports are ports, and that no two are the same.
+func CheckPorts(ports ...Port) error {
+	for i, a := range ports {
+		if a.Number < a.Least || a.Number > 65535 {
+			return Usagef("--%s=%d: accepted are %d to 65535", a.Flag, a.Number, a.Least)
+		}
+		for _, b := range ports[:i] {
+			if a.meets(b) {
+				return Usagef("--%s and --%s are both %d", b.Flag, a.Flag, a.Number)
+			}
+		}
+	}
+	return nil
+}
+
+func (p Port) meets(q Port) bool {
+	return !p.Unused && !q.Unused && p.Number > 0 && p.Number == q.Number && (p.Host == q.Host || p.Host == "" || q.Host == "")
+}
+
+// Value is what was given to a flag.
+type Value struct{ Flag, Text string }
+
+// CheckFiles sees that the files that are given are there. They may still turn
+// out to be no certificates.
+func CheckFiles(files ...Value) error {
+	for _, file := range files {
+		if file.Text == "" {
+			continue
+		}
+		info, err := os.Stat(file.Text)
+		var failed *fs.PathError
+		switch {
+		case errors.As(err, &failed):
+			return fmt.Errorf("--%s: %s: %w", file.Flag, file.Text, failed.Err)
+		case err != nil:
+			return fmt.Errorf("--%s: %w", file.Flag, err)
+		case info.IsDir():
+			return fmt.Errorf("--%s: %s is a directory", file.Flag, file.Text)
+		}
+	}
+	return nil
+}
+
+// CheckPair sees that both or neither are given.
+func CheckPair(a, b Value) error {
+	switch {
+	case a.Text != "" && b.Text == "":
+		return Usagef("--%s is given without --%s", a.Flag, b.Flag)
+	case b.Text != "" && a.Text == "":
+		return Usagef("--%s is given without --%s", b.Flag, a.Flag)
+	}
+	return nil
+}
+
+// CheckChoice sees that v is one of accepted, of which "" is not told.
+func CheckChoice(v Value, accepted ...string) error {
+	var named []string
+	for _, a := range accepted {
+		if a == v.Text {
+			return nil
+		}
+		if a != "" {
+			named = append(named, a)
+		}
+	}
+	return Usagef("--%s=%q: accepted are %s", v.Flag, v.Text, strings.Join(named, ", "))
+}
+
+// CheckID sees that the id of a process fits into gRPC metadata and a log line.
+func CheckID(id Value, most int) error {
+	if len(id.Text) > most || strings.ContainsFunc(id.Text, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return Usagef("--%s: an id has at most %d printable ASCII characters", id.Flag, most)
+	}
+	return nil
+}
