@@ -104,8 +104,7 @@ type HTTPSOptions struct {
 
 	// CACertPaths are PEM bundles, or directories of them, trusted beside the
 	// system roots for https:// proxies; followed live. Missing ones are
-	// skipped until they appear. the usual directories are
-	// always added.
+	// skipped until they appear. The usual directories are always added.
 	CACertPaths []string
 }
 
@@ -114,9 +113,10 @@ const DefaultGuestDNSService = "openshift-dns/dns-default"
 
 // defaultProxyCADirs are where distributions and HyperShift's manifests put
 // bundles; those of the first two that the system's own roots are made of cost
-// nothing to name again.
+// nothing to name again. Of the third only the bundle for TLS is taken: beside
+// it lie those of CAs that are trusted for mail or code alone.
 func defaultProxyCADirs() []string {
-	return []string{"/etc/pki/tls/certs", "/etc/ssl/certs", "/etc/pki/ca-trust/extracted/pem"}
+	return []string{"/etc/pki/tls/certs", "/etc/ssl/certs", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"}
 }
 
 // OptionError is why New refuses an option.

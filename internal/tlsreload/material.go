@@ -27,13 +27,18 @@ type material struct {
 	digest digest
 	cert   *tls.Certificate     // nil without Files.Cert
 	pool   *x509.CertPool       // nil without CA files
-	expiry map[string]time.Time // by file: when its first certificate ends
+	expiry map[string]time.Time // by file that somebody named: when its first certificate ends
+
+	leftOut []error // what is wrong with files of directories
 }
 
 // blob is one file's content.
 type blob struct {
 	path string
 	data []byte
+
+	listed bool  // a directory has it; nobody named it
+	err    error // why it could not be read; only if listed
 }
 
 // contents are the files as read, before anything is made of them.
@@ -95,7 +100,8 @@ func readFile(path, what string) (blob, error) {
 }
 
 // readBundle reads a file or every *.crt and *.pem of a directory. What does
-// not exist is empty.
+// not exist is empty. A file of a directory that cannot be read is not the end
+// of the others: it may be none of ours.
 func readBundle(path string) ([]blob, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,8 +126,10 @@ func readBundle(path string) ([]blob, error) {
 			continue // removed meanwhile, or a link to nowhere
 		}
 		if err != nil {
-			return nil, err
+			all = append(all, blob{path: filepath.Join(path, e.Name()), listed: true, err: err})
+			continue
 		}
+		b.listed = true
 		if !bytes.Contains(b.data, []byte("-----BEGIN CERTIFICATE-----")) {
 			continue // distributions keep other formats beside their bundles
 		}
@@ -161,16 +169,24 @@ func (c contents) parse(systemRoots bool) (*material, error) {
 		}
 	}
 	for _, ca := range c.cas {
-		if err := m.addCA(ca); err != nil {
+		err := m.addCA(ca)
+		if err != nil && !ca.listed {
 			return nil, err
+		}
+		if err != nil {
+			m.leftOut = append(m.leftOut, err)
 		}
 	}
 	return m, nil
 }
 
-// addCA adds every certificate of one file to the pool.
+// addCA adds every certificate of one file to the pool. An error is about what
+// was not added.
 func (m *material) addCA(ca blob) error {
-	found := false
+	if ca.err != nil {
+		return ca.err
+	}
+	found, broken := false, error(nil)
 	for rest := ca.data; ; {
 		var block *pem.Block
 		if block, rest = pem.Decode(rest); block == nil {
@@ -181,18 +197,22 @@ func (m *material) addCA(ca blob) error {
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return fmt.Errorf("CA certificate file %s: %w", ca.path, tidy(err))
+			broken = fmt.Errorf("CA certificate file %s: %w", ca.path, tidy(err))
+			continue
 		}
 		m.pool.AddCert(cert)
 		found = true
+		if ca.listed {
+			continue // a distribution's are not this operator's to renew
+		}
 		if first, ok := m.expiry[ca.path]; !ok || cert.NotAfter.Before(first) {
 			m.expiry[ca.path] = cert.NotAfter
 		}
 	}
-	if !found {
+	if !found && broken == nil {
 		return fmt.Errorf("CA certificate file %s: no PEM certificate in it", ca.path)
 	}
-	return nil
+	return broken
 }
 
 // tidy drops the package prefixes that crypto puts before its sentences.

@@ -34,7 +34,8 @@ type Files struct {
 
 	// MoreCAs are further CA bundles: files, or directories of which every
 	// *.crt and *.pem is read. What does not exist is skipped, and joins when
-	// it appears.
+	// it appears. What a directory has that is of no use is left out, with one
+	// line of log; a file named here that is of no use is an error.
 	MoreCAs []string
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"strings"
@@ -306,5 +307,35 @@ func TestSystemRootsJoinTheFiles(t *testing.T) {
 	}
 	if both.Pool().Equal(ca.Pool()) && systemHasRoots() {
 		t.Error("the system's CAs are missing")
+	}
+}
+
+// Directories are filled by others: one bad file must not cost the rest.
+func TestBadFilesOfDirectoriesAreLeftOut(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	if err := os.Mkdir(d.file("bundles"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	bad := []byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
+	d.write("bundles/a.pem", bad)
+	d.write("bundles/b.pem", append(bad, ca.CertPEM...)) // bad and good in one file
+	if err := os.Mkdir(d.file("bundles/c.pem"), 0o700); err != nil {
+		t.Fatal(err) // not readable, for root either
+	}
+	log, lines := logtest.NewNullLogger()
+	s := source(t, tlsreload.Files{MoreCAs: []string{d.file("bundles")}}, tlsreload.Options{Name: "proxies", Log: log})
+	if !s.Pool().Equal(ca.Pool()) {
+		t.Error("the good certificate is missing")
+	}
+	if e := lines.LastEntry(); e == nil || len(lines.AllEntries()) != 1 || !strings.Contains(e.Message, "3 files") || !strings.Contains(fmt.Sprint(e.Data["error"]), "a.pem") {
+		t.Errorf("said %v", lines.AllEntries())
+	}
+	reload(t, s)
+	if n := len(lines.AllEntries()); n != 1 {
+		t.Errorf("%d lines for what has not changed", n)
+	}
+	d.write("named.pem", append(bad, ca.CertPEM...))
+	if _, err := tlsreload.New(tlsreload.Files{MoreCAs: []string{d.file("named.pem")}}, tlsreload.Options{Name: "x"}); err == nil {
+		t.Error("a broken file that was named is taken")
 	}
 }
