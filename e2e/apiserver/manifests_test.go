@@ -1,0 +1,136 @@
+package apiserver
+
+import (
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// direct is an egress selector configuration by which nothing is tunnelled.
+const direct = `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections: [{name: cluster, connection: {proxyProtocol: Direct}}]
+`
+
+// ofOperators are folders whose kinds an operator must have brought.
+var ofOperators = []string{"monitoring", "pki/cert-manager"}
+
+// restricted has namespaces made in which no pod may be that the "restricted"
+// pod security standard forbids.
+const restricted = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: my-control-plane, labels: {pod-security.kubernetes.io/enforce: restricted}}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: default, namespace: my-control-plane}
+`
+
+// folders are all kustomizations that are for `kubectl apply -k`.
+func folders(t *testing.T) (all []string) {
+	t.Helper()
+	err := filepath.WalkDir(manifests, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || filepath.Base(path) != "kustomization.yaml" {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		folder, _ := filepath.Rel(manifests, filepath.Dir(path))
+		if !bytes.Contains(data, []byte("kind: Component")) && folder != "agent/base" && folder != staticPod && !slices.Contains(ofOperators, folder) {
+			all = append(all, folder)
+		}
+		return err
+	})
+	if err != nil || len(all) < 15 {
+		t.Fatalf("kustomizations found: %v, %v", all, err)
+	}
+	return all
+}
+
+// TestManifests gives every object to the API, and every pod to its admission.
+func TestManifests(t *testing.T) {
+	p := newControlPlane(t)
+	p.addAPI(direct)
+	p.apply(restricted)
+	pki := p.file("certs")
+	if out, err := exec.Command(binaries.Path("konnectivity"), "certs", pki, "--kubernetes", "--namespace=my-control-plane").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	p.do("apply", "--validate=strict", "--warnings-as-errors", "-f", pki+"/kubernetes-control-plane.yaml", "-f", pki+"/kubernetes-data-plane.yaml")
+	for _, folder := range append(folders(t), staticPod) {
+		t.Run(folder, func(t *testing.T) {
+			p.t = t
+			objects := p.build(folder)
+			if folder != staticPod { // which kubeadm makes
+				p.applyFolder(folder, objects)
+			}
+			for _, object := range objects {
+				p.admit(object)
+			}
+		})
+	}
+}
+
+// applyFolder applies one as its README says.
+func (p *controlPlane) applyFolder(folder string, objects []string) {
+	p.t.Helper()
+	args := []string{"apply", "--validate=strict", "-k", filepath.Join(manifests, folder)}
+	if !strings.Contains(strings.Join(objects, "\n"), "\n  namespace: kube-system\n") {
+		args = append(args, "-n", "my-control-plane")
+	}
+	p.do(args...)
+	for line := range strings.Lines(p.do(append(args, "--dry-run=server")...)) {
+		// kubectl replaces the selector of a disruption budget by itself each time.
+		if !strings.Contains(line, " unchanged ") && !strings.HasPrefix(line, "poddisruptionbudget") {
+			p.t.Errorf("applied once more something changes: %s", line)
+		}
+	}
+}
+
+// ofTheHost are complaints about what pods need that are in the node's network,
+// or in kube-apiserver's pod.
+var ofTheHost = regexp.MustCompile(`^(host namespaces|hostPort|hostPath volumes|restricted volume types) `)
+
+// admit creates the pod of a workload, if it is one, with our container alone,
+// and throws it away.
+func (p *controlPlane) admit(object string) {
+	p.t.Helper()
+	var w workload
+	if err := yaml.Unmarshal([]byte(object), &w); err != nil {
+		p.t.Fatal(err)
+	}
+	spec := w.Spec.Template.Spec
+	if len(spec.Containers) == 0 {
+		spec = w.Spec.PodSpec
+	}
+	spec.Containers = slices.DeleteFunc(spec.Containers, func(c corev1.Container) bool { return c.Image != "konnectivity:latest" })
+	if len(spec.Containers) == 0 {
+		return
+	}
+	spec.ServiceAccountName, spec.RestartPolicy = "", ""
+	pod := corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Name: "one", Namespace: "my-control-plane"}, Spec: spec}
+	text := must(json.Marshal(pod))(p.t)
+	_, err := p.try(string(text), "create", "--dry-run=server", "--validate=strict", "-f", "-")
+	if err == nil {
+		return
+	}
+	_, complaints, found := strings.Cut(strings.TrimSpace(err.Error()), `violates PodSecurity "restricted:latest": `)
+	for _, complaint := range strings.Split(complaints, "), ") {
+		if !found || !spec.HostNetwork || !ofTheHost.MatchString(complaint) {
+			p.t.Errorf("%s: %v", w.Metadata.Name, err)
+			return
+		}
+	}
+}
