@@ -290,7 +290,7 @@ func (s *AgentSession) forward(ctx context.Context, d *agentDial, request *clien
 		defer s.mu.Unlock()
 		delete(s.dials, random)
 	}()
-	req := &tunnel.Request{Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}
+	req := &tunnel.Request{ID: dialID(request), Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}
 	err := s.cfg.Forwarder.Forward(ctx, req, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		return s.answer(d, random, req.Address, err)
 	})

@@ -148,6 +148,9 @@ func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.C
 		return nil, err
 	}
 	request := dialRequest(random, network, address)
+	if p.hello.duplex {
+		setDialID(request, tunnel.ID(ctx))
+	}
 	if !p.mux.sender.ask(request) {
 		p.forget(random)
 		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent does not take any more requests just now"}

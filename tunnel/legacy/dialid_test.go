@@ -1,0 +1,95 @@
+package legacy
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"konnectivity/tunnel"
+
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// sent is a packet as it arrives.
+func sent(t testing.TB, p *client.Packet) *client.DialRequest {
+	t.Helper()
+	b, err := proto.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := &client.Packet{}
+	if err := proto.Unmarshal(b, out); err != nil {
+		t.Fatal(err)
+	}
+	return out.GetDialRequest()
+}
+
+func TestDialID(t *testing.T) {
+	for id, want := range map[string]string{
+		"0af7651916cd43dd8448eb211c80319c": "0af7651916cd43dd8448eb211c80319c",
+		"":                                 "", "evil\nline": "", strings.Repeat("x", tunnel.MaxID+1): "",
+	} {
+		p := dialRequest(7, "tcp", "a:1")
+		setDialID(p, id)
+		got := sent(t, p)
+		if dialID(got) != want || got.GetAddress() != "a:1" || got.GetRandom() != 7 {
+			t.Errorf("%q arrives as %q in %v", id, dialID(got), got)
+		}
+	}
+}
+
+// Our agent learns the id; an old one gets the packet that it always got.
+func TestTheIDTravelsWithADial(t *testing.T) {
+	for name, old := range map[string]bool{"ours": false, "old": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, Limits{})
+			var seen atomic.Value
+			p, s := r.agentWith(old, AgentConfig{
+				Source: tunnel.Addr{Text: "10.0.0.9:8091"},
+				Forwarder: &tunnel.Forwarder{
+					Dialer: tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+						seen.Store(tunnel.ID(ctx))
+						near, far := net.Pipe()
+						far.Close()
+						return tunnel.Wrap(near), nil
+					}),
+				},
+			})
+			c, err := p.Dial(tunnel.WithID(t.Context(), "trace-1"), "tcp", "a:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Reset(nil)
+			if id := seen.Load(); (id == "trace-1") == old || id == "" {
+				t.Errorf("the agent knows it as %q", id)
+			}
+			r.idle(p, s)
+		})
+	}
+	r := newRig(t, Limits{})
+	a := r.rawAgent(t)
+	go func() { _, _ = a.peer.Dial(tunnel.WithID(t.Context(), "trace-1"), "tcp", "a:1") }()
+	if request := a.want(client.PacketType_DIAL_REQ).GetDialRequest(); len(request.ProtoReflect().GetUnknown()) != 0 {
+		t.Errorf("an old agent gets %v", request)
+	} else {
+		a.send(dialResponse(request.Random, 0, "no"))
+	}
+}
+
+func FuzzDialID(f *testing.F) {
+	p := dialRequest(1, "tcp", "a:1")
+	setDialID(p, "trace-1")
+	f.Add([]byte(p.GetDialRequest().ProtoReflect().GetUnknown()))
+	f.Add([]byte{0xc2, 0x3e, 0xff})
+	f.Fuzz(func(t *testing.T, unknown []byte) {
+		request := &client.DialRequest{}
+		request.ProtoReflect().SetUnknown(unknown)
+		if id := dialID(request); id != tunnel.CleanID(id) || len(id) > tunnel.MaxID {
+			t.Errorf("%q", id)
+		}
+	})
+}
