@@ -25,9 +25,18 @@ type cork struct {
 	raw syscall.RawConn // nil: not a socket
 
 	mu    sync.Mutex // TLS alerts may be written beside the session's turns
-	buf   []byte
+	buf   []byte     // what is gathered
+	block *[]byte    // where buf is to go back to; nil while nothing is gathered
 	hold  bool
 	taken *atomic.Uint64 // writes that the connection took some of; set by take
+
+	// The writer's own, under mu: RawConn.Write wants a closure, and one a
+	// connection is cheaper than one a write.
+	writeFn   func(fd uintptr) bool
+	writeFrom []byte
+	writeWait bool // until the kernel takes something
+	writeN    int
+	writeE    error
 
 	// The reader's own.
 	idle   func() // called before a Read has to wait; nil until taken
@@ -37,6 +46,10 @@ type cork struct {
 	readE  error
 }
 
+// blocks hold idle buffers of corks: a link that has nothing to send needs none,
+// and they can be some 200 KiB after bulk.
+var blocks sync.Pool
+
 // Cork prepares a raw connection to carry a link: wrap it before the TLS
 // handshake, and Connect or Accept will find it under the *tls.Conn. A link
 // also works without, at one system call a record.
@@ -45,7 +58,7 @@ func Cork(conn net.Conn) net.Conn {
 	if s, ok := conn.(syscall.Conn); ok {
 		c.raw, _ = s.SyscallConn()
 	}
-	c.readFn = c.readOnce
+	c.readFn, c.writeFn = c.readOnce, c.writeOnce
 	return c
 }
 
@@ -114,8 +127,28 @@ func (c *cork) Write(p []byte) (int, error) {
 	if !c.hold {
 		return c.Conn.Write(p)
 	}
+	if c.block == nil {
+		c.borrow()
+	}
 	c.buf = append(c.buf, p...)
 	return len(p), nil
+}
+
+func (c *cork) borrow() {
+	block, ok := blocks.Get().(*[]byte)
+	if !ok {
+		block = new([]byte)
+	}
+	c.block, c.buf = block, *block
+}
+
+// giveBack is called once nothing that was gathered is wanted any more.
+func (c *cork) giveBack() {
+	if c.block != nil {
+		*c.block = c.buf[:0]
+		blocks.Put(c.block)
+		c.block, c.buf = nil, nil
+	}
 }
 
 // take makes the cork gather writes until each flush, count in taken how the
@@ -152,12 +185,37 @@ func (c *cork) tryFlush() (left bool) {
 	if c.raw == nil {
 		return true
 	}
-	_ = c.raw.Write(func(fd uintptr) bool {
-		n, _ := tunnel.RawWrite(fd, c.buf) // an error comes again, to flush
-		c.buf = c.buf[:copy(c.buf, c.buf[n:])]
-		return true
-	})
-	return len(c.buf) > 0
+	n, _ := c.rawWrite(c.buf, false) // an error comes again, to flush
+	if n == len(c.buf) {
+		c.giveBack()
+		return false
+	}
+	c.buf = c.buf[:copy(c.buf, c.buf[n:])]
+	return true
+}
+
+// rawWrite is one write to the socket, of what it takes now, or if wait is set
+// as soon as it takes something.
+func (c *cork) rawWrite(p []byte, wait bool) (int, error) {
+	c.writeFrom, c.writeWait, c.writeN, c.writeE = p, wait, 0, nil
+	err := c.raw.Write(c.writeFn)
+	c.writeFrom = nil
+	if err != nil {
+		return 0, err
+	}
+	return c.writeN, c.writeE
+}
+
+// writeOnce is one attempt to write; false asks the poller to wait.
+func (c *cork) writeOnce(fd uintptr) bool {
+	c.writeN, c.writeE = tunnel.RawWrite(fd, c.writeFrom)
+	if c.writeE == syscall.EAGAIN {
+		return !c.writeWait
+	}
+	if c.writeE != nil {
+		c.writeE = &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError("write", c.writeE)}
+	}
+	return true
 }
 
 // flush sends what was gathered.
@@ -168,7 +226,7 @@ func (c *cork) flush() error {
 }
 
 func (c *cork) flushLocked() error {
-	defer func() { c.buf = c.buf[:0] }()
+	defer c.giveBack()
 	for rest := c.buf; len(rest) > 0; {
 		n, err := c.writeSome(rest)
 		if err != nil {
@@ -182,21 +240,11 @@ func (c *cork) flushLocked() error {
 
 // writeSome waits until the connection takes a part of p: on a slow path all
 // of it may take longer than a dead link is given.
-func (c *cork) writeSome(p []byte) (n int, err error) {
+func (c *cork) writeSome(p []byte) (int, error) {
 	if c.raw == nil {
 		return c.Conn.Write(p[:min(len(p), tunnel.RecordSize)])
 	}
-	waitErr := c.raw.Write(func(fd uintptr) bool {
-		n, err = tunnel.RawWrite(fd, p)
-		return err != syscall.EAGAIN
-	})
-	if waitErr != nil {
-		return 0, waitErr
-	}
-	if err != nil {
-		return 0, &net.OpError{Op: "write", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError("write", err)}
-	}
-	return n, nil
+	return c.rawWrite(p, true)
 }
 
 // release lets writes pass again, for the last words of TLS. Where a write is
@@ -209,5 +257,5 @@ func (c *cork) release() {
 	}
 	defer c.mu.Unlock()
 	c.hold = false
-	c.buf = nil
+	c.giveBack()
 }

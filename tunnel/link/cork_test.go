@@ -1,0 +1,95 @@
+package link
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// corked is a cork that the session has taken, and the far end of its socket.
+func corked(t *testing.T) (*cork, net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { near.Close(); far.Close() })
+	c := Cork(near).(*cork)
+	c.take(func() {}, new(atomic.Uint64))
+	return c, far
+}
+
+// A link that has sent all that it had holds no buffer for more.
+func TestACorkHoldsNoBufferOnceItIsEmpty(t *testing.T) {
+	for name, flush := range map[string]func(*cork) bool{
+		"flush":    func(c *cork) bool { return c.flush() == nil },
+		"tryFlush": func(c *cork) bool { return !c.tryFlush() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, far := corked(t)
+			for _, text := range []string{"one", "two"} {
+				_, _ = io.WriteString(c, text)
+				if c.block == nil || string(c.buf) != text {
+					t.Fatalf("holds %q", c.buf)
+				}
+				if !flush(c) {
+					t.Fatal("the kernel takes three bytes")
+				}
+				if c.block != nil || c.buf != nil {
+					t.Error("an empty cork holds a buffer")
+				}
+				got := make([]byte, len(text))
+				if _, err := io.ReadFull(far, got); err != nil || string(got) != text {
+					t.Errorf("%q, %v", got, err)
+				}
+			}
+		})
+	}
+}
+
+// What the kernel takes in parts arrives whole, also while a second cork
+// borrows from the same pool.
+func TestACorkThatIsFlushedInParts(t *testing.T) {
+	c, far := corked(t)
+	other, otherFar := corked(t)
+	go func() { _, _ = io.Copy(io.Discard, otherFar) }()
+	const round, rounds = 64 << 10, 200
+	got := make(chan []byte)
+	go func() {
+		time.Sleep(10 * time.Millisecond) // until the kernel takes no more
+		p := make([]byte, round*rounds)
+		_, _ = io.ReadFull(far, p)
+		got <- p
+	}()
+	var want []byte
+	for i := range rounds {
+		p := bytes.Repeat([]byte{byte(i)}, round)
+		want = append(want, p...)
+		_, _ = c.Write(p)
+		_, _ = other.Write(p[:100])
+		other.tryFlush()
+		if c.tryFlush() && !c.hasRoom() {
+			if err := c.flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := c.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(<-got, want) {
+		t.Error("the bytes changed on the way")
+	}
+}
