@@ -80,7 +80,7 @@ func TestBadClientsAreClosedAndHarmNobody(t *testing.T) {
 	for _, r := range routes {
 		healthy.Go(func() {
 			for ctx.Err() == nil {
-				if o := echoOnce(r, target); o.err != nil || o.took > 3*time.Second {
+				if o := echoOnce(r, target); o.err != nil || o.took > handshakeBound*3/4 {
 					t.Errorf("%s beside bad clients: %v after %v", r.name, o.err, o.took)
 				}
 				time.Sleep(50 * time.Millisecond)

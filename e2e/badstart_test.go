@@ -106,7 +106,7 @@ func TestSidecarWaitsForItsFiles(t *testing.T) {
 	if o := echoOnce(viaSOCKS5(socks.Address()), "127.0.0.1:1"); o.err == nil {
 		t.Error("a connection without certificates succeeded")
 	}
-	logged(t, socks.Process, 5*time.Second, late)
+	logged(t, socks.Process, 20*time.Second, late)
 	for _, name := range []string{"client.key", "client.crt", "ca.crt"} {
 		if err := os.WriteFile(filepath.Join(late, name), must(os.ReadFile(w.PKI(name)))(t), 0o600); err != nil {
 			t.Fatal(err)

@@ -89,7 +89,7 @@ func (b *balancer) front() *suite.Server {
 }
 
 func (b *balancer) watch(ctx context.Context) {
-	client := &http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	for ctx.Err() == nil {
 		b.mu.Lock()
 		backends := slices.Clone(b.backends)

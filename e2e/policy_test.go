@@ -59,8 +59,8 @@ func TestPolicyIsKeptByServerAndAgent(t *testing.T) {
 			t.Errorf("%s: the %s counted %v denials, want 1", c.name, c.by, n)
 		}
 	}
-	logged(t, srv.Process, time.Second, "refused by policy")
-	logged(t, a.Process, time.Second, "denied by policy")
+	logged(t, srv.Process, 20*time.Second, "refused by policy")
+	logged(t, a.Process, 20*time.Second, "denied by policy")
 	if code := status(net.JoinHostPort(host, port)); code != http.StatusOK {
 		t.Errorf("what no rule denies: status %d", code)
 	}

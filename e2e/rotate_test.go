@@ -93,8 +93,8 @@ func TestRotationDropsNothing(t *testing.T) {
 			reaches(t, rotationBound, p.url, fmt.Sprintf("%sfiles_broken{name=%q}", p.prefix, name), 1)
 		}
 	}
-	logged(t, w.server.Process, time.Second, "the old ones stay in use")
-	logged(t, w.agent.Process, time.Second, "the old ones stay in use")
+	logged(t, w.server.Process, 20*time.Second, "the old ones stay in use")
+	logged(t, w.agent.Process, 20*time.Second, "the old ones stay in use")
 	handshake(t, w.server.ClientPort, client)
 	streams(t)
 	pingPong(t, newcomer, "broken files")

@@ -83,7 +83,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 	if err := get(); err != nil {
 		t.Errorf("with the tunnel frozen: %v", err)
 	}
-	if took := time.Since(start); took > 4*time.Second { // the verdict is due in 2 s
+	if took := time.Since(start); took > 7*time.Second { // the verdict is due in 2 s, a dial is given up after 10 s
 		t.Errorf("the verdict took %v", took)
 	}
 	if !s.deemedDown(t) || s.dials(t, "fallback") != 1 {
@@ -95,7 +95,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if took := time.Since(start); took > 2*time.Second {
+	if took := time.Since(start); took > 10*time.Second { // a verdict each would take 40 s
 		t.Errorf("20 requests while it is down took %v", took)
 	}
 	if err := d.agent.Signal(syscall.SIGCONT); err != nil {
@@ -145,7 +145,7 @@ func TestSidecarAndABadDNS(t *testing.T) {
 			} else if err == nil || !strings.Contains(err.Error(), "50") {
 				t.Errorf("%q, %v; want 502, 503 or 504", got, err)
 			}
-			if took := time.Since(start); took > 12*time.Second {
+			if took := time.Since(start); took > 20*time.Second {
 				t.Errorf("it took %v", took)
 			}
 			got, err = curl(t, "--proxy", "http://"+s.Address(), "http://127.0.0.1:"+port+"/x")

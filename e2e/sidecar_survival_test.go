@@ -251,7 +251,7 @@ func TestSidecarDrains(t *testing.T) {
 			if err := s.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, 10*time.Second, "the port", func() (bool, any) {
+			eventually(t, 20*time.Second, "the port", func() (bool, any) {
 				c, err := net.Dial("tcp", s.Address())
 				if err == nil {
 					_ = c.Close()
@@ -267,7 +267,7 @@ func TestSidecarDrains(t *testing.T) {
 			if got, err := readAnswer(res); err != nil || got != "hello" {
 				t.Errorf("what was under way: %q, %v", got, err)
 			}
-			if code, err := s.Wait(10 * time.Second); err != nil || code != 0 {
+			if code, err := s.Wait(20 * time.Second); err != nil || code != 0 {
 				t.Errorf("exit status %d, %v", code, err)
 			}
 		})

@@ -11,7 +11,7 @@ import (
 )
 
 // quick is well below every grace period below.
-const quick = 8 * time.Second
+const quick = 20 * time.Second
 
 // stopping is a program under test, a connection that goes through it, and
 // whether something else is between.

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -47,7 +48,10 @@ func TestMemoryLimitOfTheCgroup(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = os.Remove(group) })
 	if err := os.WriteFile(filepath.Join(group, "memory.limit_in_bytes"), []byte("134217728"), 0o644); err != nil {
-		t.Fatal(err)
+		t.Skip("no limit can be set here:", err)
+	}
+	if out, err := exec.Command("/bin/sh", "-c", "echo $$ > "+group+"/cgroup.procs && cat /proc/self/cgroup").CombinedOutput(); err != nil || !strings.Contains(string(out), filepath.Base(group)) {
+		t.Skipf("no process can be put into a cgroup here: %v %s", err, out)
 	}
 	for env, want := range map[string]int{"GOMEMLIMIT=": 134217728 / 100 * 90, "GOMEMLIMIT=100MiB": 100 << 20} {
 		script := fmt.Sprintf("echo $$ > %s/cgroup.procs && exec %s --serving-address=wrong --log-level=debug",

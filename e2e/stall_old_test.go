@@ -52,10 +52,10 @@ func (w *whole) besideOld(t *testing.T, r route, bounded bool) {
 	})()
 	start := time.Now()
 	time.Sleep(settle)
-	among := must(path.RoundTrip(t.Context(), time.Second))(t)
+	among := roundTripsBeside(t, path, time.Second, alone)
 	w.dials(t, path)
 	t.Logf("%s: p99 %v beside %v alone", r.name, among.P99, alone.P99)
-	if among.P99 > 250*time.Millisecond+4*alone.P99 {
+	if among.P99 > besideBound(alone) {
 		t.Errorf("%s: p99 of round trips beside stalled ones is %v, alone %v", r.name, among.P99, alone.P99)
 	}
 	if !bounded {

@@ -95,19 +95,34 @@ func (w *whole) beside(t *testing.T, r route, s stall, n int) {
 	end := s.make(t, r, n)
 	defer end()
 	time.Sleep(settle)
-	among := must(path.RoundTrip(t.Context(), length))(t)
+	among := roundTripsBeside(t, path, length, alone)
 	w.dials(t, path)
 	grown := w.resident(t) - before
 	t.Logf("%-5s %3d %s: p50 %v beside %v alone, p99 %v beside %v alone (%.2f times), %d MiB more",
 		r.name, n, s.name, among.P50, alone.P50, among.P99, alone.P99, float64(among.P99)/float64(alone.P99), grown>>20)
-	// Generous: what is to be told apart is waiting for a stalled peer, which
-	// lasts for seconds or for ever, from this machine's own load.
-	if bound := 250*time.Millisecond + 4*alone.P99; among.P99 > bound {
+	if among.P99 > besideBound(alone) {
 		t.Errorf("p99 of round trips beside %d stalled is %v, alone %v", n, among.P99, alone.P99)
 	}
 	if grown > stallGrowth {
 		t.Errorf("%d stalled hold %d MiB, want at most %d", n, grown>>20, stallGrowth>>20)
 	}
+}
+
+// besideBound is what a round trip may take beside stalled connections. It is
+// generous: what is to be told apart is waiting for a stalled peer from this
+// machine's own load.
+func besideBound(alone bench.Latency) time.Duration { return 250*time.Millisecond + 4*alone.P99 }
+
+// roundTripsBeside measures again where the bound is passed: waiting for a
+// stalled peer lasts, other work of this machine does not.
+func roundTripsBeside(t *testing.T, path bench.Path, length time.Duration, alone bench.Latency) (among bench.Latency) {
+	for range 3 {
+		among = must(path.RoundTrip(t.Context(), length))(t)
+		if among.P99 <= besideBound(alone) {
+			break
+		}
+	}
+	return among
 }
 
 // dials makes 200 new connections with a round trip each; all must succeed.

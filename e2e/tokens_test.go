@@ -71,7 +71,7 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 		api.allow(secret+"late-"+mode, identity{account, "konnectivity"})
 		late := must(s.LaunchAgent(srv, append(with("late-"+mode, "late-"+mode), link)...))(t)
 		rejected(t, late, "could not be reviewed")
-		connected(t, good, 1, time.Second)
+		connected(t, good, 1, 20*time.Second)
 		if code, err := reach(srv); err != nil || code != 200 {
 			t.Errorf("with the API down: %d, %v", code, err)
 		}

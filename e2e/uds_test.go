@@ -19,7 +19,7 @@ func TestUnixSocketTakesNothingFromOthers(t *testing.T) {
 		p := must(s.Run("konnectivity-server", nil, "--uds-name="+path, "--server-port=0", "--agent-port="+anyPort(t),
 			"--health-port=0", "--admin-port=0", "--agent-bind-address=127.0.0.1", "--cluster-ca-cert="+s.PKI("ca.crt"),
 			"--cluster-cert="+s.PKI("cluster.crt"), "--cluster-key="+s.PKI("cluster.key")))(t)
-		code, err := p.Wait(10 * time.Second)
+		code, err := p.Wait(20 * time.Second)
 		if err != nil || code != 1 || !strings.Contains(p.Output(), says) || !strings.Contains(p.Output(), "--uds-name") {
 			t.Errorf("status %d, %v, want 1 and %q:\n%s", code, err, says, p.Output())
 		}
