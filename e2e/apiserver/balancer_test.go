@@ -18,22 +18,23 @@ type backend struct {
 	ready func() bool
 }
 
-// balancer is a Service or load balancer: it asks before each connection, takes
-// the backends in turn, and skips those that are not ready or refuse.
+// balancer takes the backends that are ready in turn. As a load balancer it goes
+// on to the next one if one refuses; as a Service it does not.
 type balancer struct {
-	port int
+	port    int
+	service bool
 
 	mu       sync.Mutex
 	backends []backend
 }
 
-func newBalancer(t *testing.T) *balancer {
+func newBalancer(t *testing.T, service bool) *balancer {
 	t.Helper()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &balancer{port: l.Addr().(*net.TCPAddr).Port}
+	b := &balancer{port: l.Addr().(*net.TCPAddr).Port, service: service}
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -78,6 +79,9 @@ func (b *balancer) carry(ctx context.Context, near net.Conn, turn int) {
 			continue
 		}
 		far, err := net.Dial("tcp4", suite.Loopback(to.port))
+		if err != nil && b.service {
+			return
+		}
 		if err != nil {
 			continue
 		}

@@ -1,7 +1,6 @@
 package apiserver
 
 import (
-	"net/http"
 	"sync"
 	"syscall"
 	"testing"
@@ -42,7 +41,7 @@ func (w *world) rollOver(t *testing.T) {
 		was := end()
 		next()
 		for _, s := range w.servers {
-			wait(t, "the server is ready", func() bool { return answers(http.DefaultClient, s.HealthURL("/readyz")) })
+			w.join(s)
 		}
 		endings = append(endings, ending{what, told, was, time.Now()})
 		w.logs()
@@ -121,7 +120,7 @@ func (w *world) stopServer(i int) (ended []time.Time) {
 	if w.pods {
 		api.Go(func() { stopAPI(w.apis[i].Process) })
 	}
-	stop(w.t, w.servers[i].Process)
+	w.terminate(w.servers[i])
 	ended = []time.Time{time.Now()}
 	if api.Wait(); w.pods {
 		ended = append(ended, time.Now())

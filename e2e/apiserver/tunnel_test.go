@@ -1,12 +1,15 @@
 package apiserver
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,15 +79,16 @@ func (p *controlPlane) run(folder string, in map[string]string, more ...string) 
 // server is one of a kustomization, to be started again with the same ports.
 type server struct {
 	*suite.Server
-	folder string
-	in     map[string]string
-	more   []string
+	folder   string
+	in       map[string]string
+	more     []string
+	endpoint atomic.Bool // its Service leads to it
 }
 
 // newServer starts one on free ports.
 func (p *controlPlane) newServer(folder string, in map[string]string, more ...string) *server {
 	p.t.Helper()
-	s := &server{&suite.Server{}, folder, in, more}
+	s := &server{Server: &suite.Server{}, folder: folder, in: in, more: more}
 	for _, port := range []*int{&s.AgentPort, &s.HealthPort, &s.AdminPort} {
 		*port = testport.Reserved(p.t)
 	}
@@ -102,6 +106,30 @@ func (p *controlPlane) startServer(s *server) {
 	if err := suite.WaitReady(s.Process, s.HealthURL("/healthz")); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// endpointLag is how long it takes until nodes have heard that a pod is, or is
+// no longer, an endpoint of its Service.
+const endpointLag = time.Second
+
+// join waits until s is ready and its Service leads to it.
+func (p *controlPlane) join(s *server) {
+	p.t.Helper()
+	wait(p.t, "the server is ready", func() bool { return answers(http.DefaultClient, s.HealthURL("/readyz")) })
+	time.Sleep(endpointLag)
+	s.endpoint.Store(true)
+}
+
+// terminate ends s as kubelet does, after the sleep its container has, while
+// the Service hears of it.
+func (p *controlPlane) terminate(s *server) {
+	p.t.Helper()
+	heard := time.AfterFunc(endpointLag, func() { s.endpoint.Store(false) })
+	defer heard.Stop()
+	if l := p.ours(s.folder).Lifecycle; l != nil {
+		time.Sleep(time.Duration(l.PreStop.Sleep.Seconds) * time.Second)
+	}
+	stop(p.t, s.Process)
 }
 
 // agent is one of a kustomization.

@@ -3,7 +3,6 @@ package apiserver
 import (
 	"fmt"
 	"maps"
-	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -35,7 +34,7 @@ type world struct {
 // agents come by token, and leases count servers.
 func newStaticPods(t *testing.T) *world {
 	p := newControlPlane(t)
-	w := &world{controlPlane: p, front: newBalancer(t), pods: true}
+	w := &world{controlPlane: p, front: newBalancer(t, false), pods: true}
 	for i := range 2 {
 		a := p.addAPI(replaced(t, "server/static-pod/egress-selector-configuration.yaml", "/run/konnectivity/", p.file(fmt.Sprint(i))))
 		w.front.add(a.port, func() bool { return p.ready(a) })
@@ -62,8 +61,8 @@ func newStaticPods(t *testing.T) *world {
 // servers by HTTP CONNECT over mTLS, and agents come by certificate.
 func newHosted(t *testing.T) *world {
 	p := newControlPlane(t)
-	w := &world{controlPlane: p, front: newBalancer(t)}
-	service := newBalancer(t)
+	w := &world{controlPlane: p, front: newBalancer(t, false)}
+	service := newBalancer(t, true)
 	a := p.addAPI(replaced(t, "server/hosted/egress-selector-configuration.yaml", "konnectivity-server-local:8090", suite.Loopback(service.port),
 		"/etc/kubernetes/konnectivity-client/ca.crt", p.suite.PKI("ca.crt"), "/etc/kubernetes/konnectivity-client/tls.crt", p.suite.PKI("client.crt"),
 		"/etc/kubernetes/konnectivity-client/tls.key", p.suite.PKI("client.key")))
@@ -81,12 +80,15 @@ func newHosted(t *testing.T) *world {
 		port := testport.Reserved(t)
 		s := p.newServer(hosted, in, "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
 			"--kubeconfig="+p.userConfig("konnectivity-server", a.port, "token: "+account)) // in place of the pod's own
-		service.add(port, func() bool { return answers(http.DefaultClient, s.HealthURL("/readyz")) })
+		service.add(port, s.endpoint.Load)
 		w.servers = append(w.servers, s)
 	}
 	w.dataPlane = newDataPlane(t, p)
 	w.addAgents("agent/daemonset", map[string]string{"/etc/konnectivity/agent/ca.crt": p.suite.PKI("ca.crt"),
 		"/etc/konnectivity/agent/tls.crt": p.suite.PKI("agent.crt"), "/etc/konnectivity/agent/tls.key": p.suite.PKI("agent.key")})
+	for _, s := range w.servers {
+		w.join(s)
+	}
 	return w
 }
 

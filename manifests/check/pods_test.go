@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // defaultGrace is a pod's termination grace where it says nothing.
@@ -113,6 +114,21 @@ func TestContainersHaveRequestsAndLimits(t *testing.T) {
 	}
 }
 
+// TestPodsBehindServicesLeaveInTime: a server that refuses connections must not
+// be an endpoint any more. No sidecar and no agent is one.
+func TestPodsBehindServicesLeaveInTime(t *testing.T) {
+	for _, folder := range folders(t) {
+		objects := build(t, folder)
+		for _, s := range each[corev1.Service](objects) {
+			for _, p := range selects(t, pods(folder, objects), labels.SelectorFromSet(s.Spec.Selector)) {
+				if l := p.ours()[0].Lifecycle; l == nil || l.PreStop == nil || l.PreStop.Sleep == nil || l.PreStop.Sleep.Seconds < 3 {
+					t.Errorf("%s: %s stops to listen before Service %s has heard", folder, p.name, s.Name)
+				}
+			}
+		}
+	}
+}
+
 func TestPodsOutliveTheirDrain(t *testing.T) {
 	for _, p := range allPods(t) {
 		grace := defaultGrace
@@ -127,8 +143,11 @@ func TestPodsOutliveTheirDrain(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			if l := c.Lifecycle; l != nil {
+				drain.value += time.Duration(l.PreStop.Sleep.Seconds) * time.Second
+			}
 			if grace < drain.value+5*time.Second {
-				t.Errorf("%s: %s drains for %v, and its pod is killed after %v", p.folder, c.Name, drain.value, grace)
+				t.Errorf("%s: %s takes %v to end, and its pod is killed after %v", p.folder, c.Name, drain.value, grace)
 			}
 		}
 	}
