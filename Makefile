@@ -19,6 +19,9 @@ LDFLAGS := -s -w -X $(PKG).version=$(VERSION) -X $(PKG).commit=$(COMMIT)
 # Everything but the black-box tests, which need programs of the system.
 UNITS = $(shell $(GO) list ./... | grep -v '^konnectivity/e2e')
 
+# Modules of their own that have code.
+NESTED := manifests/check e2e/kube e2e/apiserver
+
 # Where kube-apiserver, kubectl and etcd are built for e2e-apiserver.
 KUBE := .cache/kube
 
@@ -90,12 +93,12 @@ fmt-check:
 .PHONY: vet
 vet:
 	$(GO) vet ./...
-	$(GO) vet -C manifests/check ./...
-	$(GO) vet -C e2e/kube ./...
+	for m in $(NESTED); do $(GO) vet -C "$$m" ./... || exit; done
 
 .PHONY: staticcheck
 staticcheck:
 	$(GO) run $(STATICCHECK) ./...
+	for m in $(NESTED); do $(GO) run -C "$$m" $(STATICCHECK) ./... || exit; done
 
 .PHONY: fences
 fences: ## Check which folder imports what, and calls nobody may make
