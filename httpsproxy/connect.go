@@ -43,10 +43,15 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// requestID is by what a request is followed across hops: the trace-id that its
-// client gave it (W3C Trace Context), so that logs lead from one to the other,
-// or a new one.
+// requestID is by what a request is followed across hops: the id that one of
+// the suite's own programs gave it, or the trace-id that its client did (W3C
+// Trace Context), so that logs lead from one to the other; or a new one.
 func requestID(r *http.Request) string {
+	if given := r.Header["Konnectivity-Id"]; len(given) == 1 && r.Method == http.MethodConnect {
+		if id := tunnel.CleanID(given[0]); id != "" {
+			return id
+		}
+	}
 	if given := r.Header["Traceparent"]; len(given) == 1 {
 		if id := tunnel.TraceParent(given[0]); id != "" {
 			return id

@@ -7,7 +7,6 @@ import (
 	"iter"
 	"net"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -158,11 +157,10 @@ func (c *checker) by(ctx context.Context, id string) string {
 	}
 	client := newAdminClient()
 	defer client.close()
-	var page admin.Page[admin.Failure]
-	if err := client.get(context.WithoutCancel(ctx), c.opts.serverAdmin, "failures", url.Values{"filter": {id}}, &page); err != nil || len(page.Items) == 0 || page.Items[0].Next == "" {
-		return ""
+	if next := client.failedBy(context.WithoutCancel(ctx), c.opts.serverAdmin, id); next != "" {
+		return "; it went by " + next
 	}
-	return "; it went by " + page.Items[0].Next
+	return ""
 }
 
 var routes = map[adapters.Route]string{

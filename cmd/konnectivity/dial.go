@@ -11,8 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"konnectivity/adapters/uplink"
-	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/tunnel"
 )
@@ -75,13 +73,11 @@ func (o *dialOptions) run(ctx context.Context, address string, std stdio, say io
 		return err
 	}
 	defer closeDialer()
-	id := tunnel.NewID()
-	fmt.Fprintf(say, "connection %s to %s by %s\n", id, address, o.way)
-	far, err := o.dial(tunnel.WithID(ctx, id), dialer, address, say)
+	tell := &teller{out: say, admin: o.admin, id: tunnel.NewID()}
+	far, err := o.dial(ctx, dialer, address, tell)
 	if err != nil {
 		return err
 	}
-	o.tellWay(ctx, dialer, far, id, say)
 	near := newStdioConn(std)
 	relay := &tunnel.Relay{A: near, B: far}
 	start := time.Now()
@@ -94,57 +90,21 @@ func (o *dialOptions) run(ctx context.Context, address string, std stdio, say io
 	return err
 }
 
-func (o *dialOptions) dial(ctx context.Context, dialer tunnel.Dialer, address string, say io.Writer) (tunnel.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+func (o *dialOptions) dial(ctx context.Context, dialer tunnel.Dialer, address string, tell *teller) (tunnel.Conn, error) {
+	if o.verbose {
+		tell.begin(ctx, address, o.way)
+	}
+	dialing, cancel := context.WithTimeout(tunnel.WithID(ctx, tell.id), o.timeout)
 	defer cancel()
-	start := time.Now()
-	far, err := dialer.Dial(ctx, "tcp", address)
-	if err != nil {
-		dial := tunnel.AsDialError(address, err)
-		fmt.Fprintf(say, "failed after %s: %s\n", span(time.Since(start)), dial.Failure)
-		if hint := admin.Hint(dial.Failure); hint != "" {
-			fmt.Fprintln(say, hint)
-		}
-		return nil, err
-	}
-	fmt.Fprintf(say, "connected in %s", duration(time.Since(start).Seconds()))
-	up, ok := dialer.(*uplink.Server)
-	linked := ok && len(up.Links()) > 0 // else that is the address of a proxy
-	if remote := far.RemoteAddr(); linked && remote != nil && remote.String() != "" {
-		fmt.Fprintf(say, ", to %s", remote)
-	}
-	fmt.Fprintln(say)
-	return far, nil
-}
-
-// tellWay tells what is known of the hops.
-func (o *dialOptions) tellWay(ctx context.Context, dialer tunnel.Dialer, far tunnel.Conn, id string, say io.Writer) {
-	if !o.verbose {
-		return
-	}
-	if up, ok := dialer.(*uplink.Server); ok {
-		for _, l := range up.Links() {
-			fmt.Fprintf(say, "server %s (%s) at %s, round trip %s\n", plain(l.Peer.ID), plain(l.Peer.Software), l.Address, duration(l.Stats.RTT.Seconds()))
-		}
-	}
-	if o.admin == "" {
-		return
-	}
-	client := newAdminClient()
-	defer client.close()
-	c, err := client.connection(ctx, o.admin, id)
-	for n := 0; n < 10 && err == nil && c == nil; n++ { // it answers us before it lists us
-		time.Sleep(50 * time.Millisecond)
-		c, err = client.connection(ctx, o.admin, id)
-	}
+	far, err := dialer.Dial(dialing, "tcp", address)
 	switch {
+	case !o.verbose:
 	case err != nil:
-		fmt.Fprintf(say, "%s: %v\n", o.admin, err)
-	case c == nil:
-		fmt.Fprintf(say, "%s: it does not know the connection; it is another server, or the way loses the id\n", o.admin)
+		tell.failed(ctx, tunnel.AsDialError(address, err))
 	default:
-		fmt.Fprintf(say, "the server goes by %s\n", plain(c.Next))
+		tell.connected(ctx, dialer, far)
 	}
+	return far, err
 }
 
 // stdioConn is standard input and output as a connection.

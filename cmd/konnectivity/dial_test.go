@@ -123,7 +123,7 @@ func TestDialVerbose(t *testing.T) {
 	l.start()
 	args := append(l.tlsArgs(), "--via=link://"+l.clients, "-v", "--server-admin="+l.admin, l.lastWord())
 	status, _, stderr := dial(strings.NewReader("hello"), args...)
-	for _, want := range []string{"connection ", "connected in ", "server server-1 (konnectivity-server ", "the server goes by agent agent-1\n", "sent 5 B, received 7 B"} {
+	for _, want := range []string{"connection ", "connected in ", "server server-1 (konnectivity-server ", "agent agent-1 at 127.0.0.1:", "over link, round trip from the server ", "sent 5 B, received 7 B"} {
 		if status != 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%d, no %q in\n%s", status, want, stderr)
 		}

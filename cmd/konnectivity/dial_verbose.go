@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"konnectivity/adapters/uplink"
+	"konnectivity/internal/admin"
+	"konnectivity/tunnel"
+)
+
+// teller says, for --verbose, which way a connection goes, hop by hop, and how
+// long each takes.
+type teller struct {
+	out   io.Writer
+	admin string // the server's admin port; "" is unknown
+	id    string
+	start time.Time
+}
+
+func (t *teller) say(format string, args ...any) { fmt.Fprintf(t.out, format+"\n", args...) }
+
+// begin tells what the way's own name leads to, since each address may be
+// another server.
+func (t *teller) begin(ctx context.Context, address, way string) {
+	t.say("connection %s to %s by %s", t.id, address, way)
+	u, err := url.Parse(way)
+	if err != nil || u.Hostname() == "" || net.ParseIP(u.Hostname()) != nil {
+		t.start = time.Now()
+		return
+	}
+	asked := time.Now()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err == nil {
+		t.say("name %s is %s (%s)", u.Hostname(), addresses(addrs), duration(time.Since(asked).Seconds()))
+	}
+	t.start = time.Now()
+}
+
+// failed tells how long it took, by whom it went, and what to do.
+func (t *teller) failed(ctx context.Context, dial *tunnel.DialError) {
+	t.say("failed after %s: %s", span(time.Since(t.start)), dial.Failure)
+	if t.admin != "" {
+		client := newAdminClient()
+		defer client.close()
+		if next := client.failedBy(ctx, t.admin, t.id); next != "" {
+			t.say("it went by %s", plain(next))
+		}
+	}
+	if hint := admin.Hint(dial.Failure); hint != "" {
+		t.say("%s", hint)
+	}
+}
+
+// connected tells the hops of a connection that is there.
+func (t *teller) connected(ctx context.Context, dialer tunnel.Dialer, far tunnel.Conn) {
+	total := time.Since(t.start)
+	up, _ := dialer.(*uplink.Server)
+	var links []uplink.Link
+	if up != nil {
+		links = up.Links()
+	}
+	var parts []string
+	for _, l := range links {
+		t.say("server %s (%s) at %s, round trip %s", plain(l.Peer.ID), plain(l.Peer.Software), l.Address, duration(l.Stats.RTT.Seconds()))
+		parts = append(parts, "the server's handshake "+duration(l.Since.Sub(t.start).Seconds()))
+	}
+	if t.admin != "" {
+		if trip := t.agent(ctx); trip > 0 {
+			parts = append(parts, "server to agent and back "+duration(trip))
+		}
+	}
+	to := ""
+	if remote := far.RemoteAddr(); len(links) > 0 && remote != nil && remote.String() != "" {
+		to = " to " + remote.String() // else that is the address of a proxy
+	}
+	if len(parts) > 0 {
+		to += ", of which " + strings.Join(parts, ", ")
+	}
+	t.say("connected in %s%s", duration(total.Seconds()), to)
+}
+
+// agent tells by which agent the server goes, and its round trip in seconds; 0
+// if it is not known.
+func (t *teller) agent(ctx context.Context) float64 {
+	client := newAdminClient()
+	defer client.close()
+	c, err := client.connection(ctx, t.admin, t.id)
+	for n := 0; n < listTries && err == nil && c == nil; n++ {
+		time.Sleep(listPause)
+		c, err = client.connection(ctx, t.admin, t.id)
+	}
+	switch {
+	case err != nil:
+		t.say("%s: %v", t.admin, err)
+		return 0
+	case c == nil:
+		t.say("%s: it does not know the connection; it is another server, or the way loses the id, as socks5 and grpc do", t.admin)
+		return 0
+	}
+	name := strings.TrimPrefix(c.Next, admin.RoleAgent+" ")
+	for _, p := range client.agents(ctx, t.admin, name) {
+		if p.ID == name {
+			t.say("agent %s at %s over %s, round trip from the server %s", plain(p.ID), plain(p.Remote), p.Protocol, duration(p.RoundTrip))
+			return p.RoundTrip
+		}
+	}
+	t.say("the server goes by %s", plain(c.Next))
+	return 0
+}
+
+const (
+	// A server answers a dial before it lists the connection, and lists are as
+	// of its last look, which is 0.4 s old at most.
+	listPause = 50 * time.Millisecond
+	listTries = 40
+)
+
+// failedBy is who was to carry a dial that failed; "" if that is not known.
+func (c *adminClient) failedBy(ctx context.Context, address, id string) string {
+	var page admin.Page[admin.Failure]
+	if err := c.get(ctx, address, "failures", url.Values{"filter": {id}}, &page); err != nil || len(page.Items) == 0 {
+		return ""
+	}
+	return page.Items[0].Next
+}
+
+// agents lists those whose id contains name.
+func (c *adminClient) agents(ctx context.Context, address, name string) []admin.Peer {
+	var page admin.Page[admin.Peer]
+	_ = c.get(ctx, address, "peers", url.Values{"role": {admin.RoleAgent}, "filter": {name}}, &page)
+	return page.Items
+}

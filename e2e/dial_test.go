@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
+)
+
+// dialCommand is konnectivity dial by a way, for a shell.
+func (w *whole) dialCommand(way string) string {
+	command := w.Bin.Path("konnectivity") + " dial --via=" + way
+	if strings.HasPrefix(way, "link:") || strings.HasPrefix(way, "https:") {
+		command += " --ca-cert-path=" + w.PKI("ca.crt") + " --tls-cert-path=" + w.PKI("client.crt") + " --tls-key-path=" + w.PKI("client.key")
+	}
+	return command
+}
+
+// dialWays are all that can tell the end of a direction.
+func (w *whole) dialWays() []string {
+	server := suite.Loopback(w.server.ClientPort)
+	return []string{"direct", "socks5://" + w.socks.Address(), "http://" + w.https.Address(), "https://" + server, "link://" + server}
+}
+
+// In a pipe, the end of the input is told to the destination, whose answer is
+// then still to come.
+func TestDialInAPipe(t *testing.T) {
+	w := newWhole(t)
+	hashes := listen(t, func(c *net.TCPConn) {
+		h := sha256.New()
+		n, _ := io.Copy(h, c) // until the end
+		fmt.Fprintf(c, "%d %x\n", n, h.Sum(nil))
+	})
+	want := fmt.Sprintf("%d %x", 3<<20, sha256.Sum256(make([]byte, 3<<20)))
+	for _, way := range w.dialWays() {
+		start := time.Now()
+		out, err := command(t, nil, "sh", "-c", "head -c 3145728 /dev/zero | "+w.dialCommand(way)+" "+hashes+" | tr a-z A-Z")
+		if err != nil || strings.TrimSpace(out) != strings.ToUpper(want) {
+			t.Errorf("%s: %v %q after %v", way, err, out, time.Since(start))
+		}
+		if out, err := command(t, nil, "sh", "-c", "printf '' | "+w.dialCommand(way)+" "+hashes); err != nil || !strings.HasPrefix(out, "0 e3b0c44298fc1c14") {
+			t.Errorf("%s, nothing sent: %v %q", way, err, out)
+		}
+	}
+}
+
+// -v tells the hops.
+func TestDialTellsItsHops(t *testing.T) {
+	w := &whole{Suite: newSuite(t)}
+	w.server = must(w.StartServer("--server-id=server-1"))(t)
+	w.agent = must(w.StartAgent(w.server, "--agent-id=agent-1"))(t)
+	target := echoTarget(t)
+	_, port, _ := net.SplitHostPort(target)
+	out, err := command(t, nil, "sh", "-c", fmt.Sprintf("printf hello | %s -v --server-admin=%s localhost:%s", w.dialCommand("link://localhost:"+fmt.Sprint(w.server.ClientPort)),
+		suite.Loopback(w.server.AdminPort), port))
+	t.Log("\n" + out)
+	for _, want := range []string{
+		"hello", "name localhost is ", "server server-1 (konnectivity-server ", ") at 127.0.0.1:", "round trip ", "agent agent-1 at 127.0.0.1:", "over link, round trip from the server ",
+		"connected in ", " to 127.0.0.1:" + port + ", of which the server's handshake ", "server to agent and back ", "sent 5 B, received 5 B",
+	} {
+		if err != nil || !strings.Contains(out, want) {
+			t.Errorf("%v: no %q", err, want)
+		}
+	}
+	// A failure says by whom it went, too.
+	refusing := testport.Refusing(t)
+	out, err = command(t, nil, "sh", "-c", w.dialCommand("link://127.0.0.1:"+fmt.Sprint(w.server.ClientPort))+" -v --server-admin="+suite.Loopback(w.server.AdminPort)+" "+refusing+" </dev/null")
+	if err == nil || !strings.Contains(out, "it went by agent agent-1") || !strings.Contains(out, "nobody listens") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// sshServer runs the real sshd for this test's own user, and returns its port
+// and the flags by which ssh and scp reach it.
+func sshServer(t *testing.T, dir string) (port string, flags []string) {
+	t.Helper()
+	for _, name := range []string{"host", "id"} {
+		if out, err := command(t, nil, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name)); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	if os.Getuid() == 0 {
+		_ = os.MkdirAll("/run/sshd", 0o755) // where sshd, as root, wants to be
+	}
+	key := must(os.ReadFile(filepath.Join(dir, "id.pub")))(t)
+	authorized := filepath.Join(dir, "authorized")
+	config := filepath.Join(dir, "sshd_config")
+	number := testport.Reserved(t)
+	for name, text := range map[string]string{authorized: string(key), config: fmt.Sprintf(
+		"Port %d\nListenAddress 127.0.0.1\nHostKey %s/host\nAuthorizedKeysFile %s\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n",
+		number, dir, authorized)} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := must(suite.Start("sshd", programPath(t, "sshd"), []string{"-D", "-e", "-f", config}, nil))(t)
+	t.Cleanup(p.Kill)
+	if err := suite.WaitListening(p, "tcp", suite.Loopback(number)); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(number), []string{"-F", "none", "-i", filepath.Join(dir, "id"), "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=" + filepath.Join(dir, "known")}
+}
+
+// Dial is a ProxyCommand: ssh runs a command and scp moves 50 MB either way.
+func TestDialCarriesSSH(t *testing.T) {
+	w := newWhole(t)
+	port, flags := sshServer(t, w.Dir)
+	me := must(user.Current())(t).Username
+	const length = 50 << 20
+	original := filepath.Join(w.Dir, "original")
+	f := must(os.Create(original))(t)
+	if _, err := io.Copy(f, newPayload(7, length)); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	want := fileHash(t, original)
+	for _, way := range w.dialWays()[1:] {
+		args := append(flags[:len(flags):len(flags)], "-o", "ProxyCommand="+w.dialCommand(way)+" %h:%p")
+		out, err := command(t, nil, "ssh", append(args, "-p", port, me+"@127.0.0.1", "echo it works; exit 3")...)
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 3 || !strings.Contains(out, "it works") {
+			t.Errorf("%s: ssh: %v %q", way, err, out)
+		}
+		there, back := filepath.Join(w.Dir, "there"), filepath.Join(w.Dir, "back")
+		start := time.Now()
+		if out, err := command(t, nil, "scp", append(args, "-q", "-P", port, original, me+"@127.0.0.1:"+there)...); err != nil {
+			t.Errorf("%s: %v %s", way, err, out)
+		}
+		if out, err := command(t, nil, "scp", append(args, "-q", "-P", port, me+"@127.0.0.1:"+there, back)...); err != nil {
+			t.Errorf("%s: %v %s", way, err, out)
+		}
+		if fileHash(t, there) != want || fileHash(t, back) != want {
+			t.Errorf("%s: what arrived is not what was sent", way)
+		}
+		t.Logf("%s: 50 MiB there and back in %v", way, time.Since(start).Round(time.Millisecond))
+		os.Remove(there)
+		os.Remove(back)
+	}
+}
+
+func fileHash(t *testing.T, path string) string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Error(err)
+		return ""
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		t.Error(err)
+	}
+	return fmt.Sprintf("%x", h.Sum(nil))
+}

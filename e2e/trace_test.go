@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
+)
+
+// traced is a suite whose programs tell everything, and have admin ports.
+type traced struct {
+	*whole
+	socksAt, httpsAt string // admin ports of the sidecars
+}
+
+func newTraced(t *testing.T, link string) *traced {
+	t.Helper()
+	w := &traced{whole: &whole{Suite: newSuite(t)}, socksAt: suite.Loopback(testport.Reserved(t)), httpsAt: suite.Loopback(testport.Reserved(t))}
+	debug, mode := "--log-level=debug", "--link="+link
+	w.server = must(w.StartServer(debug, "--server-id=server-1"))(t)
+	w.agent = must(w.StartAgent(w.server, debug, mode, "--agent-id=agent-1"))(t)
+	w.socks = must(w.StartSOCKS5(w.server, debug, mode, "--admin-address="+w.socksAt))(t)
+	w.https = must(w.StartHTTPS(w.server, debug, mode, "--admin-address="+w.httpsAt))(t)
+	return w
+}
+
+// lines are the messages that a process has logged under an id.
+func lines(p *suite.Process, id string) (out []string) {
+	for line := range bytes.Lines([]byte(p.Output())) {
+		var fields struct{ ID, Msg string }
+		if json.Unmarshal(line, &fields) == nil && fields.ID == id {
+			out = append(out, fields.Msg)
+		}
+	}
+	return out
+}
+
+// logs waits until every process has a line with the id.
+func (w *traced) logs(t *testing.T, id string, all ...*suite.Process) {
+	t.Helper()
+	for _, p := range all {
+		eventually(t, 10*time.Second, fmt.Sprintf("a line of %s with the id %s", p.Name, id), func() (bool, any) {
+			found := lines(p, id)
+			return len(found) > 0, "\n" + p.Output()
+		})
+	}
+}
+
+// shown wants konnectivity status to show one connection at every hop.
+func (w *traced) shown(t *testing.T, id string, at ...string) {
+	t.Helper()
+	eventually(t, 10*time.Second, "status of every hop has "+id, func() (bool, any) {
+		out, err := command(t, nil, w.Bin.Path("konnectivity"), append([]string{"status", "--filter=" + id}, at...)...)
+		return err == nil && strings.Count(out, id) >= len(at), "\n" + out
+	})
+}
+
+// One id stands in the log of every hop and in the status of each, by links and
+// by the old protocols; where it comes from a traceparent it is that.
+func TestOneIDOnEveryHop(t *testing.T) {
+	for _, mode := range []string{"auto", "off"} {
+		t.Run("link "+mode, func(t *testing.T) {
+			w := newTraced(t, mode)
+			target := echoTarget(t)
+			server, agent := suite.Loopback(w.server.AdminPort), agentAt(w.agent)
+
+			const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+			c := must(net.Dial("tcp", w.https.Address()))(t)
+			defer c.Close()
+			fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\ntraceparent: 00-%s-00f067aa0ba902b7-01\r\n\r\n", target, trace)
+			line := make([]byte, len("HTTP/1.1 200"))
+			if _, err := io.ReadFull(c, line); err != nil || string(line) != "HTTP/1.1 200" {
+				t.Fatal(string(line), err)
+			}
+			w.shown(t, trace, w.httpsAt, server, agent)
+			c.Close()
+			w.logs(t, trace, w.https.Process, w.server.Process, w.agent.Process)
+
+			// The SOCKS5 sidecar makes the id, since SOCKS5 has no room for one.
+			if o := echoOnce(viaSOCKS5(w.socks.Address()), target); o.err != nil {
+				t.Fatal(o.err)
+			}
+			made := ""
+			eventually(t, 10*time.Second, "a line of the SOCKS5 sidecar", func() (bool, any) {
+				made = idOf(w.socks.Process, "connection ended")
+				return made != "", w.socks.Output()
+			})
+			w.logs(t, made, w.socks.Process, w.server.Process, w.agent.Process)
+
+			// kube-apiserver's CONNECT, with and without a trace.
+			const direct = "0af7651916cd43dd8448eb211c80319c"
+			uds := must(net.Dial("unix", w.server.UDS))(t)
+			fmt.Fprintf(uds, "CONNECT %s HTTP/1.1\r\nHost: %[1]s\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", target, direct)
+			_, _ = io.ReadFull(uds, line)
+			uds.Close()
+			w.logs(t, direct, w.server.Process, w.agent.Process)
+
+			// kube-apiserver's gRPC: the server makes it.
+			known := map[string]bool{trace: true, made: true, direct: true}
+			if c, err := viaGRPC(w.server.UDS).Dial(within(t, time.Minute), "tcp", target); err != nil {
+				t.Fatal(err)
+			} else {
+				c.Close()
+			}
+			eventually(t, 10*time.Second, "the agent knows the server's id", func() (bool, any) {
+				id := idOf(w.server.Process, "connection ended")
+				return id != "" && !known[id] && len(lines(w.agent.Process, id)) > 0, id
+			})
+		})
+	}
+}
+
+// idOf is the id of the last line with a message.
+func idOf(p *suite.Process, message string) (id string) {
+	for line := range bytes.Lines([]byte(p.Output())) {
+		var fields struct{ ID, Msg string }
+		if json.Unmarshal(line, &fields) == nil && fields.Msg == message {
+			id = fields.ID
+		}
+	}
+	return id
+}
+
+// A plain request keeps its traceparent to the destination, the last hop.
+func TestTraceparentReachesTheDestination(t *testing.T) {
+	w := newTraced(t, "auto")
+	got := make(chan string, 1)
+	web := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("traceparent") }))
+	defer web.Close()
+	const trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+	const header = "00-" + trace + "-00f067aa0ba902b7-01"
+	if _, err := curl(t, "--proxy", "http://"+w.https.Address(), "--header", "traceparent: "+header, web.URL); err != nil {
+		t.Fatal(err)
+	}
+	if h := <-got; h != header {
+		t.Errorf("the destination gets %q", h)
+	}
+	w.logs(t, trace, w.https.Process, w.server.Process, w.agent.Process)
+}
+
+// What konnectivity dial calls a connection is what all hops call it.
+func TestDialsIDIsKnownEverywhere(t *testing.T) {
+	w := newTraced(t, "auto")
+	target := echoTarget(t)
+	for _, way := range []string{"link://" + suite.Loopback(w.server.ClientPort), "https://" + suite.Loopback(w.server.ClientPort), "http://" + w.https.Address()} {
+		out, err := command(t, nil, "sh", "-c", "printf hello | "+w.dialCommand(way)+" -v "+target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, id, _ := strings.Cut(out, "connection ")
+		id, _, _ = strings.Cut(id, " ")
+		hops := []*suite.Process{w.server.Process, w.agent.Process}
+		if strings.HasPrefix(way, "http:") {
+			hops = append(hops, w.https.Process)
+		}
+		w.logs(t, id, hops...)
+	}
+}
