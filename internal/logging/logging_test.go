@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	stdlog "log"
 	"net"
 	"net/http"
@@ -284,6 +285,49 @@ func TestHTTPErrorLog(t *testing.T) {
 	logging.HTTPErrorLog(log).Print("http: TLS handshake error from 127.0.0.1: EOF")
 	lines := out.lines(t)
 	if len(lines) != 2 || lines[0]["level"] != "warning" || lines[1]["level"] != "debug" {
+		t.Errorf("%v", lines)
+	}
+}
+
+// A http.Transport quotes what servers send unasked, by the standard library's
+// log. Payload must not get into ours, nor may servers fill it.
+func TestUnaskedBytesOfServersAreNotLogged(t *testing.T) {
+	out := &output{}
+	entry, err := logging.New(logging.Options{Level: logrus.DebugLevel, Out: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer, flags := stdlog.Writer(), stdlog.Flags()
+	stdlog.SetOutput(logging.HTTPErrorLog(entry).Writer()) // as the programs do
+	stdlog.SetFlags(0)
+	defer func() { stdlog.SetOutput(writer); stdlog.SetFlags(flags) }()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		_, _ = c.Read(make([]byte, 4096))
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nhunter2 hunter2")
+		_, _ = io.Copy(io.Discard, c) // until the client has seen it
+	}()
+	client := &http.Client{Transport: &http.Transport{}}
+	r, err := client.Get("http://" + l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = r.Body.Close()
+	<-served
+	client.CloseIdleConnections()
+	lines := out.lines(t)
+	if len(lines) != 1 || lines[0]["level"] != "debug" || strings.Contains(fmt.Sprint(lines), "hunter2") {
 		t.Errorf("%v", lines)
 	}
 }

@@ -71,16 +71,26 @@ func (w *file) Write(line []byte) (int, error) {
 	return n, err
 }
 
-// httpErrors turns the lines of net/http's ErrorLog into entries.
+// httpErrors turns lines of net/http, of its servers' ErrorLog and its clients,
+// into entries.
 type httpErrors struct{ log logrus.FieldLogger }
+
+// unsolicited begins what a http.Transport says by the standard library's log
+// when a server sends something on a connection that waits for a next request
+// (Go, net/http/transport.go). It quotes up to 4 KiB of that, which belong to
+// whoever was to read them, and any server could fill the log with it.
+const unsolicited = "Unsolicited response received on idle HTTP channel"
 
 // Write implements io.Writer; log.Logger calls it once a message.
 func (w *httpErrors) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
 	text = strings.TrimPrefix(text, "http: ")
-	if strings.HasPrefix(text, "TLS handshake error") {
+	switch {
+	case strings.HasPrefix(text, "TLS handshake error"):
 		w.log.Debug(text)
-	} else {
+	case strings.HasPrefix(text, unsolicited):
+		w.log.Debug("a server sent something unasked on an idle connection, which is closed")
+	default:
 		w.log.Warn(text)
 	}
 	return len(line), nil
