@@ -9,6 +9,7 @@ import (
 
 	"konnectivity/adapters/chain"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel"
 )
 
 // rereadCAs is how often bundles for https:// proxies are read again. Slower
@@ -47,8 +48,11 @@ func (c *proxyCAs) client(p *chain.Proxy) *tls.Config {
 		InsecureSkipVerify: true,
 		VerifyConnection: func(state tls.ConnectionState) error {
 			source, err := c.load()
+			if err == nil {
+				err = source.Ready()
+			}
 			if err != nil {
-				return err
+				return &tunnel.DialError{Failure: tunnel.FailUnavailable, Reason: "the CAs to check its certificate cannot be read", Err: err}
 			}
 			return source.Client(p.Host).VerifyConnection(state)
 		},

@@ -118,6 +118,9 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 	x.line.trace = adapters.TraceOf(up.conn)
 	if err != nil {
 		x.line.err = err
+		if x.server.proxied(out) {
+			return x.refuse(proxyRefusalFor(err)), nil
+		}
 		return x.refuse(refusalFor(err)), nil
 	}
 	return x.receive(resp, out, up), nil
@@ -152,14 +155,21 @@ func (x *exchange) starForm(out *http.Request) {
 	if out.Method != http.MethodOptions || out.URL.Path != "" || out.URL.RawQuery != "" {
 		return
 	}
-	if via := x.server.transport.Proxy; via != nil {
-		if u, err := via(out); u != nil || err != nil {
-			return
-		}
+	if x.server.proxied(out) {
+		return
 	}
 	u := *out.URL
 	u.Opaque = "*"
 	out.URL = &u
+}
+
+// proxied says whether r goes by a customer's proxy.
+func (s *Server) proxied(r *http.Request) bool {
+	if s.transport.Proxy == nil {
+		return false
+	}
+	u, err := s.transport.Proxy(r)
+	return u != nil || err != nil
 }
 
 // inform passes an interim response on (RFC 9110 §15.2). 100 (Continue) is sent

@@ -531,6 +531,48 @@ func TestSilentDestination(t *testing.T) {
 
 // A request goes to the customer's proxy in absolute form, with the
 // credentials of its URL, which nobody else sees.
+// Where a customer proxy is to blame, the client is told so and not sent to look
+// at the destination.
+func TestCustomerProxyFailures(t *testing.T) {
+	cert, _ := testCertificate(t)
+	secure := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{cert}})
+	go func() {
+		for c, err := secure.Accept(); err == nil; c, err = secure.Accept() {
+			_ = c.(*tls.Conn).Handshake()
+			_ = c.Close()
+		}
+	}()
+	garbage := startTarget(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, "SSH-2.0-secret\r\n") })
+	silent := startTarget(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	for name, tc := range map[string]struct {
+		by     string
+		dial   error
+		status int
+		text   string
+	}{
+		"refused":   {by: "http://u:secret@proxy.test", dial: &tunnel.DialError{Failure: tunnel.FailRefused}, status: 502, text: "Customer proxy: connection refused.\n"},
+		"garbage":   {by: "http://u:secret@" + garbage, status: 503, text: "The customer proxy hung up or does not speak HTTP.\n"},
+		"silent":    {by: "http://u:secret@" + silent, status: 504, text: "The customer proxy did not answer in time.\n"},
+		"untrusted": {by: "https://u:secret@" + secure.Addr().String(), status: 503, text: "The customer proxy shows a certificate that is not trusted; add its CA.\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProxy(t, func(o *Options) {
+				o.Transport.Proxy = fixedProxy(tc.by)
+				o.ResponseTimeout = time.Second
+				if tc.dial != nil {
+					o.Transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, tc.dial }
+				}
+			})
+			w := dialWire(t, p.addr)
+			w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
+			resp := w.response("GET")
+			if got := body(t, resp); resp.StatusCode != tc.status || got != tc.text {
+				t.Errorf("%d %q; want %d %q", resp.StatusCode, got, tc.status, tc.text)
+			}
+		})
+	}
+}
+
 func TestCustomerProxy(t *testing.T) {
 	customer, heads := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 	p := startProxy(t, func(o *Options) { o.Transport.Proxy = fixedProxy("http://user:p%40ss@" + customer) })
@@ -683,7 +725,7 @@ func TestCustomerProxyOverTLS(t *testing.T) {
 	for name, tc := range map[string]struct {
 		host, status string
 	}{
-		"trusted": {"proxy.test", "HTTP/1.1 101 Switching Protocols"}, "another name": {"other.test", "HTTP/1.1 502 Bad Gateway"},
+		"trusted": {"proxy.test", "HTTP/1.1 101 Switching Protocols"}, "another name": {"other.test", "HTTP/1.1 503 Service Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := startProxy(t, func(o *Options) {

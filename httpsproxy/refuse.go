@@ -39,7 +39,6 @@ var (
 func refusalFor(err error) *refusal {
 	var dial *tunnel.DialError
 	var broken *clientError
-	var cert *tls.CertificateVerificationError
 	var timeout net.Error
 	switch {
 	case errors.As(err, &dial):
@@ -48,13 +47,33 @@ func refusalFor(err error) *refusal {
 		return &refusal{http.StatusBadRequest, "The request's content broke off or is malformed.", outcomeBroken}
 	case errors.Is(err, context.Canceled):
 		return &refusal{http.StatusServiceUnavailable, "The request was cancelled.", tunnel.FailCancelled.Label()}
-	case errors.As(err, &cert):
-		return &refusal{http.StatusBadGateway, "The certificate of the customer proxy is not trusted.", outcomeBroken}
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
 		return &refusal{http.StatusGatewayTimeout, "The destination did not answer in time.", tunnel.FailTimeout.Label()}
 	default:
 		return &refusal{http.StatusBadGateway, "The destination broke the connection off or did not answer in HTTP.", outcomeBroken}
 	}
+}
+
+// proxyRefusalFor is refusalFor where a customer proxy was to carry the
+// request, so that nobody looks for the fault at the destination. Statuses are
+// those that CONNECT by such a proxy has.
+func proxyRefusalFor(err error) *refusal {
+	r := *refusalFor(err)
+	var dial *tunnel.DialError
+	switch {
+	case errors.As(err, &dial):
+		r.text = sentence("customer proxy: " + dial.Text())
+	case r.status == http.StatusGatewayTimeout:
+		r.text = "The customer proxy did not answer in time."
+	case r.status == http.StatusBadGateway:
+		r.status = http.StatusServiceUnavailable
+		r.text = "The customer proxy hung up or does not speak HTTP."
+		var cert *tls.CertificateVerificationError
+		if errors.As(err, &cert) {
+			r.text = "The customer proxy shows a certificate that is not trusted; add its CA."
+		}
+	}
+	return &r
 }
 
 // sentence starts text with a capital and ends it with a full stop.
