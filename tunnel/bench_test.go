@@ -125,28 +125,6 @@ func BenchmarkRelayMessage(b *testing.B) {
 	}
 }
 
-// BenchmarkRelayOnce joins two connections, passes a message there and back and
-// ends them.
-func BenchmarkRelayOnce(b *testing.B) {
-	for _, j := range joins {
-		b.Run("by="+j.name, func(b *testing.B) {
-			message, got := make([]byte, 64), make([]byte, 64)
-			b.ReportAllocs()
-			for b.Loop() {
-				client, near := loopback(b)
-				far, target := loopback(b)
-				done := make(chan struct{})
-				go func() { defer close(done); j.join(near, far) }()
-				exchange(b, client, target, message, got)
-				exchange(b, target, client, message, got)
-				_ = client.Close()
-				_ = target.Close()
-				<-done
-			}
-		})
-	}
-}
-
 // cpuTime is what the process has used, with both ends and the load in it.
 func cpuTime() time.Duration {
 	var u syscall.Rusage

@@ -50,7 +50,6 @@ func BenchmarkCodec(b *testing.B) {
 			}},
 		} {
 			b.Run(fmt.Sprintf("payload=%d/", size)+s.name, func(b *testing.B) {
-				b.SetBytes(int64(size))
 				b.ReportAllocs()
 				for b.Loop() {
 					s.once()

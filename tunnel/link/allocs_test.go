@@ -83,9 +83,9 @@ func passOn(t *testing.T, from, to net.Conn, what, got []byte) {
 	}
 }
 
-// A whole connection, there and back, as sidecar, server and agent carry it: TCP, two links,
-// TCP, and a relay at every join. How much a read of TCP finds depends on the
-// machine, so bulk has room: 21 when it is quiet, some 30 when it is busy.
+// A whole connection, there and back, as sidecar, server and agent carry it:
+// TCP, two links, TCP, and a relay at every join. How much a read of TCP finds
+// depends on the machine, so bulk has room: 22 when it is quiet, 28 when busy.
 func TestConnectionAllocations(t *testing.T) {
 	p := newPipeline(t)
 	client, target := p.pair()
