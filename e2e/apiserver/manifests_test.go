@@ -47,7 +47,7 @@ func folders(t *testing.T) (all []string) {
 		}
 		data, err := os.ReadFile(path)
 		folder, _ := filepath.Rel(manifests, filepath.Dir(path))
-		if !bytes.Contains(data, []byte("kind: Component")) && folder != "agent/base" && folder != staticPod && !slices.Contains(ofOperators, folder) {
+		if !bytes.Contains(data, []byte("kind: Component")) && folder != "agent/base" && !strings.HasPrefix(folder, "check/") && !slices.Contains(ofOperators, folder) {
 			all = append(all, folder)
 		}
 		return err

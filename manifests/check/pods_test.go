@@ -162,7 +162,7 @@ func TestProbesAndPorts(t *testing.T) {
 				continue
 			}
 			checkProbe(t, p, c, c.LivenessProbe)
-			sidecar := p.folder == staticPod || strings.HasPrefix(p.folder, "sidecars/")
+			sidecar := strings.HasPrefix(p.folder, byKubeadm) || strings.HasPrefix(p.folder, "sidecars/")
 			if (c.ReadinessProbe == nil) != sidecar {
 				t.Errorf("%s: %s: readiness probes are for pods of our own, and for all of them", p.folder, c.Name)
 			}

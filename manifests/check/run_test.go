@@ -105,6 +105,7 @@ func (w *world) mount(v corev1.Volume) string {
 				w.write(filepath.Join(dir, s.ConfigMap.Items[0].Path), []byte(w.certs.configMaps[s.ConfigMap.Name][s.ConfigMap.Items[0].Key]))
 			}
 		}
+	case v.Name == socketVolume:
 	case v.HostPath != nil: // as server/static-pod/README.md makes it
 		if err := os.CopyFS(filepath.Join(dir, "pki"), os.DirFS(w.certs.dir)); err != nil {
 			w.t.Fatal(err)
