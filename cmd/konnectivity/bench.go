@@ -35,7 +35,7 @@ func newBench() *cobra.Command {
 		Long: "Bench drives one or more ways to a target in turn and prints medians and ratios:\n" +
 			"speed, round trips, connections a second, and with --pids CPU and memory of the\n" +
 			"processes on the way. The last --via is the baseline of the ratios. A way is\n" + viaKinds + ".\n" +
-			"The target is `konnectivity bench target`, run where the far end can reach it;\n" +
+			"The target is konnectivity bench target, run where the far end can reach it;\n" +
 			"without --target one is run here, for setups on one machine.",
 		Example: "  konnectivity bench --via socks5://127.0.0.1:8090 --via direct\n" +
 			"  konnectivity bench --via ours=socks5://127.0.0.1:8090 --pids ours=101,102,103 --via direct --tests down,churn --runs 5",

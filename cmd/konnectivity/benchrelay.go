@@ -44,7 +44,7 @@ func newBenchRelay() *cobra.Command {
 			return hop.Serve(cmd.Context(), l)
 		},
 	}
-	cmd.Flags().StringVar(&pki, "pki", "", "folder that `konnectivity certs` wrote")
+	cmd.Flags().StringVar(&pki, "pki", "", "`FOLDER` that konnectivity certs wrote")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "address to listen on; it is printed")
 	cmd.Flags().StringVar(&next, "next", "", "HOST:PORT of the next process of the chain")
 	return cmd

@@ -89,7 +89,7 @@ func (p *statusPrinter) summary(s admin.Status) string {
 }
 
 func (p *statusPrinter) peers(peers []admin.Peer) {
-	rows := [][]string{{"PEER", "ID", "PROTOCOL", "REMOTE", "STREAMS", "ROUND TRIP", "WINDOW", "UP", "DOWN", "STATE"}}
+	rows := [][]string{{"PEER", "ID", "PROTOCOL", "REMOTE", "STREAMS", "RTT", "WINDOW", "UP", "DOWN", "STATE"}}
 	for _, v := range peers {
 		state := "ok"
 		if v.Draining {
@@ -112,11 +112,11 @@ func (p *statusPrinter) peers(peers []admin.Peer) {
 		rows = append(rows, []string{v.Role, cut(name, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), duration(v.RoundTrip), window,
 			rate(v.Up), rate(v.Down), state})
 	}
-	p.table(rows)
+	p.table(rows, "WINDOW", "PROTOCOL", "STREAMS")
 }
 
 func (p *statusPrinter) connections(r report) {
-	rows := [][]string{{"CONNECTION", "FRONT", "SOURCE", "DESTINATION", "NEXT HOP", "AGE", "UP", "DOWN", "STATE"}}
+	rows := [][]string{{"ID", "FRONT", "SOURCE", "DESTINATION", "NEXT HOP", "AGE", "UP", "DOWN", "STATE"}}
 	for _, v := range r.Connections {
 		state := v.State
 		if v.State == admin.StateStalled {
@@ -125,7 +125,7 @@ func (p *statusPrinter) connections(r report) {
 		rows = append(rows, []string{v.ID, v.Front, v.Source, cut(v.Destination, 48), cut(v.Next, 36), span(p.now.Sub(v.Since)),
 			rate(v.Up), rate(v.Down), state})
 	}
-	p.table(rows)
+	p.table(rows, "FRONT", "AGE", "SOURCE")
 	if more := r.Matched - len(r.Connections); more > 0 && len(r.Connections) > 0 {
 		fmt.Fprintf(p.out, "  %sand %d more%s\n", p.paint.dim, more, p.paint.off)
 	}
@@ -155,61 +155,78 @@ func (p *statusPrinter) failures(failures []admin.Failure) {
 	}
 }
 
-// table aligns rows; the first is the head. A table of nothing is nothing.
-func (p *statusPrinter) table(rows [][]string) {
+// table aligns rows; the first is the head. A table of nothing is nothing. Where
+// it is too wide, columns are made narrower, then those left out that can be
+// spared, in their order, then columns are made as narrow as it takes; but not
+// the last one, which says what is wrong.
+func (p *statusPrinter) table(rows [][]string, spare ...string) {
 	if len(rows) < 2 {
 		return
 	}
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			cell = plain(cell)
-			row[i] = cell
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+	widths := widthsOf(rows)
+	for !shrink(widths, p.columns, minWidth) && len(spare) > 0 {
+		if i := slices.Index(rows[0], spare[0]); i >= 0 {
+			for n := range rows {
+				rows[n] = slices.Delete(rows[n], i, i+1)
+			}
 		}
+		spare, widths = spare[1:], widthsOf(rows)
 	}
-	p.shrink(widths)
+	shrink(widths, p.columns, 1)
 	fmt.Fprintln(p.out)
 	for n, row := range rows {
-		for i := range row {
-			row[i] = cut(row[i], widths[i])
-		}
-		line := " "
-		for i, cell := range row {
-			line += " " + cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+1)
-		}
-		before := ""
-		switch {
-		case n == 0:
-			before = p.paint.dim
-		case strings.Contains(row[len(row)-1], "stalled"), strings.HasPrefix(row[len(row)-1], "silent"):
-			before = p.paint.red
-		}
-		after := p.paint.off
-		if before == "" {
-			after = ""
-		}
-		fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)
+		p.row(row, widths, n == 0)
 	}
 }
 
-// minWidth is what a column that must give way keeps: enough of an id to filter
-// by.
-const minWidth = 8
+func (p *statusPrinter) row(row []string, widths []int, head bool) {
+	line := " "
+	for i, cell := range row {
+		cell = cut(cell, widths[i])
+		line += " " + cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+1)
+	}
+	before, after, state := "", "", row[len(row)-1]
+	switch {
+	case head:
+		before, after = p.paint.dim, p.paint.off
+	case strings.Contains(state, "stalled"), strings.HasPrefix(state, "silent"):
+		before, after = p.paint.red, p.paint.off
+	}
+	fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)
+}
 
-// shrink makes the widest columns narrower until all fit; not the last one,
-// which says what is wrong.
-func (p *statusPrinter) shrink(widths []int) {
-	for p.columns > 0 {
+// widthsOf makes cells plain and measures them.
+func widthsOf(rows [][]string) []int {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = plain(cell)
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	return widths
+}
+
+// minWidth is what a column keeps while others can be spared: enough of an id to
+// filter by.
+const minWidth = 12
+
+// shrink makes the widest columns narrower, to least at the narrowest, until all
+// fit into columns; 0 fits all. It says whether they do.
+func shrink(widths []int, columns, least int) bool {
+	for {
 		total, widest := 0, 0
 		for i, w := range widths {
-			total += w + 2
+			total += w + 2 // a gap after each but the last, and one before them all
 			if i < len(widths)-1 && w > widths[widest] {
 				widest = i
 			}
 		}
-		if total <= p.columns || widths[widest] <= minWidth {
-			return
+		switch {
+		case columns == 0 || total <= columns:
+			return true
+		case widths[widest] <= least:
+			return false
 		}
 		widths[widest]--
 	}
