@@ -6,6 +6,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
@@ -41,6 +42,9 @@ func (s *Server) count(a *access) { s.metrics.requests.WithLabelValues(a.kind, a
 
 // log writes the line. An error is told as far as it says more than outcome.
 func (s *Server) log(a *access) {
+	if !s.opts.AccessLog && !logging.Enabled(s.opts.Log, logrus.DebugLevel) {
+		return
+	}
 	if a.relay != nil {
 		a.up, a.down = a.relay.Sent()
 	}

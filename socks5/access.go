@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
@@ -21,17 +22,7 @@ type access struct {
 // logs says whether anybody will see the line. A connection of which nobody
 // wants to read is spared the memory.
 func (s *Server) logs() bool {
-	if s.opts.AccessLog {
-		return true
-	}
-	switch l := s.opts.Log.(type) {
-	case *logrus.Logger:
-		return l.IsLevelEnabled(logrus.DebugLevel)
-	case *logrus.Entry:
-		return l.Logger.IsLevelEnabled(logrus.DebugLevel)
-	default:
-		return true
-	}
+	return s.opts.AccessLog || logging.Enabled(s.opts.Log, logrus.DebugLevel)
 }
 
 // logged returns what one connection is forwarded with so that it is logged.

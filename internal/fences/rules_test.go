@@ -31,8 +31,8 @@ var rules = []rule{
 	{folder: "server", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
-	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/admission"}, third: anyModule},
-	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/admission"}, third: anyModule},
+	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/admission", "internal/logging"}, third: anyModule},
+	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/admission", "internal/logging"}, third: anyModule},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
 	{folder: "internal/admission", own: []string{"tunnel"}, third: []string{"github.com/sirupsen/logrus"}},
