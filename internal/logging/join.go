@@ -1,6 +1,7 @@
 package logging
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"log"
@@ -47,16 +48,45 @@ func slogHandler(l *logrus.Entry, all bool) slog.Handler {
 				return logrus.WarnLevel
 			case level >= slog.LevelInfo || all:
 				return logrus.InfoLevel
+			case level > -traceVerbosity: // a verbosity n of klog is -n there
+				return logrus.DebugLevel
 			}
-			return logrus.DebugLevel
+			return logrus.TraceLevel
 		},
 	})
 	var attrs []slog.Attr
 	for key, value := range l.Data {
 		attrs = append(attrs, slog.Any(key, value))
 	}
-	return handler.WithAttrs(append(attrs, slog.String("library", "klog")))
+	return noBodies{handler.WithAttrs(append(attrs, slog.String("library", "klog")))}
 }
+
+// noBodies drops records that hold what was sent to or came from the Kubernetes
+// API, which client-go logs at verbosity 8 as an attribute "body" (k8s.io/
+// client-go v0.37, rest/request.go): in a TokenReview that is an agent's token.
+// Whoever makes a logger of a library talk asks for much, but not for that.
+type noBodies struct{ slog.Handler }
+
+// Handle implements slog.Handler.
+func (h noBodies) Handle(ctx context.Context, record slog.Record) error {
+	body := false
+	record.Attrs(func(a slog.Attr) bool {
+		body = a.Key == "body"
+		return !body
+	})
+	if body {
+		return nil
+	}
+	return h.Handler.Handle(ctx, record)
+}
+
+// WithAttrs implements slog.Handler.
+func (h noBodies) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return noBodies{h.Handler.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (h noBodies) WithGroup(name string) slog.Handler { return noBodies{h.Handler.WithGroup(name)} }
 
 // grpcLogger takes grpc's messages. They tell of single connections that come
 // and go, which is detail: debug; errors are of grpc's own making: a warning.

@@ -1,0 +1,77 @@
+package auth
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/spf13/pflag"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+
+	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/logging"
+)
+
+// written collects what loggers write, from whatever goroutine.
+type written struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (w *written) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(p)
+}
+
+func (w *written) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.String()
+}
+
+// Whatever an operator turns up, no token of an agent gets into a log: client-go
+// itself writes the bodies of requests and responses at a high verbosity.
+func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
+	const token = "hunter2-hunter2-hunter2"
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var review authenticationv1.TokenReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil || review.Spec.Token != token {
+			t.Errorf("the API got %q, %v", review.Spec.Token, err)
+		}
+		review.Status.Error = "no such token"
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(review)
+	}))
+	defer api.Close()
+	for _, args := range []string{"--log-level=debug", "--log-level=trace", "-v=10", "-v=10 --log-level=trace", "--vmodule=*=10"} {
+		flags, set, out := new(logging.Flags), pflag.NewFlagSet("test", pflag.ContinueOnError), new(written)
+		flags.AddTo(set)
+		if err := set.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := flags.New("test", out); err != nil {
+			t.Fatal(err)
+		}
+		reviews, err := kubeapi.NewTokenReviews(&rest.Config{Host: api.URL, BearerToken: "the-servers-own-hunter2", ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}).Review(t.Context(), token); err == nil {
+			t.Error("the token was accepted")
+		}
+		klog.Background().V(7).Info("still talking")
+		if said := out.String(); strings.Contains(said, "hunter2") {
+			t.Errorf("%s: a token is in the log: %.800s", args, said)
+		} else if !strings.Contains(said, "still talking") {
+			t.Errorf("%s: the libraries were not heard at all: %q", args, said)
+		}
+	}
+}
