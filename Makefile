@@ -60,7 +60,11 @@ race: ## Run them with the race detector
 
 .PHONY: e2e
 e2e: ## Run the black-box tests: real programs, real clients
-	$(GO) test -count=1 -timeout 10m ./e2e/...
+	$(GO) test -count=1 -timeout 10m $(filter-out %/e2e/page,$(shell $(GO) list ./e2e/...))
+
+.PHONY: e2e-page
+e2e-page: ## Look at the status page in chromium: make e2e-page ARGS=-pictures=/tmp
+	$(GO) test -count=1 -timeout 6m -v ./e2e/page $(ARGS)
 
 .PHONY: e2e-kube
 e2e-kube: ## Run kube-apiserver's own egress selector against the programs

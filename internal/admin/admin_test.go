@@ -287,7 +287,11 @@ func TestOnlyReadingAndOnlyByOwnName(t *testing.T) {
 
 func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})
-	for url, kind := range map[string]string{"/": "text/html", "/page.css": "text/css", "/page.js": "text/javascript", "/icon.svg": "image/svg+xml"} {
+	urls := map[string]string{"/": "text/html", "/page.css": "text/css", "/icon.svg": "image/svg+xml"}
+	for _, part := range []string{"page", "words", "tiles", "topology", "connections", "detail", "failures"} {
+		urls["/"+part+".js"] = "text/javascript"
+	}
+	for url, kind := range urls {
 		w := ask(h, "GET", url)
 		body := strings.ReplaceAll(w.Body.String(), "http://www.w3.org/2000/svg", "")
 		if w.Code != 200 || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) || len(body) < 100 {
@@ -296,7 +300,7 @@ func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 		if w.Header().Get("Content-Security-Policy") != policy || w.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s: %v", url, w.Header())
 		}
-		for _, bad := range []string{"http://", "https://", "<style", " style=", " onclick=", "innerHTML", "eval("} {
+		for _, bad := range []string{"http://", "https://", "<style", " style=", " onclick=", "innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval("} {
 			if strings.Contains(body, bad) {
 				t.Errorf("%s has %q", url, bad)
 			}

@@ -1,0 +1,319 @@
+package page
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/websocket"
+)
+
+const (
+	// comesUp is how long chromium may take to start on a busy machine.
+	comesUp = 60 * time.Second
+
+	// patience bounds every wait for something that happens at once.
+	patience = 30 * time.Second
+
+	// looksAgain is how often a condition in a page is looked at.
+	looksAgain = 20 * time.Millisecond
+)
+
+// chromium is a browser that runs.
+type chromium struct {
+	address string // of its DevTools
+	cancel  context.CancelFunc
+	cmd     *exec.Cmd
+	read    chan struct{} // closed when its output has ended
+	dir     string
+}
+
+// startChromium tries twice: a machine that runs many things at once may keep
+// the first from coming up.
+func startChromium() (*chromium, error) {
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		return nil, errors.New("chromium is not installed; .ci/install installs it")
+	}
+	c, err := launch(path)
+	if err != nil {
+		return launch(path)
+	}
+	return c, nil
+}
+
+func launch(path string) (*chromium, error) {
+	dir, err := os.MkdirTemp("", "kpage")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &chromium{cancel: cancel, read: make(chan struct{}), dir: dir}
+	// No sandbox: containers have no user namespaces, and only our own page is
+	// shown. Nothing that it does by itself may ask the network.
+	c.cmd = exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+		"--disable-background-timer-throttling", "--disable-renderer-backgrounding", "--disable-backgrounding-occluded-windows",
+		"--no-proxy-server", "--force-color-profile=srgb", "--font-render-hinting=none", "--hide-scrollbars",
+		"--remote-debugging-port=0", "--remote-allow-origins=*", "--user-data-dir="+dir)
+	stderr, err := c.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	found := make(chan string, 1)
+	said := new(strings.Builder) // of the reader, until read is closed
+	go func() {
+		defer close(c.read)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			if _, at, ok := strings.Cut(lines.Text(), "DevTools listening on ws://"); ok {
+				found <- strings.SplitN(at, "/", 2)[0]
+			}
+			if said.Len() < 4096 {
+				said.WriteString(lines.Text() + "\n")
+			}
+		}
+	}()
+	select {
+	case c.address = <-found:
+		return c, nil
+	case <-c.read:
+		c.close()
+		return nil, fmt.Errorf("chromium ended at once:\n%s", said)
+	case <-time.After(comesUp):
+		c.close()
+		return nil, fmt.Errorf("chromium does not come up in %v:\n%s", comesUp, said)
+	}
+}
+
+func (c *chromium) close() {
+	c.cancel()
+	<-c.read
+	_ = c.cmd.Wait()
+	_ = os.RemoveAll(c.dir)
+}
+
+// browser starts chromium for the first test that asks; running is it.
+var (
+	browser = sync.OnceValues(func() (_ *chromium, err error) {
+		running, err = startChromium()
+		return running, err
+	})
+	running *chromium
+)
+
+// tab is a page in the browser, driven by the DevTools protocol from one
+// goroutine.
+type tab struct {
+	t      *testing.T
+	conn   *websocket.Conn
+	id     int
+	faults []string // errors, and words on the console
+	asked  []string // URLs of all requests
+}
+
+// openTab opens an empty page that lasts as long as the test.
+func openTab(t *testing.T) *tab {
+	t.Helper()
+	c, err := browser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	req, _ := http.NewRequest(http.MethodPut, "http://"+c.address+"/json/new?about:blank", nil)
+	res, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var page struct{ ID, WebSocketDebuggerURL string }
+	if err := json.NewDecoder(res.Body).Decode(&page); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := websocket.Dial(page.WebSocketDebuggerURL, "", "http://127.0.0.1/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.MaxPayloadBytes = 64 << 20
+	t.Cleanup(func() {
+		_ = conn.Close()
+		if res, err := client.Get("http://" + c.address + "/json/close/" + page.ID); err == nil {
+			_ = res.Body.Close()
+		}
+	})
+	b := &tab{t: t, conn: conn}
+	for _, domain := range []string{"Runtime", "Log", "Page", "Network"} {
+		b.call(domain+".enable", nil)
+	}
+	b.call("Page.addScriptToEvaluateOnNewDocument", map[string]any{"source": watcher})
+	b.size(1280, 1000, false)
+	return b
+}
+
+// watcher notes long tasks and gaps between frames, and when which connection
+// first showed as stalled.
+const watcher = `
+window.longest = { task: 0, frame: 0 };
+new PerformanceObserver(list => { for (const e of list.getEntries()) longest.task = Math.max(longest.task, e.duration); }).observe({ entryTypes: ['longtask'] });
+let last = 0;
+requestAnimationFrame(function frame(now) { if (last) longest.frame = Math.max(longest.frame, now - last); last = now; requestAnimationFrame(frame); });
+window.stalledAt = {};
+setInterval(() => { for (const tr of document.querySelectorAll('#rows tr.stalled')) stalledAt[tr.dataset.id] ??= Date.now(); }, 10);
+`
+
+// message is what the browser says: an answer, or an event.
+type message struct {
+	ID     int
+	Method string
+	Params json.RawMessage
+	Result json.RawMessage
+	Error  *struct{ Message string }
+}
+
+// call sends a command and returns its result; events meanwhile are kept.
+func (b *tab) call(method string, params any) json.RawMessage {
+	b.t.Helper()
+	b.id++
+	if params == nil {
+		params = struct{}{}
+	}
+	_ = b.conn.SetDeadline(time.Now().Add(patience))
+	if err := websocket.JSON.Send(b.conn, map[string]any{"id": b.id, "method": method, "params": params}); err != nil {
+		b.t.Fatal(err)
+	}
+	for {
+		var m message
+		if err := websocket.JSON.Receive(b.conn, &m); err != nil {
+			b.t.Fatalf("%s: %v", method, err)
+		}
+		switch {
+		case m.Method != "":
+			b.event(m)
+		case m.ID == b.id && m.Error != nil:
+			b.t.Fatalf("%s: %s", method, m.Error.Message)
+		case m.ID == b.id:
+			return m.Result
+		}
+	}
+}
+
+func (b *tab) event(m message) {
+	switch m.Method {
+	case "Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded":
+		b.faults = append(b.faults, string(m.Params))
+	case "Network.requestWillBeSent":
+		var p struct{ Request struct{ URL string } }
+		_ = json.Unmarshal(m.Params, &p)
+		b.asked = append(b.asked, p.Request.URL)
+	}
+}
+
+// open shows a page and waits until it has drawn its figures.
+func (b *tab) open(url string) {
+	b.t.Helper()
+	b.call("Page.navigate", map[string]any{"url": url})
+	b.until("the page", `document.readyState === 'complete' && document.body?.dataset.state === 'live'`)
+}
+
+// eval runs a script in the page and returns its value as text.
+func (b *tab) eval(script string) string {
+	b.t.Helper()
+	var out struct {
+		Result           struct{ Value any }
+		ExceptionDetails any
+	}
+	result := b.call("Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true, "awaitPromise": true})
+	if err := json.Unmarshal(result, &out); err != nil || out.ExceptionDetails != nil {
+		b.t.Fatalf("%s: %v %s", script, err, result)
+	}
+	if text, ok := out.Result.Value.(string); ok {
+		return text
+	}
+	text, _ := json.Marshal(out.Result.Value)
+	return string(text)
+}
+
+// until waits for a condition in the page and returns how long that took.
+func (b *tab) until(what, condition string) time.Duration {
+	b.t.Helper()
+	start := time.Now()
+	for b.eval(condition) != "true" {
+		if time.Since(start) > patience {
+			b.t.Fatalf("%s does not come; the page says\n%s\nthe console %s", what, b.eval("document.body.innerText.slice(0, 3000)"), b.faults)
+		}
+		time.Sleep(looksAgain)
+	}
+	return time.Since(start)
+}
+
+// quiet fails the test for anything on the console, and for requests to
+// anywhere but origin.
+func (b *tab) quiet(origin string) {
+	b.t.Helper()
+	for _, f := range b.faults {
+		b.t.Errorf("the console says %s", f)
+	}
+	for _, url := range b.asked {
+		if !strings.HasPrefix(url, origin+"/") && url != "about:blank" {
+			b.t.Errorf("the page asks %s", url)
+		}
+	}
+}
+
+// size is that of the window, in CSS pixels.
+func (b *tab) size(width, height int, phone bool) {
+	b.t.Helper()
+	scale := 1
+	if phone {
+		scale = 2
+	}
+	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": scale, "mobile": phone})
+}
+
+// dark picks a theme.
+func (b *tab) dark(on bool) {
+	b.t.Helper()
+	theme := "light"
+	if on {
+		theme = "dark"
+	}
+	b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": theme}}})
+}
+
+// keys are those that are pressed here, with the codes that the browser wants.
+var keys = map[string]int{"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowUp": 38, "ArrowDown": 40, "PageDown": 34}
+
+// press presses a key; "Shift+Tab" is understood too.
+func (b *tab) press(key string) {
+	b.t.Helper()
+	name, shift := strings.CutPrefix(key, "Shift+")
+	modifiers := 0
+	if shift {
+		modifiers = 8
+	}
+	text := map[string]string{"Enter": "\r"}[name]
+	for _, kind := range []string{"keyDown", "keyUp"} {
+		p := map[string]any{"type": kind, "key": name, "code": name, "windowsVirtualKeyCode": keys[name], "modifiers": modifiers}
+		if kind == "keyDown" {
+			p["text"] = text
+		}
+		b.call("Input.dispatchKeyEvent", p)
+	}
+}
+
+// write types text.
+func (b *tab) write(text string) {
+	b.t.Helper()
+	b.call("Input.insertText", map[string]any{"text": text})
+}

@@ -1,0 +1,71 @@
+package page
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"konnectivity/e2e/suite"
+)
+
+// binaries are built once for all tests.
+var binaries suite.Binaries
+
+// pictures is where pictures of the page are kept; "" keeps none.
+var pictures = flag.String("pictures", "", "folder to keep pictures of the page in")
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "kbin")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if binaries, err = suite.Build("../..", dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if running != nil {
+			running.close()
+		}
+	}()
+	return m.Run()
+}
+
+// picture keeps what the tab shows, if anybody wants it.
+func (b *tab) picture(name string, whole bool) {
+	b.t.Helper()
+	if *pictures == "" {
+		return
+	}
+	var out struct{ Data string }
+	if err := json.Unmarshal(b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": whole}), &out); err != nil {
+		b.t.Fatal(err)
+	}
+	data, err := base64.StdEncoding.DecodeString(out.Data)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(*pictures, name+".png"), data, 0o644); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// must fails the test on err.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
