@@ -30,7 +30,9 @@ type Conn interface {
 // unix connections half-close and reset as the kernel does; on TLS, CloseWrite
 // is close_notify, and Reset drops the TCP connection under it without one. A
 // net.Conn of any other kind that is not a Conn already gets a CloseWrite that
-// closes both ways, since it has nothing better.
+// closes both ways, since it has nothing better. A connection that is to carry
+// TLS is best wrapped before that too: TLS takes an end of TCP for one in order,
+// and a TCP connection tells a reset from that only once it is wrapped.
 func Wrap(c net.Conn) Conn {
 	switch c := c.(type) {
 	case Conn:

@@ -14,6 +14,7 @@ type half struct {
 	counters [2]*atomic.Int64
 	read     func([]Chunk) (int, error)
 	write    func([]Chunk) error
+	inOrder  bool // all that src sent, and its end, was handed to dst
 
 	// batch is here and not on the stack of pump, which TLS under it fills
 	// to 4 KiB; a little more, and every connection would take 8.
@@ -55,6 +56,7 @@ func (h *half) pump() {
 		}
 		if err == io.EOF {
 			err = h.closeWrite()
+			h.inOrder = err == nil
 		} else if err == nil {
 			continue
 		}
@@ -85,6 +87,16 @@ func (h *half) closeWrite() error {
 		return &writeError{err}
 	}
 	return nil
+}
+
+// end frees dst once both directions are over and one has failed. What was
+// handed to it in order is still delivered.
+func (h *half) end(cause error) {
+	if h.inOrder {
+		_ = h.dst.Close()
+		return
+	}
+	_ = h.dst.Reset(cause)
 }
 
 func (h *half) count(n int) {

@@ -105,7 +105,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.running.Wait()
 
 	if cause := r.cause.Load(); cause != nil {
-		r.abort(*cause)
+		up.end(*cause)
+		down.end(*cause)
 		return *cause
 	}
 	_ = r.A.Close()

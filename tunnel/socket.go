@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // kernelConn is what *net.TCPConn and *net.UnixConn have in common.
@@ -23,7 +24,8 @@ type socket struct {
 	kernelConn
 	raw syscall.RawConn
 
-	writeEnded atomic.Bool // CloseWrite was called
+	writing  atomic.Int32 // writes that are under way
+	wasReset atomic.Bool  // a write heard that the peer has reset; see endOf
 
 	// The reader's own state: RawConn.Read wants a closure, and one a
 	// connection is cheaper than one a read.
@@ -51,6 +53,14 @@ func (s *socket) Reset(error) error {
 func (s *socket) SetNoDelay(on bool) error {
 	if t, ok := s.kernelConn.(*net.TCPConn); ok {
 		return t.SetNoDelay(on)
+	}
+	return nil
+}
+
+// SetLinger is here so that whoever holds a wrapped socket can reset it.
+func (s *socket) SetLinger(sec int) error {
+	if l, ok := s.kernelConn.(interface{ SetLinger(int) error }); ok {
+		return l.SetLinger(sec)
 	}
 	return nil
 }
@@ -112,22 +122,39 @@ func (s *socket) readError(err error) error {
 	return &net.OpError{Op: "read", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("read", err)}
 }
 
+// verdictTime bounds how long the end waits for a write that is about to fail.
+const verdictTime = 100 * time.Millisecond
+
 // endOf tells an end that is a reset from one in order. The kernel reports a
-// reset once: where a write got to hear of it, reads only see the end. But TCP
-// takes nothing any more then, which after a FIN it does until we end our own
-// direction. (A unix socket takes nothing after its peer's close in order.)
+// reset once: where a write got to hear of it, reads only see the end. A reset
+// that comes after a FIN changes nothing about that: writes are then told EPIPE
+// (Linux, tcp_reset).
 func (s *socket) endOf(fd uintptr) error {
-	_, tcp := s.kernelConn.(*net.TCPConn)
-	if tcp && !s.writeEnded.Load() && poll(fd)&pollHup != 0 {
+	if poll(fd)&pollHup != 0 { // whoever writes now fails, and may be the one
+		for until := time.Now().Add(verdictTime); s.writing.Load() > 0 && time.Now().Before(until); {
+			time.Sleep(10 * time.Microsecond)
+		}
+	}
+	if s.wasReset.Load() {
 		return s.readError(syscall.ECONNRESET)
 	}
 	return io.EOF
 }
 
-// CloseWrite implements Conn.
-func (s *socket) CloseWrite() error {
-	s.writeEnded.Store(true)
-	return s.kernelConn.CloseWrite()
+// Write implements net.Conn.
+func (s *socket) Write(p []byte) (int, error) {
+	s.writing.Add(1)
+	n, err := s.kernelConn.Write(p)
+	s.wrote(err)
+	return n, err
+}
+
+// wrote notes how a write ended.
+func (s *socket) wrote(err error) {
+	if err != nil && errors.Is(err, syscall.ECONNRESET) {
+		s.wasReset.Store(true)
+	}
+	s.writing.Add(-1)
 }
 
 // tryMax is the most that TryWrite takes. Small messages gain from being
@@ -141,10 +168,13 @@ func (s *socket) TryWrite(c Chunk) int {
 		return 0
 	}
 	n := 0
+	s.writing.Add(1)
+	var failed error // comes again, to who then writes what was not taken
 	_ = s.raw.Write(func(fd uintptr) bool {
-		n, _ = RawWrite(fd, c.Bytes()) // an error comes again, to the reader
+		n, failed = RawWrite(fd, c.Bytes())
 		return true
 	})
+	s.wrote(failed)
 	return n
 }
 
@@ -162,7 +192,9 @@ func (s *socket) WriteChunks(src []Chunk) error {
 	for i, c := range src {
 		vec[i] = c.Bytes()
 	}
+	s.writing.Add(1)
 	_, err := vec.WriteTo(s.kernelConn)
+	s.wrote(err)
 	return err
 }
 

@@ -48,6 +48,33 @@ func TestRelayPassesOnAResetDuringADownload(t *testing.T) {
 	}
 }
 
+// A client that has sent all and left before the target spoke: what the target
+// then says is answered by a reset, which must not cost the upload its tail.
+func TestRelayDeliversTheUploadOfAClientThatLeft(t *testing.T) {
+	relay := &tunnel.Relay{}
+	client, target, result := startRelay(t, relay)
+	sent := make([]byte, 1<<20) // more than the target's socket takes at first
+	_, _ = rand.Read(sent)
+	if _, err := client.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	client.Close()
+	for up, end := int64(0), time.Now().Add(10*time.Second); up < int64(len(sent)) && time.Now().Before(end); up, _ = relay.Sent() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for range 2 { // the first is answered by a reset, the second fails for it
+		_, _ = target.Write([]byte("hello"))
+		time.Sleep(100 * time.Millisecond)
+	}
+	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		t.Errorf("relay ended with %v, want a reset by the far end", err)
+	}
+	got, err := io.ReadAll(target)
+	if !bytes.Equal(got, sent) || err != nil {
+		t.Errorf("the target read %d bytes of %d, %v", len(got), len(sent), err)
+	}
+}
+
 // fill writes to c until nothing more is taken, and returns what was.
 func fill(t *testing.T, c *net.TCPConn) []byte {
 	t.Helper()

@@ -103,6 +103,7 @@ func (s *Server) connectTo(ctx context.Context, addr netip.AddrPort) (handshaken
 	if err != nil {
 		return handshaken{}, err
 	}
+	raw = tunnel.Wrap(raw)
 	if s.opt.Mode != LinkOff {
 		raw = link.Cork(raw)
 	}

@@ -73,7 +73,7 @@ func reachProxy(ctx context.Context, proxy *url.URL) (tunnel.Conn, error) {
 	if err != nil || proxy.Scheme == "http" {
 		return wrapped(raw, err)
 	}
-	secure := tls.Client(raw, &tls.Config{ServerName: proxy.Hostname(), MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true})
+	secure := tls.Client(tunnel.Wrap(raw), &tls.Config{ServerName: proxy.Hostname(), MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true})
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		return nil, err

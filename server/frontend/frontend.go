@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admission"
+	"konnectivity/tunnel"
 )
 
 const (
@@ -199,8 +200,11 @@ func (f *Frontend) take(ctx context.Context, raw net.Conn, conns *sync.WaitGroup
 
 // serve is one connection's life.
 func (f *Frontend) serve(ctx context.Context, raw net.Conn) {
-	if f.cfg.Prepare != nil && f.tls != nil {
-		raw = f.cfg.Prepare(raw)
+	if f.tls != nil {
+		raw = tunnel.Wrap(raw) // for TLS to hear of resets
+		if f.cfg.Prepare != nil {
+			raw = f.cfg.Prepare(raw)
+		}
 	}
 	_ = raw.SetDeadline(time.Now().Add(f.cfg.HandshakeTimeout))
 	c := &Conn{front: f, raw: raw}
