@@ -17,7 +17,11 @@ import (
 
 const (
 	// adminTime bounds a question; a healthy process answers in milliseconds.
-	adminTime = 5 * time.Second
+	adminTime = 10 * time.Second
+
+	// summedFailures are looked at to say what fails, however few are shown; a
+	// process keeps no more.
+	summedFailures = 200
 
 	// maxAnswer is above any answer that the API gives.
 	maxAnswer = 8 << 20
@@ -77,11 +81,13 @@ func (c *adminClient) report(ctx context.Context, r *report, filter string, limi
 	if err := c.get(ctx, r.Address, "connections", q, &conns); err != nil {
 		return err
 	}
+	q.Set("limit", strconv.Itoa(max(limit, summedFailures)))
 	if err := c.get(ctx, r.Address, "failures", q, &failures); err != nil {
 		return err
 	}
 	r.Peers, r.Connections, r.Matched, r.Failures = peers.Items, conns.Items, conns.Matched, failures.Items
 	r.Troubles = troubles(*r)
+	r.Failures = r.Failures[:min(limit, len(r.Failures))]
 	return nil
 }
 

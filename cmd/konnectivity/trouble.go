@@ -144,5 +144,9 @@ func failedLately(now time.Time, failures []admin.Failure) string {
 	if f.Next != "" {
 		by = " by " + f.Next
 	}
-	return fmt.Sprintf("failed dials in the last minute: %s; %s%s: %s", strings.Join(words, ", "), f.Destination, by, f.Cause)
+	atLeast := ""
+	if len(failures) >= summedFailures && now.Sub(failures[len(failures)-1].Time) <= lately {
+		atLeast = "at least " // older ones of this minute are not kept
+	}
+	return fmt.Sprintf("failed dials in the last minute: %s%s; %s%s: %s", atLeast, strings.Join(words, ", "), f.Destination, by, f.Cause)
 }

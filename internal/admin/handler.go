@@ -124,7 +124,7 @@ func (h *handler) peers(q query) Page[Peer] {
 	}
 	if q.sort == "rate" {
 		slices.SortStableFunc(matched, func(a, b Peer) int {
-			n := cmp.Or(cmp.Compare(a.Stalled, b.Stalled), cmp.Compare(a.Up+a.Down, b.Up+b.Down), strings.Compare(b.ID, a.ID))
+			n := cmp.Or(cmp.Compare(a.Silent, b.Silent), cmp.Compare(a.Stalled, b.Stalled), cmp.Compare(a.Up+a.Down, b.Up+b.Down), strings.Compare(b.ID, a.ID))
 			if q.descending {
 				return -n
 			}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/admin"
+	"konnectivity/internal/cli"
+	"konnectivity/tunnel"
+)
+
+// still is a connection that nothing happens to.
+type still struct{ net.Conn }
+
+func (still) CloseWrite() error    { return nil }
+func (still) Reset(error) error    { return nil }
+func (still) RemoteAddr() net.Addr { return tunnel.Addr{Text: "10.1.2.3:443"} }
+func (still) LocalAddr() net.Addr  { return tunnel.Addr{Text: "10.1.2.4:1"} }
+
+// large serves the admin API of a process with that many connections and agents.
+func large(t *testing.T, conns, agents int) (address string) {
+	t.Helper()
+	table := admin.NewTable()
+	for i := range conns {
+		table.Opened(&tunnel.Request{ID: fmt.Sprintf("%032x", i), Front: "link", Address: fmt.Sprintf("service-%d.namespace.svc.cluster.local:443", i),
+			Source: tunnel.Addr{Text: "203.0.113.254:54321"}, Next: fmt.Sprintf("agent agent-%d", i%agents)}, &tunnel.Relay{A: still{}, B: still{}})
+	}
+	for i := range 1000 {
+		table.Dialed(&tunnel.Request{ID: fmt.Sprint("f", i), Address: "db:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailTimeout})
+	}
+	mux := http.NewServeMux()
+	admin.Mount(mux, admin.Source{Component: serverComponent, ID: "server-1", Table: table,
+		Peers: func() []admin.Peer {
+			out := make([]admin.Peer, agents)
+			for i := range out {
+				out[i] = admin.Peer{Role: admin.RoleAgent, ID: fmt.Sprintf("agent-%d", i), Software: "konnectivity-agent", Protocol: "link", Remote: "203.0.113.254:54321",
+					Identifiers: strings.Repeat("x", 300), }
+			}
+			out[agents-1].Silent = 9
+			return out
+		},
+		More: func(s *admin.Status) { s.Peers[admin.RoleAgent] = agents },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); table.Run(ctx) }()
+	server := httptest.NewServer(mux)
+	t.Cleanup(func() { server.Close(); cancel(); <-done })
+	address = server.Listener.Addr().String()
+	waitFor(t, "the first look at the connections", func() bool {
+		_, out, _ := konnectivity("status", address, "--limit=0")
+		return strings.Contains(out, plural(conns, "connection"))
+	})
+	return address
+}
+
+// At 10,000 connections and 1,000 agents an answer stays small and quick: the
+// usual one as if there were ten of each, the largest one within a few MB.
+func TestStatusOfALargeProcessIsBounded(t *testing.T) {
+	address := large(t, 10000, 1000)
+	for name, c := range map[string]struct {
+		args []string
+		most int // bytes
+	}{
+		"table":           {nil, 16 << 10},
+		"json":            {[]string{"-o=json"}, 64 << 10},
+		"as many as goes": {[]string{"-o=json", "--limit=1000"}, 4 << 20},
+		"filtered":        {[]string{"-o=json", "--filter=service-77."}, 16 << 10},
+	} {
+		start := time.Now()
+		status, out, stderr := konnectivity(append([]string{"status", address}, c.args...)...)
+		took := time.Since(start)
+		if status != 0 || len(out) > c.most || took > time.Minute { // 20 to 300 ms on an idle machine
+			t.Errorf("%s: status %d %q, %d bytes, want at most %d, after %v", name, status, stderr, len(out), c.most, took)
+		}
+		t.Logf("%s: %d bytes after %v", name, len(out), took.Round(time.Millisecond))
+		if name == "filtered" {
+			var reports []report
+			if err := json.Unmarshal([]byte(out), &reports); err != nil || len(reports[0].Connections) != 1 || reports[0].Connections[0].Destination != "service-77.namespace.svc.cluster.local:443" {
+				t.Errorf("%v %.500s", err, out)
+			}
+		}
+		if name == "table" && (!strings.Contains(out, "10000 connections") || !strings.Contains(out, "and 9990 more") || !strings.Contains(out, "1000 agents") ||
+			!strings.Contains(out, "agent agent-999 at 203.0.113.254:54321 does not answer") || !strings.Contains(out, "failed dials in the last minute: at least 200 timeout;")) {
+			t.Errorf("%s", out)
+		}
+	}
+}
+
+// One that hangs costs the others nothing, and itself no more than its bound.
+func TestStatusDoesNotWaitForWhatHangs(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	good := large(t, 1, 1)
+	hung := []string{l.silentPort(), l.silentPort(), l.silentPort()}
+	start := time.Now()
+	status, out, _ := konnectivity(append([]string{"status", good}, hung...)...)
+	if took := time.Since(start); status != 1 || took > 3*adminTime || !strings.Contains(out, "1 connection") || strings.Count(out, "no answer from the admin API") != len(hung) {
+		t.Errorf("%d after %v\n%s", status, took, out)
+	}
+}
+
+// Watch shows frame after frame until Ctrl-C, which is no failure.
+func TestStatusWatches(t *testing.T) {
+	address := large(t, 10, 1)
+	t.Setenv("COLUMNS", "90")
+	t.Setenv("LINES", "24")
+	for _, format := range []string{"table", "json"} {
+		var out, stderr bytes.Buffer
+		root := newRoot()
+		root.SetOut(&out)
+		signals := make(chan os.Signal, 1)
+		time.AfterFunc(1500*time.Millisecond, func() { signals <- os.Interrupt })
+		if status := cli.Run(root, []string{"status", address, "--watch", "--interval=200ms", "-o=" + format}, &stderr, signals); status != 0 {
+			t.Errorf("%s: %d %q", format, status, stderr.String())
+		}
+		frames := strings.Split(out.String(), "\x1b[H")[1:]
+		if format == "json" {
+			frames = strings.Split(strings.TrimSpace(out.String()), "\n")
+		}
+		if len(frames) < 2 {
+			t.Fatalf("%s: %q", format, out.String())
+		}
+		for _, frame := range frames {
+			var reports []report
+			if format == "json" && json.Unmarshal([]byte(frame), &reports) != nil {
+				t.Errorf("%q is no JSON", frame)
+			}
+			if format == "table" && (strings.Count(frame, "\n") > 23 || !strings.Contains(frame, "10 connections")) {
+				t.Errorf("a frame of %d lines:\n%s", 1+strings.Count(frame, "\n"), frame)
+			}
+		}
+	}
+}

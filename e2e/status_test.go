@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
+	"konnectivity/tunnel"
+)
+
+// Beside a thousand connections status of server, agent and sidecar answers
+// soon and fits a screen; its JSON is no larger than what was asked for.
+func TestStatusBesideManyConnections(t *testing.T) {
+	s := newSuite(t)
+	w := &whole{Suite: s, server: must(s.StartServer())(t)}
+	w.agent = must(s.StartAgent(w.server))(t)
+	side := suite.Loopback(testport.Reserved(t))
+	w.socks = must(s.StartSOCKS5(w.server, "--admin-address="+side))(t)
+	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	const many = 1000
+	end := hold(t, viaSOCKS5(w.socks.Address()), many, target, func(tunnel.Conn) {})
+	defer end()
+	for name, at := range map[string]string{"server": suite.Loopback(w.server.AdminPort), "agent": agentAt(w.agent), "sidecar": side} {
+		eventually(t, 20*time.Second, name+" shows all", func() (bool, any) {
+			status, screen := operator(t, s, "status", at)
+			return status == 0 && tells(screen, fmt.Sprint(many, " connections")), screen
+		})
+		start := time.Now()
+		out, err := command(t, nil, s.Bin.Path("konnectivity"), "status", at, "-o", "json", "--limit=50")
+		took := time.Since(start)
+		var reports []struct {
+			Status      struct{ ID string }
+			Connections []json.RawMessage
+		}
+		if bad := json.Unmarshal([]byte(out), &reports); err != nil || bad != nil || len(reports) != 1 || len(reports[0].Connections) != 50 || reports[0].Status.ID == "" || len(out) > 128<<10 {
+			t.Errorf("%s: %v, %v, %d bytes: %.300s", name, err, bad, len(out), out)
+		}
+		if took > 10*time.Second { // tens of milliseconds on an idle machine
+			t.Errorf("%s: it took %v", name, took)
+		}
+		t.Logf("%s: %d bytes after %v", name, len(out), took.Round(time.Millisecond))
+	}
+}
+
+var escapes = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
+
+// --watch in a real terminal stays within it, frame by frame.
+func TestStatusWatchInATerminal(t *testing.T) {
+	w := newWhole(t)
+	ctx := within(t, time.Minute)
+	// script (bsdutils, which every Debian has) makes the terminal; its size is
+	// set from inside.
+	line := fmt.Sprintf("stty rows 20 cols 80; timeout -s INT 3 %s status --watch --interval=300ms %s %s", w.Bin.Path("konnectivity"),
+		suite.Loopback(w.server.AdminPort), agentAt(w.agent))
+	cmd := exec.CommandContext(ctx, programPath(t, "script"), "-qec", line, "/dev/null")
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TERM=xterm", "HOME=" + os.TempDir()}
+	out, err := cmd.Output()
+	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.ExitCode() != 124) { // timeout's own
+		t.Fatalf("%v\n%s", err, out)
+	}
+	frames := strings.Split(string(out), "\x1b[H")[1:]
+	if len(frames) < 3 || !strings.Contains(frames[1], "\x1b[1m") {
+		t.Fatalf("%d frames, or no colour:\n%q", len(frames), out)
+	}
+	for _, frame := range frames[:len(frames)-1] { // the last one may be cut short
+		rows := strings.Split(strings.ReplaceAll(escapes.ReplaceAllString(frame, ""), "\r", ""), "\n")
+		if len(rows) > 20 || !strings.Contains(frame, "konnectivity-server") {
+			t.Errorf("%d rows:\n%s", len(rows), frame)
+		}
+		for _, row := range rows {
+			if n := utf8.RuneCountInString(row); n > 80 {
+				t.Errorf("a row of %d columns: %q", n, row)
+			}
+		}
+	}
+}
