@@ -1,0 +1,118 @@
+package apiserver
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// reader follows the READMEs of the manifests, in a copy of them, with
+// /etc/kubernetes and /root elsewhere.
+type reader struct {
+	*controlPlane
+	dir string // where commands run
+}
+
+// fence is a block of commands, or of YAML.
+var fence = regexp.MustCompile("(?ms)^```(?:yaml)?\n(.*?)^```$")
+
+// block is the nth of a README.
+func (r *reader) block(readme string, n int) string {
+	r.t.Helper()
+	all := fence.FindAllStringSubmatch(replaced(r.t, readme), -1)
+	if n >= len(all) {
+		r.t.Fatalf("%s has %d blocks", readme, len(all))
+	}
+	return all[n][1]
+}
+
+// put makes a file where commands run.
+func (r *reader) put(name, text string, mode os.FileMode) {
+	r.t.Helper()
+	path := filepath.Join(r.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// follow types commands into a shell, with the reader's own names in place of
+// the README's.
+func (r *reader) follow(commands string, names ...string) {
+	r.t.Helper()
+	names = append(names, "/etc/kubernetes", r.dir+"/etc", "/root", r.dir+"/root", "CONTROL_PLANE", "127.0.0.1")
+	cmd := exec.Command("sh", "-eux", "-c", strings.NewReplacer(names...).Replace(commands))
+	cmd.Dir = r.dir
+	cmd.Env = []string{"KUBECONFIG=" + r.kubeconfig, "HOME=" + r.dir,
+		"PATH=" + strings.Join([]string{r.dir + "/bin", *programsDir, string(binaries), os.Getenv("PATH")}, ":")}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		r.t.Fatalf("%v:\n%s", err, out)
+	}
+}
+
+func newReader(t *testing.T) *reader {
+	t.Helper()
+	r := &reader{newControlPlane(t), t.TempDir()}
+	a := r.addAPI(direct)
+	if err := os.CopyFS(r.dir+"/manifests", os.DirFS(manifests)); err != nil {
+		t.Fatal(err)
+	}
+	admin := string(must(os.ReadFile(r.kubeconfig))(t))
+	r.put("etc/admin.conf", admin, 0o600)
+	r.put("root/nothing", "", 0o600)
+	r.put("nodes", admin, 0o600)
+	// What only kubeadm and root can do.
+	r.put("bin/chown", "#!/bin/sh\n", 0o755)
+	r.put("bin/kubeadm", fmt.Sprintf("#!/bin/sh\nif [ \"$1 $2\" = 'kubeconfig user' ]; then cat %s; else ls \"$6\"/kube-apiserver0+strategic.yaml; fi\n",
+		r.clientOf("system:konnectivity-server", a.port)), 0o755)
+	return r
+}
+
+// TestHostedREADME makes certificates and applies the server.
+func TestHostedREADME(t *testing.T) {
+	r := newReader(t)
+	r.follow(r.block("pki/README.md", 0), "ADDRESS_FOR_AGENTS", "203.0.113.7")
+	r.follow(r.block("server/hosted/README.md", 0))
+	r.put("my/kustomization.yaml", strings.ReplaceAll(r.block("README.md", 0), "path/to/", "../"), 0o600)
+	r.follow("kubectl -n my-control-plane apply --validate=strict -k my")
+	if image := r.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={..image}"); image != "registry.example.com/konnectivity:v1.0.0" {
+		t.Errorf("the server's image is %s", image)
+	}
+}
+
+// TestStaticPodREADME ends with a server and an agent that run with what the
+// commands have made.
+func TestStaticPodREADME(t *testing.T) {
+	const readme = "server/static-pod/README.md"
+	r := newReader(t)
+	r.follow(r.block(readme, 0))
+	patch := string(must(os.ReadFile(r.dir + "/etc/patches/kube-apiserver0+strategic.yaml"))(t))
+	if !strings.Contains(patch, "image: registry.example.com/konnectivity:v1.0.0\n") {
+		t.Error("the patch still names another image")
+	}
+	r.put("my/kustomization.yaml", strings.ReplaceAll(r.block("agent/README.md", 0), "203.0.113.7", "127.0.0.1"), 0o600)
+	r.follow("kubectl apply --validate=strict -k my")
+	r.follow(r.block(readme, 1))
+
+	in := map[string]string{"$(NODE_NAME)": "master-0", "/etc/kubernetes/": r.dir + "/etc/", "/run/konnectivity/": r.suite.Dir + "/"}
+	s := r.newServer(staticPod, in)
+	token := r.do("create", "token", "-n", "kube-system", "konnectivity-agent", "--audience=system:konnectivity-server")
+	bundle := r.do("get", "configmap", "-n", "kube-system", "konnectivity-ca-bundle", "-o", `jsonpath={.data.ca\.crt}`)
+	r.startAgent(&dataPlane{zone: newZone()}, &agent{folder: "agent/daemonset-token", in: map[string]string{
+		"$(POD_NAME)": "agent-0", "$(SERVER_HOST)": "127.0.0.1", "$(SERVER_PORT)": fmt.Sprint(s.AgentPort), "$(IDENTIFIERS)": "default-route=true",
+		"/etc/konnectivity/agent/token": r.write("token", []byte(token)), "/etc/konnectivity/agent/ca.crt": r.write("bundle.crt", []byte(bundle))}})
+	r.join(s)
+
+	// The second node signs with the same CA.
+	r.follow("mkdir ca; cp /etc/kubernetes/konnectivity/pki/ca.crt ca/; cp /root/konnectivity-ca.key ca/ca.key")
+	r.follow(r.block(readme, 3), "/etc/kubernetes/konnectivity/pki", r.dir+"/second/pki")
+	if _, err := os.Stat(r.dir + "/second/pki/cluster.crt"); err != nil {
+		t.Error(err)
+	}
+}
