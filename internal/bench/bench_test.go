@@ -159,7 +159,7 @@ func TestRunFillsEveryRow(t *testing.T) {
 	if err := errors.Join(rep.Table(&text, false), rep.Table(&md, true), rep.JSON(io.Discard)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"download, 1 stream", "CPU of upload, 2 streams", "÷ again", "memory taken beside 2 stalled readers"} {
+	for _, want := range []string{"download, 1 stream", "CPU of upload, 2 streams", "round trip beside 2 downloads, p99 ÷ alone", "÷ again", "memory taken beside 2 stalled readers"} {
 		if !strings.Contains(text.String(), want) || !strings.Contains(md.String(), want) {
 			t.Errorf("no %q in the table:\n%s", want, text.String())
 		}

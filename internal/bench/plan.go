@@ -116,8 +116,16 @@ func (s Subject) rtt(ctx context.Context, plan Plan, rep *Report) error {
 
 func (s Subject) small(ctx context.Context, plan Plan, rep *Report) error {
 	bulk := slices.Max(plan.Streams)
+	alone, err := s.RoundTrip(ctx, plan.Duration) // at the same time of a machine's day
+	if err != nil {
+		return err
+	}
 	l, err := s.RoundTripBeside(ctx, bulk, plan.Duration)
-	rep.latency(s.Name, fmt.Sprintf("round trip beside %s", plural(bulk, "download")), l)
+	label := fmt.Sprintf("round trip beside %s", plural(bulk, "download"))
+	rep.latency(s.Name, label, l)
+	if l.Count > 0 && alone.P99 > 0 {
+		rep.Add(s.Name, label+", p99 ÷ alone", "×", float64(l.P99)/float64(alone.P99))
+	}
 	return err
 }
 
