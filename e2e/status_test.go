@@ -84,3 +84,39 @@ func TestStatusWatchInATerminal(t *testing.T) {
 		}
 	}
 }
+
+// Over the old protocol, too, the peers have rates.
+func TestStatusOfOldAgentsHasRates(t *testing.T) {
+	s := newSuite(t)
+	w := &whole{Suite: s, server: must(s.StartServer())(t)}
+	w.agent = must(s.StartAgent(w.server, "--link=off"))(t)
+	sends := listen(t, func(c *net.TCPConn) {
+		for block := make([]byte, 4<<10); ; time.Sleep(2 * time.Millisecond) { // at a pace that any reader keeps
+			if _, err := c.Write(block); err != nil {
+				return
+			}
+		}
+	})
+	end := hold(t, viaConnect("unix", w.server.UDS, nil), 1, sends, func(c tunnel.Conn) { _, _ = io.Copy(io.Discard, c) })
+	defer end()
+	for role, at := range map[string]string{"agent": suite.Loopback(w.server.AdminPort), "server": agentAt(w.agent)} {
+		eventually(t, 20*time.Second, "the rate of the "+role, func() (bool, any) {
+			out, err := command(t, nil, s.Bin.Path("konnectivity"), "status", at, "-o", "json")
+			var reports []struct {
+				Peers []struct {
+					Role, Protocol string
+					Down           float64 `json:"downBytesPerSecond"`
+				}
+			}
+			if err != nil || json.Unmarshal([]byte(out), &reports) != nil {
+				return false, out
+			}
+			for _, p := range reports[0].Peers {
+				if p.Role == role && p.Protocol == "grpc" && p.Down > 1000 {
+					return true, nil
+				}
+			}
+			return false, out
+		})
+	}
+}

@@ -43,7 +43,7 @@ func large(t *testing.T, conns, agents int) (address string) {
 			out := make([]admin.Peer, agents)
 			for i := range out {
 				out[i] = admin.Peer{Role: admin.RoleAgent, ID: fmt.Sprintf("agent-%d", i), Software: "konnectivity-agent", Protocol: "link", Remote: "203.0.113.254:54321",
-					Identifiers: strings.Repeat("x", 300), }
+					Identifiers: strings.Repeat("x", 300)}
 			}
 			out[agents-1].Silent = 9
 			return out
