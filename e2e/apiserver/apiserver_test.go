@@ -8,7 +8,11 @@ func TestStaticPods(t *testing.T) {
 	w.test(t)
 }
 
-func TestHosted(t *testing.T) { newHosted(t).test(t) }
+func TestHosted(t *testing.T) {
+	w := newHosted(t)
+	w.test(t)
+	t.Run("sidecars", w.sidecars)
+}
 
 func (w *world) test(t *testing.T) {
 	t.Run("roles", w.roles)

@@ -10,8 +10,12 @@ import (
 )
 
 const (
-	// moment is how long after a program has ended its end may be felt.
-	moment = time.Second
+	// breath is how long the load runs between two replacements.
+	breath = time.Second
+
+	// moment is how long before and after a program was seen to have ended its
+	// end may be felt, on a machine that does other things beside.
+	moment = 3 * time.Second
 
 	// apiGrace is what kube-apiserver gets to end in, here in place of the
 	// pod's 45 s. It waits for clients that follow logs.
@@ -36,7 +40,7 @@ func (w *world) rollOver(t *testing.T) {
 	var endings []ending
 	replace := func(what string, end func() []time.Time, next func()) {
 		followers = append(followers, w.follow(), w.follow())
-		time.Sleep(moment)
+		time.Sleep(breath)
 		told := time.Now()
 		was := end()
 		next()
@@ -52,7 +56,7 @@ func (w *world) rollOver(t *testing.T) {
 	for _, a := range w.agents {
 		replace("agent", func() []time.Time { return w.stopAgent(a) }, func() { w.startAgent(w.dataPlane, a) })
 	}
-	time.Sleep(moment)
+	time.Sleep(breath)
 	l.end()
 	t.Logf("requests: %v; %d were cut, %d lost", l.sent, len(l.cut), len(l.lost))
 	for _, e := range endings {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -59,8 +60,9 @@ func serveJudge(t *testing.T, z *zone, p *controlPlane) (port int) {
 
 // dataPlane is a node with a pod, an aggregated API and a webhook.
 type dataPlane struct {
-	zone *zone
-	node *node
+	zone  *zone
+	node  *node
+	judge string // port of the webhook
 }
 
 // newDataPlane serves all of it in a zone of its own, and registers it.
@@ -73,7 +75,9 @@ func newDataPlane(t *testing.T, p *controlPlane) *dataPlane {
 	p.apply(fmt.Sprintf(nodeObjects, nodeIP, d.node.port))
 	p.do("patch", "pod", "hello", "-n", "apps", "--subresource=status", "-p", `{"status": {"phase": "Running"}}`)
 	p.apply(fmt.Sprintf(widgetObjects, widgetsIP, serveWidgets(t, d.zone, p), bundle))
-	p.apply(fmt.Sprintf(judgeObjects, judgeIP, serveJudge(t, d.zone, p), bundle))
+	judge := serveJudge(t, d.zone, p)
+	p.apply(fmt.Sprintf(judgeObjects, judgeIP, judge, bundle))
+	d.judge = strconv.Itoa(judge)
 	return d
 }
 

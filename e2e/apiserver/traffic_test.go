@@ -27,7 +27,7 @@ func (w *world) everything(t *testing.T) {
 	if out := w.do("get", "widgets.example.test", "-n", "apps", "-o", "name"); out != "widget.example.test/first\n" {
 		t.Errorf("kubectl get widgets printed %q", out)
 	}
-	w.judge()
+	w.webhook()
 	if w.zone.taken.Load() == before {
 		t.Error("no agent opened a connection")
 	}
@@ -93,8 +93,8 @@ func (w *world) forward() {
 	}
 }
 
-// judge has the webhook forbid one config map and allow another.
-func (w *world) judge() {
+// webhook has it forbid one config map and allow another.
+func (w *world) webhook() {
 	w.t.Helper()
 	const object = `{apiVersion: v1, kind: ConfigMap, metadata: {generateName: judged-, namespace: apps, labels: {judged: "true"}}, data: {verdict: `
 	if _, err := w.try(object+"allow}}", "create", "-f", "-"); err != nil {

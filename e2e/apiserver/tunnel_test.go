@@ -56,8 +56,9 @@ func (p *controlPlane) ours(folder string) corev1.Container {
 	return corev1.Container{}
 }
 
-// run starts the program of a kustomization with its very arguments. in has the
-// values of variables and the places of files; more moves ports.
+// run starts the program of a kustomization with its very arguments and
+// environment. in has the values of variables and the places of files; more moves
+// ports.
 func (p *controlPlane) run(folder string, in map[string]string, more ...string) *suite.Process {
 	p.t.Helper()
 	c := p.ours(folder)
@@ -73,7 +74,13 @@ func (p *controlPlane) run(folder string, in map[string]string, more ...string) 
 		}
 		args = append(args, a)
 	}
-	return must(p.suite.Run(filepath.Base(c.Command[0]), nil, append(args, more...)...))(p.t)
+	var env []string
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			env = append(env, e.Name+"="+moved.Replace(e.Value))
+		}
+	}
+	return must(p.suite.Run(filepath.Base(c.Command[0]), env, append(args, more...)...))(p.t)
 }
 
 // server is one of a kustomization, to be started again with the same ports.

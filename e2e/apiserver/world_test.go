@@ -26,6 +26,7 @@ type world struct {
 	servers []*server
 	agents  []*agent
 	front   *balancer // of the kube-apiservers
+	service *balancer // of the servers' port for clients; nil in pods
 	pods    bool      // each server is in one pod with a kube-apiserver
 }
 
@@ -61,9 +62,8 @@ func newStaticPods(t *testing.T) *world {
 // servers by HTTP CONNECT over mTLS, and agents come by certificate.
 func newHosted(t *testing.T) *world {
 	p := newControlPlane(t)
-	w := &world{controlPlane: p, front: newBalancer(t, false)}
-	service := newBalancer(t, true)
-	a := p.addAPI(replaced(t, "server/hosted/egress-selector-configuration.yaml", "konnectivity-server-local:8090", suite.Loopback(service.port),
+	w := &world{controlPlane: p, front: newBalancer(t, false), service: newBalancer(t, true)}
+	a := p.addAPI(replaced(t, "server/hosted/egress-selector-configuration.yaml", "konnectivity-server-local:8090", suite.Loopback(w.service.port),
 		"/etc/kubernetes/konnectivity-client/ca.crt", p.suite.PKI("ca.crt"), "/etc/kubernetes/konnectivity-client/tls.crt", p.suite.PKI("client.crt"),
 		"/etc/kubernetes/konnectivity-client/tls.key", p.suite.PKI("client.key")))
 	w.front.add(a.port, func() bool { return true })
@@ -80,7 +80,7 @@ func newHosted(t *testing.T) *world {
 		port := testport.Reserved(t)
 		s := p.newServer(hosted, in, "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
 			"--kubeconfig="+p.userConfig("konnectivity-server", a.port, "token: "+account)) // in place of the pod's own
-		service.add(port, s.endpoint.Load)
+		w.service.add(port, s.endpoint.Load)
 		w.servers = append(w.servers, s)
 	}
 	w.dataPlane = newDataPlane(t, p)

@@ -1,0 +1,113 @@
+package apiserver
+
+import (
+	"crypto/tls"
+	"io"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
+)
+
+// hostedUser may do what the sidecars' README asks for, and no more.
+const hostedUser = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: service-network, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: service-network}
+rules: [{apiGroups: [""], resources: [services], verbs: [get, list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: service-network}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: service-network}
+subjects: [{kind: ServiceAccount, name: service-network, namespace: kube-system}]
+`
+
+// sidecars runs each example with its own arguments and environment. An
+// application asks by the proxies that the example tells it of for a Service,
+// whose address the sidecar has from the API, and which agents alone reach.
+func (w *world) sidecars(t *testing.T) {
+	w.t = t
+	w.apply(hostedUser)
+	token := strings.TrimSpace(w.do("create", "token", "-n", "kube-system", "service-network"))
+	kubeconfig := w.userConfig("service-network", w.front.port, "token: "+token)
+	examples, err := filepath.Glob(filepath.Join(manifests, "sidecars/examples/*"))
+	if err != nil || len(examples) < 8 {
+		t.Fatalf("%v, %v", examples, err)
+	}
+	for _, example := range examples {
+		if filepath.Base(example) == "csi-controller-socket" {
+			continue // has no sidecar
+		}
+		t.Run(filepath.Base(example), func(t *testing.T) {
+			w.t = t
+			w.example("sidecars/examples/"+filepath.Base(example), kubeconfig)
+		})
+	}
+}
+
+// told is where an application is told of a proxy.
+var told = regexp.MustCompile(`(?m)(?:value|proxy_url): ((?:http|socks5)://127\.0\.0\.1:(\d+))$`)
+
+func (w *world) example(folder, kubeconfig string) {
+	c := w.ours(folder)
+	health := suite.Loopback(testport.Reserved(w.t))
+	more := []string{"--konnectivity-hostname=127.0.0.1", "--konnectivity-port=" + strconv.Itoa(w.service.port), "--health-address=" + health,
+		"--ca-cert-path=" + w.suite.PKI("ca.crt"), "--tls-cert-path=" + w.suite.PKI("client.crt"), "--tls-key-path=" + w.suite.PKI("client.key")}
+	moved := map[string]string{} // ports
+	for _, a := range c.Args {
+		if name, port, _ := strings.Cut(a, "="); strings.HasSuffix(name, "serving-port") {
+			moved[port] = strconv.Itoa(testport.Reserved(w.t))
+			more = append(more, name+"="+moved[port])
+		}
+	}
+	p := w.run(folder, map[string]string{"/etc/konnectivity/hosted/kubeconfig": kubeconfig}, more...)
+	if err := suite.WaitReady(p, "http://"+health+"/readyz"); err != nil {
+		w.t.Fatal(err)
+	}
+	proxies := told.FindAllStringSubmatch(strings.Join(w.build(folder), "\n"), -1)
+	if len(proxies) == 0 {
+		w.t.Error("the application is told of no proxy")
+	}
+	host := "judge.apps.svc"
+	if slices.Contains(c.Args, "--disable-resolver") {
+		host = judgeIP // agents know no Services
+	}
+	for _, m := range proxies {
+		w.askBy(strings.Replace(m[1], m[2], moved[m[2]], 1), host)
+	}
+	stop(w.t, p)
+}
+
+// askBy asks the webhook for something that it does not understand.
+func (w *world) askBy(proxy, host string) {
+	w.t.Helper()
+	transport := &http.Transport{Proxy: http.ProxyURL(must(url.Parse(proxy))(w.t)), DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{RootCAs: w.ca.Pool(), ServerName: "judge.apps.svc"}}
+	client := &http.Client{Transport: transport, Timeout: time.Minute}
+	before := w.zone.taken.Load()
+	res, err := client.Get("https://" + host + ":" + w.dataPlane.judge)
+	if err != nil {
+		w.t.Errorf("by %s: %v", proxy, err)
+		return
+	}
+	defer res.Body.Close()
+	if body, err := io.ReadAll(res.Body); err != nil || string(body) != "no review\n" {
+		w.t.Errorf("by %s: %s, %q, %v", proxy, res.Status, body, err)
+	}
+	if w.zone.taken.Load() == before {
+		w.t.Errorf("by %s it went past the tunnel", proxy)
+	}
+}
