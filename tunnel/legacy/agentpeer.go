@@ -152,7 +152,7 @@ func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.C
 		setDialID(request, tunnel.ID(ctx))
 	}
 	if !p.mux.sender.ask(request) {
-		p.forget(random)
+		p.giveUp(random, dial)
 		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent does not take any more requests just now"}
 	}
 	select {
@@ -162,12 +162,8 @@ func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.C
 		}
 		return a.conn, nil
 	case <-ctx.Done():
-		if p.forget(random) {
-			if !p.mux.sender.retract(request) {
-				p.mux.sender.tell(dialClose(random))
-			}
-		} else if a := <-dial.answer; a.conn != nil { // it came at the same moment
-			_ = a.conn.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+		if p.giveUp(random, dial) && !p.mux.sender.retract(request) {
+			p.mux.sender.tell(dialClose(random))
 		}
 		return nil, tunnel.AsDialError(address, ctx.Err())
 	}
@@ -192,9 +188,17 @@ func agentLost(address string) error {
 	return &tunnel.DialError{Failure: tunnel.FailAgentLost, Address: address, Reason: "the agent went away before it answered"}
 }
 
-// forget gives a dial up; false when it has its answer already.
-func (p *AgentPeer) forget(random int64) bool {
-	return p.claim(random) != nil
+// giveUp ends the wait for an answer. It returns false when the answer came at
+// the same moment, or before the question was asked, as no agent should; what
+// that brought is let go.
+func (p *AgentPeer) giveUp(random int64, dial *pendingDial) bool {
+	if p.claim(random) != nil {
+		return true
+	}
+	if a := <-dial.answer; a.conn != nil {
+		_ = a.conn.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+	}
+	return false
 }
 
 // claim removes a dial from the pending ones.

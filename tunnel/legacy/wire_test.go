@@ -272,3 +272,27 @@ func TestRepliesAreCapped(t *testing.T) {
 		t.Errorf("%d control packets wait, want %d", len(s.control), maxControl)
 	}
 }
+
+// An answer to a dial that was given up, or never asked, brings a connection
+// that nobody takes: what came on it must not stay in the agents' budget.
+func TestAnswerThatNobodyTakesHoldsNothing(t *testing.T) {
+	limits := Limits{}.withDefaults()
+	metrics, log := orNothing(nil, nil)
+	p := newAgentPeer(&script{ctx: t.Context()}, agentHello{id: "a"}, &AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log})
+	random, dial, err := p.startDial("a:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.handle(dialResponse(random, 7, ""))
+	p.mux.get(7).receive([]tunnel.Chunk{tunnel.CopyChunk(pattern(5000))})
+	if limits.Budget.Used() == 0 {
+		t.Fatal("nothing was received: the test shows nothing")
+	}
+	if p.giveUp(random, dial) {
+		t.Error("the answer was overlooked")
+	}
+	if used := limits.Budget.Used(); used != 0 {
+		t.Errorf("%d bytes of the budget are lost", used)
+	}
+	p.finish(nil)
+}
