@@ -38,7 +38,7 @@ func newCommand() *cobra.Command {
 		Short: "Connect a data plane to its konnectivity servers",
 		Long: "Runs in the data plane, stays connected to every konnectivity server, and dials destinations for them.\n" +
 			"Takes the flags of upstream's proxy-agent.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), f) },
 	}
 	f.addTo(cmd)

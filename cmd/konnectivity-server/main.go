@@ -41,7 +41,7 @@ func newCommand() *cobra.Command {
 		Short: "Serve clients destinations that only agents can reach",
 		Long: "Runs beside the control plane. Clients (kube-apiserver, the sidecars, curl) ask it for destinations by HTTP CONNECT,\n" +
 			"gRPC or native links, and it reaches them through the agents that connect to it. Takes the flags of upstream's proxy-server.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), f) },
 	}
 	f.addTo(cmd)

@@ -39,7 +39,7 @@ func newBench() *cobra.Command {
 			"without --target one is run here, for setups on one machine.",
 		Example: "  konnectivity bench --via socks5://127.0.0.1:8090 --via direct\n" +
 			"  konnectivity bench --via ours=socks5://127.0.0.1:8090 --pids ours=101,102,103 --via direct --tests down,churn --runs 5",
-		Args: cobra.NoArgs,
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -170,7 +170,7 @@ func newBenchTarget() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "target",
 		Short: "Serve what bench measures against, until interrupted",
-		Args:  cobra.NoArgs,
+		Args:  cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := net.Listen("tcp", listen)
 			if err != nil {

@@ -18,7 +18,7 @@ import (
 // program is a command with flags of two groups that runs run.
 func program(run func(ctx context.Context) error) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "prog", Short: "A program", Args: cobra.NoArgs,
+		Use: "prog", Short: "A program", Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context()) },
 	}
 	cli.AddFlags(cmd, "Listening flags", func(f *pflag.FlagSet) {
@@ -57,7 +57,7 @@ func TestExitStatusAndOneLine(t *testing.T) {
 			"prog: --a and --b exclude each other (see prog --help)\n"},
 		{"unknown flag", nothing, []string{"--nope"}, 2, "prog: unknown flag: --nope (see prog --help)\n"},
 		{"bad value", nothing, []string{"--server-port=x"}, 2, ""},
-		{"stray argument", nothing, []string{"stray"}, 2, "prog: unknown command \"stray\" for \"prog\" (see prog --help)\n"},
+		{"stray argument", nothing, []string{"stray"}, 2, "prog: no arguments are accepted, got [\"stray\"] (see prog --help)\n"},
 		{"own cancellation", func(context.Context) error { return context.Canceled }, nil, 1, "prog: context canceled\n"},
 	} {
 		status, _, stderr := execute(program(c.run), nil, c.args...)

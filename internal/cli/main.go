@@ -121,6 +121,14 @@ func onRun(cmd *cobra.Command, f func()) {
 	}
 }
 
+// NoArgs wants no argument. cobra's own takes one for an unknown command.
+func NoArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("no arguments are accepted, got %q", args)
+	}
+	return nil
+}
+
 // OneArg wants exactly one argument, and says what is wanted by the name that
 // the command's usage has for it.
 func OneArg(name string) cobra.PositionalArgs {

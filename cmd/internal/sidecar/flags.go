@@ -91,11 +91,11 @@ func (f Front) title() string {
 
 // NoArgs accepts no argument, or the word run, which manifests written for the
 // programs that these replace have.
-func NoArgs(_ *cobra.Command, args []string) error {
-	if len(args) == 0 || len(args) == 1 && args[0] == "run" {
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 1 && args[0] == "run" {
 		return nil
 	}
-	return fmt.Errorf("no arguments are accepted, got %q", args)
+	return cli.NoArgs(cmd, args)
 }
 
 // value is a flag whose text is checked when it is parsed.
