@@ -40,8 +40,8 @@ type demo struct {
 
 // demoPorts are the listeners, all on free ports of loopback.
 type demoPorts struct {
-	clients, agents, socks5, http, web, secure net.Listener
-	uds                                        net.Listener
+	clients, agents, socks5, http, web, secure, admin net.Listener
+	uds                                               net.Listener
 }
 
 // demoGrace is short: what is open when quickstart ends is nobody's work.
@@ -108,7 +108,7 @@ func (d *demo) makeCertificates() error {
 func (d *demo) file(name string) string { return filepath.Join(d.dir, name) }
 
 func (d *demo) listen() error {
-	for _, l := range []*net.Listener{&d.ports.clients, &d.ports.agents, &d.ports.socks5, &d.ports.http, &d.ports.web, &d.ports.secure} {
+	for _, l := range []*net.Listener{&d.ports.clients, &d.ports.agents, &d.ports.socks5, &d.ports.http, &d.ports.web, &d.ports.secure, &d.ports.admin} {
 		var err error
 		if *l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 			return err
@@ -119,12 +119,16 @@ func (d *demo) listen() error {
 	return err
 }
 
+// page is where the server's status page is.
+func (d *demo) page() string { return "http://" + d.ports.admin.Addr().String() + "/" }
+
 func (d *demo) makeServer() error {
 	var err error
 	d.server, err = server.New(server.Options{
 		ID:      "quickstart",
 		Clients: []server.Listener{{Listener: d.ports.clients, TLS: d.certs.Server}, {Listener: d.ports.uds}},
 		Agents:  []server.Listener{{Listener: d.ports.agents, TLS: d.certs.Server}},
+		Admin:   d.ports.admin,
 		Grace:   demoGrace, Log: d.log, Registry: prometheus.NewRegistry(),
 	})
 	return err

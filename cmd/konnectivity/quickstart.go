@@ -25,8 +25,9 @@ func newQuickstart() *cobra.Command {
 		Short: "Run the whole suite in one process on loopback and check every path",
 		Long: "Quickstart runs server, agent, both sidecars and a demo target in this process, on\n" +
 			"free ports of loopback with certificates of their own, sends a real request over\n" +
-			"each path, and prints what you can try yourself. It serves until Ctrl-C.",
-		Args: cobra.NoArgs,
+			"each path, and prints what you can try yourself and where the server's status page\n" +
+			"is. It serves until Ctrl-C.",
+		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	cli.AddFlags(cmd, "Quickstart flags", func(f *pflag.FlagSet) {
@@ -84,6 +85,7 @@ func (o *quickstartOptions) print(out io.Writer, d *demo, checks []check) error 
 	printTable(out, checks, isTerminal(out))
 	if !o.once { // nothing of it would be there to try
 		printTries(out, checks, isTerminal(out))
+		fmt.Fprintf(out, "\nWatch it:\n\n  %s\n  konnectivity status --watch %s\n", d.page(), d.ports.admin.Addr())
 		fmt.Fprintln(out, "\nServing until Ctrl-C.")
 	}
 	return nil

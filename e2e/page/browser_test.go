@@ -292,7 +292,7 @@ func (b *tab) dark(on bool) {
 }
 
 // keys are those that are pressed here, with the codes that the browser wants.
-var keys = map[string]int{"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowUp": 38, "ArrowDown": 40, "PageDown": 34}
+var keys = map[string]int{"Tab": 9, "Enter": 13, "Escape": 27, "End": 35, "Home": 36, "ArrowUp": 38, "ArrowDown": 40, "Delete": 46, "/": 191}
 
 // press presses a key; "Shift+Tab" is understood too.
 func (b *tab) press(key string) {
@@ -302,7 +302,7 @@ func (b *tab) press(key string) {
 	if shift {
 		modifiers = 8
 	}
-	text := map[string]string{"Enter": "\r"}[name]
+	text := map[string]string{"Enter": "\r", "/": "/"}[name]
 	for _, kind := range []string{"keyDown", "keyUp"} {
 		p := map[string]any{"type": kind, "key": name, "code": name, "windowsVirtualKeyCode": keys[name], "modifiers": modifiers}
 		if kind == "keyDown" {

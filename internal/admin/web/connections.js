@@ -180,5 +180,6 @@ async function move(e) {
   if (top < box.scrollTop) box.scrollTop = top;
   else if (top > box.scrollTop + seen) box.scrollTop = top - seen;
   if (!buttonAt(list.cursor)) await load().catch(() => {});
-  buttonAt(list.cursor)?.focus({ preventScroll: true });
+  const now = document.activeElement; // elsewhere, if somebody was quicker
+  if (now === document.body || $('rows').contains(now)) buttonAt(list.cursor)?.focus({ preventScroll: true });
 }

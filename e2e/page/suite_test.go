@@ -1,0 +1,255 @@
+package page
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/proxy"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/admin"
+	"konnectivity/internal/testport"
+)
+
+// world is a real suite on loopback: a server, an agent and both sidecars in
+// one, with the addresses of their admin ports.
+type world struct {
+	*suite.Suite
+	t                     *testing.T
+	srv                   *suite.Server
+	front                 string // of SOCKS5
+	server, agent, socks5 string // admin
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	dir := must(os.MkdirTemp("", "k"))(t) // short: unix sockets live in it
+	s, err := suite.New(binaries, dir)
+	if err != nil {
+		os.RemoveAll(dir)
+		t.Fatal(err)
+	}
+	w := &world{Suite: s, t: t}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, p := range s.Processes() {
+				t.Logf("--- %s\n%s", p.Name, p.Output())
+			}
+		}
+		s.Close()
+		os.RemoveAll(dir)
+	})
+	w.srv = must(s.StartServer())(t)
+	a := must(s.StartAgent(w.srv, "--agent-id=node-1"))(t)
+	w.socks5 = testport.ReservedAddress(t)
+	side := must(s.StartSOCKS5(w.srv, "--admin-address="+w.socks5))(t)
+	w.front, w.server, w.agent = side.Address(), suite.Loopback(w.srv.AdminPort), suite.Loopback(a.AdminPort)
+	return w
+}
+
+// dial opens a connection through everything.
+func (w *world) dial(address string) net.Conn {
+	w.t.Helper()
+	d := must(proxy.SOCKS5("tcp", w.front, nil, nil))(w.t)
+	c := must(d.Dial("tcp", address))(w.t)
+	w.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// target accepts connections and serves each, until the test ends.
+func target(t *testing.T, serve func(net.Conn)) string {
+	t.Helper()
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { defer c.Close(); serve(c) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); all.Wait() })
+	return l.Addr().String()
+}
+
+// stalled waits until the API tells of a stalled connection that is not among
+// known, and returns its id, when that was, and when the stall began.
+func stalled(t *testing.T, address string, known map[string]bool) (id string, told, began time.Time) {
+	t.Helper()
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(30 * time.Millisecond) {
+		res, err := client.Get("http://" + address + "/api/v1/connections?state=stalled")
+		if err != nil {
+			continue
+		}
+		var page admin.Page[admin.Connection]
+		err = json.NewDecoder(res.Body).Decode(&page)
+		_ = res.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range page.Items {
+			if !known[c.ID] {
+				known[c.ID] = true
+				now := time.Now()
+				return c.ID, now, now.Add(-time.Duration(c.StalledFor * float64(time.Second)))
+			}
+		}
+	}
+	t.Fatal("no connection shows as stalled")
+	return
+}
+
+// A stall shows within 2 s of its beginning. Of three the quickest counts: what
+// is to be told apart is a page that looks too seldom, not a busy machine.
+func TestAStallShowsWithinTwoSeconds(t *testing.T) {
+	w := newWorld(t)
+	sends := target(t, func(c net.Conn) { _, _ = io.Copy(c, endless{}) })
+	b := openTab(t)
+	b.open("http://" + w.server)
+	known := map[string]bool{}
+	var delays []time.Duration
+	for range 3 {
+		c := w.dial(sends) // and never reads
+		id, told, began := stalled(t, w.server, known)
+		b.until("the stall", `stalledAt['`+id+`'] !== undefined`)
+		var ms int64
+		_, _ = fmt.Sscan(b.eval(`stalledAt['`+id+`']`), &ms)
+		shown := time.UnixMilli(ms)
+		delays = append(delays, shown.Sub(began))
+		t.Logf("the page shows the stall %v after it began, %v after the API told it", shown.Sub(began).Round(time.Millisecond), shown.Sub(told).Round(time.Millisecond))
+		_ = c.Close()
+	}
+	if best := slices.Min(delays); best > 2*time.Second {
+		t.Errorf("never before %v", best)
+	}
+	b.quiet("http://" + w.server)
+}
+
+// endless is zeros.
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// Each process shows the chain from where it stands, and the server's page finds
+// it again after a restart.
+func TestTheChainFromEveryProcessAndARestart(t *testing.T) {
+	w := newWorld(t)
+	echo := target(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
+	c := w.dial(echo)
+	var trips sync.WaitGroup
+	trips.Go(func() { _, _ = io.Copy(c, &ticking{}) })
+	trips.Go(func() { _, _ = io.Copy(io.Discard, c) })
+	defer trips.Wait()
+	defer c.Close()
+
+	b := openTab(t)
+	for _, p := range []struct{ at, left, right string }{
+		{w.server, "konnectivity-socks5-proxy", "node-1"}, {w.agent, "", echo}, {w.socks5, "127.0.0.1", ""},
+	} {
+		b.open("http://" + p.at)
+		for side, name := range map[string]string{"left": p.left, "right": p.right} {
+			b.until(p.at+" shows "+name+" "+side+" with a rate", `[...document.querySelectorAll('#`+side+` .peer')].some(p => p.textContent.includes('`+name+`') && /\d B\/s/.test(p.textContent))`)
+		}
+		b.until("the connection", `document.querySelector('#rows tr.active button')?.textContent === '`+echo+`'`)
+		b.quiet("http://" + p.at)
+		b.asked = nil
+	}
+
+	b.open("http://" + w.server)
+	w.srv.Kill() // in order it would wait for the connection
+	b.until("word of the stop", `document.body.dataset.state === 'lost' && document.querySelector('#lost').textContent.includes('No answer since')`)
+	if err := w.RunServer(w.srv); err != nil {
+		t.Fatal(err)
+	}
+	t.Log("found again:", b.until("the server after its restart", `document.body.dataset.state === 'live' && document.querySelector('#lost').hidden`))
+	b.until("the agent after the restart", `document.querySelector('#right .peer')?.textContent.includes('node-1') && document.querySelector('#ready').textContent === '✓ ready'`)
+}
+
+// ticking is a little every 50 ms.
+type ticking struct{}
+
+func (*ticking) Read(p []byte) (int, error) {
+	time.Sleep(50 * time.Millisecond)
+	return min(len(p), 64), nil
+}
+
+// Fifty open pages do not slow those who carry bytes.
+func TestFiftyPagesSlowNobody(t *testing.T) {
+	w := newWorld(t)
+	echo := target(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
+	for range 200 {
+		w.dial(echo)
+	}
+	c := w.dial(echo)
+	alone := roundTrips(t, c)
+	stop := make(chan struct{})
+	var pages sync.WaitGroup
+	var answers [50]int
+	for i := range answers {
+		pages.Go(func() { answers[i] = poll(w.server, stop) })
+	}
+	beside := roundTrips(t, c)
+	close(stop)
+	pages.Wait()
+	if n := slices.Min(answers[:]); n == 0 {
+		t.Error("a page got no answer")
+	}
+	t.Logf("round trips: p50 %v, p99 %v alone; p50 %v, p99 %v beside 50 pages", alone[0], alone[1], beside[0], beside[1])
+	if bound := 250*time.Millisecond + 4*alone[1]; beside[1] > bound {
+		t.Errorf("p99 %v, want at most %v", beside[1], bound)
+	}
+}
+
+// poll asks as the page does, until stop, and returns how often it was answered.
+func poll(address string, stop <-chan struct{}) (answered int) {
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{MaxIdleConnsPerHost: 8}}
+	defer client.CloseIdleConnections()
+	for {
+		for _, ask := range []string{"status", "connections?limit=95&sort=-state", "peers?sort=-rate&limit=6&role=agent", "peers?sort=-rate&limit=6&role=client", "failures?limit=50", "history"} {
+			res, err := client.Get("http://" + address + "/api/v1/" + ask)
+			if err != nil {
+				continue
+			}
+			if _, err := io.Copy(io.Discard, res.Body); err == nil && res.StatusCode == http.StatusOK {
+				answered++
+			}
+			_ = res.Body.Close()
+		}
+		select {
+		case <-stop:
+			return answered
+		case <-time.After(700 * time.Millisecond):
+		}
+	}
+}
+
+// roundTrips measures for 3 s and returns the median and the 99th percentile.
+func roundTrips(t *testing.T, c net.Conn) [2]time.Duration {
+	t.Helper()
+	var all []time.Duration
+	buf := make([]byte, 64)
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+		start := time.Now()
+		if _, err := c.Write(buf); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, buf); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, time.Since(start))
+		time.Sleep(time.Millisecond)
+	}
+	slices.Sort(all)
+	return [2]time.Duration{all[len(all)/2], all[len(all)*99/100]}
+}

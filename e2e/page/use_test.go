@@ -1,0 +1,204 @@
+package page
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/admin"
+	"konnectivity/tunnel"
+)
+
+// smooth are bounds that a busy machine keeps, and a page that draws 10,000 rows
+// does not.
+const (
+	smoothTask  = 1500.0 // ms
+	smoothFrame = 3000.0
+)
+
+func TestTenThousandRowsAreSortedAndFilteredSmoothly(t *testing.T) {
+	s := newScene(t, nil)
+	s.crowd(10000)
+	b := openTab(t)
+	b.open(s.url())
+	b.until("the list", `document.querySelector('#count').textContent === '10,000 open'`)
+	if rows := b.eval(`document.querySelectorAll('#rows tr').length < 200`); rows != "true" {
+		t.Error("the document holds all rows")
+	}
+	b.eval(`longest.task = longest.frame = 0`)
+	t.Log("sorted by id, descending:", b.sort("id", 2, "id-09999"))
+	t.Log("sorted by id, ascending:", b.sort("id", 1, "id-00000"))
+	b.eval(`document.querySelector('#scroll').scrollTop = 160000`)
+	t.Log("scrolled to the middle:", b.until("the middle", `document.querySelector('#rows tr[aria-rowindex="5003"]')?.dataset.id === 'id-05001'`))
+	b.eval(`document.querySelector('#filter').focus()`)
+	b.write("HOST-77.")
+	t.Log("filtered:", b.until("the filter", `document.querySelector('#count').textContent === '20 of 10,000 open'`))
+	if first := b.eval(`document.querySelector('#scroll').scrollTop`); first != "0" {
+		t.Errorf("a new filter leaves the list at %s", first)
+	}
+	b.eval(`document.querySelector('#filter').select()`)
+	b.write("no such host")
+	b.until("word of none", `document.querySelector('#empty').textContent.includes('No connection matches')`)
+	b.eval(`document.querySelector('#filter').select()`)
+	b.press("Delete")
+	b.until("the whole list", `document.querySelector('#count').textContent === '10,000 open'`)
+
+	var task, frame float64
+	_, _ = fmt.Sscan(b.eval(`longest.task + ' ' + longest.frame`), &task, &frame)
+	t.Logf("longest task %.0f ms, longest time between two frames %.0f ms", task, frame)
+	if task > smoothTask || frame > smoothFrame {
+		t.Errorf("want at most %.0f and %.0f", smoothTask, smoothFrame)
+	}
+	b.quiet(s.url())
+}
+
+// sort clicks a head so many times and waits for the first row.
+func (b *tab) sort(key string, clicks int, first string) time.Duration {
+	b.t.Helper()
+	for range clicks {
+		b.eval(`document.querySelector('th[data-key=` + key + `] button').click()`)
+	}
+	return b.until("the order", `document.querySelector('#rows tr:not(.gap)')?.dataset.id === '`+first+`'`)
+}
+
+// focused is what has the focus, and fails the test if nobody can see that.
+func (b *tab) focused() string {
+	b.t.Helper()
+	name := b.eval(`(e => e.id || e.closest('th')?.dataset.key || (e.closest('tbody') ? 'row ' + e.closest('tr').getAttribute('aria-rowindex') : e.textContent.trim()))(document.activeElement)`)
+	if b.eval(`(s => s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2)(getComputedStyle(document.activeElement))`) != "true" {
+		b.t.Errorf("the focus on %q cannot be seen", name)
+	}
+	return name
+}
+
+func TestKeyboardAlone(t *testing.T) {
+	s := newScene(t, nil)
+	s.crowd(300)
+	s.table.Dialed(&tunnel.Request{ID: "f", Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailRefused})
+	b := openTab(t)
+	b.open(s.url())
+	b.until("the list", `document.querySelector('#count').textContent === '300 open'`)
+	b.until("the failure", `!document.querySelector('#failures').hidden`)
+
+	want := []string{"Skip to the connections", "filter", "state", "state", "destination", "source", "front", "next", "since", "up", "down", "id", "row 2", "failures",
+		"status", "connections", "peers", "failures", "history"}
+	var got []string
+	for range want {
+		b.press("Tab")
+		got = append(got, b.focused())
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("Tab goes\n%q, want\n%q", got, want)
+	}
+
+	// Sort by a head, go through the rows, open one and come back.
+	b.eval(`document.querySelector('th[data-key=state] button').focus()`)
+	b.press("Tab")
+	b.press("Enter")
+	b.until("the order", `document.querySelector('th[data-key=destination]').getAttribute('aria-sort') === 'ascending' && document.querySelector('#rows tr:not(.gap)').dataset.id === 'id-00000'`)
+	b.press("Enter")
+	b.until("the other order", `document.querySelector('th[data-key=destination]').getAttribute('aria-sort') === 'descending' && document.querySelector('#rows tr:not(.gap)').dataset.id === 'id-00099'`)
+	for range 8 {
+		b.press("Tab")
+	}
+	b.press("ArrowDown")
+	b.press("ArrowDown")
+	if at := b.focused(); at != "row 4" {
+		t.Errorf("two steps down is %q", at)
+	}
+	b.press("End")
+	b.until("the last row", `document.activeElement.closest('tr')?.getAttribute('aria-rowindex') === '301'`)
+	if b.eval(`(r => r.top >= 0 && r.bottom <= document.querySelector('#scroll').getBoundingClientRect().bottom + 1)(document.activeElement.getBoundingClientRect())`) != "true" {
+		t.Error("the last row has the focus and is not to be seen")
+	}
+	id := b.eval(`document.activeElement.closest('tr').dataset.id`)
+	time.Sleep(time.Second) // the list is drawn anew meanwhile
+	if again := b.eval(`document.activeElement.closest('tr')?.dataset.id`); again != id {
+		t.Errorf("the focus went from %s to %s by itself", id, again)
+	}
+	b.press("Enter")
+	b.until("the connection", `document.querySelector('#detail').open && document.querySelector('#facts').textContent.includes('`+id+`')`)
+	b.press("Escape")
+	b.until("the list again", `!document.querySelector('#detail').open && document.activeElement.closest('tr')?.dataset.id === '`+id+`'`)
+	b.press("Home")
+	b.until("the first row", `document.activeElement.closest('tr')?.getAttribute('aria-rowindex') === '2'`)
+	b.press("/")
+	if at := b.focused(); at != "filter" {
+		t.Errorf("/ leads to %q", at)
+	}
+	b.quiet(s.url())
+}
+
+// Names are whatever somebody calls himself. None of them does anything, hides
+// anything, or turns anything around.
+func TestHostileNames(t *testing.T) {
+	long := strings.Repeat("long-", 50)
+	names := []string{
+		`<script>window.hacked=1</script>`, `<img src=x onerror="window.hacked=1">`, `"><svg onload=window.hacked=1>`, `javascript:window.hacked=1`,
+		"\u202egnp.exe", "zero\u200bwidth", "nul\x00and\x1b[31mred", "bücher.test", "日本語.test", long, `${window.hacked=1}`, `__proto__`,
+	}
+	s := newScene(t, func(o *admin.Source) {
+		o.ID = names[0]
+		o.Ready = func() error { return fmt.Errorf("%s", names[1]) }
+		o.Peers = func() (all []admin.Peer) {
+			for i, n := range names {
+				all = append(all, admin.Peer{Role: []string{admin.RoleAgent, admin.RoleClient}[i%2], ID: n, Software: n, Remote: n, Identifiers: n, Protocol: n})
+			}
+			return all
+		}
+		o.More = func(s *admin.Status) { s.Strategies = map[string]int{names[0]: 1} }
+	})
+	for i, n := range names {
+		s.connect(tunnel.Request{ID: fmt.Sprint(i), Front: n, Address: n, Source: addr(n), Next: n}, 10, 10)
+		s.table.Dialed(&tunnel.Request{ID: n, Front: n, Address: n, Source: addr(n), Next: n}, time.Second,
+			&tunnel.DialError{Failure: tunnel.FailDenied, Reason: n})
+	}
+	for _, width := range []int{1280, 375} {
+		b := openTab(t)
+		b.size(width, 900, width == 375)
+		b.open(s.url())
+		b.until("the rows", `document.querySelectorAll('#rows tr:not(.gap)').length === `+fmt.Sprint(len(names)))
+		b.until("the failures", `document.querySelectorAll('#failures li').length === `+fmt.Sprint(len(names)))
+		b.until("the peers", `document.querySelectorAll('#right .peer').length > 0`)
+		for i := range names {
+			b.eval(fmt.Sprintf(`document.querySelector('#rows tr[data-id="%d"] button').click()`, i))
+			b.until("the hops", `document.querySelectorAll('#hops li').length >= 3`)
+			b.eval(`document.querySelector('#detail').close()`)
+		}
+		if b.eval(`window.hacked === undefined && document.querySelectorAll('main script, main img, svg[onload], a[href^=javascript]').length === 0`) != "true" {
+			t.Error("a name became part of the page")
+		}
+		text := b.eval(`document.body.textContent`)
+		for _, shown := range []string{names[0], `\u202egnp.exe`, `zero\u200bwidth`, `nul\u0000and\u001b[31mred`, "bücher.test", "日本語.test"} {
+			if !strings.Contains(text, shown) {
+				t.Errorf("%q does not show", shown)
+			}
+		}
+		if strings.ContainsAny(text, "\u202e\u200b\x00\x1b") {
+			t.Error("characters that cannot be seen are on the page")
+		}
+		if wide := b.eval(`document.documentElement.scrollWidth`); wide != fmt.Sprint(width) {
+			t.Errorf("long names make the page %s px wide, the window is %d", wide, width)
+		}
+		b.picture(fmt.Sprint("hostile-", width), true)
+		b.quiet(s.url())
+	}
+}
+
+// The page may do nothing but load its own files and ask its own API.
+func TestThePolicyHolds(t *testing.T) {
+	s := newScene(t, nil)
+	b := openTab(t)
+	b.open(s.url())
+	b.eval(`(() => { const s = document.createElement('script'); s.textContent = 'window.hacked = 1'; document.body.append(s); document.body.setAttribute('onclick', 'window.hacked = 1'); document.body.click(); })()`)
+	if got := b.eval(`String(window.hacked)`); got != "undefined" {
+		t.Error("an inline script ran")
+	}
+	if got := b.eval(`fetch('http://127.0.0.1:1/').then(() => 'asked', e => 'refused')`); got != "refused" {
+		t.Error(got)
+	}
+	if len(b.faults) < 3 || !strings.Contains(strings.Join(b.faults, ""), "Content Security Policy") {
+		t.Errorf("the browser did not refuse by the policy: %q", b.faults)
+	}
+}
