@@ -269,6 +269,12 @@ func TestWayFailures(t *testing.T) {
 			return true
 		}
 	}
+	reset := func(c net.Conn) bool {
+		_, _ = c.Read(make([]byte, 1))
+		_ = c.(*net.TCPConn).SetLinger(0)
+		_ = c.Close()
+		return true
+	}
 	closed := testport.Refusing(t)
 	for name, c := range map[string]struct {
 		url     string
@@ -282,11 +288,12 @@ func TestWayFailures(t *testing.T) {
 		"unavailable":    {"http://p:1", &fake{script: says("HTTP/1.1 503 No\r\n\r\nconnection refused")}, tunnel.FailUnavailable, "customer proxy answered 503"},
 		"HTML":           {"http://p:1", &fake{script: says("<html>\n<body>\n\n")}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
 		"hangs up":       {"http://p:1", &fake{script: says("")}, tunnel.FailUnavailable, "customer proxy hung up"},
+		"resets":         {"http://p:1", &fake{script: reset}, tunnel.FailUnavailable, "customer proxy hung up"},
 		"silent":         {"http://p:1", &fake{script: silent}, tunnel.FailTimeout, "customer proxy does not answer in time"},
 		"silent TLS":     {"https://p:1", &fake{script: silent}, tunnel.FailTimeout, "customer proxy does not answer in time"},
 		"10 MB headers":  {"http://p:1", &fake{script: says("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", 10<<20))}, tunnel.FailUnavailable, "customer proxy does not speak HTTP"},
 		"other name":     {"https://proxy.example:1", &fake{tls: serverTLS}, tunnel.FailUnavailable, "customer proxy shows a certificate that is not trusted; add its CA"},
-		"plain, not TLS": {"https://proxy.example:1", &fake{script: func(c net.Conn) bool { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); return silent(c) }}, tunnel.FailUnavailable, "customer proxy: tunnel unavailable"},
+		"plain, not TLS": {"https://proxy.example:1", &fake{script: func(c net.Conn) bool { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); return silent(c) }}, tunnel.FailUnavailable, "customer proxy does not speak TLS; its URL may have to begin with http://"},
 		"refused":        {"http://p:1", nil, tunnel.FailRefused, "customer proxy: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {

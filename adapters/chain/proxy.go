@@ -116,6 +116,7 @@ func (w *Way) failed(address string, err error) error {
 	var dial *tunnel.DialError
 	var files *tlsreload.NotReadyError
 	var cert *tls.CertificateVerificationError
+	var noTLS tls.RecordHeaderError
 	switch {
 	case errors.As(err, &status):
 		out.Failure = connect.ProxyFailure(status)
@@ -132,7 +133,9 @@ func (w *Way) failed(address string, err error) error {
 		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" shows a certificate that is not trusted; add its CA"
 	case errors.Is(err, connect.ErrMalformed):
 		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" does not speak HTTP"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.As(err, &noTLS):
+		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" does not speak TLS; its URL may have to begin with http://"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), tunnel.CodeOf(err) == tunnel.CodePeerReset:
 		out.Failure, out.Reason = tunnel.FailUnavailable, w.Who+" hung up"
 	default:
 		out.Failure = tunnel.FailureOf(err)
