@@ -66,6 +66,7 @@ func large(t *testing.T, conns, agents int) (address string) {
 // At 10,000 connections and 1,000 agents an answer stays small and quick: the
 // usual one as if there were ten of each, the largest one within a few MB.
 func TestStatusOfALargeProcessIsBounded(t *testing.T) {
+	t.Parallel()
 	address := large(t, 10000, 1000)
 	for name, c := range map[string]struct {
 		args []string
