@@ -12,6 +12,7 @@
 // and never waits for a stream. Whoever has something to send does so on its
 // own goroutine when nobody else is sending (no hop when idle), and waits its
 // turn, or leaves a small message with whoever is sending, when somebody is.
+// What opens and ends streams is left with the flusher, which gathers it.
 //
 // One mutex guards a session and its streams. Nothing is done under it but
 // arithmetic and list handling.

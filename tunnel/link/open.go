@@ -54,7 +54,7 @@ func (ses *Session) open(ctx context.Context, network, address string) *Stream {
 	ses.streams[st.id] = st
 	ses.opened++
 	ses.queuePending(st)
-	ses.flushOrLeave()
+	ses.wakeFlusher()
 	return st
 }
 
@@ -216,7 +216,7 @@ func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn,
 		st.err = err
 		ses.forget(st)
 	}
-	ses.flushOrLeave()
+	ses.wakeFlusher()
 	return st, nil
 }
 

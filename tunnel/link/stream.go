@@ -269,7 +269,7 @@ func (st *Stream) CloseWrite() error {
 		return nil
 	}
 	st.queueFin()
-	ses.flushOrLeave()
+	ses.wakeFlusher()
 	return nil
 }
 
@@ -303,7 +303,7 @@ func (st *Stream) Close() error {
 		}
 	}
 	st.drop(errClosed) // before the peer can answer
-	ses.flushOrLeave()
+	ses.wakeFlusher()
 	return nil
 }
 
@@ -324,7 +324,7 @@ func (st *Stream) Reset(cause error) error {
 		st.queueReset(tunnel.CodeOf(cause))
 	}
 	st.drop(&tunnel.ResetError{Code: tunnel.CodeOf(cause)})
-	ses.flushOrLeave()
+	ses.wakeFlusher()
 	return nil
 }
 

@@ -242,30 +242,6 @@ func (ses *Session) uncork() error {
 	return ses.cork.flush()
 }
 
-// flushOrLeave sends what is pending as far as that goes without waiting, and
-// leaves the rest with whoever is sending, or with the flusher: a dial has a
-// context to obey, Close must not hang on a peer that reads nothing, and the
-// read loop of another link may be the one that calls CloseWrite.
-func (ses *Session) flushOrLeave() {
-	if ses.busy || ses.err != nil || !ses.hasPending() {
-		return
-	}
-	if !ses.takesNow() {
-		ses.wakeFlusher()
-		return
-	}
-	ses.busy = true
-	b := ses.collect(nil)
-	ses.mu.Unlock()
-	err := ses.write(b)
-	ses.mu.Lock()
-	if err != nil {
-		ses.failLocked(err)
-	}
-	ses.flushNow()
-	ses.leaveTurn()
-}
-
 // flushPending sends what is pending and waits for it, unless somebody is
 // sending already.
 func (ses *Session) flushPending() {
@@ -277,7 +253,11 @@ func (ses *Session) flushPending() {
 	ses.passTurn()
 }
 
-// wakeFlusher has what is pending sent without the caller waiting for it.
+// wakeFlusher has what is pending sent without the caller waiting for it: a
+// dial has a context to obey, Close must not hang on a peer that reads nothing,
+// and a read loop may be the caller. The flusher runs once whoever has something
+// to do now has done it, so what many connections open and close at once goes
+// in one record, and only its stack has to hold TLS.
 func (ses *Session) wakeFlusher() {
 	if !ses.busy && !ses.wantFlush {
 		ses.wantFlush = true
