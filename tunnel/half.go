@@ -72,7 +72,9 @@ func (h *half) move(n int) error {
 		size += c.Len()
 	}
 	h.held.Store(true)
-	h.watch.lookSoon()
+	if h.counters[0].Load()+int64(size) > takenUnread {
+		h.watch.lookSoon()
+	}
 	err := h.write(h.batch[:n])
 	h.held.Store(false)
 	if err != nil {

@@ -12,6 +12,12 @@ import (
 // destination which stalls do not keep each other's memory for long.
 const sourceLook = 2 * time.Second
 
+// takenUnread is what every destination takes though nobody reads: a link's
+// window is 16 KiB at the least, and a socket's buffers are larger. No direction
+// stalls before it has carried more, so that short connections, of which there
+// may be thousands a second, need no timer.
+const takenUnread = 8 << 10
+
 // sourceWatch notices that the source of a direction has failed while its
 // destination takes nothing: nobody reads from the source then, and the kernel
 // tells of a reset only who does. It is a timer while bytes flow or are held,

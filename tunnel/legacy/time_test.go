@@ -106,7 +106,7 @@ func TestLossPassesAStalledDestination(t *testing.T) {
 				relay := &tunnel.Relay{A: tunnel.Wrap(near), B: conn}
 				ended := make(chan error, 1)
 				go func() { ended <- relay.Run(t.Context()) }()
-				conn.receive(chunks(1, 10))
+				conn.receive(chunks(1, 16<<10))
 				synctest.Wait() // the relay is stuck
 				c.play(w, conn)
 				time.Sleep(time.Minute)
