@@ -31,12 +31,12 @@ const (
 
 	// drainAccept is how long a listener is kept open once it is drained: what
 	// the kernel has queued then would be reset with it.
-	drainAccept = 20 * time.Millisecond
+	drainAccept = 100 * time.Millisecond
 
 	// drainHandshake is how long a handshake may go on once its listener is
 	// drained. Its client chose this server when it could; to cut it off would
 	// fail a request that nobody retries.
-	drainHandshake = time.Second
+	drainHandshake = 3 * time.Second
 )
 
 // Handler takes a connection that carries a known protocol and returns when it
