@@ -155,7 +155,7 @@ func TestTheChainFromEveryProcessAndARestart(t *testing.T) {
 
 	b := openTab(t)
 	for _, p := range []struct{ at, left, right string }{
-		{w.server, "konnectivity-socks5-proxy", "node-1"}, {w.agent, "", echo}, {w.socks5, "127.0.0.1", ""},
+		{w.server, "socks5-proxy 127.0.0.1", "node-1"}, {w.agent, "", echo}, {w.socks5, "127.0.0.1", ""},
 	} {
 		b.open("http://" + p.at)
 		for side, name := range map[string]string{"left": p.left, "right": p.right} {

@@ -76,12 +76,14 @@ function node(p) {
   return li;
 }
 
-export const title = p => p.role === 'client' && p.software ? p.software.split('/')[0] + ' ' + p.remote : p.id || p.remote;
+export const title = p => p.role === 'client' && p.software ? p.software.split('/')[0].replace(/^konnectivity-/, '') + ' ' + p.remote : p.id || p.remote;
 
 const facts = p => [p.role === 'client' ? '' : p.id, p.remote, p.software, p.identifiers, p.windowBytes ? 'window ' + bytes(p.windowBytes) : ''].filter(Boolean).join(', ');
 
+const protocols = new Map(Object.entries({ grpc: 'gRPC', connect: 'CONNECT', forward: 'plain HTTP', socks5: 'SOCKS5', upgrade: 'HTTP upgrade' }));
+
 export const about = p => [
-  { grpc: 'gRPC', connect: 'CONNECT', forward: 'plain HTTP', socks5: 'SOCKS5', upgrade: 'HTTP upgrade' }[p.protocol] || p.protocol,
+  protocols.get(p.protocol) || p.protocol,
   plural(p.streams, 'connection'), p.roundTripSeconds ? seconds(p.roundTripSeconds) + ' round trip' : '', p.pendingDials ? plural(p.pendingDials, 'pending dial') : '',
 ].filter(Boolean);
 
