@@ -51,7 +51,7 @@ build: ## Build static binaries of all programs into bin/
 
 .PHONY: test
 test: ## Run all tests that need nothing but Go
-	$(GO) test -timeout 5m $(UNITS)
+	$(GO) test -timeout 10m $(UNITS)
 	$(GO) test -C manifests/check -timeout 5m ./...
 
 .PHONY: race
@@ -60,15 +60,15 @@ race: ## Run them with the race detector
 
 .PHONY: e2e
 e2e: ## Run the black-box tests: real programs, real clients
-	$(GO) test -count=1 -timeout 10m $(filter-out %/e2e/page,$(shell $(GO) list ./e2e/...))
+	$(GO) test -count=1 -timeout 18m $(filter-out %/e2e/page,$(shell $(GO) list ./e2e/...))
 
 .PHONY: e2e-page
 e2e-page: ## Look at the status page in chromium: make e2e-page ARGS=-pictures=/tmp
-	$(GO) test -count=1 -timeout 6m -v ./e2e/page $(ARGS)
+	$(GO) test -count=1 -timeout 10m -v ./e2e/page $(ARGS)
 
 .PHONY: e2e-kube
 e2e-kube: ## Run kube-apiserver's own egress selector against the programs
-	$(GO) test -C e2e/kube -count=1 -timeout 5m ./...
+	$(GO) test -C e2e/kube -count=1 -timeout 10m ./...
 
 .PHONY: e2e-apiserver
 e2e-apiserver: $(KUBE)/built ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min)
