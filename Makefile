@@ -22,7 +22,7 @@ UNITS = $(shell $(GO) list ./... | grep -v '^konnectivity/e2e')
 # Modules of their own that have code.
 NESTED := manifests/check e2e/kube e2e/apiserver
 
-# Where kube-apiserver, kubectl and etcd are built for e2e-apiserver.
+# Where kube-apiserver, kubectl, kubeadm and etcd are built for e2e-apiserver.
 KUBE := .cache/kube
 
 # The version is pinned so that a new check fails a change, not a rerun.
@@ -78,7 +78,7 @@ $(KUBE)/built: e2e/apiserver/programs/go.mod
 	mkdir -p $(@D)
 	version=$$($(GO) list -C $(<D) -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	CGO_ENABLED=0 $(GO) build -C $(<D) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
-		-o '$(CURDIR)/$(@D)/' k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl
+		-o '$(CURDIR)/$(@D)/' $(addprefix k8s.io/kubernetes/cmd/,kube-apiserver kubectl kubeadm)
 	CGO_ENABLED=0 $(GO) build -C $(<D) -trimpath -ldflags '-s -w' -o '$(CURDIR)/$(@D)/etcd' go.etcd.io/etcd/server/v3
 	touch $@
 

@@ -5,7 +5,7 @@
 //
 // The data plane's listeners take connections from agents only: see zone.
 //
-// kube-apiserver, kubectl and etcd come from the module in programs, so that
+// kube-apiserver, kubectl, kubeadm and etcd come from the module in programs, so that
 // they are compiled with the dependencies they were released with. `make
 // e2e-apiserver` builds them and runs the tests.
 package apiserver

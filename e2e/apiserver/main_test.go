@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,8 +19,11 @@ const patience = 3 * time.Minute
 // manifests is the folder whose kustomizations are applied and run.
 const manifests = "../../manifests"
 
-// programsDir holds kube-apiserver, kubectl and etcd.
-var programsDir = flag.String("programs", "", "folder with kube-apiserver, kubectl and etcd")
+// others are the programs that are not the suite's.
+var others = []string{"kube-apiserver", "kubectl", "kubeadm", "etcd"}
+
+// programsDir holds them.
+var programsDir = flag.String("programs", "", "folder with "+strings.Join(others, ", "))
 
 // binaries are the suite's own, built once; set by TestMain and read only.
 var binaries suite.Binaries
@@ -30,7 +34,7 @@ func TestMain(m *testing.M) {
 	if err == nil {
 		binaries, err = suite.Build("../..", dir)
 	}
-	for _, name := range []string{"kube-apiserver", "kubectl", "etcd"} {
+	for _, name := range others {
 		if _, missing := os.Stat(program(name)); err == nil && missing != nil {
 			err = fmt.Errorf("%w: run `make e2e-apiserver`, which builds it", missing)
 		}

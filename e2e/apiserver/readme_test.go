@@ -67,11 +67,23 @@ func newReader(t *testing.T) *reader {
 	r.put("etc/admin.conf", admin, 0o600)
 	r.put("root/nothing", "", 0o600)
 	r.put("nodes", admin, 0o600)
-	// What only kubeadm and root can do.
-	r.put("bin/chown", "#!/bin/sh\n", 0o755)
-	r.put("bin/kubeadm", fmt.Sprintf("#!/bin/sh\nif [ \"$1 $2\" = 'kubeconfig user' ]; then cat %s; else ls \"$6\"/kube-apiserver0+strategic.yaml; fi\n",
-		r.clientOf("system:konnectivity-server", a.port)), 0o755)
+	r.put("bin/chown", "#!/bin/sh\n", 0o755) // root's only
+	r.byKubeadm(a)
 	return r
+}
+
+// byKubeadm makes the cluster look as if kubeadm had made it, and has kubeadm
+// write what is for /etc/kubernetes/manifests to the folder pods.
+func (r *reader) byKubeadm(a *kubeAPI) {
+	r.t.Helper()
+	r.put("etc/pki/ca.crt", string(r.ca.CertPEM), 0o600)
+	r.put("etc/pki/ca.key", string(r.ca.KeyPEM), 0o600)
+	r.put("etc/manifests/kube-apiserver.yaml", fmt.Sprintf("    - --advertise-address=192.0.2.1\n    - --secure-port=%d\n", a.port), 0o600)
+	r.put("cluster", fmt.Sprintf("apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nkubernetesVersion: v1.36.3\n"+
+		"certificatesDir: %s/etc/pki\ncontrolPlaneEndpoint: 127.0.0.1:%d\n", r.dir, a.port), 0o600)
+	r.do("create", "configmap", "-n", "kube-system", "kubeadm-config", "--from-file=ClusterConfiguration="+r.dir+"/cluster")
+	r.put("bin/kubeadm", fmt.Sprintf("#!/bin/sh -eu\nmkdir -p pods\nexport KUBEADM_INIT_DRYRUN_DIR=$PWD/pods\n"+
+		"[ $1 = init ] && set -- \"$@\" --dry-run\nexec %s \"$@\"\n", program("kubeadm")), 0o755)
 }
 
 // TestHostedREADME makes certificates and applies the server.
@@ -92,13 +104,16 @@ func TestStaticPodREADME(t *testing.T) {
 	const readme = "server/static-pod/README.md"
 	r := newReader(t)
 	r.follow(r.block(readme, 0))
-	patch := string(must(os.ReadFile(r.dir + "/etc/patches/kube-apiserver0+strategic.yaml"))(t))
-	if !strings.Contains(patch, "image: registry.example.com/konnectivity:v1.0.0\n") {
-		t.Error("the patch still names another image")
-	}
 	r.put("my/kustomization.yaml", strings.ReplaceAll(r.block("agent/README.md", 0), "203.0.113.7", "127.0.0.1"), 0o600)
 	r.follow("kubectl apply --validate=strict -k my")
 	r.follow(r.block(readme, 1))
+	written := string(must(os.ReadFile(r.dir + "/pods/kube-apiserver.yaml"))(t))
+	for _, want := range []string{"    image: registry.example.com/konnectivity:v1.0.0\n", "    - --egress-selector-config-file=", "    - --advertise-address=192.0.2.1\n",
+		fmt.Sprintf("    - --secure-port=%d\n", r.apis[0].port)} {
+		if !strings.Contains(written, want) {
+			t.Errorf("the pod that kubeadm writes lacks %q:\n%s", want, written)
+		}
+	}
 
 	in := map[string]string{"$(NODE_NAME)": "master-0", "/etc/kubernetes/": r.dir + "/etc/", "/run/konnectivity/": r.suite.Dir + "/"}
 	s := r.newServer(staticPod, in)
