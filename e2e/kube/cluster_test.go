@@ -250,6 +250,10 @@ func (c *cluster) leftovers(t *testing.T, base footprint) string {
 		left = append(left, fmt.Sprintf("%d requests at the kubelet", n))
 	}
 	http.DefaultClient.CloseIdleConnections()
+	// The goroutines of what was just closed may wait for the processor.
+	for end := time.Now().Add(time.Second); runtime.NumGoroutine() > base.goroutines+slackGoroutines && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
 	now := c.measure(t)
 	if now.goroutines > base.goroutines+slackGoroutines {
 		left = append(left, fmt.Sprintf("%d goroutines, %d at first", now.goroutines, base.goroutines))

@@ -185,7 +185,7 @@ func TestAbandonedLogs(t *testing.T) {
 		if err := all.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience/2)
 		defer cancel()
 		if err := api.exec(ctx, 1); err != nil {
 			t.Errorf("exec right after: %v", err)
