@@ -13,7 +13,7 @@ import (
 const (
 	// sampleEvery is how often connections are looked at. Twice that is the
 	// longest a stall goes unseen, so that a page that asks as often shows it
-	// within 2 s. A look at 10,000 connections takes about a millisecond.
+	// within 2 s. A look at 10,000 connections takes a few milliseconds.
 	sampleEvery = 400 * time.Millisecond
 
 	// smoothing is the weight of the newest sample in a connection's rates,
