@@ -26,7 +26,7 @@ import (
 )
 
 // patience bounds what a test waits for.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
 
 // peer is a server's side of an agent's connection, of either protocol.
 type peer interface {

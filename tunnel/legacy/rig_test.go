@@ -20,8 +20,9 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// patience bounds everything a test waits for.
-const patience = 20 * time.Second
+// patience bounds everything a test waits for, and its streams: some carry
+// 160 MB, which under the race detector takes its time on a busy machine.
+const patience = time.Minute
 
 // counts is a Metrics that remembers.
 type counts struct {

@@ -73,7 +73,7 @@ func stalledBesideActive(t *testing.T, upload bool) {
 		})
 	}
 	for range 20 {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		c, err := p.Dial(ctx, "tcp", addr)
 		cancel()
 		if err != nil {
@@ -111,7 +111,7 @@ func flood(c io.Writer) error {
 
 func pingPong(c tunnel.Conn) error {
 	buf := make([]byte, 512)
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := c.Write(buf); err != nil {
 		return err
 	}
@@ -150,6 +150,8 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 		select {
 		case <-a.peer.Draining():
 			drained = true
+		case <-a.peer.Done():
+			t.Fatalf("the stream ended: %v", a.peer.Err())
 		case <-time.After(time.Millisecond):
 		}
 		most = max(most, r.limits.Budget.Used())
