@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,7 +17,8 @@ import (
 
 // Listen takes a TCP port, HOST:PORT.
 func Listen(flag, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+	config := net.ListenConfig{Control: tune}
+	l, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
@@ -100,40 +99,21 @@ func TestBytesArriveAsTheyWereSent(t *testing.T) {
 // reader by much, and more than a connection may hold.
 func TestSlowButMovingReaderGetsEverything(t *testing.T) {
 	payload := pattern(24 << 20)
-	for range 10 {
-		away, err := slowDownload(t, payload)
-		switch {
-		case err == nil:
-			return
-		case away < maxPause:
-			t.Fatal(err)
-		}
-		t.Logf("again, since on this busy machine the reader was away for %v: %v", away, err)
-	}
-	t.Error("the reader never came to move as it should")
-}
-
-// slowDownload reads payload slowly. It returns the longest time between two
-// reads, too: within maxPause a reader has to move.
-func slowDownload(t *testing.T, payload []byte) (away time.Duration, err error) {
-	t.Helper()
-	r := newRig(t, Limits{ConnBuffer: 64 << 10, Budget: NewBudget(4 << 20), StallTimeout: 2 * time.Second})
+	r := newRig(t, Limits{ConnBuffer: 64 << 10, Budget: NewBudget(4 << 20)})
 	p, _ := r.agent(true)
 	c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
 	defer c.Close()
-	buf := make([]byte, 256<<10)
-	for rest, last := payload, time.Now(); len(rest) > 0; {
+	buf := make([]byte, 1<<20)
+	for rest := payload; len(rest) > 0; {
 		n, err := io.ReadFull(c, buf[:min(len(buf), len(rest))])
-		away, last = max(away, time.Since(last)), time.Now()
 		if !bytes.Equal(buf[:n], rest[:n]) {
 			t.Fatal("bytes differ")
 		}
 		if rest = rest[n:]; err != nil {
-			return away, fmt.Errorf("%d bytes before the end: %w (%d stalled)", len(rest), err, r.metrics.stalled.Load())
+			t.Fatalf("%d bytes before the end: %v (%d stalled)", len(rest), err, r.metrics.stalled.Load())
 		}
-		time.Sleep(8 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // in which all the rest could come
 	}
-	return away, nil
 }
 
 // The hash as the answer to EOF: what the protocol has no word for.

@@ -10,11 +10,13 @@ import (
 )
 
 const (
-	// maxPause bounds how long one packet for an overfull connection, whose
-	// reader moves, may hold up the stream it shares. Upstream's agents send
-	// 4 KiB a packet, so a reader of 80 KB/s keeps up; a reader that does not
-	// move at all costs its neighbours one pause in all.
-	maxPause = 50 * time.Millisecond
+	// maxPause is how long the stream that connections share waits for the
+	// reader of an overfull one since that last took something. A sender of the
+	// old protocol can be slowed down in no other way, and what a slow client
+	// reads shows in jerks: kernels open a full window by some 400 KB at a time.
+	// So whoever takes 100 KB/s loses nothing, and a reader that takes nothing
+	// costs its neighbours one pause.
+	maxPause = 5 * time.Second
 
 	// joinBelow is the payload that is added to the block before it instead
 	// of keeping one of its own, so that many small packets do not pin a
@@ -50,7 +52,7 @@ type recvQueue struct {
 	deadline deadline
 
 	puts, reads uint64
-	pausedAt    uint64 // reads+1 when the stream last paused in vain
+	movedAt     time.Time // when the reader last took something while full
 	full        bool
 	stall       *time.Timer
 	stallReads  uint64
@@ -95,12 +97,9 @@ func (q *recvQueue) makeRoom(size int) bool {
 	if q.fits(size, 1) {
 		return true
 	}
-	if q.pausedAt != q.reads+1 {
-		q.pause(size)
-		if q.ended() || q.fits(size, 1) {
-			return true
-		}
-		q.pausedAt = q.reads + 1
+	q.pause(size)
+	if q.ended() || q.fits(size, 1) {
+		return true
 	}
 	return q.fits(size, 2)
 }
@@ -112,17 +111,23 @@ func (q *recvQueue) fits(size, times int) bool {
 	return q.held+size <= share*times
 }
 
-// pause waits up to maxPause for the reader to make room.
+// pause waits for the reader to make room, for as long as it moves.
 func (q *recvQueue) pause(size int) {
-	over := false
-	timer := time.AfterFunc(maxPause, func() {
+	if !q.full { // a batch of more than ConnBuffer on its own
+		q.movedAt = time.Now()
+	}
+	left := func() time.Duration { return maxPause - time.Since(q.movedAt) }
+	if left() <= 0 {
+		return
+	}
+	wake := time.AfterFunc(left(), func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		over = true
 		q.cond.Broadcast()
 	})
-	defer timer.Stop()
-	for !over && !q.ended() && !q.fits(size, 1) {
+	defer wake.Stop()
+	for left() > 0 && !q.ended() && !q.fits(size, 1) {
+		wake.Reset(left())
 		q.cond.Wait()
 	}
 }
@@ -167,6 +172,7 @@ func (q *recvQueue) noteFull() {
 		return
 	}
 	q.metrics.Full(q.segment, 1)
+	q.movedAt = time.Now()
 	if !q.block { // nobody else waits for a stream that is not shared
 		q.stallReads = q.reads
 		q.stall = time.AfterFunc(q.limits.StallTimeout, q.checkStall)
@@ -219,7 +225,7 @@ func (q *recvQueue) read(p []byte) (int, error) {
 			q.tail = tunnel.Chunk{} // its front no longer lines up
 		}
 		q.chunks[0] = q.chunks[0].Slice(n, q.chunks[0].Len())
-		q.reads++
+		q.moved()
 		return n, nil
 	}
 	size := q.chunks[0].Size()
@@ -243,12 +249,19 @@ func (q *recvQueue) wait() error {
 	}
 }
 
+func (q *recvQueue) moved() {
+	q.reads++
+	if q.full { // a clock for each read would cost more than the read
+		q.movedAt = time.Now()
+	}
+}
+
 // took accounts for the first n chunks, which were handed out.
 func (q *recvQueue) took(n, size int) {
 	if q.chunks = q.chunks[n:]; len(q.chunks) == 0 {
 		q.chunks, q.tail = nil, tunnel.Chunk{} // an idle connection holds nothing
 	}
-	q.reads++
+	q.moved()
 	q.hold(-size)
 	q.noteFull()
 	q.cond.Broadcast() // for put

@@ -303,8 +303,8 @@ func TestStandingQueueBelowItsBoundNeverStalls(t *testing.T) {
 	})
 }
 
-// A reader that does not move costs the stream one pause, one that moves a
-// pause a packet at most; memory is bounded in both cases.
+// A reader that does not move costs the stream one pause, and memory is
+// bounded; once it moves the stream waits for it again.
 func TestPausesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, _ := testQueue(Limits{ConnBuffer: 32 << 10, Budget: NewBudget(1 << 20)})
@@ -313,17 +313,66 @@ func TestPausesAreBounded(t *testing.T) {
 		n := 0
 		for ; q.put(chunks(1, 8<<10)); n++ {
 		}
-		if took := time.Since(start); took > maxPause {
-			t.Errorf("the stream paused for %v, want at most %v", took, maxPause)
+		if took := time.Since(start); took != maxPause {
+			t.Errorf("the stream paused for %v, want %v", took, maxPause)
 		}
 		if used := q.limits.Budget.Used(); used > 512<<10 || n < 20 {
 			t.Errorf("%d packets and %d bytes were held", n, used)
 		}
+		time.Sleep(time.Second)
 		_, _ = q.read(make([]byte, 1))
 		start = time.Now()
 		q.put(chunks(1, 8<<10))
 		if took := time.Since(start); took != maxPause {
 			t.Errorf("for a reader that moves the stream paused %v, want %v", took, maxPause)
+		}
+	})
+}
+
+// Many that stall together cost their neighbours one pause, not one each.
+func TestPausesOfManyDoNotAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := Limits{ConnBuffer: 32 << 10, Budget: NewBudget(1 << 20)}
+		var all []*recvQueue
+		start := time.Now()
+		for range 5 {
+			q, _ := testQueue(limits)
+			defer q.fail(io.EOF)
+			q.put(chunks(5, 8<<10)) // full
+			all = append(all, q)
+		}
+		for _, q := range all {
+			for q.put(chunks(1, 8<<10)) {
+			}
+		}
+		if took := time.Since(start); took != maxPause {
+			t.Errorf("the stream paused for %v in all, want %v", took, maxPause)
+		}
+	})
+}
+
+// A reader in jerks of almost maxPause is waited for, whatever is behind it.
+func TestReaderInJerksIsNeverReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, stalls := testQueue(Limits{ConnBuffer: 32 << 10, Budget: NewBudget(1 << 20)})
+		var reader sync.WaitGroup
+		defer reader.Wait()
+		defer q.fail(io.EOF)
+		reader.Go(func() {
+			for {
+				time.Sleep(maxPause * 9 / 10)
+				if _, err := q.take(make([]tunnel.Chunk, 8)); err != nil {
+					return
+				}
+			}
+		})
+		for i := range 400 {
+			if !q.put(chunks(1, 8<<10)) {
+				t.Fatalf("reset at packet %d", i)
+			}
+		}
+		if stalls.Load() != 0 {
+			t.Error("taken for stalled")
 		}
 	})
 }
