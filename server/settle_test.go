@@ -24,10 +24,10 @@ func (a agentInMemory) RTT() time.Duration                                      
 func (a agentInMemory) Close() error                                              { return nil }
 
 // dialTook is what a dial ended with, and after how long by the bubble's clock.
-func dialTook(s settling, ctx context.Context) (error, time.Duration) {
+func dialTook(ctx context.Context, s settling) (time.Duration, error) {
 	start := time.Now()
 	_, err := s.Dial(ctx, "tcp", "node:10250")
-	return err, time.Since(start)
+	return time.Since(start), err
 }
 
 func TestDialsWaitForTheFirstAgent(t *testing.T) {
@@ -41,18 +41,18 @@ func TestDialsWaitForTheFirstAgent(t *testing.T) {
 		// One that gives up, while there is none.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err, took := dialTook(s, ctx); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != time.Second {
+		if took, err := dialTook(ctx, s); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != time.Second {
 			t.Errorf("a client that waits for 1s: %v after %v", err, took)
 		}
 		// One that is there when the first comes.
 		leave := make(chan func(), 1)
 		time.AfterFunc(3*time.Second, func() { leave <- agents.Join(registry.Agent{ID: "a"}, agentInMemory{make(chan struct{})}) })
-		if err, took := dialTook(s, t.Context()); err != nil || took != 3*time.Second {
+		if took, err := dialTook(t.Context(), s); err != nil || took != 3*time.Second {
 			t.Errorf("with an agent after 3s: %v after %v", err, took)
 		}
 		// From then on nobody waits, as little time as has passed.
 		(<-leave)()
-		if err, took := dialTook(s, t.Context()); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != 0 {
+		if took, err := dialTook(t.Context(), s); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != 0 {
 			t.Errorf("after the agent has left: %v after %v", err, took)
 		}
 	})
@@ -62,10 +62,10 @@ func TestDialsDoNotWaitForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		draining := make(chan struct{})
 		s := settling{registry.New([]registry.Strategy{registry.Default}, logrus.New()), time.Now().Add(DefaultSettle), draining}
-		if err, took := dialTook(s, t.Context()); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != DefaultSettle {
+		if took, err := dialTook(t.Context(), s); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != DefaultSettle {
 			t.Errorf("without an agent: %v after %v", err, took)
 		}
-		if err, took := dialTook(s, t.Context()); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != 0 {
+		if took, err := dialTook(t.Context(), s); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != 0 {
 			t.Errorf("once that time has passed: %v after %v", err, took)
 		}
 		if DefaultSettle >= tunnel.DefaultDialTimeout {
@@ -73,7 +73,7 @@ func TestDialsDoNotWaitForever(t *testing.T) {
 		}
 		s.until = time.Now().Add(time.Hour)
 		time.AfterFunc(time.Second, func() { close(draining) })
-		if err, took := dialTook(s, t.Context()); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != time.Second {
+		if took, err := dialTook(t.Context(), s); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != time.Second {
 			t.Errorf("at a server that is told to stop: %v after %v", err, took)
 		}
 	})
