@@ -79,7 +79,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it that is done more rarely, which suffices for most")
 	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is asked whether it is alive; it has 10s to answer (default: asked after 5s, given up after 15s)")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the cgroup's limit, at most 256)")
+	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 
 func (f *flags) addIdentity(set *pflag.FlagSet) {

@@ -1,9 +1,7 @@
 package link
 
 import (
-	"bytes"
-	"os"
-	"strconv"
+	"runtime/debug"
 	"sync/atomic"
 )
 
@@ -29,19 +27,11 @@ func NewBudget(max int64) *Budget {
 	return &Budget{max: max}
 }
 
-// AutoBudget is a quarter of the memory limit of this process's cgroup, and
-// DefaultBudget where there is none or it would allow more.
+// AutoBudget is a quarter of the memory limit that Go's runtime keeps to
+// (debug.SetMemoryLimit), and DefaultBudget where there is none or it would
+// allow more.
 func AutoBudget() int64 {
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue
-		}
-		if limit, err := strconv.ParseInt(string(bytes.TrimSpace(text)), 10, 64); err == nil {
-			return min(limit/4, DefaultBudget)
-		}
-	}
-	return DefaultBudget
+	return min(debug.SetMemoryLimit(-1)/4, DefaultBudget)
 }
 
 // Max is the size of the budget in bytes.

@@ -3,6 +3,7 @@ package link
 import (
 	"math"
 	"math/rand/v2"
+	"runtime/debug"
 	"testing"
 	"time"
 )
@@ -177,7 +178,11 @@ func TestBudgetPressure(t *testing.T) {
 	if none.pressure() != memoryPlenty || none.initialWindow() != initialWindow || none.Used() != 0 || none.Max() != 0 {
 		t.Error("no budget is a bound")
 	}
-	if auto := NewBudget(0).Max(); auto <= 0 || auto > DefaultBudget {
-		t.Errorf("the budget by itself is %d", auto)
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
+	for limit, want := range map[int64]int64{math.MaxInt64: DefaultBudget, 400 << 20: 100 << 20} {
+		debug.SetMemoryLimit(limit)
+		if auto := NewBudget(0).Max(); auto != want {
+			t.Errorf("with a memory limit of %d the budget by itself is %d, want %d", limit, auto, want)
+		}
 	}
 }
