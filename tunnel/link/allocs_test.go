@@ -85,14 +85,15 @@ func passOn(t *testing.T, from, to net.Conn, what, got []byte) {
 
 // A whole connection, there and back, as sidecar, server and agent carry it:
 // TCP, two links, TCP, and a relay at every join. How much a read of TCP finds
-// depends on the machine, so bulk has room: 22 when it is quiet, 28 when busy.
+// depends on the machine, so both have room: a message took 8 to 10, bulk 22
+// when the machine was quiet and 28 when it was busy.
 func TestConnectionAllocations(t *testing.T) {
 	p := newPipeline(t)
 	client, target := p.pair()
 	for name, c := range map[string]struct {
 		size int
 		max  float64
-	}{"message": {64, 10}, "bulk": {64 << 10, 40}} {
+	}{"message": {64, 12}, "bulk": {64 << 10, 40}} {
 		t.Run(name, func(t *testing.T) {
 			sent, got := make([]byte, c.size), make([]byte, c.size)
 			allocs.AtMost(t, c.max, func() { passOn(t, client, target, sent, got); passOn(t, target, client, sent, got) })
