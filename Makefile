@@ -112,6 +112,10 @@ fences: ## Check which folder imports what, and calls nobody may make
 fuzz: ## Run every fuzz target for FUZZTIME (5s)
 	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
 
+.PHONY: flakes
+flakes: ## Hunt tests that fail now and then, some hours: make flakes PKGS=./tunnel MODES='busy race' RUNS=5
+	@GO='$(GO)' PKGS='$(PKGS)' MODES='$(MODES)' RUNS='$(RUNS)' JOBS='$(JOBS)' SPIN='$(SPIN)' RUN='$(RUN)' TIMEOUT='$(TIMEOUT)' .ci/flakes
+
 .PHONY: bench
 bench: ## Run the micro-benchmarks COUNT times (6), into bin/bench.txt
 	@mkdir -p $(dir $(BENCHOUT))
