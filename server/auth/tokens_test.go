@@ -18,7 +18,8 @@ import (
 	"google.golang.org/grpc/codes"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
@@ -44,7 +45,7 @@ func newAPI(t *testing.T) *api {
 		}
 		var review authenticationv1.TokenReview
 		body, _ := io.ReadAll(r.Body) // protobuf or JSON, as the client likes
-		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, &review); err != nil {
+		if err := decode(body, &review); err != nil {
 			t.Error(err)
 		}
 		if len(review.Spec.Audiences) != 1 || review.Spec.Audiences[0] != "konnectivity" {
@@ -64,6 +65,16 @@ func newAPI(t *testing.T) *api {
 	}))
 	t.Cleanup(a.Close)
 	return a
+}
+
+// decode reads what a client sent, protobuf or JSON. client-go's ready-made
+// scheme would do, and have the tests compile every API group there is.
+func decode(body []byte, into runtime.Object) error {
+	scheme := runtime.NewScheme()
+	if err := authenticationv1.AddToScheme(scheme); err != nil {
+		return err
+	}
+	return runtime.DecodeInto(serializer.NewCodecFactory(scheme).UniversalDeserializer(), body, into)
 }
 
 func answer(token string) authenticationv1.TokenReviewStatus {
