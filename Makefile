@@ -60,7 +60,12 @@ race: ## Run them with the race detector
 
 .PHONY: e2e
 e2e: ## Run the black-box tests: real programs, real clients
-	$(GO) test -count=1 -timeout 18m $(filter-out %/e2e/page,$(shell $(GO) list ./e2e/...))
+	$(GO) test -count=1 -timeout 18m $(filter-out %/e2e/page %/e2e/hostile,$(shell $(GO) list ./e2e/...))
+	$(GO) test -count=1 -timeout 5m ./e2e/hostile
+
+.PHONY: hostile
+hostile: ## Attack the programs, a minute each, and print what it costs them: make hostile ARGS='-for=10s -run=Silence'
+	$(GO) test -count=1 -timeout 1h -v ./e2e/hostile -for=60s $(ARGS)
 
 .PHONY: e2e-page
 e2e-page: ## Look at the status page in chromium: make e2e-page ARGS=-pictures=/tmp

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -48,6 +49,20 @@ func Start(name, path string, args, env []string) (*Process, error) {
 
 // PID is the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Resident is how many bytes of memory the process has resident (proc(5)).
+func (p *Process) Resident() (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		return 0, err
+	}
+	_, text, _ := strings.Cut(string(status), "VmRSS:")
+	var kib int64
+	if _, err := fmt.Sscanf(strings.TrimSpace(text), "%d kB", &kib); err != nil {
+		return 0, fmt.Errorf("%s: no VmRSS in its status: %w", p.Name, err)
+	}
+	return kib << 10, nil
+}
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }

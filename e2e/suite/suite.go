@@ -48,6 +48,10 @@ type Suite struct {
 	Dir   string // scratch; sockets live here, so keep it short
 	procs []*Process
 
+	// Descriptors, if set, is how many files a program that is started from
+	// then on may have open (ulimit -n).
+	Descriptors int
+
 	release []func() // of ports
 }
 
@@ -66,7 +70,12 @@ func (s *Suite) PKI(name string) string { return filepath.Join(s.Dir, "pki", nam
 
 // Run starts a program of the suite; Close ends it.
 func (s *Suite) Run(program string, env []string, args ...string) (*Process, error) {
-	p, err := Start(program, s.Bin.Path(program), args, env)
+	path := s.Bin.Path(program)
+	if s.Descriptors > 0 {
+		limited := fmt.Sprintf(`ulimit -n %d && exec "$0" "$@"`, s.Descriptors)
+		path, args = "/bin/sh", append([]string{"-c", limited, path}, args...)
+	}
+	p, err := Start(program, path, args, env)
 	if err != nil {
 		return nil, err
 	}
