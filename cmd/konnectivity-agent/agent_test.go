@@ -90,6 +90,8 @@ func TestValidation(t *testing.T) {
 		{"--proxy-server-host=a.example --proxy-server-host=b.example,[2001:db8::1],2001:db8::2,c.example:9", "", 0},
 		{"--server-count-source=", "", 0},
 		{"--server-count-source=max --sync-forever --count-server-leases --lease-label-selector=a=b,c!=d", "", 0},
+		{"--lease-label=a=b --lease-label-selector=c=d", "", 0},
+		{"--lease-label-selector=c=d --lease-label=a=b", "", 0},
 		{"--allow-destination=10.0.0.0/8,*.example.com:443 --deny-destination=[fd00::/8]:1-10", "", 0},
 		{"--sync-interval=10s --sync-interval-cap=10s --graceful-shutdown-timeout=0 --alpn-proto=a,b", "", 0},
 		{"--agent-cert=" + file, "--agent-cert is given without --agent-key", cli.ExitUsage},
@@ -119,7 +121,7 @@ func TestValidation(t *testing.T) {
 		{"--agent-id=a\nb", "--agent-id", cli.ExitUsage},
 		{"--agent-id=" + strings.Repeat("a", 10<<10), "--agent-id", cli.ExitUsage},
 		{"--lease-label-selector=a=b=c", "--lease-label-selector", cli.ExitUsage},
-		{"--lease-label=a --lease-label-selector=b", "--lease-label is the older name", cli.ExitUsage},
+		{"--lease-label-selector=a --lease-label=b=c=d", "b=c=d", cli.ExitUsage},
 		{"--proxy-server-host=", "--proxy-server-host", cli.ExitUsage},
 		{"--proxy-server-host=http://a", "--proxy-server-host", cli.ExitUsage},
 		{"--proxy-server-host=a:0", "--proxy-server-host", cli.ExitUsage},
@@ -187,6 +189,23 @@ func TestAgentID(t *testing.T) {
 	f, _ = parse(t)
 	if a, b := f.agentIDOrNew(), f.agentIDOrNew(); a == "" || a == b {
 		t.Errorf("made %q and %q", a, b)
+	}
+}
+
+// Two names of one flag: the later one counts, as in upstream's agent.
+func TestLeaseLabelIsAnAlias(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--lease-label=a=b", "a=b"},
+		{"--lease-label=a=b --lease-label-selector=c=d", "c=d"},
+		{"--lease-label-selector=c=d --lease-label=a=b", "a=b"},
+	} {
+		f, err := parse(t, strings.Fields(c.args)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.leaseSelector != c.want {
+			t.Errorf("%s counts leases by %q, want %q", c.args, f.leaseSelector, c.want)
+		}
 	}
 }
 

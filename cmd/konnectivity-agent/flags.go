@@ -95,7 +95,7 @@ func (f *flags) addCounting(set *pflag.FlagSet) {
 	set.BoolVar(&f.countLeases, "count-server-leases", false, "count servers by their leases in the Kubernetes API")
 	set.StringVar(&f.leaseNamespace, "lease-namespace", "kube-system", "namespace of the leases")
 	set.StringVar(&f.leaseSelector, "lease-label-selector", "k8s-app=konnectivity-server", "label selector of the leases")
-	set.StringVar(&f.leaseSelector, "lease-label", "k8s-app=konnectivity-server", "older name of --lease-label-selector")
+	set.StringVar(&f.leaseSelector, "lease-label", "k8s-app=konnectivity-server", "older name of --lease-label-selector; the later of the two on the command line counts")
 	_ = set.MarkHidden("lease-label") // fails only for a name that is not defined
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for the leases (default: the pod's service account)")
 	set.StringVar(&f.apiContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content type of requests to the Kubernetes API")
@@ -184,8 +184,6 @@ func (f *flags) checkCombinations() error {
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
 	case f.syncInterval > f.syncCap:
 		return cli.Usagef("--sync-interval=%v must not be longer than --sync-interval-cap=%v", f.syncInterval, f.syncCap)
-	case f.set.Changed("lease-label") && f.set.Changed("lease-label-selector"):
-		return cli.Usagef("--lease-label is the older name of --lease-label-selector; give only the latter")
 	}
 	return nil
 }
