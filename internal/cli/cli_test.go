@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/version"
 )
 
 // program is a command with flags of two groups that runs run.
@@ -156,6 +158,18 @@ func TestHelpIsGroupedWithDefaults(t *testing.T) {
 func TestVersionAndCompletion(t *testing.T) {
 	if status, stdout, _ := execute(program(nothing), nil, "--version"); status != 0 || !strings.HasPrefix(stdout, "prog ") || !strings.Contains(stdout, "go1") {
 		t.Errorf("--version: %d %q", status, stdout)
+	}
+	_, flag, _ := execute(program(nothing), nil, "--version")
+	if status, command, _ := execute(program(nothing), nil, "version"); status != 0 || command != flag {
+		t.Errorf("version: %d %q, and --version: %q", status, command, flag)
+	}
+	var build version.Info
+	status, text, _ := execute(program(nothing), nil, "version", "-o", "json")
+	if err := json.Unmarshal([]byte(text), &build); err != nil || status != 0 || build != version.Get() {
+		t.Errorf("version -o json: %d %v %q", status, err, text)
+	}
+	if status, _, stderr := execute(program(nothing), nil, "version", "-o", "yaml"); status != 2 || !strings.Contains(stderr, "accepted are text, json") {
+		t.Errorf("version -o yaml: %d %q", status, stderr)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		if status, stdout, stderr := execute(program(nothing), nil, "completion", shell); status != 0 || !strings.Contains(stdout, "prog") {

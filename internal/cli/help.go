@@ -45,7 +45,7 @@ func prepare(root *cobra.Command) {
 	root.SetGlobalNormalizationFunc(dashes)
 	root.SetUsageFunc(usage)
 	root.CompletionOptions.DisableDefaultCmd = true // it skips roots without subcommands
-	root.AddCommand(newCompletion(root))
+	root.AddCommand(newCompletion(root), newVersion(root))
 }
 
 // dashes lets flags be spelled with underscores, as klog's are.
