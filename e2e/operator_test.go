@@ -2,12 +2,26 @@ package e2e
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"testing"
 )
 
 func TestQuickstartOnce(t *testing.T) {
-	out, err := exec.Command(binaries.Path("konnectivity"), "quickstart", "--once", "--json").Output()
+	quickstartOnce(t, os.Environ())
+}
+
+// An image may have no folder for temporary files.
+func TestQuickstartWithoutTemporaryFolder(t *testing.T) {
+	quickstartOnce(t, append(os.Environ(), "TMPDIR="+filepath.Join(t.TempDir(), "missing")))
+}
+
+func quickstartOnce(t *testing.T, env []string) {
+	t.Helper()
+	cmd := exec.Command(binaries.Path("konnectivity"), "quickstart", "--once", "--json")
+	cmd.Env, cmd.Dir = env, t.TempDir()
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

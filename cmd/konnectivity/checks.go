@@ -165,7 +165,7 @@ func (c *closeAfter) Close() error {
 // grpcTransport goes by kube-apiserver's own client.
 func (d *demo) grpcTransport() *http.Transport {
 	return &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		t, err := client.CreateSingleUseGrpcTunnel(ctx, "unix://"+d.file("uds"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		t, err := client.CreateSingleUseGrpcTunnel(ctx, "unix://"+d.file(socketName), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			return nil, err
 		}

@@ -44,6 +44,9 @@ type demoPorts struct {
 	uds                                               net.Listener
 }
 
+// socketName is the file of the clients' unix socket.
+const socketName = "uds"
+
 // demoGrace is short: what is open when quickstart ends is nobody's work.
 const demoGrace = time.Second
 
@@ -115,7 +118,7 @@ func (d *demo) listen() error {
 		}
 	}
 	var err error
-	d.ports.uds, err = server.ListenUnix(d.file("uds"), false)
+	d.ports.uds, err = server.ListenUnix(d.file(socketName), false)
 	return err
 }
 

@@ -26,7 +26,8 @@ func newQuickstart() *cobra.Command {
 		Long: "Quickstart runs server, agent, both sidecars and a demo target in this process, on\n" +
 			"free ports of loopback with certificates of their own, sends a real request over\n" +
 			"each path, and prints what you can try yourself and where the server's status page\n" +
-			"is. It serves until Ctrl-C.",
+			"is. It serves until Ctrl-C. Certificates and a socket are in a folder of TMPDIR, or\n" +
+			"of /dev/shm or here where there is none, and are removed at the end.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
@@ -41,7 +42,7 @@ func newQuickstart() *cobra.Command {
 var errChecks = errors.New("not every path works")
 
 func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
-	dir, err := os.MkdirTemp("", "konnectivity-")
+	dir, err := makeScratch(scratchPlaces())
 	if err != nil {
 		return err
 	}
