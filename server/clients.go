@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -15,19 +16,21 @@ import (
 func (s *Server) buildClients() error {
 	if !s.opts.NoGRPC {
 		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive)
-		s.proxyService = legacy.NewProxyService(s.forwarder, legacy.ProxyServiceConfig{Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log})
+		s.proxyService = legacy.NewProxyService(sharing{s.forwarder, connMemory}, legacy.ProxyServiceConfig{
+			Admit: admitStream, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log,
+		})
 		s.proxyService.Register(s.clientGRPC.server)
 	}
 	for _, l := range s.opts.Clients {
 		cfg := s.frontConfig("clients", l)
 		if s.clientGRPC != nil {
-			cfg.GRPC = s.clientGRPC.handle
+			cfg.GRPC = s.accounted(s.handleClientGRPC)
 		}
 		if !s.opts.NoConnect {
-			cfg.Connect = frontend.Connect(s.forwarder, s.metrics)
+			cfg.Connect = s.accounted(frontend.Connect(sharing{s.forwarder, clientMemory + connMemory}, s.metrics))
 		}
 		if !s.opts.NoLink && l.TLS != nil {
-			cfg.Link = s.serveClientLink
+			cfg.Link = s.accounted(s.serveClientLink)
 		}
 		front, err := frontend.New(cfg)
 		if err != nil {
@@ -55,16 +58,26 @@ func (s *Server) prepare() func(net.Conn) net.Conn {
 
 // serveClientLink is a sidecar's link: each stream it opens is a request.
 func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
+	acct := accountOf(ctx)
 	cfg := s.linkConfig()
-	cfg.Forwarder = s.forwarder
+	cfg.Forwarder, cfg.Budget = linked{sharing{s.forwarder, connMemory}, acct}, acct.budget
 	setLiveness(&cfg, s.opts.ClientKeepalive)
+	taken := false
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
 		if peer.Role != link.RoleClient {
 			return fmt.Errorf("this port is for clients, not for %ss", peer.Role)
 		}
+		if taken = acct.budget.Take(clientMemory); !taken {
+			return errors.New(noMemory)
+		}
 		return nil
 	}
 	session := s.acceptLink(ctx, c, cfg)
+	defer func() {
+		if taken {
+			acct.budget.Give(clientMemory)
+		}
+	}()
 	if session == nil {
 		return
 	}

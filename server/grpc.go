@@ -23,6 +23,10 @@ const (
 	// maxIdle ends a gRPC connection that carries no stream.
 	maxIdle = 5 * time.Minute
 
+	// maxStreams bounds the streams of one connection, some 16 KiB each. The
+	// real client has one or few of them; others wait, as HTTP/2 has it.
+	maxStreams = 1000
+
 	// maxMetadata bounds an agent's headers: identifiers and a token fit.
 	maxMetadata = 64 << 10
 )
@@ -47,6 +51,7 @@ func newGRPCFront(every time.Duration) *grpcFront {
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 			grpc.ConnectionTimeout(frontend.HandshakeTimeout),
 			grpc.MaxHeaderListSize(maxMetadata),
+			grpc.MaxConcurrentStreams(maxStreams),
 			grpc.WaitForHandlers(true),
 		),
 	}
@@ -65,7 +70,7 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn) {
 	if !c.Begin() {
 		return
 	}
-	h := &handed{Conn: c.Whole(), tls: c.TLS() != nil, done: make(chan struct{})}
+	h := &handed{Conn: c.Whole(), account: accountOf(ctx), tls: c.TLS() != nil, done: make(chan struct{})}
 	if h.tls {
 		h.state = credentials.TLSInfo{State: *c.TLS(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
 	}
@@ -82,10 +87,11 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn) {
 // handed is a connection on its way into gRPC.
 type handed struct {
 	net.Conn
-	tls   bool
-	state credentials.TLSInfo
-	once  sync.Once
-	done  chan struct{} // closed by Close
+	account *account // nil: an agent's
+	tls     bool
+	state   credentials.TLSInfo
+	once    sync.Once
+	done    chan struct{} // closed by Close
 }
 
 func (h *handed) Close() error {
@@ -141,6 +147,8 @@ func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, e
 	switch {
 	case !ok:
 		return nil, nil, errNotHanded
+	case h.account != nil:
+		return h, clientInfo{h.state.CommonAuthInfo, h.account}, nil
 	case h.tls:
 		return h, h.state, nil
 	default:
@@ -159,6 +167,15 @@ func (handshaken) Info() credentials.ProtocolInfo {
 func (h handshaken) Clone() credentials.TransportCredentials { return h }
 
 func (handshaken) OverrideServerName(string) error { return nil }
+
+// clientInfo is what a client's streams know of their connection.
+type clientInfo struct {
+	credentials.CommonAuthInfo
+	account *account
+}
+
+// AuthType implements credentials.AuthInfo.
+func (clientInfo) AuthType() string { return "account" }
 
 // plain is the state of a connection without TLS.
 type plain struct{ credentials.CommonAuthInfo }

@@ -26,6 +26,7 @@ type Server struct {
 	metrics   *metrics.Server
 	agents    *registry.Registry
 	forwarder *tunnel.Forwarder
+	accounts  *accounts         // of clients
 	table     *admin.Table      // nil: no admin port
 	leases    *lease.Controller // nil: none
 	gate      auth.Gate
@@ -58,9 +59,10 @@ func New(opts Options) (*Server, error) {
 		limits:   legacy.Limits{Budget: legacy.NewBudget(legacy.DefaultBudget)},
 		refusals: flowcontrol.NewTokenBucketRateLimiter(refusalsLogged/60.0, refusalsLogged),
 		draining: make(chan struct{}),
+		accounts: newAccounts(opts.Budget),
 	}
 	s.forwarder = &tunnel.Forwarder{
-		Dialer:      s.policed(s.metrics.Dialer(settling{s.agents, time.Now().Add(opts.Settle), s.draining})),
+		Dialer:      s.policed(s.shared(s.metrics.Dialer(settling{s.agents, time.Now().Add(opts.Settle), s.draining}))),
 		DialTimeout: opts.DialTimeout,
 		Total:       &s.metrics.Traffic,
 		Observers:   []tunnel.Observer{s.metrics, connectionLog{opts.Log}},

@@ -22,9 +22,10 @@ var rules = []rule{
 	{folder: "cmd", own: []string{"..."}, third: anyModule},
 
 	{folder: "tunnel"},
-	{folder: "tunnel/link", own: []string{"tunnel"}, third: []string{
+	{folder: "tunnel/shares"},
+	{folder: "tunnel/link", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
-	{folder: "tunnel/legacy", own: []string{"tunnel"}, third: []string{
+	{folder: "tunnel/legacy", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"google.golang.org/", "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto",
 		"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 

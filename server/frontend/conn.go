@@ -76,6 +76,13 @@ func (c *Conn) Whole() tunnel.Conn {
 	return tunnel.Unread(c.Conn, head)
 }
 
+// Refuse counts the connection as one that there was no room for; why is for
+// the log.
+func (c *Conn) Refuse(why string) {
+	c.front.cfg.Metrics.Rejected(c.front.cfg.Name, "limit")
+	c.front.warn.log(c.front.cfg.Log.WithField("remote", c.raw.RemoteAddr().String()), "a connection of "+c.front.cfg.Name+" was refused: "+why)
+}
+
 // reject counts the connection as one that never became a request. err says
 // why, for the log.
 func (c *Conn) reject(err error) {

@@ -37,8 +37,13 @@ type ConnectMetrics interface {
 	Unanswered() // a dial that succeeded for a client that could not be told
 }
 
+// Forwarder carries a request; see tunnel.Forwarder.
+type Forwarder interface {
+	Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error
+}
+
 // Connect serves HTTP CONNECT by f.
-func Connect(f *tunnel.Forwarder, m ConnectMetrics) Handler {
+func Connect(f Forwarder, m ConnectMetrics) Handler {
 	return func(ctx context.Context, c *Conn) {
 		asked, err := readConnect(c.Reader)
 		if err != nil {
@@ -73,7 +78,7 @@ type connect struct {
 	m ConnectMetrics
 }
 
-func (t *connect) run(ctx context.Context, f *tunnel.Forwarder, asked asked) error {
+func (t *connect) run(ctx context.Context, f Forwarder, asked asked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The header is over; what follows is the tunnel's and has no end.

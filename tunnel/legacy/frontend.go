@@ -36,7 +36,7 @@ type frontend struct {
 // hastener is a connection that otherwise waits for an answer after CloseWrite.
 type hastener interface{ Hasten() }
 
-func newFrontend(s *ProxyService, stream grpc.ServerStream) *frontend {
+func newFrontend(ctx context.Context, s *ProxyService, stream grpc.ServerStream) *frontend {
 	f := &frontend{service: s, gone: stream.Context().Done(), done: make(chan struct{})}
 	f.mux = newMux(timedSend(stream.SendMsg, s.cfg.Metrics), FromClient, ToClient, s.cfg.Limits, s.cfg.Metrics, s.cfg.Log)
 	if info, ok := peer.FromContext(stream.Context()); ok {
@@ -45,7 +45,7 @@ func newFrontend(s *ProxyService, stream grpc.ServerStream) *frontend {
 	}
 	// A client that ends its stream right after CLOSE_REQ must not take along
 	// what it wrote before.
-	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(stream.Context()))
+	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	return f
 }
 

@@ -1,11 +1,13 @@
 package legacy
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"konnectivity/tunnel"
 )
@@ -13,7 +15,7 @@ import (
 const (
 	// firstDial is how long a stream may take to ask for its connection. The
 	// real client asks at once.
-	firstDial = time.Minute
+	firstDial = 10 * time.Second
 
 	// flushTime bounds how long the last packets of a stream may take to go.
 	flushTime = 10 * time.Second
@@ -21,6 +23,11 @@ const (
 
 // ProxyServiceConfig is how a server takes frontends.
 type ProxyServiceConfig struct {
+	// Admit gives a stream its place: the context that its connection is made
+	// under, and what to call when it has ended; or the gRPC status it ends
+	// with at once. nil: there is always one.
+	Admit func(ctx context.Context) (admitted context.Context, leave func(), err error)
+
 	Limits  Limits
 	Metrics Metrics            // nil: none
 	Log     logrus.FieldLogger // nil: none
@@ -32,16 +39,23 @@ type ProxyServiceConfig struct {
 // client's tunnels have it, so a slow reader or writer is held up by gRPC's own
 // flow control.
 type ProxyService struct {
-	forwarder *tunnel.Forwarder
+	forwarder forwarder
 	cfg       ProxyServiceConfig
 	nextID    atomic.Int64
 	group
 }
 
+type forwarder interface {
+	Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error
+}
+
 // NewProxyService returns a service whose requests f serves, with Front "grpc".
-func NewProxyService(f *tunnel.Forwarder, cfg ProxyServiceConfig) *ProxyService {
+func NewProxyService(f forwarder, cfg ProxyServiceConfig) *ProxyService {
 	cfg.Limits = cfg.Limits.withDefaults()
 	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
+	if cfg.Admit == nil {
+		cfg.Admit = func(ctx context.Context) (context.Context, func(), error) { return ctx, func() {}, nil }
+	}
 	return &ProxyService{forwarder: f, cfg: cfg}
 }
 
@@ -64,6 +78,12 @@ func (s *ProxyService) Close() error {
 // proxy serves one frontend's stream. What reads and writes the stream belongs
 // to the group, since gRPC lets go of it only after the handler has returned.
 func (s *ProxyService) proxy(stream grpc.ServerStream) error {
+	ctx, leave, err := s.cfg.Admit(stream.Context())
+	if err != nil {
+		s.cfg.Metrics.StreamError(FromClient, status.Code(err), NoPacket)
+		return err
+	}
+	defer leave()
 	end := newEnder()
 	if !s.enter(end) {
 		return errShutdown
@@ -72,14 +92,14 @@ func (s *ProxyService) proxy(stream grpc.ServerStream) error {
 	s.cfg.Metrics.Stream(proxyMethod, 1)
 	defer s.cfg.Metrics.Stream(proxyMethod, -1)
 
-	f := newFrontend(s, stream)
+	f := newFrontend(ctx, s, stream)
 	sent, read := make(chan struct{}), make(chan error, 1)
 	s.wg.Go(func() {
 		defer close(sent)
 		_ = f.mux.sender.run()
 	})
 	s.wg.Go(func() { read <- f.mux.read(stream.RecvMsg, f.handle, f.unknown) })
-	err := f.wait(end.done, read)
+	err = f.wait(end.done, read)
 	f.mux.sender.finish()
 	select {
 	case <-sent:

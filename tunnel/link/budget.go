@@ -1,30 +1,62 @@
 package link
 
 import (
+	"context"
 	"runtime/debug"
-	"sync/atomic"
+
+	"konnectivity/tunnel/shares"
 )
 
 // DefaultBudget is the memory for received and unread bytes of all links of a
 // process where nothing else is known.
 const DefaultBudget = 256 << 20
 
-// Budget bounds the memory that unread bytes take in a whole process. Links
-// that share it grow their windows less as it fills (§5). When it is used up,
-// streams with more than minWindow unread are reset instead of growing, so the
-// memory held is at most the budget and minWindow a stream. It is safe for any
-// number of goroutines. The nil Budget bounds nothing.
-type Budget struct {
-	max  int64
-	used atomic.Int64
-}
+// Budget bounds the memory that a whole process holds for its peers: bytes that
+// nobody has read yet, and what its holder takes of it for connections
+// themselves. It is divided by Share; links that share it grow their windows
+// less as it fills (§5). It is safe for any number of goroutines. The nil Budget
+// bounds nothing.
+type Budget struct{ share *shares.Share }
 
 // NewBudget returns a budget of max bytes; 0 or less means AutoBudget.
 func NewBudget(max int64) *Budget {
 	if max <= 0 {
 		max = AutoBudget()
 	}
-	return &Budget{max: max}
+	return &Budget{shares.NewPool(max).Share()}
+}
+
+// Share returns a part of the same budget for one client more, as package
+// shares has it: whoever holds much feels first that memory is scarce, and who
+// holds little not before it is gone.
+func (b *Budget) Share() *Budget {
+	if b == nil {
+		return nil
+	}
+	return &Budget{b.share.Pool().Share()}
+}
+
+// Take holds n bytes for something that is not payload, and says whether there
+// is room for it; Give must follow then.
+func (b *Budget) Take(n int) bool { return b == nil || b.share.Take(int64(n)) }
+
+// Give ends what Take began.
+func (b *Budget) Give(n int) { b.add(-n) }
+
+type budgetKey struct{}
+
+// WithBudget has the streams that Session.Dial opens under this context count
+// against b instead of their session's budget: one link carries many clients.
+func WithBudget(ctx context.Context, b *Budget) context.Context {
+	return context.WithValue(ctx, budgetKey{}, b)
+}
+
+// budgetOf is the budget of a stream to be opened.
+func (ses *Session) budgetOf(ctx context.Context) *Budget {
+	if b, ok := ctx.Value(budgetKey{}).(*Budget); ok {
+		return b
+	}
+	return ses.cfg.Budget
 }
 
 // AutoBudget is a quarter of the memory limit that Go's runtime keeps to
@@ -34,52 +66,65 @@ func AutoBudget() int64 {
 	return min(debug.SetMemoryLimit(-1)/4, DefaultBudget)
 }
 
-// Max is the size of the budget in bytes.
+// Max is the size of the whole budget in bytes.
 func (b *Budget) Max() int64 {
 	if b == nil {
 		return 0
 	}
-	return b.max
+	return b.share.Pool().Max()
 }
 
-// Used is how many bytes are held by unread data now.
+// Used is how many bytes of the whole budget are held now.
 func (b *Budget) Used() int64 {
 	if b == nil {
 		return 0
 	}
-	return b.used.Load()
+	return b.share.Pool().Used()
 }
 
 func (b *Budget) add(n int) {
 	if b != nil {
-		b.used.Add(int64(n))
+		b.share.Add(int64(n))
 	}
 }
 
-// pressure is how scarce memory is.
+// pressure is how scarce memory is for one client: what it holds, in terms of
+// what is free. One that is alone feels it at half, three quarters and eight
+// ninths of the budget.
 type pressure int
 
 const (
 	memoryPlenty pressure = iota // windows may grow
-	memoryTight                  // half is used: windows stay
-	memoryShort                  // three quarters are used: windows shrink
-	memoryOut                    // all is used: hoarders are reset
+	memoryTight                  // it holds as much as is free: windows stay
+	memoryShort                  // three times as much: windows shrink
+	memoryOut                    // shares.Eagerness times: hoarders are reset
 )
 
 func (b *Budget) pressure() pressure {
 	if b == nil {
 		return memoryPlenty
 	}
-	switch used := b.used.Load(); {
-	case used < b.max/2:
+	switch own, free := b.share.Used(), b.share.Free(); {
+	case own < free:
 		return memoryPlenty
-	case used < b.max/4*3:
+	case own < 3*free:
 		return memoryTight
-	case used < b.max:
+	case own < shares.Eagerness*free:
 		return memoryShort
 	default:
 		return memoryOut
 	}
+}
+
+// tolerates says whether a stream may keep unread bytes waiting. Once memory is
+// out for its client it may keep minWindow, and less and less as the rest goes:
+// so the budget holds however many streams there are.
+func (b *Budget) tolerates(unread int) bool {
+	if b == nil || unread == 0 {
+		return true
+	}
+	own, limit := b.share.Used(), shares.Eagerness*b.share.Free()
+	return own < limit || limit > 0 && int64(unread) <= minWindow*limit/own
 }
 
 // initialWindow is what a new stream is granted now.

@@ -157,17 +157,52 @@ func TestFlowProperties(t *testing.T) {
 	}
 }
 
+// TestMemoryIsScarceForWhoHoldsIt: beside a client that holds all it can get,
+// one that holds little has plenty; and of two that want all, each feels it.
+func TestMemoryIsScarceForWhoHoldsIt(t *testing.T) {
+	hog := NewBudget(1 << 20)
+	small := hog.Share()
+	for hog.pressure() != memoryOut {
+		hog.add(1 << 10)
+	}
+	small.add(64 << 10)
+	if small.pressure() != memoryTight || small.initialWindow() != initialWindow || !small.tolerates(minWindow+1) {
+		t.Errorf("a client that holds 64 KiB of 1 MiB beside a hog is under pressure %d", small.pressure())
+	}
+	if hog.tolerates(minWindow) || hog.Take(1) || !small.Take(1) {
+		t.Error("it is not the hog who feels it")
+	}
+	for small.pressure() != memoryOut {
+		small.add(1 << 10)
+	}
+	if hog.Used() > hog.Max() {
+		t.Errorf("%d of %d are held", hog.Used(), hog.Max())
+	}
+}
+
+// TestTheLastOfTheBudgetIsKept: the less is left, the less a stream may keep.
+func TestTheLastOfTheBudgetIsKept(t *testing.T) {
+	for _, c := range []struct{ used, tolerated int }{
+		{800, 1 << 20}, {888, 1 << 20}, {900, minWindow * 8 / 9}, {950, minWindow * 8 / 19}, {999, minWindow * 8 / 999}, {1000, 0}, {1001, 0},
+	} {
+		b := NewBudget(1000)
+		b.add(c.used)
+		if !b.tolerates(c.tolerated) || c.tolerated < minWindow && b.tolerates(c.tolerated+1) {
+			t.Errorf("with %d of 1000 used it is not %d that a stream may keep", c.used, c.tolerated)
+		}
+	}
+}
+
 func TestBudgetPressure(t *testing.T) {
-	b := NewBudget(1000)
 	for _, c := range []struct {
 		used   int
 		want   pressure
 		window uint64
 	}{
 		{0, memoryPlenty, initialWindow}, {499, memoryPlenty, initialWindow}, {500, memoryTight, initialWindow}, {749, memoryTight, initialWindow},
-		{750, memoryShort, minWindow}, {999, memoryShort, minWindow}, {1000, memoryOut, minWindow}, {5000, memoryOut, minWindow},
+		{750, memoryShort, minWindow}, {888, memoryShort, minWindow}, {889, memoryOut, minWindow}, {1000, memoryOut, minWindow}, {5000, memoryOut, minWindow},
 	} {
-		b.used.Store(0)
+		b := NewBudget(1000)
 		b.add(c.used)
 		if b.pressure() != c.want || b.initialWindow() != c.window || b.Used() != int64(c.used) {
 			t.Errorf("%d of 1000 used: pressure %d, first window %d", c.used, b.pressure(), b.initialWindow())
@@ -176,6 +211,9 @@ func TestBudgetPressure(t *testing.T) {
 	var none *Budget
 	none.add(1 << 40)
 	if none.pressure() != memoryPlenty || none.initialWindow() != initialWindow || none.Used() != 0 || none.Max() != 0 {
+		t.Error("no budget is a bound")
+	}
+	if !none.tolerates(1<<40) || none.Share() != nil || !none.Take(1<<40) {
 		t.Error("no budget is a bound")
 	}
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))

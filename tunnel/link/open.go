@@ -13,9 +13,9 @@ const (
 	// about 1 KiB for an idle stream it is 64 MiB.
 	maxStreams = 65536
 
-	// maxDials bounds how many dials one peer may have under way, each a
+	// MaxDials bounds how many dials one peer may have under way, each a
 	// goroutine and perhaps a socket.
-	maxDials = 4096
+	MaxDials = 4096
 )
 
 // Dial opens a stream to address through the peer. It implements
@@ -47,7 +47,7 @@ func (ses *Session) Dial(ctx context.Context, network, address string) (tunnel.C
 
 // open sends OPEN.
 func (ses *Session) open(ctx context.Context, network, address string) *Stream {
-	st := newStream(ses, ses.nextID)
+	st := newStream(ses, ses.nextID, ses.budgetOf(ctx))
 	ses.nextID += 2
 	st.opening = true
 	st.pending.open = openMsg{network: network, address: address, credit: st.recv.limit, id: cleanID([]byte(tunnel.ID(ctx)))}.encode()
@@ -135,7 +135,7 @@ func (ses *Session) handleOpen(id uint64, payload []byte) error {
 		return violation("it asks for more and reads no answers")
 	}
 	ses.lastPeerID = id
-	st := newStream(ses, id)
+	st := newStream(ses, id, ses.cfg.Budget)
 	st.local, st.remote = ses.conn.LocalAddr(), ses.conn.RemoteAddr()
 	st.send.raise(m.credit)
 	if refusal := ses.refusal(m); refusal != nil {
@@ -165,8 +165,8 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 		return &openedMsg{failure: tunnel.FailDenied, reason: "this peer serves no connections"}
 	case len(ses.streams) >= maxStreams:
 		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d connections on one link", maxStreams)}
-	case ses.dials >= maxDials:
-		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d dials under way on one link", maxDials)}
+	case ses.dials >= MaxDials:
+		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d dials under way on one link", MaxDials)}
 	default:
 		return nil
 	}

@@ -277,8 +277,8 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	}
 	ses.received += uint64(n)
 	ses.unread += n
-	ses.cfg.Budget.add(n)
-	if st.recv.unread() > minWindow && ses.cfg.Budget.pressure() == memoryOut {
+	st.budget.add(n)
+	if !st.budget.tolerates(st.recv.unread()) {
 		ses.resetStream(st, tunnel.CodeMemory)
 		return nil
 	}

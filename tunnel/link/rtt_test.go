@@ -57,7 +57,7 @@ func TestWindowsGrowWithThePathNotWithItsQueue(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				conn, _ := net.Pipe()
 				ses := newSession(conn, Config{}, true)
-				st := newStream(ses, 1)
+				st := newStream(ses, 1, nil)
 				ses.addRTT(c.first)
 				for range 50 {
 					ses.addRTT(50 * time.Millisecond)

@@ -17,6 +17,8 @@ type Stream struct {
 	ses *Session
 	id  uint64
 
+	budget *Budget // what unread bytes count against
+
 	local, remote net.Addr // set before the stream is handed out
 
 	// The rest is guarded by ses.mu.
@@ -52,11 +54,11 @@ type Stream struct {
 // errDeadline is what net.Conn promises for an expired deadline.
 var errDeadline error = os.ErrDeadlineExceeded
 
-func newStream(ses *Session, id uint64) *Stream {
-	st := &Stream{ses: ses, id: id}
+func newStream(ses *Session, id uint64, budget *Budget) *Stream {
+	st := &Stream{ses: ses, id: id, budget: budget}
 	st.readCond.L = &ses.mu
 	st.writeCond.L = &ses.mu
-	st.recv = newRecvFlow(ses.cfg.Budget.initialWindow())
+	st.recv = newRecvFlow(budget.initialWindow())
 	return st
 }
 
@@ -162,13 +164,13 @@ func (st *Stream) dequeue(n int) {
 // consumed gives credit back for n bytes and queues a CREDIT when it is due.
 func (st *Stream) consumed(n int) {
 	ses := st.ses
-	ses.cfg.Budget.add(-n)
+	st.budget.add(-n)
 	ses.unread -= n
 	if st.err != nil || st.finRecvd {
 		st.recv.consumed += uint64(n) // no more is coming, so no more credit
 		return
 	}
-	if limit, grant := st.recv.consume(n, time.Now(), ses.rttFloor.get(), ses.cfg.Budget.pressure()); grant {
+	if limit, grant := st.recv.consume(n, time.Now(), ses.rttFloor.get(), st.budget.pressure()); grant {
 		st.pending.credit = limit
 		ses.queuePending(st)
 		ses.wakeFlusher()
@@ -352,7 +354,7 @@ func (st *Stream) discardUnread() {
 	n := st.recv.unread()
 	st.recv.consumed += uint64(n)
 	st.inHand = 0
-	st.ses.cfg.Budget.add(-n)
+	st.budget.add(-n)
 	st.ses.unread -= n
 	tunnel.ReleaseAll(st.queue)
 	st.queue, st.tailOpen = nil, false

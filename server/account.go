@@ -1,0 +1,219 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"konnectivity/server/frontend"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/shares"
+)
+
+const (
+	// maxDials bounds the dials under way for all clients together: seven
+	// eighths of what an agent takes on one link. The rest is for dials that
+	// were given up and that the agent has not let go of yet. At some 13 KiB
+	// each they take 45 MiB.
+	maxDials = link.MaxDials / 8 * 7
+
+	// What of the budget a connection takes just by being there, payload not
+	// counted: goroutines, TLS, buffers, books.
+	connMemory   = 10 << 10 // one that is carried, as docs/operations.md has it measured
+	clientMemory = 24 << 10 // a client's TCP connection, whatever it speaks
+	streamMemory = 16 << 10 // a gRPC stream
+)
+
+// identity is who is told apart where something is shared: the holder of a
+// certificate at one address. Hosted control planes give one certificate to all
+// of their sidecars, so that alone would make one client of them; and whoever
+// holds a certificate makes as many connections as it likes, so a connection is
+// no client either.
+type identity struct {
+	key  [sha256.Size]byte // of the certificate; zero: none
+	from string
+}
+
+func identityOf(c *frontend.Conn) identity {
+	var who identity
+	if state := c.TLS(); state != nil && len(state.PeerCertificates) > 0 {
+		who.key = sha256.Sum256(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
+	}
+	who.from = source(c.RemoteAddr())
+	return who
+}
+
+// source is a host. Of IPv6 the first 64 bits count: a host may have all the
+// rest to itself.
+func source(a net.Addr) string {
+	if a == nil {
+		return ""
+	}
+	at, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return a.Network() // a unix socket: whoever may open it
+	}
+	ip := at.Addr().Unmap()
+	if ip.Is6() {
+		if prefix, err := ip.Prefix(64); err == nil {
+			return prefix.String()
+		}
+	}
+	return ip.String()
+}
+
+// account is what one client has of what all share. There is one as long as the
+// client has a connection.
+type account struct {
+	dials  *shares.Share
+	budget *link.Budget
+
+	conns int // guarded by accounts.mu
+}
+
+// accounts are the clients that are connected.
+type accounts struct {
+	dials  *shares.Pool
+	budget *link.Budget
+
+	mu    sync.Mutex
+	known map[identity]*account
+}
+
+func newAccounts(budget *link.Budget) *accounts {
+	return &accounts{dials: shares.NewPool(maxDials), budget: budget, known: make(map[identity]*account)}
+}
+
+// join counts a connection of a client; leave must be called when it has ended.
+func (a *accounts) join(who identity) (acct *account, leave func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	acct = a.known[who]
+	if acct == nil {
+		acct = &account{dials: a.dials.Share(), budget: a.budget.Share()}
+		a.known[who] = acct
+	}
+	acct.conns++
+	return acct, func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if acct.conns--; acct.conns == 0 {
+			delete(a.known, who)
+		}
+	}
+}
+
+type accountKey struct{}
+
+func withAccount(ctx context.Context, a *account) context.Context {
+	return context.WithValue(ctx, accountKey{}, a)
+}
+
+func accountOf(ctx context.Context) *account {
+	a, _ := ctx.Value(accountKey{}).(*account)
+	return a
+}
+
+// accounted has what a handler does counted on its client's account.
+func (s *Server) accounted(next frontend.Handler) frontend.Handler {
+	return func(ctx context.Context, c *frontend.Conn) {
+		acct, leave := s.accounts.join(identityOf(c))
+		defer leave()
+		next(withAccount(ctx, acct), c)
+	}
+}
+
+// noMemory is what a client is told that has as much as it may.
+const noMemory = "this client has as many connections as the server has memory for beside what other clients may need (--memory-budget-mib)"
+
+// sharing is a front's Forwarder: each connection has a place on its client's
+// account, which is the context's.
+type sharing struct {
+	next   *tunnel.Forwarder
+	memory int // that a connection of this front takes
+}
+
+// place is what a connection holds of its client's account.
+type place struct {
+	account *account
+	memory  int
+	taken   bool
+}
+
+type placeKey struct{}
+
+// Forward implements link.Forwarder.
+func (f sharing) Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error {
+	p := &place{account: accountOf(ctx), memory: f.memory}
+	defer p.leave()
+	return f.next.Forward(context.WithValue(ctx, placeKey{}, p), req, answer)
+}
+
+func (p *place) leave() {
+	if p.taken {
+		p.account.budget.Give(p.memory)
+	}
+}
+
+// shared lets next dial for a client within its share. It stands under the
+// Forwarder, so that a refusal is counted and told like any dial that failed.
+func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		p := ctx.Value(placeKey{}).(*place)
+		if p.taken = p.account.budget.Take(p.memory); !p.taken {
+			return nil, exhausted(address, noMemory)
+		}
+		if !p.account.dials.Take(1) {
+			return nil, exhausted(address, fmt.Sprintf("this client has %d dials under way that nobody answers; the rest is for others", p.account.dials.Used()))
+		}
+		defer p.account.dials.Give(1)
+		return next.Dial(link.WithBudget(ctx, p.account.budget), network, address)
+	})
+}
+
+func exhausted(address, reason string) error {
+	return &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: reason}
+}
+
+// linked is a client's link's Forwarder.
+type linked struct {
+	sharing
+	account *account
+}
+
+// Forward implements link.Forwarder.
+func (f linked) Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error {
+	return f.sharing.Forward(withAccount(ctx, f.account), req, answer)
+}
+
+// handleClientGRPC is the frontend's Handler for clients by gRPC.
+func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn) {
+	acct := accountOf(ctx)
+	if !acct.budget.Take(clientMemory) {
+		c.Refuse(noMemory)
+		return
+	}
+	defer acct.budget.Give(clientMemory)
+	s.clientGRPC.handle(ctx, c)
+}
+
+// admitStream gives a gRPC stream its place, or says why there is none.
+func admitStream(ctx context.Context) (context.Context, func(), error) {
+	who, ok := grpcpeer.FromContext(ctx)
+	if !ok {
+		return nil, nil, errNotHanded
+	}
+	acct := who.AuthInfo.(clientInfo).account
+	if !acct.budget.Take(streamMemory) {
+		return nil, nil, status.Error(codes.ResourceExhausted, noMemory)
+	}
+	return withAccount(ctx, acct), func() { acct.budget.Give(streamMemory) }, nil
+}

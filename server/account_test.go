@@ -1,0 +1,210 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// hang starts n dials of one client that nobody answers, and returns how they
+// failed, as far as they have, once all are under way or refused.
+func (r *rig) hang(hog *link.Session, n int) (refused []error) {
+	r.t.Helper()
+	ctx, giveUp := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	r.t.Cleanup(func() { giveUp(); wg.Wait() })
+	failed := make(chan error, n)
+	for range n {
+		wg.Go(func() {
+			if _, err := hog.Dial(ctx, "tcp", "silent:1"); ctx.Err() == nil {
+				failed <- err
+			}
+		})
+	}
+	r.eventually("all dials are under way or refused", func() bool {
+		return len(failed)+int(r.accounts.dials.Used()) == n
+	})
+	for range len(failed) {
+		refused = append(refused, <-failed)
+	}
+	return refused
+}
+
+// TestHangingDialsLeaveRoomForOthers: a client whose dials nobody answers is
+// told when it has its share; others dial on, by agents of both kinds.
+func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
+	for _, kind := range agentKinds {
+		t.Run(kind, func(t *testing.T) {
+			r := startServer(t, func(o *Options) { o.DialTimeout = time.Minute })
+			r.agent(kind, agentHello{id: "a"}, echoing)
+			hog, err := r.clientLink()
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused := r.hang(hog, link.MaxDials)
+			if len(refused) == 0 {
+				t.Fatal("one client may have all dials there are")
+			}
+			var dial *tunnel.DialError
+			if !errors.As(refused[0], &dial) || dial.Failure != tunnel.FailExhausted || !strings.Contains(dial.Text(), "this client has") {
+				t.Errorf("the client that has its share is told %v", refused[0])
+			}
+			for _, other := range clientKinds {
+				for range 10 {
+					r.mustDial(other, "echo:1").Close()
+				}
+			}
+			_ = hog.Close()
+			r.eventually("all is given back", func() bool { return r.accounts.dials.Used() == 0 })
+		})
+	}
+}
+
+// streams opens n streams on one gRPC connection that ask for nothing, and
+// returns how those ended that have.
+func (r *rig) streams(n int) (ended []error) {
+	r.t.Helper()
+	conn, err := grpc.NewClient(r.tcp, grpc.WithTransportCredentials(credentials.NewTLS(r.tls())))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { conn.Close() })
+	done := make(chan error, n)
+	for range n {
+		stream, err := pb.NewProxyServiceClient(conn).Proxy(r.t.Context())
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		go func() {
+			_, err := stream.Recv()
+			done <- err
+		}()
+	}
+	r.eventually("all streams are open or refused", func() bool { return len(done)+r.proxyService.Streams() == n })
+	for range len(done) {
+		ended = append(ended, <-done)
+	}
+	return ended
+}
+
+// TestStreamsTakeOfTheBudget: idle gRPC streams count as the memory they are.
+// Who has too many is told, others find room, and all is given back.
+func TestStreamsTakeOfTheBudget(t *testing.T) {
+	const max = 2 << 20
+	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
+	r.agent("link", agentHello{id: "a"}, echoing)
+	refused := r.streams(300)
+	if held := 300 - len(refused); held > max/streamMemory || held < max/streamMemory*3/4 {
+		t.Errorf("%d streams of %d bytes each are open, %d fit", held, streamMemory, max/streamMemory)
+	}
+	for _, err := range refused {
+		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--memory-budget-mib") {
+			t.Fatalf("a stream that there is no room for ends with %v", err)
+		}
+	}
+	if !r.metric(`stream_errors_total{code="ResourceExhausted",packet_type="Unknown",segment="from_client"} ` + strconv.Itoa(len(refused))) {
+		t.Error("they are not counted")
+	}
+	for _, kind := range clientKinds {
+		r.roundTrip(r.mustDial(kind, "echo:1"), 100)
+	}
+}
+
+// TestConnectionsTakeOfTheBudget: by every front, and are given back.
+func TestConnectionsTakeOfTheBudget(t *testing.T) {
+	for _, kind := range clientKinds {
+		t.Run(kind, func(t *testing.T) {
+			r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(1 << 20) })
+			r.agent("link", agentHello{id: "a"}, echoing)
+			before := r.opts.Budget.Used()
+			c := r.mustDial(kind, "echo:1")
+			if r.opts.Budget.Used() < before+connMemory {
+				t.Error("an open connection takes nothing")
+			}
+			for range 20 {
+				if c, err := r.dial(kind, "refused:1"); err == nil {
+					c.Close()
+				}
+			}
+			c.Close()
+			r.stop()
+			if err := r.wait(20 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if used := r.opts.Budget.Used(); used != 0 {
+				t.Errorf("%d bytes are not given back", used)
+			}
+		})
+	}
+}
+
+// TestALinkWithoutRoomIsRefused, with the reason.
+func TestALinkWithoutRoomIsRefused(t *testing.T) {
+	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(clientMemory) })
+	config := r.tls(link.ALPN)
+	for i := range 2 {
+		c, err := tls.Dial("tcp", r.tcp, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ses, err := link.Connect(t.Context(), c, link.Config{Hello: link.Hello{Role: link.RoleClient}})
+		var refusal *link.GoAwayError
+		if i == 1 && (!errors.As(err, &refusal) || refusal.Text != noMemory) {
+			t.Errorf("a link for which there is no room: %v", err)
+		}
+		if ses != nil {
+			defer ses.Close()
+		}
+	}
+}
+
+func TestSourcesOfClients(t *testing.T) {
+	for _, tc := range []struct {
+		addr net.Addr
+		want string
+	}{
+		{&net.TCPAddr{IP: net.ParseIP("192.0.2.1"), Port: 7}, "192.0.2.1"},
+		{&net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.1"), Port: 7}, "192.0.2.1"},
+		{&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2:3::4"), Port: 7}, "2001:db8:1:2::/64"},
+		{&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0", Port: 7}, "fe80::/64"},
+		{&net.UnixAddr{Name: "@", Net: "unix"}, "unix"},
+		{nil, ""},
+	} {
+		if got := source(tc.addr); got != tc.want {
+			t.Errorf("%v is of %q, want %q", tc.addr, got, tc.want)
+		}
+	}
+}
+
+// TestAccountsGoWithTheirClients: one for all connections of a client, none
+// after the last.
+func TestAccountsGoWithTheirClients(t *testing.T) {
+	all := newAccounts(link.NewBudget(1 << 20))
+	first, leave := all.join(identity{from: "a"})
+	again, leaveAgain := all.join(identity{from: "a"})
+	other, leaveOther := all.join(identity{from: "b"})
+	if first != again || first == other {
+		t.Error("accounts and clients do not match")
+	}
+	for _, f := range []func(){leave, leaveAgain, leaveOther} {
+		f()
+	}
+	if len(all.known) != 0 {
+		t.Errorf("%d accounts are left", len(all.known))
+	}
+}

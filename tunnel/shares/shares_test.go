@@ -1,0 +1,99 @@
+package shares
+
+import (
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fill takes for each client in turn until nobody gets any more.
+func fill(clients ...*Share) {
+	for more := true; more; {
+		more = false
+		for _, c := range clients {
+			more = c.Take(1) || more
+		}
+	}
+}
+
+func clients(p *Pool, n int) []*Share {
+	out := make([]*Share, n)
+	for i := range out {
+		out[i] = p.Share()
+	}
+	return out
+}
+
+func TestEveryGreedyClientGetsItsPart(t *testing.T) {
+	for _, tc := range []struct{ max, clients int64 }{{3584, 1}, {3584, 2}, {3584, 3}, {3584, 10}, {3584, 100}, {64, 1}, {64, 7}, {1, 1}} {
+		pool := NewPool(tc.max)
+		all := clients(pool, int(tc.clients))
+		fill(all...)
+		for i, c := range all {
+			if c.Used() < tc.max/(tc.clients+1) {
+				t.Errorf("%d clients, %d to have: client %d has %d, want at least %d", tc.clients, tc.max, i, c.Used(), tc.max/(tc.clients+1))
+			}
+		}
+		if pool.Used() > tc.max {
+			t.Errorf("%d of %d are taken", pool.Used(), tc.max)
+		}
+		if free := tc.max - pool.Used(); free < tc.max/(Eagerness*tc.clients+1)-1 {
+			t.Errorf("%d clients leave %d of %d", tc.clients, free, tc.max)
+		}
+	}
+}
+
+// TestALateClientFindsRoom: whatever the others have taken before.
+func TestALateClientFindsRoom(t *testing.T) {
+	for _, hogs := range []int{1, 2, 10, 40} {
+		pool := NewPool(3584)
+		fill(clients(pool, hogs)...)
+		free := pool.Max() - pool.Used()
+		late := pool.Share()
+		fill(late)
+		if late.Used() < free*3/4 || late.Used() == 0 {
+			t.Errorf("after %d hogs %d are free, and the late one got %d", hogs, free, late.Used())
+		}
+	}
+}
+
+// TestItEvensOut: hogs whose takings end get them again only within what others
+// leave.
+func TestItEvensOut(t *testing.T) {
+	pool := NewPool(3584)
+	hog, late := pool.Share(), pool.Share()
+	fill(hog)
+	for range 20 {
+		for range hog.Used() / 2 {
+			hog.Give(1)
+		}
+		fill(late, hog)
+	}
+	if late.Used() < pool.Max()/3 {
+		t.Errorf("the late one has %d of %d, the hog %d", late.Used(), pool.Max(), hog.Used())
+	}
+}
+
+func TestNothingIsLostUnderWay(t *testing.T) {
+	pool := NewPool(100)
+	var wg sync.WaitGroup
+	for _, c := range clients(pool, 8) {
+		wg.Go(func() {
+			for range 10000 {
+				if c.Take(1) {
+					if used := pool.Used(); used > 100+8 {
+						t.Errorf("%d of 100 are taken", used) // 8 at most are being asked for
+					}
+					c.Give(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if pool.Used() != 0 {
+		t.Errorf("%d are still taken", pool.Used())
+	}
+}
