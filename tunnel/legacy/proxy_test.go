@@ -34,12 +34,51 @@ func (r *rig) dialOptions() []grpc.DialOption {
 // realDial connects by a tunnel of konnectivity-client for one use.
 func (r *rig) realDial(ctx context.Context, address string) (net.Conn, konnectivity.Tunnel, error) {
 	r.t.Helper()
-	tun, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(context.Background(), context.Background(), "passthrough:rig", r.dialOptions()...)
+	c := &realConn{}
+	tun, err := konnectivity.CreateSingleUseGrpcTunnelWithContext(context.Background(), context.Background(), "passthrough:rig",
+		append(r.dialOptions(), grpc.WithStreamInterceptor(c.listen))...)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	c, err := tun.DialContext(ctx, "tcp", address)
-	return c, tun, err
+	if c.Conn, err = tun.DialContext(ctx, "tcp", address); err != nil {
+		return nil, tun, err
+	}
+	return c, tun, nil
+}
+
+// realConn is a connection of konnectivity-client, which ends its tunnel as soon
+// as it has read CLOSE_RSP. Where its Close finds both of them done it returns
+// the one or the other at random, so only the stream tells whether the server
+// closed in order.
+type realConn struct {
+	net.Conn
+	answered atomic.Bool // CLOSE_RSP came, without an error
+}
+
+func (c *realConn) Close() error {
+	err := c.Conn.Close()
+	if err != nil && err.Error() == "tunnel closed" && c.answered.Load() {
+		return nil
+	}
+	return err
+}
+
+func (c *realConn) listen(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := streamer(ctx, desc, cc, method, opts...)
+	return &listenedStream{s, c}, err
+}
+
+type listenedStream struct {
+	grpc.ClientStream
+	c *realConn
+}
+
+func (s *listenedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if p, ok := m.(*client.Packet); err == nil && ok && p.Type == client.PacketType_CLOSE_RSP {
+		s.c.answered.Store(p.GetCloseResponse().Error == "")
+	}
+	return err
 }
 
 func (r *rig) mustRealDial(address string) net.Conn {
