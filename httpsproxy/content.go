@@ -30,6 +30,7 @@ func (c *content) Read(p []byte) (int, error) {
 		c.exchange.holding(true, true)
 	case err == io.EOF:
 		maps.Copy(c.trailer, c.origin.Trailer)
+		cleanTrailer(c.trailer, c.origin.Header["Connection"])
 		c.ended.Store(true)
 	default:
 		err = &clientError{err}
@@ -56,12 +57,18 @@ func (c *content) size() int64 {
 type responseContent struct {
 	io.ReadCloser
 	exchange *exchange
+	origin   *http.Response // its Trailer is filled in at the end
+	options  []string       // its Connection, which the header has no more
 }
 
 func (c *responseContent) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
 	c.exchange.moved()
-	if err != nil && err != io.EOF {
+	switch err {
+	case nil:
+	case io.EOF:
+		cleanTrailer(c.origin.Trailer, c.options)
+	default:
 		c.exchange.broken = err
 	}
 	return n, err

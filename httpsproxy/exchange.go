@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptrace"
-	"net/textproto"
 	"sync"
 	"time"
 
@@ -43,8 +42,9 @@ type exchange struct {
 	flow     *flow    // nil before it has a way to its destination
 
 	mu       sync.Mutex
-	answered bool // no more interim responses
-	over     bool // end was called
+	interim  interim // what came before the response
+	answered bool    // no more interim responses
+	over     bool    // end was called
 }
 
 type exchangeKey struct{}
@@ -103,6 +103,7 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 		if out.Trailer == nil {
 			out.Trailer = make(http.Header)
 		}
+		cleanTrailer(out.Trailer, r.Header["Connection"])
 		x.content.trailer = out.Trailer
 	}
 	resp, err := x.server.transport.RoundTrip(out.WithContext(httptrace.WithClientTrace(out.Context(), &httptrace.ClientTrace{
@@ -129,6 +130,9 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 // receive makes what came fit for the client.
 func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *http.Response {
 	switch {
+	case len(resp.Header) > maxFields:
+		_ = resp.Body.Close()
+		return x.refuse(&refusal{http.StatusBadGateway, "The destination's answer has too many header fields.", outcomeBroken})
 	case resp.StatusCode == http.StatusSwitchingProtocols && out.Header["Upgrade"] != nil:
 		up.resp = resp
 		x.upgraded = &up
@@ -144,8 +148,10 @@ func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *
 		_ = resp.Body.Close()
 		return x.refuse(proxyAuthRefusal)
 	}
+	options := resp.Header["Connection"]
 	x.server.cleanResponse(resp)
-	resp.Body = &responseContent{ReadCloser: resp.Body, exchange: x}
+	cleanTrailer(resp.Trailer, options)
+	resp.Body = &responseContent{ReadCloser: resp.Body, exchange: x, origin: resp, options: options}
 	return resp
 }
 
@@ -170,22 +176,6 @@ func (s *Server) proxied(r *http.Request) bool {
 	}
 	u, err := s.transport.Proxy(r)
 	return u != nil || err != nil
-}
-
-// inform passes an interim response on (RFC 9110 §15.2). 100 (Continue) is sent
-// by net/http when the transport, having got it, first reads the content; to
-// keep out of its way nothing else is sent to a client that waits for it.
-func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.answered || code == http.StatusContinue || !x.req.ProtoAtLeast(1, 1) || x.req.Header["Expect"] != nil {
-		return nil
-	}
-	h := http.Header(header).Clone()
-	dropHopByHop(h)
-	maps.Copy(x.Header(), h) // goproxy starts anew for the final one
-	x.ResponseWriter.WriteHeader(code)
-	return nil
 }
 
 // WriteHeader sends the response's header at once: its content may be long in

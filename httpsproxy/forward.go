@@ -28,8 +28,11 @@ const (
 	maxIdle        = 256
 	maxIdlePerHost = 32
 
-	// maxResponseHeader is enough for any header that is not an attack.
-	maxResponseHeader = 256 << 10
+	// maxResponseHeader bounds a response's header as maxHeader does a
+	// request's. Parsed, short fields take ten times as much memory, and twice
+	// that once they are copied; so there may be no more than maxFields.
+	maxResponseHeader = maxHeader
+	maxFields         = 1000
 )
 
 // newTransport is Options.Transport with this front's own limits.

@@ -17,17 +17,22 @@ var hopByHop = []string{"Connection", "Keep-Alive", "Te", "Transfer-Encoding", "
 // dropHopByHop removes what must not go further, credentials for this hop
 // (Proxy-Authorization) and everything else that starts with Proxy- included.
 func dropHopByHop(h http.Header) {
-	for _, line := range h["Connection"] {
-		for name := range strings.SplitSeq(line, ",") {
-			h.Del(textproto.TrimString(name))
-		}
-	}
+	dropNamed(h, h["Connection"])
 	for _, name := range hopByHop {
 		h.Del(name)
 	}
 	for name := range h {
 		if len(name) > 6 && strings.EqualFold(name[:6], "Proxy-") {
 			delete(h, name)
+		}
+	}
+}
+
+// dropNamed removes the fields that the lines of a Connection header name.
+func dropNamed(h http.Header, connection []string) {
+	for _, line := range connection {
+		for name := range strings.SplitSeq(line, ",") {
+			h.Del(textproto.TrimString(name))
 		}
 	}
 }

@@ -1,0 +1,135 @@
+package httpsproxy
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Each interim response has its own headers, once.
+func TestInterimResponsesDoNotAddUp(t *testing.T) {
+	var answer strings.Builder
+	for i := range 5 {
+		fmt.Fprintf(&answer, "HTTP/1.1 103 Early Hints\r\nX-%d: 1\r\nLink: </%d>\r\n\r\n", i, i)
+	}
+	origin, _ := rawOrigin(t, answer.String()+"HTTP/1.1 204 No Content\r\nX-Final: 1\r\n\r\n")
+	w := dialWire(t, startProxy(t, nil).addr)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	for i := range 5 {
+		if status, header := w.head(); status != "HTTP/1.1 103 Early Hints" || len(header) != 2 || !strings.Contains(strings.Join(header, "\n"), fmt.Sprintf("Link: </%d>", i)) {
+			t.Errorf("%d: %q %q", i, status, header)
+		}
+	}
+	if status, header := w.head(); status != "HTTP/1.1 204 No Content" || strings.Contains(strings.Join(header, "\n"), "Link") {
+		t.Errorf("%q %q", status, header)
+	}
+}
+
+// A destination that goes on sending interim responses is cut off, be they many,
+// large, or of a kind that is not passed on.
+func TestInterimResponsesAreBounded(t *testing.T) {
+	for name, one := range map[string]string{
+		"many":         "HTTP/1.1 103 Early Hints\r\n\r\n",
+		"continue":     "HTTP/1.1 100 Continue\r\n\r\n",
+		"large":        "HTTP/1.1 102 Processing\r\nX: " + strings.Repeat("x", maxInterimHeader/4) + "\r\n\r\n",
+		"short fields": "HTTP/1.1 103 Early Hints\r\n" + strings.Repeat("X: 1\r\n", maxInterimHeader/4/fieldOverhead) + "\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			cut := make(chan error, 1)
+			origin := startTarget(t, func(c *net.TCPConn) {
+				_ = c.SetWriteDeadline(time.Now().Add(maxWait))
+				var err error
+				for err == nil {
+					_, err = c.Write([]byte(one))
+				}
+				cut <- err
+			})
+			w := dialWire(t, startProxy(t, nil).addr)
+			w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+			passed := 0
+			status, _ := w.head()
+			for ; !strings.Contains(status, " 502 "); status, _ = w.head() {
+				passed++
+			}
+			if passed > maxInterim {
+				t.Errorf("%d interim responses passed", passed)
+			}
+			if err, timeout := (<-cut).(net.Error); timeout && err.Timeout() {
+				t.Error("the destination's connection stays")
+			}
+		})
+	}
+}
+
+// A client that does not read interim responses keeps its exchange no longer
+// than one that does not read anything else.
+func TestInterimResponsesToADeafClientEnd(t *testing.T) {
+	origin, _ := rawOrigin(t, strings.Repeat("HTTP/1.1 103 Early Hints\r\nX: "+strings.Repeat("x", 50<<10)+"\r\n\r\n", 4))
+	p := startProxy(t, func(o *Options) { o.Connect.Idle = 100 * time.Millisecond })
+	w := dialWire(t, p.addr)
+	_ = w.SetReadBuffer(4096)
+	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+	for start := time.Now(); p.slots.Count() > 0; time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > maxWait {
+			t.Fatal("the exchange goes on")
+		}
+	}
+}
+
+// Fields that frame, route, authenticate or modify a message are no trailers,
+// and neither are those of one hop; announced or not, in both directions.
+func TestForbiddenTrailersAreDropped(t *testing.T) {
+	forbidden := []string{
+		"Authorization", "Proxy-Authorization", "Host", "Max-Forwards", "If-Match", "Range", "Expect", "Cache-Control", "Te", "Upgrade", "Connection", "Keep-Alive",
+		"Content-Length", "Transfer-Encoding", "Trailer", "Content-Type", "Content-Encoding", "Content-Range", "Content-Location",
+		"Www-Authenticate", "Proxy-Authenticate", "Set-Cookie", "Cookie", "Location", "Vary", "Age", "Date", "Expires", "Via", "X-Forwarded-For", "X-Hop",
+	}
+	var lines, announce string
+	for _, name := range forbidden {
+		lines += name + ": 1\r\n"
+		switch name { // announced, net/http refuses the message for these three
+		case "Content-Length", "Transfer-Encoding", "Trailer":
+		default:
+			announce += ", " + name
+		}
+	}
+	lines += "X-Sum: kept\r\nEtag: \"kept\"\r\nContent-Digest: kept\r\n"
+	for name, announced := range map[string]string{"announced": "Trailer: X-Sum, Etag, Content-Digest" + announce + "\r\n", "not announced": ""} {
+		t.Run(name, func(t *testing.T) {
+			check := func(who string, trailer http.Header) {
+				for _, name := range forbidden {
+					if _, there := trailer[name]; there {
+						t.Errorf("%s gets %s", who, name)
+					}
+				}
+				if trailer.Get("X-Sum") != "kept" || trailer.Get("Etag") != `"kept"` || trailer.Get("Content-Digest") != "kept" {
+					t.Errorf("%s gets %v", who, trailer)
+				}
+			}
+			seen := make(chan http.Header, 1)
+			origin := startTarget(t, func(c *net.TCPConn) {
+				r, err := http.ReadRequest(newReader(c))
+				if err != nil {
+					return
+				}
+				_, _ = fmt.Fprint(c, "HTTP/1.1 200 OK\r\nConnection: X-Hop\r\n"+announced+"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n"+lines+"\r\n")
+				buf := make([]byte, 10)
+				for err == nil {
+					_, err = r.Body.Read(buf)
+				}
+				seen <- r.Trailer
+			})
+			w := dialWire(t, startProxy(t, nil).addr)
+			w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: X-Hop\r\n%sTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n%s\r\n", origin, announced, lines)
+			resp := w.response("POST")
+			if got := body(t, resp); got != "hi" {
+				t.Errorf("content %q", got)
+			}
+			check("the client", resp.Trailer)
+			check("the destination", <-seen)
+		})
+	}
+}

@@ -1,0 +1,32 @@
+package httpsproxy
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// lateForNone are fields that httpguts lets be trailers and that are none
+// either: by RFC 9110 §6.5.1 what frames, routes, authenticates or modifies a
+// message must be known before its content, and a recipient that merges
+// trailers into the header would be told something that no hop has checked.
+// Digests, Etag, Server-Timing and what applications make up may come late.
+var lateForNone = []string{
+	"Age", "Alt-Svc", "Clear-Site-Data", "Content-Disposition", "Content-Language", "Content-Location", "Content-Security-Policy", "Cookie", "Date", "Expires",
+	"Forwarded", "Konnectivity-Id", "Location", "Origin", "Refresh", "Retry-After", "Set-Cookie", "Strict-Transport-Security", "Traceparent", "Tracestate",
+	"Vary", "Via", "Warning", "X-Http-Method-Override", "X-Real-Ip",
+}
+
+// cleanTrailer removes from a trailer section what must not stand in one or not
+// go further; connection is the message's Connection, which may name trailers.
+func cleanTrailer(trailer http.Header, connection []string) {
+	dropNamed(trailer, connection)
+	dropHopByHop(trailer)
+	for name := range trailer {
+		if !httpguts.ValidTrailerHeader(name) || slices.Contains(lateForNone, name) || strings.HasPrefix(name, "X-Forwarded-") {
+			delete(trailer, name)
+		}
+	}
+}
