@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"net/http"
 	"time"
 
@@ -28,47 +27,10 @@ func (s *Server) healthHandler() http.Handler {
 func (s *Server) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	observe.MountMetrics(mux, s.opts.Registry)
-	mux.HandleFunc("/statusz", s.status)
-	admin.Mount(mux, s.adminSource())
 	if s.opts.Profiles {
 		profiles.Mount(mux, s.opts.ContentionProfiles)
 	}
-	return mux
-}
-
-// agentStatus is an agent's connection on the status page.
-type agentStatus struct {
-	ID       string    `json:"id"`
-	Via      string    `json:"via"`
-	Remote   string    `json:"remote"`
-	Since    time.Time `json:"since"`
-	Draining bool      `json:"draining,omitempty"`
-	Streams  int       `json:"streams"`
-	Pending  int       `json:"pendingDials"`
-	RTT      string    `json:"roundTrip,omitempty"`
-}
-
-// status tells what the server knows, as JSON, on the admin port.
-func (s *Server) status(w http.ResponseWriter, _ *http.Request) {
-	page := struct {
-		ServerID    string        `json:"serverID"`
-		ServerCount int           `json:"serverCount"`
-		Ready       bool          `json:"ready"`
-		Reason      string        `json:"reason,omitempty"`
-		Agents      []agentStatus `json:"agents"`
-	}{ServerID: s.opts.ID, ServerCount: s.serverCount(), Ready: true, Agents: []agentStatus{}}
-	if err := s.Ready(); err != nil {
-		page.Ready, page.Reason = false, err.Error()
-	}
-	for _, a := range s.agents.Agents() {
-		line := agentStatus{ID: a.ID, Via: a.Via, Remote: a.Remote, Since: a.Since, Draining: a.Draining, Streams: a.Streams, Pending: a.Pending}
-		if a.RTT > 0 {
-			line.RTT = a.RTT.String()
-		}
-		page.Agents = append(page.Agents, line)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(page)
+	return admin.Handler(mux, s.adminSource())
 }
 
 // gauges registers what is read when scraped.

@@ -249,7 +249,7 @@ func TestHealthMetricsAndStatus(t *testing.T) {
 	}
 	expect(r.admin, "/metrics", 200, "ready_backends")
 	expect(r.admin, "/debug/pprof/", 200, "goroutine")
-	expect(r.admin, "/statusz", 200, `"id":"a2"`)
+	expect(r.admin, "/api/v1/peers", 200, `"id":"a2"`)
 	a2.Close()
 	r.eventually("not ready", func() bool { code, _ := r.get(r.health, "/readyz"); return code == 500 })
 

@@ -327,7 +327,7 @@ func TestAdminPortIsOff(t *testing.T) {
 func TestProfilingIsOff(t *testing.T) {
 	p := &process{flags: &flags{}, table: admin.NewTable()}
 	w := httptest.NewRecorder()
-	p.adminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/", nil))
+	p.adminHandler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/debug/pprof/", nil))
 	if w.Code != http.StatusNotFound {
 		t.Errorf("pprof without its flag: %d", w.Code)
 	}

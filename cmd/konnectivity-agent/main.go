@@ -224,9 +224,8 @@ func (p *process) healthHandler() http.Handler {
 func (p *process) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", observe.RedirectToPort(p.flags.healthPort))
-	admin.Mount(mux, p.adminSource())
 	if p.flags.profiling {
 		profiles.Mount(mux, p.flags.contention)
 	}
-	return mux
+	return admin.Handler(mux, p.adminSource())
 }

@@ -154,7 +154,7 @@ func (f *flags) addKube(set *pflag.FlagSet) {
 func (f *flags) addObservation(set *pflag.FlagSet) {
 	set.IntVar(&f.healthPort, "health-port", 8092, "port for /healthz, /readyz, /ready and /metrics; 0: none")
 	set.StringVar(&f.healthBind, "health-bind-address", "", "address for the same (default: all)")
-	set.IntVar(&f.adminPort, "admin-port", 8095, "port for the status page /, its API /api/v1/, /metrics, /statusz and /debug/pprof; 0: none")
+	set.IntVar(&f.adminPort, "admin-port", 8095, "port for the status page /, its API /api/v1/, /metrics and /debug/pprof; 0: none")
 	set.StringVar(&f.adminBind, "admin-bind-address", "127.0.0.1", "address for the same; empty: all")
 	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
 	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")

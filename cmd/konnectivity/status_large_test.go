@@ -37,8 +37,7 @@ func large(t *testing.T, conns, agents int) (address string) {
 	for i := range 1000 {
 		table.Dialed(&tunnel.Request{ID: fmt.Sprint("f", i), Address: "db:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailTimeout})
 	}
-	mux := http.NewServeMux()
-	admin.Mount(mux, admin.Source{Component: serverComponent, ID: "server-1", Table: table,
+	handler := admin.Handler(http.NewServeMux(), admin.Source{Component: serverComponent, ID: "server-1", Table: table,
 		Peers: func() []admin.Peer {
 			out := make([]admin.Peer, agents)
 			for i := range out {
@@ -53,7 +52,7 @@ func large(t *testing.T, conns, agents int) (address string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); table.Run(ctx) }()
-	server := httptest.NewServer(mux)
+	server := httptest.NewServer(handler)
 	t.Cleanup(func() { server.Close(); cancel(); <-done })
 	address = server.Listener.Addr().String()
 	waitFor(t, "the first look at the connections", func() bool {

@@ -57,10 +57,8 @@ func (s *scene) url() string { return "http://" + s.address }
 // serve starts to answer, at the same address each time.
 func (s *scene) serve() {
 	s.t.Helper()
-	mux := http.NewServeMux()
-	admin.Mount(mux, s.source)
 	l := must(net.Listen("tcp", s.address))(s.t)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: patience}
+	server := &http.Server{Handler: admin.Handler(http.NewServeMux(), s.source), ReadHeaderTimeout: patience}
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(l) }()
 	s.stop = sync.OnceFunc(func() { _ = server.Close(); <-done })

@@ -42,9 +42,7 @@ func ask(h http.Handler, method, url string) *httptest.ResponseRecorder {
 }
 
 func mounted(s Source) http.Handler {
-	mux := http.NewServeMux()
-	Mount(mux, s)
-	return mux
+	return Handler(http.NewServeMux(), s)
 }
 
 // traffic is connections over pipes, seen by a table that runs.

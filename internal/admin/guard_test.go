@@ -42,6 +42,31 @@ func TestOnLoopbackOnlyByAddressOrLocalhost(t *testing.T) {
 	}
 }
 
+// What a program serves beside page and API is guarded like them.
+func TestAllOfThePortIsGuarded(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/metrics", func(http.ResponseWriter, *http.Request) {})
+	h := Handler(mux, Source{Table: NewTable()})
+	for _, url := range []string{"/metrics", "/", "/api/v1/status", "/nowhere", "//metrics"} {
+		for name, c := range map[string]struct {
+			change func(*http.Request)
+			code   int
+		}{
+			"another name": {func(r *http.Request) { r.Host = "evil.example" }, 421},
+			"another site": {func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
+			"a write":      {func(r *http.Request) { r.Method = http.MethodPost }, 405},
+		} {
+			r := request(url, "127.0.0.1:1")
+			r.Host = "localhost"
+			c.change(r)
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != c.code {
+				t.Errorf("%s by %s: %d, want %d", url, name, w.Code, c.code)
+			}
+		}
+	}
+}
+
 // A page of another site cannot make this one work, nor read or frame it.
 func TestOtherSitesMayOnlyLinkHere(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})

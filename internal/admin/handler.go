@@ -22,8 +22,9 @@ type Source struct {
 	More      func(*Status) // adds what only this program knows; nil: nothing
 }
 
-// Mount serves the page at / and the API below /api/v1/ on mux.
-func Mount(mux *http.ServeMux, source Source) {
+// Handler serves the page at / and the API below /api/v1/ beside what mux has
+// already (metrics, profiles), and guards all of it.
+func Handler(mux *http.ServeMux, source Source) http.Handler {
 	h := &handler{Source: source, shared: newShared(source.Table.looks.Load)}
 	for name, answer := range map[string]func(query) any{
 		"status":      func(query) any { return h.status() },
@@ -32,10 +33,11 @@ func Mount(mux *http.ServeMux, source Source) {
 		"failures":    func(q query) any { return h.failures(q) },
 		"history":     func(query) any { return History{interval.Seconds(), h.Table.history.list()} },
 	} {
-		mux.Handle("/api/"+Version+"/"+name, guard(h.answer(name, answer)))
+		mux.Handle("/api/"+Version+"/"+name, h.answer(name, answer))
 	}
-	mux.Handle("/api/", guard(http.HandlerFunc(notFound)))
+	mux.HandleFunc("/api/", notFound)
 	mountPage(mux)
+	return guard(mux)
 }
 
 type handler struct {

@@ -33,10 +33,10 @@ func mountPage(mux *http.ServeMux) {
 		if name == "page.html" {
 			at = "/{$}"
 		}
-		mux.Handle(at, guard(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mux.HandleFunc(at, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Security-Policy", policy)
 			w.Header().Set("Content-Type", kind)
 			http.ServeFileFS(w, r, files, name)
-		})))
+		})
 	}
 }

@@ -18,12 +18,10 @@ func loopback(address string) string {
 
 // adminHandler serves the status page and its API.
 func (s *sidecar) adminHandler() http.Handler {
-	mux := http.NewServeMux()
-	admin.Mount(mux, admin.Source{
+	return admin.Handler(http.NewServeMux(), admin.Source{
 		Component: s.opts.Program, ID: s.adapter.ID(), Table: s.table, Ready: s.adapter.Ready, Peers: s.adminPeers,
 		More: func(status *admin.Status) { status.Peers[admin.RoleServer] = len(s.adapter.Links()) },
 	})
-	return mux
 }
 
 // adminPeers lists the servers that are linked.
