@@ -53,16 +53,31 @@ func (w *world) sidecar(p pod, s *suite.Server) (*suite.Process, map[string]int)
 	return process, moved
 }
 
-// proxies are the proxies that an application is told of, by variable.
+// dialsItself begins the names of variables that an application hands on and
+// does not heed: it dials SOCKS5 by itself where sidecars listen by default.
+const dialsItself = "MGMT_"
+
+// proxies are the proxies that an application uses, by the variable that tells
+// it of them.
 func proxies(t *testing.T, p pod) map[string]string {
 	t.Helper()
 	found := map[string]string{}
+	builtIn := false
 	for _, c := range p.spec.Containers {
 		for _, e := range c.Env {
-			if strings.HasSuffix(e.Name, "_PROXY") && e.Name != "NO_PROXY" {
+			switch {
+			case strings.HasPrefix(e.Name, dialsItself):
+				builtIn = true
+			case strings.HasSuffix(e.Name, "_PROXY") && e.Name != "NO_PROXY":
 				found[e.Name] = e.Value
 			}
 		}
+	}
+	if builtIn {
+		if len(found) > 0 {
+			t.Errorf("%s dials by itself, and %v sends all its other requests through the tunnel, too", p.name, found)
+		}
+		found["built in"] = "socks5://127.0.0.1:8090"
 	}
 	for _, m := range each[corev1.ConfigMap](p.objects) {
 		var config struct {
@@ -113,7 +128,7 @@ func (all targets) ask(t *testing.T, variable string, proxy *url.URL) {
 // example's own arguments and variables, to a server that only the agent dials.
 func TestSidecarExamples(t *testing.T) {
 	examples, err := filepath.Glob(filepath.Join(manifests, "sidecars/examples/*"))
-	if err != nil || len(examples) < 8 {
+	if err != nil || len(examples) < 10 {
 		t.Fatalf("%v, %v", examples, err)
 	}
 	w := newWorld(t)
