@@ -63,10 +63,41 @@ func TestServicesLeadToPods(t *testing.T) {
 				t.Errorf("service %s: %s is %d there and %d in the pod", s.Name, port.Name, port.Port, number)
 			}
 		}
+		// Single stack where the cluster has only one; both where it has two.
+		if f := s.Spec.IPFamilyPolicy; f == nil || *f != corev1.IPFamilyPolicyPreferDualStack {
+			t.Errorf("service %s has one address family even in a cluster with both", s.Name)
+		}
 		// What only ready servers may have is the clients' alone: agents make
 		// servers ready, and monitoring must see those that are not.
 		if s.Spec.PublishNotReadyAddresses == (s.Name == "konnectivity-server-local") {
 			t.Errorf("service %s: publishNotReadyAddresses is %v", s.Name, s.Spec.PublishNotReadyAddresses)
+		}
+	}
+}
+
+// Helm's kube-prometheus-stack selects by this label.
+func TestMonitorsBearTheRelease(t *testing.T) {
+	const release = "kube-prometheus-stack"
+	objects := build(t, "monitoring-kube-prometheus-stack")
+	found := map[string]string{}
+	for _, m := range each[monitoring.ServiceMonitor](objects) {
+		found[m.Name] = m.Labels["release"]
+	}
+	for _, m := range each[monitoring.PodMonitor](objects) {
+		found[m.Name] = m.Labels["release"]
+		if _, selects := m.Spec.Selector.MatchLabels["release"]; selects {
+			t.Errorf("%s selects pods by the label, which they do not have", m.Name)
+		}
+	}
+	for _, r := range each[monitoring.PrometheusRule](objects) {
+		found[r.Name] = r.Labels["release"]
+	}
+	if len(found) != 5 {
+		t.Errorf("found %v, want a rule and four monitors", found)
+	}
+	for name, label := range found {
+		if label != release {
+			t.Errorf("%s bears release=%q, want %q", name, label, release)
 		}
 	}
 }
