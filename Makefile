@@ -25,6 +25,9 @@ NESTED := manifests/check e2e/kube e2e/apiserver
 # Where kube-apiserver, kubectl, kubeadm and etcd are built for e2e-apiserver.
 KUBE := .cache/kube
 
+# What the programs are built for. e2e/systems reads this line.
+SYSTEMS := linux/amd64 linux/arm64 linux/s390x linux/ppc64le linux/riscv64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+
 # The version is pinned so that a new check fails a change, not a rerun.
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -149,7 +148,7 @@ func TestFaultAgentFrozen(t *testing.T) {
 		t.Run("one agent, link "+mode, func(t *testing.T) {
 			t.Parallel()
 			f := newFaulty(t, nil, []string{"--link=" + mode})
-			_ = f.agent.Signal(syscall.SIGSTOP)
+			_ = f.agent.Signal(suite.Freeze)
 			// Over gRPC it cannot be told from one whose connection was cut.
 			silent, gone := "the agent does not answer", "it said nothing any more"
 			if mode == "off" {
@@ -164,7 +163,7 @@ func TestFaultAgentFrozen(t *testing.T) {
 		t.Parallel()
 		f := newFaulty(t, nil, nil)
 		must(f.StartAgent(f.server, "--agent-id=agent-2"))(t)
-		_ = f.agent.Signal(syscall.SIGSTOP)
+		_ = f.agent.Signal(suite.Freeze)
 		f.statusTells(t, livenessBound, f.serverAt(), "agent agent-1 at 127.0.0.1", "does not answer")
 		f.checkTells(t, "", nil, "agent agent-1 at 127.0.0.1", "does not answer")
 		f.statusTells(t, livenessBound+slack, f.serverAt(), "agent agent-1 at 127.0.0.1", "was lost", "it said nothing any more")

@@ -2,20 +2,16 @@ package e2e
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
@@ -107,7 +103,7 @@ func (w *whole) freeze(t *testing.T) {
 		t.Fatalf("before the freeze %d were sent and %d failed", sent.Load(), failed.Load())
 	}
 	frozen := time.Now()
-	_ = w.agent.Signal(syscall.SIGSTOP)
+	_ = w.agent.Signal(suite.Freeze)
 	ready(t, w.server, 1, livenessBound+slack)
 	t.Logf("deselected after %v", time.Since(frozen).Round(10*time.Millisecond))
 	time.Sleep(time.Second) // what hung until then has ended
@@ -119,7 +115,7 @@ func (w *whole) freeze(t *testing.T) {
 			t.Fatalf("with the other agent alone: %v", o.err)
 		}
 	}
-	_ = w.agent.Signal(syscall.SIGCONT)
+	_ = w.agent.Signal(suite.Thaw)
 	ready(t, w.server, 2, 30*time.Second)
 	for range 40 {
 		if o := echoOnce(routes[0], target); o.err != nil {
@@ -128,34 +124,14 @@ func (w *whole) freeze(t *testing.T) {
 	}
 }
 
-// silent is a listener whose backlog is full: whoever dials it gets no answer
-// until drain accepts what waits.
+// silent is a listener that answers nobody until drain accepts what waits.
 func silent(t *testing.T) (address string, drain func()) {
 	t.Helper()
-	fd := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fd), "silent")
-	l := must(net.FileListener(f))(t)
-	defer f.Close()
-	t.Cleanup(func() { l.Close() })
-	address = l.Addr().String()
-	for range 8 { // a backlog of 0 still takes one or two
-		// Of a listener this tells how many wait in the queue, and its length.
-		if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.Unacked > info.Sacked {
-			break
-		}
-		c, err := net.DialTimeout("tcp", address, 2*time.Second)
-		if err != nil {
-			break
-		}
-		t.Cleanup(func() { c.Close() })
-	}
+	l := testport.Silent(t, "127.0.0.1", 0)
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
 	t.Cleanup(func() { l.Close() })
-	return address, func() {
+	return l.Addr().String(), func() {
 		wg.Go(func() {
 			for {
 				c, err := l.Accept()

@@ -10,11 +10,12 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
+
+	"konnectivity/e2e/suite"
 )
 
 // deemedDown is the sidecar's verdict on the tunnel.
@@ -75,7 +76,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 	if err := get(); err != nil || s.deemedDown(t) {
 		t.Fatalf("with the tunnel up: %v, down %v", err, s.deemedDown(t))
 	}
-	if err := d.agent.Signal(syscall.SIGSTOP); err != nil {
+	if err := d.agent.Signal(suite.Freeze); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(6 * time.Second) // the DNS connection that is kept, and the name's absence, expire
@@ -98,7 +99,7 @@ func TestSidecarFallsBackAndReturns(t *testing.T) {
 	if took := time.Since(start); took > 10*time.Second { // a verdict each would take 40 s
 		t.Errorf("20 requests while it is down took %v", took)
 	}
-	if err := d.agent.Signal(syscall.SIGCONT); err != nil {
+	if err := d.agent.Signal(suite.Thaw); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 75*time.Second, "the tunnel deemed down", func() (bool, any) { return !s.deemedDown(t), "down" })

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 const (
@@ -16,17 +17,14 @@ const (
 	// does (cmd/server/app/server.go).
 	socketMode = 0o770
 
-	// maxSocketPath is what the kernel takes (unix(7), sun_path without its
-	// NUL).
-	maxSocketPath = 107
-
 	// probeTimeout bounds the look whether somebody still serves a socket.
 	probeTimeout = time.Second
 )
 
 // ListenUnix listens on a unix socket at path. A socket file that nobody
 // serves any more is replaced if replace says so. What is not a socket is never
-// deleted, and a socket that is served is never taken over.
+// deleted, and a socket that is served is never taken over. At no time may
+// others than its owner and group connect; on Windows its folder decides who may.
 func ListenUnix(path string, replace bool) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("the path of a unix socket has at most %d bytes, this one %d", maxSocketPath, len(path))
@@ -34,17 +32,7 @@ func ListenUnix(path string, replace bool) (net.Listener, error) {
 	if err := makeRoom(path, replace); err != nil {
 		return nil, err
 	}
-	// The mode is set on the socket before bind, and the kernel gives what
-	// umask leaves of it to the file: at no time may others connect. (umask
-	// itself is the whole process's.)
-	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
-		var err error
-		if failed := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), socketMode) }); failed != nil {
-			return failed
-		}
-		return err
-	}}
-	l, err := config.Listen(context.Background(), "unix", path)
+	l, err := listenPrivately(path)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +64,7 @@ func makeRoom(path string, replace bool) error {
 		_ = c.Close()
 	}
 	switch {
-	case !errors.Is(err, syscall.ECONNREFUSED):
+	case !tunnel.IsErrno(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%s is the socket of another process that is running", path)
 	case !replace:
 		return fmt.Errorf("%s exists, left by a process that is gone; remove it or set --delete-existing-uds-file", path)

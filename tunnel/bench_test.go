@@ -6,10 +6,9 @@ import (
 	"io"
 	"net"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
+	"konnectivity/internal/cputime"
 	"konnectivity/tunnel"
 )
 
@@ -86,7 +85,7 @@ func BenchmarkRelay(b *testing.B) {
 			client, target := joined(b, j.join)
 			b.SetBytes(block)
 			b.ReportAllocs()
-			cpu := cpuTime()
+			cpu := cputime.Used()
 			b.ResetTimer()
 			go func() {
 				buf := make([]byte, block)
@@ -103,7 +102,7 @@ func BenchmarkRelay(b *testing.B) {
 				}
 			}
 			b.StopTimer()
-			b.ReportMetric((cpuTime()-cpu).Seconds()/(float64(b.N)*block/1e9), "cpu-s/GB")
+			b.ReportMetric((cputime.Used()-cpu).Seconds()/(float64(b.N)*block/1e9), "cpu-s/GB")
 		})
 	}
 }
@@ -123,11 +122,4 @@ func BenchmarkRelayMessage(b *testing.B) {
 			})
 		}
 	}
-}
-
-// cpuTime is what the process has used, with both ends and the load in it.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -167,17 +167,17 @@ func classify(err error) Failure {
 		return FailCancelled
 	case errors.As(err, &dns) && dns.IsNotFound:
 		return FailNoSuchHost
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case IsErrno(err, syscall.ECONNREFUSED):
 		return FailRefused
-	case errors.Is(err, syscall.EHOSTUNREACH):
+	case IsErrno(err, syscall.EHOSTUNREACH):
 		return FailHostUnreach
-	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
+	case IsErrno(err, syscall.ENETUNREACH, syscall.EADDRNOTAVAIL):
 		return FailNetUnreach
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE), errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
+	case IsErrno(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM):
 		return FailExhausted
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM):
+	case IsErrno(err, syscall.EACCES, syscall.EPERM):
 		return FailDenied
-	case errors.Is(err, syscall.ECONNRESET):
+	case IsErrno(err, syscall.ECONNRESET):
 		return FailReset
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return FailTimeout

@@ -1,7 +1,6 @@
 package tunnel
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -35,8 +34,8 @@ type socket struct {
 }
 
 func newSocket(c kernelConn) Conn {
-	raw, err := c.SyscallConn()
-	if err != nil { // only for a conn that is closed already
+	raw, err := RawConn(c)
+	if err != nil { // closed already, or on Windows
 		return plainConn{c}
 	}
 	s := &socket{kernelConn: c, raw: raw}
@@ -151,7 +150,7 @@ func (s *socket) Write(p []byte) (int, error) {
 
 // wrote notes how a write ended.
 func (s *socket) wrote(err error) {
-	if err != nil && errors.Is(err, syscall.ECONNRESET) {
+	if err != nil && IsErrno(err, syscall.ECONNRESET) {
 		s.wasReset.Store(true)
 	}
 	s.writing.Add(-1)
@@ -200,5 +199,5 @@ func (s *socket) WriteChunks(src []Chunk) error {
 
 // isReset says that err is the kernel's word for "the peer reset it".
 func isReset(err error) bool {
-	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return IsErrno(err, syscall.ECONNRESET, syscall.EPIPE)
 }

@@ -10,12 +10,10 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
 
 	"konnectivity/internal/policy"
 	"konnectivity/internal/testport"
@@ -72,38 +70,6 @@ func echo(t *testing.T, host string, port int) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// blackHole makes host:port swallow connection attempts, as a firewall that
-// drops does: a listener whose queue is full answers no SYN.
-func blackHole(t *testing.T, host string, port int) {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil { // the port is reserved
-		t.Fatal(err)
-	}
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: netip.MustParseAddr(host).As4()}); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	for range 4 {
-		// Of a listener this tells how many wait in the queue, and its length.
-		if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.Unacked > info.Sacked {
-			return
-		}
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(host, fmt.Sprint(port)), time.Second)
-		if err != nil {
-			return // full
-		}
-		t.Cleanup(func() { _ = c.Close() })
-	}
-	t.Skip("this kernel's accept queue cannot be filled")
-}
-
 func dial(t *testing.T, d *Dialer, address string) (tunnel.Conn, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -154,7 +120,7 @@ func TestLastOfFiveAddresses(t *testing.T) {
 	port := echo(t, "127.0.0.6", 0)
 	addrs := []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}
 	for _, a := range addrs {
-		blackHole(t, a, port)
+		testport.Silent(t, a, port)
 	}
 	d := New(Options{Resolver: names{"five.example": append(addrs, "127.0.0.6")}})
 	start := time.Now()
@@ -221,7 +187,7 @@ func TestFailures(t *testing.T) {
 
 func TestTimeoutAndCancel(t *testing.T) {
 	port := echo(t, "127.0.0.30", 0) // only to own a port number
-	blackHole(t, "127.0.0.31", port)
+	testport.Silent(t, "127.0.0.31", port)
 	d := New(Options{})
 	address := fmt.Sprintf("127.0.0.31:%d", port)
 
@@ -263,23 +229,6 @@ func openFiles(t *testing.T) int {
 		t.Skip(err)
 	}
 	return len(files)
-}
-
-func TestOutOfDescriptors(t *testing.T) {
-	port := echo(t, "127.0.0.1", 0)
-	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
-		t.Skip(err)
-	}
-	low := old
-	low.Cur = 3
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &low); err != nil {
-		t.Skip(err)
-	}
-	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) }()
-	d := New(Options{Resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
-	_, err := dial(t, d, fmt.Sprintf("a.example:%d", port))
-	wantFailure(t, err, tunnel.FailExhausted)
 }
 
 func TestPolicyOnResolvedAddress(t *testing.T) {
@@ -343,25 +292,6 @@ func TestRebinding(t *testing.T) {
 			wantFailure(t, err, tunnel.FailDenied)
 		}
 	}
-}
-
-func TestKeepAliveIsOn(t *testing.T) {
-	port := echo(t, "127.0.0.1", 0)
-	c, err := dial(t, New(Options{}), fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	raw, err := c.(syscall.Conn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = raw.Control(func(fd uintptr) {
-		on, err := syscall.GetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_KEEPALIVE)
-		if err != nil || on == 0 {
-			t.Errorf("keepalive is %d, %v", on, err)
-		}
-	})
 }
 
 func TestAlternate(t *testing.T) {

@@ -9,7 +9,10 @@ import (
 	"konnectivity/internal/cli"
 )
 
-func main() { os.Exit(cli.Main(newRoot())) }
+func main() {
+	followEscapes(os.Stdout)
+	os.Exit(cli.Main(newRoot()))
+}
 
 // newRoot holds all commands. Each lives in a file of its own, as a function
 // that makes it; a new one is a line here.

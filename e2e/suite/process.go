@@ -82,14 +82,14 @@ func (p *Process) Wait(patience time.Duration) (int, error) {
 	}
 }
 
-// Signal sends a signal: SIGTERM drains, SIGSTOP freezes, SIGKILL kills.
+// Signal sends a signal: SIGTERM drains, Freeze and Thaw do so, SIGKILL kills.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
 // Stop ends the process gracefully, or by force if that takes too long, and
 // returns its exit status.
 func (p *Process) Stop() (int, error) {
 	_ = p.Signal(syscall.SIGTERM)
-	_ = p.Signal(syscall.SIGCONT) // a frozen one cannot hear the first
+	_ = p.Signal(Thaw) // a frozen one cannot hear the first
 	code, err := p.Wait(stopTime)
 	if err != nil {
 		p.Kill()

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -38,7 +39,7 @@ func departure(err error) string {
 		return "it was stopped in order"
 	case errors.Is(err, link.ErrDead):
 		return "it said nothing any more"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, context.Canceled):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), tunnel.IsErrno(err, syscall.ECONNRESET), errors.Is(err, context.Canceled):
 		return "its connection ended without a word"
 	default:
 		return "its connection was lost: " + err.Error()

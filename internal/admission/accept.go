@@ -2,13 +2,13 @@ package admission
 
 import (
 	"context"
-	"errors"
 	"net"
-	"slices"
 	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
 )
 
 const (
@@ -21,11 +21,11 @@ const (
 
 // survivable are the errors of accept(2) that pass: the process or the machine
 // is short of something, or that one connection was gone before it was taken.
-var survivable = []syscall.Errno{
+var survivable = append([]syscall.Errno{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
 	syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR, syscall.EPROTO, syscall.EPERM,
-	syscall.ENETDOWN, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH, syscall.ENONET,
-}
+	syscall.ENETDOWN, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.EHOSTUNREACH,
+}, survivableHere...)
 
 // Acceptor accepts connections through shortages. One goroutine uses it.
 type Acceptor struct {
@@ -79,7 +79,4 @@ func (a *Acceptor) Accept(ctx context.Context, ln net.Listener) (net.Conn, error
 	}
 }
 
-func isSurvivable(err error) bool {
-	var errno syscall.Errno
-	return errors.As(err, &errno) && slices.Contains(survivable, errno)
-}
+func isSurvivable(err error) bool { return tunnel.IsErrno(err, survivable...) }

@@ -110,22 +110,6 @@ func TestSecondSignalExitsNow(t *testing.T) {
 	<-joined
 }
 
-func TestMainHearsRealSignals(t *testing.T) {
-	args := os.Args
-	defer func() { os.Args = args }()
-	os.Args = []string{"prog"}
-	status := cli.Main(program(func(ctx context.Context) error {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-			return err
-		}
-		<-ctx.Done()
-		return nil
-	}))
-	if status != 0 {
-		t.Errorf("status %d", status)
-	}
-}
-
 func TestUnderscoresAreDashes(t *testing.T) {
 	cmd := program(nothing)
 	if status, _, stderr := execute(cmd, nil, "--server_port=1", "--ca_cert", "f"); status != 0 {

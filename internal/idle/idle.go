@@ -8,8 +8,9 @@ import (
 	"context"
 	"runtime/debug"
 	"runtime/metrics"
-	"syscall"
 	"time"
+
+	"konnectivity/internal/cputime"
 )
 
 const (
@@ -34,15 +35,15 @@ const (
 func Release(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	r := rest{cpu: cpuTime(), allocated: allocated(), left: rounds}
+	r := rest{cpu: cputime.Used(), allocated: allocated(), left: rounds}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if r.due(cpuTime(), allocated()) {
+			if r.due(cputime.Used(), allocated()) {
 				debug.FreeOSMemory()
-				r.cpu = cpuTime() // its own does not count
+				r.cpu = cputime.Used() // its own does not count
 			}
 		}
 	}
@@ -69,12 +70,6 @@ func (r *rest) due(cpu time.Duration, allocated uint64) bool {
 	r.left--
 	r.allocated = allocated
 	return true
-}
-
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails only for bad arguments
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func allocated() uint64 {

@@ -26,7 +26,7 @@ func Refusing(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Close(s) })
+	t.Cleanup(func() { _ = closeSocket(s) })
 	return address(port)
 }
 
@@ -57,14 +57,14 @@ func Reserve() (port int, release func(), err error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	release = sync.OnceFunc(func() { _ = syscall.Close(s) })
+	release = sync.OnceFunc(func() { _ = closeSocket(s) })
 	// Bound alone first, so that nobody else had it; from now on it is shared.
 	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		release()
 		return 0, nil, fmt.Errorf("share port %d: %w", port, err)
 	}
 	l, err := net.Listen("tcp", address(port))
-	if err != nil { // an imitation of Linux that cannot share: likely free is better than held
+	if err != nil { // Windows, or an imitation of Linux, cannot share: likely free is better than held
 		release()
 		return port, release, nil
 	}
@@ -75,21 +75,21 @@ func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Ito
 
 // bind binds a socket to a free port at all addresses of the machine. It is
 // not inherited by programs that the test starts.
-func bind() (s, port int, err error) {
+func bind() (s socket, port int, err error) {
 	s, port, err = bindTo(syscall.AF_INET6, &syscall.SockaddrInet6{})
 	if err != nil { // a kernel without IPv6
 		var second error
 		if s, port, second = bindTo(syscall.AF_INET, &syscall.SockaddrInet4{}); second != nil {
-			return 0, 0, errors.Join(err, second)
+			return s, 0, errors.Join(err, second)
 		}
 	}
 	return s, port, nil
 }
 
-func bindTo(family int, at syscall.Sockaddr) (s, port int, err error) {
-	s, err = syscall.Socket(family, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+func bindTo(family int, at syscall.Sockaddr) (s socket, port int, err error) {
+	s, err = newSocket(family)
 	if err != nil {
-		return 0, 0, fmt.Errorf("make a socket: %w", err)
+		return s, 0, fmt.Errorf("make a socket: %w", err)
 	}
 	if family == syscall.AF_INET6 { // for IPv4, too, whatever the system's default
 		err = syscall.SetsockoptInt(s, syscall.IPPROTO_IPV6, syscall.IPV6_V6ONLY, 0)
@@ -101,8 +101,8 @@ func bindTo(family int, at syscall.Sockaddr) (s, port int, err error) {
 		at, err = syscall.Getsockname(s)
 	}
 	if err != nil {
-		_ = syscall.Close(s)
-		return 0, 0, fmt.Errorf("bind a socket: %w", err)
+		_ = closeSocket(s)
+		return s, 0, fmt.Errorf("bind a socket: %w", err)
 	}
 	if six, ok := at.(*syscall.SockaddrInet6); ok {
 		return s, six.Port, nil

@@ -11,7 +11,6 @@ import (
 	"io"
 	"math/big"
 	"net"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
+	"konnectivity/internal/cputime"
 	"konnectivity/tunnel"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -127,14 +127,6 @@ func TestTLSStateIsKnown(t *testing.T) {
 	}
 }
 
-// cpuSeconds is what the process has used.
-func cpuSeconds() float64 {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	seconds := func(t syscall.Timeval) float64 { return float64(t.Sec) + float64(t.Usec)/1e6 }
-	return seconds(u.Utime) + seconds(u.Stime)
-}
-
 // BenchmarkOneConnection moves data over one connection of one agent, TLS on
 // loopback, both ends, the target and its client in this process.
 func BenchmarkOneConnection(b *testing.B) {
@@ -146,11 +138,11 @@ func BenchmarkOneConnection(b *testing.B) {
 		b.SetBytes(piece)
 		b.ReportAllocs()
 		b.ResetTimer()
-		cpu := cpuSeconds()
+		cpu := cputime.Used().Seconds()
 		if err := move(c, int64(b.N)*piece); err != nil {
 			b.Fatal(err)
 		}
-		b.ReportMetric((cpuSeconds()-cpu)/(float64(b.N)*piece/(1<<30)), "CPU-s/GB")
+		b.ReportMetric((cputime.Used().Seconds()-cpu)/(float64(b.N)*piece/(1<<30)), "CPU-s/GB")
 	}
 	b.Run("down", func(b *testing.B) {
 		run(b, func(c tunnel.Conn, n int64) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
+	"konnectivity/internal/cputime"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -153,7 +154,7 @@ func throughput(b *testing.B, m mux, streams int) {
 	left.Store(int64(b.N))
 	b.SetBytes(block)
 	b.ReportAllocs()
-	cpu := cpuTime()
+	cpu := cputime.Used()
 	b.ResetTimer()
 	var wg sync.WaitGroup
 	for i := range streams {
@@ -172,7 +173,7 @@ func throughput(b *testing.B, m mux, streams int) {
 	wg.Wait()
 	b.StopTimer()
 	gb := float64(b.N) * block / 1e9
-	b.ReportMetric((cpuTime()-cpu).Seconds()/gb, "cpu-s/GB")
+	b.ReportMetric((cputime.Used()-cpu).Seconds()/gb, "cpu-s/GB")
 }
 
 // onlyReader and onlyWriter keep io.Copy to the buffer it was given.

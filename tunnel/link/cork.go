@@ -22,7 +22,7 @@ const corkSize = 68 << 10
 // hold of it.
 type cork struct {
 	net.Conn
-	raw syscall.RawConn // nil: not a socket
+	raw syscall.RawConn // nil: not a socket, or on Windows
 
 	mu    sync.Mutex // TLS alerts may be written beside the session's turns
 	buf   []byte     // what is gathered
@@ -56,7 +56,7 @@ var blocks sync.Pool
 func Cork(conn net.Conn) net.Conn {
 	c := &cork{Conn: conn}
 	if s, ok := conn.(syscall.Conn); ok {
-		c.raw, _ = s.SyscallConn()
+		c.raw, _ = tunnel.RawConn(s)
 	}
 	c.readFn, c.writeFn = c.readOnce, c.writeOnce
 	return c

@@ -4,16 +4,8 @@ import (
 	"io"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 )
-
-// cpuTime is what the whole process has used so far.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
 
 // delayPair is an in-process wire that delivers every byte delay later. With
 // stallEvery above 0, it holds everything up for four delays each time so many

@@ -1,9 +1,15 @@
+//go:build !windows
+
 package tunnel
 
 import (
 	"io"
 	"syscall"
 )
+
+// RawConn is the socket under c for RawRead and RawWrite; an error where there
+// is none, or the system has no such calls.
+func RawConn(c syscall.Conn) (syscall.RawConn, error) { return c.SyscallConn() }
 
 // RawRead is one read(2) on a non-blocking descriptor, for use inside
 // syscall.RawConn.Read: io.EOF at the end, syscall.EAGAIN where there is

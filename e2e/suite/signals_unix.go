@@ -1,0 +1,11 @@
+//go:build !windows
+
+package suite
+
+import "syscall"
+
+// Freeze stops a process as if its machine hung, and Thaw has it go on.
+const (
+	Freeze = syscall.SIGSTOP
+	Thaw   = syscall.SIGCONT
+)

@@ -1,0 +1,9 @@
+package suite
+
+import "syscall"
+
+// There are no such signals here: to send one fails.
+const (
+	Freeze = syscall.Signal(19)
+	Thaw   = syscall.Signal(18)
+)

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package admission
+
+import "syscall"
+
+var survivableHere []syscall.Errno

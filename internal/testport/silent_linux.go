@@ -1,0 +1,59 @@
+package testport
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Silent is a listener whose queue is full: until somebody accepts, whoever
+// dials it gets no answer, as behind a firewall that drops. host is of IPv4;
+// port may be reserved, or 0 for any.
+func Silent(t testing.TB, host string, port int) net.Listener {
+	t.Helper()
+	s, err := newSocket(syscall.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(s), "silent")
+	defer file.Close()
+	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Bind(s, &syscall.SockaddrInet4{Port: port, Addr: netip.MustParseAddr(host).As4()}); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Listen(s, 0); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.FileListener(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	fill(t, s, l.Addr().String())
+	return l
+}
+
+// fill makes connections until the queue of s, which listens at address, takes
+// no more: one of length 0 still takes one or two.
+func fill(t testing.TB, s socket, address string) {
+	t.Helper()
+	for range 8 {
+		// Of a listener this tells how many wait in the queue, and its length.
+		if info, err := unix.GetsockoptTCPInfo(s, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.Unacked > info.Sacked {
+			return
+		}
+		c, err := net.DialTimeout("tcp", address, 2*time.Second)
+		if err != nil {
+			return // full
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	t.Skip("this kernel's accept queue cannot be filled")
+}

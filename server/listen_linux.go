@@ -1,0 +1,23 @@
+package server
+
+import (
+	"context"
+	"net"
+	"syscall"
+)
+
+// maxSocketPath is what the kernel takes (unix(7), sun_path without its NUL).
+const maxSocketPath = 107
+
+// listenPrivately sets the mode on the socket before bind, and the kernel gives
+// what umask leaves of it to the file. (umask itself is the whole process's.)
+func listenPrivately(path string) (net.Listener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		if failed := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), socketMode) }); failed != nil {
+			return failed
+		}
+		return err
+	}}
+	return config.Listen(context.Background(), "unix", path)
+}

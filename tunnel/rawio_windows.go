@@ -1,0 +1,14 @@
+package tunnel
+
+import "syscall"
+
+// RawConn says that there is none: on Windows a socket does not say "nothing
+// now" to a read, it takes orders and reports them done. Package net does that
+// well; connections are read and written through it, at some more cost.
+func RawConn(syscall.Conn) (syscall.RawConn, error) { return nil, syscall.EWINDOWS }
+
+// RawRead is never called, for want of a RawConn.
+func RawRead(uintptr, []byte) (int, error) { return 0, syscall.EWINDOWS }
+
+// RawWrite is never called, for want of a RawConn.
+func RawWrite(uintptr, []byte) (int, error) { return 0, syscall.EWINDOWS }
