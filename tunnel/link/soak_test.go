@@ -338,7 +338,9 @@ func TestSoak(t *testing.T) {
 }
 
 // 10,000 dials, given up at random moments between before and after they are
-// answered, leave neither streams nor sockets.
+// answered, leave neither streams nor sockets. How long an answer takes is up to
+// the machine, so the longest wait grows with each dial that was given up and
+// shrinks with each that was answered: about half end each way.
 func TestCancelledDialsLeaveNothing(t *testing.T) {
 	noLeaks(t)
 	before := descriptors(t)
@@ -349,16 +351,19 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 	for i := range uint64(workers) {
 		rnd := rand.New(rand.NewPCG(7, i))
 		wg.Go(func() {
+			longest := 20 * time.Millisecond
 			for range dials / workers {
 				ctx, cancel := context.WithCancel(context.Background())
-				timer := time.AfterFunc(time.Duration(rnd.IntN(40000))*time.Microsecond, cancel)
+				timer := time.AfterFunc(time.Duration(rnd.Int64N(int64(longest))), cancel)
 				conn, err := c.client.Load().Dial(ctx, "tcp", s.address["echo"])
 				switch {
 				case err == nil:
 					succeeded.Add(1)
+					longest -= longest / 10
 					_ = conn.Close()
 				case tunnel.FailureOf(err) == tunnel.FailCancelled:
 					cancelled.Add(1)
+					longest += longest / 10
 				default:
 					t.Errorf("a cancelled dial failed with %v", err)
 				}
@@ -369,7 +374,7 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 	}
 	wg.Wait()
 	t.Logf("%d answered, %d cancelled, %d reached the target", succeeded.Load(), cancelled.Load(), s.accepted.Load())
-	if succeeded.Load() < dials/200 || cancelled.Load() < dials/200 {
+	if succeeded.Load() < dials/10 || cancelled.Load() < dials/10 {
 		t.Error("the moments were not spread over the dials' life")
 	}
 	for _, ses := range c.sessions {
