@@ -97,7 +97,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 func (s *Server) admit(ctx context.Context, who auth.Peer, via string, remote net.Addr) (registry.Agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
 	defer cancel()
-	agent := registry.Agent{ID: who.ID, Via: via}
+	agent := registry.Agent{ID: who.ID, Identity: auth.Identity(who.TLS), Via: via}
 	if remote != nil {
 		agent.Remote = remote.String()
 	}

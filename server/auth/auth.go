@@ -5,6 +5,7 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
 	"strings"
@@ -23,6 +24,18 @@ type Peer struct {
 	Identifiers string // a URL query
 	Token       string // a secret; "" where none was sent
 	TLS         *tls.ConnectionState
+}
+
+// Identity is who a peer is by its certificate: the subject and the names in
+// it, which a renewal keeps while the key changes. "" is a peer without one.
+func Identity(state *tls.ConnectionState) string {
+	if state == nil || len(state.PeerCertificates) == 0 {
+		return ""
+	}
+	cert := state.PeerCertificates[0]
+	h := sha256.New()
+	fmt.Fprintf(h, "%x %q %q %q %q", cert.RawSubject, cert.DNSNames, cert.IPAddresses, cert.URIs, cert.EmailAddresses)
+	return string(h.Sum(nil))
 }
 
 // Refusal is why an agent was not taken. Its text is sent to the agent, so

@@ -8,41 +8,41 @@ import (
 // group is the agents that share one key of the index, such as an address, a
 // prefix, or the default route. The registry's lock guards it.
 type group struct {
-	members map[string]*member // by agent id
-	serving []*member          // those with a connection that is not draining
-	rest    []*member          // those that drain: the fallback
+	members map[agentKey]*member
+	serving []*member // those with a connection that is not draining
+	rest    []*member // those that drain: the fallback
 }
 
 // member is one agent in a group.
 type member struct {
-	id    string
+	key   agentKey
 	conns []*conn // in the order they joined: the first is preferred
 	list  *[]*member
 	at    int // index in *list
 }
 
-func newGroup() *group { return &group{members: make(map[string]*member)} }
+func newGroup() *group { return &group{members: make(map[agentKey]*member)} }
 
 func (g *group) empty() bool { return len(g.members) == 0 }
 
 func (g *group) join(c *conn) {
-	m := g.members[c.agent.ID]
+	m := g.members[c.agent.key()]
 	if m == nil {
-		m = &member{id: c.agent.ID}
-		g.members[m.id] = m
+		m = &member{key: c.agent.key()}
+		g.members[m.key] = m
 	}
 	m.conns = append(m.conns, c)
 	g.place(m)
 }
 
 func (g *group) leave(c *conn) {
-	m := g.members[c.agent.ID]
+	m := g.members[c.agent.key()]
 	if m == nil {
 		return
 	}
 	m.conns = slices.DeleteFunc(m.conns, func(other *conn) bool { return other == c })
 	if len(m.conns) == 0 {
-		delete(g.members, m.id)
+		delete(g.members, m.key)
 		m.unlist()
 		return
 	}
@@ -51,7 +51,7 @@ func (g *group) leave(c *conn) {
 
 // changed puts c's agent where it belongs after c began to drain.
 func (g *group) changed(c *conn) {
-	if m := g.members[c.agent.ID]; m != nil {
+	if m := g.members[c.agent.key()]; m != nil {
 		g.place(m)
 	}
 }

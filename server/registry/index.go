@@ -196,10 +196,16 @@ func (x *index) count(s Strategy) int {
 	return 0
 }
 
-// first is the preferred connection of an agent id, or nil.
-func (x *index) first(id string) *conn {
-	if m := x.all.members[id]; m != nil {
+// first is the preferred connection of a's id: of a itself, else of one that
+// calls itself the same; or nil.
+func (x *index) first(a Agent) *conn {
+	if m := x.all.members[a.key()]; m != nil {
 		return m.conns[0]
+	}
+	for key, m := range x.all.members {
+		if key.id == a.ID {
+			return m.conns[0]
+		}
 	}
 	return nil
 }

@@ -32,10 +32,17 @@ type Backend interface {
 // Agent is who is at the other end of a Backend.
 type Agent struct {
 	ID          string
+	Identity    string // who it proved to be, in a form that outlives a renewal; "": nobody in particular
 	Identifiers Identifiers
 	Via         string // the protocol: "grpc" or "link"
 	Remote      string // its address, for people
 }
+
+// agentKey is what tells agents apart. An id is only what an agent calls itself:
+// one that is somebody else by its certificate takes no work away from another.
+type agentKey struct{ id, identity string }
+
+func (a Agent) key() agentKey { return agentKey{a.ID, a.Identity} }
 
 // Registry holds the connected agents. All methods may be called from any
 // goroutine.
@@ -69,13 +76,12 @@ func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
 // Join adds a connection. It takes dials until leave is called, which its
 // owner must do once the backend is done; leave may be called more than once
 // and returns when no trace of the connection is left. A second connection
-// under a known id is kept behind the first (COMPATIBILITY §1).
+// of the same agent, by id and identity, is kept behind the first.
 func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	c := &conn{agent: a, backend: b, since: time.Now()}
 	r.mu.Lock()
-	if other := r.index.first(a.ID); other != nil && !sameHost(other.agent.Remote, a.Remote) {
-		r.log.WithFields(logrus.Fields{"agent": a.ID, "remote": a.Remote, "other": other.agent.Remote}).
-			Warn("two agents on different hosts use the same id; the second is used only when the first is gone: give each its own --agent-id")
+	if other := r.index.first(a); other != nil {
+		r.warnOfTwo(a, other.agent)
 	}
 	r.index.join(c)
 	select {
@@ -103,6 +109,17 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	}
 }
 
+// warnOfTwo tells of two agents that use one id.
+func (r *Registry) warnOfTwo(a, other Agent) {
+	log := r.log.WithFields(logrus.Fields{"agent": a.ID, "remote": a.Remote, "other": other.Remote})
+	switch {
+	case a.Identity != other.Identity:
+		log.Warn("two agents with different certificates use the same id, and both are given work: give each its own --agent-id, or find out who the second is")
+	case !sameHost(other.Remote, a.Remote):
+		log.Warn("two agents on different hosts use the same id; the second is used only when the first is gone: give each its own --agent-id")
+	}
+}
+
 // Joined is closed as soon as the first connection has joined, and stays so
 // when it leaves.
 func (r *Registry) Joined() <-chan struct{} { return r.joined }
@@ -111,7 +128,7 @@ func (r *Registry) Joined() <-chan struct{} { return r.joined }
 func (r *Registry) Knows(id string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.index.first(id) != nil
+	return r.index.first(Agent{ID: id}) != nil
 }
 
 // watch marks c once it drains, and takes it out of the choice as soon as it is
@@ -188,9 +205,9 @@ func join(list []Strategy) string {
 
 // Counts says how many agents are connected.
 type Counts struct {
-	Agents      int // distinct ids
+	Agents      int // distinct ids and identities
 	Connections int
-	By          map[Strategy]int // distinct ids that each given strategy can use
+	By          map[Strategy]int // of those that each given strategy can use
 }
 
 // Counts returns the present numbers.

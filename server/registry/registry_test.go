@@ -479,3 +479,35 @@ func TestPickIsQuick(t *testing.T) {
 		t.Errorf("a pick took %v", best)
 	}
 }
+
+// TestAnIdIsNoProof: an agent that calls itself like another but is somebody
+// else takes no work away from it, in whatever order they come; it is told of.
+func TestAnIdIsNoProof(t *testing.T) {
+	for _, rogueFirst := range []bool{false, true} {
+		var lines strings.Builder
+		log := logrus.New()
+		log.SetOutput(&lines)
+		r := New([]Strategy{Default}, log)
+		backends := map[string]*fake{"true": newFake("true"), "rogue": newFake("rogue")}
+		order := []string{"true", "rogue"}
+		if rogueFirst {
+			order = []string{"rogue", "true"}
+		}
+		for _, who := range order {
+			defer r.Join(Agent{ID: "node-1", Identity: who, Remote: "192.0.2.1:1"}, backends[who])()
+		}
+		for range 200 {
+			if _, err := r.Dial(t.Context(), "tcp", "x:1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for who, b := range backends {
+			if n := b.dials.Load(); n < 40 {
+				t.Errorf("%v came first: of 200 dials %d went to the %s agent", order[0], n, who)
+			}
+		}
+		if !strings.Contains(lines.String(), "different certificates use the same id") {
+			t.Errorf("the log says %q", lines.String())
+		}
+	}
+}
