@@ -14,6 +14,7 @@ import (
 
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/shares"
 )
@@ -75,6 +76,7 @@ func source(a net.Addr) string {
 type account struct {
 	dials  *shares.Share
 	budget *link.Budget
+	grpc   *legacy.Budget
 
 	conns int // guarded by accounts.mu
 }
@@ -83,13 +85,14 @@ type account struct {
 type accounts struct {
 	dials  *shares.Pool
 	budget *link.Budget
+	grpc   *legacy.Budget
 
 	mu    sync.Mutex
 	known map[identity]*account
 }
 
-func newAccounts(budget *link.Budget) *accounts {
-	return &accounts{dials: shares.NewPool(maxDials), budget: budget, known: make(map[identity]*account)}
+func newAccounts(budget *link.Budget, grpc *legacy.Budget) *accounts {
+	return &accounts{dials: shares.NewPool(maxDials), budget: budget, grpc: grpc, known: make(map[identity]*account)}
 }
 
 // join counts a connection of a client; leave must be called when it has ended.
@@ -98,7 +101,7 @@ func (a *accounts) join(who identity) (acct *account, leave func()) {
 	defer a.mu.Unlock()
 	acct = a.known[who]
 	if acct == nil {
-		acct = &account{dials: a.dials.Share(), budget: a.budget.Share()}
+		acct = &account{dials: a.dials.Share(), budget: a.budget.Share(), grpc: a.grpc.Share()}
 		a.known[who] = acct
 	}
 	acct.conns++
@@ -175,7 +178,12 @@ func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
 			return nil, exhausted(address, fmt.Sprintf("this client has %d dials under way that nobody answers; the rest is for others", p.account.dials.Used()))
 		}
 		defer p.account.dials.Give(1)
-		return next.Dial(link.WithBudget(ctx, p.account.budget), network, address)
+		done, err := s.turns.wait(ctx, p.account)
+		if err != nil {
+			return nil, tunnel.AsDialError(address, err)
+		}
+		defer done()
+		return next.Dial(legacy.WithBudget(link.WithBudget(ctx, p.account.budget), p.account.grpc), network, address)
 	})
 }
 
@@ -215,5 +223,5 @@ func admitStream(ctx context.Context) (context.Context, func(), error) {
 	if !acct.budget.Take(streamMemory) {
 		return nil, nil, status.Error(codes.ResourceExhausted, noMemory)
 	}
-	return withAccount(ctx, acct), func() { acct.budget.Give(streamMemory) }, nil
+	return legacy.WithBudget(withAccount(ctx, acct), acct.grpc), func() { acct.budget.Give(streamMemory) }, nil
 }

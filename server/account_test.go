@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
@@ -194,7 +195,7 @@ func TestSourcesOfClients(t *testing.T) {
 // TestAccountsGoWithTheirClients: one for all connections of a client, none
 // after the last.
 func TestAccountsGoWithTheirClients(t *testing.T) {
-	all := newAccounts(link.NewBudget(1 << 20))
+	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
 	first, leave := all.join(identity{from: "a"})
 	again, leaveAgain := all.join(identity{from: "a"})
 	other, leaveOther := all.join(identity{from: "b"})

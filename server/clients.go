@@ -7,6 +7,8 @@ import (
 	"net"
 	"time"
 
+	"google.golang.org/grpc"
+
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -15,7 +17,7 @@ import (
 // buildClients makes the side that asks for destinations.
 func (s *Server) buildClients() error {
 	if !s.opts.NoGRPC {
-		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive)
+		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
 		s.proxyService = legacy.NewProxyService(sharing{s.forwarder, connMemory}, legacy.ProxyServiceConfig{
 			Admit: admitStream, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log,
 		})

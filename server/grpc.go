@@ -27,6 +27,17 @@ const (
 	// real client has one or few of them; others wait, as HTTP/2 has it.
 	maxStreams = 1000
 
+	// streamWindow is what a client may send on a stream before anybody has
+	// read it. To name it keeps gRPC from making it larger by itself, up to
+	// 16 MiB; clients by gRPC are near. An agent's one stream has all its
+	// connections and may be far, so its window grows.
+	streamWindow = 64 << 10
+
+	// connWindow is the same for all streams of a connection together. gRPC
+	// renews it as bytes arrive, so it bounds no memory; it must not be what
+	// streams wait for.
+	connWindow = 1 << 20
+
 	// maxMetadata bounds an agent's headers: identifiers and a token fit.
 	maxMetadata = 64 << 10
 )
@@ -38,13 +49,13 @@ type grpcFront struct {
 	queue  *queue
 }
 
-func newGRPCFront(every time.Duration) *grpcFront {
+func newGRPCFront(every time.Duration, more ...grpc.ServerOption) *grpcFront {
 	if every <= 0 {
 		every = DefaultKeepalive
 	}
 	return &grpcFront{
 		queue: newQueue(),
-		server: grpc.NewServer(
+		server: grpc.NewServer(append(more,
 			legacy.ServerCodec(),
 			grpc.Creds(handshaken{}),
 			grpc.KeepaliveParams(keepalive.ServerParameters{Time: every, Timeout: keepaliveTimeout, MaxConnectionIdle: maxIdle}),
@@ -53,7 +64,7 @@ func newGRPCFront(every time.Duration) *grpcFront {
 			grpc.MaxHeaderListSize(maxMetadata),
 			grpc.MaxConcurrentStreams(maxStreams),
 			grpc.WaitForHandlers(true),
-		),
+		)...),
 	}
 }
 

@@ -58,7 +58,7 @@ func (s *Server) gauges() {
 	for protocol, budget := range map[string]interface {
 		Used() int64
 	}{"link": s.opts.Budget, "grpc": s.limits.Budget} {
-		m.Gauge("buffered_bytes", "Received bytes that wait for a reader, by protocol.", prometheus.Labels{"protocol": protocol},
+		m.Gauge("buffered_bytes", "Bytes held of the memory budget, by protocol: received ones that wait for a reader, and by link what connections count.", prometheus.Labels{"protocol": protocol},
 			func() float64 { return float64(budget.Used()) })
 	}
 	m.Gauge("buffer_limit_bytes", "Most bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "link"},

@@ -27,6 +27,7 @@ type Server struct {
 	agents    *registry.Registry
 	forwarder *tunnel.Forwarder
 	accounts  *accounts         // of clients
+	turns     *turns            // of clients\' dials
 	table     *admin.Table      // nil: no admin port
 	leases    *lease.Controller // nil: none
 	gate      auth.Gate
@@ -52,14 +53,16 @@ func New(opts Options) (*Server, error) {
 	if err := opts.setDefaults(); err != nil {
 		return nil, err
 	}
+	limits := legacy.Limits{Budget: legacy.NewBudget(legacy.DefaultBudget)}
 	s := &Server{
 		opts:     opts,
 		metrics:  metrics.New(opts.Registry),
 		agents:   registry.New(opts.Strategies, opts.Log),
-		limits:   legacy.Limits{Budget: legacy.NewBudget(legacy.DefaultBudget)},
+		limits:   limits,
 		refusals: flowcontrol.NewTokenBucketRateLimiter(refusalsLogged/60.0, refusalsLogged),
 		draining: make(chan struct{}),
-		accounts: newAccounts(opts.Budget),
+		accounts: newAccounts(opts.Budget, limits.Budget),
+		turns:    newTurns(),
 	}
 	s.forwarder = &tunnel.Forwarder{
 		Dialer:      s.policed(s.shared(s.metrics.Dialer(settling{s.agents, time.Now().Add(opts.Settle), s.draining}))),

@@ -49,6 +49,7 @@ type AgentPeer struct {
 // sends it its one answer.
 type pendingDial struct {
 	address string
+	limits  Limits // of the connection
 	start   time.Time
 	answer  chan dialAnswer // of capacity 1
 }
@@ -143,7 +144,7 @@ func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.C
 	if err := ctx.Err(); err != nil {
 		return nil, tunnel.AsDialError(address, err)
 	}
-	random, dial, err := p.startDial(address)
+	random, dial, err := p.startDial(ctx, address)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +170,7 @@ func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.C
 	}
 }
 
-func (p *AgentPeer) startDial(address string) (int64, *pendingDial, error) {
+func (p *AgentPeer) startDial(ctx context.Context, address string) (int64, *pendingDial, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
@@ -179,7 +180,7 @@ func (p *AgentPeer) startDial(address string) (int64, *pendingDial, error) {
 		return 0, nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent has as many connections as it may have"}
 	}
 	p.random++ // unique on this stream, which is all that is needed
-	dial := &pendingDial{address: address, start: time.Now(), answer: make(chan dialAnswer, 1)}
+	dial := &pendingDial{address: address, limits: p.mux.limits.in(ctx), start: time.Now(), answer: make(chan dialAnswer, 1)}
 	p.pending[p.random] = dial
 	return p.random, dial, nil
 }
@@ -289,6 +290,7 @@ func (p *AgentPeer) dialAnswered(response *client.DialResponse) {
 		return
 	}
 	c := newOpened(p.mux, response.GetRandom(), id, p.hello.duplex, dial.address)
+	c.in.limits = &dial.limits
 	switch ok, lost := p.mux.add(id, c); {
 	case lost != nil:
 		dial.answer <- dialAnswer{err: agentLost(dial.address)}

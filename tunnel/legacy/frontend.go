@@ -38,7 +38,7 @@ type hastener interface{ Hasten() }
 
 func newFrontend(ctx context.Context, s *ProxyService, stream grpc.ServerStream) *frontend {
 	f := &frontend{service: s, gone: stream.Context().Done(), done: make(chan struct{})}
-	f.mux = newMux(timedSend(stream.SendMsg, s.cfg.Metrics), FromClient, ToClient, s.cfg.Limits, s.cfg.Metrics, s.cfg.Log)
+	f.mux = newMux(timedSend(stream.SendMsg, s.cfg.Metrics), FromClient, ToClient, s.cfg.Limits.in(ctx), s.cfg.Metrics, s.cfg.Log)
 	if info, ok := peer.FromContext(stream.Context()); ok {
 		f.source = info.Addr
 		f.mux.remoteAddr = info.Addr.String()

@@ -1,8 +1,10 @@
 package legacy
 
 import (
-	"sync/atomic"
+	"context"
 	"time"
+
+	"konnectivity/tunnel/shares"
 )
 
 const (
@@ -50,18 +52,42 @@ func (l Limits) withDefaults() Limits {
 
 // Budget is memory that the connections of a process share. It may be used
 // from any goroutine.
-type Budget struct {
-	total int64
-	used  atomic.Int64
-}
+type Budget struct{ share *shares.Share }
 
 // NewBudget returns a budget of total bytes.
-func NewBudget(total int64) *Budget { return &Budget{total: total} }
+func NewBudget(total int64) *Budget { return &Budget{shares.NewPool(total).Share()} }
 
-// Used returns the bytes held just now.
-func (b *Budget) Used() int64 { return b.used.Load() }
+// Share returns a part of the same budget for one client more; see package
+// shares.
+func (b *Budget) Share() *Budget { return &Budget{b.share.Pool().Share()} }
 
-func (b *Budget) free() int64 { return b.total - b.used.Load() }
+// Used returns the bytes of the whole budget that are held just now.
+func (b *Budget) Used() int64 { return b.share.Pool().Used() }
+
+// free is what may still be held by who has this part of the budget.
+func (b *Budget) free() int64 {
+	free := b.share.Free()
+	return min(free, shares.Limit(b.Total(), b.Used())-b.share.Used())
+}
+
+func (b *Budget) add(n int) { b.share.Add(int64(n)) }
 
 // Total returns the bytes that may be held.
-func (b *Budget) Total() int64 { return b.total }
+func (b *Budget) Total() int64 { return b.share.Pool().Max() }
+
+type budgetKey struct{}
+
+// WithBudget has a frontend's stream that is admitted with this context, and a
+// connection that AgentPeer.Dial makes under it, count against b instead of the
+// budget of their Limits.
+func WithBudget(ctx context.Context, b *Budget) context.Context {
+	return context.WithValue(ctx, budgetKey{}, b)
+}
+
+// in returns the limits of what is made under ctx.
+func (l Limits) in(ctx context.Context) Limits {
+	if b, ok := ctx.Value(budgetKey{}).(*Budget); ok {
+		l.Budget = b
+	}
+	return l
+}

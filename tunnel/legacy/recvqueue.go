@@ -18,6 +18,14 @@ const (
 	// costs its neighbours one pause.
 	maxPause = 5 * time.Second
 
+	// grpcWindow is what gRPC takes from a peer before anybody has read it:
+	// HTTP/2's first window. The server keeps it from growing.
+	grpcWindow = 64 << 10
+
+	// lastBuffer is what a connection may hold once its client's memory is
+	// used up: one message of most senders.
+	lastBuffer = 16 << 10
+
 	// joinBelow is the payload that is added to the block before it instead
 	// of keeping one of its own, so that many small packets do not pin a
 	// multiple of their size.
@@ -89,10 +97,7 @@ func (q *recvQueue) ended() bool { return q.discard || q.end != nil }
 // makeRoom waits within the rules until size more may be held.
 func (q *recvQueue) makeRoom(size int) bool {
 	if q.block {
-		for q.held > q.limits.ConnBuffer && !q.ended() {
-			q.cond.Wait()
-		}
-		return true
+		return q.makeRoomAlone()
 	}
 	if q.fits(size, 1) {
 		return true
@@ -104,11 +109,36 @@ func (q *recvQueue) makeRoom(size int) bool {
 	return q.fits(size, 2)
 }
 
+// makeRoomAlone waits for the reader of a stream that nobody shares, which holds
+// up its sender alone. While it waits gRPC gathers a window more, so that counts
+// as held. Where the client has no memory left, the stream is not to go on.
+func (q *recvQueue) makeRoomAlone() bool {
+	if q.crowded() {
+		q.limits.Budget.add(grpcWindow)
+		for q.crowded() && !q.ended() {
+			q.cond.Wait()
+		}
+		q.limits.Budget.add(-grpcWindow)
+	}
+	return q.held > 0 || q.limits.Budget.free() > 0
+}
+
+// crowded says whether a stream that nobody shares has enough waiting: less
+// than ConnBuffer where memory gets scarce.
+func (q *recvQueue) crowded() bool {
+	free := int(max(q.limits.Budget.free()/4, 0))
+	return q.held > min(q.limits.ConnBuffer, free)
+}
+
 // fits says whether size more stay within times the connection's share: a
-// quarter of what is left of the budget, but always ConnBuffer.
+// quarter of what is left of the budget, but always ConnBuffer, and a little
+// where nothing is left.
 func (q *recvQueue) fits(size, times int) bool {
-	share := max(int(q.limits.Budget.free()/4), q.limits.ConnBuffer)
-	return q.held+size <= share*times
+	free, share := int(q.limits.Budget.free()), q.limits.ConnBuffer
+	if free <= 0 {
+		share = min(share, lastBuffer)
+	}
+	return q.held+size <= max(free/4, share)*times
 }
 
 // pause waits for the reader to make room, for as long as it moves.
@@ -154,7 +184,7 @@ func (q *recvQueue) append(c tunnel.Chunk) {
 
 func (q *recvQueue) hold(size int) {
 	q.held += size
-	q.limits.Budget.used.Add(int64(size))
+	q.limits.Budget.add(size)
 }
 
 // noteFull keeps the metric and the stall watch in step with held.

@@ -272,7 +272,7 @@ func (q *sendQueue) room() bool {
 
 func (q *sendQueue) hold(size int) {
 	q.held += size
-	q.s.budget.used.Add(int64(size))
+	q.s.budget.add(size)
 }
 
 func (q *sendQueue) wasSent(size int) {

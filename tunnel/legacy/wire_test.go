@@ -279,7 +279,7 @@ func TestAnswerThatNobodyTakesHoldsNothing(t *testing.T) {
 	limits := Limits{}.withDefaults()
 	metrics, log := orNothing(nil, nil)
 	p := newAgentPeer(&script{ctx: t.Context()}, agentHello{id: "a"}, &AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log})
-	random, dial, err := p.startDial("a:1")
+	random, dial, err := p.startDial(t.Context(), "a:1")
 	if err != nil {
 		t.Fatal(err)
 	}

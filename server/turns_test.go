@@ -1,0 +1,127 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// work is what dials cost: one processor serves them in order.
+type work struct {
+	queue chan chan struct{}
+	each  time.Duration
+}
+
+func (w *work) run(ctx context.Context) {
+	for {
+		select {
+		case dial := <-w.queue:
+			time.Sleep(w.each)
+			close(dial)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// dials has n goroutines of a client dial until ctx ends, and counts.
+func (w *work) dials(ctx context.Context, t *turns, who *account, n int, wg *sync.WaitGroup) *int {
+	count, mu := new(int), new(sync.Mutex)
+	for range n {
+		wg.Go(func() {
+			for {
+				done, err := t.wait(ctx, who)
+				if err != nil {
+					return
+				}
+				answer := make(chan struct{})
+				w.queue <- answer
+				select {
+				case <-answer:
+				case <-ctx.Done():
+				}
+				done()
+				if ctx.Err() != nil {
+					return
+				}
+				mu.Lock()
+				*count++
+				mu.Unlock()
+			}
+		})
+	}
+	return count
+}
+
+// TestAStormLeavesOthersTheirTurns: beside a client with five hundred dials at
+// a time, one with four keeps half of what it has alone.
+func TestAStormLeavesOthersTheirTurns(t *testing.T) {
+	for _, hogs := range []int{0, 1, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			w := &work{queue: make(chan chan struct{}, 10000), each: 100 * time.Microsecond}
+			turns := newTurns()
+			turns.limit = 8
+			var wg sync.WaitGroup
+			wg.Go(func() { w.run(ctx) })
+			for range hogs {
+				w.dials(ctx, turns, &account{}, 500, &wg)
+			}
+			got := w.dials(ctx, turns, &account{}, 4, &wg)
+			time.Sleep(9 * time.Second)
+			cancel()
+			synctest.Wait()
+			wg.Wait()
+			if all := 90000; *got < all/(hogs+1)*4/5 {
+				t.Errorf("beside %d storms of dials a client has %d of %d", hogs, *got, all)
+			}
+			for _, l := range turns.lines {
+				if l.young != 0 || len(l.waiting) != 0 {
+					t.Errorf("%d turns are not given back, %d wait", l.young, len(l.waiting))
+				}
+			}
+		})
+	}
+}
+
+// TestDialsThatHangKeepNoTurn: what waits for its destination is no work, and
+// one that is alone does not wait at all.
+func TestDialsThatHangKeepNoTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns()
+		turns.limit = 2
+		a, b := &account{}, &account{}
+		start := time.Now()
+		for range 1000 {
+			if _, err := turns.wait(t.Context(), a); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("a client alone waited %v", took)
+		}
+		for range 10 {
+			if _, err := turns.wait(t.Context(), b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(start); took > 10*youngFor {
+			t.Errorf("dials of another waited %v", took)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := turns.wait(ctx, b); err != nil { // its part, for now
+			t.Fatal(err)
+		}
+		cancel()
+		if _, err := turns.wait(ctx, b); err == nil {
+			t.Error("a dial that was given up has its turn")
+		}
+		time.Sleep(time.Second)
+		if l := turns.lines[b]; l.young != 0 || len(l.waiting) != 0 {
+			t.Errorf("%d young, %d waiting in the end", l.young, len(l.waiting))
+		}
+	})
+}
