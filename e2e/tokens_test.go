@@ -21,15 +21,17 @@ func rejected(t *testing.T, a *suite.Agent, why string) {
 	}
 }
 
+// agentAccount is whose tokens agents are to have.
+const agentAccount = "system:serviceaccount:kube-system:konnectivity-agent"
+
 // Agents authenticate by tokens that a Kubernetes API reviews.
 func TestAgentsAuthenticateByToken(t *testing.T) {
 	t.Parallel()
 	s := newSuite(t)
 	api := newKubeAPI(t, s)
-	const account = "system:serviceaccount:kube-system:konnectivity-agent"
 	const secret = "t0ken-" // what every token begins with
-	api.allow(secret+"good", identity{account, "konnectivity"})
-	api.allow(secret+"for-others", identity{account, "vault"})
+	api.allow(secret+"good", identity{agentAccount, "konnectivity"})
+	api.allow(secret+"for-others", identity{agentAccount, "vault"})
 	api.allow(secret+"wrong-account", identity{"system:serviceaccount:default:default", "konnectivity"})
 	srv := must(s.StartServer(append(api.apiArgs(), "--cluster-ca-cert=", "--agent-namespace=kube-system",
 		"--agent-service-account=konnectivity-agent", "--authentication-audience=konnectivity")...))(t)
@@ -68,7 +70,7 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 		// The API is down: who is connected stays, others get a clear refusal
 		// and come in as soon as it is back.
 		api.setDown(true)
-		api.allow(secret+"late-"+mode, identity{account, "konnectivity"})
+		api.allow(secret+"late-"+mode, identity{agentAccount, "konnectivity"})
 		late := must(s.LaunchAgent(srv, append(with("late-"+mode, "late-"+mode), link)...))(t)
 		rejected(t, late, "could not be reviewed")
 		connected(t, good, 1, 20*time.Second)

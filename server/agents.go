@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -59,8 +58,8 @@ func (s *Server) buildAgents() (err error) {
 
 // acceptAgent decides on an agent that came by gRPC.
 func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave func(), err error) {
-	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS()}
-	agent, err := s.admit(ctx, who, "grpc", p.RemoteAddr())
+	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
+	agent, err := s.admit(ctx, who, "grpc")
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +75,8 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 		if p.Role != link.RoleAgent {
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)
 		}
-		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS()}
-		agent, err = s.admit(ctx, who, "link", c.RemoteAddr())
+		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
+		agent, err = s.admit(ctx, who, "link")
 		return err
 	}
 	session := s.acceptLink(ctx, c, cfg)
@@ -94,12 +93,12 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 }
 
 // admit asks the gate, and logs and counts a refusal.
-func (s *Server) admit(ctx context.Context, who auth.Peer, via string, remote net.Addr) (registry.Agent, error) {
+func (s *Server) admit(ctx context.Context, who auth.Peer, via string) (registry.Agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
 	defer cancel()
 	agent := registry.Agent{ID: who.ID, Identity: auth.Identity(who.TLS), Via: via}
-	if remote != nil {
-		agent.Remote = remote.String()
+	if who.Remote != nil {
+		agent.Remote = who.Remote.String()
 	}
 	ids, err := s.gate.Admit(ctx, who)
 	if err != nil {

@@ -77,7 +77,7 @@ func New(opts Options) (*Server, error) {
 	s.gate.Claims = opts.Claims
 	if opts.Tokens != nil {
 		cfg := *opts.Tokens
-		cfg.Called = s.tokenReviewed
+		cfg.Called, cfg.Log = s.tokenReviewed, opts.Log
 		s.gate.Tokens = auth.NewTokens(cfg)
 	}
 	if opts.Leases != nil {
@@ -177,6 +177,9 @@ func (s *Server) serve(life context.Context, parts *errgroup.Group, fronts []*fr
 func (s *Server) background(life context.Context, parts *errgroup.Group) {
 	for _, run := range s.opts.Background {
 		parts.Go(func() error { run(life); return nil })
+	}
+	if s.gate.Tokens != nil {
+		parts.Go(func() error { s.gate.Tokens.Run(life); return nil })
 	}
 	if l := s.opts.Health; l != nil {
 		parts.Go(func() error { return observe.Serve(life, l, s.healthHandler(), s.opts.Log) })

@@ -149,9 +149,13 @@ func (p *process) agentAuth() error {
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
+	signing, err := kubeapi.NewSigningKeys(config)
+	if err != nil {
+		return fmt.Errorf("--kubeconfig: %w", err)
+	}
 	p.options.Tokens = &auth.TokensConfig{
 		Reviews: reviews, Namespace: f.agentNamespace, ServiceAccount: f.agentAccount, Audience: f.audience,
-		PerSecond: f.kubeQPS, Burst: f.kubeBurst,
+		PerSecond: f.kubeQPS, Burst: f.kubeBurst, SigningKeys: signing.Get,
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -24,6 +25,7 @@ type Peer struct {
 	Identifiers string // a URL query
 	Token       string // a secret; "" where none was sent
 	TLS         *tls.ConnectionState
+	Remote      net.Addr // where it is; nil: unknown
 }
 
 // Identity is who a peer is by its certificate: the subject and the names in
@@ -91,7 +93,7 @@ func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) 
 		return registry.Identifiers{}, &Refusal{Code: codes.InvalidArgument, Reason: err.Error()}
 	}
 	if g.Tokens != nil {
-		if err := g.Tokens.Review(ctx, p.Token); err != nil {
+		if err := g.Tokens.Review(ctx, p.Token, p.Remote); err != nil {
 			return registry.Identifiers{}, err
 		}
 	}

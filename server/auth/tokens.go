@@ -4,16 +4,18 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
+	"io"
+	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/util/flowcontrol"
 )
 
 const (
@@ -38,6 +40,16 @@ const (
 	// below 2 MiB.
 	maxCached = 16384
 
+	// provenFor is how long a token that was accepted, or another of the same
+	// pod, is reviewed before those of strangers. A kubelet renews a pod's token
+	// within a day.
+	provenFor = 24 * time.Hour
+
+	// suspectFor is how long tokens from where a bad one came wait behind
+	// others, and maxSuspects bounds of how many sources that is known.
+	suspectFor  = 10 * time.Minute
+	maxSuspects = 4096
+
 	// maxToken bounds what is worth a review; a service account's token has
 	// about 1 KiB.
 	maxToken = 16 << 10
@@ -57,30 +69,38 @@ type TokensConfig struct {
 	Audience       string  // the token must be for
 	PerSecond      float32 // calls to the API a second; 0 means ReviewsPerSecond
 	Burst          int     // calls in advance; 0 means 1
+
+	// SigningKeys reads the keys that the API signs tokens with, a JSON Web Key
+	// Set. nil: they are not known.
+	SigningKeys func(context.Context) ([]byte, error)
+
+	// Log is told whether the keys can be read; nil is silence.
+	Log logrus.FieldLogger
+
 	// Called, if set, is told how each call went; err as Review returns it.
 	Called func(took time.Duration, err error)
 }
 
 // Tokens checks bearer tokens by TokenReview. Outcomes are cached for a bounded
-// time, calls are limited, and one token is never reviewed twice at once. It
-// may be used by any number of goroutines.
+// time, calls are limited and given to the likeliest tokens first, and one token
+// is never reviewed twice at once. It may be used by any number of goroutines.
 type Tokens struct {
-	cfg     TokensConfig
-	user    string
-	limiter flowcontrol.RateLimiter
+	cfg  TokensConfig
+	user string
+	keys *keys
+	wait queue
 
-	mu      sync.Mutex // never held over a call
-	known   map[tokenKey]outcome
-	flights map[tokenKey]*flight
+	mu       sync.Mutex              // never held over a call
+	known    memory[tokenKey, error] // nil: accepted
+	flights  map[tokenKey]*flight
+	proven   memory[tokenKey, struct{}]     // tokens that were accepted, and their pods
+	suspects memory[netip.Prefix, struct{}] // where bad tokens came from that were plausible
 }
 
 // tokenKey stands for a token, so that memory holds none.
 type tokenKey [sha256.Size]byte
 
-type outcome struct {
-	err   error // nil: accepted
-	until time.Time
-}
+func tokenKeyOf(token string) tokenKey { return sha256.Sum256([]byte(token)) }
 
 // flight is a review that runs on the goroutine of its first caller.
 type flight struct {
@@ -94,19 +114,40 @@ func NewTokens(cfg TokensConfig) *Tokens {
 	if cfg.PerSecond <= 0 {
 		cfg.PerSecond = ReviewsPerSecond
 	}
+	if cfg.Log == nil {
+		cfg.Log = silence()
+	}
 	return &Tokens{
-		cfg:     cfg,
-		user:    "system:serviceaccount:" + cfg.Namespace + ":" + cfg.ServiceAccount,
-		limiter: flowcontrol.NewTokenBucketRateLimiter(cfg.PerSecond, max(cfg.Burst, 1)),
-		known:   make(map[tokenKey]outcome),
-		flights: make(map[tokenKey]*flight),
+		cfg:      cfg,
+		user:     "system:serviceaccount:" + cfg.Namespace + ":" + cfg.ServiceAccount,
+		keys:     newKeys(cfg.SigningKeys, cfg.Log),
+		wait:     queue{turns: newTurns(float64(cfg.PerSecond), max(cfg.Burst, 1))},
+		known:    newMemory[tokenKey, error](maxCached),
+		flights:  make(map[tokenKey]*flight),
+		proven:   newMemory[tokenKey, struct{}](maxCached),
+		suspects: newMemory[netip.Prefix, struct{}](maxSuspects),
+	}
+}
+
+func silence() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
+}
+
+// Run keeps the API's signing keys fresh until ctx ends. Reviews work without
+// it, but then tokens that somebody made up pass for plausible ones.
+func (t *Tokens) Run(ctx context.Context) {
+	if t.cfg.SigningKeys != nil {
+		t.keys.run(ctx, t.wait.spend)
 	}
 }
 
 // Review returns nil if token is a valid one of the configured account, else a
 // *Refusal: Unauthenticated where the token is to blame, Unavailable where no
-// verdict could be had. It blocks for at most ReviewTimeout.
-func (t *Tokens) Review(ctx context.Context, token string) error {
+// verdict could be had. It blocks for at most ReviewTimeout. remote is where the
+// agent is; those of one source wait for each other rather than for all.
+func (t *Tokens) Review(ctx context.Context, token string, remote net.Addr) error {
 	if token == "" {
 		return refuse(codes.Unauthenticated, "the agent sent no token: set --service-account-token-path")
 	}
@@ -115,14 +156,14 @@ func (t *Tokens) Review(ctx context.Context, token string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, ReviewTimeout)
 	defer cancel()
-	key := tokenKey(sha256.Sum256([]byte(token)))
+	key := tokenKeyOf(token)
 	for {
 		f, mine, err := t.start(key)
 		if f == nil {
 			return err
 		}
 		if mine {
-			t.finish(ctx, key, f, t.ask(ctx, token))
+			t.finish(ctx, key, f, t.ask(ctx, token, key, source(remote)))
 			return f.err
 		}
 		select {
@@ -141,8 +182,8 @@ func (t *Tokens) Review(ctx context.Context, token string) error {
 func (t *Tokens) start(key tokenKey) (f *flight, mine bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if o, ok := t.known[key]; ok && time.Now().Before(o.until) {
-		return nil, false, o.err
+	if err, ok := t.known.get(key); ok {
+		return nil, false, err
 	}
 	if f := t.flights[key]; f != nil {
 		return f, false, nil
@@ -157,42 +198,71 @@ func (t *Tokens) finish(ctx context.Context, key tokenKey, f *flight, err error)
 	f.left = errors.Is(ctx.Err(), context.Canceled)
 	t.mu.Lock()
 	delete(t.flights, key)
-	var refusal *Refusal
 	switch {
 	case err == nil:
-		t.remember(key, outcome{until: time.Now().Add(goodFor)})
-	case errors.As(err, &refusal) && refusal.Code != codes.Unavailable:
-		t.remember(key, outcome{err: err, until: time.Now().Add(badFor)})
+		t.known.put(key, nil, goodFor)
+	case blamed(err):
+		t.known.put(key, err, badFor)
 	}
 	t.mu.Unlock()
 	close(f.done)
 }
 
-// remember keeps the cache within its bound: what has expired goes first, then
-// any entry.
-func (t *Tokens) remember(key tokenKey, o outcome) {
-	if len(t.known) >= maxCached {
-		now := time.Now()
-		for k, old := range t.known {
-			if now.After(old.until) {
-				delete(t.known, k)
-			}
-		}
-		for k := range t.known {
-			if len(t.known) < maxCached {
-				break
-			}
-			delete(t.known, k)
-		}
-	}
-	t.known[key] = o
+// blamed says whether a review found fault with the token itself.
+func blamed(err error) bool {
+	var refusal *Refusal
+	return errors.As(err, &refusal) && refusal.Code != codes.Unavailable
 }
 
 // ask waits for its turn and calls the API.
-func (t *Tokens) ask(ctx context.Context, token string) error {
-	if err := t.limiter.Wait(ctx); err != nil {
-		return unavailable(fmt.Errorf("too many agents wait for a review: %w", err))
+func (t *Tokens) ask(ctx context.Context, token string, key tokenKey, from netip.Prefix) error {
+	seen := t.lookAt(token)
+	worth := t.rank(seen, key, from)
+	if err := t.wait.wait(ctx, worth, from); err != nil {
+		return unavailable(err)
 	}
+	err := t.call(ctx, token)
+	t.wait.done(worth)
+	t.learn(seen, key, from, err)
+	return err
+}
+
+// rank adds what is remembered to what can be seen.
+func (t *Tokens) rank(seen look, key tokenKey, from netip.Prefix) rank {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.proven.has(key), seen.rank == plausible && t.proven.has(seen.pod):
+		return proven
+	case seen.rank == plausible && t.suspects.has(from):
+		return suspect
+	default:
+		return seen.rank
+	}
+}
+
+// learn remembers the outcome of a review for the ranks of later ones.
+func (t *Tokens) learn(seen look, key tokenKey, from netip.Prefix, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err == nil:
+		t.suspects.forget(from)
+		t.proven.put(key, struct{}{}, provenFor)
+		if seen.pod != (tokenKey{}) {
+			t.proven.put(seen.pod, struct{}{}, provenFor)
+		}
+	case blamed(err):
+		if seen.rank == plausible {
+			t.suspects.put(from, struct{}{}, suspectFor)
+		}
+		t.proven.forget(key)
+		t.proven.forget(seen.pod)
+	}
+}
+
+// call has the API review a token.
+func (t *Tokens) call(ctx context.Context, token string) error {
 	start := time.Now()
 	review, err := t.cfg.Reviews.Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{t.cfg.Audience}},

@@ -127,7 +127,7 @@ func TestReviewVerdicts(t *testing.T) {
 		"person":                    codes.PermissionDenied,
 		strings.Repeat("x", 17<<10): codes.Unauthenticated,
 	} {
-		err := tokens.Review(t.Context(), token)
+		err := tokens.Review(t.Context(), token, nil)
 		if codeOf(err) != want {
 			t.Errorf("%.20s: %v", token, err)
 		}
@@ -148,7 +148,7 @@ func TestReviewIsCachedForABoundedTime(t *testing.T) {
 		ask := func(token string, want int) {
 			t.Helper()
 			for range 5 {
-				_ = tokens.Review(t.Context(), token)
+				_ = tokens.Review(t.Context(), token, nil)
 			}
 			if calls != want {
 				t.Fatalf("%d calls, want %d", calls, want)
@@ -170,19 +170,27 @@ func (f reviewFunc) Create(ctx context.Context, r *authenticationv1.TokenReview,
 	return f(ctx, r)
 }
 
-func TestCacheIsBounded(t *testing.T) {
-	tokens := newTokens(reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
-		r.Status = answer(r.Spec.Token)
-		return r, nil
-	}))
-	for i := range maxCached + 100 {
-		tokens.mu.Lock()
-		tokens.remember(tokenKey{byte(i), byte(i >> 8), byte(i >> 16)}, outcome{until: time.Now().Add(time.Hour)})
-		tokens.mu.Unlock()
-	}
-	if n := len(tokens.known); n > maxCached {
-		t.Errorf("%d cached", n)
-	}
+func TestMemoryIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory[int, string](100)
+		for i := range 50 {
+			m.put(i, "short", time.Second)
+		}
+		for i := 50; i < 100; i++ {
+			m.put(i, "long", time.Hour)
+		}
+		time.Sleep(time.Minute)
+		m.put(100, "long", time.Hour)
+		if m.has(0) || !m.has(50) || !m.has(100) || len(m.entries) != 51 {
+			t.Errorf("what has expired should go first: %d entries", len(m.entries))
+		}
+		for i := range 1000 {
+			m.put(i, "long", time.Hour)
+		}
+		if len(m.entries) != 100 || !m.has(999) {
+			t.Errorf("%d entries", len(m.entries))
+		}
+	})
 }
 
 // TestReconnectStorm: 5,000 agents at once never cost more than 50 calls in any
@@ -205,7 +213,7 @@ func TestReconnectStorm(t *testing.T) {
 		for i := range 5000 {
 			wg.Go(func() {
 				for {
-					switch err := tokens.Review(t.Context(), fmt.Sprint("good", i)); codeOf(err) {
+					switch err := tokens.Review(t.Context(), fmt.Sprint("good", i), nil); codeOf(err) {
 					case codes.OK:
 						return
 					case codes.Unavailable:
@@ -244,7 +252,7 @@ func TestOneTokenIsReviewedOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			if err := tokens.Review(t.Context(), "good"); err != nil {
+			if err := tokens.Review(t.Context(), "good", nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -271,14 +279,14 @@ func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 		first, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := tokens.Review(first, "good"); codeOf(err) != codes.Unavailable {
+			if err := tokens.Review(first, "good", nil); codeOf(err) != codes.Unavailable {
 				t.Error(err)
 			}
 		})
 		synctest.Wait()
 		for range 5 {
 			wg.Go(func() {
-				if err := tokens.Review(t.Context(), "good"); err != nil {
+				if err := tokens.Review(t.Context(), "good", nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -301,20 +309,20 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			}
 		}})
 		start := time.Now()
-		if err := tokens.Review(t.Context(), "good"); codeOf(err) != codes.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
+		if err := tokens.Review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		if took := time.Since(start); took > ReviewTimeout || seen.Load() != 1 {
 			t.Errorf("took %v, told of %d calls", took, seen.Load())
 		}
 		// No verdict is remembered as none.
-		if len(tokens.known)+len(tokens.flights) != 0 {
+		if len(tokens.known.entries)+len(tokens.flights)+tokens.wait.turns.waiting+tokens.wait.turns.running[doubtful] != 0 {
 			t.Error("something stayed")
 		}
 	})
 	a := newAPI(t)
 	a.code.Store(403)
-	if err := a.tokens(t).Review(t.Context(), "good"); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
+	if err := a.tokens(t).Review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
 		t.Error(err)
 	}
 }

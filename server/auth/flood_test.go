@@ -1,0 +1,338 @@
+package auth
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"google.golang.org/grpc/codes"
+	authenticationv1 "k8s.io/api/authentication/v1"
+)
+
+// signer makes tokens as an API server does.
+type signer struct {
+	t   *testing.T
+	key *ecdsa.PrivateKey
+	id  string
+}
+
+func newSigner(t *testing.T, id string) *signer {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &signer{t: t, key: key, id: id}
+}
+
+// published is the key as /openid/v1/jwks has it.
+func (s *signer) published(context.Context) ([]byte, error) {
+	return json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: s.key.Public(), KeyID: s.id, Algorithm: "ES256", Use: "sig"}}})
+}
+
+// token signs what an agent's token says, with changes.
+func (s *signer) token(name string, changes map[string]any) string {
+	claims := map[string]any{
+		"iss": "https://kubernetes.default.svc", "sub": agentUser, "jti": name, "aud": []string{"konnectivity"},
+		"exp": time.Now().Add(time.Hour).Unix(), "nbf": time.Now().Unix(),
+		"kubernetes.io": map[string]any{"pod": map[string]any{"uid": "pod of " + name}},
+	}
+	for k, v := range changes {
+		if claims[k] = v; v == nil {
+			delete(claims, k)
+		}
+	}
+	sign, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: s.key, KeyID: s.id}}, nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	token, err := jwt.Signed(sign).Claims(claims).Serialize()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return token
+}
+
+func at(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }
+
+func TestLookAtTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api, forger, foreign := newSigner(t, "k1"), newSigner(t, "k1"), newSigner(t, "k2")
+		blind := newTokens(nil)
+		seeing := newTokens(nil)
+		seeing.keys.read = api.published
+		if err := seeing.keys.refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ago := func(d time.Duration) int64 { return time.Now().Add(-d).Unix() }
+		for name, c := range map[string]struct {
+			token         string
+			blind, seeing rank
+		}{
+			"the API's":                        {api.token("a", nil), plausible, proven},
+			"with one audience as text":        {api.token("a", map[string]any{"aud": "konnectivity"}), plausible, proven},
+			"with several audiences":           {api.token("a", map[string]any{"aud": []string{"vault", "konnectivity"}}), plausible, proven},
+			"out of a secret":                  {api.token("a", map[string]any{"aud": nil, "exp": nil, "nbf": nil, "kubernetes.io": nil}), plausible, proven},
+			"with a forged signature":          {forger.token("a", nil), plausible, doubtful},
+			"with a key that nobody knows":     {foreign.token("a", nil), plausible, plausible},
+			"for others":                       {api.token("a", map[string]any{"aud": []string{"vault"}}), doubtful, doubtful},
+			"of another account":               {api.token("a", map[string]any{"sub": "system:serviceaccount:default:default"}), doubtful, doubtful},
+			"expired long ago":                 {api.token("a", map[string]any{"exp": ago(time.Hour)}), doubtful, doubtful},
+			"expired by a clock that is wrong": {api.token("a", map[string]any{"exp": ago(time.Minute)}), plausible, proven},
+			"of tomorrow":                      {api.token("a", map[string]any{"nbf": ago(-24 * time.Hour)}), doubtful, doubtful},
+			"of no form":                       {api.token("a", map[string]any{"sub": 7}), doubtful, doubtful},
+			"opaque":                           {"0123456789abcdef", doubtful, doubtful},
+			"of dots":                          {"..", doubtful, doubtful},
+			"without a signature":              {"eyJhbGciOiJub25lIn0.e30.", doubtful, doubtful},
+		} {
+			if got := blind.lookAt(c.token).rank; got != c.blind {
+				t.Errorf("a token %s, without keys: %d, want %d", name, got, c.blind)
+			}
+			if got := seeing.lookAt(c.token).rank; got != c.seeing {
+				t.Errorf("a token %s, with keys: %d, want %d", name, got, c.seeing)
+			}
+		}
+	})
+}
+
+func TestSource(t *testing.T) {
+	for address, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64",
+	} {
+		if got := source(at(address)).String(); got != want {
+			t.Errorf("%s: %s, want %s", address, got, want)
+		}
+	}
+	if source(nil) != source(&net.UnixAddr{Name: "x"}) {
+		t.Error("what has no address is one source")
+	}
+}
+
+// flooded is a Tokens that an attacker keeps busy from the addresses given,
+// with as many tokens at a time from each, for as long as f takes.
+func flooded(t *testing.T, api *signer, cfg TokensConfig, invent func(i int64) string, from []string, each int, f func(*Tokens)) {
+	cfg.Namespace, cfg.ServiceAccount, cfg.Audience = "kube-system", "konnectivity-agent", "konnectivity"
+	cfg.Reviews = reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+		time.Sleep(5 * time.Millisecond)
+		parsed, err := jwt.ParseSigned(r.Spec.Token, algorithms)
+		if r.Spec.Token != "opaque and good" && (err != nil || parsed.Claims(api.key.Public()) != nil) {
+			return r, ctx.Err()
+		}
+		r.Status = answer("good")
+		return r, ctx.Err()
+	})
+	tokens := NewTokens(cfg)
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { tokens.Run(ctx) })
+	synctest.Wait() // the keys are read
+	var n atomic.Int64
+	for _, ip := range from {
+		for range each {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_ = tokens.Review(ctx, invent(n.Add(1)), at(ip))
+					time.Sleep(250 * time.Millisecond)
+				}
+			})
+		}
+	}
+	time.Sleep(5 * time.Second)
+	f(tokens)
+	stop()
+	wg.Wait()
+}
+
+// A flood of bad tokens delays a good agent that is new by two seconds at most,
+// whatever the tokens look like and wherever they come from.
+func TestFloodOfBadTokens(t *testing.T) {
+	const same, other = "192.0.2.1", "198.51.100.1"
+	var many []string
+	for i := range 250 {
+		many = append(many, fmt.Sprintf("203.0.113.%d", i))
+	}
+	api, forger := newSigner(t, "k1"), newSigner(t, "k1")
+	pool := []string{}
+	synctest.Test(t, func(t *testing.T) {
+		for i := range 1000 { // signing costs real time
+			pool = append(pool, forger.token(fmt.Sprint("forged", i), map[string]any{"exp": nil, "nbf": nil}))
+		}
+	})
+	opaque := func(i int64) string { return fmt.Sprint("junk", i) }
+	forged := func(i int64) string { return pool[i%int64(len(pool))] }
+	for _, c := range []struct {
+		name   string
+		keys   bool
+		invent func(int64) string
+		from   []string
+		each   int
+		token  string // of the good agent; "" for one of the API's
+	}{
+		{"junk from another address", false, opaque, []string{other}, 600, ""},
+		{"junk from the same address", false, opaque, []string{same}, 600, ""},
+		{"forged from another address", false, forged, []string{other}, 600, ""},
+		{"forged from the same address, with keys", true, forged, []string{same}, 600, ""},
+		{"forged from the same address, 25 at a time, without keys", false, forged, []string{same}, 25, ""},
+		{"forged from 80 addresses, without keys", false, forged, many[:80], 8, ""},
+		{"forged from 250 addresses, with keys", true, forged, many, 4, ""},
+		{"junk with some forged from the same address", false, func(i int64) string {
+			if i%100 == 0 {
+				return forged(i)
+			}
+			return opaque(i)
+		}, []string{same}, 600, ""},
+		{"junk from another address, good ones opaque", false, opaque, []string{other}, 600, "opaque and good"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var cfg TokensConfig
+			if c.keys {
+				cfg.SigningKeys = api.published
+			}
+			flooded(t, api, cfg, c.invent, c.from, c.each, func(tokens *Tokens) {
+				for i := range 8 {
+					token := c.token
+					if token == "" {
+						token = api.token(fmt.Sprint("good", i), nil)
+					}
+					start := time.Now()
+					err := tokens.Review(t.Context(), token, at(same))
+					if took := time.Since(start); err != nil || took > 2*time.Second {
+						t.Errorf("%s: a good agent waited %v: %v", c.name, took, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Where signatures cannot be checked, an agent whose token was renewed is known
+// by its pod, and one that comes again by its token; until such a token is
+// refused.
+func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newSigner(t, "k1")
+		verdict := answer("good")
+		tokens := newTokens(reviewFunc(func(_ context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+			r.Status = verdict
+			return r, nil
+		}))
+		old, renewed := api.token("a", nil), api.token("a", map[string]any{"jti": "b"})
+		worth := func(token string) rank {
+			return tokens.rank(tokens.lookAt(token), tokenKeyOf(token), source(at("192.0.2.1")))
+		}
+		if worth(old) != plausible || worth(renewed) != plausible {
+			t.Error("agents are proven before they were accepted")
+		}
+		_ = tokens.Review(t.Context(), old, at("192.0.2.1"))
+		if worth(old) != proven || worth(renewed) != proven || worth(api.token("c", nil)) != plausible {
+			t.Error("after one was accepted: not it and its pod alone are proven")
+		}
+		verdict = answer("expired")
+		_ = tokens.Review(t.Context(), renewed, at("192.0.2.1"))
+		if worth(renewed) != suspect || worth(api.token("c", nil)) != suspect {
+			t.Error("after one was refused: others from there are not suspect")
+		}
+		time.Sleep(suspectFor)
+		if worth(api.token("c", nil)) != plausible {
+			t.Error("the suspicion does not end")
+		}
+		time.Sleep(provenFor)
+		if worth(old) == proven {
+			t.Error("the proof does not end")
+		}
+	})
+}
+
+// Keys are read at the start, again for a token with an unknown one but not at
+// once, and kept while the API does not answer.
+func TestSigningKeysAreKeptFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newSigner(t, "k1"), newSigner(t, "k2")
+		var calls atomic.Int64
+		var now atomic.Pointer[signer]
+		now.Store(first)
+		tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity",
+			SigningKeys: func(ctx context.Context) ([]byte, error) {
+				calls.Add(1)
+				if s := now.Load(); s != nil {
+					return s.published(ctx)
+				}
+				return nil, errors.New("connection refused")
+			}})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); tokens.Run(ctx) }()
+		synctest.Wait()
+		now.Store(second)
+		for range 1000 {
+			tokens.lookAt(second.token("a", map[string]any{"exp": nil}))
+			time.Sleep(keysAgain / 1000)
+		}
+		synctest.Wait()
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d readings, want 2", n)
+		}
+		if r := tokens.lookAt(second.token("b", nil)).rank; r != proven {
+			t.Errorf("the new key is not in use: rank %d", r)
+		}
+		now.Store(nil)
+		time.Sleep(2 * keysEvery)
+		if r := tokens.lookAt(second.token("c", nil)).rank; r != proven {
+			t.Errorf("the keys are lost while the API is down: rank %d", r)
+		}
+		if n := calls.Load(); n > 2+int64(2*keysEvery/keysAgain) {
+			t.Errorf("%d readings while the API is down", n)
+		}
+		stop()
+		<-done
+	})
+}
+
+// A turn that is given while its waiter leaves is not lost.
+func TestQueueOutlivesThoseWhoLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tokens := newTokens(reviewFunc(func(ctx context.Context, r *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
+			time.Sleep(time.Millisecond)
+			r.Status = answer(r.Spec.Token)
+			return r, ctx.Err()
+		}))
+		var wg sync.WaitGroup
+		for i := range 2000 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%50)*time.Millisecond)
+				defer cancel()
+				_ = tokens.Review(ctx, fmt.Sprint("left", i), at("192.0.2.1"))
+			})
+		}
+		wg.Wait()
+		if u := tokens.wait.turns; u.waiting != 0 || u.running != ([ranks]int{}) || len(u.lanes[doubtful].lines) != 0 {
+			t.Errorf("%d wait, %v run, %d lines", u.waiting, u.running, len(u.lanes[doubtful].lines))
+		}
+		if err := tokens.Review(t.Context(), "good", at("192.0.2.1")); codeOf(err) != codes.OK {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzLookAt(f *testing.F) {
+	f.Add("eyJhbGciOiJFUzI1NiIsImtpZCI6ImsxIn0.eyJzdWIiOiJ4In0.AAAA")
+	f.Add("..")
+	f.Add("opaque")
+	tokens := newTokens(nil)
+	f.Fuzz(func(t *testing.T, token string) {
+		if l := tokens.lookAt(token); l.rank == proven {
+			t.Errorf("%q is proven without a key", token)
+		}
+	})
+}

@@ -1,0 +1,138 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// keysEvery is how often the API's keys are read, keysAgain how soon at the
+	// earliest: after a failure, or for a token that names a key not known yet.
+	keysEvery = 10 * time.Minute
+	keysAgain = 30 * time.Second
+
+	// keysTimeout bounds one reading.
+	keysTimeout = 10 * time.Second
+
+	// maxKeys bounds how many are kept; an API server has one or two, and some
+	// more while they are rotated.
+	maxKeys = 64
+)
+
+// keys are those the API signs service accounts' tokens with, as far as it
+// publishes them. They tell a token that was made up without a call.
+type keys struct {
+	read  func(context.Context) ([]byte, error) // nil: there are none
+	log   logrus.FieldLogger
+	known atomic.Pointer[map[string][]jose.JSONWebKey] // by id
+	newer chan struct{}                                // holds one: a token names a key that is not known
+}
+
+func newKeys(read func(context.Context) ([]byte, error), log logrus.FieldLogger) *keys {
+	return &keys{read: read, log: log, newer: make(chan struct{}, 1)}
+}
+
+// rank is proven for a token that one of the keys signed, and doubtful for one
+// that claims so. Of all others the keys say nothing.
+func (k *keys) rank(token *jwt.JSONWebToken) rank {
+	known := k.known.Load()
+	if known == nil {
+		return plausible
+	}
+	id := token.Headers[0].KeyID
+	candidates := (*known)[id]
+	if len(candidates) == 0 {
+		if id != "" {
+			select {
+			case k.newer <- struct{}{}:
+			default:
+			}
+		}
+		return plausible
+	}
+	for _, key := range candidates {
+		if token.Claims(key) == nil {
+			return proven
+		}
+	}
+	return doubtful
+}
+
+// run keeps the keys fresh until ctx ends. spend is told of each call.
+func (k *keys) run(ctx context.Context, spend func()) {
+	said := ""
+	for ctx.Err() == nil {
+		spend()
+		next := keysEvery
+		line := "tokens that the Kubernetes API has signed are reviewed before others"
+		err := k.refresh(ctx)
+		if err != nil {
+			line, next = "the keys of the Kubernetes API's tokens cannot be read (GET /openid/v1/jwks), so that a flood of invented tokens can delay agents: "+
+				"bind the server to the cluster role system:service-account-issuer-discovery", keysAgain
+		}
+		if line != said && ctx.Err() == nil {
+			k.log.WithError(err).Info(line)
+			said = line
+		}
+		k.pause(ctx, next)
+	}
+}
+
+// pause waits for as long, or for a token that wants newer keys, but then for
+// keysAgain at least.
+func (k *keys) pause(ctx context.Context, most time.Duration) {
+	wait := func(d time.Duration, early <-chan struct{}) {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-early:
+		case <-ctx.Done():
+		}
+	}
+	wait(keysAgain, nil)
+	wait(most-keysAgain, k.newer)
+}
+
+func (k *keys) refresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, keysTimeout)
+	defer cancel()
+	text, err := k.read(ctx)
+	if err != nil {
+		return err
+	}
+	known, err := parseKeys(text)
+	if err == nil {
+		k.known.Store(&known)
+	}
+	return err
+}
+
+// parseKeys reads a JSON Web Key Set (RFC 7517 §5). Keys of an unknown kind are
+// left out, as it demands.
+func parseKeys(text []byte) (map[string][]jose.JSONWebKey, error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
+	if err := json.Unmarshal(text, &set); err != nil {
+		return nil, err
+	}
+	known := make(map[string][]jose.JSONWebKey)
+	for _, raw := range set.Keys[:min(len(set.Keys), maxKeys)] {
+		var key jose.JSONWebKey
+		if key.UnmarshalJSON(raw) == nil && key.Valid() && key.IsPublic() && key.KeyID != "" {
+			known[key.KeyID] = append(known[key.KeyID], key)
+		}
+	}
+	if len(known) == 0 {
+		return nil, errors.New("there is no key of a known kind in the answer")
+	}
+	return known, nil
+}

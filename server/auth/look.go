@@ -1,0 +1,73 @@
+package auth
+
+import (
+	"crypto/sha256"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// clockSkew is how far apart the clocks of this machine, of the API and of
+// whoever signs for it may be before a token looks expired, or too young.
+const clockSkew = 5 * time.Minute
+
+// algorithms are those that Kubernetes signs tokens with.
+var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
+
+// look is what can be seen of a token without asking the API.
+type look struct {
+	rank rank
+	pod  tokenKey // stands for the pod that the token says it is of; zero if it names none
+}
+
+// lookAt ranks a token by itself. What it says is believed for the rank alone.
+func (t *Tokens) lookAt(token string) look {
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil {
+		return look{rank: doubtful} // opaque, which some authenticators' are
+	}
+	var claims jwt.Claims
+	var private struct {
+		Kubernetes struct {
+			Pod struct {
+				UID string `json:"uid"`
+			} `json:"pod"`
+		} `json:"kubernetes.io"`
+	}
+	if parsed.UnsafeClaimsWithoutVerification(&claims, &private) != nil || !t.fits(claims, time.Now()) {
+		return look{rank: doubtful}
+	}
+	l := look{rank: t.keys.rank(parsed)}
+	if uid := private.Kubernetes.Pod.UID; uid != "" {
+		l.pod = sha256.Sum256([]byte("pod " + uid))
+	}
+	return l
+}
+
+// fits says whether claims are those of an agent's token. Tokens of the older
+// kind, out of secrets, name neither audience nor expiry.
+func (t *Tokens) fits(c jwt.Claims, now time.Time) bool {
+	return c.Subject == t.user &&
+		(len(c.Audience) == 0 || slices.Contains(c.Audience, t.cfg.Audience)) &&
+		(c.Expiry == nil || now.Before(c.Expiry.Time().Add(clockSkew))) &&
+		(c.NotBefore == nil || now.After(c.NotBefore.Time().Add(-clockSkew)))
+}
+
+// source is the part of an address that its owner cannot choose freely: of IPv6
+// the first 64 bits. Whatever is no IP address is one source.
+func source(remote net.Addr) netip.Prefix {
+	tcp, ok := remote.(*net.TCPAddr)
+	if !ok {
+		return netip.Prefix{}
+	}
+	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
+	prefix, err := addr.Prefix(min(addr.BitLen(), 64))
+	if err != nil {
+		return netip.Prefix{}
+	}
+	return prefix
+}
