@@ -24,8 +24,8 @@ export CGO_ENABLED := 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath -tags=$(TAGS) -vet=off
 
 # Tests wait more than they compute: twice as many packages at once as there are
-# processors keep these busy.
-TESTS := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+# processors, and many of the tests that say so, keep these busy.
+TESTS := -p $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN)))) -parallel 16
 
 # Everything but the black-box tests, which need programs of the system.
 UNITS = $(shell $(GO) list ./... | grep -v '^konnectivity/e2e')

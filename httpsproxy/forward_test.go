@@ -625,6 +625,7 @@ func TestHTTPSURIIsRefused(t *testing.T) {
 // A client that leaves ends its dial, and its request at the origin.
 func TestForwardClientLeaves(t *testing.T) {
 	t.Run("during the dial", func(t *testing.T) {
+		t.Parallel()
 		dialing, ended := make(chan struct{}), make(chan struct{})
 		p := startProxy(t, func(o *Options) {
 			o.Transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -641,6 +642,7 @@ func TestForwardClientLeaves(t *testing.T) {
 		receive(t, "the dial's end", ended)
 	})
 	t.Run("during a watch", func(t *testing.T) {
+		t.Parallel()
 		ended := make(chan struct{})
 		origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 			_ = http.NewResponseController(w).Flush()
@@ -655,6 +657,7 @@ func TestForwardClientLeaves(t *testing.T) {
 		receive(t, "the request's end", ended)
 	})
 	t.Run("during its upload", func(t *testing.T) {
+		t.Parallel()
 		ended := make(chan error, 1)
 		origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
 			_, err := io.Copy(io.Discard, r.Body)

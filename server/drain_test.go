@@ -46,6 +46,7 @@ func TestShutdownWhenIdleIsQuick(t *testing.T) {
 func TestDrain(t *testing.T) {
 	for _, kind := range clientKinds {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			r := startServer(t, func(o *Options) { o.Grace = time.Minute })
 			a := r.agent("grpc", agentHello{id: "a"}, echoing)
 			b := r.agent("link", agentHello{id: "b"}, echoing)
@@ -106,6 +107,7 @@ func TestGraceEnds(t *testing.T) {
 	for name, grace := range map[string]time.Duration{"over": 200 * time.Millisecond, "none": -1} {
 		for _, kind := range clientKinds {
 			t.Run(name+" "+kind, func(t *testing.T) {
+				t.Parallel()
 				r := startServer(t, func(o *Options) { o.Grace = grace })
 				far := make(chan tunnel.Conn, 1)
 				r.agent("link", agentHello{id: "b"}, func(ctx context.Context, _ string) (tunnel.Conn, error) {
@@ -135,6 +137,7 @@ func TestGraceEnds(t *testing.T) {
 // TestPendingDialIsCancelledByTheEnd: a dial that nobody answers does not hold
 // a shutdown without grace.
 func TestPendingDialIsCancelledByTheEnd(t *testing.T) {
+	t.Parallel() // it waits
 	for _, kind := range clientKinds {
 		r := startServer(t, func(o *Options) { o.Grace = -1; o.DialTimeout = time.Hour })
 		asked := make(chan struct{})

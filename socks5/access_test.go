@@ -15,6 +15,7 @@ import (
 )
 
 func TestAccessLog(t *testing.T) {
+	t.Parallel() // it waits
 	var lines strings.Builder
 	log := logrus.New()
 	log.SetFormatter(&logrus.JSONFormatter{})
@@ -55,6 +56,7 @@ func TestAccessLog(t *testing.T) {
 }
 
 func TestAccessLogIsSilentByDefault(t *testing.T) {
+	t.Parallel() // it waits
 	var lines strings.Builder
 	log := logrus.New()
 	log.SetOutput(&lines)

@@ -40,6 +40,7 @@ func TestRealClientThroughEveryAddressType(t *testing.T) {
 }
 
 func TestRealClientWithPassword(t *testing.T) {
+	t.Parallel() // it waits
 	log, lines := logBuffer()
 	s := serve(t, Options{Credentials: static{"anna": "correct horse"}, Log: log}, direct)
 	address := target(t, echo)
@@ -167,17 +168,6 @@ func TestRelayHasNoDeadline(t *testing.T) {
 	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
 		t.Errorf("a quiet connection was cut: %v", err)
 	}
-}
-
-// A dial may take longer than a handshake may.
-func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
-	t.Parallel() // it waits
-	const bound = 2 * time.Second
-	s := serve(t, Options{HandshakeTimeout: bound}, tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-		time.Sleep(bound * 3 / 2)
-		return direct(ctx, network, address)
-	}))
-	_ = mustThrough(t, s, target(t, mirror))
 }
 
 func TestClientThatLeavesCancelsItsDial(t *testing.T) {

@@ -52,6 +52,32 @@ func TestQuietRelayIsNotCut(t *testing.T) {
 	})
 }
 
+// A dial may take longer than a handshake may.
+func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		s := newServer(t, Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
+			func(context.Context, string, string) (tunnel.Conn, error) {
+				time.Sleep(3 * DefaultHandshakeTimeout)
+				return tunnel.Wrap(far), nil
+			})}}, nil)
+		client, conn := net.Pipe()
+		done := make(chan struct{})
+		go func() { defer close(done); s.ServeConn(context.Background(), tunnel.Wrap(conn)) }()
+		_, _ = client.Write([]byte(hello + connectTo + name("slow", 1)))
+		if _, err := io.ReadFull(client, make([]byte, len(ok+success))); err != nil {
+			t.Error(err)
+		}
+		go func() { _, _ = client.Write([]byte("hello")) }()
+		if _, err := io.ReadFull(near, make([]byte, 5)); err != nil {
+			t.Error(err)
+		}
+		_ = client.Close()
+		_ = near.Close()
+		<-done
+	})
+}
+
 // However long a dial takes, its client's leaving is noticed when it happens.
 func TestLeavingIsNoticedAfterTheHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

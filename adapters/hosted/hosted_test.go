@@ -110,6 +110,7 @@ func TestSingleFlight(t *testing.T) {
 }
 
 func TestWatch(t *testing.T) {
+	t.Parallel() // it waits
 	api, path := filled(t)
 	api.Lock()
 	api.PageSize = 2
@@ -139,6 +140,7 @@ func TestWatch(t *testing.T) {
 }
 
 func TestWatchForbidden(t *testing.T) {
+	t.Parallel() // it waits
 	api, path := filled(t)
 	api.Lock()
 	api.ForbidList = true
@@ -154,6 +156,7 @@ func TestWatchForbidden(t *testing.T) {
 }
 
 func TestAPIAway(t *testing.T) {
+	t.Parallel() // it waits
 	api, path := filled(t)
 	s := services(t, path)
 	run(t, s)
@@ -173,6 +176,7 @@ func TestAPIAway(t *testing.T) {
 }
 
 func TestWithoutAPI(t *testing.T) {
+	t.Parallel() // it waits
 	dir := t.TempDir()
 	path := filepath.Join(dir, "kubeconfig")
 	s := services(t, path)
@@ -189,6 +193,7 @@ func TestWithoutAPI(t *testing.T) {
 }
 
 func TestBlackHoleIsBounded(t *testing.T) {
+	t.Parallel() // it waits
 	api, path := filled(t)
 	s := services(t, path)
 	api.Lock() // nothing is answered

@@ -95,6 +95,7 @@ func TestDialAtAWrongPortSaysWhatItIs(t *testing.T) {
 
 // A proxy that takes its time with the greeting is no wrong port.
 func TestASlowGreetingIsWaitedFor(t *testing.T) {
+	t.Parallel() // it waits
 	l := newLab(t)
 	l.start()
 	ln := l.listen()

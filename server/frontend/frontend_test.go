@@ -611,6 +611,7 @@ func TestConnectionLimit(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		t.Parallel()
 		r := start(connecting(echo("")))
 		c := r.dial()
 		send(t, c, request)

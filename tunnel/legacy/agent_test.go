@@ -98,6 +98,7 @@ func TestBytesArriveAsTheyWereSent(t *testing.T) {
 // A download that its reader takes slowly: the far end is faster than the
 // reader by much, and more than a connection may hold.
 func TestSlowButMovingReaderGetsEverything(t *testing.T) {
+	t.Parallel() // it waits
 	payload := pattern(24 << 20)
 	r := newRig(t, Limits{ConnBuffer: 64 << 10, Budget: NewBudget(4 << 20)})
 	p, _ := r.agent(true)
@@ -175,6 +176,7 @@ func TestHalfCloseByTheTarget(t *testing.T) {
 
 // With an old agent CloseWrite waits for the answer instead of cutting it.
 func TestOldAgentAnswersAfterCloseWrite(t *testing.T) {
+	t.Parallel() // it waits
 	r := newRig(t, Limits{})
 	p, s := r.agent(true)
 	c := dial(t, p, target(t, func(c *net.TCPConn) {

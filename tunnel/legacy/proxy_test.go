@@ -142,6 +142,7 @@ func TestRealClientCarriesBytes(t *testing.T) {
 // comes before its dial has returned.
 func TestRealClientHearsTheBanner(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
+		t.Parallel()
 		addr := target(t, func(c *net.TCPConn) {
 			_, _ = c.Write([]byte("SSH-2.0-x\r\n"))
 			_, _ = io.Copy(io.Discard, c)

@@ -21,8 +21,8 @@ import (
 // agent go on, new dials succeed, memory stays within the budget, and the
 // stalled one is reset.
 func TestStalledConnectionHarmsNobody(t *testing.T) {
-	t.Run("client never reads", func(t *testing.T) { stalledBesideActive(t, false) })
-	t.Run("target never reads", func(t *testing.T) { stalledBesideActive(t, true) })
+	t.Run("client never reads", func(t *testing.T) { t.Parallel(); stalledBesideActive(t, false) })
+	t.Run("target never reads", func(t *testing.T) { t.Parallel(); stalledBesideActive(t, true) })
 }
 
 func stalledBesideActive(t *testing.T, upload bool) {

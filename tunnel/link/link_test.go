@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -261,17 +262,21 @@ func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	budget := link.NewBudget(64 << 20)
 	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends, Budget: budget})
 	const stalled = 50
+	var writes sync.WaitGroup
 	for range stalled {
 		conn, err := a.Dial(t.Context(), "tcp", "x:1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		<-ends
-		_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-		if _, err := conn.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("4 MiB written to a reader that does not read: %v", err)
-		}
+		writes.Go(func() {
+			_ = conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+			if _, err := conn.Write(make([]byte, 4<<20)); !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("4 MiB written to a reader that does not read: %v", err)
+			}
+		})
 	}
+	writes.Wait()
 	if held := budget.Used(); held > stalled*128<<10 {
 		t.Errorf("%d bytes held for %d stalled streams, want at most their first windows", held, stalled)
 	}

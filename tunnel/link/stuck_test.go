@@ -61,6 +61,7 @@ func TestNothingHangsOnAFullSocket(t *testing.T) {
 		"CloseWrite": func(_ *rig, c tunnel.Conn) error { return c.CloseWrite() },
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			r, conn := full(t)
 			promptly(t, what, func() {
 				if err := do(r, conn); err != nil && !errors.Is(err, net.ErrClosed) {
