@@ -13,6 +13,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
 )
 
 // latencyBuckets are upstream's (pkg/agent/metrics/metrics.go), in seconds.
@@ -73,7 +74,7 @@ func newMetrics(registerer prometheus.Registerer, log logrus.FieldLogger) (*metr
 	m.makeKept()
 	m.makeNew()
 	for _, c := range []prometheus.Collector{
-		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.endpointConnections, m.packets,
+		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.endpointConnections, m.allPackets(),
 		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.links, m.bytes("to_destination", &m.traffic.Up),
 		m.bytes("from_destination", &m.traffic.Down),
 	} {
@@ -207,6 +208,18 @@ func (m *metrics) Packet(segment legacy.Segment, kind client.PacketType) {
 	}
 }
 
+// allPackets are the packets of the old protocol and what links have instead.
+func (m *metrics) allPackets() prometheus.Collector {
+	return linkmetrics.Feed(m.packets, func(tell func(linkmetrics.Adder, float64)) {
+		to, from := linkmetrics.Packets(m.links.Sum(kindServer), false)
+		for segment, counts := range map[legacy.Segment]map[client.PacketType]uint64{legacy.ToAgent: to, legacy.FromAgent: from} {
+			for kind, n := range counts {
+				tell(m.packetCounters[segment][kind], float64(n))
+			}
+		}
+	})
+}
+
 // StreamError implements legacy.Metrics. A stream that was cancelled was so by
 // this agent, which hangs up on a server that it is connected to already.
 func (m *metrics) StreamError(segment legacy.Segment, code codes.Code, kind client.PacketType) {
@@ -245,6 +258,9 @@ func (m *metrics) sessionEnded(session *member) {
 		reason = "draining"
 	case session.Err() == nil:
 		reason = "closed"
+	case session.Protocol() == protocolLink && !errors.As(session.Err(), new(*link.GoAwayError)):
+		// What a broken stream is to the old protocol, which counts its own.
+		m.StreamError(legacy.ToAgent, codes.Unavailable, legacy.NoPacket)
 	}
 	m.reconnects.WithLabelValues(reason).Inc()
 }

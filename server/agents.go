@@ -84,10 +84,15 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 		return
 	}
 	defer s.closeLink(session)
+	s.metrics.AgentLink(1)
+	defer s.metrics.AgentLink(-1)
 	leave := s.join(agent, session, &peer{drain: session.Drain, count: session.SetServerCount})
 	defer leave()
 	select {
 	case <-session.Done():
+		if lost(s.whyGone(session)) {
+			s.metrics.AgentLinkLost()
+		}
 	case <-ctx.Done():
 	}
 }
@@ -170,6 +175,13 @@ func (s *Server) whyGone(b registry.Backend) error {
 		return with.Err()
 	}
 	return io.EOF // over gRPC there is no more to know
+}
+
+// lost says whether a connection ended against the will of both sides: a peer
+// that goes, or that is connected already, says so.
+func lost(err error) bool {
+	var bye *link.GoAwayError
+	return err != nil && !errors.As(err, &bye)
 }
 
 // agentFields names an agent in the log, as much of it as is fit for a line.

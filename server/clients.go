@@ -62,7 +62,8 @@ func (s *Server) prepare() func(net.Conn) net.Conn {
 func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
 	acct := accountOf(ctx)
 	cfg := s.linkConfig()
-	cfg.Forwarder, cfg.Budget = linked{sharing{s.forwarder, connMemory}, acct}, acct.budget
+	cfg.Forwarder = s.metrics.LinkRequests(linked{sharing{s.forwarder, connMemory}, acct})
+	cfg.Budget = acct.budget
 	setLiveness(&cfg, s.opts.ClientKeepalive)
 	taken := false
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {

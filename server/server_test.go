@@ -58,6 +58,47 @@ func TestEveryClientThroughEveryAgent(t *testing.T) {
 	}
 }
 
+// What upstream's dashboards read of the packet protocol moves over links, too.
+func TestLinksFeedUpstreamsMetrics(t *testing.T) {
+	r := startServer(t)
+	a := r.agent("link", agentHello{id: "a1"}, echoing)
+	c := r.mustDial("link", "a.example:80")
+	r.roundTrip(c, 1<<20)
+	for _, line := range []string{`grpc_connections{service_method="Connect"} 1`, `grpc_connections{service_method="Proxy"} 0`, "http_connections 1"} {
+		if !r.metric(line) {
+			t.Errorf("no %s while a connection is open", line)
+		}
+	}
+	c.Close()
+	packets := func(kind, segment string) string {
+		return `stream_packets_total{packet_type="` + kind + `",segment="` + segment + `"} `
+	}
+	r.eventually("every packet is counted", func() bool {
+		for _, line := range []string{
+			packets("DIAL_REQ", "from_client") + "1", packets("DIAL_REQ", "to_agent") + "1",
+			packets("DIAL_RSP", "from_agent") + "1", packets("DIAL_RSP", "to_client") + "1",
+			packets("CLOSE_REQ", "from_client") + "1", packets("CLOSE_REQ", "to_agent") + "1",
+			packets("CLOSE_RSP", "from_agent") + "1", packets("CLOSE_RSP", "to_client") + "1",
+			packets("DIAL_REQ", "from_agent") + "0", "http_connections 0",
+		} {
+			if !r.metric(line) {
+				return false
+			}
+		}
+		return true
+	})
+	for _, segment := range []string{"from_client", "to_client", "from_agent", "to_agent"} {
+		if r.metric(packets("DATA", segment) + "0") {
+			t.Errorf("no DATA %s after 1 MiB each way", segment)
+		}
+	}
+	a.Close() // says goodbye
+	r.eventually("the agent is gone", func() bool { return r.metric(`grpc_connections{service_method="Connect"} 0`) })
+	if r.metric(`stream_errors_total{code="Unavailable",packet_type="Unknown",segment="from_agent"} 1`) {
+		t.Error("an agent that went in order counts as an error")
+	}
+}
+
 func TestManyConcurrentConnections(t *testing.T) {
 	r := startServer(t)
 	r.agent("link", agentHello{id: "a1"}, echoing)
@@ -241,7 +282,7 @@ func TestHealthMetricsAndStatus(t *testing.T) {
 	expect(r.health, "/readyz", 200, "ok")
 	for _, line := range []string{
 		"ready_backend_connections 2", `ready_backends{proxy_strategy="destHost"} 1`, `ready_backends{proxy_strategy="defaultRoute"} 1`,
-		`grpc_connections{service_method="Connect"} 1`, `agent_connections{protocol="grpc"} 1`, `agent_connections{protocol="link"} 1`,
+		`grpc_connections{service_method="Connect"} 2`, `agent_connections{protocol="grpc"} 1`, `agent_connections{protocol="link"} 1`,
 	} {
 		if !r.metric(line) {
 			t.Errorf("no %s", line)

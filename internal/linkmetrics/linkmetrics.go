@@ -88,6 +88,10 @@ func (l *Links) Remove(kind string, ses Session) {
 
 // count adds the counters of s to all.
 func count(all *link.Stats, s link.Stats) {
+	all.Answered += s.Answered
+	all.Ended += s.Ended
+	all.DataSent += s.DataSent
+	all.DataReceived += s.DataReceived
 	all.Opened += s.Opened
 	all.Accepted += s.Accepted
 	all.Resets += s.Resets
@@ -107,6 +111,13 @@ func (p *peer) sum() *sum {
 		all.RTT = max(all.RTT, s.RTT)
 	}
 	return all
+}
+
+// Sum is the figures of all links to one kind of peer, counters since the start.
+func (l *Links) Sum(kind string) link.Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.peers[kind].sum().Stats
 }
 
 // Describe implements prometheus.Collector.

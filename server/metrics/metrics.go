@@ -66,7 +66,8 @@ type Server struct {
 // New registers a server's metrics on reg, where there may be one set only. All
 // gauges, and all counters whose labels are known, are there with 0.
 func New(reg prometheus.Registerer) *Server {
-	m := &Server{reg: reg}
+	m := &Server{reg: reg, Links: linkmetrics.New(namespace+"_"+subsystem+"_link_", linkAgent, linkClient)}
+	m.reg.MustRegister(m.Links)
 	m.upstream()
 	m.own()
 	return m
@@ -80,7 +81,7 @@ func (m *Server) upstream() {
 	m.httpConns = m.gauge("http_connections", "Number of current HTTP CONNECT connections").WithLabelValues()
 	m.pending = m.gauge("pending_backend_dials", "Current number of pending backend dial requests").WithLabelValues()
 	m.established = m.gauge("established_connections", "Current number of established end-to-end connections (post-dial).").WithLabelValues()
-	full := m.gauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
+	full := newGauge("full_receive_channels", "Number of current connections blocked by a full receive channel, partitioned by service method.", "service_method")
 	for _, method := range []string{"Proxy", "Connect"} {
 		m.grpcConns.WithLabelValues(method)
 	}
@@ -92,7 +93,7 @@ func (m *Server) upstream() {
 	for _, reason := range dialFailureReasons {
 		m.dialFailures.WithLabelValues(reason)
 	}
-	packets := m.counter("stream_packets_total", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
+	packets := newCounter("stream_packets_total", "Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
 	for s := range legacy.Segment(legacy.Segments) {
 		m.packets[s] = make(map[client.PacketType]prometheus.Counter)
 		for kind, name := range client.PacketType_name {
@@ -100,6 +101,7 @@ func (m *Server) upstream() {
 		}
 		m.packets[s][legacy.NoPacket] = packets.WithLabelValues(s.String(), "Unknown")
 	}
+	m.linked(packets, full)
 	m.streamErrors = m.counter("stream_errors_total", "Count of gRPC stream errors, by segment, grpc Code, packet type. (example: from_agent, Code.Unavailable, DIAL_RSP)", "segment", "code", "packet_type")
 	m.culled = m.counter("culled_leases_count", "Count of expired leases that the lease garbage collection controller has culled.").WithLabelValues()
 	m.leaseDeleteT = m.histogram("lease_delete_latency_seconds", "Latency of lease deletion calls by the garbage collection controller in seconds.", prometheus.DefBuckets, "http_status_code")
@@ -126,8 +128,6 @@ func (m *Server) own() {
 		}
 	}
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
-	m.Links = linkmetrics.New(namespace+"_"+subsystem+"_link_", "agent", "client")
-	m.reg.MustRegister(m.Links)
 	for direction, bytes := range map[string]func() int64{"to_destination": m.Traffic.Up.Load, "to_client": m.Traffic.Down.Load} {
 		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "forwarded_bytes_total",
@@ -152,13 +152,21 @@ func (m *Server) histogram(name, help string, buckets []float64, labels ...strin
 }
 
 func (m *Server) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	v := newGauge(name, help, labels...)
 	m.reg.MustRegister(v)
 	return v
 }
 
+func newGauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+}
+
 func (m *Server) counter(name, help string, labels ...string) *prometheus.CounterVec {
-	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
+	v := newCounter(name, help, labels...)
 	m.reg.MustRegister(v)
 	return v
+}
+
+func newCounter(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Subsystem: subsystem, Name: name, Help: help}, labels)
 }

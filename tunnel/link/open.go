@@ -116,8 +116,12 @@ func (ses *Session) handleOpened(id uint64, payload []byte) error {
 	}
 	st.opened, st.opening = &m, false
 	st.send.raise(m.credit)
+	ses.answered++
 	if m.failure != 0 {
 		ses.forget(st)
+	} else {
+		ses.established++
+		st.success = true
 	}
 	st.readCond.Broadcast()
 	return nil
@@ -212,9 +216,13 @@ func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn,
 	}
 	st.pending.opened = m.encode()
 	ses.queuePending(st)
+	ses.answered++
 	if err != nil {
 		st.err = err
 		ses.forget(st)
+	} else {
+		ses.established++
+		st.success = true
 	}
 	ses.wakeFlusher()
 	return st, nil

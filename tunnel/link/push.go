@@ -124,11 +124,12 @@ func (st *Stream) TryWrite(c tunnel.Chunk) int {
 	first := ses.collect(st)
 
 	ses.mu.Unlock()
-	err := ses.write(first)
+	frames, err := 0, ses.write(first)
 	if err == nil {
-		err = st.writeFrames([]tunnel.Chunk{c}, n)
+		frames, err = st.writeFrames([]tunnel.Chunk{c}, n)
 	}
 	ses.mu.Lock()
+	ses.dataSent += uint64(frames)
 
 	if err != nil {
 		ses.failLocked(err)

@@ -110,6 +110,7 @@ func (r *frameReader) next() (bool, error) {
 	if h.typ == frameData {
 		r.pos += headerSize
 		r.data, r.left = h, h.length
+		r.ses.dataReceived++
 		return true, r.payload(min(h.length, len(b)-headerSize), headerSize)
 	}
 	if len(b) < headerSize+h.length {

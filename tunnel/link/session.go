@@ -114,7 +114,9 @@ type Session struct {
 
 	// Counters.
 	sent, received           uint64
+	dataSent, dataReceived   uint64 // DATA frames
 	opened, accepted, resets uint64
+	answered, established    uint64
 	unread                   int
 }
 
@@ -288,10 +290,14 @@ func (ses *Session) Heard() time.Time {
 
 // Stats is a session's figures at one moment.
 type Stats struct {
-	Streams          int           // open now
-	Sent, Received   uint64        // payload bytes
-	Unread           int           // received bytes that nobody has read yet
-	Opened, Accepted uint64        // streams, so far
+	Streams          int    // open now
+	Sent, Received   uint64 // payload bytes
+	Unread           int    // received bytes that nobody has read yet
+	Opened, Accepted uint64 // streams, so far
+	Answered         uint64 // of them, those whose dial was answered, either way
+	Ended            uint64 // of them, those that were established and are over
+	DataSent         uint64 // DATA frames
+	DataReceived     uint64
 	Resets           uint64        // streams that this side reset for the protocol's or memory's sake
 	RTT              time.Duration // 0: unknown
 	Stalled          int           // streams whose window is full and not being read
@@ -305,8 +311,12 @@ func (ses *Session) Stats() Stats {
 	s := Stats{
 		Streams: len(ses.streams), Sent: ses.sent, Received: ses.received, Unread: ses.unread,
 		Opened: ses.opened, Accepted: ses.accepted, Resets: ses.resets, RTT: ses.rtt,
+		Answered: ses.answered, Ended: ses.established, DataSent: ses.dataSent, DataReceived: ses.dataReceived,
 	}
 	for _, st := range ses.streams {
+		if st.success {
+			s.Ended--
+		}
 		s.LargestWindow = max(s.LargestWindow, st.recv.window)
 		if st.recv.received == st.recv.limit && st.recv.unread() > 0 {
 			s.Stalled++

@@ -28,6 +28,7 @@ type Stream struct {
 
 	opening bool        // OPEN sent, OPENED not yet received
 	dialing bool        // OPEN received, OPENED not yet sent
+	success bool        // OPENED, sent or received, told of it
 	opened  *openedMsg  // the answer to our OPEN
 	cancel  func(error) // of the dial made for the peer's OPEN
 	err     error       // why both directions are void; reads drain first

@@ -191,7 +191,7 @@ func (ses *Session) collect(own *Stream) []byte {
 	}
 	if own != nil {
 		queued := own.pending.queued
-		ses.left -= len(own.pending.data)
+		ses.leave(&own.pending)
 		b = own.pending.appendTo(b, own.id)
 		own.pending.queued = queued // its place in the line stays
 	}
@@ -199,7 +199,7 @@ func (ses *Session) collect(own *Stream) []byte {
 	for n < len(ses.urgent) && len(b) < scratchSize-maxPayload {
 		st := ses.urgent[n]
 		ses.urgent[n] = nil
-		ses.left -= len(st.pending.data)
+		ses.leave(&st.pending)
 		b = st.pending.appendTo(b, st.id)
 		n++
 	}
@@ -209,6 +209,14 @@ func (ses *Session) collect(own *Stream) []byte {
 	}
 	ses.scratch = b[:0]
 	return b
+}
+
+// leave notes that what is pending goes out.
+func (ses *Session) leave(p *pending) {
+	ses.left -= len(p.data)
+	if len(p.data) > 0 || p.fin {
+		ses.dataSent++
+	}
 }
 
 // sendPending writes what is pending. The caller has the turn; the mutex is
@@ -323,14 +331,15 @@ func (st *Stream) writeChunks(src []tunnel.Chunk) error {
 	first := ses.collect(st)
 
 	ses.mu.Unlock()
-	err := ses.write(first)
+	frames, err := 0, ses.write(first)
 	if err == nil {
-		err = st.writeFrames(src, total)
+		frames, err = st.writeFrames(src, total)
 	}
 	if err == nil {
 		err = ses.uncork()
 	}
 	ses.mu.Lock()
+	ses.dataSent += uint64(frames)
 
 	if err != nil {
 		ses.failLocked(err)
@@ -361,8 +370,9 @@ func (st *Stream) leaveSmall(src []tunnel.Chunk, total int) bool {
 
 // writeFrames writes total bytes of src as DATA frames and narrows src by
 // them. A frame's header goes right before its payload: into the chunk's own
-// headroom for the first, over bytes that were sent already for the next.
-func (st *Stream) writeFrames(src []tunnel.Chunk, total int) error {
+// headroom for the first, over bytes that were sent already for the next. It
+// returns how many were written.
+func (st *Stream) writeFrames(src []tunnel.Chunk, total int) (frames int, err error) {
 	for i := 0; total > 0; {
 		c := src[i]
 		n := min(c.Len(), maxPayload, total)
@@ -371,12 +381,13 @@ func (st *Stream) writeFrames(src []tunnel.Chunk, total int) error {
 			continue
 		}
 		if err := st.writeFrame(c.Slice(0, n)); err != nil {
-			return err
+			return frames, err
 		}
+		frames++
 		src[i] = c.Slice(n, c.Len())
 		total -= n
 	}
-	return nil
+	return frames, nil
 }
 
 func (st *Stream) writeFrame(c tunnel.Chunk) error {

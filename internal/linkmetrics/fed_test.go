@@ -1,0 +1,47 @@
+package linkmetrics
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"konnectivity/tunnel/link"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// Links' part is added to the rest once, however often it is asked for.
+func TestFedMetricHasBothParts(t *testing.T) {
+	total := 0.0
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packets_total", Help: "H."}, []string{"kind"})
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(Feed(vec, func(tell func(Adder, float64)) { tell(vec.WithLabelValues("DATA"), total) }))
+	want := func(n string) {
+		t.Helper()
+		page := "# HELP packets_total H.\n# TYPE packets_total counter\npackets_total{kind=\"DATA\"} " + n + "\n"
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(page)); err != nil {
+			t.Error(err)
+		}
+	}
+	want("0")
+	vec.WithLabelValues("DATA").Add(2)
+	total = 5
+	want("7")
+	want("7")
+	total = 6
+	want("8")
+}
+
+func TestPacketsOfEitherSide(t *testing.T) {
+	s := link.Stats{Opened: 3, Accepted: 4, Answered: 2, Ended: 1, DataSent: 10, DataReceived: 20}
+	asked, answered := Packets(s, true)
+	if asked[client.PacketType_DIAL_REQ] != 3 || asked[client.PacketType_DATA] != 10 || asked[client.PacketType_CLOSE_REQ] != 1 ||
+		answered[client.PacketType_DIAL_RSP] != 2 || answered[client.PacketType_DATA] != 20 || answered[client.PacketType_CLOSE_RSP] != 1 {
+		t.Errorf("opener: %v, %v", asked, answered)
+	}
+	asked, answered = Packets(s, false)
+	if asked[client.PacketType_DIAL_REQ] != 4 || asked[client.PacketType_DATA] != 20 || answered[client.PacketType_DATA] != 10 {
+		t.Errorf("the other side: %v, %v", asked, answered)
+	}
+}

@@ -1,0 +1,68 @@
+package metrics
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+
+	"konnectivity/internal/linkmetrics"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+)
+
+// What native links mean to upstream's metrics, so that its dashboards show the
+// same whatever peers speak.
+
+// The kinds of peers that Links has.
+const (
+	linkAgent  = "agent"
+	linkClient = "client"
+)
+
+// linked registers what links have a part in, and asks them at each scrape.
+func (m *Server) linked(packets *prometheus.CounterVec, full *prometheus.GaugeVec) {
+	m.reg.MustRegister(
+		linkmetrics.Feed(packets, func(tell func(linkmetrics.Adder, float64)) {
+			toAgent, fromAgent := linkmetrics.Packets(m.Links.Sum(linkAgent), true)
+			fromClient, toClient := linkmetrics.Packets(m.Links.Sum(linkClient), false)
+			for segment, counts := range map[legacy.Segment]map[client.PacketType]uint64{
+				legacy.ToAgent: toAgent, legacy.FromAgent: fromAgent, legacy.FromClient: fromClient, legacy.ToClient: toClient,
+			} {
+				for kind, n := range counts {
+					tell(m.packets[segment][kind], float64(n))
+				}
+			}
+		}),
+		linkmetrics.Feed(full, func(tell func(linkmetrics.Adder, float64)) {
+			tell(m.full[legacy.FromAgent], float64(m.Links.Sum(linkAgent).Stalled))
+			tell(m.full[legacy.FromClient], float64(m.Links.Sum(linkClient).Stalled))
+		}))
+}
+
+// AgentLink is told +1 and -1 as an agent's link begins and ends: it stands for
+// the stream of the method Connect that older agents have.
+func (m *Server) AgentLink(delta int) { m.Stream("Connect", delta) }
+
+// AgentLinkLost counts an agent's link that did not end in order.
+func (m *Server) AgentLinkLost() {
+	m.StreamError(legacy.FromAgent, codes.Unavailable, legacy.NoPacket)
+}
+
+// LinkRequests counts next's requests as HTTP connections: without a link, a
+// sidecar makes a CONNECT of each.
+func (m *Server) LinkRequests(next link.Forwarder) link.Forwarder { return linkRequests{next, m} }
+
+type linkRequests struct {
+	next link.Forwarder
+	m    *Server
+}
+
+// Forward implements link.Forwarder.
+func (r linkRequests) Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error {
+	r.m.HTTPConnection(1)
+	defer r.m.HTTPConnection(-1)
+	return r.next.Forward(ctx, req, answer)
+}
