@@ -28,12 +28,14 @@ func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn) (sessio
 			Role: link.RoleAgent, Software: "konnectivity-agent " + version.Get().Version,
 			ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token,
 		},
-		Verify:       wantServer,
-		Forwarder:    c.forwarder,
-		Budget:       c.opts.Budget,
-		PingInterval: ask,
-		DeadAfter:    dead,
-		Log:          c.opts.Log,
+		Verify:    wantServer,
+		Forwarder: c.forwarder,
+		Budget:    c.opts.Budget,
+
+		PeerNumbersClients: true,
+		PingInterval:       ask,
+		DeadAfter:          dead,
+		Log:                c.opts.Log,
 	})
 	if err != nil {
 		return nil, err

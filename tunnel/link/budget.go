@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"runtime/debug"
+	"sync/atomic"
 
 	"konnectivity/tunnel/shares"
 )
@@ -16,14 +17,22 @@ const DefaultBudget = 256 << 20
 // themselves. It is divided by Share; links that share it grow their windows
 // less as it fills (§5). It is safe for any number of goroutines. The nil Budget
 // bounds nothing.
-type Budget struct{ share *shares.Share }
+type Budget struct {
+	share  *shares.Share
+	number uint64 // by which the peer at the other end of a stream knows it; 0: none
+
+	streams int // of a client that a peer numbered; guarded by that Session's mu
+}
+
+// numbers are given out to parts of budgets.
+var numbers atomic.Uint64
 
 // NewBudget returns a budget of max bytes; 0 or less means AutoBudget.
 func NewBudget(max int64) *Budget {
 	if max <= 0 {
 		max = AutoBudget()
 	}
-	return &Budget{shares.NewPool(max).Share()}
+	return &Budget{share: shares.NewPool(max).Share()}
 }
 
 // Share returns a part of the same budget for one client more, as package
@@ -33,7 +42,7 @@ func (b *Budget) Share() *Budget {
 	if b == nil {
 		return nil
 	}
-	return &Budget{b.share.Pool().Share()}
+	return &Budget{share: b.share.Pool().Share(), number: numbers.Add(1)}
 }
 
 // Take holds n bytes for something that is not payload, and says whether there
@@ -46,7 +55,9 @@ func (b *Budget) Give(n int) { b.add(-n) }
 type budgetKey struct{}
 
 // WithBudget has the streams that Session.Dial opens under this context count
-// against b instead of their session's budget: one link carries many clients.
+// against b, a Share, instead of their session's budget, for one link carries
+// many clients. The peer is told which streams are of one client (§2), so that it
+// can divide its own memory likewise.
 func WithBudget(ctx context.Context, b *Budget) context.Context {
 	return context.WithValue(ctx, budgetKey{}, b)
 }
@@ -57,6 +68,35 @@ func (ses *Session) budgetOf(ctx context.Context) *Budget {
 		return b
 	}
 	return ses.cfg.Budget
+}
+
+// enterClient returns the budget of a stream that the peer opens for the client
+// with this number, where the peer is to be believed; leaveClient follows.
+func (ses *Session) enterClient(number uint64) *Budget {
+	if !ses.cfg.PeerNumbersClients || number == 0 || ses.cfg.Budget == nil {
+		return ses.cfg.Budget
+	}
+	b := ses.clients[number]
+	if b == nil {
+		if ses.clients == nil {
+			ses.clients = make(map[uint64]*Budget)
+		}
+		b = ses.cfg.Budget.Share()
+		b.number = number
+		ses.clients[number] = b
+	}
+	b.streams++
+	return b
+}
+
+// leaveClient is called as a stream is forgotten.
+func (ses *Session) leaveClient(b *Budget) {
+	if b == nil || ses.clients[b.number] != b {
+		return
+	}
+	if b.streams--; b.streams == 0 {
+		delete(ses.clients, b.number)
+	}
 }
 
 // AutoBudget is a quarter of the memory limit that Go's runtime keeps to

@@ -113,3 +113,45 @@ func (h *hoard) echo(id uint64, n int) {
 		}
 	}
 }
+
+// TestClientsOfAPeerShareMemory: a client that a server numbers and that hoards
+// is reset alone; another of the same link keeps what it has unread. A peer that
+// is not to be believed makes one client of all.
+func TestClientsOfAPeerShareMemory(t *testing.T) {
+	for _, believed := range []bool{true, false} {
+		noLeaks(t)
+		near, far := tcpPair(t)
+		r := newRig(t, near, far, false, link.Config{Budget: link.NewBudget(1 << 20), PeerNumbersClients: believed})
+		h := &hoard{rig: r, credit: map[uint64]uint64{}, resets: map[uint64]uint16{}, sent: map[uint64]uint64{}}
+		open := func(id uint64, client byte) {
+			f := openFrame(id, "deaf:1")
+			f.payload = append(f.payload, 0, 5, 0, 8, 0, 0, 0, 0, 0, 0, 0, client)
+			h.send(f)
+			for h.credit[id] == 0 {
+				h.take(h.next())
+			}
+		}
+		open(1, 1)
+		for range 3 {
+			h.send(data(1, largestPayload))
+		}
+		for i := range uint64(100) {
+			open(3+2*i, 2)
+			for range 2 {
+				h.send(data(3+2*i, largestPayload))
+			}
+		}
+		h.send(data(1, largestPayload))
+		open(203, 3) // all before it was taken
+		if len(h.resets) == 0 {
+			t.Error("nobody was reset")
+		}
+		if _, hurt := h.resets[1]; hurt && believed {
+			t.Error("the client with little unread was reset")
+		}
+		if full := h.credit[203] == firstWindow; full != believed {
+			t.Errorf("believed: %v; a new client is granted %d", believed, h.credit[203])
+		}
+		r.end()
+	}
+}

@@ -65,6 +65,7 @@ const (
 	openAddress = 2
 	openCredit  = 3
 	openID      = 4
+	openClient  = 5
 
 	openedFailure = 1
 	openedCredit  = 2
@@ -196,6 +197,7 @@ func (h *Hello) decode(b []byte) error {
 type openMsg struct {
 	network, address, id string
 	credit               uint64
+	client               uint64 // 0: not told
 }
 
 func (m openMsg) encode() []byte {
@@ -206,6 +208,9 @@ func (m openMsg) encode() []byte {
 	b = appendText(b, openAddress, m.address)
 	b = appendField(b, openCredit, binary.BigEndian.AppendUint64(nil, m.credit))
 	b = appendText(b, openID, m.id)
+	if m.client != 0 {
+		b = appendField(b, openClient, binary.BigEndian.AppendUint64(nil, m.client))
+	}
 	return b
 }
 
@@ -230,6 +235,8 @@ func decodeOpen(b []byte) (m openMsg, err error) {
 			m.credit, err = f.uint(8)
 		case openID:
 			m.id = cleanID(f.value)
+		case openClient:
+			m.client, err = f.uint(8)
 		}
 		if err != nil {
 			return m, err

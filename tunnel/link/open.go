@@ -47,10 +47,15 @@ func (ses *Session) Dial(ctx context.Context, network, address string) (tunnel.C
 
 // open sends OPEN.
 func (ses *Session) open(ctx context.Context, network, address string) *Stream {
-	st := newStream(ses, ses.nextID, ses.budgetOf(ctx))
+	budget := ses.budgetOf(ctx)
+	st := newStream(ses, ses.nextID, budget)
 	ses.nextID += 2
 	st.opening = true
-	st.pending.open = openMsg{network: network, address: address, credit: st.recv.limit, id: cleanID([]byte(tunnel.ID(ctx)))}.encode()
+	m := openMsg{network: network, address: address, credit: st.recv.limit, id: cleanID([]byte(tunnel.ID(ctx)))}
+	if budget != nil && budget != ses.cfg.Budget {
+		m.client = budget.number
+	}
+	st.pending.open = m.encode()
 	ses.streams[st.id] = st
 	ses.opened++
 	ses.queuePending(st)
@@ -139,10 +144,14 @@ func (ses *Session) handleOpen(id uint64, payload []byte) error {
 		return violation("it asks for more and reads no answers")
 	}
 	ses.lastPeerID = id
-	st := newStream(ses, id, ses.cfg.Budget)
+	refusal, budget := ses.refusal(m), ses.cfg.Budget
+	if refusal == nil {
+		budget = ses.enterClient(m.client)
+	}
+	st := newStream(ses, id, budget)
 	st.local, st.remote = ses.conn.LocalAddr(), ses.conn.RemoteAddr()
 	st.send.raise(m.credit)
-	if refusal := ses.refusal(m); refusal != nil {
+	if refusal != nil {
 		st.pending.opened = refusal.encode()
 		ses.queuePending(st)
 		ses.wakeFlusher()

@@ -413,6 +413,7 @@ var errLinkLost error = &tunnel.ResetError{Code: tunnel.CodeLost}
 func (ses *Session) forget(st *Stream) {
 	if ses.streams[st.id] == st {
 		delete(ses.streams, st.id)
+		ses.leaveClient(st.budget)
 		if len(ses.streams) == 0 {
 			ses.idleCond.Broadcast()
 		}

@@ -42,6 +42,11 @@ type Config struct {
 	// Budget bounds unread bytes, usually shared by all links of a process.
 	Budget *Budget
 
+	// PeerNumbersClients says that the peer may name the clients that its
+	// streams are for; each then has a share of Budget. It is for agents,
+	// whose servers know. A peer that is a client would give itself many.
+	PeerNumbersClients bool
+
 	PingInterval     time.Duration // 0: DefaultPingInterval
 	DeadAfter        time.Duration // 0: DefaultDeadAfter
 	HandshakeTimeout time.Duration // 0: DefaultHandshakeTimeout
@@ -80,7 +85,8 @@ type Session struct {
 	err    error      // why the session ended
 
 	streams    map[uint64]*Stream
-	nextID     uint64 // of the next stream opened here
+	clients    map[uint64]*Budget // by the numbers that the peer gave them
+	nextID     uint64             // of the next stream opened here
 	lastPeerID uint64
 	dials      int       // of the peer's streams, under way
 	serving    int       // of them all: what the Forwarder has not done with
