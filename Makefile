@@ -131,7 +131,7 @@ systems: ## Type-check everything for every system (46 s of processor time)
 	$(GO) test -count=1 -timeout 20m -v ./e2e/systems
 
 .PHONY: cross
-cross: ## Compile and vet everything for every system; 2 min each on two cores at first
+cross: ## Compile and vet everything for every system; takes long at first
 	for s in $(SYSTEMS); do echo "$$s"; \
 		CGO_ENABLED=0 GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o "$(BIN)/$$s/" ./cmd/... && \
 		CGO_ENABLED=0 GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) vet ./... || exit; done
