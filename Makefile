@@ -77,7 +77,7 @@ race: ## Run them with the race detector
 
 .PHONY: e2e
 e2e: ## Run the black-box tests: real programs, real clients
-	$(GO) test -count=1 -timeout 18m $(filter-out %/e2e/page %/e2e/hostile %/e2e/systems,$(shell $(GO) list ./e2e/...))
+	$(GO) test -parallel 8 -count=1 -timeout 18m $(filter-out %/e2e/page %/e2e/hostile %/e2e/systems,$(shell $(GO) list ./e2e/...))
 	$(GO) test -count=1 -timeout 5m ./e2e/hostile
 
 .PHONY: hostile
@@ -133,12 +133,12 @@ systems: ## Type-check everything for every system (46 s of processor time)
 .PHONY: cross
 cross: ## Compile and vet everything for every system; takes long at first
 	for s in $(SYSTEMS); do echo "$$s"; \
-		CGO_ENABLED=0 GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o "$(BIN)/$$s/" ./cmd/... && \
-		CGO_ENABLED=0 GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) vet ./... || exit; done
+		GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) build -ldflags '$(LDFLAGS)' -o "$(BIN)/$$s/" ./cmd/... && \
+		GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) vet ./... || exit; done
 
 .PHONY: arm64
 arm64: ## Run quickstart --once built for arm64, by qemu-aarch64-static where need be
-	CGO_ENABLED=0 GOOS=linux GOARCH=arm64 $(GO) build -trimpath -tags '$(TAGS)' -ldflags '$(LDFLAGS)' -o $(BIN)/linux/arm64/ ./cmd/konnectivity
+	GOOS=linux GOARCH=arm64 $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/linux/arm64/ ./cmd/konnectivity
 	$(QEMU) $(BIN)/linux/arm64/konnectivity quickstart --once
 
 .PHONY: fences
