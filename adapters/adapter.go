@@ -292,6 +292,10 @@ func (a *Adapter) ID() string { return a.uplink.ID() }
 // Links lists the links to servers that are up.
 func (a *Adapter) Links() []uplink.Link { return a.uplink.Links() }
 
+// Serving is nil unless the servers say that they have no agent to serve by. It
+// is for people: an agent may be back before the next request.
+func (a *Adapter) Serving() error { return a.uplink.Serving() }
+
 // Ready is nil while the server can be reached (a link is up, or the last
 // handshake with a server without links worked), else one sentence why not.
 func (a *Adapter) Ready() error { return a.uplink.Ready() }

@@ -149,12 +149,14 @@ func (s *Server) join(agent registry.Agent, backend registry.Backend, who *peer)
 		log = s.opts.Log.WithFields(agentFields(agent)).Debug
 	}
 	leaveRegistry := s.agents.Join(agent, backend)
+	s.peers.tellServing(s.serving)
 	leavePeers := s.peers.join(who)
 	log("agent connected")
 	since := time.Now()
 	return func() {
 		leavePeers()
 		leaveRegistry()
+		s.peers.tellServing(s.serving)
 		log("agent gone")
 		if !s.agents.Knows(agent.ID) {
 			s.table.Gone(admin.RoleAgent, agent.ID, agent.Remote, since, s.whyGone(backend))

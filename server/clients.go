@@ -29,7 +29,7 @@ func (s *Server) buildClients() error {
 			cfg.GRPC = s.accounted(s.handleClientGRPC)
 		}
 		if !s.opts.NoConnect {
-			cfg.Connect = s.accounted(frontend.Connect(sharing{s.forwarder, clientMemory + connMemory}, s.metrics))
+			cfg.Connect = s.accounted(frontend.Connect(sharing{s.forwarder, clientMemory + connMemory}, s.metrics, s.agents.Ready))
 		}
 		if !s.opts.NoLink && l.TLS != nil {
 			cfg.Link = s.accounted(s.serveClientLink)
@@ -62,6 +62,7 @@ func (s *Server) prepare() func(net.Conn) net.Conn {
 func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
 	acct := accountOf(ctx)
 	cfg := s.linkConfig()
+	cfg.Hello.Serving = s.serving()
 	cfg.Forwarder = s.metrics.LinkRequests(linked{sharing{s.forwarder, connMemory}, acct})
 	cfg.Budget = acct.budget
 	setLiveness(&cfg, s.opts.ClientKeepalive)
@@ -86,7 +87,7 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
 	}
 	defer s.closeLink(session)
 	leave := s.peers.join(&peer{
-		drain: session.Drain, count: session.SetServerCount,
+		drain: session.Drain, count: session.SetServerCount, serving: session.SetServing,
 		client: sidecarLink{session, c.RemoteAddr().String(), time.Now()},
 	})
 	defer leave()

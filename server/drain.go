@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"konnectivity/tunnel/link"
 )
 
 // drain tells everybody that the server goes, and returns when the clients'
@@ -56,13 +58,16 @@ func (s *Server) stopAgents() {
 type peers struct {
 	mu       sync.Mutex
 	draining bool
-	servers  int // as last told; 0: never
+	servers  int          // as last told; 0: never
+	serving  link.Serving // the same
 	members  map[*peer]struct{}
 }
 
 type peer struct {
 	drain func()
 	count func(int) // nil: cannot be told
+
+	serving func(link.Serving) // nil: the same, or it is none of its business
 
 	client sidecarLink // what a sidecar's link is; zero for others
 }
@@ -77,6 +82,9 @@ func (p *peers) join(who *peer) (leave func()) {
 	}
 	if p.servers > 0 && who.count != nil {
 		who.count(p.servers)
+	}
+	if p.serving.Told && who.serving != nil {
+		who.serving(p.serving)
 	}
 	if p.members == nil {
 		p.members = make(map[*peer]struct{})
@@ -107,4 +115,29 @@ func (p *peers) count(n int) {
 			who.count(n)
 		}
 	}
+}
+
+// tellServing tells clients whether agents serve, if that has changed. ask is
+// called under the lock, so that the newest answer is the last that is told.
+func (p *peers) tellServing(ask func() link.Serving) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := ask()
+	if now == p.serving {
+		return
+	}
+	p.serving = now
+	for who := range p.members {
+		if who.serving != nil {
+			who.serving(now)
+		}
+	}
+}
+
+// serving is what clients are told of the agents.
+func (s *Server) serving() link.Serving {
+	if err := s.agents.Ready(); err != nil {
+		return link.Serving{Told: true, Why: err.Error()}
+	}
+	return link.Serving{Told: true}
 }

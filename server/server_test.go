@@ -99,6 +99,23 @@ func TestLinksFeedUpstreamsMetrics(t *testing.T) {
 	}
 }
 
+// A client by link hears whether an agent serves, at once and as that changes.
+func TestLinksHearWhetherAgentsServe(t *testing.T) {
+	r := startServer(t)
+	ses, err := r.clientLink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ses.Close()
+	if said := ses.Serving(); !said.Told || said.Why != "no connection to any proxy agent" {
+		t.Errorf("without an agent: %+v", said)
+	}
+	a := r.agent("grpc", agentHello{id: "a1"}, echoing)
+	r.eventually("an agent is told of", func() bool { return ses.Serving() == link.Serving{Told: true} })
+	a.Close()
+	r.eventually("its going is told of", func() bool { return ses.Serving().Why != "" })
+}
+
 func TestManyConcurrentConnections(t *testing.T) {
 	r := startServer(t)
 	r.agent("link", agentHello{id: "a1"}, echoing)

@@ -7,6 +7,7 @@ import (
 
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 func TestALinkPerAddress(t *testing.T) {
@@ -72,6 +73,36 @@ func TestRunWarmsUp(t *testing.T) {
 	must(t, roundTrip(t, s, target))
 	if n.dials.Load() != before {
 		t.Error("a request with a warm link made a connection")
+	}
+}
+
+// A server without an agent is one that can be reached: only who looks is told.
+func TestServersSayWhetherAgentsServe(t *testing.T) {
+	for _, c := range []struct {
+		agents link.Serving
+		want   string
+	}{
+		{link.Serving{}, ""},
+		{link.Serving{Told: true}, ""},
+		{link.Serving{Told: true, Why: "no connection to any proxy agent"}, "the konnectivity server says: no connection to any proxy agent"},
+	} {
+		p := fakeserver.NewPKI(t)
+		server := fakeserver.New(p)
+		server.Agents = c.agents
+		server.Start(t)
+		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+		if err := s.Serving(); err != nil {
+			t.Errorf("before there is a link: %v", err)
+		}
+		run(t, s)
+		eventually(t, "a link", func() bool { return s.Ready() == nil })
+		got := ""
+		if err := s.Serving(); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%+v: %q, want %q", c.agents, got, c.want)
+		}
 	}
 }
 

@@ -202,6 +202,29 @@ func (s *Server) Ready() error {
 	}
 }
 
+// Serving is nil unless every server that is linked says that no agent serves;
+// then it is why not. Servers that say nothing are taken to serve.
+func (s *Server) Serving() error {
+	s.mu.Lock()
+	links := slices.Clone(s.links)
+	s.mu.Unlock()
+	why := ""
+	for _, l := range links {
+		if !l.alive() {
+			continue
+		}
+		said := l.Serving()
+		if said.Why == "" {
+			return nil
+		}
+		why = said.Why
+	}
+	if why == "" {
+		return nil
+	}
+	return errors.New("the konnectivity server says: " + why)
+}
+
 // Link is a link to a server, as an operator sees it.
 type Link struct {
 	Peer     link.Hello // without its token

@@ -16,6 +16,7 @@ import (
 	"konnectivity/cmd/internal/sidecar"
 	"konnectivity/internal/cli"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // checkOptions are the flags of `konnectivity check`: all of a sidecar's, so
@@ -139,10 +140,11 @@ type checker struct {
 	group    string
 	findings []finding
 
-	files      material // as far as they could be read
-	linked     bool     // the server has links
-	waited     bool     // a dial ended without an answer
-	toldSilent bool     // that agents are silent, or that there is none
+	files      material     // as far as they could be read
+	linked     bool         // the server has links
+	serving    link.Serving // what the server says of its agents
+	waited     bool         // a dial ended without an answer
+	toldSilent bool         // that agents are silent, or that there is none
 	adapter    *adapters.Adapter
 }
 

@@ -14,7 +14,7 @@ import (
 func (c *checker) checkAdmin(ctx context.Context) {
 	c.group = "agents"
 	if c.opts.serverAdmin == "" {
-		c.add(finding{Step: "agents of the server", Result: resultSkipped, Cause: "no --server-admin was given"})
+		c.agentsAsTold()
 		return
 	}
 	client := newAdminClient()
@@ -25,6 +25,20 @@ func (c *checker) checkAdmin(ctx context.Context) {
 		return
 	}
 	c.agents(r)
+}
+
+// agentsAsTold goes by what the server tells its clients.
+func (c *checker) agentsAsTold() {
+	const step = "agents of the server"
+	switch {
+	case !c.serving.Told:
+		c.add(finding{Step: step, Result: resultSkipped, Cause: "the server does not tell, since it is an older one, and no --server-admin was given"})
+	case c.serving.Why != "":
+		c.toldSilent = true
+		c.fail(step, "the server says: "+c.serving.Why, admin.Hint(tunnel.FailNoAgent))
+	default:
+		c.ok(step, "the server says that it has some that serve")
+	}
 }
 
 // maxPeers is how many agents are looked at.

@@ -1,12 +1,16 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"reflect"
@@ -15,6 +19,7 @@ import (
 
 	"konnectivity/adapters"
 	"konnectivity/internal/version"
+	"konnectivity/server/frontend"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -26,6 +31,9 @@ const (
 
 	// roundTripTime is how long to wait for a link's first measured round trip.
 	roundTripTime = 2 * time.Second
+
+	// maxRefusal bounds the answer to a request that is not CONNECT; ours has 300 bytes.
+	maxRefusal = 16 << 10
 )
 
 // checkServer walks from the server's name to what it says of itself.
@@ -274,6 +282,7 @@ func (c *checker) greetLink(ctx context.Context, conn *tls.Conn) bool {
 	} else {
 		c.warn("round trip to the server", "no answer to a ping", "The server is overloaded, or the way to it is.")
 	}
+	c.serving = session.Serving()
 	return true
 }
 
@@ -295,5 +304,28 @@ func (c *checker) greetOld(conn *tls.Conn) bool {
 	default:
 		c.warn(step, cause, hint)
 	}
+	c.serving = askServing(conn)
 	return true
+}
+
+// askServing asks a server without a link about its agents, by a request that
+// dials nothing. Servers that do not know the question refuse it all the same.
+func askServing(conn *tls.Conn) (told link.Serving) {
+	_ = conn.SetDeadline(time.Now().Add(roundTripTime))
+	if _, err := io.WriteString(conn, "OPTIONS * HTTP/1.1\r\nHost: konnectivity\r\nConnection: close\r\n\r\n"); err != nil {
+		return told
+	}
+	response, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxRefusal)), nil)
+	if err != nil {
+		return told
+	}
+	defer response.Body.Close()
+	answer, why, _ := strings.Cut(response.Header.Get(frontend.ServingHeader), ";")
+	switch answer {
+	case "yes":
+		told.Told = true
+	case "no":
+		told = link.Serving{Told: true, Why: cmp.Or(strings.TrimSpace(why), "no agent serves")}
+	}
+	return told
 }

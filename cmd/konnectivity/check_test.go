@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -320,6 +321,27 @@ var faults = map[string]struct {
 		l.noAgent = true
 		l.start()
 		l.checked, l.args = "10.0.0.1:443", []string{"--server-admin=" + l.admin}
+	}},
+	"no agent and a link": {1, func(l *lab) {
+		l.noAgent = true
+		l.start()
+	}},
+	"no agent and no link": {1, func(l *lab) {
+		l.noAgent = true
+		l.start()
+		l.args = []string{"--link=off"}
+	}},
+	"server that tells nothing of agents": {0, func(l *lab) {
+		pair, err := l.ca.Issue(l.leaf)
+		l.must(err)
+		config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"http/1.1"}}
+		ln := l.listen()
+		l.accept(tls.NewListener(ln, config), func(c net.Conn) {
+			if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 405 Method Not Allowed\r\nContent-Length: 0\r\n\r\n")
+			}
+		})
+		l.at(ln.Addr().String())
 	}},
 	"admin port away": {0, func(l *lab) {
 		l.start()

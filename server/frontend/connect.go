@@ -42,12 +42,18 @@ type Forwarder interface {
 	Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error
 }
 
-// Connect serves HTTP CONNECT by f.
-func Connect(f Forwarder, m ConnectMetrics) Handler {
+// ServingHeader is in the answer to a request that is not CONNECT, by which a
+// client can ask without dialing anything: "yes" if an agent serves, else "no"
+// and, behind a semicolon, why.
+const ServingHeader = "Konnectivity-Serving"
+
+// Connect serves HTTP CONNECT by f. serving says why no agent serves, if none
+// does.
+func Connect(f Forwarder, m ConnectMetrics, serving func() error) Handler {
 	return func(ctx context.Context, c *Conn) {
 		asked, err := readConnect(c.Reader)
 		if err != nil {
-			c.refuse(err)
+			c.refuse(err, serving)
 			return
 		}
 		if !c.Begin() {
@@ -61,15 +67,27 @@ func Connect(f Forwarder, m ConnectMetrics) Handler {
 }
 
 // refuse answers what is no good request.
-func (c *Conn) refuse(err error) {
+func (c *Conn) refuse(err error, serving func() error) {
 	var bad *badRequest
 	if c.limit.N <= 0 && errors.Is(err, io.ErrUnexpectedEOF) {
 		err = &badRequest{http.StatusBadRequest, fmt.Sprintf("the header is longer than %d bytes", maxHeader)}
 	}
 	c.reject(err)
-	if errors.As(err, &bad) {
-		c.answerError(bad.status, bad.reason)
+	if !errors.As(err, &bad) {
+		return
 	}
+	if bad.status == http.StatusMethodNotAllowed {
+		c.answerError(bad.status, bad.reason, "Allow: CONNECT", ServingHeader+": "+servingValue(serving()))
+		return
+	}
+	c.answerError(bad.status, bad.reason)
+}
+
+func servingValue(err error) string {
+	if err == nil {
+		return "yes"
+	}
+	return "no; " + oneLine(err.Error())
 }
 
 // connect is one CONNECT request.
@@ -119,16 +137,11 @@ func (c *Conn) answerDial(err error) {
 
 // answerError sends an error response and sees to it that the client can read
 // it.
-func (c *Conn) answerError(status int, text string) {
-	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, text) + "\n"
+func (c *Conn) answerError(status int, text string, fields ...string) {
+	text = oneLine(text) + "\n"
 	more := ""
-	if status == http.StatusMethodNotAllowed {
-		more = "Allow: CONNECT\r\n"
+	for _, field := range fields {
+		more += field + "\r\n"
 	}
 	_ = c.raw.SetDeadline(time.Now().Add(answerTimeout))
 	_, err := fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\n%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
@@ -137,4 +150,14 @@ func (c *Conn) answerError(status int, text string) {
 		return
 	}
 	_, _ = io.CopyN(io.Discard, c.Conn, maxDiscard)
+}
+
+// oneLine leaves no control characters in text.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
 }

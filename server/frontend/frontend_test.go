@@ -162,7 +162,7 @@ func (r *rig) dial(protos ...string) net.Conn {
 // connecting serves CONNECT by dial.
 func connecting(dial tunnel.DialerFunc) setting {
 	return func(c *Config) {
-		c.Connect = Connect(&tunnel.Forwarder{Dialer: dial}, c.Metrics.(*counter))
+		c.Connect = Connect(&tunnel.Forwarder{Dialer: dial}, c.Metrics.(*counter), func() error { return errors.New("no agent\r\nis there") })
 	}
 }
 
@@ -418,6 +418,9 @@ func TestBadRequestsAreAnswered(t *testing.T) {
 			resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 			if err != nil || resp.StatusCode != status {
 				t.Errorf("%.40q: %v, %v, want %d", request, resp, err, status)
+			}
+			if status == 405 && err == nil && resp.Header.Get(ServingHeader) != "no; no agent  is there" {
+				t.Errorf("%q of agents", resp.Header.Get(ServingHeader))
 			}
 			if status == 405 && err == nil && resp.Header.Get("Allow") != "CONNECT" {
 				t.Errorf("%.40q: no Allow", request)

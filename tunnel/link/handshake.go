@@ -76,7 +76,7 @@ func (ses *Session) hearHello(ctx context.Context) error {
 	if err := ses.peer.decode(payload); err != nil {
 		return ses.refuse(GoAwayProtocol, violation("HELLO: "+err.Error()))
 	}
-	ses.serverCount = ses.peer.ServerCount
+	ses.serverCount, ses.agents = ses.peer.ServerCount, ses.peer.Serving
 	if ses.cfg.Verify == nil {
 		return nil
 	}

@@ -40,7 +40,14 @@ type Hello struct {
 	Identifiers string // of an agent: the URL query of --agent-identifiers
 	Token       string // bearer token; a secret
 	ServerCount int    // of a server: how many there are
+	Serving     Serving
 	Features    []string
+}
+
+// Serving is what a server says of the agents behind it.
+type Serving struct {
+	Told bool   // servers of before say nothing
+	Why  string // why no agent serves; "": one does
 }
 
 // String leaves the token out, so that no log line can carry it.
@@ -60,6 +67,7 @@ const (
 	helloToken       = 5
 	helloServerCount = 6
 	helloFeature     = 7
+	helloServing     = 8
 
 	openNetwork = 1
 	openAddress = 2
@@ -145,6 +153,9 @@ func (h Hello) encode() ([]byte, error) {
 	if h.ServerCount > 0 {
 		b = appendField(b, helloServerCount, binary.BigEndian.AppendUint32(nil, uint32(h.ServerCount)))
 	}
+	if h.Serving.Told {
+		b = appendField(b, helloServing, []byte(cut(h.Serving.Why)))
+	}
 	for _, f := range h.Features {
 		b = appendText(b, helloFeature, f)
 	}
@@ -183,6 +194,8 @@ func (h *Hello) decode(b []byte) error {
 				return err
 			}
 			h.ServerCount = int(v)
+		case helloServing:
+			h.Serving = Serving{Told: true, Why: cut(string(f.value))}
 		case helloFeature:
 			if len(h.Features) >= maxFeatures {
 				return errFields

@@ -231,6 +231,9 @@ func (ses *Session) handleInfo(payload []byte) error {
 	if info.ServerCount > 0 {
 		ses.serverCount = info.ServerCount
 	}
+	if info.Serving.Told {
+		ses.agents = info.Serving
+	}
 	return nil
 }
 

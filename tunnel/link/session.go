@@ -117,6 +117,7 @@ type Session struct {
 	rttFloor  rttFloor
 
 	serverCount int
+	agents      Serving // what the peer said of them
 
 	// Counters.
 	sent, received           uint64
@@ -243,17 +244,24 @@ func (ses *Session) Drain() {
 }
 
 // SetServerCount tells the peer of a new number of servers. It does not block.
-func (ses *Session) SetServerCount(n int) {
-	payload, err := Hello{Role: ses.cfg.Hello.Role, ServerCount: n}.encode()
+func (ses *Session) SetServerCount(n int) { ses.inform(Hello{ServerCount: n}) }
+
+// SetServing tells the peer whether agents serve from now on. It does not block.
+func (ses *Session) SetServing(s Serving) { ses.inform(Hello{Serving: s}) }
+
+// inform tells the peer what has changed since HELLO.
+func (ses *Session) inform(news Hello) {
+	news.Role = ses.cfg.Hello.Role
+	payload, err := news.encode()
 	if err != nil {
-		return // a role and a number always fit
+		return // a role, and a number or a short text, always fit
 	}
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	ses.queueControl(appendFrame(nil, frameInfo, 0, 0, payload))
 }
 
-// maxControl bounds what Drain and SetServerCount may queue for a connection
+// maxControl bounds what Drain, SetServerCount and SetServing may queue for a connection
 // that takes nothing; a link that is that far behind will be found dead.
 const maxControl = 4 << 10
 
@@ -270,6 +278,13 @@ func (ses *Session) ServerCount() int {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	return ses.serverCount
+}
+
+// Serving is the newest that the peer told of its agents.
+func (ses *Session) Serving() Serving {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.agents
 }
 
 // Streams is how many streams are open or being opened, either way.

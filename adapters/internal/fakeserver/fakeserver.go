@@ -58,6 +58,7 @@ type Server struct {
 	Protos []string      // what ALPN offers; nil: link and http/1.1
 	Dialer tunnel.Dialer // reaches destinations; nil: net.Dial
 	Count  int           // how many servers it says there are
+	Agents link.Serving  // what it says of its agents
 
 	Handshakes, Resumed, Connects, Links atomic.Int64
 	IDs                                  chan string // of requests, where there is room
@@ -198,7 +199,7 @@ func (s *Server) Forward(ctx context.Context, req *tunnel.Request, answer tunnel
 }
 
 func (s *Server) serveLink(c net.Conn) {
-	ses, err := link.Accept(s.ctx, c, link.Config{Hello: link.Hello{Role: link.RoleServer, ServerCount: s.Count}, Forwarder: s})
+	ses, err := link.Accept(s.ctx, c, link.Config{Hello: link.Hello{Role: link.RoleServer, ServerCount: s.Count, Serving: s.Agents}, Forwarder: s})
 	if err != nil {
 		return
 	}

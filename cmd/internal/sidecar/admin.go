@@ -19,9 +19,18 @@ func loopback(address string) string {
 // adminHandler serves the status page and its API.
 func (s *sidecar) adminHandler() http.Handler {
 	return admin.Handler(http.NewServeMux(), admin.Source{
-		Component: s.opts.Program, ID: s.adapter.ID(), Table: s.table, Ready: s.adapter.Ready, Peers: s.adminPeers,
+		Component: s.opts.Program, ID: s.adapter.ID(), Table: s.table, Ready: s.ready, Peers: s.adminPeers,
 		More: func(status *admin.Status) { status.Peers[admin.RoleServer] = len(s.adapter.Links()) },
 	})
+}
+
+// ready also says what servers say of their agents, unlike /readyz: an
+// application is not to be taken out of service for want of an agent.
+func (s *sidecar) ready() error {
+	if err := s.adapter.Ready(); err != nil {
+		return err
+	}
+	return s.adapter.Serving()
 }
 
 // adminPeers lists the servers that are linked.
