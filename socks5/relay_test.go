@@ -157,19 +157,6 @@ func TestResetTravels(t *testing.T) {
 	})
 }
 
-// The deadline of the handshake must not outlive it.
-func TestRelayHasNoDeadline(t *testing.T) {
-	t.Parallel() // it waits
-	const bound = 2 * time.Second
-	s := serve(t, Options{HandshakeTimeout: bound}, direct)
-	c := mustThrough(t, s, target(t, mirror))
-	time.Sleep(bound * 3 / 2)
-	_, _ = c.Write([]byte("late"))
-	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
-		t.Errorf("a quiet connection was cut: %v", err)
-	}
-}
-
 func TestClientThatLeavesCancelsItsDial(t *testing.T) {
 	for how, leave := range map[string]func(*net.TCPConn){
 		"FIN":              func(c *net.TCPConn) { _ = c.Close() },

@@ -48,6 +48,14 @@ func TestBinariesHoldNothingNeedless(t *testing.T) {
 	}
 }
 
+// Nor may tests link what doubles the time of compiling them.
+func TestTestsCompileNothingNeedless(t *testing.T) {
+	const scheme = "k8s.io/client-go/kubernetes/scheme"
+	if slices.Contains(goList(t, "-deps", "-test", "./..."), scheme) {
+		t.Errorf("a test imports %s, and with it every API group there is; make a scheme of those it needs", scheme)
+	}
+}
+
 // makeVariable is the value that the Makefile gives a variable.
 func makeVariable(t *testing.T, name string) string {
 	t.Helper()
