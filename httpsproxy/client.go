@@ -49,7 +49,7 @@ func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*cli
 // them; it does not block.
 func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.Conn, ended func()) {
 	c := &client{Conn: conn, leave: leave, unread: true, halfClose: s.halfClose}
-	ok, warn := s.slots.Take(c)
+	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open HTTP proxy connections is reached; refusing more")
 	}

@@ -36,6 +36,11 @@ const (
 	// hold: a connection costs about 20 KiB and a descriptor.
 	DefaultMaxConns = 4096
 
+	// strangerBytes is what a connection costs before its first request, and
+	// strangersBytes what all such may.
+	strangerBytes  = 20 << 10
+	strangersBytes = 32 << 20
+
 	// drainHandshake is how long a client that has just connected may take to
 	// send its request once Serve was asked to end.
 	drainHandshake = time.Second
@@ -104,7 +109,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpsproxy: register metrics: %w", err)
 	}
-	s := &Server{opts: o, metrics: m, slots: admission.NewSlots[*client](o.MaxConns), pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
+	s := &Server{opts: o, metrics: m, slots: newSlots(o.MaxConns), pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
 	s.transport = newTransport(o)
 	s.forward = s.newForward()
 	s.http = s.newHTTP()
@@ -184,4 +189,10 @@ func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
 	ended := make(chan struct{})
 	s.start(ctx, ctx.Done(), conn, func() { close(ended) })
 	<-ended
+}
+
+func newSlots(open int) *admission.Slots[*client] {
+	return admission.NewSlots[*client](admission.Limits{
+		Open: open, Waiting: admission.ShareOut(admission.Descriptors()).Strangers, Bytes: strangersBytes, Each: strangerBytes,
+	})
 }

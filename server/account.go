@@ -213,13 +213,17 @@ func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn) {
 	s.clientGRPC.handle(ctx, c)
 }
 
-// admitStream gives a gRPC stream its place, or says why there is none.
+// admitStream gives a gRPC stream its place, or says why there is none. A
+// client's first stream shows that it means its connection.
 func admitStream(ctx context.Context) (context.Context, func(), error) {
 	who, ok := grpcpeer.FromContext(ctx)
 	if !ok {
 		return nil, nil, errNotHanded
 	}
-	acct := who.AuthInfo.(clientInfo).account
+	if err := prove(ctx); err != nil {
+		return nil, nil, err
+	}
+	acct := who.AuthInfo.(authInfo).account
 	if !acct.budget.Take(streamMemory) {
 		return nil, nil, status.Error(codes.ResourceExhausted, noMemory)
 	}

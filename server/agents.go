@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
 
 	"konnectivity/internal/admin"
 	"konnectivity/server/auth"
@@ -36,7 +37,7 @@ func (s *Server) buildAgents() (err error) {
 		if err != nil {
 			return err
 		}
-		s.agentGRPC = newGRPCFront(s.opts.Keepalive)
+		s.agentGRPC = newGRPCFront(s.opts.Keepalive, grpc.MaxConcurrentStreams(maxAgentStreams), grpc.StreamInterceptor(judgeStream))
 		s.agentService.Register(s.agentGRPC.server)
 	}
 	for _, l := range s.opts.Agents {
@@ -60,6 +61,9 @@ func (s *Server) buildAgents() (err error) {
 func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave func(), err error) {
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
 	agent, err := s.admit(ctx, who, "grpc")
+	if err == nil {
+		err = prove(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"konnectivity/internal/admission"
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -17,7 +19,7 @@ import (
 // buildClients makes the side that asks for destinations.
 func (s *Server) buildClients() error {
 	if !s.opts.NoGRPC {
-		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
+		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
 		s.proxyService = legacy.NewProxyService(sharing{s.forwarder, connMemory}, legacy.ProxyServiceConfig{
 			Admit: admitStream, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log,
 		})
@@ -44,8 +46,12 @@ func (s *Server) buildClients() error {
 }
 
 func (s *Server) frontConfig(name string, l Listener) frontend.Config {
+	most := cmp.Or(s.opts.MaxConns, frontend.MaxConns)
+	if name == "clients" {
+		most = admission.AtMost(most, admission.ShareOut(admission.Descriptors()).Clients)
+	}
 	return frontend.Config{
-		Name: name, TLS: l.TLS, MaxConns: s.opts.MaxConns, Metrics: s.metrics, Log: s.opts.Log,
+		Name: name, TLS: l.TLS, MaxConns: most, Strangers: s.strangers, Metrics: s.metrics, Log: s.opts.Log,
 		LinkALPN: link.ALPN, Prepare: s.prepare(),
 	}
 }

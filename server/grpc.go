@@ -2,14 +2,19 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	grpcpeer "google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel/legacy"
@@ -38,6 +43,10 @@ const (
 	// streams wait for.
 	connWindow = 1 << 20
 
+	// maxAgentStreams bounds what an agent's connection, which needs one stream,
+	// may ask for before it has shown who it is.
+	maxAgentStreams = 2
+
 	// maxMetadata bounds an agent's headers: identifiers and a token fit.
 	maxMetadata = 64 << 10
 )
@@ -62,7 +71,6 @@ func newGRPCFront(every time.Duration, more ...grpc.ServerOption) *grpcFront {
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 			grpc.ConnectionTimeout(frontend.HandshakeTimeout),
 			grpc.MaxHeaderListSize(maxMetadata),
-			grpc.MaxConcurrentStreams(maxStreams),
 			grpc.WaitForHandlers(true),
 		)...),
 	}
@@ -76,15 +84,15 @@ func (g *grpcFront) serve() error {
 	return err
 }
 
-// handle is the frontend's Handler for gRPC.
+// handle is the frontend's Handler for gRPC. A connection begins with the first
+// stream that is accepted: see prove. A unix socket's rights have proved its peer
+// before.
 func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn) {
-	if !c.Begin() {
+	if c.TLS() == nil && !c.Begin() {
 		return
 	}
-	h := &handed{Conn: c.Whole(), account: accountOf(ctx), tls: c.TLS() != nil, done: make(chan struct{})}
-	if h.tls {
-		h.state = credentials.TLSInfo{State: *c.TLS(), CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}
-	}
+	c.Weigh(frontend.GRPCWeight)
+	h := &handed{Conn: c.Whole(), from: c, account: accountOf(ctx), done: make(chan struct{})}
 	if !g.queue.put(ctx, h) {
 		return
 	}
@@ -98,17 +106,63 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn) {
 // handed is a connection on its way into gRPC.
 type handed struct {
 	net.Conn
+	from    *frontend.Conn
 	account *account // nil: an agent's
-	tls     bool
-	state   credentials.TLSInfo
 	once    sync.Once
 	done    chan struct{} // closed by Close
 }
+
+// SetDeadline does nothing: gRPC would lift the frontend's deadline as soon as it
+// has read the preface.
+func (h *handed) SetDeadline(time.Time) error { return nil }
 
 func (h *handed) Close() error {
 	err := h.Conn.Close()
 	h.once.Do(func() { close(h.done) })
 	return err
+}
+
+var errNoRoom = status.Error(codes.Unavailable, "the server has no room for more connections")
+
+// prove notes that the peer of a stream, which was accepted, is no stranger.
+func prove(ctx context.Context) error {
+	if from := connOf(ctx); from != nil && !from.Begin() {
+		return errNoRoom
+	}
+	return nil
+}
+
+// connOf is the connection of a stream; nil if it did not come by a frontend.
+func connOf(ctx context.Context) *frontend.Conn {
+	if p, ok := grpcpeer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(authInfo); ok {
+			return info.from
+		}
+	}
+	return nil
+}
+
+// judgeStream gives an agent the time that it takes to judge it, and counts what
+// it has made gRPC keep. It begins in acceptAgent.
+func judgeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if from := connOf(stream.Context()); from != nil {
+		from.Weigh(frontend.GRPCWeight + maxAgentStreams*metadataSize(stream.Context()))
+		from.Allow(admitTimeout + time.Second)
+	}
+	return handler(srv, stream)
+}
+
+// metadataSize is about what a stream's metadata takes in memory.
+func metadataSize(ctx context.Context) (bytes int64) {
+	const each = 64 // of a map's entry and a string's header
+	md, _ := metadata.FromIncomingContext(ctx)
+	for key, values := range md {
+		bytes += each + int64(len(key))
+		for _, v := range values {
+			bytes += each + int64(len(v))
+		}
+	}
+	return bytes
 }
 
 // queue is the net.Listener that a gRPC server accepts from.
@@ -155,16 +209,14 @@ var errNotHanded = errors.New("the connection did not come through a frontend")
 
 func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	h, ok := c.(*handed)
-	switch {
-	case !ok:
+	if !ok {
 		return nil, nil, errNotHanded
-	case h.account != nil:
-		return h, clientInfo{h.state.CommonAuthInfo, h.account}, nil
-	case h.tls:
-		return h, h.state, nil
-	default:
-		return h, plain{credentials.CommonAuthInfo{SecurityLevel: credentials.NoSecurity}}, nil
 	}
+	level := credentials.NoSecurity
+	if h.from.TLS() != nil {
+		level = credentials.PrivacyAndIntegrity
+	}
+	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.account}, nil
 }
 
 func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -179,16 +231,14 @@ func (h handshaken) Clone() credentials.TransportCredentials { return h }
 
 func (handshaken) OverrideServerName(string) error { return nil }
 
-// clientInfo is what a client's streams know of their connection.
-type clientInfo struct {
+// authInfo is what streams know of their connection.
+type authInfo struct {
 	credentials.CommonAuthInfo
-	account *account
+	from    *frontend.Conn
+	account *account // nil: an agent's
 }
 
-// AuthType implements credentials.AuthInfo.
-func (clientInfo) AuthType() string { return "account" }
+func (authInfo) AuthType() string { return "handshaken" }
 
-// plain is the state of a connection without TLS.
-type plain struct{ credentials.CommonAuthInfo }
-
-func (plain) AuthType() string { return "insecure" }
+// TLS is the connection's TLS state, or nil.
+func (a authInfo) TLS() *tls.ConnectionState { return a.from.TLS() }

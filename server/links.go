@@ -9,6 +9,10 @@ import (
 	"konnectivity/tunnel/link"
 )
 
+// linkWeight is what a link costs before its HELLO, for which it allocates as
+// much as the frame's header announces: 16 KiB.
+const linkWeight = 32 << 10
+
 // linkConfig is what all of the server's links have in common.
 func (s *Server) linkConfig() link.Config {
 	return link.Config{
@@ -32,7 +36,16 @@ func setLiveness(cfg *link.Config, every time.Duration) {
 
 // acceptLink makes a connection a link; nil if that came to nothing.
 func (s *Server) acceptLink(ctx context.Context, c *frontend.Conn, cfg link.Config) *link.Session {
-	if !c.Begin() {
+	c.Weigh(linkWeight)
+	c.Allow(link.DefaultHandshakeTimeout + time.Second) // for the link to say goodbye to a peer that is late
+	verify := cfg.Verify
+	cfg.Verify = func(ctx context.Context, peer link.Hello) error {
+		if err := verify(ctx, peer); err != nil {
+			return err
+		}
+		if !c.Begin() {
+			return errNoRoom
+		}
 		return nil
 	}
 	session, err := link.Accept(ctx, c.Whole(), cfg)

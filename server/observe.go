@@ -47,6 +47,14 @@ func (s *Server) gauges() {
 			func() float64 { return float64(s.countAgents(via)) })
 	}
 	m.Gauge("agent_round_trip_max_seconds", "Longest round trip to a connected agent.", nil, s.longestRoundTrip)
+	m.Gauge("unproven_connections", "Number of current connections whose peer has yet to prove who it is and what it wants; part of listener_connections.", nil, func() float64 {
+		n, _ := s.strangers.Held()
+		return float64(n)
+	})
+	m.Gauge("unproven_bytes", "What unproven connections are reckoned to cost in memory.", nil, func() float64 {
+		_, bytes := s.strangers.Held()
+		return float64(bytes)
+	})
 	m.Gauge("draining", "1 while the server is shutting down.", nil, func() float64 {
 		select {
 		case <-s.draining:

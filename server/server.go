@@ -10,6 +10,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/admission"
 	"konnectivity/internal/observe"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
@@ -34,6 +35,7 @@ type Server struct {
 	refusals  flowcontrol.RateLimiter // of their log lines
 	peers     peers                   // who is told of a drain and of the number of servers
 	limits    legacy.Limits
+	strangers *frontend.Strangers // of all fronts
 
 	clientGRPC, agentGRPC *grpcFront // nil: not served
 	proxyService          *legacy.ProxyService
@@ -63,6 +65,8 @@ func New(opts Options) (*Server, error) {
 		draining: make(chan struct{}),
 		accounts: newAccounts(opts.Budget, limits.Budget),
 		turns:    newTurns(),
+
+		strangers: frontend.NewStrangers(admission.Descriptors()),
 	}
 	s.forwarder = &tunnel.Forwarder{
 		Dialer:      s.policed(s.shared(s.metrics.Dialer(settling{s.agents, time.Now().Add(opts.Settle), s.draining}))),

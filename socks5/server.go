@@ -26,6 +26,11 @@ const (
 	// hold: a silent connection costs a few KiB and a descriptor.
 	DefaultMaxConns = 10000
 
+	// strangerBytes is what a connection costs that has yet to say what it
+	// wants, and strangersBytes what all of them may.
+	strangerBytes  = 8 << 10
+	strangersBytes = 32 << 20
+
 	// drainHandshake is how long a handshake may go on once Serve was asked
 	// to end: enough for a client in earnest, and little to wait for others.
 	drainHandshake = time.Second
@@ -92,7 +97,9 @@ func New(o Options) (*Server, error) {
 		quiet.SetOutput(io.Discard)
 		o.Log = quiet
 	}
-	slots := admission.NewSlots[*client](o.MaxConns)
+	slots := admission.NewSlots[*client](admission.Limits{
+		Open: o.MaxConns, Waiting: admission.ShareOut(admission.Descriptors()).Strangers, Bytes: strangersBytes, Each: strangerBytes,
+	})
 	m, err := newMetrics(o.Registerer, slots.Count)
 	if err != nil {
 		return nil, fmt.Errorf("socks5: register metrics: %w", err)
@@ -138,7 +145,7 @@ func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
 // admit finds a slot for conn, or refuses it and returns nil.
 func (s *Server) admit(conn tunnel.Conn) *client {
 	c := &client{server: s, conn: conn}
-	ok, warn := s.slots.Take(c)
+	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open SOCKS5 connections is reached; refusing more")
 	}

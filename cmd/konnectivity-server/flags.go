@@ -137,7 +137,7 @@ func (f *flags) addTLS(set *pflag.FlagSet) {
 func (f *flags) addBounds(set *pflag.FlagSet) {
 	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0: no bound")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "most connections of one port at once")
+	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "most connections of one port at once, of peers that have proved who they are")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 

@@ -22,7 +22,7 @@ type flood struct {
 }
 
 // again is how long a connection that was closed waits before it comes back.
-const again = 100 * time.Millisecond
+const again = 500 * time.Millisecond
 
 // start begins the flood; stop ends it and waits for its end.
 func (f *flood) start(t testing.TB) (stop func()) {

@@ -17,6 +17,10 @@ var duration = flag.Duration("for", 5*time.Second, "how long each attack lasts")
 var binaries suite.Binaries
 
 func TestMain(m *testing.M) {
+	if url := os.Getenv(probeEnv); url != "" {
+		probe(url)
+		return
+	}
 	flag.Parse()
 	os.Exit(run(m))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -62,6 +63,27 @@ func (p *Process) Resident() (int64, error) {
 		return 0, fmt.Errorf("%s: no VmRSS in its status: %w", p.Name, err)
 	}
 	return kib << 10, nil
+}
+
+// Processor is how long the process's threads have run, and how long they have
+// waited for a processor that others had (proc(5), schedstat).
+func (p *Process) Processor() (ran, waited time.Duration, err error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID()))
+	if err != nil {
+		return 0, 0, err
+	}
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		var r, w time.Duration
+		if _, err := fmt.Sscan(string(text), (*int64)(&r), (*int64)(&w)); err != nil {
+			return 0, 0, fmt.Errorf("%s: %w", file, err)
+		}
+		ran, waited = ran+r, waited+w
+	}
+	return ran, waited, nil
 }
 
 // Done is closed when the process has ended.

@@ -31,17 +31,17 @@ type guest struct {
 func (g *guest) Abandon() { g.abandoned = true }
 
 func TestSlotsTakeTheLongestWaiting(t *testing.T) {
-	s := NewSlots[*guest](2)
+	s := NewSlots[*guest](Limits{Open: 2})
 	a, b, c, d := &guest{}, &guest{}, &guest{}, &guest{}
 	for _, g := range []*guest{a, b} {
-		if ok, _ := s.Take(g); !ok {
+		if ok, _ := s.Take(g, nil); !ok {
 			t.Fatal("no room")
 		}
 	}
 	if !s.Serve(a) {
 		t.Error("a was evicted")
 	}
-	if ok, _ := s.Take(c); !ok || !b.abandoned || a.abandoned {
+	if ok, _ := s.Take(c, nil); !ok || !b.abandoned || a.abandoned {
 		t.Errorf("c got in: %v, for b: %v, for a: %v", ok, b.abandoned, a.abandoned)
 	}
 	if s.Serve(b) || s.Await(b, func() bool { return false }) {
@@ -52,10 +52,10 @@ func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 	}
 	s.Serve(a)
 	s.Serve(c)
-	if ok, warn := s.Take(d); ok || !warn {
+	if ok, warn := s.Take(d, nil); ok || !warn {
 		t.Errorf("with everybody served: in %v, warned %v", ok, warn)
 	}
-	if _, warn := s.Take(d); warn {
+	if _, warn := s.Take(d, nil); warn {
 		t.Error("warned twice")
 	}
 	if !s.Release(b) || s.Release(a) || s.Release(c) || s.Count() != 0 {
@@ -64,10 +64,10 @@ func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 }
 
 func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
-	s := NewSlots[*guest](10)
+	s := NewSlots[*guest](Limits{Open: 10})
 	a, b := &guest{}, &guest{}
-	s.Take(a)
-	s.Take(b)
+	s.Take(a, nil)
+	s.Take(b, nil)
 	s.Serve(a)
 	s.Await(a, func() bool { return false })
 	var order []*guest
@@ -80,12 +80,12 @@ func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
 // A passing shortage costs nobody his handshake.
 func TestShortageSparesYoungHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSlots[*guest](10)
+		s := NewSlots[*guest](Limits{Open: 10})
 		if s.MakeRoom() {
 			t.Error("evicted nobody")
 		}
 		g := &guest{}
-		s.Take(g)
+		s.Take(g, nil)
 		time.Sleep(EvictAge - time.Millisecond)
 		if s.MakeRoom() || g.abandoned {
 			t.Error("evicted one that is too young")
@@ -98,13 +98,13 @@ func TestShortageSparesYoungHandshakes(t *testing.T) {
 }
 
 func TestSlotsHoldUnderContention(t *testing.T) {
-	s := NewSlots[*guest](5)
+	s := NewSlots[*guest](Limits{Open: 5})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 500 {
 				g := &guest{}
-				if ok, _ := s.Take(g); !ok {
+				if ok, _ := s.Take(g, nil); !ok {
 					continue
 				}
 				if s.Count() > 5 {

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"container/list"
+	"net"
 	"sync"
 	"time"
 )
@@ -14,49 +15,100 @@ const EvictAge = time.Second
 // Holder is a connection that takes a slot: a type that embeds Slot.
 type Holder interface {
 	slot() *Slot
-	// Abandon ends the connection without a word. It must not block.
+	// Abandon ends the connection without a word. It must not block, nor call
+	// Slots.
 	Abandon()
 }
 
 // Slot is a Holder's part in Slots, which alone uses it.
 type Slot struct {
-	waiting *list.Element // in Slots.waiting; nil while it is served
+	holder  Holder
+	source  source
+	party   *party        // in the line of those that wait; nil while it is served
+	place   *list.Element // in its party's line
+	weight  int64         // in bytes, of one that waits
 	since   time.Time     // it waits
 	evicted bool          // it lost its slot to a newer one
 }
 
 func (s *Slot) slot() *Slot { return s }
 
-// Slots bounds how many connections are open. When they run out it takes the
-// slot of the connection that has waited for longest, for its handshake or for
-// a next request, so silent connections cannot keep others out, however many
-// there are. Its methods may be called from any goroutine.
-type Slots[H Holder] struct {
-	max int
-
-	mu      sync.Mutex
-	open    int
-	waiting list.List // of H, the longest waiting first
-	warned  time.Time
+// Limits are what connections may hold. 0 sets no limit.
+type Limits struct {
+	Open    int   // connections at once, whether they wait or are served
+	Waiting int   // of them that wait
+	Bytes   int64 // that those that wait weigh together
+	Each    int64 // what one weighs that has just come
 }
 
-// NewSlots has room for max connections.
-func NewSlots[H Holder](max int) *Slots[H] { return &Slots[H]{max: max} }
+// Slots bounds how many connections are open, and what the ones hold that wait:
+// for their handshake, or for a next request. When there is no more room it
+// takes the slot of one that waits: of those of one source that cost alike and
+// together cost most, the one that has waited for longest. So silent connections
+// cannot keep others out, however many there are, and neither can those of a
+// flood, whatever they send. Its methods may be called from any goroutine.
+type Slots[H Holder] struct {
+	limits Limits
 
-// Take gives h, which waits, a slot, or says that there is none; warn asks for
-// a log line, once a minute.
-func (s *Slots[H]) Take(h H) (ok, warn bool) {
+	mu     sync.Mutex
+	open   int
+	line   line
+	warned time.Time
+}
+
+// NewSlots has room for what limits say.
+func NewSlots[H Holder](limits Limits) *Slots[H] { return &Slots[H]{limits: limits} }
+
+// Take gives h, which waits and comes from an address, a slot, or says that
+// there is none; warn asks for a log line, once a minute.
+func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open >= s.max && !s.evict() {
+	for !s.room() {
+		if s.evict() {
+			continue
+		}
 		if warn = time.Since(s.warned) > warnEvery; warn {
 			s.warned = time.Now()
 		}
 		return false, warn
 	}
 	s.open++
-	s.await(h)
+	slot := h.slot()
+	slot.holder, slot.source = h, sourceOf(from)
+	s.line.add(slot, slot.source, s.limits.Each)
 	return true, false
+}
+
+// room says whether there is room for one more.
+func (s *Slots[H]) room() bool {
+	l := &s.limits
+	return (l.Open == 0 || s.open < l.Open) && (l.Waiting == 0 || s.line.count < l.Waiting) &&
+		(l.Bytes == 0 || s.line.weight+l.Each <= l.Bytes)
+}
+
+// Weigh notes what h costs if it waits, which may evict others or itself. One
+// that costs much more than before has got on: it waits as if it had just come.
+func (s *Slots[H]) Weigh(h H, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.slot().party == nil {
+		return
+	}
+	s.line.weigh(h.slot(), bytes)
+	for s.limits.Bytes > 0 && s.line.weight > s.limits.Bytes && s.evict() {
+	}
+}
+
+// Renew lets h, which has got on with its handshake, wait as if it had just
+// come; false means that it was evicted.
+func (s *Slots[H]) Renew(h H) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if h.slot().party != nil {
+		s.line.renew(h.slot())
+	}
+	return !h.slot().evicted
 }
 
 // MakeRoom evicts a connection that has waited for EvictAge, when something
@@ -64,8 +116,8 @@ func (s *Slots[H]) Take(h H) (ok, warn bool) {
 func (s *Slots[H]) MakeRoom() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	oldest := s.waiting.Front()
-	return oldest != nil && time.Since(oldest.Value.(H).slot().since) >= EvictAge && s.evict()
+	next := s.line.next()
+	return next != nil && time.Since(next.since) >= EvictAge && s.evict()
 }
 
 // Serve notes that h waits no more; false means that it was evicted.
@@ -78,15 +130,24 @@ func (s *Slots[H]) Serve(h H) bool {
 
 // Await notes that h waits again, for its next request, if it is to: unless it
 // was evicted or unless says otherwise, which is asked under the lock of
-// Waiting. It returns whether h waits.
+// Waiting. It returns whether h waits. It weighs nothing any more: it has shown
+// that it means it, and Open bounds it.
 func (s *Slots[H]) Await(h H, unless func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.slot().evicted || unless() {
+	slot := h.slot()
+	if slot.evicted || unless() {
 		return false
 	}
-	s.await(h)
+	s.line.add(slot, slot.source, 0)
 	return true
+}
+
+// Evicted says whether h lost its slot.
+func (s *Slots[H]) Evicted(h H) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return h.slot().evicted
 }
 
 // Release gives h's slot back, unless it lost it before, and says which. It is
@@ -101,13 +162,14 @@ func (s *Slots[H]) Release(h H) (evicted bool) {
 	return h.slot().evicted
 }
 
-// Waiting calls each for all that wait, the longest waiting first. each must
-// neither block nor call Slots.
+// Waiting calls each for all that wait. each must neither block nor call Slots.
 func (s *Slots[H]) Waiting(each func(H)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for e := s.waiting.Front(); e != nil; e = e.Next() {
-		each(e.Value.(H))
+	for _, p := range s.line.by {
+		for e := p.line.Front(); e != nil; e = e.Next() {
+			each(e.Value.(*Slot).holder.(H))
+		}
 	}
 }
 
@@ -118,29 +180,28 @@ func (s *Slots[H]) Count() int {
 	return s.open
 }
 
-func (s *Slots[H]) await(h H) {
-	slot := h.slot()
-	slot.since = time.Now()
-	slot.waiting = s.waiting.PushBack(h)
+// Held is how many wait and what they weigh.
+func (s *Slots[H]) Held() (waiting int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.line.count, s.line.weight
 }
 
-// evict takes the slot of the longest waiting, if there is one.
+// evict takes the slot of the one that is next to go, if there is one.
 func (s *Slots[H]) evict() bool {
-	oldest := s.waiting.Front()
-	if oldest == nil {
+	next := s.line.next()
+	if next == nil {
 		return false
 	}
-	h := oldest.Value.(H)
-	s.forget(h)
-	h.slot().evicted = true
+	s.line.remove(next)
+	next.evicted = true
 	s.open--
-	h.Abandon()
+	next.holder.Abandon()
 	return true
 }
 
 func (s *Slots[H]) forget(h H) {
-	if slot := h.slot(); slot.waiting != nil {
-		s.waiting.Remove(slot.waiting)
-		slot.waiting = nil
+	if slot := h.slot(); slot.party != nil {
+		s.line.remove(slot)
 	}
 }

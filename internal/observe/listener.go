@@ -9,12 +9,35 @@ import (
 	"konnectivity/internal/admission"
 )
 
-// listener bounds how many connections of Listener are open.
+const (
+	// maxConns is ample for scrapers, probes and a few browsers. Beyond it, of
+	// descriptors or of bytes, a newcomer takes the place of whoever has been
+	// there for longest since it last asked: anybody who reaches the port is a
+	// stranger for good, so nobody can take the process's descriptors or
+	// memory, nor keep probes out, be it by silence or by not reading answers.
+	maxConns = 256
+	maxBytes = 8 << 20
+
+	// silentBytes is what a connection costs with net/http's two buffers and a
+	// goroutine, requestBytes one with a request; what its client sends comes on
+	// top, times readWeight.
+	silentBytes  = 14 << 10
+	requestBytes = 20 << 10
+	readWeight   = 3
+)
+
+// listener bounds how many connections of Listener are open, and what they hold.
 type listener struct {
 	net.Listener
 	ctx      context.Context
 	acceptor admission.Acceptor
 	slots    *admission.Slots[*conn]
+}
+
+func newSlots() *admission.Slots[*conn] {
+	return admission.NewSlots[*conn](admission.Limits{
+		Waiting: admission.AtMost(maxConns, admission.ShareOut(admission.Descriptors()).Observers), Bytes: maxBytes, Each: silentBytes,
+	})
 }
 
 // Accept implements net.Listener.
@@ -24,12 +47,12 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		held := &conn{Conn: c}
+		held := &conn{Conn: c, slots: l.slots, base: silentBytes}
 		held.release = sync.OnceFunc(func() { l.slots.Release(held) })
-		if ok, _ := l.slots.Take(held); ok {
+		if ok, _ := l.slots.Take(held, c.RemoteAddr()); ok {
 			return held, nil
 		}
-		_ = c.Close() // as many requests as connections may be open are under way
+		_ = c.Close()
 	}
 }
 
@@ -39,17 +62,19 @@ type connKey struct{}
 // counts as silent, however many bytes of a header it has sent.
 func (l *listener) serving(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !l.slots.Serve(r.Context().Value(connKey{}).(*conn)) {
+		c := r.Context().Value(connKey{}).(*conn)
+		c.weigh(requestBytes)
+		if !l.slots.Renew(c) {
 			panic(http.ErrAbortHandler) // it was evicted as its request came
 		}
 		handler.ServeHTTP(w, r)
 	})
 }
 
-// connState follows net/http.
+// connState follows net/http: what a request made it keep is gone with it.
 func (l *listener) connState(c net.Conn, state http.ConnState) {
 	if state == http.StateIdle {
-		l.slots.Await(c.(*conn), func() bool { return false })
+		c.(*conn).forget()
 	}
 }
 
@@ -57,7 +82,40 @@ func (l *listener) connState(c net.Conn, state http.ConnState) {
 type conn struct {
 	net.Conn
 	admission.Slot
+	slots   *admission.Slots[*conn]
 	release func()
+
+	mu   sync.Mutex // net/http also reads in the background
+	base int64      // what it costs beside
+	read int64      // what its client has sent of a request
+}
+
+// Read counts what net/http keeps.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.read += int64(n)
+		c.slots.Weigh(c, c.base+readWeight*min(c.read, maxHeaderBytes))
+	}
+	return n, err
+}
+
+// weigh notes that what was read is a whole request.
+func (c *conn) weigh(base int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.base = base
+	c.slots.Weigh(c, base+readWeight*min(c.read, maxHeaderBytes))
+}
+
+// forget notes that there is no request any more.
+func (c *conn) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.base, c.read = silentBytes, 0
+	c.slots.Weigh(c, silentBytes)
 }
 
 // Abandon implements admission.Holder. net/http sees the end and calls Close.

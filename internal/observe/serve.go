@@ -21,12 +21,7 @@ const (
 	// scrapers and probes, so that theirs stay.
 	idleTimeout = 2 * time.Minute
 	// maxHeaderBytes is ample for scrapers and probes.
-	maxHeaderBytes = 64 << 10
-	// maxConns is ample for scrapers, probes and a few browsers. Beyond it, and
-	// when descriptors run out, a newcomer takes the place of whoever has been
-	// silent for longest, so that nobody who reaches the port can take the
-	// process's descriptors, nor keep probes out.
-	maxConns = 256
+	maxHeaderBytes = 16 << 10
 	// shutdownGrace lets a scrape in flight finish; a profile is cut off.
 	shutdownGrace = 2 * time.Second
 )
@@ -37,7 +32,7 @@ const (
 // are closed; a handler that had not finished has its request's context ended.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler, log logrus.FieldLogger) error {
 	bounded := &listener{
-		Listener: l, ctx: ctx, slots: admission.NewSlots[*conn](maxConns),
+		Listener: l, ctx: ctx, slots: newSlots(),
 		acceptor: admission.Acceptor{What: "connections for health, metrics and status", Log: log},
 	}
 	bounded.acceptor.MakeRoom = bounded.slots.MakeRoom

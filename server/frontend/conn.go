@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -13,6 +14,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/admission"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
@@ -21,53 +26,118 @@ import (
 var preface = []byte("PRI ")
 
 // Conn is an accepted connection, after TLS where there is any. Until Begin it
-// is cut by the handshake's deadline and by Drain.
+// is a stranger: cut by the handshake's deadline, by Drain, and where a newcomer
+// needs its place.
 type Conn struct {
 	tunnel.Conn // what is written goes here; read from Reader first
 
 	// Reader has what was read ahead. Nothing else may read before it.
 	Reader *bufio.Reader
 
+	admission.Slot
+
 	front *Frontend
-	raw   net.Conn
+	life  context.Context
+	raw   tunnel.Conn
+	meter *meter // nil without TLS
 	state *tls.ConnectionState
 	limit io.LimitedReader // under Reader: bounds what is read ahead of Begin
 
-	uncut func() bool // undoes the cut when the context ends
-	drain chan struct{}
-	once  sync.Once
-	watch sync.WaitGroup
+	extra atomic.Int64 // what it weighs on top of TLS and of what was read
 
-	begun atomic.Bool
+	mu       sync.Mutex
+	standing standing
+	allowed  bool // Allow was called
+	counted  bool // as rejected
 }
+
+// standing is what a connection counts as.
+type standing int
+
+const (
+	stranger standing = iota // it has a place among the Strangers
+	begun                    // it has one of its frontend's slots
+	gone
+)
+
+var errEvicted = errors.New("others took the place of a peer that had yet to prove itself")
 
 // TLS is the connection's TLS state, or nil.
 func (c *Conn) TLS() *tls.ConnectionState { return c.state }
 
-// Begin ends the handshake: its deadline is lifted, and Drain does not cut the
-// connection any more. It returns false if it was cut already.
+// Begin ends the handshake of a peer that has proved who it is and what it
+// wants: its deadline is lifted, and neither Drain nor a newcomer cuts the
+// connection any more. It returns false if it was cut already, or if there is no
+// room for more that have begun. Again is harmless. Any goroutine may call it.
 func (c *Conn) Begin() bool {
-	c.release()
-	if c.raw.SetDeadline(time.Time{}) != nil {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.standing != stranger {
+		return c.standing == begun
+	}
+	f := c.front
+	select {
+	case f.slots <- struct{}{}:
+	default:
+		c.count("limit")
+		f.warn.log(f.cfg.Log, fmt.Sprintf("%d connections of %s are open, which is the limit; more are refused", cap(f.slots), f.cfg.Name))
+		c.cut()
 		return false
 	}
-	c.begun.Store(true)
-	return true
+	if f.cfg.Strangers.slots.Release(c) {
+		<-f.slots
+		c.standing = gone
+		c.count("evicted")
+		return false
+	}
+	c.standing = begun
+	if c.meter != nil {
+		c.meter.off.Store(true)
+	}
+	return c.raw.SetDeadline(time.Time{}) == nil
 }
 
-// hurry cuts a connection that takes too long to begin once Drain was called.
-func (c *Conn) hurry() {
-	select {
-	case <-c.front.drained:
-	case <-c.drain:
+// Allow gives the peer that much time from now on, once: what it has sent is
+// being judged.
+func (c *Conn) Allow(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.allowed || c.standing != stranger {
 		return
 	}
+	c.allowed = true
+	c.front.cfg.Strangers.slots.Renew(c)
+	c.bound(d)
+}
+
+// bound sets the handshake's deadline.
+func (c *Conn) bound(d time.Duration) {
+	_ = c.raw.SetDeadline(time.Now().Add(d))
 	select {
-	case <-time.After(drainHandshake):
-		c.cut()
-	case <-c.drain:
+	case <-c.front.drained:
+		c.hurry()
+	default:
 	}
 }
+
+// hurry is what Drain does to a connection that has not begun.
+func (c *Conn) hurry() { _ = c.raw.SetDeadline(time.Now().Add(drainHandshake)) }
+
+// Weigh says what a stranger costs beside TLS and what it has sent.
+func (c *Conn) Weigh(bytes int64) {
+	c.extra.Store(bytes)
+	c.weigh()
+}
+
+func (c *Conn) weigh() {
+	if c.meter != nil {
+		c.front.cfg.Strangers.slots.Weigh(c, tlsWeight+c.extra.Load()+readWeight*c.meter.read.Load())
+	}
+}
+
+// Abandon implements admission.Holder: a newcomer takes the connection's place.
+// A reset leaves nothing of it in the kernel.
+func (c *Conn) Abandon() { _ = c.raw.Reset(errEvicted) }
 
 // Whole is the connection with what was read ahead back in front of it; Reader
 // must not be used any more.
@@ -79,7 +149,9 @@ func (c *Conn) Whole() tunnel.Conn {
 // Refuse counts the connection as one that there was no room for; why is for
 // the log.
 func (c *Conn) Refuse(why string) {
-	c.front.cfg.Metrics.Rejected(c.front.cfg.Name, "limit")
+	c.mu.Lock()
+	c.count("limit")
+	c.mu.Unlock()
 	c.front.warn.log(c.front.cfg.Log.WithField("remote", c.raw.RemoteAddr().String()), "a connection of "+c.front.cfg.Name+" was refused: "+why)
 }
 
@@ -89,6 +161,8 @@ func (c *Conn) reject(err error) {
 	reason := "protocol"
 	var timeout net.Error
 	switch {
+	case c.front.cfg.Strangers.slots.Evicted(c):
+		reason, err = "evicted", errEvicted
 	case c.front.ended(context.Background()), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 		reason = "closed"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
@@ -96,8 +170,14 @@ func (c *Conn) reject(err error) {
 	case c.state == nil && c.front.tls != nil:
 		reason = "tls"
 	}
-	c.front.cfg.Metrics.Rejected(c.front.cfg.Name, reason)
-	log := c.front.cfg.Log.WithError(err).WithField("remote", c.raw.RemoteAddr().String())
+	c.mu.Lock()
+	c.count(reason)
+	c.mu.Unlock()
+	log := c.front.cfg.Log
+	if !logging.Enabled(log, logrus.WarnLevel) || reason != "tls" && !logging.Enabled(log, logrus.DebugLevel) {
+		return
+	}
+	log = log.WithError(err).WithField("remote", c.raw.RemoteAddr().String())
 	if reason == "tls" {
 		// The operator must see a certificate that does not fit, but a port
 		// scanner must not fill the log.
@@ -107,19 +187,25 @@ func (c *Conn) reject(err error) {
 	log.Debug("a connection of " + c.front.cfg.Name + " came to nothing")
 }
 
+// count counts the connection as rejected, once. c.mu is held.
+func (c *Conn) count(reason string) {
+	if !c.counted {
+		c.counted = true
+		c.front.cfg.Metrics.Rejected(c.front.cfg.Name, reason)
+	}
+}
+
 // recognise does the TLS handshake and finds the handler.
-func (c *Conn) recognise(ctx context.Context) (Handler, error) {
+func (c *Conn) recognise() (Handler, error) {
 	f := c.front
 	if f.tls == nil {
-		c.Conn = tunnel.Wrap(c.raw)
+		c.Conn = c.raw
 		return c.sniff()
 	}
-	secure := tls.Server(c.raw, f.tls)
-	if err := secure.HandshakeContext(ctx); err != nil {
+	state, err := c.shakeHands()
+	if err != nil {
 		return nil, err
 	}
-	state := secure.ConnectionState()
-	c.Conn, c.state = tunnel.Wrap(secure), &state
 	switch proto := state.NegotiatedProtocol; {
 	case proto == "":
 		return c.sniff()
@@ -135,6 +221,30 @@ func (c *Conn) recognise(ctx context.Context) (Handler, error) {
 	default:
 		return nil, errors.New("the protocol " + proto + " was agreed on and is not served")
 	}
+}
+
+// shakeHands makes the connection one of TLS.
+func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
+	c.meter = &meter{Conn: c.raw, owner: c}
+	c.meter.left.Store(maxHandshake)
+	if err := c.meter.await(); err != nil {
+		return nil, err
+	}
+	c.weigh()
+	var conn net.Conn = c.meter
+	if prepare := c.front.cfg.Prepare; prepare != nil {
+		conn = prepare(conn)
+	}
+	secure := tls.Server(conn, c.front.tls)
+	// By a context it would want a goroutine; what ends c closes the socket.
+	if err := secure.Handshake(); err != nil {
+		return nil, err
+	}
+	c.front.cfg.Strangers.slots.Renew(c)
+	c.meter.left.Store(maxOpening)
+	state := secure.ConnectionState()
+	c.Conn, c.state = tunnel.Wrap(secure), &state
+	return c.state, nil
 }
 
 func (c *Conn) buffer() {
@@ -171,23 +281,27 @@ func (c *Conn) sniff() (Handler, error) {
 // cut ends the connection under whoever reads or writes it.
 func (c *Conn) cut() { _ = c.raw.Close() }
 
-// release lets go of what cuts a connection in its handshake.
-func (c *Conn) release() {
-	c.once.Do(func() {
-		c.uncut()
-		close(c.drain)
-	})
-	c.watch.Wait()
-}
-
 // finish frees everything once the handler is done.
 func (c *Conn) finish() {
-	c.release()
-	if c.Conn != nil && c.begun.Load() {
+	c.mu.Lock()
+	was, silent := c.standing, !c.counted && c.standing != begun
+	c.standing = gone
+	c.mu.Unlock()
+	if silent {
+		c.reject(errUnproven)
+	}
+	switch was {
+	case begun:
 		_ = c.Conn.Close()
+		<-c.front.slots
 		return
+	case stranger:
+		c.front.cfg.Strangers.slots.Release(c)
 	}
 	// A peer that did not get through a handshake gets no goodbye that could
 	// block.
-	_ = c.raw.Close()
+	c.cut()
 }
+
+// errUnproven is why a connection ends whose handler had no use for it.
+var errUnproven = fmt.Errorf("the peer did not prove itself: %w", os.ErrDeadlineExceeded)

@@ -20,13 +20,12 @@ import (
 
 const (
 	// HandshakeTimeout bounds everything before a connection is known to want
-	// something: TLS, the first bytes, the request's header. Together with
-	// MaxConns it bounds what silent clients can hold.
+	// something: TLS, the first bytes, the request's header.
 	HandshakeTimeout = 10 * time.Second
 
-	// MaxConns is how many connections one listener holds at once by default.
-	// It is well above what one process has descriptors and memory for in
-	// practice; it stops a flood, not a busy day.
+	// MaxConns is how many connections that have begun one listener holds at
+	// once by default. It is well above what one process has descriptors and
+	// memory for in practice; it stops a flood, not a busy day.
 	MaxConns = 65536
 
 	// drainAccept is how long a listener is kept open once it is drained: what
@@ -48,7 +47,8 @@ type Handler func(ctx context.Context, c *Conn)
 // block.
 type Metrics interface {
 	Connection(listener string, delta int)
-	// Rejected has one of the reasons limit, tls, timeout, protocol, closed.
+	// Rejected has one of the reasons limit, evicted, tls, timeout, protocol,
+	// closed.
 	Rejected(listener, reason string)
 }
 
@@ -71,7 +71,8 @@ type Config struct {
 	Connect  Handler
 
 	HandshakeTimeout time.Duration // 0: HandshakeTimeout
-	MaxConns         int           // 0: MaxConns
+	MaxConns         int           // that have begun; 0: MaxConns
+	Strangers        *Strangers    // that have not, of all frontends of the process; nil: of its own
 	Metrics          Metrics       // nil: none
 	Log              logrus.FieldLogger
 }
@@ -101,6 +102,9 @@ func New(cfg Config) (*Frontend, error) {
 	}
 	if cfg.Metrics == nil {
 		cfg.Metrics = noMetrics{}
+	}
+	if cfg.Strangers == nil {
+		cfg.Strangers = NewStrangers(admission.Descriptors())
 	}
 	f := &Frontend{cfg: cfg, slots: make(chan struct{}, cfg.MaxConns), drained: make(chan struct{})}
 	if cfg.TLS != nil {
@@ -134,7 +138,6 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	life, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
 	var conns sync.WaitGroup
-	defer conns.Wait()
 	accepting, stop := context.WithCancel(life)
 	var closer sync.WaitGroup
 	closer.Go(func() {
@@ -146,7 +149,7 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 		}
 		_ = l.Close()
 	})
-	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log}
+	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log, MakeRoom: f.cfg.Strangers.slots.MakeRoom}
 	err := acceptor.Run(accepting, l, func(raw net.Conn) { f.take(life, raw, &conns) })
 	if err != nil {
 		err = fmt.Errorf("the listener for %s on %s failed: %w", f.cfg.Name, l.Addr(), err)
@@ -154,7 +157,29 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	}
 	stop()
 	closer.Wait()
+	f.await(life, &conns)
 	return err
+}
+
+// await returns when all connections have ended. Once life ends it cuts those
+// that have not begun; the others' handlers see to themselves.
+func (f *Frontend) await(life context.Context, conns *sync.WaitGroup) {
+	over := make(chan struct{})
+	var cutter sync.WaitGroup
+	cutter.Go(func() {
+		select {
+		case <-life.Done():
+			f.cfg.Strangers.each(f, func(c *Conn) {
+				if c.life.Err() != nil {
+					c.cut()
+				}
+			})
+		case <-over:
+		}
+	})
+	conns.Wait()
+	close(over)
+	cutter.Wait()
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -167,7 +192,12 @@ func pause(ctx context.Context, d time.Duration) {
 // Drain makes every Serve stop accepting within drainAccept; connections that
 // have not begun then have drainHandshake to do so, and are served like others
 // if they do. It does not wait and may be called more than once.
-func (f *Frontend) Drain() { f.drainOne.Do(func() { close(f.drained) }) }
+func (f *Frontend) Drain() {
+	f.drainOne.Do(func() {
+		close(f.drained)
+		f.cfg.Strangers.each(f, (*Conn).hurry)
+	})
+}
 
 func (f *Frontend) ended(ctx context.Context) bool {
 	select {
@@ -178,41 +208,25 @@ func (f *Frontend) ended(ctx context.Context) bool {
 	}
 }
 
-// take serves a connection if there is room for it.
-func (f *Frontend) take(ctx context.Context, raw net.Conn, conns *sync.WaitGroup) {
-	select {
-	case f.slots <- struct{}{}:
-	default:
-		f.cfg.Metrics.Rejected(f.cfg.Name, "limit")
-		f.warn.log(f.cfg.Log, fmt.Sprintf("%d connections of %s are open, which is the limit; more are refused", f.cfg.MaxConns, f.cfg.Name))
-		_ = raw.Close()
+// take serves a connection, as a stranger at first.
+func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGroup) {
+	c := &Conn{front: f, raw: tunnel.Wrap(raw), life: life}
+	if ok, _ := f.cfg.Strangers.slots.Take(c, raw.RemoteAddr()); !ok {
+		c.cut() // only where there is not one place
 		return
 	}
+	c.bound(f.cfg.HandshakeTimeout)
 	f.cfg.Metrics.Connection(f.cfg.Name, 1)
 	conns.Go(func() {
-		defer func() {
-			f.cfg.Metrics.Connection(f.cfg.Name, -1)
-			<-f.slots
-		}()
-		f.serve(ctx, raw)
+		defer f.cfg.Metrics.Connection(f.cfg.Name, -1)
+		f.serve(life, c)
 	})
 }
 
 // serve is one connection's life.
-func (f *Frontend) serve(ctx context.Context, raw net.Conn) {
-	if f.tls != nil {
-		raw = tunnel.Wrap(raw) // for TLS to hear of resets
-		if f.cfg.Prepare != nil {
-			raw = f.cfg.Prepare(raw)
-		}
-	}
-	_ = raw.SetDeadline(time.Now().Add(f.cfg.HandshakeTimeout))
-	c := &Conn{front: f, raw: raw}
+func (f *Frontend) serve(ctx context.Context, c *Conn) {
 	defer c.finish()
-	c.uncut = context.AfterFunc(ctx, c.cut)
-	c.drain = make(chan struct{})
-	c.watch.Go(c.hurry)
-	handler, err := c.recognise(ctx)
+	handler, err := c.recognise()
 	if err != nil {
 		c.reject(err)
 		return

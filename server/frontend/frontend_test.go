@@ -601,13 +601,15 @@ func TestConnectionLimit(t *testing.T) {
 		send(t, c, request)
 		expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
 	}
-	closed(t, r.dial())
+	c := r.dial()
+	send(t, c, request)
+	closed(t, c)
 	if r.count("limit") != 1 {
 		t.Error("not counted")
 	}
 	a.Close()
 	eventually(t, "a slot is free", func() bool { return r.conns.Load() == 1 })
-	c := r.dial()
+	c = r.dial()
 	send(t, c, request)
 	expect(t, c, "HTTP/1.1 200 Connection Established\r\n\r\n")
 }

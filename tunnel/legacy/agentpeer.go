@@ -70,8 +70,11 @@ func newAgentPeer(stream grpc.ServerStream, hello agentHello, cfg *AgentServiceC
 	p.mux = newMux(stream.SendMsg, FromAgent, ToAgent, cfg.Limits, cfg.Metrics, cfg.Log.WithField("agent", hello.id))
 	if info, ok := grpcpeer.FromContext(stream.Context()); ok {
 		p.remote = info.Addr
-		if t, ok := info.AuthInfo.(credentials.TLSInfo); ok {
+		switch t := info.AuthInfo.(type) {
+		case credentials.TLSInfo:
 			p.tls = &t.State
+		case interface{ TLS() *tls.ConnectionState }: // of a server that shakes hands itself
+			p.tls = t.TLS()
 		}
 		if info.LocalAddr != nil {
 			p.mux.localAddr = info.LocalAddr.String()

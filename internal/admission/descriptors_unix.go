@@ -1,0 +1,18 @@
+//go:build unix
+
+package admission
+
+import (
+	"math"
+	"syscall"
+)
+
+// Descriptors is how many the process may have open, 0 for any number. The Go
+// runtime has raised the soft limit to the hard one by the time it is asked.
+func Descriptors() int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil || uint64(limit.Cur) > math.MaxInt32 {
+		return 0
+	}
+	return int(limit.Cur)
+}

@@ -1,0 +1,168 @@
+package admission
+
+import (
+	"container/heap"
+	"container/list"
+	"math/bits"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// source is whoever connections are counted for: an IPv4 address, or the /64 of
+// an IPv6 address, since one host has as many addresses of that as it likes.
+// Zero stands for all that come without an address, by unix socket.
+type source netip.Prefix
+
+func sourceOf(addr net.Addr) source {
+	var ip netip.Addr
+	switch a := addr.(type) {
+	case *net.TCPAddr:
+		ip = a.AddrPort().Addr().Unmap()
+	case nil:
+	default:
+		at, _ := netip.ParseAddrPort(a.String())
+		ip = at.Addr().Unmap()
+	}
+	bits := 32
+	if ip.Is6() {
+		bits = 64
+	}
+	prefix, _ := ip.Prefix(bits)
+	return source(prefix)
+}
+
+// line is the connections that wait, each with a weight. It knows who is to go
+// next. It has no lock and does nothing to the connections.
+type line struct {
+	by     map[kind]*party
+	heap   parties // the heaviest first
+	count  int
+	weight int64
+}
+
+// kind is who competes with each other: connections of one source that cost
+// alike. A flood makes thousands that have got as far, and no farther, as an
+// attacker can or will go. A neighbour behind the same address who means it
+// passes through that in no time, and is then of another kind.
+type kind struct {
+	source source
+	class  int
+}
+
+// classOf is the class of a weight; the next one begins at twice as much.
+func classOf(weight int64) int { return bits.Len64(uint64(weight) / classUnit) }
+
+// classUnit is less than any connection costs.
+const classUnit = 4 << 10
+
+// party is what there is of one kind; it leaves with its last.
+type party struct {
+	kind   kind
+	line   list.List // of *Slot, the longest waiting first
+	weight int64
+	at     int // in the heap
+}
+
+func (l *line) add(s *Slot, from source, weight int64) {
+	k := kind{from, classOf(weight)}
+	p := l.by[k]
+	if p == nil {
+		if l.by == nil {
+			l.by = make(map[kind]*party)
+		}
+		p = &party{kind: k}
+		l.by[k] = p
+		heap.Push(&l.heap, p)
+	}
+	s.party, s.weight, s.since = p, weight, time.Now()
+	s.place = p.line.PushBack(s)
+	l.count++
+	l.shift(p, weight)
+}
+
+func (l *line) remove(s *Slot) {
+	p := s.party
+	p.line.Remove(s.place)
+	s.party, s.place = nil, nil
+	l.count--
+	l.shift(p, -s.weight)
+	if p.line.Len() == 0 {
+		heap.Remove(&l.heap, p.at)
+		delete(l.by, p.kind)
+	}
+}
+
+// weigh gives s a new weight. If that makes it one of another kind, it waits from
+// now on.
+func (l *line) weigh(s *Slot, weight int64) {
+	if k := s.party.kind; k.class != classOf(weight) {
+		l.remove(s)
+		l.add(s, k.source, weight)
+		return
+	}
+	more := weight - s.weight
+	s.weight = weight
+	l.shift(s.party, more)
+}
+
+// renew has s wait from now on.
+func (l *line) renew(s *Slot) {
+	s.since = time.Now()
+	s.party.line.MoveToBack(s.place)
+	heap.Fix(&l.heap, s.party.at)
+}
+
+func (l *line) shift(p *party, weight int64) {
+	l.weight += weight
+	p.weight += weight
+	heap.Fix(&l.heap, p.at)
+}
+
+// next is who has to go when there is no room: of the kind that weighs most the
+// one that has waited for longest. nil: nobody waits.
+func (l *line) next() *Slot {
+	if len(l.heap) == 0 {
+		return nil
+	}
+	return l.heap[0].first()
+}
+
+func (p *party) first() *Slot {
+	if front := p.line.Front(); front != nil {
+		return front.Value.(*Slot)
+	}
+	return nil
+}
+
+// parties implements heap.Interface.
+type parties []*party
+
+func (h parties) Len() int { return len(h) }
+
+func (h parties) Less(i, j int) bool {
+	a, b := h[i], h[j]
+	if a.weight != b.weight {
+		return a.weight > b.weight
+	}
+	first, second := a.first(), b.first()
+	return first != nil && second != nil && first.since.Before(second.since)
+}
+
+func (h parties) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].at, h[j].at = i, j
+}
+
+func (h *parties) Push(x any) {
+	p := x.(*party)
+	p.at = len(*h)
+	*h = append(*h, p)
+}
+
+func (h *parties) Pop() any {
+	last := (*h)[len(*h)-1]
+	(*h)[len(*h)-1] = nil
+	*h = (*h)[:len(*h)-1]
+	return last
+}

@@ -1,0 +1,228 @@
+package admission
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func at(address string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(address), Port: 1} }
+
+func TestSources(t *testing.T) {
+	for _, tc := range []struct {
+		a, b net.Addr
+		same bool
+	}{
+		{at("10.0.0.1"), at("10.0.0.1"), true},
+		{at("10.0.0.1"), at("10.0.0.2"), false},
+		{at("10.0.0.1"), at("::ffff:10.0.0.1"), true},
+		{at("2001:db8::1"), at("2001:db8::ffff:1"), true},
+		{at("2001:db8::1"), at("2001:db8:0:1::1"), false},
+		{&net.UnixAddr{Name: "@"}, nil, true},
+		{&net.UnixAddr{Name: "@"}, at("10.0.0.1"), false},
+	} {
+		if same := sourceOf(tc.a) == sourceOf(tc.b); same != tc.same {
+			t.Errorf("%v and %v are one source: %v", tc.a, tc.b, same)
+		}
+	}
+}
+
+// in is a connection in a line, by source, weight and seconds of age.
+type in struct {
+	from   string
+	weight int64
+	age    int
+}
+
+func TestWhoIsNext(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		line []in
+		want []int // in order
+	}{
+		{"nobody", nil, nil},
+		{"of one source the longest waiting", []in{{"10.0.0.1", 1, 5}, {"10.0.0.1", 9, 1}, {"10.0.0.1", 1, 3}}, []int{0, 2, 1}},
+		{"the source with most", []in{{"10.0.0.1", 5, 9}, {"10.0.0.2", 5, 2}, {"10.0.0.2", 5, 1}}, []int{1, 0, 2}},
+		{"most by weight", []in{{"10.0.0.1", 5, 9}, {"10.0.0.2", 1, 2}, {"10.0.0.2", 1, 1}}, []int{0, 1, 2}},
+		{"of kinds the one that weighs most", []in{{"10.0.0.1", 4 << 10, 9}, {"10.0.0.1", 1, 3}, {"10.0.0.1", 4 << 10, 2}, {"10.0.0.1", 16 << 10, 1}}, []int{3, 0, 2, 1}},
+		{"whom a flood passed on the way", []in{{"10.0.0.1", 32 << 10, 9}, {"10.0.0.1", 20 << 10, 2}, {"10.0.0.1", 20 << 10, 1}}, []int{1, 0, 2}},
+		{"alike, so the longest waiting", []in{{"10.0.0.1", 5, 1}, {"10.0.0.2", 5, 3}, {"10.0.0.3", 5, 2}}, []int{1, 2, 0}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var l line
+			slots := make([]*Slot, len(tc.line))
+			oldest := 10
+			for now := oldest; now >= 0; now-- { // the oldest comes first
+				for i, c := range tc.line {
+					if c.age == now {
+						slots[i] = &Slot{}
+						l.add(slots[i], sourceOf(at(c.from)), c.weight)
+					}
+				}
+				time.Sleep(time.Second)
+			}
+			var order []int
+			for next := l.next(); next != nil; next = l.next() {
+				order = append(order, slices.Index(slots, next))
+				l.remove(next)
+			}
+			if !slices.Equal(order, tc.want) {
+				t.Errorf("%s: %v, want %v", tc.name, order, tc.want)
+			}
+			if l.count != 0 || l.weight != 0 || len(l.by) != 0 || len(l.heap) != 0 {
+				t.Errorf("%s: left over: %+v", tc.name, l)
+			}
+		})
+	}
+}
+
+func TestWhoGetsOnWaitsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l line
+		a, b := &Slot{}, &Slot{}
+		from := sourceOf(at("10.0.0.1"))
+		l.add(a, from, 1)
+		time.Sleep(time.Second)
+		l.add(b, from, 1)
+		time.Sleep(time.Second)
+		l.renew(a)
+		if l.next() != b {
+			t.Error("who got on is the first to go")
+		}
+	})
+}
+
+// Whatever happens to a line, it adds up, and who is next is who a plain look at
+// all of them finds.
+func TestLineAgainstAPlainOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		random := rand.New(rand.NewPCG(1, 2))
+		var l line
+		var all []*Slot
+		for range 3000 {
+			time.Sleep(time.Millisecond)
+			switch i := random.IntN(max(1, len(all))); {
+			case len(all) == 0 || random.IntN(3) == 0:
+				s := &Slot{}
+				l.add(s, sourceOf(at(fmt.Sprintf("10.0.0.%d", random.IntN(8)))), random.Int64N(9*classUnit))
+				all = append(all, s)
+			case random.IntN(3) == 0:
+				l.remove(all[i])
+				all = slices.Delete(all, i, i+1)
+			case random.IntN(2) == 0:
+				l.weigh(all[i], random.Int64N(9*classUnit))
+			default:
+				l.renew(all[i])
+			}
+			total, of := int64(0), map[*party]int64{}
+			for _, s := range all {
+				total += s.weight
+				of[s.party] += s.weight
+			}
+			if l.count != len(all) || l.weight != total || len(l.by) != len(of) || len(l.heap) != len(of) {
+				t.Fatalf("%d of %d bytes by %d sources, want %d of %d by %d", l.count, l.weight, len(l.by), len(all), total, len(of))
+			}
+			next := l.next()
+			for _, s := range all {
+				if of[s.party] > of[next.party] || s.party == next.party && s.since.Before(next.since) {
+					t.Fatal("somebody else is next")
+				}
+			}
+		}
+	})
+}
+
+func TestShares(t *testing.T) {
+	for descriptors, want := range map[int]Shares{
+		0:       {},
+		16:      {Strangers: 4, Clients: 8, Observers: 4},
+		256:     {Strangers: 64, Clients: 128, Observers: 8},
+		1024:    {Strangers: 256, Clients: 512, Observers: 32},
+		1 << 20: {Strangers: 1 << 18, Clients: 1 << 19, Observers: 1 << 15},
+	} {
+		if got := ShareOut(descriptors); got != want {
+			t.Errorf("of %d: %+v, want %+v", descriptors, got, want)
+		}
+	}
+	for _, tc := range [][3]int{{0, 0, 0}, {5, 0, 5}, {0, 5, 5}, {3, 5, 3}, {5, 3, 3}} {
+		if got := AtMost(tc[0], tc[1]); got != tc[2] {
+			t.Errorf("of %d and %d: %d, want %d", tc[0], tc[1], got, tc[2])
+		}
+	}
+	if Descriptors() < 0 {
+		t.Error("fewer than no descriptors")
+	}
+}
+
+// One source, whatever it holds, keeps nobody else out, and is not kept out.
+func TestBytesAreSharedBySource(t *testing.T) {
+	s := NewSlots[*guest](Limits{Bytes: 100, Each: 10})
+	var flood []*guest
+	for range 50 {
+		g := &guest{}
+		if ok, _ := s.Take(g, at("10.0.0.1")); !ok {
+			t.Fatal("no room")
+		}
+		flood = append(flood, g)
+	}
+	honest := &guest{}
+	s.Take(honest, at("10.0.0.2"))
+	s.Weigh(honest, 30)
+	for range 50 {
+		s.Take(&guest{}, at("10.0.0.1"))
+	}
+	if honest.abandoned || !s.Serve(honest) {
+		t.Error("a flood took the place of another source")
+	}
+	if n, bytes := s.Held(); bytes > 100 || n != 7 {
+		t.Errorf("%d wait with %d bytes", n, bytes)
+	}
+	for i, g := range flood {
+		if !g.abandoned {
+			t.Errorf("%d keeps its place", i)
+		}
+	}
+}
+
+func TestWeightEvicts(t *testing.T) {
+	s := NewSlots[*guest](Limits{Bytes: 100, Each: 10})
+	small, big := &guest{}, &guest{}
+	s.Take(small, at("10.0.0.1"))
+	s.Take(big, at("10.0.0.2"))
+	s.Weigh(big, 90)
+	if small.abandoned || big.abandoned {
+		t.Error("evicted although there is room")
+	}
+	s.Weigh(big, 91)
+	if small.abandoned || !big.abandoned || !s.Evicted(big) || s.Renew(big) {
+		t.Error("who takes more than there is room for has to go")
+	}
+	s.Weigh(big, 1000) // it has no weight any more
+	if n, bytes := s.Held(); n != 1 || bytes != 10 || s.Count() != 1 {
+		t.Errorf("%d of %d wait with %d bytes", n, s.Count(), bytes)
+	}
+	s.Release(big)
+	s.Release(small)
+	if n, bytes := s.Held(); n != 0 || bytes != 0 || s.Count() != 0 {
+		t.Errorf("at the end %d of %d wait with %d bytes", n, s.Count(), bytes)
+	}
+}
+
+func TestWaitingIsBoundedApartFromOpen(t *testing.T) {
+	s := NewSlots[*guest](Limits{Open: 10, Waiting: 2})
+	served := &guest{}
+	s.Take(served, nil)
+	s.Serve(served)
+	for range 5 {
+		if ok, _ := s.Take(&guest{}, nil); !ok {
+			t.Error("no room")
+		}
+	}
+	if n, _ := s.Held(); n != 2 || s.Count() != 3 || served.abandoned {
+		t.Errorf("%d of %d wait", n, s.Count())
+	}
+}

@@ -1,0 +1,78 @@
+package frontend
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"syscall"
+
+	"konnectivity/tunnel"
+)
+
+var errTooMuch = errors.New("the peer sent more than a handshake has")
+
+// meter counts, under TLS, what a stranger sends: TLS and gRPC buffer it before
+// they know whether it is worth anything. Once the connection has begun it only
+// passes on.
+type meter struct {
+	tunnel.Conn
+	owner *Conn
+	off   atomic.Bool // the connection has begun
+
+	first [1]byte // the byte that shows that the peer speaks at all
+	held  bool    // first is to be read yet; the reader's own
+
+	left    atomic.Int64 // how many more bytes may come
+	read    atomic.Int64
+	weighed int64 // of read; the reader's own
+}
+
+// NetConn is what is metered.
+func (m *meter) NetConn() net.Conn { return m.Conn }
+
+// SyscallConn lets others tune the socket under the meter.
+func (m *meter) SyscallConn() (syscall.RawConn, error) {
+	if s, ok := m.Conn.(syscall.Conn); ok {
+		return s.SyscallConn()
+	}
+	return nil, syscall.EINVAL
+}
+
+// SetLinger makes a reset possible through the meter.
+func (m *meter) SetLinger(sec int) error {
+	if l, ok := m.Conn.(interface{ SetLinger(int) error }); ok {
+		return l.SetLinger(sec)
+	}
+	return nil
+}
+
+// await returns when the peer has said something. Until then there need be
+// neither TLS nor a buffer.
+func (m *meter) await() error {
+	n, err := m.Conn.Read(m.first[:])
+	m.held = n > 0
+	return err
+}
+
+// Read implements net.Conn.
+func (m *meter) Read(p []byte) (int, error) {
+	if m.held && len(p) > 0 {
+		m.held = false
+		p[0] = m.first[0]
+		return 1, nil
+	}
+	if m.off.Load() {
+		return m.Conn.Read(p)
+	}
+	left := m.left.Load()
+	if left <= 0 {
+		return 0, errTooMuch
+	}
+	n, err := m.Conn.Read(p[:min(int64(len(p)), left)])
+	m.left.Add(int64(-n))
+	if read := m.read.Add(int64(n)); read-m.weighed >= weighEvery {
+		m.weighed = read
+		m.owner.weigh()
+	}
+	return n, err
+}

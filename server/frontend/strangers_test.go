@@ -1,0 +1,173 @@
+package frontend
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/admission"
+	"konnectivity/internal/pki"
+)
+
+// room is a place for strangers of so many bytes.
+func room(bytes int64) setting {
+	return func(c *Config) {
+		c.Strangers = &Strangers{admission.NewSlots[*Conn](admission.Limits{Bytes: bytes, Each: silentWeight})}
+	}
+}
+
+// Silent connections, however many, keep nobody from his request.
+func TestStrangersMakeRoom(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")), room(2*tlsWeight), func(c *Config) { c.MaxConns = 1 })
+		c := r.dial()
+		send(t, c, request)
+		expect(t, c, established)
+		const crowd = 40 // more than there is room for
+		first := r.raw()
+		for range crowd {
+			r.raw()
+		}
+		closed(t, first)
+		eventually(t, "it is counted", func() bool { return r.count("evicted") >= crowd-2*tlsWeight/silentWeight })
+		if n, bytes := r.cfg.Strangers.Held(); n > 2*tlsWeight/silentWeight || bytes > 2*tlsWeight {
+			t.Errorf("%d strangers weigh %d", n, bytes)
+		}
+		send(t, c, "still here")
+		expect(t, c, "still here")
+	})
+}
+
+// What has begun, and what came to nothing, is no stranger any more.
+func TestStrangersAreReleased(t *testing.T) {
+	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
+		r := start(connecting(echo("")))
+		c := r.dial()
+		send(t, c, request)
+		expect(t, c, established)
+		r.raw().Close()
+		bad := r.dial()
+		send(t, bad, "nonsense\r\n")
+		_, _ = io.Copy(io.Discard, bad)
+		bad.Close()
+		eventually(t, "none is left", func() bool {
+			n, bytes := r.cfg.Strangers.Held()
+			return n == 0 && bytes == 0
+		})
+	})
+}
+
+// unfinished is most of a ClientHello that claims more than any has.
+func unfinished(size int) string {
+	const claimed, record = 65_000, 16_000
+	hello := "\x01\x00" + string([]byte{claimed >> 8, claimed & 0xff}) + "\x03\x03" + strings.Repeat("x", size)
+	var b strings.Builder
+	for len(hello) > 0 {
+		n := min(len(hello), record)
+		b.WriteString("\x16\x03\x01" + string([]byte{byte(n >> 8), byte(n)}) + hello[:n])
+		hello = hello[n:]
+	}
+	return b.String()
+}
+
+func TestLongHandshakesAreCut(t *testing.T) {
+	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.HandshakeTimeout = time.Hour })
+	c := r.raw()
+	_, _ = io.WriteString(c, unfinished(maxHandshake+1))
+	closed(t, c)
+	if r.count("tls") != 1 {
+		t.Errorf("counted: %v", r.rejected)
+	}
+}
+
+// What a stranger makes the process keep counts.
+func TestStrangersWeighWhatTheySend(t *testing.T) {
+	r := start(t, "tcp", true, connecting(echo("")))
+	const sent = maxHandshake * 2 / 3
+	c := r.raw()
+	_, _ = io.WriteString(c, unfinished(sent))
+	eventually(t, "it weighs more", func() bool {
+		_, bytes := r.cfg.Strangers.Held()
+		return bytes > tlsWeight+readWeight*(sent-weighEvery) && bytes < tlsWeight+2*readWeight*sent
+	})
+}
+
+// A chain of certificates may be long.
+func TestLongChainsPass(t *testing.T) {
+	r := start(t, "tcp", true, connecting(echo("")))
+	leaf, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := leaf.TLS()
+	other, err := pki.NewCA(strings.Repeat("x", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := other.Issue(pki.Leaf{CommonName: "i", Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size := 0; size < 24<<10; size += len(more.TLS().Certificate[0]) {
+		chain.Certificate = append(chain.Certificate, more.TLS().Certificate[0])
+	}
+	config := &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{"http/1.1"},
+		Certificates: []tls.Certificate{chain}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	for range 2 { // the second resumes: its ClientHello carries the ticket
+		c := tls.Client(r.raw(), config)
+		send(t, c, request)
+		expect(t, c, established)
+		c.Close()
+	}
+}
+
+// A handler that is never asked to begin leaves the connection a stranger, with
+// its deadline.
+func TestWhoDoesNotBeginIsCut(t *testing.T) {
+	r := start(t, "tcp", true, quick, func(c *Config) {
+		c.GRPC = func(_ context.Context, c *Conn) { _, _ = io.Copy(io.Discard, c.Whole()) }
+	})
+	c := r.dial("h2")
+	closed(t, c)
+	eventually(t, "it is counted", func() bool { return r.count("timeout") == 1 })
+}
+
+// Allow gives more time, once.
+func TestAllowedTimeIsBounded(t *testing.T) {
+	r := start(t, "tcp", true, func(c *Config) {
+		c.HandshakeTimeout = time.Hour
+		c.GRPC = func(_ context.Context, c *Conn) {
+			c.Allow(quickBound)
+			c.Allow(time.Hour)
+			_, _ = io.Copy(io.Discard, c.Whole())
+		}
+	})
+	closed(t, r.dial("h2"))
+}
+
+// Begin may be called by many at once, and takes one place.
+func TestBeginIsDoneOnce(t *testing.T) {
+	begin := make(chan bool, 20)
+	r := start(t, "tcp", true, func(c *Config) {
+		c.MaxConns = 1
+		c.GRPC = func(_ context.Context, c *Conn) {
+			for range cap(begin) {
+				go func() { begin <- c.Begin() }()
+			}
+			_, _ = io.Copy(io.Discard, c.Whole())
+		}
+	})
+	for range 3 { // the place is given back
+		c := r.dial("h2")
+		for range cap(begin) {
+			if !<-begin {
+				t.Fatal("no room for one")
+			}
+		}
+		c.Close()
+		eventually(t, "it has ended", func() bool { return r.conns.Load() == 0 })
+	}
+}
