@@ -20,8 +20,17 @@ const (
 	// replaced is found within 15 s of coming up (all but 1 in 500 times).
 	searchPause = 2 * time.Second
 	// searchTries is after how many vain tries the count is taken for too
-	// high, and attempts get rarer still.
+	// high: half of the limit from then on, one attempt at a time, and after
+	// as many again all of it.
 	searchTries = 60
+	// maxHope is the largest number of servers that quick tries are for. A
+	// server may tell any number.
+	maxHope = 64
+	// searchBurst and searchEvery bound all attempts at addresses whose server
+	// is connected, whatever servers say and however they come and go. The
+	// burst finds 50 servers behind one load balancer.
+	searchBurst = 256
+	searchEvery = time.Second
 	// failGrowth is the growth of pauses after failures (upstream
 	// pkg/agent/clientset.go has the same).
 	failGrowth = 1.5
@@ -38,7 +47,11 @@ type pace struct {
 
 // hope allows quick pauses for a search among want servers: twice as many tries
 // as servers and a few more suffice for a search, mostly.
-func (p *pace) hope(want int) { p.fails, p.vain, p.quick = 0, 0, 2*want+4 }
+func (p *pace) hope(want int) { p.fails, p.vain, p.quick = 0, 0, 2*min(want, maxHope)+4 }
+
+// doubtful says that the search has been in vain for so long that there may be
+// nothing to find.
+func (p *pace) doubtful() bool { return p.vain > searchTries }
 
 // calm makes the search slow, and begins it anew, after a server was lost: it
 // takes a while to come back, and thousands of agents miss it at once.
@@ -55,7 +68,10 @@ func (p *pace) duplicate() time.Duration {
 		return jitter(quickPause)
 	}
 	p.vain++
-	if p.vain > searchTries {
+	switch {
+	case p.vain > 2*searchTries:
+		return jitter(max(searchPause, p.limit))
+	case p.doubtful():
 		return jitter(max(searchPause, p.limit/2))
 	}
 	return jitter(grow(slowPause, slowGrowth, p.vain-1, min(searchPause, p.limit)))
@@ -65,6 +81,26 @@ func (p *pace) duplicate() time.Duration {
 func (p *pace) failure() time.Duration {
 	p.fails++
 	return jitter(grow(p.base, failGrowth, p.fails-1, p.limit))
+}
+
+// allowance is a stock of attempts that grows by one every searchEvery, up to
+// searchBurst. The zero value is full.
+type allowance struct {
+	full time.Time // when it is, if nothing is taken
+}
+
+// take says whether one more attempt may be made now, and else when.
+func (a *allowance) take(now time.Time) (ok bool, next time.Time) {
+	full := a.full
+	if full.Before(now) {
+		full = now
+	}
+	full = full.Add(searchEvery)
+	if next = full.Add(-searchBurst * searchEvery); next.After(now) {
+		return false, next
+	}
+	a.full = full
+	return true, now
 }
 
 // grow is base times factor to the power of n, at most limit.

@@ -9,6 +9,9 @@ const (
 	// maxSearch bounds the attempts under way for servers that are missing,
 	// beyond one for each address that no known server covers.
 	maxSearch = 4
+	// maxServers is as many as a server is believed to tell of, and as many as
+	// are looked for.
+	maxServers = 256
 	// promise is how many failures in a row it takes until an address is no
 	// longer expected to be that of a missing server: some 5 s by default.
 	promise = 4
@@ -74,10 +77,30 @@ func (s *set) plan(now time.Time) (dial []*target, wake time.Time) {
 	if missing <= promising {
 		return dial, wake
 	}
-	rand.Shuffle(len(search), func(i, j int) { search[i], search[j] = search[j], search[i] })
-	for i := 0; len(search) > 0 && searching < min(missing+1, maxSearch); i++ {
-		dial = append(dial, search[i%len(search)])
-		searching++
+	found, next := s.search(now, search, min(missing+1, maxSearch)-searching)
+	return append(dial, found...), earlier(wake, next)
+}
+
+// search picks up to n of the covered targets, some perhaps more than once, and
+// says when to look again. One that is searched in vain gets one attempt at a
+// time.
+func (s *set) search(now time.Time, covered []*target, n int) (dial []*target, wake time.Time) {
+	wake = now.Add(s.opts.SyncIntervalCap)
+	rand.Shuffle(len(covered), func(i, j int) { covered[i], covered[j] = covered[j], covered[i] })
+	for len(covered) > 0 && len(dial) < n {
+		t := covered[0]
+		covered = covered[1:]
+		if t.doubtful() && t.dialing > 0 {
+			continue
+		}
+		ok, next := s.searches.take(now)
+		if !ok {
+			return dial, next
+		}
+		dial = append(dial, t)
+		if !t.doubtful() {
+			covered = append(covered, t)
+		}
 	}
 	return dial, wake
 }
@@ -88,7 +111,7 @@ func (s *set) probe(now time.Time, covered []*target) []*target {
 		return nil
 	}
 	s.nextProbe = now.Add(jitter(s.probeEvery()))
-	if len(covered) == 0 {
+	if len(covered) == 0 || s.active() >= maxServers {
 		return nil
 	}
 	t := covered[rand.N(len(covered))]
@@ -137,7 +160,7 @@ func (s *set) active() int {
 
 // want is the number of servers to be connected to; at least 1.
 func (s *set) want() int {
-	heard := max(s.heard, 1)
+	heard := min(max(s.heard, 1), maxServers)
 	if s.opts.Leases == nil {
 		return heard
 	}

@@ -31,6 +31,7 @@ type set struct {
 	heard     int                // the count that a server told last; 0: none
 	wanted    int                // want as of the last look
 	nextProbe time.Time
+	searches  allowance
 	resolving bool
 	unlooked  bool // names failed to resolve, and that was logged
 

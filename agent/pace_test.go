@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// attemptsIn counts the attempts of a while, in fake time.
+func attemptsIn(w *world, d time.Duration) int {
+	start := time.Now()
+	time.Sleep(d)
+	return w.attemptsSince(start)
+}
+
+// A server may tell any count: the search for servers that are not there is
+// short, and slows down to some attempts a minute, behind one address or many.
+func TestAnyCountIsSearchedForWithinBounds(t *testing.T) {
+	for _, count := range []int{1000, 2_000_000_000} {
+		for _, addresses := range []int{1, 8} {
+			t.Run(fmt.Sprint(count, " at ", addresses), func(t *testing.T) {
+				w := newWorld()
+				var servers []string
+				for i := range addresses {
+					servers = append(servers, fmt.Sprintf("10.0.0.%d:8091", i+1))
+					w.balance(servers[i], "a")
+				}
+				w.start("a")
+				w.setCount(count)
+				inWorld(t, w, servers, nil, func(b *bench) {
+					b.within(time.Second, "a")
+					if n := attemptsIn(w, time.Minute); n > searchBurst+60 {
+						t.Errorf("%d attempts in the first minute", n)
+					}
+					time.Sleep(30 * time.Minute)
+					if n := attemptsIn(w, 10*time.Minute); n > 100*addresses || n > 600 {
+						t.Errorf("%d attempts in ten minutes after half an hour in vain", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Neither a count that goes up and down nor servers that come with a new id each
+// time, and leave, make the agent search at more than its pace.
+func TestNothingThatServersDoHastensTheSearch(t *testing.T) {
+	t.Run("count", func(t *testing.T) {
+		w := newWorld()
+		w.protocol = protocolLink
+		inWorld(t, w, balanced(w, "a"), nil, func(b *bench) {
+			b.within(time.Second, "a")
+			start := time.Now()
+			for i := range 600 {
+				w.setCount(1 + 1000*(i%2))
+				time.Sleep(time.Second)
+			}
+			if n := w.attemptsSince(start); n > searchBurst+600 {
+				t.Errorf("%d attempts in ten minutes", n)
+			}
+		})
+	})
+	t.Run("ids", func(t *testing.T) {
+		w := newWorld()
+		var ids []string
+		for i := range 4 * maxServers {
+			ids = append(ids, fmt.Sprint("s", i))
+		}
+		servers := balanced(w, ids...)
+		inWorld(t, w, servers, nil, func(b *bench) {
+			start := time.Now()
+			for range 10 {
+				time.Sleep(time.Minute)
+				w.stop(ids...)
+				w.start(ids...)
+			}
+			if n := w.attemptsSince(start); n > searchBurst+600+60 {
+				t.Errorf("%d attempts in ten minutes", n)
+			}
+			time.Sleep(time.Hour)
+			if n := len(b.agent.Servers()); n > maxServers+maxSearch {
+				t.Errorf("%d servers are connected", n)
+			}
+		})
+	})
+}
+
+// The allowance gives its burst, then one at a time, and fills up again.
+func TestAllowance(t *testing.T) {
+	var a allowance
+	now := time.Now()
+	took := func() (n int) {
+		for ok, _ := a.take(now); ok; ok, _ = a.take(now) {
+			n++
+		}
+		return n
+	}
+	if n := took(); n != searchBurst {
+		t.Errorf("%d at first", n)
+	}
+	_, next := a.take(now)
+	if wait := next.Sub(now); wait <= 0 || wait > searchEvery {
+		t.Errorf("the next one in %v", wait)
+	}
+	now = next
+	if n := took(); n != 1 {
+		t.Errorf("%d after %v", n, searchEvery)
+	}
+	now = now.Add(10 * searchEvery)
+	if n := took(); n != 10 {
+		t.Errorf("%d after ten times as long", n)
+	}
+	now = now.Add(10 * searchBurst * searchEvery)
+	if n := took(); n != searchBurst {
+		t.Errorf("%d after a long rest", n)
+	}
+}

@@ -1,0 +1,45 @@
+package e2e
+
+import (
+	"io"
+	"net"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+)
+
+// A server that tells of servers that nobody has is searched for them, but not
+// in a storm of connections.
+func TestHugeServerCountIsNoStorm(t *testing.T) {
+	w := newSuite(t)
+	srv := must(w.StartServer("--server-count=2000000000"))(t)
+	ln := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { _ = ln.Close() })
+	var accepted atomic.Int32
+	go func() {
+		for near, err := ln.Accept(); err == nil; near, err = ln.Accept() {
+			accepted.Add(1)
+			go func() {
+				defer near.Close()
+				far, err := net.Dial("tcp", suite.Loopback(srv.AgentPort))
+				if err != nil {
+					return
+				}
+				defer far.Close()
+				go func() { _, _ = io.Copy(far, near); far.Close() }()
+				_, _ = io.Copy(near, far)
+			}()
+		}
+	}()
+	must(w.StartAgent(srv, "--proxy-server-port="+strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)))(t)
+	time.Sleep(4 * time.Second) // the quick part of the search
+	before := accepted.Load()
+	time.Sleep(3 * time.Second)
+	t.Logf("%d connections at first, %d in the 3 s after", before, accepted.Load()-before)
+	if n := accepted.Load() - before; before > 256 || n > 60 {
+		t.Errorf("%d connections at first, %d in the 3 s after", before, n)
+	}
+}
