@@ -16,18 +16,31 @@ var (
 // every client of the tunnel. The rest of 169.254.0.0/16 stays open, since
 // node-local DNS caches live there. fe80::/10 is closed whole: metadata services
 // answer there too, and no destination behind a router can have such an address.
+// Where such an address is an ordinary one elsewhere, only itself opens it.
 var protected = []struct {
 	block netip.Prefix // an allow rule inside it shows that it is meant
 	addrs []netip.Prefix
 }{
 	{netip.MustParsePrefix("169.254.0.0/16"), []netip.Prefix{
-		netip.MustParsePrefix("169.254.169.254/32"), // AWS, Azure, Google, OpenStack and others
+		netip.MustParsePrefix("169.254.169.254/32"), // AWS, Azure, Google, IBM, Oracle, OpenStack, DigitalOcean and others
+		netip.MustParsePrefix("169.254.169.252/32"), // Google GKE: where workload identity answers
+		netip.MustParsePrefix("169.254.0.23/32"),    // Tencent
+		netip.MustParsePrefix("169.254.42.42/32"),   // Scaleway
 		netip.MustParsePrefix("169.254.170.2/32"),   // AWS ECS task roles
 		netip.MustParsePrefix("169.254.170.23/32"),  // AWS EKS pod identity
 	}},
 	{netip.MustParsePrefix("fd00:ec2::/32"), []netip.Prefix{
 		netip.MustParsePrefix("fd00:ec2::254/128"), // AWS
 		netip.MustParsePrefix("fd00:ec2::23/128"),  // AWS EKS pod identity
+	}},
+	{netip.MustParsePrefix("100.100.100.200/32"), []netip.Prefix{
+		netip.MustParsePrefix("100.100.100.200/32"), // Alibaba
+	}},
+	{netip.MustParsePrefix("168.63.129.16/32"), []netip.Prefix{
+		netip.MustParsePrefix("168.63.129.16/32"), // Azure's WireServer, which hands out a machine's extensions' secrets
+	}},
+	{netip.MustParsePrefix("fd00:42::42/128"), []netip.Prefix{
+		netip.MustParsePrefix("fd00:42::42/128"), // Scaleway
 	}},
 	{netip.MustParsePrefix("fd20:ce::/32"), []netip.Prefix{
 		netip.MustParsePrefix("fd20:ce::254/128"), // Google
