@@ -76,6 +76,10 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		panic(http.ErrAbortHandler) // it was evicted as its request came
 	}
 	c.served.Store(true)
+	if !s.admits(c, r) {
+		s.challenge(c, w, r)
+		return
+	}
 	if r.Method == http.MethodConnect {
 		s.connect(c, w, r)
 		return

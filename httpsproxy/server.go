@@ -68,6 +68,10 @@ type Options struct {
 	// context, which ends with the request or after Connect's DialTimeout.
 	Transport *http.Transport
 
+	// Credentials, where set, are asked of every request, as Basic
+	// Proxy-Authorization.
+	Credentials Checker
+
 	HandshakeTimeout time.Duration // 0 means DefaultHandshakeTimeout
 	KeepAlive        time.Duration // 0 means DefaultKeepAlive
 	ResponseTimeout  time.Duration // 0 means DefaultResponseTimeout

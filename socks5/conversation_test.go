@@ -17,7 +17,9 @@ import (
 
 type static map[string]string
 
-func (s static) Valid(user, password string) bool { return s[user] == password && user != "" }
+func (s static) Check(_ net.Addr, user, password string) bool {
+	return s[user] == password && user != ""
+}
 
 // denied is a rule set that forbids one destination.
 type denied string

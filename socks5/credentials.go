@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"sync"
 	"time"
@@ -30,10 +31,16 @@ const (
 	recheck = time.Second
 )
 
+// Checker says whether a client may pass. Check may take a moment.
+type Checker interface {
+	Check(source net.Addr, user, password string) bool
+}
+
 // Credentials are users and passwords from a file of lines user:password. It
-// satisfies armon/go-socks5's CredentialStore and may be used by any number of
-// goroutines.
+// is a Checker and may be used by any number of goroutines.
 type Credentials struct {
+	guesses guesses
+
 	path string
 	log  logrus.FieldLogger
 
@@ -61,9 +68,27 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 	return c, nil
 }
 
-// Valid says whether user may pass with password. It takes as long for a user
-// that exists as for one that does not.
-func (c *Credentials) Valid(user, password string) bool {
+// Check says whether a client may pass with user and password. It waits where
+// there were many wrong ones from its address, up to 2 s, and is false where
+// there were more.
+func (c *Credentials) Check(source net.Addr, user, password string) bool {
+	from := sourceOf(source)
+	wait, ok := c.guesses.ask(from, time.Now())
+	if !ok {
+		if c.log != nil {
+			c.log.WithField("client", from.String()).Warn("Too many wrong passwords from one address; refusing more without a look")
+		}
+		return false
+	}
+	time.Sleep(wait)
+	right := c.valid(user, password)
+	c.guesses.answer(from, right, time.Now())
+	return right
+}
+
+// valid says whether user has this password. It takes as long for a user that
+// exists as for one that does not.
+func (c *Credentials) valid(user, password string) bool {
 	if len(user) > maxCredential {
 		return false
 	}

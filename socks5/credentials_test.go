@@ -61,7 +61,7 @@ func TestCredentialsDecide(t *testing.T) {
 		{"anna", "y", false}, {"annax", "", false}, {"ann", "ax", false}, {"", "", false}, {"bert", "y", false},
 		{"bert:y", "z ", false}, {"eve", "x", false}, {strings.Repeat("a", 256+4), "x", false},
 	} {
-		if got := c.Valid(in.user, in.password); got != in.want {
+		if got := c.valid(in.user, in.password); got != in.want {
 			t.Errorf("%q with %q: %v", in.user, in.password, got)
 		}
 	}
@@ -84,13 +84,13 @@ func TestCredentialsFollowTheFile(t *testing.T) {
 
 	write(t, path, "anna:longer")
 	tick()
-	if c.Valid("anna", "x") || !c.Valid("anna", "longer") {
+	if c.valid("anna", "x") || !c.valid("anna", "longer") {
 		t.Error("the new password is not in force")
 	}
 	write(t, path, "hunter2\n")
 	for range 3 {
 		tick()
-		if !c.Valid("anna", "longer") {
+		if !c.valid("anna", "longer") {
 			t.Error("a broken file took the old users away")
 		}
 	}
@@ -101,12 +101,12 @@ func TestCredentialsFollowTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	tick()
-	if !c.Valid("anna", "longer") {
+	if !c.valid("anna", "longer") {
 		t.Error("a missing file took the old users away")
 	}
 	write(t, path, "bert:z")
 	tick()
-	if c.Valid("anna", "longer") || !c.Valid("bert", "z") {
+	if c.valid("anna", "longer") || !c.valid("bert", "z") {
 		t.Error("the file came back and was not read")
 	}
 }

@@ -88,6 +88,15 @@ func (s *Server) negotiate(ctx context.Context, conn tunnel.Conn, br *bufio.Read
 	return address, nil
 }
 
+// checkFor is a Checker for one client, as armon/go-socks5 wants it.
+type checkFor struct {
+	Checker
+	source net.Addr
+}
+
+// Valid implements armon.CredentialStore.
+func (c checkFor) Valid(user, password string) bool { return c.Check(c.source, user, password) }
+
 // authenticate reads the methods a client offers, picks the one that is
 // configured, never the one the client likes best, and goes through with it.
 func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthContext, error) {
@@ -101,7 +110,7 @@ func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthCo
 	}
 	var method armon.Authenticator = armon.NoAuthAuthenticator{}
 	if s.opts.Credentials != nil {
-		method = armon.UserPassAuthenticator{Credentials: s.opts.Credentials}
+		method = armon.UserPassAuthenticator{Credentials: checkFor{s.opts.Credentials, conn.RemoteAddr()}}
 	}
 	offered := bytes.IndexByte(methods, method.GetCode()) >= 0
 	_, _ = br.Discard(int(n))

@@ -44,7 +44,7 @@ type Options struct {
 	// Credentials, where set, are asked of every client; a client that does
 	// not offer user and password (RFC 1929) is then refused. See
 	// LoadCredentials.
-	Credentials armon.CredentialStore
+	Credentials Checker
 
 	// Rules may refuse a request; nil allows every CONNECT. Names come to it
 	// unresolved. BIND and UDP ASSOCIATE never get that far.

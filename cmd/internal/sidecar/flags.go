@@ -66,7 +66,7 @@ func (o *Options) socks5Flags(set *pflag.FlagSet) {
 	set.BoolVar(&o.Resolve.GuestDNS, "resolve-from-guest-cluster-dns", false, "look names up in the hosted cluster's DNS, through the tunnel")
 	set.BoolVar(&o.Resolve.ManagementFallback, "resolve-from-management-cluster-dns", false, "when the hosted cluster's DNS cannot be reached, use this cluster's and connect without the tunnel")
 	set.BoolVar(&o.Resolve.Disabled, "disable-resolver", false, "leave every name to the agent")
-	set.StringVar(&o.CredentialsFile, "socks5-credentials-file", "", "ask SOCKS5 clients for a user and password of this file, a line user:password each; followed live")
+	set.StringVar(&o.CredentialsFile, "socks5-credentials-file", "", "ask clients, of HTTP as well, for a user and password of this file, a line user:password each; followed live")
 }
 
 func (o *Options) httpFlags(set *pflag.FlagSet) {

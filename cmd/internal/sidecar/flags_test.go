@@ -133,7 +133,6 @@ func TestFlagsGivenInVainAreSaidOnce(t *testing.T) {
 		{SOCKS5, "--http-proxy=http://u:hunter2@p:1", "--http-proxy has no effect without --http-serving-port"},
 		{SOCKS5, "--http-proxy=http://p:1 --http-serving-port=1", ""},
 		{HTTP, "--disable-resolver", "--disable-resolver has no effect without --socks5-serving-port"},
-		{HTTP, "--socks5-credentials-file=/x", "--socks5-credentials-file has no effect without --socks5-serving-port"},
 		{SOCKS5, "--resolve-from-guest-cluster-dns", "--resolve-from-guest-cluster-dns has no effect without --kubeconfig"},
 		{SOCKS5, "--resolve-from-guest-cluster-dns --kubeconfig=/k", ""},
 		{SOCKS5, "--resolve-from-management-cluster-dns --kubeconfig=/k", "has no effect without --resolve-from-guest-cluster-dns"},

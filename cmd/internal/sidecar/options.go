@@ -48,7 +48,7 @@ type Options struct {
 	Resolve adapters.ResolvePolicy // of the SOCKS5 front
 	Proxies adapters.HTTPSOptions  // of the HTTP front
 
-	CredentialsFile string // of the SOCKS5 front
+	CredentialsFile string // of both fronts
 	HealthAddress   string // "" is off
 	AdminAddress    string // "" is off; without a host it is loopback
 	AccessLog       bool
@@ -151,7 +151,7 @@ var needs = []struct {
 		func(o *Options) string { return "--" + o.secondFlag() },
 	},
 	{
-		[]string{"resolve-from-guest-cluster-dns", "resolve-from-management-cluster-dns", "disable-resolver", "socks5-credentials-file"},
+		[]string{"resolve-from-guest-cluster-dns", "resolve-from-management-cluster-dns", "disable-resolver"},
 		func(o *Options) bool { return !o.serves(SOCKS5) },
 		func(o *Options) string { return "--" + o.secondFlag() },
 	},

@@ -36,6 +36,8 @@ type sidecar struct {
 	admin    net.Listener // likewise
 	table    *admin.Table // nil where admin is
 	draining atomic.Bool
+
+	credentials *socks5.Credentials // nil: nobody is asked
 }
 
 // served is a front and what it serves.
@@ -166,6 +168,9 @@ func (s *sidecar) addFronts(main, second net.Listener) error {
 	if s.opts.Front == HTTP && !s.opts.shared() {
 		toSOCKS5, toHTTP = second, main
 	}
+	if err := s.loadCredentials(); err != nil {
+		return err
+	}
 	var other func(tunnel.Conn)
 	if h, ok := toHTTP.(*handOff); ok {
 		other = h.give
@@ -181,6 +186,17 @@ func (s *sidecar) addFronts(main, second net.Listener) error {
 	return nil
 }
 
+// loadCredentials reads what clients of either front are asked for.
+func (s *sidecar) loadCredentials() (err error) {
+	if s.opts.CredentialsFile == "" {
+		return nil
+	}
+	if s.credentials, err = socks5.LoadCredentials(s.opts.CredentialsFile, s.log); err != nil {
+		return fmt.Errorf("--socks5-credentials-file: %w", err)
+	}
+	return nil
+}
+
 func (s *sidecar) addSOCKS5(ln net.Listener, other func(tunnel.Conn)) error {
 	forwarder, err := s.forwarder(SOCKS5, s.adapter.SOCKS5())
 	if err != nil {
@@ -191,12 +207,8 @@ func (s *sidecar) addSOCKS5(ln net.Listener, other func(tunnel.Conn)) error {
 		MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
 		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
 	}
-	if file := s.opts.CredentialsFile; file != "" {
-		credentials, err := socks5.LoadCredentials(file, s.log)
-		if err != nil {
-			return fmt.Errorf("--socks5-credentials-file: %w", err)
-		}
-		o.Credentials = credentials
+	if s.credentials != nil {
+		o.Credentials = s.credentials
 	}
 	front, err := socks5.New(o)
 	if err != nil {
@@ -211,11 +223,15 @@ func (s *sidecar) addHTTP(ln net.Listener) error {
 	if err != nil {
 		return err
 	}
-	front, err := httpsproxy.New(httpsproxy.Options{
+	o := httpsproxy.Options{
 		Connect: forwarder, Transport: s.adapter.Transport(),
 		MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
 		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
-	})
+	}
+	if s.credentials != nil {
+		o.Credentials = s.credentials
+	}
+	front, err := httpsproxy.New(o)
 	if err != nil {
 		return err
 	}

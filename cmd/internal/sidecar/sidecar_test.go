@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -307,5 +308,32 @@ func TestCredentialsAreAsked(t *testing.T) {
 		if err == nil {
 			_ = c.Close()
 		}
+	}
+}
+
+// Whichever front a client speaks to, and on whichever port, the credentials are
+// the same.
+func TestCredentialsAreAskedOfHTTP(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	file := filepath.Join(w.dir, "users")
+	w.must(os.WriteFile(file, []byte("anna:secret\n"), 0o600))
+	site, port := w.site(), strconv.Itoa(testport.Reserved(t))
+	for name, o := range map[string]*Options{
+		"alone":       w.options(HTTP, "--socks5-credentials-file="+file),
+		"on one port": w.options(SOCKS5, "--serving-port="+port, "--http-serving-port="+port, "--socks5-credentials-file="+file),
+	} {
+		r := w.start(o)
+		for user, want := range map[*url.Userinfo]int{nil: 407, url.UserPassword("anna", "secret"): 200, url.UserPassword("anna", "other"): 407} {
+			by := &url.URL{Scheme: "http", Host: r.addrs[o.Front], User: user}
+			c := &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(by), DisableKeepAlives: true}}
+			res, err := c.Get(site)
+			w.must(err)
+			_ = res.Body.Close()
+			if res.StatusCode != want {
+				t.Errorf("%s, %v: %s", name, user, res.Status)
+			}
+		}
+		w.must(r.stop())
 	}
 }

@@ -1,0 +1,80 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testport"
+)
+
+// The passwords of a sidecar hold for both protocols, on one port and on two, and
+// are not to be found by trying.
+func TestPasswordsHoldForBothFronts(t *testing.T) {
+	w := newSuite(t)
+	srv := must(w.StartServer())(t)
+	must(w.StartAgent(srv))(t)
+	file := filepath.Join(t.TempDir(), "users")
+	if err := os.WriteFile(file, []byte("anna:secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := testport.ReservedAddress(t)
+	_, port, _ := net.SplitHostPort(second)
+	s := must(w.StartSOCKS5(srv, "--socks5-credentials-file="+file, "--http-serving-port="+port))(t)
+	alone := must(w.StartHTTPS(srv, "--socks5-credentials-file="+file))(t)
+	get := func(proxy string) bool {
+		res, err := clientBy(proxy).Get(srv.HealthURL("/healthz"))
+		if err != nil {
+			return false
+		}
+		_ = res.Body.Close()
+		return res.StatusCode == http.StatusOK
+	}
+	for _, port := range []string{"socks5://%s" + s.Address(), "http://%s" + second, "http://%s" + alone.Address()} {
+		for user, ok := range map[string]bool{"": false, "anna:wrong@": false, "anna:secret@": true} {
+			if proxy := fmt.Sprintf(port, user); get(proxy) != ok {
+				t.Errorf("%s: want %v", proxy, ok)
+			}
+		}
+	}
+	// Whoever guesses without end, on many connections.
+	guess(s.Address(), time.Second)
+	if get("socks5://anna:wrong@" + s.Address()) {
+		t.Error("a wrong password passes")
+	}
+	if log := s.Output(); strings.Contains(log, "secret") || strings.Contains(log, "guess7") || !strings.Contains(log, "Too many wrong passwords") {
+		t.Errorf("the log: %s", log)
+	}
+	time.Sleep(3 * time.Second) // until this address has had its turns
+	if !get("socks5://anna:secret@" + s.Address()) {
+		t.Error("anna is locked out")
+	}
+}
+
+// guess tries passwords of SOCKS5 for a while, on 64 connections at a time.
+func guess(address string, d time.Duration) {
+	var all sync.WaitGroup
+	for n := range 64 {
+		all.Go(func() {
+			for start := time.Now(); time.Since(start) < d; {
+				c, err := net.Dial("tcp", address)
+				if err != nil {
+					return
+				}
+				_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+				password := fmt.Sprint("guess", n)
+				fmt.Fprintf(c, "\x05\x01\x02\x01\x04anna%c%s", len(password), password)
+				_, _ = io.Copy(io.Discard, c)
+				_ = c.Close()
+			}
+		})
+	}
+	all.Wait()
+}

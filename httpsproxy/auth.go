@@ -1,0 +1,60 @@
+package httpsproxy
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	"konnectivity/tunnel"
+)
+
+// Checker says whether a client may pass. Check may take a moment.
+type Checker interface {
+	Check(source net.Addr, user, password string) bool
+}
+
+var unauthenticated = &refusal{http.StatusProxyAuthRequired, "This proxy wants a user and a password.", tunnel.FailAuth.Label()}
+
+// admits says whether r has credentials that are good (RFC 9110 §11.7). They go
+// no further: Proxy-Authorization is for this hop.
+func (s *Server) admits(c *client, r *http.Request) bool {
+	if s.opts.Credentials == nil {
+		return true
+	}
+	user, password, ok := proxyAuth(r.Header)
+	return ok && s.opts.Credentials.Check(c.RemoteAddr(), user, password)
+}
+
+// proxyAuth reads Basic credentials, by net/http's own reader of them.
+func proxyAuth(h http.Header) (user, password string, ok bool) {
+	given := h["Proxy-Authorization"]
+	if len(given) != 1 {
+		return "", "", false
+	}
+	basic := http.Request{Header: http.Header{"Authorization": given}}
+	return basic.BasicAuth()
+}
+
+// challenge answers a request without good credentials and ends its connection,
+// so that each guess costs one.
+func (s *Server) challenge(c *client, w http.ResponseWriter, r *http.Request) {
+	line := newAccess(c, kindForward, r.Host)
+	if r.Method == http.MethodConnect {
+		line.kind = kindConnect
+	}
+	line.id = requestID(r)
+	line.status, line.outcome = unauthenticated.status, unauthenticated.outcome
+	s.count(line)
+	s.log(line)
+	h := w.Header()
+	h.Set("Proxy-Authenticate", `Basic realm="konnectivity", charset="UTF-8"`)
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Content-Length", fmt.Sprint(len(unauthenticated.text)+1))
+	h.Set("Connection", "close")
+	c.unread = true // what comes after the header is not for us
+	w.WriteHeader(unauthenticated.status)
+	if r.Method != http.MethodHead {
+		_, _ = io.WriteString(w, unauthenticated.text+"\n")
+	}
+}

@@ -1,0 +1,57 @@
+package httpsproxy
+
+import (
+	"encoding/base64"
+	"net"
+	"strings"
+	"testing"
+)
+
+type users map[string]string
+
+func (u users) Check(_ net.Addr, user, password string) bool {
+	return user != "" && u[user] == password
+}
+
+// Where credentials are asked for, no request passes without, and none passes
+// them on.
+func TestCredentials(t *testing.T) {
+	origin, heads := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	p := startProxy(t, func(o *Options) { o.Credentials = users{"anna": "se:cret"} })
+	basic := func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(s)) }
+	for given, ok := range map[string]bool{
+		"":                                  false,
+		basic("anna:se:cret"):               true,
+		"basic" + basic("anna:se:cret")[5:]: true,
+		basic("anna:"):                      false,
+		basic("anna"):                       false,
+		basic(":"):                          false,
+		basic("bert:se:cret"):               false,
+		"Bearer anna:se:cret":               false,
+		"Basic !":                           false,
+		basic("anna:se:cret") + "\r\nProxy-Authorization: " + basic("a:b"): false,
+	} {
+		for _, request := range []string{"GET http://" + origin + "/ HTTP/1.1\r\nHost: x\r\n", "CONNECT " + origin + " HTTP/1.1\r\nHost: x\r\n", "GET / HTTP/1.1\r\nHost: x\r\nAuthorization: " + basic("anna:se:cret") + "\r\n"} {
+			w := dialWire(t, p.addr)
+			auth := ""
+			if given != "" {
+				auth = "Proxy-Authorization: " + given + "\r\n"
+			}
+			w.send("%s", request+auth+"\r\n")
+			status, header := w.head()
+			asked := strings.Contains(status, " 407 ")
+			if asked == ok {
+				t.Errorf("%q %q: %s", request, given, status)
+			}
+			if asked && !strings.Contains(strings.Join(header, "\n"), `Proxy-Authenticate: Basic realm="konnectivity"`) {
+				t.Errorf("%q", header)
+			}
+			_ = w.Close()
+		}
+	}
+	for len(heads) > 0 {
+		if head := strings.Join(<-heads, "\n"); strings.Contains(head, "Proxy-Authorization") {
+			t.Errorf("passed on: %s", head)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package socks5
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	// One address may be wrong guessBurst times at once and then once every
+	// guessEvery; all that have not been right yet, together, ten times as
+	// often. A password of ten letters then outlives whoever guesses it, and a
+	// client that is set up wrongly and tries on keeps no other out.
+	guessBurst = 20
+	guessEvery = 100 * time.Millisecond
+	guessAll   = 10
+
+	// guessWait is how long a check may wait for its turn: less than what the
+	// handshake has. Beyond it a client is refused without a look.
+	guessWait = 2 * time.Second
+
+	// guessSources bounds the addresses that are remembered.
+	guessSources = 4096
+)
+
+// guesses paces checks of passwords so that they cannot be found by trying. Only
+// wrong ones count. What is right is not told apart before its turn: else who
+// guesses could tell by the time, and would need no turn. So clients that share
+// an address share its pace.
+type guesses struct {
+	mu      sync.Mutex
+	sources map[netip.Prefix]*guesser
+	all     turns
+}
+
+// guesser is an address from which passwords came.
+type guesser struct {
+	turns
+	right bool // once
+}
+
+// turns is a stock of burst tries, to which one comes every so often.
+type turns struct{ full time.Time }
+
+// take takes a try; the wait is until it may be made.
+func (t *turns) take(now time.Time, every time.Duration, burst int) (wait time.Duration) {
+	if t.full.Before(now) {
+		t.full = now
+	}
+	t.full = t.full.Add(every)
+	return max(0, t.full.Sub(now)-time.Duration(burst)*every)
+}
+
+// giveBack undoes a take.
+func (t *turns) giveBack(every time.Duration) { t.full = t.full.Add(-every) }
+
+// ask says how long a check for source has to wait; false means too long.
+// Whoever waited calls answer with what came of it.
+func (g *guesses) ask(source netip.Prefix, now time.Time) (wait time.Duration, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.of(source, now)
+	wait = s.take(now, guessEvery, guessBurst)
+	if !s.right {
+		wait = max(wait, g.all.take(now, guessEvery/guessAll, guessBurst*guessAll))
+	}
+	if wait > guessWait {
+		g.undo(s)
+		return 0, false
+	}
+	return wait, true
+}
+
+// answer notes whether the password was right.
+func (g *guesses) answer(source netip.Prefix, right bool, now time.Time) {
+	if !right {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.of(source, now)
+	g.undo(s)
+	s.right = true
+}
+
+func (g *guesses) undo(s *guesser) {
+	s.giveBack(guessEvery)
+	if !s.right {
+		g.all.giveBack(guessEvery / guessAll)
+	}
+}
+
+// of finds or makes the record of source. Where there are too many, those that
+// have all their tries are forgotten, else the newcomers share one record.
+func (g *guesses) of(source netip.Prefix, now time.Time) *guesser {
+	if s := g.sources[source]; s != nil {
+		return s
+	}
+	if len(g.sources) >= guessSources {
+		for known, s := range g.sources {
+			if !s.full.After(now) {
+				delete(g.sources, known)
+			}
+		}
+	}
+	if len(g.sources) >= guessSources {
+		source = netip.Prefix{}
+		if s := g.sources[source]; s != nil {
+			return s
+		}
+	}
+	if g.sources == nil {
+		g.sources = map[netip.Prefix]*guesser{}
+	}
+	s := &guesser{}
+	g.sources[source] = s
+	return s
+}
+
+// sourceOf is by what clients are told apart: an IPv4 address, or an IPv6
+// network, of which one machine has all addresses.
+func sourceOf(addr net.Addr) netip.Prefix {
+	at, err := netip.ParseAddrPort(addrText(addr))
+	if err != nil {
+		return netip.Prefix{}
+	}
+	ip := at.Addr().Unmap().WithZone("")
+	bits := ip.BitLen()
+	if ip.Is6() {
+		bits = 64
+	}
+	source, _ := ip.Prefix(bits)
+	return source
+}

@@ -1,0 +1,132 @@
+package socks5
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func newCredentials(t *testing.T) *Credentials {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "users")
+	if err := os.WriteFile(file, []byte("anna:secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := LoadCredentials(file, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func from(address string) net.Addr {
+	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(address))
+}
+
+// Who guesses gets a few tries and then some a second, from one address as from
+// many, and nobody with a password waits for that.
+func TestGuessesArePaced(t *testing.T) {
+	for name, c := range map[string]struct {
+		source func(i int) net.Addr
+		most   int // passwords looked at in a minute
+	}{
+		"one address":     {func(int) net.Addr { return from("10.0.0.1:1") }, guessBurst + 600 + 30},
+		"an IPv6 network": {func(i int) net.Addr { return from(fmt.Sprintf("[2001:db8::%x]:1", i+1)) }, guessBurst + 600 + 30},
+		"many addresses":  {func(i int) net.Addr { return from(fmt.Sprintf("10.1.%d.%d:1", i/250, i%250)) }, guessAll * (guessBurst + 600 + 30)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c0 := newCredentials(t)
+				if !c0.Check(from("10.9.9.9:1"), "anna", "secret") {
+					t.Fatal("anna is refused")
+				}
+				start := time.Now()
+				var wg sync.WaitGroup
+				var mu sync.Mutex
+				looked := 0
+				for i := range 200 {
+					wg.Go(func() {
+						for time.Since(start) < time.Minute {
+							before := time.Now()
+							_, ok := c0.guesses.ask(sourceOf(c.source(i)), before)
+							if ok {
+								mu.Lock()
+								looked++
+								mu.Unlock()
+							}
+							time.Sleep(100 * time.Millisecond)
+						}
+					})
+				}
+				for range 50 {
+					time.Sleep(time.Second)
+					now := time.Now()
+					if !c0.Check(from("10.9.9.9:2"), "anna", "secret") || time.Since(now) > 0 {
+						t.Error("anna has to wait, who guessed nothing")
+					}
+				}
+				wg.Wait()
+				if looked > c.most {
+					t.Errorf("%d passwords looked at in a minute, want %d at most", looked, c.most)
+				}
+			})
+		})
+	}
+}
+
+// Check waits for its turn, and refuses what would wait too long, right or wrong.
+func TestCheckWaitsForItsTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCredentials(t)
+		at := from("10.0.0.1:1")
+		for range guessBurst {
+			if c.Check(at, "anna", "wrong") {
+				t.Fatal("wrong is right")
+			}
+		}
+		start := time.Now()
+		if !c.Check(at, "anna", "secret") || time.Since(start) != guessEvery {
+			t.Errorf("after %v", time.Since(start))
+		}
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() { c.Check(at, "anna", "wrong") })
+		}
+		synctest.Wait()
+		start = time.Now()
+		if c.Check(at, "anna", "secret") || time.Since(start) > 0 {
+			t.Error("a full queue is no longer than it is")
+		}
+		wg.Wait()
+		time.Sleep(time.Minute)
+		for range 1000 { // right ones cost nothing
+			if start := time.Now(); !c.Check(at, "anna", "secret") || time.Since(start) > 0 {
+				t.Fatal("a right password has to wait")
+			}
+		}
+	})
+}
+
+// Addresses without end are no way around it, and cost no memory without end.
+func TestGuessersAreBounded(t *testing.T) {
+	var g guesses
+	now := time.Now()
+	looked := 0
+	for i := range 10 * guessSources {
+		if _, ok := g.ask(sourceOf(from(fmt.Sprintf("%d.%d.%d.1:1", 1+i/65536, i/256%256, i%256))), now); ok {
+			looked++
+		}
+	}
+	if len(g.sources) > guessSources+1 {
+		t.Errorf("%d addresses are remembered", len(g.sources))
+	}
+	if most := guessAll * (guessBurst + int(guessWait/guessEvery)); looked > most {
+		t.Errorf("%d passwords looked at, want %d at most", looked, most)
+	}
+}
