@@ -15,6 +15,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/cmd/internal/sidecar"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/printable"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -179,6 +180,7 @@ func (c *checker) walk(ctx context.Context) {
 
 func (c *checker) add(f finding) {
 	f.Group = c.group
+	printable.All(&f) // causes are in the words of others
 	c.findings = append(c.findings, f)
 }
 

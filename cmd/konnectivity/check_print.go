@@ -24,7 +24,7 @@ func printFindings(out io.Writer, findings []finding, c paint, columns int) {
 		counts[f.Result]++
 		line := f.Step
 		if f.Cause != "" {
-			line += ": " + plain(f.Cause)
+			line += ": " + f.Cause
 		}
 		room := columns
 		if f.Milliseconds > 0 && columns > 0 {
@@ -36,7 +36,7 @@ func printFindings(out io.Writer, findings []finding, c paint, columns int) {
 		}
 		fmt.Fprintln(out, line)
 		if f.Hint != "" {
-			fmt.Fprintf(out, "    → %s\n", wrap(plain(f.Hint), columns, 6, "      "))
+			fmt.Fprintf(out, "    → %s\n", wrap(f.Hint, columns, 6, "      "))
 		}
 	}
 	var words []string

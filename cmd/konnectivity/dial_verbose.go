@@ -11,6 +11,7 @@ import (
 
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/printable"
 	"konnectivity/tunnel"
 )
 
@@ -23,7 +24,10 @@ type teller struct {
 	start time.Time
 }
 
-func (t *teller) say(format string, args ...any) { fmt.Fprintf(t.out, format+"\n", args...) }
+// say prints a line, which has words of others in it.
+func (t *teller) say(format string, args ...any) {
+	fmt.Fprintln(t.out, printable.Text(fmt.Sprintf(format, args...)))
+}
 
 // begin tells what the way's own name leads to, since each address may be
 // another server.
@@ -49,7 +53,7 @@ func (t *teller) failed(ctx context.Context, dial *tunnel.DialError) {
 		client := newAdminClient()
 		defer client.close()
 		if next := client.failedBy(ctx, t.admin, t.id); next != "" {
-			t.say("it went by %s", plain(next))
+			t.say("it went by %s", next)
 		}
 	}
 	if hint := admin.Hint(dial.Failure); hint != "" {
@@ -67,7 +71,7 @@ func (t *teller) connected(ctx context.Context, dialer tunnel.Dialer, far tunnel
 	}
 	var parts []string
 	for _, l := range links {
-		t.say("server %s (%s) at %s, round trip %s", plain(l.Peer.ID), plain(l.Peer.Software), l.Address, duration(l.Stats.RTT.Seconds()))
+		t.say("server %s (%s) at %s, round trip %s", l.Peer.ID, l.Peer.Software, l.Address, duration(l.Stats.RTT.Seconds()))
 		parts = append(parts, "the server's handshake "+duration(l.Since.Sub(t.start).Seconds()))
 	}
 	if t.admin != "" {
@@ -106,11 +110,11 @@ func (t *teller) agent(ctx context.Context) float64 {
 	name := strings.TrimPrefix(c.Next, admin.RoleAgent+" ")
 	for _, p := range client.agents(ctx, t.admin, name) {
 		if p.ID == name {
-			t.say("agent %s at %s over %s, round trip from the server %s", plain(p.ID), plain(p.Remote), p.Protocol, duration(p.RoundTrip))
+			t.say("agent %s at %s over %s, round trip from the server %s", p.ID, p.Remote, p.Protocol, duration(p.RoundTrip))
 			return p.RoundTrip
 		}
 	}
-	t.say("the server goes by %s", plain(c.Next))
+	t.say("the server goes by %s", c.Next)
 	return 0
 }
 

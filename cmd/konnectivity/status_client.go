@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/printable"
 	"konnectivity/tunnel"
 )
 
@@ -57,7 +58,7 @@ func (c *adminClient) reports(ctx context.Context, addresses []string, filter st
 		asking.Go(func() {
 			out[i] = report{Address: a}
 			if err := c.report(ctx, &out[i], filter, limit); err != nil {
-				out[i] = report{Address: a, Error: err.Error()}
+				out[i] = report{Address: a, Error: printable.Text(err.Error())}
 			}
 		})
 	}
@@ -118,6 +119,7 @@ func (c *adminClient) get(ctx context.Context, address, name string, q url.Value
 	if err := json.NewDecoder(body).Decode(to); err != nil {
 		return fmt.Errorf("the answer is not the admin API's: %w", err)
 	}
+	printable.All(to) // names are what peers call themselves
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/printable"
 )
 
 // paint colours words where a person looks.
@@ -40,16 +41,16 @@ func (p *statusPrinter) report(r report) {
 	s := r.Status
 	ready := c.green + "ready" + c.off
 	if !s.Ready {
-		ready = c.red + "not ready: " + plain(s.Reason) + c.off
+		ready = c.red + "not ready: " + printable.Text(s.Reason) + c.off
 	}
-	head := c.bold + plain(s.Component) + c.off
+	head := c.bold + printable.Text(s.Component) + c.off
 	if s.ID != "" {
-		head += " " + plain(s.ID)
+		head += " " + printable.Text(s.ID)
 	}
-	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.dim, span(s.Now.Sub(s.Started)), r.Address, plain(s.Build.Version), c.off))
+	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.dim, span(s.Now.Sub(s.Started)), r.Address, printable.Text(s.Build.Version), c.off))
 	p.line("  ", p.summary(s))
 	for _, trouble := range r.Troubles {
-		p.line("  ", c.red+"✘ "+plain(trouble)+c.off)
+		p.line("  ", c.red+"✘ "+printable.Text(trouble)+c.off)
 	}
 	p.peers(r.Peers)
 	p.connections(r)
@@ -140,17 +141,17 @@ func (p *statusPrinter) failures(failures []admin.Failure) {
 	for _, f := range failures {
 		by := ""
 		if f.Next != "" {
-			by = " by " + plain(f.Next)
+			by = " by " + printable.Text(f.Next)
 		}
 		id := ""
 		if f.ID != "" {
-			id = fmt.Sprintf(" %s(%s)%s", p.paint.dim, plain(f.ID), p.paint.off)
+			id = fmt.Sprintf(" %s(%s)%s", p.paint.dim, printable.Text(f.ID), p.paint.off)
 		}
-		p.line("  ", fmt.Sprintf("%s  %s%s%s  %s%s: %s%s", f.Time.Local().Format(time.TimeOnly), p.paint.red, plain(f.Failure), p.paint.off,
-			plain(f.Destination), by, plain(f.Cause), id))
+		p.line("  ", fmt.Sprintf("%s  %s%s%s  %s%s: %s%s", f.Time.Local().Format(time.TimeOnly), p.paint.red, printable.Text(f.Failure), p.paint.off,
+			printable.Text(f.Destination), by, printable.Text(f.Cause), id))
 		if f.Hint != "" && !said[f.Hint] {
 			said[f.Hint] = true
-			p.line("          ", "  "+plain(f.Hint))
+			p.line("          ", "  "+printable.Text(f.Hint))
 		}
 	}
 }
@@ -200,7 +201,7 @@ func widthsOf(rows [][]string) []int {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
-			row[i] = plain(cell)
+			row[i] = printable.Text(cell)
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
@@ -230,16 +231,6 @@ func shrink(widths []int, columns, least int) bool {
 		}
 		widths[widest]--
 	}
-}
-
-// plain keeps what peers call themselves from steering a terminal.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, s)
 }
 
 // plural counts things: by word and an s, or by the word for many.

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"konnectivity/internal/idle"
+	"konnectivity/internal/printable"
 	"konnectivity/internal/memlimit"
 )
 
@@ -101,11 +102,11 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 	name := cmd.Root().Name()
 	var usage *UsageError
 	if errors.As(err, &usage) || !started { // cobra's own errors precede the run
-		text := strings.Join(strings.Fields(err.Error()), " ") // cobra's suggestions are indented lines
+		text := printable.Text(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
 		fmt.Fprintf(stderr, "%s: %s (see %s --help)\n", name, text, cmd.CommandPath())
 		return ExitUsage
 	}
-	fmt.Fprintf(stderr, "%s: %s\n", name, strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " ")))
+	fmt.Fprintf(stderr, "%s: %s\n", name, printable.Text(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))
 	return ExitFailure
 }
 

@@ -37,10 +37,11 @@ var rules = []rule{
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
 	{folder: "internal/admission", own: []string{"tunnel"}, third: []string{"github.com/sirupsen/logrus"}},
-	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/memlimit"}, third: anyModule},
-	{folder: "internal/logging", third: anyModule},
+	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/memlimit", "internal/printable"}, third: anyModule},
+	{folder: "internal/logging", own: []string{"internal/printable"}, third: anyModule},
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission"}, third: anyModule},
 	{folder: "internal/pki"},
+	{folder: "internal/printable"},
 	{folder: "internal/tlsreload", third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/version"},
 

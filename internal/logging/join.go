@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"os/signal"
 	"strconv"
+	"syscall"
 
 	"github.com/sirupsen/logrus"
 	logrusslog "github.com/sirupsen/logrus/hooks/slog"
@@ -30,6 +32,9 @@ func joinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
 	}
 	klog.SetSlogLogger(slog.New(slogHandler(l, vmodule != "")))
 	grpclog.SetLoggerV2(&grpcLogger{log: l.WithField("library", "grpc")})
+	// Who reads the log may go away; a server does not go with it, as a filter
+	// in a pipe would.
+	signal.Ignore(syscall.SIGPIPE)
 	log.SetFlags(0)
 	log.SetOutput(&httpErrors{log: l})
 	return nil

@@ -23,7 +23,7 @@ func (w *levelWriter) Levels() []logrus.Level { return logrus.AllLevels[:w.least
 // Fire implements logrus.Hook.
 func (w *levelWriter) Fire(entry *logrus.Entry) error {
 	line, err := entry.Bytes()
-	if err != nil {
+	if err != nil || len(line) == 0 {
 		return err
 	}
 	w.mu.Lock()

@@ -415,15 +415,15 @@ func (ses *Session) fail(cause error) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	if v := violation(""); errors.As(cause, &v) && ses.err == nil {
-		ses.logf("ending the link to %s: %v", ses.peer, cause)
+		ses.logViolation(cause)
 		ses.sayGoodbye(cause, GoAwayProtocol, string(v))
 	}
 	ses.failLocked(cause)
 }
 
-func (ses *Session) logf(format string, args ...any) {
+func (ses *Session) logViolation(cause error) {
 	if ses.cfg.Log != nil {
-		ses.cfg.Log.Warnf(format, args...)
+		ses.cfg.Log.WithError(cause).WithField("peer", ses.peer.String()).Warn("ending a link whose peer breaks the protocol")
 	}
 }
 

@@ -1,0 +1,98 @@
+package logging
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Whatever is warned of, and by however many, some lines a minute tell it.
+func TestWarningsOfOneWordingAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log, err := New(Options{Component: "c", Level: logrus.DebugLevel, Out: &out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := func() int {
+			defer out.Reset()
+			return strings.Count(out.String(), "\n")
+		}
+		for i := range 3000 {
+			log.WithField("n", i).Warn("refused")
+		}
+		if n := lines(); n != sparseLines {
+			t.Errorf("%d lines of one warning", n)
+		}
+		log.Error("another")
+		if n := lines(); n != 1 {
+			t.Errorf("%d lines of another", n)
+		}
+		for range 3000 {
+			log.Info("asked for")
+			log.Debug("asked for")
+		}
+		if n := lines(); n != 6000 {
+			t.Errorf("%d lines of information", n)
+		}
+		time.Sleep(sparseWindow)
+		log.Warn("refused")
+		if !strings.Contains(out.String(), `"kept_back":2980`) {
+			t.Errorf("%s", out.String())
+		}
+		out.Reset()
+		log.Warn("refused")
+		if strings.Contains(out.String(), "kept_back") || lines() != 1 {
+			t.Error("kept back is told twice")
+		}
+	})
+}
+
+// Wordings without end are no way around it, and give way to others in time.
+func TestWordingsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 100_000 {
+			log.Warn(fmt.Sprint("peer ", i))
+		}
+		if n := strings.Count(out.String(), "\n"); n > sparseWordings+sparseLines {
+			t.Errorf("%d lines", n)
+		}
+		time.Sleep(sparseWindow)
+		out.Reset()
+		for range 5 {
+			log.Warn("new")
+		}
+		if n := strings.Count(out.String(), "\n"); n != 5 {
+			t.Errorf("%d lines of a new wording", n)
+		}
+	})
+}
+
+// File and standard error have the same lines.
+func TestSparseLinesOfAFile(t *testing.T) {
+	var out bytes.Buffer
+	path := filepath.Join(t.TempDir(), "log")
+	log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out, File: path, OutLevel: logrus.WarnLevel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		log.Warn("refused")
+	}
+	kept, err := os.ReadFile(path)
+	if n := bytes.Count(kept, []byte("\n")); err != nil || n != sparseLines || !bytes.Equal(kept, out.Bytes()) {
+		t.Errorf("%d lines in the file, %v; %d bytes beside %d", n, err, len(kept), out.Len())
+	}
+}
