@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// patience bounds everything a test waits for, and its streams: some carry
-// 160 MB, which under the race detector takes its time on a busy machine.
-const patience = time.Minute
+// patience bounds everything a test waits for, and its streams: what they carry
+// takes its time under the race detector on a busy machine.
+const patience = 3 * time.Minute
 
 // counts is a Metrics that remembers.
 type counts struct {
