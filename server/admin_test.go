@@ -34,7 +34,8 @@ func TestAdminAPI(t *testing.T) {
 	if _, err := r.dial("connect-tls", "refused:1"); err == nil {
 		t.Fatal("that should be refused")
 	}
-	s := ask[admin.Status](r, "status")
+	var s admin.Status
+	r.eventually("the sidecar is known", func() bool { s = ask[admin.Status](r, "status"); return s.Peers["client"] == 1 })
 	if s.Component != "konnectivity-server" || s.ID != "server-1" || !s.Ready || s.ServerCount != 3 || s.Strategies["default"] != 1 ||
 		s.Peers["agent"] != 1 || s.Peers["client"] != 1 || s.Dials.Total != 3 || s.Dials.Failures["refused"] != 1 || s.Buffers["link"].Limit == 0 {
 		t.Errorf("%+v", s)

@@ -120,6 +120,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 			t.Error("a dial that was given up has its turn")
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if l := turns.lines[b]; l.young != 0 || len(l.waiting) != 0 {
 			t.Errorf("%d young, %d waiting in the end", l.young, len(l.waiting))
 		}
