@@ -26,6 +26,7 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testport"
+	"konnectivity/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,34 +40,14 @@ func parse(t *testing.T, args ...string) (*flags, error) {
 	return f, cmd.ParseFlags(args)
 }
 
-// Upstream's flags with their defaults (cmd/agent/app/options/options.go), and
-// klog's. Ours differs in keepalive-time (1h there) and agent-id (made later).
+// Upstream's flags are there, with its defaults unless docs/compatibility.md says
+// otherwise.
 func TestUpstreamFlags(t *testing.T) {
 	f, err := parse(t)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{
-		"agent-cert": "", "agent-key": "", "ca-cert": "", "proxy-server-host": "[127.0.0.1]", "proxy-server-port": "8091", "alpn-proto": "[]",
-		"health-server-host": "", "health-server-port": "8093", "admin-bind-address": "127.0.0.1", "admin-server-port": "8094",
-		"enable-profiling": "false", "enable-contention-profiling": "false", "agent-id": "", "sync-interval": "1s", "probe-interval": "1s",
-		"sync-interval-cap": "10s", "keepalive-time": "0s", "service-account-token-path": "", "agent-identifiers": "", "warn-on-channel-limit": "false",
-		"sync-forever": "false", "xfr-channel-size": "150", "count-server-leases": "false", "lease-namespace": "kube-system",
-		"lease-label-selector": "k8s-app=konnectivity-server", "lease-label": "k8s-app=konnectivity-server", "server-count-source": "default",
-		"kubeconfig": "", "kube-api-content-type": "application/vnd.kubernetes.protobuf",
-	} {
-		flag := f.set.Lookup(name)
-		if flag == nil {
-			t.Errorf("--%s is missing", name)
-		} else if flag.DefValue != want {
-			t.Errorf("--%s is %q by default, want %q", name, flag.DefValue, want)
-		}
-	}
-	for _, name := range strings.Fields("v vmodule logtostderr alsologtostderr log-dir log-file log-file-max-size stderrthreshold alsologtostderrthreshold legacy-stderr-threshold-behavior one-output skip-headers skip-log-headers add-dir-header log-backtrace-at") {
-		if f.set.Lookup(name) == nil {
-			t.Errorf("klog's --%s is missing", name)
-		}
-	}
+	upstream.Check(t, "agent", f.set, "konnectivity-agent", "klog")
 	f.set.VisitAll(func(flag *pflag.Flag) {
 		if flag.Usage == "" {
 			t.Errorf("--%s has no help", flag.Name)

@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testport"
+	"konnectivity/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -187,28 +188,11 @@ func TestFlagsThatAreWrong(t *testing.T) {
 	}
 }
 
-// TestDefaults compares with COMPATIBILITY §3: what it lists is there, with
-// upstream's value unless ours is meant to differ.
+// TestDefaults: every flag of upstream is there, with its default unless
+// docs/compatibility.md says otherwise.
 func TestDefaults(t *testing.T) {
 	cmd := newCommand()
-	for _, line := range strings.Fields(`server-cert= server-key= server-ca-cert= cluster-cert= cluster-key= cluster-ca-cert= mode= uds-name= delete-existing-uds-file=true
-		server-port=8090 server-bind-address= agent-port=8091 agent-bind-address= admin-port=8095 admin-bind-address=127.0.0.1 health-port=8092 health-bind-address=
-		keepalive-time=10s frontend-keepalive-time=10s enable-profiling=false enable-contention-profiling=false server-id= server-count=1 agent-namespace=
-		agent-service-account= kubeconfig= kubeconfig-qps=0 kubeconfig-burst=0 kube-api-content-type=application/vnd.kubernetes.protobuf authentication-audience=
-		proxy-strategies=default cipher-suites=[] tls-min-version= xfr-channel-size=10 enable-lease-controller=false lease-namespace=kube-system
-		lease-label=k8s-app=konnectivity-server graceful-shutdown-timeout=30s backend-dial-timeout=10s warn-on-channel-limit=true
-		allow-unauthenticated-agents=false agent-identifier-policy=any link=auto`) {
-		name, want, _ := strings.Cut(line, "=")
-		f := cmd.Flags().Lookup(name)
-		if f == nil || f.DefValue != want {
-			t.Errorf("--%s: %+v, want default %q", name, f, want)
-		}
-	}
-	for _, name := range strings.Fields("v vmodule logtostderr alsologtostderr log-dir log-file log-file-max-size stderrthreshold alsologtostderrthreshold legacy-stderr-threshold-behavior one-output skip-headers skip-log-headers add-dir-header log-backtrace-at") {
-		if cmd.Flags().Lookup(name) == nil {
-			t.Errorf("--%s is missing", name)
-		}
-	}
+	upstream.Check(t, "server", cmd.Flags(), "konnectivity-server", "klog")
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Usage == "" {
 			t.Errorf("--%s has no help", f.Name)

@@ -15,6 +15,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
+	"konnectivity/internal/upstream"
 	"konnectivity/tunnel"
 )
 
@@ -52,6 +53,14 @@ func TestDefaultsAreThoseOfTheProgramsReplaced(t *testing.T) {
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %v\nwant %v", front, got, want)
 		}
+	}
+}
+
+// Every flag of either is in both, with its default unless docs/compatibility.md
+// says otherwise.
+func TestFlagsOfTheProgramsReplaced(t *testing.T) {
+	for _, front := range []Front{SOCKS5, HTTP} {
+		upstream.Check(t, "sidecar", NewCommand(front).Flags(), "sidecar")
 	}
 }
 

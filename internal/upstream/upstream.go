@@ -1,0 +1,128 @@
+// Package upstream is for tests: what the programs that ours take the place of
+// have for flags, and whether docs/compatibility.md says of each default that
+// differs from theirs that it does.
+package upstream
+
+import (
+	_ "embed"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+//go:embed defaults.txt
+var defaults string
+
+// whatever is a default that is not compared.
+const whatever = "*"
+
+// read are the defaults of a group of flags in defaults.txt.
+func read(group string) map[string]string {
+	found := map[string]string{}
+	for line := range strings.Lines(defaults) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == group {
+			found[f[1]] = strings.Join(f[2:], " ")
+		}
+	}
+	return found
+}
+
+// row is a line of the table in docs/compatibility.md.
+type row struct{ there, here string }
+
+// rows are those of program, by flag.
+func rows(t testing.TB, program string) map[string]row {
+	t.Helper()
+	_, self, _, _ := runtime.Caller(0)
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(self), "../../docs/compatibility.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]row{}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
+		if len(cells) < 5 || strings.TrimSpace(cells[0]) != program || !strings.HasPrefix(cells[1], "`--") {
+			continue
+		}
+		found[strings.TrimPrefix(strings.Trim(cells[1], "`"), "--")] = row{cells[2], cells[3]}
+	}
+	return found
+}
+
+// Check fails unless flags has every flag of the groups, and the table's rows
+// for program are just those flags whose default differs, with both defaults
+// right. A row whose flag upstream lacks is about what it does instead, in words.
+func Check(t testing.TB, program string, flags *pflag.FlagSet, groups ...string) {
+	t.Helper()
+	told := rows(t, program)
+	if len(told) == 0 {
+		t.Fatalf("docs/compatibility.md has no row for %q", program)
+	}
+	for _, group := range groups {
+		for name, theirs := range read(group) {
+			check(t, flags, name, theirs, told)
+			delete(told, name)
+		}
+	}
+	for name, r := range told {
+		f := flags.Lookup(name)
+		if f == nil {
+			t.Errorf("docs/compatibility.md: there is no flag --%s", name)
+			continue
+		}
+		if strings.HasPrefix(r.there, "`") {
+			t.Errorf("docs/compatibility.md: --%s is told to be %s there, where it does not exist", name, r.there)
+		}
+		if r.here != shown(f.DefValue) {
+			t.Errorf("docs/compatibility.md: --%s is told to be %s here, it is %s", name, r.here, shown(f.DefValue))
+		}
+	}
+}
+
+func check(t testing.TB, flags *pflag.FlagSet, name, theirs string, told map[string]row) {
+	t.Helper()
+	f := flags.Lookup(name)
+	if f == nil {
+		t.Errorf("--%s is missing", name)
+		return
+	}
+	r, isTold := told[name]
+	differs := theirs != whatever && shown(theirs) != shown(f.DefValue)
+	switch {
+	case differs && !isTold:
+		t.Errorf("--%s is %s by default, not %s as there, and docs/compatibility.md does not tell", name, shown(f.DefValue), shown(theirs))
+	case !differs && isTold:
+		t.Errorf("docs/compatibility.md tells that --%s differs; it does not", name)
+	case differs && r != row{shown(theirs), shown(f.DefValue)}:
+		t.Errorf("docs/compatibility.md: --%s is told to be %s there and %s here; it is %s and %s", name, r.there, r.here, shown(theirs), shown(f.DefValue))
+	}
+}
+
+// shown is a default as the table has it.
+func shown(value string) string {
+	value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
+	if d, err := time.ParseDuration(value); err == nil && value != "0" {
+		value = short(d)
+	}
+	if value == "" {
+		return "none"
+	}
+	return "`" + value + "`"
+}
+
+// short leaves out the parts of a duration that are zero.
+func short(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
