@@ -5,10 +5,12 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -75,6 +77,7 @@ func TestLookAtTokens(t *testing.T) {
 		if err := seeing.keys.refresh(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		brackets := "eyJhbGciOiJFUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(`{"aud":`+strings.Repeat("[", 9000))) + ".AAAA"
 		ago := func(d time.Duration) int64 { return time.Now().Add(-d).Unix() }
 		for name, c := range map[string]struct {
 			token         string
@@ -92,6 +95,8 @@ func TestLookAtTokens(t *testing.T) {
 			"expired by a clock that is wrong": {api.token("a", map[string]any{"exp": ago(time.Minute)}), plausible, proven},
 			"of tomorrow":                      {api.token("a", map[string]any{"nbf": ago(-24 * time.Hour)}), doubtful, doubtful},
 			"of no form":                       {api.token("a", map[string]any{"sub": 7}), doubtful, doubtful},
+			"of brackets":                      {brackets, doubtful, doubtful},
+			"with brackets where the pod is":   {api.token("a", map[string]any{"kubernetes.io": json.RawMessage(strings.Repeat("[", 100) + strings.Repeat("]", 100))}), doubtful, doubtful},
 			"opaque":                           {"0123456789abcdef", doubtful, doubtful},
 			"of dots":                          {"..", doubtful, doubtful},
 			"without a signature":              {"eyJhbGciOiJub25lIn0.e30.", doubtful, doubtful},

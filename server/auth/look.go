@@ -1,10 +1,13 @@
 package auth
 
 import (
+	"bytes"
 	"crypto/sha256"
+	"encoding/base64"
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -14,6 +17,11 @@ import (
 // clockSkew is how far apart the clocks of this machine, of the API and of
 // whoever signs for it may be before a token looks expired, or too young.
 const clockSkew = 5 * time.Minute
+
+// maxNesting bounds the objects and arrays in a part of a token; those of
+// Kubernetes have six. Parsers recurse, and the stacks of thousands of tokens
+// that consist of brackets would be gigabytes.
+const maxNesting = 64
 
 // algorithms are those that Kubernetes signs tokens with.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
@@ -26,6 +34,9 @@ type look struct {
 
 // lookAt ranks a token by itself. What it says is believed for the rank alone.
 func (t *Tokens) lookAt(token string) look {
+	if !shallow(token) {
+		return look{rank: doubtful}
+	}
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
 		return look{rank: doubtful} // opaque, which some authenticators' are
@@ -46,6 +57,21 @@ func (t *Tokens) lookAt(token string) look {
 		l.pod = sha256.Sum256([]byte("pod " + uid))
 	}
 	return l
+}
+
+// shallow says whether a token is safe to parse.
+func shallow(token string) bool {
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return false
+	}
+	for _, part := range parts[:2] {
+		text, err := base64.RawURLEncoding.DecodeString(part)
+		if err != nil || bytes.Count(text, []byte("["))+bytes.Count(text, []byte("{")) > maxNesting {
+			return false
+		}
+	}
+	return true
 }
 
 // fits says whether claims are those of an agent's token. Tokens of the older
