@@ -34,9 +34,13 @@ func (e *connectError) Error() string {
 	if untrusted := tlsreload.Untrusted(e.err); untrusted != "" {
 		return "the server is not trusted: " + untrusted
 	}
+	hint := ""
+	if tlsreload.RefusedByPeer(e.err) {
+		hint = "; it does not take this agent's certificate, whose role may not be agent: see the server's log"
+	}
 	return map[string]string{
 		"dial": "cannot reach the server", "tls": "the TLS handshake failed", "refused": "the server refused this agent",
-	}[e.stage] + ": " + e.err.Error()
+	}[e.stage] + ": " + e.err.Error() + hint
 }
 
 func (e *connectError) Unwrap() error { return e.err }

@@ -68,7 +68,7 @@ var (
 	}
 	oursOfServer = append([]string{"forwarded_bytes_total", "agent_round_trip_max_seconds", "agent_refusals_total", "rejected_connections_total", "draining"}, oursOfLinks...)
 	oursOfAgent  = append([]string{"bytes_total", "stalled_connections_total"}, oursOfLinks...)
-	oursOfTLS    = []string{"konnectivity_tls_certificate_expiry_timestamp_seconds", "konnectivity_tls_reloads_total", "konnectivity_tls_files_broken"}
+	oursOfTLS    = []string{"konnectivity_tls_certificate_expiry_timestamp_seconds", "konnectivity_tls_reloads_total", "konnectivity_tls_files_broken", "konnectivity_tls_peers_refused_total"}
 )
 
 // family is a metric on a page.

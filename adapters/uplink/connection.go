@@ -218,6 +218,7 @@ func reason(err error) string {
 	var files *tlsreload.NotReadyError
 	var untrusted *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
+	var peer *tlsreload.PeerError
 	var op *net.OpError
 	var refused *link.GoAwayError
 	var dns *net.DNSError
@@ -226,6 +227,10 @@ func reason(err error) string {
 		return "the certificates for the konnectivity server are not in place"
 	case errors.As(err, &untrusted), errors.As(err, &unknown):
 		return what + "shows a certificate that is not trusted"
+	case errors.As(err, &peer):
+		return what + "shows a certificate of another role than a server's"
+	case tlsreload.RefusedByPeer(err):
+		return what + "does not take our client certificate, whose role may not be client; its log says why"
 	case link.NoProtocol(err):
 		return what + "speaks none of the protocols that --link allows here; with --link=auto all are tried"
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert

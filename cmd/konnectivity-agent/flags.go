@@ -23,6 +23,7 @@ import (
 // flags are the command line, upstream's flags (cmd/agent/app/options) first.
 type flags struct {
 	cert, key, ca string
+	peers         cli.PeerFlags
 
 	hosts []string
 	port  int
@@ -72,6 +73,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.hosts, "proxy-server-host", []string{"127.0.0.1"}, "server name or address, or several; every address a name resolves to is dialed; HOST:PORT overrides --proxy-server-port")
 	set.IntVar(&f.port, "proxy-server-port", 8091, "port of the servers")
 	set.StringVar(&f.ca, "ca-cert", "", "file of CAs that the servers' certificates must lead to (default: the system's)")
+	f.peers.AddTo(set, "servers")
 	set.StringSliceVar(&f.alpn, "alpn-proto", nil, "additional ALPN protocols to offer, for load balancers that route by them")
 	set.StringVar(&f.link, "link", string(agent.LinkAuto), "native link: auto (where the server has it), off (gRPC only) or require")
 	set.DurationVar(&f.syncInterval, "sync-interval", agent.DefaultSyncInterval, "first pause after a server could not be reached")
@@ -190,6 +192,9 @@ func (f *flags) checkCombinations() error {
 
 func (f *flags) checkValues() error {
 	if _, err := f.servers(); err != nil {
+		return err
+	}
+	if err := f.peers.Check(); err != nil {
 		return err
 	}
 	if err := cli.CheckChoice(cli.Value{Flag: "link", Text: f.link}, string(agent.LinkAuto), string(agent.LinkOff), string(agent.LinkRequire)); err != nil {

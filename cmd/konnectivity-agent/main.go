@@ -22,6 +22,7 @@ import (
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/observe/profiles"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel/link"
@@ -111,7 +112,7 @@ func (p *process) build() error {
 	f := p.flags
 	var err error
 	p.certificates, err = tlsreload.New(tlsreload.Files{Cert: f.cert, Key: f.key, CA: f.ca},
-		tlsreload.Options{Name: "agent", Log: p.log, Registerer: p.registry})
+		tlsreload.Options{Name: "agent", Peer: f.peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleAgent), Log: p.log, Registerer: p.registry})
 	if err != nil {
 		return err
 	}

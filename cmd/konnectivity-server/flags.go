@@ -39,6 +39,7 @@ type flags struct {
 	serverCert, serverKey, serverCA    string
 	clusterCert, clusterKey, clusterCA string
 	ciphers                            []string
+	peers                              cli.PeerFlags
 	tlsMin                             string
 
 	mode, link            string
@@ -130,6 +131,7 @@ func (f *flags) addRouting(set *pflag.FlagSet) {
 }
 
 func (f *flags) addTLS(set *pflag.FlagSet) {
+	f.peers.AddTo(set, "clients and agents")
 	set.StringSliceVar(&f.ciphers, "cipher-suites", nil, "cipher suites for TLS 1.2, comma separated (default: Go's choice); without effect on TLS 1.3")
 	set.StringVar(&f.tlsMin, "tls-min-version", "", "VersionTLS12 or VersionTLS13; lower ones are accepted and mean VersionTLS12 (default: VersionTLS12)")
 }
@@ -251,6 +253,9 @@ func (f *flags) checkValues() error {
 		if err := cli.CheckChoice(choice.Value, choice.accepted...); err != nil {
 			return err
 		}
+	}
+	if err := f.peers.Check(); err != nil {
+		return err
 	}
 	if _, err := registry.ParseStrategies(f.strategies); err != nil {
 		return cli.Usagef("--proxy-strategies: %w", err)

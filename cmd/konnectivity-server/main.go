@@ -18,6 +18,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/version"
@@ -185,7 +186,7 @@ func (p *process) leases() error {
 func (p *process) listenClients() error {
 	f := p.flags
 	if f.clientTCP() {
-		tls, err := p.source("server", tlsreload.Files{Cert: f.serverCert, Key: f.serverKey, CA: f.serverCA})
+		tls, err := p.source("server", tlsreload.Files{Cert: f.serverCert, Key: f.serverKey, CA: f.serverCA}, pki.RoleClient)
 		if err != nil {
 			return err
 		}
@@ -208,7 +209,7 @@ func (p *process) listenClients() error {
 
 func (p *process) listenAgents() error {
 	f := p.flags
-	tls, err := p.source("cluster", tlsreload.Files{Cert: f.clusterCert, Key: f.clusterKey, CA: f.clusterCA})
+	tls, err := p.source("cluster", tlsreload.Files{Cert: f.clusterCert, Key: f.clusterKey, CA: f.clusterCA}, pki.RoleAgent)
 	if err != nil {
 		return err
 	}
@@ -241,8 +242,9 @@ func (p *process) listen(port cli.Port) (net.Listener, error) {
 	return l, err
 }
 
-// source reads certificates, which are reloaded while the server runs.
-func (p *process) source(name string, files tlsreload.Files) (*tlsreload.Source, error) {
+// source reads certificates, which are reloaded while the server runs, for a
+// port whose peers have a role.
+func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*tlsreload.Source, error) {
 	least, err := tlsreload.ParseVersion(p.flags.tlsMin)
 	if err != nil {
 		return nil, err
@@ -251,7 +253,10 @@ func (p *process) source(name string, files tlsreload.Files) (*tlsreload.Source,
 	if err != nil {
 		return nil, err
 	}
-	s, err := tlsreload.New(files, tlsreload.Options{Name: name, MinVersion: least, CipherSuites: ciphers, Log: p.log, Registerer: p.registry})
+	s, err := tlsreload.New(files, tlsreload.Options{
+		Name: name, MinVersion: least, CipherSuites: ciphers,
+		Peer: p.flags.peers.Peer(peers), Own: cli.Own(pki.RoleServer), Log: p.log, Registerer: p.registry,
+	})
 	if err != nil {
 		return nil, err
 	}

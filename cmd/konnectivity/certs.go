@@ -30,6 +30,7 @@ type certsOptions struct {
 	from                               string
 	kubernetes                         bool
 	namespace                          string
+	trustDomain                        string
 }
 
 func newCerts() *cobra.Command {
@@ -39,7 +40,8 @@ func newCerts() *cobra.Command {
 		Short: "Write a CA and the certificates of server, agents and clients",
 		Long: "Certs writes a CA and four certificates it signed, with their keys, into DIR:\n" +
 			"server (shown to clients), cluster (shown to agents), client (for sidecars and\n" +
-			"kube-apiserver) and agent. Files that exist are never overwritten; keys can be\n" +
+			"kube-apiserver) and agent. Each bears its role in a URI name, and a port or program\n" +
+			"takes no certificate of another role. Files that exist are never overwritten; keys can be\n" +
 			"read by their owner only. Loopback and the usual service names are always in.",
 		Example: "  konnectivity certs pki --server-san=proxy.example.com --cluster-san=203.0.113.7\n" +
 			"  konnectivity certs pki-2027 --from=pki   # new certificates of the same CA",
@@ -57,6 +59,7 @@ func (o *certsOptions) addTo(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.agentSANs, "agent-san", nil, "names and addresses an agent may claim (server's --agent-identifier-policy=certificate)")
 	f.DurationVar(&o.lifetime, "lifetime", pki.DefaultLifetime, "how long the certificates are valid; never longer than the CA")
 	f.DurationVar(&o.caLifetime, "ca-lifetime", pki.DefaultCALifetime, "how long a new CA is valid")
+	f.StringVar(&o.trustDomain, "trust-domain", pki.DefaultTrustDomain, "whose the roles in the certificates are: spiffe://TRUST-DOMAIN/konnectivity/ROLE")
 	f.StringVar(&o.from, "from", "", "sign with ca.crt and ca.key of this directory, rather than with a new CA")
 	f.BoolVar(&o.kubernetes, "kubernetes", false, "also write the secrets and config maps that hold the files, under HyperShift's names")
 	f.StringVar(&o.namespace, "namespace", "kube-system", "with --kubernetes, the namespace of the control plane")
@@ -102,6 +105,9 @@ func (o *certsOptions) plan() ([]certFile, error) {
 	if !dnsLabel(o.namespace) {
 		return nil, cli.Usagef("--namespace=%s is not a Kubernetes namespace", o.namespace)
 	}
+	if !pki.ValidTrustDomain(o.trustDomain) {
+		return nil, cli.Usagef("--trust-domain=%q: want lower-case letters, digits, '.', '-' and '_'", o.trustDomain)
+	}
 	loopback := []string{"localhost", "127.0.0.1", "::1"}
 	files := []certFile{
 		{name: "server", leaf: pki.Leaf{CommonName: "konnectivity-server-local", Server: true}},
@@ -115,10 +121,12 @@ func (o *certsOptions) plan() ([]certFile, error) {
 		nil,
 		o.agentSANs,
 	}
+	roles := []pki.Role{pki.RoleServer, pki.RoleServer, pki.RoleClient, pki.RoleAgent}
 	flags := []string{"server-san", "cluster-san", "", "agent-san"}
 	for i := range files {
 		files[i].leaf.Organization = organization
 		files[i].leaf.Lifetime = o.lifetime
+		files[i].leaf.Holder = pki.Holder{Role: roles[i], TrustDomain: o.trustDomain}
 		if err := addSANs(&files[i].leaf, sans[i]); err != nil {
 			return nil, cli.Usagef("--%s: %w", flags[i], err)
 		}
@@ -251,6 +259,10 @@ func (o *certsOptions) summarize(out io.Writer, dir string, ca *pki.CA, files []
 			names = append(names, ip.String())
 		}
 		fmt.Fprintf(w, "\n%s.crt is good for %s\n", f.name, strings.Join(names, ", "))
+	}
+	fmt.Fprint(w, "\nRoles, of which none passes for another:\n")
+	for _, f := range files {
+		fmt.Fprintf(w, "%s.crt\t%s\n", f.name, f.leaf.Holder.URI())
 	}
 	if o.kubernetes {
 		fmt.Fprintf(w, "\nkubectl apply -f %s\t# the control plane's namespace\n", path(controlPlaneFile))

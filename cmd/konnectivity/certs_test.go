@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/pki"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -77,6 +78,26 @@ func TestCertsFitTogether(t *testing.T) {
 		if strings.Count(stdout, filepath.Join(dir, name+".key")) == 0 {
 			t.Errorf("the summary does not say where %s.key goes:\n%s", name, stdout)
 		}
+	}
+}
+
+func TestCertsBearRoles(t *testing.T) {
+	dir := t.TempDir()
+	status, stdout, stderr := konnectivity("certs", dir+"/pki", "--trust-domain=prod.test")
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	for name, role := range map[string]pki.Role{"server": pki.RoleServer, "cluster": pki.RoleServer, "client": pki.RoleClient, "agent": pki.RoleAgent} {
+		want := pki.Holder{Role: role, TrustDomain: "prod.test"}
+		if got, err := pki.HolderOf(load(t, dir+"/pki", name)); got != want || err != nil {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+		if !strings.Contains(stdout, want.URI().String()) {
+			t.Errorf("the summary does not name %s:\n%s", want.URI(), stdout)
+		}
+	}
+	if status, _, stderr := konnectivity("certs", dir+"/other", "--trust-domain=Prod/x"); status != cli.ExitUsage || !strings.Contains(stderr, "--trust-domain") {
+		t.Errorf("%d %q", status, stderr)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/adapters/resolve"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
@@ -26,7 +27,7 @@ func (c *checker) startAdapter(ctx context.Context) (stop func(), ok bool) {
 	c.group = "destination"
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard)
-	source, err := tlsreload.New(c.opts.sidecar.Files, tlsreload.Options{Name: "check", Log: quiet})
+	source, err := tlsreload.New(c.opts.sidecar.Files, tlsreload.Options{Name: "check", Peer: c.opts.sidecar.Peers.Peer(pki.RoleServer), Log: quiet})
 	if err != nil {
 		return nil, c.fail("flags", err.Error(), "")
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"konnectivity/internal/pki"
 )
 
 // expirySoon is when a certificate is old enough to warn of: less than a tenth
@@ -107,12 +109,24 @@ func (c *checker) checkPair(certPath, keyPath string) bool {
 	if len(leaf.ExtKeyUsage) > 0 && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
 		return c.fail(step, certPath+" is not for clients: its extended key usage lacks clientAuth", "Use the client certificate, or issue one with that usage.")
 	}
+	if err := (pki.RoleRule{Want: pki.RoleClient}).Check(leaf); err != nil {
+		return c.fail(step, certPath+": "+err.Error(), "Use a client certificate, such as client.crt of `konnectivity certs`.")
+	}
 	if left := leaf.NotAfter.Sub(c.now()); left < leaf.NotAfter.Sub(leaf.NotBefore)/expirySoon {
 		c.warn(step, fmt.Sprintf("%s expires in %s", certPath, span(left)), "See why it was not renewed in time.")
 		return true
 	}
-	c.ok(step, names(certs[:1])+until(leaf.NotAfter)+", fits its key")
+	c.ok(step, names(certs[:1])+role(leaf)+until(leaf.NotAfter)+", fits its key")
 	return true
+}
+
+// role tells a certificate's role, if it has one.
+func role(cert *x509.Certificate) string {
+	h, err := pki.HolderOf(cert)
+	if err != nil || h.Role == "" {
+		return ""
+	}
+	return ", role " + string(h.Role)
 }
 
 // validity fails for a certificate that is not valid now.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"konnectivity/adapters"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/version"
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel"
@@ -134,7 +135,7 @@ func (c *checker) greetServer(ctx context.Context, at string) bool {
 	if cause, hint := c.verify(state.PeerCertificates); cause != "" {
 		return c.fail("certificate of the server", cause, hint)
 	}
-	c.timed("certificate of the server", name(state.PeerCertificates[0])+until(state.PeerCertificates[0].NotAfter), start)
+	c.timed("certificate of the server", name(state.PeerCertificates[0])+role(state.PeerCertificates[0])+until(state.PeerCertificates[0].NotAfter), start)
 	if state.NegotiatedProtocol == link.ALPN {
 		return c.greetLink(ctx, conn)
 	}
@@ -179,6 +180,9 @@ func (c *checker) verify(chain []*x509.Certificate) (cause, hint string) {
 	if err := leaf.VerifyHostname(host); err != nil {
 		return fmt.Sprintf("it is not for %s but for %s", host, sans(leaf)), "Reach the server by one of those names, or add this one to its certificate."
 	}
+	if err := c.opts.sidecar.Peers.Peer(pki.RoleServer)(leaf); err != nil {
+		return err.Error(), "Give the server a certificate of its own, such as server.crt of `konnectivity certs`."
+	}
 	return "", ""
 }
 
@@ -213,7 +217,7 @@ const (
 
 // alerts are what a server says of our certificate (RFC 8446 §6.2).
 var alerts = map[uint64][2]string{
-	42:                  {"the server refuses our client certificate", "The server may trust another CA for clients; see its --server-ca-cert."},
+	42:                  {"the server refuses our client certificate", "The server may trust another CA for clients (its --server-ca-cert), or want the role client in its name (its --require-peer-role). Its log says which."},
 	43:                  {"the server does not take our kind of client certificate", "Issue one with another key type."},
 	44:                  {"the server says that our client certificate was revoked", "Issue a new one."},
 	45:                  {"the server says that our client certificate expired", "If it has not, the server's clock is wrong."},

@@ -257,6 +257,15 @@ var faults = map[string]struct {
 		l.at("127.0.0.1:1")
 		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Server: true})
 	}},
+	"client certificate of another role": {1, func(l *lab) {
+		l.at("127.0.0.1:1")
+		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true, Holder: pki.Holder{Role: pki.RoleAgent, TrustDomain: pki.DefaultTrustDomain}})
+	}},
+	"server of another role": {1, func(l *lab) {
+		l.leaf.Holder = pki.Holder{Role: pki.RoleClient, TrustDomain: pki.DefaultTrustDomain}
+		l.start()
+		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true, Holder: pki.Holder{Role: pki.RoleClient, TrustDomain: pki.DefaultTrustDomain}})
+	}},
 	"server refuses the client certificate": {1, func(l *lab) {
 		l.start()
 		other, err := pki.NewCA("another-ca")

@@ -15,6 +15,7 @@ import (
 	"konnectivity/adapters/connect"
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
@@ -125,7 +126,7 @@ func connectDialer(front string) tunnel.Dialer {
 
 // uplink is the sidecars' own way to the server.
 func (v *viaFlags) uplink(server string, mode uplink.Mode) (tunnel.Dialer, func(), error) {
-	source, err := tlsreload.New(v.files, tlsreload.Options{Name: "client"})
+	source, err := tlsreload.New(v.files, tlsreload.Options{Name: "client", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"time"
 )
 
@@ -109,6 +110,7 @@ type Leaf struct {
 	IPs          []net.IP // addresses it is good for
 	Client       bool     // may authenticate a TLS client
 	Server       bool     // may authenticate a TLS server
+	Holder       Holder   // its role; zero: none
 	// Lifetime counts from now; 0 is DefaultLifetime. A negative one makes a
 	// certificate that has expired already, for tests. It never outlives the CA.
 	Lifetime time.Duration
@@ -166,6 +168,9 @@ func (ca *CA) leafTemplate(leaf Leaf) (*x509.Certificate, error) {
 	}
 	template.DNSNames = leaf.DNS
 	template.IPAddresses = leaf.IPs
+	if leaf.Holder.Role != "" {
+		template.URIs = []*url.URL{leaf.Holder.URI()}
+	}
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	if leaf.Client {
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageClientAuth)

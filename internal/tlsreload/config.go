@@ -16,7 +16,7 @@ const clientSessions = 64
 
 // Server returns a Config for a listener. It presents the certificate of the
 // files, and where a CA is configured it requires of every client a
-// certificate that leads to it. nextProtos are offered by ALPN, in order of
+// certificate that leads to it, and that Options.Peer accepts. nextProtos are offered by ALPN, in order of
 // preference; none accepts any client.
 //
 // The Config follows reloads. Session tickets outlive them, except that a
@@ -32,6 +32,7 @@ func (s *Source) Server(nextProtos ...string) *tls.Config {
 		if m.pool != nil {
 			c.ClientAuth = tls.RequireAndVerifyClientCert
 			c.ClientCAs = m.pool
+			c.VerifyConnection = s.judge
 		}
 		return c
 	})
@@ -87,7 +88,10 @@ func (s *Source) Client(serverName string, nextProtos ...string) *tls.Config {
 		if err != nil {
 			return err
 		}
-		return verifyServer(state, serverName, m.pool)
+		if err := verifyServer(state, serverName, m.pool); err != nil {
+			return err
+		}
+		return s.judge(state)
 	}
 	return c
 }

@@ -65,11 +65,17 @@ func (c *collector) brokenDesc() *prometheus.Desc {
 		"1 while the certificate files on disk cannot be used (the last good ones stay in use), 0 otherwise.")
 }
 
+func (c *collector) refusedDesc() *prometheus.Desc {
+	return c.desc("peers_refused_total",
+		"Peers refused for what their certificates say, such as their role, though a trusted CA issued them.")
+}
+
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
 	out <- c.expiryDesc()
 	out <- c.reloadsDesc()
 	out <- c.brokenDesc()
+	out <- c.refusedDesc()
 }
 
 // Collect implements prometheus.Collector.
@@ -84,6 +90,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	out <- prometheus.MustNewConstMetric(c.reloadsDesc(), prometheus.CounterValue, float64(changes), "success")
 	out <- prometheus.MustNewConstMetric(c.reloadsDesc(), prometheus.CounterValue, float64(failures), "failure")
 	out <- prometheus.MustNewConstMetric(c.brokenDesc(), prometheus.GaugeValue, broken)
+	out <- prometheus.MustNewConstMetric(c.refusedDesc(), prometheus.CounterValue, float64(c.source.refused.total()))
 	if m := c.source.current.Load(); m != nil {
 		for file, end := range m.expiry {
 			out <- prometheus.MustNewConstMetric(c.expiryDesc(), prometheus.GaugeValue, float64(end.Unix()), file)

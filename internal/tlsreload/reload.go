@@ -49,6 +49,9 @@ func (s *Source) use(m *material) {
 	s.fault = ""
 	if old != m {
 		warnExpired(log, m)
+		if m.cert != nil {
+			s.warnOfOwn(m.cert.Leaf)
+		}
 		if n := len(m.leftOut); n > 0 {
 			log.WithError(m.leftOut[0]).Warnf("%d files of CA directories are left out, wholly or in part, since they cannot be used; the first is named here", n)
 		}

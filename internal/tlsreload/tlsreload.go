@@ -54,6 +54,12 @@ type Options struct {
 	MinVersion uint16
 	// CipherSuites restricts TLS 1.2 suites; nil is Go's choice.
 	CipherSuites []uint16
+	// Peer, if set, judges a peer by its certificate, which was verified; an
+	// error ends the handshake. Refusals are counted, and logged once a minute.
+	Peer func(*x509.Certificate) error
+	// Own, if set, says why peers may refuse the certificate of the files; that
+	// is logged when it comes into use.
+	Own func(*x509.Certificate) error
 	// Interval is how often Run reads the files; 0 is DefaultInterval.
 	Interval time.Duration
 	// Log gets one line per change and one per new fault; nil is silence.
@@ -85,6 +91,7 @@ type Source struct {
 
 	current atomic.Pointer[material]
 	stats   stats
+	refused refusals
 
 	reloading sync.Mutex // held by Reload; guards what follows
 	fault     string     // of the last attempt, as it was logged; "" if it was good

@@ -190,6 +190,13 @@ func checkTwin(t *testing.T, c *certmanager.Certificate, secret map[string][]byt
 	if !slices.Contains(c.Spec.Usages, usage[pair.Leaf.ExtKeyUsage[0]]) {
 		t.Errorf("%s: usages %v by cert-manager, %v by hand", c.Name, c.Spec.Usages, pair.Leaf.ExtKeyUsage)
 	}
+	var roles []string
+	for _, uri := range pair.Leaf.URIs {
+		roles = append(roles, uri.String())
+	}
+	if len(roles) != 1 || !slices.Equal(roles, c.Spec.URIs) {
+		t.Errorf("%s: URIs %q by cert-manager, %q by hand", c.Name, c.Spec.URIs, roles)
+	}
 	for _, name := range c.Spec.DNSNames {
 		if !strings.HasSuffix(name, "example.com") && pair.Leaf.VerifyHostname(name) != nil {
 			t.Errorf("%s: %s is in it by cert-manager only", c.Name, name)

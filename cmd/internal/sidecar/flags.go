@@ -38,6 +38,7 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA that the server's certificate must lead to")
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
+	o.Peers.AddTo(set, "servers")
 	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (where the server has it, else HTTP CONNECT), off or require")
 }
 

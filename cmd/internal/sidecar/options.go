@@ -42,6 +42,7 @@ type Options struct {
 	ServerPort uint16
 	Link       adapters.Mode
 	Files      tlsreload.Files // client certificate and the server's CA
+	Peers      cli.PeerFlags   // what the server's certificate must say
 
 	Hosted  adapters.HostedOptions
 	Direct  adapters.DirectOptions
@@ -91,6 +92,9 @@ func (o *Options) check() error {
 		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.DrainTimeout)
 	case (o.Files.Cert == "") != (o.Files.Key == ""):
 		return cli.Usagef("--tls-cert-path and --tls-key-path: want both or neither")
+	}
+	if err := o.Peers.Check(); err != nil {
+		return err
 	}
 	for _, a := range []struct{ flag, address string }{{"health-address", o.HealthAddress}, {"admin-address", o.AdminAddress}} {
 		if err := checkAddress(a.address); err != nil {

@@ -17,6 +17,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/version"
 	"konnectivity/socks5"
@@ -72,7 +73,10 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	if o.HealthAddress != "" {
 		s.registry = observe.NewRegistry(o.Program)
 	}
-	s.certs, err = tlsreload.New(o.Files, tlsreload.Options{Name: "konnectivity", Lenient: true, Log: log, Registerer: s.registerer()})
+	s.certs, err = tlsreload.New(o.Files, tlsreload.Options{
+		Name: "konnectivity", Lenient: true, Peer: o.Peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleClient),
+		Log: log, Registerer: s.registerer(),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
+)
+
+// roleCA signs with the suite's own CA.
+func roleCA(t *testing.T, s *suite.Suite) *pki.CA {
+	return must(pki.ParseCA(must(os.ReadFile(s.PKI("ca.crt")))(t), must(os.ReadFile(s.PKI("ca.key")))(t)))(t)
+}
+
+// holder is a certificate whose holder has a role; "" is none.
+func holder(t *testing.T, ca *pki.CA, role pki.Role, domain string) pki.Pair {
+	leaf := pki.Leaf{CommonName: "a-" + string(role), IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Client: true, Server: true}
+	if role != "" {
+		leaf.Holder = pki.Holder{Role: role, TrustDomain: domain}
+	}
+	return must(ca.Issue(leaf))(t)
+}
+
+// pairFlags writes a pair and returns the flags that name its files.
+func pairFlags(t *testing.T, s *suite.Suite, p pki.Pair, cert, key string) []string {
+	base := must(os.MkdirTemp(s.Dir, "pair"))(t)
+	for name, text := range map[string][]byte{"crt": p.CertPEM, "key": p.KeyPEM} {
+		if err := os.WriteFile(filepath.Join(base, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return []string{cert + "=" + filepath.Join(base, "crt"), key + "=" + filepath.Join(base, "key")}
+}
+
+// ways are all by which a peer with a certificate comes to a server.
+func ways(srv *suite.Server, target string) map[string]func(context.Context, *tls.Config) error {
+	byLink := func(role link.Role, port int) func(context.Context, *tls.Config) error {
+		return func(ctx context.Context, config *tls.Config) error {
+			config.NextProtos = []string{link.ALPN}
+			conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", suite.Loopback(port))
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			session, err := link.Connect(ctx, tunnel.Wrap(conn), link.Config{Hello: link.Hello{Role: role, ID: "peer"}})
+			if err == nil {
+				_ = session.Close()
+			}
+			return err
+		}
+	}
+	return map[string]func(context.Context, *tls.Config) error{
+		"client CONNECT": func(ctx context.Context, config *tls.Config) error {
+			c, err := viaConnect("tcp", suite.Loopback(srv.ClientPort), config).Dial(ctx, "tcp", target)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		},
+		"client gRPC": func(ctx context.Context, config *tls.Config) error {
+			t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, ctx, suite.Loopback(srv.ClientPort), grpc.WithTransportCredentials(credentials.NewTLS(config)))
+			if err != nil {
+				return err
+			}
+			c, err := t.DialContext(ctx, "tcp", target)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		},
+		"client link": byLink(link.RoleClient, srv.ClientPort),
+		"agent gRPC": func(ctx context.Context, config *tls.Config) error {
+			conn, err := grpc.NewClient(suite.Loopback(srv.AgentPort), grpc.WithTransportCredentials(credentials.NewTLS(config)))
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			session, err := legacy.ConnectAgent(ctx, conn, legacy.AgentConfig{ID: "peer", Forwarder: &tunnel.Forwarder{}})
+			if err == nil {
+				session.Close()
+			}
+			return err
+		},
+		"agent link": byLink(link.RoleAgent, srv.AgentPort),
+	}
+}
+
+// Every port takes the role it is for, by every protocol, and refuses others;
+// certificates without a role are taken unless a role is required.
+func TestPortsTakeOnlyTheirRole(t *testing.T) {
+	s := newSuite(t)
+	ca, target := roleCA(t, s), echoTarget(t)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.Certificate())
+	pairs := map[pki.Role]tls.Certificate{}
+	for _, role := range []pki.Role{"", pki.RoleAgent, pki.RoleClient, pki.RoleServer} {
+		pairs[role] = holder(t, ca, role, "cluster.local").TLS()
+	}
+	for mode, flags := range map[string][]string{"default": nil, "required": {"--require-peer-role"}, "trust domain": {"--peer-trust-domain=other.test"}} {
+		srv := must(s.StartServer(flags...))(t)
+		var agentFlags []string
+		if mode == "trust domain" {
+			agentFlags = pairFlags(t, s, holder(t, ca, pki.RoleAgent, "other.test"), "--agent-cert", "--agent-key")
+		}
+		must(s.StartAgent(srv, agentFlags...))(t)
+		refused := 0
+		for name, way := range ways(srv, target) {
+			for role, pair := range pairs {
+				want := mode != "trust domain" && strings.HasPrefix(name, string(role)+" ") || role == "" && mode != "required"
+				config := &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: "127.0.0.1"}
+				err := way(within(t, 15*time.Second), config)
+				if (err == nil) != want {
+					t.Errorf("%s, %s with the role %q: %v", mode, name, role, err)
+				}
+				if !want {
+					refused++
+				}
+			}
+		}
+		counted := 0.0
+		for _, name := range []string{"server", "cluster"} {
+			counted += metric(srv.HealthURL("/metrics"), fmt.Sprintf(`konnectivity_tls_peers_refused_total{name=%q}`, name))
+		}
+		if counted < float64(refused) { // gRPC's library tries again
+			t.Errorf("%s: %v refusals were counted, want at least %d", mode, counted, refused)
+		}
+		if said := strings.Count(srv.Output(), "a peer was refused"); said == 0 || said > 2*len(flags)+2 {
+			t.Errorf("%s: %d refusals were logged", mode, said)
+		}
+	}
+}
+
+// Agents and sidecars hold servers to their role, and both sides of a refusal
+// say what is wrong.
+func TestRolesOfServersAndWhatRefusalsSay(t *testing.T) {
+	s := newSuite(t)
+	ca := roleCA(t, s)
+	posing := pairFlags(t, s, holder(t, ca, pki.RoleAgent, "cluster.local"), "--cluster-cert", "--cluster-key")
+	posing = append(posing, pairFlags(t, s, holder(t, ca, pki.RoleAgent, "cluster.local"), "--server-cert", "--server-key")...)
+	srv := must(s.StartServer(posing...))(t)
+	logged(t, srv.Process, 10*time.Second, "peers that check roles refuse this program's own certificate")
+	a := must(s.LaunchAgent(srv))(t)
+	rejected(t, a, "has the role agent, and here only the role server is taken")
+	sidecar := must(s.StartSOCKS5(srv))(t)
+	logged(t, sidecar.Process, 15*time.Second, "has the role agent, and here only the role server is taken")
+	check := must(s.Run("konnectivity", nil, "check", "--konnectivity-hostname=127.0.0.1", fmt.Sprintf("--konnectivity-port=%d", srv.ClientPort),
+		"--ca-cert-path="+s.PKI("ca.crt"), "--tls-cert-path="+s.PKI("client.crt"), "--tls-key-path="+s.PKI("client.key")))(t)
+	logged(t, check, 20*time.Second, "has the role agent, and here only the role server is taken")
+
+	plain := pairFlags(t, s, holder(t, ca, "", ""), "--cluster-cert", "--cluster-key")
+	old := must(s.StartServer(plain...))(t)
+	connected(t, must(s.StartAgent(old))(t), 1, 15*time.Second)
+	strict := must(s.LaunchAgent(old, "--require-peer-role", "--agent-id=strict"))(t)
+	rejected(t, strict, "has no role, and --require-peer-role wants the role server")
+
+	wrong := must(s.LaunchAgent(old, "--agent-id=wrong", "--agent-cert="+s.PKI("client.crt"), "--agent-key="+s.PKI("client.key")))(t)
+	rejected(t, wrong, "it does not take this agent's certificate, whose role may not be agent")
+	logged(t, wrong.Process, time.Second, "peers that check roles refuse this program's own certificate")
+	logged(t, old.Process, time.Second, "has the role client, and here only the role agent is taken")
+}

@@ -1,0 +1,37 @@
+package cli
+
+import (
+	"crypto/x509"
+
+	"github.com/spf13/pflag"
+
+	"konnectivity/internal/pki"
+)
+
+// PeerFlags say what a program wants of its peers' certificates beside a CA.
+type PeerFlags struct {
+	Require     bool
+	TrustDomain string
+}
+
+// AddTo defines the flags; peers are who is meant, for their help.
+func (p *PeerFlags) AddTo(set *pflag.FlagSet, peers string) {
+	set.BoolVar(&p.Require, "require-peer-role", false, "refuse certificates of "+peers+" that bear no role; one that bears another role is always refused")
+	set.StringVar(&p.TrustDomain, "peer-trust-domain", "", "refuse roles of any other trust domain (default: any is taken, the CA decides)")
+}
+
+// Check returns a usage error for a value that cannot be meant.
+func (p *PeerFlags) Check() error {
+	if p.TrustDomain != "" && !pki.ValidTrustDomain(p.TrustDomain) {
+		return Usagef("--peer-trust-domain=%q: want lower-case letters, digits, '.', '-' and '_', such as %s", p.TrustDomain, pki.DefaultTrustDomain)
+	}
+	return nil
+}
+
+// Peer judges certificates of peers that ought to have the role want.
+func (p *PeerFlags) Peer(want pki.Role) func(*x509.Certificate) error {
+	return pki.RoleRule{Want: want, Require: p.Require, TrustDomain: p.TrustDomain}.Check
+}
+
+// Own judges the program's own certificate as its peers do by default.
+func Own(role pki.Role) func(*x509.Certificate) error { return pki.RoleRule{Want: role}.Check }

@@ -1,0 +1,87 @@
+package tlsreload
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// refusalPause is how long no other refusal is logged: peers come again every
+// few seconds.
+const refusalPause = time.Minute
+
+// PeerError says that Options.Peer refused a certificate that is otherwise good.
+type PeerError struct{ Err error }
+
+// Error is what Options.Peer said.
+func (e *PeerError) Error() string { return e.Err.Error() }
+
+// Unwrap is Err.
+func (e *PeerError) Unwrap() error { return e.Err }
+
+// refusals are those of peers by Options.Peer.
+type refusals struct {
+	mu     sync.Mutex
+	count  uint64
+	logged time.Time
+}
+
+// add counts one, and says whether it is to be logged.
+func (r *refusals) add(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count++
+	if !r.logged.IsZero() && now.Sub(r.logged) < refusalPause {
+		return false
+	}
+	r.logged = now
+	return true
+}
+
+func (r *refusals) total() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count
+}
+
+// judge has Options.Peer look at a peer whose certificate was verified. It runs
+// for resumed sessions too, whose certificates are those of the first.
+func (s *Source) judge(state tls.ConnectionState) error {
+	if s.opts.Peer == nil || len(state.PeerCertificates) == 0 {
+		return nil
+	}
+	err := s.opts.Peer(state.PeerCertificates[0])
+	if err == nil {
+		return nil
+	}
+	if s.refused.add(time.Now()) {
+		s.opts.Log.WithField("certificates", s.opts.Name).WithError(err).Warn("a peer was refused; the next minute's are counted only")
+	}
+	return &PeerError{err}
+}
+
+// warnOfOwn says why peers will refuse the certificate in use. It is used
+// nevertheless: not all peers look.
+func (s *Source) warnOfOwn(cert *x509.Certificate) {
+	if s.opts.Own == nil {
+		return
+	}
+	if err := s.opts.Own(cert); err != nil {
+		s.opts.Log.WithField("certificates", s.opts.Name).WithError(err).
+			Warn("peers that check roles refuse this program's own certificate")
+	}
+}
+
+// badCertificate is the alert by which crypto/tls tells a peer that it was
+// refused for what its certificate says (RFC 8446 §6.2).
+const badCertificate tls.AlertError = 42
+
+// RefusedByPeer says whether a handshake, or what followed it, ended since the
+// peer does not take our certificate for what it says, a role above all.
+func RefusedByPeer(err error) bool {
+	var alert *net.OpError
+	return errors.As(err, &alert) && alert.Op == "remote error" && alert.Err != nil && alert.Err.Error() == badCertificate.Error()
+}

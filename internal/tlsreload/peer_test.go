@@ -1,0 +1,107 @@
+package tlsreload_test
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/tlsreload"
+)
+
+// A judge of peers has his say on both sides, in both versions of TLS, and of
+// sessions that are resumed as of new ones; refusals are counted, and logged
+// once a minute.
+func TestPeersAreJudged(t *testing.T) {
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		for _, side := range []string{"server", "client"} {
+			t.Run(tls.VersionName(version)+" "+side, func(t *testing.T) {
+				ca, sd, cd := newCA(t), newDir(t), newDir(t)
+				sd.put(issue(t, ca, "the server"), ca)
+				cd.put(issue(t, ca, "the client"), ca)
+				var strict atomic.Bool
+				log, lines := logtest.NewNullLogger()
+				registry := prometheus.NewPedanticRegistry()
+				judging := tlsreload.Options{Name: side, Log: log, Registerer: registry, Peer: func(cert *x509.Certificate) error {
+					if strict.Load() {
+						return errors.New("no role for " + cert.Subject.CommonName)
+					}
+					return nil
+				}}
+				var so, co tlsreload.Options
+				if side == "server" {
+					so = judging
+				} else {
+					co = judging
+				}
+				sc, cc := source(t, sd.files(), so).Server(), source(t, cd.files(), co).Client("server.test")
+				cc.MaxVersion = version
+				mustPass(t, handshake(t, sc, cc))
+				if o := mustPass(t, handshake(t, sc, cc)); !o.client.DidResume {
+					t.Fatal("nothing to test: no resumption")
+				}
+				strict.Store(true)
+				for range 3 { // the first resumes
+					o := handshake(t, sc, cc)
+					mine, other, peer := o.serverErr, o.clientErr, "the client"
+					if side == "client" {
+						mine, other, peer = o.clientErr, o.serverErr, "the server"
+					}
+					var refused *tlsreload.PeerError
+					if !errors.As(mine, &refused) || mine.Error() != "no role for "+peer {
+						t.Errorf("the judge's side: %v", mine)
+					}
+					var op *net.OpError
+					late := errors.As(other, &op) && op.Op == "write" // TLS 1.3: the alert was there, and nobody has read it
+					if !late && !tlsreload.RefusedByPeer(other) || tlsreload.RefusedByPeer(mine) {
+						t.Errorf("the other side: %v", other)
+					}
+				}
+				if n := len(lines.AllEntries()); n != 1 {
+					t.Errorf("%d lines of three refusals", n)
+				}
+				want := "# HELP konnectivity_tls_peers_refused_total Peers refused for what their certificates say, such as their role, though a trusted CA issued them.\n" +
+					"# TYPE konnectivity_tls_peers_refused_total counter\nkonnectivity_tls_peers_refused_total{name=\"" + side + "\"} 3\n"
+				if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "konnectivity_tls_peers_refused_total"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+}
+
+// What peers will refuse is told when a certificate comes into use.
+func TestOwnCertificateIsJudged(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	d.put(issue(t, ca, "right"), ca)
+	log, lines := logtest.NewNullLogger()
+	s := source(t, d.files(), tlsreload.Options{Log: log, Own: func(cert *x509.Certificate) error {
+		if cert.Subject.CommonName != "right" {
+			return errors.New("it is wrong")
+		}
+		return nil
+	}})
+	reload(t, s)
+	if n := len(lines.AllEntries()); n != 0 {
+		t.Errorf("%d lines of a good certificate", n)
+	}
+	d.put(issue(t, ca, "wrong"), ca)
+	reload(t, s)
+	reload(t, s)
+	var told int
+	for _, e := range lines.AllEntries() {
+		if err, ok := e.Data["error"].(error); ok && err.Error() == "it is wrong" {
+			told++
+		}
+	}
+	if told != 1 {
+		t.Errorf("told %d times", told)
+	}
+}
