@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -131,35 +131,11 @@ func (a attack) links(n int) []*link.Session {
 	return out
 }
 
-// silent is a listener whose backlog is full: whoever dials it gets no answer.
-func silent(t *testing.T) string {
-	t.Helper()
-	fd := must(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	f := os.NewFile(uintptr(fd), "silent")
-	l := must(net.FileListener(f))(t)
-	f.Close()
-	t.Cleanup(func() { l.Close() })
-	for range 4 {
-		c, err := net.DialTimeout("tcp", l.Addr().String(), time.Second)
-		if err != nil {
-			break
-		}
-		t.Cleanup(func() { c.Close() })
-	}
-	return l.Addr().String()
-}
-
 // TestDialsThatHang: one client dials what never answers, as often as it may.
 func TestDialsThatHang(t *testing.T) { besideNeighbour(t, "hang") }
 
 func dialWhatHangs(a attack) {
-	target := silent(a.t)
+	target := testport.Silent(a.t, "127.0.0.1", 0).Addr().String()
 	for _, ses := range a.links(5) {
 		for range 1500 {
 			a.work.Go(func() {
