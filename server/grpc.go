@@ -85,12 +85,8 @@ func (g *grpcFront) serve() error {
 }
 
 // handle is the frontend's Handler for gRPC. A connection begins with the first
-// stream that is accepted: see prove. A unix socket's rights have proved its peer
-// before.
+// stream that is accepted: see prove.
 func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn) {
-	if c.TLS() == nil && !c.Begin() {
-		return
-	}
 	c.Weigh(frontend.GRPCWeight)
 	h := &handed{Conn: c.Whole(), from: c, account: accountOf(ctx), done: make(chan struct{})}
 	if !g.queue.put(ctx, h) {

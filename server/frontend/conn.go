@@ -130,9 +130,11 @@ func (c *Conn) Weigh(bytes int64) {
 }
 
 func (c *Conn) weigh() {
+	bytes := tlsWeight + c.extra.Load()
 	if c.meter != nil {
-		c.front.cfg.Strangers.slots.Weigh(c, tlsWeight+c.extra.Load()+readWeight*c.meter.read.Load())
+		bytes += readWeight * c.meter.read.Load()
 	}
+	c.front.cfg.Strangers.slots.Weigh(c, bytes)
 }
 
 // Abandon implements admission.Holder: a newcomer takes the connection's place.
