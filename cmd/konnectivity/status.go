@@ -89,6 +89,9 @@ func (o *statusOptions) run(ctx context.Context, out io.Writer, addresses []stri
 	}
 	for {
 		reports := client.reports(ctx, addresses, o.filter, o.fitting(screenOf(out).rows/len(addresses)))
+		if o.watch && ctx.Err() != nil {
+			return nil // what a look cut short found missing is not worth a frame
+		}
 		if usual {
 			reports = answered(reports)
 		}
