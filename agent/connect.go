@@ -32,7 +32,11 @@ type connectError struct {
 
 func (e *connectError) Error() string {
 	if untrusted := tlsreload.Untrusted(e.err); untrusted != "" {
-		return "the server is not trusted: " + untrusted
+		who := "server"
+		if e.stage == "dial" {
+			who = "proxy on the way to the server"
+		}
+		return "the " + who + " is not trusted: " + untrusted
 	}
 	hint := ""
 	if tlsreload.RefusedByPeer(e.err) {

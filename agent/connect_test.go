@@ -4,7 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
+	"log"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -237,6 +241,36 @@ func TestThroughProxy(t *testing.T) {
 		server.next()
 		if connects() != before+1 {
 			t.Errorf("%d CONNECTs", connects()-before)
+		}
+	}
+}
+
+// A proxy that is not trusted, or wants to know who asks, is not mistaken for the
+// server, and its password is not told.
+func TestProxyTroubleIsToldApart(t *testing.T) {
+	_, config := newCA(t)
+	wants := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusProxyAuthRequired) }))
+	defer wants.Close()
+	secure := httptest.NewTLSServer(nil)
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	defer secure.Close()
+	for proxy, says := range map[string]string{
+		secure.URL: "the proxy on the way to the server is not trusted: ",
+		wants.URL:  "cannot reach the server: ",
+	} {
+		u, err := url.Parse(proxy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.User = url.UserPassword("me", "hunter2")
+		opts := testOptions(config, "server.example:8091")
+		opts.Proxy = func(*url.URL) (*url.URL, error) { return u, nil }
+		_, err = connectOnce(t, opts)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%v, want it to say %q", err, says)
+		}
+		if proxy == wants.URL && (err == nil || !strings.Contains(err.Error(), "it wants a user and password")) {
+			t.Errorf("407 is told as %v", err)
 		}
 	}
 }

@@ -61,12 +61,12 @@ func DialProxy(ctx context.Context, proxy *url.URL, address string) (tunnel.Conn
 }
 
 func reachProxy(ctx context.Context, proxy *url.URL) (tunnel.Conn, error) {
-	port := proxy.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[proxy.Scheme]
-	}
-	if port == "" {
+	port, spoken := map[string]string{"http": "80", "https": "443"}[proxy.Scheme]
+	if !spoken {
 		return nil, errors.New("its scheme is neither http nor https")
+	}
+	if proxy.Port() != "" {
+		port = proxy.Port()
 	}
 	var dialer net.Dialer
 	raw, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(proxy.Hostname(), port))
@@ -127,7 +127,11 @@ func refusal(status int) error {
 	case http.StatusServiceUnavailable:
 		failure = tunnel.FailUnavailable
 	}
-	return &tunnel.DialError{Failure: failure, Reason: fmt.Sprintf("the proxy answered %d", status)}
+	reason := fmt.Sprintf("the proxy answered %d", status)
+	if failure == tunnel.FailAuth {
+		reason += ": it wants a user and password, or others than those in its URL"
+	}
+	return &tunnel.DialError{Failure: failure, Reason: reason}
 }
 
 func unavailable(reason string, err error) error {

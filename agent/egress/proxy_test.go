@@ -135,9 +135,14 @@ func TestProxyThatMisbehaves(t *testing.T) {
 		t.Errorf("the error tells the password: %v", err)
 	}
 
-	u := &url.URL{Scheme: "ftp", Host: "127.0.0.1"}
-	_, err = dial(t, New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }}), "dest.example:443")
-	wantFailure(t, err, tunnel.FailUnavailable)
+	for _, host := range []string{"127.0.0.1", testport.Refusing(t)} {
+		u := &url.URL{Scheme: "socks5", Host: host}
+		_, err = dial(t, New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }}), "dest.example:443")
+		wantFailure(t, err, tunnel.FailUnavailable)
+		if !strings.Contains(err.Error(), "neither http nor https") {
+			t.Errorf("a SOCKS proxy: %v", err)
+		}
+	}
 }
 
 func TestSilentProxy(t *testing.T) {

@@ -222,6 +222,43 @@ func get(t *testing.T, port int, path string) (int, string, http.Header) {
 	}
 }
 
+// The program goes to its servers by the proxy of its environment, whom it tells
+// the server's name and who asks, unless NO_PROXY has the server.
+func TestProxyOfTheEnvironment(t *testing.T) {
+	asked := make(chan *http.Request, 100)
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusBadGateway)
+		select {
+		case asked <- r:
+		default: // it comes again and again
+		}
+	}))
+	defer proxy.Close()
+	t.Setenv("HTTPS_PROXY", strings.Replace(proxy.URL, "http://", "http://me:s3cret@", 1))
+	t.Setenv("NO_PROXY", ".direct.example")
+	health := testport.Reserved(t)
+	cmd := newCommand()
+	cmd.SetArgs([]string{
+		"--proxy-server-host=server.example:8443,server.direct.example", "--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(health),
+		"--admin-server-port=0", "--log-level=error", "--sync-interval=10ms", "--sync-interval-cap=20ms",
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- cmd.ExecuteContext(ctx) }()
+	for range 3 {
+		r := <-asked
+		user, password, _ := (&http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}).BasicAuth()
+		if r.Method != http.MethodConnect || r.Host != "server.example:8443" || user != "me" || password != "s3cret" {
+			t.Errorf("the proxy was asked for %s %s by %q, %q", r.Method, r.Host, user, password)
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // The program without a server: alive, not ready with the reason, its metrics
 // there; and it ends in order.
 func TestEndpoints(t *testing.T) {
