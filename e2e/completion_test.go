@@ -61,7 +61,7 @@ func TestVersions(t *testing.T) {
 // command with an example where an argument is not obvious.
 func TestHelpReadsWell(t *testing.T) {
 	for _, args := range [][]string{
-		{"konnectivity"}, {"konnectivity", "check"}, {"konnectivity", "dial"}, {"konnectivity", "status"}, {"konnectivity", "certs"}, {"konnectivity", "bench"}, {"konnectivity", "quickstart"},
+		{"konnectivity"}, {"konnectivity", "check"}, {"konnectivity", "dial"}, {"konnectivity", "status"}, {"konnectivity", "certs"}, {"konnectivity", "bench"}, {"konnectivity", "quickstart"}, {"konnectivity", "version"},
 		{"konnectivity", "completion"}, {"konnectivity-server"}, {"konnectivity-agent"}, {"konnectivity-socks5-proxy"}, {"konnectivity-https-proxy"},
 	} {
 		out, err := command(t, nil, binaries.Path(args[0]), append(args[1:], "--help")...)
