@@ -69,7 +69,7 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 }
 
 // Check says whether a client may pass with user and password. It waits where
-// there were many wrong ones from its address, up to 2 s, and is false where
+// there were many wrong ones from its address, up to 5 s, and is false where
 // there were more.
 func (c *Credentials) Check(source net.Addr, user, password string) bool {
 	from := sourceOf(source)
@@ -78,6 +78,7 @@ func (c *Credentials) Check(source net.Addr, user, password string) bool {
 		if c.log != nil {
 			c.log.WithField("client", from.String()).Warn("Too many wrong passwords from one address; refusing more without a look")
 		}
+		time.Sleep(guessRefuse)
 		return false
 	}
 	time.Sleep(wait)

@@ -13,12 +13,16 @@ const (
 	// often. A password of ten letters then outlives whoever guesses it, and a
 	// client that is set up wrongly and tries on keeps no other out.
 	guessBurst = 20
-	guessEvery = 100 * time.Millisecond
+	guessEvery = 40 * time.Millisecond
 	guessAll   = 10
 
 	// guessWait is how long a check may wait for its turn: less than what the
-	// handshake has. Beyond it a client is refused without a look.
-	guessWait = 2 * time.Second
+	// handshake has, and long enough for a client to get in beside one at its
+	// own address that guesses on a hundred connections. Beyond it a client is
+	// refused without a look, and hears so after guessRefuse, lest it be back at
+	// once.
+	guessWait   = 5 * time.Second
+	guessRefuse = time.Second
 
 	// guessSources bounds the addresses that are remembered.
 	guessSources = 4096
