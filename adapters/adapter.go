@@ -4,13 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -183,11 +181,11 @@ func (a *Adapter) newPath(opt Options, bypass *Bypass, policy ResolvePolicy) *pa
 func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *chain.Proxy) {
 	a.httpNoProxy = chain.NewNoProxy(opt.HTTPS.NoProxy)
 	if a.httpProxy = httpProxy; httpProxy != nil {
-		a.forward.via = func(address string) Route {
+		a.forward.via = func(address string) tunnel.Route {
 			if address == httpProxy.Address {
-				return RouteCustomer
+				return tunnel.RouteCustomer
 			}
-			return RouteTunnel
+			return tunnel.RouteTunnel
 		}
 	}
 	a.httpProxyTLS = a.cas.client(httpProxy)
@@ -227,10 +225,9 @@ func (a *Adapter) close() {
 // SOCKS5 is the dialer of the SOCKS5 front: names are resolved as its
 // ResolvePolicy says, or left to the agent.
 //
-// For all dialers here: errors are *tunnel.DialError; the connection's id is
-// taken from the context (tunnel.WithID) or made; a *Trace in the context
-// (WithTrace) is filled in; without a deadline in the context a dial is bounded
-// by tunnel.DefaultDialTimeout.
+// For all dialers here: errors are *tunnel.DialError; the flow's Route, Hop and
+// Resolved are filled in, also when the dial fails; without a deadline in the
+// context a dial is bounded by tunnel.DefaultDialTimeout.
 func (a *Adapter) SOCKS5() tunnel.Dialer { return a.socks5 }
 
 // Connect is the dialer of the HTTP(S) front's CONNECT: direct for what the
@@ -238,33 +235,17 @@ func (a *Adapter) SOCKS5() tunnel.Dialer { return a.socks5 }
 // destination, else straight through the tunnel.
 func (a *Adapter) Connect() tunnel.Dialer { return a.connect }
 
-// Transport is a new http.Transport for plain requests (absolute-form http://)
-// of the HTTP(S) front: by the customer's http proxy, direct or through the
-// tunnel as for Connect. Proxy, DialContext and TLSClientConfig must be left as
-// they are; limits and timeouts may be changed before first use. Compression is
-// off and HTTP/2 is not attempted. Dial failures come out of RoundTrip wrapping
-// a *tunnel.DialError (errors.As). A Trace in a request's context is not filled
-// in, since a dial may outlive its request: ask TraceOf about the connection
-// that served it (httptrace, GotConn). The caller closes idle connections. A
-// 407 of the customer's proxy is a response like any other.
+// Forward is the dialer of the HTTP(S) front's plain requests (absolute-form
+// http://): to their destinations, and to the customer's http proxy where
+// Transport says that a request goes by it.
+func (a *Adapter) Forward() tunnel.Dialer { return a.forward }
+
+// Transport is a new http.Transport for plain requests, but for its DialContext,
+// which is to dial by Forward: it knows which of them go by the customer's http
+// proxy. Proxy and TLSClientConfig must be left as they are. A 407 of that proxy
+// is a response like any other.
 func (a *Adapter) Transport() *http.Transport {
-	return &http.Transport{
-		Proxy: a.proxyOf,
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			trace := new(Trace)
-			c, err := a.forward.Dial(WithTrace(ctx, trace), network, address)
-			if err != nil {
-				return nil, err
-			}
-			return &traced{c, *trace}, nil
-		},
-		TLSClientConfig:     a.httpProxyTLS,
-		TLSHandshakeTimeout: tunnel.DefaultDialTimeout,
-		DisableCompression:  true,
-		MaxIdleConnsPerHost: 8,
-		MaxIdleConns:        64,
-		IdleConnTimeout:     time.Minute,
-	}
+	return &http.Transport{Proxy: a.proxyOf, TLSClientConfig: a.httpProxyTLS}
 }
 
 // proxyOf says which proxy a plain request goes by.

@@ -59,36 +59,36 @@ func TestRoutes(t *testing.T) {
 		policy   ResolvePolicy
 		address  string
 		want     string
-		route    Route
+		route    tunnel.Route
 		resolved string
 	}{
 		// SOCKS5 without flags: Services, then the system resolver.
-		{ResolvePolicy{}, "one.ns.svc:80", "service", RouteTunnel, "10.1.1.1:80"},
-		{ResolvePolicy{}, "one.ns:80", "service", RouteTunnel, "10.1.1.1:80"},
-		{ResolvePolicy{}, "system.example.com:80", "system by tunnel", RouteTunnel, "192.0.2.5:80"},
-		{ResolvePolicy{}, "guest.example.com:80", "!no_such_host", RouteTunnel, ""},
-		{ResolvePolicy{}, "10.2.2.2:80", "guest", RouteTunnel, "10.2.2.2:80"},
-		{ResolvePolicy{ManagementFallback: true}, "system.example.com:80", "system by tunnel", RouteTunnel, "192.0.2.5:80"},
+		{ResolvePolicy{}, "one.ns.svc:80", "service", tunnel.RouteTunnel, "10.1.1.1:80"},
+		{ResolvePolicy{}, "one.ns:80", "service", tunnel.RouteTunnel, "10.1.1.1:80"},
+		{ResolvePolicy{}, "system.example.com:80", "system by tunnel", tunnel.RouteTunnel, "192.0.2.5:80"},
+		{ResolvePolicy{}, "guest.example.com:80", "!no_such_host", tunnel.RouteTunnel, ""},
+		{ResolvePolicy{}, "10.2.2.2:80", "guest", tunnel.RouteTunnel, "10.2.2.2:80"},
+		{ResolvePolicy{ManagementFallback: true}, "system.example.com:80", "system by tunnel", tunnel.RouteTunnel, "192.0.2.5:80"},
 		// Disabled: the agent gets the name.
-		{ResolvePolicy{Disabled: true}, "one.ns.svc:80", "name at the agent", RouteTunnel, ""},
-		{ResolvePolicy{Disabled: true}, "guest.example.com:80", "!no_such_host", RouteTunnel, ""},
+		{ResolvePolicy{Disabled: true}, "one.ns.svc:80", "name at the agent", tunnel.RouteTunnel, ""},
+		{ResolvePolicy{Disabled: true}, "guest.example.com:80", "!no_such_host", tunnel.RouteTunnel, ""},
 		// Guest DNS.
-		{guestDNS, "guest.example.com:80", "guest", RouteTunnel, "10.2.2.2:80"},
-		{guestDNS, "GUEST.example.com.:80", "guest", RouteTunnel, "10.2.2.2:80"},
-		{guestDNS, "headless.ns.svc:80", "guest", RouteTunnel, "10.2.2.2:80"},
-		{guestDNS, "one.ns.svc:80", "service", RouteTunnel, "10.1.1.1:80"},
-		{guestDNS, "split.example.com:80", "split inside", RouteTunnel, "10.2.2.3:80"},
-		{guestDNS, "system.example.com:80", "!no_such_host", RouteTunnel, ""},
-		{guestDNS, "many.example.com:80", "guest", RouteTunnel, "10.2.2.2:80"},
-		{guestDNS, "guest.example.com:81", "!refused", RouteTunnel, "10.2.2.2:81"},
+		{guestDNS, "guest.example.com:80", "guest", tunnel.RouteTunnel, "10.2.2.2:80"},
+		{guestDNS, "GUEST.example.com.:80", "guest", tunnel.RouteTunnel, "10.2.2.2:80"},
+		{guestDNS, "headless.ns.svc:80", "guest", tunnel.RouteTunnel, "10.2.2.2:80"},
+		{guestDNS, "one.ns.svc:80", "service", tunnel.RouteTunnel, "10.1.1.1:80"},
+		{guestDNS, "split.example.com:80", "split inside", tunnel.RouteTunnel, "10.2.2.3:80"},
+		{guestDNS, "system.example.com:80", "!no_such_host", tunnel.RouteTunnel, ""},
+		{guestDNS, "many.example.com:80", "guest", tunnel.RouteTunnel, "10.2.2.2:80"},
+		{guestDNS, "guest.example.com:81", "!refused", tunnel.RouteTunnel, "10.2.2.2:81"},
 		// With the fallback, but a tunnel that works.
-		{both, "guest.example.com:80", "guest", RouteTunnel, "10.2.2.2:80"},
-		{both, "split.example.com:80", "split inside", RouteTunnel, "10.2.2.3:80"},
-		{both, "nobody.example.com:80", "!no_such_host", RouteTunnel, ""},
-		{both, "system.example.com:80", "system direct", RouteFallback, "192.0.2.5:80"}, // only this side knows it
+		{both, "guest.example.com:80", "guest", tunnel.RouteTunnel, "10.2.2.2:80"},
+		{both, "split.example.com:80", "split inside", tunnel.RouteTunnel, "10.2.2.3:80"},
+		{both, "nobody.example.com:80", "!no_such_host", tunnel.RouteTunnel, ""},
+		{both, "system.example.com:80", "system direct", tunnel.RouteFallback, "192.0.2.5:80"}, // only this side knows it
 		// The bypass comes before all of that.
-		{guestDNS, "s3.amazonaws.com:80", "cloud direct", RouteDirect, "192.0.2.80:80"},
-		{ResolvePolicy{Disabled: true}, "S3.AmazonAWS.com.:80", "!no_such_host", RouteDirect, ""}, // the fake resolver is literal
+		{guestDNS, "s3.amazonaws.com:80", "cloud direct", tunnel.RouteDirect, "192.0.2.80:80"},
+		{ResolvePolicy{Disabled: true}, "S3.AmazonAWS.com.:80", "!no_such_host", tunnel.RouteDirect, ""}, // the fake resolver is literal
 		{guestDNS, "no-port", "!bad_address", "", ""},
 		{guestDNS, "bad host:80", "!bad_address", "", ""},
 	} {
@@ -145,7 +145,7 @@ func TestManagementFallback(t *testing.T) {
 	w.opt.Registerer = reg
 	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
 	a := w.adapter()
-	check := func(address, want string, route Route) {
+	check := func(address, want string, route tunnel.Route) {
 		t.Helper()
 		start := time.Now()
 		if got, trace := reached(t, a.SOCKS5(), address); got != want || trace.Route != route {
@@ -155,26 +155,26 @@ func TestManagementFallback(t *testing.T) {
 			t.Errorf("%s took %v", address, time.Since(start))
 		}
 	}
-	check("split.example.com:80", "split inside", RouteTunnel) // and is cached
+	check("split.example.com:80", "split inside", tunnel.RouteTunnel) // and is cached
 	w.set(func() { w.agent = false })
 	w.server.Cut() // and with the agent what it carried
-	check("nobody.example.com:80", "!resolve", RouteTunnel)
+	check("nobody.example.com:80", "!resolve", tunnel.RouteTunnel)
 	if count(t, reg, "tunnel_deemed_down") != 0 {
 		t.Error("a name nobody knows took the tunnel down")
 	}
-	check("split.example.com:80", "split outside", RouteFallback) // though the name was cached
+	check("split.example.com:80", "split outside", tunnel.RouteFallback) // though the name was cached
 	if count(t, reg, "tunnel_deemed_down") != 1 {
 		t.Error("the tunnel is not deemed down")
 	}
-	check("system.example.com:80", "system direct", RouteFallback)
-	check("192.0.2.5:80", "system direct", RouteFallback)
-	check("one.ns.svc:80", "!no_agent", RouteTunnel) // a hosted Service is never looked for outside
-	check("guest.example.com:80", "!resolve", RouteTunnel)
-	if got, trace := reached(t, a.Connect(), "192.0.2.5:80"); got != "!no_agent" || trace.Route != RouteTunnel {
+	check("system.example.com:80", "system direct", tunnel.RouteFallback)
+	check("192.0.2.5:80", "system direct", tunnel.RouteFallback)
+	check("one.ns.svc:80", "!no_agent", tunnel.RouteTunnel) // a hosted Service is never looked for outside
+	check("guest.example.com:80", "!resolve", tunnel.RouteTunnel)
+	if got, trace := reached(t, a.Connect(), "192.0.2.5:80"); got != "!no_agent" || trace.Route != tunnel.RouteTunnel {
 		t.Errorf("a front without the fallback: %q by %s", got, trace.Route)
 	}
 	w.set(func() { w.agent = true })
-	check("split.example.com:80", "split outside", RouteFallback) // until the next probe
+	check("split.example.com:80", "split outside", tunnel.RouteFallback) // until the next probe
 	if err := a.guest.Probe(t.Context()); err != nil {
 		t.Error("the probe does not see that the tunnel is back:", err)
 	}
@@ -211,7 +211,7 @@ func TestDirectHonoursThePodsProxy(t *testing.T) {
 				"exempt.amazonaws.com:80": "cloud direct", "x.azure.com:80": "cloud direct",
 			} {
 				for _, d := range []tunnel.Dialer{a.SOCKS5(), a.Connect()} {
-					if got, trace := reached(t, d, address); got != want || trace.Route != RouteDirect {
+					if got, trace := reached(t, d, address); got != want || trace.Route != tunnel.RouteDirect {
 						t.Errorf("%s: %q by %+v, want %q", address, got, trace, want)
 					}
 				}
@@ -329,11 +329,8 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 	w.inside["10.1.1.1:80"] = target(t, "service")
 	a := w.adapter()
 	for _, id := range []string{"", "00112233aabbccdd"} {
-		ctx := t.Context()
-		if id != "" {
-			ctx = tunnel.WithID(ctx, id)
-		}
-		c, err := a.SOCKS5().Dial(ctx, "tcp", "10.1.1.1:80")
+		f := &tunnel.Forwarder{Dialer: a.SOCKS5()}
+		c, err := f.Dial(t.Context(), &tunnel.Flow{ID: id, Network: "tcp", Address: "10.1.1.1:80"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -343,20 +340,20 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 		}
 	}
 	bounded := &path{parts: &parts{metrics: newMetrics()}, bypass: new(Bypass)}
-	bounded.server = tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) {
+	bounded.server = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if end, ok := ctx.Deadline(); !ok || time.Until(end) > 10*time.Second {
 			t.Errorf("a dial without a deadline gets %v, %v", end, ok)
 		}
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 	})
-	_, _ = bounded.Dial(t.Context(), "tcp", "x:1")
+	_, _ = bounded.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := a.SOCKS5().Dial(ctx, "tcp", "guest.example.com:80"); tunnel.FailureOf(err) != tunnel.FailCancelled {
+	if _, err := a.SOCKS5().Dial(ctx, tunnel.NewFlow("tcp", "guest.example.com:80")); tunnel.FailureOf(err) != tunnel.FailCancelled {
 		t.Error(err)
 	}
 	var typed *tunnel.DialError
-	if _, err := a.SOCKS5().Dial(t.Context(), "udp", "10.1.1.1:80"); !errors.As(err, &typed) {
+	if _, err := a.SOCKS5().Dial(t.Context(), tunnel.NewFlow("udp", "10.1.1.1:80")); !errors.As(err, &typed) {
 		t.Errorf("untyped: %v", err)
 	}
 }

@@ -40,13 +40,40 @@ func web(t testing.TB, name string) string {
 	return l.Addr().String()
 }
 
+// made is a connection of transport that knows how it was made.
+type made struct {
+	tunnel.Conn
+	flow *tunnel.Flow
+}
+
+// NetConn is for who looks for what lies below.
+func (m *made) NetConn() net.Conn { return m.Conn }
+
+// transport is the front's, with its dials.
+func transport(a *Adapter) *http.Transport {
+	tr := a.Transport()
+	tr.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		f := tunnel.NewFlow(network, address)
+		c, err := a.Forward().Dial(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		return &made{c, f}, nil
+	}
+	return tr
+}
+
 // fetch makes a plain request and returns the body, or why not.
-func fetch(t testing.TB, tr *http.Transport, url string) (string, Trace) {
+func fetch(t testing.TB, tr *http.Transport, url string) (string, *tunnel.Flow) {
 	t.Helper()
-	var trace Trace
+	trace := new(tunnel.Flow)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { trace = TraceOf(i.Conn) }})
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
+		if c, ok := tunnel.Under[*made](i.Conn); ok {
+			trace = c.flow
+		}
+	}})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -104,18 +131,18 @@ func customerCase(t *testing.T, which, proxyURL string, old bool) {
 	w.guest["www.example.com"], w.guest["exempt.example.com"] = ips("10.2.2.2"), ips("10.2.2.2")
 	w.inside["10.2.2.2:443"], w.inside["10.2.2.2:80"] = target(t, "straight"), web(t, "straight")
 	w.opt.HTTPS.NoProxy = "exempt.example.com"
-	wantPlain, plainRoute := "straight /path", RouteTunnel
+	wantPlain, plainRoute := "straight /path", tunnel.RouteTunnel
 	if which == "http" || which == "both" {
 		w.opt.HTTPS.HTTPProxy = proxyURL
-		wantPlain, plainRoute = "customer http://www.example.com/path", RouteCustomer
+		wantPlain, plainRoute = "customer http://www.example.com/path", tunnel.RouteCustomer
 	}
-	wantConnect, connectRoute := "straight", RouteTunnel
+	wantConnect, connectRoute := "straight", tunnel.RouteTunnel
 	if which == "https" || which == "both" {
 		w.opt.HTTPS.HTTPSProxy = proxyURL
-		wantConnect, connectRoute = "customer to www.example.com:443", RouteCustomer
+		wantConnect, connectRoute = "customer to www.example.com:443", tunnel.RouteCustomer
 	}
 	a := w.adapter()
-	tr := a.Transport()
+	tr := transport(a)
 	defer tr.CloseIdleConnections()
 	if got, trace := reached(t, a.Connect(), "www.example.com:443"); got != wantConnect || trace.Route != connectRoute {
 		t.Errorf("CONNECT: %q by %+v, want %q", got, trace, wantConnect)
@@ -123,10 +150,10 @@ func customerCase(t *testing.T, which, proxyURL string, old bool) {
 	if got, trace := fetch(t, tr, "http://www.example.com/path"); got != wantPlain || trace.Route != plainRoute {
 		t.Errorf("plain: %q by %+v, want %q", got, trace, wantPlain)
 	}
-	if got, trace := reached(t, a.Connect(), "exempt.example.com:443"); got != "straight" || trace.Route != RouteTunnel {
+	if got, trace := reached(t, a.Connect(), "exempt.example.com:443"); got != "straight" || trace.Route != tunnel.RouteTunnel {
 		t.Errorf("exempt CONNECT: %q by %+v", got, trace)
 	}
-	if got, trace := fetch(t, tr, "http://exempt.example.com/path"); got != "straight /path" || trace.Route != RouteTunnel {
+	if got, trace := fetch(t, tr, "http://exempt.example.com/path"); got != "straight /path" || trace.Route != tunnel.RouteTunnel {
 		t.Errorf("exempt plain: %q by %+v", got, trace)
 	}
 	if len(w.direct) > 0 {
@@ -159,7 +186,7 @@ func TestNoProxyMatrix(t *testing.T) {
 	} {
 		w.opt.HTTPS.NoProxy = c.noProxy
 		a := w.adapter()
-		tr := a.Transport()
+		tr := transport(a)
 		gotConnect, _ := reached(t, a.Connect(), c.host+":443")
 		gotPlain, _ := fetch(t, tr, "http://"+c.host+"/")
 		tr.CloseIdleConnections()
@@ -169,7 +196,7 @@ func TestNoProxyMatrix(t *testing.T) {
 	}
 	w.opt.HTTPS.NoProxy = "port.example:8080"
 	a := w.adapter()
-	tr := a.Transport()
+	tr := transport(a)
 	defer tr.CloseIdleConnections()
 	if got, _ := fetch(t, tr, "http://port.example:8080/"); got != "straight /" {
 		t.Errorf("with its port: %q", got)
@@ -190,18 +217,18 @@ func TestBypassAndCustomerProxy(t *testing.T) {
 	w.opt.Direct.CloudAPIs = true
 	w.opt.HTTPS = HTTPSOptions{HTTPProxy: "http://proxy.amazonaws.com:3128", HTTPSProxy: "http://proxy.amazonaws.com:3128"}
 	a := w.adapter()
-	tr := a.Transport()
+	tr := transport(a)
 	defer tr.CloseIdleConnections()
-	if got, trace := reached(t, a.Connect(), "s3.amazonaws.com:443"); got != "cloud direct" || trace.Route != RouteDirect {
+	if got, trace := reached(t, a.Connect(), "s3.amazonaws.com:443"); got != "cloud direct" || trace.Route != tunnel.RouteDirect {
 		t.Errorf("CONNECT to the cloud: %q by %+v", got, trace)
 	}
-	if got, trace := fetch(t, tr, "http://s3.amazonaws.com/"); got != "cloud direct /" || trace.Route != RouteDirect {
+	if got, trace := fetch(t, tr, "http://s3.amazonaws.com/"); got != "cloud direct /" || trace.Route != tunnel.RouteDirect {
 		t.Errorf("plain to the cloud: %q by %+v", got, trace)
 	}
-	if got, trace := reached(t, a.Connect(), "www.example.com:443"); got != "customer to www.example.com:443" || trace.Route != RouteCustomer {
+	if got, trace := reached(t, a.Connect(), "www.example.com:443"); got != "customer to www.example.com:443" || trace.Route != tunnel.RouteCustomer {
 		t.Errorf("CONNECT by the proxy: %q by %+v", got, trace)
 	}
-	if got, trace := fetch(t, tr, "http://www.example.com/"); got != "customer http://www.example.com/" || trace.Route != RouteCustomer {
+	if got, trace := fetch(t, tr, "http://www.example.com/"); got != "customer http://www.example.com/" || trace.Route != tunnel.RouteCustomer {
 		t.Errorf("plain by the proxy: %q by %+v", got, trace)
 	}
 }
@@ -222,7 +249,7 @@ func TestCustomerProxyFailures(t *testing.T) {
 	} {
 		w.opt.HTTPS = HTTPSOptions{HTTPSProxy: proxy}
 		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
-		_, err := w.adapter().Connect().Dial(ctx, "tcp", "www.example.com:443")
+		_, err := w.adapter().Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
 		cancel()
 		dial := tunnel.AsDialError("", err)
 		if dial == nil || dial.Failure != c.failure || dial.Text() != c.reason || strings.Contains(err.Error(), "hunter2") {
@@ -230,7 +257,7 @@ func TestCustomerProxyFailures(t *testing.T) {
 		}
 	}
 	w.opt.HTTPS = HTTPSOptions{HTTPProxy: "10.7.7.9:3128"}
-	tr := w.adapter().Transport()
+	tr := transport(w.adapter())
 	defer tr.CloseIdleConnections()
 	if got, _ := fetch(t, tr, "http://www.example.com/"); got != "!refused" {
 		t.Errorf("plain: %s", got)
@@ -250,7 +277,7 @@ func TestCustomerCAIsFollowed(t *testing.T) {
 	a := w.adapter()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	_, err := a.Connect().Dial(ctx, "tcp", "www.example.com:443")
+	_, err := a.Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
 	if dial := tunnel.AsDialError("", err); dial == nil || !strings.Contains(dial.Text(), "certificate that is not trusted") {
 		t.Fatal(err)
 	}
@@ -259,7 +286,7 @@ func TestCustomerCAIsFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.opt.HTTPS.CACertPaths = []string{broken}
-	_, err = w.adapter().Connect().Dial(ctx, "tcp", "www.example.com:443")
+	_, err = w.adapter().Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
 	if dial := tunnel.AsDialError("", err); dial == nil || !strings.Contains(dial.Text(), "cannot be read") {
 		t.Error(err)
 	}
@@ -282,7 +309,7 @@ func TestTransportKeepsConnections(t *testing.T) {
 	w := newWorld(t, false)
 	w.inside["10.2.2.2:80"] = web(t, "straight")
 	w.guest["www.example.com"] = ips("10.2.2.2")
-	tr := w.adapter().Transport()
+	tr := transport(w.adapter())
 	defer tr.CloseIdleConnections()
 	for range 5 {
 		if got, _ := fetch(t, tr, "http://www.example.com/"); got != "straight /" {
@@ -299,8 +326,5 @@ func TestTransportKeepsConnections(t *testing.T) {
 	})
 	if n != 1 {
 		t.Errorf("%d connections for 5 requests", n)
-	}
-	if got := TraceOf(nil); got != (Trace{}) {
-		t.Error(got)
 	}
 }

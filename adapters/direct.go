@@ -64,56 +64,56 @@ func (d *direct) proxyFor(u *url.URL) (*url.URL, error) {
 }
 
 // Dial implements tunnel.Dialer.
-func (d *direct) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	return d.dial(ctx, network, address, nil)
+func (d *direct) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	return d.dial(ctx, f, nil)
 }
 
 // dial is Dial for a host whose addresses are known already, if addrs is not
 // empty. A proxy is told the name and looks it up itself.
-func (d *direct) dial(ctx context.Context, network, address string, addrs []netip.Addr) (tunnel.Conn, error) {
-	host, port, err := tunnel.SplitAddress(address)
+func (d *direct) dial(ctx context.Context, f *tunnel.Flow, addrs []netip.Addr) (tunnel.Conn, error) {
+	host, port, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
 		return nil, err
 	}
 	if d.proxy != nil && !d.noProxy.Exempts(host, port) {
-		return d.proxy.Dial(ctx, network, address)
+		return d.proxy.Dial(ctx, f)
 	}
 	if len(addrs) > 0 {
-		return d.dialAddrs(ctx, network, address, port, addrs)
+		return d.dialAddrs(ctx, f, port, addrs)
 	}
-	return d.dialTCP(ctx, network, address)
+	return d.dialTCP(ctx, f)
 }
 
-func (d *direct) dialTCP(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	host, port, err := tunnel.SplitAddress(address)
+func (d *direct) dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	host, port, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
 		return nil, err
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
-		return d.dialAddrs(ctx, network, address, port, []netip.Addr{ip})
+		return d.dialAddrs(ctx, f, port, []netip.Addr{ip})
 	}
 	answer, err := d.system.Resolve(ctx, host)
 	if err != nil {
 		return nil, err
 	}
-	return d.dialAddrs(ctx, network, address, port, answer.Addrs)
+	return d.dialAddrs(ctx, f, port, answer.Addrs)
 }
 
-func (d *direct) dialAddrs(ctx context.Context, network, address string, port uint16, addrs []netip.Addr) (tunnel.Conn, error) {
+func (d *direct) dialAddrs(ctx context.Context, f *tunnel.Flow, port uint16, addrs []netip.Addr) (tunnel.Conn, error) {
 	dial := func(ctx context.Context, ip netip.Addr) (tunnel.Conn, error) {
 		to := netip.AddrPortFrom(ip.Unmap(), port)
 		if d.refuse(to) {
-			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: address, Reason: "the destination is this proxy itself"}
+			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: f.Address, Reason: "the destination is this proxy itself"}
 		}
-		c, err := d.tcp(ctx, network, to.String())
+		c, err := d.tcp(ctx, f.Network, to.String())
 		if err != nil {
-			return nil, &tunnel.DialError{Failure: tunnel.FailureOf(err), Address: address, Err: err}
+			return nil, &tunnel.DialError{Failure: tunnel.FailureOf(err), Address: f.Address, Err: err}
 		}
 		return tunnel.Wrap(c), nil
 	}
 	c, ip, err := race.Dial(ctx, addrs, dial, func(c tunnel.Conn) { _ = c.Close() })
 	if err == nil {
-		traceOf(ctx).Resolved = netip.AddrPortFrom(ip, port).String()
+		f.Resolved = netip.AddrPortFrom(ip, port).String()
 		return c, nil
 	}
 	return nil, fmt.Errorf("direct: %w", err)

@@ -67,7 +67,7 @@ func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats) 
 	return nil
 }
 
-func (m *metrics) dialed(route Route, took time.Duration, err error) {
+func (m *metrics) dialed(route tunnel.Route, took time.Duration, err error) {
 	if route == "" {
 		route = "none"
 	}

@@ -20,7 +20,7 @@ type path struct {
 	bypass   *Bypass
 	customer *chain.Way // nil: none
 	noProxy  *chain.NoProxy
-	via      func(address string) Route // names the route through the tunnel; nil: RouteTunnel
+	via      func(address string) tunnel.Route // names the route through the tunnel; nil: tunnel.RouteTunnel
 }
 
 // parts are what fronts share.
@@ -33,63 +33,55 @@ type parts struct {
 }
 
 // Dial implements tunnel.Dialer for a front.
-func (p *path) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	if tunnel.ID(ctx) == "" {
-		ctx = tunnel.WithID(ctx, tunnel.NewID())
-	}
+func (p *path) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, tunnel.DefaultDialTimeout)
 		defer cancel()
 	}
-	trace := traceOf(ctx)
-	ctx = WithTrace(ctx, trace)
 	start := time.Now()
-	c, err := p.dial(ctx, network, address)
-	p.metrics.dialed(trace.Route, time.Since(start), err)
+	c, err := p.dial(ctx, f)
+	p.metrics.dialed(f.Route, time.Since(start), err)
 	if err != nil {
-		return nil, tunnel.AsDialError(address, err)
+		return nil, tunnel.AsDialError(f.Address, err)
 	}
 	return c, nil
 }
 
 // dial picks the route.
-func (p *path) dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	host, port, err := tunnel.SplitAddress(address)
+func (p *path) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	host, port, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
 		return nil, err
 	}
-	trace := traceOf(ctx)
 	switch {
 	case p.bypass.Matches(host):
-		trace.Route = RouteDirect
-		tunnel.NoteHop(ctx, "direct")
-		return p.direct.Dial(ctx, network, address)
+		f.Route, f.Hop = tunnel.RouteDirect, tunnel.Direct
+		return p.direct.Dial(ctx, f)
 	case p.customer != nil && !p.noProxy.Exempts(host, port):
-		c, err := p.customer.Dial(ctx, network, address)
-		trace.Route = RouteCustomer
+		c, err := p.customer.Dial(ctx, f)
+		f.Route = tunnel.RouteCustomer
 		return c, err
 	default:
-		return p.tunnel(ctx, network, address)
+		return p.tunnel(ctx, f)
 	}
 }
 
 // tunnel goes through the tunnel, or direct while that is deemed down. It is
 // also how a customer's proxy is reached, so it never asks for one.
-func (p *path) tunnel(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	host, port, err := tunnel.SplitAddress(address)
+func (p *path) tunnel(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	host, port, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
 		return nil, err
 	}
-	trace := traceOf(ctx)
-	trace.Route = RouteTunnel
+	f.Route = tunnel.RouteTunnel
 	if p.via != nil {
-		trace.Route = p.via(address)
+		f.Route = p.via(f.Address)
 	}
 	ip, parseErr := netip.ParseAddr(host)
 	literal := parseErr == nil
 	if !literal && p.resolver == nil {
-		return p.server.Dial(ctx, network, address)
+		return p.server.Dial(ctx, f)
 	}
 	answer := resolve.Answer{Addrs: []netip.Addr{ip}, Source: resolve.FromLiteral, Direct: p.fallback && p.health.Down()}
 	if !literal {
@@ -97,7 +89,7 @@ func (p *path) tunnel(ctx context.Context, network, address string) (tunnel.Conn
 			return nil, err
 		}
 	}
-	c, err := p.reach(ctx, network, address, port, answer)
+	c, err := p.reach(ctx, f, port, answer)
 	if err == nil || !p.doubtful(ctx, answer, err) {
 		return c, err
 	}
@@ -105,7 +97,7 @@ func (p *path) tunnel(ctx context.Context, network, address string) (tunnel.Conn
 	// which comes to a verdict on the tunnel.
 	p.guest.Forget(host)
 	if answer, verdictErr := p.resolve(ctx, host); verdictErr == nil && answer.Direct {
-		return p.reach(ctx, network, address, port, answer)
+		return p.reach(ctx, f, port, answer)
 	}
 	return nil, err
 }
@@ -131,20 +123,17 @@ func (p *path) resolve(ctx context.Context, host string) (resolve.Answer, error)
 }
 
 // reach tries the addresses of an answer.
-func (p *path) reach(ctx context.Context, network, address string, port uint16, answer resolve.Answer) (tunnel.Conn, error) {
-	trace := traceOf(ctx)
-	trace.Resolved = netip.AddrPortFrom(answer.Addrs[0], port).String()
+func (p *path) reach(ctx context.Context, f *tunnel.Flow, port uint16, answer resolve.Answer) (tunnel.Conn, error) {
 	if answer.Direct {
-		trace.Route = RouteFallback
-		tunnel.NoteHop(ctx, "direct")
-		return p.direct.dial(ctx, network, address, answer.Addrs)
+		f.Route, f.Hop = tunnel.RouteFallback, tunnel.Direct
+		f.Resolved = netip.AddrPortFrom(answer.Addrs[0], port).String()
+		return p.direct.dial(ctx, f, answer.Addrs)
 	}
-	dial := func(ctx context.Context, ip netip.Addr) (tunnel.Conn, error) {
-		return p.server.Dial(ctx, network, netip.AddrPortFrom(ip, port).String())
+	tries := make([]*tunnel.Flow, min(len(answer.Addrs), race.MaxTries))
+	for i := range tries {
+		tries[i] = f.To(netip.AddrPortFrom(answer.Addrs[i], port).String())
 	}
-	c, ip, err := race.Dial(ctx, answer.Addrs, dial, func(c tunnel.Conn) { _ = c.Close() })
-	if err == nil {
-		trace.Resolved = netip.AddrPortFrom(ip, port).String()
-	}
+	c, try, err := race.Dial(ctx, tries, p.server.Dial, func(c tunnel.Conn) { _ = c.Close() })
+	f.Hop, f.Resolved = try.Hop, try.Address
 	return c, err
 }

@@ -99,16 +99,16 @@ func (w *world) set(change func()) {
 	change()
 }
 
-func (w *world) agentDial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (w *world) agentDial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	w.mu.Lock()
-	w.dialed = append(w.dialed, address)
-	real, ok := w.inside[address]
+	w.dialed = append(w.dialed, f.Address)
+	real, ok := w.inside[f.Address]
 	agent := w.agent
 	w.mu.Unlock()
 	if !agent {
 		return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent, Reason: "no agent available"}
 	}
-	return dialReal(ctx, network, address, real, ok)
+	return dialReal(ctx, f.Network, f.Address, real, ok)
 }
 
 func dialReal(ctx context.Context, network, address, real string, ok bool) (tunnel.Conn, error) {
@@ -245,12 +245,12 @@ func ips(texts ...string) (out []netip.Addr) {
 }
 
 // reached dials and returns who answered ("name"), or why not ("!label").
-func reached(t testing.TB, d tunnel.Dialer, address string) (string, Trace) {
+func reached(t testing.TB, d tunnel.Dialer, address string) (string, *tunnel.Flow) {
 	t.Helper()
-	var trace Trace
-	ctx, cancel := context.WithTimeout(WithTrace(t.Context(), &trace), patience)
+	trace := tunnel.NewFlow("tcp", address)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c, err := d.Dial(ctx, "tcp", address)
+	c, err := d.Dial(ctx, trace)
 	if err != nil {
 		return "!" + tunnel.FailureOf(err).Label(), trace
 	}

@@ -14,15 +14,15 @@ import (
 // debug lines.
 func TestMetricsAllocateNothing(t *testing.T) {
 	m := mustMetrics(t)
-	req, relay := &tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}, &tunnel.Relay{}
+	flow := &tunnel.Flow{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}
 	for name, f := range map[string]func(){
 		"packet":         func() { m.Packet(legacy.ToAgent, client.PacketType_DATA) },
 		"unknown packet": func() { m.Packet(legacy.ToAgent, legacy.NoPacket) },
 		"full":           func() { m.Full(legacy.ToAgent, 1); m.Full(legacy.ToAgent, -1) },
 		"bytes":          func() { m.traffic.Up.Add(1) },
-		"dialed":         func() { m.Dialed(req, time.Millisecond, nil) },
-		"opened":         func() { m.Opened(req, relay) },
-		"closed":         func() { m.Closed(req, relay, time.Second, nil) },
+		"dialed":         func() { m.Dialed(flow, time.Millisecond, nil) },
+		"opened":         func() { m.Opened(flow) },
+		"closed":         func() { m.Closed(flow, time.Second, nil) },
 	} {
 		t.Run(name, func(t *testing.T) { allocs.AtMost(t, 0, f) })
 	}

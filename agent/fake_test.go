@@ -312,7 +312,7 @@ func inWorld(t *testing.T, w *world, servers []string, tweak func(*Options), tes
 		opts := Options{
 			ID: "agent", Servers: servers, Log: logger,
 			TLS:    func(string, ...string) *tls.Config { return nil },
-			Dialer: tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) { return nil, errors.New("unused") }),
+			Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, errors.New("unused") }),
 		}
 		if tweak != nil {
 			tweak(&opts)

@@ -155,15 +155,15 @@ func (m *metrics) bytes(direction string, counter interface{ Load() int64 }) pro
 
 // Dialed implements tunnel.Observer. A refusal by policy is worth a line: it is
 // either an attack or a rule that is too tight.
-func (m *metrics) Dialed(req *tunnel.Request, took time.Duration, err error) {
+func (m *metrics) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if err == nil {
 		m.dialLatency.Observe(took.Seconds())
 		if logging.Enabled(m.log, logrus.DebugLevel) {
-			m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address, "took": took}).Debug("connected to destination")
+			m.log.WithFields(logrus.Fields{"id": f.ID, "destination": f.Address, "took": took}).Debug("connected to destination")
 		}
 		return
 	}
-	log := m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address})
+	log := m.log.WithFields(logrus.Fields{"id": f.ID, "destination": f.Address})
 	failure := tunnel.FailureOf(err)
 	m.dialErrors.WithLabelValues(failure.Label()).Inc()
 	reason := "unknown"
@@ -180,10 +180,10 @@ func (m *metrics) Dialed(req *tunnel.Request, took time.Duration, err error) {
 }
 
 // Opened implements tunnel.Observer.
-func (m *metrics) Opened(*tunnel.Request, *tunnel.Relay) { m.endpointConnections.Inc() }
+func (m *metrics) Opened(*tunnel.Flow) { m.endpointConnections.Inc() }
 
 // Closed implements tunnel.Observer.
-func (m *metrics) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Duration, err error) {
+func (m *metrics) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	m.endpointConnections.Dec()
 	if err != nil {
 		m.resets.WithLabelValues(tunnel.CodeOf(err).Label()).Inc()
@@ -191,8 +191,8 @@ func (m *metrics) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Dur
 	if !logging.Enabled(m.log, logrus.DebugLevel) {
 		return
 	}
-	up, down := relay.Sent()
-	log := m.log.WithFields(logrus.Fields{"id": req.ID, "destination": req.Address, "sent": up, "received": down, "took": took})
+	up, down := f.Sent()
+	log := m.log.WithFields(logrus.Fields{"id": f.ID, "destination": f.Address, "sent": up, "received": down, "took": took})
 	if err != nil {
 		log = log.WithError(err)
 	}

@@ -60,8 +60,8 @@ func TestKeptMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Dialed(&tunnel.Request{}, time.Second, nil)
-	m.Dialed(&tunnel.Request{}, time.Second, context.DeadlineExceeded)
+	m.Dialed(&tunnel.Flow{}, time.Second, nil)
+	m.Dialed(&tunnel.Flow{}, time.Second, context.DeadlineExceeded)
 	m.StreamError(legacy.FromAgent, codes.Unavailable, legacy.NoPacket)
 	leases.lists.WithLabelValues("200", "").Inc()
 	leases.watches.WithLabelValues("200", "").Inc()
@@ -112,7 +112,7 @@ func TestDialMetrics(t *testing.T) {
 	m := mustMetrics(t)
 	refused := &tunnel.DialError{Failure: tunnel.FailRefused}
 	for _, err := range []error{nil, refused, context.DeadlineExceeded, errors.New("odd"), (*policy.Policy)(nil).AllowHost("169.254.169.254", 80)} {
-		m.Dialed(&tunnel.Request{Address: "x:1"}, time.Second, err)
+		m.Dialed(&tunnel.Flow{Address: "x:1"}, time.Second, err)
 	}
 	for _, c := range []struct {
 		what prometheus.Collector
@@ -133,8 +133,8 @@ func TestDialMetrics(t *testing.T) {
 func TestResetMetrics(t *testing.T) {
 	m := mustMetrics(t)
 	for _, err := range []error{nil, io.ErrUnexpectedEOF, &tunnel.ResetError{Code: tunnel.CodeTimeout}, &tunnel.ResetError{Code: 999}} {
-		m.Opened(nil, nil)
-		m.Closed(&tunnel.Request{}, &tunnel.Relay{}, time.Second, err)
+		m.Opened(nil)
+		m.Closed(&tunnel.Flow{}, time.Second, err)
 	}
 	for cause, want := range map[string]float64{"peer_reset": 1, "idle": 1, "other": 1} {
 		if got := testutil.ToFloat64(m.resets.WithLabelValues(cause)); got != want {

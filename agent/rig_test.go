@@ -306,7 +306,7 @@ func wantEcho(t *testing.T, d tunnel.Dialer, address string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := d.Dial(ctx, "tcp", address)
+	c, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,7 @@ func (h holdings) within(base holdings) bool {
 
 // viaGRPC is kube-apiserver's gRPC mode by the real client.
 func viaGRPC(uds string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		life, end := context.WithCancel(context.Background())
 		t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, life, "unix://"+uds,
 			grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -95,7 +95,7 @@ func viaGRPC(uds string) tunnel.Dialer {
 			end()
 			return nil, err
 		}
-		c, err := t.DialContext(ctx, network, address)
+		c, err := t.DialContext(ctx, f.Network, f.Address)
 		if err != nil {
 			end()
 			return nil, err
@@ -126,7 +126,7 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
 	for _, r := range routes { // what is lazily made, is
-		must(r.Dial(within(t, 30*time.Second), "tcp", target))(t).Close()
+		must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t).Close()
 	}
 	time.Sleep(time.Second)
 	base := must(w.holdings())(t)
@@ -138,7 +138,7 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 		wg.Go(func() {
 			for i := next.Add(1); i <= int64(dials); i = next.Add(1) {
 				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(6000))*time.Microsecond)
-				c, err := routes[i%int64(len(routes))].Dial(ctx, "tcp", target)
+				c, err := routes[i%int64(len(routes))].Dial(ctx, tunnel.NewFlow("tcp", target))
 				cancel()
 				switch {
 				case err == nil:
@@ -163,6 +163,6 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 		return err == nil && h.within(base), fmt.Sprint(h, err)
 	})
 	for _, r := range routes {
-		must(r.Dial(within(t, 30*time.Second), "tcp", target))(t).Close()
+		must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t).Close()
 	}
 }

@@ -118,7 +118,7 @@ func TestFaultCustomerProxyWantsAuth(t *testing.T) {
 	}
 	admin := suite.Loopback(testport.Reserved(t))
 	https := must(f.StartHTTPS(f.server, "--https-proxy=http://"+at, "--admin-address="+admin))(t)
-	if c, err := viaConnect("tcp", https.Address(), nil).Dial(within(t, time.Minute), "tcp", "192.0.2.7:443"); err == nil {
+	if c, err := viaConnect("tcp", https.Address(), nil).Dial(within(t, time.Minute), tunnel.NewFlow("tcp", "192.0.2.7:443")); err == nil {
 		c.Close()
 		t.Error("it connected")
 	}

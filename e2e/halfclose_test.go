@@ -82,7 +82,7 @@ func TestHalfCloseWithoutLinks(t *testing.T) {
 }
 
 func halfClose(t *testing.T, d tunnel.Dialer, target string, body io.Reader) (answer string, err error) {
-	c, err := d.Dial(within(t, 30*time.Second), "tcp", target)
+	c, err := d.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target))
 	if err != nil {
 		return "", err
 	}
@@ -111,7 +111,7 @@ func TestHalfCloseByTheTarget(t *testing.T) {
 		heard <- fmt.Sprint(h, err)
 	})
 	for _, r := range w.routes(t) {
-		c := must(r.Dial(within(t, 30*time.Second), "tcp", target))(t)
+		c := must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		if got, err := io.ReadAll(c); err != nil || string(got) != "bye" {
 			t.Errorf("%s: got %q, %v from the target", r.name, got, err)
@@ -145,7 +145,7 @@ func resetByTarget(t *testing.T, d tunnel.Dialer) {
 		_, _ = c.Read(make([]byte, 1))
 		_ = c.SetLinger(0)
 	})
-	c := must(d.Dial(within(t, 30*time.Second), "tcp", target))(t)
+	c := must(d.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
@@ -165,7 +165,7 @@ func resetByClient(t *testing.T, d tunnel.Dialer) {
 		_, err := io.Copy(io.Discard, c)
 		heard <- err
 	})
-	c := must(d.Dial(within(t, 30*time.Second), "tcp", target))(t)
+	c := must(d.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
 	if _, err := c.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}

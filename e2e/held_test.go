@@ -97,7 +97,7 @@ func TestTenThousandConnectionsAreHeld(t *testing.T) {
 	}
 	began := time.Now()
 	each(func(i int) (err error) {
-		conns[i], err = dial.Dial(ctx, "tcp", target)
+		conns[i], err = dial.Dial(ctx, tunnel.NewFlow("tcp", target))
 		return err
 	})
 	t.Cleanup(func() {

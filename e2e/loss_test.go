@@ -39,7 +39,7 @@ func echoOnce(d tunnel.Dialer, target string) outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	err := func() error {
-		c, err := d.Dial(ctx, "tcp", target)
+		c, err := d.Dial(ctx, tunnel.NewFlow("tcp", target))
 		if err != nil {
 			return err
 		}
@@ -171,7 +171,7 @@ func (w *whole) killWhileDialing(t *testing.T, mode string, second bool) {
 	ctx := within(t, time.Minute)
 	for _, r := range routes {
 		wg.Go(func() {
-			c, err := r.Dial(ctx, "tcp", target)
+			c, err := r.Dial(ctx, tunnel.NewFlow("tcp", target))
 			if err == nil {
 				c.Close()
 			} else {

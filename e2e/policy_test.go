@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // Both the server and the agent refuse destinations by policy, cloud metadata
@@ -21,7 +23,7 @@ func TestPolicyIsKeptByServerAndAgent(t *testing.T) {
 	dial := viaConnect("unix", srv.UDS, nil)
 	status := func(address string) int {
 		t.Helper()
-		c, err := dial.Dial(within(t, 15*time.Second), "tcp", address)
+		c, err := dial.Dial(within(t, 15*time.Second), tunnel.NewFlow("tcp", address))
 		if err == nil {
 			c.Close()
 			return http.StatusOK

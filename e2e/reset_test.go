@@ -24,7 +24,7 @@ func TestResetDuringADownload(t *testing.T) {
 	})
 	for _, r := range w.routes(t)[:3] {
 		for range scaled(20, 200) {
-			c := must(r.Dial(within(t, 30*time.Second), "tcp", target))(t)
+			c := must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
 			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
@@ -50,7 +50,7 @@ func TestResetBehindAStalledTarget(t *testing.T) {
 	defer close(wait)
 	routes := w.routes(t)[:3]
 	for _, r := range routes {
-		c := must(r.Dial(within(t, 30*time.Second), "tcp", target))(t)
+		c := must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
 		fillUp(t, c)
 		_ = c.Reset(nil)
 	}

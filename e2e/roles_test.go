@@ -67,7 +67,7 @@ func ways(srv *suite.Server, target string) map[string]func(context.Context, *tl
 	}
 	return map[string]func(context.Context, *tls.Config) error{
 		"client CONNECT": func(ctx context.Context, config *tls.Config) error {
-			c, err := viaConnect("tcp", suite.Loopback(srv.ClientPort), config).Dial(ctx, "tcp", target)
+			c, err := viaConnect("tcp", suite.Loopback(srv.ClientPort), config).Dial(ctx, tunnel.NewFlow("tcp", target))
 			if err == nil {
 				c.Close()
 			}

@@ -81,7 +81,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	reloaded(3)
 	_ = must(w.StartAgent(w.server))(t)
 	socks := must(w.StartSOCKS5(w.server))(t)
-	newcomer := must(viaSOCKS5(socks.Address()).Dial(within(t, 10*time.Second), "tcp", echoTarget(t)))(t)
+	newcomer := must(viaSOCKS5(socks.Address()).Dial(within(t, 10*time.Second), tunnel.NewFlow("tcp", echoTarget(t))))(t)
 	pingPong(t, newcomer, "new certificates")
 
 	// Garbage changes nothing but a metric and a line.
@@ -124,7 +124,7 @@ func (w *whole) holdStreams(t *testing.T, n int) (check func(testing.TB)) {
 	held := map[string][]tunnel.Conn{}
 	for _, r := range w.routes(t) {
 		for range n {
-			c := must(r.Dial(within(t, 10*time.Second), "tcp", target))(t)
+			c := must(r.Dial(within(t, 10*time.Second), tunnel.NewFlow("tcp", target)))(t)
 			t.Cleanup(func() { _ = c.Close() })
 			held[r.name] = append(held[r.name], c)
 		}

@@ -58,7 +58,7 @@ func (w *whole) clientTLS(t testing.TB) *tls.Config {
 }
 
 func viaSOCKS5(front string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		return open(ctx, "tcp", front, func(c net.Conn) (tunnel.Conn, error) {
 			client, err := proxy.SOCKS5("tcp", front, nil, proxy.Direct)
 			if err != nil {
@@ -67,7 +67,7 @@ func viaSOCKS5(front string) tunnel.Dialer {
 			// Only this way keeps the raw connection.
 			_, err = client.(interface {
 				DialWithConn(context.Context, net.Conn, string, string) (net.Addr, error)
-			}).DialWithConn(context.Background(), c, network, address)
+			}).DialWithConn(context.Background(), c, f.Network, f.Address)
 			return tunnel.Wrap(c), err
 		})
 	})
@@ -75,12 +75,12 @@ func viaSOCKS5(front string) tunnel.Dialer {
 
 // viaConnect goes by CONNECT, inside TLS if config is given.
 func viaConnect(network, front string, config *tls.Config) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		return open(ctx, network, front, func(c net.Conn) (tunnel.Conn, error) {
 			if config != nil {
 				c = tls.Client(c, config)
 			}
-			return tunnel.Wrap(c), connect(c, address)
+			return tunnel.Wrap(c), connect(c, f.Address)
 		})
 	})
 }

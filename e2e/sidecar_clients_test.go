@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testport"
+	"konnectivity/tunnel"
 )
 
 const slapdConf = `
@@ -293,10 +294,10 @@ func TestSidecarCarriesWebSockets(t *testing.T) {
 	address := "app.guest.test:" + port
 	dial := map[string]func() (net.Conn, error){
 		"CONNECT": func() (net.Conn, error) {
-			return viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), "tcp", address)
+			return viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", address))
 		},
 		"SOCKS5": func() (net.Conn, error) {
-			return viaSOCKS5(s.Address()).Dial(within(t, 20*time.Second), "tcp", address)
+			return viaSOCKS5(s.Address()).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", address))
 		},
 		"Upgrade": func() (net.Conn, error) { return net.Dial("tcp", s.Address()) },
 	}

@@ -16,6 +16,7 @@ import (
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testport"
+	"konnectivity/tunnel"
 )
 
 const (
@@ -427,7 +428,7 @@ func TestSidecarCustomerProxyKeepsFirstBytes(t *testing.T) {
 		"--https-proxy="+w.proxyURL(proxyKind{tls: true, auth: true, host: "squid.guest.test"}))
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	for i := range 20 {
-		c := must(viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), "tcp", "app.guest.test:"+port))(t)
+		c := must(viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", "app.guest.test:"+port)))(t)
 		got, err := io.ReadAll(c)
 		c.Close()
 		if err != nil || string(got) != banner {

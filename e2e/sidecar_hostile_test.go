@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // residentKB is a process's resident memory in KiB, of which file is what it
@@ -159,7 +161,7 @@ func TestSidecarRefusesToLoop(t *testing.T) {
 	d := newDeployment(t)
 	s := d.sidecar(t, "konnectivity-https-proxy", d.env, "--direct-suffix=localhost")
 	for _, address := range []string{s.Address(), fmt.Sprintf("localhost:%d", s.Port), fmt.Sprintf("[::ffff:127.0.0.1]:%d", s.Port)} {
-		_, err := viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), "tcp", address)
+		_, err := viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", address))
 		status, ok := err.(*statusError)
 		if !ok || status.status != http.StatusLoopDetected && status.status != http.StatusForbidden {
 			t.Errorf("CONNECT %s: %v", address, err)

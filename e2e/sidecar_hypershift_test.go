@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
 )
 
 // deployment is a control plane with its hosted cluster, as HyperShift makes
@@ -133,7 +134,7 @@ func TestSidecarsForOAuthOpenshift(t *testing.T) {
 	if err != nil || got != pod.source || web.dials(t, "direct") != 1 {
 		t.Errorf("a cloud API: from %q, %v, %v direct dials; want by the pod's proxy", got, err, web.dials(t, "direct"))
 	}
-	_, err = viaConnect("tcp", web.Address(), nil).Dial(within(t, 20*time.Second), "tcp", "sts.no-proxy.invalid:"+cloud.port)
+	_, err = viaConnect("tcp", web.Address(), nil).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", "sts.no-proxy.invalid:"+cloud.port))
 	// Where this machine has no DNS at all, it cannot know either, or waits for it.
 	if err == nil || !regexp.MustCompile(`No such host|could not be looked up|status 504`).MatchString(err.Error()) {
 		t.Errorf("a name that NO_PROXY keeps from the pod's proxy, and that nobody knows here: %v", err)

@@ -46,7 +46,7 @@ func (w *whole) through(t *testing.T, name string) tunnel.Conn {
 	t.Helper()
 	for _, r := range w.routes(t) {
 		if r.name == name {
-			c := must(r.Dial(within(t, quick), "tcp", echoTarget(t)))(t)
+			c := must(r.Dial(within(t, quick), tunnel.NewFlow("tcp", echoTarget(t))))(t)
 			t.Cleanup(func() { _ = c.Close() })
 			pingPong(t, c, "open")
 			return c

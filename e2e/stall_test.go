@@ -54,7 +54,7 @@ func hold(t *testing.T, d tunnel.Dialer, n int, target string, use func(tunnel.C
 	var wg sync.WaitGroup
 	conns := make([]tunnel.Conn, n)
 	for i := range conns {
-		conns[i] = must(d.Dial(ctx, "tcp", target))(t)
+		conns[i] = must(d.Dial(ctx, tunnel.NewFlow("tcp", target)))(t)
 		wg.Go(func() { use(conns[i]) })
 	}
 	return sync.OnceFunc(func() {

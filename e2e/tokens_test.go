@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
 )
 
 // rejected waits until an agent says that the server refused it, and sees to it
@@ -147,9 +148,9 @@ func TestTwoCAsKeepClientsAndAgentsApart(t *testing.T) {
 	config := w.clientTLS(t)
 	pair := must(tls.LoadX509KeyPair(strings.TrimPrefix(node[0], "--agent-cert="), strings.TrimPrefix(node[1], "--agent-key=")))(t)
 	target := echoTarget(t)
-	pingPong(t, must(viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, 10*time.Second), "tcp", target))(t), "a client")
+	pingPong(t, must(viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, 10*time.Second), tunnel.NewFlow("tcp", target)))(t), "a client")
 	config.Certificates = []tls.Certificate{pair}
-	if c, err := viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, 10*time.Second), "tcp", target); err == nil {
+	if c, err := viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, 10*time.Second), tunnel.NewFlow("tcp", target)); err == nil {
 		c.Close()
 		t.Error("an agent's certificate opened the clients' port")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/testport"
+	"konnectivity/tunnel"
 )
 
 // traced is a suite whose programs tell everything, and have admin ports.
@@ -106,7 +107,7 @@ func TestOneIDOnEveryHop(t *testing.T) {
 
 			// kube-apiserver's gRPC: the server makes it.
 			known := map[string]bool{trace: true, made: true, direct: true}
-			if c, err := viaGRPC(w.server.UDS).Dial(within(t, time.Minute), "tcp", target); err != nil {
+			if c, err := viaGRPC(w.server.UDS).Dial(within(t, time.Minute), tunnel.NewFlow("tcp", target)); err != nil {
 				t.Fatal(err)
 			} else {
 				c.Close()

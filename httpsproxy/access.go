@@ -5,37 +5,25 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/adapters"
 	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
-// access is the line that is logged of a request once it has ended. For one
-// that a Forwarder serves it is an observer that keeps the relay.
+// access is the line that is logged of a request once it has ended.
 type access struct {
 	id, kind, destination string
 	client                string
 	start                 time.Time
-	status                int    // sent to the client; 0: none
-	outcome               string // a metric's label
-	trace                 adapters.Trace
-	relay                 *tunnel.Relay
-	up, down              int64 // bytes of content, where there is no relay
-	err                   error // why it ended; nil: in order
+	status                int          // sent to the client; 0: none
+	outcome               string       // a metric's label
+	flow                  *tunnel.Flow // nil: it was refused before any was made
+	up, down              int64        // bytes of content, where nothing was relayed
+	err                   error        // why it ended; nil: in order
 }
 
 func newAccess(c *client, kind, destination string) *access {
 	return &access{kind: kind, destination: destination, client: c.RemoteAddr().String(), start: time.Now(), outcome: outcomeOK}
 }
-
-// Dialed implements tunnel.Observer.
-func (a *access) Dialed(*tunnel.Request, time.Duration, error) {}
-
-// Opened implements tunnel.Observer.
-func (a *access) Opened(_ *tunnel.Request, relay *tunnel.Relay) { a.relay = relay }
-
-// Closed implements tunnel.Observer.
-func (a *access) Closed(*tunnel.Request, *tunnel.Relay, time.Duration, error) {}
 
 // count is called once a request, when its destination has answered or failed.
 func (s *Server) count(a *access) { s.metrics.requests.WithLabelValues(a.kind, a.outcome).Inc() }
@@ -45,14 +33,15 @@ func (s *Server) log(a *access) {
 	if !s.opts.AccessLog && !logging.Enabled(s.opts.Log, logrus.DebugLevel) {
 		return
 	}
-	if a.relay != nil {
-		a.up, a.down = a.relay.Sent()
-	}
 	fields := logrus.Fields{
 		"front": a.kind, "client": a.client, "destination": a.destination, "status": a.status, "outcome": a.outcome,
 		"seconds": time.Since(a.start).Seconds(), "bytes_up": a.up, "bytes_down": a.down,
 	}
-	for name, value := range map[string]string{"id": a.id, "route": string(a.trace.Route), "resolved": a.trace.Resolved} {
+	route, resolved := "", ""
+	if a.flow != nil {
+		route, resolved = string(a.flow.Route), a.flow.Resolved
+	}
+	for name, value := range map[string]string{"id": a.id, "route": route, "resolved": resolved} {
 		if value != "" {
 			fields[name] = value
 		}

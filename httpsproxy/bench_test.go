@@ -23,7 +23,7 @@ func BenchmarkConnect(b *testing.B) {
 	})
 	b.Run("relay", func(b *testing.B) {
 		relay := startTarget(b, func(c *net.TCPConn) {
-			far, err := dialTCP(b.Context(), "tcp", source)
+			far, err := dialTCP(b.Context(), tunnel.NewFlow("tcp", source))
 			if err != nil {
 				return
 			}

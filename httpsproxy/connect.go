@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
-	"konnectivity/adapters"
 	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
@@ -62,13 +60,11 @@ func requestID(r *http.Request) string {
 
 // tunnel dials, answers and relays; it returns when the tunnel has ended.
 func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
-	ctx, cancel := context.WithCancelCause(adapters.WithTrace(c.ctx, &line.trace))
+	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	answer.watch = admission.NewWatch(c.Conn, answer.ahead, cancel)
-	req := &tunnel.Request{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
-	logged := *s.opts.Connect
-	logged.Observers = append(slices.Clip(logged.Observers), line)
-	err := logged.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	line.flow = &tunnel.Flow{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
+	err := s.opts.Connect.Forward(ctx, line.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, err := answer.give(far, err)
 		line.status = answer.status
 		if err != nil {
@@ -77,6 +73,7 @@ func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
 		s.count(line)
 		return near, err
 	})
+	line.up, line.down = line.flow.Sent()
 	if err != nil && line.outcome == outcomeOK {
 		line.outcome = outcomeBroken
 	}

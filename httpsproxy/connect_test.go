@@ -61,10 +61,10 @@ func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
 	target := startTarget(t, echo)
 	dialing, goOn := make(chan struct{}), make(chan struct{})
 	p := startProxy(t, func(o *Options) {
-		o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+		o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			close(dialing)
 			<-goOn
-			return dialTCP(ctx, network, address)
+			return dialTCP(ctx, f)
 		})
 	})
 	w := dialWire(t, p.addr)
@@ -177,7 +177,7 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 			dialing, ended := make(chan struct{}), make(chan error, 1)
 			p := startProxy(t, func(o *Options) {
 				o.Connect.DialTimeout = 2 * maxWait
-				o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+				o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 					close(dialing)
 					<-ctx.Done()
 					ended <- context.Cause(ctx)
@@ -211,7 +211,7 @@ func TestConnectFailures(t *testing.T) {
 		{errTest, 502, "Internal error.\n"},
 	} {
 		p := startProxy(t, func(o *Options) {
-			o.Connect.Dialer = tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) { return nil, tc.err })
+			o.Connect.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, tc.err })
 		})
 		w := dialWire(t, p.addr)
 		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
@@ -266,15 +266,13 @@ var badTargets = map[string]string{
 }
 
 func TestBadTargets(t *testing.T) {
-	refuse := func(context.Context, string, string) (tunnel.Conn, error) {
+	refuse := func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		t.Error("something was dialed")
 		return nil, errTest
 	}
 	p := startProxy(t, func(o *Options) {
 		o.Connect.Dialer = tunnel.DialerFunc(refuse)
-		o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			return refuse(ctx, network, address)
-		}
+		o.Forward = tunnel.DialerFunc(refuse)
 	})
 	for name, request := range badTargets {
 		t.Run(name, func(t *testing.T) {
@@ -310,9 +308,9 @@ func TestLoopsAreRefused(t *testing.T) {
 func TestLoopByViaIsRefused(t *testing.T) {
 	var p *proxy
 	p = startProxy(t, func(o *Options) {
-		o.Transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return dialTCP(ctx, network, p.addr)
-		}
+		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			return dialTCP(ctx, f.To(p.addr))
+		})
 		o.Transport.Proxy = fixedProxy("http://self.test:1")
 	})
 	w := dialWire(t, p.addr)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/elazarl/goproxy"
 
-	"konnectivity/adapters"
 	"konnectivity/tunnel"
 )
 
@@ -36,10 +35,12 @@ type exchange struct {
 	idle   *time.Timer // nil where silence is not bounded
 
 	line     *access
-	content  *content // the request's; nil if it has none
-	broken   error    // why the response's content is not whole
-	upgraded *upgrade // what a 101 response led to
-	flow     *flow    // nil before it has a way to its destination
+	content  *content     // the request's; nil if it has none
+	broken   error        // why the response's content is not whole
+	upgraded *upgrade     // what a 101 response led to
+	flow     *tunnel.Flow // nil before it has a way to its destination
+
+	flowEnded bool // closed was called
 
 	mu       sync.Mutex
 	interim  interim // what came before the response
@@ -57,7 +58,7 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 	// would hold that answer back until it has read the rest.
 	_ = x.rc.EnableFullDuplex()
 	x.line.id = requestID(r)
-	x.ctx, x.cancel = context.WithCancelCause(tunnel.WithID(r.Context(), x.line.id))
+	x.ctx, x.cancel = context.WithCancelCause(r.Context())
 	x.req = r.WithContext(context.WithValue(x.ctx, exchangeKey{}, x))
 	if r.ContentLength != 0 {
 		x.content = &content{ReadCloser: r.Body, exchange: x, origin: r}
@@ -116,7 +117,7 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 	if errors.Is(err, context.Canceled) && !x.content.whole() {
 		err = &clientError{err} // the client left amid its content
 	}
-	x.line.trace = adapters.TraceOf(up.conn)
+	x.line.flow = x.flow
 	if err != nil {
 		x.line.err = err
 		if x.server.proxied(out) {

@@ -16,27 +16,27 @@ import (
 
 // diary is an observer that keeps what it is told.
 type diary struct {
-	mu     sync.Mutex
-	lines  []string
-	relays []*tunnel.Relay
+	mu    sync.Mutex
+	lines []string
+	flows []*tunnel.Flow
 }
 
-func (d *diary) add(what string, req *tunnel.Request, err error) {
+func (d *diary) add(what string, req *tunnel.Flow, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.lines = append(d.lines, fmt.Sprintf("%s %s %s %s by %q: %v", what, req.ID, req.Front, req.Address, req.Next, err))
+	d.lines = append(d.lines, fmt.Sprintf("%s %s %s %s by %q: %v", what, req.ID, req.Front, req.Address, req.Hop, err))
 }
 
-func (d *diary) Dialed(req *tunnel.Request, _ time.Duration, err error) { d.add("dialed", req, err) }
+func (d *diary) Dialed(req *tunnel.Flow, _ time.Duration, err error) { d.add("dialed", req, err) }
 
-func (d *diary) Opened(req *tunnel.Request, relay *tunnel.Relay) {
+func (d *diary) Opened(req *tunnel.Flow) {
 	d.add("opened", req, nil)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.relays = append(d.relays, relay)
+	d.flows = append(d.flows, req)
 }
 
-func (d *diary) Closed(req *tunnel.Request, _ *tunnel.Relay, _ time.Duration, err error) {
+func (d *diary) Closed(req *tunnel.Flow, _ time.Duration, err error) {
 	d.add("closed", req, err)
 }
 
@@ -46,13 +46,13 @@ func (d *diary) all() []string {
 	return append([]string(nil), d.lines...)
 }
 
-func (d *diary) relay(i int) *tunnel.Relay {
+func (d *diary) flow(i int) *tunnel.Flow {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if i >= len(d.relays) {
+	if i >= len(d.flows) {
 		return nil
 	}
-	return d.relays[i]
+	return d.flows[i]
 }
 
 // nobody is an address that refuses.
@@ -64,13 +64,13 @@ func observed(t *testing.T) (*proxy, *diary, *tunnel.Traffic) {
 	d, total := new(diary), new(tunnel.Traffic)
 	p := startProxy(t, func(o *Options) {
 		o.Connect.Observers, o.Connect.Total = []tunnel.Observer{d}, total
-		o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			tunnel.NoteHop(ctx, "server s1")
-			if address == nobody {
-				return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: address}
+		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			f.Hop = tunnel.Hop{Role: "server", ID: "s1"}
+			if f.Address == nobody {
+				return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: f.Address}
 			}
-			return dialTCP(ctx, network, address)
-		}
+			return dialTCP(ctx, f)
+		})
 	})
 	return p, d, total
 }
@@ -100,10 +100,10 @@ func TestPlainRequestsAreObserved(t *testing.T) {
 		t.Errorf("observed\n%q, want\n%q", got, want)
 	}
 	for i := range 2 {
-		if up, down := seen.relay(i).Sent(); up != 3 || down != 5 {
+		if up, down := seen.flow(i).Sent(); up != 3 || down != 5 {
 			t.Errorf("exchange %d: %d bytes up, %d down", i, up, down)
 		}
-		if up, down := seen.relay(i).Held(); up || down {
+		if up, down := seen.flow(i).Held(); up || down {
 			t.Errorf("exchange %d is over and holds %v %v", i, up, down)
 		}
 	}
@@ -148,14 +148,14 @@ func TestPlainRequestsThatStallAreObserved(t *testing.T) {
 	stalls := func(i int, up bool) {
 		t.Helper()
 		eventually(t, "a stall", func() bool {
-			if seen.relay(i) == nil {
+			if seen.flow(i) == nil {
 				return false
 			}
-			heldUp, heldDown := seen.relay(i).Held()
-			sentUp, sentDown := seen.relay(i).Sent()
+			heldUp, heldDown := seen.flow(i).Held()
+			sentUp, sentDown := seen.flow(i).Sent()
 			time.Sleep(100 * time.Millisecond)
-			laterUp, laterDown := seen.relay(i).Held()
-			movedUp, movedDown := seen.relay(i).Sent()
+			laterUp, laterDown := seen.flow(i).Held()
+			movedUp, movedDown := seen.flow(i).Sent()
 			still := sentUp == movedUp && sentDown == movedDown
 			return still && heldUp == up && laterUp == up && heldDown == !up && laterDown == !up
 		})
@@ -177,7 +177,7 @@ func TestPlainRequestsThatStallAreObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = body(t, w.response(http.MethodPost))
-	if up, _ := seen.relay(1).Sent(); up != much {
+	if up, _ := seen.flow(1).Sent(); up != much {
 		t.Errorf("%d bytes up", up)
 	}
 }
@@ -190,11 +190,11 @@ func TestASlowAnswerIsNoStall(t *testing.T) {
 	w := dialWire(t, p.addr)
 	w.send("POST http://%s/ HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", origin)
 	eventually(t, "the content's end", func() bool {
-		if seen.relay(0) == nil {
+		if seen.flow(0) == nil {
 			return false
 		}
-		sent, _ := seen.relay(0).Sent()
-		held, _ := seen.relay(0).Held()
+		sent, _ := seen.flow(0).Sent()
+		held, _ := seen.flow(0).Held()
 		return sent == 3 && !held
 	})
 	close(answer)

@@ -36,9 +36,10 @@ const (
 )
 
 // newTransport is Options.Transport with this front's own limits.
-func newTransport(o Options) *http.Transport {
+func (s *Server) newTransport() *http.Transport {
+	o := s.opts
 	t := o.Transport.Clone()
-	t.DialContext = forRequests(t.DialContext, o.Connect)
+	t.DialContext = s.dial
 	t.ResponseHeaderTimeout = o.ResponseTimeout
 	t.ExpectContinueTimeout = expectTimeout
 	t.TLSHandshakeTimeout = tlsTimeout

@@ -460,7 +460,7 @@ func TestForwardFailures(t *testing.T) {
 		{errTest, 502, "The destination broke the connection off or did not answer in HTTP.\n"},
 	} {
 		p := startProxy(t, func(o *Options) {
-			o.Transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, tc.err }
+			o.Forward = failing(tc.err)
 		})
 		w := dialWire(t, p.addr)
 		for range 2 { // the connection goes on
@@ -478,10 +478,10 @@ func TestForwardFailures(t *testing.T) {
 func TestForwardDialIsBounded(t *testing.T) {
 	p := startProxy(t, func(o *Options) {
 		o.Connect.DialTimeout = 50 * time.Millisecond
-		o.Transport.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
+		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			<-ctx.Done()
-			return nil, tunnel.AsDialError(address, ctx.Err())
-		}
+			return nil, tunnel.AsDialError(f.Address, ctx.Err())
+		})
 	})
 	w := dialWire(t, p.addr)
 	w.send("PUT http://example.test/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf")
@@ -560,7 +560,7 @@ func TestCustomerProxyFailures(t *testing.T) {
 				o.Transport.Proxy = fixedProxy(tc.by)
 				o.ResponseTimeout = time.Second
 				if tc.dial != nil {
-					o.Transport.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, tc.dial }
+					o.Forward = failing(tc.dial)
 				}
 			})
 			w := dialWire(t, p.addr)
@@ -628,12 +628,12 @@ func TestForwardClientLeaves(t *testing.T) {
 		t.Parallel()
 		dialing, ended := make(chan struct{}), make(chan struct{})
 		p := startProxy(t, func(o *Options) {
-			o.Transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+			o.Forward = tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 				close(dialing)
 				<-ctx.Done()
 				close(ended)
 				return nil, ctx.Err()
-			}
+			})
 		})
 		w := dialWire(t, p.addr)
 		w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -734,12 +734,12 @@ func TestCustomerProxyOverTLS(t *testing.T) {
 			p := startProxy(t, func(o *Options) {
 				o.Transport.Proxy = fixedProxy("https://user:pw@" + tc.host + ":8443")
 				o.Transport.TLSClientConfig = &tls.Config{RootCAs: pool}
-				o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-					if address != tc.host+":8443" {
-						t.Errorf("%s was dialed", address)
+				o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+					if f.Address != tc.host+":8443" {
+						t.Errorf("%s was dialed", f.Address)
 					}
-					return dialTCP(ctx, network, ln.Addr().String())
-				}
+					return dialTCP(ctx, f.To(ln.Addr().String()))
+				})
 			})
 			w := dialWire(t, p.addr)
 			w.send(upgradeRequest, "example.test")

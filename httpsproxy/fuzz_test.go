@@ -82,19 +82,17 @@ func FuzzWire(f *testing.F) {
 		f.Add([]byte(good))
 	}
 	echoed := startTarget(f, echo)
-	dial := func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-		if _, _, err := tunnel.SplitAddress(address); err != nil {
-			panic(fmt.Sprintf("dialed %q", address))
+	dial := func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		if _, _, err := tunnel.SplitAddress(f.Address); err != nil {
+			panic(fmt.Sprintf("dialed %q", f.Address))
 		}
-		return dialTCP(ctx, network, echoed)
+		return dialTCP(ctx, f.To(echoed))
 	}
 	p := startProxy(f, func(o *Options) {
 		o.ResponseTimeout = time.Second
 		o.HandshakeTimeout = time.Second
 		o.Connect.Dialer = tunnel.DialerFunc(dial)
-		o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			return dial(ctx, network, address)
-		}
+		o.Forward = tunnel.DialerFunc(dial)
 	})
 	f.Fuzz(func(t *testing.T, request []byte) {
 		c, err := net.Dial("tcp", p.addr)

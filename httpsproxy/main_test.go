@@ -44,10 +44,11 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	p := &proxy{addr: ln.Addr().String(), done: make(chan error, 1)}
 	o := Options{
 		Connect: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)},
-		Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		Forward: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			p.dials.Add(1)
-			return dialTCP(ctx, network, address)
-		}},
+			return dialTCP(ctx, f)
+		}),
+		Transport: new(http.Transport),
 	}
 	if change != nil {
 		change(&o)
@@ -74,10 +75,15 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	return p
 }
 
-func dialTCP(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, address)
+// failing is a dialer that reaches nothing.
+func failing(err error) tunnel.Dialer {
+	return tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, err })
+}
+
+func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
 	if err != nil {
-		return nil, tunnel.AsDialError(address, err)
+		return nil, tunnel.AsDialError(f.Address, err)
 	}
 	return tunnel.Wrap(c), nil
 }

@@ -59,13 +59,15 @@ type Options struct {
 	// Requests carry the Front "connect", "forward" or "upgrade".
 	Connect *tunnel.Forwarder
 
-	// Transport carries plain http requests: its DialContext reaches
-	// destinations, its Proxy says which customer proxy a request goes
-	// through, with user and password in the URL. The Server uses a copy
-	// with its own limits and timeouts and never the environment's proxies. A
-	// DialContext that returns a tunnel.Conn and *tunnel.DialError lets resets
-	// and reasons through. It is called with the request's values in its
-	// context, which ends with the request or after Connect's DialTimeout.
+	// Forward reaches the destinations of plain http requests, and the
+	// customer proxies that Transport sends them by. The context of a dial ends
+	// with the request, or after Connect's DialTimeout.
+	Forward tunnel.Dialer
+
+	// Transport carries plain http requests: its Proxy says which customer
+	// proxy a request goes through, with user and password in the URL. The
+	// Server uses a copy that dials by Forward, with its own limits and
+	// timeouts and never the environment's proxies.
 	Transport *http.Transport
 
 	// Credentials, where set, are asked of every request, as Basic
@@ -103,8 +105,8 @@ func New(o Options) (*Server, error) {
 	switch {
 	case o.Connect == nil || o.Connect.Dialer == nil:
 		return nil, errors.New("httpsproxy: no forwarder for CONNECT given")
-	case o.Transport == nil || o.Transport.DialContext == nil:
-		return nil, errors.New("httpsproxy: no transport with a DialContext given")
+	case o.Forward == nil || o.Transport == nil:
+		return nil, errors.New("httpsproxy: no dialer or no transport for plain requests given")
 	case min(o.HandshakeTimeout, o.KeepAlive, o.ResponseTimeout, o.Drain) < 0 || o.MaxConns < 0:
 		return nil, errors.New("httpsproxy: timeouts and limits cannot be negative")
 	}
@@ -114,7 +116,7 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("httpsproxy: register metrics: %w", err)
 	}
 	s := &Server{opts: o, metrics: m, slots: newSlots(o.MaxConns), pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
-	s.transport = newTransport(o)
+	s.transport = s.newTransport()
 	s.forward = s.newForward()
 	s.http = s.newHTTP()
 	return s, nil

@@ -24,7 +24,7 @@ import (
 
 func TestNewRefuses(t *testing.T) {
 	good := func() Options {
-		return Options{Connect: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}, Transport: &http.Transport{DialContext: new(net.Dialer).DialContext}}
+		return Options{Connect: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}, Forward: tunnel.DialerFunc(dialTCP), Transport: new(http.Transport)}
 	}
 	if _, err := New(good()); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestNewRefuses(t *testing.T) {
 		"no forwarder": func(o *Options) { o.Connect = nil },
 		"no dialer":    func(o *Options) { o.Connect = &tunnel.Forwarder{} },
 		"no transport": func(o *Options) { o.Transport = nil },
-		"no dial":      func(o *Options) { o.Transport = &http.Transport{} },
+		"no dial":      func(o *Options) { o.Forward = nil },
 		"timeout":      func(o *Options) { o.HandshakeTimeout = -1 },
 		"conns":        func(o *Options) { o.MaxConns = -1 },
 	} {
@@ -61,8 +61,7 @@ func TestEnvironmentIsIgnored(t *testing.T) {
 	target := startTarget(t, echo)
 	origin := startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) {
-		dial := o.Transport.DialContext
-		o.Transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) { return dial(ctx, network, origin) }
+		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return dialTCP(ctx, f.To(origin)) })
 	})
 	w := dialWire(t, p.addr)
 	w.send("GET http://example.test/ HTTP/1.1\r\nHost: x\r\n\r\n") // a host that no rule exempts

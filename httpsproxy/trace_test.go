@@ -2,7 +2,6 @@ package httpsproxy
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"testing"
 
@@ -17,14 +16,11 @@ func TestTraceParentFollowsTheDial(t *testing.T) {
 	target := startTarget(t, echo)
 	origin := startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) {
-		o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-			ids <- tunnel.ID(ctx)
-			return dialTCP(ctx, network, address)
+		o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			ids <- f.ID
+			return dialTCP(ctx, f)
 		})
-		o.Transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
-			ids <- tunnel.ID(ctx)
-			return dialTCP(ctx, network, address)
-		}
+		o.Forward = o.Connect.Dialer
 	})
 	for parent, kept := range map[string]bool{
 		"00-" + trace + "-b7ad6b7169203331-01": true,

@@ -76,11 +76,12 @@ func (s *Server) switchingHead(resp *http.Response) []byte {
 	return head.Bytes()
 }
 
-// relay is the second half of what a Forwarder does, by the relay that observers
+// relay is the second half of what a Forwarder does, for the flow that observers
 // know already.
 func (x *exchange) relay(ctx context.Context, near, far tunnel.Conn) error {
-	f, relay := x.server.opts.Connect, x.flow.relay
-	relay.A, relay.B, relay.Linger, relay.Idle = near, far, f.Linger, f.Idle
-	x.line.relay = relay
-	return relay.Run(ctx)
+	f := x.server.opts.Connect
+	relay := &tunnel.Relay{A: near, B: far, Flow: x.flow, Linger: f.Linger, Idle: f.Idle}
+	err := relay.Run(ctx)
+	x.line.up, x.line.down = x.flow.Sent()
+	return err
 }

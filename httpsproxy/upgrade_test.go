@@ -139,9 +139,9 @@ func TestUpgradeRefused(t *testing.T) {
 // observer counts what it is told.
 type observer struct{ dialed, opened, closed atomic.Int32 }
 
-func (o *observer) Dialed(*tunnel.Request, time.Duration, error) { o.dialed.Add(1) }
-func (o *observer) Opened(*tunnel.Request, *tunnel.Relay)        { o.opened.Add(1) }
-func (o *observer) Closed(*tunnel.Request, *tunnel.Relay, time.Duration, error) {
+func (o *observer) Dialed(*tunnel.Flow, time.Duration, error) { o.dialed.Add(1) }
+func (o *observer) Opened(*tunnel.Flow)                       { o.opened.Add(1) }
+func (o *observer) Closed(*tunnel.Flow, time.Duration, error) {
 	o.closed.Add(1)
 }
 

@@ -154,10 +154,10 @@ type place struct {
 type placeKey struct{}
 
 // Forward implements link.Forwarder.
-func (f sharing) Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error {
+func (f sharing) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	p := &place{account: accountOf(ctx), memory: f.memory}
 	defer p.leave()
-	return f.next.Forward(context.WithValue(ctx, placeKey{}, p), req, answer)
+	return f.next.Forward(context.WithValue(ctx, placeKey{}, p), flow, answer)
 }
 
 func (p *place) leave() {
@@ -169,21 +169,21 @@ func (p *place) leave() {
 // shared lets next dial for a client within its share. It stands under the
 // Forwarder, so that a refusal is counted and told like any dial that failed.
 func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		p := ctx.Value(placeKey{}).(*place)
 		if p.taken = p.account.budget.Take(p.memory); !p.taken {
-			return nil, exhausted(address, noMemory)
+			return nil, exhausted(f.Address, noMemory)
 		}
 		if !p.account.dials.Take(1) {
-			return nil, exhausted(address, fmt.Sprintf("this client has %d dials under way that nobody answers; the rest is for others", p.account.dials.Used()))
+			return nil, exhausted(f.Address, fmt.Sprintf("this client has %d dials under way that nobody answers; the rest is for others", p.account.dials.Used()))
 		}
 		defer p.account.dials.Give(1)
 		done, err := s.turns.wait(ctx, p.account)
 		if err != nil {
-			return nil, tunnel.AsDialError(address, err)
+			return nil, tunnel.AsDialError(f.Address, err)
 		}
 		defer done()
-		return next.Dial(legacy.WithBudget(link.WithBudget(ctx, p.account.budget), p.account.grpc), network, address)
+		return next.Dial(legacy.WithBudget(link.WithBudget(ctx, p.account.budget), p.account.grpc), f)
 	})
 }
 
@@ -198,8 +198,8 @@ type linked struct {
 }
 
 // Forward implements link.Forwarder.
-func (f linked) Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error {
-	return f.sharing.Forward(withAccount(ctx, f.account), req, answer)
+func (f linked) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+	return f.sharing.Forward(withAccount(ctx, f.account), flow, answer)
 }
 
 // handleClientGRPC is the frontend's Handler for clients by gRPC.

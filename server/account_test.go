@@ -32,7 +32,7 @@ func (r *rig) hang(hog *link.Session, n int) (refused []error) {
 	failed := make(chan error, n)
 	for range n {
 		wg.Go(func() {
-			if _, err := hog.Dial(ctx, "tcp", "silent:1"); ctx.Err() == nil {
+			if _, err := hog.Dial(ctx, tunnel.NewFlow("tcp", "silent:1")); ctx.Err() == nil {
 				failed <- err
 			}
 		})

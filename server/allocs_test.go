@@ -17,15 +17,15 @@ import (
 func TestObserversAllocateNothing(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	req, relay := &tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}, &tunnel.Relay{}
+	flow := &tunnel.Flow{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}
 	for name, o := range map[string]tunnel.Observer{
 		"log": connectionLog{log.WithField("component", "server")}, "metrics": metrics.New(prometheus.NewRegistry()),
 	} {
 		t.Run(name, func(t *testing.T) {
 			allocs.AtMost(t, 0, func() {
-				o.Dialed(req, time.Millisecond, nil)
-				o.Opened(req, relay)
-				o.Closed(req, relay, time.Second, nil)
+				o.Dialed(flow, time.Millisecond, nil)
+				o.Opened(flow)
+				o.Closed(flow, time.Second, nil)
 			})
 		})
 	}

@@ -99,30 +99,30 @@ type connectionLog struct{ log logrus.FieldLogger }
 // silent says that nobody reads debug lines, so that none needs to be made.
 func (c connectionLog) silent() bool { return !logging.Enabled(c.log, logrus.DebugLevel) }
 
-func (c connectionLog) fields(req *tunnel.Request) logrus.FieldLogger {
-	f := logrus.Fields{"id": req.ID, "front": req.Front, "address": req.Address}
-	if req.Source != nil {
-		f["source"] = req.Source.String()
+func (c connectionLog) fields(flow *tunnel.Flow) logrus.FieldLogger {
+	f := logrus.Fields{"id": flow.ID, "front": flow.Front, "address": flow.Address}
+	if flow.Source != nil {
+		f["source"] = flow.Source.String()
 	}
 	return c.log.WithFields(f)
 }
 
 // Dialed implements tunnel.Observer.
-func (c connectionLog) Dialed(req *tunnel.Request, took time.Duration, err error) {
+func (c connectionLog) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if c.silent() {
 		return
 	}
-	c.fields(req).WithField("took", took.String()).WithField("error", err).Debug("destination dialed")
+	c.fields(f).WithField("took", took.String()).WithField("error", err).Debug("destination dialed")
 }
 
 // Opened implements tunnel.Observer.
-func (connectionLog) Opened(*tunnel.Request, *tunnel.Relay) {}
+func (connectionLog) Opened(*tunnel.Flow) {}
 
 // Closed implements tunnel.Observer.
-func (c connectionLog) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Duration, err error) {
+func (c connectionLog) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	if c.silent() {
 		return
 	}
-	up, down := relay.Sent()
-	c.fields(req).WithFields(logrus.Fields{"took": took.String(), "up": up, "down": down, "error": err}).Debug("connection ended")
+	up, down := f.Sent()
+	c.fields(f).WithFields(logrus.Fields{"took": took.String(), "up": up, "down": down, "error": err}).Debug("connection ended")
 }

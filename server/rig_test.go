@@ -165,7 +165,7 @@ func tcpPair() (a, b tunnel.Conn) {
 }
 
 func forwarder(n network) *tunnel.Forwarder {
-	return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) { return n(ctx, address) })}
+	return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) { return n(ctx, f.Address) })}
 }
 
 // agent is a connected agent of either protocol.
@@ -265,7 +265,7 @@ func (r *rig) dial(kind, address string) (net.Conn, error) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		return s.Dial(ctx, "tcp", address)
+		return s.Dial(ctx, tunnel.NewFlow("tcp", address))
 	}
 }
 

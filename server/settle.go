@@ -26,13 +26,13 @@ type settling struct {
 }
 
 // Dial implements tunnel.Dialer.
-func (s settling) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (s settling) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	select {
 	case <-s.agents.Joined():
 	default:
 		s.wait(ctx)
 	}
-	return s.agents.Dial(ctx, network, address)
+	return s.agents.Dial(ctx, f)
 }
 
 func (s settling) wait(ctx context.Context) {

@@ -16,17 +16,17 @@ import (
 // agentInMemory connects to nothing, and says that it did.
 type agentInMemory struct{ done chan struct{} }
 
-func (a agentInMemory) Dial(context.Context, string, string) (tunnel.Conn, error) { return nil, nil }
-func (a agentInMemory) Done() <-chan struct{}                                     { return a.done }
-func (a agentInMemory) Draining() <-chan struct{}                                 { return nil }
-func (a agentInMemory) Streams() int                                              { return 0 }
-func (a agentInMemory) RTT() time.Duration                                        { return 0 }
-func (a agentInMemory) Close() error                                              { return nil }
+func (a agentInMemory) Dial(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }
+func (a agentInMemory) Done() <-chan struct{}                                   { return a.done }
+func (a agentInMemory) Draining() <-chan struct{}                               { return nil }
+func (a agentInMemory) Streams() int                                            { return 0 }
+func (a agentInMemory) RTT() time.Duration                                      { return 0 }
+func (a agentInMemory) Close() error                                            { return nil }
 
 // dialTook is what a dial ended with, and after how long by the bubble's clock.
 func dialTook(ctx context.Context, s settling) (time.Duration, error) {
 	start := time.Now()
-	_, err := s.Dial(ctx, "tcp", "node:10250")
+	_, err := s.Dial(ctx, tunnel.NewFlow("tcp", "node:10250"))
 	return time.Since(start), err
 }
 

@@ -21,12 +21,12 @@ type client struct {
 	conn   tunnel.Conn
 
 	// Set by request, for the goroutine that serves the connection.
-	ctx       context.Context
-	cancel    context.CancelCauseFunc
-	forwarder *tunnel.Forwarder
-	asked     tunnel.Request
-	ahead     *bufio.Reader // what was read ahead; nil once answered
-	watch     *admission.Watch
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	flow   tunnel.Flow
+	asked  time.Time
+	ahead  *bufio.Reader // what was read ahead; nil once answered
+	watch  *admission.Watch
 }
 
 // Abandon implements admission.Holder: the connection is not worth a reply.
@@ -36,12 +36,9 @@ func (c *client) Abandon() {
 
 // request readies c to be forwarded, and begins to watch for its leaving.
 func (s *Server) request(ctx context.Context, c *client, req *request) {
-	c.forwarder = s.opts.Forwarder
-	if s.logs() {
-		ctx, c.forwarder = s.logged(ctx, c.forwarder)
-	}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
-	c.asked = tunnel.Request{Front: "socks5", Network: "tcp", Address: req.address, Source: c.conn.RemoteAddr()}
+	c.asked = time.Now()
+	c.flow.Front, c.flow.Network, c.flow.Address, c.flow.Source = "socks5", "tcp", req.address, c.conn.RemoteAddr()
 	c.ahead = req.ahead
 	c.watch = admission.NewWatch(c.conn, admission.Buffer{Reader: c.ahead}, c.cancel)
 }

@@ -112,8 +112,8 @@ func TestConversations(t *testing.T) {
 				if c.auth {
 					o.Credentials = static{"anna": "secret"}
 				}
-				s := newServer(t, o, tunnel.DialerFunc(func(_ context.Context, _, address string) (tunnel.Conn, error) {
-					dialed = append(dialed, address)
+				s := newServer(t, o, tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+					dialed = append(dialed, f.Address)
 					a, b := net.Pipe()
 					_ = b.Close()
 					return nameless{tunnel.Wrap(a)}, nil

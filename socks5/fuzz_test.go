@@ -56,10 +56,10 @@ func FuzzServeConn(f *testing.F) {
 			o.Credentials = static{"anna": "secret"}
 		}
 		dials := 0
-		s := newServer(t, o, tunnel.DialerFunc(func(_ context.Context, network, address string) (tunnel.Conn, error) {
+		s := newServer(t, o, tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			dials++
-			if _, _, err := tunnel.SplitAddress(address); err != nil || network != "tcp" {
-				t.Errorf("dialed %s %q: %v", network, address, err)
+			if _, _, err := tunnel.SplitAddress(f.Address); err != nil || f.Network != "tcp" {
+				t.Errorf("dialed %s %q: %v", f.Network, f.Address, err)
 			}
 			return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 		}))

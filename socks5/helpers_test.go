@@ -23,8 +23,8 @@ const patience = 20 * time.Second
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // direct dials as it is told.
-var direct = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, network, address)
+var direct = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +33,7 @@ var direct = tunnel.DialerFunc(func(ctx context.Context, network, address string
 
 // failing never reaches anything.
 func failing(f tunnel.Failure) tunnel.Dialer {
-	return tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: f}
 	})
 }
@@ -41,8 +41,8 @@ func failing(f tunnel.Failure) tunnel.Dialer {
 // blocked reports each dial and lets it wait until it is cancelled.
 func blocked() (d tunnel.Dialer, dialing, cancelled chan string) {
 	dialing, cancelled = make(chan string, 16), make(chan string, 16)
-	return tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) {
-		dialing <- address
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		dialing <- f.Address
 		<-ctx.Done()
 		cancelled <- context.Cause(ctx).Error()
 		return nil, ctx.Err()

@@ -69,9 +69,9 @@ func TestPipelinedBytes(t *testing.T) {
 	port, _ := net.LookupPort("tcp", p)
 	for _, size := range []int{1, readAhead - 30, readAhead, readAhead + 1, 300_000} {
 		for _, delay := range []time.Duration{0, 30 * time.Millisecond} {
-			s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+			s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 				time.Sleep(delay) // so that all of it, and the FIN, come before the reply
-				return direct(ctx, network, address)
+				return direct(ctx, f.To(address))
 			}))
 			payload := make([]byte, size)
 			fill(payload, uint64(size))
@@ -182,9 +182,9 @@ func TestLateSuccessIsNotLeaked(t *testing.T) {
 	ended := make(chan string, 1)
 	address := target(t, func(c *net.TCPConn) { _, _ = io.ReadAll(c); ended <- "closed" })
 	left := make(chan struct{})
-	s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, network, _ string) (tunnel.Conn, error) {
+	s := serve(t, Options{}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		<-ctx.Done()
-		return direct(context.Background(), network, address) // too late, and it does not care
+		return direct(context.Background(), f.To(address)) // too late, and it does not care
 	}))
 	c := connect(t, s.addr)
 	_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))

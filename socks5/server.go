@@ -162,8 +162,8 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 // then, so that the stack is small enough to shrink while nothing moves.
 func (s *Server) serve(ctx context.Context, c *client) {
 	if s.prepare(ctx, c) {
-		// What became of it is told in answer and to the observers.
-		_ = c.forwarder.Forward(c.ctx, &c.asked, c.answer)
+		err := s.opts.Forwarder.Forward(c.ctx, &c.flow, c.answer)
+		s.log(c, err)
 		s.finish(c)
 	}
 }

@@ -31,7 +31,7 @@ func TestSilentClientIsKeptForTheDefaultTimeout(t *testing.T) {
 func TestQuietRelayIsNotCut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		s := newServer(t, Options{}, tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+		s := newServer(t, Options{}, tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 			return tunnel.Wrap(far), nil
 		}))
 		client, conn := net.Pipe()
@@ -57,7 +57,7 @@ func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		s := newServer(t, Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
-			func(context.Context, string, string) (tunnel.Conn, error) {
+			func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 				time.Sleep(3 * DefaultHandshakeTimeout)
 				return tunnel.Wrap(far), nil
 			})}}, nil)
@@ -83,7 +83,7 @@ func TestLeavingIsNoticedAfterTheHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waited time.Duration
 		s := newServer(t, Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
-			func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+			func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 				start := time.Now()
 				<-ctx.Done()
 				waited = time.Since(start)

@@ -12,20 +12,19 @@ import (
 //
 // Dial blocks until the destination itself has answered, ctx ends or the
 // dialer's own bound passes; a Conn that becomes ready too late is closed, not
-// leaked. network is "tcp" or a narrower kind that the dialer knows; address is
-// host:port, where host may be a name. Errors are a *DialError, possibly
+// leaked. It dials f.Address, host:port where host may be a name, over f.Network,
+// which is "tcp" or a narrower kind that the dialer knows, and notes in f what it
+// found out; f is its alone until it returns. Errors are a *DialError, possibly
 // wrapped. It may be called from any number of goroutines.
 type Dialer interface {
-	Dial(ctx context.Context, network, address string) (Conn, error)
+	Dial(ctx context.Context, f *Flow) (Conn, error)
 }
 
 // DialerFunc is a function that is a Dialer.
-type DialerFunc func(ctx context.Context, network, address string) (Conn, error)
+type DialerFunc func(ctx context.Context, f *Flow) (Conn, error)
 
-// Dial calls f.
-func (f DialerFunc) Dial(ctx context.Context, network, address string) (Conn, error) {
-	return f(ctx, network, address)
-}
+// Dial calls d.
+func (d DialerFunc) Dial(ctx context.Context, f *Flow) (Conn, error) { return d(ctx, f) }
 
 // Failure says why a dial failed. The numbers are those of OPENED frames
 // (docs/link-protocol.md) and never change meaning.

@@ -11,28 +11,15 @@ import (
 // itself, so that the caller hears a cause instead of its own impatience.
 const DefaultDialTimeout = 10 * time.Second
 
-// Request is what a front was asked for.
-type Request struct {
-	ID      string   // follows the connection across hops; see WithID
-	Front   string   // who asked: "connect", "grpc", "link", "socks5", ... (a metric label)
-	Network string   // "tcp"
-	Address string   // host:port
-	Source  net.Addr // the client; may be nil
-
-	// Next is by whom the dial went, as its Dialer told by NoteHop; the
-	// Forwarder fills it in before it tells Observers. "" if nobody told.
-	Next string
-}
-
 // Observer is told about every forwarded connection. Its methods are called on
 // the connection's own goroutine and must not block.
 type Observer interface {
 	// Dialed reports a finished dial; err is nil, or what the Dialer said.
-	Dialed(req *Request, took time.Duration, err error)
+	Dialed(f *Flow, took time.Duration, err error)
 	// Opened reports a connection that starts to carry bytes.
-	Opened(req *Request, relay *Relay)
+	Opened(f *Flow)
 	// Closed reports the end of an opened connection.
-	Closed(req *Request, relay *Relay, took time.Duration, err error)
+	Closed(f *Flow, took time.Duration, err error)
 }
 
 // Forwarder does what every front does with a request: dial the destination,
@@ -45,7 +32,7 @@ type Forwarder struct {
 	DialTimeout time.Duration // 0 means DefaultDialTimeout
 	Linger      time.Duration // see Relay
 	Idle        time.Duration // see Relay
-	Total       *Traffic      // see Relay
+	Total       *Traffic      // where set, the bytes of all flows are added to it as they pass
 	Observers   []Observer
 }
 
@@ -54,29 +41,25 @@ type Forwarder struct {
 // to give the connection up; after a failed dial its results are not used.
 type Answer func(far Conn, err error) (near Conn, _ error)
 
-// Forward serves one request and returns when its connection has ended: nil
-// when it ended in order, else why not. It blocks for the connection's life.
-// When ctx ends the dial is cancelled or the connection reset. A far end that
-// answer does not want is reset; the near end is closed by the relay, or by
-// answer itself.
-func (f *Forwarder) Forward(ctx context.Context, req *Request, answer Answer) error {
-	if req.ID == "" {
-		req.ID = NewID()
-	}
-	relay, err := f.open(ctx, req, answer)
+// Forward serves one connection, which flow tells of, and returns when it has
+// ended: nil when it ended in order, else why not. It blocks for the
+// connection's life. When ctx ends the dial is cancelled or the connection
+// reset. A far end that answer does not want is reset; the near end is closed by
+// the relay, or by answer itself.
+func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) error {
+	relay, err := f.open(ctx, flow, answer)
 	if err != nil {
 		return err
 	}
-	start := time.Now()
 	err = relay.Run(ctx)
-	f.closed(req, relay, time.Since(start), err)
+	f.End(flow, err)
 	return err
 }
 
-// open dials and answers. What it and closed need of the stack is theirs alone,
+// open dials and answers. What it and End need of the stack is theirs alone,
 // and not part of what every open connection holds.
-func (f *Forwarder) open(ctx context.Context, req *Request, answer Answer) (*Relay, error) {
-	far, err := f.dial(WithID(ctx, req.ID), req)
+func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay, error) {
+	far, err := f.Dial(ctx, flow)
 	if err != nil {
 		_, _ = answer(nil, err)
 		return nil, err
@@ -86,42 +69,49 @@ func (f *Forwarder) open(ctx context.Context, req *Request, answer Answer) (*Rel
 		_ = far.Reset(&ResetError{Code: CodeCancelled})
 		return nil, err
 	}
-	relay := &Relay{A: near, B: far, Linger: f.Linger, Idle: f.Idle, Total: f.Total}
+	f.Begin(flow, far.RemoteAddr())
+	return &Relay{A: near, B: far, Flow: flow, Linger: f.Linger, Idle: f.Idle}, nil
+}
+
+// Begin is Forward's step between a dial that succeeded and the relay, for a
+// front that moves the bytes itself: flow is counted in Total from then on, and
+// Observers are told. far is the far end's address; it may be nil. End ends
+// what Begin began.
+func (f *Forwarder) Begin(flow *Flow, far net.Addr) {
+	flow.total, flow.Far, flow.Opened = f.Total, far, time.Now()
 	for _, o := range f.Observers {
-		o.Opened(req, relay)
+		o.Opened(flow)
 	}
-	return relay, nil
 }
 
-func (f *Forwarder) closed(req *Request, relay *Relay, took time.Duration, err error) {
+// End tells Observers that a flow has ended, and why: nil for in order.
+func (f *Forwarder) End(flow *Flow, err error) {
+	took := time.Since(flow.Opened)
 	for _, o := range f.Observers {
-		o.Closed(req, relay, took, err)
+		o.Closed(flow, took, err)
 	}
 }
 
-// Dial is Forward's first step, for a front that moves the bytes itself: it
-// dials what req asks for within DialTimeout, fills in req.Next and tells
-// Observers. An error is a *DialError. It blocks until then, or until ctx ends.
-func (f *Forwarder) Dial(ctx context.Context, req *Request) (Conn, error) {
-	return f.dial(WithID(ctx, req.ID), req)
-}
-
-func (f *Forwarder) dial(ctx context.Context, req *Request) (Conn, error) {
+// Dial is Forward's first step: it dials what flow asks for within DialTimeout
+// and tells Observers. An error is a *DialError. It blocks until then, or until
+// ctx ends.
+func (f *Forwarder) Dial(ctx context.Context, flow *Flow) (Conn, error) {
+	if flow.ID == "" {
+		flow.ID = NewID()
+	}
 	timeout := f.DialTimeout
 	if timeout <= 0 {
 		timeout = DefaultDialTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	ctx, hop := withHop(ctx)
 	start := time.Now()
-	far, err := f.Dialer.Dial(ctx, req.Network, req.Address)
-	req.Next = hop.name()
+	far, err := f.Dialer.Dial(ctx, flow)
 	if err != nil {
-		err = AsDialError(req.Address, err)
+		err = AsDialError(flow.Address, err)
 	}
 	for _, o := range f.Observers {
-		o.Dialed(req, time.Since(start), err)
+		o.Dialed(flow, time.Since(start), err)
 	}
 	return far, err
 }

@@ -13,11 +13,11 @@ import (
 
 type recorder struct{ events []string }
 
-func (r *recorder) Dialed(_ *tunnel.Request, _ time.Duration, err error) {
+func (r *recorder) Dialed(_ *tunnel.Flow, _ time.Duration, err error) {
 	r.events = append(r.events, "dialed "+tunnel.FailureOf(err).Label())
 }
-func (r *recorder) Opened(*tunnel.Request, *tunnel.Relay) { r.events = append(r.events, "opened") }
-func (r *recorder) Closed(*tunnel.Request, *tunnel.Relay, time.Duration, error) {
+func (r *recorder) Opened(*tunnel.Flow) { r.events = append(r.events, "opened") }
+func (r *recorder) Closed(*tunnel.Flow, time.Duration, error) {
 	r.events = append(r.events, "closed")
 }
 
@@ -26,13 +26,13 @@ func TestForwardBoundsTheDial(t *testing.T) {
 	f := &tunnel.Forwarder{
 		DialTimeout: 20 * time.Millisecond,
 		Observers:   []tunnel.Observer{rec},
-		Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+		Dialer: tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}),
 	}
 	var told error
-	err := f.Forward(t.Context(), &tunnel.Request{Network: "tcp", Address: "a:1"}, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+	err := f.Forward(t.Context(), &tunnel.Flow{Network: "tcp", Address: "a:1"}, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		told = err
 		return nil, err
 	})
@@ -51,12 +51,12 @@ func TestForwardRelaysAndObserves(t *testing.T) {
 	var id string
 	f := &tunnel.Forwarder{
 		Observers: []tunnel.Observer{rec},
-		Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
-			id = tunnel.ID(ctx)
+		Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			id = f.ID
 			return tunnel.Wrap(b), nil
 		}),
 	}
-	req := &tunnel.Request{Network: "tcp", Address: "a:1"}
+	req := &tunnel.Flow{Network: "tcp", Address: "a:1"}
 	done := make(chan error, 1)
 	go func() {
 		done <- f.Forward(t.Context(), req, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(a), nil })
@@ -80,11 +80,11 @@ func TestForwardRelaysAndObserves(t *testing.T) {
 
 func TestForwardResetsAFarEndNobodyWants(t *testing.T) {
 	b, target := tcpPair(t)
-	f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+	f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return tunnel.Wrap(b), nil
 	})}
 	gone := errors.New("client left")
-	err := f.Forward(t.Context(), &tunnel.Request{}, func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, gone })
+	err := f.Forward(t.Context(), &tunnel.Flow{}, func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, gone })
 	if !errors.Is(err, gone) {
 		t.Fatal(err)
 	}

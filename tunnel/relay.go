@@ -35,6 +35,9 @@ const (
 type Relay struct {
 	A, B Conn
 
+	// Flow counts what passes; up is A to B. nil is one that nobody sees.
+	Flow *Flow
+
 	// Linger bounds the silence of the second direction once the first has
 	// ended; 0 means DefaultLinger.
 	Linger time.Duration
@@ -42,18 +45,8 @@ type Relay struct {
 	// Idle bounds the silence of both directions together; 0 means no bound.
 	Idle time.Duration
 
-	// Total, where set, is added to as bytes pass, for metrics of many relays.
-	Total *Traffic
-
-	sent    Traffic        // of this relay: Up is A to B
-	held    [2]atomic.Bool // a write to B, to A, is under way
 	running sync.WaitGroup // the directions that have not ended
 	cause   atomic.Pointer[error]
-}
-
-// Traffic counts payload bytes by direction. It may be read at any time.
-type Traffic struct {
-	Up, Down atomic.Int64
 }
 
 // errRelayIdle ends a relay that carried nothing for too long.
@@ -65,23 +58,15 @@ type writeError struct{ err error }
 func (e *writeError) Error() string { return e.err.Error() }
 func (e *writeError) Unwrap() error { return e.err }
 
-// Sent returns the bytes carried so far from A to B and from B to A. It may be
-// called at any time from anywhere.
-func (r *Relay) Sent() (up, down int64) {
-	return r.sent.Up.Load(), r.sent.Down.Load()
-}
-
-// Held says whether bytes wait at this moment to be taken by B (up) and by A
-// (down). One that stays held while Sent stands still has a reader that
-// stalled. It may be called at any time from anywhere.
-func (r *Relay) Held() (up, down bool) { return r.held[0].Load(), r.held[1].Load() }
-
 // Run relays until both directions have ended, then closes A and B. It returns
 // nil when both ended in order, else the first cause. When ctx ends, both are
 // reset with ctx's cause. It runs once. A direction out of a Source into a Sink
 // needs no goroutine; of the others one runs on the caller's, the second on one
 // that Run joins.
 func (r *Relay) Run(ctx context.Context) error {
+	if r.Flow == nil {
+		r.Flow = new(Flow)
+	}
 	stop := context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
 	defer stop()
 
@@ -89,8 +74,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer watch.stop()
 
 	r.running.Add(2)
-	up := &half{relay: r, watch: watch, dst: r.B, src: r.A, held: &r.held[0], counters: r.counters(true)}
-	down := &half{relay: r, watch: watch, dst: r.A, src: r.B, held: &r.held[1], counters: r.counters(false)}
+	up := &half{relay: r, watch: watch, dst: r.B, src: r.A, held: &r.Flow.held[0], counters: r.Flow.counters(true)}
+	down := &half{relay: r, watch: watch, dst: r.A, src: r.B, held: &r.Flow.held[1], counters: r.Flow.counters(false)}
 	watch.sources.halves = [2]*half{up, down}
 	upPushed, downPushed := up.push(), down.push()
 	switch {
@@ -145,18 +130,4 @@ func (r *Relay) linger() time.Duration {
 		return r.Linger
 	}
 	return DefaultLinger
-}
-
-func (r *Relay) counters(up bool) [2]*atomic.Int64 {
-	own, total := &r.sent.Down, (*atomic.Int64)(nil)
-	if up {
-		own = &r.sent.Up
-	}
-	if r.Total != nil {
-		total = &r.Total.Down
-		if up {
-			total = &r.Total.Up
-		}
-	}
-	return [2]*atomic.Int64{own, total}
 }

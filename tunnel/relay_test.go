@@ -75,7 +75,8 @@ func wait(t *testing.T, result chan error) error {
 }
 
 func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
-	relay := &tunnel.Relay{Total: &tunnel.Traffic{}}
+	total := new(tunnel.Traffic)
+	relay := &tunnel.Relay{Flow: counted(total)}
 	client, target, result := startRelay(t, relay)
 	payload := make([]byte, 8<<20)
 	_, _ = rand.Read(payload)
@@ -99,10 +100,10 @@ func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
 	if err := wait(t, result); err != nil {
 		t.Fatalf("relay ended with %v, want nil", err)
 	}
-	if up, down := relay.Sent(); up != int64(len(payload)) || down != sha256.Size {
+	if up, down := relay.Flow.Sent(); up != int64(len(payload)) || down != sha256.Size {
 		t.Errorf("sent %d up and %d down, want %d and %d", up, down, len(payload), sha256.Size)
 	}
-	if got := relay.Total.Up.Load(); got != int64(len(payload)) {
+	if got := total.Up.Load(); got != int64(len(payload)) {
 		t.Errorf("total up %d, want %d", got, len(payload))
 	}
 }

@@ -60,7 +60,7 @@ func (w *relayWatch) check() {
 }
 
 func (w *relayWatch) passed() int64 {
-	up, down := w.relay.Sent()
+	up, down := w.relay.Flow.Sent()
 	return up + down
 }
 

@@ -51,7 +51,7 @@ func TestRelayPassesOnAResetDuringADownload(t *testing.T) {
 // A client that has sent all and left before the target spoke: what the target
 // then says is answered by a reset, which must not cost the upload its tail.
 func TestRelayDeliversTheUploadOfAClientThatLeft(t *testing.T) {
-	relay := &tunnel.Relay{}
+	relay := &tunnel.Relay{Flow: new(tunnel.Flow)}
 	client, target, result := startRelay(t, relay)
 	sent := make([]byte, 1<<20) // more than the target's socket takes at first
 	_, _ = rand.Read(sent)
@@ -59,7 +59,7 @@ func TestRelayDeliversTheUploadOfAClientThatLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Close()
-	for up, end := int64(0), time.Now().Add(10*time.Second); up < int64(len(sent)) && time.Now().Before(end); up, _ = relay.Sent() {
+	for up, end := int64(0), time.Now().Add(10*time.Second); up < int64(len(sent)) && time.Now().Before(end); up, _ = relay.Flow.Sent() {
 		time.Sleep(10 * time.Millisecond)
 	}
 	for range 2 { // the first is answered by a reset, the second fails for it
@@ -124,7 +124,7 @@ func stalled(t *testing.T, wrap func(net.Conn) tunnel.Conn) (client, target *net
 	client, a := tcpPair(t)
 	b, target := tcpPair(t)
 	cause, result = make(chan error, 1), make(chan error, 1)
-	relay = &tunnel.Relay{A: wrap(a), B: told{tunnel.Wrap(b), cause, make(chan struct{}, 1)}}
+	relay = &tunnel.Relay{Flow: new(tunnel.Flow), A: wrap(a), B: told{tunnel.Wrap(b), cause, make(chan struct{}, 1)}}
 	go func() { result <- relay.Run(t.Context()) }()
 	return client, target, relay, fill(t, client), cause, result
 }
@@ -181,13 +181,13 @@ func TestRelayKeepsWhatWaitsForASlowDestination(t *testing.T) {
 		client, target, relay, sent, _, result := stalled(t, tunnel.Wrap)
 		_ = client.SetLinger(0)
 		client.Close()
-		before, _ := relay.Sent()
+		before, _ := relay.Flow.Sent()
 		time.Sleep(pause)
 		got, err := io.ReadAll(target)
 		if !errors.Is(err, syscall.ECONNRESET) || !bytes.HasPrefix(sent, got) || len(got) == 0 {
 			t.Errorf("the target read %d bytes, which should be the first that were sent, and then %v, want ECONNRESET", len(got), err)
 		}
-		if after, _ := relay.Sent(); after <= before {
+		if after, _ := relay.Flow.Sent(); after <= before {
 			t.Errorf("nothing was delivered after the reset")
 		}
 		if err := within(t, 10*time.Second, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {

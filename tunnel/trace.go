@@ -1,14 +1,10 @@
 package tunnel
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"strings"
-	"sync"
 )
-
-type idKey struct{}
 
 // NewID makes the id by which one connection can be followed across sidecar,
 // server and agent: 16 hex digits.
@@ -16,18 +12,6 @@ func NewID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // crypto/rand.Read never fails (Go 1.24)
 	return hex.EncodeToString(b[:])
-}
-
-// WithID attaches a connection's id to the context its dial runs under; every
-// Dialer passes it on to the next hop where the protocol can carry it.
-func WithID(ctx context.Context, id string) context.Context {
-	return context.WithValue(ctx, idKey{}, id)
-}
-
-// ID returns the connection's id, or "" where none was attached.
-func ID(ctx context.Context) string {
-	id, _ := ctx.Value(idKey{}).(string)
-	return id
 }
 
 // MaxID bounds an id that comes from elsewhere; a trace-id has 32 characters.
@@ -68,35 +52,3 @@ func lowerHex(s string) bool {
 }
 
 func zeros(s string) bool { return strings.Trim(s, "0") == "" }
-
-type hopKey struct{}
-
-// hop is who carried a dial on, as the Dialer that chose it says.
-type hop struct {
-	mu   sync.Mutex
-	next string
-}
-
-// withHop lets the dial under ctx say by whom it went.
-func withHop(ctx context.Context) (context.Context, *hop) {
-	h := new(hop)
-	return context.WithValue(ctx, hopKey{}, h), h
-}
-
-func (h *hop) name() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.next
-}
-
-// NoteHop tells a Forwarder by whom a dial of its went that has just succeeded
-// or failed there: "agent NAME", "server NAME", "direct". A later note replaces
-// an earlier one, so that of several tries the last is told. Any Dialer may
-// call it, from any goroutine; without a Forwarder it does nothing.
-func NoteHop(ctx context.Context, next string) {
-	if h, ok := ctx.Value(hopKey{}).(*hop); ok {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		h.next = next
-	}
-}

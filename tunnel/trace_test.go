@@ -62,48 +62,49 @@ func TestCleanID(t *testing.T) {
 
 func TestObserversLearnByWhomADialWent(t *testing.T) {
 	for _, fails := range []bool{false, true} {
-		f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
-			tunnel.NoteHop(ctx, "agent first")
-			tunnel.NoteHop(ctx, "agent second")
+		f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			try := f.To("b:2")
+			try.Hop = tunnel.Hop{Role: "agent", ID: "second"}
+			f.Hop = tunnel.Hop{Role: "agent", ID: "first"}
+			f.Adopt(try)
 			if fails {
 				return nil, io.ErrUnexpectedEOF
 			}
 			_, b := tcpPair(t)
 			return tunnel.Wrap(b), nil
 		})}
-		next := ""
-		f.Observers = []tunnel.Observer{dialed(func(req *tunnel.Request) { next = req.Next })}
-		_ = f.Forward(t.Context(), &tunnel.Request{Network: "tcp", Address: "a:1"}, func(tunnel.Conn, error) (tunnel.Conn, error) {
+		hop := ""
+		f.Observers = []tunnel.Observer{dialed(func(flow *tunnel.Flow) { hop = flow.Hop.String() })}
+		_ = f.Forward(t.Context(), tunnel.NewFlow("tcp", "a:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
 			return nil, io.EOF
 		})
-		if next != "agent second" {
-			t.Errorf("fails=%v: went by %q", fails, next)
+		if hop != "agent second" {
+			t.Errorf("fails=%v: went by %q", fails, hop)
 		}
 	}
-	tunnel.NoteHop(t.Context(), "nobody listens")
 }
 
 // dialed is an Observer of dials.
-type dialed func(*tunnel.Request)
+type dialed func(*tunnel.Flow)
 
-func (d dialed) Dialed(req *tunnel.Request, _ time.Duration, _ error)      { d(req) }
-func (dialed) Opened(*tunnel.Request, *tunnel.Relay)                       {}
-func (dialed) Closed(*tunnel.Request, *tunnel.Relay, time.Duration, error) {}
+func (d dialed) Dialed(req *tunnel.Flow, _ time.Duration, _ error) { d(req) }
+func (dialed) Opened(*tunnel.Flow)                                 {}
+func (dialed) Closed(*tunnel.Flow, time.Duration, error)           {}
 
 func TestHeldTellsWhichSideDoesNotRead(t *testing.T) {
 	client, a := tcpPair(t)
 	b, target := tcpPair(t)
-	relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b)}
+	relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Flow: new(tunnel.Flow)}
 	done := make(chan error, 1)
 	go func() { done <- relay.Run(t.Context()) }()
 	go func() { // the target never reads
 		_, _ = io.Copy(client, zeros{})
 	}()
 	held := func() bool {
-		before, _ := relay.Sent()
-		up, _ := relay.Held()
+		before, _ := relay.Flow.Sent()
+		up, _ := relay.Flow.Held()
 		time.Sleep(20 * time.Millisecond)
-		after, _ := relay.Sent()
+		after, _ := relay.Flow.Sent()
 		return up && before == after
 	}
 	for end := time.Now().Add(20 * time.Second); !held(); {
@@ -111,13 +112,13 @@ func TestHeldTellsWhichSideDoesNotRead(t *testing.T) {
 			t.Fatal("a reader that stalled does not show")
 		}
 	}
-	if _, down := relay.Held(); down {
+	if _, down := relay.Flow.Held(); down {
 		t.Error("nothing goes down, and yet it is held")
 	}
 	client.Close()
 	target.Close()
 	<-done
-	if up, _ := relay.Held(); up {
+	if up, _ := relay.Flow.Held(); up {
 		t.Error("held after its end")
 	}
 }

@@ -196,10 +196,10 @@ func (f *fake) serve(c net.Conn) {
 
 // tcp is a Dialer that finds every name at one address.
 func tcp(real string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, real)
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, f.Network, real)
 		if err != nil {
-			return nil, tunnel.AsDialError(address, err)
+			return nil, tunnel.AsDialError(f.Address, err)
 		}
 		return tunnel.Wrap(c), nil
 	})
@@ -208,7 +208,7 @@ func tcp(real string) tunnel.Dialer {
 func dial(t testing.TB, w *Way, address string, timeout time.Duration) (tunnel.Conn, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	return w.Dial(ctx, "tcp", address)
+	return w.Dial(ctx, tunnel.NewFlow("tcp", address))
 }
 
 func TestWayMatrix(t *testing.T) {
@@ -331,10 +331,10 @@ func TestWayCancelled(t *testing.T) {
 	w := &Way{Proxy: p, Who: "customer proxy", Via: tcp((&fake{script: func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }}).start(t))}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := w.Dial(ctx, "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailCancelled {
+	if _, err := w.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {
 		t.Error(err)
 	}
-	if _, err := w.Dial(t.Context(), "tcp", "no-port"); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+	if _, err := w.Dial(t.Context(), tunnel.NewFlow("tcp", "no-port")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
 		t.Error(err)
 	}
 }

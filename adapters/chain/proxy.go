@@ -86,11 +86,14 @@ type Way struct {
 
 // Dial implements tunnel.Dialer by CONNECT to the proxy. All of it together is
 // bounded by ctx only.
-func (w *Way) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (w *Way) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	address := f.Address
 	if _, _, err := tunnel.SplitAddress(address); err != nil {
 		return nil, err
 	}
-	c, err := w.Via.Dial(ctx, network, w.Proxy.Address)
+	leg := f.To(w.Proxy.Address)
+	c, err := w.Via.Dial(ctx, leg)
+	f.Adopt(leg)
 	if err != nil {
 		return nil, w.failed(address, err)
 	}
@@ -102,7 +105,7 @@ func (w *Way) Dial(ctx context.Context, network, address string) (tunnel.Conn, e
 		}
 		c = tunnel.Wrap(secure)
 	}
-	out, err := connect.Handshake(ctx, c, connect.Request{Address: address, Authorization: w.Proxy.auth})
+	out, err := connect.Handshake(ctx, c, connect.Request{Address: address, ID: f.ID, Authorization: w.Proxy.auth})
 	if err != nil {
 		return nil, w.failed(address, err)
 	}

@@ -43,6 +43,7 @@ const (
 // Request is what to ask for.
 type Request struct {
 	Address       string // host:port of the destination
+	ID            string // of the connection, for the next hop; "" sends none
 	Authorization string // value of Proxy-Authorization; "" sends none
 	UserAgent     string // "" sends none
 }
@@ -73,7 +74,7 @@ var ErrMalformed = errors.New("proxy's answer is not a valid HTTP response")
 func Handshake(ctx context.Context, c tunnel.Conn, req Request) (tunnel.Conn, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	br := bufio.NewReaderSize(nil, readAhead)
-	err := exchange(c, br, req, tunnel.ID(ctx))
+	err := exchange(c, br, req)
 	if !stop() { // the deadline is, or will be, in the past
 		_ = c.Reset(ctx.Err())
 		return nil, context.Cause(ctx)
@@ -90,8 +91,8 @@ func Handshake(ctx context.Context, c tunnel.Conn, req Request) (tunnel.Conn, er
 	return tunnel.Unread(c, ahead), nil
 }
 
-func exchange(c tunnel.Conn, br *bufio.Reader, req Request, id string) error {
-	text, err := encode(req, id)
+func exchange(c tunnel.Conn, br *bufio.Reader, req Request) error {
+	text, err := encode(req)
 	if err != nil {
 		return err
 	}
@@ -115,13 +116,13 @@ func exchange(c tunnel.Conn, br *bufio.Reader, req Request, id string) error {
 
 // encode writes the request. Everything in it that came from outside is checked
 // for characters that would start another header.
-func encode(req Request, id string) (string, error) {
-	if strings.ContainsAny(req.Address+id, "\r\n\x00 ") || strings.ContainsAny(req.Authorization+req.UserAgent, "\r\n\x00") {
+func encode(req Request) (string, error) {
+	if strings.ContainsAny(req.Address+req.ID, "\r\n\x00 ") || strings.ContainsAny(req.Authorization+req.UserAgent, "\r\n\x00") {
 		return "", &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: req.Address}
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n", req.Address, req.Address)
-	for _, h := range [][2]string{{"User-Agent", req.UserAgent}, {"Proxy-Authorization", req.Authorization}, {idHeader, id}} {
+	for _, h := range [][2]string{{"User-Agent", req.UserAgent}, {"Proxy-Authorization", req.Authorization}, {idHeader, req.ID}} {
 		if h[1] != "" {
 			fmt.Fprintf(&b, "%s: %s\r\n", h[0], h[1])
 		}

@@ -77,8 +77,7 @@ func TestHandshakeSendsWhatItMust(t *testing.T) {
 		request <- readHeaders(c)
 		_, _ = io.WriteString(c, "HTTP/1.1 200 Connection Established\r\n\r\n")
 	})
-	ctx := tunnel.WithID(within(t, 5*time.Second), "0123abcd")
-	conn, err := Handshake(ctx, c, Request{Address: "[::1]:443", Authorization: "Basic eDp5", UserAgent: "x/1"})
+	conn, err := Handshake(within(t, 5*time.Second), c, Request{Address: "[::1]:443", ID: "0123abcd", Authorization: "Basic eDp5", UserAgent: "x/1"})
 	if err != nil {
 		t.Fatal(err)
 	}

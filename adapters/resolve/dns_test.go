@@ -39,15 +39,15 @@ type fakeDNS struct {
 	open    int
 }
 
-func (d *fakeDNS) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (d *fakeDNS) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.dials++
 	if d.dialErr != nil {
 		return nil, d.dialErr
 	}
-	if address != "10.0.0.10:53" {
-		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: address}
+	if f.Address != "10.0.0.10:53" {
+		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: f.Address}
 	}
 	near, far := net.Pipe()
 	d.conns = append(d.conns, far)

@@ -209,7 +209,7 @@ func (g *Guest) dial(ctx context.Context) (*dnsConn, error) {
 		return nil, err
 	}
 	dial := func(ctx context.Context, addr netip.Addr) (tunnel.Conn, error) {
-		return g.opt.Dialer.Dial(ctx, "tcp", netip.AddrPortFrom(addr, dnsPort).String())
+		return g.opt.Dialer.Dial(ctx, tunnel.NewFlow("tcp", netip.AddrPortFrom(addr, dnsPort).String()))
 	}
 	c, _, err := race.Dial(ctx, servers, dial, func(c tunnel.Conn) { _ = c.Close() })
 	if err != nil {

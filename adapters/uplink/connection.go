@@ -163,9 +163,10 @@ func (s *Server) lookup(ctx context.Context) ([]netip.AddrPort, error) {
 	return out, nil
 }
 
-// connectOver asks for address by HTTP CONNECT on h, which it takes over.
-func (s *Server) connectOver(ctx context.Context, h handshaken, address string) (tunnel.Conn, error) {
-	c, err := connect.Handshake(ctx, tunnel.Wrap(h.Conn), connect.Request{Address: address, UserAgent: s.opt.Software})
+// connectOver asks for f.Address by HTTP CONNECT on h, which it takes over.
+func (s *Server) connectOver(ctx context.Context, h handshaken, f *tunnel.Flow) (tunnel.Conn, error) {
+	address := f.Address
+	c, err := connect.Handshake(ctx, tunnel.Wrap(h.Conn), connect.Request{Address: address, ID: f.ID, UserAgent: s.opt.Software})
 	if err == nil {
 		s.note(nil)
 		return c, nil

@@ -29,7 +29,7 @@ func TestALinkPerAddress(t *testing.T) {
 	// New streams go to the least loaded.
 	var conns []tunnel.Conn
 	for range 9 {
-		c, err := s.Dial(t.Context(), "tcp", target)
+		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
 		must(t, err)
 		conns = append(conns, c)
 	}
@@ -129,7 +129,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 	s := client(t, p, n, func(o *Options) { o.Leave = func() { left.Add(1) } })
 	run(t, s)
 	eventually(t, "a link", func() bool { return s.Ready() == nil })
-	c, err := s.Dial(t.Context(), "tcp", target)
+	c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
 	must(t, err)
 	if left.Load() != 0 {
 		t.Error("told to leave a server that stays")
@@ -175,7 +175,7 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 	<-a.done
 	must(t, a.err)
 	for range 3 {
-		c, err := s.Dial(t.Context(), "tcp", target)
+		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
 		must(t, err)
 		defer c.Close()
 	}

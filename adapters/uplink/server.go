@@ -77,7 +77,8 @@ func (s *Server) ID() string { return s.hello.ID }
 // no link is up, on a connection of its own. It waits for a server that cannot
 // be reached no longer than Options.ConnectTimeout (FailUnavailable), and for
 // the destination until ctx ends.
-func (s *Server) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (s *Server) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	network, address := f.Network, f.Address
 	if network != "tcp" && network != "tcp4" && network != "tcp6" {
 		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: address, Reason: "only TCP goes through the tunnel"}
 	}
@@ -92,15 +93,15 @@ func (s *Server) Dial(ctx context.Context, network, address string) (tunnel.Conn
 		case err != nil:
 			return nil, s.unavailable(address, err)
 		case l != nil:
-			tunnel.NoteHop(ctx, "server "+l.Peer().ID)
-			c, err := l.Dial(ctx, network, address)
+			f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
+			c, err := l.Dial(ctx, f)
 			if err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Elsewhere() {
 				return c, err
 			}
 			tried, last = append(tried, l), err
 		case h.Conn != nil:
-			tunnel.NoteHop(ctx, "server "+h.addr.String()) // its id is not known
-			c, err := s.connectOver(ctx, h, address)
+			f.Hop = tunnel.Hop{Role: "server", ID: h.addr.String()} // its id is not known
+			c, err := s.connectOver(ctx, h, f)
 			if err == nil || ctx.Err() != nil || !h.spare || tunnel.FailureOf(err) != tunnel.FailUnavailable {
 				return c, err
 			}

@@ -114,7 +114,7 @@ func roundTrip(t testing.TB, d tunnel.Dialer, address string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c, err := d.Dial(ctx, "tcp", address)
+	c, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
 	if err != nil {
 		return err
 	}
@@ -241,14 +241,14 @@ func TestFailuresComeTyped(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	nobody := testport.Refusing(t)
 	for _, server := range []*fakeserver.Server{fakeserver.New(p), fakeserver.New(p).Old()} {
-		server.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-			if strings.HasPrefix(address, "nobody.example") {
-				return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: address, IsNotFound: true}}
+		server.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			if strings.HasPrefix(f.Address, "nobody.example") {
+				return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: f.Address, IsNotFound: true}}
 			}
-			if strings.HasPrefix(address, "agentless") {
+			if strings.HasPrefix(f.Address, "agentless") {
 				return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent}
 			}
-			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
 			if err != nil {
 				return nil, err
 			}
@@ -263,7 +263,7 @@ func TestFailuresComeTyped(t *testing.T) {
 				t.Errorf("%v, %s: %v, want %v", server.Protos, address, err, want)
 			}
 		}
-		if _, err := s.Dial(t.Context(), "udp", "x:1"); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+		if _, err := s.Dial(t.Context(), tunnel.NewFlow("udp", "x:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
 			t.Errorf("udp: %v", err)
 		}
 	}
@@ -275,7 +275,7 @@ func TestIDTravels(t *testing.T) {
 	for _, server := range []*fakeserver.Server{fakeserver.New(p), fakeserver.New(p).Old()} {
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-		c, err := s.Dial(tunnel.WithID(t.Context(), "00112233aabbccdd"), "tcp", target)
+		c, err := s.Dial(t.Context(), &tunnel.Flow{ID: "00112233aabbccdd", Network: "tcp", Address: target})
 		must(t, err)
 		c.Close()
 		if id := <-server.IDs; id != "00112233aabbccdd" {
@@ -384,7 +384,7 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
-	go func() { _, err := s.Dial(ctx, "tcp", target); first <- err }()
+	go func() { _, err := s.Dial(ctx, tunnel.NewFlow("tcp", target)); first <- err }()
 	second := make(chan error, 1)
 	go func() { time.Sleep(20 * time.Millisecond); second <- roundTrip(t, s, target) }()
 	time.Sleep(50 * time.Millisecond)
@@ -409,13 +409,13 @@ func TestDialSurvivesALostLink(t *testing.T) {
 	server := fakeserver.New(p)
 	hold := make(chan struct{}, 1)
 	var first atomic.Bool
-	server.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	server.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if first.CompareAndSwap(false, true) {
 			hold <- struct{}{}
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		c, err := new(net.Dialer).DialContext(ctx, network, address)
+		c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
 		if err != nil {
 			return nil, err
 		}

@@ -60,20 +60,20 @@ func New(opts Options) *Dialer {
 	}}
 }
 
-// Dial connects to address, host:port, over network "tcp", "tcp4" or "tcp6". The
+// Dial connects to f.Address, host:port, over f.Network "tcp", "tcp4" or "tcp6". The
 // policy is asked about the host before it is resolved and about each address as
 // its socket connects. It returns once an address has answered, ctx ended, or
 // every address has failed; whatever it began has ended by then. The error is a
 // *tunnel.DialError.
-func (d *Dialer) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if _, has := ctx.Deadline(); !has {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, boundless)
 		defer cancel()
 	}
-	conn, err := d.dial(ctx, network, address)
+	conn, err := d.dial(ctx, f.Network, f.Address)
 	if err != nil {
-		return nil, explain(ctx, address, err)
+		return nil, explain(ctx, f.Address, err)
 	}
 	return conn, nil
 }

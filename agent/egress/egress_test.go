@@ -74,7 +74,7 @@ func dial(t *testing.T, d *Dialer, address string) (tunnel.Conn, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	return d.Dial(ctx, "tcp", address)
+	return d.Dial(ctx, tunnel.NewFlow("tcp", address))
 }
 
 func wantEcho(t *testing.T, c tunnel.Conn) {
@@ -179,7 +179,7 @@ func TestFailures(t *testing.T) {
 		t.Run(c.network+" "+c.address, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 			defer cancel()
-			_, err := d.Dial(ctx, c.network, c.address)
+			_, err := d.Dial(ctx, tunnel.NewFlow(c.network, c.address))
 			wantFailure(t, err, c.want)
 		})
 	}
@@ -193,12 +193,12 @@ func TestTimeoutAndCancel(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
-	_, err := d.Dial(ctx, "tcp", address)
+	_, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
 	wantFailure(t, err, tunnel.FailTimeout)
 
 	ctx, cancel = context.WithCancel(context.Background())
 	time.AfterFunc(100*time.Millisecond, cancel)
-	_, err = d.Dial(ctx, "tcp", address)
+	_, err = d.Dial(ctx, tunnel.NewFlow("tcp", address))
 	wantFailure(t, err, tunnel.FailCancelled)
 }
 
@@ -210,7 +210,7 @@ func TestCancelLeavesNothing(t *testing.T) {
 	for i := range 300 {
 		ctx, cancel := context.WithCancel(context.Background())
 		go func() { time.Sleep(time.Duration(i) * time.Microsecond); cancel() }()
-		if c, err := d.Dial(ctx, "tcp", fmt.Sprintf("a.example:%d", port)); err == nil {
+		if c, err := d.Dial(ctx, tunnel.NewFlow("tcp", fmt.Sprintf("a.example:%d", port))); err == nil {
 			_ = c.Close()
 		}
 		cancel()

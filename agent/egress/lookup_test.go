@@ -44,7 +44,7 @@ func TestDNSIsBlamedForItself(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				start := time.Now()
-				_, err := d.Dial(ctx, "tcp", "db.test:5432")
+				_, err := d.Dial(ctx, tunnel.NewFlow("tcp", "db.test:5432"))
 				typed := tunnel.AsDialError("", err)
 				if took := time.Since(start); typed.Failure != c.failure || typed.Text() != c.text || took != c.took {
 					t.Errorf("%v %q after %v", typed.Failure, typed.Text(), took)

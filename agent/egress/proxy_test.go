@@ -155,7 +155,7 @@ func TestSilentProxy(t *testing.T) {
 	d := New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }})
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	_, err = d.Dial(ctx, "tcp", "dest.example:443")
+	_, err = d.Dial(ctx, tunnel.NewFlow("tcp", "dest.example:443"))
 	wantFailure(t, err, tunnel.FailTimeout)
 }
 

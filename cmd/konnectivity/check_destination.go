@@ -120,10 +120,9 @@ func (c *checker) checkDestination(ctx context.Context) {
 func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.timeout)
 	defer cancel()
-	id := tunnel.NewID()
-	trace := new(adapters.Trace)
+	flow := tunnel.NewFlow("tcp", c.target)
 	start := time.Now()
-	conn, err := d.Dial(adapters.WithTrace(tunnel.WithID(ctx, id), trace), "tcp", c.target)
+	conn, err := d.Dial(ctx, flow)
 	var wrong *wrongPort
 	if errors.As(err, &wrong) {
 		c.fail(step, wrong.Error(), "Another program has taken the port, or the flag names the wrong one.")
@@ -140,15 +139,15 @@ func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 		if words := dial.Failure.String(); !strings.Contains(cause, words) {
 			cause = words + ": " + cause
 		}
-		c.fail(step, cause+c.by(ctx, id), hint)
+		c.fail(step, cause+c.by(ctx, flow.ID), hint)
 		return
 	}
 	to := ""
-	if remote := conn.RemoteAddr(); c.linked && trace.Route != "" && remote != nil && remote.String() != "" && remote.String() != c.target {
+	if remote := conn.RemoteAddr(); c.linked && flow.Route != "" && remote != nil && remote.String() != "" && remote.String() != c.target {
 		to = " at " + remote.String()
 	}
 	_ = conn.Close()
-	c.timed(step, c.target+to+routes[trace.Route], start)
+	c.timed(step, c.target+to+routes[flow.Route], start)
 }
 
 // by asks the server who was to carry a dial that failed.
@@ -164,9 +163,9 @@ func (c *checker) by(ctx context.Context, id string) string {
 	return ""
 }
 
-var routes = map[adapters.Route]string{
-	adapters.RouteDirect: ", past the tunnel", adapters.RouteFallback: ", past the tunnel, which is deemed down",
-	adapters.RouteCustomer: ", by the customer's proxy",
+var routes = map[tunnel.Route]string{
+	tunnel.RouteDirect: ", past the tunnel", tunnel.RouteFallback: ", past the tunnel, which is deemed down",
+	tunnel.RouteCustomer: ", by the customer's proxy",
 }
 
 // checkFronts goes through sidecars that listen where the flags say.

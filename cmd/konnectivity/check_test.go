@@ -557,7 +557,7 @@ func (l *lab) stall() (stop func()) {
 	})
 	d, closeDialer, err := (&viaFlags{files: l.tlsFiles()}).dialer("link://" + l.clients)
 	l.must(err)
-	conn, err := d.Dial(tunnel.WithID(l.t.Context(), "stalled-one"), "tcp", ln.Addr().String())
+	conn, err := d.Dial(l.t.Context(), &tunnel.Flow{ID: "stalled-one", Network: "tcp", Address: ln.Addr().String()})
 	l.must(err)
 	go func() { // ends with the connection
 		block := make([]byte, 64<<10)

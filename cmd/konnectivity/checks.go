@@ -124,7 +124,7 @@ func (p path) get(ctx context.Context) error {
 // dialingVia is a transport whose connections go by d.
 func dialingVia(d tunnel.Dialer) *http.Transport {
 	return &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-		return d.Dial(ctx, network, address)
+		return d.Dial(ctx, tunnel.NewFlow(network, address))
 	}}
 }
 
@@ -136,12 +136,12 @@ func (d *demo) secured(t *http.Transport) *http.Transport {
 
 // uplink is the sidecars' way to the server, for a single request.
 func (d *demo) uplink(address string, mode uplink.Mode) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, target string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		up, err := uplink.New(uplink.Options{Address: address, TLS: d.certs, Mode: mode, Log: d.log})
 		if err != nil {
 			return nil, err
 		}
-		c, err := up.Dial(ctx, network, target)
+		c, err := up.Dial(ctx, f)
 		if err != nil {
 			up.Close()
 			return nil, err

@@ -163,7 +163,7 @@ func (d *demo) makeSidecars() error {
 		return err
 	}
 	proxy, err := httpsproxy.New(httpsproxy.Options{
-		Connect: &tunnel.Forwarder{Dialer: d.adapter.Connect()}, Transport: d.adapter.Transport(), Drain: demoGrace, Log: d.log,
+		Connect: &tunnel.Forwarder{Dialer: d.adapter.Connect()}, Forward: d.adapter.Forward(), Transport: d.adapter.Transport(), Drain: demoGrace, Log: d.log,
 	})
 	if err != nil {
 		return err

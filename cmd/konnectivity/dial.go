@@ -73,16 +73,17 @@ func (o *dialOptions) run(ctx context.Context, address string, std stdio, say io
 		return err
 	}
 	defer closeDialer()
-	tell := &teller{out: say, admin: o.admin, id: tunnel.NewID()}
-	far, err := o.dial(ctx, dialer, address, tell)
+	flow := tunnel.NewFlow("tcp", address)
+	tell := &teller{out: say, admin: o.admin, id: flow.ID}
+	far, err := o.dial(ctx, dialer, flow, tell)
 	if err != nil {
 		return err
 	}
 	near := newStdioConn(std)
-	relay := &tunnel.Relay{A: near, B: far}
+	relay := &tunnel.Relay{A: near, B: far, Flow: flow}
 	start := time.Now()
 	err = relay.Run(ctx)
-	up, down := relay.Sent()
+	up, down := flow.Sent()
 	fmt.Fprintf(say, "ended after %s: sent %s, received %s\n", span(time.Since(start)), size(float64(up)), size(float64(down)))
 	if ctx.Err() != nil {
 		return nil // Ctrl-C is how many end it
@@ -90,17 +91,17 @@ func (o *dialOptions) run(ctx context.Context, address string, std stdio, say io
 	return err
 }
 
-func (o *dialOptions) dial(ctx context.Context, dialer tunnel.Dialer, address string, tell *teller) (tunnel.Conn, error) {
+func (o *dialOptions) dial(ctx context.Context, dialer tunnel.Dialer, flow *tunnel.Flow, tell *teller) (tunnel.Conn, error) {
 	if o.verbose {
-		tell.begin(ctx, address, o.way)
+		tell.begin(ctx, flow.Address, o.way)
 	}
-	dialing, cancel := context.WithTimeout(tunnel.WithID(ctx, tell.id), o.timeout)
+	dialing, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	far, err := dialer.Dial(dialing, "tcp", address)
+	far, err := dialer.Dial(dialing, flow)
 	switch {
 	case !o.verbose:
 	case err != nil:
-		tell.failed(ctx, tunnel.AsDialError(address, err))
+		tell.failed(ctx, tunnel.AsDialError(flow.Address, err))
 	default:
 		tell.connected(ctx, dialer, far)
 	}

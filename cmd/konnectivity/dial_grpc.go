@@ -19,21 +19,21 @@ const grpcLife = 24 * time.Hour
 // grpcDialer goes the way kube-apiserver goes, with kube-apiserver's own client:
 // one gRPC stream over a unix socket for each connection.
 func grpcDialer(socket string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		life, end := context.WithTimeout(context.WithoutCancel(ctx), grpcLife)
 		t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, life, "unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			end()
-			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "the server cannot be reached at " + socket, Err: err}
+			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "the server cannot be reached at " + socket, Err: err}
 		}
-		c, err := t.DialContext(ctx, network, address)
+		c, err := t.DialContext(ctx, f.Network, f.Address)
 		if err != nil {
 			end()
 			<-t.Done()
 			if ctx.Err() != nil {
-				return nil, tunnel.AsDialError(address, ctx.Err())
+				return nil, tunnel.AsDialError(f.Address, ctx.Err())
 			}
-			return nil, &tunnel.DialError{Failure: tunnel.GuessFailure(err.Error()), Address: address, Err: err}
+			return nil, &tunnel.DialError{Failure: tunnel.GuessFailure(err.Error()), Address: f.Address, Err: err}
 		}
 		return grpcConn{c, end, t.Done()}, nil
 	})

@@ -63,17 +63,18 @@ func (v *viaFlags) dialer(via string) (_ tunnel.Dialer, close func(), _ error) {
 	}
 }
 
-func dialTCP(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	var d net.Dialer
-	c, err := d.DialContext(ctx, network, address)
+	c, err := d.DialContext(ctx, f.Network, f.Address)
 	if err != nil {
-		return nil, tunnel.AsDialError(address, err)
+		return nil, tunnel.AsDialError(f.Address, err)
 	}
 	return tunnel.Wrap(c), nil
 }
 
 func socksDialer(front string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		address := f.Address
 		client, err := proxy.SOCKS5("tcp", front, nil, proxy.Direct)
 		if err != nil {
 			return nil, err
@@ -85,12 +86,12 @@ func socksDialer(front string) tunnel.Dialer {
 		if !ok {
 			return nil, fmt.Errorf("the SOCKS5 client has no DialWithConn")
 		}
-		c, err := dialTCP(ctx, "tcp", front)
+		c, err := dialTCP(ctx, f.To(front))
 		if err != nil {
 			return nil, err
 		}
 		err = greeted(ctx, c, front, address, speaksSOCKS5, func(c net.Conn) error {
-			_, err := withConn.DialWithConn(ctx, c, network, address)
+			_, err := withConn.DialWithConn(ctx, c, f.Network, address)
 			return err
 		})
 		if err != nil {
@@ -106,14 +107,15 @@ func socksDialer(front string) tunnel.Dialer {
 }
 
 func connectDialer(front string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, _, address string) (tunnel.Conn, error) {
-		c, err := dialTCP(ctx, "tcp", front)
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		address := f.Address
+		c, err := dialTCP(ctx, f.To(front))
 		if err != nil {
 			return nil, err
 		}
 		var far tunnel.Conn
 		err = greeted(ctx, c, front, address, speaksHTTP, func(net.Conn) (err error) {
-			far, err = connect.Handshake(ctx, c, connect.Request{Address: address})
+			far, err = connect.Handshake(ctx, c, connect.Request{Address: address, ID: f.ID})
 			return err
 		})
 		var status *connect.StatusError

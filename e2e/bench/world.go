@@ -106,7 +106,7 @@ func (w *world) subjects(target string) []bench.Subject {
 
 // socks5 dials by a SOCKS5 proxy and keeps the raw connection, for half-close.
 func socks5(front string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		client, err := proxy.SOCKS5("tcp", front, nil, proxy.Direct)
 		if err != nil {
 			return nil, err
@@ -119,7 +119,7 @@ func socks5(front string) tunnel.Dialer {
 		withConn := client.(interface {
 			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
 		})
-		if _, err := withConn.DialWithConn(ctx, c, network, address); err != nil {
+		if _, err := withConn.DialWithConn(ctx, c, f.Network, f.Address); err != nil {
 			_ = c.Close()
 			return nil, err
 		}

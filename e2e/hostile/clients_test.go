@@ -140,7 +140,7 @@ func dialWhatHangs(a attack) {
 		for range 1500 {
 			a.work.Go(func() {
 				for a.ctx.Err() == nil {
-					if c, err := ses.Dial(a.ctx, "tcp", target); err == nil {
+					if c, err := ses.Dial(a.ctx, tunnel.NewFlow("tcp", target)); err == nil {
 						c.Close()
 					}
 					pace(a.ctx, 500*time.Millisecond)
@@ -159,7 +159,7 @@ func dialAndClose(a attack) {
 		for range 20 {
 			a.work.Go(func() {
 				for a.ctx.Err() == nil {
-					if c, err := ses.Dial(a.ctx, "tcp", target); err == nil {
+					if c, err := ses.Dial(a.ctx, tunnel.NewFlow("tcp", target)); err == nil {
 						c.Close()
 					}
 				}
@@ -215,7 +215,7 @@ func (a attack) hold(n, each int, target string, use func(tunnel.Conn)) {
 	for _, ses := range a.links(n) {
 		a.work.Go(func() {
 			for range each {
-				c, err := ses.Dial(a.ctx, "tcp", target)
+				c, err := ses.Dial(a.ctx, tunnel.NewFlow("tcp", target))
 				if err != nil {
 					if !pace(a.ctx, 50*time.Millisecond) {
 						return

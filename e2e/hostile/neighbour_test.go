@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -88,7 +89,7 @@ func neighbourOf(t *testing.T, s *suite.Suite, srv *suite.Server) *neighbour {
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	for range held {
-		c := must(n.ses.Dial(ctx, "tcp", n.target))(t)
+		c := must(n.ses.Dial(ctx, tunnel.NewFlow("tcp", n.target)))(t)
 		work.Go(func() { n.hold(ctx, c) })
 	}
 	for range dialers {
@@ -122,7 +123,7 @@ func roundTrip(c net.Conn) error {
 // dial opens one connection after the other.
 func (n *neighbour) dial(t *testing.T, ctx context.Context) {
 	for ctx.Err() == nil {
-		c, err := n.ses.Dial(ctx, "tcp", n.target)
+		c, err := n.ses.Dial(ctx, tunnel.NewFlow("tcp", n.target))
 		switch {
 		case errors.Is(err, context.Canceled) || ctx.Err() != nil:
 		case err != nil:

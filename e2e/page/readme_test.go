@@ -50,7 +50,7 @@ func (s *scene) live(stop <-chan struct{}) {
 		}
 		s.mu.Unlock()
 		for range 2 + rand.IntN(5) {
-			s.table.Dialed(&tunnel.Request{}, time.Duration(30+rand.IntN(25))*time.Millisecond, nil)
+			s.table.Dialed(&tunnel.Flow{}, time.Duration(30+rand.IntN(25))*time.Millisecond, nil)
 		}
 	}
 }

@@ -29,8 +29,7 @@ type scene struct {
 
 // flow is a connection that carries so much a second; a stalled one nothing.
 type flow struct {
-	req      *tunnel.Request
-	relay    *tunnel.Relay
+	*tunnel.Flow
 	up, down int
 }
 
@@ -65,14 +64,13 @@ func (s *scene) serve() {
 }
 
 // connect adds a connection with rates in bytes a second.
-func (s *scene) connect(req tunnel.Request, up, down int) *tunnel.Relay {
-	near, far := net.Pipe()
-	r := &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}
-	s.table.Opened(&req, r)
+func (s *scene) connect(f *tunnel.Flow, up, down int) *tunnel.Flow {
+	f.Opened = time.Now()
+	s.table.Opened(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.flows = append(s.flows, flow{&req, r, up, down})
-	return r
+	s.flows = append(s.flows, flow{f, up, down})
+	return f
 }
 
 // flow moves what all connections carry.
@@ -89,24 +87,26 @@ func (s *scene) flow(ctx context.Context) {
 		s.mu.Lock()
 		for _, f := range s.flows {
 			if f.up > 0 {
-				f.relay.Carried(true, f.up/int(time.Second/every))
+				f.Carry(true, f.up/int(time.Second/every))
 			}
 			if f.down > 0 {
-				f.relay.Carried(false, f.down/int(time.Second/every))
+				f.Carry(false, f.down/int(time.Second/every))
 			}
 		}
 		s.mu.Unlock()
 	}
 }
 
+func agentHop(id string) tunnel.Hop { return tunnel.Hop{Role: "agent", ID: id} }
+
 func addr(text string) net.Addr { return tunnel.Addr{Net: "tcp", Text: text} }
 
 // crowd adds n idle connections.
 func (s *scene) crowd(n int) {
 	for i := range n {
-		s.connect(tunnel.Request{
+		s.connect(&tunnel.Flow{
 			ID: fmt.Sprintf("id-%05d", i), Front: "link", Address: fmt.Sprintf("host-%d.prod.svc:443", i%500),
-			Source: addr(fmt.Sprintf("10.128.%d.%d:50412", i%7, i%200)), Next: fmt.Sprintf("agent node-%d", i%1000),
+			Source: addr(fmt.Sprintf("10.128.%d.%d:50412", i%7, i%200)), Hop: agentHop(fmt.Sprintf("node-%d", i%1000)),
 		}, 0, 0)
 	}
 }
@@ -134,27 +134,27 @@ func lively(t *testing.T) *scene {
 			s.ServerCount, s.Strategies, s.Peers = 1, map[string]int{"default": 4}, map[string]int{admin.RoleAgent: 4, admin.RoleClient: 2}
 		}
 	})
-	agents := []string{"agent node-1.eu-west.example", "agent node-2.eu-west.example", "agent node-3.eu-west.example", "agent node-4.eu-west.example"}
+	agents := []tunnel.Hop{agentHop("node-1.eu-west.example"), agentHop("node-2.eu-west.example"), agentHop("node-3.eu-west.example"), agentHop("node-4.eu-west.example")}
 	hosts := []string{"db.prod.svc:5432", "registry.internal:443", "172.30.14.7:10250", "metrics.monitoring.svc:9090", "172.30.14.9:10250", "webhook.cert-manager.svc:443"}
 	for i := range 12 {
-		s.connect(tunnel.Request{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: hosts[i%6], Next: agents[i%3]}, 900+i*i*731, 4000+i*i*i*977)
+		s.connect(&tunnel.Flow{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: hosts[i%6], Hop: agents[i%3]}, 900+i*i*731, 4000+i*i*i*977)
 	}
 	for i := range 5 {
-		s.connect(tunnel.Request{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.32:41180"), Address: hosts[(i+3)%6], Next: agents[(i+1)%4]}, 0, 0)
+		s.connect(&tunnel.Flow{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.32:41180"), Address: hosts[(i+3)%6], Hop: agents[(i+1)%4]}, 0, 0)
 	}
 	for i := range 4 {
-		s.connect(tunnel.Request{ID: tunnel.NewID(), Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: hosts[2+i%2*2], Next: agents[i]}, 310, 54000+i*4111)
+		s.connect(&tunnel.Flow{ID: tunnel.NewID(), Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: hosts[2+i%2*2], Hop: agents[i]}, 310, 54000+i*4111)
 	}
-	s.connect(tunnel.Request{ID: tunnel.NewID(), Front: "connect", Source: addr("10.128.0.77:39912"), Address: hosts[3], Next: agents[0]}, 120, 990)
-	stuck := s.connect(tunnel.Request{ID: "0af7651916cd43dd8448eb211c80319c", Front: "link", Source: addr("10.128.0.31:50412"), Address: "backup.prod.svc:9000", Next: agents[1]}, 0, 0)
-	stuck.Carried(false, 8<<20)
-	stuck.Holding(false, true)
+	s.connect(&tunnel.Flow{ID: tunnel.NewID(), Front: "connect", Source: addr("10.128.0.77:39912"), Address: hosts[3], Hop: agents[0]}, 120, 990)
+	stuck := s.connect(&tunnel.Flow{ID: "0af7651916cd43dd8448eb211c80319c", Front: "link", Source: addr("10.128.0.31:50412"), Address: "backup.prod.svc:9000", Hop: agents[1]}, 0, 0)
+	stuck.Carry(false, 8<<20)
+	stuck.Hold(false, true)
 	for _, failure := range []tunnel.Failure{tunnel.FailTimeout, tunnel.FailRefused, tunnel.FailNoSuchHost} {
-		s.table.Dialed(&tunnel.Request{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: hosts[failure%6], Next: agents[failure%3]},
+		s.table.Dialed(&tunnel.Flow{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: hosts[failure%6], Hop: agents[failure%3]},
 			3*time.Second, &tunnel.DialError{Failure: failure})
 	}
 	for i := range 40 {
-		s.table.Dialed(&tunnel.Request{}, time.Duration(20+i)*time.Millisecond, nil)
+		s.table.Dialed(&tunnel.Flow{}, time.Duration(20+i)*time.Millisecond, nil)
 	}
 	return s
 }

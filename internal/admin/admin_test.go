@@ -53,15 +53,15 @@ type traffic struct {
 }
 
 // open makes a connection and returns its two outer ends.
-func (tr *traffic) open(req tunnel.Request) (client, target net.Conn) {
+func (tr *traffic) open(flow *tunnel.Flow) (client, target net.Conn) {
 	client, near := net.Pipe()
 	far, target := net.Pipe()
-	f := &tunnel.Forwarder{Observers: []tunnel.Observer{tr.table}, Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
-		tunnel.NoteHop(ctx, "agent a1")
+	f := &tunnel.Forwarder{Observers: []tunnel.Observer{tr.table}, Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		f.Hop = tunnel.Hop{Role: "agent", ID: "a1"}
 		return tunnel.Wrap(far), nil
 	})}
 	tr.all.Go(func() {
-		_ = f.Forward(context.Background(), &req, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(near), nil })
+		_ = f.Forward(context.Background(), flow, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(near), nil })
 	})
 	return client, target
 }
@@ -82,7 +82,7 @@ func bubble(t *testing.T, f func(tr *traffic, h http.Handler)) {
 
 func TestAStallShowsWithinTwoSamples(t *testing.T) {
 	bubble(t, func(tr *traffic, h http.Handler) {
-		client, target := tr.open(tunnel.Request{ID: "one", Front: "socks5", Network: "tcp", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}})
+		client, target := tr.open(&tunnel.Flow{ID: "one", Front: "socks5", Network: "tcp", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}})
 		defer client.Close()
 		_, _ = client.Write([]byte("hello"))
 		_, _ = io.ReadFull(target, make([]byte, 5))
@@ -127,11 +127,8 @@ func TestAStallShowsWithinTwoSamples(t *testing.T) {
 func TestListsArePagedFilteredAndSorted(t *testing.T) {
 	table := NewTable()
 	const many = 10000
-	relays := make([]*tunnel.Relay, many)
-	for i := range relays {
-		near, far := net.Pipe()
-		relays[i] = &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}
-		table.Opened(&tunnel.Request{ID: fmt.Sprintf("id-%05d", i), Front: "link", Address: fmt.Sprintf("host-%d.test:443", i%100)}, relays[i])
+	for i := range many {
+		table.Opened(&tunnel.Flow{ID: fmt.Sprintf("id-%05d", i), Front: "link", Address: fmt.Sprintf("host-%d.test:443", i%100)})
 	}
 	table.sample(time.Now(), sampleEvery)
 	h := mounted(Source{Table: table})
@@ -163,19 +160,18 @@ func TestFailuresTellCauseAndHintAndNoSecrets(t *testing.T) {
 	h := mounted(Source{Table: table})
 	secret := errors.New("proxy http://user:hunter2@10.0.0.9 said no")
 	for i := range 300 {
-		table.Dialed(&tunnel.Request{ID: fmt.Sprint("r", i), Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailDenied, Err: secret})
+		table.Dialed(&tunnel.Flow{ID: fmt.Sprint("r", i), Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailDenied, Err: secret})
 	}
-	table.Dialed(&tunnel.Request{ID: "odd", Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: 999})
-	table.Dialed(&tunnel.Request{ID: "left", Address: "a.test:1"}, patience-1, &tunnel.ResetError{Code: tunnel.CodeCancelled})
+	table.Dialed(&tunnel.Flow{ID: "odd", Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: 999})
+	table.Dialed(&tunnel.Flow{ID: "left", Address: "a.test:1"}, patience-1, &tunnel.ResetError{Code: tunnel.CodeCancelled})
 	before := table.failures.n
-	table.Dialed(&tunnel.Request{ID: "waited", Address: "a.test:1"}, patience, context.Canceled)
+	table.Dialed(&tunnel.Flow{ID: "waited", Address: "a.test:1"}, patience, context.Canceled)
 	if table.failures.n != before+1 {
 		t.Error("a client that waited in vain does not show")
 	}
-	near, far := net.Pipe()
 	for code, shown := range map[tunnel.Code]bool{tunnel.CodeLost: true, tunnel.CodePeerReset: false, tunnel.CodeCancelled: false} {
 		before = table.failures.n
-		table.Closed(&tunnel.Request{}, &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}, time.Second, &tunnel.ResetError{Code: code})
+		table.Closed(&tunnel.Flow{}, time.Second, &tunnel.ResetError{Code: code})
 		if (table.failures.n > before) != shown {
 			t.Errorf("%v shown: %v", code, !shown)
 		}
@@ -214,8 +210,8 @@ func TestEveryFailureHasAHint(t *testing.T) {
 
 func TestHistoryIsARingOfFifteenMinutes(t *testing.T) {
 	bubble(t, func(tr *traffic, h http.Handler) {
-		tr.table.Dialed(&tunnel.Request{}, 100*time.Millisecond, nil)
-		tr.table.Dialed(&tunnel.Request{}, 300*time.Millisecond, nil)
+		tr.table.Dialed(&tunnel.Flow{}, 100*time.Millisecond, nil)
+		tr.table.Dialed(&tunnel.Flow{}, 300*time.Millisecond, nil)
 		time.Sleep(interval + sampleEvery)
 		hist := get[History](t, h, "/api/v1/history")
 		if p := hist.Points[0]; hist.Interval != 5 || len(hist.Points) != 1 || p.DialSeconds != 0.2 || p.DialMax != 0.3 || p.Dials < 0.35 || p.Dials > 0.4 {
@@ -236,7 +232,7 @@ func TestHistoryIsARingOfFifteenMinutes(t *testing.T) {
 
 func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 	table := NewTable()
-	table.sums.Store(&sums{byNext: map[string]flow{"agent a1": {up: 1, down: 2, stalled: 3}}, bySource: map[string]flow{"10.0.0.7:1": {up: 4, down: 5, stalled: 6}}})
+	table.sums.Store(&sums{byNext: map[tunnel.Hop]load{{Role: "agent", ID: "a1"}: {up: 1, down: 2, stalled: 3}}, bySource: map[string]load{"10.0.0.7:1": {up: 4, down: 5, stalled: 6}}})
 	h := mounted(Source{Table: table, Peers: func() []Peer {
 		return []Peer{{Role: RoleAgent, ID: "a1"}, {Role: RoleClient, ID: "c", Remote: "10.0.0.7:1"}, {Role: RoleAgent, ID: "a2"}}
 	}})
@@ -313,8 +309,7 @@ func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 func BenchmarkSample(b *testing.B) {
 	table := NewTable()
 	for i := range 10000 {
-		near, far := net.Pipe()
-		table.Opened(&tunnel.Request{ID: fmt.Sprint(i), Front: "socks5", Address: "a.test:1", Next: "server s"}, &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)})
+		table.Opened(&tunnel.Flow{ID: fmt.Sprint(i), Front: "socks5", Address: "a.test:1", Hop: tunnel.Hop{Role: "server", ID: "s"}})
 	}
 	for b.Loop() {
 		table.sample(time.Now(), sampleEvery)

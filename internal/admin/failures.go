@@ -46,42 +46,42 @@ func (f *failures) list() []Failure {
 	return out
 }
 
-func newFailure(req *tunnel.Request, took time.Duration) Failure {
-	f := Failure{Time: time.Now(), ID: req.ID, Front: req.Front, Destination: req.Address, Next: req.Next, Seconds: took.Seconds()}
-	if req.Source != nil {
-		f.Source = req.Source.String()
+func newFailure(f *tunnel.Flow, took time.Duration) Failure {
+	out := Failure{Time: time.Now(), ID: f.ID, Front: f.Front, Destination: f.Address, Next: f.Hop.String(), Seconds: took.Seconds()}
+	if f.Source != nil {
+		out.Source = f.Source.String()
 	}
-	return f
+	return out
 }
 
 // dialFailure tells of a dial no more than its client was told: the error
 // behind it may hold what is not for everybody.
-func dialFailure(req *tunnel.Request, took time.Duration, err *tunnel.DialError) Failure {
-	f := newFailure(req, took)
-	f.Stage, f.Failure, f.Cause, f.Hint = "dial", err.Failure.Label(), err.Text(), Hint(err.Failure)
-	return f
+func dialFailure(f *tunnel.Flow, took time.Duration, err *tunnel.DialError) Failure {
+	out := newFailure(f, took)
+	out.Stage, out.Failure, out.Cause, out.Hint = "dial", err.Failure.Label(), err.Text(), Hint(err.Failure)
+	return out
 }
 
 // connectionFailure tells of a connection that ended for a reason that lies in
 // the tunnel. Resets by either end, and clients that give up, are ordinary.
-func connectionFailure(req *tunnel.Request, took time.Duration, err error) (f Failure, worth bool) {
+func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failure, worth bool) {
 	if err == nil {
-		return f, false
+		return out, false
 	}
 	code := tunnel.CodeOf(err)
 	hint, ok := resetHints[code]
 	if !ok {
-		return f, false
+		return out, false
 	}
-	f = newFailure(req, took)
-	f.Stage, f.Failure, f.Cause, f.Hint = "connection", code.Label(), code.String(), hint
-	return f, true
+	out = newFailure(f, took)
+	out.Stage, out.Failure, out.Cause, out.Hint = "connection", code.Label(), code.String(), hint
+	return out, true
 }
 
 // resetHints has the codes that are worth telling, and what can be done.
 var resetHints = map[tunnel.Code]string{
 	tunnel.CodeTimeout:  "Nothing was sent for longer than --idle-timeout allows; clients that mean to wait should use keepalives.",
-	tunnel.CodeStalled:  "Its reader took nothing while a peer without flow control went on sending. Update that peer to one with native links.",
+	tunnel.CodeStalled:  "Its reader took nothing while a peer without load control went on sending. Update that peer to one with native links.",
 	tunnel.CodeLost:     "A link or agent on the way went away. Look at that process's log and at the network between.",
 	tunnel.CodeShutdown: "A process on the way was stopped. If that was a rollout, its grace period was shorter than the connection.",
 	tunnel.CodeProtocol: "Two processes disagree on the protocol. Compare their versions.",

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/internal/version"
+	"konnectivity/tunnel"
 )
 
 // Source is what the process knows of itself beside its connections. Its
@@ -94,7 +95,7 @@ func (h *handler) peersWithRates(q query) []Peer {
 	sum := h.Table.sums.Load()
 	for i := range all {
 		p := &all[i]
-		f, ok := sum.byNext[p.Role+" "+p.ID]
+		f, ok := sum.byNext[tunnel.Hop{Role: p.Role, ID: p.ID}]
 		if !ok {
 			f = sum.bySource[p.Remote]
 		}

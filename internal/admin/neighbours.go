@@ -26,11 +26,11 @@ const others = "others"
 type neighbour struct{ role, name, protocol string }
 
 // frontendOf is who asked for a connection, unless that is a peer.
-func frontendOf(req *tunnel.Request) neighbour {
-	if byPeer(req.Front) {
+func frontendOf(f *tunnel.Flow) neighbour {
+	if byPeer(f.Front) {
 		return neighbour{}
 	}
-	return neighbour{RoleFrontend, hostOf(req.Source), req.Front}
+	return neighbour{RoleFrontend, hostOf(f.Source), f.Front}
 }
 
 // byPeer says whether connections of a front come over a link or stream of a
@@ -57,19 +57,19 @@ func hostOf(addr net.Addr) string {
 }
 
 // near counts a connection to its neighbours.
-func (s *sums) near(c *conn, by flow) {
+func (s *sums) near(c *conn, by load) {
 	if c.from.role != "" {
 		s.nearOne(c.from, by)
 	}
 	switch {
-	case c.next == "":
+	case c.next == tunnel.Hop{}:
 		s.nearOne(neighbour{RoleDestination, c.destination, "tcp"}, by)
-	case c.next == "direct":
+	case c.next == tunnel.Direct:
 		s.nearOne(neighbour{RoleDirect, "past the tunnel", "tcp"}, by)
 	}
 }
 
-func (s *sums) nearOne(n neighbour, by flow) {
+func (s *sums) nearOne(n neighbour, by load) {
 	if _, ok := s.neighbours[n]; !ok && len(s.neighbours) >= keptNeighbours {
 		n.name = others
 	}
@@ -98,8 +98,8 @@ func (s *sums) unlinked(known []Peer) []Peer {
 	}
 	var all []Peer
 	for next, f := range s.byNext {
-		if id, ok := strings.CutPrefix(next, RoleServer+" "); ok && !linked[id] {
-			all = append(all, Peer{Role: RoleServer, ID: id, Remote: id, Protocol: "connect", Streams: f.open, Stalled: f.stalled, Up: f.up, Down: f.down})
+		if next.Role == RoleServer && !linked[next.ID] {
+			all = append(all, Peer{Role: RoleServer, ID: next.ID, Remote: next.ID, Protocol: "connect", Streams: f.open, Stalled: f.stalled, Up: f.up, Down: f.down})
 		}
 	}
 	return all

@@ -11,9 +11,9 @@ import (
 )
 
 // connect makes a table know of a connection.
-func connect(table *Table, req tunnel.Request) {
-	near, far := net.Pipe()
-	table.Opened(&req, &tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)})
+func connect(table *Table, f *tunnel.Flow) {
+	f.Opened = time.Now()
+	table.Opened(f)
 }
 
 func source(text string) net.Addr { return tunnel.Addr{Net: "tcp", Text: text} }
@@ -21,12 +21,12 @@ func source(text string) net.Addr { return tunnel.Addr{Net: "tcp", Text: text} }
 func TestFrontendsAreNeighbours(t *testing.T) {
 	table := NewTable()
 	for i := range 3 {
-		connect(table, tunnel.Request{Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: "a:1", Next: "agent a1"})
-		connect(table, tunnel.Request{Front: "connect", Source: source(fmt.Sprintf("10.0.0.%d:7", i/2)), Address: "a:1", Next: "agent a1"})
-		connect(table, tunnel.Request{Front: "link", Source: source("10.0.0.9:7"), Address: "a:1", Next: "agent a1"})
-		connect(table, tunnel.Request{Front: "agent", Source: source("10.0.0.9:7"), Address: "b:1"})
+		connect(table, &tunnel.Flow{Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: "a:1", Hop: tunnel.Hop{Role: "agent", ID: "a1"}})
+		connect(table, &tunnel.Flow{Front: "connect", Source: source(fmt.Sprintf("10.0.0.%d:7", i/2)), Address: "a:1", Hop: tunnel.Hop{Role: "agent", ID: "a1"}})
+		connect(table, &tunnel.Flow{Front: "link", Source: source("10.0.0.9:7"), Address: "a:1", Hop: tunnel.Hop{Role: "agent", ID: "a1"}})
+		connect(table, &tunnel.Flow{Front: "agent", Source: source("10.0.0.9:7"), Address: "b:1"})
 	}
-	connect(table, tunnel.Request{Front: "socks5", Source: source("127.0.0.1:7"), Address: "c:1", Next: "direct"})
+	connect(table, &tunnel.Flow{Front: "socks5", Source: source("127.0.0.1:7"), Address: "c:1", Hop: tunnel.Direct})
 	table.sample(time.Now(), sampleEvery)
 	h := mounted(Source{Table: table})
 	got := map[string]int{}
@@ -48,8 +48,8 @@ func TestFrontendsAreNeighbours(t *testing.T) {
 // A sidecar whose server knows CONNECT only has a server all the same.
 func TestServersWithoutALinkAreShown(t *testing.T) {
 	table := NewTable()
-	for _, next := range []string{"server s1", "server 10.0.0.2:8090", "server 10.0.0.2:8090", "server 10.0.0.3:8090"} {
-		connect(table, tunnel.Request{Front: "socks5", Address: "a:1", Next: next})
+	for _, id := range []string{"s1", "10.0.0.2:8090", "10.0.0.2:8090", "10.0.0.3:8090"} {
+		connect(table, &tunnel.Flow{Front: "socks5", Address: "a:1", Hop: tunnel.Hop{Role: "server", ID: id}})
 	}
 	table.sample(time.Now(), sampleEvery)
 	h := mounted(Source{Table: table, Peers: func() []Peer {
@@ -64,7 +64,7 @@ func TestServersWithoutALinkAreShown(t *testing.T) {
 func TestNeighboursAreBounded(t *testing.T) {
 	table := NewTable()
 	for i := range 10 * keptNeighbours {
-		connect(table, tunnel.Request{Front: "agent", Address: fmt.Sprintf("host-%d:1", i)})
+		connect(table, &tunnel.Flow{Front: "agent", Address: fmt.Sprintf("host-%d:1", i)})
 	}
 	table.sample(time.Now(), sampleEvery)
 	s := table.sums.Load()
@@ -84,7 +84,7 @@ func TestTextsOfFailuresAreBounded(t *testing.T) {
 		long[i] = "ä"[i%2]
 	}
 	for range 2 * keptFailures {
-		table.Dialed(&tunnel.Request{ID: string(long), Address: string(long)}, time.Second, &tunnel.DialError{Failure: tunnel.FailBadAddress})
+		table.Dialed(&tunnel.Flow{ID: string(long), Address: string(long)}, time.Second, &tunnel.DialError{Failure: tunnel.FailBadAddress})
 	}
 	for _, f := range table.failures.list() {
 		if len(f.Destination) > maxText+3 || len(f.ID) > maxText+3 || f.Destination[:4] != "ää" {

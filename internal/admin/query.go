@@ -85,7 +85,7 @@ var orders = map[string]func(a, b row) int{
 	"front":       func(a, b row) int { return strings.Compare(a.front, b.front) },
 	"source":      func(a, b row) int { return strings.Compare(a.source, b.source) },
 	"destination": func(a, b row) int { return strings.Compare(a.destination, b.destination) },
-	"next":        func(a, b row) int { return strings.Compare(a.next, b.next) },
+	"next":        func(a, b row) int { return strings.Compare(a.next.String(), b.next.String()) },
 	"up":          func(a, b row) int { return cmp.Compare(a.up, b.up) },
 	"down":        func(a, b row) int { return cmp.Compare(a.down, b.down) },
 	"rate":        func(a, b row) int { return cmp.Compare(a.up+a.down, b.up+b.down) },
@@ -140,7 +140,7 @@ func (c *conn) matches(filter string) bool {
 	if filter == "" {
 		return true
 	}
-	for _, text := range []string{c.id, c.front, c.source, c.destination, c.resolved, c.next} {
+	for _, text := range []string{c.id, c.front, c.source, c.destination, c.resolved, c.next.String()} {
 		if contains(text, filter) {
 			return true
 		}

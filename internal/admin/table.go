@@ -33,7 +33,7 @@ const (
 // be called from any goroutine.
 type Table struct {
 	started time.Time
-	conns   sync.Map // *tunnel.Relay → *conn; no lock is common to all
+	conns   sync.Map // *tunnel.Flow → *conn; no lock is common to all
 	number  atomic.Uint64
 	dials   dials
 	ended   [2]atomic.Int64 // bytes up and down of connections that are closed
@@ -56,20 +56,20 @@ type dials struct {
 // sums is what all connections come to.
 type sums struct {
 	open, stalled int
-	all           flow
-	byNext        map[string]flow // by the hop after this one
-	bySource      map[string]flow // of links only, by their address
-	neighbours    map[neighbour]flow
+	all           load
+	byNext        map[tunnel.Hop]load // by the hop after this one
+	bySource      map[string]load     // of links only, by their address
+	neighbours    map[neighbour]load
 }
 
-// flow is what goes by one peer.
-type flow struct {
+// load is what goes by one peer.
+type load struct {
 	up, down      float64
 	open, stalled int
 }
 
-func (f flow) plus(g flow) flow {
-	return flow{f.up + g.up, f.down + g.down, f.open + g.open, f.stalled + g.stalled}
+func (f load) plus(g load) load {
+	return load{f.up + g.up, f.down + g.down, f.open + g.open, f.stalled + g.stalled}
 }
 
 // conn is an open connection. What is not atomic is set before it is shared.
@@ -77,10 +77,10 @@ type conn struct {
 	number                uint64 // in the order of opening
 	id, front, source     string
 	destination, resolved string
-	next                  string
+	next                  tunnel.Hop
 	from                  neighbour // zero: a peer
 	since                 time.Time
-	relay                 *tunnel.Relay
+	flow                  *tunnel.Flow
 	moved                 atomic.Int64    // when it last carried something, Unix ns
 	stalled               [2]atomic.Int64 // since when B (up), A (down) does not read, Unix ns; 0: it does
 	rate                  [2]atomic.Uint64
@@ -96,7 +96,7 @@ func NewTable() *Table {
 }
 
 // Dialed implements tunnel.Observer.
-func (t *Table) Dialed(req *tunnel.Request, took time.Duration, err error) {
+func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	t.dials.total.Add(1)
 	if err == nil {
 		t.dials.good.Add(1)
@@ -106,7 +106,7 @@ func (t *Table) Dialed(req *tunnel.Request, took time.Duration, err error) {
 		}
 		return
 	}
-	dial := tunnel.AsDialError(req.Address, err)
+	dial := tunnel.AsDialError(f.Address, err)
 	t.dials.failed.Add(1)
 	kind := dial.Failure
 	if int(kind) >= len(t.dials.byFailure) {
@@ -114,34 +114,34 @@ func (t *Table) Dialed(req *tunnel.Request, took time.Duration, err error) {
 	}
 	t.dials.byFailure[kind].Add(1)
 	if kind != tunnel.FailCancelled || took >= patience {
-		t.failures.add(dialFailure(req, took, dial))
+		t.failures.add(dialFailure(f, took, dial))
 	}
 }
 
 // Opened implements tunnel.Observer.
-func (t *Table) Opened(req *tunnel.Request, relay *tunnel.Relay) {
+func (t *Table) Opened(f *tunnel.Flow) {
 	c := &conn{
-		number: t.number.Add(1), id: req.ID, front: req.Front, destination: req.Address, next: req.Next,
-		since: time.Now(), relay: relay, from: frontendOf(req),
+		number: t.number.Add(1), id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
+		since: f.Opened, flow: f, from: frontendOf(f),
 	}
-	if req.Source != nil {
-		c.source = req.Source.String()
+	if f.Source != nil {
+		c.source = f.Source.String()
 	}
-	if addr := relay.B.RemoteAddr(); addr != nil && addr.String() != c.destination {
-		c.resolved = addr.String()
+	if f.Far != nil && f.Far.String() != c.destination {
+		c.resolved = f.Far.String()
 	}
 	c.moved.Store(c.since.UnixNano())
-	t.conns.Store(relay, c)
+	t.conns.Store(f, c)
 }
 
 // Closed implements tunnel.Observer.
-func (t *Table) Closed(req *tunnel.Request, relay *tunnel.Relay, took time.Duration, err error) {
-	up, down := relay.Sent()
+func (t *Table) Closed(f *tunnel.Flow, took time.Duration, err error) {
+	up, down := f.Sent()
 	t.ended[0].Add(up)
 	t.ended[1].Add(down)
-	t.conns.Delete(relay)
-	if f, worth := connectionFailure(req, took, err); worth {
-		t.failures.add(f)
+	t.conns.Delete(f)
+	if failure, worth := connectionFailure(f, took, err); worth {
+		t.failures.add(failure)
 	}
 }
 
@@ -165,7 +165,7 @@ func (t *Table) Run(ctx context.Context) {
 // sample takes one look at every connection and returns the bytes that passed
 // since the start, up and down.
 func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
-	s := &sums{byNext: map[string]flow{}, bySource: map[string]flow{}, neighbours: map[neighbour]flow{}}
+	s := &sums{byNext: map[tunnel.Hop]load{}, bySource: map[string]load{}, neighbours: map[neighbour]load{}}
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
 	t.conns.Range(func(_, value any) bool {
 		c := value.(*conn)
@@ -185,8 +185,8 @@ func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
 	var sent [2]int64
 	var held [2]bool
-	held[0], held[1] = c.relay.Held()
-	sent[0], sent[1] = c.relay.Sent()
+	held[0], held[1] = c.flow.Held()
+	sent[0], sent[1] = c.flow.Sent()
 	for i := range sent {
 		passed := sent[i] - c.seen[i]
 		if passed > 0 {
@@ -211,14 +211,14 @@ func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
 
 // add counts a connection to those of its neighbours.
 func (s *sums) add(c *conn, stalled bool) {
-	f := flow{open: 1}
+	f := load{open: 1}
 	f.up, f.down = c.rates()
 	if stalled {
 		f.stalled = 1
 	}
 	s.open, s.stalled = s.open+1, s.stalled+f.stalled
 	s.all = s.all.plus(f)
-	if c.next != "" {
+	if c.next != (tunnel.Hop{}) {
 		s.byNext[c.next] = s.byNext[c.next].plus(f)
 	}
 	if byPeer(c.front) {
@@ -234,10 +234,10 @@ func (c *conn) rates() (up, down float64) {
 // view is the connection as the API shows it.
 func (c *conn) view(now time.Time) Connection {
 	v := Connection{
-		ID: c.id, Front: c.front, Source: c.source, Destination: c.destination, Resolved: c.resolved, Next: c.next, Since: c.since,
+		ID: c.id, Front: c.front, Source: c.source, Destination: c.destination, Resolved: c.resolved, Next: c.next.String(), Since: c.since,
 	}
 	v.State, v.StalledBy, v.StalledFor = c.state(now)
-	v.UpBytes, v.DownBytes = c.relay.Sent()
+	v.UpBytes, v.DownBytes = c.flow.Sent()
 	v.Up, v.Down = c.rates()
 	return v
 }

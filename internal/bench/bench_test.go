@@ -35,9 +35,9 @@ func direct(t *testing.T) bench.Path {
 			t.Error(err)
 		}
 	})
-	return bench.Path{Name: "direct", Target: l.Addr().String(), Dialer: tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return bench.Path{Name: "direct", Target: l.Addr().String(), Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		var d net.Dialer
-		c, err := d.DialContext(ctx, network, address)
+		c, err := d.DialContext(ctx, f.Network, f.Address)
 		if err != nil {
 			return nil, err
 		}
@@ -61,8 +61,8 @@ func TestBulkCountsEveryByte(t *testing.T) {
 func TestBulkNoticesLostBytes(t *testing.T) {
 	p := direct(t)
 	inner := p.Dialer
-	p.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-		c, err := inner.Dial(ctx, network, address)
+	p.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := inner.Dial(ctx, f)
 		return &cutter{Conn: c, left: 100 << 10}, err
 	})
 	if _, err := p.Down(t.Context(), 1, 1<<20); err == nil {
@@ -111,7 +111,7 @@ func TestLatencyChurnAndHold(t *testing.T) {
 }
 
 func TestAPathThatFailsSaysSo(t *testing.T) {
-	p := bench.Path{Name: "nowhere", Target: "x:1", Dialer: tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+	p := bench.Path{Name: "nowhere", Target: "x:1", Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 	})}
 	if _, err := p.Churn(t.Context(), 2, time.Second); tunnel.FailureOf(err) != tunnel.FailRefused {

@@ -26,7 +26,7 @@ const dialTime = 30 * time.Second
 func (p Path) open(ctx context.Context, command string) (tunnel.Conn, error) {
 	dialCtx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
-	c, err := p.Dialer.Dial(dialCtx, "tcp", p.Target)
+	c, err := p.Dialer.Dial(dialCtx, tunnel.NewFlow("tcp", p.Target))
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (p Path) bulk(ctx context.Context, streams int, size int64, command string,
 	for range streams {
 		ready.Add(1)
 		done.Go(func() {
-			c, err := p.Dialer.Dial(ctx, "tcp", p.Target)
+			c, err := p.Dialer.Dial(ctx, tunnel.NewFlow("tcp", p.Target))
 			ready.Done()
 			if err != nil {
 				cancel(err)

@@ -57,14 +57,14 @@ func TestChainCarriesBytesAndHalfClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := bench.Path{Name: "chain", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	path := bench.Path{Name: "chain", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		raw, err := net.Dial("tcp", front)
 		if err != nil {
 			return nil, err
 		}
 		_, err = socks.(interface {
 			DialWithConn(context.Context, net.Conn, string, string) (net.Addr, error)
-		}).DialWithConn(ctx, raw, network, address)
+		}).DialWithConn(ctx, raw, f.Network, f.Address)
 		return tunnel.Wrap(raw), err
 	})}
 	if _, err := path.Up(t.Context(), 2, 1<<20); err != nil {

@@ -39,7 +39,7 @@ type ConnectMetrics interface {
 
 // Forwarder carries a request; see tunnel.Forwarder.
 type Forwarder interface {
-	Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error
+	Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error
 }
 
 // ServingHeader is in the answer to a request that is not CONNECT, by which a
@@ -104,8 +104,8 @@ func (t *connect) run(ctx context.Context, f Forwarder, asked asked) error {
 	leaving := admission.NewWatch(t.c.raw, admission.Buffer{Reader: t.c.Reader}, cancel)
 	stop := sync.OnceValue(leaving.Stop)
 	defer stop() // for a Forwarder that never asks for the answer
-	req := &tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: t.c.RemoteAddr()}
-	return f.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	flow := &tunnel.Flow{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: t.c.RemoteAddr()}
+	return f.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {
 		case gone != nil:
 			return nil, gone

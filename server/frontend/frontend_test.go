@@ -168,7 +168,7 @@ func connecting(dial tunnel.DialerFunc) setting {
 
 // echo is a destination that sends back what it gets, after greeting.
 func echo(greeting string) tunnel.DialerFunc {
-	return func(context.Context, string, string) (tunnel.Conn, error) {
+	return func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		near, far, err := pair()
 		if err != nil {
 			return nil, err
@@ -202,7 +202,7 @@ func pair() (a, b tunnel.Conn, err error) {
 }
 
 func failing(f tunnel.Failure, reason string) tunnel.DialerFunc {
-	return func(context.Context, string, string) (tunnel.Conn, error) {
+	return func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: f, Reason: reason}
 	}
 }
@@ -284,9 +284,9 @@ func TestConnect(t *testing.T) {
 func TestPipelinedBytesAreKept(t *testing.T) {
 	payload := strings.Repeat("0123456789abcdef", 20<<10/16) // more than is read ahead
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
-		r := start(connecting(func(ctx context.Context, n, a string) (tunnel.Conn, error) {
+		r := start(connecting(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			time.Sleep(50 * time.Millisecond) // so that all of it is there first
-			return echo("")(ctx, n, a)
+			return echo("")(ctx, f)
 		}))
 		c := r.dial()
 		send(t, c, request+payload)
@@ -296,7 +296,7 @@ func TestPipelinedBytesAreKept(t *testing.T) {
 
 func TestRequestThenHalfCloseDuringTheDial(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
-		r := start(connecting(func(ctx context.Context, n, a string) (tunnel.Conn, error) {
+		r := start(connecting(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
@@ -304,7 +304,7 @@ func TestRequestThenHalfCloseDuringTheDial(t *testing.T) {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			return echo("greeting")(ctx, n, a)
+			return echo("greeting")(ctx, f)
 		}))
 		c := r.dial()
 		send(t, c, request+"ping")
@@ -319,7 +319,7 @@ func TestRequestThenHalfCloseDuringTheDial(t *testing.T) {
 func TestClientThatLeavesCancelsTheDial(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		dialing, cancelled := make(chan struct{}), make(chan error, 1)
-		r := start(connecting(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+		r := start(connecting(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 			close(dialing)
 			<-ctx.Done()
 			cancelled <- context.Cause(ctx)
@@ -345,7 +345,7 @@ func TestClientThatLeavesCancelsTheDial(t *testing.T) {
 func TestLateSuccessIsReset(t *testing.T) {
 	dialing, leave := make(chan struct{}), make(chan struct{})
 	var far tunnel.Conn
-	r := start(t, "tcp", false, connecting(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+	r := start(t, "tcp", false, connecting(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 		close(dialing)
 		<-leave
 		<-ctx.Done()

@@ -61,8 +61,8 @@ type linkRequests struct {
 }
 
 // Forward implements link.Forwarder.
-func (r linkRequests) Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error {
+func (r linkRequests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	r.m.HTTPConnection(1)
 	defer r.m.HTTPConnection(-1)
-	return r.next.Forward(ctx, req, answer)
+	return r.next.Forward(ctx, f, answer)
 }

@@ -118,8 +118,8 @@ func TestOwnNamesPassTheLinter(t *testing.T) {
 	m := New(reg)
 	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "b"}, func() float64 { return 1 })
 	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "c"}, func() float64 { return 2 })
-	m.Dialed(&tunnel.Request{Front: "connect"}, 0, nil)
-	m.Closed(nil, nil, 0, errors.New("x"))
+	m.Dialed(&tunnel.Flow{Front: "connect"}, 0, nil)
+	m.Closed(nil, 0, errors.New("x"))
 	m.Stalled(legacy.FromAgent)
 	m.TokenReviewed("accepted", time.Second)
 	problems, err := testutil.GatherAndLint(reg)
@@ -151,7 +151,7 @@ func TestDialFailureReasons(t *testing.T) {
 		{fail(tunnel.FailBadAddress), ""},
 	} {
 		reg := prometheus.NewPedanticRegistry()
-		New(reg).Dialed(&tunnel.Request{Front: "grpc"}, time.Second, tc.err)
+		New(reg).Dialed(&tunnel.Flow{Front: "grpc"}, time.Second, tc.err)
 		for _, sample := range families(t, reg)["dial_failure_count"].Metric {
 			want := 0.0
 			if sample.Label[0].GetValue() == tc.want {
@@ -168,16 +168,16 @@ func TestGaugesReturnToZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
 	seen := 0.0
-	d := m.Dialer(tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+	d := m.Dialer(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		seen = testutil.ToFloat64(m.pending)
 		return nil, errors.New("x")
 	}))
-	_, _ = d.Dial(t.Context(), "tcp", "x:1")
-	m.Opened(nil, nil)
+	_, _ = d.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
+	m.Opened(nil)
 	if seen != 1 || testutil.ToFloat64(m.pending) != 0 || testutil.ToFloat64(m.established) != 1 {
 		t.Errorf("pending %v while dialing, %v after; established %v", seen, testutil.ToFloat64(m.pending), testutil.ToFloat64(m.established))
 	}
-	m.Closed(nil, nil, time.Second, nil)
+	m.Closed(nil, time.Second, nil)
 	m.HTTPConnection(1)
 	m.HTTPConnection(-1)
 	m.Stream("Proxy", 1)
@@ -204,8 +204,8 @@ func TestCardinalityIsBounded(t *testing.T) {
 	for i := range 1000 {
 		m.Packet(legacy.FromClient, client.PacketType(i))
 		m.StreamError(legacy.FromClient, codes.Unknown, client.PacketType(i))
-		m.Closed(nil, nil, 0, &tunnel.ResetError{Code: tunnel.Code(i)})
-		m.Dialed(&tunnel.Request{Front: "link", Address: fmt.Sprint("host", i, ":1")}, 0, &tunnel.DialError{Failure: tunnel.Failure(i)})
+		m.Closed(nil, 0, &tunnel.ResetError{Code: tunnel.Code(i)})
+		m.Dialed(&tunnel.Flow{Front: "link", Address: fmt.Sprint("host", i, ":1")}, 0, &tunnel.DialError{Failure: tunnel.Failure(i)})
 	}
 	total := 0
 	for _, f := range families(t, reg) {

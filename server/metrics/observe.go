@@ -18,22 +18,22 @@ var dialFailureReasons = []string{"no_agent", "error_response", "unrecognized_re
 
 // Dialer counts next's dials as pending while they run.
 func (m *Server) Dialer(next tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		m.pending.Inc()
 		defer m.pending.Dec()
-		return next.Dial(ctx, network, address)
+		return next.Dial(ctx, f)
 	})
 }
 
 // Dialed implements tunnel.Observer.
-func (m *Server) Dialed(req *tunnel.Request, took time.Duration, err error) {
+func (m *Server) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if err == nil {
 		m.dialDuration.Observe(took.Seconds())
-		m.requests.WithLabelValues(req.Front, "ok").Inc()
+		m.requests.WithLabelValues(f.Front, "ok").Inc()
 		return
 	}
 	failure := tunnel.FailureOf(err)
-	m.requests.WithLabelValues(req.Front, failure.Label()).Inc()
+	m.requests.WithLabelValues(f.Front, failure.Label()).Inc()
 	switch failure {
 	case tunnel.FailDenied:
 		m.denials.Inc()
@@ -62,10 +62,10 @@ func dialFailureReason(failure tunnel.Failure, err error) string {
 func (m *Server) Unanswered() { m.dialFailures.WithLabelValues("send_rsp").Inc() }
 
 // Opened implements tunnel.Observer.
-func (m *Server) Opened(*tunnel.Request, *tunnel.Relay) { m.established.Inc() }
+func (m *Server) Opened(*tunnel.Flow) { m.established.Inc() }
 
 // Closed implements tunnel.Observer.
-func (m *Server) Closed(_ *tunnel.Request, _ *tunnel.Relay, took time.Duration, err error) {
+func (m *Server) Closed(_ *tunnel.Flow, took time.Duration, err error) {
 	m.established.Dec()
 	m.connDuration.Observe(took.Seconds())
 	if err != nil {

@@ -15,16 +15,16 @@ import (
 // that failed on the way, before the destination was asked, is tried once more
 // through another connection. Which agent was picked is logged at debug with
 // the connection's id.
-func (r *Registry) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	host, _, err := tunnel.SplitAddress(address)
+func (r *Registry) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	host, _, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
 		return nil, err
 	}
 	c, strategy := r.pick(host, nil)
 	if c == nil {
-		return nil, r.noAgent(address)
+		return nil, r.noAgent(f.Address)
 	}
-	far, err := r.dialVia(ctx, c, strategy, network, address)
+	far, err := r.dialVia(ctx, c, strategy, f)
 	if err == nil || !tunnel.FailureOf(err).Elsewhere() || ctx.Err() != nil {
 		return far, err
 	}
@@ -32,20 +32,20 @@ func (r *Registry) Dial(ctx context.Context, network, address string) (tunnel.Co
 	if other == nil {
 		return nil, err
 	}
-	return r.dialVia(ctx, other, strategy, network, address)
+	return r.dialVia(ctx, other, strategy, f)
 }
 
-func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, network, address string) (tunnel.Conn, error) {
+func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, f *tunnel.Flow) (tunnel.Conn, error) {
 	c.load.pending.Add(1)
 	defer c.load.pending.Add(-1)
-	tunnel.NoteHop(ctx, "agent "+c.agent.ID)
+	f.Hop = tunnel.Hop{Role: "agent", ID: c.agent.ID}
 	start := time.Now()
-	far, err := c.backend.Dial(ctx, network, address)
+	far, err := c.backend.Dial(ctx, f)
 	c.load.dialed(time.Since(start), err, time.Now().UnixNano())
-	err = silence(c.backend, address, start, err)
+	err = silence(c.backend, f.Address, start, err)
 	if logging.Enabled(r.log, logrus.DebugLevel) {
-		r.log.WithFields(logrus.Fields{"id": tunnel.ID(ctx), "agent": c.agent.ID, "via": c.agent.Via,
-			"strategy": strategy, "address": address, "error": err}).Debug("agent dialed")
+		r.log.WithFields(logrus.Fields{"id": f.ID, "agent": c.agent.ID, "via": c.agent.Via,
+			"strategy": strategy, "address": f.Address, "error": err}).Debug("agent dialed")
 	}
 	return far, err
 }

@@ -47,7 +47,7 @@ type fakeConn struct {
 	via *fake
 }
 
-func (f *fake) Dial(ctx context.Context, _, address string) (tunnel.Conn, error) {
+func (f *fake) Dial(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 	f.dials.Add(1)
 	if f.dial != nil {
 		if err := f.dial(ctx); err != nil {
@@ -96,7 +96,7 @@ func (s *setup) join(name, id, identifiers string) (*fake, func()) {
 
 // via says whose backend served a dial, or the failure's label.
 func (s *setup) via(address string) string {
-	c, err := s.Dial(context.Background(), "tcp", address)
+	c, err := s.Dial(context.Background(), tunnel.NewFlow("tcp", address))
 	if err != nil {
 		return tunnel.FailureOf(err).Label()
 	}
@@ -244,7 +244,7 @@ func TestFrozenAgentIsAvoided(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 				defer cancel()
-				if _, err := s.Dial(ctx, "tcp", "x:1"); err != nil {
+				if _, err := s.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); err != nil {
 					failed.Add(1)
 				}
 			})
@@ -364,7 +364,7 @@ func TestRetryElsewhereOnce(t *testing.T) {
 		f.dial = func(context.Context) error { cancel(); return &tunnel.DialError{Failure: tunnel.FailAgentLost} }
 		g := s.agent("two", "")
 		g.dial = f.dial
-		if _, err := s.Dial(ctx, "tcp", "x:1"); err == nil || f.dials.Load()+g.dials.Load() != 1 {
+		if _, err := s.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); err == nil || f.dials.Load()+g.dials.Load() != 1 {
 			t.Errorf("dialed %d times for a caller that left", f.dials.Load()+g.dials.Load())
 		}
 	})
@@ -496,7 +496,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 			defer r.Join(Agent{ID: "node-1", Identity: who, Remote: "192.0.2.1:1"}, backends[who])()
 		}
 		for range 200 {
-			if _, err := r.Dial(t.Context(), "tcp", "x:1"); err != nil {
+			if _, err := r.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
 				t.Fatal(err)
 			}
 		}

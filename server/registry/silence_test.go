@@ -45,7 +45,7 @@ func TestTheAgentIsBlamedWhereItIsSilent(t *testing.T) {
 				defer leave()
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
-				_, err := s.Dial(ctx, "tcp", "a:1")
+				_, err := s.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
 				text := tunnel.AsDialError("", err).Text()
 				if tunnel.FailureOf(err) != tunnel.FailTimeout || strings.Contains(text, "the agent does not answer") != c.blamed {
 					t.Errorf("%v: %q", tunnel.FailureOf(err), text)

@@ -290,12 +290,12 @@ func (s *AgentSession) forward(ctx context.Context, d *agentDial, request *clien
 		defer s.mu.Unlock()
 		delete(s.dials, random)
 	}()
-	req := &tunnel.Request{ID: dialID(request), Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}
-	err := s.cfg.Forwarder.Forward(ctx, req, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
-		return s.answer(d, random, req.Address, err)
+	flow := &tunnel.Flow{ID: dialID(request), Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}
+	err := s.cfg.Forwarder.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+		return s.answer(d, random, flow.Address, err)
 	})
 	if err != nil {
-		s.mux.log.WithField("id", req.ID).WithError(err).Debugf("connection to %q ended", req.Address)
+		s.mux.log.WithField("id", flow.ID).WithError(err).Debugf("connection to %q ended", flow.Address)
 	}
 }
 

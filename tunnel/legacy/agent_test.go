@@ -312,16 +312,16 @@ func TestDialErrorsKeepTheirType(t *testing.T) {
 	for _, f := range failures {
 		r := newRig(t, Limits{})
 		p, s := r.agentWith(false, AgentConfig{Forwarder: &tunnel.Forwarder{
-			Dialer: tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+			Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 				return nil, &tunnel.DialError{Failure: f, Reason: "because"}
 			}),
 		}})
-		_, err := p.Dial(t.Context(), "tcp", "a:1")
+		_, err := p.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1"))
 		var typed *tunnel.DialError
 		if !errors.As(err, &typed) || typed.Failure != f || typed.Text() != "because" || typed.Address != "a:1" {
 			t.Errorf("%v arrived as %v", f, err)
 		}
-		if _, err := p.Dial(t.Context(), "udp", "a:1"); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+		if _, err := p.Dial(t.Context(), tunnel.NewFlow("udp", "a:1")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
 			t.Errorf("udp: %v", err)
 		}
 		r.idle(p, s)
@@ -347,7 +347,7 @@ func TestDeadlines(t *testing.T) {
 }
 
 // block is a dialer that never answers.
-func block(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+func block(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -358,7 +358,7 @@ func TestPendingDialsFailAtOnceWhenTheAgentIsLost(t *testing.T) {
 	failed := make(chan error, 50)
 	for range cap(failed) {
 		go func() {
-			_, err := p.Dial(context.Background(), "tcp", "a:1")
+			_, err := p.Dial(context.Background(), tunnel.NewFlow("tcp", "a:1"))
 			failed <- err
 		}()
 	}
@@ -373,7 +373,7 @@ func TestPendingDialsFailAtOnceWhenTheAgentIsLost(t *testing.T) {
 	if took := time.Since(start); took > 5*time.Second {
 		t.Errorf("it took %v", took)
 	}
-	if _, err := p.Dial(t.Context(), "tcp", "a:1"); tunnel.FailureOf(err) != tunnel.FailAgentLost {
+	if _, err := p.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); tunnel.FailureOf(err) != tunnel.FailAgentLost {
 		t.Errorf("a dial afterwards: %v", err)
 	}
 }

@@ -143,7 +143,8 @@ func (p *AgentPeer) Close() error {
 // own but ctx: when that ends, the agent is told (DIAL_CLS), and a connection
 // that it makes nevertheless is closed as soon as it says so. When the agent's
 // stream ends the error has FailAgentLost at once.
-func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	address := f.Address
 	if err := ctx.Err(); err != nil {
 		return nil, tunnel.AsDialError(address, err)
 	}
@@ -151,9 +152,9 @@ func (p *AgentPeer) Dial(ctx context.Context, network, address string) (tunnel.C
 	if err != nil {
 		return nil, err
 	}
-	request := dialRequest(random, network, address)
+	request := dialRequest(random, f.Network, address)
 	if p.hello.duplex {
-		setDialID(request, tunnel.ID(ctx))
+		setDialID(request, f.ID)
 	}
 	if !p.mux.sender.ask(request) {
 		p.giveUp(random, dial)

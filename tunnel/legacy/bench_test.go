@@ -183,7 +183,7 @@ func BenchmarkDial(b *testing.B) {
 	p := tlsPair(b, tunnel.DialerFunc(dialTCP))
 	addr := target(b, echo)
 	for b.Loop() {
-		c, err := p.Dial(context.Background(), "tcp", addr)
+		c, err := p.Dial(context.Background(), tunnel.NewFlow("tcp", addr))
 		if err != nil {
 			b.Fatal(err)
 		}

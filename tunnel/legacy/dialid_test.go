@@ -51,15 +51,15 @@ func TestTheIDTravelsWithADial(t *testing.T) {
 			p, s := r.agentWith(old, AgentConfig{
 				Source: tunnel.Addr{Text: "10.0.0.9:8091"},
 				Forwarder: &tunnel.Forwarder{
-					Dialer: tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-						seen.Store(tunnel.ID(ctx))
+					Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+						seen.Store(f.ID)
 						near, far := net.Pipe()
 						far.Close()
 						return tunnel.Wrap(near), nil
 					}),
 				},
 			})
-			c, err := p.Dial(tunnel.WithID(t.Context(), "trace-1"), "tcp", "a:1")
+			c, err := p.Dial(t.Context(), &tunnel.Flow{ID: "trace-1", Network: "tcp", Address: "a:1"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +72,7 @@ func TestTheIDTravelsWithADial(t *testing.T) {
 	}
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
-	go func() { _, _ = a.peer.Dial(tunnel.WithID(t.Context(), "trace-1"), "tcp", "a:1") }()
+	go func() { _, _ = a.peer.Dial(t.Context(), &tunnel.Flow{ID: "trace-1", Network: "tcp", Address: "a:1"}) }()
 	if request := a.want(client.PacketType_DIAL_REQ).GetDialRequest(); len(request.ProtoReflect().GetUnknown()) != 0 {
 		t.Errorf("an old agent gets %v", request)
 	} else {

@@ -173,12 +173,12 @@ func (f *frontend) refuse(random int64, err error) {
 
 // forward serves the dial and its connection.
 func (f *frontend) forward(request *client.DialRequest) {
-	req := &tunnel.Request{Front: "grpc", Network: request.GetProtocol(), Address: request.GetAddress(), Source: f.source}
-	err := f.service.forwarder.Forward(f.ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-		return f.answer(req.Address, far, err)
+	flow := &tunnel.Flow{Front: "grpc", Network: request.GetProtocol(), Address: request.GetAddress(), Source: f.source}
+	err := f.service.forwarder.Forward(f.ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+		return f.answer(flow.Address, far, err)
 	})
 	if err != nil {
-		f.mux.log.WithField("id", req.ID).WithError(err).Debugf("connection to %q ended", req.Address)
+		f.mux.log.WithField("id", flow.ID).WithError(err).Debugf("connection to %q ended", flow.Address)
 	}
 }
 

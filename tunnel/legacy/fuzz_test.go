@@ -101,7 +101,7 @@ func FuzzPeers(f *testing.F) {
 	})
 }
 
-func pipeDialer(context.Context, string, string) (tunnel.Conn, error) {
+func pipeDialer(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 	near, far := net.Pipe()
 	go func() {
 		_, _ = io.Copy(far, far)
@@ -116,7 +116,7 @@ func fuzzAgentPeer(s *script, duplex bool, cfg AgentServiceConfig) {
 	var wg sync.WaitGroup
 	for i := range 5 { // the numbers 1 to 5, which the script knows
 		wg.Go(func() {
-			c, err := p.Dial(ctx, "tcp", "a:1")
+			c, err := p.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
 			if err != nil {
 				return
 			}

@@ -418,10 +418,10 @@ func TestDialIsCancelledWithItsStream(t *testing.T) {
 			r := newRig(t, Limits{})
 			var pending atomic.Int64
 			p, _ := r.agentWith(true, AgentConfig{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
-				func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+				func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 					pending.Add(1)
 					defer pending.Add(-1)
-					return block(ctx, network, address)
+					return block(ctx, f)
 				})}})
 			r.dialer.Store(p)
 			stream, cancel := r.rawFrontend(t)

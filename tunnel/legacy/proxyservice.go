@@ -46,7 +46,7 @@ type ProxyService struct {
 }
 
 type forwarder interface {
-	Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error
+	Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error
 }
 
 // NewProxyService returns a service whose requests f serves, with Front "grpc".

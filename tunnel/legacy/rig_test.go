@@ -70,11 +70,11 @@ func newRig(t testing.TB, limits Limits) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forwarder := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	forwarder := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if p := r.dialer.Load(); p != nil {
-			return p.Dial(ctx, network, address)
+			return p.Dial(ctx, f)
 		}
-		return dialTCP(ctx, network, address)
+		return dialTCP(ctx, f)
 	})}
 	r.proxy = NewProxyService(forwarder, ProxyServiceConfig{Limits: r.limits, Metrics: r.metrics})
 	r.grpc = grpc.NewServer(ServerCodec())
@@ -142,8 +142,8 @@ func (r *rig) agentWith(old bool, cfg AgentConfig) (*AgentPeer, *AgentSession) {
 	return <-r.peers, s
 }
 
-func dialTCP(ctx context.Context, network, address string) (tunnel.Conn, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, f.Network, f.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func dial(t testing.TB, d tunnel.Dialer, address string) tunnel.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := d.Dial(ctx, "tcp", address)
+	c, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
 	if err != nil {
 		t.Fatalf("dial %s: %v", address, err)
 	}

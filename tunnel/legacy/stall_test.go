@@ -74,7 +74,7 @@ func stalledBesideActive(t *testing.T, upload bool) {
 	}
 	for range 20 {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		c, err := p.Dial(ctx, "tcp", addr)
+		c, err := p.Dial(ctx, tunnel.NewFlow("tcp", addr))
 		cancel()
 		if err != nil {
 			t.Fatalf("a new dial: %v", err)
@@ -195,7 +195,7 @@ func TestTenThousandCancelledDialsLeaveNothing(t *testing.T) {
 	r := newRig(t, Limits{})
 	var open, opened atomic.Int64
 	p, s := r.agentWith(true, AgentConfig{Forwarder: &tunnel.Forwarder{
-		Dialer: tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+		Dialer: tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 			if opened.Add(1)%3 == 0 { // some take their time
 				select {
 				case <-time.After(time.Millisecond):
@@ -221,7 +221,7 @@ func TestTenThousandCancelledDialsLeaveNothing(t *testing.T) {
 			for i := range 200 {
 				ctx, cancel := context.WithCancel(context.Background())
 				timer := time.AfterFunc(time.Duration((worker*i)%6000)*time.Microsecond, cancel)
-				c, err := p.Dial(ctx, "tcp", "a:1")
+				c, err := p.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
 				switch {
 				case err == nil:
 					won.Add(1)

@@ -71,7 +71,7 @@ func (a *rawAgent) accept(ctx context.Context, id int64) tunnel.Conn {
 	}
 	done := make(chan result, 1)
 	go func() {
-		c, err := a.peer.Dial(ctx, "tcp", "a:1")
+		c, err := a.peer.Dial(ctx, tunnel.NewFlow("tcp", "a:1"))
 		done <- result{c, err}
 	}()
 	request := a.want(client.PacketType_DIAL_REQ).GetDialRequest()
@@ -109,7 +109,7 @@ func TestCancelledDialTellsTheAgentAndClosesALateSuccess(t *testing.T) {
 	a := r.rawAgent(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
-	go func() { _, err := a.peer.Dial(ctx, "tcp", "a:1"); failed <- err }()
+	go func() { _, err := a.peer.Dial(ctx, tunnel.NewFlow("tcp", "a:1")); failed <- err }()
 	random := a.want(client.PacketType_DIAL_REQ).GetDialRequest().Random
 	cancel()
 	if err := <-failed; tunnel.FailureOf(err) != tunnel.FailCancelled {
@@ -132,7 +132,7 @@ func TestStrangeDialAnswers(t *testing.T) {
 	a := r.rawAgent(t)
 	dialed := func(answer func(random int64) *client.Packet) tunnel.Failure {
 		failed := make(chan error, 1)
-		go func() { _, err := a.peer.Dial(context.Background(), "tcp", "a:1"); failed <- err }()
+		go func() { _, err := a.peer.Dial(context.Background(), tunnel.NewFlow("tcp", "a:1")); failed <- err }()
 		a.send(answer(a.want(client.PacketType_DIAL_REQ).GetDialRequest().Random))
 		return tunnel.FailureOf(<-failed)
 	}

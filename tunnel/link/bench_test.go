@@ -39,7 +39,7 @@ var contestants = []struct {
 // so that a benchmark counts streams and not goroutines that wait.
 type hand chan tunnel.Conn
 
-func (h hand) Forward(ctx context.Context, _ *tunnel.Request, answer tunnel.Answer) error {
+func (h hand) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
 	near, err := answer(nowhere{}, nil)
 	if err == nil {
 		h <- near
@@ -60,7 +60,7 @@ func linkMux(t testing.TB, near, far net.Conn) mux {
 	}
 	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends})
 	return mux{
-		open: func() (net.Conn, error) { return a.Dial(context.Background(), "tcp", "x:1") },
+		open: func() (net.Conn, error) { return a.Dial(context.Background(), &tunnel.Flow{Network: "tcp", Address: "x:1"}) },
 		accept: func() (net.Conn, error) {
 			select {
 			case c := <-ends:

@@ -40,7 +40,7 @@ func conversation(t testing.TB) []byte {
 	serve := &tunnel.Forwarder{Dialer: &destinations{}}
 	a, b := sessions(t, wire, far, link.Config{Forwarder: serve}, link.Config{Forwarder: serve})
 	for _, ses := range []*link.Session{a, b} {
-		conn, err := ses.Dial(context.Background(), "tcp", "echo:1")
+		conn, err := ses.Dial(context.Background(), tunnel.NewFlow("tcp", "echo:1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,8 +48,8 @@ func conversation(t testing.TB) []byte {
 		_ = conn.CloseWrite()
 		_, _ = io.Copy(io.Discard, conn)
 		_ = conn.Close()
-		_, _ = ses.Dial(context.Background(), "tcp", "refuse:1")
-		conn, err = ses.Dial(context.Background(), "tcp", "echo:1")
+		_, _ = ses.Dial(context.Background(), tunnel.NewFlow("tcp", "refuse:1"))
+		conn, err = ses.Dial(context.Background(), tunnel.NewFlow("tcp", "echo:1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func FuzzFrames(f *testing.F) {
 		defer cancel()
 		var wg sync.WaitGroup
 		wg.Go(func() { // our own dial, for OPENED and what follows it
-			if conn, err := r.ses.Dial(ctx, "tcp", "raw:1"); err == nil {
+			if conn, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "raw:1")); err == nil {
 				_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 				_, _ = io.Copy(io.Discard, conn)
 				_ = conn.Close()

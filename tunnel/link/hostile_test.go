@@ -189,7 +189,7 @@ func TestStreamsOfAPeerAreBounded(t *testing.T) {
 // parked accepts every stream and leaves it alone.
 type parked struct{}
 
-func (parked) Forward(_ context.Context, _ *tunnel.Request, answer tunnel.Answer) error {
+func (parked) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
 	_, err := answer(nowhere{}, nil)
 	return err
 }
@@ -206,7 +206,7 @@ func TestForwarderWithoutAnAnswer(t *testing.T) {
 
 type mute struct{}
 
-func (mute) Forward(context.Context, *tunnel.Request, tunnel.Answer) error { return nil }
+func (mute) Forward(context.Context, *tunnel.Flow, tunnel.Answer) error { return nil }
 
 // What was written before Close arrives before the goodbye, and the goodbye
 // arrives although bulk wants the link.

@@ -104,7 +104,7 @@ func sessions(t testing.TB, near, far net.Conn, a, b link.Config) (*link.Session
 // grab is a Forwarder that hands the streams a peer opens to the test.
 type grab chan tunnel.Conn
 
-func (g grab) Forward(ctx context.Context, _ *tunnel.Request, answer tunnel.Answer) error {
+func (g grab) Forward(ctx context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
 	far, other := net.Pipe() // only for its addresses
 	defer far.Close()
 	defer other.Close()
@@ -128,7 +128,7 @@ func streamPair(t testing.TB, transport string, reverse bool) (opener, acceptor 
 	if reverse {
 		a = b
 	}
-	opener, err := a.Dial(t.Context(), "tcp", "example.test:80")
+	opener, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -233,7 +233,7 @@ func TestCloseOfALinkEndsItsStreams(t *testing.T) {
 	near, far := tlsPair(t)
 	ends := make(grab, 1)
 	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends})
-	conn, err := a.Dial(t.Context(), "tcp", "x:1")
+	conn, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestCloseOfALinkEndsItsStreams(t *testing.T) {
 	if err := a.Err(); !errors.As(err, &bye) || bye.Code != link.GoAwayShutdown {
 		t.Errorf("the link ended with %v, want the peer's goodbye", err)
 	}
-	if _, err := a.Dial(t.Context(), "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailUnavailable {
+	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailUnavailable {
 		t.Errorf("dial on a dead link: %v", err)
 	}
 }
@@ -264,7 +264,7 @@ func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	const stalled = 50
 	var writes sync.WaitGroup
 	for range stalled {
-		conn, err := a.Dial(t.Context(), "tcp", "x:1")
+		conn, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 	if held := budget.Used(); held > stalled*128<<10 {
 		t.Errorf("%d bytes held for %d stalled streams, want at most their first windows", held, stalled)
 	}
-	conn, err := a.Dial(t.Context(), "tcp", "x:1")
+	conn, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,21 +297,21 @@ func TestStalledStreamHoldsOnlyItself(t *testing.T) {
 
 func TestDialErrorsAreTyped(t *testing.T) {
 	near, far := tcpPair(t)
-	dialer := tunnel.DialerFunc(func(_ context.Context, _, address string) (tunnel.Conn, error) {
-		if address == "denied:1" {
+	dialer := tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		if f.Address == "denied:1" {
 			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "not on my watch"}
 		}
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	})
 	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
-	_, err := a.Dial(t.Context(), "tcp", "denied:1")
+	_, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "denied:1"))
 	if typed := tunnel.AsDialError("", err); typed.Failure != tunnel.FailDenied || typed.Reason != "not on my watch" {
 		t.Errorf("got %v", err)
 	}
-	if _, err := a.Dial(t.Context(), "tcp", "other:1"); tunnel.FailureOf(err) != tunnel.FailRefused {
+	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "other:1")); tunnel.FailureOf(err) != tunnel.FailRefused {
 		t.Errorf("got %v, want refused", err)
 	}
-	if _, err := a.Dial(t.Context(), "tcp", ""); tunnel.FailureOf(err) != tunnel.FailBadAddress {
+	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "")); tunnel.FailureOf(err) != tunnel.FailBadAddress {
 		t.Errorf("got %v, want a bad address", err)
 	}
 	if n := a.Streams(); n != 0 {
@@ -326,14 +326,14 @@ func TestCancelledDialLeavesNothing(t *testing.T) {
 	cancelled := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	dialer := tunnel.DialerFunc(func(ctx context.Context, _, _ string) (tunnel.Conn, error) {
+	dialer := tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 		cancel() // a dial that was given up before would never come here
 		<-ctx.Done()
 		cancelled <- context.Cause(ctx)
 		return nil, ctx.Err()
 	})
 	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
-	if _, err := a.Dial(ctx, "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailCancelled {
+	if _, err := a.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailCancelled {
 		t.Fatalf("got %v, want a cancelled dial", err)
 	}
 	select {
@@ -390,7 +390,7 @@ func TestDrainAndServerCountReachThePeer(t *testing.T) {
 	if a.ServerCount() != 5 {
 		t.Errorf("%d servers, want 5", a.ServerCount())
 	}
-	if _, err := a.Dial(t.Context(), "tcp", "x:1"); err != nil {
+	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
 		t.Errorf("a draining peer is the fallback, but: %v", err)
 	}
 }

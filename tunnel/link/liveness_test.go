@@ -71,7 +71,7 @@ func (s *still) wantDead(failure tunnel.Failure) {
 			t.Errorf("a pending dial failed with %v, want %v", d.err, failure)
 		}
 	}
-	if _, err := s.ses.Dial(t.Context(), "tcp", "x:1"); tunnel.FailureOf(err) != failure {
+	if _, err := s.ses.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != failure {
 		t.Errorf("a new dial failed with %v, want %v", err, failure)
 	}
 	for _, c := range s.streams {
@@ -232,7 +232,7 @@ func TestDialIsBoundedByItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
 		start := time.Now()
-		if _, err := s.ses.Dial(ctx, "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailTimeout || time.Since(start) != 3*time.Second {
+		if _, err := s.ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailTimeout || time.Since(start) != 3*time.Second {
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
 		s.wantDead(tunnel.FailAgentLost)
@@ -258,7 +258,7 @@ func TestWaitIdleIsToldAtOnce(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		go func() { _, _ = s.ses.Dial(short, "tcp", "x:1") }()
+		go func() { _, _ = s.ses.Dial(short, tunnel.NewFlow("tcp", "x:1")) }()
 		synctest.Wait()
 		if err := s.ses.WaitIdle(short); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a busy link: %v", err)

@@ -18,10 +18,11 @@ const (
 	MaxDials = 4096
 )
 
-// Dial opens a stream to address through the peer. It implements
+// Dial opens a stream to f.Address through the peer. It implements
 // tunnel.Dialer: it waits for the peer's answer or for ctx, and a stream that
 // is opened too late is reset at the peer.
-func (ses *Session) Dial(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	network, address := f.Network, f.Address
 	if len(address) > maxAddress || network == "" || len(network) > maxText {
 		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: cut(address)}
 	}
@@ -33,7 +34,7 @@ func (ses *Session) Dial(ctx context.Context, network, address string) (tunnel.C
 	if ses.err != nil {
 		return nil, ses.lost(address)
 	}
-	st := ses.open(ctx, network, address)
+	st := ses.open(ctx, f)
 	defer context.AfterFunc(ctx, func() {
 		ses.mu.Lock()
 		defer ses.mu.Unlock()
@@ -46,12 +47,12 @@ func (ses *Session) Dial(ctx context.Context, network, address string) (tunnel.C
 }
 
 // open sends OPEN.
-func (ses *Session) open(ctx context.Context, network, address string) *Stream {
+func (ses *Session) open(ctx context.Context, f *tunnel.Flow) *Stream {
 	budget := ses.budgetOf(ctx)
 	st := newStream(ses, ses.nextID, budget)
 	ses.nextID += 2
 	st.opening = true
-	m := openMsg{network: network, address: address, credit: st.recv.limit, id: cleanID([]byte(tunnel.ID(ctx)))}
+	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.limit, id: cleanID([]byte(f.ID))}
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.number
 	}
@@ -189,9 +190,9 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, m openMsg) {
 	defer cancel(nil)
 	defer ses.served()
-	req := &tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.conn.RemoteAddr()}
+	flow := &tunnel.Flow{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.conn.RemoteAddr()}
 	answered := false
-	err := ses.cfg.Forwarder.Forward(ctx, req, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	err := ses.cfg.Forwarder.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true
 		return ses.answer(st, far, err)
 	})

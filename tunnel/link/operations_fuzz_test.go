@@ -43,7 +43,7 @@ type world struct {
 // keep is a Forwarder that hands its streams over and forgets them.
 type keep chan tunnel.Conn
 
-func (k keep) Forward(_ context.Context, _ *tunnel.Request, answer tunnel.Answer) error {
+func (k keep) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
 	near, err := answer(nowhere{}, nil)
 	if err == nil {
 		k <- near
@@ -65,7 +65,7 @@ func (w *world) open(side int) {
 	if len(w.all) >= 2*modelStreams {
 		return
 	}
-	near, err := w.ses[side].Dial(context.Background(), "tcp", "x:1")
+	near, err := w.ses[side].Dial(context.Background(), tunnel.NewFlow("tcp", "x:1"))
 	if w.ended {
 		if tunnel.FailureOf(err) != tunnel.FailUnavailable {
 			w.t.Fatalf("a dial on a link that has ended: %v", err)

@@ -150,7 +150,7 @@ func TestOpenedGoesBeforeData(t *testing.T) {
 	noLeaks(t)
 	near, far := tcpPair(t)
 	g := newGate(near)
-	talk := tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) {
+	talk := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return &talker{loop: newLoop()}, nil
 	})
 	r := newRig(t, g, far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: talk}})

@@ -46,8 +46,8 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 			late.Store(true)
 		}
 	}
-	dialer := tunnel.DialerFunc(func(_ context.Context, _, address string) (tunnel.Conn, error) {
-		if address == "key:1" {
+	dialer := tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		if f.Address == "key:1" {
 			return key, nil
 		}
 		return bulk, nil
@@ -83,7 +83,7 @@ func (stuck) Flush()                    {}
 func TestResetPassesAStalledDestination(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dst := stuck{&deaf{loop: newLoop()}}
-		dialer := tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) { return dst, nil })
+		dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return dst, nil })
 		near, far := net.Pipe()
 		r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
 		r.open(2, "x:1")
@@ -111,7 +111,7 @@ func TestNothingHangsWithoutASocket(t *testing.T) {
 		"Dial": func(r *rig, _ tunnel.Conn) error {
 			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
-			if _, err := r.ses.Dial(ctx, "tcp", "x:1"); tunnel.FailureOf(err) != tunnel.FailTimeout {
+			if _, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1")); tunnel.FailureOf(err) != tunnel.FailTimeout {
 				return err
 			}
 			return nil
@@ -146,7 +146,7 @@ func TestNothingHangsWithoutASocket(t *testing.T) {
 // deliver what came.
 type laggard struct{ delivered chan struct{} }
 
-func (l laggard) Forward(_ context.Context, _ *tunnel.Request, answer tunnel.Answer) error {
+func (l laggard) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
 	c, err := answer(newLoop(), nil)
 	if err != nil {
 		return err

@@ -20,18 +20,18 @@ type destinations struct {
 	hanging int // dials that have not been cancelled
 }
 
-func (d *destinations) Dial(ctx context.Context, _, address string) (tunnel.Conn, error) {
-	switch address {
+func (d *destinations) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	switch f.Address {
 	case "echo:1":
 		return newLoop(), nil
 	case "hang:1":
 		return nil, d.hang(ctx)
 	case "refuse:1":
-		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: address}
+		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: f.Address}
 	case "deaf:1":
 		return &deaf{loop: newLoop()}, nil
 	default:
-		return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: address}
+		return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: f.Address}
 	}
 }
 
@@ -216,7 +216,7 @@ func (r *rig) end() {
 func (r *rig) dial() uint64 {
 	r.t.Helper()
 	go func() {
-		conn, err := r.ses.Dial(context.Background(), "tcp", "raw:1")
+		conn, err := r.ses.Dial(context.Background(), tunnel.NewFlow("tcp", "raw:1"))
 		r.dials <- dialResult{conn, err}
 	}()
 	f := r.next()

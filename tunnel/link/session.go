@@ -57,7 +57,7 @@ type Config struct {
 // Forwarder makes the connection that a peer asked for and carries it until it
 // ends; see tunnel.Forwarder.
 type Forwarder interface {
-	Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error
+	Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error
 }
 
 // Session is one link. It is a tunnel.Dialer that opens streams at the peer,

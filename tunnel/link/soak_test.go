@@ -46,14 +46,14 @@ func (c *chain) replace(i int) {
 	near, far := tlsPair(c.t) // corked, so that links push to each other
 	var dialer tunnel.Dialer
 	if i == 0 {
-		dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-			return c.relay.Load().Dial(ctx, network, address)
+		dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			return c.relay.Load().Dial(ctx, f)
 		})
 	} else {
-		dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			conn, err := (&net.Dialer{}).DialContext(ctx, f.Network, f.Address)
 			if err != nil {
-				return nil, tunnel.AsDialError(address, err)
+				return nil, tunnel.AsDialError(f.Address, err)
 			}
 			return tunnel.Wrap(conn), nil
 		})
@@ -212,7 +212,7 @@ func (c *chain) visit(rnd *rand.Rand, s *targets) error {
 		ctx, cancel = context.WithTimeout(context.Background(), time.Duration(rnd.IntN(2000))*time.Microsecond)
 	}
 	defer cancel()
-	conn, err := c.client.Load().Dial(ctx, "tcp", s.address[name])
+	conn, err := c.client.Load().Dial(ctx, tunnel.NewFlow("tcp", s.address[name]))
 	if err != nil {
 		time.Sleep(10 * time.Millisecond) // a link may be on its way back
 		return err
@@ -361,7 +361,7 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 			for range dials / workers {
 				ctx, cancel := context.WithCancel(context.Background())
 				timer := time.AfterFunc(time.Duration(rnd.Int64N(int64(longest))), cancel)
-				conn, err := c.client.Load().Dial(ctx, "tcp", s.address["echo"])
+				conn, err := c.client.Load().Dial(ctx, tunnel.NewFlow("tcp", s.address["echo"]))
 				switch {
 				case err == nil:
 					succeeded.Add(1)

@@ -15,12 +15,12 @@ func TestStatsCountBothWays(t *testing.T) {
 	near, far := tlsPair(t)
 	accepted := make(grab, 1)
 	a, b := sessions(t, near, far, link.Config{}, link.Config{Forwarder: accepted})
-	c, err := a.Dial(t.Context(), "tcp", "example.test:80")
+	c, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := <-accepted
-	if _, err := b.Dial(t.Context(), "tcp", "example.test:80"); err == nil {
+	if _, err := b.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")); err == nil {
 		t.Fatal("a side without a Forwarder served a stream")
 	}
 	payload := make([]byte, 1<<20)
@@ -54,7 +54,7 @@ func TestStatsOfDialsThatCameToNothing(t *testing.T) {
 	near, far := tlsPair(t)
 	a, b := sessions(t, near, far, link.Config{}, link.Config{})
 	var failed *tunnel.DialError
-	if _, err := a.Dial(t.Context(), "tcp", "example.test:80"); !errors.As(err, &failed) {
+	if _, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")); !errors.As(err, &failed) {
 		t.Fatal(err)
 	}
 	if sa, sb := a.Stats(), b.Stats(); sa.Ended != 0 || sb.Ended != 0 || sa.Opened != 1 || sa.Answered != 1 {

@@ -50,7 +50,7 @@ func TestNothingHangsOnAFullSocket(t *testing.T) {
 		"Dial": func(r *rig, _ tunnel.Conn) error {
 			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 			defer cancel()
-			_, err := r.ses.Dial(ctx, "tcp", "x:1")
+			_, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "x:1"))
 			if tunnel.FailureOf(err) != tunnel.FailTimeout {
 				return err
 			}

@@ -306,7 +306,7 @@ func newBystander(t *testing.T) *bystander {
 	ends := make(grab, 1)
 	a, _ := sessions(t, near, far, link.Config{Budget: b.budget}, link.Config{Budget: b.budget, Forwarder: ends})
 	var err error
-	if b.conn, err = a.Dial(t.Context(), "tcp", "x:1"); err != nil {
+	if b.conn, err = a.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
 		t.Fatal(err)
 	}
 	b.peer = <-ends

@@ -101,8 +101,8 @@ func (s *Server) StartAt(t testing.TB, address string) *Server {
 		s.Protos = []string{link.ALPN, "http/1.1"}
 	}
 	if s.Dialer == nil {
-		s.Dialer = tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-			c, err := new(net.Dialer).DialContext(ctx, network, address)
+		s.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
 			if err != nil {
 				return nil, err
 			}
@@ -190,12 +190,12 @@ func (s *Server) serve(raw net.Conn) {
 }
 
 // Forward implements link.Forwarder.
-func (s *Server) Forward(ctx context.Context, req *tunnel.Request, answer tunnel.Answer) error {
+func (s *Server) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	select {
-	case s.IDs <- req.ID:
+	case s.IDs <- f.ID:
 	default:
 	}
-	return (&tunnel.Forwarder{Dialer: s.Dialer}).Forward(ctx, req, answer)
+	return (&tunnel.Forwarder{Dialer: s.Dialer}).Forward(ctx, f, answer)
 }
 
 func (s *Server) serveLink(c net.Conn) {
@@ -225,7 +225,7 @@ func (s *Server) serveConnect(c tunnel.Conn) {
 	}
 	s.Connects.Add(1)
 	ahead, _ := br.Peek(br.Buffered())
-	_ = s.Forward(s.ctx, &tunnel.Request{ID: req.Header.Get("Konnectivity-Id"), Network: "tcp", Address: req.Host},
+	_ = s.Forward(s.ctx, &tunnel.Flow{ID: req.Header.Get("Konnectivity-Id"), Network: "tcp", Address: req.Host},
 		func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			if err != nil { // as upstream's: the agent's words, and the end
 				fmt.Fprintf(c, "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\n\r\n%v", err)

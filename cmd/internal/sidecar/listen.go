@@ -105,11 +105,11 @@ func (s *selfCheck) names(address string) bool {
 
 // guard is d for all destinations but this sidecar.
 func (s *selfCheck) guard(d tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, network, address string) (tunnel.Conn, error) {
-		if s.names(address) {
-			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: address, Reason: "the destination is this proxy itself"}
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		if s.names(f.Address) {
+			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: f.Address, Reason: "the destination is this proxy itself"}
 		}
-		return d.Dial(ctx, network, address)
+		return d.Dial(ctx, f)
 	})
 }
 

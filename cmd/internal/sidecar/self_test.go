@@ -55,9 +55,9 @@ type dialer func(address string) (net.Conn, error)
 func TestGuardRefusesOnlyTheSidecarItself(t *testing.T) {
 	s := &selfCheck{own: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8090")}}
 	dialed := errors.New("dialed")
-	d := s.guard(tunnel.DialerFunc(func(context.Context, string, string) (tunnel.Conn, error) { return nil, dialed }))
+	d := s.guard(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, dialed }))
 	for address, want := range map[string]string{"localhost:8090": "refused", "localhost:8091": "dialed", "bad": "dialed"} {
-		_, err := d.Dial(t.Context(), "tcp", address)
+		_, err := d.Dial(t.Context(), tunnel.NewFlow("tcp", address))
 		if (err == dialed) != (want == "dialed") || err != dialed && tunnel.FailureOf(err) != tunnel.FailDenied {
 			t.Errorf("%s: %v, want it %s", address, err, want)
 		}

@@ -228,7 +228,7 @@ func (s *sidecar) addHTTP(ln net.Listener) error {
 		return err
 	}
 	o := httpsproxy.Options{
-		Connect: forwarder, Transport: s.adapter.Transport(),
+		Connect: forwarder, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(),
 		MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
 		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
 	}

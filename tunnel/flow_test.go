@@ -1,0 +1,66 @@
+package tunnel_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// counted is a flow whose bytes are added to total.
+func counted(total *tunnel.Traffic) *tunnel.Flow {
+	f := tunnel.NewFlow("tcp", "a:1")
+	(&tunnel.Forwarder{Total: total}).Begin(f, nil)
+	return f
+}
+
+func TestFlowShowsWhatAFrontNotes(t *testing.T) {
+	total := new(tunnel.Traffic)
+	f := counted(total)
+	f.Hold(true, true)
+	if up, down := f.Held(); !up || down {
+		t.Errorf("held %v %v", up, down)
+	}
+	f.Hold(true, false)
+	f.Hold(false, true)
+	f.Carry(true, 3)
+	f.Carry(false, 5)
+	if up, down := f.Held(); up || !down {
+		t.Errorf("held %v %v", up, down)
+	}
+	if up, down := f.Sent(); up != 3 || down != 5 || total.Up.Load() != 3 || total.Down.Load() != 5 {
+		t.Errorf("%d %d", up, down)
+	}
+}
+
+// A try asks under the same id and tells nothing until it is adopted.
+func TestATryIsAFlowOfItsOwn(t *testing.T) {
+	f := &tunnel.Flow{ID: "one", Front: "socks5", Network: "tcp", Address: "name:1", Source: tunnel.Addr{Text: "c:1"}}
+	try := f.To("10.0.0.1:1")
+	if try.ID != f.ID || try.Front != f.Front || try.Network != f.Network || try.Source != f.Source || try.Address != "10.0.0.1:1" {
+		t.Errorf("a try has %+v", try)
+	}
+	try.Hop, try.Route, try.Resolved = tunnel.Direct, tunnel.RouteFallback, "10.0.0.1:1"
+	if f.Hop != (tunnel.Hop{}) || f.Route != "" || f.Resolved != "" {
+		t.Error("a try tells before it is adopted")
+	}
+	f.Adopt(try)
+	if f.Hop != tunnel.Direct || f.Route != tunnel.RouteFallback || f.Resolved != "10.0.0.1:1" || f.Address != "name:1" {
+		t.Errorf("adopted %+v", f)
+	}
+}
+
+func TestDialObservesAndFindsTheHop(t *testing.T) {
+	rec := &recorder{}
+	f := &tunnel.Forwarder{Observers: []tunnel.Observer{rec}, Dialer: tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		f.Hop = tunnel.Hop{Role: "agent", ID: "a"}
+		return nil, errors.New("no")
+	})}
+	flow := &tunnel.Flow{Network: "tcp", Address: "a:1"}
+	_, err := f.Dial(t.Context(), flow)
+	var typed *tunnel.DialError
+	if !errors.As(err, &typed) || flow.ID == "" || flow.Hop.String() != "agent a" || len(rec.events) != 1 {
+		t.Errorf("%v, id %q, hop %q, observed %v", err, flow.ID, flow.Hop, rec.events)
+	}
+}
