@@ -60,7 +60,11 @@ func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 	maps.Copy(x.Header(), h)
 	defer clear(x.Header())
 	// giveUp waits for mu, so the write is bounded here.
-	_ = x.rc.SetWriteDeadline(time.Now().Add(replyTimeout))
+	bound := replyTimeout
+	if idle := x.server.opts.Connect.Idle; idle > 0 {
+		bound = min(bound, idle)
+	}
+	_ = x.rc.SetWriteDeadline(time.Now().Add(bound))
 	x.ResponseWriter.WriteHeader(code)
 	_ = x.rc.SetWriteDeadline(time.Time{})
 	return nil

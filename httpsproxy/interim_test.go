@@ -64,11 +64,22 @@ func TestInterimResponsesAreBounded(t *testing.T) {
 	}
 }
 
+// narrow has the kernel keep little of what is written, however fast it is.
+type narrow struct{ net.Listener }
+
+func (n narrow) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	if err == nil {
+		_ = c.(*net.TCPConn).SetWriteBuffer(4096)
+	}
+	return c, err
+}
+
 // A client that does not read interim responses keeps its exchange no longer
 // than one that does not read anything else.
 func TestInterimResponsesToADeafClientEnd(t *testing.T) {
 	origin, _ := rawOrigin(t, strings.Repeat("HTTP/1.1 103 Early Hints\r\nX: "+strings.Repeat("x", 50<<10)+"\r\n\r\n", 4))
-	p := startProxy(t, func(o *Options) { o.Connect.Idle = 100 * time.Millisecond })
+	p := startProxyOn(t, narrow{listen(t)}, func(o *Options) { o.Connect.Idle = 100 * time.Millisecond })
 	w := dialWire(t, p.addr)
 	_ = w.SetReadBuffer(4096)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
