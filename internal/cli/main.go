@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"konnectivity/internal/idle"
-	"konnectivity/internal/printable"
 	"konnectivity/internal/memlimit"
+	"konnectivity/internal/printable"
 )
 
 // The exit statuses.

@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -38,8 +37,7 @@ type row struct{ there, here string }
 // rows are those of program, by flag.
 func rows(t testing.TB, program string) map[string]row {
 	t.Helper()
-	_, self, _, _ := runtime.Caller(0)
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(self), "../../docs/compatibility.md"))
+	text, err := os.ReadFile(filepath.Join(root(t), "docs/compatibility.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,6 +50,23 @@ func rows(t testing.TB, program string) map[string]row {
 		found[strings.TrimPrefix(strings.Trim(cells[1], "`"), "--")] = row{cells[2], cells[3]}
 	}
 	return found
+}
+
+// root is the module's folder. A test runs in its package's.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			err = os.ErrNotExist
+		}
+		dir = filepath.Dir(dir)
+	}
+	t.Fatalf("no go.mod above the working directory: %v", err)
+	return ""
 }
 
 // Check fails unless flags has every flag of the groups, and the table's rows
