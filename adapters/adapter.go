@@ -118,8 +118,8 @@ func (a *Adapter) healthChanged(down bool) {
 	}
 }
 
-// resolver is the chain of COMPATIBILITY §6 for one front; nil leaves names to
-// the agent.
+// resolver is one front's chain (docs/sidecars.md, "How a name becomes an
+// address"); nil leaves names to the agent.
 func (a *Adapter) resolver(opt Options, policy ResolvePolicy) (r resolve.Resolver, fallback bool) {
 	if a.services == nil || policy.Disabled {
 		return nil, false

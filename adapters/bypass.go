@@ -10,7 +10,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// DefaultDirectSuffixes are the domains of cloud APIs (COMPATIBILITY §6).
+// DefaultDirectSuffixes are the domains of cloud APIs that HyperShift's sidecars
+// know.
 func DefaultDirectSuffixes() []string {
 	return []string{
 		"amazonaws.com", "c2s.ic.gov", "hci.ic.gov", "sc2s.sgov.gov", // AWS and its partitions

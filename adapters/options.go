@@ -62,7 +62,7 @@ type HostedOptions struct {
 }
 
 // ResolvePolicy says which steps of the resolver chain a front uses
-// (COMPATIBILITY §6). Services of the hosted cluster are always looked up
+// (docs/sidecars.md, "How a name becomes an address"). Services of the hosted cluster are always looked up
 // first; without GuestDNS the system resolver is asked for the rest.
 type ResolvePolicy struct {
 	Disabled           bool // leave every name to the agent

@@ -24,7 +24,8 @@ import (
 )
 
 // deployment is a control plane with its hosted cluster, as HyperShift makes
-// them: COMPATIBILITY §6 has the sidecars' arguments and environments.
+// them: docs/sidecars.md has the sidecars' arguments and environments ("As
+// HyperShift deploys them").
 type deployment struct {
 	*tunnelOf
 	hosted *hostedCluster

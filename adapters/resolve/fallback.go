@@ -16,7 +16,8 @@ const (
 	// answer is there by the time of the verdict.
 	hedgeTime = time.Second
 
-	// probeEvery is how often a tunnel deemed down is tried (COMPATIBILITY §6).
+	// probeEvery is how often a tunnel deemed down is tried; HyperShift's
+	// sidecars try as often.
 	probeEvery = 30 * time.Second
 
 	// probeTime bounds one such try.

@@ -1,5 +1,5 @@
-// Package resolve turns names into addresses the way the sidecars must
-// (COMPATIBILITY §6): small resolvers with three outcomes (found, not found,
+// Package resolve turns names into addresses as docs/sidecars.md has it ("How a
+// name becomes an address"): small resolvers with three outcomes (found, not found,
 // unavailable), composed into a chain.
 //
 // A name that is found comes as an Answer. The other two outcomes are a

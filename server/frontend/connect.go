@@ -18,7 +18,7 @@ import (
 const (
 	// established is what clients of upstream wait for, to the byte: some
 	// compare it, and kube-apiserver gives up when anything follows it in the
-	// same read (COMPATIBILITY §2).
+	// same read (apiserver/pkg/server/egressselector, tunnelHTTPConnect).
 	established = "HTTP/1.1 200 Connection Established\r\n\r\n"
 
 	// answerTimeout bounds the writing of an answer that ends a connection,

@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const prefix = "konnectivity_network_proxy_server_"
 
-// kept is what COMPATIBILITY §5 lists: type, labels, and help where other
-// people's tests compare it. Gauges must be there with 0.
+// kept is what upstream's dashboards and tests read (pkg/server/metrics): type,
+// labels, and help where those tests compare it. Gauges must be there with 0.
 var kept = map[string]struct {
 	kind   dto.MetricType
 	labels string
