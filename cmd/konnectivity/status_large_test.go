@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -20,14 +19,6 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/tunnel"
 )
-
-// still is a connection that nothing happens to.
-type still struct{ net.Conn }
-
-func (still) CloseWrite() error    { return nil }
-func (still) Reset(error) error    { return nil }
-func (still) RemoteAddr() net.Addr { return tunnel.Addr{Text: "10.1.2.3:443"} }
-func (still) LocalAddr() net.Addr  { return tunnel.Addr{Text: "10.1.2.4:1"} }
 
 // large serves the admin API of a process with that many connections and agents.
 func large(t *testing.T, conns, agents int) (address string) {
