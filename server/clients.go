@@ -50,8 +50,12 @@ func (s *Server) frontConfig(name string, l Listener) frontend.Config {
 	if name == "clients" {
 		most = admission.AtMost(most, admission.ShareOut(admission.Descriptors()).Clients)
 	}
+	strangers := s.strangers
+	if l.Addr().Network() == "unix" {
+		strangers = s.local
+	}
 	return frontend.Config{
-		Name: name, TLS: l.TLS, MaxConns: most, Strangers: s.strangers, Metrics: s.metrics, Log: s.opts.Log,
+		Name: name, TLS: l.TLS, MaxConns: most, Strangers: strangers, Metrics: s.metrics, Log: s.opts.Log,
 		LinkALPN: link.ALPN, Prepare: s.prepare(),
 	}
 }

@@ -49,11 +49,13 @@ func (s *Server) gauges() {
 	m.Gauge("agent_round_trip_max_seconds", "Longest round trip to a connected agent.", nil, s.longestRoundTrip)
 	m.Gauge("unproven_connections", "Number of current connections whose peer has yet to prove who it is and what it wants; part of listener_connections.", nil, func() float64 {
 		n, _ := s.strangers.Held()
-		return float64(n)
+		local, _ := s.local.Held()
+		return float64(n + local)
 	})
 	m.Gauge("unproven_bytes", "What unproven connections are reckoned to cost in memory.", nil, func() float64 {
 		_, bytes := s.strangers.Held()
-		return float64(bytes)
+		_, local := s.local.Held()
+		return float64(bytes + local)
 	})
 	m.Gauge("draining", "1 while the server is shutting down.", nil, func() float64 {
 		select {

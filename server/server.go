@@ -35,7 +35,8 @@ type Server struct {
 	refusals  flowcontrol.RateLimiter // of their log lines
 	peers     peers                   // who is told of a drain and of the number of servers
 	limits    legacy.Limits
-	strangers *frontend.Strangers // of all fronts
+	strangers *frontend.Strangers // of all ports
+	local     *frontend.Strangers // of unix sockets
 
 	clientGRPC, agentGRPC *grpcFront // nil: not served
 	proxyService          *legacy.ProxyService
@@ -67,6 +68,7 @@ func New(opts Options) (*Server, error) {
 		turns:    newTurns(),
 
 		strangers: frontend.NewStrangers(admission.Descriptors()),
+		local:     frontend.NewLocalStrangers(admission.Descriptors()),
 	}
 	s.forwarder = &tunnel.Forwarder{
 		Dialer:      s.policed(s.shared(s.metrics.Dialer(settling{s.agents, time.Now().Add(opts.Settle), s.draining}))),

@@ -35,8 +35,11 @@ func sourceOf(addr net.Addr) source {
 // line is the connections that wait, each with a weight. It knows who is to go
 // next. It has no lock and does nothing to the connections.
 type line struct {
-	by     map[kind]*party
-	heap   parties // the heaviest first
+	by      map[kind]*party
+	classes [maxClass + 1]struct {
+		heap   parties // the heaviest first
+		weight int64
+	}
 	count  int
 	weight int64
 }
@@ -51,10 +54,12 @@ type kind struct {
 }
 
 // classOf is the class of a weight; the next one begins at twice as much.
-func classOf(weight int64) int { return bits.Len64(uint64(weight) / classUnit) }
+func classOf(weight int64) int { return min(bits.Len64(uint64(weight)/classUnit), maxClass) }
 
-// classUnit is less than any connection costs.
-const classUnit = 4 << 10
+const (
+	classUnit = 4 << 10 // less than any connection costs
+	maxClass  = 16      // of 128 MiB and more, which none costs
+)
 
 // party is what there is of one kind; it leaves with its last.
 type party struct {
@@ -73,7 +78,7 @@ func (l *line) add(s *Slot, from source, weight int64) {
 		}
 		p = &party{kind: k}
 		l.by[k] = p
-		heap.Push(&l.heap, p)
+		heap.Push(&l.classes[k.class].heap, p)
 	}
 	s.party, s.weight, s.since = p, weight, time.Now()
 	s.place = p.line.PushBack(s)
@@ -88,7 +93,7 @@ func (l *line) remove(s *Slot) {
 	l.count--
 	l.shift(p, -s.weight)
 	if p.line.Len() == 0 {
-		heap.Remove(&l.heap, p.at)
+		heap.Remove(&l.classes[p.kind.class].heap, p.at)
 		delete(l.by, p.kind)
 	}
 }
@@ -110,22 +115,33 @@ func (l *line) weigh(s *Slot, weight int64) {
 func (l *line) renew(s *Slot) {
 	s.since = time.Now()
 	s.party.line.MoveToBack(s.place)
-	heap.Fix(&l.heap, s.party.at)
+	heap.Fix(&l.classes[s.party.kind.class].heap, s.party.at)
 }
 
 func (l *line) shift(p *party, weight int64) {
 	l.weight += weight
 	p.weight += weight
-	heap.Fix(&l.heap, p.at)
+	class := &l.classes[p.kind.class]
+	class.weight += weight
+	heap.Fix(&class.heap, p.at)
 }
 
-// next is who has to go when there is no room: of the kind that weighs most the
-// one that has waited for longest. nil: nobody waits.
+// next is who has to go when there is no room: of the class that weighs most, and
+// in it of the source that weighs most, the one that has waited for longest. The
+// class comes first so that a flood from many addresses pays with its own kind,
+// and not with the one peer that has got farther than all of it. nil: nobody
+// waits.
 func (l *line) next() *Slot {
-	if len(l.heap) == 0 {
+	most := &l.classes[0]
+	for i := range l.classes {
+		if c := &l.classes[i]; c.weight > most.weight || len(most.heap) == 0 {
+			most = c
+		}
+	}
+	if len(most.heap) == 0 {
 		return nil
 	}
-	return l.heap[0].first()
+	return most.heap[0].first()
 }
 
 func (p *party) first() *Slot {

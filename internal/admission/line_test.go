@@ -38,6 +38,13 @@ type in struct {
 	age    int
 }
 
+func (l *line) parties() (n int) {
+	for _, c := range l.classes {
+		n += len(c.heap)
+	}
+	return n
+}
+
 func TestWhoIsNext(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -50,6 +57,7 @@ func TestWhoIsNext(t *testing.T) {
 		{"most by weight", []in{{"10.0.0.1", 5, 9}, {"10.0.0.2", 1, 2}, {"10.0.0.2", 1, 1}}, []int{0, 1, 2}},
 		{"of kinds the one that weighs most", []in{{"10.0.0.1", 4 << 10, 9}, {"10.0.0.1", 1, 3}, {"10.0.0.1", 4 << 10, 2}, {"10.0.0.1", 16 << 10, 1}}, []int{3, 0, 2, 1}},
 		{"whom a flood passed on the way", []in{{"10.0.0.1", 32 << 10, 9}, {"10.0.0.1", 20 << 10, 2}, {"10.0.0.1", 20 << 10, 1}}, []int{1, 0, 2}},
+		{"of a flood from everywhere one, and not who got farther", []in{{"10.0.0.9", 40 << 10, 9}, {"10.0.0.1", 15 << 10, 3}, {"10.0.0.2", 15 << 10, 2}, {"10.0.0.3", 15 << 10, 1}}, []int{1, 0, 2, 3}},
 		{"alike, so the longest waiting", []in{{"10.0.0.1", 5, 1}, {"10.0.0.2", 5, 3}, {"10.0.0.3", 5, 2}}, []int{1, 2, 0}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -73,7 +81,7 @@ func TestWhoIsNext(t *testing.T) {
 			if !slices.Equal(order, tc.want) {
 				t.Errorf("%s: %v, want %v", tc.name, order, tc.want)
 			}
-			if l.count != 0 || l.weight != 0 || len(l.by) != 0 || len(l.heap) != 0 {
+			if l.count != 0 || l.weight != 0 || len(l.by) != 0 || l.parties() != 0 {
 				t.Errorf("%s: left over: %+v", tc.name, l)
 			}
 		})
@@ -118,17 +126,19 @@ func TestLineAgainstAPlainOne(t *testing.T) {
 			default:
 				l.renew(all[i])
 			}
-			total, of := int64(0), map[*party]int64{}
+			total, of, class := int64(0), map[*party]int64{}, map[int]int64{}
 			for _, s := range all {
 				total += s.weight
 				of[s.party] += s.weight
+				class[s.party.kind.class] += s.weight
 			}
-			if l.count != len(all) || l.weight != total || len(l.by) != len(of) || len(l.heap) != len(of) {
+			if l.count != len(all) || l.weight != total || len(l.by) != len(of) || l.parties() != len(of) {
 				t.Fatalf("%d of %d bytes by %d sources, want %d of %d by %d", l.count, l.weight, len(l.by), len(all), total, len(of))
 			}
 			next := l.next()
 			for _, s := range all {
-				if of[s.party] > of[next.party] || s.party == next.party && s.since.Before(next.since) {
+				mine, its := s.party.kind.class, next.party.kind.class
+				if class[mine] > class[its] || mine == its && of[s.party] > of[next.party] || s.party == next.party && s.since.Before(next.since) {
 					t.Fatal("somebody else is next")
 				}
 			}

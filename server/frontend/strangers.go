@@ -34,7 +34,7 @@ const (
 	maxOpening = 80 << 10
 )
 
-// Strangers are the connections of all of a process's frontends that have not
+// Strangers are the connections of a process's frontends that have not
 // begun: nothing is known of who they are, or that they mean it. They have a
 // room of their own, bounded in bytes and descriptors, in which a newcomer takes
 // the place of one that has waited for long. So they keep out neither each other
@@ -46,6 +46,15 @@ type Strangers struct{ slots *admission.Slots[*Conn] }
 func NewStrangers(descriptors int) *Strangers {
 	return &Strangers{admission.NewSlots[*Conn](admission.Limits{
 		Waiting: admission.ShareOut(descriptors).Strangers, Bytes: strangersBytes, Each: silentWeight,
+	})}
+}
+
+// NewLocalStrangers makes room for those who come by unix socket. Who may open
+// its file is known, so their number alone is bounded, and no stranger of a port
+// takes their place.
+func NewLocalStrangers(descriptors int) *Strangers {
+	return &Strangers{admission.NewSlots[*Conn](admission.Limits{
+		Waiting: admission.ShareOut(descriptors).Strangers, Each: silentWeight,
 	})}
 }
 
