@@ -60,6 +60,7 @@ type recvQueue struct {
 	deadline deadline
 
 	puts, reads uint64
+	pauseReads  uint64    // reads as the last pause began while it was not full
 	movedAt     time.Time // when the reader last took something while full
 	full        bool
 	stall       *time.Timer
@@ -97,7 +98,7 @@ func (q *recvQueue) ended() bool { return q.discard || q.end != nil }
 // makeRoom waits within the rules until size more may be held.
 func (q *recvQueue) makeRoom(size int) bool {
 	if q.block {
-		return q.makeRoomAlone()
+		return q.makeRoomAlone(size)
 	}
 	if q.fits(size, 1) {
 		return true
@@ -111,8 +112,10 @@ func (q *recvQueue) makeRoom(size int) bool {
 
 // makeRoomAlone waits for the reader of a stream that nobody shares, which holds
 // up its sender alone. While it waits gRPC gathers a window more, so that counts
-// as held. Where the client has no memory left, the stream is not to go on.
-func (q *recvQueue) makeRoomAlone() bool {
+// as held. Where the client has no memory left, the stream is not to go on with
+// more than lastBuffer: those that hold much are to make room, not those that
+// begin.
+func (q *recvQueue) makeRoomAlone(size int) bool {
 	if q.crowded() {
 		q.limits.Budget.add(grpcWindow)
 		for q.crowded() && !q.ended() {
@@ -120,7 +123,7 @@ func (q *recvQueue) makeRoomAlone() bool {
 		}
 		q.limits.Budget.add(-grpcWindow)
 	}
-	return q.held > 0 || q.limits.Budget.free() > 0
+	return q.held > 0 || size <= lastBuffer || q.limits.Budget.free() > 0
 }
 
 // crowded says whether a stream that nobody shares has enough waiting: less
@@ -132,8 +135,11 @@ func (q *recvQueue) crowded() bool {
 
 // fits says whether size more stay within times the connection's share: a
 // quarter of what is left of the budget, but always ConnBuffer, and a little
-// where nothing is left.
+// where nothing is left: that much, or one message of whatever size.
 func (q *recvQueue) fits(size, times int) bool {
+	if q.held == 0 {
+		return true
+	}
 	free, share := int(q.limits.Budget.free()), q.limits.ConnBuffer
 	if free <= 0 {
 		share = min(share, lastBuffer)
@@ -141,10 +147,11 @@ func (q *recvQueue) fits(size, times int) bool {
 	return q.held+size <= max(free/4, share)*times
 }
 
-// pause waits for the reader to make room, for as long as it moves.
+// pause waits for the reader to make room, for as long as it moves: for one that
+// takes nothing maxPause in all, however many batches come.
 func (q *recvQueue) pause(size int) {
-	if !q.full { // a batch of more than ConnBuffer on its own
-		q.movedAt = time.Now()
+	if !q.full && (q.movedAt.IsZero() || q.reads != q.pauseReads) { // where memory is short, or for a batch of more than ConnBuffer on its own
+		q.movedAt, q.pauseReads = time.Now(), q.reads
 	}
 	left := func() time.Duration { return maxPause - time.Since(q.movedAt) }
 	if left() <= 0 {

@@ -377,6 +377,43 @@ func TestReaderInJerksIsNeverReset(t *testing.T) {
 	})
 }
 
+// Where a client's memory is gone, a reader that takes nothing costs its
+// neighbours one pause too, and not one a message.
+func TestPausesWithoutMemoryDoNotAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, _ := testQueue(Limits{ConnBuffer: 256 << 10, Budget: NewBudget(1)})
+		defer q.fail(io.EOF)
+		start, n := time.Now(), 0
+		for q.put(chunks(1, 4<<10)) {
+			n++
+		}
+		if took := time.Since(start); took != maxPause || n == 0 || n > 2*lastBuffer/(4<<10) {
+			t.Errorf("the stream paused for %v in all over %d messages, want %v", took, n, maxPause)
+		}
+	})
+}
+
+// A message for a reader that keeps up passes, however large and however little
+// memory there is.
+func TestOneMessageAlwaysPasses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, _ := testQueue(Limits{ConnBuffer: 256 << 10, Budget: NewBudget(1)})
+		defer q.fail(io.EOF)
+		start := time.Now()
+		for range 3 {
+			if !q.put(chunks(1, 60<<10)) {
+				t.Fatal("refused")
+			}
+			if _, err := q.take(make([]tunnel.Chunk, 8)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(start); took != 0 {
+			t.Errorf("paused for %v", took)
+		}
+	})
+}
+
 func TestPauseEndsAsSoonAsThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, _ := testQueue(Limits{ConnBuffer: 40 << 10, Budget: NewBudget(1)})
