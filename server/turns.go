@@ -29,6 +29,8 @@ type turns struct {
 
 	mu       sync.Mutex
 	lines    map[*account]*line // of clients that dialed of late
+	young    int                // of all lines
+	waiting  int                // in all lines
 	reviewed time.Time          // when those that no longer compete were last struck out
 }
 
@@ -48,9 +50,10 @@ func newTurns() *turns {
 func (t *turns) wait(ctx context.Context, who *account) (done func(), err error) {
 	t.mu.Lock()
 	l := t.line(who)
-	if len(l.waiting) > 0 || l.young >= t.part() {
+	if len(l.waiting) > 0 || !t.mayGo(l) {
 		turn := make(chan struct{})
 		l.waiting = append(l.waiting, turn)
+		t.waiting++
 		t.mu.Unlock()
 		select {
 		case <-turn:
@@ -60,6 +63,7 @@ func (t *turns) wait(ctx context.Context, who *account) (done func(), err error)
 		}
 	} else {
 		l.young++
+		t.young++
 		t.mu.Unlock()
 	}
 	aged := sync.OnceFunc(func() { t.aged(l) })
@@ -98,16 +102,38 @@ func (t *turns) part() int {
 	return int(^uint(0) >> 1)
 }
 
-// aged counts a dial as young no more, and lets the client's next ones go.
+// mayGo says whether a client's next dial is not to wait: it has not had its
+// part, or nobody else makes use of theirs.
+func (t *turns) mayGo(l *line) bool { return l.young < t.part() || t.young < t.limit }
+
+// aged counts a dial as young no more, and lets the next ones go.
 func (t *turns) aged(l *line) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l.young--
-	for len(l.waiting) > 0 && l.young < t.part() {
-		close(l.waiting[0])
-		l.waiting = l.waiting[1:]
-		l.young++
+	t.young--
+	for next := t.next(); next != nil; next = t.next() {
+		close(next.waiting[0])
+		next.waiting = next.waiting[1:]
+		t.waiting--
+		next.young++
+		t.young++
 	}
+}
+
+// next is the line whose turn it is, the one with the fewest young; nil: nobody
+// waits, or all have their parts.
+func (t *turns) next() *line {
+	if t.waiting == 0 {
+		return nil
+	}
+	var next *line
+	for _, l := range t.lines {
+		if len(l.waiting) > 0 && t.mayGo(l) && (next == nil || l.young < next.young) {
+			next = l
+		}
+	}
+	return next
 }
 
 // giveUp takes a dial out of its line. One whose turn came just then passes it
@@ -117,6 +143,7 @@ func (t *turns) giveUp(l *line, turn chan struct{}) {
 	for i, other := range l.waiting {
 		if other == turn {
 			l.waiting = append(l.waiting[:i], l.waiting[i+1:]...)
+			t.waiting--
 			t.mu.Unlock()
 			return
 		}

@@ -126,3 +126,45 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 		}
 	})
 }
+
+// TestPartsThatNobodyUsesAreGivenToWhoWaits: a client that dials now and then
+// takes from a busy one what it uses, and not half of all.
+func TestPartsThatNobodyUsesAreGivenToWhoWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := newTurns()
+		turns.limit = 8
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		wg.Go(func() { // never more than one
+			for quiet := new(account); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+				if done, err := turns.wait(ctx, quiet); err == nil {
+					done()
+				}
+			}
+		})
+		count, mu, busy := 0, sync.Mutex{}, new(account)
+		for range 100 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					done, err := turns.wait(ctx, busy)
+					if err != nil {
+						return
+					}
+					time.Sleep(10 * time.Millisecond) // the destination's answer
+					done()
+					mu.Lock()
+					count++
+					mu.Unlock()
+				}
+			})
+		}
+		wg.Wait()
+		if most := int(time.Second / youngFor * 8); count < most*9/10 {
+			t.Errorf("a busy client made %d dials of %d that there was room for", count, most)
+		}
+		if turns.young != 0 || turns.waiting != 0 {
+			t.Errorf("%d young and %d waiting are left over", turns.young, turns.waiting)
+		}
+	})
+}
