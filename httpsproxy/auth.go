@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"net"
@@ -23,7 +24,18 @@ func (s *Server) admits(c *client, r *http.Request) bool {
 		return true
 	}
 	user, password, ok := proxyAuth(r.Header)
-	return ok && s.opts.Credentials.Check(c.RemoteAddr(), user, password)
+	if !ok {
+		return false
+	}
+	given := sha256.Sum256([]byte(r.Header["Proxy-Authorization"][0]))
+	if given == c.proven {
+		return true // as a SOCKS5 connection is asked once
+	}
+	if !s.opts.Credentials.Check(c.RemoteAddr(), user, password) {
+		return false
+	}
+	c.proven = given
+	return true
 }
 
 // proxyAuth reads Basic credentials, by net/http's own reader of them.

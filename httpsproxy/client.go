@@ -35,6 +35,7 @@ type client struct {
 	heard  bool        // it has sent something; of the one goroutine that reads
 
 	// Of the goroutine that serves requests.
+	proven   [32]byte  // hash of the credentials that were good
 	unread   bool      // there may be unread bytes behind the last response
 	patience *patience // of the request; set while nobody reads
 

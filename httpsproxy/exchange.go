@@ -118,6 +118,9 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 		err = &clientError{err} // the client left amid its content
 	}
 	x.line.flow = x.flow
+	if d, ok := tunnel.Under[*dialed](up.conn); ok {
+		x.line.flow = d.flow // of the last connection that was tried
+	}
 	if err != nil {
 		x.line.err = err
 		if x.server.proxied(out) {

@@ -73,14 +73,14 @@ func (s *Server) newForward() *goproxy.ProxyHttpServer {
 // serveHTTP is what net/http calls for every request.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c := clientOf(r.Context())
+	if !s.admits(c, r) { // while it still waits, and so can be evicted
+		s.challenge(c, w, r)
+		return
+	}
 	if !s.slots.Serve(c) {
 		panic(http.ErrAbortHandler) // it was evicted as its request came
 	}
 	c.served.Store(true)
-	if !s.admits(c, r) {
-		s.challenge(c, w, r)
-		return
-	}
 	if r.Method == http.MethodConnect {
 		s.connect(c, w, r)
 		return

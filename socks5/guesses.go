@@ -101,9 +101,12 @@ func (g *guesses) of(source netip.Prefix, now time.Time) *guesser {
 	if s := g.sources[source]; s != nil {
 		return s
 	}
-	if len(g.sources) >= guessSources {
+	for _, right := range []bool{false, true} { // who was right stays for as long as there is room
+		if len(g.sources) < guessSources {
+			break
+		}
 		for known, s := range g.sources {
-			if !s.full.After(now) {
+			if s.right == right && !s.full.After(now) {
 				delete(g.sources, known)
 			}
 		}
