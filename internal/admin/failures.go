@@ -81,7 +81,7 @@ func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failu
 // resetHints has the codes that are worth telling, and what can be done.
 var resetHints = map[tunnel.Code]string{
 	tunnel.CodeTimeout:  "Nothing was sent for longer than --idle-timeout allows; clients that mean to wait should use keepalives.",
-	tunnel.CodeStalled:  "Its reader took nothing while a peer without load control went on sending. Update that peer to one with native links.",
+	tunnel.CodeStalled:  "Its reader took nothing while a peer without flow control went on sending. Update that peer to one with native links.",
 	tunnel.CodeLost:     "A link or agent on the way went away. Look at that process's log and at the network between.",
 	tunnel.CodeShutdown: "A process on the way was stopped. If that was a rollout, its grace period was shorter than the connection.",
 	tunnel.CodeProtocol: "Two processes disagree on the protocol. Compare their versions.",
