@@ -66,6 +66,9 @@ func claimsRole(uri *url.URL) bool {
 	if !strings.EqualFold(uri.Scheme, roleScheme) {
 		return false
 	}
+	if uri.RawQuery != "" || uri.Fragment != "" { // which no SPIFFE ID has (The SPIFFE Identity, §2)
+		return strings.Contains(strings.ToLower(uri.String()), roleSegment)
+	}
 	path := uri.Path
 	if path == "" {
 		path = uri.Opaque

@@ -116,7 +116,7 @@ func TestIssuedRole(t *testing.T) {
 // Whatever is taken for a role is spelled in the one way there is, and whatever
 // comes close to one is not taken for none.
 func FuzzHolderOf(f *testing.F) {
-	for _, seed := range []string{"spiffe://cluster.local/konnectivity/agent", "SPIFFE://a/konnectivity/%61gent", "spiffe:konnectivity/agent", "https://x/konnectivity/agent", "spiffe://a//konnectivity/client?#"} {
+	for _, seed := range []string{"spiffe://cluster.local/konnectivity/agent", "SPIFFE://a/konnectivity/%61gent", "spiffe:konnectivity/agent", "https://x/konnectivity/agent", "spiffe://a//konnectivity/client?#", "spiffe://0#/konneCtivitY/", "spiffe://0?x/konnectivity/agent"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
