@@ -127,7 +127,7 @@ staticcheck:
 	for m in $(NESTED); do $(GO) run -C "$$m" $(STATICCHECK) ./... || exit; done
 
 .PHONY: systems
-systems: ## Type-check everything for every system (46 s of processor time)
+systems: ## Type-check everything for every system (about a minute of processor time)
 	$(GO) test -count=1 -timeout 20m -v ./e2e/systems
 
 .PHONY: cross
