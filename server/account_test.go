@@ -110,9 +110,8 @@ func TestStreamsTakeOfTheBudget(t *testing.T) {
 	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
 	r.agent("link", agentHello{id: "a"}, echoing)
 	refused := r.streams(300)
-	const fit = max / streamMemory * 3 / 4 // the rest is for what they carry
-	if held := 300 - len(refused); held > fit || held < fit*3/4 {
-		t.Errorf("%d streams of %d bytes each are open, %d fit", held, streamMemory, fit)
+	if held := 300 - len(refused); held > max/streamMemory || held < max/streamMemory*3/4 {
+		t.Errorf("%d streams of %d bytes each are open, %d fit", held, streamMemory, max/streamMemory)
 	}
 	for _, err := range refused {
 		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--memory-budget-mib") {

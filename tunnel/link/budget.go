@@ -46,11 +46,8 @@ func (b *Budget) Share() *Budget {
 }
 
 // Take holds n bytes for something that is not payload, and says whether there
-// is room for it; Give must follow then. There is none once windows shrink: what
-// is left is for the payload of what is open already.
-func (b *Budget) Take(n int) bool {
-	return b == nil || b.pressure() < memoryShort && b.share.Take(int64(n))
-}
+// is room for it; Give must follow then.
+func (b *Budget) Take(n int) bool { return b == nil || b.share.Take(int64(n)) }
 
 // Give ends what Take began.
 func (b *Budget) Give(n int) { b.add(-n) }
