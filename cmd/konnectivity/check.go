@@ -130,7 +130,7 @@ type finding struct {
 	Result       string  `json:"result"`
 	Cause        string  `json:"cause,omitempty"` // or, of what works, what was found
 	Hint         string  `json:"hint,omitempty"`
-	Milliseconds float64 `json:"milliseconds,omitempty"` // where time tells something
+	Milliseconds *float64 `json:"milliseconds,omitempty"` // nil where time tells nothing
 }
 
 // checker walks the steps and keeps what it found.
@@ -200,5 +200,11 @@ func (c *checker) fail(step, cause, hint string) bool {
 
 // timed is ok with how long it took.
 func (c *checker) timed(step, found string, start time.Time) {
-	c.add(finding{Step: step, Result: resultOK, Cause: found, Milliseconds: float64(time.Since(start).Microseconds()) / 1000})
+	c.add(finding{Step: step, Result: resultOK, Cause: found, Milliseconds: milliseconds(time.Since(start))})
+}
+
+// milliseconds never is nil, however short a step was: what was measured is told.
+func milliseconds(took time.Duration) *float64 {
+	ms := float64(took.Microseconds()) / 1000
+	return &ms
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"konnectivity/internal/admin"
 	"konnectivity/tunnel"
@@ -61,7 +62,7 @@ func (c *checker) agents(r report) {
 		}
 	}
 	if slowest.RoundTrip > 0 {
-		c.add(finding{Step: "round trip from server to agents", Result: resultOK, Cause: "the longest is to " + slowest.ID, Milliseconds: slowest.RoundTrip * 1000})
+		c.add(finding{Step: "round trip from server to agents", Result: resultOK, Cause: "the longest is to " + slowest.ID, Milliseconds: milliseconds(time.Duration(slowest.RoundTrip * float64(time.Second)))})
 	}
 	c.stalls(r)
 }

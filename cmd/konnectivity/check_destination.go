@@ -66,7 +66,7 @@ func (c *checker) checkName(ctx context.Context) bool {
 	found, silent := false, false
 	for _, l := range lookups {
 		words := sources[l.Source]
-		ms := float64(l.Took.Microseconds()) / 1000
+		ms := milliseconds(l.Took)
 		switch {
 		case l.Err == nil:
 			found = true

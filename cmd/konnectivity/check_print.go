@@ -27,12 +27,12 @@ func printFindings(out io.Writer, findings []finding, c paint, columns int) {
 			line += ": " + f.Cause
 		}
 		room := columns
-		if f.Milliseconds > 0 && columns > 0 {
+		if f.Milliseconds != nil && columns > 0 {
 			room -= len(" (10000.0 ms)")
 		}
 		line = marks[f.Result] + " " + wrap(line, room, 2, "  ")
-		if f.Milliseconds > 0 {
-			line += fmt.Sprintf(" %s(%.1f ms)%s", c.dim, f.Milliseconds, c.off)
+		if f.Milliseconds != nil {
+			line += fmt.Sprintf(" %s(%.1f ms)%s", c.dim, *f.Milliseconds, c.off)
 		}
 		fmt.Fprintln(out, line)
 		if f.Hint != "" {

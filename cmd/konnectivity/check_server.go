@@ -282,7 +282,7 @@ func (c *checker) greetLink(ctx context.Context, conn *tls.Conn) bool {
 		time.Sleep(5 * time.Millisecond)
 	}
 	if rtt := session.RTT(); rtt > 0 {
-		c.add(finding{Step: "round trip to the server", Result: resultOK, Milliseconds: float64(rtt.Microseconds()) / 1000})
+		c.add(finding{Step: "round trip to the server", Result: resultOK, Milliseconds: milliseconds(rtt)})
 	} else {
 		c.warn("round trip to the server", "no answer to a ping", "The server is overloaded, or the way to it is.")
 	}

@@ -569,3 +569,13 @@ func (l *lab) stall() (stop func()) {
 	}()
 	return func() { _ = conn.Reset(nil); closeDialer() }
 }
+
+// A step that took less than a microsecond still says how long it took: the
+// resolution of a duration must not decide what is printed.
+func TestTimeOfAnInstantIsPrinted(t *testing.T) {
+	var out strings.Builder
+	printFindings(&out, []finding{{Step: "name", Result: resultOK, Milliseconds: milliseconds(0)}}, paint{}, 80)
+	if !strings.Contains(out.String(), "name (0.0 ms)") {
+		t.Errorf("got %q", out.String())
+	}
+}
