@@ -17,6 +17,7 @@ import (
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 )
 
 // Adapter is the composed way out of a sidecar. Its methods may be called from
@@ -29,7 +30,7 @@ type Adapter struct {
 	log      logrus.FieldLogger
 
 	socks5, connect, forward *path
-	httpProxy                *chain.Proxy // nil: none
+	httpProxy                *connect.Proxy // nil: none
 	httpProxyTLS             *tls.Config
 	httpNoProxy              *chain.NoProxy
 }
@@ -141,16 +142,16 @@ func (a *Adapter) resolver(opt Options, policy ResolvePolicy) (r resolve.Resolve
 
 // makePaths composes one path for each front.
 func (a *Adapter) makePaths(opt Options) error {
-	httpProxy, err := chain.Parse(opt.HTTPS.HTTPProxy)
+	httpProxy, err := connect.ParseProxy(opt.HTTPS.HTTPProxy)
 	if err != nil {
 		return &OptionError{"HTTPS.HTTPProxy", err}
 	}
-	httpsProxy, err := chain.Parse(opt.HTTPS.HTTPSProxy)
+	httpsProxy, err := connect.ParseProxy(opt.HTTPS.HTTPSProxy)
 	if err != nil {
 		return &OptionError{"HTTPS.HTTPSProxy", err}
 	}
 	var exempt []string // the proxies' own names
-	for _, p := range []*chain.Proxy{httpProxy, httpsProxy} {
+	for _, p := range []*connect.Proxy{httpProxy, httpsProxy} {
 		if p != nil {
 			exempt = append(exempt, p.Host)
 		}
@@ -178,7 +179,7 @@ func (a *Adapter) newPath(opt Options, bypass *Bypass, policy ResolvePolicy) *pa
 }
 
 // chainTo sets the customer's proxies up on the HTTP(S) front's paths.
-func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *chain.Proxy) {
+func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *connect.Proxy) {
 	a.httpNoProxy = chain.NewNoProxy(opt.HTTPS.NoProxy)
 	if a.httpProxy = httpProxy; httpProxy != nil {
 		a.forward.via = func(address string) tunnel.Route {

@@ -10,9 +10,10 @@ import (
 	"strconv"
 
 	"konnectivity/adapters/chain"
-	"konnectivity/adapters/race"
 	"konnectivity/adapters/resolve"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
+	"konnectivity/tunnel/race"
 )
 
 // direct reaches destinations without the tunnel: by the pod's own proxy, as
@@ -34,19 +35,19 @@ func newDirect(opt DirectOptions) *direct {
 }
 
 // podProxy reads HTTPS_PROXY and NO_PROXY of the pod; p is nil without a proxy.
-func podProxy(getenv func(string) string) (p *chain.Proxy, noProxy *chain.NoProxy, err error) {
+func podProxy(getenv func(string) string) (p *connect.Proxy, noProxy *chain.NoProxy, err error) {
 	env := func(lower, upper string) string { // lower case wins, as in httpproxy and curl
 		if v := getenv(lower); v != "" {
 			return v
 		}
 		return getenv(upper)
 	}
-	p, err = chain.Parse(env("https_proxy", "HTTPS_PROXY"))
+	p, err = connect.ParseProxy(env("https_proxy", "HTTPS_PROXY"))
 	return p, chain.NewNoProxy(env("no_proxy", "NO_PROXY")), err
 }
 
 // use makes d go by the pod's proxy.
-func (d *direct) use(p *chain.Proxy, noProxy *chain.NoProxy, certs *tls.Config) {
+func (d *direct) use(p *connect.Proxy, noProxy *chain.NoProxy, certs *tls.Config) {
 	d.noProxy = noProxy
 	d.proxy = &chain.Way{Proxy: p, Who: "this pod's proxy", Via: tunnel.DialerFunc(d.dialTCP), TLS: certs}
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"konnectivity/adapters/chain"
-	"konnectivity/adapters/race"
 	"konnectivity/adapters/resolve"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/race"
 )
 
 // path is the way out of one front: a tunnel.Dialer made of the parts that all

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"konnectivity/adapters/chain"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 )
 
 // rereadCAs is how often bundles for https:// proxies are read again. Slower
@@ -32,7 +32,7 @@ func newProxyCAs(opt Options) *proxyCAs {
 }
 
 // client is the configuration for p, nil if it is spoken to without TLS.
-func (c *proxyCAs) client(p *chain.Proxy) *tls.Config {
+func (c *proxyCAs) client(p *connect.Proxy) *tls.Config {
 	if p == nil || !p.TLS {
 		return nil
 	}

@@ -19,6 +19,7 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -86,49 +87,6 @@ func isASCII(s string) bool {
 		}
 	}
 	return true
-}
-
-func TestParse(t *testing.T) {
-	for text, want := range map[string]string{
-		"http://proxy:3128":         "http proxy proxy:3128 ",
-		"proxy:3128":                "http proxy proxy:3128 ",
-		"proxy":                     "http proxy proxy:80 ",
-		" https://proxy.example/ ":  "https proxy.example proxy.example:443 ",
-		"https://10.0.0.1":          "https 10.0.0.1 10.0.0.1:443 ",
-		"http://[2001:db8::1]":      "http 2001:db8::1 [2001:db8::1]:80 ",
-		"[2001:db8::1]:8080":        "http 2001:db8::1 [2001:db8::1]:8080 ",
-		"http://user:pass@proxy:1":  "http proxy proxy:1 Basic dXNlcjpwYXNz",
-		"user:p%40ss%3A%2F@proxy:1": "http proxy proxy:1 Basic dXNlcjpwQHNzOi8=",
-		"http://user@proxy:1":       "http proxy proxy:1 Basic dXNlcjo=",
-		"HTTP://proxy:1":            "http proxy proxy:1 ",
-	} {
-		p, err := Parse(text)
-		if err != nil {
-			t.Errorf("%q: %v", text, err)
-			continue
-		}
-		scheme := map[bool]string{true: "https", false: "http"}[p.TLS]
-		if got := fmt.Sprint(scheme, " ", p.Host, " ", p.Address, " ", p.auth); got != want {
-			t.Errorf("%q is %q, want %q", text, got, want)
-		}
-		if strings.Contains(p.String(), "user") || strings.Contains(p.String(), "pass") {
-			t.Errorf("%q tells of user or password", p)
-		}
-	}
-	if p, err := Parse("  "); p != nil || err != nil {
-		t.Error("nothing is no proxy")
-	}
-	for _, text := range []string{
-		"socks5://u:hunter2@proxy:1", "http://", "http://u:hunter2@", "http://u:hunter2@proxy:0", "http://u:hunter2@proxy:x", "http://u:hunter2#x@proxy:1/%zz", "u:hunter2@pro xy", "http://u:hunter2@pro\x00xy",
-		"http://u:hunter2@[::1", "ftp://hunter2",
-	} {
-		p, err := Parse(text)
-		if err == nil || p != nil {
-			t.Errorf("%q is accepted", text)
-		} else if strings.Contains(err.Error(), "hunter2") || !strings.HasSuffix(err.Error(), "; want http://[user:password@]host[:port] or https://") {
-			t.Errorf("%q: %v", text, err)
-		}
-	}
 }
 
 // fake is a customer proxy.
@@ -231,7 +189,7 @@ func TestWayMatrix(t *testing.T) {
 					if user != "" {
 						f.auth = "Basic dXM6cEBzcw=="
 					}
-					p, err := Parse(scheme + "://" + user + host)
+					p, err := connect.ParseProxy(scheme + "://" + user + host)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -297,7 +255,7 @@ func TestWayFailures(t *testing.T) {
 		"refused":        {"http://p:1", nil, tunnel.FailRefused, "customer proxy: connection refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p, err := Parse(c.url)
+			p, err := connect.ParseProxy(c.url)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,7 +285,7 @@ func TestWayFailures(t *testing.T) {
 }
 
 func TestWayCancelled(t *testing.T) {
-	p, _ := Parse("http://p:1")
+	p, _ := connect.ParseProxy("http://p:1")
 	w := &Way{Proxy: p, Who: "customer proxy", Via: tcp((&fake{script: func(c net.Conn) bool { _, _ = io.Copy(io.Discard, c); return true }}).start(t))}
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)

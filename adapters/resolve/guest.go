@@ -10,8 +10,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"konnectivity/adapters/internal/memo"
-	"konnectivity/adapters/race"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/race"
 )
 
 const (

@@ -12,11 +12,11 @@ import (
 	"slices"
 	"time"
 
-	"konnectivity/adapters/connect"
-	"konnectivity/adapters/race"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/race"
 )
 
 const (

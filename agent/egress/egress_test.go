@@ -18,6 +18,7 @@ import (
 	"konnectivity/internal/policy"
 	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/race"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -149,7 +150,7 @@ func TestRefusedMovesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if took := time.Since(start); took > refusals/2*stagger {
+	if took := time.Since(start); took > refusals/2*race.Stagger {
 		t.Errorf("%d refusals took %v", refusals, took)
 	}
 }

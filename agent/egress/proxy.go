@@ -1,25 +1,18 @@
 package egress
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 )
-
-// maxProxyAnswer bounds the header of a proxy's answer to CONNECT; http.Server
-// grants as much to requests.
-const maxProxyAnswer = 64 << 10
 
 // proxyFor returns the proxy for a destination, or nil for none.
 func (d *Dialer) proxyFor(host string, port uint16) (*url.URL, error) {
@@ -41,75 +34,47 @@ func (d *Dialer) proxyFor(host string, port uint16) (*url.URL, error) {
 // The error is a *tunnel.DialError without anything secret: FailUnavailable when
 // the proxy itself cannot be reached, FailAuth when it wants other credentials.
 func DialProxy(ctx context.Context, proxy *url.URL, address string) (tunnel.Conn, error) {
-	conn, err := reachProxy(ctx, proxy)
+	p, err := connect.NewProxy(proxy)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil, tunnel.AsDialError(address, ctx.Err())
-		}
-		return nil, unavailable("the proxy on the way cannot be reached", fmt.Errorf("proxy %s: %w", proxy.Host, err))
+		return nil, unreached(proxy, err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	head, err := askProxy(conn, proxy, address)
-	if !stop() || err != nil {
-		_ = conn.Close()
-		if ctx.Err() != nil {
-			err = tunnel.AsDialError(address, ctx.Err())
-		}
-		return nil, err
+	d := connect.Dialer{Proxy: p, Via: tunnel.DialerFunc(dialPlain), TLS: &tls.Config{
+		ServerName: p.Host, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true,
+	}}
+	c, err := d.Dial(ctx, &tunnel.Flow{Network: "tcp", Address: address}) // no id: it is our own business
+	if err != nil {
+		return nil, explainProxy(ctx, proxy, address, err)
 	}
-	return tunnel.Unread(conn, head), nil
+	return c, nil
 }
 
-func reachProxy(ctx context.Context, proxy *url.URL) (tunnel.Conn, error) {
-	port, spoken := map[string]string{"http": "80", "https": "443"}[proxy.Scheme]
-	if !spoken {
-		return nil, errors.New("its scheme is neither http nor https")
-	}
-	if proxy.Port() != "" {
-		port = proxy.Port()
-	}
+func dialPlain(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	var dialer net.Dialer
-	raw, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(proxy.Hostname(), port))
-	if err != nil || proxy.Scheme == "http" {
-		return wrapped(raw, err)
-	}
-	secure := tls.Client(tunnel.Wrap(raw), &tls.Config{ServerName: proxy.Hostname(), MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true})
-	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
-		return nil, err
-	}
-	return tunnel.Wrap(secure), nil
-}
-
-func wrapped(raw net.Conn, err error) (tunnel.Conn, error) {
+	c, err := dialer.DialContext(ctx, f.Network, f.Address)
 	if err != nil {
 		return nil, err
 	}
-	return tunnel.Wrap(raw), nil
+	return tunnel.Wrap(c), nil
 }
 
-// askProxy sends CONNECT and reads the answer. It returns what the destination
-// said right behind it.
-func askProxy(conn tunnel.Conn, proxy *url.URL, address string) ([]byte, error) {
-	request := "CONNECT " + address + " HTTP/1.1\r\nHost: " + address + "\r\n"
-	if user := proxy.User; user != nil {
-		password, _ := user.Password()
-		request += "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(user.Username()+":"+password)) + "\r\n"
+// explainProxy says what kept us from a tunnel through a proxy.
+func explainProxy(ctx context.Context, proxy *url.URL, address string, err error) error {
+	var reach *connect.ReachError
+	var status *connect.StatusError
+	switch {
+	case ctx.Err() != nil:
+		return tunnel.AsDialError(address, ctx.Err())
+	case errors.As(err, &reach):
+		return unreached(proxy, reach.Err)
+	case errors.As(err, &status):
+		return refusal(status.Status)
+	default:
+		return unavailable("the proxy gave no valid answer", err)
 	}
-	if _, err := io.WriteString(conn, request+"\r\n"); err != nil {
-		return nil, unavailable("the proxy closed the connection", err)
-	}
-	limited := &io.LimitedReader{R: conn, N: maxProxyAnswer}
-	reader := bufio.NewReader(limited)
-	response, err := http.ReadResponse(reader, &http.Request{Method: http.MethodConnect})
-	if err != nil {
-		return nil, unavailable("the proxy gave no valid answer", err)
-	}
-	if response.StatusCode/100 != 2 {
-		return nil, refusal(response.StatusCode)
-	}
-	head, _ := reader.Peek(reader.Buffered())
-	return head, nil
+}
+
+func unreached(proxy *url.URL, err error) error {
+	return unavailable("the proxy on the way cannot be reached", fmt.Errorf("proxy %s: %w", proxy.Host, err))
 }
 
 // refusal says what a proxy's status means for the dial.

@@ -68,7 +68,7 @@ func TestProxy(t *testing.T) {
 		if r.Method != "CONNECT" || r.Host != "dest.example:443" || r.Header.Get("Proxy-Authorization") != want {
 			return "HTTP/1.1 400 Bad Request\r\n\r\n", false
 		}
-		return established + "early ", true
+		return "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + established + "early ", true
 	})
 	config := &httpproxy.Config{HTTPSProxy: "http://me:s3cret@" + addr, NoProxy: "127.0.0.0/8,.direct.example"}
 	d := New(Options{Proxy: config.ProxyFunc(), Resolver: names{"a.direct.example": {"127.0.0.1"}}})
@@ -116,7 +116,7 @@ func TestProxyThatMisbehaves(t *testing.T) {
 	for name, answer := range map[string]string{
 		"garbage":     "what?\r\n\r\n",
 		"nothing":     "",
-		"huge":        "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 2*maxProxyAnswer) + "\r\n\r\n",
+		"huge":        "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("a", 128<<10) + "\r\n\r\n",
 		"half a line": "HTTP/1.1 20",
 	} {
 		addr := fakeProxy(t, nil, func(*http.Request) (string, bool) { return answer, false })

@@ -4,98 +4,22 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
-	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/race"
 )
 
-// stagger is how long an address has before the next is tried beside it (RFC
-// 8305 §5 recommends 250 ms).
-const stagger = 250 * time.Millisecond
-
-// attempt is how one address turned out.
-type attempt struct {
-	conn net.Conn
-	err  error
-}
-
-// race tries addresses in order, each a stagger after the one before or as soon
-// as one failed, and returns the first connection. It returns after every
-// attempt has ended, so nothing is left behind.
+// race tries addresses in order and returns the first connection. It returns
+// after every attempt has ended, so nothing is left behind.
 func (d *Dialer) race(ctx context.Context, network, host string, addrs []netip.AddrPort) (tunnel.Conn, error) {
-	if len(addrs) == 1 { // nothing to race with, so no goroutine and no timer
-		conn, err := d.connect(ctx, network, host, addrs[0])
-		if err != nil {
-			return nil, err
-		}
-		return tunnel.Wrap(conn), nil
+	conn, _, err := race.All(ctx, addrs, func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		return d.connect(ctx, network, host, to)
+	}, func(late net.Conn) { _ = late.Close() })
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	results := make(chan attempt)
-	running, next := 0, 0
-	start := func() {
-		to := addrs[next]
-		running, next = running+1, next+1
-		go func() {
-			conn, err := d.connect(ctx, network, host, to)
-			results <- attempt{conn, err}
-		}()
-	}
-	timer := time.NewTimer(stagger)
-	defer timer.Stop()
-
-	var won net.Conn
-	var failed error
-	for start(); running > 0; {
-		select {
-		case <-timer.C:
-		case a := <-results:
-			running--
-			won, failed = settle(won, failed, a)
-			if won != nil || tunnel.FailureOf(failed) == tunnel.FailExhausted {
-				cancel()
-			}
-		}
-		if ctx.Err() == nil && next < len(addrs) {
-			start()
-			timer.Reset(stagger)
-		}
-	}
-	if won == nil {
-		return nil, failed
-	}
-	return tunnel.Wrap(won), nil
-}
-
-// settle keeps the first connection, and the error that tells most.
-func settle(won net.Conn, failed error, a attempt) (net.Conn, error) {
-	switch {
-	case a.err == nil && won == nil:
-		return a.conn, failed
-	case a.err == nil:
-		_ = a.conn.Close() // a photo finish
-	case failed == nil || telling(a.err) < telling(failed):
-		failed = a.err
-	}
-	return won, failed
-}
-
-// mostTelling lists failures from what says most about a destination with many
-// addresses to what says least. Exhaustion comes first: it is ours, and the
-// destination may be well.
-var mostTelling = []tunnel.Failure{
-	tunnel.FailExhausted, tunnel.FailRefused, tunnel.FailReset, tunnel.FailHostUnreach,
-	tunnel.FailTimeout, tunnel.FailNetUnreach, tunnel.FailDenied,
-}
-
-func telling(err error) int {
-	if i := slices.Index(mostTelling, tunnel.FailureOf(err)); i >= 0 {
-		return i
-	}
-	return len(mostTelling)
+	return tunnel.Wrap(conn), nil
 }
 
 // connect dials one address. The policy is asked again with what the kernel is

@@ -125,11 +125,11 @@ const (
 
 // finding is what a step found.
 type finding struct {
-	Group        string  `json:"group"`
-	Step         string  `json:"step"`
-	Result       string  `json:"result"`
-	Cause        string  `json:"cause,omitempty"` // or, of what works, what was found
-	Hint         string  `json:"hint,omitempty"`
+	Group        string   `json:"group"`
+	Step         string   `json:"step"`
+	Result       string   `json:"result"`
+	Cause        string   `json:"cause,omitempty"` // or, of what works, what was found
+	Hint         string   `json:"hint,omitempty"`
 	Milliseconds *float64 `json:"milliseconds,omitempty"` // nil where time tells nothing
 }
 

@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"konnectivity/adapters/connect"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 )
 
 // wrongPort says that a port speaks something else than it was taken for.

@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/net/proxy"
 
-	"konnectivity/adapters/connect"
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
 )
 
 // viaFlags are the files that https:// and link:// need, named as on the

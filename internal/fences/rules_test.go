@@ -23,6 +23,8 @@ var rules = []rule{
 
 	{folder: "tunnel"},
 	{folder: "tunnel/shares"},
+	{folder: "tunnel/race", own: []string{"tunnel"}},
+	{folder: "tunnel/connect", own: []string{"tunnel"}},
 	{folder: "tunnel/link", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "tunnel/legacy", own: []string{"tunnel", "tunnel/shares"}, third: []string{

@@ -22,7 +22,7 @@ const (
 	readAhead = 4 << 10
 
 	// idField carries the connection's id from the hop before; the sidecars
-	// send it (adapters/connect).
+	// send it (tunnel/connect).
 	idField = "Konnectivity-Id"
 
 	// maxEmptyLines is how many empty lines may stand before a request (RFC

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -85,6 +87,33 @@ func TestDial(t *testing.T) {
 				}
 				if !slices.Equal(rec.started, c.started) || !slices.Equal(rec.discarded, c.discarded) {
 					t.Errorf("started %v, discarded %v, want %v, %v", rec.started, rec.discarded, c.started, c.discarded)
+				}
+			})
+		})
+	}
+}
+
+// With many addresses the error is the one that tells most, and a shortage of
+// our own ends the race.
+func TestWhichErrorIsTold(t *testing.T) {
+	fail := func(f tunnel.Failure) error { return &tunnel.DialError{Failure: f} }
+	slow, refused, none := fail(tunnel.FailTimeout), fail(tunnel.FailRefused), fail(tunnel.FailExhausted)
+	for name, c := range map[string]struct {
+		tries   []try
+		target  int
+		err     error
+		started int
+	}{
+		"refused over timed out": {[]try{{err: slow}, {err: refused}, {err: slow}}, 1, refused, 3},
+		"the first of equals":    {[]try{{after: time.Second, err: slow}, {err: slow}}, 0, slow, 2},
+		"exhausted":              {[]try{{err: slow}, {err: none}, {}}, 1, none, 2},
+		"exhausted at the end":   {[]try{{after: time.Hour}, {err: none}}, 1, none, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				target, rec, took, err := run(t, c.tries)
+				if target != c.target || err != c.err || len(rec.started) != c.started || took > time.Minute {
+					t.Errorf("target %d, %v, %d started, after %v", target, err, len(rec.started), took)
 				}
 			})
 		})

@@ -1,0 +1,146 @@
+// Package race tries several addresses of one destination, staggered, and
+// keeps the first that works (RFC 8305 §5).
+package race
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	// MaxTries is how many addresses of one name Dial tries.
+	MaxTries = 4
+
+	// Stagger is the head start of each address over the next, as RFC 8305 §8
+	// recommends.
+	Stagger = 250 * time.Millisecond
+)
+
+// Dial is All for the first MaxTries targets.
+func Dial[T, C any](ctx context.Context, targets []T, dial func(context.Context, T) (C, error), discard func(C)) (conn C, target T, err error) {
+	return All(ctx, targets[:min(len(targets), MaxTries)], dial, discard)
+}
+
+// All calls dial for the targets, each Stagger after the one before or as soon
+// as that one has failed, and returns the first connection and its target. The
+// others are cancelled and what they still bring is handed to discard. It
+// returns once all its goroutines have; dial must heed its context, which ends
+// when another target has won. If all fail, the error and target are those that
+// tell most, and of those that tell as much the first. A failure of
+// tunnel.FailExhausted is ours whatever the target, and ends the race.
+func All[T, C any](ctx context.Context, targets []T, dial func(context.Context, T) (C, error), discard func(C)) (conn C, target T, err error) {
+	switch len(targets) {
+	case 0:
+		return conn, target, &tunnel.DialError{Failure: tunnel.FailNoSuchHost}
+	case 1: // nothing to race with, so no goroutine and no timer
+		conn, err = dial(ctx, targets[0])
+		return conn, targets[0], err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &running[T, C]{targets: targets, dial: dial, results: make(chan result[C], len(targets)), errs: make([]error, len(targets))}
+	won := r.first(ctx)
+	cancel()
+	for r.pending > 0 { // join; a late winner is not leaked
+		late := r.next()
+		switch {
+		case late.err == nil && won == nil: // it was done before it heard of the end
+			won = &late
+		case late.err == nil:
+			discard(late.conn)
+		}
+	}
+	if won == nil {
+		i := r.most()
+		return conn, targets[i], r.errs[i]
+	}
+	return won.conn, targets[won.index], nil
+}
+
+type result[C any] struct {
+	index int
+	conn  C
+	err   error
+}
+
+// running belongs to the goroutine that called All.
+type running[T, C any] struct {
+	targets []T
+	dial    func(context.Context, T) (C, error)
+	results chan result[C] // room for all, so that no sender ever waits
+	started int
+	pending int
+	errs    []error // by target
+}
+
+// first returns the first connection, or nil once nothing can become one.
+func (r *running[T, C]) first(ctx context.Context) *result[C] {
+	timer := time.NewTimer(Stagger)
+	defer timer.Stop()
+	for r.start(ctx); r.pending > 0; {
+		tick := timer.C
+		if r.started == len(r.targets) || ctx.Err() != nil {
+			tick = nil
+		}
+		select {
+		case <-tick:
+		case res := <-r.results:
+			r.pending--
+			r.errs[res.index] = res.err
+			if res.err == nil {
+				return &res
+			}
+			if tunnel.FailureOf(res.err) == tunnel.FailExhausted {
+				return nil
+			}
+		}
+		if r.started < len(r.targets) && ctx.Err() == nil {
+			r.start(ctx)
+			timer.Reset(Stagger)
+		}
+	}
+	return nil
+}
+
+func (r *running[T, C]) start(ctx context.Context) {
+	i := r.started
+	r.started++
+	r.pending++
+	go func() {
+		conn, err := r.dial(ctx, r.targets[i])
+		r.results <- result[C]{i, conn, err}
+	}()
+}
+
+func (r *running[T, C]) next() result[C] {
+	r.pending--
+	return <-r.results
+}
+
+// mostTelling lists failures from what says most about a destination with many
+// addresses to what says least. Exhaustion comes first: it is ours, and the
+// destination may be well.
+var mostTelling = []tunnel.Failure{
+	tunnel.FailExhausted, tunnel.FailRefused, tunnel.FailReset, tunnel.FailHostUnreach,
+	tunnel.FailTimeout, tunnel.FailNetUnreach, tunnel.FailDenied,
+}
+
+func telling(err error) int {
+	if i := slices.Index(mostTelling, tunnel.FailureOf(err)); i >= 0 {
+		return i
+	}
+	return len(mostTelling)
+}
+
+// most is the target whose error tells most.
+func (r *running[T, C]) most() (most int) {
+	for i, err := range r.errs {
+		if err != nil && (r.errs[most] == nil || telling(err) < telling(r.errs[most])) {
+			most = i
+		}
+	}
+	return most
+}
