@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/bench"
 	"konnectivity/internal/cli"
 )
@@ -34,7 +35,7 @@ func newBench() *cobra.Command {
 		Short: "Measure a way through the tunnel, beside a baseline",
 		Long: "Bench drives one or more ways to a target in turn and prints medians and ratios:\n" +
 			"speed, round trips, connections a second, and with --pids CPU and memory of the\n" +
-			"processes on the way. The last --via is the baseline of the ratios. A way is\n" + viaKinds + ".\n" +
+			"processes on the way. The last --via is the baseline of the ratios. A way is\n" + via.Kinds + ".\n" +
 			"The target is konnectivity bench target, run where the far end can reach it;\n" +
 			"without --target one is run here, for setups on one machine.",
 		Example: "  konnectivity bench --via socks5://127.0.0.1:8090 --via direct\n" +
@@ -128,12 +129,12 @@ func (o *benchOptions) subjects(target string) (_ []bench.Subject, closeAll func
 		return nil, closeAll, err
 	}
 	var subjects []bench.Subject
-	for _, via := range o.vias {
-		name, way, named := strings.Cut(via, "=")
+	for _, flag := range o.vias {
+		name, way, named := strings.Cut(flag, "=")
 		if !named {
-			name, way = via, via
+			name, way = flag, flag
 		}
-		dialer, closer, err := o.via.dialer(way)
+		dialer, closer, err := via.Dialer(way, o.via.files)
 		if err != nil {
 			return nil, closeAll, err
 		}

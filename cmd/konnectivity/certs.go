@@ -72,7 +72,7 @@ type certFile struct {
 	pair pki.Pair
 }
 
-// run checks everything, then signs everything, then writes everything, so
+// Run checks everything, then signs everything, then writes everything, so
 // that a mistake leaves no half of a PKI behind.
 func (o *certsOptions) run(dir string, out io.Writer) error {
 	files, err := o.plan()

@@ -12,30 +12,25 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"konnectivity/adapters"
 	"konnectivity/cmd/internal/sidecar"
+	"konnectivity/cmd/konnectivity/internal/diagnose"
+	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/cli"
-	"konnectivity/internal/printable"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/link"
 )
 
 // checkOptions are the flags of `konnectivity check`: all of a sidecar's, so
 // that its command line can be pasted, and a few of its own.
 type checkOptions struct {
-	sidecar     sidecar.Options
-	socks5Port  uint16 // the second port of konnectivity-https-proxy
-	serverAdmin string
-	output      string
-	timeout     time.Duration
-	given       func(flag string) bool // on the command line
+	what   diagnose.Subject
+	output string
 }
 
 // stepTimeout lets what a server says when its own time is up arrive.
 const stepTimeout = tunnel.DefaultDialTimeout + 2*time.Second
 
 func newCheck() *cobra.Command {
-	o := &checkOptions{sidecar: sidecar.Options{Program: "konnectivity", Front: sidecar.SOCKS5}}
+	o := &checkOptions{what: diagnose.Subject{Sidecar: sidecar.Options{Program: "konnectivity", Front: sidecar.SOCKS5}}}
 	cmd := &cobra.Command{
 		Use:   "check [HOST:PORT]",
 		Short: "Find out which step on the way through the tunnel fails, and why",
@@ -52,15 +47,15 @@ func newCheck() *cobra.Command {
 		},
 	}
 	cli.AddFlags(cmd, "Check flags", func(f *pflag.FlagSet) {
-		f.StringVar(&o.serverAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, to look at its agents")
-		f.Uint16Var(&o.socks5Port, "socks5-serving-port", 0, "second port of a konnectivity-https-proxy, to try it too")
+		f.StringVar(&o.what.ServerAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, to look at its agents")
+		f.Uint16Var(&o.what.SOCKS5Port, "socks5-serving-port", 0, "second port of a konnectivity-https-proxy, to try it too")
 		f.StringVarP(&o.output, "output", "o", "text", "text or json")
-		f.DurationVar(&o.timeout, "timeout", stepTimeout, "how long each step may take; longer than a server's own patience, whose word arrives then")
+		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; longer than a server's own patience, whose word arrives then")
 	})
-	o.sidecar.AddFlags(cmd)
+	o.what.Sidecar.AddFlags(cmd)
 	cli.Choices(cmd, "output", "text", "json")
 	cli.Choices(cmd, "link", "auto", "off", "require")
-	o.given = cmd.Flags().Changed
+	o.what.Given = cmd.Flags().Changed
 	return cmd
 }
 
@@ -71,19 +66,19 @@ func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) er
 	if err := o.validate(target); err != nil {
 		return err
 	}
-	c := &checker{opts: o, target: target, now: time.Now}
-	c.walk(ctx)
+	o.what.Target = target
+	findings := diagnose.Run(ctx, &o.what)
 	if o.output == "json" {
 		enc := json.NewEncoder(out)
 		enc.SetIndent("", "  ")
-		if err := enc.Encode(c.findings); err != nil {
+		if err := enc.Encode(findings); err != nil {
 			return err
 		}
 	} else {
-		printFindings(out, c.findings, newPaint(isTerminal(out)), screenOf(out).columns)
+		diagnose.Print(out, findings, screen.PaintIf(screen.IsTerminal(out)), screen.SizeOf(out).Columns)
 	}
-	for _, f := range c.findings {
-		if f.Result == resultFailed {
+	for _, f := range findings {
+		if f.Result == diagnose.Failed {
 			return errChecksFailed
 		}
 	}
@@ -91,12 +86,12 @@ func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) er
 }
 
 func (o *checkOptions) validate(target string) error {
-	s := &o.sidecar
+	s := &o.what.Sidecar
 	switch {
 	case o.output != "text" && o.output != "json":
 		return cli.Usagef("--output %q: want text or json", o.output)
-	case o.timeout <= 0:
-		return cli.Usagef("--timeout %v: want a positive duration", o.timeout)
+	case o.what.Timeout <= 0:
+		return cli.Usagef("--timeout %v: want a positive duration", o.what.Timeout)
 	case !tunnel.ValidHost(s.ServerHost):
 		return cli.Usagef("--konnectivity-hostname %q: want the name or IP address of the konnectivity server", s.ServerHost)
 	case s.ServerPort == 0:
@@ -107,104 +102,10 @@ func (o *checkOptions) validate(target string) error {
 			return cli.Usagef("%q: %s", target, tunnel.AsDialError("", err).Text())
 		}
 	}
-	if o.serverAdmin != "" {
-		if _, _, err := net.SplitHostPort(o.serverAdmin); err != nil {
-			return cli.Usagef("--server-admin %q: want HOST:PORT", o.serverAdmin)
+	if o.what.ServerAdmin != "" {
+		if _, _, err := net.SplitHostPort(o.what.ServerAdmin); err != nil {
+			return cli.Usagef("--server-admin %q: want HOST:PORT", o.what.ServerAdmin)
 		}
 	}
 	return nil
-}
-
-// Results of a step.
-const (
-	resultOK      = "ok"
-	resultWarning = "warning"
-	resultFailed  = "failed"
-	resultSkipped = "skipped"
-)
-
-// finding is what a step found.
-type finding struct {
-	Group        string   `json:"group"`
-	Step         string   `json:"step"`
-	Result       string   `json:"result"`
-	Cause        string   `json:"cause,omitempty"` // or, of what works, what was found
-	Hint         string   `json:"hint,omitempty"`
-	Milliseconds *float64 `json:"milliseconds,omitempty"` // nil where time tells nothing
-}
-
-// checker walks the steps and keeps what it found.
-type checker struct {
-	opts     *checkOptions
-	target   string
-	now      func() time.Time
-	group    string
-	findings []finding
-
-	files      material     // as far as they could be read
-	linked     bool         // the server has links
-	serving    link.Serving // what the server says of its agents
-	waited     bool         // a dial ended without an answer
-	toldSilent bool         // that agents are silent, or that there is none
-	adapter    *adapters.Adapter
-}
-
-// walk goes from what is near to what is far. What cannot work since a step
-// before failed is left out, so that the first cross is the cause.
-func (c *checker) walk(ctx context.Context) {
-	if !c.checkFiles() {
-		return
-	}
-	if !c.checkServer(ctx) {
-		return
-	}
-	c.checkAdmin(ctx)
-	if c.target == "" {
-		c.group = "destination"
-		c.add(finding{Step: "connection through the tunnel", Result: resultSkipped, Cause: "no HOST:PORT was given to try"})
-		return
-	}
-	stop, ok := c.startAdapter(ctx)
-	if !ok {
-		return
-	}
-	defer stop()
-	if c.checkName(ctx) {
-		c.checkDestination(ctx)
-		if c.waited {
-			c.checkAgain(ctx)
-		}
-		c.checkFronts(ctx)
-	}
-}
-
-func (c *checker) add(f finding) {
-	f.Group = c.group
-	printable.All(&f) // causes are in the words of others
-	c.findings = append(c.findings, f)
-}
-
-func (c *checker) ok(step, found string) {
-	c.add(finding{Step: step, Result: resultOK, Cause: found})
-}
-
-func (c *checker) warn(step, cause, hint string) {
-	c.add(finding{Step: step, Result: resultWarning, Cause: cause, Hint: hint})
-}
-
-// fail returns false, for steps that end with it.
-func (c *checker) fail(step, cause, hint string) bool {
-	c.add(finding{Step: step, Result: resultFailed, Cause: cause, Hint: hint})
-	return false
-}
-
-// timed is ok with how long it took.
-func (c *checker) timed(step, found string, start time.Time) {
-	c.add(finding{Step: step, Result: resultOK, Cause: found, Milliseconds: milliseconds(time.Since(start))})
-}
-
-// milliseconds never is nil, however short a step was: what was measured is told.
-func milliseconds(took time.Duration) *float64 {
-	ms := float64(took.Microseconds()) / 1000
-	return &ms
 }

@@ -27,6 +27,9 @@ import (
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
+	"konnectivity/cmd/konnectivity/internal/demo"
+	"konnectivity/cmd/konnectivity/internal/diagnose"
+	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/testport"
@@ -100,7 +103,7 @@ func (l *lab) listen() net.Listener {
 	return ln
 }
 
-// run runs f until the test ends.
+// Run runs f until the test ends.
 func (l *lab) run(f func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -177,7 +180,7 @@ func (l *lab) start() {
 // at makes check go to another address than the server's.
 func (l *lab) at(address string) { l.clients = address }
 
-// check runs konnectivity check as the lab is.
+// Check runs konnectivity check as the lab is.
 func (l *lab) check(more ...string) (status int, out string) {
 	l.t.Helper()
 	host, port, err := net.SplitHostPort(l.clients)
@@ -489,28 +492,28 @@ func TestCheckJSON(t *testing.T) {
 	l.start()
 	l.checked = "10.0.0.1:443"
 	status, out := l.check("-o", "json")
-	var findings []finding
+	var findings []diagnose.Finding
 	l.must(json.Unmarshal([]byte(out), &findings))
 	last := findings[len(findings)-1]
-	if status != 1 || last.Result != resultFailed || last.Hint == "" || !strings.Contains(last.Cause, "no agent") {
+	if status != 1 || last.Result != diagnose.Failed || last.Hint == "" || !strings.Contains(last.Cause, "no agent") {
 		t.Errorf("%d %+v", status, last)
 	}
 }
 
 func TestCheckGoesThroughSidecars(t *testing.T) {
-	d, err := newDemo(t.TempDir())
+	d, err := demo.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
-	d.waitReady(t.Context())
-	_, socks, _ := net.SplitHostPort(d.ports.socks5.Addr().String())
-	_, proxy, _ := net.SplitHostPort(d.ports.http.Addr().String())
-	l.at(d.ports.clients.Addr().String())
+	l.run(func(ctx context.Context) { _ = d.Serve(ctx) })
+	d.WaitReady(t.Context())
+	_, socks, _ := net.SplitHostPort(d.Ports.SOCKS5.Addr().String())
+	_, proxy, _ := net.SplitHostPort(d.Ports.HTTP.Addr().String())
+	l.at(d.Ports.Clients.Addr().String())
 	l.args = []string{"--serving-port=" + socks, "--http-serving-port=" + proxy,
-		"--ca-cert-path=" + d.file("ca.crt"), "--tls-cert-path=" + d.file("client.crt"), "--tls-key-path=" + d.file("client.key")}
-	l.checked = d.ports.web.Addr().String()
+		"--ca-cert-path=" + d.File("ca.crt"), "--tls-cert-path=" + d.File("client.crt"), "--tls-key-path=" + d.File("client.key")}
+	l.checked = d.Ports.Web.Addr().String()
 	status, out := l.check()
 	for _, want := range []string{"✔ SOCKS5 sidecar at 127.0.0.1:" + socks, "✔ HTTP sidecar at 127.0.0.1:" + proxy, "✔ connection as by SOCKS5"} {
 		if status != 0 || !strings.Contains(out, want) {
@@ -555,7 +558,7 @@ func (l *lab) stall() (stop func()) {
 		defer c.Close()
 		<-ctx.Done()
 	})
-	d, closeDialer, err := (&viaFlags{files: l.tlsFiles()}).dialer("link://" + l.clients)
+	d, closeDialer, err := via.Dialer("link://"+l.clients, l.tlsFiles())
 	l.must(err)
 	conn, err := d.Dial(l.t.Context(), &tunnel.Flow{ID: "stalled-one", Network: "tcp", Address: ln.Addr().String()})
 	l.must(err)
@@ -568,14 +571,4 @@ func (l *lab) stall() (stop func()) {
 		}
 	}()
 	return func() { _ = conn.Reset(nil); closeDialer() }
-}
-
-// A step that took less than a microsecond still says how long it took: the
-// resolution of a duration must not decide what is printed.
-func TestTimeOfAnInstantIsPrinted(t *testing.T) {
-	var out strings.Builder
-	printFindings(&out, []finding{{Step: "name", Result: resultOK, Milliseconds: milliseconds(0)}}, paint{}, 80)
-	if !strings.Contains(out.String(), "name (0.0 ms)") {
-		t.Errorf("got %q", out.String())
-	}
 }

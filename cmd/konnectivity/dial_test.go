@@ -3,14 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"io"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"konnectivity/internal/admin"
+	"konnectivity/cmd/konnectivity/internal/demo"
+	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/cli"
 )
 
@@ -30,7 +30,7 @@ func (l *lab) lastWord() (address string) {
 	ln := l.listen()
 	l.accept(ln, func(c net.Conn) {
 		n, _ := io.Copy(io.Discard, c)
-		_, _ = io.WriteString(c, "got "+size(float64(n)))
+		_, _ = io.WriteString(c, "got "+screen.Bytes(float64(n)))
 	})
 	return ln.Addr().String()
 }
@@ -73,15 +73,15 @@ func TestDialByGRPC(t *testing.T) {
 }
 
 func TestDialBySidecars(t *testing.T) {
-	d, err := newDemo(t.TempDir())
+	d, err := demo.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
-	d.waitReady(t.Context())
+	l.run(func(ctx context.Context) { _ = d.Serve(ctx) })
+	d.WaitReady(t.Context())
 	address := l.lastWord()
-	for _, way := range []string{"socks5://" + d.ports.socks5.Addr().String(), "http://" + d.ports.http.Addr().String()} {
+	for _, way := range []string{"socks5://" + d.Ports.SOCKS5.Addr().String(), "http://" + d.Ports.HTTP.Addr().String()} {
 		if status, out, stderr := dial(strings.NewReader("hello"), "--via="+way, address); status != 0 || out != "got 5 B" || stderr != "" {
 			t.Errorf("%s: %d %q %q", way, status, out, stderr)
 		}
@@ -134,76 +134,6 @@ func TestDialRefusesNonsense(t *testing.T) {
 	for _, args := range []string{"", "a", "a:1 b:2", "a:1 --via=ftp://x:1", "a:1 --via=grpc://", "a:1 --timeout=-1s", "a b:1"} {
 		if status, _, stderr := dial(strings.NewReader(""), strings.Fields(args)...); status != 2 {
 			t.Errorf("%s: %d %q", args, status, stderr)
-		}
-	}
-}
-
-func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
-	l := newLab(t)
-	l.start()
-	stop := l.stall()
-	defer stop()
-	l.check(l.closed) // a dial that fails, and others
-	waitFor(t, "a stall", func() bool {
-		_, out, _ := konnectivity("status", l.admin)
-		return strings.Contains(out, "1 stalled")
-	})
-	status, out, stderr := konnectivity("status", l.admin)
-	for _, want := range []string{"konnectivity-server server-1, ready", "1 agent", "agent-1", "stalled-one", "by destination", "refused", "nobody listens"} {
-		if status != 0 || !strings.Contains(out, want) {
-			t.Errorf("%d %q, no %q in\n%s", status, stderr, want, out)
-		}
-	}
-	status, out, _ = konnectivity("status", l.admin, "-o", "json", "--filter=stalled-one")
-	var reports []report
-	if err := json.Unmarshal([]byte(out), &reports); err != nil || status != 0 {
-		t.Fatal(status, err)
-	}
-	if c := reports[0].Connections; len(c) != 1 || c[0].State != admin.StateStalled || c[0].Next != "agent agent-1" {
-		t.Errorf("%+v", c)
-	}
-	l.args = []string{"--server-admin=" + l.admin}
-	if _, out := l.check(); !strings.Contains(out, "! stalled connections: 1 connection waits") {
-		t.Errorf("check does not see the stall:\n%s", out)
-	}
-}
-
-func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
-	l := newLab(t)
-	status, out, _ := konnectivity("status", l.closed)
-	if status != 1 || !strings.Contains(out, l.closed+": no answer from the admin API: connection refused") {
-		t.Errorf("%d %q", status, out)
-	}
-	for _, args := range []string{"x", "-o=yaml", "--limit=1001", "--interval=1ms"} {
-		if status, _, stderr := konnectivity("status", args); status != 2 {
-			t.Errorf("%s: %d %q", args, status, stderr)
-		}
-	}
-}
-
-func TestStatusKeepsPeersFromSteeringTheTerminal(t *testing.T) {
-	var out bytes.Buffer
-	p := &statusPrinter{out: &out, now: time.Now()}
-	evil := "evil\x1b[2J\u009b31m\r\nagent"
-	p.report(report{
-		Status:      admin.Status{Component: evil, ID: evil, Ready: false, Reason: evil},
-		Peers:       []admin.Peer{{ID: evil, Software: evil, Remote: evil}},
-		Connections: []admin.Connection{{ID: evil, Destination: evil, Next: evil, Source: evil}},
-		Failures:    []admin.Failure{{ID: evil, Destination: evil, Cause: evil, Next: evil, Hint: evil}},
-	})
-	if text := out.String(); strings.ContainsAny(text, "\x1b\r\u009b") {
-		t.Errorf("%q", text)
-	}
-}
-
-func TestFiguresReadWell(t *testing.T) {
-	for got, want := range map[string]string{
-		size(0): "0 B", size(999): "999 B", size(1000): "1.0 kB", size(123456): "123 kB", size(5e12): "5.0 TB", size(5e15): "5000 TB",
-		span(0): "0.0 s", span(90 * time.Second): "90 s", span(30 * time.Minute): "30 min", span(72 * time.Hour): "3 d", span(-time.Hour): "0.0 s",
-		duration(0): "-", duration(0.00123): "1.23 ms", duration(2.5): "2.5 s", cut("agent-1", 4): "age…", plural(1, "agent"): "1 agent", plural(0, "agent"): "0 agents",
-	} {
-		if got != want {
-			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

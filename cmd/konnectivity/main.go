@@ -6,11 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/cli"
 )
 
 func main() {
-	followEscapes(os.Stdout)
+	screen.FollowEscapes(os.Stdout)
 	os.Exit(cli.Main(newRoot()))
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"konnectivity/cmd/konnectivity/internal/demo"
+	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/cli"
 )
 
@@ -42,21 +44,21 @@ func newQuickstart() *cobra.Command {
 var errChecks = errors.New("not every path works")
 
 func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
-	dir, err := makeScratch(scratchPlaces())
+	dir, err := demo.Scratch()
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	d, err := newDemo(dir)
+	d, err := demo.New(dir)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- d.serve(ctx) }()
+	go func() { ended <- d.Serve(ctx) }()
 
-	checks := d.check(ctx)
+	checks := d.Check(ctx)
 	if err := o.print(out, d, checks); err != nil {
 		return err
 	}
@@ -79,14 +81,14 @@ func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-func (o *quickstartOptions) print(out io.Writer, d *demo, checks []check) error {
+func (o *quickstartOptions) print(out io.Writer, d *demo.Demo, checks []demo.Check) error {
 	if o.json {
-		return printJSON(out, checks)
+		return demo.PrintJSON(out, checks)
 	}
-	printTable(out, checks, isTerminal(out))
+	demo.PrintTable(out, checks, screen.IsTerminal(out))
 	if !o.once { // nothing of it would be there to try
-		printTries(out, checks, isTerminal(out))
-		fmt.Fprintf(out, "\nWatch it:\n\n  %s\n  konnectivity status --watch %s\n", d.page(), d.ports.admin.Addr())
+		demo.PrintTries(out, checks, screen.IsTerminal(out))
+		fmt.Fprintf(out, "\nWatch it:\n\n  %s\n  konnectivity status --watch %s\n", d.Page(), d.Ports.Admin.Addr())
 		fmt.Fprintln(out, "\nServing until Ctrl-C.")
 	}
 	return nil

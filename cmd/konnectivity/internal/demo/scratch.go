@@ -1,0 +1,49 @@
+package demo
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"konnectivity/server"
+)
+
+// Scratch makes a folder for New, which the caller removes.
+func Scratch() (string, error) { return makeScratch(scratchPlaces()) }
+
+// scratchPlaces are where quickstart may keep its files. A container's image
+// need not have a folder for temporary files, and its root may be read-only:
+// memory (/dev/shm) can be written even there.
+func scratchPlaces() []string {
+	places := []string{os.TempDir(), "/dev/shm"}
+	if here, err := os.Getwd(); err == nil {
+		places = append(places, here)
+	}
+	return places
+}
+
+// makeScratch makes a folder in the first of places in which a unix socket can
+// be made too: its path must be short, and not every file system has sockets.
+func makeScratch(places []string) (string, error) {
+	var causes []string
+	for _, place := range places {
+		dir, err := os.MkdirTemp(place, "konnectivity-")
+		if err == nil {
+			if err = trySocket(dir); err == nil {
+				return dir, nil
+			}
+			_ = os.RemoveAll(dir)
+		}
+		causes = append(causes, fmt.Sprintf("%s (%v)", place, err))
+	}
+	return "", fmt.Errorf("no folder for certificates and a unix socket: neither of %s; name one in TMPDIR", strings.Join(causes, ", "))
+}
+
+func trySocket(dir string) error {
+	l, err := server.ListenUnix(filepath.Join(dir, socketName), false)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

@@ -1,0 +1,45 @@
+package demo
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestScratchTakesTheFirstPlaceThatDoes(t *testing.T) {
+	good := t.TempDir()
+	long := filepath.Join(t.TempDir(), strings.Repeat("a", 110)) // as a path of a unix socket
+	if err := os.Mkdir(long, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	missing := filepath.Join(good, "missing")
+
+	dir, err := makeScratch([]string{missing, long, good})
+	if err != nil || filepath.Dir(dir) != good {
+		t.Fatalf("made %q, %v; want one in %s", dir, err, good)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("it holds %v, %v", left, err)
+	}
+	if left, err := os.ReadDir(long); err != nil || len(left) != 0 {
+		t.Errorf("left behind in a place that does not do: %v, %v", left, err)
+	}
+
+	_, err = makeScratch([]string{missing, long})
+	if err == nil {
+		t.Fatal("it found a place where there is none")
+	}
+	for _, part := range []string{missing + " (", "no such file or directory", "at most 107 bytes", "TMPDIR"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+}
+
+func TestScratchPlacesBeginWithTMPDIR(t *testing.T) {
+	t.Setenv("TMPDIR", "/given")
+	if places := scratchPlaces(); len(places) < 2 || places[0] != "/given" {
+		t.Errorf("%q", places)
+	}
+}

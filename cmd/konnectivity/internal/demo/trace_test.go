@@ -1,0 +1,80 @@
+package demo
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// lines collects log lines.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+// with returns the messages of lines whose field id is id.
+func (l *lines) with(id string) map[string]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := map[string]bool{}
+	for line := range bytes.Lines(l.buf.Bytes()) {
+		var fields struct{ ID, Msg string }
+		if json.Unmarshal(line, &fields) == nil && fields.ID == id {
+			out[fields.Msg] = true
+		}
+	}
+	return out
+}
+
+// The trace-id of a request leads through the logs of sidecar, server and
+// agent, over the native link.
+func TestOneIDStandsInTheLogsOfEveryHop(t *testing.T) {
+	const trace = "0af7651916cd43dd8448eb211c80319c"
+	d, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	logged := &lines{}
+	d.log.SetOutput(logged)
+	d.log.SetLevel(logrus.DebugLevel)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- d.Serve(ctx) }()
+	t.Cleanup(func() { cancel(); <-served })
+	d.WaitReady(t.Context())
+	c, err := net.Dial("tcp", d.Ports.HTTP.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", d.Ports.Web.Addr(), trace)
+	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "HTTP/1.1 200 Connection Established\r\n" {
+		t.Fatal(line, err)
+	}
+	_ = c.(*net.TCPConn).CloseWrite()
+	_, _ = io.Copy(io.Discard, c)
+	for hop, message := range map[string]string{
+		"sidecar": "request ended", "server": "connection ended", "server's choice of an agent": "agent dialed", "agent": "connected to destination",
+	} {
+		for end := time.Now().Add(20 * time.Second); !logged.with(trace)[message]; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("no line %q of the %s with the id", message, hop)
+			}
+		}
+	}
+}

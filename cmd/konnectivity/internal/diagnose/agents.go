@@ -1,0 +1,136 @@
+package diagnose
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/internal/admin"
+	"konnectivity/tunnel"
+)
+
+// checkAdmin looks at the server through its admin port.
+func (c *checker) checkAdmin(ctx context.Context) {
+	c.group = "agents"
+	if c.opts.ServerAdmin == "" {
+		c.agentsAsTold()
+		return
+	}
+	client := status.NewClient()
+	defer client.Close()
+	r := status.Report{Address: c.opts.ServerAdmin}
+	if err := client.Report(ctx, &r, "", maxPeers); err != nil {
+		c.warn("admin port of the server", c.opts.ServerAdmin+": "+err.Error(), "It listens on the server's loopback; kubectl port-forward leads to it.")
+		return
+	}
+	c.agents(r)
+}
+
+// agentsAsTold goes by what the server tells its clients.
+func (c *checker) agentsAsTold() {
+	const step = "agents of the server"
+	switch {
+	case !c.serving.Told:
+		c.add(Finding{Step: step, Result: Skipped, Cause: "the server does not tell, since it is an older one, and no --server-admin was given"})
+	case c.serving.Why != "":
+		c.toldSilent = true
+		c.fail(step, "the server says: "+c.serving.Why, admin.Hint(tunnel.FailNoAgent))
+	default:
+		c.ok(step, "the server says that it has some that serve")
+	}
+}
+
+// maxPeers is how many agents are looked at.
+const maxPeers = 1000
+
+func (c *checker) agents(r status.Report) {
+	if r.Status.Peers[admin.RoleAgent] == 0 {
+		c.noAgent(r.Status)
+		return
+	}
+	c.strategies(r.Status)
+	c.silentAgents(r)
+	if lost := status.LostLately(r); lost != "" {
+		c.warn("agents that left", lost, admin.GoneHint)
+	}
+	slowest := admin.Peer{}
+	for _, p := range r.Peers {
+		if p.Role == admin.RoleAgent && p.RoundTrip > slowest.RoundTrip {
+			slowest = p
+		}
+	}
+	if slowest.RoundTrip > 0 {
+		c.add(Finding{Step: "round trip from server to agents", Result: OK, Cause: "the longest is to " + slowest.ID, Milliseconds: milliseconds(time.Duration(slowest.RoundTrip * float64(time.Second)))})
+	}
+	c.stalls(r)
+}
+
+func (c *checker) noAgent(s admin.Status) {
+	const step = "agents of the server"
+	if c.toldSilent {
+		return
+	}
+	c.toldSilent = true
+	hint := admin.Hint(tunnel.FailNoAgent)
+	if last := s.LastGone; last != nil {
+		if hint = admin.GoneHint; last.Ordered {
+			hint = "Start it again, or see why nobody did."
+		}
+	}
+	c.fail(step, status.NoAgent(s), hint)
+}
+
+func (c *checker) strategies(s admin.Status) {
+	for _, strategy := range slices.Sorted(maps.Keys(s.Strategies)) {
+		step := "agents for " + strategy
+		if n := s.Strategies[strategy]; n > 0 {
+			c.ok(step, fmt.Sprint(n))
+		} else {
+			c.warn(step, "none", "Give agents the --agent-identifiers that this strategy goes by, or drop it from --proxy-strategies.")
+		}
+	}
+}
+
+// silentAgents tells of those that hang, once.
+func (c *checker) silentAgents(r status.Report) {
+	silent := status.SilentPeers(r.Peers, admin.RoleAgent)
+	if len(silent) == 0 || c.toldSilent {
+		return
+	}
+	c.toldSilent = true
+	c.fail("agents that answer", status.SayNothing(silent),
+		"It is frozen or its machine is, or the network between is cut. Dials that go by it wait in vain until the server drops it, after 20 s.")
+}
+
+// stalls tells of readers that do not read, and whether they fill the memory.
+func (c *checker) stalls(r status.Report) {
+	s, full := r.Status, status.FullBuffers(r.Status)
+	hint := "konnectivity status " + r.Address + " lists them first, with the side that does not read."
+	switch {
+	case full != "":
+		c.fail("memory of the server", full, "End the stalled readers, or raise --memory-budget-mib; "+hint)
+	case s.Connections.Stalled > 0:
+		c.warn("stalled connections", status.StalledReaders(s.Connections.Stalled), hint)
+	}
+}
+
+// checkAgain asks for agents once more after a dial that got no answer: one that
+// froze a moment before was not known to be silent then.
+func (c *checker) checkAgain(ctx context.Context) {
+	if c.opts.ServerAdmin == "" {
+		return
+	}
+	client := status.NewClient()
+	defer client.Close()
+	r := status.Report{Address: c.opts.ServerAdmin}
+	if err := client.Report(ctx, &r, "", maxPeers); err != nil {
+		return
+	}
+	c.group = "agents"
+	if c.silentAgents(r); r.Status.Peers[admin.RoleAgent] == 0 {
+		c.noAgent(r.Status)
+	}
+}

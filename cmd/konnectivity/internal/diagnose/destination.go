@@ -1,0 +1,211 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/adapters"
+	"konnectivity/adapters/resolve"
+	"konnectivity/cmd/konnectivity/internal/identify"
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/cmd/konnectivity/internal/via"
+	"konnectivity/internal/admin"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel"
+)
+
+// startAdapter makes the sidecars' own way out; stop ends it.
+func (c *checker) startAdapter(ctx context.Context) (stop func(), ok bool) {
+	c.group = "destination"
+	quiet := logrus.New()
+	quiet.SetOutput(io.Discard)
+	source, err := tlsreload.New(c.opts.Sidecar.Files, tlsreload.Options{Name: "check", Peer: c.opts.Sidecar.Peers.Peer(pki.RoleServer), Log: quiet})
+	if err != nil {
+		return nil, c.fail("flags", err.Error(), "")
+	}
+	if c.adapter, err = adapters.New(c.opts.Sidecar.Adapter(source, quiet)); err != nil {
+		return nil, c.fail("flags", err.Error(), "A sidecar would not start with them either.")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { _ = c.adapter.Run(ctx) })
+	return func() { cancel(); running.Wait() }, true
+}
+
+// sources are the steps of the resolver chain in words.
+var sources = map[resolve.Source][2]string{
+	resolve.FromService: {"Services of the hosted cluster", "Check --kubeconfig, and that the hosted cluster's API can be reached from here."},
+	resolve.FromGuest:   {"DNS of the hosted cluster", "Check that the Service of --guest-dns-service exists and that its pods run; it is asked by TCP on port 53 through the tunnel."},
+	resolve.FromSystem:  {"DNS of this cluster", "Check /etc/resolv.conf and that DNS server."},
+}
+
+// checkName asks every step of the SOCKS5 front's resolver chain.
+func (c *checker) checkName(ctx context.Context) bool {
+	host, _, _ := tunnel.SplitAddress(c.opts.Target)
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	lookups := c.adapter.Lookups(ctx, c.opts.Sidecar.Resolve, host)
+	if len(lookups) == 0 {
+		c.ok("name", host+" is left to the agent to look up")
+		return true
+	}
+	if path := c.opts.Sidecar.Hosted.Kubeconfig; path != "" {
+		if _, ok := c.read("kubeconfig", path); !ok {
+			return false
+		}
+	}
+	found, silent := false, false
+	for _, l := range lookups {
+		words := sources[l.Source]
+		ms := milliseconds(l.Took)
+		switch {
+		case l.Err == nil:
+			found = true
+			c.add(Finding{Step: words[0], Result: OK, Cause: host + " is " + screen.Addresses(l.Answer.Addrs), Milliseconds: ms})
+		case resolve.IsNotFound(l.Err):
+			c.add(Finding{Step: words[0], Result: OK, Cause: host + " is not known there", Milliseconds: ms})
+		default:
+			silent = true
+			c.fail(words[0], "not available: "+reasonOf(l.Err), words[1])
+		}
+	}
+	switch {
+	case !found && silent:
+		return c.fail("name", host+" could not be looked up", "See the step above that failed.")
+	case !found:
+		return c.fail("name", "nobody knows "+host, "Check its spelling, and with which of the steps above it should be found.")
+	}
+	return true
+}
+
+// reasonOf is the cause in words that a client may see, with what lies behind.
+func reasonOf(err error) string {
+	dial := tunnel.AsDialError("", err)
+	if dial.Err == nil {
+		return dial.Text()
+	}
+	switch inner := tunnel.AsDialError("", dial.Err); {
+	case inner.Failure == tunnel.FailTimeout:
+		return dial.Text() + " (it does not answer)"
+	case inner.Failure != tunnel.FailInternal && inner.Failure != dial.Failure:
+		return dial.Text() + " (" + inner.Text() + ")"
+	case inner.Failure == tunnel.FailInternal:
+		return dial.Text() + " (" + strings.ReplaceAll(dial.Err.Error(), "\n", "; ") + ")"
+	default:
+		return dial.Text()
+	}
+}
+
+// checkDestination dials as each front of a sidecar with these flags would.
+func (c *checker) checkDestination(ctx context.Context) {
+	if c.opts.Sidecar.Proxies.HTTPSProxy != "" {
+		c.try(ctx, "connection as by HTTP CONNECT", c.adapter.Connect())
+		if c.opts.SOCKS5Port == 0 { // a sidecar with such flags has no SOCKS5 front
+			return
+		}
+	}
+	c.try(ctx, "connection as by SOCKS5", c.adapter.SOCKS5())
+}
+
+// try dials the target once and closes it.
+func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
+	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
+	defer cancel()
+	flow := tunnel.NewFlow("tcp", c.opts.Target)
+	start := time.Now()
+	conn, err := d.Dial(ctx, flow)
+	var wrong *via.WrongPort
+	if errors.As(err, &wrong) {
+		c.fail(step, wrong.Error(), "Another program has taken the port, or the flag names the wrong one.")
+		return
+	}
+	if err != nil {
+		dial := tunnel.AsDialError(c.opts.Target, err)
+		c.waited = c.waited || dial.Failure == tunnel.FailTimeout || dial.Failure == tunnel.FailAgentLost || dial.Failure == tunnel.FailNoAgent
+		hint := admin.Hint(dial.Failure)
+		if dial.Failure == tunnel.FailAuth {
+			hint = "The customer's proxy refuses the user and password in --https-proxy, or wants some."
+		}
+		cause := dial.Text()
+		if words := dial.Failure.String(); !strings.Contains(cause, words) {
+			cause = words + ": " + cause
+		}
+		c.fail(step, cause+c.by(ctx, flow.ID), hint)
+		return
+	}
+	to := ""
+	if remote := conn.RemoteAddr(); c.linked && flow.Route != "" && remote != nil && remote.String() != "" && remote.String() != c.opts.Target {
+		to = " at " + remote.String()
+	}
+	_ = conn.Close()
+	c.timed(step, c.opts.Target+to+routes[flow.Route], start)
+}
+
+// by asks the server who was to carry a dial that failed.
+func (c *checker) by(ctx context.Context, id string) string {
+	if c.opts.ServerAdmin == "" {
+		return ""
+	}
+	client := status.NewClient()
+	defer client.Close()
+	if next := client.FailedBy(context.WithoutCancel(ctx), c.opts.ServerAdmin, id); next != "" {
+		return "; it went by " + next
+	}
+	return ""
+}
+
+var routes = map[tunnel.Route]string{
+	tunnel.RouteDirect: ", past the tunnel", tunnel.RouteFallback: ", past the tunnel, which is deemed down",
+	tunnel.RouteCustomer: ", by the customer's proxy",
+}
+
+// checkFronts goes through sidecars that listen where the flags say.
+func (c *checker) checkFronts(ctx context.Context) {
+	s := &c.opts.Sidecar
+	for flag, port := range c.opts.fronts() {
+		at := net.JoinHostPort(s.ServingAddress, strconv.Itoa(int(port)))
+		if at == net.JoinHostPort(s.ServerHost, strconv.Itoa(int(s.ServerPort))) {
+			continue // both have the same default; that is the server
+		}
+		step := "sidecar at " + at
+		switch found := identify.At(ctx, at); {
+		case found.Kind == identify.Nothing:
+			c.add(Finding{Step: step, Result: Skipped, Cause: "nobody listens there"})
+		case found.Kind == identify.SOCKS5:
+			c.try(ctx, "SOCKS5 "+step, via.SOCKS5(at))
+		case found.Kind == identify.HTTP:
+			c.try(ctx, "HTTP "+step, via.HTTP(at))
+		case c.opts.Given(flag):
+			c.fail(step, found.Who+" answers there, which is no sidecar", "Another program has taken the port. End it, or give the sidecar another --"+flag+".")
+		default:
+			c.warn(step, found.Who+" answers there, which is no sidecar", "A sidecar on this machine needs another --"+flag+".")
+		}
+	}
+}
+
+// fronts are the ports of a sidecar by their flags, in order.
+func (o *Subject) fronts() iter.Seq2[string, uint16] {
+	return func(yield func(string, uint16) bool) {
+		for _, f := range []struct {
+			flag string
+			port uint16
+		}{{"serving-port", o.Sidecar.ServingPort}, {"http-serving-port", o.Sidecar.SecondPort}, {"socks5-serving-port", o.SOCKS5Port}} {
+			if f.port != 0 && !yield(f.flag, f.port) {
+				return
+			}
+		}
+	}
+}

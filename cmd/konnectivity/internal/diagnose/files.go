@@ -1,0 +1,184 @@
+package diagnose
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/internal/pki"
+)
+
+// expirySoon is when a certificate is old enough to warn of: less than a tenth
+// of its life is left. cert-manager and its like renew after two thirds.
+const expirySoon = 10
+
+// material is what the files hold.
+type material struct {
+	pair  tls.Certificate // none where no client certificate was given
+	roots *x509.CertPool  // nil: the system's
+	cas   []*x509.Certificate
+}
+
+// checkFiles reads what the way to the server needs, as far as that goes.
+func (c *checker) checkFiles() bool {
+	c.group = "certificates"
+	files := c.opts.Sidecar.Files
+	ok := true
+	if files.CA == "" {
+		c.ok("CA", "none was given; the system's are trusted")
+	} else if !c.checkCA(files.CA) {
+		ok = false
+	}
+	switch {
+	case files.Cert == "" && files.Key == "":
+		c.warn("client certificate", "none was given", "Servers want one from clients that do not come over a unix socket; see --tls-cert-path and --tls-key-path.")
+	case files.Cert == "" || files.Key == "":
+		ok = c.fail("client certificate", "--tls-cert-path and --tls-key-path go together, and only one was given", "Give both.")
+	case !c.checkPair(files.Cert, files.Key):
+		ok = false
+	}
+	return ok
+}
+
+func (c *checker) read(step, path string) ([]byte, bool) {
+	data, err := os.ReadFile(path)
+	if err == nil {
+		return data, true
+	}
+	cause, hint := err.Error(), "Check the path."
+	var perr *fs.PathError
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		cause, hint = path+" does not exist", "Check that the secret or config map is mounted there, and that it has this key."
+	case errors.Is(err, fs.ErrPermission):
+		cause, hint = path+" may not be read", "Check its owner and mode, and the pod's fsGroup."
+	case errors.As(err, &perr):
+		cause = path + ": " + perr.Err.Error()
+	}
+	return nil, c.fail(step, cause, hint)
+}
+
+func (c *checker) checkCA(path string) bool {
+	data, ok := c.read("CA", path)
+	if !ok {
+		return false
+	}
+	certs, err := parseCerts(data)
+	if err != nil {
+		return c.fail("CA", path+": "+err.Error(), "It must hold PEM blocks of type CERTIFICATE.")
+	}
+	c.files.cas, c.files.roots = certs, x509.NewCertPool()
+	for _, ca := range certs {
+		c.files.roots.AddCert(ca)
+	}
+	if !slices.ContainsFunc(certs, func(ca *x509.Certificate) bool { return c.now().Before(ca.NotAfter) && !c.now().Before(ca.NotBefore) }) {
+		return c.validity("CA", path, certs[0], "Issue a new CA and certificates, and roll both out.")
+	}
+	c.ok("CA", names(certs)+until(certs[0].NotAfter))
+	return true
+}
+
+func (c *checker) checkPair(certPath, keyPath string) bool {
+	const step = "client certificate"
+	certPEM, ok := c.read(step, certPath)
+	if !ok {
+		return false
+	}
+	keyPEM, ok := c.read("client key", keyPath)
+	if !ok {
+		return false
+	}
+	certs, err := parseCerts(certPEM)
+	if err != nil {
+		return c.fail(step, certPath+": "+err.Error(), "It must hold PEM blocks of type CERTIFICATE.")
+	}
+	if c.files.pair, err = tls.X509KeyPair(certPEM, keyPEM); err != nil {
+		return c.fail("client key", keyPath+" does not fit "+certPath+": "+strings.TrimPrefix(err.Error(), "tls: "), "Both must come from the same secret. While one is replaced that may be so for a moment.")
+	}
+	leaf := certs[0]
+	if !c.validity(step, certPath, leaf, "Renew it; the sidecar takes the new files without a restart.") {
+		return false
+	}
+	if len(leaf.ExtKeyUsage) > 0 && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageClientAuth) && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny) {
+		return c.fail(step, certPath+" is not for clients: its extended key usage lacks clientAuth", "Use the client certificate, or issue one with that usage.")
+	}
+	if err := (pki.RoleRule{Want: pki.RoleClient}).Check(leaf); err != nil {
+		return c.fail(step, certPath+": "+err.Error(), "Use a client certificate, such as client.crt of `konnectivity certs`.")
+	}
+	if left := leaf.NotAfter.Sub(c.now()); left < leaf.NotAfter.Sub(leaf.NotBefore)/expirySoon {
+		c.warn(step, fmt.Sprintf("%s expires in %s", certPath, screen.Span(left)), "See why it was not renewed in time.")
+		return true
+	}
+	c.ok(step, names(certs[:1])+role(leaf)+until(leaf.NotAfter)+", fits its key")
+	return true
+}
+
+// role tells a certificate's role, if it has one.
+func role(cert *x509.Certificate) string {
+	h, err := pki.HolderOf(cert)
+	if err != nil || h.Role == "" {
+		return ""
+	}
+	return ", role " + string(h.Role)
+}
+
+// validity fails for a certificate that is not valid now.
+func (c *checker) validity(step, what string, cert *x509.Certificate, renew string) bool {
+	cause, hint := invalidTime(what, cert, c.now(), renew)
+	if cause == "" {
+		return true
+	}
+	return c.fail(step, cause, hint)
+}
+
+// invalidTime says what is wrong with a certificate's time; "" is nothing.
+func invalidTime(what string, cert *x509.Certificate, now time.Time, renew string) (cause, hint string) {
+	switch {
+	case now.After(cert.NotAfter):
+		return fmt.Sprintf("%s expired on %s", what, date(cert.NotAfter)), renew + " If it should still be valid, this machine's clock is wrong."
+	case now.Before(cert.NotBefore):
+		return fmt.Sprintf("%s is not valid before %s, and this machine's clock says %s", what, date(cert.NotBefore), date(now)),
+			"The clock of this machine, or of the one that issued it, is wrong."
+	}
+	return "", ""
+}
+
+func parseCerts(data []byte) (certs []*x509.Certificate, err error) {
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, errors.New(strings.TrimPrefix(err.Error(), "x509: "))
+		}
+		certs = append(certs, cert)
+	}
+	if len(certs) == 0 {
+		return nil, errors.New("there is no certificate in it")
+	}
+	return certs, nil
+}
+
+func names(certs []*x509.Certificate) string {
+	var all []string
+	for _, c := range certs {
+		all = append(all, pki.Name(c))
+	}
+	return strings.Join(all, ", ")
+}
+
+func date(t time.Time) string  { return t.UTC().Format("2006-01-02 15:04 UTC") }
+func until(t time.Time) string { return ", valid until " + date(t) }

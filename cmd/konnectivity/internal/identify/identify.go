@@ -1,0 +1,137 @@
+package identify
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel/link"
+)
+
+// Answer is what answers at an address, as far as a stranger can find out.
+type Answer struct {
+	Kind Protocol
+	Who  string // in words, for a sentence like "... answers there"
+}
+
+// Protocol is what a port speaks.
+type Protocol int
+
+const (
+	Nothing Protocol = iota // nobody listens
+	Unknown                 // somebody does, and says nothing that we know
+	SOCKS5
+	HTTP
+	TLS
+	Other // something that we know it not to be
+)
+
+// frontTime bounds one question to a port; a program answers it by itself, from
+// its own memory.
+const frontTime = time.Second
+
+// At asks at (host:port) in several protocols, over a connection each,
+// until an answer is one in kind. It takes at most three times frontTime.
+func At(ctx context.Context, at string) Answer {
+	// SOCKS5 comes first, since a port that serves it may serve HTTP, too; HTTP
+	// last, since TLS servers often answer it with a complaint in plain text.
+	first, ok := ask(ctx, at, "\x05\x02\x00\x02") // RFC 1928 §3: no authentication, or a password
+	switch {
+	case !ok:
+		return Answer{Who: "nobody"}
+	case len(first) >= 2 && first[0] == 5:
+		return Answer{SOCKS5, "a SOCKS5 proxy"}
+	case bytes.HasPrefix(first, []byte("SSH-")):
+		return Answer{Other, "an SSH server"}
+	}
+	if s, ok := asTLS(ctx, at); ok {
+		return s
+	}
+	second, _ := ask(ctx, at, "HEAD / HTTP/1.1\r\nHost: check\r\nConnection: close\r\n\r\n")
+	switch {
+	case bytes.HasPrefix(second, []byte("HTTP/1.")):
+		return Answer{HTTP, "an HTTP server" + nameOfServer(second)}
+	case len(first)+len(second) == 0:
+		return Answer{Unknown, "a program that says nothing to SOCKS5, TLS and HTTP"}
+	default:
+		return Answer{Other, fmt.Sprintf("a program that says %.30q", append(first, second...))}
+	}
+}
+
+// maxAnswered is how much of an answer is looked at: a status line and the
+// usual headers.
+const maxAnswered = 1 << 10
+
+// ask says something and returns how the answer begins; ok says whether anybody
+// listens.
+func ask(ctx context.Context, at, what string) (answer []byte, ok bool) {
+	conn, err := dialFront(ctx, at)
+	if err != nil {
+		return nil, false
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, what); err != nil {
+		return nil, true
+	}
+	answer = make([]byte, maxAnswered)
+	n, _ := io.ReadAtLeast(conn, answer, 2)
+	return answer[:n], true
+}
+
+func dialFront(ctx context.Context, at string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, frontTime)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", at)
+	if err == nil {
+		_ = conn.SetDeadline(time.Now().Add(frontTime))
+	}
+	return conn, err
+}
+
+// asTLS begins a handshake; a server that wants a certificate of its client
+// shows its own before.
+func asTLS(ctx context.Context, at string) (Answer, bool) {
+	conn, err := dialFront(ctx, at)
+	if err != nil {
+		return Answer{}, false
+	}
+	defer conn.Close()
+	shown := ""
+	client := tls.Client(conn, &tls.Config{
+		NextProtos: []string{link.ALPN, "h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
+		InsecureSkipVerify: true, // nothing is sent; it is only asked who it is
+		VerifyConnection: func(state tls.ConnectionState) error {
+			shown = " (certificate of " + pki.Name(state.PeerCertificates[0]) + ")"
+			return nil
+		},
+	})
+	err = client.HandshakeContext(ctx)
+	var op *net.OpError
+	if err == nil || shown != "" || errors.As(err, &op) && op.Op == "remote error" { // crypto/tls's name for an alert
+		return Answer{TLS, "a TLS server" + shown}, true
+	}
+	return Answer{}, false
+}
+
+// nameOfServer is what an HTTP server calls itself.
+func nameOfServer(answer []byte) string {
+	for line := range strings.Lines(string(answer)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && http.CanonicalHeaderKey(key) == "Server" {
+			return fmt.Sprintf(" (%.40s)", strings.TrimSpace(value))
+		}
+	}
+	return ""
+}
+
+// Not says that it is known to speak something else.
+func (s Answer) Not(want Protocol) bool {
+	return s.Kind != want && s.Kind != Nothing && s.Kind != Unknown
+}

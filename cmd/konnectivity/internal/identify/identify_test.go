@@ -1,0 +1,82 @@
+package identify
+
+import (
+	"crypto/tls"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
+)
+
+func TestWhatSpeaks(t *testing.T) {
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	ca, err := pki.NewCA("lab-ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "lab-server", Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure.TLS = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	for what, c := range map[string]struct {
+		at   string
+		kind Protocol
+		who  string
+	}{
+		"nobody":          {testport.Refusing(t), Nothing, "nobody"},
+		"a server's port": {secure.Listener.Addr().String(), TLS, "a TLS server (certificate of lab-server"},
+		"web server":      {shop(t), HTTP, "an HTTP server (shop/1.0)"},
+		"ssh":             {says(t, "SSH-2.0-OpenSSH_9.2\r\n"), Other, "an SSH server"},
+		"mail":            {says(t, "220 mail.test ESMTP\r\n"), Other, `a program that says "220 mail.test ESMTP`},
+		"silence":         {says(t, ""), Unknown, "a program that says nothing"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			if s := At(t.Context(), c.at); s.Kind != c.kind || !strings.HasPrefix(s.Who, c.who) {
+				t.Errorf("%d %q, want %d %q", s.Kind, s.Who, c.kind, c.who)
+			}
+		})
+	}
+}
+
+// shop is one that calls itself a shop.
+func shop(t *testing.T) string {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Server", "shop/1.0") }))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// says greets whoever comes, as SSH servers do, and listens then.
+func says(t *testing.T, text string) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				defer c.Close()
+				_, _ = io.WriteString(c, text)
+				_, _ = io.Copy(io.Discard, c)
+			})
+		}
+	})
+	t.Cleanup(func() { ln.Close(); conns.Wait() })
+	return ln.Addr().String()
+}

@@ -1,0 +1,3 @@
+// Package pipe connects standard input and output to a destination, and tells which
+// way the connection goes.
+package pipe

@@ -1,0 +1,128 @@
+package pipe
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"time"
+
+	"konnectivity/adapters/uplink"
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/internal/admin"
+	"konnectivity/internal/printable"
+	"konnectivity/tunnel"
+)
+
+// teller says, for --verbose, which way a connection goes, hop by hop, and how
+// long each takes.
+type teller struct {
+	out   io.Writer
+	admin string // the server's admin port; "" is unknown
+	id    string
+	start time.Time
+}
+
+// say prints a line, which has words of others in it.
+func (t *teller) say(format string, args ...any) {
+	fmt.Fprintln(t.out, printable.Text(fmt.Sprintf(format, args...)))
+}
+
+// begin tells what the way's own name leads to, since each address may be
+// another server.
+func (t *teller) begin(ctx context.Context, address, way string) {
+	t.say("connection %s to %s by %s", t.id, address, way)
+	u, err := url.Parse(way)
+	if err != nil || u.Hostname() == "" || net.ParseIP(u.Hostname()) != nil {
+		t.start = time.Now()
+		return
+	}
+	asked := time.Now()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
+	if err == nil {
+		t.say("name %s is %s (%s)", u.Hostname(), screen.Addresses(addrs), screen.Duration(time.Since(asked).Seconds()))
+	}
+	t.start = time.Now()
+}
+
+// failed tells how long it took, by whom it went, and what to do.
+func (t *teller) failed(ctx context.Context, dial *tunnel.DialError) {
+	t.say("failed after %s: %s", screen.Span(time.Since(t.start)), dial.Failure)
+	if t.admin != "" {
+		client := status.NewClient()
+		defer client.Close()
+		if next := client.FailedBy(ctx, t.admin, t.id); next != "" {
+			t.say("it went by %s", next)
+		}
+	}
+	if hint := admin.Hint(dial.Failure); hint != "" {
+		t.say("%s", hint)
+	}
+}
+
+// connected tells the hops of a connection that is there.
+func (t *teller) connected(ctx context.Context, dialer tunnel.Dialer, far tunnel.Conn) {
+	total := time.Since(t.start)
+	up, _ := dialer.(*uplink.Server)
+	var links []uplink.Link
+	if up != nil {
+		links = up.Links()
+	}
+	var parts []string
+	for _, l := range links {
+		t.say("server %s (%s) at %s, round trip %s", l.Peer.ID, l.Peer.Software, l.Address, screen.Duration(l.Stats.RTT.Seconds()))
+		parts = append(parts, "the server's handshake "+screen.Duration(l.Since.Sub(t.start).Seconds()))
+	}
+	if t.admin != "" {
+		if trip := t.agent(ctx); trip > 0 {
+			parts = append(parts, "server to agent and back "+screen.Duration(trip))
+		}
+	}
+	to := ""
+	if remote := far.RemoteAddr(); len(links) > 0 && remote != nil && remote.String() != "" {
+		to = " to " + remote.String() // else that is the address of a proxy
+	}
+	if len(parts) > 0 {
+		to += ", of which " + strings.Join(parts, ", ")
+	}
+	t.say("connected in %s%s", screen.Duration(total.Seconds()), to)
+}
+
+// agent tells by which agent the server goes, and its round trip in seconds; 0
+// if it is not known.
+func (t *teller) agent(ctx context.Context) float64 {
+	client := status.NewClient()
+	defer client.Close()
+	c, err := client.Connection(ctx, t.admin, t.id)
+	for n := 0; n < listTries && err == nil && c == nil; n++ {
+		time.Sleep(listPause)
+		c, err = client.Connection(ctx, t.admin, t.id)
+	}
+	switch {
+	case err != nil:
+		t.say("%s: %v", t.admin, err)
+		return 0
+	case c == nil:
+		t.say("%s: it does not know the connection; it is another server, or the way loses the id, as socks5 and grpc do", t.admin)
+		return 0
+	}
+	name := strings.TrimPrefix(c.Next, admin.RoleAgent+" ")
+	for _, p := range client.Agents(ctx, t.admin, name) {
+		if p.ID == name {
+			t.say("agent %s at %s over %s, round trip from the server %s", p.ID, p.Remote, p.Protocol, screen.Duration(p.RoundTrip))
+			return p.RoundTrip
+		}
+	}
+	t.say("the server goes by %s", c.Next)
+	return 0
+}
+
+const (
+	// A server answers a dial before it lists the connection, and lists are as
+	// of its last look, which is 0.4 s old at most.
+	listPause = 50 * time.Millisecond
+	listTries = 40
+)

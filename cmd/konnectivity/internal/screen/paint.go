@@ -1,0 +1,12 @@
+package screen
+
+// Paint colours words where a person looks.
+type Paint struct{ Green, Red, Yellow, Bold, Dim, Off string }
+
+// PaintIf is the colours, or where they are not wanted none.
+func PaintIf(on bool) Paint {
+	if !on {
+		return Paint{}
+	}
+	return Paint{"\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[1m", "\x1b[2m", "\x1b[0m"}
+}

@@ -1,0 +1,20 @@
+//go:build unix
+
+package screen
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// FollowEscapes has nothing to do: terminals do.
+func FollowEscapes(*os.File) {}
+
+func sizeOf(f *os.File) Size {
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return Size{}
+	}
+	return Size{int(size.Col), int(size.Row)}
+}

@@ -1,0 +1,158 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/identify"
+	"konnectivity/internal/admin"
+	"konnectivity/internal/printable"
+	"konnectivity/tunnel"
+)
+
+const (
+	// AdminTime bounds a question; a healthy process answers in milliseconds.
+	AdminTime = 10 * time.Second
+
+	// summedFailures are looked at to say what fails, however few are shown; a
+	// process keeps no more.
+	summedFailures = 200
+
+	// maxAnswer is above any answer that the API gives.
+	maxAnswer = 8 << 20
+)
+
+// Report is what one process says of itself.
+type Report struct {
+	Address     string             `json:"address"`
+	Error       string             `json:"error,omitempty"`    // why it says nothing
+	Troubles    []string           `json:"troubles,omitempty"` // what to look at first, in words
+	Status      admin.Status       `json:"status"`
+	Peers       []admin.Peer       `json:"peers"`
+	Connections []admin.Connection `json:"connections"`
+	Matched     int                `json:"connectionsMatched"`
+	Failures    []admin.Failure    `json:"failures"`
+}
+
+// Client asks admin APIs.
+type Client struct{ http *http.Client }
+
+// NewClient makes one; Close ends it.
+func NewClient() *Client {
+	return &Client{&http.Client{Timeout: AdminTime, Transport: &http.Transport{}}} // never by the environment's proxy
+}
+
+// Close ends the connections that it keeps.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// reports asks all addresses at once, so that one that hangs does not keep the
+// others waiting.
+func (c *Client) reports(ctx context.Context, addresses []string, filter string, limit int) []Report {
+	out := make([]Report, len(addresses))
+	var asking sync.WaitGroup
+	for i, a := range addresses {
+		asking.Go(func() {
+			out[i] = Report{Address: a}
+			if err := c.Report(ctx, &out[i], filter, limit); err != nil {
+				out[i] = Report{Address: a, Error: printable.Text(err.Error())}
+			}
+		})
+	}
+	asking.Wait()
+	return out
+}
+
+// Report fills in r, whose Address it asks.
+func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int) error {
+	q := url.Values{"filter": {filter}, "limit": {strconv.Itoa(limit)}}
+	if err := c.get(ctx, r.Address, "status", nil, &r.Status); err != nil {
+		return err
+	}
+	var peers admin.Page[admin.Peer]
+	var conns admin.Page[admin.Connection]
+	var failures admin.Page[admin.Failure]
+	q.Set("sort", "-rate")
+	if err := c.get(ctx, r.Address, "peers", q, &peers); err != nil {
+		return err
+	}
+	q.Set("sort", "-state")
+	if err := c.get(ctx, r.Address, "connections", q, &conns); err != nil {
+		return err
+	}
+	q.Set("limit", strconv.Itoa(max(limit, summedFailures)))
+	if err := c.get(ctx, r.Address, "failures", q, &failures); err != nil {
+		return err
+	}
+	r.Peers, r.Connections, r.Matched, r.Failures = peers.Items, conns.Items, conns.Matched, failures.Items
+	r.Troubles = troubles(*r)
+	r.Failures = r.Failures[:min(limit, len(r.Failures))]
+	return nil
+}
+
+// get asks one resource. The error is a sentence without the address.
+func (c *Client) get(ctx context.Context, address, name string, q url.Values, to any) error {
+	u := url.URL{Scheme: "http", Host: address, Path: "/api/" + admin.Version + "/" + name, RawQuery: q.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		if failure := tunnel.FailureOf(err); failure != tunnel.FailInternal && failure != tunnel.FailReset {
+			return fmt.Errorf("no answer from the admin API: %s", failure)
+		}
+		return fmt.Errorf("%s answers there, which is no admin API", identify.At(ctx, address).Who)
+	}
+	defer res.Body.Close()
+	body := io.LimitReader(res.Body, maxAnswer)
+	if res.StatusCode == http.StatusNotFound {
+		return fmt.Errorf("it has no admin API: it is another program, an older version, or another of its ports")
+	}
+	if res.StatusCode != http.StatusOK {
+		var refusal struct{ Error string }
+		_ = json.NewDecoder(body).Decode(&refusal)
+		return fmt.Errorf("the admin API answers %s %s", res.Status, refusal.Error)
+	}
+	if err := json.NewDecoder(body).Decode(to); err != nil {
+		return fmt.Errorf("the answer is not the admin API's: %w", err)
+	}
+	printable.All(to) // names are what peers call themselves
+	return nil
+}
+
+// Connection finds one by its id; nil if it is not open there.
+func (c *Client) Connection(ctx context.Context, address, id string) (*admin.Connection, error) {
+	var page admin.Page[admin.Connection]
+	if err := c.get(ctx, address, "connections", url.Values{"filter": {id}}, &page); err != nil {
+		return nil, err
+	}
+	for i := range page.Items {
+		if page.Items[i].ID == id {
+			return &page.Items[i], nil
+		}
+	}
+	return nil, nil
+}
+
+// FailedBy is who was to carry a dial that failed; "" if that is not known.
+func (c *Client) FailedBy(ctx context.Context, address, id string) string {
+	var page admin.Page[admin.Failure]
+	if err := c.get(ctx, address, "failures", url.Values{"filter": {id}}, &page); err != nil || len(page.Items) == 0 {
+		return ""
+	}
+	return page.Items[0].Next
+}
+
+// Agents lists those whose id contains name.
+func (c *Client) Agents(ctx context.Context, address, name string) []admin.Peer {
+	var page admin.Page[admin.Peer]
+	_ = c.get(ctx, address, "peers", url.Values{"role": {admin.RoleAgent}, "filter": {name}}, &page)
+	return page.Items
+}

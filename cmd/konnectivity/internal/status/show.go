@@ -1,0 +1,138 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/screen"
+)
+
+// UsualAdmin is where server and agent have their admin ports by default.
+var UsualAdmin = []string{"127.0.0.1:8095", "127.0.0.1:8094"}
+
+// View is what to show of processes.
+type View struct {
+	Watch    bool // again and again in place
+	Interval time.Duration
+	JSON     bool
+	Filter   string
+	Limit    int  // most peers, connections and failures of each process
+	Exactly  bool // Limit is not to be fitted to the screen
+}
+
+// Show prints what the processes at addresses say; without any it asks the
+// usual ports of this machine.
+func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) error {
+	usual := len(addresses) == 0
+	if usual {
+		addresses = UsualAdmin
+	}
+	client := NewClient()
+	defer client.Close()
+	if v.Watch && !v.JSON {
+		fmt.Fprint(out, "\x1b[2J")
+	}
+	for {
+		reports := client.reports(ctx, addresses, v.Filter, v.fitting(screen.SizeOf(out).Rows/len(addresses)))
+		if v.Watch && ctx.Err() != nil {
+			return nil // what a look cut short found missing is not worth a frame
+		}
+		if usual {
+			reports = answered(reports)
+		}
+		if err := v.print(out, reports); err != nil {
+			return err
+		}
+		if !v.Watch {
+			return outcome(reports)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(v.Interval):
+		}
+	}
+}
+
+// fitting is the limit for as many rows as there are: where nobody asked for
+// another one, all three lists of a process fit into its share of the screen.
+func (v *View) fitting(rows int) int {
+	if !v.Watch || rows == 0 || v.Exactly {
+		return v.Limit
+	}
+	return min(v.Limit, max(minListed, (rows-linesBeside)/3))
+}
+
+const (
+	linesBeside = 12 // of a report that are no items of a list
+	minListed   = 2
+)
+
+// answered leaves out those of the usual ports where nothing listens, unless
+// that would be all of them.
+func answered(reports []Report) []Report {
+	var some []Report
+	for _, r := range reports {
+		if r.Error == "" {
+			some = append(some, r)
+		}
+	}
+	if len(some) == 0 {
+		return reports
+	}
+	return some
+}
+
+// errNoAnswer makes the exit status 1; the table has said which.
+var errNoAnswer = errors.New("not every process answers")
+
+func outcome(reports []Report) error {
+	for _, r := range reports {
+		if r.Error != "" {
+			return errNoAnswer
+		}
+	}
+	return nil
+}
+
+func (v *View) print(out io.Writer, reports []Report) error {
+	if v.JSON {
+		enc := json.NewEncoder(out)
+		if !v.Watch {
+			enc.SetIndent("", "  ")
+		}
+		return enc.Encode(reports)
+	}
+	var text bytes.Buffer
+	room := screen.SizeOf(out)
+	p := &printer{out: &text, paint: screen.PaintIf(screen.IsTerminal(out)), now: time.Now(), columns: room.Columns}
+	for i, r := range reports {
+		if i > 0 {
+			fmt.Fprintln(&text)
+		}
+		p.report(r)
+	}
+	if !v.Watch {
+		_, err := out.Write(text.Bytes())
+		return err
+	}
+	_, err := out.Write(inPlace(text.Bytes(), room.Rows))
+	return err
+}
+
+// inPlace writes over what was there before: from the top, each line up to its
+// end, then what is left below, so that nothing flickers; and no more than fits,
+// so that nothing scrolls away.
+func inPlace(text []byte, rows int) []byte {
+	lines := bytes.SplitAfter(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"))
+	if rows > 0 && len(lines) > rows {
+		lines = append(lines[:rows-1], []byte("… more than fits; --limit and --filter show less"))
+	}
+	out := bytes.ReplaceAll(bytes.Join(lines, nil), []byte("\n"), []byte("\x1b[K\n"))
+	return append(append([]byte("\x1b[H"), out...), "\x1b[K\x1b[J"...)
+}

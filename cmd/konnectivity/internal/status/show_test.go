@@ -1,0 +1,127 @@
+package status
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"konnectivity/internal/admin"
+)
+
+// busy is what a process with much to tell says.
+func busy(conns, peers, failed int) Report {
+	now := time.Now()
+	r := Report{Address: "127.0.0.1:8095", Matched: conns * 100, Status: admin.Status{Component: serverComponent, ID: "server-1", Ready: true, Now: now,
+		Started: now.Add(-time.Hour), Peers: map[string]int{admin.RoleAgent: peers}, Strategies: map[string]int{"destHost": 3, "defaultRoute": 40},
+		Connections: admin.Connections{Open: conns * 100, Stalled: conns}, Buffers: map[string]admin.Buffer{"link": {Used: 90, Limit: 100}}}}
+	for i := range peers {
+		r.Peers = append(r.Peers, admin.Peer{Role: admin.RoleAgent, ID: fmt.Sprintf("agent-%d.of-a-node-with-a-long-name.example.com", i), Software: "konnectivity-agent 1.2.3", Protocol: "link",
+			Remote: "203.0.113.254:54321", Silent: 9, Window: 1 << 20, RoundTrip: 0.0123})
+	}
+	for i := range conns {
+		r.Connections = append(r.Connections, admin.Connection{ID: fmt.Sprintf("%032d", i), Front: "connect", Source: "203.0.113.254:54321", Since: now,
+			Destination: "kubernetes.default.svc.cluster.local:6443", Next: "agent agent-7", State: admin.StateStalled, StalledBy: "client", StalledFor: 12})
+	}
+	for range failed {
+		r.Failures = append(r.Failures, admin.Failure{Time: now, Stage: "dial", ID: strings.Repeat("7", 32), Destination: "db.prod.svc:5432", Next: "agent agent-7",
+			Failure: "timeout", Cause: "i/o timeout", Hint: strings.Repeat("a hint of some length ", 6)})
+	}
+	r.Troubles = troubles(r)
+	return r
+}
+
+// However much there is to tell, no line is longer than the screen is wide, and
+// what is wrong stands at the top.
+func TestStatusFitsTheScreen(t *testing.T) {
+	for _, columns := range []int{80, 100, 200} {
+		var out bytes.Buffer
+		p := &printer{out: &out, now: time.Now(), columns: columns}
+		p.report(busy(10, 10, 10))
+		lines := strings.Split(out.String(), "\n")
+		for _, line := range lines {
+			if n := utf8.RuneCountInString(line); n > columns {
+				t.Errorf("%d columns: %q has %d", columns, line, n)
+			}
+		}
+		top := strings.Join(strings.Fields(strings.Join(lines[:min(20, len(lines))], " ")), " ")
+		for _, want := range []string{"1000 connections, 10 stalled", "does not answer", "the memory for bytes in flight by link is full", "10 connections wait for a side that does not read",
+			"failed dials in the last minute: 10 timeout; db.prod.svc:5432 by agent agent-7: i/o timeout"} {
+			if !strings.Contains(top, want) {
+				t.Errorf("%d columns: no %q at the top of\n%s", columns, want, out.String())
+			}
+		}
+		if !strings.Contains(out.String(), "stalled 12 s by client") || !strings.Contains(out.String(), "silent 9.0 s") {
+			t.Errorf("%d columns: states are cut\n%s", columns, out.String())
+		}
+	}
+}
+
+func TestWatchKeepsToTheScreen(t *testing.T) {
+	text := []byte(strings.Repeat("line\n", 100))
+	got := string(inPlace(text, 24))
+	if n := strings.Count(got, "\n"); n != 23 || !strings.HasPrefix(got, "\x1b[Hline\x1b[K\n") || !strings.HasSuffix(got, "\x1b[K\x1b[J") || !strings.Contains(got, "more than fits") {
+		t.Errorf("%d line ends in %q", n, got)
+	}
+	if got := string(inPlace([]byte("a\nb\n"), 24)); got != "\x1b[Ha\x1b[K\nb\x1b[K\x1b[J" {
+		t.Errorf("%q", got)
+	}
+	o := &View{Watch: true, Limit: 10}
+	for rows, want := range map[int]int{0: 10, 24: 4, 100: 10, 5: minListed} {
+		if n := o.fitting(rows); n != want {
+			t.Errorf("%d rows: lists of %d, want %d", rows, n, want)
+		}
+	}
+	if o.Exactly = true; o.fitting(24) != 10 {
+		t.Error("--limit does not count")
+	}
+}
+
+func TestTroubles(t *testing.T) {
+	now := time.Now()
+	lost := admin.Failure{Stage: "peer", Time: now.Add(-20 * time.Second), Source: "10.0.0.1:5", Destination: "agent a2", Cause: "it said nothing any more"}
+	one := map[string]int{admin.RoleAgent: 1}
+	for name, c := range map[string]struct {
+		r    Report
+		want []string
+	}{
+		"nothing":      {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}}, nil},
+		"no agent yet": {Report{Status: admin.Status{Component: serverComponent, ID: "s", Now: now}}, []string{"no agent is connected to s, and none was since it started"}},
+		"no agent any more": {Report{Status: admin.Status{Component: serverComponent, ID: "s", Now: now, LastGone: &admin.Departure{Time: now.Add(-20 * time.Second), ID: "a", Remote: "r", Cause: "c"}}},
+			[]string{"no agent is connected to s; the last, a at r, left 20 s ago: c"}},
+		"one lost":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}, Failures: []admin.Failure{lost}}, []string{"agent a2 at 10.0.0.1:5 was lost 20 s ago: it said nothing any more"}},
+		"and back":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}, Failures: []admin.Failure{lost}, Peers: []admin.Peer{{Role: admin.RoleAgent, ID: "a2"}}}, nil},
+		"long ago":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now.Add(time.Hour)}, Failures: []admin.Failure{lost}}, nil},
+		"old failure": {Report{Status: admin.Status{Peers: one, Now: now}, Failures: []admin.Failure{{Stage: "dial", Time: now.Add(-2 * time.Minute), Failure: "timeout"}}}, nil},
+		"an agent":    {Report{Status: admin.Status{Component: "konnectivity-agent", Now: now}}, nil},
+		"some full":   {Report{Status: admin.Status{Peers: one, Now: now, Buffers: map[string]admin.Buffer{"grpc": {Used: 75, Limit: 100}, "link": {Used: 74, Limit: 100}}}}, []string{"the memory for bytes in flight by grpc is full, 75 B of 100 B: 0 connections wait for a side that does not read"}},
+	} {
+		if got := troubles(c.r); fmt.Sprint(got) != fmt.Sprint(c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	var silent []admin.Peer
+	for i := range 9 {
+		silent = append(silent, admin.Peer{Role: admin.RoleAgent, ID: fmt.Sprint(i), Remote: "r", Silent: 8})
+	}
+	if got := troubles(Report{Status: admin.Status{Peers: one, Now: now}, Peers: silent}); len(got) != 1 || strings.Count(got[0], "does not answer") != maxNamed || !strings.HasSuffix(got[0], "; nor do 6 more") {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestStatusKeepsPeersFromSteeringTheTerminal(t *testing.T) {
+	var out bytes.Buffer
+	p := &printer{out: &out, now: time.Now()}
+	evil := "evil\x1b[2J\u009b31m\r\nagent"
+	p.report(Report{
+		Status:      admin.Status{Component: evil, ID: evil, Ready: false, Reason: evil},
+		Peers:       []admin.Peer{{ID: evil, Software: evil, Remote: evil}},
+		Connections: []admin.Connection{{ID: evil, Destination: evil, Next: evil, Source: evil}},
+		Failures:    []admin.Failure{{ID: evil, Destination: evil, Cause: evil, Next: evil, Hint: evil}},
+	})
+	if text := out.String(); strings.ContainsAny(text, "\x1b\r\u009b") {
+		t.Errorf("%q", text)
+	}
+}

@@ -1,0 +1,225 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/internal/admin"
+	"konnectivity/internal/printable"
+)
+
+// printer puts reports into words.
+type printer struct {
+	out   io.Writer
+	paint screen.Paint
+	now   time.Time
+
+	columns int // 0: as many as one likes
+}
+
+func (p *printer) report(r Report) {
+	c := p.paint
+	if r.Error != "" {
+		fmt.Fprintf(p.out, "%s%s: %s%s\n", c.Red, r.Address, r.Error, c.Off)
+		return
+	}
+	s := r.Status
+	ready := c.Green + "ready" + c.Off
+	if !s.Ready {
+		ready = c.Red + "not ready: " + printable.Text(s.Reason) + c.Off
+	}
+	head := c.Bold + printable.Text(s.Component) + c.Off
+	if s.ID != "" {
+		head += " " + printable.Text(s.ID)
+	}
+	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.Dim, screen.Span(s.Now.Sub(s.Started)), r.Address, printable.Text(s.Build.Version), c.Off))
+	p.line("  ", p.summary(s))
+	for _, trouble := range r.Troubles {
+		p.line("  ", c.Red+"✘ "+printable.Text(trouble)+c.Off)
+	}
+	p.peers(r.Peers)
+	p.connections(r)
+	p.failures(r.Failures)
+}
+
+// line prints one that may take several.
+func (p *printer) line(indent, text string) {
+	fmt.Fprintln(p.out, indent+screen.Wrap(text, p.columns, len(indent), indent+"  "))
+}
+
+// summary is the whole in one line.
+func (p *printer) summary(s admin.Status) string {
+	var words []string
+	for _, role := range slices.Sorted(maps.Keys(s.Peers)) {
+		name := role
+		if role == admin.RoleClient {
+			name = "sidecar"
+		}
+		words = append(words, screen.Plural(s.Peers[role], name))
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Strategies)) {
+		words = append(words, fmt.Sprintf("%s: %s", name, screen.Plural(s.Strategies[name], "agent")))
+	}
+	conns := screen.Plural(s.Connections.Open, "connection")
+	if n := s.Connections.Stalled; n > 0 {
+		conns += fmt.Sprintf(", %s%d stalled%s", p.paint.Red, n, p.paint.Off)
+	}
+	words = append(words, conns, "up "+screen.Rate(s.Rates.Up), "down "+screen.Rate(s.Rates.Down),
+		fmt.Sprintf("dials %.1f/s, %.1f/s failed, mean %s", s.Rates.Dials, s.Rates.Failed, screen.Duration(s.Rates.DialSeconds)))
+	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
+		if b := s.Buffers[name]; b.Limit > 0 && b.Used > b.Limit/10 {
+			words = append(words, fmt.Sprintf("%sbuffers of %s %d %% full%s", p.paint.Yellow, name, 100*b.Used/b.Limit, p.paint.Off))
+		}
+	}
+	return strings.Join(words, " · ")
+}
+
+func (p *printer) peers(peers []admin.Peer) {
+	rows := [][]string{{"PEER", "ID", "PROTOCOL", "REMOTE", "STREAMS", "RTT", "WINDOW", "UP", "DOWN", "STATE"}}
+	for _, v := range peers {
+		state := "ok"
+		if v.Draining {
+			state = "draining"
+		}
+		if v.Stalled > 0 {
+			state = fmt.Sprint(v.Stalled, " stalled")
+		}
+		if v.Silent > 0 {
+			state = "silent " + screen.Duration(v.Silent)
+		}
+		window := "-"
+		if v.Window > 0 {
+			window = screen.Bytes(float64(v.Window))
+		}
+		name := v.ID
+		if v.Role == admin.RoleClient && v.Software != "" {
+			name = v.Software // a sidecar's id is made anew with each start
+		}
+		rows = append(rows, []string{v.Role, screen.Cut(name, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), screen.Duration(v.RoundTrip), window,
+			screen.Rate(v.Up), screen.Rate(v.Down), state})
+	}
+	p.table(rows, "WINDOW", "PROTOCOL", "STREAMS")
+}
+
+func (p *printer) connections(r Report) {
+	rows := [][]string{{"ID", "FRONT", "SOURCE", "DESTINATION", "NEXT HOP", "AGE", "UP", "DOWN", "STATE"}}
+	for _, v := range r.Connections {
+		state := v.State
+		if v.State == admin.StateStalled {
+			state = fmt.Sprintf("stalled %s by %s", screen.Duration(v.StalledFor), v.StalledBy)
+		}
+		rows = append(rows, []string{v.ID, v.Front, v.Source, screen.Cut(v.Destination, 48), screen.Cut(v.Next, 36), screen.Span(p.now.Sub(v.Since)),
+			screen.Rate(v.Up), screen.Rate(v.Down), state})
+	}
+	p.table(rows, "FRONT", "AGE", "SOURCE")
+	if more := r.Matched - len(r.Connections); more > 0 && len(r.Connections) > 0 {
+		fmt.Fprintf(p.out, "  %sand %d more%s\n", p.paint.Dim, more, p.paint.Off)
+	}
+}
+
+func (p *printer) failures(failures []admin.Failure) {
+	if len(failures) == 0 {
+		return
+	}
+	fmt.Fprintf(p.out, "\n  %sLAST FAILURES%s\n", p.paint.Dim, p.paint.Off)
+	said := map[string]bool{} // a hint is worth one line
+	for _, f := range failures {
+		by := ""
+		if f.Next != "" {
+			by = " by " + printable.Text(f.Next)
+		}
+		id := ""
+		if f.ID != "" {
+			id = fmt.Sprintf(" %s(%s)%s", p.paint.Dim, printable.Text(f.ID), p.paint.Off)
+		}
+		p.line("  ", fmt.Sprintf("%s  %s%s%s  %s%s: %s%s", f.Time.Local().Format(time.TimeOnly), p.paint.Red, printable.Text(f.Failure), p.paint.Off,
+			printable.Text(f.Destination), by, printable.Text(f.Cause), id))
+		if f.Hint != "" && !said[f.Hint] {
+			said[f.Hint] = true
+			p.line("          ", "  "+printable.Text(f.Hint))
+		}
+	}
+}
+
+// table aligns rows; the first is the head. A table of nothing is nothing. Where
+// it is too wide, columns are made narrower, then those left out that can be
+// spared, in their order, then columns are made as narrow as it takes; but not
+// the last one, which says what is wrong.
+func (p *printer) table(rows [][]string, spare ...string) {
+	if len(rows) < 2 {
+		return
+	}
+	widths := widthsOf(rows)
+	for !shrink(widths, p.columns, minWidth) && len(spare) > 0 {
+		if i := slices.Index(rows[0], spare[0]); i >= 0 {
+			for n := range rows {
+				rows[n] = slices.Delete(rows[n], i, i+1)
+			}
+		}
+		spare, widths = spare[1:], widthsOf(rows)
+	}
+	shrink(widths, p.columns, 1)
+	fmt.Fprintln(p.out)
+	for n, row := range rows {
+		p.row(row, widths, n == 0)
+	}
+}
+
+func (p *printer) row(row []string, widths []int, head bool) {
+	line := " "
+	for i, cell := range row {
+		cell = screen.Cut(cell, widths[i])
+		line += " " + cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+1)
+	}
+	before, after, state := "", "", row[len(row)-1]
+	switch {
+	case head:
+		before, after = p.paint.Dim, p.paint.Off
+	case strings.Contains(state, "stalled"), strings.HasPrefix(state, "silent"):
+		before, after = p.paint.Red, p.paint.Off
+	}
+	fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)
+}
+
+// widthsOf makes cells plain and measures them.
+func widthsOf(rows [][]string) []int {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			row[i] = printable.Text(cell)
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	return widths
+}
+
+// minWidth is what a column keeps while others can be spared: enough of an id to
+// filter by.
+const minWidth = 12
+
+// shrink makes the widest columns narrower, to least at the narrowest, until all
+// fit into columns; 0 fits all. It says whether they do.
+func shrink(widths []int, columns, least int) bool {
+	for {
+		total, widest := 0, 0
+		for i, w := range widths {
+			total += w + 2 // a gap after each but the last, and one before them all
+			if i < len(widths)-1 && w > widths[widest] {
+				widest = i
+			}
+		}
+		switch {
+		case columns == 0 || total <= columns:
+			return true
+		case widths[widest] <= least:
+			return false
+		}
+		widths[widest]--
+	}
+}

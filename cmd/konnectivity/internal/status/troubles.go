@@ -1,0 +1,155 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/internal/admin"
+)
+
+// lately is how far back failed dials count as a trouble of now.
+const lately = time.Minute
+
+// troubles are sentences about what an operator should look at first, the worst
+// first; at most one of a kind.
+func troubles(r Report) []string {
+	var out []string
+	say := func(text string) {
+		if text != "" {
+			out = append(out, text)
+		}
+	}
+	s := r.Status
+	if s.Component == serverComponent && s.Peers[admin.RoleAgent] == 0 {
+		say(NoAgent(s))
+	}
+	say(LostLately(r))
+	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
+		if silent := SilentPeers(r.Peers, role); len(silent) > 0 {
+			say(SayNothing(silent))
+		}
+	}
+	switch full := FullBuffers(s); {
+	case full != "":
+		say(full)
+	case s.Connections.Stalled > 0:
+		say(StalledReaders(s.Connections.Stalled))
+	}
+	say(failedLately(s.Now, r.Failures))
+	return out
+}
+
+// serverComponent is what a server calls itself in its status.
+const serverComponent = "konnectivity-server"
+
+// NoAgent tells of a server without agents who was the last, and why it left.
+func NoAgent(s admin.Status) string {
+	last := s.LastGone
+	if last == nil {
+		return "no agent is connected to " + s.ID + ", and none was since it started"
+	}
+	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, screen.Span(s.Now.Sub(last.Time)), last.Cause)
+}
+
+// lostFor is how long a peer that was lost is missed.
+const lostFor = 10 * time.Minute
+
+// LostLately tells of the peer that was lost last, unless it is back or there is
+// no other, of which NoAgent tells.
+func LostLately(r Report) string {
+	if r.Status.Peers[admin.RoleAgent] == 0 {
+		return ""
+	}
+	for _, f := range r.Failures { // newest first
+		if f.Stage != "peer" || r.Status.Now.Sub(f.Time) > lostFor {
+			continue
+		}
+		for _, p := range r.Peers {
+			if p.Role+" "+p.ID == f.Destination {
+				return ""
+			}
+		}
+		return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, screen.Span(r.Status.Now.Sub(f.Time)), f.Cause)
+	}
+	return ""
+}
+
+// SilentPeers are those of a role that have said nothing for too long.
+func SilentPeers(peers []admin.Peer, role string) (out []string) {
+	for _, p := range peers {
+		if p.Role == role && p.Silent > 0 {
+			out = append(out, fmt.Sprintf("%s %s at %s does not answer, for %s now", role, p.ID, p.Remote, screen.Duration(p.Silent)))
+		}
+	}
+	return out
+}
+
+// maxNamed bounds how many are named in a sentence.
+const maxNamed = 3
+
+// SayNothing joins what SilentPeers found.
+func SayNothing(silent []string) string {
+	if more := len(silent) - maxNamed; more > 0 {
+		return strings.Join(silent[:maxNamed], "; ") + fmt.Sprintf("; nor do %d more", more)
+	}
+	return strings.Join(silent, "; ")
+}
+
+// FullBuffers tells of memory that is nearly all taken by what waits for
+// readers; "" is none.
+func FullBuffers(s admin.Status) string {
+	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
+		if b := s.Buffers[name]; b.Limit > 0 && b.Used >= b.Limit*fullFrom/4 {
+			return fmt.Sprintf("the memory for bytes in flight by %s is full, %s of %s: %s", name, screen.Bytes(float64(b.Used)), screen.Bytes(float64(b.Limit)), StalledReaders(s.Connections.Stalled))
+		}
+	}
+	return ""
+}
+
+// fullFrom is how many quarters of the memory are as good as all: links give no
+// more than their least window to anybody from then on (docs/link-protocol.md).
+const fullFrom = 3
+
+// StalledReaders says how many connections wait.
+func StalledReaders(n int) string {
+	return screen.Plural(n, "connection waits", "connections wait") + " for a side that does not read"
+}
+
+// failedLately sums up the failures of the last minute by kind, with the newest
+// of the kind that is most frequent.
+func failedLately(now time.Time, failures []admin.Failure) string {
+	counts, newest := map[string]int{}, map[string]admin.Failure{}
+	for _, f := range failures { // newest first
+		if f.Stage != "dial" || now.Sub(f.Time) > lately {
+			continue
+		}
+		if counts[f.Failure]++; counts[f.Failure] == 1 {
+			newest[f.Failure] = f
+		}
+	}
+	if len(counts) == 0 {
+		return ""
+	}
+	kinds := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	var words []string
+	for _, kind := range kinds {
+		words = append(words, fmt.Sprint(counts[kind], " ", strings.ReplaceAll(kind, "_", " ")))
+	}
+	f := newest[kinds[0]]
+	by := ""
+	if f.Next != "" {
+		by = " by " + f.Next
+	}
+	atLeast := ""
+	if len(failures) >= summedFailures && now.Sub(failures[len(failures)-1].Time) <= lately {
+		atLeast = "at least " // older ones of this minute are not kept
+	}
+	return fmt.Sprintf("failed dials in the last minute: %s%s; %s%s: %s", atLeast, strings.Join(words, ", "), f.Destination, by, f.Cause)
+}

@@ -1,0 +1,60 @@
+package via
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
+
+	"konnectivity/tunnel"
+)
+
+// grpcLife bounds how long a tunnel of kube-apiserver's client lives, since it
+// ends with the context it was made under.
+const grpcLife = 24 * time.Hour
+
+// grpcSocket goes the way kube-apiserver goes, with kube-apiserver's own client:
+// one gRPC stream over a unix socket for each connection.
+func grpcSocket(socket string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		life, end := context.WithTimeout(context.WithoutCancel(ctx), grpcLife)
+		t, err := client.CreateSingleUseGrpcTunnelWithContext(ctx, life, "unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			end()
+			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "the server cannot be reached at " + socket, Err: err}
+		}
+		c, err := t.DialContext(ctx, f.Network, f.Address)
+		if err != nil {
+			end()
+			<-t.Done()
+			if ctx.Err() != nil {
+				return nil, tunnel.AsDialError(f.Address, ctx.Err())
+			}
+			return nil, &tunnel.DialError{Failure: tunnel.GuessFailure(err.Error()), Address: f.Address, Err: err}
+		}
+		return grpcConn{c, end, t.Done()}, nil
+	})
+}
+
+// grpcConn is a connection of the packet protocol, which cannot tell the far
+// end that nothing more will come: CloseWrite does nothing, and the far end has
+// to end by itself.
+type grpcConn struct {
+	net.Conn
+	end  context.CancelFunc
+	over <-chan struct{}
+}
+
+func (grpcConn) CloseWrite() error { return nil }
+
+func (c grpcConn) Reset(error) error { return c.Close() }
+
+func (c grpcConn) Close() error {
+	err := c.Conn.Close()
+	c.end()
+	<-c.over
+	return err
+}

@@ -1,0 +1,130 @@
+package via
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"golang.org/x/net/proxy"
+
+	"konnectivity/adapters/uplink"
+	"konnectivity/cmd/konnectivity/internal/identify"
+	"konnectivity/internal/cli"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/connect"
+)
+
+// Kinds lists the ways for help and errors.
+const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, https://HOST:PORT, link://HOST:PORT or grpc:///SOCKET"
+
+// Dialer makes the way that a --via names: straight, through a sidecar, or to
+// the server by CONNECT over mTLS, by a link, or as kube-apiserver does by gRPC
+// over a unix socket.
+func Dialer(via string, files tlsreload.Files) (_ tunnel.Dialer, close func(), _ error) {
+	none := func() {}
+	if via == "direct" {
+		return tunnel.DialerFunc(dialTCP), none, nil
+	}
+	u, err := url.Parse(via)
+	if err == nil && u.Scheme == "grpc" && u.Host == "" && len(u.Path) > 1 {
+		return grpcSocket(u.Path), none, nil
+	}
+	if err != nil || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
+		return nil, nil, cli.Usagef("--via %q: want %s", via, Kinds)
+	}
+	switch u.Scheme {
+	case "socks5":
+		return SOCKS5(u.Host), none, nil
+	case "http":
+		return HTTP(u.Host), none, nil
+	case "https":
+		return toServer(files, u.Host, uplink.LinkOff)
+	case "link":
+		return toServer(files, u.Host, uplink.LinkRequire)
+	default:
+		return nil, nil, cli.Usagef("--via %q: want %s", via, Kinds)
+	}
+}
+
+func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, f.Network, f.Address)
+	if err != nil {
+		return nil, tunnel.AsDialError(f.Address, err)
+	}
+	return tunnel.Wrap(c), nil
+}
+
+// SOCKS5 goes by the SOCKS5 proxy at front.
+func SOCKS5(front string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		address := f.Address
+		client, err := proxy.SOCKS5("tcp", front, nil, proxy.Direct)
+		if err != nil {
+			return nil, err
+		}
+		// Only this way keeps the raw connection, and so half-close.
+		withConn, ok := client.(interface {
+			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
+		})
+		if !ok {
+			return nil, fmt.Errorf("the SOCKS5 client has no DialWithConn")
+		}
+		c, err := dialTCP(ctx, f.To(front))
+		if err != nil {
+			return nil, err
+		}
+		err = greeted(ctx, c, front, address, identify.SOCKS5, func(c net.Conn) error {
+			_, err := withConn.DialWithConn(ctx, c, f.Network, address)
+			return err
+		})
+		if err != nil {
+			_ = c.Close()
+			dial := tunnel.AsDialError(address, err)
+			if dial.Failure == tunnel.FailInternal { // x/net has the server's reply as text only
+				dial = &tunnel.DialError{Failure: tunnel.GuessFailure(err.Error()), Address: address, Err: err}
+			}
+			return nil, dial
+		}
+		return c, nil
+	})
+}
+
+// HTTP goes by CONNECT through the HTTP proxy at front.
+func HTTP(front string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		address := f.Address
+		c, err := dialTCP(ctx, f.To(front))
+		if err != nil {
+			return nil, err
+		}
+		var far tunnel.Conn
+		err = greeted(ctx, c, front, address, identify.HTTP, func(net.Conn) (err error) {
+			far, err = connect.Handshake(ctx, c, connect.Request{Address: address, ID: f.ID})
+			return err
+		})
+		var status *connect.StatusError
+		if errors.As(err, &status) {
+			return nil, &tunnel.DialError{Failure: connect.ServerFailure(status), Address: address, Err: err}
+		}
+		return far, err
+	})
+}
+
+// toServer is the sidecars' own way to the server.
+func toServer(files tlsreload.Files, server string, mode uplink.Mode) (tunnel.Dialer, func(), error) {
+	source, err := tlsreload.New(files, tlsreload.Options{Name: "client", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
+	if err != nil {
+		return nil, nil, err
+	}
+	up, err := uplink.New(uplink.Options{Address: server, TLS: source, Mode: mode, Software: "konnectivity"})
+	if err != nil {
+		return nil, nil, err
+	}
+	return up, up.Close, nil
+}

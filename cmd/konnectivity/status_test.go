@@ -1,0 +1,201 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/internal/admin"
+	"konnectivity/internal/cli"
+	"konnectivity/tunnel"
+)
+
+// large serves the admin API of a process with that many connections and agents.
+func large(t *testing.T, conns, agents int) (address string) {
+	t.Helper()
+	table := admin.NewTable()
+	for i := range conns {
+		table.Opened(&tunnel.Flow{ID: fmt.Sprintf("%032x", i), Front: "link", Address: fmt.Sprintf("service-%d.namespace.svc.cluster.local:443", i),
+			Source: tunnel.Addr{Text: "203.0.113.254:54321"}, Hop: tunnel.Hop{Role: "agent", ID: fmt.Sprintf("agent-%d", i%agents)}, Far: tunnel.Addr{Text: "10.1.2.3:443"}, Opened: time.Now()})
+	}
+	for i := range 1000 {
+		table.Dialed(&tunnel.Flow{ID: fmt.Sprint("f", i), Address: "db:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailTimeout})
+	}
+	handler := admin.Handler(http.NewServeMux(), admin.Source{Component: "konnectivity-server", ID: "server-1", Table: table,
+		Peers: func() []admin.Peer {
+			out := make([]admin.Peer, agents)
+			for i := range out {
+				out[i] = admin.Peer{Role: admin.RoleAgent, ID: fmt.Sprintf("agent-%d", i), Software: "konnectivity-agent", Protocol: "link", Remote: "203.0.113.254:54321",
+					Identifiers: strings.Repeat("x", 300)}
+			}
+			out[agents-1].Silent = 9
+			return out
+		},
+		More: func(s *admin.Status) { s.Peers[admin.RoleAgent] = agents },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); table.Run(ctx) }()
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() { server.Close(); cancel(); <-done })
+	address = server.Listener.Addr().String()
+	waitFor(t, "the first look at the connections", func() bool {
+		_, out, _ := konnectivity("status", address, "--limit=0")
+		return strings.Contains(out, screen.Plural(conns, "connection"))
+	})
+	return address
+}
+
+// At 10,000 connections and 1,000 agents an answer stays small and quick: the
+// usual one as if there were ten of each, the largest one within a few MB.
+func TestStatusOfALargeProcessIsBounded(t *testing.T) {
+	t.Parallel()
+	address := large(t, 10000, 1000)
+	for name, c := range map[string]struct {
+		args []string
+		most int // bytes
+	}{
+		"table":           {nil, 16 << 10},
+		"json":            {[]string{"-o=json"}, 64 << 10},
+		"as many as goes": {[]string{"-o=json", "--limit=1000"}, 4 << 20},
+		"filtered":        {[]string{"-o=json", "--filter=service-77."}, 16 << 10},
+	} {
+		start := time.Now()
+		code, out, stderr := konnectivity(append([]string{"status", address}, c.args...)...)
+		took := time.Since(start)
+		if code != 0 || len(out) > c.most || took > time.Minute { // 20 to 300 ms on an idle machine
+			t.Errorf("%s: status %d %q, %d bytes, want at most %d, after %v", name, code, stderr, len(out), c.most, took)
+		}
+		t.Logf("%s: %d bytes after %v", name, len(out), took.Round(time.Millisecond))
+		if name == "filtered" {
+			var reports []status.Report
+			if err := json.Unmarshal([]byte(out), &reports); err != nil || len(reports[0].Connections) != 1 || reports[0].Connections[0].Destination != "service-77.namespace.svc.cluster.local:443" {
+				t.Errorf("%v %.500s", err, out)
+			}
+		}
+		if name == "table" && (!strings.Contains(out, "10000 connections") || !strings.Contains(out, "and 9990 more") || !strings.Contains(out, "1000 agents") ||
+			!strings.Contains(out, "agent agent-999 at 203.0.113.254:54321 does not answer") || !strings.Contains(out, "failed dials in the last minute: at least 200 timeout;")) {
+			t.Errorf("%s", out)
+		}
+	}
+}
+
+// One that hangs costs the others nothing, and itself no more than its bound.
+func TestStatusDoesNotWaitForWhatHangs(t *testing.T) {
+	t.Parallel()
+	l := newLab(t)
+	good := large(t, 1, 1)
+	hung := []string{l.silentPort(), l.silentPort(), l.silentPort()}
+	start := time.Now()
+	code, out, _ := konnectivity(append([]string{"status", good}, hung...)...)
+	if took := time.Since(start); code != 1 || took > 3*status.AdminTime || !strings.Contains(out, "1 connection") || strings.Count(out, "no answer from the admin API") != len(hung) {
+		t.Errorf("%d after %v\n%s", code, took, out)
+	}
+}
+
+// interrupted passes looks on to an admin port, and answers the third by Ctrl-C.
+func interrupted(t *testing.T, address string, signals chan<- os.Signal) string {
+	t.Helper()
+	behind := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: address})
+	var looks atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/status") && looks.Add(1) == 3 {
+			signals <- os.Interrupt
+			<-r.Context().Done()
+			return
+		}
+		behind.ServeHTTP(w, r)
+	}))
+	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// Watch shows frame after frame until Ctrl-C, which is no failure and shows none,
+// even in the middle of a look.
+func TestStatusWatches(t *testing.T) {
+	address := large(t, 10, 1)
+	t.Setenv("COLUMNS", "90")
+	t.Setenv("LINES", "24")
+	for _, format := range []string{"table", "json"} {
+		var out, stderr bytes.Buffer
+		root := newRoot()
+		root.SetOut(&out)
+		signals := make(chan os.Signal, 1)
+		at := interrupted(t, address, signals)
+		if status := cli.Run(root, []string{"status", at, "--watch", "--interval=200ms", "-o=" + format}, &stderr, signals); status != 0 {
+			t.Errorf("%s: %d %q", format, status, stderr.String())
+		}
+		frames := strings.Split(out.String(), "\x1b[H")[1:]
+		if format == "json" {
+			frames = strings.Split(strings.TrimSpace(out.String()), "\n")
+		}
+		if len(frames) != 2 {
+			t.Fatalf("%s: %q", format, out.String())
+		}
+		for _, frame := range frames {
+			var reports []status.Report
+			if format == "json" && json.Unmarshal([]byte(frame), &reports) != nil {
+				t.Errorf("%q is no JSON", frame)
+			}
+			if format == "table" && (strings.Count(frame, "\n") > 23 || !strings.Contains(frame, "10 connections")) {
+				t.Errorf("a frame of %d lines:\n%s", 1+strings.Count(frame, "\n"), frame)
+			}
+		}
+	}
+}
+
+func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
+	l := newLab(t)
+	l.start()
+	stop := l.stall()
+	defer stop()
+	l.check(l.closed) // a dial that fails, and others
+	waitFor(t, "a stall", func() bool {
+		_, out, _ := konnectivity("status", l.admin)
+		return strings.Contains(out, "1 stalled")
+	})
+	code, out, stderr := konnectivity("status", l.admin)
+	for _, want := range []string{"konnectivity-server server-1, ready", "1 agent", "agent-1", "stalled-one", "by destination", "refused", "nobody listens"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%d %q, no %q in\n%s", code, stderr, want, out)
+		}
+	}
+	code, out, _ = konnectivity("status", l.admin, "-o", "json", "--filter=stalled-one")
+	var reports []status.Report
+	if err := json.Unmarshal([]byte(out), &reports); err != nil || code != 0 {
+		t.Fatal(code, err)
+	}
+	if c := reports[0].Connections; len(c) != 1 || c[0].State != admin.StateStalled || c[0].Next != "agent agent-1" {
+		t.Errorf("%+v", c)
+	}
+	l.args = []string{"--server-admin=" + l.admin}
+	if _, out := l.check(); !strings.Contains(out, "! stalled connections: 1 connection waits") {
+		t.Errorf("check does not see the stall:\n%s", out)
+	}
+}
+
+func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
+	l := newLab(t)
+	code, out, _ := konnectivity("status", l.closed)
+	if code != 1 || !strings.Contains(out, l.closed+": no answer from the admin API: connection refused") {
+		t.Errorf("%d %q", code, out)
+	}
+	for _, args := range []string{"x", "-o=yaml", "--limit=1001", "--interval=1ms"} {
+		if code, _, stderr := konnectivity("status", args); code != 2 {
+			t.Errorf("%s: %d %q", args, code, stderr)
+		}
+	}
+}

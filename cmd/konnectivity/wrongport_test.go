@@ -1,0 +1,92 @@
+package main
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// silentPort accepts and waits for more of what it does not understand.
+func (l *lab) silentPort() string {
+	ln := l.listen()
+	l.accept(ln, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	return ln.Addr().String()
+}
+
+// banner greets whoever comes, as SSH servers do.
+func (l *lab) banner(text string) string {
+	ln := l.listen()
+	l.accept(ln, func(c net.Conn) { _, _ = io.WriteString(c, text); _, _ = io.Copy(io.Discard, c) })
+	return ln.Addr().String()
+}
+
+func webServer(t *testing.T, secure bool) string {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Server", "shop/1.0")
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	}))
+	if s.Start(); secure {
+		s.Close()
+		s = httptest.NewTLSServer(http.NotFoundHandler())
+	}
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// A wrong port is named as what it is, long before a dial's own bound.
+func TestDialAtAWrongPortSaysWhatItIs(t *testing.T) {
+	l := newLab(t)
+	l.start()
+	for name, c := range map[string]struct{ way, says string }{
+		"socks5 at the server":     {"socks5://" + l.clients, "use link://" + l.clients},
+		"http at the server":       {"http://" + l.clients, "use link://" + l.clients},
+		"socks5 at a web server":   {"socks5://" + webServer(t, false), "if that is an HTTP proxy, use http://"},
+		"http at a web server":     {"http://" + webServer(t, false), "that is no proxy (it answers 405)"},
+		"socks5 at an SSH server":  {"socks5://" + l.banner("SSH-2.0-x\r\n"), "an SSH server answers at"},
+		"http at a secure server":  {"http://" + webServer(t, true), "a TLS server (certificate of"},
+		"https at the admin port":  {"https://" + l.admin, "TLS"},
+		"link at the agents' port": {"link://" + l.agents, "the konnectivity server refuses the link"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			start := time.Now()
+			status, _, stderr := dial(strings.NewReader(""), append(l.tlsArgs(), "--via="+c.way, "--timeout=30s", "a.test:1")...)
+			if status != 1 || !strings.Contains(stderr, c.says) || strings.Count(stderr, "\n") != 1 {
+				t.Errorf("%d %q, want %q", status, stderr, c.says)
+			}
+			if took := time.Since(start); took > 15*time.Second { // half a second to four, on an idle machine
+				t.Errorf("it took %v", took)
+			}
+			t.Log(stderr)
+		})
+	}
+}
+
+// A proxy that takes its time with the greeting is no wrong port.
+func TestASlowGreetingIsWaitedFor(t *testing.T) {
+	t.Parallel() // it waits
+	l := newLab(t)
+	l.start()
+	ln := l.listen()
+	l.accept(ln, func(c net.Conn) {
+		hello := make([]byte, 3)
+		if _, err := io.ReadFull(c, hello); err != nil {
+			return
+		}
+		time.Sleep(1500 * time.Millisecond) // longer than what a sidecar takes to answer a greeting
+		_, _ = c.Write([]byte{5, 0})
+		if _, err := io.ReadFull(c, make([]byte, 10)); err != nil {
+			return
+		}
+		_, _ = c.Write([]byte{5, 0, 0, 1, 127, 0, 0, 1, 0, 1})
+		_, _ = io.Copy(c, c)
+	})
+	status, out, stderr := dial(strings.NewReader("hello"), "--via=socks5://"+ln.Addr().String(), "--timeout=30s", "127.0.0.1:1")
+	if status != 0 || out != "hello" {
+		t.Errorf("%d %q %q", status, out, stderr)
+	}
+}
