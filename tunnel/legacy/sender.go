@@ -186,12 +186,17 @@ func (s *sender) finish() {
 	s.work.Signal()
 }
 
-// stop ends run at once. Queues with waiting writers must be failed too.
+// stop ends run at once, and frees what waits in the ring: some of it may be of
+// connections that the mux has forgotten. The queues of those that it knows must
+// be failed too.
 func (s *sender) stop(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
 		s.err = err
+	}
+	for _, q := range s.ring {
+		q.drop()
 	}
 	s.control, s.ring = nil, nil
 	s.work.Signal()
@@ -325,12 +330,17 @@ func (q *sendQueue) fail(err error) {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
 	q.close(err)
+	q.drop()
+	q.deadline.set(time.Time{}, &q.cond)
+}
+
+// drop frees what waits.
+func (q *sendQueue) drop() {
 	for _, c := range q.chunks {
 		q.hold(-c.Size())
 	}
 	tunnel.ReleaseAll(q.chunks)
 	q.chunks, q.fin, q.sent = nil, nil, nil
-	q.deadline.set(time.Time{}, &q.cond)
 }
 
 // silence drops what is put from now on, as if it were sent.

@@ -243,6 +243,7 @@ func (c *served) reset(cause error) {
 		c.respond(resetText(code))
 	} else if !c.over { // it had ended its direction in order; now tell the rest
 		c.m.sender.reply(closeResponse(c.id, resetText(code)))
+		c.out.fail(&tunnel.ResetError{Code: code}) // that went ahead of it
 		c.finish()
 	}
 }
