@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,9 +31,18 @@ type material struct {
 	leftOut []error // what is wrong with files of directories
 }
 
+// What files are, in errors.
+const (
+	certificate   = "certificate"
+	privateKey    = "private key"
+	caCertificate = "CA certificate"
+	caBundle      = "CA bundle"
+)
+
 // blob is one file's content.
 type blob struct {
 	path string
+	what string // in errors
 	data []byte
 
 	listed bool  // a directory has it; nobody named it
@@ -52,15 +60,12 @@ func read(files Files) (contents, error) {
 	var c contents
 	var err error
 	if files.Cert != "" {
-		if c.cert, err = readFile(files.Cert, "certificate"); err != nil {
-			return c, err
-		}
-		if c.key, err = readFile(files.Key, "private key"); err != nil {
+		if c.cert, c.key, err = files.readPair(); err != nil {
 			return c, err
 		}
 	}
 	if files.CA != "" {
-		ca, err := readFile(files.CA, "CA certificate")
+		ca, err := readFile(files.CA, caCertificate)
 		if err != nil {
 			return c, err
 		}
@@ -94,9 +99,9 @@ func readFile(path, what string) (blob, error) {
 		if errors.As(err, &pathError) {
 			err = pathError.Err // its text would repeat the path
 		}
-		return blob{}, fmt.Errorf("%s file %s: %w", what, path, err)
+		return blob{}, &FileError{What: what, Path: path, Err: err}
 	}
-	return blob{path: path, data: data}, nil
+	return blob{path: path, what: what, data: data}, nil
 }
 
 // readBundle reads a file or every *.crt and *.pem of a directory. What does
@@ -108,7 +113,7 @@ func readBundle(path string) ([]blob, error) {
 		return nil, nil
 	}
 	if err != nil || !info.IsDir() {
-		b, err := readFile(path, "CA bundle")
+		b, err := readFile(path, caBundle)
 		return []blob{b}, err
 	}
 	entries, err := os.ReadDir(path)
@@ -121,7 +126,7 @@ func readBundle(path string) ([]blob, error) {
 		if ext != ".crt" && ext != ".pem" {
 			continue
 		}
-		b, err := readFile(filepath.Join(path, e.Name()), "CA bundle")
+		b, err := readFile(filepath.Join(path, e.Name()), caBundle)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed meanwhile, or a link to nowhere
 		}
@@ -186,22 +191,9 @@ func (m *material) addCA(ca blob) error {
 	if ca.err != nil {
 		return ca.err
 	}
-	found, broken := false, error(nil)
-	for rest := ca.data; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			broken = fmt.Errorf("CA certificate file %s: %w", ca.path, tidy(err))
-			continue
-		}
+	certs, err := ca.certificates()
+	for _, cert := range certs {
 		m.pool.AddCert(cert)
-		found = true
 		if ca.listed {
 			continue // a distribution's are not this operator's to renew
 		}
@@ -209,10 +201,7 @@ func (m *material) addCA(ca blob) error {
 			m.expiry[ca.path] = cert.NotAfter
 		}
 	}
-	if !found && broken == nil {
-		return fmt.Errorf("CA certificate file %s: no PEM certificate in it", ca.path)
-	}
-	return broken
+	return err
 }
 
 // tidy drops the package prefixes that crypto puts before its sentences.

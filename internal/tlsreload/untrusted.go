@@ -17,7 +17,7 @@ func Untrusted(err error) string {
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.As(err, &host) && host.Certificate != nil:
-		return fmt.Sprintf("its certificate is not for %s but for %s", host.Host, goodFor(host.Certificate))
+		return fmt.Sprintf("its certificate is not for %s but for %s", host.Host, GoodFor(host.Certificate))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil: // or not valid yet
 		return fmt.Sprintf("its certificate is valid from %s until %s only: renew it, or set this machine's clock right, which says %s",
 			minute(invalid.Cert.NotBefore), minute(invalid.Cert.NotAfter), minute(time.Now()))
@@ -31,7 +31,8 @@ func Untrusted(err error) string {
 // maxNames bounds how many names of a certificate are told.
 const maxNames = 8
 
-func goodFor(cert *x509.Certificate) string {
+// GoodFor lists the names that a certificate is for.
+func GoodFor(cert *x509.Certificate) string {
 	names := append([]string{}, cert.DNSNames...)
 	for _, ip := range cert.IPAddresses {
 		names = append(names, ip.String())

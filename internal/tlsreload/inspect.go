@@ -1,0 +1,87 @@
+package tlsreload
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+)
+
+// FileError says which of the Files is to blame, and for what.
+type FileError struct {
+	What string // "certificate", "private key", "CA certificate", "CA bundle"
+	Path string
+	Err  error // errors.Is(err, fs.ErrNotExist) tells a missing file
+
+	Mismatch bool // the file can be read, and does not belong to the certificate
+}
+
+// Error is a sentence that names the file.
+func (e *FileError) Error() string { return fmt.Sprintf("%s file %s: %v", e.What, e.Path, e.Err) }
+
+// Unwrap is Err.
+func (e *FileError) Unwrap() error { return e.Err }
+
+// ErrNoCertificate is what is wrong with a file without any.
+var ErrNoCertificate = errors.New("no PEM certificate in it")
+
+// TrustedCAs reads the certificates of Files.CA, for who wants to see what a
+// Source would trust. An error is a *FileError.
+func (f Files) TrustedCAs() ([]*x509.Certificate, error) {
+	ca, err := readFile(f.CA, caCertificate)
+	if err != nil {
+		return nil, err
+	}
+	return ca.certificates()
+}
+
+// Chain reads the certificates of Files.Cert, the first of which is that of
+// Files.Key, for who wants to see what a Source would show. An error is a
+// *FileError.
+func (f Files) Chain() ([]*x509.Certificate, error) {
+	cert, key, err := f.readPair()
+	if err != nil {
+		return nil, err
+	}
+	chain, err := cert.certificates()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tls.X509KeyPair(cert.data, key.data); err != nil {
+		return nil, &FileError{What: privateKey, Path: f.Key, Err: tidy(err), Mismatch: true}
+	}
+	return chain, nil
+}
+
+// readPair reads the certificate and its key.
+func (f Files) readPair() (cert, key blob, err error) {
+	if cert, err = readFile(f.Cert, certificate); err == nil {
+		key, err = readFile(f.Key, privateKey)
+	}
+	return cert, key, err
+}
+
+// certificates parses the file's, as many as can be; an error is about one that
+// cannot, or about there being none.
+func (b blob) certificates() (certs []*x509.Certificate, broken error) {
+	for rest := b.data; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			broken = &FileError{What: b.what, Path: b.path, Err: tidy(err)}
+			continue
+		}
+		certs = append(certs, cert)
+	}
+	if len(certs) == 0 && broken == nil {
+		broken = &FileError{What: b.what, Path: b.path, Err: ErrNoCertificate}
+	}
+	return certs, broken
+}
