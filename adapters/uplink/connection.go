@@ -46,7 +46,8 @@ func protocols(mode Mode) []string {
 	}
 }
 
-var errTalks = errors.New("the server speaks before it is asked; it is no konnectivity server")
+// ErrTalks is what is wrong with something that is no konnectivity server.
+var ErrTalks = errors.New("the server speaks before it is asked; it is no konnectivity server")
 
 var errNoLink = errors.New("the server does not speak the link protocol; use --link=auto")
 
@@ -99,25 +100,43 @@ func (s *Server) raceTo(ctx context.Context, addrs []netip.AddrPort) (handshaken
 
 // connectTo makes one connection, TCP and TLS.
 func (s *Server) connectTo(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
-	raw, err := s.opt.DialTCP(ctx, "tcp", addr.String())
+	raw, err := s.reach(ctx, addr)
 	if err != nil {
 		return handshaken{}, err
+	}
+	h, err := s.secure(ctx, raw, addr)
+	if err == nil && s.opt.Mode == LinkRequire && !h.link() {
+		err = errNoLink
+	}
+	if err != nil {
+		_ = raw.Close()
+		return handshaken{}, err
+	}
+	return h, nil
+}
+
+// reach connects by TCP.
+func (s *Server) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	raw, err := s.opt.DialTCP(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
 	}
 	raw = tunnel.Wrap(raw)
 	if s.opt.Mode != LinkOff {
 		raw = link.Cork(raw)
 	}
+	return raw, nil
+}
+
+// secure makes the TLS handshake on raw. Also one that fails has the state.
+func (s *Server) secure(ctx context.Context, raw net.Conn, addr netip.AddrPort) (handshaken, error) {
 	c := tls.Client(raw, s.tls)
-	if err := c.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
-		return handshaken{}, err
-	}
-	h := handshaken{Conn: c, addr: addr}
-	if s.opt.Mode == LinkRequire && !h.link() {
-		_ = c.Close()
-		return handshaken{}, errNoLink
-	}
-	return h, nil
+	return handshaken{Conn: c, addr: addr}, c.HandshakeContext(ctx)
+}
+
+// greet makes a link of h.
+func (s *Server) greet(ctx context.Context, h handshaken) (*link.Session, error) {
+	return link.Connect(ctx, h.Conn, link.Config{Hello: s.hello, Budget: s.budget, Log: s.opt.Log})
 }
 
 // addresses returns the server's addresses, and whether they were looked up
@@ -196,7 +215,7 @@ func (h handshaken) listen() error {
 		return nil
 	}
 	if err == nil {
-		err = errTalks
+		err = ErrTalks
 	}
 	return err
 }

@@ -85,7 +85,7 @@ func (s *Server) pick(tried []*pooled) *pooled {
 
 // adopt makes a link of h, which it takes over, and keeps it until it ends.
 func (s *Server) adopt(ctx context.Context, h handshaken) (*pooled, error) {
-	ses, err := link.Connect(ctx, h.Conn, link.Config{Hello: s.hello, Budget: s.budget, Log: s.opt.Log})
+	ses, err := s.greet(ctx, h)
 	if err != nil {
 		return nil, err
 	}

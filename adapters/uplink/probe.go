@@ -1,0 +1,62 @@
+package uplink
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+
+	"konnectivity/tunnel/link"
+)
+
+// Addresses looks up where the server's name leads to now, as each connection
+// that finds no fresh addresses does.
+func (s *Server) Addresses(ctx context.Context) ([]netip.AddrPort, error) { return s.lookup(ctx) }
+
+// A Probe is one connection to the server that carries no request: for who
+// wants to see which step of the way to it fails, why, and how long each takes.
+// Its methods are the steps, which are those of every connection that a Server
+// makes; they are called in order. Its methods may not be called concurrently.
+type Probe struct {
+	server *Server
+	addr   netip.AddrPort
+	raw    net.Conn
+	tls    handshaken
+}
+
+// Probe makes the first step, a TCP connection to one of the Addresses.
+func (s *Server) Probe(ctx context.Context, addr netip.AddrPort) (*Probe, error) {
+	raw, err := s.reach(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &Probe{server: s, addr: addr, raw: raw}, nil
+}
+
+// Secure makes the TLS handshake, in which the server's certificate is judged.
+// The state is what there is of it also when that fails.
+func (p *Probe) Secure(ctx context.Context) (tls.ConnectionState, error) {
+	h, err := p.server.secure(ctx, p.raw, p.addr)
+	if err == nil {
+		p.tls = h
+	}
+	return h.ConnectionState(), err
+}
+
+// Linked says whether the server chose to speak the link, behind Secure.
+func (p *Probe) Linked() bool { return p.tls.link() }
+
+// Link exchanges greetings on the link, which the caller closes.
+func (p *Probe) Link(ctx context.Context) (*link.Session, error) {
+	return p.server.greet(ctx, p.tls)
+}
+
+// Admitted says, of a server without links, whether it takes our certificate,
+// which it does by waiting in silence for a request: the error is its refusal.
+func (p *Probe) Admitted() error { return p.tls.listen() }
+
+// Conn is the connection behind Secure, for a request to a server without links.
+func (p *Probe) Conn() net.Conn { return p.tls.Conn }
+
+// Close ends the connection.
+func (p *Probe) Close() { _ = p.raw.Close() }
