@@ -355,6 +355,17 @@ var faults = map[string]struct {
 		})
 		l.at(ln.Addr().String())
 	}},
+	"server that speaks first": {1, func(l *lab) {
+		pair, err := l.ca.Issue(l.leaf)
+		l.must(err)
+		config := &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, MinVersion: tls.VersionTLS12}
+		ln := l.listen()
+		l.accept(tls.NewListener(ln, config), func(c net.Conn) {
+			_, _ = io.WriteString(c, "* OK IMAP4rev1 ready\r\n")
+			_, _ = io.Copy(io.Discard, c)
+		})
+		l.at(ln.Addr().String())
+	}},
 	"admin port away": {0, func(l *lab) {
 		l.start()
 		l.args = []string{"--server-admin=" + l.closed}

@@ -3,16 +3,14 @@ package diagnose
 import (
 	"context"
 	"errors"
-	"io"
 	"iter"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters"
 	"konnectivity/adapters/resolve"
@@ -21,21 +19,14 @@ import (
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/pki"
-	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
 
 // startAdapter makes the sidecars' own way out; stop ends it.
 func (c *checker) startAdapter(ctx context.Context) (stop func(), ok bool) {
 	c.group = "destination"
-	quiet := logrus.New()
-	quiet.SetOutput(io.Discard)
-	source, err := tlsreload.New(c.opts.Sidecar.Files, tlsreload.Options{Name: "check", Peer: c.opts.Sidecar.Peers.Peer(pki.RoleServer), Log: quiet})
-	if err != nil {
-		return nil, c.fail("flags", err.Error(), "")
-	}
-	if c.adapter, err = adapters.New(c.opts.Sidecar.Adapter(source, quiet)); err != nil {
+	var err error
+	if c.adapter, err = adapters.New(c.opts.Sidecar.Adapter(c.source, c.quiet)); err != nil {
 		return nil, c.fail("flags", err.Error(), "A sidecar would not start with them either.")
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -63,8 +54,9 @@ func (c *checker) checkName(ctx context.Context) bool {
 		return true
 	}
 	if path := c.opts.Sidecar.Hosted.Kubeconfig; path != "" {
-		if _, ok := c.read("kubeconfig", path); !ok {
-			return false
+		if _, err := os.ReadFile(path); err != nil {
+			cause, hint := unreadable(path, err)
+			return c.fail("kubeconfig", cause, hint)
 		}
 	}
 	found, silent := false, false

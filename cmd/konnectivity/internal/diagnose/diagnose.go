@@ -2,11 +2,16 @@ package diagnose
 
 import (
 	"context"
+	"crypto/x509"
+	"io"
 	"time"
+
+	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters"
 	"konnectivity/cmd/internal/sidecar"
 	"konnectivity/internal/printable"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel/link"
 )
 
@@ -22,7 +27,8 @@ type Subject struct {
 
 // Run walks the way, and says of each step whether it works.
 func Run(ctx context.Context, s *Subject) []Finding {
-	c := &checker{opts: s, now: time.Now}
+	c := &checker{opts: s, now: time.Now, quiet: logrus.New()}
+	c.quiet.SetOutput(io.Discard)
 	c.walk(ctx)
 	return c.findings
 }
@@ -52,7 +58,9 @@ type checker struct {
 	group    string
 	findings []Finding
 
-	files      material     // as far as they could be read
+	cas        []*x509.Certificate // of --ca-cert-path
+	quiet      *logrus.Logger
+	source     *tlsreload.Source
 	linked     bool         // the server has links
 	serving    link.Serving // what the server says of its agents
 	waited     bool         // a dial ended without an answer
@@ -63,10 +71,7 @@ type checker struct {
 // walk goes from what is near to what is far. What cannot work since a step
 // before failed is left out, so that the first cross is the cause.
 func (c *checker) walk(ctx context.Context) {
-	if !c.checkFiles() {
-		return
-	}
-	if !c.checkServer(ctx) {
+	if !c.checkFiles() || !c.load() || !c.checkServer(ctx) {
 		return
 	}
 	c.checkAdmin(ctx)

@@ -1,31 +1,22 @@
 package diagnose
 
 import (
-	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
 )
 
 // expirySoon is when a certificate is old enough to warn of: less than a tenth
 // of its life is left. cert-manager and its like renew after two thirds.
 const expirySoon = 10
-
-// material is what the files hold.
-type material struct {
-	pair  tls.Certificate // none where no client certificate was given
-	roots *x509.CertPool  // nil: the system's
-	cas   []*x509.Certificate
-}
 
 // checkFiles reads what the way to the server needs, as far as that goes.
 func (c *checker) checkFiles() bool {
@@ -34,7 +25,7 @@ func (c *checker) checkFiles() bool {
 	ok := true
 	if files.CA == "" {
 		c.ok("CA", "none was given; the system's are trusted")
-	} else if !c.checkCA(files.CA) {
+	} else if !c.checkCA(files) {
 		ok = false
 	}
 	switch {
@@ -42,66 +33,68 @@ func (c *checker) checkFiles() bool {
 		c.warn("client certificate", "none was given", "Servers want one from clients that do not come over a unix socket; see --tls-cert-path and --tls-key-path.")
 	case files.Cert == "" || files.Key == "":
 		ok = c.fail("client certificate", "--tls-cert-path and --tls-key-path go together, and only one was given", "Give both.")
-	case !c.checkPair(files.Cert, files.Key):
+	case !c.checkPair(files):
 		ok = false
 	}
 	return ok
 }
 
-func (c *checker) read(step, path string) ([]byte, bool) {
-	data, err := os.ReadFile(path)
-	if err == nil {
-		return data, true
+// load takes the files into use as a sidecar does.
+func (c *checker) load() bool {
+	var err error
+	c.source, err = tlsreload.New(c.opts.Sidecar.Files, tlsreload.Options{Name: "check", Peer: c.opts.Sidecar.Peers.Peer(pki.RoleServer), Log: c.quiet})
+	if err != nil {
+		return c.fail("files", err.Error(), "They changed a moment ago; try again.")
 	}
-	cause, hint := err.Error(), "Check the path."
-	var perr *fs.PathError
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		cause, hint = path+" does not exist", "Check that the secret or config map is mounted there, and that it has this key."
-	case errors.Is(err, fs.ErrPermission):
-		cause, hint = path+" may not be read", "Check its owner and mode, and the pod's fsGroup."
-	case errors.As(err, &perr):
-		cause = path + ": " + perr.Err.Error()
-	}
-	return nil, c.fail(step, cause, hint)
+	return true
 }
 
-func (c *checker) checkCA(path string) bool {
-	data, ok := c.read("CA", path)
-	if !ok {
-		return false
+// unreadable says what is wrong with a file that should hold something else.
+func unreadable(path string, err error) (cause, hint string) {
+	var file *tlsreload.FileError
+	if errors.As(err, &file) {
+		path, err = file.Path, file.Err
 	}
-	certs, err := parseCerts(data)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return path + " does not exist", "Check that the secret or config map is mounted there, and that it has this key."
+	case errors.Is(err, fs.ErrPermission):
+		return path + " may not be read", "Check its owner and mode, and the pod's fsGroup."
+	case errors.Is(err, tlsreload.ErrNoCertificate):
+		return path + ": there is no certificate in it", "It must hold PEM blocks of type CERTIFICATE."
+	default:
+		return path + ": " + err.Error(), "Check the path, and what is in the file."
+	}
+}
+
+func (c *checker) checkCA(files tlsreload.Files) bool {
+	certs, err := files.TrustedCAs()
 	if err != nil {
-		return c.fail("CA", path+": "+err.Error(), "It must hold PEM blocks of type CERTIFICATE.")
+		cause, hint := unreadable(files.CA, err)
+		return c.fail("CA", cause, hint)
 	}
-	c.files.cas, c.files.roots = certs, x509.NewCertPool()
-	for _, ca := range certs {
-		c.files.roots.AddCert(ca)
-	}
+	c.cas = certs
 	if !slices.ContainsFunc(certs, func(ca *x509.Certificate) bool { return c.now().Before(ca.NotAfter) && !c.now().Before(ca.NotBefore) }) {
-		return c.validity("CA", path, certs[0], "Issue a new CA and certificates, and roll both out.")
+		return c.validity("CA", files.CA, certs[0], "Issue a new CA and certificates, and roll both out.")
 	}
 	c.ok("CA", names(certs)+until(certs[0].NotAfter))
 	return true
 }
 
-func (c *checker) checkPair(certPath, keyPath string) bool {
+func (c *checker) checkPair(files tlsreload.Files) bool {
 	const step = "client certificate"
-	certPEM, ok := c.read(step, certPath)
-	if !ok {
-		return false
-	}
-	keyPEM, ok := c.read("client key", keyPath)
-	if !ok {
-		return false
-	}
-	certs, err := parseCerts(certPEM)
-	if err != nil {
-		return c.fail(step, certPath+": "+err.Error(), "It must hold PEM blocks of type CERTIFICATE.")
-	}
-	if c.files.pair, err = tls.X509KeyPair(certPEM, keyPEM); err != nil {
-		return c.fail("client key", keyPath+" does not fit "+certPath+": "+strings.TrimPrefix(err.Error(), "tls: "), "Both must come from the same secret. While one is replaced that may be so for a moment.")
+	certPath := files.Cert
+	certs, err := files.Chain()
+	var file *tlsreload.FileError
+	switch {
+	case errors.As(err, &file) && file.Mismatch:
+		return c.fail("client key", files.Key+" does not fit "+certPath+": "+file.Err.Error(), "Both must come from the same secret. While one is replaced that may be so for a moment.")
+	case errors.As(err, &file) && file.Path == files.Key:
+		cause, hint := unreadable(files.Key, err)
+		return c.fail("client key", cause, hint)
+	case err != nil:
+		cause, hint := unreadable(certPath, err)
+		return c.fail(step, cause, hint)
 	}
 	leaf := certs[0]
 	if !c.validity(step, certPath, leaf, "Renew it; the sidecar takes the new files without a restart.") {
@@ -149,27 +142,6 @@ func invalidTime(what string, cert *x509.Certificate, now time.Time, renew strin
 			"The clock of this machine, or of the one that issued it, is wrong."
 	}
 	return "", ""
-}
-
-func parseCerts(data []byte) (certs []*x509.Certificate, err error) {
-	for {
-		var block *pem.Block
-		if block, data = pem.Decode(data); block == nil {
-			break
-		}
-		if block.Type != "CERTIFICATE" {
-			continue
-		}
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, errors.New(strings.TrimPrefix(err.Error(), "x509: "))
-		}
-		certs = append(certs, cert)
-	}
-	if len(certs) == 0 {
-		return nil, errors.New("there is no certificate in it")
-	}
-	return certs, nil
 }
 
 func names(certs []*x509.Certificate) string {
