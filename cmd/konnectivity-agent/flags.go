@@ -70,16 +70,16 @@ func (f *flags) addTo(cmd *cobra.Command) {
 }
 
 func (f *flags) addServers(set *pflag.FlagSet) {
-	set.StringSliceVar(&f.hosts, "proxy-server-host", []string{"127.0.0.1"}, "server name or address, or several; every address a name resolves to is dialed; HOST:PORT overrides --proxy-server-port")
+	set.StringSliceVar(&f.hosts, "proxy-server-host", []string{"127.0.0.1"}, "name or address of one or more servers; every address that a name resolves to is dialed; HOST:PORT overrides --proxy-server-port")
 	set.IntVar(&f.port, "proxy-server-port", 8091, "port of the servers")
-	set.StringVar(&f.ca, "ca-cert", "", "file of CAs that the servers' certificates must lead to (default: the system's)")
+	set.StringVar(&f.ca, "ca-cert", "", "CA file for verifying the servers' certificates (default: the system's CAs)")
 	f.peers.AddTo(set, "servers")
 	set.StringSliceVar(&f.alpn, "alpn-proto", nil, "additional ALPN protocols to offer, for load balancers that route by them")
-	set.StringVar(&f.link, "link", string(agent.LinkAuto), "native link: auto (where the server has it), off (gRPC only) or require")
-	set.DurationVar(&f.syncInterval, "sync-interval", agent.DefaultSyncInterval, "first pause after a server could not be reached")
-	set.DurationVar(&f.syncCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest such pause")
-	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it that is done more rarely, which suffices for most")
-	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is asked whether it is alive; it has 10s to answer (default: asked after 5s, given up after 15s)")
+	set.StringVar(&f.link, "link", string(agent.LinkAuto), "native link: auto (if the server supports it), off (gRPC only) or require")
+	set.DurationVar(&f.syncInterval, "sync-interval", agent.DefaultSyncInterval, "pause before the first retry when a server cannot be reached")
+	set.DurationVar(&f.syncCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest pause between retries")
+	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
+	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer (default: pinged after 5s, given up after 15s)")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
@@ -87,9 +87,9 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 func (f *flags) addIdentity(set *pflag.FlagSet) {
 	set.StringVar(&f.cert, "agent-cert", "", "certificate file to authenticate with")
 	set.StringVar(&f.key, "agent-key", "", "private key file of --agent-cert")
-	set.StringVar(&f.tokenPath, "service-account-token-path", "", "file of a token to authenticate with; read anew at every connect")
+	set.StringVar(&f.tokenPath, "service-account-token-path", "", "file with a token to authenticate with; reread for every connection")
 	set.StringVar(&f.id, "agent-id", "", "unique id of this agent (default: $PROXY_AGENT_ID, or a new uuid)")
-	set.StringVar(&f.identifiers, "agent-identifiers", "", "what servers route to this agent by, URL encoded, e.g. host=node1&ipv4=192.0.2.1&cidr=192.0.2.0/24&default-route=true")
+	set.StringVar(&f.identifiers, "agent-identifiers", "", "destinations for which servers pick this agent, URL-encoded, e.g. host=node1&ipv4=192.0.2.1&cidr=192.0.2.0/24&default-route=true")
 }
 
 func (f *flags) addCounting(set *pflag.FlagSet) {
@@ -120,9 +120,9 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 }
 
 func (f *flags) addDeprecated(set *pflag.FlagSet) {
-	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "without effect: a broken connection is noticed at once, a silent one by --keepalive-time")
-	set.IntVar(&f.xfrChannelSize, "xfr-channel-size", 150, "without effect: what a connection may hold is bounded in bytes")
-	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", false, "without effect: there is no such channel")
+	set.DurationVar(&f.probeInterval, "probe-interval", time.Second, "no effect: a broken connection is noticed at once, a silent one after --keepalive-time")
+	set.IntVar(&f.xfrChannelSize, "xfr-channel-size", 150, "no effect: connections are limited in bytes")
+	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", false, "no effect: there is no such channel")
 }
 
 // notes are sentences about flags that were given and do not do what their name

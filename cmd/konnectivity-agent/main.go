@@ -38,7 +38,7 @@ func newCommand() *cobra.Command {
 		Use:   component,
 		Short: "Connect a data plane to its konnectivity servers",
 		Long: "Runs in the data plane, stays connected to every konnectivity server, and dials destinations for them.\n" +
-			"Takes the flags of upstream's proxy-agent.",
+			"It accepts the flags of upstream's proxy-agent.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), f) },
 	}

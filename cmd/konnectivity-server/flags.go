@@ -95,16 +95,16 @@ func (f *flags) addTo(cmd *cobra.Command) {
 }
 
 func (f *flags) addClients(set *pflag.FlagSet) {
-	set.IntVar(&f.serverPort, "server-port", 8090, "port for clients over mTLS; 0: none. Served only with --server-cert")
+	set.IntVar(&f.serverPort, "server-port", 8090, "port for clients over mTLS, served only with --server-cert; 0 disables it")
 	set.StringVar(&f.serverBind, "server-bind-address", "", "address for the same (default: all)")
 	set.StringVar(&f.serverCert, "server-cert", "", "certificate file shown to clients")
 	set.StringVar(&f.serverKey, "server-key", "", "private key file of --server-cert")
-	set.StringVar(&f.serverCA, "server-ca-cert", "", "file of CAs that clients' certificates must lead to")
-	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients; may be given beside --server-port")
-	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that a former process left; one that is in use, and what is no socket, is never deleted")
-	set.StringVar(&f.mode, "mode", "", "grpc or http-connect: serve clients only that, beside links (default: both)")
-	set.StringVar(&f.link, "link", linkAuto, "native link: auto (with peers that have it), off, or require (of agents; clients may use what --mode lets them)")
-	set.DurationVar(&f.frontendKeepalive, "frontend-keepalive-time", server.DefaultKeepalive, "silence after which a gRPC client is asked whether it is alive; it has 8s to answer")
+	set.StringVar(&f.serverCA, "server-ca-cert", "", "CA file for verifying clients' certificates")
+	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients, which can be served in addition to --server-port")
+	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that an earlier process left behind; a socket in use, or a file that is no socket, is never deleted")
+	set.StringVar(&f.mode, "mode", "", "protocol for clients, besides native links: grpc or http-connect (default: both)")
+	set.StringVar(&f.link, "link", linkAuto, "native link: auto (with peers that support it), off, or require (for agents; clients may use what --mode allows)")
+	set.DurationVar(&f.frontendKeepalive, "frontend-keepalive-time", server.DefaultKeepalive, "silence after which a gRPC client is pinged; it has 8s to answer")
 }
 
 func (f *flags) addAgents(set *pflag.FlagSet) {
@@ -112,43 +112,43 @@ func (f *flags) addAgents(set *pflag.FlagSet) {
 	set.StringVar(&f.agentBind, "agent-bind-address", "", "address for the same (default: all)")
 	set.StringVar(&f.clusterCert, "cluster-cert", "", "certificate file shown to agents")
 	set.StringVar(&f.clusterKey, "cluster-key", "", "private key file of --cluster-cert")
-	set.StringVar(&f.clusterCA, "cluster-ca-cert", "", "file of CAs that agents' certificates must lead to")
+	set.StringVar(&f.clusterCA, "cluster-ca-cert", "", "CA file for verifying agents' certificates")
 	set.StringVar(&f.agentNamespace, "agent-namespace", "", "namespace of the agents' service account, to authenticate them by token instead of certificate")
 	set.StringVar(&f.agentAccount, "agent-service-account", "", "name of that service account")
-	set.StringVar(&f.audience, "authentication-audience", "", "audience the agents' tokens must be for")
-	set.BoolVar(&f.allowUnauthenticated, "allow-unauthenticated-agents", false, "start without --cluster-ca-cert and without token authentication: whoever reaches the port can become an agent and see the traffic")
+	set.StringVar(&f.audience, "authentication-audience", "", "audience that the agents' tokens must have")
+	set.BoolVar(&f.allowUnauthenticated, "allow-unauthenticated-agents", false, "start without --cluster-ca-cert and without token authentication: anybody who reaches the port can become an agent and see traffic")
 	set.StringVar(&f.identifierPolicy, "agent-identifier-policy", identifiersAny, "any: agents may claim any identifiers; certificate: only those that their certificate's SANs or --agent-identifier-allow-file cover")
-	set.StringVar(&f.identifierFile, "agent-identifier-allow-file", "", "file of grants, a line each: certificate common name or *, and identifiers, e.g. node1 cidr=10.1.0.0/16&default-route=true")
-	set.DurationVar(&f.keepalive, "keepalive-time", server.DefaultKeepalive, "silence after which an agent by gRPC is asked whether it is alive; it has 8s to answer")
+	set.StringVar(&f.identifierFile, "agent-identifier-allow-file", "", "file of grants, one per line: the common name of a certificate or *, and identifiers, e.g. node1 cidr=10.1.0.0/16&default-route=true")
+	set.DurationVar(&f.keepalive, "keepalive-time", server.DefaultKeepalive, "silence after which a gRPC agent is pinged; it has 8s to answer")
 }
 
 func (f *flags) addRouting(set *pflag.FlagSet) {
 	set.StringVar(&f.id, "server-id", "", "unique id of this server (default: $PROXY_SERVER_ID, or a new uuid)")
-	set.IntVar(&f.count, "server-count", 1, "number of servers, told to agents; leases, where kept, know better")
-	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked, comma separated, the first that finds one: destHost and destCIDR (its identifiers cover the destination), defaultRoute (it has default-route=true), default (any)")
+	set.IntVar(&f.count, "server-count", 1, "number of servers, as announced to agents; where leases are kept, they take precedence")
+	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked: comma-separated strategies, tried in order until one finds an agent; destHost and destCIDR (its identifiers cover the destination), defaultRoute (it has default-route=true), default (any agent)")
 	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else is served. Cloud metadata addresses are denied unless a rule names them")
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what is never served; wins over --allow-destination. Names are resolved by agents: give agents the rules for addresses too")
 }
 
 func (f *flags) addTLS(set *pflag.FlagSet) {
 	f.peers.AddTo(set, "clients and agents")
-	set.StringSliceVar(&f.ciphers, "cipher-suites", nil, "cipher suites for TLS 1.2, comma separated (default: Go's choice); without effect on TLS 1.3")
+	set.StringSliceVar(&f.ciphers, "cipher-suites", nil, "comma-separated cipher suites for TLS 1.2 (default: Go's choice); no effect on TLS 1.3")
 	set.StringVar(&f.tlsMin, "tls-min-version", "", "VersionTLS12 or VersionTLS13; lower ones are accepted and mean VersionTLS12 (default: VersionTLS12)")
 }
 
 func (f *flags) addBounds(set *pflag.FlagSet) {
-	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0: no bound")
+	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0 means no limit")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "most connections of one port at once, of peers that have proved who they are")
+	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "maximum number of connections on each port at once; peers that have yet to authenticate do not count")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 
 func (f *flags) addKube(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for token reviews and leases (default: the pod's service account)")
-	set.Float32Var(&f.kubeQPS, "kubeconfig-qps", 0, "most calls a second (default: 49 for token reviews, the client library's for leases)")
-	set.IntVar(&f.kubeBurst, "kubeconfig-burst", 0, "calls in advance of that rate (default: the same)")
+	set.Float32Var(&f.kubeQPS, "kubeconfig-qps", 0, "maximum API calls per second (default: 49 for token reviews, the client library's for leases)")
+	set.IntVar(&f.kubeBurst, "kubeconfig-burst", 0, "number of API calls allowed above that rate in a burst (default: 1 for token reviews, the client library's for leases)")
 	set.StringVar(&f.apiContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content type of requests")
-	set.BoolVar(&f.leases, "enable-lease-controller", false, "keep a lease, collect those of servers that are gone, and count servers by them")
+	set.BoolVar(&f.leases, "enable-lease-controller", false, "keep a lease, delete those of servers that are gone, and count servers by leases")
 	set.StringVar(&f.leaseNamespace, "lease-namespace", "kube-system", "namespace of the leases")
 	set.StringVar(&f.leaseLabel, "lease-label", "k8s-app=konnectivity-server", "labels of the leases")
 }
@@ -163,8 +163,8 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 }
 
 func (f *flags) addDeprecated(set *pflag.FlagSet) {
-	set.IntVar(&f.xfrChannelSize, "xfr-channel-size", 10, "without effect: what a connection may hold is bounded in bytes")
-	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", true, "without effect: there is no such channel")
+	set.IntVar(&f.xfrChannelSize, "xfr-channel-size", 10, "no effect: connections are limited in bytes")
+	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", true, "no effect: there is no such channel")
 }
 
 // notes are sentences about flags that were given and do not do what their name

@@ -40,8 +40,9 @@ func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   component,
 		Short: "Serve clients destinations that only agents can reach",
-		Long: "Runs beside the control plane. Clients (kube-apiserver, the sidecars, curl) ask it for destinations by HTTP CONNECT,\n" +
-			"gRPC or native links, and it reaches them through the agents that connect to it. Takes the flags of upstream's proxy-server.",
+		Long: "Runs beside the control plane. Clients (kube-apiserver, the sidecars, curl) request destinations by HTTP CONNECT,\n" +
+			"gRPC or native links, and the server reaches them through the agents connected to it.\n" +
+			"It accepts the flags of upstream's proxy-server.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), f) },
 	}

@@ -16,8 +16,8 @@ type PeerFlags struct {
 
 // AddTo defines the flags; peers are who is meant, for their help.
 func (p *PeerFlags) AddTo(set *pflag.FlagSet, peers string) {
-	set.BoolVar(&p.Require, "require-peer-role", false, "refuse certificates of "+peers+" that bear no role; one that bears another role is always refused")
-	set.StringVar(&p.TrustDomain, "peer-trust-domain", "", "refuse roles of any other trust domain (default: any is taken, the CA decides)")
+	set.BoolVar(&p.Require, "require-peer-role", false, "refuse certificates of "+peers+" that have no role; certificates with a wrong role are always refused")
+	set.StringVar(&p.TrustDomain, "peer-trust-domain", "", "refuse certificates whose role has any other trust domain (default: every trust domain is accepted, the CA decides)")
 }
 
 // Check returns a usage error for a value that cannot be meant.

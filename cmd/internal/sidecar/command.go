@@ -31,8 +31,8 @@ func NewCommand(front Front) *cobra.Command {
 		Use:   p.name,
 		Short: "Reach a konnectivity server's agents by " + p.short,
 		Long: p.name + " serves " + p.speaks + " on loopback and carries every connection\n" +
-			"through a konnectivity server and its agents. It starts before anything else\n" +
-			"is in place and picks up certificates, server and cluster as they appear.",
+			"through a konnectivity server and its agents. It can start before certificates,\n" +
+			"server and cluster are there, and uses them as they appear.",
 		Example: "  " + p.name + " --konnectivity-hostname=konnectivity-server-local --serving-port=8090\n" +
 			"  curl --proxy " + p.proxy + " https://kubernetes.default.svc",
 		Args: NoArgs,

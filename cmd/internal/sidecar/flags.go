@@ -35,52 +35,52 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServerHost, "konnectivity-hostname", "konnectivity-server-local", "name or IP address of the konnectivity server")
 	portVar(set, &o.ServerPort, "konnectivity-port", 8090, "port of the konnectivity server for clients")
-	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA that the server's certificate must lead to")
+	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA file for verifying the server's certificate")
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
 	o.Peers.AddTo(set, "servers")
-	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (where the server has it, else HTTP CONNECT), off or require")
+	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
 
 func (o *Options) listenFlags(set *pflag.FlagSet) {
-	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; anything but loopback lets others use the tunnel")
-	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 takes any free one")
-	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be the same; 0 does not")
-	set.IntVar(&o.MaxConnections, "max-connections", 0, fmt.Sprintf("open client connections of each proxy, more are refused; 0 is %d for SOCKS5 and %d for HTTP(S), which costs more",
+	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; any address but loopback lets others use the tunnel")
+	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 picks a free one")
+	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be that of --serving-port; 0 disables it")
+	set.IntVar(&o.MaxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
-	set.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 never does")
-	set.DurationVar(&o.DrainTimeout, "drain-timeout", defaultDrain, "what open connections get to finish after SIGTERM")
+	set.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
+	set.DurationVar(&o.DrainTimeout, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
 }
 
 func (o *Options) hostedFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.Hosted.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the hosted cluster, to look up its services; default is the environment's KUBECONFIG")
 	set.StringVar(&o.Hosted.GuestDNSService, "guest-dns-service", adapters.DefaultGuestDNSService, "NAMESPACE/NAME of the hosted cluster's DNS service")
-	set.BoolVar(&o.Hosted.PreferIPv4, "prefer-ipv4", false, "use a name's IPv4 address if it has one")
+	set.BoolVar(&o.Hosted.PreferIPv4, "prefer-ipv4", false, "try a name's IPv4 addresses first")
 }
 
 func (o *Options) directFlags(set *pflag.FlagSet) {
-	set.BoolVar(&o.Direct.CloudAPIs, "connect-directly-to-cloud-apis", false, "connect to the APIs of known clouds without the tunnel, by HTTPS_PROXY and NO_PROXY of the environment")
-	set.StringSliceVar(&o.Direct.Suffixes, "direct-suffix", nil, "connect to hosts under this domain without the tunnel; may be repeated")
+	set.BoolVar(&o.Direct.CloudAPIs, "connect-directly-to-cloud-apis", false, "connect to the APIs of known clouds without the tunnel, through HTTPS_PROXY unless NO_PROXY matches")
+	set.StringSliceVar(&o.Direct.Suffixes, "direct-suffix", nil, "connect to hosts under this domain without the tunnel; repeatable")
 }
 
 func (o *Options) socks5Flags(set *pflag.FlagSet) {
-	set.BoolVar(&o.Resolve.GuestDNS, "resolve-from-guest-cluster-dns", false, "look names up in the hosted cluster's DNS, through the tunnel")
+	set.BoolVar(&o.Resolve.GuestDNS, "resolve-from-guest-cluster-dns", false, "look up names in the hosted cluster's DNS, through the tunnel")
 	set.BoolVar(&o.Resolve.ManagementFallback, "resolve-from-management-cluster-dns", false, "when the hosted cluster's DNS cannot be reached, use this cluster's and connect without the tunnel")
 	set.BoolVar(&o.Resolve.Disabled, "disable-resolver", false, "leave every name to the agent")
-	set.StringVar(&o.CredentialsFile, "socks5-credentials-file", "", "ask clients, of HTTP as well, for a user and password of this file, a line user:password each; followed live")
+	set.StringVar(&o.CredentialsFile, "socks5-credentials-file", "", "make clients of both proxies authenticate with a user and password from this file of user:password lines, which is reread when it changes")
 }
 
 func (o *Options) httpFlags(set *pflag.FlagSet) {
-	set.StringVar(&o.Proxies.HTTPProxy, "http-proxy", "", "URL of the proxy, behind the tunnel, that plain HTTP requests go by")
-	set.StringVar(&o.Proxies.HTTPSProxy, "https-proxy", "", "URL of the proxy, behind the tunnel, that CONNECT goes by")
-	set.StringVar(&o.Proxies.NoProxy, "no-proxy", "", "hosts that need neither: names, suffixes, CIDRs, host:port or *, comma-separated")
-	set.StringSliceVar(&o.Proxies.CACertPaths, "proxy-ca-cert-path", nil, "CA bundle, or directory of them, for https:// proxies, beside the system's; may be repeated; followed live")
+	set.StringVar(&o.Proxies.HTTPProxy, "http-proxy", "", "URL of the proxy, behind the tunnel, for plain HTTP requests")
+	set.StringVar(&o.Proxies.HTTPSProxy, "https-proxy", "", "URL of the proxy, behind the tunnel, for CONNECT requests")
+	set.StringVar(&o.Proxies.NoProxy, "no-proxy", "", "hosts for which neither is used: comma-separated names, suffixes, CIDRs, host:port or *")
+	set.StringSliceVar(&o.Proxies.CACertPaths, "proxy-ca-cert-path", nil, "CA bundle, or directory of bundles, for https:// proxies, in addition to the system's; repeatable; reread when it changes")
 }
 
 func (o *Options) observeFlags(set *pflag.FlagSet) {
-	set.StringVar(&o.HealthAddress, "health-address", "", "serve /healthz, /readyz and /metrics on this IP:PORT; empty does not")
-	set.StringVar(&o.AdminAddress, "admin-address", "", "serve the status page / and its API /api/v1/ on this IP:PORT; :PORT is loopback's; empty does not")
-	set.BoolVar(&o.AccessLog, "access-log", false, "log every connection and request; they are debug lines otherwise")
+	set.StringVar(&o.HealthAddress, "health-address", "", "serve /healthz, /readyz and /metrics on this IP:PORT; empty disables it")
+	set.StringVar(&o.AdminAddress, "admin-address", "", "serve the status page / and its API /api/v1/ on this IP:PORT; :PORT means loopback; empty disables it")
+	set.BoolVar(&o.AccessLog, "access-log", false, "log every connection and request at info instead of debug")
 }
 
 func (f Front) title() string {
