@@ -1,40 +1,16 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"io"
-	"io/fs"
-	"net"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
-	"text/tabwriter"
-	"time"
-
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"konnectivity/cmd/konnectivity/internal/certs"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 )
 
-// organization is what HyperShift's konnectivity certificates bear.
-const organization = "kubernetes"
-
-// certsOptions are the flags of `konnectivity certs`.
-type certsOptions struct {
-	serverSANs, clusterSANs, agentSANs []string
-	lifetime, caLifetime               time.Duration
-	from                               string
-	kubernetes                         bool
-	namespace                          string
-	trustDomain                        string
-}
-
 func newCerts() *cobra.Command {
-	var o certsOptions
+	var o certs.Order
 	cmd := &cobra.Command{
 		Use:   "certs DIR",
 		Short: "Write a CA and the certificates of server, agents and clients",
@@ -46,230 +22,21 @@ func newCerts() *cobra.Command {
 		Example: "  konnectivity certs pki --server-san=proxy.example.com --cluster-san=203.0.113.7\n" +
 			"  konnectivity certs pki-2027 --from=pki   # new certificates of the same CA",
 		Args: cli.OneArg("DIR"),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(args[0], cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, args []string) error { return o.Fulfil(args[0], cmd.OutOrStdout()) },
 	}
-	cli.AddFlags(cmd, "Certificate flags", o.addTo)
+	cli.AddFlags(cmd, "Certificate flags", func(f *pflag.FlagSet) { certsFlags(&o, f) })
 	cmd.MarkFlagsMutuallyExclusive("from", "ca-lifetime")
 	return cmd
 }
 
-func (o *certsOptions) addTo(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.serverSANs, "server-san", nil, "further names and addresses at which clients reach the server")
-	f.StringSliceVar(&o.clusterSANs, "cluster-san", nil, "further names and addresses at which agents reach the server")
-	f.StringSliceVar(&o.agentSANs, "agent-san", nil, "names and addresses an agent may claim (server's --agent-identifier-policy=certificate)")
-	f.DurationVar(&o.lifetime, "lifetime", pki.DefaultLifetime, "how long the certificates are valid; never longer than the CA")
-	f.DurationVar(&o.caLifetime, "ca-lifetime", pki.DefaultCALifetime, "how long a new CA is valid")
-	f.StringVar(&o.trustDomain, "trust-domain", pki.DefaultTrustDomain, "whose the roles in the certificates are: spiffe://TRUST-DOMAIN/konnectivity/ROLE")
-	f.StringVar(&o.from, "from", "", "sign with ca.crt and ca.key of this directory, rather than with a new CA")
-	f.BoolVar(&o.kubernetes, "kubernetes", false, "also write the secrets and config maps that hold the files, under HyperShift's names")
-	f.StringVar(&o.namespace, "namespace", "kube-system", "with --kubernetes, the namespace of the control plane")
-}
-
-// certFile is a certificate to write: NAME.crt and NAME.key.
-type certFile struct {
-	name string
-	leaf pki.Leaf
-	pair pki.Pair
-}
-
-// Run checks everything, then signs everything, then writes everything, so
-// that a mistake leaves no half of a PKI behind.
-func (o *certsOptions) run(dir string, out io.Writer) error {
-	files, err := o.plan()
-	if err != nil {
-		return err
-	}
-	if err := o.refuseToOverwrite(dir, files); err != nil {
-		return err
-	}
-	ca, err := o.authority()
-	if err != nil {
-		return err
-	}
-	for i := range files {
-		if files[i].pair, err = ca.Issue(files[i].leaf); err != nil {
-			return err
-		}
-	}
-	if err := o.write(dir, ca, files); err != nil {
-		return err
-	}
-	return o.summarize(out, dir, ca, files)
-}
-
-// plan is the certificates to make.
-func (o *certsOptions) plan() ([]certFile, error) {
-	if o.lifetime <= 0 || o.caLifetime <= 0 {
-		return nil, cli.Usagef("--lifetime and --ca-lifetime must be positive")
-	}
-	if !dnsLabel(o.namespace) {
-		return nil, cli.Usagef("--namespace=%s is not a Kubernetes namespace", o.namespace)
-	}
-	if !pki.ValidTrustDomain(o.trustDomain) {
-		return nil, cli.Usagef("--trust-domain=%q: want lower-case letters, digits, '.', '-' and '_'", o.trustDomain)
-	}
-	loopback := []string{"localhost", "127.0.0.1", "::1"}
-	files := []certFile{
-		{name: "server", leaf: pki.Leaf{CommonName: "konnectivity-server-local", Server: true}},
-		{name: "cluster", leaf: pki.Leaf{CommonName: "konnectivity-server", Server: true}},
-		{name: "client", leaf: pki.Leaf{CommonName: "konnectivity-client", Client: true}},
-		{name: "agent", leaf: pki.Leaf{CommonName: "konnectivity-agent", Client: true}},
-	}
-	sans := [][]string{
-		slices.Concat(o.serviceNames("konnectivity-server-local"), loopback, o.serverSANs),
-		slices.Concat(o.serviceNames("konnectivity-server"), loopback, o.clusterSANs),
-		nil,
-		o.agentSANs,
-	}
-	roles := []pki.Role{pki.RoleServer, pki.RoleServer, pki.RoleClient, pki.RoleAgent}
-	flags := []string{"server-san", "cluster-san", "", "agent-san"}
-	for i := range files {
-		files[i].leaf.Organization = organization
-		files[i].leaf.Lifetime = o.lifetime
-		files[i].leaf.Holder = pki.Holder{Role: roles[i], TrustDomain: o.trustDomain}
-		if err := addSANs(&files[i].leaf, sans[i]); err != nil {
-			return nil, cli.Usagef("--%s: %w", flags[i], err)
-		}
-	}
-	return files, nil
-}
-
-// serviceNames are the spellings of a Service in the control plane.
-func (o *certsOptions) serviceNames(service string) []string {
-	return []string{service, service + "." + o.namespace + ".svc", service + "." + o.namespace + ".svc.cluster.local"}
-}
-
-// addSANs sorts names into DNS names and addresses.
-func addSANs(leaf *pki.Leaf, names []string) error {
-	for _, name := range names {
-		if ip := net.ParseIP(name); ip != nil {
-			leaf.IPs = append(leaf.IPs, ip)
-		} else if dnsName(name) {
-			leaf.DNS = append(leaf.DNS, name)
-		} else {
-			return fmt.Errorf("%q is neither a DNS name nor an IP address", name)
-		}
-	}
-	return nil
-}
-
-// dnsName says whether a certificate may bear name, wildcards included.
-func dnsName(name string) bool {
-	labels := strings.Split(strings.TrimPrefix(name, "*."), ".")
-	return len(name) <= 253 && !slices.ContainsFunc(labels, func(l string) bool { return !dnsLabel(l) })
-}
-
-// dnsLabel is RFC 1123's idea of a label.
-func dnsLabel(l string) bool {
-	return l != "" && len(l) <= 63 && l[0] != '-' && l[len(l)-1] != '-' &&
-		strings.Trim(strings.ToLower(l), "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
-}
-
-// outputs are the paths that will be written, without the directory.
-func (o *certsOptions) outputs(files []certFile) []string {
-	paths := []string{"ca.crt"}
-	if o.from == "" {
-		paths = append(paths, "ca.key") // else it stays where it is, alone
-	}
-	for _, f := range files {
-		paths = append(paths, f.name+".crt", f.name+".key")
-	}
-	if o.kubernetes {
-		paths = append(paths, controlPlaneFile, dataPlaneFile)
-	}
-	return paths
-}
-
-// refuseToOverwrite fails if any file is there already.
-func (o *certsOptions) refuseToOverwrite(dir string, files []certFile) error {
-	for _, name := range o.outputs(files) {
-		path := filepath.Join(dir, name)
-		if _, err := os.Lstat(path); err == nil {
-			return fmt.Errorf("%s exists already and nothing was written; choose another directory, or remove it first", path)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// authority makes the CA, or reads the one to sign with.
-func (o *certsOptions) authority() (*pki.CA, error) {
-	if o.from == "" {
-		return pki.NewCAFor("konnectivity-signer", o.caLifetime)
-	}
-	cert, err := os.ReadFile(filepath.Join(o.from, "ca.crt"))
-	if err != nil {
-		return nil, err
-	}
-	key, err := os.ReadFile(filepath.Join(o.from, "ca.key"))
-	if err != nil {
-		return nil, err
-	}
-	return pki.ParseCA(cert, key)
-}
-
-// write writes all files.
-func (o *certsOptions) write(dir string, ca *pki.CA, files []certFile) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if err := pki.WriteCert(filepath.Join(dir, "ca.crt"), ca.CertPEM); err != nil {
-		return err
-	}
-	if o.from == "" {
-		if err := pki.WriteKey(filepath.Join(dir, "ca.key"), ca.KeyPEM); err != nil {
-			return err
-		}
-	}
-	for _, f := range files {
-		if err := pki.WriteCert(filepath.Join(dir, f.name+".crt"), f.pair.CertPEM); err != nil {
-			return err
-		}
-		if err := pki.WriteKey(filepath.Join(dir, f.name+".key"), f.pair.KeyPEM); err != nil {
-			return err
-		}
-	}
-	if o.kubernetes {
-		return writeKubernetes(dir, o.namespace, ca, files)
-	}
-	return nil
-}
-
-// summarize tells which flag each file is for.
-func (o *certsOptions) summarize(out io.Writer, dir string, ca *pki.CA, files []certFile) error {
-	day := func(t time.Time) string { return t.UTC().Format(time.DateOnly) }
-	path := func(name string) string { return filepath.Join(dir, name) }
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "Certificates are in %s, valid until %s; their CA until %s.\n\n",
-		dir, day(files[0].pair.TLS().Leaf.NotAfter), day(ca.Certificate().NotAfter))
-	row := func(program string, flags ...string) {
-		for i := 0; i < len(flags); i += 2 {
-			fmt.Fprintf(w, "%s\t--%s=%s\n", program, flags[i], path(flags[i+1]))
-			program = ""
-		}
-	}
-	row("konnectivity-server", "server-ca-cert", "ca.crt", "server-cert", "server.crt", "server-key", "server.key",
-		"cluster-ca-cert", "ca.crt", "cluster-cert", "cluster.crt", "cluster-key", "cluster.key")
-	row("konnectivity-agent", "ca-cert", "ca.crt", "agent-cert", "agent.crt", "agent-key", "agent.key")
-	row("both sidecars", "ca-cert-path", "ca.crt", "tls-cert-path", "client.crt", "tls-key-path", "client.key")
-	for _, f := range files[:2] {
-		names := f.leaf.DNS
-		for _, ip := range f.leaf.IPs {
-			names = append(names, ip.String())
-		}
-		fmt.Fprintf(w, "\n%s.crt is good for %s\n", f.name, strings.Join(names, ", "))
-	}
-	fmt.Fprint(w, "\nRoles, of which none passes for another:\n")
-	for _, f := range files {
-		fmt.Fprintf(w, "%s.crt\t%s\n", f.name, f.leaf.Holder.URI())
-	}
-	if o.kubernetes {
-		fmt.Fprintf(w, "\nkubectl apply -f %s\t# the control plane's namespace\n", path(controlPlaneFile))
-		fmt.Fprintf(w, "kubectl apply -f %s\t# the cluster where agents run\n", path(dataPlaneFile))
-	}
-	if o.from == "" {
-		fmt.Fprintf(w, "\nKeep %s safe: whoever has it can pass for any server, client or agent.\n", path("ca.key"))
-	}
-	return w.Flush()
+func certsFlags(o *certs.Order, f *pflag.FlagSet) {
+	f.StringSliceVar(&o.ServerSANs, "server-san", nil, "further names and addresses at which clients reach the server")
+	f.StringSliceVar(&o.ClusterSANs, "cluster-san", nil, "further names and addresses at which agents reach the server")
+	f.StringSliceVar(&o.AgentSANs, "agent-san", nil, "names and addresses an agent may claim (server's --agent-identifier-policy=certificate)")
+	f.DurationVar(&o.Lifetime, "lifetime", pki.DefaultLifetime, "how long the certificates are valid; never longer than the CA")
+	f.DurationVar(&o.CALifetime, "ca-lifetime", pki.DefaultCALifetime, "how long a new CA is valid")
+	f.StringVar(&o.TrustDomain, "trust-domain", pki.DefaultTrustDomain, "whose the roles in the certificates are: spiffe://TRUST-DOMAIN/konnectivity/ROLE")
+	f.StringVar(&o.From, "from", "", "sign with ca.crt and ca.key of this directory, rather than with a new CA")
+	f.BoolVar(&o.Kubernetes, "kubernetes", false, "also write the secrets and config maps that hold the files, under HyperShift's names")
+	f.StringVar(&o.Namespace, "namespace", "kube-system", "with --kubernetes, the namespace of the control plane")
 }

@@ -172,11 +172,11 @@ func TestCertsForKubernetes(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	for file, want := range map[string]map[string]string{
-		controlPlaneFile: {
+		"kubernetes-control-plane.yaml": {
 			"konnectivity-signer": "clusters-a", "konnectivity-server": "clusters-a", "konnectivity-cluster": "clusters-a",
 			"konnectivity-client": "clusters-a", "konnectivity-agent": "clusters-a", "konnectivity-ca-bundle": "clusters-a",
 		},
-		dataPlaneFile: {"konnectivity-agent": "kube-system", "konnectivity-ca-bundle": "kube-system"},
+		"kubernetes-data-plane.yaml": {"konnectivity-agent": "kube-system", "konnectivity-ca-bundle": "kube-system"},
 	} {
 		path := filepath.Join(dir, file)
 		if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {

@@ -1,4 +1,4 @@
-package main
+package certs
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ const agentNamespace = "kube-system"
 // writeKubernetes writes what `kubectl apply -f` wants: for the control plane
 // all certificates, for the data plane those of the agent. The names are those
 // HyperShift mounts (openshift/hypershift, control-plane-operator manifests).
-func writeKubernetes(dir, namespace string, ca *pki.CA, files []certFile) error {
+func writeKubernetes(dir, namespace string, ca *pki.CA, files []certificate) error {
 	control := []any{signerSecret(namespace, ca)}
 	for _, f := range files {
 		control = append(control, tlsSecret(namespace, ca, f))
@@ -61,7 +61,7 @@ func signerSecret(namespace string, ca *pki.CA) *corev1.Secret {
 
 // tlsSecret is a certificate with its key, and the CA beside it, so that one
 // volume is enough for a pod.
-func tlsSecret(namespace string, ca *pki.CA, f certFile) *corev1.Secret {
+func tlsSecret(namespace string, ca *pki.CA, f certificate) *corev1.Secret {
 	s := secret(namespace, f.name, corev1.SecretTypeTLS)
 	s.Data = map[string][]byte{
 		corev1.TLSCertKey: f.pair.CertPEM, corev1.TLSPrivateKeyKey: f.pair.KeyPEM, "ca.crt": ca.CertPEM,
