@@ -32,12 +32,12 @@ func newBench() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure a way through the tunnel, beside a baseline",
-		Long: "Bench drives one or more ways to a target in turn and prints medians and ratios:\n" +
-			"speed, round trips, connections a second, and with --pids CPU and memory of the\n" +
-			"processes on the way. The last --via is the baseline of the ratios. A way is\n" + via.Kinds + ".\n" +
-			"The target is konnectivity bench target, run where the far end can reach it;\n" +
-			"without --target one is run here, for setups on one machine.",
+		Short: "Measure a way through the tunnel against a baseline",
+		Long: "Bench drives one or more ways to a target in turn, and prints medians and ratios:\n" +
+			"throughput, round trips, connections per second, and with --pids CPU and memory of the\n" +
+			"processes on the way. The last --via is the baseline of the ratios. A WAY is\n" + via.Kinds + ".\n" +
+			"The target is a konnectivity bench target that the far end can reach; without --target\n" +
+			"one is started here, for setups on one machine.",
 		Example: "  konnectivity bench --via socks5://127.0.0.1:8090 --via direct\n" +
 			"  konnectivity bench --via ours=socks5://127.0.0.1:8090 --pids ours=101,102,103 --via direct --tests down,churn --runs 5",
 		Args: cli.NoArgs,
@@ -62,9 +62,9 @@ func (o *benchOptions) addTo(f *pflag.FlagSet) {
 	f.DurationVar(&o.plan.Duration, "duration", 3*time.Second, "length of each round-trip and connection test")
 	f.IntVar(&o.plan.Dialers, "dialers", 16, "dialers at once")
 	f.IntVar(&o.plan.Idle, "idle", 1000, "connections held by the test idle")
-	f.IntVar(&o.plan.Rate, "rate", 0, "new connections a second of the test idle; 0: as fast as they come")
+	f.IntVar(&o.plan.Rate, "rate", 0, "new connections per second of the test idle; 0 means as fast as possible")
 	f.IntVar(&o.plan.Stalled, "stalled", 100, "readers that never read, of the test stalled")
-	f.DurationVar(&o.plan.Settle, "settle", time.Second, "how long processes get to come to rest before memory is read; the suite's own give memory back after 15 s at rest")
+	f.DurationVar(&o.plan.Settle, "settle", time.Second, "how long processes rest before their memory is read; the suite's own return memory after 15 s at rest")
 	f.BoolVar(&o.json, "json", false, "print every value of every round as JSON")
 	f.BoolVar(&o.md, "markdown", false, "print the table as Markdown")
 }

@@ -14,11 +14,11 @@ func newCerts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs DIR",
 		Short: "Write a CA and the certificates of server, agents and clients",
-		Long: "Certs writes a CA and four certificates it signed, with their keys, into DIR:\n" +
+		Long: "Certs writes a CA and four certificates signed by it, with their keys, into DIR:\n" +
 			"server (shown to clients), cluster (shown to agents), client (for sidecars and\n" +
-			"kube-apiserver) and agent. Each bears its role in a URI name, and a port or program\n" +
-			"takes no certificate of another role. Files that exist are never overwritten; keys can be\n" +
-			"read by their owner only. Loopback and the usual service names are always in.",
+			"kube-apiserver) and agent. Each has its role in a URI name, and programs refuse\n" +
+			"certificates of a wrong role. Existing files are never overwritten; only their owner\n" +
+			"can read the keys. Loopback and the usual service names are always included.",
 		Example: "  konnectivity certs pki --server-san=proxy.example.com --cluster-san=203.0.113.7\n" +
 			"  konnectivity certs pki-2027 --from=pki   # new certificates of the same CA",
 		Args: cli.OneArg("DIR"),
@@ -30,13 +30,13 @@ func newCerts() *cobra.Command {
 }
 
 func certsFlags(o *certs.Order, f *pflag.FlagSet) {
-	f.StringSliceVar(&o.ServerSANs, "server-san", nil, "further names and addresses at which clients reach the server")
-	f.StringSliceVar(&o.ClusterSANs, "cluster-san", nil, "further names and addresses at which agents reach the server")
-	f.StringSliceVar(&o.AgentSANs, "agent-san", nil, "names and addresses an agent may claim (server's --agent-identifier-policy=certificate)")
+	f.StringSliceVar(&o.ServerSANs, "server-san", nil, "additional names and addresses at which clients reach the server")
+	f.StringSliceVar(&o.ClusterSANs, "cluster-san", nil, "additional names and addresses at which agents reach the server")
+	f.StringSliceVar(&o.AgentSANs, "agent-san", nil, "names and addresses that an agent may claim, with the server's --agent-identifier-policy=certificate")
 	f.DurationVar(&o.Lifetime, "lifetime", pki.DefaultLifetime, "how long the certificates are valid; never longer than the CA")
 	f.DurationVar(&o.CALifetime, "ca-lifetime", pki.DefaultCALifetime, "how long a new CA is valid")
-	f.StringVar(&o.TrustDomain, "trust-domain", pki.DefaultTrustDomain, "whose the roles in the certificates are: spiffe://TRUST-DOMAIN/konnectivity/ROLE")
-	f.StringVar(&o.From, "from", "", "sign with ca.crt and ca.key of this directory, rather than with a new CA")
+	f.StringVar(&o.TrustDomain, "trust-domain", pki.DefaultTrustDomain, "trust domain of the roles in the certificates: spiffe://TRUST-DOMAIN/konnectivity/ROLE")
+	f.StringVar(&o.From, "from", "", "sign with ca.crt and ca.key of this directory instead of a new CA")
 	f.BoolVar(&o.Kubernetes, "kubernetes", false, "also write the secrets and config maps that hold the files, under HyperShift's names")
 	f.StringVar(&o.Namespace, "namespace", "kube-system", "with --kubernetes, the namespace of the control plane")
 }

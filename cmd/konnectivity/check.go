@@ -34,11 +34,11 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [HOST:PORT]",
 		Short: "Find out which step on the way through the tunnel fails, and why",
-		Long: "Check takes the flags of a sidecar, walks the same way as that sidecar does, and says\n" +
-			"of each step whether it works, else why and what to do: files, certificates, the\n" +
-			"server and its protocol, its agents, names, and with HOST:PORT a connection there,\n" +
-			"also through sidecars that run here. It changes nothing. The exit status is 1 if a\n" +
-			"step failed; warnings do not count.",
+		Long: "Check takes the flags of a sidecar, goes the same way as that sidecar, and says of\n" +
+			"each step whether it works, or why not and what to do: files, certificates, the server\n" +
+			"and its protocol, its agents, names, and with HOST:PORT a connection there, also through\n" +
+			"sidecars that run here. It changes nothing. The exit status is 1 if a step failed;\n" +
+			"warnings do not count.",
 		Example: "  konnectivity check --konnectivity-hostname=proxy.example.com --konnectivity-port=8090 \\\n" +
 			"      --ca-cert-path=ca.crt --tls-cert-path=client.crt --tls-key-path=client.key kubernetes.default.svc:443",
 		Args: cobra.MaximumNArgs(1),
@@ -47,10 +47,10 @@ func newCheck() *cobra.Command {
 		},
 	}
 	cli.AddFlags(cmd, "Check flags", func(f *pflag.FlagSet) {
-		f.StringVar(&o.what.ServerAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, to look at its agents")
+		f.StringVar(&o.what.ServerAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, to check its agents")
 		f.Uint16Var(&o.what.SOCKS5Port, "socks5-serving-port", 0, "second port of a konnectivity-https-proxy, to try it too")
 		f.StringVarP(&o.output, "output", "o", "text", "text or json")
-		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; longer than a server's own patience, whose word arrives then")
+		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; the default is longer than a server's own limit, so its answer arrives")
 	})
 	o.what.Sidecar.AddFlags(cmd)
 	cli.Choices(cmd, "output", "text", "json")

@@ -27,9 +27,9 @@ func newDial() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dial HOST:PORT",
 		Short: "Connect standard input and output to a destination behind the tunnel",
-		Long: "Dial connects to HOST:PORT and carries standard input to it and its bytes to standard\n" +
-			"output. The end of input is told to the destination, whose answer still arrives, as\n" +
-			"TCP does it; only grpc cannot tell it. A way is\n" + via.Kinds + ".",
+		Long: "Dial connects to HOST:PORT, sends it standard input, and writes what it answers to\n" +
+			"standard output. When the input ends, the destination is told so, and its answer still\n" +
+			"arrives; only grpc cannot do that. A WAY is\n" + via.Kinds + ".",
 		Example: "  echo | konnectivity dial kubernetes.default.svc:443 -v\n" +
 			"  ssh -o ProxyCommand='konnectivity dial --via socks5://127.0.0.1:8090 %h:%p' core@10.0.3.7\n" +
 			"  konnectivity dial --via link://proxy.example.com:8090 --ca-cert-path pki/ca.crt \\\n" +
@@ -42,8 +42,8 @@ func newDial() *cobra.Command {
 	cli.AddFlags(cmd, "Dial flags", func(f *pflag.FlagSet) {
 		f.StringVar(&o.way, "via", "socks5://127.0.0.1:8090", "the `WAY` to go")
 		f.DurationVar(&o.timeout, "timeout", tunnel.DefaultDialTimeout, "how long the destination has to answer")
-		f.BoolVarP(&o.verbose, "verbose", "v", false, "tell on standard error which way it goes, how long that takes and what to do when it fails")
-		f.StringVar(&o.admin, "server-admin", "", "with -v, `HOST:PORT` of the server's admin port, to learn by which agent it goes")
+		f.BoolVarP(&o.verbose, "verbose", "v", false, "print to standard error which way it goes, how long that takes, and what to do if it fails")
+		f.StringVar(&o.admin, "server-admin", "", "with -v, `HOST:PORT` of the server's admin port, to show which agent it uses")
 	})
 	o.via.register(cmd)
 	cli.Choices(cmd, "via", "direct", "socks5://", "http://", "https://", "link://", "grpc:///")

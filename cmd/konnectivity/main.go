@@ -20,9 +20,9 @@ func main() {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "konnectivity",
-		Short: "Set up, try and look into a konnectivity suite",
-		Long: "konnectivity is the operator's tool: it makes certificates, tries the suite out,\n" +
-			"and looks into one that runs.",
+		Short: "Set up, try out and inspect a konnectivity suite",
+		Long: "konnectivity is the operator's tool: it creates certificates, lets you try the suite,\n" +
+			"and shows what a running suite does and what is wrong with it.",
 	}
 	root.AddCommand(
 		newBench(),

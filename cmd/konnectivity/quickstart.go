@@ -25,16 +25,16 @@ func newQuickstart() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quickstart",
 		Short: "Run the whole suite in one process on loopback and check every path",
-		Long: "Quickstart runs server, agent, both sidecars and a demo target in this process, on\n" +
-			"free ports of loopback with certificates of their own, sends a real request over\n" +
-			"each path, and prints what you can try yourself and where the server's status page\n" +
-			"is. It serves until Ctrl-C. Certificates and a socket are in a folder of TMPDIR, or\n" +
-			"of /dev/shm or here where there is none, and are removed at the end.",
+		Long: "Quickstart runs server, agent, both sidecars and a demo target in this process, on free\n" +
+			"loopback ports with certificates of their own. It sends a real request over each path,\n" +
+			"prints commands to try and the address of the server's status page, and serves until\n" +
+			"Ctrl-C. Certificates and a socket are in a folder under TMPDIR, or under /dev/shm or the\n" +
+			"working directory if there is none, and are removed at the end.",
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
 	cli.AddFlags(cmd, "Quickstart flags", func(f *pflag.FlagSet) {
-		f.BoolVar(&o.once, "once", false, "end after the checks; the exit status tells whether all passed")
+		f.BoolVar(&o.once, "once", false, "exit after the checks; the exit status says whether all passed")
 		f.BoolVar(&o.json, "json", false, "print the checks as JSON")
 	})
 	return cmd

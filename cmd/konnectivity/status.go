@@ -23,11 +23,11 @@ func newStatus() *cobra.Command {
 		Use:   "status [ADDRESS...]",
 		Short: "Show what servers, agents and sidecars do right now",
 		Long: "Status asks the admin API of each ADDRESS (HOST:PORT of a server's or agent's admin\n" +
-			"port or of a sidecar's --admin-address) and shows agents, links, connections with\n" +
-			"the stalled ones first, rates, round trips and what failed last. Without an ADDRESS\n" +
-			"it asks the usual ports of this machine, " + status.UsualAdmin[0] + " and " + status.UsualAdmin[1] + ".\n\n" +
-			"To follow one connection across its hops, give the addresses of all of them and its\n" +
-			"id with --filter. The exit status is 1 if an ADDRESS does not answer.",
+			"port, or of a sidecar's --admin-address) and shows agents, links, connections with\n" +
+			"stalled ones first, rates, round trips and the latest failures. Without an ADDRESS it\n" +
+			"asks the usual ports of this machine, " + status.UsualAdmin[0] + " and " + status.UsualAdmin[1] + ".\n\n" +
+			"To follow one connection across its hops, give the addresses of all hops, and the\n" +
+			"connection's id with --filter. The exit status is 1 if an ADDRESS does not answer.",
 		Example: "  konnectivity status --watch\n" +
 			"  konnectivity status 127.0.0.1:8095 127.0.0.1:8096 --filter 4bf92f3577b34da6\n" +
 			"  kubectl port-forward deploy/konnectivity-server 8095   # and in another terminal: konnectivity status 127.0.0.1:8095",
@@ -40,11 +40,11 @@ func newStatus() *cobra.Command {
 		},
 	}
 	cli.AddFlags(cmd, "Status flags", func(f *pflag.FlagSet) {
-		f.BoolVarP(&o.view.Watch, "watch", "w", false, "show it again and again in place, until Ctrl-C")
-		f.DurationVar(&o.view.Interval, "interval", time.Second, "how often --watch looks; at least 200ms")
+		f.BoolVarP(&o.view.Watch, "watch", "w", false, "keep updating the output in place, until Ctrl-C")
+		f.DurationVar(&o.view.Interval, "interval", time.Second, "how often --watch updates; at least 200ms")
 		f.StringVarP(&o.output, "output", "o", "table", "table or json")
 		f.StringVar(&o.view.Filter, "filter", "", "only connections, peers and failures with this text in an id, host or address")
-		f.IntVar(&o.view.Limit, "limit", 10, "most peers, connections and failures to show of each process; at most 1000")
+		f.IntVar(&o.view.Limit, "limit", 10, "maximum number of peers, connections and failures to show for each process; at most 1000")
 	})
 	cli.Choices(cmd, "output", "table", "json")
 	return cmd

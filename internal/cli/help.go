@@ -147,8 +147,8 @@ func newCompletion(root *cobra.Command) *cobra.Command {
 	}
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
-		Short: "Print a script that completes commands and flags in a shell",
-		Long: "Completion prints a script that completes commands and flags in a shell. That for\n" +
+		Short: "Print a shell script that completes commands and flags",
+		Long: "Completion prints a script that completes commands and flags in your shell. The one for\n" +
 			"bash needs the package bash-completion.",
 		Example:   "  source <(" + root.Name() + " completion bash)",
 		ValidArgs: []string{"bash", "zsh", "fish", "powershell"},

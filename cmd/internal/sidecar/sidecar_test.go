@@ -201,7 +201,7 @@ func TestWhatCanNeverWorkIsRefused(t *testing.T) {
 	}{
 		"--socks5-credentials-file=/nowhere":                                     {"--socks5-credentials-file: ", false},
 		"--socks5-credentials-file=" + broken:                                    {"is not user:password", false},
-		"--http-serving-port=1 --https-proxy=ftp://u:hunter2@p":                  {"--https-proxy: unknown scheme; want ", true},
+		"--http-serving-port=1 --https-proxy=ftp://u:hunter2@p":                  {"--https-proxy: its scheme is neither http nor https; want ", true},
 		"--http-serving-port=1 --http-proxy=http://u:hunter2@p:port/":            {"--http-proxy: not a URL", true},
 		"--direct-suffix=not/a/domain":                                           {"--direct-suffix: want a domain name, got ", true},
 		"--kubeconfig=/k --resolve-from-guest-cluster-dns --guest-dns-service=x": {"--guest-dns-service: want NAMESPACE/NAME, got ", true},

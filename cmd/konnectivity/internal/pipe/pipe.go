@@ -19,7 +19,7 @@ type Pipe struct {
 	Dialer  tunnel.Dialer
 	Way     string // the --via that Dialer goes by
 	Timeout time.Duration
-	Admin   string // HOST:PORT of the server's admin port, to learn by which agent it goes; "" is unknown
+	Admin   string // HOST:PORT of the server's admin port, to show which agent it uses; "" is unknown
 }
 
 // Run connects to address, and carries bytes until both sides have ended.
