@@ -46,15 +46,11 @@ func departure(err error) string {
 	}
 }
 
-// silentFor is how long a living peer may say nothing: a ping goes out every
-// link.DefaultPingInterval, and an answer takes its time.
-const silentFor = link.DefaultPingInterval + 2*time.Second
-
 // SilentSeconds is for Peer: how long a peer has said nothing since it was
 // heard last; 0 while that is no longer than a living one may be silent, or
 // where it is not known, which is last's zero.
 func SilentSeconds(last time.Time) float64 {
-	if silence := time.Since(last); !last.IsZero() && silence >= silentFor {
+	if silence := time.Since(last); !last.IsZero() && silence >= link.SilentAfter {
 		return silence.Seconds()
 	}
 	return 0

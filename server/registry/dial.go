@@ -9,6 +9,7 @@ import (
 
 	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // Dial implements tunnel.Dialer: it picks an agent and lets it dial. A dial
@@ -50,15 +51,11 @@ func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, f *t
 	return far, err
 }
 
-// silentFor is how long a living agent may say nothing: pings go out every 5 s
-// at the rarest (link.DefaultPingInterval), and an answer takes its time.
-const silentFor = 7 * time.Second
-
 // silence blames the agent for a dial that ran out of time, where it was the
 // agent that said nothing at all and not its destination.
 func silence(b Backend, address string, start time.Time, err error) error {
 	last := heard(b)
-	if tunnel.FailureOf(err) != tunnel.FailTimeout || last.IsZero() || last.After(start) || time.Since(last) < silentFor {
+	if tunnel.FailureOf(err) != tunnel.FailTimeout || last.IsZero() || last.After(start) || time.Since(last) < link.SilentAfter {
 		return err
 	}
 	return &tunnel.DialError{

@@ -66,7 +66,7 @@ func checkOpen(t *testing.T, b []byte) {
 	if err != nil || first != second {
 		t.Fatalf("OPEN %+v became %+v, %v", first, second, err)
 	}
-	if len(first.address) > maxAddress || len(first.id) > maxConnID || first.network == "" || len(first.network) > maxText {
+	if len(first.address) > maxAddress || len(first.id) > tunnel.MaxID || first.network == "" || len(first.network) > maxText {
 		t.Fatalf("OPEN beyond its bounds: %+v", first)
 	}
 }

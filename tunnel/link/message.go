@@ -84,8 +84,7 @@ const (
 
 const (
 	maxAddress  = 512 // of OPEN; host names end at 253
-	maxConnID   = 64
-	maxFeatures = 64 // a HELLO that names more is from nobody we know
+	maxFeatures = 64  // a HELLO that names more is from nobody we know
 )
 
 var errFields = errors.New("fields do not parse")
@@ -247,7 +246,7 @@ func decodeOpen(b []byte) (m openMsg, err error) {
 		case openCredit:
 			m.credit, err = f.uint(8)
 		case openID:
-			m.id = cleanID(f.value)
+			m.id = tunnel.CleanID(string(f.value))
 		case openClient:
 			m.client, err = f.uint(8)
 		}
@@ -256,19 +255,6 @@ func decodeOpen(b []byte) (m openMsg, err error) {
 		}
 	}
 	return m, nil
-}
-
-// cleanID keeps a peer's connection id only if it is fit for a log line.
-func cleanID(b []byte) string {
-	if len(b) > maxConnID {
-		return ""
-	}
-	for _, c := range b {
-		if c <= ' ' || c > '~' {
-			return ""
-		}
-	}
-	return string(b)
 }
 
 // openedMsg is the payload of OPENED.

@@ -52,7 +52,7 @@ func (ses *Session) open(ctx context.Context, f *tunnel.Flow) *Stream {
 	st := newStream(ses, ses.nextID, budget)
 	ses.nextID += 2
 	st.opening = true
-	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.limit, id: cleanID([]byte(f.ID))}
+	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.limit, id: tunnel.CleanID(f.ID)}
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.number
 	}

@@ -20,6 +20,10 @@ const (
 	DefaultDeadAfter        = 15 * time.Second // with the interval: noticed within 20 s
 	DefaultHandshakeTimeout = 10 * time.Second
 
+	// SilentAfter is how long a living peer may say nothing: it is pinged every
+	// DefaultPingInterval, and an answer takes its time.
+	SilentAfter = DefaultPingInterval + 2*time.Second
+
 	// farewell bounds how long Close may take to say goodbye.
 	farewell = time.Second
 )
