@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"konnectivity/internal/benchchain"
+	"konnectivity/internal/bench/relaychain"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/tlsreload"
 )
@@ -50,24 +50,24 @@ func newBenchRelay() *cobra.Command {
 	return cmd
 }
 
-func relayHop(role, pki, next string) (benchchain.Hop, error) {
+func relayHop(role, pki, next string) (relaychain.Hop, error) {
 	if role == "end" {
-		return benchchain.End(), nil
+		return relaychain.End(), nil
 	}
 	host, _, err := net.SplitHostPort(next)
 	if err != nil {
-		return benchchain.Hop{}, cli.Usagef("--next %q: want HOST:PORT", next)
+		return relaychain.Hop{}, cli.Usagef("--next %q: want HOST:PORT", next)
 	}
 	source, err := pairOf(pki, "client")
 	if err != nil {
-		return benchchain.Hop{}, err
+		return relaychain.Hop{}, err
 	}
 	config := source.Client(host)
 	config.ClientSessionCache = nil // a full handshake a connection and hop, as such chains have it
 	if role == "front" {
-		return benchchain.Front(next, config), nil
+		return relaychain.Front(next, config), nil
 	}
-	return benchchain.Middle(next, config), nil
+	return relaychain.Middle(next, config), nil
 }
 
 // pairOf reads one certificate of a folder of `konnectivity certs`.

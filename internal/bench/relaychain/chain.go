@@ -1,10 +1,10 @@
-// Package benchchain is the limit to approach: three processes that relay one
+// Package relaychain is the limit to approach: three processes that relay one
 // connection each, over the same two mTLS hops as the suite's SOCKS5 path, and
 // multiplex nothing. Each connection pays two TLS handshakes, and its bytes
 // are copied by 64 KiB.
 //
 //	front (SOCKS5) ── mTLS ──► middle ── mTLS ──► end ── TCP ──► target
-package benchchain
+package relaychain
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package benchchain_test
+package relaychain_test
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/proxy"
 
 	"konnectivity/internal/bench"
-	"konnectivity/internal/benchchain"
+	"konnectivity/internal/bench/relaychain"
 	"konnectivity/internal/pki"
 	"konnectivity/tunnel"
 )
@@ -49,9 +49,9 @@ func TestChainCarriesBytesAndHalfClose(t *testing.T) {
 		return address
 	}
 	target := run(false, bench.ServeTarget)
-	end := run(true, benchchain.End().Serve)
-	middle := run(true, benchchain.Middle(end, config).Serve)
-	front := run(false, benchchain.Front(middle, config).Serve)
+	end := run(true, relaychain.End().Serve)
+	middle := run(true, relaychain.Middle(end, config).Serve)
+	front := run(false, relaychain.Front(middle, config).Serve)
 
 	socks, err := proxy.SOCKS5("tcp", front, nil, &net.Dialer{})
 	if err != nil {
