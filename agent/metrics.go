@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
-	"konnectivity/internal/linkmetrics"
 	"konnectivity/internal/logging"
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -45,7 +45,7 @@ type metrics struct {
 	connectFailures *prometheus.CounterVec // reason
 	resets          *prometheus.CounterVec // cause
 	stalled         prometheus.Counter
-	links           *linkmetrics.Links
+	links           *observe.Links
 
 	packetCounters [legacy.Segments][client.PacketType_DRAIN + 1]prometheus.Counter
 }
@@ -115,7 +115,7 @@ func (m *metrics) makeNew() {
 	m.reconnects = counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason")
 	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, other).", "reason")
 	m.resets = counterVec("connection_resets_total", "Number of open connections that did not end in order, by cause.", "cause")
-	m.links = linkmetrics.New(metricsNamespace+"_"+metricsSubsystem+"_link_", kindServer)
+	m.links = observe.NewLinks(metricsNamespace+"_"+metricsSubsystem+"_link_", kindServer)
 	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over the packet protocol that were reset because their reader did not keep up."))
 }
 
@@ -210,8 +210,8 @@ func (m *metrics) Packet(segment legacy.Segment, kind client.PacketType) {
 
 // allPackets are the packets of the old protocol and what links have instead.
 func (m *metrics) allPackets() prometheus.Collector {
-	return linkmetrics.Feed(m.packets, func(tell func(linkmetrics.Adder, float64)) {
-		to, from := linkmetrics.Packets(m.links.Sum(kindServer), false)
+	return observe.Feed(m.packets, func(tell func(observe.Adder, float64)) {
+		to, from := observe.Packets(m.links.Sum(kindServer), false)
 		for segment, counts := range map[legacy.Segment]map[client.PacketType]uint64{legacy.ToAgent: to, legacy.FromAgent: from} {
 			for kind, n := range counts {
 				tell(m.packetCounters[segment][kind], float64(n))

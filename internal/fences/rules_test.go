@@ -41,7 +41,7 @@ var rules = []rule{
 	{folder: "internal/admission", own: []string{"tunnel"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/memlimit", "internal/printable", "internal/pki"}, third: anyModule},
 	{folder: "internal/logging", own: []string{"internal/printable"}, third: anyModule},
-	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission"}, third: anyModule},
+	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "tunnel/link"}, third: anyModule},
 	{folder: "internal/pki"},
 	{folder: "internal/printable"},
 	{folder: "internal/tlsreload", third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},

@@ -1,12 +1,13 @@
-package linkmetrics
+package observe
 
 import (
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"konnectivity/tunnel/link"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
+	"konnectivity/tunnel/link"
 )
 
 // Adder is a counter or a gauge.

@@ -1,4 +1,4 @@
-package linkmetrics
+package observe
 
 import (
 	"strings"
@@ -7,8 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"konnectivity/tunnel/link"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
+	"konnectivity/tunnel/link"
 )
 
 // Links' part is added to the rest once, however often it is asked for.

@@ -1,7 +1,4 @@
-// Package linkmetrics shows native links to Prometheus: sums and extremes over
-// all links to one kind of peer, so that the number of series does not grow
-// with the number of peers.
-package linkmetrics
+package observe
 
 import (
 	"sync"
@@ -11,21 +8,23 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Session is the part of a *link.Session that is asked.
-type Session interface{ Stats() link.Stats }
+// linkSession is the part of a *link.Session that is asked.
+type linkSession interface{ Stats() link.Stats }
 
-// Links is a collector over the links of a process. Its methods may be called
-// from any goroutine. A scrape costs one pass over the open streams.
+// Links is a collector over the native links of a process: sums and extremes
+// over all links to one kind of peer, so that the number of series does not grow
+// with the number of peers. Its methods may be called from any goroutine. A
+// scrape costs one pass over the open streams.
 type Links struct {
 	series []series
 
 	mu    sync.Mutex
-	peers map[string]*peer // fixed by New
+	peers map[string]*peer // fixed by NewLinks
 }
 
 // peer is the links to one kind of peer.
 type peer struct {
-	open  map[Session]struct{}
+	open  map[linkSession]struct{}
 	ended link.Stats // counters of links that are gone
 }
 
@@ -42,13 +41,13 @@ type sum struct {
 	links int
 }
 
-// New makes a collector for links to these kinds of peers (such as "agent"),
+// NewLinks makes a collector for links to these kinds of peers (such as "agent"),
 // all of which have series from the start. Names begin with prefix, such as
 // konnectivity_network_proxy_agent_link_. Who calls it registers the collector.
-func New(prefix string, peers ...string) *Links {
+func NewLinks(prefix string, peers ...string) *Links {
 	l := &Links{peers: make(map[string]*peer)}
 	for _, name := range peers {
-		l.peers[name] = &peer{open: make(map[Session]struct{})}
+		l.peers[name] = &peer{open: make(map[linkSession]struct{})}
 	}
 	add := func(kind prometheus.ValueType, name, help string, value func(*sum) float64) {
 		desc := prometheus.NewDesc(prefix+name, help+", by kind of peer.", []string{"peer"}, nil)
@@ -68,15 +67,15 @@ func New(prefix string, peers ...string) *Links {
 	return l
 }
 
-// Add counts ses until it is removed. kind must be one that New was given.
-func (l *Links) Add(kind string, ses Session) {
+// Add counts ses until it is removed. kind must be one that NewLinks was given.
+func (l *Links) Add(kind string, ses linkSession) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.peers[kind].open[ses] = struct{}{}
 }
 
 // Remove is for a link that has ended; its counters stay. Again is harmless.
-func (l *Links) Remove(kind string, ses Session) {
+func (l *Links) Remove(kind string, ses linkSession) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := l.peers[kind]

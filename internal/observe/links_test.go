@@ -1,4 +1,4 @@
-package linkmetrics
+package observe
 
 import (
 	"strings"
@@ -7,12 +7,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"go.uber.org/goleak"
 
 	"konnectivity/tunnel/link"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type session struct{ now link.Stats }
 
@@ -20,7 +17,7 @@ func (s *session) Stats() link.Stats { return s.now }
 
 func TestSumsAndExtremesByKindOfPeer(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	l := New("x_link_", "agent", "client")
+	l := NewLinks("x_link_", "agent", "client")
 	reg.MustRegister(l)
 	a := &session{link.Stats{Streams: 2, Sent: 10, Received: 20, Unread: 3, Opened: 4, Accepted: 1, Resets: 1, RTT: time.Second, Stalled: 1, LargestWindow: 100}}
 	b := &session{link.Stats{Streams: 1, Sent: 1, Received: 2, Unread: 4, Opened: 2, Resets: 2, RTT: 2 * time.Second, LargestWindow: 50}}
@@ -99,7 +96,7 @@ func names(page string) (all []string) {
 // The number of series is that of the kinds of peers, whatever connects.
 func TestCardinalityIsBounded(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	l := New("x_link_", "agent")
+	l := NewLinks("x_link_", "agent")
 	reg.MustRegister(l)
 	before, err := testutil.GatherAndCount(reg)
 	if err != nil {

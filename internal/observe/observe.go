@@ -1,6 +1,6 @@
 // Package observe is what every program of the suite shows of itself over
-// HTTP: health, metrics (profiles are in a package of their own); and the HTTP
-// server that serves them.
+// HTTP: health, metrics, of native links among others (profiles are in a package
+// of their own); and the HTTP server that serves them.
 package observe
 
 import (

@@ -6,11 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/codes"
 
-	"konnectivity/internal/linkmetrics"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // What native links mean to upstream's metrics, so that its dashboards show the
@@ -25,9 +26,9 @@ const (
 // linked registers what links have a part in, and asks them at each scrape.
 func (m *Server) linked(packets *prometheus.CounterVec, full *prometheus.GaugeVec) {
 	m.reg.MustRegister(
-		linkmetrics.Feed(packets, func(tell func(linkmetrics.Adder, float64)) {
-			toAgent, fromAgent := linkmetrics.Packets(m.Links.Sum(linkAgent), true)
-			fromClient, toClient := linkmetrics.Packets(m.Links.Sum(linkClient), false)
+		observe.Feed(packets, func(tell func(observe.Adder, float64)) {
+			toAgent, fromAgent := observe.Packets(m.Links.Sum(linkAgent), true)
+			fromClient, toClient := observe.Packets(m.Links.Sum(linkClient), false)
 			for segment, counts := range map[legacy.Segment]map[client.PacketType]uint64{
 				legacy.ToAgent: toAgent, legacy.FromAgent: fromAgent, legacy.FromClient: fromClient, legacy.ToClient: toClient,
 			} {
@@ -36,7 +37,7 @@ func (m *Server) linked(packets *prometheus.CounterVec, full *prometheus.GaugeVe
 				}
 			}
 		}),
-		linkmetrics.Feed(full, func(tell func(linkmetrics.Adder, float64)) {
+		observe.Feed(full, func(tell func(observe.Adder, float64)) {
 			tell(m.full[legacy.FromAgent], float64(m.Links.Sum(linkAgent).Stalled))
 			tell(m.full[legacy.FromClient], float64(m.Links.Sum(linkClient).Stalled))
 		}))

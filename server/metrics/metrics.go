@@ -6,10 +6,11 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"konnectivity/internal/linkmetrics"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 const (
@@ -57,7 +58,7 @@ type Server struct {
 	reviews     *prometheus.HistogramVec
 
 	// Links is where links to agents and clients are added.
-	Links *linkmetrics.Links
+	Links *observe.Links
 
 	// Traffic is where relays add the bytes they carry.
 	Traffic tunnel.Traffic
@@ -66,7 +67,7 @@ type Server struct {
 // New registers a server's metrics on reg, where there may be one set only. All
 // gauges, and all counters whose labels are known, are there with 0.
 func New(reg prometheus.Registerer) *Server {
-	m := &Server{reg: reg, Links: linkmetrics.New(namespace+"_"+subsystem+"_link_", linkAgent, linkClient)}
+	m := &Server{reg: reg, Links: observe.NewLinks(namespace+"_"+subsystem+"_link_", linkAgent, linkClient)}
 	m.reg.MustRegister(m.Links)
 	m.upstream()
 	m.own()
