@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
 
@@ -12,6 +11,7 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"konnectivity/internal/source"
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
@@ -40,7 +40,7 @@ const (
 // no client either.
 type identity struct {
 	key  [sha256.Size]byte // of the certificate; zero: none
-	from string
+	from netip.Prefix
 }
 
 func identityOf(c *frontend.Conn) identity {
@@ -48,27 +48,8 @@ func identityOf(c *frontend.Conn) identity {
 	if state := c.TLS(); state != nil && len(state.PeerCertificates) > 0 {
 		who.key = sha256.Sum256(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
 	}
-	who.from = source(c.RemoteAddr())
+	who.from = source.Of(c.RemoteAddr())
 	return who
-}
-
-// source is a host. Of IPv6 the first 64 bits count: a host may have all the
-// rest to itself.
-func source(a net.Addr) string {
-	if a == nil {
-		return ""
-	}
-	at, err := netip.ParseAddrPort(a.String())
-	if err != nil {
-		return a.Network() // a unix socket: whoever may open it
-	}
-	ip := at.Addr().Unmap()
-	if ip.Is6() {
-		if prefix, err := ip.Prefix(64); err == nil {
-			return prefix.String()
-		}
-	}
-	return ip.String()
 }
 
 // account is what one client has of what all share. There is one as long as the
@@ -135,7 +116,7 @@ func (s *Server) accounted(next frontend.Handler) frontend.Handler {
 }
 
 // noMemory is what a client is told that has as much as it may.
-const noMemory = "this client has as many connections as the server has memory for beside what other clients may need (--memory-budget-mib)"
+const noMemory = "this client's share is used up: it has as many connections as the server has memory for beside what other clients may need (--memory-budget-mib)"
 
 // sharing is a front's Forwarder: each connection has a place on its client's
 // account, which is the context's.
@@ -153,7 +134,7 @@ type place struct {
 
 type placeKey struct{}
 
-// Forward implements link.Forwarder.
+// Forward implements tunnel.Carrier.
 func (f sharing) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	p := &place{account: accountOf(ctx), memory: f.memory}
 	defer p.leave()
@@ -175,7 +156,7 @@ func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
 			return nil, exhausted(f.Address, noMemory)
 		}
 		if !p.account.dials.Take(1) {
-			return nil, exhausted(f.Address, fmt.Sprintf("this client has %d dials under way that nobody answers; the rest is for others", p.account.dials.Used()))
+			return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d dials under way that nobody answers; the rest is for others", p.account.dials.Used()))
 		}
 		defer p.account.dials.Give(1)
 		done, err := s.turns.wait(ctx, p.account)
@@ -197,7 +178,7 @@ type linked struct {
 	account *account
 }
 
-// Forward implements link.Forwarder.
+// Forward implements tunnel.Carrier.
 func (f linked) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	return f.sharing.Forward(withAccount(ctx, f.account), flow, answer)
 }

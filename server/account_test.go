@@ -4,7 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,10 +16,11 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
-	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // hang starts n dials of one client that nobody answers, and returns how they
@@ -62,7 +63,7 @@ func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
 				t.Fatal("one client may have all dials there are")
 			}
 			var dial *tunnel.DialError
-			if !errors.As(refused[0], &dial) || dial.Failure != tunnel.FailExhausted || !strings.Contains(dial.Text(), "this client has") {
+			if !errors.As(refused[0], &dial) || dial.Failure != tunnel.FailExhausted || !strings.Contains(dial.Text(), "this client's share is used up: it has ") {
 				t.Errorf("the client that has its share is told %v", refused[0])
 			}
 			for _, other := range clientKinds {
@@ -174,31 +175,14 @@ func TestALinkWithoutRoomIsRefused(t *testing.T) {
 	}
 }
 
-func TestSourcesOfClients(t *testing.T) {
-	for _, tc := range []struct {
-		addr net.Addr
-		want string
-	}{
-		{&net.TCPAddr{IP: net.ParseIP("192.0.2.1"), Port: 7}, "192.0.2.1"},
-		{&net.TCPAddr{IP: net.ParseIP("::ffff:192.0.2.1"), Port: 7}, "192.0.2.1"},
-		{&net.TCPAddr{IP: net.ParseIP("2001:db8:1:2:3::4"), Port: 7}, "2001:db8:1:2::/64"},
-		{&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0", Port: 7}, "fe80::/64"},
-		{&net.UnixAddr{Name: "@", Net: "unix"}, "unix"},
-		{nil, ""},
-	} {
-		if got := source(tc.addr); got != tc.want {
-			t.Errorf("%v is of %q, want %q", tc.addr, got, tc.want)
-		}
-	}
-}
-
 // TestAccountsGoWithTheirClients: one for all connections of a client, none
 // after the last.
 func TestAccountsGoWithTheirClients(t *testing.T) {
 	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
-	first, leave := all.join(identity{from: "a"})
-	again, leaveAgain := all.join(identity{from: "a"})
-	other, leaveOther := all.join(identity{from: "b"})
+	a, b := identity{from: netip.MustParsePrefix("192.0.2.1/32")}, identity{}
+	first, leave := all.join(a)
+	again, leaveAgain := all.join(a)
+	other, leaveOther := all.join(b)
 	if first != again || first == other {
 		t.Error("accounts and clients do not match")
 	}
@@ -207,5 +191,24 @@ func TestAccountsGoWithTheirClients(t *testing.T) {
 	}
 	if len(all.known) != 0 {
 		t.Errorf("%d accounts are left", len(all.known))
+	}
+}
+
+// What a client hears when its share is used up tells it that, and other
+// programs what kind of failure it is, by CONNECT too.
+func TestShareIsNamedAsTheCause(t *testing.T) {
+	if got := tunnel.GuessFailure(noMemory); got != tunnel.FailExhausted {
+		t.Errorf("%q is read as %v", noMemory, got)
+	}
+}
+
+// The clients' half of the descriptors is for all ports together.
+func TestPortsDivideTheDescriptors(t *testing.T) {
+	for _, tc := range []struct{ descriptors, ports, want int }{
+		{0, 2, 0}, {1024, 1, 512}, {1024, 2, 256}, {1024, 3, 170}, {2, 2, 1}, {1, 4, 1},
+	} {
+		if got := shareOfPort(tc.descriptors, tc.ports); got != tc.want {
+			t.Errorf("one of %d ports of %d descriptors has %d, want %d", tc.ports, tc.descriptors, got, tc.want)
+		}
 	}
 }

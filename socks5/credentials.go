@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/internal/source"
+
 	"github.com/sirupsen/logrus"
 )
 
@@ -71,8 +73,8 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 // Check says whether a client may pass with user and password. It waits where
 // there were many wrong ones from its address, up to 5 s, and is false where
 // there were more.
-func (c *Credentials) Check(source net.Addr, user, password string) bool {
-	from := sourceOf(source)
+func (c *Credentials) Check(client net.Addr, user, password string) bool {
+	from := source.Of(client)
 	wait, ok := c.guesses.ask(from, time.Now())
 	if !ok {
 		if c.log != nil {

@@ -1,7 +1,6 @@
 package socks5
 
 import (
-	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -123,20 +122,4 @@ func (g *guesses) of(source netip.Prefix, now time.Time) *guesser {
 	s := &guesser{}
 	g.sources[source] = s
 	return s
-}
-
-// sourceOf is by what clients are told apart: an IPv4 address, or an IPv6
-// network, of which one machine has all addresses.
-func sourceOf(addr net.Addr) netip.Prefix {
-	at, err := netip.ParseAddrPort(addrText(addr))
-	if err != nil {
-		return netip.Prefix{}
-	}
-	ip := at.Addr().Unmap().WithZone("")
-	bits := ip.BitLen()
-	if ip.Is6() {
-		bits = 64
-	}
-	source, _ := ip.Prefix(bits)
-	return source
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/source"
 )
 
 func newCredentials(t *testing.T) *Credentials {
@@ -55,7 +57,7 @@ func TestGuessesArePaced(t *testing.T) {
 					wg.Go(func() {
 						for time.Since(start) < time.Minute {
 							before := time.Now()
-							_, ok := c0.guesses.ask(sourceOf(c.source(i)), before)
+							_, ok := c0.guesses.ask(source.Of(c.source(i)), before)
 							if ok {
 								mu.Lock()
 								looked++
@@ -145,7 +147,7 @@ func TestGuessersAreBounded(t *testing.T) {
 	now := time.Now()
 	looked := 0
 	for i := range 10 * guessSources {
-		if _, ok := g.ask(sourceOf(from(fmt.Sprintf("%d.%d.%d.1:1", 1+i/65536, i/256%256, i%256))), now); ok {
+		if _, ok := g.ask(source.Of(from(fmt.Sprintf("%d.%d.%d.1:1", 1+i/65536, i/256%256, i%256))), now); ok {
 			looked++
 		}
 	}

@@ -26,9 +26,54 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type guest struct {
 	Slot
 	abandoned bool
+	closing   func() // nil: at once
 }
 
-func (g *guest) Abandon() { g.abandoned = true }
+func (g *guest) Abandon() {
+	g.abandoned = true
+	if g.closing != nil {
+		g.closing()
+	}
+}
+
+// A connection that takes long to close holds up whoever takes its place, and
+// nobody else.
+func TestSlowCloseHoldsUpNobodyElse(t *testing.T) {
+	for name, evict := range map[string]func(s *Slots[*guest], fat *guest){
+		"a newcomer":  func(s *Slots[*guest], _ *guest) { s.Take(&guest{}, nil) },
+		"a weight":    func(s *Slots[*guest], fat *guest) { s.Weigh(fat, 1000) },
+		"descriptors": func(s *Slots[*guest], fat *guest) { fat.since = time.Time{}; s.MakeRoom() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewSlots[*guest](Limits{Open: 2, Bytes: 100})
+			closing, release := make(chan bool), make(chan bool)
+			slow, other := &guest{closing: func() { close(closing); <-release }}, &guest{}
+			s.Take(slow, nil)
+			s.Take(other, nil)
+			s.Serve(other)
+			var wg sync.WaitGroup
+			wg.Go(func() { evict(s, slow) })
+			<-closing
+			passed := make(chan bool)
+			wg.Go(func() {
+				s.Release(other)
+				ok, _ := s.Take(&guest{}, nil)
+				passed <- ok
+			})
+			select {
+			case ok := <-passed:
+				if !ok {
+					t.Error("there was room for another")
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("a slow close holds up others")
+				go func() { <-passed }()
+			}
+			close(release)
+			wg.Wait()
+		})
+	}
+}
 
 func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 	s := NewSlots[*guest](Limits{Open: 2})

@@ -4,33 +4,9 @@ import (
 	"container/heap"
 	"container/list"
 	"math/bits"
-	"net"
 	"net/netip"
 	"time"
 )
-
-// source is whoever connections are counted for: an IPv4 address, or the /64 of
-// an IPv6 address, since one host has as many addresses of that as it likes.
-// Zero stands for all that come without an address, by unix socket.
-type source netip.Prefix
-
-func sourceOf(addr net.Addr) source {
-	var ip netip.Addr
-	switch a := addr.(type) {
-	case *net.TCPAddr:
-		ip = a.AddrPort().Addr().Unmap()
-	case nil:
-	default:
-		at, _ := netip.ParseAddrPort(a.String())
-		ip = at.Addr().Unmap()
-	}
-	bits := 32
-	if ip.Is6() {
-		bits = 64
-	}
-	prefix, _ := ip.Prefix(bits)
-	return source(prefix)
-}
 
 // line is the connections that wait, each with a weight. It knows who is to go
 // next. It has no lock and does nothing to the connections.
@@ -49,7 +25,7 @@ type line struct {
 // attacker can or will go. A neighbour behind the same address who means it
 // passes through that in no time, and is then of another kind.
 type kind struct {
-	source source
+	source netip.Prefix
 	class  int
 }
 
@@ -69,7 +45,7 @@ type party struct {
 	at     int // in the heap
 }
 
-func (l *line) add(s *Slot, from source, weight int64) {
+func (l *line) add(s *Slot, from netip.Prefix, weight int64) {
 	k := kind{from, classOf(weight)}
 	p := l.by[k]
 	if p == nil {

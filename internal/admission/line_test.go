@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/source"
 )
 
 func at(address string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(address), Port: 1} }
@@ -25,7 +27,7 @@ func TestSources(t *testing.T) {
 		{&net.UnixAddr{Name: "@"}, nil, true},
 		{&net.UnixAddr{Name: "@"}, at("10.0.0.1"), false},
 	} {
-		if same := sourceOf(tc.a) == sourceOf(tc.b); same != tc.same {
+		if same := source.Of(tc.a) == source.Of(tc.b); same != tc.same {
 			t.Errorf("%v and %v are one source: %v", tc.a, tc.b, same)
 		}
 	}
@@ -68,7 +70,7 @@ func TestWhoIsNext(t *testing.T) {
 				for i, c := range tc.line {
 					if c.age == now {
 						slots[i] = &Slot{}
-						l.add(slots[i], sourceOf(at(c.from)), c.weight)
+						l.add(slots[i], source.Of(at(c.from)), c.weight)
 					}
 				}
 				time.Sleep(time.Second)
@@ -92,7 +94,7 @@ func TestWhoGetsOnWaitsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l line
 		a, b := &Slot{}, &Slot{}
-		from := sourceOf(at("10.0.0.1"))
+		from := source.Of(at("10.0.0.1"))
 		l.add(a, from, 1)
 		time.Sleep(time.Second)
 		l.add(b, from, 1)
@@ -116,7 +118,7 @@ func TestLineAgainstAPlainOne(t *testing.T) {
 			switch i := random.IntN(max(1, len(all))); {
 			case len(all) == 0 || random.IntN(3) == 0:
 				s := &Slot{}
-				l.add(s, sourceOf(at(fmt.Sprintf("10.0.0.%d", random.IntN(8)))), random.Int64N(9*classUnit))
+				l.add(s, source.Of(at(fmt.Sprintf("10.0.0.%d", random.IntN(8)))), random.Int64N(9*classUnit))
 				all = append(all, s)
 			case random.IntN(3) == 0:
 				l.remove(all[i])

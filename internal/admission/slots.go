@@ -3,8 +3,11 @@ package admission
 import (
 	"container/list"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
+
+	"konnectivity/internal/source"
 )
 
 // EvictAge is how long a connection that waits is left alone when descriptors
@@ -15,15 +18,15 @@ const EvictAge = time.Second
 // Holder is a connection that takes a slot: a type that embeds Slot.
 type Holder interface {
 	slot() *Slot
-	// Abandon ends the connection without a word. It must not block, nor call
-	// Slots.
+	// Abandon ends the connection without a word. Whoever took its slot waits
+	// for that, and nobody else.
 	Abandon()
 }
 
 // Slot is a Holder's part in Slots, which alone uses it.
 type Slot struct {
 	holder  Holder
-	source  source
+	source  netip.Prefix
 	party   *party        // in the line of those that wait; nil while it is served
 	place   *list.Element // in its party's line
 	weight  int64         // in bytes, of one that waits
@@ -54,6 +57,7 @@ type Slots[H Holder] struct {
 	open   int
 	line   line
 	warned time.Time
+	lost   []Holder // that have been evicted, and not yet abandoned
 }
 
 // NewSlots has room for what limits say.
@@ -63,7 +67,7 @@ func NewSlots[H Holder](limits Limits) *Slots[H] { return &Slots[H]{limits: limi
 // there is none; warn asks for a log line, once a minute.
 func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	for !s.room() {
 		if s.evict() {
 			continue
@@ -75,7 +79,7 @@ func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 	}
 	s.open++
 	slot := h.slot()
-	slot.holder, slot.source = h, sourceOf(from)
+	slot.holder, slot.source = h, source.Of(from)
 	s.line.add(slot, slot.source, s.limits.Each)
 	return true, false
 }
@@ -91,7 +95,7 @@ func (s *Slots[H]) room() bool {
 // that costs much more than before has got on: it waits as if it had just come.
 func (s *Slots[H]) Weigh(h H, bytes int64) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	if h.slot().party == nil {
 		return
 	}
@@ -115,7 +119,7 @@ func (s *Slots[H]) Renew(h H) bool {
 // else than slots ran out, and says whether there was one.
 func (s *Slots[H]) MakeRoom() bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	next := s.line.next()
 	return next != nil && time.Since(next.since) >= EvictAge && s.evict()
 }
@@ -187,7 +191,8 @@ func (s *Slots[H]) Held() (waiting int, bytes int64) {
 	return s.line.count, s.line.weight
 }
 
-// evict takes the slot of the one that is next to go, if there is one.
+// evict takes the slot of the one that is next to go, if there is one. The lock
+// is to be given back by unlock.
 func (s *Slots[H]) evict() bool {
 	next := s.line.next()
 	if next == nil {
@@ -196,8 +201,19 @@ func (s *Slots[H]) evict() bool {
 	s.line.remove(next)
 	next.evicted = true
 	s.open--
-	next.holder.Abandon()
+	s.lost = append(s.lost, next.holder)
 	return true
+}
+
+// unlock ends what evicts, and then abandons whom it has evicted: to close a
+// connection may take long, which must hold up nobody else.
+func (s *Slots[H]) unlock() {
+	lost := s.lost
+	s.lost = nil
+	s.mu.Unlock()
+	for _, h := range lost {
+		h.Abandon()
+	}
 }
 
 func (s *Slots[H]) forget(h H) {

@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/source"
+
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 	"google.golang.org/grpc/codes"
@@ -109,19 +111,6 @@ func TestLookAtTokens(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestSource(t *testing.T) {
-	for address, want := range map[string]string{
-		"192.0.2.7": "192.0.2.7/32", "::ffff:192.0.2.7": "192.0.2.7/32", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::/64",
-	} {
-		if got := source(at(address)).String(); got != want {
-			t.Errorf("%s: %s, want %s", address, got, want)
-		}
-	}
-	if source(nil) != source(&net.UnixAddr{Name: "x"}) {
-		t.Error("what has no address is one source")
-	}
 }
 
 // flooded is a Tokens that an attacker keeps busy from the addresses given,
@@ -234,7 +223,7 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 		}))
 		old, renewed := api.token("a", nil), api.token("a", map[string]any{"jti": "b"})
 		worth := func(token string) rank {
-			return tokens.rank(tokens.lookAt(token), tokenKeyOf(token), source(at("192.0.2.1")))
+			return tokens.rank(tokens.lookAt(token), tokenKeyOf(token), source.Of(at("192.0.2.1")))
 		}
 		if worth(old) != plausible || worth(renewed) != plausible {
 			t.Error("agents are proven before they were accepted")

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"net"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -81,19 +79,4 @@ func (t *Tokens) fits(c jwt.Claims, now time.Time) bool {
 		(len(c.Audience) == 0 || slices.Contains(c.Audience, t.cfg.Audience)) &&
 		(c.Expiry == nil || now.Before(c.Expiry.Time().Add(clockSkew))) &&
 		(c.NotBefore == nil || now.After(c.NotBefore.Time().Add(-clockSkew)))
-}
-
-// source is the part of an address that its owner cannot choose freely: of IPv6
-// the first 64 bits. Whatever is no IP address is one source.
-func source(remote net.Addr) netip.Prefix {
-	tcp, ok := remote.(*net.TCPAddr)
-	if !ok {
-		return netip.Prefix{}
-	}
-	addr := tcp.AddrPort().Addr().Unmap().WithZone("")
-	prefix, err := addr.Prefix(min(addr.BitLen(), 64))
-	if err != nil {
-		return netip.Prefix{}
-	}
-	return prefix
 }

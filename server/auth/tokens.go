@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/internal/source"
+
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -163,7 +165,7 @@ func (t *Tokens) Review(ctx context.Context, token string, remote net.Addr) erro
 			return err
 		}
 		if mine {
-			t.finish(ctx, key, f, t.ask(ctx, token, key, source(remote)))
+			t.finish(ctx, key, f, t.ask(ctx, token, key, source.Of(remote)))
 			return f.err
 		}
 		select {
