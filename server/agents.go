@@ -22,11 +22,6 @@ import (
 // again rather than kept waiting while the API server is slow.
 const admitTimeout = 15 * time.Second
 
-// refusalsLogged bounds the lines about refused agents, at once and a minute.
-// They come again every few seconds, by the thousand where a secret is wrong,
-// and strangers could send more: enough are shown to tell what is wrong.
-const refusalsLogged = 20
-
 // buildAgents makes the side that reaches destinations.
 func (s *Server) buildAgents() (err error) {
 	if !s.opts.AgentsNeedLink {
@@ -112,12 +107,7 @@ func (s *Server) admit(ctx context.Context, who auth.Peer, via string) (registry
 	ids, err := s.gate.Admit(ctx, who)
 	if err != nil {
 		s.metrics.AgentRefused(label(err))
-		level := logrus.WarnLevel
-		if !s.refusals.TryAccept() {
-			level = logrus.DebugLevel
-		}
-		entry := s.opts.Log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)})
-		entry.Log(level, "an agent was refused")
+		s.opts.Log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).Warn("an agent was refused")
 		return agent, err
 	}
 	agent.Identifiers = ids

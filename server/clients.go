@@ -48,7 +48,7 @@ func (s *Server) buildClients() error {
 func (s *Server) frontConfig(name string, l Listener) frontend.Config {
 	most := cmp.Or(s.opts.MaxConns, frontend.MaxConns)
 	if name == "clients" {
-		most = admission.AtMost(most, admission.ShareOut(admission.Descriptors()).Clients)
+		most = admission.AtMost(most, shareOfPort(admission.Descriptors(), len(s.opts.Clients)))
 	}
 	strangers := s.strangers
 	if l.Addr().Network() == "unix" {
@@ -58,6 +58,17 @@ func (s *Server) frontConfig(name string, l Listener) frontend.Config {
 		Name: name, TLS: l.TLS, MaxConns: most, Strangers: strangers, Metrics: s.metrics, Log: s.opts.Log,
 		LinkALPN: link.ALPN, Prepare: s.prepare(),
 	}
+}
+
+// shareOfPort is how many connections each of so many ports for clients may
+// have, so that together they have the clients' share of the descriptors; 0 for
+// any number.
+func shareOfPort(descriptors, ports int) int {
+	share := admission.ShareOut(descriptors).Clients
+	if share == 0 {
+		return 0
+	}
+	return max(1, share/ports)
 }
 
 // prepare makes raw connections fit for links, where there are any.

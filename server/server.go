@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/util/flowcontrol"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
@@ -32,8 +31,7 @@ type Server struct {
 	table     *admin.Table      // nil: no admin port
 	leases    *lease.Controller // nil: none
 	gate      auth.Gate
-	refusals  flowcontrol.RateLimiter // of their log lines
-	peers     peers                   // who is told of a drain and of the number of servers
+	peers     peers // who is told of a drain and of the number of servers
 	limits    legacy.Limits
 	strangers *frontend.Strangers // of all ports
 	local     *frontend.Strangers // of unix sockets
@@ -62,7 +60,6 @@ func New(opts Options) (*Server, error) {
 		metrics:  metrics.New(opts.Registry),
 		agents:   registry.New(opts.Strategies, opts.Log),
 		limits:   limits,
-		refusals: flowcontrol.NewTokenBucketRateLimiter(refusalsLogged/60.0, refusalsLogged),
 		draining: make(chan struct{}),
 		accounts: newAccounts(opts.Budget, limits.Budget),
 		turns:    newTurns(),

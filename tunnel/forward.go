@@ -22,6 +22,13 @@ type Observer interface {
 	Closed(f *Flow, took time.Duration, err error)
 }
 
+// Carrier makes the connection that a flow asks for and carries it to its end.
+// *Forwarder is the one there is; others count or limit what it does.
+type Carrier interface {
+	// Forward is described at Forwarder.Forward.
+	Forward(ctx context.Context, flow *Flow, answer Answer) error
+}
+
 // Forwarder does what every front does with a request: dial the destination,
 // answer the client in the front's own protocol, relay until both are done.
 // Its fields must not change while it is in use; it may serve any number of

@@ -18,6 +18,7 @@ var failureTexts = []struct {
 	{"too many open files", FailExhausted},
 	{"no buffer space available", FailExhausted},
 	{"cannot allocate memory", FailExhausted},
+	{"share is used up", FailExhausted}, // of our own server, which says more than what ran out
 	{"destination not allowed", FailDenied},
 	{"permission denied", FailDenied},
 	{"operation not permitted", FailDenied},

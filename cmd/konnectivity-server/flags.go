@@ -131,7 +131,7 @@ func (f *flags) addRouting(set *pflag.FlagSet) {
 }
 
 func (f *flags) addTLS(set *pflag.FlagSet) {
-	f.peers.AddTo(set, "clients and agents")
+	f.peers.AddTo(set, "clients and agents (agents that authenticate by token alone show none)")
 	set.StringSliceVar(&f.ciphers, "cipher-suites", nil, "comma-separated cipher suites for TLS 1.2 (default: Go's choice); no effect on TLS 1.3")
 	set.StringVar(&f.tlsMin, "tls-min-version", "", "VersionTLS12 or VersionTLS13; lower ones are accepted and mean VersionTLS12 (default: VersionTLS12)")
 }

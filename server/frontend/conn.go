@@ -80,7 +80,7 @@ func (c *Conn) Begin() bool {
 	case f.slots <- struct{}{}:
 	default:
 		c.count("limit")
-		f.warn.log(f.cfg.Log, fmt.Sprintf("%d connections of %s are open, which is the limit; more are refused", cap(f.slots), f.cfg.Name))
+		f.cfg.Log.Warn(fmt.Sprintf("%d connections of %s are open, which is the limit; more are refused", cap(f.slots), f.cfg.Name))
 		c.cut()
 		return false
 	}
@@ -154,7 +154,7 @@ func (c *Conn) Refuse(why string) {
 	c.mu.Lock()
 	c.count("limit")
 	c.mu.Unlock()
-	c.front.warn.log(c.front.cfg.Log.WithField("remote", c.raw.RemoteAddr().String()), "a connection of "+c.front.cfg.Name+" was refused: "+why)
+	c.front.cfg.Log.WithField("remote", c.raw.RemoteAddr().String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
 }
 
 // reject counts the connection as one that never became a request. err says
@@ -181,9 +181,7 @@ func (c *Conn) reject(err error) {
 	}
 	log = log.WithError(err).WithField("remote", c.raw.RemoteAddr().String())
 	if reason == "tls" {
-		// The operator must see a certificate that does not fit, but a port
-		// scanner must not fill the log.
-		c.front.warn.log(log, "a TLS handshake of "+c.front.cfg.Name+" failed")
+		log.Warn("a TLS handshake of " + c.front.cfg.Name + " failed") // which may be a certificate that does not fit
 		return
 	}
 	log.Debug("a connection of " + c.front.cfg.Name + " came to nothing")

@@ -37,11 +37,6 @@ type ConnectMetrics interface {
 	Unanswered() // a dial that succeeded for a client that could not be told
 }
 
-// Forwarder carries a request; see tunnel.Forwarder.
-type Forwarder interface {
-	Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error
-}
-
 // ServingHeader is in the answer to a request that is not CONNECT, by which a
 // client can ask without dialing anything: "yes" if an agent serves, else "no"
 // and, behind a semicolon, why.
@@ -49,7 +44,7 @@ const ServingHeader = "Konnectivity-Serving"
 
 // Connect serves HTTP CONNECT by f. serving says why no agent serves, if none
 // does.
-func Connect(f Forwarder, m ConnectMetrics, serving func() error) Handler {
+func Connect(f tunnel.Carrier, m ConnectMetrics, serving func() error) Handler {
 	return func(ctx context.Context, c *Conn) {
 		asked, err := readConnect(c.Reader)
 		if err != nil {
@@ -96,14 +91,14 @@ type connect struct {
 	m ConnectMetrics
 }
 
-func (t *connect) run(ctx context.Context, f Forwarder, asked asked) error {
+func (t *connect) run(ctx context.Context, f tunnel.Carrier, asked asked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The header is over; what follows is the tunnel's and has no end.
 	t.c.limit.N = math.MaxInt64
 	leaving := admission.NewWatch(t.c.raw, admission.Buffer{Reader: t.c.Reader}, cancel)
 	stop := sync.OnceValue(leaving.Stop)
-	defer stop() // for a Forwarder that never asks for the answer
+	defer stop() // for a Carrier that never asks for the answer
 	flow := &tunnel.Flow{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: t.c.RemoteAddr()}
 	return f.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {
@@ -129,7 +124,8 @@ func (t *connect) run(ctx context.Context, f Forwarder, asked asked) error {
 func (c *Conn) answerDial(err error) {
 	dial := tunnel.AsDialError("", err)
 	text := dial.Text()
-	if words := dial.Failure.String(); !strings.Contains(text, words) {
+	told := dial.Failure != tunnel.FailInternal && tunnel.GuessFailure(text) == dial.Failure
+	if words := dial.Failure.String(); !told && !strings.Contains(text, words) {
 		text = words + ": " + text // clients look for the usual phrases
 	}
 	c.answerError(dial.Failure.HTTPStatus(), text)

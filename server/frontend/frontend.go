@@ -83,7 +83,6 @@ type Frontend struct {
 	cfg   Config
 	tls   *tls.Config
 	slots chan struct{}
-	warn  throttle
 
 	drained  chan struct{} // closed by Drain
 	drainOne sync.Once

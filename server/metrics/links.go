@@ -11,7 +11,6 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
-	"konnectivity/tunnel/link"
 )
 
 // What native links mean to upstream's metrics, so that its dashboards show the
@@ -54,14 +53,14 @@ func (m *Server) AgentLinkLost() {
 
 // LinkRequests counts next's requests as HTTP connections: without a link, a
 // sidecar makes a CONNECT of each.
-func (m *Server) LinkRequests(next link.Forwarder) link.Forwarder { return linkRequests{next, m} }
+func (m *Server) LinkRequests(next tunnel.Carrier) tunnel.Carrier { return linkRequests{next, m} }
 
 type linkRequests struct {
-	next link.Forwarder
+	next tunnel.Carrier
 	m    *Server
 }
 
-// Forward implements link.Forwarder.
+// Forward implements tunnel.Carrier.
 func (r linkRequests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	r.m.HTTPConnection(1)
 	defer r.m.HTTPConnection(-1)

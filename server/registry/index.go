@@ -13,6 +13,7 @@ type index struct {
 	present map[*conn]bool
 
 	all      *group
+	byID     map[string]*group // each with as many members as certificates use the id
 	byRoute  *group
 	byAddr   map[netip.Addr]*group
 	byHost   map[string]*group
@@ -27,6 +28,7 @@ func newIndex() *index {
 	return &index{
 		present:  make(map[*conn]bool),
 		all:      newGroup(),
+		byID:     make(map[string]*group),
 		byRoute:  newGroup(),
 		byAddr:   make(map[netip.Addr]*group),
 		byHost:   make(map[string]*group),
@@ -76,6 +78,7 @@ func (x *index) groups(c *conn, create bool) []*group {
 			out = append(out, g)
 		}
 	}
+	add(entry(x.byID, c.agent.ID, create))
 	for _, addr := range ids.Addrs {
 		add(entry(x.byAddr, addr, create))
 	}
@@ -111,6 +114,9 @@ func entry[K comparable](m map[K]*group, key K, create bool) *group {
 
 // prune forgets the keys that nobody has any more.
 func (x *index) prune(c *conn) {
+	if g := x.byID[c.agent.ID]; g != nil && g.empty() {
+		delete(x.byID, c.agent.ID)
+	}
 	ids := c.agent.Identifiers
 	for _, addr := range ids.Addrs {
 		if g := x.byAddr[addr]; g != nil && g.empty() {
@@ -199,13 +205,15 @@ func (x *index) count(s Strategy) int {
 // first is the preferred connection of a's id: of a itself, else of one that
 // calls itself the same; or nil.
 func (x *index) first(a Agent) *conn {
-	if m := x.all.members[a.key()]; m != nil {
+	g := x.byID[a.ID]
+	if g == nil {
+		return nil
+	}
+	if m := g.members[a.key()]; m != nil {
 		return m.conns[0]
 	}
-	for key, m := range x.all.members {
-		if key.id == a.ID {
-			return m.conns[0]
-		}
+	for _, m := range g.members {
+		return m.conns[0]
 	}
 	return nil
 }

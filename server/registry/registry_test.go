@@ -510,3 +510,27 @@ func TestAnIdIsNoProof(t *testing.T) {
 		}
 	}
 }
+
+// Two agents with one id are told apart by their certificates, and the index
+// forgets an id with its last agent.
+func TestIdsOfTwo(t *testing.T) {
+	r := New([]Strategy{Default}, quiet())
+	leaveA := r.Join(Agent{ID: "x", Identity: "a"}, newFake("a"))
+	leaveB := r.Join(Agent{ID: "x", Identity: "b"}, newFake("b"))
+	if !r.Knows("x") || r.Knows("y") || r.Counts().Agents != 2 {
+		t.Errorf("x known: %v, y known: %v, %d agents", r.Knows("x"), r.Knows("y"), r.Counts().Agents)
+	}
+	for _, identity := range []string{"a", "b"} {
+		if c := r.index.first(Agent{ID: "x", Identity: identity}); c.agent.Identity != identity {
+			t.Errorf("the agent of certificate %s is %s", identity, c.agent.Identity)
+		}
+	}
+	leaveA()
+	if c := r.index.first(Agent{ID: "x", Identity: "a"}); c == nil || c.agent.Identity != "b" {
+		t.Error("the other with this id is not found")
+	}
+	leaveB()
+	if r.Knows("x") || len(r.index.byID) > 0 {
+		t.Errorf("%d ids are remembered", len(r.index.byID))
+	}
+}

@@ -41,7 +41,7 @@ type Config struct {
 
 	// Forwarder serves the streams that the peer opens, usually a
 	// *tunnel.Forwarder; nil refuses them.
-	Forwarder Forwarder
+	Forwarder tunnel.Carrier
 
 	// Budget bounds unread bytes, usually shared by all links of a process.
 	Budget *Budget
@@ -56,12 +56,6 @@ type Config struct {
 	HandshakeTimeout time.Duration // 0: DefaultHandshakeTimeout
 
 	Log logrus.FieldLogger // nil: silent
-}
-
-// Forwarder makes the connection that a peer asked for and carries it until it
-// ends; see tunnel.Forwarder.
-type Forwarder interface {
-	Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error
 }
 
 // Session is one link. It is a tunnel.Dialer that opens streams at the peer,

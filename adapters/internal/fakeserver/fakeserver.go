@@ -189,7 +189,7 @@ func (s *Server) serve(raw net.Conn) {
 	}
 }
 
-// Forward implements link.Forwarder.
+// Forward implements tunnel.Carrier.
 func (s *Server) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	select {
 	case s.IDs <- f.ID:
