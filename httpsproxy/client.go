@@ -21,9 +21,9 @@ const (
 )
 
 // client is one connection of a client, given to net/http to read requests
-// from. Close is net/http's way to end it.
+// from: its methods are those that net/http calls. Everybody else takes conn.
 type client struct {
-	tunnel.Conn
+	conn tunnel.Conn
 	admission.Slot
 	ctx   context.Context // ends when the connection is to be cut
 	leave <-chan struct{} // closed when it is to take no more requests
@@ -49,7 +49,7 @@ func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*cli
 // start serves conn on goroutines of its own and calls ended after the last of
 // them; it does not block.
 func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.Conn, ended func()) {
-	c := &client{Conn: conn, leave: leave, unread: true, halfClose: s.halfClose}
+	c := &client{conn: conn, leave: leave, unread: true, halfClose: s.halfClose}
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open HTTP proxy connections is reached; refusing more")
@@ -101,7 +101,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 		c.patience = newPatience()
 	case http.StateIdle:
 		if !s.slots.Await(c, c.leaving) {
-			_ = c.Conn.Close()
+			_ = c.conn.Close()
 		}
 	case http.StateClosed:
 		c.ended()
@@ -120,7 +120,7 @@ func (c *client) leaving() bool {
 
 // Abandon implements admission.Holder: there is no room for the connection.
 func (c *client) Abandon() {
-	_ = c.Conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
+	_ = c.conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
 }
 
 // detach goes on with the connection, hijacked from net/http, on a goroutine
@@ -132,12 +132,25 @@ func (c *client) detach(serve func()) {
 	}()
 }
 
-// Close ends the connection in a way that the client can read to the end.
+// CloseWrite is net/http's way to part from a client that still sends.
+func (c *client) CloseWrite() error { return c.conn.CloseWrite() }
+
+func (c *client) Write(p []byte) (int, error)        { return c.conn.Write(p) }
+func (c *client) LocalAddr() net.Addr                { return c.conn.LocalAddr() }
+func (c *client) RemoteAddr() net.Addr               { return c.conn.RemoteAddr() }
+func (c *client) SetWriteDeadline(t time.Time) error { return c.conn.SetWriteDeadline(t) }
+
+// SetDeadline is for both directions. It does not concern patience: net/http
+// stops a Read by SetReadDeadline.
+func (c *client) SetDeadline(t time.Time) error { return c.conn.SetDeadline(t) }
+
+// Close is net/http's way to end the connection; the client can read all of it
+// to the end.
 func (c *client) Close() error {
 	if c.unread {
-		part(c.Conn)
+		part(c.conn)
 	}
-	return c.Conn.Close()
+	return c.conn.Close()
 }
 
 // part ends the direction to the client and hears it out for a moment.

@@ -25,9 +25,9 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	_ = conn.SetDeadline(time.Time{})
 	read, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	major, minor, id := r.ProtoMajor, r.ProtoMinor, requestID(r)
-	ahead := newAhead(c.Conn, read)
+	ahead := newAhead(c.conn, read)
 	c.detach(func() {
-		answer := &connectAnswer{conn: c.Conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
+		answer := &connectAnswer{conn: c.conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
 		line := newAccess(c, kindConnect, address)
 		line.id = id
 		defer s.log(line)
@@ -62,7 +62,7 @@ func requestID(r *http.Request) string {
 func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
-	answer.watch = admission.NewWatch(c.Conn, answer.ahead, cancel)
+	answer.watch = admission.NewWatch(c.conn, answer.ahead, cancel)
 	line.flow = &tunnel.Flow{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
 	err := s.opts.Connect.Forward(ctx, line.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, err := answer.give(far, err)

@@ -253,7 +253,7 @@ func (x *exchange) finish() {
 	}
 	if !x.req.ProtoAtLeast(1, 1) && x.Header().Get("Content-Length") == "" {
 		// Only a reset tells this client that the content is not whole.
-		_ = x.client.Conn.Reset(x.broken)
+		_ = x.client.conn.Reset(x.broken)
 	}
 	panic(http.ErrAbortHandler) // net/http would otherwise end it in order
 }

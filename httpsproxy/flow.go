@@ -58,14 +58,23 @@ func (x *exchange) carried(up bool, n int) {
 }
 
 // dialed is a connection of the transport that knows how it was made: it may
-// serve many exchanges.
+// serve many exchanges. It is a net.Conn, for the transport, and no more.
 type dialed struct {
-	tunnel.Conn
+	conn tunnel.Conn
 	flow *tunnel.Flow
 }
 
 // NetConn is for who looks for what lies below.
-func (d *dialed) NetConn() net.Conn { return d.Conn }
+func (d *dialed) NetConn() net.Conn { return d.conn }
+
+func (d *dialed) Read(p []byte) (int, error)         { return d.conn.Read(p) }
+func (d *dialed) Write(p []byte) (int, error)        { return d.conn.Write(p) }
+func (d *dialed) Close() error                       { return d.conn.Close() }
+func (d *dialed) LocalAddr() net.Addr                { return d.conn.LocalAddr() }
+func (d *dialed) RemoteAddr() net.Addr               { return d.conn.RemoteAddr() }
+func (d *dialed) SetDeadline(t time.Time) error      { return d.conn.SetDeadline(t) }
+func (d *dialed) SetReadDeadline(t time.Time) error  { return d.conn.SetReadDeadline(t) }
+func (d *dialed) SetWriteDeadline(t time.Time) error { return d.conn.SetWriteDeadline(t) }
 
 // dialReport tells observers of a transport's dials, but not of one that its
 // request needed no more, having got a connection that came free meanwhile.

@@ -12,8 +12,8 @@ import (
 // clients of these protocols fail at once; curl and Go name the cause.
 func (c *client) turnAway() {
 	const text = "This port speaks HTTP: give clients a proxy URL that begins with http://.\n"
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(replyTimeout))
-	_, _ = fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+	_ = c.conn.SetWriteDeadline(time.Now().Add(replyTimeout))
+	_, _ = fmt.Fprintf(c.conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		http.StatusBadRequest, http.StatusText(http.StatusBadRequest), len(text), text)
 }
 

@@ -27,7 +27,7 @@ func FuzzConnectTarget(f *testing.F) {
 	local, remote := net.Pipe()
 	defer local.Close()
 	defer remote.Close()
-	c := &client{Conn: tunnel.Wrap(local)}
+	c := &client{conn: tunnel.Wrap(local)}
 	f.Fuzz(func(t *testing.T, authority string) {
 		address, refused := connectTarget(c, &http.Request{RequestURI: authority})
 		if (address == "") == (refused == nil) {

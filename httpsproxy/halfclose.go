@@ -51,7 +51,7 @@ func (p *patience) wait(cut <-chan struct{}, bound time.Duration) error {
 // Read is net/http's. It reads a single byte where it has all of a request and
 // only listens for the client's leaving.
 func (c *client) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+	n, err := c.conn.Read(b)
 	if n > 0 && !c.heard {
 		if c.heard = true; !beginsHTTP(b[0]) {
 			c.turnAway()
@@ -72,7 +72,7 @@ func (c *client) SetReadDeadline(t time.Time) error {
 	if c.patience != nil && !t.IsZero() && t.Before(time.Now()) {
 		c.patience.stop()
 	}
-	return c.Conn.SetReadDeadline(t)
+	return c.conn.SetReadDeadline(t)
 }
 
 // stopReading ends reads, now and later, of who would discard the rest of a
@@ -80,5 +80,5 @@ func (c *client) SetReadDeadline(t time.Time) error {
 // sets deadlines of its own for as long as the client pleases.
 func (c *client) stopReading() {
 	c.deaf.Store(true)
-	_ = c.Conn.SetReadDeadline(longAgo)
+	_ = c.conn.SetReadDeadline(longAgo)
 }

@@ -181,7 +181,7 @@ func (s *Server) CloseIdle() { s.transport.CloseIdleConnections() }
 func (s *Server) dismiss(leave <-chan struct{}, fresh bool) {
 	s.slots.Waiting(func(c *client) {
 		if c.leave == leave && c.served.Load() != fresh {
-			_ = c.Conn.Close()
+			_ = c.conn.Close()
 		}
 	})
 }

@@ -16,7 +16,7 @@ type addressed struct {
 func (c addressed) LocalAddr() net.Addr { return c.local }
 
 func TestIsSelf(t *testing.T) {
-	c := &client{Conn: addressed{local: &net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 8090}}}
+	c := &client{conn: addressed{local: &net.TCPAddr{IP: net.ParseIP("192.0.2.7"), Port: 8090}}}
 	for _, tc := range []struct {
 		host string
 		port uint16
@@ -48,7 +48,7 @@ func TestIsSelf(t *testing.T) {
 			t.Errorf("%s is this machine's", ip)
 		}
 	}
-	unix := &client{Conn: addressed{local: &net.UnixAddr{Name: "/x"}}}
+	unix := &client{conn: addressed{local: &net.UnixAddr{Name: "/x"}}}
 	if unix.isSelf("127.0.0.1", 8090) {
 		t.Error("a unix socket has no port")
 	}

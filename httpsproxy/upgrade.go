@@ -3,7 +3,6 @@ package httpsproxy
 import (
 	"bytes"
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"time"
@@ -17,19 +16,15 @@ type upgrade struct {
 	conn net.Conn
 }
 
-// far is the destination's end, with what the transport has read ahead.
+// far is the destination's end. Only the body knows which bytes come next, since
+// the transport has read ahead; what is written goes past the transport.
 func (u *upgrade) far() tunnel.Conn {
-	return &upgradedConn{Conn: tunnel.Wrap(u.conn), body: u.resp.Body}
+	conn := u.conn
+	if d, ok := conn.(*dialed); ok {
+		conn = d.conn
+	}
+	return tunnel.With(tunnel.Wrap(conn), tunnel.Parts{In: tunnel.CopySource(u.resp.Body)})
 }
-
-// upgradedConn hides that Conn may pass chunks: only body knows which bytes
-// come next.
-type upgradedConn struct {
-	tunnel.Conn
-	body io.Reader
-}
-
-func (c *upgradedConn) Read(p []byte) (int, error) { return c.body.Read(p) }
 
 // switchProtocols tells the client and relays, until both directions have ended.
 func (x *exchange) switchProtocols() {
@@ -43,7 +38,7 @@ func (x *exchange) switchProtocols() {
 	}
 	_ = conn.SetDeadline(time.Time{})
 	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
-	near := tunnel.Unread(c.Conn, ahead)
+	near := tunnel.Unread(c.conn, ahead)
 	head := s.switchingHead(x.upgraded.resp)
 	line := x.line
 	line.kind, line.status = kindUpgrade, http.StatusSwitchingProtocols

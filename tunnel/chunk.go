@@ -176,19 +176,3 @@ func ReleaseAll(batch []Chunk) {
 		batch[i] = Chunk{}
 	}
 }
-
-// ChunkReader is a Conn that hands over what it received without copying it.
-type ChunkReader interface {
-	// ReadChunks waits for data as Read does, then takes what is there, at
-	// most len(dst) chunks (len(dst) must not be 0), and returns how many.
-	// The caller must release them. An error comes only with n == 0; the end
-	// of the stream is io.EOF. It must not be called beside Read.
-	ReadChunks(dst []Chunk) (n int, err error)
-}
-
-// ChunkWriter is a Conn that sends chunks without copying them.
-type ChunkWriter interface {
-	// WriteChunks writes all payload in order, blocks as Write does, and
-	// releases every chunk, also when it fails.
-	WriteChunks(src []Chunk) error
-}

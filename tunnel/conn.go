@@ -1,9 +1,6 @@
 package tunnel
 
-import (
-	"crypto/tls"
-	"net"
-)
+import "net"
 
 // Conn is a reliable byte stream that can end as TCP ends: each direction by
 // itself (CloseWrite), both in order (Close), or all at once (Reset).
@@ -11,12 +8,16 @@ import (
 // As for every net.Conn, one goroutine may read while another writes, and
 // Close and Reset may be called from anywhere, any number of times; both
 // unblock pending reads and writes.
+//
+// Every part is mandatory, so that no wrapper can lose one without a word.
+// What a wrapper changes is one side: With puts another Source or Sink in the
+// place of a Conn's own. Wrap makes a Conn of any net.Conn.
 type Conn interface {
-	net.Conn
+	net.Conn // its Read is In's, its Write is Out's
 
 	// CloseWrite ends the direction away from the caller, after everything
 	// written before it. The other direction is untouched. A Write after it
-	// fails.
+	// fails. It does not block where Out is Nonblocking.
 	CloseWrite() error
 
 	// Reset ends both directions at once. What is in flight may be lost; the
@@ -24,28 +25,16 @@ type Conn interface {
 	// CodeOf(cause), or as much of that as the transport can carry (TCP
 	// carries only the fact). It then frees what Close would free.
 	Reset(cause error) error
-}
 
-// Wrap gives a net.Conn of the standard library the manners of a Conn. TCP and
-// unix connections half-close and reset as the kernel does; on TLS, CloseWrite
-// is close_notify, and Reset drops the TCP connection under it without one. A
-// net.Conn of any other kind that is not a Conn already gets a CloseWrite that
-// closes both ways, since it has nothing better. A connection that is to carry
-// TLS is best wrapped before that too: TLS takes an end of TCP for one in order,
-// and a TCP connection tells a reset from that only once it is wrapped.
-func Wrap(c net.Conn) Conn {
-	switch c := c.(type) {
-	case Conn:
-		return c
-	case *net.TCPConn:
-		return newSocket(c)
-	case *net.UnixConn:
-		return newSocket(c)
-	case *tls.Conn:
-		return tlsConn{c}
-	default:
-		return plainConn{c}
-	}
+	// Failed tells why reads will fail once what has come was read; nil where
+	// they will not as yet, or will find an end in order. It neither blocks
+	// nor reads, and may be called at any time from anywhere.
+	Failed() error
+
+	// In is the receiving side and Out the sending side. Both are the same
+	// for as long as the Conn lives.
+	In() Source
+	Out() Sink
 }
 
 // Under returns the first that is a T of c and what lies under it, as far as
@@ -55,51 +44,15 @@ func Under[T any](c net.Conn) (found T, ok bool) {
 		if found, ok = c.(T); ok {
 			return found, true
 		}
-		next, has := c.(interface{ NetConn() net.Conn })
-		if !has {
-			break
-		}
-		c = next.NetConn()
+		c = under(c)
 	}
 	return found, false
 }
 
-// tlsConn is TLS over anything; tls.Conn already has CloseWrite.
-type tlsConn struct{ *tls.Conn }
-
-func (c tlsConn) Reset(cause error) error {
-	if under, ok := c.NetConn().(Conn); ok { // TLS inside a tunnel
-		_ = under.Reset(cause)
-	} else {
-		abort(c.NetConn())
+// under is what c says that it lies on; nil where it does not.
+func under(c net.Conn) net.Conn {
+	if on, ok := c.(interface{ NetConn() net.Conn }); ok {
+		return on.NetConn()
 	}
-	// The transport is gone, so this cannot block on a close_notify; it only
-	// unblocks readers and writers inside crypto/tls.
-	_ = c.Close()
 	return nil
-}
-
-type plainConn struct{ net.Conn }
-
-func (c plainConn) CloseWrite() error {
-	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return h.CloseWrite()
-	}
-	return c.Close()
-}
-
-// NetConn is the wrapped connection.
-func (c plainConn) NetConn() net.Conn { return c.Conn }
-
-func (c plainConn) Reset(error) error {
-	abort(c.Conn)
-	return nil
-}
-
-// abort closes c so that a TCP peer sees RST instead of FIN.
-func abort(c net.Conn) {
-	if l, ok := c.(interface{ SetLinger(int) error }); ok {
-		_ = l.SetLinger(0)
-	}
-	_ = c.Close()
 }

@@ -5,15 +5,16 @@ import (
 	"sync/atomic"
 )
 
-// half is one direction of a relay.
+// half is one direction of a relay. It is the Receiver of a Source that
+// delivers.
 type half struct {
 	relay    *Relay
-	watch    *relayWatch
+	watch    *watch
 	dst, src Conn
+	in       Source // of src
+	out      Sink   // of dst
 	held     *atomic.Bool
 	counters [2]*atomic.Int64
-	read     func([]Chunk) (int, error)
-	write    func([]Chunk) error
 	inOrder  bool // all that src sent, and its end, was handed to dst
 
 	// batch is here and not on the stack of pump, which TLS under it fills
@@ -21,49 +22,82 @@ type half struct {
 	batch [batchSize]Chunk
 }
 
-// push has src move the bytes by itself, if both ends are able to, and says
-// whether they are. The goroutine that resumes now and then is src's.
-func (h *half) push() bool {
-	h.write = chunkWriter(h.dst)
-	source, pushes := h.src.(Source)
-	sink, takes := h.dst.(Sink)
-	if !pushes || !takes {
-		h.read = chunkReader(h.src)
+func newHalf(r *Relay, w *watch, up bool, dst, src Conn) *half {
+	held := &r.Flow.held[1]
+	if up {
+		held = &r.Flow.held[0]
+	}
+	return &half{relay: r, watch: w, dst: dst, src: src, in: src.In(), out: dst.Out(), held: held, counters: r.Flow.counters(up)}
+}
+
+// delivered has src deliver its bytes, if it can and dst takes them on the
+// spot; else it returns false, and pump is to be run.
+func (h *half) delivered() bool {
+	if !h.out.Nonblocking() || !h.in.Deliver(h) {
 		return false
 	}
-	h.read = source.TakeChunks
-	source.PushTo(sink, h.count, h.pump, h.lost)
+	// Most often nothing has come as yet, and no goroutine is needed.
+	if n, err := h.in.ReadChunks(h.batch[:]); n > 0 || err != nil {
+		go func() {
+			if h.pass(n, err) {
+				h.pump()
+			}
+		}()
+	}
 	return true
 }
 
-// lost is called when src has failed and dst may take nothing any more. It
-// bounds how long what came before may take to be delivered.
-func (h *half) lost(cause error) {
+// Take implements Receiver.
+func (h *half) Take(c Chunk) int {
+	n := h.out.TryWrite(c)
+	if n > 0 {
+		h.count(n)
+	}
+	return n
+}
+
+// Flush implements Receiver.
+func (h *half) Flush() { h.out.Flush() }
+
+// Ready implements Receiver. Run joins the goroutine: it does not return before
+// the direction has ended, which is what the last of these sees.
+func (h *half) Ready() { go h.pump() }
+
+// End implements Receiver.
+func (h *half) End() { h.pass(0, io.EOF) }
+
+// Fail implements Receiver, and is called where src is found to have failed
+// behind a dst that takes nothing. It bounds how long what came before may take
+// to be delivered.
+func (h *half) Fail(cause error) {
 	h.relay.cause.CompareAndSwap(nil, &cause)
 	h.watch.limit(drainTime)
 }
 
-// pump moves bytes until the direction has ended, which it reports, or until a
-// Source has nothing more for now.
+// pump moves bytes until the direction has ended, or until a Source that
+// delivers has nothing more for now.
 func (h *half) pump() {
-	for {
-		n, err := h.read(h.batch[:])
-		if n == 0 && err == nil {
-			return
-		}
-		if err == nil {
-			err = h.move(n)
-		}
-		if err == io.EOF {
-			err = h.closeWrite()
-			h.inOrder = err == nil
-		} else if err == nil {
-			continue
-		}
-		h.relay.finish(h.watch, err)
-		h.relay.running.Done()
-		return
+	for h.pass(h.in.ReadChunks(h.batch[:])) {
 	}
+}
+
+// pass hands on n chunks of batch, or the end, which it reports. It returns
+// whether there may be more to read.
+func (h *half) pass(n int, err error) bool {
+	if n == 0 && err == nil {
+		return false
+	}
+	if err == nil {
+		if err = h.move(n); err == nil {
+			return true
+		}
+	} else if err == io.EOF {
+		err = h.closeWrite()
+		h.inOrder = err == nil
+	}
+	h.relay.finish(h.watch, err)
+	h.relay.running.Done()
+	return false
 }
 
 func (h *half) move(n int) error {
@@ -75,7 +109,7 @@ func (h *half) move(n int) error {
 	if h.counters[0].Load()+int64(size) > takenUnread {
 		h.watch.lookSoon()
 	}
-	err := h.write(h.batch[:n])
+	err := h.out.WriteChunks(h.batch[:n])
 	h.held.Store(false)
 	if err != nil {
 		return &writeError{err}
@@ -106,45 +140,5 @@ func (h *half) count(n int) {
 		if c != nil {
 			c.Add(int64(n))
 		}
-	}
-}
-
-func chunkWriter(c Conn) func([]Chunk) error {
-	if w, ok := c.(ChunkWriter); ok {
-		return w.WriteChunks
-	}
-	return func(batch []Chunk) error {
-		defer ReleaseAll(batch)
-		for _, chunk := range batch {
-			if _, err := c.Write(chunk.Bytes()); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-func chunkReader(c Conn) func([]Chunk) (int, error) {
-	if r, ok := c.(ChunkReader); ok {
-		return r.ReadChunks
-	}
-	size := probeSize
-	return func(dst []Chunk) (int, error) {
-		chunk := NewChunk(size)
-		n, err := c.Read(chunk.Bytes())
-		if n == 0 {
-			chunk.Release()
-			if err == nil {
-				err = io.ErrNoProgress
-			}
-			return 0, err
-		}
-		// An error that came with data comes again on the next read.
-		dst[0] = chunk.Slice(0, n)
-		size = probeSize
-		if n >= probeSize {
-			size = ChunkSize
-		}
-		return 1, nil
 	}
 }

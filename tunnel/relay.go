@@ -23,10 +23,6 @@ const (
 	// that is 64 KiB a system call, and half of a link's first window, so
 	// that credit for the other half is already under way.
 	batchSize = 4
-
-	// probeSize is the buffer of a source that cannot hand over chunks while
-	// it has nothing to say. A read that fills it moves on to full chunks.
-	probeSize = 2<<10 - Headroom
 )
 
 // Relay carries bytes between A and B until both directions have ended. FIN
@@ -60,9 +56,9 @@ func (e *writeError) Unwrap() error { return e.err }
 
 // Run relays until both directions have ended, then closes A and B. It returns
 // nil when both ended in order, else the first cause. When ctx ends, both are
-// reset with ctx's cause. It runs once. A direction out of a Source into a Sink
-// needs no goroutine; of the others one runs on the caller's, the second on one
-// that Run joins.
+// reset with ctx's cause. It runs once. A direction whose Source delivers to a
+// Sink that takes bytes on the spot needs no goroutine; of the others one runs
+// on the caller's, the second on one that Run joins.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.Flow == nil {
 		r.Flow = new(Flow)
@@ -70,21 +66,23 @@ func (r *Relay) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
 	defer stop()
 
-	watch := newRelayWatch(r)
-	defer watch.stop()
+	w := &watch{relay: r}
+	up, down := newHalf(r, w, true, r.B, r.A), newHalf(r, w, false, r.A, r.B)
+	w.halves = [2]*half{up, down}
+	if r.Idle > 0 {
+		w.limit(r.Idle)
+	}
+	defer w.stop()
 
 	r.running.Add(2)
-	up := &half{relay: r, watch: watch, dst: r.B, src: r.A, held: &r.Flow.held[0], counters: r.Flow.counters(true)}
-	down := &half{relay: r, watch: watch, dst: r.A, src: r.B, held: &r.Flow.held[1], counters: r.Flow.counters(false)}
-	watch.sources.halves = [2]*half{up, down}
-	upPushed, downPushed := up.push(), down.push()
+	upDelivered, downDelivered := up.delivered(), down.delivered()
 	switch {
-	case !upPushed && !downPushed:
+	case !upDelivered && !downDelivered:
 		go up.pump()
 		down.pump()
-	case !upPushed:
+	case !upDelivered:
 		up.pump()
-	case !downPushed:
+	case !downDelivered:
 		down.pump()
 	}
 	r.running.Wait()
@@ -102,14 +100,14 @@ func (r *Relay) Run(ctx context.Context) error {
 // finish is called as a direction ends. It settles what becomes of the other:
 // in order, it may go on and linger; a failed source means both ends are void;
 // a failed destination leaves what it had already sent to be delivered.
-func (r *Relay) finish(watch *relayWatch, err error) {
+func (r *Relay) finish(w *watch, err error) {
 	var write *writeError
 	switch {
 	case err == nil:
-		watch.limit(r.linger())
+		w.limit(r.linger())
 	case errors.As(err, &write):
 		r.cause.CompareAndSwap(nil, &write.err)
-		watch.limit(drainTime)
+		w.limit(drainTime)
 	default:
 		r.abort(err)
 	}

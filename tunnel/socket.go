@@ -16,15 +16,17 @@ type kernelConn interface {
 	CloseWrite() error
 }
 
-// socket is a kernel socket as a Conn. It reads in chunks that are taken from
-// the pool only once the kernel has data, so a connection that is idle holds
-// no buffer.
+// socket is a kernel socket as a Conn, and both sides of itself. It reads in
+// chunks that are taken from the pool only once the kernel has data, so a
+// connection that is idle holds no buffer.
 type socket struct {
-	kernelConn
-	raw syscall.RawConn
+	conn kernelConn
+	raw  syscall.RawConn
 
-	writing  atomic.Int32 // writes that are under way
-	wasReset atomic.Bool  // a write heard that the peer has reset; see endOf
+	// What writers publish: see end.
+	writing  atomic.Int32                  // writes that are under way
+	wasReset atomic.Bool                   // one of them heard that the peer has reset
+	verdict  atomic.Pointer[chan struct{}] // told when the last write under way ends; nil: nobody waits
 
 	// The reader's own state: RawConn.Read wants a closure, and one a
 	// connection is cheaper than one a read.
@@ -36,30 +38,34 @@ type socket struct {
 func newSocket(c kernelConn) Conn {
 	raw, err := RawConn(c)
 	if err != nil { // closed already, or on Windows
-		return plainConn{c}
+		return newForeign(c)
 	}
-	s := &socket{kernelConn: c, raw: raw}
+	s := &socket{conn: c, raw: raw}
 	s.readFn = s.readOnce
 	return s
 }
 
-func (s *socket) Reset(error) error {
-	abort(s.kernelConn)
+func (s *socket) In() Source { return s }
+func (s *socket) Out() Sink  { return s }
+
+func (s *socket) LocalAddr() net.Addr                { return s.conn.LocalAddr() }
+func (s *socket) RemoteAddr() net.Addr               { return s.conn.RemoteAddr() }
+func (s *socket) SetDeadline(t time.Time) error      { return s.conn.SetDeadline(t) }
+func (s *socket) SetReadDeadline(t time.Time) error  { return s.conn.SetReadDeadline(t) }
+func (s *socket) SetWriteDeadline(t time.Time) error { return s.conn.SetWriteDeadline(t) }
+
+func (s *socket) Close() error      { return s.conn.Close() }
+func (s *socket) CloseWrite() error { return s.conn.CloseWrite() }
+
+func (s *socket) Reset(cause error) error {
+	abort(s.conn, cause)
 	return nil
 }
 
 // SetNoDelay is here so that whoever holds a wrapped socket can still tune it.
 func (s *socket) SetNoDelay(on bool) error {
-	if t, ok := s.kernelConn.(*net.TCPConn); ok {
+	if t, ok := s.conn.(*net.TCPConn); ok {
 		return t.SetNoDelay(on)
-	}
-	return nil
-}
-
-// SetLinger is here so that whoever holds a wrapped socket can reset it.
-func (s *socket) SetLinger(sec int) error {
-	if l, ok := s.kernelConn.(interface{ SetLinger(int) error }); ok {
-		return l.SetLinger(sec)
 	}
 	return nil
 }
@@ -69,33 +75,32 @@ func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.raw, nil }
 
 // Read implements net.Conn.
 func (s *socket) Read(p []byte) (int, error) {
-	n, err := s.kernelConn.Read(p)
+	n, err := s.conn.Read(p)
 	if err == io.EOF {
 		err = s.end()
 	}
 	return n, err
 }
 
-// end is what a read returned as the end.
-func (s *socket) end() error {
-	err := io.EOF
-	_ = s.raw.Control(func(fd uintptr) { err = s.endOf(fd) })
-	return err
-}
-
-// ReadChunks implements ChunkReader; it fills at most one chunk.
+// ReadChunks implements Source; it fills at most one chunk.
 func (s *socket) ReadChunks(dst []Chunk) (int, error) {
 	if err := s.raw.Read(s.readFn); err != nil {
 		return 0, err
 	}
 	chunk, err := s.chunk, s.err
 	s.chunk, s.err = Chunk{}, nil
-	if err != nil {
-		return 0, err
+	switch err {
+	case nil:
+		dst[0] = chunk
+		return 1, nil
+	case io.EOF:
+		err = s.end()
 	}
-	dst[0] = chunk
-	return 1, nil
+	return 0, err
 }
+
+// Deliver implements Source: nobody reads from a socket unless asked to.
+func (s *socket) Deliver(Receiver) bool { return false }
 
 // readOnce is one attempt to read; false asks the poller to wait.
 func (s *socket) readOnce(fd uintptr) bool {
@@ -108,7 +113,7 @@ func (s *socket) readOnce(fd uintptr) bool {
 	case err == syscall.EAGAIN:
 		return false
 	case err == io.EOF:
-		s.err = s.endOf(fd)
+		s.err = err
 	case err != nil:
 		s.err = s.readError(err)
 	default:
@@ -121,18 +126,26 @@ func (s *socket) readError(err error) error {
 	return &net.OpError{Op: "read", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("read", err)}
 }
 
+// Failed implements Conn.
+func (s *socket) Failed() error {
+	if s.wasReset.Load() {
+		return s.readError(syscall.ECONNRESET)
+	}
+	return socketFailure(s.raw)
+}
+
 // verdictTime bounds how long the end waits for a write that is about to fail.
 const verdictTime = 100 * time.Millisecond
 
-// endOf tells an end that is a reset from one in order. The kernel reports a
-// reset once: where a write got to hear of it, reads only see the end. A reset
-// that comes after a FIN changes nothing about that: writes are then told EPIPE
-// (Linux, tcp_reset).
-func (s *socket) endOf(fd uintptr) error {
-	if poll(fd)&pollHup != 0 { // whoever writes now fails, and may be the one
-		for until := time.Now().Add(verdictTime); s.writing.Load() > 0 && time.Now().Before(until); {
-			time.Sleep(10 * time.Microsecond)
-		}
+// end tells an end that is a reset from one in order. The kernel reports a
+// reset once: where a write got to hear of it, reads only see the end. So where
+// nothing can be sent any more, the end waits for the writes under way: they are
+// about to fail, and one may be the one that was told. A reset that comes after
+// a FIN changes nothing about that: writes are then told EPIPE (Linux,
+// tcp_reset).
+func (s *socket) end() error {
+	if pollSocket(s.raw)&pollHup != 0 {
+		s.awaitWrites()
 	}
 	if s.wasReset.Load() {
 		return s.readError(syscall.ECONNRESET)
@@ -140,26 +153,51 @@ func (s *socket) endOf(fd uintptr) error {
 	return io.EOF
 }
 
-// Write implements net.Conn.
-func (s *socket) Write(p []byte) (int, error) {
-	s.writing.Add(1)
-	n, err := s.kernelConn.Write(p)
-	s.wrote(err)
-	return n, err
+func (s *socket) awaitWrites() {
+	told := make(chan struct{}, 1)
+	s.verdict.Store(&told)
+	if s.writing.Load() == 0 { // else the last of them sees verdict
+		return
+	}
+	bound := time.NewTimer(verdictTime)
+	defer bound.Stop()
+	select {
+	case <-told:
+	case <-bound.C:
+	}
 }
 
-// wrote notes how a write ended.
+// wrote publishes how a write ended.
 func (s *socket) wrote(err error) {
 	if err != nil && IsErrno(err, syscall.ECONNRESET) {
 		s.wasReset.Store(true)
 	}
-	s.writing.Add(-1)
+	if s.writing.Add(-1) > 0 {
+		return
+	}
+	if told := s.verdict.Load(); told != nil {
+		select {
+		case *told <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (s *socket) Write(p []byte) (int, error) {
+	s.writing.Add(1)
+	n, err := s.conn.Write(p)
+	s.wrote(err)
+	return n, err
 }
 
 // tryMax is the most that TryWrite takes. Small messages gain from being
 // written where they arrive; bulk gains from being written by many chunks at
 // once, which only the reader's own goroutine can do.
 const tryMax = 4 << 10
+
+// Nonblocking implements Sink.
+func (s *socket) Nonblocking() bool { return true }
 
 // TryWrite implements Sink.
 func (s *socket) TryWrite(c Chunk) int {
@@ -180,7 +218,7 @@ func (s *socket) TryWrite(c Chunk) int {
 // Flush implements Sink; a socket gathers nothing.
 func (s *socket) Flush() {}
 
-// WriteChunks implements ChunkWriter with one writev where the kernel allows.
+// WriteChunks implements Sink with one writev where the kernel allows.
 func (s *socket) WriteChunks(src []Chunk) error {
 	defer ReleaseAll(src)
 	if len(src) == 1 {
@@ -192,7 +230,7 @@ func (s *socket) WriteChunks(src []Chunk) error {
 		vec[i] = c.Bytes()
 	}
 	s.writing.Add(1)
-	_, err := vec.WriteTo(s.kernelConn)
+	_, err := vec.WriteTo(s.conn)
 	s.wrote(err)
 	return err
 }
@@ -200,4 +238,18 @@ func (s *socket) WriteChunks(src []Chunk) error {
 // isReset says that err is the kernel's word for "the peer reset it".
 func isReset(err error) bool {
 	return IsErrno(err, syscall.ECONNRESET, syscall.EPIPE)
+}
+
+// socketFailure is what the kernel has to tell of a socket that nobody reads.
+func socketFailure(raw syscall.RawConn) error {
+	if pollSocket(raw)&pollErr != 0 {
+		return syscall.ECONNRESET
+	}
+	return nil
+}
+
+// pollSocket is poll, and nothing once the socket is closed.
+func pollSocket(raw syscall.RawConn) (events int16) {
+	_ = raw.Control(func(fd uintptr) { events = poll(fd) })
+	return events
 }

@@ -1,58 +1,32 @@
 package tunnel
 
-import "net"
-
 // Unread returns c with p put back in front of what it has yet to deliver, for
 // whoever read ahead to learn what a connection carries: pipelined bytes of a
-// handshake, a peeked first byte. p is copied. Chunks pass as they do on c, so
-// nothing is slower once p has been read.
+// handshake, a peeked first byte. p is copied. Nothing is slower once p has
+// been read.
 func Unread(c Conn, p []byte) Conn {
 	if len(p) == 0 {
 		return c
 	}
-	u := &unread{Conn: c, head: append([]byte(nil), p...)}
-	r, reads := c.(ChunkReader)
-	w, writes := c.(ChunkWriter)
-	if reads && writes {
-		return &unreadChunks{unread: u, ChunkWriter: w, next: r}
-	}
-	return u
+	return With(c, Parts{In: &unread{head: append([]byte(nil), p...), next: c.In()}})
 }
 
-// unread belongs to the reader; only Read touches head.
+// unread belongs to the reader; only it touches head.
 type unread struct {
-	Conn
 	head []byte
+	next Source
 }
 
 func (u *unread) Read(p []byte) (int, error) {
 	if len(u.head) == 0 {
-		return u.Conn.Read(p)
+		return u.next.Read(p)
 	}
 	n := copy(p, u.head)
 	u.drop(n)
 	return n, nil
 }
 
-// NetConn is what was read ahead from.
-func (u *unread) NetConn() net.Conn { return u.Conn }
-
-// drop forgets n bytes, and the memory with the last of them.
-func (u *unread) drop(n int) {
-	if u.head = u.head[n:]; len(u.head) == 0 {
-		u.head = nil
-	}
-}
-
-// unreadChunks is unread over a Conn that passes chunks.
-type unreadChunks struct {
-	*unread
-	ChunkWriter
-	next ChunkReader
-}
-
-// ReadChunks implements ChunkReader.
-func (u *unreadChunks) ReadChunks(dst []Chunk) (int, error) {
+func (u *unread) ReadChunks(dst []Chunk) (int, error) {
 	if len(u.head) == 0 {
 		return u.next.ReadChunks(dst)
 	}
@@ -60,4 +34,15 @@ func (u *unreadChunks) ReadChunks(dst []Chunk) (int, error) {
 	dst[0] = CopyChunk(u.head[:n])
 	u.drop(n)
 	return 1, nil
+}
+
+// Deliver leaves the turn at the caller, as every Source does, who reads the
+// head before the rest.
+func (u *unread) Deliver(r Receiver) bool { return u.next.Deliver(r) }
+
+// drop forgets n bytes, and the memory with the last of them.
+func (u *unread) drop(n int) {
+	if u.head = u.head[n:]; len(u.head) == 0 {
+		u.head = nil
+	}
 }

@@ -41,20 +41,20 @@ var kinds = [...]dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA}
 
 // dnsConn is a connection to a DNS server; one lookup at a time uses it.
 type dnsConn struct {
-	tunnel.Conn
+	conn  tunnel.Conn
 	br    *bufio.Reader
 	timer *time.Timer // closes it when idle for too long; the pool's
 }
 
 func newDNSConn(c tunnel.Conn) *dnsConn {
-	return &dnsConn{Conn: c, br: bufio.NewReaderSize(c, dnsBuffer)}
+	return &dnsConn{conn: c, br: bufio.NewReaderSize(c, dnsBuffer)}
 }
 
 // query asks for all kinds of addresses of name at once. replies has one entry
 // a kind; whole says that all came, so that the connection can be used again.
 // An error means that none of use came.
 func (c *dnsConn) query(ctx context.Context, name dnsmessage.Name) (replies [len(kinds)]reply, whole bool, err error) {
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	first := uint16(rand.Uint32())
 	if err = c.send(name, first); err == nil {
 		replies, whole, err = c.receive(name, first)
@@ -66,7 +66,7 @@ func (c *dnsConn) query(ctx context.Context, name dnsmessage.Name) (replies [len
 		}
 	}
 	if whole {
-		whole = c.SetDeadline(time.Time{}) == nil
+		whole = c.conn.SetDeadline(time.Time{}) == nil
 	}
 	return replies, whole, err
 }
@@ -80,7 +80,7 @@ func (c *dnsConn) send(name dnsmessage.Name, first uint16) error {
 		}
 		out = append(out, msg...)
 	}
-	_, err := c.Write(out)
+	_, err := c.conn.Write(out)
 	return err
 }
 
@@ -101,7 +101,7 @@ func (c *dnsConn) receive(name dnsmessage.Name, first uint16) (replies [len(kind
 		}
 		have[i] = true
 		if len(replies[i].addrs) > 0 {
-			_ = c.SetReadDeadline(time.Now().Add(otherKind))
+			_ = c.conn.SetReadDeadline(time.Now().Add(otherKind))
 		}
 	}
 	return replies, true, nil
@@ -163,7 +163,7 @@ func (p *idleConns) put(c *dnsConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || len(p.conns) >= maxIdleDNS || c.br.Buffered() > 0 {
-		_ = c.Close()
+		_ = c.conn.Close()
 		return
 	}
 	c.timer = time.AfterFunc(idleDNS, func() { p.expire(c) })
@@ -179,13 +179,13 @@ func (p *idleConns) expire(c *dnsConn) {
 			break
 		}
 	}
-	_ = c.Close()
+	_ = c.conn.Close()
 }
 
 // drop closes what is idle; close does so for good.
 func (p *idleConns) drop() {
 	for c := p.get(); c != nil; c = p.get() {
-		_ = c.Close()
+		_ = c.conn.Close()
 	}
 }
 

@@ -194,7 +194,7 @@ func (g *Guest) askOn(ctx context.Context, f *memo.Flight[Answer], c *dnsConn, n
 	if whole {
 		g.idle.put(c)
 	} else {
-		_ = c.Close()
+		_ = c.conn.Close()
 	}
 	if err != nil {
 		return reply{}, err

@@ -29,7 +29,7 @@ var preface = []byte("PRI ")
 // is a stranger: cut by the handshake's deadline, by Drain, and where a newcomer
 // needs its place.
 type Conn struct {
-	tunnel.Conn // what is written goes here; read from Reader first
+	Conn tunnel.Conn // what is written goes here; read from Reader first; nil until TLS is there
 
 	// Reader has what was read ahead. Nothing else may read before it.
 	Reader *bufio.Reader
@@ -64,6 +64,9 @@ var errEvicted = errors.New("others took the place of a peer that had yet to pro
 
 // TLS is the connection's TLS state, or nil.
 func (c *Conn) TLS() *tls.ConnectionState { return c.state }
+
+// RemoteAddr is the peer's address.
+func (c *Conn) RemoteAddr() net.Addr { return c.raw.RemoteAddr() }
 
 // Begin ends the handshake of a peer that has proved who it is and what it
 // wants: its deadline is lifted, and neither Drain nor a newcomer cuts the
@@ -225,7 +228,7 @@ func (c *Conn) recognise() (Handler, error) {
 
 // shakeHands makes the connection one of TLS.
 func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
-	c.meter = &meter{Conn: c.raw, owner: c}
+	c.meter = &meter{conn: c.raw, owner: c}
 	c.meter.left.Store(maxHandshake)
 	if err := c.meter.await(); err != nil {
 		return nil, err

@@ -142,7 +142,7 @@ func (c *Conn) answerError(status int, text string, fields ...string) {
 	_ = c.raw.SetDeadline(time.Now().Add(answerTimeout))
 	_, err := fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\n%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		status, http.StatusText(status), more, len(text), text)
-	if err != nil || c.CloseWrite() != nil {
+	if err != nil || c.Conn.CloseWrite() != nil {
 		return
 	}
 	_, _ = io.CopyN(io.Discard, c.Conn, maxDiscard)

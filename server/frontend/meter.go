@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"konnectivity/tunnel"
 )
@@ -15,7 +16,7 @@ var errTooMuch = errors.New("the peer sent more than a handshake has")
 // they know whether it is worth anything. Once the connection has begun it only
 // passes on.
 type meter struct {
-	tunnel.Conn
+	conn  tunnel.Conn
 	owner *Conn
 	off   atomic.Bool // the connection has begun
 
@@ -28,28 +29,20 @@ type meter struct {
 }
 
 // NetConn is what is metered.
-func (m *meter) NetConn() net.Conn { return m.Conn }
+func (m *meter) NetConn() net.Conn { return m.conn }
 
 // SyscallConn lets others tune the socket under the meter.
 func (m *meter) SyscallConn() (syscall.RawConn, error) {
-	if s, ok := m.Conn.(syscall.Conn); ok {
+	if s, ok := m.conn.(syscall.Conn); ok {
 		return s.SyscallConn()
 	}
 	return nil, syscall.EINVAL
 }
 
-// SetLinger makes a reset possible through the meter.
-func (m *meter) SetLinger(sec int) error {
-	if l, ok := m.Conn.(interface{ SetLinger(int) error }); ok {
-		return l.SetLinger(sec)
-	}
-	return nil
-}
-
 // await returns when the peer has said something. Until then there need be
 // neither TLS nor a buffer.
 func (m *meter) await() error {
-	n, err := m.Conn.Read(m.first[:])
+	n, err := m.conn.Read(m.first[:])
 	m.held = n > 0
 	return err
 }
@@ -62,13 +55,13 @@ func (m *meter) Read(p []byte) (int, error) {
 		return 1, nil
 	}
 	if m.off.Load() {
-		return m.Conn.Read(p)
+		return m.conn.Read(p)
 	}
 	left := m.left.Load()
 	if left <= 0 {
 		return 0, errTooMuch
 	}
-	n, err := m.Conn.Read(p[:min(int64(len(p)), left)])
+	n, err := m.conn.Read(p[:min(int64(len(p)), left)])
 	m.left.Add(int64(-n))
 	if read := m.read.Add(int64(n)); read-m.weighed >= weighEvery {
 		m.weighed = read
@@ -76,3 +69,11 @@ func (m *meter) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+func (m *meter) Write(p []byte) (int, error)        { return m.conn.Write(p) }
+func (m *meter) Close() error                       { return m.conn.Close() }
+func (m *meter) LocalAddr() net.Addr                { return m.conn.LocalAddr() }
+func (m *meter) RemoteAddr() net.Addr               { return m.conn.RemoteAddr() }
+func (m *meter) SetDeadline(t time.Time) error      { return m.conn.SetDeadline(t) }
+func (m *meter) SetReadDeadline(t time.Time) error  { return m.conn.SetReadDeadline(t) }
+func (m *meter) SetWriteDeadline(t time.Time) error { return m.conn.SetWriteDeadline(t) }

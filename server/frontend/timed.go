@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"net"
 	"time"
 
 	"konnectivity/tunnel"
@@ -9,51 +8,30 @@ import (
 
 // timed tells observe how long each write to c takes.
 func timed(c tunnel.Conn, observe func(time.Duration)) tunnel.Conn {
-	t := &timedConn{Conn: c, observe: observe}
-	r, reads := c.(tunnel.ChunkReader)
-	w, writes := c.(tunnel.ChunkWriter)
-	if !reads || !writes {
-		return t
-	}
-	chunks := &timedChunks{timedConn: t, ChunkReader: r, next: w}
-	if s, ok := c.(tunnel.Sink); ok {
-		return &timedSink{timedChunks: chunks, Sink: s}
-	}
-	return chunks
+	return tunnel.With(c, tunnel.Parts{Out: &timedSink{next: c.Out(), observe: observe}})
 }
 
-// timedSink takes bytes on the spot as c does. That never waits, so there is
-// nothing to tell.
 type timedSink struct {
-	*timedChunks
-	tunnel.Sink
-}
-
-type timedConn struct {
-	tunnel.Conn
+	next    tunnel.Sink
 	observe func(time.Duration)
 }
 
-// NetConn is what is timed.
-func (t *timedConn) NetConn() net.Conn { return t.Conn }
-
-func (t *timedConn) Write(p []byte) (int, error) {
+func (s *timedSink) Write(p []byte) (int, error) {
 	start := time.Now()
-	n, err := t.Conn.Write(p)
-	t.observe(time.Since(start))
+	n, err := s.next.Write(p)
+	s.observe(time.Since(start))
 	return n, err
 }
 
-type timedChunks struct {
-	*timedConn
-	tunnel.ChunkReader
-	next tunnel.ChunkWriter
-}
-
-// WriteChunks implements tunnel.ChunkWriter.
-func (t *timedChunks) WriteChunks(src []tunnel.Chunk) error {
+func (s *timedSink) WriteChunks(src []tunnel.Chunk) error {
 	start := time.Now()
-	err := t.next.WriteChunks(src)
-	t.observe(time.Since(start))
+	err := s.next.WriteChunks(src)
+	s.observe(time.Since(start))
 	return err
 }
+
+// What never waits has no time to tell of.
+
+func (s *timedSink) Nonblocking() bool           { return s.next.Nonblocking() }
+func (s *timedSink) TryWrite(c tunnel.Chunk) int { return s.next.TryWrite(c) }
+func (s *timedSink) Flush()                      { s.next.Flush() }

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"io"
 	"net"
 	"testing"
 	"time"
@@ -26,16 +27,32 @@ func TestTimedHidesNothing(t *testing.T) {
 		"another":  tunnel.Wrap(struct{ net.Conn }{c}),
 	} {
 		timed := timed(conn, func(time.Duration) {})
-		for hidden, has := range map[string]func(tunnel.Conn) bool{
-			"chunks": func(c tunnel.Conn) bool { _, ok := c.(tunnel.ChunkReader); return ok },
-			"a sink": func(c tunnel.Conn) bool { _, ok := c.(tunnel.Sink); return ok },
-		} {
-			if has(timed) != has(conn) {
-				t.Errorf("%s: %s is hidden", what, hidden)
-			}
+		if timed.Out().Nonblocking() != conn.Out().Nonblocking() {
+			t.Errorf("%s: whether it takes bytes on the spot is hidden", what)
+		}
+		if timed.In() != conn.In() {
+			t.Errorf("%s: how it is read has changed", what)
 		}
 		if next, ok := timed.(interface{ NetConn() net.Conn }); !ok || next.NetConn() != conn {
 			t.Errorf("%s: its connection is hidden", what)
+		}
+	}
+}
+
+// A write is timed whichever way it goes.
+func TestTimedTellsOfEachWrite(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	go func() { _, _ = io.Copy(io.Discard, far) }()
+	told := 0
+	c := timed(tunnel.Wrap(near), func(time.Duration) { told++ })
+	for how, write := range map[string]func() error{
+		"Write":       func() error { _, err := c.Write([]byte("x")); return err },
+		"WriteChunks": func() error { return c.Out().WriteChunks([]tunnel.Chunk{tunnel.CopyChunk([]byte("x"))}) },
+	} {
+		if told = 0; write() != nil || told != 1 {
+			t.Errorf("%s was told of %d times", how, told)
 		}
 	}
 }

@@ -148,7 +148,7 @@ func BenchmarkOneConnection(b *testing.B) {
 		run(b, func(c tunnel.Conn, n int64) error {
 			chunks := make([]tunnel.Chunk, 8)
 			for n > 0 {
-				k, err := c.(tunnel.ChunkReader).ReadChunks(chunks)
+				k, err := c.In().ReadChunks(chunks)
 				if err != nil {
 					return err
 				}
@@ -166,7 +166,7 @@ func BenchmarkOneConnection(b *testing.B) {
 		run(b, func(c tunnel.Conn, n int64) error {
 			want <- n
 			for left := n; left > 0; left -= piece {
-				if err := c.(tunnel.ChunkWriter).WriteChunks([]tunnel.Chunk{tunnel.NewChunk(piece / 2), tunnel.NewChunk(piece / 2)}); err != nil {
+				if err := c.Out().WriteChunks([]tunnel.Chunk{tunnel.NewChunk(piece / 2), tunnel.NewChunk(piece / 2)}); err != nil {
 					return err
 				}
 			}

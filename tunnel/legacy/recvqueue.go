@@ -229,7 +229,7 @@ func (q *recvQueue) checkStall() {
 	}
 }
 
-// take waits for data and moves it to dst; tunnel.ChunkReader has the rules.
+// take waits for data and moves it to dst; tunnel.Source has the rules.
 func (q *recvQueue) take(dst []tunnel.Chunk) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

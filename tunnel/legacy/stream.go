@@ -34,11 +34,21 @@ func (s *stream) init(m *mux, id int64, onStall func()) {
 	s.out.init(m.sender, id)
 }
 
+// In implements tunnel.Conn: a stream is both sides of itself.
+func (s *stream) In() tunnel.Source { return s }
+
+// Out implements tunnel.Conn.
+func (s *stream) Out() tunnel.Sink { return s }
+
 // Read implements net.Conn.
 func (s *stream) Read(p []byte) (int, error) { return s.in.read(p) }
 
-// ReadChunks implements tunnel.ChunkReader.
+// ReadChunks implements tunnel.Source.
 func (s *stream) ReadChunks(dst []tunnel.Chunk) (int, error) { return s.in.take(dst) }
+
+// Deliver implements tunnel.Source. What comes has to wait in recvQueue anyway,
+// which is all the flow control there is.
+func (s *stream) Deliver(tunnel.Receiver) bool { return false }
 
 // Write implements net.Conn. It blocks while the peer does not take more; what
 // it has accepted is sent unless the connection is reset.
@@ -56,7 +66,7 @@ func (s *stream) Write(p []byte) (int, error) {
 	}
 }
 
-// WriteChunks implements tunnel.ChunkWriter.
+// WriteChunks implements tunnel.Sink.
 func (s *stream) WriteChunks(src []tunnel.Chunk) error {
 	s.lastUp.Store(true)
 	for i, c := range src {
@@ -68,6 +78,16 @@ func (s *stream) WriteChunks(src []tunnel.Chunk) error {
 	}
 	return nil
 }
+
+// Nonblocking implements tunnel.Sink. To send a little is to queue it, which
+// may block.
+func (s *stream) Nonblocking() bool { return false }
+
+// TryWrite implements tunnel.Sink.
+func (s *stream) TryWrite(tunnel.Chunk) int { return 0 }
+
+// Flush implements tunnel.Sink.
+func (s *stream) Flush() {}
 
 // LocalAddr implements net.Conn.
 func (s *stream) LocalAddr() net.Addr { return s.local }
@@ -94,7 +114,7 @@ func (s *stream) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// Failed implements tunnel.Failer.
+// Failed implements tunnel.Conn.
 func (s *stream) Failed() error { return s.in.failure() }
 
 // kill ends both directions at once, with what waits in them.

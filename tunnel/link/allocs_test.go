@@ -53,7 +53,7 @@ func TestBulkAllocations(t *testing.T) {
 			for i := range batch {
 				batch[i] = tunnel.NewChunk(chunkBytes)
 			}
-			if err := w.(tunnel.ChunkWriter).WriteChunks(batch); err != nil {
+			if err := w.(tunnel.Conn).Out().WriteChunks(batch); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := io.ReadFull(r, got); err != nil {

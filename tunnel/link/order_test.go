@@ -151,7 +151,7 @@ func TestOpenedGoesBeforeData(t *testing.T) {
 	near, far := tcpPair(t)
 	g := newGate(near)
 	talk := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-		return &talker{loop: newLoop()}, nil
+		return tunnel.Wrap(&talker{loop: newLoop()}), nil
 	})
 	r := newRig(t, g, far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: talk}})
 	defer r.end()

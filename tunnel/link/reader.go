@@ -39,12 +39,12 @@ func (v violation) Error() string { return "protocol violation: " + string(v) }
 func (ses *Session) readLoop() error {
 	r := &frameReader{ses: ses, buf: tunnel.NewChunk(tunnel.RecordSize)}
 	defer func() { r.buf.Release() }()
-	defer ses.flushSinks()
+	defer ses.flushDelivered()
 	unflushed := 0
 	for {
 		// The cork flushes, too, when there is nothing more to read.
 		if ses.cork == nil || unflushed >= flushAfter {
-			ses.flushSinks()
+			ses.flushDelivered()
 			unflushed = 0
 		}
 		n, err := ses.conn.Read(r.buf.Bytes()[r.have:])
@@ -286,8 +286,8 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 		ses.resetStream(st, tunnel.CodeMemory)
 		return nil
 	}
-	if pushed := ses.push(st, part); !st.closed {
-		r.keep(st, part.Slice(pushed, n))
+	if taken := ses.deliverUnlocked(st, part); !st.closed {
+		r.keep(st, part.Slice(taken, n))
 	}
 	if fin {
 		st.finRecvd = true
@@ -296,8 +296,8 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 		}
 	}
 	switch {
-	case fin && st.idlePush() && !st.closed:
-		ses.endPush(st)
+	case fin && st.caughtUp() && !st.closed:
+		ses.deliverEndUnlocked(st)
 	case fin || len(st.queue) > 0:
 		st.wakeReader()
 	}

@@ -23,13 +23,13 @@ type destinations struct {
 func (d *destinations) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	switch f.Address {
 	case "echo:1":
-		return newLoop(), nil
+		return tunnel.Wrap(newLoop()), nil
 	case "hang:1":
 		return nil, d.hang(ctx)
 	case "refuse:1":
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: f.Address}
 	case "deaf:1":
-		return &deaf{loop: newLoop()}, nil
+		return tunnel.Wrap(&deaf{loop: newLoop()}), nil
 	default:
 		return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: f.Address}
 	}
@@ -46,7 +46,7 @@ func (d *destinations) hang(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// deaf is a Conn that takes no bytes and says nothing until it is closed.
+// deaf is a connection that takes no bytes and says nothing until it is closed.
 type deaf struct{ *loop }
 
 func (d *deaf) Read([]byte) (int, error)  { return 0, d.wait() }

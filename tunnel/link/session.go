@@ -76,7 +76,7 @@ type Session struct {
 
 	writes atomic.Uint64 // that the connection has taken
 
-	sinks []tunnel.Sink // the read loop's own: given something since they were last flushed
+	unflushed []tunnel.Receiver // the read loop's own: given something since they were last flushed
 
 	mu     sync.Mutex // guards all below, and the streams
 	ending error      // why the session is about to end: nobody gets another turn
@@ -199,7 +199,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 // begin starts the session's goroutines; the last one to end joins the rest.
 func (ses *Session) begin() {
 	if ses.cork != nil {
-		ses.cork.take(ses.flushSinks, &ses.writes)
+		ses.cork.take(ses.flushDelivered, &ses.writes)
 	}
 	ses.lastFrame = time.Now()
 	ses.lastWrite = ses.lastFrame

@@ -40,7 +40,7 @@ type Stream struct {
 	tailOpen     bool           // the last chunk of queue is ours to append to
 	inHand       int            // bytes returned by ReadChunks, consumed by the next call
 	finRecvd     bool
-	pushing      *pushing // nil: somebody reads
+	delivery     *delivery // nil: somebody reads
 	readDeadline deadline
 
 	// Sending.
@@ -71,6 +71,22 @@ func (st *Stream) LocalAddr() net.Addr { return st.local }
 // peer opened, it is the peer's address.
 func (st *Stream) RemoteAddr() net.Addr { return st.remote }
 
+// In implements tunnel.Conn: a stream is both sides of itself.
+func (st *Stream) In() tunnel.Source { return st }
+
+// Out implements tunnel.Conn.
+func (st *Stream) Out() tunnel.Sink { return st }
+
+// Failed implements tunnel.Conn.
+func (st *Stream) Failed() error {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if st.finRecvd {
+		return nil
+	}
+	return st.err
+}
+
 // Read implements net.Conn. It waits for data, the end, an error or the read
 // deadline.
 func (st *Stream) Read(p []byte) (int, error) {
@@ -96,13 +112,16 @@ func (st *Stream) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// ReadChunks implements tunnel.ChunkReader. The bytes it returns count against
-// the window until the next call, so what a caller holds is bounded too.
+// ReadChunks implements tunnel.Source. The bytes it returns count against the
+// window until the next call, so what a caller holds is bounded too.
 func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
 	ses := st.ses
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	st.releaseInHand()
+	if st.endTurn() {
+		return 0, nil
+	}
 	return st.take(dst)
 }
 
@@ -195,7 +214,7 @@ func (st *Stream) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// WriteChunks implements tunnel.ChunkWriter.
+// WriteChunks implements tunnel.Sink.
 func (st *Stream) WriteChunks(src []tunnel.Chunk) error {
 	defer tunnel.ReleaseAll(src)
 	if err := st.beginWrite(); err != nil {
@@ -361,12 +380,9 @@ func (st *Stream) discardUnread() {
 	st.queue, st.tailOpen = nil, false
 }
 
-// wakeAll tells everybody that the stream has failed, also a resume that may be
-// stuck in a write. What ended in order has all the time to be delivered.
+// wakeAll tells everybody that the stream has failed.
 func (st *Stream) wakeAll() {
-	if p := st.pushing; p != nil && p.active && !st.finRecvd {
-		go p.lost(st.err)
-	}
+	st.tellFailure()
 	st.wakeReader()
 	st.writeCond.Broadcast()
 }

@@ -146,20 +146,8 @@ func (d *Demo) uplink(address string, mode uplink.Mode) tunnel.Dialer {
 			up.Close()
 			return nil, err
 		}
-		return &closeAfter{Conn: c, after: up.Close}, nil
+		return tunnel.With(c, tunnel.Parts{Ended: up.Close}), nil
 	})
-}
-
-// closeAfter closes what a connection came from with it.
-type closeAfter struct {
-	tunnel.Conn
-	after func()
-}
-
-func (c *closeAfter) Close() error {
-	err := c.Conn.Close()
-	c.after()
-	return err
 }
 
 // grpcTransport goes by kube-apiserver's own client.

@@ -29,7 +29,7 @@ func (p *Pipe) Run(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	near := newStdioConn(p.In, p.Out)
+	near := tunnel.Wrap(newStdioConn(p.In, p.Out))
 	relay := &tunnel.Relay{A: near, B: far, Flow: flow}
 	start := time.Now()
 	err = relay.Run(ctx)

@@ -35,7 +35,7 @@ func grpcSocket(socket string) tunnel.Dialer {
 			}
 			return nil, &tunnel.DialError{Failure: tunnel.GuessFailure(err.Error()), Address: f.Address, Err: err}
 		}
-		return grpcConn{c, end, t.Done()}, nil
+		return tunnel.Wrap(grpcConn{c, end, t.Done()}), nil
 	})
 }
 

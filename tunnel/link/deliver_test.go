@@ -15,10 +15,12 @@ import (
 
 // basin is a Sink that takes all.
 type basin struct {
-	*loop
+	tunnel.Sink
 	take    func(n int) // called for each TryWrite
 	flushed atomic.Bool
 }
+
+func (b *basin) Nonblocking() bool { return true }
 
 func (b *basin) TryWrite(c tunnel.Chunk) int {
 	b.flushed.Store(false)
@@ -32,10 +34,11 @@ func (b *basin) Flush() { b.flushed.Store(true) }
 // no moment without more to read.
 func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	noLeaks(t)
-	key := &basin{loop: newLoop(), take: func(int) {}}
+	key, bulk := &basin{take: func(int) {}}, &basin{}
+	keyEnd := tunnel.With(tunnel.Wrap(newLoop()), tunnel.Parts{Out: key})
+	bulkEnd := tunnel.With(tunnel.Wrap(newLoop()), tunnel.Parts{Out: bulk})
 	started, arrived := make(chan struct{}), make(chan struct{})
 	taken, late := 0, atomic.Bool{}
-	bulk := &basin{loop: newLoop()}
 	bulk.take = func(n int) {
 		if taken == 0 { // let all the rest gather in the kernel
 			close(started)
@@ -48,9 +51,9 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	}
 	dialer := tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if f.Address == "key:1" {
-			return key, nil
+			return keyEnd, nil
 		}
-		return bulk, nil
+		return bulkEnd, nil
 	})
 	near, far := tcpPair(t)
 	_ = near.(*net.TCPConn).SetReadBuffer(1 << 20)
@@ -69,12 +72,13 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	if late.Load() {
 		t.Error("a small message waited for the end of the bulk beside it")
 	}
-	_, _ = key.Close(), bulk.Close()
+	_, _ = keyEnd.Close(), bulkEnd.Close()
 }
 
 // stuck is a Sink that takes nothing.
-type stuck struct{ *deaf }
+type stuck struct{ tunnel.Sink }
 
+func (stuck) Nonblocking() bool         { return true }
 func (stuck) TryWrite(tunnel.Chunk) int { return 0 }
 func (stuck) Flush()                    {}
 
@@ -82,7 +86,8 @@ func (stuck) Flush()                    {}
 // for it, although the relay is stuck in a write there.
 func TestResetPassesAStalledDestination(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		dst := stuck{&deaf{loop: newLoop()}}
+		end := &deaf{loop: newLoop()}
+		dst := tunnel.With(tunnel.Wrap(end), tunnel.Parts{Out: stuck{tunnel.Wrap(end).Out()}})
 		dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return dst, nil })
 		near, far := net.Pipe()
 		r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
@@ -92,9 +97,9 @@ func TestResetPassesAStalledDestination(t *testing.T) {
 		synctest.Wait() // the relay is stuck
 		r.send(frame{tReset, 0, 2, u16(1)})
 		time.Sleep(10 * time.Second) // sooner than the link, too, would be found dead
-		dst.mu.Lock()
-		cause := dst.closed
-		dst.mu.Unlock()
+		end.mu.Lock()
+		cause := end.closed
+		end.mu.Unlock()
 		if code := tunnel.CodeOf(cause); code != tunnel.CodePeerReset {
 			t.Errorf("the destination was told %v, want what the peer said", cause)
 			_ = dst.Close()
@@ -147,7 +152,7 @@ func TestNothingHangsWithoutASocket(t *testing.T) {
 type laggard struct{ delivered chan struct{} }
 
 func (l laggard) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
-	c, err := answer(newLoop(), nil)
+	c, err := answer(tunnel.Wrap(newLoop()), nil)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func TestRelayPassesOnAResetDuringADownload(t *testing.T) {
 		far := told{tunnel.Wrap(b), make(chan error, 1), make(chan struct{}, 1)}
 		relay := &tunnel.Relay{A: tunnel.Wrap(a), B: far}
 		if i%2 == 0 {
-			relay.A = struct{ tunnel.Conn }{relay.A} // is read by Read
+			relay.A = tunnel.With(relay.A, tunnel.Parts{In: tunnel.CopySource(relay.A)}) // is read by Read
 		}
 		result := make(chan error, 1)
 		go func() { result <- relay.Run(t.Context()) }()

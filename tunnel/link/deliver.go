@@ -1,0 +1,109 @@
+package link
+
+import "konnectivity/tunnel"
+
+// A stream that delivers has no goroutine that waits for its bytes. The read
+// loop gives them to the other side of the relay itself, if that takes them on
+// the spot; else its receiver gets the turn, which is a goroutine that fetches
+// what waits and ends when there is nothing more. Between two links nothing then
+// changes goroutine, and what was given to a link is sent when there is nothing
+// more to read.
+
+// delivery is how a stream delivers.
+type delivery struct {
+	to   tunnel.Receiver
+	turn bool // somebody has the turn to read, or the end was told
+}
+
+// Deliver implements tunnel.Source.
+func (st *Stream) Deliver(r tunnel.Receiver) bool {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.delivery = &delivery{to: r, turn: true}
+	return true
+}
+
+// endTurn returns whether the stream delivers and has nothing to read, which
+// ends the turn of whoever asks.
+func (st *Stream) endTurn() bool {
+	if st.delivery == nil || st.readable() {
+		return false
+	}
+	st.delivery.turn = false
+	return true
+}
+
+// wakeReader tells whoever is to fetch what waits: a reader, or the receiver,
+// unless it has the turn already.
+func (st *Stream) wakeReader() {
+	st.readCond.Broadcast() // what one reader leaves is the next one's
+	if d := st.delivery; d != nil && !d.turn {
+		d.turn = true
+		d.to.Ready()
+	}
+}
+
+// tellFailure tells a receiver of the stream's failure that may be stuck with
+// what came before. What ended in order has all the time to be delivered.
+func (st *Stream) tellFailure() {
+	if d := st.delivery; d != nil && d.turn && !st.finRecvd {
+		d.to.Fail(st.err)
+	}
+}
+
+// caughtUp says whether the stream delivers, and nothing waits to be fetched.
+func (st *Stream) caughtUp() bool {
+	return st.delivery != nil && !st.delivery.turn && len(st.queue) == 0
+}
+
+// deliverEndUnlocked ends a stream that has nothing left but its end. The mutex
+// is released meanwhile.
+func (ses *Session) deliverEndUnlocked(st *Stream) {
+	st.delivery.turn = true
+	ses.mu.Unlock()
+	st.delivery.to.End()
+	ses.mu.Lock()
+}
+
+// deliverUnlocked gives part to the stream's receiver and returns how much was
+// taken. The mutex is released meanwhile: two links that deliver to each other
+// must not hold both.
+func (ses *Session) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
+	if part.Len() == 0 || !st.caughtUp() {
+		return 0
+	}
+	to := st.delivery.to
+	ses.mu.Unlock()
+	n := to.Take(part)
+	if n > 0 {
+		ses.noteUnflushed(to)
+	}
+	ses.mu.Lock()
+	if n > 0 && !st.closed { // else all was given up already
+		st.consumed(n)
+	}
+	return n
+}
+
+// maxUnflushed bounds how many streams are given something before all are
+// flushed.
+const maxUnflushed = 64
+
+func (ses *Session) noteUnflushed(r tunnel.Receiver) {
+	if n := len(ses.unflushed); n > 0 && ses.unflushed[n-1] == r {
+		return
+	}
+	if len(ses.unflushed) >= maxUnflushed {
+		ses.flushDelivered()
+	}
+	ses.unflushed = append(ses.unflushed, r)
+}
+
+// flushDelivered sends what was given to others. It runs on the read loop.
+func (ses *Session) flushDelivered() {
+	for i, r := range ses.unflushed {
+		r.Flush()
+		ses.unflushed[i] = nil
+	}
+	ses.unflushed = ses.unflushed[:0]
+}

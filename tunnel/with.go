@@ -1,0 +1,74 @@
+package tunnel
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// Parts are what With puts in the place of a Conn's own. What is nil stays.
+type Parts struct {
+	In    Source // reads go here
+	Out   Sink   // writes go here; Nonblocking is still as the Conn's CloseWrite does
+	Ended func() // called once, after the first Close or Reset
+}
+
+// With is c with some of its parts replaced. Everything else is c's.
+func With(c Conn, p Parts) Conn {
+	w := &refitted{base: c, in: p.In, out: p.Out}
+	if w.in == nil {
+		w.in = c.In()
+	}
+	if w.out == nil {
+		w.out = c.Out()
+	}
+	if p.Ended != nil {
+		w.ended = sync.OnceFunc(p.Ended)
+	}
+	return w
+}
+
+// refitted names each method, and embeds nothing: one that Conn gets some day
+// must not go past its parts unseen.
+type refitted struct {
+	base  Conn
+	in    Source
+	out   Sink
+	ended func() // nil: nobody is to be told
+}
+
+func (w *refitted) In() Source { return w.in }
+func (w *refitted) Out() Sink  { return w.out }
+
+func (w *refitted) Read(p []byte) (int, error)  { return w.in.Read(p) }
+func (w *refitted) Write(p []byte) (int, error) { return w.out.Write(p) }
+
+func (w *refitted) CloseWrite() error { return w.base.CloseWrite() }
+func (w *refitted) Failed() error     { return w.base.Failed() }
+
+func (w *refitted) Close() error {
+	err := w.base.Close()
+	w.end()
+	return err
+}
+
+func (w *refitted) Reset(cause error) error {
+	err := w.base.Reset(cause)
+	w.end()
+	return err
+}
+
+func (w *refitted) end() {
+	if w.ended != nil {
+		w.ended()
+	}
+}
+
+// NetConn is the Conn as it was.
+func (w *refitted) NetConn() net.Conn { return w.base }
+
+func (w *refitted) LocalAddr() net.Addr                { return w.base.LocalAddr() }
+func (w *refitted) RemoteAddr() net.Addr               { return w.base.RemoteAddr() }
+func (w *refitted) SetDeadline(t time.Time) error      { return w.base.SetDeadline(t) }
+func (w *refitted) SetReadDeadline(t time.Time) error  { return w.base.SetReadDeadline(t) }
+func (w *refitted) SetWriteDeadline(t time.Time) error { return w.base.SetWriteDeadline(t) }
