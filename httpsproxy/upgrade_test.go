@@ -166,3 +166,48 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 		t.Errorf("opened %d, dialed %d, %d bytes up", seen.opened.Load(), seen.dialed.Load(), total.Up.Load())
 	}
 }
+
+// endings is an Observer that hears how connections end.
+type endings chan error
+
+func (endings) Dialed(*tunnel.Flow, time.Duration, error)          {}
+func (endings) Opened(*tunnel.Flow)                                {}
+func (e endings) Closed(_ *tunnel.Flow, _ time.Duration, e2 error) { e <- e2 }
+
+// flood writes until nothing more is taken, then resets.
+func flood(w *wire) {
+	for err := error(nil); err == nil; {
+		_ = w.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+		_, err = w.Write(make([]byte, 64<<10))
+	}
+	_ = w.SetLinger(0)
+	_ = w.Close()
+}
+
+// Nobody reads from a side while the other takes nothing. Its reset must be
+// noticed all the same.
+func TestUpgradeNoticesAResetBehindAStall(t *testing.T) {
+	for side, stall := range map[string]func(t *testing.T, p *proxy, silent chan struct{}){
+		"the client's": func(t *testing.T, p *proxy, silent chan struct{}) {
+			w := dialWire(t, p.addr)
+			w.upgrade(upgradeTarget(t, "", func(*wire) { <-silent }), "")
+			flood(w)
+		},
+		"the target's": func(t *testing.T, p *proxy, silent chan struct{}) {
+			w := dialWire(t, p.addr)
+			w.upgrade(upgradeTarget(t, "", flood), "")
+		},
+	} {
+		t.Run(side, func(t *testing.T) {
+			t.Parallel() // it waits
+			ended := make(endings, 1)
+			p := startProxy(t, func(o *Options) { o.Connect.Observers = []tunnel.Observer{ended} })
+			silent := make(chan struct{})
+			defer close(silent)
+			stall(t, p, silent)
+			if err := receive(t, "the end of the connection", ended); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+				t.Errorf("it ended with %v, want a reset by the far end", err)
+			}
+		})
+	}
+}

@@ -1,9 +1,12 @@
 package link_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -73,6 +76,76 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 		t.Error("a small message waited for the end of the bulk beside it")
 	}
 	_, _ = keyEnd.Close(), bulkEnd.Close()
+}
+
+// pumps counts goroutines that move bytes of a relay from one end to the other.
+func pumps() int {
+	all := make([]byte, 1<<20)
+	all = all[:runtime.Stack(all, true)]
+	return bytes.Count(all, []byte("tunnel.(*half).pump("))
+}
+
+// What was read ahead of a socket does not cost the goroutine that a stream
+// spares the relay which writes to it.
+func TestWrappedSocketsTakeBytesOnTheSpot(t *testing.T) {
+	noLeaks(t)
+	for name, wrap := range map[string]func(tunnel.Conn) tunnel.Conn{
+		"bare":       func(c tunnel.Conn) tunnel.Conn { return c },
+		"read ahead": func(c tunnel.Conn) tunnel.Conn { return tunnel.Unread(c, []byte("ahead")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			here, there := tcpPair(t)
+			dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+				return wrap(tunnel.Wrap(here)), nil
+			})
+			near, far := tcpPair(t)
+			r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+			defer r.end()
+			r.open(2, "x:1")
+			r.send(frame{tData, 0, 2, []byte("ping")})
+			if got := make([]byte, 4); readAll(there, got) != nil || string(got) != "ping" {
+				t.Errorf("the socket was given %q", got)
+			}
+			eventually(t, "one goroutine, which waits for the socket", func() bool { return pumps() == 1 })
+			_ = there.Close()
+		})
+	}
+}
+
+func readAll(c net.Conn, p []byte) error { _, err := io.ReadFull(c, p); return err }
+
+// Bytes read ahead of a stream come before those that it delivers.
+func TestReadAheadOfAStreamThatDelivers(t *testing.T) {
+	noLeaks(t)
+	here, there := tcpPair(t)
+	done := make(chan error, 1)
+	near, far := tcpPair(t)
+	r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+	defer r.end()
+	id, conn := r.dialed()
+	r.send(frame{tData, 0, id, []byte("first ")})
+	eventually(t, "the first bytes", func() bool { return r.ses.Stats().Unread == len("first ") })
+	go func() {
+		relay := &tunnel.Relay{A: tunnel.Unread(conn, []byte("ahead ")), B: tunnel.Wrap(here)}
+		done <- relay.Run(context.Background())
+	}()
+	want := "ahead first "
+	for _, more := range []string{"second ", "third"} {
+		got := make([]byte, len(want))
+		if err := readAll(there, got); err != nil || string(got) != want {
+			t.Fatalf("the socket was given %q, %v, want %q", got, err, want)
+		}
+		want = more
+		r.send(frame{tData, 0, id, []byte(more)})
+	}
+	r.send(frame{tData, 1, id, nil})
+	if rest, err := io.ReadAll(there); err != nil || string(rest) != want {
+		t.Errorf("the socket was given %q, %v, want %q and the end", rest, err, want)
+	}
+	_ = there.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // stuck is a Sink that takes nothing.
