@@ -34,15 +34,7 @@ type Options struct {
 type (
 	ServerOptions = uplink.Options
 	Server        = uplink.Server
-	Mode          = uplink.Mode
 	ClientTLS     = uplink.ClientTLS
-)
-
-// The modes of --link.
-const (
-	LinkAuto    = uplink.LinkAuto    // link where the server has it, else HTTP CONNECT; the default
-	LinkOff     = uplink.LinkOff     // HTTP CONNECT only
-	LinkRequire = uplink.LinkRequire // link only; an old server is an error
 )
 
 // HostedOptions says how names of the hosted cluster are found.

@@ -69,12 +69,12 @@ func newConnector(opts Options, forwarder *tunnel.Forwarder, m *metrics) *dialCo
 
 // protocols is what ALPN offers. The operator's own come last: they steer load
 // balancers, which look at the whole list, and mean gRPC if a server takes one.
-func protocols(mode LinkMode, extra []string) []string {
+func protocols(mode link.Mode, extra []string) []string {
 	var offer []string
 	switch mode {
-	case LinkOff:
+	case link.Off:
 		offer = []string{"h2"}
-	case LinkRequire:
+	case link.Require:
 		offer = []string{link.ALPN}
 	default:
 		offer = []string{link.ALPN, "h2"}
@@ -104,7 +104,7 @@ func (c *dialConnector) connect(ctx context.Context, to address) (session, error
 	switch proto := conn.ConnectionState().NegotiatedProtocol; {
 	case proto == link.ALPN:
 		s, err = c.connectLink(ctx, conn)
-	case c.opts.Link == LinkRequire:
+	case c.opts.Link == link.Require:
 		err = fmt.Errorf("it speaks no %s, which --link=require demands", link.ALPN)
 	default:
 		s, err = c.connectLegacy(ctx, conn, to)
@@ -119,9 +119,9 @@ func (c *dialConnector) connect(ctx context.Context, to address) (session, error
 // noProtocol says what to do about a server that takes nothing we offer.
 func (c *dialConnector) noProtocol(err error) error {
 	switch c.opts.Link {
-	case LinkRequire:
+	case link.Require:
 		return fmt.Errorf("it speaks no %s, which --link=require here demands: %w", link.ALPN, err)
-	case LinkOff:
+	case link.Off:
 		return fmt.Errorf("it does not take gRPC; if it runs with --link=require, --link=off here cannot work: %w", err)
 	default:
 		return err

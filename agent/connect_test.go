@@ -30,16 +30,16 @@ func TestNegotiation(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		old  bool
-		mode LinkMode
+		mode link.Mode
 		want string // "" for a refusal
 	}{
-		{"new server", false, LinkAuto, protocolLink},
+		{"new server", false, link.Auto, protocolLink},
 		{"new server, default", false, "", protocolLink},
-		{"new server, off", false, LinkOff, protocolGRPC},
-		{"new server, require", false, LinkRequire, protocolLink},
-		{"old server", true, LinkAuto, protocolGRPC},
-		{"old server, off", true, LinkOff, protocolGRPC},
-		{"old server, require", true, LinkRequire, ""},
+		{"new server, off", false, link.Off, protocolGRPC},
+		{"new server, require", false, link.Require, protocolLink},
+		{"old server", true, link.Auto, protocolGRPC},
+		{"old server, off", true, link.Off, protocolGRPC},
+		{"old server, require", true, link.Require, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ca, config := newCA(t)
@@ -72,7 +72,7 @@ func TestNegotiation(t *testing.T) {
 			if offer := server.hellos[0]; offer[len(offer)-1] != "konnectivity" {
 				t.Errorf("offered %v; the operator's protocol is missing", offer)
 			}
-			if offered := slices.Contains(server.hellos[0], link.ALPN); offered != (c.mode != LinkOff) {
+			if offered := slices.Contains(server.hellos[0], link.ALPN); offered != (c.mode != link.Off) {
 				t.Errorf("mode %q offered %v", c.mode, server.hellos[0])
 			}
 			s.Drain()
@@ -148,7 +148,7 @@ func TestConnectFailures(t *testing.T) {
 		"token cannot be read":  {config, server.address(), TokenFile("/nonexistent"), "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, mode := range []LinkMode{LinkAuto, LinkOff} {
+			for _, mode := range []link.Mode{link.Auto, link.Off} {
 				opts := testOptions(c.config, c.address)
 				opts.Link, opts.Token = mode, c.token
 				_, err := connectOnce(t, opts)
@@ -358,13 +358,13 @@ func eventually(t *testing.T, holds func() bool) {
 
 func TestProtocols(t *testing.T) {
 	for _, c := range []struct {
-		mode  LinkMode
+		mode  link.Mode
 		extra []string
 		want  []string
 	}{
-		{LinkAuto, nil, []string{link.ALPN, "h2"}},
-		{LinkOff, []string{"x"}, []string{"h2", "x"}},
-		{LinkRequire, nil, []string{link.ALPN}},
+		{link.Auto, nil, []string{link.ALPN, "h2"}},
+		{link.Off, []string{"x"}, []string{"h2", "x"}},
+		{link.Require, nil, []string{link.ALPN}},
 		{"", []string{"h2", "x"}, []string{link.ALPN, "h2", "x"}},
 	} {
 		if got := protocols(c.mode, c.extra); !slices.Equal(got, c.want) {

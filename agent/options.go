@@ -15,16 +15,6 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// LinkMode says whether the native link is used.
-type LinkMode string
-
-// The link modes; "" means LinkAuto.
-const (
-	LinkAuto    LinkMode = "auto"    // the link where the server has it, else gRPC
-	LinkOff     LinkMode = "off"     // only gRPC
-	LinkRequire LinkMode = "require" // only the link
-)
-
 // CountSource says where the number of servers comes from.
 type CountSource string
 
@@ -71,8 +61,8 @@ type Options struct {
 	TLS func(serverName string, nextProtos ...string) *tls.Config
 	// ALPN is offered beside the protocols this suite speaks.
 	ALPN []string
-	// Link says whether the native link is used.
-	Link LinkMode
+	// Link says whether the native link is used; "" is link.Auto.
+	Link link.Mode
 	// Token returns the bearer token; it is called at every connect. nil: none.
 	Token func() (string, error)
 	// Proxy says through which HTTP proxy a server is reached (the URL given is
@@ -137,9 +127,7 @@ func (o *Options) check() error {
 			return fmt.Errorf("server address %q: %w", address, err)
 		}
 	}
-	switch o.Link {
-	case "", LinkAuto, LinkOff, LinkRequire:
-	default:
+	if o.Link != "" && !o.Link.Valid() {
 		return fmt.Errorf("link mode %q is not auto, off or require", o.Link)
 	}
 	switch o.CountSource {

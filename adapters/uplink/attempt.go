@@ -3,6 +3,8 @@ package uplink
 import (
 	"context"
 	"time"
+
+	"konnectivity/tunnel/link"
 )
 
 // spareTime is how long a connection that turned out to be to an old server
@@ -52,7 +54,7 @@ func (s *Server) connect(ctx context.Context) (h handshaken, l *pooled, err erro
 func (s *Server) knownOld() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.old || s.opt.Mode == LinkOff
+	return s.old || s.opt.Mode == link.Off
 }
 
 // healthy says that the last handshake worked.

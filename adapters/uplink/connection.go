@@ -35,11 +35,11 @@ const (
 	http1 = "http/1.1"
 )
 
-func protocols(mode Mode) []string {
+func protocols(mode link.Mode) []string {
 	switch mode {
-	case LinkOff:
+	case link.Off:
 		return []string{http1}
-	case LinkRequire:
+	case link.Require:
 		return []string{link.ALPN}
 	default:
 		return []string{link.ALPN, http1}
@@ -105,7 +105,7 @@ func (s *Server) connectTo(ctx context.Context, addr netip.AddrPort) (handshaken
 		return handshaken{}, err
 	}
 	h, err := s.secure(ctx, raw, addr)
-	if err == nil && s.opt.Mode == LinkRequire && !h.link() {
+	if err == nil && s.opt.Mode == link.Require && !h.link() {
 		err = errNoLink
 	}
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Server) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, erro
 		return nil, err
 	}
 	raw = tunnel.Wrap(raw)
-	if s.opt.Mode != LinkOff {
+	if s.opt.Mode != link.Off {
 		raw = link.Cork(raw)
 	}
 	return raw, nil

@@ -16,16 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/tunnel"
-)
-
-// Mode says whether the native link is spoken to the server.
-type Mode string
-
-// The modes of --link.
-const (
-	LinkAuto    Mode = "auto"    // link where the server has it, else HTTP CONNECT; the default
-	LinkOff     Mode = "off"     // HTTP CONNECT only
-	LinkRequire Mode = "require" // link only; an old server is an error
+	"konnectivity/tunnel/link"
 )
 
 // ClientTLS makes TLS configurations for connections out of this process;
@@ -47,7 +38,7 @@ type Options struct {
 	Address    string    // host:port of the server's client port
 	ServerName string    // name its certificate must have; default: the host of Address
 	TLS        ClientTLS // our certificate and the server's CA
-	Mode       Mode      // default LinkAuto
+	Mode       link.Mode // default link.Auto
 
 	// ConnectTimeout bounds reaching the server: name, TCP, TLS, HELLO.
 	// Default DefaultConnectTimeout. A request's own context may be shorter.
@@ -80,11 +71,10 @@ func (o Options) withDefaults() (Options, error) {
 	if err != nil {
 		return o, fmt.Errorf("address of the konnectivity server %q: want host:port", o.Address)
 	}
-	switch o.Mode {
-	case "":
-		o.Mode = LinkAuto
-	case LinkAuto, LinkOff, LinkRequire:
-	default:
+	if o.Mode == "" {
+		o.Mode = link.Auto
+	}
+	if !o.Mode.Valid() {
 		return o, fmt.Errorf("link mode %q: want auto, off or require", o.Mode)
 	}
 	if o.TLS == nil {

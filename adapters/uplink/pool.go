@@ -176,7 +176,7 @@ type placed struct {
 func (s *Server) Run(ctx context.Context) {
 	defer s.Close()
 	defer context.AfterFunc(ctx, s.cancel)()
-	if s.opt.Mode != LinkOff {
+	if s.opt.Mode != link.Off {
 		_, _ = s.join() // the first request can have it
 	}
 	places := make(map[netip.AddrPort]*place)

@@ -211,7 +211,7 @@ func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
 	target := echo(t)
 	server := fakeserver.New(p).Start(t)
 	n := at("192.0.2.1", server.Addr())
-	s := client(t, p, n, func(o *Options) { o.Mode = LinkOff })
+	s := client(t, p, n, func(o *Options) { o.Mode = link.Off })
 	must(t, roundTrip(t, s, target))
 	address := server.Addr()
 	n.set("192.0.2.2", address) // what answers on the old address now refuses
@@ -223,7 +223,7 @@ func TestAddressesAreLookedUpAnewWhenAllFail(t *testing.T) {
 
 func TestOldServerIsProbedForReadiness(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	for _, mode := range []Mode{LinkAuto, LinkOff} {
+	for _, mode := range []link.Mode{link.Auto, link.Off} {
 		server := fakeserver.New(p).Old().Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), func(o *Options) { o.Mode = mode })
 		run(t, s)

@@ -196,7 +196,7 @@ func (s *Server) Ready() error {
 	switch {
 	case s.fault != nil:
 		return errors.New(reason(s.fault))
-	case (s.old || s.opt.Mode == LinkOff) && time.Since(s.okAt) < readyAge:
+	case (s.old || s.opt.Mode == link.Off) && time.Since(s.okAt) < readyAge:
 		return nil
 	default:
 		return errors.New("no link to the konnectivity server is up yet")

@@ -21,6 +21,7 @@ import (
 	"konnectivity/internal/testport"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -162,17 +163,17 @@ func TestDialByProtocol(t *testing.T) {
 	target := echo(t)
 	for name, c := range map[string]struct {
 		server          *fakeserver.Server
-		mode            Mode
+		mode            link.Mode
 		links, connects int64
 		handshakes      int64
 		fails           bool
 	}{
-		"link":              {fakeserver.New(p), LinkAuto, 1, 0, 1, false},
-		"link required":     {fakeserver.New(p), LinkRequire, 1, 0, 1, false},
-		"link off":          {fakeserver.New(p), LinkOff, 0, 3, 3, false},
-		"old":               {fakeserver.New(p).Old(), LinkAuto, 0, 3, 3, false},
-		"old, off":          {fakeserver.New(p).Old(), LinkOff, 0, 3, 3, false},
-		"old, but required": {fakeserver.New(p).Old(), LinkRequire, 0, 0, 0, true},
+		"link":              {fakeserver.New(p), link.Auto, 1, 0, 1, false},
+		"link required":     {fakeserver.New(p), link.Require, 1, 0, 1, false},
+		"link off":          {fakeserver.New(p), link.Off, 0, 3, 3, false},
+		"old":               {fakeserver.New(p).Old(), link.Auto, 0, 3, 3, false},
+		"old, off":          {fakeserver.New(p).Old(), link.Off, 0, 3, 3, false},
+		"old, but required": {fakeserver.New(p).Old(), link.Require, 0, 0, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.server.Start(t)

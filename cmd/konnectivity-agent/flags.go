@@ -18,6 +18,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // flags are the command line, upstream's flags (cmd/agent/app/options) first.
@@ -75,7 +76,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.StringVar(&f.ca, "ca-cert", "", "CA file for verifying the servers' certificates (default: the system's CAs)")
 	f.peers.AddTo(set, "servers")
 	set.StringSliceVar(&f.alpn, "alpn-proto", nil, "additional ALPN protocols to offer, for load balancers that route by them")
-	set.StringVar(&f.link, "link", string(agent.LinkAuto), "native link: auto (if the server supports it), off (gRPC only) or require")
+	set.StringVar(&f.link, "link", string(link.Auto), "native link: auto (if the server supports it), off (gRPC only) or require")
 	set.DurationVar(&f.syncInterval, "sync-interval", agent.DefaultSyncInterval, "pause before the first retry when a server cannot be reached")
 	set.DurationVar(&f.syncCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest pause between retries")
 	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
@@ -197,7 +198,7 @@ func (f *flags) checkValues() error {
 	if err := f.peers.Check(); err != nil {
 		return err
 	}
-	if err := cli.CheckChoice(cli.Value{Flag: "link", Text: f.link}, string(agent.LinkAuto), string(agent.LinkOff), string(agent.LinkRequire)); err != nil {
+	if err := cli.CheckChoice(cli.Value{Flag: "link", Text: f.link}, string(link.Auto), string(link.Off), string(link.Require)); err != nil {
 		return err
 	}
 	if err := cli.CheckChoice(cli.Value{Flag: "server-count-source", Text: f.countSource}, "", string(agent.CountDefault), string(agent.CountMax)); err != nil {

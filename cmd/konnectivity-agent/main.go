@@ -154,7 +154,7 @@ func (p *process) options() (agent.Options, error) {
 	}
 	opts := agent.Options{
 		ID: f.agentIDOrNew(), Identifiers: f.identifiers,
-		Servers: servers, TLS: p.certificates.Client, ALPN: f.alpn, Link: agent.LinkMode(f.link), Proxy: environment,
+		Servers: servers, TLS: p.certificates.Client, ALPN: f.alpn, Link: link.Mode(f.link), Proxy: environment,
 		Budget: link.NewBudget(f.budgetMiB << 20),
 		Dialer: egress.New(reach), DialTimeout: f.dialTimeout,
 		CountSource:  agent.CountSource(f.countSource),

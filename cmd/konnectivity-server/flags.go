@@ -19,16 +19,13 @@ import (
 	"konnectivity/server/lease"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
-// The values of --mode, --link and --agent-identifier-policy.
+// The values of --mode and --agent-identifier-policy.
 const (
 	modeGRPC    = "grpc"
 	modeConnect = "http-connect"
-
-	linkAuto    = "auto"
-	linkOff     = "off"
-	linkRequire = "require"
 
 	identifiersAny         = "any"
 	identifiersCertificate = "certificate"
@@ -103,7 +100,7 @@ func (f *flags) addClients(set *pflag.FlagSet) {
 	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients, which can be served in addition to --server-port")
 	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that an earlier process left behind; a socket in use, or a file that is no socket, is never deleted")
 	set.StringVar(&f.mode, "mode", "", "protocol for clients, besides native links: grpc or http-connect (default: both)")
-	set.StringVar(&f.link, "link", linkAuto, "native link: auto (with peers that support it), off, or require (for agents; clients may use what --mode allows)")
+	set.StringVar(&f.link, "link", string(link.Auto), "native link: auto (with peers that support it), off, or require (for agents; clients may use what --mode allows)")
 	set.DurationVar(&f.frontendKeepalive, "frontend-keepalive-time", server.DefaultKeepalive, "silence after which a gRPC client is pinged; it has 8s to answer")
 }
 
@@ -247,7 +244,7 @@ func (f *flags) checkValues() error {
 		accepted []string
 	}{
 		{cli.Value{Flag: "mode", Text: f.mode}, []string{"", modeGRPC, modeConnect}},
-		{cli.Value{Flag: "link", Text: f.link}, []string{linkAuto, linkOff, linkRequire}},
+		{cli.Value{Flag: "link", Text: f.link}, []string{string(link.Auto), string(link.Off), string(link.Require)}},
 		{cli.Value{Flag: "agent-identifier-policy", Text: f.identifierPolicy}, []string{identifiersAny, identifiersCertificate}},
 	} {
 		if err := cli.CheckChoice(choice.Value, choice.accepted...); err != nil {

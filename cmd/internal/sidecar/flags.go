@@ -14,6 +14,7 @@ import (
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/cli"
 	"konnectivity/socks5"
+	"konnectivity/tunnel/link"
 )
 
 // defaultDrain leaves a pod's usual 30 s of grace some room.
@@ -139,9 +140,8 @@ func parsePort(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
-func parseLink(text string) (adapters.Mode, error) {
-	switch mode := adapters.Mode(text); mode {
-	case adapters.LinkAuto, adapters.LinkOff, adapters.LinkRequire:
+func parseLink(text string) (link.Mode, error) {
+	if mode := link.Mode(text); mode.Valid() {
 		return mode, nil
 	}
 	return "", errors.New("want auto, off or require")

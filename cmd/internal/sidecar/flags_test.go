@@ -17,6 +17,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/internal/upstream"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -48,7 +49,7 @@ func TestDefaultsAreThoseOfTheProgramsReplaced(t *testing.T) {
 		want := []any{
 			"konnectivity-server-local", uint16(8090), "127.0.0.1", uint16(8090), uint16(0),
 			"/etc/konnectivity/proxy-ca/ca.crt", "/etc/konnectivity/proxy-client/tls.crt", "/etc/konnectivity/proxy-client/tls.key",
-			false, false, adapters.ResolvePolicy{}, "", "", "", "/hosted/kubeconfig", "openshift-dns/dns-default", adapters.LinkAuto, "", "",
+			false, false, adapters.ResolvePolicy{}, "", "", "", "/hosted/kubeconfig", "openshift-dns/dns-default", link.Auto, "", "",
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: got %v\nwant %v", front, got, want)
@@ -86,7 +87,7 @@ func TestCommandLinesInUse(t *testing.T) {
 		{SOCKS5, "--http-serving-port=8090 --direct-suffix=a.example,b.example --direct-suffix=c.example",
 			func(o *Options) bool { return o.shared() && len(o.Direct.Suffixes) == 3 }},
 		{HTTP, "--socks5-serving-port=8091 --link=off --proxy-ca-cert-path=/a --proxy-ca-cert-path=/b", func(o *Options) bool {
-			return o.serves(SOCKS5) && !o.shared() && o.Link == adapters.LinkOff && len(o.Proxies.CACertPaths) == 2
+			return o.serves(SOCKS5) && !o.shared() && o.Link == link.Off && len(o.Proxies.CACertPaths) == 2
 		}},
 		{SOCKS5, "-v=6 --log-level=debug", func(*Options) bool { return true }},
 		{SOCKS5, "--serving-address=:: --health-address=:8093 --idle-timeout=1h --max-connections=5 --drain-timeout=0", func(o *Options) bool {

@@ -15,6 +15,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel/link"
 )
 
 // Front is one of the protocols that clients speak to a sidecar.
@@ -40,7 +41,7 @@ type Options struct {
 
 	ServerHost string
 	ServerPort uint16
-	Link       adapters.Mode
+	Link       link.Mode
 	Files      tlsreload.Files // client certificate and the server's CA
 	Peers      cli.PeerFlags   // what the server's certificate must say
 

@@ -19,6 +19,7 @@ import (
 	"konnectivity/adapters/uplink"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // Check is one path of the demo and how a request over it went.
@@ -85,9 +86,9 @@ func (d *Demo) paths() []path {
 			try: fmt.Sprintf("curl --noproxy '' --proxy http://%s %s", proxy, numeric)},
 		{name: "HTTPS sidecar, CONNECT", url: secure, transport: d.secured(dialingVia(via.HTTP(proxy))),
 			try: fmt.Sprintf("curl --noproxy '' --proxy http://%s --cacert %s %s", proxy, d.File("ca.crt"), secure)},
-		{name: "server, CONNECT over mTLS (kube-apiserver, HTTPConnect)", url: web, transport: dialingVia(d.uplink(clients, uplink.LinkOff)),
+		{name: "server, CONNECT over mTLS (kube-apiserver, HTTPConnect)", url: web, transport: dialingVia(d.uplink(clients, link.Off)),
 			try: fmt.Sprintf("curl --noproxy '' --proxytunnel --proxy https://%s %s %s", clients, tlsFiles, web)},
-		{name: "server, native link", url: web, transport: dialingVia(d.uplink(clients, uplink.LinkRequire))},
+		{name: "server, native link", url: web, transport: dialingVia(d.uplink(clients, link.Require))},
 		{name: "server, gRPC over a unix socket (kube-apiserver, GRPC)", url: web, transport: d.grpcTransport()},
 	}
 }
@@ -135,7 +136,7 @@ func (d *Demo) secured(t *http.Transport) *http.Transport {
 }
 
 // uplink is the sidecars' way to the server, for a single request.
-func (d *Demo) uplink(address string, mode uplink.Mode) tunnel.Dialer {
+func (d *Demo) uplink(address string, mode link.Mode) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		up, err := uplink.New(uplink.Options{Address: address, TLS: d.certs, Mode: mode, Log: d.log})
 		if err != nil {

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"time"
 
-	"konnectivity/adapters"
 	"konnectivity/adapters/uplink"
 	"konnectivity/cmd/konnectivity/internal/identify"
 	"konnectivity/cmd/konnectivity/internal/screen"
@@ -60,8 +59,8 @@ func (c *checker) checkServer(ctx context.Context) bool {
 // also where --link=require refuses them, so as to tell that they are there.
 func (c *checker) wayToServer() (*uplink.Server, error) {
 	options := c.opts.Sidecar.Adapter(c.source, c.quiet).Server
-	if options.Mode == uplink.LinkRequire {
-		options.Mode = uplink.LinkAuto
+	if options.Mode == link.Require {
+		options.Mode = link.Auto
 	}
 	options.Software = "konnectivity-check/" + version.Get().Version
 	return uplink.New(options)
@@ -275,9 +274,9 @@ func (c *checker) greetOld(probe *uplink.Probe) bool {
 	}
 	const hint = "It is an old server, or one with --link=off. It works, but a connection costs a handshake, and one slow reader can stall others. Update it."
 	switch c.opts.Sidecar.Link {
-	case adapters.LinkRequire:
+	case link.Require:
 		return c.fail(step, cause+", and --link=require demands them", hint+" Or use --link=auto.")
-	case adapters.LinkOff:
+	case link.Off:
 		c.ok(step, "HTTP CONNECT, as --link=off says")
 	default:
 		c.warn(step, cause, hint)

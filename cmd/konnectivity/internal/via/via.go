@@ -17,6 +17,7 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
+	"konnectivity/tunnel/link"
 )
 
 // Kinds lists the ways for help and errors.
@@ -43,9 +44,9 @@ func Dialer(via string, files tlsreload.Files) (_ tunnel.Dialer, close func(), _
 	case "http":
 		return HTTP(u.Host), none, nil
 	case "https":
-		return toServer(files, u.Host, uplink.LinkOff)
+		return toServer(files, u.Host, link.Off)
 	case "link":
-		return toServer(files, u.Host, uplink.LinkRequire)
+		return toServer(files, u.Host, link.Require)
 	default:
 		return nil, nil, cli.Usagef("--via %q: want %s", via, Kinds)
 	}
@@ -117,7 +118,7 @@ func HTTP(front string) tunnel.Dialer {
 }
 
 // toServer is the sidecars' own way to the server.
-func toServer(files tlsreload.Files, server string, mode uplink.Mode) (tunnel.Dialer, func(), error) {
+func toServer(files tlsreload.Files, server string, mode link.Mode) (tunnel.Dialer, func(), error) {
 	source, err := tlsreload.New(files, tlsreload.Options{Name: "client", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
 	if err != nil {
 		return nil, nil, err
