@@ -240,6 +240,10 @@ func TestReadersThatStop(t *testing.T) { besideNeighbour(t, "unread") }
 func readNothing(a attack) {
 	block := make([]byte, 64<<10)
 	target := listen(a.t, func(c *net.TCPConn) {
+		// A thousand send buffers of 4 MiB are more than this machine's kernel
+		// gives to TCP; it would then drop packets of all its connections, and
+		// what that does to others would be measured instead.
+		_ = c.SetWriteBuffer(len(block))
 		for {
 			if _, err := c.Write(block); err != nil {
 				return

@@ -81,6 +81,11 @@ type neighbour struct {
 const (
 	dialers = 4  // at once
 	held    = 10 // connections
+
+	// thinkTime is between two dials of a dialer. Without it the neighbour alone
+	// takes all of the machine, and half of that is more than what is left once
+	// the attacker has spent as much on its own side of each dial.
+	thinkTime = 2 * time.Millisecond
 )
 
 // neighbourOf starts one; its connections are open when this returns.
@@ -122,7 +127,7 @@ func roundTrip(c net.Conn) error {
 
 // dial opens one connection after the other.
 func (n *neighbour) dial(t *testing.T, ctx context.Context) {
-	for ctx.Err() == nil {
+	for pace(ctx, thinkTime) {
 		c, err := n.ses.Dial(ctx, tunnel.NewFlow("tcp", n.target))
 		switch {
 		case errors.Is(err, context.Canceled) || ctx.Err() != nil:
