@@ -229,7 +229,7 @@ func (c *Conn) recognise() (Handler, error) {
 // shakeHands makes the connection one of TLS.
 func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 	c.meter = &meter{conn: c.raw, owner: c}
-	c.meter.left.Store(maxHandshake)
+	c.meter.left.Store(maxHello)
 	if err := c.meter.await(); err != nil {
 		return nil, err
 	}

@@ -107,7 +107,7 @@ func New(cfg Config) (*Frontend, error) {
 	}
 	f := &Frontend{cfg: cfg, slots: make(chan struct{}, cfg.MaxConns), drained: make(chan struct{})}
 	if cfg.TLS != nil {
-		f.tls = cfg.TLS(f.protocols()...)
+		f.tls = metered(cfg.TLS(f.protocols()...))
 	}
 	return f, nil
 }

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"crypto/tls"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -37,6 +38,22 @@ func (m *meter) SyscallConn() (syscall.RawConn, error) {
 		return s.SyscallConn()
 	}
 	return nil, syscall.EINVAL
+}
+
+// metered lets a peer whose ClientHello has come go on with the handshake.
+func metered(config *tls.Config) *tls.Config {
+	config = config.Clone()
+	next := config.GetConfigForClient
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if m, ok := tunnel.Under[*meter](hello.Conn); ok {
+			m.left.Add(maxHandshake - maxHello)
+		}
+		if next == nil {
+			return nil, nil
+		}
+		return next(hello)
+	}
+	return config
 }
 
 // await returns when the peer has said something. Until then there need be

@@ -24,9 +24,13 @@ const (
 	// too: resident memory grows by up to three times that.
 	strangersBytes = 16 << 20
 
-	// maxHandshake bounds what a peer may send before TLS is done: a chain of
-	// several certificates has up to 24 KiB, and a ClientHello that resumes a
-	// session repeats it.
+	// maxHello bounds what a peer may send before TLS has answered it: a
+	// ClientHello that resumes a session repeats a chain of several
+	// certificates, which has up to 24 KiB.
+	maxHello = 30 << 10
+
+	// maxHandshake bounds what it may send in all before TLS is done: the same
+	// chain, or more, once it has been asked for it.
 	maxHandshake = 48 << 10
 
 	// maxOpening bounds what it may send from then on until it has begun: a
