@@ -100,19 +100,8 @@ func viaGRPC(uds string) tunnel.Dialer {
 			end()
 			return nil, err
 		}
-		return grpcConn{tunnel.Wrap(c), end}, nil
+		return tunnel.With(tunnel.Wrap(c), tunnel.Parts{Ended: end}), nil
 	})
-}
-
-// grpcConn ends its tunnel too.
-type grpcConn struct {
-	tunnel.Conn
-	end func()
-}
-
-func (c grpcConn) Close() error {
-	defer c.end()
-	return c.Conn.Close()
 }
 
 // Dials that are given up at any moment, before, while or after they succeed,

@@ -9,7 +9,7 @@ import (
 // Parts are what With puts in the place of a Conn's own. What is nil stays.
 type Parts struct {
 	In    Source // reads go here
-	Out   Sink   // writes go here; Nonblocking is still as the Conn's CloseWrite does
+	Out   Sink   // writes go here; Nonblocking only where the Conn's own is, whose CloseWrite stays
 	Ended func() // called once, after the first Close or Reset
 }
 

@@ -63,7 +63,10 @@ func TestBulkNoticesLostBytes(t *testing.T) {
 	inner := p.Dialer
 	p.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		c, err := inner.Dial(ctx, f)
-		return &cutter{Conn: c, left: 100 << 10}, err
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.With(c, tunnel.Parts{In: tunnel.CopySource(&cutter{from: c, left: 100 << 10})}), nil
 	})
 	if _, err := p.Down(t.Context(), 1, 1<<20); err == nil {
 		t.Error("a download that lost its end counts as good")
@@ -72,7 +75,7 @@ func TestBulkNoticesLostBytes(t *testing.T) {
 
 // cutter loses the end of what it reads, in good order.
 type cutter struct {
-	tunnel.Conn
+	from io.Reader
 	left int
 }
 
@@ -80,7 +83,7 @@ func (c *cutter) Read(p []byte) (int, error) {
 	if c.left <= 0 {
 		return 0, io.EOF
 	}
-	n, err := c.Conn.Read(p[:min(len(p), c.left)])
+	n, err := c.from.Read(p[:min(len(p), c.left)])
 	c.left -= n
 	return n, err
 }
