@@ -70,32 +70,39 @@ func (ses *Session) budgetOf(ctx context.Context) *Budget {
 	return ses.cfg.Budget
 }
 
-// enterClient returns the budget of a stream that the peer opens for the client
-// with this number, where the peer is to be believed; leaveClient follows.
-func (ses *Session) enterClient(number uint64) *Budget {
-	if !ses.cfg.PeerNumbersClients || number == 0 || ses.cfg.Budget == nil {
-		return ses.cfg.Budget
+// clientBudgets are the shares of the clients that a peer numbers.
+type clientBudgets struct {
+	whole    *Budget
+	numbered bool // the peer is to be believed
+	shares   map[uint64]*Budget
+}
+
+// enter returns the budget of a stream that the peer opens for the client with
+// this number; leave follows.
+func (c *clientBudgets) enter(number uint64) *Budget {
+	if !c.numbered || number == 0 || c.whole == nil {
+		return c.whole
 	}
-	b := ses.clients[number]
+	b := c.shares[number]
 	if b == nil {
-		if ses.clients == nil {
-			ses.clients = make(map[uint64]*Budget)
+		if c.shares == nil {
+			c.shares = make(map[uint64]*Budget)
 		}
-		b = ses.cfg.Budget.Share()
+		b = c.whole.Share()
 		b.number = number
-		ses.clients[number] = b
+		c.shares[number] = b
 	}
 	b.streams++
 	return b
 }
 
-// leaveClient is called as a stream is forgotten.
-func (ses *Session) leaveClient(b *Budget) {
-	if b == nil || ses.clients[b.number] != b {
+// leave is called as a stream is forgotten.
+func (c *clientBudgets) leave(b *Budget) {
+	if b == nil || c.shares[b.number] != b {
 		return
 	}
 	if b.streams--; b.streams == 0 {
-		delete(ses.clients, b.number)
+		delete(c.shares, b.number)
 	}
 }
 

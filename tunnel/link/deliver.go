@@ -1,6 +1,10 @@
 package link
 
-import "konnectivity/tunnel"
+import (
+	"io"
+
+	"konnectivity/tunnel"
+)
 
 // A stream that delivers has no goroutine that waits for its bytes. The read
 // loop gives them to the other side of the relay itself, if that takes them on
@@ -19,25 +23,25 @@ type delivery struct {
 func (st *Stream) Deliver(r tunnel.Receiver) bool {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	st.delivery = &delivery{to: r, turn: true}
+	st.recv.delivery = &delivery{to: r, turn: true}
 	return true
 }
 
 // endTurn returns whether the stream delivers and has nothing to read, which
 // ends the turn of whoever asks.
-func (st *Stream) endTurn() bool {
-	if st.delivery == nil || st.readable() {
+func (r *recvHalf) endTurn() bool {
+	if r.delivery == nil || r.readable() {
 		return false
 	}
-	st.delivery.turn = false
+	r.delivery.turn = false
 	return true
 }
 
-// wakeReader tells whoever is to fetch what waits: a reader, or the receiver,
-// unless it has the turn already.
-func (st *Stream) wakeReader() {
-	st.readCond.Broadcast() // what one reader leaves is the next one's
-	if d := st.delivery; d != nil && !d.turn {
+// wake tells whoever is to fetch what waits: a reader, or the receiver, unless
+// it has the turn already.
+func (r *recvHalf) wake() {
+	r.cond.Broadcast() // what one reader leaves is the next one's
+	if d := r.delivery; d != nil && !d.turn {
 		d.turn = true
 		d.to.Ready()
 	}
@@ -45,23 +49,23 @@ func (st *Stream) wakeReader() {
 
 // tellFailure tells a receiver of the stream's failure that may be stuck with
 // what came before. What ended in order has all the time to be delivered.
-func (st *Stream) tellFailure() {
-	if d := st.delivery; d != nil && d.turn && !st.finRecvd {
-		d.to.Fail(st.err)
+func (r *recvHalf) tellFailure() {
+	if d := r.delivery; d != nil && d.turn && r.end != io.EOF {
+		d.to.Fail(r.end)
 	}
 }
 
 // caughtUp says whether the stream delivers, and nothing waits to be fetched.
-func (st *Stream) caughtUp() bool {
-	return st.delivery != nil && !st.delivery.turn && len(st.queue) == 0
+func (r *recvHalf) caughtUp() bool {
+	return r.delivery != nil && !r.delivery.turn && len(r.queue) == 0
 }
 
 // deliverEndUnlocked ends a stream that has nothing left but its end. The mutex
 // is released meanwhile.
 func (ses *Session) deliverEndUnlocked(st *Stream) {
-	st.delivery.turn = true
+	st.recv.delivery.turn = true
 	ses.mu.Unlock()
-	st.delivery.to.End()
+	st.recv.delivery.to.End()
 	ses.mu.Lock()
 }
 
@@ -69,18 +73,18 @@ func (ses *Session) deliverEndUnlocked(st *Stream) {
 // taken. The mutex is released meanwhile: two links that deliver to each other
 // must not hold both.
 func (ses *Session) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
-	if part.Len() == 0 || !st.caughtUp() {
+	if part.Len() == 0 || !st.recv.caughtUp() {
 		return 0
 	}
-	to := st.delivery.to
+	to := st.recv.delivery.to
 	ses.mu.Unlock()
 	n := to.Take(part)
 	if n > 0 {
 		ses.noteUnflushed(to)
 	}
 	ses.mu.Lock()
-	if n > 0 && !st.closed { // else all was given up already
-		st.consumed(n)
+	if n > 0 && !st.recv.closed() { // else all was given up already
+		st.consumedLocked(n)
 	}
 	return n
 }

@@ -5,15 +5,23 @@
 //
 // A byte's way through a session:
 //
-//	Stream.WriteChunks -> turn (writer.go) -> cork -> TLS -> kernel
-//	kernel -> TLS -> readLoop (reader.go) -> Stream queue -> ReadChunks
+//	Stream.WriteChunks -> sendQueue, a turn -> frameWriter -> cork -> TLS -> kernel
+//	kernel -> TLS -> readLoop -> recvHalf's queue -> ReadChunks, or a Receiver
 //
-// The read loop only parses and hands over; it never writes to the connection
-// and never waits for a stream. Whoever has something to send does so on its
-// own goroutine when nobody else is sending (no hop when idle), and waits its
-// turn, or leaves a small message with whoever is sending, when somebody is.
-// What opens and ends streams is left with the flusher, which gathers it.
+// The read loop (reader.go) only parses and hands over; it never writes to the
+// connection and never waits for a stream. What goes next is the sendQueue's to
+// decide, which does nothing else. Whoever has something to send takes the turn
+// (turn.go) and writes on its own goroutine when nobody else is sending (no hop
+// when idle), and waits its turn, or leaves a small message with whoever is
+// sending, when somebody is. What opens and ends streams is left with the
+// flusher, which gathers it.
+//
+// A Stream has a state, by the names of the specification (state.go), and a half
+// for each direction (halves.go). Whether the peer lives is the liveness's to
+// judge. None of these parts has a lock, and each is tested alone.
 //
 // One mutex guards a session and its streams. Nothing is done under it but
-// arithmetic and list handling.
+// arithmetic and list handling. A method that wants it held has a name that ends
+// in Locked, or is only called by the read loop's parser; one that releases it
+// meanwhile ends in Unlocked.
 package link

@@ -21,8 +21,8 @@ func (ses *Session) shakeHands(ctx context.Context, initiator bool) error {
 	// A deadline in the past is what unblocks reads and writes that wait. The
 	// read's comes last, so that whom it wakes may set another for a farewell.
 	stop := context.AfterFunc(ctx, func() {
-		_ = ses.conn.SetWriteDeadline(time.Unix(1, 0))
-		_ = ses.conn.SetReadDeadline(time.Unix(1, 0))
+		_ = ses.out.conn.SetWriteDeadline(time.Unix(1, 0))
+		_ = ses.out.conn.SetReadDeadline(time.Unix(1, 0))
 	})
 	defer stop()
 
@@ -46,7 +46,7 @@ func (ses *Session) shakeHands(ctx context.Context, initiator bool) error {
 }
 
 func (ses *Session) sayHello(ctx context.Context, hello []byte) error {
-	if err := ses.write(appendFrame(nil, frameHello, 0, 0, hello)); err != nil {
+	if err := ses.out.write(appendFrame(nil, frameHello, 0, 0, hello)); err != nil {
 		return handshakeError(ctx, err)
 	}
 	return nil
@@ -56,7 +56,7 @@ func (ses *Session) sayHello(ctx context.Context, hello []byte) error {
 // is taken from the read loop.
 func (ses *Session) hearHello(ctx context.Context) error {
 	var b [headerSize]byte
-	if _, err := io.ReadFull(ses.conn, b[:]); err != nil {
+	if _, err := io.ReadFull(ses.out.conn, b[:]); err != nil {
 		return ses.unheard(ctx, err)
 	}
 	h, err := parseHeader(b[:])
@@ -64,7 +64,7 @@ func (ses *Session) hearHello(ctx context.Context) error {
 		return ses.refuse(GoAwayProtocol, violation("the first frame is not HELLO"))
 	}
 	payload := make([]byte, h.length)
-	if _, err := io.ReadFull(ses.conn, payload); err != nil {
+	if _, err := io.ReadFull(ses.out.conn, payload); err != nil {
 		return ses.unheard(ctx, err)
 	}
 	if h.typ == frameGoAway {
@@ -76,7 +76,7 @@ func (ses *Session) hearHello(ctx context.Context) error {
 	if err := ses.peer.decode(payload); err != nil {
 		return ses.refuse(GoAwayProtocol, violation("HELLO: "+err.Error()))
 	}
-	ses.serverCount, ses.agents = ses.peer.ServerCount, ses.peer.Serving
+	ses.news = Hello{ServerCount: ses.peer.ServerCount, Serving: ses.peer.Serving}
 	if ses.cfg.Verify == nil {
 		return nil
 	}
@@ -98,8 +98,8 @@ func (ses *Session) unheard(ctx context.Context, err error) error {
 
 // refuse tells the peer why it is not wanted and returns cause.
 func (ses *Session) refuse(code GoAwayCode, cause error) error {
-	_ = ses.conn.SetWriteDeadline(time.Now().Add(farewell))
-	_ = ses.write(appendGoAway(nil, code, cause.Error()))
+	_ = ses.out.conn.SetWriteDeadline(time.Now().Add(farewell))
+	_ = ses.out.write(appendGoAway(nil, code, cause.Error()))
 	return cause
 }
 

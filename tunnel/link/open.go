@@ -34,57 +34,58 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	if ses.err != nil {
 		return nil, ses.lost(address)
 	}
-	st := ses.open(ctx, f)
+	st := ses.openLocked(ctx, f)
 	defer context.AfterFunc(ctx, func() {
 		ses.mu.Lock()
 		defer ses.mu.Unlock()
-		st.readCond.Broadcast()
+		st.recv.cond.Broadcast()
 	})()
-	for st.opening && ctx.Err() == nil {
-		st.readCond.Wait()
+	for st.state == opening && ctx.Err() == nil {
+		st.recv.cond.Wait()
 	}
-	return st.dialed(ctx, network, address)
+	return st.dialedLocked(ctx, network, address)
 }
 
-// open sends OPEN.
-func (ses *Session) open(ctx context.Context, f *tunnel.Flow) *Stream {
+// openLocked sends OPEN.
+func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	budget := ses.budgetOf(ctx)
 	st := newStream(ses, ses.nextID, budget)
 	ses.nextID += 2
-	st.opening = true
-	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.limit, id: tunnel.CleanID(f.ID)}
+	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.flow.limit, id: tunnel.CleanID(f.ID)}
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.number
 	}
-	st.pending.open = m.encode()
-	ses.streams[st.id] = st
-	ses.opened++
-	ses.queuePending(st)
-	ses.wakeFlusher()
+	ses.streams[st.id()] = st
+	ses.count.opened++
+	st.sendIntroLocked(frameOpen, m.encode())
+	st.onLocked(sendsOpen)
 	return st
 }
 
-// dialed is the outcome of a dial that was answered, lost or given up.
-func (st *Stream) dialed(ctx context.Context, network, address string) (tunnel.Conn, error) {
+// sendIntroLocked sends OPEN or OPENED.
+func (st *Stream) sendIntroLocked(typ frameType, payload []byte) {
+	st.send.out.introType, st.send.out.intro = typ, payload
+	st.queueLocked()
+}
+
+// dialedLocked is the outcome of a dial that was answered, lost or given up.
+func (st *Stream) dialedLocked(ctx context.Context, network, address string) (tunnel.Conn, error) {
 	ses := st.ses
 	switch {
-	case st.opening: // given up by ctx
-		st.opening = false
-		st.closed = true
-		if st.pending.open != nil {
-			st.pending.open = nil // it never left
-		} else {
-			st.queueReset(tunnel.CodeCancelled)
+	case st.state == opening: // given up by ctx
+		unsent := st.send.out.intro != nil
+		st.sendResetLocked(tunnel.CodeCancelled)
+		if unsent { // the peer need not hear of it at all
+			st.send.out.intro, st.send.out.reset = nil, false
 		}
-		st.drop(errClosed)
-		ses.wakeFlusher()
+		st.dropLocked(errClosed, errClosed)
 		return nil, tunnel.AsDialError(address, context.Cause(ctx))
 	case st.opened == nil: // reset by the peer, or the link is lost
 		var reset *tunnel.ResetError
-		if ses.err != nil || !errors.As(st.err, &reset) {
+		if ses.err != nil || !errors.As(st.recv.end, &reset) {
 			return nil, ses.lost(address)
 		}
-		return nil, &tunnel.DialError{Failure: tunnel.FailReset, Address: address, Err: st.err}
+		return nil, &tunnel.DialError{Failure: tunnel.FailReset, Address: address, Err: st.recv.end}
 	case st.opened.failure != 0:
 		return nil, &tunnel.DialError{Failure: st.opened.failure, Address: address, Reason: st.opened.reason}
 	}
@@ -116,20 +117,20 @@ func (ses *Session) handleOpened(id uint64, payload []byte) error {
 	if err != nil {
 		return violation("OPENED: " + err.Error())
 	}
-	if !st.opening || m.credit > maxCredit {
+	if st.state != opening || m.credit > maxCredit {
 		ses.breach(st)
 		return nil
 	}
-	st.opened, st.opening = &m, false
-	st.send.raise(m.credit)
-	ses.answered++
+	st.opened = &m
+	ses.count.answered++
 	if m.failure != 0 {
-		ses.forget(st)
+		st.onLocked(receivesFailure)
 	} else {
-		ses.established++
-		st.success = true
+		st.send.flow.raise(m.credit)
+		st.onLocked(receivesOpened)
+		ses.count.established++
 	}
-	st.readCond.Broadcast()
+	st.recv.cond.Broadcast()
 	return nil
 }
 
@@ -141,27 +142,26 @@ func (ses *Session) handleOpen(id uint64, payload []byte) error {
 	if err != nil || m.credit > maxCredit {
 		return violation("OPEN does not parse")
 	}
-	if len(ses.urgent) > len(ses.streams)+maxStreams {
+	if len(ses.queue.small) > len(ses.streams)+maxStreams {
 		return violation("it asks for more and reads no answers")
 	}
 	ses.lastPeerID = id
 	refusal, budget := ses.refusal(m), ses.cfg.Budget
 	if refusal == nil {
-		budget = ses.enterClient(m.client)
+		budget = ses.clients.enter(m.client)
 	}
 	st := newStream(ses, id, budget)
-	st.local, st.remote = ses.conn.LocalAddr(), ses.conn.RemoteAddr()
-	st.send.raise(m.credit)
+	st.local, st.remote = ses.out.conn.LocalAddr(), ses.out.conn.RemoteAddr()
+	st.send.flow.raise(m.credit)
 	if refusal != nil {
-		st.pending.opened = refusal.encode()
-		ses.queuePending(st)
-		ses.wakeFlusher()
+		st.sendIntroLocked(frameOpened, refusal.encode())
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ses.ctx)
-	st.dialing, st.cancel = true, cancel
+	st.cancel = cancel
 	ses.streams[id] = st
-	ses.accepted++
+	st.onLocked(receivesOpen)
+	ses.count.accepted++
 	ses.dials++
 	ses.serving++
 	ses.wg.Go(func() { ses.serve(ctx, cancel, st, m) })
@@ -190,7 +190,7 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, m openMsg) {
 	defer cancel(nil)
 	defer ses.served()
-	flow := &tunnel.Flow{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.conn.RemoteAddr()}
+	flow := &tunnel.Flow{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr()}
 	answered := false
 	err := ses.cfg.Forwarder.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true
@@ -213,28 +213,23 @@ func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn,
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	ses.dials--
-	if st.err != nil { // cancelled, or the link is lost
-		return nil, st.err
+	if st.state == closed { // cancelled, or the link is lost
+		return nil, st.send.end
 	}
-	st.dialing, st.cancel = false, nil
-	var m openedMsg
+	st.cancel = nil
+	ses.count.answered++
 	if err != nil {
 		typed := tunnel.AsDialError("", err)
-		m = openedMsg{failure: typed.Failure, reason: typed.Text()}
-	} else {
-		m = openedMsg{credit: st.recv.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr())}
+		m := openedMsg{failure: typed.Failure, reason: typed.Text()}
+		st.sendIntroLocked(frameOpened, m.encode())
+		st.onLocked(sendsFailure)
+		st.recv.end, st.send.end = err, err
+		return st, nil
 	}
-	st.pending.opened = m.encode()
-	ses.queuePending(st)
-	ses.answered++
-	if err != nil {
-		st.err = err
-		ses.forget(st)
-	} else {
-		ses.established++
-		st.success = true
-	}
-	ses.wakeFlusher()
+	m := openedMsg{credit: st.recv.flow.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr())}
+	st.sendIntroLocked(frameOpened, m.encode())
+	st.onLocked(sendsOpened)
+	ses.count.established++
 	return st, nil
 }
 

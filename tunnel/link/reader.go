@@ -14,14 +14,6 @@ const (
 	// little more than itself: at most twice its size in records, and four
 	// times where a peer alternates large frames with tiny ones.
 	shareMin = tunnel.RecordSize / 2
-
-	// busyPing is how often the round trip is measured while data flows.
-	busyPing = 500 * time.Millisecond
-
-	// firstPing is the same until the round trip is known well; so the first
-	// kilobytes tell a short path from a long one before a bulk transfer's
-	// own queue lengthens it.
-	firstPing = 5 * time.Millisecond
 )
 
 // flushAfter is how much is read before those who were given something are
@@ -43,11 +35,11 @@ func (ses *Session) readLoop() error {
 	unflushed := 0
 	for {
 		// The cork flushes, too, when there is nothing more to read.
-		if ses.cork == nil || unflushed >= flushAfter {
+		if ses.out.cork == nil || unflushed >= flushAfter {
 			ses.flushDelivered()
 			unflushed = 0
 		}
-		n, err := ses.conn.Read(r.buf.Bytes()[r.have:])
+		n, err := ses.out.conn.Read(r.buf.Bytes()[r.have:])
 		r.have += n
 		unflushed += n
 		if perr := r.parse(); perr != nil {
@@ -110,7 +102,7 @@ func (r *frameReader) next() (bool, error) {
 	if h.typ == frameData {
 		r.pos += headerSize
 		r.data, r.left = h, h.length
-		r.ses.dataReceived++
+		r.ses.count.dataReceived++
 		return true, r.payload(min(h.length, len(b)-headerSize), headerSize)
 	}
 	if len(b) < headerSize+h.length {
@@ -156,7 +148,7 @@ func (r *frameReader) makeRoom() {
 }
 
 // frameSeen notes that the peer is alive.
-func (ses *Session) frameSeen() { ses.lastFrame = time.Now() }
+func (ses *Session) frameSeen() { ses.alive.heard = time.Now() }
 
 // handle takes a frame that is not DATA.
 func (ses *Session) handle(h header, payload []byte) error {
@@ -200,14 +192,11 @@ func (ses *Session) handlePing(h header, payload []byte) error {
 	}
 	value := binary.BigEndian.Uint64(payload)
 	if h.flags&flagAck == 0 {
-		ses.pong, ses.pongValue = true, value
-		ses.wakeFlusher()
+		ses.queue.pushPong(value)
+		ses.wakeFlusherLocked()
 		return nil
 	}
-	if value == ses.pingValue && !ses.pingSent.IsZero() {
-		ses.addRTT(time.Since(ses.pingSent))
-		ses.pingSent = time.Time{}
-	}
+	ses.alive.answered(value, time.Now())
 	return nil
 }
 
@@ -229,10 +218,10 @@ func (ses *Session) handleInfo(payload []byte) error {
 		return violation("INFO: " + err.Error())
 	}
 	if info.ServerCount > 0 {
-		ses.serverCount = info.ServerCount
+		ses.news.ServerCount = info.ServerCount
 	}
 	if info.Serving.Told {
-		ses.agents = info.Serving
+		ses.news.Serving = info.Serving
 	}
 	return nil
 }
@@ -259,14 +248,11 @@ func (ses *Session) own(id uint64) bool { return id%2 == ses.nextID%2 }
 // checkData looks at a DATA frame of which nothing has come but its header.
 func (ses *Session) checkData(h header) error {
 	st, err := ses.find(h.stream)
-	if st != nil && !st.takesData() {
+	if st != nil && !st.state.receives() {
 		ses.breach(st)
 	}
 	return err
 }
-
-// takesData says whether the peer may send DATA now.
-func (st *Stream) takesData() bool { return !st.opening && !st.dialing && !st.finRecvd }
 
 // handleData takes a part of the DATA frame under way.
 func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
@@ -275,68 +261,49 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	if st == nil {
 		return err
 	}
-	if !st.takesData() || st.recv.receive(n) != nil {
+	if !st.state.receives() || st.recv.flow.receive(n) != nil {
 		ses.breach(st)
 		return nil
 	}
-	ses.received += uint64(n)
-	ses.unread += n
+	ses.count.received += uint64(n)
+	ses.count.unread += n
 	st.budget.add(n)
-	if !st.budget.tolerates(st.recv.unread()) {
+	if !st.budget.tolerates(st.recv.flow.unread()) {
 		ses.resetStream(st, tunnel.CodeMemory)
 		return nil
 	}
-	if taken := ses.deliverUnlocked(st, part); !st.closed {
+	if taken := ses.deliverUnlocked(st, part); !st.recv.closed() {
 		r.keep(st, part.Slice(taken, n))
 	}
 	if fin {
-		st.finRecvd = true
-		if st.finQueued {
-			ses.forget(st)
+		st.recv.finish()
+		if st.state != closed {
+			st.onLocked(receivesFin)
 		}
 	}
 	switch {
-	case fin && st.caughtUp() && !st.closed:
+	case fin && st.recv.caughtUp() && !st.recv.closed():
 		ses.deliverEndUnlocked(st)
-	case fin || len(st.queue) > 0:
-		st.wakeReader()
+	case fin || len(st.recv.queue) > 0:
+		st.recv.wake()
 	}
-	ses.pingWhileBusy()
+	if ses.alive.pingDue() {
+		ses.pingLocked(time.Now())
+	}
 	return nil
 }
 
 // keep queues what its reader has to fetch: by reference where it is large,
 // else in a copy together with its neighbours.
 func (r *frameReader) keep(st *Stream, part tunnel.Chunk) {
-	if part.Len() >= shareMin {
+	switch {
+	case part.Len() >= shareMin:
 		r.shared = true
-		st.queue = append(st.queue, part.Keep())
-		st.tailOpen = false
-		return
-	}
-	if part.Len() > 0 {
+		st.recv.keep(part.Keep())
+	case part.Len() > 0:
 		r.small = true
-		st.enqueueCopy(part.Bytes())
+		st.recv.keepCopy(part.Bytes())
 	}
-}
-
-// enqueueCopy keeps a copy of p.
-func (st *Stream) enqueueCopy(p []byte) {
-	if st.tailOpen {
-		p = p[st.queue[len(st.queue)-1].Append(p):]
-	}
-	if len(p) == 0 {
-		return
-	}
-	var chunk tunnel.Chunk
-	if len(st.queue) == 0 {
-		chunk = tunnel.CopyChunk(p)
-	} else { // the reader is behind: gather more in a larger block
-		chunk = tunnel.NewChunk(tunnel.RecordSize).Slice(0, 0)
-		chunk.Append(p)
-	}
-	st.queue = append(st.queue, chunk)
-	st.tailOpen = true
 }
 
 // breach resets a stream whose peer broke the protocol on it (§7).
@@ -345,21 +312,19 @@ func (ses *Session) breach(st *Stream) { ses.resetStream(st, tunnel.CodeProtocol
 // resetStream ends a stream from the inside, for both the peer and the holder.
 func (ses *Session) resetStream(st *Stream, code tunnel.Code) {
 	cause := &tunnel.ResetError{Code: code}
-	st.pending.discardData(ses)
-	st.queueReset(code)
-	ses.wakeFlusher()
-	ses.endDial(st, cause)
-	st.drop(cause)
-	ses.resets++
+	ses.queue.discard(&st.send)
+	st.sendResetLocked(code)
+	st.cancelLocked(cause)
+	st.dropLocked(cause, cause)
+	ses.count.resets++
 }
 
-// endDial settles the two kinds of unfinished dial.
-func (ses *Session) endDial(st *Stream, cause error) {
+// cancelLocked gives up the dial that is made for the peer, if one is.
+func (st *Stream) cancelLocked(cause error) {
 	if st.cancel != nil {
 		st.cancel(cause)
 		st.cancel = nil
 	}
-	st.opening = false
 }
 
 func (ses *Session) handleCredit(id uint64, payload []byte) error {
@@ -371,12 +336,12 @@ func (ses *Session) handleCredit(id uint64, payload []byte) error {
 		return err
 	}
 	limit := binary.BigEndian.Uint64(payload)
-	if limit > maxCredit || st.opening {
+	if limit > maxCredit || !st.state.established() {
 		ses.breach(st)
 		return nil
 	}
-	if st.send.raise(limit) {
-		st.writeCond.Broadcast()
+	if st.send.flow.raise(limit) {
+		st.send.cond.Broadcast()
 	}
 	return nil
 }
@@ -399,26 +364,26 @@ func (ses *Session) handleReset(id uint64, payload []byte) error {
 
 // lose ends a stream because of the peer: what it had sent can still be read.
 func (ses *Session) lose(st *Stream, cause error) {
-	if st.err == nil {
-		st.err = cause
-	}
-	st.pending.discardData(ses)
-	ses.endDial(st, cause)
-	ses.forget(st)
-	st.wakeAll()
+	st.onLocked(receivesReset)
+	ses.queue.discard(&st.send)
+	st.cancelLocked(cause)
+	st.recv.fail(cause)
+	st.send.end = cause
+	st.recv.tellFailure()
+	st.wakeAllLocked()
 }
 
 // errLinkLost is what streams read once their link is gone.
 var errLinkLost error = &tunnel.ResetError{Code: tunnel.CodeLost}
 
-// forget takes the stream out of the link's books; frames for it are ignored
-// from now on.
-func (ses *Session) forget(st *Stream) {
-	if ses.streams[st.id] == st {
-		delete(ses.streams, st.id)
-		ses.leaveClient(st.budget)
-		if len(ses.streams) == 0 {
-			ses.idleCond.Broadcast()
-		}
+// forgetLocked takes the stream out of the link's books.
+func (ses *Session) forgetLocked(st *Stream) {
+	if ses.streams[st.id()] != st {
+		return // it was refused
+	}
+	delete(ses.streams, st.id())
+	ses.clients.leave(st.budget)
+	if len(ses.streams) == 0 {
+		ses.idleCond.Broadcast()
 	}
 }

@@ -58,18 +58,22 @@ func TestWindowsGrowWithThePathNotWithItsQueue(t *testing.T) {
 				conn, _ := net.Pipe()
 				ses := newSession(conn, Config{}, true)
 				st := newStream(ses, 1, nil)
-				ses.addRTT(c.first)
+				measure := func(rtt time.Duration) {
+					now := time.Now()
+					ses.alive.answered(ses.alive.ping(now.Add(-rtt)), now)
+				}
+				measure(c.first)
 				for range 50 {
-					ses.addRTT(50 * time.Millisecond)
+					measure(50 * time.Millisecond)
 				}
 				for range 8 {
 					time.Sleep(20 * time.Millisecond) // half a window each
-					half := int(st.recv.window / 2)
-					ses.unread += half
-					st.consumed(half)
+					half := int(st.recv.flow.window / 2)
+					ses.count.unread += half
+					st.consumedLocked(half)
 				}
-				if grew := st.recv.window > initialWindow; grew != c.grows {
-					t.Errorf("window %d of %d, round trip %v, floor %v", st.recv.window, initialWindow, ses.rtt, ses.rttFloor.get())
+				if grew := st.recv.flow.window > initialWindow; grew != c.grows {
+					t.Errorf("window %d of %d, round trip %v, floor %v", st.recv.flow.window, initialWindow, ses.alive.rtt, ses.alive.floor.get())
 				}
 			})
 		})

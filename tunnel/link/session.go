@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -62,10 +61,9 @@ type Config struct {
 // and serves those that the peer opens. All methods may be called from any
 // goroutine.
 type Session struct {
-	conn      net.Conn
-	cork      *cork // nil: none
-	cfg       Config
-	peer      Hello
+	cfg  Config
+	peer Hello
+
 	ctx       context.Context // ends with the session
 	cancel    context.CancelCauseFunc
 	done      chan struct{}
@@ -74,8 +72,7 @@ type Session struct {
 	drainOnce sync.Once
 	wg        sync.WaitGroup
 
-	writes atomic.Uint64 // that the connection has taken
-
+	out       frameWriter       // belongs to whoever has the turn
 	unflushed []tunnel.Receiver // the read loop's own: given something since they were last flushed
 
 	mu     sync.Mutex // guards all below, and the streams
@@ -83,43 +80,26 @@ type Session struct {
 	err    error      // why the session ended
 
 	streams    map[uint64]*Stream
-	clients    map[uint64]*Budget // by the numbers that the peer gave them
-	nextID     uint64             // of the next stream opened here
+	clients    clientBudgets
+	nextID     uint64 // of the next stream opened here
 	lastPeerID uint64
 	dials      int       // of the peer's streams, under way
 	serving    int       // of them all: what the Forwarder has not done with
 	idleCond   sync.Cond // a stream was the last, was served, or nobody sends
 
-	// Sending. Whoever set busy has the turn: it alone writes to conn and
-	// touches scratch, also while mu is released.
-	busy        bool
-	young, bulk turns
-	urgent      []*Stream // with pending frames
-	left        int       // bytes of small messages among them
-	control     []byte    // encoded GOAWAY and INFO
-	leftover    bool      // the cork holds what the kernel did not take
-	pong, ping  bool
-	pongValue   uint64
-	pingValue   uint64
-	scratch     []byte
-	wantFlush   bool
-	flushCond   sync.Cond
+	queue     sendQueue
+	wantFlush bool
+	flushCond sync.Cond
 
-	// Liveness.
-	lastFrame time.Time
-	lastWrite time.Time // as far as keepAlive has seen, and
-	seen      uint64    // how many writes there were then
-	pingSent  time.Time // of pingValue; zero once answered
-	lastPing  time.Time
-	rtt       time.Duration
-	rttFloor  rttFloor
+	alive liveness
+	news  Hello // of the peer since its HELLO: only what INFO may change
+	count counters
+}
 
-	serverCount int
-	agents      Serving // what the peer said of them
-
-	// Counters.
+// counters are a session's figures so far.
+type counters struct {
 	sent, received           uint64
-	dataSent, dataReceived   uint64 // DATA frames
+	dataSent, dataReceived   uint64 // DATA frames; those of small messages are the sendQueue's
 	opened, accepted, resets uint64
 	answered, established    uint64
 	unread                   int
@@ -175,10 +155,11 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 	setDefault(&cfg.PingInterval, DefaultPingInterval)
 	setDefault(&cfg.DeadAfter, DefaultDeadAfter)
 	setDefault(&cfg.HandshakeTimeout, DefaultHandshakeTimeout)
-	cork, _ := tunnel.Under[*cork](conn)
 	ses := &Session{
-		conn: conn, cork: cork, cfg: cfg,
-		done: make(chan struct{}), joined: make(chan struct{}), draining: make(chan struct{}),
+		cfg: cfg, out: newFrameWriter(conn),
+		clients: clientBudgets{whole: cfg.Budget, numbered: cfg.PeerNumbersClients},
+		alive:   liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter},
+		done:    make(chan struct{}), joined: make(chan struct{}), draining: make(chan struct{}),
 		streams: map[uint64]*Stream{},
 	}
 	ses.nextID, ses.lastPeerID = 2, 0
@@ -198,16 +179,16 @@ func setDefault(d *time.Duration, value time.Duration) {
 
 // begin starts the session's goroutines; the last one to end joins the rest.
 func (ses *Session) begin() {
-	if ses.cork != nil {
-		ses.cork.take(ses.flushDelivered, &ses.writes)
+	if cork := ses.out.cork; cork != nil {
+		cork.take(ses.flushDelivered, &ses.out.writes)
 	}
-	ses.lastFrame = time.Now()
-	ses.lastWrite = ses.lastFrame
+	now := time.Now()
+	ses.alive.looked, ses.alive.heard = now, now
 	ses.wg.Go(func() { ses.fail(ses.readLoop()) })
 	ses.wg.Go(ses.flushLoop)
 	ses.wg.Go(ses.keepAlive)
 	ses.mu.Lock()
-	ses.queuePing()
+	ses.pingLocked(now)
 	ses.mu.Unlock()
 	go func() {
 		ses.wg.Wait()
@@ -236,9 +217,7 @@ func (ses *Session) Draining() <-chan struct{} { return ses.draining }
 // Drain asks the peer to open its new streams elsewhere. Open streams go on,
 // and one that is opened nevertheless is served. It does not block.
 func (ses *Session) Drain() {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	ses.queueControl(appendGoAway(nil, GoAwayDrain, ""))
+	ses.sendControl(appendGoAway(nil, GoAwayDrain, ""))
 }
 
 // SetServerCount tells the peer of a new number of servers. It does not block.
@@ -254,35 +233,30 @@ func (ses *Session) inform(news Hello) {
 	if err != nil {
 		return // a role, and a number or a short text, always fit
 	}
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	ses.queueControl(appendFrame(nil, frameInfo, 0, 0, payload))
+	ses.sendControl(appendFrame(nil, frameInfo, 0, 0, payload))
 }
 
-// maxControl bounds what Drain, SetServerCount and SetServing may queue for a connection
-// that takes nothing; a link that is that far behind will be found dead.
-const maxControl = 4 << 10
-
-func (ses *Session) queueControl(frame []byte) {
-	if ses.err != nil || len(ses.control) > maxControl {
-		return
+func (ses *Session) sendControl(frame []byte) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.err == nil {
+		ses.queue.pushControl(frame)
+		ses.wakeFlusherLocked()
 	}
-	ses.control = append(ses.control, frame...)
-	ses.wakeFlusher()
 }
 
 // ServerCount is the newest number of servers that the peer told, 0 if none.
 func (ses *Session) ServerCount() int {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.serverCount
+	return ses.news.ServerCount
 }
 
 // Serving is the newest that the peer told of its agents.
 func (ses *Session) Serving() Serving {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.agents
+	return ses.news.Serving
 }
 
 // Streams is how many streams are open or being opened, either way.
@@ -296,7 +270,7 @@ func (ses *Session) Streams() int {
 func (ses *Session) RTT() time.Duration {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.rtt
+	return ses.alive.rtt
 }
 
 // Heard is when the peer last sent a frame; one that lives answers a ping at
@@ -304,7 +278,7 @@ func (ses *Session) RTT() time.Duration {
 func (ses *Session) Heard() time.Time {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.lastFrame
+	return ses.alive.heard
 }
 
 // Stats is a session's figures at one moment.
@@ -327,17 +301,20 @@ type Stats struct {
 func (ses *Session) Stats() Stats {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
+	c := &ses.count
 	s := Stats{
-		Streams: len(ses.streams), Sent: ses.sent, Received: ses.received, Unread: ses.unread,
-		Opened: ses.opened, Accepted: ses.accepted, Resets: ses.resets, RTT: ses.rtt,
-		Answered: ses.answered, Ended: ses.established, DataSent: ses.dataSent, DataReceived: ses.dataReceived,
+		Streams: len(ses.streams), Sent: c.sent, Received: c.received, Unread: c.unread,
+		Opened: c.opened, Accepted: c.accepted, Resets: c.resets, RTT: ses.alive.rtt,
+		Answered: c.answered, Ended: c.established,
+		DataSent: c.dataSent + ses.queue.dataFrames, DataReceived: c.dataReceived,
 	}
 	for _, st := range ses.streams {
-		if st.success {
+		if st.state.established() {
 			s.Ended--
 		}
-		s.LargestWindow = max(s.LargestWindow, st.recv.window)
-		if st.recv.received == st.recv.limit && st.recv.unread() > 0 {
+		flow := &st.recv.flow
+		s.LargestWindow = max(s.LargestWindow, flow.window)
+		if flow.received == flow.limit && flow.unread() > 0 {
 			s.Stalled++
 		}
 	}
@@ -348,11 +325,7 @@ func (ses *Session) Stats() Stats {
 // of the peer, which takes longer where what came before the end is still being
 // delivered; or once the session has ended, or ctx has; then with ctx's cause.
 func (ses *Session) WaitIdle(ctx context.Context) error {
-	defer context.AfterFunc(ctx, func() {
-		ses.mu.Lock()
-		defer ses.mu.Unlock()
-		ses.idleCond.Broadcast()
-	})()
+	defer context.AfterFunc(ctx, ses.wakeIdle)()
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	for !ses.idle() && ses.err == nil && ctx.Err() == nil {
@@ -364,6 +337,12 @@ func (ses *Session) WaitIdle(ctx context.Context) error {
 	return nil
 }
 
+func (ses *Session) wakeIdle() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.idleCond.Broadcast()
+}
+
 func (ses *Session) idle() bool { return len(ses.streams) == 0 && ses.serving == 0 }
 
 // Close ends the session and all its streams, tells the peer as far as it can
@@ -373,49 +352,24 @@ func (ses *Session) Close() error { return ses.CloseWith(GoAwayShutdown, "") }
 
 // CloseWith is Close with the reason that the peer is told.
 func (ses *Session) CloseWith(code GoAwayCode, text string) error {
-	ses.mu.Lock()
 	ses.sayGoodbye(ErrClosed, code, text)
-	ses.failLocked(ErrClosed)
-	ses.mu.Unlock()
+	ses.end(ErrClosed)
 	<-ses.joined
 	return nil
 }
 
-// sayGoodbye sends what is pending and then a GOAWAY, as far as that can be
-// done within the farewell. Bulk gets no more turns meanwhile.
-func (ses *Session) sayGoodbye(cause error, code GoAwayCode, text string) {
-	if ses.ending == nil {
-		ses.ending = cause
-	}
-	end := time.Now().Add(farewell)
-	_ = ses.conn.SetWriteDeadline(end)
-	defer time.AfterFunc(farewell, func() {
-		ses.mu.Lock()
-		defer ses.mu.Unlock()
-		ses.idleCond.Broadcast()
-	}).Stop()
-	for ses.err == nil && time.Now().Before(end) {
-		switch {
-		case ses.busy:
-			ses.idleCond.Wait()
-		case ses.hasPending():
-			ses.flushPending()
-		default:
-			ses.control = appendGoAway(nil, code, text)
-			ses.flushPending()
-			return
-		}
-	}
-}
-
-// fail ends the session for cause.
+// fail ends the session for cause, and tells a peer that broke the protocol.
 func (ses *Session) fail(cause error) {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	if v := violation(""); errors.As(cause, &v) && ses.err == nil {
+	if v := violation(""); errors.As(cause, &v) && ses.Err() == nil {
 		ses.logViolation(cause)
 		ses.sayGoodbye(cause, GoAwayProtocol, string(v))
 	}
+	ses.end(cause)
+}
+
+func (ses *Session) end(cause error) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
 	ses.failLocked(cause)
 }
 
@@ -441,8 +395,7 @@ func (ses *Session) failLocked(cause error) {
 	for _, st := range ses.streams {
 		ses.lose(st, errLinkLost)
 	}
-	ses.urgent, ses.control, ses.left = nil, nil, 0
-	ses.pong, ses.ping = false, false
+	ses.queue.clear()
 	ses.flushCond.Broadcast()
 	ses.idleCond.Broadcast()
 }

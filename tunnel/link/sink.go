@@ -9,71 +9,51 @@ func (st *Stream) Nonblocking() bool { return true }
 // TryWrite implements tunnel.Sink: all of c or nothing. It encrypts into the
 // cork, which does not block, and only while nobody else sends.
 func (st *Stream) TryWrite(c tunnel.Chunk) int {
-	ses := st.ses
 	n := c.Len()
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	if n == 0 || n > turnBytes || !ses.takesNow() || st.writing || st.writable() != nil || st.send.available() < n {
+	first, ok := st.tryTurn(n)
+	if !ok {
 		return 0
 	}
-	ses.busy = true
-	st.send.spend(n)
-	ses.sent += uint64(n)
-	first := ses.collect(st)
-
-	ses.mu.Unlock()
-	frames, err := 0, ses.write(first)
-	if err == nil {
-		frames, err = st.writeFrames([]tunnel.Chunk{c}, n)
-	}
-	ses.mu.Lock()
-	ses.dataSent += uint64(frames)
-
-	if err != nil {
-		ses.failLocked(err)
-	}
-	ses.leaveTurn()
+	frames, err := st.ses.out.writeTurn(first, st.id(), []tunnel.Chunk{c}, n)
+	st.ses.leaveTurn(frames, err)
 	return n
 }
 
-// takesNow says whether something can be written without waiting for anybody.
-func (ses *Session) takesNow() bool {
-	if ses.busy || ses.err != nil || ses.ending != nil || ses.cork == nil || ses.cork.raw == nil {
+// tryTurn takes the connection for n bytes if nothing would have to wait.
+func (st *Stream) tryTurn(n int) (first []byte, ok bool) {
+	ses := st.ses
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if n == 0 || n > turnBytes || !ses.takesNowLocked() ||
+		st.send.writing || st.send.writable() != nil || st.send.flow.available() < n {
+		return nil, false
+	}
+	ses.queue.take()
+	return ses.spendTurnLocked(&st.send, n), true
+}
+
+// takesNowLocked says whether something can be written without waiting for
+// anybody.
+func (ses *Session) takesNowLocked() bool {
+	if ses.queue.taken || ses.err != nil || ses.ending != nil {
 		return false
 	}
-	if ses.cork.hasRoom() {
-		return true
-	}
-	ses.flushNow()
-	return ses.cork.hasRoom()
+	takes, left := ses.out.takesNow()
+	ses.noteFlushLocked(left)
+	return takes
 }
 
 // Flush implements tunnel.Sink.
 func (st *Stream) Flush() {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	st.ses.flushNow()
+	st.ses.noteFlushLocked(st.ses.out.tryFlush())
 }
 
-// flushNow sends what the kernel takes; the rest is the flusher's.
-func (ses *Session) flushNow() {
-	if ses.cork != nil && ses.cork.tryFlush() {
-		ses.leftover = true
-		ses.wakeFlusher()
-	}
-}
-
-// leaveTurn is passTurn for those who must not block: what is pending is left
-// to the flusher.
-func (ses *Session) leaveTurn() {
-	if next := ses.nextTurn(); next != nil {
-		next.turn = true
-		next.writeCond.Broadcast()
-		return
-	}
-	ses.busy = false
-	ses.idleCond.Broadcast()
-	if ses.hasPending() {
-		ses.wakeFlusher()
+// noteFlushLocked leaves to the flusher what the kernel has not taken.
+func (ses *Session) noteFlushLocked(left bool) {
+	if left {
+		ses.queue.corked = true
+		ses.wakeFlusherLocked()
 	}
 }

@@ -1,11 +1,8 @@
 package link
 
 import (
-	"errors"
 	"io"
 	"net"
-	"os"
-	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -15,7 +12,6 @@ import (
 // by reference.
 type Stream struct {
 	ses *Session
-	id  uint64
 
 	budget *Budget // what unread bytes count against
 
@@ -23,44 +19,34 @@ type Stream struct {
 
 	// The rest is guarded by ses.mu.
 
-	readCond  sync.Cond
-	writeCond sync.Cond
-
-	opening bool        // OPEN sent, OPENED not yet received
-	dialing bool        // OPEN received, OPENED not yet sent
-	success bool        // OPENED, sent or received, told of it
-	opened  *openedMsg  // the answer to our OPEN
-	cancel  func(error) // of the dial made for the peer's OPEN
-	err     error       // why both directions are void; reads drain first
-	closed  bool        // Close or Reset was called here
-
-	// Receiving.
-	recv         recvFlow
-	queue        []tunnel.Chunk // received, not yet read
-	tailOpen     bool           // the last chunk of queue is ours to append to
-	inHand       int            // bytes returned by ReadChunks, consumed by the next call
-	finRecvd     bool
-	delivery     *delivery // nil: somebody reads
-	readDeadline deadline
-
-	// Sending.
-	send          sendFlow
-	writing       bool // a Write is under way; others wait for it
-	turn          bool // the link is ours to write to
-	pending       pending
-	finQueued     bool
-	writeDeadline deadline
+	opened *openedMsg  // the answer to our OPEN, until the dial takes it
+	cancel func(error) // of the dial made for the peer's OPEN
+	recv   recvHalf
+	send   sendHalf
+	state  state
 }
 
-// errDeadline is what net.Conn promises for an expired deadline.
-var errDeadline error = os.ErrDeadlineExceeded
-
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {
-	st := &Stream{ses: ses, id: id, budget: budget}
-	st.readCond.L = &ses.mu
-	st.writeCond.L = &ses.mu
-	st.recv = newRecvFlow(budget.initialWindow())
+	st := &Stream{ses: ses, budget: budget}
+	st.recv.cond.L, st.send.cond.L = &ses.mu, &ses.mu
+	st.recv.flow = newRecvFlow(budget.initialWindow())
+	st.send.id = id
 	return st
+}
+
+func (st *Stream) id() uint64 { return st.send.id }
+
+// onLocked takes the stream to the state that e leads to. One that is closed is
+// out of the link's books, and frames for it are ignored.
+func (st *Stream) onLocked(e event) {
+	next := st.state.after(e)
+	if next == idle {
+		panic("link: a stream that is " + st.state.String() + " was taken further")
+	}
+	st.state = next
+	if next == closed {
+		st.ses.forgetLocked(st)
+	}
 }
 
 // LocalAddr is the address the far end's connection is made from, as far as
@@ -81,119 +67,69 @@ func (st *Stream) Out() tunnel.Sink { return st }
 func (st *Stream) Failed() error {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	if st.finRecvd {
+	if st.recv.end == io.EOF {
 		return nil
 	}
-	return st.err
+	return st.recv.end
 }
 
 // Read implements net.Conn. It waits for data, the end, an error or the read
 // deadline.
 func (st *Stream) Read(p []byte) (int, error) {
-	ses := st.ses
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	if err := st.waitReadable(len(p) == 0); err != nil || len(p) == 0 {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if err := st.recv.wait(len(p) == 0); err != nil || len(p) == 0 {
 		return 0, err
 	}
-	n := 0
-	for n < len(p) && len(st.queue) > 0 {
-		chunk := st.queue[0]
-		m := copy(p[n:], chunk.Bytes())
-		n += m
-		if m == chunk.Len() {
-			chunk.Release()
-			st.dequeue(1)
-		} else {
-			st.queue[0] = chunk.Slice(m, chunk.Len())
-		}
-	}
-	st.consumed(n)
+	n := st.recv.read(p)
+	st.consumedLocked(n)
 	return n, nil
 }
 
 // ReadChunks implements tunnel.Source. The bytes it returns count against the
 // window until the next call, so what a caller holds is bounded too.
 func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
-	ses := st.ses
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	st.releaseInHand()
-	if st.endTurn() {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.releaseInHandLocked()
+	if st.recv.endTurn() {
 		return 0, nil
 	}
-	return st.take(dst)
-}
-
-// releaseInHand gives credit back for what the last call returned.
-func (st *Stream) releaseInHand() {
-	if n := st.inHand; n > 0 {
-		st.inHand = 0
-		st.consumed(n)
-	}
-}
-
-// take waits for data and moves it to dst, or returns why there is none and
-// never will be.
-func (st *Stream) take(dst []tunnel.Chunk) (int, error) {
-	if err := st.waitReadable(false); err != nil {
+	if err := st.recv.wait(false); err != nil {
 		return 0, err
 	}
-	n := copy(dst, st.queue)
-	for _, chunk := range dst[:n] {
-		st.inHand += chunk.Len()
-	}
-	st.dequeue(n)
-	return n, nil
+	return st.recv.take(dst), nil
 }
 
-// readable says whether a read would not have to wait.
-func (st *Stream) readable() bool {
-	return st.closed || st.readDeadline.expired || len(st.queue) > 0 || st.finRecvd || st.err != nil
-}
-
-// waitReadable returns nil once the queue has something, or why it never will.
-func (st *Stream) waitReadable(probe bool) error {
-	for {
-		switch {
-		case st.closed:
-			return net.ErrClosed
-		case st.readDeadline.expired:
-			return errDeadline
-		case len(st.queue) > 0 || probe:
-			return nil
-		case st.finRecvd:
-			return io.EOF
-		case st.err != nil:
-			return st.err
-		}
-		st.readCond.Wait()
+// releaseInHandLocked gives credit back for what the last call returned.
+func (st *Stream) releaseInHandLocked() {
+	if n := st.recv.inHand; n > 0 {
+		st.recv.inHand = 0
+		st.consumedLocked(n)
 	}
 }
 
-// dequeue drops the first n chunks from the queue; a queue that is empty holds
-// no memory.
-func (st *Stream) dequeue(n int) {
-	if n == len(st.queue) {
-		st.queue, st.tailOpen = nil, false
-		return
-	}
-	st.queue = st.queue[n:]
-}
-
-// consumed gives credit back for n bytes and queues a CREDIT when it is due.
-func (st *Stream) consumed(n int) {
+// consumedLocked gives credit back for n bytes and queues a CREDIT when it is
+// due.
+func (st *Stream) consumedLocked(n int) {
 	ses := st.ses
 	st.budget.add(-n)
-	ses.unread -= n
-	if st.err != nil || st.finRecvd {
-		st.recv.consumed += uint64(n) // no more is coming, so no more credit
+	ses.count.unread -= n
+	if st.recv.end != nil {
+		st.recv.flow.consumed += uint64(n) // no more is coming, so no more credit
 		return
 	}
-	if limit, grant := st.recv.consume(n, time.Now(), ses.rttFloor.get(), st.budget.pressure()); grant {
-		st.pending.credit = limit
-		ses.queuePending(st)
-		ses.wakeFlusher()
+	if limit, grant := st.recv.flow.consume(n, time.Now(), ses.alive.floor.get(), st.budget.pressure()); grant {
+		st.send.out.credit = limit
+		st.queueLocked()
+	}
+}
+
+// queueLocked has what is in the outbox sent, without waiting for it.
+func (st *Stream) queueLocked() {
+	if st.ses.err == nil {
+		st.ses.queue.push(&st.send)
+		st.ses.wakeFlusherLocked()
 	}
 }
 
@@ -235,156 +171,105 @@ func (st *Stream) WriteChunks(src []tunnel.Chunk) error {
 	return nil
 }
 
-// beginWrite takes the stream for one Write, so that the bytes of two do not
-// mix.
 func (st *Stream) beginWrite() error {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	for {
-		if err := st.writable(); err != nil {
-			return err
-		}
-		if !st.writing {
-			st.writing = true
-			return nil
-		}
-		st.writeCond.Wait()
-	}
+	return st.send.begin()
 }
 
 func (st *Stream) endWrite() {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	st.writing = false
-	st.writeCond.Broadcast()
+	st.send.writing = false
+	st.send.cond.Broadcast()
 }
 
-// writable is nil while the direction away from us is open.
-func (st *Stream) writable() error {
-	switch {
-	case st.closed:
-		return net.ErrClosed
-	case st.err != nil:
-		return st.err
-	case st.finQueued:
-		return errWriteClosed
-	case st.writeDeadline.expired:
-		return errDeadline
-	default:
-		return nil
-	}
+// writeError is why nothing can be written.
+func (st *Stream) writeError() error {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	return st.send.writable()
 }
-
-var errWriteClosed = errors.New("write after CloseWrite")
 
 // CloseWrite implements tunnel.Conn. It does not wait for the FIN to be sent.
 func (st *Stream) CloseWrite() error {
-	ses := st.ses
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	switch {
-	case st.closed:
-		return net.ErrClosed
-	case st.err != nil:
-		return st.err
-	case st.finQueued:
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	switch st.send.end {
+	case nil:
+		st.sendFinLocked()
 		return nil
+	case errWriteClosed:
+		return nil
+	default:
+		return st.send.end
 	}
-	st.queueFin()
-	ses.wakeFlusher()
-	return nil
 }
 
-func (st *Stream) queueFin() {
-	st.finQueued = true
-	st.pending.fin = true
-	st.ses.queuePending(st)
-	if st.finRecvd { // both directions are over (§4)
-		st.ses.forget(st)
-	}
-	st.writeCond.Broadcast()
+func (st *Stream) sendFinLocked() {
+	st.send.end = errWriteClosed
+	st.send.out.fin = true
+	st.queueLocked()
+	st.send.cond.Broadcast()
+	st.onLocked(sendsFin)
+}
+
+// sendResetLocked ends both directions for the peer. The holder's ends are
+// others' to set.
+func (st *Stream) sendResetLocked(code tunnel.Code) {
+	st.send.out.reset, st.send.out.resetCode = true, code
+	st.queueLocked()
+	st.onLocked(sendsReset)
 }
 
 // Close implements net.Conn: what was written is still delivered, then the
 // peer reads the end; what was not read is dropped, and a peer that goes on
 // writing is told to stop. It does not block on the network.
 func (st *Stream) Close() error {
-	ses := st.ses
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	if st.closed {
-		return nil
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if st.state == open || st.state == halfClosedRemote {
+		st.sendFinLocked()
 	}
-	st.closed = true
-	if st.err == nil {
-		if !st.finQueued {
-			st.queueFin()
-		}
-		if !st.finRecvd {
-			st.queueReset(tunnel.CodeCancelled)
-		}
+	if st.state != closed {
+		st.sendResetLocked(tunnel.CodeCancelled)
 	}
-	st.drop(errClosed) // before the peer can answer
-	ses.wakeFlusher()
+	st.dropLocked(errClosed, errClosed)
 	return nil
 }
-
-// errClosed ends what waits on a stream that was closed on this side.
-var errClosed = net.ErrClosed
 
 // Reset implements tunnel.Conn.
 func (st *Stream) Reset(cause error) error {
-	ses := st.ses
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	if st.closed {
-		return nil
+	code := tunnel.CodeOf(cause)
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if st.state != closed {
+		st.ses.queue.discard(&st.send)
+		st.sendResetLocked(code)
 	}
-	st.closed = true
-	if st.err == nil && !(st.finQueued && st.finRecvd) {
-		st.pending.discardData(ses)
-		st.queueReset(tunnel.CodeOf(cause))
-	}
-	st.drop(&tunnel.ResetError{Code: tunnel.CodeOf(cause)})
-	ses.wakeFlusher()
+	st.dropLocked(errClosed, &tunnel.ResetError{Code: code})
 	return nil
 }
 
-func (st *Stream) queueReset(code tunnel.Code) {
-	st.pending.reset, st.pending.resetCode = true, code
-	st.ses.queuePending(st)
-}
-
-// drop ends the stream on this side: nothing received counts any more, all who
-// wait are told.
-func (st *Stream) drop(cause error) {
-	if st.err == nil {
-		st.err = cause
+// dropLocked ends the stream on this side: nothing received counts any more, and
+// all who wait are told the end, or why it came.
+func (st *Stream) dropLocked(end, cause error) {
+	if st.recv.closed() {
+		return
 	}
-	st.discardUnread()
-	st.readDeadline.stop()
-	st.writeDeadline.stop()
-	st.ses.forget(st)
-	st.wakeAll()
-}
-
-// discardUnread drops what was received and not read, and what it held of the
-// budget.
-func (st *Stream) discardUnread() {
-	n := st.recv.unread()
-	st.recv.consumed += uint64(n)
-	st.inHand = 0
+	st.recv.fail(cause)
+	st.recv.tellFailure()
+	n := st.recv.abandon(end)
 	st.budget.add(-n)
-	st.ses.unread -= n
-	tunnel.ReleaseAll(st.queue)
-	st.queue, st.tailOpen = nil, false
+	st.ses.count.unread -= n
+	st.send.abandon(end)
+	st.wakeAllLocked()
 }
 
-// wakeAll tells everybody that the stream has failed.
-func (st *Stream) wakeAll() {
-	st.tellFailure()
-	st.wakeReader()
-	st.writeCond.Broadcast()
+// wakeAllLocked has all who wait see the end.
+func (st *Stream) wakeAllLocked() {
+	st.recv.wake()
+	st.send.cond.Broadcast()
 }
 
 // SetDeadline implements net.Conn.
@@ -399,11 +284,7 @@ func (st *Stream) SetDeadline(t time.Time) error {
 func (st *Stream) SetReadDeadline(t time.Time) error {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	if st.closed {
-		return net.ErrClosed
-	}
-	st.readDeadline.set(t, &st.readCond)
-	return nil
+	return st.recv.setDeadline(t)
 }
 
 // SetWriteDeadline implements net.Conn. It bounds the wait for credit and for
@@ -411,9 +292,5 @@ func (st *Stream) SetReadDeadline(t time.Time) error {
 func (st *Stream) SetWriteDeadline(t time.Time) error {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	if st.closed {
-		return net.ErrClosed
-	}
-	st.writeDeadline.set(t, &st.writeCond)
-	return nil
+	return st.send.setDeadline(t)
 }

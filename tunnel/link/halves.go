@@ -1,0 +1,207 @@
+package link
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// The two directions of a stream. Session.mu guards both, and is what their
+// conditions wait with.
+
+// errDeadline is what net.Conn promises for an expired deadline.
+var errDeadline error = os.ErrDeadlineExceeded
+
+// errClosed ends what waits on a stream that was closed on this side.
+var errClosed = net.ErrClosed
+
+var errWriteClosed = errors.New("write after CloseWrite")
+
+// recvHalf is the direction toward us.
+type recvHalf struct {
+	cond     sync.Cond
+	flow     recvFlow
+	queue    []tunnel.Chunk // received, not yet read
+	inHand   int            // bytes returned by ReadChunks, consumed by the next call
+	end      error          // what comes after queue; nil: more may
+	delivery *delivery      // nil: somebody reads
+	deadline deadline
+	tailOpen bool // the last chunk of queue is ours to append to
+}
+
+// readable says whether a read would not have to wait.
+func (r *recvHalf) readable() bool {
+	return r.end != nil || r.deadline.expired || len(r.queue) > 0
+}
+
+// wait returns nil once the queue has something, or why it never will.
+func (r *recvHalf) wait(probe bool) error {
+	for {
+		switch {
+		case r.closed():
+			return net.ErrClosed
+		case r.deadline.expired:
+			return errDeadline
+		case len(r.queue) > 0 || probe:
+			return nil
+		case r.end != nil:
+			return r.end
+		}
+		r.cond.Wait()
+	}
+}
+
+// closed says whether the stream was closed on this side.
+func (r *recvHalf) closed() bool { return r.end == errClosed }
+
+// finish is the peer's FIN. It counts although the link may have been lost
+// while what came with it was handed on.
+func (r *recvHalf) finish() {
+	if !r.closed() {
+		r.end = io.EOF
+	}
+}
+
+// fail ends the direction behind what has come, unless it has an end.
+func (r *recvHalf) fail(cause error) {
+	if r.end == nil {
+		r.end = cause
+	}
+}
+
+// abandon ends the direction at once, drops what nobody has read, and returns
+// how much of the link's memory that held.
+func (r *recvHalf) abandon(end error) int {
+	r.end = end
+	n := r.flow.unread()
+	r.flow.consumed += uint64(n)
+	r.inHand = 0
+	tunnel.ReleaseAll(r.queue)
+	r.queue, r.tailOpen = nil, false
+	r.deadline.stop()
+	return n
+}
+
+// read copies what is there into p.
+func (r *recvHalf) read(p []byte) (n int) {
+	for n < len(p) && len(r.queue) > 0 {
+		chunk := r.queue[0]
+		m := copy(p[n:], chunk.Bytes())
+		n += m
+		if m == chunk.Len() {
+			chunk.Release()
+			r.dequeue(1)
+		} else {
+			r.queue[0] = chunk.Slice(m, chunk.Len())
+		}
+	}
+	return n
+}
+
+// take moves what is there to dst.
+func (r *recvHalf) take(dst []tunnel.Chunk) int {
+	n := copy(dst, r.queue)
+	for _, chunk := range dst[:n] {
+		r.inHand += chunk.Len()
+	}
+	r.dequeue(n)
+	return n
+}
+
+// dequeue drops the first n chunks from the queue; a queue that is empty holds
+// no memory.
+func (r *recvHalf) dequeue(n int) {
+	if n == len(r.queue) {
+		r.queue, r.tailOpen = nil, false
+		return
+	}
+	r.queue = r.queue[n:]
+}
+
+// keep queues a chunk.
+func (r *recvHalf) keep(c tunnel.Chunk) {
+	r.queue = append(r.queue, c)
+	r.tailOpen = false
+}
+
+// keepCopy queues a copy of p, together with its neighbours.
+func (r *recvHalf) keepCopy(p []byte) {
+	if r.tailOpen {
+		p = p[r.queue[len(r.queue)-1].Append(p):]
+	}
+	if len(p) == 0 {
+		return
+	}
+	var chunk tunnel.Chunk
+	if len(r.queue) == 0 {
+		chunk = tunnel.CopyChunk(p)
+	} else { // the reader is behind: gather more in a larger block
+		chunk = tunnel.NewChunk(tunnel.RecordSize).Slice(0, 0)
+		chunk.Append(p)
+	}
+	r.queue = append(r.queue, chunk)
+	r.tailOpen = true
+}
+
+// setDeadline bounds how long a read waits for data.
+func (r *recvHalf) setDeadline(t time.Time) error {
+	if r.closed() {
+		return net.ErrClosed
+	}
+	r.deadline.set(t, &r.cond)
+	return nil
+}
+
+// sendHalf is the direction away from us.
+type sendHalf struct {
+	id       uint64 // of the stream
+	cond     sync.Cond
+	flow     sendFlow
+	out      outbox
+	end      error // why nothing can be written any more; nil: it can
+	deadline deadline
+	writing  bool // a Write is under way; others wait for it
+	turn     bool // the link is ours to write to
+}
+
+// writable is nil while the direction is open.
+func (s *sendHalf) writable() error {
+	if s.end == nil && s.deadline.expired {
+		return errDeadline
+	}
+	return s.end
+}
+
+// begin waits to be the only Write, so that the bytes of two do not mix.
+func (s *sendHalf) begin() error {
+	for {
+		if err := s.writable(); err != nil {
+			return err
+		}
+		if !s.writing {
+			s.writing = true
+			return nil
+		}
+		s.cond.Wait()
+	}
+}
+
+// abandon ends the direction for cause.
+func (s *sendHalf) abandon(cause error) {
+	s.end = cause
+	s.deadline.stop()
+}
+
+// setDeadline bounds how long a Write waits for credit and for a turn.
+func (s *sendHalf) setDeadline(t time.Time) error {
+	if s.end == errClosed {
+		return net.ErrClosed
+	}
+	s.deadline.set(t, &s.cond)
+	return nil
+}

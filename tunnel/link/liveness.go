@@ -1,0 +1,91 @@
+package link
+
+import "time"
+
+const (
+	// busyPing is how often the round trip is measured while data flows.
+	busyPing = 500 * time.Millisecond
+
+	// firstPing is the same until the round trip is known well; so the first
+	// kilobytes tell a short path from a long one before a bulk transfer's
+	// own queue lengthens it.
+	firstPing = 5 * time.Millisecond
+)
+
+// liveness judges from frames and writes whether the peer lives, and measures
+// the round trip by PINGs (§6). No lock, I/O or clock: callers bring them.
+type liveness struct {
+	interval  time.Duration // between two looks
+	deadAfter time.Duration
+
+	looked time.Time     // last
+	heard  time.Time     // a whole frame
+	silent time.Duration // for which no frame had come, at the last look
+	wrote  uint64        // writes that the connection had taken, then
+	stuck  time.Duration // for which it had taken none, though somebody wrote
+
+	pinged time.Time // when the last PING was queued
+	value  uint64    // of the newest that measures
+	sent   time.Time // when that was queued; zero once it is answered
+	rtt    time.Duration
+	floor  rttFloor
+}
+
+// look says whether the peer is dead. writes is how many the connection has
+// taken so far, and writing whether somebody waits for it to take more.
+//
+// What counts is not the clock but the looks: a process that was stopped, or
+// starved, finds that much time has passed, and frames that wait to be read.
+// That silence was its own. So a look that comes late by half counts as one.
+func (l *liveness) look(now time.Time, writes uint64, writing bool) (dead bool) {
+	passed := now.Sub(l.looked)
+	if passed > l.interval+l.interval/2 {
+		passed = l.interval
+	}
+	l.silent += passed
+	if !l.heard.Before(l.looked) {
+		l.silent = min(now.Sub(l.heard), passed)
+	}
+	l.stuck += passed
+	if !writing || writes != l.wrote {
+		l.stuck = 0
+	}
+	l.looked, l.wrote = now, writes
+	return max(l.silent, l.stuck) >= l.deadAfter
+}
+
+// ping returns what the next PING carries. While one is not answered it is the
+// same again, for liveness only.
+func (l *liveness) ping(now time.Time) uint64 {
+	l.pinged = now
+	if l.sent.IsZero() {
+		l.value++
+		l.sent = now
+	}
+	return l.value
+}
+
+// pingDue says whether it is time to measure, as data flows.
+func (l *liveness) pingDue() bool {
+	pause := busyPing
+	if !l.floor.known() {
+		pause = firstPing
+	}
+	return l.heard.Sub(l.pinged) > pause
+}
+
+// answered takes the answer to a PING, and smooths the round trip as TCP does
+// (RFC 6298 §2), in eighths.
+func (l *liveness) answered(value uint64, now time.Time) {
+	if value != l.value || l.sent.IsZero() {
+		return
+	}
+	sample := now.Sub(l.sent)
+	l.sent = time.Time{}
+	l.floor.add(now, sample)
+	if l.rtt == 0 {
+		l.rtt = sample
+		return
+	}
+	l.rtt += (sample - l.rtt) / 8
+}

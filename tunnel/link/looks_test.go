@@ -1,0 +1,49 @@
+package link
+
+import (
+	"testing"
+	"time"
+)
+
+// Looks come every 5 s, and 15 s of silence end a link. A process that did not
+// run meanwhile takes none of that time for its peer's silence.
+func TestLivenessCountsLooks(t *testing.T) {
+	type look struct {
+		after   float64 // seconds since the last one
+		heard   float64 // seconds before it that a frame came; negative: none
+		writes  uint64
+		writing bool
+		dead    bool
+	}
+	const none = -1
+	idle := func(after, heard float64, dead bool) look { return look{after: after, heard: heard, dead: dead} }
+	busy := func(after float64, writes uint64, dead bool) look {
+		return look{after: after, heard: 0, writes: writes, writing: true, dead: dead}
+	}
+	for name, looks := range map[string][]look{
+		"silent":                     {idle(5, none, false), idle(5, none, false), idle(5, none, true)},
+		"heard of early in a step":   {idle(5, 4.9, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
+		"heard of now and then":      {idle(5, none, false), idle(5, none, false), idle(5, 1, false), idle(5, none, false), idle(5, none, false), idle(5, none, true)},
+		"looks that jitter":          {idle(5.2, none, false), idle(4.8, none, false), idle(5.1, none, true)},
+		"asleep for long":            {idle(5, none, false), idle(3600, none, false), idle(1, 0, false), idle(5, none, false)},
+		"asleep, and dead":           {idle(60, none, false), idle(5, none, false), idle(5, none, true)},
+		"starved, and heard of late": {idle(20, none, false), idle(20, 19, false), idle(20, none, false), idle(20, none, true)},
+		"takes nothing":              {busy(5, 0, false), busy(5, 0, false), busy(5, 0, true)},
+		"takes little":               {busy(5, 0, false), busy(5, 0, false), busy(5, 1, false), busy(5, 1, false), busy(5, 1, false), busy(5, 1, true)},
+		"asleep while it writes":     {busy(5, 0, false), busy(60, 0, false), busy(1, 1, false), busy(5, 1, false)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := time.Unix(1000, 0)
+			l := liveness{interval: 5 * time.Second, deadAfter: 15 * time.Second, looked: now, heard: now}
+			for i, step := range looks {
+				now = now.Add(time.Duration(step.after * float64(time.Second)))
+				if step.heard >= 0 {
+					l.heard = now.Add(-time.Duration(step.heard * float64(time.Second)))
+				}
+				if dead := l.look(now, step.writes, step.writing); dead != step.dead {
+					t.Fatalf("look %d: dead = %v, silent for %v, stuck for %v", i+1, dead, l.silent, l.stuck)
+				}
+			}
+		})
+	}
+}

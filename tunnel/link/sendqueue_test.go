@@ -1,0 +1,217 @@
+package link
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// frameNames are what the table below calls frames.
+var frameNames = map[frameType]string{
+	frameOpen: "OPEN", frameOpened: "OPENED", frameData: "DATA", frameCredit: "CREDIT",
+	frameReset: "RESET", framePing: "PING", frameGoAway: "GOAWAY", frameInfo: "INFO",
+}
+
+// decode lists the frames in b as "type/stream", with what PINGs and DATA carry.
+func decode(t *testing.T, b []byte) (frames []string) {
+	t.Helper()
+	for len(b) > 0 {
+		h, err := parseHeader(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		payload := b[headerSize : headerSize+h.length]
+		b = b[headerSize+h.length:]
+		name := fmt.Sprintf("%s/%d", frameNames[h.typ], h.stream)
+		switch {
+		case h.typ == framePing:
+			name = fmt.Sprintf("PING %d", payload[7])
+			if h.flags&flagAck != 0 {
+				name = fmt.Sprintf("PONG %d", payload[7])
+			}
+		case h.typ == frameData && h.flags&flagFin != 0:
+			name += fmt.Sprintf(" %s FIN", payload)
+		case h.typ == frameData && len(payload) < 100:
+			name += fmt.Sprintf(" %s", payload)
+		}
+		frames = append(frames, name)
+	}
+	return frames
+}
+
+// message leaves a small message.
+func message(q *sendQueue, h *sendHalf, text string) bool {
+	return q.pushMessage(h, len(text), []tunnel.Chunk{tunnel.CopyChunk([]byte(text))})
+}
+
+func TestSendQueueDecidesWhatGoesNext(t *testing.T) {
+	for name, c := range map[string]struct {
+		fill func(q *sendQueue, h []*sendHalf) (own *sendHalf)
+		want []string
+	}{
+		"nothing": {func(*sendQueue, []*sendHalf) *sendHalf { return nil }, nil},
+		"the link's frames before those of streams, and an answer before a question": {
+			func(q *sendQueue, h []*sendHalf) *sendHalf {
+				message(q, h[1], "a")
+				q.pushPing(7)
+				q.pushPong(8)
+				q.pushControl(appendGoAway(nil, GoAwayDrain, ""))
+				return nil
+			},
+			[]string{"GOAWAY/0", "PONG 8", "PING 7", "DATA/1 a"},
+		},
+		"the newest PING only": {
+			func(q *sendQueue, _ []*sendHalf) *sendHalf {
+				q.pushPong(1)
+				q.pushPong(2)
+				q.pushPing(3)
+				q.pushPing(4)
+				return nil
+			},
+			[]string{"PONG 2", "PING 4"},
+		},
+		"streams in order of arrival, each once": {
+			func(q *sendQueue, h []*sendHalf) *sendHalf {
+				message(q, h[3], "c")
+				message(q, h[1], "a")
+				message(q, h[3], "d")
+				message(q, h[2], "b")
+				return nil
+			},
+			[]string{"DATA/3 cd", "DATA/1 a", "DATA/2 b"},
+		},
+		"a stream's frames in the order of its life": {
+			func(q *sendQueue, h []*sendHalf) *sendHalf {
+				o := &h[1].out
+				o.reset, o.fin, o.credit = true, true, 5
+				message(q, h[1], "a")
+				o.introType, o.intro = frameOpened, []byte{}
+				return nil
+			},
+			[]string{"OPENED/1", "CREDIT/1", "DATA/1 a FIN", "RESET/1"},
+		},
+		"what the writer itself left comes before the others', and once": {
+			func(q *sendQueue, h []*sendHalf) *sendHalf {
+				message(q, h[1], "a")
+				message(q, h[2], "b")
+				message(q, h[3], "c")
+				return h[3]
+			},
+			[]string{"DATA/3 c", "DATA/1 a", "DATA/2 b"},
+		},
+		"a reset without what it overtakes": {
+			func(q *sendQueue, h []*sendHalf) *sendHalf {
+				message(q, h[1], "a")
+				h[1].out.fin, h[1].out.credit = true, 9
+				q.discard(h[1])
+				h[1].out.reset = true
+				return nil
+			},
+			[]string{"RESET/1"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, halves := &sendQueue{}, make([]*sendHalf, 4)
+			for i := range halves {
+				halves[i] = &sendHalf{id: uint64(i)}
+			}
+			own := c.fill(q, halves)
+			if got := decode(t, q.pop(nil, own)); !slices.Equal(got, c.want) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if rest := decode(t, q.pop(nil, nil)); rest != nil || q.pending() || q.left != 0 {
+				t.Errorf("%q, %d bytes are left", rest, q.left)
+			}
+		})
+	}
+}
+
+// A round takes what fits the scratch buffer; the next goes on where it ended,
+// and with bulk between them nobody is passed over.
+func TestSendQueueGoesInRounds(t *testing.T) {
+	q := &sendQueue{}
+	const crowd = 60
+	for id := range uint64(crowd) {
+		if !message(q, &sendHalf{id: id}, string(make([]byte, smallMessage))) {
+			t.Fatalf("stream %d found no room", id)
+		}
+	}
+	var got []string
+	rounds := 0
+	for q.pending() {
+		b := q.pop(nil, nil)
+		if len(b) > scratchSize {
+			t.Fatalf("a round of %d bytes", len(b))
+		}
+		got = append(got, decode(t, b)...)
+		rounds++
+	}
+	if len(got) != crowd || rounds < 4 || q.dataFrames != crowd {
+		t.Fatalf("%d frames in %d rounds, %d counted", len(got), rounds, q.dataFrames)
+	}
+	for i, name := range got {
+		if name != fmt.Sprintf("DATA/%d", i) {
+			t.Fatalf("frame %d is %s", i, name)
+		}
+	}
+}
+
+func TestSendQueueTurns(t *testing.T) {
+	q := &sendQueue{}
+	var halves []*sendHalf
+	for i, sent := range []uint64{youngBytes, 0, 2 * youngBytes, youngBytes - 1, youngBytes, 7} {
+		h := &sendHalf{id: uint64(i), flow: sendFlow{sent: sent}}
+		halves = append(halves, h)
+		q.pushTurn(h)
+	}
+	q.dropTurn(halves[2])
+	q.dropTurn(halves[5])
+	q.dropTurn(halves[5]) // that waits no more
+	var got []uint64
+	for h := q.popTurn(); h != nil; h = q.popTurn() {
+		got = append(got, h.id)
+	}
+	if want := []uint64{1, 3, 0, 4}; !slices.Equal(got, want) {
+		t.Errorf("the turns went to %v, want new streams first: %v", got, want)
+	}
+	if !q.take() || q.take() {
+		t.Error("the connection is given to none, or to two")
+	}
+}
+
+// Whatever is left waits in bounded room.
+func TestSendQueueIsBounded(t *testing.T) {
+	q := &sendQueue{}
+	one := &sendHalf{id: 1}
+	if message(q, one, string(make([]byte, smallMessage+1))) {
+		t.Error("a large message was taken")
+	}
+	for range maxPendingData / smallMessage {
+		if !message(q, one, string(make([]byte, smallMessage))) {
+			t.Error("a small message was not taken")
+		}
+	}
+	if message(q, one, "x") {
+		t.Error("a stream left more than it may")
+	}
+	for id := uint64(2); q.left+smallMessage <= maxLeft; id++ {
+		if !message(q, &sendHalf{id: id}, string(make([]byte, smallMessage))) {
+			t.Fatal("there was room")
+		}
+	}
+	if message(q, &sendHalf{id: 1 << 20}, "x") {
+		t.Error("the streams left more than they may")
+	}
+	for range 2 * maxControl {
+		q.pushControl([]byte("x"))
+	}
+	if n := len(q.control); n > maxControl+1 {
+		t.Errorf("%d bytes of control frames wait", n)
+	}
+	q.clear()
+	if q.pending() || q.left != 0 {
+		t.Error("something is left")
+	}
+}
