@@ -83,7 +83,7 @@ func (a *Adapter) makeDirect(opt Options) error {
 		if used {
 			return fmt.Errorf("HTTPS_PROXY of the environment: %w", err)
 		}
-		a.log.Warnf("HTTPS_PROXY of the environment: %v; it is ignored, since nothing goes direct", err)
+		a.log.Warnf("HTTPS_PROXY of the environment: %v; it is ignored, because no connection bypasses the tunnel", err)
 		return nil
 	}
 	if p != nil {
@@ -113,9 +113,9 @@ func (a *Adapter) makeResolvers(opt Options) error {
 func (a *Adapter) healthChanged(down bool) {
 	a.metrics.health(down)
 	if down {
-		a.log.Warn("the hosted cluster's DNS cannot be reached through the tunnel: resolving names and connecting outside it until that works again")
+		a.log.Warn("the hosted cluster's DNS cannot be reached through the tunnel: resolving names and connecting without the tunnel until it can")
 	} else {
-		a.log.Info("the hosted cluster's DNS can be reached again: back to the tunnel")
+		a.log.Info("the hosted cluster's DNS can be reached again: using the tunnel again")
 	}
 }
 

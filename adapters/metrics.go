@@ -34,11 +34,11 @@ func newMetrics() *metrics {
 		dialTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricsPrefix + "dial_duration_seconds",
 			Help: "Time to reach a destination, names included, by route.", Buckets: dialBuckets()}, []string{"route"}),
 		resolveTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricsPrefix + "resolve_duration_seconds",
-			Help: "Time to look a name up, by source of the answer (service, guest, system; none without one) and outcome (found, not_found, unavailable).", Buckets: dialBuckets()}, []string{"source", "outcome"}),
+			Help: "Time to look up a name, by source of the answer (service, guest, system; none without one) and outcome (found, not_found, unavailable).", Buckets: dialBuckets()}, []string{"source", "outcome"}),
 		tunnelDown: prometheus.NewGauge(prometheus.GaugeOpts{Name: metricsPrefix + "tunnel_deemed_down",
 			Help: "1 while the management fallback is in use: names are resolved and connections made outside the tunnel."}),
 		verdictsDown: prometheus.NewCounter(prometheus.CounterOpts{Name: metricsPrefix + "tunnel_deemed_down_total",
-			Help: "How often the management fallback took the tunnel for down."}),
+			Help: "Number of times the management fallback deemed the tunnel down."}),
 	}
 }
 
@@ -51,12 +51,12 @@ func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats) 
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: metricsPrefix + name, Help: help, ConstLabels: labels},
 			func() float64 { return float64(value(server())) })
 	}
-	const handshakes = "Connections to the konnectivity server that were tried, by outcome."
+	const handshakes = "Attempts to connect to the konnectivity server, by outcome."
 	for _, c := range []prometheus.Collector{
 		m.dials, m.dialTime, m.resolveTime, m.tunnelDown, m.verdictsDown,
 		gauge("server_links", "Links to konnectivity servers that are up.", func(s uplink.Stats) float64 { return float64(s.Links) }),
 		gauge("server_streams", "Streams on those links.", func(s uplink.Stats) float64 { return float64(s.Streams) }),
-		counter("server_links_lost_total", "Links that ended without having been asked to.", nil, func(s uplink.Stats) int64 { return s.Lost }),
+		counter("server_links_lost_total", "Links that were lost.", nil, func(s uplink.Stats) int64 { return s.Lost }),
 		counter("server_connects_total", handshakes, prometheus.Labels{"outcome": "ok"}, func(s uplink.Stats) int64 { return s.Connects }),
 		counter("server_connects_total", handshakes, prometheus.Labels{"outcome": "failed"}, func(s uplink.Stats) int64 { return s.Failures }),
 	} {

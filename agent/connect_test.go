@@ -141,7 +141,7 @@ func TestConnectFailures(t *testing.T) {
 		token   func() (string, error)
 		stage   string
 	}{
-		"nobody listens":        {config, testport.Refusing(t), nil, "dial"},
+		"nothing listens":       {config, testport.Refusing(t), nil, "dial"},
 		"unknown CA":            {stranger, server.address(), nil, "tls"},
 		"wrong name":            {otherName, server.address(), nil, "tls"},
 		"without a certificate": {anonymous, server.address(), nil, "refused"}, // TLS 1.3 tells after the handshake

@@ -22,7 +22,7 @@ const (
 	keepaliveGrace = 10 * time.Second
 )
 
-var errSilent = errors.New("the server has been silent for too long and is taken for dead")
+var errSilent = errors.New("the server has been silent for too long and is considered dead")
 
 // keepaliveTimes are the times for an operator's --keepalive-time; 0 is none.
 func keepaliveTimes(keepalive time.Duration) (ask, dead time.Duration) {

@@ -114,7 +114,7 @@ func (m *metrics) makeNew() {
 	m.denials = prometheus.NewCounter(counterOpts("policy_denials_total", "Number of dials that the destination policy refused."))
 	m.reconnects = counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason")
 	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, other).", "reason")
-	m.resets = counterVec("connection_resets_total", "Number of open connections that did not end in order, by cause.", "cause")
+	m.resets = counterVec("connection_resets_total", "Number of open connections that ended abnormally, by cause.", "cause")
 	m.links = observe.NewLinks(metricsNamespace+"_"+metricsSubsystem+"_link_", kindServer)
 	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over the packet protocol that were reset because their reader did not keep up."))
 }
@@ -131,7 +131,7 @@ func (m *metrics) buffers(registerer prometheus.Registerer, opts Options) error 
 			value func() int64
 		}{
 			"buffered_bytes":     {"Received bytes that wait for a reader, by protocol.", budget.used},
-			"buffer_limit_bytes": {"Most bytes that may wait for readers, by protocol.", budget.limit},
+			"buffer_limit_bytes": {"Maximum number of bytes that may wait for readers, by protocol.", budget.limit},
 		} {
 			err := registerer.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 				Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: of.help,

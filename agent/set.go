@@ -221,7 +221,7 @@ func (s *set) failed(t *target, err error, now time.Time) {
 		return
 	}
 	if !t.failing {
-		log.Warn("cannot connect to server; trying on")
+		log.Warn("cannot connect to server; retrying")
 	} else {
 		log.Debug("cannot connect to server")
 	}
@@ -236,7 +236,7 @@ func (s *set) refresh(now time.Time) {
 		} else if !m.leaving && closed(m.Draining()) {
 			m.leaving = true
 			s.redial(m, now)
-			s.log.WithField("server", m.ServerID()).Info("server is about to go")
+			s.log.WithField("server", m.ServerID()).Info("server is shutting down")
 		} else if count := m.ServerCount(); count != m.count {
 			m.count = count
 			s.hear(count)
@@ -307,7 +307,7 @@ func (s *set) resolved(l lookup) {
 		s.setFault(l.err)
 	}
 	if l.err != nil && !s.unlooked {
-		s.log.WithError(l.err).Warn("cannot look up a server's name; trying on with the addresses known")
+		s.log.WithError(l.err).Warn("cannot look up a server's name; retrying with the known addresses")
 	}
 	s.unlooked = l.err != nil
 	if l.err == nil {

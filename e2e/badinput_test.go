@@ -150,7 +150,7 @@ func TestRequestsThatCannotBeMeant(t *testing.T) {
 			{"a port beyond 65535", "CONNECT x:70000 HTTP/1.1\r\nHost: x:70000\r\n\r\n", []int{400}},
 			{"a name of 300 bytes", "CONNECT " + long + ":80 HTTP/1.1\r\nHost: " + long + ":80\r\n\r\n", []int{400}},
 			// kube-apiserver sends the server's own address in Host, so only
-			// the authority counts: nobody listens on port 1.
+			// the authority counts: nothing listens on port 1.
 			{"a Host that differs", "CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: other:2\r\n\r\n", []int{502}},
 			{"an oversize header", "CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\nX: " + strings.Repeat("x", 2<<20) + "\r\n\r\n", []int{400, 431}},
 			{"not HTTP", "HELLO\r\n\r\n", []int{400}},

@@ -76,7 +76,7 @@ func TestDialTellsItsHops(t *testing.T) {
 	// A failure says by whom it went, too.
 	refusing := testport.Refusing(t)
 	out, err = command(t, nil, "sh", "-c", w.dialCommand("link://127.0.0.1:"+fmt.Sprint(w.server.ClientPort))+" -v --server-admin="+suite.Loopback(w.server.AdminPort)+" "+refusing+" </dev/null")
-	if err == nil || !strings.Contains(out, "it went by agent agent-1") || !strings.Contains(out, "nobody listens") {
+	if err == nil || !strings.Contains(out, "it went by agent agent-1") || !strings.Contains(out, "nothing listens") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -150,9 +150,9 @@ func TestFaultAgentFrozen(t *testing.T) {
 			f := newFaulty(t, nil, []string{"--link=" + mode})
 			_ = f.agent.Signal(suite.Freeze)
 			// Over gRPC it cannot be told from one whose connection was cut.
-			silent, gone := "the agent does not answer", "it said nothing any more"
+			silent, gone := "the agent does not answer", "it fell silent"
 			if mode == "off" {
-				silent, gone = "the agent hangs", "its connection ended without a word"
+				silent, gone = "the agent hangs", "its connection ended without notice"
 			}
 			f.checkTells(t, f.reachable, nil, "it went by agent agent-1", silent)
 			f.statusTells(t, livenessBound+slack, f.serverAt(), "no agent is connected to server-1", "the last, agent-1", gone)
@@ -166,7 +166,7 @@ func TestFaultAgentFrozen(t *testing.T) {
 		_ = f.agent.Signal(suite.Freeze)
 		f.statusTells(t, livenessBound, f.serverAt(), "agent agent-1 at 127.0.0.1", "does not answer")
 		f.checkTells(t, "", nil, "agent agent-1 at 127.0.0.1", "does not answer")
-		f.statusTells(t, livenessBound+slack, f.serverAt(), "agent agent-1 at 127.0.0.1", "was lost", "it said nothing any more")
+		f.statusTells(t, livenessBound+slack, f.serverAt(), "agent agent-1 at 127.0.0.1", "was lost", "it fell silent")
 	})
 }
 
@@ -175,13 +175,13 @@ func TestFaultAgentGone(t *testing.T) {
 	f := newFaulty(t, nil, nil)
 	second := must(f.StartAgent(f.server, "--agent-id=agent-2"))(t)
 	second.Kill()
-	f.statusTells(t, slack, f.serverAt(), "agent agent-2 at 127.0.0.1", "was lost", "its connection ended without a word")
+	f.statusTells(t, slack, f.serverAt(), "agent agent-2 at 127.0.0.1", "was lost", "its connection ended without notice")
 	f.agent.Kill()
-	f.statusTells(t, slack, f.serverAt(), "no agent is connected to server-1", "the last, agent-1", "its connection ended without a word")
-	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-1", "its connection ended without a word")
+	f.statusTells(t, slack, f.serverAt(), "no agent is connected to server-1", "the last, agent-1", "its connection ended without notice")
+	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-1", "its connection ended without notice")
 	third := must(f.StartAgent(f.server, "--agent-id=agent-3"))(t)
 	_, _ = third.Stop()
-	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-3", "it was stopped in order")
+	f.checkTells(t, f.reachable, nil, "no agent is connected to server-1", "the last, agent-3", "it was shut down in an orderly way")
 }
 
 func TestFaultServerGone(t *testing.T) {

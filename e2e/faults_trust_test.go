@@ -84,7 +84,7 @@ func TestFaultClockSkew(t *testing.T) {
 		"--server-ca-cert="+ca.file))(t)
 	trust := "--ca-cert-path=" + ca.file
 	f.checkTells(t, f.reachable, []string{trust}, "the server's certificate is not valid before", "this machine's clock says", "is wrong")
-	f.statusTells(t, slack, f.launched(t, "--ca-cert="+ca.file), "not ready: no servers connected", "its certificate is valid from", "set this machine's clock right")
+	f.statusTells(t, slack, f.launched(t, "--ca-cert="+ca.file), "not ready: no servers connected", "its certificate is valid only from", "correct this machine's clock")
 
 	mine, myKey := ca.make(t, pki.Leaf{CommonName: "client", Client: true}, from, until)
 	f.checkTells(t, f.reachable, []string{trust, "--tls-cert-path=" + mine, "--tls-key-path=" + myKey},

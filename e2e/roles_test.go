@@ -156,12 +156,12 @@ func TestRolesOfServersAndWhatRefusalsSay(t *testing.T) {
 	srv := must(s.StartServer(posing...))(t)
 	logged(t, srv.Process, 10*time.Second, "peers that check roles refuse this program's own certificate")
 	a := must(s.LaunchAgent(srv))(t)
-	rejected(t, a, "has the role agent, and here only the role server is taken")
+	rejected(t, a, "has the role agent, and here only the role server is accepted")
 	sidecar := must(s.StartSOCKS5(srv))(t)
-	logged(t, sidecar.Process, 15*time.Second, "has the role agent, and here only the role server is taken")
+	logged(t, sidecar.Process, 15*time.Second, "has the role agent, and here only the role server is accepted")
 	check := must(s.Run("konnectivity", nil, "check", "--konnectivity-hostname=127.0.0.1", fmt.Sprintf("--konnectivity-port=%d", srv.ClientPort),
 		"--ca-cert-path="+s.PKI("ca.crt"), "--tls-cert-path="+s.PKI("client.crt"), "--tls-key-path="+s.PKI("client.key")))(t)
-	logged(t, check, 20*time.Second, "has the role agent, and here only the role server is taken")
+	logged(t, check, 20*time.Second, "has the role agent, and here only the role server is accepted")
 
 	plain := pairFlags(t, s, holder(t, ca, "", ""), "--cluster-cert", "--cluster-key")
 	old := must(s.StartServer(plain...))(t)
@@ -172,5 +172,5 @@ func TestRolesOfServersAndWhatRefusalsSay(t *testing.T) {
 	wrong := must(s.LaunchAgent(old, "--agent-id=wrong", "--agent-cert="+s.PKI("client.crt"), "--agent-key="+s.PKI("client.key")))(t)
 	rejected(t, wrong, "it does not take this agent's certificate, whose role may not be agent")
 	logged(t, wrong.Process, time.Second, "peers that check roles refuse this program's own certificate")
-	logged(t, old.Process, time.Second, "has the role client, and here only the role agent is taken")
+	logged(t, old.Process, time.Second, "has the role client, and here only the role agent is accepted")
 }

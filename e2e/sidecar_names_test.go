@@ -224,7 +224,7 @@ func chainOf(n int) []string {
 	return names
 }
 
-// addresses are n of them where nobody listens; with live, the second one is
+// addresses are n of them where nothing listens; with live, the second one is
 // this machine's.
 func addresses(n int, live bool) func(dnsmessage.Question, uint16) []byte {
 	return func(q dnsmessage.Question, id uint16) []byte {

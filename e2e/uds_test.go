@@ -27,7 +27,7 @@ func TestUnixSocketTakesNothingFromOthers(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused("no socket")
+	refused("not a socket")
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
 		t.Errorf("the file holds %q, %v", b, err)
 	}

@@ -15,7 +15,7 @@ type Checker interface {
 	Check(source net.Addr, user, password string) bool
 }
 
-var unauthenticated = &refusal{http.StatusProxyAuthRequired, "This proxy wants a user and a password.", tunnel.FailAuth.Label()}
+var unauthenticated = &refusal{http.StatusProxyAuthRequired, "This proxy requires a user and a password.", tunnel.FailAuth.Label()}
 
 // admits says whether r has credentials that are good (RFC 9110 §11.7). They go
 // no further: Proxy-Authorization is for this hop.

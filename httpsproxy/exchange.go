@@ -79,7 +79,7 @@ func (x *exchange) check() *http.Response {
 	case x.server.looped(x.req.Header):
 		refused = loopRefusal
 	case !spendForward(x.req):
-		refused = &refusal{http.StatusNotImplemented, "Max-Forwards is used up, and this proxy answers no such request itself.", outcomeInvalid}
+		refused = &refusal{http.StatusNotImplemented, "Max-Forwards is 0, and this proxy does not answer such a request itself.", outcomeInvalid}
 	default:
 		return nil
 	}

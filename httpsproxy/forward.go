@@ -94,7 +94,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 // notForProxy answers a request that names no destination: in origin form, as
 // a server gets it, or "*".
 func notForProxy(w http.ResponseWriter, r *http.Request) {
-	resp := exchangeOf(r).refuse(invalid("This is a proxy: it wants an absolute URI (http://host/path) or CONNECT host:port."))
+	resp := exchangeOf(r).refuse(invalid("This is a proxy: it needs an absolute URI (http://host/path) or CONNECT host:port."))
 	maps.Copy(w.Header(), resp.Header)
 	w.WriteHeader(resp.StatusCode)
 	_, _ = io.Copy(w, resp.Body)

@@ -457,7 +457,7 @@ func TestForwardFailures(t *testing.T) {
 		{&tunnel.DialError{Failure: tunnel.FailRefused, Err: errTest}, 502, "Connection refused.\n"},
 		{&tunnel.DialError{Failure: tunnel.FailTimeout, Address: "10.11.12.13:80"}, 504, "I/o timeout.\n"},
 		{&tunnel.DialError{Failure: tunnel.FailNoAgent}, 503, "No agent available.\n"},
-		{errTest, 502, "The destination broke the connection off or did not answer in HTTP.\n"},
+		{errTest, 502, "The destination closed the connection or did not answer in HTTP.\n"},
 	} {
 		p := startProxy(t, func(o *Options) {
 			o.Forward = failing(tc.err)

@@ -44,13 +44,13 @@ func refusalFor(err error) *refusal {
 	case errors.As(err, &dial):
 		return &refusal{dial.Failure.HTTPStatus(), sentence(dial.Text()), dial.Failure.Label()}
 	case errors.As(err, &broken):
-		return &refusal{http.StatusBadRequest, "The request's content broke off or is malformed.", outcomeBroken}
+		return &refusal{http.StatusBadRequest, "The request's content is incomplete or malformed.", outcomeBroken}
 	case errors.Is(err, context.Canceled):
 		return &refusal{http.StatusServiceUnavailable, "The request was cancelled.", tunnel.FailCancelled.Label()}
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, os.ErrDeadlineExceeded):
 		return &refusal{http.StatusGatewayTimeout, "The destination did not answer in time.", tunnel.FailTimeout.Label()}
 	default:
-		return &refusal{http.StatusBadGateway, "The destination broke the connection off or did not answer in HTTP.", outcomeBroken}
+		return &refusal{http.StatusBadGateway, "The destination closed the connection or did not answer in HTTP.", outcomeBroken}
 	}
 }
 

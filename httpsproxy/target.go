@@ -18,7 +18,7 @@ func connectTarget(c *client, r *http.Request) (string, *refusal) {
 	host, port, err := tunnel.SplitAddress(r.RequestURI)
 	switch {
 	case err != nil:
-		return "", badAddress(err, "CONNECT wants host:port")
+		return "", badAddress(err, "CONNECT needs host:port")
 	case r.ContentLength != 0:
 		// Whether it is content or the tunnel's first bytes, nobody can tell.
 		return "", invalid("CONNECT has no content.")
@@ -36,9 +36,9 @@ func forwardTarget(c *client, r *http.Request) (string, *refusal) {
 	case scheme == "https":
 		return "", &refusal{http.StatusNotImplemented, "This proxy does no TLS for its clients: use CONNECT for https.", outcomeInvalid}
 	case scheme != "http":
-		return "", invalid("This proxy forwards http and, by CONNECT, https; no other scheme.")
+		return "", invalid("This proxy forwards http, and https by CONNECT, but no other scheme.")
 	case r.URL.Opaque != "" || r.URL.User != nil:
-		return "", invalid("A proxy request wants a URI of the form http://host/path.")
+		return "", invalid("A proxy request needs a URI of the form http://host/path.")
 	}
 	name, port := r.URL.Hostname(), r.URL.Port()
 	if port == "" {
@@ -47,7 +47,7 @@ func forwardTarget(c *client, r *http.Request) (string, *refusal) {
 	host, number, err := tunnel.SplitAddress(net.JoinHostPort(name, port))
 	switch {
 	case err != nil:
-		return "", badAddress(err, "the URI's authority is no address")
+		return "", badAddress(err, "the URI's authority is not an address")
 	case c.isSelf(host, number):
 		return "", loopRefusal
 	}

@@ -116,7 +116,7 @@ func (s *Server) accounted(next frontend.Handler) frontend.Handler {
 }
 
 // noMemory is what a client is told that has as much as it may.
-const noMemory = "this client's share is used up: it has as many connections as the server has memory for beside what other clients may need (--memory-budget-mib)"
+const noMemory = "this client's share is used up: the server has no memory for more of its connections (--memory-budget-mib)"
 
 // sharing is a front's Forwarder: each connection has a place on its client's
 // account, which is the context's.
@@ -156,7 +156,7 @@ func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
 			return nil, exhausted(f.Address, noMemory)
 		}
 		if !p.account.dials.Take(1) {
-			return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d dials under way that nobody answers; the rest is for others", p.account.dials.Used()))
+			return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d pending dials", p.account.dials.Used()))
 		}
 		defer p.account.dials.Give(1)
 		done, err := s.turns.wait(ctx, p.account)

@@ -28,7 +28,7 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		grpc.Go(s.clientGRPC.server.GracefulStop)
 		defer s.stopClients()
 	}
-	s.opts.Log.WithField("grace", s.opts.Grace.String()).Info("shutting down: open connections may end by themselves")
+	s.opts.Log.WithField("grace", s.opts.Grace.String()).Info("shutting down: open connections may finish")
 	select {
 	case <-clientsDone:
 	case <-failed.Done():

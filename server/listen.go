@@ -57,7 +57,7 @@ func makeRoom(path string, replace bool) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != os.ModeSocket:
-		return fmt.Errorf("%s exists and is no socket; it is not deleted, remove it or choose another path", path)
+		return fmt.Errorf("%s exists and is not a socket; remove it, or choose another path", path)
 	}
 	c, err := net.DialTimeout("unix", path, probeTimeout)
 	if err == nil {

@@ -47,12 +47,12 @@ func (s *Server) gauges() {
 			func() float64 { return float64(s.countAgents(via)) })
 	}
 	m.Gauge("agent_round_trip_max_seconds", "Longest round trip to a connected agent.", nil, s.longestRoundTrip)
-	m.Gauge("unproven_connections", "Number of current connections whose peer has yet to prove who it is and what it wants; part of listener_connections.", nil, func() float64 {
+	m.Gauge("unproven_connections", "Number of current connections whose peer has yet to prove who it is and say what it wants; part of listener_connections.", nil, func() float64 {
 		n, _ := s.strangers.Held()
 		local, _ := s.local.Held()
 		return float64(n + local)
 	})
-	m.Gauge("unproven_bytes", "What unproven connections are reckoned to cost in memory.", nil, func() float64 {
+	m.Gauge("unproven_bytes", "Estimated memory that unproven connections take, in bytes.", nil, func() float64 {
 		_, bytes := s.strangers.Held()
 		_, local := s.local.Held()
 		return float64(bytes + local)
@@ -68,12 +68,12 @@ func (s *Server) gauges() {
 	for protocol, budget := range map[string]interface {
 		Used() int64
 	}{"link": s.opts.Budget, "grpc": s.limits.Budget} {
-		m.Gauge("buffered_bytes", "Bytes held of the memory budget, by protocol: received ones that wait for a reader, and by link what connections count.", prometheus.Labels{"protocol": protocol},
+		m.Gauge("buffered_bytes", "Bytes of the memory budget in use, by protocol: received bytes that wait for a reader and, for links, what connections count as.", prometheus.Labels{"protocol": protocol},
 			func() float64 { return float64(budget.Used()) })
 	}
-	m.Gauge("buffer_limit_bytes", "Most bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "link"},
+	m.Gauge("buffer_limit_bytes", "Maximum number of bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "link"},
 		func() float64 { return float64(s.opts.Budget.Max()) })
-	m.Gauge("buffer_limit_bytes", "Most bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "grpc"},
+	m.Gauge("buffer_limit_bytes", "Maximum number of bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "grpc"},
 		func() float64 { return float64(s.limits.Budget.Total()) })
 }
 

@@ -559,7 +559,7 @@ func TestListenUnix(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ListenUnix(path, true); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := ListenUnix(path, true); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("regular file: %v", err)
 	}
 	if b, _ := os.ReadFile(path); string(b) != "precious" {

@@ -94,7 +94,7 @@ func TestCredentialsFollowTheFile(t *testing.T) {
 			t.Error("a broken file took the old users away")
 		}
 	}
-	if n := strings.Count(lines(), "old ones stay in force"); n != 1 || strings.Contains(lines(), "hunter2") {
+	if n := strings.Count(lines(), "old ones stay in use"); n != 1 || strings.Contains(lines(), "hunter2") {
 		t.Errorf("want one warning without the password:\n%s", lines())
 	}
 	if err := os.Remove(path); err != nil {

@@ -159,7 +159,7 @@ func destination(d *armon.AddrSpec) (string, error) {
 		host = d.IP.String()
 	}
 	if bytes.ContainsRune([]byte(d.FQDN), ':') && net.ParseIP(d.FQDN) == nil {
-		return "", errors.New("the name has a colon and is no IPv6 address")
+		return "", errors.New("the name has a colon and is not an IPv6 address")
 	}
 	address := tunnel.JoinAddress(host, uint16(d.Port))
 	_, _, err := tunnel.SplitAddress(address)

@@ -334,7 +334,7 @@ func TestLoad(t *testing.T) {
 		"bad base64":       {config(server+", certificate-authority-data: 'hunter2!'", ""), "not base64"},
 		"no certificate":   {config(server+", certificate-authority: token", ""), "holds no certificate"},
 		"missing file":     {config(server, "tokenFile: nowhere"), "no such file"},
-		"two-line token":   {config(server, "tokenFile: bad-token"), "characters no token has"},
+		"two-line token":   {config(server, "tokenFile: bad-token"), "characters that no token may have"},
 		"key without cert": {config(server, "client-key: c.key"), "client certificate and key"},
 		"huge file":        {config(server, "tokenFile: big"), "larger than"},
 		"not YAML":         {"{hunter2", "is not a kubeconfig"},

@@ -201,7 +201,7 @@ func (r *reader) access(c cluster, u user) (*access, error) {
 		a.token = strings.TrimSpace(string(token))
 	}
 	if strings.ContainsAny(a.token, "\r\n\x00") {
-		return nil, errors.New("the token has characters no token has")
+		return nil, errors.New("the token contains characters that no token may have")
 	}
 	return a, nil
 }

@@ -136,7 +136,7 @@ func unavailable(key string, err error) error {
 	case errors.As(err, &config):
 		why = "there is no kubeconfig that can be used to ask the hosted cluster's API for the Service"
 	case isStatus(err, http.StatusUnauthorized, http.StatusForbidden):
-		why = "the hosted cluster's API does not let this proxy look the Service up"
+		why = "the hosted cluster's API does not let this proxy look up the Service"
 	}
 	return resolve.Unavailable(key, why, err)
 }

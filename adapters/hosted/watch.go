@@ -117,7 +117,7 @@ func (s *Services) Run(ctx context.Context) {
 			pause = min(2*pause, maxPause)
 		}
 		if ctx.Err() == nil {
-			s.log.WithError(err).Debug("Services of the hosted cluster are not watched; asking for each")
+			s.log.WithError(err).Debug("cannot watch the hosted cluster's Services; getting each one when it is needed")
 		}
 		select {
 		case <-ctx.Done():

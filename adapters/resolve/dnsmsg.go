@@ -81,7 +81,7 @@ func parseReply(msg []byte, name dnsmessage.Name, kind dnsmessage.Type) (reply, 
 // rcodes are what a server says when it cannot answer (RFC 1035 §4.1.1; what is
 // not here is told by its number).
 var rcodes = map[dnsmessage.RCode]string{
-	dnsmessage.RCodeFormatError: "it takes the question for malformed", dnsmessage.RCodeServerFailure: "server failure",
+	dnsmessage.RCodeFormatError: "it considers the question malformed", dnsmessage.RCodeServerFailure: "server failure",
 	dnsmessage.RCodeNotImplemented: "not implemented", dnsmessage.RCodeRefused: "query refused",
 }
 

@@ -33,7 +33,7 @@ func TestDNSIsBlamedForItself(t *testing.T) {
 		}, tunnel.FailResolve, "name lookup failed: the agent's DNS does not answer", 0},
 		"broken": {func(context.Context, string, string) ([]netip.Addr, error) {
 			return nil, &net.DNSError{Err: "server misbehaving", IsTemporary: true}
-		}, tunnel.FailResolve, "name lookup failed: the agent's DNS cannot tell", 0},
+		}, tunnel.FailResolve, "name lookup failed: the agent's DNS could not answer", 0},
 		"no such": {func(context.Context, string, string) ([]netip.Addr, error) {
 			return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
 		}, tunnel.FailNoSuchHost, "no such host", 0},

@@ -23,7 +23,7 @@ func (d *Dialer) proxyFor(host string, port uint16) (*url.URL, error) {
 	target := tunnel.JoinAddress(strings.TrimSuffix(host, "."), port)
 	proxy, err := d.opts.Proxy(&url.URL{Scheme: "https", Host: target})
 	if err != nil {
-		return nil, unavailable("the proxy set in the environment is no valid URL", nil)
+		return nil, unavailable("the proxy set in the environment is not a valid URL", nil)
 	}
 	return proxy, nil
 }

@@ -71,7 +71,7 @@ func (d *Dialer) lookup(ctx context.Context, family, host string) ([]netip.Addr,
 	case bounded.Err() != nil, errors.As(err, &dns) && dns.IsTimeout:
 		return nil, &tunnel.DialError{Failure: tunnel.FailResolve, Reason: "name lookup failed: the agent's DNS does not answer", Err: err}
 	case errors.As(err, &dns) && !dns.IsNotFound:
-		return nil, &tunnel.DialError{Failure: tunnel.FailResolve, Reason: "name lookup failed: the agent's DNS cannot tell", Err: err}
+		return nil, &tunnel.DialError{Failure: tunnel.FailResolve, Reason: "name lookup failed: the agent's DNS could not answer", Err: err}
 	default:
 		return nil, err
 	}

@@ -53,7 +53,7 @@ type lab struct {
 	agents  string
 	admin   string
 	target  string // an echo server
-	closed  string // nobody listens there
+	closed  string // nothing listens there
 	args    []string
 	checked string // HOST:PORT to check
 }
@@ -293,7 +293,7 @@ var faults = map[string]struct {
 		l.noAgent, l.leaf.Lifetime = true, -time.Hour
 		l.start()
 	}},
-	"nobody listens": {1, func(l *lab) { l.at(l.closed) }},
+	"nothing listens": {1, func(l *lab) { l.at(l.closed) }},
 	"no TLS there": {1, func(l *lab) {
 		ln := l.listen()
 		l.accept(ln, func(c net.Conn) {

@@ -67,7 +67,7 @@ func TestDialByGRPC(t *testing.T) {
 		t.Errorf("%d %q %q", status, out, stderr)
 	}
 	status, _, stderr = dial(strings.NewReader(""), "--via=grpc://"+l.file("uds"), "-v", l.closed)
-	if status != 1 || !strings.Contains(stderr, "connection refused") || !strings.Contains(stderr, "nobody listens") {
+	if status != 1 || !strings.Contains(stderr, "connection refused") || !strings.Contains(stderr, "nothing listens") {
 		t.Errorf("%d %q", status, stderr)
 	}
 }
@@ -86,7 +86,7 @@ func TestDialBySidecars(t *testing.T) {
 			t.Errorf("%s: %d %q %q", way, status, out, stderr)
 		}
 		status, _, stderr := dial(strings.NewReader(""), "--via="+way, "-v", l.closed)
-		if status != 1 || !strings.Contains(stderr, "connection refused") || !strings.Contains(stderr, "nobody listens") {
+		if status != 1 || !strings.Contains(stderr, "connection refused") || !strings.Contains(stderr, "nothing listens") {
 			t.Errorf("%s: %d %q", way, status, stderr)
 		}
 	}

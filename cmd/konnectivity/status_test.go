@@ -168,7 +168,7 @@ func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
 		return strings.Contains(out, "1 stalled")
 	})
 	code, out, stderr := konnectivity("status", l.admin)
-	for _, want := range []string{"konnectivity-server server-1, ready", "1 agent", "agent-1", "stalled-one", "by destination", "refused", "nobody listens"} {
+	for _, want := range []string{"konnectivity-server server-1, ready", "1 agent", "agent-1", "stalled-one", "by destination", "refused", "nothing listens"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("%d %q, no %q in\n%s", code, stderr, want, out)
 		}

@@ -82,7 +82,7 @@ func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failu
 var resetHints = map[tunnel.Code]string{
 	tunnel.CodeTimeout:  "Nothing was sent for longer than --idle-timeout allows; clients that mean to wait should use keepalives.",
 	tunnel.CodeStalled:  "Its reader took nothing while a peer without flow control went on sending. Update that peer to one with native links.",
-	tunnel.CodeLost:     "A link or agent on the way went away. Look at that process's log and at the network between.",
+	tunnel.CodeLost:     "A link or an agent on the way was lost. Look at that process's log, and at the network in between.",
 	tunnel.CodeShutdown: "A process on the way was stopped. If that was a rollout, its grace period was shorter than the connection.",
 	tunnel.CodeProtocol: "Two processes disagree on the protocol. Compare their versions.",
 	tunnel.CodeMemory:   "Readers do not keep up and received bytes fill the budget. Look for stalled connections, or raise the memory budget.",
@@ -94,14 +94,14 @@ func Hint(f tunnel.Failure) string { return dialHints[f] }
 
 var dialHints = map[tunnel.Failure]string{
 	tunnel.FailInternal:    "Look at the logs of every hop for the connection's id.",
-	tunnel.FailRefused:     "The destination's machine answered that nobody listens on this port. Check the port, and that the program runs.",
+	tunnel.FailRefused:     "The destination's machine answered that nothing listens on this port. Check the port, and that the program runs.",
 	tunnel.FailTimeout:     "No answer came. A firewall or network policy may drop packets between agent and destination, or the agent hangs.",
 	tunnel.FailHostUnreach: "The agent's network has no route to the host. Check routes, and that the agent sits in the right network.",
 	tunnel.FailNetUnreach:  "The agent's network has no route to that network, or no address of that family (IPv4 or IPv6).",
 	tunnel.FailNoSuchHost:  "The name does not exist where it was looked up. Check its spelling, and which DNS is asked.",
 	tunnel.FailResolve:     "DNS did not answer. Check the DNS service where the name is looked up: the guest cluster's, or the agent's.",
 	tunnel.FailDenied:      "A policy forbids the destination. See --allow-destination and --deny-destination of the agent and the server.",
-	tunnel.FailBadAddress:  "The client asked for something that is no host:port.",
+	tunnel.FailBadAddress:  "The client asked for something that is not host:port.",
 	tunnel.FailNoAgent:     "No agent that could serve it is connected. Check that agents run, their logs, and --proxy-strategies against their identifiers.",
 	tunnel.FailAgentLost:   "The agent went away during the dial. Check whether it restarts, and the network between agent and server.",
 	tunnel.FailExhausted:   "A process on the way is out of file descriptors or memory. Raise its limits.",

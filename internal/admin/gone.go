@@ -30,17 +30,17 @@ func (t *Table) Gone(role, id, remote string, since time.Time, err error) {
 }
 
 // GoneHint is what an operator can do about a peer that was lost.
-const GoneHint = "Its process or machine is gone or hangs, or the network between is cut. See whether it runs, and its log."
+const GoneHint = "Its process or machine is gone or hangs, or the network in between is cut. Check whether it runs, and read its log."
 
 // departure says why a peer left.
 func departure(err error) string {
 	switch {
 	case err == nil:
-		return "it was stopped in order"
+		return "it was shut down in an orderly way"
 	case errors.Is(err, link.ErrDead):
-		return "it said nothing any more"
+		return "it fell silent"
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), tunnel.IsErrno(err, syscall.ECONNRESET), errors.Is(err, context.Canceled):
-		return "its connection ended without a word"
+		return "its connection ended without notice"
 	default:
 		return "its connection was lost: " + err.Error()
 	}

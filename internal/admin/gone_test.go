@@ -21,9 +21,9 @@ func TestTheLastAgentIsRemembered(t *testing.T) {
 		cause string
 		shown int // failures so far
 	}{
-		{nil, "it was stopped in order", 0},
-		{fmt.Errorf("read: %w", io.EOF), "its connection ended without a word", 1},
-		{link.ErrDead, "it said nothing any more", 2},
+		{nil, "it was shut down in an orderly way", 0},
+		{fmt.Errorf("read: %w", io.EOF), "its connection ended without notice", 1},
+		{link.ErrDead, "it fell silent", 2},
 		{errors.New("odd"), "its connection was lost: odd", 3},
 	} {
 		table.Gone(RoleAgent, "a1", "10.0.0.1:5", time.Now().Add(-time.Minute), c.err)

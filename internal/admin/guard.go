@@ -27,9 +27,9 @@ func guard(next http.Handler) http.Handler {
 			header.Set("Allow", "GET, HEAD")
 			fail(w, http.StatusMethodNotAllowed, "this API is read-only")
 		case !ownHost(r):
-			fail(w, http.StatusMisdirectedRequest, "ask by IP address, localhost or the name of a Service")
+			fail(w, http.StatusMisdirectedRequest, "use an IP address, localhost or the name of a Service")
 		case foreign(r):
-			fail(w, http.StatusForbidden, "a page of another site may not ask")
+			fail(w, http.StatusForbidden, "pages of other sites may not use this API")
 		default:
 			next.ServeHTTP(w, r)
 		}

@@ -65,7 +65,7 @@ func (s *sums) near(c *conn, by load) {
 	case c.next == tunnel.Hop{}:
 		s.nearOne(neighbour{RoleDestination, c.destination, "tcp"}, by)
 	case c.next == tunnel.Direct:
-		s.nearOne(neighbour{RoleDirect, "past the tunnel", "tcp"}, by)
+		s.nearOne(neighbour{RoleDirect, "bypassing the tunnel", "tcp"}, by)
 	}
 }
 

@@ -35,7 +35,7 @@ func TestFrontendsAreNeighbours(t *testing.T) {
 	}
 	want := map[string]int{
 		"frontend unix socket grpc": 3, "frontend 10.0.0.0 connect": 2, "frontend 10.0.0.1 connect": 1, "frontend 127.0.0.1 socks5": 1,
-		"direct past the tunnel tcp": 1, "destination b:1 tcp": 3,
+		"direct bypassing the tunnel tcp": 1, "destination b:1 tcp": 3,
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got\n%v, want\n%v", got, want)

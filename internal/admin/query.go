@@ -56,7 +56,7 @@ func parseQuery(v url.Values) (query, error) {
 	case q.limit > maxLimit:
 		return q, fmt.Errorf("limit: want at most %d; ask for the rest by offset", maxLimit)
 	case len(q.roles) > maxRoles:
-		return q, fmt.Errorf("role: want at most %d, with commas between", maxRoles)
+		return q, fmt.Errorf("role: want at most %d, separated by commas", maxRoles)
 	case len(q.filter) > maxFilter:
 		return q, fmt.Errorf("filter: want at most %d bytes", maxFilter)
 	case !known:

@@ -47,7 +47,7 @@ func (p Port) Listen() (net.Listener, error) {
 func CheckPorts(ports ...Port) error {
 	for i, a := range ports {
 		if a.Number < a.Least || a.Number > 65535 {
-			return Usagef("--%s=%d: accepted are %d to 65535", a.Flag, a.Number, a.Least)
+			return Usagef("--%s=%d: must be from %d to 65535", a.Flag, a.Number, a.Least)
 		}
 		for _, b := range ports[:i] {
 			if a.meets(b) {
@@ -108,7 +108,7 @@ func CheckChoice(v Value, accepted ...string) error {
 			named = append(named, a)
 		}
 	}
-	return Usagef("--%s=%q: accepted are %s", v.Flag, v.Text, strings.Join(named, ", "))
+	return Usagef("--%s=%q: must be one of %s", v.Flag, v.Text, strings.Join(named, ", "))
 }
 
 // CheckID sees that the id of a process fits into gRPC metadata and a log line.

@@ -152,7 +152,7 @@ func TestVersionAndCompletion(t *testing.T) {
 	if err := json.Unmarshal([]byte(text), &build); err != nil || status != 0 || build != version.Get() {
 		t.Errorf("version -o json: %d %v %q", status, err, text)
 	}
-	if status, _, stderr := execute(program(nothing), nil, "version", "-o", "yaml"); status != 2 || !strings.Contains(stderr, "accepted are text, json") {
+	if status, _, stderr := execute(program(nothing), nil, "version", "-o", "yaml"); status != 2 || !strings.Contains(stderr, "must be one of text, json") {
 		t.Errorf("version -o yaml: %d %q", status, stderr)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {

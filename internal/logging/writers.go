@@ -89,7 +89,7 @@ func (w *httpErrors) Write(line []byte) (int, error) {
 	case strings.HasPrefix(text, "TLS handshake error"):
 		w.log.Debug(text)
 	case strings.HasPrefix(text, unsolicited):
-		w.log.Debug("a server sent something unasked on an idle connection, which is closed")
+		w.log.Debug("a server sent unsolicited data on an idle connection; the connection is closed")
 	default:
 		w.log.Warn(text)
 	}

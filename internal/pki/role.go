@@ -50,11 +50,11 @@ func HolderOf(cert *x509.Certificate) (Holder, error) {
 			continue
 		}
 		if found.Role != "" {
-			return Holder{}, fmt.Errorf("it bears more than one role: %.200q and %.200q", found.URI(), uri)
+			return Holder{}, fmt.Errorf("it has more than one role: %.200q and %.200q", found.URI(), uri)
 		}
 		h, ok := parseHolder(uri)
 		if !ok {
-			return Holder{}, fmt.Errorf("its role %.200q is none: want spiffe://TRUST-DOMAIN/konnectivity/ and agent, client or server, in lower case", uri)
+			return Holder{}, fmt.Errorf("its role %.200q is not valid: want spiffe://TRUST-DOMAIN/konnectivity/ and agent, client or server, in lower case", uri)
 		}
 		found = h
 	}
@@ -120,7 +120,7 @@ func (r RoleRule) Check(cert *x509.Certificate) error {
 	case h.Role == "":
 		return nil
 	case h.Role != r.Want:
-		return fmt.Errorf("the certificate of %s has the role %s, and here only the role %s is taken", named(cert), h.Role, r.Want)
+		return fmt.Errorf("the certificate of %s has the role %s, and here only the role %s is accepted", named(cert), h.Role, r.Want)
 	case r.TrustDomain != "" && h.TrustDomain != r.TrustDomain:
 		return fmt.Errorf("the certificate of %s is of the trust domain %.100q, and --peer-trust-domain is %q", named(cert), h.TrustDomain, r.TrustDomain)
 	}

@@ -85,10 +85,10 @@ func TestRoleRule(t *testing.T) {
 		{agent, pki.RoleRule{Want: pki.RoleAgent, Require: true, TrustDomain: "cluster.local"}, ""},
 		{elsewhere, pki.RoleRule{Want: pki.RoleAgent, Require: true}, ""},
 		{"", pki.RoleRule{Want: pki.RoleAgent, TrustDomain: "cluster.local"}, ""},
-		{agent, pki.RoleRule{Want: pki.RoleClient}, `the certificate of "peer" has the role agent, and here only the role client is taken`},
+		{agent, pki.RoleRule{Want: pki.RoleClient}, `the certificate of "peer" has the role agent, and here only the role client is accepted`},
 		{elsewhere, pki.RoleRule{Want: pki.RoleAgent, TrustDomain: "cluster.local"}, `is of the trust domain "other.test"`},
 		{"", pki.RoleRule{Want: pki.RoleAgent, Require: true}, "has no role, and --require-peer-role wants the role agent"},
-		{agent + "s", pki.RoleRule{Want: pki.RoleAgent}, "is none: want spiffe://TRUST-DOMAIN/konnectivity/"},
+		{agent + "s", pki.RoleRule{Want: pki.RoleAgent}, "is not valid: want spiffe://TRUST-DOMAIN/konnectivity/"},
 	} {
 		var uris []string
 		if c.uri != "" {

@@ -188,18 +188,18 @@ func TestReasonHidesRules(t *testing.T) {
 
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                       "is no host",
-		"   ":                    "is no host",
-		"a b":                    "is no host",
+		"":                       "is not a host",
+		"   ":                    "is not a host",
+		"a b":                    "is not a host",
 		"http://a":               `port "//a"`,
-		"a/b":                    "is no CIDR",
-		"10.0.0.0/33":            "is no CIDR",
+		"a/b":                    "is not a CIDR",
+		"10.0.0.0/33":            "is not a CIDR",
 		"[10.0.0.0/8":            "bracket",
 		"[::1]80":                "after the bracket",
 		"[::1]:":                 "after the bracket",
 		"[fd00::]/8":             "after the bracket",
 		"a:":                     "no port",
-		"a.org,b.org":            "is no host",
+		"a.org,b.org":            "is not a host",
 		"a:0":                    `port "0"`,
 		"a:65536":                `port "65536"`,
 		"a:x":                    `port "x"`,
@@ -210,9 +210,9 @@ func TestParseErrors(t *testing.T) {
 		"10.0.0.*":               "CIDR",
 		"10.0.0.300":             "CIDR",
 		"2130706433":             "CIDR",
-		"exa\x00mple":            "is no host",
-		"[fe80::1%eth0/64]":      "is no CIDR",
-		strings.Repeat("a", 300): "is no host",
+		"exa\x00mple":            "is not a host",
+		"[fe80::1%eth0/64]":      "is not a CIDR",
+		strings.Repeat("a", 300): "is not a host",
 	} {
 		for _, lists := range [][2][]string{{{"ok.example", text}, nil}, {nil, {text}}} {
 			_, err := Parse(lists[0], lists[1])

@@ -8,7 +8,7 @@ import (
 
 var (
 	errNoRule    = errors.New("no allow rule matches")
-	errProtected = errors.New("the address hands out cloud credentials; an allow rule for exactly it or its link-local block would open it")
+	errProtected = errors.New("the address hands out cloud credentials; only an allow rule for exactly it or its link-local block permits it")
 )
 
 // protected lists where cloud machines hand out credentials to whoever can

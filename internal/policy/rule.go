@@ -45,7 +45,7 @@ func parseRule(text string) (rule, error) {
 		return r, nil
 	}
 	if strings.ContainsAny(host, "/:%") {
-		return rule{}, fmt.Errorf("%q is no CIDR", host)
+		return rule{}, fmt.Errorf("%q is not a CIDR", host)
 	}
 	r.glob, err = parseGlob(host)
 	return r, err
@@ -85,7 +85,7 @@ func splitRule(text string) (host, ports string, err error) {
 func parsePrefix(host string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		if addr.Zone() != "" {
-			return netip.Prefix{}, fmt.Errorf("a rule has no zone")
+			return netip.Prefix{}, fmt.Errorf("an address in a rule has no zone")
 		}
 		addr = addr.Unmap()
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
@@ -127,7 +127,7 @@ func parsePort(text string) (uint16, error) {
 
 func parseGlob(host string) (string, error) {
 	if !tunnel.ValidHost(host) || strings.Contains(host, ",") {
-		return "", fmt.Errorf("%q is no host", host)
+		return "", fmt.Errorf("%q is not a host", host)
 	}
 	// 10.0.0.* would be held against names only and so match nothing; say so
 	// instead of giving a false sense of safety.

@@ -58,7 +58,7 @@ func (s *Source) judge(state tls.ConnectionState) error {
 		return nil
 	}
 	if s.refused.add(time.Now()) {
-		s.opts.Log.WithField("certificates", s.opts.Name).WithError(err).Warn("a peer was refused; the next minute's are counted only")
+		s.opts.Log.WithField("certificates", s.opts.Name).WithError(err).Warn("a peer was refused; further refusals within a minute are only counted")
 	}
 	return &PeerError{err}
 }

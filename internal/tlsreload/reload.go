@@ -53,7 +53,7 @@ func (s *Source) use(m *material) {
 			s.warnOfOwn(m.cert.Leaf)
 		}
 		if n := len(m.leftOut); n > 0 {
-			log.WithError(m.leftOut[0]).Warnf("%d files of CA directories are left out, wholly or in part, since they cannot be used; the first is named here", n)
+			log.WithError(m.leftOut[0]).Warnf("%d files of CA directories cannot be used and are ignored, in whole or in part; the first is named here", n)
 		}
 	}
 }

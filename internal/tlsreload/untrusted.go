@@ -19,10 +19,10 @@ func Untrusted(err error) string {
 	case errors.As(err, &host) && host.Certificate != nil:
 		return fmt.Sprintf("its certificate is not for %s but for %s", host.Host, GoodFor(host.Certificate))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil: // or not valid yet
-		return fmt.Sprintf("its certificate is valid from %s until %s only: renew it, or set this machine's clock right, which says %s",
+		return fmt.Sprintf("its certificate is valid only from %s until %s: renew it, or correct this machine's clock, which says %s",
 			minute(invalid.Cert.NotBefore), minute(invalid.Cert.NotAfter), minute(time.Now()))
 	case errors.As(err, &unknown) && unknown.Cert != nil:
-		return fmt.Sprintf("its certificate was issued by %q, of which the CA file knows nothing", unknown.Cert.Issuer.String())
+		return fmt.Sprintf("its certificate was issued by %q, which is not in the CA file", unknown.Cert.Issuer.String())
 	default:
 		return ""
 	}

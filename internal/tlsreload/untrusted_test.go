@@ -37,7 +37,7 @@ func TestUntrusted(t *testing.T) {
 		"address":      {pki.Leaf{CommonName: "s", DNS: []string{"b.test"}, Server: true}, "127.0.0.1", 0, ca, "its certificate is not for 127.0.0.1 but for b.test"},
 		"no name":      {pki.Leaf{CommonName: "s", Server: true}, "a.test", 0, ca, "its certificate is not for a.test but for no name at all"},
 		"many names":   {pki.Leaf{CommonName: "s", DNS: many, Server: true}, "a.test", 0, ca, "n7.test, more"},
-		"not yet":      {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", -48 * time.Hour, ca, "set this machine's clock right"},
+		"not yet":      {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", -48 * time.Hour, ca, "correct this machine's clock"},
 		"expired":      {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true, Lifetime: time.Hour}, "a.test", 48 * time.Hour, ca, "renew it"},
 		"other issuer": {pki.Leaf{CommonName: "s", DNS: []string{"a.test"}, Server: true}, "a.test", 0, other, `its certificate was issued by "CN=b-ca"`},
 	} {

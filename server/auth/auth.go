@@ -113,7 +113,7 @@ func checkID(id string) error {
 	case len(id) > registry.MaxID:
 		return refuse(codes.InvalidArgument, "the agent's id has %d bytes: at most %d are accepted", len(id), registry.MaxID)
 	case !utf8.ValidString(id), strings.ContainsFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return refuse(codes.InvalidArgument, "the agent's id has characters that cannot be printed")
+		return refuse(codes.InvalidArgument, "the agent's id has unprintable characters")
 	}
 	return nil
 }

@@ -53,8 +53,8 @@ func TestGateRefusesBrokenPeers(t *testing.T) {
 		"unknown identifier": {Peer{ID: "node-1", Identifiers: "zone=a"}, codes.OK, ""},
 		"no id":              {Peer{}, codes.InvalidArgument, "--agent-id"},
 		"id of 10 kB":        {Peer{ID: strings.Repeat("a", 10<<10)}, codes.InvalidArgument, "at most 512"},
-		"id with newline":    {Peer{ID: "a\nlevel=error"}, codes.InvalidArgument, "printed"},
-		"id not utf-8":       {Peer{ID: "a\xff"}, codes.InvalidArgument, "printed"},
+		"id with newline":    {Peer{ID: "a\nlevel=error"}, codes.InvalidArgument, "unprintable"},
+		"id not utf-8":       {Peer{ID: "a\xff"}, codes.InvalidArgument, "unprintable"},
 		"broken identifiers": {Peer{ID: "a", Identifiers: "ipv4=x"}, codes.InvalidArgument, "ipv4"},
 	} {
 		_, err := g.Admit(context.Background(), tc.peer)

@@ -138,7 +138,7 @@ func (c *Claims) grantsFor(cert *x509.Certificate) []registry.Identifiers {
 	defer c.mu.Unlock()
 	if err := c.reloadLocked(); err != nil && err.Error() != c.failed {
 		c.failed = err.Error()
-		c.log.WithError(err).Error("the identifier allow file cannot be used; the former grants stay in force")
+		c.log.WithError(err).Error("the identifier allow file cannot be used; the previous grants stay in force")
 	}
 	var out []registry.Identifiers
 	if g, ok := c.grants["*"]; ok {

@@ -74,7 +74,7 @@ func (k *keys) run(ctx context.Context, spend func()) {
 		line := "tokens that the Kubernetes API has signed are reviewed before others"
 		err := k.refresh(ctx)
 		if err != nil {
-			line, next = "the keys of the Kubernetes API's tokens cannot be read (GET /openid/v1/jwks), so that a flood of invented tokens can delay agents: "+
+			line, next = "the keys of the Kubernetes API's tokens cannot be read (GET /openid/v1/jwks), so a flood of forged tokens can delay agents: "+
 				"bind the server to the cluster role system:service-account-issuer-discovery", keysAgain
 		}
 		if line != said && ctx.Err() == nil {
@@ -132,7 +132,7 @@ func parseKeys(text []byte) (map[string][]jose.JSONWebKey, error) {
 		}
 	}
 	if len(known) == 0 {
-		return nil, errors.New("there is no key of a known kind in the answer")
+		return nil, errors.New("the answer has no key of a known type")
 	}
 	return known, nil
 }

@@ -293,7 +293,7 @@ func (t *Tokens) judge(s *authenticationv1.TokenReviewStatus) error {
 		// have looked at the audience at all.
 		return refuse(codes.Unauthenticated, "the agent's token is not for the audience %q", t.cfg.Audience)
 	case s.User.Username != t.user:
-		return refuse(codes.PermissionDenied, "the agent's token is of %.200q, not of %q", s.User.Username, t.user)
+		return refuse(codes.PermissionDenied, "the agent's token belongs to %.200q, not to %q", s.User.Username, t.user)
 	}
 	return nil
 }

@@ -60,7 +60,7 @@ const (
 	gone
 )
 
-var errEvicted = errors.New("others took the place of a peer that had yet to prove itself")
+var errEvicted = errors.New("the peer had yet to prove itself when others needed its place")
 
 // TLS is the connection's TLS state, or nil.
 func (c *Conn) TLS() *tls.ConnectionState { return c.state }
@@ -307,4 +307,4 @@ func (c *Conn) finish() {
 }
 
 // errUnproven is why a connection ends whose handler had no use for it.
-var errUnproven = fmt.Errorf("the peer did not prove itself: %w", os.ErrDeadlineExceeded)
+var errUnproven = fmt.Errorf("the peer did not prove who it is: %w", os.ErrDeadlineExceeded)

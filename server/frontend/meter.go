@@ -11,7 +11,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-var errTooMuch = errors.New("the peer sent more than a handshake has")
+var errTooMuch = errors.New("the peer sent more bytes than a handshake has")
 
 // meter counts, under TLS, what a stranger sends: TLS and gRPC buffer it before
 // they know whether it is worth anything. Once the connection has begun it only

@@ -139,7 +139,7 @@ func (c *Controller) noted(ctx context.Context, what string, err error) bool {
 	case ctx.Err() != nil:
 	case !c.failing[what]:
 		c.failing[what] = true
-		c.cfg.Log.WithError(err).Warnf("cannot %s; it is tried again until it works", what)
+		c.cfg.Log.WithError(err).Warnf("cannot %s; retrying until it works", what)
 	}
 	return false
 }
@@ -208,7 +208,7 @@ func (c *Controller) release(ctx context.Context) {
 	defer cancel()
 	err := c.cfg.Leases.Delete(ctx, c.name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		c.cfg.Log.WithError(err).Warn("cannot delete the server's lease; it runs out by itself")
+		c.cfg.Log.WithError(err).Warn("cannot delete the server's lease; it will expire by itself")
 	}
 }
 

@@ -47,7 +47,7 @@ func ParseIdentifiers(text string) (Identifiers, error) {
 	}
 	query, err := url.ParseQuery(text)
 	if err != nil {
-		return ids, fmt.Errorf("agent identifiers are no URL query (key=value&key=value): %w", err)
+		return ids, fmt.Errorf("agent identifiers are not a URL query (key=value&key=value): %w", err)
 	}
 	count := 0
 	for key, values := range query {
@@ -72,7 +72,7 @@ func (ids *Identifiers) add(key, value string) error {
 	case "ipv4", "ipv6":
 		addr, err := netip.ParseAddr(value)
 		if err != nil || (key == "ipv4") != addr.Unmap().Is4() {
-			return fmt.Errorf("agent identifier %s=%.64q is no %s address", key, value, key)
+			return fmt.Errorf("agent identifier %s=%.64q is not an %s address", key, value, key)
 		}
 		ids.Addrs = append(ids.Addrs, addr.Unmap())
 	case "host":
@@ -81,14 +81,14 @@ func (ids *Identifiers) add(key, value string) error {
 		case addr.IsValid():
 			ids.Addrs = append(ids.Addrs, addr)
 		case !tunnel.ValidHost(host):
-			return fmt.Errorf("agent identifier host=%.64q is no host name", value)
+			return fmt.Errorf("agent identifier host=%.64q is not a host name", value)
 		default:
 			ids.Hosts = append(ids.Hosts, host)
 		}
 	case "cidr":
 		prefix, err := parsePrefix(value)
 		if err != nil {
-			return fmt.Errorf("agent identifier cidr=%.64q is no CIDR", value)
+			return fmt.Errorf("agent identifier cidr=%.64q is not a CIDR", value)
 		}
 		ids.CIDRs = append(ids.CIDRs, prefix)
 	case "default-route":
@@ -97,7 +97,7 @@ func (ids *Identifiers) add(key, value string) error {
 			ids.DefaultRoute = true
 		case "false", "":
 		default:
-			return fmt.Errorf("agent identifier default-route=%.64q: accepted are true and false", value)
+			return fmt.Errorf("agent identifier default-route=%.64q: must be true or false", value)
 		}
 	}
 	return nil

@@ -60,7 +60,7 @@ func TestParseIdentifiers(t *testing.T) {
 		"host=" + strings.Repeat("x", 300):     "host=",
 		"cidr=10.0.0.0":                        "cidr=",
 		"cidr=10.0.0.0/33":                     "cidr=",
-		"default-route=maybe":                  "true and false",
+		"default-route=maybe":                  "true or false",
 		"ipv4=%zz":                             "URL query",
 		strings.Repeat("x", 33<<10):            "at most 32768",
 		strings.Repeat("&host=a", 1025):        "more than 1024",

@@ -31,13 +31,13 @@ func ParseStrategies(list string) ([]Strategy, error) {
 			continue
 		}
 		if !s.known() {
-			return nil, fmt.Errorf("unknown proxy strategy %q: accepted are default, destHost, destCIDR and defaultRoute", string(s))
+			return nil, fmt.Errorf("unknown proxy strategy %q: want default, destHost, destCIDR or defaultRoute", string(s))
 		}
 		seen[s] = true
 		out = append(out, s)
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("the list of proxy strategies is empty: accepted are default, destHost, destCIDR and defaultRoute")
+		return nil, fmt.Errorf("the list of proxy strategies is empty: want default, destHost, destCIDR or defaultRoute")
 	}
 	return out, nil
 }

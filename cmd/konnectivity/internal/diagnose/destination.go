@@ -160,7 +160,7 @@ func (c *checker) by(ctx context.Context, id string) string {
 }
 
 var routes = map[tunnel.Route]string{
-	tunnel.RouteDirect: ", past the tunnel", tunnel.RouteFallback: ", past the tunnel, which is deemed down",
+	tunnel.RouteDirect: ", bypassing the tunnel", tunnel.RouteFallback: ", bypassing the tunnel, which is deemed down",
 	tunnel.RouteCustomer: ", by the customer's proxy",
 }
 
@@ -175,7 +175,7 @@ func (c *checker) checkFronts(ctx context.Context) {
 		step := "sidecar at " + at
 		switch found := identify.At(ctx, at); {
 		case found.Kind == identify.Nothing:
-			c.add(Finding{Step: step, Result: Skipped, Cause: "nobody listens there"})
+			c.add(Finding{Step: step, Result: Skipped, Cause: "nothing listens there"})
 		case found.Kind == identify.SOCKS5:
 			c.try(ctx, "SOCKS5 "+step, via.SOCKS5(at))
 		case found.Kind == identify.HTTP:

@@ -81,7 +81,7 @@ func TestWatchKeepsToTheScreen(t *testing.T) {
 
 func TestTroubles(t *testing.T) {
 	now := time.Now()
-	lost := admin.Failure{Stage: "peer", Time: now.Add(-20 * time.Second), Source: "10.0.0.1:5", Destination: "agent a2", Cause: "it said nothing any more"}
+	lost := admin.Failure{Stage: "peer", Time: now.Add(-20 * time.Second), Source: "10.0.0.1:5", Destination: "agent a2", Cause: "it fell silent"}
 	one := map[string]int{admin.RoleAgent: 1}
 	for name, c := range map[string]struct {
 		r    Report
@@ -91,7 +91,7 @@ func TestTroubles(t *testing.T) {
 		"no agent yet": {Report{Status: admin.Status{Component: serverComponent, ID: "s", Now: now}}, []string{"no agent is connected to s, and none was since it started"}},
 		"no agent any more": {Report{Status: admin.Status{Component: serverComponent, ID: "s", Now: now, LastGone: &admin.Departure{Time: now.Add(-20 * time.Second), ID: "a", Remote: "r", Cause: "c"}}},
 			[]string{"no agent is connected to s; the last, a at r, left 20 s ago: c"}},
-		"one lost":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}, Failures: []admin.Failure{lost}}, []string{"agent a2 at 10.0.0.1:5 was lost 20 s ago: it said nothing any more"}},
+		"one lost":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}, Failures: []admin.Failure{lost}}, []string{"agent a2 at 10.0.0.1:5 was lost 20 s ago: it fell silent"}},
 		"and back":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now}, Failures: []admin.Failure{lost}, Peers: []admin.Peer{{Role: admin.RoleAgent, ID: "a2"}}}, nil},
 		"long ago":    {Report{Status: admin.Status{Component: serverComponent, Peers: one, Now: now.Add(time.Hour)}, Failures: []admin.Failure{lost}}, nil},
 		"old failure": {Report{Status: admin.Status{Peers: one, Now: now}, Failures: []admin.Failure{{Stage: "dial", Time: now.Add(-2 * time.Minute), Failure: "timeout"}}}, nil},
