@@ -10,7 +10,7 @@ import (
 // there keeps its name and meaning.
 const Version = "v1"
 
-// Status is /api/v1/status: the whole at one glance.
+// Status answers /api/v1/status, the summary.
 type Status struct {
 	APIVersion string       `json:"apiVersion"`
 	Component  string       `json:"component"` // the program's name
@@ -23,22 +23,22 @@ type Status struct {
 
 	Connections Connections    `json:"connections"`
 	Dials       Dials          `json:"dials"`
-	Rates       Point          `json:"rates"` // bytes: of the last two seconds; else of the newest interval of the history
-	Peers       map[string]int `json:"peers"` // how many, by role
+	Rates       Point          `json:"rates"` // bytes over the last two seconds; the others over the newest interval of the history
+	Peers       map[string]int `json:"peers"` // number of peers by role
 
-	// A server tells how many servers there are, and how many agents each of
-	// its strategies can use.
+	// ServerCount and Strategies, the number of agents that each strategy can
+	// use, are set by a server only.
 	ServerCount int            `json:"serverCount,omitempty"`
 	Strategies  map[string]int `json:"strategies,omitempty"`
 
-	// LastGone is the agent that left a server last; nil: none yet.
+	// LastGone is the agent that left the server last; nil if none has.
 	LastGone *Departure `json:"lastGone,omitempty"`
 
 	// Buffers is received payload that waits for a reader, by protocol.
 	Buffers map[string]Buffer `json:"buffers,omitempty"`
 }
 
-// Departure is a peer that is connected no more.
+// Departure describes a peer that is no longer connected.
 type Departure struct {
 	Time    time.Time `json:"time"`
 	Role    string    `json:"role"`
@@ -97,7 +97,7 @@ type Peer struct {
 	Pending     int       `json:"pendingDials,omitempty"`
 
 	RoundTrip float64 `json:"roundTripSeconds,omitempty"` // 0: not measured
-	Silent    float64 `json:"silentSeconds,omitempty"`    // since it said anything, where that is unduly long
+	Silent    float64 `json:"silentSeconds,omitempty"`    // set only where the peer has been silent for unduly long
 	Window    uint64  `json:"windowBytes,omitempty"`      // the largest of its streams
 	Unread    int     `json:"unreadBytes,omitempty"`      // received and not yet read here
 	Stalled   int     `json:"stalled"`                    // connections
@@ -108,14 +108,14 @@ type Peer struct {
 // States of a connection.
 const (
 	StateActive  = "active"  // it carried something within the last two seconds
-	StateIdle    = "idle"    // nobody has anything to say
+	StateIdle    = "idle"    // neither side has anything to send
 	StateStalled = "stalled" // bytes wait for a side that does not read
 )
 
 // Connection is one open connection as this process sees it.
 type Connection struct {
 	ID          string    `json:"id"`    // the same on every hop
-	Front       string    `json:"front"` // how it came in
+	Front       string    `json:"front"` // the protocol of the client
 	Source      string    `json:"source,omitempty"`
 	Destination string    `json:"destination"`
 	Resolved    string    `json:"resolved,omitempty"` // the address that was dialed, where it is known
@@ -132,7 +132,7 @@ type Connection struct {
 	Down      float64 `json:"downBytesPerSecond"`
 }
 
-// Failure is a dial that failed, or a connection that ended other than in order.
+// Failure is a dial that failed, or a connection that ended abnormally.
 type Failure struct {
 	Time        time.Time `json:"time"`
 	ID          string    `json:"id"`

@@ -1,11 +1,11 @@
-// Package admin shows what a running process of the suite does: its
-// connections, its peers, what failed last and how the last 15 minutes went. It
-// is a tunnel.Observer that keeps count, a versioned JSON API under /api/v1/
-// (docs/admin-api.md), and a page that reads that API.
+// Package admin shows what a running process of the suite is doing: its
+// connections, its peers, its latest failures and the history of the last 15
+// minutes. It consists of a tunnel.Observer that keeps count, a versioned JSON
+// API under /api/v1/ (docs/admin-api.md), and a page that reads that API.
 //
 // Its cost is bounded at 10,000 connections and 1,000 peers: connections come
 // and go without a common lock, one goroutine looks at them a few times a
 // second, answers are paged, and nothing is locked while they are encoded. It
 // is read-only and shows no secrets: only addresses, ids, figures, and those
-// reasons of failures that a client is told too.
+// reasons for failures that clients are given too.
 package admin

@@ -16,7 +16,7 @@ const keptFailures = 200
 // address at all, and of any length.
 const maxText = 300
 
-// failures is a ring of the last ones.
+// failures is a ring of the latest failures.
 type failures struct {
 	mu   sync.Mutex
 	ring [keptFailures]Failure
@@ -35,7 +35,7 @@ func (f *failures) add(one Failure) {
 	f.n++
 }
 
-// list copies them, newest first.
+// list returns a copy, newest first.
 func (f *failures) list() []Failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -54,16 +54,16 @@ func newFailure(f *tunnel.Flow, took time.Duration) Failure {
 	return out
 }
 
-// dialFailure tells of a dial no more than its client was told: the error
-// behind it may hold what is not for everybody.
+// dialFailure reports no more about a dial than its client was told: the error
+// behind it may contain what is not for everybody.
 func dialFailure(f *tunnel.Flow, took time.Duration, err *tunnel.DialError) Failure {
 	out := newFailure(f, took)
 	out.Stage, out.Failure, out.Cause, out.Hint = "dial", err.Failure.Label(), err.Text(), Hint(err.Failure)
 	return out
 }
 
-// connectionFailure tells of a connection that ended for a reason that lies in
-// the tunnel. Resets by either end, and clients that give up, are ordinary.
+// connectionFailure reports a connection that ended for a reason within the
+// tunnel. Resets by either end, and clients that give up, are ordinary.
 func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failure, worth bool) {
 	if err == nil {
 		return out, false
@@ -78,7 +78,7 @@ func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failu
 	return out, true
 }
 
-// resetHints has the codes that are worth telling, and what can be done.
+// resetHints has the codes worth reporting, and what to do about each.
 var resetHints = map[tunnel.Code]string{
 	tunnel.CodeTimeout:  "Nothing was sent for longer than --idle-timeout allows; clients that mean to wait should use keepalives.",
 	tunnel.CodeStalled:  "Its reader took nothing while a peer without flow control went on sending. Update that peer to one with native links.",
@@ -88,8 +88,8 @@ var resetHints = map[tunnel.Code]string{
 	tunnel.CodeMemory:   "Readers do not keep up and received bytes fill the budget. Look for stalled connections, or raise the memory budget.",
 }
 
-// Hint is what an operator can do about a failed dial; "" where there is
-// nothing to say.
+// Hint says what an operator can do about a failed dial; "" if nothing is
+// known.
 func Hint(f tunnel.Failure) string { return dialHints[f] }
 
 var dialHints = map[tunnel.Failure]string{

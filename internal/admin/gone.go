@@ -11,9 +11,9 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Gone notes that a peer left, err being why: nil if it did so in order. What
-// was lost shows among the failures, too. It may be called from any goroutine,
-// and does nothing on a nil Table.
+// Gone records that a peer left, with the error that ended it, or nil if it
+// left in an orderly way. A lost peer is listed among the failures, too. It may
+// be called from any goroutine, and does nothing on a nil Table.
 func (t *Table) Gone(role, id, remote string, since time.Time, err error) {
 	if t == nil {
 		return
@@ -29,7 +29,7 @@ func (t *Table) Gone(role, id, remote string, since time.Time, err error) {
 	})
 }
 
-// GoneHint is what an operator can do about a peer that was lost.
+// GoneHint says what an operator can do about a lost peer.
 const GoneHint = "Its process or machine is gone or hangs, or the network in between is cut. Check whether it runs, and read its log."
 
 // departure says why a peer left.
@@ -46,9 +46,9 @@ func departure(err error) string {
 	}
 }
 
-// SilentSeconds is for Peer: how long a peer has said nothing since it was
-// heard last; 0 while that is no longer than a living one may be silent, or
-// where it is not known, which is last's zero.
+// SilentSeconds returns a value for Peer.SilentSeconds: how long ago the peer
+// was last heard, or 0 if that is no longer than a living peer may be silent. A
+// zero last means that it is not known.
 func SilentSeconds(last time.Time) float64 {
 	if silence := time.Since(last); !last.IsZero() && silence >= link.SilentAfter {
 		return silence.Seconds()

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// apiPolicy is for answers that are no page: whatever a browser makes of one,
-// it loads nothing and is framed by nobody.
+// apiPolicy is the policy of answers other than the page: whatever a browser
+// makes of one, it loads nothing and cannot be framed.
 const apiPolicy = "default-src 'none'; frame-ancestors 'none'"
 
-// guard lets only reading in, only by who means this server, and not from the
-// page of another.
+// guard admits only requests that read, that name this server, and that do not
+// come from another site's page.
 func guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -36,12 +36,12 @@ func guard(next http.Handler) http.Handler {
 	})
 }
 
-// ownHost says whether the Host is one by which nobody else can be meant: a
-// foreign page can point a name of its own at this address and then ask by that
-// name (DNS rebinding). An address is safe, and so is localhost. Names that no
-// public DNS has are accepted too where the port is open to a network; on
-// loopback, where no Service leads, they are not: a name of one label is what
-// whoever is in the same LAN says it is.
+// ownHost reports whether Host can mean only this server. A foreign page can
+// point a name of its own at this address and use that name (DNS rebinding). An
+// address is safe, and so is localhost. Names that no public DNS has are
+// accepted too where the port is open to a network; on loopback, where no
+// Service leads, they are not, because anybody in the same LAN can define a
+// name of one label.
 func ownHost(r *http.Request) bool {
 	name := r.Host
 	if h, _, err := net.SplitHostPort(name); err == nil {
@@ -61,7 +61,7 @@ func ownHost(r *http.Request) bool {
 	}
 }
 
-// onLoopback says whether the request came to a loopback address.
+// onLoopback reports whether the request was sent to a loopback address.
 func onLoopback(r *http.Request) bool {
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if local == nil {
@@ -71,8 +71,9 @@ func onLoopback(r *http.Request) bool {
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// foreign says whether a browser asks for another site's page, which could not
-// read the answer but make it work (Fetch Metadata). Following a link is fine.
+// foreign reports whether a browser sends the request for another site's page
+// (Fetch Metadata). That page could not read the answer, but it could cause
+// work. Following a link is fine.
 func foreign(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "cross-site", "same-site":

@@ -12,19 +12,20 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Source is what the process knows of itself beside its connections. Its
-// functions may be called from any goroutine and must not block.
+// Source provides what the process knows about itself, apart from its
+// connections. Its functions may be called from any goroutine and must not
+// block.
 type Source struct {
 	Component string        // the program's name
-	ID        string        // its own, where it has one
+	ID        string        // the process's id, if it has one
 	Table     *Table        // must be given
 	Ready     func() error  // nil: always
 	Peers     func() []Peer // without rates; nil: none
 	More      func(*Status) // adds what only this program knows; nil: nothing
 }
 
-// Handler serves the page at / and the API below /api/v1/ beside what mux has
-// already (metrics, profiles), and guards all of it.
+// Handler serves the page at / and the API under /api/v1/, in addition to what
+// mux serves already (metrics, profiles), and guards all of it.
 func Handler(mux *http.ServeMux, source Source) http.Handler {
 	h := &handler{Source: source, shared: newShared(source.Table.looks.Load)}
 	for name, answer := range map[string]func(query) any{
@@ -55,10 +56,10 @@ func (h *handler) answer(name string, make func(query) any) http.HandlerFunc {
 		}
 		body := h.shared.get(r.Context(), name+" "+q.key(), func() any { return make(q) })
 		if body == nil {
-			return // who asked has left
+			return // the client has left
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // a client that went away is no event
+		_, _ = w.Write(body) // not worth a log line: the client went away
 	}
 }
 
@@ -85,8 +86,8 @@ func (h *handler) status() Status {
 	return s
 }
 
-// peersWithRates adds to each peer what goes by it. Neighbours are listed only
-// for who asks for them.
+// peersWithRates adds the traffic of each peer. Neighbours are listed only on
+// request.
 func (h *handler) peersWithRates(q query) []Peer {
 	var all []Peer
 	if h.Peers != nil {
@@ -110,7 +111,7 @@ func (h *handler) peersWithRates(q query) []Peer {
 	return all
 }
 
-// peers lists who is on either side.
+// peers lists the peers on either side.
 func (h *handler) peers(q query) Page[Peer] {
 	page := Page[Peer]{Offset: q.offset, Items: []Peer{}}
 	all := h.peersWithRates(q)

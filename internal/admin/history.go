@@ -6,12 +6,13 @@ import (
 )
 
 const (
-	// interval and points make the history 15 minutes long, at 14 KiB.
+	// interval and points make a history of 15 minutes, which takes 14 KiB.
 	interval = 5 * time.Second
 	points   = int(15 * time.Minute / interval)
 )
 
-// history is a ring of the last intervals, and what the current one began with.
+// history is a ring of the latest intervals, with the counts at which the
+// current one began.
 type history struct {
 	mu     sync.Mutex
 	ring   [points]Point
@@ -34,7 +35,7 @@ func (t *Table) record(now time.Time, bytes [2]int64) {
 	if took < interval {
 		return
 	}
-	// A connection that closed amid a look at all is missing from it.
+	// A connection that closes during a sample may be missing from it.
 	bytes = [2]int64{max(bytes[0], h.bytes[0]), max(bytes[1], h.bytes[1])}
 	dials, failed, sum := t.dials.total.Load(), t.dials.failed.Load(), t.sums.Load()
 	seconds := took.Seconds()
@@ -67,7 +68,7 @@ func (h *history) list() []Point {
 	return append(append([]Point{}, h.ring[h.next:]...), h.ring[:h.next]...)
 }
 
-// newest is the last interval that is over; zero before the first.
+// newest returns the last completed interval; zero before the first.
 func (h *history) newest() Point {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,16 +7,16 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Roles of neighbours: ends of connections that are no link of the suite, and
-// are known by their connections only.
+// Roles of neighbours: ends of connections that have no link of the suite, so
+// only their connections are known.
 const (
-	RoleFrontend    = "frontend"    // who asks: kube-apiserver, an old sidecar, a sidecar's own clients
-	RoleDirect      = "direct"      // what goes past the tunnel
+	RoleFrontend    = "frontend"    // clients: kube-apiserver, an old sidecar, a sidecar's own clients
+	RoleDirect      = "direct"      // what bypasses the tunnel
 	RoleDestination = "destination" // where an agent's connections lead
 )
 
-// keptNeighbours bounds what a look at the connections adds up by neighbour;
-// those above it count as "others". A page shows a few of them.
+// keptNeighbours bounds the number of neighbours that a sample distinguishes;
+// the rest count as "others". The page shows only a few.
 const keptNeighbours = 256
 
 // others is the neighbour that stands for those above the bound.
@@ -25,7 +25,7 @@ const others = "others"
 // neighbour is one of them.
 type neighbour struct{ role, name, protocol string }
 
-// frontendOf is who asked for a connection, unless that is a peer.
+// frontendOf returns who asked for a connection, unless that is a peer.
 func frontendOf(f *tunnel.Flow) neighbour {
 	if byPeer(f.Front) {
 		return neighbour{}
@@ -33,8 +33,8 @@ func frontendOf(f *tunnel.Flow) neighbour {
 	return neighbour{RoleFrontend, hostOf(f.Source), f.Front}
 }
 
-// byPeer says whether connections of a front come over a link or stream of a
-// peer, which is listed as such.
+// byPeer reports whether connections of a front arrive over a link or stream of
+// a peer, which is listed already.
 func byPeer(front string) bool { return front == "link" || front == "agent" }
 
 // hostOf is an address without its port.
@@ -56,7 +56,7 @@ func hostOf(addr net.Addr) string {
 	}
 }
 
-// near counts a connection to its neighbours.
+// near adds a connection to the counts of its neighbours.
 func (s *sums) near(c *conn, by load) {
 	if c.from.role != "" {
 		s.nearOne(c.from, by)
@@ -87,8 +87,8 @@ func (s *sums) peers() []Peer {
 	return all
 }
 
-// unlinked are servers that carry connections without a link: those that know
-// CONNECT only. known are those that are linked.
+// unlinked returns the servers that carry connections without a link, since
+// they know only CONNECT. known are those with a link.
 func (s *sums) unlinked(known []Peer) []Peer {
 	linked := map[string]bool{}
 	for _, p := range known {

@@ -15,19 +15,19 @@ const (
 	maxLimit     = 1000
 	defaultLimit = 100
 
-	// maxRoles is more than there are.
+	// maxRoles is more than the number of roles.
 	maxRoles = 10
 
 	// maxFilter is longer than any host name or id.
 	maxFilter = 300
 )
 
-// query is what a list was asked for.
+// query holds the parameters of a list.
 type query struct {
 	offset, limit int
 	filter        string // lower case
 	state, sort   string
-	roles         []string // of peers; none is all peers
+	roles         []string // roles of peers; none means all peers
 	descending    bool
 }
 
@@ -67,10 +67,10 @@ func parseQuery(v url.Values) (query, error) {
 	return q, nil
 }
 
-// key is the same for queries that ask the same.
+// key is equal for equal queries.
 func (q query) key() string { return fmt.Sprintf("%+v", q) }
 
-// row is a connection with what it is sorted by.
+// row is a connection with its sort key.
 type row struct {
 	*conn
 	state    string
@@ -80,7 +80,7 @@ type row struct {
 
 // orders are the keys a list of connections can be sorted by.
 var orders = map[string]func(a, b row) int{
-	"since":       func(a, b row) int { return 0 }, // by number, as all ties
+	"since":       func(a, b row) int { return 0 }, // by number, which also breaks ties
 	"id":          func(a, b row) int { return strings.Compare(a.id, b.id) },
 	"front":       func(a, b row) int { return strings.Compare(a.front, b.front) },
 	"source":      func(a, b row) int { return strings.Compare(a.source, b.source) },
@@ -106,7 +106,7 @@ func orderNames() []string {
 }
 
 // connections answers q. It looks at every connection once and sorts those that
-// match; only the page itself is put into words.
+// match; only those on the page are formatted.
 func (t *Table) connections(q query) Page[Connection] {
 	now := time.Now()
 	page := Page[Connection]{Offset: q.offset, Items: []Connection{}}
@@ -148,10 +148,10 @@ func (c *conn) matches(filter string) bool {
 	return false
 }
 
-// contains ignores case.
+// contains reports whether s contains part, ignoring case.
 func contains(text, lower string) bool { return strings.Contains(strings.ToLower(text), lower) }
 
-// window is the part of a list that q asks for.
+// window returns the part of a list that q asks for.
 func window[T any](list []T, q query) []T {
 	from := min(q.offset, len(list))
 	return list[from:min(from+q.limit, len(list))]

@@ -9,21 +9,21 @@ import (
 )
 
 const (
-	// rest is how long nothing is made after an answer was, as a multiple of
-	// the time that took: however many ask, answers take at most a quarter of
-	// one CPU from those who carry bytes.
+	// rest is the pause after an answer, as a multiple of the time the answer
+	// took: however many ask, answers take at most a quarter of one CPU away
+	// from carrying bytes.
 	rest = 3
 
-	// keptAnswers bounds the memory of answers that are kept for others, at
-	// 300 KiB each at most and a fortieth of that in practice.
+	// keptAnswers bounds the number of answers kept for others. An answer takes
+	// at most 300 KiB, and a fortieth of that in practice.
 	keptAnswers = 32
 )
 
-// shared makes answers one at a time, and each once for all who ask the same
-// between two looks at the connections: fifty pages cost as much as one.
+// shared makes answers one at a time, and each only once for all equal queries
+// between two samples: fifty pages cost as much as one.
 type shared struct {
-	now  func() uint64 // the number of the last look
-	turn chan struct{} // held while one is made, and for the rest after
+	now  func() uint64 // the number of the last sample
+	turn chan struct{} // held while an answer is made, and for the rest after it
 
 	mu   sync.Mutex
 	kept map[string]*answer
@@ -34,15 +34,15 @@ type answer struct {
 	look uint64
 	at   time.Time
 	done chan struct{}
-	body []byte // nil: nobody waited for it to be made
+	body []byte // nil if nobody waited for it to be made
 }
 
 func newShared(now func() uint64) *shared {
 	return &shared{now: now, turn: make(chan struct{}, 1), kept: map[string]*answer{}}
 }
 
-// get returns the JSON of what make returns, now or for somebody else; nil if
-// ctx ended before. Any goroutine may call it.
+// get returns the JSON of what make returns, now or for another caller; nil if
+// ctx ends first. Any goroutine may call it.
 func (s *shared) get(ctx context.Context, key string, make func() any) []byte {
 	for {
 		a, mine := s.find(key)
@@ -60,8 +60,8 @@ func (s *shared) get(ctx context.Context, key string, make func() any) []byte {
 	}
 }
 
-// find returns the answer to key that is or will be made, or a new one for the
-// caller to make.
+// find returns the answer to key that has been or is being made, or else a new
+// one for the caller to make.
 func (s *shared) find(key string) (a *answer, mine bool) {
 	look, now := s.now(), time.Now()
 	s.mu.Lock()
@@ -81,13 +81,13 @@ func (s *shared) find(key string) (a *answer, mine bool) {
 	return a, true
 }
 
-// stale says whether another look was taken since; time counts only for a table
-// that does not run.
+// stale reports whether another sample was taken since. Time counts only for a
+// table that does not run.
 func (a *answer) stale(look uint64, now time.Time) bool {
 	return a.look != look || now.Sub(a.at) >= sampleEvery
 }
 
-// fill makes a, when it is its turn.
+// fill makes a when its turn has come.
 func (s *shared) fill(ctx context.Context, key string, a *answer, make func() any) {
 	defer close(a.done)
 	select {
@@ -102,7 +102,7 @@ func (s *shared) fill(ctx context.Context, key string, a *answer, make func() an
 	}
 	start := time.Now()
 	var body bytes.Buffer
-	_ = json.NewEncoder(&body).Encode(make()) // of plain structs, into memory
+	_ = json.NewEncoder(&body).Encode(make()) // cannot fail: plain structs, into memory
 	a.body = body.Bytes()
 	time.AfterFunc(rest*time.Since(start), func() { <-s.turn })
 }

@@ -11,26 +11,27 @@ import (
 )
 
 const (
-	// sampleEvery is how often connections are looked at. Twice that is the
-	// longest a stall goes unseen, so that a page that asks as often shows it
-	// within 2 s. A look at 10,000 connections takes a few milliseconds.
+	// sampleEvery is how often connections are looked at. A stall goes unseen
+	// for at most twice as long, so a page that polls shows it within 2 s. A
+	// sample of 10,000 connections takes a few milliseconds.
 	sampleEvery = 400 * time.Millisecond
 
-	// smoothing is the weight of the newest sample in a connection's rates,
-	// which so mean about the last two seconds.
+	// smoothing is the weight of the newest sample in a connection's rates, so
+	// that they cover about the last two seconds.
 	smoothing = 0.25
 
-	// patience is how long a client waited that did not just change its mind:
-	// when it gives up, the silence is worth telling.
+	// patience is how long a client must have waited before its giving up
+	// counts as a failure: after that it did not just change its mind.
 	patience = time.Second
 
-	// activeFor is how long ago a connection that counts as active moved.
+	// activeFor is how long a connection counts as active after it carried
+	// something.
 	activeFor = 2 * time.Second
 )
 
-// Table knows the open connections of a process and what failed last. It is a
-// tunnel.Observer; make it with NewTable and keep Run running. All methods may
-// be called from any goroutine.
+// Table holds the open connections of a process and its latest failures. It is
+// a tunnel.Observer; make it with NewTable and keep Run running. All methods
+// may be called from any goroutine.
 type Table struct {
 	started time.Time
 	conns   sync.Map // *tunnel.Flow → *conn; no lock is common to all
@@ -53,7 +54,7 @@ type dials struct {
 	byFailure      [tunnel.FailReset + 1]atomic.Int64
 }
 
-// sums is what all connections come to.
+// sums are totals over all connections.
 type sums struct {
 	open, stalled int
 	all           load
@@ -62,7 +63,7 @@ type sums struct {
 	neighbours    map[neighbour]load
 }
 
-// load is what goes by one peer.
+// load is the traffic of one peer.
 type load struct {
 	up, down      float64
 	open, stalled int
@@ -82,10 +83,10 @@ type conn struct {
 	since                 time.Time
 	flow                  *tunnel.Flow
 	moved                 atomic.Int64    // when it last carried something, Unix ns
-	stalled               [2]atomic.Int64 // since when B (up), A (down) does not read, Unix ns; 0: it does
+	stalled               [2]atomic.Int64 // when B (up) or A (down) stopped reading, Unix ns; 0 if it reads
 	rate                  [2]atomic.Uint64
-	seen                  [2]int64 // by the sampler alone: bytes so far
-	held                  [2]bool  // by the sampler alone
+	seen                  [2]int64 // used by the sampler alone: bytes so far
+	held                  [2]bool  // used by the sampler alone
 }
 
 // NewTable returns an empty table.
@@ -145,7 +146,7 @@ func (t *Table) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	}
 }
 
-// Run looks at the connections until ctx ends. It must be called once.
+// Run samples the connections until ctx ends. It must be called once.
 func (t *Table) Run(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
@@ -162,8 +163,8 @@ func (t *Table) Run(ctx context.Context) {
 	}
 }
 
-// sample takes one look at every connection and returns the bytes that passed
-// since the start, up and down.
+// sample looks at every connection once, and returns the bytes carried since
+// the start, up and down.
 func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 	s := &sums{byNext: map[tunnel.Hop]load{}, bySource: map[string]load{}, neighbours: map[neighbour]load{}}
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
@@ -180,8 +181,8 @@ func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 	return bytes
 }
 
-// sample says whether either side has stopped reading: bytes waited for it at
-// the last look, wait now, and none has passed between.
+// sample notes whether either side has stopped reading: bytes waited for it at
+// the last sample and wait now, and none has passed in between.
 func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
 	var sent [2]int64
 	var held [2]bool
@@ -209,7 +210,7 @@ func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
 	return stalled
 }
 
-// add counts a connection to those of its neighbours.
+// add adds a connection to the counts of its neighbours.
 func (s *sums) add(c *conn, stalled bool) {
 	f := load{open: 1}
 	f.up, f.down = c.rates()
@@ -231,7 +232,7 @@ func (c *conn) rates() (up, down float64) {
 	return math.Float64frombits(c.rate[0].Load()), math.Float64frombits(c.rate[1].Load())
 }
 
-// view is the connection as the API shows it.
+// view returns the connection as the API shows it.
 func (c *conn) view(now time.Time) Connection {
 	v := Connection{
 		ID: c.id, Front: c.front, Source: c.source, Destination: c.destination, Resolved: c.resolved, Next: c.next.String(), Since: c.since,

@@ -12,15 +12,16 @@ import (
 )
 
 const (
-	minBackoff = 5 * time.Millisecond // after a first failed accept
-	maxBackoff = time.Second          // so that a freed descriptor is used soon
+	minBackoff = 5 * time.Millisecond // pause after the first failed accept
+	maxBackoff = time.Second          // short, so that a freed descriptor is used soon
 
 	// warnEvery keeps a flood of refused connections from flooding the log too.
 	warnEvery = time.Minute
 )
 
-// survivable are the errors of accept(2) that pass: the process or the machine
-// is short of something, or that one connection was gone before it was taken.
+// survivable are the errors of accept(2) after which it can be tried again: the
+// process or the machine is short of something, or the connection was gone
+// before it was accepted.
 var survivable = append([]syscall.Errno{
 	syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
 	syscall.ECONNABORTED, syscall.ECONNRESET, syscall.EINTR, syscall.EPROTO, syscall.EPERM,
@@ -30,10 +31,10 @@ var survivable = append([]syscall.Errno{
 // Acceptor accepts connections through shortages. One goroutine uses it.
 type Acceptor struct {
 	What string             // what is accepted, for the log: "SOCKS5 connections"
-	Log  logrus.FieldLogger // told once a minute of a shortage
+	Log  logrus.FieldLogger // gets a line about a shortage once a minute
 
 	// MakeRoom is called in a shortage, since a descriptor may be what is
-	// missing, and says whether it freed one. nil: there is none to free.
+	// missing, and reports whether it freed one. nil frees none.
 	MakeRoom func() bool
 
 	warned time.Time

@@ -1,22 +1,22 @@
 package admission
 
-// Shares are how a process shares out its descriptors, so that those who have
-// not proved who they are can take them from nobody. What is left over is for
-// peers that have, and for what the process opens itself.
+// Shares divides the descriptors of a process, so that peers that have not
+// proved who they are cannot take them from others. The rest is for peers that
+// have, and for what the process opens itself.
 type Shares struct {
 	Strangers int // connections that have yet to prove themselves
-	Clients   int // connections of clients that have
+	Clients   int // connections of clients that have proved themselves
 	Observers int // connections of one port for health, metrics or status
 }
 
 const (
-	// minObservers is how many connections a port for health has in any case: a
-	// probe, a scraper and somebody who looks.
+	// minObservers is how many connections a port for health may always have: a
+	// probe, a scraper and a person.
 	minObservers = 4
 )
 
-// ShareOut shares out descriptors; 0 stands for as many as one likes, and so
-// do 0 shares.
+// ShareOut divides descriptors. 0 means no limit, for descriptors as for
+// shares.
 func ShareOut(descriptors int) Shares {
 	if descriptors <= 0 {
 		return Shares{}
@@ -28,7 +28,7 @@ func ShareOut(descriptors int) Shares {
 	}
 }
 
-// AtMost is the lower of two limits, where 0 is none.
+// AtMost returns the lower of two limits, where 0 means none.
 func AtMost(a, b int) int {
 	if a == 0 || b != 0 && b < a {
 		return b

@@ -2,5 +2,6 @@
 
 package admission
 
-// Descriptors is how many the process may have open, 0 for any number.
+// Descriptors returns how many descriptors the process may have open, 0 for no
+// limit.
 func Descriptors() int { return 0 }

@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// Descriptors is how many the process may have open, 0 for any number. The Go
-// runtime has raised the soft limit to the hard one by the time it is asked.
+// Descriptors returns how many descriptors the process may have open, 0 for no
+// limit. The Go runtime has raised the soft limit to the hard one by then.
 func Descriptors() int {
 	var limit syscall.Rlimit
 	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil || uint64(limit.Cur) > math.MaxInt32 {

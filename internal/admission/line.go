@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// line is the connections that wait, each with a weight. It knows who is to go
-// next. It has no lock and does nothing to the connections.
+// line holds the connections that wait, each with a weight, and knows which has
+// to go next. It has no lock and does nothing to the connections.
 type line struct {
 	by      map[kind]*party
 	classes [maxClass + 1]struct {
@@ -20,24 +20,25 @@ type line struct {
 	weight int64
 }
 
-// kind is who competes with each other: connections of one source that cost
-// alike. A flood makes thousands that have got as far, and no farther, as an
-// attacker can or will go. A neighbour behind the same address who means it
-// passes through that in no time, and is then of another kind.
+// kind groups the connections that compete with each other: those of one source
+// that cost about the same. A flood consists of thousands of connections that
+// have all come equally far, as far as an attacker can or will go. A genuine
+// peer behind the same address soon comes farther, and is then of another kind.
 type kind struct {
 	source netip.Prefix
 	class  int
 }
 
-// classOf is the class of a weight; the next one begins at twice as much.
+// classOf returns the class of a weight. Each class begins at twice the weight
+// of the one before.
 func classOf(weight int64) int { return min(bits.Len64(uint64(weight)/classUnit), maxClass) }
 
 const (
 	classUnit = 4 << 10 // less than any connection costs
-	maxClass  = 16      // of 128 MiB and more, which none costs
+	maxClass  = 16      // for 128 MiB and more, which no connection costs
 )
 
-// party is what there is of one kind; it leaves with its last.
+// party holds the connections of one kind, and goes with the last of them.
 type party struct {
 	kind   kind
 	line   list.List // of *Slot, the longest waiting first
@@ -74,8 +75,8 @@ func (l *line) remove(s *Slot) {
 	}
 }
 
-// weigh gives s a new weight. If that makes it one of another kind, it waits from
-// now on.
+// weigh gives s a new weight. If that makes it one of another kind, its waiting
+// time starts anew.
 func (l *line) weigh(s *Slot, weight int64) {
 	if k := s.party.kind; k.class != classOf(weight) {
 		l.remove(s)
@@ -87,7 +88,7 @@ func (l *line) weigh(s *Slot, weight int64) {
 	l.shift(s.party, more)
 }
 
-// renew has s wait from now on.
+// renew starts the waiting time of s anew.
 func (l *line) renew(s *Slot) {
 	s.since = time.Now()
 	s.party.line.MoveToBack(s.place)
@@ -102,11 +103,11 @@ func (l *line) shift(p *party, weight int64) {
 	heap.Fix(&class.heap, p.at)
 }
 
-// next is who has to go when there is no room: of the class that weighs most, and
-// in it of the source that weighs most, the one that has waited for longest. The
-// class comes first so that a flood from many addresses pays with its own kind,
-// and not with the one peer that has got farther than all of it. nil: nobody
-// waits.
+// next returns the connection that has to go when there is no room: in the
+// class that weighs most, and there from the source that weighs most, the one
+// that has waited longest. The class comes first so that a flood from many
+// addresses loses connections of its own kind, and not the one peer that has
+// come farther than all of them. nil: nobody waits.
 func (l *line) next() *Slot {
 	most := &l.classes[0]
 	for i := range l.classes {

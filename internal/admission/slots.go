@@ -10,20 +10,20 @@ import (
 	"konnectivity/internal/source"
 )
 
-// EvictAge is how long a connection that waits is left alone when descriptors
-// run out. The accept loop comes back until then, so nobody in earnest loses
-// his connection to a passing shortage.
+// EvictAge is how long a connection may wait undisturbed when descriptors run
+// out. Until then the accept loop retries, so no genuine client loses its
+// connection to a short shortage.
 const EvictAge = time.Second
 
 // Holder is a connection that takes a slot: a type that embeds Slot.
 type Holder interface {
 	slot() *Slot
-	// Abandon ends the connection without a word. Whoever took its slot waits
-	// for that, and nobody else.
+	// Abandon ends the connection without an answer. Only the newcomer that
+	// took its slot waits for this.
 	Abandon()
 }
 
-// Slot is a Holder's part in Slots, which alone uses it.
+// Slot is a Holder's state in Slots, and is used only by Slots.
 type Slot struct {
 	holder  Holder
 	source  netip.Prefix
@@ -36,20 +36,20 @@ type Slot struct {
 
 func (s *Slot) slot() *Slot { return s }
 
-// Limits are what connections may hold. 0 sets no limit.
+// Limits bounds what connections may hold; 0 means no limit.
 type Limits struct {
 	Open    int   // connections at once, whether they wait or are served
-	Waiting int   // of them that wait
-	Bytes   int64 // that those that wait weigh together
-	Each    int64 // what one weighs that has just come
+	Waiting int   // those of them that wait
+	Bytes   int64 // total weight of those that wait
+	Each    int64 // weight of a newcomer
 }
 
-// Slots bounds how many connections are open, and what the ones hold that wait:
-// for their handshake, or for a next request. When there is no more room it
-// takes the slot of one that waits: of those of one source that cost alike and
-// together cost most, the one that has waited for longest. So silent connections
-// cannot keep others out, however many there are, and neither can those of a
-// flood, whatever they send. Its methods may be called from any goroutine.
+// Slots limits how many connections are open, and what those hold that wait for
+// their handshake or their next request. When there is no more room, it evicts
+// one that waits: among those of one source that cost about the same and
+// together cost most, the one that has waited longest. So neither silent
+// connections, however many there are, nor those of a flood, whatever they
+// send, can keep others out. Its methods may be called from any goroutine.
 type Slots[H Holder] struct {
 	limits Limits
 
@@ -91,8 +91,9 @@ func (s *Slots[H]) room() bool {
 		(l.Bytes == 0 || s.line.weight+l.Each <= l.Bytes)
 }
 
-// Weigh notes what h costs if it waits, which may evict others or itself. One
-// that costs much more than before has got on: it waits as if it had just come.
+// Weigh records what h costs if it waits, which may evict others or itself. A
+// connection that costs much more than before has made progress, so it waits as
+// if it had just arrived.
 func (s *Slots[H]) Weigh(h H, bytes int64) {
 	s.mu.Lock()
 	defer s.unlock()
@@ -104,8 +105,8 @@ func (s *Slots[H]) Weigh(h H, bytes int64) {
 	}
 }
 
-// Renew lets h, which has got on with its handshake, wait as if it had just
-// come; false means that it was evicted.
+// Renew makes h, which has made progress in its handshake, wait as if it had
+// just arrived; false means that it was evicted.
 func (s *Slots[H]) Renew(h H) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +117,7 @@ func (s *Slots[H]) Renew(h H) bool {
 }
 
 // MakeRoom evicts a connection that has waited for EvictAge, when something
-// else than slots ran out, and says whether there was one.
+// other than slots ran out, and reports whether there was one.
 func (s *Slots[H]) MakeRoom() bool {
 	s.mu.Lock()
 	defer s.unlock()
@@ -124,7 +125,7 @@ func (s *Slots[H]) MakeRoom() bool {
 	return next != nil && time.Since(next.since) >= EvictAge && s.evict()
 }
 
-// Serve notes that h waits no more; false means that it was evicted.
+// Serve records that h no longer waits; false means that it was evicted.
 func (s *Slots[H]) Serve(h H) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,10 +133,10 @@ func (s *Slots[H]) Serve(h H) bool {
 	return !h.slot().evicted
 }
 
-// Await notes that h waits again, for its next request, if it is to: unless it
-// was evicted or unless says otherwise, which is asked under the lock of
-// Waiting. It returns whether h waits. It weighs nothing any more: it has shown
-// that it means it, and Open bounds it.
+// Await makes h wait again, for its next request, unless it was evicted or
+// unless returns true, which is called under the lock of Waiting. It reports
+// whether h waits. h weighs nothing from then on: it has shown that it is
+// genuine, and Open bounds it.
 func (s *Slots[H]) Await(h H, unless func() bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,8 +155,8 @@ func (s *Slots[H]) Evicted(h H) bool {
 	return h.slot().evicted
 }
 
-// Release gives h's slot back, unless it lost it before, and says which. It is
-// called once for every slot taken.
+// Release returns h's slot, unless h lost it before, and reports whether h did.
+// It is called once for every slot taken.
 func (s *Slots[H]) Release(h H) (evicted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +167,8 @@ func (s *Slots[H]) Release(h H) (evicted bool) {
 	return h.slot().evicted
 }
 
-// Waiting calls each for all that wait. each must neither block nor call Slots.
+// Waiting calls each for every holder that waits. each must neither block nor
+// call Slots.
 func (s *Slots[H]) Waiting(each func(H)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,22 +179,22 @@ func (s *Slots[H]) Waiting(each func(H)) {
 	}
 }
 
-// Count is how many slots are taken.
+// Count returns how many slots are taken.
 func (s *Slots[H]) Count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open
 }
 
-// Held is how many wait and what they weigh.
+// Held returns how many holders wait and what they weigh.
 func (s *Slots[H]) Held() (waiting int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.line.count, s.line.weight
 }
 
-// evict takes the slot of the one that is next to go, if there is one. The lock
-// is to be given back by unlock.
+// evict takes the slot of the one that is next to go, if there is one. The
+// caller must release the lock by unlock.
 func (s *Slots[H]) evict() bool {
 	next := s.line.next()
 	if next == nil {
@@ -205,8 +207,8 @@ func (s *Slots[H]) evict() bool {
 	return true
 }
 
-// unlock ends what evicts, and then abandons whom it has evicted: to close a
-// connection may take long, which must hold up nobody else.
+// unlock releases the lock and then abandons what was evicted: to close a
+// connection may take long, and must not hold up others.
 func (s *Slots[H]) unlock() {
 	lost := s.lost
 	s.lost = nil

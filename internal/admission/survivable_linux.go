@@ -2,5 +2,5 @@ package admission
 
 import "syscall"
 
-// survivableHere are those that not every system has a name for.
+// survivableHere are the ones that not every system defines.
 var survivableHere = []syscall.Errno{syscall.ENONET}

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// ErrLeft is why a dial is given up whose client has gone.
+// ErrLeft is the reason for giving up a dial whose client has left.
 var ErrLeft = fmt.Errorf("the client left before the answer: %w", context.Canceled)
 
 // Ahead reads what a client sends before it is answered, and keeps it.
 type Ahead interface {
-	// Fill waits for more bytes. held is how many are kept in all;
-	// bufio.ErrBufferFull means that no more can be.
+	// Fill waits for more bytes and returns how many are kept in all;
+	// bufio.ErrBufferFull means that there is no room for more.
 	Fill() (held int, err error)
 }
 
@@ -29,12 +29,12 @@ func (b Buffer) Fill() (held int, err error) {
 	return b.Buffered(), err
 }
 
-// Deadliner is the part of a connection that wakes its reader.
+// Deadliner is the part of a connection that can wake its reader.
 type Deadliner interface{ SetReadDeadline(time.Time) error }
 
-// watchAfter is how long a dial goes unwatched. Most are answered sooner, and
-// are spared a goroutine and a read that is begun only to be interrupted; a
-// client that leaves meanwhile is noticed by then, or by the relay.
+// watchAfter is how long a dial goes unwatched. Most dials are answered sooner,
+// and are spared a goroutine and a read that is only begun to be interrupted. A
+// client that leaves in that time is noticed at its end, or by the relay.
 const watchAfter = 10 * time.Millisecond
 
 // Watch notices a client that leaves while its destination is dialed.
@@ -48,7 +48,7 @@ type Watch struct {
 }
 
 // NewWatch reads ahead, from watchAfter on until Stop is called, and cancels
-// when the client is gone. Once ahead is full it looks no further. conn is what
+// when the client is gone. Once ahead is full it stops looking. conn is what
 // ahead reads from.
 func NewWatch(conn Deadliner, ahead Ahead, cancel context.CancelCauseFunc) *Watch {
 	w := &Watch{conn: conn, ahead: ahead, cancel: cancel, done: make(chan struct{})}
@@ -64,19 +64,19 @@ func (w *Watch) look() {
 }
 
 // Stop ends the watch and returns ErrLeft if the client is gone. The connection
-// has no read deadline then, and is the caller's to read. Again is harmless for
-// as long as nobody else has set a deadline.
+// has no read deadline then, and is the caller's to read. A second call is
+// harmless as long as nobody else has set a deadline.
 func (w *Watch) Stop() error {
 	if w.timer.Stop() {
-		close(w.done) // for a Stop that comes again
+		close(w.done) // for a second Stop
 	}
 	select {
 	case <-w.done: // nothing reads
 		return w.gone
 	default:
 	}
-	// A deadline in the past ends a pending read and leaves TCP and TLS whole;
-	// net/http ends its background reads so.
+	// A deadline in the past ends a pending read and leaves TCP and TLS intact;
+	// net/http ends its background reads in the same way.
 	_ = w.conn.SetReadDeadline(time.Unix(1, 0))
 	<-w.done
 	_ = w.conn.SetReadDeadline(time.Time{})
@@ -84,10 +84,10 @@ func (w *Watch) Stop() error {
 }
 
 // fill returns ErrLeft when the client is gone, and nil when it was interrupted
-// or knows no more. TCP cannot tell a client that left from one that will send
-// nothing more but wants to hear the answer. One that ends having sent nothing
-// is taken for gone: a client waits for the answer before it ends its side. One
-// that ended after it sent its data ahead is left alone.
+// or can learn no more. TCP cannot tell a client that left from one that will
+// send nothing more but wants to hear the answer. A client that ends its side
+// without having sent anything is considered gone: others wait for the answer
+// first. A client that ended its side after sending data ahead is left alone.
 func fill(ahead Ahead) error {
 	for {
 		held, err := ahead.Fill()

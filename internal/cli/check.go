@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// What the mains check of their flags, and take, before anything is served.
-// Every error names the flag it is about; it is a *UsageError where the command
-// line alone shows it.
+// The mains check their flags, and claim their ports, before they serve
+// anything. Every error names its flag; it is a *UsageError if the command line
+// alone shows it.
 
 // Listen takes a TCP port, HOST:PORT.
 func Listen(flag, address string) (net.Listener, error) {
@@ -22,7 +22,7 @@ func Listen(flag, address string) (net.Listener, error) {
 	if err != nil {
 		var op *net.OpError
 		if errors.As(err, &op) {
-			err = op.Err // without a second mention of the address
+			err = op.Err // without repeating the address
 		}
 		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, address, err)
 	}
@@ -34,7 +34,7 @@ type Port struct {
 	Flag   string
 	Host   string // what it binds to; "" is all
 	Number int
-	Least  int  // 0 where that turns it off
+	Least  int  // 0 if that turns it off
 	Unused bool // other flags turn it off
 }
 
@@ -43,7 +43,7 @@ func (p Port) Listen() (net.Listener, error) {
 	return Listen(p.Flag, net.JoinHostPort(p.Host, strconv.Itoa(p.Number)))
 }
 
-// CheckPorts sees that the ports are ports, and that no two are the same.
+// CheckPorts checks that the ports are valid, and that no two are the same.
 func CheckPorts(ports ...Port) error {
 	for i, a := range ports {
 		if a.Number < a.Least || a.Number > 65535 {
@@ -65,8 +65,8 @@ func (p Port) meets(q Port) bool {
 // Value is what was given to a flag.
 type Value struct{ Flag, Text string }
 
-// CheckFiles sees that the files that are given are there. They may still turn
-// out to be no certificates.
+// CheckFiles checks that the given files exist. Whether they hold certificates
+// is not checked.
 func CheckFiles(files ...Value) error {
 	for _, file := range files {
 		if file.Text == "" {
@@ -86,7 +86,7 @@ func CheckFiles(files ...Value) error {
 	return nil
 }
 
-// CheckPair sees that both or neither are given.
+// CheckPair checks that both values or neither are given.
 func CheckPair(a, b Value) error {
 	switch {
 	case a.Text != "" && b.Text == "":
@@ -97,7 +97,7 @@ func CheckPair(a, b Value) error {
 	return nil
 }
 
-// CheckChoice sees that v is one of accepted, of which "" is not told.
+// CheckChoice checks that v is one of accepted; the error does not mention "".
 func CheckChoice(v Value, accepted ...string) error {
 	var named []string
 	for _, a := range accepted {
@@ -111,7 +111,8 @@ func CheckChoice(v Value, accepted ...string) error {
 	return Usagef("--%s=%q: must be one of %s", v.Flag, v.Text, strings.Join(named, ", "))
 }
 
-// CheckID sees that the id of a process fits into gRPC metadata and a log line.
+// CheckID checks that the id of a process fits into gRPC metadata and a log
+// line.
 func CheckID(id Value, most int) error {
 	if len(id.Text) > most || strings.ContainsFunc(id.Text, func(r rune) bool { return r < ' ' || r > '~' }) {
 		return Usagef("--%s: an id has at most %d printable ASCII characters", id.Flag, most)

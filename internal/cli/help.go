@@ -12,7 +12,7 @@ import (
 	"konnectivity/internal/version"
 )
 
-// groupKey is the annotation that bears a flag's group.
+// groupKey is the annotation that holds a flag's group.
 const groupKey = "konnectivity/group"
 
 // helpWidth is where flag descriptions wrap.
@@ -35,11 +35,11 @@ func AddFlags(cmd *cobra.Command, title string, define func(*pflag.FlagSet)) {
 	cmd.Flags().AddFlagSet(set)
 }
 
-// prepare gives a program's root command what all of them have.
+// prepare sets up what all programs' root commands have in common.
 func prepare(root *cobra.Command) {
 	root.SilenceErrors = true // Run prints them
 	root.SilenceUsage = true  // an error is one line
-	// Templates of one's own, the version's too, would link text/template, which
+	// Custom templates, even for the version, would link text/template, which
 	// keeps the linker from dropping methods that nobody calls: 1.7 MB.
 	root.Version = version.Get().String()
 	root.SetGlobalNormalizationFunc(dashes)
@@ -48,12 +48,12 @@ func prepare(root *cobra.Command) {
 	root.AddCommand(newCompletion(root), newVersion(root))
 }
 
-// dashes lets flags be spelled with underscores, as klog's are.
+// dashes accepts flags spelled with underscores, as klog's are.
 func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
 
-// usage prints what follows the description in --help.
+// usage prints the part of --help after the description.
 func usage(cmd *cobra.Command) error {
 	out := cmd.OutOrStderr()
 	fmt.Fprintln(out, "Usage:")
@@ -79,7 +79,7 @@ func usage(cmd *cobra.Command) error {
 	return nil
 }
 
-// groups are cmd's flags by title, in order.
+// groups returns cmd's flags by title, in order.
 func groups(cmd *cobra.Command) []*groupSet {
 	var all []*groupSet
 	find := func(title string) *groupSet {
@@ -113,8 +113,8 @@ type groupSet struct {
 	title string
 }
 
-// unquote takes the backticks out of descriptions of flags. They mark what the
-// value is called, which pflag's help knows and cobra's completion does not.
+// unquote removes the backticks from descriptions of flags. They mark the name
+// of the value, which pflag's help understands and cobra's completion does not.
 func unquote(cmd *cobra.Command) {
 	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })
@@ -124,8 +124,8 @@ func unquote(cmd *cobra.Command) {
 	}
 }
 
-// Choices lets shells complete the values of a flag that has been defined on
-// cmd. One that ends in a slash is a beginning: no space follows it.
+// Choices makes shells complete the values of a flag that is defined on cmd. A
+// value that ends in a slash is only a beginning, so no space follows it.
 func Choices(cmd *cobra.Command, flag string, values ...string) {
 	directive := cobra.ShellCompDirectiveNoFileComp
 	if slices.ContainsFunc(values, func(v string) bool { return strings.HasSuffix(v, "/") }) {

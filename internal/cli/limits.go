@@ -8,8 +8,8 @@ import (
 	"konnectivity/internal/memlimit"
 )
 
-// LogLimits tells, at debug level, what the runtime keeps to: memory in bytes,
-// 0 for no limit, and processors.
+// LogLimits logs the limits of the runtime at debug level: memory in bytes, 0
+// for no limit, and processors.
 func LogLimits(log logrus.FieldLogger) {
 	log.WithFields(logrus.Fields{
 		"memory_limit_bytes": memlimit.InForce(), "processors": runtime.GOMAXPROCS(0),

@@ -1,5 +1,5 @@
-// Package cli is what the mains share: signals, exit statuses, errors of one
-// line, help with grouped flags.
+// Package cli holds what the mains share: signals, exit statuses, one-line
+// errors, and help with grouped flags.
 package cli
 
 import (
@@ -22,7 +22,7 @@ import (
 // The exit statuses.
 const (
 	ExitOK      = 0 // done, or stopped as asked
-	ExitFailure = 1 // could not start or go on, or was told twice to stop
+	ExitFailure = 1 // could not start or go on, or got a second signal to stop
 	ExitUsage   = 2 // the command line is wrong
 )
 
@@ -35,8 +35,8 @@ func (e *UsageError) Error() string { return e.Err.Error() }
 // Unwrap is Err.
 func (e *UsageError) Unwrap() error { return e.Err }
 
-// Usagef makes a UsageError, for what flags and arguments alone show to be
-// wrong or contradictory.
+// Usagef returns a UsageError, for flags and arguments that are wrong or
+// contradictory by themselves.
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
 // Main runs a program's command with the process's arguments and returns the
@@ -46,7 +46,7 @@ func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(fo
 // returns at once. An error is one line on standard error.
 func Main(cmd *cobra.Command) int {
 	memlimit.Set(os.DirFS("/"), os.Getenv)
-	signals := make(chan os.Signal, 2) // both may come before they are looked at
+	signals := make(chan os.Signal, 2) // both may arrive before either is read
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 	return Run(cmd, os.Args[1:], os.Stderr, signals)
@@ -110,7 +110,7 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 	return ExitFailure
 }
 
-// onRun has f called before the run function of whichever command is chosen.
+// onRun makes every command call f before its run function.
 func onRun(cmd *cobra.Command, f func()) {
 	if run := cmd.RunE; run != nil {
 		cmd.RunE = func(c *cobra.Command, args []string) error { f(); return run(c, args) }
@@ -122,7 +122,8 @@ func onRun(cmd *cobra.Command, f func()) {
 	}
 }
 
-// NoArgs wants no argument. cobra's own takes one for an unknown command.
+// NoArgs accepts no argument. cobra's own function would call one an unknown
+// command.
 func NoArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("no arguments are accepted, got %q", args)
@@ -130,8 +131,8 @@ func NoArgs(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// OneArg wants exactly one argument, and says what is wanted by the name that
-// the command's usage has for it.
+// OneArg accepts exactly one argument; the error calls it by its name in the
+// command's usage.
 func OneArg(name string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {

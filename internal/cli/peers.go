@@ -8,19 +8,20 @@ import (
 	"konnectivity/internal/pki"
 )
 
-// PeerFlags say what a program wants of its peers' certificates beside a CA.
+// PeerFlags hold what a program demands of its peers' certificates, besides a
+// CA.
 type PeerFlags struct {
 	Require     bool
 	TrustDomain string
 }
 
-// AddTo defines the flags; peers are who is meant, for their help.
+// AddTo defines the flags; peers names the peers in their help.
 func (p *PeerFlags) AddTo(set *pflag.FlagSet, peers string) {
 	set.BoolVar(&p.Require, "require-peer-role", false, "refuse certificates of "+peers+" that have no role; certificates with a wrong role are always refused")
 	set.StringVar(&p.TrustDomain, "peer-trust-domain", "", "refuse certificates whose role has any other trust domain (default: every trust domain is accepted, the CA decides)")
 }
 
-// Check returns a usage error for a value that cannot be meant.
+// Check returns a usage error for an invalid value.
 func (p *PeerFlags) Check() error {
 	if p.TrustDomain != "" && !pki.ValidTrustDomain(p.TrustDomain) {
 		return Usagef("--peer-trust-domain=%q: want lower-case letters, digits, '.', '-' and '_', such as %s", p.TrustDomain, pki.DefaultTrustDomain)

@@ -10,8 +10,7 @@ import (
 	"konnectivity/internal/version"
 )
 
-// newVersion says as a command what --version says as a flag, and to programs
-// in JSON.
+// newVersion is --version as a command, with JSON for programs.
 func newVersion(root *cobra.Command) *cobra.Command {
 	const text, asJSON = "text", "json"
 	var output string

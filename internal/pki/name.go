@@ -2,8 +2,8 @@ package pki
 
 import "crypto/x509"
 
-// Name is what to call the holder of a certificate: its common name, or where
-// it has none its whole subject.
+// Name returns what to call the holder of a certificate: its common name, or
+// its whole subject if it has none.
 func Name(c *x509.Certificate) string {
 	if c.Subject.CommonName != "" {
 		return c.Subject.CommonName

@@ -75,8 +75,8 @@ func NewCAFor(name string, lifetime time.Duration) (*CA, error) {
 	return &CA{CertPEM: encodeCert(der), KeyPEM: keyPEM, cert: cert, key: key}, nil
 }
 
-// ParseCA returns a CA from its PEM encoded certificate and key, which must
-// belong together, be a CA's, and be ECDSA.
+// ParseCA returns the CA of a PEM encoded certificate and key, which must be an
+// ECDSA CA's and belong together.
 func ParseCA(certPEM, keyPEM []byte) (*CA, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -102,17 +102,17 @@ func (ca *CA) Pool() *x509.CertPool {
 	return pool
 }
 
-// Leaf says what a certificate is for.
+// Leaf describes the certificate to issue.
 type Leaf struct {
 	CommonName   string
 	Organization string   // optional
-	DNS          []string // DNS names it is good for
-	IPs          []net.IP // addresses it is good for
+	DNS          []string // DNS names it is valid for
+	IPs          []net.IP // addresses it is valid for
 	Client       bool     // may authenticate a TLS client
 	Server       bool     // may authenticate a TLS server
 	Holder       Holder   // its role; zero: none
-	// Lifetime counts from now; 0 is DefaultLifetime. A negative one makes a
-	// certificate that has expired already, for tests. It never outlives the CA.
+	// Lifetime counts from now; 0 is DefaultLifetime. A negative one yields an
+	// expired certificate, for tests. It never outlives the CA.
 	Lifetime time.Duration
 }
 
@@ -123,8 +123,8 @@ type Pair struct {
 	pair    tls.Certificate
 }
 
-// TLS returns the pair as crypto/tls wants it. A Pair that Issue did not make
-// gives the empty certificate.
+// TLS returns the pair for crypto/tls, or the empty certificate for a Pair that
+// is not from Issue.
 func (p Pair) TLS() tls.Certificate { return p.pair }
 
 // Issue signs a certificate for a fresh key.
@@ -148,7 +148,7 @@ func (ca *CA) Issue(leaf Leaf) (Pair, error) {
 	return p, nil
 }
 
-// leafTemplate is the certificate to sign for leaf.
+// leafTemplate returns the certificate to sign for leaf.
 func (ca *CA) leafTemplate(leaf Leaf) (*x509.Certificate, error) {
 	subject := pkix.Name{CommonName: leaf.CommonName}
 	if leaf.Organization != "" {
@@ -181,8 +181,8 @@ func (ca *CA) leafTemplate(leaf Leaf) (*x509.Certificate, error) {
 	return template, nil
 }
 
-// newTemplate holds what every certificate has: a random serial number and a
-// validity that began a little ago.
+// newTemplate returns what all certificates have: a random serial number, and a
+// validity that began a little earlier.
 func newTemplate(subject pkix.Name, notAfter time.Time) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serialBits))
 	if err != nil {

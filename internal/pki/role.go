@@ -29,20 +29,21 @@ const (
 	maxTrustDomain = 255
 )
 
-// Holder is who a certificate says its holder is. The zero value: it has no role.
+// Holder is the identity that a certificate states. The zero value: it has no
+// role.
 type Holder struct {
 	Role        Role
 	TrustDomain string
 }
 
-// URI is the name that a certificate bears for h.
+// URI is the name that a certificate of h has.
 func (h Holder) URI() *url.URL {
 	return &url.URL{Scheme: roleScheme, Host: h.TrustDomain, Path: "/" + roleSegment + "/" + string(h.Role)}
 }
 
-// HolderOf reads the role of a certificate. URIs that are no roles are passed
-// over; one that looks like a role and is not spelled as it must be is an error,
-// and so are two, lest a certificate be taken for one that has none.
+// HolderOf reads the role of a certificate. Other URIs are ignored. A
+// misspelled role is an error, and so are two roles: otherwise such a
+// certificate would pass for one without a role.
 func HolderOf(cert *x509.Certificate) (Holder, error) {
 	var found Holder
 	for _, uri := range cert.URIs {
@@ -61,7 +62,7 @@ func HolderOf(cert *x509.Certificate) (Holder, error) {
 	return found, nil
 }
 
-// claimsRole says whether a URI is meant as a role, however it is spelled.
+// claimsRole reports whether a URI is meant as a role, however it is spelled.
 func claimsRole(uri *url.URL) bool {
 	if !strings.EqualFold(uri.Scheme, roleScheme) {
 		return false
@@ -74,7 +75,7 @@ func claimsRole(uri *url.URL) bool {
 		path = uri.Opaque
 	}
 	if plain, err := url.PathUnescape(path); err == nil {
-		path = plain // of what was encoded twice, too
+		path = plain // even if it was encoded twice
 	}
 	for segment := range strings.SplitSeq(path, "/") {
 		if segment != "" && segment != "." && segment != ".." {
@@ -84,7 +85,7 @@ func claimsRole(uri *url.URL) bool {
 	return false
 }
 
-// parseHolder takes the one spelling that there is.
+// parseHolder accepts only the one correct spelling.
 func parseHolder(uri *url.URL) (Holder, bool) {
 	_, role, _ := strings.Cut(strings.TrimPrefix(uri.Path, "/"), "/")
 	h := Holder{Role: Role(role), TrustDomain: uri.Host}
@@ -96,20 +97,20 @@ func parseHolder(uri *url.URL) (Holder, bool) {
 	}
 }
 
-// ValidTrustDomain says whether name is what SPIFFE takes for a trust domain.
+// ValidTrustDomain reports whether name is a trust domain by SPIFFE's rules.
 func ValidTrustDomain(name string) bool {
 	return name != "" && len(name) <= maxTrustDomain && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789.-_") == ""
 }
 
-// RoleRule is what certificates of peers must say.
+// RoleRule is what certificates of peers must state.
 type RoleRule struct {
 	Want        Role
 	Require     bool   // refuse those that have no role
 	TrustDomain string // refuse roles of any other; "": the CA is enough
 }
 
-// Check returns nil if cert, which must have been verified, is one of a peer
-// that the rule wants, else a sentence about it.
+// Check returns nil if cert, which must have been verified, satisfies the rule,
+// else a sentence that says why not.
 func (r RoleRule) Check(cert *x509.Certificate) error {
 	h, err := HolderOf(cert)
 	switch {

@@ -45,9 +45,10 @@ func Parse(allow, deny []string) (*Policy, error) {
 	return p, nil
 }
 
-// AllowHost says whether host may be dialed as far as can be known before it is
-// resolved. An address is judged as by AllowAddr. A name passes also when only
-// its addresses can tell, so whoever resolves it must go on to AllowResolved.
+// AllowHost reports whether host may be dialed, as far as that is known before
+// it is resolved. An address is judged as by AllowAddr. A name passes even if
+// that depends on its addresses, so whoever resolves it must also call
+// AllowResolved.
 func (p *Policy) AllowHost(host string, port uint16) error {
 	if addr, ok := tunnel.ParseIP(host); ok {
 		return p.AllowAddr(netip.AddrPortFrom(addr, port))
@@ -61,9 +62,10 @@ func (p *Policy) AllowHost(host string, port uint16) error {
 	return refuse(host, port, errNoRule)
 }
 
-// AllowUnresolved is AllowHost for whoever hands a name on and never sees its
-// addresses (the server): where there are allow rules, one must match the name
-// itself. Deny rules by address cannot bind it; they are for the resolving side.
+// AllowUnresolved is AllowHost for a process that passes a name on and never
+// sees its addresses (the server): if there are allow rules, one must match the
+// name itself. Deny rules for addresses do not apply to names; they are for the
+// side that resolves.
 func (p *Policy) AllowUnresolved(host string, port uint16) error {
 	if err := p.AllowHost(host, port); err != nil {
 		return err
@@ -77,14 +79,14 @@ func (p *Policy) AllowUnresolved(host string, port uint16) error {
 	return refuse(host, port, errNoRule)
 }
 
-// AllowAddr says whether an address may be dialed that was asked for as an
+// AllowAddr reports whether an address may be dialed that was requested as an
 // address.
 func (p *Policy) AllowAddr(to netip.AddrPort) error {
 	return p.AllowResolved("", to)
 }
 
-// AllowResolved says whether an address may be dialed that host resolved to. An
-// allow rule for the name suffices; deny rules are held against both.
+// AllowResolved reports whether an address that host resolved to may be dialed.
+// An allow rule for the name suffices; deny rules apply to both.
 func (p *Policy) AllowResolved(host string, to netip.AddrPort) error {
 	if host != "" {
 		if err := p.denyHost(host, to.Port()); err != nil {
@@ -131,7 +133,7 @@ func (p *Policy) denyAddr(to netip.AddrPort) error {
 	return nil
 }
 
-// opens says that an allow rule names addr, not merely all there is.
+// opens reports whether an allow rule names addr, rather than everything.
 func (p *Policy) opens(block netip.Prefix, addr netip.Addr, port uint16) bool {
 	if p == nil {
 		return false
@@ -162,7 +164,7 @@ func (p *Policy) allowsAddr(to netip.AddrPort) bool {
 	return false
 }
 
-// allowsSomeAddr says that a rule by address could allow this port.
+// allowsSomeAddr reports whether a rule for an address could allow this port.
 func (p *Policy) allowsSomeAddr(port uint16) bool {
 	for _, r := range p.allow {
 		if r.prefix.IsValid() && r.matchesPort(port) {

@@ -11,14 +11,15 @@ var (
 	errProtected = errors.New("the address hands out cloud credentials; only an allow rule for exactly it or its link-local block permits it")
 )
 
-// protected lists where cloud machines hand out credentials to whoever can
-// reach them. A tunnel that ends on such a machine would lend its identity to
-// every client of the tunnel. The rest of 169.254.0.0/16 stays open, since
-// node-local DNS caches live there. fe80::/10 is closed whole: metadata services
-// answer there too, and no destination behind a router can have such an address.
-// Where such an address is an ordinary one elsewhere, only itself opens it.
+// protected lists the addresses at which cloud machines hand out credentials to
+// anybody who can reach them. A tunnel that ends on such a machine would lend
+// the machine's identity to every client. The rest of 169.254.0.0/16 stays
+// open, since node-local DNS caches live there. fe80::/10 is closed whole:
+// metadata services answer there too, and no destination behind a router can
+// have such an address. Where such an address is an ordinary one, only a rule
+// for that very address permits it.
 var protected = []struct {
-	block netip.Prefix // an allow rule inside it shows that it is meant
+	block netip.Prefix // an allow rule within it shows intent
 	addrs []netip.Prefix
 }{
 	{netip.MustParsePrefix("169.254.0.0/16"), []netip.Prefix{
@@ -74,17 +75,16 @@ var (
 	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 )
 
-// plain is addr without what would keep it from equalling itself: a zone, or an
-// IPv4 address in IPv6 clothes.
+// plain returns addr in the form in which equal addresses compare equal:
+// without a zone, and as IPv4 if it is IPv4 mapped to IPv6.
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
-// maxViews is the most that views returns.
+// maxViews is the most addresses that views returns.
 const maxViews = 3
 
-// views are all the addresses that a dial to addr may end at, so that none of
-// them can be denied and yet reached: the unspecified address is the machine
-// itself, and a NAT64 address is the IPv4 address in its last four bytes. They
-// are put into all.
+// views stores into all every address that a dial to addr may end at, so that
+// none can be denied and yet reached: the unspecified address is the machine
+// itself, and a NAT64 address is the IPv4 address in its last four bytes.
 func views(addr netip.Addr, all *[maxViews]netip.Addr) []netip.Addr {
 	addr = plain(addr)
 	views := append(all[:0], addr)

@@ -51,7 +51,7 @@ func parseRule(text string) (rule, error) {
 	return r, err
 }
 
-// splitRule takes host and ports apart; ports is "" where none were given.
+// splitRule separates host and ports; ports is "" if none were given.
 func splitRule(text string) (host, ports string, err error) {
 	if rest, ok := strings.CutPrefix(text, "["); ok {
 		host, rest, ok = strings.Cut(rest, "]")
@@ -129,8 +129,8 @@ func parseGlob(host string) (string, error) {
 	if !tunnel.ValidHost(host) || strings.Contains(host, ",") {
 		return "", fmt.Errorf("%q is not a host", host)
 	}
-	// 10.0.0.* would be held against names only and so match nothing; say so
-	// instead of giving a false sense of safety.
+	// 10.0.0.* would be compared with names only, and so match nothing: an
+	// error is better than a false sense of safety.
 	if strings.ContainsAny(host, "0123456789") && strings.Trim(host, "0123456789.*") == "" {
 		return "", fmt.Errorf("%q looks like an address; networks are written as CIDR", host)
 	}
@@ -148,7 +148,7 @@ func (r *rule) matchesHost(host string, port uint16) bool {
 	return r.glob != "" && r.matchesPort(port) && matchGlob(r.glob, fold(host))
 }
 
-// matchesAddr wants addr as plain returns it.
+// matchesAddr expects addr as plain returns it.
 func (r *rule) matchesAddr(addr netip.Addr, port uint16) bool {
 	if !r.matchesPort(port) {
 		return false
@@ -156,8 +156,8 @@ func (r *rule) matchesAddr(addr netip.Addr, port uint16) bool {
 	return r.glob == "*" || r.prefix.IsValid() && r.prefix.Contains(addr)
 }
 
-// matchGlob matches in linear time per star: each piece between stars is taken
-// at its first place, only the last is tied to the end.
+// matchGlob takes linear time per star: each piece between stars is matched at
+// its first occurrence, and only the last is tied to the end.
 func matchGlob(glob, s string) bool {
 	first, rest, found := strings.Cut(glob, "*")
 	if !found {

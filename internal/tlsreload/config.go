@@ -10,14 +10,14 @@ import (
 	"sync/atomic"
 )
 
-// clientSessions is how many sessions one client Config remembers: one a
-// server address is needed, and sidecars and agents speak to few.
+// clientSessions is how many sessions one client Config remembers: one for each
+// server address, of which sidecars and agents have few.
 const clientSessions = 64
 
 // Server returns a Config for a listener. It presents the certificate of the
-// files, and where a CA is configured it requires of every client a
-// certificate that leads to it, and that Options.Peer accepts. nextProtos are offered by ALPN, in order of
-// preference; none accepts any client.
+// files and, if a CA is configured, requires every client to have a certificate
+// that chains to it and that Options.Peer accepts. nextProtos are offered by
+// ALPN, in order of preference; without any, every client is accepted.
 //
 // The Config follows reloads. Session tickets outlive them, except that a
 // ticket of a client whose CA is no longer trusted leads to a full handshake,
@@ -38,7 +38,7 @@ func (s *Source) Server(nextProtos ...string) *tls.Config {
 	})
 	listener := base.Clone()
 	// Session tickets are made with the keys of this Config, not of the one
-	// GetConfigForClient returns, which is why they survive a reload.
+	// that GetConfigForClient returns, so they survive a reload.
 	listener.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		m, err := s.material()
 		if err != nil {
@@ -46,21 +46,21 @@ func (s *Source) Server(nextProtos ...string) *tls.Config {
 		}
 		return perMaterial(m), nil
 	}
-	// Never reached: GetConfigForClient answers first. It is here because
-	// http.Server.ServeTLS wants a Config that has a certificate.
+	// Never reached: GetConfigForClient answers first. It exists because
+	// http.Server.ServeTLS requires a Config with a certificate.
 	listener.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, errors.New("tlsreload: GetConfigForClient was removed from the Config")
 	}
 	return listener
 }
 
-// Client returns a Config for dialing the server that is called serverName, a
-// DNS name or an IP address, which its certificate must bear. It trusts the CA
-// files (the system's CAs without any), presents the certificate of the files
-// if there is one and the server asks, and resumes sessions.
+// Client returns a Config for dialing the server serverName, a DNS name or an
+// IP address that its certificate must have. It trusts the CA files (or the
+// system's CAs if there are none), presents the certificate of the files if
+// there is one and the server asks, and resumes sessions.
 //
-// The Config follows reloads; sessions made before one are not resumed, so
-// that the next handshake shows and checks the new certificates.
+// The Config follows reloads; sessions from before a reload are not resumed, so
+// the next handshake presents and checks the new certificates.
 //
 // With an empty serverName the dialing library fills it in, as net/http and
 // grpc do; that works for DNS names only, an IP address is refused.
@@ -80,8 +80,8 @@ func (s *Source) Client(serverName string, nextProtos ...string) *tls.Config {
 		return m.cert, nil
 	}
 	// The check against a fixed RootCAs is replaced, not dropped:
-	// VerifyConnection does the same against the CAs of the day, and runs
-	// for resumed sessions too.
+	// VerifyConnection does the same with the present CAs, and runs for resumed
+	// sessions too.
 	c.InsecureSkipVerify = true
 	c.VerifyConnection = func(state tls.ConnectionState) error {
 		m, err := s.material()
@@ -97,7 +97,7 @@ func (s *Source) Client(serverName string, nextProtos ...string) *tls.Config {
 }
 
 // verifyServer checks the server's chain and name as crypto/tls itself would.
-// name wins over the name of the handshake, which is empty for IP addresses.
+// name takes precedence over the handshake's, which is empty for IP addresses.
 func verifyServer(state tls.ConnectionState, name string, roots *x509.CertPool) error {
 	if name == "" {
 		name = state.ServerName
@@ -127,7 +127,7 @@ func (s *Source) base(nextProtos []string) *tls.Config {
 		NextProtos:   nextProtos,
 		MinVersion:   s.opts.MinVersion,
 		CipherSuites: s.opts.CipherSuites,
-		// Small first records favour a page's first paint; here they would
+		// Small first records help browsers paint a page early; here they would
 		// only cost CPU for each burst of a long-lived connection.
 		DynamicRecordSizingDisabled: true,
 	}
@@ -150,7 +150,8 @@ func (s *Source) cached(build func(*material) *tls.Config) func(*material) *tls.
 	}
 }
 
-// sessions is a client's session cache that forgets when certificates change.
+// sessions is a client's session cache, which is emptied when certificates
+// change.
 type sessions struct {
 	source *Source
 

@@ -8,13 +8,13 @@ import (
 	"fmt"
 )
 
-// FileError says which of the Files is to blame, and for what.
+// FileError says which of the Files is faulty, and why.
 type FileError struct {
 	What string // "certificate", "private key", "CA certificate", "CA bundle"
 	Path string
 	Err  error // errors.Is(err, fs.ErrNotExist) tells a missing file
 
-	Mismatch bool // the file can be read, and does not belong to the certificate
+	Mismatch bool // the key can be read but does not belong to the certificate
 }
 
 // Error is a sentence that names the file.
@@ -23,11 +23,11 @@ func (e *FileError) Error() string { return fmt.Sprintf("%s file %s: %v", e.What
 // Unwrap is Err.
 func (e *FileError) Unwrap() error { return e.Err }
 
-// ErrNoCertificate is what is wrong with a file without any.
+// ErrNoCertificate says that a file has no certificate.
 var ErrNoCertificate = errors.New("no PEM certificate in it")
 
-// TrustedCAs reads the certificates of Files.CA, for who wants to see what a
-// Source would trust. An error is a *FileError.
+// TrustedCAs reads the certificates of Files.CA, for callers that inspect what
+// a Source would trust. An error is a *FileError.
 func (f Files) TrustedCAs() ([]*x509.Certificate, error) {
 	ca, err := readFile(f.CA, caCertificate)
 	if err != nil {
@@ -37,7 +37,8 @@ func (f Files) TrustedCAs() ([]*x509.Certificate, error) {
 }
 
 // Chain reads the certificates of Files.Cert, the first of which is that of
-// Files.Key, for who wants to see what a Source would show. An error is a
+// Files.Key, for callers that inspect what a Source would present. An error is
+// a
 // *FileError.
 func (f Files) Chain() ([]*x509.Certificate, error) {
 	cert, key, err := f.readPair()
@@ -62,8 +63,8 @@ func (f Files) readPair() (cert, key blob, err error) {
 	return cert, key, err
 }
 
-// certificates parses the file's, as many as can be; an error is about one that
-// cannot, or about there being none.
+// certificates parses as many of the file's certificates as possible; an error
+// is about one that cannot be parsed, or about there being none.
 func (b blob) certificates() (certs []*x509.Certificate, broken error) {
 	for rest := b.data; ; {
 		var block *pem.Block

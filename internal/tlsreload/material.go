@@ -15,7 +15,7 @@ import (
 )
 
 // maxFile bounds what is read of one file. The largest bundles in use (all
-// public CAs of the world, several times) stay far below.
+// public CAs, several times over) are far smaller.
 const maxFile = 16 << 20
 
 // digest is the content of all files of a Source, hashed.
@@ -26,7 +26,7 @@ type material struct {
 	digest digest
 	cert   *tls.Certificate     // nil without Files.Cert
 	pool   *x509.CertPool       // nil without CA files
-	expiry map[string]time.Time // by file that somebody named: when its first certificate ends
+	expiry map[string]time.Time // for each file that was named by itself: when its first certificate expires
 
 	leftOut []error // what is wrong with files of directories
 }
@@ -45,11 +45,11 @@ type blob struct {
 	what string // in errors
 	data []byte
 
-	listed bool  // a directory has it; nobody named it
+	listed bool  // found in a directory, not named by itself
 	err    error // why it could not be read; only if listed
 }
 
-// contents are the files as read, before anything is made of them.
+// contents are the files as read, before parsing.
 type contents struct {
 	cert, key blob
 	cas       []blob
@@ -97,7 +97,7 @@ func readFile(path, what string) (blob, error) {
 	if err != nil {
 		var pathError *fs.PathError
 		if errors.As(err, &pathError) {
-			err = pathError.Err // its text would repeat the path
+			err = pathError.Err // whose text would repeat the path
 		}
 		return blob{}, &FileError{What: what, Path: path, Err: err}
 	}
@@ -105,8 +105,8 @@ func readFile(path, what string) (blob, error) {
 }
 
 // readBundle reads a file or every *.crt and *.pem of a directory. What does
-// not exist is empty. A file of a directory that cannot be read is not the end
-// of the others: it may be none of ours.
+// not exist is empty. If a file of a directory cannot be read, the others still
+// count: it may have nothing to do with us.
 func readBundle(path string) ([]blob, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -153,7 +153,7 @@ func (c contents) digest() digest {
 	return digest(h.Sum(nil))
 }
 
-// parse makes material of contents.
+// parse turns contents into material.
 func (c contents) parse(systemRoots bool) (*material, error) {
 	m := &material{digest: c.digest(), expiry: map[string]time.Time{}}
 	if c.cert.path != "" {
@@ -185,8 +185,8 @@ func (c contents) parse(systemRoots bool) (*material, error) {
 	return m, nil
 }
 
-// addCA adds every certificate of one file to the pool. An error is about what
-// was not added.
+// addCA adds every certificate of one file to the pool. An error says what was
+// not added.
 func (m *material) addCA(ca blob) error {
 	if ca.err != nil {
 		return ca.err
@@ -195,7 +195,7 @@ func (m *material) addCA(ca blob) error {
 	for _, cert := range certs {
 		m.pool.AddCert(cert)
 		if ca.listed {
-			continue // a distribution's are not this operator's to renew
+			continue // this operator cannot renew those of a distribution
 		}
 		if first, ok := m.expiry[ca.path]; !ok || cert.NotAfter.Before(first) {
 			m.expiry[ca.path] = cert.NotAfter
@@ -204,7 +204,7 @@ func (m *material) addCA(ca blob) error {
 	return err
 }
 
-// tidy drops the package prefixes that crypto puts before its sentences.
+// tidy removes the package prefixes from errors of crypto.
 func tidy(err error) error {
 	text := err.Error()
 	for _, prefix := range []string{"tls: ", "x509: "} {

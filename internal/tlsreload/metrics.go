@@ -9,12 +9,12 @@ import (
 // stats is what a Source counts.
 type stats struct {
 	mu       sync.Mutex
-	changes  uint64 // good changes taken over; the first reading is none
+	changes  uint64 // good changes that came into use; the first reading does not count
 	failures uint64 // distinct faults met
-	err      error  // the last attempt's; nil if it was good
+	err      error  // of the last attempt; nil if it succeeded
 }
 
-// good records an attempt that succeeded.
+// good records a successful attempt.
 func (st *stats) good(changed bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -24,7 +24,7 @@ func (st *stats) good(changed bool) {
 	}
 }
 
-// bad records an attempt that failed; news tells a fault not met just before.
+// bad records a failed attempt; news means that it differs from the one before.
 func (st *stats) bad(err error, news bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -34,7 +34,7 @@ func (st *stats) bad(err error, news bool) {
 	}
 }
 
-// fault is the last attempt's error.
+// fault returns the last attempt's error.
 func (st *stats) fault() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 )
 
 // ParseVersion reads a minimum TLS version as Kubernetes components spell it:
-// VersionTLS10 to VersionTLS13. Those below TLS 1.2 are taken, so that a
-// configuration that worked still starts, but raised to TLS 1.2, which every
-// peer speaks (RFC 8996 deprecates the older ones). "" is 0, the default.
+// VersionTLS10 to VersionTLS13. Versions below TLS 1.2 are accepted, so that
+// existing configurations still start, but raised to TLS 1.2, which every peer
+// supports (RFC 8996 deprecates the older ones). "" is 0, the default.
 func ParseVersion(name string) (uint16, error) {
 	switch name {
 	case "":

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// refusalPause is how long no other refusal is logged: peers come again every
-// few seconds.
+// refusalPause is the time after a refusal in which no other is logged: refused
+// peers retry every few seconds.
 const refusalPause = time.Minute
 
-// PeerError says that Options.Peer refused a certificate that is otherwise good.
+// PeerError says that Options.Peer refused an otherwise valid certificate.
 type PeerError struct{ Err error }
 
-// Error is what Options.Peer said.
+// Error returns what Options.Peer said.
 func (e *PeerError) Error() string { return e.Err.Error() }
 
 // Unwrap is Err.
 func (e *PeerError) Unwrap() error { return e.Err }
 
-// refusals are those of peers by Options.Peer.
+// refusals counts the peers that Options.Peer refused.
 type refusals struct {
 	mu     sync.Mutex
 	count  uint64
@@ -47,8 +47,8 @@ func (r *refusals) total() uint64 {
 	return r.count
 }
 
-// judge has Options.Peer look at a peer whose certificate was verified. It runs
-// for resumed sessions too, whose certificates are those of the first.
+// judge applies Options.Peer to a peer whose certificate was verified. It runs
+// for resumed sessions too, which have the certificates of the first.
 func (s *Source) judge(state tls.ConnectionState) error {
 	if s.opts.Peer == nil || len(state.PeerCertificates) == 0 {
 		return nil
@@ -64,7 +64,7 @@ func (s *Source) judge(state tls.ConnectionState) error {
 }
 
 // warnOfOwn says why peers will refuse the certificate in use. It is used
-// nevertheless: not all peers look.
+// nevertheless: not all peers check.
 func (s *Source) warnOfOwn(cert *x509.Certificate) {
 	if s.opts.Own == nil {
 		return
@@ -75,12 +75,12 @@ func (s *Source) warnOfOwn(cert *x509.Certificate) {
 	}
 }
 
-// badCertificate is the alert by which crypto/tls tells a peer that it was
-// refused for what its certificate says (RFC 8446 §6.2).
+// badCertificate is the alert that crypto/tls sends to a peer whose certificate
+// was refused for what it says (RFC 8446 §6.2).
 const badCertificate tls.AlertError = 42
 
-// RefusedByPeer says whether a handshake, or what followed it, ended since the
-// peer does not take our certificate for what it says, a role above all.
+// RefusedByPeer reports whether a handshake, or what followed it, ended because
+// the peer refused our certificate for what it says, most likely its role.
 func RefusedByPeer(err error) bool {
 	var alert *net.OpError
 	return errors.As(err, &alert) && alert.Op == "remote error" && alert.Err != nil && alert.Err.Error() == badCertificate.Error()

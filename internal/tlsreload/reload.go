@@ -7,8 +7,8 @@ import (
 )
 
 // Reload reads the files now. If they changed and are good, they are in use
-// when it returns; if they are not, its error names the file and what was in
-// use stays. A new fault is logged once, and its end too.
+// when Reload returns. If they are not good, its error names the file, and what
+// was in use stays in use. A new fault is logged once, and so is its end.
 func (s *Source) Reload() error {
 	s.reloading.Lock()
 	defer s.reloading.Unlock()
@@ -21,7 +21,8 @@ func (s *Source) Reload() error {
 	return nil
 }
 
-// load makes material of the files; unchanged files give the material in use.
+// load turns the files into material; unchanged files yield the material in
+// use.
 func (s *Source) load() (*material, error) {
 	c, err := read(s.files)
 	if err != nil {
@@ -33,7 +34,7 @@ func (s *Source) load() (*material, error) {
 	return c.parse(s.opts.SystemRoots)
 }
 
-// use puts m in use and says what changed.
+// use puts m into use and logs what changed.
 func (s *Source) use(m *material) {
 	old := s.current.Swap(m)
 	s.stats.good(old != nil && old != m)
@@ -58,7 +59,7 @@ func (s *Source) use(m *material) {
 	}
 }
 
-// fail records err, and logs it unless it is the fault that was logged last.
+// fail records err, and logs it unless it is the same as the last one logged.
 func (s *Source) fail(err error) {
 	s.stats.bad(err, err.Error() != s.fault)
 	if err.Error() == s.fault {
@@ -73,8 +74,8 @@ func (s *Source) fail(err error) {
 	}
 }
 
-// warnExpired names certificates that peers will refuse. They are used
-// nevertheless: the clock that is wrong may be ours.
+// warnExpired logs certificates that peers will refuse. They are used
+// nevertheless: it may be our clock that is wrong.
 func warnExpired(log logrus.FieldLogger, m *material) {
 	for file, end := range m.expiry {
 		if time.Now().After(end) {

@@ -21,8 +21,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// DefaultInterval is how often files are read again. Well under the minute in
-// which a rotation is promised to take effect.
+// DefaultInterval is how often files are read again. It is well under the
+// minute in which a rotation must take effect.
 const DefaultInterval = 10 * time.Second
 
 // Files names what a Source reads. Cert and Key are given together or not at
@@ -30,7 +30,7 @@ const DefaultInterval = 10 * time.Second
 type Files struct {
 	Cert string // PEM certificate, followed by its intermediates
 	Key  string // PEM private key of Cert
-	CA   string // PEM CA certificates that a peer's certificate must lead to
+	CA   string // PEM CA certificates that a peer's certificate must chain to
 
 	// MoreCAs are further CA bundles: files, or directories of which every
 	// *.crt and *.pem is read. What does not exist is skipped, and joins when
@@ -41,21 +41,21 @@ type Files struct {
 
 // Options tune a Source. Only Name must be given.
 type Options struct {
-	// Name tells Sources of one process apart in logs and metrics: "server",
-	// "cluster", "agent". Unique per Registerer.
+	// Name distinguishes the Sources of one process in logs and metrics:
+	// "server", "cluster", "agent". Unique per Registerer.
 	Name string
-	// Lenient lets New succeed though files are missing or broken. Until they
+	// Lenient makes New succeed even if files are missing or broken. Until they
 	// are there, every handshake fails with a *NotReadyError.
 	Lenient bool
-	// SystemRoots adds the system's CAs to those of the files. Without any CA
-	// file a client uses the system's anyway.
+	// SystemRoots adds the system's CAs to those of the files. A client without
+	// CA files uses the system's anyway.
 	SystemRoots bool
-	// MinVersion is the lowest TLS version spoken; 0 is TLS 1.2.
+	// MinVersion is the lowest TLS version allowed; 0 is TLS 1.2.
 	MinVersion uint16
 	// CipherSuites restricts TLS 1.2 suites; nil is Go's choice.
 	CipherSuites []uint16
-	// Peer, if set, judges a peer by its certificate, which was verified; an
-	// error ends the handshake. Refusals are counted, and logged once a minute.
+	// Peer, if set, judges a peer by its verified certificate; an error ends
+	// the handshake. Refusals are counted, and logged once a minute.
 	Peer func(*x509.Certificate) error
 	// Own, if set, says why peers may refuse the certificate of the files; that
 	// is logged when it comes into use.
@@ -68,8 +68,8 @@ type Options struct {
 	Registerer prometheus.Registerer
 }
 
-// NotReadyError says that a Source has nothing usable yet. Only Lenient
-// Sources meet it.
+// NotReadyError says that a Source has nothing usable yet. Only Lenient Sources
+// return it.
 type NotReadyError struct {
 	Name string // the Source's
 	Err  error  // what is wrong with which file
@@ -83,8 +83,8 @@ func (e *NotReadyError) Error() string {
 // Unwrap is Err; errors.Is(err, fs.ErrNotExist) tells a missing file.
 func (e *NotReadyError) Unwrap() error { return e.Err }
 
-// Source holds what the files last said. All methods are safe for concurrent
-// use and none but Run and Reload does I/O.
+// Source holds the files' last usable contents. All methods are safe for
+// concurrent use and none but Run and Reload does I/O.
 type Source struct {
 	files Files
 	opts  Options
@@ -94,11 +94,12 @@ type Source struct {
 	refused refusals
 
 	reloading sync.Mutex // held by Reload; guards what follows
-	fault     string     // of the last attempt, as it was logged; "" if it was good
+	fault     string     // of the last attempt, as logged; "" if it succeeded
 }
 
-// New reads files. If they are missing, broken or do not belong together it
-// fails with a sentence that names the file, unless Options.Lenient.
+// New reads files. Unless Options.Lenient is set, it fails with a sentence that
+// names the file if any is missing or broken, or if they do not belong
+// together.
 func New(files Files, opts Options) (*Source, error) {
 	if (files.Cert == "") != (files.Key == "") {
 		return nil, fmt.Errorf("%s: a certificate needs its key and the reverse, got certificate %q and key %q",
@@ -151,8 +152,8 @@ func (s *Source) Run(ctx context.Context) {
 	}
 }
 
-// Ready is nil once the Source has something usable, and a *NotReadyError
-// before. A dialer asks it first, to fail without touching the network.
+// Ready returns nil once the Source has something usable, and a *NotReadyError
+// before. A dialer calls it first, to fail without using the network.
 func (s *Source) Ready() error {
 	_, err := s.material()
 	return err
@@ -177,7 +178,7 @@ func (s *Source) Certificate() *tls.Certificate {
 	return nil
 }
 
-// material is what to use for a handshake now.
+// material returns what to use for a handshake now.
 func (s *Source) material() (*material, error) {
 	if m := s.current.Load(); m != nil {
 		return m, nil

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Untrusted says what is wrong with a peer's certificate that failed to verify,
-// in words for an operator: "" for any other error. crypto/x509's own sentences
-// do not say what the certificate is good for, nor that a clock may be wrong.
+// Untrusted explains to an operator why a peer's certificate could not be
+// verified; "" for any other error. crypto/x509's own sentences say neither
+// what the certificate is valid for nor that a clock may be wrong.
 func Untrusted(err error) string {
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
@@ -18,7 +18,7 @@ func Untrusted(err error) string {
 	switch {
 	case errors.As(err, &host) && host.Certificate != nil:
 		return fmt.Sprintf("its certificate is not for %s but for %s", host.Host, GoodFor(host.Certificate))
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil: // or not valid yet
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && invalid.Cert != nil: // or is not valid yet
 		return fmt.Sprintf("its certificate is valid only from %s until %s: renew it, or correct this machine's clock, which says %s",
 			minute(invalid.Cert.NotBefore), minute(invalid.Cert.NotAfter), minute(time.Now()))
 	case errors.As(err, &unknown) && unknown.Cert != nil:
@@ -28,10 +28,10 @@ func Untrusted(err error) string {
 	}
 }
 
-// maxNames bounds how many names of a certificate are told.
+// maxNames bounds how many names of a certificate are listed.
 const maxNames = 8
 
-// GoodFor lists the names that a certificate is for.
+// GoodFor lists the names that a certificate is valid for.
 func GoodFor(cert *x509.Certificate) string {
 	names := append([]string{}, cert.DNSNames...)
 	for _, ip := range cert.IPAddresses {
