@@ -144,8 +144,8 @@ const verdictTime = 100 * time.Millisecond
 // a FIN changes nothing about that: writes are then told EPIPE (Linux,
 // tcp_reset).
 func (s *socket) end() error {
-	if pollSocket(s.raw)&pollHup != 0 {
-		s.awaitWrites()
+	if pollSocket(s.raw)&pollHup != 0 && s.writing.Load() > 0 {
+		s.awaitWrites(verdictTime)
 	}
 	if s.wasReset.Load() {
 		return s.readError(syscall.ECONNRESET)
@@ -153,17 +153,18 @@ func (s *socket) end() error {
 	return io.EOF
 }
 
-func (s *socket) awaitWrites() {
+// awaitWrites waits, no longer than bound, until the writes under way have ended.
+func (s *socket) awaitWrites(bound time.Duration) {
 	told := make(chan struct{}, 1)
 	s.verdict.Store(&told)
 	if s.writing.Load() == 0 { // else the last of them sees verdict
 		return
 	}
-	bound := time.NewTimer(verdictTime)
-	defer bound.Stop()
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
 	select {
 	case <-told:
-	case <-bound.C:
+	case <-timer.C:
 	}
 }
 

@@ -73,14 +73,6 @@ func (c *cork) SyscallConn() (syscall.RawConn, error) {
 	return c.raw, nil
 }
 
-// SetLinger makes a reset possible through the cork.
-func (c *cork) SetLinger(sec int) error {
-	if l, ok := c.Conn.(interface{ SetLinger(int) error }); ok {
-		return l.SetLinger(sec)
-	}
-	return nil
-}
-
 // CloseWrite passes a half-close on, as a tunnel.Conn over TLS may want it.
 func (c *cork) CloseWrite() error {
 	if h, ok := c.Conn.(interface{ CloseWrite() error }); ok {

@@ -1,0 +1,99 @@
+//go:build linux
+
+package tunnel
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// resetSocket is a socket that the peer has reset, and what the first write
+// after that was told. The kernel tells nobody else.
+func resetSocket(t *testing.T) (*socket, error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = near.Close() })
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = far.(*net.TCPConn).SetLinger(0)
+	_ = far.Close()
+	s := newSocket(near.(*net.TCPConn)).(*socket)
+	for end := time.Now().Add(10 * time.Second); pollSocket(s.raw)&pollHup == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the reset did not arrive")
+		}
+	}
+	_, told := near.Write([]byte("x"))
+	if !errors.Is(told, syscall.ECONNRESET) {
+		t.Fatalf("the write was told %v", told)
+	}
+	return s, told
+}
+
+// A read that finds the end while a write is under way does not call it an end
+// in order before that write has had its say.
+func TestEndWaitsForTheVerdictOfAWrite(t *testing.T) {
+	for how, read := range map[string]func(*socket) error{
+		"Read":       func(s *socket) error { _, err := s.Read(make([]byte, 1)); return err },
+		"ReadChunks": func(s *socket) error { _, err := s.ReadChunks(make([]Chunk, 1)); return err },
+	} {
+		t.Run(how, func(t *testing.T) {
+			s, told := resetSocket(t)
+			s.writing.Add(1)
+			got := make(chan error, 1)
+			go func() { got <- read(s) }()
+			for s.verdict.Load() == nil && len(got) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			s.wrote(told)
+			if err := <-got; !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the read was told %v, want a reset", err)
+			}
+			if err := s.Failed(); !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("the socket has failed by %v, want a reset", err)
+			}
+		})
+	}
+}
+
+// The last write under way ends the wait, not its bound; a write that ended
+// before it is no reason to wait.
+func TestTheLastWriteEndsTheWait(t *testing.T) {
+	s, _ := resetSocket(t)
+	s.writing.Add(2)
+	waited := make(chan struct{})
+	go func() { s.awaitWrites(time.Hour); close(waited) }()
+	for s.verdict.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	s.wrote(nil)
+	select {
+	case <-waited:
+		t.Error("the wait ended before the last write")
+	case <-time.After(10 * time.Millisecond):
+	}
+	s.wrote(nil)
+	select {
+	case <-waited:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nobody ended the wait")
+	}
+	s.awaitWrites(time.Hour) // or the test times out
+	if _, err := s.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the read was told %v, want the end", err)
+	}
+}

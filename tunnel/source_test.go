@@ -1,0 +1,116 @@
+package tunnel_test
+
+import (
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// script is a Source that delivers what the test says, if it is asked to.
+type script struct {
+	tunnel.Source // is read where nobody asks
+	before        []string
+	asked         chan tunnel.Receiver
+	delivers      atomic.Bool
+	read          chan struct{} // told when before was read
+}
+
+func newScript(c tunnel.Conn, before ...string) *script {
+	return &script{Source: c.In(), before: before, asked: make(chan tunnel.Receiver, 1), read: make(chan struct{}, 1)}
+}
+
+func (s *script) Deliver(r tunnel.Receiver) bool {
+	s.delivers.Store(true)
+	s.asked <- r
+	return true
+}
+
+func (s *script) ReadChunks(dst []tunnel.Chunk) (int, error) {
+	if !s.delivers.Load() {
+		return s.Source.ReadChunks(dst)
+	}
+	if len(s.before) == 0 {
+		s.read <- struct{}{}
+		return 0, nil
+	}
+	dst[0] = tunnel.CopyChunk([]byte(s.before[0]))
+	s.before = s.before[1:]
+	return 1, nil
+}
+
+// A Source delivers on its read loop, so only to what never blocks there: not to
+// TLS, say, whose CloseWrite may wait for its peer.
+func TestRelayHasASourceDeliverOnlyToWhatNeverBlocks(t *testing.T) {
+	for name, c := range map[string]struct {
+		wrap func(net.Conn) tunnel.Conn
+		want bool
+	}{
+		"a socket":                 {tunnel.Wrap, true},
+		"a socket, read ahead":     {func(c net.Conn) tunnel.Conn { return tunnel.Unread(tunnel.Wrap(c), []byte("x")) }, true},
+		"any other connection":     {func(c net.Conn) tunnel.Conn { return tunnel.Wrap(named{c}) }, false},
+		"another that is replaced": {func(c net.Conn) tunnel.Conn { return tunnel.With(tunnel.Wrap(named{c}), tunnel.Parts{}) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, a := tcpPair(t)
+			b, target := tcpPair(t)
+			s := newScript(tunnel.Wrap(a))
+			relay := &tunnel.Relay{A: tunnel.With(tunnel.Wrap(a), tunnel.Parts{In: s}), B: c.wrap(b)}
+			done := make(chan struct{})
+			go func() { defer close(done); _ = relay.Run(t.Context()) }()
+			_, _ = target.Write([]byte("back"))
+			_ = target.Close()
+			_ = a.CloseRead() // ends the direction that is not delivered
+			select {
+			case r := <-s.asked:
+				<-s.read
+				r.End()
+				<-done
+			case <-done:
+			}
+			if s.delivers.Load() != c.want {
+				t.Errorf("it delivers: %v", s.delivers.Load())
+			}
+		})
+	}
+}
+
+// A relay reads what came before it takes anything, counts what it takes, and
+// passes the end on.
+func TestRelayTakesWhatIsDelivered(t *testing.T) {
+	client, a := tcpPair(t)
+	b, target := tcpPair(t)
+	s := newScript(tunnel.Wrap(a), "one ", "two ")
+	flow := tunnel.NewFlow("tcp", "x:1")
+	relay := &tunnel.Relay{A: tunnel.With(tunnel.Wrap(a), tunnel.Parts{In: s}), B: tunnel.Wrap(b), Flow: flow}
+	result := make(chan error, 1)
+	go func() { result <- relay.Run(t.Context()) }()
+	r := <-s.asked
+	<-s.read // the turn is over
+	three := tunnel.CopyChunk([]byte("three "))
+	if n := r.Take(three); n != three.Len() {
+		t.Errorf("%d bytes were taken of %d", n, three.Len())
+	}
+	r.Flush()
+	s.before = []string{"four"}
+	r.Ready()
+	<-s.read
+	r.End()
+	got, err := io.ReadAll(target)
+	if want := "one two three four"; string(got) != want || err != nil {
+		t.Errorf("the target was given %q, %v, want %q", got, err, want)
+	}
+	if up, _ := flow.Sent(); up != int64(len(got)) {
+		t.Errorf("%d bytes were counted, %d passed", up, len(got))
+	}
+	_ = target.Close()
+	if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the client read %v, want the end", err)
+	}
+	if err := wait(t, result); err != nil {
+		t.Error(err)
+	}
+	three.Release()
+}
