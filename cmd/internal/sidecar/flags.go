@@ -47,6 +47,7 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; any address but loopback lets others use the tunnel")
 	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 picks a free one")
 	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be that of --serving-port; 0 disables it")
+	set.BoolVar(&o.AnswerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses and close them at once, for kubelet's TCP probes, which come there")
 	set.IntVar(&o.MaxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
 	set.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")

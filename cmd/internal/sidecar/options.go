@@ -38,6 +38,7 @@ type Options struct {
 	MaxConnections int           // of each front; 0 is the front's own default
 	IdleTimeout    time.Duration // 0: no bound
 	DrainTimeout   time.Duration
+	AnswerProbes   bool // by TCP, on the addresses that are not served
 
 	ServerHost string
 	ServerPort uint16

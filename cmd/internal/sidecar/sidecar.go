@@ -35,6 +35,7 @@ type sidecar struct {
 	fronts   []served
 	health   net.Listener // nil where it is off
 	admin    net.Listener // likewise
+	probes   []net.Listener
 	table    *admin.Table // nil where admin is
 	draining atomic.Bool
 
@@ -152,6 +153,9 @@ func (s *sidecar) open() error {
 		if second != nil {
 			_ = second.Close()
 		}
+		return err
+	}
+	if err := s.openProbes(reachable); err != nil {
 		return err
 	}
 	if o.HealthAddress != "" {
@@ -287,7 +291,7 @@ func (s *sidecar) close() {
 	for _, f := range s.fronts {
 		_ = f.ln.Close()
 	}
-	for _, ln := range []net.Listener{s.health, s.admin} {
+	for _, ln := range append([]net.Listener{s.health, s.admin}, s.probes...) {
 		if ln != nil {
 			_ = ln.Close()
 		}
@@ -313,6 +317,9 @@ func (s *sidecar) run(ctx context.Context) error {
 		background.Go(func() { s.table.Run(behind) })
 		background.Go(func() { failing(fail, observe.Serve(behind, s.admin, s.adminHandler(), s.log)) })
 	}
+	for _, ln := range s.probes {
+		background.Go(func() { answerProbes(ln) })
+	}
 	for _, f := range s.fronts {
 		s.log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("Serving")
 		fronts.Go(func() { failing(fail, f.serve(ctx, f.ln)) })
@@ -320,6 +327,9 @@ func (s *sidecar) run(ctx context.Context) error {
 	<-ctx.Done()
 	s.draining.Store(true)
 	s.log.WithField("timeout", s.opts.DrainTimeout.String()).Info("Stopping; open connections may finish")
+	for _, ln := range s.probes {
+		_ = ln.Close() // a proxy that stops takes no connections either
+	}
 	fronts.Wait()
 	stop()
 	background.Wait()

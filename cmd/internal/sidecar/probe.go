@@ -1,0 +1,68 @@
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"konnectivity/internal/cli"
+)
+
+// probePause is what a failed Accept waits: descriptors have run out, and come
+// back when a connection ends.
+const probePause = 100 * time.Millisecond
+
+// openProbes listens on the proxies' ports at this machine's other addresses,
+// where kubelet's TCP probes come to. Who connects there learns that the proxy
+// listens, and nothing else.
+func (s *sidecar) openProbes(others func() ([]netip.Addr, error)) error {
+	if !s.opts.AnswerProbes {
+		return nil
+	}
+	addresses, err := others()
+	if err != nil {
+		return fmt.Errorf("--answer-tcp-probes: %w", err)
+	}
+	for _, own := range s.self.own {
+		if !own.Addr().IsLoopback() {
+			continue // probes reach the proxy itself
+		}
+		for _, a := range addresses {
+			ln, err := cli.Listen("answer-tcp-probes", netip.AddrPortFrom(a, own.Port()).String())
+			if err != nil {
+				return err
+			}
+			s.probes = append(s.probes, ln)
+		}
+	}
+	return nil
+}
+
+// reachable are this machine's addresses that others can ask for.
+func reachable() (addresses []netip.Addr, err error) {
+	all, err := net.InterfaceAddrs()
+	for _, a := range all {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && !p.Addr().IsLoopback() && !p.Addr().IsLinkLocalUnicast() {
+			addresses = append(addresses, p.Addr().Unmap())
+		}
+	}
+	return addresses, err
+}
+
+// answerProbes closes what connects, until the listener is closed.
+func answerProbes(ln net.Listener) {
+	for {
+		conn, err := ln.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			time.Sleep(probePause)
+		default:
+			_ = conn.Close()
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package sidecar
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// probed is a sidecar's probe listeners alone, for a proxy that listens at own,
+// with 127.0.0.2 in the place of a pod's address.
+func probed(t *testing.T, own string, answer bool) (_ *sidecar, port string) {
+	t.Helper()
+	proxy, err := net.Listen("tcp", own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = proxy.Close() })
+	s := &sidecar{opts: &Options{AnswerProbes: answer}, log: logrus.New()}
+	s.self.add(proxy)
+	pod := func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil }
+	if err := s.openProbes(pod); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	_, port, _ = net.SplitHostPort(proxy.Addr().String())
+	return s, port
+}
+
+func TestProbesAreAnsweredBesideLoopback(t *testing.T) {
+	s, port := probed(t, "127.0.0.1:0", true)
+	var all sync.WaitGroup
+	for _, ln := range s.probes {
+		all.Go(func() { answerProbes(ln) })
+	}
+	t.Cleanup(func() { s.close(); all.Wait() })
+	for range 3 {
+		conn, err := net.DialTimeout("tcp", "127.0.0.2:"+port, patience)
+		if err != nil {
+			t.Fatalf("kubelet's probe: %v", err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		if n, err := conn.Read(make([]byte, 1)); n != 0 || !errors.Is(err, io.EOF) {
+			t.Errorf("a probe read %d bytes, %v; want it closed and nothing said", n, err)
+		}
+		_ = conn.Close()
+	}
+}
+
+func TestProbesAreAnsweredOnlyWhereAskedForAndNeeded(t *testing.T) {
+	if s, _ := probed(t, "127.0.0.1:0", false); len(s.probes) != 0 {
+		t.Error("probes are answered without --answer-tcp-probes")
+	}
+	if s, _ := probed(t, "0.0.0.0:0", true); len(s.probes) != 0 {
+		t.Error("a proxy that listens everywhere is given a second listener")
+	}
+}
