@@ -52,6 +52,7 @@ var rules = []rule{
 	// certificates, and know the words for a connection.
 	{folder: "e2e", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "manifests", own: []string{"..."}, third: anyModule},
+	{folder: "release", own: []string{"..."}, third: anyModule},
 	{folder: "docs", own: []string{"..."}, third: anyModule},
 }
 

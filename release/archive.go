@@ -1,0 +1,172 @@
+package main
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"cmp"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// entry is a file of an archive, a package or an image: its content is either
+// on disk or here.
+type entry struct {
+	name   string
+	mode   int64
+	source string
+	text   []byte
+	link   string // a symbolic link's target
+}
+
+func (e entry) content() ([]byte, error) {
+	if e.source == "" {
+		return e.text, nil
+	}
+	return os.ReadFile(e.source)
+}
+
+// archives makes one for every system: programs, documentation, and for Linux
+// what a package installs.
+func (r *release) archives() error {
+	for _, s := range r.systems {
+		entries, err := r.archived(s)
+		if err != nil {
+			return err
+		}
+		write, suffix := writeTarGz, ".tar.gz"
+		if s.os == "windows" {
+			write, suffix = writeZip, ".zip"
+		}
+		if err := writeFile(r.file(s.String(), suffix), func(w io.Writer) error { return write(w, entries, r.time) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *release) archived(s system) ([]entry, error) {
+	top := "konnectivity_" + r.number() + "_" + s.String() + "/"
+	var entries []entry
+	for _, p := range programs {
+		file := r.binary(s, p.name)
+		entries = append(entries, entry{name: top + filepath.Base(file), mode: 0o755, source: file})
+	}
+	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
+		entries = append(entries, entry{name: top + name, mode: 0o644, source: filepath.Join(r.root, name)})
+	}
+	kinds := []string{"man", "completions"}
+	for _, kind := range kinds {
+		files, err := os.ReadDir(r.docs(kind))
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			entries = append(entries, entry{name: top + kind + "/" + f.Name(), mode: 0o644, source: filepath.Join(r.docs(kind), f.Name())})
+		}
+	}
+	if s.os != "linux" {
+		return entries, nil
+	}
+	for _, p := range programs {
+		for _, e := range p.system() {
+			e.name = top + "linux" + e.name
+			entries = append(entries, e)
+		}
+	}
+	return entries, nil
+}
+
+// writeTar writes entries in the order of their names, and their folders, as
+// owned by root and of one age.
+func writeTar(w io.Writer, entries []entry, age time.Time) error {
+	t := tar.NewWriter(w)
+	folders := map[string]bool{".": true, "/": true}
+	for _, e := range sorted(entries) {
+		if err := addFolders(t, path.Dir(e.name), folders, age); err != nil {
+			return err
+		}
+		content, err := e.content()
+		if err != nil {
+			return err
+		}
+		h := &tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(content)), ModTime: age, Format: tar.FormatPAX, Typeflag: tar.TypeReg}
+		if e.link != "" {
+			h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, e.link, 0
+		}
+		if err := t.WriteHeader(h); err != nil {
+			return err
+		}
+		if _, err := t.Write(content); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}
+
+func addFolders(t *tar.Writer, folder string, done map[string]bool, age time.Time) error {
+	if done[folder] {
+		return nil
+	}
+	done[folder] = true
+	if err := addFolders(t, path.Dir(folder), done, age); err != nil {
+		return err
+	}
+	mode := int64(0o755)
+	if path.Base(folder) == "tmp" {
+		mode = 0o1777
+	}
+	return t.WriteHeader(&tar.Header{Name: folder + "/", Mode: mode, ModTime: age, Format: tar.FormatPAX, Typeflag: tar.TypeDir})
+}
+
+func writeTarGz(w io.Writer, entries []entry, age time.Time) error {
+	z := gzip.NewWriter(w)
+	if err := writeTar(z, entries, age); err != nil {
+		return err
+	}
+	return z.Close()
+}
+
+func writeZip(w io.Writer, entries []entry, age time.Time) error {
+	z := zip.NewWriter(w)
+	for _, e := range sorted(entries) {
+		content, err := e.content()
+		if err != nil {
+			return err
+		}
+		h := &zip.FileHeader{Name: e.name, Method: zip.Deflate, Modified: age}
+		h.SetMode(os.FileMode(e.mode))
+		f, err := z.CreateHeader(h)
+		if err != nil {
+			return err
+		}
+		if _, err := f.Write(content); err != nil {
+			return err
+		}
+	}
+	return z.Close()
+}
+
+func sorted(entries []entry) []entry {
+	entries = slices.Clone(entries)
+	slices.SortFunc(entries, func(a, b entry) int { return cmp.Compare(a.name, b.name) })
+	return entries
+}
+
+// writeFile has write fill a new file.
+func writeFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := write(f); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(name), err)
+	}
+	return f.Close()
+}

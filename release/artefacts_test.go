@@ -1,0 +1,168 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	cdx "github.com/CycloneDX/cyclonedx-go"
+)
+
+var dist = flag.String("dist", "", "folder of a release to test, of this system at least; needs root")
+
+// artefact is the one file of the release that fits a pattern.
+func artefact(t *testing.T, pattern string) string {
+	t.Helper()
+	if *dist == "" {
+		t.Skip("tests a release: make release-test")
+	}
+	files, err := filepath.Glob(filepath.Join(*dist, pattern))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%s: %q, %v; want one file", pattern, files, err)
+	}
+	return files[0]
+}
+
+// command runs a command to its end and returns what it printed.
+func command(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := try(t, name, args...)
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func try(t *testing.T, name string, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.WaitDelay = 10 * time.Second
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func TestChecksums(t *testing.T) {
+	sums := artefact(t, "SHA256SUMS")
+	files, err := os.ReadDir(*dist)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := command(t, "sh", "-c", "cd "+*dist+" && sha256sum --check "+filepath.Base(sums))
+	for _, f := range files {
+		if !f.IsDir() && f.Name() != "SHA256SUMS" && !strings.Contains(out, f.Name()+": OK") {
+			t.Errorf("%s has no checksum", f.Name())
+		}
+	}
+}
+
+// What is in an archive runs where it is unpacked.
+func TestArchive(t *testing.T) {
+	t.Parallel()
+	folder := unpack(t, artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".tar.gz"))
+	for _, p := range programs {
+		out := command(t, filepath.Join(folder, p.name), "--version")
+		if !strings.Contains(out, p.name+" version v") || strings.Contains(out, "unknown") {
+			t.Errorf("%s --version: %q", p.name, out)
+		}
+		page, err := os.ReadFile(filepath.Join(folder, "man", p.name+".1"))
+		if err != nil || !strings.Contains(string(page), ".TH") || strings.Contains(string(page), "Auto generated") {
+			t.Errorf("man page of %s: %v", p.name, err)
+		}
+	}
+	if out, err := try(t, filepath.Join(folder, "konnectivity"), "quickstart", "--once"); err != nil {
+		t.Errorf("quickstart: %v\n%s", err, out)
+	}
+}
+
+// unpack returns the one folder at an archive's top.
+func unpack(t *testing.T, archive string) string {
+	t.Helper()
+	f, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(root, h.Name)
+		if h.Typeflag == tar.TypeDir {
+			err = os.MkdirAll(path, 0o755)
+		} else {
+			var content []byte
+			if content, err = io.ReadAll(r); err == nil {
+				err = os.WriteFile(path, content, os.FileMode(h.Mode))
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	folders, err := os.ReadDir(root)
+	if err != nil || len(folders) != 1 {
+		t.Fatalf("%s holds %v, %v; want one folder", filepath.Base(archive), folders, err)
+	}
+	return filepath.Join(root, folders[0].Name())
+}
+
+func TestBillOfMaterials(t *testing.T) {
+	f, err := os.Open(artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".cdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	bom := new(cdx.BOM)
+	if err := cdx.NewBOMDecoder(f, cdx.BOMFileFormatJSON).Decode(bom); err != nil {
+		t.Fatal(err)
+	}
+	refs := map[string]bool{bom.Metadata.Component.BOMRef: true}
+	for _, c := range *bom.Components {
+		if refs[c.BOMRef] {
+			t.Errorf("%s is there twice", c.BOMRef)
+		}
+		refs[c.BOMRef] = true
+	}
+	for _, d := range *bom.Dependencies {
+		for _, ref := range *d.Dependencies {
+			if !refs[ref] {
+				t.Errorf("%s needs %s, which is not there", d.Ref, ref)
+			}
+		}
+	}
+	for _, p := range programs {
+		if !refs[p.name] {
+			t.Errorf("%s is not there", p.name)
+		}
+	}
+}
+
+// decode reads what a command printed.
+func decode(t *testing.T, text string, to any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), to); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+}

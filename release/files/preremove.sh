@@ -1,0 +1,10 @@
+#!/bin/sh
+# dpkg says remove, rpm how many versions stay.
+set -e
+case "$1" in
+remove | 0)
+	if [ -d /run/systemd/system ]; then
+		systemctl disable --now {{.Name}}.service
+	fi
+	;;
+esac

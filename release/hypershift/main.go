@@ -1,0 +1,81 @@
+// Command hypershift stands in HyperShift's pods for the programs that they
+// start, under the names by which they start them, and becomes ours with what
+// HyperShift's command lines leave out. It ends where another takes over: by exec.
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// original is where an image that is built on HyperShift's keeps the program
+// that this one replaced.
+const original = "/usr/bin/control-plane-operator.hypershift"
+
+func main() {
+	argv, err := resolve(os.Args)
+	if err == nil {
+		err = syscall.Exec(argv[0], argv, os.Environ())
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+	os.Exit(1)
+}
+
+// resolve is the command line to go on with, by the name of this one.
+func resolve(args []string) ([]string, error) {
+	if filepath.Base(args[0]) == "proxy-server" {
+		return server(args[1:]), nil
+	}
+	if len(args) > 1 && (args[1] == "konnectivity-socks5-proxy" || args[1] == "konnectivity-https-proxy") {
+		return sidecar(args[1], args[2:]), nil
+	}
+	if _, err := os.Stat(original); err == nil {
+		return append([]string{original}, args[1:]...), nil
+	}
+	return nil, fmt.Errorf("this image serves konnectivity only: \"konnectivity-socks5-proxy run\" and \"konnectivity-https-proxy run\". "+
+		"For the rest of HyperShift's control-plane-operator, build on its image (docs/hypershift.md) and keep its program as %s", original)
+}
+
+// server adds the CA of agents, which HyperShift leaves out, so that whoever
+// reaches the port may be an agent. Its agents do have certificates, of the CA
+// that signs clients' as well.
+func server(args []string) []string {
+	argv := append([]string{"/usr/bin/konnectivity-server"}, args...)
+	for _, flag := range []string{"cluster-ca-cert", "agent-service-account", "allow-unauthenticated-agents"} {
+		if _, given := value(args, flag); given {
+			return argv
+		}
+	}
+	if ca, given := value(args, "server-ca-cert"); given {
+		argv = append(argv, "--cluster-ca-cert="+ca)
+	}
+	return argv
+}
+
+// sidecar answers probes by TCP, which kubelet sends to the pod's address and
+// not to loopback, where the proxy listens.
+func sidecar(name string, args []string) []string {
+	return append(append([]string{"/usr/bin/" + name}, args...), "--answer-tcp-probes")
+}
+
+// value finds a flag in either of its spellings: --flag=value and --flag value.
+func value(args []string, flag string) (string, bool) {
+	i := slices.IndexFunc(args, func(arg string) bool {
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+		return strings.HasPrefix(arg, "--") && strings.ReplaceAll(name, "_", "-") == flag
+	})
+	if i < 0 {
+		return "", false
+	}
+	if _, v, ok := strings.Cut(args[i], "="); ok {
+		return v, true
+	}
+	if i+1 < len(args) {
+		return args[i+1], true
+	}
+	return "", true
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What HyperShift starts, and what it becomes.
+func TestCommandLinesOfHyperShift(t *testing.T) {
+	for given, want := range map[string]string{
+		"/usr/bin/proxy-server --server-ca-cert /ca --mode=http-connect":       "/usr/bin/konnectivity-server --server-ca-cert /ca --mode=http-connect --cluster-ca-cert=/ca",
+		"/usr/bin/proxy-server --server-ca-cert=/ca":                           "/usr/bin/konnectivity-server --server-ca-cert=/ca --cluster-ca-cert=/ca",
+		"/usr/bin/proxy-server --server-ca-cert=/ca --cluster-ca-cert /b":      "/usr/bin/konnectivity-server --server-ca-cert=/ca --cluster-ca-cert /b",
+		"/usr/bin/proxy-server --server-ca-cert=/ca --cluster_ca_cert=/b":      "/usr/bin/konnectivity-server --server-ca-cert=/ca --cluster_ca_cert=/b",
+		"/usr/bin/proxy-server --server-ca-cert=/ca --agent-service-account=a": "/usr/bin/konnectivity-server --server-ca-cert=/ca --agent-service-account=a",
+		"/usr/bin/proxy-server --uds-name=/s":                                  "/usr/bin/konnectivity-server --uds-name=/s",
+		"/usr/bin/control-plane-operator konnectivity-socks5-proxy run -x":     "/usr/bin/konnectivity-socks5-proxy run -x --answer-tcp-probes",
+		"/usr/bin/control-plane-operator konnectivity-https-proxy run":         "/usr/bin/konnectivity-https-proxy run --answer-tcp-probes",
+	} {
+		got, err := resolve(strings.Fields(given))
+		if err != nil || !slices.Equal(got, strings.Fields(want)) {
+			t.Errorf("%s:\n got %q, %v\nwant %q", given, got, err, want)
+		}
+	}
+}
+
+func TestAnythingElseIsToldWhatThisIs(t *testing.T) {
+	for _, given := range []string{"/usr/bin/control-plane-operator", "/usr/bin/control-plane-operator run --namespace=x"} {
+		got, err := resolve(strings.Fields(given))
+		if err == nil || !strings.Contains(err.Error(), "konnectivity-socks5-proxy run") {
+			t.Errorf("%s: %q, %v", given, got, err)
+		}
+	}
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// world is HyperShift's control plane and nodes, as far as konnectivity goes:
+// command lines, environments, mounts and probes are those of its manifests
+// (openshift/hypershift, control-plane-operator/.../v2/assets).
+type world struct {
+	*runtimes
+	*network
+	t      *testing.T
+	folder string
+	hosts  string
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{runtimes: newRuntime(t), t: t, folder: t.TempDir()}
+	w.network = newNetwork(t)
+	w.hosts = filepath.Join(w.folder, "hosts")
+	archive := unpack(t, artefact(t, "konnectivity_*.tar.gz"))
+	command(t, filepath.Join(archive, "konnectivity"), "certs", filepath.Join(w.folder, "pki"), "--server-san=konnectivity-server-local", "--cluster-san=konnectivity-server")
+	for _, copy := range [][2]string{
+		{"ca/ca.crt", "ca.crt"}, {"server/tls.crt", "server.crt"}, {"server/tls.key", "server.key"},
+		{"cluster/tls.crt", "cluster.crt"}, {"cluster/tls.key", "cluster.key"}, {"agent/tls.crt", "agent.crt"}, {"agent/tls.key", "agent.key"},
+		{"client/tls.crt", "client.crt"}, {"client/tls.key", "client.key"},
+	} {
+		content, err := os.ReadFile(filepath.Join(w.folder, "pki", copy[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.write(copy[0], string(content))
+	}
+	w.write("kubeconfig/kubeconfig", "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: 'https://kube-apiserver:6443'}}]\n"+
+		"users: [{name: u, user: {token: t}}]\ncontexts: [{name: x, context: {cluster: c, user: u}}]\ncurrent-context: x\n")
+	return w
+}
+
+// write makes a file as a volume has it: readable by the pod's fsGroup.
+func (w *world) write(path, content string) {
+	w.t.Helper()
+	path = filepath.Join(w.folder, path)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o640), os.Chown(path, 0, 65532)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// run starts a container whose mounts are folders of the world.
+func (w *world) run(pod string, env []string, mounts map[string]string, command ...string) string {
+	w.t.Helper()
+	all := map[string]string{"/etc/hosts": w.hosts}
+	for to, from := range mounts {
+		all[to] = filepath.Join(w.folder, from)
+	}
+	return w.start(container{image: "konnectivity-hypershift", command: command, env: env, mounts: all, pod: pod})
+}
+
+// healthy is an httpGet probe.
+func (w *world) healthy(pod, address, path string) {
+	w.t.Helper()
+	w.eventually(path+" of "+pod, func() error {
+		return in(w.t, pod, "curl", "--silent", "--show-error", "--fail", "--max-time", "5", "--noproxy", "*", "http://"+address+path)
+	})
+}
+
+func (w *world) server() (name, address string) {
+	pod, address := w.pod("kube-apiserver")
+	w.write("hosts", address+" konnectivity-server-local konnectivity-server\n127.0.0.1 localhost\n")
+	name = w.run(pod, nil, map[string]string{"/etc/konnectivity/cluster": "cluster", "/etc/konnectivity/ca": "ca", "/etc/konnectivity/server": "server"},
+		"/usr/bin/proxy-server", "--logtostderr=true", "--log-file-max-size=0",
+		"--cluster-cert", "/etc/konnectivity/cluster/tls.crt", "--cluster-key", "/etc/konnectivity/cluster/tls.key",
+		"--server-cert", "/etc/konnectivity/server/tls.crt", "--server-key", "/etc/konnectivity/server/tls.key", "--server-ca-cert", "/etc/konnectivity/ca/ca.crt",
+		"--server-port", "8090", "--agent-port", "8091", "--health-port", "2041", "--admin-port=8093",
+		"--mode=http-connect", "--proxy-strategies=destHost,defaultRoute", "--keepalive-time", "30s", "--frontend-keepalive-time", "30s")
+	w.healthy(pod, address+":2041", "/healthz")
+	return name, address
+}
+
+func (w *world) agent() {
+	pod, address := w.pod("konnectivity-agent")
+	w.run(pod, []string{"HTTPS_PROXY=http://proxy.invalid:3128", "NO_PROXY=konnectivity-server"},
+		map[string]string{"/etc/konnectivity/agent": "agent", "/etc/konnectivity/ca": "ca"},
+		"/usr/bin/proxy-agent", "--logtostderr=true", "--ca-cert", "/etc/konnectivity/ca/ca.crt",
+		"--agent-cert", "/etc/konnectivity/agent/tls.crt", "--agent-key", "/etc/konnectivity/agent/tls.key",
+		"--proxy-server-host", "konnectivity-server", "--proxy-server-port", "8091", "--health-server-port", "2041",
+		"--agent-identifiers=default-route=true", "--keepalive-time", "30s", "--probe-interval", "5s",
+		"--sync-interval", "5s", "--sync-interval-cap", "30s", "--sync-forever", "--v", "3")
+	w.healthy(pod, address+":2041", "/healthz")
+	w.healthy(pod, address+":2041", "/readyz")
+}
+
+// consumer is a pod that has sidecars.
+type consumer struct {
+	name     string
+	sidecars [][]string // what follows control-plane-operator
+	proxies  []string   // as curl is told, by which the nodes are reached
+	ports    []string   // probed
+}
+
+var consumers = []consumer{
+	{"openshift-apiserver", [][]string{{"konnectivity-https-proxy", "run"}}, []string{"http://127.0.0.1:8090"}, []string{"8090"}},
+	{"ingress-operator", [][]string{{"konnectivity-https-proxy", "run", "--connect-directly-to-cloud-apis=true"}}, []string{"http://127.0.0.1:8090"}, []string{"8090"}},
+	{"oauth-openshift", [][]string{
+		{"konnectivity-https-proxy", "run", "--serving-port=8092", "--connect-directly-to-cloud-apis=true"},
+		{"konnectivity-socks5-proxy", "run", "--resolve-from-guest-cluster-dns=true", "--resolve-from-management-cluster-dns=true"},
+	}, []string{"http://127.0.0.1:8092", "socks5h://127.0.0.1:8090"}, []string{"8092", "8090"}},
+	{"oauth-apiserver", [][]string{{"konnectivity-socks5-proxy", "run", "--resolve-from-guest-cluster-dns=true"}}, []string{"socks5://127.0.0.1:8090"}, []string{"8090"}},
+	{"network-operator", [][]string{{"konnectivity-socks5-proxy", "run", "--disable-resolver=true"}}, []string{"socks5h://127.0.0.1:8090"}, []string{"8090"}},
+	// ovnkube-control-plane, olm-operator, catalog-operator and packageserver.
+	{"olm", [][]string{{"konnectivity-socks5-proxy", "run"}}, []string{"socks5h://127.0.0.1:8090"}, []string{"8090"}},
+}
+
+func TestHyperShift(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	server, _ := w.server()
+	w.agent()
+	for _, c := range consumers {
+		w.consume(c)
+	}
+	w.preStop(server)
+	if out := w.ctr("run", "--rm", "docker.io/library/konnectivity-hypershift:"+w.version, "pretend", "/usr/bin/konnectivity", "--version"); out == "" {
+		t.Error("the tool says nothing")
+	}
+	if out, err := try(t, "ctr", "--address", w.address, "run", "--rm", "docker.io/library/konnectivity-hypershift:"+w.version, "else",
+		"/usr/bin/control-plane-operator", "kas-bootstrap"); err == nil {
+		t.Errorf("it pretends to be all of the control-plane-operator: %s", out)
+	}
+}
+
+// consume starts a pod's sidecars, waits for a startup probe by TCP at the pod's
+// address, and reaches the agent's own loopback by each of them.
+func (w *world) consume(c consumer) {
+	w.t.Helper()
+	pod, address := w.pod(c.name)
+	for _, sidecar := range c.sidecars {
+		w.run(pod, []string{"KUBECONFIG=/etc/kubernetes/secrets/kubeconfig/kubeconfig"},
+			map[string]string{"/etc/kubernetes/secrets/kubeconfig": "kubeconfig", "/etc/konnectivity/proxy-client": "client", "/etc/konnectivity/proxy-ca": "ca"},
+			append([]string{"/usr/bin/control-plane-operator"}, sidecar...)...)
+	}
+	for _, port := range c.ports {
+		w.eventually("startup probe of "+c.name, func() error {
+			return in(w.t, pod, "bash", "-c", "exec 3<>/dev/tcp/"+address+"/"+port)
+		})
+		if err := in(w.t, pod, "curl", "--silent", "--max-time", "5", "--proxy", "http://"+address+":"+port, "http://127.0.0.1:2041/healthz"); err == nil {
+			w.t.Errorf("%s: another pod may use the tunnel by port %s", c.name, port)
+		}
+	}
+	for _, proxy := range c.proxies {
+		w.eventually(c.name+" by "+proxy, func() error {
+			return in(w.t, pod, "curl", "--silent", "--show-error", "--fail", "--max-time", "10", "--noproxy", "", "--proxy", proxy, "http://127.0.0.1:2041/readyz")
+		})
+	}
+}
+
+// preStop is the server's hook: it needs a shell, and its sleep must last.
+func (w *world) preStop(server string) {
+	w.t.Helper()
+	done := make(chan string, 1)
+	go func() {
+		out, err := try(w.t, "timeout", "2", "ctr", "--address", w.address, "task", "exec", "--exec-id", "preStop", server, "/bin/sh", "-c", "sleep 70")
+		done <- out
+		_ = err // timeout has ended it, which is what is wanted
+	}()
+	start := time.Now()
+	if out := <-done; time.Since(start) < 2*time.Second {
+		w.t.Errorf("the preStop hook ended at once: %s", out)
+	}
+	if out := w.ctr("task", "exec", "--exec-id", "short", server, "/bin/sh", "-c", "sleep 0.1 && echo slept"); out != "slept\n" {
+		w.t.Errorf("a shell in the image: %q", out)
+	}
+}

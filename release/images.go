@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/crypto/x509roots/fallback/bundle"
+)
+
+// images makes the lean image and HyperShift's, each for every architecture of
+// Linux that there is, as an OCI layout and the same in one file.
+func (r *release) images() error {
+	base, suite, hypershift := r.layers(r.lean), r.layers(r.suite), r.layers(r.hypershift)
+	if err := r.image("konnectivity", "All programs of the konnectivity suite, and nothing else", base, suite); err != nil {
+		return err
+	}
+	return r.image("konnectivity-hypershift", "The konnectivity suite under the names that HyperShift starts", base, suite, hypershift)
+}
+
+// layers makes a layer for each architecture, once, however many images it is
+// in. It is nil where there is nothing for that architecture.
+func (r *release) layers(entries func(system) ([]entry, error)) func(system) (v1.Layer, error) {
+	made := map[system]v1.Layer{}
+	return func(s system) (v1.Layer, error) {
+		if layer := made[s]; layer != nil {
+			return layer, nil
+		}
+		content, err := entries(s)
+		if err != nil || content == nil {
+			return nil, err
+		}
+		layer, err := r.layer(content)
+		made[s] = layer
+		return layer, err
+	}
+}
+
+// image makes one image of layers; architectures that one of them has nothing
+// for are left out.
+func (r *release) image(name, title string, layers ...func(system) (v1.Layer, error)) error {
+	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	for _, s := range r.systems {
+		if s.os != "linux" {
+			continue
+		}
+		image, err := r.imageOf(s, title, layers)
+		if err != nil {
+			return err
+		}
+		if image == nil {
+			continue
+		}
+		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: s.os, Architecture: s.arch}}})
+	}
+	folder := filepath.Join(r.out, "oci", name)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	written, err := layout.Write(folder, empty.Index)
+	if err != nil {
+		return err
+	}
+	// The first is what podman and skopeo read, the second containerd's: the name
+	// that kubelet asks for where a pod says NAME:VERSION.
+	if err := written.AppendIndex(index, layout.WithAnnotations(map[string]string{
+		"org.opencontainers.image.ref.name": name + ":" + r.version,
+		"io.containerd.image.name":          "docker.io/library/" + name + ":" + r.version,
+	})); err != nil {
+		return err
+	}
+	return r.imageArchive(name, folder)
+}
+
+func (r *release) imageOf(s system, title string, layers []func(system) (v1.Layer, error)) (v1.Image, error) {
+	image := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
+	config := &v1.ConfigFile{
+		Architecture: s.arch, OS: s.os, Created: v1.Time{Time: r.time},
+		Config: v1.Config{
+			User: "65532:65532", Env: []string{"PATH=/usr/bin:/bin"}, Entrypoint: []string{"/usr/bin/konnectivity"},
+			Labels: map[string]string{
+				"org.opencontainers.image.title":    title,
+				"org.opencontainers.image.version":  r.version,
+				"org.opencontainers.image.revision": r.commit,
+				"org.opencontainers.image.licenses": "Apache-2.0",
+			},
+		},
+	}
+	image, err := mutate.ConfigFile(image, config)
+	if err != nil {
+		return nil, err
+	}
+	for _, of := range layers {
+		layer, err := of(s)
+		if err != nil || layer == nil {
+			return nil, err
+		}
+		history := v1.History{Created: v1.Time{Time: r.time}, CreatedBy: "make release"}
+		if image, err = mutate.Append(image, mutate.Addendum{Layer: layer, History: history}); err != nil {
+			return nil, err
+		}
+	}
+	return image, nil
+}
+
+func (r *release) layer(entries []entry) (v1.Layer, error) {
+	var content bytes.Buffer
+	if err := writeTar(&content, entries, r.time); err != nil {
+		return nil, err
+	}
+	open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content.Bytes())), nil }
+	return tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer),
+		tarball.WithCompressionLevel(gzip.DefaultCompression), tarball.WithCompressedCaching)
+}
+
+// lean is what the programs expect of a system: the public CAs, by which
+// customers' proxies and clouds are verified, and a name for their user.
+func (r *release) lean(system) ([]entry, error) {
+	var cas bytes.Buffer
+	for root := range bundle.Roots() {
+		if root.Constraint != nil {
+			continue // trusted only for certificates of some time, which a file cannot say
+		}
+		if err := pem.Encode(&cas, &pem.Block{Type: "CERTIFICATE", Bytes: root.Certificate}); err != nil {
+			return nil, err
+		}
+	}
+	return []entry{
+		{name: "etc/ssl/certs/ca-certificates.crt", mode: 0o644, text: cas.Bytes()},
+		{name: "etc/passwd", mode: 0o644, text: []byte("root:x:0:0:root:/:/bin/false\nkonnectivity:x:65532:65532:konnectivity:/:/bin/false\n")},
+		{name: "etc/group", mode: 0o644, text: []byte("root:x:0:\nkonnectivity:x:65532:\n")},
+	}, nil
+}
+
+// suite is the programs, and links for manifests written for upstream's images.
+func (r *release) suite(s system) ([]entry, error) {
+	entries := []entry{
+		{name: "proxy-server", mode: 0o777, link: "usr/bin/konnectivity-server"},
+		{name: "proxy-agent", mode: 0o777, link: "usr/bin/konnectivity-agent"},
+	}
+	for _, p := range programs {
+		entries = append(entries, entry{name: "usr/bin/" + p.name, mode: 0o755, source: r.binary(s, p.name)})
+	}
+	return entries, nil
+}
+
+// hypershift is what its pods start, and a shell for their preStop hooks: Debian's
+// busybox, where Debian has the architecture.
+func (r *release) hypershift(s system) ([]entry, error) {
+	folder := filepath.Join(r.busybox, s.arch)
+	if _, err := os.Stat(folder); os.IsNotExist(err) {
+		fmt.Println("no busybox for", s, "and so no image for HyperShift")
+		return nil, nil
+	}
+	return []entry{
+		{name: "usr/bin/control-plane-operator", mode: 0o755, source: r.binary(s, "hypershift")},
+		{name: "usr/bin/proxy-server", mode: 0o777, link: "control-plane-operator"},
+		{name: "usr/bin/proxy-agent", mode: 0o777, link: "konnectivity-agent"},
+		{name: "bin/busybox", mode: 0o755, source: filepath.Join(folder, "busybox")},
+		{name: "bin/sh", mode: 0o777, link: "busybox"},
+		{name: "bin/sleep", mode: 0o777, link: "busybox"},
+		{name: "usr/share/doc/busybox-static/copyright", mode: 0o644, source: filepath.Join(folder, "copyright")},
+	}, nil
+}
+
+// imageArchive is the layout in one file, which ctr, podman and skopeo read.
+func (r *release) imageArchive(name, folder string) error {
+	var entries []entry
+	err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		relative, err := filepath.Rel(folder, path)
+		entries = append(entries, entry{name: filepath.ToSlash(relative), mode: 0o644, source: path})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(r.out, name+"_"+r.number()+"_oci.tar")
+	return writeFile(file, func(w io.Writer) error { return writeTar(w, entries, r.time) })
+}

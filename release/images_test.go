@@ -1,0 +1,189 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// runtimes is a containerd of the test's own.
+type runtimes struct {
+	t       *testing.T
+	address string
+	version string // of the images
+	n       int    // containers so far
+}
+
+func newRuntime(t *testing.T) *runtimes {
+	t.Helper()
+	lean, hypershift := artefact(t, "konnectivity_*_oci.tar"), artefact(t, "konnectivity-hypershift_*_oci.tar")
+	folder, err := os.MkdirTemp("", "ctr") // a socket's path must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	config := fmt.Sprintf("version = 2\nroot = %[1]q\nstate = %[2]q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %[3]q\n",
+		folder+"/root", folder+"/state", folder+"/sock")
+	if err := os.WriteFile(folder+"/config.toml", []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.Command("containerd", "--config", folder+"/config.toml")
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = daemon.Process.Signal(syscall.SIGTERM); _ = daemon.Wait() })
+	r := &runtimes{t: t, address: folder + "/sock"}
+	r.eventually("containerd", func() error { _, err := try(t, "ctr", "--address", r.address, "version"); return err })
+	for _, archive := range []string{lean, hypershift} {
+		r.ctr("images", "import", archive)
+	}
+	name := filepath.Base(lean)
+	r.version = "v" + strings.TrimSuffix(strings.TrimPrefix(name, "konnectivity_"), "_oci.tar")
+	return r
+}
+
+func (r *runtimes) ctr(args ...string) string {
+	r.t.Helper()
+	return command(r.t, "ctr", append([]string{"--address", r.address}, args...)...)
+}
+
+// eventually waits until something works, as a probe does.
+func (r *runtimes) eventually(what string, works func() error) {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		err := works()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%s: %v", what, err)
+		}
+	}
+}
+
+// container is one of a pod: what its manifest says.
+type container struct {
+	image   string
+	command []string
+	env     []string
+	mounts  map[string]string // from a path in the container to one here
+	pod     string            // the name of its network
+}
+
+// start runs a container until the test ends, and returns its name.
+func (r *runtimes) start(c container) string {
+	r.t.Helper()
+	r.n++
+	name := fmt.Sprint("c", r.n)
+	log := filepath.Join(r.t.TempDir(), name)
+	args := []string{"run", "--detach", "--with-ns", "network:/run/netns/" + c.pod, "--log-uri", "file://" + log}
+	for _, e := range c.env {
+		args = append(args, "--env", e)
+	}
+	for to, from := range c.mounts {
+		args = append(args, "--mount", "type=bind,src="+from+",dst="+to+",options=rbind:ro")
+	}
+	r.ctr(append(append(args, "docker.io/library/"+c.image+":"+r.version, name), c.command...)...)
+	r.t.Cleanup(func() {
+		r.stop(name)
+		if r.t.Failed() {
+			text, _ := os.ReadFile(log)
+			r.t.Logf("%v: %s", c.command, text)
+		}
+	})
+	return name
+}
+
+// stop ends a container as kubelet does, and waits for its end.
+func (r *runtimes) stop(name string) {
+	r.t.Helper()
+	if _, err := try(r.t, "ctr", "--address", r.address, "task", "kill", "--signal", "SIGTERM", name); err != nil {
+		return // it is stopped already
+	}
+	r.eventually(name+" to end", func() error {
+		out, err := try(r.t, "ctr", "--address", r.address, "task", "rm", name)
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	r.ctr("container", "rm", name)
+}
+
+// network is pods' networks, on a bridge.
+type network struct {
+	t      *testing.T
+	prefix string
+	n      int
+}
+
+func newNetwork(t *testing.T) *network {
+	t.Helper()
+	n := &network{t: t, prefix: fmt.Sprint("konnectivity-", os.Getpid(), "-")}
+	n.add("bridge")
+	command(t, "ip", "-n", n.prefix+"bridge", "link", "add", "br0", "type", "bridge")
+	command(t, "ip", "-n", n.prefix+"bridge", "link", "set", "br0", "up")
+	return n
+}
+
+func (n *network) add(name string) {
+	n.t.Helper()
+	command(n.t, "ip", "netns", "add", n.prefix+name)
+	n.t.Cleanup(func() { command(n.t, "ip", "netns", "delete", n.prefix+name) })
+	command(n.t, "ip", "-n", n.prefix+name, "link", "set", "lo", "up")
+}
+
+// pod is a network with an address on the bridge.
+func (n *network) pod(name string) (pod, address string) {
+	n.t.Helper()
+	n.add(name)
+	n.n++
+	pod, address = n.prefix+name, fmt.Sprint("192.0.2.", n.n)
+	port := fmt.Sprint("veth", n.n)
+	command(n.t, "ip", "-n", n.prefix+"bridge", "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", pod)
+	command(n.t, "ip", "-n", n.prefix+"bridge", "link", "set", port, "master", "br0", "up")
+	command(n.t, "ip", "-n", pod, "address", "add", address+"/24", "dev", "eth0")
+	command(n.t, "ip", "-n", pod, "link", "set", "eth0", "up")
+	return pod, address
+}
+
+// in runs a command in a pod's network.
+func in(t *testing.T, pod, name string, args ...string) error {
+	t.Helper()
+	out, err := try(t, "ip", append([]string{"netns", "exec", pod, name}, args...)...)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+func TestLeanImage(t *testing.T) {
+	t.Parallel()
+	r := newRuntime(t)
+	for i, path := range []string{"/proxy-server", "/proxy-agent", "/usr/bin/konnectivity", "/usr/bin/konnectivity-server",
+		"/usr/bin/konnectivity-agent", "/usr/bin/konnectivity-socks5-proxy", "/usr/bin/konnectivity-https-proxy"} {
+		out := r.ctr("run", "--rm", "docker.io/library/konnectivity:"+r.version, fmt.Sprint("v", i), path, "--version")
+		if !strings.Contains(out, " version "+r.version+" ") {
+			t.Errorf("%s --version: %q", path, out)
+		}
+	}
+}
+
+func TestSkopeoReadsImages(t *testing.T) {
+	for _, name := range []string{"konnectivity", "konnectivity-hypershift"} {
+		var image struct {
+			Labels map[string]string
+			Env    []string
+		}
+		decode(t, command(t, "skopeo", "inspect", "oci-archive:"+artefact(t, name+"_*_oci.tar")), &image)
+		if image.Labels["org.opencontainers.image.version"] == "" {
+			t.Errorf("%s has no version: %v", name, image)
+		}
+		command(t, "skopeo", "inspect", "--raw", "oci:"+artefact(t, filepath.Join("oci", name)))
+	}
+}

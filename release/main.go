@@ -1,0 +1,144 @@
+// Command release makes everything that a release consists of, from the sources
+// beside it and the Go module cache: archives, packages, container images, and
+// what goes with them. The same sources give the same bytes.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/mod/semver"
+	"golang.org/x/sync/errgroup"
+)
+
+// release is what is made, from what, and where to.
+type release struct {
+	root    string // of the sources
+	out     string
+	version string // v1.2.3
+	commit  string
+	time    time.Time // of the commit: every file's
+	ldflags string
+	systems []system
+	busybox string // a folder with Debian's busybox-static for each architecture
+
+	work string // temporary
+}
+
+// system is what programs are built for.
+type system struct{ os, arch string }
+
+func (s system) String() string { return s.os + "_" + s.arch }
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	r, err := parse(os.Args[1:])
+	if err != nil {
+		return err
+	}
+	if r.work, err = os.MkdirTemp("", "konnectivity-release-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(r.work)
+	if err := os.RemoveAll(r.out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.out, 0o755); err != nil {
+		return err
+	}
+	for _, steps := range [][]step{
+		{{"programs", r.build}},
+		{{"man pages and completions", r.document}},
+		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"bill of materials", r.materials}, {"notes", r.notes}},
+		{{"checksums", r.checksums}},
+	} {
+		if err := together(steps); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step is a part of making a release.
+type step struct {
+	name string
+	do   func() error
+}
+
+// together takes steps that do not need each other.
+func together(steps []step) error {
+	var group errgroup.Group
+	for _, s := range steps {
+		group.Go(func() error {
+			start := time.Now()
+			if err := s.do(); err != nil {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			fmt.Printf("%-26s %5.1f s\n", s.name, time.Since(start).Seconds())
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func parse(args []string) (*release, error) {
+	r := &release{}
+	var seconds int64
+	var systems string
+	set := flag.NewFlagSet("release", flag.ExitOnError)
+	set.StringVar(&r.root, "root", "..", "folder of the sources")
+	set.StringVar(&r.out, "out", "../dist", "folder to write to; what is in it is deleted")
+	set.StringVar(&r.version, "version", "", "semantic version, as v1.2.3")
+	set.StringVar(&r.commit, "commit", "", "commit of the sources")
+	set.Int64Var(&seconds, "time", 0, "time of the commit, in seconds since 1970")
+	set.StringVar(&r.ldflags, "ldflags", "", "flags for the linker")
+	set.StringVar(&systems, "systems", "", "OS/ARCH to build for, spaces between")
+	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox and ARCH/copyright for HyperShift's image")
+	if err := set.Parse(args); err != nil {
+		return nil, err
+	}
+	if !semver.IsValid(r.version) || semver.Canonical(r.version) != r.version {
+		return nil, fmt.Errorf("%q is no version to release: give VERSION=v1.2.3", r.version)
+	}
+	for _, s := range strings.Fields(systems) {
+		goos, arch, ok := strings.Cut(s, "/")
+		if !ok {
+			return nil, fmt.Errorf("-systems: %q is not OS/ARCH", s)
+		}
+		r.systems = append(r.systems, system{goos, arch})
+	}
+	if len(r.systems) == 0 || r.commit == "" || seconds == 0 {
+		return nil, fmt.Errorf("-systems, -commit and -time must be given; make release does")
+	}
+	r.time = time.Unix(seconds, 0).UTC()
+	var err error
+	for _, path := range []*string{&r.root, &r.out, &r.busybox} {
+		if *path, err = filepath.Abs(*path); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// number is the version without its v, as file names and packages have it.
+func (r *release) number() string { return strings.TrimPrefix(r.version, "v") }
+
+// file is the path of an artefact.
+func (r *release) file(parts ...string) string {
+	return filepath.Join(r.out, "konnectivity_"+r.number()+"_"+strings.Join(parts, ""))
+}
+
+// source reads a file of the sources.
+func (r *release) source(path string) ([]byte, error) {
+	return os.ReadFile(filepath.Join(r.root, path))
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// notes writes what changed, from the changelog: the section of this version, or
+// what is not released yet.
+func (r *release) notes() error {
+	changelog, err := r.source("CHANGELOG.md")
+	if err != nil {
+		return err
+	}
+	changes := section(string(changelog), r.number())
+	if changes == "" {
+		changes = section(string(changelog), "Unreleased")
+	}
+	if changes == "" {
+		return fmt.Errorf("CHANGELOG.md has neither a section %q nor \"Unreleased\"", r.number())
+	}
+	return os.WriteFile(filepath.Join(r.out, "RELEASE_NOTES.md"), fmt.Appendf(nil,
+		"# konnectivity %s\n\n%s\n\nCommit %s, built with %s. SHA256SUMS has the checksums; docs/install.md says how to install what is here.\n",
+		r.version, changes, r.commit, runtime.Version()), 0o644)
+}
+
+// section is what stands under the heading that begins with title, with or
+// without v and brackets.
+func section(changelog, title string) string {
+	var lines []string
+	within := false
+	for line := range strings.Lines(changelog) {
+		if heading, ok := strings.CutPrefix(line, "## "); ok {
+			first, _, _ := strings.Cut(strings.TrimSpace(heading), " ")
+			within = strings.TrimPrefix(strings.Trim(first, "[]"), "v") == title
+			continue
+		}
+		if within {
+			lines = append(lines, line)
+		}
+	}
+	return strings.TrimSpace(strings.Join(lines, ""))
+}
+
+// checksums covers every file but the layouts, whose files are named by theirs.
+func (r *release) checksums() error {
+	files, err := os.ReadDir(r.out)
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(r.out, "SHA256SUMS"), func(w io.Writer) error {
+		for _, f := range files {
+			if f.IsDir() || f.Name() == "SHA256SUMS" {
+				continue
+			}
+			sum, err := sumOf(filepath.Join(r.out, f.Name()))
+			if err != nil {
+				return err
+			}
+			if _, err := fmt.Fprintf(w, "%s  %s\n", sum, f.Name()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// root is a view of this machine's files of its own, where packages are
+// installed: what they write is seen in it only, and gone after the test.
+type root struct {
+	t      *testing.T
+	merged string
+}
+
+func newRoot(t *testing.T) *root {
+	t.Helper()
+	base := t.TempDir()
+	r := &root{t: t, merged: filepath.Join(base, "merged")}
+	for _, name := range []string{"upper", "work", "merged"} {
+		if err := os.Mkdir(filepath.Join(base, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	options := fmt.Sprintf("lowerdir=/,upperdir=%s/upper,workdir=%s/work", base, base)
+	command(t, "mount", "-t", "overlay", "overlay", "-o", options, r.merged)
+	t.Cleanup(func() { command(t, "umount", r.merged) })
+	command(t, "mount", "-t", "proc", "proc", filepath.Join(r.merged, "proc"))
+	t.Cleanup(func() { command(t, "umount", filepath.Join(r.merged, "proc")) })
+	command(t, "mount", "--bind", "/dev", filepath.Join(r.merged, "dev"))
+	t.Cleanup(func() { command(t, "umount", filepath.Join(r.merged, "dev")) })
+	return r
+}
+
+// inside runs a command in the root.
+func (r *root) inside(args ...string) string {
+	r.t.Helper()
+	return command(r.t, "chroot", append([]string{r.merged}, args...)...)
+}
+
+// install copies packages in and gives them to a command.
+func (r *root) install(pattern string, args ...string) {
+	r.t.Helper()
+	for _, p := range programs {
+		file := artefact(r.t, fmt.Sprintf(pattern, p.name))
+		content, err := os.ReadFile(file)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		name := "/tmp/" + filepath.Base(file)
+		if err := os.WriteFile(filepath.Join(r.merged, name), content, 0o644); err != nil {
+			r.t.Fatal(err)
+		}
+		args = append(args, name)
+	}
+	r.inside(args...)
+}
+
+func (r *root) file(path string) string { return filepath.Join(r.merged, path) }
+
+// checkServices looks at each unit as systemd does, without starting it.
+func (r *root) checkServices() {
+	r.t.Helper()
+	for _, p := range programs {
+		if p.service == "" {
+			continue
+		}
+		unit := "/usr/lib/systemd/system/" + p.name + ".service"
+		if out := r.inside("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", unit); out != "" {
+			r.t.Errorf("%s: %s", unit, out)
+		}
+		if out, err := try(r.t, "chroot", r.merged, "systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", unit); err != nil {
+			r.t.Errorf("%s is exposed by more than 2.0: %v\n%s", unit, err, out)
+		}
+		folder := filepath.Dir(p.config())
+		if got := strings.TrimSpace(r.inside("stat", "--format=%U %G %a", folder)); got != "root "+p.user()+" 750" {
+			r.t.Errorf("%s: %s", folder, got)
+		}
+	}
+}
+
+// secrets gives each service its certificates, as docs/bare-metal.md says.
+func (r *root) secrets() {
+	r.t.Helper()
+	r.inside("konnectivity", "certs", "/root/pki")
+	for _, give := range []string{
+		"server ca.crt server.crt server.key cluster.crt cluster.key",
+		"agent ca.crt agent.crt agent.key",
+		"socks5-proxy ca.crt client.crt client.key",
+		"https-proxy ca.crt client.crt client.key",
+	} {
+		service, files, _ := strings.Cut(give, " ")
+		for _, f := range strings.Fields(files) {
+			r.inside("install", "-m", "640", "-g", "konnectivity-"+service, "/root/pki/"+f, "/etc/konnectivity/"+service+"/")
+		}
+		r.inside("sed", "-i", "s/konnectivity.example.com/127.0.0.1/", "/etc/konnectivity/"+service+"/env")
+	}
+}
+
+// start runs a service by its unit's own lines and its own user, in a network
+// namespace where nobody else has its ports.
+func (r *root) start(namespace string, p program) {
+	r.t.Helper()
+	script := `set -a; . ` + p.config() + `; set +a
+		line=$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/` + p.name + `.service)
+		exec setpriv --reuid ` + p.user() + ` --regid ` + p.user() + ` --clear-groups --no-new-privs --bounding-set=-all sh -c "exec $line"`
+	cmd := exec.Command("nsenter", "--net="+namespace, "chroot", r.merged, "sh", "-c", script)
+	log, err := os.Create(filepath.Join(r.t.TempDir(), p.name))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil || r.t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			r.t.Logf("%s: %v\n%s", p.name, err, text)
+		}
+		_ = log.Close()
+	})
+}
+
+// namespace is the path of a network of its own, with loopback and an address
+// that stands for a pod's.
+func namespace(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "net")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "unshare", "--net="+path, "sh", "-c", "ip link set lo up && ip address add "+podAddress+"/32 dev lo")
+	t.Cleanup(func() { command(t, "umount", path) })
+	return path
+}
+
+const podAddress = "192.0.2.7"
+
+// As an administrator of Debian does it.
+func TestDebianPackages(t *testing.T) {
+	t.Parallel()
+	artefact(t, "konnectivity-agent_*_"+runtime.GOARCH+".deb")
+	r := newRoot(t)
+	r.install("%s_*_"+runtime.GOARCH+".deb", "dpkg", "--install")
+	r.checkServices()
+	r.secrets()
+	network := namespace(t)
+	for _, p := range programs {
+		if p.service != "" {
+			r.start(network, p)
+		}
+	}
+	r.checked(network)
+	r.inside("dpkg", "--remove", "konnectivity-agent")
+	if _, err := os.Stat(r.file("/usr/bin/konnectivity-agent")); !os.IsNotExist(err) {
+		t.Errorf("the agent is still there: %v", err)
+	}
+	if _, err := os.Stat(r.file("/etc/konnectivity/agent/env")); err != nil {
+		t.Errorf("removing took the configuration: %v", err)
+	}
+	r.inside("dpkg", "--purge", "konnectivity-agent")
+	if _, err := os.Stat(r.file("/etc/konnectivity/agent/env")); !os.IsNotExist(err) {
+		t.Errorf("purging left the configuration: %v", err)
+	}
+}
+
+// checked waits until konnectivity check finds nothing wrong, through both
+// sidecars, with the health port of the server as the destination.
+func (r *root) checked(network string) {
+	r.t.Helper()
+	for _, port := range []string{"1080", "3128"} {
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+			out, err := try(r.t, "nsenter", "--net="+network, "chroot", r.merged, "konnectivity", "check", "--konnectivity-hostname=127.0.0.1",
+				"--ca-cert-path=/root/pki/ca.crt", "--tls-cert-path=/root/pki/client.crt", "--tls-key-path=/root/pki/client.key",
+				"--server-admin=127.0.0.1:8095", "--serving-port="+port, "127.0.0.1:8092")
+			if err == nil {
+				break
+			}
+			if time.Now().After(deadline) {
+				r.t.Fatalf("konnectivity check by port %s: %v\n%s", port, err, out)
+			}
+		}
+	}
+}
+
+// As an administrator of a system with rpm does it; --nodeps, since Debian's rpm
+// does not know what Debian has installed.
+func TestRPMPackages(t *testing.T) {
+	t.Parallel()
+	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[runtime.GOARCH]
+	artefact(t, "konnectivity-agent-[0-9]*."+arch+".rpm")
+	r := newRoot(t)
+	r.install("%s-[0-9]*."+arch+".rpm", "rpm", "--install", "--nodeps", "--nosignature")
+	r.checkServices()
+	for _, p := range programs {
+		r.inside("rpm", "--verify", "--nodeps", "--nogroup", p.name)
+		if out := r.inside(p.name, "--version"); !strings.Contains(out, p.name+" version v") {
+			t.Errorf("%s --version: %q", p.name, out)
+		}
+	}
+	r.inside("rpm", "--erase", "--nodeps", "konnectivity-agent")
+	if _, err := os.Stat(r.file("/usr/lib/systemd/system/konnectivity-agent.service")); !os.IsNotExist(err) {
+		t.Errorf("the agent's unit is still there: %v", err)
+	}
+}
