@@ -49,13 +49,12 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 // openLocked sends OPEN.
 func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	budget := ses.budgetOf(ctx)
-	st := newStream(ses, ses.nextID, budget)
-	ses.nextID += 2
+	st := newStream(ses, ses.streams.give(), budget)
 	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.flow.limit, id: tunnel.CleanID(f.ID)}
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.number
 	}
-	ses.streams[st.id()] = st
+	ses.streams.add(st)
 	ses.count.opened++
 	st.sendIntroLocked(frameOpen, m.encode())
 	st.onLocked(sendsOpen)
@@ -105,12 +104,13 @@ func (ses *Session) lost(address string) error {
 	return &tunnel.DialError{Failure: failure, Address: address, Err: ses.err}
 }
 
-func (ses *Session) handleOpened(id uint64, payload []byte) error {
-	st, err := ses.find(id)
+func (r *frameReader) handleOpened(id uint64, payload []byte) error {
+	ses := r.ses
+	st, err := ses.streams.find(id)
 	if st == nil {
 		return err
 	}
-	if !ses.own(id) {
+	if !ses.streams.own(id) {
 		return violation("OPENED for a stream of the sender's own")
 	}
 	m, err := decodeOpened(payload)
@@ -118,7 +118,7 @@ func (ses *Session) handleOpened(id uint64, payload []byte) error {
 		return violation("OPENED: " + err.Error())
 	}
 	if st.state != opening || m.credit > maxCredit {
-		ses.breach(st)
+		st.breachLocked()
 		return nil
 	}
 	st.opened = &m
@@ -134,18 +134,18 @@ func (ses *Session) handleOpened(id uint64, payload []byte) error {
 	return nil
 }
 
-func (ses *Session) handleOpen(id uint64, payload []byte) error {
-	if ses.own(id) || id <= ses.lastPeerID {
+func (r *frameReader) handleOpen(id uint64, payload []byte) error {
+	ses := r.ses
+	if !ses.streams.use(id) {
 		return violation("OPEN with an id that is not its own to use")
 	}
 	m, err := decodeOpen(payload)
 	if err != nil || m.credit > maxCredit {
 		return violation("OPEN does not parse")
 	}
-	if len(ses.queue.small) > len(ses.streams)+maxStreams {
+	if len(ses.queue.small) > ses.streams.count()+maxStreams {
 		return violation("it asks for more and reads no answers")
 	}
-	ses.lastPeerID = id
 	refusal, budget := ses.refusal(m), ses.cfg.Budget
 	if refusal == nil {
 		budget = ses.clients.enter(m.client)
@@ -159,7 +159,7 @@ func (ses *Session) handleOpen(id uint64, payload []byte) error {
 	}
 	ctx, cancel := context.WithCancelCause(ses.ctx)
 	st.cancel = cancel
-	ses.streams[id] = st
+	ses.streams.add(st)
 	st.onLocked(receivesOpen)
 	ses.count.accepted++
 	ses.dials++
@@ -177,7 +177,7 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 		return &openedMsg{failure: typed.Failure, reason: typed.Text()}
 	case ses.cfg.Forwarder == nil:
 		return &openedMsg{failure: tunnel.FailDenied, reason: "this peer serves no connections"}
-	case len(ses.streams) >= maxStreams:
+	case ses.streams.count() >= maxStreams:
 		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d connections on one link", maxStreams)}
 	case ses.dials >= MaxDials:
 		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d dials under way on one link", MaxDials)}

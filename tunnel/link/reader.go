@@ -109,8 +109,8 @@ func (r *frameReader) next() (bool, error) {
 		return false, nil
 	}
 	r.pos += headerSize + h.length
-	r.ses.frameSeen()
-	return true, r.ses.handle(h, b[headerSize:headerSize+h.length])
+	r.ses.alive.heard = time.Now()
+	return true, r.handle(h, b[headerSize:headerSize+h.length])
 }
 
 // payload hands n bytes of the DATA frame under way to its stream. head is how
@@ -123,11 +123,11 @@ func (r *frameReader) payload(n, head int) error {
 	r.pos += n
 	r.left -= n
 	if r.left == 0 {
-		r.ses.frameSeen()
+		r.ses.alive.heard = time.Now()
 	}
 	fin := r.left == 0 && r.data.flags&flagFin != 0
 	if n == 0 && !fin {
-		return r.ses.checkData(r.data)
+		return r.checkData(r.data)
 	}
 	return r.handleData(r.buf.View(from, from+n, head), fin)
 }
@@ -147,11 +147,8 @@ func (r *frameReader) makeRoom() {
 	r.pos, r.have = 0, len(rest)
 }
 
-// frameSeen notes that the peer is alive.
-func (ses *Session) frameSeen() { ses.alive.heard = time.Now() }
-
 // handle takes a frame that is not DATA.
-func (ses *Session) handle(h header, payload []byte) error {
+func (r *frameReader) handle(h header, payload []byte) error {
 	switch h.typ {
 	case framePing, frameGoAway, frameInfo, frameHello:
 		if h.stream != 0 {
@@ -166,19 +163,19 @@ func (ses *Session) handle(h header, payload []byte) error {
 	case frameHello:
 		return violation("second HELLO")
 	case framePing:
-		return ses.handlePing(h, payload)
+		return r.handlePing(h, payload)
 	case frameGoAway:
-		return ses.handleGoAway(payload)
+		return r.handleGoAway(payload)
 	case frameInfo:
-		return ses.handleInfo(payload)
+		return r.handleInfo(payload)
 	case frameOpen:
-		return ses.handleOpen(h.stream, payload)
+		return r.handleOpen(h.stream, payload)
 	case frameOpened:
-		return ses.handleOpened(h.stream, payload)
+		return r.handleOpened(h.stream, payload)
 	case frameCredit:
-		return ses.handleCredit(h.stream, payload)
+		return r.handleCredit(h.stream, payload)
 	case frameReset:
-		return ses.handleReset(h.stream, payload)
+		return r.handleReset(h.stream, payload)
 	default:
 		return nil // §2: unknown types are skipped
 	}
@@ -186,7 +183,8 @@ func (ses *Session) handle(h header, payload []byte) error {
 
 var errShort = violation("payload too short for its type")
 
-func (ses *Session) handlePing(h header, payload []byte) error {
+func (r *frameReader) handlePing(h header, payload []byte) error {
+	ses := r.ses
 	if len(payload) < 8 {
 		return errShort
 	}
@@ -200,7 +198,8 @@ func (ses *Session) handlePing(h header, payload []byte) error {
 	return nil
 }
 
-func (ses *Session) handleGoAway(payload []byte) error {
+func (r *frameReader) handleGoAway(payload []byte) error {
+	ses := r.ses
 	if len(payload) < 2 {
 		return errShort
 	}
@@ -212,7 +211,8 @@ func (ses *Session) handleGoAway(payload []byte) error {
 	return &GoAwayError{Code: code, Text: cut(string(payload[2:]))}
 }
 
-func (ses *Session) handleInfo(payload []byte) error {
+func (r *frameReader) handleInfo(payload []byte) error {
+	ses := r.ses
 	info := Hello{}
 	if err := info.decode(payload); err != nil {
 		return violation("INFO: " + err.Error())
@@ -226,30 +226,12 @@ func (ses *Session) handleInfo(payload []byte) error {
 	return nil
 }
 
-// find returns the stream, nil for one that is gone, or a violation for one
-// that never was.
-func (ses *Session) find(id uint64) (*Stream, error) {
-	if st, ok := ses.streams[id]; ok {
-		return st, nil
-	}
-	used := id <= ses.lastPeerID
-	if ses.own(id) {
-		used = id < ses.nextID
-	}
-	if id == 0 || !used {
-		return nil, violation("frame for a stream that was never opened")
-	}
-	return nil, nil
-}
-
-// own says whether id is one that this side gives out.
-func (ses *Session) own(id uint64) bool { return id%2 == ses.nextID%2 }
-
 // checkData looks at a DATA frame of which nothing has come but its header.
-func (ses *Session) checkData(h header) error {
-	st, err := ses.find(h.stream)
+func (r *frameReader) checkData(h header) error {
+	ses := r.ses
+	st, err := ses.streams.find(h.stream)
 	if st != nil && !st.state.receives() {
-		ses.breach(st)
+		st.breachLocked()
 	}
 	return err
 }
@@ -257,19 +239,19 @@ func (ses *Session) checkData(h header) error {
 // handleData takes a part of the DATA frame under way.
 func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	ses, n := r.ses, part.Len()
-	st, err := ses.find(r.data.stream)
+	st, err := ses.streams.find(r.data.stream)
 	if st == nil {
 		return err
 	}
 	if !st.state.receives() || st.recv.flow.receive(n) != nil {
-		ses.breach(st)
+		st.breachLocked()
 		return nil
 	}
 	ses.count.received += uint64(n)
 	ses.count.unread += n
 	st.budget.add(n)
 	if !st.budget.tolerates(st.recv.flow.unread()) {
-		ses.resetStream(st, tunnel.CodeMemory)
+		st.resetLocked(tunnel.CodeMemory)
 		return nil
 	}
 	if taken := ses.deliverUnlocked(st, part); !st.recv.closed() {
@@ -306,38 +288,18 @@ func (r *frameReader) keep(st *Stream, part tunnel.Chunk) {
 	}
 }
 
-// breach resets a stream whose peer broke the protocol on it (§7).
-func (ses *Session) breach(st *Stream) { ses.resetStream(st, tunnel.CodeProtocol) }
-
-// resetStream ends a stream from the inside, for both the peer and the holder.
-func (ses *Session) resetStream(st *Stream, code tunnel.Code) {
-	cause := &tunnel.ResetError{Code: code}
-	ses.queue.discard(&st.send)
-	st.sendResetLocked(code)
-	st.cancelLocked(cause)
-	st.dropLocked(cause, cause)
-	ses.count.resets++
-}
-
-// cancelLocked gives up the dial that is made for the peer, if one is.
-func (st *Stream) cancelLocked(cause error) {
-	if st.cancel != nil {
-		st.cancel(cause)
-		st.cancel = nil
-	}
-}
-
-func (ses *Session) handleCredit(id uint64, payload []byte) error {
+func (r *frameReader) handleCredit(id uint64, payload []byte) error {
+	ses := r.ses
 	if len(payload) < 8 {
 		return errShort
 	}
-	st, err := ses.find(id)
+	st, err := ses.streams.find(id)
 	if st == nil {
 		return err
 	}
 	limit := binary.BigEndian.Uint64(payload)
 	if limit > maxCredit || !st.state.established() {
-		ses.breach(st)
+		st.breachLocked()
 		return nil
 	}
 	if st.send.flow.raise(limit) {
@@ -346,11 +308,12 @@ func (ses *Session) handleCredit(id uint64, payload []byte) error {
 	return nil
 }
 
-func (ses *Session) handleReset(id uint64, payload []byte) error {
+func (r *frameReader) handleReset(id uint64, payload []byte) error {
+	ses := r.ses
 	if len(payload) < 2 {
 		return errShort
 	}
-	st, err := ses.find(id)
+	st, err := ses.streams.find(id)
 	if st == nil {
 		return err
 	}
@@ -358,32 +321,6 @@ func (ses *Session) handleReset(id uint64, payload []byte) error {
 	if code > tunnel.CodeMemory {
 		code = tunnel.CodeUnknown // §8
 	}
-	ses.lose(st, &tunnel.ResetError{Code: code})
+	st.loseLocked(&tunnel.ResetError{Code: code})
 	return nil
-}
-
-// lose ends a stream because of the peer: what it had sent can still be read.
-func (ses *Session) lose(st *Stream, cause error) {
-	st.onLocked(receivesReset)
-	ses.queue.discard(&st.send)
-	st.cancelLocked(cause)
-	st.recv.fail(cause)
-	st.send.end = cause
-	st.recv.tellFailure()
-	st.wakeAllLocked()
-}
-
-// errLinkLost is what streams read once their link is gone.
-var errLinkLost error = &tunnel.ResetError{Code: tunnel.CodeLost}
-
-// forgetLocked takes the stream out of the link's books.
-func (ses *Session) forgetLocked(st *Stream) {
-	if ses.streams[st.id()] != st {
-		return // it was refused
-	}
-	delete(ses.streams, st.id())
-	ses.clients.leave(st.budget)
-	if len(ses.streams) == 0 {
-		ses.idleCond.Broadcast()
-	}
 }

@@ -79,13 +79,11 @@ type Session struct {
 	ending error      // why the session is about to end: nobody gets another turn
 	err    error      // why the session ended
 
-	streams    map[uint64]*Stream
-	clients    clientBudgets
-	nextID     uint64 // of the next stream opened here
-	lastPeerID uint64
-	dials      int       // of the peer's streams, under way
-	serving    int       // of them all: what the Forwarder has not done with
-	idleCond   sync.Cond // a stream was the last, was served, or nobody sends
+	streams  streams
+	clients  clientBudgets
+	dials    int       // of the peer's streams, under way
+	serving  int       // of them all: what the Forwarder has not done with
+	idleCond sync.Cond // a stream was the last, was served, or nobody sends
 
 	queue     sendQueue
 	wantFlush bool
@@ -141,11 +139,14 @@ func Accept(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 
 func start(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Session, error) {
 	ses := newSession(conn, cfg, initiator)
-	if err := ses.shakeHands(ctx, initiator); err != nil {
+	hs := handshake{conn: conn, cfg: &ses.cfg}
+	if err := hs.shake(ctx, initiator); err != nil {
 		ses.cancel(err)
 		_ = conn.Close()
 		return nil, err
 	}
+	ses.peer = hs.peer
+	ses.news = Hello{ServerCount: ses.peer.ServerCount, Serving: ses.peer.Serving}
 	tune(conn)
 	ses.begin()
 	return ses, nil
@@ -160,11 +161,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 		clients: clientBudgets{whole: cfg.Budget, numbered: cfg.PeerNumbersClients},
 		alive:   liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter},
 		done:    make(chan struct{}), joined: make(chan struct{}), draining: make(chan struct{}),
-		streams: map[uint64]*Stream{},
-	}
-	ses.nextID, ses.lastPeerID = 2, 0
-	if initiator {
-		ses.nextID = 1
+		streams: newStreams(initiator),
 	}
 	ses.idleCond.L, ses.flushCond.L = &ses.mu, &ses.mu
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
@@ -263,7 +260,7 @@ func (ses *Session) Serving() Serving {
 func (ses *Session) Streams() int {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return len(ses.streams)
+	return ses.streams.count()
 }
 
 // RTT is the smoothed round trip to the peer, 0 while unknown.
@@ -303,12 +300,12 @@ func (ses *Session) Stats() Stats {
 	defer ses.mu.Unlock()
 	c := &ses.count
 	s := Stats{
-		Streams: len(ses.streams), Sent: c.sent, Received: c.received, Unread: c.unread,
+		Streams: ses.streams.count(), Sent: c.sent, Received: c.received, Unread: c.unread,
 		Opened: c.opened, Accepted: c.accepted, Resets: c.resets, RTT: ses.alive.rtt,
 		Answered: c.answered, Ended: c.established,
 		DataSent: c.dataSent + ses.queue.dataFrames, DataReceived: c.dataReceived,
 	}
-	for _, st := range ses.streams {
+	for _, st := range ses.streams.byID {
 		if st.state.established() {
 			s.Ended--
 		}
@@ -343,7 +340,7 @@ func (ses *Session) wakeIdle() {
 	ses.idleCond.Broadcast()
 }
 
-func (ses *Session) idle() bool { return len(ses.streams) == 0 && ses.serving == 0 }
+func (ses *Session) idle() bool { return ses.streams.count() == 0 && ses.serving == 0 }
 
 // Close ends the session and all its streams, tells the peer as far as it can
 // within a second, and returns when every goroutine of the session has ended.
@@ -392,8 +389,8 @@ func (ses *Session) failLocked(cause error) {
 	ses.err = cause
 	close(ses.done)
 	ses.cancel(errLinkLost)
-	for _, st := range ses.streams {
-		ses.lose(st, errLinkLost)
+	for _, st := range ses.streams.byID {
+		st.loseLocked(errLinkLost)
 	}
 	ses.queue.clear()
 	ses.flushCond.Broadcast()

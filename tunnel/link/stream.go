@@ -44,8 +44,11 @@ func (st *Stream) onLocked(e event) {
 		panic("link: a stream that is " + st.state.String() + " was taken further")
 	}
 	st.state = next
-	if next == closed {
-		st.ses.forgetLocked(st)
+	if ses := st.ses; next == closed && ses.streams.remove(st) {
+		ses.clients.leave(st.budget)
+		if ses.streams.count() == 0 {
+			ses.idleCond.Broadcast()
+		}
 	}
 }
 
@@ -249,6 +252,39 @@ func (st *Stream) Reset(cause error) error {
 	}
 	st.dropLocked(errClosed, &tunnel.ResetError{Code: code})
 	return nil
+}
+
+// breachLocked resets a stream whose peer broke the protocol on it (§7).
+func (st *Stream) breachLocked() { st.resetLocked(tunnel.CodeProtocol) }
+
+// resetLocked ends a stream from the inside, for both the peer and the holder.
+func (st *Stream) resetLocked(code tunnel.Code) {
+	cause := &tunnel.ResetError{Code: code}
+	st.ses.queue.discard(&st.send)
+	st.sendResetLocked(code)
+	st.cancelLocked(cause)
+	st.dropLocked(cause, cause)
+	st.ses.count.resets++
+}
+
+// loseLocked ends a stream because of the peer: what it had sent can still be
+// read.
+func (st *Stream) loseLocked(cause error) {
+	st.onLocked(receivesReset)
+	st.ses.queue.discard(&st.send)
+	st.cancelLocked(cause)
+	st.recv.fail(cause)
+	st.send.end = cause
+	st.recv.tellFailure()
+	st.wakeAllLocked()
+}
+
+// cancelLocked gives up the dial that is made for the peer, if one is.
+func (st *Stream) cancelLocked(cause error) {
+	if st.cancel != nil {
+		st.cancel(cause)
+		st.cancel = nil
+	}
 }
 
 // dropLocked ends the stream on this side: nothing received counts any more, and

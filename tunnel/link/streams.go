@@ -1,0 +1,70 @@
+package link
+
+import "konnectivity/tunnel"
+
+// errLinkLost is what streams read once their link is gone.
+var errLinkLost error = &tunnel.ResetError{Code: tunnel.CodeLost}
+
+// streams are those of a link that are not closed. Session.mu guards them.
+type streams struct {
+	byID       map[uint64]*Stream
+	nextID     uint64 // of the next one opened here
+	lastPeerID uint64
+}
+
+// newStreams returns the books of one side. The initiator's ids are odd.
+func newStreams(initiator bool) streams {
+	s := streams{byID: map[uint64]*Stream{}, nextID: 2}
+	if initiator {
+		s.nextID = 1
+	}
+	return s
+}
+
+// own says whether id is one that this side gives out.
+func (s *streams) own(id uint64) bool { return id%2 == s.nextID%2 }
+
+// give returns the id of a stream to be opened here.
+func (s *streams) give() uint64 {
+	id := s.nextID
+	s.nextID += 2
+	return id
+}
+
+// use notes an id that the peer gave out, and says whether it may.
+func (s *streams) use(id uint64) bool {
+	if s.own(id) || id <= s.lastPeerID {
+		return false
+	}
+	s.lastPeerID = id
+	return true
+}
+
+// find returns the stream, nil for one that is gone, or a violation for one
+// that never was.
+func (s *streams) find(id uint64) (*Stream, error) {
+	if st, ok := s.byID[id]; ok {
+		return st, nil
+	}
+	used := id <= s.lastPeerID
+	if s.own(id) {
+		used = id < s.nextID
+	}
+	if id == 0 || !used {
+		return nil, violation("frame for a stream that was never opened")
+	}
+	return nil, nil
+}
+
+func (s *streams) add(st *Stream) { s.byID[st.id()] = st }
+
+// remove says whether st was there: one that was refused is not.
+func (s *streams) remove(st *Stream) bool {
+	there := s.byID[st.id()] == st
+	if there {
+		delete(s.byID, st.id())
+	}
+	return there
+}
+
+func (s *streams) count() int { return len(s.byID) }
