@@ -10,14 +10,14 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Checker says whether a client may pass. Check may take a moment.
+// Checker reports whether a client may pass. Check may take a moment.
 type Checker interface {
 	Check(source net.Addr, user, password string) bool
 }
 
 var unauthenticated = &refusal{http.StatusProxyAuthRequired, "This proxy requires a user and a password.", tunnel.FailAuth.Label()}
 
-// admits says whether r has credentials that are good (RFC 9110 §11.7). They go
+// admits reports whether r has credentials that are good (RFC 9110 §11.7). They go
 // no further: Proxy-Authorization is for this hop.
 func (s *Server) admits(c *client, r *http.Request) bool {
 	if s.opts.Credentials == nil {

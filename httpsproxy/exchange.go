@@ -173,7 +173,7 @@ func (x *exchange) starForm(out *http.Request) {
 	out.URL = &u
 }
 
-// proxied says whether r goes by a customer's proxy.
+// proxied reports whether r goes by a customer's proxy.
 func (s *Server) proxied(r *http.Request) bool {
 	if s.transport.Proxy == nil {
 		return false
@@ -258,7 +258,7 @@ func (x *exchange) finish() {
 	panic(http.ErrAbortHandler) // net/http would otherwise end it in order
 }
 
-// finished says whether end was called.
+// finished reports whether end was called.
 func (x *exchange) finished() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -17,7 +17,7 @@ func (c *client) turnAway() {
 		http.StatusBadRequest, http.StatusText(http.StatusBadRequest), len(text), text)
 }
 
-// beginsHTTP says whether a request can begin with b: a method is a token (RFC
+// beginsHTTP reports whether a request can begin with b: a method is a token (RFC
 // 9110 §5.6.2). Of what can begin none, only what other protocols begin with is
 // told apart here; the rest is net/http's to answer.
 func beginsHTTP(b byte) bool { return b >= ' ' && b < 0x7f || b == '\r' || b == '\n' }

@@ -59,7 +59,7 @@ func asksUpgrade(r *http.Request) string {
 	return upgradeOf(r.Header)
 }
 
-// hasToken says whether a comma-separated list has token, in any case.
+// hasToken reports whether a comma-separated list has token, in any case.
 func hasToken(lines []string, token string) bool {
 	return slices.ContainsFunc(lines, func(line string) bool {
 		for item := range strings.SplitSeq(line, ",") {
@@ -101,7 +101,7 @@ func (s *Server) addVia(h http.Header, major, minor int) {
 	h["Via"] = append(h["Via"], fmt.Sprintf("%d.%d %s", major, minor, s.pseudonym))
 }
 
-// looped says whether the request has passed this process before.
+// looped reports whether the request has passed this process before.
 func (s *Server) looped(h http.Header) bool {
 	return slices.ContainsFunc(h["Via"], func(line string) bool { return strings.Contains(line, " "+s.pseudonym) })
 }

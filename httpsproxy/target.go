@@ -62,7 +62,7 @@ func badAddress(err error, otherwise string) *refusal {
 	return invalid(sentence(otherwise))
 }
 
-// isSelf says whether host and port are where this very connection was
+// isSelf reports whether host and port are where this very connection was
 // accepted, by any of this machine's addresses.
 func (c *client) isSelf(host string, port uint16) bool {
 	own, err := netip.ParseAddrPort(c.LocalAddr().String())

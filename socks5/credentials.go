@@ -33,7 +33,7 @@ const (
 	recheck = time.Second
 )
 
-// Checker says whether a client may pass. Check may take a moment.
+// Checker reports whether a client may pass. Check may take a moment.
 type Checker interface {
 	Check(source net.Addr, user, password string) bool
 }
@@ -70,7 +70,7 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 	return c, nil
 }
 
-// Check says whether a client may pass with user and password. It waits where
+// Check reports whether a client may pass with user and password. It waits where
 // there were many wrong ones from its address, up to 5 s, and is false where
 // there were more.
 func (c *Credentials) Check(client net.Addr, user, password string) bool {
@@ -89,7 +89,7 @@ func (c *Credentials) Check(client net.Addr, user, password string) bool {
 	return right
 }
 
-// valid says whether user has this password. It takes as long for a user that
+// valid reports whether user has this password. It takes as long for a user that
 // exists as for one that does not.
 func (c *Credentials) valid(user, password string) bool {
 	if len(user) > maxCredential {

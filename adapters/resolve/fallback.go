@@ -46,7 +46,7 @@ func NewHealth(probe func(context.Context) error, change func(down bool)) *Healt
 	return &Health{probe: probe, change: change, wake: make(chan struct{}, 1)}
 }
 
-// Down says whether names and connections go direct now.
+// Down reports whether names and connections go direct now.
 func (h *Health) Down() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

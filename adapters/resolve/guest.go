@@ -154,7 +154,7 @@ func candidates(name string) []string {
 	}
 }
 
-// validLabels says whether an absolute name can be put into a message.
+// validLabels reports whether an absolute name can be put into a message.
 func validLabels(name string) bool {
 	for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
 		if label == "" || len(label) > maxLabel {

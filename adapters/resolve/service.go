@@ -45,7 +45,7 @@ func splitService(host string) (service, namespace string, ok bool) {
 // of Services and namespaces are.
 const maxLabel = 63
 
-// IsLabel says whether s can be the name of a Service or namespace (RFC 1123
+// IsLabel reports whether s can be the name of a Service or namespace (RFC 1123
 // label), so that nothing else ever gets into the path of an API request.
 func IsLabel(s string) bool {
 	if s == "" || len(s) > maxLabel || s[0] == '-' || s[len(s)-1] == '-' {

@@ -84,7 +84,7 @@ func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 	return true, false
 }
 
-// room says whether there is room for one more.
+// room reports whether there is room for one more.
 func (s *Slots[H]) room() bool {
 	l := &s.limits
 	return (l.Open == 0 || s.open < l.Open) && (l.Waiting == 0 || s.line.count < l.Waiting) &&
@@ -148,7 +148,7 @@ func (s *Slots[H]) Await(h H, unless func() bool) bool {
 	return true
 }
 
-// Evicted says whether h lost its slot.
+// Evicted reports whether h lost its slot.
 func (s *Slots[H]) Evicted(h H) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

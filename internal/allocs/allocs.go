@@ -1,5 +1,5 @@
-// Package allocs holds code to a budget of allocations, in tests: paths that
-// every byte or every connection takes must not grow one unnoticed.
+// Package allocs checks budgets of allocations in tests: no allocation may slip
+// unnoticed into a path that every byte or every connection takes.
 package allocs
 
 import (
@@ -8,21 +8,20 @@ import (
 )
 
 const (
-	// runs is how often a function is called for one figure, enough for a
-	// stray allocation of the runtime to vanish in the average.
+	// runs is how often a function is called for one figure: often enough that
+	// a stray allocation of the runtime vanishes in the average.
 	runs = 200
 
-	// tries is how often a figure above the budget is taken again. What
-	// somebody added to the code shows each time; what the rest of the
-	// process allocates meanwhile, such as a pool that was just collected,
-	// does not.
+	// tries is how often a figure above the budget is measured again. An
+	// allocation in the code shows each time; one by the rest of the process,
+	// such as a pool that was just collected, does not.
 	tries = 5
 )
 
 // AtMost fails t if f allocates more than max times a call, on average and on
-// all goroutines together, so others must be at rest. f should be one unit of
-// work that leaves everything as it was. The race detector adds allocations of
-// its own: under it f is only run. It must not be used in parallel tests.
+// all goroutines together, so others must be idle. f should be one unit of work
+// that leaves everything as it was. The race detector adds allocations of its
+// own: under it f is only run. It must not be used in parallel tests.
 func AtMost(t testing.TB, max float64, f func()) {
 	t.Helper()
 	if raceEnabled {
@@ -34,7 +33,8 @@ func AtMost(t testing.TB, max float64, f func()) {
 	}
 }
 
-// Least is how often f allocates a call, in the best of a few tries.
+// Least returns how many allocations a call of f makes, in the best of a few
+// tries.
 func Least(f func()) float64 {
 	least := testing.AllocsPerRun(runs, f)
 	for range tries - 1 {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Used is what all threads have used so far, in user and kernel mode.
+// Used returns the processor time of all threads so far, in user and kernel
+// mode.
 func Used() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // fails only for bad arguments

@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Used is what all threads have used so far, in user and kernel mode.
+// Used returns the processor time of all threads so far, in user and kernel
+// mode.
 func Used() time.Duration {
 	var created, exited, kernel, user windows.Filetime
 	_ = windows.GetProcessTimes(windows.CurrentProcess(), &created, &exited, &kernel, &user) // fails only for bad arguments

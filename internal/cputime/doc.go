@@ -1,2 +1,2 @@
-// Package cputime tells how much processor time this process has used.
+// Package cputime measures the processor time of this process.
 package cputime

@@ -1,7 +1,7 @@
-// Package idle gives memory back once a process has come to rest. Go's runtime
-// does so by itself, but takes minutes: stacks that a handshake has grown
-// shrink by half a collection, and a collection that nothing causes comes every
-// two minutes.
+// Package idle returns memory to the system once a process is idle. Go's
+// runtime does so by itself, but takes minutes: a stack that grew in a
+// handshake shrinks by half in each collection, and an idle process collects
+// only every two minutes.
 package idle
 
 import (
@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// every is how often it looks; also how long a process must be at rest.
+	// every is how often it checks, and how long a process must have been idle.
 	every = 5 * time.Second
 
-	// restShare is the share of one processor below which a process rests.
-	// A collection of a small heap costs less than a tick of that.
+	// restShare is the share of one processor below which a process counts as
+	// idle. A collection of a small heap costs less than a tick of that.
 	restShare = 0.02
 
 	// rounds is how many collections it takes a stack to shrink from the
 	// 8 KiB that TLS needs to the 2 KiB that waiting needs.
 	rounds = 2
 
-	// worth is how much must have been allocated since for it to be worth
-	// the trouble again.
+	// worth is how much must have been allocated since the last release to make
+	// another worthwhile.
 	worth = 1 << 20
 )
 
-// Release gives memory back whenever the process has come to rest after doing
+// Release returns memory whenever the process becomes idle after doing
 // something, until ctx ends.
 func Release(ctx context.Context) {
 	tick := time.NewTicker(every)
@@ -43,20 +43,20 @@ func Release(ctx context.Context) {
 		case <-tick.C:
 			if r.due(cputime.Used(), allocated()) {
 				debug.FreeOSMemory()
-				r.cpu = cputime.Used() // its own does not count
+				r.cpu = cputime.Used() // its own use does not count
 			}
 		}
 	}
 }
 
-// rest decides when it is time.
+// rest decides when to release memory.
 type rest struct {
-	cpu       time.Duration // used up to the last look
+	cpu       time.Duration // used up to the last check
 	allocated uint64        // bytes up to the last round
-	left      int           // rounds before it is enough
+	left      int           // rounds still to go
 }
 
-// due says whether memory should be given back now, given what the process has
+// due reports whether memory should be returned now, given what the process has
 // used and allocated so far.
 func (r *rest) due(cpu time.Duration, allocated uint64) bool {
 	used := cpu - r.cpu

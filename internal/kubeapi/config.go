@@ -7,9 +7,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Config is how to reach the Kubernetes API: by a kubeconfig file, or where
-// that is "" as the pod's service account. what needs it, a flag or a feature,
-// for the error. It reads files and touches no network.
+// Config returns how to reach the Kubernetes API: by a kubeconfig file or, if
+// that is "", as the pod's service account. what names the flag or feature that
+// needs it, for errors. Config reads files but uses no network.
 func Config(kubeconfig, contentType, what string) (*rest.Config, error) {
 	var config *rest.Config
 	var err error

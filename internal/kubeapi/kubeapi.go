@@ -1,6 +1,6 @@
 // Package kubeapi is client-go's REST client for the two resources that the
-// suite uses. client-go's own typed packages link every API group there is, and
-// its generic ones the machinery of fake clients and apply, which costs a small
+// suite uses. client-go's own typed packages link every API group, and its
+// generic ones the machinery of fake clients and apply, which costs a small
 // process more memory than all its work.
 package kubeapi
 
@@ -24,7 +24,7 @@ import (
 // or its context ends; a refusal is an apierrors.APIStatus.
 type Leases struct{ resource }
 
-// NewLeases makes a client for config, which is left as it is. It touches no
+// NewLeases returns a client for config, which it does not modify. It uses no
 // network.
 func NewLeases(config *rest.Config, namespace string) (Leases, error) {
 	r, err := newResource(config, coordinationv1.SchemeGroupVersion, coordinationv1.AddToScheme)
@@ -54,13 +54,13 @@ func (l Leases) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Inter
 	return l.to(l.api.Get(), &opts).Timeout(bound(opts)).Watch(ctx)
 }
 
-// Create makes a lease and returns it as the API has it now.
+// Create creates a lease and returns it as stored by the API.
 func (l Leases) Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error) {
 	out := &coordinationv1.Lease{}
 	return out, l.to(l.api.Post(), &opts).Body(lease).Do(ctx).Into(out)
 }
 
-// Update writes a lease and returns it as the API has it now.
+// Update writes a lease and returns it as stored by the API.
 func (l Leases) Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	out := &coordinationv1.Lease{}
 	return out, l.to(l.api.Put(), &opts).Name(lease.Name).Body(lease).Do(ctx).Into(out)
@@ -75,8 +75,8 @@ func (l Leases) Delete(ctx context.Context, name string, opts metav1.DeleteOptio
 // be used from any goroutine.
 type TokenReviews struct{ resource }
 
-// NewTokenReviews makes a client for config, which is left as it is. It
-// touches no network.
+// NewTokenReviews returns a client for config, which it does not modify. It
+// uses no network.
 func NewTokenReviews(config *rest.Config) (TokenReviews, error) {
 	r, err := newResource(config, authenticationv1.SchemeGroupVersion, authenticationv1.AddToScheme)
 	if err != nil {
@@ -86,21 +86,21 @@ func NewTokenReviews(config *rest.Config) (TokenReviews, error) {
 	return TokenReviews{r}, nil
 }
 
-// Create has the API review a token and returns its verdict. It blocks until
+// Create lets the API review a token and returns the verdict. It blocks until
 // the API has answered or ctx ends.
 func (t TokenReviews) Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
 	out := &authenticationv1.TokenReview{}
 	return out, t.to(t.api.Post(), &opts).Body(review).Do(ctx).Into(out)
 }
 
-// resource is one kind of object in one namespace, or in none.
+// resource is one kind of object, in one namespace or in none.
 type resource struct {
 	api             *rest.RESTClient
 	params          runtime.ParameterCodec
 	name, namespace string
 }
 
-// newResource makes a REST client that knows one group and nothing else.
+// newResource returns a REST client for a single API group.
 func newResource(config *rest.Config, group schema.GroupVersion, add func(*runtime.Scheme) error) (resource, error) {
 	scheme := runtime.NewScheme()
 	if err := add(scheme); err != nil {
@@ -121,8 +121,8 @@ func newResource(config *rest.Config, group schema.GroupVersion, add func(*runti
 	return resource{api: api, params: runtime.NewParameterCodec(scheme)}, nil
 }
 
-// to addresses a request to the resource. Where the config names no content
-// type it is protobuf, as with client-go's typed clients of these groups.
+// to addresses a request to the resource. Without a content type in the config
+// it uses protobuf, as client-go's typed clients of these groups do.
 func (r resource) to(req *rest.Request, opts runtime.Object) *rest.Request {
 	req = req.UseProtobufAsDefault().NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.name)
 	if opts == nil {
@@ -131,10 +131,10 @@ func (r resource) to(req *rest.Request, opts runtime.Object) *rest.Request {
 	return req.VersionedParams(opts, r.params)
 }
 
-// CloseIdle closes connections that no call uses just now.
+// CloseIdle closes connections that no call is using.
 func (r resource) CloseIdle() { r.api.Client.CloseIdleConnections() }
 
-// bound has the API end a request when the caller said.
+// bound makes the API end a request when the caller's time is up.
 func bound(opts metav1.ListOptions) time.Duration {
 	if opts.TimeoutSeconds == nil {
 		return 0

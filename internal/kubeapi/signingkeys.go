@@ -11,11 +11,11 @@ import (
 )
 
 // SigningKeys reads the public keys of service accounts' tokens, which the API
-// publishes for whoever may use the cluster role
+// publishes to users with the cluster role
 // system:service-account-issuer-discovery. It may be used from any goroutine.
 type SigningKeys struct{ api *rest.RESTClient }
 
-// NewSigningKeys makes a client for config, which is left as it is. It touches
+// NewSigningKeys returns a client for config, which it does not modify. It uses
 // no network.
 func NewSigningKeys(config *rest.Config) (SigningKeys, error) {
 	own := rest.CopyConfig(config)

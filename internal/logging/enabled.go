@@ -2,9 +2,9 @@ package logging
 
 import "github.com/sirupsen/logrus"
 
-// Enabled says whether a line of this level would be written, for paths that
-// every connection takes: the fields of a line cost memory also where nobody
-// sees it. Of a logger that is not logrus's own it says yes.
+// Enabled reports whether a line of this level would be written. It is for
+// paths that every connection takes, because a line's fields cost memory even
+// if nobody sees it. For a logger that is not logrus's own it returns true.
 func Enabled(log logrus.FieldLogger, level logrus.Level) bool {
 	switch l := log.(type) {
 	case *logrus.Logger:

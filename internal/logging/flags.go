@@ -10,16 +10,16 @@ import (
 )
 
 // upstreamVerbosity is the default of -v in the programs these replace. It
-// means our ordinary level, so that -v=4 given and not given are the same.
+// means our default level, so -v=4 is the same as no -v.
 const upstreamVerbosity = 4
 
-// traceVerbosity is the -v from which every detail is wanted.
+// traceVerbosity is the least -v that asks for every detail.
 const traceVerbosity = 8
 
 // Flags are the logging flags of a program: our own two, and klog's, so that
 // command lines written for upstream work. The zero value is ready for AddTo.
 type Flags struct {
-	level  logrus.Level // 0 is not given: PanicLevel is no choice
+	level  logrus.Level // 0 means not given, since PanicLevel cannot be chosen
 	format Format
 
 	verbosity       int32
@@ -36,7 +36,7 @@ type Flags struct {
 }
 
 // ineffective are klog's flags that shape its own text format or its several
-// files. They parse; New says once that they do nothing.
+// files. They are accepted; New logs once that they have no effect.
 var ineffective = []string{"add-dir-header", "log-backtrace-at", "one-output", "skip-headers", "skip-log-headers"}
 
 // AddTo defines the flags on set. Values are read when New is called.
@@ -59,7 +59,8 @@ func (f *Flags) AddTo(set *pflag.FlagSet) {
 	}
 }
 
-// addIneffective defines a flag that only parses, hidden from help.
+// addIneffective defines a flag that is accepted without effect, hidden from
+// help.
 func (f *Flags) addIneffective(set *pflag.FlagSet, name string) {
 	const usage = "accepted for compatibility, without effect"
 	if name == "log-backtrace-at" {
@@ -72,11 +73,12 @@ func (f *Flags) addIneffective(set *pflag.FlagSet, name string) {
 
 // New returns the program's logger, which writes to out (standard error, as a
 // rule) or to the files the flags name, every line with component in it. It
-// also makes klog, grpc and the standard library's log write there: these are
-// the process's, so New is for main, once; New of this package is for others.
+// also makes klog, grpc and the standard library's log write there. These
+// belong to the whole process, so only main may call it, once; others use the
+// package's New.
 //
-// It fails if the log file cannot be opened; bad values were refused when the
-// flags were parsed.
+// It fails if the log file cannot be opened; bad values are refused when the
+// flags are parsed.
 func (f *Flags) New(component string, out io.Writer) (*logrus.Entry, error) {
 	log, err := New(f.options(component, out))
 	if err != nil {
@@ -89,7 +91,7 @@ func (f *Flags) New(component string, out io.Writer) (*logrus.Entry, error) {
 	return log, nil
 }
 
-// options translates flags.
+// options translates the flags.
 func (f *Flags) options(component string, out io.Writer) Options {
 	o := Options{Component: component, Level: f.logLevel(), Format: f.format, Out: out}
 	switch path := f.logFile(component); {
@@ -117,7 +119,7 @@ func (f *Flags) logLevel() logrus.Level {
 	return logrus.InfoLevel
 }
 
-// logFile is the file to write, "" for none.
+// logFile returns the file to write, "" for none.
 func (f *Flags) logFile(component string) string {
 	if f.file != "" || f.dir == "" {
 		return f.file
@@ -125,7 +127,7 @@ func (f *Flags) logFile(component string) string {
 	return filepath.Join(f.dir, component+".log")
 }
 
-// sayIneffective names, in one line, the flags that were given in vain.
+// sayIneffective logs, in one line, the given flags that have no effect.
 func (f *Flags) sayIneffective(log logrus.FieldLogger) {
 	var given []string
 	note := func(names ...string) {

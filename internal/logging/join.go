@@ -16,11 +16,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// joinProcess makes the libraries' process-wide loggers write to l. Not safe
-// while they log, so for the start of main only.
+// joinProcess makes the libraries' process-wide loggers write to l. It is not
+// safe while they log, so only for the start of main.
 func joinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
 	if !l.Logger.IsLevelEnabled(logrus.DebugLevel) {
-		verbosity = 0 // the client libraries' chatter starts at 1
+		verbosity = 0 // the client libraries start to log details at 1
 	}
 	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(flags)
@@ -32,17 +32,17 @@ func joinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
 	}
 	klog.SetSlogLogger(slog.New(slogHandler(l, vmodule != "")))
 	grpclog.SetLoggerV2(&grpcLogger{log: l.WithField("library", "grpc")})
-	// Who reads the log may go away; a server does not go with it, as a filter
-	// in a pipe would.
+	// The reader of the log may go away. A filter in a pipe would end with it;
+	// a server must not.
 	signal.Ignore(syscall.SIGPIPE)
 	log.SetFlags(0)
 	log.SetOutput(&httpErrors{log: l})
 	return nil
 }
 
-// slogHandler writes slog records to l with its fields. Whoever gave --vmodule
-// wants what it selects, whatever the level: klog has chosen already. klog hands
-// its unstructured warnings over as plain information, so they appear as that.
+// slogHandler writes slog records to l with its fields. What --vmodule selects
+// is wanted whatever its level: klog has chosen already. klog passes its
+// unstructured warnings on as information, so that is how they appear.
 func slogHandler(l *logrus.Entry, all bool) slog.Handler {
 	handler := logrusslog.NewHandler(l.Logger, &logrusslog.HandlerOptions{
 		LevelMapper: func(level slog.Level) logrus.Level {
@@ -69,7 +69,7 @@ func slogHandler(l *logrus.Entry, all bool) slog.Handler {
 // noBodies drops records that hold what was sent to or came from the Kubernetes
 // API, which client-go logs at verbosity 8 as an attribute "body" (k8s.io/
 // client-go v0.37, rest/request.go): in a TokenReview that is an agent's token.
-// Whoever makes a logger of a library talk asks for much, but not for that.
+// Verbose logging of a library must not include that.
 type noBodies struct{ slog.Handler }
 
 // Handle implements slog.Handler.
@@ -93,8 +93,9 @@ func (h noBodies) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (h noBodies) WithGroup(name string) slog.Handler { return noBodies{h.Handler.WithGroup(name)} }
 
-// grpcLogger takes grpc's messages. They tell of single connections that come
-// and go, which is detail: debug; errors are of grpc's own making: a warning.
+// grpcLogger takes grpc's messages. Those about single connections that come
+// and go are details, logged at debug; errors are grpc's own, logged as
+// warnings.
 type grpcLogger struct{ log *logrus.Entry }
 
 func (g *grpcLogger) Info(args ...any)               { g.log.Debug(args...) }
@@ -107,12 +108,12 @@ func (g *grpcLogger) Error(args ...any)              { g.log.Warn(args...) }
 func (g *grpcLogger) Errorln(args ...any)            { g.log.Warnln(args...) }
 func (g *grpcLogger) Errorf(f string, args ...any)   { g.log.Warnf(f, args...) }
 
-// grpc calls these where it cannot go on, and exits the process itself.
+// grpc calls these when it cannot continue, and exits the process itself.
 func (g *grpcLogger) Fatal(args ...any)            { g.log.Error(args...) }
 func (g *grpcLogger) Fatalln(args ...any)          { g.log.Errorln(args...) }
 func (g *grpcLogger) Fatalf(f string, args ...any) { g.log.Errorf(f, args...) }
 
-// V says whether grpc should bother to make messages of its verbosity l.
+// V reports whether grpc should produce messages of its verbosity l.
 func (g *grpcLogger) V(l int) bool {
 	if l == 0 {
 		return g.log.Logger.IsLevelEnabled(logrus.DebugLevel)

@@ -1,5 +1,5 @@
-// Package logging gives a program one stream of log lines: its own, by
-// logrus, and those of the libraries that log by klog, grpclog or log.
+// Package logging gives a program one stream of log lines: its own, from
+// logrus, and those of libraries that use klog, grpclog or log.
 package logging
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Format is how a line looks.
+// Format is the format of a line.
 type Format string
 
 // The formats.
@@ -21,12 +21,12 @@ const (
 	Text Format = "text" // for people
 )
 
-// Options say how to log.
+// Options configures a logger.
 type Options struct {
-	Component string       // stands in every line; the program's name
-	Level     logrus.Level // least level logged; the zero value is unusable
+	Component string       // the program's name, which every line has
+	Level     logrus.Level // lowest level logged; the zero value is invalid
 	Format    Format       // "" is JSON
-	Out       io.Writer    // where lines go; nil is standard error
+	Out       io.Writer    // destination of lines; nil means standard error
 
 	// File, if not empty, gets all lines, and Out only those of OutLevel and
 	// above. It is appended to, and emptied when it reaches FileMaxBytes
@@ -36,9 +36,10 @@ type Options struct {
 	OutLevel     logrus.Level // 0 is all
 }
 
-// New returns a logger, which is safe for concurrent use. Of warnings and errors
-// of one wording it writes 20 a minute, and then says how many it kept back. It touches nothing
-// else in the process. It fails only if the file cannot be opened.
+// New returns a logger, which is safe for concurrent use. It writes at most 20
+// warnings and errors of the same wording a minute, and the next one says how
+// many were kept back. It changes nothing else in the process. It fails only if
+// the file cannot be opened.
 func New(o Options) (*logrus.Entry, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
@@ -64,7 +65,7 @@ func New(o Options) (*logrus.Entry, error) {
 	return logger.WithField("component", o.Component), nil
 }
 
-// Discard is a logger that writes nothing, for tests and optional loggers.
+// Discard returns a logger that writes nothing, for tests and optional loggers.
 func Discard() *logrus.Entry {
 	logger := logrus.New()
 	logger.SetOutput(io.Discard)

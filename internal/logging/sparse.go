@@ -11,13 +11,13 @@ import (
 
 const (
 	// sparseLines is how many warnings and errors of one wording are logged in
-	// a sparseWindow. Whoever is on the network can cause some of them, by the
-	// thousand a second; so many are enough to tell what is wrong.
+	// a sparseWindow. Anybody on the network can cause some of them by the
+	// thousand a second; this many are enough to see what is wrong.
 	sparseLines  = 20
 	sparseWindow = time.Minute
 
-	// sparseWordings bounds what is remembered. Wordings are constants but for
-	// some of libraries; what is beyond is counted as one.
+	// sparseWordings bounds how many wordings are remembered. All but some of
+	// libraries are constants; those beyond the bound count as one.
 	sparseWordings = 256
 
 	// keptBack is the field that says how many lines like it were not logged
@@ -27,19 +27,20 @@ const (
 )
 
 // sparse is a hook that bounds the lines of each wording, so that no peer can
-// fill a log. It marks an entry to drop; sparseFormatter makes nothing of it.
+// fill a log. It marks entries to drop, which sparseFormatter renders as
+// nothing.
 type sparse struct {
 	mu   sync.Mutex
 	seen map[string]*wording
 }
 
-// wording is what was logged of a message since a time.
+// wording counts the lines of a message since a point in time.
 type wording struct {
 	since        time.Time
 	logged, kept int
 }
 
-// Levels implements logrus.Hook: who asks for details gets all of them.
+// Levels implements logrus.Hook: a user who asks for details gets all of them.
 func (*sparse) Levels() []logrus.Level { return logrus.AllLevels[:logrus.WarnLevel+1] }
 
 // Fire implements logrus.Hook. The entry is the logger's own copy.
@@ -64,7 +65,7 @@ func (s *sparse) Fire(entry *logrus.Entry) error {
 	return nil
 }
 
-// of finds or makes the record of a message.
+// of returns the record of a message, which it creates if need be.
 func (s *sparse) of(message string, now time.Time) *wording {
 	if w := s.seen[message]; w != nil {
 		return w
@@ -73,7 +74,7 @@ func (s *sparse) of(message string, now time.Time) *wording {
 		s.forget(now)
 	}
 	if len(s.seen) >= sparseWordings {
-		message = "" // the bound is passed by this one at most
+		message = "" // exceeds the bound by this one at most
 		if w := s.seen[message]; w != nil {
 			return w
 		}
@@ -83,7 +84,7 @@ func (s *sparse) of(message string, now time.Time) *wording {
 	return w
 }
 
-// forget drops what was last logged too long ago to matter.
+// forget drops records whose last line is too long ago to matter.
 func (s *sparse) forget(now time.Time) {
 	for message, w := range s.seen {
 		if now.Sub(w.since) >= sparseWindow {
@@ -92,8 +93,8 @@ func (s *sparse) forget(now time.Time) {
 	}
 }
 
-// sparseFormatter renders nothing of an entry that is to be dropped, and
-// nothing that would steer a terminal.
+// sparseFormatter omits entries that are to be dropped, and characters that
+// would control a terminal.
 type sparseFormatter struct{ logrus.Formatter }
 
 // Format implements logrus.Formatter.

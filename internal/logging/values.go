@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// choice is a flag whose text is checked and translated when it is parsed, so
+// choice is a flag whose value is checked and translated when it is parsed, so
 // that a bad one is refused like any other bad flag.
 type choice[T any] struct {
 	target *T

@@ -10,7 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// levelWriter is a hook that writes lines of a level and above to out.
+// levelWriter is a hook that writes lines of at least a level to out.
 type levelWriter struct {
 	least logrus.Level
 	mu    sync.Mutex
@@ -32,7 +32,7 @@ func (w *levelWriter) Fire(entry *logrus.Entry) error {
 	return err
 }
 
-// file is a log file that starts anew when it grows too large.
+// file is a log file that is emptied when it grows too large.
 type file struct {
 	max int64 // bytes; 0 is no limit
 
@@ -42,7 +42,7 @@ type file struct {
 }
 
 // openFile appends to path, readable by its owner and group only: lines may
-// tell about the network.
+// reveal the network.
 func openFile(path string, limit int64) (*file, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
@@ -75,10 +75,10 @@ func (w *file) Write(line []byte) (int, error) {
 // into entries.
 type httpErrors struct{ log logrus.FieldLogger }
 
-// unsolicited begins what a http.Transport says by the standard library's log
-// when a server sends something on a connection that waits for a next request
-// (Go, net/http/transport.go). It quotes up to 4 KiB of that, which belong to
-// whoever was to read them, and any server could fill the log with it.
+// unsolicited begins the message that an http.Transport writes to the standard
+// library's log when a server sends something on an idle connection (Go,
+// net/http/transport.go). The message quotes up to 4 KiB of that data, which
+// does not belong in a log, and with which any server could fill it.
 const unsolicited = "Unsolicited response received on idle HTTP channel"
 
 // Write implements io.Writer; log.Logger calls it once a message.

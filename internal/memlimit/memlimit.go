@@ -1,7 +1,7 @@
-// Package memlimit has the Go runtime keep to the memory limit of the process's
-// cgroup. Without it the garbage collector lets the heap double before it runs,
-// however little room there is, and the kernel ends the process. The number of
-// processors the runtime takes from the cgroup by itself.
+// Package memlimit makes the Go runtime keep to the memory limit of the
+// process's cgroup. Otherwise the garbage collector lets the heap double before
+// it runs, however little room there is, and the kernel kills the process. The
+// runtime itself takes the number of processors from the cgroup.
 package memlimit
 
 import (
@@ -13,19 +13,19 @@ import (
 	"strings"
 )
 
-// percent of the cgroup's limit is the runtime's. The rest is for what is
-// charged to the cgroup as well but the runtime does not count: socket buffers,
-// page tables, touched pages of the program file (which the kernel can drop).
+// percent is the runtime's part of the cgroup's limit. The rest is for what
+// counts against the cgroup but not for the runtime: socket buffers, page
+// tables, touched pages of the program file (which the kernel can drop).
 const percent = 90
 
-// noLimit is where a figure stops being a limit: cgroup v1 says "none" by the
-// largest number of whole pages, and no machine has an exabyte.
+// noLimit is the figure from which on there is no limit: cgroup v1 means "none"
+// by the largest number of whole pages, and no machine has an exabyte.
 const noLimit = 1 << 60
 
 // Set makes 90 % of the cgroup's memory limit the runtime's soft limit, and
 // returns it in bytes. It does nothing and returns 0 where there is no limit,
-// or no cgroup, or the user set GOMEMLIMIT, which the runtime has heeded. root
-// is the file system that /proc and /sys are in.
+// or no cgroup, or the user set GOMEMLIMIT, which the runtime obeys by itself.
+// root is the file system that has /proc and /sys.
 func Set(root fs.FS, getenv func(string) string) int64 {
 	if getenv("GOMEMLIMIT") != "" {
 		return 0
@@ -37,8 +37,8 @@ func Set(root fs.FS, getenv func(string) string) int64 {
 	return limit
 }
 
-// InForce is the soft limit that the runtime keeps to now, in bytes, whoever
-// set it; 0 means none.
+// InForce returns the runtime's present soft limit in bytes, whoever set it; 0
+// means none.
 func InForce() int64 {
 	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
 		return limit
@@ -47,9 +47,9 @@ func InForce() int64 {
 }
 
 // Cgroup is the lowest limit, in bytes, of the cgroups that this process is in;
-// 0 means none. A cgroup is bound by those above it as well, so all the way up
-// is looked at. Those that a container cannot see are left out; its own is then
-// what is mounted at the top.
+// 0 means none. The limits of the cgroups above apply as well, so all of them
+// are read. Those that a container cannot see are left out; its own is then
+// mounted at the top.
 func Cgroup(root fs.FS) int64 {
 	memberships, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
@@ -67,15 +67,15 @@ func Cgroup(root fs.FS) int64 {
 	return least
 }
 
-// hierarchy is where the process stands in one of the trees of cgroups.
+// hierarchy is the process's place in one of the trees of cgroups.
 type hierarchy struct {
-	mounts []string // where it is mounted by custom, relative to the root
+	mounts []string // where it is usually mounted, relative to the root
 	files  []string // that hold limits
 	path   string   // of the process's cgroup, from "/"
 }
 
 // parse reads /proc/self/cgroup, whose lines are ID:CONTROLLERS:PATH, with no
-// controllers for version 2 (cgroups(7)). What it cannot read it leaves out.
+// controllers for version 2 (cgroups(7)). It skips what it cannot parse.
 func parse(memberships string) []hierarchy {
 	var all []hierarchy
 	for line := range strings.Lines(memberships) {
@@ -83,10 +83,10 @@ func parse(memberships string) []hierarchy {
 		if len(fields) != 3 || !strings.HasPrefix(fields[2], "/") {
 			continue
 		}
-		h := hierarchy{path: path.Clean(fields[2])} // "/../x": seen from beside the namespace
+		h := hierarchy{path: path.Clean(fields[2])} // "/../x": outside of the namespace
 		switch {
 		case fields[0] == "0" && fields[1] == "":
-			h.mounts = []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} // the latter where v1 is in use, too
+			h.mounts = []string{"sys/fs/cgroup", "sys/fs/cgroup/unified"} // the latter if v1 is in use, too
 			h.files = []string{"memory.max", "memory.high"}
 		case hasField(fields[1], "memory"):
 			h.mounts, h.files = []string{"sys/fs/cgroup/memory"}, []string{"memory.limit_in_bytes"}
@@ -107,7 +107,7 @@ func hasField(list, want string) bool {
 	return false
 }
 
-// least is the lowest limit from the process's cgroup up to the top.
+// least returns the lowest limit from the process's cgroup up to the top.
 func (h hierarchy) least(root fs.FS, mount string) int64 {
 	least := int64(noLimit)
 	for at := h.path; ; at = path.Dir(at) {
@@ -123,7 +123,7 @@ func (h hierarchy) least(root fs.FS, mount string) int64 {
 }
 
 // limit reads a file with a limit: a number of bytes, or "max". A limit of 0 is
-// for tests of the kernel: nothing can run under it.
+// ignored: nothing can run under it.
 func limit(text string) int64 {
 	n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
 	if err != nil || n <= 0 || n >= noLimit {

@@ -13,10 +13,10 @@ import (
 // Adder is a counter or a gauge.
 type Adder interface{ Add(float64) }
 
-// Fed is a metric of the packet protocol that links share in. What they amount
-// to is asked when somebody scrapes, so that it costs them nothing meanwhile.
+// Fed is a metric of the packet protocol to which links contribute. Their part
+// is computed only when somebody scrapes, so it costs links nothing in between.
 type Fed struct {
-	prometheus.Collector // the metric, of which the packet protocol feeds its part
+	prometheus.Collector // the metric, to which the packet protocol adds its own part
 
 	ask func(tell func(to Adder, total float64))
 
@@ -24,8 +24,8 @@ type Fed struct {
 	told map[Adder]float64
 }
 
-// Feed makes a collector of metric. ask is called at each scrape and tells what
-// links amount to by then, for each child that they have a part in.
+// Feed returns a collector for metric. ask is called at each scrape and returns
+// the links' part by then, for each child that they contribute to.
 func Feed(metric prometheus.Collector, ask func(tell func(to Adder, total float64))) *Fed {
 	return &Fed{Collector: metric, ask: ask, told: make(map[Adder]float64)}
 }
@@ -41,10 +41,10 @@ func (f *Fed) Collect(out chan<- prometheus.Metric) {
 	f.Collector.Collect(out)
 }
 
-// Packets are the figures of links as packets of the old protocol, those that
-// the opener of the streams sent and those that the other side did. A frame of
-// data is a packet; an established stream that is over was asked to close and
-// has answered, whoever ended it.
+// Packets returns the figures of links as packets of the old protocol: those
+// sent by the opener of the streams, and those sent by the other side. A frame
+// of data is a packet. A stream that was established and has ended counts as
+// one request to close and one answer, whoever ended it.
 func Packets(s link.Stats, opener bool) (asked, answered map[client.PacketType]uint64) {
 	there, back, opened := s.DataReceived, s.DataSent, s.Accepted
 	if opener {

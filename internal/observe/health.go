@@ -7,15 +7,16 @@ import (
 	"sync"
 )
 
-// Check is one named condition; it returns nil if it holds and else a sentence
-// that says what is missing. It must not block: it reads state that others
-// keep.
+// Check is one named condition. It returns nil if the condition holds, else a
+// sentence that says what is missing. It must not block, but only read state
+// that others maintain.
 type Check struct {
 	Name string
 	Func func() error
 }
 
-// HealthOptions are what differs between the programs these endpoints come from.
+// HealthOptions holds what differs between the programs that these endpoints
+// imitate.
 type HealthOptions struct {
 	// FailureStatus is the HTTP status of a failed check. 0 is 503, the
 	// agent's; upstream's server answers 500 (cmd/server/app/server.go).
@@ -26,8 +27,8 @@ type HealthOptions struct {
 	Brief bool
 }
 
-// Health answers whether the process lives and is ready. Checks may be added
-// at any time; all methods are safe for concurrent use.
+// Health answers whether the process is alive and ready. Checks may be added at
+// any time; all methods are safe for concurrent use.
 type Health struct {
 	opts HealthOptions
 
@@ -44,8 +45,8 @@ func NewHealth(opts HealthOptions) *Health {
 	return &Health{opts: opts}
 }
 
-// Live adds a check to /healthz. A process that fails it is to be restarted,
-// so what waits for others does not belong here.
+// Live adds a check to /healthz. A process that fails it is restarted, so a
+// check must not depend on other processes.
 func (h *Health) Live(name string, check func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +60,8 @@ func (h *Health) Ready(name string, check func() error) {
 	h.ready = append(h.ready, Check{name, check})
 }
 
-// Failures are the readiness checks that fail now, by name; empty is ready.
+// Failures returns the readiness checks that fail now, by name; empty means
+// ready.
 func (h *Health) Failures() map[string]error {
 	failed := map[string]error{}
 	for _, c := range h.checks(&h.ready) {
@@ -79,7 +81,7 @@ func (h *Health) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("/ready", ready) // the older name, which probes still use
 }
 
-// checks copies one of the lists, so that no check runs under the lock.
+// checks returns a copy of a list, so that no check runs under the lock.
 func (h *Health) checks(list *[]Check) []Check {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,5 +114,5 @@ func (h *Health) answer(w http.ResponseWriter, r *http.Request, checks []Check) 
 		all.Reset()
 		all.WriteString("ok")
 	}
-	_, _ = w.Write(all.Bytes()) // a prober that went away is no event
+	_, _ = w.Write(all.Bytes()) // not worth a log line: the prober went away
 }

@@ -8,7 +8,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// linkSession is the part of a *link.Session that is asked.
+// linkSession is the part of a *link.Session that is needed here.
 type linkSession interface{ Stats() link.Stats }
 
 // Links is a collector over the native links of a process: sums and extremes
@@ -35,15 +35,16 @@ type series struct {
 	value func(*sum) float64
 }
 
-// sum is what one kind of peer amounts to.
+// sum adds up the links to one kind of peer.
 type sum struct {
 	link.Stats
 	links int
 }
 
-// NewLinks makes a collector for links to these kinds of peers (such as "agent"),
-// all of which have series from the start. Names begin with prefix, such as
-// konnectivity_network_proxy_agent_link_. Who calls it registers the collector.
+// NewLinks returns a collector for links to these kinds of peers (such as
+// "agent"), all of which have series from the start. Names begin with prefix,
+// such as konnectivity_network_proxy_agent_link_. The caller registers the
+// collector.
 func NewLinks(prefix string, peers ...string) *Links {
 	l := &Links{peers: make(map[string]*peer)}
 	for _, name := range peers {
@@ -67,14 +68,16 @@ func NewLinks(prefix string, peers ...string) *Links {
 	return l
 }
 
-// Add counts ses until it is removed. kind must be one that NewLinks was given.
+// Add includes ses until it is removed. kind must be one that NewLinks was
+// given.
 func (l *Links) Add(kind string, ses linkSession) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.peers[kind].open[ses] = struct{}{}
 }
 
-// Remove is for a link that has ended; its counters stay. Again is harmless.
+// Remove takes out a link that has ended; its counters stay. A second call is
+// harmless.
 func (l *Links) Remove(kind string, ses linkSession) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,7 +115,8 @@ func (p *peer) sum() *sum {
 	return all
 }
 
-// Sum is the figures of all links to one kind of peer, counters since the start.
+// Sum returns the figures of all links to one kind of peer; counters are since
+// the start.
 func (l *Links) Sum(kind string) link.Stats {
 	l.mu.Lock()
 	defer l.mu.Unlock()

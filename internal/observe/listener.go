@@ -10,23 +10,25 @@ import (
 )
 
 const (
-	// maxConns is ample for scrapers, probes and a few browsers. Beyond it, of
-	// descriptors or of bytes, a newcomer takes the place of whoever has been
-	// there for longest since it last asked: anybody who reaches the port is a
-	// stranger for good, so nobody can take the process's descriptors or
-	// memory, nor keep probes out, be it by silence or by not reading answers.
+	// maxConns is ample for scrapers, probes and a few browsers. Beyond it, or
+	// beyond the limits of descriptors and bytes, a newcomer replaces the
+	// connection whose last request is longest ago. Peers of this port never
+	// authenticate, so this keeps any of them from using up the process's
+	// descriptors or memory, or from keeping probes out, be it by silence or by
+	// not reading answers.
 	maxConns = 256
 	maxBytes = 8 << 20
 
-	// silentBytes is what a connection costs with net/http's two buffers and a
-	// goroutine, requestBytes one with a request; what its client sends comes on
-	// top, times readWeight.
+	// silentBytes is the cost of a connection with net/http's two buffers and a
+	// goroutine, requestBytes that of one with a request. What the client sends
+	// adds to it, times readWeight.
 	silentBytes  = 14 << 10
 	requestBytes = 20 << 10
 	readWeight   = 3
 )
 
-// listener bounds how many connections of Listener are open, and what they hold.
+// listener limits how many connections of Listener are open, and what they
+// hold.
 type listener struct {
 	net.Listener
 	ctx      context.Context
@@ -58,20 +60,21 @@ func (l *listener) Accept() (net.Conn, error) {
 
 type connKey struct{}
 
-// serving is handler for requests that have come whole; until then a connection
-// counts as silent, however many bytes of a header it has sent.
+// serving calls handler for complete requests; until then a connection counts
+// as silent, however many bytes of a header it has sent.
 func (l *listener) serving(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(connKey{}).(*conn)
 		c.weigh(requestBytes)
 		if !l.slots.Renew(c) {
-			panic(http.ErrAbortHandler) // it was evicted as its request came
+			panic(http.ErrAbortHandler) // evicted as its request arrived
 		}
 		handler.ServeHTTP(w, r)
 	})
 }
 
-// connState follows net/http: what a request made it keep is gone with it.
+// connState follows net/http, which frees what it kept for a request at its
+// end.
 func (l *listener) connState(c net.Conn, state http.ConnState) {
 	if state == http.StateIdle {
 		c.(*conn).forget()
@@ -86,11 +89,11 @@ type conn struct {
 	release func()
 
 	mu   sync.Mutex // net/http also reads in the background
-	base int64      // what it costs beside
-	read int64      // what its client has sent of a request
+	base int64      // what it costs in addition
+	read int64      // what its client has sent of the present request
 }
 
-// Read counts what net/http keeps.
+// Read counts the bytes that net/http keeps.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
@@ -102,7 +105,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// weigh notes that what was read is a whole request.
+// weigh records that the bytes read are a complete request.
 func (c *conn) weigh(base int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +113,7 @@ func (c *conn) weigh(base int64) {
 	c.slots.Weigh(c, base+readWeight*min(c.read, maxHeaderBytes))
 }
 
-// forget notes that there is no request any more.
+// forget records that the request is over.
 func (c *conn) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package observe is what every program of the suite shows of itself over
-// HTTP: health, metrics, of native links among others (profiles are in a package
-// of their own); and the HTTP server that serves them.
+// Package observe provides what every program of the suite shows over HTTP:
+// health and metrics, those of native links included, and the HTTP server that
+// serves them. Profiles have a package of their own.
 package observe
 
 import (
@@ -15,9 +15,8 @@ import (
 	"konnectivity/internal/version"
 )
 
-// NewRegistry returns a registry with what any Go program reports (go_*,
-// process_*) and konnectivity_build_info. component becomes a label of the
-// latter.
+// NewRegistry returns a registry with the metrics of any Go program (go_*,
+// process_*) and konnectivity_build_info, which has component as a label.
 func NewRegistry(component string) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(
@@ -28,7 +27,7 @@ func NewRegistry(component string) *prometheus.Registry {
 	return registry
 }
 
-// buildInfo is a gauge that is always 1 and bears the build in its labels.
+// buildInfo is a gauge that is always 1 and has the build in its labels.
 func buildInfo(component string) prometheus.Collector {
 	build := version.Get()
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -48,8 +47,8 @@ func MountMetrics(mux *http.ServeMux, gatherer prometheus.Gatherer) {
 	}))
 }
 
-// RedirectToPort sends requests to the same path and host at another port, as
-// the agent's admin port does with /metrics.
+// RedirectToPort redirects requests to another port of the same host, as the
+// agent's admin port does with /metrics.
 func RedirectToPort(port int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	// readHeaderTimeout is the handshake bound of the suite: a client that
-	// has not sent its request by then is cut off.
+	// readHeaderTimeout is the suite's bound for handshakes: a client that has
+	// not sent its request by then is cut off.
 	readHeaderTimeout = 10 * time.Second
-	// idleTimeout ends kept-alive connections; longer than the intervals of
-	// scrapers and probes, so that theirs stay.
+	// idleTimeout ends idle connections. It is longer than the intervals of
+	// scrapers and probes, so theirs stay open.
 	idleTimeout = 2 * time.Minute
 	// maxHeaderBytes is ample for scrapers and probes.
 	maxHeaderBytes = 16 << 10
-	// shutdownGrace lets a scrape in flight finish; a profile is cut off.
+	// shutdownGrace is enough for a scrape to finish, but not for a profile.
 	shutdownGrace = 2 * time.Second
 )
 
-// Serve answers HTTP on l with handler until ctx ends, and then returns nil
-// after open requests had a moment to finish. It takes over l and closes it.
-// If l fails earlier, it returns that error. When it returns, all connections
-// are closed; a handler that had not finished has its request's context ended.
+// Serve answers HTTP on l with handler until ctx ends, then gives open requests
+// a moment to finish and returns nil. It owns l and closes it. If l fails
+// earlier, it returns that error. When it returns, all connections are closed;
+// a handler that had not finished has its request's context ended.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler, log logrus.FieldLogger) error {
 	bounded := &listener{
 		Listener: l, ctx: ctx, slots: newSlots(),
@@ -56,7 +56,7 @@ func Serve(ctx context.Context, l net.Listener, handler http.Handler, log logrus
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
 	defer cancel()
 	if err := server.Shutdown(grace); err != nil {
-		_ = server.Close() // whoever did not finish in time is cut off
+		_ = server.Close() // cut off what did not finish in time
 	}
 	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -1,6 +1,6 @@
-// Package printable keeps what peers call themselves, and say, from steering
-// whoever's terminal it is shown on: control characters do, and so do those that
-// turn the direction of text or take no room.
+// Package printable keeps names and texts of peers from controlling the
+// terminal they are shown on, by control characters or by characters that
+// change the direction of text or have no width.
 package printable
 
 import (
@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text is s with a question mark for each character that cannot be seen.
+// Text returns s with a question mark for each invisible character.
 func Text(s string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -23,7 +23,8 @@ func Text(s string) string {
 	}, s)
 }
 
-// JSON is a JSON text with such characters escaped. It means the same.
+// JSON returns a JSON text with such characters escaped. Its meaning stays the
+// same.
 func JSON(text []byte) []byte {
 	if !bytes.ContainsFunc(text, hidden) {
 		return text
@@ -45,11 +46,11 @@ func JSON(text []byte) []byte {
 	return out
 }
 
-// hidden is what encoding/json leaves in a string and nobody sees. Below the
-// space it leaves nothing there, only line ends around values.
+// hidden reports invisible characters that encoding/json leaves in a string. It
+// leaves none below the space, which occur only around values, as line ends.
 func hidden(r rune) bool { return r > '~' && !unicode.IsPrint(r) }
 
-// All makes every string that v, a pointer, leads to printable, keys of maps
+// All makes every string reachable from the pointer v printable, keys of maps
 // included.
 func All(v any) { clean(reflect.ValueOf(v)) }
 

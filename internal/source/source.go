@@ -1,6 +1,6 @@
-// Package source tells where connections come from, as far as whoever makes
-// them cannot choose it freely: what is counted, shared or remembered by client
-// goes by that.
+// Package source identifies where connections come from, by the part of an
+// address that a client cannot choose freely. Whatever is counted, shared or
+// remembered for each client uses it.
 package source
 
 import (
@@ -8,21 +8,21 @@ import (
 	"net/netip"
 )
 
-// Of is the place that addr belongs to: an IPv4 address, or the /64 of an IPv6
-// address, since one host has as many addresses of that as it likes. All that
-// come without an address, by unix socket, are of one place, the zero Prefix.
+// Of returns the source that addr belongs to: an IPv4 address, or the /64 of an
+// IPv6 address, since one host can use any address of it. All peers without an
+// address, on unix sockets, are one source, the zero Prefix.
 func Of(addr net.Addr) netip.Prefix {
 	ip := ipOf(addr).Unmap().WithZone("")
 	prefix, _ := ip.Prefix(min(ip.BitLen(), 64))
 	return prefix
 }
 
-// ipOf is the zero Addr where there is none.
+// ipOf returns the address, or the zero Addr if there is none.
 func ipOf(addr net.Addr) netip.Addr {
 	switch a := addr.(type) {
 	case nil:
 		return netip.Addr{}
-	case *net.TCPAddr: // what nearly all are: no need to spell and parse it
+	case *net.TCPAddr: // the usual case, which needs no formatting and parsing
 		return a.AddrPort().Addr()
 	default:
 		at, _ := netip.ParseAddrPort(a.String())

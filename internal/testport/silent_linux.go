@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Silent is a listener whose queue is full: until somebody accepts, whoever
-// dials it gets no answer, as behind a firewall that drops. host is of IPv4;
-// port may be reserved, or 0 for any.
+// Silent returns a listener whose queue is full: until somebody accepts, dials
+// get no answer, as behind a firewall that drops packets. host is of IPv4; port
+// may be reserved, or 0 for any.
 func Silent(t testing.TB, host string, port int) net.Listener {
 	t.Helper()
 	s, err := newSocket(syscall.AF_INET)
@@ -40,12 +40,13 @@ func Silent(t testing.TB, host string, port int) net.Listener {
 	return l
 }
 
-// fill makes connections until the queue of s, which listens at address, takes
-// no more: one of length 0 still takes one or two.
+// fill makes connections until the queue of s, which listens at address, is
+// full: one of length 0 still takes one or two.
 func fill(t testing.TB, s socket, address string) {
 	t.Helper()
 	for range 8 {
-		// Of a listener this tells how many wait in the queue, and its length.
+		// For a listener this has the number of connections in its queue, and
+		// the queue's length.
 		if info, err := unix.GetsockoptTCPInfo(s, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil && info.Unacked > info.Sacked {
 			return
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Silent is a listener that answers nobody, which only Linux can be made to be.
+// Silent needs a listener that answers nobody, which is possible on Linux only.
 func Silent(t testing.TB, _ string, _ int) net.Listener {
 	t.Skip("only Linux shows when the queue of a listener is full")
 	return nil

@@ -6,8 +6,8 @@ import "syscall"
 
 type socket = int
 
-// newSocket makes a TCP socket that no program inherits. (Not every system can
-// say so as it makes one.)
+// newSocket creates a TCP socket that no program inherits. (Not every system
+// can do both in one call.)
 func newSocket(family int) (socket, error) {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -1,11 +1,11 @@
 // Package testport gives tests ports of their own: one that refuses
 // connections, or one to hand to a program as a flag.
 //
-// A port found free by listening and closing is free for everybody: packages
-// are tested at the same time, and the next listener or connection of another
-// process may get it. So these are held, by a socket that is bound and does not
-// listen. Linux refuses connections to such a port and gives it to nobody who
-// asks for any port.
+// A port that was found free by listening and closing is free for everybody:
+// packages are tested in parallel, and a listener or connection of another
+// process may get it next. So these ports are held by a socket that is bound
+// but does not listen. Linux refuses connections to such a port and gives it to
+// nobody who asks for any port.
 package testport
 
 import (
@@ -30,8 +30,8 @@ func Refusing(t testing.TB) string {
 	return address(port)
 }
 
-// Reserved is a port on which, until the test ends, only who is told of it
-// listens: see Reserve.
+// Reserved returns a port that until the test ends is used only by those that
+// are given it: see Reserve.
 func Reserved(t testing.TB) int {
 	t.Helper()
 	port, release, err := Reserve()
@@ -58,13 +58,14 @@ func Reserve() (port int, release func(), err error) {
 		return 0, nil, err
 	}
 	release = sync.OnceFunc(func() { _ = closeSocket(s) })
-	// Bound alone first, so that nobody else had it; from now on it is shared.
+	// Bound exclusively first, which proves that nobody had it; from now on it
+	// is shared.
 	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		release()
 		return 0, nil, fmt.Errorf("share port %d: %w", port, err)
 	}
 	l, err := net.Listen("tcp", address(port))
-	if err != nil { // Windows, or an imitation of Linux, cannot share: likely free is better than held
+	if err != nil { // Windows, or an imitation of Linux, cannot share: a port that is probably free must do
 		release()
 		return port, release, nil
 	}
@@ -73,8 +74,8 @@ func Reserve() (port int, release func(), err error) {
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// bind binds a socket to a free port at all addresses of the machine. It is
-// not inherited by programs that the test starts.
+// bind binds a socket to a free port at all addresses of the machine. Programs
+// that the test starts do not inherit it.
 func bind() (s socket, port int, err error) {
 	s, port, err = bindTo(syscall.AF_INET6, &syscall.SockaddrInet6{})
 	if err != nil { // a kernel without IPv6

@@ -1,6 +1,6 @@
-// Package upstream is for tests: what the programs that ours take the place of
-// have for flags, and whether docs/compatibility.md says of each default that
-// differs from theirs that it does.
+// Package upstream is for tests. It knows the flags of the programs that ours
+// replace, and checks that docs/compatibility.md lists every default that
+// differs from theirs.
 package upstream
 
 import (
@@ -17,10 +17,10 @@ import (
 //go:embed defaults.txt
 var defaults string
 
-// whatever is a default that is not compared.
+// whatever stands for a default that is not compared.
 const whatever = "*"
 
-// read are the defaults of a group of flags in defaults.txt.
+// read returns the defaults of a group of flags in defaults.txt.
 func read(group string) map[string]string {
 	found := map[string]string{}
 	for line := range strings.Lines(defaults) {
@@ -34,7 +34,7 @@ func read(group string) map[string]string {
 // row is a line of the table in docs/compatibility.md.
 type row struct{ there, here string }
 
-// rows are those of program, by flag.
+// rows returns the rows of program, by flag.
 func rows(t testing.TB, program string) map[string]row {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root(t), "docs/compatibility.md"))
@@ -52,7 +52,7 @@ func rows(t testing.TB, program string) map[string]row {
 	return found
 }
 
-// root is the module's folder. A test runs in its package's.
+// root returns the module's folder. A test runs in its package's folder.
 func root(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -70,8 +70,9 @@ func root(t testing.TB) string {
 }
 
 // Check fails unless flags has every flag of the groups, and the table's rows
-// for program are just those flags whose default differs, with both defaults
-// right. A row whose flag upstream lacks is about what it does instead, in words.
+// for program are exactly the flags whose default differs, with both defaults
+// correct. A row for a flag that upstream lacks says in words what upstream
+// does instead.
 func Check(t testing.TB, program string, flags *pflag.FlagSet, groups ...string) {
 	t.Helper()
 	told := rows(t, program)
@@ -118,7 +119,7 @@ func check(t testing.TB, flags *pflag.FlagSet, name, theirs string, told map[str
 	}
 }
 
-// shown is a default as the table has it.
+// shown returns a default as the table shows it.
 func shown(value string) string {
 	value = strings.TrimSuffix(strings.TrimPrefix(value, "["), "]")
 	if d, err := time.ParseDuration(value); err == nil && value != "0" {
@@ -130,7 +131,7 @@ func shown(value string) string {
 	return "`" + value + "`"
 }
 
-// short leaves out the parts of a duration that are zero.
+// short formats a duration without the parts that are zero.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

@@ -1,4 +1,4 @@
-// Package version says which build of the suite is running.
+// Package version identifies the running build of the suite.
 package version
 
 import (
@@ -7,8 +7,8 @@ import (
 	"runtime/debug"
 )
 
-// version and commit are set by the linker (see the Makefile); they are
-// variables only because -X needs them to be, and nothing writes them later.
+// version and commit are set by the linker (see the Makefile). They are
+// variables only because -X requires it; nothing writes them later.
 var (
 	version = ""
 	commit  = ""
@@ -23,8 +23,8 @@ type Info struct {
 	Arch    string `json:"arch"`
 }
 
-// Get returns the running build's Info. What the linker did not set is taken
-// from the build information Go itself embeds, if any.
+// Get returns the running build's Info. What the linker did not set comes from
+// the build information that Go embeds, if any.
 func Get() Info {
 	i := Info{Version: version, Commit: commit, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	if i.Commit == "" {
@@ -36,12 +36,12 @@ func Get() Info {
 	return i
 }
 
-// String is one line, as --version prints it.
+// String returns one line, as --version prints it.
 func (i Info) String() string {
 	return fmt.Sprintf("%s (commit %s, %s, %s/%s)", i.Version, i.Commit, i.Go, i.OS, i.Arch)
 }
 
-// embeddedCommit is the revision go build recorded, or "unknown".
+// embeddedCommit returns the revision that go build recorded, or "unknown".
 func embeddedCommit() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

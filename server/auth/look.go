@@ -57,7 +57,7 @@ func (t *Tokens) lookAt(token string) look {
 	return l
 }
 
-// shallow says whether a token is safe to parse.
+// shallow reports whether a token is safe to parse.
 func shallow(token string) bool {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -72,7 +72,7 @@ func shallow(token string) bool {
 	return true
 }
 
-// fits says whether claims are those of an agent's token. Tokens of the older
+// fits reports whether claims are those of an agent's token. Tokens of the older
 // kind, out of secrets, name neither audience nor expiry.
 func (t *Tokens) fits(c jwt.Claims, now time.Time) bool {
 	return c.Subject == t.user &&

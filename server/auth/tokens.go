@@ -210,7 +210,7 @@ func (t *Tokens) finish(ctx context.Context, key tokenKey, f *flight, err error)
 	close(f.done)
 }
 
-// blamed says whether a review found fault with the token itself.
+// blamed reports whether a review found fault with the token itself.
 func blamed(err error) bool {
 	var refusal *Refusal
 	return errors.As(err, &refusal) && refusal.Code != codes.Unavailable

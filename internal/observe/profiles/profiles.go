@@ -1,5 +1,5 @@
-// Package profiles serves /debug/pprof/. It is apart from package observe since
-// net/http/pprof weighs half a megabyte in every program that imports it.
+// Package profiles serves /debug/pprof/. It is a package of its own because
+// net/http/pprof adds half a megabyte to every program that imports it.
 package profiles
 
 import (
@@ -9,7 +9,7 @@ import (
 )
 
 // Mount serves /debug/pprof/ on mux. With contention the process samples every
-// blocking event and mutex wait, which costs CPU throughout; it is a setting of
+// blocking event and mutex wait, which costs CPU all the time. This applies to
 // the whole process.
 func Mount(mux *http.ServeMux, contention bool) {
 	mux.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusMovedPermanently))
