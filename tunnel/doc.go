@@ -9,8 +9,10 @@
 // sidecar, an old agent and a new one all share one code path.
 //
 // Why a dial failed is a [DialError], why a connection was reset a [ResetError].
-// Payload is handed on by reference, as a [Chunk]; a [Source] pushes it to a
-// [Sink] on the goroutine that received it.
+// Payload is handed on by reference, as a [Chunk]. A Conn receives by its
+// [Source] and sends by its [Sink]; a Source that has a read loop delivers to
+// the relay's [Receiver] on it, which saves a goroutine. [Wrap] makes a Conn of
+// any net.Conn, and [With] replaces a part of one.
 //
 // The package imports nothing but the standard library.
 package tunnel

@@ -3,8 +3,14 @@ package tunnel
 import "io"
 
 // Source is the receiving side of a Conn. It is either read, by Read or
-// ReadChunks from one goroutine at a time, or it delivers what arrives to a
-// Receiver, which spares the goroutine that would wait for it.
+// ReadChunks, from one goroutine at a time; or it delivers what arrives to a
+// Receiver, on the goroutine that got it from the network (its read loop), which
+// saves the goroutine that would wait for it.
+//
+// A Source that delivers knows at each moment who has the turn to read. While
+// nobody has it, all that came was taken, and what comes next is offered to
+// Take. Otherwise bytes wait in the Source until whoever has the turn has read
+// them.
 type Source interface {
 	// Read is the Conn's Read.
 	Read(p []byte) (int, error)
@@ -12,55 +18,54 @@ type Source interface {
 	// ReadChunks waits for data as Read does, then takes what is there, at
 	// most len(dst) chunks (len(dst) must not be 0), and returns how many.
 	// The caller must release them. An error comes only with n == 0; the end
-	// of the stream is io.EOF. Once Deliver has returned true it does not
-	// wait: it returns 0 and no error where it would.
+	// of the stream is io.EOF.
+	//
+	// Once Deliver has returned true, only who has the turn may call
+	// ReadChunks, and it does not wait: where it would, it returns 0 and no
+	// error, which ends the turn. An error ends the stream.
 	ReadChunks(dst []Chunk) (n int, err error)
 
-	// Deliver has the Source hand what arrives to r, for the rest of its
-	// life; nobody may Read any more. It is called once. Where it returns
-	// false, the Source has no goroutine that could do so, and must be read.
-	//
-	// It returns with the turn at the caller, as if r had been told that
-	// something is Ready: nothing is taken by r before the caller has called
-	// ReadChunks until that returned 0 and no error. Whoever has the turn may
-	// call ReadChunks, and one goroutine only; the turn ends with that return,
-	// or for good with an error.
+	// Deliver has the Source deliver to r for the rest of its life. It is
+	// called once, and Read not at all after it. Its caller has the turn
+	// then: r is offered nothing until ReadChunks has been called as often as
+	// it takes. Where Deliver returns false, nothing has changed: the Source
+	// has no read loop to deliver on, and must be read.
 	Deliver(r Receiver) bool
 }
 
-// Receiver is what a Source delivers to. Bytes reach it in order, and by one
-// way at a time: by Take, or by the ReadChunks of whoever has the turn. The
-// stream is over when ReadChunks has returned an error or End was called,
-// whichever is first; after that only Fail may still come.
+// Receiver is what a Source delivers to. Every byte reaches it once and in
+// order, by Take or by ReadChunks. The stream is over for it when End was called
+// or ReadChunks has returned an error, one of which happens at last, also where
+// this end closes or resets the Conn (unless whoever has the turn reads no
+// more). After that only Flush and Fail may still be called.
 type Receiver interface {
-	// Take gets a chunk that has just arrived, and keeps what it can deal
-	// with on the spot: it returns how many bytes that is, 0 where it is busy.
-	// It may overwrite the head bytes before the payload; the chunk remains
-	// the Source's, which has whoever gets the next turn read what was left.
-	// Take runs on the Source's read loop, with none of its locks held, while
-	// nobody has the turn; it must not block.
+	// Take is offered a chunk that has just arrived and keeps what it can
+	// deal with on the spot: it returns how many bytes that is, 0 where it is
+	// busy. The rest waits for the next turn. The chunk remains the Source's;
+	// the head bytes before its payload may be overwritten. Take runs on the
+	// read loop, which holds no locks then, and must not block.
 	Take(c Chunk) int
 
-	// Flush follows Take, at the latest when the read loop has nothing more
-	// to read: what was taken may be gathered until then. It runs on the
-	// read loop too and must not block.
+	// Flush is called after one or more Takes, at the latest before the read
+	// loop waits for more. What was taken may be held back until then, to be
+	// sent together. It runs on the read loop, too, and must not block.
 	Flush()
 
-	// Ready gives r the turn: bytes wait, or an end that not all was read
-	// before. The Source may hold locks, so Ready must neither block nor
-	// call the Source; it starts the goroutine that calls ReadChunks. It is
-	// not called while somebody has the turn.
+	// Ready gives the turn to r, which is to start a goroutine that calls
+	// ReadChunks. It is called while nobody has the turn, on any goroutine,
+	// possibly with locks of the Source held: it must neither block nor call
+	// the Source.
 	Ready()
 
-	// End tells that the stream has ended in order, with all bytes taken. It
-	// runs on the read loop as Take does. A Source that has no loop to call
-	// it on uses Ready instead, and io.EOF.
+	// End tells that the stream has ended in order and all bytes were taken.
+	// It runs on the read loop as Take does, while nobody has the turn. An
+	// end that bytes still wait before is told by ReadChunks.
 	End()
 
 	// Fail tells that the stream has failed while somebody has the turn, who
-	// may be stuck with what came before and would not hear of it. That
-	// one gets the error too, once the rest was read. As Ready, it must
-	// neither block nor call the Source.
+	// may be stuck with what came before and not hear of it. ReadChunks
+	// returns the same error once the rest was read. Fail is called as Ready
+	// is: it must neither block nor call the Source.
 	Fail(cause error)
 }
 

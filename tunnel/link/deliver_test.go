@@ -64,7 +64,7 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	defer r.end()
 	r.open(2, "key:1")
 	r.open(4, "bulk:1")
-	time.Sleep(50 * time.Millisecond) // let the relays begin to push
+	time.Sleep(50 * time.Millisecond) // let the relays have them deliver
 	r.send(frame{tData, 0, 2, []byte("k")}, frame{tData, 0, 4, make([]byte, 1000)})
 	<-started
 	for range 10 {
@@ -165,7 +165,7 @@ func TestResetPassesAStalledDestination(t *testing.T) {
 		near, far := net.Pipe()
 		r := newRig(t, link.Cork(near), far, true, link.Config{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
 		r.open(2, "x:1")
-		synctest.Wait() // the relay pushes
+		synctest.Wait() // the stream delivers
 		r.send(frame{tData, 0, 2, make([]byte, 1000)})
 		synctest.Wait() // the relay is stuck
 		r.send(frame{tReset, 0, 2, u16(1)})

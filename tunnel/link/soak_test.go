@@ -43,7 +43,7 @@ func newChain(t testing.TB) *chain {
 
 // replace starts link i, 0 from the client to the server or 1 from the agent.
 func (c *chain) replace(i int) {
-	near, far := tlsPair(c.t) // corked, so that links push to each other
+	near, far := tlsPair(c.t) // corked, so that links deliver to each other
 	var dialer tunnel.Dialer
 	if i == 0 {
 		dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
