@@ -9,8 +9,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// log writes the line about one connection that has ended, with err where that
-// was not in order. A connection of which nobody wants to read costs nothing.
+// log writes the line about a connection that has ended, with err if it ended
+// abnormally. If the line would not be written, it costs nothing.
 func (s *Server) log(c *client, err error) {
 	level := logrus.DebugLevel
 	if s.opts.AccessLog {

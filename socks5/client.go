@@ -13,8 +13,8 @@ import (
 // replyTimeout bounds the write of a reply to a client that does not read.
 const replyTimeout = 10 * time.Second
 
-// client is one connection. It is all the memory of ours that a connection
-// holds while it is relayed.
+// client is one connection. It is all the memory that a connection takes here
+// while it is relayed.
 type client struct {
 	admission.Slot
 	server *Server
@@ -29,12 +29,12 @@ type client struct {
 	watch  *admission.Watch
 }
 
-// Abandon implements admission.Holder: the connection is not worth a reply.
+// Abandon implements admission.Holder: the connection gets no reply.
 func (c *client) Abandon() {
 	_ = c.conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
 }
 
-// request readies c to be forwarded, and begins to watch for its leaving.
+// request prepares c to be forwarded, and starts to watch whether it leaves.
 func (s *Server) request(ctx context.Context, c *client, req *request) {
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	c.asked = time.Now()
@@ -43,7 +43,7 @@ func (s *Server) request(ctx context.Context, c *client, req *request) {
 	c.watch = admission.NewWatch(c.conn, admission.Buffer{Reader: c.ahead}, c.cancel)
 }
 
-// answer implements tunnel.Answer: it tells the client how its dial ended.
+// answer implements tunnel.Answer: it sends the client the outcome of its dial.
 func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	if gone := c.watch.Stop(); gone != nil {
 		err = gone
@@ -63,7 +63,7 @@ func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	return tunnel.Unread(c.conn, pipelined), succeed(c.conn, far)
 }
 
-// count notes how a request's dial ended.
+// count counts the outcome of a request's dial.
 func (s *Server) count(err error) {
 	outcome := outcomeOK
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Server) count(err error) {
 	s.metrics.requests.WithLabelValues(outcome).Inc()
 }
 
-// succeed tells the client to go ahead, and leaves no deadline set.
+// succeed sends the reply for success, and leaves no deadline set.
 func succeed(conn, far tunnel.Conn) error {
 	_ = conn.SetWriteDeadline(time.Now().Add(replyTimeout))
 	if _, err := conn.Write(appendReply(nil, replySucceeded, boundAddress(far.LocalAddr()))); err != nil {

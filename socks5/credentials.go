@@ -21,14 +21,14 @@ import (
 
 const (
 	// maxCredentialsFile and maxUsers bound what a wrong file can cost: every
-	// check looks at every user, so that its time tells nothing.
+	// check compares every user, so that its time reveals nothing.
 	maxCredentialsFile = 1 << 20
 	maxUsers           = 1000
 
 	// maxCredential is the longest user or password RFC 1929 can carry.
 	maxCredential = 255
 
-	// recheck is how old the knowledge of the file may be when a client
+	// recheck is how long ago the file may have been checked when a client
 	// authenticates.
 	recheck = time.Second
 )
@@ -55,13 +55,13 @@ type Credentials struct {
 }
 
 // LoadCredentials reads path: a line user:password for each user; empty lines
-// and lines that start with # do not count, spaces are part of what they stand
-// in. User and password have 1 to 255 bytes. It fails, naming the
-// line and never the password, on anything else, and on a file without users.
+// and lines that start with # do not count, and spaces are part of the user or
+// password. User and password have 1 to 255 bytes. Anything else is an error,
+// which names the line but never the password, and so is a file without users.
 //
-// A changed file is noticed when a client authenticates, at most a second
-// late; while the new one is missing or broken the old one stays in force, and
-// log hears of it once.
+// A changed file is noticed when a client authenticates, at most a second late;
+// while the new one is missing or broken the old one stays in use, with one
+// line of log.
 func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) {
 	c := &Credentials{path: path, log: log, nowFunc: time.Now}
 	if err := c.load(); err != nil {
@@ -70,9 +70,9 @@ func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) 
 	return c, nil
 }
 
-// Check reports whether a client may pass with user and password. It waits where
-// there were many wrong ones from its address, up to 5 s, and is false where
-// there were more.
+// Check reports whether a client may pass with user and password. After many
+// wrong ones from the client's address it waits, for up to 5 s, and after still
+// more it returns false.
 func (c *Credentials) Check(client net.Addr, user, password string) bool {
 	from := source.Of(client)
 	wait, ok := c.guesses.ask(from, time.Now())
@@ -103,7 +103,7 @@ func (c *Credentials) valid(user, password string) bool {
 	return found == 1
 }
 
-// current returns the users as the file has them.
+// current returns the users in the file.
 func (c *Credentials) current() [][sha256.Size]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +130,7 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
 }
 
-// load replaces the users by those of the file, or leaves them.
+// load replaces the users with those of the file, or leaves them as they are.
 func (c *Credentials) load() error {
 	f, err := os.Open(c.path)
 	if err != nil {
@@ -182,8 +182,8 @@ func parseCredentials(r io.Reader) ([][sha256.Size]byte, error) {
 	return users, nil
 }
 
-// digest has one length for every pair; a 0 byte cannot stand for the end of a
-// user, since the user's length goes first.
+// digest returns a hash of one length for every pair. The user's length comes
+// first, so that no other pair has the same input.
 func digest(user, password []byte) [sha256.Size]byte {
 	b := make([]byte, 0, 1+len(user)+len(password))
 	b = append(b, byte(len(user)))

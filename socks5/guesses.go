@@ -9,44 +9,45 @@ import (
 const (
 	// One address may be wrong guessBurst times at once and then once every
 	// guessEvery; all that have not been right yet, together, ten times as
-	// often. A password of ten letters then outlives whoever guesses it, and a
-	// client that is set up wrongly and tries on keeps no other out.
+	// often. At this rate a password of ten letters cannot be guessed, and a
+	// misconfigured client that keeps trying keeps no other out.
 	guessBurst = 20
 	guessEvery = 40 * time.Millisecond
 	guessAll   = 10
 
-	// guessWait is how long a check may wait for its turn: less than what the
-	// handshake has, and long enough for a client to get in beside one at its
-	// own address that guesses on a hundred connections. Beyond it a client is
-	// refused without a look, and hears so after guessRefuse, lest it be back at
-	// once.
+	// guessWait is how long a check may wait for its turn: less than the
+	// handshake's bound, and long enough for a client to get in beside one at
+	// its own address that guesses on a hundred connections. A client that
+	// would wait longer is refused without a check, after guessRefuse, so that
+	// it does not come back at once.
 	guessWait   = 5 * time.Second
 	guessRefuse = time.Second
 
-	// guessSources bounds the addresses that are remembered.
+	// guessSources bounds how many addresses are remembered.
 	guessSources = 4096
 )
 
-// guesses paces checks of passwords so that they cannot be found by trying. Only
-// wrong ones count. What is right is not told apart before its turn: else who
-// guesses could tell by the time, and would need no turn. So clients that share
-// an address share its pace.
+// guesses paces checks of passwords so that they cannot be found by trying.
+// Only wrong ones count. A correct password waits for its turn like a wrong
+// one: otherwise the time would reveal it, and guessing would need no turn. So
+// clients that share an address share its pace.
 type guesses struct {
 	mu      sync.Mutex
 	sources map[netip.Prefix]*guesser
 	all     turns
 }
 
-// guesser is an address from which passwords came.
+// guesser is an address that has sent passwords.
 type guesser struct {
 	turns
 	right bool // once
 }
 
-// turns is a stock of burst tries, to which one comes every so often.
+// turns is a stock of at most burst tries, which grows by one at regular
+// intervals.
 type turns struct{ full time.Time }
 
-// take takes a try; the wait is until it may be made.
+// take takes a try and returns how long to wait before making it.
 func (t *turns) take(now time.Time, every time.Duration, burst int) (wait time.Duration) {
 	if t.full.Before(now) {
 		t.full = now
@@ -58,8 +59,8 @@ func (t *turns) take(now time.Time, every time.Duration, burst int) (wait time.D
 // giveBack undoes a take.
 func (t *turns) giveBack(every time.Duration) { t.full = t.full.Add(-every) }
 
-// ask says how long a check for source has to wait; false means too long.
-// Whoever waited calls answer with what came of it.
+// ask returns how long a check for source has to wait; false means too long.
+// The caller then calls answer with the outcome.
 func (g *guesses) ask(source netip.Prefix, now time.Time) (wait time.Duration, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,7 +76,7 @@ func (g *guesses) ask(source netip.Prefix, now time.Time) (wait time.Duration, o
 	return wait, true
 }
 
-// answer notes whether the password was right.
+// answer records whether the password was right.
 func (g *guesses) answer(source netip.Prefix, right bool, now time.Time) {
 	if !right {
 		return
@@ -94,13 +95,14 @@ func (g *guesses) undo(s *guesser) {
 	}
 }
 
-// of finds or makes the record of source. Where there are too many, those that
-// have all their tries are forgotten, else the newcomers share one record.
+// of returns the record of source, which it creates if need be. If there are
+// too many, those that have all their tries left are forgotten, or else the
+// newcomers share one record.
 func (g *guesses) of(source netip.Prefix, now time.Time) *guesser {
 	if s := g.sources[source]; s != nil {
 		return s
 	}
-	for _, right := range []bool{false, true} { // who was right stays for as long as there is room
+	for _, right := range []bool{false, true} { // sources that were right stay as long as there is room
 		if len(g.sources) < guessSources {
 			break
 		}

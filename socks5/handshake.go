@@ -16,7 +16,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Numbers of RFC 1928 §3 and §4 that armon/go-socks5 keeps to itself.
+// Numbers of RFC 1928 §3 and §4 that armon/go-socks5 does not export.
 const (
 	version5      = 5
 	noAcceptable  = 0xff
@@ -27,12 +27,12 @@ const (
 )
 
 // readAhead is the buffer of a handshake: more than its longest message, a user
-// and password of 513 bytes (RFC 1929 §2), and small enough to have one for
-// every client that talks at once. What a client sends ahead of the reply is
-// kept in it until the relay takes over.
+// and password of 513 bytes (RFC 1929 §2), and small enough that every client
+// in its handshake can have one. It also holds what a client sends ahead of the
+// reply until the relay takes over.
 const readAhead = 1 << 10
 
-// readers hold idle buffers, so that a relayed connection holds none.
+// readers holds unused buffers, so that a relayed connection needs none.
 var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, readAhead) }}
 
 func giveBack(br *bufio.Reader) {
@@ -40,10 +40,10 @@ func giveBack(br *bufio.Reader) {
 	readers.Put(br)
 }
 
-// request is a CONNECT that was understood and allowed.
+// request is a valid CONNECT that is allowed.
 type request struct {
 	address string        // host:port
-	ahead   *bufio.Reader // over the connection, with what came after the request
+	ahead   *bufio.Reader // reads the connection, with what came after the request
 }
 
 // handshake reads everything up to the request. Its errors are a *refusal.
@@ -88,7 +88,8 @@ func (s *Server) negotiate(ctx context.Context, conn tunnel.Conn, br *bufio.Read
 	return address, nil
 }
 
-// checkFor is a Checker for one client, as armon/go-socks5 wants it.
+// checkFor is a Checker for one client, in the form that armon/go-socks5
+// expects.
 type checkFor struct {
 	Checker
 	source net.Addr
@@ -97,8 +98,8 @@ type checkFor struct {
 // Valid implements armon.CredentialStore.
 func (c checkFor) Valid(user, password string) bool { return c.Check(c.source, user, password) }
 
-// authenticate reads the methods a client offers, picks the one that is
-// configured, never the one the client likes best, and goes through with it.
+// authenticate reads the methods that a client offers, picks the configured
+// one, not the one that the client lists first, and performs it.
 func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthContext, error) {
 	n, err := br.ReadByte()
 	if err != nil {
@@ -129,8 +130,8 @@ func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthCo
 	return auth, nil
 }
 
-// readRequest looks at the fixed part before the parser does, because the
-// parser's errors do not tell what is wrong.
+// readRequest checks the fixed part before the parser does, because the
+// parser's errors do not say what is wrong.
 func readRequest(br *bufio.Reader) (*armon.Request, error) {
 	head, err := br.Peek(requestHeader)
 	if err != nil {
@@ -152,7 +153,7 @@ func readRequest(br *bufio.Reader) (*armon.Request, error) {
 	return req, nil
 }
 
-// destination is host:port as a Dialer takes it.
+// destination returns host:port, as a Dialer expects it.
 func destination(d *armon.AddrSpec) (string, error) {
 	host := d.FQDN
 	if host == "" && d.IP != nil {
@@ -166,7 +167,7 @@ func destination(d *armon.AddrSpec) (string, error) {
 	return address, err
 }
 
-// addrText is a's text, also where a connection has no address.
+// addrText returns a as text, even if a connection has no address.
 func addrText(a net.Addr) string {
 	if a == nil {
 		return ""

@@ -11,7 +11,7 @@ type metrics struct {
 	requests *prometheus.CounterVec
 }
 
-// newMetrics registers everything; open says how many connections there are.
+// newMetrics registers everything; open returns the number of connections.
 func newMetrics(r prometheus.Registerer, open func() int) (*metrics, error) {
 	m := &metrics{
 		refused: prometheus.NewCounterVec(prometheus.CounterOpts{

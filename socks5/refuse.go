@@ -13,10 +13,10 @@ import (
 // Why a connection ended before its dial, as a metric's label.
 const (
 	reasonLimit    = "limit"    // too many connections are open
-	reasonEvicted  = "evicted"  // it was still in its handshake when another needed the slot
+	reasonEvicted  = "evicted"  // still in its handshake when another connection needed the slot
 	reasonTimeout  = "timeout"  // the handshake took too long
 	reasonClosed   = "closed"   // the client went away
-	reasonProtocol = "protocol" // neither SOCKS5 nor a neighbour of it
+	reasonProtocol = "protocol" // neither SOCKS5 nor a protocol that is recognised
 	reasonSOCKS4   = "socks4"
 	reasonHTTP     = "http"
 	reasonTLS      = "tls"
@@ -33,9 +33,9 @@ var reasons = []string{
 }
 
 const (
-	// partingTime and partingBytes bound how long a refused client is
-	// listened to, so that it reads the reply: closing a socket with unread
-	// bytes sends a reset, which can overtake the reply.
+	// partingTime and partingBytes bound how long a refused client's bytes are
+	// read, so that it gets the reply: closing a socket with unread bytes sends
+	// a reset, which can overtake the reply.
 	partingTime  = time.Second
 	partingBytes = 64 << 10
 )
@@ -45,10 +45,10 @@ var (
 	errMethod  = errors.New("the client offers no authentication method that is configured here")
 )
 
-// refusal is why a connection gets no dial, and what its client is told.
+// refusal is why a connection gets no dial, and what is sent to its client.
 type refusal struct {
 	reason string
-	reply  []byte // nil: nothing that the client would understand
+	reply  []byte // nil if the client would not understand any
 	err    error
 	first  byte // with reasonHTTP: what was read
 }
@@ -68,14 +68,14 @@ func broken(err error) *refusal {
 	return refused(reasonClosed, nil, fmt.Errorf("the client left: %w", err))
 }
 
-// isEnd says that err is the connection's and not the parser's.
+// isEnd reports whether err is the connection's rather than the parser's.
 func isEnd(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, io.EOF) ||
 		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) || tunnel.CodeOf(err) == tunnel.CodePeerReset
 }
 
-// foreign is the refusal for a first byte that is not SOCKS5's, in the words
-// of the protocol it belongs to.
+// foreign returns the refusal for a first byte that is not SOCKS5's, in the
+// protocol that it belongs to.
 func foreign(first byte) *refusal {
 	switch {
 	case first == 4: // SOCKS4: VN 0, CD 91 "rejected or failed", six bytes that are ignored
@@ -96,8 +96,8 @@ const (
 	httpRefusal = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n" + httpText
 )
 
-// refuse tells the client and the metrics; err is a *refusal. It takes no
-// longer than partingTime. The caller closes the connection.
+// refuse sends the refusal to the client and counts it; err is a *refusal. It
+// takes no longer than partingTime. The caller closes the connection.
 func (s *Server) refuse(conn tunnel.Conn, err error) {
 	var r *refusal
 	if !errors.As(err, &r) {
@@ -110,7 +110,7 @@ func (s *Server) refuse(conn tunnel.Conn, err error) {
 	}
 }
 
-// part sends last words in a way that they arrive.
+// part sends a last message in a way that it arrives.
 func part(conn tunnel.Conn, words []byte) {
 	_ = conn.SetDeadline(time.Now().Add(partingTime))
 	if len(words) > 0 {

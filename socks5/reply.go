@@ -21,10 +21,9 @@ const (
 	replyAddressType = 8
 )
 
-// replyFor is the reply that tells a client why its dial failed. A timeout is
-// "TTL expired", as Tor and Dante have it, so that clients can tell it from a
-// host that has no route. What is wrong on the way, and not with the
-// destination, is "general failure".
+// replyFor returns the reply for a failed dial. A timeout is "TTL expired", as
+// in Tor and Dante, so that clients can tell it from a host without a route.
+// Faults on the way, rather than of the destination, are "general failure".
 func replyFor(f tunnel.Failure) byte {
 	switch f {
 	case tunnel.FailRefused, tunnel.FailReset:
@@ -63,8 +62,8 @@ func appendReply(b []byte, code byte, bound netip.AddrPort) []byte {
 	return binary.BigEndian.AppendUint16(b, bound.Port())
 }
 
-// boundAddress is where the far side says its connection starts. A tunnel may
-// know none, or only a name.
+// boundAddress returns the local address of the far side's connection. A tunnel
+// may know none, or only a name.
 func boundAddress(a net.Addr) netip.AddrPort {
 	bound, err := netip.ParseAddrPort(addrText(a))
 	if err != nil {

@@ -19,52 +19,51 @@ import (
 
 const (
 	// DefaultHandshakeTimeout bounds greeting, authentication and request
-	// together. Clients that mean it take milliseconds.
+	// together. Genuine clients take milliseconds.
 	DefaultHandshakeTimeout = 10 * time.Second
 
 	// DefaultMaxConns bounds what a hostile neighbour can make the process
 	// hold: a silent connection costs a few KiB and a descriptor.
 	DefaultMaxConns = 10000
 
-	// strangerBytes is what a connection costs that has yet to say what it
-	// wants, and strangersBytes what all of them may.
+	// strangerBytes is the cost of a connection that has yet to say what it
+	// wants, and strangersBytes the bound for all of them together.
 	strangerBytes  = 8 << 10
 	strangersBytes = 32 << 20
 
-	// drainHandshake is how long a handshake may go on once Serve was asked
-	// to end: enough for a client in earnest, and little to wait for others.
+	// drainHandshake is how long a handshake may go on once Serve was asked to
+	// end: enough for a genuine client, and not long to wait for others.
 	drainHandshake = time.Second
 )
 
-// Options say what a Server does. Only Forwarder is required.
+// Options configures a Server. Only Forwarder is required.
 type Options struct {
 	// Forwarder dials what clients ask for and relays.
 	Forwarder *tunnel.Forwarder
 
-	// Credentials, where set, are asked of every client; a client that does
-	// not offer user and password (RFC 1929) is then refused. See
-	// LoadCredentials.
+	// Credentials, if set, are required of every client; a client that does not
+	// offer user and password (RFC 1929) is then refused. See LoadCredentials.
 	Credentials Checker
 
-	// Rules may refuse a request; nil allows every CONNECT. Names come to it
-	// unresolved. BIND and UDP ASSOCIATE never get that far.
+	// Rules may refuse a request; nil allows every CONNECT. It sees names
+	// unresolved. BIND and UDP ASSOCIATE are refused before.
 	Rules armon.RuleSet
 
-	// Other, where set, takes over connections that speak HTTP, so that one
-	// port can serve both: they come with nothing read and no deadline set, no
-	// longer count here, and are Other's to close. It must not block. Without
-	// it they are refused in their own language.
+	// Other, if set, takes over connections that speak HTTP, so that one port
+	// can serve both. They come with nothing read and no deadline set, no
+	// longer count here, and must be closed by Other. It must not block.
+	// Without it they are refused in HTTP.
 	Other func(tunnel.Conn)
 
 	HandshakeTimeout time.Duration // 0 means DefaultHandshakeTimeout
 	MaxConns         int           // open connections; 0 means DefaultMaxConns
-	Drain            time.Duration // what Serve gives open connections to finish; 0 cuts them at once
+	Drain            time.Duration // how long open connections may take to finish; 0 cuts them at once
 
-	// AccessLog writes one line a connection at info; it is at debug otherwise.
+	// AccessLog logs one line for each connection at info instead of debug.
 	AccessLog bool
 
 	Log        logrus.FieldLogger    // nil discards
-	Registerer prometheus.Registerer // nil keeps the metrics to itself
+	Registerer prometheus.Registerer // nil registers no metrics
 }
 
 // Server serves SOCKS5. It may serve any number of listeners and connections
@@ -108,9 +107,9 @@ func New(o Options) (*Server, error) {
 }
 
 // Serve accepts connections from ln, which it closes, until ctx ends. It then
-// gives open connections the time Options.Drain says, resets what is left, and
-// returns once every goroutine it started has ended: nil after ctx ended, else
-// why accepting failed for good. Running out of descriptors is survived.
+// gives open connections the time of Options.Drain, resets those that are left,
+// and returns once every goroutine it started has ended: nil after ctx ended,
+// else why accepting failed for good. It survives running out of descriptors.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	// Connections outlive ctx by the drain, so they have a context of their own.
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -133,16 +132,16 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// ServeConn serves one connection that somebody else accepted, and returns
-// when it has ended (conn is closed then) or went to Options.Other. When ctx
-// ends it is cut short.
+// ServeConn serves one connection that somebody else accepted, and returns when
+// it has ended and is closed, or was given to Options.Other. When ctx ends it
+// is cut short.
 func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
 	if c := s.admit(conn); c != nil {
 		s.serve(ctx, c)
 	}
 }
 
-// admit finds a slot for conn, or refuses it and returns nil.
+// admit returns conn with a slot, or refuses it and returns nil.
 func (s *Server) admit(conn tunnel.Conn) *client {
 	c := &client{server: s, conn: conn}
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
@@ -157,9 +156,9 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 	return c
 }
 
-// serve is the life of one admitted connection. The relay, which may last for
-// days, runs below it: everything else happens in calls that have returned by
-// then, so that the stack is small enough to shrink while nothing moves.
+// serve handles one admitted connection. The relay, which may last for days,
+// runs directly below it: everything else happens in calls that have returned
+// by then, so that the stack can shrink while nothing moves.
 func (s *Server) serve(ctx context.Context, c *client) {
 	if s.prepare(ctx, c) {
 		err := s.opts.Forwarder.Forward(c.ctx, &c.flow, c.answer)
@@ -168,8 +167,8 @@ func (s *Server) serve(ctx context.Context, c *client) {
 	}
 }
 
-// prepare goes through the handshake and readies c for its dial. It returns
-// false when c has ended or went elsewhere.
+// prepare performs the handshake and prepares c for its dial. It returns false
+// if c has ended or was handed over.
 func (s *Server) prepare(ctx context.Context, c *client) bool {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
 	_ = c.conn.SetDeadline(time.Now().Add(s.opts.HandshakeTimeout))
@@ -191,7 +190,7 @@ func (s *Server) prepare(ctx context.Context, c *client) bool {
 	return true
 }
 
-// finish is the end of every connection that was not handed over.
+// finish ends a connection that was not handed over.
 func (s *Server) finish(c *client) {
 	if c.cancel != nil {
 		c.cancel(nil)
@@ -200,7 +199,7 @@ func (s *Server) finish(c *client) {
 	s.slots.Release(c)
 }
 
-// handOver gives c to Options.Other if that is what err calls for.
+// handOver gives c to Options.Other if err says that c speaks HTTP.
 func (s *Server) handOver(c *client, err error) bool {
 	var r *refusal
 	if s.opts.Other == nil || !errors.As(err, &r) || r.reason != reasonHTTP {
@@ -212,7 +211,7 @@ func (s *Server) handOver(c *client, err error) bool {
 	return true
 }
 
-// hurry leaves every unfinished handshake no more than drainHandshake.
+// hurry gives every unfinished handshake at most drainHandshake.
 func (s *Server) hurry() {
 	deadline := time.Now().Add(drainHandshake)
 	s.slots.Waiting(func(c *client) { _ = c.conn.SetDeadline(deadline) })

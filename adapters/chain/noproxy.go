@@ -13,18 +13,18 @@ import (
 	"konnectivity/tunnel"
 )
 
-// NoProxy decides which destinations are exempt from a proxy. It knows what
-// httpproxy knows (suffixes, exact names with a leading dot left out, addresses,
-// CIDRs, ports, "*"; localhost and loopback are always exempt) and takes
-// spellings that httpproxy would let slip: trailing dots, capitals, bracketed
-// and IPv4-mapped addresses, entries separated by spaces. A CIDR matches
-// addresses only: names are not resolved for it.
+// NoProxy decides which destinations are exempt from a proxy. It supports what
+// httpproxy does (suffixes, exact names with a leading dot left out, addresses,
+// CIDRs, ports, "*"; localhost and loopback are always exempt), and also
+// spellings that httpproxy would miss: trailing dots, capitals, bracketed and
+// IPv4-mapped addresses, entries separated by spaces. A CIDR matches addresses
+// only: names are not resolved for it.
 type NoProxy struct {
 	proxied func(*url.URL) (*url.URL, error)
 }
 
-// NewNoProxy parses a list as NO_PROXY has it. Entries that make no sense
-// exempt nothing.
+// NewNoProxy parses a list in the format of NO_PROXY. Entries that make no
+// sense exempt nothing.
 func NewNoProxy(list string) *NoProxy {
 	var entries []string
 	for _, entry := range strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' || r == '\t' || r == '\n' || r == '\r' }) {
@@ -32,7 +32,7 @@ func NewNoProxy(list string) *NoProxy {
 			entries = append(entries, entry)
 		}
 	}
-	// Decisions need a proxy to say yes to; which one is not asked here.
+	// A decision needs some proxy to apply to; which one does not matter here.
 	cfg := httpproxy.Config{HTTPSProxy: "http://proxy.invalid", NoProxy: strings.Join(entries, ",")}
 	return &NoProxy{proxied: cfg.ProxyFunc()}
 }
@@ -65,7 +65,7 @@ func tidyHost(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// Exempts says that host and port are to be reached without the proxy.
+// Exempts reports whether host and port are to be reached without the proxy.
 func (n *NoProxy) Exempts(host string, port uint16) bool {
 	u := &url.URL{Scheme: "https", Host: tunnel.JoinAddress(tidyHost(host), port)}
 	proxy, err := n.proxied(u)

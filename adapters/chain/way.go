@@ -15,13 +15,12 @@ import (
 // Way is how a Proxy is used.
 type Way struct {
 	Proxy *connect.Proxy
-	Who   string        // what clients are told it is: "customer proxy"
+	Who   string        // what it is called to clients: "customer proxy"
 	Via   tunnel.Dialer // reaches the proxy
 	TLS   *tls.Config   // for a Proxy with TLS: verifies Proxy.Host
 }
 
-// Dial implements tunnel.Dialer by CONNECT to the proxy. All of it together is
-// bounded by ctx only.
+// Dial implements tunnel.Dialer by CONNECT to the proxy. Only ctx bounds it.
 func (w *Way) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	address := f.Address
 	if _, _, err := tunnel.SplitAddress(address); err != nil {
@@ -34,7 +33,7 @@ func (w *Way) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	return c, nil
 }
 
-// failed makes an error for clients that says whose fault it is.
+// failed returns an error for clients that says whose fault it is.
 func (w *Way) failed(address string, err error) error {
 	out := &tunnel.DialError{Address: address, Err: err}
 	var status *connect.StatusError
@@ -49,7 +48,7 @@ func (w *Way) failed(address string, err error) error {
 		if out.Failure == tunnel.FailAuth {
 			out.Reason = w.Who + " wants authentication"
 		}
-		out.Err = fmt.Errorf("%s answered %d", w.Proxy, status.Status) // its page may hold anything
+		out.Err = fmt.Errorf("%s answered %d", w.Proxy, status.Status) // its page may contain anything
 	case errors.As(err, &dial):
 		out.Failure, out.Reason = dial.Failure, w.Who+": "+dial.Text()
 	case errors.As(err, &files):

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// rereadEvery is how often the kubeconfig's files are compared with what
-	// is in use; only while the API is in use, since only then it matters.
+	// rereadEvery is how often the kubeconfig's files are compared with what is
+	// in use, while the API is used.
 	rereadEvery = 5 * time.Second
 
 	// connectTime bounds reaching the API.
 	connectTime = 3 * time.Second
 
-	// pingAfter and pingTime notice an API server that is gone without a word
-	// under a watch.
+	// pingAfter and pingTime serve to notice that an API server has vanished
+	// during a watch.
 	pingAfter = 15 * time.Second
 	pingTime  = 10 * time.Second
 
@@ -57,7 +57,7 @@ type configError struct{ err error }
 func (e *configError) Error() string { return "the kubeconfig cannot be used: " + e.err.Error() }
 func (e *configError) Unwrap() error { return e.err }
 
-// client speaks to the API as the kubeconfig of the day says.
+// client uses the API as the present kubeconfig says.
 type client struct {
 	path  string
 	proxy func(*url.URL) (*url.URL, error) // the environment's
@@ -68,7 +68,7 @@ type client struct {
 	access *access
 	http   *http.Client
 	read   time.Time // when the files were compared last
-	fault  string    // what is wrong with them, as it was logged; "" if nothing
+	fault  string    // what is wrong with them, as last logged; "" if nothing
 }
 
 // current returns what to use now. A broken new kubeconfig leaves the old one
@@ -95,8 +95,8 @@ func (c *client) current() (*access, *http.Client, error) {
 	return c.access, c.http, nil
 }
 
-// note logs what is wrong with the kubeconfig when that begins or changes, and
-// its end. The caller holds mu.
+// note logs what is wrong with the kubeconfig, when that begins, changes or
+// ends. The caller holds mu.
 func (c *client) note(err error) {
 	text := ""
 	if err != nil {
@@ -150,7 +150,7 @@ func (c *client) close() {
 	c.closeIdle()
 }
 
-// get asks for path and returns the body of a 200, to be closed by the caller.
+// get requests path and returns the body of a 200, which the caller must close.
 func (c *client) get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	access, httpClient, err := c.current()
 	if err != nil {
@@ -192,6 +192,6 @@ func (c *client) getJSON(ctx context.Context, path string, query url.Values, lim
 	if err := json.NewDecoder(io.LimitReader(body, limit)).Decode(out); err != nil {
 		return fmt.Errorf("read the API's answer: %w", err)
 	}
-	_, _ = io.CopyN(io.Discard, body, 1) // meet EOF, so that the connection is reused
+	_, _ = io.CopyN(io.Discard, body, 1) // read up to EOF, so that the connection is reused
 	return nil
 }

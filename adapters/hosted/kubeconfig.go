@@ -1,6 +1,6 @@
-// Package hosted asks the hosted cluster's API for Services, and for nothing
-// else: with a few kilobytes of client instead of client-go's megabytes, since
-// the sidecars run beside every control plane component.
+// Package hosted asks the hosted cluster's API for Services, and nothing else.
+// It has a client of a few kilobytes instead of client-go's megabytes, because
+// sidecars run beside every control plane component.
 package hosted
 
 import (
@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxFile bounds a kubeconfig and the files it names; real ones have some
+// maxFile bounds a kubeconfig and the files it names; real ones have a few
 // kilobytes.
 const maxFile = 1 << 20
 
@@ -62,10 +62,10 @@ type user struct {
 	Provider  any `json:"auth-provider"`
 }
 
-// access is how the API is reached, everything read and checked.
+// access is how to reach the API, with everything read and checked.
 type access struct {
 	server   *url.URL
-	proxy    *url.URL // nil: as the environment says
+	proxy    *url.URL // nil means as the environment says
 	tls      *tls.Config
 	token    string
 	username string
@@ -73,7 +73,7 @@ type access struct {
 	digest   [sha256.Size]byte // of all files that went into it
 }
 
-// reader reads files and remembers what it saw, so that a change of any of
+// reader reads files and remembers their contents, so that a change of any of
 // them is noticed.
 type reader struct {
 	dir string // what relative paths are relative to
@@ -101,7 +101,7 @@ func (r *reader) file(path string) ([]byte, error) {
 	return data, nil
 }
 
-// either returns what is given inline in base64, or in a file, or nothing.
+// either returns what is given inline as base64, or in a file, or nothing.
 func (r *reader) either(what, inline, path string) ([]byte, error) {
 	switch {
 	case inline != "":
@@ -117,7 +117,8 @@ func (r *reader) either(what, inline, path string) ([]byte, error) {
 	}
 }
 
-// load reads a kubeconfig and what it refers to. Errors hold no secrets.
+// load reads a kubeconfig and the files it refers to. Errors contain no
+// secrets.
 func load(path string) (*access, error) {
 	r := &reader{dir: filepath.Dir(path)}
 	data, err := r.file(filepath.Base(path))
@@ -140,8 +141,8 @@ func load(path string) (*access, error) {
 	return a, nil
 }
 
-// current picks the cluster and user of the current context; a file with only
-// one context needs not name it.
+// current picks the cluster and user of the current context; a file with a
+// single context need not name it.
 func (k *kubeconfig) current() (c cluster, u user, err error) {
 	name := k.CurrentContext
 	if name == "" && len(k.Contexts) == 1 {

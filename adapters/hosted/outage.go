@@ -9,8 +9,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// outage tells an operator once when the API cannot be asked for a Service, and
-// once when it can again.
+// outage logs once when the API cannot be asked for a Service, and once when it
+// can again.
 type outage struct {
 	log logrus.FieldLogger
 
@@ -18,9 +18,9 @@ type outage struct {
 	cause string // in words; "" while there is none
 }
 
-// note takes the outcome of asking for a Service. What is wrong with the
-// kubeconfig its reader has logged, and a lookup that was given up says nothing
-// of the API.
+// note takes the outcome of asking for a Service. It ignores faults of the
+// kubeconfig, which its reader logs, and lookups that were given up, which say
+// nothing about the API.
 func (o *outage) note(err error) {
 	var config *configError
 	if errors.As(err, &config) || errors.Is(err, context.Canceled) {

@@ -15,45 +15,45 @@ import (
 )
 
 const (
-	// getTime bounds one GET of a Service, so that a name which may not be a
-	// Service's at all waits no longer while the API is away.
+	// getTime bounds one GET of a Service, so that while the API is away, names
+	// that may not even be a Service's wait no longer.
 	getTime = 1500 * time.Millisecond
 
-	// maxService bounds one Service; etcd takes no object above 1.5 MiB.
+	// maxService bounds one Service; etcd accepts no object above 1.5 MiB.
 	maxService = 2 << 20
 
-	// keepFound and keepAbsent are how long single GETs are remembered.
-	// ClusterIPs do not change while a Service lives.
+	// keepFound and keepAbsent are how long the results of single GETs are
+	// kept. ClusterIPs do not change while a Service lives.
 	keepFound  = 30 * time.Second
 	keepAbsent = 5 * time.Second
 
-	// keepFailure is how long an API that could not be reached is not asked
-	// again, so that a burst of names does not wait once each.
+	// keepFailure is how long the API is not asked again after it could not be
+	// reached, so that a burst of names waits only once.
 	keepFailure = time.Second
 )
 
-// Options is what Services needs.
+// Options configures Services.
 type Options struct {
 	Kubeconfig string // path; need not exist yet
 	UserAgent  string
 
-	// Proxy says by which proxy the API is reached, as the environment has
-	// it; nil reaches it directly. The kubeconfig's proxy-url wins.
+	// Proxy returns the proxy for requests to the API, as the environment has
+	// it; nil means none. The kubeconfig's proxy-url wins.
 	Proxy func(*url.URL) (*url.URL, error)
 
 	Log logrus.FieldLogger
 }
 
 // Services knows the ClusterIPs of the hosted cluster's Services: from a watch
-// where the API lets it, else from single GETs. It implements
-// resolve.Services. Run keeps the watch; without it all are single GETs.
+// if the API allows one, else from single GETs. It implements resolve.Services.
+// Run keeps up the watch; without it there are only single GETs.
 type Services struct {
 	client  *client
 	log     logrus.FieldLogger
 	table   table
 	cache   memo.Cache[[]netip.Addr]
 	flights *memo.Flights[[]netip.Addr]
-	wanted  chan struct{} // one token: somebody asked, so a watch is worth it
+	wanted  chan struct{} // holds one token once somebody has asked, so that a watch is worthwhile
 	outage  outage
 }
 
@@ -70,8 +70,8 @@ type service struct {
 	} `json:"spec"`
 }
 
-// addrs are the Service's addresses: none for a headless ("None") or
-// ExternalName one.
+// addrs returns the Service's addresses: none if it is headless ("None") or an
+// ExternalName.
 func (s *service) addrs() []netip.Addr {
 	texts := s.Spec.ClusterIPs
 	if len(texts) == 0 {
@@ -86,7 +86,7 @@ func (s *service) addrs() []netip.Addr {
 	return out
 }
 
-// New makes Services; it reads no file and asks nothing yet.
+// New returns Services. It reads no file and sends no request yet.
 func New(opt Options) *Services {
 	if opt.Proxy == nil {
 		opt.Proxy = func(*url.URL) (*url.URL, error) { return nil, nil }
@@ -141,8 +141,8 @@ func unavailable(key string, err error) error {
 	return resolve.Unavailable(key, why, err)
 }
 
-// get is the lookup of one Service. While the API is away, what a watch saw
-// last is better than nothing.
+// get looks up one Service. While the API is away, what a watch saw last is
+// better than nothing.
 func (s *Services) get(ctx context.Context, f *memo.Flight[[]netip.Addr]) ([]netip.Addr, error) {
 	namespace, name := splitKey(f.Key)
 	var out service

@@ -27,28 +27,28 @@ const (
 	// above what real ones have.
 	maxPage = 32 << 20
 
-	// maxServices bounds what is kept. A cluster with more is asked for each
-	// Service by itself.
+	// maxServices bounds how many Services are kept. In a cluster with more,
+	// each is requested by itself.
 	maxServices = 50_000
 
-	// watchTime is how long one watch goes on; the API ends it then.
+	// watchTime is how long one watch lasts, until the API ends it.
 	watchTime = 5 * time.Minute
 
 	// watchGrace is how much longer we wait for the API to do so.
 	watchGrace = 30 * time.Second
 
-	// firstPause and maxPause bound the wait after a failure; forbidPause is
-	// for an API that does not let us, which seldom changes.
+	// firstPause and maxPause bound the pause after a failure; forbidPause is
+	// for an API that forbids watches, which seldom changes.
 	firstPause  = time.Second
 	maxPause    = 30 * time.Second
 	forbidPause = 5 * time.Minute
 )
 
-// table is the Services that a watch has seen.
+// table holds the Services that a watch has seen.
 type table struct {
 	mu      sync.Mutex
 	addrs   map[string][]netip.Addr
-	current bool // a watch follows them now
+	current bool // a watch follows them at present
 }
 
 // get returns what is known, and whether it is current, so that an absence
@@ -91,8 +91,8 @@ func splitKey(key string) (namespace, name string) {
 
 var errTooMany = fmt.Errorf("the hosted cluster has more than %d Services", maxServices)
 
-// Run lists and watches Services from the first lookup on, until ctx ends. What
-// goes wrong is retried quietly; lookups are single GETs meanwhile.
+// Run lists and watches Services from the first lookup on, until ctx ends.
+// Failures are retried without a log line; meanwhile lookups are single GETs.
 func (s *Services) Run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -126,7 +126,7 @@ func (s *Services) Run(ctx context.Context) {
 	}
 }
 
-// follow lists once and watches until something goes wrong.
+// follow lists once, then watches until something goes wrong.
 func (s *Services) follow(ctx context.Context) error {
 	addrs, version, err := s.list(ctx)
 	if err != nil {
@@ -200,7 +200,7 @@ func (s *Services) watch(ctx context.Context, version string) (string, error) {
 			return "", fmt.Errorf("watch Services: %w", err)
 		}
 		switch event.Type {
-		case "ERROR": // a Status; whatever it says, the list is to be read anew
+		case "ERROR": // a Status; whatever it says, the list must be read again
 			return "", &statusError{http.StatusGone}
 		case "ADDED", "MODIFIED", "DELETED":
 			if err := s.table.apply(event.Type, &event.Object); err != nil {

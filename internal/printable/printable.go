@@ -46,8 +46,9 @@ func JSON(text []byte) []byte {
 	return out
 }
 
-// hidden reports invisible characters that encoding/json leaves in a string. It
-// leaves none below the space, which occur only around values, as line ends.
+// hidden reports whether r is an invisible character that encoding/json leaves
+// in a string. Of those below the space it leaves none; line ends occur only
+// between values.
 func hidden(r rune) bool { return r > '~' && !unicode.IsPrint(r) }
 
 // All makes every string reachable from the pointer v printable, keys of maps

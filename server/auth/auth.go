@@ -1,6 +1,6 @@
-// Package auth decides which agents a server takes, and what they may claim to
-// reach. TLS itself (a certificate that leads to the cluster CA) is the
-// listener's; what is here comes after the handshake.
+// Package auth decides which agents a server accepts, and which destinations
+// they may claim. The listener does TLS itself (a certificate that chains to
+// the cluster CA); this package comes after the handshake.
 package auth
 
 import (
@@ -19,17 +19,18 @@ import (
 	"konnectivity/server/registry"
 )
 
-// Peer is an agent that asks to be taken, as it introduced itself.
+// Peer is an agent that asks to be accepted, as it introduced itself.
 type Peer struct {
 	ID          string
 	Identifiers string // a URL query
 	Token       string // a secret; "" where none was sent
 	TLS         *tls.ConnectionState
-	Remote      net.Addr // where it is; nil: unknown
+	Remote      net.Addr // its address; nil if unknown
 }
 
-// Identity is who a peer is by its certificate: the subject and the names in
-// it, which a renewal keeps while the key changes. "" is a peer without one.
+// Identity returns who a peer is by its certificate: the subject and the names
+// in it, which stay the same in a renewal while the key changes. "" means no
+// certificate.
 func Identity(state *tls.ConnectionState) string {
 	if state == nil || len(state.PeerCertificates) == 0 {
 		return ""
@@ -40,8 +41,8 @@ func Identity(state *tls.ConnectionState) string {
 	return string(h.Sum(nil))
 }
 
-// Refusal is why an agent was not taken. Its text is sent to the agent, so
-// there is no secret in it.
+// Refusal says why an agent was not accepted. Its text is sent to the agent, so
+// it contains no secret.
 type Refusal struct {
 	Code   codes.Code // InvalidArgument, Unauthenticated, PermissionDenied or Unavailable
 	Reason string     // a sentence
@@ -54,7 +55,7 @@ func (r *Refusal) Error() string { return r.Reason }
 // Unwrap returns the cause.
 func (r *Refusal) Unwrap() error { return r.Err }
 
-// Label is the refusal as a value of a metric's label.
+// Label returns the refusal as a label value for metrics.
 func (r *Refusal) Label() string {
 	switch r.Code {
 	case codes.InvalidArgument:
@@ -68,7 +69,7 @@ func (r *Refusal) Label() string {
 	}
 }
 
-// GRPCStatus lets gRPC pick the status by type.
+// GRPCStatus gives gRPC the status.
 func (r *Refusal) GRPCStatus() *status.Status { return status.New(r.Code, r.Reason) }
 
 func refuse(code codes.Code, format string, args ...any) *Refusal {
@@ -78,12 +79,12 @@ func refuse(code codes.Code, format string, args ...any) *Refusal {
 // Gate admits agents. Its fields must not change while it is in use; it may be
 // used by any number of goroutines.
 type Gate struct {
-	Tokens *Tokens // nil: no token is asked for
+	Tokens *Tokens // nil: no token is required
 	Claims *Claims // nil: agents may claim any identifier
 }
 
 // Admit returns the agent's identifiers, or a *Refusal. It blocks while a token
-// is reviewed, at most for ctx and for the reviewer's own bound.
+// is reviewed, within ctx and the reviewer's own bound.
 func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) {
 	if err := checkID(p.ID); err != nil {
 		return registry.Identifiers{}, err
@@ -105,7 +106,7 @@ func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) 
 	return ids, nil
 }
 
-// checkID refuses ids that would be trouble in logs and status pages.
+// checkID refuses ids that would cause trouble in logs and on status pages.
 func checkID(id string) error {
 	switch {
 	case id == "":

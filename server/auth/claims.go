@@ -21,23 +21,23 @@ import (
 // maxAllowFile bounds the allow file; it is read whole.
 const maxAllowFile = 4 << 20
 
-// Claims holds agents to identifiers that are theirs: each must be a SAN of the
-// agent's certificate, or be granted to it by the allow file. A cidr counts as
-// a SAN only if it is a single address that is one; default-route is never one.
-// It may be used by any number of goroutines.
+// Claims restricts agents to identifiers of their own: each must be a SAN of
+// the agent's certificate, or be granted to it by the allow file. A cidr counts
+// as a SAN only if it is a single address that is one; default-route never
+// does. It may be used by any number of goroutines.
 //
-// The allow file has a line per grant: the common name of a certificate, or *
+// The allow file has one line per grant: the common name of a certificate, or *
 // for every agent, and the identifiers it may claim, as a URL query. A cidr
 // grants the addresses and prefixes within it; a host may begin with "*." for
-// any name under a domain. # starts a comment. The file is read again when it
-// changed; a broken new one leaves the old grants in force.
+// any name under a domain. # starts a comment. The file is reread when it
+// changes; if the new one is broken, the old grants stay in force.
 type Claims struct {
 	path string
 	log  logrus.FieldLogger
 
 	mu     sync.Mutex
-	read   []byte // what grants came from
-	failed string // the last complaint, to log it once
+	read   []byte // the file's contents that grants came from
+	failed string // the last error, so that it is logged once
 	grants map[string]registry.Identifiers
 }
 
@@ -132,7 +132,7 @@ func grantsRoute(grants []registry.Identifiers) bool {
 	return false
 }
 
-// grantsFor is what the allow file grants to a certificate's holder.
+// grantsFor returns what the allow file grants to a certificate's holder.
 func (c *Claims) grantsFor(cert *x509.Certificate) []registry.Identifiers {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *Claims) grantsFor(cert *x509.Certificate) []registry.Identifiers {
 		out = append(out, g)
 	}
 	if cert != nil {
-		// A certificate called "*" is no wildcard.
+		// A certificate named "*" is not a wildcard.
 		if name := cert.Subject.CommonName; name != "*" {
 			if g, ok := c.grants[name]; ok {
 				out = append(out, g)

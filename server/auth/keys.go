@@ -13,34 +13,35 @@ import (
 )
 
 const (
-	// keysEvery is how often the API's keys are read, keysAgain how soon at the
-	// earliest: after a failure, or for a token that names a key not known yet.
+	// keysEvery is how often the API's keys are read. keysAgain is the least
+	// time between two reads: after a failure, or for a token that names an
+	// unknown key.
 	keysEvery = 10 * time.Minute
 	keysAgain = 30 * time.Second
 
 	// keysTimeout bounds one reading.
 	keysTimeout = 10 * time.Second
 
-	// maxKeys bounds how many are kept; an API server has one or two, and some
-	// more while they are rotated.
+	// maxKeys bounds how many are kept. An API server has one or two, and some
+	// more during a rotation.
 	maxKeys = 64
 )
 
-// keys are those the API signs service accounts' tokens with, as far as it
-// publishes them. They tell a token that was made up without a call.
+// keys holds the keys with which the API signs service accounts' tokens, as far
+// as it publishes them. With them, a forged token is recognised without a call.
 type keys struct {
 	read  func(context.Context) ([]byte, error) // nil: there are none
 	log   logrus.FieldLogger
 	known atomic.Pointer[map[string][]jose.JSONWebKey] // by id
-	newer chan struct{}                                // holds one: a token names a key that is not known
+	newer chan struct{}                                // holds one item if a token names an unknown key
 }
 
 func newKeys(read func(context.Context) ([]byte, error), log logrus.FieldLogger) *keys {
 	return &keys{read: read, log: log, newer: make(chan struct{}, 1)}
 }
 
-// rank is proven for a token that one of the keys signed, and doubtful for one
-// that claims so. Of all others the keys say nothing.
+// rank returns proven for a token that one of the keys signed, and doubtful for
+// one that falsely claims so. About all others the keys say nothing.
 func (k *keys) rank(token *jwt.JSONWebToken) rank {
 	known := k.known.Load()
 	if known == nil {
@@ -65,7 +66,7 @@ func (k *keys) rank(token *jwt.JSONWebToken) rank {
 	return doubtful
 }
 
-// run keeps the keys fresh until ctx ends. spend is told of each call.
+// run keeps the keys fresh until ctx ends. It calls spend for each call.
 func (k *keys) run(ctx context.Context, spend func()) {
 	said := ""
 	for ctx.Err() == nil {
@@ -85,8 +86,8 @@ func (k *keys) run(ctx context.Context, spend func()) {
 	}
 }
 
-// pause waits for as long, or for a token that wants newer keys, but then for
-// keysAgain at least.
+// pause waits for d, or until a token needs newer keys, but for keysAgain at
+// least.
 func (k *keys) pause(ctx context.Context, most time.Duration) {
 	wait := func(d time.Duration, early <-chan struct{}) {
 		timer := time.NewTimer(d)
@@ -115,8 +116,8 @@ func (k *keys) refresh(ctx context.Context) error {
 	return err
 }
 
-// parseKeys reads a JSON Web Key Set (RFC 7517 §5). Keys of an unknown kind are
-// left out, as it demands.
+// parseKeys reads a JSON Web Key Set (RFC 7517 §5). Keys of an unknown type are
+// left out, as it requires.
 func parseKeys(text []byte) (map[string][]jose.JSONWebKey, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`

@@ -12,32 +12,32 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// clockSkew is how far apart the clocks of this machine, of the API and of
-// whoever signs for it may be before a token looks expired, or too young.
+// clockSkew is how far apart the clocks of this machine, of the API and of its
+// signer may be before a token looks expired, or not yet valid.
 const clockSkew = 5 * time.Minute
 
 // maxNesting bounds the objects and arrays in a part of a token; those of
-// Kubernetes have six. Parsers recurse, and the stacks of thousands of tokens
-// that consist of brackets would be gigabytes.
+// Kubernetes have six. Parsers recurse, and the stacks for thousands of tokens
+// that consist of brackets would take gigabytes.
 const maxNesting = 64
 
 // algorithms are those that Kubernetes signs tokens with.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.ES256, jose.ES384, jose.ES512}
 
-// look is what can be seen of a token without asking the API.
+// look is what a token shows without asking the API.
 type look struct {
 	rank rank
-	pod  tokenKey // stands for the pod that the token says it is of; zero if it names none
+	pod  tokenKey // identifies the pod that the token names; zero if it names none
 }
 
-// lookAt ranks a token by itself. What it says is believed for the rank alone.
+// lookAt ranks a token by its contents, which are believed for the rank only.
 func (t *Tokens) lookAt(token string) look {
 	if !shallow(token) {
 		return look{rank: doubtful}
 	}
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil {
-		return look{rank: doubtful} // opaque, which some authenticators' are
+		return look{rank: doubtful} // opaque, as those of some authenticators
 	}
 	var claims jwt.Claims
 	var private struct {
@@ -72,8 +72,8 @@ func shallow(token string) bool {
 	return true
 }
 
-// fits reports whether claims are those of an agent's token. Tokens of the older
-// kind, out of secrets, name neither audience nor expiry.
+// fits reports whether claims are those of an agent's token. Older tokens, from
+// secrets, have neither audience nor expiry.
 func (t *Tokens) fits(c jwt.Claims, now time.Time) bool {
 	return c.Subject == t.user &&
 		(len(c.Audience) == 0 || slices.Contains(c.Audience, t.cfg.Audience)) &&

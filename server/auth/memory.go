@@ -2,9 +2,8 @@ package auth
 
 import "time"
 
-// memory keeps values for a time, and at most so many of them: where it is full
-// what has expired goes first, then any entry. It
-// has no lock.
+// memory keeps values for a time, up to a maximum number. When it is full it
+// drops expired entries first, then any. It has no lock.
 type memory[K comparable, V any] struct {
 	most    int
 	entries map[K]entry[V]

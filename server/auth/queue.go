@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// errCrowded tells one that waited for a turn that there are too many.
+// errCrowded says that too many wait for a turn.
 var errCrowded = errors.New("too many agents wait for a review")
 
-// queue gives turns as time goes by. It needs no goroutine: whoever comes or
-// goes sees who is next, and where only time is wanting a timer does.
+// queue gives turns as time passes. It needs no goroutine: callers that arrive
+// or leave find out who is next, and a timer does if only time is missing.
 type queue struct {
 	mu    sync.Mutex
 	turns *turns
 	armed bool // a timer is set
 }
 
-// wait blocks until it is the caller's turn, who must call done with the same
-// rank when it is over; or until ctx ends or others are more worth waiting for,
-// which is an error.
+// wait blocks until it is the caller's turn. The caller must then call done
+// with the same rank. It is an error if ctx ends first, or if others displace
+// the caller.
 func (q *queue) wait(ctx context.Context, r rank, from netip.Prefix) error {
 	w := newWaiter(r, from)
 	q.mu.Lock()
@@ -42,8 +42,7 @@ func (q *queue) wait(ctx context.Context, r rank, from netip.Prefix) error {
 	}
 }
 
-// leave takes out one that will not wait any longer, though it may have been
-// told meanwhile.
+// leave removes a waiter that gives up, even if it was just given its turn.
 func (q *queue) leave(w *waiter) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,12 +72,12 @@ func (q *queue) spend() {
 	q.turns.spend(time.Now())
 }
 
-// giveTurns tells all whose turn it is now. Callers hold q.mu.
+// giveTurns wakes all whose turn it is now. Callers hold q.mu.
 func (q *queue) giveTurns() {
 	for {
 		w, early := q.turns.next(time.Now())
 		if w != nil {
-			w.told <- true // has room: each is told once
+			w.told <- true // has room: each waiter is woken once
 			continue
 		}
 		if early > 0 && !q.armed {

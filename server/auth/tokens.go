@@ -21,18 +21,17 @@ import (
 )
 
 const (
-	// ReviewsPerSecond and one in advance keep every second at or below the 50
-	// calls that the API server is promised when thousands of agents come
-	// back at once.
+	// ReviewsPerSecond, with a burst of one, keeps every second at or below 50
+	// calls to the API server, even when thousands of agents reconnect at once.
 	ReviewsPerSecond = 49
 
-	// ReviewTimeout bounds a review with its wait for a turn. An agent that
-	// does not get one in time is told to come again.
+	// ReviewTimeout bounds a review, including the wait for a turn. An agent
+	// that does not get one in time is asked to retry.
 	ReviewTimeout = 10 * time.Second
 
 	// goodFor is how long a token that was accepted is not reviewed again; a
 	// kubelet trusts its own reviews as long (authentication.webhook.cacheTTL).
-	// It makes reconnects after a cut free of charge.
+	// So reconnecting after an outage costs no call.
 	goodFor = 2 * time.Minute
 
 	// badFor keeps an agent with a bad token from costing a call per attempt.
@@ -42,18 +41,19 @@ const (
 	// below 2 MiB.
 	maxCached = 16384
 
-	// provenFor is how long a token that was accepted, or another of the same
-	// pod, is reviewed before those of strangers. A kubelet renews a pod's token
+	// provenFor is how long an accepted token, or another one of the same pod,
+	// is reviewed before those of strangers. A kubelet renews a pod's token
 	// within a day.
 	provenFor = 24 * time.Hour
 
-	// suspectFor is how long tokens from where a bad one came wait behind
-	// others, and maxSuspects bounds of how many sources that is known.
+	// suspectFor is how long tokens wait behind others after a bad one came
+	// from the same source, and maxSuspects bounds how many such sources are
+	// remembered.
 	suspectFor  = 10 * time.Minute
 	maxSuspects = 4096
 
-	// maxToken bounds what is worth a review; a service account's token has
-	// about 1 KiB.
+	// maxToken bounds the size of a token that is reviewed; a service account's
+	// has about 1 KiB.
 	maxToken = 16 << 10
 )
 
@@ -63,29 +63,32 @@ type Reviews interface {
 	Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error)
 }
 
-// TokensConfig says whose tokens are accepted.
+// TokensConfig configures Tokens: whose tokens are accepted.
 type TokensConfig struct {
 	Reviews        Reviews
 	Namespace      string  // of the agents' service account
 	ServiceAccount string  // its name
-	Audience       string  // the token must be for
+	Audience       string  // audience that the token must have
 	PerSecond      float32 // calls to the API a second; 0 means ReviewsPerSecond
-	Burst          int     // calls in advance; 0 means 1
+	Burst          int     // size of a burst; 0 means 1
 
-	// SigningKeys reads the keys that the API signs tokens with, a JSON Web Key
-	// Set. nil: they are not known.
+	// SigningKeys reads the keys with which the API signs tokens, a JSON Web
+	// Key Set. nil means that they are unknown.
 	SigningKeys func(context.Context) ([]byte, error)
 
-	// Log is told whether the keys can be read; nil is silence.
+	// Log gets a line when the keys can be read or no longer can; nil logs
+	// nothing.
 	Log logrus.FieldLogger
 
-	// Called, if set, is told how each call went; err as Review returns it.
+	// Called, if set, receives the outcome of each call, with err as Review
+	// returns it.
 	Called func(took time.Duration, err error)
 }
 
 // Tokens checks bearer tokens by TokenReview. Outcomes are cached for a bounded
-// time, calls are limited and given to the likeliest tokens first, and one token
-// is never reviewed twice at once. It may be used by any number of goroutines.
+// time, calls are limited and made for the likeliest tokens first, and a token
+// is never reviewed twice at the same time. It may be used by any number of
+// goroutines.
 type Tokens struct {
 	cfg  TokensConfig
 	user string
@@ -96,15 +99,15 @@ type Tokens struct {
 	known    memory[tokenKey, error] // nil: accepted
 	flights  map[tokenKey]*flight
 	proven   memory[tokenKey, struct{}]     // tokens that were accepted, and their pods
-	suspects memory[netip.Prefix, struct{}] // where bad tokens came from that were plausible
+	suspects memory[netip.Prefix, struct{}] // sources of plausible tokens that turned out bad
 }
 
-// tokenKey stands for a token, so that memory holds none.
+// tokenKey identifies a token, so that memory holds none.
 type tokenKey [sha256.Size]byte
 
 func tokenKeyOf(token string) tokenKey { return sha256.Sum256([]byte(token)) }
 
-// flight is a review that runs on the goroutine of its first caller.
+// flight is a review in progress on the goroutine of its first caller.
 type flight struct {
 	done chan struct{}
 	err  error // valid once done is closed
@@ -138,7 +141,7 @@ func silence() logrus.FieldLogger {
 }
 
 // Run keeps the API's signing keys fresh until ctx ends. Reviews work without
-// it, but then tokens that somebody made up pass for plausible ones.
+// it, but then forged tokens can pass for plausible ones.
 func (t *Tokens) Run(ctx context.Context) {
 	if t.cfg.SigningKeys != nil {
 		t.keys.run(ctx, t.wait.spend)
@@ -179,8 +182,8 @@ func (t *Tokens) Review(ctx context.Context, token string, remote net.Addr) erro
 	}
 }
 
-// start finds a known outcome (f is nil), or the flight to wait for, which is
-// the caller's own to do if mine.
+// start returns a known outcome (f is nil), or the flight to wait for. If mine
+// is true, the caller must carry it out.
 func (t *Tokens) start(key tokenKey) (f *flight, mine bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -229,7 +232,7 @@ func (t *Tokens) ask(ctx context.Context, token string, key tokenKey, from netip
 	return err
 }
 
-// rank adds what is remembered to what can be seen.
+// rank combines what is remembered with what the token shows.
 func (t *Tokens) rank(seen look, key tokenKey, from netip.Prefix) rank {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -243,7 +246,7 @@ func (t *Tokens) rank(seen look, key tokenKey, from netip.Prefix) rank {
 	}
 }
 
-// learn remembers the outcome of a review for the ranks of later ones.
+// learn records the outcome of a review for the ranks of later ones.
 func (t *Tokens) learn(seen look, key tokenKey, from netip.Prefix, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -263,7 +266,7 @@ func (t *Tokens) learn(seen look, key tokenKey, from netip.Prefix, err error) {
 	}
 }
 
-// call has the API review a token.
+// call lets the API review a token.
 func (t *Tokens) call(ctx context.Context, token string) error {
 	start := time.Now()
 	review, err := t.cfg.Reviews.Create(ctx, &authenticationv1.TokenReview{
@@ -289,8 +292,8 @@ func (t *Tokens) judge(s *authenticationv1.TokenReviewStatus) error {
 		}
 		return r
 	case !slices.Contains(s.Audiences, t.cfg.Audience):
-		// The API's own documentation: without it the authenticator may not
-		// have looked at the audience at all.
+		// By the API's documentation, the authenticator may otherwise have
+		// ignored the audience.
 		return refuse(codes.Unauthenticated, "the agent's token is not for the audience %q", t.cfg.Audience)
 	case s.User.Username != t.user:
 		return refuse(codes.PermissionDenied, "the agent's token belongs to %.200q, not to %q", s.User.Username, t.user)
@@ -298,7 +301,7 @@ func (t *Tokens) judge(s *authenticationv1.TokenReviewStatus) error {
 	return nil
 }
 
-// unavailable is for what says nothing of the token.
+// unavailable is for errors that say nothing about the token.
 func unavailable(err error) *Refusal {
 	reason := "the agent's token could not be reviewed just now, try again"
 	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {

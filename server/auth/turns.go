@@ -6,28 +6,28 @@ import (
 	"time"
 )
 
-// rank is how likely a token is worth the review it asks for; the lower, the
-// likelier. It decides who is reviewed first, never who is refused: that is the
-// review's to say.
+// rank says how likely a token is worth its review; the lower, the likelier. It
+// decides who is reviewed first, never who is refused: only the review decides
+// that.
 type rank int
 
 const (
-	// proven tokens have been accepted before, or bear a signature of one of
+	// proven tokens have been accepted before, or have a signature of one of
 	// the API's own keys. Nobody outside the cluster can make one.
 	proven rank = iota
-	// plausible ones say what the agents' tokens have to say. Anybody can.
+	// plausible tokens claim what agents' tokens must. Anybody can make one.
 	plausible
-	// suspect ones are plausible, but a bad one that was plausible too came from
-	// the same source a while ago.
+	// suspect tokens are plausible, but a plausible token from the same source
+	// recently turned out bad.
 	suspect
-	// doubtful is every other token.
+	// doubtful tokens are all others.
 	doubtful
 	ranks
 )
 
-// precedence is the order in which ranks are looked at, turn by turn: the best
-// first, with one turn of eight kept for each of the others, so that a busy
-// rank delays the next one and never shuts it out.
+// precedence is the order in which ranks are considered, turn by turn: the best
+// first, with one turn of eight reserved for each of the others, so that a busy
+// rank delays the next but never shuts it out.
 var precedence = [8][ranks]rank{
 	2: {plausible, proven, suspect, doubtful},
 	5: {suspect, proven, plausible, doubtful},
@@ -37,7 +37,7 @@ var precedence = [8][ranks]rank{
 
 var inOrder = [ranks]rank{proven, plausible, suspect, doubtful}
 
-// mostRunning is how many reviews of a rank may be under way at once. An API
+// mostRunning is how many reviews of a rank may be in progress at once. An API
 // that takes long over bad tokens (a webhook that is asked about opaque ones)
 // must leave room for the good.
 var mostRunning = [ranks]int{proven: 128, plausible: 64, suspect: 32, doubtful: 32}
@@ -45,8 +45,8 @@ var mostRunning = [ranks]int{proven: 128, plausible: 64, suspect: 32, doubtful: 
 // waiter is a token that waits for its turn.
 type waiter struct {
 	rank rank
-	from netip.Prefix // where it came from
-	told chan bool    // holds one: true for a turn, false for none
+	from netip.Prefix // its source
+	told chan bool    // gets one value: true for a turn, false for none
 	at   *list.Element
 }
 
@@ -54,33 +54,33 @@ func newWaiter(r rank, from netip.Prefix) *waiter {
 	return &waiter{rank: r, from: from, told: make(chan bool, 1)}
 }
 
-// turns says who is reviewed next: at most one every interval, with a burst in
-// advance; by rank; within a rank by source, in rotation, so that a source that
-// floods waits for itself; within a source first come, first served. It has
-// neither lock nor clock.
+// turns decides who is reviewed next: at most one in every interval, plus a
+// burst; by rank; within a rank by source, in rotation, so that a flood delays
+// only its own source; within a source first come, first served. It has neither
+// a lock nor a clock.
 type turns struct {
 	every time.Duration
 	burst int
 	most  int // that may wait
 
-	due     time.Time // when the next turn would be, were there no burst
+	due     time.Time // when the next turn would be without the burst
 	given   int
 	lanes   [ranks]lane
 	waiting int
 	running [ranks]int
 }
 
-// lane holds those of one rank that wait.
+// lane holds the waiters of one rank.
 type lane struct {
 	lines map[netip.Prefix]*list.Element // by source; of order
-	order list.List                      // of *list.List, the line whose turn it is in front
+	order list.List                      // of *list.List; the line whose turn it is comes first
 }
 
 func newTurns(perSecond float64, burst int) *turns {
 	t := &turns{
 		every: time.Duration(float64(time.Second) / perSecond),
 		burst: burst,
-		// Who stands further back would be told to come again in any case.
+		// Anybody further back would be asked to retry in any case.
 		most: burst + int(perSecond*ReviewTimeout.Seconds()),
 	}
 	for r := range t.lanes {
@@ -89,8 +89,8 @@ func newTurns(perSecond float64, burst int) *turns {
 	return t
 }
 
-// add takes w in. Where that is one too many it returns the one to turn away,
-// which may be w: of the least rank, the last of the longest line.
+// add adds w. If that is one too many it returns the waiter to turn away, which
+// may be w: in the worst rank, the last of the longest line.
 func (t *turns) add(w *waiter) (away *waiter) {
 	t.lanes[w.rank].add(w)
 	t.waiting++
@@ -105,15 +105,15 @@ func (t *turns) add(w *waiter) (away *waiter) {
 	}
 }
 
-// leave takes out one that waits.
+// leave removes a waiter.
 func (t *turns) leave(w *waiter) {
 	t.lanes[w.rank].remove(w)
 	t.waiting--
 }
 
-// next gives a turn to the one it returns, whose review runs until done. With
-// nobody to give it to it returns nil, and if that is only for want of time,
-// how long it takes until there is a turn.
+// next gives a turn to the waiter it returns, whose review runs until done is
+// called. If there is none it returns nil and, if only time is missing, how
+// long it takes until the next turn.
 func (t *turns) next(now time.Time) (*waiter, time.Duration) {
 	for _, r := range precedence[t.given%len(precedence)] {
 		if t.running[r] >= mostRunning[r] || t.lanes[r].order.Len() == 0 {
@@ -140,7 +140,7 @@ func (t *turns) spend(now time.Time) {
 	t.due = t.due.Add(t.every)
 }
 
-// done ends the review of one that had its turn.
+// done ends a review that had its turn.
 func (t *turns) done(r rank) { t.running[r]-- }
 
 func (l *lane) add(w *waiter) {
@@ -152,7 +152,7 @@ func (l *lane) add(w *waiter) {
 	w.at = line.Value.(*list.List).PushBack(w)
 }
 
-// remove takes w out; its source keeps its place in the rotation.
+// remove removes w; its source keeps its place in the rotation.
 func (l *lane) remove(w *waiter) {
 	line := l.lines[w.from]
 	if line.Value.(*list.List).Remove(w.at); line.Value.(*list.List).Len() == 0 {
@@ -161,15 +161,16 @@ func (l *lane) remove(w *waiter) {
 	}
 }
 
-// first is whose turn it is. Its source goes to the end of the rotation.
+// first returns the waiter whose turn it is, and moves its source to the end of
+// the rotation.
 func (l *lane) first() *waiter {
 	front := l.order.Front()
 	l.order.MoveToBack(front)
 	return front.Value.(*list.List).Front().Value.(*waiter)
 }
 
-// last is the last of the longest line, among equals of the one whose turn is
-// furthest off; nil where nobody waits.
+// last returns the last waiter of the longest line, among equals of the line
+// whose turn is furthest off; nil if nobody waits.
 func (l *lane) last() *waiter {
 	var longest *list.List
 	for line := l.order.Front(); line != nil; line = line.Next() {

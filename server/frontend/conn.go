@@ -21,17 +21,18 @@ import (
 	"konnectivity/tunnel"
 )
 
-// preface is how an HTTP/2 client, gRPC's, begins (RFC 9113 §3.4); four bytes
-// tell it from everything else.
+// preface is how an HTTP/2 client, such as gRPC's, begins (RFC 9113 §3.4); four
+// bytes distinguish it from everything else.
 var preface = []byte("PRI ")
 
 // Conn is an accepted connection, after TLS where there is any. Until Begin it
-// is a stranger: cut by the handshake's deadline, by Drain, and where a newcomer
+// is a stranger: cut by the handshake's deadline, by Drain, or when a newcomer
 // needs its place.
 type Conn struct {
-	Conn tunnel.Conn // what is written goes here; read from Reader first; nil until TLS is there
+	Conn tunnel.Conn // for writing; for reading, Reader comes first; nil until TLS is done
 
-	// Reader has what was read ahead. Nothing else may read before it.
+	// Reader holds what was read ahead, so it must be read before anything
+	// else.
 	Reader *bufio.Reader
 
 	admission.Slot
@@ -41,9 +42,9 @@ type Conn struct {
 	raw   tunnel.Conn
 	meter *meter // nil without TLS
 	state *tls.ConnectionState
-	limit io.LimitedReader // under Reader: bounds what is read ahead of Begin
+	limit io.LimitedReader // below Reader; bounds what is read before Begin
 
-	extra atomic.Int64 // what it weighs on top of TLS and of what was read
+	extra atomic.Int64 // what it weighs in addition to TLS and to what was read
 
 	mu       sync.Mutex
 	standing standing
@@ -55,23 +56,24 @@ type Conn struct {
 type standing int
 
 const (
-	stranger standing = iota // it has a place among the Strangers
-	begun                    // it has one of its frontend's slots
+	stranger standing = iota // has a place among the Strangers
+	begun                    // has one of its frontend's slots
 	gone
 )
 
 var errEvicted = errors.New("the peer had yet to prove itself when others needed its place")
 
-// TLS is the connection's TLS state, or nil.
+// TLS returns the connection's TLS state, or nil.
 func (c *Conn) TLS() *tls.ConnectionState { return c.state }
 
-// RemoteAddr is the peer's address.
+// RemoteAddr returns the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.raw.RemoteAddr() }
 
-// Begin ends the handshake of a peer that has proved who it is and what it
-// wants: its deadline is lifted, and neither Drain nor a newcomer cuts the
-// connection any more. It returns false if it was cut already, or if there is no
-// room for more that have begun. Again is harmless. Any goroutine may call it.
+// Begin ends the handshake of a peer that has proved who it is and said what it
+// wants: it lifts the deadline, and neither Drain nor a newcomer cuts the
+// connection any more. It returns false if the connection was cut already, or
+// if there is no room for more that have begun. A second call is harmless. Any
+// goroutine may call it.
 func (c *Conn) Begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -100,8 +102,8 @@ func (c *Conn) Begin() bool {
 	return c.raw.SetDeadline(time.Time{}) == nil
 }
 
-// Allow gives the peer that much time from now on, once: what it has sent is
-// being judged.
+// Allow gives the peer time d from now on, once, while what it has sent is
+// judged.
 func (c *Conn) Allow(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +115,7 @@ func (c *Conn) Allow(d time.Duration) {
 	c.bound(d)
 }
 
-// bound sets the handshake's deadline.
+// bound sets the deadline of the handshake.
 func (c *Conn) bound(d time.Duration) {
 	_ = c.raw.SetDeadline(time.Now().Add(d))
 	select {
@@ -123,10 +125,10 @@ func (c *Conn) bound(d time.Duration) {
 	}
 }
 
-// hurry is what Drain does to a connection that has not begun.
+// hurry shortens the deadline of a connection that has not begun, for Drain.
 func (c *Conn) hurry() { _ = c.raw.SetDeadline(time.Now().Add(drainHandshake)) }
 
-// Weigh says what a stranger costs beside TLS and what it has sent.
+// Weigh sets what a stranger costs in addition to TLS and to what it has sent.
 func (c *Conn) Weigh(bytes int64) {
 	c.extra.Store(bytes)
 	c.weigh()
@@ -141,17 +143,17 @@ func (c *Conn) weigh() {
 }
 
 // Abandon implements admission.Holder: a newcomer takes the connection's place.
-// A reset leaves nothing of it in the kernel.
+// With a reset, nothing of it stays in the kernel.
 func (c *Conn) Abandon() { _ = c.raw.Reset(errEvicted) }
 
-// Whole is the connection with what was read ahead back in front of it; Reader
-// must not be used any more.
+// Whole returns the connection with what was read ahead put back in front;
+// Reader must not be used any more.
 func (c *Conn) Whole() tunnel.Conn {
 	head, _ := c.Reader.Peek(c.Reader.Buffered())
 	return tunnel.Unread(c.Conn, head)
 }
 
-// Refuse counts the connection as one that there was no room for; why is for
+// Refuse counts the connection as one for which there was no room; why is for
 // the log.
 func (c *Conn) Refuse(why string) {
 	c.mu.Lock()
@@ -160,8 +162,8 @@ func (c *Conn) Refuse(why string) {
 	c.front.cfg.Log.WithField("remote", c.raw.RemoteAddr().String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
 }
 
-// reject counts the connection as one that never became a request. err says
-// why, for the log.
+// reject counts the connection as one that never became a request; err is for
+// the log.
 func (c *Conn) reject(err error) {
 	reason := "protocol"
 	var timeout net.Error
@@ -184,7 +186,7 @@ func (c *Conn) reject(err error) {
 	}
 	log = log.WithError(err).WithField("remote", c.raw.RemoteAddr().String())
 	if reason == "tls" {
-		log.Warn("a TLS handshake of " + c.front.cfg.Name + " failed") // which may be a certificate that does not fit
+		log.Warn("a TLS handshake of " + c.front.cfg.Name + " failed") // perhaps because of a wrong certificate
 		return
 	}
 	log.Debug("a connection of " + c.front.cfg.Name + " came to nothing")
@@ -198,7 +200,7 @@ func (c *Conn) count(reason string) {
 	}
 }
 
-// recognise does the TLS handshake and finds the handler.
+// recognise performs the TLS handshake and returns the handler.
 func (c *Conn) recognise() (Handler, error) {
 	f := c.front
 	if f.tls == nil {
@@ -226,7 +228,7 @@ func (c *Conn) recognise() (Handler, error) {
 	}
 }
 
-// shakeHands makes the connection one of TLS.
+// shakeHands performs the TLS handshake.
 func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 	c.meter = &meter{conn: c.raw, owner: c}
 	c.meter.left.Store(maxHello)
@@ -239,7 +241,7 @@ func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 		conn = prepare(conn)
 	}
 	secure := tls.Server(conn, c.front.tls)
-	// By a context it would want a goroutine; what ends c closes the socket.
+	// A context would need a goroutine; whatever ends c closes the socket.
 	if err := secure.Handshake(); err != nil {
 		return nil, err
 	}
@@ -255,8 +257,8 @@ func (c *Conn) buffer() {
 	c.Reader = bufio.NewReaderSize(&c.limit, readAhead)
 }
 
-// sniff tells gRPC from HTTP/1.1 by the first bytes. The link is never guessed:
-// it is chosen by ALPN alone (docs/link-protocol.md).
+// sniff distinguishes gRPC from HTTP/1.1 by the first bytes. The link is never
+// guessed: only ALPN selects it (docs/link-protocol.md).
 func (c *Conn) sniff() (Handler, error) {
 	c.buffer()
 	f := c.front
@@ -281,7 +283,7 @@ func (c *Conn) sniff() (Handler, error) {
 	return f.cfg.Connect, nil // which answers it with an error
 }
 
-// cut ends the connection under whoever reads or writes it.
+// cut ends the connection, even while it is read or written.
 func (c *Conn) cut() { _ = c.raw.Close() }
 
 // finish frees everything once the handler is done.
@@ -301,10 +303,9 @@ func (c *Conn) finish() {
 	case stranger:
 		c.front.cfg.Strangers.slots.Release(c)
 	}
-	// A peer that did not get through a handshake gets no goodbye that could
-	// block.
+	// A peer whose handshake failed gets no goodbye, which could block.
 	c.cut()
 }
 
-// errUnproven is why a connection ends whose handler had no use for it.
+// errUnproven is the error of a connection whose handler returned before Begin.
 var errUnproven = fmt.Errorf("the peer did not prove who it is: %w", os.ErrDeadlineExceeded)

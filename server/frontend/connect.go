@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// established is what clients of upstream wait for, to the byte: some
-	// compare it, and kube-apiserver gives up when anything follows it in the
-	// same read (apiserver/pkg/server/egressselector, tunnelHTTPConnect).
+	// established is exactly what clients of upstream wait for: some compare
+	// it, and kube-apiserver gives up if anything follows it in the same read
+	// (apiserver/pkg/server/egressselector, tunnelHTTPConnect).
 	established = "HTTP/1.1 200 Connection Established\r\n\r\n"
 
 	// answerTimeout bounds the writing of an answer that ends a connection,
@@ -26,24 +26,24 @@ const (
 	answerTimeout = time.Second
 
 	// maxDiscard bounds what is read from a client after an error, so that it
-	// gets to read the answer: closing with bytes unread resets TCP.
+	// receives the answer: closing with unread bytes resets TCP.
 	maxDiscard = 256 << 10
 )
 
-// ConnectMetrics is told of CONNECT requests. Its methods must not block.
+// ConnectMetrics counts CONNECT requests. Its methods must not block.
 type ConnectMetrics interface {
 	HTTPConnection(delta int)
 	FrontendWrite(took time.Duration)
-	Unanswered() // a dial that succeeded for a client that could not be told
+	Unanswered() // a dial that succeeded, but whose client could not be answered
 }
 
-// ServingHeader is in the answer to a request that is not CONNECT, by which a
-// client can ask without dialing anything: "yes" if an agent serves, else "no"
-// and, behind a semicolon, why.
+// ServingHeader is in the answer to requests other than CONNECT, so a client
+// can ask without dialing anything: "yes" if an agent serves, else "no" and,
+// after a semicolon, why.
 const ServingHeader = "Konnectivity-Serving"
 
-// Connect serves HTTP CONNECT by f. serving says why no agent serves, if none
-// does.
+// Connect serves HTTP CONNECT with f. serving returns why no agent serves, or
+// "" if one does.
 func Connect(f tunnel.Carrier, m ConnectMetrics, serving func() error) Handler {
 	return func(ctx context.Context, c *Conn) {
 		asked, err := readConnect(c.Reader)
@@ -61,7 +61,7 @@ func Connect(f tunnel.Carrier, m ConnectMetrics, serving func() error) Handler {
 	}
 }
 
-// refuse answers what is no good request.
+// refuse answers an invalid request.
 func (c *Conn) refuse(err error, serving func() error) {
 	var bad *badRequest
 	if c.limit.N <= 0 && errors.Is(err, io.ErrUnexpectedEOF) {
@@ -94,11 +94,12 @@ type connect struct {
 func (t *connect) run(ctx context.Context, f tunnel.Carrier, asked asked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// The header is over; what follows is the tunnel's and has no end.
+	// The header is complete; what follows belongs to the tunnel and has no
+	// bound.
 	t.c.limit.N = math.MaxInt64
 	leaving := admission.NewWatch(t.c.raw, admission.Buffer{Reader: t.c.Reader}, cancel)
 	stop := sync.OnceValue(leaving.Stop)
-	defer stop() // for a Carrier that never asks for the answer
+	defer stop() // for a Carrier that never requests the answer
 	flow := &tunnel.Flow{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: t.c.RemoteAddr()}
 	return f.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {
@@ -131,8 +132,7 @@ func (c *Conn) answerDial(err error) {
 	c.answerError(dial.Failure.HTTPStatus(), text)
 }
 
-// answerError sends an error response and sees to it that the client can read
-// it.
+// answerError sends an error response in a way that the client can read it.
 func (c *Conn) answerError(status int, text string, fields ...string) {
 	text = oneLine(text) + "\n"
 	more := ""
@@ -148,7 +148,7 @@ func (c *Conn) answerError(status int, text string, fields ...string) {
 	_, _ = io.CopyN(io.Discard, c.Conn, maxDiscard)
 }
 
-// oneLine leaves no control characters in text.
+// oneLine removes control characters from text.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

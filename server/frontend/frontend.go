@@ -1,6 +1,7 @@
-// Package frontend accepts connections and tells what each carries: the native
-// link, gRPC or HTTP CONNECT, by ALPN, and where that says nothing by the first
-// bytes. So one listener serves every kind of client, and agents of both kinds.
+// Package frontend accepts connections and finds out what each carries: the
+// native link, gRPC or HTTP CONNECT. It looks at ALPN and, where that says
+// nothing, at the first bytes. So one listener serves every kind of client, and
+// agents of both kinds.
 package frontend
 
 import (
@@ -19,31 +20,31 @@ import (
 )
 
 const (
-	// HandshakeTimeout bounds everything before a connection is known to want
-	// something: TLS, the first bytes, the request's header.
+	// HandshakeTimeout bounds everything before a request: TLS, the first
+	// bytes, the header.
 	HandshakeTimeout = 10 * time.Second
 
 	// MaxConns is how many connections that have begun one listener holds at
 	// once by default. It is well above what one process has descriptors and
-	// memory for in practice; it stops a flood, not a busy day.
+	// memory for in practice; it stops a flood, but not ordinary heavy use.
 	MaxConns = 65536
 
-	// drainAccept is how long a listener is kept open once it is drained: what
-	// the kernel has queued then would be reset with it.
+	// drainAccept is how long a listener stays open once it is drained: closing
+	// it resets what the kernel has queued.
 	drainAccept = 100 * time.Millisecond
 
 	// drainHandshake is how long a handshake may go on once its listener is
-	// drained. Its client chose this server when it could; to cut it off would
-	// fail a request that nobody retries.
+	// drained. Its client chose this server in good faith, and cutting it off
+	// would fail a request that nobody retries.
 	drainHandshake = 3 * time.Second
 )
 
-// Handler takes a connection that carries a known protocol and returns when it
-// has ended; the frontend closes it then. When ctx ends it must end soon. It
-// calls c.Begin once the peer has shown that it means it.
+// Handler serves a connection with a known protocol and returns when it has
+// ended; the frontend then closes it. When ctx ends it must end soon. It calls
+// c.Begin once the peer has proved itself.
 type Handler func(ctx context.Context, c *Conn)
 
-// Metrics is told of connections; listener is Config.Name. Its methods must not
+// Metrics counts connections; listener is Config.Name. Its methods must not
 // block.
 type Metrics interface {
 	Connection(listener string, delta int)
@@ -52,27 +53,27 @@ type Metrics interface {
 	Rejected(listener, reason string)
 }
 
-// Config is what a Frontend serves. A nil handler is a protocol that it does
-// not serve and does not offer; there must be one.
+// Config configures a Frontend. A protocol whose handler is nil is neither
+// served nor offered; at least one must be set.
 type Config struct {
-	Name string // "clients" or "agents": in logs and metrics
+	Name string // "clients" or "agents", for logs and metrics
 
-	// TLS makes the listener's configuration for the protocols to offer,
-	// most wanted first; nil serves without TLS.
+	// TLS returns the listener's configuration for the protocols to offer, the
+	// preferred one first; nil serves without TLS.
 	TLS func(nextProtos ...string) *tls.Config
 
 	// Prepare, if set, wraps a raw connection before TLS. Without TLS it is
 	// not called.
 	Prepare func(net.Conn) net.Conn
 
-	LinkALPN string // what the link is called in ALPN
+	LinkALPN string // the link's id in ALPN
 	Link     Handler
 	GRPC     Handler
 	Connect  Handler
 
 	HandshakeTimeout time.Duration // 0: HandshakeTimeout
-	MaxConns         int           // that have begun; 0: MaxConns
-	Strangers        *Strangers    // that have not, of all frontends of the process; nil: of its own
+	MaxConns         int           // connections that have begun; 0 means MaxConns
+	Strangers        *Strangers    // connections that have not, shared by all frontends of the process; nil: its own
 	Metrics          Metrics       // nil: none
 	Log              logrus.FieldLogger
 }
@@ -112,9 +113,9 @@ func New(cfg Config) (*Frontend, error) {
 	return f, nil
 }
 
-// protocols is what is offered by ALPN. The server's order decides. http/1.1
-// stands before h2, since whoever offers both is an HTTP client that wants
-// CONNECT, which is not served over HTTP/2; gRPC offers h2 alone.
+// protocols returns what is offered by ALPN. The server's order decides.
+// http/1.1 comes before h2, since a client that offers both wants CONNECT,
+// which is not served over HTTP/2; gRPC offers h2 alone.
 func (f *Frontend) protocols() []string {
 	var out []string
 	if f.cfg.Link != nil {
@@ -130,9 +131,9 @@ func (f *Frontend) protocols() []string {
 }
 
 // Serve accepts from l until Drain is called, ctx ends or l fails, and returns
-// when every connection it accepted has ended: nil in the first two cases.
-// It closes l. ctx is the life of the connections: when it ends they are cut,
-// and so they are when l fails, for the failure to be told at once.
+// when every connection it accepted has ended: nil in the first two cases. It
+// closes l. The connections are cut when ctx ends, and also when l fails, so
+// that Serve can return the failure at once.
 func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	life, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
@@ -143,7 +144,7 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 		select {
 		case <-f.drained:
 			pause(life, drainAccept)
-			stop() // first, so that the closing is known to be no failure
+			stop() // first, so that closing does not look like a failure
 		case <-accepting.Done():
 		}
 		_ = l.Close()
@@ -161,7 +162,7 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // await returns when all connections have ended. Once life ends it cuts those
-// that have not begun; the others' handlers see to themselves.
+// that have not begun; the handlers of the others end by themselves.
 func (f *Frontend) await(life context.Context, conns *sync.WaitGroup) {
 	over := make(chan struct{})
 	var cutter sync.WaitGroup
@@ -189,8 +190,8 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // Drain makes every Serve stop accepting within drainAccept; connections that
-// have not begun then have drainHandshake to do so, and are served like others
-// if they do. It does not wait and may be called more than once.
+// have not begun have drainHandshake to do so, and if they do are served like
+// others. It does not wait and may be called more than once.
 func (f *Frontend) Drain() {
 	f.drainOne.Do(func() {
 		close(f.drained)
@@ -207,11 +208,11 @@ func (f *Frontend) ended(ctx context.Context) bool {
 	}
 }
 
-// take serves a connection, as a stranger at first.
+// take serves a connection, which starts as a stranger.
 func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGroup) {
 	c := &Conn{front: f, raw: tunnel.Wrap(raw), life: life}
 	if ok, _ := f.cfg.Strangers.slots.Take(c, raw.RemoteAddr()); !ok {
-		c.cut() // only where there is not one place
+		c.cut() // only if there is no place at all
 		return
 	}
 	c.bound(f.cfg.HandshakeTimeout)
@@ -222,7 +223,7 @@ func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGrou
 	})
 }
 
-// serve is one connection's life.
+// serve handles one connection from beginning to end.
 func (f *Frontend) serve(ctx context.Context, c *Conn) {
 	defer c.finish()
 	handler, err := c.recognise()

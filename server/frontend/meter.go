@@ -13,26 +13,26 @@ import (
 
 var errTooMuch = errors.New("the peer sent more bytes than a handshake has")
 
-// meter counts, under TLS, what a stranger sends: TLS and gRPC buffer it before
-// they know whether it is worth anything. Once the connection has begun it only
-// passes on.
+// meter counts what a stranger sends, below TLS: TLS and gRPC buffer it before
+// they know whether it is valid. Once the connection has begun, meter only
+// passes bytes on.
 type meter struct {
 	conn  tunnel.Conn
 	owner *Conn
 	off   atomic.Bool // the connection has begun
 
-	first [1]byte // the byte that shows that the peer speaks at all
-	held  bool    // first is to be read yet; the reader's own
+	first [1]byte // the byte that shows that the peer sends anything
+	held  bool    // first has yet to be read; used by the reader alone
 
 	left    atomic.Int64 // how many more bytes may come
 	read    atomic.Int64
-	weighed int64 // of read; the reader's own
+	weighed int64 // of read; used by the reader alone
 }
 
-// NetConn is what is metered.
+// NetConn returns the metered connection.
 func (m *meter) NetConn() net.Conn { return m.conn }
 
-// SyscallConn lets others tune the socket under the meter.
+// SyscallConn gives access to the socket below the meter.
 func (m *meter) SyscallConn() (syscall.RawConn, error) {
 	if s, ok := m.conn.(syscall.Conn); ok {
 		return s.SyscallConn()
@@ -40,7 +40,8 @@ func (m *meter) SyscallConn() (syscall.RawConn, error) {
 	return nil, syscall.EINVAL
 }
 
-// metered lets a peer whose ClientHello has come go on with the handshake.
+// metered allows a peer whose ClientHello has arrived to continue the
+// handshake.
 func metered(config *tls.Config) *tls.Config {
 	config = config.Clone()
 	next := config.GetConfigForClient
@@ -56,8 +57,8 @@ func metered(config *tls.Config) *tls.Config {
 	return config
 }
 
-// await returns when the peer has said something. Until then there need be
-// neither TLS nor a buffer.
+// await returns when the peer has sent something. Until then neither TLS nor a
+// buffer is needed.
 func (m *meter) await() error {
 	n, err := m.conn.Read(m.first[:])
 	m.held = n > 0

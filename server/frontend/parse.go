@@ -16,9 +16,8 @@ const (
 	// hundred bytes; some carry tokens.
 	maxHeader = 64 << 10
 
-	// readAhead bounds a line of a request, and what of the bytes a client
-	// sends before it got its answer is taken in; the rest waits in the
-	// kernel.
+	// readAhead bounds a line of a request, and how much is read of what a
+	// client sends before it gets its answer; the rest waits in the kernel.
 	readAhead = 4 << 10
 
 	// idField carries the connection's id from the hop before; the sidecars
@@ -30,7 +29,7 @@ const (
 	maxEmptyLines = 4
 )
 
-// badRequest is a request that is answered with a status and not served.
+// badRequest is a request that is answered with an error status.
 type badRequest struct {
 	status int
 	reason string
@@ -38,19 +37,19 @@ type badRequest struct {
 
 func (e *badRequest) Error() string { return e.reason }
 
-// asked is what a CONNECT request says.
+// asked is what a CONNECT request asks for.
 type asked struct {
 	authority string
-	id        string // of the connection, given by the hop before; "" if none
+	id        string // the connection's id from the hop before; "" if none
 }
 
 // readConnect reads one CONNECT request up to the empty line, and nothing
 // beyond it, and returns what it asks for. A *badRequest is to be
 // answered; any other error is the connection's.
 //
-// The Host field is not looked at: kube-apiserver sends "127.0.0.1" in it
-// (k8s.io/apiserver egressselector), and for CONNECT the request's target
-// alone says what is asked for (RFC 9110 §9.3.6).
+// The Host field is ignored: kube-apiserver sends "127.0.0.1" in it
+// (k8s.io/apiserver egressselector), and for CONNECT only the request's target
+// counts (RFC 9110 §9.3.6).
 func readConnect(r *bufio.Reader) (asked, error) {
 	line, err := firstLine(r)
 	if err != nil {
@@ -58,7 +57,7 @@ func readConnect(r *bufio.Reader) (asked, error) {
 	}
 	authority, refused := parseRequestLine(line)
 	if refused != nil && refused.status == http.StatusBadRequest {
-		return asked{}, refused // it may be no HTTP at all and have no fields to come
+		return asked{}, refused // it may not be HTTP at all, and no fields may follow
 	}
 	id, err := readFields(r)
 	if err != nil {
@@ -103,9 +102,9 @@ func parseRequestLine(line string) (authority string, refused *badRequest) {
 	return target, nil
 }
 
-// readFields reads header fields up to the empty line. Their names are checked
-// for being names. Of their values only the id of the connection is looked at:
-// what a sidecar gave it, else the trace-id of whoever speaks W3C Trace Context.
+// readFields reads header fields up to the empty line. It checks that names are
+// valid. Of the values, only the id of the connection is used: the one from a
+// sidecar, else the trace-id of W3C Trace Context.
 func readFields(r *bufio.Reader) (id string, err error) {
 	trace := ""
 	for {
@@ -137,8 +136,8 @@ func readFields(r *bufio.Reader) (id string, err error) {
 	}
 }
 
-// readLine reads up to the end of a line, or as much as fits; whole tells
-// which. The end itself, CRLF or LF, is not returned.
+// readLine reads up to the end of a line, or as much as fits; whole reports
+// which. It does not return the line end itself, CRLF or LF.
 func readLine(r *bufio.Reader) (line string, whole bool, err error) {
 	b, err := r.ReadSlice('\n')
 	switch {

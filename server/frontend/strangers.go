@@ -2,10 +2,10 @@ package frontend
 
 import "konnectivity/internal/admission"
 
-// What a connection weighs that has not begun, in bytes: measured, and rounded
-// up. What its peer has sent comes on top, times readWeight: crypto/tls and
-// gRPC gather it in buffers that grow by doubling, and keep what they make of
-// it.
+// The weight of a connection that has not begun, in bytes: measured, and
+// rounded up. What its peer has sent adds to it, times readWeight: crypto/tls
+// and gRPC gather it in buffers that grow by doubling, and keep what they parse
+// from it.
 const (
 	silentWeight = 6 << 10  // a socket and a goroutine
 	tlsWeight    = 36 << 10 // a record's buffer, which five bytes make TLS allocate, the state and the stack of a handshake
@@ -14,7 +14,7 @@ const (
 	GRPCWeight = 112 << 10
 	readWeight = 2
 
-	// weighEvery is how many bytes pass between two looks at the weight.
+	// weighEvery is how many bytes pass between two checks of the weight.
 	weighEvery = 4 << 10
 )
 
@@ -30,42 +30,42 @@ const (
 	maxHello = 30 << 10
 
 	// maxHandshake bounds what it may send in all before TLS is done: the same
-	// chain, or more, once it has been asked for it.
+	// chain, or a longer one, when the server requests it.
 	maxHandshake = 48 << 10
 
-	// maxOpening bounds what it may send from then on until it has begun: a
-	// header of maxHeader, with what TLS and HTTP/2 put around it.
+	// maxOpening bounds what it may send after that until it has begun: a
+	// header of maxHeader, with the overhead of TLS and HTTP/2.
 	maxOpening = 80 << 10
 )
 
-// Strangers are the connections of a process's frontends that have not
-// begun: nothing is known of who they are, or that they mean it. They have a
-// room of their own, bounded in bytes and descriptors, in which a newcomer takes
-// the place of one that has waited for long. So they keep out neither each other
-// nor those that have begun.
+// Strangers are the connections of a process's frontends that have not begun:
+// nothing is known about who they are, or whether they are genuine. They have
+// limits of their own, in bytes and descriptors, and when these are reached a
+// newcomer replaces one that has waited for long. So they keep out neither each
+// other nor connections that have begun.
 type Strangers struct{ slots *admission.Slots[*Conn] }
 
-// NewStrangers makes room in a process that may have so many descriptors open;
-// 0 for any number.
+// NewStrangers returns Strangers for a process that may have that many
+// descriptors open; 0 means any number.
 func NewStrangers(descriptors int) *Strangers {
 	return &Strangers{admission.NewSlots[*Conn](admission.Limits{
 		Waiting: admission.ShareOut(descriptors).Strangers, Bytes: strangersBytes, Each: silentWeight,
 	})}
 }
 
-// NewLocalStrangers makes room for those who come by unix socket. Who may open
-// its file is known, so their number alone is bounded, and no stranger of a port
-// takes their place.
+// NewLocalStrangers returns Strangers for unix sockets. File permissions decide
+// who may connect there, so only their number is limited, and no stranger from
+// a port takes their place.
 func NewLocalStrangers(descriptors int) *Strangers {
 	return &Strangers{admission.NewSlots[*Conn](admission.Limits{
 		Waiting: admission.ShareOut(descriptors).Strangers, Each: silentWeight,
 	})}
 }
 
-// Held is how many there are, and how many bytes they are reckoned to cost.
+// Held returns how many there are, and their estimated cost in bytes.
 func (s *Strangers) Held() (connections int, bytes int64) { return s.slots.Held() }
 
-// each calls do for those of f; it must not block.
+// each calls do for those of f; do must not block.
 func (s *Strangers) each(f *Frontend, do func(*Conn)) {
 	s.slots.Waiting(func(c *Conn) {
 		if c.front == f {

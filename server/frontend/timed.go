@@ -6,7 +6,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// timed tells observe how long each write to c takes.
+// timed reports to observe how long each write to c takes.
 func timed(c tunnel.Conn, observe func(time.Duration)) tunnel.Conn {
 	return tunnel.With(c, tunnel.Parts{Out: &timedSink{next: c.Out(), observe: observe}})
 }
@@ -30,7 +30,7 @@ func (s *timedSink) WriteChunks(src []tunnel.Chunk) error {
 	return err
 }
 
-// What never waits has no time to tell of.
+// What never waits needs no measuring.
 
 func (s *timedSink) Nonblocking() bool           { return s.next.Nonblocking() }
 func (s *timedSink) TryWrite(c tunnel.Chunk) int { return s.next.TryWrite(c) }

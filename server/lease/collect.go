@@ -36,9 +36,9 @@ func (c *Controller) collect(ctx context.Context) error {
 }
 
 // sort counts the live leases and finds those to delete. A lease is live as
-// long as its own time says so, or as long as it is seen to be renewed: clocks
-// of servers differ. It is deleted only when its time ran out and nobody has
-// renewed it for its whole duration by our clock.
+// long as its own time says so, or as long as it is seen to be renewed, since
+// clocks of servers differ. It is deleted only if its time has run out and
+// nobody has renewed it for its whole duration by our clock.
 func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int, expired []*coordinationv1.Lease) {
 	seen := make(map[string]sighting, len(items))
 	for i := range items {

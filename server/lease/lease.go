@@ -1,5 +1,5 @@
 // Package lease publishes that a server is alive, as a Lease that agents count,
-// and collects the Leases of servers that are gone.
+// and deletes the Leases of servers that are gone.
 //
 // RBAC it needs, on leases of coordination.k8s.io in its namespace: get,
 // create, update, list, delete.
@@ -19,36 +19,35 @@ import (
 )
 
 const (
-	// Duration, Interval and NamePrefix are upstream's (cmd/server/app/server.go
-	// and pkg/server/leases/controller.go), so that old agents and old
-	// servers beside ours see one kind of lease.
+	// Duration, Interval and NamePrefix are upstream's
+	// (cmd/server/app/server.go and pkg/server/leases/controller.go), so that
+	// old agents and servers beside ours see one kind of lease.
 	Duration   = 30 * time.Second
 	Interval   = 15 * time.Second // between renewals
 	NamePrefix = "konnectivity-proxy-server-"
 
-	// CountInterval is how often the leases are listed. Old agents learn of a
-	// new count up to 20 s after their server does, and are to be right within
-	// 30 s.
+	// CountInterval is how often the leases are listed. Old agents learn a new
+	// count up to 20 s after their server does, and must have it within 30 s.
 	CountInterval = 5 * time.Second
 
-	// retryInterval lets a failed renewal be tried several times more before
-	// the lease runs out.
+	// retryInterval allows several further attempts at a failed renewal before
+	// the lease expires.
 	retryInterval = 4 * time.Second
 
 	// callTimeout bounds one API call, so that a hanging one leaves time for
-	// another before the lease runs out.
+	// another before the lease expires.
 	callTimeout = 5 * time.Second
 )
 
-// Metrics is told how API calls went; code is the HTTP status. Its methods must
-// not block.
+// Metrics receives the outcomes of API calls; code is the HTTP status. Its
+// methods must not block.
 type Metrics interface {
 	LeaseListed(code int, reason string, took time.Duration)
 	LeaseDeleted(code int, reason string, took time.Duration)
 	LeaseCulled()
 }
 
-// Leases is what a Controller asks of the Kubernetes API.
+// Leases is what a Controller needs of the Kubernetes API.
 type Leases interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error)
 	List(ctx context.Context, opts metav1.ListOptions) (*coordinationv1.LeaseList, error)
@@ -57,13 +56,13 @@ type Leases interface {
 	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
 }
 
-// Config is how a server keeps its lease.
+// Config configures a Controller.
 type Config struct {
 	Leases   Leases // of one namespace; kubeapi.NewLeases makes one
 	ServerID string
-	Labels   map[string]string // on the lease, and what leases are listed by
+	Labels   map[string]string // labels of the lease, by which leases are listed
 	Metrics  Metrics           // nil: none
-	Changed  func(count int)   // nil, or told of a new number of live servers, on Run's goroutine
+	Changed  func(count int)   // if not nil, called on Run's goroutine with a new number of live servers
 	Log      logrus.FieldLogger
 }
 
@@ -77,9 +76,9 @@ type Controller struct {
 	count atomic.Int64
 
 	// Of Run's goroutine:
-	own     *coordinationv1.Lease // as the API last returned it
+	own     *coordinationv1.Lease // as last returned by the API
 	seen    map[string]sighting
-	failing map[string]bool // operations that failed last time, to log once
+	failing map[string]bool // operations that failed last time, so that each is logged once
 }
 
 // sighting is when a lease was last seen to have changed, by our own clock.
@@ -100,13 +99,13 @@ func New(cfg Config) *Controller {
 	}
 }
 
-// Count is the number of live servers by their leases, this one included, as
-// last listed; 0 while nothing could be listed yet. It outlives outages of the
-// API unchanged.
+// Count returns the number of live servers by their leases, this one included,
+// as last listed; 0 until leases could be listed. It stays unchanged while the
+// API is away.
 func (c *Controller) Count() int { return int(c.count.Load()) }
 
 // Run renews and collects until ctx ends, then deletes the lease, within a
-// bound, and returns. Failures are logged once each and tried again.
+// bound, and returns. A failed operation is logged once and retried.
 func (c *Controller) Run(ctx context.Context) {
 	defer c.release(context.WithoutCancel(ctx))
 	var due time.Time // the next renewal
@@ -126,8 +125,8 @@ func (c *Controller) Run(ctx context.Context) {
 	}
 }
 
-// noted logs a failure when it begins and when it ends, and says whether there
-// was none.
+// noted logs a failure when it begins and when it ends, and reports whether
+// there was none.
 func (c *Controller) noted(ctx context.Context, what string, err error) bool {
 	switch {
 	case err == nil:
@@ -164,7 +163,7 @@ func (c *Controller) renew(ctx context.Context) error {
 		return c.cfg.Leases.Update(ctx, lease, metav1.UpdateOptions{})
 	})
 	if err != nil {
-		c.own = nil // somebody changed or deleted it: look again
+		c.own = nil // somebody changed or deleted it: read it again
 		return err
 	}
 	c.own = updated
@@ -184,7 +183,7 @@ func (c *Controller) create(ctx context.Context) error {
 	return nil
 }
 
-// fill makes lease say that this server is alive now.
+// fill makes lease state that this server is alive now.
 func (c *Controller) fill(lease *coordinationv1.Lease) {
 	now, seconds := metav1.NewMicroTime(time.Now()), int32(Duration/time.Second)
 	if lease.Labels == nil {
@@ -218,8 +217,8 @@ func call[T any](ctx context.Context, f func(context.Context) (T, error)) (T, er
 	return f(ctx)
 }
 
-// statusOf is the HTTP status and reason of a call; ok is false where there was
-// no HTTP response.
+// statusOf returns the HTTP status and reason of a call; ok is false if there
+// was no HTTP response.
 func statusOf(err error) (code int, reason string, ok bool) {
 	if err == nil {
 		return 200, "", true
