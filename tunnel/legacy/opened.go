@@ -45,17 +45,10 @@ type opened struct {
 	random int64
 	duplex bool
 
-	mu        sync.Mutex
-	ended     bool // CloseWrite or Close was called
-	closed    bool // Close or Reset was called: whatever comes is dropped
-	closeSent bool // CLOSE_REQ is queued
-	told      bool // the agent was told to drop it
-	hasty     bool // nobody wants an answer
-	over      bool // the agent knows it no more
-	timer     *time.Timer
-	puts      uint64 // of in, at the last tick
-	ticks     int
-	answered  bool
+	mu       sync.Mutex
+	end      ending
+	hasty    bool // nobody wants an answer
+	answered bool // something came since CloseWrite, or since what was sent last
 }
 
 func newOpened(m *mux, random, id int64, duplex bool, address string) *opened {
@@ -71,7 +64,7 @@ func (c *opened) receive(batch []tunnel.Chunk) {
 	if c.in.put(batch) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.closed && c.duplex && !c.over && !c.told {
+		if c.end.closed && c.duplex {
 			c.abandon() // it does not know that nobody listens
 		}
 		return
@@ -88,22 +81,20 @@ func (c *opened) stalled() {
 func (c *opened) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.ended {
+	if !c.end.writable() {
 		return nil
 	}
-	c.ended = true
 	c.out.end(net.ErrClosed)
 	switch {
-	case c.over:
 	case c.duplex:
 		c.sendClose()
-		c.finishIfBoth()
 	case c.hasty:
 		c.settle()
 	default:
-		c.puts, _ = c.in.state()
+		c.end.take(hold)
+		c.end.puts, _ = c.in.state()
 		c.answered = !c.lastUp.Load() // what was sent last had an answer
-		c.after(answerQuiet, c.tick)
+		c.end.after(answerQuiet, c.tick)
 	}
 	return nil
 }
@@ -115,14 +106,15 @@ func (c *opened) Hasten() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hasty = true
-	if c.ended && !c.duplex && !c.closeSent && !c.over {
+	if c.end.phase == holding {
 		c.settle()
 	}
 }
 
 // settle sends CLOSE_REQ after the data has had time to reach the destination.
 func (c *opened) settle() {
-	c.after(settleTime, func() {
+	c.end.take(hold)
+	c.end.after(settleTime, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.sendClose()
@@ -134,14 +126,13 @@ func (c *opened) tick() {
 	puts, _ := c.in.state()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over || c.closeSent {
+	if c.end.phase != holding {
 		return
 	}
-	c.ticks++
-	moved := puts != c.puts
-	c.puts, c.answered = puts, c.answered || moved
-	if moved || !c.answered && time.Duration(c.ticks)*answerQuiet < answerWait {
-		c.after(answerQuiet, c.tick)
+	moved, waited := c.end.tick(puts, answerQuiet)
+	c.answered = c.answered || moved
+	if moved || !c.answered && waited < answerWait {
+		c.end.after(answerQuiet, c.tick)
 		return
 	}
 	c.sendClose()
@@ -149,14 +140,14 @@ func (c *opened) tick() {
 
 // sendClose queues CLOSE_REQ after the data.
 func (c *opened) sendClose() {
-	if c.closeSent || c.over {
+	if !c.end.take(queue) {
 		return
 	}
-	c.closeSent = true
 	c.out.finish(closeRequest(c.id), nil)
-	if !c.duplex || c.closed {
-		c.after(closeTimeout, c.giveUp)
+	if !c.duplex || c.end.closed {
+		c.end.after(closeTimeout, c.giveUp)
 	}
+	c.finishIfBoth()
 }
 
 // giveUp forgets a connection whose end the agent does not confirm.
@@ -164,34 +155,23 @@ func (c *opened) giveUp() {
 	puts, _ := c.in.state()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.end.forgotten() {
 		return
 	}
-	if puts != c.puts && !c.closed { // it still delivers
-		c.puts = puts
-		c.after(closeTimeout, c.giveUp)
+	if moved, _ := c.end.tick(puts, closeTimeout); moved && !c.end.closed { // it still delivers
+		c.end.after(closeTimeout, c.giveUp)
 		return
 	}
-	if c.duplex && !c.told { // it takes CLOSE_REQ for half of it, and its destination stays
-		c.abandon()
+	if c.duplex && c.abandon() { // it takes CLOSE_REQ for half of it, and its destination stays
 		return
 	}
 	c.finish(&tunnel.ResetError{Code: tunnel.CodeTimeout})
 }
 
-func (c *opened) after(d time.Duration, f func()) {
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	c.timer = time.AfterFunc(d, f)
-}
-
 // finish frees the connection; the reader gets what is there and then err.
 func (c *opened) finish(err error) {
-	c.over = true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.end.take(forget)
+	c.end.stop()
 	c.in.finish(err)
 	if err == io.EOF {
 		err = &tunnel.ResetError{Code: tunnel.CodePeerReset}
@@ -205,10 +185,11 @@ func (c *opened) responded(text string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.over:
+	case c.end.forgotten():
 	case text != "":
 		c.finish(&tunnel.ResetError{Code: resetCode(text)})
-	case c.duplex && !c.told:
+	case c.duplex && c.end.phase != told:
+		c.end.take(peerEnd)
 		c.in.finish(io.EOF)
 		c.finishIfBoth()
 	default:
@@ -219,16 +200,15 @@ func (c *opened) responded(text string) {
 // finishIfBoth frees a connection of which both directions have ended, once
 // that has been sent.
 func (c *opened) finishIfBoth() {
-	if !c.closeSent || !c.in.finished() || !c.out.onSent(c.bothSent) {
-		return
+	if c.end.phase == finishing && c.out.onSent(c.bothSent) {
+		c.finish(io.EOF)
 	}
-	c.finish(io.EOF)
 }
 
 func (c *opened) bothSent() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.over {
+	if !c.end.forgotten() {
 		c.finish(io.EOF)
 	}
 }
@@ -238,20 +218,21 @@ func (c *opened) bothSent() {
 func (c *opened) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.end.closed {
 		return nil
 	}
-	c.ended, c.closed = true, true
+	c.end.closed = true
 	c.out.end(net.ErrClosed)
 	c.in.fail(net.ErrClosed)
-	switch {
-	case c.over:
-	case c.closeSent:
-		c.after(closeTimeout, c.giveUp)
-	case c.lastUp.Load() && !c.duplex:
-		c.settle()
-	default:
-		c.sendClose()
+	switch c.end.phase {
+	case closing, finishing:
+		c.end.after(closeTimeout, c.giveUp)
+	case flowing, holding, answering:
+		if c.lastUp.Load() && !c.duplex {
+			c.settle()
+		} else {
+			c.sendClose()
+		}
 	}
 	return nil
 }
@@ -262,32 +243,32 @@ func (c *opened) Reset(cause error) error {
 	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.ended, c.closed = true, true
+	c.end.closed = true
 	c.kill(err)
-	if !c.over && !c.told {
-		c.abandon()
-	}
+	c.abandon()
 	return nil
 }
 
-// abandon tells the agent to drop the connection.
-func (c *opened) abandon() {
-	c.closeSent, c.told = true, true
+// abandon tells the agent to drop the connection, unless it was told already or
+// knows it no more, and returns whether it did.
+func (c *opened) abandon() bool {
+	if !c.end.take(tell) {
+		return false
+	}
 	c.out.fail(net.ErrClosed)
 	if c.duplex {
 		c.m.sender.tell(dialClose(c.random))
 	} else {
 		c.m.sender.tell(closeRequest(c.id))
 	}
-	c.after(closeTimeout, c.giveUp)
+	c.end.after(closeTimeout, c.giveUp)
+	return true
 }
 
 func (c *opened) lost(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.over = true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.end.take(forget)
+	c.end.stop()
 	c.lostBoth(err)
 }

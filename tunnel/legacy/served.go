@@ -48,14 +48,8 @@ type served struct {
 	duplex bool
 	cancel func(cause error) // ends the relay it belongs to
 
-	mu        sync.Mutex
-	finished  bool // CLOSE_RSP is queued
-	closed    bool // Close or Reset was called
-	peerEnded bool // CLOSE_REQ came
-	over      bool
-	timer     *time.Timer
-	puts      uint64 // of out, at the last tick
-	ticks     int
+	mu  sync.Mutex
+	end ending
 }
 
 func newServed(m *mux, id int64, duplex bool, address string, cancel func(error)) *served {
@@ -91,7 +85,7 @@ func (c *served) receive(batch []tunnel.Chunk) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed && c.duplex && !c.over {
+	if c.end.closed && c.duplex && !c.end.forgotten() {
 		// It does not know that nobody listens any more.
 		c.m.sender.reply(closeResponse(c.id, resetText(tunnel.CodeCancelled)))
 		c.finish()
@@ -113,31 +107,28 @@ func (c *served) CloseWrite() error {
 
 // respond queues CLOSE_RSP after the data.
 func (c *served) respond(text string) {
-	if c.finished {
-		return
+	if c.end.take(queue) {
+		c.out.finish(closeResponse(c.id, text), func() { c.responded(text != "") })
 	}
-	c.finished = true
-	c.out.finish(closeResponse(c.id, text), func() { c.responded(text != "") })
 }
 
 // responded is called once CLOSE_RSP was sent.
 func (c *served) responded(reset bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if reset || !c.duplex || c.peerEnded {
+	if reset || !c.duplex || c.end.phase == finishing {
 		c.finish()
 	}
 }
 
 // finish makes the peer's direction end and forgets the connection; what the
-// peer sent can still be read.
+// peer sent can still be read, for as long as linger lets it.
 func (c *served) finish() {
-	if c.over {
+	if !c.end.take(forget) {
 		return
 	}
-	c.over = true
-	if c.timer != nil && !c.peerEnded {
-		c.timer.Stop()
+	if c.end.phase == over {
+		c.end.stop()
 	}
 	c.in.finish(io.EOF)
 	c.m.remove(c.id)
@@ -147,22 +138,19 @@ func (c *served) finish() {
 func (c *served) closeRequested() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over || c.peerEnded && !c.duplex {
+	if !c.end.take(peerEnd) {
+		if c.duplex && !c.end.forgotten() { // a second time: it does not know the connection any more
+			c.reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+		}
 		return
 	}
-	if c.peerEnded { // a second time: it does not know the connection any more
-		c.reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
-		return
-	}
-	c.peerEnded = true
 	c.out.open()
 	c.in.finish(io.EOF)
-	if !c.duplex {
-		c.puts = c.out.count()
-		c.timer = time.AfterFunc(closeQuiet, c.tick)
-		return
-	}
-	if c.finished && c.out.onSent(func() { c.responded(false) }) {
+	switch {
+	case !c.duplex:
+		c.end.puts = c.out.count()
+		c.end.after(closeQuiet, c.tick)
+	case c.end.phase == finishing && c.out.onSent(func() { c.responded(false) }):
 		c.finish()
 	}
 }
@@ -174,14 +162,12 @@ func (c *served) tick() {
 	puts := c.out.count()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.finished {
+	if c.end.phase != answering {
 		return
 	}
-	c.ticks++
-	busy := !drained || puts != c.puts
-	c.puts = puts
-	if busy && time.Duration(c.ticks)*closeQuiet < closeCap {
-		c.timer.Reset(closeQuiet)
+	moved, watched := c.end.tick(puts, closeQuiet)
+	if (moved || !drained) && watched < closeCap {
+		c.end.after(closeQuiet, c.tick)
 		return
 	}
 	c.respond("")
@@ -199,18 +185,16 @@ func (c *served) cancelled() {
 func (c *served) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.end.closed {
 		return nil
 	}
-	c.closed = true
+	c.end.closed = true
 	c.in.fail(net.ErrClosed)
 	c.out.end(net.ErrClosed)
 	c.respond("")
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	if c.duplex && !c.over && !c.peerEnded {
-		c.timer = time.AfterFunc(closeTimeout, func() {
+	c.end.stop()
+	if c.duplex && c.end.phase == closing {
+		c.end.after(closeTimeout, func() {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.finish()
@@ -230,18 +214,17 @@ func (c *served) Reset(cause error) error {
 
 func (c *served) reset(cause error) {
 	code := tunnel.CodeOf(cause)
-	if c.closed {
+	if c.end.closed {
 		return
 	}
-	c.closed = true
+	c.end.closed = true
 	c.in.fail(&tunnel.ResetError{Code: code})
 	c.out.end(&tunnel.ResetError{Code: code})
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	if !c.finished {
+	c.end.stop()
+	switch c.end.phase {
+	case flowing, answering:
 		c.respond(resetText(code))
-	} else if !c.over { // it had ended its direction in order; now tell the rest
+	case closing, finishing: // it had ended its direction in order; now tell the rest
 		c.m.sender.reply(closeResponse(c.id, resetText(code)))
 		c.out.fail(&tunnel.ResetError{Code: code}) // that went ahead of it
 		c.finish()
@@ -251,10 +234,8 @@ func (c *served) reset(cause error) {
 func (c *served) lost(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.finished, c.over = true, true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.end.take(forget)
+	c.end.stop()
 	c.lostBoth(err)
 }
 
@@ -263,11 +244,11 @@ func (c *served) lost(err error) {
 func (c *served) orphaned() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.peerEnded {
+	if !c.end.peerEnded() {
 		return false
 	}
 	c.out.silence()
-	if !c.closed {
+	if !c.end.closed {
 		c.linger()
 	}
 	return true
@@ -275,8 +256,5 @@ func (c *served) orphaned() bool {
 
 // linger bounds what is left of a connection whose peer is gone.
 func (c *served) linger() {
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-	c.timer = time.AfterFunc(closeLinger, func() { c.cancel(&tunnel.ResetError{Code: tunnel.CodeCancelled}) })
+	c.end.after(closeLinger, func() { c.cancel(&tunnel.ResetError{Code: tunnel.CodeCancelled}) })
 }
