@@ -9,14 +9,14 @@ import (
 	"konnectivity/tunnel"
 )
 
-// access is the line that is logged of a request once it has ended.
+// access is the line that is logged about a request once it has ended.
 type access struct {
 	id, kind, destination string
 	client                string
 	start                 time.Time
 	status                int          // sent to the client; 0: none
 	outcome               string       // a metric's label
-	flow                  *tunnel.Flow // nil: it was refused before any was made
+	flow                  *tunnel.Flow // nil if it was refused before there was one
 	up, down              int64        // bytes of content, where nothing was relayed
 	err                   error        // why it ended; nil: in order
 }
@@ -25,10 +25,12 @@ func newAccess(c *client, kind, destination string) *access {
 	return &access{kind: kind, destination: destination, client: c.RemoteAddr().String(), start: time.Now(), outcome: outcomeOK}
 }
 
-// count is called once a request, when its destination has answered or failed.
+// count is called once for each request, when its destination has answered or
+// failed.
 func (s *Server) count(a *access) { s.metrics.requests.WithLabelValues(a.kind, a.outcome).Inc() }
 
-// log writes the line. An error is told as far as it says more than outcome.
+// log writes the line. It includes an error only if that says more than
+// outcome.
 func (s *Server) log(a *access) {
 	if !s.opts.AccessLog && !logging.Enabled(s.opts.Log, logrus.DebugLevel) {
 		return

@@ -6,9 +6,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// aheadSize is how much a client may send ahead of the answer to its CONNECT
-// before it is read no further: any TLS ClientHello, and what net/http has
-// buffered of it.
+// aheadSize is how much is read of what a client sends ahead of the answer to
+// its CONNECT: any TLS ClientHello, and what net/http has buffered.
 const aheadSize = 8 << 10
 
 // ahead keeps what a client sends ahead of the answer to its CONNECT.
@@ -18,7 +17,7 @@ type ahead struct {
 	n    int
 }
 
-// newAhead starts with what was read ahead already, which is copied.
+// newAhead starts with a copy of what was already read ahead.
 func newAhead(conn tunnel.Conn, read []byte) *ahead {
 	a := &ahead{conn: conn, held: tunnel.NewChunk(max(aheadSize, len(read)))}
 	a.n = copy(a.held.Bytes(), read)
@@ -35,8 +34,8 @@ func (a *ahead) Fill() (int, error) {
 	return a.n, err
 }
 
-// rest is the connection with what was read ahead put back; it takes the place
-// of drop.
+// rest returns the connection with what was read ahead put back. It is called
+// instead of drop.
 func (a *ahead) rest() tunnel.Conn {
 	defer a.drop()
 	return tunnel.Unread(a.conn, a.held.Bytes()[:a.n])

@@ -17,8 +17,8 @@ type Checker interface {
 
 var unauthenticated = &refusal{http.StatusProxyAuthRequired, "This proxy requires a user and a password.", tunnel.FailAuth.Label()}
 
-// admits reports whether r has credentials that are good (RFC 9110 §11.7). They go
-// no further: Proxy-Authorization is for this hop.
+// admits reports whether r has valid credentials (RFC 9110 §11.7). They are not
+// passed on: Proxy-Authorization is for this hop.
 func (s *Server) admits(c *client, r *http.Request) bool {
 	if s.opts.Credentials == nil {
 		return true
@@ -29,7 +29,7 @@ func (s *Server) admits(c *client, r *http.Request) bool {
 	}
 	given := sha256.Sum256([]byte(r.Header["Proxy-Authorization"][0]))
 	if given == c.proven {
-		return true // as a SOCKS5 connection is asked once
+		return true // once for each connection, as for SOCKS5
 	}
 	if !s.opts.Credentials.Check(c.RemoteAddr(), user, password) {
 		return false
@@ -38,7 +38,7 @@ func (s *Server) admits(c *client, r *http.Request) bool {
 	return true
 }
 
-// proxyAuth reads Basic credentials, by net/http's own reader of them.
+// proxyAuth reads Basic credentials, with net/http's own parser.
 func proxyAuth(h http.Header) (user, password string, ok bool) {
 	given := h["Proxy-Authorization"]
 	if len(given) != 1 {
@@ -48,8 +48,8 @@ func proxyAuth(h http.Header) (user, password string, ok bool) {
 	return basic.BasicAuth()
 }
 
-// challenge answers a request without good credentials and ends its connection,
-// so that each guess costs one.
+// challenge answers a request without valid credentials and ends its
+// connection, so that each guess costs a connection.
 func (s *Server) challenge(c *client, w http.ResponseWriter, r *http.Request) {
 	line := newAccess(c, kindForward, r.Host)
 	if r.Method == http.MethodConnect {
@@ -64,7 +64,7 @@ func (s *Server) challenge(c *client, w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Content-Length", fmt.Sprint(len(unauthenticated.text)+1))
 	h.Set("Connection", "close")
-	c.unread = true // what comes after the header is not for us
+	c.unread = true // what follows the header is not for us
 	w.WriteHeader(unauthenticated.status)
 	if r.Method != http.MethodHead {
 		_, _ = io.WriteString(w, unauthenticated.text+"\n")

@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	// partingTime and partingBytes bound how long a client is listened to
-	// after the last words to it: closing a socket with unread bytes sends a
-	// reset, which can overtake the words.
+	// partingTime and partingBytes bound how long a client's bytes are read
+	// after the last message to it: closing a socket with unread bytes sends a
+	// reset, which can overtake the message.
 	partingTime  = time.Second
 	partingBytes = 256 << 10
 )
 
-// client is one connection of a client, given to net/http to read requests
-// from: its methods are those that net/http calls. Everybody else takes conn.
+// client is one connection of a client, from which net/http reads requests: its
+// methods are for net/http. Everything else uses conn.
 type client struct {
 	conn tunnel.Conn
 	admission.Slot
 	ctx   context.Context // ends when the connection is to be cut
-	leave <-chan struct{} // closed when it is to take no more requests
-	ended func()          // called once, when nothing uses the connection any more
+	leave <-chan struct{} // closed when it must take no more requests
+	ended func()          // called once, when the connection is no longer used
 
 	halfClose time.Duration // halfCloseTime
 
@@ -35,19 +35,19 @@ type client struct {
 	heard  bool        // it has sent something; of the one goroutine that reads
 
 	// Of the goroutine that serves requests.
-	proven   [32]byte  // hash of the credentials that were good
+	proven   [32]byte  // hash of the credentials that were accepted
 	unread   bool      // there may be unread bytes behind the last response
 	patience *patience // of the request; set while nobody reads
 
-	deaf atomic.Bool // nothing more is to be read; see stopReading
+	deaf atomic.Bool // nothing more must be read; see stopReading
 }
 
 type clientKey struct{}
 
 func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*client) }
 
-// start serves conn on goroutines of its own and calls ended after the last of
-// them; it does not block.
+// start serves conn on goroutines of its own, and calls ended after the last of
+// them has ended. It does not block.
 func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.Conn, ended func()) {
 	c := &client{conn: conn, leave: leave, unread: true, halfClose: s.halfClose}
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
@@ -72,7 +72,7 @@ func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.C
 		s.metrics.open.Dec()
 		ended()
 	}
-	// Serve returns as soon as the one connection is served by a goroutine.
+	// Serve returns as soon as a goroutine serves the one connection.
 	_ = s.http.Serve(&single{client: c})
 }
 
@@ -108,7 +108,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// leaving says that c is to take no more requests.
+// leaving reports whether c must take no more requests.
 func (c *client) leaving() bool {
 	select {
 	case <-c.leave:
@@ -123,8 +123,8 @@ func (c *client) Abandon() {
 	_ = c.conn.Reset(&tunnel.ResetError{Code: tunnel.CodeMemory})
 }
 
-// detach goes on with the connection, hijacked from net/http, on a goroutine
-// that holds none of what net/http needs a connection for.
+// detach continues with the connection, hijacked from net/http, on a goroutine
+// that holds nothing of what net/http keeps for a connection.
 func (c *client) detach(serve func()) {
 	go func() {
 		defer c.ended()
@@ -132,7 +132,7 @@ func (c *client) detach(serve func()) {
 	}()
 }
 
-// CloseWrite is net/http's way to part from a client that still sends.
+// CloseWrite is how net/http takes leave of a client that still sends.
 func (c *client) CloseWrite() error { return c.conn.CloseWrite() }
 
 func (c *client) Write(p []byte) (int, error)        { return c.conn.Write(p) }
@@ -144,8 +144,8 @@ func (c *client) SetWriteDeadline(t time.Time) error { return c.conn.SetWriteDea
 // stops a Read by SetReadDeadline.
 func (c *client) SetDeadline(t time.Time) error { return c.conn.SetDeadline(t) }
 
-// Close is net/http's way to end the connection; the client can read all of it
-// to the end.
+// Close is how net/http ends the connection; the client can read everything to
+// the end.
 func (c *client) Close() error {
 	if c.unread {
 		part(c.conn)
@@ -153,7 +153,7 @@ func (c *client) Close() error {
 	return c.conn.Close()
 }
 
-// part ends the direction to the client and hears it out for a moment.
+// part ends the direction to the client, and reads from it for a moment.
 func part(conn tunnel.Conn) {
 	if conn.CloseWrite() == nil {
 		_ = conn.SetReadDeadline(time.Now().Add(partingTime))

@@ -13,9 +13,9 @@ import (
 // replyTimeout bounds the write of a reply to a client that does not read.
 const replyTimeout = 10 * time.Second
 
-// connect serves CONNECT (RFC 9110 §9.3.6). The client's connection leaves
-// net/http before anything is dialed, since net/http would take a client that
-// has sent everything and ended its side for one that left.
+// connect serves CONNECT (RFC 9110 §9.3.6). The client's connection is taken
+// from net/http before anything is dialed, because net/http would mistake a
+// client that has sent everything and ended its side for one that left.
 func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	address, refused := connectTarget(c, r)
 	conn, rw, err := http.NewResponseController(w).Hijack()
@@ -41,9 +41,9 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// requestID is by what a request is followed across hops: the id that one of
-// the suite's own programs gave it, or the trace-id that its client did (W3C
-// Trace Context), so that logs lead from one to the other; or a new one.
+// requestID returns the id by which a request is followed across hops: the id
+// from one of the suite's own programs, or the trace-id from its client (W3C
+// Trace Context), so that logs lead from one to the other; or a new id.
 func requestID(r *http.Request) string {
 	if given := r.Header["Konnectivity-Id"]; len(given) == 1 && r.Method == http.MethodConnect {
 		if id := tunnel.CleanID(given[0]); id != "" {
@@ -80,17 +80,17 @@ func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
 	return err
 }
 
-// connectAnswer tells the client of a CONNECT how it went.
+// connectAnswer answers the client of a CONNECT.
 type connectAnswer struct {
 	conn   tunnel.Conn
 	ahead  *ahead
 	watch  *admission.Watch // of the dial
 	proto  string           // as the client's
-	status int              // what was sent; 0 before
+	status int              // the status that was sent; 0 before
 }
 
-// give answers and returns the client's end of the tunnel. Its error is err, or
-// why the client was not told.
+// give answers, and returns the client's end of the tunnel. Its error is err,
+// or why the client could not be answered.
 func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	if gone := a.watch.Stop(); gone != nil {
 		a.ahead.drop()

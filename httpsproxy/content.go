@@ -18,7 +18,7 @@ type content struct {
 }
 
 // Read is called by the transport, on a goroutine of its own. What it has read
-// waits for the destination until it reads on.
+// waits for the destination until it reads more.
 func (c *content) Read(p []byte) (int, error) {
 	c.exchange.holding(true, false)
 	n, err := c.ReadCloser.Read(p)
@@ -38,14 +38,14 @@ func (c *content) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close leaves the content to net/http: a destination that wants no more of it
+// Close leaves the content to net/http: a destination that reads no more of it
 // may still be sending its response.
 func (c *content) Close() error { return nil }
 
-// whole says that all was read. No content is whole.
+// whole reports whether all of it was read, which is true if there is none.
 func (c *content) whole() bool { return c == nil || c.ended.Load() }
 
-// size is how much was read so far.
+// size returns how much was read so far.
 func (c *content) size() int64 {
 	if c == nil {
 		return 0
@@ -58,7 +58,7 @@ type responseContent struct {
 	io.ReadCloser
 	exchange *exchange
 	origin   *http.Response // its Trailer is filled in at the end
-	options  []string       // its Connection, which the header has no more
+	options  []string       // its Connection field, which is no longer in the header
 }
 
 func (c *responseContent) Read(p []byte) (int, error) {

@@ -17,13 +17,13 @@ import (
 // longAgo is a deadline that wakes whoever reads.
 var longAgo = time.Unix(1, 0)
 
-// errIdle ends an exchange in which nothing has moved for too long.
+// errIdle ends an exchange without progress for too long.
 var errIdle = &tunnel.DialError{Failure: tunnel.FailTimeout, Reason: "nothing was sent or received for too long"}
 
 // exchange is one plain request and its response: the ResponseWriter that
-// goproxy answers to, and its way to the destination. It belongs to the
-// client's goroutine but for what mu guards, the request's content (read by the
-// transport) and inform.
+// goproxy answers to, and the connection to the destination. It belongs to the
+// client's goroutine, except for what mu guards, the request's content (read by
+// the transport) and inform.
 type exchange struct {
 	http.ResponseWriter
 	server *Server
@@ -32,13 +32,13 @@ type exchange struct {
 	req    *http.Request // as goproxy sees it
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	idle   *time.Timer // nil where silence is not bounded
+	idle   *time.Timer // nil if silence is not bounded
 
 	line     *access
 	content  *content     // the request's; nil if it has none
 	broken   error        // why the response's content is not whole
 	upgraded *upgrade     // what a 101 response led to
-	flow     *tunnel.Flow // nil before it has a way to its destination
+	flow     *tunnel.Flow // nil until it has a connection to its destination
 
 	flowEnded bool // closed was called
 
@@ -54,8 +54,8 @@ func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKe
 
 func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) *exchange {
 	x := &exchange{ResponseWriter: w, server: s, client: c, rc: http.NewResponseController(w), line: newAccess(c, kindForward, "")}
-	// A destination may answer before it has all of the request. net/http
-	// would hold that answer back until it has read the rest.
+	// A destination may answer before it has the whole request. net/http would
+	// hold that answer back until it has read the rest.
 	_ = x.rc.EnableFullDuplex()
 	x.line.id = requestID(r)
 	x.ctx, x.cancel = context.WithCancelCause(r.Context())
@@ -70,7 +70,7 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 	return x
 }
 
-// check refuses what is not to be forwarded; nil means that it is.
+// check returns the refusal of a request that must not be forwarded, or nil.
 func (x *exchange) check() *http.Response {
 	var refused *refusal
 	x.line.destination, refused = forwardTarget(x.client, x.req)
@@ -91,15 +91,15 @@ func (x *exchange) refuse(r *refusal) *http.Response {
 	return r.response(x.req)
 }
 
-// roundTrip sends the request on. Failures become responses, so that goproxy
-// has none to put into words.
+// roundTrip sends the request. Failures become responses, so that goproxy
+// writes none of its own.
 func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Response, error) {
 	var up upgrade
 	out := x.server.outgoing(r)
 	x.starForm(out)
 	if x.content != nil {
 		out.Body = x.content
-		// Trailers that were not announced come to a map of their own.
+		// Trailers that were not announced arrive in a map of their own.
 		out.Trailer = maps.Clone(r.Trailer)
 		if out.Trailer == nil {
 			out.Trailer = make(http.Header)
@@ -115,7 +115,7 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 	x.answered = true
 	x.mu.Unlock()
 	if errors.Is(err, context.Canceled) && !x.content.whole() {
-		err = &clientError{err} // the client left amid its content
+		err = &clientError{err} // the client left in the middle of its content
 	}
 	x.line.flow = x.flow
 	if d, ok := tunnel.Under[*dialed](up.conn); ok {
@@ -131,7 +131,7 @@ func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Respon
 	return x.receive(resp, out, up), nil
 }
 
-// receive makes what came fit for the client.
+// receive prepares the response for the client.
 func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *http.Response {
 	switch {
 	case len(resp.Header) > maxFields:
@@ -144,11 +144,11 @@ func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *
 	case resp.StatusCode == http.StatusSwitchingProtocols:
 		_ = resp.Body.Close()
 		return x.refuse(&refusal{http.StatusBadGateway, "The destination switched protocols without being asked.", outcomeBroken})
-	case resp.StatusCode < 100: // no status there is, and net/http will not write it
+	case resp.StatusCode < 100: // not a valid status, and net/http will not write it
 		_ = resp.Body.Close()
 		return x.refuse(&refusal{http.StatusBadGateway, "The destination answered with an invalid status.", outcomeBroken})
 	case resp.StatusCode == http.StatusProxyAuthRequired:
-		// No credentials of this hop's client can help.
+		// The client's own credentials cannot help.
 		_ = resp.Body.Close()
 		return x.refuse(proxyAuthRefusal)
 	}
@@ -182,22 +182,22 @@ func (s *Server) proxied(r *http.Request) bool {
 	return u != nil || err != nil
 }
 
-// WriteHeader sends the response's header at once: its content may be long in
-// coming. That also keeps net/http from guessing a Content-Type.
+// WriteHeader sends the response's header at once, since the content may take
+// long to arrive. That also keeps net/http from guessing a Content-Type.
 func (x *exchange) WriteHeader(code int) {
 	if x.upgraded != nil {
 		return
 	}
 	x.line.status = code
 	if x.client.leaving() || !x.content.whole() {
-		// What of the content comes after this must not be read as a request.
+		// Content that arrives after this must not be read as a request.
 		x.Header().Set("Connection", "close")
 	}
 	x.ResponseWriter.WriteHeader(code)
 	_ = x.rc.Flush()
 }
 
-// Write sends what came at once.
+// Write sends what has arrived at once.
 func (x *exchange) Write(p []byte) (int, error) {
 	x.holding(false, true)
 	n, err := x.ResponseWriter.Write(p)
@@ -213,7 +213,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 // Unwrap lets http.ResponseController reach net/http's writer.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// moved notes that the exchange makes progress.
+// moved records that the exchange makes progress.
 func (x *exchange) moved() {
 	if x.idle == nil {
 		return
@@ -255,7 +255,7 @@ func (x *exchange) finish() {
 		// Only a reset tells this client that the content is not whole.
 		_ = x.client.conn.Reset(x.broken)
 	}
-	panic(http.ErrAbortHandler) // net/http would otherwise end it in order
+	panic(http.ErrAbortHandler) // net/http would otherwise end it normally
 }
 
 // finished reports whether end was called.
@@ -265,7 +265,7 @@ func (x *exchange) finished() bool {
 	return x.over
 }
 
-// end stops everything that works for the exchange.
+// end stops everything that works on the exchange.
 func (x *exchange) end() {
 	x.mu.Lock()
 	x.over = true

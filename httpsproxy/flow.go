@@ -8,8 +8,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// newFlow is what a dial for the exchange is asked for. One that wants an upgrade
-// is told as such from the start.
+// newFlow returns the Flow for the exchange's dial. A request for an upgrade is
+// marked as one from the start.
 func (x *exchange) newFlow() *tunnel.Flow {
 	kind := kindForward
 	if asksUpgrade(x.req) != "" {
@@ -18,11 +18,10 @@ func (x *exchange) newFlow() *tunnel.Flow {
 	return &tunnel.Flow{ID: x.line.id, Front: kind, Network: "tcp", Address: x.line.destination, Source: x.client.RemoteAddr()}
 }
 
-// opened tells observers that the exchange goes by conn. To them it is a
-// connection from when it has a way to its destination until its response is
-// over; connections to destinations outlive it and are no concern of theirs. A
-// transport that tries again by another connection calls it again, which tells
-// nobody.
+// opened tells observers that the exchange uses conn. To them it is a
+// connection from this moment until its response is over; connections to
+// destinations outlive it, and observers do not see those. A transport that
+// retries on another connection calls it again, without effect.
 func (x *exchange) opened(conn net.Conn) {
 	if x.flow != nil {
 		return
@@ -42,29 +41,29 @@ func (x *exchange) closed(err error) {
 	}
 }
 
-// holding notes whether content waits to be taken by the destination (up) or
-// the client.
+// holding records whether content waits for the destination (up) or the client
+// to read it.
 func (x *exchange) holding(up, held bool) {
 	if x.flow != nil {
 		x.flow.Hold(up, held)
 	}
 }
 
-// carried notes how much content went by.
+// carried counts content.
 func (x *exchange) carried(up bool, n int) {
 	if x.flow != nil {
 		x.flow.Carry(up, n)
 	}
 }
 
-// dialed is a connection of the transport that knows how it was made: it may
-// serve many exchanges. It is a net.Conn, for the transport, and no more.
+// dialed is a connection of the transport, which may serve many exchanges,
+// together with how it was made. To the transport it is only a net.Conn.
 type dialed struct {
 	conn tunnel.Conn
 	flow *tunnel.Flow
 }
 
-// NetConn is for who looks for what lies below.
+// NetConn returns the connection below.
 func (d *dialed) NetConn() net.Conn { return d.conn }
 
 func (d *dialed) Read(p []byte) (int, error)         { return d.conn.Read(p) }
@@ -76,8 +75,8 @@ func (d *dialed) SetDeadline(t time.Time) error      { return d.conn.SetDeadline
 func (d *dialed) SetReadDeadline(t time.Time) error  { return d.conn.SetReadDeadline(t) }
 func (d *dialed) SetWriteDeadline(t time.Time) error { return d.conn.SetWriteDeadline(t) }
 
-// dialReport tells observers of a transport's dials, but not of one that its
-// request needed no more, having got a connection that came free meanwhile.
+// dialReport tells observers about a transport's dials, except for a dial that
+// its request no longer needed, because another connection became free.
 type dialReport struct {
 	exchange *exchange
 	to       []tunnel.Observer
@@ -99,21 +98,21 @@ func (d *dialReport) Opened(*tunnel.Flow) {}
 // Closed implements tunnel.Observer.
 func (d *dialReport) Closed(*tunnel.Flow, time.Duration, error) {}
 
-// dial is http.Transport's DialContext. It bounds a dial, reports it and lets it
-// end with the request that wants it: a Transport would finish it for some later
-// request, and pay for clients that have left.
+// dial is http.Transport's DialContext. It bounds a dial, reports it, and ends
+// it with the request that needs it: a Transport would finish it for a later
+// request, at a cost for clients that have left.
 func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	x := ctx.Value(exchangeKey{}).(*exchange) // no other requests use the transport
+	x := ctx.Value(exchangeKey{}).(*exchange) // only such requests use the transport
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(x.ctx, cancel)
 	defer stop()
-	var failed error // as it was, for the client's answer
+	var failed error // unchanged, for the client's answer
 	f := tunnel.Forwarder{
 		DialTimeout: s.opts.Connect.DialTimeout,
 		Observers:   []tunnel.Observer{&dialReport{x, s.opts.Connect.Observers}},
 		Dialer: tunnel.DialerFunc(func(ctx context.Context, flow *tunnel.Flow) (c tunnel.Conn, _ error) {
-			leg := flow.To(address) // of a customer proxy: the proxy's
+			leg := flow.To(address) // for a customer's proxy, the proxy's
 			leg.Network = network
 			c, failed = s.opts.Forward.Dial(ctx, leg)
 			flow.Adopt(leg)

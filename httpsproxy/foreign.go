@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// turnAway answers a client whose first byte begins no HTTP request: one of
-// SOCKS, or of TLS since its proxy URL says https. net/http would wait for the
-// end of a line that never comes, and the client with it. The answer makes
-// clients of these protocols fail at once; curl and Go name the cause.
+// turnAway answers a client whose first byte cannot begin an HTTP request: it
+// speaks SOCKS, or TLS because its proxy URL says https. net/http would wait
+// for the end of a line that never comes, and so would the client. The answer
+// makes clients of these protocols fail at once; curl and Go name the cause.
 func (c *client) turnAway() {
 	const text = "This port speaks HTTP: give clients a proxy URL that begins with http://.\n"
 	_ = c.conn.SetWriteDeadline(time.Now().Add(replyTimeout))
@@ -17,7 +17,7 @@ func (c *client) turnAway() {
 		http.StatusBadRequest, http.StatusText(http.StatusBadRequest), len(text), text)
 }
 
-// beginsHTTP reports whether a request can begin with b: a method is a token (RFC
-// 9110 §5.6.2). Of what can begin none, only what other protocols begin with is
-// told apart here; the rest is net/http's to answer.
+// beginsHTTP reports whether a request can begin with b: a method is a token
+// (RFC 9110 §5.6.2). Of all other bytes, only those that begin other protocols
+// are recognised here; net/http answers the rest.
 func beginsHTTP(b byte) bool { return b >= ' ' && b < 0x7f || b == '\r' || b == '\n' }

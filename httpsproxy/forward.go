@@ -11,16 +11,16 @@ import (
 
 const (
 	// expectTimeout is how long a client that asked for 100 (Continue) waits
-	// for the destination's; then it is told to go on, since destinations
-	// that know no Expect wait for the content.
+	// for the destination's. Then this proxy sends it, since destinations that
+	// do not know Expect wait for the content.
 	expectTimeout = 5 * time.Second
 
 	// tlsTimeout bounds a TLS handshake with a customer's proxy.
 	tlsTimeout = 10 * time.Second
 
-	// idleTimeout closes a connection to a destination that was not used
-	// again, before most servers would: a request that meets their close in
-	// flight fails where it cannot be sent again.
+	// idleTimeout closes an unused connection to a destination before most
+	// servers would: a request that crosses the server's close fails if it
+	// cannot be repeated.
 	idleTimeout = 30 * time.Second
 
 	// maxIdle and maxIdlePerHost bound the connections kept for reuse. Most
@@ -29,8 +29,8 @@ const (
 	maxIdlePerHost = 32
 
 	// maxResponseHeader bounds a response's header as maxHeader does a
-	// request's. Parsed, short fields take ten times as much memory, and twice
-	// that once they are copied; so there may be no more than maxFields.
+	// request's. Once parsed, short fields take ten times as much memory, and
+	// twice that after a copy, so there may be no more than maxFields.
 	maxResponseHeader = maxHeader
 	maxFields         = 1000
 )
@@ -47,20 +47,20 @@ func (s *Server) newTransport() *http.Transport {
 	t.MaxIdleConns = maxIdle
 	t.MaxIdleConnsPerHost = maxIdlePerHost
 	t.MaxResponseHeaderBytes = maxResponseHeader
-	t.DisableCompression = true // what was not asked for is not added
+	t.DisableCompression = true // do not add what was not asked for
 	t.ForceAttemptHTTP2 = false
 	return t
 }
 
-// newForward is goproxy without its own ways out: no environment, no CONNECT,
-// no log but ours.
+// newForward returns goproxy without ways out of its own: no environment, no
+// CONNECT, no log but ours.
 func (s *Server) newForward() *goproxy.ProxyHttpServer {
 	p := goproxy.NewProxyHttpServer()
 	p.Tr = s.transport
 	p.ConnectDial = nil
 	p.Logger = printfLog{s.opts.Log}
 	p.KeepAcceptEncoding = true
-	p.KeepHeader = true // what goproxy would drop is dropped by outgoing
+	p.KeepHeader = true // outgoing drops what goproxy would
 	p.NonproxyHandler = http.HandlerFunc(notForProxy)
 	p.OnRequest().DoFunc(func(r *http.Request, ctx *goproxy.ProxyCtx) (*http.Request, *http.Response) {
 		x := exchangeOf(r)
@@ -73,12 +73,12 @@ func (s *Server) newForward() *goproxy.ProxyHttpServer {
 // serveHTTP is what net/http calls for every request.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c := clientOf(r.Context())
-	if !s.admits(c, r) { // while it still waits, and so can be evicted
+	if !s.admits(c, r) { // while it still waits, so it can be evicted
 		s.challenge(c, w, r)
 		return
 	}
 	if !s.slots.Serve(c) {
-		panic(http.ErrAbortHandler) // it was evicted as its request came
+		panic(http.ErrAbortHandler) // evicted as its request arrived
 	}
 	c.served.Store(true)
 	if r.Method == http.MethodConnect {

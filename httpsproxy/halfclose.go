@@ -8,17 +8,18 @@ import (
 	"time"
 )
 
-// halfCloseTime is how long a client that has ended its side may be sent
-// nothing before it is taken for gone. TCP does not tell one that left from one
-// that has asked all it wants and listens (nc -N, busybox nc): the first must
-// not keep a watch open for long, the second not lose its response.
+// halfCloseTime is how long after a client has ended its side, with nothing
+// sent to it, the client is considered gone. TCP does not distinguish a client
+// that left from one that has sent everything and listens (nc -N, busybox nc):
+// the first must not keep a watch open for long, and the second must not lose
+// its response.
 const halfCloseTime = 3 * time.Second
 
-// patience holds the end of a client's side back from net/http, which would
+// patience withholds the end of a client's side from net/http, which would
 // cancel the request at once.
 type patience struct {
 	once    sync.Once
-	stopped chan struct{} // closed when net/http wants to hear no more
+	stopped chan struct{} // closed when net/http stops reading
 	sent    atomic.Int64  // counts what was sent of the response
 }
 
@@ -26,8 +27,8 @@ func newPatience() *patience { return &patience{stopped: make(chan struct{})} }
 
 func (p *patience) stop() { p.once.Do(func() { close(p.stopped) }) }
 
-// wait returns what the reader is to be told: io.EOF if the client is taken for
-// gone, or that it was stopped before.
+// wait returns the error for the reader: io.EOF if the client is considered
+// gone, or that the read was stopped before.
 func (p *patience) wait(cut <-chan struct{}, bound time.Duration) error {
 	timer := time.NewTimer(bound)
 	defer timer.Stop()
@@ -43,13 +44,13 @@ func (p *patience) wait(cut <-chan struct{}, bound time.Duration) error {
 		if now == seen {
 			return io.EOF
 		}
-		seen = now // what is sent to one that has left fails soon
+		seen = now // sending to a client that has left soon fails
 		timer.Reset(bound)
 	}
 }
 
-// Read is net/http's. It reads a single byte where it has all of a request and
-// only listens for the client's leaving.
+// Read is for net/http, which reads a single byte when it has a whole request
+// and only waits for the client to leave.
 func (c *client) Read(b []byte) (int, error) {
 	n, err := c.conn.Read(b)
 	if n > 0 && !c.heard {
@@ -64,7 +65,7 @@ func (c *client) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline is net/http's. One long ago stops a Read.
+// SetReadDeadline is for net/http. A deadline long ago stops a Read.
 func (c *client) SetReadDeadline(t time.Time) error {
 	if c.deaf.Load() {
 		t = longAgo
@@ -75,9 +76,9 @@ func (c *client) SetReadDeadline(t time.Time) error {
 	return c.conn.SetReadDeadline(t)
 }
 
-// stopReading ends reads, now and later, of who would discard the rest of a
-// request's content first. net/http does, after a response that came early, and
-// sets deadlines of its own for as long as the client pleases.
+// stopReading ends reads, now and later. After an early response net/http would
+// first discard the rest of the request's content, for as long as the client
+// pleases.
 func (c *client) stopReading() {
 	c.deaf.Store(true)
 	_ = c.conn.SetReadDeadline(longAgo)

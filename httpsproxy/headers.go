@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// hopByHop are the fields that RFC 9110 §7.6.1 and older clients mean for the
-// next hop alone, besides those that Connection names. Transfer-Encoding and
-// Trailer are net/http's own business in both directions.
+// hopByHop are the fields that are meant for the next hop alone, by RFC 9110
+// §7.6.1 or in older clients, besides those that Connection names. net/http
+// handles Transfer-Encoding and Trailer in both directions.
 var hopByHop = []string{"Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Http2-Settings"}
 
-// dropHopByHop removes what must not go further, credentials for this hop
-// (Proxy-Authorization) and everything else that starts with Proxy- included.
+// dropHopByHop removes what must not be passed on, including credentials for
+// this hop (Proxy-Authorization) and everything else that starts with Proxy-.
 func dropHopByHop(h http.Header) {
 	dropNamed(h, h["Connection"])
 	for _, name := range hopByHop {
@@ -37,9 +37,9 @@ func dropNamed(h http.Header, connection []string) {
 	}
 }
 
-// upgradeOf is the protocol that both Connection and Upgrade ask for, or "".
-// HTTP/2 in the clear is none: what it needs besides may not be forwarded
-// (RFC 9113 §3.1 has given it up).
+// upgradeOf returns the protocol that both Connection and Upgrade ask for, or
+// "". It ignores cleartext HTTP/2, which needs fields that must not be
+// forwarded (and which RFC 9113 §3.1 has deprecated).
 func upgradeOf(h http.Header) string {
 	if !hasToken(h["Connection"], "upgrade") {
 		return ""
@@ -51,7 +51,7 @@ func upgradeOf(h http.Header) string {
 	return protocol
 }
 
-// asksUpgrade is the protocol that r may be upgraded to, or "".
+// asksUpgrade returns the protocol that r may be upgraded to, or "".
 func asksUpgrade(r *http.Request) string {
 	if !r.ProtoAtLeast(1, 1) || r.ContentLength != 0 {
 		return ""
@@ -71,7 +71,8 @@ func hasToken(lines []string, token string) bool {
 	})
 }
 
-// outgoing is r as it goes to the next hop. It shares r's content and trailers.
+// outgoing returns r as it goes to the next hop. It shares r's content and
+// trailers.
 func (s *Server) outgoing(r *http.Request) *http.Request {
 	out := r.WithContext(r.Context())
 	out.Header = r.Header.Clone()
@@ -84,19 +85,19 @@ func (s *Server) outgoing(r *http.Request) *http.Request {
 		out.Header["Connection"] = []string{"Upgrade"}
 		out.Header["Upgrade"] = []string{upgrade}
 	case trailers:
-		// RFC 9110 §10.1.4: forwarded, since trailers are.
+		// RFC 9110 §10.1.4: it is forwarded because trailers are.
 		out.Header["Connection"] = []string{"TE"}
 		out.Header["Te"] = []string{"trailers"}
 	}
 	if out.Header["User-Agent"] == nil {
-		out.Header["User-Agent"] = []string{""} // or the transport would name itself
+		out.Header["User-Agent"] = []string{""} // otherwise the transport would add its own
 	}
 	s.addVia(out.Header, r.ProtoMajor, r.ProtoMinor)
 	return out
 }
 
-// addVia tells the recipient of a message who passed it on, as RFC 9110 §7.6.3
-// wants; the pseudonym says nothing of the host.
+// addVia tells the recipient of a message who forwarded it, as RFC 9110 §7.6.3
+// requires; the pseudonym reveals nothing about the host.
 func (s *Server) addVia(h http.Header, major, minor int) {
 	h["Via"] = append(h["Via"], fmt.Sprintf("%d.%d %s", major, minor, s.pseudonym))
 }
@@ -106,14 +107,14 @@ func (s *Server) looped(h http.Header) bool {
 	return slices.ContainsFunc(h["Via"], func(line string) bool { return strings.Contains(line, " "+s.pseudonym) })
 }
 
-// cleanResponse makes resp's header fit for the client.
+// cleanResponse prepares resp's header for the client.
 func (s *Server) cleanResponse(resp *http.Response) {
 	dropHopByHop(resp.Header)
 	s.addVia(resp.Header, resp.ProtoMajor, resp.ProtoMinor)
 }
 
-// spendForward counts Max-Forwards down for the methods that RFC 9110 §7.6.2
-// defines it for; false means that the request may go no further.
+// spendForward decrements Max-Forwards for the methods that RFC 9110 §7.6.2
+// defines it for; false means that the request must not be forwarded.
 func spendForward(r *http.Request) bool {
 	limit := r.Header.Get("Max-Forwards")
 	if limit == "" || (r.Method != http.MethodOptions && r.Method != http.MethodTrace) {

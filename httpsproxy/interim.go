@@ -10,26 +10,27 @@ import (
 )
 
 const (
-	// maxInterim is more interim responses than any request has use for: a
-	// 102 (Processing) every few seconds until ResponseTimeout, and a few 103.
+	// maxInterim is more interim responses than any request can use: a 102
+	// (Processing) every few seconds until ResponseTimeout, and a few 103.
 	maxInterim = 100
 
-	// maxInterimHeader bounds their headers together, as one response's is.
+	// maxInterimHeader bounds their headers together, like that of one
+	// response.
 	maxInterimHeader = maxResponseHeader
 
-	// fieldOverhead is what a field costs beside its name and value, so that
-	// many short ones are no way around the bound.
+	// fieldOverhead is what a field costs besides its name and value, so that
+	// many short fields cannot get around the bound.
 	fieldOverhead = 32
 )
 
-// errInterim ends an exchange whose destination goes on announcing a response
-// and does not give one.
+// errInterim ends an exchange whose destination keeps announcing a response but
+// never sends it.
 var errInterim = &tunnel.DialError{Failure: tunnel.FailReset, Reason: "the destination sent too many interim responses"}
 
-// interim counts what a destination sent before its response.
+// interim counts what a destination has sent before its response.
 type interim struct{ responses, bytes int }
 
-// admit takes one more into account; false means that it is too much.
+// admit counts one more; false means that it is too much.
 func (i *interim) admit(header textproto.MIMEHeader) bool {
 	i.responses++
 	for name, values := range header {
@@ -40,10 +41,10 @@ func (i *interim) admit(header textproto.MIMEHeader) bool {
 	return i.responses <= maxInterim && i.bytes <= maxInterimHeader
 }
 
-// inform passes an interim response on (RFC 9110 §15.2). 100 (Continue) is sent
-// by net/http when the transport, having got it, first reads the content; to
-// keep out of its way nothing else is sent to a client that waits for it. An
-// error ends the exchange.
+// inform forwards an interim response (RFC 9110 §15.2). net/http sends 100
+// (Continue) when the transport, having received it, first reads the content;
+// so as not to interfere, nothing else is sent to a client that waits for it.
+// An error ends the exchange.
 func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -55,7 +56,7 @@ func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 	}
 	h := http.Header(header).Clone()
 	dropHopByHop(h)
-	// net/http keeps what one interim response has for the next.
+	// net/http would keep the fields of one interim response for the next.
 	clear(x.Header())
 	maps.Copy(x.Header(), h)
 	defer clear(x.Header())

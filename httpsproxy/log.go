@@ -7,8 +7,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// errorLog is for net/http, which has nothing to say but that a handler
-// panicked or misused it.
+// errorLog is for net/http, which only reports that a handler panicked or
+// misused it.
 func errorLog(to logrus.FieldLogger) *log.Logger { return log.New(errorWriter{to}, "", 0) }
 
 type errorWriter struct{ log logrus.FieldLogger }
@@ -18,8 +18,8 @@ func (w errorWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// printfLog is goproxy's logger; what it warns of, clients and destinations do
-// all day.
+// printfLog is goproxy's logger. What it warns of is ordinary behaviour of
+// clients and destinations.
 type printfLog struct{ log logrus.FieldLogger }
 
 // Printf implements goproxy.Logger.

@@ -12,10 +12,10 @@ const (
 // How a request ended, as a metric's label, besides the labels of
 // tunnel.Failure for a dial that failed.
 const (
-	outcomeOK      = "ok"      // it was answered by, or connected to, its destination
-	outcomeInvalid = "invalid" // it is not one for a proxy
-	outcomeLoop    = "loop"    // it was for this proxy itself
-	outcomeBroken  = "broken"  // the destination or the client broke it off
+	outcomeOK      = "ok"      // answered by, or connected to, its destination
+	outcomeInvalid = "invalid" // not a request for a proxy
+	outcomeLoop    = "loop"    // for this proxy itself
+	outcomeBroken  = "broken"  // broken off by the destination or the client
 )
 
 type metrics struct {

@@ -16,7 +16,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// refusal is what a client is told instead of what it asked for.
+// refusal is what a client gets instead of what it asked for.
 type refusal struct {
 	status  int
 	text    string // one sentence that leaks nothing internal
@@ -34,8 +34,8 @@ var (
 		"The customer proxy wants authentication: give user and password in the proxy's URL.", tunnel.FailAuth.Label()}
 )
 
-// refusalFor finds the status and the sentence for a request that failed on its
-// way, by the error's type.
+// refusalFor returns the status and the sentence for a failed request, by the
+// type of the error.
 func refusalFor(err error) *refusal {
 	var dial *tunnel.DialError
 	var broken *clientError
@@ -54,9 +54,9 @@ func refusalFor(err error) *refusal {
 	}
 }
 
-// proxyRefusalFor is refusalFor where a customer proxy was to carry the
-// request, so that nobody looks for the fault at the destination. Statuses are
-// those that CONNECT by such a proxy has.
+// proxyRefusalFor is refusalFor for a request through a customer's proxy, so
+// that nobody looks for the fault at the destination. Statuses are the same as
+// for CONNECT through such a proxy.
 func proxyRefusalFor(err error) *refusal {
 	r := *refusalFor(err)
 	var dial *tunnel.DialError
@@ -84,15 +84,15 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
 }
 
-// response is the refusal for goproxy to hand out.
+// response returns the refusal in the form that goproxy sends.
 func (r *refusal) response(req *http.Request) *http.Response {
 	resp := goproxy.NewResponse(req, goproxy.ContentTypeText+"; charset=utf-8", r.status, r.text+"\n")
 	resp.Header.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
 	return resp
 }
 
-// clientError marks an error as the client's: its request's content could not
-// be read.
+// clientError marks an error as the client's: the content of its request could
+// not be read.
 type clientError struct{ err error }
 
 func (e *clientError) Error() string { return fmt.Sprintf("read the request's content: %v", e.err) }

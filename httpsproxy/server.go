@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// DefaultHandshakeTimeout bounds the reading of a request's header.
-	// Clients that mean it take milliseconds.
+	// DefaultHandshakeTimeout bounds the reading of a request's header. Genuine
+	// clients take milliseconds.
 	DefaultHandshakeTimeout = 10 * time.Second
 
-	// DefaultKeepAlive is how long a client's connection may wait for its
-	// next request; longer than what clients keep theirs for.
+	// DefaultKeepAlive is how long a client's connection may wait for its next
+	// request; longer than clients keep theirs.
 	DefaultKeepAlive = 2 * time.Minute
 
 	// DefaultResponseTimeout bounds the wait for a response's header once the
-	// request was sent. Long, since a slow answer is in order; bounded, since
-	// a proxy on the way may never give one.
+	// request was sent. It is long, since a slow answer is legitimate, but
+	// bounded, since a proxy on the way may never answer.
 	DefaultResponseTimeout = 5 * time.Minute
 
 	// DefaultMaxConns bounds what a hostile neighbour can make the process
 	// hold: a connection costs about 20 KiB and a descriptor.
 	DefaultMaxConns = 4096
 
-	// strangerBytes is what a connection costs before its first request, and
-	// strangersBytes what all such may.
+	// strangerBytes is the cost of a connection before its first request, and
+	// strangersBytes the bound for all of them together.
 	strangerBytes  = 20 << 10
 	strangersBytes = 32 << 20
 
@@ -45,17 +45,18 @@ const (
 	// send its request once Serve was asked to end.
 	drainHandshake = time.Second
 
-	// maxHeader bounds a request's header, as most servers do or stricter.
+	// maxHeader bounds a request's header, at least as strictly as most
+	// servers.
 	maxHeader = 64 << 10
 )
 
-// Options say what a Server does. Connect and Transport are required.
+// Options configures a Server. Connect and Transport are required.
 type Options struct {
 	// Connect dials what CONNECT asks for and relays. Its Linger, Idle, Total
-	// and Observers also hold for upgraded connections; its Idle, Total,
-	// DialTimeout and Observers also for plain exchanges, each of which is
+	// and Observers also apply to upgraded connections; its Idle, Total,
+	// DialTimeout and Observers also to plain exchanges, each of which is
 	// reported as a connection for as long as it lasts, with the bytes of its
-	// content. Of a dial only the first exchange on a connection is reported.
+	// content. A dial is reported for the first exchange on a connection only.
 	// Requests carry the Front "connect", "forward" or "upgrade".
 	Connect *tunnel.Forwarder
 
@@ -70,7 +71,7 @@ type Options struct {
 	// timeouts and never the environment's proxies.
 	Transport *http.Transport
 
-	// Credentials, where set, are asked of every request, as Basic
+	// Credentials, if set, are required of every request, as Basic
 	// Proxy-Authorization.
 	Credentials Checker
 
@@ -78,13 +79,13 @@ type Options struct {
 	KeepAlive        time.Duration // 0 means DefaultKeepAlive
 	ResponseTimeout  time.Duration // 0 means DefaultResponseTimeout
 	MaxConns         int           // open client connections; 0 means DefaultMaxConns
-	Drain            time.Duration // what Serve gives open requests to finish; 0 cuts them at once
+	Drain            time.Duration // how long open requests may take to finish; 0 cuts them at once
 
-	// AccessLog writes one line a request at info; it is at debug otherwise.
+	// AccessLog logs one line for each request at info instead of debug.
 	AccessLog bool
 
 	Log        logrus.FieldLogger    // nil discards
-	Registerer prometheus.Registerer // nil keeps the metrics to itself
+	Registerer prometheus.Registerer // nil registers no metrics
 }
 
 // Server is the HTTP(S) front. It may serve any number of listeners and
@@ -96,7 +97,7 @@ type Server struct {
 	transport *http.Transport
 	forward   *goproxy.ProxyHttpServer
 	http      *http.Server
-	pseudonym string        // in Via; unique, so that a loop is told from a chain
+	pseudonym string        // in Via; unique, so that a loop can be told from a chain
 	halfClose time.Duration // halfCloseTime
 }
 
@@ -142,10 +143,10 @@ func (o *Options) setDefaults() {
 }
 
 // Serve accepts connections from ln, which it closes, until ctx ends. It then
-// takes no new requests, gives open requests and tunnels the time Options.Drain
-// says, resets what is left, and returns once everything it started has ended:
-// nil after ctx ended, else why accepting failed for good. Running out of
-// descriptors is survived.
+// takes no new requests, gives open requests and tunnels the time of
+// Options.Drain, resets those that are left, and returns once everything it
+// started has ended: nil after ctx ended, else why accepting failed for good.
+// It survives running out of descriptors.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	// Connections outlive ctx by the drain, so they have a context of their own.
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -172,12 +173,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// CloseIdle closes connections to destinations that are kept for a next
-// request; what is under way goes on. Any goroutine may call it.
+// CloseIdle closes idle connections to destinations; those in use continue. Any
+// goroutine may call it.
 func (s *Server) CloseIdle() { s.transport.CloseIdleConnections() }
 
-// dismiss closes what waits for a request among those that leave with leave:
-// the connections that have had one already or, if fresh, the others.
+// dismiss closes the connections that leave with leave and wait for a request:
+// those that have had one already or, if fresh, the others.
 func (s *Server) dismiss(leave <-chan struct{}, fresh bool) {
 	s.slots.Waiting(func(c *client) {
 		if c.leave == leave && c.served.Load() != fresh {
@@ -186,7 +187,8 @@ func (s *Server) dismiss(leave <-chan struct{}, fresh bool) {
 	})
 }
 
-// errShutdown is why a connection is cut that outlasts the drain.
+// errShutdown is the error of a connection that is cut because it outlasts the
+// drain.
 var errShutdown = &tunnel.ResetError{Code: tunnel.CodeShutdown}
 
 // ServeConn serves one connection that somebody else accepted, and returns

@@ -11,8 +11,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// connectTarget is the destination of a CONNECT, or why there is none. As in
-// absolute form, a Host header that differs is ignored (net/http drops it).
+// connectTarget returns the destination of a CONNECT, or why there is none. As
+// in absolute form, a differing Host header is ignored (net/http drops it).
 func connectTarget(c *client, r *http.Request) (string, *refusal) {
 	// RFC 9112 §3.2.3: the request-target is host:port and nothing more.
 	host, port, err := tunnel.SplitAddress(r.RequestURI)
@@ -20,7 +20,7 @@ func connectTarget(c *client, r *http.Request) (string, *refusal) {
 	case err != nil:
 		return "", badAddress(err, "CONNECT needs host:port")
 	case r.ContentLength != 0:
-		// Whether it is content or the tunnel's first bytes, nobody can tell.
+		// It could be content or the tunnel's first bytes.
 		return "", invalid("CONNECT has no content.")
 	case c.isSelf(host, port):
 		return "", loopRefusal
@@ -28,9 +28,9 @@ func connectTarget(c *client, r *http.Request) (string, *refusal) {
 	return tunnel.JoinAddress(host, port), nil
 }
 
-// forwardTarget is the destination of a request in absolute form (RFC 9112
-// §3.2.2), or why there is none. net/http has made r.Host that of the URI, so a
-// Host header that differs is ignored as it must be.
+// forwardTarget returns the destination of a request in absolute form (RFC 9112
+// §3.2.2), or why there is none. net/http has set r.Host to that of the URI, so
+// a differing Host header is ignored, as it must be.
 func forwardTarget(c *client, r *http.Request) (string, *refusal) {
 	switch scheme := strings.ToLower(r.URL.Scheme); {
 	case scheme == "https":
@@ -62,8 +62,8 @@ func badAddress(err error, otherwise string) *refusal {
 	return invalid(sentence(otherwise))
 }
 
-// isSelf reports whether host and port are where this very connection was
-// accepted, by any of this machine's addresses.
+// isSelf reports whether host and port, by any of this machine's addresses, are
+// where this very connection was accepted.
 func (c *client) isSelf(host string, port uint16) bool {
 	own, err := netip.ParseAddrPort(c.LocalAddr().String())
 	if err != nil || own.Port() != port {
@@ -79,7 +79,7 @@ func (c *client) isSelf(host string, port uint16) bool {
 	return addr.IsLoopback() || addr.IsUnspecified() || addr == own.Addr().Unmap().WithZone("") || isInterface(addr)
 }
 
-// parseIP understands what resolvers take for an IPv4 address too: fewer than
+// parseIP also understands what resolvers accept as an IPv4 address: fewer than
 // four parts, and parts in hexadecimal or octal, as inet_aton(3).
 func parseIP(host string) (netip.Addr, bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {

@@ -8,19 +8,19 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// lateForNone are fields that httpguts lets be trailers and that are none
-// either: by RFC 9110 §6.5.1 what frames, routes, authenticates or modifies a
+// lateForNone are fields that httpguts allows as trailers but that must not be:
+// by RFC 9110 §6.5.1 whatever frames, routes, authenticates or modifies a
 // message must be known before its content, and a recipient that merges
-// trailers into the header would be told something that no hop has checked.
-// Digests, Etag, Server-Timing and what applications make up may come late.
+// trailers into the header would get fields that no hop has checked. Digests,
+// Etag, Server-Timing and applications' own fields may come late.
 var lateForNone = []string{
 	"Age", "Alt-Svc", "Clear-Site-Data", "Content-Disposition", "Content-Language", "Content-Location", "Content-Security-Policy", "Cookie", "Date", "Expires",
 	"Forwarded", "Konnectivity-Id", "Location", "Origin", "Refresh", "Retry-After", "Set-Cookie", "Strict-Transport-Security", "Traceparent", "Tracestate",
 	"Vary", "Via", "Warning", "X-Http-Method-Override", "X-Real-Ip",
 }
 
-// cleanTrailer removes from a trailer section what must not stand in one or not
-// go further; connection is the message's Connection, which may name trailers.
+// cleanTrailer removes trailers that are not allowed or must not be forwarded;
+// connection is the message's Connection field, which may name trailers.
 func cleanTrailer(trailer http.Header, connection []string) {
 	dropNamed(trailer, connection)
 	dropHopByHop(trailer)

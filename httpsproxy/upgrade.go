@@ -16,8 +16,8 @@ type upgrade struct {
 	conn net.Conn
 }
 
-// far is the destination's end. Only the body knows which bytes come next, since
-// the transport has read ahead; what is written goes past the transport.
+// far is the destination's end. Reads go through the body, since the transport
+// has read ahead; writes bypass the transport.
 func (u *upgrade) far() tunnel.Conn {
 	conn := u.conn
 	if d, ok := conn.(*dialed); ok {
@@ -26,7 +26,8 @@ func (u *upgrade) far() tunnel.Conn {
 	return tunnel.With(tunnel.Wrap(conn), tunnel.Parts{In: tunnel.CopySource(u.resp.Body)})
 }
 
-// switchProtocols tells the client and relays, until both directions have ended.
+// switchProtocols answers the client and relays until both directions have
+// ended.
 func (x *exchange) switchProtocols() {
 	s, c := x.server, x.client
 	far := x.upgraded.far()
@@ -59,7 +60,7 @@ func (x *exchange) switchProtocols() {
 	})
 }
 
-// switchingHead is the 101 response as the client gets it.
+// switchingHead returns the header of the 101 response for the client.
 func (s *Server) switchingHead(resp *http.Response) []byte {
 	protocol := resp.Header["Upgrade"]
 	s.cleanResponse(resp)
@@ -71,8 +72,8 @@ func (s *Server) switchingHead(resp *http.Response) []byte {
 	return head.Bytes()
 }
 
-// relay is the second half of what a Forwarder does, for the flow that observers
-// know already.
+// relay does the second half of a Forwarder's work, for a flow that observers
+// already know.
 func (x *exchange) relay(ctx context.Context, near, far tunnel.Conn) error {
 	f := x.server.opts.Connect
 	relay := &tunnel.Relay{A: near, B: far, Flow: x.flow, Linger: f.Linger, Idle: f.Idle}

@@ -43,7 +43,7 @@ type ConnectMetrics interface {
 const ServingHeader = "Konnectivity-Serving"
 
 // Connect serves HTTP CONNECT with f. serving returns why no agent serves, or
-// "" if one does.
+// nil if one does.
 func Connect(f tunnel.Carrier, m ConnectMetrics, serving func() error) Handler {
 	return func(ctx context.Context, c *Conn) {
 		asked, err := readConnect(c.Reader)
