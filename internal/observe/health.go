@@ -7,16 +7,14 @@ import (
 	"sync"
 )
 
-// Check is one named condition. It returns nil if the condition holds, else a
-// sentence that says what is missing. It must not block, but only read state
-// that others maintain.
-type Check struct {
+// condition has a name, and returns nil if it holds, else a sentence that says
+// what is missing. It must not block, but only read state that others maintain.
+type condition struct {
 	Name string
 	Func func() error
 }
 
-// HealthOptions holds what differs between the programs that these endpoints
-// imitate.
+// HealthOptions are what differs between the programs these endpoints come from.
 type HealthOptions struct {
 	// FailureStatus is the HTTP status of a failed check. 0 is 503, the
 	// agent's; upstream's server answers 500 (cmd/server/app/server.go).
@@ -27,14 +25,14 @@ type HealthOptions struct {
 	Brief bool
 }
 
-// Health answers whether the process is alive and ready. Checks may be added at
-// any time; all methods are safe for concurrent use.
+// Health answers whether the process is alive, which it is while it answers, and
+// whether it is ready. Checks may be added at any time; all methods are safe for
+// concurrent use.
 type Health struct {
 	opts HealthOptions
 
 	mu    sync.Mutex
-	live  []Check
-	ready []Check
+	ready []condition
 }
 
 // NewHealth returns a Health without checks, which is live and ready.
@@ -45,51 +43,34 @@ func NewHealth(opts HealthOptions) *Health {
 	return &Health{opts: opts}
 }
 
-// Live adds a check to /healthz. A process that fails it is restarted, so a
-// check must not depend on other processes.
-func (h *Health) Live(name string, check func() error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.live = append(h.live, Check{name, check})
-}
-
 // Ready adds a check to /readyz and /ready.
 func (h *Health) Ready(name string, check func() error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ready = append(h.ready, Check{name, check})
-}
-
-// Failures returns the readiness checks that fail now, by name; empty means
-// ready.
-func (h *Health) Failures() map[string]error {
-	failed := map[string]error{}
-	for _, c := range h.checks(&h.ready) {
-		if err := c.Func(); err != nil {
-			failed[c.Name] = err
-		}
-	}
-	return failed
+	h.ready = append(h.ready, condition{name, check})
 }
 
 // Mount serves /healthz, /readyz and /ready on mux. Each answers "ok", and
 // with ?verbose a line for every check.
 func (h *Health) Mount(mux *http.ServeMux) {
-	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, h.checks(&h.live)) })
-	ready := func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, h.checks(&h.ready)) }
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, []condition{alive}) })
+	ready := func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, h.checks()) }
 	mux.HandleFunc("/readyz", ready)
 	mux.HandleFunc("/ready", ready) // the older name, which probes still use
 }
 
-// checks returns a copy of a list, so that no check runs under the lock.
-func (h *Health) checks(list *[]Check) []Check {
+// checks copies the list, so that no check runs under the lock.
+func (h *Health) checks() []condition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return append([]Check{{Name: "ping", Func: func() error { return nil }}}, *list...)
+	return append([]condition{alive}, h.ready...)
 }
 
+// alive holds as long as anybody answers at all.
+var alive = condition{Name: "ping", Func: func() error { return nil }}
+
 // answer runs checks and writes the result.
-func (h *Health) answer(w http.ResponseWriter, r *http.Request, checks []Check) {
+func (h *Health) answer(w http.ResponseWriter, r *http.Request, checks []condition) {
 	var all, reasons bytes.Buffer
 	for _, c := range checks {
 		if err := c.Func(); err != nil {
@@ -114,5 +95,5 @@ func (h *Health) answer(w http.ResponseWriter, r *http.Request, checks []Check) 
 		all.Reset()
 		all.WriteString("ok")
 	}
-	_, _ = w.Write(all.Bytes()) // not worth a log line: the prober went away
+	_, _ = w.Write(all.Bytes()) // a prober that went away is no event
 }

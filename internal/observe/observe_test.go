@@ -60,20 +60,20 @@ func TestHealthAnswersAsTheProgramsItReplaces(t *testing.T) {
 	}
 }
 
-func TestLivenessAndFailures(t *testing.T) {
+// One that waits for others is not to be restarted for it.
+func TestLiveThoughNotReady(t *testing.T) {
 	h := observe.NewHealth(observe.HealthOptions{})
 	mux := http.NewServeMux()
 	h.Mount(mux)
-	if len(h.Failures()) != 0 {
-		t.Error("no checks, and yet not ready")
+	if w := get(mux, "/readyz"); w.Code != 200 {
+		t.Errorf("no checks, and yet not ready: %d %q", w.Code, w.Body)
 	}
-	h.Live("loop", func() error { return errors.New("stuck") }) // added after Mount
-	h.Ready("link", func() error { return errors.New("down") })
-	if w := get(mux, "/healthz"); w.Code != 503 || !strings.Contains(w.Body.String(), "[-]loop failed: stuck") {
+	h.Ready("link", func() error { return errors.New("down") }) // added after Mount
+	if w := get(mux, "/readyz"); w.Code != 503 || !strings.Contains(w.Body.String(), "[-]link failed: down") {
 		t.Errorf("%d %q", w.Code, w.Body)
 	}
-	if f := h.Failures(); len(f) != 1 || f["link"] == nil {
-		t.Errorf("%v", f)
+	if w := get(mux, "/healthz?verbose"); w.Code != 200 || w.Body.String() != "[+]ping ok\ncheck passed\n" {
+		t.Errorf("%d %q", w.Code, w.Body)
 	}
 }
 

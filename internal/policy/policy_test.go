@@ -170,8 +170,10 @@ func TestZeroAndNil(t *testing.T) {
 		checkVerdict(t, "unresolved", p.AllowUnresolved("a.example", 1), true)
 		checkVerdict(t, "metadata", p.AllowAddr(netip.MustParseAddrPort("169.254.169.254:80")), false)
 	}
-	for _, prefix := range Protected() {
-		checkVerdict(t, prefix.String(), (*Policy)(nil).AllowAddr(netip.AddrPortFrom(prefix.Addr(), 80)), false)
+	for _, p := range protected {
+		for _, prefix := range p.addrs {
+			checkVerdict(t, prefix.String(), (*Policy)(nil).AllowAddr(netip.AddrPortFrom(prefix.Addr(), 80)), false)
+		}
 	}
 }
 

@@ -51,16 +51,6 @@ var protected = []struct {
 	}},
 }
 
-// Protected returns the addresses that are denied unless an allow rule names
-// them.
-func Protected() []netip.Prefix {
-	var all []netip.Prefix
-	for _, p := range protected {
-		all = append(all, p.addrs...)
-	}
-	return all
-}
-
 func protectedBlock(addr netip.Addr) (netip.Prefix, bool) {
 	for _, p := range protected {
 		if slices.ContainsFunc(p.addrs, func(a netip.Prefix) bool { return a.Contains(addr) }) {
