@@ -158,9 +158,9 @@ func (a *Adapter) makePaths(opt Options) error {
 	}
 	suffixes := opt.Direct.Suffixes
 	if opt.Direct.CloudAPIs {
-		suffixes = append(DefaultDirectSuffixes(), suffixes...)
+		suffixes = append(cloudSuffixes(), suffixes...)
 	}
-	bypass, err := NewBypass(suffixes, exempt)
+	bypass, err := newBypass(suffixes, exempt)
 	if err != nil {
 		return &OptionError{"Direct.Suffixes", err}
 	}
@@ -172,7 +172,7 @@ func (a *Adapter) makePaths(opt Options) error {
 	return nil
 }
 
-func (a *Adapter) newPath(opt Options, bypass *Bypass, policy ResolvePolicy) *path {
+func (a *Adapter) newPath(opt Options, bypass *bypass, policy ResolvePolicy) *path {
 	p := &path{parts: &a.parts, bypass: bypass}
 	p.resolver, p.fallback = a.resolver(opt, policy)
 	return p

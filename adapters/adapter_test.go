@@ -235,7 +235,7 @@ func TestDirectRefusesLoops(t *testing.T) {
 }
 
 func TestBypass(t *testing.T) {
-	b, err := NewBypass(append(DefaultDirectSuffixes(), ".example.com", "*.Example.net", "example.org."), []string{"proxy.amazonaws.com"})
+	b, err := newBypass(append(cloudSuffixes(), ".example.com", "*.Example.net", "example.org."), []string{"proxy.amazonaws.com"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,12 +251,12 @@ func TestBypass(t *testing.T) {
 		}
 	}
 	for _, suffix := range []string{"", ".", "*", "*.", "10.0.0.1", "a b", "http://x", "x:1", "a.*.b", strings.Repeat("x", 300)} {
-		if _, err := NewBypass([]string{suffix}, nil); err == nil {
+		if _, err := newBypass([]string{suffix}, nil); err == nil {
 			t.Errorf("suffix %q is accepted", suffix)
 		}
 	}
-	if new(Bypass).Matches("s3.amazonaws.com") {
-		t.Error("the zero Bypass knows a host")
+	if new(bypass).Matches("s3.amazonaws.com") {
+		t.Error("the zero bypass knows a host")
 	}
 }
 
@@ -339,7 +339,7 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 			t.Errorf("the server saw id %q for %q", got, id)
 		}
 	}
-	bounded := &path{parts: &parts{metrics: newMetrics()}, bypass: new(Bypass)}
+	bounded := &path{parts: &parts{metrics: newMetrics()}, bypass: new(bypass)}
 	bounded.server = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if end, ok := ctx.Deadline(); !ok || time.Until(end) > 10*time.Second {
 			t.Errorf("a dial without a deadline gets %v, %v", end, ok)

@@ -10,9 +10,9 @@ import (
 	"konnectivity/tunnel"
 )
 
-// DefaultDirectSuffixes are the domains of cloud APIs that HyperShift's sidecars
+// cloudSuffixes are the domains of cloud APIs that HyperShift's sidecars
 // know.
-func DefaultDirectSuffixes() []string {
+func cloudSuffixes() []string {
 	return []string{
 		"amazonaws.com", "c2s.ic.gov", "hci.ic.gov", "sc2s.sgov.gov", // AWS and its partitions
 		"microsoftonline.com", "azure.com", // Azure
@@ -20,18 +20,18 @@ func DefaultDirectSuffixes() []string {
 	}
 }
 
-// Bypass knows which hosts are reached without the tunnel. The zero Bypass
+// bypass knows which hosts are reached without the tunnel. The zero bypass
 // knows none. It is immutable.
-type Bypass struct {
+type bypass struct {
 	suffixes []string
 	exempt   []string
 }
 
-// NewBypass makes a Bypass for hosts that are, or are under, one of the
+// newBypass makes a bypass for hosts that are, or are under, one of the
 // suffixes; "example.com", ".example.com" and "*.example.com" mean the same.
 // Hosts in exempt are never bypassed.
-func NewBypass(suffixes, exempt []string) (*Bypass, error) {
-	b := new(Bypass)
+func newBypass(suffixes, exempt []string) (*bypass, error) {
+	b := new(bypass)
 	for _, text := range suffixes {
 		suffix := resolve.Canonical(strings.TrimLeft(strings.TrimPrefix(text, "*"), "."))
 		if _, err := netip.ParseAddr(suffix); err == nil || !tunnel.ValidHost(suffix) || strings.ContainsAny(suffix, "*:") {
@@ -47,7 +47,7 @@ func NewBypass(suffixes, exempt []string) (*Bypass, error) {
 
 // Matches says whether host is to be reached directly. Case and a final dot
 // make no difference.
-func (b *Bypass) Matches(host string) bool {
+func (b *bypass) Matches(host string) bool {
 	host = resolve.Canonical(host)
 	if slices.Contains(b.exempt, host) {
 		return false

@@ -64,7 +64,7 @@ type ResolvePolicy struct {
 
 // DirectOptions says what goes direct instead of through the tunnel.
 type DirectOptions struct {
-	CloudAPIs bool     // --connect-directly-to-cloud-apis: DefaultDirectSuffixes go direct
+	CloudAPIs bool     // --connect-directly-to-cloud-apis: cloudSuffixes go direct
 	Suffixes  []string // --direct-suffix: these go direct, whatever CloudAPIs says
 
 	// Env looks up the pod's HTTPS_PROXY and NO_PROXY (and their lower-case

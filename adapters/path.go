@@ -17,7 +17,7 @@ type path struct {
 	*parts
 	resolver resolve.Resolver // nil: names are left to the agent
 	fallback bool             // resolver can say "direct"
-	bypass   *Bypass
+	bypass   *bypass
 	customer *chain.Way // nil: none
 	noProxy  *chain.NoProxy
 	via      func(address string) tunnel.Route // names the route through the tunnel; nil: tunnel.RouteTunnel

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// DefaultHandshakeTimeout bounds the reading of a request's header. Genuine
+	// defaultHandshakeTimeout bounds the reading of a request's header. Genuine
 	// clients take milliseconds.
-	DefaultHandshakeTimeout = 10 * time.Second
+	defaultHandshakeTimeout = 10 * time.Second
 
-	// DefaultKeepAlive is how long a client's connection may wait for its next
+	// defaultKeepAlive is how long a client's connection may wait for its next
 	// request; longer than clients keep theirs.
-	DefaultKeepAlive = 2 * time.Minute
+	defaultKeepAlive = 2 * time.Minute
 
-	// DefaultResponseTimeout bounds the wait for a response's header once the
+	// defaultResponseTimeout bounds the wait for a response's header once the
 	// request was sent. It is long, since a slow answer is legitimate, but
 	// bounded, since a proxy on the way may never answer.
-	DefaultResponseTimeout = 5 * time.Minute
+	defaultResponseTimeout = 5 * time.Minute
 
 	// DefaultMaxConns bounds what a hostile neighbour can make the process
 	// hold: a connection costs about 20 KiB and a descriptor.
@@ -75,9 +75,9 @@ type Options struct {
 	// Proxy-Authorization.
 	Credentials Checker
 
-	HandshakeTimeout time.Duration // 0 means DefaultHandshakeTimeout
-	KeepAlive        time.Duration // 0 means DefaultKeepAlive
-	ResponseTimeout  time.Duration // 0 means DefaultResponseTimeout
+	HandshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
+	KeepAlive        time.Duration // 0 means defaultKeepAlive
+	ResponseTimeout  time.Duration // 0 means defaultResponseTimeout
 	MaxConns         int           // open client connections; 0 means DefaultMaxConns
 	Drain            time.Duration // how long open requests may take to finish; 0 cuts them at once
 
@@ -129,9 +129,9 @@ func (o *Options) setDefaults() {
 			*d = otherwise
 		}
 	}
-	orElse(&o.HandshakeTimeout, DefaultHandshakeTimeout)
-	orElse(&o.KeepAlive, DefaultKeepAlive)
-	orElse(&o.ResponseTimeout, DefaultResponseTimeout)
+	orElse(&o.HandshakeTimeout, defaultHandshakeTimeout)
+	orElse(&o.KeepAlive, defaultKeepAlive)
+	orElse(&o.ResponseTimeout, defaultResponseTimeout)
 	if o.MaxConns == 0 {
 		o.MaxConns = DefaultMaxConns
 	}
@@ -191,9 +191,9 @@ func (s *Server) dismiss(leave <-chan struct{}, fresh bool) {
 // drain.
 var errShutdown = &tunnel.ResetError{Code: tunnel.CodeShutdown}
 
-// ServeConn serves one connection that somebody else accepted, and returns
+// serveConn serves one connection that somebody else accepted, and returns
 // when it has ended; conn is closed then. When ctx ends it is cut short.
-func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
+func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
 	ended := make(chan struct{})
 	s.start(ctx, ctx.Done(), conn, func() { close(ended) })
 	<-ended

@@ -308,17 +308,17 @@ func TestServeConn(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.ServeConn(ctx, tunnel.Unread(tunnel.Wrap(accepted), first))
+		p.serveConn(ctx, tunnel.Unread(tunnel.Wrap(accepted), first))
 	}()
 	w.head()
 	w.expect("early")
 	select {
 	case <-done:
-		t.Fatal("ServeConn returned before the connection had ended")
+		t.Fatal("serveConn returned before the connection had ended")
 	default:
 	}
 	cancel()
-	receive(t, "ServeConn's end", done)
+	receive(t, "serveConn's end", done)
 }
 
 func TestServeConnIsCut(t *testing.T) {
@@ -329,11 +329,11 @@ func TestServeConnIsCut(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		p.ServeConn(ctx, tunnel.Wrap(near))
+		p.serveConn(ctx, tunnel.Wrap(near))
 	}()
 	_, _ = far.Write([]byte("GET ht"))
 	cancel()
-	receive(t, "ServeConn's end", done)
+	receive(t, "serveConn's end", done)
 }
 
 // A refusal arrives and ends in order, whatever the client is still sending.

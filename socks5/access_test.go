@@ -98,5 +98,5 @@ func TestOtherIsNotForTheRest(t *testing.T) {
 	}
 	client, conn := net.Pipe()
 	_ = client.Close()
-	s.ServeConn(context.Background(), tunnel.Wrap(conn))
+	s.serveConn(context.Background(), tunnel.Wrap(conn))
 }

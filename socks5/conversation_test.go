@@ -144,7 +144,7 @@ func talkByPipe(t *testing.T, s *Server, send string) string {
 		_, _ = client.Write([]byte(send))
 	}()
 	served := make(chan struct{})
-	go func() { defer close(served); s.ServeConn(context.Background(), tunnel.Wrap(conn)) }()
+	go func() { defer close(served); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
 	got, _ := io.ReadAll(client)
 	<-served
 	_ = client.Close()
@@ -174,7 +174,7 @@ func overTCP(t *testing.T, s *Server, send io.Reader, end bool) string {
 		t.Fatal(err)
 	}
 	served := make(chan struct{})
-	go func() { defer close(served); s.ServeConn(context.Background(), tunnel.Wrap(conn)) }()
+	go func() { defer close(served); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
 	_, _ = io.Copy(onlyWriter{client}, send)
 	if end {
 		_ = client.CloseWrite()

@@ -24,7 +24,7 @@ func recorded(f *testing.F, address string, auth *proxy.Auth) []byte {
 		s = newServer(f, Options{Credentials: static{auth.User: auth.Password}}, failing(tunnel.FailRefused))
 	}
 	done := make(chan struct{})
-	go func() { defer close(done); s.ServeConn(context.Background(), tunnel.Wrap(conn)) }()
+	go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
 	_ = through(teeConn{client, &said}, address, auth)
 	_ = client.Close()
 	<-done
@@ -64,7 +64,7 @@ func FuzzServeConn(f *testing.F) {
 			return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 		}))
 		conn := &script{said: bytes.NewReader(said)}
-		s.ServeConn(context.Background(), tunnel.Wrap(conn))
+		s.serveConn(context.Background(), tunnel.Wrap(conn))
 		if !conn.closed {
 			t.Error("the connection was left open")
 		}

@@ -238,7 +238,7 @@ func TestServeConnEndsWithItsContext(t *testing.T) {
 	defer client.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(20*time.Millisecond, cancel)
-	s.ServeConn(ctx, tunnel.Wrap(conn)) // returns, or the test times out
+	s.serveConn(ctx, tunnel.Wrap(conn)) // returns, or the test times out
 }
 
 func TestMetrics(t *testing.T) {

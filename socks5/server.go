@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// DefaultHandshakeTimeout bounds greeting, authentication and request
+	// defaultHandshakeTimeout bounds greeting, authentication and request
 	// together. Genuine clients take milliseconds.
-	DefaultHandshakeTimeout = 10 * time.Second
+	defaultHandshakeTimeout = 10 * time.Second
 
 	// DefaultMaxConns bounds what a hostile neighbour can make the process
 	// hold: a silent connection costs a few KiB and a descriptor.
@@ -55,7 +55,7 @@ type Options struct {
 	// Without it they are refused in HTTP.
 	Other func(tunnel.Conn)
 
-	HandshakeTimeout time.Duration // 0 means DefaultHandshakeTimeout
+	HandshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
 	MaxConns         int           // open connections; 0 means DefaultMaxConns
 	Drain            time.Duration // how long open connections may take to finish; 0 cuts them at once
 
@@ -83,7 +83,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("socks5: timeouts and limits cannot be negative")
 	}
 	if o.HandshakeTimeout == 0 {
-		o.HandshakeTimeout = DefaultHandshakeTimeout
+		o.HandshakeTimeout = defaultHandshakeTimeout
 	}
 	if o.MaxConns == 0 {
 		o.MaxConns = DefaultMaxConns
@@ -132,10 +132,10 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// ServeConn serves one connection that somebody else accepted, and returns when
+// serveConn serves one connection that somebody else accepted, and returns when
 // it has ended and is closed, or was given to Options.Other. When ctx ends it
 // is cut short.
-func (s *Server) ServeConn(ctx context.Context, conn tunnel.Conn) {
+func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
 	if c := s.admit(conn); c != nil {
 		s.serve(ctx, c)
 	}

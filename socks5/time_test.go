@@ -19,8 +19,8 @@ func TestSilentClientIsKeptForTheDefaultTimeout(t *testing.T) {
 		client, conn := net.Pipe()
 		defer client.Close()
 		start := time.Now()
-		s.ServeConn(context.Background(), tunnel.Wrap(conn))
-		if took := time.Since(start); took != DefaultHandshakeTimeout {
+		s.serveConn(context.Background(), tunnel.Wrap(conn))
+		if took := time.Since(start); took != defaultHandshakeTimeout {
 			t.Errorf("a silent client was kept for %v", took)
 		}
 	})
@@ -36,7 +36,7 @@ func TestQuietRelayIsNotCut(t *testing.T) {
 		}))
 		client, conn := net.Pipe()
 		done := make(chan struct{})
-		go func() { defer close(done); s.ServeConn(context.Background(), tunnel.Wrap(conn)) }()
+		go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
 		_, _ = client.Write([]byte(hello + connectTo + name("a", 1)))
 		_, _ = io.ReadFull(client, make([]byte, len(ok+success)))
 		for _, c := range []struct{ from, to net.Conn }{{client, near}, {near, client}} {
@@ -58,12 +58,12 @@ func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
 		near, far := net.Pipe()
 		s := newServer(t, Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
 			func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-				time.Sleep(3 * DefaultHandshakeTimeout)
+				time.Sleep(3 * defaultHandshakeTimeout)
 				return tunnel.Wrap(far), nil
 			})}}, nil)
 		client, conn := net.Pipe()
 		done := make(chan struct{})
-		go func() { defer close(done); s.ServeConn(context.Background(), tunnel.Wrap(conn)) }()
+		go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
 		_, _ = client.Write([]byte(hello + connectTo + name("slow", 1)))
 		if _, err := io.ReadFull(client, make([]byte, len(ok+success))); err != nil {
 			t.Error(err)
@@ -91,14 +91,14 @@ func TestLeavingIsNoticedAfterTheHandshakeTimeout(t *testing.T) {
 			})}}, nil)
 		client, conn := net.Pipe()
 		done := make(chan struct{})
-		go func() { defer close(done); s.ServeConn(context.Background(), tunnel.Wrap(conn)) }()
+		go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
 		_, _ = client.Write([]byte(hello))
 		_, _ = io.ReadFull(client, make([]byte, len(ok)))
 		_, _ = client.Write([]byte(connectTo + name("slow", 1)))
-		time.Sleep(3 * DefaultHandshakeTimeout)
+		time.Sleep(3 * defaultHandshakeTimeout)
 		_ = client.Close()
 		<-done
-		if waited != 3*DefaultHandshakeTimeout {
+		if waited != 3*defaultHandshakeTimeout {
 			t.Errorf("the dial was given up after %v", waited)
 		}
 	})

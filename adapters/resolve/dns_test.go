@@ -276,7 +276,7 @@ func TestParseReplyWithAThousandAddresses(t *testing.T) {
 		m.Answers = append(m.Answers, a("www.example.", 60, netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String()))
 	}
 	got, err := parse(t, &m)
-	if err != nil || len(got.addrs) != MaxAddresses {
+	if err != nil || len(got.addrs) != maxAddresses {
 		t.Fatalf("%d addresses, %v", len(got.addrs), err)
 	}
 }
@@ -292,7 +292,7 @@ func FuzzReply(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		got, err := parseReply(msg, name, dnsmessage.TypeA)
-		if err == nil && got.err == nil && (got.ttl < 0 || len(got.addrs) > MaxAddresses) {
+		if err == nil && got.err == nil && (got.ttl < 0 || len(got.addrs) > maxAddresses) {
 			t.Errorf("%+v", got)
 		}
 		if (err != nil || got.err != nil) && len(got.addrs) > 0 {

@@ -142,7 +142,7 @@ func (r *records) read(p *dnsmessage.Parser) (more bool, err error) {
 		if err != nil {
 			return false, err
 		}
-		if len(r.addrs[owner]) < MaxAddresses {
+		if len(r.addrs[owner]) < maxAddresses {
 			r.addrs[owner] = append(r.addrs[owner], addr)
 		}
 	default:

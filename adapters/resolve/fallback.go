@@ -135,7 +135,7 @@ func (f *fallback) Resolve(ctx context.Context, name string) (Answer, error) {
 		return guest.answer, guest.err
 	case IsNotFound(guest.err):
 		system.answer.Direct = true
-	case !errors.Is(guest.err, ErrReached):
+	case !errors.Is(guest.err, errReached):
 		f.health.set(true)
 		system.answer.Direct = true
 	}

@@ -49,7 +49,7 @@ var (
 	guestAnswer  = Answer{Addrs: addrs("10.1.1.1"), Source: FromGuest}
 	systemAnswer = Answer{Addrs: addrs("192.0.2.1"), Source: FromSystem}
 	unreachable  = Unavailable("n", "", &tunnel.DialError{Failure: tunnel.FailNoAgent})
-	servfail     = Unavailable("n", "", errors.Join(ErrReached, errServFail))
+	servfail     = Unavailable("n", "", errors.Join(errReached, errServFail))
 )
 
 func TestFallbackVerdicts(t *testing.T) {
@@ -253,7 +253,7 @@ func TestChainCancelled(t *testing.T) {
 
 func TestChain(t *testing.T) {
 	services := fakeServices{"ns/svc": addrs("fd00::5", "10.5.5.5"), "com/headless": nil}
-	guest := Func(func(_ context.Context, name string) (Answer, error) {
+	guest := lookupFunc(func(_ context.Context, name string) (Answer, error) {
 		if name == "guest.example.org" {
 			return guestAnswer, nil
 		}

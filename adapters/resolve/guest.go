@@ -40,9 +40,9 @@ const (
 	probeName = "kubernetes.default.svc." + clusterDomain + "."
 )
 
-// ErrReached is in the chain of Guest's errors where the DNS was reached through
+// errReached is in the chain of Guest's errors where the DNS was reached through
 // the tunnel, and it only could not tell, or not in time: the tunnel works.
-var ErrReached = errors.New("the hosted cluster's DNS was reached")
+var errReached = errors.New("the hosted cluster's DNS was reached")
 
 // GuestOptions is what Guest needs.
 type GuestOptions struct {
@@ -80,7 +80,7 @@ func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 	answer, f, left, err := g.flights.Do(ctx, key)
 	switch {
 	case left && f.Reached.Load():
-		err = errors.Join(ErrReached, err)
+		err = errors.Join(errReached, err)
 		fallthrough
 	case left, errors.Is(err, memo.ErrClosed):
 		return Answer{}, Unavailable(name, "the hosted cluster's DNS did not answer in time", err)
@@ -123,7 +123,7 @@ func (g *Guest) lookup(ctx context.Context, f *memo.Flight[Answer]) (Answer, err
 		out, err := g.ask(ctx, f, name)
 		if err != nil {
 			if f.Reached.Load() {
-				err = errors.Join(ErrReached, err)
+				err = errors.Join(errReached, err)
 			}
 			return Answer{}, Unavailable(f.Key, "the hosted cluster's DNS could not be asked", err)
 		}

@@ -113,7 +113,7 @@ func TestGuestSingleFlight(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		_, err := g.Resolve(ctx, "www.example")
 		cancel()
-		if !errors.Is(err, ErrReached) || tunnel.FailureOf(err) != tunnel.FailResolve {
+		if !errors.Is(err, errReached) || tunnel.FailureOf(err) != tunnel.FailResolve {
 			t.Errorf("gave up with %v", err)
 		}
 		wg.Wait()
@@ -203,8 +203,8 @@ func TestGuestFailures(t *testing.T) {
 				g := c.dns.guest(t)
 				start := time.Now()
 				_, err := g.Resolve(t.Context(), "www.example")
-				if tunnel.FailureOf(err) != tunnel.FailResolve || errors.Is(err, ErrReached) != c.reached || time.Since(start) > guestTime {
-					t.Errorf("%v, reached %v, after %v", err, errors.Is(err, ErrReached), time.Since(start))
+				if tunnel.FailureOf(err) != tunnel.FailResolve || errors.Is(err, errReached) != c.reached || time.Since(start) > guestTime {
+					t.Errorf("%v, reached %v, after %v", err, errors.Is(err, errReached), time.Since(start))
 				}
 				g.Close()
 				if _, err := g.Resolve(t.Context(), "www.example"); !errors.Is(err, memo.ErrClosed) {

@@ -18,9 +18,9 @@ import (
 	"konnectivity/tunnel"
 )
 
-// MaxAddresses is how many addresses of one name are kept: several times what
+// maxAddresses is how many addresses of one name are kept: several times what
 // is ever tried, so that a name with 1,000 costs no more than one with 16.
-const MaxAddresses = 16
+const maxAddresses = 16
 
 // Source says who knew a name; a metric label.
 type Source string
@@ -35,7 +35,7 @@ const (
 
 // Answer is what a name stands for.
 type Answer struct {
-	Addrs  []netip.Addr // at least 1, at most MaxAddresses, in the order to try
+	Addrs  []netip.Addr // at least 1, at most maxAddresses, in the order to try
 	Source Source
 
 	// Direct says that the addresses are to be reached past the tunnel:
@@ -51,11 +51,11 @@ type Resolver interface {
 	Resolve(ctx context.Context, name string) (Answer, error)
 }
 
-// Func is a function that is a Resolver.
-type Func func(ctx context.Context, name string) (Answer, error)
+// lookupFunc is a function that is a Resolver.
+type lookupFunc func(ctx context.Context, name string) (Answer, error)
 
 // Resolve calls f.
-func (f Func) Resolve(ctx context.Context, name string) (Answer, error) { return f(ctx, name) }
+func (f lookupFunc) Resolve(ctx context.Context, name string) (Answer, error) { return f(ctx, name) }
 
 // NotFound is the outcome for a name that does not exist.
 func NotFound(name string) error {
@@ -78,7 +78,7 @@ func Unavailable(name, why string, err error) error {
 // First asks resolvers in order until one has found the name. If none has, the
 // outcome is not found only if all agree on that.
 func First(resolvers ...Resolver) Resolver {
-	return Func(func(ctx context.Context, name string) (Answer, error) {
+	return lookupFunc(func(ctx context.Context, name string) (Answer, error) {
 		var unavailable error
 		for _, r := range resolvers {
 			answer, err := r.Resolve(ctx, name)
@@ -101,7 +101,7 @@ func First(resolvers ...Resolver) Resolver {
 
 // PreferIPv4 puts the IPv4 addresses of r's answers first.
 func PreferIPv4(r Resolver) Resolver {
-	return Func(func(ctx context.Context, name string) (Answer, error) {
+	return lookupFunc(func(ctx context.Context, name string) (Answer, error) {
 		answer, err := r.Resolve(ctx, name)
 		if err == nil {
 			answer.Addrs = slices.Clone(answer.Addrs)
@@ -114,11 +114,11 @@ func PreferIPv4(r Resolver) Resolver {
 // tidy unmaps addresses, drops doubles and what no one can be reached at, and
 // keeps to the bound.
 func tidy(addrs []netip.Addr) []netip.Addr {
-	kept := make([]netip.Addr, 0, min(len(addrs), MaxAddresses))
+	kept := make([]netip.Addr, 0, min(len(addrs), maxAddresses))
 	for _, a := range addrs {
 		a = a.Unmap()
 		if a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !slices.Contains(kept, a) {
-			if kept = append(kept, a); len(kept) == MaxAddresses {
+			if kept = append(kept, a); len(kept) == maxAddresses {
 				break
 			}
 		}

@@ -17,7 +17,7 @@ type Services interface {
 // ByService resolves NAME.NAMESPACE and NAME.NAMESPACE.svc[.anything] to the
 // ClusterIPs of that Service. Other names are not found, without asking.
 func ByService(services Services) Resolver {
-	return Func(func(ctx context.Context, name string) (Answer, error) {
+	return lookupFunc(func(ctx context.Context, name string) (Answer, error) {
 		service, namespace, ok := splitService(name)
 		if !ok {
 			return Answer{}, NotFound(name)

@@ -28,22 +28,22 @@ func AtMost(t testing.TB, max float64, f func()) {
 		f()
 		return
 	}
-	if got := Least(f); got > max {
+	if got := least(f); got > max {
 		t.Errorf("%s, the budget is %v", plural(got), max)
 	}
 }
 
-// Least returns how many allocations a call of f makes, in the best of a few
+// least returns how many allocations a call of f makes, in the best of a few
 // tries.
-func Least(f func()) float64 {
-	least := testing.AllocsPerRun(runs, f)
+func least(f func()) float64 {
+	best := testing.AllocsPerRun(runs, f)
 	for range tries - 1 {
-		if least == 0 {
+		if best == 0 {
 			break
 		}
-		least = min(least, testing.AllocsPerRun(runs, f))
+		best = min(best, testing.AllocsPerRun(runs, f))
 	}
-	return least
+	return best
 }
 
 func plural(n float64) string {

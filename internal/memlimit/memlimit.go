@@ -30,7 +30,7 @@ func Set(root fs.FS, getenv func(string) string) int64 {
 	if getenv("GOMEMLIMIT") != "" {
 		return 0
 	}
-	limit := Cgroup(root) / 100 * percent
+	limit := cgroup(root) / 100 * percent
 	if limit > 0 {
 		debug.SetMemoryLimit(limit)
 	}
@@ -46,11 +46,11 @@ func InForce() int64 {
 	return 0
 }
 
-// Cgroup is the lowest limit, in bytes, of the cgroups that this process is in;
+// cgroup is the lowest limit, in bytes, of the cgroups that this process is in;
 // 0 means none. The limits of the cgroups above apply as well, so all of them
 // are read. Those that a container cannot see are left out; its own is then
 // mounted at the top.
-func Cgroup(root fs.FS) int64 {
+func cgroup(root fs.FS) int64 {
 	memberships, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
 		return 0

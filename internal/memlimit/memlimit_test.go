@@ -60,7 +60,7 @@ func TestCgroup(t *testing.T) {
 		"nonsense":              {tree(self, "0::\n::::\nx\n\n0::relative\n", "sys/fs/cgroup/memory.max", "1\n"), 0},
 		"a limit that is none":  {tree(self, "0::/\n", "sys/fs/cgroup/memory.max", "-1\n", "sys/fs/cgroup/memory.high", "12 MB\n"), 0},
 	} {
-		if got := Cgroup(c.root); got != c.want {
+		if got := cgroup(c.root); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
 	}
@@ -88,7 +88,7 @@ func TestSet(t *testing.T) {
 
 // This machine's own files are read, whatever they say.
 func TestCgroupHere(t *testing.T) {
-	if got := Cgroup(os.DirFS("/")); got < 0 || got >= noLimit {
+	if got := cgroup(os.DirFS("/")); got < 0 || got >= noLimit {
 		t.Error(got)
 	}
 }
@@ -108,7 +108,7 @@ func FuzzCgroup(f *testing.F) {
 			}
 		}
 		root := tree("proc/self/cgroup", memberships, "sys/fs/cgroup/memory.max", max, "sys/fs/cgroup/memory/memory.limit_in_bytes", max)
-		got := Cgroup(root)
+		got := cgroup(root)
 		if got < 0 || got >= noLimit {
 			t.Errorf("a limit of %d", got)
 		}

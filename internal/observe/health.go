@@ -14,7 +14,8 @@ type condition struct {
 	Func func() error
 }
 
-// HealthOptions are what differs between the programs these endpoints come from.
+// HealthOptions holds what differs between the programs that these endpoints
+// imitate.
 type HealthOptions struct {
 	// FailureStatus is the HTTP status of a failed check. 0 is 503, the
 	// agent's; upstream's server answers 500 (cmd/server/app/server.go).
@@ -95,5 +96,5 @@ func (h *Health) answer(w http.ResponseWriter, r *http.Request, checks []conditi
 		all.Reset()
 		all.WriteString("ok")
 	}
-	_, _ = w.Write(all.Bytes()) // a prober that went away is no event
+	_, _ = w.Write(all.Bytes()) // not worth a log line: the prober went away
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// DefaultInterval is how often files are read again. It is well under the
+// defaultInterval is how often files are read again. It is well under the
 // minute in which a rotation must take effect.
-const DefaultInterval = 10 * time.Second
+const defaultInterval = 10 * time.Second
 
 // Files names what a Source reads. Cert and Key are given together or not at
 // all; each may be left empty.
@@ -60,7 +60,7 @@ type Options struct {
 	// Own, if set, says why peers may refuse the certificate of the files; that
 	// is logged when it comes into use.
 	Own func(*x509.Certificate) error
-	// Interval is how often Run reads the files; 0 is DefaultInterval.
+	// Interval is how often Run reads the files; 0 is defaultInterval.
 	Interval time.Duration
 	// Log gets one line per change and one per new fault; nil is silence.
 	Log logrus.FieldLogger
@@ -127,7 +127,7 @@ func (o Options) withDefaults() Options {
 		o.MinVersion = tls.VersionTLS12
 	}
 	if o.Interval <= 0 {
-		o.Interval = DefaultInterval
+		o.Interval = defaultInterval
 	}
 	if o.Log == nil {
 		silent := logrus.New()

@@ -94,7 +94,7 @@ func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) 
 		return registry.Identifiers{}, &Refusal{Code: codes.InvalidArgument, Reason: err.Error()}
 	}
 	if g.Tokens != nil {
-		if err := g.Tokens.Review(ctx, p.Token, p.Remote); err != nil {
+		if err := g.Tokens.review(ctx, p.Token, p.Remote); err != nil {
 			return registry.Identifiers{}, err
 		}
 	}

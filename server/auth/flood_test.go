@@ -136,7 +136,7 @@ func flooded(t *testing.T, api *signer, cfg TokensConfig, invent func(i int64) s
 		for range each {
 			wg.Go(func() {
 				for ctx.Err() == nil {
-					_ = tokens.Review(ctx, invent(n.Add(1)), at(ip))
+					_ = tokens.review(ctx, invent(n.Add(1)), at(ip))
 					time.Sleep(250 * time.Millisecond)
 				}
 			})
@@ -200,7 +200,7 @@ func TestFloodOfBadTokens(t *testing.T) {
 						token = api.token(fmt.Sprint("good", i), nil)
 					}
 					start := time.Now()
-					err := tokens.Review(t.Context(), token, at(same))
+					err := tokens.review(t.Context(), token, at(same))
 					if took := time.Since(start); err != nil || took > 2*time.Second {
 						t.Errorf("%s: a good agent waited %v: %v", c.name, took, err)
 					}
@@ -228,12 +228,12 @@ func TestAgentsThatWereAcceptedComeFirst(t *testing.T) {
 		if worth(old) != plausible || worth(renewed) != plausible {
 			t.Error("agents are proven before they were accepted")
 		}
-		_ = tokens.Review(t.Context(), old, at("192.0.2.1"))
+		_ = tokens.review(t.Context(), old, at("192.0.2.1"))
 		if worth(old) != proven || worth(renewed) != proven || worth(api.token("c", nil)) != plausible {
 			t.Error("after one was accepted: not it and its pod alone are proven")
 		}
 		verdict = answer("expired")
-		_ = tokens.Review(t.Context(), renewed, at("192.0.2.1"))
+		_ = tokens.review(t.Context(), renewed, at("192.0.2.1"))
 		if worth(renewed) != suspect || worth(api.token("c", nil)) != suspect {
 			t.Error("after one was refused: others from there are not suspect")
 		}
@@ -306,14 +306,14 @@ func TestQueueOutlivesThoseWhoLeave(t *testing.T) {
 			wg.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%50)*time.Millisecond)
 				defer cancel()
-				_ = tokens.Review(ctx, fmt.Sprint("left", i), at("192.0.2.1"))
+				_ = tokens.review(ctx, fmt.Sprint("left", i), at("192.0.2.1"))
 			})
 		}
 		wg.Wait()
 		if u := tokens.wait.turns; u.waiting != 0 || u.running != ([ranks]int{}) || len(u.lanes[doubtful].lines) != 0 {
 			t.Errorf("%d wait, %v run, %d lines", u.waiting, u.running, len(u.lanes[doubtful].lines))
 		}
-		if err := tokens.Review(t.Context(), "good", at("192.0.2.1")); codeOf(err) != codes.OK {
+		if err := tokens.review(t.Context(), "good", at("192.0.2.1")); codeOf(err) != codes.OK {
 			t.Error(err)
 		}
 	})

@@ -64,7 +64,7 @@ func TestTokensStayOutOfLogsAtEveryLevel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}).Review(t.Context(), token, nil); err == nil {
+		if err := NewTokens(TokensConfig{Reviews: reviews, Audience: "x"}).review(t.Context(), token, nil); err == nil {
 			t.Error("the token was accepted")
 		}
 		klog.Background().V(7).Info("still talking")

@@ -21,13 +21,13 @@ import (
 )
 
 const (
-	// ReviewsPerSecond, with a burst of one, keeps every second at or below 50
+	// reviewsPerSecond, with a burst of one, keeps every second at or below 50
 	// calls to the API server, even when thousands of agents reconnect at once.
-	ReviewsPerSecond = 49
+	reviewsPerSecond = 49
 
-	// ReviewTimeout bounds a review, including the wait for a turn. An agent
+	// reviewTimeout bounds a review, including the wait for a turn. An agent
 	// that does not get one in time is asked to retry.
-	ReviewTimeout = 10 * time.Second
+	reviewTimeout = 10 * time.Second
 
 	// goodFor is how long a token that was accepted is not reviewed again; a
 	// kubelet trusts its own reviews as long (authentication.webhook.cacheTTL).
@@ -69,7 +69,7 @@ type TokensConfig struct {
 	Namespace      string  // of the agents' service account
 	ServiceAccount string  // its name
 	Audience       string  // audience that the token must have
-	PerSecond      float32 // calls to the API a second; 0 means ReviewsPerSecond
+	PerSecond      float32 // calls to the API a second; 0 means reviewsPerSecond
 	Burst          int     // size of a burst; 0 means 1
 
 	// SigningKeys reads the keys with which the API signs tokens, a JSON Web
@@ -80,7 +80,7 @@ type TokensConfig struct {
 	// nothing.
 	Log logrus.FieldLogger
 
-	// Called, if set, receives the outcome of each call, with err as Review
+	// Called, if set, receives the outcome of each call, with err as review
 	// returns it.
 	Called func(took time.Duration, err error)
 }
@@ -117,7 +117,7 @@ type flight struct {
 // NewTokens returns a checker for the service account of cfg.
 func NewTokens(cfg TokensConfig) *Tokens {
 	if cfg.PerSecond <= 0 {
-		cfg.PerSecond = ReviewsPerSecond
+		cfg.PerSecond = reviewsPerSecond
 	}
 	if cfg.Log == nil {
 		cfg.Log = silence()
@@ -148,18 +148,18 @@ func (t *Tokens) Run(ctx context.Context) {
 	}
 }
 
-// Review returns nil if token is a valid one of the configured account, else a
+// review returns nil if token is a valid one of the configured account, else a
 // *Refusal: Unauthenticated where the token is to blame, Unavailable where no
-// verdict could be had. It blocks for at most ReviewTimeout. remote is where the
+// verdict could be had. It blocks for at most reviewTimeout. remote is where the
 // agent is; those of one source wait for each other rather than for all.
-func (t *Tokens) Review(ctx context.Context, token string, remote net.Addr) error {
+func (t *Tokens) review(ctx context.Context, token string, remote net.Addr) error {
 	if token == "" {
 		return refuse(codes.Unauthenticated, "the agent sent no token: set --service-account-token-path")
 	}
 	if len(token) > maxToken {
 		return refuse(codes.Unauthenticated, "the agent's token is longer than %d bytes", maxToken)
 	}
-	ctx, cancel := context.WithTimeout(ctx, ReviewTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
 	key := tokenKeyOf(token)
 	for {

@@ -127,7 +127,7 @@ func TestReviewVerdicts(t *testing.T) {
 		"person":                    codes.PermissionDenied,
 		strings.Repeat("x", 17<<10): codes.Unauthenticated,
 	} {
-		err := tokens.Review(t.Context(), token, nil)
+		err := tokens.review(t.Context(), token, nil)
 		if codeOf(err) != want {
 			t.Errorf("%.20s: %v", token, err)
 		}
@@ -148,7 +148,7 @@ func TestReviewIsCachedForABoundedTime(t *testing.T) {
 		ask := func(token string, want int) {
 			t.Helper()
 			for range 5 {
-				_ = tokens.Review(t.Context(), token, nil)
+				_ = tokens.review(t.Context(), token, nil)
 			}
 			if calls != want {
 				t.Fatalf("%d calls, want %d", calls, want)
@@ -213,7 +213,7 @@ func TestReconnectStorm(t *testing.T) {
 		for i := range 5000 {
 			wg.Go(func() {
 				for {
-					switch err := tokens.Review(t.Context(), fmt.Sprint("good", i), nil); codeOf(err) {
+					switch err := tokens.review(t.Context(), fmt.Sprint("good", i), nil); codeOf(err) {
 					case codes.OK:
 						return
 					case codes.Unavailable:
@@ -252,7 +252,7 @@ func TestOneTokenIsReviewedOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
-			if err := tokens.Review(t.Context(), "good", nil); err != nil {
+			if err := tokens.review(t.Context(), "good", nil); err != nil {
 				t.Error(err)
 			}
 		})
@@ -279,14 +279,14 @@ func TestFirstCallerThatLeavesDoesNotFailTheOthers(t *testing.T) {
 		first, leave := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if err := tokens.Review(first, "good", nil); codeOf(err) != codes.Unavailable {
+			if err := tokens.review(first, "good", nil); codeOf(err) != codes.Unavailable {
 				t.Error(err)
 			}
 		})
 		synctest.Wait()
 		for range 5 {
 			wg.Go(func() {
-				if err := tokens.Review(t.Context(), "good", nil); err != nil {
+				if err := tokens.review(t.Context(), "good", nil); err != nil {
 					t.Error(err)
 				}
 			})
@@ -309,10 +309,10 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			}
 		}})
 		start := time.Now()
-		if err := tokens.Review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
+		if err := tokens.review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
-		if took := time.Since(start); took > ReviewTimeout || seen.Load() != 1 {
+		if took := time.Since(start); took > reviewTimeout || seen.Load() != 1 {
 			t.Errorf("took %v, told of %d calls", took, seen.Load())
 		}
 		// No verdict is remembered as none.
@@ -322,7 +322,7 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 	})
 	a := newAPI(t)
 	a.code.Store(403)
-	if err := a.tokens(t).Review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
+	if err := a.tokens(t).review(t.Context(), "good", nil); codeOf(err) != codes.Unavailable || !strings.Contains(err.Error(), "system:auth-delegator") {
 		t.Error(err)
 	}
 }

@@ -81,7 +81,7 @@ func newTurns(perSecond float64, burst int) *turns {
 		every: time.Duration(float64(time.Second) / perSecond),
 		burst: burst,
 		// Anybody further back would be asked to retry in any case.
-		most: burst + int(perSecond*ReviewTimeout.Seconds()),
+		most: burst + int(perSecond*reviewTimeout.Seconds()),
 	}
 	for r := range t.lanes {
 		t.lanes[r].lines = make(map[netip.Prefix]*list.Element)

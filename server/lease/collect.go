@@ -65,7 +65,7 @@ func durationOf(lease *coordinationv1.Lease) time.Duration {
 	if s := lease.Spec.LeaseDurationSeconds; s != nil && *s > 0 {
 		return time.Duration(*s) * time.Second
 	}
-	return Duration
+	return leaseDuration
 }
 
 func renewedAt(lease *coordinationv1.Lease) time.Time {

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// Duration, Interval and NamePrefix are upstream's
+	// leaseDuration, renewInterval and NamePrefix are upstream's
 	// (cmd/server/app/server.go and pkg/server/leases/controller.go), so that
 	// old agents and servers beside ours see one kind of lease.
-	Duration   = 30 * time.Second
-	Interval   = 15 * time.Second // between renewals
-	NamePrefix = "konnectivity-proxy-server-"
+	leaseDuration = 30 * time.Second
+	renewInterval = 15 * time.Second // between renewals
+	NamePrefix    = "konnectivity-proxy-server-"
 
-	// CountInterval is how often the leases are listed. Old agents learn a new
+	// countInterval is how often the leases are listed. Old agents learn a new
 	// count up to 20 s after their server does, and must have it within 30 s.
-	CountInterval = 5 * time.Second
+	countInterval = 5 * time.Second
 
 	// retryInterval allows several further attempts at a failed renewal before
 	// the lease expires.
@@ -111,7 +111,7 @@ func (c *Controller) Run(ctx context.Context) {
 	var due time.Time // the next renewal
 	for {
 		if !time.Now().Before(due) {
-			due = time.Now().Add(Interval)
+			due = time.Now().Add(renewInterval)
 			if !c.noted(ctx, "renew the server's lease", c.renew(ctx)) {
 				due = time.Now().Add(retryInterval)
 			}
@@ -120,7 +120,7 @@ func (c *Controller) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(min(time.Until(due), CountInterval)):
+		case <-time.After(min(time.Until(due), countInterval)):
 		}
 	}
 }
@@ -185,7 +185,7 @@ func (c *Controller) create(ctx context.Context) error {
 
 // fill makes lease state that this server is alive now.
 func (c *Controller) fill(lease *coordinationv1.Lease) {
-	now, seconds := metav1.NewMicroTime(time.Now()), int32(Duration/time.Second)
+	now, seconds := metav1.NewMicroTime(time.Now()), int32(leaseDuration/time.Second)
 	if lease.Labels == nil {
 		lease.Labels = make(map[string]string)
 	}

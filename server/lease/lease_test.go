@@ -320,7 +320,7 @@ func TestCollect(t *testing.T) {
 	// 30 s later by our clock:
 	for name, s := range c.seen {
 		if !strings.HasSuffix(name, "skewed") {
-			s.at = now.Add(-Duration - time.Second)
+			s.at = now.Add(-leaseDuration - time.Second)
 			c.seen[name] = s
 		}
 	}
@@ -423,7 +423,7 @@ func TestOutageIsRetriedBeforeTheLeaseRunsOutAndLoggedOnce(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-done
-		if gap := f.renewed[2].Sub(f.renewed[1]); len(f.renewed) < 4 || gap > Duration {
+		if gap := f.renewed[2].Sub(f.renewed[1]); len(f.renewed) < 4 || gap > leaseDuration {
 			t.Errorf("renewed at %v: the lease ran out in an outage of 20 s", f.renewed)
 		}
 		if last := f.renewed[len(f.renewed)-1]; time.Since(last) > 10*time.Second {

@@ -19,9 +19,9 @@ const (
 	// addresses fit. It is parsed before the agent is trusted with anything.
 	MaxIdentifiersText = 32 << 10
 
-	// MaxIdentifiers bounds how many an agent may have, so that one agent
+	// maxIdentifiers bounds how many an agent may have, so that one agent
 	// cannot fill the index.
-	MaxIdentifiers = 1024
+	maxIdentifiers = 1024
 )
 
 // Identifiers are what an agent says it can reach, parsed. Addresses are in
@@ -51,8 +51,8 @@ func ParseIdentifiers(text string) (Identifiers, error) {
 	}
 	count := 0
 	for key, values := range query {
-		if count += len(values); count > MaxIdentifiers {
-			return Identifiers{}, fmt.Errorf("more than %d agent identifiers", MaxIdentifiers)
+		if count += len(values); count > maxIdentifiers {
+			return Identifiers{}, fmt.Errorf("more than %d agent identifiers", maxIdentifiers)
 		}
 		for _, value := range values {
 			if err := ids.add(key, value); err != nil {

@@ -104,7 +104,7 @@ func FuzzParseIdentifiers(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(ids.Addrs)+len(ids.Hosts)+len(ids.CIDRs) > MaxIdentifiers {
+		if len(ids.Addrs)+len(ids.Hosts)+len(ids.CIDRs) > maxIdentifiers {
 			t.Fatal("too many")
 		}
 		v := url.Values{}

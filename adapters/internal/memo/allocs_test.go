@@ -10,7 +10,7 @@ import (
 
 // full is a cache with as many keys as it keeps.
 func full() (*Cache[[]int], []string) {
-	c, keys := new(Cache[[]int]), make([]string, MaxCached)
+	c, keys := new(Cache[[]int]), make([]string, maxCached)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("service-%d.namespace.svc", i)
 		c.Put(keys[i], []int{i}, nil, time.Hour)
@@ -47,7 +47,7 @@ func BenchmarkCache(b *testing.B) {
 		}
 	})
 	b.Run("op=add-to-full", func(b *testing.B) { // one goes for each that comes
-		fresh := make([]string, 4*MaxCached)
+		fresh := make([]string, 4*maxCached)
 		for i := range fresh {
 			fresh[i] = fmt.Sprint("fresh-", i)
 		}

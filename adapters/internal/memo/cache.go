@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// MaxCached bounds the keys that are remembered; at some 300 bytes each that
+// maxCached bounds the keys that are remembered; at some 300 bytes each that
 // is a third of a megabyte.
-const MaxCached = 1024
+const maxCached = 1024
 
 // Cache remembers outcomes until they expire. The zero value is ready; it may
 // be used from any goroutine.
@@ -47,7 +47,7 @@ func (c *Cache[V]) Put(key string, value V, err error, ttl time.Duration) {
 	if c.kept == nil {
 		c.kept = make(map[string]kept[V])
 	}
-	if _, known := c.kept[key]; !known && len(c.kept) >= MaxCached {
+	if _, known := c.kept[key]; !known && len(c.kept) >= maxCached {
 		c.makeRoom()
 	}
 	c.kept[key] = kept[V]{value, err, time.Now().Add(ttl)}
@@ -62,7 +62,7 @@ func (c *Cache[V]) makeRoom() {
 		}
 	}
 	for key := range c.kept {
-		if len(c.kept) < MaxCached {
+		if len(c.kept) < maxCached {
 			return
 		}
 		delete(c.kept, key)

@@ -44,13 +44,13 @@ func TestCache(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c Cache[int]
-		for i := range 3 * MaxCached {
+		for i := range 3 * maxCached {
 			c.Put(fmt.Sprint(i), i, nil, time.Hour)
 		}
-		if c.Len() != MaxCached {
+		if c.Len() != maxCached {
 			t.Errorf("%d keys are kept", c.Len())
 		}
-		if _, _, ok := c.Get(fmt.Sprint(3*MaxCached - 1)); !ok {
+		if _, _, ok := c.Get(fmt.Sprint(3*maxCached - 1)); !ok {
 			t.Error("the newest is gone")
 		}
 		time.Sleep(time.Hour)

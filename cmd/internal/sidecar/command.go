@@ -35,14 +35,14 @@ func NewCommand(front Front) *cobra.Command {
 			"server and cluster are there, and uses them as they appear.",
 		Example: "  " + p.name + " --konnectivity-hostname=konnectivity-server-local --serving-port=8090\n" +
 			"  curl --proxy " + p.proxy + " https://kubernetes.default.svc",
-		Args: NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := logs.New(p.name, os.Stderr)
 			if err != nil {
 				return cli.Usagef("%w", err)
 			}
 			cli.LogLimits(log)
-			return Run(cmd.Context(), options, log)
+			return run(cmd.Context(), options, log)
 		},
 	}
 	options.AddFlags(cmd)

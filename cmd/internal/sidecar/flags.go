@@ -92,9 +92,9 @@ func (f Front) title() string {
 	return "HTTP(S)"
 }
 
-// NoArgs accepts no argument, or the word run, which manifests written for the
+// noArgs accepts no argument, or the word run, which manifests written for the
 // programs that these replace have.
-func NoArgs(cmd *cobra.Command, args []string) error {
+func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 && args[0] == "run" {
 		return nil
 	}

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func parse(t *testing.T, front Front, args ...string) (o *Options, status int, said string) {
 	t.Helper()
 	o = &Options{Program: "test", Front: front}
-	cmd := &cobra.Command{Use: "test", Args: NoArgs, RunE: func(*cobra.Command, []string) error { return o.check() }}
+	cmd := &cobra.Command{Use: "test", Args: noArgs, RunE: func(*cobra.Command, []string) error { return o.check() }}
 	o.AddFlags(cmd)
 	cli.AddFlags(cmd, "Logging", new(logging.Flags).AddTo)
 	var stderr bytes.Buffer

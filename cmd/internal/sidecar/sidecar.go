@@ -50,10 +50,10 @@ type served struct {
 	idle  func() // closes what it keeps for later requests; nil: it keeps nothing
 }
 
-// Run serves as o says until ctx ends, drains, and returns nil once everything
+// run serves as o says until ctx ends, drains, and returns nil once everything
 // has stopped. An error before anything is served is a usage error (cli) where
 // the flags are to blame.
-func Run(ctx context.Context, o *Options, log logrus.FieldLogger) error {
+func run(ctx context.Context, o *Options, log logrus.FieldLogger) error {
 	s, err := compose(o, log)
 	if err != nil {
 		return err

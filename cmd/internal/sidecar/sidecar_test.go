@@ -222,7 +222,7 @@ func attempt(t *testing.T, o *Options) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return Run(ctx, o, quiet())
+	return run(ctx, o, quiet())
 }
 
 func quiet() logrus.FieldLogger {
