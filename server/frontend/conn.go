@@ -231,7 +231,7 @@ func (c *Conn) recognise() (Handler, error) {
 // shakeHands performs the TLS handshake.
 func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 	c.meter = &meter{conn: c.raw, owner: c}
-	c.meter.left.Store(maxHello)
+	c.meter.left.Store(maxHandshake)
 	if err := c.meter.await(); err != nil {
 		return nil, err
 	}

@@ -108,7 +108,7 @@ func New(cfg Config) (*Frontend, error) {
 	}
 	f := &Frontend{cfg: cfg, slots: make(chan struct{}, cfg.MaxConns), drained: make(chan struct{})}
 	if cfg.TLS != nil {
-		f.tls = metered(cfg.TLS(f.protocols()...))
+		f.tls = cfg.TLS(f.protocols()...)
 	}
 	return f, nil
 }

@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"crypto/tls"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -38,23 +37,6 @@ func (m *meter) SyscallConn() (syscall.RawConn, error) {
 		return s.SyscallConn()
 	}
 	return nil, syscall.EINVAL
-}
-
-// metered allows a peer whose ClientHello has arrived to continue the
-// handshake.
-func metered(config *tls.Config) *tls.Config {
-	config = config.Clone()
-	next := config.GetConfigForClient
-	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		if m, ok := tunnel.Under[*meter](hello.Conn); ok {
-			m.left.Add(maxHandshake - maxHello)
-		}
-		if next == nil {
-			return nil, nil
-		}
-		return next(hello)
-	}
-	return config
 }
 
 // await returns when the peer has sent something. Until then neither TLS nor a

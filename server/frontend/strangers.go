@@ -21,16 +21,13 @@ const (
 const (
 	// strangersBytes is what all strangers of a process may weigh. The
 	// collector lets the heap double, and those that were evicted wait for it
-	// too: resident memory grows by up to three times that.
-	strangersBytes = 16 << 20
+	// too: resident memory grows by up to five times that in a flood on a
+	// machine that is busy with others.
+	strangersBytes = 12 << 20
 
-	// maxHello bounds what a peer may send before TLS has answered it: a
-	// ClientHello that resumes a session repeats a chain of several
-	// certificates, which has up to 24 KiB.
-	maxHello = 30 << 10
-
-	// maxHandshake bounds what it may send in all before TLS is done: the same
-	// chain, or a longer one, when the server requests it.
+	// maxHandshake bounds what a peer may send before TLS is done: a chain of
+	// several certificates has up to 24 KiB, and a ClientHello that resumes a
+	// session repeats it.
 	maxHandshake = 48 << 10
 
 	// maxOpening bounds what it may send after that until it has begun: a

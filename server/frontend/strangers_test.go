@@ -73,10 +73,10 @@ func unfinished(size int) string {
 	return b.String()
 }
 
-func TestLongHellosAreCut(t *testing.T) {
+func TestLongHandshakesAreCut(t *testing.T) {
 	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.HandshakeTimeout = time.Hour })
 	c := r.raw()
-	_, _ = io.WriteString(c, unfinished(maxHello+1))
+	_, _ = io.WriteString(c, unfinished(maxHandshake+1))
 	closed(t, c)
 	if r.count("tls") != 1 {
 		t.Errorf("counted: %v", r.rejected)
@@ -86,7 +86,7 @@ func TestLongHellosAreCut(t *testing.T) {
 // What a stranger makes the process keep counts.
 func TestStrangersWeighWhatTheySend(t *testing.T) {
 	r := start(t, "tcp", true, connecting(echo("")))
-	const sent = maxHello * 2 / 3
+	const sent = maxHandshake * 2 / 3
 	c := r.raw()
 	_, _ = io.WriteString(c, unfinished(sent))
 	eventually(t, "it weighs more", func() bool {
@@ -95,45 +95,33 @@ func TestStrangersWeighWhatTheySend(t *testing.T) {
 	})
 }
 
-// A chain of certificates may be long, and longer still where no ticket repeats
-// it.
+// A chain of certificates may be long.
 func TestLongChainsPass(t *testing.T) {
 	r := start(t, "tcp", true, connecting(echo("")))
-	config := r.longChain(24 << 10)
-	config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
-	for range 2 { // the second resumes: its ClientHello carries the ticket
-		r.greet(config)
-	}
-	r.greet(r.longChain(maxHello + 8<<10))
-}
-
-// greet connects with that configuration.
-func (r *rig) greet(config *tls.Config) {
-	c := tls.Client(r.raw(), config)
-	defer c.Close()
-	send(r.t, c, request)
-	expect(r.t, c, established)
-}
-
-// longChain is of a client with that many bytes of certificates.
-func (r *rig) longChain(bytes int) *tls.Config {
 	leaf, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
+	chain := leaf.TLS()
 	other, err := pki.NewCA(strings.Repeat("x", 64))
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
 	more, err := other.Issue(pki.Leaf{CommonName: "i", Client: true})
 	if err != nil {
-		r.t.Fatal(err)
+		t.Fatal(err)
 	}
-	chain := leaf.TLS()
-	for size := 0; size < bytes; size += len(more.TLS().Certificate[0]) {
+	for size := 0; size < 24<<10; size += len(more.TLS().Certificate[0]) {
 		chain.Certificate = append(chain.Certificate, more.TLS().Certificate[0])
 	}
-	return &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{chain}}
+	config := &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", NextProtos: []string{"http/1.1"},
+		Certificates: []tls.Certificate{chain}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	for range 2 { // the second resumes: its ClientHello carries the ticket
+		c := tls.Client(r.raw(), config)
+		send(t, c, request)
+		expect(t, c, established)
+		c.Close()
+	}
 }
 
 // A handler that is never asked to begin leaves the connection a stranger, with
