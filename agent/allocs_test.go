@@ -4,10 +4,11 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
+
 	"konnectivity/internal/allocs"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
 // What is called for each packet, and for each connection while nobody reads

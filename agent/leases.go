@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/peers"
 )
 
 const (
@@ -110,16 +111,16 @@ func validLease(lease *coordinationv1.Lease, now time.Time) bool {
 // Run lists and watches until ctx ends. Failures are counted, logged once in a
 // row, and tried again.
 func (c *LeaseCounter) Run(ctx context.Context) {
-	retry := pace{base: leaseRetry, limit: leaseRetryCap}
+	retry := peers.Backoff{Base: leaseRetry, Limit: leaseRetryCap, Growth: failGrowth}
 	for ctx.Err() == nil {
 		version, err := c.list(ctx)
 		if err == nil {
 			err = c.follow(ctx, version, &retry)
 		}
-		pause := jitter(leaseRetry) // a watch that ended in order, as they do
+		pause := peers.Jitter(leaseRetry) // a watch that ended in order, as they do
 		if err != nil && ctx.Err() == nil {
 			c.complain(err)
-			pause = retry.failure()
+			pause = retry.Failure()
 		}
 		select {
 		case <-ctx.Done():
@@ -152,7 +153,7 @@ func (c *LeaseCounter) list(ctx context.Context) (string, error) {
 
 // follow keeps the leases current until the watch ends; nil when it ended in
 // order. Once the watch runs, all is well and retry starts anew.
-func (c *LeaseCounter) follow(ctx context.Context, version string, retry *pace) error {
+func (c *LeaseCounter) follow(ctx context.Context, version string, retry *peers.Backoff) error {
 	bound := int64(leaseRelist / time.Second)
 	ctx, cancel := context.WithTimeout(ctx, leaseRelist+leaseTimeout)
 	defer cancel()
@@ -165,7 +166,7 @@ func (c *LeaseCounter) follow(ctx context.Context, version string, retry *pace) 
 		return fmt.Errorf("watch the servers' leases: %w", err)
 	}
 	defer w.Stop()
-	retry.succeed()
+	retry.Succeed()
 	c.works()
 	for event := range w.ResultChan() {
 		if event.Type == watch.Error {

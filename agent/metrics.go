@@ -251,10 +251,10 @@ func (m *metrics) connectFailed(err error) {
 }
 
 // sessionEnded counts a session that is over.
-func (m *metrics) sessionEnded(session *member) {
+func (m *metrics) sessionEnded(session session, leaving bool) {
 	reason := "lost"
 	switch {
-	case session.leaving:
+	case leaving:
 		reason = "draining"
 	case session.Err() == nil:
 		reason = "closed"

@@ -3,347 +3,188 @@ package agent
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/peers"
 )
 
-// connectTimeout bounds an attempt: TCP, TLS, and the server's answer. It is
-// the bound that every handshake in the suite has.
-const connectTimeout = 10 * time.Second
+const (
+	// connectTimeout bounds an attempt: TCP, TLS, and the server's answer. It is
+	// the bound that every handshake in the suite has.
+	connectTimeout = 10 * time.Second
+	// maxSearch bounds the attempts under way for servers that are missing,
+	// beyond one for each address that no known server covers.
+	maxSearch = 4
+	// maxServers is as many as a server is believed to tell of, and as many as
+	// are looked for.
+	maxServers = 256
+	// shortLife is how long a session must last for its end not to count as
+	// a failure of its address.
+	shortLife = 5 * time.Second
+	// redialSpread spreads the first redial after a loss.
+	redialSpread = 250 * time.Millisecond
+	// resolveEvery is how often names are looked up while nothing is missing.
+	resolveEvery = 5 * time.Second
+	// failGrowth is the growth of pauses after failures (upstream
+	// pkg/agent/clientset.go has the same).
+	failGrowth = 1.5
+)
 
-// set is the servers an agent is connected to. One loop (run) owns its state
-// and decides; attempts, look-ups and watchers run beside it and report by
-// channel. What others may read is copied under mu.
+type member = peers.Member[address, session]
+
+// set is the servers an agent is connected to: as many as there are, each once.
 type set struct {
 	opts      Options
 	log       logrus.FieldLogger
 	connector connector
 	resolver  *resolver
 	metrics   *metrics
+	peers     *peers.Set[address, session]
 
-	// Owned by the loop, and by drain and close after it.
-	targets   []*target
-	members   map[string]*member // by server id; leaving ones until a successor comes
-	former    []*member          // leaving ones that have a successor
-	heard     int                // the count that a server told last; 0: none
-	wanted    int                // want as of the last look
-	nextProbe time.Time
-	searches  allowance
-	resolving bool
-	unlooked  bool // names failed to resolve, and that was logged
-
-	results chan result
-	found   chan lookup
-	poke    chan struct{} // capacity 1: a session changed, look again
-	helpers sync.WaitGroup
+	unlooked bool           // names failed to resolve, and that was logged; belongs to peers' loop
+	closing  sync.WaitGroup // of sessions that were one too many
 
 	mu    sync.Mutex
-	seen  []*member // for status
-	fault error     // for status: why the last attempt failed; nil: it worked
-}
-
-// member is a session of the set. Its fields belong to the loop.
-type member struct {
-	session
-	target  *target
-	since   time.Time
-	count   int  // as last read from the session
-	leaving bool // the server said that it is about to go
-}
-
-// result is how an attempt ended.
-type result struct {
-	target  *target
-	session session
-	err     error
-}
-
-// lookup is how a resolution ended.
-type lookup struct {
-	addresses []address
-	err       error
+	fault error // for status: why the last attempt failed; nil: it worked
 }
 
 func newSet(opts Options, c connector, m *metrics) *set {
-	return &set{
-		opts: opts, log: opts.Log, connector: c, resolver: newResolver(opts), metrics: m,
-		members: map[string]*member{},
-		results: make(chan result),
-		found:   make(chan lookup),
-		poke:    make(chan struct{}, 1),
+	s := &set{opts: opts, log: opts.Log, connector: c, resolver: newResolver(opts), metrics: m}
+	s.peers = peers.New(peers.Config[address, session]{
+		Policy: s.policy(), ConnectTimeout: connectTimeout,
+		Key:          func(a address) string { return a.dial },
+		Resolve:      func(ctx context.Context) ([]address, error) { return s.resolver.resolve(ctx) },
+		ResolveEvery: s.resolveEvery,
+		Connect:      func(ctx context.Context, to address) (session, error) { return s.connector.connect(ctx, to) },
+		Silent:       func(s session) bool { return s.Protocol() != protocolLink },
+		Events: peers.Events[address, session]{
+			Joined: s.joined, Duplicate: s.duplicate, Failed: s.failed,
+			Leaving: s.leaving, Lost: s.lost, Resolved: s.resolved, Changed: s.changed,
+		},
+	})
+	return s
+}
+
+func (s *set) policy() peers.Policy {
+	return peers.Policy{
+		Backoff:   peers.Backoff{Base: s.opts.SyncInterval, Limit: s.opts.SyncIntervalCap, Growth: failGrowth},
+		ShortLife: shortLife, Spread: redialSpread,
+		MaxSearch: maxSearch, MaxPeers: maxServers,
+		Want:       func(heard, _ int) int { return s.want(heard) },
+		ProbeEvery: s.probeEvery,
 	}
 }
 
 // run keeps the set connected until ctx ends. It returns once no attempt is
 // under way any more; the sessions live on until drain or close.
 func (s *set) run(ctx context.Context) {
-	attempts, cancel := context.WithCancel(ctx)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	nextResolve := time.Now()
-	s.nextProbe = nextResolve.Add(jitter(s.probeEvery()))
-	for ctx.Err() == nil {
-		now := time.Now()
-		s.refresh(now)
-		if !s.resolving && !now.Before(nextResolve) {
-			s.lookUp(attempts)
-			nextResolve = now.Add(s.resolveEvery())
-		}
-		dial, wake := s.plan(now)
-		for _, t := range dial {
-			s.attempt(attempts, t)
-		}
-		timer.Reset(time.Until(earlier(wake, nextResolve)))
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-s.poke:
-		case r := <-s.results:
-			s.settle(r, time.Now())
-		case l := <-s.found:
-			s.resolved(l)
-			nextResolve = time.Now().Add(s.resolveEvery())
-		}
-	}
-	cancel()
-	s.discard()
+	s.peers.Keep()
+	s.peers.Run(ctx)
 }
 
 // resolveEvery is how long to wait between look-ups.
-func (s *set) resolveEvery() time.Duration {
-	if s.active() < s.want() || len(s.targets) == 0 {
+func (s *set) resolveEvery(complete bool, _ error) time.Duration {
+	if !complete {
 		return s.opts.SyncInterval
-	}
-	for _, t := range s.targets {
-		if t.listed && !s.covered(t) {
-			return s.opts.SyncInterval // it may be a server that was replaced
-		}
 	}
 	return max(s.opts.SyncInterval, min(resolveEvery, s.opts.SyncIntervalCap))
 }
 
-// attempt dials t in the background.
-func (s *set) attempt(ctx context.Context, t *target) {
-	t.dialing++
-	s.helpers.Go(func() {
-		bounded, cancel := context.WithTimeout(ctx, connectTimeout)
-		defer cancel()
-		session, err := s.connector.connect(bounded, t.address)
-		s.results <- result{t, session, err}
-	})
-}
-
-func (s *set) lookUp(ctx context.Context) {
-	s.resolving = true
-	s.helpers.Go(func() {
-		addresses, err := s.resolver.resolve(ctx)
-		s.found <- lookup{addresses, err}
-	})
-}
-
-// watch wakes the loop when m ends or its server leaves.
-func (s *set) watch(m *member) {
-	s.helpers.Go(func() {
-		select {
-		case <-m.Draining():
-			s.wake()
-			<-m.Done()
-		case <-m.Done():
-		}
-		s.wake()
-		_ = m.Close() // frees what a session that ended by itself still holds
-	})
-}
-
-func (s *set) wake() {
-	select {
-	case s.poke <- struct{}{}:
-	default: // it will look anyway
+// probeEvery is how often to look for more while none is missing. An old server
+// tells of a new count only when it is dialed; at twice the cap (20 s by default)
+// that is known soon enough to be right within 30 s. Servers on links tell by
+// themselves, so there it is a matter of safety only.
+func (s *set) probeEvery(silent bool) time.Duration {
+	switch {
+	case s.opts.SyncForever:
+		return s.opts.SyncIntervalCap
+	case silent:
+		return 2 * s.opts.SyncIntervalCap
+	default:
+		return 6 * s.opts.SyncIntervalCap
 	}
 }
 
-// settle takes in how an attempt ended.
-func (s *set) settle(r result, now time.Time) {
-	s.refresh(now) // a predecessor may just have ended
-	t := r.target
-	t.dialing--
-	if r.err != nil {
-		s.failed(t, r.err, now)
-		return
+// want is the number of servers to be connected to, at least 1, of a count that
+// a server told last (0: none did).
+func (s *set) want(heard int) int {
+	heard = min(max(heard, 1), maxServers)
+	if s.opts.Leases == nil {
+		return heard
 	}
-	id := r.session.ServerID()
-	t.server = id
-	s.hear(r.session.ServerCount())
-	old := s.members[id]
-	if old != nil && !old.leaving && !ended(old) {
-		s.helpers.Go(func() { _ = r.session.CloseDuplicate() })
-		if s.want() > s.active() {
-			t.next = now.Add(t.duplicate())
-		}
-		s.log.WithFields(logrus.Fields{"server": id, "address": t.dial}).Debug("server is connected already")
-		return
+	leases, known := s.opts.Leases.Count()
+	switch {
+	case !known:
+		return heard
+	case s.opts.CountSource == CountMax:
+		return max(heard, leases)
+	default:
+		return max(leases, 1)
 	}
-	t.failing = false
+}
+
+func (s *set) joined(m *member) {
 	s.setFault(nil)
-	s.join(&member{session: r.session, target: t, since: now, count: r.session.ServerCount()}, old)
-	t.next = now
-	s.hope()
+	s.about(m).WithField("protocol", m.Session.Protocol()).Info("connected to server")
 }
 
-// join adds a member, in the place of one that leaves.
-func (s *set) join(m, old *member) {
-	if old != nil {
-		s.former = append(s.former, old)
-	}
-	s.members[m.ServerID()] = m
-	// How often to probe depends on what the members are; the time until now
-	// was chosen without this one.
-	s.nextProbe = earlier(s.nextProbe, m.since.Add(jitter(s.probeEvery())))
-	s.watch(m)
-	s.publish()
-	s.log.WithFields(logrus.Fields{
-		"server": m.ServerID(), "address": m.target.dial, "protocol": m.Protocol(), "connected": s.active(), "servers": s.want(),
-	}).Info("connected to server")
+// about is the log for lines about a session.
+func (s *set) about(m *member) *logrus.Entry {
+	return s.log.WithFields(logrus.Fields{
+		"server": m.Session.ServerID(), "address": m.Address.dial, "connected": s.peers.Active(), "servers": s.peers.Want(),
+	})
+}
+
+// duplicate closes a session to a server that is connected already.
+func (s *set) duplicate(to address, session session) {
+	s.closing.Go(func() { _ = session.CloseDuplicate() })
+	s.log.WithFields(logrus.Fields{"server": session.ServerID(), "address": to.dial}).Debug("server is connected already")
 }
 
 // failed takes in a failed attempt. Of all failures between two sessions the
 // first is logged: behind a balancer they come between hits on known servers.
-func (s *set) failed(t *target, err error, now time.Time) {
-	t.next = now.Add(t.failure())
-	s.metrics.connectFailed(err)
-	s.setFault(fmt.Errorf("%s: %w", t.dial, err))
-	log := s.log.WithError(err).WithField("address", t.dial)
-	if s.covered(t) && s.active() >= s.want() {
+func (s *set) failed(f peers.Failure[address]) {
+	s.metrics.connectFailed(f.Err)
+	s.setFault(fmt.Errorf("%s: %w", f.Address.dial, f.Err))
+	log := s.log.WithError(f.Err).WithField("address", f.Address.dial)
+	switch {
+	case f.Needless:
 		log.Debug("cannot look for more servers")
-		return
-	}
-	if !t.failing {
+	case f.First:
 		log.Warn("cannot connect to server; retrying")
-	} else {
+	default:
 		log.Debug("cannot connect to server")
 	}
-	t.failing = true
 }
 
-// refresh looks at every session and takes in what changed.
-func (s *set) refresh(now time.Time) {
-	for _, m := range s.members {
-		if ended(m) {
-			s.lost(m, now)
-		} else if !m.leaving && closed(m.Draining()) {
-			m.leaving = true
-			s.redial(m, now)
-			s.log.WithField("server", m.ServerID()).Info("server is shutting down")
-		} else if count := m.ServerCount(); count != m.count {
-			m.count = count
-			s.hear(count)
-		}
-	}
-	s.former = slices.DeleteFunc(s.former, ended)
-	if want := s.want(); want != s.wanted {
-		if want > s.wanted {
-			s.hope()
-		}
-		s.wanted = want
-		s.metrics.knownServers.Set(float64(want))
-	}
-	s.publish()
+func (s *set) leaving(m *member) {
+	s.log.WithField("server", m.Session.ServerID()).Info("server is shutting down")
 }
 
-// lost takes a session that ended out of the set.
-func (s *set) lost(m *member, now time.Time) {
-	delete(s.members, m.ServerID())
-	if !m.leaving {
-		s.redial(m, now)
-	}
-	s.metrics.sessionEnded(m)
-	log := s.log.WithFields(logrus.Fields{"server": m.ServerID(), "address": m.target.dial, "connected": s.active(), "servers": s.want()})
-	if m.leaving || m.Err() == nil {
-		log.Info("server closed the connection")
+func (s *set) lost(m *member) {
+	s.metrics.sessionEnded(m.Session, m.Leaving)
+	if m.Leaving || m.Session.Err() == nil {
+		s.about(m).Info("server closed the connection")
 	} else {
-		log.WithError(m.Err()).Warn("connection to server lost")
+		s.about(m).WithError(m.Session.Err()).Warn("connection to server lost")
 	}
 }
 
-// redial lets m's address be dialed again soon.
-func (s *set) redial(m *member, now time.Time) {
-	for _, t := range s.targets {
-		t.calm()
+// resolved takes in how a look-up went.
+func (s *set) resolved(known []address, err error) {
+	if err != nil && len(known) == 0 {
+		s.setFault(err)
 	}
-	t := m.target
-	if now.Sub(m.since) < shortLife {
-		t.next = now.Add(t.failure())
-		return
+	if err != nil && !s.unlooked {
+		s.log.WithError(err).Warn("cannot look up a server's name; retrying with the known addresses")
 	}
-	t.succeed()
-	t.next = now.Add(jitter(redialSpread))
+	s.unlooked = err != nil
 }
 
-// hear takes in a count that a server told.
-func (s *set) hear(count int) {
-	if count > 0 {
-		s.heard = count
-	}
-}
-
-// hope lets the search be quick: something has just changed for the better.
-func (s *set) hope() {
-	for _, t := range s.targets {
-		t.hope(s.want())
-		if s.covered(t) {
-			t.next = time.Time{}
-		}
-	}
-}
-
-// resolved takes in the addresses that the names have now. Those that are gone
-// are not dialed any more, but a session to one of them stays.
-func (s *set) resolved(l lookup) {
-	s.resolving = false
-	if l.err != nil && len(s.targets) == 0 {
-		s.setFault(l.err)
-	}
-	if l.err != nil && !s.unlooked {
-		s.log.WithError(l.err).Warn("cannot look up a server's name; retrying with the known addresses")
-	}
-	s.unlooked = l.err != nil
-	if l.err == nil {
-		for _, t := range s.targets {
-			t.listed = false
-		}
-	}
-	for _, a := range l.addresses {
-		i := slices.IndexFunc(s.targets, func(t *target) bool { return t.dial == a.dial })
-		if i >= 0 {
-			s.targets[i].listed = true
-			continue
-		}
-		t := &target{address: a, listed: true, pace: pace{base: s.opts.SyncInterval, limit: s.opts.SyncIntervalCap}}
-		t.hope(s.want())
-		s.targets = append(s.targets, t)
-	}
-	s.targets = slices.DeleteFunc(s.targets, func(t *target) bool { return !t.listed && t.dialing == 0 })
-}
-
-// discard waits for attempts that were cancelled and closes what they made.
-func (s *set) discard() {
-	attempts := s.count(func(t *target) int { return t.dialing })
-	for ; attempts > 0; attempts-- {
-		if r := <-s.results; r.err == nil {
-			_ = r.session.Close()
-		}
-	}
-	if s.resolving {
-		<-s.found
-	}
-}
-
-func (s *set) count(of func(*target) int) (n int) {
-	for _, t := range s.targets {
-		n += of(t)
-	}
-	return n
+func (s *set) changed(connected, wanted int) {
+	s.metrics.serverConnections.Set(float64(connected))
+	s.metrics.knownServers.Set(float64(wanted))
 }

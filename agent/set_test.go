@@ -300,25 +300,6 @@ func TestCountTooHigh(t *testing.T) {
 	})
 }
 
-// Each hit on a server that is connected already costs at most 100 ms, as long
-// as a search of usual length takes.
-func TestDuplicatesAreCheap(t *testing.T) {
-	for want := 1; want <= 6; want++ {
-		p := pace{base: DefaultSyncInterval, limit: DefaultSyncIntervalCap}
-		p.hope(want)
-		for i := range 2 * want {
-			if d := p.duplicate(); d > 100*time.Millisecond {
-				t.Fatalf("duplicate %d of a search for %d costs %v", i+1, want, d)
-			}
-		}
-		for range 1000 {
-			if d := p.duplicate(); d > DefaultSyncIntervalCap {
-				t.Fatalf("a pause of %v", d)
-			}
-		}
-	}
-}
-
 // A draining server is replaced, and its session left alone until it ends.
 func TestDrainingServer(t *testing.T) {
 	w := newWorld()
@@ -474,8 +455,8 @@ func TestWant(t *testing.T) {
 		{0, fixedCount{0, false}, CountMax, 1},
 		{3, fixedCount{0, true}, CountDefault, 1},
 	} {
-		s := &set{opts: Options{Leases: c.leases, CountSource: c.source}, heard: c.heard}
-		if got := s.want(); got != c.want {
+		s := &set{opts: Options{Leases: c.leases, CountSource: c.source}}
+		if got := s.want(c.heard); got != c.want {
 			t.Errorf("%+v: %d", c, got)
 		}
 	}

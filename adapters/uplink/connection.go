@@ -20,14 +20,6 @@ import (
 )
 
 const (
-	// refreshEvery is how long the server's addresses are taken for right.
-	// Services of Kubernetes change theirs within seconds of a rollout, and a
-	// lookup costs nothing.
-	refreshEvery = 30 * time.Second
-
-	// maxAddresses bounds how many of a name's addresses are kept linked.
-	maxAddresses = 16
-
 	// listenTime is how long a refusal of our certificate may be under way.
 	listenTime = 500 * time.Millisecond
 
@@ -64,7 +56,7 @@ func (h handshaken) link() bool { return h.ConnectionState().NegotiatedProtocol 
 // connectAny connects to one of the server's addresses. When all that are
 // known fail, they are looked up anew, once.
 func (s *Server) connectAny(ctx context.Context) (handshaken, error) {
-	addrs, fresh, err := s.addresses(ctx, false)
+	addrs, fresh, err := s.servers.addresses(ctx, false)
 	if err != nil {
 		return handshaken{}, err
 	}
@@ -72,7 +64,7 @@ func (s *Server) connectAny(ctx context.Context) (handshaken, error) {
 	if err == nil || fresh || ctx.Err() != nil {
 		return h, err
 	}
-	again, _, lookupErr := s.addresses(ctx, true)
+	again, _, lookupErr := s.servers.addresses(ctx, true)
 	if lookupErr != nil || sameSet(addrs, again) {
 		return h, err
 	}
@@ -137,49 +129,6 @@ func (s *Server) secure(ctx context.Context, raw net.Conn, addr netip.AddrPort) 
 // greet makes a link of h.
 func (s *Server) greet(ctx context.Context, h handshaken) (*link.Session, error) {
 	return link.Connect(ctx, h.Conn, link.Config{Hello: s.hello, Budget: s.budget, Log: s.opt.Log})
-}
-
-// addresses returns the server's addresses, and whether they were looked up
-// just now. Old ones are better than none.
-func (s *Server) addresses(ctx context.Context, renew bool) (addrs []netip.AddrPort, fresh bool, err error) {
-	s.mu.Lock()
-	addrs, age := s.addrs, time.Since(s.addrsAt)
-	s.mu.Unlock()
-	if len(addrs) > 0 && !renew && age < refreshEvery {
-		return addrs, false, nil
-	}
-	found, err := s.lookup(ctx)
-	if err != nil {
-		if len(addrs) > 0 {
-			return addrs, true, nil
-		}
-		return nil, true, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.addrs, s.addrsAt = found, time.Now()
-	return found, true, nil
-}
-
-func (s *Server) lookup(ctx context.Context) ([]netip.AddrPort, error) {
-	host, port, _ := tunnel.SplitAddress(s.opt.Address)
-	if ip, err := netip.ParseAddr(host); err == nil {
-		return []netip.AddrPort{netip.AddrPortFrom(ip, port)}, nil
-	}
-	ips, err := s.opt.Lookup(ctx, host)
-	if err != nil {
-		return nil, err
-	}
-	var out []netip.AddrPort
-	for _, ip := range ips {
-		if a := netip.AddrPortFrom(ip.Unmap(), port); !slices.Contains(out, a) && len(out) < maxAddresses {
-			out = append(out, a)
-		}
-	}
-	if len(out) == 0 {
-		return nil, &net.DNSError{Err: "no addresses", Name: host, IsNotFound: true}
-	}
-	return out, nil
 }
 
 // connectOver asks for f.Address by HTTP CONNECT on h, which it takes over.

@@ -33,13 +33,11 @@ func TestALinkPerAddress(t *testing.T) {
 		must(t, err)
 		conns = append(conns, c)
 	}
-	s.mu.Lock()
-	for _, l := range s.links {
-		if l.Streams() != 3 {
-			t.Errorf("a link has %d streams of 9", l.Streams())
+	for _, m := range s.set.Members() {
+		if n := m.Session.Streams(); n != 3 {
+			t.Errorf("a link has %d streams of 9", n)
 		}
 	}
-	s.mu.Unlock()
 	for _, c := range conns {
 		c.Close()
 	}
@@ -165,21 +163,19 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 	s := client(t, p, n, nil)
 	must(t, roundTrip(t, s, target))
 	n.set("192.0.2.2", second.Addr())
-	s.mu.Lock()
-	s.addrsAt = time.Time{}
-	s.mu.Unlock()
+	s.servers.mu.Lock()
+	s.servers.at = time.Time{}
+	s.servers.mu.Unlock()
 	eventually(t, "the drain seen", func() bool { first.Drain(); l := s.pick(nil); return l != nil && l.isLeaving() })
 	must(t, roundTrip(t, s, target)) // it is all there is
-	a, err := s.join()
+	staying, err := s.set.Now(t.Context())
 	must(t, err)
-	<-a.done
-	must(t, a.err)
 	for range 3 {
 		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
 		must(t, err)
 		defer c.Close()
 	}
-	if got := a.link.Streams(); got != 3 {
+	if got := staying.Streams(); got != 3 {
 		t.Errorf("%d of 3 streams on the link that stays", got)
 	}
 }
@@ -260,27 +256,4 @@ func TestLinksAreRetriedWithoutRequests(t *testing.T) {
 	eventually(t, "not ready", func() bool { return s.Ready() != nil })
 	fakeserver.New(p).StartAt(t, address)
 	eventually(t, "ready again", func() bool { return s.Ready() == nil })
-}
-
-func TestSettlePauses(t *testing.T) {
-	p := new(place)
-	var last time.Duration
-	for range 20 {
-		p.settle(placed{err: errNoLink})
-		if p.pause < last || p.pause > maxPause || time.Until(p.next) > maxPause*6/5 {
-			t.Fatalf("pause %v after %v", p.pause, last)
-		}
-		last = p.pause
-	}
-	if last != maxPause {
-		t.Errorf("the pause ends at %v", last)
-	}
-	p.settle(placed{})
-	if p.pause != 0 {
-		t.Errorf("a link that lived pauses %v", p.pause)
-	}
-	p.settle(placed{}) // made again at once: the one before did not live
-	if p.pause == 0 {
-		t.Error("a server that accepts and hangs up is stormed")
-	}
 }

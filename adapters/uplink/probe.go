@@ -11,7 +11,7 @@ import (
 
 // Addresses looks up where the server's name leads to now, as each connection
 // that finds no fresh addresses does.
-func (s *Server) Addresses(ctx context.Context) ([]netip.AddrPort, error) { return s.lookup(ctx) }
+func (s *Server) Addresses(ctx context.Context) ([]netip.AddrPort, error) { return s.servers.find(ctx) }
 
 // A Probe is one connection to the server that carries no request: for who
 // wants to see which step of the way to it fails, why, and how long each takes.

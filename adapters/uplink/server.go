@@ -5,13 +5,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
+	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -37,20 +35,17 @@ type Server struct {
 	ctx    context.Context // ends everything that was started here
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	wake   chan struct{} // one token: Run should look at the links
+	begun  sync.Once
 
-	stats struct{ connects, failures, lost atomic.Int64 }
+	set     *peers.Set[netip.AddrPort, *pooled] // the links
+	servers *directory
+	health  health
+	made    atomic.Int64 // links
+	stats   struct{ connects, failures, lost atomic.Int64 }
 
-	mu      sync.Mutex
-	closed  bool
-	links   []*pooled
-	attempt *attempt // the one that runs, if any
-	old     bool     // the last handshake was with a server without links
-	spare   *spare   // left over from an attempt
-	addrs   []netip.AddrPort
-	addrsAt time.Time
-	okAt    time.Time // last handshake that worked
-	fault   error     // why the last one did not; nil if it did
+	mu     sync.Mutex
+	closed bool
+	spare  *spare // a connection that showed the server to be old
 }
 
 // errClosed is why a closed Server dials nothing.
@@ -63,10 +58,11 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: opt, budget: link.NewBudget(opt.Memory), wake: make(chan struct{}, 1)}
+	s := &Server{opt: opt, budget: link.NewBudget(opt.Memory), servers: newDirectory(opt)}
 	s.tls = opt.TLS.Client(opt.ServerName, protocols(opt.Mode)...)
 	s.hello = link.Hello{Role: link.RoleClient, Software: opt.Software, ID: tunnel.NewID()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.set = s.newSet()
 	return s, nil
 }
 
@@ -129,22 +125,57 @@ func (s *Server) way(ctx context.Context, tried []*pooled) (*pooled, handshaken,
 	if s.knownOld() {
 		return s.connectAlone(ctx)
 	}
-	a, err := s.join()
-	if err != nil {
+	if err := s.begin(); err != nil {
 		return nil, handshaken{}, err
 	}
-	select {
-	case <-a.done:
-	case <-ctx.Done():
-		return nil, handshaken{}, context.Cause(ctx)
-	}
-	if a.link != nil || a.err != nil {
-		return a.link, handshaken{}, a.err
+	l, err := s.set.Now(ctx)
+	var old *peers.Reached
+	if !errors.As(err, &old) {
+		return l, handshaken{}, err
 	}
 	if h, ok := s.takeSpare(); ok {
 		return nil, h, nil
 	}
 	return s.connectAlone(ctx)
+}
+
+func (s *Server) knownOld() bool {
+	old, _, _ := s.health.now()
+	return old || s.opt.Mode == link.Off
+}
+
+// begin has the loop of the links run.
+func (s *Server) begin() error {
+	s.begun.Do(func() {
+		s.start(func() {
+			s.set.Run(s.ctx)
+			s.set.Close()
+		})
+	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errClosed
+	}
+	return nil
+}
+
+// Run keeps a link to each of the server's addresses until ctx ends, then
+// closes the Server. An old server is looked at every 30 s. It must be called
+// at most once.
+func (s *Server) Run(ctx context.Context) {
+	defer s.Close()
+	if s.begin() != nil {
+		return
+	}
+	if s.opt.Mode != link.Off {
+		s.set.Warm(ctx) // the first request can have it
+	}
+	s.set.Keep()
+	select {
+	case <-ctx.Done():
+	case <-s.ctx.Done():
+	}
 }
 
 // start runs f on a goroutine that Close joins, unless it is too late.
@@ -156,47 +187,18 @@ func (s *Server) start(f func()) {
 	}
 }
 
-// note keeps whether the server could be reached last, and logs when that
-// changes. Only an answer counts as reached: with TLS 1.3 a client learns after
-// its handshake that its certificate is refused.
-func (s *Server) note(err error) {
-	if err != nil && s.ctx.Err() != nil {
-		return
-	}
-	s.mu.Lock()
-	before, known := s.fault, s.fault != nil || !s.okAt.IsZero()
-	s.fault = err
-	if err == nil {
-		s.okAt = time.Now()
-	}
-	s.mu.Unlock()
-	log := s.opt.Log.WithField("server", s.opt.Address)
-	if err != nil {
-		s.stats.failures.Add(1)
-		if before == nil || reason(before) != reason(err) {
-			log.WithError(err).Warn(reason(err) + "; retrying")
-		}
-		return
-	}
-	s.stats.connects.Add(1)
-	if before != nil || !known {
-		log.Log(logrus.InfoLevel, "reached the konnectivity server")
-	}
-}
-
 // Ready is nil while requests can be expected to get through, else why not.
 func (s *Server) Ready() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.links {
-		if l.alive() && !l.isLeaving() {
+	for _, m := range s.set.Members() {
+		if l := m.Session; l.alive() && !l.isLeaving() {
 			return nil
 		}
 	}
+	old, okAt, fault := s.health.now()
 	switch {
-	case s.fault != nil:
-		return errors.New(reason(s.fault))
-	case (s.old || s.opt.Mode == link.Off) && time.Since(s.okAt) < readyAge:
+	case fault != nil:
+		return errors.New(reason(fault))
+	case (old || s.opt.Mode == link.Off) && time.Since(okAt) < readyAge:
 		return nil
 	default:
 		return errors.New("no link to the konnectivity server is up yet")
@@ -206,11 +208,9 @@ func (s *Server) Ready() error {
 // Serving is nil unless every server that is linked says that no agent serves;
 // then it is why not. Servers that say nothing are taken to serve.
 func (s *Server) Serving() error {
-	s.mu.Lock()
-	links := slices.Clone(s.links)
-	s.mu.Unlock()
 	why := ""
-	for _, l := range links {
+	for _, m := range s.set.Members() {
+		l := m.Session
 		if !l.alive() {
 			continue
 		}
@@ -237,12 +237,9 @@ type Link struct {
 
 // Links lists the links that are up. It costs one pass over their streams.
 func (s *Server) Links() []Link {
-	s.mu.Lock()
-	links := slices.Clone(s.links)
-	s.mu.Unlock()
 	var out []Link
-	for _, l := range links {
-		if l.alive() {
+	for _, m := range s.set.Members() {
+		if l := m.Session; l.alive() {
 			peer := l.Peer()
 			peer.Token = ""
 			out = append(out, Link{Peer: peer, Address: l.addr, Since: l.since, Draining: l.isLeaving(), Stats: l.Stats()})
@@ -263,10 +260,8 @@ type Stats struct {
 // Stats costs one pass over the links.
 func (s *Server) Stats() Stats {
 	out := Stats{Connects: s.stats.connects.Load(), Failures: s.stats.failures.Load(), Lost: s.stats.lost.Load()}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.links {
-		if l.alive() {
+	for _, m := range s.set.Members() {
+		if l := m.Session; l.alive() {
 			out.Links++
 			out.Streams += l.Streams()
 		}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"konnectivity/internal/peers"
 )
 
 // attemptsIn counts the attempts of a while, in fake time.
@@ -29,7 +31,7 @@ func TestAnyCountIsSearchedForWithinBounds(t *testing.T) {
 				w.setCount(count)
 				inWorld(t, w, servers, nil, func(b *bench) {
 					b.within(time.Second, "a")
-					if n := attemptsIn(w, time.Minute); n > searchBurst+60 {
+					if n := attemptsIn(w, time.Minute); n > peers.SearchBurst+60 {
 						t.Errorf("%d attempts in the first minute", n)
 					}
 					time.Sleep(30 * time.Minute)
@@ -55,7 +57,7 @@ func TestNothingThatServersDoHastensTheSearch(t *testing.T) {
 				w.setCount(1 + 1000*(i%2))
 				time.Sleep(time.Second)
 			}
-			if n := w.attemptsSince(start); n > searchBurst+600 {
+			if n := w.attemptsSince(start); n > peers.SearchBurst+600 {
 				t.Errorf("%d attempts in ten minutes", n)
 			}
 		})
@@ -74,7 +76,7 @@ func TestNothingThatServersDoHastensTheSearch(t *testing.T) {
 				w.stop(ids...)
 				w.start(ids...)
 			}
-			if n := w.attemptsSince(start); n > searchBurst+600+60 {
+			if n := w.attemptsSince(start); n > peers.SearchBurst+600+60 {
 				t.Errorf("%d attempts in ten minutes", n)
 			}
 			time.Sleep(time.Hour)
@@ -83,35 +85,4 @@ func TestNothingThatServersDoHastensTheSearch(t *testing.T) {
 			}
 		})
 	})
-}
-
-// The allowance gives its burst, then one at a time, and fills up again.
-func TestAllowance(t *testing.T) {
-	var a allowance
-	now := time.Now()
-	took := func() (n int) {
-		for ok, _ := a.take(now); ok; ok, _ = a.take(now) {
-			n++
-		}
-		return n
-	}
-	if n := took(); n != searchBurst {
-		t.Errorf("%d at first", n)
-	}
-	_, next := a.take(now)
-	if wait := next.Sub(now); wait <= 0 || wait > searchEvery {
-		t.Errorf("the next one in %v", wait)
-	}
-	now = next
-	if n := took(); n != 1 {
-		t.Errorf("%d after %v", n, searchEvery)
-	}
-	now = now.Add(10 * searchEvery)
-	if n := took(); n != 10 {
-		t.Errorf("%d after ten times as long", n)
-	}
-	now = now.Add(10 * searchBurst * searchEvery)
-	if n := took(); n != searchBurst {
-		t.Errorf("%d after a long rest", n)
-	}
 }

@@ -1,8 +1,6 @@
-package agent
+package peers
 
 import (
-	"math"
-	"math/rand/v2"
 	"time"
 )
 
@@ -26,23 +24,19 @@ const (
 	// maxHope is the largest number of servers that quick tries are for. A
 	// server may tell any number.
 	maxHope = 64
-	// searchBurst and searchEvery bound all attempts at addresses whose server
+	// SearchBurst and searchEvery bound all attempts at addresses whose server
 	// is connected, whatever servers say and however they come and go. The
 	// burst finds 50 servers behind one load balancer.
-	searchBurst = 256
+	SearchBurst = 256
 	searchEvery = time.Second
-	// failGrowth is the growth of pauses after failures (upstream
-	// pkg/agent/clientset.go has the same).
-	failGrowth = 1.5
 )
 
 // pace says how long to wait after each outcome of dialing one address. It is
 // arithmetic only; its owner keeps the clock.
 type pace struct {
-	base, limit time.Duration // of pauses after failures
-	fails       int           // in a row
-	vain        int           // hits on known servers in a row, quick ones not counted
-	quick       int           // quick pauses left
+	Backoff
+	vain  int // hits on known servers in a row, quick ones not counted
+	quick int // quick pauses left
 }
 
 // hope allows quick pauses for a search among want servers: twice as many tries
@@ -57,34 +51,25 @@ func (p *pace) doubtful() bool { return p.vain > searchTries }
 // takes a while to come back, and thousands of agents miss it at once.
 func (p *pace) calm() { p.vain, p.quick = 0, 0 }
 
-// succeed forgets failures.
-func (p *pace) succeed() { p.fails = 0 }
-
 // duplicate is the pause after a hit on a server that is connected already.
 func (p *pace) duplicate() time.Duration {
 	p.fails = 0
 	if p.quick > 0 {
 		p.quick--
-		return jitter(quickPause)
+		return Jitter(quickPause)
 	}
 	p.vain++
 	switch {
 	case p.vain > 2*searchTries:
-		return jitter(max(searchPause, p.limit))
+		return Jitter(max(searchPause, p.Limit))
 	case p.doubtful():
-		return jitter(max(searchPause, p.limit/2))
+		return Jitter(max(searchPause, p.Limit/2))
 	}
-	return jitter(grow(slowPause, slowGrowth, p.vain-1, min(searchPause, p.limit)))
-}
-
-// failure is the pause after a failed attempt.
-func (p *pace) failure() time.Duration {
-	p.fails++
-	return jitter(grow(p.base, failGrowth, p.fails-1, p.limit))
+	return Jitter(grow(slowPause, slowGrowth, p.vain-1, min(searchPause, p.Limit)))
 }
 
 // allowance is a stock of attempts that grows by one every searchEvery, up to
-// searchBurst. The zero value is full.
+// SearchBurst. The zero value is full.
 type allowance struct {
 	full time.Time // when it is, if nothing is taken
 }
@@ -96,24 +81,9 @@ func (a *allowance) take(now time.Time) (ok bool, next time.Time) {
 		full = now
 	}
 	full = full.Add(searchEvery)
-	if next = full.Add(-searchBurst * searchEvery); next.After(now) {
+	if next = full.Add(-SearchBurst * searchEvery); next.After(now) {
 		return false, next
 	}
 	a.full = full
 	return true, now
-}
-
-// grow is base times factor to the power of n, at most limit.
-func grow(base time.Duration, factor float64, n int, limit time.Duration) time.Duration {
-	grown := float64(base) * math.Pow(factor, float64(n))
-	if grown >= float64(limit) {
-		return limit
-	}
-	return time.Duration(grown)
-}
-
-// jitter spreads d over its upper half, so that agents that lost a server in
-// the same moment do not come back in the same moment.
-func jitter(d time.Duration) time.Duration {
-	return d/2 + rand.N(d/2+1)
 }

@@ -1,0 +1,40 @@
+package peers
+
+import (
+	"math"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff is the pauses after failures: the first is Base, and each further one
+// in a row Growth times as long, up to Limit. All are jittered.
+type Backoff struct {
+	Base, Limit time.Duration
+	Growth      float64
+
+	fails int // in a row
+}
+
+// Succeed forgets failures.
+func (b *Backoff) Succeed() { b.fails = 0 }
+
+// Failure is the pause after a failed attempt.
+func (b *Backoff) Failure() time.Duration {
+	b.fails++
+	return Jitter(grow(b.Base, b.Growth, b.fails-1, b.Limit))
+}
+
+// grow is base times factor to the power of n, at most limit.
+func grow(base time.Duration, factor float64, n int, limit time.Duration) time.Duration {
+	grown := float64(base) * math.Pow(factor, float64(n))
+	if grown >= float64(limit) {
+		return limit
+	}
+	return time.Duration(grown)
+}
+
+// Jitter spreads d over its upper half, so that all who lost a server in
+// the same moment do not come back in the same moment.
+func Jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d/2+1)
+}

@@ -1,0 +1,121 @@
+package peers
+
+import "time"
+
+// Done notes that an attempt that Next asked for has ended.
+func (p *Plan) Done(address string) { p.place(address).dialing-- }
+
+// Met notes that the server id was met at an address; count is what it told of
+// how many there are (0: nothing). nil means that it is connected already, so
+// that the new session is one too many.
+func (p *Plan) Met(address, id string, count int, silent bool, now time.Time) *Peer {
+	t := p.place(address)
+	t.met, t.tried = id, now
+	p.Heard(count)
+	if old := p.peers[id]; old != nil && !old.leaving {
+		if p.Want() > p.Active() {
+			t.next = now.Add(t.duplicate())
+		}
+		return nil
+	}
+	t.failing, t.next = false, now
+	m := &Peer{id: id, at: t, since: now, silent: silent}
+	p.peers[id] = m
+	// How often to probe depends on what the members are; the time until now
+	// was chosen without this one.
+	p.nextProbe = Earlier(p.nextProbe, now.Add(Jitter(p.probeEvery())))
+	p.hope()
+	return m
+}
+
+// Reached notes that a server answers at an address that one cannot be connected
+// to, and is to be asked again after a time.
+func (p *Plan) Reached(address string, again time.Duration, now time.Time) {
+	t := p.place(address)
+	t.Succeed()
+	t.failing, t.tried, t.next = false, now, now.Add(Jitter(again))
+}
+
+// Failed notes that an attempt at an address failed. first says that it is the
+// first failure there since a session was made, and needless that the attempt
+// was for a server that nobody misses.
+func (p *Plan) Failed(address string, now time.Time) (first, needless bool) {
+	t := p.place(address)
+	t.tried, t.next = now, now.Add(t.Failure())
+	if p.covered(t) && p.Active() >= p.Want() {
+		return false, true
+	}
+	first = !t.failing
+	t.failing = true
+	return first, false
+}
+
+// Leaving notes that a server said that it is about to go.
+func (p *Plan) Leaving(m *Peer, now time.Time) {
+	m.leaving = true
+	if p.policy.DrainSoon {
+		m.at.next = now
+		if soon := m.at.tried.Add(p.policy.Base); soon.After(now) {
+			m.at.next = soon
+		}
+		return
+	}
+	p.redial(m, now)
+}
+
+// Lost notes that a session has ended. succeeded says that a newer one to the
+// same server has taken its place.
+func (p *Plan) Lost(m *Peer, now time.Time) (succeeded bool) {
+	if p.peers[m.id] != m {
+		return true
+	}
+	delete(p.peers, m.id)
+	if !m.leaving {
+		p.redial(m, now)
+	}
+	return false
+}
+
+// redial lets m's address be dialed again soon.
+func (p *Plan) redial(m *Peer, now time.Time) {
+	for _, t := range p.places {
+		t.calm()
+	}
+	t := m.at
+	if now.Sub(m.since) < p.policy.ShortLife {
+		t.next = now.Add(t.Failure())
+		return
+	}
+	t.Succeed()
+	t.next = now.Add(Jitter(p.policy.Spread))
+}
+
+// Heard takes in a count that a server told.
+func (p *Plan) Heard(count int) {
+	if count > 0 {
+		p.heard = count
+	}
+}
+
+// recount lets the search be quick when there is more to be found.
+func (p *Plan) recount() {
+	want := p.Want()
+	if want > p.wanted {
+		p.hope()
+	}
+	p.wanted = want
+}
+
+// hope lets the search be quick: something has just changed for the better.
+func (p *Plan) hope() {
+	for _, t := range p.places {
+		fails := t.fails
+		t.hope(p.Want())
+		if p.policy.Wary {
+			t.fails = fails
+		}
+		if p.covered(t) {
+			t.next = time.Time{}
+		}
+	}
+}

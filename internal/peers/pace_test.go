@@ -1,0 +1,57 @@
+package peers
+
+import (
+	"testing"
+	"time"
+)
+
+// Each hit on a server that is connected already costs at most 100 ms, as long
+// as a search of usual length takes.
+func TestDuplicatesAreCheap(t *testing.T) {
+	const limit = 10 * time.Second
+	for want := 1; want <= 6; want++ {
+		p := pace{Backoff: Backoff{Base: time.Second, Limit: limit, Growth: 1.5}}
+		p.hope(want)
+		for i := range 2 * want {
+			if d := p.duplicate(); d > 100*time.Millisecond {
+				t.Fatalf("duplicate %d of a search for %d costs %v", i+1, want, d)
+			}
+		}
+		for range 1000 {
+			if d := p.duplicate(); d > limit {
+				t.Fatalf("a pause of %v", d)
+			}
+		}
+	}
+}
+
+// The allowance gives its burst, then one at a time, and fills up again.
+func TestAllowance(t *testing.T) {
+	var a allowance
+	now := time.Now()
+	took := func() (n int) {
+		for ok, _ := a.take(now); ok; ok, _ = a.take(now) {
+			n++
+		}
+		return n
+	}
+	if n := took(); n != SearchBurst {
+		t.Errorf("%d at first", n)
+	}
+	_, next := a.take(now)
+	if wait := next.Sub(now); wait <= 0 || wait > searchEvery {
+		t.Errorf("the next one in %v", wait)
+	}
+	now = next
+	if n := took(); n != 1 {
+		t.Errorf("%d after %v", n, searchEvery)
+	}
+	now = now.Add(10 * searchEvery)
+	if n := took(); n != 10 {
+		t.Errorf("%d after ten times as long", n)
+	}
+	now = now.Add(10 * SearchBurst * searchEvery)
+	if n := took(); n != SearchBurst {
+		t.Errorf("%d after a long rest", n)
+	}
+}

@@ -1,0 +1,283 @@
+package peers
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// promise is how many failures in a row it takes until an address is no longer
+// expected to be that of a missing server: some 5 s for an agent by default.
+const promise = 4
+
+// Policy is how a Plan goes about it.
+type Policy struct {
+	// Backoff is for each address. Its Limit is also the longest that a Plan goes
+	// without a look.
+	Backoff
+
+	// ShortLife is how long a session must last for its end not to count as a
+	// failure of its address; a server that accepts and drops at once must
+	// not be dialed in a tight loop.
+	ShortLife time.Duration
+	// Spread spreads the first redial after a loss.
+	Spread time.Duration
+	// Wary keeps the failures of an address in mind when a session is made, until
+	// one has lasted.
+	Wary bool
+	// DrainSoon has an address whose server is about to go dialed soon, as one
+	// where another is there already, or is about to be.
+	DrainSoon bool
+
+	// MaxSearch bounds the attempts under way for servers that are missing,
+	// beyond one for each address that no known server covers.
+	MaxSearch int
+	// MaxPeers is how many servers are connected at most to look for more.
+	MaxPeers int
+	// Want is the number of servers to be connected to, at least 1: of a count
+	// that a server told last (0: none did) and the number of addresses.
+	Want func(heard, addresses int) int
+	// ProbeEvery is how often to look for more while none is missing; silent says
+	// that some server does not tell by itself when the count changes. nil:
+	// never.
+	ProbeEvery func(silent bool) time.Duration
+}
+
+// Plan says whom to connect to and when. It does no I/O, has no lock and reads
+// no clock: its owner does, and tells it what came of it.
+type Plan struct {
+	policy    Policy
+	places    []*place
+	peers     map[string]*Peer // by id; leaving ones until a successor comes
+	heard     int              // the count that a server told last; 0: none
+	wanted    int              // Want as of the last look
+	nextProbe time.Time
+	held      time.Time // nothing is dialed before
+	searches  allowance
+}
+
+// place is an address and what is known of it.
+type place struct {
+	address string
+	pace
+	next    time.Time // no attempt before
+	tried   time.Time // the last outcome
+	dialing int       // attempts under way
+	met     string    // the id last met here
+	listed  bool      // the names still resolve to it
+	failing bool      // the last attempt failed
+}
+
+// Peer is a server that is connected. It belongs to its Plan.
+type Peer struct {
+	id      string
+	at      *place
+	since   time.Time
+	leaving bool // it said that it is about to go
+	silent  bool // it does not tell by itself when the count changes
+}
+
+// NewPlan is a Plan without addresses.
+func NewPlan(p Policy, now time.Time) *Plan {
+	plan := &Plan{policy: p, peers: map[string]*Peer{}}
+	plan.nextProbe = now.Add(Jitter(plan.probeEvery()))
+	return plan
+}
+
+// List takes in the addresses that there are now. Those that are gone are not
+// dialed any more, but a session to one of them stays. Where not all are known,
+// those that are not among them are not gone.
+func (p *Plan) List(addresses []string, all bool) {
+	for _, t := range p.places {
+		t.listed = t.listed && !all
+	}
+	for _, address := range addresses {
+		p.place(address).listed = true
+	}
+	p.places = slices.DeleteFunc(p.places, func(t *place) bool { return !t.listed && t.dialing == 0 })
+}
+
+// place finds or makes the record of an address.
+func (p *Plan) place(address string) *place {
+	if i := slices.IndexFunc(p.places, func(t *place) bool { return t.address == address }); i >= 0 {
+		return p.places[i]
+	}
+	t := &place{address: address, listed: true, pace: pace{Backoff: p.policy.Backoff}}
+	t.hope(p.Want())
+	p.places = append(p.places, t)
+	return t
+}
+
+// Hold has nothing dialed before a time.
+func (p *Plan) Hold(until time.Time) { p.held = until }
+
+// Next returns the addresses to dial now, some perhaps more than once, and when
+// to look again at the latest. For each the outcome has to be told, by Done and
+// then by Met, Reached or Failed. The rules:
+//
+//   - an address that no connected server covers is dialed, one attempt at a time;
+//   - while more servers are missing than the addresses that no server covers
+//     can account for, covered ones are dialed as well, since a load balancer
+//     may have the missing ones behind it;
+//   - while none is missing, one address is probed now and then, which brings
+//     news of the count and finds servers beyond it.
+func (p *Plan) Next(now time.Time) (dial []string, wake time.Time) {
+	p.recount()
+	if now.Before(p.held) {
+		return nil, p.held
+	}
+	due, wake := p.due(now)
+	for _, t := range due {
+		t.dialing++
+		dial = append(dial, t.address)
+	}
+	return dial, wake
+}
+
+func (p *Plan) due(now time.Time) (dial []*place, wake time.Time) {
+	wake = now.Add(p.policy.Limit)
+	var search []*place
+	searching, promising := 0, 0
+	for _, t := range p.places {
+		if !t.listed {
+			continue
+		}
+		covered := p.covered(t)
+		if covered {
+			searching += t.dialing
+		} else if t.fails < promise {
+			promising++
+		}
+		switch {
+		case !covered && t.dialing > 0:
+		case now.Before(t.next):
+			wake = Earlier(wake, t.next)
+		case !covered:
+			dial = append(dial, t)
+		default:
+			search = append(search, t)
+		}
+	}
+	missing := p.Want() - p.Active()
+	if missing <= 0 {
+		probe, next := p.probe(now, search)
+		return append(dial, probe...), Earlier(wake, next)
+	}
+	if missing <= promising {
+		return dial, wake
+	}
+	found, next := p.search(now, search, min(missing+1, p.policy.MaxSearch)-searching)
+	return append(dial, found...), Earlier(wake, next)
+}
+
+// search picks up to n of the covered places, some perhaps more than once, and
+// says when to look again. One that is searched in vain gets one attempt at a
+// time.
+func (p *Plan) search(now time.Time, covered []*place, n int) (dial []*place, wake time.Time) {
+	wake = now.Add(p.policy.Limit)
+	rand.Shuffle(len(covered), func(i, j int) { covered[i], covered[j] = covered[j], covered[i] })
+	for len(covered) > 0 && len(dial) < n {
+		t := covered[0]
+		covered = covered[1:]
+		if t.doubtful() && t.dialing > 0 {
+			continue
+		}
+		ok, next := p.searches.take(now)
+		if !ok {
+			return dial, next
+		}
+		dial = append(dial, t)
+		if !t.doubtful() {
+			covered = append(covered, t)
+		}
+	}
+	return dial, wake
+}
+
+// probe picks one of the covered places when it is time to, and says when it is
+// again.
+func (p *Plan) probe(now time.Time, covered []*place) (dial []*place, next time.Time) {
+	if p.policy.ProbeEvery == nil {
+		return nil, now.Add(p.policy.Limit)
+	}
+	if now.Before(p.nextProbe) {
+		return nil, p.nextProbe
+	}
+	p.nextProbe = now.Add(Jitter(p.probeEvery()))
+	if len(covered) == 0 || p.Active() >= p.policy.MaxPeers {
+		return nil, p.nextProbe
+	}
+	if t := covered[rand.N(len(covered))]; t.dialing == 0 {
+		return []*place{t}, p.nextProbe
+	}
+	return nil, p.nextProbe
+}
+
+// probeEvery asks the policy; 0 where there are no probes.
+func (p *Plan) probeEvery() time.Duration {
+	if p.policy.ProbeEvery == nil {
+		return 0
+	}
+	silent := false
+	for _, m := range p.peers {
+		silent = silent || m.silent
+	}
+	return p.policy.ProbeEvery(silent)
+}
+
+// covered says that the server last met at t is connected.
+func (p *Plan) covered(t *place) bool {
+	for id, m := range p.peers {
+		if !m.leaving && (m.at == t || id == t.met) {
+			return true
+		}
+	}
+	return false
+}
+
+// Active is the number of servers connected that mean to stay.
+func (p *Plan) Active() int {
+	n := 0
+	for _, m := range p.peers {
+		if !m.leaving {
+			n++
+		}
+	}
+	return n
+}
+
+// Connected is the number of servers connected, those that leave included.
+func (p *Plan) Connected() int { return len(p.peers) }
+
+// Want is the number of servers to be connected to; at least 1.
+func (p *Plan) Want() int {
+	listed := 0
+	for _, t := range p.places {
+		if t.listed {
+			listed++
+		}
+	}
+	return p.policy.Want(p.heard, listed)
+}
+
+// Complete says that no server is missing, and no address is without one: it may
+// be that of a server that was replaced.
+func (p *Plan) Complete() bool {
+	if p.Active() < p.Want() || len(p.places) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(p.places, func(t *place) bool { return t.listed && !p.covered(t) })
+}
+
+// Earlier is the earlier of two times.
+func Earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// knows says whether an address is one that is kept in mind.
+func (p *Plan) knows(address string) bool {
+	return slices.ContainsFunc(p.places, func(t *place) bool { return t.address == address })
+}

@@ -1,0 +1,279 @@
+package peers
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// all is a policy as an agent has it: every server once, by its id.
+var all = Policy{
+	Backoff: Backoff{Base: time.Second, Limit: 10 * time.Second, Growth: 1.5}, ShortLife: 5 * time.Second, Spread: 250 * time.Millisecond,
+	MaxSearch: 4, MaxPeers: 256,
+	Want:       func(heard, _ int) int { return max(1, heard) },
+	ProbeEvery: func(bool) time.Duration { return 20 * time.Second },
+}
+
+// each is a policy as a sidecar has it: every address once, and the only one
+// twice where several servers are behind it.
+var each = Policy{
+	Backoff: Backoff{Base: 250 * time.Millisecond, Limit: 15 * time.Second, Growth: 2}, ShortLife: 10 * time.Second,
+	Wary: true, DrainSoon: true, MaxSearch: 1,
+	Want: func(heard, addresses int) int {
+		if addresses == 1 && heard > 1 {
+			return 2
+		}
+		return 1
+	},
+}
+
+var policies = map[string]Policy{"all": all, "each": each}
+
+// noon is when a table's story begins.
+var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// next is whom a plan dials, sorted.
+func next(p *Plan, now time.Time) string {
+	dial, _ := p.Next(now)
+	slices.Sort(dial)
+	return strings.Join(dial, " ")
+}
+
+// meets has an attempt that Next asked for meet a server.
+func meets(p *Plan, address, id string, count int, now time.Time) *Peer {
+	p.Done(address)
+	return p.Met(address, id, count, false, now)
+}
+
+func TestWhomToDial(t *testing.T) {
+	type step struct {
+		address, id string // met there; "" is nothing but a look
+		count       int
+		dials       string // by the next look, a second later
+	}
+	for name, c := range map[string]struct {
+		policy Policy
+		listed string
+		first  string
+		steps  []step
+	}{
+		"every address, one attempt at a time":  {all, "a b c", "a b c", []step{{dials: ""}, {"b", "1", 0, ""}, {"a", "2", 0, ""}, {"c", "3", 0, ""}}},
+		"no address":                            {all, "", "", []step{{dials: ""}}},
+		"one server is all":                     {all, "a", "a", []step{{"a", "1", 1, ""}}},
+		"others behind the same address":        {all, "a", "a", []step{{"a", "1", 3, "a a a"}, {"a", "2", 3, ""}, {"a", "3", 3, ""}}},
+		"never more than the policy's search":   {all, "a", "a", []step{{"a", "1", 100, "a a a a"}}},
+		"addresses without a server come first": {all, "a b", "a b", []step{{"a", "1", 2, ""}, {"b", "2", 2, ""}}},
+		"no server twice":                       {all, "a b", "a b", []step{{"a", "1", 1, ""}, {"b", "1", 1, ""}}},
+		"a link to each address":                {each, "a b", "a b", []step{{"a", "1", 3, ""}, {"b", "2", 3, ""}}},
+		"two to the only one of many servers":   {each, "a", "a", []step{{"a", "1", 3, "a"}, {"a", "2", 3, ""}}},
+		"one to the only one of one":            {each, "a", "a", []step{{"a", "1", 1, ""}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := noon
+			p := NewPlan(c.policy, now)
+			p.List(strings.Fields(c.listed), true)
+			if got := next(p, now); got != c.first {
+				t.Fatalf("at first dials %q, want %q", got, c.first)
+			}
+			for i, s := range c.steps {
+				if s.address != "" {
+					meets(p, s.address, s.id, s.count, now)
+				}
+				now = now.Add(time.Second)
+				if got := next(p, now); got != s.dials {
+					t.Fatalf("step %d dials %q, want %q", i, got, s.dials)
+				}
+			}
+		})
+	}
+}
+
+// A server that is connected already is one too many, unless its session leaves.
+func TestDuplicates(t *testing.T) {
+	p := NewPlan(all, noon)
+	p.List([]string{"a"}, true)
+	next(p, noon)
+	first := meets(p, "a", "1", 2, noon)
+	if first == nil || p.Met("a", "1", 2, false, noon) != nil {
+		t.Error("a server is connected twice")
+	}
+	p.Leaving(first, noon.Add(time.Minute))
+	second := p.Met("a", "1", 2, false, noon.Add(time.Minute))
+	if second == nil || p.Active() != 1 || p.Connected() != 1 {
+		t.Errorf("the successor: %v, %d active, %d connected", second, p.Active(), p.Connected())
+	}
+	if !p.Lost(first, noon.Add(time.Minute)) || p.Active() != 1 {
+		t.Error("the end of a session whose successor is there counts as a loss")
+	}
+	if p.Lost(second, noon.Add(time.Hour)) || p.Active() != 0 {
+		t.Error("the loss of the successor does not count")
+	}
+}
+
+// An address that the names have no more is not dialed, and where a look-up
+// failed none is gone.
+func TestAddressesComeAndGo(t *testing.T) {
+	p := NewPlan(all, noon)
+	p.List([]string{"a", "b"}, true)
+	if got := next(p, noon); got != "a b" {
+		t.Fatalf("dials %q", got)
+	}
+	for _, address := range []string{"a", "b"} {
+		p.Done(address)
+		p.Failed(address, noon)
+	}
+	p.List([]string{"c"}, false)
+	if got := next(p, noon.Add(time.Minute)); got != "a b c" {
+		t.Errorf("after a failed look-up dials %q", got)
+	}
+	p.Done("b")
+	p.List([]string{"b"}, true)
+	if got := next(p, noon.Add(2*time.Minute)); got != "b" {
+		t.Errorf("with one left dials %q", got)
+	}
+}
+
+// wait is how long the only address of a plan is left alone from now on.
+func wait(t *testing.T, p *Plan, now time.Time) time.Duration {
+	t.Helper()
+	for d := time.Duration(0); d < time.Hour; d += 5 * time.Millisecond {
+		if dial, _ := p.Next(now.Add(d)); len(dial) > 0 {
+			p.Done(dial[0])
+			return d
+		}
+	}
+	t.Fatal("never dialed again")
+	return 0
+}
+
+func TestPauses(t *testing.T) {
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			now := noon
+			p := NewPlan(policy, now)
+			p.List([]string{"a"}, true)
+			now = now.Add(wait(t, p, now))
+			for i := range 20 {
+				first, needless := p.Failed("a", now)
+				if first != (i == 0) || needless {
+					t.Fatalf("failure %d: first %v, needless %v", i, first, needless)
+				}
+				most := grow(policy.Base, policy.Growth, i, policy.Limit)
+				pause := wait(t, p, now)
+				if pause < most/2 || pause > most+5*time.Millisecond {
+					t.Fatalf("pause %d is %v, want up to %v", i, pause, most)
+				}
+				now = now.Add(pause)
+			}
+			m := p.Met("a", "1", 1, false, now)
+			p.Lost(m, now)
+			short := wait(t, p, now)
+			if short < policy.Base/2 || policy.Wary && short < policy.Limit/2 {
+				t.Errorf("a server that accepts and hangs up is dialed after %v", short)
+			}
+			m = p.Met("a", "1", 1, false, now)
+			now = now.Add(policy.ShortLife)
+			p.Lost(m, now)
+			if lasting := wait(t, p, now); lasting > policy.Spread {
+				t.Errorf("one that lasted is dialed after %v", lasting)
+			}
+		})
+	}
+}
+
+// An address whose server was asked to go is not one that failed, for who likes
+// it dialed soon, whatever pause it has earned by short-lived sessions.
+func TestDrainingAddress(t *testing.T) {
+	for name, c := range map[string]struct {
+		policy   Policy
+		lived    time.Duration
+		min, max time.Duration
+	}{
+		"all, at once":     {all, 0, all.Base / 2, all.Base},
+		"all, later":       {all, time.Minute, 0, all.Spread},
+		"each, at once":    {each, 0, each.Base, each.Base},
+		"each, soon":       {each, each.Base / 2, each.Base / 2, each.Base / 2},
+		"each, much later": {each, time.Minute, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := NewPlan(c.policy, noon)
+			p.List([]string{"a"}, true)
+			now := noon
+			m := p.Met("a", "1", 1, false, now)
+			now = now.Add(c.lived)
+			p.Leaving(m, now)
+			if got := wait(t, p, now); got < c.min || got > c.max+5*time.Millisecond {
+				t.Errorf("dialed after %v, want %v to %v", got, c.min, c.max)
+			}
+		})
+	}
+}
+
+// A server that answers and cannot be connected to is asked again when it said.
+func TestReachedAndHeld(t *testing.T) {
+	p := NewPlan(each, noon)
+	p.Hold(noon.Add(time.Second))
+	p.List([]string{"a"}, true)
+	if dial, wake := p.Next(noon); len(dial) > 0 || wake != noon.Add(time.Second) {
+		t.Errorf("held, it dials %q and looks again at %v", dial, wake)
+	}
+	now := noon.Add(time.Second)
+	if got := next(p, now); got != "a" {
+		t.Fatalf("dials %q", got)
+	}
+	p.Done("a")
+	p.Reached("a", 30*time.Second, now)
+	if got := wait(t, p, now); got < 15*time.Second || got > 30*time.Second+5*time.Millisecond {
+		t.Errorf("asked again after %v", got)
+	}
+}
+
+// Next says in time when to look again: nothing becomes due before.
+func TestWake(t *testing.T) {
+	for name, policy := range policies {
+		p := NewPlan(policy, noon)
+		p.List([]string{"a", "b"}, true)
+		next(p, noon)
+		p.Done("a")
+		p.Failed("a", noon)
+		_, wake := p.Next(noon)
+		if got := next(p, wake.Add(-time.Nanosecond)); got != "" {
+			t.Errorf("%s: %q is due before %v", name, got, wake)
+		}
+		if got := next(p, wake); got != "a" {
+			t.Errorf("%s: %q is due at %v", name, got, wake)
+		}
+	}
+}
+
+func TestComplete(t *testing.T) {
+	p := NewPlan(all, noon)
+	if p.Complete() {
+		t.Error("complete without an address")
+	}
+	p.List([]string{"a", "b"}, true)
+	next(p, noon)
+	meets(p, "a", "1", 1, noon)
+	if p.Complete() {
+		t.Error("complete with an address without a server")
+	}
+	m := meets(p, "b", "2", 2, noon)
+	if !p.Complete() {
+		t.Error(fmt.Sprint("not complete: ", p.Want(), p.Active()))
+	}
+	p.Heard(3)
+	if p.Complete() {
+		t.Error("complete with a server missing")
+	}
+	p.Heard(2)
+	p.Leaving(m, noon)
+	if p.Complete() {
+		t.Error("complete with one that leaves")
+	}
+}

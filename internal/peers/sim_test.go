@@ -1,0 +1,337 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// conn is a session with a server of a world.
+type conn struct {
+	id             string
+	w              *world
+	done, draining chan struct{}
+	end, drain     func()
+}
+
+func (c *conn) ServerID() string          { return c.id }
+func (c *conn) ServerCount() int          { return c.w.told() }
+func (c *conn) Done() <-chan struct{}     { return c.done }
+func (c *conn) Draining() <-chan struct{} { return c.draining }
+func (c *conn) Close() error              { c.end(); return nil }
+
+// world is servers behind addresses, any of which may be up or not.
+type world struct {
+	mu     sync.Mutex
+	random *rand.Rand
+	behind map[string][]string // address -> servers
+	up     map[string]bool
+	conns  map[*conn]string // -> server
+	dials  int
+	unique bool // sessions tell ids of their own, and not their server's
+}
+
+func (w *world) told() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.count()
+}
+
+func (w *world) count() (n int) {
+	for _, up := range w.up {
+		if up {
+			n++
+		}
+	}
+	return n
+}
+
+func (w *world) connect(_ context.Context, address string) (*conn, error) {
+	time.Sleep(10 * time.Millisecond)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dials++
+	var up []string
+	for _, server := range w.behind[address] {
+		if w.up[server] {
+			up = append(up, server)
+		}
+	}
+	if len(up) == 0 {
+		return nil, errors.New("refused")
+	}
+	server := up[w.random.IntN(len(up))]
+	c := &conn{id: server, w: w, done: make(chan struct{}), draining: make(chan struct{})}
+	if w.unique {
+		c.id = fmt.Sprint(server, "/", w.dials)
+	}
+	c.end, c.drain = sync.OnceFunc(func() {
+		w.mu.Lock()
+		delete(w.conns, c)
+		w.mu.Unlock()
+		close(c.done)
+	}), sync.OnceFunc(func() { close(c.draining) })
+	w.conns[c] = server
+	return c, nil
+}
+
+func (w *world) resolve(context.Context) ([]string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for address := range w.behind {
+		all = append(all, address)
+	}
+	return all, nil
+}
+
+// happens has one thing happen: a server goes, with or without a word, or comes.
+func (w *world) happens() {
+	w.mu.Lock()
+	servers := make([]string, 0, len(w.up))
+	for s := range w.up {
+		servers = append(servers, s)
+	}
+	slices.Sort(servers)
+	server := servers[w.random.IntN(len(servers))]
+	w.up[server] = !w.up[server]
+	politely := w.random.IntN(2) == 0
+	var gone []*conn
+	for c, s := range w.conns {
+		if s == server && !w.up[server] {
+			gone = append(gone, c)
+		}
+	}
+	w.mu.Unlock()
+	for _, c := range gone {
+		if politely {
+			c.drain()
+			time.AfterFunc(3*time.Second, c.end)
+		} else {
+			c.end()
+		}
+	}
+}
+
+func (w *world) pause() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Duration(w.random.Int64N(int64(8 * time.Second)))
+}
+
+// live are the servers of sessions that mean to stay, sorted.
+func (w *world) live(s *Set[string, *conn]) (servers []string) {
+	for _, m := range s.Members() {
+		if !closed(m.Session.Done()) && !closed(m.Session.Draining()) {
+			server, _, _ := strings.Cut(m.Session.id, "/")
+			servers = append(servers, server)
+		}
+	}
+	slices.Sort(servers)
+	return servers
+}
+
+func (w *world) set(policy Policy) *Set[string, *conn] {
+	w.conns = map[*conn]string{}
+	return New(Config[string, *conn]{
+		Policy: policy, ConnectTimeout: 5 * time.Second,
+		Key: func(a string) string { return a }, Resolve: w.resolve,
+		ResolveEvery: func(bool, error) time.Duration { return time.Second },
+		Connect:      w.connect,
+		Rush: func(ctx context.Context) (string, *conn, error) {
+			c, err := w.connect(ctx, "a")
+			return "a", c, err
+		},
+		Events: Events[string, *conn]{Duplicate: func(_ string, c *conn) { c.end() }},
+	})
+}
+
+// running runs a set in fake time for as long as f takes.
+func running(t *testing.T, w *world, policy Policy, f func(t *testing.T, s *Set[string, *conn])) {
+	synctest.Test(t, func(t *testing.T) {
+		s := w.set(policy)
+		ctx, cancel := context.WithCancel(t.Context())
+		var loop sync.WaitGroup
+		loop.Go(func() { s.Run(ctx) })
+		f(t, s)
+		cancel()
+		loop.Wait()
+		s.Close()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.conns) > 0 {
+			t.Errorf("%d sessions are left open", len(w.conns))
+		}
+	})
+}
+
+// settles says what a world looks like to a set once nothing has happened for
+// long, and how it is to look.
+func (w *world) settles(policy string, s *Set[string, *conn]) (got, want []string) {
+	got = w.live(s)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if policy == "all" {
+		for server, up := range w.up {
+			if up {
+				want = append(want, server)
+			}
+		}
+		slices.Sort(want)
+		return got, want
+	}
+	for address, servers := range w.behind { // one of those behind each
+		if !slices.ContainsFunc(servers, func(s string) bool { return w.up[s] }) {
+			continue
+		}
+		if i := slices.IndexFunc(got, func(s string) bool { return slices.Contains(servers, s) }); i < 0 {
+			want = append(want, "one at "+address)
+		}
+	}
+	if want == nil {
+		want = got
+	}
+	return got, want
+}
+
+// Whatever servers do, the set is right soon after they have calmed down, has
+// no server twice meanwhile, and storms nobody.
+func TestSimulation(t *testing.T) {
+	shapes := map[string]map[string][]string{
+		"own":      {"a": {"1"}, "b": {"2"}, "c": {"3"}},
+		"balancer": {"a": {"1", "2", "3", "4"}},
+		"both":     {"a": {"1", "2"}, "b": {"2", "3"}},
+	}
+	for policy, values := range policies {
+		for shape, behind := range shapes {
+			for seed := range uint64(10) {
+				t.Run(fmt.Sprint(policy, " ", shape, " ", seed), func(t *testing.T) {
+					w := &world{random: rand.New(rand.NewPCG(seed, 1)), behind: behind, up: map[string]bool{}, unique: policy == "each"}
+					for _, servers := range behind {
+						for _, server := range servers {
+							w.up[server] = true
+						}
+					}
+					running(t, w, values, func(t *testing.T, s *Set[string, *conn]) { w.simulate(t, policy, s) })
+				})
+			}
+		}
+	}
+}
+
+func (w *world) simulate(t *testing.T, policy string, s *Set[string, *conn]) {
+	s.Keep()
+	for range 3 {
+		for range 30 {
+			time.Sleep(w.pause())
+			w.happens()
+			if got := w.live(s); policy == "all" && len(slices.Compact(slices.Clone(got))) < len(got) {
+				t.Fatalf("a server is connected twice: %v", got)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if got, want := w.settles(policy, s); !slices.Equal(got, want) {
+			t.Fatalf("connected to %v, want %v", got, want)
+		}
+		w.mu.Lock()
+		before := w.dials
+		w.mu.Unlock()
+		time.Sleep(time.Minute)
+		w.mu.Lock()
+		if n := w.dials - before; n > 60*len(w.behind) {
+			t.Errorf("%d attempts in a minute in which nothing happened", n)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// All who ask while there is nothing share one Rush, and its outcome.
+func TestNowIsShared(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
+	running(t, w, all, func(t *testing.T, s *Set[string, *conn]) {
+		var asking sync.WaitGroup
+		for range 50 {
+			asking.Go(func() {
+				if c, err := s.Now(t.Context()); err != nil || c.id != "1" {
+					t.Errorf("%v, %v", c, err)
+				}
+			})
+		}
+		asking.Wait()
+		if c, err := s.Now(t.Context()); err != nil || c.id != "1" || w.dials != 1 {
+			t.Errorf("%v, %v, %d dials", c, err, w.dials)
+		}
+	})
+}
+
+// Who asks hears why there is nothing, gives up when he likes, and is not left
+// waiting by a set that ends.
+func TestNowFails(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{}, up: map[string]bool{}}
+	synctest.Test(t, func(t *testing.T) {
+		s := w.set(each)
+		ctx, cancel := context.WithCancel(t.Context())
+		var loop sync.WaitGroup
+		loop.Go(func() { s.Run(ctx) })
+		if _, err := s.Now(t.Context()); err == nil || err.Error() != "refused" {
+			t.Errorf("with nobody there: %v", err)
+		}
+		soon, stop := context.WithTimeout(t.Context(), time.Millisecond)
+		defer stop()
+		if _, err := s.Now(soon); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("one who gave up: %v", err)
+		}
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			time.Sleep(5 * time.Millisecond)
+			if _, err := s.Now(t.Context()); !errors.Is(err, ErrClosed) && err.Error() != "refused" {
+				t.Errorf("while it ends: %v", err)
+			}
+		})
+		time.Sleep(7 * time.Millisecond)
+		cancel()
+		loop.Wait()
+		asking.Wait()
+		if _, err := s.Now(t.Context()); !errors.Is(err, ErrClosed) {
+			t.Errorf("after the end: %v", err)
+		}
+		w.up["1"], w.behind["a"] = true, []string{"1"}
+		c, _ := w.connect(t.Context(), "a")
+		s.Offer("a", c)
+		if !closed(c.Done()) {
+			t.Error("a session that came too late was left open")
+		}
+		s.Close()
+	})
+}
+
+// A session that was made elsewhere is one of the set, and answers who waits.
+func TestOffer(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"b": {"1"}}, up: map[string]bool{"1": true}}
+	running(t, w, all, func(t *testing.T, s *Set[string, *conn]) {
+		c, err := w.connect(t.Context(), "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asking sync.WaitGroup
+		asking.Go(func() {
+			if got, err := s.Now(t.Context()); got != c {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
+		synctest.Wait()
+		s.Offer("b", c)
+		asking.Wait()
+		if got := w.live(s); !slices.Equal(got, []string{"1"}) {
+			t.Errorf("connected to %v", got)
+		}
+	})
+}
