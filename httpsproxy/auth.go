@@ -10,7 +10,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Checker reports whether a client may pass. Check may take a moment.
+// Checker decides whether a client may pass. Check may take a moment.
 type Checker interface {
 	Check(source net.Addr, user, password string) bool
 }

@@ -173,7 +173,7 @@ func (x *exchange) starForm(out *http.Request) {
 	out.URL = &u
 }
 
-// proxied reports whether r goes by a customer's proxy.
+// proxied reports whether r goes through a customer's proxy.
 func (s *Server) proxied(r *http.Request) bool {
 	if s.transport.Proxy == nil {
 		return false

@@ -33,7 +33,7 @@ const (
 	recheck = time.Second
 )
 
-// Checker reports whether a client may pass. Check may take a moment.
+// Checker decides whether a client may pass. Check may take a moment.
 type Checker interface {
 	Check(source net.Addr, user, password string) bool
 }

@@ -18,7 +18,7 @@ const (
 	// dnsPort is DNS over TCP.
 	dnsPort = 53
 
-	// maxDNSConns bounds connections to the DNS at one time; lookups beyond
+	// maxDNSConns bounds simultaneous connections to the DNS; further lookups
 	// wait for their turn.
 	maxDNSConns = 32
 
@@ -28,22 +28,22 @@ const (
 	idleDNS    = 5 * time.Second
 
 	// otherKind is how long a lookup that has addresses of one kind waits for
-	// the other: some servers never answer AAAA (RFC 8305 §3 waits 50 ms; the
-	// way here is longer).
+	// the other: some servers never answer AAAA (RFC 8305 §3 waits 50 ms, but
+	// the round trip is longer here).
 	otherKind = 250 * time.Millisecond
 
 	// dnsBuffer holds most responses whole.
 	dnsBuffer = 1 << 10
 )
 
-// kinds are the records that are asked for, in this order.
+// kinds are the records to ask for, in this order.
 var kinds = [...]dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA}
 
 // dnsConn is a connection to a DNS server; one lookup at a time uses it.
 type dnsConn struct {
 	conn  tunnel.Conn
 	br    *bufio.Reader
-	timer *time.Timer // closes it when idle for too long; the pool's
+	timer *time.Timer // closes the connection when it is idle for too long; used by the pool
 }
 
 func newDNSConn(c tunnel.Conn) *dnsConn {
@@ -51,8 +51,8 @@ func newDNSConn(c tunnel.Conn) *dnsConn {
 }
 
 // query asks for all kinds of addresses of name at once. replies has one entry
-// a kind; whole says that all came, so that the connection can be used again.
-// An error means that none of use came.
+// for each kind. whole reports whether all arrived, so that the connection can
+// be used again. An error means that no usable reply arrived.
 func (c *dnsConn) query(ctx context.Context, name dnsmessage.Name) (replies [len(kinds)]reply, whole bool, err error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
 	first := uint16(rand.Uint32())
@@ -84,7 +84,7 @@ func (c *dnsConn) send(name dnsmessage.Name, first uint16) error {
 	return err
 }
 
-// receive reads the replies, in whatever order they come.
+// receive reads the replies, in any order.
 func (c *dnsConn) receive(name dnsmessage.Name, first uint16) (replies [len(kinds)]reply, whole bool, err error) {
 	var have [len(kinds)]bool
 	for n := 0; n < len(kinds); n++ {
@@ -107,7 +107,7 @@ func (c *dnsConn) receive(name dnsmessage.Name, first uint16) (replies [len(kind
 	return replies, true, nil
 }
 
-// lacking makes do with the replies that came before err, if one has addresses.
+// lacking accepts the replies that came before err, if one has addresses.
 func lacking(replies [len(kinds)]reply, have [len(kinds)]bool, err error) ([len(kinds)]reply, bool, error) {
 	found := false
 	for i := range replies {

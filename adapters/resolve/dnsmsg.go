@@ -16,8 +16,8 @@ const (
 	// chains of content networks have up to six or so.
 	maxCNAME = 12
 
-	// maxRecords is how many records of one response are looked at. A response
-	// of 64 KiB can hold 4,000; whoever has that many has enough in the first.
+	// maxRecords is how many records of one response are read. A response of 64
+	// KiB can hold 4,000, of which the first are enough.
 	maxRecords = 256
 )
 
@@ -26,16 +26,16 @@ var (
 	errServFail   = errors.New("DNS server could not answer")
 )
 
-// reply is what one DNS response says about one question.
+// reply is the answer of one DNS response to one question.
 type reply struct {
 	addrs []netip.Addr
-	ttl   time.Duration // how long it may be kept; of addrs, or of their absence
+	ttl   time.Duration // how long addrs, or their absence, may be kept
 	gone  bool          // the name does not exist, for any kind of record
-	err   error         // errServFail: the server could not tell; addrs is empty
+	err   error         // errServFail: the server could not answer; addrs is empty
 }
 
-// packQuery encodes one question with room for the length prefix that TCP
-// wants (RFC 1035 §4.2.2) in front.
+// packQuery encodes one question, preceded by room for the length prefix of TCP
+// (RFC 1035 §4.2.2).
 func packQuery(id uint16, name dnsmessage.Name, kind dnsmessage.Type) ([]byte, error) {
 	b := dnsmessage.NewBuilder(make([]byte, 2, 2+512), dnsmessage.Header{ID: id, RecursionDesired: true})
 	if err := b.StartQuestions(); err != nil {
@@ -54,7 +54,7 @@ func packQuery(id uint16, name dnsmessage.Name, kind dnsmessage.Type) ([]byte, e
 }
 
 // parseReply reads a response to a question for name and kind. A non-nil error
-// means that it is none; the connection that brought it is not to be trusted.
+// means that it is not one, and that its connection must not be trusted.
 func parseReply(msg []byte, name dnsmessage.Name, kind dnsmessage.Type) (reply, error) {
 	var p dnsmessage.Parser
 	head, err := p.Start(msg)
@@ -78,22 +78,22 @@ func parseReply(msg []byte, name dnsmessage.Name, kind dnsmessage.Type) (reply, 
 	}
 }
 
-// rcodes are what a server says when it cannot answer (RFC 1035 §4.1.1; what is
-// not here is told by its number).
+// rcodes describes the codes of a server that cannot answer (RFC 1035 §4.1.1);
+// codes that are missing here are shown as numbers.
 var rcodes = map[dnsmessage.RCode]string{
 	dnsmessage.RCodeFormatError: "it considers the question malformed", dnsmessage.RCodeServerFailure: "server failure",
 	dnsmessage.RCodeNotImplemented: "not implemented", dnsmessage.RCodeRefused: "query refused",
 }
 
-// records are the answers of one response, by the name that owns them.
+// records holds the answers of one response, by the name that owns them.
 type records struct {
 	kind    dnsmessage.Type
 	addrs   map[string][]netip.Addr
 	aliases map[string]string
-	ttls    map[string]time.Duration // the least of the owner's records
+	ttls    map[string]time.Duration // the least TTL of the owner's records
 }
 
-// parseAnswers follows the aliases from name to the addresses. Records may come
+// parseAnswers follows the aliases from name to the addresses. Records may be
 // in any order.
 func parseAnswers(p *dnsmessage.Parser, name dnsmessage.Name, kind dnsmessage.Type) (reply, error) {
 	r := records{kind: kind, addrs: map[string][]netip.Addr{}, aliases: map[string]string{}, ttls: map[string]time.Duration{}}
@@ -120,7 +120,7 @@ func parseAnswers(p *dnsmessage.Parser, name dnsmessage.Name, kind dnsmessage.Ty
 	return reply{err: fmt.Errorf("%w: its aliases form a loop", errServFail)}, nil
 }
 
-// read takes one record in; more is false at the end.
+// read adds one record; more is false at the end.
 func (r *records) read(p *dnsmessage.Parser) (more bool, err error) {
 	head, err := p.AnswerHeader()
 	if err != nil {
@@ -163,8 +163,9 @@ func readAddr(p *dnsmessage.Parser, kind dnsmessage.Type) (netip.Addr, error) {
 	return netip.AddrFrom16(r.AAAA), err
 }
 
-// negativeTTL is how long an absence may be kept (RFC 2308 §5): the lesser of
-// the SOA record's TTL and its minimum. Without one, a default.
+// negativeTTL returns how long an absence may be kept (RFC 2308 §5): the lesser
+// of the SOA record's TTL and its minimum, or a default if there is no SOA
+// record.
 func negativeTTL(p *dnsmessage.Parser) time.Duration {
 	if err := p.SkipAllAnswers(); err != nil {
 		return defaultNegative

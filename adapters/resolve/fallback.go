@@ -8,37 +8,37 @@ import (
 )
 
 const (
-	// verdictTime is when a lookup in the hosted cluster that has not been
-	// answered counts as failed, so that a verdict stands within 2 s.
+	// verdictTime is when an unanswered lookup in the hosted cluster counts as
+	// failed, so that there is a verdict within 2 s.
 	verdictTime = 1800 * time.Millisecond
 
-	// hedgeTime is when the system resolver is asked beside it, so that its
+	// hedgeTime is when the system resolver is asked in parallel, so that its
 	// answer is there by the time of the verdict.
 	hedgeTime = time.Second
 
-	// probeEvery is how often a tunnel deemed down is tried; HyperShift's
-	// sidecars try as often.
+	// probeEvery is how often a tunnel deemed down is probed, as in
+	// HyperShift's sidecars.
 	probeEvery = 30 * time.Second
 
-	// probeTime bounds one such try.
+	// probeTime bounds one probe.
 	probeTime = 5 * time.Second
 )
 
-// Health knows whether the tunnel is deemed down. It starts up, goes down only
-// by Fallback's verdict, and comes up only by a probe. The zero value is not
-// ready: use NewHealth.
+// Health knows whether the tunnel is deemed down. It is up at first, goes down
+// only by Fallback's verdict, and comes up again only by a probe. Use NewHealth
+// to make one.
 type Health struct {
 	probe  func(context.Context) error
 	change func(down bool)
-	wake   chan struct{} // one token: down was set
+	wake   chan struct{} // holds one token once down was set
 
 	mu   sync.Mutex
 	down bool
 }
 
-// NewHealth makes a Health whose probe must reach the hosted cluster's DNS
-// through the tunnel without asking this Health. change, which may be nil, is
-// told of every change; it must not block.
+// NewHealth returns a Health. probe must reach the hosted cluster's DNS through
+// the tunnel without consulting this Health. change, which may be nil, is
+// called for every change and must not block.
 func NewHealth(probe func(context.Context) error, change func(down bool)) *Health {
 	if change == nil {
 		change = func(bool) {}
@@ -98,14 +98,14 @@ func (h *Health) try(ctx context.Context) {
 	}
 }
 
-// Fallback asks guest, and where that fails system. Only when guest could not
-// be reached and system knows the name is the tunnel deemed down; from then on
-// system alone is asked and its answers are Direct, until health recovers.
+// Fallback asks guest and, if that fails, system. The tunnel is deemed down
+// only when guest could not be reached and system knows the name. From then on
+// only system is asked, and its answers are Direct, until health recovers.
 //
 // A name that the hosted cluster says does not exist, and that system knows, is
 // this side's own: it goes direct, and the tunnel stays up. A DNS that was
-// reached but could not tell leaves the tunnel up as well; system's answer is
-// then reached through it.
+// reached but could not answer leaves the tunnel up as well; system's addresses
+// are then reached through it.
 func Fallback(guest, system Resolver, health *Health) Resolver {
 	return &fallback{guest, system, health}
 }
@@ -142,7 +142,7 @@ func (f *fallback) Resolve(ctx context.Context, name string) (Answer, error) {
 	return system.answer, nil
 }
 
-// errNotAsked is system's outcome where guest was answer enough.
+// errNotAsked is system's outcome if guest's answer was enough.
 var errNotAsked = errors.New("not asked")
 
 // askBoth asks guest, and system as soon as guest has failed or is slow.
@@ -168,7 +168,7 @@ func (f *fallback) askBoth(ctx context.Context, name string) (guest, system outc
 			cancel()
 		}
 	}
-	return guest, <-fromSystem // joined: both heed their context
+	return guest, <-fromSystem // joined: both obey their context
 }
 
 func ask(ctx context.Context, r Resolver, name string) chan outcome {

@@ -15,56 +15,58 @@ import (
 )
 
 const (
-	// guestTime bounds one lookup, all tries and candidates included.
+	// guestTime bounds one lookup, including all tries and candidates.
 	guestTime = 5 * time.Second
 
-	// staleTry is how long a connection that was kept from before may take:
-	// its other end may be gone without a word, and a new one is soon made.
+	// staleTry is how long a query on a kept connection may take: its other end
+	// may have vanished, and a new connection is soon made.
 	staleTry = 800 * time.Millisecond
 
-	// maxPositive bounds how long an answer is kept whatever its TTL, so that
-	// a wrong record of a week does not need a restart.
+	// maxPositive bounds how long an answer is kept, whatever its TTL, so that
+	// a wrong record with a TTL of a week does not require a restart.
 	maxPositive = 10 * time.Minute
 
-	// maxNegative bounds how long an absence is kept: whoever creates a name
-	// because it was missing should not wait long.
+	// maxNegative bounds how long an absence is kept: a user who creates a
+	// missing name should not have to wait long.
 	maxNegative = 30 * time.Second
 
-	// defaultNegative is for absences whose zone does not say.
+	// defaultNegative is for absences whose zone states no time.
 	defaultNegative = 5 * time.Second
 
-	// clusterDomain is what the names of Services end in.
+	// clusterDomain is the domain of the names of Services.
 	clusterDomain = "cluster.local"
 
-	// probeName is asked for to see whether the DNS answers; any answer will do.
+	// probeName is looked up to see whether the DNS answers; any answer will
+	// do.
 	probeName = "kubernetes.default.svc." + clusterDomain + "."
 )
 
-// errReached is in the chain of Guest's errors where the DNS was reached through
-// the tunnel, and it only could not tell, or not in time: the tunnel works.
+// errReached is in the chain of Guest's errors if the DNS was reached through
+// the tunnel, so the tunnel works, but could not answer, or not in time.
 var errReached = errors.New("the hosted cluster's DNS was reached")
 
-// GuestOptions is what Guest needs.
+// GuestOptions configures a Guest.
 type GuestOptions struct {
 	// Server returns the addresses of the DNS Service.
 	Server func(ctx context.Context) ([]netip.Addr, error)
 
-	// Dialer reaches them through the tunnel. It must never end up at this
-	// resolver or its fallback again.
+	// Dialer reaches them through the tunnel. It must never use this resolver
+	// or its fallback.
 	Dialer tunnel.Dialer
 }
 
 // Guest asks the hosted cluster's DNS over TCP through the tunnel. Answers are
-// kept for their TTL. It owns idle connections and lookups: Close it.
+// kept for their TTL. It owns idle connections and lookups, so it must be
+// closed.
 type Guest struct {
 	opt     GuestOptions
 	flights *memo.Flights[Answer]
 	cache   memo.Cache[Answer]
 	idle    idleConns
-	slots   chan struct{} // one token a connection in use
+	slots   chan struct{} // one token for each connection in use
 }
 
-// NewGuest makes a Guest; it connects at the first lookup.
+// NewGuest returns a Guest, which connects at the first lookup.
 func NewGuest(opt GuestOptions) *Guest {
 	g := &Guest{opt: opt, slots: make(chan struct{}, maxDNSConns)}
 	g.flights = memo.NewFlights(guestTime, g.lookup)
@@ -73,7 +75,7 @@ func NewGuest(opt GuestOptions) *Guest {
 
 // Resolve implements Resolver, within 5 s or ctx.
 func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
-	key := strings.ToLower(name) // a final dot matters here: it forbids candidates
+	key := strings.ToLower(name) // a trailing dot matters here: it forbids candidates
 	if answer, err, ok := g.cache.Get(key); ok {
 		return answer, err
 	}
@@ -88,8 +90,8 @@ func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 	return answer, err
 }
 
-// Probe asks for a name that does not matter on a new connection, and returns
-// nil if an answer came.
+// Probe looks up an arbitrary name on a new connection, and returns nil if
+// there is an answer.
 func (g *Guest) Probe(ctx context.Context) error {
 	g.CloseIdle()
 	f := &memo.Flight[Answer]{Key: probeName}
@@ -100,10 +102,10 @@ func (g *Guest) Probe(ctx context.Context) error {
 	return nil
 }
 
-// Forget makes the next lookup of name ask again.
+// Forget makes the next lookup of name ask the DNS again.
 func (g *Guest) Forget(name string) { g.cache.Forget(strings.ToLower(name)) }
 
-// CloseIdle closes connections that wait for a next lookup.
+// CloseIdle closes idle connections.
 func (g *Guest) CloseIdle() { g.idle.drop() }
 
 // Close ends lookups with an error, waits for them and closes connections.
@@ -112,7 +114,7 @@ func (g *Guest) Close() {
 	g.idle.close()
 }
 
-// lookup is what a flight does: ask for one candidate after another.
+// lookup is the work of a flight: it asks for one candidate after another.
 func (g *Guest) lookup(ctx context.Context, f *memo.Flight[Answer]) (Answer, error) {
 	ttl := maxNegative
 	for _, candidate := range candidates(f.Key) {
@@ -139,8 +141,8 @@ func (g *Guest) lookup(ctx context.Context, f *memo.Flight[Answer]) (Answer, err
 	return Answer{}, err
 }
 
-// candidates are the absolute names that name can mean: itself, and what it
-// means within the cluster. The likelier comes first.
+// candidates returns the absolute names that name can mean: itself, and its
+// meaning within the cluster. The likelier comes first.
 func candidates(name string) []string {
 	switch {
 	case strings.HasSuffix(name, "."):
@@ -164,8 +166,8 @@ func validLabels(name string) bool {
 	return true
 }
 
-// ask sends one question: on a kept connection first, if there is one, and on a
-// new one if that brought nothing.
+// ask sends one question: first on a kept connection, if there is one, and on a
+// new one if that yields nothing.
 func (g *Guest) ask(ctx context.Context, f *memo.Flight[Answer], name dnsmessage.Name) (reply, error) {
 	select {
 	case g.slots <- struct{}{}:
@@ -218,7 +220,7 @@ func (g *Guest) dial(ctx context.Context) (*dnsConn, error) {
 	return newDNSConn(c), nil
 }
 
-// merge makes one outcome of the replies for each kind.
+// merge combines the replies for all kinds into one outcome.
 func merge(replies [len(kinds)]reply) (reply, error) {
 	out := reply{ttl: maxPositive}
 	var failed error

@@ -18,11 +18,12 @@ import (
 	"konnectivity/tunnel"
 )
 
-// maxAddresses is how many addresses of one name are kept: several times what
-// is ever tried, so that a name with 1,000 costs no more than one with 16.
+// maxAddresses is how many addresses of one name are kept: several times as
+// many as are ever tried, so that a name with 1,000 costs no more than one with
+// 16.
 const maxAddresses = 16
 
-// Source says who knew a name; a metric label.
+// Source says who knew a name. It is a label of metrics.
 type Source string
 
 // The sources.
@@ -33,21 +34,21 @@ const (
 	FromSystem  Source = "system"  // the resolver of the pod's own cluster
 )
 
-// Answer is what a name stands for.
+// Answer is the result of a successful lookup.
 type Answer struct {
 	Addrs  []netip.Addr // at least 1, at most maxAddresses, in the order to try
 	Source Source
 
-	// Direct says that the addresses are to be reached past the tunnel:
-	// the tunnel is deemed down, or the name is only known on this side.
+	// Direct says that the addresses are to be reached without the tunnel: it
+	// is deemed down, or the name is known only on this side.
 	Direct bool
 }
 
 // Resolver looks names up.
 type Resolver interface {
 	// Resolve blocks until the name is known, known not to be, or ctx or the
-	// resolver's own bound passes. name is no address literal. It may be
-	// called from any number of goroutines; the Answer is not to be changed.
+	// resolver's own bound passes. name is not an address literal. Any number
+	// of goroutines may call it; the Answer must not be changed.
 	Resolve(ctx context.Context, name string) (Answer, error)
 }
 
@@ -62,11 +63,11 @@ func NotFound(name string) error {
 	return &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: name}
 }
 
-// IsNotFound says that err is the outcome NotFound.
+// IsNotFound reports whether err is the outcome NotFound.
 func IsNotFound(err error) bool { return tunnel.FailureOf(err) == tunnel.FailNoSuchHost }
 
-// Unavailable is the outcome for a name that could not be looked up. why is
-// fit for the client; err is for the log.
+// Unavailable is the outcome for a name that could not be looked up. why is for
+// the client, err for the log.
 func Unavailable(name, why string, err error) error {
 	failure := tunnel.FailResolve
 	if errors.Is(err, context.Canceled) {
@@ -76,7 +77,7 @@ func Unavailable(name, why string, err error) error {
 }
 
 // First asks resolvers in order until one has found the name. If none has, the
-// outcome is not found only if all agree on that.
+// outcome is NotFound only if all agree on that.
 func First(resolvers ...Resolver) Resolver {
 	return lookupFunc(func(ctx context.Context, name string) (Answer, error) {
 		var unavailable error
@@ -111,8 +112,8 @@ func PreferIPv4(r Resolver) Resolver {
 	})
 }
 
-// tidy unmaps addresses, drops doubles and what no one can be reached at, and
-// keeps to the bound.
+// tidy unmaps addresses, drops duplicates and addresses at which nobody can be
+// reached, and keeps to the bound.
 func tidy(addrs []netip.Addr) []netip.Addr {
 	kept := make([]netip.Addr, 0, min(len(addrs), maxAddresses))
 	for _, a := range addrs {
@@ -126,7 +127,8 @@ func tidy(addrs []netip.Addr) []netip.Addr {
 	return kept
 }
 
-// Canonical is name as caches and tables know it: lower case, no final dot.
+// Canonical returns name in the form that caches and tables use: lower case,
+// without a trailing dot.
 func Canonical(name string) string {
 	return strings.ToLower(strings.TrimSuffix(name, "."))
 }

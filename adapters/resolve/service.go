@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Services knows the Services of the hosted cluster.
+// Services looks up Services of the hosted cluster.
 type Services interface {
 	// ClusterIPs returns the addresses of a Service. A Service that does not
 	// exist or has no address (headless, ExternalName) is NotFound; an API
@@ -15,7 +15,7 @@ type Services interface {
 }
 
 // ByService resolves NAME.NAMESPACE and NAME.NAMESPACE.svc[.anything] to the
-// ClusterIPs of that Service. Other names are not found, without asking.
+// ClusterIPs of that Service. Other names are NotFound at once.
 func ByService(services Services) Resolver {
 	return lookupFunc(func(ctx context.Context, name string) (Answer, error) {
 		service, namespace, ok := splitService(name)
@@ -41,8 +41,8 @@ func splitService(host string) (service, namespace string, ok bool) {
 	return labels[0], labels[1], IsLabel(labels[0]) && IsLabel(labels[1])
 }
 
-// maxLabel is the longest label of a DNS name (RFC 1035 §2.3.4), which names
-// of Services and namespaces are.
+// maxLabel is the greatest length of a DNS label (RFC 1035 §2.3.4), such as the
+// name of a Service or namespace.
 const maxLabel = 63
 
 // IsLabel reports whether s can be the name of a Service or namespace (RFC 1123

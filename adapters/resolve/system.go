@@ -14,7 +14,7 @@ const systemTime = 5 * time.Second
 
 // System is the resolver of the pod's own cluster.
 type System struct {
-	// Lookup does the work; nil is net.DefaultResolver.
+	// Lookup does the work; nil means net.DefaultResolver.
 	Lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 

@@ -1,3 +1,3 @@
 // Package suite starts the built binaries as processes on loopback, for tests
-// and benchmarks that look at them from outside only.
+// and benchmarks that examine them only from outside.
 package suite

@@ -14,15 +14,15 @@ import (
 )
 
 const (
-	// stopTime is how long a process gets after SIGTERM before it is killed;
-	// longer than any drain that a test configures.
+	// stopTime is how long after SIGTERM a process is killed; it is longer than
+	// any drain that a test configures.
 	stopTime = 40 * time.Second
 
-	// keepOutput is how much of a process's output is kept for a report.
+	// keepOutput is how much of a process's output is kept for reports.
 	keepOutput = 256 << 10
 )
 
-// Process is a program that runs.
+// Process is a running program.
 type Process struct {
 	Name string
 	cmd  *exec.Cmd
@@ -31,7 +31,7 @@ type Process struct {
 	err  error // valid once done is closed
 }
 
-// Start runs a program with its output kept. env is added to a bare
+// Start runs a program and keeps its output. env is added to an empty
 // environment, so that nothing of the caller's (proxy variables, kubeconfig)
 // leaks in.
 func Start(name, path string, args, env []string) (*Process, error) {
@@ -48,10 +48,10 @@ func Start(name, path string, args, env []string) (*Process, error) {
 	return p, nil
 }
 
-// PID is the process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Resident is how many bytes of memory the process has resident (proc(5)).
+// Resident returns the process's resident memory in bytes (proc(5)).
 func (p *Process) Resident() (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
@@ -65,8 +65,8 @@ func (p *Process) Resident() (int64, error) {
 	return kib << 10, nil
 }
 
-// Processor is how long the process's threads have run, and how long they have
-// waited for a processor that others had (proc(5), schedstat).
+// Processor returns how long the process's threads have run, and how long they
+// have waited for a processor (proc(5), schedstat).
 func (p *Process) Processor() (ran, waited time.Duration, err error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID()))
 	if err != nil {
@@ -86,7 +86,7 @@ func (p *Process) Processor() (ran, waited time.Duration, err error) {
 	return ran, waited, nil
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Wait returns the exit status once the process has ended, or an error after
@@ -104,14 +104,15 @@ func (p *Process) Wait(patience time.Duration) (int, error) {
 	}
 }
 
-// Signal sends a signal: SIGTERM drains, Freeze and Thaw do so, SIGKILL kills.
+// Signal sends a signal: SIGTERM drains the process, Freeze and Thaw do what
+// they say, and SIGKILL kills it.
 func (p *Process) Signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
 // Stop ends the process gracefully, or by force if that takes too long, and
 // returns its exit status.
 func (p *Process) Stop() (int, error) {
 	_ = p.Signal(syscall.SIGTERM)
-	_ = p.Signal(Thaw) // a frozen one cannot hear the first
+	_ = p.Signal(Thaw) // a frozen process does not react to the first
 	code, err := p.Wait(stopTime)
 	if err != nil {
 		p.Kill()
@@ -125,7 +126,7 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Output is what the process printed, at most the last 256 KiB.
+// Output returns what the process printed, at most the last 256 KiB.
 func (p *Process) Output() string { return p.out.String() }
 
 // tail keeps the end of what is written to it.

@@ -13,14 +13,14 @@ type Server struct {
 	UDS                                          string // "" without
 }
 
-// HealthURL is a page of the health port.
+// HealthURL returns the URL of a page of the health port.
 func (s *Server) HealthURL(path string) string {
 	return fmt.Sprintf("http://%s%s", Loopback(s.HealthPort), path)
 }
 
-// StartServer runs a server with mTLS for clients and agents and a unix
-// socket, all on ports of its own, and waits until it listens. more is appended, so
-// it can override.
+// StartServer runs a server with mTLS for clients and agents and a unix socket,
+// all on ports of its own, and waits until it listens. more is appended to the
+// flags, so it can override them.
 func (s *Suite) StartServer(more ...string) (*Server, error) {
 	ports, err := s.reserve(4)
 	if err != nil {
@@ -31,7 +31,7 @@ func (s *Suite) StartServer(more ...string) (*Server, error) {
 	return srv, s.RunServer(srv, more...)
 }
 
-// RunServer starts srv (again) on the ports it names.
+// RunServer starts srv, perhaps again, on its ports.
 func (s *Suite) RunServer(srv *Server, more ...string) error {
 	args := []string{
 		"--server-port=" + strconv.Itoa(srv.ClientPort), "--server-bind-address=127.0.0.1",
@@ -55,7 +55,7 @@ type Agent struct {
 	HealthPort, AdminPort int
 }
 
-// HealthURL is a page of the health port.
+// HealthURL returns the URL of a page of the health port.
 func (a *Agent) HealthURL(path string) string {
 	return fmt.Sprintf("http://%s%s", Loopback(a.HealthPort), path)
 }
@@ -69,7 +69,7 @@ func (s *Suite) StartAgent(srv *Server, more ...string) (*Agent, error) {
 	return a, WaitReady(a.Process, a.HealthURL("/readyz"))
 }
 
-// LaunchAgent is StartAgent for one that may be refused: it does not wait.
+// LaunchAgent is StartAgent for an agent that may be refused: it does not wait.
 func (s *Suite) LaunchAgent(srv *Server, more ...string) (*Agent, error) {
 	ports, err := s.reserve(2)
 	if err != nil {
@@ -92,7 +92,7 @@ type Sidecar struct {
 	Port int
 }
 
-// Address is where the sidecar serves.
+// Address is where the sidecar serves clients.
 func (s *Sidecar) Address() string { return Loopback(s.Port) }
 
 // StartSOCKS5 runs a SOCKS5 sidecar of srv and waits until it listens.

@@ -4,7 +4,7 @@ package suite
 
 import "syscall"
 
-// Freeze stops a process as if its machine hung, and Thaw has it go on.
+// Freeze stops a process as if its machine hung, and Thaw continues it.
 const (
 	Freeze = syscall.SIGSTOP
 	Thaw   = syscall.SIGCONT

@@ -15,13 +15,14 @@ import (
 	"konnectivity/internal/testport"
 )
 
-// patience is how long anything on this machine may take to come up.
+// patience is how long anything on this machine may take to start.
 const patience = 20 * time.Second
 
 // Binaries is a folder with the suite's programs.
 type Binaries string
 
-// BuildFlags are those of make build that change what a program does or weighs.
+// BuildFlags are those of make build that change what a program does or how
+// large it is.
 func BuildFlags() []string {
 	return []string{"-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w"}
 }
@@ -39,7 +40,7 @@ func Build(moduleRoot, dir string) (Binaries, error) {
 	return Binaries(dir), nil
 }
 
-// Path is the file of one program.
+// Path returns the file of one program.
 func (b Binaries) Path(name string) string { return filepath.Join(string(b), name) }
 
 // Suite is a set of running programs that share a PKI.
@@ -48,14 +49,14 @@ type Suite struct {
 	Dir   string // scratch; sockets live here, so keep it short
 	procs []*Process
 
-	// Descriptors, if set, is how many files a program that is started from
-	// then on may have open (ulimit -n).
+	// Descriptors, if set, is how many files a program that is started later
+	// may have open (ulimit -n).
 	Descriptors int
 
 	release []func() // of ports
 }
 
-// New makes the PKI in dir.
+// New returns a Suite with a new PKI in dir.
 func New(bin Binaries, dir string) (*Suite, error) {
 	s := &Suite{Bin: bin, Dir: dir}
 	out, err := exec.Command(bin.Path("konnectivity"), "certs", s.PKI("")).CombinedOutput()
@@ -65,7 +66,8 @@ func New(bin Binaries, dir string) (*Suite, error) {
 	return s, nil
 }
 
-// PKI is a file made by `konnectivity certs`: ca.crt, server.crt, ...
+// PKI returns the path of a file made by `konnectivity certs`: ca.crt,
+// server.crt, ...
 func (s *Suite) PKI(name string) string { return filepath.Join(s.Dir, "pki", name) }
 
 // Run starts a program of the suite; Close ends it.
@@ -83,7 +85,7 @@ func (s *Suite) Run(program string, env []string, args ...string) (*Process, err
 	return p, nil
 }
 
-// Close ends every process, the last one first, and gives their ports back.
+// Close ends every process, the last one first, and releases their ports.
 func (s *Suite) Close() {
 	for i := len(s.procs) - 1; i >= 0; i-- {
 		s.procs[i].Kill()
@@ -94,10 +96,10 @@ func (s *Suite) Close() {
 	s.procs, s.release = nil, nil
 }
 
-// Processes are all that were started, in order.
+// Processes returns all that were started, in order.
 func (s *Suite) Processes() []*Process { return s.procs }
 
-// reserve takes ports that are this suite's until Close.
+// reserve returns ports that belong to this suite until Close.
 func (s *Suite) reserve(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {
@@ -111,10 +113,11 @@ func (s *Suite) reserve(n int) ([]int, error) {
 	return ports, nil
 }
 
-// Loopback is host:port of a port on this machine.
+// Loopback returns host:port for a port of this machine.
 func Loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// WaitReady waits until a health URL answers 200, or p ends, or patience does.
+// WaitReady waits until a health URL answers 200, p ends, or patience has
+// passed.
 func WaitReady(p *Process, url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -135,7 +138,7 @@ func WaitReady(p *Process, url string) error {
 	})
 }
 
-// WaitListening waits until something accepts at address.
+// WaitListening waits until something accepts connections at address.
 func WaitListening(p *Process, network, address string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

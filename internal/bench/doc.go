@@ -1,6 +1,6 @@
-// Package bench measures a path: any tunnel.Dialer, against a target that it
-// brings along. It is what `konnectivity bench` and `make bench-e2e` run.
+// Package bench measures a path, which is any tunnel.Dialer, against a target
+// of its own. `konnectivity bench` and `make bench-e2e` run it.
 //
-// Figures of one machine mean little by themselves; put a baseline beside
-// them in the same run and compare.
+// Figures of one machine mean little by themselves; compare them with a
+// baseline from the same run.
 package bench

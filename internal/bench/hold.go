@@ -23,7 +23,7 @@ func (h *Held) Close() {
 }
 
 // Idle opens n connections, checks each with one round trip, and leaves them
-// open. rate bounds new connections a second; 0 does not.
+// open. rate bounds new connections per second; 0 means no bound.
 func (p Path) Idle(ctx context.Context, n, rate int) (*Held, error) {
 	return p.hold(ctx, n, rate, "echo", ping)
 }
@@ -33,7 +33,7 @@ func (p Path) Stalled(ctx context.Context, n int, size int64) (*Held, error) {
 	return p.hold(ctx, n, 0, fmt.Sprintf("down %d", size), func(tunnel.Conn) error { return nil })
 }
 
-// holders is how many connections are being opened at once.
+// holders is how many connections are opened at the same time.
 const holders = 16
 
 func (p Path) hold(ctx context.Context, n, rate int, command string, check func(tunnel.Conn) error) (*Held, error) {

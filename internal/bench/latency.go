@@ -78,7 +78,7 @@ func (p Path) RoundTripBeside(ctx context.Context, streams int, length time.Dura
 	return p.RoundTrip(ctx, length)
 }
 
-// Churn is how fast connections come and go.
+// Churn is how fast connections can be opened and closed.
 type Churn struct {
 	Dialers int
 	Count   int64
@@ -86,11 +86,11 @@ type Churn struct {
 	Dial    Latency // of the dials alone
 }
 
-// PerSecond is connections a second.
+// PerSecond returns connections per second.
 func (c Churn) PerSecond() float64 { return float64(c.Count) / c.Took.Seconds() }
 
 // Churn opens a connection, has 64 bytes echoed and closes it, over and over,
-// with so many dialers at once.
+// with that many dialers at once.
 func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (Churn, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -123,7 +123,7 @@ func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (Chu
 	return Churn{Dialers: dialers, Count: count.Load(), Took: time.Since(start), Dial: distribution(all)}, nil
 }
 
-// touch is one short connection; it returns how long its dial took.
+// touch makes one short connection and returns how long its dial took.
 func (p Path) touch(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
 	c, err := p.open(ctx, "echo")

@@ -37,14 +37,14 @@ func (p Path) open(ctx context.Context, command string) (tunnel.Conn, error) {
 	return c, nil
 }
 
-// Throughput is a bulk transfer's outcome.
+// Throughput is the result of a bulk transfer.
 type Throughput struct {
 	Streams int
 	Bytes   int64
 	Took    time.Duration
 }
 
-// MBps is the speed in 10^6 bytes a second.
+// MBps returns the throughput in 10^6 bytes per second.
 func (t Throughput) MBps() float64 { return float64(t.Bytes) / 1e6 / t.Took.Seconds() }
 
 // Down downloads size bytes over each of streams connections at once.

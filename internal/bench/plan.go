@@ -23,9 +23,9 @@ type Plan struct {
 	Duration time.Duration // of each rtt, small and churn
 	Dialers  int           // of churn
 	Idle     int           // connections of idle
-	Rate     int           // new connections a second of idle; 0: as fast as they come
+	Rate     int           // new connections per second of idle; 0 means as fast as possible
 	Stalled  int           // readers of stalled
-	Settle   time.Duration // processes get so long to come to rest before memory is read
+	Settle   time.Duration // how long processes rest before their memory is read
 }
 
 // stallSize is what a stalled reader asks for: more than any buffer holds.
@@ -40,14 +40,14 @@ var tests = map[string]test{
 	"churn": Subject.churn, "idle": Subject.idle, "stalled": Subject.stalled,
 }
 
-// TestNames are the tests in the order that makes sense.
+// TestNames returns the tests in a sensible order.
 func TestNames() []string {
 	return []string{"down", "up", "rtt", "small", "churn", "idle", "stalled"}
 }
 
 // Run carries out the plan: in each round every test, and in each test every
-// subject in turn, so that the machine's moods meet all alike. progress is
-// told what begins.
+// subject in turn, so that changes of the machine's speed affect all alike.
+// progress is called with what begins.
 func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(string)) (*Report, error) {
 	for _, name := range plan.Tests {
 		if tests[name] == nil {
@@ -116,7 +116,7 @@ func (s Subject) rtt(ctx context.Context, plan Plan, rep *Report) error {
 
 func (s Subject) small(ctx context.Context, plan Plan, rep *Report) error {
 	bulk := slices.Max(plan.Streams)
-	alone, err := s.RoundTrip(ctx, plan.Duration) // at the same time of a machine's day
+	alone, err := s.RoundTrip(ctx, plan.Duration) // all at about the same time
 	if err != nil {
 		return err
 	}
@@ -182,7 +182,7 @@ func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
 	return err
 }
 
-// resident is the memory of the processes once they have come to rest.
+// resident returns the memory of the processes once they are idle.
 func (s Subject) resident(ctx context.Context, settle time.Duration) (int64, error) {
 	select {
 	case <-time.After(settle):

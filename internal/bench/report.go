@@ -25,8 +25,8 @@ type Row struct {
 // NewReport returns an empty report.
 func NewReport() *Report { return &Report{} }
 
-// Add puts a value into a row, which it makes if need be. Subjects and rows
-// keep the order in which they first come.
+// Add adds a value to a row, which it creates if need be. Subjects and rows
+// keep the order of their first use.
 func (r *Report) Add(subject, label, unit string, value float64) {
 	if !slices.Contains(r.Subjects, subject) {
 		r.Subjects = append(r.Subjects, subject)
@@ -59,8 +59,8 @@ func (r *Report) latency(subject, label string, l Latency) {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// Median is the middle of a row's values for one subject, NaN-free: 0 where
-// there is none.
+// Median returns the median of a row's values for one subject, or 0 if there
+// are none.
 func (row *Row) Median(subject string) float64 {
 	v := slices.Clone(row.Values[subject])
 	if len(v) == 0 {

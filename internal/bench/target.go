@@ -21,7 +21,7 @@ import (
 //	up       the target reads until FIN, sends the count as a line, and FIN
 //	echo     the target sends back whatever comes
 const (
-	commandTime = 30 * time.Second // a client that is silent at first is not one of ours
+	commandTime = 30 * time.Second // a client that is silent at first is not ours
 	maxCommand  = 64
 	blockSize   = 64 << 10
 )
@@ -78,8 +78,8 @@ func serve(c tunnel.Conn) error {
 	}
 }
 
-// echo copies with a buffer of its own size, small while little comes: the
-// target's memory is not what is measured, but it runs on the same machine.
+// echo copies with a buffer that is small while little arrives: the target's
+// memory is not measured, but the target runs on the same machine.
 func echo(c io.Writer, r *bufio.Reader) error {
 	buf := make([]byte, 512)
 	for {

@@ -1,7 +1,7 @@
-// Package relaychain is the limit to approach: three processes that relay one
-// connection each, over the same two mTLS hops as the suite's SOCKS5 path, and
-// multiplex nothing. Each connection pays two TLS handshakes, and its bytes
-// are copied by 64 KiB.
+// Package relaychain is a baseline: three processes that relay each connection
+// by itself over the same two mTLS hops as the suite's SOCKS5 path, and
+// multiplex nothing. Each connection pays two TLS handshakes, and its bytes are
+// copied by 64 KiB.
 //
 //	front (SOCKS5) ── mTLS ──► middle ── mTLS ──► end ── TCP ──► target
 package relaychain
@@ -27,9 +27,9 @@ const (
 
 // Hop is one process of the chain.
 type Hop struct {
-	// Greet reads from an accepted connection where to go.
+	// Greet reads the destination from an accepted connection.
 	Greet func(net.Conn, *bufio.Reader) (address string, err error)
-	// Dial goes one hop further.
+	// Dial dials the next hop.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
@@ -87,7 +87,7 @@ func (h Hop) relay(ctx context.Context, near net.Conn) error {
 	defer context.AfterFunc(ctx, func() { _ = far.Close() })()
 	var wg sync.WaitGroup
 	wg.Go(func() { copyHalf(near, far) })
-	// What the greeting's buffer holds already goes first.
+	// What the greeting's buffer already holds goes first.
 	if n := r.Buffered(); n > 0 {
 		ahead, _ := r.Peek(n)
 		if _, err := far.Write(ahead); err != nil {
@@ -110,8 +110,8 @@ func copyHalf(dst, src net.Conn) {
 	_ = dst.(interface{ CloseWrite() error }).CloseWrite()
 }
 
-// dialNext opens a TLS connection of its own for each connection, and tells
-// the next hop the address in one line.
+// dialNext opens a new TLS connection for each connection, and sends the next
+// hop the address in one line.
 func dialNext(next string, config *tls.Config) func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) {
 		d := tls.Dialer{Config: config}
