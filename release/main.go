@@ -59,7 +59,7 @@ func run() error {
 	for _, steps := range [][]step{
 		{{"programs", r.build}},
 		{{"man pages and completions", r.document}},
-		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"bill of materials", r.materials}, {"notes", r.notes}},
+		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart}, {"bill of materials", r.materials}, {"notes", r.notes}},
 		{{"checksums", r.checksums}},
 	} {
 		if err := together(steps); err != nil {

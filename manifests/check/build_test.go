@@ -11,6 +11,8 @@ import (
 	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -55,6 +57,8 @@ var kinds = map[string]func() any{
 	"v1/ServiceAccount":                               func() any { return new(corev1.ServiceAccount) },
 	"apps/v1/DaemonSet":                               func() any { return new(appsv1.DaemonSet) },
 	"apps/v1/Deployment":                              func() any { return new(appsv1.Deployment) },
+	"autoscaling/v2/HorizontalPodAutoscaler":          func() any { return new(autoscalingv2.HorizontalPodAutoscaler) },
+	"batch/v1/Job":                                    func() any { return new(batchv1.Job) },
 	"policy/v1/PodDisruptionBudget":                   func() any { return new(policyv1.PodDisruptionBudget) },
 	"networking.k8s.io/v1/NetworkPolicy":              func() any { return new(networkingv1.NetworkPolicy) },
 	"rbac.authorization.k8s.io/v1/Role":               func() any { return new(rbacv1.Role) },

@@ -1,0 +1,49 @@
+{{- /* The objects of a file of manifests/, as JSON: {"objects": [...]}. */}}
+{{- define "konnectivity.read" }}
+{{- $objects := list }}
+{{- range regexSplit "(?m)^---$" (required (printf "%s is not in the chart" .path) (.root.Files.Get (printf "manifests/%s" .path))) -1 }}
+{{- $objects = append $objects (fromYaml .) }}
+{{- end }}
+{{- dict "objects" $objects | toJson }}
+{{- end }}
+
+{{- /* One object, with the label that all have. */}}
+{{- define "konnectivity.print" }}
+{{- $label := dict "app.kubernetes.io/part-of" "konnectivity" }}
+{{- $_ := set .metadata "labels" (merge (default dict (get .metadata "labels")) $label) }}
+{{- if hasKey (default dict (get . "spec")) "template" }}
+{{- $_ := set .spec.template.metadata "labels" (merge .spec.template.metadata.labels $label) }}
+{{- end }}
+---
+{{ toYaml . }}
+{{- end }}
+
+{{- define "konnectivity.image" }}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+
+{{- /* What server and agents have in common: .object is changed as .values say. */}}
+{{- define "konnectivity.pod" }}
+{{- $container := first .object.spec.template.spec.containers }}
+{{- $_ := set $container "image" (include "konnectivity.image" .root) }}
+{{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy }}
+{{- with get .values "resources" }}{{ $_ := set $container "resources" . }}{{ end }}
+{{- $_ := set $container "args" (concat $container.args (default list (get .values "extraArgs"))) }}
+{{- $_ := set $container "env" (concat $container.env (default list (get .values "extraEnv"))) }}
+{{- end }}
+
+{{- /* The patches of a kustomize component, all of which add. */}}
+{{- define "konnectivity.component" }}
+{{- $spec := .object.spec.template.spec }}
+{{- $container := first $spec.containers }}
+{{- $component := fromYaml (.root.Files.Get (printf "manifests/agent/components/%s/kustomization.yaml" .name)) }}
+{{- range fromYamlArray (first $component.patches).patch }}
+{{- if hasSuffix "/args/-" .path }}
+{{- $_ := set $container "args" (append $container.args .value) }}
+{{- else if contains "/containers/0/" .path }}
+{{- $_ := set $container (base .path) .value }}
+{{- else }}
+{{- $_ := set $spec (base .path) .value }}
+{{- end }}
+{{- end }}
+{{- end }}

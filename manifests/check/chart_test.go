@@ -1,0 +1,233 @@
+package check
+
+import (
+	"encoding/json"
+	"io"
+	"log"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"helm.sh/helm/v3/pkg/lint"
+	"helm.sh/helm/v3/pkg/lint/support"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
+)
+
+// chartFolder is Helm's view of the manifests.
+const chartFolder = "../../charts/konnectivity"
+
+func loadChart(t *testing.T) *chart.Chart {
+	t.Helper()
+	log.SetOutput(io.Discard) // Helm mentions the symbolic link
+	defer log.SetOutput(os.Stderr)
+	c, err := loader.Load(chartFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// render is what `helm template` prints, by file.
+func render(t *testing.T, c *chart.Chart, values string) (map[string]string, error) {
+	t.Helper()
+	given := map[string]any{}
+	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
+		t.Fatal(err)
+	}
+	release := chartutil.ReleaseOptions{Name: "konnectivity", Namespace: controlPlane, IsInstall: true}
+	all, err := chartutil.ToRenderValues(c, given, release, chartutil.DefaultCapabilities) // checks the schema
+	if err != nil {
+		return nil, err
+	}
+	return engine.Engine{Strict: true}.Render(c, all)
+}
+
+// byName are objects as the API gets them, by kind and name.
+type byName map[string]map[string]any
+
+func (b byName) add(t *testing.T, text string) {
+	t.Helper()
+	var o map[string]any
+	if err := yaml.UnmarshalStrict([]byte(text), &o); err != nil {
+		t.Fatalf("%v in %s", err, text)
+	}
+	if len(o) == 0 {
+		return
+	}
+	name := o["kind"].(string) + " " + o["metadata"].(map[string]any)["name"].(string)
+	if b[name] != nil {
+		t.Errorf("%s is there twice", name)
+	}
+	b[name] = o
+}
+
+func rendered(t *testing.T, values string) byName {
+	t.Helper()
+	files, err := render(t, loadChart(t), values)
+	if err != nil {
+		t.Fatalf("%s: %v", values, err)
+	}
+	objects := byName{}
+	for name, text := range files {
+		if filepath.Ext(name) != ".yaml" {
+			continue
+		}
+		for document := range strings.SplitSeq("\n"+text, "\n---\n") {
+			objects.add(t, document)
+			if strings.TrimSpace(document) != "" {
+				decode(t, name, []byte(document))
+			}
+		}
+	}
+	return objects
+}
+
+// hashed are the names that kustomize gives config maps by their content, which
+// the chart puts into an annotation of the pods.
+var hashed = regexp.MustCompile(`(konnectivity-agent(?:-control-plane)?)-[a-z0-9]{10}\b`)
+
+func kustomized(t *testing.T, folders ...string) byName {
+	t.Helper()
+	objects := byName{}
+	for _, folder := range folders {
+		resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(manifests, folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range resources.Resources() {
+			text, err := r.AsYAML()
+			if err != nil {
+				t.Fatal(err)
+			}
+			objects.add(t, hashed.ReplaceAllString(string(text), "$1"))
+		}
+	}
+	return objects
+}
+
+// plain takes away in what chart and kustomization may differ.
+func plain(t *testing.T, o map[string]any) string {
+	t.Helper()
+	delete(o["metadata"].(map[string]any), "namespace") // Helm's is the release's
+	if spec, ok := o["spec"].(map[string]any); ok {
+		if template, ok := spec["template"].(map[string]any); ok {
+			delete(template["metadata"].(map[string]any), "annotations")
+			for _, c := range template["spec"].(map[string]any)["containers"].([]any) {
+				delete(c.(map[string]any), "imagePullPolicy")
+			}
+		}
+	}
+	text, err := json.MarshalIndent(o, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The chart and the kustomizations are one truth.
+func TestChartMakesWhatKustomizationsMake(t *testing.T) {
+	const off = "{server: {enabled: false}, agent: {enabled: false}, pki: {mode: existing}}"
+	for _, test := range []struct {
+		values  string
+		folders []string
+	}{
+		{"{agent: {enabled: false}, pki: {mode: existing}}", []string{"server/hosted"}},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com}}", []string{"agent/daemonset"}},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true}}", []string{"agent/daemonset-host-network"}},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true, authentication: token}}", []string{"agent/daemonset-token"}},
+		{"{server: {enabled: false}, agent: {enabled: false}, pki: {mode: existing}, " +
+			"controlPlaneAgent: {enabled: true, identifiers: ipv4=172.31.0.11&ipv4=172.31.0.12&ipv4=172.31.0.13}}", []string{"agent/control-plane"}},
+		{"{server: {enabled: false}, agent: {enabled: false}, pki: {mode: cert-manager}}", []string{"pki/cert-manager"}},
+		{"{server: {enabled: false}, agent: {enabled: false}, pki: {mode: existing}, monitoring: {enabled: true}}", []string{"monitoring"}},
+		{"{server: {enabled: false}, agent: {enabled: false}, pki: {mode: existing}, monitoring: {enabled: true, labels: {release: kube-prometheus-stack}}}",
+			[]string{"monitoring-kube-prometheus-stack"}},
+		{off, nil},
+	} {
+		ours, theirs := rendered(t, test.values), kustomized(t, test.folders...)
+		if a, b := slices.Sorted(maps.Keys(ours)), slices.Sorted(maps.Keys(theirs)); !slices.Equal(a, b) {
+			t.Errorf("%s makes\n%q, and %v\n%q", test.values, a, test.folders, b)
+			continue
+		}
+		for name := range theirs {
+			if a, b := plain(t, ours[name]), plain(t, theirs[name]); a != b {
+				t.Errorf("%s: the chart makes\n%s\nand %v\n%s", name, a, test.folders, b)
+			}
+		}
+	}
+}
+
+// What the chart has beyond them.
+func TestChartsValues(t *testing.T) {
+	objects := rendered(t, "{agent: {kind: Deployment, autoscaling: {enabled: true}, extraArgs: [--v=5], extraEnv: [{name: HTTPS_PROXY, value: 'http://proxy:3128'}]}, "+
+		"image: {repository: registry.example.com/konnectivity, tag: v1.0.0}, server: {replicas: 5, service: {type: NodePort, nodePort: 30091}}, pki: {clusterSANs: [203.0.113.7, a.example.com]}}")
+	for _, want := range []struct{ object, text string }{
+		{"Deployment konnectivity-agent", `"image":"registry.example.com/konnectivity:v1.0.0"`},
+		{"Deployment konnectivity-agent", `"--v=5"]`},
+		{"Deployment konnectivity-agent", `{"name":"HTTPS_PROXY","value":"http://proxy:3128"}`},
+		{"Deployment konnectivity-agent", `"podAntiAffinity"`},
+		{"PodDisruptionBudget konnectivity-agent", `"maxUnavailable":1`},
+		{"HorizontalPodAutoscaler konnectivity-agent", `"maxReplicas":10`},
+		{"Deployment konnectivity-server", `"replicas":5`},
+		{"Deployment konnectivity-server", `"image":"registry.example.com/konnectivity:v1.0.0"`},
+		{"Service konnectivity-server", `"nodePort":30091`},
+		{"Service konnectivity-server", `"type":"NodePort"`},
+		{"Job konnectivity-certs", `"--cluster-san=203.0.113.7","--cluster-san=a.example.com"`},
+		{"Job konnectivity-certs", `"--namespace=` + controlPlane + `"`},
+	} {
+		text, err := json.Marshal(objects[want.object])
+		if err != nil || !strings.Contains(string(text), want.text) {
+			t.Errorf("%s has no %s: %s", want.object, want.text, text)
+		}
+	}
+	if text, _ := json.Marshal(objects["Deployment konnectivity-agent"]); strings.Contains(string(text), `"replicas"`) {
+		t.Error("replicas are set, though the autoscaler sets them")
+	}
+	secret := rendered(t, "{pki: {mode: cert-manager, clusterSANs: [203.0.113.7, '2001:db8::7', a.example.com]}}")["Certificate konnectivity-cluster"]
+	if text, _ := json.Marshal(secret); !strings.Contains(string(text), `"ipAddresses":["203.0.113.7","2001:db8::7"]`) || !strings.Contains(string(text), `"a.example.com"]`) {
+		t.Errorf("names for agents: %s", text)
+	}
+}
+
+func TestChartRefusesWrongValues(t *testing.T) {
+	for values, want := range map[string]string{
+		"{agent: {kind: StatefulSet}}":              "agent",
+		"{server: {replica: 2}}":                    "replica",
+		"{server: {service: {type: ExternalName}}}": "type",
+		"{pki: {mode: none}}":                       "mode",
+		"{controlPlaneAgent: {enabled: true}}":      "identifiers",
+	} {
+		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", values, err)
+		}
+	}
+}
+
+func TestChartsNotesSayTheNextStep(t *testing.T) {
+	files, err := render(t, loadChart(t), "{agent: {enabled: false}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"kubectl -n " + controlPlane + " rollout status deployment/konnectivity-server", "--set server.enabled=false", "pki.clusterSANs"} {
+		if notes := files["konnectivity/templates/NOTES.txt"]; !strings.Contains(notes, want) {
+			t.Errorf("the notes lack %q:\n%s", want, notes)
+		}
+	}
+}
+
+func TestChartPassesLint(t *testing.T) {
+	for _, message := range lint.All(chartFolder, nil, controlPlane, true).Messages {
+		if message.Severity > support.InfoSev {
+			t.Error(message)
+		}
+	}
+}

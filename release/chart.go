@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// chartManifests are the folders of manifests/ that the chart's templates read.
+// In the sources a link leads there.
+var chartManifests = []string{"server/hosted", "agent", "pki/cert-manager", "monitoring"}
+
+// chart packs Helm's chart, as `helm package` does, with this release's version
+// and image.
+func (r *release) chart() error {
+	source := filepath.Join(r.root, "charts/konnectivity")
+	entries, err := tree(source, "konnectivity")
+	if err != nil {
+		return err
+	}
+	for _, folder := range chartManifests {
+		more, err := tree(filepath.Join(r.root, "manifests", folder), "konnectivity/manifests/"+folder)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, more...)
+	}
+	i := slices.IndexFunc(entries, func(e entry) bool { return e.name == "konnectivity/Chart.yaml" })
+	text, err := entries[i].content()
+	if err != nil {
+		return err
+	}
+	text = bytes.Replace(text, []byte("\nversion: 0.0.0\n"), []byte("\nversion: "+r.number()+"\n"), 1)
+	text = bytes.Replace(text, []byte("\nappVersion: latest\n"), []byte("\nappVersion: "+r.version+"\n"), 1)
+	entries[i].source, entries[i].text = "", text
+	return writeFile(filepath.Join(r.out, "konnectivity-"+r.number()+".tgz"), func(w io.Writer) error { return writeTarGz(w, entries, r.time) })
+}
+
+// tree is the files under a folder, what is written about them left out.
+func tree(folder, name string) (entries []entry, err error) {
+	err = filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() || strings.HasSuffix(path, ".md") || strings.HasSuffix(path, "_test.yaml") {
+			return err
+		}
+		relative, err := filepath.Rel(folder, path)
+		entries = append(entries, entry{name: name + "/" + filepath.ToSlash(relative), mode: 0o644, source: path})
+		return err
+	})
+	return entries, err
+}
