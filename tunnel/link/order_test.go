@@ -204,3 +204,58 @@ func TestWriterOfABrokenLinkHearsOfTheLoss(t *testing.T) {
 	_ = far.Close()
 	r.end()
 }
+
+// hooked is a net.Conn that calls hook before each Write, with how many there
+// were since it was set.
+type hooked struct {
+	net.Conn
+	hook   func(n int) // by whoever writes
+	writes int
+}
+
+func (h *hooked) Write(p []byte) (int, error) {
+	if h.hook != nil {
+		h.writes++
+		h.hook(h.writes)
+	}
+	return h.Conn.Write(p)
+}
+
+// Whoever queues for its turn while the one before sends the last small frames
+// that it is to send for others gets it nevertheless.
+func TestTurnAfterTheLastRound(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	h := &hooked{Conn: near}
+	r := newRig(t, h, far, true, link.Config{PingInterval: time.Hour, DeadAfter: time.Hour})
+	defer r.end()
+	_, first := r.dialed()
+	_, small := r.dialed()
+	id, last := r.dialed()
+	r.wantNothing() // the first PING is behind us
+
+	const frames, rounds = 2, 4
+	written := make(chan error, 1)
+	h.hook = func(n int) {
+		switch {
+		case n >= frames && n < frames+rounds:
+			if _, err := small.Write([]byte("x")); err != nil {
+				t.Error(err)
+			}
+		case n == frames+rounds:
+			go func() { _, err := last.Write(make([]byte, 30000)); written <- err }()
+			time.Sleep(20 * time.Millisecond) // let it queue for its turn
+		}
+	}
+	if _, err := first.Write(make([]byte, 30000)); err != nil {
+		t.Fatal(err)
+	}
+	for got := 0; got < 30000; {
+		if f := r.next(); f.typ == tData && f.id == id {
+			got += len(f.payload)
+		}
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
