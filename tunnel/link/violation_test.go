@@ -209,6 +209,24 @@ var breaches = []breach{
 			r.t.Errorf("the dial ended with %v", d.err)
 		}
 	}, other},
+	{"CREDIT before OPENED, by the opener", false, func(r *rig, id uint64) {
+		r.send(openFrame(id+2, "hang:1"), frame{tCredit, 0, id + 2, u64(1 << 20)})
+		r.wantReset(id+2, protocolCode)
+	}, other},
+	{"CREDIT before OPENED, by the acceptor", false, func(r *rig, id uint64) {
+		own := r.dial()
+		r.send(frame{tCredit, 0, own, u64(1 << 20)})
+		r.wantReset(own, protocolCode)
+		<-r.dials
+	}, other},
+	{"DATA after FIN, to who has not read what came before", false, func(r *rig, id uint64) {
+		own, conn := r.dialed()
+		r.send(frame{tData, fin, own, []byte("x")}, data(own, 1))
+		r.wantReset(own, protocolCode)
+		if n, err := conn.Read(make([]byte, 1)); n != 0 || tunnel.CodeOf(err) != tunnel.CodeProtocol || err == io.EOF {
+			r.t.Errorf("read %d, %v: what was dropped looks like an orderly end", n, err)
+		}
+	}, other},
 	{"CREDIT above 2^62", false, func(r *rig, id uint64) {
 		r.send(frame{tCredit, 0, id, u64(1<<62 + 1)})
 		r.wantReset(id, protocolCode)
