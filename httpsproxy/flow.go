@@ -59,21 +59,12 @@ func (x *exchange) carried(up bool, n int) {
 // dialed is a connection of the transport, which may serve many exchanges,
 // together with how it was made. To the transport it is only a net.Conn.
 type dialed struct {
-	conn tunnel.Conn
-	flow *tunnel.Flow
+	net.Conn // a tunnel.Conn
+	flow     *tunnel.Flow
 }
 
 // NetConn returns the connection below.
-func (d *dialed) NetConn() net.Conn { return d.conn }
-
-func (d *dialed) Read(p []byte) (int, error)         { return d.conn.Read(p) }
-func (d *dialed) Write(p []byte) (int, error)        { return d.conn.Write(p) }
-func (d *dialed) Close() error                       { return d.conn.Close() }
-func (d *dialed) LocalAddr() net.Addr                { return d.conn.LocalAddr() }
-func (d *dialed) RemoteAddr() net.Addr               { return d.conn.RemoteAddr() }
-func (d *dialed) SetDeadline(t time.Time) error      { return d.conn.SetDeadline(t) }
-func (d *dialed) SetReadDeadline(t time.Time) error  { return d.conn.SetReadDeadline(t) }
-func (d *dialed) SetWriteDeadline(t time.Time) error { return d.conn.SetWriteDeadline(t) }
+func (d *dialed) NetConn() net.Conn { return d.Conn }
 
 // dialReport tells observers about a transport's dials, except for a dial that
 // its request no longer needed, because another connection became free.

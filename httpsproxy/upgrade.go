@@ -21,7 +21,7 @@ type upgrade struct {
 func (u *upgrade) far() tunnel.Conn {
 	conn := u.conn
 	if d, ok := conn.(*dialed); ok {
-		conn = d.conn
+		conn = d.Conn
 	}
 	return tunnel.With(tunnel.Wrap(conn), tunnel.Parts{In: tunnel.CopySource(u.resp.Body)})
 }

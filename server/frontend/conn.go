@@ -230,7 +230,7 @@ func (c *Conn) recognise() (Handler, error) {
 
 // shakeHands performs the TLS handshake.
 func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
-	c.meter = &meter{conn: c.raw, owner: c}
+	c.meter = &meter{Conn: c.raw, owner: c}
 	c.meter.left.Store(maxHandshake)
 	if err := c.meter.await(); err != nil {
 		return nil, err

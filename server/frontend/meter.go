@@ -5,9 +5,6 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
-	"time"
-
-	"konnectivity/tunnel"
 )
 
 var errTooMuch = errors.New("the peer sent more bytes than a handshake has")
@@ -16,7 +13,7 @@ var errTooMuch = errors.New("the peer sent more bytes than a handshake has")
 // they know whether it is valid. Once the connection has begun, meter only
 // passes bytes on.
 type meter struct {
-	conn  tunnel.Conn
+	net.Conn
 	owner *Conn
 	off   atomic.Bool // the connection has begun
 
@@ -29,11 +26,11 @@ type meter struct {
 }
 
 // NetConn returns the metered connection.
-func (m *meter) NetConn() net.Conn { return m.conn }
+func (m *meter) NetConn() net.Conn { return m.Conn }
 
 // SyscallConn gives access to the socket below the meter.
 func (m *meter) SyscallConn() (syscall.RawConn, error) {
-	if s, ok := m.conn.(syscall.Conn); ok {
+	if s, ok := m.Conn.(syscall.Conn); ok {
 		return s.SyscallConn()
 	}
 	return nil, syscall.EINVAL
@@ -42,7 +39,7 @@ func (m *meter) SyscallConn() (syscall.RawConn, error) {
 // await returns when the peer has sent something. Until then neither TLS nor a
 // buffer is needed.
 func (m *meter) await() error {
-	n, err := m.conn.Read(m.first[:])
+	n, err := m.Conn.Read(m.first[:])
 	m.held = n > 0
 	return err
 }
@@ -55,13 +52,13 @@ func (m *meter) Read(p []byte) (int, error) {
 		return 1, nil
 	}
 	if m.off.Load() {
-		return m.conn.Read(p)
+		return m.Conn.Read(p)
 	}
 	left := m.left.Load()
 	if left <= 0 {
 		return 0, errTooMuch
 	}
-	n, err := m.conn.Read(p[:min(int64(len(p)), left)])
+	n, err := m.Conn.Read(p[:min(int64(len(p)), left)])
 	m.left.Add(int64(-n))
 	if read := m.read.Add(int64(n)); read-m.weighed >= weighEvery {
 		m.weighed = read
@@ -69,11 +66,3 @@ func (m *meter) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
-
-func (m *meter) Write(p []byte) (int, error)        { return m.conn.Write(p) }
-func (m *meter) Close() error                       { return m.conn.Close() }
-func (m *meter) LocalAddr() net.Addr                { return m.conn.LocalAddr() }
-func (m *meter) RemoteAddr() net.Addr               { return m.conn.RemoteAddr() }
-func (m *meter) SetDeadline(t time.Time) error      { return m.conn.SetDeadline(t) }
-func (m *meter) SetReadDeadline(t time.Time) error  { return m.conn.SetReadDeadline(t) }
-func (m *meter) SetWriteDeadline(t time.Time) error { return m.conn.SetWriteDeadline(t) }

@@ -84,7 +84,7 @@ func TestEndings(t *testing.T) {
 			open(func(c *opened) { _ = c.CloseWrite() }),
 			sends(closing, request), sends(holding)},
 		"opened, half-closed in haste": {
-			open(func(c *opened) { c.Hasten(); _ = c.CloseWrite() }),
+			open(func(c *opened) { c.hasten(); _ = c.CloseWrite() }),
 			sends(closing, request), sends(holding)},
 		"opened, closed": {
 			open(func(c *opened) { _ = c.Close() }),

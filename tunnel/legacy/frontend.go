@@ -33,8 +33,13 @@ type frontend struct {
 	far    tunnel.Conn
 }
 
-// hastener is a connection that otherwise waits for an answer after CloseWrite.
-type hastener interface{ Hasten() }
+// hasten tells c that nobody waits for an answer, if it or what lies under it is
+// a connection that otherwise waits for one after CloseWrite.
+func hasten(c tunnel.Conn) {
+	if h, ok := tunnel.Under[*opened](c); ok {
+		h.hasten()
+	}
+}
 
 func newFrontend(ctx context.Context, s *ProxyService, stream grpc.ServerStream) *frontend {
 	f := &frontend{service: s, gone: stream.Context().Done(), done: make(chan struct{})}
@@ -120,9 +125,7 @@ func (f *frontend) clientClosed(c *served) {
 	f.mu.Lock()
 	far := f.far
 	f.mu.Unlock()
-	if h, ok := far.(hastener); ok {
-		h.Hasten()
-	}
+	hasten(far)
 }
 
 func (f *frontend) unknown(id int64) { f.mux.sender.reply(closeResponse(id, textUnknown)) }

@@ -99,10 +99,9 @@ func (c *opened) CloseWrite() error {
 	return nil
 }
 
-// Hasten says that nobody waits for an answer any more, so that CloseWrite need
-// not, be it before or after it. A front that learns of its client's end for
-// certain may call it; what was written is still sent.
-func (c *opened) Hasten() {
+// hasten says that nobody waits for an answer any more, so that CloseWrite need
+// not, be it before or after it. What was written is still sent.
+func (c *opened) hasten() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.hasty = true

@@ -148,8 +148,13 @@ func TestCloseWriteHoldsBackTheCloseRequest(t *testing.T) {
 				c.receive(chunks(1, 10))
 			}
 		}, 30*answerQuiet/2 + answerQuiet/2, 30*answerQuiet/2 + 2*answerQuiet},
-		"nobody waits": {func(c *opened) { _, _ = c.Write([]byte("x")); _ = c.CloseWrite(); c.Hasten() },
+		"nobody waits": {func(c *opened) { _, _ = c.Write([]byte("x")); _ = c.CloseWrite(); hasten(c) },
 			settleTime, settleTime},
+		"nobody waits, and parts were replaced": {func(c *opened) {
+			_, _ = c.Write([]byte("x"))
+			_ = c.CloseWrite()
+			hasten(tunnel.With(c, tunnel.Parts{}))
+		}, settleTime, settleTime},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
