@@ -2,7 +2,6 @@ package hostile
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -29,42 +28,13 @@ func run(m *testing.M) int {
 	if os.Getenv("ATTACK") != "" {
 		return m.Run() // TestAttacker, which starts no program
 	}
-	dir, err := os.MkdirTemp("", "kbin")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if binaries, err = suite.Build("../..", dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+	return suite.Main(m, "../..", &binaries)
 }
 
-// newSuite is a fresh suite whose processes end with the test. A test that
-// fails shows what they said.
+// newSuite is a fresh suite for a test.
 func newSuite(t *testing.T) *suite.Suite {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "k") // short: unix sockets live in it
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := suite.New(binaries, dir)
-	if err != nil {
-		os.RemoveAll(dir)
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			for _, p := range s.Processes() {
-				t.Logf("--- %s (pid %d)\n%s", p.Name, p.PID(), p.Output())
-			}
-		}
-		s.Close()
-		os.RemoveAll(dir)
-	})
-	return s
+	return suite.ForTest(t, binaries)
 }
 
 // must fails the test on err.

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"fmt"
 	"log/slog"
 	"os"
 	"testing"
@@ -17,16 +16,5 @@ var binaries suite.Binaries
 func TestMain(m *testing.M) {
 	// konnectivity-client logs every tunnel that a test cuts.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
-	dir, err := os.MkdirTemp("", "kbin")
-	if err == nil {
-		binaries, err = suite.Build("../..", dir)
-	}
-	status := 1
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	} else {
-		status = m.Run()
-	}
-	_ = os.RemoveAll(dir)
-	os.Exit(status)
+	os.Exit(suite.Main(m, "../..", &binaries))
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,22 +21,12 @@ func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
 	flag.Parse()
-	dir, err := os.MkdirTemp("", "kbin")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-	if binaries, err = suite.Build("../..", dir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
 	defer func() {
 		if running != nil {
 			running.close()
 		}
 	}()
-	return m.Run()
+	return suite.Main(m, "../..", &binaries)
 }
 
 // picture keeps what the tab shows, if anybody wants it.
