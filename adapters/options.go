@@ -33,7 +33,6 @@ type Options struct {
 // What there is to say about the way to the server is said in package uplink.
 type (
 	ServerOptions = uplink.Options
-	Server        = uplink.Server
 	ClientTLS     = uplink.ClientTLS
 )
 
