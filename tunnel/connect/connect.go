@@ -75,7 +75,8 @@ func Handshake(ctx context.Context, c tunnel.Conn, req Request) (tunnel.Conn, er
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	br := bufio.NewReaderSize(nil, readAhead)
 	err := exchange(c, br, req)
-	if !stop() { // the deadline is, or will be, in the past
+	var refusal *StatusError                  // stands, even if ctx ended while its body was read
+	if !stop() && !errors.As(err, &refusal) { // the deadline is, or will be, in the past
 		_ = c.Reset(ctx.Err())
 		return nil, context.Cause(ctx)
 	}

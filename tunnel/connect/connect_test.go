@@ -48,10 +48,12 @@ func proxy(t testing.TB, script func(c *net.TCPConn)) tunnel.Conn {
 
 // answer reads the request's headers and sends text.
 func answer(text string) func(*net.TCPConn) {
-	return func(c *net.TCPConn) {
-		readHeaders(c)
-		_, _ = io.WriteString(c, text)
-	}
+	return func(c *net.TCPConn) { say(c, text) }
+}
+
+func say(c net.Conn, text string) {
+	readHeaders(c)
+	_, _ = io.WriteString(c, text)
 }
 
 func readHeaders(c net.Conn) string {
@@ -166,6 +168,23 @@ func TestHandshakeRefusalWithEndlessBody(t *testing.T) {
 	_, err := Handshake(within(t, 30*time.Second), c, Request{Address: "h:80"})
 	var status *StatusError
 	if !errors.As(err, &status) || ServerFailure(status) != tunnel.FailNoSuchHost {
+		t.Fatal(err)
+	}
+}
+
+// A refusal that has come stands, even if the dial is given up while the rest of
+// it is read.
+func TestHandshakeRefusalOutlivesTheDial(t *testing.T) {
+	near, far := net.Pipe() // on which a write returns once its bytes were read
+	defer far.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		say(far, "HTTP/1.1 407 Who\r\n\r\n")
+		cancel()
+	}()
+	_, err := Handshake(ctx, tunnel.Wrap(near), Request{Address: "h:80"})
+	var status *StatusError
+	if !errors.As(err, &status) || status.Status != 407 {
 		t.Fatal(err)
 	}
 }

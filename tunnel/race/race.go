@@ -4,7 +4,9 @@ package race
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"syscall"
 	"time"
 
 	"konnectivity/tunnel"
@@ -93,7 +95,7 @@ func (r *running[T, C]) first(ctx context.Context) *result[C] {
 			if res.err == nil {
 				return &res
 			}
-			if tunnel.FailureOf(res.err) == tunnel.FailExhausted {
+			if ours(res.err) {
 				return nil
 			}
 		}
@@ -120,11 +122,20 @@ func (r *running[T, C]) next() result[C] {
 	return <-r.results
 }
 
+// ours says whether this very process has no descriptor, port or memory left. A
+// dial through others may tell of their shortage, for which there is no errno
+// here; another address may lead past them.
+func ours(err error) bool {
+	var errno syscall.Errno
+	return tunnel.FailureOf(err) == tunnel.FailExhausted && errors.As(err, &errno)
+}
+
 // mostTelling lists failures from what says most about a destination with many
-// addresses to what says least. Exhaustion comes first: it is ours, and the
-// destination may be well.
+// addresses to what says least. A shortage comes first: the destination may be
+// well. Then what failed after it had connected, as TLS does: that address is
+// there, and it will not go away.
 var mostTelling = []tunnel.Failure{
-	tunnel.FailExhausted, tunnel.FailRefused, tunnel.FailReset, tunnel.FailHostUnreach,
+	tunnel.FailExhausted, tunnel.FailInternal, tunnel.FailRefused, tunnel.FailReset, tunnel.FailHostUnreach,
 	tunnel.FailTimeout, tunnel.FailNetUnreach, tunnel.FailDenied,
 }
 

@@ -2,9 +2,13 @@ package race
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
+	"net"
+	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,7 +101,9 @@ func TestDial(t *testing.T) {
 // our own ends the race.
 func TestWhichErrorIsTold(t *testing.T) {
 	fail := func(f tunnel.Failure) error { return &tunnel.DialError{Failure: f} }
-	slow, refused, none := fail(tunnel.FailTimeout), fail(tunnel.FailRefused), fail(tunnel.FailExhausted)
+	slow, refused, theirs := fail(tunnel.FailTimeout), fail(tunnel.FailRefused), fail(tunnel.FailExhausted)
+	none := tunnel.AsDialError("", &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)})
+	var untrusted error = &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
 	for name, c := range map[string]struct {
 		tries   []try
 		target  int
@@ -108,11 +114,15 @@ func TestWhichErrorIsTold(t *testing.T) {
 		"the first of equals":    {[]try{{after: time.Second, err: slow}, {err: slow}}, 0, slow, 2},
 		"exhausted":              {[]try{{err: slow}, {err: none}, {}}, 1, none, 2},
 		"exhausted at the end":   {[]try{{after: time.Hour}, {err: none}}, 1, none, 2},
+		"exhausted elsewhere":    {[]try{{err: theirs}, {}}, 1, nil, 2},
+		"not even then":          {[]try{{err: slow}, {err: theirs}}, 1, theirs, 2},
+		"beside one that works":  {[]try{{after: 2 * Stagger}, {err: theirs}}, 0, nil, 2},
+		"refused after TCP":      {[]try{{err: refused}, {err: untrusted}}, 1, untrusted, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				target, rec, took, err := run(t, c.tries)
-				if target != c.target || err != c.err || len(rec.started) != c.started || took > time.Minute {
+				if target != c.target || !errors.Is(err, c.err) || len(rec.started) != c.started || took > time.Minute {
 					t.Errorf("target %d, %v, %d started, after %v", target, err, len(rec.started), took)
 				}
 			})
