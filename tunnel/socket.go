@@ -135,7 +135,8 @@ func (s *socket) Failed() error {
 }
 
 // verdictTime bounds how long the end waits for a write that is about to fail.
-const verdictTime = 100 * time.Millisecond
+// Tests lengthen it.
+var verdictTime = 100 * time.Millisecond
 
 // end tells an end that is a reset from one in order. The kernel reports a
 // reset once: where a write got to hear of it, reads only see the end. So where

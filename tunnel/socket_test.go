@@ -47,6 +47,8 @@ func resetSocket(t *testing.T) (*socket, error) {
 // A read that finds the end while a write is under way does not call it an end
 // in order before that write has had its say.
 func TestEndWaitsForTheVerdictOfAWrite(t *testing.T) {
+	defer func(bound time.Duration) { verdictTime = bound }(verdictTime)
+	verdictTime = time.Hour // a busy machine may take more than the usual bound between two steps
 	for how, read := range map[string]func(*socket) error{
 		"Read":       func(s *socket) error { _, err := s.Read(make([]byte, 1)); return err },
 		"ReadChunks": func(s *socket) error { _, err := s.ReadChunks(make([]Chunk, 1)); return err },

@@ -16,7 +16,9 @@ const probePause = 100 * time.Millisecond
 
 // openProbes listens on the proxies' ports at this machine's other addresses,
 // where kubelet's TCP probes come to. Who connects there learns that the proxy
-// listens, and nothing else.
+// listens, and nothing else. An address that cannot be had (an IPv6 one may still
+// be tentative, RFC 4862 §5.4) is no reason not to serve, as long as there is
+// another.
 func (s *sidecar) openProbes(others func() ([]netip.Addr, error)) error {
 	if !s.opts.AnswerProbes {
 		return nil
@@ -29,13 +31,29 @@ func (s *sidecar) openProbes(others func() ([]netip.Addr, error)) error {
 		if !own.Addr().IsLoopback() {
 			continue // probes reach the proxy itself
 		}
-		for _, a := range addresses {
-			ln, err := cli.Listen("answer-tcp-probes", netip.AddrPortFrom(a, own.Port()).String())
-			if err != nil {
-				return err
-			}
-			s.probes = append(s.probes, ln)
+		if err := s.openProbesBeside(own.Port(), addresses); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// openProbesBeside listens at the addresses, or at those of them that it can.
+func (s *sidecar) openProbesBeside(port uint16, addresses []netip.Addr) error {
+	var failed []error
+	for _, a := range addresses {
+		ln, err := cli.Listen("answer-tcp-probes", netip.AddrPortFrom(a, port).String())
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		s.probes = append(s.probes, ln)
+	}
+	if len(failed) > 0 && len(failed) == len(addresses) {
+		return errors.Join(failed...)
+	}
+	for _, err := range failed {
+		s.log.WithError(err).Warn("TCP probes of one address will not be answered")
 	}
 	return nil
 }

@@ -60,3 +60,25 @@ func TestProbesAreAnsweredOnlyWhereAskedForAndNeeded(t *testing.T) {
 		t.Error("a proxy that listens everywhere is given a second listener")
 	}
 }
+
+// One address that this machine does not have, or not yet, keeps no sidecar from
+// serving.
+func TestProbesMissAnAddress(t *testing.T) {
+	absent, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("127.0.0.2")
+	for _, c := range []struct {
+		addresses []netip.Addr
+		open      int
+		fails     bool
+	}{
+		{[]netip.Addr{absent, there}, 1, false},
+		{[]netip.Addr{absent}, 0, true},
+		{nil, 0, false},
+	} {
+		s := &sidecar{opts: &Options{AnswerProbes: true}, log: logrus.New()}
+		err := s.openProbesBeside(0, c.addresses)
+		if (err != nil) != c.fails || len(s.probes) != c.open {
+			t.Errorf("%v: %d listeners, %v", c.addresses, len(s.probes), err)
+		}
+		s.close()
+	}
+}
