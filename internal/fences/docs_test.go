@@ -1,0 +1,86 @@
+package fences
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// proseWidth is the width at which documents wrap.
+const proseWidth = 100
+
+func TestDocsWrapAtOneWidth(t *testing.T) {
+	docs := markdown(t)
+	if len(docs) < 10 {
+		t.Fatalf("found only %d documents", len(docs))
+	}
+	for _, doc := range docs {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range wideLines(string(text)) {
+			t.Errorf("%s:%d: prose is wider than %d columns", doc, n, proseWidth)
+		}
+	}
+}
+
+func TestWideLines(t *testing.T) {
+	wide := strings.Repeat("word ", 21)
+	text := strings.Join([]string{
+		wide,
+		"- " + wide,
+		strings.Repeat("é ", proseWidth/2), // columns count, not bytes
+		"| " + wide + " |",
+		"```sh", wide, "```",
+		"    " + wide, // code, too
+		"https://" + strings.Repeat("x", proseWidth), // has no place to wrap
+		wide,
+	}, "\n")
+	if got := wideLines(text); !slices.Equal(got, []int{1, 2, 10}) {
+		t.Errorf("wide lines are %v", got)
+	}
+}
+
+// markdown returns the paths of all documents.
+func markdown(t *testing.T) []string {
+	t.Helper()
+	var docs []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "bin"):
+			return fs.SkipDir
+		case filepath.Ext(path) == ".md":
+			docs = append(docs, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return docs
+}
+
+// wideLines returns the numbers of the lines of prose that are too wide. Tables
+// and code cannot be wrapped, nor can a line without a space.
+func wideLines(text string) []int {
+	var wide []int
+	fenced := false
+	for i, line := range strings.Split(text, "\n") {
+		prose := strings.TrimSpace(line)
+		if strings.HasPrefix(prose, "```") {
+			fenced = !fenced
+		}
+		exempt := fenced || strings.HasPrefix(prose, "|") || strings.HasPrefix(line, "    ") || !strings.Contains(prose, " ")
+		if !exempt && utf8.RuneCountInString(line) > proseWidth {
+			wide = append(wide, i+1)
+		}
+	}
+	return wide
+}
