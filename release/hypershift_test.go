@@ -127,7 +127,7 @@ func TestHyperShift(t *testing.T) {
 	if out := w.ctr("run", "--rm", "docker.io/library/konnectivity-hypershift:"+w.version, "pretend", "/usr/bin/konnectivity", "--version"); out == "" {
 		t.Error("the tool says nothing")
 	}
-	if out, err := try(t, "ctr", "--address", w.address, "run", "--rm", "docker.io/library/konnectivity-hypershift:"+w.version, "else",
+	if out, err := w.try("run", "--rm", "docker.io/library/konnectivity-hypershift:"+w.version, "else",
 		"/usr/bin/control-plane-operator", "kas-bootstrap"); err == nil {
 		t.Errorf("it pretends to be all of the control-plane-operator: %s", out)
 	}
@@ -163,7 +163,8 @@ func (w *world) preStop(server string) {
 	w.t.Helper()
 	done := make(chan string, 1)
 	go func() {
-		out, err := try(w.t, "timeout", "2", "ctr", "--address", w.address, "task", "exec", "--exec-id", "preStop", server, "/bin/sh", "-c", "sleep 70")
+		hook := append(append([]string{"2", "ctr"}, w.own()...), "task", "exec", "--exec-id", "preStop", server, "/bin/sh", "-c", "sleep 70")
+		out, err := try(w.t, "timeout", hook...)
 		done <- out
 		_ = err // timeout has ended it, which is what is wanted
 	}()

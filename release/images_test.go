@@ -26,7 +26,10 @@ func newRuntime(t *testing.T) *runtimes {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(folder) })
+	t.Cleanup(func() {
+		_ = os.RemoveAll(folder)
+		_ = os.Remove(filepath.Join("/run/containerd/runc", filepath.Base(folder)))
+	})
 	config := fmt.Sprintf("version = 2\nroot = %[1]q\nstate = %[2]q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %[3]q\n",
 		folder+"/root", folder+"/state", folder+"/sock")
 	if err := os.WriteFile(folder+"/config.toml", []byte(config), 0o600); err != nil {
@@ -38,7 +41,7 @@ func newRuntime(t *testing.T) *runtimes {
 	}
 	t.Cleanup(func() { _ = daemon.Process.Signal(syscall.SIGTERM); _ = daemon.Wait() })
 	r := &runtimes{t: t, address: folder + "/sock"}
-	r.eventually("containerd", func() error { _, err := try(t, "ctr", "--address", r.address, "version"); return err })
+	r.eventually("containerd", func() error { _, err := r.try("version"); return err })
 	for _, archive := range []string{lean, hypershift} {
 		r.ctr("images", "import", archive)
 	}
@@ -49,7 +52,18 @@ func newRuntime(t *testing.T) *runtimes {
 
 func (r *runtimes) ctr(args ...string) string {
 	r.t.Helper()
-	return command(r.t, "ctr", append([]string{"--address", r.address}, args...)...)
+	return command(r.t, "ctr", append(r.own(), args...)...)
+}
+
+func (r *runtimes) try(args ...string) (string, error) {
+	r.t.Helper()
+	return try(r.t, "ctr", append(r.own(), args...)...)
+}
+
+// own is where containers of this test are: runc knows them by namespace and
+// name, whatever containerd they are of.
+func (r *runtimes) own() []string {
+	return []string{"--address", r.address, "--namespace", filepath.Base(filepath.Dir(r.address))}
 }
 
 // eventually waits until something works, as a probe does.
@@ -102,11 +116,9 @@ func (r *runtimes) start(c container) string {
 // stop ends a container as kubelet does, and waits for its end.
 func (r *runtimes) stop(name string) {
 	r.t.Helper()
-	if _, err := try(r.t, "ctr", "--address", r.address, "task", "kill", "--signal", "SIGTERM", name); err != nil {
-		return // it is stopped already
-	}
+	_, _ = r.try("task", "kill", "--signal", "SIGTERM", name) // it may have ended by itself
 	r.eventually(name+" to end", func() error {
-		out, err := try(r.t, "ctr", "--address", r.address, "task", "rm", name)
+		out, err := r.try("task", "rm", name)
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
