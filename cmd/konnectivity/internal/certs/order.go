@@ -224,9 +224,9 @@ func (o *Order) summarize(out io.Writer, dir string, ca *pki.CA, files []certifi
 		for _, ip := range f.leaf.IPs {
 			names = append(names, ip.String())
 		}
-		fmt.Fprintf(w, "\n%s.crt is good for %s\n", f.name, strings.Join(names, ", "))
+		fmt.Fprintf(w, "\n%s.crt is valid for %s\n", f.name, strings.Join(names, ", "))
 	}
-	fmt.Fprint(w, "\nRoles, of which none passes for another:\n")
+	fmt.Fprint(w, "\nRoles, none of which is accepted for another:\n")
 	for _, f := range files {
 		fmt.Fprintf(w, "%s.crt\t%s\n", f.name, f.leaf.Holder.URI())
 	}

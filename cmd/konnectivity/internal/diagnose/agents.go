@@ -34,12 +34,12 @@ func (c *checker) agentsAsTold() {
 	const step = "agents of the server"
 	switch {
 	case !c.serving.Told:
-		c.add(Finding{Step: step, Result: Skipped, Cause: "the server does not tell, since it is an older one, and no --server-admin was given"})
+		c.add(Finding{Step: step, Result: Skipped, Cause: "the server is too old to say, and no --server-admin was given"})
 	case c.serving.Why != "":
 		c.toldSilent = true
 		c.fail(step, "the server says: "+c.serving.Why, admin.Hint(tunnel.FailNoAgent))
 	default:
-		c.ok(step, "the server says that it has some that serve")
+		c.ok(step, "the server says that agents serve")
 	}
 }
 
@@ -77,7 +77,7 @@ func (c *checker) noAgent(s admin.Status) {
 	hint := admin.Hint(tunnel.FailNoAgent)
 	if last := s.LastGone; last != nil {
 		if hint = admin.GoneHint; last.Ordered {
-			hint = "Start it again, or see why nobody did."
+			hint = "Start it again, or find out why it was not restarted."
 		}
 	}
 	c.fail(step, status.NoAgent(s), hint)
@@ -89,7 +89,7 @@ func (c *checker) strategies(s admin.Status) {
 		if n := s.Strategies[strategy]; n > 0 {
 			c.ok(step, fmt.Sprint(n))
 		} else {
-			c.warn(step, "none", "Give agents the --agent-identifiers that this strategy goes by, or drop it from --proxy-strategies.")
+			c.warn(step, "none", "Give agents the --agent-identifiers that this strategy uses, or remove it from --proxy-strategies.")
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (c *checker) silentAgents(r status.Report) {
 	}
 	c.toldSilent = true
 	c.fail("agents that answer", status.SayNothing(silent),
-		"It is frozen or its machine is, or the network between is cut. Dials that go by it wait in vain until the server drops it, after 20 s.")
+		"It or its machine is frozen, or the network in between is cut. Dials through it fail until the server drops it, after 20 s.")
 }
 
 // stalls tells of readers that do not read, and whether they fill the memory.

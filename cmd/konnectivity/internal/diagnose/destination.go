@@ -181,9 +181,9 @@ func (c *checker) checkFronts(ctx context.Context) {
 		case found.Kind == identify.HTTP:
 			c.try(ctx, "HTTP "+step, via.HTTP(at))
 		case c.opts.Given(flag):
-			c.fail(step, found.Who+" answers there, which is no sidecar", "Another program has taken the port. End it, or give the sidecar another --"+flag+".")
+			c.fail(step, found.Who+" answers there, which is not a sidecar", "Another program has taken the port. End it, or give the sidecar another --"+flag+".")
 		default:
-			c.warn(step, found.Who+" answers there, which is no sidecar", "A sidecar on this machine needs another --"+flag+".")
+			c.warn(step, found.Who+" answers there, which is not a sidecar", "A sidecar on this machine needs another --"+flag+".")
 		}
 	}
 }

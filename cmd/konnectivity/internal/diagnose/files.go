@@ -88,7 +88,7 @@ func (c *checker) checkPair(files tlsreload.Files) bool {
 	var file *tlsreload.FileError
 	switch {
 	case errors.As(err, &file) && file.Mismatch:
-		return c.fail("client key", files.Key+" does not fit "+certPath+": "+file.Err.Error(), "Both must come from the same secret. While one is replaced that may be so for a moment.")
+		return c.fail("client key", files.Key+" does not fit "+certPath+": "+file.Err.Error(), "Both must come from the same secret. This can happen for a moment while they are replaced.")
 	case errors.As(err, &file) && file.Path == files.Key:
 		cause, hint := unreadable(files.Key, err)
 		return c.fail("client key", cause, hint)
@@ -107,7 +107,7 @@ func (c *checker) checkPair(files tlsreload.Files) bool {
 		return c.fail(step, certPath+": "+err.Error(), "Use a client certificate, such as client.crt of `konnectivity certs`.")
 	}
 	if left := leaf.NotAfter.Sub(c.now()); left < leaf.NotAfter.Sub(leaf.NotBefore)/expirySoon {
-		c.warn(step, fmt.Sprintf("%s expires in %s", certPath, screen.Span(left)), "See why it was not renewed in time.")
+		c.warn(step, fmt.Sprintf("%s expires in %s", certPath, screen.Span(left)), "Find out why it was not renewed in time.")
 		return true
 	}
 	c.ok(step, names(certs[:1])+role(leaf)+until(leaf.NotAfter)+", fits its key")

@@ -216,7 +216,7 @@ func (c *checker) alert(err error) (cause, hint string) {
 	case !ok:
 		return "the server ended it: " + err.Error(), "Look at the server's log."
 	case number == unknownCA && c.source.Certificate() != nil:
-		return "the server takes no client certificate that was issued by " + issuer(c.source.Certificate().Leaf), words[1]
+		return "the server does not accept client certificates issued by " + issuer(c.source.Certificate().Leaf), words[1]
 	default:
 		return words[0], words[1]
 	}
@@ -229,7 +229,7 @@ func (c *checker) handshakeTrouble(err error) (cause, hint string) {
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
 		return c.alert(op.Err)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return "the server accepted the connection and then said nothing", "It hangs or is overloaded, or a load balancer has nobody behind it."
+		return "the server accepted the connection and then said nothing", "It hangs or is overloaded, or a load balancer has no server behind it."
 	default:
 		return "the connection ended: " + err.Error(), "A load balancer without a healthy server behind it does that, and a server that is shutting down."
 	}
