@@ -132,7 +132,9 @@ func TestAddressesComeAndGo(t *testing.T) {
 	if got := next(p, noon.Add(time.Minute)); got != "a b c" {
 		t.Errorf("after a failed look-up dials %q", got)
 	}
-	p.Done("b")
+	for _, address := range []string{"a", "b", "c"} {
+		p.Done(address)
+	}
 	p.List([]string{"b"}, true)
 	if got := next(p, noon.Add(2*time.Minute)); got != "b" {
 		t.Errorf("with one left dials %q", got)

@@ -335,3 +335,15 @@ func TestOffer(t *testing.T) {
 		}
 	})
 }
+
+// What an attempt brings after the end is not left open: running looks.
+func TestEndDuringAnAttempt(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
+	running(t, w, all, func(_ *testing.T, s *Set[string, *conn]) {
+		s.Keep()
+		time.Sleep(5 * time.Millisecond) // connect takes 10
+	})
+	if w.dials != 1 {
+		t.Errorf("%d attempts", w.dials)
+	}
+}
