@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"syscall"
 )
@@ -48,10 +49,18 @@ const (
 	FailCancelled   Failure = 14 // the caller gave up
 	FailAuth        Failure = 15 // a proxy on the way wants authentication
 	FailReset       Failure = 16 // the destination reset the connection while it was set up
+
+	failureEnd = iota + 1 // stays last: one more than the last failure
 )
 
+// Failures are all ways a dial can fail, in the order of their numbers.
+func Failures() iter.Seq[Failure] { return between(FailInternal, failureEnd) }
+
+// Known says whether f is one of Failures. A peer may send any.
+func (f Failure) Known() bool { return f >= FailInternal && f < failureEnd }
+
 // failureTable holds what each failure is called in metrics and sentences.
-var failureTable = map[Failure]struct{ label, text string }{
+var failureTable = [failureEnd]struct{ label, text string }{
 	FailInternal:    {"internal", "internal error"},
 	FailRefused:     {"refused", "connection refused"},
 	FailTimeout:     {"timeout", "i/o timeout"},
@@ -72,16 +81,16 @@ var failureTable = map[Failure]struct{ label, text string }{
 
 // String is the failure in a few words.
 func (f Failure) String() string {
-	if t, ok := failureTable[f]; ok {
-		return t.text
+	if f.Known() {
+		return failureTable[f].text
 	}
 	return fmt.Sprintf("failure %d", uint16(f))
 }
 
 // Label is the failure as a value of a metric's label.
 func (f Failure) Label() string {
-	if t, ok := failureTable[f]; ok {
-		return t.label
+	if f.Known() {
+		return failureTable[f].label
 	}
 	return "other"
 }

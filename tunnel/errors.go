@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"syscall"
 )
@@ -24,10 +25,26 @@ const (
 	CodeShutdown  Code = 6 // a process on the way is shutting down
 	CodeProtocol  Code = 7 // a peer broke the protocol
 	CodeMemory    Code = 8 // the memory budget of a process on the way is used up
+
+	codeEnd = iota // stays last: one more than the last code
 )
 
+// Codes are all reasons, in the order of their numbers.
+func Codes() iter.Seq[Code] { return between(CodeUnknown, codeEnd) }
+
+// Known says whether c is one of Codes. A peer may send any.
+func (c Code) Known() bool { return c < codeEnd }
+
+// between are the numbers from first to the one before end.
+func between[N ~uint16](first, end N) iter.Seq[N] {
+	return func(yield func(N) bool) {
+		for n := first; n < end && yield(n); n++ {
+		}
+	}
+}
+
 // codeTable holds what each code is called in metrics and sentences.
-var codeTable = map[Code]struct{ label, text string }{
+var codeTable = [codeEnd]struct{ label, text string }{
 	CodeUnknown:   {"other", "reset without a reason"},
 	CodePeerReset: {"peer_reset", "reset by the far end"},
 	CodeCancelled: {"cancelled", "given up by its opener"},
@@ -41,8 +58,8 @@ var codeTable = map[Code]struct{ label, text string }{
 
 // String is the code in a few words.
 func (c Code) String() string {
-	if t, ok := codeTable[c]; ok {
-		return t.text
+	if c.Known() {
+		return codeTable[c].text
 	}
 	return fmt.Sprintf("reset with code %d", uint16(c))
 }
@@ -50,8 +67,8 @@ func (c Code) String() string {
 // Label is the code as a value of a metric's label. There are few, whatever
 // code a peer sends.
 func (c Code) Label() string {
-	if t, ok := codeTable[c]; ok {
-		return t.label
+	if c.Known() {
+		return codeTable[c].label
 	}
 	return codeTable[CodeUnknown].label
 }

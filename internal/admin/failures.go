@@ -110,5 +110,3 @@ var dialHints = map[tunnel.Failure]string{
 	tunnel.FailAuth:        "A proxy on the way wants a user and password. Put them in its URL.",
 	tunnel.FailReset:       "The destination reset the connection at once. It may speak another protocol on that port, or be overloaded.",
 }
-
-func labelOf(kind int) string { return tunnel.Failure(kind).Label() }

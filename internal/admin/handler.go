@@ -157,9 +157,9 @@ func (h *handler) failures(q query) Page[Failure] {
 // failures counts by label.
 func (d *dials) failures() map[string]int64 {
 	out := map[string]int64{}
-	for kind := range d.byFailure {
-		if n := d.byFailure[kind].Load(); n > 0 {
-			out[labelOf(kind)] = n
+	for kind, count := range d.byFailure {
+		if n := count.Load(); n > 0 {
+			out[kind.Label()] = n
 		}
 	}
 	return out

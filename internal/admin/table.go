@@ -50,8 +50,8 @@ type Table struct {
 // dials counts since the start, and for the current interval of the history.
 type dials struct {
 	total, failed  atomic.Int64
-	good, sum, max atomic.Int64 // of this interval: successful ones and their nanoseconds
-	byFailure      [tunnel.FailReset + 1]atomic.Int64
+	good, sum, max atomic.Int64                     // of this interval: successful ones and their nanoseconds
+	byFailure      map[tunnel.Failure]*atomic.Int64 // all there are; the map does not change
 }
 
 // sums are totals over all connections.
@@ -91,7 +91,10 @@ type conn struct {
 
 // NewTable returns an empty table.
 func NewTable() *Table {
-	t := &Table{started: time.Now()}
+	t := &Table{started: time.Now(), dials: dials{byFailure: map[tunnel.Failure]*atomic.Int64{}}}
+	for f := range tunnel.Failures() {
+		t.dials.byFailure[f] = new(atomic.Int64)
+	}
 	t.sums.Store(new(sums))
 	return t
 }
@@ -110,7 +113,7 @@ func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	dial := tunnel.AsDialError(f.Address, err)
 	t.dials.failed.Add(1)
 	kind := dial.Failure
-	if int(kind) >= len(t.dials.byFailure) {
+	if !kind.Known() {
 		kind = tunnel.FailInternal
 	}
 	t.dials.byFailure[kind].Add(1)

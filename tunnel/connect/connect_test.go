@@ -285,7 +285,7 @@ func TestServerFailure(t *testing.T) {
 		}
 	}
 	// What our own server writes must come back as what it was.
-	for f := tunnel.FailInternal; f <= tunnel.FailReset; f++ {
+	for f := range tunnel.Failures() {
 		got := ServerFailure(&StatusError{Status: f.HTTPStatus(), Body: f.String()})
 		if want := f; got != want && f != tunnel.FailCancelled && f != tunnel.FailAuth {
 			t.Errorf("%v came back as %v", want, got)

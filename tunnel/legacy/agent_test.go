@@ -309,7 +309,7 @@ func TestResetReachesTheTarget(t *testing.T) {
 }
 
 func TestDialErrorsKeepTheirType(t *testing.T) {
-	for _, f := range failures {
+	for f := range tunnel.Failures() {
 		r := newRig(t, Limits{})
 		p, s := r.agentWith(false, AgentConfig{Forwarder: &tunnel.Forwarder{
 			Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {

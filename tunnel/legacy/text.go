@@ -13,14 +13,6 @@ import (
 // maxText bounds the text of a peer's error.
 const maxText = 512
 
-// failures are those a text can name, in the order of their numbers.
-var failures = []tunnel.Failure{
-	tunnel.FailInternal, tunnel.FailRefused, tunnel.FailTimeout, tunnel.FailHostUnreach, tunnel.FailNetUnreach,
-	tunnel.FailNoSuchHost, tunnel.FailResolve, tunnel.FailDenied, tunnel.FailBadAddress, tunnel.FailNoAgent,
-	tunnel.FailAgentLost, tunnel.FailExhausted, tunnel.FailUnavailable, tunnel.FailCancelled, tunnel.FailAuth,
-	tunnel.FailReset,
-}
-
 // dialText is how a failed dial is told in DIAL_RSP: the failure's own words,
 // after the reason in parentheses where there is one. parseDialText reads it
 // back exactly; people and upstream's peers can read it too.
@@ -36,7 +28,7 @@ func dialText(err error) string {
 // for logs only (Err), since it names inner addresses.
 func parseDialText(address, text string) *tunnel.DialError {
 	text = cleanText(text)
-	for _, f := range failures {
+	for f := range tunnel.Failures() {
 		if text == f.String() {
 			return &tunnel.DialError{Failure: f, Address: address}
 		}
@@ -56,7 +48,7 @@ func resetText(code tunnel.Code) string { return code.String() }
 // resetCode reads resetText back. Upstream's agents give a text only where
 // they do not know the connection, which is gone then.
 func resetCode(text string) tunnel.Code {
-	for code := tunnel.CodeUnknown; code <= tunnel.CodeMemory; code++ {
+	for code := range tunnel.Codes() {
 		if text == code.String() {
 			return code
 		}

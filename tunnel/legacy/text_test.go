@@ -14,7 +14,7 @@ import (
 )
 
 func TestDialTextOfOurAgentComesBackExactly(t *testing.T) {
-	for _, f := range failures {
+	for f := range tunnel.Failures() {
 		for _, reason := range []string{"", "not in the list (see the policy)", "no such host", "connection refused (i/o timeout)"} {
 			sent := &tunnel.DialError{Failure: f, Reason: reason, Err: errors.New("inner 10.0.0.1")}
 			text := dialText(sent)
@@ -26,9 +26,6 @@ func TestDialTextOfOurAgentComesBackExactly(t *testing.T) {
 				t.Errorf("%q names an inner address", text)
 			}
 		}
-	}
-	if len(failures) != int(tunnel.FailReset) {
-		t.Error("a failure is missing in the list")
 	}
 }
 
@@ -75,7 +72,7 @@ func TestDialTextsOfOldAgents(t *testing.T) {
 }
 
 func TestResetCodesComeBackExactly(t *testing.T) {
-	for code := tunnel.CodeUnknown; code <= tunnel.CodeMemory; code++ {
+	for code := range tunnel.Codes() {
 		if got := resetCode(resetText(code)); got != code {
 			t.Errorf("%v came back as %v", code, got)
 		}

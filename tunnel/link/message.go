@@ -285,7 +285,7 @@ func decodeOpened(b []byte) (m openedMsg, err error) {
 		switch f.key {
 		case openedFailure:
 			v, err = f.uint(2)
-			if m.failure = tunnel.Failure(v); m.failure > tunnel.FailReset {
+			if m.failure = tunnel.Failure(v); v != 0 && !m.failure.Known() {
 				m.failure = tunnel.FailInternal // §8
 			}
 		case openedCredit:

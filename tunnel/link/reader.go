@@ -318,7 +318,7 @@ func (r *frameReader) handleReset(id uint64, payload []byte) error {
 		return err
 	}
 	code := tunnel.Code(binary.BigEndian.Uint16(payload))
-	if code > tunnel.CodeMemory {
+	if !code.Known() {
 		code = tunnel.CodeUnknown // §8
 	}
 	st.loseLocked(&tunnel.ResetError{Code: code})
