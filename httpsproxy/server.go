@@ -52,7 +52,7 @@ const (
 
 // Options configures a Server. Connect and Transport are required.
 type Options struct {
-	// Connect dials what CONNECT asks for and relays. Its Linger, Idle, Total
+	// Connect dials what CONNECT asks for and relays. Its Bounds, Total
 	// and Observers also apply to upgraded connections; its Idle, Total,
 	// DialTimeout and Observers also to plain exchanges, each of which is
 	// reported as a connection for as long as it lasts, with the bytes of its

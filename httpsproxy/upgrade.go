@@ -75,8 +75,7 @@ func (s *Server) switchingHead(resp *http.Response) []byte {
 // relay does the second half of a Forwarder's work, for a flow that observers
 // already know.
 func (x *exchange) relay(ctx context.Context, near, far tunnel.Conn) error {
-	f := x.server.opts.Connect
-	relay := &tunnel.Relay{A: near, B: far, Flow: x.flow, Linger: f.Linger, Idle: f.Idle}
+	relay := &tunnel.Relay{A: near, B: far, Flow: x.flow, Bounds: x.server.opts.Connect.Bounds}
 	err := relay.Run(ctx)
 	x.line.up, x.line.down = x.flow.Sent()
 	return err

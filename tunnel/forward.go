@@ -36,9 +36,8 @@ type Carrier interface {
 type Forwarder struct {
 	Dialer Dialer
 
+	Bounds                    // of every relay
 	DialTimeout time.Duration // 0 means DefaultDialTimeout
-	Linger      time.Duration // see Relay
-	Idle        time.Duration // see Relay
 	Total       *Traffic      // where set, the bytes of all flows are added to it as they pass
 	Observers   []Observer
 }
@@ -77,7 +76,7 @@ func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay
 		return nil, err
 	}
 	f.Begin(flow, far.RemoteAddr())
-	return &Relay{A: near, B: far, Flow: flow, Linger: f.Linger, Idle: f.Idle}, nil
+	return &Relay{A: near, B: far, Flow: flow, Bounds: f.Bounds}, nil
 }
 
 // Begin is Forward's step between a dial that succeeded and the relay, for a

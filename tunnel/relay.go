@@ -34,15 +34,20 @@ type Relay struct {
 	// Flow counts what passes; up is A to B. nil is one that nobody sees.
 	Flow *Flow
 
+	Bounds
+
+	running sync.WaitGroup // the directions that have not ended
+	cause   atomic.Pointer[error]
+}
+
+// Bounds are how long a Relay waits. A Forwarder has them for all of its Relays.
+type Bounds struct {
 	// Linger bounds the silence of the second direction once the first has
 	// ended; 0 means DefaultLinger.
 	Linger time.Duration
 
 	// Idle bounds the silence of both directions together; 0 means no bound.
 	Idle time.Duration
-
-	running sync.WaitGroup // the directions that have not ended
-	cause   atomic.Pointer[error]
 }
 
 // errRelayIdle ends a relay that carried nothing for too long.

@@ -135,7 +135,7 @@ func TestRelayResetArrivesAsReset(t *testing.T) {
 func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 	t.Parallel() // it waits
 	const linger = 2 * time.Second
-	client, target, result := startRelay(t, &tunnel.Relay{Linger: linger})
+	client, target, result := startRelay(t, &tunnel.Relay{Bounds: tunnel.Bounds{Linger: linger}})
 	_ = client.CloseWrite()
 	for range 6 { // longer than Linger in all, but never silent that long
 		if _, err := target.Write([]byte("still here")); err != nil {
@@ -152,7 +152,7 @@ func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
 }
 
 func TestRelayIdleBound(t *testing.T) {
-	_, _, result := startRelay(t, &tunnel.Relay{Idle: 50 * time.Millisecond})
+	_, _, result := startRelay(t, &tunnel.Relay{Bounds: tunnel.Bounds{Idle: 50 * time.Millisecond}})
 	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodeTimeout {
 		t.Fatalf("relay ended with %v, want the idle bound", err)
 	}

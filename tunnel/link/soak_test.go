@@ -58,7 +58,7 @@ func (c *chain) replace(i int) {
 			return tunnel.Wrap(conn), nil
 		})
 	}
-	serve := &tunnel.Forwarder{Dialer: dialer, Linger: 5 * time.Second}
+	serve := &tunnel.Forwarder{Dialer: dialer, Bounds: tunnel.Bounds{Linger: 5 * time.Second}}
 	accepted := make(chan *link.Session, 1)
 	go func() {
 		cfg := link.Config{Hello: link.Hello{Role: link.RoleServer}, Budget: c.budget, Forwarder: serve}
