@@ -43,7 +43,9 @@ type Receiver interface {
 	// deal with on the spot: it returns how many bytes that is, 0 where it is
 	// busy. The rest waits for the next turn. The chunk remains the Source's;
 	// the head bytes before its payload may be overwritten. Take runs on the
-	// read loop, which holds no locks then, and must not block.
+	// read loop, which holds no locks then, and must not block. It may reset
+	// or close the Conn; the end then comes as it always does, by Ready and
+	// ReadChunks, and the rest of the chunk is dropped.
 	Take(c Chunk) int
 
 	// Flush is called after one or more Takes, at the latest before the read

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"runtime"
@@ -179,6 +180,59 @@ func TestResetPassesAStalledDestination(t *testing.T) {
 		}
 		r.end()
 	})
+}
+
+// leaver ends its own stream while it is offered the first bytes.
+type leaver struct {
+	tunnel.Receiver // nil: nothing else is called
+	end             func()
+	kept            int // what Take returns
+	turns           chan struct{}
+}
+
+func (l *leaver) Take(tunnel.Chunk) int { l.end(); return l.kept }
+func (l *leaver) Flush()                {}
+func (l *leaver) Ready()                { l.turns <- struct{}{} }
+
+// A Receiver may end the Conn that delivers to it from within Take. It is then
+// given a last turn, whose ReadChunks tells the end, and nothing stays behind.
+func TestTakeMayEndItsConn(t *testing.T) {
+	noLeaks(t)
+	for name, end := range map[string]func(tunnel.Conn) error{
+		"reset": func(c tunnel.Conn) error { return c.Reset(nil) },
+		"close": tunnel.Conn.Close,
+	} {
+		for _, last := range []byte{0, 1} {
+			for _, kept := range []int{0, 4} {
+				t.Run(fmt.Sprintf("%s/fin %d/kept %d", name, last, kept), func(t *testing.T) {
+					near, far := tcpPair(t)
+					r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+					defer r.end()
+					id, conn := r.dialed()
+					l := &leaver{end: func() { _ = end(conn) }, kept: kept, turns: make(chan struct{}, 2)}
+					in, chunks := conn.In(), make([]tunnel.Chunk, 4)
+					if !in.Deliver(l) {
+						t.Fatal("the stream does not deliver")
+					}
+					if n, err := in.ReadChunks(chunks); n != 0 || err != nil {
+						t.Fatal(n, err)
+					}
+					r.send(frame{tData, last, id, []byte("some bytes")})
+					promptly(t, "the last turn", func() { <-l.turns })
+					if n, err := in.ReadChunks(chunks); n != 0 || !errors.Is(err, net.ErrClosed) {
+						t.Errorf("the last turn read %d chunks, %v", n, err)
+					}
+					if name == "reset" {
+						r.wantType(tReset, id)
+					}
+					r.send(frame{tData, 0, id, []byte("late")}) // to a stream that is gone
+					if len(l.turns) != 0 {
+						t.Error("there was a turn after the end")
+					}
+				})
+			}
+		}
+	}
 }
 
 // The end of a stream is handed on by the read loop, which must not wait for a
