@@ -36,7 +36,7 @@ func New(opts Options) (*Agent, error) {
 	forwarder := &tunnel.Forwarder{
 		Dialer:      opts.Dialer,
 		DialTimeout: opts.DialTimeout,
-		Total:       &m.traffic,
+		Total:       &m.totals,
 		Observers:   append([]tunnel.Observer{m}, opts.Observers...),
 	}
 	a := &Agent{opts: opts, metrics: m}

@@ -20,7 +20,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		"packet":         func() { m.Packet(legacy.ToAgent, client.PacketType_DATA) },
 		"unknown packet": func() { m.Packet(legacy.ToAgent, legacy.NoPacket) },
 		"full":           func() { m.Full(legacy.ToAgent, 1); m.Full(legacy.ToAgent, -1) },
-		"bytes":          func() { m.traffic.Up.Add(1) },
+		"bytes":          func() { m.totals.Up.Add(1) },
 		"dialed":         func() { m.Dialed(flow, time.Millisecond, nil) },
 		"opened":         func() { m.Opened(flow) },
 		"closed":         func() { m.Closed(flow, time.Second, nil) },

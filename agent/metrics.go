@@ -27,8 +27,8 @@ var latencyBuckets = []float64{0.005, 0.025, 0.1, 0.5, 2.5, 10, 30}
 // legacy.Metrics of the old one.
 type metrics struct {
 	legacy.NoMetrics
-	log     logrus.FieldLogger
-	traffic tunnel.Traffic // Up is from server to destination
+	log    logrus.FieldLogger
+	totals tunnel.Totals // Up is from server to destination
 
 	dialLatency         prometheus.Histogram
 	serverFailures      *prometheus.CounterVec // direction
@@ -75,8 +75,8 @@ func newMetrics(registerer prometheus.Registerer, log logrus.FieldLogger) (*metr
 	m.makeNew()
 	for _, c := range []prometheus.Collector{
 		m.dialLatency, m.serverFailures, m.dialFailures, m.serverConnections, m.knownServers, m.endpointConnections, m.allPackets(),
-		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.links, m.bytes("to_destination", &m.traffic.Up),
-		m.bytes("from_destination", &m.traffic.Down),
+		m.streamErrors, m.dialErrors, m.denials, m.reconnects, m.connectFailures, m.resets, m.stalled, m.links, m.bytes("to_destination", &m.totals.Up),
+		m.bytes("from_destination", &m.totals.Down),
 	} {
 		if err := registerer.Register(c); err != nil {
 			return nil, err

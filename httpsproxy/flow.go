@@ -58,6 +58,11 @@ func (x *exchange) carried(up bool, n int) {
 
 // dialed is a connection of the transport, which may serve many exchanges,
 // together with how it was made. To the transport it is only a net.Conn.
+//
+// flow is that of the dial, and final once dial has returned: an exchange's Flow
+// adopts it, and counts by itself what it carries. What happens to the link or
+// agent below after the dial reaches no exchange's Flow; an exchange hears of it
+// only by an error of Conn, or by what it asks Conn.
 type dialed struct {
 	net.Conn // a tunnel.Conn
 	flow     *tunnel.Flow

@@ -60,8 +60,8 @@ const nobody = "nobody.test:80"
 
 // observed is a proxy whose plain requests are written down; its dials go by
 // the hop "server s1".
-func observed(t *testing.T) (*proxy, *diary, *tunnel.Traffic) {
-	d, total := new(diary), new(tunnel.Traffic)
+func observed(t *testing.T) (*proxy, *diary, *tunnel.Totals) {
+	d, total := new(diary), new(tunnel.Totals)
 	p := startProxy(t, func(o *Options) {
 		o.Connect.Observers, o.Connect.Total = []tunnel.Observer{d}, total
 		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {

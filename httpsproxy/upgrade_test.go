@@ -149,7 +149,7 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 	t.Parallel() // it waits
 	target := upgradeTarget(t, "", func(w *wire) { _, _ = io.Copy(io.Discard, w.r) })
 	seen := new(observer)
-	total := new(tunnel.Traffic)
+	total := new(tunnel.Totals)
 	p := startProxy(t, func(o *Options) {
 		o.Connect.Observers = []tunnel.Observer{seen}
 		o.Connect.Idle = 2 * time.Second

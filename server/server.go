@@ -70,7 +70,7 @@ func New(opts Options) (*Server, error) {
 	s.forwarder = &tunnel.Forwarder{
 		Dialer:      s.policed(s.shared(s.metrics.Dialer(settling{s.agents, time.Now().Add(opts.Settle), s.draining}))),
 		DialTimeout: opts.DialTimeout,
-		Total:       &s.metrics.Traffic,
+		Total:       &s.metrics.Totals,
 		Observers:   []tunnel.Observer{s.metrics, connectionLog{opts.Log}},
 	}
 	if opts.Admin != nil {

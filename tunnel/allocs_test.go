@@ -36,7 +36,7 @@ func (nobody) Free() {}
 func TestRelayAllocatesNothing(t *testing.T) {
 	for name, size := range map[string]int{"bulk": 64 << 10, "message": 64} {
 		t.Run(name, func(t *testing.T) {
-			relay := &tunnel.Relay{Flow: counted(new(tunnel.Traffic)), Bounds: tunnel.Bounds{Idle: time.Hour}}
+			relay := &tunnel.Relay{Flow: counted(new(tunnel.Totals)), Bounds: tunnel.Bounds{Idle: time.Hour}}
 			client, target, _ := startRelay(t, relay)
 			there, back := make([]byte, size), make([]byte, size)
 			allocs.AtMost(t, 0, func() {

@@ -21,7 +21,7 @@ var joins = []struct {
 	join func(a, b *net.TCPConn)
 }{
 	{"relay", func(a, b *net.TCPConn) {
-		_ = (&tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Flow: counted(new(tunnel.Traffic))}).Run(context.Background())
+		_ = (&tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Flow: counted(new(tunnel.Totals))}).Run(context.Background())
 	}},
 	{"io.Copy", func(a, b *net.TCPConn) {
 		copyBoth(a, b, func(dst, src *net.TCPConn) {

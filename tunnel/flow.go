@@ -33,14 +33,16 @@ type Flow struct {
 	Far    net.Addr  // the far end as its transport tells it; nil if it does not
 	Opened time.Time // zero until then
 
-	total *Traffic // counted along; nil: nowhere
-	sent  Traffic
-	held  [2]atomic.Bool // bytes wait for the far end, for the near one
+	// What passes, by direction: up, which is away from who asked, then down.
+
+	total atomic.Pointer[Totals] // counted along; nil: nowhere
+	sent  [2]atomic.Int64
+	held  [2]atomic.Bool // bytes wait to be taken
 }
 
-// Traffic counts payload bytes by direction: Up is away from who asked. It may
-// be read at any time.
-type Traffic struct {
+// Totals are the payload bytes of many flows, such as all of a process, by
+// direction: Up is away from who asked. They may be read at any time.
+type Totals struct {
 	Up, Down atomic.Int64
 }
 
@@ -78,12 +80,17 @@ func NewFlow(network, address string) *Flow {
 	return &Flow{ID: NewID(), Network: network, Address: address}
 }
 
-// To is a Flow for one try of f at another address.
+// To is a Flow for one try of f at another address. The two share nothing: what
+// the try's dialers note is seen in f once it is adopted, and what the relay
+// counts later is counted in f alone.
 func (f *Flow) To(address string) *Flow {
 	return &Flow{ID: f.ID, Front: f.Front, Network: f.Network, Address: address, Source: f.Source}
 }
 
-// Adopt takes over what a try found out, and keeps what it did not.
+// Adopt takes over what a try found out, and keeps what it did not: Hop, Route
+// and Resolved, as they are now. What is noted in try afterwards is not seen in
+// f. It belongs to the dial, and so is called before Dial returns f to its
+// owner. Every new field of what a dial finds out is added here.
 func (f *Flow) Adopt(try *Flow) {
 	if try.Hop != (Hop{}) {
 		f.Hop = try.Hop
@@ -98,7 +105,7 @@ func (f *Flow) Adopt(try *Flow) {
 
 // Sent returns the bytes carried so far away from who asked (up) and back. Any
 // goroutine may call it at any time.
-func (f *Flow) Sent() (up, down int64) { return f.sent.Up.Load(), f.sent.Down.Load() }
+func (f *Flow) Sent() (up, down int64) { return f.sent[0].Load(), f.sent[1].Load() }
 
 // Held says whether bytes wait at this moment to be taken by the far end (up)
 // and by who asked (down). One that stays held while Sent stands still has a
@@ -109,32 +116,43 @@ func (f *Flow) Held() (up, down bool) { return f.held[0].Load(), f.held[1].Load(
 // Relay does so by itself; this and Carry are for a front that has to parse
 // what it passes on, such as HTTP messages. Any goroutine may call them.
 func (f *Flow) Hold(up, held bool) {
-	if up {
-		f.held[0].Store(held)
-		return
-	}
-	f.held[1].Store(held)
+	f.held[side(up)].Store(held)
 }
 
 // Carry notes that n bytes were passed on, away from who asked (up) or back.
-func (f *Flow) Carry(up bool, n int) {
-	for _, c := range f.counters(up) {
+// What is noted before Forwarder.Begin is missing in the Forwarder's Total.
+func (f *Flow) Carry(up bool, n int) { f.counters(up).add(n) }
+
+// side is where a direction is in the arrays of a Flow.
+func side(up bool) int {
+	if up {
+		return 0
+	}
+	return 1
+}
+
+// tally is what counts the bytes of one direction: the flow's own counter, and
+// that of the Totals it is part of, or nil.
+type tally [2]*atomic.Int64
+
+func (t tally) add(n int) {
+	for _, c := range t {
 		if c != nil {
 			c.Add(int64(n))
 		}
 	}
 }
 
-func (f *Flow) counters(up bool) [2]*atomic.Int64 {
-	own, total := &f.sent.Down, (*atomic.Int64)(nil)
-	if up {
-		own = &f.sent.Up
-	}
-	if f.total != nil {
-		total = &f.total.Down
+// own is what the flow itself has counted.
+func (t tally) own() int64 { return t[0].Load() }
+
+func (f *Flow) counters(up bool) tally {
+	t := tally{&f.sent[side(up)], nil}
+	if total := f.total.Load(); total != nil {
+		t[1] = &total.Down
 		if up {
-			total = &f.total.Up
+			t[1] = &total.Up
 		}
 	}
-	return [2]*atomic.Int64{own, total}
+	return t
 }

@@ -9,14 +9,14 @@ import (
 )
 
 // counted is a flow whose bytes are added to total.
-func counted(total *tunnel.Traffic) *tunnel.Flow {
+func counted(total *tunnel.Totals) *tunnel.Flow {
 	f := tunnel.NewFlow("tcp", "a:1")
 	(&tunnel.Forwarder{Total: total}).Begin(f, nil)
 	return f
 }
 
 func TestFlowShowsWhatAFrontNotes(t *testing.T) {
-	total := new(tunnel.Traffic)
+	total := new(tunnel.Totals)
 	f := counted(total)
 	f.Hold(true, true)
 	if up, down := f.Held(); !up || down {
@@ -31,6 +31,29 @@ func TestFlowShowsWhatAFrontNotes(t *testing.T) {
 	}
 	if up, down := f.Sent(); up != 3 || down != 5 || total.Up.Load() != 3 || total.Down.Load() != 5 {
 		t.Errorf("%d %d", up, down)
+	}
+}
+
+// A front may note what it passes on while the flow is begun: what came before
+// is the flow's alone.
+func TestAFlowMayBeBegunWhileItCarries(t *testing.T) {
+	total := new(tunnel.Totals)
+	f := tunnel.NewFlow("tcp", "a:1")
+	f.Carry(true, 1)
+	carried := make(chan struct{})
+	go func() {
+		f.Hold(true, true)
+		f.Carry(true, 2)
+		close(carried)
+	}()
+	(&tunnel.Forwarder{Total: total}).Begin(f, nil)
+	<-carried
+	f.Carry(true, 4)
+	if up, _ := f.Sent(); up != 7 {
+		t.Errorf("the flow counted %d", up)
+	}
+	if n := total.Up.Load(); n != 4 && n != 6 {
+		t.Errorf("%d bytes in total", n)
 	}
 }
 

@@ -38,7 +38,7 @@ type Forwarder struct {
 
 	Bounds                    // of every relay
 	DialTimeout time.Duration // 0 means DefaultDialTimeout
-	Total       *Traffic      // where set, the bytes of all flows are added to it as they pass
+	Total       *Totals       // where set, the bytes of all flows are added to it as they pass
 	Observers   []Observer
 }
 
@@ -84,7 +84,8 @@ func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay
 // Observers are told. far is the far end's address; it may be nil. End ends
 // what Begin began.
 func (f *Forwarder) Begin(flow *Flow, far net.Addr) {
-	flow.total, flow.Far, flow.Opened = f.Total, far, time.Now()
+	flow.Far, flow.Opened = far, time.Now()
+	flow.total.Store(f.Total)
 	for _, o := range f.Observers {
 		o.Opened(flow)
 	}

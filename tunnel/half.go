@@ -14,7 +14,7 @@ type half struct {
 	in       Source // of src
 	out      Sink   // of dst
 	held     *atomic.Bool
-	counters [2]*atomic.Int64
+	count    tally
 	inOrder  bool // all that src sent, and its end, was handed to dst
 
 	// batch is here and not on the stack of pump, which TLS under it fills
@@ -23,11 +23,8 @@ type half struct {
 }
 
 func newHalf(r *Relay, w *watch, up bool, dst, src Conn) *half {
-	held := &r.Flow.held[1]
-	if up {
-		held = &r.Flow.held[0]
-	}
-	return &half{relay: r, watch: w, dst: dst, src: src, in: src.In(), out: dst.Out(), held: held, counters: r.Flow.counters(up)}
+	f := r.Flow
+	return &half{relay: r, watch: w, dst: dst, src: src, in: src.In(), out: dst.Out(), held: &f.held[side(up)], count: f.counters(up)}
 }
 
 // delivered has src deliver its bytes, if it can and dst takes them on the
@@ -51,7 +48,7 @@ func (h *half) delivered() bool {
 func (h *half) Take(c Chunk) int {
 	n := h.out.TryWrite(c)
 	if n > 0 {
-		h.count(n)
+		h.count.add(n)
 	}
 	return n
 }
@@ -106,7 +103,7 @@ func (h *half) move(n int) error {
 		size += c.Len()
 	}
 	h.held.Store(true)
-	if h.counters[0].Load()+int64(size) > takenUnread {
+	if h.count.own()+int64(size) > takenUnread {
 		h.watch.lookSoon()
 	}
 	err := h.out.WriteChunks(h.batch[:n])
@@ -114,7 +111,7 @@ func (h *half) move(n int) error {
 	if err != nil {
 		return &writeError{err}
 	}
-	h.count(size)
+	h.count.add(size)
 	return nil
 }
 
@@ -133,12 +130,4 @@ func (h *half) end(cause error) {
 		return
 	}
 	_ = h.dst.Reset(cause)
-}
-
-func (h *half) count(n int) {
-	for _, c := range h.counters {
-		if c != nil {
-			c.Add(int64(n))
-		}
-	}
 }

@@ -75,7 +75,7 @@ func wait(t *testing.T, result chan error) error {
 }
 
 func TestRelayHalfCloseKeepsTheAnswer(t *testing.T) {
-	total := new(tunnel.Traffic)
+	total := new(tunnel.Totals)
 	relay := &tunnel.Relay{Flow: counted(total)}
 	client, target, result := startRelay(t, relay)
 	payload := make([]byte, 8<<20)

@@ -18,7 +18,7 @@ func onPath(m *Server) map[string]func() {
 		"unknown-packet": func() { m.Packet(legacy.FromAgent, legacy.NoPacket) },
 		"frontend-write": func() { m.FrontendWrite(time.Millisecond) },
 		"full":           func() { m.Full(legacy.FromAgent, 1); m.Full(legacy.FromAgent, -1) },
-		"bytes":          func() { m.Traffic.Up.Add(1) },
+		"bytes":          func() { m.Totals.Up.Add(1) },
 	}
 }
 

@@ -60,8 +60,8 @@ type Server struct {
 	// Links is where links to agents and clients are added.
 	Links *observe.Links
 
-	// Traffic is where relays add the bytes they carry.
-	Traffic tunnel.Traffic
+	// Totals is where relays add the bytes they carry.
+	Totals tunnel.Totals
 }
 
 // New registers a server's metrics on reg, where there may be one set only. All
@@ -129,7 +129,7 @@ func (m *Server) own() {
 		}
 	}
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
-	for direction, bytes := range map[string]func() int64{"to_destination": m.Traffic.Up.Load, "to_client": m.Traffic.Down.Load} {
+	for direction, bytes := range map[string]func() int64{"to_destination": m.Totals.Up.Load, "to_client": m.Totals.Down.Load} {
 		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "forwarded_bytes_total",
 			Help:        "Count of payload bytes carried, by direction.",

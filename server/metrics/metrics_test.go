@@ -214,7 +214,7 @@ func TestCardinalityIsBounded(t *testing.T) {
 	if total > 150 {
 		t.Errorf("%d series", total)
 	}
-	m.Traffic.Up.Add(5)
+	m.Totals.Up.Add(5)
 	for _, sample := range families(t, reg)["forwarded_bytes_total"].Metric {
 		if want := map[string]float64{"to_destination": 5}[sample.Label[0].GetValue()]; sample.Counter.GetValue() != want {
 			t.Errorf("%v", sample)

@@ -249,7 +249,7 @@ func (s *sidecar) addHTTP(ln net.Listener) error {
 
 // forwarder is a front's, with its traffic as metrics.
 func (s *sidecar) forwarder(front Front, d tunnel.Dialer) (*tunnel.Forwarder, error) {
-	total := new(tunnel.Traffic)
+	total := new(tunnel.Totals)
 	if s.registry != nil {
 		if err := registerTraffic(s.registry, front, total); err != nil {
 			return nil, err
@@ -262,7 +262,7 @@ func (s *sidecar) forwarder(front Front, d tunnel.Dialer) (*tunnel.Forwarder, er
 	return forwarder, nil
 }
 
-func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Traffic) error {
+func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Totals) error {
 	for direction, n := range map[string]*atomic.Int64{"up": &total.Up, "down": &total.Down} {
 		err := r.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Name:        "konnectivity_sidecar_relayed_bytes_total",
