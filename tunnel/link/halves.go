@@ -25,7 +25,7 @@ var errWriteClosed = errors.New("write after CloseWrite")
 // recvHalf is the direction toward us.
 type recvHalf struct {
 	cond     sync.Cond
-	flow     recvFlow
+	credit   recvCredit
 	queue    []tunnel.Chunk // received, not yet read
 	inHand   int            // bytes returned by ReadChunks, consumed by the next call
 	end      error          // what comes after queue; nil: more may
@@ -78,8 +78,8 @@ func (r *recvHalf) fail(cause error) {
 // how much of the link's memory that held.
 func (r *recvHalf) abandon(end error) int {
 	r.end = end
-	n := r.flow.unread()
-	r.flow.consumed += uint64(n)
+	n := r.credit.unread()
+	r.credit.consumed += uint64(n)
 	r.inHand = 0
 	tunnel.ReleaseAll(r.queue)
 	r.queue, r.tailOpen = nil, false
@@ -161,7 +161,7 @@ func (r *recvHalf) setDeadline(t time.Time) error {
 type sendHalf struct {
 	id       uint64 // of the stream
 	cond     sync.Cond
-	flow     sendFlow
+	credit   sendCredit
 	out      outbox
 	end      error // why nothing can be written any more; nil: it can
 	deadline deadline

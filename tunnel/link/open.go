@@ -50,7 +50,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	budget := ses.budgetOf(ctx)
 	st := newStream(ses, ses.streams.give(), budget)
-	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.flow.limit, id: tunnel.CleanID(f.ID)}
+	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.credit.limit, id: tunnel.CleanID(f.ID)}
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.number
 	}
@@ -126,7 +126,7 @@ func (r *frameReader) handleOpened(id uint64, payload []byte) error {
 	if m.failure != 0 {
 		st.onLocked(receivesFailure)
 	} else {
-		st.send.flow.raise(m.credit)
+		st.send.credit.raise(m.credit)
 		st.onLocked(receivesOpened)
 		ses.count.established++
 	}
@@ -152,7 +152,7 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	}
 	st := newStream(ses, id, budget)
 	st.local, st.remote = ses.out.conn.LocalAddr(), ses.out.conn.RemoteAddr()
-	st.send.flow.raise(m.credit)
+	st.send.credit.raise(m.credit)
 	if refusal != nil {
 		st.sendIntroLocked(frameOpened, refusal.encode())
 		return nil
@@ -226,7 +226,7 @@ func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn,
 		st.recv.end, st.send.end = err, err
 		return st, nil
 	}
-	m := openedMsg{credit: st.recv.flow.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr())}
+	m := openedMsg{credit: st.recv.credit.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr())}
 	st.sendIntroLocked(frameOpened, m.encode())
 	st.onLocked(sendsOpened)
 	ses.count.established++

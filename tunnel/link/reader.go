@@ -243,14 +243,14 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	if st == nil {
 		return err
 	}
-	if !st.state.receives() || st.recv.flow.receive(n) != nil {
+	if !st.state.receives() || st.recv.credit.receive(n) != nil {
 		st.breachLocked()
 		return nil
 	}
 	ses.count.received += uint64(n)
 	ses.count.unread += n
 	st.budget.add(n)
-	if !st.budget.tolerates(st.recv.flow.unread()) {
+	if !st.budget.tolerates(st.recv.credit.unread()) {
 		st.resetLocked(tunnel.CodeMemory)
 		return nil
 	}
@@ -302,7 +302,7 @@ func (r *frameReader) handleCredit(id uint64, payload []byte) error {
 		st.breachLocked()
 		return nil
 	}
-	if st.send.flow.raise(limit) {
+	if st.send.credit.raise(limit) {
 		st.send.cond.Broadcast()
 	}
 	return nil

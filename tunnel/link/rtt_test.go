@@ -68,12 +68,12 @@ func TestWindowsGrowWithThePathNotWithItsQueue(t *testing.T) {
 				}
 				for range 8 {
 					time.Sleep(20 * time.Millisecond) // half a window each
-					half := int(st.recv.flow.window / 2)
+					half := int(st.recv.credit.window / 2)
 					ses.count.unread += half
 					st.consumedLocked(half)
 				}
-				if grew := st.recv.flow.window > initialWindow; grew != c.grows {
-					t.Errorf("window %d of %d, round trip %v, floor %v", st.recv.flow.window, initialWindow, ses.alive.rtt, ses.alive.floor.get())
+				if grew := st.recv.credit.window > initialWindow; grew != c.grows {
+					t.Errorf("window %d of %d, round trip %v, floor %v", st.recv.credit.window, initialWindow, ses.alive.rtt, ses.alive.floor.get())
 				}
 			})
 		})

@@ -107,7 +107,7 @@ func (q *sendQueue) dropTurn(h *sendHalf) { q.line(h).remove(h) }
 
 // line is where h waits. It does not change while it does.
 func (q *sendQueue) line(h *sendHalf) *turns {
-	if h.flow.sent < youngBytes {
+	if h.credit.sent < youngBytes {
 		return &q.young
 	}
 	return &q.bulk

@@ -162,7 +162,7 @@ func TestSendQueueTurns(t *testing.T) {
 	q := &sendQueue{}
 	var halves []*sendHalf
 	for i, sent := range []uint64{youngBytes, 0, 2 * youngBytes, youngBytes - 1, youngBytes, 7} {
-		h := &sendHalf{id: uint64(i), flow: sendFlow{sent: sent}}
+		h := &sendHalf{id: uint64(i), credit: sendCredit{sent: sent}}
 		halves = append(halves, h)
 		q.pushTurn(h)
 	}

@@ -309,9 +309,9 @@ func (ses *Session) Stats() Stats {
 		if st.state.established() {
 			s.Ended--
 		}
-		flow := &st.recv.flow
-		s.LargestWindow = max(s.LargestWindow, flow.window)
-		if flow.received == flow.limit && flow.unread() > 0 {
+		credit := &st.recv.credit
+		s.LargestWindow = max(s.LargestWindow, credit.window)
+		if credit.received == credit.limit && credit.unread() > 0 {
 			s.Stalled++
 		}
 	}

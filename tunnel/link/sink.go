@@ -25,7 +25,7 @@ func (st *Stream) tryTurn(n int) (first []byte, ok bool) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	if n == 0 || n > turnBytes || !ses.takesNowLocked() ||
-		st.send.writing || st.send.writable() != nil || st.send.flow.available() < n {
+		st.send.writing || st.send.writable() != nil || st.send.credit.available() < n {
 		return nil, false
 	}
 	ses.queue.take()

@@ -29,7 +29,7 @@ type Stream struct {
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {
 	st := &Stream{ses: ses, budget: budget}
 	st.recv.cond.L, st.send.cond.L = &ses.mu, &ses.mu
-	st.recv.flow = newRecvFlow(budget.initialWindow())
+	st.recv.credit = newRecvCredit(budget.initialWindow())
 	st.send.id = id
 	return st
 }
@@ -119,10 +119,10 @@ func (st *Stream) consumedLocked(n int) {
 	st.budget.add(-n)
 	ses.count.unread -= n
 	if st.recv.end != nil {
-		st.recv.flow.consumed += uint64(n) // no more is coming, so no more credit
+		st.recv.credit.consumed += uint64(n) // no more is coming, so no more credit
 		return
 	}
-	if limit, grant := st.recv.flow.consume(n, time.Now(), ses.alive.floor.get(), st.budget.pressure()); grant {
+	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.pressure()); grant {
 		st.send.out.credit = limit
 		st.queueLocked()
 	}

@@ -61,7 +61,7 @@ func (st *Stream) awaitTurn(src []tunnel.Chunk) (first []byte, n int, err error)
 	if err := ses.takeTurnLocked(&st.send); err != nil {
 		return nil, 0, err
 	}
-	n = min(n, turnBytes, st.send.flow.available())
+	n = min(n, turnBytes, st.send.credit.available())
 	return ses.spendTurnLocked(&st.send, n), n, nil
 }
 
@@ -70,7 +70,7 @@ func (st *Stream) awaitCreditLocked() error {
 		if err := st.send.writable(); err != nil {
 			return err
 		}
-		if st.send.flow.available() > 0 {
+		if st.send.credit.available() > 0 {
 			return nil
 		}
 		st.send.cond.Wait()
@@ -81,13 +81,13 @@ func (st *Stream) awaitCreditLocked() error {
 // it did.
 func (st *Stream) leaveSmallLocked(src []tunnel.Chunk, size int) bool {
 	ses := st.ses
-	if !ses.queue.taken || size > st.send.flow.available() || !ses.queue.pushMessage(&st.send, size, src) {
+	if !ses.queue.taken || size > st.send.credit.available() || !ses.queue.pushMessage(&st.send, size, src) {
 		return false
 	}
 	for i := range src {
 		src[i] = src[i].Slice(src[i].Len(), src[i].Len())
 	}
-	st.send.flow.spend(size)
+	st.send.credit.spend(size)
 	ses.count.sent += uint64(size)
 	return true
 }
@@ -95,7 +95,7 @@ func (st *Stream) leaveSmallLocked(src []tunnel.Chunk, size int) bool {
 // spendTurnLocked counts n bytes as sent by h, which has the turn, and returns what
 // goes before them.
 func (ses *Session) spendTurnLocked(h *sendHalf, n int) []byte {
-	h.flow.spend(n)
+	h.credit.spend(n)
 	ses.count.sent += uint64(n)
 	return ses.popFramesLocked(h)
 }

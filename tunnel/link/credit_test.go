@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-func TestSendFlow(t *testing.T) {
-	f := sendFlow{}
+func TestSendCredit(t *testing.T) {
+	f := sendCredit{}
 	if f.available() != 0 {
 		t.Error("a new stream may send without credit")
 	}
@@ -31,7 +31,7 @@ func TestSendFlow(t *testing.T) {
 }
 
 func TestReceiveBeyondCredit(t *testing.T) {
-	f := newRecvFlow(minWindow)
+	f := newRecvCredit(minWindow)
 	if f.receive(minWindow) != nil {
 		t.Fatal("a full window is refused")
 	}
@@ -45,7 +45,7 @@ func TestReceiveBeyondCredit(t *testing.T) {
 
 // consumeHalves takes n half windows, each in the given time, and returns the
 // window that results.
-func consumeHalves(f *recvFlow, n int, each, rtt time.Duration, p pressure) uint64 {
+func consumeHalves(f *recvCredit, n int, each, rtt time.Duration, p pressure) uint64 {
 	now := time.Unix(1000, 0)
 	for range n {
 		half := int(f.window / 2)
@@ -78,7 +78,7 @@ func TestWindowGrowth(t *testing.T) {
 		{"three quarters used", 1, 1, rtt, memoryShort, minWindow},
 		{"all used", 100, 1, rtt, memoryOut, minWindow},
 	} {
-		f := newRecvFlow(initialWindow)
+		f := newRecvCredit(initialWindow)
 		if got := consumeHalves(&f, c.halves, c.each, c.rtt, c.p); got != c.want {
 			t.Errorf("%s: window %d, want %d", c.name, got, c.want)
 		}
@@ -87,7 +87,7 @@ func TestWindowGrowth(t *testing.T) {
 
 // A window that shrank grows again once there is memory.
 func TestWindowRecovers(t *testing.T) {
-	f := newRecvFlow(initialWindow)
+	f := newRecvCredit(initialWindow)
 	consumeHalves(&f, 3, 1, time.Second, memoryShort)
 	if got := consumeHalves(&f, 100, growAfter/2, time.Second, memoryPlenty); got != maxWindow {
 		t.Errorf("window %d after memory came back", got)
@@ -96,14 +96,14 @@ func TestWindowRecovers(t *testing.T) {
 
 // Random senders, readers, wires and memory: credit is never less than half a
 // window, never more than one, and both sides always get on.
-func TestFlowProperties(t *testing.T) {
+func TestCreditProperties(t *testing.T) {
 	for seed := range uint64(500) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		window := uint64(minWindow)
 		if seed%2 == 0 {
 			window = initialWindow
 		}
-		recv, send := newRecvFlow(window), sendFlow{limit: window}
+		recv, send := newRecvCredit(window), sendCredit{limit: window}
 		now := time.Unix(1000, 0)
 		var wire []int       // payload under way
 		var credits []uint64 // limits under way

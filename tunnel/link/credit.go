@@ -43,32 +43,32 @@ const (
 
 var errBeyondCredit = errors.New("data beyond credit")
 
-// sendFlow is the sender's half: how much it may still send.
-type sendFlow struct {
+// sendCredit is the sender's half: how much it may still send.
+type sendCredit struct {
 	sent, limit uint64
 }
 
 // available is what may be sent now.
-func (f *sendFlow) available() int {
-	return int(min(f.limit-f.sent, 1<<30))
+func (c *sendCredit) available() int {
+	return int(min(c.limit-c.sent, 1<<30))
 }
 
 // spend counts n bytes, at most available(), as sent.
-func (f *sendFlow) spend(n int) { f.sent += uint64(n) }
+func (c *sendCredit) spend(n int) { c.sent += uint64(n) }
 
 // raise takes a new limit and says whether it is an advance. Limits never
 // fall: a lower one is an old one that was overtaken.
-func (f *sendFlow) raise(limit uint64) bool {
-	if limit <= f.limit {
+func (c *sendCredit) raise(limit uint64) bool {
+	if limit <= c.limit {
 		return false
 	}
-	f.limit = limit
+	c.limit = limit
 	return true
 }
 
-// recvFlow is the receiver's half: how much it has granted, and how much it
+// recvCredit is the receiver's half: how much it has granted, and how much it
 // should grant.
-type recvFlow struct {
+type recvCredit struct {
 	received uint64 // has arrived
 	consumed uint64 // has been taken by the reader
 	limit    uint64 // has been granted
@@ -79,34 +79,34 @@ type recvFlow struct {
 	fastFrom   time.Time // since when every two windows went fast; zero: the last did not
 }
 
-func newRecvFlow(window uint64) recvFlow {
-	return recvFlow{window: window, limit: window}
+func newRecvCredit(window uint64) recvCredit {
+	return recvCredit{window: window, limit: window}
 }
 
 // receive counts n bytes as arrived.
-func (f *recvFlow) receive(n int) error {
-	if f.received+uint64(n) > f.limit {
+func (c *recvCredit) receive(n int) error {
+	if c.received+uint64(n) > c.limit {
 		return errBeyondCredit
 	}
-	f.received += uint64(n)
+	c.received += uint64(n)
 	return nil
 }
 
 // unread is what has arrived and was not consumed.
-func (f *recvFlow) unread() int { return int(f.received - f.consumed) }
+func (c *recvCredit) unread() int { return int(c.received - c.consumed) }
 
 // consume counts n bytes as taken by the reader. Once half a window or
 // grantStep is used up it grants again: it returns the new limit and true.
 // pressure is how scarce memory is; rtt is the least round trip of the link, 0
 // while unknown.
-func (f *recvFlow) consume(n int, now time.Time, rtt time.Duration, pressure pressure) (limit uint64, grant bool) {
-	f.consumed += uint64(n)
-	f.tune(now, rtt, pressure)
-	limit = f.consumed + f.window
-	if limit < f.limit+min(f.window/2, grantStep) {
+func (c *recvCredit) consume(n int, now time.Time, rtt time.Duration, pressure pressure) (limit uint64, grant bool) {
+	c.consumed += uint64(n)
+	c.tune(now, rtt, pressure)
+	limit = c.consumed + c.window
+	if limit < c.limit+min(c.window/2, grantStep) {
 		return 0, false
 	}
-	f.limit = limit
+	c.limit = limit
 	return limit, true
 }
 
@@ -116,27 +116,27 @@ func (f *recvFlow) consume(n int, now time.Time, rtt time.Duration, pressure pre
 // round trips' worth. Less than two windows would prove nothing: one can have
 // piled up while this process was not running, and then goes at once. Nor does
 // a pace that lasts less than growAfter.
-func (f *recvFlow) tune(now time.Time, rtt time.Duration, pressure pressure) {
+func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure pressure) {
 	if pressure >= memoryShort {
-		f.window = minWindow
+		c.window = minWindow
 	}
-	if f.epoch.IsZero() {
-		f.epoch = now
+	if c.epoch.IsZero() {
+		c.epoch = now
 	}
-	if f.consumed-f.epochStart < 2*f.window {
+	if c.consumed-c.epochStart < 2*c.window {
 		return
 	}
-	began := f.epoch
-	f.epoch, f.epochStart = now, f.consumed
+	began := c.epoch
+	c.epoch, c.epochStart = now, c.consumed
 	if rtt == 0 || now.Sub(began) >= 8*max(rtt, turnDelay) {
-		f.fastFrom = time.Time{}
+		c.fastFrom = time.Time{}
 		return
 	}
-	if f.fastFrom.IsZero() {
-		f.fastFrom = began
+	if c.fastFrom.IsZero() {
+		c.fastFrom = began
 	}
-	if now.Sub(f.fastFrom) >= growAfter && pressure == memoryPlenty {
-		f.window = min(windowGrowth*f.window, maxWindow)
-		f.fastFrom = now
+	if now.Sub(c.fastFrom) >= growAfter && pressure == memoryPlenty {
+		c.window = min(windowGrowth*c.window, maxWindow)
+		c.fastFrom = now
 	}
 }
