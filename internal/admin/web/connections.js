@@ -124,8 +124,9 @@ function gap() {
 function makeRow() {
   const tr = element('tr');
   tr.setAttribute('role', 'row');
+  tr.cellOf = {}; // by the column's key
   for (const [key, , kind] of columns) {
-    const td = element('td', 'c-' + key + (kind ? ' ' + kind : ''));
+    const td = tr.cellOf[key] = element('td', 'c-' + key + (kind ? ' ' + kind : ''));
     td.setAttribute('role', 'cell');
     if (key === 'destination') {
       const button = element('button');
@@ -142,7 +143,7 @@ function fill(tr, c, index) {
   tr.dataset.id = c.id;
   tr.setAttribute('aria-rowindex', index + 2);
   setClass(tr, c.state + (c.stalledBy ? ' by-' + c.stalledBy : ''));
-  const [state, destination, source, front, next, since, up, down, id] = tr.children;
+  const { state, destination, source, front, next, since, up, down, id } = tr.cellOf;
   set(state, c.state + (c.stalledSeconds ? ' ' + whole(Math.max(1, c.stalledSeconds)) : ''));
   setTitle(state, c.stalledBy ? 'The ' + (c.stalledBy === 'client' ? 'client' : c.next ? 'next hop, or what is behind it,' : 'destination') + ' does not read' : '');
   set(destination.firstElementChild, c.destination);
