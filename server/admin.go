@@ -1,13 +1,37 @@
 package server
 
 import (
+	"net/http"
 	"strings"
 	"time"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/observe"
+	"konnectivity/internal/observe/profiles"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel/link"
 )
+
+// healthHandler is what the health port serves.
+func (s *Server) healthHandler() http.Handler {
+	mux := http.NewServeMux()
+	// Status and body are upstream's (cmd/server/app/server.go).
+	health := observe.NewHealth(observe.HealthOptions{FailureStatus: http.StatusInternalServerError, Brief: true})
+	health.Ready("agents", s.Ready)
+	health.Mount(mux)
+	observe.MountMetrics(mux, s.opts.Registry)
+	return mux
+}
+
+// adminHandler is what the admin port serves.
+func (s *Server) adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	observe.MountMetrics(mux, s.opts.Registry)
+	if s.opts.Profiles {
+		profiles.Mount(mux, s.opts.ContentionProfiles)
+	}
+	return admin.Handler(mux, s.adminSource())
+}
 
 // adminSource is what the admin API shows of the server beside connections.
 func (s *Server) adminSource() admin.Source {

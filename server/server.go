@@ -27,7 +27,7 @@ type Server struct {
 	agents    *registry.Registry
 	forwarder *tunnel.Forwarder
 	accounts  *accounts         // of clients
-	turns     *turns            // of clients\' dials
+	turns     *turns            // of clients' dials
 	table     *admin.Table      // nil: no admin port
 	leases    *lease.Controller // nil: none
 	gate      auth.Gate

@@ -1,37 +1,10 @@
 package server
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
-
-	"konnectivity/internal/admin"
-	"konnectivity/internal/logging"
-	"konnectivity/internal/observe"
-	"konnectivity/internal/observe/profiles"
-	"konnectivity/tunnel"
 )
-
-func (s *Server) healthHandler() http.Handler {
-	mux := http.NewServeMux()
-	// Status and body are upstream's (cmd/server/app/server.go).
-	health := observe.NewHealth(observe.HealthOptions{FailureStatus: http.StatusInternalServerError, Brief: true})
-	health.Ready("agents", s.Ready)
-	health.Mount(mux)
-	observe.MountMetrics(mux, s.opts.Registry)
-	return mux
-}
-
-func (s *Server) adminHandler() http.Handler {
-	mux := http.NewServeMux()
-	observe.MountMetrics(mux, s.opts.Registry)
-	if s.opts.Profiles {
-		profiles.Mount(mux, s.opts.ContentionProfiles)
-	}
-	return admin.Handler(mux, s.adminSource())
-}
 
 // gauges registers what is read when scraped.
 func (s *Server) gauges() {
@@ -92,39 +65,4 @@ func (s *Server) longestRoundTrip() float64 {
 		longest = max(longest, a.RTT)
 	}
 	return longest.Seconds()
-}
-
-// connectionLog tells of every connection at debug, under the id by which it
-// can be followed across sidecar, server and agent.
-type connectionLog struct{ log logrus.FieldLogger }
-
-// silent says that nobody reads debug lines, so that none needs to be made.
-func (c connectionLog) silent() bool { return !logging.Enabled(c.log, logrus.DebugLevel) }
-
-func (c connectionLog) fields(flow *tunnel.Flow) logrus.FieldLogger {
-	f := logrus.Fields{"id": flow.ID, "front": flow.Front, "address": flow.Address}
-	if flow.Source != nil {
-		f["source"] = flow.Source.String()
-	}
-	return c.log.WithFields(f)
-}
-
-// Dialed implements tunnel.Observer.
-func (c connectionLog) Dialed(f *tunnel.Flow, took time.Duration, err error) {
-	if c.silent() {
-		return
-	}
-	c.fields(f).WithField("took", took.String()).WithField("error", err).Debug("destination dialed")
-}
-
-// Opened implements tunnel.Observer.
-func (connectionLog) Opened(*tunnel.Flow) {}
-
-// Closed implements tunnel.Observer.
-func (c connectionLog) Closed(f *tunnel.Flow, took time.Duration, err error) {
-	if c.silent() {
-		return
-	}
-	up, down := f.Sent()
-	c.fields(f).WithFields(logrus.Fields{"took": took.String(), "up": up, "down": down, "error": err}).Debug("connection ended")
 }

@@ -1,0 +1,45 @@
+package server
+
+import (
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/logging"
+	"konnectivity/tunnel"
+)
+
+// connectionLog tells of every connection at debug, under the id by which it
+// can be followed across sidecar, server and agent.
+type connectionLog struct{ log logrus.FieldLogger }
+
+// silent says that nobody reads debug lines, so that none needs to be made.
+func (c connectionLog) silent() bool { return !logging.Enabled(c.log, logrus.DebugLevel) }
+
+func (c connectionLog) fields(flow *tunnel.Flow) logrus.FieldLogger {
+	f := logrus.Fields{"id": flow.ID, "front": flow.Front, "address": flow.Address}
+	if flow.Source != nil {
+		f["source"] = flow.Source.String()
+	}
+	return c.log.WithFields(f)
+}
+
+// Dialed implements tunnel.Observer.
+func (c connectionLog) Dialed(f *tunnel.Flow, took time.Duration, err error) {
+	if c.silent() {
+		return
+	}
+	c.fields(f).WithField("took", took.String()).WithField("error", err).Debug("destination dialed")
+}
+
+// Opened implements tunnel.Observer.
+func (connectionLog) Opened(*tunnel.Flow) {}
+
+// Closed implements tunnel.Observer.
+func (c connectionLog) Closed(f *tunnel.Flow, took time.Duration, err error) {
+	if c.silent() {
+		return
+	}
+	up, down := f.Sent()
+	c.fields(f).WithFields(logrus.Fields{"took": took.String(), "up": up, "down": down, "error": err}).Debug("connection ended")
+}
