@@ -109,12 +109,26 @@ func (m *metrics) makeKept() {
 	}
 }
 
+// makeNew makes ours, with 0 for every label from the start: an alert on an
+// increase does not see the first of a series that begins with 1.
 func (m *metrics) makeNew() {
 	m.dialErrors = counterVec("endpoint_dial_errors_total", "Number of failed dials to destinations, by failure (example: refused).", "failure")
+	for f := range tunnel.Failures() {
+		m.dialErrors.WithLabelValues(f.Label())
+	}
 	m.denials = prometheus.NewCounter(counterOpts("policy_denials_total", "Number of dials that the destination policy refused."))
 	m.reconnects = counterVec("server_disconnects_total", "Number of connections to servers that ended, by reason (lost, closed, draining).", "reason")
+	for _, reason := range []string{"lost", "closed", "draining"} {
+		m.reconnects.WithLabelValues(reason)
+	}
 	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, other).", "reason")
+	for _, reason := range []string{"dial", "tls", "refused", "other"} {
+		m.connectFailures.WithLabelValues(reason)
+	}
 	m.resets = counterVec("connection_resets_total", "Number of open connections that ended abnormally, by cause.", "cause")
+	for code := range tunnel.Codes() {
+		m.resets.WithLabelValues(code.Label())
+	}
 	m.links = observe.NewLinks(metricsNamespace+"_"+metricsSubsystem+"_link_", kindServer)
 	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over the packet protocol that were reset because their reader did not keep up."))
 }

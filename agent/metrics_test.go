@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,13 +137,14 @@ func TestResetMetrics(t *testing.T) {
 		m.Opened(nil)
 		m.Closed(&tunnel.Flow{}, time.Second, err)
 	}
-	for cause, want := range map[string]float64{"peer_reset": 1, "idle": 1, "other": 1} {
+	for code := range tunnel.Codes() {
+		cause, want := code.Label(), map[string]float64{"peer_reset": 1, "idle": 1, "other": 1}[code.Label()]
 		if got := testutil.ToFloat64(m.resets.WithLabelValues(cause)); got != want {
 			t.Errorf("%s is %v, want %v", cause, got, want)
 		}
 	}
-	if n := testutil.CollectAndCount(m.resets); n != 3 {
-		t.Errorf("%d causes for three resets and an orderly end", n)
+	if n, want := testutil.CollectAndCount(m.resets), len(slices.Collect(tunnel.Codes())); n != want {
+		t.Errorf("%d causes for %d codes", n, want)
 	}
 	if got := testutil.ToFloat64(m.endpointConnections); got != 0 {
 		t.Errorf("%v connections are open", got)

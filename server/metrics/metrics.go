@@ -114,7 +114,13 @@ func (m *Server) upstream() {
 func (m *Server) own() {
 	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link) and outcome: ok, or why the dial failed.", "front", "outcome")
 	m.resets = m.counter("connection_resets_total", "Count of established connections that ended abnormally, by cause.", "cause")
+	for code := range tunnel.Codes() {
+		m.resets.WithLabelValues(code.Label())
+	}
 	m.stalled = m.counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment")
+	for _, s := range []legacy.Segment{legacy.FromAgent, legacy.FromClient} {
+		m.stalled.WithLabelValues(s.String())
+	}
 	m.denials = m.counter("policy_denials_total", "Count of connections refused by --allow-destination or --deny-destination.").WithLabelValues()
 	m.refusals = m.counter("agent_refusals_total", "Count of agents refused, by reason: invalid, unauthenticated, denied, unavailable.", "reason")
 	for _, reason := range []string{"invalid", "unauthenticated", "denied", "unavailable"} {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -109,6 +111,56 @@ func TestUpstreamNamesAreKept(t *testing.T) {
 	long := got["connection_duration_seconds"].Metric[0].Histogram.Bucket
 	if long[0].GetUpperBound() != 1 || long[len(long)-1].GetUpperBound() != 86400 {
 		t.Errorf("connection buckets %v", long)
+	}
+}
+
+// documented are the values that a table of docs/metrics.md explains.
+func documented(t *testing.T, heading string) (values []string) {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, found := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !found {
+		t.Fatalf("docs/metrics.md has no %q", heading)
+	}
+	section, _, _ = strings.Cut(section, "\n## ")
+	for line := range strings.Lines(section) {
+		if value, ok := strings.CutPrefix(line, "| `"); ok {
+			value, _, _ = strings.Cut(value, "`")
+			values = append(values, value)
+		}
+	}
+	slices.Sort(values)
+	return values
+}
+
+// Every value is there with 0 from the start, and is explained to operators.
+func TestLabelsAreThereAndDocumented(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	New(reg)
+	got := families(t, reg)
+	for _, c := range []struct{ metric, label, heading string }{
+		{"connection_resets_total", "cause", "Causes of resets"},
+		{"rejected_connections_total", "reason", "Reasons for rejections"},
+		{"agent_refusals_total", "reason", "Reasons for refusing agents"},
+	} {
+		var values []string
+		for _, m := range got[c.metric].GetMetric() {
+			for _, l := range m.Label {
+				if l.GetName() == c.label {
+					values = append(values, l.GetValue())
+				}
+			}
+		}
+		slices.Sort(values)
+		if values, want := slices.Compact(values), documented(t, c.heading); !slices.Equal(values, want) {
+			t.Errorf("%s begins with %q, and docs/metrics.md has %q", c.metric, values, want)
+		}
+	}
+	if n := len(got["stalled_connections_total"].GetMetric()); n != 2 {
+		t.Errorf("stalled_connections_total begins with %d segments", n)
 	}
 }
 
