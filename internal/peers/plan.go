@@ -94,18 +94,37 @@ func (p *Plan) List(addresses []string, all bool) {
 	for _, address := range addresses {
 		p.place(address).listed = true
 	}
-	p.places = slices.DeleteFunc(p.places, func(t *place) bool { return !t.listed && t.dialing == 0 })
+	p.places = slices.DeleteFunc(p.places, func(t *place) bool { return !t.listed && t.dialing == 0 && !p.home(t) })
+}
+
+// home says that a session is at t, so that t is to be known again when its
+// address comes back.
+func (p *Plan) home(t *place) bool {
+	for _, m := range p.peers {
+		if m.at == t {
+			return true
+		}
+	}
+	return false
 }
 
 // place finds or makes the record of an address.
 func (p *Plan) place(address string) *place {
-	if i := slices.IndexFunc(p.places, func(t *place) bool { return t.address == address }); i >= 0 {
-		return p.places[i]
+	if t := p.find(address); t != nil {
+		return t
 	}
 	t := &place{address: address, listed: true, pace: pace{Backoff: p.policy.Backoff}}
 	t.hope(p.Want())
 	p.places = append(p.places, t)
 	return t
+}
+
+// find is the record of an address, nil where there is none.
+func (p *Plan) find(address string) *place {
+	if i := slices.IndexFunc(p.places, func(t *place) bool { return t.address == address }); i >= 0 {
+		return p.places[i]
+	}
+	return nil
 }
 
 // Hold has nothing dialed before a time.
@@ -250,20 +269,22 @@ func (p *Plan) Active() int {
 func (p *Plan) Connected() int { return len(p.peers) }
 
 // Want is the number of servers to be connected to; at least 1.
-func (p *Plan) Want() int {
-	listed := 0
+func (p *Plan) Want() int { return p.policy.Want(p.heard, p.listed()) }
+
+// listed is the number of addresses that there are now.
+func (p *Plan) listed() (n int) {
 	for _, t := range p.places {
 		if t.listed {
-			listed++
+			n++
 		}
 	}
-	return p.policy.Want(p.heard, listed)
+	return n
 }
 
 // Complete says that no server is missing, and no address is without one: it may
 // be that of a server that was replaced.
 func (p *Plan) Complete() bool {
-	if p.Active() < p.Want() || len(p.places) == 0 {
+	if p.Active() < p.Want() || p.listed() == 0 {
 		return false
 	}
 	return !slices.ContainsFunc(p.places, func(t *place) bool { return t.listed && !p.covered(t) })
@@ -275,9 +296,4 @@ func Earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// knows says whether an address is one that is kept in mind.
-func (p *Plan) knows(address string) bool {
-	return slices.ContainsFunc(p.places, func(t *place) bool { return t.address == address })
 }

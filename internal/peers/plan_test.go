@@ -141,6 +141,31 @@ func TestAddressesComeAndGo(t *testing.T) {
 	}
 }
 
+// A session outlives its address in the names. When that comes back, so does
+// what is known of it: it has a session, whose end has it dialed.
+func TestAnAddressComesBack(t *testing.T) {
+	for name, policy := range policies {
+		p := NewPlan(policy, noon)
+		p.List([]string{"a", "b"}, true)
+		next(p, noon)
+		m := meets(p, "a", "1", 2, noon)
+		meets(p, "b", "2", 2, noon)
+		now := noon
+		for range 3 {
+			now = now.Add(2 * time.Second) // before a probe is due
+			p.List([]string{"b"}, true)
+			p.List([]string{"a", "b"}, true)
+			if got := next(p, now); got != "" {
+				t.Errorf("%s: dials %q, where it has a session", name, got)
+			}
+		}
+		p.Lost(m, now)
+		if got := next(p, now.Add(time.Second)); got != "a" {
+			t.Errorf("%s: after the loss dials %q", name, got)
+		}
+	}
+}
+
 // wait is how long the only address of a plan is left alone from now on.
 func wait(t *testing.T, p *Plan, now time.Time) time.Duration {
 	t.Helper()

@@ -3,7 +3,6 @@ package peers
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -236,12 +235,16 @@ func (s *Set[A, S]) resolved(l lookup[A]) {
 		keys, s.addresses[key] = append(keys, key), a
 	}
 	s.plan.List(keys, l.err == nil)
-	for key := range s.addresses {
-		if !s.plan.knows(key) {
+	var known []A
+	for key, a := range s.addresses {
+		switch t := s.plan.find(key); {
+		case t == nil:
 			delete(s.addresses, key)
+		case t.listed:
+			known = append(known, a)
 		}
 	}
-	tell(s.cfg.Events.Resolved, slices.Collect(maps.Values(s.addresses)), l.err)
+	tell(s.cfg.Events.Resolved, known, l.err)
 	s.lookAgain = time.Now().Add(s.cfg.ResolveEvery(s.plan.Complete(), l.err))
 }
 
