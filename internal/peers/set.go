@@ -252,12 +252,9 @@ func (s *Set[A, S]) resolved(l lookup[A]) {
 func (s *Set[A, S]) settle(r result[A, S], now time.Time) {
 	s.refresh(now) // a predecessor may just have ended
 	key := s.cfg.Key(r.address)
-	switch r.kind {
-	case planned:
-		s.attempts--
+	s.ended(r.kind)
+	if r.kind == planned {
 		s.plan.Done(key)
-	case rushed:
-		s.rushing = false
 	}
 	var reached *Reached
 	switch {
@@ -278,6 +275,16 @@ func (s *Set[A, S]) settle(r result[A, S], now time.Time) {
 		if s.cfg.Events.Failed != nil {
 			s.cfg.Events.Failed(Failure[A]{r.address, r.err, first, needless})
 		}
+	}
+}
+
+// ended notes that what was under way is over; an Offer never was.
+func (s *Set[A, S]) ended(k kind) {
+	switch k {
+	case planned:
+		s.attempts--
+	case rushed:
+		s.rushing = false
 	}
 }
 
@@ -363,11 +370,10 @@ func (s *Set[A, S]) publish() {
 // discard waits for attempts that were cancelled and closes what they made.
 func (s *Set[A, S]) discard() {
 	s.release(answer[S]{err: ErrClosed})
-	if s.rushing {
-		s.attempts++
-	}
-	for ; s.attempts > 0; s.attempts-- {
-		if r := <-s.results; r.err == nil {
+	for s.attempts > 0 || s.rushing {
+		r := <-s.results
+		s.ended(r.kind)
+		if r.err == nil {
 			_ = r.session.Close()
 		}
 	}

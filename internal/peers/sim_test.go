@@ -347,3 +347,25 @@ func TestEndDuringAnAttempt(t *testing.T) {
 		t.Errorf("%d attempts", w.dials)
 	}
 }
+
+// An Offer during the end is not taken for the end of an attempt.
+func TestOfferDuringTheEnd(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
+	synctest.Test(t, func(t *testing.T) {
+		s := w.set(each)
+		ctx, cancel := context.WithCancel(t.Context())
+		var loop sync.WaitGroup
+		loop.Go(func() { s.Run(ctx) })
+		c, _ := w.connect(t.Context(), "a")
+		s.Keep()
+		time.Sleep(5 * time.Millisecond) // connect takes 10, whatever becomes of its context
+		cancel()
+		synctest.Wait()
+		s.Offer("a", c)
+		loop.Wait()
+		s.Close()
+		if w.dials != 2 || len(w.conns) > 0 {
+			t.Errorf("%d attempts, %d sessions left open", w.dials, len(w.conns))
+		}
+	})
+}
