@@ -204,6 +204,9 @@ func (s *Set[A, S]) step(ctx context.Context, now time.Time) (wake time.Time) {
 	for _, key := range dial {
 		s.attempt(ctx, s.addresses[key])
 	}
+	if s.resolving { // its end wakes the loop; lookAgain may be over before
+		return wake
+	}
 	return Earlier(wake, s.lookAgain)
 }
 

@@ -369,3 +369,29 @@ func TestOfferDuringTheEnd(t *testing.T) {
 		}
 	})
 }
+
+// A look-up that outlasts the time between two leaves the loop asleep.
+func TestSlowLookUp(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{}, up: map[string]bool{}}
+	synctest.Test(t, func(t *testing.T) {
+		s := w.set(all)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		s.cfg.Resolve = func(ctx context.Context) ([]string, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		turns := 0
+		s.cfg.Events.Changed = func(int, int) {
+			if turns++; turns > 20 { // fake time stands still while it spins
+				cancel()
+			}
+		}
+		s.Keep()
+		s.Run(ctx)
+		s.Close()
+		if turns > 20 {
+			t.Errorf("more than %d turns while nothing happens", turns)
+		}
+	})
+}
