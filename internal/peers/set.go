@@ -395,11 +395,11 @@ func (s *Set[A, S]) Active() int { return s.plan.Active() }
 // Want is the number of servers to be connected to; for Events only.
 func (s *Set[A, S]) Want() int { return s.plan.Want() }
 
-// Close ends every session and joins all helpers. It is called once Run has
+// Close ends every session, all at once, and joins all helpers. It is called once Run has
 // returned, or instead of it.
 func (s *Set[A, S]) Close() {
 	for _, m := range s.Members() {
-		_ = m.Session.Close()
+		s.helper.Go(func() { _ = m.Session.Close() })
 	}
 	s.helper.Wait()
 	s.seen.Store(new([]*Member[A, S]))

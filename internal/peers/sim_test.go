@@ -36,6 +36,8 @@ type world struct {
 	conns  map[*conn]string // -> server
 	dials  int
 	unique bool // sessions tell ids of their own, and not their server's
+
+	closing time.Duration // what it takes
 }
 
 func (w *world) told() int {
@@ -73,6 +75,7 @@ func (w *world) connect(_ context.Context, address string) (*conn, error) {
 		c.id = fmt.Sprint(server, "/", w.dials)
 	}
 	c.end, c.drain = sync.OnceFunc(func() {
+		time.Sleep(w.closing)
 		w.mu.Lock()
 		delete(w.conns, c)
 		w.mu.Unlock()
@@ -392,6 +395,27 @@ func TestSlowLookUp(t *testing.T) {
 		s.Close()
 		if turns > 20 {
 			t.Errorf("more than %d turns while nothing happens", turns)
+		}
+	})
+}
+
+// The end of many sessions takes as long as that of one.
+func TestSessionsEndTogether(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), up: map[string]bool{"1": true, "2": true, "3": true},
+		behind: map[string][]string{"a": {"1"}, "b": {"2"}, "c": {"3"}}, closing: time.Second}
+	synctest.Test(t, func(t *testing.T) {
+		s := w.set(all)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		s.Keep()
+		s.Run(ctx)
+		if n := len(s.Members()); n != 3 {
+			t.Fatalf("%d sessions", n)
+		}
+		start := time.Now()
+		s.Close()
+		if took := time.Since(start); took > w.closing {
+			t.Errorf("took %v", took)
 		}
 	})
 }
