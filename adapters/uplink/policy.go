@@ -36,7 +36,7 @@ const (
 var policy = peers.Policy{
 	Backoff:   peers.Backoff{Base: firstPause, Limit: maxPause, Growth: 2},
 	ShortLife: shortLife, Wary: true, DrainSoon: true,
-	MaxSearch: 1,
+	MaxSearch: 1, ByAddress: true,
 	Want: func(heard, addresses int) int {
 		if addresses == 1 && heard > 1 {
 			return maxPerAddress

@@ -11,7 +11,8 @@ func (p *Plan) Done(address string) { p.place(address).dialing-- }
 func (p *Plan) Met(address, id string, count int, silent bool, now time.Time) *Peer {
 	t := p.place(address)
 	t.met, t.tried = id, now
-	p.Heard(count)
+	m := &Peer{id: id, at: t, since: now, silent: silent}
+	p.Heard(m, count)
 	if old := p.peers[id]; old != nil && !old.leaving {
 		if p.Want() > p.Active() {
 			t.next = now.Add(t.duplicate())
@@ -19,7 +20,6 @@ func (p *Plan) Met(address, id string, count int, silent bool, now time.Time) *P
 		return nil
 	}
 	t.failing, t.next = false, now
-	m := &Peer{id: id, at: t, since: now, silent: silent}
 	p.peers[id] = m
 	// How often to probe depends on what the members are; the time until now
 	// was chosen without this one.
@@ -91,9 +91,10 @@ func (p *Plan) redial(m *Peer, now time.Time) {
 }
 
 // Heard takes in a count that a server told.
-func (p *Plan) Heard(count int) {
+func (p *Plan) Heard(m *Peer, count int) {
+	m.count = count
 	if count > 0 {
-		p.heard = count
+		p.told = count
 	}
 }
 

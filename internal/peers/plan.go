@@ -34,8 +34,13 @@ type Policy struct {
 	MaxSearch int
 	// MaxPeers is how many servers are connected at most to look for more.
 	MaxPeers int
+	// ByAddress has only those sessions count whose address is there now, and
+	// only what their servers tell. Else a server counts wherever it was met,
+	// and the last word of any.
+	ByAddress bool
 	// Want is the number of servers to be connected to, at least 1: of a count
-	// that a server told last (0: none did) and the number of addresses.
+	// that servers told (the last, or the largest with ByAddress; 0: none did)
+	// and the number of addresses.
 	Want func(heard, addresses int) int
 	// ProbeEvery is how often to look for more while none is missing; silent says
 	// that some server does not tell by itself when the count changes. nil:
@@ -49,7 +54,7 @@ type Plan struct {
 	policy    Policy
 	places    []*place
 	peers     map[string]*Peer // by id; leaving ones until a successor comes
-	heard     int              // the count that a server told last; 0: none
+	told      int              // the count that a server told last; 0: none
 	wanted    int              // Want as of the last look
 	nextProbe time.Time
 	held      time.Time // nothing is dialed before
@@ -73,6 +78,7 @@ type Peer struct {
 	id      string
 	at      *place
 	since   time.Time
+	count   int  // as it told last; 0: nothing
 	leaving bool // it said that it is about to go
 	silent  bool // it does not tell by itself when the count changes
 }
@@ -258,18 +264,35 @@ func (p *Plan) covered(t *place) bool {
 func (p *Plan) Active() int {
 	n := 0
 	for _, m := range p.peers {
-		if !m.leaving {
+		if p.counts(m) {
 			n++
 		}
 	}
 	return n
 }
 
+// counts says that m is one of the servers to be connected to.
+func (p *Plan) counts(m *Peer) bool { return !m.leaving && (m.at.listed || !p.policy.ByAddress) }
+
+// heard is how many servers there are, as servers tell; 0: none does.
+func (p *Plan) heard() int {
+	if !p.policy.ByAddress {
+		return p.told
+	}
+	most := 0
+	for _, m := range p.peers {
+		if p.counts(m) {
+			most = max(most, m.count)
+		}
+	}
+	return most
+}
+
 // Connected is the number of servers connected, those that leave included.
 func (p *Plan) Connected() int { return len(p.peers) }
 
 // Want is the number of servers to be connected to; at least 1.
-func (p *Plan) Want() int { return p.policy.Want(p.heard, p.listed()) }
+func (p *Plan) Want() int { return p.policy.Want(p.heard(), p.listed()) }
 
 // listed is the number of addresses that there are now.
 func (p *Plan) listed() (n int) {

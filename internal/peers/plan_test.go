@@ -24,7 +24,7 @@ var all = Policy{
 // twice where several servers are behind it.
 var each = Policy{
 	Backoff: Backoff{Base: 250 * time.Millisecond, Limit: 15 * time.Second, Growth: 2}, ShortLife: 10 * time.Second,
-	Wary: true, DrainSoon: true, MaxSearch: 1,
+	Wary: true, DrainSoon: true, MaxSearch: 1, ByAddress: true,
 	Want: func(heard, addresses int) int {
 		if addresses == 1 && heard > 1 {
 			return 2
@@ -166,6 +166,43 @@ func TestAnAddressComesBack(t *testing.T) {
 	}
 }
 
+// One server that knows of itself only does not have the others forgotten.
+func TestModestServer(t *testing.T) {
+	p := NewPlan(each, noon)
+	p.List([]string{"a"}, true)
+	next(p, noon)
+	first := meets(p, "a", "1", 3, noon)
+	modest := p.Met("a", "2", 1, false, noon)
+	if got := p.Want(); got != 2 {
+		t.Errorf("wants %d of several servers behind one address", got)
+	}
+	p.Lost(modest, noon.Add(time.Minute))
+	if got := next(p, noon.Add(2*time.Minute)); got != "a" {
+		t.Errorf("when the modest one is lost dials %q", got)
+	}
+	p.Leaving(first, noon.Add(2*time.Minute))
+	if got := p.Want(); got != 1 {
+		t.Errorf("wants %d when nobody tells of several", got)
+	}
+}
+
+// A session to an address that is gone is not the second of the only one left.
+func TestSecondIsAtTheSameAddress(t *testing.T) {
+	p := NewPlan(each, noon)
+	p.List([]string{"a", "b"}, true)
+	next(p, noon)
+	meets(p, "a", "1", 2, noon)
+	meets(p, "b", "2", 2, noon)
+	p.List([]string{"b"}, true)
+	if got := next(p, noon.Add(time.Second)); got != "b" {
+		t.Errorf("dials %q", got)
+	}
+	p.List([]string{"c"}, true)
+	if got := next(p, noon.Add(2*time.Second)); got != "c" {
+		t.Errorf("a new address: dials %q", got)
+	}
+}
+
 // wait is how long the only address of a plan is left alone from now on.
 func wait(t *testing.T, p *Plan, now time.Time) time.Duration {
 	t.Helper()
@@ -294,11 +331,11 @@ func TestComplete(t *testing.T) {
 	if !p.Complete() {
 		t.Error(fmt.Sprint("not complete: ", p.Want(), p.Active()))
 	}
-	p.Heard(3)
+	p.Heard(m, 3)
 	if p.Complete() {
 		t.Error("complete with a server missing")
 	}
-	p.Heard(2)
+	p.Heard(m, 2)
 	p.Leaving(m, noon)
 	if p.Complete() {
 		t.Error("complete with one that leaves")

@@ -357,7 +357,7 @@ func (s *Set[A, S]) check(m *Member[A, S], now time.Time) (ended bool) {
 	}
 	if count := m.Session.ServerCount(); count != m.count {
 		m.count = count
-		s.plan.Heard(count)
+		s.plan.Heard(m.peer, count)
 	}
 	return false
 }

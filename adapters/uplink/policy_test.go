@@ -1,0 +1,31 @@
+package uplink
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"konnectivity/internal/peers"
+)
+
+// The only address of several servers gets two links, whatever one of the
+// servers knows and however many links go to addresses that are gone.
+func TestTwoLinksToTheOnlyAddress(t *testing.T) {
+	now := time.Now()
+	p := peers.NewPlan(policy, now)
+	p.List([]string{"gone", "only"}, true)
+	p.Next(now)
+	for _, at := range []string{"gone", "only"} {
+		p.Done(at)
+		p.Met(at, at, 3, false, now)
+	}
+	p.List([]string{"only"}, true)
+	if dial, _ := p.Next(now.Add(time.Second)); !slices.Equal(dial, []string{"only"}) {
+		t.Fatalf("dials %q beside a link to an address that is gone", dial)
+	}
+	p.Done("only")
+	p.Met("only", "modest", 1, false, now)
+	if got := p.Want(); got != maxPerAddress {
+		t.Errorf("wants %d when one of the servers knows of no other", got)
+	}
+}
