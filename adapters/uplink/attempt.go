@@ -42,7 +42,6 @@ func (s *Server) keep(ctx context.Context, addr netip.AddrPort) (*pooled, error)
 		return nil, err
 	}
 	s.note(nil)
-	s.health.setOld(len(s.set.Members()) == 0)
 	return nil, &peers.Reached{Again: probeEvery}
 }
 

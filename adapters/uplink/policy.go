@@ -55,8 +55,9 @@ func (s *Server) newSet() *peers.Set[netip.AddrPort, *pooled] {
 		Connect:      s.keep,
 		Rush:         s.rush,
 		Events: peers.Events[netip.AddrPort, *pooled]{
-			Resolved: s.resolved, Leaving: s.left, Lost: s.lost, Rushed: s.rushed,
-			Failed: func(f peers.Failure[netip.AddrPort]) { s.noteBehind(f.Err) },
+			Joined: s.joined, Leaving: s.left, Lost: s.lost, Resolved: s.resolved, Rushed: s.rushed,
+			Reached: func(netip.AddrPort) { s.foundOld() },
+			Failed:  func(f peers.Failure[netip.AddrPort]) { s.noteBehind(f.Err) },
 		},
 	})
 }
@@ -88,6 +89,15 @@ func (s *Server) resolved(addrs []netip.AddrPort, err error) {
 	}
 }
 
+// joined notes that the server speaks the link, and last: an attempt elsewhere
+// may have found an old one since the link was made.
+func (s *Server) joined(*peers.Member[netip.AddrPort, *pooled]) { s.health.setOld(false) }
+
+// foundOld notes that an old server answers, which is what counts while there is
+// no link. Like joined it belongs to the loop, so that neither overtakes the
+// other.
+func (s *Server) foundOld() { s.health.setOld(len(s.set.Members()) == 0) }
+
 // left sees to a link whose server goes, while a new one is made.
 func (s *Server) left(m *peers.Member[netip.AddrPort, *pooled]) {
 	s.start(func() { s.leave(m.Session) })
@@ -103,7 +113,9 @@ func (s *Server) lost(m *peers.Member[netip.AddrPort, *pooled]) {
 // rushed notes why nobody who waited has a link.
 func (s *Server) rushed(err error) {
 	var old *peers.Reached
-	if !errors.As(err, &old) {
-		s.note(err)
+	if errors.As(err, &old) {
+		s.foundOld()
+		return
 	}
+	s.note(err)
 }

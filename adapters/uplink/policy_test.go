@@ -1,10 +1,13 @@
 package uplink
 
 import (
+	"errors"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/internal/peers"
 )
 
@@ -28,4 +31,37 @@ func TestTwoLinksToTheOnlyAddress(t *testing.T) {
 	if got := p.Want(); got != maxPerAddress {
 		t.Errorf("wants %d when one of the servers knows of no other", got)
 	}
+}
+
+// A server with links beside one without: once there is a link, it is what
+// requests go by, though the old one was found after the link was made.
+func TestALinkOutweighsAnOldServer(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	linked, old := fakeserver.New(p).Start(t), fakeserver.New(p).Old().Start(t)
+	s := client(t, p, at("192.0.2.1", linked.Addr(), "192.0.2.2", old.Addr()), nil)
+	must(t, s.begin())
+	l, err := s.keep(t.Context(), netip.MustParseAddrPort("192.0.2.1:8090"))
+	must(t, err)
+	var reached *peers.Reached
+	if _, err := s.keep(t.Context(), netip.MustParseAddrPort("192.0.2.2:8090")); !errors.As(err, &reached) {
+		t.Fatal(err)
+	}
+	if s.knownOld() {
+		t.Error("an attempt decides what the server is, and not the loop")
+	}
+	s.foundOld() // as the loop does when it hears of that first
+	s.set.Offer(l.addr, l)
+	eventually(t, "the link to count", func() bool { return !s.knownOld() })
+}
+
+// A server that forgets the link is known to be old without a request.
+func TestServerForgetsTheLink(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Start(t)
+	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+	run(t, s)
+	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	server.Stop()
+	fakeserver.New(p).Old().StartAt(t, server.Addr())
+	eventually(t, "the server known to be old", s.knownOld)
 }

@@ -13,7 +13,6 @@ type spare struct {
 }
 
 func (s *Server) keepSpare(h handshaken) {
-	s.health.setOld(true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.spare != nil {

@@ -63,6 +63,7 @@ type Events[A any, S Session] struct {
 	Joined    func(m *Member[A, S])
 	Duplicate func(to A, session S) // which is to be closed, now or soon
 	Failed    func(f Failure[A])
+	Reached   func(to A)      // where there is nothing to keep
 	Rushed    func(err error) // a Rush failed, or found what it cannot keep
 	Leaving   func(m *Member[A, S])
 	Lost      func(m *Member[A, S])
@@ -273,6 +274,9 @@ func (s *Set[A, S]) settle(r result[A, S], now time.Time) {
 		s.release(answer[S]{err: r.err})
 	case errors.As(r.err, &reached):
 		s.plan.Reached(key, reached.Again, now)
+		if s.cfg.Events.Reached != nil {
+			s.cfg.Events.Reached(r.address)
+		}
 	default:
 		first, needless := s.plan.Failed(key, now)
 		if s.cfg.Events.Failed != nil {
