@@ -72,7 +72,7 @@ func (s *Server) adopt(ctx context.Context, h handshaken) (*pooled, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.health.setOld(false) // at once: the next request need not find the loop ahead of it
+	s.health.setOld(false) // at once: the next request may come before the loop takes it in
 	s.note(nil)
 	return &pooled{Session: ses, addr: h.addr, since: time.Now(), id: strconv.FormatInt(s.made.Add(1), 10)}, nil
 }

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,17 +15,27 @@ import (
 
 // conn is a session with a server of a world.
 type conn struct {
-	id             string
+	id, server     string
+	count          int  // as its server told when it began; 0: it tells what there is
+	second         bool // its address was the only one of several servers
 	w              *world
 	done, draining chan struct{}
 	end, drain     func()
 }
 
 func (c *conn) ServerID() string          { return c.id }
-func (c *conn) ServerCount() int          { return c.w.told() }
 func (c *conn) Done() <-chan struct{}     { return c.done }
 func (c *conn) Draining() <-chan struct{} { return c.draining }
 func (c *conn) Close() error              { c.end(); return nil }
+
+func (c *conn) ServerCount() int {
+	if c.count > 0 {
+		return c.count
+	}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	return c.w.count()
+}
 
 // world is servers behind addresses, any of which may be up or not.
 type world struct {
@@ -33,17 +43,15 @@ type world struct {
 	random *rand.Rand
 	behind map[string][]string // address -> servers
 	up     map[string]bool
-	conns  map[*conn]string // -> server
+	hidden map[string]bool      // addresses that the names do not have now
+	alone  map[string]time.Time // when an address was the only one of several servers last
+	conns  map[*conn]bool
 	dials  int
-	unique bool // sessions tell ids of their own, and not their server's
+	// links has sessions tell ids of their own, and not their server's, and a
+	// count that stays; server 1 knows of itself only.
+	links bool
 
 	closing time.Duration // what it takes
-}
-
-func (w *world) told() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.count()
 }
 
 func (w *world) count() (n int) {
@@ -70,10 +78,15 @@ func (w *world) connect(_ context.Context, address string) (*conn, error) {
 		return nil, errors.New("refused")
 	}
 	server := up[w.random.IntN(len(up))]
-	c := &conn{id: server, w: w, done: make(chan struct{}), draining: make(chan struct{})}
-	if w.unique {
-		c.id = fmt.Sprint(server, "/", w.dials)
+	c := &conn{id: server, server: server, w: w, done: make(chan struct{}), draining: make(chan struct{})}
+	if w.links {
+		c.id, c.count = fmt.Sprint(server, "/", w.dials), w.count()
+		if server == "1" {
+			c.count = 1
+		}
 	}
+	w.pair()
+	c.second = time.Since(w.alone[address]) < 2*time.Second // names are looked up once a second
 	c.end, c.drain = sync.OnceFunc(func() {
 		time.Sleep(w.closing)
 		w.mu.Lock()
@@ -81,23 +94,35 @@ func (w *world) connect(_ context.Context, address string) (*conn, error) {
 		w.mu.Unlock()
 		close(c.done)
 	}), sync.OnceFunc(func() { close(c.draining) })
-	w.conns[c] = server
+	w.conns[c] = true
 	return c, nil
 }
 
 func (w *world) resolve(context.Context) ([]string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var all []string
-	for address := range w.behind {
-		all = append(all, address)
-	}
-	return all, nil
+	return w.listed(), nil
 }
 
-// happens has one thing happen: a server goes, with or without a word, or comes.
+// listed are the addresses that the names have now, sorted.
+func (w *world) listed() (all []string) {
+	for address := range w.behind {
+		if !w.hidden[address] {
+			all = append(all, address)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// happens has one thing happen: a server goes, with or without a word, or comes,
+// or an address does.
 func (w *world) happens() {
 	w.mu.Lock()
+	w.pair()
+	if w.random.IntN(3) == 0 {
+		w.hideOrShow()
+	}
 	servers := make([]string, 0, len(w.up))
 	for s := range w.up {
 		servers = append(servers, s)
@@ -107,8 +132,8 @@ func (w *world) happens() {
 	w.up[server] = !w.up[server]
 	politely := w.random.IntN(2) == 0
 	var gone []*conn
-	for c, s := range w.conns {
-		if s == server && !w.up[server] {
+	for c := range w.conns {
+		if c.server == server && !w.up[server] {
 			gone = append(gone, c)
 		}
 	}
@@ -123,6 +148,23 @@ func (w *world) happens() {
 	}
 }
 
+// pair notes an address that may get two sessions now.
+func (w *world) pair() {
+	if listed := w.listed(); len(listed) == 1 {
+		w.alone[listed[0]] = time.Now()
+	}
+}
+
+// hideOrShow has an address leave the names, unless it is the only one, or come
+// back.
+func (w *world) hideOrShow() {
+	all := slices.Sorted(maps.Keys(w.behind))
+	address := all[w.random.IntN(len(all))]
+	if w.hidden[address] || len(w.listed()) > 1 {
+		w.hidden[address] = !w.hidden[address]
+	}
+}
+
 func (w *world) pause() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -133,8 +175,7 @@ func (w *world) pause() time.Duration {
 func (w *world) live(s *Set[string, *conn]) (servers []string) {
 	for _, m := range s.Members() {
 		if !closed(m.Session.Done()) && !closed(m.Session.Draining()) {
-			server, _, _ := strings.Cut(m.Session.id, "/")
-			servers = append(servers, server)
+			servers = append(servers, m.Session.server)
 		}
 	}
 	slices.Sort(servers)
@@ -142,7 +183,7 @@ func (w *world) live(s *Set[string, *conn]) (servers []string) {
 }
 
 func (w *world) set(policy Policy) *Set[string, *conn] {
-	w.conns = map[*conn]string{}
+	w.conns, w.hidden, w.alone = map[*conn]bool{}, map[string]bool{}, map[string]time.Time{}
 	return New(Config[string, *conn]{
 		Policy: policy, ConnectTimeout: 5 * time.Second,
 		Key: func(a string) string { return a }, Resolve: w.resolve,
@@ -163,49 +204,77 @@ func running(t *testing.T, w *world, policy Policy, f func(t *testing.T, s *Set[
 		ctx, cancel := context.WithCancel(t.Context())
 		var loop sync.WaitGroup
 		loop.Go(func() { s.Run(ctx) })
+		defer func() { // also when f gives up
+			cancel()
+			loop.Wait()
+			s.Close()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if len(w.conns) > 0 {
+				t.Errorf("%d sessions are left open", len(w.conns))
+			}
+		}()
 		f(t, s)
-		cancel()
-		loop.Wait()
-		s.Close()
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if len(w.conns) > 0 {
-			t.Errorf("%d sessions are left open", len(w.conns))
-		}
 	})
 }
 
-// settles says what a world looks like to a set once nothing has happened for
-// long, and how it is to look.
-func (w *world) settles(policy string, s *Set[string, *conn]) (got, want []string) {
-	got = w.live(s)
+// judge says what is wrong with a set once nothing has happened for long.
+func (w *world) judge(policy string, s *Set[string, *conn]) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if policy == "all" {
-		for server, up := range w.up {
-			if up {
-				want = append(want, server)
-			}
-		}
-		slices.Sort(want)
-		return got, want
+		return w.judgeAll(s)
 	}
-	for address, servers := range w.behind { // one of those behind each
-		if !slices.ContainsFunc(servers, func(s string) bool { return w.up[s] }) {
-			continue
-		}
-		if i := slices.IndexFunc(got, func(s string) bool { return slices.Contains(servers, s) }); i < 0 {
-			want = append(want, "one at "+address)
-		}
-	}
-	if want == nil {
-		want = got
-	}
-	return got, want
+	return w.judgeEach(s)
 }
 
-// Whatever servers do, the set is right soon after they have calmed down, has
-// no server twice meanwhile, and storms nobody.
+// judgeAll wants every server that can be reached, and those met before at
+// addresses that are gone.
+func (w *world) judgeAll(s *Set[string, *conn]) (wrong string) {
+	got := map[string]bool{}
+	for _, m := range s.Members() {
+		got[m.Session.server] = true
+	}
+	for _, address := range w.listed() {
+		for _, server := range w.behind[address] {
+			if w.up[server] && !got[server] {
+				wrong += fmt.Sprintf("no session to server %s at %s; ", server, address)
+			}
+		}
+	}
+	return wrong
+}
+
+// judgeEach wants one session at each address that there is and that a server is
+// behind; two if it is the only one, and one of them was told of other servers.
+// A second one that was made then may stay.
+func (w *world) judgeEach(s *Set[string, *conn]) (wrong string) {
+	listed := w.listed()
+	for _, address := range listed {
+		if !slices.ContainsFunc(w.behind[address], func(s string) bool { return w.up[s] }) {
+			continue
+		}
+		got, least, most := 0, 1, 1
+		for _, m := range s.Members() { // the oldest first
+			if m.Address != address {
+				continue
+			}
+			if got++; got == 2 && m.Session.second {
+				most = 2
+			}
+			if len(listed) == 1 && m.Session.count > 1 {
+				least, most = 2, 2
+			}
+		}
+		if got < least || got > most {
+			wrong += fmt.Sprintf("%d sessions at %s, want %d to %d; ", got, address, least, most)
+		}
+	}
+	return wrong
+}
+
+// Whatever servers and names do, the set is right soon after they have calmed
+// down, has no server twice meanwhile, and storms nobody.
 func TestSimulation(t *testing.T) {
 	shapes := map[string]map[string][]string{
 		"own":      {"a": {"1"}, "b": {"2"}, "c": {"3"}},
@@ -216,7 +285,7 @@ func TestSimulation(t *testing.T) {
 		for shape, behind := range shapes {
 			for seed := range uint64(10) {
 				t.Run(fmt.Sprint(policy, " ", shape, " ", seed), func(t *testing.T) {
-					w := &world{random: rand.New(rand.NewPCG(seed, 1)), behind: behind, up: map[string]bool{}, unique: policy == "each"}
+					w := &world{random: rand.New(rand.NewPCG(seed, 1)), behind: behind, up: map[string]bool{}, links: policy == "each"}
 					for _, servers := range behind {
 						for _, server := range servers {
 							w.up[server] = true
@@ -241,8 +310,8 @@ func (w *world) simulate(t *testing.T, policy string, s *Set[string, *conn]) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if got, want := w.settles(policy, s); !slices.Equal(got, want) {
-			t.Fatalf("connected to %v, want %v", got, want)
+		if wrong := w.judge(policy, s); wrong != "" {
+			t.Fatal(wrong)
 		}
 		w.mu.Lock()
 		before := w.dials
