@@ -1,7 +1,10 @@
 package check
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"io"
 	"log"
 	"maps"
@@ -18,6 +21,14 @@ import (
 	"helm.sh/helm/v3/pkg/engine"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -37,8 +48,9 @@ func loadChart(t *testing.T) *chart.Chart {
 	return c
 }
 
-// render is what `helm template` prints, by file.
-func render(t *testing.T, c *chart.Chart, values string) (map[string]string, error) {
+// render is what `helm template` prints, by file: or `helm install`, if the
+// namespace has objects.
+func render(t *testing.T, c *chart.Chart, values string, objects ...runtime.Object) (map[string]string, error) {
 	t.Helper()
 	given := map[string]any{}
 	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
@@ -49,7 +61,18 @@ func render(t *testing.T, c *chart.Chart, values string) (map[string]string, err
 	if err != nil {
 		return nil, err
 	}
-	return engine.Engine{Strict: true}.Render(c, all)
+	if objects == nil {
+		return engine.Engine{Strict: true}.Render(c, all)
+	}
+	return engine.RenderWithClientProvider(c, all, cluster{fake.NewSimpleDynamicClient(scheme.Scheme, objects...)})
+}
+
+// cluster is what a chart may look up.
+type cluster struct{ dynamic.Interface }
+
+func (c cluster) GetClientFor(apiVersion, kind string) (dynamic.NamespaceableResourceInterface, bool, error) {
+	resource, _ := meta.UnsafeGuessKindToResource(schema.FromAPIVersionAndKind(apiVersion, kind))
+	return c.Resource(resource), true, nil
 }
 
 // byName are objects as the API gets them, by kind and name.
@@ -183,6 +206,7 @@ func TestChartsValues(t *testing.T) {
 		{"Service konnectivity-server", `"type":"NodePort"`},
 		{"Job konnectivity-certs", `"--cluster-san=203.0.113.7","--cluster-san=a.example.com"`},
 		{"Job konnectivity-certs", `"--namespace=` + controlPlane + `"`},
+		{"Job konnectivity-certs", `"activeDeadlineSeconds":240`},
 	} {
 		text, err := json.Marshal(objects[want.object])
 		if err != nil || !strings.Contains(string(text), want.text) {
@@ -208,6 +232,128 @@ func TestChartRefusesWrongValues(t *testing.T) {
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
+		}
+	}
+}
+
+// The Job makes all certificates of one CA, or none.
+func TestChartsJobLeavesWhatIsThereAlone(t *testing.T) {
+	in := func(namespace, name string) runtime.Object {
+		if name == "konnectivity-ca-bundle" {
+			return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+		}
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	}
+	leaves := []string{"konnectivity-server", "konnectivity-cluster", "konnectivity-client", "konnectivity-agent", "konnectivity-ca-bundle"}
+	all := append([]string{"konnectivity-signer"}, leaves...)
+	for _, test := range []struct {
+		namespace string
+		names     []string
+		job       bool
+		missing   []string
+	}{
+		{"elsewhere", all, true, nil},
+		{controlPlane, all, false, nil},
+		{controlPlane, leaves, false, nil}, // the CA's key is kept elsewhere
+		{controlPlane, all[:1], false, leaves},
+		{controlPlane, all[:5], false, all[5:]},
+		{controlPlane, all[3:], false, all[1:3]},
+	} {
+		var objects []runtime.Object
+		for _, name := range test.names {
+			objects = append(objects, in(test.namespace, name))
+		}
+		files, err := render(t, loadChart(t), "{}", objects...)
+		if (err != nil) != (test.missing != nil) {
+			t.Errorf("%s has %v: %v", test.namespace, test.names, err)
+			continue
+		}
+		for _, name := range test.missing {
+			if _, lacks, _ := strings.Cut(err.Error(), "lacks"); !strings.Contains(lacks, "/"+name) {
+				t.Errorf("%s has %v, and %s is not said to be missing: %v", test.namespace, test.names, name, err)
+			}
+		}
+		if job := strings.Contains(files["konnectivity/templates/certs-job.yaml"], "kind: Job"); job != test.job {
+			t.Errorf("%s has %v: a job is %v", test.namespace, test.names, job)
+		}
+	}
+}
+
+func TestChartPullsEveryImageByItsSecrets(t *testing.T) {
+	objects := rendered(t, "{image: {pullSecrets: [a, b]}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}}")
+	pods := 0
+	for name, o := range objects {
+		text, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), `"containers"`) {
+			continue
+		}
+		pods++
+		if !strings.Contains(string(text), `"imagePullSecrets":[{"name":"a"},{"name":"b"}]`) {
+			t.Errorf("%s: %s", name, text)
+		}
+	}
+	if pods != 4 {
+		t.Errorf("%d kinds of pods, want servers, agents, the control plane's agents, and the job", pods)
+	}
+}
+
+// A percentage of next to nothing would add agents for any traffic.
+func TestAutoscaledAgentsRequestCPU(t *testing.T) {
+	for resources, want := range map[string]string{
+		"{}":                         `"requests":{"cpu":"250m","memory":"32Mi"}`,
+		"{requests: {memory: 64Mi}}": `"requests":{"cpu":"250m","memory":"64Mi"}`,
+		"{requests: {cpu: 1}}":       `"requests":{"cpu":1}`,
+		"{limits: {cpu: 100m}}":      `"limits":{"cpu":"100m"}}`, // which is the request, then
+		"{limits: {memory: 128Mi}}":  `"requests":{"cpu":"250m"}`,
+	} {
+		agent := rendered(t, "{agent: {kind: Deployment, autoscaling: {enabled: true}, resources: "+resources+"}}")["Deployment konnectivity-agent"]
+		if text, _ := json.Marshal(agent); !strings.Contains(string(text), want) {
+			t.Errorf("%s: no %s in %s", resources, want, text)
+		}
+	}
+}
+
+// A new address for agents: what the notes say works, with the CA that is there.
+func TestChartsNotesSignForANewAddress(t *testing.T) {
+	files, err := render(t, loadChart(t), "{agent: {enabled: false}}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes := files["konnectivity/templates/NOTES.txt"]
+	for _, want := range []string{
+		`kubectl -n ` + controlPlane + ` get secret konnectivity-signer -o 'jsonpath={.data.ca\.crt}' | base64 -d > ca/ca.crt`,
+		`kubectl -n ` + controlPlane + ` get secret konnectivity-signer -o 'jsonpath={.data.ca\.key}' | base64 -d > ca/ca.key`,
+		"kubectl apply -f pki/kubernetes-control-plane.yaml",
+	} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("the notes lack %q:\n%s", want, notes)
+		}
+	}
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "ca")
+	secret := runCerts(t, filepath.Join(dir, "first")).secrets["konnectivity-signer"]
+	for name, content := range secret {
+		if err := errors.Join(os.MkdirAll(ca, 0o700), os.WriteFile(filepath.Join(ca, name), content, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, line, _ := strings.Cut(notes, "konnectivity certs ")
+	line, _, _ = strings.Cut(line, "\n")
+	pki := filepath.Join(dir, "pki")
+	line = strings.NewReplacer("pki ", pki+" ", "--from=ca", "--from="+ca, "ADDRESS", "203.0.113.7").Replace(line)
+	konnectivity(t, append([]string{"certs"}, strings.Fields(line)...)...)
+	pair, err := tls.LoadX509KeyPair(filepath.Join(pki, "cluster.crt"), filepath.Join(pki, "cluster.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(secret["ca.crt"])
+	for _, name := range []string{"203.0.113.7", "konnectivity-server." + controlPlane + ".svc"} {
+		if _, err := pair.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -24,6 +24,9 @@
 
 {{- /* What server and agents have in common: .object is changed as .values say. */}}
 {{- define "konnectivity.pod" }}
+{{- $pullSecrets := list }}
+{{- range .root.Values.image.pullSecrets }}{{ $pullSecrets = append $pullSecrets (dict "name" .) }}{{ end }}
+{{- if $pullSecrets }}{{ $_ := set .object.spec.template.spec "imagePullSecrets" $pullSecrets }}{{ end }}
 {{- $container := first .object.spec.template.spec.containers }}
 {{- $_ := set $container "image" (include "konnectivity.image" .root) }}
 {{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy }}
