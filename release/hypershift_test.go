@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -147,14 +148,15 @@ func (w *world) consume(c consumer) {
 		w.eventually("startup probe of "+c.name, func() error {
 			return in(w.t, pod, "bash", "-c", "exec 3<>/dev/tcp/"+address+"/"+port)
 		})
-		if err := in(w.t, pod, "curl", "--silent", "--max-time", "5", "--proxy", "http://"+address+":"+port, "http://127.0.0.1:2041/healthz"); err == nil {
-			w.t.Errorf("%s: another pod may use the tunnel by port %s", c.name, port)
-		}
 	}
 	for _, proxy := range c.proxies {
-		w.eventually(c.name+" by "+proxy, func() error {
+		through := func(proxy string) error {
 			return in(w.t, pod, "curl", "--silent", "--show-error", "--fail", "--max-time", "10", "--noproxy", "", "--proxy", proxy, "http://127.0.0.1:2041/readyz")
-		})
+		}
+		w.eventually(c.name+" by "+proxy, func() error { return through(proxy) })
+		if other := strings.Replace(proxy, "127.0.0.1", address, 1); through(other) == nil {
+			w.t.Errorf("%s: another pod may use the tunnel by %s", c.name, other)
+		}
 	}
 }
 
