@@ -28,18 +28,14 @@ func newRuntime(t *testing.T) *runtimes {
 	}
 	t.Cleanup(func() {
 		_ = os.RemoveAll(folder)
-		_ = os.Remove(filepath.Join("/run/containerd/runc", filepath.Base(folder)))
+		leaveNothing(t, filepath.Base(folder))
 	})
 	config := fmt.Sprintf("version = 2\nroot = %[1]q\nstate = %[2]q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %[3]q\n",
 		folder+"/root", folder+"/state", folder+"/sock")
 	if err := os.WriteFile(folder+"/config.toml", []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	daemon := exec.Command("containerd", "--config", folder+"/config.toml")
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = daemon.Process.Signal(syscall.SIGTERM); _ = daemon.Wait() })
+	startDaemon(t, "containerd", "--config", folder+"/config.toml")
 	r := &runtimes{t: t, address: folder + "/sock"}
 	r.eventually("containerd", func() error { _, err := r.try("version"); return err })
 	for _, archive := range []string{lean, hypershift} {
@@ -48,6 +44,49 @@ func newRuntime(t *testing.T) *runtimes {
 	name := filepath.Base(lean)
 	r.version = "v" + strings.TrimSuffix(strings.TrimPrefix(name, "konnectivity_"), "_oci.tar")
 	return r
+}
+
+// startDaemon runs a command until the test ends, or this program does.
+func startDaemon(t *testing.T, name string, args ...string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon := exec.Command(name, args...)
+	daemon.Stdout, daemon.Stderr = log, log
+	daemon.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
+	if err := daemon.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = daemon.Process.Signal(syscall.SIGTERM)
+		err := daemon.Wait()
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("%s: %v\n%s", name, err, text)
+		}
+		_ = log.Close()
+	})
+}
+
+// leaveNothing removes what runc keeps for a namespace without containers: its
+// folder, and the parent of their cgroups in every hierarchy.
+func leaveNothing(t *testing.T, namespace string) {
+	t.Helper()
+	folders := []string{filepath.Join("/run/containerd/runc", namespace)}
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
+		found, err := filepath.Glob(filepath.Join(pattern, namespace))
+		if err != nil {
+			t.Fatal(err)
+		}
+		folders = append(folders, found...)
+	}
+	for _, folder := range folders {
+		if err := os.Remove(folder); err != nil && !os.IsNotExist(err) {
+			t.Errorf("left behind: %v", err)
+		}
+	}
 }
 
 func (r *runtimes) ctr(args ...string) string {
