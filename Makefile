@@ -195,6 +195,7 @@ release: ## Make everything of a release into dist/, the same bytes each time: m
 
 .PHONY: release-test
 release-test: ## Make the release of this system only, into bin/dist, and install and use each part of it
+	release/test-needs
 	$(MAKE) release VERSION=v0.0.0-test DIST=$(BIN)/dist SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
 	$(GO) test -C release -count=1 ./hypershift
 	$(GO) test -C release -count=1 -timeout 10m . -dist='$(CURDIR)/$(BIN)/dist'

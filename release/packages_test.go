@@ -22,6 +22,10 @@ type root struct {
 func newRoot(t *testing.T) *root {
 	t.Helper()
 	base := t.TempDir()
+	// Of its own: what lies below a machine's files may not be written over them,
+	// as in a container, whose /tmp is an overlay already.
+	command(t, "mount", "-t", "tmpfs", "tmpfs", base)
+	t.Cleanup(func() { command(t, "umount", base) })
 	r := &root{t: t, merged: filepath.Join(base, "merged")}
 	for _, name := range []string{"upper", "work", "merged"} {
 		if err := os.Mkdir(filepath.Join(base, name), 0o755); err != nil {
@@ -170,6 +174,9 @@ func TestDebianPackages(t *testing.T) {
 	if _, err := os.Stat(r.file("/etc/konnectivity/agent/env")); !os.IsNotExist(err) {
 		t.Errorf("purging left the configuration: %v", err)
 	}
+	if _, err := os.Stat(r.file("/etc/konnectivity/agent/agent.key")); err != nil {
+		t.Errorf("purging took a key: %v", err)
+	}
 }
 
 // checked waits until konnectivity check finds nothing wrong, through both
@@ -206,7 +213,13 @@ func TestRPMPackages(t *testing.T) {
 			t.Errorf("%s --version: %q", p.name, out)
 		}
 	}
-	r.inside("rpm", "--erase", "--nodeps", "konnectivity-agent")
+	r.inside("sh", "-c", "echo '# mine' >> /etc/konnectivity/agent/env && touch /etc/konnectivity/agent/agent.key")
+	r.inside("rpm", "--erase", "--nodeps", "konnectivity-agent", "konnectivity-server")
+	for path, stays := range map[string]bool{"agent/env.rpmsave": true, "agent/env": false, "agent/agent.key": true, "server": false} {
+		if _, err := os.Stat(r.file("/etc/konnectivity/" + path)); (err == nil) != stays {
+			t.Errorf("/etc/konnectivity/%s after removal: %v; want it to stay: %v", path, err, stays)
+		}
+	}
 	if _, err := os.Stat(r.file("/usr/lib/systemd/system/konnectivity-agent.service")); !os.IsNotExist(err) {
 		t.Errorf("the agent's unit is still there: %v", err)
 	}
