@@ -191,7 +191,7 @@ image: ## Build the container image (docker or a command in DOCKER)
 release: ## Make everything of a release into dist/, the same bytes each time: make release VERSION=v1.2.3
 	release/busybox .cache/busybox $(patsubst linux/%,%,$(filter linux/%,$(SYSTEMS)))
 	$(GO) run -C release . -root='$(CURDIR)' -out='$(CURDIR)/$(DIST)' -version='$(VERSION)' -commit='$(COMMIT)' -time='$(EPOCH)' \
-		-ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)' -busybox='$(CURDIR)/.cache/busybox'
+		-tags='$(TAGS)' -ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)' -busybox='$(CURDIR)/.cache/busybox'
 
 .PHONY: release-test
 release-test: ## Make the release of this system only, into bin/dist, and install and use each part of it

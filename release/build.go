@@ -13,7 +13,7 @@ import (
 // have for Linux.
 func (r *release) build() error {
 	for _, s := range r.systems {
-		if err := r.compile(s, r.root, "./cmd/...", "-ldflags", r.ldflags); err != nil {
+		if err := r.compile(s, r.root, "./cmd/...", "-tags", r.tags, "-ldflags", r.ldflags); err != nil {
 			return err
 		}
 		if s.os != "linux" {
@@ -32,7 +32,10 @@ func (r *release) compile(s system, module, packages string, flags ...string) er
 	fmt.Println("building", packages, "for", s)
 	args := append([]string{"build", "-C", module, "-trimpath", "-buildvcs=false"}, flags...)
 	cmd := exec.Command("go", append(args, "-o", r.bin(s)+"/", packages)...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+s.os, "GOARCH="+s.arch, "GOWORK=off")
+	var err error
+	if cmd.Env, err = settings(s, "off"); err != nil {
+		return err
+	}
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	return cmd.Run()
 }
@@ -66,8 +69,10 @@ func (r *release) document() error {
 	if err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-C", r.root, "-buildvcs=false", "-overlay", overlay, "-ldflags", r.ldflags, "-o", folder+"/", "./cmd/...")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK="+workspace, "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
+	build := exec.Command("go", "build", "-C", r.root, "-buildvcs=false", "-overlay", overlay, "-tags", r.tags, "-ldflags", r.ldflags, "-o", folder+"/", "./cmd/...")
+	if build.Env, err = settings(system{runtime.GOOS, runtime.GOARCH}, workspace); err != nil {
+		return err
+	}
 	build.Stdout, build.Stderr = os.Stdout, os.Stderr
 	if err := build.Run(); err != nil {
 		return err

@@ -23,6 +23,7 @@ type release struct {
 	commit  string
 	time    time.Time // of the commit: every file's
 	ldflags string
+	tags    string
 	systems []system
 	busybox string // a folder with Debian's busybox-static for each architecture
 
@@ -102,6 +103,7 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&r.commit, "commit", "", "commit of the sources")
 	set.Int64Var(&seconds, "time", 0, "time of the commit, in seconds since 1970")
 	set.StringVar(&r.ldflags, "ldflags", "", "flags for the linker")
+	set.StringVar(&r.tags, "tags", "", "build tags")
 	set.StringVar(&systems, "systems", "", "OS/ARCH to build for, spaces between")
 	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox and ARCH/copyright for HyperShift's image")
 	if err := set.Parse(args); err != nil {
