@@ -187,8 +187,15 @@ quickstart: build ## Try everything in one process: make quickstart ARGS=--once
 image: ## Build the container image (docker or a command in DOCKER)
 	$(or $(DOCKER),docker) build --build-arg VERSION='$(VERSION)' --build-arg COMMIT='$(COMMIT)' -t '$(IMAGE)' .
 
+# A release says which commit it is of; what is not committed nobody can find again.
+.PHONY: committed
+committed:
+	@[ '$(COMMIT)' != unknown ] || { echo "make release: no commit is known here: release a clone, or give COMMIT and EPOCH" >&2; exit 1; }
+	@changed=$$(git status --porcelain 2>/dev/null); [ -z "$$changed" ] || \
+		{ printf 'make release: commit these files first, or remove them:\n%s\n' "$$changed" >&2; exit 1; }
+
 .PHONY: release
-release: ## Make everything of a release into dist/, the same bytes each time: make release VERSION=v1.2.3
+release: $(if $(UNCOMMITTED),,committed) ## Make everything of a release into dist/, the same bytes each time: make release VERSION=v1.2.3
 	release/busybox .cache/busybox $(patsubst linux/%,%,$(filter linux/%,$(SYSTEMS)))
 	$(GO) run -C release . -root='$(CURDIR)' -out='$(CURDIR)/$(DIST)' -version='$(VERSION)' -commit='$(COMMIT)' -time='$(EPOCH)' \
 		-tags='$(TAGS)' -ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)' -busybox='$(CURDIR)/.cache/busybox'
@@ -196,9 +203,10 @@ release: ## Make everything of a release into dist/, the same bytes each time: m
 .PHONY: release-test
 release-test: ## Make the release of this system only, into bin/dist, and install and use each part of it
 	release/test-needs
-	$(MAKE) release VERSION=v0.0.0-test DIST=$(BIN)/dist SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
+	$(MAKE) release UNCOMMITTED=yes VERSION=v0.0.0-test DIST=$(BIN)/dist SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
 	$(GO) test -C release -count=1 ./hypershift
 	$(GO) test -C release -count=1 -timeout 10m . -dist='$(CURDIR)/$(BIN)/dist'
+	$(GO) test -C manifests/check -count=1 -run TestPackedChart . -chart='$(CURDIR)/$(BIN)/dist/konnectivity-0.0.0-test.tgz'
 
 .PHONY: release-twice
 release-twice: ## Make a release of the last commit in two places, and compare every byte

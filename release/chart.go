@@ -28,6 +28,7 @@ func (r *release) chart() error {
 		}
 		entries = append(entries, more...)
 	}
+	entries = append(entries, entry{name: "konnectivity/LICENSE", mode: 0o644, source: filepath.Join(r.root, "LICENSE")})
 	i := slices.IndexFunc(entries, func(e entry) bool { return e.name == "konnectivity/Chart.yaml" })
 	text, err := entries[i].content()
 	if err != nil {

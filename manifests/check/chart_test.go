@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"flag"
+	"fmt"
 	"io"
 	"log"
 	"maps"
@@ -36,6 +38,8 @@ import (
 
 // chartFolder is Helm's view of the manifests.
 const chartFolder = "../../charts/konnectivity"
+
+var packedChart = flag.String("chart", "", "chart of a release to test, konnectivity-VERSION.tgz")
 
 func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
@@ -367,6 +371,42 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 		if notes := files["konnectivity/templates/NOTES.txt"]; !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
 		}
+	}
+}
+
+// What a release ships renders by itself, with the release's image.
+func TestPackedChart(t *testing.T) {
+	if *packedChart == "" {
+		t.Skip("tests the chart of a release: make release-test")
+	}
+	c, err := loader.Load(*packedChart)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := filepath.Base(*packedChart), c.Name()+"-"+c.Metadata.Version+".tgz"; got != want || c.AppVersion() != "v"+c.Metadata.Version {
+		t.Errorf("%s is of version %s, its programs of %s", got, c.Metadata.Version, c.AppVersion())
+	}
+	const everything = "{controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, monitoring: {enabled: true}, agent: {hostNetwork: true}, pki: {mode: %s}}"
+	for _, mode := range []string{"job", "cert-manager"} {
+		packed, err := render(t, c, fmt.Sprintf(everything, mode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		source := loadChart(t)
+		source.Metadata.Version, source.Metadata.AppVersion = c.Metadata.Version, c.AppVersion()
+		want, err := render(t, source, fmt.Sprintf(everything, mode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !maps.Equal(packed, want) {
+			t.Errorf("by %s, what is packed makes other objects than its source", mode)
+		}
+		if !strings.Contains(packed["konnectivity/templates/server.yaml"], "image: konnectivity:"+c.AppVersion()) {
+			t.Errorf("the image is not of %s", c.AppVersion())
+		}
+	}
+	if !slices.ContainsFunc(c.Files, func(f *chart.File) bool { return f.Name == "LICENSE" }) {
+		t.Error("the chart has no licence")
 	}
 }
 
