@@ -57,7 +57,8 @@ func (r *release) archived(s system) ([]entry, error) {
 		file := r.binary(s, p.name)
 		entries = append(entries, entry{name: top + filepath.Base(file), mode: 0o755, source: file})
 	}
-	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
+	entries = append(entries, r.legal(top)...)
+	for _, name := range []string{"README.md", "CHANGELOG.md"} {
 		entries = append(entries, entry{name: top + name, mode: 0o644, source: filepath.Join(r.root, name)})
 	}
 	kinds := []string{"man", "completions"}

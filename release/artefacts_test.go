@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"compress/gzip"
 	"context"
+	"debug/buildinfo"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -82,8 +83,37 @@ func TestArchive(t *testing.T) {
 			t.Errorf("man page of %s: %v", p.name, err)
 		}
 	}
+	checkLicences(t, folder, folder)
 	if out, err := try(t, filepath.Join(folder, "konnectivity"), "quickstart", "--once"); err != nil {
 		t.Errorf("quickstart: %v\n%s", err, out)
+	}
+}
+
+// checkLicences looks for those of everything linked into the programs of a
+// folder.
+func checkLicences(t *testing.T, folder, bin string) {
+	t.Helper()
+	if own, err := os.ReadFile(filepath.Join(folder, "LICENSE")); err != nil || !strings.Contains(string(own), "Apache License") {
+		t.Errorf("our own licence: %v", err)
+	}
+	others, err := os.ReadFile(filepath.Join(folder, thirdParty))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted := []string{"Go's standard library: LICENSE", "Go's standard library: PATENTS", authorities + "@"}
+	for _, p := range programs {
+		info, err := buildinfo.ReadFile(filepath.Join(bin, p.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range linked(info) {
+			wanted = append(wanted, "\n"+m.String()+": ")
+		}
+	}
+	for _, want := range append(wanted, "Redistribution and use in source and binary forms") {
+		if !strings.Contains(string(others), want) {
+			t.Errorf("%s lacks %q", thirdParty, want)
+		}
 	}
 }
 
@@ -150,6 +180,15 @@ func TestBillOfMaterials(t *testing.T) {
 			if !refs[ref] {
 				t.Errorf("%s needs %s, which is not there", d.Ref, ref)
 			}
+		}
+	}
+	names := ""
+	for ref := range refs {
+		names += ref + "\n"
+	}
+	for _, want := range []string{"konnectivity-server\n", "konnectivity-hypershift-image\n", "pkg:golang/" + authorities + "@", "pkg:golang/std@", "pkg:deb/debian/busybox-static@"} {
+		if !strings.Contains(names, want) {
+			t.Errorf("%s is not among\n%s", want, names)
 		}
 	}
 	for _, p := range programs {

@@ -145,10 +145,10 @@ func (r *release) lean(system) ([]entry, error) {
 
 // suite is the programs, and links for manifests written for upstream's images.
 func (r *release) suite(s system) ([]entry, error) {
-	entries := []entry{
-		{name: "proxy-server", mode: 0o777, link: "usr/bin/konnectivity-server"},
-		{name: "proxy-agent", mode: 0o777, link: "usr/bin/konnectivity-agent"},
-	}
+	entries := append(r.legal("usr/share/doc/konnectivity/"),
+		entry{name: "proxy-server", mode: 0o777, link: "usr/bin/konnectivity-server"},
+		entry{name: "proxy-agent", mode: 0o777, link: "usr/bin/konnectivity-agent"},
+	)
 	for _, p := range programs {
 		entries = append(entries, entry{name: "usr/bin/" + p.name, mode: 0o755, source: r.binary(s, p.name)})
 	}
@@ -158,20 +158,19 @@ func (r *release) suite(s system) ([]entry, error) {
 // hypershift is what its pods start, and a shell for their preStop hooks: Debian's
 // busybox, where Debian has the architecture.
 func (r *release) hypershift(s system) ([]entry, error) {
-	folder := filepath.Join(r.busybox, s.arch)
-	if _, err := os.Stat(folder); os.IsNotExist(err) {
+	shell, err := r.shellOf(s)
+	if err != nil {
+		return nil, err
+	}
+	if shell == nil {
 		fmt.Println("no busybox for", s, "and so no image for HyperShift")
 		return nil, nil
 	}
-	return []entry{
-		{name: "usr/bin/control-plane-operator", mode: 0o755, source: r.binary(s, "hypershift")},
-		{name: "usr/bin/proxy-server", mode: 0o777, link: "control-plane-operator"},
-		{name: "usr/bin/proxy-agent", mode: 0o777, link: "konnectivity-agent"},
-		{name: "bin/busybox", mode: 0o755, source: filepath.Join(folder, "busybox")},
-		{name: "bin/sh", mode: 0o777, link: "busybox"},
-		{name: "bin/sleep", mode: 0o777, link: "busybox"},
-		{name: "usr/share/doc/busybox-static/copyright", mode: 0o644, source: filepath.Join(folder, "copyright")},
-	}, nil
+	return append(shell.entries(),
+		entry{name: "usr/bin/control-plane-operator", mode: 0o755, source: r.binary(s, "hypershift")},
+		entry{name: "usr/bin/proxy-server", mode: 0o777, link: "control-plane-operator"},
+		entry{name: "usr/bin/proxy-agent", mode: 0o777, link: "konnectivity-agent"},
+	), nil
 }
 
 // imageArchive is the layout in one file, which ctr, podman and skopeo read.

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"archive/tar"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +12,11 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 )
 
 // runtimes is a containerd of the test's own.
@@ -236,5 +244,61 @@ func TestSkopeoReadsImages(t *testing.T) {
 			t.Errorf("%s has no version: %v", name, image)
 		}
 		command(t, "skopeo", "inspect", "--raw", "oci:"+artefact(t, filepath.Join("oci", name)))
+	}
+}
+
+// Whoever has an image has the licences of what is in it, and knows where the
+// source is that one of them asks for.
+func TestImagesHoldLicences(t *testing.T) {
+	for name, want := range map[string][]string{
+		"konnectivity":            {"usr/share/doc/konnectivity/LICENSE", "usr/share/doc/konnectivity/" + thirdParty},
+		"konnectivity-hypershift": {"usr/share/doc/konnectivity/" + thirdParty, "usr/share/doc/busybox-static/copyright", "usr/share/doc/busybox-static/source"},
+	} {
+		files := imageFiles(t, artefact(t, filepath.Join("oci", name)))
+		for _, file := range want {
+			if len(files[file]) == 0 {
+				t.Errorf("%s has no %s", name, file)
+			}
+		}
+		if source := files["usr/share/doc/busybox-static/source"]; name == "konnectivity-hypershift" && !strings.Contains(source, "source: busybox (= ") {
+			t.Errorf("%s: %s", name, source)
+		}
+	}
+}
+
+// imageFiles is what the one image of a layout holds, programs left out.
+func imageFiles(t *testing.T, path string) map[string]string {
+	t.Helper()
+	outer, err := layout.ImageIndexFromPath(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	indexes, err := partial.FindIndexes(outer, func(v1.Descriptor) bool { return true })
+	if err != nil || len(indexes) != 1 {
+		t.Fatalf("%d indexes: %v", len(indexes), err)
+	}
+	images, err := partial.FindImages(indexes[0], func(v1.Descriptor) bool { return true })
+	if err != nil || len(images) != 1 {
+		t.Fatalf("%d images: %v", len(images), err)
+	}
+	content := mutate.Extract(images[0])
+	defer content.Close()
+	files := map[string]string{}
+	for r := tar.NewReader(content); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(h.Name, "bin/") {
+			continue
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = string(text)
 	}
 }

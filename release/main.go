@@ -59,7 +59,7 @@ func run() error {
 	}
 	for _, steps := range [][]step{
 		{{"programs", r.build}},
-		{{"man pages and completions", r.document}},
+		{{"man pages and completions", r.document}, {"licences", r.licences}},
 		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart}, {"bill of materials", r.materials}, {"notes", r.notes}},
 		{{"checksums", r.checksums}},
 	} {
@@ -105,7 +105,7 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&r.ldflags, "ldflags", "", "flags for the linker")
 	set.StringVar(&r.tags, "tags", "", "build tags")
 	set.StringVar(&systems, "systems", "", "OS/ARCH to build for, spaces between")
-	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox and ARCH/copyright for HyperShift's image")
+	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox, ARCH/copyright and ARCH/package for HyperShift's image")
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}

@@ -55,12 +55,56 @@ func (r *release) materialsOf(s system) (*cdx.BOM, error) {
 		slices.Sort(refs)
 		dependencies = append(dependencies, cdx.Dependency{Ref: component.BOMRef, Dependencies: &refs})
 	}
+	images, err := r.materialsOfImages(s)
+	if err != nil {
+		return nil, err
+	}
+	for _, image := range images {
+		components = append(components, image.component)
+		var refs []string
+		for _, m := range image.holds {
+			modules[m.BOMRef] = m
+			refs = append(refs, m.BOMRef)
+		}
+		for _, p := range programs {
+			refs = append(refs, p.name)
+		}
+		slices.Sort(refs)
+		dependencies = append(dependencies, cdx.Dependency{Ref: image.component.BOMRef, Dependencies: &refs})
+	}
 	for _, m := range modules {
 		components = append(components, m)
 	}
 	slices.SortFunc(components, func(a, b cdx.Component) int { return strings.Compare(a.BOMRef, b.BOMRef) })
 	bom.Components, bom.Dependencies = &components, &dependencies
 	return bom, nil
+}
+
+// imageMaterials is an image and what it holds beside the programs.
+type imageMaterials struct {
+	component cdx.Component
+	holds     []cdx.Component
+}
+
+func (r *release) materialsOfImages(s system) ([]imageMaterials, error) {
+	if s.os != "linux" {
+		return nil, nil
+	}
+	m, err := ownDependency(authorities)
+	if err != nil {
+		return nil, err
+	}
+	image := func(name string, holds ...cdx.Component) imageMaterials {
+		return imageMaterials{cdx.Component{BOMRef: name + "-image", Type: cdx.ComponentTypeContainer, Name: name, Version: r.version}, holds}
+	}
+	cas := library(m.Path, m.Version, "")
+	cas.Type, cas.Description = cdx.ComponentTypeData, "public CAs, of Mozilla's list"
+	images := []imageMaterials{image("konnectivity", cas)}
+	shell, err := r.shellOf(s)
+	if shell != nil {
+		images = append(images, image("konnectivity-hypershift", cas, shell.component()))
+	}
+	return images, err
 }
 
 // describe is a program, and the modules and standard library linked into it.
@@ -78,17 +122,17 @@ func describe(file string, p program, version string) (cdx.Component, []cdx.Comp
 		Hashes:   &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sum}},
 		Licenses: &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}},
 	}
-	modules := []cdx.Component{module("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
+	modules := []cdx.Component{library("std", strings.TrimPrefix(info.GoVersion, "go"), "")}
 	for _, m := range info.Deps {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		modules = append(modules, module(m.Path, m.Version, m.Sum))
+		modules = append(modules, library(m.Path, m.Version, m.Sum))
 	}
 	return program, modules, nil
 }
 
-func module(path, version, sum string) cdx.Component {
+func library(path, version, sum string) cdx.Component {
 	purl := fmt.Sprintf("pkg:golang/%s@%s", path, version)
 	c := cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: path, Version: version, PackageURL: purl, Scope: cdx.ScopeRequired}
 	if sum != "" {

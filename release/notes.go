@@ -23,9 +23,32 @@ func (r *release) notes() error {
 	if changes == "" {
 		return fmt.Errorf("CHANGELOG.md has neither a section %q nor \"Unreleased\"", r.number())
 	}
+	contents, err := r.foreign()
+	if err != nil {
+		return err
+	}
 	return os.WriteFile(filepath.Join(r.out, "RELEASE_NOTES.md"), fmt.Appendf(nil,
-		"# konnectivity %s\n\n%s\n\nCommit %s, built with %s. SHA256SUMS has the checksums; docs/install.md says how to install what is here.\n",
-		r.version, changes, r.commit, runtime.Version()), 0o644)
+		"# konnectivity %s\n\n%s\n\nCommit %s, built with %s. SHA256SUMS has the checksums; docs/install.md says how to install what is here.\n\n%s",
+		r.version, changes, r.commit, runtime.Version(), contents), 0o644)
+}
+
+// foreign says which files of images are not ours.
+func (r *release) foreign() (string, error) {
+	cas, err := ownDependency(authorities)
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("Images hold the public CAs of %s, and HyperShift's also a shell where Debian has it:\n\n", cas)
+	for _, s := range r.systems {
+		shell, err := r.shellOf(s)
+		if err != nil {
+			return "", err
+		}
+		if shell != nil {
+			text += "- " + shell.origin() + "\n"
+		}
+	}
+	return text, nil
 }
 
 // section is what stands under the heading that begins with title, with or

@@ -98,6 +98,7 @@ func (r *release) contents(s system, p program) (files.Contents, error) {
 	entries := append(p.system(),
 		entry{name: "/usr/bin/" + p.name, mode: 0o755, source: r.binary(s, p.name)},
 		entry{name: "/usr/share/doc/" + p.name + "/copyright", mode: 0o644, source: filepath.Join(r.root, "LICENSE")},
+		entry{name: "/usr/share/doc/" + p.name + "/" + thirdParty, mode: 0o644, source: filepath.Join(r.work, thirdParty)},
 		entry{name: "/usr/share/bash-completion/completions/" + p.name, mode: 0o644, source: filepath.Join(r.docs("completions"), p.name)},
 		entry{name: "/usr/share/zsh/site-functions/_" + p.name, mode: 0o644, source: filepath.Join(r.docs("completions"), "_"+p.name)},
 		entry{name: "/usr/share/fish/vendor_completions.d/" + p.name + ".fish", mode: 0o644, source: filepath.Join(r.docs("completions"), p.name+".fish")},

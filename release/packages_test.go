@@ -163,6 +163,7 @@ func TestDebianPackages(t *testing.T) {
 		}
 	}
 	r.checked(network)
+	r.inside("test", "-s", "/usr/share/doc/konnectivity-agent/"+thirdParty)
 	r.inside("dpkg", "--remove", "konnectivity-agent")
 	if _, err := os.Stat(r.file("/usr/bin/konnectivity-agent")); !os.IsNotExist(err) {
 		t.Errorf("the agent is still there: %v", err)
@@ -208,6 +209,7 @@ func TestRPMPackages(t *testing.T) {
 	r.install("%s-[0-9]*."+arch+".rpm", "rpm", "--install", "--nodeps", "--nosignature")
 	r.checkServices()
 	for _, p := range programs {
+		r.inside("test", "-s", "/usr/share/doc/"+p.name+"/"+thirdParty)
 		r.inside("rpm", "--verify", "--nodeps", "--nogroup", p.name)
 		if out := r.inside(p.name, "--version"); !strings.Contains(out, p.name+" version v") {
 			t.Errorf("%s --version: %q", p.name, out)
