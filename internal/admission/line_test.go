@@ -224,6 +224,47 @@ func TestWeightEvicts(t *testing.T) {
 	}
 }
 
+// Many that come at once may weigh more than those of a flood, which is known by
+// those that had to go.
+func TestABurstIsNoFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSlots[*guest](Limits{Bytes: 100, Burst: 200, Each: 10})
+		come := func(n int) (gone int) {
+			all := make([]*guest, n)
+			for i := range all {
+				all[i] = &guest{}
+				s.Take(all[i], at("10.0.0.1"))
+			}
+			for _, g := range all {
+				if g.abandoned {
+					gone++
+				}
+			}
+			return gone
+		}
+		if gone := come(20); gone != 0 {
+			t.Errorf("%d of a burst had to go", gone)
+		}
+		come(1)
+		if n, bytes := s.Held(); n != 10 || bytes != 100 {
+			t.Errorf("in a flood %d wait with %d bytes", n, bytes)
+		}
+		time.Sleep(strictFor / 2)
+		come(1)
+		time.Sleep(strictFor / 2)
+		if come(1) != 0 || come(1) != 0 {
+			t.Error("the newest had to go")
+		}
+		if n, _ := s.Held(); n != 10 {
+			t.Errorf("a flood that goes on is let have more: %d wait", n)
+		}
+		time.Sleep(strictFor + time.Second)
+		if come(10); s.Count() != 20 {
+			t.Errorf("after the flood %d wait", s.Count())
+		}
+	})
+}
+
 func TestWaitingIsBoundedApartFromOpen(t *testing.T) {
 	s := NewSlots[*guest](Limits{Open: 10, Waiting: 2})
 	served := &guest{}

@@ -15,6 +15,11 @@ import (
 // connection to a short shortage.
 const EvictAge = time.Second
 
+// strictFor is how long after an eviction those that wait may weigh Bytes only,
+// and not Burst. A flood evicts all the time; many connections at once that are
+// genuine are through their handshakes long before.
+const strictFor = 10 * time.Second
+
 // Holder is a connection that takes a slot: a type that embeds Slot.
 type Holder interface {
 	slot() *Slot
@@ -40,7 +45,8 @@ func (s *Slot) slot() *Slot { return s }
 type Limits struct {
 	Open    int   // connections at once, whether they wait or are served
 	Waiting int   // those of them that wait
-	Bytes   int64 // total weight of those that wait
+	Bytes   int64 // total weight of those that wait, in a flood
+	Burst   int64 // what it may be before it counts as one; less than Bytes: Bytes
 	Each    int64 // weight of a newcomer
 }
 
@@ -53,11 +59,12 @@ type Limits struct {
 type Slots[H Holder] struct {
 	limits Limits
 
-	mu     sync.Mutex
-	open   int
-	line   line
-	warned time.Time
-	lost   []Holder // that have been evicted, and not yet abandoned
+	mu      sync.Mutex
+	open    int
+	line    line
+	warned  time.Time
+	crowded time.Time // somebody was evicted
+	lost    []Holder  // that have been evicted, and not yet abandoned
 }
 
 // NewSlots has room for what limits say.
@@ -88,7 +95,15 @@ func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 func (s *Slots[H]) room() bool {
 	l := &s.limits
 	return (l.Open == 0 || s.open < l.Open) && (l.Waiting == 0 || s.line.count < l.Waiting) &&
-		(l.Bytes == 0 || s.line.weight+l.Each <= l.Bytes)
+		s.bears(s.line.weight+l.Each)
+}
+
+// bears reports whether those that wait may weigh that much together.
+func (s *Slots[H]) bears(bytes int64) bool {
+	if s.limits.Bytes == 0 || bytes <= s.limits.Bytes {
+		return true
+	}
+	return bytes <= s.limits.Burst && time.Since(s.crowded) > strictFor
 }
 
 // Weigh records what h costs if it waits, which may evict others or itself. A
@@ -101,7 +116,7 @@ func (s *Slots[H]) Weigh(h H, bytes int64) {
 		return
 	}
 	s.line.weigh(h.slot(), bytes)
-	for s.limits.Bytes > 0 && s.line.weight > s.limits.Bytes && s.evict() {
+	for !s.bears(s.line.weight) && s.evict() {
 	}
 }
 
@@ -202,6 +217,7 @@ func (s *Slots[H]) evict() bool {
 	}
 	s.line.remove(next)
 	next.evicted = true
+	s.crowded = time.Now()
 	s.open--
 	s.lost = append(s.lost, next.holder)
 	return true

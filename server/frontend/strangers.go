@@ -19,11 +19,15 @@ const (
 )
 
 const (
-	// strangersBytes is what all strangers of a process may weigh. The
-	// collector lets the heap double, and those that were evicted wait for it
-	// too: resident memory grows by up to five times that in a flood on a
-	// machine that is busy with others.
+	// strangersBytes is what all strangers of a process may weigh in a flood.
+	// The collector lets the heap double, and those that were evicted wait for
+	// it too: resident memory grows by up to five times that on a machine that
+	// is busy with others.
 	strangersBytes = 12 << 20
+
+	// strangersBurst is what they may weigh before it counts as a flood: some
+	// 600 handshakes at once, as of a kube-apiserver whose users all come back.
+	strangersBurst = 24 << 20
 
 	// maxHandshake bounds what a peer may send before TLS is done: a chain of
 	// several certificates has up to 24 KiB, and a ClientHello that resumes a
@@ -46,7 +50,7 @@ type Strangers struct{ slots *admission.Slots[*Conn] }
 // descriptors open; 0 means any number.
 func NewStrangers(descriptors int) *Strangers {
 	return &Strangers{admission.NewSlots[*Conn](admission.Limits{
-		Waiting: admission.ShareOut(descriptors).Strangers, Bytes: strangersBytes, Each: silentWeight,
+		Waiting: admission.ShareOut(descriptors).Strangers, Bytes: strangersBytes, Burst: strangersBurst, Each: silentWeight,
 	})}
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,6 +124,55 @@ func TestLongChainsPass(t *testing.T) {
 		expect(t, c, established)
 		c.Close()
 	}
+}
+
+// awaitingAll holds what a client sends after its ClientHello until all have
+// sent theirs.
+type awaitingAll struct {
+	net.Conn
+	greeted bool
+	all     *sync.WaitGroup
+}
+
+func (c *awaitingAll) Write(p []byte) (int, error) {
+	if c.greeted {
+		c.all.Wait()
+		return c.Conn.Write(p)
+	}
+	c.greeted = true
+	defer c.all.Done()
+	return c.Conn.Write(p)
+}
+
+// Five hundred handshakes at once, as of a kube-apiserver whose users all come
+// back, are no flood.
+func TestABurstOfHandshakesPasses(t *testing.T) {
+	const burst = 500
+	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.HandshakeTimeout = time.Hour })
+	leaf, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &tls.Config{RootCAs: r.ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{leaf.TLS()}}
+	var all, clients sync.WaitGroup
+	all.Add(burst)
+	for range burst {
+		raw := r.raw()
+		_ = raw.SetDeadline(time.Now().Add(5 * time.Minute)) // a slow machine takes long for so many
+		clients.Go(func() {
+			c := tls.Client(&awaitingAll{Conn: raw, all: &all}, config)
+			defer c.Close()
+			if _, err := io.WriteString(c, request); err != nil {
+				t.Error(err)
+				return
+			}
+			answer := make([]byte, len(established))
+			if _, err := io.ReadFull(c, answer); err != nil || string(answer) != established {
+				t.Errorf("%q, %v", answer, err)
+			}
+		})
+	}
+	clients.Wait()
 }
 
 // A handler that is never asked to begin leaves the connection a stranger, with
