@@ -55,7 +55,7 @@ func (s *Server) frontConfig(name string, l Listener) frontend.Config {
 		strangers = s.local
 	}
 	return frontend.Config{
-		Name: name, TLS: l.TLS, MaxConns: most, Strangers: strangers, Metrics: s.metrics, Log: s.opts.Log,
+		Name: name, TLS: l.TLS, Proxies: l.Proxies, MaxConns: most, Strangers: strangers, Metrics: s.metrics, Log: s.opts.Log,
 		LinkALPN: link.ALPN, Prepare: s.prepare(),
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/policy"
+	"konnectivity/internal/source"
 	"konnectivity/server/auth"
 	"konnectivity/server/lease"
 	"konnectivity/server/registry"
@@ -35,6 +36,10 @@ type Listener struct {
 	// TLS makes the configuration that offers these protocols by ALPN, such
 	// as tlsreload's Source.Server; nil serves without TLS (unix sockets).
 	TLS func(nextProtos ...string) *tls.Config
+
+	// Proxies are load balancers in front of the listener that begin each
+	// connection with a PROXY protocol header. Not without TLS.
+	Proxies source.Networks
 }
 
 // Options are what a server is made of. Those without a comment on their zero

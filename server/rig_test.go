@@ -71,8 +71,8 @@ func startServer(t *testing.T, settings ...func(*Options)) *rig {
 	log.SetLevel(logrus.DebugLevel) // so that what debug lines do is run
 	opts := Options{
 		ID: "server-1", Count: 3,
-		Clients: []Listener{{tcp, secure}, {unix, nil}},
-		Agents:  []Listener{{agents, secure}},
+		Clients: []Listener{{Listener: tcp, TLS: secure}, {Listener: unix}},
+		Agents:  []Listener{{Listener: agents, TLS: secure}},
 		Health:  health, Admin: admin,
 		Grace: 5 * time.Second, Log: log, Registry: prometheus.NewPedanticRegistry(),
 	}

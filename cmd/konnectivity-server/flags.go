@@ -13,6 +13,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server"
 	"konnectivity/server/frontend"
@@ -44,6 +45,7 @@ type flags struct {
 	deleteUDS             bool
 	serverPort, agentPort int
 	serverBind, agentBind string
+	proxies               []string
 	maxConns              int
 	budgetMiB             int64
 
@@ -107,6 +109,7 @@ func (f *flags) addClients(set *pflag.FlagSet) {
 func (f *flags) addAgents(set *pflag.FlagSet) {
 	set.IntVar(&f.agentPort, "agent-port", 8091, "port for agents")
 	set.StringVar(&f.agentBind, "agent-bind-address", "", "address for the same (default: all)")
+	set.StringSliceVar(&f.proxies, "agent-proxy-protocol-from", nil, "addresses or CIDRs of load balancers whose connections to the port must begin with a PROXY protocol header (version 1 or 2), which is believed; headers from elsewhere are refused")
 	set.StringVar(&f.clusterCert, "cluster-cert", "", "certificate file shown to agents")
 	set.StringVar(&f.clusterKey, "cluster-key", "", "private key file of --cluster-cert")
 	set.StringVar(&f.clusterCA, "cluster-ca-cert", "", "CA file for verifying agents' certificates")
@@ -176,6 +179,9 @@ func (f *flags) notes() []string {
 	}
 	if f.tlsMin == "VersionTLS10" || f.tlsMin == "VersionTLS11" {
 		notes = append(notes, "--tls-min-version="+f.tlsMin+" is insecure (RFC 8996); TLS 1.2 is the least that is spoken")
+	}
+	if proxies, _ := source.ParseNetworks(f.proxies); proxies.HasAll() {
+		notes = append(notes, "--agent-proxy-protocol-from trusts everybody: whoever reaches the agent port can pretend to have any address")
 	}
 	if f.allowUnauthenticated && !f.agentsAuthenticate() {
 		notes = append(notes, "--allow-unauthenticated-agents: whoever reaches the agent port can become an agent and see the traffic")
@@ -262,6 +268,9 @@ func (f *flags) checkValues() error {
 	}
 	if _, err := tlsreload.ParseCipherSuites(f.ciphers); err != nil {
 		return cli.Usagef("--cipher-suites: %w", err)
+	}
+	if _, err := source.ParseNetworks(f.proxies); err != nil {
+		return cli.Usagef("--agent-proxy-protocol-from: %w", err)
 	}
 	if _, err := policy.Parse(f.allow, nil); err != nil {
 		return cli.Usagef("--allow-destination: %w", err)

@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/version"
 	"konnectivity/server"
@@ -218,7 +219,11 @@ func (p *process) listenAgents() error {
 	if err != nil {
 		return err
 	}
-	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server}}
+	proxies, err := source.ParseNetworks(f.proxies)
+	if err != nil {
+		return err
+	}
+	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server, Proxies: proxies}}
 	return nil
 }
 

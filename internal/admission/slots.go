@@ -120,6 +120,20 @@ func (s *Slots[H]) Weigh(h H, bytes int64) {
 	}
 }
 
+// Move records that h comes from another address than its connection, which a
+// load balancer made on its behalf. h waits as if it had just arrived.
+func (s *Slots[H]) Move(h H, from net.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slot := h.slot()
+	slot.source = source.Of(from)
+	if slot.party != nil {
+		weight := slot.weight
+		s.line.remove(slot)
+		s.line.add(slot, slot.source, weight)
+	}
+}
+
 // Renew makes h, which has made progress in its handshake, wait as if it had
 // just arrived; false means that it was evicted.
 func (s *Slots[H]) Renew(h H) bool {

@@ -37,12 +37,13 @@ type Conn struct {
 
 	admission.Slot
 
-	front *Frontend
-	life  context.Context
-	raw   tunnel.Conn
-	meter *meter // nil without TLS
-	state *tls.ConnectionState
-	limit io.LimitedReader // below Reader; bounds what is read before Begin
+	front  *Frontend
+	life   context.Context
+	raw    tunnel.Conn
+	remote net.Addr // of the peer; behind a load balancer, known once it has said so
+	meter  *meter   // nil without TLS
+	state  *tls.ConnectionState
+	limit  io.LimitedReader // below Reader; bounds what is read before Begin
 
 	extra atomic.Int64 // what it weighs in addition to TLS and to what was read
 
@@ -67,7 +68,7 @@ var errEvicted = errors.New("the peer had yet to prove itself when others needed
 func (c *Conn) TLS() *tls.ConnectionState { return c.state }
 
 // RemoteAddr returns the peer's address.
-func (c *Conn) RemoteAddr() net.Addr { return c.raw.RemoteAddr() }
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // Begin ends the handshake of a peer that has proved who it is and said what it
 // wants: it lifts the deadline, and neither Drain nor a newcomer cuts the
@@ -159,7 +160,7 @@ func (c *Conn) Refuse(why string) {
 	c.mu.Lock()
 	c.count("limit")
 	c.mu.Unlock()
-	c.front.cfg.Log.WithField("remote", c.raw.RemoteAddr().String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
+	c.front.cfg.Log.WithField("remote", c.remote.String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
 }
 
 // reject counts the connection as one that never became a request; err is for
@@ -174,22 +175,32 @@ func (c *Conn) reject(err error) {
 		reason = "closed"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		reason = "timeout"
+	case errors.Is(err, errProxyHeader):
+		reason = "proxy"
 	case c.state == nil && c.front.tls != nil:
 		reason = "tls"
 	}
 	c.mu.Lock()
 	c.count(reason)
 	c.mu.Unlock()
+	c.logRejected(reason, err)
+}
+
+func (c *Conn) logRejected(reason string, err error) {
 	log := c.front.cfg.Log
-	if !logging.Enabled(log, logrus.WarnLevel) || reason != "tls" && !logging.Enabled(log, logrus.DebugLevel) {
+	misconfigured := reason == "tls" || reason == "proxy"
+	if !logging.Enabled(log, logrus.WarnLevel) || !misconfigured && !logging.Enabled(log, logrus.DebugLevel) {
 		return
 	}
-	log = log.WithError(err).WithField("remote", c.raw.RemoteAddr().String())
-	if reason == "tls" {
+	log = log.WithError(err).WithField("remote", c.remote.String())
+	switch reason {
+	case "tls":
 		log.Warn("a TLS handshake of " + c.front.cfg.Name + " failed") // perhaps because of a wrong certificate
-		return
+	case "proxy":
+		log.Warn("a connection of " + c.front.cfg.Name + " has no valid PROXY protocol header")
+	default:
+		log.Debug("a connection of " + c.front.cfg.Name + " came to nothing")
 	}
-	log.Debug("a connection of " + c.front.cfg.Name + " came to nothing")
 }
 
 // count counts the connection as rejected, once. c.mu is held.
@@ -231,10 +242,15 @@ func (c *Conn) recognise() (Handler, error) {
 // shakeHands performs the TLS handshake.
 func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 	c.meter = &meter{Conn: c.raw, owner: c}
-	c.meter.left.Store(maxHandshake)
 	if err := c.meter.await(); err != nil {
 		return nil, err
 	}
+	if c.front.cfg.Proxies.Contains(c.remote) {
+		if err := c.unwrap(); err != nil {
+			return nil, err
+		}
+	}
+	c.meter.left.Store(maxHandshake)
 	c.weigh()
 	var conn net.Conn = c.meter
 	if prepare := c.front.cfg.Prepare; prepare != nil {
@@ -243,7 +259,7 @@ func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 	secure := tls.Server(conn, c.front.tls)
 	// A context would need a goroutine; whatever ends c closes the socket.
 	if err := secure.Handshake(); err != nil {
-		return nil, err
+		return nil, uninvited(err)
 	}
 	c.front.cfg.Strangers.slots.Renew(c)
 	c.meter.left.Store(maxOpening)

@@ -16,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/source"
 	"konnectivity/tunnel"
 )
 
@@ -48,8 +49,8 @@ type Handler func(ctx context.Context, c *Conn)
 // block.
 type Metrics interface {
 	Connection(listener string, delta int)
-	// Rejected has one of the reasons limit, evicted, tls, timeout, protocol,
-	// closed.
+	// Rejected has one of the reasons limit, evicted, proxy, tls, timeout,
+	// protocol, closed.
 	Rejected(listener, reason string)
 }
 
@@ -65,6 +66,11 @@ type Config struct {
 	// Prepare, if set, wraps a raw connection before TLS. Without TLS it is
 	// not called.
 	Prepare func(net.Conn) net.Conn
+
+	// Proxies are the load balancers whose connections begin with a PROXY
+	// protocol header, which is believed. From all other addresses there must be
+	// none. Needs TLS.
+	Proxies source.Networks
 
 	LinkALPN string // the link's id in ALPN
 	Link     Handler
@@ -93,6 +99,9 @@ type Frontend struct {
 func New(cfg Config) (*Frontend, error) {
 	if cfg.Link == nil && cfg.GRPC == nil && cfg.Connect == nil {
 		return nil, errors.New("a listener that serves no protocol")
+	}
+	if len(cfg.Proxies) > 0 && cfg.TLS == nil {
+		return nil, errors.New("PROXY protocol headers are read on listeners with TLS only")
 	}
 	if cfg.HandshakeTimeout <= 0 {
 		cfg.HandshakeTimeout = HandshakeTimeout
@@ -210,8 +219,8 @@ func (f *Frontend) ended(ctx context.Context) bool {
 
 // take serves a connection, which starts as a stranger.
 func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGroup) {
-	c := &Conn{front: f, raw: tunnel.Wrap(raw), life: life}
-	if ok, _ := f.cfg.Strangers.slots.Take(c, raw.RemoteAddr()); !ok {
+	c := &Conn{front: f, raw: tunnel.Wrap(raw), remote: raw.RemoteAddr(), life: life}
+	if ok, _ := f.cfg.Strangers.slots.Take(c, c.remote); !ok {
 		c.cut() // only if there is no place at all
 		return
 	}

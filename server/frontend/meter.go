@@ -18,7 +18,7 @@ type meter struct {
 	off   atomic.Bool // the connection has begun
 
 	first [1]byte // the byte that shows that the peer sends anything
-	held  bool    // first has yet to be read; used by the reader alone
+	head  []byte  // what was read ahead: first, or what follows a PROXY header; used by the reader alone
 
 	left    atomic.Int64 // how many more bytes may come
 	read    atomic.Int64
@@ -27,6 +27,10 @@ type meter struct {
 
 // NetConn returns the metered connection.
 func (m *meter) NetConn() net.Conn { return m.Conn }
+
+// RemoteAddr is where the peer is, behind a load balancer too: whatever is built
+// on the connection logs and shows it.
+func (m *meter) RemoteAddr() net.Addr { return m.owner.remote }
 
 // SyscallConn gives access to the socket below the meter.
 func (m *meter) SyscallConn() (syscall.RawConn, error) {
@@ -40,16 +44,18 @@ func (m *meter) SyscallConn() (syscall.RawConn, error) {
 // buffer is needed.
 func (m *meter) await() error {
 	n, err := m.Conn.Read(m.first[:])
-	m.held = n > 0
+	m.head = m.first[:n]
 	return err
 }
 
 // Read implements net.Conn.
 func (m *meter) Read(p []byte) (int, error) {
-	if m.held && len(p) > 0 {
-		m.held = false
-		p[0] = m.first[0]
-		return 1, nil
+	if len(m.head) > 0 {
+		n := copy(p, m.head)
+		if m.head = m.head[n:]; len(m.head) == 0 {
+			m.head = nil
+		}
+		return n, nil
 	}
 	if m.off.Load() {
 		return m.Conn.Read(p)

@@ -130,7 +130,7 @@ func (m *Server) own() {
 	m.clientConns = m.gauge("listener_connections", "Number of current connections, by listener (clients, agents).", "listener")
 	for _, l := range []string{"clients", "agents"} {
 		m.clientConns.WithLabelValues(l)
-		for _, reason := range []string{"limit", "evicted", "tls", "timeout", "protocol", "closed"} {
+		for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "closed"} {
 			m.rejected.WithLabelValues(l, reason)
 		}
 	}

@@ -1,0 +1,59 @@
+package source
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// Networks are addresses that are treated alike.
+type Networks []netip.Prefix
+
+// ParseNetworks reads CIDRs and single addresses.
+func ParseNetworks(texts []string) (Networks, error) {
+	var all Networks
+	for _, text := range texts {
+		p, err := parseNetwork(text)
+		if err != nil {
+			return nil, fmt.Errorf("%q is neither an address nor a CIDR, such as 10.0.0.0/8 or 2001:db8::/32", text)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+func parseNetwork(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
+		addr = addr.Unmap()
+		return addr.Prefix(addr.BitLen())
+	}
+	p, err := netip.ParsePrefix(text)
+	if err == nil && p.Addr().Is4In6() {
+		return p.Addr().Unmap().Prefix(p.Bits() - 96)
+	}
+	return p.Masked(), err
+}
+
+// Contains reports whether addr is one of them.
+func (n Networks) Contains(addr net.Addr) bool {
+	if len(n) == 0 {
+		return false
+	}
+	ip := ipOf(addr).Unmap().WithZone("")
+	for _, p := range n {
+		if p.Contains(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// HasAll reports whether every address of a family is among them.
+func (n Networks) HasAll() bool {
+	for _, p := range n {
+		if p.Bits() == 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,59 @@
+package source
+
+import (
+	"net"
+	"strings"
+	"testing"
+)
+
+func TestNetworks(t *testing.T) {
+	n, err := ParseNetworks([]string{"10.1.2.3/8", "192.0.2.1", "2001:db8::/32", "::ffff:198.51.100.0/120", "fe80::1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]bool{
+		"10.255.0.1:1":         true,
+		"11.0.0.1:1":           false,
+		"[::ffff:10.0.0.1]:1":  true, // as a socket of both families has it
+		"192.0.2.1:1":          true,
+		"192.0.2.2:1":          false,
+		"[2001:db8:ffff::1]:1": true,
+		"[2001:db9::1]:1":      false,
+		"198.51.100.255:1":     true,
+		"198.51.101.0:1":       false,
+		"[fe80::1%eth0]:1":     true,
+		"[fe80::2%eth0]:1":     false,
+	} {
+		addr, err := net.ResolveTCPAddr("tcp", text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n.Contains(addr) != want {
+			t.Errorf("%s: %v", text, !want)
+		}
+	}
+	for _, addr := range []net.Addr{nil, &net.UnixAddr{Name: "/s", Net: "unix"}, &net.TCPAddr{}} {
+		if n.Contains(addr) {
+			t.Errorf("%v is in %v", addr, n)
+		}
+	}
+	if (Networks)(nil).Contains(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1)}) || n.HasAll() {
+		t.Error("no network holds an address, or these hold all")
+	}
+}
+
+func TestNetworksOfEverybody(t *testing.T) {
+	for _, text := range []string{"0.0.0.0/0", "::/0"} {
+		if n, err := ParseNetworks([]string{"192.0.2.1", text}); err != nil || !n.HasAll() {
+			t.Errorf("%s: %v, %v", text, n, err)
+		}
+	}
+}
+
+func TestNetworksThatAreNone(t *testing.T) {
+	for _, text := range []string{"", "10.0.0.0/33", "10.0.0", "example.com", "10.0.0.1:80", "10.0.0.0/8 ", "fe80::1%eth0", "::ffff:10.0.0.0/64"} {
+		if n, err := ParseNetworks([]string{"192.0.2.1", text}); err == nil || !strings.Contains(err.Error(), "CIDR") {
+			t.Errorf("%q: %v, %v", text, n, err)
+		}
+	}
+}
