@@ -15,6 +15,9 @@ var quickRetries = [...]time.Duration{100 * time.Millisecond, 200 * time.Millise
 // rush makes a link with whichever address works first, or keeps the connection
 // that showed the server to be old for one of those who wait.
 func (s *Server) rush(ctx context.Context) (netip.AddrPort, *pooled, error) {
+	if s.knownOld() { // since who asks for this began to
+		return netip.AddrPort{}, nil, &peers.Reached{Again: listenTime}
+	}
 	h, l, err := s.connect(ctx)
 	switch {
 	case err != nil:

@@ -65,3 +65,16 @@ func TestServerForgetsTheLink(t *testing.T) {
 	fakeserver.New(p).Old().StartAt(t, server.Addr())
 	eventually(t, "the server known to be old", s.knownOld)
 }
+
+// Who began to ask before the server was found to be old, and is heard after
+// that, costs no look at the server.
+func TestAnOldServerIsFoundOnce(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Old().Start(t)
+	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
+	s.foundOld()
+	var old *peers.Reached
+	if _, _, err := s.rush(t.Context()); !errors.As(err, &old) || server.Handshakes.Load() > 0 {
+		t.Errorf("%v, %d handshakes", err, server.Handshakes.Load())
+	}
+}
