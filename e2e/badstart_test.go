@@ -97,6 +97,7 @@ func TestProgramsThatCannotStart(t *testing.T) {
 // A sidecar is often started before its files are there: it says so, serves,
 // and works once they are.
 func TestSidecarWaitsForItsFiles(t *testing.T) {
+	t.Parallel()
 	w := newWhole(t)
 	late := filepath.Join(w.Dir, "late")
 	if err := os.Mkdir(late, 0o755); err != nil {

@@ -12,6 +12,7 @@ var programs = []string{"konnectivity", "konnectivity-server", "konnectivity-age
 
 // The script for each shell loads there without a word, and completes.
 func TestCompletionLoads(t *testing.T) {
+	t.Parallel()
 	for shell, c := range map[string]struct{ script, says string }{
 		// What bash does when TAB is pressed behind "--lo".
 		"bash": {`set -e

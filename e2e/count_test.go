@@ -14,6 +14,7 @@ import (
 // A server that tells of servers that nobody has is searched for them, but not
 // in a storm of connections.
 func TestHugeServerCountIsNoStorm(t *testing.T) {
+	t.Parallel()
 	w := newSuite(t)
 	srv := must(w.StartServer("--server-count=2000000000"))(t)
 	ln := must(net.Listen("tcp", "127.0.0.1:0"))(t)

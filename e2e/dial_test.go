@@ -114,10 +114,11 @@ func sshServer(t *testing.T, dir string) (port string, flags []string) {
 
 // Dial is a ProxyCommand: ssh runs a command and scp moves 50 MB either way.
 func TestDialCarriesSSH(t *testing.T) {
+	t.Parallel()
 	w := newWhole(t)
 	port, flags := sshServer(t, w.Dir)
 	me := must(user.Current())(t).Username
-	const length = 50 << 20
+	length := scaled[int64](16<<20, 50<<20)
 	original := filepath.Join(w.Dir, "original")
 	f := must(os.Create(original))(t)
 	if _, err := io.Copy(f, newPayload(7, length)); err != nil {
@@ -143,7 +144,7 @@ func TestDialCarriesSSH(t *testing.T) {
 		if fileHash(t, there) != want || fileHash(t, back) != want {
 			t.Errorf("%s: what arrived is not what was sent", way)
 		}
-		t.Logf("%s: 50 MiB there and back in %v", way, time.Since(start).Round(time.Millisecond))
+		t.Logf("%s: %d MiB there and back in %v", way, length>>20, time.Since(start).Round(time.Millisecond))
 		os.Remove(there)
 		os.Remove(back)
 	}

@@ -13,8 +13,13 @@ import (
 // Every server and every agent is replaced, one after the other, while webhooks
 // are called 100 times a second by every kind of client. Nothing fails.
 func TestRollingEverythingFailsNothing(t *testing.T) {
-	t.Run("links", func(t *testing.T) { rollEverything(t, "auto") })
-	t.Run("gRPC and CONNECT", func(t *testing.T) { rollEverything(t, "off") })
+	t.Parallel()
+	for name, mode := range map[string]string{"links": "auto", "gRPC and CONNECT": "off"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rollEverything(t, mode)
+		})
+	}
 }
 
 func rollEverything(t *testing.T, mode string) {

@@ -43,6 +43,7 @@ func TestRefusedDestinationsDoNotFillTheLogs(t *testing.T) {
 
 // Who reads a program's output may go away: the program serves on.
 func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
+	t.Parallel()
 	w := newSuite(t)
 	srv := must(w.StartServer())(t)
 	health := testport.Reserved(t)

@@ -147,9 +147,11 @@ func silent(t *testing.T) (address string, drain func()) {
 // An agent dies while it dials for others: they hear at once, not when the
 // dial's bound has passed; and where another agent is there, it dials instead.
 func TestKilledAgentWithPendingDials(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"auto", "off"} {
 		for _, second := range []bool{false, true} {
 			t.Run(fmt.Sprintf("link %s, second agent %v", mode, second), func(t *testing.T) {
+				t.Parallel()
 				w := &whole{Suite: newSuite(t)}
 				w.server = must(w.StartServer())(t)
 				w.agent = must(w.StartAgent(w.server, "--link="+mode))(t)

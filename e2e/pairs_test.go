@@ -15,10 +15,12 @@ import (
 // that requires what the other lacks says so. On the server "require" is about
 // agents alone.
 func TestLinkModes(t *testing.T) {
+	t.Parallel()
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	modes := []string{"auto", "off", "require"}
 	for _, server := range modes {
 		t.Run("server "+server, func(t *testing.T) {
+			t.Parallel()
 			s := newSuite(t)
 			srv := must(s.StartServer("--link=" + server))(t)
 			sidecars := map[string]*suite.Sidecar{}

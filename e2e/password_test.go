@@ -19,6 +19,7 @@ import (
 // The passwords of a sidecar hold for both protocols, on one port and on two, and
 // are not to be found by trying.
 func TestPasswordsHoldForBothFronts(t *testing.T) {
+	t.Parallel()
 	w := newSuite(t)
 	srv := must(w.StartServer())(t)
 	must(w.StartAgent(srv))(t)

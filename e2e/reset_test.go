@@ -44,6 +44,7 @@ func TestResetDuringADownload(t *testing.T) {
 // A client that is gone and a target that never reads do not keep each other:
 // the reset is noticed by a hop that has nobody to give more to, and passed on.
 func TestResetBehindAStalledTarget(t *testing.T) {
+	t.Parallel()
 	w := newWhole(t)
 	wait := make(chan struct{})
 	target := listen(t, func(*net.TCPConn) { <-wait })

@@ -83,6 +83,7 @@ func (d *deployment) searchLDAP(t *testing.T, socks *observed) {
 }
 
 func TestSidecarCarriesLargeFetches(t *testing.T) {
+	t.Parallel()
 	d := newDeployment(t)
 	const size = 64 << 20
 	dir := openDir(t)
@@ -355,6 +356,7 @@ func (c absoluteForm) Write(p []byte) (int, error) {
 // A watch's first event is there at once, however long the second takes; and
 // the destination hears at once that its client has left.
 func TestSidecarStreamsWatches(t *testing.T) {
+	t.Parallel()
 	d := newDeployment(t)
 	s := both(t, d)
 	left := make(chan struct{}, 10)

@@ -227,10 +227,11 @@ func (w *customerWorld) destinations() []destination {
 	return all
 }
 
-// The matrix of issue 5: which of the two proxies is given, how it is spoken
+// The whole matrix: which of the two proxies is given, how it is spoken
 // to, how it is written, what no-proxy has, and what kind of destination it is;
 // each by a plain request and by CONNECT.
 func TestSidecarCustomerProxyMatrix(t *testing.T) {
+	t.Parallel()
 	w := newCustomerWorld(t)
 	for i, given := range []string{"http", "https", "both"} {
 		for j, k := range []proxyKind{{}, {auth: true}, {tls: true}, {tls: true, auth: true}} {
@@ -410,6 +411,7 @@ func drip(c *net.TCPConn) {
 
 // A destination that speaks first loses no byte to the proxies in between.
 func TestSidecarCustomerProxyKeepsFirstBytes(t *testing.T) {
+	t.Parallel()
 	w := newCustomerWorld(t)
 	banner := "SSH-2.0-e2e " + strings.Repeat("x", 4000) + "\r\n"
 	l := must(net.Listen("tcp", w.hosted.ip+":0"))(t)

@@ -3,9 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,10 +13,10 @@ import (
 )
 
 const (
-	// maxIdleKB is what issue 5 allows an idle sidecar.
+	// maxIdleKB is what an idle sidecar may hold, in KiB.
 	maxIdleKB = 15 << 10
 
-	// maxStart is what it allows from start to the first served request. Of
+	// maxStart is how long it may take from start to the first served request. Of
 	// maxStarts, one must be as quick: in others this machine does other work.
 	maxStart  = 100 * time.Millisecond
 	maxStarts = 50
@@ -30,13 +27,6 @@ const (
 // them: stripped.
 func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 	d := newDeployment(t)
-	dir := openDir(t)
-	args := append([]string{"build", "-o", dir + "/"}, suite.BuildFlags()...)
-	build := exec.Command("go", append(args, "../cmd/konnectivity-socks5-proxy", "../cmd/konnectivity-https-proxy")...)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatal(err, string(out))
-	}
 	for _, program := range []string{"konnectivity-socks5-proxy", "konnectivity-https-proxy"} {
 		t.Run(program, func(t *testing.T) {
 			var starts []time.Duration
@@ -48,7 +38,7 @@ func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 					scheme = "http://"
 				}
 				begin := time.Now()
-				p := must(suite.Start(program, filepath.Join(dir, program), append(d.sidecarArgs(d.server.ClientPort),
+				p := must(suite.Start(program, binaries.Path(program), append(d.sidecarArgs(d.server.ClientPort),
 					fmt.Sprintf("--serving-port=%d", port), "--health-address="+health), d.env))(t)
 				t.Cleanup(p.Kill)
 				for end := begin.Add(20 * time.Second); ; time.Sleep(time.Millisecond) {

@@ -13,7 +13,7 @@ import (
 	"konnectivity/e2e/suite"
 )
 
-// What issue 6 allows a server and an agent that have nothing to do, in KiB.
+// What a server and an agent may hold that have nothing to do, in KiB.
 const (
 	maxIdleServerKB = 25_000_000 >> 10
 	maxIdleAgentKB  = 20_000_000 >> 10

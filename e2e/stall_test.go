@@ -136,20 +136,17 @@ func (w *whole) dials(t *testing.T, path bench.Path) {
 }
 
 func TestStalledConnectionsStallNobody(t *testing.T) {
+	t.Parallel()
 	all := stalls(t)
 	for _, n := range []int{1, 100} {
 		for _, s := range all {
-			t.Run(fmt.Sprintf("%d, %s", n, s.name), func(t *testing.T) {
-				for _, name := range []string{"socks5", "https", "mtls", "uds"} {
+			for i, name := range []string{"socks5", "https", "mtls", "uds"} {
+				t.Run(fmt.Sprintf("%d, %s, %s", n, s.name, name), func(t *testing.T) {
+					t.Parallel()     // most of it is waiting
 					w := newWhole(t) // its memory starts afresh
-					for _, r := range w.routes(t) {
-						if r.name == name {
-							w.beside(t, r, s, n)
-						}
-					}
-					w.Close()
-				}
-			})
+					w.beside(t, w.routes(t)[i], s, n)
+				})
+			}
 		}
 	}
 }

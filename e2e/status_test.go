@@ -56,6 +56,7 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
 // --watch in a real terminal stays within it, frame by frame.
 func TestStatusWatchInATerminal(t *testing.T) {
+	t.Parallel()
 	w := newWhole(t)
 	ctx := within(t, time.Minute)
 	// script (bsdutils, which every Debian has) makes the terminal; its size is
