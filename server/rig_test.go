@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -60,7 +61,7 @@ func startServer(t *testing.T, settings ...func(*Options)) *rig {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
 	}
 	r.uds = filepath.Join(t.TempDir(), "s")
-	unix, err := ListenUnix(r.uds, true)
+	unix, err := unixsocket.Listen(r.uds, unixsocket.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

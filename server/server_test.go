@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -551,65 +550,6 @@ func TestListenerThatFailsEndsTheServer(t *testing.T) {
 	}
 	<-r.result
 	r.result <- nil // told
-}
-
-func TestListenUnix(t *testing.T) {
-	dir := t.TempDir()
-	path := dir + "/s"
-	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ListenUnix(path, true); err == nil || !strings.Contains(err.Error(), "not a socket") {
-		t.Errorf("regular file: %v", err)
-	}
-	if b, _ := os.ReadFile(path); string(b) != "precious" {
-		t.Fatal("the file was touched")
-	}
-	_ = os.Remove(path)
-
-	old, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ListenUnix(path, true); err == nil || !strings.Contains(err.Error(), "another process") {
-		t.Errorf("live socket: %v", err)
-	}
-	old.(*net.UnixListener).SetUnlinkOnClose(false)
-	_ = old.Close()
-	if _, err := ListenUnix(path, false); err == nil || !strings.Contains(err.Error(), "--delete-existing-uds-file") {
-		t.Errorf("stale socket, not to be replaced: %v", err)
-	}
-	first, err := ListenUnix(path, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := os.Stat(path)
-	if err != nil || info.Mode().Perm() != 0o770 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
-	}
-
-	// The next server's socket is not removed by the former one's end.
-	_ = os.Remove(path)
-	second, err := ListenUnix(path, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = first.Close()
-	if c, err := net.Dial("unix", path); err != nil {
-		t.Errorf("the new socket is gone: %v", err)
-	} else {
-		c.Close()
-	}
-	_ = second.Close()
-	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("left behind: %v", err)
-	}
-	if _, err := ListenUnix("/"+strings.Repeat("x", 200), true); err == nil || !strings.Contains(err.Error(), "107") {
-		t.Errorf("long path: %v", err)
-	}
-	if _, err := ListenUnix(dir+"/no/such/dir", true); err == nil {
-		t.Error("a directory that is not there")
-	}
 }
 
 // output is what was logged.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"konnectivity/internal/policy"
 	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
 	"konnectivity/server"
 	"konnectivity/server/auth"
@@ -199,8 +201,11 @@ func (p *process) listenClients() error {
 		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l, TLS: tls.Server})
 	}
 	if f.uds != "" {
-		l, err := server.ListenUnix(f.uds, f.deleteUDS)
-		if err != nil {
+		l, err := unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS})
+		switch {
+		case errors.Is(err, unixsocket.ErrLeft):
+			return fmt.Errorf("--uds-name: %w or set --delete-existing-uds-file", err)
+		case err != nil:
 			return fmt.Errorf("--uds-name: %w", err)
 		}
 		p.open = append(p.open, l)

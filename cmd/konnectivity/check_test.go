@@ -34,6 +34,7 @@ import (
 	"konnectivity/internal/policy"
 	"konnectivity/internal/testport"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/unixsocket"
 	"konnectivity/server"
 	"konnectivity/tunnel"
 )
@@ -150,7 +151,7 @@ func (l *lab) start() {
 	o := l.options
 	clients, agents, admin := l.listen(), l.listen(), l.listen()
 	l.clients, l.agents, l.admin = clients.Addr().String(), agents.Addr().String(), admin.Addr().String()
-	uds, err := server.ListenUnix(l.file("uds"), true)
+	uds, err := unixsocket.Listen(l.file("uds"), unixsocket.Options{})
 	l.must(err)
 	o.Clients, o.Agents, o.Admin = []server.Listener{{Listener: clients, TLS: secure}, {Listener: uds}}, []server.Listener{{Listener: agents, TLS: secure}}, admin
 	o.Grace, o.Log, o.Registry = -1, log, prometheus.NewRegistry()

@@ -20,6 +20,7 @@ import (
 	"konnectivity/agent/egress"
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
 	"konnectivity/server"
 	"konnectivity/socks5"
@@ -119,7 +120,7 @@ func (d *Demo) listen() error {
 		}
 	}
 	var err error
-	d.Ports.uds, err = server.ListenUnix(d.File(socketName), false)
+	d.Ports.uds, err = unixsocket.Listen(d.File(socketName), unixsocket.Options{})
 	return err
 }
 

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"konnectivity/server"
+	"konnectivity/internal/unixsocket"
 )
 
 // Scratch makes a folder for New, which the caller removes.
@@ -41,7 +41,7 @@ func makeScratch(places []string) (string, error) {
 }
 
 func trySocket(dir string) error {
-	l, err := server.ListenUnix(filepath.Join(dir, socketName), false)
+	l, err := unixsocket.Listen(filepath.Join(dir, socketName), unixsocket.Options{})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package server
+package unixsocket
 
 import (
 	"context"
@@ -6,15 +6,18 @@ import (
 	"syscall"
 )
 
-// maxSocketPath is what the kernel takes (unix(7), sun_path without its NUL).
-const maxSocketPath = 107
+// maxPath is what the kernel takes (unix(7), sun_path without its NUL).
+const maxPath = 107
+
+// Guarded says that the file's owner and mode decide who may connect.
+const Guarded = true
 
 // listenPrivately sets the mode on the socket before bind, and the kernel gives
 // what umask leaves of it to the file. (umask itself is the whole process's.)
 func listenPrivately(path string) (net.Listener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
-		if failed := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), socketMode) }); failed != nil {
+		if failed := raw.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), privateMode) }); failed != nil {
 			return failed
 		}
 		return err

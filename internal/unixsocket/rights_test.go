@@ -1,0 +1,94 @@
+//go:build unix
+
+package unixsocket
+
+import (
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// rights are what decides who may connect.
+type rights struct {
+	mode     os.FileMode
+	uid, gid int
+}
+
+func rightsOf(t *testing.T, path string) rights {
+	t.Helper()
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := info.Sys().(*syscall.Stat_t)
+	return rights{info.Mode().Perm(), int(s.Uid), int(s.Gid)}
+}
+
+// The mode is what was asked for, whatever umask says, and until then nobody
+// else may connect.
+func TestMode(t *testing.T) {
+	for _, umask := range []int{0, 0o022, 0o077} {
+		old := syscall.Umask(umask)
+		path := filepath.Join(t.TempDir(), "s")
+		l, err := listenPrivately(path)
+		syscall.Umask(old)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mode := rightsOf(t, path).mode; mode != privateMode {
+			t.Errorf("umask %03o: mode %v at first", umask, mode)
+		}
+		l.Close()
+		for asked, want := range map[os.FileMode]os.FileMode{0: DefaultMode, 0o600: 0o600, 0o666: 0o666} {
+			old = syscall.Umask(umask)
+			l, err := Listen(path, Options{Mode: asked})
+			syscall.Umask(old)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if mode := rightsOf(t, path).mode; mode != want {
+				t.Errorf("umask %03o: mode %v, want %v", umask, mode, want)
+			}
+			l.Close()
+		}
+	}
+}
+
+func TestOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	me := rights{DefaultMode, os.Getuid(), os.Getgid()}
+	l := mustListen(t, path, Options{Owner: &Owner{UID: me.uid, GID: unchanged}})
+	if got := rightsOf(t, path); got != me {
+		t.Errorf("%+v, want %+v", got, me)
+	}
+	l.Close()
+
+	other := Owner{UID: me.uid + 1, GID: me.gid + 1}
+	if os.Getuid() != 0 {
+		if _, err := Listen(path, Options{Owner: &other}); err == nil || !strings.Contains(err.Error(), "CAP_CHOWN") || !gone(path) {
+			t.Errorf("another's, without the right to give: %v; file gone: %v", err, gone(path))
+		}
+		return
+	}
+	l = mustListen(t, path, Options{Mode: 0o660, Owner: &other})
+	if got, want := rightsOf(t, path), (rights{0o660, other.UID, other.GID}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	l.Close()
+	if !gone(path) {
+		t.Error("a socket that was given away is left behind")
+	}
+}
+
+func TestOwnerByName(t *testing.T) {
+	me, err := user.Current()
+	if err != nil {
+		t.Skip(err)
+	}
+	if got, err := ParseOwner(me.Username); err != nil || got.UID != os.Getuid() {
+		t.Errorf("%s: %+v, %v", me.Username, got, err)
+	}
+}

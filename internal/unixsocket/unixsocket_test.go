@@ -1,0 +1,102 @@
+package unixsocket
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func mustListen(t *testing.T, path string, o Options) net.Listener {
+	t.Helper()
+	l, err := Listen(path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func gone(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, os.ErrNotExist)
+}
+
+func connects(t *testing.T, path string) {
+	t.Helper()
+	c, err := net.Dial("unix", path)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	c.Close()
+}
+
+// leave is what a killed process leaves behind.
+func leave(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.(*net.UnixListener).SetUnlinkOnClose(false)
+	l.Close()
+}
+
+// A file that is no socket, and a socket that is served, are left alone; one
+// that nobody serves is replaced, if that is wanted.
+func TestWhatIsThereAlready(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Listen(path, Options{Replace: true}); err == nil || !strings.Contains(err.Error(), "not a socket") {
+		t.Errorf("regular file: %v", err)
+	}
+	if b, _ := os.ReadFile(path); string(b) != "precious" {
+		t.Fatal("the file was touched")
+	}
+	_ = os.Remove(path)
+
+	live := mustListen(t, path, Options{})
+	if _, err := Listen(path, Options{Replace: true}); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("live socket: %v", err)
+	}
+	connects(t, path)
+	live.Close()
+
+	leave(t, path)
+	if _, err := Listen(path, Options{}); !errors.Is(err, ErrLeft) || !strings.Contains(err.Error(), path) {
+		t.Errorf("stale socket, not to be replaced: %v", err)
+	}
+	mustListen(t, path, Options{Replace: true})
+	connects(t, path)
+}
+
+// The end of one process does not remove the next one's socket.
+func TestCloseRemovesItsOwnFileOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	first := mustListen(t, path, Options{})
+	_ = os.Remove(path)
+	second := mustListen(t, path, Options{})
+	first.Close()
+	connects(t, path)
+	second.Close()
+	if !gone(path) {
+		t.Error("the file is left behind")
+	}
+}
+
+func TestPathsThatCannotBe(t *testing.T) {
+	for path, want := range map[string]string{
+		"/" + strings.Repeat("x", 200):                "at most",
+		"@abstract":                                   "without a file",
+		filepath.Join(t.TempDir(), "no", "such", "s"): "no such",
+	} {
+		if _, err := Listen(path, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
+}
