@@ -13,6 +13,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/unixsocket"
 	"konnectivity/socks5"
 	"konnectivity/tunnel/link"
 )
@@ -45,7 +46,10 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 
 func (o *Options) listenFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; any address but loopback lets others use the tunnel")
-	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 picks a free one")
+	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 picks a free one, or disables it where --serving-uds is given")
+	set.StringVar(&o.ServingUDS, "serving-uds", "", "path of a unix socket for the same proxy, for example for kube-apiserver's egress selector. A socket file that an earlier process left behind is replaced; a socket in use, or a file that is no socket, never")
+	addValue(set, &o.UDSMode, unixsocket.ParseMode, "octal", "serving-uds-mode", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
+	addOptional(set, &o.UDSOwner, unixsocket.ParseOwner, "owner", "serving-uds-owner", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
 	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be that of --serving-port; 0 disables it")
 	set.BoolVar(&o.AnswerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses and close them at once, for kubelet's TCP probes, which come there")
 	set.IntVar(&o.MaxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and %d for HTTP(S), which costs more",
@@ -125,6 +129,11 @@ func addValue[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), k
 		panic(err) // a default that its own flag refuses
 	}
 	set.Var(v, name, usage)
+}
+
+// addOptional is addValue for a flag that has no default.
+func addOptional[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), kind, name, usage string) {
+	set.Var(&value[T]{to: to, parse: parse, kind: kind}, name, usage)
 }
 
 func portVar(set *pflag.FlagSet, to *uint16, name string, initial uint16, usage string) {

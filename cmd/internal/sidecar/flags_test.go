@@ -124,6 +124,9 @@ func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
 		"--log-level=loud":               "--log-level",
 		"--http-serving-port=-1":         "--http-serving-port\" flag: want a port",
 		"--resolve-from-guest-cluster=1": "unknown flag",
+		"--serving-uds-mode=0888":        "--serving-uds-mode\" flag: want permissions in octal",
+		"--serving-uds-owner=:":          "--serving-uds-owner\" flag: want USER, USER:GROUP or :GROUP",
+		"--serving-uds-owner=no-such":    "--serving-uds-owner\" flag: no user \"no-such\" is known here",
 	} {
 		_, status, said := parse(t, SOCKS5, strings.Fields(args)...)
 		if status != cli.ExitUsage || !strings.Contains(said, want) || strings.Count(said, "\n") != 1 {
@@ -143,6 +146,10 @@ func TestFlagsGivenInVainAreSaidOnce(t *testing.T) {
 		{SOCKS5, "--http-proxy=http://u:hunter2@p:1", "--http-proxy has no effect without --http-serving-port"},
 		{SOCKS5, "--http-proxy=http://p:1 --http-serving-port=1", ""},
 		{HTTP, "--disable-resolver", "--disable-resolver has no effect without --socks5-serving-port"},
+		{HTTP, "--serving-uds-mode=0660", "--serving-uds-mode has no effect without --serving-uds"},
+		{HTTP, "--serving-uds-owner=:0", "--serving-uds-owner has no effect without --serving-uds"},
+		{HTTP, "--serving-uds=/s --serving-port=0 --answer-tcp-probes", "--answer-tcp-probes has no effect without a port"},
+		{HTTP, "--serving-uds=/s --answer-tcp-probes", ""},
 		{SOCKS5, "--resolve-from-guest-cluster-dns", "--resolve-from-guest-cluster-dns has no effect without --kubeconfig"},
 		{SOCKS5, "--resolve-from-guest-cluster-dns --kubeconfig=/k", ""},
 		{SOCKS5, "--resolve-from-management-cluster-dns --kubeconfig=/k", "has no effect without --resolve-from-guest-cluster-dns"},

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -15,6 +16,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel/link"
 )
 
@@ -33,7 +35,10 @@ type Options struct {
 	Front   Front  // what --serving-port serves
 
 	ServingAddress string
-	ServingPort    uint16        // 0 takes any free port
+	ServingPort    uint16      // 0 takes any free port, or none if there is a ServingUDS
+	ServingUDS     string      // path of a unix socket that serves what ServingPort does; "": none
+	UDSMode        os.FileMode // 0 is unixsocket's default
+	UDSOwner       *unixsocket.Owner
 	SecondPort     uint16        // the other front's port; 0: no other front; may equal ServingPort
 	MaxConnections int           // of each front; 0 is the front's own default
 	IdleTimeout    time.Duration // 0: no bound
@@ -61,6 +66,9 @@ type Options struct {
 
 // serves says whether front has a port.
 func (o *Options) serves(front Front) bool { return front == o.Front || o.SecondPort != 0 }
+
+// servesTCP says whether --serving-port is a port.
+func (o *Options) servesTCP() bool { return o.ServingPort != 0 || o.ServingUDS == "" }
 
 // shared says whether both fronts are on one port.
 func (o *Options) shared() bool { return o.SecondPort != 0 && o.SecondPort == o.ServingPort }
@@ -151,6 +159,23 @@ var needs = []struct {
 	unmet func(*Options) bool
 	want  func(*Options) string
 }{
+	{
+		[]string{"serving-uds-mode", "serving-uds-owner"},
+		func(o *Options) bool { return o.ServingUDS == "" },
+		func(*Options) string { return "--serving-uds" },
+	},
+	{
+		[]string{"serving-uds-mode", "serving-uds-owner"},
+		func(o *Options) bool { return o.ServingUDS != "" && !unixsocket.Guarded },
+		func(*Options) string {
+			return "a system on which a socket's file decides who may connect; here its folder does"
+		},
+	},
+	{
+		[]string{"answer-tcp-probes"},
+		func(o *Options) bool { return !o.servesTCP() && o.SecondPort == 0 },
+		func(*Options) string { return "a port, and --serving-port is 0" },
+	},
 	{
 		[]string{"http-proxy", "https-proxy", "no-proxy", "proxy-ca-cert-path"},
 		func(o *Options) bool { return !o.serves(HTTP) },

@@ -19,6 +19,7 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
 	"konnectivity/socks5"
 	"konnectivity/tunnel"
@@ -42,7 +43,7 @@ type sidecar struct {
 	credentials *socks5.Credentials // nil: nobody is asked
 }
 
-// served is a front and what it serves.
+// served is a front and one of the listeners that it serves.
 type served struct {
 	front Front
 	ln    net.Listener
@@ -132,26 +133,13 @@ func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adap
 // open makes the fronts and opens their ports and that of health.
 func (s *sidecar) open() error {
 	o := s.opts
-	main, err := cli.Listen("serving-port", o.at(o.ServingPort))
+	main, second, err := s.listen()
+	if err == nil {
+		err = s.addFronts(main, second)
+	}
 	if err != nil {
-		return err
-	}
-	s.self.add(main)
-	second := net.Listener(nil)
-	switch {
-	case o.shared():
-		second = newHandOff(main.Addr())
-	case o.serves(o.second()):
-		if second, err = cli.Listen(o.secondFlag(), o.at(o.SecondPort)); err != nil {
-			_ = main.Close()
-			return err
-		}
-		s.self.add(second)
-	}
-	if err := s.addFronts(main, second); err != nil {
-		_ = main.Close()
-		if second != nil {
-			_ = second.Close()
+		for _, ln := range append(main, second...) {
+			_ = ln.Close()
 		}
 		return err
 	}
@@ -169,9 +157,42 @@ func (s *sidecar) open() error {
 	return err
 }
 
-// addFronts gives each front its listener. Whose port it is matters only for
+// listen opens the ports of --serving-port's front, and that of the other one.
+// Those that it has opened when it fails are the caller's to close.
+func (s *sidecar) listen() (main, second []net.Listener, err error) {
+	o := s.opts
+	if o.servesTCP() {
+		ln, err := cli.Listen("serving-port", o.at(o.ServingPort))
+		if err != nil {
+			return main, second, err
+		}
+		s.self.add(ln)
+		main = append(main, ln)
+	}
+	if o.ServingUDS != "" {
+		ln, err := unixsocket.Listen(o.ServingUDS, unixsocket.Options{Replace: true, Mode: o.UDSMode, Owner: o.UDSOwner})
+		if err != nil {
+			return main, second, fmt.Errorf("--serving-uds: %w", err)
+		}
+		main = append(main, ln)
+	}
+	switch {
+	case o.shared():
+		second = append(second, newHandOff(main[0].Addr()))
+	case o.serves(o.second()):
+		ln, err := cli.Listen(o.secondFlag(), o.at(o.SecondPort))
+		if err != nil {
+			return main, second, err
+		}
+		s.self.add(ln)
+		second = append(second, ln)
+	}
+	return main, second, nil
+}
+
+// addFronts gives each front its listeners. Whose port it is matters only for
 // two separate ones: on a shared port SOCKS5 accepts and hands HTTP over.
-func (s *sidecar) addFronts(main, second net.Listener) error {
+func (s *sidecar) addFronts(main, second []net.Listener) error {
 	toSOCKS5, toHTTP := main, second
 	if s.opts.Front == HTTP && !s.opts.shared() {
 		toSOCKS5, toHTTP = second, main
@@ -180,15 +201,15 @@ func (s *sidecar) addFronts(main, second net.Listener) error {
 		return err
 	}
 	var other func(tunnel.Conn)
-	if h, ok := toHTTP.(*handOff); ok {
-		other = h.give
+	if s.opts.shared() {
+		other = second[0].(*handOff).give
 	}
-	if toSOCKS5 != nil {
+	if len(toSOCKS5) > 0 {
 		if err := s.addSOCKS5(toSOCKS5, other); err != nil {
 			return err
 		}
 	}
-	if toHTTP != nil {
+	if len(toHTTP) > 0 {
 		return s.addHTTP(toHTTP)
 	}
 	return nil
@@ -205,7 +226,7 @@ func (s *sidecar) loadCredentials() (err error) {
 	return nil
 }
 
-func (s *sidecar) addSOCKS5(ln net.Listener, other func(tunnel.Conn)) error {
+func (s *sidecar) addSOCKS5(lns []net.Listener, other func(tunnel.Conn)) error {
 	forwarder, err := s.forwarder(SOCKS5, s.adapter.SOCKS5())
 	if err != nil {
 		return err
@@ -222,11 +243,13 @@ func (s *sidecar) addSOCKS5(ln net.Listener, other func(tunnel.Conn)) error {
 	if err != nil {
 		return err
 	}
-	s.fronts = append(s.fronts, served{SOCKS5, ln, front.Serve, nil})
+	for _, ln := range lns {
+		s.fronts = append(s.fronts, served{SOCKS5, ln, front.Serve, nil})
+	}
 	return nil
 }
 
-func (s *sidecar) addHTTP(ln net.Listener) error {
+func (s *sidecar) addHTTP(lns []net.Listener) error {
 	forwarder, err := s.forwarder(HTTP, s.adapter.Connect())
 	if err != nil {
 		return err
@@ -243,7 +266,9 @@ func (s *sidecar) addHTTP(ln net.Listener) error {
 	if err != nil {
 		return err
 	}
-	s.fronts = append(s.fronts, served{HTTP, ln, front.Serve, front.CloseIdle})
+	for _, ln := range lns {
+		s.fronts = append(s.fronts, served{HTTP, ln, front.Serve, front.CloseIdle})
+	}
 	return nil
 }
 

@@ -33,7 +33,8 @@ func get(by, proxyAddr, target string) (string, error) {
 		}
 		t.DialContext = d.(proxy.ContextDialer).DialContext
 	case "http":
-		t.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: proxyAddr})
+		t.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: "proxy.test"})
+		t.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialProxy(ctx, proxyAddr) }
 	case "connect":
 		t.DialContext = func(ctx context.Context, _, address string) (net.Conn, error) {
 			return dialConnect(ctx, proxyAddr, address)
@@ -53,12 +54,22 @@ func get(by, proxyAddr, target string) (string, error) {
 	return string(body), err
 }
 
+// dialProxy connects to a port, or to a unix socket by its path.
+func dialProxy(ctx context.Context, proxyAddr string) (net.Conn, error) {
+	network := "tcp"
+	if filepath.IsAbs(proxyAddr) {
+		network = "unix"
+	}
+	return new(net.Dialer).DialContext(ctx, network, proxyAddr)
+}
+
+// dialConnect asks as kube-apiserver does, which knows no name of its proxy.
 func dialConnect(ctx context.Context, proxyAddr, address string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", proxyAddr)
+	c, err := dialProxy(ctx, proxyAddr)
 	if err != nil {
 		return nil, err
 	}
-	_, _ = fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", address, address)
+	_, _ = fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", address)
 	var head []byte
 	for one := make([]byte, 1); !strings.HasSuffix(string(head), "\r\n\r\n"); head = append(head, one...) {
 		if _, err := io.ReadFull(c, one); err != nil {

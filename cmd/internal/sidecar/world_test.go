@@ -119,6 +119,7 @@ type running struct {
 	t     *testing.T
 	log   func() string
 	addrs map[Front]string
+	uds   string // of the first front
 	check string // address of health
 	stop  func() error
 }
@@ -150,7 +151,11 @@ func (w *world) start(o *Options) *running {
 	}
 	r := &running{t: w.t, log: lines, addrs: map[Front]string{}}
 	for _, f := range s.fronts {
-		r.addrs[f.front] = f.ln.Addr().String()
+		if address := f.ln.Addr(); address.Network() == "unix" && address.String() == o.ServingUDS {
+			r.uds = address.String()
+		} else {
+			r.addrs[f.front] = address.String()
+		}
 	}
 	if s.health != nil {
 		r.check = "http://" + s.health.Addr().String()

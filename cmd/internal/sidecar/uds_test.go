@@ -1,0 +1,131 @@
+package sidecar
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testport"
+	"konnectivity/internal/unixsocket"
+)
+
+// The socket serves what the port does: it may replace it, stand beside it, and
+// share it with the other front.
+func TestUnixSocketServesWhatThePortDoes(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	site, path := w.site(), filepath.Join(t.TempDir(), "s")
+	uds, port := "--serving-uds="+path, strconv.Itoa(testport.Reserved(t))
+	for name, c := range map[string]struct {
+		options *Options
+		tcp     bool
+		by      string
+	}{
+		"alone":                {w.options(HTTP, uds), false, "http connect"},
+		"beside a port":        {w.options(HTTP, uds, "--serving-port="+port), true, "http connect"},
+		"beside another front": {w.options(HTTP, uds, "--socks5-serving-port="+port), false, "http connect"},
+		"of both fronts":       {w.options(SOCKS5, uds, "--serving-port="+port, "--http-serving-port="+port), true, "http connect"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.t = t
+			r := w.start(c.options)
+			if _, tcp := r.addrs[c.options.Front]; tcp != c.tcp || r.uds != path {
+				t.Fatalf("it listens on %v and %q", r.addrs, r.uds)
+			}
+			for _, by := range strings.Fields(c.by) {
+				for _, at := range []string{r.uds, r.addrs[HTTP]} {
+					if at == "" {
+						continue
+					}
+					if got, err := get(by, at, site+"/"+by); err != nil || got != "hello /"+by {
+						t.Errorf("%s at %s: %q, %v\n%s", by, at, got, err, r.log())
+					}
+				}
+			}
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+			if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the socket outlived its sidecar: %v", err)
+			}
+		})
+	}
+}
+
+// A socket on which somebody serves is left alone, one that a killed process
+// left is replaced.
+func TestUnixSocketOfAnother(t *testing.T) {
+	w := newWorld(t)
+	path := filepath.Join(t.TempDir(), "s")
+	other, err := net.Listen("unix", path)
+	w.must(err)
+	if err := attempt(t, w.options(HTTP, "--serving-uds="+path)); err == nil || !strings.Contains(err.Error(), "--serving-uds: "+path+" is the socket of another process") {
+		t.Errorf("a socket in use: %v", err)
+	}
+	other.(*net.UnixListener).SetUnlinkOnClose(false)
+	w.must(other.Close())
+	if err := attempt(t, w.options(HTTP, "--serving-uds="+path)); err != nil {
+		t.Errorf("a socket that was left: %v", err)
+	}
+}
+
+func TestRightsOfTheUnixSocket(t *testing.T) {
+	if !unixsocket.Guarded {
+		t.Skip("a socket has no rights here")
+	}
+	w := newWorld(t)
+	for flag, want := range map[string]os.FileMode{"--serving-uds-owner=" + strconv.Itoa(os.Getuid()): 0o770, "--serving-uds-mode=0666": 0o666} {
+		r := w.start(w.options(HTTP, "--serving-uds="+filepath.Join(t.TempDir(), "s"), flag))
+		if info, err := os.Lstat(r.uds); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, %v", flag, info, err)
+		}
+		w.must(r.stop())
+	}
+}
+
+// While a sidecar drains, the next one can have the path, and the former's end
+// does not take it away.
+func TestUnixSocketIsFreeDuringTheDrain(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	w.must(err)
+	defer ln.Close()
+	options := w.options(HTTP, "--serving-uds="+filepath.Join(t.TempDir(), "s"))
+	r := w.start(options)
+	near, err := dialConnect(t.Context(), r.uds, ln.Addr().String())
+	w.must(err)
+	defer near.Close()
+	far, err := ln.Accept()
+	w.must(err)
+	defer far.Close()
+
+	stopped := make(chan error, 1)
+	go func() { stopped <- r.stop() }()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Lstat(r.uds); errors.Is(err, os.ErrNotExist) {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal("the socket stays there during the drain")
+		}
+	}
+	next := w.start(options)
+	_, _ = far.Write([]byte("late"))
+	if _, err := io.ReadFull(near, make([]byte, 4)); err != nil {
+		t.Errorf("cut while draining: %v", err)
+	}
+	_ = near.Close()
+	_ = far.Close()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if got, err := get("connect", next.uds, w.site()+"/next"); err != nil || got != "hello /next" {
+		t.Errorf("the next sidecar: %q, %v", got, err)
+	}
+}

@@ -1,0 +1,75 @@
+package httpsproxy
+
+import (
+	"io"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// dialUnix serves on a unix socket and returns a way to connect to it.
+func dialUnix(t *testing.T, change func(*Options)) func() *net.UnixConn {
+	t.Helper()
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startProxyOn(t, ln, change)
+	return func() *net.UnixConn {
+		c, err := net.Dial("unix", p.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		_ = c.SetDeadline(time.Now().Add(maxWait))
+		return c.(*net.UnixConn)
+	}
+}
+
+// A tunnel's two directions end one by one, as on TCP.
+func TestUnixHalfClose(t *testing.T) {
+	target := startTarget(t, echo)
+	c := dialUnix(t, nil)()
+	_, _ = io.WriteString(c, "CONNECT "+target+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nping")
+	_ = c.CloseWrite()
+	const want = "HTTP/1.1 200 Connection Established\r\n\r\nping"
+	if got, err := io.ReadAll(c); string(got) != want || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Who says nothing, too little or nonsense is turned away, as on TCP.
+func TestUnixStrangersAreTurnedAway(t *testing.T) {
+	const bound = time.Second
+	dial := dialUnix(t, func(o *Options) { o.HandshakeTimeout = bound })
+	var waiting []*net.UnixConn
+	for _, said := range []string{"", "CONN", "CONNECT a:1 HTTP/1.1\r\nHost: 127.0.0.1\r\n", "\x16\x03\x01\x02\x00\x01", "\x00\xff\r\n\r\n", "\x05\x01\x00"} {
+		c := dial()
+		_, _ = io.WriteString(c, said)
+		waiting = append(waiting, c)
+	}
+	for i, c := range waiting {
+		if _, err := io.Copy(io.Discard, c); err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+}
+
+// Silent connections, however many, do not take the socket from those that
+// speak.
+func TestUnixSilentClientsGiveWay(t *testing.T) {
+	target := startTarget(t, echo)
+	const room = 8
+	dial := dialUnix(t, func(o *Options) { o.MaxConns = room })
+	for range 3 * room {
+		dial()
+	}
+	c := dial()
+	_, _ = io.WriteString(c, "CONNECT "+target+" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+	const want = "HTTP/1.1 200 Connection Established\r\n\r\n"
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(c, got); string(got) != want || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+}
