@@ -1,0 +1,224 @@
+package line_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/e2e/line"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newLine(t *testing.T, cfg line.Config) *line.Line {
+	t.Helper()
+	t.Parallel()
+	if err := line.Possible(); err != nil {
+		t.Skip(err)
+	}
+	l, err := line.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// listen opens a UDP socket at an end.
+func listen(t *testing.T, n *line.Namespace, address netip.Addr) *net.UDPConn {
+	t.Helper()
+	var c *net.UDPConn
+	err := n.Do(func() (err error) {
+		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(address, 0)))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadBuffer(8 << 20)
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// ends are a socket at A, and one at B with its address.
+func ends(t *testing.T, l *line.Line) (a, b *net.UDPConn, to netip.AddrPort) {
+	t.Helper()
+	a, b = listen(t, l.A, line.AddrA), listen(t, l.B, line.AddrB)
+	return a, b, b.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// settles has measure tried until it has nothing to complain of: a machine that
+// has other work to do disturbs many a measurement, but not all.
+func settles(t *testing.T, measure func() (complaint string)) {
+	t.Helper()
+	complaint := ""
+	for range 100 {
+		if complaint = measure(); complaint == "" {
+			return
+		}
+	}
+	t.Error(complaint)
+}
+
+func TestLineDelays(t *testing.T) {
+	const delay = 20 * time.Millisecond
+	l := newLine(t, line.Config{Delay: delay})
+	a, b, to := ends(t, l)
+	go func() {
+		var p [64]byte
+		for {
+			n, from, err := b.ReadFromUDPAddrPort(p[:])
+			if err != nil {
+				return
+			}
+			_, _ = b.WriteToUDPAddrPort(p[:n], from)
+		}
+	}()
+	settles(t, func() string {
+		sent := time.Now()
+		if _, err := a.WriteToUDPAddrPort([]byte("ping"), to); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Read(make([]byte, 64)); err != nil {
+			t.Fatal(err)
+		}
+		took := time.Since(sent)
+		if took < 2*delay {
+			t.Errorf("a round trip of %v over a line of %v", took, 2*delay)
+		}
+		if !within5(float64(took), float64(2*delay)) {
+			return fmt.Sprintf("a round trip of %v, want %v", took, 2*delay)
+		}
+		return ""
+	})
+}
+
+func TestLineKeepsItsRateAndQueue(t *testing.T) {
+	const (
+		rate    = 50e6
+		payload = packet - 28 // behind the headers of IP and UDP
+		queued  = 200
+		want    = (queued - 1) * packet * 8 * time.Second / rate
+	)
+	l := newLine(t, line.Config{Rate: rate, Queue: queued * packet})
+	a, b, to := ends(t, l)
+	settles(t, func() string {
+		before, _ := l.Counters()
+		for range 2 * queued { // at once, so half of it finds the queue full
+			if _, err := a.WriteToUDPAddrPort(make([]byte, payload), to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		took := spread(t, b, queued)
+		after, _ := l.Counters()
+		carried := after.Carried - before.Carried
+		if carried < queued {
+			t.Errorf("the queue holds %d packets, want %d", carried, queued)
+		}
+		if !within5(float64(carried), queued) || !within5(float64(took), float64(want)) {
+			return fmt.Sprintf("the queue holds %d packets and sends them in %v, want %d in %v", carried, took, queued, want)
+		}
+		return ""
+	})
+}
+
+// spread is the time between the first packet that arrives and the n-th; what
+// comes after it is dropped.
+func spread(t *testing.T, c *net.UDPConn, n int) time.Duration {
+	t.Helper()
+	var first, last time.Time
+	for i := range n {
+		if _, err := c.Read(make([]byte, packet)); err != nil {
+			t.Fatal(err)
+		}
+		if last = time.Now(); i == 0 {
+			first = last
+		}
+	}
+	defer c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	for {
+		_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+		if _, err := c.Read(make([]byte, packet)); err != nil {
+			return last.Sub(first)
+		}
+	}
+}
+
+// What the seeded Shaper says is lost of numbered packets does not arrive, and
+// all else does.
+func TestLineLosesWhatItsSeedSays(t *testing.T) {
+	cfg := line.Config{Loss: 0.05, Seed: 7}
+	l := newLine(t, cfg)
+	a, b, to := ends(t, l)
+	model := line.NewShaper(cfg, 0)
+	lost := int64(0)
+	for i := range 1000 {
+		if _, err := a.WriteToUDPAddrPort(fmt.Appendf(nil, "%d", i), to); err != nil {
+			t.Fatal(err)
+		}
+		if _, v := model.Admit(time.Time{}, packet); v == line.Lost {
+			lost++
+			continue
+		}
+		var p [8]byte
+		if n, err := b.Read(p[:]); err != nil || string(p[:n]) != fmt.Sprint(i) {
+			t.Fatalf("packet %d: read %q, %v", i, p[:n], err)
+		}
+	}
+	if toB, _ := l.Counters(); lost == 0 || toB.Lost != lost || toB.Carried != 1000-lost {
+		t.Errorf("%+v, and %d were to be lost", toB, lost)
+	}
+}
+
+func TestLineIsCutAndRestored(t *testing.T) {
+	l := newLine(t, line.Config{})
+	a, b, to := ends(t, l)
+	say := func(text string) {
+		t.Helper()
+		if _, err := a.WriteToUDPAddrPort([]byte(text), to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.SetCut(true)
+	say("unheard")
+	for {
+		if toB, _ := l.Counters(); toB.Cut > 0 {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	l.SetCut(false)
+	say("heard")
+	p := make([]byte, 64)
+	n, err := b.Read(p)
+	if err != nil || string(p[:n]) != "heard" {
+		t.Errorf("read %q, %v", p[:n], err)
+	}
+}
+
+func TestProcessesStartAtAnEnd(t *testing.T) {
+	l := newLine(t, line.Config{})
+	cmd := exec.Command("cat", "/proc/net/fib_trie")
+	var out strings.Builder
+	cmd.Stdout = &out
+	if err := l.B.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), line.AddrB.String()) || strings.Contains(out.String(), line.AddrA.String()) {
+		t.Errorf("routes at B:\n%s", out.String())
+	}
+}

@@ -1,0 +1,85 @@
+package line
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// Config is what a line is like, the same both ways. The zero value carries
+// everything at once.
+type Config struct {
+	Delay time.Duration // one way
+	Rate  float64       // bits per second; 0: no bound
+	Queue int           // bytes that may wait for the line; 0: DefaultQueue of the rest
+	Loss  float64       // the part of packets that the line loses, 0 to 1
+	Seed  uint64        // of which ones these are; the same seed loses the same packets
+}
+
+// minQueue is what even a short line can queue: some 40 full packets.
+const minQueue = 64 << 10
+
+// DefaultQueue is one bandwidth-delay product, as routers have it.
+func (c Config) DefaultQueue() int {
+	return max(minQueue, int(c.Rate/8*2*c.Delay.Seconds()))
+}
+
+// Verdict is what becomes of a packet.
+type Verdict int
+
+// The verdicts.
+const (
+	Carried Verdict = iota
+	Lost            // by the line
+	Dropped         // by the queue, which was full
+	Cut             // the line is cut
+)
+
+// Shaper is one direction of a line: a queue, a sender at the line's rate, and
+// the line's delay. It has no clock: callers bring the time, which must not run
+// backwards.
+type Shaper struct {
+	cfg    Config
+	random *rand.Rand
+	free   time.Time // when all that was queued has been sent
+	cut    bool
+}
+
+// NewShaper returns an idle direction. stream tells apart those of one seed.
+func NewShaper(cfg Config, stream uint64) *Shaper {
+	if cfg.Queue == 0 {
+		cfg.Queue = cfg.DefaultQueue()
+	}
+	return &Shaper{cfg: cfg, random: rand.New(rand.NewPCG(cfg.Seed, stream))}
+}
+
+// Admit says what becomes of a packet of so many bytes that arrives now, and
+// when it comes out at the far end. What is admitted comes out in order.
+func (s *Shaper) Admit(now time.Time, size int) (due time.Time, v Verdict) {
+	if s.cut {
+		return time.Time{}, Cut
+	}
+	if s.free.Before(now) {
+		s.free = now
+	}
+	if s.cfg.Rate > 0 {
+		if s.queued(now)+size > s.cfg.Queue {
+			return time.Time{}, Dropped
+		}
+		s.free = s.free.Add(time.Duration(float64(size) * 8 / s.cfg.Rate * float64(time.Second)))
+	}
+	// A lost packet has taken its time on the line like any other.
+	if s.random.Float64() < s.cfg.Loss {
+		return time.Time{}, Lost
+	}
+	return s.free.Add(s.cfg.Delay), Carried
+}
+
+// queued is how many bytes wait for the line, the one that is being sent
+// included.
+func (s *Shaper) queued(now time.Time) int {
+	return int(s.free.Sub(now).Seconds() * s.cfg.Rate / 8)
+}
+
+// SetCut cuts the line silently, or restores it. What was admitted before still
+// comes out.
+func (s *Shaper) SetCut(cut bool) { s.cut = cut }

@@ -1,0 +1,117 @@
+package line_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/line"
+)
+
+const packet = 1500
+
+var start = time.Unix(0, 0)
+
+// within5 says whether got is want, to 5 %.
+func within5(got, want float64) bool { return math.Abs(got-want) <= 0.05*want }
+
+func TestShaperDelays(t *testing.T) {
+	s := line.NewShaper(line.Config{Delay: 25 * time.Millisecond}, 0)
+	for _, at := range []time.Duration{0, 0, time.Millisecond, time.Second} {
+		due, v := s.Admit(start.Add(at), packet)
+		if v != line.Carried || due.Sub(start) != at+25*time.Millisecond {
+			t.Errorf("sent at %v: %v at %v", at, v, due.Sub(start))
+		}
+	}
+}
+
+func TestShaperKeepsItsRate(t *testing.T) {
+	const rate = 50e6
+	s := line.NewShaper(line.Config{Rate: rate, Queue: 1 << 20}, 0)
+	var last time.Time
+	carried := 0
+	for at := time.Duration(0); at < time.Second; at += 100 * time.Microsecond { // 120 Mbit/s
+		if due, v := s.Admit(start.Add(at), packet); v == line.Carried {
+			if due.Before(last) {
+				t.Fatalf("a packet overtakes another at %v", at)
+			}
+			last = due
+			carried++
+		}
+	}
+	if got := float64(carried*packet*8) / last.Sub(start).Seconds(); !within5(got, rate) {
+		t.Errorf("carries %.0f bit/s, want %.0f", got, rate)
+	}
+}
+
+func TestShaperQueues(t *testing.T) {
+	const queue = 100 * packet
+	cfg := line.Config{Rate: 12e6, Queue: queue} // 1 ms a packet
+	s := line.NewShaper(cfg, 0)
+	waits := 0
+	for range 200 {
+		if _, v := s.Admit(start, packet); v == line.Carried {
+			waits++
+		} else if v != line.Dropped {
+			t.Fatalf("verdict %v", v)
+		}
+	}
+	if waits != 100 {
+		t.Errorf("%d packets wait, want 100", waits)
+	}
+	// Ten are sent in 10 ms, and make room for as many.
+	for i := range 11 {
+		_, v := s.Admit(start.Add(10*time.Millisecond), packet)
+		if (v == line.Carried) != (i < 10) {
+			t.Errorf("packet %d behind a full queue: %v", i, v)
+		}
+	}
+}
+
+func TestShaperLoses(t *testing.T) {
+	const n = 200_000
+	count := func(seed, stream uint64) (lost int, pattern uint64) {
+		s := line.NewShaper(line.Config{Loss: 0.01, Seed: seed}, stream)
+		for i := range n {
+			if _, v := s.Admit(start, packet); v == line.Lost {
+				lost++
+				pattern = pattern*31 + uint64(i)
+			}
+		}
+		return lost, pattern
+	}
+	lost, pattern := count(1, 0)
+	if !within5(float64(lost), 0.01*n) {
+		t.Errorf("lost %d of %d, want 1 %%", lost, n)
+	}
+	if _, again := count(1, 0); again != pattern {
+		t.Error("the same seed lost other packets")
+	}
+	if _, other := count(1, 1); other == pattern {
+		t.Error("both directions lose the same packets")
+	}
+	if _, other := count(2, 0); other == pattern {
+		t.Error("another seed loses the same packets")
+	}
+}
+
+func TestShaperIsCut(t *testing.T) {
+	s := line.NewShaper(line.Config{}, 0)
+	s.SetCut(true)
+	if _, v := s.Admit(start, packet); v != line.Cut {
+		t.Errorf("a cut line: %v", v)
+	}
+	s.SetCut(false)
+	if _, v := s.Admit(start, packet); v != line.Carried {
+		t.Errorf("a line that is whole again: %v", v)
+	}
+}
+
+func TestDefaultQueueIsTheBandwidthDelayProduct(t *testing.T) {
+	if got := (line.Config{Rate: 200e6, Delay: 25 * time.Millisecond}).DefaultQueue(); got != 1_250_000 {
+		t.Errorf("200 Mbit/s × 50 ms: %d bytes", got)
+	}
+	if got := (line.Config{}).DefaultQueue(); got <= 0 {
+		t.Errorf("a line without delay queues %d bytes", got)
+	}
+}
