@@ -36,6 +36,10 @@ const (
 	sharedPod = byKubeadm + "static-pod-shared"
 )
 
+// besideAPI are the sidecars that kube-apiserver uses by a socket: in a Deployment
+// of its own, and in what kubeadm makes of the patches in sidecars/static-pod.
+var besideAPI = []string{"sidecars/examples/kube-apiserver", byKubeadm + "static-pod-sidecar"}
+
 // socketClient runs nothing of ours: it uses the socket of sharedPod.
 const socketClient = "sidecars/examples/csi-controller-socket"
 

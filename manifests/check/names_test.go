@@ -414,18 +414,18 @@ func TestMonitorsFindEverything(t *testing.T) {
 			t.Errorf("%s finds %d services", m.Name, found)
 		}
 	}
-	watched := map[string]bool{"konnectivity-server": true}
+	id := func(p pod) string { return p.folder + ": " + p.name }
+	watched := map[string]bool{"server/hosted: konnectivity-server": true}
 	for _, m := range each[monitoring.PodMonitor](monitors) {
 		for _, p := range selects(t, allPods(t), selectorOf(t, m.Spec.Selector)) {
-			watched[p.name] = true
-			if !hasPort(p, *m.Spec.PodMetricsEndpoints[0].Port) {
-				t.Errorf("%s: %s has no port %s", m.Name, p.name, *m.Spec.PodMetricsEndpoints[0].Port)
+			if hasPort(p, *m.Spec.PodMetricsEndpoints[0].Port) {
+				watched[id(p)] = true
 			}
 		}
 	}
 	for _, p := range allPods(t) {
-		if !watched[p.name] {
-			t.Errorf("nothing monitors %s of %s", p.name, p.folder)
+		if !watched[id(p)] {
+			t.Errorf("nothing monitors %s", id(p))
 		}
 	}
 }

@@ -31,6 +31,8 @@ type world struct {
 	suite *suite.Suite
 	certs certsOutput
 	api   string // kubeconfig of a stand-in
+
+	egress string // unix socket of the last sidecar, if it has one
 }
 
 func newWorld(t *testing.T) *world {

@@ -1,0 +1,107 @@
+package check
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// container is one of p.
+func (p pod) container(t *testing.T, name string) corev1.Container {
+	t.Helper()
+	i := slices.IndexFunc(p.spec.Containers, func(c corev1.Container) bool { return c.Name == name })
+	if i < 0 {
+		t.Fatalf("%s has no container %s", p.folder, name)
+	}
+	return p.spec.Containers[i]
+}
+
+// egressConfig is the file that kube-apiserver reads, whether a config map or the
+// node has it.
+func egressConfig(t *testing.T, p pod) []byte {
+	t.Helper()
+	for _, v := range p.spec.Volumes {
+		if v.Name != "konnectivity-egress" {
+			continue
+		}
+		if v.ConfigMap == nil {
+			data, err := os.ReadFile(filepath.Join(manifests, "sidecars/static-pod", filepath.Base(v.HostPath.Path)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return data
+		}
+		data, err := p.configMap(v.ConfigMap.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []byte(data["egress-selector-configuration.yaml"])
+	}
+	t.Fatalf("%s has no volume konnectivity-egress", p.folder)
+	return nil
+}
+
+// TestEgressBySidecar asks by the socket that kube-apiserver is told of, with the
+// sidecar's own arguments, for what only the agent dials.
+func TestEgressBySidecar(t *testing.T) {
+	w := newWorld(t)
+	s := w.server("server/hosted")
+	agent := w.agent("agent/daemonset", s)
+	all := startTargets(t)
+	for _, folder := range besideAPI {
+		p, sidecar := only(t, folder)
+		socket := argument(sidecar, "serving-uds")
+		if uds := clusterEgress(t, egressConfig(t, p)).UDS; uds.UDSName != socket {
+			t.Errorf("%s: kube-apiserver asks %s, the sidecar listens on %s", folder, uds.UDSName, socket)
+		}
+		if host, path := socketFolder(t, p, "kube-apiserver"); host != nil || path != filepath.Dir(socket) {
+			t.Errorf("%s: kube-apiserver has the socket's folder at %s, from %v", folder, path, host)
+		}
+		c := p.container(t, "kube-apiserver")
+		if config := append(c.Command, c.Args...); !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.Name == "konnectivity-egress" &&
+				(config[len(config)-1] == "--egress-selector-config-file="+m.MountPath || config[len(config)-1] == "--egress-selector-config-file="+m.MountPath+"/egress-selector-configuration.yaml")
+		}) {
+			t.Errorf("%s: kube-apiserver has %v and mounts %v", folder, config, c.VolumeMounts)
+		}
+		process, ports := w.sidecar(p, s)
+		if len(ports) != 0 || len(sidecar.Env) != 0 {
+			t.Errorf("%s: the sidecar has ports %v and the environment %v", folder, ports, sidecar.Env)
+		}
+		before := dialed(t, agent)
+		all.askBySocket(t, w.egress)
+		if dialed(t, agent) == before {
+			t.Errorf("%s: it went past the tunnel", folder)
+		}
+		w.stop(process)
+	}
+}
+
+// askBySocket fetches by CONNECT over a unix socket.
+func (all targets) askBySocket(t *testing.T, path string) {
+	t.Helper()
+	transport := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: "127.0.0.1"}), DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		}}
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Get(all.secure.URL)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer res.Body.Close()
+	if text, err := io.ReadAll(res.Body); string(text) != "hello" || err != nil {
+		t.Errorf("%s: %q, %v", res.Status, text, err)
+	}
+}
