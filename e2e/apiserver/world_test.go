@@ -27,7 +27,8 @@ type world struct {
 	agents  []*agent
 	front   *balancer // of the kube-apiservers
 	service *balancer // of the servers' port for clients; nil in pods
-	pods    bool      // each server is in one pod with a kube-apiserver
+	sidecar *suite.Process
+	pods    bool // each server is in one pod with a kube-apiserver
 }
 
 // newStaticPods is kubeadm's way with two control plane nodes: each
@@ -61,11 +62,18 @@ func newStaticPods(t *testing.T) *world {
 // newHosted is a control plane of pods: kube-apiserver asks a Service of two
 // servers by HTTP CONNECT over mTLS, and agents come by certificate.
 func newHosted(t *testing.T) *world {
+	return newHostedBy(t, func(w *world) string {
+		return replaced(t, "server/hosted/egress-selector-configuration.yaml", "konnectivity-server-local:8090", suite.Loopback(w.service.port),
+			"/etc/kubernetes/konnectivity-client/ca.crt", w.suite.PKI("ca.crt"), "/etc/kubernetes/konnectivity-client/tls.crt", w.suite.PKI("client.crt"),
+			"/etc/kubernetes/konnectivity-client/tls.key", w.suite.PKI("client.key"))
+	})
+}
+
+// newHostedBy has kube-apiserver go the way that egress prepares and configures.
+func newHostedBy(t *testing.T, egress func(*world) string) *world {
 	p := newControlPlane(t)
 	w := &world{controlPlane: p, front: newBalancer(t, false), service: newBalancer(t, true)}
-	a := p.addAPI(replaced(t, "server/hosted/egress-selector-configuration.yaml", "konnectivity-server-local:8090", suite.Loopback(w.service.port),
-		"/etc/kubernetes/konnectivity-client/ca.crt", p.suite.PKI("ca.crt"), "/etc/kubernetes/konnectivity-client/tls.crt", p.suite.PKI("client.crt"),
-		"/etc/kubernetes/konnectivity-client/tls.key", p.suite.PKI("client.key")))
+	a := p.addAPI(egress(w))
 	w.front.add(a.port, func() bool { return true })
 	p.do("create", "namespace", "my-control-plane")
 	p.do("-n", "my-control-plane", "apply", "--validate=strict", "-k", manifests+"/server/hosted")
