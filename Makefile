@@ -179,6 +179,10 @@ bench-baseline: ## Make bin/bench.txt the new BASELINE
 bench-e2e: ## Measure the built programs beside a plain relay chain, into docs/performance.md
 	$(GO) run ./e2e/bench -write docs/performance.md $(ARGS)
 
+.PHONY: bench-line
+bench-line: ## Measure them over lines that are far, narrow or lossy, as root (90 min): make bench-line ARGS='-rate=200 -loss=1'
+	$(GO) run ./e2e/bench line -write docs/performance.md $(ARGS)
+
 .PHONY: quickstart
 quickstart: build ## Try everything in one process: make quickstart ARGS=--once
 	$(BIN)/konnectivity quickstart $(ARGS)

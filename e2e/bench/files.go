@@ -8,14 +8,9 @@ import (
 	"strings"
 )
 
-// The table stands between these in the Markdown file.
-const (
-	beginMark = "<!-- bench-e2e: begin -->\n"
-	endMark   = "<!-- bench-e2e: end -->"
-)
-
-// replaceTable puts table between the marks of a file.
-func replaceTable(file, table string) error {
+// replaceTable puts table between the marks of a name in a Markdown file.
+func replaceTable(file, name, table string) error {
+	beginMark, endMark := "<!-- "+name+": begin -->\n", "<!-- "+name+": end -->"
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err

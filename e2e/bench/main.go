@@ -1,5 +1,7 @@
 // Command bench measures the built programs end to end, beside the plain relay
-// chain, and writes the table into docs/performance.md. `make bench-e2e` runs it.
+// chain, and writes the table into docs/performance.md. `make bench-e2e` runs it,
+// and `make bench-line` runs `bench line`, which does so over lines that are far,
+// narrow or lossy.
 package main
 
 import (
@@ -16,6 +18,23 @@ import (
 )
 
 func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "line":
+			return benchLine(ctx, os.Args[2:])
+		case "cell": // benchLine's own, at one end of a line
+			return benchCell(ctx, os.Args[2:])
+		}
+	}
 	var o options
 	flag.IntVar(&o.plan.Runs, "runs", 5, "rounds, ours and the relay chain in turn")
 	flag.Int64Var(&o.sizeMiB, "size", 1024, "MiB of a bulk transfer")
@@ -29,12 +48,7 @@ func main() {
 	flag.StringVar(&o.write, "write", "", "Markdown file whose table between the marks is replaced")
 	flag.Parse()
 	o.plan.Size, o.plan.Streams, o.plan.Dialers, o.plan.Stalled = o.sizeMiB<<20, []int{1, 8}, 16, 100
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	if err := o.run(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
-	}
+	return o.run(ctx)
 }
 
 type options struct {
@@ -80,7 +94,7 @@ func (o options) run(ctx context.Context) error {
 	if o.write == "" {
 		return nil
 	}
-	return replaceTable(o.write, table.String())
+	return replaceTable(o.write, "bench-e2e", table.String())
 }
 
 // measureMemory starts new processes for every round of every test, since

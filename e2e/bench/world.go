@@ -26,13 +26,13 @@ type world struct {
 	chain  []*suite.Process
 }
 
-// newWorld makes the PKI and starts nothing.
-func newWorld(bin suite.Binaries) (*world, error) {
+// newWorld makes the PKI, with more of its flags, and starts nothing.
+func newWorld(bin suite.Binaries, more ...string) (*world, error) {
 	dir, err := os.MkdirTemp("", "kb")
 	if err != nil {
 		return nil, err
 	}
-	s, err := suite.New(bin, dir)
+	s, err := suite.New(bin, dir, more...)
 	if err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
@@ -63,6 +63,9 @@ func start(bin suite.Binaries) (w *world, err error) {
 }
 
 func (w *world) close() {
+	if w == nil {
+		return
+	}
 	w.Close()
 	_ = os.RemoveAll(w.dir)
 }

@@ -1,7 +1,9 @@
 package suite
 
 import (
+	"cmp"
 	"fmt"
+	"net"
 	"path/filepath"
 	"strconv"
 )
@@ -11,6 +13,7 @@ type Server struct {
 	*Process
 	ClientPort, AgentPort, HealthPort, AdminPort int
 	UDS                                          string // "" without
+	AgentHost                                    string // where agents reach it; "": loopback
 }
 
 // HealthURL returns the URL of a page of the health port.
@@ -18,16 +21,22 @@ func (s *Server) HealthURL(path string) string {
 	return fmt.Sprintf("http://%s%s", Loopback(s.HealthPort), path)
 }
 
+func (s *Server) agentHost() string { return cmp.Or(s.AgentHost, "127.0.0.1") }
+
 // StartServer runs a server with mTLS for clients and agents and a unix socket,
 // all on ports of its own, and waits until it listens. more is appended to the
 // flags, so it can override them.
-func (s *Suite) StartServer(more ...string) (*Server, error) {
+func (s *Suite) StartServer(more ...string) (*Server, error) { return s.StartServerAt("", more...) }
+
+// StartServerAt is StartServer where agents reach the server at an address of
+// their own.
+func (s *Suite) StartServerAt(agentHost string, more ...string) (*Server, error) {
 	ports, err := s.reserve(4)
 	if err != nil {
 		return nil, err
 	}
 	srv := &Server{ClientPort: ports[0], AgentPort: ports[1], HealthPort: ports[2], AdminPort: ports[3],
-		UDS: filepath.Join(s.Dir, "srv"+strconv.Itoa(ports[0]))}
+		UDS: filepath.Join(s.Dir, "srv"+strconv.Itoa(ports[0])), AgentHost: agentHost}
 	return srv, s.RunServer(srv, more...)
 }
 
@@ -35,7 +44,7 @@ func (s *Suite) StartServer(more ...string) (*Server, error) {
 func (s *Suite) RunServer(srv *Server, more ...string) error {
 	args := []string{
 		"--server-port=" + strconv.Itoa(srv.ClientPort), "--server-bind-address=127.0.0.1",
-		"--agent-port=" + strconv.Itoa(srv.AgentPort), "--agent-bind-address=127.0.0.1",
+		"--agent-port=" + strconv.Itoa(srv.AgentPort), "--agent-bind-address=" + srv.agentHost(),
 		"--health-port=" + strconv.Itoa(srv.HealthPort), "--health-bind-address=127.0.0.1",
 		"--admin-port=" + strconv.Itoa(srv.AdminPort), "--uds-name=" + srv.UDS,
 		"--server-ca-cert=" + s.PKI("ca.crt"), "--server-cert=" + s.PKI("server.crt"), "--server-key=" + s.PKI("server.key"),
@@ -77,7 +86,7 @@ func (s *Suite) LaunchAgent(srv *Server, more ...string) (*Agent, error) {
 	}
 	a := &Agent{HealthPort: ports[0], AdminPort: ports[1]}
 	args := []string{
-		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(srv.AgentPort),
+		"--proxy-server-host=" + srv.agentHost(), "--proxy-server-port=" + strconv.Itoa(srv.AgentPort),
 		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort),
 		"--admin-server-port=" + strconv.Itoa(a.AdminPort),
 		"--ca-cert=" + s.PKI("ca.crt"), "--agent-cert=" + s.PKI("agent.crt"), "--agent-key=" + s.PKI("agent.key"),
@@ -128,20 +137,26 @@ func (s *Suite) startSidecar(program string, srv *Server, env []string, more ...
 func (s *Suite) StartChain() (front string, procs []*Process, err error) {
 	next := ""
 	for _, role := range []string{"end", "middle", "front"} {
-		ports, err := s.reserve(1)
+		p, address, err := s.StartHop(role, "127.0.0.1", next)
 		if err != nil {
 			return "", nil, err
 		}
-		address := Loopback(ports[0])
-		p, err := s.Run("konnectivity", nil, "bench", "relay", role, "--pki="+s.PKI(""), "--listen="+address, "--next="+next)
-		if err != nil {
-			return "", nil, err
-		}
-		procs = append(procs, p)
-		if err := WaitListening(p, "tcp", address); err != nil {
-			return "", nil, err
-		}
-		next = address
+		procs, next = append(procs, p), address
 	}
 	return next, procs, nil
+}
+
+// StartHop runs one process of that chain, which listens at host and passes on
+// to next, and waits until it listens.
+func (s *Suite) StartHop(role, host, next string) (p *Process, address string, err error) {
+	ports, err := s.reserve(1)
+	if err != nil {
+		return nil, "", err
+	}
+	address = net.JoinHostPort(host, strconv.Itoa(ports[0]))
+	p, err = s.Run("konnectivity", nil, "bench", "relay", role, "--pki="+s.PKI(""), "--listen="+address, "--next="+next)
+	if err != nil {
+		return nil, "", err
+	}
+	return p, address, WaitListening(p, "tcp", address)
 }

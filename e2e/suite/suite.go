@@ -56,10 +56,11 @@ type Suite struct {
 	release []func() // of ports
 }
 
-// New returns a Suite with a new PKI in dir.
-func New(bin Binaries, dir string) (*Suite, error) {
+// New returns a Suite with a new PKI in dir. more is added to the flags of
+// `konnectivity certs`.
+func New(bin Binaries, dir string, more ...string) (*Suite, error) {
 	s := &Suite{Bin: bin, Dir: dir}
-	out, err := exec.Command(bin.Path("konnectivity"), "certs", s.PKI("")).CombinedOutput()
+	out, err := exec.Command(bin.Path("konnectivity"), append([]string{"certs", s.PKI("")}, more...)...).CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("konnectivity certs: %w\n%s", err, out)
 	}

@@ -88,6 +88,17 @@ func (c *cutter) Read(p []byte) (int, error) {
 	return n, err
 }
 
+func TestSteady(t *testing.T) {
+	t.Parallel()
+	p := direct(t)
+	for name, run := range map[string]func(context.Context, int, time.Duration) (bench.Steady, error){"down": p.SteadyDown, "up": p.SteadyUp} {
+		got, err := run(t.Context(), 2, 1100*time.Millisecond)
+		if err != nil || got.First <= 0 || got.MBps <= 0 {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
 func TestLatencyChurnAndHold(t *testing.T) {
 	p := direct(t)
 	rt, err := p.RoundTrip(t.Context(), 20*time.Millisecond)
@@ -100,6 +111,10 @@ func TestLatencyChurnAndHold(t *testing.T) {
 	churn, err := p.Churn(t.Context(), 4, 20*time.Millisecond)
 	if err != nil || churn.Count == 0 || churn.PerSecond() <= 0 {
 		t.Errorf("churn %+v, %v", churn, err)
+	}
+	first, err := p.FirstByte(t.Context(), 3)
+	if err != nil || first.Count != 3 || first.P50 <= 0 {
+		t.Errorf("first byte %+v, %v", first, err)
 	}
 	idle, err := p.Idle(t.Context(), 30, 1000)
 	if err != nil || len(idle.Conns) != 30 {

@@ -184,10 +184,8 @@ func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
 
 // resident returns the memory of the processes once they are idle.
 func (s Subject) resident(ctx context.Context, settle time.Duration) (int64, error) {
-	select {
-	case <-time.After(settle):
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+	if err := pause(ctx, settle); err != nil {
+		return 0, err
 	}
 	u, err := s.usage()
 	return u.Resident, err

@@ -19,6 +19,8 @@ import (
 //
 //	down N   the target sends N bytes and FIN
 //	up       the target reads until FIN, sends the count as a line, and FIN
+//	count    the target reads until FIN, and sends the count so far as a line
+//	         now and then
 //	echo     the target sends back whatever comes
 const (
 	commandTime = 30 * time.Second // a client that is silent at first is not ours
@@ -71,10 +73,34 @@ func serve(c tunnel.Conn) error {
 		}
 		_, err = fmt.Fprintf(c, "%d\n", n)
 		return err
+	case "count":
+		return count(c, r)
 	case "echo":
 		return echo(c, r)
 	default:
 		return errors.New("unknown command")
+	}
+}
+
+// countEvery is how often a count is told: often enough to see a transfer's
+// beginning, seldom enough to cost nothing.
+const countEvery = 10 * time.Millisecond
+
+func count(c io.Writer, r io.Reader) error {
+	buf := make([]byte, blockSize)
+	total, told := int64(0), time.Time{}
+	for {
+		n, err := r.Read(buf)
+		total += int64(n)
+		if now := time.Now(); err != nil || now.Sub(told) >= countEvery {
+			told = now
+			if _, werr := fmt.Fprintf(c, "%d\n", total); werr != nil {
+				return werr
+			}
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 

@@ -1,0 +1,339 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"konnectivity/e2e/line"
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/bench"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel"
+)
+
+// What a benchCell inherits beside the standard files.
+const (
+	farEnd  = 3 // the namespace at the line's other end
+	cutWish = 4 // takes wishes for the line
+)
+
+// rest is how long what is left of a transfer gets to clear the line.
+const rest = time.Second
+
+// firstBytes is how many connections are opened for the time to the first byte.
+const firstBytes = 10
+
+// measurement is one cell under way, at the near end of its line: sidecar and
+// server here, agent and target at the far end.
+type measurement struct {
+	name   string
+	length time.Duration
+	far    *line.Namespace
+	world  *world
+	rep    *bench.Report
+}
+
+// cellTest measures one thing of one path.
+type cellTest struct {
+	name string
+	run  func(m *measurement, ctx context.Context, s subject) error
+}
+
+// subject is a path, and how many connections it takes on the line for so many
+// streams.
+type subject struct {
+	bench.Path
+	conns func(streams int) int
+}
+
+var allCellTests = []cellTest{
+	{"down", func(m *measurement, ctx context.Context, s subject) error {
+		return m.transfers(ctx, s, "download", s.SteadyDown)
+	}},
+	{"up", func(m *measurement, ctx context.Context, s subject) error {
+		return m.transfers(ctx, s, "upload", s.SteadyUp)
+	}},
+	{"rtt", (*measurement).roundTrip},
+	{"small", (*measurement).roundTripBeside},
+	{"first", (*measurement).firstByte},
+}
+
+func cellTests() (names []string) {
+	for _, t := range allCellTests {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+// benchCell measures over the line that it finds itself at one end of.
+func benchCell(ctx context.Context, args []string) error {
+	m := &measurement{far: line.Inherited(farEnd), rep: bench.NewReport()}
+	set := flag.NewFlagSet("bench cell", flag.ExitOnError)
+	set.StringVar(&m.name, "name", "", "what the line is like")
+	set.DurationVar(&m.length, "length", 0, "length of each test")
+	bin := set.String("bin", "", "folder of the programs")
+	tests := set.String("tests", "", "what to measure")
+	names := set.String("subjects", "", "what to measure it with")
+	cut := set.Duration("cut", 0, "measure a cut of the line, and nothing else")
+	if err := set.Parse(args); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer func() { m.world.close() }()
+	subjects, err := m.start(ctx, suite.Binaries(*bin))
+	if err != nil {
+		return err
+	}
+	chosen := strings.Split(*names, ",")
+	subjects = slices.DeleteFunc(subjects, func(s subject) bool { return !slices.Contains(chosen, s.Name) })
+	if *cut > 0 {
+		err = m.cut(ctx, subjects, *cut)
+	} else {
+		err = m.all(ctx, subjects, strings.Split(*tests, ","))
+	}
+	if err != nil {
+		return err
+	}
+	return m.rep.JSON(os.Stdout)
+}
+
+// all runs every test with every subject, in turn.
+func (m *measurement) all(ctx context.Context, subjects []subject, tests []string) error {
+	for _, t := range allCellTests {
+		if !slices.Contains(tests, t.name) {
+			continue
+		}
+		for _, s := range subjects {
+			if err := t.run(m, ctx, s); err != nil {
+				return fmt.Errorf("%s over %s: %w", t.name, s.Name, err)
+			}
+			time.Sleep(rest)
+		}
+	}
+	return nil
+}
+
+// start runs what the paths lead through, and returns them.
+func (m *measurement) start(ctx context.Context, bin suite.Binaries) ([]subject, error) {
+	near, far := line.AddrA.String(), line.AddrB.String()
+	w, err := newWorld(bin, "--cluster-san="+near, "--server-san="+far)
+	if err != nil {
+		return nil, err
+	}
+	m.world = w
+	if w.server, err = w.StartServerAt(near); err != nil {
+		return nil, err
+	}
+	if err := m.far.Do(func() (err error) { w.agent, err = w.LaunchAgent(w.server); return err }); err != nil {
+		return nil, err
+	}
+	if w.socks, err = w.StartSOCKS5(w.server); err != nil {
+		return nil, err
+	}
+	if err := m.startChain(far); err != nil {
+		return nil, err
+	}
+	plain, err := m.serveTarget(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := m.rawTLS(ctx, far)
+	if err != nil {
+		return nil, err
+	}
+	each := func(streams int) int { return streams }
+	subjects := []subject{
+		{bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: plain}, each},
+		{bench.Path{Name: "relay chain", Dialer: socks5(w.front), Target: plain}, each},
+		{raw, func(int) int { return 1 }},
+	}
+	return subjects, m.awaitAgent(ctx, subjects[0].Path)
+}
+
+// startChain runs the relay chain with its last process at the far end.
+func (m *measurement) startChain(far string) error {
+	var end, middle string
+	err := m.far.Do(func() (err error) { _, end, err = m.world.StartHop("end", far, ""); return err })
+	if err != nil {
+		return err
+	}
+	if _, middle, err = m.world.StartHop("middle", "127.0.0.1", end); err != nil {
+		return err
+	}
+	_, m.world.front, err = m.world.StartHop("front", "127.0.0.1", middle)
+	return err
+}
+
+// serveTarget serves one at the far end until ctx ends, over TLS if config says
+// so, and returns its address.
+func (m *measurement) serveTarget(ctx context.Context, config *tls.Config) (string, error) {
+	var l net.Listener
+	err := m.far.Do(func() (err error) {
+		l, err = net.Listen("tcp", net.JoinHostPort(line.AddrB.String(), "0"))
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	address := l.Addr().String()
+	if config != nil {
+		l = tls.NewListener(l, config)
+	}
+	go func() { _ = bench.ServeTarget(ctx, l) }()
+	return address, nil
+}
+
+// rawTLS is one TLS connection to a target at the far end, which all others have
+// to be compared with: it has nothing in between.
+func (m *measurement) rawTLS(ctx context.Context, host string) (bench.Path, error) {
+	server, err := m.source("server")
+	if err != nil {
+		return bench.Path{}, err
+	}
+	client, err := m.source("client")
+	if err != nil {
+		return bench.Path{}, err
+	}
+	target, err := m.serveTarget(ctx, server.Server())
+	if err != nil {
+		return bench.Path{}, err
+	}
+	config := client.Client(host)
+	config.ClientSessionCache = nil // as the relay chain has it
+	d := tls.Dialer{Config: config}
+	return bench.Path{Name: "raw TLS", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := d.DialContext(ctx, f.Network, f.Address)
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Wrap(c), nil
+	})}, nil
+}
+
+func (m *measurement) source(name string) (*tlsreload.Source, error) {
+	return tlsreload.New(tlsreload.Files{
+		CA: m.world.PKI("ca.crt"), Cert: m.world.PKI(name + ".crt"), Key: m.world.PKI(name + ".key"),
+	}, tlsreload.Options{Name: name})
+}
+
+// awaitAgent returns once connections get through.
+func (m *measurement) awaitAgent(ctx context.Context, p bench.Path) error {
+	const patience = 20 * time.Second
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		_, err := p.FirstByte(ctx, 1)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("nothing gets through: %w\n%s", err, m.world.agent.Output())
+		}
+	}
+}
+
+func (m *measurement) add(s subject, what, unit string, value float64) {
+	m.rep.Add(s.Name, m.name+": "+what, unit, value)
+}
+
+func (m *measurement) transfers(ctx context.Context, s subject, what string, run func(context.Context, int, time.Duration) (bench.Steady, error)) error {
+	for _, streams := range []int{1, 8} {
+		got, err := run(ctx, s.conns(streams), m.length)
+		if err != nil {
+			return err
+		}
+		label := fmt.Sprintf("%s, %d", what, streams)
+		m.add(s, label, "MB/s", got.MBps)
+		if streams == 1 {
+			m.add(s, label+", first 10 MB", "s", got.First.Seconds())
+		}
+		time.Sleep(rest)
+	}
+	return nil
+}
+
+func (m *measurement) roundTrip(ctx context.Context, s subject) error {
+	l, err := s.RoundTrip(ctx, m.length)
+	m.add(s, "round trip, p50", "ms", milliseconds(l.P50))
+	m.add(s, "round trip, p99", "ms", milliseconds(l.P99))
+	return err
+}
+
+func (m *measurement) roundTripBeside(ctx context.Context, s subject) error {
+	l, err := s.RoundTripBeside(ctx, s.conns(8), m.length)
+	m.add(s, "round trip beside 8 downloads, p50", "ms", milliseconds(l.P50))
+	m.add(s, "round trip beside 8 downloads, p99", "ms", milliseconds(l.P99))
+	return err
+}
+
+func (m *measurement) firstByte(ctx context.Context, s subject) error {
+	l, err := s.FirstByte(ctx, firstBytes)
+	m.add(s, "dial to first byte, p50", "ms", milliseconds(l.P50))
+	return err
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+
+// cut cuts the line for so long, with a connection of each subject open, and
+// measures how soon after the line is whole again something gets through.
+func (m *measurement) cut(ctx context.Context, subjects []subject, length time.Duration) error {
+	wish := os.NewFile(cutWish, "wish")
+	defer wish.Close()
+	held := make([]*bench.Held, len(subjects))
+	for i, s := range subjects {
+		var err error
+		if held[i], err = s.Idle(ctx, 1, 0); err != nil {
+			return err
+		}
+		defer held[i].Close()
+	}
+	if _, err := wish.Write([]byte{wishCut}); err != nil {
+		return err
+	}
+	restored := time.Now().Add(length)
+	var mu sync.Mutex // of the report
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for i, s := range subjects {
+		wg.Go(func() {
+			kept := survives(held[i].Conns[0], restored)
+			for !kept {
+				if _, err := s.FirstByte(ctx, 1); err == nil && time.Now().After(restored) || ctx.Err() != nil {
+					break
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			took := time.Since(restored)
+			mu.Lock()
+			defer mu.Unlock()
+			m.add(s, fmt.Sprintf("cut for %v: answers again after", length), "s", took.Seconds())
+			m.add(s, fmt.Sprintf("cut for %v: connections kept", length), "of 1", map[bool]float64{true: 1}[kept])
+		})
+	}
+	time.Sleep(time.Until(restored))
+	_, err := wish.Write([]byte{wishRestore})
+	return err
+}
+
+// cutPatience is how long after a cut a connection may take to answer: TCP, which
+// has doubled its wait each time, may sleep as long as the cut lasted.
+const cutPatience = time.Minute
+
+// survives says something on a connection whose line is cut, and returns whether
+// it is answered.
+func survives(c tunnel.Conn, restored time.Time) bool {
+	_ = c.SetDeadline(restored.Add(cutPatience))
+	var b [1]byte
+	if _, err := c.Write(b[:]); err != nil {
+		return false
+	}
+	_, err := c.Read(b[:])
+	return err == nil
+}

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"konnectivity/e2e/line"
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/bench"
+)
+
+// lines says which lines to measure, and how.
+type lines struct {
+	cells []cell
+	runs  int
+	args  []string // of each benchCell
+	limit time.Duration
+	write string
+}
+
+// cell is one line of the table.
+type cell struct {
+	Mbps int
+	RTT  time.Duration
+	Loss float64 // percent
+	cut  time.Duration
+}
+
+func (c cell) String() string { return fmt.Sprintf("%d Mbit/s, %v, %g %%", c.Mbps, c.RTT, c.Loss) }
+
+func (c cell) config(seed int) line.Config {
+	return line.Config{Delay: c.RTT / 2, Rate: float64(c.Mbps) * 1e6, Loss: c.Loss / 100, Seed: uint64(seed)}
+}
+
+// benchLine measures every cell in turn, round by round. Each is measured by a
+// process of its own at one end of the line, while this one carries the packets.
+func benchLine(ctx context.Context, args []string) error {
+	ls, err := parseLines(args)
+	if err != nil {
+		return err
+	}
+	if err := line.Possible(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "kb")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	if _, err := suite.Build(".", dir); err != nil {
+		return err
+	}
+	ls.args = append(ls.args, "-bin="+dir)
+	rep := bench.NewReport()
+	for round := range ls.runs {
+		for _, c := range ls.cells {
+			fmt.Fprintf(os.Stderr, "round %d of %d: %v\n", round+1, ls.runs, c)
+			got, err := ls.measure(ctx, c, round)
+			if err != nil {
+				return fmt.Errorf("%v: %w", c, err)
+			}
+			rep.Merge(got)
+		}
+	}
+	var table strings.Builder
+	if err := rep.Table(&table, true); err != nil {
+		return err
+	}
+	fmt.Print(table.String())
+	if ls.write == "" {
+		return nil
+	}
+	return replaceTable(ls.write, "bench-line", table.String())
+}
+
+func parseLines(args []string) (*lines, error) {
+	ls := &lines{}
+	set := flag.NewFlagSet("bench line", flag.ExitOnError)
+	rates := set.String("rate", "50,200,1000", "rates, Mbit/s")
+	delays := set.String("rtt", "10ms,50ms,150ms", "round trips")
+	losses := set.String("loss", "0,0.1,1", "losses each way, percent")
+	length := set.Duration("length", 3*time.Second, "length of each transfer and each test of round trips")
+	tests := set.String("tests", strings.Join(cellTests(), ","), "what to measure; empty: nothing but the cut")
+	subjects := set.String("subjects", "ours,relay chain,raw TLS", "what to measure it with")
+	cut := set.Duration("cut", 30*time.Second, "how long a line is cut, after the table and in every round; 0: not at all")
+	set.IntVar(&ls.runs, "runs", 3, "rounds")
+	set.StringVar(&ls.write, "write", "", "Markdown file whose table between the marks is replaced")
+	if err := set.Parse(args); err != nil {
+		return nil, err
+	}
+	ls.args = []string{"-length=" + length.String(), "-subjects=" + *subjects}
+	// Some transfers of 10 MB may take their time; all else is as long as it is.
+	ls.limit = 10*time.Minute + 30**length
+	var err error
+	if ls.cells, err = cells(*rates, *delays, *losses, *tests); err != nil {
+		return nil, err
+	}
+	if *tests != "" {
+		ls.args = append(ls.args, "-tests="+*tests)
+	}
+	if *cut > 0 {
+		ls.cells = append(ls.cells, cell{Mbps: 50, RTT: 50 * time.Millisecond, cut: *cut})
+		ls.limit += *cut
+	}
+	return ls, nil
+}
+
+// cells is the product of all, none if there is nothing to measure with them.
+func cells(rates, delays, losses, tests string) (all []cell, err error) {
+	if tests == "" {
+		return nil, nil
+	}
+	for r := range strings.SplitSeq(rates, ",") {
+		for d := range strings.SplitSeq(delays, ",") {
+			for l := range strings.SplitSeq(losses, ",") {
+				var c cell
+				if c.Mbps, err = strconv.Atoi(r); err != nil {
+					return nil, fmt.Errorf("-rate: %w", err)
+				}
+				if c.RTT, err = time.ParseDuration(d); err != nil {
+					return nil, fmt.Errorf("-rtt: %w", err)
+				}
+				if c.Loss, err = strconv.ParseFloat(l, 64); err != nil {
+					return nil, fmt.Errorf("-loss: %w", err)
+				}
+				all = append(all, c)
+			}
+		}
+	}
+	return all, nil
+}
+
+// measure makes the line of a cell and has a benchCell measure it.
+func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, ls.limit, fmt.Errorf("not done after %v", ls.limit))
+	defer cancel()
+	l, err := line.New(c.config(seed))
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	wish, asks, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer wish.Close()
+	defer asks.Close()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, self, append([]string{"cell", "-name=" + c.String(), "-cut=" + c.cut.String()}, ls.args...)...)
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	cmd.ExtraFiles = []*os.File{l.B.File(), asks} // farEnd and cutWish
+	if err := l.A.Start(cmd); err != nil {
+		return nil, err
+	}
+	_ = asks.Close()
+	obey(wish, l)
+	if err := cmd.Wait(); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, context.Cause(ctx))
+	}
+	rep := bench.NewReport()
+	return rep, json.Unmarshal(out.Bytes(), rep)
+}
+
+// What benchCell asks of the process that has the line, one byte each.
+const (
+	wishCut     = 'c'
+	wishRestore = 'r'
+)
+
+// obey does what the process that measures asks for, until it ends.
+func obey(wish io.Reader, l *line.Line) {
+	var b [1]byte
+	for {
+		if _, err := wish.Read(b[:]); err != nil {
+			return
+		}
+		l.SetCut(b[0] == wishCut)
+	}
+}
