@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	certmanager "github.com/cert-manager/cert-manager/pkg/apis/certmanager/v1"
+	route "github.com/openshift/api/route/v1"
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -18,6 +19,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gateway "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/types"
@@ -70,6 +72,8 @@ var kinds = map[string]func() any{
 	"rbac.authorization.k8s.io/v1/ClusterRoleBinding": func() any { return new(rbacv1.ClusterRoleBinding) },
 	"cert-manager.io/v1/Certificate":                  func() any { return new(certmanager.Certificate) },
 	"cert-manager.io/v1/Issuer":                       func() any { return new(certmanager.Issuer) },
+	"gateway.networking.k8s.io/v1/TLSRoute":           func() any { return new(gateway.TLSRoute) },
+	"route.openshift.io/v1/Route":                     func() any { return new(route.Route) },
 	"monitoring.coreos.com/v1/PodMonitor":             func() any { return new(monitoring.PodMonitor) },
 	"monitoring.coreos.com/v1/ServiceMonitor":         func() any { return new(monitoring.ServiceMonitor) },
 	"monitoring.coreos.com/v1/PrometheusRule":         func() any { return new(monitoring.PrometheusRule) },

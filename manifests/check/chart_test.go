@@ -169,6 +169,10 @@ func TestChartMakesWhatKustomizationsMake(t *testing.T) {
 		folders []string
 	}{
 		{"{agent: {enabled: false}, pki: {mode: existing}}", []string{"server/hosted"}},
+		{"{agent: {enabled: false}, pki: {mode: existing}, server: {service: {type: NodePort, nodePort: 30091}}}", []string{"server/hosted-node-port"}},
+		{"{agent: {enabled: false}, pki: {mode: existing}, server: {service: {proxyProtocolFrom: [192.0.2.0/24]}}}", []string{"server/hosted-proxy-protocol"}},
+		{"{agent: {enabled: false}, pki: {mode: existing}, server: {route: {host: konnectivity-server.example.com}}}", []string{"server/hosted-route"}},
+		{"{agent: {enabled: false}, pki: {mode: existing}, server: {tlsRoute: {host: konnectivity-server.example.com, gateway: {name: konnectivity}}}}", []string{"server/hosted-tls-route"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com}}", []string{"agent/daemonset"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true}}", []string{"agent/daemonset-host-network"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true, authentication: token}}", []string{"agent/daemonset-token"}},
@@ -415,5 +419,27 @@ func TestChartPassesLint(t *testing.T) {
 		if message.Severity > support.InfoSev {
 			t.Error(message)
 		}
+	}
+}
+
+// Agents know the servers by the name of the route.
+func TestChartCertifiesRoutes(t *testing.T) {
+	const routes = "server: {route: {host: a.example.com}, tlsRoute: {host: b.example.com, gateway: {name: g, namespace: gw, sectionName: tls}}}"
+	objects := rendered(t, "{pki: {clusterSANs: [203.0.113.7, a.example.com]}, "+routes+"}")
+	for name, want := range map[string]string{
+		"Job konnectivity-certs":       `"--cluster-san=203.0.113.7","--cluster-san=a.example.com","--cluster-san=b.example.com"]`,
+		"Service konnectivity-server":  `"type":"ClusterIP"`,
+		"TLSRoute konnectivity-server": `"parentRefs":[{"name":"g","namespace":"gw","sectionName":"tls"}]`,
+	} {
+		if text, _ := json.Marshal(objects[name]); !strings.Contains(string(text), want) {
+			t.Errorf("%s lacks %s: %s", name, want, text)
+		}
+	}
+	cert := rendered(t, "{pki: {mode: cert-manager}, "+routes+"}")["Certificate konnectivity-cluster"]
+	if text, _ := json.Marshal(cert); !strings.Contains(string(text), `"a.example.com","b.example.com"]`) {
+		t.Errorf("the certificate's names: %s", text)
+	}
+	if _, err := render(t, loadChart(t), "{server: {tlsRoute: {host: b.example.com}}}"); err == nil || !strings.Contains(err.Error(), "gateway") {
+		t.Errorf("a TLSRoute without a gateway: %v", err)
 	}
 }

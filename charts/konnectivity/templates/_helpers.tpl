@@ -22,6 +22,17 @@
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
 {{- end }}
 
+{{- /* The type of the service that agents come to. */}}
+{{- define "konnectivity.serviceType" }}
+{{- $behind := print .Values.server.route.host .Values.server.tlsRoute.host }}
+{{- default (ternary "LoadBalancer" "ClusterIP" (empty $behind)) .Values.server.service.type }}
+{{- end }}
+
+{{- /* What agents know the servers by, beside the service's name, as JSON: {"names": [...]}. */}}
+{{- define "konnectivity.sans" }}
+{{- dict "names" (concat .Values.pki.clusterSANs (compact (list .Values.server.route.host .Values.server.tlsRoute.host)) | uniq) | toJson }}
+{{- end }}
+
 {{- /* What server and agents have in common: .object is changed as .values say. */}}
 {{- define "konnectivity.pod" }}
 {{- $pullSecrets := list }}
