@@ -1,3 +1,8 @@
+//go:build helm
+
+// Helm brings 264 packages of its own, 40 s of processor time to compile: these
+// tests are in make chart and make release-test, not in make test.
+
 package check
 
 import (
@@ -309,7 +314,7 @@ func TestChartPullsEveryImageByItsSecrets(t *testing.T) {
 }
 
 // A percentage of next to nothing would add agents for any traffic.
-func TestAutoscaledAgentsRequestCPU(t *testing.T) {
+func TestChartsAutoscaledAgentsRequestCPU(t *testing.T) {
 	for resources, want := range map[string]string{
 		"{}":                         `"requests":{"cpu":"250m","memory":"32Mi"}`,
 		"{requests: {memory: 64Mi}}": `"requests":{"cpu":"250m","memory":"64Mi"}`,
