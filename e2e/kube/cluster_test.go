@@ -30,14 +30,19 @@ type kind struct {
 	protocol  string
 }
 
-// kinds are all that the egress selector has (egress_selector.go).
-var kinds = []kind{
+// direct are all that the egress selector has (egress_selector.go).
+var direct = []kind{
 	{"grpc over uds", uds, "GRPC"},
 	{"http-connect over uds", uds, "HTTPConnect"},
 	{"http-connect over mtls", mtls, "HTTPConnect"},
 }
 
+// bySidecar has it ask a sidecar, and that the server.
+var bySidecar = kind{"http-connect over a sidecar's uds", sidecar, "HTTPConnect"}
+
 func uds(c *cluster) string { return fmt.Sprintf("        uds: {udsName: %s}", c.server.UDS) }
+
+func sidecar(c *cluster) string { return fmt.Sprintf("        uds: {udsName: %s}", c.egress) }
 
 func mtls(c *cluster) string {
 	return fmt.Sprintf(`        tcp:
@@ -61,6 +66,7 @@ egressSelections:
 type cluster struct {
 	suite   *suite.Suite
 	server  *suite.Server
+	egress  string // unix socket of its sidecar
 	agents  []*suite.Agent
 	kubelet *kubelet
 }
@@ -89,6 +95,10 @@ func newCluster(t *testing.T) *cluster {
 	}
 	for range 2 {
 		c.addAgent(t)
+	}
+	c.egress = filepath.Join(dir, "egress")
+	if _, err := c.suite.StartHTTPS(c.server, "--serving-uds="+c.egress); err != nil {
+		t.Fatal(err)
 	}
 	return c
 }
@@ -130,6 +140,10 @@ func (c *cluster) dialer(t *testing.T, k kind) dialFunc {
 
 // inEveryKind runs a test against one cluster by each kind.
 func inEveryKind(t *testing.T, test func(t *testing.T, c *cluster, api *apiserver)) {
+	inKinds(t, append(direct, bySidecar), test)
+}
+
+func inKinds(t *testing.T, kinds []kind, test func(t *testing.T, c *cluster, api *apiserver)) {
 	c := newCluster(t)
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {

@@ -174,7 +174,7 @@ const logStreams = 500
 // TestAbandonedLogs is many an operator's Ctrl-C: streams in full flow are
 // left at random, some without a single read, and nothing may remain.
 func TestAbandonedLogs(t *testing.T) {
-	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
+	inKinds(t, direct, func(t *testing.T, c *cluster, api *apiserver) {
 		base := c.measure(t)
 		var all errgroup.Group
 		var opened sync.WaitGroup
