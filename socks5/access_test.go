@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/access"
 	"konnectivity/tunnel"
 )
 
@@ -48,7 +49,7 @@ func TestAccessLog(t *testing.T) {
 	if m := got["metadata:80"]; m["outcome"] != "denied" || m["msg"] != "connection failed" {
 		t.Errorf("the one that failed: %v", m)
 	}
-	for outcome, want := range map[string]float64{outcomeOK: 1, tunnel.FailDenied.Label(): 1} {
+	for outcome, want := range map[string]float64{access.OutcomeOK: 1, tunnel.FailDenied.Label(): 1} {
 		if n := testutil.ToFloat64(s.metrics.requests.WithLabelValues(outcome)); n != want {
 			t.Errorf("%s was counted %v times", outcome, n)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"konnectivity/internal/access"
 	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
@@ -65,11 +66,7 @@ func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
 
 // count counts the outcome of a request's dial.
 func (s *Server) count(err error) {
-	outcome := outcomeOK
-	if err != nil {
-		outcome = tunnel.FailureOf(err).Label()
-	}
-	s.metrics.requests.WithLabelValues(outcome).Inc()
+	s.metrics.requests.WithLabelValues(access.Outcome(err)).Inc()
 }
 
 // succeed sends the reply for success, and leaves no deadline set.

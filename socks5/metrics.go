@@ -1,10 +1,10 @@
 package socks5
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
 
-// outcomeOK is the outcome of a request whose destination answered; the others
-// are the labels of tunnel.Failure.
-const outcomeOK = "ok"
+	"konnectivity/internal/access"
+)
 
 type metrics struct {
 	refused  *prometheus.CounterVec
@@ -26,7 +26,7 @@ func newMetrics(r prometheus.Registerer, open func() int) (*metrics, error) {
 	for _, reason := range reasons {
 		m.refused.WithLabelValues(reason)
 	}
-	m.requests.WithLabelValues(outcomeOK)
+	m.requests.WithLabelValues(access.OutcomeOK)
 	if r == nil {
 		return m, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/access"
 	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
@@ -162,7 +163,7 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 func (s *Server) serve(ctx context.Context, c *client) {
 	if s.prepare(ctx, c) {
 		err := s.opts.Forwarder.Forward(c.ctx, &c.flow, c.answer)
-		s.log(c, err)
+		access.Log(s.opts.Log, s.opts.AccessLog, &c.flow, c.asked, err)
 		s.finish(c)
 	}
 }

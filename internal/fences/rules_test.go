@@ -34,10 +34,13 @@ var rules = []rule{
 	{folder: "server", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
-	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/admission", "internal/logging", "internal/source"}, third: anyModule},
+	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/access", "internal/admission", "internal/source"}, third: anyModule},
 	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/admission", "internal/logging", "internal/source"}, third: anyModule},
+	{folder: "transparent", own: []string{"tunnel", "internal/access", "internal/admission"}, third: []string{
+		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
+	{folder: "internal/access", own: []string{"tunnel", "internal/logging"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/admission", own: []string{"tunnel", "internal/source"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/memlimit", "internal/printable", "internal/pki"}, third: anyModule},
 	{folder: "internal/logging", own: []string{"internal/printable"}, third: anyModule},
@@ -71,6 +74,7 @@ var notInBinaries = []linked{
 	{"html/template", nil, "it calls methods by name, so the linker keeps every method of everything"},
 	{"github.com/hashicorp/yamux", nil, "a yardstick, for benchmarks only"},
 	{"go.uber.org/goleak", nil, "for tests only"},
+	{"github.com/google/nftables", []string{"cmd/konnectivity"}, "sidecars run beside every component, and are to stay small"},
 	{"testing", nil, "test helpers belong to tests"},
 	// The operator's tool plays kube-apiserver, with what kube-apiserver uses.
 	{"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client", []string{"cmd/konnectivity"},

@@ -1,0 +1,65 @@
+// Package access writes the access log of the fronts that relay connections as
+// they are: one line for each, once it has ended.
+package access
+
+import (
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/logging"
+	"konnectivity/tunnel"
+)
+
+// OutcomeOK is the outcome, as a metric's label, of a request whose destination
+// answered; the others are the labels of tunnel.Failure.
+const OutcomeOK = "ok"
+
+// Outcome returns the outcome of a dial as a metric's label.
+func Outcome(err error) string {
+	if err == nil {
+		return OutcomeOK
+	}
+	return tunnel.FailureOf(err).Label()
+}
+
+// Log writes the line about a connection that was asked for at asked and has
+// ended, with err if it ended abnormally. It is written at debug, or with info
+// at info. If it would not be written, it costs nothing.
+func Log(log logrus.FieldLogger, info bool, f *tunnel.Flow, asked time.Time, err error) {
+	level := logrus.DebugLevel
+	if info {
+		level = logrus.InfoLevel
+	}
+	if !logging.Enabled(log, level) {
+		return
+	}
+	text, since := "connection ended", f.Opened
+	fields := logrus.Fields{"id": f.ID, "front": f.Front, "client": "", "destination": f.Address}
+	if f.Source != nil {
+		fields["client"] = f.Source.String()
+	}
+	if f.Route != "" {
+		fields["route"] = f.Route
+	}
+	if f.Resolved != "" {
+		fields["resolved"] = f.Resolved
+	}
+	if err != nil {
+		fields[logrus.ErrorKey] = err
+	}
+	switch {
+	case f.Opened.IsZero():
+		text, since = "connection failed", asked
+		fields["outcome"] = Outcome(err)
+	case err != nil:
+		fields["outcome"] = "broken"
+	default:
+		fields["outcome"] = OutcomeOK
+	}
+	if !f.Opened.IsZero() {
+		fields["bytes_up"], fields["bytes_down"] = f.Sent()
+	}
+	fields["seconds"] = time.Since(since).Seconds()
+	log.WithFields(fields).Log(level, text)
+}
