@@ -29,10 +29,10 @@ type Adapter struct {
 	cas      *proxyCAs
 	log      logrus.FieldLogger
 
-	socks5, connect, forward *path
-	httpProxy                *connect.Proxy // nil: none
-	httpProxyTLS             *tls.Config
-	httpNoProxy              *chain.NoProxy
+	socks5, connect, forward, straight *path
+	httpProxy                          *connect.Proxy // nil: none
+	httpProxyTLS                       *tls.Config
+	httpNoProxy                        *chain.NoProxy
 }
 
 // New composes an Adapter. It touches no network and no file that may appear
@@ -160,6 +160,7 @@ func (a *Adapter) makePaths(opt Options) error {
 	if opt.Direct.CloudAPIs {
 		suffixes = append(cloudSuffixes(), suffixes...)
 	}
+	a.straight = &path{parts: &a.parts, bypass: new(bypass)}
 	bypass, err := newBypass(suffixes, exempt)
 	if err != nil {
 		return &OptionError{"Direct.Suffixes", err}
@@ -240,6 +241,14 @@ func (a *Adapter) Connect() tunnel.Dialer { return a.connect }
 // http://): to their destinations, and to the customer's http proxy where
 // Transport says that a request goes by it.
 func (a *Adapter) Forward() tunnel.Dialer { return a.forward }
+
+// Straight is the dialer of the transparent front, which asks for addresses: to
+// all of them through the tunnel. It has no fallback, because what this process
+// dials directly could be redirected to that front in turn.
+func (a *Adapter) Straight() tunnel.Dialer { return a.straight }
+
+// IsServer says whether to is one of the server's addresses, as looked up last.
+func (a *Adapter) IsServer(to netip.AddrPort) bool { return a.uplink.Is(to) }
 
 // Transport is a new http.Transport for plain requests, but for its DialContext,
 // which is to dial by Forward: it knows which of them go by the customer's http

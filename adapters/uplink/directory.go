@@ -60,9 +60,16 @@ func (d *directory) addresses(ctx context.Context, renew bool) (addrs []netip.Ad
 	return found, true, nil
 }
 
+// has says whether a is among the addresses that were found last.
+func (d *directory) has(a netip.AddrPort) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Contains(d.addrs, netip.AddrPortFrom(a.Addr().Unmap(), a.Port()))
+}
+
 func (d *directory) find(ctx context.Context) ([]netip.AddrPort, error) {
 	if ip, err := netip.ParseAddr(d.host); err == nil {
-		return []netip.AddrPort{netip.AddrPortFrom(ip, d.port)}, nil
+		return []netip.AddrPort{netip.AddrPortFrom(ip.Unmap(), d.port)}, nil
 	}
 	ips, err := d.lookup(ctx, d.host)
 	if err != nil {

@@ -66,6 +66,9 @@ func New(opt Options) (*Server, error) {
 	return s, nil
 }
 
+// Is says whether to is one of the server's addresses, as looked up last.
+func (s *Server) Is(to netip.AddrPort) bool { return s.servers.has(to) }
+
 // ID is how the links introduce themselves; made anew by each New.
 func (s *Server) ID() string { return s.hello.ID }
 

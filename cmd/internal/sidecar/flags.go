@@ -51,8 +51,9 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	addValue(set, &o.UDSMode, unixsocket.ParseMode, "octal", "serving-uds-mode", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
 	addOptional(set, &o.UDSOwner, unixsocket.ParseOwner, "owner", "serving-uds-owner", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
 	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be that of --serving-port; 0 disables it")
+	portVar(set, &o.TransparentPort, "transparent-port", 0, "take connections that konnectivity redirect sends to this port of loopback, from programs that know no proxy, and connect them to where they were to go; 0 disables it; Linux only")
 	set.BoolVar(&o.AnswerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses and close them at once, for kubelet's TCP probes, which come there")
-	set.IntVar(&o.MaxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and %d for HTTP(S), which costs more",
+	set.IntVar(&o.MaxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
 	set.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
 	set.DurationVar(&o.DrainTimeout, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")

@@ -27,6 +27,8 @@ type Front string
 const (
 	SOCKS5 Front = "socks5"
 	HTTP   Front = "http"
+
+	Transparent Front = "transparent" // which programs do not speak to knowingly
 )
 
 // Options are what a sidecar's flags say. The flag methods set the defaults.
@@ -44,6 +46,8 @@ type Options struct {
 	IdleTimeout    time.Duration // 0: no bound
 	DrainTimeout   time.Duration
 	AnswerProbes   bool // by TCP, on the addresses that are not served
+
+	TransparentPort uint16 // on loopback, whatever ServingAddress is; 0: off
 
 	ServerHost string
 	ServerPort uint16
@@ -104,6 +108,9 @@ func (o *Options) check() error {
 		return cli.Usagef("--tls-cert-path and --tls-key-path: want both or neither")
 	}
 	if err := o.Peers.Check(); err != nil {
+		return err
+	}
+	if err := o.checkTransparent(); err != nil {
 		return err
 	}
 	for _, a := range []struct{ flag, address string }{{"health-address", o.HealthAddress}, {"admin-address", o.AdminAddress}} {

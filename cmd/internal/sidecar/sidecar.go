@@ -146,6 +146,9 @@ func (s *sidecar) open() error {
 	if err := s.openProbes(reachable); err != nil {
 		return err
 	}
+	if err := s.openTransparent(); err != nil {
+		return err
+	}
 	if o.HealthAddress != "" {
 		if s.health, err = cli.Listen("health-address", o.HealthAddress); err != nil {
 			return err

@@ -1,0 +1,78 @@
+package sidecar
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"syscall"
+
+	"konnectivity/internal/cli"
+	"konnectivity/transparent"
+	"konnectivity/tunnel"
+)
+
+// checkTransparent is check for the transparent front.
+func (o *Options) checkTransparent() error {
+	switch port := o.TransparentPort; {
+	case port == 0:
+		return nil
+	case !transparent.Supported:
+		return cli.Usagef("--transparent-port: only Linux tells where a redirected connection was to go, and this is %s; remove the flag", runtime.GOOS)
+	case port == o.ServingPort:
+		return cli.Usagef("--transparent-port and --serving-port are both %d", port)
+	case port == o.SecondPort:
+		return cli.Usagef("--transparent-port and --%s are both %d", o.secondFlag(), port)
+	case o.CredentialsFile != "":
+		return cli.Usagef("--transparent-port: redirected clients cannot be asked for the password that --socks5-credentials-file demands; use a sidecar of its own for them")
+	}
+	return nil
+}
+
+// openTransparent makes the transparent front and opens its port at the two
+// addresses to which netfilter redirects what is sent from this machine.
+func (s *sidecar) openTransparent() error {
+	if s.opts.TransparentPort == 0 {
+		return nil
+	}
+	forwarder, err := s.forwarder(Transparent, s.unlooped(s.adapter.Straight()))
+	if err != nil {
+		return err
+	}
+	front, err := transparent.New(transparent.Options{
+		Forwarder: forwarder, MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
+		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
+	})
+	if err != nil {
+		return err
+	}
+	for _, ip := range []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback} {
+		ln, err := cli.Listen("transparent-port", tunnel.JoinAddress(ip.String(), s.opts.TransparentPort))
+		if ip.To4() == nil && tunnel.IsErrno(err, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT) {
+			s.log.Info("This machine has no IPv6, so none is redirected to the transparent port")
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.self.add(ln)
+		s.fronts = append(s.fronts, served{Transparent, ln, front.Serve, nil})
+	}
+	return nil
+}
+
+// unlooped is d for all destinations but the server, which cannot be reached
+// through itself. If this process's own connections are redirected here, those to
+// the server are among them, and all others need them.
+func (s *sidecar) unlooped(d tunnel.Dialer) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		to, err := netip.ParseAddrPort(f.Address)
+		if err != nil || !s.adapter.IsServer(to) {
+			return d.Dial(ctx, f)
+		}
+		s.log.WithField("destination", f.Address).Warnf("A connection to the konnectivity server was redirected to --transparent-port and is refused. "+
+			"If it is this sidecar's own, run `konnectivity redirect` with --uid=%d, its user", os.Getuid())
+		return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: f.Address, Reason: "the destination is the konnectivity server itself"}
+	})
+}

@@ -1,0 +1,120 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/cli"
+	"konnectivity/internal/testport"
+	"konnectivity/transparent"
+	"konnectivity/tunnel"
+)
+
+func TestTransparentPortIsCheckedWithTheOthers(t *testing.T) {
+	for args, want := range map[string]string{
+		"--transparent-port=70000":                                         "want a port from 0 to 65535",
+		"--transparent-port=8090":                                          "--transparent-port and --serving-port are both 8090",
+		"--transparent-port=8091 --http-serving-port=8091":                 "--transparent-port and --http-serving-port are both 8091",
+		"--transparent-port=8096 --socks5-credentials-file=/etc/passwords": "cannot be asked for the password",
+		"--transparent-port=8096 --http-serving-port=8091":                 "",
+	} {
+		if !transparent.Supported && !strings.Contains(args, "70000") {
+			want = "only Linux"
+		}
+		_, status, said := parse(t, SOCKS5, strings.Fields(args)...)
+		if (status == 0) != (want == "") || want != "" && (status != cli.ExitUsage || !strings.Contains(said, want)) {
+			t.Errorf("%s: status %d, said %q, want %q", args, status, said, want)
+		}
+	}
+}
+
+// The port is for netfilter alone, which redirects to loopback: it is open there
+// whatever else the sidecar serves, and of no use to others.
+func TestTransparentPortIsOnLoopbackOnly(t *testing.T) {
+	if !transparent.Supported {
+		t.Skip("only Linux has it")
+	}
+	w := newWorld(t)
+	w.startServer()
+	port := testport.Reserved(t)
+	r := w.start(w.options(HTTP, "--serving-address=0.0.0.0", "--answer-tcp-probes", "--transparent-port="+strconv.Itoa(port)))
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		c, err := net.Dial("tcp", tunnel.JoinAddress(host, uint16(port)))
+		if host == "::1" && err != nil {
+			if _, err := net.Listen("tcp", "[::1]:0"); err == nil {
+				t.Error("IPv6 is not served")
+			}
+			continue
+		}
+		if err == nil {
+			_ = c.SetDeadline(time.Now().Add(patience))
+			_, err = io.ReadAll(c)
+			_ = c.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), "reset") {
+			t.Errorf("%s: a connection that nobody redirected ended with %v, want a reset", host, err)
+		}
+	}
+	others, err := reachable()
+	w.must(err)
+	for _, a := range others {
+		if c, err := net.Dial("tcp", tunnel.JoinAddress(a.String(), uint16(port))); err == nil {
+			_ = c.Close()
+			t.Errorf("the port is open at %s", a)
+		}
+	}
+	if _, err := dialConnect(t.Context(), strings.Replace(r.addrs[HTTP], "[::]", "127.0.0.1", 1), tunnel.JoinAddress("127.0.0.1", uint16(port))); err == nil || !strings.Contains(err.Error(), " 403 ") {
+		t.Errorf("by the other front: %v", err)
+	}
+}
+
+// If the sidecar's own connections are redirected to it, the one that all others
+// need is refused, and the log says what to do.
+func TestTransparentFrontRefusesTheServer(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	log, lines := logLines()
+	s, err := compose(w.options(SOCKS5), log)
+	w.must(err)
+	defer s.close()
+	through := errors.New("through")
+	d := s.unlooped(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, through }))
+	dial := func(address string) error {
+		_, err := d.Dial(t.Context(), tunnel.NewFlow("tcp", address))
+		return err
+	}
+	// Its addresses are known once they have been used.
+	if c, err := s.adapter.Straight().Dial(t.Context(), tunnel.NewFlow("tcp", strings.TrimPrefix(w.site(), "http://"))); err != nil {
+		t.Fatal(err)
+	} else {
+		_ = c.Close()
+	}
+	mapped := netip.MustParseAddrPort(w.addr)
+	for _, address := range []string{w.addr, "[::ffff:" + mapped.Addr().String() + "]:" + strconv.Itoa(int(mapped.Port()))} {
+		if err := dial(address); tunnel.FailureOf(err) != tunnel.FailDenied {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	for _, address := range []string{"127.0.0.1:1", tunnel.JoinAddress("192.0.2.1", mapped.Port())} {
+		if err := dial(address); err != through {
+			t.Errorf("%s: %v", address, err)
+		}
+	}
+	if said := lines(); !strings.Contains(said, "konnectivity redirect") || !strings.Contains(said, "--uid=") {
+		t.Errorf("the log says %s", said)
+	}
+	s.adapter.Run(canceled(t))
+}
+
+func canceled(t *testing.T) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	return ctx
+}

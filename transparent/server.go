@@ -1,0 +1,158 @@
+package transparent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/access"
+	"konnectivity/internal/admission"
+	"konnectivity/tunnel"
+)
+
+// DefaultMaxConns bounds what a hostile neighbour can make the process hold.
+const DefaultMaxConns = 10000
+
+// Options configures a Server. Only Forwarder is required.
+type Options struct {
+	// Forwarder dials what clients meant to reach and relays.
+	Forwarder *tunnel.Forwarder
+
+	MaxConns int           // open connections; 0 means DefaultMaxConns
+	Drain    time.Duration // how long open connections may take to finish; 0 cuts them at once
+
+	// AccessLog logs one line for each connection at info instead of debug.
+	AccessLog bool
+
+	Log        logrus.FieldLogger    // nil discards
+	Registerer prometheus.Registerer // nil registers no metrics
+}
+
+// Server serves redirected connections. It may serve any number of listeners;
+// MaxConns counts the connections of all.
+type Server struct {
+	opts     Options
+	metrics  *metrics
+	slots    *admission.Slots[*client]
+	original func(net.Conn) (netip.AddrPort, error) // tests redirect nothing
+}
+
+// New checks the options and registers the metrics.
+func New(o Options) (*Server, error) {
+	if o.Forwarder == nil {
+		return nil, errors.New("transparent: no forwarder given")
+	}
+	if o.MaxConns < 0 || o.Drain < 0 {
+		return nil, errors.New("transparent: timeouts and limits cannot be negative")
+	}
+	if o.MaxConns == 0 {
+		o.MaxConns = DefaultMaxConns
+	}
+	if o.Log == nil {
+		quiet := logrus.New()
+		quiet.SetOutput(io.Discard)
+		o.Log = quiet
+	}
+	slots := admission.NewSlots[*client](admission.Limits{Open: o.MaxConns})
+	m, err := newMetrics(o.Registerer, slots.Count)
+	if err != nil {
+		return nil, fmt.Errorf("transparent: register metrics: %w", err)
+	}
+	return &Server{opts: o, metrics: m, slots: slots, original: original}, nil
+}
+
+// Serve accepts connections from ln, which it closes, until ctx ends. It then
+// gives open connections the time of Options.Drain, resets those that are left,
+// and returns once every goroutine it started has ended: nil after ctx ended,
+// else why accepting failed for good. It survives running out of descriptors.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	// Connections outlive ctx by the drain, so they have a context of their own.
+	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+
+	var conns sync.WaitGroup
+	accept := admission.Acceptor{What: "redirected connections", Log: s.opts.Log}
+	err := accept.Run(ctx, ln, func(conn net.Conn) {
+		if c := s.admit(conn); c != nil {
+			conns.Go(func() { s.serve(work, c, conn) })
+		}
+	})
+	_ = ln.Close()
+	timer := time.AfterFunc(s.opts.Drain, func() { cut(&tunnel.ResetError{Code: tunnel.CodeShutdown}) })
+	defer timer.Stop()
+	conns.Wait()
+	return err
+}
+
+// admit returns conn with a slot, or refuses it and returns nil. Who comes here
+// has nothing left to say before its dial, so nobody waits and can be evicted.
+func (s *Server) admit(conn net.Conn) *client {
+	c := &client{server: s, conn: tunnel.Wrap(conn)}
+	ok, warn := s.slots.Take(c, conn.RemoteAddr())
+	if warn {
+		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open redirected connections is reached; refusing more")
+	}
+	if !ok {
+		s.metrics.refused.WithLabelValues(reasonLimit).Inc()
+		c.Abandon()
+		return nil
+	}
+	s.slots.Serve(c)
+	return c
+}
+
+// serve handles one admitted connection. The relay, which may last for days,
+// runs directly below it: everything else happens in calls that have returned
+// by then, so that the stack can shrink while nothing moves.
+func (s *Server) serve(ctx context.Context, c *client, conn net.Conn) {
+	if s.prepare(ctx, c, conn) {
+		err := s.opts.Forwarder.Forward(c.ctx, &c.flow, c.answer)
+		s.finish(c, err)
+	}
+}
+
+// prepare finds out where a connection was to go. It returns false if c has
+// ended.
+func (s *Server) prepare(ctx context.Context, c *client, conn net.Conn) bool {
+	to, err := s.original(conn)
+	if err == nil && to == localAddress(conn) {
+		err = errors.New("it was made to this port itself")
+	}
+	if err != nil {
+		s.metrics.refused.WithLabelValues(reasonNotRedirected).Inc()
+		s.opts.Log.WithError(err).WithField("client", conn.RemoteAddr().String()).Debug("Connection refused: it was not redirected")
+		_ = c.conn.Reset(err)
+		s.slots.Release(c)
+		return false
+	}
+	c.request(ctx, to.String())
+	return true
+}
+
+// finish ends a connection that was forwarded.
+func (s *Server) finish(c *client, err error) {
+	access.Log(s.opts.Log, s.opts.AccessLog, &c.flow, c.asked, err)
+	c.cancel(nil)
+	_ = c.conn.Close()
+	s.slots.Release(c)
+}
+
+// localAddress is where a connection came to; not valid if it has no such
+// address.
+func localAddress(conn net.Conn) netip.AddrPort {
+	if a, ok := conn.LocalAddr().(*net.TCPAddr); ok {
+		own := a.AddrPort()
+		return netip.AddrPortFrom(own.Addr().Unmap(), own.Port())
+	}
+	return netip.AddrPort{}
+}

@@ -1,0 +1,286 @@
+package transparent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+)
+
+// patience bounds every wait for something that happens at once.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// meant is where clients of these tests mean to connect.
+const meant = "192.0.2.1:80"
+
+// serving is a server on a loopback port to which everything was redirected.
+type serving struct {
+	*Server
+	addr string
+	stop func() error // cancels and returns what Serve returned; may be called again
+}
+
+func serve(t *testing.T, o Options, d tunnel.DialerFunc) *serving {
+	t.Helper()
+	return serveFrom(t, func(net.Conn) (netip.AddrPort, error) { return netip.MustParseAddrPort(meant), nil }, o, d)
+}
+
+func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o Options, d tunnel.DialerFunc) *serving {
+	t.Helper()
+	o.Forwarder = &tunnel.Forwarder{Dialer: d}
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.original = original
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, ln) }()
+	stop := sync.OnceValue(func() error {
+		cancel()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(patience):
+			return errors.New("Serve did not return")
+		}
+	})
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return &serving{Server: s, addr: ln.Addr().String(), stop: stop}
+}
+
+func connect(t *testing.T, s *serving) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return c.(*net.TCPConn)
+}
+
+// echoing dials something that answers once its client has finished.
+func echoing(delay time.Duration) tunnel.DialerFunc {
+	return func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		time.Sleep(delay)
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer ln.Close()
+		near, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			return nil, err
+		}
+		far, err := ln.Accept()
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			defer far.Close()
+			all, _ := io.ReadAll(far)
+			_, _ = far.Write(append([]byte(f.Address+" "), all...))
+		}()
+		return tunnel.Wrap(near), nil
+	}
+}
+
+// refuses says whether a new connection is reset, which may be before the client
+// knows that it has one.
+func refuses(s *serving) bool {
+	c, err := net.Dial("tcp", s.addr)
+	if err != nil {
+		return errors.Is(err, syscall.ECONNRESET)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(patience))
+	return isReset(c)
+}
+
+// isReset says whether the connection was reset, and not ended in order.
+func isReset(c net.Conn) bool {
+	_, err := c.Read(make([]byte, 1))
+	return errors.Is(err, syscall.ECONNRESET)
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+// What a client sends while its destination is dialed comes first and whole,
+// whether it fits what is read ahead or not, and the end of either direction
+// passes.
+func TestRelaysToWhereTheClientMeant(t *testing.T) {
+	for _, size := range []int{1, readAhead, readAhead + 1, 300_000} {
+		for _, delay := range []time.Duration{0, 40 * time.Millisecond} {
+			s := serve(t, Options{Drain: patience}, echoing(delay))
+			payload := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
+			c := connect(t, s)
+			go func() { _, _ = c.Write(payload); time.Sleep(delay / 2); _ = c.CloseWrite() }()
+			if got, err := io.ReadAll(c); err != nil || string(got) != meant+" "+string(payload) {
+				t.Errorf("%d bytes, dial takes %v: %d bytes came back, %v", size, delay, len(got), err)
+			}
+		}
+	}
+}
+
+func TestConnectionsThatWereNotRedirectedAreRefused(t *testing.T) {
+	dialed := func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		t.Error("one was dialed")
+		return nil, errors.New("no")
+	}
+	for name, original := range map[string]func(net.Conn) (netip.AddrPort, error){
+		"the kernel's":     original,
+		"the port itself":  func(c net.Conn) (netip.AddrPort, error) { return localAddress(c), nil },
+		"one not kept for": func(net.Conn) (netip.AddrPort, error) { return netip.AddrPort{}, syscall.ENOENT },
+	} {
+		s := serveFrom(t, original, Options{}, dialed)
+		if !refuses(s) {
+			t.Errorf("%s: the connection was not reset", name)
+		}
+		eventually(t, "its slot is given back", func() bool { return s.slots.Count() == 0 })
+		if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues(reasonNotRedirected)); n != 1 {
+			t.Errorf("%s: %v were counted", name, n)
+		}
+	}
+}
+
+func TestFailedDialResetsTheClient(t *testing.T) {
+	var lines strings.Builder
+	log := logrus.New()
+	log.SetFormatter(&logrus.JSONFormatter{})
+	log.SetOutput(&lines)
+	s := serve(t, Options{AccessLog: true, Log: log}, func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
+	})
+	if !refuses(s) {
+		t.Error("the client was not reset")
+	}
+	_ = s.stop()
+	if n := testutil.ToFloat64(s.metrics.requests.WithLabelValues("refused")); n != 1 {
+		t.Errorf("%v were counted", n)
+	}
+	var line map[string]any
+	if err := json.Unmarshal([]byte(lines.String()), &line); err != nil {
+		t.Fatal(err, lines.String())
+	}
+	if line["msg"] != "connection failed" || line["front"] != "transparent" || line["destination"] != meant || line["outcome"] != "refused" || line["client"] == "" {
+		t.Errorf("logged %v", line)
+	}
+}
+
+// One who leaves during the dial takes the dial along.
+func TestDialEndsWithItsClient(t *testing.T) {
+	dialing, left := make(chan struct{}), make(chan error, 1)
+	s := serve(t, Options{}, func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+		close(dialing)
+		<-ctx.Done()
+		left <- context.Cause(ctx)
+		return nil, ctx.Err()
+	})
+	c := connect(t, s)
+	<-dialing
+	_ = c.Close()
+	select {
+	case err := <-left:
+		if !strings.Contains(err.Error(), "left") {
+			t.Errorf("the dial ended with %v", err)
+		}
+	case <-time.After(5 * time.Second): // the dial's own bound is 10 s
+		t.Fatal("the dial goes on")
+	}
+	eventually(t, "it is counted", func() bool {
+		return testutil.ToFloat64(s.metrics.requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
+	})
+}
+
+func TestLimitOfOpenConnections(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	s := serve(t, Options{MaxConns: 2, Registerer: registry}, echoing(0))
+	open := []*net.TCPConn{connect(t, s), connect(t, s)}
+	eventually(t, "two are open", func() bool { return s.slots.Count() == 2 })
+	for range 3 {
+		if !refuses(s) {
+			t.Fatal("a third connection got in")
+		}
+	}
+	if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues(reasonLimit)); n != 3 {
+		t.Errorf("%v were counted", n)
+	}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader("# HELP konnectivity_transparent_open_connections Open redirected connections.\n"+
+		"# TYPE konnectivity_transparent_open_connections gauge\nkonnectivity_transparent_open_connections 2\n"), "konnectivity_transparent_open_connections"); err != nil {
+		t.Error(err)
+	}
+	_, _ = open[0].Write([]byte("x"))
+	_ = open[0].CloseWrite()
+	if _, err := io.ReadAll(open[0]); err != nil {
+		t.Errorf("an open connection was cut: %v", err)
+	}
+	eventually(t, "its slot is free", func() bool { return s.slots.Count() == 1 })
+	_ = connect(t, s)
+	eventually(t, "the free slot is used", func() bool { return s.slots.Count() == 2 })
+}
+
+func TestDrain(t *testing.T) {
+	for _, drain := range []time.Duration{0, patience} {
+		s := serve(t, Options{Drain: drain}, echoing(0))
+		c := connect(t, s)
+		eventually(t, "it is relayed", func() bool { return testutil.ToFloat64(s.metrics.requests.WithLabelValues("ok")) == 1 })
+		stopped := make(chan error, 1)
+		go func() { stopped <- s.stop() }()
+		if drain == 0 {
+			if !isReset(c) {
+				t.Error("without a drain, the connection was not reset")
+			}
+		} else {
+			_, _ = c.Write([]byte("late"))
+			_ = c.CloseWrite()
+			if got, err := io.ReadAll(c); err != nil || string(got) != meant+" late" {
+				t.Errorf("while it drains: %q, %v", got, err)
+			}
+		}
+		if err := <-stopped; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestOptions(t *testing.T) {
+	forwarder := &tunnel.Forwarder{}
+	for _, o := range []Options{{}, {Forwarder: forwarder, MaxConns: -1}, {Forwarder: forwarder, Drain: -1}} {
+		if _, err := New(o); err == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}
