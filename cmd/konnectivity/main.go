@@ -30,6 +30,7 @@ func newRoot() *cobra.Command {
 		newCheck(),
 		newDial(),
 		newQuickstart(),
+		newRedirect(),
 		newStatus(),
 	)
 	return root

@@ -1,0 +1,57 @@
+package redirect
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// tableName is that of our own table, so that nobody else's rules are touched.
+const tableName = "konnectivity"
+
+// Apply puts p into force in the network namespace of this process, in place of
+// what was applied before, in one step: no connection slips between the two.
+// Connections that are open stay as they are.
+func (p *Plan) Apply() error {
+	return change(func(c *nftables.Conn, table *nftables.Table) {
+		chain := c.AddChain(&nftables.Chain{
+			Name: "output", Table: c.AddTable(table), Type: nftables.ChainTypeNAT,
+			Hooknum: nftables.ChainHookOutput, Priority: nftables.ChainPriorityNATDest,
+		})
+		for _, exprs := range p.rules() {
+			c.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: exprs})
+		}
+	})
+}
+
+// Remove undoes Apply, if there is anything to undo.
+func Remove() error { return change(func(*nftables.Conn, *nftables.Table) {}) }
+
+// change begins without our table and does what then says, all or nothing.
+func change(then func(*nftables.Conn, *nftables.Table)) error {
+	c, err := nftables.New()
+	if err != nil {
+		return explain(err)
+	}
+	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
+	c.AddTable(table) // one that is not there cannot be deleted
+	c.DelTable(table)
+	then(c, table)
+	return explain(c.Flush())
+}
+
+// explain says what to do about an error.
+func explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPERM):
+		return errors.New("CAP_NET_ADMIN is missing, which changing nftables rules takes: run this as root with that capability (in a container, securityContext with runAsUser: 0 and capabilities.add: [NET_ADMIN])")
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EINVAL):
+		return fmt.Errorf("this kernel cannot redirect by nftables: it takes Linux 5.2 with the modules nf_tables, nft_chain_nat and nft_redir: %w", err)
+	default:
+		return fmt.Errorf("change nftables rules: %w", err)
+	}
+}

@@ -1,0 +1,50 @@
+package redirect
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestMask(t *testing.T) {
+	for bits, want := range map[int]string{0: "00000000", 1: "80000000", 8: "ff000000", 14: "fffc0000", 31: "fffffffe", 32: "ffffffff"} {
+		if got := fmt.Sprintf("%x", mask(bits, 4)); got != want {
+			t.Errorf("/%d is %s, want %s", bits, got, want)
+		}
+	}
+}
+
+// A rule that leaves a connection alone comes before those that redirect.
+func TestRulesInTheirOrder(t *testing.T) {
+	p := &Plan{To: prefixes("10.0.0.0/8", "::/0"), Except: prefixes("10.1.0.0/16"), Port: 1}
+	for i, rule := range p.rules() {
+		last := fmt.Sprintf("%T", rule[len(rule)-1])
+		if leaves := i < 3; leaves != (last == "*expr.Verdict") {
+			t.Errorf("rule %d ends with %s", i, last)
+		}
+	}
+}
+
+func TestErrorsSayWhatToDo(t *testing.T) {
+	for err, want := range map[error]string{
+		nil:            "",
+		unix.EPERM:     "CAP_NET_ADMIN is missing",
+		unix.ENOENT:    "modules nf_tables, nft_chain_nat and nft_redir",
+		unix.EOVERFLOW: "change nftables rules: ",
+	} {
+		var wrapped error
+		if err != nil {
+			wrapped = fmt.Errorf("receive: %w", err)
+		}
+		got := explain(wrapped)
+		if (got == nil) != (err == nil) || got != nil && !strings.Contains(got.Error(), want) {
+			t.Errorf("%v: %v, want %q", err, got, want)
+		}
+		if err == unix.EOVERFLOW && !errors.Is(got, err) {
+			t.Errorf("%v hides %v", got, err)
+		}
+	}
+}

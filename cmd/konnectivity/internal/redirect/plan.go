@@ -1,0 +1,121 @@
+// Package redirect makes the kernel send connections to given networks to a
+// sidecar's transparent port, by nftables, and undoes it.
+package redirect
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+
+	"konnectivity/internal/cli"
+)
+
+// Plan is what is to be redirected.
+type Plan struct {
+	To     []netip.Prefix // connections to these go to the sidecar
+	Except []netip.Prefix // but none to these
+	DNS    []netip.Addr   // nor those to port 53 of these
+	UID    uint32         // nor what this user, the sidecar's, sends
+	Port   uint16         // of the sidecar
+}
+
+// maxNetworks bounds each kind of rules. The kernel compares every new connection
+// with all of them, one after the other, and says of each that it is there; what
+// it says must fit into a socket's buffer.
+const maxNetworks = 64
+
+// neverSent are networks that a connection to the hosted cluster cannot mean.
+var neverSent = []struct {
+	network netip.Prefix
+	why     string
+}{
+	{netip.MustParsePrefix("127.0.0.0/8"), "loopback is never redirected"},
+	{netip.MustParsePrefix("::1/128"), "loopback is never redirected"},
+	{netip.MustParsePrefix("169.254.0.0/16"), "link-local addresses mean this machine's own link"},
+	{netip.MustParsePrefix("fe80::/10"), "link-local addresses mean this machine's own link"},
+	{netip.MustParsePrefix("224.0.0.0/4"), "no connection goes to a multicast address"},
+	{netip.MustParsePrefix("ff00::/8"), "no connection goes to a multicast address"},
+	{netip.MustParsePrefix("::ffff:0:0/96"), "write it as IPv4"},
+}
+
+// Networks reads CIDRs. Its error is a usage error that says what is wrong with
+// the first that cannot be redirected.
+func Networks(texts []string) ([]netip.Prefix, error) {
+	if len(texts) > maxNetworks {
+		return nil, cli.Usagef("%d networks are given, and %d is the most: combine some", len(texts), maxNetworks)
+	}
+	var networks []netip.Prefix
+	for _, text := range texts {
+		network, err := parse(text)
+		if err != nil {
+			return nil, cli.Usagef("%q: %w", text, err)
+		}
+		networks = append(networks, network)
+	}
+	return networks, nil
+}
+
+func parse(text string) (netip.Prefix, error) {
+	if ip, err := netip.ParseAddr(text); err == nil && ip.Zone() == "" {
+		return netip.Prefix{}, fmt.Errorf("want a network; for this address alone, write %s/%d", ip, ip.BitLen())
+	}
+	network, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return netip.Prefix{}, fmt.Errorf("want a network such as 10.128.0.0/14 or fd01::/48")
+	case network != network.Masked():
+		return netip.Prefix{}, fmt.Errorf("the address has bits beyond the first %d; did you mean %s?", network.Bits(), network.Masked())
+	}
+	for _, never := range neverSent {
+		if never.network.Bits() <= network.Bits() && never.network.Contains(network.Addr()) {
+			return netip.Prefix{}, fmt.Errorf("%s", never.why)
+		}
+	}
+	return network, nil
+}
+
+// maxResolvConf is more than the C library reads of it.
+const maxResolvConf = 64 << 10
+
+// Nameservers returns the nameservers of a resolv.conf. Lines that it does not
+// understand are the resolver's to complain about.
+func Nameservers(file io.Reader) ([]netip.Addr, error) {
+	text, err := io.ReadAll(io.LimitReader(file, maxResolvConf))
+	if err != nil {
+		return nil, err
+	}
+	var servers []netip.Addr
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 || fields[0] != "nameserver" {
+			continue
+		}
+		if ip, err := netip.ParseAddr(fields[1]); err == nil && len(servers) < maxNetworks {
+			servers = append(servers, ip.Unmap().WithZone(""))
+		}
+	}
+	return servers, nil
+}
+
+// String is one line that tells what was done.
+func (p *Plan) String() string {
+	b := new(strings.Builder)
+	fmt.Fprintf(b, "TCP connections to %s now go to port %d of loopback; not those of user %d", join(p.To), p.Port, p.UID)
+	if len(p.DNS) > 0 {
+		fmt.Fprintf(b, ", to DNS at %s", join(p.DNS))
+	}
+	if len(p.Except) > 0 {
+		fmt.Fprintf(b, ", to %s", join(p.Except))
+	}
+	b.WriteString(", and to this machine itself")
+	return b.String()
+}
+
+func join[T fmt.Stringer](values []T) string {
+	var texts []string
+	for _, v := range values {
+		texts = append(texts, v.String())
+	}
+	return strings.Join(texts, ", ")
+}

@@ -1,0 +1,116 @@
+package redirect
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/internal/cli"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func prefixes(texts ...string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text))
+	}
+	return all
+}
+
+func TestNetworks(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.128.0.0/14": "", "192.0.2.7/32": "", "fd01::/48": "", "2001:db8::7/128": "", "0.0.0.0/0": "", "::/0": "", "169.0.0.0/8": "",
+		"":                     "want a network such as",
+		"pods":                 "want a network such as",
+		"10.128.0.0":           "for this address alone, write 10.128.0.0/32",
+		"fd01::1":              "for this address alone, write fd01::1/128",
+		"10.128.0.0/33":        "want a network such as",
+		"fd01::1%eth0/64":      "want a network such as",
+		"fe80::1%eth0":         "want a network such as",
+		"10.128.0.1/14":        "did you mean 10.128.0.0/14?",
+		"fd01::1/48":           "did you mean fd01::/48?",
+		"127.0.0.0/8":          "loopback",
+		"127.0.0.1/32":         "loopback",
+		"::1/128":              "loopback",
+		"169.254.169.254/32":   "link-local",
+		"fe80::/64":            "link-local",
+		"224.0.0.0/24":         "multicast",
+		"ff02::/16":            "multicast",
+		"::ffff:10.0.0.0/104":  "write it as IPv4",
+		"\x1b[2J10.128.0.0/14": "want a network such as",
+	} {
+		got, err := Networks([]string{"192.0.2.0/24", text})
+		var usage *cli.UsageError
+		switch {
+		case want == "" && (err != nil || !slices.Equal(got, prefixes("192.0.2.0/24", text))):
+			t.Errorf("%q: %v, %v", text, got, err)
+		case want != "" && (!errors.As(err, &usage) || !strings.Contains(err.Error(), want) || strings.ContainsRune(err.Error(), 0x1b)):
+			t.Errorf("%q: %v, %v, want %q", text, got, err, want)
+		}
+	}
+	if _, err := Networks(slices.Repeat([]string{"10.0.0.0/8"}, maxNetworks+1)); err == nil || !strings.Contains(err.Error(), "64 is the most") {
+		t.Errorf("too many: %v", err)
+	}
+}
+
+// FuzzNetworks: what is accepted is a network as it is written, and none that
+// cannot be redirected.
+func FuzzNetworks(f *testing.F) {
+	for _, seed := range []string{"10.128.0.0/14", "fd01::/48", "::ffff:10.0.0.0/104", "fe80::%1/64", "1/1", "/"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		got, err := Networks([]string{text})
+		if err != nil {
+			return
+		}
+		n := got[0]
+		if n != n.Masked() || n.Addr().Is4In6() || n.Addr().Zone() != "" || n.Bits() > 8 && (n.Addr().IsLoopback() || n.Addr().IsMulticast()) {
+			t.Errorf("%q is accepted as %v", text, n)
+		}
+	})
+}
+
+func TestNameservers(t *testing.T) {
+	file := "# nameserver 192.0.2.9\n; nameserver 192.0.2.8\nnameserver\nnameserver x\nsearch nameserver 192.0.2.7\n" +
+		"nameserver 10.96.0.10\n\tnameserver\tfd00::a # of the cluster\nnameserver fe80::1%eth0\noptions ndots:5\nnameserver ::ffff:10.96.0.11"
+	got, err := Nameservers(strings.NewReader(file))
+	if want := "10.96.0.10, fd00::a, fe80::1, 10.96.0.11"; err != nil || join(got) != want {
+		t.Errorf("%s, %v; want %s", join(got), err, want)
+	}
+	many, err := Nameservers(strings.NewReader(strings.Repeat("nameserver 10.96.0.10\n", 1e6)))
+	if err != nil || len(many) > maxNetworks {
+		t.Errorf("%d of a million, %v", len(many), err)
+	}
+}
+
+// FuzzNameservers: every nameserver can be compared with an address in a header.
+func FuzzNameservers(f *testing.F) {
+	f.Add("nameserver 10.96.0.10\nnameserver fe80::1%eth0\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		servers, err := Nameservers(strings.NewReader(text))
+		if err != nil || len(servers) > maxNetworks {
+			t.Errorf("%d, %v", len(servers), err)
+		}
+		for _, s := range servers {
+			if !s.IsValid() || s.Zone() != "" || s.Is4In6() {
+				t.Errorf("%v", s)
+			}
+		}
+	})
+}
+
+func TestPlanTellsWhatIsRedirected(t *testing.T) {
+	p := &Plan{To: prefixes("10.0.0.0/8", "fd00::/8"), UID: 7, Port: 8096}
+	if got, want := p.String(), "TCP connections to 10.0.0.0/8, fd00::/8 now go to port 8096 of loopback; not those of user 7, and to this machine itself"; got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	p.DNS, p.Except = []netip.Addr{netip.MustParseAddr("10.96.0.10")}, prefixes("10.1.0.0/16")
+	if got, want := p.String(), "not those of user 7, to DNS at 10.96.0.10, to 10.1.0.0/16, and to this machine itself"; !strings.Contains(got, want) {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+}

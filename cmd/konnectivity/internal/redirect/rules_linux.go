@@ -1,0 +1,100 @@
+package redirect
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// register holds what is compared next.
+const register = 1
+
+// interfaceName is as long as the kernel's names of interfaces are.
+const interfaceName = 16
+
+// match is what a packet must be like, or what becomes of it.
+type match = []expr.Any
+
+// rules are the lines of the chain. The first that fits decides; what fits none
+// goes its way.
+func (p *Plan) rules() (all []match) {
+	leave := match{&expr.Verdict{Kind: expr.VerdictAccept}}
+	all = append(all,
+		slices.Concat(sentBy(p.UID), leave),
+		slices.Concat(toThisMachine(), leave),
+	)
+	for _, server := range p.DNS {
+		all = append(all, slices.Concat(inside(netip.PrefixFrom(server, server.BitLen())), tcp(), toPort(53), leave))
+	}
+	for _, network := range p.Except {
+		all = append(all, slices.Concat(inside(network), leave))
+	}
+	for _, network := range p.To {
+		all = append(all, slices.Concat(inside(network), tcp(), redirectTo(p.Port)))
+	}
+	return all
+}
+
+// equal compares what load puts into the register.
+func equal(load expr.Any, with []byte) match {
+	return match{load, &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: with}}
+}
+
+func meta(key expr.MetaKey, is []byte) match {
+	return equal(&expr.Meta{Key: key, Register: register}, is)
+}
+
+func sentBy(uid uint32) match {
+	return meta(expr.MetaKeySKUID, binary.NativeEndian.AppendUint32(nil, uid))
+}
+
+// toThisMachine fits what goes to any address of its own: the kernel routes all
+// of it by loopback.
+func toThisMachine() match {
+	name := make([]byte, interfaceName)
+	copy(name, "lo")
+	return meta(expr.MetaKeyOIFNAME, name)
+}
+
+func tcp() match { return meta(expr.MetaKeyL4PROTO, []byte{unix.IPPROTO_TCP}) }
+
+// toPort compares the second field of a TCP header.
+func toPort(port uint16) match {
+	return equal(&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}, binary.BigEndian.AppendUint16(nil, port))
+}
+
+// inside compares the destination in an IP header with a network.
+func inside(network netip.Prefix) match {
+	family, offset := byte(unix.NFPROTO_IPV6), uint32(24)
+	if network.Addr().Is4() {
+		family, offset = unix.NFPROTO_IPV4, 16
+	}
+	address := network.Addr().AsSlice()
+	size := uint32(len(address))
+	return slices.Concat(
+		meta(expr.MetaKeyNFPROTO, []byte{family}),
+		match{&expr.Payload{DestRegister: register, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: size}},
+		equal(&expr.Bitwise{SourceRegister: register, DestRegister: register, Len: size, Mask: mask(network.Bits(), len(address)), Xor: make([]byte, size)}, address),
+	)
+}
+
+// mask has its first bits set.
+func mask(bits, size int) []byte {
+	m := make([]byte, size)
+	for i := range bits {
+		m[i/8] |= 0x80 >> (i % 8)
+	}
+	return m
+}
+
+// redirectTo sends a connection to a port of this machine. The kernel picks the
+// loopback address for what is sent from here.
+func redirectTo(port uint16) match {
+	return match{
+		&expr.Immediate{Register: register, Data: binary.BigEndian.AppendUint16(nil, port)},
+		&expr.Redir{RegisterProtoMin: register},
+	}
+}
