@@ -523,11 +523,12 @@ func TestCheckGoesThroughSidecars(t *testing.T) {
 	_, socks, _ := net.SplitHostPort(d.Ports.SOCKS5.Addr().String())
 	_, proxy, _ := net.SplitHostPort(d.Ports.HTTP.Addr().String())
 	l.at(d.Ports.Clients.Addr().String())
-	l.args = []string{"--serving-port=" + socks, "--http-serving-port=" + proxy,
+	socket := l.socketOf(d.Ports.HTTP)
+	l.args = []string{"--serving-port=" + socks, "--http-serving-port=" + proxy, "--serving-uds=" + socket,
 		"--ca-cert-path=" + d.File("ca.crt"), "--tls-cert-path=" + d.File("client.crt"), "--tls-key-path=" + d.File("client.key")}
 	l.checked = d.Ports.Web.Addr().String()
 	status, out := l.check()
-	for _, want := range []string{"✔ SOCKS5 sidecar at 127.0.0.1:" + socks, "✔ HTTP sidecar at 127.0.0.1:" + proxy, "✔ connection as by SOCKS5"} {
+	for _, want := range []string{"✔ SOCKS5 sidecar at 127.0.0.1:" + socks, "✔ HTTP sidecar at 127.0.0.1:" + proxy, "✔ HTTP sidecar at " + socket, "✔ connection as by SOCKS5"} {
 		if status != 0 || !strings.Contains(out, want) {
 			t.Errorf("status %d, no %q in\n%s", status, want, out)
 		}

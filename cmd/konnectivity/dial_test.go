@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/demo"
 	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/cli"
+	"konnectivity/tunnel"
 )
 
 // dial runs konnectivity dial with input.
@@ -72,6 +74,20 @@ func TestDialByGRPC(t *testing.T) {
 	}
 }
 
+// socketOf is a unix socket that leads to a port.
+func (l *lab) socketOf(port net.Listener) string {
+	path := filepath.Join(l.t.TempDir(), "s")
+	ln, err := net.Listen("unix", path)
+	l.must(err)
+	l.accept(ln, func(near net.Conn) {
+		far, err := net.Dial("tcp", port.Addr().String())
+		if err == nil {
+			_ = (&tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}).Run(l.t.Context())
+		}
+	})
+	return path
+}
+
 func TestDialBySidecars(t *testing.T) {
 	d, err := demo.New(t.TempDir())
 	if err != nil {
@@ -81,7 +97,7 @@ func TestDialBySidecars(t *testing.T) {
 	l.run(func(ctx context.Context) { _ = d.Serve(ctx) })
 	d.WaitReady(t.Context())
 	address := l.lastWord()
-	for _, way := range []string{"socks5://" + d.Ports.SOCKS5.Addr().String(), "http://" + d.Ports.HTTP.Addr().String()} {
+	for _, way := range []string{"socks5://" + d.Ports.SOCKS5.Addr().String(), "http://" + d.Ports.HTTP.Addr().String(), "http://" + l.socketOf(d.Ports.HTTP)} {
 		if status, out, stderr := dial(strings.NewReader("hello"), "--via="+way, address); status != 0 || out != "got 5 B" || stderr != "" {
 			t.Errorf("%s: %d %q %q", way, status, out, stderr)
 		}
@@ -131,7 +147,7 @@ func TestDialVerbose(t *testing.T) {
 }
 
 func TestDialRefusesNonsense(t *testing.T) {
-	for _, args := range []string{"", "a", "a:1 b:2", "a:1 --via=ftp://x:1", "a:1 --via=grpc://", "a:1 --timeout=-1s", "a b:1"} {
+	for _, args := range []string{"", "a", "a:1 b:2", "a:1 --via=ftp://x:1", "a:1 --via=grpc://", "a:1 --via=http:///", "a:1 --via=https:///s", "a:1 --timeout=-1s", "a b:1"} {
 		if status, _, stderr := dial(strings.NewReader(""), strings.Fields(args)...); status != 2 {
 			t.Errorf("%s: %d %q", args, status, stderr)
 		}

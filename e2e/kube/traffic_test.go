@@ -172,7 +172,8 @@ func (a *apiserver) watch(ctx context.Context) error {
 const logStreams = 500
 
 // TestAbandonedLogs is many an operator's Ctrl-C: streams in full flow are
-// left at random, some without a single read, and nothing may remain.
+// left at random, some without a single read, and nothing may remain. It takes
+// long, so a sidecar's clients, whom httpsproxy tests, do without.
 func TestAbandonedLogs(t *testing.T) {
 	inKinds(t, direct, func(t *testing.T, c *cluster, api *apiserver) {
 		base := c.measure(t)

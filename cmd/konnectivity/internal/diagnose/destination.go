@@ -167,8 +167,7 @@ var routes = map[tunnel.Route]string{
 // checkFronts goes through sidecars that listen where the flags say.
 func (c *checker) checkFronts(ctx context.Context) {
 	s := &c.opts.Sidecar
-	for flag, port := range c.opts.fronts() {
-		at := net.JoinHostPort(s.ServingAddress, strconv.Itoa(int(port)))
+	for flag, at := range c.opts.fronts() {
 		if at == net.JoinHostPort(s.ServerHost, strconv.Itoa(int(s.ServerPort))) {
 			continue // both have the same default; that is the server
 		}
@@ -188,16 +187,19 @@ func (c *checker) checkFronts(ctx context.Context) {
 	}
 }
 
-// fronts are the ports of a sidecar by their flags, in order.
-func (o *Subject) fronts() iter.Seq2[string, uint16] {
-	return func(yield func(string, uint16) bool) {
+// fronts are where a sidecar listens by its flags, in order.
+func (o *Subject) fronts() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
 		for _, f := range []struct {
 			flag string
 			port uint16
 		}{{"serving-port", o.Sidecar.ServingPort}, {"http-serving-port", o.Sidecar.SecondPort}, {"socks5-serving-port", o.SOCKS5Port}} {
-			if f.port != 0 && !yield(f.flag, f.port) {
+			if f.port != 0 && !yield(f.flag, net.JoinHostPort(o.Sidecar.ServingAddress, strconv.Itoa(int(f.port)))) {
 				return
 			}
+		}
+		if o.Sidecar.ServingUDS != "" {
+			yield("serving-uds", o.Sidecar.ServingUDS)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -38,7 +39,15 @@ const (
 // its own memory.
 const frontTime = time.Second
 
-// At asks at (host:port) in several protocols, over a connection each,
+// Network is that of an address, which is host:port or the path of a unix socket.
+func Network(at string) string {
+	if filepath.IsAbs(at) {
+		return "unix"
+	}
+	return "tcp"
+}
+
+// At asks at (an address as of Network) in several protocols, over a connection each,
 // until an answer is one in kind. It takes at most three times frontTime.
 func At(ctx context.Context, at string) Answer {
 	// SOCKS5 comes first, since a port that serves it may serve HTTP, too; HTTP
@@ -89,7 +98,7 @@ func ask(ctx context.Context, at, what string) (answer []byte, ok bool) {
 func dialFront(ctx context.Context, at string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, frontTime)
 	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", at)
+	conn, err := new(net.Dialer).DialContext(ctx, Network(at), at)
 	if err == nil {
 		_ = conn.SetDeadline(time.Now().Add(frontTime))
 	}

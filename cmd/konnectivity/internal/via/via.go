@@ -21,7 +21,7 @@ import (
 )
 
 // Kinds lists the ways for help and errors.
-const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, https://HOST:PORT, link://HOST:PORT or grpc:///SOCKET"
+const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, http:///SOCKET, https://HOST:PORT, link://HOST:PORT or grpc:///SOCKET"
 
 // Dialer makes the way that a --via names: straight, through a sidecar, or to
 // the server by CONNECT over mTLS, by a link, or as kube-apiserver does by gRPC
@@ -32,8 +32,13 @@ func Dialer(via string, files tlsreload.Files) (_ tunnel.Dialer, close func(), _
 		return tunnel.DialerFunc(dialTCP), none, nil
 	}
 	u, err := url.Parse(via)
-	if err == nil && u.Scheme == "grpc" && u.Host == "" && len(u.Path) > 1 {
-		return grpcSocket(u.Path), none, nil
+	if err == nil && u.Host == "" && len(u.Path) > 1 {
+		switch u.Scheme {
+		case "grpc":
+			return grpcSocket(u.Path), none, nil
+		case "http":
+			return HTTP(u.Path), none, nil
+		}
 	}
 	if err != nil || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
 		return nil, nil, cli.Usagef("--via %q: want %s", via, Kinds)
@@ -53,15 +58,18 @@ func Dialer(via string, files tlsreload.Files) (_ tunnel.Dialer, close func(), _
 }
 
 func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	var d net.Dialer
-	c, err := d.DialContext(ctx, f.Network, f.Address)
+	return dialAt(ctx, f.Network, f.Address)
+}
+
+func dialAt(ctx context.Context, network, address string) (tunnel.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, tunnel.AsDialError(f.Address, err)
+		return nil, tunnel.AsDialError(address, err)
 	}
 	return tunnel.Wrap(c), nil
 }
 
-// SOCKS5 goes by the SOCKS5 proxy at front.
+// SOCKS5 goes by the SOCKS5 proxy at front, an address as of identify.Network.
 func SOCKS5(front string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		address := f.Address
@@ -76,7 +84,7 @@ func SOCKS5(front string) tunnel.Dialer {
 		if !ok {
 			return nil, fmt.Errorf("the SOCKS5 client has no DialWithConn")
 		}
-		c, err := dialTCP(ctx, f.To(front))
+		c, err := dialAt(ctx, identify.Network(front), front)
 		if err != nil {
 			return nil, err
 		}
@@ -96,11 +104,11 @@ func SOCKS5(front string) tunnel.Dialer {
 	})
 }
 
-// HTTP goes by CONNECT through the HTTP proxy at front.
+// HTTP goes by CONNECT through the HTTP proxy at front, likewise.
 func HTTP(front string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		address := f.Address
-		c, err := dialTCP(ctx, f.To(front))
+		c, err := dialAt(ctx, identify.Network(front), front)
 		if err != nil {
 			return nil, err
 		}
