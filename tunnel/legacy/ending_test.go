@@ -114,8 +114,8 @@ func TestEndings(t *testing.T) {
 			open(func(c *opened) { _ = c.Reset(nil); c.responded("") }),
 			sends(over, drop), sends(over, request)},
 		"opened, closed, and more comes": {
-			open(func(c *opened) { _ = c.Close(); c.receive(chunks(1, 10)) }),
-			sends(told, drop), sends(closing, request)},
+			open(func(c *opened) { _ = c.Close(); synctest.Wait(); c.receive(chunks(1, 10)) }),
+			sends(told, request, drop), sends(closing, request)},
 		"served, half-closed": {
 			serve(func(c *served) { _ = c.CloseWrite() }),
 			sends(closing, response), sends(over, response)},
