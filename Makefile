@@ -96,7 +96,7 @@ e2e-kube: ## Run kube-apiserver's own egress selector against the programs
 	$(GO) test -C e2e/kube -count=1 -timeout 10m ./...
 
 .PHONY: e2e-apiserver
-e2e-apiserver: $(KUBE)/built ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min)
+e2e-apiserver: $(KUBE)/built $(KUBE)/helm ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min)
 	$(GO) test -C e2e/apiserver -count=1 -timeout 20m $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 $(KUBE)/built: e2e/apiserver/programs/go.mod
@@ -106,6 +106,9 @@ $(KUBE)/built: e2e/apiserver/programs/go.mod
 		-o '$(CURDIR)/$(@D)/' $(addprefix k8s.io/kubernetes/cmd/,kube-apiserver kubectl kubeadm)
 	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$(@D)/etcd' go.etcd.io/etcd/server/v3
 	touch $@
+
+$(KUBE)/helm: manifests/check/go.mod
+	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$@' helm.sh/helm/v3/cmd/helm
 
 .PHONY: alerts
 alerts: ## Test the alert rules and the dashboard with promtool

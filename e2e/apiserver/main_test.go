@@ -20,7 +20,7 @@ const patience = 3 * time.Minute
 const manifests = "../../manifests"
 
 // others are the programs that are not the suite's.
-var others = []string{"kube-apiserver", "kubectl", "kubeadm", "etcd"}
+var others = []string{"kube-apiserver", "kubectl", "kubeadm", "etcd", "helm"}
 
 // programsDir holds them.
 var programsDir = flag.String("programs", "", "folder with "+strings.Join(others, ", "))

@@ -24,7 +24,7 @@ egressSelections: [{name: cluster, connection: {proxyProtocol: Direct}}]
 `
 
 // ofOperators are folders whose kinds an operator must have brought.
-var ofOperators = []string{"monitoring", "pki/cert-manager"}
+var ofOperators = []string{"monitoring", "monitoring-kube-prometheus-stack", "pki/cert-manager"}
 
 // restricted has namespaces made in which no pod may be that the "restricted"
 // pod security standard forbids.
@@ -62,6 +62,7 @@ func folders(t *testing.T) (all []string) {
 func TestManifests(t *testing.T) {
 	p := newControlPlane(t)
 	p.addAPI(direct)
+	p.define()
 	p.apply(restricted)
 	pki := p.file("certs")
 	if out, err := exec.Command(binaries.Path("konnectivity"), "certs", pki, "--kubernetes", "--namespace=my-control-plane").CombinedOutput(); err != nil {

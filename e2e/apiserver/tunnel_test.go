@@ -32,9 +32,19 @@ type workload struct {
 	} `json:"spec"`
 }
 
+// live stands in a folder's place for an object that the API has, as kubectl get
+// wants it named.
+const live = "live: "
+
+// images are how kustomizations and READMEs call ours.
+var images = []string{"konnectivity:latest", "registry.example.com/konnectivity:v1.0.0"}
+
 // build is what a kustomization makes, an object each.
 func (p *controlPlane) build(folder string) []string {
 	p.t.Helper()
+	if object, ok := strings.CutPrefix(folder, live); ok {
+		return []string{p.do(append([]string{"get", "-o", "yaml"}, strings.Fields(object)...)...)}
+	}
 	out := p.do("kustomize", "--load-restrictor=LoadRestrictionsNone", filepath.Join(manifests, folder))
 	return strings.Split(out, "\n---\n")
 }
@@ -48,7 +58,7 @@ func (p *controlPlane) ours(folder string) corev1.Container {
 			p.t.Fatal(err)
 		}
 		all := append(w.Spec.Containers, w.Spec.Template.Spec.Containers...)
-		if i := slices.IndexFunc(all, func(c corev1.Container) bool { return c.Image == "konnectivity:latest" }); i >= 0 {
+		if i := slices.IndexFunc(all, func(c corev1.Container) bool { return slices.Contains(images, c.Image) }); i >= 0 {
 			return all[i]
 		}
 	}

@@ -434,7 +434,7 @@ func TestChartCertifiesRoutes(t *testing.T) {
 	for name, want := range map[string]string{
 		"Job konnectivity-certs":       `"--cluster-san=203.0.113.7","--cluster-san=a.example.com","--cluster-san=b.example.com"]`,
 		"Service konnectivity-server":  `"type":"ClusterIP"`,
-		"TLSRoute konnectivity-server": `"parentRefs":[{"name":"g","namespace":"gw","sectionName":"tls"}]`,
+		"TLSRoute konnectivity-server": `"parentRefs":[{"group":"gateway.networking.k8s.io","kind":"Gateway","name":"g","namespace":"gw","sectionName":"tls"}]`,
 	} {
 		if text, _ := json.Marshal(objects[name]); !strings.Contains(string(text), want) {
 			t.Errorf("%s lacks %s: %s", name, want, text)

@@ -400,22 +400,25 @@ func TestEgressSelectorOfTheStaticPod(t *testing.T) {
 
 func TestMonitorsFindEverything(t *testing.T) {
 	monitors := build(t, "monitoring")
-	for _, m := range each[monitoring.ServiceMonitor](monitors) {
-		found := 0
-		for _, s := range each[corev1.Service](build(t, "server/hosted")) {
-			if selectorOf(t, m.Spec.Selector).Matches(labels.Set(s.Labels)) {
-				found++
-				if s.Spec.Ports[0].Name != m.Spec.Endpoints[0].Port {
-					t.Errorf("%s: no port %s", s.Name, m.Spec.Endpoints[0].Port)
+	id := func(p pod) string { return p.folder + ": " + p.name }
+	watched := map[string]bool{}
+	for _, folder := range exposed {
+		watched[folder+": konnectivity-server"] = true
+		for _, m := range each[monitoring.ServiceMonitor](monitors) {
+			found := 0
+			for _, s := range each[corev1.Service](build(t, folder)) {
+				if selectorOf(t, m.Spec.Selector).Matches(labels.Set(s.Labels)) {
+					found++
+					if s.Spec.Ports[0].Name != m.Spec.Endpoints[0].Port {
+						t.Errorf("%s: no port %s", s.Name, m.Spec.Endpoints[0].Port)
+					}
 				}
 			}
-		}
-		if found != 1 {
-			t.Errorf("%s finds %d services", m.Name, found)
+			if found != 1 {
+				t.Errorf("%s finds %d services of %s", m.Name, found, folder)
+			}
 		}
 	}
-	id := func(p pod) string { return p.folder + ": " + p.name }
-	watched := map[string]bool{"server/hosted: konnectivity-server": true}
 	for _, m := range each[monitoring.PodMonitor](monitors) {
 		for _, p := range selects(t, allPods(t), selectorOf(t, m.Spec.Selector)) {
 			if hasPort(p, *m.Spec.PodMetricsEndpoints[0].Port) {

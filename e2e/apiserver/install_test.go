@@ -1,0 +1,288 @@
+package apiserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/testport"
+)
+
+// apiServerPod is a kube-apiserver that runs as an ordinary pod.
+const apiServerPod = `
+apiVersion: v1
+kind: Namespace
+metadata: {name: my-control-plane}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: kube-apiserver, namespace: my-control-plane}
+spec:
+  selector: {matchLabels: {app: kube-apiserver}}
+  template:
+    metadata: {labels: {app: kube-apiserver}}
+    spec:
+      containers:
+        - name: kube-apiserver
+          image: kube-apiserver:example
+          command: [kube-apiserver, --secure-port=6443]
+          volumeMounts: [{name: pki, mountPath: /etc/kubernetes/pki}]
+      volumes: [{name: pki, secret: {secretName: kube-apiserver}}]
+`
+
+// mostCommands is what the README promises.
+const mostCommands = 4
+
+// TestInstall follows the README from a cluster to `kubectl logs`. What
+// controllers and kubelets would do with the objects is done here.
+func TestInstall(t *testing.T) {
+	blocks := installBlocks(t)
+	t.Run("chart", func(t *testing.T) {
+		i := newInstaller(t)
+		job := make(chan error, 1)
+		go func() { job <- i.runJob("konnectivity-certs") }()
+		i.follow(blocks[0], "203.0.113.7", "127.0.0.1")
+		if err := <-job; err != nil {
+			t.Fatal(err)
+		}
+		i.finish()
+	})
+	t.Run("kustomize", func(t *testing.T) {
+		i := newInstaller(t)
+		i.put("my-server/kustomization.yaml", strings.ReplaceAll(i.block("README.md", 0), "path/to/", "../"), 0o600)
+		agents := strings.NewReplacer("203.0.113.7", "127.0.0.1", "agent/daemonset-token", "agent/daemonset").Replace(i.block("agent/README.md", 0))
+		i.put("my-agents/kustomization.yaml", agents, 0o600)
+		i.follow(blocks[1], "203.0.113.7", "127.0.0.1")
+		i.finish()
+	})
+}
+
+var shellBlock = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+
+// installBlocks are the README's commands by chart and by kustomize.
+func installBlocks(t *testing.T) (all []string) {
+	t.Helper()
+	readme := string(must(os.ReadFile("../../README.md"))(t))
+	_, section, _ := strings.Cut(readme, "### From a cluster to `kubectl logs`")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, block := range shellBlock.FindAllStringSubmatch(section, -1) {
+		all = append(all, block[1])
+		if n := strings.Count(strings.ReplaceAll(block[1], "\\\n", ""), "\n"); n > mostCommands {
+			t.Errorf("the README takes %d commands", n)
+		}
+	}
+	if len(all) != 2 {
+		t.Fatalf("the README has %d ways", len(all))
+	}
+	return all
+}
+
+// installer follows the README, and then runs what the API has.
+type installer struct{ *reader }
+
+func newInstaller(t *testing.T) installer {
+	t.Helper()
+	i := installer{newReader(t)}
+	if err := os.CopyFS(i.dir+"/charts", os.DirFS("../../charts")); err != nil { // with its link to the manifests
+		t.Fatal(err)
+	}
+	i.apply(apiServerPod)
+	return i
+}
+
+// runJob runs a Job once it is there, with the rights of its account, and says
+// that it is complete.
+func (i installer) runJob(name string) error {
+	var job batchv1.Job
+	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		text, err := i.try("", "get", "job", name, "-n", "my-control-plane", "-o", "json")
+		if err == nil {
+			if err := json.Unmarshal([]byte(text), &job); err != nil {
+				return err
+			}
+			break
+		}
+		if time.Now().After(end) {
+			return err
+		}
+	}
+	spec := job.Spec.Template.Spec
+	token, err := i.try("", "create", "token", "-n", "my-control-plane", spec.ServiceAccountName)
+	if err != nil {
+		return err
+	}
+	account := i.userConfig("job", i.apis[0].port, "token: "+strings.TrimSpace(token))
+	for _, c := range append(spec.InitContainers, spec.Containers...) {
+		if err := i.runOnce(c, account); err != nil {
+			return err
+		}
+	}
+	now := time.Now().UTC().Format(time.RFC3339)
+	condition := `{"type": %q, "status": "True", "lastTransitionTime": %[2]q, "lastProbeTime": %[2]q}`
+	_, err = i.try("", "patch", "job", name, "-n", "my-control-plane", "--subresource=status", "-p", fmt.Sprintf(
+		`{"status": {"startTime": %[1]q, "completionTime": %[1]q, "succeeded": 1, "conditions": [`+
+			fmt.Sprintf(condition, "SuccessCriteriaMet", now)+","+fmt.Sprintf(condition, "Complete", now)+`]}}`, now))
+	return err
+}
+
+// runOnce runs a container to its end: ours, or kubectl's, whose image starts it.
+func (i installer) runOnce(c corev1.Container, kubeconfig string) error {
+	command := append(slices.Clone(c.Command), c.Args...)
+	switch {
+	case slices.Contains(images, c.Image):
+		command[0] = binaries.Path(filepath.Base(command[0]))
+	case strings.HasPrefix(c.Image, "registry.k8s.io/kubectl:"):
+		command = append([]string{program("kubectl")}, command...)
+	default:
+		return fmt.Errorf("the job runs %s", c.Image)
+	}
+	for n, arg := range command {
+		command[n] = strings.Replace(arg, "/pki/", i.dir+"/job/", 1)
+	}
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Env = []string{"KUBECONFIG=" + kubeconfig, "HOME=" + i.dir}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%v: %w\n%s", command, err, out)
+	}
+	return nil
+}
+
+// finish starts what was installed, and ends with a log.
+func (i installer) finish() {
+	i.t.Helper()
+	const control = "-n my-control-plane deployment "
+	in := i.mounted("my-control-plane", i.template(control+"konnectivity-server"))
+	in["$(POD_NAME)"], in["$(POD_NAMESPACE)"] = "konnectivity-server-0", "my-control-plane"
+	account := strings.TrimSpace(i.do("create", "token", "-n", "my-control-plane", "konnectivity-server"))
+	port := testport.Reserved(i.t)
+	s := i.newServer(live+control+"konnectivity-server", in, "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
+		"--kubeconfig="+i.userConfig("konnectivity-server", i.apis[0].port, "token: "+account))
+
+	i.restartAPI(i.template(control+"kube-apiserver"), port)
+	d := newDataPlane(i.t, i.controlPlane)
+	const daemonSet = "-n kube-system daemonset konnectivity-agent"
+	template := i.template(daemonSet)
+	in = i.mounted("kube-system", template)
+	for name, value := range i.settings("kube-system", template.Containers[0]) {
+		in["$("+name+")"] = value
+	}
+	if in["$(SERVER_HOST)"] != "127.0.0.1" {
+		i.t.Errorf("agents go to %q", in["$(SERVER_HOST)"])
+	}
+	in["$(POD_NAME)"], in["$(SERVER_PORT)"] = "konnectivity-agent-0", strconv.Itoa(s.AgentPort)
+	i.startAgent(d, &agent{folder: live + daemonSet, in: in})
+	i.join(s)
+	before := d.zone.taken.Load()
+	if !isWholeLog(i.do("logs", "-n", "apps", "hello")) {
+		i.t.Error("kubectl logs did not print the log")
+	}
+	if d.zone.taken.Load() == before || d.zone.refused.Load() != 0 {
+		i.t.Error("the log did not come through the agent")
+	}
+}
+
+// template is the pod of a workload that the API has.
+func (i installer) template(name string) corev1.PodSpec {
+	i.t.Helper()
+	var w workload
+	if err := yaml.Unmarshal([]byte(i.build(live + name)[0]), &w); err != nil {
+		i.t.Fatal(err)
+	}
+	return w.Spec.Template.Spec
+}
+
+// mounted writes the secrets and config maps that the first container mounts,
+// and says where they are in place of the container's folders.
+func (i installer) mounted(namespace string, spec corev1.PodSpec) map[string]string {
+	i.t.Helper()
+	in := map[string]string{}
+	for _, mount := range spec.Containers[0].VolumeMounts {
+		n := slices.IndexFunc(spec.Volumes, func(v corev1.Volume) bool { return v.Name == mount.Name })
+		if n < 0 {
+			i.t.Fatalf("there is no volume %s", mount.Name)
+		}
+		files := map[string][]byte{}
+		switch v := spec.Volumes[n]; {
+		case v.Secret != nil && v.Secret.SecretName == "kube-apiserver": // this test's own
+			continue
+		case v.Secret != nil:
+			var secret corev1.Secret
+			i.read(&secret, "secret", v.Secret.SecretName, namespace)
+			files = secret.Data
+		case v.ConfigMap != nil:
+			var config corev1.ConfigMap
+			i.read(&config, "configmap", v.ConfigMap.Name, namespace)
+			for name, text := range config.Data {
+				files[name] = []byte(text)
+			}
+		}
+		folder := filepath.Join("mounted", namespace, mount.Name)
+		for name, data := range files {
+			i.put(filepath.Join(folder, name), string(data), 0o600)
+		}
+		in[mount.MountPath+"/"] = filepath.Join(i.dir, folder) + "/"
+	}
+	return in
+}
+
+// settings are the variables that a container has from config maps.
+func (i installer) settings(namespace string, c corev1.Container) map[string]string {
+	i.t.Helper()
+	out := map[string]string{}
+	for _, e := range c.Env {
+		if e.ValueFrom == nil || e.ValueFrom.ConfigMapKeyRef == nil {
+			continue
+		}
+		var config corev1.ConfigMap
+		i.read(&config, "configmap", e.ValueFrom.ConfigMapKeyRef.Name, namespace)
+		out[e.Name] = config.Data[e.ValueFrom.ConfigMapKeyRef.Key]
+	}
+	return out
+}
+
+// read decodes an object that the API has.
+func (i installer) read(into any, kind, name, namespace string) {
+	i.t.Helper()
+	if err := json.Unmarshal([]byte(i.do("get", kind, name, "-n", namespace, "-o", "json")), into); err != nil {
+		i.t.Fatal(err)
+	}
+}
+
+// restartAPI has kube-apiserver do what its Deployment says by now: ask the
+// Service for clients, which is on a port of this machine.
+func (i installer) restartAPI(spec corev1.PodSpec, port int) {
+	i.t.Helper()
+	const flag = "--egress-selector-config-file="
+	in := i.mounted("my-control-plane", spec)
+	command := spec.Containers[0].Command
+	file, found := strings.CutPrefix(command[len(command)-1], flag)
+	if !found {
+		i.t.Fatalf("kube-apiserver has the command %q", command)
+	}
+	moves := []string{"konnectivity-server-local:8090", "localhost:" + strconv.Itoa(port)}
+	for from, to := range in {
+		moves = append(moves, from, to)
+	}
+	moved := strings.NewReplacer(moves...)
+	config := must(os.ReadFile(moved.Replace(file)))(i.t)
+	a := i.apis[0]
+	n := slices.IndexFunc(a.args, func(arg string) bool { return strings.HasPrefix(arg, flag) })
+	a.args[n] = flag + i.write("egress-installed.yaml", []byte(moved.Replace(string(config))))
+	if _, err := a.Stop(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		i.t.Fatal(err)
+	}
+	i.runAPI(a)
+}
