@@ -194,10 +194,21 @@ func pods(folder string, objects []object) (found []pod) {
 	return found
 }
 
-// ours are the containers that run a program of the suite.
+// ours are the containers that run a program of the suite for as long as the pod
+// lives.
 func (p pod) ours() (found []corev1.Container) {
-	for _, c := range p.spec.Containers {
+	for _, c := range append(p.beside(), p.spec.Containers...) {
 		if c.Image == "konnectivity:latest" {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// beside are the init containers that go on while the others run.
+func (p pod) beside() (found []corev1.Container) {
+	for _, c := range p.spec.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 			found = append(found, c)
 		}
 	}

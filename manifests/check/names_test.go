@@ -44,7 +44,7 @@ func selectorOf(t *testing.T, s metav1.LabelSelector) labels.Selector {
 
 // hasPort says whether a container of p has a port of that name.
 func hasPort(p pod, name string) bool {
-	return slices.ContainsFunc(p.spec.Containers, func(c corev1.Container) bool { return portNamed(c, name) != 0 })
+	return slices.ContainsFunc(append(p.beside(), p.spec.Containers...), func(c corev1.Container) bool { return portNamed(c, name) != 0 })
 }
 
 func TestServicesLeadToPods(t *testing.T) {
@@ -215,7 +215,7 @@ func TestVolumesHaveSources(t *testing.T) {
 				t.Errorf("%s: volume %s: %v", p.folder, v.Name, err)
 			}
 		}
-		for _, c := range p.spec.Containers {
+		for _, c := range append(p.beside(), p.spec.Containers...) {
 			for _, m := range c.VolumeMounts {
 				if !slices.ContainsFunc(p.spec.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
 					t.Errorf("%s: %s mounts %s, which is no volume", p.folder, c.Name, m.Name)

@@ -43,7 +43,7 @@ func (w *world) sidecar(p pod, s *suite.Server) (*suite.Process, map[string]int)
 				flags = append(flags, "--"+name+"="+paths.Replace(file))
 			}
 		}
-		for _, name := range []string{"serving-port", "socks5-serving-port", "http-serving-port"} {
+		for _, name := range []string{"serving-port", "socks5-serving-port", "http-serving-port", "transparent-port"} {
 			if port := argument(c, name); port != "" && port != "0" {
 				if moved[port] == 0 {
 					moved[port] = w.ports(1)[0]
@@ -141,8 +141,8 @@ func TestSidecarExamples(t *testing.T) {
 	all := startTargets(t)
 	for _, example := range examples {
 		folder := "sidecars/examples/" + filepath.Base(example)
-		if folder == socketClient || slices.Contains(besideAPI, folder) {
-			continue // TestSocketClient, TestEgressBySidecar
+		if folder == socketClient || folder == proxyless || slices.Contains(besideAPI, folder) {
+			continue // TestSocketClient, TestRedirectingExample, TestEgressBySidecar
 		}
 		t.Run(filepath.Base(example), func(t *testing.T) {
 			for _, p := range pods(folder, build(t, folder)) {

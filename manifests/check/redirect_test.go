@@ -1,0 +1,90 @@
+package check
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"konnectivity/e2e/suite"
+)
+
+// proxyless is the example of an application that is told of no proxy.
+const proxyless = "sidecars/examples/prometheus-transparent"
+
+// redirector is the container of p that redirects.
+func redirector(t *testing.T, p pod) corev1.Container {
+	t.Helper()
+	i := slices.IndexFunc(p.spec.InitContainers, func(c corev1.Container) bool { return c.Name == "konnectivity-redirect" })
+	if i < 0 {
+		t.Fatalf("%s redirects nothing", p.folder)
+	}
+	return p.spec.InitContainers[i]
+}
+
+// TestRedirectingExample: the rules mean the sidecar, and leave nobody out but it.
+func TestRedirectingExample(t *testing.T) {
+	p := pods(proxyless, build(t, proxyless))[0]
+	redirect, sidecar := redirector(t, p), p.ours()[0]
+	if port := argument(sidecar, "transparent-port"); port == "" || port != argument(redirect, "transparent-port") {
+		t.Errorf("connections go to port %s, the sidecar has %s", argument(redirect, "transparent-port"), port)
+	}
+	if uid := strconv.FormatInt(*sidecar.SecurityContext.RunAsUser, 10); uid != argument(redirect, "uid") {
+		t.Errorf("user %s is left alone, the sidecar is %s", argument(redirect, "uid"), uid)
+	}
+	for _, c := range p.spec.Containers {
+		if s := c.SecurityContext; s == nil || s.RunAsUser == nil || *s.RunAsUser == *sidecar.SecurityContext.RunAsUser {
+			t.Errorf("%s may run as the sidecar's user, so nothing of it is redirected", c.Name)
+		}
+	}
+	if sidecar.StartupProbe == nil {
+		t.Error("the program may start before the sidecar")
+	}
+	s := redirect.SecurityContext
+	if *s.RunAsUser != 0 || !slices.Equal(s.Capabilities.Add, []corev1.Capability{"NET_ADMIN"}) {
+		t.Error("it may not set rules")
+	}
+	s = s.DeepCopy() // but for these two, it is as restricted as others
+	s.RunAsNonRoot, s.Capabilities.Add = sidecar.SecurityContext.RunAsNonRoot, nil
+	if faults := unsafe(nil, s); len(faults) > 0 {
+		t.Errorf("it %v", faults)
+	}
+
+	w := newWorld(t)
+	server := w.server("server/hosted")
+	process, moved := w.sidecar(p, server)
+	front := suite.Loopback(moved[argument(sidecar, "transparent-port")])
+	c, err := net.Dial("tcp", front)
+	if err == nil {
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_, err = c.Read(make([]byte, 1))
+		_ = c.Close()
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("%s does not refuse who was not redirected: %v", front, err)
+	}
+	w.stop(process)
+	w.stop(server.Process)
+}
+
+// TestRedirectingArguments sets the rules of the example, in a network namespace
+// that ends with the command.
+func TestRedirectingArguments(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("network namespaces need root")
+	}
+	c := redirector(t, pods(proxyless, build(t, proxyless))[0])
+	args := append([]string{"--net", programs.Path(program(t, c))}, c.Args...)
+	out, err := exec.Command("unshare", args...).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "now go to port "+argument(c, "transparent-port")) {
+		t.Errorf("%v: %s", err, out)
+	}
+}
