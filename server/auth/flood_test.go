@@ -310,8 +310,8 @@ func TestQueueOutlivesThoseWhoLeave(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if u := tokens.wait.turns; u.waiting != 0 || u.running != ([ranks]int{}) || len(u.lanes[doubtful].lines) != 0 {
-			t.Errorf("%d wait, %v run, %d lines", u.waiting, u.running, len(u.lanes[doubtful].lines))
+		if u := tokens.wait.turns; u.waiting != 0 || u.running != ([ranks]int{}) || !u.lanes[doubtful].Empty() {
+			t.Errorf("%d wait, %v run, a line: %v", u.waiting, u.running, !u.lanes[doubtful].Empty())
 		}
 		if err := tokens.review(t.Context(), "good", at("192.0.2.1")); codeOf(err) != codes.OK {
 			t.Error(err)

@@ -1,9 +1,10 @@
 package auth
 
 import (
-	"container/list"
 	"net/netip"
 	"time"
+
+	"konnectivity/internal/admission"
 )
 
 // rank says how likely a token is worth its review; the lower, the likelier. It
@@ -47,7 +48,7 @@ type waiter struct {
 	rank rank
 	from netip.Prefix // its source
 	told chan bool    // gets one value: true for a turn, false for none
-	at   *list.Element
+	at   admission.Place
 }
 
 func newWaiter(r rank, from netip.Prefix) *waiter {
@@ -65,40 +66,30 @@ type turns struct {
 
 	due     time.Time // when the next turn would be without the burst
 	given   int
-	lanes   [ranks]lane
+	lanes   [ranks]admission.Rotation[*waiter]
 	waiting int
 	running [ranks]int
 }
 
-// lane holds the waiters of one rank.
-type lane struct {
-	lines map[netip.Prefix]*list.Element // by source; of order
-	order list.List                      // of *list.List; the line whose turn it is comes first
-}
-
 func newTurns(perSecond float64, burst int) *turns {
-	t := &turns{
+	return &turns{
 		every: time.Duration(float64(time.Second) / perSecond),
 		burst: burst,
 		// Anybody further back would be asked to retry in any case.
 		most: burst + int(perSecond*reviewTimeout.Seconds()),
 	}
-	for r := range t.lanes {
-		t.lanes[r].lines = make(map[netip.Prefix]*list.Element)
-	}
-	return t
 }
 
 // add adds w. If that is one too many it returns the waiter to turn away, which
 // may be w: in the worst rank, the last of the longest line.
 func (t *turns) add(w *waiter) (away *waiter) {
-	t.lanes[w.rank].add(w)
+	w.at = t.lanes[w.rank].Add(w.from, w)
 	t.waiting++
 	if t.waiting <= t.most {
 		return nil
 	}
 	for r := ranks - 1; ; r-- {
-		if away = t.lanes[r].last(); away != nil {
+		if away, ok := t.lanes[r].Last(); ok {
 			t.leave(away)
 			return away
 		}
@@ -107,7 +98,7 @@ func (t *turns) add(w *waiter) (away *waiter) {
 
 // leave removes a waiter.
 func (t *turns) leave(w *waiter) {
-	t.lanes[w.rank].remove(w)
+	t.lanes[w.rank].Remove(w.from, w.at)
 	t.waiting--
 }
 
@@ -116,13 +107,13 @@ func (t *turns) leave(w *waiter) {
 // long it takes until the next turn.
 func (t *turns) next(now time.Time) (*waiter, time.Duration) {
 	for _, r := range precedence[t.given%len(precedence)] {
-		if t.running[r] >= mostRunning[r] || t.lanes[r].order.Len() == 0 {
+		if t.running[r] >= mostRunning[r] || t.lanes[r].Empty() {
 			continue
 		}
 		if early := t.due.Add(-time.Duration(t.burst-1) * t.every).Sub(now); early > 0 {
 			return nil, early
 		}
-		w := t.lanes[r].first()
+		w := t.lanes[r].First()
 		t.leave(w)
 		t.spend(now)
 		t.given++
@@ -142,44 +133,3 @@ func (t *turns) spend(now time.Time) {
 
 // done ends a review that had its turn.
 func (t *turns) done(r rank) { t.running[r]-- }
-
-func (l *lane) add(w *waiter) {
-	line := l.lines[w.from]
-	if line == nil {
-		line = l.order.PushBack(list.New())
-		l.lines[w.from] = line
-	}
-	w.at = line.Value.(*list.List).PushBack(w)
-}
-
-// remove removes w; its source keeps its place in the rotation.
-func (l *lane) remove(w *waiter) {
-	line := l.lines[w.from]
-	if line.Value.(*list.List).Remove(w.at); line.Value.(*list.List).Len() == 0 {
-		l.order.Remove(line)
-		delete(l.lines, w.from)
-	}
-}
-
-// first returns the waiter whose turn it is, and moves its source to the end of
-// the rotation.
-func (l *lane) first() *waiter {
-	front := l.order.Front()
-	l.order.MoveToBack(front)
-	return front.Value.(*list.List).Front().Value.(*waiter)
-}
-
-// last returns the last waiter of the longest line, among equals of the line
-// whose turn is furthest off; nil if nobody waits.
-func (l *lane) last() *waiter {
-	var longest *list.List
-	for line := l.order.Front(); line != nil; line = line.Next() {
-		if line := line.Value.(*list.List); longest == nil || line.Len() >= longest.Len() {
-			longest = line
-		}
-	}
-	if longest == nil {
-		return nil
-	}
-	return longest.Back().Value.(*waiter)
-}

@@ -55,7 +55,7 @@ func TestTurns(t *testing.T) {
 			t.Errorf("%s:\n%s, want\n%s", c.name, got, c.want)
 		}
 		for r := range ranks {
-			if l := &u.lanes[r]; len(l.lines) != 0 || l.order.Len() != 0 || u.running[r] != 0 {
+			if !u.lanes[r].Empty() || u.running[r] != 0 {
 				t.Errorf("%s: rank %d keeps something", c.name, r)
 			}
 		}

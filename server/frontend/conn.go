@@ -45,7 +45,8 @@ type Conn struct {
 	state  *tls.ConnectionState
 	limit  io.LimitedReader // below Reader; bounds what is read before Begin
 
-	extra atomic.Int64 // what it weighs in addition to TLS and to what was read
+	turn  admission.Turn // to compute, in the handshake
+	extra atomic.Int64   // what it weighs in addition to TLS and to what was read
 
 	mu       sync.Mutex
 	standing standing
@@ -145,7 +146,10 @@ func (c *Conn) weigh() {
 
 // Abandon implements admission.Holder: a newcomer takes the connection's place.
 // With a reset, nothing of it stays in the kernel.
-func (c *Conn) Abandon() { _ = c.raw.Reset(errEvicted) }
+func (c *Conn) Abandon() {
+	_ = c.raw.Reset(errEvicted)
+	c.front.cfg.Strangers.turns.Leave(&c.turn)
+}
 
 // Whole returns the connection with what was read ahead put back in front;
 // Reader must not be used any more.
@@ -257,8 +261,12 @@ func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 		conn = prepare(conn)
 	}
 	secure := tls.Server(conn, c.front.tls)
+	c.meter.turns = c.front.cfg.Strangers.turns
 	// A context would need a goroutine; whatever ends c closes the socket.
-	if err := secure.Handshake(); err != nil {
+	err := secure.Handshake()
+	c.meter.rest()
+	c.meter.turns = nil
+	if err != nil {
 		return nil, uninvited(err)
 	}
 	c.front.cfg.Strangers.slots.Renew(c)
@@ -300,7 +308,10 @@ func (c *Conn) sniff() (Handler, error) {
 }
 
 // cut ends the connection, even while it is read or written.
-func (c *Conn) cut() { _ = c.raw.Close() }
+func (c *Conn) cut() {
+	_ = c.raw.Close()
+	c.front.cfg.Strangers.turns.Leave(&c.turn)
+}
 
 // finish frees everything once the handler is done.
 func (c *Conn) finish() {

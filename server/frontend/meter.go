@@ -5,6 +5,9 @@ import (
 	"net"
 	"sync/atomic"
 	"syscall"
+
+	"konnectivity/internal/admission"
+	"konnectivity/internal/source"
 )
 
 var errTooMuch = errors.New("the peer sent more bytes than a handshake has")
@@ -23,6 +26,32 @@ type meter struct {
 	left    atomic.Int64 // how many more bytes may come
 	read    atomic.Int64
 	weighed int64 // of read; used by the reader alone
+
+	// During the TLS handshake, and used by it alone. It computes between a read
+	// and what it does next on the connection: another read, or a write, which a
+	// peer that does not read might hold up.
+	turns *admission.Turns // nil before and after
+	mine  bool             // the turn
+}
+
+// compute waits for a turn.
+func (m *meter) compute() error {
+	if m.turns == nil || m.mine {
+		return nil
+	}
+	if !m.turns.Take(&m.owner.turn, source.Of(m.owner.remote)) {
+		return errEvicted
+	}
+	m.mine = true
+	return nil
+}
+
+// rest gives the turn back.
+func (m *meter) rest() {
+	if m.mine {
+		m.mine = false
+		m.turns.Give()
+	}
 }
 
 // NetConn returns the metered connection.
@@ -55,11 +84,12 @@ func (m *meter) Read(p []byte) (int, error) {
 		if m.head = m.head[n:]; len(m.head) == 0 {
 			m.head = nil
 		}
-		return n, nil
+		return n, m.compute()
 	}
 	if m.off.Load() {
 		return m.Conn.Read(p)
 	}
+	m.rest()
 	left := m.left.Load()
 	if left <= 0 {
 		return 0, errTooMuch
@@ -70,5 +100,14 @@ func (m *meter) Read(p []byte) (int, error) {
 		m.weighed = read
 		m.owner.weigh()
 	}
+	if err == nil {
+		err = m.compute()
+	}
 	return n, err
+}
+
+// Write implements net.Conn.
+func (m *meter) Write(p []byte) (int, error) {
+	m.rest()
+	return m.Conn.Write(p)
 }

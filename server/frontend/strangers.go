@@ -1,6 +1,10 @@
 package frontend
 
-import "konnectivity/internal/admission"
+import (
+	"runtime"
+
+	"konnectivity/internal/admission"
+)
 
 // The weight of a connection that has not begun, in bytes: measured, and
 // rounded up. What its peer has sent adds to it, times readWeight: crypto/tls
@@ -44,23 +48,33 @@ const (
 // limits of their own, in bytes and descriptors, and when these are reached a
 // newcomer replaces one that has waited for long. So they keep out neither each
 // other nor connections that have begun.
-type Strangers struct{ slots *admission.Slots[*Conn] }
+//
+// Their handshakes take half of the processors at most, by source in turn: what
+// a flood of them costs is its own time, and that of those behind its address.
+type Strangers struct {
+	slots *admission.Slots[*Conn]
+	turns *admission.Turns
+}
+
+func strangers(limits admission.Limits) *Strangers {
+	return &Strangers{admission.NewSlots[*Conn](limits), admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2))}
+}
 
 // NewStrangers returns Strangers for a process that may have that many
 // descriptors open; 0 means any number.
 func NewStrangers(descriptors int) *Strangers {
-	return &Strangers{admission.NewSlots[*Conn](admission.Limits{
+	return strangers(admission.Limits{
 		Waiting: admission.ShareOut(descriptors).Strangers, Bytes: strangersBytes, Burst: strangersBurst, Each: silentWeight,
-	})}
+	})
 }
 
 // NewLocalStrangers returns Strangers for unix sockets. File permissions decide
 // who may connect there, so only their number is limited, and no stranger from
 // a port takes their place.
 func NewLocalStrangers(descriptors int) *Strangers {
-	return &Strangers{admission.NewSlots[*Conn](admission.Limits{
+	return strangers(admission.Limits{
 		Waiting: admission.ShareOut(descriptors).Strangers, Each: silentWeight,
-	})}
+	})
 }
 
 // Held returns how many there are, and their estimated cost in bytes.
