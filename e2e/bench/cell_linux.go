@@ -37,7 +37,7 @@ type measurement struct {
 	name   string
 	length time.Duration
 	far    *line.Namespace
-	world  *world
+	worlds []*world
 	rep    *bench.Report
 }
 
@@ -80,6 +80,7 @@ func benchCell(ctx context.Context, args []string) error {
 	set.StringVar(&m.name, "name", "", "what the line is like")
 	set.DurationVar(&m.length, "length", 0, "length of each test")
 	bin := set.String("bin", "", "folder of the programs")
+	before := set.String("before", "", "folder of another build of them")
 	tests := set.String("tests", "", "what to measure")
 	names := set.String("subjects", "", "what to measure it with")
 	cut := set.Duration("cut", 0, "measure a cut of the line, and nothing else")
@@ -88,8 +89,8 @@ func benchCell(ctx context.Context, args []string) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer func() { m.world.close() }()
-	subjects, err := m.start(ctx, suite.Binaries(*bin))
+	defer m.close()
+	subjects, err := m.start(ctx, suite.Binaries(*bin), suite.Binaries(*before))
 	if err != nil {
 		return err
 	}
@@ -106,15 +107,17 @@ func benchCell(ctx context.Context, args []string) error {
 	return m.rep.JSON(os.Stdout)
 }
 
-// all runs every test with every subject, in turn.
+// all runs the tests in order, each with every subject in turn. A test that is
+// named twice is run twice.
 func (m *measurement) all(ctx context.Context, subjects []subject, tests []string) error {
-	for _, t := range allCellTests {
-		if !slices.Contains(tests, t.name) {
-			continue
+	for _, name := range tests {
+		i := slices.IndexFunc(allCellTests, func(t cellTest) bool { return t.name == name })
+		if i < 0 {
+			return fmt.Errorf("no test %q: want some of %s", name, strings.Join(cellTests(), ","))
 		}
 		for _, s := range subjects {
-			if err := t.run(m, ctx, s); err != nil {
-				return fmt.Errorf("%s over %s: %w", t.name, s.Name, err)
+			if err := allCellTests[i].run(m, ctx, s); err != nil {
+				return fmt.Errorf("%s over %s: %w", name, s.Name, err)
 			}
 			time.Sleep(rest)
 		}
@@ -122,15 +125,53 @@ func (m *measurement) all(ctx context.Context, subjects []subject, tests []strin
 	return nil
 }
 
-// start runs what the paths lead through, and returns them.
-func (m *measurement) start(ctx context.Context, bin suite.Binaries) ([]subject, error) {
-	near, far := line.AddrA.String(), line.AddrB.String()
-	w, err := newWorld(bin, "--cluster-san="+near, "--server-san="+far)
+// close ends all programs.
+func (m *measurement) close() {
+	for _, w := range m.worlds {
+		w.close()
+	}
+}
+
+// start runs what the paths lead through, and returns them, raw TLS last.
+func (m *measurement) start(ctx context.Context, bin, before suite.Binaries) ([]subject, error) {
+	plain, err := m.serveTarget(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
-	m.world = w
-	if w.server, err = w.StartServerAt(near); err != nil {
+	var subjects []subject
+	each := func(streams int) int { return streams }
+	add := func(name, front string) {
+		subjects = append(subjects, subject{bench.Path{Name: name, Dialer: socks5(front), Target: plain}, each})
+	}
+	w, err := m.startWorld(ctx, bin, plain)
+	if err != nil {
+		return nil, err
+	}
+	add("ours", w.socks.Address())
+	if before != "" {
+		earlier, err := m.startWorld(ctx, before, plain)
+		if err != nil {
+			return nil, err
+		}
+		add("before", earlier.socks.Address())
+	}
+	if err := m.startChain(w); err != nil {
+		return nil, err
+	}
+	add("relay chain", w.front)
+	raw, err := rawTLS(w, func(config *tls.Config) (string, error) { return m.serveTarget(ctx, config) })
+	return append(subjects, subject{raw, func(int) int { return 1 }}), err
+}
+
+// startWorld runs the suite's programs, with the agent at the far end, and waits
+// until connections get through.
+func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target string) (*world, error) {
+	w, err := newWorld(bin, "--cluster-san="+line.AddrA.String(), "--server-san="+line.AddrB.String())
+	if err != nil {
+		return nil, err
+	}
+	m.worlds = append(m.worlds, w)
+	if w.server, err = w.StartServerAt(line.AddrA.String()); err != nil {
 		return nil, err
 	}
 	if err := m.far.Do(func() (err error) { w.agent, err = w.LaunchAgent(w.server); return err }); err != nil {
@@ -139,37 +180,20 @@ func (m *measurement) start(ctx context.Context, bin suite.Binaries) ([]subject,
 	if w.socks, err = w.StartSOCKS5(w.server); err != nil {
 		return nil, err
 	}
-	if err := m.startChain(far); err != nil {
-		return nil, err
-	}
-	plain, err := m.serveTarget(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	raw, err := m.rawTLS(ctx, far)
-	if err != nil {
-		return nil, err
-	}
-	each := func(streams int) int { return streams }
-	subjects := []subject{
-		{bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: plain}, each},
-		{bench.Path{Name: "relay chain", Dialer: socks5(w.front), Target: plain}, each},
-		{raw, func(int) int { return 1 }},
-	}
-	return subjects, m.awaitAgent(ctx, subjects[0].Path)
+	return w, awaitAgent(ctx, w, bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target})
 }
 
 // startChain runs the relay chain with its last process at the far end.
-func (m *measurement) startChain(far string) error {
+func (m *measurement) startChain(w *world) error {
 	var end, middle string
-	err := m.far.Do(func() (err error) { _, end, err = m.world.StartHop("end", far, ""); return err })
+	err := m.far.Do(func() (err error) { _, end, err = w.StartHop("end", line.AddrB.String(), ""); return err })
 	if err != nil {
 		return err
 	}
-	if _, middle, err = m.world.StartHop("middle", "127.0.0.1", end); err != nil {
+	if _, middle, err = w.StartHop("middle", "127.0.0.1", end); err != nil {
 		return err
 	}
-	_, m.world.front, err = m.world.StartHop("front", "127.0.0.1", middle)
+	_, w.front, err = w.StartHop("front", "127.0.0.1", middle)
 	return err
 }
 
@@ -194,20 +218,20 @@ func (m *measurement) serveTarget(ctx context.Context, config *tls.Config) (stri
 
 // rawTLS is one TLS connection to a target at the far end, which all others have
 // to be compared with: it has nothing in between.
-func (m *measurement) rawTLS(ctx context.Context, host string) (bench.Path, error) {
-	server, err := m.source("server")
+func rawTLS(w *world, serve func(*tls.Config) (string, error)) (bench.Path, error) {
+	server, err := source(w, "server")
 	if err != nil {
 		return bench.Path{}, err
 	}
-	client, err := m.source("client")
+	client, err := source(w, "client")
 	if err != nil {
 		return bench.Path{}, err
 	}
-	target, err := m.serveTarget(ctx, server.Server())
+	target, err := serve(server.Server())
 	if err != nil {
 		return bench.Path{}, err
 	}
-	config := client.Client(host)
+	config := client.Client(line.AddrB.String())
 	config.ClientSessionCache = nil // as the relay chain has it
 	d := tls.Dialer{Config: config}
 	return bench.Path{Name: "raw TLS", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -219,14 +243,14 @@ func (m *measurement) rawTLS(ctx context.Context, host string) (bench.Path, erro
 	})}, nil
 }
 
-func (m *measurement) source(name string) (*tlsreload.Source, error) {
+func source(w *world, name string) (*tlsreload.Source, error) {
 	return tlsreload.New(tlsreload.Files{
-		CA: m.world.PKI("ca.crt"), Cert: m.world.PKI(name + ".crt"), Key: m.world.PKI(name + ".key"),
+		CA: w.PKI("ca.crt"), Cert: w.PKI(name + ".crt"), Key: w.PKI(name + ".key"),
 	}, tlsreload.Options{Name: name})
 }
 
 // awaitAgent returns once connections get through.
-func (m *measurement) awaitAgent(ctx context.Context, p bench.Path) error {
+func awaitAgent(ctx context.Context, w *world, p bench.Path) error {
 	const patience = 20 * time.Second
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		_, err := p.FirstByte(ctx, 1)
@@ -234,7 +258,7 @@ func (m *measurement) awaitAgent(ctx context.Context, p bench.Path) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("nothing gets through: %w\n%s", err, m.world.agent.Output())
+			return fmt.Errorf("nothing gets through: %w\n%s", err, w.agent.Output())
 		}
 	}
 }

@@ -24,6 +24,7 @@ type lines struct {
 	runs  int
 	args  []string // of each benchCell
 	limit time.Duration
+	bin   string // folder of the programs; "": they are built
 	write string
 }
 
@@ -51,15 +52,16 @@ func benchLine(ctx context.Context, args []string) error {
 	if err := line.Possible(); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "kb")
-	if err != nil {
-		return err
+	if ls.bin == "" {
+		if ls.bin, err = os.MkdirTemp("", "kb"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(ls.bin)
+		if _, err := suite.Build(".", ls.bin); err != nil {
+			return err
+		}
 	}
-	defer os.RemoveAll(dir)
-	if _, err := suite.Build(".", dir); err != nil {
-		return err
-	}
-	ls.args = append(ls.args, "-bin="+dir)
+	ls.args = append(ls.args, "-bin="+ls.bin)
 	rep := bench.NewReport()
 	for round := range ls.runs {
 		for _, c := range ls.cells {
@@ -89,8 +91,10 @@ func parseLines(args []string) (*lines, error) {
 	delays := set.String("rtt", "10ms,50ms,150ms", "round trips")
 	losses := set.String("loss", "0,0.1,1", "losses each way, percent")
 	length := set.Duration("length", 3*time.Second, "length of each transfer and each test of round trips")
-	tests := set.String("tests", strings.Join(cellTests(), ","), "what to measure; empty: nothing but the cut")
-	subjects := set.String("subjects", "ours,relay chain,raw TLS", "what to measure it with")
+	tests := set.String("tests", strings.Join(cellTests(), ","), "what to measure, in order; empty: nothing but the cut")
+	subjects := set.String("subjects", "ours,before,relay chain,raw TLS", "what to measure it with")
+	set.StringVar(&ls.bin, "bin", "", "folder of the programs; empty: build them")
+	before := set.String("before", "", "folder of another build of the programs, to be measured in turn with this one")
 	cut := set.Duration("cut", 30*time.Second, "how long a line is cut, after the table and in every round; 0: not at all")
 	set.IntVar(&ls.runs, "runs", 3, "rounds")
 	set.StringVar(&ls.write, "write", "", "Markdown file whose table between the marks is replaced")
@@ -98,6 +102,9 @@ func parseLines(args []string) (*lines, error) {
 		return nil, err
 	}
 	ls.args = []string{"-length=" + length.String(), "-subjects=" + *subjects}
+	if *before != "" {
+		ls.args = append(ls.args, "-before="+*before)
+	}
 	// Some transfers of 10 MB may take their time; all else is as long as it is.
 	ls.limit = 10*time.Minute + 30**length
 	var err error
