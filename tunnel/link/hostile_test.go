@@ -309,7 +309,10 @@ func TestCloseOfAStuckLink(t *testing.T) {
 // that the stuck write fails before Close is through.
 type hasty struct{ *gate }
 
-func (h hasty) SetWriteDeadline(time.Time) error { return h.gate.Close() }
+func (h hasty) SetWriteDeadline(time.Time) error {
+	defer time.Sleep(10 * time.Millisecond) // in which the session hears of it
+	return h.gate.Close()
+}
 
 // Several readers of one stream: what one leaves, and the end, reach the rest.
 func TestNoReaderSleepsBesideData(t *testing.T) {

@@ -244,9 +244,14 @@ func (ses *Session) awaitFlush() bool {
 // the caller is to end the session.
 func (ses *Session) sayGoodbye(cause error, code GoAwayCode, text string) {
 	end := time.Now().Add(farewell)
+	ses.mu.Lock()
+	if ses.ending == nil {
+		ses.ending = cause // before the deadline, at which a stuck write fails
+	}
+	ses.mu.Unlock()
 	_ = ses.out.conn.SetWriteDeadline(end)
 	defer time.AfterFunc(farewell, ses.wakeIdle).Stop()
-	if !ses.takeLastTurn(cause, end) {
+	if !ses.takeLastTurn(end) {
 		return
 	}
 	goAway := appendGoAway(nil, code, text)
@@ -259,12 +264,9 @@ func (ses *Session) sayGoodbye(cause error, code GoAwayCode, text string) {
 }
 
 // takeLastTurn waits for the connection until end, while the session lives.
-func (ses *Session) takeLastTurn(cause error, end time.Time) bool {
+func (ses *Session) takeLastTurn(end time.Time) bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if ses.ending == nil {
-		ses.ending = cause
-	}
 	for ses.err == nil && time.Now().Before(end) {
 		if ses.queue.take() {
 			return true
