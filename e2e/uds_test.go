@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -63,5 +65,43 @@ func TestUnixSocketTakesNothingFromOthers(t *testing.T) {
 	stopInOrder(t, srv.Process)
 	if _, err := os.Lstat(srv.UDS); err == nil {
 		t.Error("the socket outlived its server")
+	}
+}
+
+// A sidecar's socket is treated in the same way, and kube-apiserver's CONNECT goes
+// through it.
+func TestUnixSocketOfASidecar(t *testing.T) {
+	t.Parallel()
+	s := newSuite(t)
+	srv := must(s.StartServer())(t)
+	must(s.StartAgent(srv))(t)
+	target := echoTarget(t)
+	path := filepath.Join(s.Dir, "egress")
+	first := must(s.StartHTTPS(srv, "--serving-uds="+path))(t)
+	second := must(s.Run("konnectivity-https-proxy", nil, "--serving-uds="+path, "--serving-port=0"))(t)
+	if code, err := second.Wait(20 * time.Second); err != nil || code != 1 || !strings.Contains(second.Output(), "--serving-uds: "+path+" is the socket of another process") {
+		t.Errorf("status %d, %v:\n%s", code, err, second.Output())
+	}
+	first.Kill()
+	if _, err := os.Lstat(path); err != nil {
+		t.Fatal(err)
+	}
+	next := must(s.StartHTTPS(srv, "--serving-uds="+path, "--serving-uds-mode=0600"))(t)
+	if info := must(os.Lstat(path))(t); info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v", info.Mode())
+	}
+	c := must(net.Dial("unix", path))(t)
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	const answer = "HTTP/1.1 200 Connection Established\r\n\r\n"
+	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nping", target)
+	got := make([]byte, len(answer)+len("ping"))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != answer+"ping" {
+		t.Errorf("%q, %v", got, err)
+	}
+	c.Close()
+	stopInOrder(t, next.Process)
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the socket outlived its sidecar")
 	}
 }
