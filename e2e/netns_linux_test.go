@@ -63,7 +63,13 @@ func (ns netns) run(t testing.TB, line ...string) (string, error) {
 // start starts a program in it, until the test ends.
 func (ns netns) start(t *testing.T, line ...string) *suite.Process {
 	t.Helper()
-	p := must(suite.Start(filepath.Base(line[0]), programPath(t, "nsenter"), ns.args(line...), nil))(t)
+	return ns.startWith(t, nil, line...)
+}
+
+// startWith is start with an environment.
+func (ns netns) startWith(t *testing.T, env []string, line ...string) *suite.Process {
+	t.Helper()
+	p := must(suite.Start(filepath.Base(line[0]), programPath(t, "nsenter"), ns.args(line...), env))(t)
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
@@ -76,28 +82,33 @@ func (ns netns) start(t *testing.T, line ...string) *suite.Process {
 // listen opens a port in it. The socket stays there, whoever uses it.
 func (ns netns) listen(t *testing.T, address string) net.Listener {
 	t.Helper()
+	l := must(inside(ns, func() (net.Listener, error) { return net.Listen("tcp", address) }))(t)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// inside opens a socket in ns.
+func inside[T any](ns netns, open func() (T, error)) (T, error) {
 	type result struct {
-		l   net.Listener
-		err error
+		socket T
+		err    error
 	}
 	done := make(chan result)
 	go func() {
 		runtime.LockOSThread() // and ends with the goroutine, since it is of another namespace
+		var r result
 		file, err := os.Open(ns.path())
 		if err == nil {
 			defer file.Close()
 			err = unix.Setns(int(file.Fd()), unix.CLONE_NEWNET)
 		}
-		var l net.Listener
-		if err == nil {
-			l, err = net.Listen("tcp", address)
+		if r.err = err; err == nil {
+			r.socket, r.err = open()
 		}
-		done <- result{l, err}
+		done <- r
 	}()
 	r := <-done
-	l := must(r.l, r.err)(t)
-	t.Cleanup(func() { _ = l.Close() })
-	return l
+	return r.socket, r.err
 }
 
 // awaitOK waits until a URL answers in it.

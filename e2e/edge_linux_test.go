@@ -1,0 +1,222 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/pki"
+)
+
+const (
+	edgeIP, edgeNewIP = "10.88.0.2", "10.88.0.3"
+	centreIP          = "10.88.0.1"
+	edgeProxy         = centreIP + ":3128"
+	edgeMemory        = 64 << 20
+)
+
+// edge is a small machine with an agent, that reaches the server only by a proxy
+// which wants a password.
+type edge struct {
+	t            *testing.T
+	node, centre netns
+	suite        *suite.Suite
+	ca           *authority
+	server       *suite.Process
+	agent        *suite.Process
+	proxied      atomic.Int64 // connections
+}
+
+// newEdge starts a server whose certificate is valid from then on, and the agent:
+// with a root that cannot be written to, and little memory.
+func newEdge(t *testing.T, from time.Time) *edge {
+	t.Helper()
+	e := &edge{t: t, node: newNetns(t, "node"), centre: newNetns(t, "centre"), suite: newSuite(t)}
+	mustRun(t, "ip", "-n", string(e.node), "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", string(e.centre))
+	for ns, address := range map[netns]string{e.node: edgeIP, e.centre: centreIP} {
+		ns.ip(t, "address add "+address+"/24 dev eth0")
+		ns.ip(t, "link set eth0 up")
+	}
+	e.ca = newAuthority(t, e.suite, "edge-ca")
+	e.startServer(from)
+	e.startProxy(e.centre.listen(t, edgeProxy))
+	const confined = `echo $$ >"$0" && mount --make-rprivate / && mount -o remount,bind,ro / && exec "$@"`
+	e.agent = e.node.startWith(t, []string{"HTTPS_PROXY=http://edge:s3cret%40@" + edgeProxy},
+		"unshare", "--mount", "sh", "-c", confined, memoryCgroup(t, edgeMemory), binaries.Path("konnectivity-agent"), "--proxy-server-host="+centreIP,
+		"--ca-cert="+e.ca.file, "--agent-cert="+e.suite.PKI("agent.crt"), "--agent-key="+e.suite.PKI("agent.key"))
+	return e
+}
+
+// startServer starts the server, perhaps again, with a certificate that is valid
+// from then on.
+func (e *edge) startServer(from time.Time) {
+	e.t.Helper()
+	pki := e.suite.PKI
+	cert, key := e.ca.make(e.t, centreLeaf, from, from.Add(day))
+	e.server = e.centre.start(e.t, binaries.Path("konnectivity-server"), "--mode=http-connect", "--graceful-shutdown-timeout=1s",
+		"--server-ca-cert="+pki("ca.crt"), "--server-cert="+pki("server.crt"), "--server-key="+pki("server.key"),
+		"--cluster-ca-cert="+pki("ca.crt"), "--cluster-cert="+cert, "--cluster-key="+key)
+	e.centre.awaitOK(e.t, e.server, "http://127.0.0.1:8092/healthz")
+}
+
+var centreLeaf = pki.Leaf{CommonName: "cluster", IPs: []net.IP{net.ParseIP(centreIP)}, Server: true}
+
+// memoryCgroup makes a cgroup with so much memory, and returns the file to which
+// a process that is to be in it is written.
+func memoryCgroup(t *testing.T, bytes int) (procs string) {
+	t.Helper()
+	root, limit := "/sys/fs/cgroup", "memory.max"
+	if _, err := os.Stat(root + "/memory/memory.limit_in_bytes"); err == nil {
+		root, limit = root+"/memory", "memory.limit_in_bytes"
+	}
+	dir, err := os.MkdirTemp(root, "k")
+	if err == nil {
+		t.Cleanup(func() { _ = os.Remove(dir) })
+		err = os.WriteFile(filepath.Join(dir, limit), []byte(strconv.Itoa(bytes)), 0o600)
+	}
+	if err != nil {
+		t.Skipf("no cgroup for memory can be made here: %v", err)
+	}
+	return filepath.Join(dir, "cgroup.procs")
+}
+
+// startProxy serves CONNECT to who has the password.
+func (e *edge) startProxy(l net.Listener) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+				e.proxy(c)
+			})
+		}
+	})
+	e.t.Cleanup(func() { _ = l.Close(); cancel(); all.Wait() })
+}
+
+func (e *edge) proxy(c net.Conn) {
+	defer c.Close()
+	r, err := http.ReadRequest(bufio.NewReader(c))
+	if err != nil {
+		return
+	}
+	if r.Header.Get("Proxy-Authorization") != "Basic "+base64.StdEncoding.EncodeToString([]byte("edge:s3cret@")) {
+		_, _ = io.WriteString(c, "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n")
+		return
+	}
+	far, err := inside(e.centre, func() (net.Conn, error) { return net.Dial("tcp", r.Host) })
+	if err != nil {
+		_, _ = io.WriteString(c, "HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
+		return
+	}
+	defer far.Close()
+	e.proxied.Add(1)
+	_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+	up := make(chan struct{})
+	go func() { defer close(up); _, _ = io.Copy(far, c); _ = far.Close() }()
+	_, _ = io.Copy(c, far)
+	_ = c.Close()
+	<-up
+}
+
+// get fetches size bytes from a port of the node, through the tunnel.
+func (e *edge) get(address string) (int, error) {
+	out, err := e.centre.run(e.t, "curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--proxytunnel", "--proxy", "https://127.0.0.1:8090",
+		"--proxy-cacert", e.suite.PKI("ca.crt"), "--proxy-cert", e.suite.PKI("client.crt"), "--proxy-key", e.suite.PKI("client.key"), "http://"+address+"/")
+	return len(out), err
+}
+
+// A machine whose clock is wrong when it starts, behind a proxy, with a root that
+// cannot be written to: the agent says what keeps it, goes on trying, and serves
+// as soon as it can, with a load of more than its memory. Instead of the clock,
+// the server's certificate comes right, which to the agent is the same.
+func TestAgentAtTheEdge(t *testing.T) {
+	t.Parallel() // it waits
+	e := newEdge(t, time.Now().Add(day))
+	for end := time.Now().Add(20 * time.Second); !strings.Contains(e.agent.Output(), "correct this machine's clock"); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the agent does not say what is wrong:\n%s", e.agent.Output())
+		}
+	}
+	if code, err := e.server.Stop(); code != 0 || err != nil {
+		t.Errorf("the server ended with %d, %v", code, err)
+	}
+	e.startServer(time.Now().Add(-time.Hour))
+	e.node.awaitOK(t, e.agent, "http://127.0.0.1:8093/readyz")
+	if e.proxied.Load() == 0 {
+		t.Error("the agent did not go by its proxy")
+	}
+	if out := e.agent.Output(); strings.Contains(out, "s3cret") {
+		t.Errorf("the proxy's password is in the log:\n%s", out)
+	}
+	const size, clients = 16 << 20, 8
+	e.serveBytes(edgeIP+":80", size)
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			if n, err := e.get(edgeIP + ":80"); n != size || err != nil {
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		})
+	}
+	all.Wait()
+	if resident := must(e.agent.Resident())(t); resident > edgeMemory {
+		t.Errorf("the agent takes %d MiB", resident>>20)
+	}
+	if page := must(e.node.run(t, "curl", "--silent", "http://127.0.0.1:8093/metrics"))(t); !strings.Contains(page, "go_gc_gomemlimit_bytes 6.03979") {
+		t.Error("the agent does not know how much memory it may have")
+	}
+}
+
+// serveBytes serves so many bytes at a port of the node.
+func (e *edge) serveBytes(address string, size int) {
+	l := e.node.listen(e.t, address)
+	content := make([]byte, size)
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(content) })}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(l) }()
+	e.t.Cleanup(func() { _ = s.Close(); <-done })
+}
+
+// A machine that gets another address loses its connection without a word. The
+// agent notices, and is back by itself.
+func TestAgentWithAChangingAddress(t *testing.T) {
+	if os.Getenv("KONNECTIVITY_E2E") != "full" {
+		t.Skip("takes 20 s: KONNECTIVITY_E2E=full")
+	}
+	t.Parallel() // it waits
+	e := newEdge(t, time.Now().Add(-time.Hour))
+	e.node.awaitOK(t, e.agent, "http://127.0.0.1:8093/readyz")
+	before := e.proxied.Load()
+	e.node.ip(t, "address del "+edgeIP+"/24 dev eth0")
+	e.node.ip(t, "address add "+edgeNewIP+"/24 dev eth0")
+	changed := time.Now()
+	e.serveBytes(edgeNewIP+":80", 10)
+	for end := changed.Add(40 * time.Second); e.proxied.Load() == before; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("the agent has not connected again:\n%s", e.agent.Output())
+		}
+	}
+	t.Logf("connected again after %v", time.Since(changed).Round(time.Second))
+	e.node.awaitOK(t, e.agent, "http://127.0.0.1:8093/readyz")
+	if n, err := e.get(edgeNewIP + ":80"); n != 10 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
