@@ -1,0 +1,251 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The addresses of docs/bare-metal.md: where node reaches control, and what only
+// node reaches.
+const (
+	controlAddress = "203.0.113.7"
+	nodeAddress    = "203.0.113.8"
+	kubeletAddress = "10.0.0.7"
+)
+
+// boot makes a root a machine's, whose systemd is process 1 in namespaces and a
+// control group of its own, and starts it.
+const boot = `
+set -eu
+root=$1 groups=$2 name=$3
+mount --make-rprivate /
+mount -t proc proc $root/proc
+mount -t sysfs -o ro sysfs $root/sys
+mount -t cgroup2 cgroup2 $root/sys/fs/cgroup
+for folder in run tmp dev; do mount -t tmpfs -o mode=755 tmpfs $root/$folder; done
+chmod 1777 $root/tmp
+for device in null zero full random urandom tty; do : > $root/dev/$device; mount --bind /dev/$device $root/dev/$device; done
+mkdir $root/dev/pts $root/dev/shm
+mount -t devpts -o newinstance,ptmxmode=0666 devpts $root/dev/pts
+ln -s pts/ptmx $root/dev/ptmx
+ln -s /proc/self/fd $root/dev/fd
+rm -rf $root/etc/machine-id $root/etc/systemd/system/*.wants
+systemd-id128 new > $root/etc/machine-id
+hostname $name
+cd $root
+mkdir host
+pivot_root . host
+umount -l /host
+exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/systemd --system --unit=basic.target
+`
+
+// enter gives what it starts a control group, and the namespaces of a machine.
+const enter = `
+set -eu
+mount --make-rprivate /
+mount -t cgroup2 cgroup2 $2
+mkdir -p $2/$3
+echo $$ > $2/$3/cgroup.procs
+exec nsenter --net="$4" unshare --mount --pid --fork --kill-child --uts --ipc --cgroup sh -c "$5" boot "$1" "$2" "$3"
+`
+
+// machine is one with systemd.
+type machine struct {
+	*root
+	pid string // of its systemd, as this machine sees it
+}
+
+// newMachine starts a machine on a network, with packages ready to be installed.
+func newMachine(t *testing.T, name, network string, packages ...string) *machine {
+	t.Helper()
+	m := &machine{root: newRoot(t)}
+	for _, p := range packages {
+		file := artefact(t, p+"_*_"+runtime.GOARCH+".deb")
+		command(t, "cp", file, m.file("/root/"))
+	}
+	groups := t.TempDir()
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", enter, "enter", m.merged, groups, "konnectivity-test-"+name, network, boot)
+	log := must(os.Create(filepath.Join(t.TempDir(), name)))(t)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			journal, _ := m.try("journalctl --no-pager --lines=100")
+			t.Logf("%s: %s\n%s", name, text, journal)
+		}
+		_ = cmd.Process.Kill() // and so, with --kill-child, process 1 and all others
+		_ = cmd.Wait()
+		_ = log.Close()
+		removeGroups(t, groups, "konnectivity-test-"+name)
+	})
+	m.await("systemd is up", func() error {
+		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
+		if m.pid = strings.TrimSpace(string(children)); err != nil || m.pid == "" {
+			return fmt.Errorf("there is no process yet: %w", err)
+		}
+		_, err = m.try("systemctl is-active basic.target")
+		return err
+	})
+	return m
+}
+
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+// removeGroups takes a machine's control groups away, once its last process is gone.
+func removeGroups(t *testing.T, at, name string) {
+	t.Helper()
+	script := `mount -t cgroup2 cgroup2 $1 && for i in $(seq 100); do
+		find $1/$2 -depth -type d -exec rmdir {} + 2>/dev/null; [ -e $1/$2 ] || exit 0; sleep 0.1; done; exit 1`
+	command(t, "unshare", "--mount", "sh", "-c", script, "groups", at, name)
+}
+
+// try runs a shell's commands in the machine.
+func (m *machine) try(script string) (string, error) {
+	if m.pid == "" {
+		return "", os.ErrNotExist
+	}
+	return try(m.t, "nsenter", "--target="+m.pid, "--all", "sh", "-euc", "cd /root; export HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin; "+script)
+}
+
+// do is try for what must work.
+func (m *machine) do(script string) string {
+	m.t.Helper()
+	out, err := m.try(script)
+	if err != nil {
+		m.t.Fatalf("%s\n%v\n%s", script, err, out)
+	}
+	return out
+}
+
+// await asks for up to a minute.
+func (m *machine) await(what string, is func() error) {
+	m.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		err := is()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			m.t.Fatalf("not so: %s: %v", what, err)
+		}
+	}
+}
+
+// cable joins two networks, each with an address of the other's.
+func cable(t *testing.T, a, addressA, b, addressB string) {
+	t.Helper()
+	command(t, "nsenter", "--net="+a, "ip", "link", "add", "cable", "type", "veth", "peer", "name", "end", "netns", b)
+	for _, end := range []struct{ network, name, address string }{{a, "cable", addressA}, {b, "end", addressB}} {
+		command(t, "nsenter", "--net="+end.network, "sh", "-c", "ip address add "+end.address+"/24 dev "+end.name+" && ip link set "+end.name+" up")
+	}
+}
+
+var plainBlock = regexp.MustCompile("(?ms)^```\n(.*?)^```$")
+
+// TestBareMetal follows docs/bare-metal.md on two machines with systemd.
+func TestBareMetal(t *testing.T) {
+	t.Parallel()
+	artefact(t, "konnectivity-agent_*_"+runtime.GOARCH+".deb")
+	var blocks []string
+	for _, b := range plainBlock.FindAllStringSubmatch(string(must(os.ReadFile("../docs/bare-metal.md"))(t)), -1) {
+		blocks = append(blocks, b[1])
+	}
+	if len(blocks) != 6 || !strings.HasPrefix(blocks[1], "scp /root/pki/ca.crt /root/pki/agent.crt /root/pki/agent.key node:/root/") {
+		t.Fatalf("docs/bare-metal.md has other steps than this test: %q", blocks)
+	}
+	controlNet, nodeNet := namespace(t), namespace(t)
+	cable(t, controlNet, controlAddress, nodeNet, nodeAddress)
+	control := newMachine(t, "control", controlNet, "konnectivity", "konnectivity-server", "konnectivity-socks5-proxy")
+	node := newMachine(t, "node", nodeNet, "konnectivity-agent")
+	control.do("dpkg --install *.deb")
+	node.do("dpkg --install *.deb")
+
+	control.do(blocks[0])
+	for _, name := range []string{"ca.crt", "agent.crt", "agent.key"} {
+		content := control.do("cat /root/pki/" + name)
+		if err := os.WriteFile(node.file("/root/"+name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	node.do("ip address add " + kubeletAddress + "/32 dev lo; mkdir -p kubelet; echo ok > kubelet/healthz; " +
+		"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=kubelet -keyout kubelet/key -out kubelet/crt 2>/dev/null; " +
+		"systemd-run --unit=kubelet --working-directory=/root/kubelet openssl s_server -quiet -accept " + kubeletAddress + ":10250 -cert crt -key key -WWW")
+	node.do(blocks[2])
+	control.do(blocks[3])
+	node.do(blocks[4])
+	control.works(blocks[5])
+	control.hardened("konnectivity-server", "konnectivity-socks5-proxy")
+	node.hardened("konnectivity-agent")
+	for m, want := range map[*machine]string{control: "konnectivity-server.*agent connected", node: "konnectivity-agent"} {
+		if out := m.do("journalctl --no-pager --unit='konnectivity-*'"); !regexp.MustCompile(want).MatchString(out) {
+			t.Errorf("the journal has no %s:\n%s", want, out)
+		}
+	}
+
+	// What dies comes again, and what is stopped ends in order.
+	before := node.do("systemctl show --value -p MainPID konnectivity-agent")
+	node.do("systemctl kill --signal=KILL konnectivity-agent")
+	node.await("the agent runs again", func() error {
+		if out, err := node.try("systemctl is-active konnectivity-agent && systemctl show --value -p MainPID konnectivity-agent"); err != nil || strings.HasSuffix(out, before) {
+			return fmt.Errorf("%s, %w", out, err)
+		}
+		return nil
+	})
+	control.works(blocks[5])
+	for m, service := range map[*machine]string{control: "konnectivity-server", node: "konnectivity-agent"} {
+		m.do("systemctl stop " + service)
+		if out := m.do("systemctl show --value -p Result " + service); out != "success\n" {
+			t.Errorf("%s ended with %s", service, out)
+		}
+	}
+}
+
+// works follows the page's check until it finds nothing wrong.
+func (m *machine) works(check string) {
+	m.t.Helper()
+	m.await("the check is green", func() error {
+		out, err := m.try(check)
+		if err == nil && !strings.HasSuffix(out, "ok\n") {
+			err = fmt.Errorf("curl printed something else")
+		}
+		if err != nil {
+			return fmt.Errorf("%w\n%s", err, out)
+		}
+		return nil
+	})
+}
+
+// hardened looks at running services as systemd rates them.
+func (m *machine) hardened(services ...string) {
+	m.t.Helper()
+	for _, s := range services {
+		out, err := m.try("systemd-analyze security --threshold=20 --no-pager " + s)
+		if err != nil {
+			m.t.Errorf("%s is exposed by more than 2.0: %v\n%s", s, err, out)
+		}
+		m.t.Logf("%s: %s", s, lastLine(out))
+	}
+}
+
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}
