@@ -59,6 +59,9 @@ BASELINE  ?= docs/bench/baseline.txt
 
 BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
 
+RELEASE = $(GO) run -C release . -root='$(CURDIR)' -version='$(VERSION)' -commit='$(COMMIT)' -time='$(EPOCH)' \
+	-tags='$(TAGS)' -ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)'
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -198,6 +201,12 @@ quickstart: build ## Try everything in one process: make quickstart ARGS=--once
 image: ## Build the container image (docker or a command in DOCKER)
 	$(or $(DOCKER),docker) build --build-arg VERSION='$(VERSION)' --build-arg COMMIT='$(COMMIT)' -t '$(IMAGE)' .
 
+# What the Dockerfile puts into the image: the same as a release does.
+.PHONY: image-files
+image-files:
+	mkdir -p $(BIN)
+	$(RELEASE) -image-files='$(CURDIR)/$(BIN)/image.tar'
+
 # A release says which commit it is of; what is not committed nobody can find again.
 .PHONY: committed
 committed:
@@ -208,8 +217,7 @@ committed:
 .PHONY: release
 release: $(if $(UNCOMMITTED),,committed) ## Make everything of a release into dist/, the same bytes each time: make release VERSION=v1.2.3
 	release/busybox .cache/busybox $(patsubst linux/%,%,$(filter linux/%,$(SYSTEMS)))
-	$(GO) run -C release . -root='$(CURDIR)' -out='$(CURDIR)/$(DIST)' -version='$(VERSION)' -commit='$(COMMIT)' -time='$(EPOCH)' \
-		-tags='$(TAGS)' -ldflags='$(LDFLAGS)' -systems='$(SYSTEMS)' -busybox='$(CURDIR)/.cache/busybox'
+	$(RELEASE) -out='$(CURDIR)/$(DIST)' -busybox='$(CURDIR)/.cache/busybox'
 
 .PHONY: release-test
 release-test: ## Make the release of this system only, into bin/dist, and install and use each part of it

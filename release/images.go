@@ -29,6 +29,22 @@ func (r *release) images() error {
 	return r.image("konnectivity-hypershift", "The konnectivity suite under the names that HyperShift starts", base, suite, hypershift)
 }
 
+// imageFiles is what the lean image holds, for who builds it by a Dockerfile.
+func (r *release) imageFiles() error {
+	if len(r.systems) != 1 || r.systems[0].os != "linux" {
+		return fmt.Errorf("an image is for one architecture of Linux, not for %v", r.systems)
+	}
+	var entries []entry
+	for _, of := range []func(system) ([]entry, error){r.lean, r.suite} {
+		more, err := of(r.systems[0])
+		if err != nil {
+			return err
+		}
+		entries = append(entries, more...)
+	}
+	return writeFile(r.files, func(w io.Writer) error { return writeTar(w, entries, r.time) })
+}
+
 // layers makes a layer for each architecture, once, however many images it is
 // in. It is nil where there is nothing for that architecture.
 func (r *release) layers(entries func(system) ([]entry, error)) func(system) (v1.Layer, error) {

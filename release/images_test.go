@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -283,6 +286,13 @@ func imageFiles(t *testing.T, path string) map[string]string {
 	}
 	content := mutate.Extract(images[0])
 	defer content.Close()
+	return tarFiles(t, content)
+}
+
+// tarFiles is what a tar holds; of programs, that they are there, and of links,
+// where they lead.
+func tarFiles(t *testing.T, content io.Reader) map[string]string {
+	t.Helper()
 	files := map[string]string{}
 	for r := tar.NewReader(content); ; {
 		h, err := r.Next()
@@ -292,13 +302,38 @@ func imageFiles(t *testing.T, path string) map[string]string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if strings.Contains(h.Name, "bin/") {
-			continue
-		}
 		text, err := io.ReadAll(r)
 		if err != nil {
 			t.Fatal(err)
 		}
-		files[h.Name] = string(text)
+		if strings.Contains(h.Name, "bin/") && len(text) > 0 {
+			text = []byte("a program")
+		}
+		files[strings.TrimSuffix(h.Name, "/")] = string(text) + h.Linkname
+	}
+}
+
+// What `make image` builds by the Dockerfile is the release's lean image.
+func TestImageFilesAreTheRelease(t *testing.T) {
+	want := imageFiles(t, artefact(t, filepath.Join("oci", "konnectivity")))
+	s := system{"linux", runtime.GOARCH}
+	r := &release{root: "..", work: t.TempDir(), systems: []system{s}, files: filepath.Join(t.TempDir(), "image.tar")}
+	if err := os.MkdirAll(r.bin(s), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	archive := artefact(t, "konnectivity_*_"+s.String()+".tar.gz")
+	for _, p := range programs {
+		command(t, "tar", "-xzf", archive, "-C", r.bin(s), "--strip-components=1", strings.TrimSuffix(filepath.Base(archive), ".tar.gz")+"/"+p.name)
+	}
+	if err := errors.Join(r.licences(), r.imageFiles()); err != nil {
+		t.Fatal(err)
+	}
+	tar, err := os.Open(r.files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tar.Close()
+	if got := tarFiles(t, tar); !maps.Equal(got, want) {
+		t.Errorf("the Dockerfile's image has\n%q, the release's\n%q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
 	}
 }

@@ -26,6 +26,7 @@ type release struct {
 	tags    string
 	systems []system
 	busybox string // a folder with Debian's busybox-static for each architecture
+	files   string // make only this tar of the lean image's files; "": a release
 
 	work string // temporary
 }
@@ -51,18 +52,26 @@ func run() error {
 		return err
 	}
 	defer os.RemoveAll(r.work)
+	if r.files != "" {
+		return inTurn([][]step{{{"programs", r.build}}, {{"licences", r.licences}}, {{"files of the image", r.imageFiles}}})
+	}
 	if err := os.RemoveAll(r.out); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(r.out, 0o755); err != nil {
 		return err
 	}
-	for _, steps := range [][]step{
+	return inTurn([][]step{
 		{{"programs", r.build}},
 		{{"man pages and completions", r.document}, {"licences", r.licences}},
 		{{"archives", r.archives}, {"packages", r.packages}, {"images", r.images}, {"chart", r.chart}, {"bill of materials", r.materials}, {"notes", r.notes}},
 		{{"checksums", r.checksums}},
-	} {
+	})
+}
+
+// inTurn takes steps that need those before them.
+func inTurn(all [][]step) error {
+	for _, steps := range all {
 		if err := together(steps); err != nil {
 			return err
 		}
@@ -105,11 +114,12 @@ func parse(args []string) (*release, error) {
 	set.StringVar(&r.ldflags, "ldflags", "", "flags for the linker")
 	set.StringVar(&r.tags, "tags", "", "build tags")
 	set.StringVar(&systems, "systems", "", "OS/ARCH to build for, spaces between")
+	set.StringVar(&r.files, "image-files", "", "make nothing but a tar of what the lean image holds, for one system and whatever version")
 	set.StringVar(&r.busybox, "busybox", "", "folder with ARCH/busybox, ARCH/copyright and ARCH/package for HyperShift's image")
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
-	if !semver.IsValid(r.version) || semver.Canonical(r.version) != r.version {
+	if r.files == "" && (!semver.IsValid(r.version) || semver.Canonical(r.version) != r.version) {
 		return nil, fmt.Errorf("%q is no version to release: give VERSION=v1.2.3", r.version)
 	}
 	for _, s := range strings.Fields(systems) {
@@ -124,7 +134,10 @@ func parse(args []string) (*release, error) {
 	}
 	r.time = time.Unix(seconds, 0).UTC()
 	var err error
-	for _, path := range []*string{&r.root, &r.out, &r.busybox} {
+	for _, path := range []*string{&r.root, &r.out, &r.busybox, &r.files} {
+		if *path == "" {
+			continue
+		}
 		if *path, err = filepath.Abs(*path); err != nil {
 			return nil, err
 		}
