@@ -22,6 +22,14 @@ const (
 	// on a long link has what it needs within four round trips.
 	windowGrowth = 4
 
+	// farGrowth is the step where the round trip is farRTT or longer. A window
+	// that stays the same for three round trips looks to the sender's BBR like a
+	// full line: it stops doubling its rate, and takes seconds to find the rest.
+	// On a lossy line, where a lost segment holds up the credit as well, steps of
+	// four were enough for that.
+	farGrowth = 16
+	farRTT    = 10 * time.Millisecond
+
 	// turnDelay stands for what a busy machine adds to each round trip before
 	// the goroutines and processes on the way have had their turn. On short
 	// links it is all that counts: a window tuned by the wire alone would
@@ -136,7 +144,15 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure pressure) {
 		c.fastFrom = began
 	}
 	if now.Sub(c.fastFrom) >= growAfter && pressure == memoryPlenty {
-		c.window = min(windowGrowth*c.window, maxWindow)
+		c.window = min(growth(rtt)*c.window, maxWindow)
 		c.fastFrom = now
 	}
+}
+
+// growth is the step by which a window grows.
+func growth(rtt time.Duration) uint64 {
+	if rtt >= farRTT {
+		return farGrowth
+	}
+	return windowGrowth
 }
