@@ -31,6 +31,13 @@ const (
 // ServeTarget serves l until ctx ends, then closes what is open and returns
 // once every connection has ended.
 func ServeTarget(ctx context.Context, l net.Listener) error {
+	return Accept(ctx, l, func(c net.Conn) { _ = serve(tunnel.Wrap(c)) })
+}
+
+// Accept calls serve for every connection of l, each on a goroutine, until ctx
+// ends. It closes l and what is open then, and each connection once it was
+// served, and returns when all have been: nil, or why l failed.
+func Accept(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
@@ -45,7 +52,7 @@ func ServeTarget(ctx context.Context, l net.Listener) error {
 		wg.Go(func() {
 			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 			defer c.Close()
-			_ = serve(tunnel.Wrap(c))
+			serve(c)
 		})
 	}
 }

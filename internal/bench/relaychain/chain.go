@@ -17,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"konnectivity/internal/bench"
 )
 
 const (
@@ -54,24 +56,10 @@ func End() Hop {
 // Serve accepts from l until ctx ends, then closes what is open and returns
 // when every connection has ended.
 func (h Hop) Serve(ctx context.Context, l net.Listener) error {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return err
-		}
-		wg.Go(func() { _ = h.relay(ctx, c) })
-	}
+	return bench.Accept(ctx, l, func(c net.Conn) { _ = h.relay(ctx, c) })
 }
 
 func (h Hop) relay(ctx context.Context, near net.Conn) error {
-	defer near.Close()
-	defer context.AfterFunc(ctx, func() { _ = near.Close() })()
 	_ = near.SetDeadline(time.Now().Add(handshakeTime))
 	r := bufio.NewReaderSize(near, maxLine)
 	address, err := h.Greet(near, r)
