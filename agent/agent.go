@@ -30,7 +30,7 @@ func New(opts Options) (*Agent, error) {
 	if err := m.buffers(opts.Registerer, opts); err != nil {
 		return nil, err
 	}
-	for _, warning := range IdentifierWarnings(opts.Identifiers) {
+	for _, warning := range identifierWarnings(opts.Identifiers) {
 		opts.Log.Warn(warning)
 	}
 	forwarder := &tunnel.Forwarder{

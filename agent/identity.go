@@ -18,7 +18,7 @@ var identifierKinds = []string{"ipv4", "ipv6", "host", "cidr", "default-route"}
 // ValidateIdentifiers says whether identifiers is a URL query of known keys, such
 // as "host=node1&ipv4=192.0.2.1&cidr=192.0.2.0/24&default-route=true", of at most
 // MaxIdentity bytes. The error says which part is wrong. An empty one is fine.
-// Values are left to IdentifierWarnings, since upstream's agent starts with any.
+// Values are left to identifierWarnings, since upstream's agent starts with any.
 func ValidateIdentifiers(identifiers string) error {
 	if len(identifiers) > MaxIdentity {
 		return fmt.Errorf("agent identifiers have %d bytes, more than %d", len(identifiers), MaxIdentity)
@@ -35,9 +35,9 @@ func ValidateIdentifiers(identifiers string) error {
 	return nil
 }
 
-// IdentifierWarnings returns a sentence for each value that no server can route
+// identifierWarnings returns a sentence for each value that no server can route
 // by, sorted. The agent works without it, but not as its operator meant.
-func IdentifierWarnings(identifiers string) []string {
+func identifierWarnings(identifiers string) []string {
 	query, err := url.ParseQuery(identifiers)
 	if err != nil {
 		return nil

@@ -39,7 +39,7 @@ func TestIdentifierWarnings(t *testing.T) {
 		"default-route=True":                                                              1,
 		"host=%zz":                                                                        0,
 	} {
-		if got := IdentifierWarnings(identifiers); len(got) != want {
+		if got := identifierWarnings(identifiers); len(got) != want {
 			t.Errorf("%q: %q, want %d", identifiers, got, want)
 		}
 	}
@@ -52,7 +52,7 @@ func FuzzIdentifiers(f *testing.F) {
 	f.Add("&&;=")
 	f.Fuzz(func(t *testing.T, identifiers string) {
 		err := ValidateIdentifiers(identifiers)
-		warnings := IdentifierWarnings(identifiers)
+		warnings := identifierWarnings(identifiers)
 		if err != nil {
 			return
 		}

@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// MaxHost is the longest host name DNS allows (RFC 1035 §2.3.4), a trailing
+// maxHost is the longest host name DNS allows (RFC 1035 §2.3.4), a trailing
 // dot not counted.
-const MaxHost = 253
+const maxHost = 253
 
 // Addr is an address at the far end of a tunnel, known only by its text.
 type Addr struct {
@@ -51,7 +51,7 @@ func SplitAddress(address string) (host string, port uint16, err error) {
 // (controls, spaces, and the separators of URLs). Underscores and any letters
 // pass, since resolvers differ on them. Brackets do not belong to a host.
 func ValidHost(host string) bool {
-	if host == "" || len(strings.TrimSuffix(host, ".")) > MaxHost || strings.Trim(host, ".") == "" {
+	if host == "" || len(strings.TrimSuffix(host, ".")) > maxHost || strings.Trim(host, ".") == "" {
 		return false
 	}
 	for _, r := range host {

@@ -21,16 +21,16 @@ const patience = 20 * time.Second
 // Binaries is a folder with the suite's programs.
 type Binaries string
 
-// BuildFlags are those of make build that change what a program does or how
+// buildFlags are those of make build that change what a program does or how
 // large it is.
-func BuildFlags() []string {
+func buildFlags() []string {
 	return []string{"-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w"}
 }
 
 // Build compiles every command of the module into dir, as make build does.
 // moduleRoot is the folder of go.mod.
 func Build(moduleRoot, dir string) (Binaries, error) {
-	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, BuildFlags()...)
+	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, buildFlags()...)
 	cmd := exec.Command("go", append(args, "./cmd/...")...)
 	cmd.Dir = moduleRoot
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")

@@ -23,7 +23,7 @@ func (p *Plan) Met(address, id string, count int, silent bool, now time.Time) *P
 	p.peers[id] = m
 	// How often to probe depends on what the members are; the time until now
 	// was chosen without this one.
-	p.nextProbe = Earlier(p.nextProbe, now.Add(Jitter(p.probeEvery())))
+	p.nextProbe = earlier(p.nextProbe, now.Add(Jitter(p.probeEvery())))
 	p.hope()
 	return m
 }

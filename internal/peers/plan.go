@@ -176,7 +176,7 @@ func (p *Plan) due(now time.Time) (dial []*place, wake time.Time) {
 		switch {
 		case !covered && t.dialing > 0:
 		case now.Before(t.next):
-			wake = Earlier(wake, t.next)
+			wake = earlier(wake, t.next)
 		case !covered:
 			dial = append(dial, t)
 		default:
@@ -186,13 +186,13 @@ func (p *Plan) due(now time.Time) (dial []*place, wake time.Time) {
 	missing := p.Want() - p.Active()
 	if missing <= 0 {
 		probe, next := p.probe(now, search)
-		return append(dial, probe...), Earlier(wake, next)
+		return append(dial, probe...), earlier(wake, next)
 	}
 	if missing <= promising {
 		return dial, wake
 	}
 	found, next := p.search(now, search, min(missing+1, p.policy.MaxSearch)-searching)
-	return append(dial, found...), Earlier(wake, next)
+	return append(dial, found...), earlier(wake, next)
 }
 
 // search picks up to n of the covered places, some perhaps more than once, and
@@ -313,8 +313,8 @@ func (p *Plan) Complete() bool {
 	return !slices.ContainsFunc(p.places, func(t *place) bool { return t.listed && !p.covered(t) })
 }
 
-// Earlier is the earlier of two times.
-func Earlier(a, b time.Time) time.Time {
+// earlier is the earlier of two times.
+func earlier(a, b time.Time) time.Time {
 	if b.Before(a) {
 		return b
 	}

@@ -208,7 +208,7 @@ func (s *Set[A, S]) step(ctx context.Context, now time.Time) (wake time.Time) {
 	if s.resolving { // its end wakes the loop; lookAgain may be over before
 		return wake
 	}
-	return Earlier(wake, s.lookAgain)
+	return earlier(wake, s.lookAgain)
 }
 
 // attempt connects in the background.

@@ -27,10 +27,10 @@ type Budget struct {
 // numbers are given out to parts of budgets.
 var numbers atomic.Uint64
 
-// NewBudget returns a budget of max bytes; 0 or less means AutoBudget.
+// NewBudget returns a budget of max bytes; 0 or less means autoBudget.
 func NewBudget(max int64) *Budget {
 	if max <= 0 {
-		max = AutoBudget()
+		max = autoBudget()
 	}
 	return &Budget{share: shares.NewPool(max).Share()}
 }
@@ -106,10 +106,10 @@ func (c *clientBudgets) leave(b *Budget) {
 	}
 }
 
-// AutoBudget is a quarter of the memory limit that Go's runtime keeps to
+// autoBudget is a quarter of the memory limit that Go's runtime keeps to
 // (debug.SetMemoryLimit), and DefaultBudget where there is none or it would
 // allow more.
-func AutoBudget() int64 {
+func autoBudget() int64 {
 	return min(debug.SetMemoryLimit(-1)/4, DefaultBudget)
 }
 
