@@ -1,0 +1,259 @@
+package resume
+
+import (
+	"errors"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// State is where an end of a connection is in its life.
+type State uint8
+
+// The states of an end.
+const (
+	Attached  State = iota // a carrier is there
+	Detached               // it waits for the next carrier
+	Lingering              // nobody uses it any more; the peer lacks some of it
+	Gone                   // it is over
+)
+
+func (s State) String() string {
+	return [...]string{"attached", "detached", "lingering", "gone"}[s]
+}
+
+// Reason is why an end is gone.
+type Reason uint8
+
+// The reasons.
+const (
+	NotGone    Reason = iota
+	Complete          // both directions ended, and the peer has it all
+	Ended             // one of the ends has reset it
+	Expired           // no carrier came within the window
+	Unknown           // the peer does not know it, or not any more
+	Dishonest         // the peer contradicted itself
+	Unresolved        // it was plain, and its carrier was lost
+)
+
+var reasons = [...]string{"", "complete", "ended", "window", "unknown", "contradiction", "plain"}
+
+// Label is the reason as a value of a metric's label.
+func (r Reason) Label() string { return reasons[r] }
+
+// The ways a carrier can fail to attach.
+var (
+	ErrStale = errors.New("a newer carrier was there already")
+	ErrGone  = errors.New("the connection is over")
+)
+
+// End is one end of a connection.
+type End struct {
+	Out Outgoing
+	In  Incoming
+
+	window time.Duration
+	epoch  uint32 // of the newest carrier that was attached or tried
+	reason Reason
+
+	carried   bool
+	confirmed bool // the peer uses the present carrier
+	plain     bool // it will not outlive its carrier
+	closed    bool // nobody reads any more
+	until     time.Time
+}
+
+// New returns an end that is attached to its first carrier and may be without
+// one, or wait for its peer to take what is left, for as long as window.
+func New(window time.Duration) *End {
+	return &End{window: window, carried: true, confirmed: true}
+}
+
+// State is the end's state.
+func (e *End) State() State {
+	switch {
+	case e.reason != NotGone:
+		return Gone
+	case e.over():
+		return Lingering
+	case e.carried:
+		return Attached
+	default:
+		return Detached
+	}
+}
+
+// Reason is why the end is gone.
+func (e *End) Reason() Reason { return e.reason }
+
+// Epoch numbers the newest carrier; the first has 0.
+func (e *End) Epoch() uint32 { return e.epoch }
+
+// Carried says whether there is a carrier.
+func (e *End) Carried() bool { return e.carried && e.reason == NotGone }
+
+// Plain says whether the end will not outlive its carrier.
+func (e *End) Plain() bool { return e.plain }
+
+// Deadline is when Tick has something to do; zero: never, as things are.
+func (e *End) Deadline() time.Time { return e.until }
+
+// over says that nobody uses this end any more.
+func (e *End) over() bool { return e.Out.Finished() && (e.In.Finished() || e.closed) }
+
+// LosesCarrier says whether a reset with this code tells of a lost carrier, and
+// not of the connection's end.
+func LosesCarrier(code tunnel.Code) bool {
+	return code == tunnel.CodeLost || code == tunnel.CodeShutdown
+}
+
+// Heard notes that the peer uses the carrier.
+func (e *End) Heard(epoch uint32) {
+	if epoch == e.epoch {
+		e.confirmed = true
+	}
+}
+
+// Broken takes in how the carrier of that epoch ended. Whoever gives a carrier
+// up before it has used it says nothing about the connection.
+func (e *End) Broken(epoch uint32, code tunnel.Code, now time.Time) {
+	switch {
+	case epoch != e.epoch || !e.Carried():
+	case !LosesCarrier(code) && e.confirmed:
+		e.finish(Ended)
+	case e.plain:
+		e.finish(Unresolved)
+	default:
+		e.carried = false
+		e.wait(now)
+	}
+}
+
+// wait starts the window. An end that lingers without a carrier gets no more
+// time for having lost it again.
+func (e *End) wait(now time.Time) {
+	if e.until.IsZero() {
+		e.until = now.Add(e.window)
+	}
+}
+
+// Try begins to resume: it returns the number of the next carrier and what the
+// peer is to be told has been taken. The opener calls it once nothing more can
+// come out of the carrier before. A carrier that was tried in vain leaves no
+// trace but its number.
+func (e *End) Try(now time.Time) (epoch uint32, taken uint64, err error) {
+	if e.reason != NotGone || e.plain {
+		return 0, 0, ErrGone
+	}
+	e.carried, e.confirmed = false, false
+	e.wait(now)
+	e.epoch++
+	return e.epoch, e.In.Tell(), nil
+}
+
+// Resumed takes in the answer to Try: a carrier at whose end the peer has taken
+// all before offset.
+func (e *End) Resumed(epoch uint32, offset uint64, now time.Time) error {
+	if e.reason != NotGone {
+		return ErrGone
+	}
+	if epoch != e.epoch || e.carried {
+		return ErrStale
+	}
+	e.confirmed = true // its answer was heard
+	return e.attach(offset, now)
+}
+
+// Accept takes a carrier that the peer resumes by, and returns what the peer is
+// to be told has been taken. The newest wins, whichever comes first.
+func (e *End) Accept(epoch uint32, offset uint64, now time.Time) (taken uint64, err error) {
+	switch {
+	case e.reason != NotGone || e.plain:
+		return 0, ErrGone
+	case epoch <= e.epoch:
+		return 0, ErrStale
+	}
+	e.epoch, e.confirmed = epoch, false
+	if err := e.attach(offset, now); err != nil {
+		return 0, err
+	}
+	return e.In.Tell(), nil
+}
+
+func (e *End) attach(offset uint64, now time.Time) error {
+	if err := e.Out.Rewind(offset); err != nil {
+		e.finish(Dishonest)
+		return err
+	}
+	e.carried, e.until = true, time.Time{}
+	e.Settle(now)
+	return nil
+}
+
+// Ack takes in what the peer acknowledges.
+func (e *End) Ack(offset uint64, now time.Time) error {
+	if e.reason != NotGone {
+		return nil
+	}
+	if err := e.Out.Ack(offset); err != nil {
+		e.finish(Dishonest)
+		return err
+	}
+	e.Settle(now)
+	return nil
+}
+
+// Settle is called after either direction has ended: once both have, the end
+// lingers until the peer has everything, for as long as the window.
+func (e *End) Settle(now time.Time) {
+	switch {
+	case e.reason != NotGone || !e.over():
+	case e.Out.Done():
+		e.finish(Complete)
+	default:
+		e.wait(now)
+	}
+}
+
+// Close notes that nobody uses the end any more. What was written is still
+// delivered; what comes is to be taken and dropped.
+func (e *End) Close(now time.Time) {
+	if e.reason != NotGone {
+		return
+	}
+	e.closed = true
+	e.Out.Finish()
+	e.Settle(now)
+}
+
+// Closed says whether Close was called.
+func (e *End) Closed() bool { return e.closed }
+
+// End ends it on this side, with no regard for what is under way.
+func (e *End) End(reason Reason) { e.finish(reason) }
+
+// Degrade makes the end plain, which frees what it keeps. Nothing happens to
+// one that has no carrier or waits for its peer: it needs what it has.
+func (e *End) Degrade() bool {
+	if s := e.State(); s != Attached {
+		return false
+	}
+	e.plain = true
+	e.Out.Void()
+	return true
+}
+
+// Tick ends what has waited for too long.
+func (e *End) Tick(now time.Time) {
+	if e.reason == NotGone && !e.until.IsZero() && !now.Before(e.until) {
+		e.finish(Expired)
+	}
+}
+
+func (e *End) finish(reason Reason) {
+	if e.reason != NotGone {
+		return
+	}
+	e.reason, e.carried, e.until = reason, false, time.Time{}
+	e.Out.Release()
+}

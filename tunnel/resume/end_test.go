@@ -1,0 +1,188 @@
+package resume
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+var t0 = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
+
+// written is an end that has sent text and nothing else.
+func written(t *testing.T, text string) *End {
+	t.Helper()
+	e := New(30 * time.Second)
+	t.Cleanup(e.Out.Release)
+	e.Out.Append(tunnel.CopyChunk([]byte(text)))
+	send(e)
+	return e
+}
+
+func send(e *End) (fin bool) {
+	batch := make([]tunnel.Chunk, 8)
+	n, fin := e.Out.Next(batch)
+	tunnel.ReleaseAll(batch[:n])
+	return fin
+}
+
+func want(t *testing.T, e *End, s State, r Reason) {
+	t.Helper()
+	if e.State() != s || e.Reason() != r {
+		t.Errorf("it is %v (%q), want %v (%q)", e.State(), e.Reason().Label(), s, r.Label())
+	}
+}
+
+func TestWindow(t *testing.T) {
+	e := written(t, "abc")
+	e.Broken(0, tunnel.CodeLost, at(10))
+	e.Tick(at(39))
+	want(t, e, Detached, NotGone)
+	epoch, _, _ := e.Try(at(39))
+	if err := e.Resumed(epoch, 1, at(39)); err != nil {
+		t.Fatal(err)
+	}
+	e.Tick(at(1000)) // a carrier is there: nothing runs out
+	want(t, e, Attached, NotGone)
+	e.Broken(epoch, tunnel.CodeShutdown, at(1000))
+	for range 5 { // to try does not stretch it
+		_, _, _ = e.Try(at(1020))
+	}
+	e.Tick(at(1030))
+	want(t, e, Gone, Expired)
+	if e.Out.Size() != 0 {
+		t.Error("it still holds memory")
+	}
+}
+
+func TestOnlyALostCarrierIsSurvived(t *testing.T) {
+	for code := tunnel.CodeUnknown; code <= tunnel.CodeMemory; code++ {
+		e := written(t, "abc")
+		e.Broken(0, code, at(0))
+		if code == tunnel.CodeLost || code == tunnel.CodeShutdown {
+			want(t, e, Detached, NotGone)
+		} else {
+			want(t, e, Gone, Ended)
+		}
+	}
+}
+
+func TestNewestCarrierWins(t *testing.T) {
+	e := written(t, "abcdef")
+	if _, err := e.Accept(2, 3, at(1)); err != nil { // while the first is there
+		t.Fatal(err)
+	}
+	for _, epoch := range []uint32{0, 1, 2} {
+		if _, err := e.Accept(epoch, 3, at(1)); !errors.Is(err, ErrStale) {
+			t.Errorf("carrier %d: %v", epoch, err)
+		}
+	}
+	e.Broken(0, tunnel.CodePeerReset, at(2)) // late news of the first
+	want(t, e, Attached, NotGone)
+	e.Broken(2, tunnel.CodeCancelled, at(2)) // given up before it was used
+	want(t, e, Detached, NotGone)
+	if _, err := e.Accept(3, 3, at(3)); err != nil {
+		t.Fatal(err)
+	}
+	e.Heard(3)
+	e.Broken(3, tunnel.CodeCancelled, at(4))
+	want(t, e, Gone, Ended)
+	if _, err := e.Accept(4, 3, at(5)); !errors.Is(err, ErrGone) {
+		t.Errorf("after its end: %v", err)
+	}
+}
+
+func TestLiesEndIt(t *testing.T) {
+	for name, lie := range map[string]func(e *End) error{
+		"took what was not sent": func(e *End) error { return e.Ack(4, at(1)) },
+		"lacks what it has": func(e *End) error {
+			_ = e.Ack(2, at(1))
+			_, err := e.Accept(1, 1, at(1))
+			return err
+		},
+		"has what was not sent": func(e *End) error { _, err := e.Accept(1, 4, at(1)); return err },
+		"answers so": func(e *End) error {
+			epoch, _, _ := e.Try(at(1))
+			return e.Resumed(epoch, 4, at(1))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := written(t, "abc")
+			if err := lie(e); !errors.Is(err, ErrContradiction) {
+				t.Errorf("got %v", err)
+			}
+			want(t, e, Gone, Dishonest)
+		})
+	}
+}
+
+func TestLingersUntilThePeerHasIt(t *testing.T) {
+	e := written(t, "abc")
+	e.In.Finish()
+	e.Out.Finish()
+	e.Settle(at(0))
+	want(t, e, Lingering, NotGone)
+	if !send(e) {
+		t.Fatal("no end was sent")
+	}
+	_ = e.Ack(3, at(1))
+	want(t, e, Lingering, NotGone)
+	e.Broken(0, tunnel.CodeLost, at(20))
+	epoch, _, _ := e.Try(at(21))
+	if err := e.Resumed(epoch, 3, at(22)); err != nil || !e.Out.Unsent() {
+		t.Fatalf("the end is to be sent again: %v", err)
+	}
+	send(e)
+	_ = e.Ack(4, at(23))
+	want(t, e, Gone, Complete)
+}
+
+func TestLingeringIsBounded(t *testing.T) {
+	e := written(t, "abc")
+	e.In.Finish()
+	e.Out.Finish()
+	e.Settle(at(0))
+	e.Broken(0, tunnel.CodeLost, at(29)) // no more time for having lost its carrier
+	e.Tick(at(30))
+	want(t, e, Gone, Expired)
+}
+
+func TestClosedDropsWhatComes(t *testing.T) {
+	e := written(t, "abc")
+	e.Close(at(0))
+	want(t, e, Lingering, NotGone)
+	send(e)
+	_ = e.Ack(4, at(1))
+	want(t, e, Gone, Complete)
+}
+
+func TestPlain(t *testing.T) {
+	e := written(t, "abc")
+	e.Out.Append(tunnel.CopyChunk([]byte("def")))
+	if !e.Degrade() {
+		t.Fatal("it was attached")
+	}
+	if e.Out.Kept() != 3 {
+		t.Errorf("keeps %d bytes; what is yet to be sent are 3", e.Out.Kept())
+	}
+	send(e)
+	if e.Out.Kept() != 0 || e.Out.Size() != 0 {
+		t.Errorf("keeps %d bytes in %d", e.Out.Kept(), e.Out.Size())
+	}
+	if _, err := e.Accept(1, 3, at(0)); !errors.Is(err, ErrGone) {
+		t.Errorf("resumed: %v", err)
+	}
+	e.Broken(0, tunnel.CodeLost, at(1))
+	want(t, e, Gone, Unresolved)
+}
+
+func TestNoBufferIsGivenUpThatIsNeeded(t *testing.T) {
+	e := written(t, "abc")
+	e.Broken(0, tunnel.CodeLost, at(0))
+	if e.Degrade() {
+		t.Error("it waits for a carrier")
+	}
+}
