@@ -162,6 +162,12 @@ fences: ## Check which folder imports what, and calls nobody may make
 fuzz: ## Run every fuzz target for FUZZTIME (5s)
 	GO='$(GO)' FUZZTIME='$(FUZZTIME)' .ci/fuzz
 
+FOR ?= 1h
+SEED ?= 0
+.PHONY: simulate
+simulate: ## Simulate connections that outlive their carriers, for FOR (1h), from SEED (random)
+	$(GO) test -count=1 -timeout 0 -run '^TestSimulate$$' -v ./tunnel/resume -simulate $(FOR) -seed $(SEED)
+
 .PHONY: flakes
 flakes: ## Hunt tests that fail now and then, some hours: make flakes PKGS=./tunnel MODES='busy race' RUNS=5
 	@GO='$(GO)' PKGS='$(PKGS)' MODES='$(MODES)' RUNS='$(RUNS)' JOBS='$(JOBS)' SPIN='$(SPIN)' RUN='$(RUN)' TIMEOUT='$(TIMEOUT)' .ci/flakes

@@ -49,6 +49,8 @@ const (
 	FailCancelled   Failure = 14 // the caller gave up
 	FailAuth        Failure = 15 // a proxy on the way wants authentication
 	FailReset       Failure = 16 // the destination reset the connection while it was set up
+	FailGone        Failure = 17 // a connection to be resumed is not there, or not any more
+	FailStale       Failure = 18 // a connection to be resumed was resumed by a newer request
 
 	failureEnd = iota + 1 // stays last: one more than the last failure
 )
@@ -77,6 +79,8 @@ var failureTable = [failureEnd]struct{ label, text string }{
 	FailCancelled:   {"cancelled", "cancelled"},
 	FailAuth:        {"proxy_auth", "proxy wants authentication"},
 	FailReset:       {"reset", "connection reset"},
+	FailGone:        {"gone", "the connection to be resumed is over"},
+	FailStale:       {"stale", "the connection was resumed by a newer request"},
 }
 
 // String is the failure in a few words.

@@ -25,6 +25,7 @@ const (
 	CodeShutdown  Code = 6 // a process on the way is shutting down
 	CodeProtocol  Code = 7 // a peer broke the protocol
 	CodeMemory    Code = 8 // the memory budget of a process on the way is used up
+	CodeGone      Code = 9 // the process at the other end went, and the connection with it
 
 	codeEnd = iota // stays last: one more than the last code
 )
@@ -54,6 +55,7 @@ var codeTable = [codeEnd]struct{ label, text string }{
 	CodeShutdown:  {"shutdown", "a process on the way shut down"},
 	CodeProtocol:  {"protocol", "a peer broke the protocol"},
 	CodeMemory:    {"memory", "the memory budget was used up"},
+	CodeGone:      {"gone", "the process at its other end is gone"},
 }
 
 // String is the code in a few words.

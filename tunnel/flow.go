@@ -21,6 +21,10 @@ type Flow struct {
 	Address string   // host:port
 	Source  net.Addr // the client; nil if it has no address
 
+	// Resume is set where the connection is to outlive what carries it; its
+	// Granted is what the dial found out.
+	Resume *Resume
+
 	// What the dial found out. Its dialers write it, one at a time, until Dial
 	// has returned, also with an error; it is for reading from then on.
 

@@ -27,6 +27,8 @@ var rules = []rule{
 	{folder: "tunnel/connect", own: []string{"tunnel"}},
 	{folder: "tunnel/link", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "tunnel/resume", own: []string{"tunnel"}},
+	{folder: "tunnel/roam", own: []string{"tunnel", "tunnel/link", "tunnel/resume"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "tunnel/legacy", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"google.golang.org/", "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto",
 		"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},

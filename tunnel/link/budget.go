@@ -49,7 +49,16 @@ func (b *Budget) Share() *Budget {
 // is room for it; Give must follow then.
 func (b *Budget) Take(n int) bool { return b == nil || b.share.Take(int64(n)) }
 
-// Give ends what Take began.
+// Hold is Take for what cannot be refused, such as bytes that are there already.
+func (b *Budget) Hold(n int) { b.add(n) }
+
+// Scarce says that whoever could do with less memory should.
+func (b *Budget) Scarce() bool { return b.pressure() >= memoryTight }
+
+// Short says that whoever could do without should.
+func (b *Budget) Short() bool { return b.pressure() >= memoryShort }
+
+// Give ends what Take or Hold began.
 func (b *Budget) Give(n int) { b.add(-n) }
 
 type budgetKey struct{}

@@ -77,12 +77,17 @@ func (ses *Session) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
 		return 0
 	}
 	to := st.recv.delivery.to
+	st.carry.taking = true
 	ses.mu.Unlock()
 	n := to.Take(part)
 	if n > 0 {
 		ses.noteUnflushed(to)
 	}
 	ses.mu.Lock()
+	st.carry.taking = false
+	if st.recv.closed() {
+		st.recv.cond.Broadcast() // for Detach
+	}
 	if n > 0 && !st.recv.closed() { // else all was given up already
 		st.consumedLocked(n)
 	}

@@ -30,11 +30,13 @@ const (
 	framePing
 	frameGoAway
 	frameInfo
+	frameAck
 )
 
 const (
 	flagFin = 1 // of DATA
 	flagAck = 1 // of PING
+	flagEnd = 1 // of ACK: the end of the direction is among what was taken
 )
 
 // header is the fixed part of a frame.
@@ -79,6 +81,14 @@ func appendFrame(b []byte, typ frameType, flags uint8, stream uint64, payload []
 
 func appendCredit(b []byte, stream, limit uint64) []byte {
 	return appendFrame(b, frameCredit, 0, stream, binary.BigEndian.AppendUint64(nil, limit))
+}
+
+func appendAck(b []byte, stream, offset uint64, end bool) []byte {
+	var flags uint8
+	if end {
+		flags = flagEnd
+	}
+	return appendFrame(b, frameAck, flags, stream, binary.BigEndian.AppendUint64(nil, offset))
 }
 
 func appendReset(b []byte, stream uint64, code tunnel.Code) []byte {

@@ -81,12 +81,16 @@ func (w *frameWriter) writeTurn(first []byte, id uint64, src []tunnel.Chunk, tot
 }
 
 // writeData writes c as one frame. Its header goes right before the payload:
-// into the chunk's own headroom, or over bytes that were sent already.
+// into the chunk's own headroom, or over bytes that were sent already,
+// which are put back.
 func (w *frameWriter) writeData(id uint64, c tunnel.Chunk) error {
 	h := header{typ: frameData, length: c.Len(), stream: id}
 	if frame, ok := c.WithHeader(headerSize); ok {
+		was := [headerSize]byte(frame)
 		h.put(frame)
-		return w.write(frame)
+		err := w.write(frame)
+		copy(frame, was[:]) // whoever keeps the bytes may have to send them again
+		return err
 	}
 	return w.write(w.keep(appendFrame(w.gather(), frameData, 0, id, c.Bytes())))
 }

@@ -25,6 +25,7 @@ func (ses *Session) lookAndPing(now time.Time) {
 		ses.failLocked(ErrDead)
 		return
 	}
+	ses.forgetUnackedLocked(now)
 	ses.pingLocked(now)
 }
 

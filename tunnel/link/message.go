@@ -74,12 +74,20 @@ const (
 	openCredit  = 3
 	openID      = 4
 	openClient  = 5
+	openToken   = 6
+	openWindow  = 7
+	openEpoch   = 8
+	openRoute   = 9
+	openTaken   = 10
 
 	openedFailure = 1
 	openedCredit  = 2
 	openedReason  = 3
 	openedLocal   = 4
 	openedRemote  = 5
+	openedWindow  = 6
+	openedRoute   = 7
+	openedTaken   = 8
 )
 
 const (
@@ -209,7 +217,8 @@ func (h *Hello) decode(b []byte) error {
 type openMsg struct {
 	network, address, id string
 	credit               uint64
-	client               uint64 // 0: not told
+	client               uint64         // 0: not told
+	resume               *tunnel.Resume // nil: plain
 }
 
 func (m openMsg) encode() []byte {
@@ -223,7 +232,7 @@ func (m openMsg) encode() []byte {
 	if m.client != 0 {
 		b = appendField(b, openClient, binary.BigEndian.AppendUint64(nil, m.client))
 	}
-	return b
+	return appendResume(b, m.resume)
 }
 
 func decodeOpen(b []byte) (m openMsg, err error) {
@@ -249,6 +258,11 @@ func decodeOpen(b []byte) (m openMsg, err error) {
 			m.id = tunnel.CleanID(string(f.value))
 		case openClient:
 			m.client, err = f.uint(8)
+		case openToken, openWindow, openEpoch, openRoute, openTaken:
+			if m.resume == nil {
+				m.resume = new(tunnel.Resume)
+			}
+			err = readResume(m.resume, f)
 		}
 		if err != nil {
 			return m, err
@@ -262,6 +276,7 @@ type openedMsg struct {
 	failure               tunnel.Failure // 0: success
 	credit                uint64
 	reason, local, remote string
+	grant                 tunnel.Grant
 }
 
 func (m openedMsg) encode() []byte {
@@ -272,7 +287,8 @@ func (m openedMsg) encode() []byte {
 	}
 	b = appendField(b, openedCredit, binary.BigEndian.AppendUint64(nil, m.credit))
 	b = appendText(b, openedLocal, cut(m.local))
-	return appendText(b, openedRemote, cut(m.remote))
+	b = appendText(b, openedRemote, cut(m.remote))
+	return appendGrant(b, m.grant)
 }
 
 func decodeOpened(b []byte) (m openedMsg, err error) {
@@ -296,6 +312,8 @@ func decodeOpened(b []byte) (m openedMsg, err error) {
 			m.local = cut(string(f.value))
 		case openedRemote:
 			m.remote = cut(string(f.value))
+		case openedWindow, openedRoute, openedTaken:
+			err = readGrant(&m.grant, f)
 		}
 		if err != nil {
 			return m, err

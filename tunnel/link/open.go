@@ -34,6 +34,9 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	if ses.err != nil {
 		return nil, ses.lost(address)
 	}
+	if f.Resume.Again() && !ses.resumes() {
+		return nil, ses.noResume(address)
+	}
 	st := ses.openLocked(ctx, f)
 	defer context.AfterFunc(ctx, func() {
 		ses.mu.Lock()
@@ -43,7 +46,12 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	for st.state == opening && ctx.Err() == nil {
 		st.recv.cond.Wait()
 	}
-	return st.dialedLocked(ctx, network, address)
+	far, err := st.dialedLocked(ctx, network, address)
+	if err == nil && f.Resume != nil && ses.resumes() {
+		f.Resume.Granted = st.carry.grant
+		st.carry.lasts = f.Resume.Granted.Window > 0
+	}
+	return far, err
 }
 
 // openLocked sends OPEN.
@@ -53,6 +61,9 @@ func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.credit.limit, id: tunnel.CleanID(f.ID)}
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.number
+	}
+	if ses.resumes() {
+		m.resume = f.Resume
 	}
 	ses.streams.add(st)
 	ses.count.opened++
@@ -90,6 +101,7 @@ func (st *Stream) dialedLocked(ctx context.Context, network, address string) (tu
 	}
 	st.local = tunnel.Addr{Net: network, Text: st.opened.local}
 	st.remote = tunnel.Addr{Net: network, Text: st.opened.remote}
+	st.carry.grant = st.opened.grant
 	st.opened = nil
 	return st, nil
 }
@@ -191,9 +203,15 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	defer cancel(nil)
 	defer ses.served()
 	flow := &tunnel.Flow{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr()}
+	if ses.resumes() {
+		flow.Resume = m.resume
+	}
 	answered := false
 	err := ses.cfg.Forwarder.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true
+		if err == nil && flow.Resume != nil {
+			st.carryWith(far, flow.Resume.Granted)
+		}
 		return ses.answer(st, far, err)
 	})
 	if !answered {
@@ -226,7 +244,7 @@ func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn,
 		st.recv.end, st.send.end = err, err
 		return st, nil
 	}
-	m := openedMsg{credit: st.recv.credit.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr())}
+	m := openedMsg{credit: st.recv.credit.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr()), grant: st.carry.grant}
 	st.sendIntroLocked(frameOpened, m.encode())
 	st.onLocked(sendsOpened)
 	ses.count.established++

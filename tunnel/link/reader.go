@@ -154,7 +154,7 @@ func (r *frameReader) handle(h header, payload []byte) error {
 		if h.stream != 0 {
 			return violation("frame of the link on a stream")
 		}
-	case frameOpen, frameOpened, frameCredit, frameReset:
+	case frameOpen, frameOpened, frameCredit, frameReset, frameAck:
 		if h.stream == 0 {
 			return violation("frame of a stream on stream 0")
 		}
@@ -176,6 +176,8 @@ func (r *frameReader) handle(h header, payload []byte) error {
 		return r.handleCredit(h.stream, payload)
 	case frameReset:
 		return r.handleReset(h.stream, payload)
+	case frameAck:
+		return r.handleAckUnlocked(h, payload)
 	default:
 		return nil // §2: unknown types are skipped
 	}

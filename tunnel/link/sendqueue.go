@@ -180,6 +180,8 @@ type outbox struct {
 	intro     []byte // the payload of introType, OPEN or OPENED; nil: none
 	data      []byte
 	credit    uint64 // 0: none
+	ack       uint64 // one more than the offset; 0: none
+	ackEnd    bool
 	introType frameType
 	queued    bool // it is in the sendQueue's line
 	fin       bool
@@ -194,6 +196,9 @@ func (o *outbox) appendTo(b []byte, id uint64) []byte {
 	}
 	if o.credit != 0 {
 		b = appendCredit(b, id, o.credit)
+	}
+	if o.ack != 0 {
+		b = appendAck(b, id, o.ack-1, o.ackEnd)
 	}
 	if len(o.data) > 0 || o.fin {
 		var flags uint8

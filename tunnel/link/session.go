@@ -80,6 +80,7 @@ type Session struct {
 	err    error      // why the session ended
 
 	streams  streams
+	unacked  []unacked // of them, those that have ended
 	clients  clientBudgets
 	dials    int       // of the peer's streams, under way
 	serving  int       // of them all: what the Forwarder has not done with

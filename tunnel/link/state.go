@@ -11,12 +11,13 @@ const (
 	open
 	halfClosedLocal
 	halfClosedRemote
+	ended // in order both ways, but for acknowledgements that are to pass (§9)
 	closed
 	states
 )
 
 func (s state) String() string {
-	return [states]string{"idle", "opening", "dialing", "open", "half-closed, local", "half-closed, remote", "closed"}[s]
+	return [states]string{"idle", "opening", "dialing", "open", "half-closed, local", "half-closed, remote", "ended", "closed"}[s]
 }
 
 // event is a frame that takes a stream from one state to another. The loss of
@@ -34,6 +35,7 @@ const (
 	receivesFailure
 	receivesFin
 	receivesReset
+	acknowledged // the end of both directions was, both ways
 	events
 )
 
@@ -53,8 +55,9 @@ var transitions = [states][events]state{
 		sendsFin: halfClosedLocal, sendsReset: closed,
 		receivesFin: halfClosedRemote, receivesReset: closed,
 	},
-	halfClosedLocal:  {sendsReset: closed, receivesFin: closed, receivesReset: closed},
-	halfClosedRemote: {sendsFin: closed, sendsReset: closed, receivesReset: closed},
+	halfClosedLocal:  {sendsReset: closed, receivesFin: ended, receivesReset: closed},
+	halfClosedRemote: {sendsFin: ended, sendsReset: closed, receivesReset: closed},
+	ended:            {sendsReset: closed, receivesReset: closed, acknowledged: closed},
 }
 
 // after is the state that e leads to; idle, which nothing leads to, means that

@@ -49,6 +49,7 @@ var (
 	}
 	receiving = map[string]event{
 		"OPEN": receivesOpen, "OPENED success": receivesOpened, "OPENED failure": receivesFailure, "FIN": receivesFin, "RESET": receivesReset,
+		"ACK": acknowledged,
 	}
 )
 
@@ -107,9 +108,11 @@ func TestStatesOfAStream(t *testing.T) {
 		"dialed in vain":               {[]event{receivesOpen, sendsFailure}, closed},
 		"cancelled":                    {[]event{receivesOpen, receivesReset}, closed},
 		"ended here first":             {[]event{sendsOpen, receivesOpened, sendsFin}, halfClosedLocal},
-		"ended here, then there":       {[]event{sendsOpen, receivesOpened, sendsFin, receivesFin}, closed},
+		"ended here, then there":       {[]event{sendsOpen, receivesOpened, sendsFin, receivesFin}, ended},
 		"ended there first":            {[]event{sendsOpen, receivesOpened, receivesFin}, halfClosedRemote},
-		"ended there, then here":       {[]event{sendsOpen, receivesOpened, receivesFin, sendsFin}, closed},
+		"ended there, then here":       {[]event{sendsOpen, receivesOpened, receivesFin, sendsFin}, ended},
+		"all was acknowledged":         {[]event{sendsOpen, receivesOpened, receivesFin, sendsFin, acknowledged}, closed},
+		"given up by its acceptor":     {[]event{receivesOpen, sendsOpened, receivesFin, sendsFin, receivesReset}, closed},
 		"ended here, reset there":      {[]event{sendsOpen, receivesOpened, sendsFin, receivesReset}, closed},
 		"ended there, reset here":      {[]event{sendsOpen, receivesOpened, receivesFin, sendsReset}, closed},
 		"answered twice":               {[]event{sendsOpen, receivesOpened, receivesOpened}, idle},
@@ -132,7 +135,7 @@ func TestStatesOfAStream(t *testing.T) {
 		if s.receives() != slices.Contains(receiving, s) {
 			t.Errorf("%v: receives() = %v", s, s.receives())
 		}
-		if s.established() != (s == open || s == halfClosedLocal || s == halfClosedRemote) {
+		if s.established() != (s == open || s == halfClosedLocal || s == halfClosedRemote || s == ended) {
 			t.Errorf("%v: established() = %v", s, s.established())
 		}
 	}

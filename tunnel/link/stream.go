@@ -24,6 +24,7 @@ type Stream struct {
 	recv   recvHalf
 	send   sendHalf
 	state  state
+	carry  carrying
 }
 
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {
@@ -42,6 +43,9 @@ func (st *Stream) onLocked(e event) {
 	next := st.state.after(e)
 	if next == idle {
 		panic("link: a stream that is " + st.state.String() + " was taken further")
+	}
+	if next == ended && !st.awaitsAcksLocked() {
+		next = closed
 	}
 	st.state = next
 	if ses := st.ses; next == closed && ses.streams.remove(st) {
@@ -228,14 +232,20 @@ func (st *Stream) sendResetLocked(code tunnel.Code) {
 // Close implements net.Conn: what was written is still delivered, then the
 // peer reads the end; what was not read is dropped, and a peer that goes on
 // writing is told to stop. It does not block on the network.
-func (st *Stream) Close() error {
+func (st *Stream) Close() error { return st.closeFor(tunnel.CodeCancelled) }
+
+// CloseFor is Close where cause is why the other direction is void, which the
+// peer is told.
+func (st *Stream) CloseFor(cause error) error { return st.closeFor(tunnel.CodeOf(cause)) }
+
+func (st *Stream) closeFor(code tunnel.Code) error {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if st.state == open || st.state == halfClosedRemote {
 		st.sendFinLocked()
 	}
-	if st.state != closed {
-		st.sendResetLocked(tunnel.CodeCancelled)
+	if st.state != closed && st.state != ended {
+		st.sendResetLocked(code)
 	}
 	st.dropLocked(errClosed, errClosed)
 	return nil
@@ -264,6 +274,7 @@ func (st *Stream) resetLocked(code tunnel.Code) {
 	st.sendResetLocked(code)
 	st.cancelLocked(cause)
 	st.dropLocked(cause, cause)
+	st.tellWatcherLocked(cause)
 	st.ses.count.resets++
 }
 
@@ -277,6 +288,7 @@ func (st *Stream) loseLocked(cause error) {
 	st.send.end = cause
 	st.recv.tellFailure()
 	st.wakeAllLocked()
+	st.tellWatcherLocked(cause)
 }
 
 // cancelLocked gives up the dial that is made for the peer, if one is.

@@ -34,6 +34,8 @@ const (
 	Unknown           // the peer does not know it, or not any more
 	Dishonest         // the peer contradicted itself
 	Unresolved        // it was plain, and its carrier was lost
+
+	Reasons // how many there are
 )
 
 var reasons = [...]string{"", "complete", "ended", "window", "unknown", "contradiction", "plain"}

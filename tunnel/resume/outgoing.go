@@ -86,6 +86,9 @@ func (o *Outgoing) Size() int { return o.size }
 // end included.
 func (o *Outgoing) Unsent() bool { return o.next < o.total() }
 
+// OnlyEnd says whether of what is unsent nothing is left but the end.
+func (o *Outgoing) OnlyEnd() bool { return o.fin && o.next == o.end }
+
 // total is the length of the sequence as far as it is known.
 func (o *Outgoing) total() uint64 {
 	if o.fin {

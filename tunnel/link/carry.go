@@ -1,0 +1,267 @@
+package link
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// A stream can be one of several that carry a connection one after the other
+// (§9). Between two links it hands on what the ends of that connection
+// acknowledge, which it does not understand; at an end it has a Watcher.
+
+// FeatureResume is named in HELLO by whoever takes part in resuming.
+const FeatureResume = "resume"
+
+// ackTime bounds how long a stream that has ended is kept for the last of its
+// acknowledgements.
+const ackTime = 10 * time.Second
+
+// carrying is what a stream knows of the connection that it carries.
+type carrying struct {
+	grant   tunnel.Grant
+	lasts   bool    // the connection outlives the stream
+	next    *Stream // the other one that carries it, in a process between the ends
+	watcher Watcher // at an end
+	early   *ackMsg // came before there was a watcher
+	endIn   bool    // an acknowledgement of the end came,
+	endOut  bool    // and one went
+	taking  bool    // bytes are being delivered, without the lock
+}
+
+type ackMsg struct {
+	offset uint64
+	end    bool
+}
+
+// Watcher is an end of a connection that outlives its streams.
+type Watcher interface {
+	// Acked tells what the other end has taken. It runs on the read loop, with
+	// none of its locks held, and must not block.
+	Acked(offset uint64)
+
+	// Lost tells that the stream has failed. It must neither block nor call
+	// the stream.
+	Lost(cause error)
+}
+
+// unacked is a stream that has ended, and since when.
+type unacked struct {
+	stream *Stream
+	since  time.Time
+}
+
+// resumes says whether both sides take part in resuming.
+func (ses *Session) resumes() bool {
+	return slices.Contains(ses.cfg.Hello.Features, FeatureResume) && slices.Contains(ses.peer.Features, FeatureResume)
+}
+
+// Resumes says whether both sides take part in resuming (§9).
+func (ses *Session) Resumes() bool { return ses.resumes() }
+
+// noResume is why a connection cannot be resumed over this link.
+func (ses *Session) noResume(address string) error {
+	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "the peer does not resume connections"}
+}
+
+// carryWith notes what was granted to the opener, before it is told, and which
+// stream carries the connection on.
+func (st *Stream) carryWith(far tunnel.Conn, grant tunnel.Grant) {
+	next, between := far.(*Stream)
+	st.ses.mu.Lock()
+	st.carry.grant, st.carry.lasts = grant, grant.Window > 0
+	if between {
+		st.carry.next = next
+	}
+	st.ses.mu.Unlock()
+	if between {
+		next.ses.mu.Lock()
+		next.carry.next = st
+		next.ses.mu.Unlock()
+	}
+}
+
+// Session is the link that the stream is on.
+func (st *Stream) Session() *Session { return st.ses }
+
+// Watch has w told of acknowledgements from now on, and of the stream's failure
+// whenever it was. It returns what was acknowledged before, if anything was.
+func (st *Stream) Watch(w Watcher) (acked uint64, some bool) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.carry.watcher = w
+	var reset *tunnel.ResetError
+	if st.state == closed && errors.As(st.send.end, &reset) {
+		w.Lost(st.send.end)
+	}
+	early := st.carry.early
+	st.carry.early = nil
+	if early == nil {
+		return 0, false
+	}
+	return early.offset, true
+}
+
+// tellWatcherLocked tells an end that the stream has failed, unless it was that
+// end which closed it.
+func (st *Stream) tellWatcherLocked(cause error) {
+	if w := st.carry.watcher; w != nil && !st.recv.closed() {
+		w.Lost(cause)
+	}
+}
+
+// Acknowledge tells the other end of the connection that all before offset was
+// taken, the end of the direction included if end is set. It does not block.
+func (st *Stream) Acknowledge(offset uint64, end bool) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if !st.carry.lasts || st.state == closed {
+		return
+	}
+	st.send.out.ack, st.send.out.ackEnd = offset+1, end
+	st.carry.endOut = st.carry.endOut || end
+	st.queueLocked()
+	st.settleAcksLocked()
+}
+
+// handleAckUnlocked hands an acknowledgement to the end that it is for, or on
+// to it. The mutex is released meanwhile.
+func (r *frameReader) handleAckUnlocked(h header, payload []byte) error {
+	ses := r.ses
+	if len(payload) < 8 {
+		return errShort
+	}
+	st, err := ses.streams.find(h.stream)
+	if st == nil {
+		return err
+	}
+	if !st.state.established() {
+		st.breachLocked()
+		return nil
+	}
+	m := ackMsg{binary.BigEndian.Uint64(payload), h.flags&flagEnd != 0}
+	st.carry.endIn = st.carry.endIn || m.end
+	watcher, next := st.carry.watcher, st.carry.next
+	if watcher == nil && next == nil {
+		st.carry.early = &m
+		return nil
+	}
+	ses.mu.Unlock()
+	if watcher != nil {
+		watcher.Acked(m.offset)
+	} else {
+		next.Acknowledge(m.offset, m.end)
+	}
+	ses.mu.Lock()
+	st.settleAcksLocked()
+	return nil
+}
+
+// awaitsAcksLocked says whether acknowledgements are still to pass of a stream
+// both of whose directions are over. It is then kept for them, for a time.
+func (st *Stream) awaitsAcksLocked() bool {
+	if !st.carry.lasts || st.carry.endIn && st.carry.endOut {
+		return false
+	}
+	st.ses.unacked = append(st.ses.unacked, unacked{st, time.Now()})
+	return true
+}
+
+// settleAcksLocked forgets a stream that has ended once all has passed.
+func (st *Stream) settleAcksLocked() {
+	if st.state == ended && st.carry.endIn && st.carry.endOut {
+		st.onLocked(acknowledged)
+	}
+}
+
+// forgetUnackedLocked gives up waiting for acknowledgements that do not come.
+func (ses *Session) forgetUnackedLocked(now time.Time) {
+	n := 0
+	for n < len(ses.unacked) && (ses.unacked[n].stream.state != ended || now.Sub(ses.unacked[n].since) >= ackTime) {
+		if st := ses.unacked[n].stream; st.state == ended {
+			st.onLocked(acknowledged)
+		}
+		n++
+	}
+	if ses.unacked = ses.unacked[n:]; len(ses.unacked) == 0 {
+		ses.unacked = nil
+	}
+}
+
+// Detach ends the stream, but not the connection that it carries. Nothing more
+// comes out of it once that has returned.
+func (st *Stream) Detach() {
+	_ = st.Reset(errLinkLost)
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	for st.carry.taking {
+		st.recv.cond.Wait()
+	}
+}
+
+func appendResume(b []byte, r *tunnel.Resume) []byte {
+	if r == nil {
+		return b
+	}
+	b = appendField(b, openToken, r.Token[:])
+	b = appendField(b, openWindow, binary.BigEndian.AppendUint32(nil, uint32(r.Window.Milliseconds())))
+	if !r.Again() {
+		return b
+	}
+	b = appendField(b, openEpoch, binary.BigEndian.AppendUint32(nil, r.Epoch))
+	b = appendField(b, openRoute, []byte(r.Route))
+	return appendField(b, openTaken, binary.BigEndian.AppendUint64(nil, r.Taken))
+}
+
+func readResume(r *tunnel.Resume, f field) error {
+	var v uint64
+	var err error
+	switch f.key {
+	case openToken:
+		if len(f.value) != len(r.Token) {
+			return errFields
+		}
+		r.Token = [16]byte(f.value)
+	case openWindow:
+		v, err = f.uint(4)
+		r.Window = time.Duration(v) * time.Millisecond
+	case openEpoch:
+		v, err = f.uint(4)
+		r.Epoch = uint32(v)
+	case openRoute:
+		if len(f.value) > maxText {
+			return errFields
+		}
+		r.Route = string(f.value)
+	case openTaken:
+		r.Taken, err = f.uint(8)
+	}
+	return err
+}
+
+func appendGrant(b []byte, g tunnel.Grant) []byte {
+	if g.Window <= 0 {
+		return b
+	}
+	b = appendField(b, openedWindow, binary.BigEndian.AppendUint32(nil, uint32(g.Window.Milliseconds())))
+	b = appendText(b, openedRoute, cut(g.Route))
+	return appendField(b, openedTaken, binary.BigEndian.AppendUint64(nil, g.Taken))
+}
+
+func readGrant(g *tunnel.Grant, f field) error {
+	var v uint64
+	var err error
+	switch f.key {
+	case openedWindow:
+		v, err = f.uint(4)
+		g.Window = time.Duration(v) * time.Millisecond
+	case openedRoute:
+		g.Route = cut(string(f.value))
+	case openedTaken:
+		g.Taken, err = f.uint(8)
+	}
+	return err
+}

@@ -1,0 +1,36 @@
+package tunnel
+
+import "time"
+
+// Resume is what is asked and told of a connection that is to outlive what
+// carries it (docs/link-protocol.md §9). It travels with the connection's Flow.
+type Resume struct {
+	Token  [16]byte      // names the connection, and lets whoever knows it take it over: a secret
+	Window time.Duration // how long who asks keeps it without a carrier
+
+	// Of a request to resume; zero for the first carrier.
+
+	Epoch uint32 // numbers the carriers; the newest counts
+	Route string // where the other end is, as it was granted
+	Taken uint64 // up to here who asks has taken all
+
+	// What was answered. Without a Window the connection is a plain one.
+
+	Granted Grant
+}
+
+// Grant is the answer of a connection's other end.
+type Grant struct {
+	Window time.Duration // how long that one keeps it without a carrier
+	Route  string        // how whoever carries it finds that end again
+	Taken  uint64        // up to here it has taken all
+}
+
+// Again says whether it is about a connection that exists.
+func (r *Resume) Again() bool { return r != nil && r.Epoch > 0 }
+
+// String leaves the token out, so that no log line can carry it.
+func (r *Resume) String() string { return "resume" }
+
+// GoString leaves the token out of %#v too.
+func (r *Resume) GoString() string { return r.String() }

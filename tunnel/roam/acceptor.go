@@ -1,0 +1,152 @@
+package roam
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/resume"
+)
+
+// Forwarder has the connections that next serves outlive the links they came
+// by, where their openers want that.
+func (e *Ends) Forwarder(next tunnel.Carrier) tunnel.Carrier {
+	if !e.Enabled() {
+		return next
+	}
+	return &forwarder{e, next}
+}
+
+type forwarder struct {
+	ends *Ends
+	next tunnel.Carrier
+}
+
+// Forward implements tunnel.Carrier. It returns once the dial was answered,
+// where the connection goes on by itself.
+func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+	switch r := flow.Resume; {
+	case r.Again():
+		return f.ends.accept(flow, answer)
+	case r == nil || r.Window <= 0 || f.ends.budget.Scarce():
+		flow.Resume = nil
+		return f.next.Forward(ctx, flow, answer)
+	default:
+		return f.ends.begin(ctx, f.next, flow, answer)
+	}
+}
+
+// begin serves a new connection on a goroutine that does not end with the link.
+func (e *Ends) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow, answer tunnel.Answer) error {
+	life, cancel := context.WithCancelCause(e.ctx)
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	answered := make(chan struct{})
+	told := sync.OnceFunc(func() { close(answered) })
+	started := e.start(func() {
+		defer told()
+		defer cancel(nil)
+		_ = next.Forward(life, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+			defer told()
+			if err == nil && !stop() {
+				err = context.Cause(ctx)
+				_, _ = answer(nil, err)
+				return nil, err
+			}
+			return e.answer(flow, far, err, answer)
+		})
+	})
+	if !started {
+		stop()
+		cancel(nil)
+		return errClosed
+	}
+	<-answered
+	return nil
+}
+
+// errClosed is why a process that goes begins nothing.
+var errClosed = &tunnel.ResetError{Code: tunnel.CodeGone}
+
+// answer tells the opener, and makes its stream a connection.
+func (e *Ends) answer(flow *tunnel.Flow, far tunnel.Conn, err error, answer tunnel.Answer) (tunnel.Conn, error) {
+	if err != nil {
+		return answer(nil, err)
+	}
+	r := flow.Resume
+	window := min(r.Window, e.opt.Window, MaxWindow)
+	c := e.newConn(nil, window, ask{token: r.Token, address: flow.Address}, nil, nil)
+	if !e.add(c, true) {
+		flow.Resume = nil
+		return answer(far, nil)
+	}
+	r.Granted = tunnel.Grant{Window: e.opt.Window}
+	c.mu.Lock() // the opener may resume as soon as it was told
+	defer c.mu.Unlock()
+	near, err := answer(far, nil)
+	st, ok := near.(Carrier)
+	if err != nil || !ok {
+		c.end.End(resume.Ended)
+		c.over(errOver(resume.Ended))
+		return near, err
+	}
+	c.local, c.remote, c.st = near.LocalAddr(), near.RemoteAddr(), st
+	c.watch(st, 0)
+	return c, nil
+}
+
+// accept has a connection go on by another carrier.
+func (e *Ends) accept(flow *tunnel.Flow, answer tunnel.Answer) error {
+	r := flow.Resume
+	c := e.find(r.Token)
+	if c == nil || c.ask.address != flow.Address {
+		_, err := answer(nil, &tunnel.DialError{Failure: tunnel.FailGone})
+		return err
+	}
+	taken, err := c.accept(r.Epoch, r.Taken)
+	if err != nil {
+		failure := tunnel.FailGone
+		if errors.Is(err, resume.ErrStale) {
+			failure = tunnel.FailStale
+		}
+		_, err := answer(nil, &tunnel.DialError{Failure: failure})
+		return err
+	}
+	r.Granted = tunnel.Grant{Window: e.opt.Window, Taken: taken}
+	near, err := answer(c, nil)
+	st, ok := near.(Carrier)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.end.Reason() != resume.NotGone || c.end.Epoch() != r.Epoch || c.st != nil:
+		if ok && err == nil {
+			st.Detach()
+		}
+	case err != nil || !ok:
+		c.end.Broken(r.Epoch, tunnel.CodeLost, time.Now())
+		c.settle()
+	default:
+		c.attach(st, r.Epoch)
+	}
+	return nil
+}
+
+// accept prepares c for the carrier with that number: nothing comes out of the
+// one before any more.
+func (c *Conn) accept(epoch uint32, peerTaken uint64) (taken uint64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end.Reason() == resume.NotGone && epoch > c.end.Epoch() {
+		if st := c.st; st != nil {
+			c.leave()
+			c.mu.Unlock()
+			st.Detach()
+			c.mu.Lock()
+		}
+		c.quiesce()
+	}
+	taken, err = c.end.Accept(epoch, peerTaken, time.Now())
+	c.settle()
+	return taken, err
+}

@@ -1,0 +1,316 @@
+package roam
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// Carrier is a stream that carries a connection until it is lost; a
+// *link.Stream.
+type Carrier interface {
+	tunnel.Conn
+	// Watch has w told of acknowledgements and of the carrier's failure, and
+	// returns what was acknowledged before.
+	Watch(w link.Watcher) (acked uint64, some bool)
+	// Acknowledge tells the other end what was taken.
+	Acknowledge(offset uint64, end bool)
+	// Detach ends the carrier but not the connection; nothing more comes out
+	// of it then.
+	Detach()
+}
+
+// Conn is an end of a connection that outlives its carriers.
+type Conn struct {
+	ends *Ends
+	ask  ask // how it is resumed; the acceptor's has only its token
+
+	local, remote net.Addr
+
+	mu      sync.Mutex
+	changed sync.Cond // room to write, another carrier, the end of it all
+	end     *resume.End
+	st      Carrier // nil: none
+	epoch   uint32  // of st
+	err     error   // why it is over; nil: it is not, or ended in order
+	sending bool    // somebody gives st what it has not been given
+	stuck   bool    // the one who does is a writer of ours, who may have a deadline
+	reading bool    // somebody reads from a carrier
+	owing   bool    // the Ends will acknowledge
+	waiting bool    // the Ends looks at its deadline
+	done    bool    // the Ends knows that it is over
+	dropped bool    // Close came before the peer's end
+	held    int     // of the budget
+	used    time.Time
+	lostAt  time.Time
+	resumed int
+
+	readBy, writeBy expiry
+
+	turn  sync.Mutex // a leaf
+	app   tunnel.Receiver
+	taken bool // somebody has the turn to read
+	again bool // and is to look once more
+}
+
+// LocalAddr implements net.Conn.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr implements net.Conn.
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// In implements tunnel.Conn: a Conn is both sides of itself.
+func (c *Conn) In() tunnel.Source { return c }
+
+// Out implements tunnel.Conn.
+func (c *Conn) Out() tunnel.Sink { return c }
+
+// Failed implements tunnel.Conn. A carrier that was lost is no failure.
+func (c *Conn) Failed() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end.In.Finished() {
+		return nil
+	}
+	return c.err
+}
+
+// CloseWrite implements tunnel.Conn. It does not wait for the end to be sent.
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.writable(); err != nil {
+		if err == errWriteClosed {
+			return nil
+		}
+		return err
+	}
+	c.end.Out.Finish()
+	c.flush()
+	return nil
+}
+
+// flush has sent what was not, without waiting for it.
+func (c *Conn) flush() {
+	switch {
+	case !c.startSending():
+		c.stopPeer()
+		c.settle()
+	case c.end.Out.OnlyEnd() || !c.ends.start(c.sendOn):
+		c.send()
+	}
+}
+
+// Close implements net.Conn. What was written is still delivered, by other
+// carriers if need be, for as long as the window.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.end.Reason() != resume.NotGone:
+		c.release()
+		return nil
+	case c.end.Closed():
+		return nil
+	}
+	c.dropped = !c.end.In.Finished()
+	c.end.Close(time.Now())
+	c.flush()
+	return nil
+}
+
+// Reset implements tunnel.Conn.
+func (c *Conn) Reset(cause error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end.Reason() != resume.NotGone {
+		c.release()
+		return nil
+	}
+	code := tunnel.CodeOf(cause)
+	if resume.LosesCarrier(code) {
+		code = tunnel.CodeGone // or the other end would wait for another carrier
+	}
+	if c.st != nil {
+		_ = c.st.Reset(&tunnel.ResetError{Code: code})
+	}
+	c.end.End(resume.Ended)
+	c.over(&tunnel.ResetError{Code: tunnel.CodeOf(cause)})
+	return nil
+}
+
+// settle is called after anything has changed: it sees to deadlines and to the
+// end of it all.
+func (c *Conn) settle() {
+	c.end.Settle(time.Now())
+	c.account()
+	switch {
+	case c.end.Reason() != resume.NotGone:
+		c.over(errOver(c.end.Reason()))
+	case !c.end.Deadline().IsZero() && !c.waiting:
+		c.waiting = true
+		c.ends.await(c)
+	}
+	c.changed.Broadcast()
+}
+
+// errOver is what reads and writes return after the end.
+func errOver(r resume.Reason) error {
+	switch r {
+	case resume.Complete:
+		return nil
+	case resume.Dishonest:
+		return &tunnel.ResetError{Code: tunnel.CodeProtocol}
+	default:
+		return &tunnel.ResetError{Code: tunnel.CodeLost}
+	}
+}
+
+// over is called once the end is gone.
+func (c *Conn) over(err error) {
+	if c.done {
+		return
+	}
+	c.done = true
+	if c.err == nil {
+		c.err = err
+	}
+	c.account()
+	c.readBy.stop()
+	c.writeBy.stop()
+	if !c.lostAt.IsZero() {
+		c.lostAt = time.Time{}
+		c.ends.without(-1)
+	}
+	c.ends.gone(c)
+	c.changed.Broadcast()
+	switch c.end.Reason() {
+	case resume.Complete:
+		c.release()
+	case resume.Ended: // what came before it may yet be read
+	default:
+		if st := c.st; st != nil {
+			c.st = nil
+			_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
+		}
+	}
+	if c.err != nil && !c.end.In.Finished() {
+		c.rouse(c.err)
+	}
+}
+
+// release gives the carrier up, with nobody to use it any more.
+func (c *Conn) release() {
+	if st := c.st; st != nil {
+		c.st = nil
+		_ = st.Close()
+	}
+}
+
+// account has what is kept count in the memory budget.
+func (c *Conn) account() {
+	if n := c.end.Out.Size() - c.held; n != 0 {
+		c.held += n
+		c.ends.hold(n)
+	}
+}
+
+// attach makes st the carrier; whoever calls has had the end take it.
+func (c *Conn) attach(st Carrier, epoch uint32) {
+	c.st, c.epoch = st, epoch
+	c.turn.Lock()
+	app := c.app
+	c.turn.Unlock()
+	if app != nil {
+		st.In().Deliver(&inlet{c, st, epoch})
+		c.ready()
+	} else {
+		_ = st.SetReadDeadline(c.readBy.at)
+	}
+	c.watch(st, epoch)
+	c.used = time.Now()
+	if !c.lostAt.IsZero() {
+		c.ends.resumed(c.used.Sub(c.lostAt))
+		c.lostAt = time.Time{}
+		c.resumed++
+	}
+	c.flush()
+}
+
+// watch has c told about st.
+func (c *Conn) watch(st Carrier, epoch uint32) {
+	if acked, some := st.Watch(watcher{c, st, epoch}); some {
+		c.end.Heard(epoch)
+		_ = c.end.Ack(acked, time.Now())
+	}
+}
+
+// watcher is told about one carrier.
+type watcher struct {
+	c     *Conn
+	st    Carrier
+	epoch uint32
+}
+
+// Acked implements link.Watcher.
+func (w watcher) Acked(offset uint64) {
+	c := w.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.st != w.st {
+		return
+	}
+	c.end.Heard(w.epoch)
+	_ = c.end.Ack(offset, time.Now()) // what a lie leads to is settled
+	c.settle()
+}
+
+// Lost implements link.Watcher.
+func (w watcher) Lost(cause error) { w.c.ends.lost(w, cause) }
+
+// broken takes in that a carrier has failed. It returns it if it is to be
+// detached, which the caller does with the lock released.
+func (c *Conn) broken(st Carrier, epoch uint32, cause error) (left Carrier) {
+	if c.st != st || c.end.Reason() != resume.NotGone {
+		return nil
+	}
+	c.end.Broken(epoch, tunnel.CodeOf(cause), time.Now())
+	switch {
+	case c.end.Reason() == resume.Ended:
+		c.over(cause)
+		return nil
+	case c.end.Reason() != resume.NotGone:
+		c.settle()
+		return nil
+	}
+	c.leave()
+	return st
+}
+
+// leave has the end wait for its next carrier.
+func (c *Conn) leave() {
+	c.st = nil
+	if c.lostAt.IsZero() {
+		c.lostAt = time.Now()
+		c.ends.without(1)
+	}
+	c.settle()
+}
+
+// quiesce waits until nobody uses a carrier that was detached, so that what was
+// taken out of it and given to it is known for good.
+func (c *Conn) quiesce() {
+	for (c.sending || c.reading) && c.end.Reason() == resume.NotGone {
+		c.changed.Wait()
+	}
+}
+
+var _ interface {
+	tunnel.Conn
+	tunnel.Source
+	tunnel.Sink
+} = (*Conn)(nil)

@@ -1,0 +1,364 @@
+package roam
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+const (
+	// DefaultWindow is how long an end waits for a carrier: longer than it
+	// takes to notice that a link is silent (20 s).
+	DefaultWindow = 30 * time.Second
+
+	// MaxWindow bounds what a peer may ask for.
+	MaxWindow = 10 * time.Minute
+
+	// quiet is how long a direction is silent before what was taken is
+	// acknowledged, so that idle connections keep nothing.
+	quiet = 100 * time.Millisecond
+
+	// look is how often deadlines are looked at.
+	look = time.Second
+)
+
+// Options are what an Ends needs.
+type Options struct {
+	Window time.Duration // 0 or less: connections do not outlive their carriers
+	Budget *link.Budget  // that what is kept counts in; nil: it does not
+	Log    logrus.FieldLogger
+}
+
+// Ends are the ends that a process has of connections which outlive their
+// carriers. Its methods may be called from any goroutine.
+type Ends struct {
+	opt    Options
+	budget *link.Budget // the part of this
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	kept, lone atomic.Int64 // bytes kept, connections without a carrier
+	stats      counters
+	relieving  atomic.Bool
+
+	mu     sync.Mutex
+	closed bool
+	all    map[*Conn]struct{}
+	tokens map[[16]byte]*Conn // of those that were accepted
+
+	owed    []*Conn // acknowledgements, when the quiet is over
+	pending []*Conn // whose deadlines are looked at
+
+	losses   []loss // told by links, not yet taken in
+	handling bool
+
+	queue   queue // that wait to be resumed
+	workers int
+}
+
+// loss is a carrier that has failed.
+type loss struct {
+	w     watcher
+	cause error
+}
+
+// New makes an Ends.
+func New(opt Options) *Ends {
+	e := &Ends{opt: opt, budget: opt.Budget.Share(), all: make(map[*Conn]struct{}), tokens: make(map[[16]byte]*Conn)}
+	e.ctx, e.cancel = context.WithCancel(context.Background())
+	return e
+}
+
+// Enabled says whether connections outlive their carriers at all.
+func (e *Ends) Enabled() bool { return e != nil && e.opt.Window > 0 }
+
+// Features is what HELLO names of this.
+func (e *Ends) Features() []string {
+	if !e.Enabled() {
+		return nil
+	}
+	return []string{link.FeatureResume}
+}
+
+// newConn makes an end that st carries.
+func (e *Ends) newConn(st Carrier, window time.Duration, a ask, local, remote interface {
+	Network() string
+	String() string
+}) *Conn {
+	c := &Conn{ends: e, ask: a, local: local, remote: remote, end: resume.New(window), st: st, used: time.Now()}
+	c.changed.L = &c.mu
+	return c
+}
+
+// add takes c in, unless it is too late or there is one of that token.
+func (e *Ends) add(c *Conn, accepted bool) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	if accepted {
+		if e.tokens[c.ask.token] != nil {
+			return false
+		}
+		e.tokens[c.ask.token] = c
+	}
+	e.all[c] = struct{}{}
+	return true
+}
+
+// gone takes c out.
+func (e *Ends) gone(c *Conn) {
+	e.stats.gone(c.end.Reason())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.all, c)
+	if e.tokens[c.ask.token] == c {
+		delete(e.tokens, c.ask.token)
+	}
+}
+
+// find is the accepted connection with that token; nil if there is none.
+func (e *Ends) find(token [16]byte) *Conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.tokens[token]
+}
+
+// hold has n more bytes count as kept.
+func (e *Ends) hold(n int) {
+	e.kept.Add(int64(n))
+	e.budget.Hold(n)
+	if n > 0 && e.budget.Short() && e.relieving.CompareAndSwap(false, true) && !e.start(e.relieve) {
+		e.relieving.Store(false)
+	}
+}
+
+// relieve gives up what connections keep, those first that were used last the
+// longest ago, until memory is not scarce. They go on as plain ones.
+func (e *Ends) relieve() {
+	defer e.relieving.Store(false)
+	e.mu.Lock()
+	all := make([]queued, 0, len(e.all))
+	for c := range e.all {
+		all = append(all, queued{c: c})
+	}
+	e.mu.Unlock()
+	for i, q := range all {
+		q.c.mu.Lock()
+		if q.c.held > 0 {
+			all[i].used = q.c.used
+		}
+		q.c.mu.Unlock()
+	}
+	slices.SortFunc(all, func(a, b queued) int { return a.used.Compare(b.used) })
+	for _, q := range all {
+		if !e.budget.Short() {
+			return
+		}
+		if !q.used.IsZero() && q.c.degrade() {
+			e.stats.reasons[resume.Unresolved].Add(1)
+		}
+	}
+}
+
+// degrade makes c a plain connection, if it can be one.
+func (c *Conn) degrade() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.st == nil || !c.end.Degrade() {
+		return false
+	}
+	c.account()
+	return true
+}
+
+// without counts connections that have no carrier.
+func (e *Ends) without(n int) { e.lone.Add(int64(n)) }
+
+// resumed counts one that has a carrier again.
+func (e *Ends) resumed(pause time.Duration) {
+	e.without(-1)
+	e.stats.resumed(pause)
+}
+
+// owe has what c took acknowledged soon.
+func (e *Ends) owe(c *Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.owed = append(e.owed, c)
+	if len(e.owed) == 1 {
+		time.AfterFunc(quiet, e.payAll)
+	}
+}
+
+func (e *Ends) payAll() {
+	e.mu.Lock()
+	owed := e.owed
+	e.owed = nil
+	e.mu.Unlock()
+	for _, c := range owed {
+		c.pay()
+	}
+}
+
+func (c *Conn) pay() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owing = false
+	if c.st != nil && c.end.Carried() && c.end.In.Owes() {
+		c.st.Acknowledge(c.end.In.Tell(), c.end.In.Finished())
+	}
+}
+
+// await has c's deadline looked at.
+func (e *Ends) await(c *Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pending = append(e.pending, c)
+	if len(e.pending) == 1 {
+		time.AfterFunc(look, e.lookAll)
+	}
+}
+
+func (e *Ends) lookAll() {
+	e.mu.Lock()
+	pending := e.pending
+	e.pending = nil
+	e.mu.Unlock()
+	now := time.Now()
+	for _, c := range pending {
+		c.tick(now)
+	}
+}
+
+func (c *Conn) tick(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = false
+	if c.end.Reason() != resume.NotGone {
+		return
+	}
+	c.end.Tick(now)
+	c.settle()
+}
+
+// lost is told by links, with their locks held.
+func (e *Ends) lost(w watcher, cause error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.losses = append(e.losses, loss{w, cause})
+	if !e.handling {
+		e.handling = e.startLocked(e.handle)
+	}
+}
+
+// handle takes in what was lost.
+func (e *Ends) handle() {
+	for {
+		e.mu.Lock()
+		losses := e.losses
+		e.losses = nil
+		if e.handling = len(losses) > 0; !e.handling {
+			e.mu.Unlock()
+			return
+		}
+		e.mu.Unlock()
+		detached := 0
+		for _, l := range losses {
+			c := l.w.c
+			c.mu.Lock()
+			left := c.broken(l.w.st, l.w.epoch, l.cause)
+			c.mu.Unlock()
+			if left != nil {
+				detached++
+				left.Detach()
+				e.detach(c, nil)
+			}
+		}
+		if detached > 0 && e.opt.Log != nil {
+			e.opt.Log.WithField("connections", detached).Info("a link was lost; its connections wait to be resumed")
+		}
+	}
+}
+
+// detach ends left, if that is still to be done, and has an opener find another
+// carrier. It does not block.
+func (e *Ends) detach(c *Conn, left Carrier) {
+	if left != nil {
+		e.start(func() {
+			left.Detach()
+			e.detach(c, nil)
+		})
+		return
+	}
+	if c.ask.dialer != nil {
+		e.enqueue(c)
+	}
+}
+
+// start runs f on a goroutine that Wait joins, unless it is too late.
+func (e *Ends) start(f func()) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.startLocked(f)
+}
+
+func (e *Ends) startLocked(f func()) bool {
+	if !e.closed {
+		e.wg.Go(f)
+	}
+	return !e.closed
+}
+
+// Wait returns when nothing runs any more after Close; the links must be closed
+// in between.
+func (e *Ends) Wait() {
+	if e != nil {
+		e.wg.Wait()
+	}
+}
+
+// Close ends all connections, and no other begins.
+func (e *Ends) Close() {
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	e.closed = true
+	all := make([]*Conn, 0, len(e.all))
+	for c := range e.all {
+		all = append(all, c)
+	}
+	e.mu.Unlock()
+	for _, c := range all {
+		_ = c.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
+	}
+	e.cancel()
+}
+
+// Len is how many connections there are, with a carrier or without.
+func (e *Ends) Len() int {
+	if e == nil {
+		return 0
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.all)
+}
+
+func newToken() (t [16]byte) {
+	_, _ = rand.Read(t[:])
+	return t
+}

@@ -1,0 +1,230 @@
+package roam
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+const (
+	// atOnce is how many connections of a process are resumed at a time: the
+	// rest waits its turn, those used last first.
+	atOnce = 64
+
+	// attempt bounds one try; a server waits for an agent no longer than some
+	// hundred milliseconds.
+	attempt = 5 * time.Second
+
+	// firstPause and lastPause bound the wait between tries.
+	firstPause = 20 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// ask is what is needed to resume a connection.
+type ask struct {
+	token   [16]byte
+	dialer  tunnel.Dialer // nil: the other end resumes
+	network string
+	address string
+	id      string
+	front   string
+	window  time.Duration
+	route   string
+	tries   int // in vain since it was lost
+}
+
+// Dialer has the connections that next makes outlive their carriers, as far as
+// the other end takes part. A Flow that asks for that itself is somebody else's
+// end, and passes.
+func (e *Ends) Dialer(next tunnel.Dialer) tunnel.Dialer {
+	if !e.Enabled() {
+		return next
+	}
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		if f.Resume != nil || e.budget.Scarce() {
+			return next.Dial(ctx, f)
+		}
+		f.Resume = &tunnel.Resume{Token: newToken(), Window: e.opt.Window}
+		far, err := next.Dial(ctx, f)
+		asked := f.Resume
+		f.Resume = nil
+		if err != nil {
+			return nil, err
+		}
+		return e.adopt(far, f, asked, next), nil
+	})
+}
+
+// adopt makes far an end where that was granted.
+func (e *Ends) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
+	st, ok := far.(Carrier)
+	window := min(asked.Window, asked.Granted.Window)
+	if !ok || window <= 0 {
+		return far
+	}
+	c := e.newConn(st, window, ask{
+		token: asked.Token, dialer: next, network: f.Network, address: f.Address, id: f.ID, front: f.Front,
+		window: asked.Window, route: asked.Granted.Route,
+	}, far.LocalAddr(), far.RemoteAddr())
+	if !e.add(c, false) {
+		return far
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watch(st, 0)
+	return c
+}
+
+// queue are the connections to be resumed, those used last first.
+type queue []queued
+
+type queued struct {
+	c    *Conn
+	used time.Time
+}
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].used.After(q[j].used) }
+func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *queue) Push(x any)        { *q = append(*q, x.(queued)) }
+func (q *queue) Pop() any {
+	old := *q
+	last := old[len(old)-1]
+	old[len(old)-1] = queued{}
+	*q = old[:len(old)-1]
+	return last
+}
+
+// enqueue has c resumed when it is its turn.
+func (e *Ends) enqueue(c *Conn) {
+	c.mu.Lock()
+	used := c.used
+	c.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	heap.Push(&e.queue, queued{c, used})
+	if e.workers < atOnce && e.startLocked(e.work) {
+		e.workers++
+	}
+}
+
+// work resumes connections until none waits.
+func (e *Ends) work() {
+	for {
+		e.mu.Lock()
+		if e.closed || len(e.queue) == 0 {
+			e.workers--
+			e.mu.Unlock()
+			return
+		}
+		c := heap.Pop(&e.queue).(queued).c
+		e.mu.Unlock()
+		if wait, again := c.resume(e.ctx); again {
+			time.AfterFunc(wait, func() { e.enqueue(c) })
+		}
+	}
+}
+
+// resume tries once to find another carrier. It says whether to try again, and
+// after how long.
+func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
+	c.mu.Lock()
+	c.quiesce()
+	if c.st != nil {
+		c.mu.Unlock()
+		return 0, false
+	}
+	epoch, taken, err := c.end.Try(time.Now())
+	c.settle()
+	c.mu.Unlock()
+	if err != nil {
+		return 0, false
+	}
+	a := &c.ask
+	f := &tunnel.Flow{ID: a.id, Front: a.front, Network: a.network, Address: a.address, Resume: &tunnel.Resume{
+		Token: a.token, Window: a.window, Epoch: epoch, Route: a.route, Taken: taken,
+	}}
+	ctx, cancel := context.WithTimeout(ctx, attempt)
+	defer cancel()
+	far, err := a.dialer.Dial(ctx, f)
+	if err != nil {
+		return c.failed(err)
+	}
+	return c.reattach(far, epoch, f.Resume.Granted)
+}
+
+// failed takes in why a try was in vain.
+func (c *Conn) failed(err error) (wait time.Duration, again bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if tunnel.FailureOf(err) == tunnel.FailGone {
+		c.end.End(resume.Unknown)
+	}
+	c.settle()
+	if c.end.Reason() != resume.NotGone {
+		return 0, false
+	}
+	wait = min(firstPause<<min(c.ask.tries, 10), lastPause)
+	c.ask.tries++
+	return wait, true
+}
+
+func (c *Conn) reattach(far tunnel.Conn, epoch uint32, granted tunnel.Grant) (wait time.Duration, again bool) {
+	st, ok := far.(Carrier)
+	if !ok || granted.Window <= 0 {
+		_ = far.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+		return c.failed(errors.New("the peer resumed nothing"))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.end.Resumed(epoch, granted.Taken, time.Now()); err != nil {
+		c.settle()
+		st.Acknowledge(c.end.In.Tell(), false) // so that what follows counts
+		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
+		return 0, false
+	}
+	c.ask.tries = 0
+	if granted.Route != "" {
+		c.ask.route = granted.Route
+	}
+	st.Acknowledge(c.end.In.Tell(), c.end.In.Finished()) // which shows that it is used
+	c.attach(st, epoch)
+	return 0, false
+}
+
+// Move has the connections that a link carries find another, before it goes.
+func (e *Ends) Move(ses *link.Session) {
+	if !e.Enabled() {
+		return
+	}
+	e.mu.Lock()
+	all := make([]*Conn, 0, len(e.all))
+	for c := range e.all {
+		if c.ask.dialer != nil {
+			all = append(all, c)
+		}
+	}
+	e.mu.Unlock()
+	for _, c := range all {
+		c.move(ses)
+	}
+}
+
+func (c *Conn) move(ses *link.Session) {
+	c.mu.Lock()
+	st := c.st
+	on, ok := st.(interface{ Session() *link.Session })
+	if !ok || on.Session() != ses || c.end.Plain() || c.end.Reason() != resume.NotGone {
+		c.mu.Unlock()
+		return
+	}
+	c.end.Broken(c.epoch, tunnel.CodeLost, time.Now())
+	c.leave()
+	c.mu.Unlock()
+	c.ends.detach(c, st)
+}

@@ -1,0 +1,287 @@
+package roam
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/resume"
+)
+
+var errDeadline error = os.ErrDeadlineExceeded
+
+// Deliver implements tunnel.Source.
+func (c *Conn) Deliver(r tunnel.Receiver) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.turn.Lock()
+	c.app, c.taken = r, true
+	c.turn.Unlock()
+	if c.st != nil {
+		c.st.In().Deliver(&inlet{c, c.st, c.epoch})
+	}
+	return true
+}
+
+// inlet is what one carrier delivers to.
+type inlet struct {
+	c     *Conn
+	st    Carrier
+	epoch uint32
+}
+
+// Take implements tunnel.Receiver.
+func (i *inlet) Take(chunk tunnel.Chunk) int {
+	n := i.c.app.Take(chunk)
+	if n > 0 {
+		i.c.mu.Lock()
+		i.c.took(i.st, i.epoch, n, false)
+		i.c.mu.Unlock()
+	}
+	return n
+}
+
+// Flush implements tunnel.Receiver.
+func (i *inlet) Flush() { i.c.app.Flush() }
+
+// Ready implements tunnel.Receiver.
+func (i *inlet) Ready() { i.c.ready() }
+
+// End implements tunnel.Receiver.
+func (i *inlet) End() {
+	c := i.c
+	c.mu.Lock()
+	if c.st != i.st || c.end.In.Finished() {
+		c.mu.Unlock()
+		return
+	}
+	c.turn.Lock()
+	c.taken = true // for good
+	c.turn.Unlock()
+	c.took(i.st, i.epoch, 0, true)
+	c.mu.Unlock()
+	c.app.End()
+}
+
+// Fail implements tunnel.Receiver. Whether the connection has failed with its
+// carrier is found out by whoever is told that the carrier was Lost.
+func (i *inlet) Fail(error) {}
+
+// ready gives the turn to read to the application, or has who has it look again.
+func (c *Conn) ready() {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	switch {
+	case c.app == nil:
+	case c.taken:
+		c.again = true
+	default:
+		c.taken = true
+		c.app.Ready()
+	}
+}
+
+// rouse has the application told that it is over, also where it is stuck with
+// what came before.
+func (c *Conn) rouse(cause error) {
+	c.ready()
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	if c.app != nil {
+		c.app.Fail(cause)
+	}
+}
+
+// endTurn ends the turn to read, unless there is a reason to look again.
+func (c *Conn) endTurn() bool {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	if c.again {
+		c.again = false
+		return false
+	}
+	c.taken = false
+	return true
+}
+
+// took counts what came out of a carrier, and acknowledges it if it is time to.
+func (c *Conn) took(st Carrier, epoch uint32, n int, fin bool) {
+	c.end.In.Take(n)
+	if fin {
+		c.end.In.Finish()
+	}
+	c.used = time.Now()
+	if c.st == st {
+		c.end.Heard(epoch)
+		switch {
+		case c.end.In.Due():
+			st.Acknowledge(c.end.In.Tell(), c.end.In.Finished())
+		case !c.owing:
+			c.owing = true
+			c.ends.owe(c)
+		}
+	}
+	if fin {
+		c.settle()
+	}
+}
+
+// ReadChunks implements tunnel.Source.
+func (c *Conn) ReadChunks(dst []tunnel.Chunk) (int, error) {
+	return c.read(func(st Carrier) (int, int, error) {
+		n, err := st.In().ReadChunks(dst)
+		size := 0
+		for _, chunk := range dst[:n] {
+			size += chunk.Len()
+		}
+		return n, size, err
+	})
+}
+
+// Read implements net.Conn.
+func (c *Conn) Read(p []byte) (int, error) {
+	return c.read(func(st Carrier) (int, int, error) {
+		n, err := st.In().Read(p)
+		return n, n, err
+	})
+}
+
+// read reads by from until something came or nothing more will. from returns
+// what its caller is told, and how many bytes that is.
+func (c *Conn) read(from func(Carrier) (n, size int, err error)) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		switch {
+		case c.end.Closed():
+			return 0, net.ErrClosed
+		case c.end.In.Finished():
+			return 0, io.EOF
+		case c.st == nil && c.err != nil:
+			return 0, c.err
+		case c.readBy.expired:
+			return 0, errDeadline
+		case c.st == nil && c.delivers():
+			if c.endTurn() {
+				return 0, nil
+			}
+			continue
+		case c.st == nil:
+			c.changed.Wait()
+			continue
+		}
+		st, epoch := c.st, c.epoch
+		c.reading = true
+		c.mu.Unlock()
+		n, size, err := from(st)
+		c.mu.Lock()
+		c.reading = false
+		c.changed.Broadcast()
+		switch {
+		case err == io.EOF:
+			c.took(st, epoch, 0, true)
+			return 0, io.EOF
+		case err == nil && size > 0:
+			c.took(st, epoch, size, false)
+			return n, nil
+		case err == nil && n == 0 && !c.delivers():
+			return 0, nil // of an empty read
+		case err == nil:
+			if c.endTurn() {
+				return n, nil
+			}
+		case err == errDeadline && c.readBy.expired:
+			return 0, err
+		default:
+			if left := c.broken(st, epoch, err); left != nil {
+				c.ends.detach(c, left)
+			} else if c.end.Reason() != resume.NotGone && c.err != nil {
+				return 0, c.err
+			}
+		}
+	}
+}
+
+func (c *Conn) delivers() bool {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	return c.app != nil
+}
+
+// expiry is a deadline. Conn.mu guards it.
+type expiry struct {
+	at      time.Time
+	timer   *time.Timer
+	expired bool
+}
+
+func (e *expiry) set(t time.Time, changed *sync.Cond) {
+	e.stop()
+	e.at, e.expired = t, false
+	if t.IsZero() {
+		return
+	}
+	wait := time.Until(t)
+	if wait <= 0 {
+		e.expired = true
+		changed.Broadcast()
+		return
+	}
+	e.timer = time.AfterFunc(wait, func() {
+		changed.L.Lock()
+		defer changed.L.Unlock()
+		if e.at.Equal(t) {
+			e.expired = true
+			changed.Broadcast()
+		}
+	})
+}
+
+func (e *expiry) stop() {
+	if e.timer != nil {
+		e.timer.Stop()
+		e.timer = nil
+	}
+}
+
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error {
+	if err := c.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return c.SetWriteDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end.Closed() {
+		return net.ErrClosed
+	}
+	c.readBy.set(t, &c.changed)
+	if c.st != nil {
+		_ = c.st.SetReadDeadline(t)
+	}
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn.
+func (c *Conn) SetWriteDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.end.Closed() {
+		return net.ErrClosed
+	}
+	c.writeBy.set(t, &c.changed)
+	if c.writeBy.expired && c.stuck && c.st != nil { // who writes is to be set free; nothing less does it
+		st := c.st
+		c.end.Broken(c.epoch, tunnel.CodeLost, time.Now())
+		c.leave()
+		c.ends.detach(c, st)
+	}
+	return nil
+}
