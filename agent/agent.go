@@ -8,12 +8,14 @@ import (
 
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
 // Agent stays connected to a set of servers and serves their dials.
 type Agent struct {
 	opts    Options
 	metrics *metrics
+	ends    *roam.Ends
 	set     *set
 }
 
@@ -40,7 +42,8 @@ func New(opts Options) (*Agent, error) {
 		Observers:   append([]tunnel.Observer{m}, opts.Observers...),
 	}
 	a := &Agent{opts: opts, metrics: m}
-	a.set = newSet(opts, newConnector(opts, forwarder, m), m)
+	a.ends = roam.New(roam.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
+	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)
 	return a, nil
 }
 
@@ -104,7 +107,9 @@ const (
 
 // drain ends the sessions that run left, gracefully.
 func (a *Agent) drain() {
+	defer a.ends.Wait()
 	defer a.set.close()
+	defer a.ends.Close()
 	if a.opts.Grace < 0 {
 		return
 	}
@@ -121,7 +126,7 @@ func (a *Agent) drain() {
 			return
 		}
 		time.Sleep(drainPoll)
-		if a.set.streams() > 0 {
+		if a.set.streams() > 0 || a.ends.Len() > 0 {
 			quiet = time.Now()
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
 const (
@@ -54,15 +55,16 @@ type dialConnector struct {
 	opts      Options
 	forwarder *tunnel.Forwarder
 	metrics   *metrics
+	ends      *roam.Ends
 	protos    []string
 
 	mu      sync.Mutex
 	configs map[string]*tls.Config // by server name, so that sessions resume
 }
 
-func newConnector(opts Options, forwarder *tunnel.Forwarder, m *metrics) *dialConnector {
+func newConnector(opts Options, forwarder *tunnel.Forwarder, m *metrics, ends *roam.Ends) *dialConnector {
 	return &dialConnector{
-		opts: opts, forwarder: forwarder, metrics: m, protos: protocols(opts.Link, opts.ALPN),
+		opts: opts, forwarder: forwarder, metrics: m, ends: ends, protos: protocols(opts.Link, opts.ALPN),
 		configs: map[string]*tls.Config{},
 	}
 }

@@ -170,7 +170,7 @@ func TestSilentServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil)
+	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil, nil)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
 	start := time.Now()
@@ -190,7 +190,7 @@ func TestTokenRotates(t *testing.T) {
 		server := newTestServer(t, ca, "server-1", old)
 		opts := testOptions(config, server.address())
 		opts.Token = TokenFile(path)
-		c := newConnector(opts, &tunnel.Forwarder{Dialer: opts.Dialer}, mustMetrics(t))
+		c := newConnector(opts, &tunnel.Forwarder{Dialer: opts.Dialer}, mustMetrics(t), nil)
 		for _, token := range []string{"first", "second"} {
 			if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
 				t.Fatal(err)

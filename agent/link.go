@@ -27,9 +27,10 @@ func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn) (sessio
 		Hello: link.Hello{
 			Role: link.RoleAgent, Software: "konnectivity-agent " + version.Get().Version,
 			ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token,
+			Features: c.ends.Features(),
 		},
 		Verify:    wantServer,
-		Forwarder: c.forwarder,
+		Forwarder: c.ends.Forwarder(c.forwarder),
 		Budget:    c.opts.Budget,
 
 		PeerNumbersClients: true,

@@ -100,6 +100,10 @@ type Options struct {
 	// 0 means DefaultGrace, negative none at all.
 	Grace time.Duration
 
+	// ResumeWindow is how long a connection waits for a link to go on by when
+	// the one that carries it is lost; 0 or less: it is lost too.
+	ResumeWindow time.Duration
+
 	// Observers are told of every connection, beside the metrics.
 	Observers []tunnel.Observer
 

@@ -30,19 +30,23 @@ type backend struct {
 type balancer struct {
 	port     int
 	listener net.Listener
+	ctx      context.Context
 	cancel   context.CancelFunc
 	work     sync.WaitGroup
 
 	mu       sync.Mutex
 	backends []backend
 	down     map[int]bool // by port
+	life     context.Context
+	end      context.CancelFunc // of what is carried now
 }
 
 func newBalancer(t *testing.T, backends ...backend) *balancer {
 	t.Helper()
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	b := &balancer{port: l.Addr().(*net.TCPAddr).Port, listener: l, cancel: cancel, backends: backends, down: map[int]bool{}}
+	b := &balancer{port: l.Addr().(*net.TCPAddr).Port, listener: l, ctx: ctx, cancel: cancel, backends: backends, down: map[int]bool{}}
+	b.life, b.end = context.WithCancel(ctx)
 	b.work.Go(func() { b.watch(ctx) })
 	b.work.Go(func() { b.serve(ctx) })
 	t.Cleanup(func() {
@@ -81,6 +85,15 @@ func (b *balancer) restarted(port int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.down[port] = true
+}
+
+// cut resets all that is carried now.
+func (b *balancer) cut() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.end()
+	b.life, b.end = context.WithCancel(context.Background())
+	context.AfterFunc(b.ctx, b.end)
 }
 
 // front looks like a server to whoever is told to connect to it.
@@ -144,8 +157,11 @@ func (b *balancer) serve(ctx context.Context) {
 				if err != nil {
 					continue
 				}
+				b.mu.Lock()
+				life := b.life
+				b.mu.Unlock()
 				r := tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}
-				_ = r.Run(ctx)
+				_ = r.Run(life)
 				return
 			}
 			near.Close()

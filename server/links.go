@@ -19,6 +19,7 @@ func (s *Server) linkConfig() link.Config {
 		Hello: link.Hello{
 			Role: link.RoleServer, Software: "konnectivity-server " + version.Get().Version,
 			ID: s.opts.ID, ServerCount: s.serverCount(),
+			Features: s.ends.Features(),
 		},
 		Budget: s.opts.Budget,
 		Log:    s.opts.Log,

@@ -70,6 +70,10 @@ type Options struct {
 	Policy     *policy.Policy      // nil: only metadata addresses are denied
 	Leases     *LeaseOptions       // nil: none
 
+	// ResumeWindow is how long a connection waits for a link to go on by when
+	// the one that carries it is lost; 0 or less: it is lost too.
+	ResumeWindow time.Duration
+
 	Settle          time.Duration // after New, how long dials wait for the first agent; 0: they do not
 	DialTimeout     time.Duration // 0: tunnel.DefaultDialTimeout
 	Keepalive       time.Duration // of agents; 0: DefaultKeepalive

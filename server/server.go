@@ -18,6 +18,7 @@ import (
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/roam"
 )
 
 // Server is a konnectivity server. Make it with New and call Run once.
@@ -25,6 +26,7 @@ type Server struct {
 	opts      Options
 	metrics   *metrics.Server
 	agents    *registry.Registry
+	ends      *roam.Ends // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
 	accounts  *accounts         // of clients
 	turns     *turns            // of clients' dials
@@ -67,8 +69,9 @@ func New(opts Options) (*Server, error) {
 		strangers: frontend.NewStrangers(admission.Descriptors()),
 		local:     frontend.NewLocalStrangers(admission.Descriptors()),
 	}
+	s.ends = roam.New(roam.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
 	s.forwarder = &tunnel.Forwarder{
-		Dialer:      s.policed(s.shared(s.metrics.Dialer(settling{s.agents, time.Now().Add(opts.Settle), s.draining}))),
+		Dialer:      s.policed(s.shared(s.metrics.Dialer(settling{s.agents, s.ends.Dialer(s.agents), time.Now().Add(opts.Settle), s.draining}))),
 		DialTimeout: opts.DialTimeout,
 		Total:       &s.metrics.Totals,
 		Observers:   []tunnel.Observer{s.metrics, connectionLog{opts.Log}},
@@ -145,9 +148,11 @@ func (s *Server) Run(ctx context.Context) error {
 	s.stopClients()
 	cutClients(errStopped)
 	<-clientsDone
+	s.ends.Close()
 	s.stopAgents()
 	cutAgents(errStopped)
 	<-agentsDone
+	s.ends.Wait()
 	<-released
 	end()
 	return parts.Wait()

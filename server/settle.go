@@ -21,6 +21,7 @@ const DefaultSettle = 8 * time.Second
 // for all kube-apiservers of the cluster.
 type settling struct {
 	agents   *registry.Registry
+	next     tunnel.Dialer // to them
 	until    time.Time
 	draining <-chan struct{} // closed when there is nothing to wait for any more
 }
@@ -32,7 +33,7 @@ func (s settling) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error)
 	default:
 		s.wait(ctx)
 	}
-	return s.agents.Dial(ctx, f)
+	return s.next.Dial(ctx, f)
 }
 
 func (s settling) wait(ctx context.Context) {

@@ -36,7 +36,7 @@ func TestDialsWaitForTheFirstAgent(t *testing.T) {
 		log.SetOutput(io.Discard)
 		agents := registry.New([]registry.Strategy{registry.Default}, log)
 		draining := make(chan struct{})
-		s := settling{agents, time.Now().Add(DefaultSettle), draining}
+		s := settling{agents, agents, time.Now().Add(DefaultSettle), draining}
 
 		// One that gives up, while there is none.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -61,7 +61,8 @@ func TestDialsWaitForTheFirstAgent(t *testing.T) {
 func TestDialsDoNotWaitForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		draining := make(chan struct{})
-		s := settling{registry.New([]registry.Strategy{registry.Default}, logrus.New()), time.Now().Add(DefaultSettle), draining}
+		none := registry.New([]registry.Strategy{registry.Default}, logrus.New())
+		s := settling{none, none, time.Now().Add(DefaultSettle), draining}
 		if took, err := dialTook(t.Context(), s); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != DefaultSettle {
 			t.Errorf("without an agent: %v after %v", err, took)
 		}

@@ -51,6 +51,10 @@ type Options struct {
 	// 0 is derived from the memory limit of the cgroup.
 	Memory int64
 
+	// ResumeWindow is how long a connection waits for a link to go on by when
+	// the one that carries it is lost; 0 or less: it is lost too.
+	ResumeWindow time.Duration
+
 	// Leave is called when a server asks to be left, and every second until
 	// nothing is on its link any more: whoever keeps idle connections through
 	// the tunnel should close them, or the server waits for them. It must not

@@ -83,6 +83,9 @@ func (s *Server) leave(l *pooled) {
 	defer tick.Stop()
 	for l.Streams() > 0 || s.only(l) {
 		s.opt.Leave()
+		if s.resumable(l) {
+			s.ends.Move(l.Session)
+		}
 		select {
 		case <-s.ctx.Done():
 			return

@@ -12,6 +12,7 @@ import (
 	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
 const (
@@ -30,6 +31,8 @@ type Server struct {
 	opt    Options
 	tls    *tls.Config // one for all, so that sessions are resumed
 	budget *link.Budget
+	ends   *roam.Ends
+	dialer tunnel.Dialer
 	hello  link.Hello
 
 	ctx    context.Context // ends everything that was started here
@@ -60,7 +63,9 @@ func New(opt Options) (*Server, error) {
 	}
 	s := &Server{opt: opt, budget: link.NewBudget(opt.Memory), servers: newDirectory(opt)}
 	s.tls = opt.TLS.Client(opt.ServerName, protocols(opt.Mode)...)
-	s.hello = link.Hello{Role: link.RoleClient, Software: opt.Software, ID: tunnel.NewID()}
+	s.ends = roam.New(roam.Options{Window: opt.ResumeWindow, Budget: s.budget, Log: opt.Log})
+	s.dialer = s.ends.Dialer(tunnel.DialerFunc(s.dial))
+	s.hello = link.Hello{Role: link.RoleClient, Software: opt.Software, ID: tunnel.NewID(), Features: s.ends.Features()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.set = s.newSet()
 	return s, nil
@@ -77,6 +82,13 @@ func (s *Server) ID() string { return s.hello.ID }
 // be reached no longer than Options.ConnectTimeout (FailUnavailable), and for
 // the destination until ctx ends.
 func (s *Server) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	return s.dialer.Dial(ctx, f)
+}
+
+func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	if f.Resume.Again() {
+		return s.resume(ctx, f)
+	}
 	network, address := f.Network, f.Address
 	if network != "tcp" && network != "tcp4" && network != "tcp6" {
 		return nil, &tunnel.DialError{Failure: tunnel.FailBadAddress, Address: address, Reason: "only TCP goes through the tunnel"}
@@ -279,9 +291,11 @@ func (s *Server) Close() {
 	s.closed = true
 	sp := s.spare
 	s.mu.Unlock()
+	s.ends.Close()
 	s.cancel()
 	if sp != nil && sp.timer.Stop() {
 		s.dropSpare(sp)
 	}
 	s.wg.Wait()
+	s.ends.Wait()
 }

@@ -19,6 +19,7 @@ import (
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
 // flags are the command line, upstream's flags (cmd/agent/app/options) first.
@@ -46,7 +47,9 @@ type flags struct {
 	egressProxy bool
 	dialTimeout time.Duration
 	grace       time.Duration
-	budgetMiB   int64
+
+	resumeWindow time.Duration
+	budgetMiB    int64
 
 	healthHost, adminHost string
 	healthPort, adminPort int
@@ -82,6 +85,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
 	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer (default: pinged after 5s, given up after 15s)")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
+	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection waits for another link, or server, to go on by when the one that carries it is lost; 0: it is lost too")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 
@@ -166,8 +170,8 @@ func (f *flags) checkNumbers() error {
 			return cli.Usagef("--%s=%v: must be longer than 0", name, d)
 		}
 	}
-	if f.keepalive < 0 || f.grace < 0 {
-		return cli.Usagef("--keepalive-time and --graceful-shutdown-timeout must not be negative")
+	if f.keepalive < 0 || f.grace < 0 || f.resumeWindow < 0 {
+		return cli.Usagef("--keepalive-time, --graceful-shutdown-timeout and --resume-window must not be negative")
 	}
 	if f.xfrChannelSize <= 0 {
 		return cli.Usagef("--xfr-channel-size=%d: must be greater than 0", f.xfrChannelSize)

@@ -159,7 +159,7 @@ func (p *process) options() (agent.Options, error) {
 		Dialer: egress.New(reach), DialTimeout: f.dialTimeout,
 		CountSource:  agent.CountSource(f.countSource),
 		SyncInterval: f.syncInterval, SyncIntervalCap: f.syncCap, SyncForever: f.syncForever,
-		Keepalive: f.keepalive, Grace: f.grace,
+		Keepalive: f.keepalive, Grace: f.grace, ResumeWindow: f.resumeWindow,
 		Log: p.log, Registerer: p.registry,
 	}
 	if f.grace == 0 {

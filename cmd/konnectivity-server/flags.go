@@ -21,6 +21,7 @@ import (
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
 // The values of --mode and --agent-identifier-policy.
@@ -55,6 +56,7 @@ type flags struct {
 
 	keepalive, frontendKeepalive time.Duration
 	grace, dialTimeout           time.Duration
+	resumeWindow                 time.Duration
 
 	id         string
 	count      int
@@ -139,6 +141,7 @@ func (f *flags) addTLS(set *pflag.FlagSet) {
 func (f *flags) addBounds(set *pflag.FlagSet) {
 	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0 means no limit")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
+	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection waits for another link, or server, to go on by when the one that carries it is lost; 0: it is lost too")
 	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "maximum number of connections on each port at once; peers that have yet to authenticate do not count")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
@@ -216,7 +219,7 @@ func (f *flags) checkNumbers() error {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"graceful-shutdown-timeout", f.grace}, {"backend-dial-timeout", f.dialTimeout}} {
+	}{{"graceful-shutdown-timeout", f.grace}, {"backend-dial-timeout", f.dialTimeout}, {"resume-window", f.resumeWindow}} {
 		if d.value < 0 {
 			return cli.Usagef("--%s=%v: must not be negative", d.flag, d.value)
 		}

@@ -118,7 +118,7 @@ func (p *process) settings() error {
 		ID: f.serverID(), Count: f.count, Strategies: strategies, Policy: rules,
 		NoConnect: f.mode == modeGRPC, NoGRPC: f.mode == modeConnect,
 		NoLink: f.link == string(link.Off), AgentsNeedLink: f.link == string(link.Require),
-		Settle: server.DefaultSettle, DialTimeout: f.dialTimeout, Grace: f.grace, Keepalive: f.keepalive, ClientKeepalive: f.frontendKeepalive,
+		Settle: server.DefaultSettle, DialTimeout: f.dialTimeout, Grace: f.grace, ResumeWindow: f.resumeWindow, Keepalive: f.keepalive, ClientKeepalive: f.frontendKeepalive,
 		MaxConns: f.maxConns, Budget: link.NewBudget(f.budgetMiB << 20),
 		Profiles: f.profiling, ContentionProfiles: f.contention,
 		Log: p.log, Registry: p.registry,

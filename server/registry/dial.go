@@ -21,6 +21,9 @@ func (r *Registry) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 	if err != nil {
 		return nil, err
 	}
+	if f.Resume.Again() {
+		return r.resume(ctx, f)
+	}
 	c, strategy := r.pick(host, nil)
 	if c == nil {
 		return nil, r.noAgent(f.Address)
@@ -42,6 +45,9 @@ func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, f *t
 	f.Hop = tunnel.Hop{Role: "agent", ID: c.agent.ID}
 	start := time.Now()
 	far, err := c.backend.Dial(ctx, f)
+	if err == nil && f.Resume != nil {
+		f.Resume.Granted.Route = c.agent.route()
+	}
 	c.load.dialed(time.Since(start), err, time.Now().UnixNano())
 	err = silence(c.backend, f.Address, start, err)
 	if logging.Enabled(r.log, logrus.DebugLevel) {

@@ -11,6 +11,7 @@ import (
 type index struct {
 	conns   int
 	present map[*conn]bool
+	routes  map[string]*group // by Agent.route
 
 	all      *group
 	byID     map[string]*group // each with as many members as certificates use the id
@@ -27,6 +28,7 @@ type index struct {
 func newIndex() *index {
 	return &index{
 		present:  make(map[*conn]bool),
+		routes:   make(map[string]*group),
 		all:      newGroup(),
 		byID:     make(map[string]*group),
 		byRoute:  newGroup(),
@@ -72,7 +74,7 @@ func (x *index) changed(c *conn) {
 // made.
 func (x *index) groups(c *conn, create bool) []*group {
 	ids := c.agent.Identifiers
-	out := []*group{x.all}
+	out := []*group{x.all, entry(x.routes, c.agent.route(), create)}
 	add := func(g *group) {
 		if g != nil {
 			out = append(out, g)
@@ -118,6 +120,9 @@ func (x *index) prune(c *conn) {
 		delete(x.byID, c.agent.ID)
 	}
 	ids := c.agent.Identifiers
+	if g := x.routes[c.agent.route()]; g != nil && g.empty() {
+		delete(x.routes, c.agent.route())
+	}
 	for _, addr := range ids.Addrs {
 		if g := x.byAddr[addr]; g != nil && g.empty() {
 			delete(x.byAddr, addr)

@@ -54,6 +54,7 @@ type Registry struct {
 
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index *index
+	news  chan struct{} // closed and replaced when somebody joins
 }
 
 // conn is one connection of an agent.
@@ -70,7 +71,7 @@ func (c *conn) cost(now int64) int64 { return c.load.cost(c.backend.Streams(), n
 
 // New makes a registry that routes by the given strategies, in their order.
 func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
-	return &Registry{strategies: slices.Clone(strategies), log: log, index: newIndex(), joined: make(chan struct{})}
+	return &Registry{strategies: slices.Clone(strategies), log: log, index: newIndex(), joined: make(chan struct{}), news: make(chan struct{})}
 }
 
 // Join adds a connection. It takes dials until leave is called, which its
@@ -84,6 +85,8 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 		r.warnOfTwo(a, other.agent)
 	}
 	r.index.join(c)
+	close(r.news)
+	r.news = make(chan struct{})
 	select {
 	case <-r.joined:
 	default:

@@ -16,6 +16,7 @@ import (
 	"konnectivity/internal/unixsocket"
 	"konnectivity/socks5"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
 // defaultDrain leaves a pod's usual 30 s of grace some room.
@@ -41,6 +42,7 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
 	o.Peers.AddTo(set, "servers")
+	set.DurationVar(&o.ResumeWindow, "resume-window", roam.DefaultWindow, "how long a connection waits for another link, or server, to go on by when the one that carries it is lost; 0: it is lost too")
 	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
 

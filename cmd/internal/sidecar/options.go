@@ -55,6 +55,8 @@ type Options struct {
 	Files      tlsreload.Files // client certificate and the server's CA
 	Peers      cli.PeerFlags   // what the server's certificate must say
 
+	ResumeWindow time.Duration // 0: connections do not outlive their links
+
 	Hosted  adapters.HostedOptions
 	Direct  adapters.DirectOptions
 	Resolve adapters.ResolvePolicy // of the SOCKS5 front
@@ -102,6 +104,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--max-connections: want 0 for the default or at least 1, got %d", o.MaxConnections)
 	case o.IdleTimeout < 0:
 		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.IdleTimeout)
+	case o.ResumeWindow < 0:
+		return cli.Usagef("--resume-window: want 0 for none or a positive duration, got %v", o.ResumeWindow)
 	case o.DrainTimeout < 0:
 		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.DrainTimeout)
 	case (o.Files.Cert == "") != (o.Files.Key == ""):

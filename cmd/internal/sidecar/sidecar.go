@@ -117,10 +117,12 @@ func (s *sidecar) adapterOptions() adapters.Options {
 func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adapters.Options {
 	return adapters.Options{
 		Server: adapters.ServerOptions{
-			Address:  tunnel.JoinAddress(o.ServerHost, o.ServerPort),
-			TLS:      certs,
-			Mode:     o.Link,
-			Software: o.Program + "/" + version.Get().Version,
+			Address: tunnel.JoinAddress(o.ServerHost, o.ServerPort),
+			TLS:     certs,
+			Mode:    o.Link,
+
+			ResumeWindow: o.ResumeWindow,
+			Software:     o.Program + "/" + version.Get().Version,
 		},
 		Hosted: o.Hosted,
 		Direct: o.Direct,

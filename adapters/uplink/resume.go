@@ -1,0 +1,58 @@
+package uplink
+
+import (
+	"context"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/roam"
+)
+
+// resume finds a link by which a connection goes on that has lost its own. Each
+// is asked once; whoever calls comes again.
+func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	if s.pick(nil) == nil {
+		s.connectSoon(ctx)
+	}
+	var tried []*pooled
+	err := error(&tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no link to a server that resumes connections"})
+	for l := s.pick(nil); l != nil; l = s.pick(tried) {
+		tried = append(tried, l)
+		if !l.Resumes() {
+			continue
+		}
+		f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
+		var c tunnel.Conn
+		if c, err = l.Dial(ctx, f); err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Elsewhere() {
+			return c, err
+		}
+	}
+	return nil, err
+}
+
+// connectSoon waits for the attempt to connect that is under way, or makes one.
+func (s *Server) connectSoon(ctx context.Context) {
+	a, err := s.join()
+	if err != nil {
+		return
+	}
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+	}
+}
+
+// resumable says whether connections on l, which is to be left, can go on by
+// another link.
+func (s *Server) resumable(l *pooled) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, other := range s.links {
+		if other != l && other.alive() && !other.isLeaving() && other.Resumes() {
+			return true
+		}
+	}
+	return false
+}
+
+// Resuming is what is known of the connections that outlive their links.
+func (s *Server) Resuming() roam.Stats { return s.ends.Stats() }
