@@ -30,24 +30,18 @@ func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 }
 
 // connectSoon waits for the attempt to connect that is under way, or makes one.
+// Whoever calls looks at the links then.
 func (s *Server) connectSoon(ctx context.Context) {
-	a, err := s.join()
-	if err != nil {
-		return
-	}
-	select {
-	case <-a.done:
-	case <-ctx.Done():
+	if s.begin() == nil {
+		_, _ = s.set.Now(ctx)
 	}
 }
 
 // resumable says whether connections on l, which is to be left, can go on by
 // another link.
 func (s *Server) resumable(l *pooled) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, other := range s.links {
-		if other != l && other.alive() && !other.isLeaving() && other.Resumes() {
+	for _, m := range s.set.Members() {
+		if other := m.Session; other != l && other.alive() && !other.isLeaving() && other.Resumes() {
 			return true
 		}
 	}
