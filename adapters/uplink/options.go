@@ -55,8 +55,8 @@ type Options struct {
 	// the one that carries it is lost; 0 or less: it is lost too.
 	ResumeWindow time.Duration
 
-	// Leave is called when a server asks to be left, and every second until
-	// nothing is on its link any more: whoever keeps idle connections through
+	// Leave is called when a server asks to be left, and again at least every
+	// second until nothing is on its link any more: whoever keeps idle connections through
 	// the tunnel should close them, or the server waits for them. It must not
 	// block. nil: nobody keeps any.
 	Leave func()

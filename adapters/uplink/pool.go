@@ -11,8 +11,15 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// idleCheck is how often a link that is to be left is looked at for streams.
-const idleCheck = time.Second
+const (
+	// idleCheck is the longest pause between two looks at a link that is to be
+	// left: at whether another is there to go on by, and anything on it still.
+	idleCheck = time.Second
+
+	// firstCheck is the first. What was moved away and came back, since no
+	// other server has its agent, is not to be moved all the time.
+	firstCheck = 50 * time.Millisecond
+)
 
 // pooled is one link.
 type pooled struct {
@@ -79,22 +86,38 @@ func (s *Server) adopt(ctx context.Context, h handshaken) (*pooled, error) {
 
 // leave ends a link that is to be left, once nothing is on it and another is up.
 func (s *Server) leave(l *pooled) {
-	tick := time.NewTicker(idleCheck)
-	defer tick.Stop()
-	for l.Streams() > 0 || s.only(l) {
+	pause := firstCheck
+	for {
 		s.opt.Leave()
 		if s.resumable(l) {
 			s.ends.Move(l.Session)
+			pause = min(2*pause, idleCheck)
 		}
-		select {
-		case <-s.ctx.Done():
+		if s.emptied(l, pause) && !s.only(l) {
+			break
+		}
+		if s.ctx.Err() != nil || !l.alive() {
 			return
-		case <-l.Done():
-			return
-		case <-tick.C:
 		}
 	}
 	_ = l.Close()
+}
+
+// emptied waits until nothing is on l and another link is up, for no longer
+// than pause, and says whether nothing is on it.
+func (s *Server) emptied(l *pooled, pause time.Duration) bool {
+	ctx, cancel := context.WithTimeout(s.ctx, pause)
+	defer cancel()
+	if l.WaitIdle(ctx) != nil {
+		return false
+	}
+	if s.only(l) {
+		select {
+		case <-l.Done():
+		case <-ctx.Done():
+		}
+	}
+	return true
 }
 
 // only says whether l is the only link that is up.

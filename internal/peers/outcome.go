@@ -2,6 +2,10 @@ package peers
 
 import "time"
 
+// leavePause is the longest pause between two attempts for which a server that
+// is about to go waits: it should be gone within two seconds.
+const leavePause = time.Second
+
 // Done notes that an attempt that Next asked for has ended.
 func (p *Plan) Done(address string) { p.place(address).dialing-- }
 
@@ -41,7 +45,11 @@ func (p *Plan) Reached(address string, again time.Duration, now time.Time) {
 // was for a server that nobody misses.
 func (p *Plan) Failed(address string, now time.Time) (first, needless bool) {
 	t := p.place(address)
-	t.tried, t.next = now, now.Add(t.Failure())
+	pause := t.Failure()
+	if p.waitedFor() {
+		pause = min(pause, Jitter(leavePause))
+	}
+	t.tried, t.next = now, now.Add(pause)
 	if p.covered(t) && p.Active() >= p.Want() {
 		return false, true
 	}
@@ -72,6 +80,19 @@ func (p *Plan) Lost(m *Peer, now time.Time) (succeeded bool) {
 	delete(p.peers, m.id)
 	if !m.leaving {
 		p.redial(m, now)
+	}
+	return false
+}
+
+// waitedFor says that servers which are about to go wait until there is another.
+func (p *Plan) waitedFor() bool {
+	if !p.policy.DrainSoon || p.Active() > 0 {
+		return false
+	}
+	for _, m := range p.peers {
+		if m.leaving {
+			return true
+		}
 	}
 	return false
 }

@@ -26,7 +26,8 @@ type Policy struct {
 	// one has lasted.
 	Wary bool
 	// DrainSoon has an address whose server is about to go dialed soon, as one
-	// where another is there already, or is about to be.
+	// where another is there already, or is about to be; and again soon while
+	// there is no other, since the server that goes waits for it.
 	DrainSoon bool
 
 	// MaxSearch bounds the attempts under way for servers that are missing,

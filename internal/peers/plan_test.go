@@ -116,6 +116,38 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
+// While the only server is about to go, another is looked for at least every
+// second, however often the address has failed before; and no longer.
+func TestServerThatGoesIsNotKeptWaiting(t *testing.T) {
+	p := NewPlan(each, noon)
+	p.List([]string{"a"}, true)
+	next(p, noon)
+	for range 8 {
+		p.Failed("a", noon)
+	}
+	m := meets(p, "a", "1", 1, noon)
+	if dial := next(p, noon.Add(time.Hour)); dial != "" {
+		t.Fatalf("dials %q", dial)
+	}
+	p.Leaving(m, noon.Add(time.Hour))
+	now := noon.Add(time.Hour).Add(each.Base)
+	for range 8 {
+		if dial := next(p, now); dial != "a" {
+			t.Fatalf("dials %q while a server waits to go", dial)
+		}
+		p.Done("a")
+		p.Failed("a", now)
+		now = now.Add(leavePause)
+	}
+	p.Lost(m, now)
+	next(p, now)
+	p.Done("a")
+	p.Failed("a", now)
+	if dial := next(p, now.Add(leavePause)); dial != "" {
+		t.Error("dials as often when nobody waits any more")
+	}
+}
+
 // An address that the names have no more is not dialed, and where a look-up
 // failed none is gone.
 func TestAddressesComeAndGo(t *testing.T) {

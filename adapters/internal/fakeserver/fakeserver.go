@@ -19,6 +19,7 @@ import (
 	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
 // ServerName is the name in every server's certificate.
@@ -59,6 +60,7 @@ type Server struct {
 	Dialer tunnel.Dialer // reaches destinations; nil: net.Dial
 	Count  int           // how many servers it says there are
 	Agents link.Serving  // what it says of its agents
+	Ends   *roam.Ends    // of an agent, which several servers may lead to; nil: connections end with their links
 
 	Handshakes, Resumed, Connects, Links atomic.Int64
 	IDs                                  chan string // of requests, where there is room
@@ -199,7 +201,10 @@ func (s *Server) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answ
 }
 
 func (s *Server) serveLink(c net.Conn) {
-	ses, err := link.Accept(s.ctx, c, link.Config{Hello: link.Hello{Role: link.RoleServer, ServerCount: s.Count, Serving: s.Agents}, Forwarder: s})
+	ses, err := link.Accept(s.ctx, c, link.Config{
+		Hello:     link.Hello{Role: link.RoleServer, ServerCount: s.Count, Serving: s.Agents, Features: s.Ends.Features()},
+		Forwarder: s.Ends.Forwarder(s),
+	})
 	if err != nil {
 		return
 	}
