@@ -64,7 +64,7 @@ func New(opt Options) (*Adapter, error) {
 		}
 	}
 	if opt.Registerer != nil {
-		if err := a.metrics.register(opt.Registerer, a.uplink.Stats); err != nil {
+		if err := a.metrics.register(opt.Registerer, a.uplink); err != nil {
 			a.close()
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 )
 
@@ -43,7 +44,8 @@ func newMetrics() *metrics {
 }
 
 // register puts everything on r, with the figures of server read at each scrape.
-func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats) error {
+func (m *metrics) register(r prometheus.Registerer, up *uplink.Server) error {
+	server := up.Stats
 	gauge := func(name, help string, value func(uplink.Stats) float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: metricsPrefix + name, Help: help}, func() float64 { return value(server()) })
 	}
@@ -64,7 +66,7 @@ func (m *metrics) register(r prometheus.Registerer, server func() uplink.Stats) 
 			return err
 		}
 	}
-	return nil
+	return observe.Resuming(r, metricsPrefix, up.Ends())
 }
 
 func (m *metrics) dialed(route tunnel.Route, took time.Duration, err error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/roam"
@@ -43,6 +44,9 @@ func New(opts Options) (*Agent, error) {
 	}
 	a := &Agent{opts: opts, metrics: m}
 	a.ends = roam.New(roam.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
+	if err := observe.Resuming(opts.Registerer, metricsNamespace+"_"+metricsSubsystem+"_", a.ends); err != nil {
+		return nil, err
+	}
 	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)
 	return a, nil
 }

@@ -92,6 +92,9 @@ func New(opts Options) (*Server, error) {
 		s.leases = lease.New(cfg)
 	}
 	s.gauges()
+	if err := observe.Resuming(opts.Registry, metrics.Prefix, s.ends); err != nil {
+		return nil, err
+	}
 	if err := s.buildClients(); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,8 @@ type Flow struct {
 
 	Hop      Hop
 	Route    Route
-	Resolved string // the address that was dialed (of a proxy: the proxy's), ip:port; "" if the name went out as it is
+	Resolved string  // the address that was dialed (of a proxy: the proxy's), ip:port; "" if the name went out as it is
+	Lasting  Lasting // nil: the connection ends with what carries it, or outlives it at other processes
 
 	// What the Forwarder adds before it tells Observers of the opening.
 
@@ -104,6 +105,9 @@ func (f *Flow) Adopt(try *Flow) {
 	}
 	if try.Resolved != "" {
 		f.Resolved = try.Resolved
+	}
+	if try.Lasting != nil {
+		f.Lasting = try.Lasting
 	}
 }
 

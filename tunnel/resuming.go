@@ -26,6 +26,32 @@ type Grant struct {
 	Taken  uint64        // up to here it has taken all
 }
 
+// Lasting is a connection that outlives what carries it, as one of its ends
+// sees it.
+type Lasting interface {
+	// Course may be called at any time, by any goroutine.
+	Course() Course
+}
+
+// Course is how it has fared so far. Hop and Source are the Flow's as they
+// became with the newest carrier, or zero.
+type Course struct {
+	Lost    time.Time // since when nothing carries it; zero: something does
+	Resumes int       // how often it went on by another carrier
+	Hop     Hop
+	Source  string
+}
+
+// Interrupted says whether f, which has ended here with err, is none of its ends'
+// loss: they are elsewhere, and have it go on by another way.
+func (f *Flow) Interrupted(err error) bool {
+	if err == nil || f.Lasting != nil || f.Resume == nil || f.Resume.Granted.Window <= 0 {
+		return false
+	}
+	code := CodeOf(err)
+	return code == CodeLost || code == CodeShutdown
+}
+
 // Again says whether it is about a connection that exists.
 func (r *Resume) Again() bool { return r != nil && r.Epoch > 0 }
 

@@ -48,5 +48,5 @@ func (s *Server) resumable(l *pooled) bool {
 	return false
 }
 
-// Resuming is what is known of the connections that outlive their links.
-func (s *Server) Resuming() roam.Stats { return s.ends.Stats() }
+// Ends are the ends of the connections that outlive their links.
+func (s *Server) Ends() *roam.Ends { return s.ends }

@@ -53,6 +53,9 @@ type Connections struct {
 	Open    int   `json:"open"`
 	Stalled int   `json:"stalled"` // of those that are open
 	Total   int64 `json:"total"`   // since the start
+
+	// Resuming of those that are open have lost their link and wait for another.
+	Resuming int `json:"resuming"`
 }
 
 // Dials counts dials since the start.
@@ -110,6 +113,8 @@ const (
 	StateActive  = "active"  // it carried something within the last two seconds
 	StateIdle    = "idle"    // neither side has anything to send
 	StateStalled = "stalled" // bytes wait for a side that does not read
+
+	StateResuming = "resuming" // its link was lost, and it waits for another
 )
 
 // Connection is one open connection as this process sees it.
@@ -125,6 +130,9 @@ type Connection struct {
 	State      string  `json:"state"`
 	StalledBy  string  `json:"stalledBy,omitempty"` // "client" or "destination": who does not read
 	StalledFor float64 `json:"stalledSeconds,omitempty"`
+
+	ResumingFor float64 `json:"resumingSeconds,omitempty"`
+	Resumes     int     `json:"resumes,omitempty"` // how often it went on by another link
 
 	UpBytes   int64   `json:"upBytes"` // towards the destination
 	DownBytes int64   `json:"downBytes"`

@@ -82,8 +82,9 @@ func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failu
 var resetHints = map[tunnel.Code]string{
 	tunnel.CodeTimeout:  "Nothing was sent for longer than --idle-timeout allows; clients that mean to wait should use keepalives.",
 	tunnel.CodeStalled:  "Its reader took nothing while a peer without flow control went on sending. Update that peer to one with native links.",
-	tunnel.CodeLost:     "A link or an agent on the way was lost. Look at that process's log, and at the network in between.",
+	tunnel.CodeLost:     "A link or an agent on the way was lost, and no other way led to its other end in time. Look at that process's log, and at the network in between.",
 	tunnel.CodeShutdown: "A process on the way was stopped. If that was a rollout, its grace period was shorter than the connection.",
+	tunnel.CodeGone:     "The process at its other end was stopped. If that was a rollout, its grace period was shorter than the connection.",
 	tunnel.CodeProtocol: "Two processes disagree on the protocol. Compare their versions.",
 	tunnel.CodeMemory:   "Readers do not keep up and received bytes fill the budget. Look for stalled connections, or raise the memory budget.",
 }
@@ -109,4 +110,6 @@ var dialHints = map[tunnel.Failure]string{
 	tunnel.FailCancelled:   "Its client gave up waiting. No answer came: packets may be dropped before the destination, or the agent hangs.",
 	tunnel.FailAuth:        "A proxy on the way wants a user and password. Put them in its URL.",
 	tunnel.FailReset:       "The destination reset the connection at once. It may speak another protocol on that port, or be overloaded.",
+	tunnel.FailGone:        "The process at its other end does not have the connection any more: it restarted, or its --resume-window is shorter.",
+	tunnel.FailStale:       "Another request for the same connection was quicker. Nothing needs to be done.",
 }

@@ -68,7 +68,7 @@ func (h *handler) status() Status {
 	sum := t.sums.Load()
 	s := Status{
 		APIVersion: Version, Component: h.Component, ID: h.ID, Build: version.Get(), Started: t.started, Now: time.Now(), Ready: true,
-		Connections: Connections{Open: sum.open, Stalled: sum.stalled, Total: int64(t.number.Load())},
+		Connections: Connections{Open: sum.open, Stalled: sum.stalled, Resuming: sum.resuming, Total: int64(t.number.Load())},
 		Dials:       Dials{Total: t.dials.total.Load(), Failed: t.dials.failed.Load(), Failures: t.dials.failures()},
 		Rates:       t.history.newest(),
 		Peers:       map[string]int{},

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 const (
@@ -52,6 +54,7 @@ func parseQuery(v url.Values) (query, error) {
 	if q.sort == "" {
 		q.sort = "since"
 	}
+	_, isState := stateRank[q.state]
 	switch _, known := orders[q.sort]; {
 	case q.limit > maxLimit:
 		return q, fmt.Errorf("limit: want at most %d; ask for the rest by offset", maxLimit)
@@ -61,8 +64,8 @@ func parseQuery(v url.Values) (query, error) {
 		return q, fmt.Errorf("filter: want at most %d bytes", maxFilter)
 	case !known:
 		return q, fmt.Errorf("sort: want one of %s, with - before it for descending", strings.Join(orderNames(), ", "))
-	case q.state != "" && q.state != StateActive && q.state != StateIdle && q.state != StateStalled:
-		return q, fmt.Errorf("state: want active, idle or stalled")
+	case q.state != "" && !isState:
+		return q, fmt.Errorf("state: want active, idle, stalled or resuming")
 	}
 	return q, nil
 }
@@ -73,6 +76,7 @@ func (q query) key() string { return fmt.Sprintf("%+v", q) }
 // row is a connection with its sort key.
 type row struct {
 	*conn
+	course   tunnel.Course
 	state    string
 	seconds  float64
 	up, down float64
@@ -83,9 +87,9 @@ var orders = map[string]func(a, b row) int{
 	"since":       func(a, b row) int { return 0 }, // by number, which also breaks ties
 	"id":          func(a, b row) int { return strings.Compare(a.id, b.id) },
 	"front":       func(a, b row) int { return strings.Compare(a.front, b.front) },
-	"source":      func(a, b row) int { return strings.Compare(a.source, b.source) },
+	"source":      func(a, b row) int { return strings.Compare(a.course.Source, b.course.Source) },
 	"destination": func(a, b row) int { return strings.Compare(a.destination, b.destination) },
-	"next":        func(a, b row) int { return strings.Compare(a.next.String(), b.next.String()) },
+	"next":        func(a, b row) int { return strings.Compare(a.course.Hop.String(), b.course.Hop.String()) },
 	"up":          func(a, b row) int { return cmp.Compare(a.up, b.up) },
 	"down":        func(a, b row) int { return cmp.Compare(a.down, b.down) },
 	"rate":        func(a, b row) int { return cmp.Compare(a.up+a.down, b.up+b.down) },
@@ -94,7 +98,7 @@ var orders = map[string]func(a, b row) int{
 	},
 }
 
-var stateRank = map[string]int{StateIdle: 0, StateActive: 1, StateStalled: 2}
+var stateRank = map[string]int{StateIdle: 0, StateActive: 1, StateStalled: 2, StateResuming: 3}
 
 func orderNames() []string {
 	var names []string
@@ -114,8 +118,9 @@ func (t *Table) connections(q query) Page[Connection] {
 	t.conns.Range(func(_, value any) bool {
 		page.Total++
 		r := row{conn: value.(*conn)}
-		r.state, _, r.seconds = r.conn.state(now)
-		if (q.state == "" || q.state == r.state) && r.matches(q.filter) {
+		r.course = r.conn.course()
+		r.state, _, r.seconds = r.conn.state(now, r.course)
+		if (q.state == "" || q.state == r.state) && r.matches(q.filter, r.course) {
 			r.up, r.down = r.rates()
 			rows = append(rows, r)
 		}
@@ -136,11 +141,11 @@ func (t *Table) connections(q query) Page[Connection] {
 	return page
 }
 
-func (c *conn) matches(filter string) bool {
+func (c *conn) matches(filter string, course tunnel.Course) bool {
 	if filter == "" {
 		return true
 	}
-	for _, text := range []string{c.id, c.front, c.source, c.destination, c.resolved, c.next.String()} {
+	for _, text := range []string{c.id, c.front, course.Source, c.destination, c.resolved, course.Hop.String()} {
 		if contains(text, filter) {
 			return true
 		}

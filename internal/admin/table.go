@@ -56,11 +56,12 @@ type dials struct {
 
 // sums are totals over all connections.
 type sums struct {
-	open, stalled int
-	all           load
-	byNext        map[tunnel.Hop]load // by the hop after this one
-	bySource      map[string]load     // of links only, by their address
-	neighbours    map[neighbour]load
+	open, stalled, resuming int
+
+	all        load
+	byNext     map[tunnel.Hop]load // by the hop after this one
+	bySource   map[string]load     // of links only, by their address
+	neighbours map[neighbour]load
 }
 
 // load is the traffic of one peer.
@@ -82,6 +83,7 @@ type conn struct {
 	from                  neighbour // zero: a peer
 	since                 time.Time
 	flow                  *tunnel.Flow
+	lasting               tunnel.Lasting  // nil: it ends with what carries it
 	moved                 atomic.Int64    // when it last carried something, Unix ns
 	stalled               [2]atomic.Int64 // when B (up) or A (down) stopped reading, Unix ns; 0 if it reads
 	rate                  [2]atomic.Uint64
@@ -101,6 +103,9 @@ func NewTable() *Table {
 
 // Dialed implements tunnel.Observer.
 func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
+	if f.Resume.Again() {
+		return // a try of many, about a connection that was dialed before
+	}
 	t.dials.total.Add(1)
 	if err == nil {
 		t.dials.good.Add(1)
@@ -126,7 +131,7 @@ func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 func (t *Table) Opened(f *tunnel.Flow) {
 	c := &conn{
 		number: t.number.Add(1), id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
-		since: f.Opened, flow: f, from: frontendOf(f),
+		since: f.Opened, flow: f, from: frontendOf(f), lasting: f.Lasting,
 	}
 	if f.Source != nil {
 		c.source = f.Source.String()
@@ -144,6 +149,9 @@ func (t *Table) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	t.ended[0].Add(up)
 	t.ended[1].Add(down)
 	t.conns.Delete(f)
+	if f.Interrupted(err) {
+		return
+	}
 	if failure, worth := connectionFailure(f, took, err); worth {
 		t.failures.add(failure)
 	}
@@ -173,8 +181,9 @@ func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
 	t.conns.Range(func(_, value any) bool {
 		c := value.(*conn)
-		stalled := c.sample(now, since)
-		s.add(c, stalled)
+		course := c.course()
+		stalled := c.sample(now, since, !course.Lost.IsZero())
+		s.add(c, course, stalled)
 		bytes[0] += c.seen[0]
 		bytes[1] += c.seen[1]
 		return true
@@ -185,8 +194,9 @@ func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 }
 
 // sample notes whether either side has stopped reading: bytes waited for it at
-// the last sample and wait now, and none has passed in between.
-func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
+// the last sample and wait now, and none has passed in between. While nothing
+// carries the connection, nobody is to blame.
+func (c *conn) sample(now time.Time, since time.Duration, lost bool) (stalled bool) {
 	var sent [2]int64
 	var held [2]bool
 	held[0], held[1] = c.flow.Held()
@@ -196,7 +206,7 @@ func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
 		if passed > 0 {
 			c.moved.Store(now.UnixNano())
 		}
-		if held[i] && c.held[i] && passed == 0 {
+		if held[i] && c.held[i] && passed == 0 && !lost {
 			c.stalled[i].CompareAndSwap(0, now.Add(-since).UnixNano())
 			stalled = true
 		} else {
@@ -214,7 +224,7 @@ func (c *conn) sample(now time.Time, since time.Duration) (stalled bool) {
 }
 
 // add adds a connection to the counts of its neighbours.
-func (s *sums) add(c *conn, stalled bool) {
+func (s *sums) add(c *conn, course tunnel.Course, stalled bool) {
 	f := load{open: 1}
 	f.up, f.down = c.rates()
 	if stalled {
@@ -222,13 +232,32 @@ func (s *sums) add(c *conn, stalled bool) {
 	}
 	s.open, s.stalled = s.open+1, s.stalled+f.stalled
 	s.all = s.all.plus(f)
-	if c.next != (tunnel.Hop{}) {
-		s.byNext[c.next] = s.byNext[c.next].plus(f)
+	if !course.Lost.IsZero() {
+		s.resuming++
+	}
+	if course.Hop != (tunnel.Hop{}) {
+		s.byNext[course.Hop] = s.byNext[course.Hop].plus(f)
 	}
 	if byPeer(c.front) {
-		s.bySource[c.source] = s.bySource[c.source].plus(f)
+		s.bySource[course.Source] = s.bySource[course.Source].plus(f)
 	}
 	s.near(c, f)
+}
+
+// course is how the connection has fared, with the hop and the source that it
+// has now.
+func (c *conn) course() tunnel.Course {
+	now := tunnel.Course{}
+	if c.lasting != nil {
+		now = c.lasting.Course()
+	}
+	if now.Hop == (tunnel.Hop{}) {
+		now.Hop = c.next
+	}
+	if now.Source == "" {
+		now.Source = c.source
+	}
+	return now
 }
 
 func (c *conn) rates() (up, down float64) {
@@ -237,16 +266,29 @@ func (c *conn) rates() (up, down float64) {
 
 // view returns the connection as the API shows it.
 func (c *conn) view(now time.Time) Connection {
+	course := c.course()
 	v := Connection{
-		ID: c.id, Front: c.front, Source: c.source, Destination: c.destination, Resolved: c.resolved, Next: c.next.String(), Since: c.since,
+		ID: c.id, Front: c.front, Source: course.Source, Destination: c.destination, Resolved: c.resolved, Next: course.Hop.String(), Since: c.since,
+		Resumes: course.Resumes,
 	}
-	v.State, v.StalledBy, v.StalledFor = c.state(now)
+	var seconds float64
+	switch v.State, v.StalledBy, seconds = c.state(now, course); v.State {
+	case StateStalled:
+		v.StalledFor = seconds
+	case StateResuming:
+		v.ResumingFor = seconds
+	}
 	v.UpBytes, v.DownBytes = c.flow.Sent()
 	v.Up, v.Down = c.rates()
 	return v
 }
 
-func (c *conn) state(now time.Time) (state, by string, seconds float64) {
+// state is with whom it is stalled, and for how long it has been stalled or
+// resuming.
+func (c *conn) state(now time.Time, course tunnel.Course) (state, by string, seconds float64) {
+	if !course.Lost.IsZero() {
+		return StateResuming, "", now.Sub(course.Lost).Seconds()
+	}
 	for i, who := range []string{"destination", "client"} {
 		if at := c.stalled[i].Load(); at != 0 {
 			return StateStalled, who, now.Sub(time.Unix(0, at)).Seconds()

@@ -46,7 +46,7 @@ var rules = []rule{
 	{folder: "internal/admission", own: []string{"tunnel", "internal/source"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/memlimit", "internal/printable", "internal/pki"}, third: anyModule},
 	{folder: "internal/logging", own: []string{"internal/printable"}, third: anyModule},
-	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "tunnel/link"}, third: anyModule},
+	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "tunnel/link", "tunnel/roam"}, third: anyModule},
 	{folder: "internal/pki"},
 	{folder: "internal/peers"},
 	{folder: "internal/source"},

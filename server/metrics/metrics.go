@@ -16,6 +16,9 @@ import (
 const (
 	namespace = "konnectivity_network_proxy"
 	subsystem = "server"
+
+	// Prefix is what the names of all begin with.
+	Prefix = namespace + "_" + subsystem + "_"
 )
 
 var (
@@ -50,6 +53,7 @@ type Server struct {
 	// Ours.
 	requests    *prometheus.CounterVec
 	resets      *prometheus.CounterVec
+	interrupted prometheus.Counter
 	stalled     *prometheus.CounterVec
 	denials     prometheus.Counter
 	refusals    *prometheus.CounterVec
@@ -67,7 +71,7 @@ type Server struct {
 // New registers a server's metrics on reg, where there may be one set only. All
 // gauges, and all counters whose labels are known, are there with 0.
 func New(reg prometheus.Registerer) *Server {
-	m := &Server{reg: reg, Links: observe.NewLinks(namespace+"_"+subsystem+"_link_", linkAgent, linkClient)}
+	m := &Server{reg: reg, Links: observe.NewLinks(Prefix+"link_", linkAgent, linkClient)}
 	m.reg.MustRegister(m.Links)
 	m.upstream()
 	m.own()
@@ -112,11 +116,12 @@ func (m *Server) upstream() {
 }
 
 func (m *Server) own() {
-	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link) and outcome: ok, or why the dial failed.", "front", "outcome")
+	m.requests = m.counter("requests_total", "Count of requested connections, by client protocol (connect, grpc, link; resume: to go on with one) and outcome: ok, or why the dial failed.", "front", "outcome")
 	m.resets = m.counter("connection_resets_total", "Count of established connections that ended abnormally, by cause.", "cause")
 	for code := range tunnel.Codes() {
 		m.resets.WithLabelValues(code.Label())
 	}
+	m.interrupted = m.counter("interrupted_connections_total", "Count of established connections that lost their way through this server, and that their ends resume by another.").WithLabelValues()
 	m.stalled = m.counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment")
 	for _, s := range []legacy.Segment{legacy.FromAgent, legacy.FromClient} {
 		m.stalled.WithLabelValues(s.String())

@@ -171,7 +171,7 @@ func TestOwnNamesPassTheLinter(t *testing.T) {
 	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "b"}, func() float64 { return 1 })
 	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "c"}, func() float64 { return 2 })
 	m.Dialed(&tunnel.Flow{Front: "connect"}, 0, nil)
-	m.Closed(nil, 0, errors.New("x"))
+	m.Closed(new(tunnel.Flow), 0, errors.New("x"))
 	m.Stalled(legacy.FromAgent)
 	m.TokenReviewed("accepted", time.Second)
 	problems, err := testutil.GatherAndLint(reg)
@@ -256,7 +256,7 @@ func TestCardinalityIsBounded(t *testing.T) {
 	for i := range 1000 {
 		m.Packet(legacy.FromClient, client.PacketType(i))
 		m.StreamError(legacy.FromClient, codes.Unknown, client.PacketType(i))
-		m.Closed(nil, 0, &tunnel.ResetError{Code: tunnel.Code(i)})
+		m.Closed(new(tunnel.Flow), 0, &tunnel.ResetError{Code: tunnel.Code(i)})
 		m.Dialed(&tunnel.Flow{Front: "link", Address: fmt.Sprint("host", i, ":1")}, 0, &tunnel.DialError{Failure: tunnel.Failure(i)})
 	}
 	total := 0
@@ -271,5 +271,33 @@ func TestCardinalityIsBounded(t *testing.T) {
 		if want := map[string]float64{"to_destination": 5}[sample.Label[0].GetValue()]; sample.Counter.GetValue() != want {
 			t.Errorf("%v", sample)
 		}
+	}
+}
+
+// What its ends resume is no failure of this server, however often they try.
+func TestResumedConnectionsAreNoFailures(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	m := New(reg)
+	lasts := &tunnel.Flow{Front: "link", Resume: &tunnel.Resume{Granted: tunnel.Grant{Window: time.Second}}}
+	m.Closed(lasts, 0, &tunnel.ResetError{Code: tunnel.CodeLost})
+	m.Closed(lasts, 0, &tunnel.ResetError{Code: tunnel.CodePeerReset})
+	m.Closed(&tunnel.Flow{Front: "link"}, 0, &tunnel.ResetError{Code: tunnel.CodeLost})
+	m.Dialed(&tunnel.Flow{Front: "link", Resume: &tunnel.Resume{Epoch: 1}}, 0, &tunnel.DialError{Failure: tunnel.FailAgentLost})
+	got := families(t, reg)
+	if n := got["interrupted_connections_total"].Metric[0].Counter.GetValue(); n != 1 {
+		t.Errorf("%v were interrupted, want 1", n)
+	}
+	resets, failures := 0.0, 0.0
+	for _, c := range got["connection_resets_total"].Metric {
+		resets += c.Counter.GetValue()
+	}
+	for _, c := range got["dial_failure_count"].Metric {
+		failures += c.Counter.GetValue()
+	}
+	if resets != 2 || failures != 0 {
+		t.Errorf("%v resets, want 2; %v failed dials, want 0", resets, failures)
+	}
+	if r := got["requests_total"].Metric; len(r) != 1 || r[0].Label[0].GetValue() != "resume" {
+		t.Errorf("requests are %v", r)
 	}
 }

@@ -27,13 +27,16 @@ func (m *Server) Dialer(next tunnel.Dialer) tunnel.Dialer {
 
 // Dialed implements tunnel.Observer.
 func (m *Server) Dialed(f *tunnel.Flow, took time.Duration, err error) {
+	if f.Resume.Again() { // a try of many, about a connection that was counted when it began
+		m.requests.WithLabelValues("resume", outcome(err)).Inc()
+		return
+	}
+	m.requests.WithLabelValues(f.Front, outcome(err)).Inc()
 	if err == nil {
 		m.dialDuration.Observe(took.Seconds())
-		m.requests.WithLabelValues(f.Front, "ok").Inc()
 		return
 	}
 	failure := tunnel.FailureOf(err)
-	m.requests.WithLabelValues(f.Front, failure.Label()).Inc()
 	switch failure {
 	case tunnel.FailDenied:
 		m.denials.Inc()
@@ -41,6 +44,13 @@ func (m *Server) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 		return // no dial was made
 	}
 	m.dialFailures.WithLabelValues(dialFailureReason(failure, err)).Inc()
+}
+
+func outcome(err error) string {
+	if err == nil {
+		return "ok"
+	}
+	return tunnel.FailureOf(err).Label()
 }
 
 func dialFailureReason(failure tunnel.Failure, err error) string {
@@ -65,10 +75,14 @@ func (m *Server) Unanswered() { m.dialFailures.WithLabelValues("send_rsp").Inc()
 func (m *Server) Opened(*tunnel.Flow) { m.established.Inc() }
 
 // Closed implements tunnel.Observer.
-func (m *Server) Closed(_ *tunnel.Flow, took time.Duration, err error) {
+func (m *Server) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	m.established.Dec()
 	m.connDuration.Observe(took.Seconds())
-	if err != nil {
+	switch {
+	case err == nil:
+	case f.Interrupted(err):
+		m.interrupted.Inc()
+	default:
 		m.resets.WithLabelValues(tunnel.CodeOf(err).Label()).Inc()
 	}
 }

@@ -33,12 +33,12 @@ const (
 	Expired           // no carrier came within the window
 	Unknown           // the peer does not know it, or not any more
 	Dishonest         // the peer contradicted itself
-	Unresolved        // it was plain, and its carrier was lost
+	Unresolved        // what it kept was given up, and its carrier was lost
 
 	Reasons // how many there are
 )
 
-var reasons = [...]string{"", "complete", "ended", "window", "unknown", "contradiction", "plain"}
+var reasons = [...]string{"", "complete", "ended", "window", "unknown", "contradiction", "memory"}
 
 // Label is the reason as a value of a metric's label.
 func (r Reason) Label() string { return reasons[r] }

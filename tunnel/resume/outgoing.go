@@ -82,6 +82,10 @@ func (o *Outgoing) Kept() int { return int(o.end - min(o.acked, o.end)) }
 // Size is the memory that what is kept pins.
 func (o *Outgoing) Size() int { return o.size }
 
+// Sent is up to where carriers were given bytes; the present one begins anew
+// below that with each Rewind.
+func (o *Outgoing) Sent() uint64 { return min(o.next, o.end) }
+
 // Unsent says whether the present carrier has yet to be given something, the
 // end included.
 func (o *Outgoing) Unsent() bool { return o.next < o.total() }

@@ -93,6 +93,7 @@ func (e *Ends) answer(flow *tunnel.Flow, far tunnel.Conn, err error, answer tunn
 	}
 	c.local, c.remote, c.st = near.LocalAddr(), near.RemoteAddr(), st
 	c.watch(st, 0)
+	flow.Lasting = c
 	return c, nil
 }
 
@@ -127,7 +128,7 @@ func (e *Ends) accept(flow *tunnel.Flow, answer tunnel.Answer) error {
 		c.end.Broken(r.Epoch, tunnel.CodeLost, time.Now())
 		c.settle()
 	default:
-		c.attach(st, r.Epoch)
+		c.attach(st, r.Epoch, flow)
 	}
 	return nil
 }
@@ -146,7 +147,9 @@ func (c *Conn) accept(epoch uint32, peerTaken uint64) (taken uint64, err error) 
 		}
 		c.quiesce()
 	}
+	sent := c.end.Out.Sent()
 	taken, err = c.end.Accept(epoch, peerTaken, time.Now())
+	c.replays(sent, err)
 	c.settle()
 	return taken, err
 }

@@ -3,6 +3,7 @@ package roam
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"konnectivity/tunnel"
@@ -47,7 +48,8 @@ type Conn struct {
 	held    int     // of the budget
 	used    time.Time
 	lostAt  time.Time
-	resumed int
+
+	course atomic.Pointer[tunnel.Course] // for those who only look; nil: nothing was lost yet
 
 	readBy, writeBy expiry
 
@@ -55,6 +57,14 @@ type Conn struct {
 	app   tunnel.Receiver
 	taken bool // somebody has the turn to read
 	again bool // and is to look once more
+}
+
+// Course implements tunnel.Lasting.
+func (c *Conn) Course() tunnel.Course {
+	if p := c.course.Load(); p != nil {
+		return *p
+	}
+	return tunnel.Course{}
 }
 
 // LocalAddr implements net.Conn.
@@ -184,7 +194,7 @@ func (c *Conn) over(err error) {
 	c.writeBy.stop()
 	if !c.lostAt.IsZero() {
 		c.lostAt = time.Time{}
-		c.ends.without(-1)
+		c.ends.lone.Add(-1)
 	}
 	c.ends.gone(c)
 	c.changed.Broadcast()
@@ -219,8 +229,9 @@ func (c *Conn) account() {
 	}
 }
 
-// attach makes st the carrier; whoever calls has had the end take it.
-func (c *Conn) attach(st Carrier, epoch uint32) {
+// attach makes st the carrier, which came by f; whoever calls has had the end
+// take it.
+func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
 	c.st, c.epoch = st, epoch
 	c.turn.Lock()
 	app := c.app
@@ -236,9 +247,21 @@ func (c *Conn) attach(st Carrier, epoch uint32) {
 	if !c.lostAt.IsZero() {
 		c.ends.resumed(c.used.Sub(c.lostAt))
 		c.lostAt = time.Time{}
-		c.resumed++
+		course := tunnel.Course{Resumes: c.Course().Resumes + 1, Hop: f.Hop}
+		if f.Source != nil {
+			course.Source = f.Source.String()
+		}
+		c.course.Store(&course)
 	}
 	c.flush()
+}
+
+// replays counts what the new carrier is given that one before was given too,
+// up to sent.
+func (c *Conn) replays(sent uint64, err error) {
+	if err == nil {
+		c.ends.stats.replayed.Add(int64(sent - c.end.Out.Sent()))
+	}
 }
 
 // watch has c told about st.
@@ -296,7 +319,10 @@ func (c *Conn) leave() {
 	c.st = nil
 	if c.lostAt.IsZero() {
 		c.lostAt = time.Now()
-		c.ends.without(1)
+		course := c.Course()
+		course.Lost = c.lostAt
+		c.course.Store(&course)
+		c.ends.left()
 	}
 	c.settle()
 }

@@ -120,7 +120,11 @@ func (e *Ends) add(c *Conn, accepted bool) bool {
 
 // gone takes c out.
 func (e *Ends) gone(c *Conn) {
-	e.stats.gone(c.end.Reason())
+	r := c.end.Reason()
+	e.stats.reasons[r].Add(1)
+	if r >= resume.Expired {
+		e.tellSoon()
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.all, c)
@@ -168,7 +172,7 @@ func (e *Ends) relieve() {
 			return
 		}
 		if !q.used.IsZero() && q.c.degrade() {
-			e.stats.reasons[resume.Unresolved].Add(1)
+			e.stats.degraded.Add(1)
 		}
 	}
 }
@@ -184,13 +188,18 @@ func (c *Conn) degrade() bool {
 	return true
 }
 
-// without counts connections that have no carrier.
-func (e *Ends) without(n int) { e.lone.Add(int64(n)) }
+// left counts a connection that has lost its carrier.
+func (e *Ends) left() {
+	e.lone.Add(1)
+	e.stats.lost.Add(1)
+	e.tellSoon()
+}
 
 // resumed counts one that has a carrier again.
 func (e *Ends) resumed(pause time.Duration) {
-	e.without(-1)
+	e.lone.Add(-1)
 	e.stats.resumed(pause)
+	e.tellSoon()
 }
 
 // owe has what c took acknowledged soon.
@@ -275,20 +284,15 @@ func (e *Ends) handle() {
 			return
 		}
 		e.mu.Unlock()
-		detached := 0
 		for _, l := range losses {
 			c := l.w.c
 			c.mu.Lock()
 			left := c.broken(l.w.st, l.w.epoch, l.cause)
 			c.mu.Unlock()
 			if left != nil {
-				detached++
 				left.Detach()
 				e.detach(c, nil)
 			}
-		}
-		if detached > 0 && e.opt.Log != nil {
-			e.opt.Log.WithField("connections", detached).Info("a link was lost; its connections wait to be resumed")
 		}
 	}
 }

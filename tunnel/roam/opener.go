@@ -77,6 +77,7 @@ func (e *Ends) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.watch(st, 0)
+	f.Lasting = c
 	return c
 }
 
@@ -155,7 +156,7 @@ func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
 	if err != nil {
 		return c.failed(err)
 	}
-	return c.reattach(far, epoch, f.Resume.Granted)
+	return c.reattach(far, epoch, f)
 }
 
 // failed takes in why a try was in vain.
@@ -174,7 +175,8 @@ func (c *Conn) failed(err error) (wait time.Duration, again bool) {
 	return wait, true
 }
 
-func (c *Conn) reattach(far tunnel.Conn, epoch uint32, granted tunnel.Grant) (wait time.Duration, again bool) {
+func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (wait time.Duration, again bool) {
+	granted := f.Resume.Granted
 	st, ok := far.(Carrier)
 	if !ok || granted.Window <= 0 {
 		_ = far.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
@@ -182,7 +184,10 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, granted tunnel.Grant) (wa
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.end.Resumed(epoch, granted.Taken, time.Now()); err != nil {
+	sent := c.end.Out.Sent()
+	err := c.end.Resumed(epoch, granted.Taken, time.Now())
+	c.replays(sent, err)
+	if err != nil {
 		c.settle()
 		st.Acknowledge(c.end.In.Tell(), false) // so that what follows counts
 		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
@@ -193,7 +198,7 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, granted tunnel.Grant) (wa
 		c.ask.route = granted.Route
 	}
 	st.Acknowledge(c.end.In.Tell(), c.end.In.Finished()) // which shows that it is used
-	c.attach(st, epoch)
+	c.attach(st, epoch, f)
 	return 0, false
 }
 

@@ -4,16 +4,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"konnectivity/tunnel/resume"
 )
 
 // counters are an Ends' figures.
 type counters struct {
-	resumes atomic.Int64
-	reasons [resume.Reasons]atomic.Int64
+	lost, resumes atomic.Int64
+	degraded      atomic.Int64
+	replayed      atomic.Int64 // bytes
+	reasons       [resume.Reasons]atomic.Int64
 
-	// Pause, where set, is told how long a connection had no carrier.
+	// pause, where set, is told how long a connection had no carrier.
 	pause atomic.Pointer[func(time.Duration)]
+
+	told    atomic.Pointer[Stats] // in the last line of the log
+	telling atomic.Bool           // a line is to come
 }
 
 func (s *counters) resumed(pause time.Duration) {
@@ -23,26 +30,69 @@ func (s *counters) resumed(pause time.Duration) {
 	}
 }
 
-func (s *counters) gone(r resume.Reason) { s.reasons[r].Add(1) }
-
-// Stats are figures for metrics.
+// Stats are figures for metrics; counters are since the start.
 type Stats struct {
-	Conns   int   // now
-	Without int64 // of them, those without a carrier
-	Kept    int64 // bytes of memory for what may have to be sent again
-	Resumes int64 // so far
-	GivenUp map[string]int64
+	Conns    int   // now
+	Without  int64 // of them, those without a carrier
+	Kept     int64 // bytes of memory for what may have to be sent again
+	Lost     int64 // carriers that connections were to outlive
+	Resumes  int64
+	Degraded int64 // connections that became plain, for lack of memory
+	Replayed int64 // bytes that were sent again
+	GivenUp  map[string]int64
 }
 
 // Stats costs little.
 func (e *Ends) Stats() Stats {
-	s := Stats{Conns: e.Len(), Without: e.lone.Load(), Kept: e.kept.Load(), Resumes: e.stats.resumes.Load(), GivenUp: map[string]int64{}}
+	c := &e.stats
+	s := Stats{
+		Conns: e.Len(), Without: e.lone.Load(), Kept: e.kept.Load(), Lost: c.lost.Load(), Resumes: c.resumes.Load(),
+		Degraded: c.degraded.Load(), Replayed: c.replayed.Load(), GivenUp: map[string]int64{},
+	}
 	for r := resume.Expired; r < resume.Reasons; r++ {
-		s.GivenUp[r.Label()] = e.stats.reasons[r].Load()
+		s.GivenUp[r.Label()] = c.reasons[r].Load()
 	}
 	return s
+}
+
+// givenUp is how many connections ended because they were not resumed.
+func (s Stats) givenUp() (n int64) {
+	for _, of := range s.GivenUp {
+		n += of
+	}
+	return n
 }
 
 // OnResume has f told of every pause that ended with a new carrier; it must not
 // block.
 func (e *Ends) OnResume(f func(pause time.Duration)) { e.stats.pause.Store(&f) }
+
+// tellAfter is for how long what happens is gathered for one line of the log: a
+// link that is lost has many connections, which lose it one by one.
+const tellAfter = time.Second
+
+// tellSoon has one line logged of what happened and of what will until then.
+func (e *Ends) tellSoon() {
+	if e.opt.Log != nil && e.stats.telling.CompareAndSwap(false, true) {
+		time.AfterFunc(tellAfter, e.tell)
+	}
+}
+
+func (e *Ends) tell() {
+	e.stats.telling.Store(false)
+	now := e.Stats()
+	last := e.stats.told.Swap(&now)
+	if last == nil {
+		last = &Stats{}
+	}
+	lost, resumed, givenUp := now.Lost-last.Lost, now.Resumes-last.Resumes, now.givenUp()-last.givenUp()
+	log := e.opt.Log.WithFields(logrus.Fields{"lost": lost, "resumed": resumed, "given_up": givenUp, "waiting": now.Without})
+	switch {
+	case givenUp > 0:
+		log.Warn("connections were given up that could not be resumed")
+	case lost > 0:
+		log.Info("connections lost their link")
+	default:
+		log.Info("connections were resumed")
+	}
+}

@@ -1,0 +1,76 @@
+package admin
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// lasting is a connection that outlives its links, as a test has it fare.
+type lasting struct{ now tunnel.Course }
+
+func (l *lasting) Course() tunnel.Course { return l.now }
+
+func TestAResumedConnectionShowsItsPauseAndItsNewHop(t *testing.T) {
+	table := NewTable()
+	h := mounted(Source{Component: "test", Table: table, Peers: func() []Peer {
+		return []Peer{{Role: RoleServer, ID: "a"}, {Role: RoleServer, ID: "b"}}
+	}})
+	l := new(lasting)
+	f := &tunnel.Flow{ID: "one", Front: "socks5", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}, Hop: tunnel.Hop{Role: "server", ID: "a"}, Opened: time.Now(), Lasting: l}
+	table.Opened(f)
+	l.now = tunnel.Course{Lost: time.Now().Add(-3 * time.Second)}
+	f.Hold(true, true)
+	for range 3 {
+		table.sample(time.Now(), sampleEvery)
+	}
+	c := get[Page[Connection]](t, h, "/api/v1/connections?state=resuming&sort=-state").Items[0]
+	if c.State != StateResuming || c.ResumingFor < 3 || c.StalledBy != "" || c.Next != "server a" {
+		t.Errorf("without a link: %+v", c)
+	}
+	if s := get[Status](t, h, "/api/v1/status").Connections; s.Resuming != 1 || s.Stalled != 0 {
+		t.Errorf("%+v", s)
+	}
+	f.Hold(true, false)
+	f.Carry(true, 1000)
+	l.now = tunnel.Course{Resumes: 1, Hop: tunnel.Hop{Role: "server", ID: "b"}}
+	table.sample(time.Now(), sampleEvery)
+	c = get[Page[Connection]](t, h, "/api/v1/connections?filter=server+b").Items[0]
+	if c.State != StateActive || c.ResumingFor != 0 || c.Resumes != 1 || c.Next != "server b" || c.Source != "10.0.0.1:5" {
+		t.Errorf("resumed: %+v", c)
+	}
+	for _, p := range get[Page[Peer]](t, h, "/api/v1/peers?role=server").Items {
+		if (p.Up > 0) != (p.ID == "b") {
+			t.Errorf("%s carries %v", p.ID, p.Up)
+		}
+	}
+}
+
+// A process between the ends tells nothing of what they resume elsewhere.
+func TestWhatIsResumedElsewhereIsNoFailure(t *testing.T) {
+	table := NewTable()
+	h := mounted(Source{Component: "test", Table: table})
+	between := func() *tunnel.Flow {
+		return &tunnel.Flow{Front: "link", Address: "a.test:443", Opened: time.Now(), Resume: &tunnel.Resume{Granted: tunnel.Grant{Window: time.Second}}}
+	}
+	for _, tc := range []struct {
+		code tunnel.Code
+		want int
+	}{{tunnel.CodeLost, 0}, {tunnel.CodeShutdown, 0}, {tunnel.CodeMemory, 1}} {
+		f := between()
+		table.Opened(f)
+		table.Closed(f, time.Second, &tunnel.ResetError{Code: tc.code})
+		if n := len(table.failures.list()); n != tc.want {
+			t.Errorf("%v: %d failures", tc.code, n)
+		}
+	}
+	f := between()
+	f.Resume.Epoch = 1
+	table.Dialed(f, time.Minute, &tunnel.DialError{Failure: tunnel.FailAgentLost})
+	table.Dialed(f, time.Minute, context.Canceled)
+	if d := get[Status](t, h, "/api/v1/status").Dials; d.Total != 0 || d.Failed != 0 || len(table.failures.list()) != 1 {
+		t.Errorf("tries to resume are dials: %+v", d)
+	}
+}

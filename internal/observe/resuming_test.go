@@ -1,0 +1,89 @@
+package observe
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"konnectivity/tunnel/roam"
+)
+
+// ends are figures that a test sets.
+type ends struct {
+	now     roam.Stats
+	resumed func(time.Duration)
+}
+
+func (e *ends) Stats() roam.Stats              { return e.now }
+func (e *ends) OnResume(f func(time.Duration)) { e.resumed = f }
+
+func TestResumingIsThereFromTheStart(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	if err := Resuming(reg, "x_", roam.New(roam.Options{})); err != nil {
+		t.Fatal(err)
+	}
+	problems, err := testutil.GatherAndLint(reg)
+	if err != nil || len(problems) > 0 {
+		t.Error(err, problems)
+	}
+	var reasons []string
+	all, _ := reg.Gather()
+	for _, f := range all {
+		for _, m := range f.Metric {
+			if n := m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetHistogram().GetSampleSum(); n != 0 {
+				t.Errorf("%s begins with %v", f.GetName(), n)
+			}
+			for _, l := range m.Label {
+				reasons = append(reasons, l.GetValue())
+			}
+		}
+	}
+	slices.Sort(reasons)
+	text, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Reasons for giving a connection up\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	if len(all) != 8 || len(reasons) != 4 {
+		t.Errorf("%d metrics with %q", len(all), reasons)
+	}
+	for _, r := range reasons {
+		if !strings.Contains(section, "\n| `"+r+"` |") {
+			t.Errorf("docs/metrics.md does not explain %q", r)
+		}
+	}
+}
+
+func TestResumingFollowsTheFigures(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	e := &ends{now: roam.Stats{GivenUp: map[string]int64{"window": 0}}}
+	if err := Resuming(reg, "x_", e); err != nil {
+		t.Fatal(err)
+	}
+	e.now = roam.Stats{Conns: 1, Without: 2, Kept: 3, Resumes: 4, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
+	e.resumed(300 * time.Millisecond)
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range all {
+		for _, m := range f.Metric {
+			got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetHistogram().GetSampleSum()
+		}
+	}
+	for name, want := range map[string]float64{
+		"x_resumable_connections": 1, "x_detached_connections": 2, "x_replay_buffered_bytes": 3, "x_resumed_connections_total": 4,
+		"x_replayed_bytes_total": 5, "x_degraded_connections_total": 6, "x_unresumed_connections_total": 7, "x_resume_pause_seconds": 0.3,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+}
