@@ -240,6 +240,9 @@ func TestTransfersOutliveLinks(t *testing.T) {
 		t.Error("nothing was resumed")
 	}
 	eventually(t, func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
+	if o, a := w.opener.Stats(), w.agent.Stats(); o.Without != 0 || a.Without != 0 || o.Replayed+a.Replayed == 0 {
+		t.Errorf("of none that is left: %+v, %+v", o, a)
+	}
 	if k := w.opener.Stats().Kept + w.agent.Stats().Kept; k != 0 {
 		t.Errorf("%d bytes are still kept", k)
 	}
