@@ -94,6 +94,8 @@ func TestValidation(t *testing.T) {
 		{"--dial-timeout=0", "--dial-timeout=0s", cli.ExitUsage},
 		{"--keepalive-time=-1s", "--keepalive-time", cli.ExitUsage},
 		{"--graceful-shutdown-timeout=-1s", "--graceful-shutdown-timeout", cli.ExitUsage},
+		{"--resume-window=-1s", "--resume-window=-1s: want a time", cli.ExitUsage},
+		{"--resume-window=10m1s", "--resume-window=10m1s: want a time", cli.ExitUsage},
 		{"--memory-budget-mib=-1", "--memory-budget-mib=-1", cli.ExitUsage},
 		{"--link=maybe", "must be one of auto, off, require", cli.ExitUsage},
 		{"--server-count-source=stars", "must be one of default, max", cli.ExitUsage},

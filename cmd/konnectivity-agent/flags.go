@@ -85,7 +85,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
 	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer (default: pinged after 5s, given up after 15s)")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection waits for another link, or server, to go on by when the one that carries it is lost; 0: it is lost too")
+	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 
@@ -170,8 +170,11 @@ func (f *flags) checkNumbers() error {
 			return cli.Usagef("--%s=%v: must be longer than 0", name, d)
 		}
 	}
-	if f.keepalive < 0 || f.grace < 0 || f.resumeWindow < 0 {
-		return cli.Usagef("--keepalive-time, --graceful-shutdown-timeout and --resume-window must not be negative")
+	if f.keepalive < 0 || f.grace < 0 {
+		return cli.Usagef("--keepalive-time and --graceful-shutdown-timeout must not be negative")
+	}
+	if err := roam.CheckWindow(f.resumeWindow); err != nil {
+		return cli.Usagef("--resume-window=%v: %v", f.resumeWindow, err)
 	}
 	if f.xfrChannelSize <= 0 {
 		return cli.Usagef("--xfr-channel-size=%d: must be greater than 0", f.xfrChannelSize)

@@ -141,7 +141,7 @@ func (f *flags) addTLS(set *pflag.FlagSet) {
 func (f *flags) addBounds(set *pflag.FlagSet) {
 	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0 means no limit")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection waits for another link, or server, to go on by when the one that carries it is lost; 0: it is lost too")
+	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "maximum number of connections on each port at once; peers that have yet to authenticate do not count")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
@@ -219,10 +219,13 @@ func (f *flags) checkNumbers() error {
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
-	}{{"graceful-shutdown-timeout", f.grace}, {"backend-dial-timeout", f.dialTimeout}, {"resume-window", f.resumeWindow}} {
+	}{{"graceful-shutdown-timeout", f.grace}, {"backend-dial-timeout", f.dialTimeout}} {
 		if d.value < 0 {
 			return cli.Usagef("--%s=%v: must not be negative", d.flag, d.value)
 		}
+	}
+	if err := roam.CheckWindow(f.resumeWindow); err != nil {
+		return cli.Usagef("--resume-window=%v: %v", f.resumeWindow, err)
 	}
 	for _, d := range []struct {
 		flag  string

@@ -154,6 +154,8 @@ func TestFlagsThatAreWrong(t *testing.T) {
 		{right + "--cipher-suites=nonsense", "--cipher-suites"},
 		{right + "--graceful-shutdown-timeout=-1s", "must not be negative"},
 		{right + "--backend-dial-timeout=-1s", "must not be negative"},
+		{right + "--resume-window=-1s", "--resume-window=-1s: want a time from 0, which is off, to 10m0s"},
+		{right + "--resume-window=10m1s", "--resume-window=10m1s: want a time"},
 		{right + "--keepalive-time=0", "--keepalive-time=0s: must be at least 1s"},
 		{right + "--frontend-keepalive-time=-5s", "--frontend-keepalive-time"},
 		{right + "--server-count=0", "--server-count=0: must be at least 1"},

@@ -3,6 +3,7 @@ package roam
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,7 +21,7 @@ const (
 	// takes to notice that a link is silent (20 s).
 	DefaultWindow = 30 * time.Second
 
-	// MaxWindow bounds what a peer may ask for.
+	// MaxWindow bounds what a peer, or a flag, may ask for.
 	MaxWindow = 10 * time.Minute
 
 	// quiet is how long a direction is silent before what was taken is
@@ -30,6 +31,14 @@ const (
 	// look is how often deadlines are looked at.
 	look = time.Second
 )
+
+// CheckWindow says in words what is wrong with a window that somebody wants.
+func CheckWindow(window time.Duration) error {
+	if window < 0 || window > MaxWindow {
+		return fmt.Errorf("want a time from 0, which is off, to %v", MaxWindow)
+	}
+	return nil
+}
 
 // Options are what an Ends needs.
 type Options struct {

@@ -42,7 +42,7 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
 	o.Peers.AddTo(set, "servers")
-	set.DurationVar(&o.ResumeWindow, "resume-window", roam.DefaultWindow, "how long a connection waits for another link, or server, to go on by when the one that carries it is lost; 0: it is lost too")
+	set.DurationVar(&o.ResumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
 	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
 

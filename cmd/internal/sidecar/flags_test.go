@@ -111,6 +111,8 @@ func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
 		"--max-connections=-1":           "--max-connections: want 0 for the default",
 		"--idle-timeout=-1s":             "--idle-timeout: want 0",
 		"--idle-timeout=soon":            "--idle-timeout",
+		"--resume-window=-1s":            "--resume-window=-1s: want a time from 0, which is off, to 10m0s",
+		"--resume-window=11m":            "--resume-window=11m0s: want a time",
 		"--drain-timeout=-1s":            "--drain-timeout: want 0",
 		"--tls-key-path=":                "--tls-cert-path and --tls-key-path: want both",
 		"--health-address=8093":          "--health-address: want IP:PORT",

@@ -18,6 +18,7 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
 // Front is one of the protocols that clients speak to a sidecar.
@@ -104,8 +105,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--max-connections: want 0 for the default or at least 1, got %d", o.MaxConnections)
 	case o.IdleTimeout < 0:
 		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.IdleTimeout)
-	case o.ResumeWindow < 0:
-		return cli.Usagef("--resume-window: want 0 for none or a positive duration, got %v", o.ResumeWindow)
+	case roam.CheckWindow(o.ResumeWindow) != nil:
+		return cli.Usagef("--resume-window=%v: %v", o.ResumeWindow, roam.CheckWindow(o.ResumeWindow))
 	case o.DrainTimeout < 0:
 		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.DrainTimeout)
 	case (o.Files.Cert == "") != (o.Files.Key == ""):
