@@ -55,7 +55,7 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	eventually(t, "the old link to be left", func() bool { links := s.Links(); return len(links) == 1 && !links[0].Draining })
 	t.Logf("left in %v", time.Since(began))
 	says(t, c, "after")
-	if next.Links.Load() == 0 || s.Resuming().Resumes == 0 {
-		t.Errorf("%d links to the next server, %+v", next.Links.Load(), s.Resuming())
+	if next.Links.Load() == 0 || s.Ends().Stats().Resumes == 0 {
+		t.Errorf("%d links to the next server, %+v", next.Links.Load(), s.Ends().Stats())
 	}
 }
