@@ -144,8 +144,10 @@ function fill(tr, c, index) {
   tr.setAttribute('aria-rowindex', index + 2);
   setClass(tr, c.state + (c.stalledBy ? ' by-' + c.stalledBy : ''));
   const { state, destination, source, front, next, since, up, down, id } = tr.cellOf;
-  set(state, c.state + (c.stalledSeconds ? ' ' + whole(Math.max(1, c.stalledSeconds)) : ''));
-  setTitle(state, c.stalledBy ? 'The ' + (c.stalledBy === 'client' ? 'client' : c.next ? 'next hop, or what is behind it,' : 'destination') + ' does not read' : '');
+  const lasts = c.stalledSeconds || c.resumingSeconds;
+  set(state, c.state + (lasts ? ' ' + whole(Math.max(1, lasts)) : ''));
+  setTitle(state, c.stalledBy ? 'The ' + (c.stalledBy === 'client' ? 'client' : c.next ? 'next hop, or what is behind it,' : 'destination') + ' does not read'
+    : c.resumingSeconds ? 'Its link was lost, and it waits for another' : c.resumes ? 'Its link was lost ' + plural(c.resumes, 'time') + ', and it went on by another' : '');
   set(destination.firstElementChild, c.destination);
   setTitle(destination, c.destination + (c.resolved ? ' = ' + c.resolved : ''));
   set(source, c.source || '–');

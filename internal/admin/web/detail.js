@@ -1,6 +1,6 @@
 // One connection, hop by hop, in a dialog that follows it.
 
-import { $, age, ask, bytes, element, rate, seconds, set, whole } from './words.js';
+import { $, age, ask, bytes, element, plural, rate, seconds, set, whole } from './words.js';
 import { about, title, worries } from './topology.js';
 
 let followed = null; // the connection as last seen
@@ -43,8 +43,9 @@ function drawDetail(c, { before, after }) {
   set($('detail-title'), c.destination);
   const stuck = c.stalledSeconds ? 'does not read for ' + whole(c.stalledSeconds) : '';
   const slow = c.stalledBy;
-  set($('detail-state'), stuck ? '▲ ' + (slow === 'client' ? 'The client’s side' : 'The destination’s side') + ' ' + stuck + '.' : 'It is ' + c.state + '.');
-  $('detail-state').className = stuck ? 'bad' : 'soft';
+  set($('detail-state'), stuck ? '▲ ' + (slow === 'client' ? 'The client’s side' : 'The destination’s side') + ' ' + stuck + '.'
+    : c.resumingSeconds ? '↻ Its link was lost. It has waited for another for ' + whole(c.resumingSeconds) + '.' : 'It is ' + c.state + '.');
+  $('detail-state').className = stuck || c.resumingSeconds ? 'bad' : 'soft';
   const hops = [
     hop(before ? title(before) : c.source || 'client', before ? words(before) : 'came in by ' + c.front, slow === 'client' && (before ? stuck + ': it, or its client' : stuck)),
     hop(self.component + (self.id ? ' ' + self.id : ''), 'this process'),
@@ -56,6 +57,7 @@ function drawDetail(c, { before, after }) {
     ['Open for', seconds(age(c.since)) + ', since ' + new Date(c.since).toLocaleTimeString('en-GB')],
     ['↑ Up', bytes(c.upBytes) + ' in all, now ' + rate(c.upBytesPerSecond)],
     ['↓ Down', bytes(c.downBytes) + ' in all, now ' + rate(c.downBytesPerSecond)],
+    ...(c.resumes ? [['Resumed', plural(c.resumes, 'time') + ' by another link']] : []),
     ['ID', c.id],
     ['On other hops', 'konnectivity status ADDRESS… --filter ' + c.id],
   ].flatMap(([k, v]) => [element('dt', '', k), element('dd', k === 'ID' || k === 'On other hops' ? 'code' : '', v)]));

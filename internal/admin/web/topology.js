@@ -31,9 +31,10 @@ export function showSelf(s) {
   set($('self-id'), s.id || '');
   set($('self-up'), '↑ ' + rate(s.rates.upBytesPerSecond));
   set($('self-down'), '↓ ' + rate(s.rates.downBytesPerSecond));
-  const stalled = s.connections.stalled;
-  $('self-more').className = stalled ? 'bad' : 'soft';
-  set($('self-more'), stalled ? '▲ ' + number(stalled) + ' of ' + plural(s.connections.open, 'connection') + ' stalled' : plural(s.connections.open, 'connection'));
+  const { open, stalled, resuming } = s.connections;
+  const worry = [stalled ? number(stalled) + ' stalled' : '', resuming ? number(resuming) + ' resuming' : ''].filter(Boolean);
+  $('self-more').className = worry.length ? 'bad' : 'soft';
+  set($('self-more'), (worry.length ? '▲ ' + worry.join(' and ') + ' of ' : '') + plural(open, 'connection'));
   const full = Object.entries(s.buffers || {}).filter(([, b]) => b.limit > 0 && b.used > b.limit / 10)
     .map(([name, b]) => name + ' buffers ' + Math.round(100 * b.used / b.limit) + ' % full');
   set($('self-buffers'), full.join(', '));

@@ -70,6 +70,9 @@ func (p *printer) summary(s admin.Status) string {
 	if n := s.Connections.Stalled; n > 0 {
 		conns += fmt.Sprintf(", %s%d stalled%s", p.paint.Red, n, p.paint.Off)
 	}
+	if n := s.Connections.Resuming; n > 0 {
+		conns += fmt.Sprintf(", %s%d resuming%s", p.paint.Red, n, p.paint.Off)
+	}
 	words = append(words, conns, "up "+screen.Rate(s.Rates.Up), "down "+screen.Rate(s.Rates.Down),
 		fmt.Sprintf("dials %.1f/s, %.1f/s failed, mean %s", s.Rates.Dials, s.Rates.Failed, screen.Duration(s.Rates.DialSeconds)))
 	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
@@ -113,6 +116,12 @@ func (p *printer) connections(r Report) {
 		state := v.State
 		if v.State == admin.StateStalled {
 			state = fmt.Sprintf("stalled %s by %s", screen.Duration(v.StalledFor), v.StalledBy)
+		}
+		if v.State == admin.StateResuming {
+			state = "resuming " + screen.Duration(v.ResumingFor)
+		}
+		if v.Resumes > 0 {
+			state += fmt.Sprintf(", resumed %d×", v.Resumes)
 		}
 		rows = append(rows, []string{v.ID, v.Front, v.Source, screen.Cut(v.Destination, 48), screen.Cut(v.Next, 36), screen.Span(p.now.Sub(v.Since)),
 			screen.Rate(v.Up), screen.Rate(v.Down), state})
@@ -181,7 +190,7 @@ func (p *printer) row(row []string, widths []int, head bool) {
 	switch {
 	case head:
 		before, after = p.paint.Dim, p.paint.Off
-	case strings.Contains(state, "stalled"), strings.HasPrefix(state, "silent"):
+	case strings.Contains(state, "stalled"), strings.HasPrefix(state, "silent"), strings.HasPrefix(state, "resuming"):
 		before, after = p.paint.Red, p.paint.Off
 	}
 	fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)

@@ -79,6 +79,20 @@ func TestWatchKeepsToTheScreen(t *testing.T) {
 	}
 }
 
+func TestResumedConnectionsAreShown(t *testing.T) {
+	var out bytes.Buffer
+	p := &printer{out: &out, now: time.Now()}
+	p.report(Report{
+		Status:      admin.Status{Connections: admin.Connections{Open: 2, Resuming: 1}},
+		Connections: []admin.Connection{{ID: "a", State: admin.StateResuming, ResumingFor: 2.5}, {ID: "b", State: admin.StateActive, Resumes: 3}},
+	})
+	for _, want := range []string{"2 connections, 1 resuming", "resuming 2.5 s\n", "active, resumed 3×"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in %s", want, out.String())
+		}
+	}
+}
+
 func TestTroubles(t *testing.T) {
 	now := time.Now()
 	lost := admin.Failure{Stage: "peer", Time: now.Add(-20 * time.Second), Source: "10.0.0.1:5", Destination: "agent a2", Cause: "it fell silent"}
