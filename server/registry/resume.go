@@ -34,7 +34,7 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 		}
 		if c != nil {
 			far, err := r.dialVia(ctx, c, "resume", f)
-			if err == nil || !tunnel.FailureOf(err).Elsewhere() || ctx.Err() != nil {
+			if err == nil || !tunnel.FailureOf(err).Elsewhere() || bounded.Err() != nil {
 				return far, err
 			}
 			tried = c // its link has just broken; there may be another

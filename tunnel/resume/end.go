@@ -237,7 +237,7 @@ func (e *End) End(reason Reason) { e.finish(reason) }
 // Degrade makes the end plain, which frees what it keeps. Nothing happens to
 // one that has no carrier or waits for its peer: it needs what it has.
 func (e *End) Degrade() bool {
-	if s := e.State(); s != Attached {
+	if e.plain || e.State() != Attached {
 		return false
 	}
 	e.plain = true

@@ -165,6 +165,9 @@ func TestPlain(t *testing.T) {
 	if !e.Degrade() {
 		t.Fatal("it was attached")
 	}
+	if e.Degrade() {
+		t.Error("it was degraded twice")
+	}
 	if e.Out.Kept() != 3 {
 		t.Errorf("keeps %d bytes; what is yet to be sent are 3", e.Out.Kept())
 	}

@@ -168,6 +168,14 @@ func (c *Conn) settle() {
 	c.changed.Broadcast()
 }
 
+// codeOver is what the peer is told at the end, where it did not bring that about.
+func codeOver(r resume.Reason) tunnel.Code {
+	if r == resume.Dishonest {
+		return tunnel.CodeProtocol
+	}
+	return tunnel.CodeGone
+}
+
 // errOver is what reads and writes return after the end.
 func errOver(r resume.Reason) error {
 	switch r {
@@ -205,7 +213,7 @@ func (c *Conn) over(err error) {
 	default:
 		if st := c.st; st != nil {
 			c.st = nil
-			_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
+			_ = st.Reset(&tunnel.ResetError{Code: codeOver(c.end.Reason())})
 		}
 	}
 	if c.err != nil && !c.end.In.Finished() {

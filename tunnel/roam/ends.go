@@ -161,7 +161,7 @@ func (e *Ends) hold(n int) {
 // relieve gives up what connections keep, those first that were used last the
 // longest ago, until memory is not scarce. They go on as plain ones.
 func (e *Ends) relieve() {
-	defer e.relieving.Store(false)
+	defer time.AfterFunc(quiet, func() { e.relieving.Store(false) }) // a look at all is not to follow each write
 	e.mu.Lock()
 	all := make([]queued, 0, len(e.all))
 	for c := range e.all {
