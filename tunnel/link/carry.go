@@ -3,7 +3,6 @@ package link
 import (
 	"encoding/binary"
 	"errors"
-	"slices"
 	"time"
 
 	"konnectivity/tunnel"
@@ -19,6 +18,10 @@ const FeatureResume = "resume"
 // ackTime bounds how long a stream that has ended is kept for the last of its
 // acknowledgements.
 const ackTime = 10 * time.Second
+
+// doubtTime is how long a link has to show that it lives once there is reason to
+// doubt it.
+const doubtTime = 2 * time.Second
 
 // carrying is what a stream knows of the connection that it carries.
 type carrying struct {
@@ -54,13 +57,8 @@ type unacked struct {
 	since  time.Time
 }
 
-// resumes says whether both sides take part in resuming.
-func (ses *Session) resumes() bool {
-	return slices.Contains(ses.cfg.Hello.Features, FeatureResume) && slices.Contains(ses.peer.Features, FeatureResume)
-}
-
 // Resumes says whether both sides take part in resuming (§9).
-func (ses *Session) Resumes() bool { return ses.resumes() }
+func (ses *Session) Resumes() bool { return ses.resumes }
 
 // noResume is why a connection cannot be resumed over this link.
 func (ses *Session) noResume(address string) error {
@@ -192,14 +190,41 @@ func (ses *Session) forgetUnackedLocked(now time.Time) {
 }
 
 // Detach ends the stream, but not the connection that it carries. Nothing more
-// comes out of it once that has returned.
+// comes out of it once that has returned. Where a write of it is under way, the
+// link has doubtTime to get on with that or to say something.
 func (st *Stream) Detach() {
 	_ = st.Reset(errLinkLost)
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
+	if st.send.writing {
+		st.ses.doubtLocked()
+	}
 	for st.carry.taking {
 		st.recv.cond.Wait()
 	}
+}
+
+// doubtLocked ends the link soon unless it shows that it lives. A connection that
+// goes on elsewhere has to wait for a write that is stuck here, and why it does
+// go on elsewhere may be what the other end knows of this path already.
+func (ses *Session) doubtLocked() {
+	if ses.doubted || !ses.queue.taken || ses.err != nil {
+		return
+	}
+	ses.doubted = true
+	began, heard, writes := time.Now(), ses.alive.heard, ses.out.writes.Load()
+	time.AfterFunc(doubtTime, func() {
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		ses.doubted = false
+		switch {
+		case !ses.queue.taken || !ses.alive.heard.Equal(heard) || ses.out.writes.Load() != writes:
+		case time.Since(began) > 2*doubtTime: // this process stood still itself
+			ses.doubtLocked()
+		default:
+			ses.failLocked(ErrDead)
+		}
+	})
 }
 
 func appendResume(b []byte, r *tunnel.Resume) []byte {

@@ -34,7 +34,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	if ses.err != nil {
 		return nil, ses.lost(address)
 	}
-	if f.Resume.Again() && !ses.resumes() {
+	if f.Resume.Again() && !ses.resumes {
 		return nil, ses.noResume(address)
 	}
 	st := ses.openLocked(ctx, f)
@@ -47,7 +47,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 		st.recv.cond.Wait()
 	}
 	far, err := st.dialedLocked(ctx, network, address)
-	if err == nil && f.Resume != nil && ses.resumes() {
+	if err == nil && f.Resume != nil && ses.resumes {
 		f.Resume.Granted = st.carry.grant
 		st.carry.lasts = f.Resume.Granted.Window > 0
 	}
@@ -62,7 +62,7 @@ func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	if budget != nil && budget != ses.cfg.Budget {
 		m.client = budget.number
 	}
-	if ses.resumes() {
+	if ses.resumes {
 		m.resume = f.Resume
 	}
 	ses.streams.add(st)
@@ -203,7 +203,7 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	defer cancel(nil)
 	defer ses.served()
 	flow := &tunnel.Flow{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr()}
-	if ses.resumes() {
+	if ses.resumes {
 		flow.Resume = m.resume
 	}
 	answered := false

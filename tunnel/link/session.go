@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,8 +62,9 @@ type Config struct {
 // and serves those that the peer opens. All methods may be called from any
 // goroutine.
 type Session struct {
-	cfg  Config
-	peer Hello
+	cfg     Config
+	peer    Hello
+	resumes bool // both sides take part in that (§9)
 
 	ctx       context.Context // ends with the session
 	cancel    context.CancelCauseFunc
@@ -87,6 +89,7 @@ type Session struct {
 	idleCond sync.Cond // a stream was the last, was served, or nobody sends
 
 	queue     sendQueue
+	doubted   bool // it has to show soon that it lives
 	wantFlush bool
 	flushCond sync.Cond
 
@@ -147,6 +150,7 @@ func start(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Ses
 		return nil, err
 	}
 	ses.peer = hs.peer
+	ses.resumes = slices.Contains(cfg.Hello.Features, FeatureResume) && slices.Contains(ses.peer.Features, FeatureResume)
 	ses.news = Hello{ServerCount: ses.peer.ServerCount, Serving: ses.peer.Serving}
 	tune(conn)
 	ses.begin()

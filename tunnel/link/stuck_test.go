@@ -91,3 +91,27 @@ func TestDeadLinkIsOverAtOnce(t *testing.T) {
 	}
 	_, _, _ = conn.Close(), r.ses.Close(), far.Close()
 }
+
+// A connection that goes on elsewhere does not wait for a write that is stuck in
+// a link until that is found dead; a link that has nothing to write is not doubted.
+func TestStuckLinkIsDoubtedOnDetach(t *testing.T) {
+	noLeaks(t)
+	r, conn := full(t)
+	idle := conn.(*link.Stream)
+	idle.Detach()
+	select {
+	case <-r.ses.Done():
+		t.Fatal("a link ended for a stream that nobody writes to")
+	case <-time.After(3 * time.Second):
+	}
+
+	r, conn = full(t)
+	written := make(chan struct{})
+	go func() { defer close(written); _, _ = conn.Write(make([]byte, 32<<10)) }()
+	time.Sleep(100 * time.Millisecond) // it is stuck
+	conn.(*link.Stream).Detach()
+	promptly(t, "a write to a link that takes nothing", func() { <-written })
+	if err := r.ses.Err(); !errors.Is(err, link.ErrDead) {
+		t.Errorf("the link ended for %v", err)
+	}
+}
