@@ -62,6 +62,7 @@ type End struct {
 	confirmed bool // the peer uses the present carrier
 	plain     bool // it will not outlive its carrier
 	closed    bool // nobody reads any more
+	abandoned bool // the peer is yet to be told that it is over
 	until     time.Time
 }
 
@@ -76,7 +77,7 @@ func (e *End) State() State {
 	switch {
 	case e.reason != NotGone:
 		return Gone
-	case e.over():
+	case e.over() || e.abandoned:
 		return Lingering
 	case e.carried:
 		return Attached
@@ -183,6 +184,10 @@ func (e *End) Accept(epoch uint32, offset uint64, now time.Time) (taken uint64, 
 }
 
 func (e *End) attach(offset uint64, now time.Time) error {
+	if e.abandoned {
+		e.finish(Ended)
+		return ErrGone
+	}
 	if err := e.Out.Rewind(offset); err != nil {
 		e.finish(Dishonest)
 		return err
@@ -209,7 +214,7 @@ func (e *End) Ack(offset uint64, now time.Time) error {
 // lingers until the peer has everything, for as long as the window.
 func (e *End) Settle(now time.Time) {
 	switch {
-	case e.reason != NotGone || !e.over():
+	case e.reason != NotGone || e.abandoned || !e.over():
 	case e.Out.Done():
 		e.finish(Complete)
 	default:
@@ -227,6 +232,21 @@ func (e *End) Close(now time.Time) {
 	e.Out.Finish()
 	e.Settle(now)
 }
+
+// Abandon ends it on this side while there is no carrier to say so: it keeps
+// nothing any more, and waits for one that the peer can be told by. Nobody need
+// wait who is not the one to resume.
+func (e *End) Abandon(now time.Time) {
+	if e.reason != NotGone {
+		return
+	}
+	e.abandoned = true
+	e.Out.Release()
+	e.wait(now)
+}
+
+// Abandoned says whether Abandon was called.
+func (e *End) Abandoned() bool { return e.abandoned }
 
 // Closed says whether Close was called.
 func (e *End) Closed() bool { return e.closed }

@@ -58,6 +58,34 @@ func TestWindow(t *testing.T) {
 	}
 }
 
+// What was given up without a carrier waits for one to say so by, keeps nothing
+// meanwhile, and waits no longer than any.
+func TestAbandonedEnd(t *testing.T) {
+	e := written(t, "abc")
+	e.Out.Finish()
+	e.Broken(0, tunnel.CodeLost, at(10))
+	e.Abandon(at(11))
+	e.Settle(at(11))
+	want(t, e, Lingering, NotGone)
+	if e.Out.Size() != 0 {
+		t.Error("it still holds memory")
+	}
+	epoch, _, err := e.Try(at(12))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Resumed(epoch, 1, at(13)); !errors.Is(err, ErrGone) {
+		t.Errorf("a carrier came: %v", err)
+	}
+	want(t, e, Gone, Ended)
+
+	e = written(t, "abc")
+	e.Broken(0, tunnel.CodeLost, at(10))
+	e.Abandon(at(39))
+	e.Tick(at(40))
+	want(t, e, Gone, Expired)
+}
+
 func TestOnlyALostCarrierIsSurvived(t *testing.T) {
 	for code := tunnel.CodeUnknown; code <= tunnel.CodeMemory; code++ {
 		e := written(t, "abc")

@@ -1,6 +1,6 @@
 package resume
 
-// ackStep is what an end takes at most before it acknowledges: a quarter of the
+// ackStep is what an end takes at most before it acknowledges: half of the
 // smallest buffer that a peer may have to keep.
 const ackStep = 64 << 10
 

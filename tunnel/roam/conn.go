@@ -35,17 +35,19 @@ type Conn struct {
 	mu      sync.Mutex
 	changed sync.Cond // room to write, another carrier, the end of it all
 	end     *resume.End
-	st      Carrier // nil: none
-	epoch   uint32  // of st
-	err     error   // why it is over; nil: it is not, or ended in order
-	sending bool    // somebody gives st what it has not been given
-	stuck   bool    // the one who does is a writer of ours, who may have a deadline
-	reading bool    // somebody reads from a carrier
-	owing   bool    // the Ends will acknowledge
-	waiting bool    // the Ends looks at its deadline
-	done    bool    // the Ends knows that it is over
-	dropped bool    // Close came before the peer's end
-	held    int     // of the budget
+	st      Carrier     // nil: none
+	epoch   uint32      // of st
+	err     error       // why it is over; nil: it is not, or ended in order
+	code    tunnel.Code // that the peer is told once an end that was abandoned has a carrier
+	sending bool        // somebody gives st what it has not been given
+	stuck   bool        // the one who does is a writer of ours, who may have a deadline
+	reading bool        // somebody reads from a carrier
+	owing   bool        // the Ends will acknowledge
+	waiting bool        // the Ends looks at its deadline
+	done    bool        // the Ends knows that it is over
+	dropped bool        // Close came before the peer's end
+	held    int         // of the budget
+	room    room        // for what is not acknowledged
 	used    time.Time
 	lostAt  time.Time
 
@@ -145,11 +147,19 @@ func (c *Conn) Reset(cause error) error {
 	if resume.LosesCarrier(code) {
 		code = tunnel.CodeGone // or the other end would wait for another carrier
 	}
+	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
+	if c.st == nil && c.ask.dialer != nil { // the next carrier is to tell the peer
+		c.code = code
+		c.end.Abandon(time.Now())
+		c.fail(err)
+		c.settle()
+		return nil
+	}
 	if c.st != nil {
 		_ = c.st.Reset(&tunnel.ResetError{Code: code})
 	}
 	c.end.End(resume.Ended)
-	c.over(&tunnel.ResetError{Code: tunnel.CodeOf(cause)})
+	c.over(err)
 	return nil
 }
 
@@ -194,18 +204,12 @@ func (c *Conn) over(err error) {
 		return
 	}
 	c.done = true
-	if c.err == nil {
-		c.err = err
-	}
 	c.account()
-	c.readBy.stop()
-	c.writeBy.stop()
 	if !c.lostAt.IsZero() {
 		c.lostAt = time.Time{}
 		c.ends.lone.Add(-1)
 	}
 	c.ends.gone(c)
-	c.changed.Broadcast()
 	switch c.end.Reason() {
 	case resume.Complete:
 		c.release()
@@ -216,8 +220,21 @@ func (c *Conn) over(err error) {
 			_ = st.Reset(&tunnel.ResetError{Code: codeOver(c.end.Reason())})
 		}
 	}
-	if c.err != nil && !c.end.In.Finished() {
-		c.rouse(c.err)
+	c.fail(err)
+}
+
+// fail tells those who use the connection that it is over, and why; nil: it
+// ended in order.
+func (c *Conn) fail(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	c.readBy.stop()
+	c.writeBy.stop()
+	c.changed.Broadcast()
+	if err != nil && !c.end.In.Finished() {
+		c.rouse(err)
 	}
 }
 
@@ -296,7 +313,7 @@ func (w watcher) Acked(offset uint64) {
 		return
 	}
 	c.end.Heard(w.epoch)
-	_ = c.end.Ack(offset, time.Now()) // what a lie leads to is settled
+	c.acked(offset)
 	c.settle()
 }
 

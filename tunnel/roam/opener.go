@@ -28,7 +28,8 @@ const (
 // ask is what is needed to resume a connection.
 type ask struct {
 	token   [16]byte
-	dialer  tunnel.Dialer // nil: the other end resumes
+	dialer  tunnel.Dialer   // nil: the other end resumes
+	values  context.Context // of the first dial: whose budget its streams count in
 	network string
 	address string
 	id      string
@@ -56,19 +57,19 @@ func (e *Ends) Dialer(next tunnel.Dialer) tunnel.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		return e.adopt(far, f, asked, next), nil
+		return e.adopt(context.WithoutCancel(ctx), far, f, asked, next), nil
 	})
 }
 
 // adopt makes far an end where that was granted.
-func (e *Ends) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
+func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
 	st, ok := far.(Carrier)
 	window := min(asked.Window, asked.Granted.Window)
 	if !ok || window <= 0 {
 		return far
 	}
 	c := e.newConn(st, window, ask{
-		token: asked.Token, dialer: next, network: f.Network, address: f.Address, id: f.ID, front: f.Front,
+		token: asked.Token, dialer: next, values: values, network: f.Network, address: f.Address, id: f.ID, front: f.Front,
 		window: asked.Window, route: asked.Granted.Route,
 	}, far.LocalAddr(), far.RemoteAddr())
 	if !e.add(c, false) {
@@ -150,9 +151,10 @@ func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
 	f := &tunnel.Flow{ID: a.id, Front: a.front, Network: a.network, Address: a.address, Resume: &tunnel.Resume{
 		Token: a.token, Window: a.window, Epoch: epoch, Route: a.route, Taken: taken,
 	}}
-	ctx, cancel := context.WithTimeout(ctx, attempt)
+	dialing, cancel := context.WithTimeout(a.values, attempt)
 	defer cancel()
-	far, err := a.dialer.Dial(ctx, f)
+	defer context.AfterFunc(ctx, cancel)()
+	far, err := a.dialer.Dial(dialing, f)
 	if err != nil {
 		return c.failed(err)
 	}
@@ -190,7 +192,11 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (wait tim
 	if err != nil {
 		c.settle()
 		st.Acknowledge(c.end.In.Tell(), false) // so that what follows counts
-		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
+		code := tunnel.CodeGone
+		if c.end.Abandoned() {
+			code = c.code
+		}
+		_ = st.Reset(&tunnel.ResetError{Code: code})
 		return 0, false
 	}
 	c.ask.tries = 0

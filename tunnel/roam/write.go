@@ -11,24 +11,6 @@ import (
 
 var errWriteClosed = errors.New("write after CloseWrite")
 
-const (
-	// maxKept is how much an end keeps that was not acknowledged before its
-	// writer has to wait: as much as the largest window of a link.
-	maxKept = 16 << 20
-
-	// minKept is the same while memory is scarce, or there is no carrier to
-	// give it to. It is four times what a peer may leave unacknowledged.
-	minKept = 256 << 10
-)
-
-// limit is how much is kept now before writers wait.
-func (c *Conn) limit() int {
-	if c.st == nil || c.ends.budget.Scarce() {
-		return minKept
-	}
-	return maxKept
-}
-
 // batch is how many chunks go to a carrier at once.
 const batch = 4
 
@@ -55,9 +37,10 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 			tunnel.ReleaseAll(src)
 			return err
 		}
-		if c.end.Out.Kept() < c.limit() {
+		if c.end.Out.Size() < c.limit() {
 			break
 		}
+		c.room.want(time.Now())
 		c.changed.Wait()
 	}
 	for i := range src {

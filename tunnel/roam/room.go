@@ -1,0 +1,76 @@
+package roam
+
+import "time"
+
+const (
+	// maxKept is how much memory an end keeps of what was not acknowledged before
+	// its writer has to wait: as much as the largest window of a link.
+	maxKept = 16 << 20
+
+	// minKept is the same at first, while memory is scarce, and where there is no
+	// carrier to give it to: the first window of a link, and twice what a peer
+	// may leave unacknowledged.
+	minKept = 128 << 10
+
+	// roomGrowth is the step by which the room grows: that of a link's window,
+	// which it has to keep ahead of.
+	roomGrowth = 4
+
+	// growAfter is how long a writer must have wanted more before it gets that.
+	// A destination that never reads acknowledges what its socket's buffers
+	// take, which is for some 10 ms.
+	growAfter = 50 * time.Millisecond
+
+	// roomLasts is how long a room outlives the last acknowledgement.
+	roomLasts = time.Second
+)
+
+// room is how much an end keeps before its writer has to wait. It begins small
+// and grows with the acknowledgements of a writer that waits for them: so a
+// destination that takes nothing costs little.
+type room struct {
+	more   int       // than minKept
+	acked  int       // since it last grew
+	wanted time.Time // when the writer first had to wait; zero: it has not
+	last   time.Time // acknowledgement
+}
+
+// limit is the room there is.
+func (r *room) limit() int { return minKept + r.more }
+
+// want notes that a writer waits for more. After a time without acknowledgements
+// all begins anew.
+func (r *room) want(now time.Time) {
+	if now.Sub(r.last) >= roomLasts {
+		*r = room{last: now}
+	}
+	if r.wanted.IsZero() {
+		r.wanted = now
+	}
+}
+
+// grow takes in that n bytes were acknowledged.
+func (r *room) grow(n int, now time.Time) {
+	r.last = now
+	r.acked += n
+	if r.acked >= r.limit() && !r.wanted.IsZero() && now.Sub(r.wanted) >= growAfter {
+		r.more = min(roomGrowth*r.limit(), maxKept) - minKept
+		r.acked = 0
+	}
+}
+
+// limit is how much is kept now before writers wait.
+func (c *Conn) limit() int {
+	if c.st == nil || c.ends.budget.Scarce() {
+		return minKept
+	}
+	return c.room.limit()
+}
+
+// acked takes in what the peer acknowledges. What a lie leads to is settled.
+func (c *Conn) acked(offset uint64) {
+	now := time.Now()
+	before := c.end.Out.Kept()
+	_ = c.end.Ack(offset, now)
+	c.room.grow(before-c.end.Out.Kept(), now)
+}
