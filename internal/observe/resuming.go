@@ -42,7 +42,7 @@ func Resuming(r prometheus.Registerer, prefix string, ends resuming) error {
 		counter("degraded_connections_total", "Number of connections that will not outlive their link, because memory ran short.", nil, func(s roam.Stats) int64 { return s.Degraded }),
 	}
 	for reason := range ends.Stats().GivenUp {
-		all = append(all, counter("unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unknown, contradiction, memory).",
+		all = append(all, counter("unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory).",
 			prometheus.Labels{"reason": reason}, func(s roam.Stats) int64 { return s.GivenUp[reason] }))
 	}
 	for _, c := range all {

@@ -50,7 +50,7 @@ func TestResumingIsThereFromTheStart(t *testing.T) {
 	}
 	_, section, _ := strings.Cut(string(text), "\n## Reasons for giving a connection up\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	if len(all) != 8 || len(reasons) != 4 {
+	if len(all) != 8 || len(reasons) != 5 {
 		t.Errorf("%d metrics with %q", len(all), reasons)
 	}
 	for _, r := range reasons {

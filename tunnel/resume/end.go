@@ -27,18 +27,19 @@ type Reason uint8
 
 // The reasons.
 const (
-	NotGone    Reason = iota
-	Complete          // both directions ended, and the peer has it all
-	Ended             // one of the ends has reset it
-	Expired           // no carrier came within the window
-	Unknown           // the peer does not know it, or not any more
-	Dishonest         // the peer contradicted itself
-	Unresolved        // what it kept was given up, and its carrier was lost
+	NotGone     Reason = iota
+	Complete           // both directions ended, and the peer has it all
+	Ended              // one of the ends has reset it
+	Unconfirmed        // nobody used it any more, and the peer did not say in time that it has it all
+	Expired            // no carrier came within the window
+	Unknown            // the peer does not know it, or not any more
+	Dishonest          // the peer contradicted itself
+	Unresolved         // what it kept was given up, and its carrier was lost
 
 	Reasons // how many there are
 )
 
-var reasons = [...]string{"", "complete", "ended", "window", "unknown", "contradiction", "memory"}
+var reasons = [...]string{"", "complete", "ended", "unconfirmed", "window", "unknown", "contradiction", "memory"}
 
 // Label is the reason as a value of a metric's label.
 func (r Reason) Label() string { return reasons[r] }
@@ -268,7 +269,11 @@ func (e *End) Degrade() bool {
 // Tick ends what has waited for too long.
 func (e *End) Tick(now time.Time) {
 	if e.reason == NotGone && !e.until.IsZero() && !now.Before(e.until) {
-		e.finish(Expired)
+		if e.over() {
+			e.finish(Unconfirmed)
+		} else {
+			e.finish(Expired)
+		}
 	}
 }
 

@@ -175,7 +175,7 @@ func TestLingeringIsBounded(t *testing.T) {
 	e.Settle(at(0))
 	e.Broken(0, tunnel.CodeLost, at(29)) // no more time for having lost its carrier
 	e.Tick(at(30))
-	want(t, e, Gone, Expired)
+	want(t, e, Gone, Unconfirmed)
 }
 
 func TestClosedDropsWhatComes(t *testing.T) {

@@ -219,7 +219,7 @@ func (w *world) mess(stop <-chan struct{}, pause time.Duration) (cuts int) {
 // have them, while links are cut.
 func TestTransfersOutliveLinks(t *testing.T) {
 	const size, conns = 24 << 20, 8
-	w := newWorld(t, 2, 30*time.Second)
+	w := newWorld(t, 2, 8*time.Second) // an end whose last acknowledgement was lost waits for it
 	w.dest = hashEcho(t)
 	front := tunnel.Forwarder{Dialer: w.opener.Dialer(w)}
 	stop := make(chan struct{})

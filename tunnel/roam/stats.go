@@ -49,16 +49,19 @@ func (e *Ends) Stats() Stats {
 		Conns: e.Len(), Without: e.lone.Load(), Kept: e.kept.Load(), Lost: c.lost.Load(), Resumes: c.resumes.Load(),
 		Degraded: c.degraded.Load(), Replayed: c.replayed.Load(), GivenUp: map[string]int64{},
 	}
-	for r := resume.Expired; r < resume.Reasons; r++ {
+	for r := resume.Unconfirmed; r < resume.Reasons; r++ {
 		s.GivenUp[r.Label()] = c.reasons[r].Load()
 	}
 	return s
 }
 
-// givenUp is how many connections ended because they were not resumed.
+// givenUp is how many connections that were in use ended because they were not
+// resumed.
 func (s Stats) givenUp() (n int64) {
-	for _, of := range s.GivenUp {
-		n += of
+	for reason, of := range s.GivenUp {
+		if reason != resume.Unconfirmed.Label() {
+			n += of
+		}
 	}
 	return n
 }
