@@ -38,7 +38,8 @@ func conversation(t testing.TB) []byte {
 	near, far := net.Pipe()
 	wire := &tee{Conn: near}
 	serve := &tunnel.Forwarder{Dialer: &destinations{}}
-	a, b := sessions(t, wire, far, link.Config{Forwarder: serve}, link.Config{Forwarder: serve})
+	lasting := link.Hello{Features: []string{link.FeatureResume}}
+	a, b := sessions(t, wire, far, link.Config{Hello: lasting, Forwarder: granting{serve}}, link.Config{Hello: lasting, Forwarder: granting{serve}})
 	for _, ses := range []*link.Session{a, b} {
 		conn, err := ses.Dial(context.Background(), tunnel.NewFlow("tcp", "echo:1"))
 		if err != nil {
@@ -54,12 +55,31 @@ func conversation(t testing.TB) []byte {
 			t.Fatal(err)
 		}
 		_ = conn.Reset(nil)
+		resumed := tunnel.NewFlow("tcp", "echo:1")
+		resumed.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Route: "12345678agent", Taken: 7}
+		if conn, err = ses.Dial(context.Background(), resumed); err != nil {
+			t.Fatal(err)
+		}
+		conn.(*link.Stream).Acknowledge(7, false)
+		conn.(*link.Stream).Acknowledge(8, true)
+		_ = conn.Reset(nil)
 	}
 	a.SetServerCount(4)
 	a.Drain()
 	_, _ = a.Close(), b.Close()
 	said := wire.taken()
 	return said[12+int(said[2])<<8+int(said[3]):] // the fuzzed peer says its own HELLO
+}
+
+// granting is a Forwarder whose connections outlive their links.
+type granting struct{ next tunnel.Carrier }
+
+// Forward implements tunnel.Carrier.
+func (g granting) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	if f.Resume != nil {
+		f.Resume.Granted = tunnel.Grant{Window: time.Minute, Route: "12345678agent", Taken: f.Resume.Taken}
+	}
+	return g.next.Forward(ctx, f, answer)
 }
 
 // FuzzFrames sends arbitrary bytes to a session that has a stream and a dial
@@ -70,7 +90,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add(talk[:len(talk)/2])
 	var all []frame
 	for _, b := range []frame{openFrame(1, "echo:1"), openFrame(3, "hang:1"), {tOpened, 0, 2, fields(2, u64(9))}, {tData, 0, 1, []byte("x")},
-		{tData, fin, 1, nil}, {tCredit, 0, 1, u64(1 << 20)}, {tReset, 0, 3, u16(2)}, {tPing, 0, 0, u64(1)}, {tPing, ack, 0, u64(1)},
+		{tData, fin, 1, nil}, {tCredit, 0, 1, u64(1 << 20)}, {tReset, 0, 3, u16(2)}, {tAck, 0, 1, u64(1)}, {tAck, 1, 2, u64(2)}, {tPing, 0, 0, u64(1)}, {tPing, ack, 0, u64(1)},
 		{tInfo, 0, 0, fields(6, []byte{0, 0, 0, 1})}, {tGoAway, 0, 0, u16(0)}, {99, 0, 0, nil}, {tGoAway, 0, 0, u16(4, "bye")}} {
 		f.Add(b.bytes())
 		all = append(all, b)
@@ -81,12 +101,18 @@ func FuzzFrames(f *testing.F) {
 			return
 		}
 		near, far := net.Pipe()
-		r := newRig(t, near, far, false, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}, DialTimeout: time.Second}})
+		r := newRig(t, near, far, false, link.Config{
+			Hello:     link.Hello{Features: []string{link.FeatureResume}},
+			Forwarder: granting{&tunnel.Forwarder{Dialer: &destinations{}, DialTimeout: time.Second}},
+		})
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
 		wg.Go(func() { // our own dial, for OPENED and what follows it
-			if conn, err := r.ses.Dial(ctx, tunnel.NewFlow("tcp", "raw:1")); err == nil {
+			ours := tunnel.NewFlow("tcp", "raw:1")
+			ours.Resume = &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute}
+			if conn, err := r.ses.Dial(ctx, ours); err == nil {
+				conn.(*link.Stream).Acknowledge(1, true)
 				_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 				_, _ = io.Copy(io.Discard, conn)
 				_ = conn.Close()

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"konnectivity/tunnel"
 )
@@ -18,6 +19,11 @@ func FuzzMessages(f *testing.F) {
 	}
 	f.Add(hello)
 	f.Add(openMsg{network: "tcp4", address: "example.test:80", id: "0123456789abcdef", credit: initialWindow}.encode())
+	token := [16]byte{1, 2, 3}
+	f.Add(openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{Token: token, Window: 30 * time.Second}}.encode())
+	f.Add(openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{
+		Token: token, Window: 30 * time.Second, Epoch: 7, Route: "12345678agent", Taken: 1 << 40}}.encode())
+	f.Add(openedMsg{credit: 9, grant: tunnel.Grant{Window: 30 * time.Second, Route: "12345678agent", Taken: 1 << 40}}.encode())
 	f.Add(openedMsg{credit: initialWindow, local: "10.0.0.1:1", remote: "[::1]:2"}.encode())
 	f.Add(openedMsg{failure: tunnel.FailRefused, reason: "connection refused"}.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -63,8 +69,12 @@ func checkOpen(t *testing.T, b []byte) {
 		return
 	}
 	second, err := decodeOpen(first.encode())
-	if err != nil || first != second {
-		t.Fatalf("OPEN %+v became %+v, %v", first, second, err)
+	if err != nil || !reflect.DeepEqual(canonical(first.resume), canonical(second.resume)) {
+		t.Fatalf("OPEN with %#v became %#v, %v", first.resume, second.resume, err)
+	}
+	first.resume, second.resume = nil, nil
+	if first != second {
+		t.Fatalf("OPEN %+v became %+v", first, second)
 	}
 	if len(first.address) > maxAddress || len(first.id) > tunnel.MaxID || first.network == "" || len(first.network) > maxText {
 		t.Fatalf("OPEN beyond its bounds: %+v", first)
@@ -79,6 +89,12 @@ func checkOpened(t *testing.T, b []byte) {
 	if first.failure != 0 {
 		first = openedMsg{failure: first.failure, reason: first.reason}
 	}
+	if first.grant.Window <= 0 { // then it grants nothing
+		first.grant = tunnel.Grant{}
+	}
+	if len(first.grant.Route) > maxText {
+		t.Fatalf("a route of %d bytes", len(first.grant.Route))
+	}
 	second, err := decodeOpened(first.encode())
 	first.reason, second.reason = onlyFailed(first), onlyFailed(second)
 	if err != nil || first != second {
@@ -87,6 +103,20 @@ func checkOpened(t *testing.T, b []byte) {
 	if first.failure != 0 && !first.failure.Known() || len(first.reason) > maxText || len(first.local) > maxText {
 		t.Fatalf("OPENED beyond its bounds: %+v", first)
 	}
+}
+
+// canonical is r without what means nothing where nothing is resumed.
+func canonical(r *tunnel.Resume) tunnel.Resume {
+	if r == nil {
+		return tunnel.Resume{}
+	}
+	if !r.Again() {
+		return tunnel.Resume{Token: r.Token, Window: r.Window}
+	}
+	if len(r.Route) > maxText {
+		panic("a route beyond its bound")
+	}
+	return *r
 }
 
 // onlyFailed is the reason, which a success has none of.

@@ -85,6 +85,7 @@ func TestFloods(t *testing.T) {
 		"PING":   func(id uint64) frame { return frame{tPing, 0, 0, u64(id)} },
 		"PONG":   func(id uint64) frame { return frame{tPing, ack, 0, u64(id)} },
 		"RESET":  func(id uint64) frame { return frame{tReset, 0, 1, u16(2)} },
+		"ACK":    func(id uint64) frame { return frame{tAck, byte(id & 1), 3, u64(id)} },
 		"CREDIT": func(id uint64) frame { return frame{tCredit, 0, 3, u64(id)} },
 		"INFO": func(id uint64) frame {
 			return frame{tInfo, 0, 0, fields(2, strings.Repeat("x", 1000), 6, []byte{0, 0, 0, 7})}

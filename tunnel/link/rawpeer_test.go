@@ -24,6 +24,7 @@ const (
 	tPing   = 6
 	tGoAway = 7
 	tInfo   = 8
+	tAck    = 9
 
 	fin = 1 // of DATA
 	ack = 1 // of PING

@@ -165,6 +165,10 @@ func newRig(t testing.TB, conn, far net.Conn, initiator bool, cfg link.Config) *
 		cfg.Forwarder = &tunnel.Forwarder{Dialer: r.dests}
 	}
 	r.budget = cfg.Budget
+	hello := helloFrame(1)
+	for _, name := range cfg.Hello.Features { // the raw peer has what the session has
+		hello.payload = append(hello.payload, fields(7, name)...)
+	}
 	started := make(chan error, 1)
 	go func() {
 		start := link.Accept
@@ -177,9 +181,9 @@ func newRig(t testing.TB, conn, far net.Conn, initiator bool, cfg link.Config) *
 	}()
 	if initiator {
 		r.wantType(tHello, 0)
-		r.send(helloFrame(1))
+		r.send(hello)
 	} else {
-		r.send(helloFrame(1))
+		r.send(hello)
 		r.wantType(tHello, 0)
 	}
 	if err := <-started; err != nil {

@@ -23,8 +23,9 @@ type world struct {
 	t       testing.TB
 	opener  *roam.Ends
 	agent   *roam.Ends
-	dest    string // where the agent dials
-	deaf    bool   // or it has a destination that takes nothing
+	dest    string         // where the agent dials
+	deaf    bool           // or it has a destination that takes nothing
+	serve   tunnel.Carrier // what the agent serves instead; nil: it dials
 	wg      sync.WaitGroup
 	servers []*server
 }
@@ -39,6 +40,11 @@ type server struct {
 
 func newWorld(t testing.TB, servers int, window time.Duration) *world {
 	w := &world{t: t}
+	w.begin(servers, window)
+	return w
+}
+
+func (w *world) begin(servers int, window time.Duration) {
 	w.opener = roam.New(roam.Options{Window: window, Budget: link.NewBudget(1 << 30)})
 	w.agent = roam.New(roam.Options{Window: window, Budget: link.NewBudget(1 << 30)})
 	for range servers {
@@ -47,8 +53,7 @@ func newWorld(t testing.TB, servers int, window time.Duration) *world {
 		s.linkNear()
 		s.linkFar()
 	}
-	t.Cleanup(w.close)
-	return w
+	w.t.Cleanup(w.close)
 }
 
 func (w *world) close() {
@@ -107,8 +112,11 @@ func (s *server) linkNear() {
 }
 
 func (s *server) linkFar() {
-	forwarder := s.w.agent.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.w.dialDest)})
-	agent, far := s.w.pair(forwarder, nil)
+	serve := s.w.serve
+	if serve == nil {
+		serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.w.dialDest)}
+	}
+	agent, far := s.w.pair(s.w.agent.Forwarder(serve), nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.far, s.ends = far, append(s.ends, agent, far)
