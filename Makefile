@@ -168,6 +168,10 @@ SEED ?= 0
 simulate: ## Simulate connections that outlive their carriers, for FOR (1h), from SEED (random)
 	$(GO) test -count=1 -timeout 0 -run '^TestSimulate$$' -v ./tunnel/resume -simulate $(FOR) -seed $(SEED)
 
+.PHONY: soak
+soak: ## Harm links and servers while transfers run, for FOR (1h), from SEED (random)
+	$(GO) test -count=1 -timeout 0 -run '^TestSoak$$' -v ./e2e -soak $(FOR) -seed $(SEED)
+
 .PHONY: flakes
 flakes: ## Hunt tests that fail now and then, some hours: make flakes PKGS=./tunnel MODES='busy race' RUNS=5
 	@GO='$(GO)' PKGS='$(PKGS)' MODES='$(MODES)' RUNS='$(RUNS)' JOBS='$(JOBS)' SPIN='$(SPIN)' RUN='$(RUN)' TIMEOUT='$(TIMEOUT)' .ci/flakes

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/tunnel"
 )
 
 // balancerPoll is how often a balancer asks whether its backends are ready;
@@ -37,21 +36,27 @@ type balancer struct {
 	mu       sync.Mutex
 	backends []backend
 	down     map[int]bool // by port
-	life     context.Context
-	end      context.CancelFunc // of what is carried now
+	wires    map[*wire]bool
+	still    chan struct{}  // closed when bytes move again; nil: they do
+	left     []*net.TCPConn // whose other side was severed
 }
 
 func newBalancer(t *testing.T, backends ...backend) *balancer {
 	t.Helper()
 	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	b := &balancer{port: l.Addr().(*net.TCPAddr).Port, listener: l, ctx: ctx, cancel: cancel, backends: backends, down: map[int]bool{}}
-	b.life, b.end = context.WithCancel(ctx)
+	b := &balancer{port: l.Addr().(*net.TCPAddr).Port, listener: l, ctx: ctx, cancel: cancel, backends: backends, down: map[int]bool{}, wires: map[*wire]bool{}}
 	b.work.Go(func() { b.watch(ctx) })
 	b.work.Go(func() { b.serve(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		_ = l.Close()
+		b.cut()
+		b.mu.Lock()
+		for _, c := range b.left {
+			abort(c)
+		}
+		b.mu.Unlock()
 		b.work.Wait()
 	})
 	return b
@@ -85,15 +90,6 @@ func (b *balancer) restarted(port int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.down[port] = true
-}
-
-// cut resets all that is carried now.
-func (b *balancer) cut() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.end()
-	b.life, b.end = context.WithCancel(context.Background())
-	context.AfterFunc(b.ctx, b.end)
 }
 
 // front looks like a server to whoever is told to connect to it.
@@ -157,11 +153,7 @@ func (b *balancer) serve(ctx context.Context) {
 				if err != nil {
 					continue
 				}
-				b.mu.Lock()
-				life := b.life
-				b.mu.Unlock()
-				r := tunnel.Relay{A: tunnel.Wrap(near), B: tunnel.Wrap(far)}
-				_ = r.Run(life)
+				b.carry(&wire{near: near.(*net.TCPConn), far: far.(*net.TCPConn)})
 				return
 			}
 			near.Close()

@@ -68,17 +68,26 @@ func (ses *Session) noResume(address string) error {
 // carryWith notes what was granted to the opener, before it is told, and which
 // stream carries the connection on.
 func (st *Stream) carryWith(far tunnel.Conn, grant tunnel.Grant) {
-	next, between := far.(*Stream)
+	next, _ := far.(*Stream)
 	st.ses.mu.Lock()
-	st.carry.grant, st.carry.lasts = grant, grant.Window > 0
-	if between {
-		st.carry.next = next
+	defer st.ses.mu.Unlock()
+	st.carry.grant, st.carry.lasts, st.carry.next = grant, grant.Window > 0, next
+}
+
+// carriedOn has st hand on what far is told, now that the opener was told of the
+// connection; some may have come before that.
+func (st *Stream) carriedOn(far tunnel.Conn) {
+	next, between := far.(*Stream)
+	if !between {
+		return
 	}
-	st.ses.mu.Unlock()
-	if between {
-		next.ses.mu.Lock()
-		next.carry.next = st
-		next.ses.mu.Unlock()
+	next.ses.mu.Lock()
+	next.carry.next = st
+	early := next.carry.early
+	next.carry.early = nil
+	next.ses.mu.Unlock()
+	if early != nil {
+		st.Acknowledge(early.offset, early.end)
 	}
 }
 

@@ -209,10 +209,15 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	answered := false
 	err := ses.cfg.Forwarder.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true
-		if err == nil && flow.Resume != nil {
+		lasts := err == nil && flow.Resume != nil
+		if lasts {
 			st.carryWith(far, flow.Resume.Granted)
 		}
-		return ses.answer(st, far, err)
+		near, err := ses.answer(st, far, err)
+		if lasts && err == nil {
+			st.carriedOn(far)
+		}
+		return near, err
 	})
 	if !answered {
 		_, _ = ses.answer(st, nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})

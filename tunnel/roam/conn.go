@@ -268,6 +268,9 @@ func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
 		_ = st.SetReadDeadline(c.readBy.at)
 	}
 	c.watch(st, epoch)
+	if c.end.In.Finished() { // every carrier waits for it before it is closed
+		st.Acknowledge(c.end.In.Tell(), true)
+	}
 	c.used = time.Now()
 	if !c.lostAt.IsZero() {
 		c.ends.resumed(c.used.Sub(c.lostAt))

@@ -1,0 +1,147 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
+	"konnectivity/tunnel"
+)
+
+// fleet is some servers and one agent, with both sidecars behind one balancer,
+// and every leg by way of wires that can be cut.
+type fleet struct {
+	*suite.Suite
+	t         *testing.T
+	flags     flags
+	servers   []*suite.Server
+	toClients *balancer
+	toAgents  []*balancer // one for each server
+	agent     *suite.Agent
+	socks     *suite.Sidecar
+	https     *suite.Sidecar
+	health    map[string]string // of sidecars
+	vault     *vault
+}
+
+// flags are added to those of the programs.
+type flags struct{ server, agent, sidecars []string }
+
+func newFleet(t *testing.T, servers int, more flags) *fleet {
+	t.Helper()
+	f := &fleet{Suite: suite.ForTest(t, binaries), t: t, flags: more, health: map[string]string{}, vault: newVault(t)}
+	f.flags.server = append(f.flags.server, fmt.Sprintf("--server-count=%d", servers), "--enable-profiling")
+	var others []string
+	for i := range servers {
+		srv := must(f.StartServer(f.flags.server...))(t)
+		f.servers = append(f.servers, srv)
+		f.toAgents = append(f.toAgents, newBalancer(t, agentSide(srv)...))
+		if i > 0 {
+			others = append(others, suite.Loopback(f.toAgents[i].port))
+		}
+	}
+	f.toClients = newBalancer(t, clientSide(f.servers...)...)
+	f.flags.agent = append(f.flags.agent, "--enable-profiling", "--sync-interval-cap=2s")
+	if len(others) > 0 {
+		f.flags.agent = append(f.flags.agent, "--proxy-server-host="+strings.Join(others, ","))
+	}
+	f.startAgent()
+	f.socks = must(f.StartSOCKS5(f.toClients.front(), f.sidecarFlags("socks5")...))(t)
+	f.https = must(f.StartHTTPS(f.toClients.front(), f.sidecarFlags("https")...))(t)
+	return f
+}
+
+func (f *fleet) startAgent() {
+	f.t.Helper()
+	f.agent = must(f.StartAgent(f.toAgents[0].front(), f.flags.agent...))(f.t)
+	connected(f.t, f.agent, len(f.servers), 20*time.Second)
+}
+
+func (f *fleet) sidecarFlags(name string) []string {
+	f.health[name] = suite.Loopback(testport.Reserved(f.t))
+	return append([]string{"--health-address=" + f.health[name]}, f.flags.sidecars...)
+}
+
+// ways are the fronts of the sidecars.
+func (f *fleet) ways() []tunnel.Dialer {
+	return []tunnel.Dialer{viaSOCKS5(f.socks.Address()), viaConnect("tcp", f.https.Address(), nil)}
+}
+
+// restart starts a server again that is gone.
+func (f *fleet) restart(srv *suite.Server) {
+	f.toClients.restarted(srv.ClientPort)
+	if err := f.RunServer(srv, f.flags.server...); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// kill has a server die and start again.
+func (f *fleet) kill(srv *suite.Server) {
+	srv.Process.Kill()
+	f.restart(srv)
+}
+
+// held is how many files and goroutines the agent, each sidecar, and the servers
+// together have: links move between those. Where there is time, connections that
+// outlive their links count, too: an end may wait a window for one that has gone,
+// and holds neither.
+func (f *fleet) held() (h holdings, err error) {
+	type process struct{ name, url, prefix string }
+	all := []process{{"agent", f.agent.HealthURL("/metrics"), "agent"}}
+	for name, at := range f.health {
+		all = append(all, process{name, "http://" + at + "/metrics", "konnectivity_sidecar"})
+	}
+	for _, srv := range f.servers {
+		all = append(all, process{"servers", srv.HealthURL("/metrics"), "server"})
+	}
+	h = holdings{}
+	for _, p := range all {
+		for what, series := range map[string]string{
+			"goroutines": "go_goroutines", "files": "process_open_fds", "connections": p.prefix + "_resumable_connections",
+		} {
+			if what == "connections" && scaled(true, false) {
+				continue
+			}
+			n := metric(p.url, series)
+			if n < 0 {
+				return nil, fmt.Errorf("%s does not tell its %s", p.name, what)
+			}
+			h[what+" of "+p.name] += int(n)
+		}
+	}
+	return h, nil
+}
+
+// rests is what is held at rest, after one transfer by every way has made what is
+// lazily made.
+func (f *fleet) rests() holdings {
+	f.t.Helper()
+	for i, way := range f.ways() {
+		c := must(way.Dial(within(f.t, 30*time.Second), tunnel.NewFlow("tcp", f.vault.address)))(f.t)
+		if err := transfer(c, order{Kind: halves[i], Size: 1 << 20}, true); err != nil {
+			f.t.Error(err)
+		}
+		_ = c.Close()
+	}
+	time.Sleep(time.Second)
+	base := holdings{}
+	for range 20 { // what comes and goes by itself is at rest, too
+		for what, n := range must(f.held())(f.t) {
+			base[what] = max(base[what], n)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return base
+}
+
+// settles waits until nothing is left of what was done since base was taken.
+func (f *fleet) settles(base holdings) {
+	f.t.Helper()
+	eventually(f.t, scaled(20*time.Second, time.Minute), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+		h, err := f.held()
+		return err == nil && h.within(base) && f.vault.open.Load() == 0, fmt.Sprint(h, err, " open at the vault: ", f.vault.open.Load())
+	})
+}

@@ -1,0 +1,76 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// dialing dials by some ways, so many times a second, until stop is called; each
+// connection carries a byte there and back. Whoever stops it hears how many were
+// made and what went wrong.
+func dialing(ways []tunnel.Dialer, target string, perSecond int) (stop func() (made int64, errs []error)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var made atomic.Int64
+	var mu sync.Mutex
+	var errs []error
+	var work sync.WaitGroup
+	work.Go(func() {
+		began := time.Now()
+		for i := 0; ctx.Err() == nil; i++ {
+			pause(ctx, time.Until(began.Add(time.Duration(i)*time.Second/time.Duration(perSecond))))
+			work.Go(func() {
+				o := echoOnce(ways[i%len(ways)], target)
+				made.Add(1)
+				if o.err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, o.err)
+				}
+			})
+		}
+	})
+	return func() (int64, []error) {
+		cancel()
+		work.Wait()
+		return made.Load(), errs
+	}
+}
+
+// Servers are replaced one after the other: no connection is lost, no dial
+// fails, and a server that goes does not wait for what others can carry.
+func TestConnectionsMoveBeforeAServerLeaves(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 2, flags{})
+	base := f.rests()
+	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
+	stop := dialing(f.ways(), listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) }), 200)
+	for range scaled(1, 10) {
+		for _, srv := range f.servers {
+			s.harm()
+			began := time.Now()
+			stopInOrder(t, srv.Process)
+			if took := time.Since(began); took > 5*time.Second { // 30 s are granted
+				t.Errorf("a server took %v to leave", took)
+			} else {
+				t.Logf("a server left in %v", took)
+			}
+			f.restart(srv)
+			connected(t, f.agent, 2, 15*time.Second)
+			time.Sleep(scaled(500*time.Millisecond, time.Second))
+		}
+	}
+	made, errs := stop()
+	t.Logf("%d dials, %d failed", made, len(errs))
+	for _, err := range errs[:min(len(errs), 10)] {
+		t.Error(err)
+	}
+	s.end()
+	f.settles(base)
+}

@@ -1,0 +1,245 @@
+package e2e
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+const (
+	workers = 80 // transfers at once
+	probes  = 8  // connections on which one byte goes to and fro
+
+	// lossTime is when a transfer that stands still counts as lost: longer than
+	// any window.
+	lossTime = 2 * time.Minute
+)
+
+// storm is load by some ways to a vault, while harm is done to what carries it.
+type storm struct {
+	t      testing.TB
+	kinds  []byte
+	ways   []tunnel.Dialer
+	vault  *vault
+	life   time.Duration // of a transfer, at most
+	size   int64         // the same
+	on     atomic.Bool   // whoever is done begins again
+	began  time.Time
+	over   atomic.Bool
+	load   sync.WaitGroup
+	probed sync.WaitGroup
+	closed chan struct{} // probes end
+
+	done, lost, dialed, refused, bytes atomic.Int64
+
+	mu      sync.Mutex
+	harms   []time.Time
+	waits   [probes][]wait
+	reasons map[string]int
+}
+
+// wait is a byte's way to the vault and back.
+type wait struct {
+	from time.Time
+	took time.Duration
+}
+
+// startStorm begins load and returns once all of it is connected. In CI each
+// worker makes one transfer: a dial that is struck leaves its connection with the
+// agent for a window, which is not waited for.
+func startStorm(t testing.TB, v *vault, life time.Duration, kinds []byte, ways ...tunnel.Dialer) *storm {
+	t.Helper()
+	s := &storm{t: t, kinds: kinds, ways: ways, vault: v, life: life, size: scaled[int64](16<<20, 256<<20),
+		began: time.Now(), closed: make(chan struct{})}
+	s.on.Store(scaled(false, true))
+	var first sync.WaitGroup
+	for i := range workers {
+		first.Add(1)
+		s.load.Go(func() { s.transfers(i, sync.OnceFunc(first.Done)) })
+	}
+	for i := range probes {
+		first.Add(1)
+		s.probed.Go(func() { s.probe(i, sync.OnceFunc(first.Done)) })
+	}
+	first.Wait()
+	return s
+}
+
+// orders are of sizes that spread evenly over the orders of magnitude; the
+// largest is among each round's.
+func (s *storm) order(i, round int) order {
+	exponent := float64((i*7+round*13)%workers) / (workers - 1)
+	return order{
+		Kind: s.kinds[i%len(s.kinds)],
+		Seed: uint8(i + round),
+		Size: int64(1024 * math.Pow(float64(s.size)/1024, exponent)),
+		Life: s.life/4 + rand.N(s.life*3/4),
+	}
+}
+
+// transfers makes one after the other until the storm is over.
+func (s *storm) transfers(i int, connected func()) {
+	defer connected()
+	for round := 0; round == 0 || s.on.Load() && !s.over.Load(); round++ {
+		c := s.dial(i + round)
+		connected()
+		if c == nil {
+			return
+		}
+		o := s.order(i, round)
+		at := time.Now()
+		_ = c.SetDeadline(at.Add(o.Life + lossTime))
+		if err := transfer(c, o, len(s.kinds) == len(halves)); err != nil {
+			s.lost.Add(1)
+			s.t.Errorf("transfer %c of %d bytes, begun %v into the storm, failed %v later: %v",
+				o.Kind, o.Size, at.Sub(s.began).Round(time.Millisecond), time.Since(at).Round(time.Millisecond), err)
+		}
+		_ = c.Close()
+		s.done.Add(1)
+		s.bytes.Add(o.Size)
+	}
+}
+
+// dial tries until it succeeds: what is not connected yet does not outlive
+// anything. nil means that the storm was over before.
+func (s *storm) dial(i int) tunnel.Conn {
+	for end := time.Now().Add(lossTime); ; time.Sleep(50 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		c, err := s.ways[i%len(s.ways)].Dial(ctx, tunnel.NewFlow("tcp", s.vault.address))
+		cancel()
+		s.dialed.Add(1)
+		if err == nil {
+			return c
+		}
+		s.refused.Add(1)
+		s.why(err)
+		switch {
+		case s.over.Load():
+			return nil
+		case time.Now().After(end):
+			s.t.Errorf("no dial for %v: %v", lossTime, err)
+			return nil
+		}
+	}
+}
+
+// probe sends a byte to and fro until the storm is over.
+func (s *storm) probe(i int, connected func()) {
+	defer connected()
+	c := s.dial(i)
+	connected()
+	if c == nil {
+		return
+	}
+	defer c.Close()
+	err := order{Kind: echoes}.send(c)
+	for p := make([]byte, 1); err == nil; {
+		select {
+		case <-s.closed:
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+		from := time.Now()
+		_ = c.SetDeadline(from.Add(lossTime))
+		if _, err = c.Write(p); err != nil {
+			break
+		}
+		if _, err = c.Read(p); err == nil {
+			s.waited(i, wait{from, time.Since(from)})
+		}
+	}
+	s.lost.Add(1)
+	s.t.Errorf("probe %d: %v", i, err)
+}
+
+// why counts the reasons of dials that failed.
+func (s *storm) why(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reasons == nil {
+		s.reasons = map[string]int{}
+	}
+	s.reasons[err.Error()]++
+}
+
+func (s *storm) waited(probe int, w wait) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waits[probe] = append(s.waits[probe], w)
+}
+
+// harm notes that something was done to what carries connections.
+func (s *storm) harm() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.harms = append(s.harms, time.Now())
+}
+
+// end lets what has begun come to its end, and tells what became of it.
+func (s *storm) end() {
+	s.t.Helper()
+	s.over.Store(true)
+	s.load.Wait()
+	close(s.closed)
+	s.probed.Wait()
+	s.t.Logf("%d transfers and %d probes, %d MiB, in %v: %d lost; of %d dials %d failed",
+		s.done.Load(), probes, s.bytes.Load()>>20, time.Since(s.began).Round(time.Millisecond), s.lost.Load(), s.dialed.Load(), s.refused.Load())
+	for why, n := range s.reasons {
+		s.t.Logf("%d dials: %s", n, why)
+	}
+	if n := s.vault.failed.Load(); n > 0 {
+		s.t.Errorf("%d transfers failed at the vault", n)
+	}
+	if p := s.pauses(); len(p) > 0 {
+		s.t.Logf("%d harms, which struck %d times one of the probes: pauses p50 %v, p99 %v, at most %v",
+			len(s.harms), len(p), at(p, 0.50), at(p, 0.99), p[len(p)-1])
+	}
+}
+
+// soonAfter is within what time a harm is felt.
+const soonAfter = 300 * time.Millisecond
+
+// pauses are the longest waits that each probe had for each harm, of bytes that
+// were under way then or set out soon after. What is as quick as ever was not
+// struck.
+func (s *storm) pauses() (all []time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var usual []time.Duration
+	for _, waits := range s.waits {
+		for _, w := range waits {
+			usual = append(usual, w.took)
+		}
+	}
+	slices.Sort(usual)
+	for _, waits := range s.waits {
+		for _, h := range s.harms {
+			longest := time.Duration(0)
+			for _, w := range waits {
+				if w.from.Before(h.Add(soonAfter)) && w.from.Add(w.took).After(h) {
+					longest = max(longest, w.took)
+				}
+			}
+			if longest > at(usual, 0.9) {
+				all = append(all, longest.Round(time.Millisecond))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// at is a quantile of what is sorted.
+func at(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
