@@ -55,25 +55,27 @@ func identityOf(c *frontend.Conn) identity {
 // account is what one client has of what all share. There is one as long as the
 // client has a connection.
 type account struct {
-	dials  *shares.Share
-	budget *link.Budget
-	grpc   *legacy.Budget
+	dials   *shares.Share
+	resumes *shares.Share // dials of connections that exist: these do not fail for new ones, nor the other way round
+	budget  *link.Budget
+	grpc    *legacy.Budget
 
 	conns int // guarded by accounts.mu
 }
 
 // accounts are the clients that are connected.
 type accounts struct {
-	dials  *shares.Pool
-	budget *link.Budget
-	grpc   *legacy.Budget
+	dials   *shares.Pool
+	resumes *shares.Pool
+	budget  *link.Budget
+	grpc    *legacy.Budget
 
 	mu    sync.Mutex
 	known map[identity]*account
 }
 
 func newAccounts(budget *link.Budget, grpc *legacy.Budget) *accounts {
-	return &accounts{dials: shares.NewPool(maxDials), budget: budget, grpc: grpc, known: make(map[identity]*account)}
+	return &accounts{dials: shares.NewPool(maxDials), resumes: shares.NewPool(maxDials), budget: budget, grpc: grpc, known: make(map[identity]*account)}
 }
 
 // join counts a connection of a client; leave must be called when it has ended.
@@ -82,7 +84,7 @@ func (a *accounts) join(who identity) (acct *account, leave func()) {
 	defer a.mu.Unlock()
 	acct = a.known[who]
 	if acct == nil {
-		acct = &account{dials: a.dials.Share(), budget: a.budget.Share(), grpc: a.grpc.Share()}
+		acct = &account{dials: a.dials.Share(), resumes: a.resumes.Share(), budget: a.budget.Share(), grpc: a.grpc.Share()}
 		a.known[who] = acct
 	}
 	acct.conns++
@@ -155,10 +157,14 @@ func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
 		if p.taken = p.account.budget.Take(p.memory); !p.taken {
 			return nil, exhausted(f.Address, noMemory)
 		}
-		if !p.account.dials.Take(1) {
-			return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d pending dials", p.account.dials.Used()))
+		dials := p.account.dials
+		if f.Resume.Again() {
+			dials = p.account.resumes
 		}
-		defer p.account.dials.Give(1)
+		if !dials.Take(1) {
+			return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d pending dials", dials.Used()))
+		}
+		defer dials.Give(1)
 		done, err := s.turns.wait(ctx, p.account)
 		if err != nil {
 			return nil, tunnel.AsDialError(f.Address, err)

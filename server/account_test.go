@@ -212,3 +212,27 @@ func TestPortsDivideTheDescriptors(t *testing.T) {
 		}
 	}
 }
+
+// A client whose dials have used up its share resumes its connections all the
+// same.
+func TestResumingHasAShareOfItsOwn(t *testing.T) {
+	acct, leave := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20)).join(identity{})
+	defer leave()
+	for acct.dials.Take(1) {
+	}
+	dialer := (&Server{turns: newTurns()}).shared(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }))
+	dial := func(r *tunnel.Resume) error {
+		p := &place{account: acct, memory: connMemory}
+		defer p.leave()
+		f := tunnel.NewFlow("tcp", "x:1")
+		f.Resume = r
+		_, err := dialer.Dial(context.WithValue(t.Context(), placeKey{}, p), f)
+		return err
+	}
+	if err := dial(&tunnel.Resume{Window: time.Second}); tunnel.FailureOf(err) != tunnel.FailExhausted {
+		t.Errorf("a dial beyond the share: %v", err)
+	}
+	if err := dial(&tunnel.Resume{Window: time.Second, Epoch: 1}); err != nil {
+		t.Errorf("a connection that exists is refused for dials that hang: %v", err)
+	}
+}

@@ -27,6 +27,7 @@ const doubtTime = 2 * time.Second
 type carrying struct {
 	grant   tunnel.Grant
 	lasts   bool    // the connection outlives the stream
+	again   bool    // the peer has opened it to resume one
 	next    *Stream // the other one that carries it, in a process between the ends
 	watcher Watcher // at an end
 	early   *ackMsg // came before there was a watcher

@@ -135,7 +135,7 @@ func TestFloods(t *testing.T) {
 func TestDialsOfAPeerAreBounded(t *testing.T) {
 	noLeaks(t)
 	near, far := tcpPair(t)
-	r := newRig(t, near, far, false, link.Config{})
+	r := newRig(t, near, far, false, link.Config{Hello: link.Hello{Features: []string{link.FeatureResume}}})
 	defer r.end()
 	const dials = 4096
 	var frames []frame
@@ -146,8 +146,12 @@ func TestDialsOfAPeerAreBounded(t *testing.T) {
 	r.wantNothing()
 	r.send(openFrame(2*dials+1, "echo:1"))
 	r.wantOpened(2*dials+1, 12)
+	resuming := openFrame(2*dials+3, "refuse:1") // of a connection that exists: these have room of their own
+	resuming.payload = append(resuming.payload, fields(6, make([]byte, 16), 8, []byte{0, 0, 0, 1})...)
+	r.send(resuming)
+	r.wantOpened(2*dials+3, 2)
 	r.send(frame{tReset, 0, 1, u16(2)})
-	id := uint64(2*dials + 3)
+	id := uint64(2*dials + 5)
 	eventually(t, "room after a cancelled dial", func() bool {
 		r.dests.mu.Lock()
 		defer r.dests.mu.Unlock()

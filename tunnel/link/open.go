@@ -14,7 +14,8 @@ const (
 	maxStreams = 65536
 
 	// MaxDials bounds how many dials one peer may have under way, each a
-	// goroutine and perhaps a socket.
+	// goroutine and perhaps a socket; and how many connections it may be
+	// resuming, which have their sockets.
 	MaxDials = 4096
 )
 
@@ -174,7 +175,8 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	ses.streams.add(st)
 	st.onLocked(receivesOpen)
 	ses.count.accepted++
-	ses.dials++
+	st.carry.again = ses.resumes && m.resume.Again()
+	*ses.pending(st.carry.again)++
 	ses.serving++
 	ses.wg.Go(func() { ses.serve(ctx, cancel, st, m) })
 	return nil
@@ -191,11 +193,21 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 		return &openedMsg{failure: tunnel.FailDenied, reason: "this peer serves no connections"}
 	case ses.streams.count() >= maxStreams:
 		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d connections on one link", maxStreams)}
-	case ses.dials >= MaxDials:
+	case *ses.pending(ses.resumes && m.resume.Again()) >= MaxDials:
 		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d dials under way on one link", MaxDials)}
 	default:
 		return nil
 	}
+}
+
+// pending is how many of the peer's streams are not answered, of those that
+// resume a connection or of the others: when thousands go on at once, dials have
+// their room.
+func (ses *Session) pending(again bool) *int {
+	if again {
+		return &ses.resuming
+	}
+	return &ses.dials
 }
 
 // serve makes the connection that the peer asked for and relays it.
@@ -235,7 +247,7 @@ func (ses *Session) served() {
 func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn, error) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	ses.dials--
+	*ses.pending(st.carry.again)--
 	if st.state == closed { // cancelled, or the link is lost
 		return nil, st.send.end
 	}

@@ -85,6 +85,7 @@ type Session struct {
 	unacked  []unacked // of them, those that have ended
 	clients  clientBudgets
 	dials    int       // of the peer's streams, under way
+	resuming int       // likewise, of connections that exist
 	serving  int       // of them all: what the Forwarder has not done with
 	idleCond sync.Cond // a stream was the last, was served, or nobody sends
 
