@@ -30,7 +30,7 @@ const (
 	NotGone     Reason = iota
 	Complete           // both directions ended, and the peer has it all
 	Ended              // one of the ends has reset it
-	Unconfirmed        // nobody used it any more, and the peer did not say in time that it has it all
+	Unconfirmed        // nobody used it any more, and the peer did not say that it has it all
 	Expired            // no carrier came within the window
 	Unknown            // the peer does not know it, or not any more
 	Dishonest          // the peer contradicted itself
@@ -269,17 +269,16 @@ func (e *End) Degrade() bool {
 // Tick ends what has waited for too long.
 func (e *End) Tick(now time.Time) {
 	if e.reason == NotGone && !e.until.IsZero() && !now.Before(e.until) {
-		if e.over() {
-			e.finish(Unconfirmed)
-		} else {
-			e.finish(Expired)
-		}
+		e.finish(Expired)
 	}
 }
 
 func (e *End) finish(reason Reason) {
 	if e.reason != NotGone {
 		return
+	}
+	if (reason == Expired || reason == Unknown) && e.State() == Lingering {
+		reason = Unconfirmed
 	}
 	e.reason, e.carried, e.until = reason, false, time.Time{}
 	e.Out.Release()

@@ -83,7 +83,7 @@ func TestAbandonedEnd(t *testing.T) {
 	e.Broken(0, tunnel.CodeLost, at(10))
 	e.Abandon(at(39))
 	e.Tick(at(40))
-	want(t, e, Gone, Expired)
+	want(t, e, Gone, Unconfirmed)
 }
 
 func TestOnlyALostCarrierIsSurvived(t *testing.T) {

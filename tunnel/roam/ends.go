@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -30,6 +31,11 @@ const (
 
 	// look is how often deadlines are looked at.
 	look = time.Second
+
+	// lastTime is what Close leaves to what is to be delivered, and lastLook how
+	// often it looks at that.
+	lastTime = time.Second
+	lastLook = 5 * time.Millisecond
 )
 
 // CheckWindow says in words what is wrong with a window that somebody wants.
@@ -343,22 +349,38 @@ func (e *Ends) Wait() {
 	}
 }
 
-// Close ends all connections, and no other begins.
+// Close ends all connections, and no other begins. Those that nobody uses any
+// more are given a moment to deliver what they have.
 func (e *Ends) Close() {
 	if e == nil {
 		return
 	}
+	for end := time.Now().Add(lastTime); e.delivers() && time.Now().Before(end); {
+		time.Sleep(lastLook)
+	}
 	e.mu.Lock()
 	e.closed = true
-	all := make([]*Conn, 0, len(e.all))
-	for c := range e.all {
-		all = append(all, c)
-	}
 	e.mu.Unlock()
-	for _, c := range all {
+	for _, c := range e.conns() {
 		_ = c.Reset(&tunnel.ResetError{Code: tunnel.CodeGone})
 	}
 	e.cancel()
+}
+
+func (e *Ends) conns() []*Conn {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Collect(maps.Keys(e.all))
+}
+
+// delivers says whether a connection that nobody uses any more has a carrier and
+// something that the peer lacks.
+func (e *Ends) delivers() bool {
+	return slices.ContainsFunc(e.conns(), func(c *Conn) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.end.State() == resume.Lingering && c.st != nil
+	})
 }
 
 // Len is how many connections there are, with a carrier or without.

@@ -193,8 +193,10 @@ func (c *Conn) read(from func(Carrier) (n, size int, err error)) (int, error) {
 			if c.endTurn() {
 				return n, nil
 			}
-		case err == errDeadline && c.readBy.expired:
-			return 0, err
+		case err == errDeadline: // the carrier's, which may be a moment ahead of ours, or behind
+			if c.readBy.over(time.Now()) {
+				return 0, err
+			}
 		default:
 			if left := c.broken(st, epoch, err); left != nil {
 				c.ends.detach(c, left)
@@ -238,6 +240,12 @@ func (e *expiry) set(t time.Time, changed *sync.Cond) {
 			changed.Broadcast()
 		}
 	})
+}
+
+// over says whether the deadline has passed, be its timer late.
+func (e *expiry) over(now time.Time) bool {
+	e.expired = e.expired || !e.at.IsZero() && !now.Before(e.at)
+	return e.expired
 }
 
 func (e *expiry) stop() {
