@@ -97,15 +97,15 @@ func (f *fleet) held() (h holdings, err error) {
 	for _, srv := range f.servers {
 		all = append(all, process{"servers", srv.HealthURL("/metrics"), "server"})
 	}
+	series := map[string]string{"goroutines": "go_goroutines", "files": "process_open_fds"}
 	h = holdings{}
 	for _, p := range all {
-		for what, series := range map[string]string{
-			"goroutines": "go_goroutines", "files": "process_open_fds", "connections": p.prefix + "_resumable_connections",
-		} {
-			if what == "connections" && scaled(true, false) {
-				continue
-			}
-			n := metric(p.url, series)
+		if scaled(false, true) {
+			series["connections"] = p.prefix + "_resumable_connections"
+		}
+		body, _ := page(p.url)
+		for what, name := range series {
+			n := value(body, name)
 			if n < 0 {
 				return nil, fmt.Errorf("%s does not tell its %s", p.name, what)
 			}
@@ -129,7 +129,8 @@ func (f *fleet) rests() holdings {
 	time.Sleep(time.Second)
 	base := holdings{}
 	for range 20 { // what comes and goes by itself is at rest, too
-		for what, n := range must(f.held())(f.t) {
+		h, _ := f.held()
+		for what, n := range h {
 			base[what] = max(base[what], n)
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -29,6 +29,11 @@ func page(url string) (body string, status int) {
 // the common prefix and its labels; -1 while it is not there.
 func metric(url, series string) float64 {
 	body, _ := page(url)
+	return value(body, series)
+}
+
+// value is the same on a page that is known.
+func value(body, series string) float64 {
 	for line := range strings.Lines(body) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if !ok || strings.TrimPrefix(name, "konnectivity_network_proxy_") != series {
