@@ -52,6 +52,10 @@ func (b *Budget) Take(n int) bool { return b == nil || b.share.Take(int64(n)) }
 // Hold is Take for what cannot be refused, such as bytes that are there already.
 func (b *Budget) Hold(n int) { b.add(n) }
 
+// Filling says that memory will be scarce soon: a third as much as is free is
+// held. Whoever heeds it leaves it at that.
+func (b *Budget) Filling() bool { return b != nil && 3*b.share.Used() >= b.share.Free() }
+
 // Scarce says that whoever could do with less memory should.
 func (b *Budget) Scarce() bool { return b.pressure() >= memoryTight }
 

@@ -59,9 +59,10 @@ func (r *room) grow(n int, now time.Time) {
 	}
 }
 
-// limit is how much is kept now before writers wait.
+// limit is how much is kept now before writers wait. Those who have much make room
+// before memory is scarce: connections that begin then would be plain.
 func (c *Conn) limit() int {
-	if c.st == nil || c.ends.budget.Scarce() {
+	if c.st == nil || c.ends.budget.Filling() {
 		return minKept
 	}
 	return c.room.limit()
