@@ -49,6 +49,7 @@ func newFleet(t *testing.T, servers int, more flags) *fleet {
 		f.flags.agent = append(f.flags.agent, "--proxy-server-host="+strings.Join(others, ","))
 	}
 	f.startAgent()
+	t.Cleanup(f.explain)
 	f.socks = must(f.StartSOCKS5(f.toClients.front(), f.sidecarFlags("socks5")...))(t)
 	f.https = must(f.StartHTTPS(f.toClients.front(), f.sidecarFlags("https")...))(t)
 	return f
@@ -63,6 +64,25 @@ func (f *fleet) startAgent() {
 func (f *fleet) sidecarFlags(name string) []string {
 	f.health[name] = suite.Loopback(testport.Reserved(f.t))
 	return append([]string{"--health-address=" + f.health[name]}, f.flags.sidecars...)
+}
+
+// explain tells of a test that failed what became of connections.
+func (f *fleet) explain() {
+	if !f.t.Failed() {
+		return
+	}
+	urls := []string{f.agent.HealthURL("/metrics")}
+	for _, at := range f.health {
+		urls = append(urls, "http://"+at+"/metrics")
+	}
+	for _, url := range urls {
+		body, _ := page(url)
+		for line := range strings.Lines(body) {
+			if !strings.HasPrefix(line, "#") && strings.Contains(line, "resum") || strings.Contains(line, "_degraded_connections_total ") {
+				f.t.Log(strings.TrimSpace(line))
+			}
+		}
+	}
 }
 
 // ways are the fronts of the sidecars.

@@ -33,9 +33,10 @@ func (f *fleet) cutAgent(t *testing.T, kinds []byte, ways ...tunnel.Dialer) {
 	base := f.rests()
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), kinds, ways...)
 	for range scaled(10, 100) {
+		f.toAgents[0].linked(t)
 		s.harm()
 		f.toAgents[0].cut()
-		time.Sleep(300*time.Millisecond + rand.N(300*time.Millisecond))
+		time.Sleep(rand.N(500 * time.Millisecond))
 	}
 	s.end()
 	f.settles(base)

@@ -23,9 +23,10 @@ func TestConnectionsOutliveLinks(t *testing.T) {
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), halves, f.ways()...)
 	for range scaled(10, 100) {
 		for _, leg := range []*balancer{f.toClients, f.toAgents[rand.N(2)]} {
+			leg.linked(t)
 			s.harm()
 			leg.cut()
-			time.Sleep(rand.N(400 * time.Millisecond))
+			time.Sleep(rand.N(300 * time.Millisecond))
 		}
 	}
 	s.end()

@@ -17,8 +17,7 @@ const (
 	workers = 80 // transfers at once
 	probes  = 8  // connections on which one byte goes to and fro
 
-	// lossTime is when a transfer that stands still counts as lost: longer than
-	// any window.
+	// lossTime is when what stands still counts as lost: longer than any window.
 	lossTime = 2 * time.Minute
 )
 
@@ -95,8 +94,7 @@ func (s *storm) transfers(i int, connected func()) {
 		}
 		o := s.order(i, round)
 		at := time.Now()
-		_ = c.SetDeadline(at.Add(o.Life + lossTime))
-		if err := transfer(c, o, len(s.kinds) == len(halves)); err != nil {
+		if err := transfer(patient{c}, o, len(s.kinds) == len(halves)); err != nil {
 			s.lost.Add(1)
 			s.t.Errorf("transfer %c of %d bytes, begun %v into the storm, failed %v later: %v",
 				o.Kind, o.Size, at.Sub(s.began).Round(time.Millisecond), time.Since(at).Round(time.Millisecond), err)
@@ -105,6 +103,19 @@ func (s *storm) transfers(i int, connected func()) {
 		s.done.Add(1)
 		s.bytes.Add(o.Size)
 	}
+}
+
+// patient is a connection that may stand still for lossTime.
+type patient struct{ tunnel.Conn }
+
+func (p patient) Read(b []byte) (int, error) {
+	_ = p.SetReadDeadline(time.Now().Add(lossTime))
+	return p.Conn.Read(b)
+}
+
+func (p patient) Write(b []byte) (int, error) {
+	_ = p.SetWriteDeadline(time.Now().Add(lossTime))
+	return p.Conn.Write(b)
 }
 
 // dial tries until it succeeds: what is not connected yet does not outlive

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"testing"
+	"time"
 )
 
 // wire is a connection that a balancer carries: between whoever came, near, and
@@ -88,6 +90,12 @@ func (b *balancer) moves() {
 	case <-still:
 	case <-b.ctx.Done():
 	}
+}
+
+// linked waits until something is carried, so that there is something to cut.
+func (b *balancer) linked(t testing.TB) {
+	t.Helper()
+	eventually(t, time.Minute, "a link", func() (bool, any) { n := len(b.carried()); return n > 0, n })
 }
 
 // cut resets all that is carried now.
