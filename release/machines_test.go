@@ -38,7 +38,7 @@ ln -s pts/ptmx $root/dev/ptmx
 ln -s /proc/self/fd $root/dev/fd
 rm -rf $root/etc/machine-id $root/etc/systemd/system/*.wants
 systemd-id128 new > $root/etc/machine-id
-hostname $name
+hostname ${name##*-}
 cd $root
 mkdir host
 pivot_root . host
@@ -70,8 +70,8 @@ func newMachine(t *testing.T, name, network string, packages ...string) *machine
 		file := artefact(t, p+"_*_"+runtime.GOARCH+".deb")
 		command(t, "cp", file, m.file("/root/"))
 	}
-	groups := t.TempDir()
-	cmd := exec.Command("unshare", "--mount", "sh", "-c", enter, "enter", m.merged, groups, "konnectivity-test-"+name, network, boot)
+	groups, group := t.TempDir(), fmt.Sprint("konnectivity-test-", os.Getpid(), "-", name)
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", enter, "enter", m.merged, groups, group, network, boot)
 	log := must(os.Create(filepath.Join(t.TempDir(), name)))(t)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {
@@ -86,7 +86,7 @@ func newMachine(t *testing.T, name, network string, packages ...string) *machine
 		_ = cmd.Process.Kill() // and so, with --kill-child, process 1 and all others
 		_ = cmd.Wait()
 		_ = log.Close()
-		removeGroups(t, groups, "konnectivity-test-"+name)
+		removeGroups(t, groups, group)
 	})
 	m.await("systemd is up", func() error {
 		children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
