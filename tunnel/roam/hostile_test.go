@@ -1,0 +1,219 @@
+package roam_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// hostile is a peer that opens streams as it likes, and a connection of its own
+// with its destination's end.
+type hostile struct {
+	w     *world
+	token [16]byte
+	first *link.Stream
+	far   net.Conn
+}
+
+func newHostile(t *testing.T) *hostile {
+	w := newWorld(t, 1, time.Hour)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w.dest = l.Addr().String()
+	h := &hostile{w: w, token: [16]byte{1, 2, 3}}
+	st, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour}, "dest:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.first = st
+	if h.far, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.far.Close() })
+	return h
+}
+
+func (h *hostile) open(r *tunnel.Resume, address string) (*link.Stream, error) {
+	f := tunnel.NewFlow("tcp", address)
+	f.Resume = r
+	h.w.servers[0].mu.Lock()
+	near := h.w.servers[0].near
+	h.w.servers[0].mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := near.Dial(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*link.Stream), nil
+}
+
+// passes says whether bytes still get through to the destination by st.
+func (h *hostile) passes(t *testing.T, st *link.Stream) {
+	t.Helper()
+	if _, err := st.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadFull(h.far, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever does not know a token, or what it is for, learns nothing and changes
+// nothing.
+func TestForgedResumes(t *testing.T) {
+	h := newHostile(t)
+	for what, f := range map[string]struct {
+		resume  tunnel.Resume
+		address string
+		want    tunnel.Failure
+	}{
+		"a token that nobody has": {tunnel.Resume{Token: [16]byte{9}, Window: time.Hour, Epoch: 1}, "dest:1", tunnel.FailGone},
+		"no token":                {tunnel.Resume{Window: time.Hour, Epoch: 1}, "dest:1", tunnel.FailGone},
+		"another address":         {tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1}, "other:1", tunnel.FailGone},
+	} {
+		r := f.resume
+		if _, err := h.open(&r, f.address); tunnel.FailureOf(err) != f.want {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	h.passes(t, h.first)
+	if n := h.w.agent.Len(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// An offset that was never sent ends the connection, in OPEN as in ACK.
+func TestContradictoryOffsets(t *testing.T) {
+	for what, lie := range map[string]func(h *hostile){
+		"OPEN": func(h *hostile) {
+			_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1, Taken: 1000}, "dest:1")
+			if tunnel.FailureOf(err) != tunnel.FailGone {
+				t.Error(err)
+			}
+		},
+		"ACK": func(h *hostile) { h.first.Acknowledge(1000, false) },
+	} {
+		h := newHostile(t)
+		lie(h)
+		_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			t.Errorf("%s: the destination reads %v, want a reset", what, err)
+		}
+		eventually(t, func() bool { return h.w.agent.Len() == 0 })
+	}
+}
+
+// Of a storm of resumes of one connection the newest wins, whichever comes
+// first, and no other carrier stays.
+func TestStormOfResumes(t *testing.T) {
+	h := newHostile(t)
+	const storm = 500
+	var wg sync.WaitGroup
+	var failed atomic.Int64
+	for epoch := range uint32(storm) {
+		wg.Go(func() {
+			_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: epoch + 1}, "dest:1")
+			if err != nil {
+				failed.Add(1)
+				if tunnel.FailureOf(err) != tunnel.FailStale {
+					t.Errorf("epoch %d: %v", epoch+1, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	st, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: storm + 1}, "dest:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.passes(t, st)
+	h.w.servers[0].mu.Lock()
+	far := h.w.servers[0].far
+	h.w.servers[0].mu.Unlock()
+	eventually(t, func() bool { return far.Streams() == 1 })
+	t.Logf("%d of %d were late", failed.Load(), storm)
+}
+
+// Many connections that go on at once are resumed some at a time, and those
+// first that were used last.
+func TestStampede(t *testing.T) {
+	const conns, used, atOnce = 1500, 50, 64
+	accepted := make(grab, conns)
+	w := &world{t: t, serve: accepted}
+	w.begin(1, time.Hour)
+	var mu sync.Mutex
+	var order []string
+	var now, most int
+	dialer := w.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		if !f.Resume.Again() {
+			return w.Dial(ctx, f)
+		}
+		mu.Lock()
+		now++
+		most = max(most, now)
+		mu.Unlock()
+		c, err := w.Dial(ctx, f)
+		mu.Lock()
+		defer mu.Unlock()
+		now--
+		if err == nil {
+			order = append(order, f.Address)
+		}
+		return c, err
+	}))
+	var all []tunnel.Conn
+	for i := range conns {
+		c, err := dialer.Dial(t.Context(), tunnel.NewFlow("tcp", fmt.Sprintf("dest-%d:1", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+		<-accepted
+	}
+	time.Sleep(10 * time.Millisecond)
+	recent := map[string]bool{}
+	for i := 0; i < conns; i += conns / used {
+		recent[fmt.Sprintf("dest-%d:1", i)] = true
+		if _, err := all[i].Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.servers[0].cut(true)
+	eventually(t, func() bool { return w.opener.Stats().Without == conns })
+	time.Sleep(2 * time.Second) // all have tried, and wait for their next turn
+	w.servers[0].linkNear()
+	within(t, time.Minute, func() bool { return w.opener.Stats().Without == 0 })
+	mu.Lock()
+	defer mu.Unlock()
+	if most > atOnce {
+		t.Errorf("%d were resumed at a time", most)
+	}
+	if len(order) != conns {
+		t.Errorf("%d resumes of %d", len(order), conns)
+	}
+	early := 0
+	for _, address := range order[:conns/2] {
+		if recent[address] {
+			early++
+		}
+	}
+	if early < len(recent)*3/4 {
+		t.Errorf("%d of %d that were used last are in the first half", early, len(recent))
+	}
+	for _, c := range all {
+		_ = c.Close()
+	}
+}
