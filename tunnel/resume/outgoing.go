@@ -15,6 +15,15 @@ var ErrContradiction = errors.New("the peer contradicts what was sent or acknowl
 // waits for an acknowledgement pins at most a small multiple of itself.
 const copyBelow = 4
 
+const (
+	// fewSegs is how many chunks are moved rather than left where they are.
+	fewSegs = 16
+
+	// idleSegs is how many of them an idle connection has room for: those of one
+	// write.
+	idleSegs = 4
+)
+
 // Outgoing is the direction away from an end: everything written to it that the
 // peer has not acknowledged yet. The zero value is ready to use.
 type Outgoing struct {
@@ -173,13 +182,30 @@ func (o *Outgoing) drop(offset uint64) {
 		o.segs[n] = tunnel.Chunk{}
 		n++
 	}
-	o.segs = o.segs[n:]
-	if len(o.segs) == 0 { // an idle connection holds no memory
-		o.segs, o.tailOpen, o.cur, o.pos = nil, false, 0, 0
+	o.forget(n)
+	if len(o.segs) == 0 {
+		o.tailOpen, o.cur, o.pos = false, 0, 0
 		return
 	}
 	if o.cur -= n; o.cur < 0 {
 		o.cur, o.pos = 0, 0
+	}
+}
+
+// forget takes n out of segs, which were released. Where few are left they move
+// to the front, so that a steady flow appends to the same few places; an idle
+// connection holds next to no memory.
+func (o *Outgoing) forget(n int) {
+	rest := o.segs[n:]
+	switch {
+	case len(rest) > fewSegs:
+		o.segs = rest
+	case len(rest) == 0 && cap(o.segs) > idleSegs:
+		o.segs = nil
+	case n > 0:
+		left := copy(o.segs, rest)
+		clear(o.segs[left:])
+		o.segs = o.segs[:left]
 	}
 }
 

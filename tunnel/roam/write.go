@@ -3,6 +3,7 @@ package roam
 import (
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -13,6 +14,8 @@ var errWriteClosed = errors.New("write after CloseWrite")
 
 // batch is how many chunks go to a carrier at once.
 const batch = 4
+
+var batches = sync.Pool{New: func() any { return new([batch]tunnel.Chunk) }}
 
 // Write implements net.Conn.
 func (c *Conn) Write(p []byte) (n int, err error) {
@@ -116,7 +119,8 @@ func (c *Conn) sendOn() {
 // send gives the carrier what it has not been given. The lock is released while
 // the carrier takes it.
 func (c *Conn) send() {
-	var chunks [batch]tunnel.Chunk
+	chunks := batches.Get().(*[batch]tunnel.Chunk)
+	defer batches.Put(chunks) // those who were given them have cleared them
 	for c.st != nil && c.end.Carried() && c.end.Out.Unsent() {
 		st, epoch := c.st, c.epoch
 		n, fin := c.end.Out.Next(chunks[:])
