@@ -19,7 +19,7 @@ func TestSidecar(t *testing.T) {
 		return replaced(t, besideAPI+"/egress-selector-configuration.yaml", "/run/konnectivity/", w.file(""))
 	})
 	t.Run("before", w.everything)
-	t.Run("rolling restart", w.rollOver)
+	t.Run("servers come and go", w.outlive)
 	t.Run("after", w.everything)
 	stop(t, w.sidecar)
 }
