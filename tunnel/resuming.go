@@ -1,6 +1,9 @@
 package tunnel
 
-import "time"
+import (
+	"crypto/rand"
+	"time"
+)
 
 // Resume is what is asked and told of a connection that is to outlive what
 // carries it (docs/link-protocol.md §9). It travels with the connection's Flow.
@@ -60,3 +63,11 @@ func (r *Resume) String() string { return "resume" }
 
 // GoString leaves the token out of %#v too.
 func (r *Resume) GoString() string { return r.String() }
+
+// Renew makes another token, for one more attempt at a dial: the other end may
+// know the one before, if only its answer was lost.
+func (r *Resume) Renew() {
+	if r != nil {
+		_, _ = rand.Read(r.Token[:])
+	}
+}

@@ -105,6 +105,9 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 			return nil, s.unavailable(address, err)
 		case l != nil:
 			f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
+			if len(tried) > 0 {
+				f.Resume.Renew()
+			}
 			c, err := l.Dial(ctx, f)
 			if err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Elsewhere() {
 				return c, err
