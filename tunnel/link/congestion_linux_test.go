@@ -1,0 +1,66 @@
+package link
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestBBRThatForgotBulkBeginsAnew: only where the rate has fallen far below what
+// bulk had, and only bulk looks.
+func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	near, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan struct{})
+	go func() { defer close(read); _, _ = io.Copy(io.Discard, far); far.Close() }()
+	defer func() { near.Close(); <-read }()
+
+	c := newCongestion(near)
+	starts := func() bool {
+		var info *unix.TCPBBRInfo
+		if err := c.raw.Control(func(fd uintptr) {
+			info, err = unix.GetsockoptTCPCCBBRInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CC_INFO)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return info.Bw_lo == 0 && info.Bw_hi == 0 || info.Pacing_gain > startupGain // 0: nothing was acknowledged yet
+	}
+	c.beforeTurn(bulkTurn)
+	if c.raw == nil {
+		t.Skip("no BBR here")
+	}
+	for end := time.Now().Add(10 * time.Second); starts(); {
+		if time.Now().After(end) {
+			t.Skip("BBR does not leave its start over loopback")
+		}
+		if _, err := near.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func(size int) { c.looked = time.Time{}; c.beforeTurn(size) }
+	if look(bulkTurn); starts() || c.best == 0 {
+		t.Errorf("bulk that goes well was begun anew; its rate is %d", c.best)
+	}
+	c.best = 1 << 50
+	if look(bulkTurn - 1); starts() {
+		t.Error("a small message began anew")
+	}
+	if look(bulkTurn); !starts() {
+		t.Error("BBR goes on with a rate that is not that of bulk")
+	}
+}
