@@ -65,7 +65,7 @@ func TestConnectionsEndWithTheirEnds(t *testing.T) {
 }
 
 // Where one of the programs does not take part, all works as ever: connections
-// are carried, and end with the link.
+// are carried, and end with the sidecar's link.
 func TestConnectionsArePlainWhereOneSideIs(t *testing.T) {
 	off := []string{"--resume-window=0"}
 	for name, more := range map[string]flags{"server": {server: off}, "agent": {agent: off}, "sidecars": {sidecars: off}} {
@@ -83,7 +83,7 @@ func TestConnectionsArePlainWhereOneSideIs(t *testing.T) {
 				must(io.ReadFull(c, make([]byte, 1)))(t)
 				conns = append(conns, c)
 			}
-			f.toAgents[0].cut()
+			f.toClients.cut() // of a sidecar's that does not take part the server is an end
 			for _, c := range conns {
 				ended(t, "after a cut", c)
 			}
