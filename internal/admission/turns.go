@@ -29,12 +29,14 @@ func NewTurns(n int) *Turns { return &Turns{free: n} }
 // taken is to be given back by Give.
 func (s *Turns) Take(t *Turn, from netip.Prefix) bool {
 	s.mu.Lock()
-	if t.left || s.free > 0 {
-		if !t.left {
-			s.free-- // nobody waits
-		}
+	switch {
+	case t.left:
 		s.mu.Unlock()
-		return !t.left
+		return false
+	case s.free > 0: // nobody waits
+		s.free--
+		s.mu.Unlock()
+		return true
 	}
 	t.from, t.told = from, make(chan bool, 1)
 	t.at = s.waiting.Add(from, t)
