@@ -52,7 +52,10 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	began := time.Now()
 	old.Drain()
 	says(t, c, "meanwhile")
-	eventually(t, "the old link to be left", func() bool { links := s.Links(); return len(links) == 1 && !links[0].Draining })
+	eventually(t, "the old link to be left", func() bool {
+		links := s.Links()
+		return next.Links.Load() > 0 && len(links) == 1 && !links[0].Draining
+	})
 	t.Logf("left in %v", time.Since(began))
 	says(t, c, "after")
 	if next.Links.Load() == 0 || s.Ends().Stats().Resumes == 0 {
