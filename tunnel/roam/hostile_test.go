@@ -157,6 +157,7 @@ func TestStampede(t *testing.T) {
 	var mu sync.Mutex
 	var order []string
 	var now, most int
+	gate := make(chan struct{}) // closed when all of them want to go on
 	dialer := w.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if !f.Resume.Again() {
 			return w.Dial(ctx, f)
@@ -165,6 +166,10 @@ func TestStampede(t *testing.T) {
 		now++
 		most = max(most, now)
 		mu.Unlock()
+		select {
+		case <-gate:
+		case <-ctx.Done():
+		}
 		c, err := w.Dial(ctx, f)
 		mu.Lock()
 		defer mu.Unlock()
@@ -193,8 +198,9 @@ func TestStampede(t *testing.T) {
 	}
 	w.servers[0].cut(true)
 	eventually(t, func() bool { return w.opener.Stats().Without == conns })
-	time.Sleep(2 * time.Second) // all have tried, and wait for their next turn
 	w.servers[0].linkNear()
+	time.Sleep(100 * time.Millisecond) // for the last of them to stand in line
+	close(gate)
 	within(t, time.Minute, func() bool { return w.opener.Stats().Without == 0 })
 	mu.Lock()
 	defer mu.Unlock()
