@@ -48,3 +48,24 @@ func TestCloseLetsTheLastBytesOut(t *testing.T) {
 		t.Errorf("%d of %d bytes arrived", n, size)
 	}
 }
+
+// What was written before Close arrives, also where the link is cut just then
+// and the other end has not ended its direction.
+func TestCloseDeliversOverAnotherLink(t *testing.T) {
+	w := newWorld(t, 1, time.Minute)
+	for range 20 {
+		c, far := w.dialed(t, t.Context())
+		const size = 64 << 10 // which a carrier takes at once
+		if n, err := c.Write(make([]byte, size)); err != nil {
+			t.Fatal(n, err)
+		}
+		_ = c.Close()
+		w.servers[0].cut(true)
+		w.servers[0].linkNear()
+		_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if n, err := io.Copy(io.Discard, far); n != size || err != nil {
+			t.Fatalf("%d of %d bytes arrived: %v", n, size, err)
+		}
+		_ = far.Close()
+	}
+}

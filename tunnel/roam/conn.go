@@ -41,11 +41,10 @@ type Conn struct {
 	code    tunnel.Code // that the peer is told once an end that was abandoned has a carrier
 	sending bool        // somebody gives st what it has not been given
 	stuck   bool        // the one who does is a writer of ours, who may have a deadline
-	reading bool        // somebody reads from a carrier
+	reading int         // how many read from a carrier
 	owing   bool        // the Ends will acknowledge
 	waiting bool        // the Ends looks at its deadline
 	done    bool        // the Ends knows that it is over
-	dropped bool        // Close came before the peer's end
 	held    int         // of the budget
 	room    room        // for what is not acknowledged
 	used    time.Time
@@ -110,7 +109,6 @@ func (c *Conn) CloseWrite() error {
 func (c *Conn) flush() {
 	switch {
 	case !c.startSending():
-		c.stopPeer()
 		c.settle()
 	case c.end.Out.OnlyEnd() || !c.ends.start(c.sendOn):
 		c.send()
@@ -129,7 +127,6 @@ func (c *Conn) Close() error {
 	case c.end.Closed():
 		return nil
 	}
-	c.dropped = !c.end.In.Finished()
 	c.end.Close(time.Now())
 	c.flush()
 	return nil
@@ -358,7 +355,7 @@ func (c *Conn) leave() {
 // quiesce waits until nobody uses a carrier that was detached, so that what was
 // taken out of it and given to it is known for good.
 func (c *Conn) quiesce() {
-	for (c.sending || c.reading) && c.end.Reason() == resume.NotGone {
+	for (c.sending || c.reading > 0) && c.end.Reason() == resume.NotGone {
 		c.changed.Wait()
 	}
 }

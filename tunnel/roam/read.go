@@ -174,11 +174,11 @@ func (c *Conn) read(from func(Carrier) (n, size int, err error)) (int, error) {
 			continue
 		}
 		st, epoch := c.st, c.epoch
-		c.reading = true
+		c.reading++
 		c.mu.Unlock()
 		n, size, err := from(st)
 		c.mu.Lock()
-		c.reading = false
+		c.reading--
 		c.changed.Broadcast()
 		switch {
 		case err == io.EOF:

@@ -137,7 +137,6 @@ func (c *Conn) send() {
 	c.sending = false
 	c.account()
 	c.changed.Broadcast()
-	c.stopPeer()
 	c.settle()
 }
 
@@ -151,15 +150,4 @@ func give(st Carrier, chunks []tunnel.Chunk, fin bool) error {
 		return st.CloseWrite()
 	}
 	return nil
-}
-
-// stopPeer ends what was closed before the peer's end had come, once all was
-// sent.
-func (c *Conn) stopPeer() {
-	if !c.dropped || c.st == nil || c.sending || c.end.Out.Unsent() || c.end.Reason() != resume.NotGone {
-		return
-	}
-	c.end.End(resume.Ended)
-	c.release()
-	c.over(net.ErrClosed)
 }
