@@ -30,7 +30,7 @@ const (
 	// counted: goroutines, TLS, buffers, books.
 	connMemory   = 10 << 10 // one that is carried, as docs/operations.md has it measured
 	clientMemory = 24 << 10 // a client's TCP connection, whatever it speaks
-	streamMemory = 16 << 10 // a gRPC stream
+	streamMemory = 24 << 10 // a gRPC stream
 )
 
 // identity is who is told apart where something is shared: the holder of a
