@@ -170,7 +170,7 @@ func (c *Conn) settle() {
 		c.over(errOver(c.end.Reason()))
 	case !c.end.Deadline().IsZero() && !c.waiting:
 		c.waiting = true
-		c.ends.await(c)
+		c.ends.timely.add(c)
 	}
 	c.changed.Broadcast()
 }

@@ -67,13 +67,13 @@ type Ends struct {
 	stats      counters
 	relieving  atomic.Bool
 
+	owed   later // acknowledgements, when the quiet is over
+	timely later // deadlines, which are looked at
+
 	mu     sync.Mutex
 	closed bool
 	all    map[*Conn]struct{}
 	tokens map[[16]byte]*Conn // of those that were accepted
-
-	owed    []*Conn // acknowledgements, when the quiet is over
-	pending []*Conn // whose deadlines are looked at
 
 	losses   []loss // told by links, not yet taken in
 	handling bool
@@ -91,6 +91,8 @@ type loss struct {
 // New makes an Ends.
 func New(opt Options) *Ends {
 	e := &Ends{opt: opt, budget: opt.Budget.Share(), all: make(map[*Conn]struct{}), tokens: make(map[[16]byte]*Conn)}
+	e.owed = later{after: quiet, handle: (*Conn).pay}
+	e.timely = later{after: look, handle: (*Conn).tick}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	return e
 }
@@ -217,26 +219,7 @@ func (e *Ends) resumed(pause time.Duration) {
 	e.tellSoon()
 }
 
-// owe has what c took acknowledged soon.
-func (e *Ends) owe(c *Conn) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.owed = append(e.owed, c)
-	if len(e.owed) == 1 {
-		time.AfterFunc(quiet, e.payAll)
-	}
-}
-
-func (e *Ends) payAll() {
-	e.mu.Lock()
-	owed := e.owed
-	e.owed = nil
-	e.mu.Unlock()
-	for _, c := range owed {
-		c.pay()
-	}
-}
-
+// pay acknowledges what c took.
 func (c *Conn) pay() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -246,35 +229,15 @@ func (c *Conn) pay() {
 	}
 }
 
-// await has c's deadline looked at.
-func (e *Ends) await(c *Conn) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.pending = append(e.pending, c)
-	if len(e.pending) == 1 {
-		time.AfterFunc(look, e.lookAll)
-	}
-}
-
-func (e *Ends) lookAll() {
-	e.mu.Lock()
-	pending := e.pending
-	e.pending = nil
-	e.mu.Unlock()
-	now := time.Now()
-	for _, c := range pending {
-		c.tick(now)
-	}
-}
-
-func (c *Conn) tick(now time.Time) {
+// tick looks at the deadline.
+func (c *Conn) tick() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.waiting = false
 	if c.end.Reason() != resume.NotGone {
 		return
 	}
-	c.end.Tick(now)
+	c.end.Tick(time.Now())
 	c.settle()
 }
 

@@ -121,7 +121,7 @@ func (c *Conn) took(st Carrier, epoch uint32, n int, fin bool) {
 			st.Acknowledge(c.end.In.Tell(), c.end.In.Finished())
 		case !c.owing:
 			c.owing = true
-			c.ends.owe(c)
+			c.ends.owed.add(c)
 		}
 	}
 	if fin {
