@@ -50,7 +50,7 @@ func TestAccessLog(t *testing.T) {
 		t.Errorf("the one that failed: %v", m)
 	}
 	for outcome, want := range map[string]float64{access.OutcomeOK: 1, tunnel.FailDenied.Label(): 1} {
-		if n := testutil.ToFloat64(s.metrics.requests.WithLabelValues(outcome)); n != want {
+		if n := testutil.ToFloat64(s.metrics.Requests.WithLabelValues(outcome)); n != want {
 			t.Errorf("%s was counted %v times", outcome, n)
 		}
 	}

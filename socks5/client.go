@@ -66,7 +66,7 @@ func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
 
 // count counts the outcome of a request's dial.
 func (s *Server) count(err error) {
-	s.metrics.requests.WithLabelValues(access.Outcome(err)).Inc()
+	s.metrics.Requests.WithLabelValues(access.Outcome(err)).Inc()
 }
 
 // succeed sends the reply for success, and leaves no deadline set.

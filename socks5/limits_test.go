@@ -73,7 +73,7 @@ func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 			t.Fatal("a fourth connection got in")
 		}
 	}
-	if got := testutil.ToFloat64(s.metrics.refused.WithLabelValues(reasonLimit)); got != 5 {
+	if got := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reasonLimit)); got != 5 {
 		t.Errorf("counted %v refusals, want 5", got)
 	}
 	if n := strings.Count(lines(), "limit of open SOCKS5 connections"); n != 1 {
@@ -252,7 +252,7 @@ func TestMetrics(t *testing.T) {
 		reasonCommand: hello + "\x05\x03\x00\x01", reasonAddress: hello + connectTo + name("", 1), reasonProtocol: "\xff",
 	} {
 		_ = talkByTCP(t, s, send)
-		if got := testutil.ToFloat64(s.metrics.refused.WithLabelValues(reason)); got != 1 {
+		if got := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reason)); got != 1 {
 			t.Errorf("%s was counted %v times", reason, got)
 		}
 	}

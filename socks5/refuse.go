@@ -103,7 +103,7 @@ func (s *Server) refuse(conn tunnel.Conn, err error) {
 	if !errors.As(err, &r) {
 		r = broken(err)
 	}
-	s.metrics.refused.WithLabelValues(r.reason).Inc()
+	s.metrics.Refused.WithLabelValues(r.reason).Inc()
 	s.opts.Log.WithField("client", addrText(conn.RemoteAddr())).WithField("reason", r.reason).Debugf("SOCKS5 connection refused: %v", r.err)
 	if r.reply != nil || r.reason == reasonAuth {
 		part(conn, r.reply)

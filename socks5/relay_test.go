@@ -192,7 +192,7 @@ func TestLateSuccessIsNotLeaked(t *testing.T) {
 	_ = receive(t, ended)
 	<-left
 	eventually(t, "it is counted as given up", func() bool {
-		return testutil.ToFloat64(s.metrics.requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
+		return testutil.ToFloat64(s.metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
 }
 

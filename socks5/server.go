@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	armon "github.com/armon/go-socks5"
@@ -71,7 +70,7 @@ type Options struct {
 // at once; MaxConns counts all of them.
 type Server struct {
 	opts    Options
-	metrics *metrics
+	metrics *access.Metrics
 	slots   *admission.Slots[*client]
 }
 
@@ -100,7 +99,7 @@ func New(o Options) (*Server, error) {
 	slots := admission.NewSlots[*client](admission.Limits{
 		Open: o.MaxConns, Waiting: admission.ShareOut(admission.Descriptors()).Strangers, Bytes: strangersBytes, Each: strangerBytes,
 	})
-	m, err := newMetrics(o.Registerer, slots.Count)
+	m, err := access.NewMetrics(o.Registerer, names, slots.Count)
 	if err != nil {
 		return nil, fmt.Errorf("socks5: register metrics: %w", err)
 	}
@@ -112,25 +111,13 @@ func New(o Options) (*Server, error) {
 // and returns once every goroutine it started has ended: nil after ctx ended,
 // else why accepting failed for good. It survives running out of descriptors.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	// Connections outlive ctx by the drain, so they have a context of their own.
-	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-
-	var conns sync.WaitGroup
 	accept := admission.Acceptor{What: "SOCKS5 connections", Log: s.opts.Log, MakeRoom: s.slots.MakeRoom}
-	err := accept.Run(ctx, ln, func(conn net.Conn) {
+	return accept.Serve(ctx, ln, admission.Drain{Time: s.opts.Drain, Begin: s.hurry}, func(conn net.Conn) func(context.Context) {
 		if c := s.admit(tunnel.Wrap(conn)); c != nil {
-			conns.Go(func() { s.serve(work, c) })
+			return func(work context.Context) { s.serve(work, c) }
 		}
+		return nil
 	})
-	_ = ln.Close()
-	s.hurry()
-	timer := time.AfterFunc(s.opts.Drain, func() { cut(&tunnel.ResetError{Code: tunnel.CodeShutdown}) })
-	defer timer.Stop()
-	conns.Wait()
-	return err
 }
 
 // serveConn serves one connection that somebody else accepted, and returns when
@@ -150,7 +137,7 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open SOCKS5 connections is reached; refusing more")
 	}
 	if !ok {
-		s.metrics.refused.WithLabelValues(reasonLimit).Inc()
+		s.metrics.Refused.WithLabelValues(reasonLimit).Inc()
 		c.Abandon()
 		return nil
 	}

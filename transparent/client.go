@@ -48,7 +48,7 @@ func (c *client) answer(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 	}
 	kept := c.ahead.kept
 	c.ahead, c.watch = nil, nil // the relay needs neither
-	c.server.metrics.requests.WithLabelValues(access.Outcome(err)).Inc()
+	c.server.metrics.Requests.WithLabelValues(access.Outcome(err)).Inc()
 	if err != nil {
 		_ = c.conn.Reset(err)
 		return nil, err

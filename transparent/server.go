@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,7 +39,7 @@ type Options struct {
 // MaxConns counts the connections of all.
 type Server struct {
 	opts     Options
-	metrics  *metrics
+	metrics  *access.Metrics
 	slots    *admission.Slots[*client]
 	original func(net.Conn) (netip.AddrPort, error) // tests redirect nothing
 }
@@ -62,7 +61,7 @@ func New(o Options) (*Server, error) {
 		o.Log = quiet
 	}
 	slots := admission.NewSlots[*client](admission.Limits{Open: o.MaxConns})
-	m, err := newMetrics(o.Registerer, slots.Count)
+	m, err := access.NewMetrics(o.Registerer, names, slots.Count)
 	if err != nil {
 		return nil, fmt.Errorf("transparent: register metrics: %w", err)
 	}
@@ -74,24 +73,13 @@ func New(o Options) (*Server, error) {
 // and returns once every goroutine it started has ended: nil after ctx ended,
 // else why accepting failed for good. It survives running out of descriptors.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	// Connections outlive ctx by the drain, so they have a context of their own.
-	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-
-	var conns sync.WaitGroup
 	accept := admission.Acceptor{What: "redirected connections", Log: s.opts.Log}
-	err := accept.Run(ctx, ln, func(conn net.Conn) {
+	return accept.Serve(ctx, ln, admission.Drain{Time: s.opts.Drain}, func(conn net.Conn) func(context.Context) {
 		if c := s.admit(conn); c != nil {
-			conns.Go(func() { s.serve(work, c, conn) })
+			return func(work context.Context) { s.serve(work, c, conn) }
 		}
+		return nil
 	})
-	_ = ln.Close()
-	timer := time.AfterFunc(s.opts.Drain, func() { cut(&tunnel.ResetError{Code: tunnel.CodeShutdown}) })
-	defer timer.Stop()
-	conns.Wait()
-	return err
 }
 
 // admit returns conn with a slot, or refuses it and returns nil. Who comes here
@@ -103,7 +91,7 @@ func (s *Server) admit(conn net.Conn) *client {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open redirected connections is reached; refusing more")
 	}
 	if !ok {
-		s.metrics.refused.WithLabelValues(reasonLimit).Inc()
+		s.metrics.Refused.WithLabelValues(reasonLimit).Inc()
 		c.Abandon()
 		return nil
 	}
@@ -129,7 +117,7 @@ func (s *Server) prepare(ctx context.Context, c *client, conn net.Conn) bool {
 		err = errors.New("it was made to this port itself")
 	}
 	if err != nil {
-		s.metrics.refused.WithLabelValues(reasonNotRedirected).Inc()
+		s.metrics.Refused.WithLabelValues(reasonNotRedirected).Inc()
 		s.opts.Log.WithError(err).WithField("client", conn.RemoteAddr().String()).Debug("Connection refused: it was not redirected")
 		_ = c.conn.Reset(err)
 		s.slots.Release(c)

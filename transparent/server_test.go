@@ -170,7 +170,7 @@ func TestConnectionsThatWereNotRedirectedAreRefused(t *testing.T) {
 			t.Errorf("%s: the connection was not reset", name)
 		}
 		eventually(t, "its slot is given back", func() bool { return s.slots.Count() == 0 })
-		if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues(reasonNotRedirected)); n != 1 {
+		if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reasonNotRedirected)); n != 1 {
 			t.Errorf("%s: %v were counted", name, n)
 		}
 	}
@@ -188,7 +188,7 @@ func TestFailedDialResetsTheClient(t *testing.T) {
 		t.Error("the client was not reset")
 	}
 	_ = s.stop()
-	if n := testutil.ToFloat64(s.metrics.requests.WithLabelValues("refused")); n != 1 {
+	if n := testutil.ToFloat64(s.metrics.Requests.WithLabelValues("refused")); n != 1 {
 		t.Errorf("%v were counted", n)
 	}
 	var line map[string]any
@@ -221,7 +221,7 @@ func TestDialEndsWithItsClient(t *testing.T) {
 		t.Fatal("the dial goes on")
 	}
 	eventually(t, "it is counted", func() bool {
-		return testutil.ToFloat64(s.metrics.requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
+		return testutil.ToFloat64(s.metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
 }
 
@@ -235,7 +235,7 @@ func TestLimitOfOpenConnections(t *testing.T) {
 			t.Fatal("a third connection got in")
 		}
 	}
-	if n := testutil.ToFloat64(s.metrics.refused.WithLabelValues(reasonLimit)); n != 3 {
+	if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reasonLimit)); n != 3 {
 		t.Errorf("%v were counted", n)
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader("# HELP konnectivity_transparent_open_connections Open redirected connections.\n"+
@@ -256,7 +256,7 @@ func TestDrain(t *testing.T) {
 	for _, drain := range []time.Duration{0, patience} {
 		s := serve(t, Options{Drain: drain}, echoing(0))
 		c := connect(t, s)
-		eventually(t, "it is relayed", func() bool { return testutil.ToFloat64(s.metrics.requests.WithLabelValues("ok")) == 1 })
+		eventually(t, "it is relayed", func() bool { return testutil.ToFloat64(s.metrics.Requests.WithLabelValues("ok")) == 1 })
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.stop() }()
 		if drain == 0 {

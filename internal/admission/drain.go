@@ -1,0 +1,45 @@
+package admission
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// Drain is how a front lets go of its connections.
+type Drain struct {
+	Time  time.Duration // how long open connections may take to finish; 0 cuts them at once
+	Begin func()        // called once nothing more is accepted; nil: nothing to do
+}
+
+// Serve accepts connections from ln, which it closes, until ctx ends. It then
+// gives open connections the time of d, resets those that are left, and returns
+// once every goroutine it started has ended: nil after ctx ended, else why
+// accepting failed for good. It survives running out of descriptors. take must
+// not block; what it returns serves the connection, with a context that ends
+// when it is to be cut. nil: it was refused.
+func (a *Acceptor) Serve(ctx context.Context, ln net.Listener, d Drain, take func(net.Conn) func(context.Context)) error {
+	// Connections outlive ctx by the drain, so they have a context of their own.
+	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+
+	var conns sync.WaitGroup
+	err := a.Run(ctx, ln, func(conn net.Conn) {
+		if serve := take(conn); serve != nil {
+			conns.Go(func() { serve(work) })
+		}
+	})
+	_ = ln.Close()
+	if d.Begin != nil {
+		d.Begin()
+	}
+	timer := time.AfterFunc(d.Time, func() { cut(&tunnel.ResetError{Code: tunnel.CodeShutdown}) })
+	defer timer.Stop()
+	conns.Wait()
+	return err
+}
