@@ -20,7 +20,11 @@ import (
 	cdx "github.com/CycloneDX/cyclonedx-go"
 )
 
-var dist = flag.String("dist", "", "folder of a release to test, of this system at least; needs root")
+var (
+	dist     = flag.String("dist", "", "folder of a release to test, of this system at least; needs root")
+	arch     = flag.String("arch", runtime.GOARCH, "architecture whose archive is tested")
+	emulator = flag.String("emulator", "", "what runs the archive's programs, for another architecture")
+)
 
 // artefact is the one file of the release that fits a pattern.
 func artefact(t *testing.T, pattern string) string {
@@ -72,9 +76,19 @@ func TestChecksums(t *testing.T) {
 // What is in an archive runs where it is unpacked.
 func TestArchive(t *testing.T) {
 	t.Parallel()
-	folder := unpack(t, artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".tar.gz"))
+	folder := unpack(t, artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+*arch+".tar.gz"))
+	run := func(name string, args ...string) (string, error) {
+		name = filepath.Join(folder, name)
+		if *emulator != "" {
+			name, args = *emulator, append([]string{name}, args...)
+		}
+		return try(t, name, args...)
+	}
 	for _, p := range programs {
-		out := command(t, filepath.Join(folder, p.name), "--version")
+		out, err := run(p.name, "--version")
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", p.name, err, out)
+		}
 		if !strings.Contains(out, p.name+" version v") || strings.Contains(out, "unknown") {
 			t.Errorf("%s --version: %q", p.name, out)
 		}
@@ -84,7 +98,7 @@ func TestArchive(t *testing.T) {
 		}
 	}
 	checkLicences(t, folder, folder)
-	if out, err := try(t, filepath.Join(folder, "konnectivity"), "quickstart", "--once"); err != nil {
+	if out, err := run("konnectivity", "quickstart", "--once"); err != nil {
 		t.Errorf("quickstart: %v\n%s", err, out)
 	}
 }

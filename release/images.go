@@ -67,6 +67,7 @@ func (r *release) layers(entries func(system) ([]entry, error)) func(system) (v1
 // for are left out.
 func (r *release) image(name, title string, layers ...func(system) (v1.Layer, error)) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
+	count := 0
 	for _, s := range r.systems {
 		if s.os != "linux" {
 			continue
@@ -79,6 +80,10 @@ func (r *release) image(name, title string, layers ...func(system) (v1.Layer, er
 			continue
 		}
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: s.os, Architecture: s.arch}}})
+		count++
+	}
+	if count == 0 { // a layout cannot be empty
+		return nil
 	}
 	folder := filepath.Join(r.out, "oci", name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

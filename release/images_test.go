@@ -313,6 +313,17 @@ func tarFiles(t *testing.T, content io.Reader) map[string]string {
 	}
 }
 
+// A release for systems that there are no images for is one without images.
+func TestNoImageWithoutLinux(t *testing.T) {
+	r := &release{root: "..", out: t.TempDir(), work: t.TempDir(), version: "v1.0.0", systems: []system{{"darwin", "arm64"}}}
+	if err := r.images(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(r.out, "oci")); !os.IsNotExist(err) {
+		t.Errorf("there are images: %v", err)
+	}
+}
+
 // What `make image` builds by the Dockerfile is the release's lean image.
 func TestImageFilesAreTheRelease(t *testing.T) {
 	want := imageFiles(t, artefact(t, filepath.Join("oci", "konnectivity")))

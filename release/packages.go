@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"embed"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -77,7 +79,7 @@ func (r *release) pack(s system, p program, format string, needs ...string) erro
 		Description: p.summary, License: "Apache-2.0",
 	}
 	info.RPM.BuildHost = "localhost"
-	if info.Contents, err = r.contents(s, p); err != nil {
+	if info.Contents, err = r.contents(s, p, format); err != nil {
 		return err
 	}
 	if p.service != "" {
@@ -93,14 +95,18 @@ func (r *release) pack(s system, p program, format string, needs ...string) erro
 	return writeFile(filepath.Join(r.out, packager.ConventionalFileName(info)), func(w io.Writer) error { return packager.Package(info, w) })
 }
 
+// zshFunctions are the folders where packages of a format leave completions for
+// zsh, which looks nowhere else.
+var zshFunctions = map[string]string{"deb": "/usr/share/zsh/vendor-completions/_", "rpm": "/usr/share/zsh/site-functions/_"}
+
 // contents stages the files that a package holds, which nfpm reads from disk.
-func (r *release) contents(s system, p program) (files.Contents, error) {
+func (r *release) contents(s system, p program, format string) (files.Contents, error) {
 	entries := append(p.system(),
 		entry{name: "/usr/bin/" + p.name, mode: 0o755, source: r.binary(s, p.name)},
 		entry{name: "/usr/share/doc/" + p.name + "/copyright", mode: 0o644, source: filepath.Join(r.root, "LICENSE")},
 		entry{name: "/usr/share/doc/" + p.name + "/" + thirdParty, mode: 0o644, source: filepath.Join(r.work, thirdParty)},
 		entry{name: "/usr/share/bash-completion/completions/" + p.name, mode: 0o644, source: filepath.Join(r.docs("completions"), p.name)},
-		entry{name: "/usr/share/zsh/site-functions/_" + p.name, mode: 0o644, source: filepath.Join(r.docs("completions"), "_"+p.name)},
+		entry{name: zshFunctions[format] + p.name, mode: 0o644, source: filepath.Join(r.docs("completions"), "_"+p.name)},
 		entry{name: "/usr/share/fish/vendor_completions.d/" + p.name + ".fish", mode: 0o644, source: filepath.Join(r.docs("completions"), p.name+".fish")},
 	)
 	pages, err := os.ReadDir(r.docs("man"))
@@ -112,9 +118,14 @@ func (r *release) contents(s system, p program) (files.Contents, error) {
 			entries = append(entries, entry{name: "/usr/share/man/man1/" + page.Name(), mode: 0o644, source: filepath.Join(r.docs("man"), page.Name())})
 		}
 	}
-	contents := files.Contents{}
+	// A folder that no package has stays when the last file in it goes.
+	folders := map[string]os.FileMode{"/usr/share/doc/" + p.name: 0o755}
 	if p.service != "" {
-		contents = append(contents, &files.Content{Destination: filepath.Dir(p.config()), Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Mode: 0o750, MTime: r.time}})
+		folders["/etc/konnectivity"], folders[filepath.Dir(p.config())] = 0o755, 0o750
+	}
+	contents := files.Contents{}
+	for _, folder := range slices.Sorted(maps.Keys(folders)) {
+		contents = append(contents, &files.Content{Destination: folder, Type: files.TypeDir, FileInfo: &files.ContentFileInfo{Mode: folders[folder], MTime: r.time}})
 	}
 	for _, e := range sorted(entries) {
 		source, err := r.staged(e)

@@ -148,6 +148,43 @@ func namespace(t *testing.T) string {
 
 const podAddress = "192.0.2.7"
 
+// upgrade is the path, in the root, of the agent's package of a later version. Its
+// program is the release's.
+func (r *root) upgrade(format string) string {
+	r.t.Helper()
+	s := system{"linux", runtime.GOARCH}
+	later := &release{root: must(filepath.Abs(".."))(r.t), out: r.file("/tmp"), version: "v99.0.0", time: time.Unix(1, 0), work: r.t.TempDir(), systems: []system{s}}
+	archive := unpack(r.t, artefact(r.t, "konnectivity_*_"+s.String()+".tar.gz"))
+	for from, to := range map[string]string{"man": later.docs("man"), "completions": later.docs("completions"), thirdParty: filepath.Join(later.work, thirdParty)} {
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			r.t.Fatal(err)
+		}
+		command(r.t, "cp", "-r", filepath.Join(archive, from), to)
+	}
+	if err := os.MkdirAll(later.bin(s), 0o755); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, p := range programs {
+		if p.service == "agent" {
+			command(r.t, "cp", filepath.Join(archive, p.name), later.bin(s))
+			if err := later.pack(s, p, format); err != nil {
+				r.t.Fatal(err)
+			}
+		}
+	}
+	files, err := filepath.Glob(r.file("/tmp/konnectivity-agent*99*." + format))
+	if err != nil || len(files) != 1 {
+		r.t.Fatalf("%q, %v", files, err)
+	}
+	return "/tmp/" + filepath.Base(files[0])
+}
+
+// leftovers are files that a package has put there.
+func (r *root) leftovers(named string) string {
+	r.t.Helper()
+	return r.inside("find", "/etc", "/usr", "/var", "-xdev", "-path", named, "-not", "-path", "/var/lib/dpkg/info/*")
+}
+
 // As an administrator of Debian does it.
 func TestDebianPackages(t *testing.T) {
 	t.Parallel()
@@ -164,6 +201,16 @@ func TestDebianPackages(t *testing.T) {
 	}
 	r.checked(network)
 	r.inside("test", "-s", "/usr/share/doc/konnectivity-agent/"+thirdParty)
+	r.completes()
+	configured := r.inside("cat", "/etc/konnectivity/agent/env")
+	r.inside("systemctl", "enable", "--quiet", "konnectivity-agent")
+	r.inside("dpkg", "--install", r.upgrade("deb"))
+	if got := r.inside("cat", "/etc/konnectivity/agent/env"); got != configured {
+		t.Errorf("the upgrade changed the configuration: %s", got)
+	}
+	if got := r.inside("systemctl", "is-enabled", "konnectivity-agent"); got != "enabled\n" {
+		t.Errorf("after the upgrade the service is %s", got)
+	}
 	r.inside("dpkg", "--remove", "konnectivity-agent")
 	if _, err := os.Stat(r.file("/usr/bin/konnectivity-agent")); !os.IsNotExist(err) {
 		t.Errorf("the agent is still there: %v", err)
@@ -177,6 +224,25 @@ func TestDebianPackages(t *testing.T) {
 	}
 	if _, err := os.Stat(r.file("/etc/konnectivity/agent/agent.key")); err != nil {
 		t.Errorf("purging took a key: %v", err)
+	}
+	r.inside("rm", "-r", "/etc/konnectivity")
+	r.inside("dpkg", "--purge", "konnectivity", "konnectivity-server", "konnectivity-socks5-proxy", "konnectivity-https-proxy")
+	if out := r.leftovers("*konnectivity*"); out != "" {
+		t.Errorf("purging left\n%s", out)
+	}
+}
+
+// completes asks each shell whether it has found what completes the agent's name.
+func (r *root) completes() {
+	r.t.Helper()
+	for _, args := range [][]string{
+		{"zsh", "-fc", "autoload -Uz compinit && compinit -D && print $_comps[konnectivity-agent]"},
+		{"fish", "-c", "complete --do-complete 'konnectivity-agent --proxy-server-h' | grep -q -- --proxy-server-host && echo _konnectivity-agent"},
+		{"bash", "-c", ". /usr/share/bash-completion/bash_completion && $(declare -F _comp_load || echo __load_completion) konnectivity-agent && complete -p konnectivity-agent >/dev/null && echo _konnectivity-agent"},
+	} {
+		if out, err := try(r.t, "chroot", append([]string{r.merged}, args...)...); err != nil || out != "_konnectivity-agent\n" {
+			r.t.Errorf("%s does not complete the agent's flags: %v: %s", args[0], err, out)
+		}
 	}
 }
 
@@ -216,6 +282,14 @@ func TestRPMPackages(t *testing.T) {
 		}
 	}
 	r.inside("sh", "-c", "echo '# mine' >> /etc/konnectivity/agent/env && touch /etc/konnectivity/agent/agent.key")
+	r.inside("systemctl", "enable", "--quiet", "konnectivity-agent")
+	r.inside("rpm", "--upgrade", "--nodeps", "--nosignature", r.upgrade("rpm"))
+	if got := r.inside("tail", "-n1", "/etc/konnectivity/agent/env"); got != "# mine\n" {
+		t.Errorf("the upgrade changed the configuration: %s", got)
+	}
+	if got := r.inside("systemctl", "is-enabled", "konnectivity-agent"); got != "enabled\n" {
+		t.Errorf("after the upgrade the service is %s", got)
+	}
 	r.inside("rpm", "--erase", "--nodeps", "konnectivity-agent", "konnectivity-server")
 	for path, stays := range map[string]bool{"agent/env.rpmsave": true, "agent/env": false, "agent/agent.key": true, "server": false} {
 		if _, err := os.Stat(r.file("/etc/konnectivity/" + path)); (err == nil) != stays {
@@ -224,5 +298,10 @@ func TestRPMPackages(t *testing.T) {
 	}
 	if _, err := os.Stat(r.file("/usr/lib/systemd/system/konnectivity-agent.service")); !os.IsNotExist(err) {
 		t.Errorf("the agent's unit is still there: %v", err)
+	}
+	r.inside("rm", "-r", "/etc/konnectivity/agent")
+	r.inside("rpm", "--erase", "--nodeps", "konnectivity", "konnectivity-socks5-proxy", "konnectivity-https-proxy")
+	if out := r.leftovers("*konnectivity*"); out != "" {
+		t.Errorf("removal left\n%s", out)
 	}
 }

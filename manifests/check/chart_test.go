@@ -16,6 +16,7 @@ import (
 	"log"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -379,6 +380,49 @@ func TestChartsNotesSayTheNextStep(t *testing.T) {
 	for _, want := range []string{"kubectl -n " + controlPlane + " rollout status deployment/konnectivity-server", "--set server.enabled=false", "pki.clusterSANs"} {
 		if notes := files["konnectivity/templates/NOTES.txt"]; !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
+		}
+	}
+}
+
+// The README's post-renderer gives another chart's pods the sidecar.
+func TestChartsREADMEInjectsASidecar(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(chartFolder, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(readme), "```yaml\n")
+	text, _, _ = strings.Cut(text, "```\n")
+	_, script, _ := strings.Cut(string(readme), "```sh\n")
+	script, _, _ = strings.Cut(script, "```\n")
+	dir := t.TempDir()
+	if err := errors.Join(os.CopyFS(filepath.Join(dir, "manifests"), os.DirFS(filepath.Join(manifests, "sidecars"))),
+		os.Mkdir(filepath.Join(dir, "sidecar"), 0o755), os.Mkdir(filepath.Join(dir, "bin"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	text = strings.ReplaceAll(text, "path/to/manifests/sidecars", "../manifests")
+	for name, content := range map[string]string{"sidecar/kustomization.yaml": text, "sidecar/inject": script, "bin/kubectl": "#!/bin/sh\nexit 0\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inject := exec.Command(filepath.Join(dir, "sidecar/inject"))
+	inject.Env = []string{"PATH=" + filepath.Join(dir, "bin") + ":" + os.Getenv("PATH")}
+	inject.Stdin = strings.NewReader("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: my-app, namespace: my-control-plane}\n" +
+		"spec: {selector: {matchLabels: {app: a}}, template: {metadata: {labels: {app: a}}, spec: {containers: [{name: my-app, image: my-app:v1}]}}}\n")
+	if out, err := inject.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	resources, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(filesys.MakeFsOnDisk(), filepath.Join(dir, "sidecar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := resources.AsYaml()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"command:\n        - /usr/bin/konnectivity-socks5-proxy", "image: registry.example.com/konnectivity:v0.2.0", "value: socks5://127.0.0.1:8090", "image: my-app:v1"} {
+		if !strings.Contains(string(made), want) {
+			t.Errorf("no %q in\n%s", want, made)
 		}
 	}
 }

@@ -155,6 +155,23 @@ func runCerts(t *testing.T, dir string) certsOutput {
 	return out
 }
 
+// runTenant adds the secret that `konnectivity certs --tenant` makes for a shared
+// server, as manifests/shared/README.md has it.
+func (certs certsOutput) runTenant(t *testing.T, name string) {
+	t.Helper()
+	konnectivity(t, "certs", certs.dir, "--tenant="+name, "--kubernetes", "--namespace="+name+"-control-plane",
+		"--server-name="+name+".konnectivity.example.com", "--server-name="+name+".konnectivity.svc", "--clients-at="+name+".konnectivity.svc:8090")
+	data, err := os.ReadFile(filepath.Join(certs.dir, "clusters", name, "kubernetes-server.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var secret corev1.Secret
+	if err := strict([]byte(strings.TrimPrefix(string(data), "---\n")), &secret); err != nil {
+		t.Fatal(err)
+	}
+	certs.secrets[secret.Name] = secret.Data
+}
+
 func TestBothWaysMakeTheSameSecrets(t *testing.T) {
 	certs := runCerts(t, filepath.Join(t.TempDir(), "pki"))
 	var byManager []string
@@ -209,6 +226,7 @@ const external = "service-network-admin-kubeconfig"
 
 func TestVolumesHaveSources(t *testing.T) {
 	certs := runCerts(t, filepath.Join(t.TempDir(), "pki"))
+	certs.runTenant(t, tenant)
 	for _, p := range allPods(t) {
 		for _, v := range p.spec.Volumes {
 			if err := certs.checkVolume(p, v); err != nil {
@@ -249,6 +267,15 @@ func (certs certsOutput) checkVolume(p pod, v corev1.Volume) error {
 		return err
 	case v.Projected != nil:
 		for _, s := range v.Projected.Sources {
+			if s.Secret != nil {
+				data, ok := certs.secrets[s.Secret.Name]
+				if !ok {
+					return fmt.Errorf("nobody makes secret %s", s.Secret.Name)
+				}
+				if err := items(s.Secret.Items, func(key string) bool { return data[key] != nil }); err != nil {
+					return err
+				}
+			}
 			if s.ConfigMap == nil {
 				continue
 			}
@@ -402,7 +429,7 @@ func TestMonitorsFindEverything(t *testing.T) {
 	monitors := build(t, "monitoring")
 	id := func(p pod) string { return p.folder + ": " + p.name }
 	watched := map[string]bool{}
-	for _, folder := range exposed {
+	for _, folder := range slices.Concat(exposed, shared) {
 		watched[folder+": konnectivity-server"] = true
 		for _, m := range each[monitoring.ServiceMonitor](monitors) {
 			found := 0

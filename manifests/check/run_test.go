@@ -101,7 +101,11 @@ func (w *world) mount(v corev1.Volume) string {
 		}
 	case v.Projected != nil:
 		for _, s := range v.Projected.Sources {
-			if s.ServiceAccountToken != nil {
+			if s.Secret != nil {
+				for _, item := range s.Secret.Items {
+					w.write(filepath.Join(dir, item.Path), w.certs.secrets[s.Secret.Name][item.Key])
+				}
+			} else if s.ServiceAccountToken != nil {
 				w.write(filepath.Join(dir, s.ServiceAccountToken.Path), []byte("token"))
 			} else {
 				w.write(filepath.Join(dir, s.ConfigMap.Items[0].Path), []byte(w.certs.configMaps[s.ConfigMap.Name][s.ConfigMap.Items[0].Key]))
@@ -138,7 +142,8 @@ func (w *world) place(p pod, c corev1.Container) (args, env []string, paths *str
 		env = append(env, e.Name+"="+paths.Replace(values[e.Name]))
 	}
 	for _, a := range c.Args {
-		args = append(args, paths.Replace(expand(w.t, a, values)))
+		// A folder that is named itself gets the slash that the others have.
+		args = append(args, strings.TrimSuffix(paths.Replace(expand(w.t, a, values)+"/"), "/"))
 	}
 	return args, env, paths
 }

@@ -1,0 +1,157 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// hello is the pod whose log is read.
+const hello = `
+apiVersion: v1
+kind: Pod
+metadata: {name: hello}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+    - name: hello
+      image: docker.io/library/hello:example
+      command: [/bin/sh, -c, "echo the tunnel works; sleep 100000"]
+`
+
+const line = "the tunnel works\n"
+
+// mostCommands is what the README promises.
+const mostCommands = 4
+
+func TestChart(t *testing.T) {
+	if isolate(t) {
+		newWorld(t).install(blocks(t)[0], nil)
+	}
+}
+
+func TestKustomize(t *testing.T) {
+	if isolate(t) {
+		server := strings.ReplaceAll(block(t, "manifests/README.md"), "path/to/", "../")
+		agents := strings.Replace(block(t, "manifests/agent/README.md"), "agent/daemonset-token", "agent/daemonset", 1)
+		newWorld(t).install(blocks(t)[1], map[string]string{"my-server": server, "my-agents": agents})
+	}
+}
+
+var (
+	fence = regexp.MustCompile("(?ms)^```(?:sh|yaml)\n(.*?)^```$")
+	turn  = regexp.MustCompile(`\\\n`)
+)
+
+// blocks are the README's commands by chart and by kustomize.
+func blocks(t *testing.T) (all []string) {
+	t.Helper()
+	_, section, _ := strings.Cut(source(t, "README.md"), "### From a cluster to `kubectl logs`")
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, b := range fence.FindAllStringSubmatch(section, -1) {
+		all = append(all, turn.ReplaceAllString(b[1], ""))
+	}
+	if len(all) != 2 {
+		t.Fatalf("the README has %d ways", len(all))
+	}
+	return all
+}
+
+// block is the first of a README.
+func block(t *testing.T, readme string) string {
+	t.Helper()
+	found := fence.FindStringSubmatch(source(t, readme))
+	if found == nil {
+		t.Fatalf("%s has no block", readme)
+	}
+	return found[1]
+}
+
+func source(t *testing.T, path string) string {
+	t.Helper()
+	return string(must(os.ReadFile(*sources + "/" + path))(t))
+}
+
+// install follows the README, with no change but where files are, and prints how
+// long each command took, and how long it was until a log came.
+func (w *world) install(commands string, kustomizations map[string]string) {
+	t := w.t
+	w.nodes.do(hello, "apply", "-f", "-")
+	wait(t, "hello runs", func() error {
+		out, err := w.nodes.try("", "get", "pod", "hello", "-o", "jsonpath={.status.phase}")
+		if err == nil && out != "Running" {
+			err = fmt.Errorf("it is %q", out)
+		}
+		return err
+	})
+	if out, err := w.logs(); err == nil {
+		t.Fatalf("the log came before there was a tunnel: %s", out)
+	}
+	dir := t.TempDir()
+	for _, folder := range []string{"charts", "manifests"} {
+		shell(t, `cp -r "$1" "$2"`, must(filepath.Abs(*sources+"/"+folder))(t), dir)
+	}
+	shell(t, `mkdir "$1"; tar -xzf "$2" -C "$1" --strip-components=1`, dir+"/bin", filepath.Join(*dist, "konnectivity_1.0.0_linux_"+runtime.GOARCH+".tar.gz"))
+	write(t, dir+"/nodes", string(must(os.ReadFile(w.nodes.kubeconfig))(t)))
+	for name, text := range kustomizations {
+		write(t, dir+"/"+name+"/kustomization.yaml", text)
+	}
+	begin := time.Now()
+	count := 0
+	for command := range strings.Lines(commands) {
+		count++
+		start := time.Now()
+		cmd := exec.Command("sh", "-eu", "-c", command)
+		cmd.Dir = dir
+		cmd.Env = []string{"KUBECONFIG=" + w.control.kubeconfig, "HOME=" + dir, "PATH=" + dir + "/bin:" + must(filepath.Abs(*programs))(t) + ":" + os.Getenv("PATH")}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s%v:\n%s", command, err, out)
+		}
+		fmt.Printf("%5.1f s  %.60s\n", time.Since(start).Seconds(), command)
+	}
+	wait(t, "kubectl logs works", func() error {
+		out, err := w.logs()
+		if err == nil && out != line {
+			err = fmt.Errorf("it is %q", out)
+		}
+		return err
+	})
+	if count > mostCommands {
+		t.Errorf("the README takes %d commands", count)
+	}
+	fmt.Printf("%5.1f s  until kubectl logs, by %d commands\n", time.Since(begin).Seconds(), count)
+	w.control.do("", "-n", "my-control-plane", "rollout", "status", "deployment/kube-apiserver", "--timeout=50s")
+	w.control.do("", "-n", "my-control-plane", "rollout", "status", "deployment/konnectivity-server", "--timeout=50s")
+	for range 5 {
+		if out, err := w.logs(); err != nil || out != line {
+			t.Errorf("at the end: %q, %v", out, err)
+		}
+	}
+}
+
+func (w *world) logs() (string, error) { return w.nodes.try("", "logs", "hello") }
+
+// explain prints what the clusters know of a failure.
+func (w *world) explain() {
+	if !w.t.Failed() {
+		return
+	}
+	for _, c := range []*cluster{w.control, w.nodes} {
+		pods, _ := c.try("", "get", "pods", "--all-namespaces", "-o", "wide")
+		events, _ := c.try("", "get", "events", "--all-namespaces")
+		w.t.Logf("%s:\n%s\n%s", c.name, pods, lastLines(events))
+	}
+	for _, pattern := range []string{"default_hello", "kube-system_konnectivity", "my-control-plane_konnectivity"} {
+		logs, _ := filepath.Glob(w.dir + "/*/logs/" + pattern + "*/*/*.log")
+		for _, log := range logs {
+			text, _ := os.ReadFile(log)
+			w.t.Logf("%s:\n%s", log, lastLines(string(text)))
+		}
+	}
+}

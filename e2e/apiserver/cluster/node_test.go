@@ -1,0 +1,182 @@
+package cluster
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"konnectivity/internal/pki"
+)
+
+// machine is a node: containerd and kubelet, on a network.
+type machine struct {
+	*cluster
+	name, dir string
+	net       string // the network namespace, or "" for the test's own
+}
+
+// containerdConfig: Debian's plugins, and no right to lower anybody's
+// oom_score_adj.
+const containerdConfig = `version = 2
+root = "%[1]s/root"
+state = "%[1]s/state"
+[grpc]
+address = "%[1]s/c.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+sandbox_image = "docker.io/library/pause:example"
+restrict_oom_score_adj = true
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "/usr/lib/cni"
+conf_dir = "%[1]s/cni"
+`
+
+const cniConfig = `{"cniVersion": "0.4.0", "name": "pods", "plugins": [
+  {"type": "bridge", "bridge": %q, "isGateway": true, "ipMasq": true, "hairpinMode": true,
+   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [[{"subnet": "%s.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+  {"type": "portmap", "capabilities": {"portMappings": true}}]}
+`
+
+// kubeletConfig has a folder of its own for logs, and no control groups: each of
+// the two kubelets would tidy the other's away.
+const kubeletConfig = `apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {anonymous: {enabled: false}, webhook: {enabled: false}, x509: {clientCAFile: %[1]s/ca.crt}}
+authorization: {mode: AlwaysAllow}
+tlsCertFile: %[1]s/%[2]s-kubelet.crt
+tlsPrivateKeyFile: %[1]s/%[2]s-kubelet.key
+containerRuntimeEndpoint: unix://%[3]s/c.sock
+cgroupDriver: cgroupfs
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+failSwapOn: false
+failCgroupV1: false
+clusterDNS: [%[4]s]
+clusterDomain: cluster.local
+resolvConf: %[3]s/resolv.conf
+podLogsDir: %[3]s/logs
+evictionHard: {memory.available: 10Mi, nodefs.available: 1%%, imagefs.available: 1%%}
+imageGCHighThresholdPercent: 100
+`
+
+// startNode adds a node to a cluster, and waits until it is ready.
+func (c *cluster) startNode(name, ip, bridge, prefix string) *machine {
+	c.t.Helper()
+	m := &machine{cluster: c, name: name, dir: filepath.Join(c.world.dir, name)}
+	if ip == nodeIP {
+		m.net = nodesNet
+	}
+	// Layers are unpacked on a disk: an overlay cannot lie on all that /run may be.
+	root := must(os.MkdirTemp("", "konnectivity-cluster-"))(c.t)
+	c.t.Cleanup(func() { _ = os.RemoveAll(root) })
+	write(c.t, m.dir+"/config.toml", strings.Replace(fmt.Sprintf(containerdConfig, m.dir), m.dir+"/root", root, 1))
+	write(c.t, m.dir+"/cni/pods.conflist", fmt.Sprintf(cniConfig, bridge, m.dir+"/ipam", prefix))
+	write(c.t, m.dir+"/resolv.conf", "nameserver "+controlIP+"\n")
+	c.issue(name+"-kubelet", pki.Leaf{CommonName: "system:node:" + name, IPs: []net.IP{net.ParseIP(ip)}, Server: true})
+	write(c.t, m.dir+"/kubelet.yaml", fmt.Sprintf(kubeletConfig, c.dir, name, m.dir, controlIP))
+	kubeconfig := c.userConfig(name, pki.Leaf{CommonName: "system:node:" + name, Organization: "system:nodes"})
+	m.start("containerd", "containerd", "--config="+m.dir+"/config.toml")
+	wait(c.t, "containerd runs", func() error { _, err := m.ctr("version"); return err })
+	m.start("kubelet", program("kubelet"), "--config="+m.dir+"/kubelet.yaml", "--kubeconfig="+kubeconfig, "--hostname-override="+name, "--node-ip="+ip, "--root-dir="+m.dir+"/kubelet")
+	wait(c.t, name+" is ready", func() error {
+		out, err := c.try("", "get", "node", name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
+		if err == nil && out != "True" {
+			err = fmt.Errorf("it says %q", out)
+		}
+		return err
+	})
+	return m
+}
+
+// start runs a program in the machine's network.
+func (m *machine) start(name, path string, args ...string) {
+	m.t.Helper()
+	if m.net == "" {
+		m.cluster.start(name, path, args...)
+		return
+	}
+	m.cluster.start(name, "nsenter", append([]string{"--net=" + m.net, path}, args...)...)
+}
+
+func (m *machine) ctr(args ...string) (string, error) {
+	out, err := exec.Command("ctr", append([]string{"--address=" + m.dir + "/c.sock", "--namespace=k8s.io"}, args...)...).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("ctr %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return string(out), err
+}
+
+// load brings the images there that pods are made of: ours as the release has it.
+func (m *machine) load() {
+	m.t.Helper()
+	for image, files := range map[string]map[string]string{
+		"docker.io/library/pause:example":          {"bin/sleep": "/bin/busybox"},
+		"docker.io/library/hello:example":          {"bin/sh": "/bin/busybox", "bin/sleep": "/bin/busybox"},
+		"docker.io/library/kube-apiserver:example": {"usr/bin/kube-apiserver": program("kube-apiserver")},
+		"registry.k8s.io/kubectl:v1.34.1":          {"bin/kubectl": program("kubectl")},
+	} {
+		if m.name != "control" && (strings.Contains(image, "/kube")) {
+			continue
+		}
+		must(m.ctr("images", "import", m.pack(image, files)))(m.t)
+	}
+	must(m.ctr("images", "import", filepath.Join(*dist, "konnectivity_1.0.0_oci.tar")))(m.t)
+	must(m.ctr("images", "tag", "docker.io/library/konnectivity:v1.0.0", "registry.example.com/konnectivity:v1.0.0"))(m.t)
+}
+
+// entrypoints of images that have one.
+var entrypoints = map[string][]string{"pause": {"/bin/sleep", "infinity"}, "kubectl": {"/bin/kubectl"}}
+
+// pack makes an archive of an image of files of this machine.
+func (m *machine) pack(image string, files map[string]string) string {
+	m.t.Helper()
+	layer := filepath.Join(m.t.TempDir(), "layer.tar")
+	f := must(os.Create(layer))(m.t)
+	hash := sha256.New()
+	tw := tar.NewWriter(io.MultiWriter(f, hash))
+	for name, path := range files {
+		m.add(tw, name, path, 0o755)
+	}
+	if err := tw.Close(); err != nil {
+		m.t.Fatal(err)
+	}
+	_ = f.Close()
+	short, _, _ := strings.Cut(filepath.Base(image), ":")
+	config := must(json.Marshal(map[string]any{
+		"architecture": runtime.GOARCH, "os": "linux",
+		"config": map[string]any{"Env": []string{"PATH=/usr/bin:/bin"}, "Entrypoint": entrypoints[short]},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", hash.Sum(nil))}},
+	}))(m.t)
+	manifest := must(json.Marshal([]map[string]any{{"Config": "config.json", "RepoTags": []string{image}, "Layers": []string{"layer.tar"}}}))(m.t)
+	dir := filepath.Dir(layer)
+	archive := filepath.Join(dir, "image.tar")
+	f = must(os.Create(archive))(m.t)
+	defer f.Close()
+	tw = tar.NewWriter(f)
+	m.add(tw, "manifest.json", write(m.t, dir+"/manifest.json", string(manifest)), 0o644)
+	m.add(tw, "config.json", write(m.t, dir+"/config.json", string(config)), 0o644)
+	m.add(tw, "layer.tar", layer, 0o644)
+	if err := tw.Close(); err != nil {
+		m.t.Fatal(err)
+	}
+	return archive
+}
+
+func (m *machine) add(tw *tar.Writer, name, path string, mode int64) {
+	m.t.Helper()
+	f := must(os.Open(path))(m.t)
+	defer f.Close()
+	if err := tw.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: must(f.Stat())(m.t).Size()}); err != nil {
+		m.t.Fatal(err)
+	}
+	if _, err := io.Copy(tw, f); err != nil {
+		m.t.Fatal(err)
+	}
+}

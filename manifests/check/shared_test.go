@@ -1,0 +1,115 @@
+package check
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	route "github.com/openshift/api/route/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	gateway "sigs.k8s.io/gateway-api/apis/v1"
+
+	"konnectivity/e2e/suite"
+)
+
+// tenant is the one of manifests/shared.
+const tenant = "cluster-a"
+
+// shared are the ways in which agents reach the shared server.
+var shared = []string{"shared/server", "shared/server-route", "shared/server-tls-route"}
+
+// The server reads what certs makes where it is mounted, and an agent of the
+// tenant that asks for its name is the tenant's.
+func TestSharedServerServesItsTenant(t *testing.T) {
+	w := newWorld(t)
+	w.certs.runTenant(t, tenant)
+	s := w.server("shared/server")
+	cluster := filepath.Join(w.certs.dir, "clusters", tenant)
+	port := w.ports(1)[0]
+	agent, err := w.suite.Run("konnectivity-agent", nil, "--proxy-server-host=127.0.0.1", "--proxy-server-port="+strconv.Itoa(s.AgentPort), "--server-name=cluster-a.konnectivity.example.com", "--agent-identifiers=default-route=true",
+		"--ca-cert="+filepath.Join(cluster, "ca.crt"), "--agent-cert="+filepath.Join(cluster, "agent.crt"), "--agent-key="+filepath.Join(cluster, "agent.key"),
+		"--health-server-host=127.0.0.1", "--health-server-port="+strconv.Itoa(port), "--admin-server-port=0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := suite.WaitReady(agent, "http://"+suite.Loopback(port)+"/readyz"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(programs.Path("konnectivity"), "tenants", "check", filepath.Join(w.certs.dir, "tenants", tenant), "--server-admin="+suite.Loopback(s.AdminPort)).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "1 agent and 0 sidecars are connected") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	w.stop(agent)
+	w.stop(s.Process)
+}
+
+func TestSharedServer(t *testing.T) {
+	for _, folder := range shared {
+		objects := build(t, folder)
+		found := pods(folder, objects)
+		if len(found) != 1 {
+			t.Fatalf("%s has %d workloads", folder, len(found))
+		}
+		server, c := found[0], found[0].ours()[0]
+		i := slices.IndexFunc(server.spec.Volumes, func(v corev1.Volume) bool { return v.Name == "tenants" })
+		if at := argument(c, "tenants-dir"); i < 0 || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "tenants" && m.MountPath == at }) {
+			t.Errorf("%s: nothing is mounted at %s", folder, at)
+		}
+		if n := one[appsv1.Deployment](t, objects, "konnectivity-server").Spec.Replicas; n != nil {
+			t.Errorf("%s: %d replicas, which undoes what the autoscaler says", folder, *n)
+		}
+		scaler := one[autoscalingv2.HorizontalPodAutoscaler](t, objects, "konnectivity-server").Spec
+		if scaler.ScaleTargetRef.Name != server.name || *scaler.MinReplicas < 3 || c.Resources.Requests.Cpu().IsZero() {
+			t.Errorf("%s: the autoscaler is %+v", folder, scaler)
+		}
+		for _, s := range server.spec.TopologySpreadConstraints {
+			if len(selects(t, found, selectorOf(t, *s.LabelSelector))) != 1 {
+				t.Errorf("%s: %s spreads nothing", folder, s.TopologyKey)
+			}
+		}
+		policy := one[networkingv1.NetworkPolicy](t, objects, "konnectivity-server").Spec
+		if len(selects(t, found, selectorOf(t, policy.PodSelector))) != 1 || len(policy.Ingress) != 3 || len(policy.Ingress[0].From) != 1 ||
+			policy.Ingress[0].From[0].NamespaceSelector.MatchLabels["konnectivity-clients"] != "true" {
+			t.Errorf("%s: the network policy is %+v", folder, policy)
+		}
+		service := one[corev1.Service](t, objects, "konnectivity-server")
+		for _, r := range each[route.Route](objects) {
+			if r.Spec.To.Name != service.Name || r.Spec.Port.TargetPort.StrVal != service.Spec.Ports[0].Name || r.Spec.TLS.Termination != route.TLSTerminationPassthrough || !strings.HasPrefix(r.Spec.Host, tenant+".") {
+				t.Errorf("%s: %+v", folder, r.Spec)
+			}
+		}
+		for _, r := range each[gateway.TLSRoute](objects) {
+			if to := r.Spec.Rules[0].BackendRefs[0]; string(to.Name) != service.Name || int32(*to.Port) != service.Spec.Ports[0].Port || !strings.HasPrefix(string(r.Spec.Hostnames[0]), tenant+".") {
+				t.Errorf("%s: %+v", folder, r.Spec)
+			}
+		}
+	}
+}
+
+// The tenant's Service leads to the shared server, and its name is one that
+// certs makes by the README's words.
+func TestTenantService(t *testing.T) {
+	service := one[corev1.Service](t, build(t, "shared/tenant"), tenant)
+	server := pods("shared/server", build(t, "shared/server"))
+	found := selects(t, server, labels.SelectorFromSet(service.Spec.Selector))
+	if p := service.Spec.Ports[0]; len(found) != 1 || portNamed(found[0].ours()[0], p.TargetPort.StrVal) != p.Port {
+		t.Errorf("it leads to %v", found)
+	}
+	text, err := os.ReadFile(filepath.Join(manifests, "shared/README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"--tenant=" + tenant + " ", "--server-name=" + service.Name + ".konnectivity.svc ", "--clients-at=" + service.Name + ".konnectivity.svc:8090"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the README does not say %q", want)
+		}
+	}
+}
