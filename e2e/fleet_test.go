@@ -158,10 +158,11 @@ func (f *fleet) rests() holdings {
 	return base
 }
 
-// settles waits until nothing is left of what was done since base was taken.
+// settles waits until nothing is left of what was done since base was taken. An
+// end whose other end is gone without a word stays for the window of 30 s.
 func (f *fleet) settles(base holdings) {
 	f.t.Helper()
-	eventually(f.t, scaled(20*time.Second, time.Minute), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+	eventually(f.t, scaled(45*time.Second, time.Minute), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
 		h, err := f.held()
 		return err == nil && h.within(base) && f.vault.open.Load() == 0, fmt.Sprint(h, err, " open at the vault: ", f.vault.open.Load())
 	})

@@ -140,7 +140,9 @@ func TestMetricsOfServerAndAgent(t *testing.T) {
 	t.Parallel()
 	s := newSuite(t)
 	api := newKubeAPI(t, s)
-	srv := must(s.StartServer(append(api.apiArgs(), "--enable-lease-controller", "--server-id=a")...))(t)
+	many := &hosting{Suite: s, dir: t.TempDir()}
+	many.tenant(t, "east")
+	srv := must(s.StartServer(append(api.apiArgs(), "--enable-lease-controller", "--server-id=a", "--tenants-dir="+many.dir)...))(t)
 	a := must(s.StartAgent(srv, append(api.apiArgs(), "--count-server-leases")...))(t)
 	old := must(s.StartAgent(srv, "--link=off"))(t)
 	if code, err := reach(srv); err != nil || code != 200 {

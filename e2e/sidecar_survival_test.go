@@ -145,7 +145,12 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 			if err := s.RunServer(server); err != nil {
 				t.Fatal(err)
 			}
-			l.awaitReady(t)
+			// Files are looked at every 10 s, and a sidecar that nobody uses
+			// tries again up to 15 s after that.
+			eventually(t, 45*time.Second, "readiness", func() (bool, any) {
+				_, err := curl(t, "http://"+l.health+"/readyz")
+				return err == nil, err
+			})
 			l.fails(t, ip, web.plain, "503") // no agent
 			must(s.StartAgent(server))(t)
 			l.comes(t, 20*time.Second, ip, web.plain)

@@ -187,13 +187,6 @@ func (o *observed) dials(t testing.TB, route string) (n float64) {
 	return n
 }
 
-func (o *observed) awaitReady(t testing.TB) {
-	t.Helper()
-	if err := suite.WaitReady(o.Process, "http://"+o.health+"/readyz"); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // standInAPI answers for Services as a kube-apiserver does.
 type standInAPI struct {
 	*httptest.Server

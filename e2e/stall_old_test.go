@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"testing"
 	"time"
@@ -32,12 +33,14 @@ func TestStalledConnectionsStallNobodyOnOldHops(t *testing.T) {
 }
 
 // besideOld stalls connections both ways and looks at others, and at the end
-// of the stalled ones.
+// of the stalled ones. Their senders never come to an end by themselves: an agent
+// that waits for a stalled destination hears late that a client was reset, and
+// goes on reading what that was sent, a gigabyte within two seconds.
 func (w *whole) besideOld(t *testing.T, r route, bounded bool) {
 	const n = 5
 	ended := make(chan error, 2*n) // how the sender's side of each ended
 	sends := listen(t, func(c *net.TCPConn) {
-		_, err := io.Copy(c, newPayload(1, stalledSize))
+		_, err := io.Copy(c, newPayload(1, math.MaxInt64))
 		ended <- err
 	})
 	wait := make(chan struct{})
@@ -47,7 +50,7 @@ func (w *whole) besideOld(t *testing.T, r route, bounded bool) {
 	alone := must(path.RoundTrip(t.Context(), time.Second))(t)
 	defer hold(t, r, n, sends, func(tunnel.Conn) {})()
 	defer hold(t, r, n, never, func(c tunnel.Conn) {
-		_, err := io.Copy(c, newPayload(1, stalledSize))
+		_, err := io.Copy(c, newPayload(1, math.MaxInt64))
 		ended <- err
 	})()
 	start := time.Now()
@@ -65,7 +68,7 @@ func (w *whole) besideOld(t *testing.T, r route, bounded bool) {
 		select {
 		case err := <-ended:
 			if err == nil {
-				t.Errorf("%s: a stalled transfer of %d bytes ended in order", r.name, stalledSize)
+				t.Errorf("%s: an endless transfer ended in order", r.name)
 			}
 		case <-time.After(40 * time.Second):
 			t.Fatalf("%s: only %d of %d stalled connections were reset", r.name, i, 2*n)

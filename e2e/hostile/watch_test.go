@@ -14,7 +14,10 @@ import (
 const (
 	maxGrowth = 64 << 20
 	maxJoin   = 5 * time.Second
-	maxHealth = time.Second
+
+	// handshakeTime is how long an agent's try may take that comes to nothing.
+	handshakeTime = 10 * time.Second
+	maxHealth     = time.Second
 )
 
 // settleTime is how long an idle process is given before it is measured.
@@ -115,7 +118,11 @@ func (f figures) within(t *testing.T) {
 	if most := f.slowed(maxHealth); f.health > most {
 		t.Errorf("/healthz took %v, want at most %v", f.health, most)
 	}
-	if most := f.slowed(maxJoin); f.join > most {
+	most := f.slowed(maxJoin)
+	if *duration < time.Minute { // too short to tell one unlucky try, of 10 s, from many
+		most += handshakeTime
+	}
+	if f.join > most {
 		t.Errorf("an agent took %v to get in, want at most %v", f.join, most)
 	}
 }

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"konnectivity/internal/peers"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+const (
+	// connectTime bounds an attempt, as an agent's.
+	connectTime = 15 * time.Second
+
+	// roundTime bounds what is asked of a tenant, a dial or one way of an echo.
+	roundTime = 20 * time.Second
+)
+
+// peer is an agent or a sidecar as the server sees one: a link that is made
+// again whenever it is lost.
+type peer struct {
+	address string
+	tls     *tls.Config
+	link    link.Config
+	from    net.IP
+	session atomic.Pointer[link.Session] // nil while there is none
+	tried   atomic.Int64                 // attempts that failed
+	last    atomic.Pointer[error]        // why
+}
+
+// run keeps the link until ctx ends. It waits between attempts as agents and
+// sidecars do.
+func (p *peer) run(ctx context.Context) {
+	pause := peers.Backoff{Base: time.Second, Growth: 1.5, Limit: 10 * time.Second}
+	for ctx.Err() == nil {
+		s, err := p.connect(ctx)
+		if err != nil {
+			p.tried.Add(1)
+			p.last.Store(&err)
+			sleep(ctx, pause.Failure())
+			continue
+		}
+		pause.Succeed()
+		p.session.Store(s)
+		select {
+		case <-s.Done():
+		case <-ctx.Done():
+		}
+		p.session.Store(nil)
+		_ = s.Close()
+		sleep(ctx, peers.Jitter(pause.Base))
+	}
+}
+
+func (p *peer) connect(ctx context.Context) (*link.Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: p.from}}
+	raw, err := dialer.DialContext(ctx, "tcp", p.address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(link.Cork(raw), p.tls)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return link.Connect(ctx, conn, p.link)
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// errAway is that a peer has no link at the moment.
+var errAway = errors.New("there is no link to the server")
+
+// dial opens a connection by the sidecar's link.
+func (p *peer) dial(ctx context.Context) (tunnel.Conn, error) {
+	s := p.session.Load()
+	if s == nil {
+		return nil, errAway
+	}
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
+	return s.Dial(ctx, tunnel.NewFlow("tcp", destination))
+}
+
+// destination is the same in all clusters.
+const destination = "10.0.0.1:443"
+
+// greeter is what every cluster has at every address: it says whose it is, and
+// then sends back what it gets.
+func greeter(name string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		near, far := net.Pipe()
+		go func() { // ends with the connection
+			defer far.Close()
+			if _, err := io.WriteString(far, name+"\n"); err == nil {
+				_, _ = io.Copy(far, far)
+			}
+		}()
+		return tunnel.Wrap(near), nil
+	})
+}

@@ -1,0 +1,36 @@
+package main
+
+import (
+	"net/http"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/e2e/suite"
+)
+
+var binaries suite.Binaries
+
+func TestMain(m *testing.M) { os.Exit(suite.Main(m, "../..", &binaries)) }
+
+// Twenty clusters whose agents have the same id, whose destinations have the
+// same addresses and whose certificates have the same names: everybody reaches
+// their own, also after the server was killed, and no dial fails.
+func TestSwarm(t *testing.T) {
+	t.Cleanup(func() { // after the programs have ended
+		http.DefaultClient.CloseIdleConnections()
+		goleak.VerifyNone(t)
+	})
+	o := options{tenants: 20, connections: 60, rate: 200, period: 300 * time.Millisecond, restart: true, say: func(line string) { t.Log(line) }}
+	figures, err := o.measure(t.Context(), suite.ForTest(t, binaries))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range figures {
+		if f.what == "of them failed" && f.value != "0" {
+			t.Errorf("%s dials failed", f.value)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package e2e
+
+import (
+	"bufio"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/pki"
+)
+
+// tenantBound is the promise: what is taken away is cut that soon.
+const tenantBound = 10 * time.Second
+
+// hosting is a server of many clusters.
+type hosting struct {
+	*suite.Suite
+	server *suite.Server
+	dir    string
+}
+
+// clusterOfMany is one of them, with the same names as all others.
+type clusterOfMany struct {
+	name, target string
+	ca           *pki.CA
+	client       tls.Certificate
+}
+
+// serverName is what its peers ask for.
+func (c *clusterOfMany) serverName() string { return c.name + ".example" }
+
+// tenant makes a cluster and puts its folder in place at once.
+func (h *hosting) tenant(t *testing.T, name string) *clusterOfMany {
+	t.Helper()
+	c := &clusterOfMany{name: name, ca: must(pki.NewCA("ca"))(t), target: echoTarget(t)}
+	folder := filepath.Join(t.TempDir(), name)
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	shown := must(c.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{c.serverName()}, Server: true}))(t)
+	for file, text := range map[string]string{
+		"agents-ca.crt": string(c.ca.CertPEM), "clients-ca.crt": string(c.ca.CertPEM),
+		"server.crt": string(shown.CertPEM), "server.key": string(shown.KeyPEM), "tenant.yaml": "serverNames: [" + c.serverName() + "]\n",
+	} {
+		replace(t, filepath.Join(folder, file), []byte(text))
+	}
+	if err := os.Rename(folder, filepath.Join(h.dir, name)); err != nil {
+		t.Fatal(err)
+	}
+	c.client = must(c.ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t).TLS()
+	return c
+}
+
+// agent starts the cluster's agent, which reaches the cluster's target alone.
+func (h *hosting) agent(t *testing.T, c *clusterOfMany) *suite.Agent {
+	t.Helper()
+	file := func(part string) string { return h.PKI(c.name + "-" + part) }
+	replace(t, file("ca.crt"), c.ca.CertPEM)
+	issuer := authority{CA: c.ca}
+	issuer.write(t, pki.Leaf{CommonName: "agent", Client: true}, file("agent.crt"), file("agent.key"))
+	return must(h.StartAgent(h.server, "--agent-id=one", "--agent-identifiers=ipv4=127.0.0.1", "--server-name="+c.serverName(), "--allow-destination="+c.target,
+		"--ca-cert="+file("ca.crt"), "--agent-cert="+file("agent.crt"), "--agent-key="+file("agent.key")))(t)
+}
+
+// connect asks for a target by CONNECT, under a server name and with a
+// certificate; an error: there was no answer.
+func (h *hosting) connect(t *testing.T, serverName string, cert tls.Certificate, target string) (net.Conn, int, error) {
+	t.Helper()
+	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	c, err := tls.DialWithDialer(dialer, "tcp", suite.Loopback(h.server.ClientPort), &tls.Config{
+		ServerName: serverName, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"},
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target); err != nil {
+		return nil, 0, err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: http.MethodConnect})
+	if err != nil {
+		return nil, 0, err
+	}
+	return c, resp.StatusCode, nil
+}
+
+func TestClustersOfOneServerNeverMeet(t *testing.T) {
+	t.Parallel()
+	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
+	a, b := h.tenant(t, "a"), h.tenant(t, "b")
+	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
+	h.agent(t, a)
+	h.agent(t, b)
+
+	// The same addresses, ids and names on both sides, and each has its own.
+	for _, c := range []*clusterOfMany{a, b} {
+		for _, target := range []*clusterOfMany{a, b} {
+			want := http.StatusOK
+			if target != c {
+				want = http.StatusForbidden // by its own agent, which was asked
+			}
+			if _, status, err := h.connect(t, c.serverName(), c.client, target.target); status != want {
+				t.Errorf("client of %s to the target of %s: %d, %v, want %d", c.name, target.name, status, err, want)
+			}
+		}
+	}
+
+	// Nobody gets in under a name that is not theirs.
+	own := must(tls.LoadX509KeyPair(h.PKI("client.crt"), h.PKI("client.key")))(t)
+	for _, try := range []struct {
+		what, name string
+		cert       tls.Certificate
+	}{
+		{"the other's certificate", "a.example", b.client}, {"the flags' certificate", "a.example", own},
+		{"no name", "", a.client}, {"nobody's name", "c.example", a.client}, {"a name below", "x.a.example", a.client},
+	} {
+		if _, status, err := h.connect(t, try.name, try.cert, a.target); err == nil {
+			t.Errorf("%s is let in: %d", try.what, status)
+		}
+	}
+	if _, status, err := h.connect(t, "", own, a.target); status != http.StatusServiceUnavailable {
+		t.Errorf("the flags' own cluster, which has no agent: %d, %v", status, err)
+	}
+
+	// One is added, and what others have stays.
+	heldA, _, err := h.connect(t, a.serverName(), a.client, a.target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	heldB, _, err := h.connect(t, b.serverName(), b.client, b.target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := h.tenant(t, "c")
+	eventually(t, tenantBound, "a tenant that was added", func() (bool, any) {
+		_, status, err := h.connect(t, c.serverName(), c.client, c.target)
+		return status == http.StatusServiceUnavailable, err // it has no agent
+	})
+	if states := h.states(t); states["a"] != "serving 1" || states["b"] != "serving 1" || states["c"] != "serving 0" {
+		t.Errorf("the API has %v", states)
+	}
+
+	// One is broken and harms nobody, itself included.
+	replace(t, filepath.Join(h.dir, "c", "tenant.yaml"), []byte("serverNames: [c.example]\nbound: 1\n"))
+	eventually(t, tenantBound, "a tenant that is broken", func() (bool, any) {
+		state := h.states(t)["c"]
+		return state == "stale 0", state
+	})
+
+	// One is removed: it is cut, and its name leads nowhere.
+	if err := os.Rename(filepath.Join(h.dir, "b"), filepath.Join(t.TempDir(), "b")); err != nil {
+		t.Fatal(err)
+	}
+	_ = heldB.SetReadDeadline(time.Now().Add(tenantBound))
+	if _, err := heldB.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("a connection of a tenant that was removed: %v", err)
+	}
+	for _, cert := range []tls.Certificate{b.client, own} {
+		if _, status, err := h.connect(t, b.serverName(), cert, b.target); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
+			t.Errorf("the name of a tenant that was removed: %d, %v", status, err)
+		}
+	}
+	pingPong(t, heldA, "still there")
+
+	// A CA is taken away.
+	other := must(pki.NewCA("ca"))(t)
+	for _, file := range []string{"agents-ca.crt", "clients-ca.crt"} {
+		replace(t, filepath.Join(h.dir, "a", file), other.CertPEM)
+	}
+	_ = heldA.SetReadDeadline(time.Now().Add(tenantBound))
+	if _, err := heldA.Read(make([]byte, 1)); err == nil || isTimeout(err) {
+		t.Errorf("a connection whose CA was taken away: %v", err)
+	}
+	eventually(t, tenantBound, "the agent whose CA was taken away is gone", func() (bool, any) {
+		state := h.states(t)["a"]
+		return state == "serving 0", state
+	})
+}
+
+// states is what the API says of each tenant: its state and number of agents.
+func (h *hosting) states(t *testing.T) map[string]string {
+	t.Helper()
+	resp := must(http.Get("http://" + suite.Loopback(h.server.AdminPort) + "/api/v1/tenants"))(t)
+	defer resp.Body.Close()
+	var page struct {
+		Items []struct {
+			Name, State string
+			Agents      int
+		}
+	}
+	text := must(io.ReadAll(resp.Body))(t)
+	if err := json.Unmarshal(text, &page); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	out := make(map[string]string)
+	for _, item := range page.Items {
+		out[item.Name] = fmt.Sprint(item.State, " ", item.Agents)
+	}
+	return out
+}
