@@ -36,7 +36,7 @@ UNITS = $(shell $(GO) list ./... | grep -v '^konnectivity/e2e')
 # minute of processor time for what release imports.
 NESTED := manifests/check e2e/kube e2e/apiserver release release/man
 
-# Where kube-apiserver, kubectl, kubeadm and etcd are built for e2e-apiserver.
+# Where Kubernetes' programs and etcd are built for e2e-apiserver and e2e-cluster.
 KUBE := .cache/kube
 
 # What the programs are built for. e2e/systems reads this line.
@@ -102,12 +102,22 @@ e2e-kube: ## Run kube-apiserver's own egress selector against the programs
 e2e-apiserver: $(KUBE)/built $(KUBE)/helm ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min)
 	$(GO) test -C e2e/apiserver -count=1 -timeout 20m $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
+.PHONY: e2e-cluster
+e2e-cluster: $(KUBE)/built $(KUBE)/helm $(KUBE)/node ## Install a release in two real clusters by the README, and take the time; as root on Debian
+	$(MAKE) release UNCOMMITTED=yes VERSION=v1.0.0 DIST=$(BIN)/cluster SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
+	$(GO) test -C e2e/apiserver -count=1 -timeout 30m -v $(ARGS) ./cluster -programs='$(CURDIR)/$(KUBE)' -dist='$(CURDIR)/$(BIN)/cluster'
+
 $(KUBE)/built: e2e/apiserver/programs/go.mod
 	mkdir -p $(@D)
 	version=$$($(GO) list -C $(<D) -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	$(GO) build -C $(<D) -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
 		-o '$(CURDIR)/$(@D)/' $(addprefix k8s.io/kubernetes/cmd/,kube-apiserver kubectl kubeadm)
 	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$(@D)/etcd' go.etcd.io/etcd/server/v3
+	touch $@
+
+$(KUBE)/node: e2e/apiserver/programs/go.mod
+	mkdir -p $(@D)
+	$(GO) build -C $(<D) -ldflags '-s -w' -o '$(CURDIR)/$(@D)/' $(addprefix k8s.io/kubernetes/cmd/,kubelet kube-controller-manager kube-scheduler kube-proxy)
 	touch $@
 
 $(KUBE)/helm: manifests/check/go.mod
@@ -150,9 +160,9 @@ cross: ## Compile and vet everything for every system; takes long at first
 		GOOS=$${s%/*} GOARCH=$${s#*/} $(GO) vet ./... || exit; done
 
 .PHONY: arm64
-arm64: ## Run quickstart --once built for arm64, by qemu-aarch64-static where need be
-	GOOS=linux GOARCH=arm64 $(GO) build -ldflags '$(LDFLAGS)' -o $(BIN)/linux/arm64/ ./cmd/konnectivity
-	$(QEMU) $(BIN)/linux/arm64/konnectivity quickstart --once
+arm64: ## Make a release for arm64 and use its archive, by qemu-aarch64-static where need be
+	$(MAKE) release-bare VERSION=v0.0.0-test DIST=$(BIN)/arm64 SYSTEMS=linux/arm64
+	$(GO) test -C release -count=1 -run '^TestArchive$$' . -dist='$(CURDIR)/$(BIN)/arm64' -arch=arm64 -emulator='$(QEMU)'
 
 .PHONY: fences
 fences: ## Check which folder imports what, and calls nobody may make
@@ -203,6 +213,10 @@ bench-e2e: ## Measure the built programs beside a plain relay chain, into docs/p
 bench-line: ## Measure them over lines that are far, narrow or lossy, as root (90 min): make bench-line ARGS='-rate=200 -loss=1'
 	$(GO) run ./e2e/bench line -write docs/performance.md $(ARGS)
 
+.PHONY: bench-tenants
+bench-tenants: ## Measure a server that 1,000 clusters share (3 min): make bench-tenants ARGS='-tenants=500 -connections=50000 -rate=500'
+	$(GO) run ./e2e/swarm $(ARGS)
+
 .PHONY: quickstart
 quickstart: build ## Try everything in one process: make quickstart ARGS=--once
 	$(BIN)/konnectivity quickstart $(ARGS)
@@ -228,6 +242,11 @@ committed:
 release: $(if $(UNCOMMITTED),,committed) ## Make everything of a release into dist/, the same bytes each time: make release VERSION=v1.2.3
 	release/busybox .cache/busybox $(patsubst linux/%,%,$(filter linux/%,$(SYSTEMS)))
 	$(RELEASE) -out='$(CURDIR)/$(DIST)' -busybox='$(CURDIR)/.cache/busybox'
+
+# One without HyperShift's image, which takes Debian's busybox.
+.PHONY: release-bare
+release-bare:
+	$(RELEASE) -out='$(CURDIR)/$(DIST)'
 
 .PHONY: release-test
 release-test: ## Make the release of this system only, into bin/dist, and install and use each part of it

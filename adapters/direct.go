@@ -27,7 +27,7 @@ type direct struct {
 }
 
 func newDirect(opt DirectOptions) *direct {
-	d := &direct{system: resolve.System{Lookup: opt.Lookup}, tcp: opt.DialTCP, refuse: opt.Refuse}
+	d := &direct{system: resolve.System{Lookup: opt.lookup}, tcp: opt.dialTCP, refuse: opt.Refuse}
 	if d.tcp == nil {
 		d.tcp = new(net.Dialer).DialContext
 	}

@@ -7,12 +7,14 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters/resolve"
 	"konnectivity/adapters/uplink"
+	"konnectivity/internal/logging"
 )
 
 // Options is everything an Adapter is made of. The zero value of a field means
@@ -24,7 +26,8 @@ type Options struct {
 	SOCKS5 ResolvePolicy // how the SOCKS5 front resolves names
 	HTTPS  HTTPSOptions  // the customer's proxies, for the HTTP(S) front
 
-	proxyCADirs []string // default defaultProxyCADirs; tests have none
+	proxyCADirs []string      // default defaultProxyCADirs; tests have none
+	lookupTime  time.Duration // bounds each step of a lookup; 0: its package's default
 
 	Log        logrus.FieldLogger    // nil discards
 	Registerer prometheus.Registerer // nil: metrics are kept, but registered nowhere
@@ -66,20 +69,20 @@ type DirectOptions struct {
 	CloudAPIs bool     // --connect-directly-to-cloud-apis: cloudSuffixes go direct
 	Suffixes  []string // --direct-suffix: these go direct, whatever CloudAPIs says
 
-	// Env looks up the pod's HTTPS_PROXY and NO_PROXY (and their lower-case
+	// env looks up the pod's HTTPS_PROXY and NO_PROXY (and their lower-case
 	// forms), which the direct path honours; default os.Getenv.
-	Env func(name string) string
+	env func(name string) string
 
 	// Refuse is asked before every direct TCP connection; true refuses it.
 	// The sidecars give their own listeners here, so that a request for
 	// themselves does not loop. nil allows all.
 	Refuse func(netip.AddrPort) bool
 
-	// Lookup is the system resolver; default net.DefaultResolver.
-	Lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
+	// lookup is the system resolver; default net.DefaultResolver.
+	lookup func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
-	// DialTCP makes direct connections; default net.Dialer.
-	DialTCP func(ctx context.Context, network, address string) (net.Conn, error)
+	// dialTCP makes direct connections; default net.Dialer.
+	dialTCP func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // HTTPSOptions are the customer's proxies. URLs may be http:// or https://, with
@@ -138,9 +141,7 @@ func (o HostedOptions) guestDNS() (namespace, name string, err error) {
 
 func (o Options) withDefaults() Options {
 	if o.Log == nil {
-		silent := logrus.New()
-		silent.SetLevel(logrus.PanicLevel)
-		o.Log = silent
+		o.Log = logging.Discard()
 	}
 	if o.Server.Log == nil {
 		o.Server.Log = o.Log
@@ -148,8 +149,8 @@ func (o Options) withDefaults() Options {
 	if o.proxyCADirs == nil {
 		o.proxyCADirs = defaultProxyCADirs()
 	}
-	if o.Direct.Env == nil {
-		o.Direct.Env = os.Getenv
+	if o.Direct.env == nil {
+		o.Direct.env = os.Getenv
 	}
 	if o.Direct.Refuse == nil {
 		o.Direct.Refuse = func(netip.AddrPort) bool { return false }

@@ -68,9 +68,10 @@ func newWorld(t testing.TB, old bool) *world {
 	w.api.Kubeconfig(t, kubeconfig, "token")
 	w.opt = Options{
 		proxyCADirs: []string{},
-		Server:      ServerOptions{Address: w.server.Addr(), ServerName: fakeserver.ServerName, TLS: w.pki, Software: "test/1"},
+		lookupTime:  patience, // the bounds are tested where time is fake
+		Server:      ServerOptions{Address: w.server.Addr(), ServerName: fakeserver.ServerName, TLS: w.pki, Software: "test/1", ConnectTimeout: patience},
 		Hosted:      HostedOptions{Kubeconfig: kubeconfig},
-		Direct:      DirectOptions{Env: func(string) string { return "" }, Lookup: w.lookup, DialTCP: w.podDial},
+		Direct:      DirectOptions{env: func(string) string { return "" }, lookup: w.lookup, dialTCP: w.podDial},
 	}
 	return w
 }

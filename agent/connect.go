@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -89,12 +90,13 @@ func protocols(mode link.Mode, extra []string) []string {
 	return offer
 }
 
-func (c *dialConnector) connect(ctx context.Context, to address) (session, error) {
+// secure connects to a server, by TCP and TLS.
+func (c *dialConnector) secure(ctx context.Context, to address) (*tls.Conn, error) {
 	raw, err := c.dial(ctx, to)
 	if err != nil {
 		return nil, &connectError{"dial", err}
 	}
-	conn := tls.Client(link.Cork(raw), c.config(to.host))
+	conn := tls.Client(link.Cork(raw), c.config(c.serverName(to)))
 	if err := conn.HandshakeContext(ctx); err != nil {
 		_ = raw.Close()
 		if link.NoProtocol(err) {
@@ -102,10 +104,18 @@ func (c *dialConnector) connect(ctx context.Context, to address) (session, error
 		}
 		return nil, &connectError{"tls", err}
 	}
+	return conn, nil
+}
+
+func (c *dialConnector) connect(ctx context.Context, to address) (session, error) {
+	conn, err := c.secure(ctx, to)
+	if err != nil {
+		return nil, err
+	}
 	var s session
 	switch proto := conn.ConnectionState().NegotiatedProtocol; {
 	case proto == link.ALPN:
-		s, err = c.connectLink(ctx, conn)
+		s, err = c.connectLink(ctx, conn, to)
 	case c.opts.Link == link.Require:
 		err = fmt.Errorf("it speaks no %s, which --link=require demands", link.ALPN)
 	default:
@@ -140,13 +150,17 @@ func (c *dialConnector) dial(ctx context.Context, to address) (net.Conn, error) 
 	return dialer.DialContext(ctx, "tcp", to.dial)
 }
 
-func (c *dialConnector) config(host string) *tls.Config {
+// serverName is the name to ask the server at to for, which its certificate
+// must have.
+func (c *dialConnector) serverName(to address) string { return cmp.Or(c.opts.ServerName, to.host) }
+
+func (c *dialConnector) config(name string) *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	config := c.configs[host]
+	config := c.configs[name]
 	if config == nil {
-		config = c.opts.TLS(host, c.protos...)
-		c.configs[host] = config
+		config = c.opts.TLS(name, c.protos...)
+		c.configs[name] = config
 	}
 	return config
 }

@@ -94,6 +94,31 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
+// The name that is asked for is also the one that is verified, whatever host is
+// dialed.
+func TestServerName(t *testing.T) {
+	for _, old := range []bool{true, false} {
+		ca, config := newCA(t)
+		server := newTestServer(t, ca, "server-1", old)
+		for name, asked := range map[string]string{"": "", "localhost": "localhost", "elsewhere.test": "elsewhere.test"} {
+			opts := testOptions(config, server.address())
+			opts.ServerName = name
+			s, err := connectOnce(t, opts)
+			if err == nil {
+				_ = s.Close()
+			}
+			if trusted := name != "elsewhere.test"; trusted != (err == nil) {
+				t.Errorf("old %v: asked for %q: %v", old, name, err)
+			}
+			server.mu.Lock()
+			if got := server.names[len(server.names)-1]; got != asked {
+				t.Errorf("old %v: asked for %q, want %q", old, got, asked)
+			}
+			server.mu.Unlock()
+		}
+	}
+}
+
 func TestServerThatEnds(t *testing.T) {
 	for _, old := range []bool{true, false} {
 		ca, config := newCA(t)

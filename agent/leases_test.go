@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -144,7 +145,8 @@ func counting(t *testing.T, api *fakeAPI, hook logrus.Hook) *LeaseCounter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := silentLog()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
 	log.AddHook(hook)
 	c, err := NewLeaseCounter(LeaseOptions{Client: client, Selector: "k8s-app=konnectivity-server", Log: log, Registerer: prometheus.NewRegistry()})
 	if err != nil {

@@ -28,7 +28,7 @@ func (c *dialConnector) connectLegacy(ctx context.Context, conn *tls.Conn, to ad
 	client, err := grpc.NewClient("passthrough:///"+to.dial,
 		grpc.WithContextDialer(once(heard)),
 		grpc.WithTransportCredentials(handshaked{conn.ConnectionState()}),
-		grpc.WithAuthority(to.host),
+		grpc.WithAuthority(c.serverName(to)),
 		grpc.WithNoProxy(), // the proxy is behind us
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
@@ -39,7 +39,7 @@ func (c *dialConnector) connectLegacy(ctx context.Context, conn *tls.Conn, to ad
 	}
 	s, err := legacy.ConnectAgent(ctx, client, legacy.AgentConfig{
 		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: c.opts.Token,
-		Source: conn.RemoteAddr(), Forwarder: c.forwarder, Limits: c.opts.Limits, Metrics: c.metrics, Log: c.opts.Log,
+		Source: conn.RemoteAddr(), Forwarder: c.forwarder, Limits: c.opts.limits, Metrics: c.metrics, Log: c.opts.Log,
 	})
 	if err != nil {
 		_ = client.Close()

@@ -2,33 +2,96 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 
 	"konnectivity/internal/version"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 )
 
-// linkSession is a link to a server.
+// linkSession is a link to a server, of one or more lanes.
 type linkSession struct {
-	*link.Session
+	*lanes.Group
 	metrics *metrics
 }
 
 // connectLink speaks the native protocol over a connection whose TLS handshake
 // chose it.
-func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn) (session, error) {
-	token, err := c.token()
+func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn, to address) (session, error) {
+	hello, err := c.hello()
 	if err != nil {
 		return nil, err
 	}
-	ask, dead := keepaliveTimes(c.opts.Keepalive)
-	s, err := link.Connect(ctx, conn, link.Config{
-		Hello: link.Hello{
-			Role: link.RoleAgent, Software: "konnectivity-agent " + version.Get().Version,
-			ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token,
-			Features: c.ends.Features(),
+	if c.opts.Lanes > 1 {
+		hello.Group = newGroup()
+	}
+	first, err := c.greet(ctx, conn, hello)
+	if err != nil {
+		return nil, err
+	}
+	g := lanes.New(first, lanes.Options{
+		Max: c.opts.Lanes,
+		Dial: func(ctx context.Context) (*link.Session, error) {
+			return c.connectLane(ctx, to, hello.Group, first.Peer().ID)
 		},
+	})
+	c.metrics.links.Add(kindServer, g)
+	return linkSession{g, c.metrics}, nil
+}
+
+// connectLane makes another link to the server with that id.
+func (c *dialConnector) connectLane(ctx context.Context, to address, group, server string) (*link.Session, error) {
+	conn, err := c.secure(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	hello, err := c.hello()
+	if err == nil && conn.ConnectionState().NegotiatedProtocol != link.ALPN {
+		err = errNoLane
+	}
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	hello.Group = group
+	ses, err := c.greet(ctx, conn, hello)
+	if err == nil && ses.Peer().ID != server {
+		_ = ses.CloseWith(link.GoAwayDuplicate, "")
+		err = errNoLane
+	}
+	return ses, err
+}
+
+// errNoLane is why a connection became no lane: a load balancer leads to another
+// server.
+var errNoLane = errors.New("another server answers at this address")
+
+// newGroup is what the lanes to one server have in common.
+func newGroup() string {
+	var b [link.GroupSize]byte
+	_, _ = rand.Read(b[:])
+	return string(b[:])
+}
+
+// hello introduces this agent.
+func (c *dialConnector) hello() (link.Hello, error) {
+	token, err := c.token()
+	features := c.ends.Features()
+	if c.opts.Lanes > 1 {
+		features = append(features, link.FeatureLanes)
+	}
+	return link.Hello{
+		Role: link.RoleAgent, Software: "konnectivity-agent " + version.Get().Version,
+		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: token, Features: features,
+	}, err
+}
+
+func (c *dialConnector) greet(ctx context.Context, conn *tls.Conn, hello link.Hello) (*link.Session, error) {
+	ask, dead := keepaliveTimes(c.opts.Keepalive)
+	return link.Connect(ctx, conn, link.Config{
+		Hello:     hello,
 		Verify:    wantServer,
 		Forwarder: c.ends.Forwarder(c.forwarder),
 		Budget:    c.opts.Budget,
@@ -38,11 +101,6 @@ func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn) (sessio
 		DeadAfter:          dead,
 		Log:                c.opts.Log,
 	})
-	if err != nil {
-		return nil, err
-	}
-	c.metrics.links.Add(kindServer, s)
-	return linkSession{s, c.metrics}, nil
 }
 
 // wantServer refuses what is no server; two agents must not serve each other.
@@ -61,7 +119,7 @@ func (s linkSession) Protocol() string { return protocolLink }
 
 // Err is nil for an end in order, as a session's has to be.
 func (s linkSession) Err() error {
-	err := s.Session.Err()
+	err := s.Group.Err()
 	var bye *link.GoAwayError
 	if errors.Is(err, link.ErrClosed) || errors.As(err, &bye) && bye.Code == link.GoAwayShutdown {
 		return nil
@@ -71,12 +129,12 @@ func (s linkSession) Err() error {
 
 // Close implements session.
 func (s linkSession) Close() error {
-	defer s.metrics.links.Remove(kindServer, s.Session)
-	return s.Session.Close()
+	defer s.metrics.links.Remove(kindServer, s.Group)
+	return s.Group.Close()
 }
 
 // CloseDuplicate implements session.
 func (s linkSession) CloseDuplicate() error {
-	defer s.metrics.links.Remove(kindServer, s.Session)
+	defer s.metrics.links.Remove(kindServer, s.Group)
 	return s.CloseWith(link.GoAwayDuplicate, "")
 }

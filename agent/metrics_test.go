@@ -11,24 +11,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
 
-func silentLog() *logrus.Logger {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return l
-}
-
 func mustMetrics(t *testing.T) *metrics {
 	t.Helper()
-	m, err := newMetrics(prometheus.NewRegistry(), silentLog())
+	m, err := newMetrics(prometheus.NewRegistry(), logging.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,11 +47,11 @@ var kept = []struct{ name, kind, labels, help string }{
 
 func TestKeptMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	m, err := newMetrics(registry, silentLog())
+	m, err := newMetrics(registry, logging.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
-	leases, err := NewLeaseCounter(LeaseOptions{Log: silentLog(), Registerer: registry})
+	leases, err := NewLeaseCounter(LeaseOptions{Log: logging.Discard(), Registerer: registry})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +89,7 @@ func TestKeptMetrics(t *testing.T) {
 // What is not upstream's follows Prometheus' naming.
 func TestMetricNames(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	if _, err := newMetrics(registry, silentLog()); err != nil {
+	if _, err := newMetrics(registry, logging.Discard()); err != nil {
 		t.Fatal(err)
 	}
 	problems, err := testutil.GatherAndLint(registry)

@@ -10,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
@@ -56,6 +58,9 @@ type Options struct {
 	// Servers are host:port pairs. Every address a host resolves to is
 	// dialed, and dialed again until all servers behind them are known.
 	Servers []string
+	// ServerName is asked of every server, and must be in its certificate; "":
+	// the host that is dialed.
+	ServerName string
 	// TLS makes the client config for a server name; (*tlsreload.Source).Client
 	// fits. It is called once per server name and set of protocols.
 	TLS func(serverName string, nextProtos ...string) *tls.Config
@@ -71,9 +76,9 @@ type Options struct {
 
 	// Budget bounds the memory of all links; nil means an automatic one.
 	Budget *link.Budget
-	// Limits bound what connections over the packet protocol may hold; a nil
+	// limits bound what connections over the packet protocol may hold; a nil
 	// Budget in them means one for all sessions of this agent.
-	Limits legacy.Limits
+	limits legacy.Limits
 
 	// Dialer reaches destinations; an *egress.Dialer.
 	Dialer tunnel.Dialer
@@ -103,6 +108,10 @@ type Options struct {
 	// ResumeWindow is how long a connection waits for a link to go on by when
 	// the one that carries it is lost; 0 or less: it is lost too.
 	ResumeWindow time.Duration
+
+	// Lanes is how many connections a link has at most, from 1 to
+	// lanes.MaxLanes; 0 means 1.
+	Lanes int
 
 	// Observers are told of every connection, beside the metrics.
 	Observers []tunnel.Observer
@@ -134,6 +143,9 @@ func (o *Options) check() error {
 	if o.Link != "" && !o.Link.Valid() {
 		return fmt.Errorf("link mode %q is not auto, off or require", o.Link)
 	}
+	if err := lanes.CheckMax(o.Lanes); o.Lanes != 0 && err != nil {
+		return fmt.Errorf("%d lanes: %w", o.Lanes, err)
+	}
 	switch o.CountSource {
 	case "", CountDefault, CountMax:
 	default:
@@ -155,16 +167,14 @@ func (o *Options) fill() error {
 	if o.Budget == nil {
 		o.Budget = link.NewBudget(0)
 	}
-	if o.Limits.Budget == nil {
-		o.Limits.Budget = legacy.NewBudget(legacy.DefaultBudget)
+	if o.limits.Budget == nil {
+		o.limits.Budget = legacy.NewBudget(legacy.DefaultBudget)
 	}
 	if o.Grace == 0 {
 		o.Grace = DefaultGrace
 	}
 	if o.Log == nil {
-		silent := logrus.New()
-		silent.SetLevel(logrus.PanicLevel)
-		o.Log = silent
+		o.Log = logging.Discard()
 	}
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()

@@ -58,6 +58,7 @@ type testServer struct {
 
 	mu     sync.Mutex
 	hellos [][]string // ALPN offers
+	names  []string   // that were asked for
 	refuse error
 	count  int
 	links  []*link.Session
@@ -82,6 +83,7 @@ func newTestServer(t *testing.T, ca *pki.CA, id string, old bool) *testServer {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.hellos = append(s.hellos, slices.Clone(hello.SupportedProtos))
+		s.names = append(s.names, hello.ServerName)
 		return nil, nil
 	}
 	s.start(testport.ReservedAddress(t), old) // some start there again
@@ -146,7 +148,7 @@ func (s *testServer) accept(h2 *connListener) {
 
 func (s *testServer) serveLink(ctx context.Context, conn net.Conn) {
 	s.mu.Lock()
-	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count}
+	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count, Features: []string{link.FeatureLanes}}
 	s.mu.Unlock()
 	l, err := link.Accept(ctx, conn, link.Config{Hello: hello, Verify: func(context.Context, link.Hello) error { return s.refusal() }})
 	if err != nil {

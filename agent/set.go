@@ -24,8 +24,14 @@ const (
 	// shortLife is how long a session must last for its end not to count as
 	// a failure of its address.
 	shortLife = 5 * time.Second
-	// redialSpread spreads the first redial after a loss.
-	redialSpread = 250 * time.Millisecond
+	// redialSpread spreads the first redial after a loss. Connections stand still
+	// until then, so it is short; where thousands of agents lose a server at once,
+	// their handshakes take longer than any spread.
+	redialSpread = 100 * time.Millisecond
+	// forgivenLosses is how many short sessions with an address are redialed so
+	// soon, and one more every 5 s: links that a bad network or a balancer cuts
+	// are worth it, a server that drops all whom it accepts is not.
+	forgivenLosses = 32
 	// resolveEvery is how often names are looked up while nothing is missing.
 	resolveEvery = 5 * time.Second
 	// failGrowth is the growth of pauses after failures (upstream
@@ -71,7 +77,7 @@ func newSet(opts Options, c connector, m *metrics) *set {
 func (s *set) policy() peers.Policy {
 	return peers.Policy{
 		Backoff:   peers.Backoff{Base: s.opts.SyncInterval, Limit: s.opts.SyncIntervalCap, Growth: failGrowth},
-		ShortLife: shortLife, Spread: redialSpread,
+		ShortLife: shortLife, Spread: redialSpread, Losses: forgivenLosses,
 		MaxSearch: maxSearch, MaxPeers: maxServers,
 		Want:       func(heard, _ int) int { return s.want(heard) },
 		ProbeEvery: s.probeEvery,

@@ -83,8 +83,8 @@ func (s *Server) newHTTP() *http.Server {
 	return &http.Server{
 		Handler:                      http.HandlerFunc(s.serveHTTP),
 		Protocols:                    only1,
-		ReadHeaderTimeout:            s.opts.HandshakeTimeout,
-		IdleTimeout:                  s.opts.KeepAlive,
+		ReadHeaderTimeout:            s.opts.handshakeTimeout,
+		IdleTimeout:                  s.opts.keepAlive,
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true,
 		ErrorLog:                     errorLog(s.opts.Log),

@@ -40,7 +40,7 @@ func (s *Server) newTransport() *http.Transport {
 	o := s.opts
 	t := o.Transport.Clone()
 	t.DialContext = s.dial
-	t.ResponseHeaderTimeout = o.ResponseTimeout
+	t.ResponseHeaderTimeout = o.responseTimeout
 	t.ExpectContinueTimeout = expectTimeout
 	t.TLSHandshakeTimeout = tlsTimeout
 	t.IdleConnTimeout = idleTimeout

@@ -521,7 +521,7 @@ func TestBadAnswers(t *testing.T) {
 
 func TestSilentDestination(t *testing.T) {
 	origin := startTarget(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
-	p := startProxy(t, func(o *Options) { o.ResponseTimeout = 50 * time.Millisecond })
+	p := startProxy(t, func(o *Options) { o.responseTimeout = 50 * time.Millisecond })
 	w := dialWire(t, p.addr)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
 	if resp := w.response("GET"); resp.StatusCode != 504 {
@@ -558,7 +558,7 @@ func TestCustomerProxyFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := startProxy(t, func(o *Options) {
 				o.Transport.Proxy = fixedProxy(tc.by)
-				o.ResponseTimeout = time.Second
+				o.responseTimeout = time.Second
 				if tc.dial != nil {
 					o.Forward = failing(tc.dial)
 				}

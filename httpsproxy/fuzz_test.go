@@ -89,8 +89,8 @@ func FuzzWire(f *testing.F) {
 		return dialTCP(ctx, f.To(echoed))
 	}
 	p := startProxy(f, func(o *Options) {
-		o.ResponseTimeout = time.Second
-		o.HandshakeTimeout = time.Second
+		o.responseTimeout = time.Second
+		o.handshakeTimeout = time.Second
 		o.Connect.Dialer = tunnel.DialerFunc(dial)
 		o.Forward = tunnel.DialerFunc(dial)
 	})

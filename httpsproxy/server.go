@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
@@ -75,9 +75,9 @@ type Options struct {
 	// Proxy-Authorization.
 	Credentials Checker
 
-	HandshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
-	KeepAlive        time.Duration // 0 means defaultKeepAlive
-	ResponseTimeout  time.Duration // 0 means defaultResponseTimeout
+	handshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
+	keepAlive        time.Duration // 0 means defaultKeepAlive
+	responseTimeout  time.Duration // 0 means defaultResponseTimeout
 	MaxConns         int           // open client connections; 0 means DefaultMaxConns
 	Drain            time.Duration // how long open requests may take to finish; 0 cuts them at once
 
@@ -108,7 +108,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("httpsproxy: no forwarder for CONNECT given")
 	case o.Forward == nil || o.Transport == nil:
 		return nil, errors.New("httpsproxy: no dialer or no transport for plain requests given")
-	case min(o.HandshakeTimeout, o.KeepAlive, o.ResponseTimeout, o.Drain) < 0 || o.MaxConns < 0:
+	case min(o.handshakeTimeout, o.keepAlive, o.responseTimeout, o.Drain) < 0 || o.MaxConns < 0:
 		return nil, errors.New("httpsproxy: timeouts and limits cannot be negative")
 	}
 	o.setDefaults()
@@ -129,16 +129,14 @@ func (o *Options) setDefaults() {
 			*d = otherwise
 		}
 	}
-	orElse(&o.HandshakeTimeout, defaultHandshakeTimeout)
-	orElse(&o.KeepAlive, defaultKeepAlive)
-	orElse(&o.ResponseTimeout, defaultResponseTimeout)
+	orElse(&o.handshakeTimeout, defaultHandshakeTimeout)
+	orElse(&o.keepAlive, defaultKeepAlive)
+	orElse(&o.responseTimeout, defaultResponseTimeout)
 	if o.MaxConns == 0 {
 		o.MaxConns = DefaultMaxConns
 	}
 	if o.Log == nil {
-		quiet := logrus.New()
-		quiet.SetOutput(io.Discard)
-		o.Log = quiet
+		o.Log = logging.Discard()
 	}
 }
 

@@ -34,7 +34,7 @@ func TestNewRefuses(t *testing.T) {
 		"no dialer":    func(o *Options) { o.Connect = &tunnel.Forwarder{} },
 		"no transport": func(o *Options) { o.Transport = nil },
 		"no dial":      func(o *Options) { o.Forward = nil },
-		"timeout":      func(o *Options) { o.HandshakeTimeout = -1 },
+		"timeout":      func(o *Options) { o.handshakeTimeout = -1 },
 		"conns":        func(o *Options) { o.MaxConns = -1 },
 	} {
 		o := good()
@@ -75,7 +75,7 @@ func TestSlowAndSilentClientsAreClosed(t *testing.T) {
 	t.Parallel() // it waits
 
 	const bound = 2 * time.Second // what a client says at once comes in time also on a busy machine
-	p := startProxy(t, func(o *Options) { o.HandshakeTimeout, o.KeepAlive = bound, bound })
+	p := startProxy(t, func(o *Options) { o.handshakeTimeout, o.keepAlive = bound, bound })
 	for name, said := range map[string]string{
 		"nothing": "", "half a line": "CONN", "half a header": "GET http://example.test/ HTTP/1.1\r\nHost: x\r\n", "half a name": "GET http://example.test/ HTTP/1.1\r\nHo",
 	} {
@@ -356,7 +356,7 @@ func TestRefusalsArrive(t *testing.T) {
 // Clients of other protocols hear at once that they are wrong here, and not
 // after the bound for headers.
 func TestForeignProtocolsAreTurnedAway(t *testing.T) {
-	p := startProxy(t, func(o *Options) { o.HandshakeTimeout = time.Hour })
+	p := startProxy(t, func(o *Options) { o.handshakeTimeout = time.Hour })
 	for name, first := range map[string]string{
 		"SOCKS5": "\x05\x01\x00", "SOCKS4": "\x04\x01\x00\x50\x7f\x00\x00\x01\x00", "TLS": "\x16\x03\x01\x02\x00\x01", "not ASCII": "\xff",
 	} {

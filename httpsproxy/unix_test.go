@@ -42,7 +42,7 @@ func TestUnixHalfClose(t *testing.T) {
 // Who says nothing, too little or nonsense is turned away, as on TCP.
 func TestUnixStrangersAreTurnedAway(t *testing.T) {
 	const bound = time.Second
-	dial := dialUnix(t, func(o *Options) { o.HandshakeTimeout = bound })
+	dial := dialUnix(t, func(o *Options) { o.handshakeTimeout = bound })
 	var waiting []*net.UnixConn
 	for _, said := range []string{"", "CONN", "CONNECT a:1 HTTP/1.1\r\nHost: 127.0.0.1\r\n", "\x16\x03\x01\x02\x00\x01", "\x00\xff\r\n\r\n", "\x05\x01\x00"} {
 		c := dial()

@@ -39,8 +39,9 @@ const (
 // holds a certificate makes as many connections as it likes, so a connection is
 // no client either.
 type identity struct {
-	key  [sha256.Size]byte // of the certificate; zero: none
-	from netip.Prefix
+	tenant string            // on a server of many
+	key    [sha256.Size]byte // of the certificate; zero: none
+	from   netip.Prefix
 }
 
 func identityOf(c *frontend.Conn) identity {
@@ -48,43 +49,76 @@ func identityOf(c *frontend.Conn) identity {
 	if state := c.TLS(); state != nil && len(state.PeerCertificates) > 0 {
 		who.key = sha256.Sum256(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
 	}
+	if h, ok := c.Owner().(*host); ok {
+		who.tenant = h.cluster.name
+	}
 	who.from = source.Of(c.RemoteAddr())
 	return who
 }
 
-// account is what one client has of what all share. There is one as long as the
+// parts are what all share, or one tenant of them: it is divided among those who
+// are in it.
+type parts struct {
+	dials   *shares.Pool
+	resumes *shares.Pool // dials of connections that exist: these do not fail for new ones, nor the other way round
+	budget  *link.Budget
+	grpc    *legacy.Budget
+}
+
+// divided is a part of all for one tenant more.
+func (p parts) divided() parts {
+	return parts{p.dials.Share().Divide(), p.resumes.Share().Divide(), p.budget.Divided(), p.grpc.Divided()}
+}
+
+// client is what one client more has.
+func (p parts) client(tenant string) *account {
+	return &account{tenant: tenant, dials: p.dials.Share(), resumes: p.resumes.Share(), budget: p.budget.Share(), grpc: p.grpc.Share()}
+}
+
+// account is what one client has of its parts. There is one as long as the
 // client has a connection.
 type account struct {
+	tenant  string // "" on a server without tenants
 	dials   *shares.Share
-	resumes *shares.Share // dials of connections that exist: these do not fail for new ones, nor the other way round
+	resumes *shares.Share
 	budget  *link.Budget
 	grpc    *legacy.Budget
 
 	conns int // guarded by accounts.mu
 }
 
-// accounts are the clients that are connected.
+// accounts are the clients that are connected. All is divided among tenants first,
+// so that one with many clients has no more than others.
 type accounts struct {
-	dials   *shares.Pool
-	resumes *shares.Pool
-	budget  *link.Budget
-	grpc    *legacy.Budget
+	parts // of the server's own cluster; without tenants, all
 
 	mu    sync.Mutex
 	known map[identity]*account
 }
 
 func newAccounts(budget *link.Budget, grpc *legacy.Budget) *accounts {
-	return &accounts{dials: shares.NewPool(maxDials), resumes: shares.NewPool(maxDials), budget: budget, grpc: grpc, known: make(map[identity]*account)}
+	return &accounts{
+		parts: parts{dials: shares.NewPool(maxDials), resumes: shares.NewPool(maxDials), budget: budget, grpc: grpc},
+		known: make(map[identity]*account),
+	}
 }
 
-// join counts a connection of a client; leave must be called when it has ended.
-func (a *accounts) join(who identity) (acct *account, leave func()) {
+// tenant is what a tenant's clients and agents have together; without a name, all.
+func (a *accounts) tenant(name string) parts {
+	if name == "" {
+		return a.parts
+	}
+	return a.divided()
+}
+
+// join counts a connection of a client, which has of what its tenant has; leave
+// must be called when it has ended.
+func (a *accounts) join(who identity, tenant parts) (acct *account, leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	acct = a.known[who]
 	if acct == nil {
-		acct = &account{dials: a.dials.Share(), resumes: a.resumes.Share(), budget: a.budget.Share(), grpc: a.grpc.Share()}
+		acct = tenant.client(who.tenant)
 		a.known[who] = acct
 	}
 	acct.conns++
@@ -111,7 +145,7 @@ func accountOf(ctx context.Context) *account {
 // accounted has what a handler does counted on its client's account.
 func (s *Server) accounted(next frontend.Handler) frontend.Handler {
 	return func(ctx context.Context, c *frontend.Conn) {
-		acct, leave := s.accounts.join(identityOf(c))
+		acct, leave := s.accounts.join(identityOf(c), s.clusterAt(c).parts)
 		defer leave()
 		next(withAccount(ctx, acct), c)
 	}
@@ -120,10 +154,13 @@ func (s *Server) accounted(next frontend.Handler) frontend.Handler {
 // noMemory is what a client is told that has as much as it may.
 const noMemory = "this client's share is used up: the server has no memory for more of its connections (--memory-budget-mib)"
 
+// memoryBound is what it is told where it is its tenant that has.
+const memoryBound = "bound reached: this cluster has as much of the server's memory as bounds.memoryMiB of its tenant allows"
+
 // sharing is a front's Forwarder: each connection has a place on its client's
 // account, which is the context's.
 type sharing struct {
-	next   *tunnel.Forwarder
+	next   tunnel.Carrier
 	memory int // that a connection of this front takes
 }
 
@@ -155,6 +192,9 @@ func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		p := ctx.Value(placeKey{}).(*place)
 		if p.taken = p.account.budget.Take(p.memory); !p.taken {
+			if p.account.budget.AtBound() {
+				return nil, &tunnel.DialError{Failure: tunnel.FailBound, Address: f.Address, Reason: memoryBound}
+			}
 			return nil, exhausted(f.Address, noMemory)
 		}
 		dials := p.account.dials
@@ -214,5 +254,6 @@ func admitStream(ctx context.Context) (context.Context, func(), error) {
 	if !acct.budget.Take(streamMemory) {
 		return nil, nil, status.Error(codes.ResourceExhausted, noMemory)
 	}
-	return legacy.WithBudget(withAccount(ctx, acct), acct.grpc), func() { acct.budget.Give(streamMemory) }, nil
+	ctx = withCluster(withAccount(ctx, acct), who.AuthInfo.(authInfo).cluster)
+	return legacy.WithBudget(ctx, acct.grpc), func() { acct.budget.Give(streamMemory) }, nil
 }

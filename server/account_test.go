@@ -180,9 +180,9 @@ func TestALinkWithoutRoomIsRefused(t *testing.T) {
 func TestAccountsGoWithTheirClients(t *testing.T) {
 	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
 	a, b := identity{from: netip.MustParsePrefix("192.0.2.1/32")}, identity{}
-	first, leave := all.join(a)
-	again, leaveAgain := all.join(a)
-	other, leaveOther := all.join(b)
+	first, leave := all.join(a, all.parts)
+	again, leaveAgain := all.join(a, all.parts)
+	other, leaveOther := all.join(b, all.parts)
 	if first != again || first == other {
 		t.Error("accounts and clients do not match")
 	}
@@ -216,7 +216,8 @@ func TestPortsDivideTheDescriptors(t *testing.T) {
 // A client whose dials have used up its share resumes its connections all the
 // same.
 func TestResumingHasAShareOfItsOwn(t *testing.T) {
-	acct, leave := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20)).join(identity{})
+	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
+	acct, leave := all.join(identity{}, all.parts)
 	defer leave()
 	for acct.dials.Take(1) {
 	}
@@ -234,5 +235,79 @@ func TestResumingHasAShareOfItsOwn(t *testing.T) {
 	}
 	if err := dial(&tunnel.Resume{Window: time.Second, Epoch: 1}); err != nil {
 		t.Errorf("a connection that exists is refused for dials that hang: %v", err)
+	}
+}
+
+// Tenants have equal parts of what there is, however many clients they have.
+func TestTenantsShareFirst(t *testing.T) {
+	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
+	manys, singles := all.tenant("many"), all.tenant("single")
+	var many []*account
+	var leaves []func()
+	for i := range 100 {
+		acct, leave := all.join(identity{tenant: "many", from: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32)}, manys)
+		many, leaves = append(many, acct), append(leaves, leave)
+	}
+	single, leave := all.join(identity{tenant: "single"}, singles)
+	leaves = append(leaves, leave)
+	for what, take := range map[string]func(*account) bool{
+		"dials":   func(a *account) bool { return a.dials.Take(1) },
+		"resumes": func(a *account) bool { return a.resumes.Take(1) },
+		"memory":  func(a *account) bool { return a.budget.Take(256) },
+	} {
+		one, hundred := 0, 0
+		for more := true; more; {
+			more = false
+			for range 100 { // both ask as often
+				if more = take(single); more {
+					one++
+				}
+			}
+			for _, acct := range many {
+				if take(acct) {
+					hundred++
+					more = true
+				}
+			}
+		}
+		if hundred > one*5/4 || one > hundred*5/4 {
+			t.Errorf("%s: a hundred clients have %d, one has %d", what, hundred, one)
+		}
+	}
+	for _, leave := range leaves {
+		leave()
+	}
+	if len(all.known) != 0 {
+		t.Errorf("%d accounts are left", len(all.known))
+	}
+}
+
+// A tenant that has the memory it may is told so; another is not held up, and the
+// bound may change.
+func TestMemoryOfATenantIsBounded(t *testing.T) {
+	all := newAccounts(link.NewBudget(64<<20), legacy.NewBudget(1<<20))
+	bounded := all.tenant("bounded")
+	bounded.budget.Bound(1 << 20)
+	dialer := (&Server{turns: newTurns()}).shared(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }))
+	dial := func(name string, of parts) error {
+		acct, leave := all.join(identity{tenant: name}, of)
+		defer leave()
+		_, err := dialer.Dial(context.WithValue(t.Context(), placeKey{}, &place{account: acct, memory: connMemory}), tunnel.NewFlow("tcp", "x:1"))
+		return err
+	}
+	n := 0
+	var err error
+	for ; err == nil; n++ {
+		err = dial("bounded", bounded)
+	}
+	if tunnel.FailureOf(err) != tunnel.FailBound || n > 1<<20/connMemory+1 || n < 1<<20/connMemory*3/4 {
+		t.Errorf("after %d connections of %d bytes within 1 MiB: %v", n, connMemory, err)
+	}
+	if err := dial("other", all.tenant("other")); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	bounded.budget.Bound(0)
+	if err := dial("bounded", bounded); err != nil {
+		t.Errorf("without the bound: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/internal/observe/profiles"
 	"konnectivity/server/registry"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 )
 
@@ -37,15 +38,17 @@ func (s *Server) adminHandler() http.Handler {
 func (s *Server) adminSource() admin.Source {
 	return admin.Source{
 		Component: "konnectivity-server", ID: s.opts.ID, Table: s.table,
-		Ready: s.Ready, Peers: s.adminPeers, More: s.adminMore,
+		Ready: s.Ready, Peers: s.adminPeers, More: s.adminMore, Tenants: s.tenants.list(),
 	}
 }
 
 func (s *Server) adminMore(status *admin.Status) {
 	status.ServerCount = s.serverCount()
 	status.Strategies = map[string]int{}
-	counts := s.agents.Counts()
-	status.Peers = map[string]int{admin.RoleAgent: counts.Agents, admin.RoleClient: len(s.peers.clients())}
+	counts := s.counts()
+	status.Peers = map[string]int{admin.RoleAgent: counts.Agents}
+	s.eachCluster(func(cl *cluster) { status.Peers[admin.RoleClient] += len(cl.peers.clients()) })
+	status.Tenants = s.tenants.states()
 	for _, strategy := range s.opts.Strategies {
 		status.Strategies[string(strategy)] = counts.By[strategy]
 	}
@@ -55,22 +58,28 @@ func (s *Server) adminMore(status *admin.Status) {
 	}
 }
 
-// adminPeers lists agents, then sidecars.
+// adminPeers lists agents, then sidecars, cluster by cluster.
 func (s *Server) adminPeers() []admin.Peer {
 	var out []admin.Peer
-	for _, a := range s.agents.Agents() {
+	s.eachCluster(func(cl *cluster) { out = cl.addPeers(out) })
+	return out
+}
+
+// addPeers lists those of one cluster.
+func (cl *cluster) addPeers(out []admin.Peer) []admin.Peer {
+	for _, a := range cl.agents.Agents() {
 		p := admin.Peer{
-			Role: admin.RoleAgent, ID: a.ID, Protocol: a.Via, Remote: a.Remote, Identifiers: identifiersText(a.Identifiers), Since: a.Since,
+			Tenant: cl.name, Role: admin.RoleAgent, ID: a.ID, Protocol: a.Via, Remote: a.Remote, Identifiers: identifiersText(a.Identifiers), Since: a.Since,
 			Draining: a.Draining, Streams: a.Streams, Pending: a.Pending, RoundTrip: a.RTT.Seconds(),
 			Silent: admin.SilentSeconds(a.Heard),
 		}
-		if session, ok := a.Backend.(*link.Session); ok {
-			addLink(&p, session)
+		if g, ok := a.Backend.(*lanes.Group); ok {
+			addLink(&p, g)
 		}
 		out = append(out, p)
 	}
-	for _, who := range s.peers.clients() {
-		p := admin.Peer{Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote, Since: who.since}
+	for _, who := range cl.peers.clients() {
+		p := admin.Peer{Tenant: cl.name, Role: admin.RoleClient, ID: who.link.Peer().ID, Protocol: "link", Remote: who.remote, Since: who.since}
 		p.Silent = admin.SilentSeconds(who.link.Heard())
 		addLink(&p, who.link)
 		out = append(out, p)
@@ -79,10 +88,13 @@ func (s *Server) adminPeers() []admin.Peer {
 }
 
 // addLink adds what only a link knows of itself.
-func addLink(p *admin.Peer, session *link.Session) {
+func addLink(p *admin.Peer, session interface {
+	Peer() link.Hello
+	Stats() link.Stats
+}) {
 	stats := session.Stats()
 	p.Software, p.Streams, p.RoundTrip = session.Peer().Software, stats.Streams, stats.RTT.Seconds()
-	p.Window, p.Unread = stats.LargestWindow, stats.Unread
+	p.Window, p.Unread, p.Lanes = stats.LargestWindow, stats.Unread, stats.Lanes
 }
 
 // maxIdentifiersText keeps an agent with a thousand addresses from filling the

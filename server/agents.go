@@ -9,11 +9,13 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
 	"konnectivity/internal/admin"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/registry"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
@@ -36,12 +38,12 @@ func (s *Server) buildAgents() (err error) {
 		s.agentService.Register(s.agentGRPC.server)
 	}
 	for _, l := range s.opts.Agents {
-		cfg := s.frontConfig("agents", l)
+		cfg := s.frontConfig(agents, l)
 		if s.agentGRPC != nil {
-			cfg.GRPC = s.agentGRPC.handle
+			cfg.GRPC = s.hosted(s.agentGRPC.handle)
 		}
 		if !s.opts.NoLink {
-			cfg.Link = s.serveAgentLink
+			cfg.Link = s.hosted(s.serveAgentLink)
 		}
 		front, err := frontend.New(cfg)
 		if err != nil {
@@ -54,60 +56,96 @@ func (s *Server) buildAgents() (err error) {
 
 // acceptAgent decides on an agent that came by gRPC.
 func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave func(), err error) {
+	from, ok := authInfoOf(ctx)
+	if !ok {
+		return nil, errNotHanded
+	}
+	cl := s.clusterOf(from.life)
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
-	agent, err := s.admit(ctx, who, "grpc")
+	agent, err := cl.admit(ctx, from.life, who, "grpc")
 	if err == nil {
 		err = prove(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s.join(agent, p, &peer{drain: p.Drain}), nil
+	return cl.join(from.life, agent, p, &peer{drain: p.Drain}), nil
 }
 
 // serveAgentLink is an agent's link from its handshake to its end.
 func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
+	cl := s.clusterOf(ctx)
 	var agent registry.Agent
 	cfg := s.linkConfig()
+	cfg.Budget = cl.parts.budget
+	cfg.Log = cl.log
 	setLiveness(&cfg, s.opts.Keepalive)
-	cfg.Verify = func(ctx context.Context, p link.Hello) (err error) {
+	cfg.Verify = func(judging context.Context, p link.Hello) (err error) {
 		if p.Role != link.RoleAgent {
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
-		agent, err = s.admit(ctx, who, "link")
+		agent, err = cl.admit(judging, ctx, who, "link")
 		return err
 	}
 	session := s.acceptLink(ctx, c, cfg)
 	if session == nil {
 		return
 	}
-	defer s.closeLink(session)
-	s.metrics.AgentLink(1)
-	defer s.metrics.AgentLink(-1)
-	leave := s.join(agent, session, &peer{drain: session.Drain, count: session.SetServerCount})
-	defer leave()
+	key := laneKey{session.Peer().Group, agent.ID, agent.Identity, session.Peer().Identifiers}
+	g, leave := cl.lanes.join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(ctx, agent, g) })
+	defer func() {
+		last := leave()
+		s.closeLink(session)
+		if last {
+			_ = g.Close() // and waits for what it runs
+		}
+	}()
 	select {
 	case <-session.Done():
-		if lost(s.whyGone(session)) {
-			s.metrics.AgentLinkLost()
-		}
 	case <-ctx.Done():
 	}
 }
 
-// admit asks the gate, and logs and counts a refusal.
-func (s *Server) admit(ctx context.Context, who auth.Peer, via string) (registry.Agent, error) {
+// joinLinked makes an agent known that has one or more links, until leave.
+func (cl *cluster) joinLinked(life context.Context, agent registry.Agent, g *lanes.Group) (leave func()) {
+	s := cl.server
+	s.metrics.Links.Add(admin.RoleAgent, g)
+	s.metrics.AgentLink(1)
+	leaveAll := cl.join(life, agent, g, &peer{drain: g.Drain, count: g.SetServerCount})
+	return func() {
+		if g.Err() != nil {
+			<-g.Done() // which is about to be closed
+			if lost(cl.whyGone(life, g)) {
+				s.metrics.AgentLinkLost()
+			}
+		}
+		leaveAll()
+		s.metrics.AgentLink(-1)
+		s.metrics.Links.Remove(admin.RoleAgent, g)
+	}
+}
+
+// errChanged is why an agent is refused that was judged by what no longer holds.
+var errChanged = &auth.Refusal{Code: codes.Unavailable, Reason: "what the server admits has changed while it judged this agent; come again"}
+
+// admit asks the gate, and logs and counts a refusal. life is that of the agent's
+// connection, which may be cut while the gate thinks.
+func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (registry.Agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
 	defer cancel()
 	agent := registry.Agent{ID: who.ID, Identity: auth.Identity(who.TLS), Via: via}
 	if who.Remote != nil {
 		agent.Remote = who.Remote.String()
 	}
-	ids, err := s.gate.Admit(ctx, who)
+	ids, err := cl.gate().Admit(ctx, who)
+	if err == nil && context.Cause(life) == errCut {
+		err = errChanged
+	}
 	if err != nil {
-		s.metrics.AgentRefused(label(err))
-		s.opts.Log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).Warn("an agent was refused")
+		cl.server.metrics.AgentRefused(label(err))
+		cl.traffic.refused.Add(1)
+		cl.log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).Warn("an agent was refused")
 		return agent, err
 	}
 	agent.Identifiers = ids
@@ -137,30 +175,36 @@ func (s *Server) tokenReviewed(took time.Duration, err error) {
 // join makes an admitted agent known to whoever dials, until leave. A second
 // connection of a known agent is no news: agents make one to see whether a load
 // balancer leads them to another server, and drop it when it does not.
-func (s *Server) join(agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
-	log := s.opts.Log.WithFields(agentFields(agent)).Info
-	if s.agents.Knows(agent.ID) {
-		log = s.opts.Log.WithFields(agentFields(agent)).Debug
+// life is that of its connection.
+func (cl *cluster) join(life context.Context, agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
+	log := cl.log.WithFields(agentFields(agent)).Info
+	if cl.agents.Knows(agent.ID) {
+		log = cl.log.WithFields(agentFields(agent)).Debug
 	}
-	leaveRegistry := s.agents.Join(agent, backend)
-	s.peers.tellServing(s.serving)
-	leavePeers := s.peers.join(who)
+	leaveRegistry := cl.agents.Join(agent, backend)
+	cl.peers.tellServing(cl.serving)
+	leavePeers := cl.peers.join(who)
 	log("agent connected")
 	since := time.Now()
 	return func() {
 		leavePeers()
 		leaveRegistry()
-		s.peers.tellServing(s.serving)
+		cl.peers.tellServing(cl.serving)
 		log("agent gone")
-		if !s.agents.Knows(agent.ID) {
-			s.table.Gone(admin.RoleAgent, agent.ID, agent.Remote, since, s.whyGone(backend))
+		if !cl.agents.Knows(agent.ID) {
+			gone := admin.Departure{Tenant: cl.name, Role: admin.RoleAgent, ID: agent.ID, Remote: agent.Remote}
+			cl.server.table.Gone(gone, since, cl.whyGone(life, backend))
 		}
 	}
 }
 
-// whyGone is why an agent's connection ended; nil if either side wanted it.
-func (s *Server) whyGone(b registry.Backend) error {
-	for _, wanted := range []<-chan struct{}{b.Draining(), s.draining} {
+// whyGone is why an agent's connection, whose life that was, ended; nil if either
+// side wanted it.
+func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
+	if context.Cause(life) == errCut {
+		return nil
+	}
+	for _, wanted := range []<-chan struct{}{b.Draining(), cl.server.draining} {
 		select {
 		case <-wanted:
 			return nil

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel/legacy"
@@ -20,21 +21,21 @@ import (
 func (s *Server) buildClients() error {
 	if !s.opts.NoGRPC {
 		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
-		s.proxyService = legacy.NewProxyService(sharing{s.forwarder, connMemory}, legacy.ProxyServiceConfig{
+		s.proxyService = legacy.NewProxyService(sharing{ofCluster{s}, connMemory}, legacy.ProxyServiceConfig{
 			Admit: admitStream, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log,
 		})
 		s.proxyService.Register(s.clientGRPC.server)
 	}
 	for _, l := range s.opts.Clients {
-		cfg := s.frontConfig("clients", l)
+		cfg := s.frontConfig(clients, l)
 		if s.clientGRPC != nil {
-			cfg.GRPC = s.accounted(s.handleClientGRPC)
+			cfg.GRPC = s.hosted(s.accounted(s.handleClientGRPC))
 		}
 		if !s.opts.NoConnect {
-			cfg.Connect = s.accounted(frontend.Connect(sharing{s.forwarder, clientMemory + connMemory}, s.metrics, s.agents.Ready))
+			cfg.Connect = s.hosted(s.accounted(s.serveConnect))
 		}
 		if !s.opts.NoLink && l.TLS != nil {
-			cfg.Link = s.accounted(s.serveClientLink)
+			cfg.Link = s.hosted(s.accounted(s.serveClientLink))
 		}
 		front, err := frontend.New(cfg)
 		if err != nil {
@@ -45,19 +46,24 @@ func (s *Server) buildClients() error {
 	return nil
 }
 
-func (s *Server) frontConfig(name string, l Listener) frontend.Config {
-	most := cmp.Or(s.opts.MaxConns, frontend.MaxConns)
-	if name == "clients" {
-		most = admission.AtMost(most, shareOfPort(admission.Descriptors(), len(s.opts.Clients)))
-	}
+func (s *Server) frontConfig(side side, l Listener) frontend.Config {
 	strangers := s.strangers
 	if l.Addr().Network() == "unix" {
 		strangers = s.local
 	}
 	return frontend.Config{
-		Name: name, TLS: l.TLS, Proxies: l.Proxies, MaxConns: most, Strangers: strangers, Metrics: s.metrics, Log: s.opts.Log,
+		Name: side.String(), TLS: s.tlsOf(side, l), Proxies: l.Proxies, MaxConns: s.roomOf(side), Strangers: strangers, Metrics: s.metrics, Log: s.opts.Log,
 		LinkALPN: link.ALPN, Prepare: s.prepare(),
 	}
+}
+
+// roomOf is how many connections each port of a side may have.
+func (s *Server) roomOf(side side) int {
+	most := cmp.Or(s.opts.MaxConns, frontend.MaxConns)
+	if side == clients {
+		most = admission.AtMost(most, shareOfPort(admission.Descriptors(), len(s.opts.Clients)))
+	}
+	return most
 }
 
 // shareOfPort is how many connections each of so many ports for clients may
@@ -79,13 +85,19 @@ func (s *Server) prepare() func(net.Conn) net.Conn {
 	return link.Cork
 }
 
+// serveConnect is a client's CONNECT.
+func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn) {
+	s.clusterOf(ctx).connect(ctx, c)
+}
+
 // serveClientLink is a sidecar's link: each stream it opens is a request.
 func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
-	acct := accountOf(ctx)
+	cl, acct := s.clusterOf(ctx), accountOf(ctx)
 	cfg := s.linkConfig()
-	cfg.Hello.Serving = s.serving()
-	cfg.Forwarder = s.metrics.LinkRequests(linked{sharing{s.forwarder, connMemory}, acct})
+	cfg.Hello.Serving = cl.serving()
+	cfg.Forwarder = s.metrics.LinkRequests(linked{sharing{cl, connMemory}, acct})
 	cfg.Budget = acct.budget
+	cfg.Log = cl.log
 	setLiveness(&cfg, s.opts.ClientKeepalive)
 	taken := false
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
@@ -106,8 +118,10 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
 	if session == nil {
 		return
 	}
+	s.metrics.Links.Add(admin.RoleClient, session)
+	defer s.metrics.Links.Remove(admin.RoleClient, session)
 	defer s.closeLink(session)
-	leave := s.peers.join(&peer{
+	leave := cl.peers.join(&peer{
 		drain: session.Drain, count: session.SetServerCount, serving: session.SetServing,
 		client: sidecarLink{session, c.RemoteAddr().String(), time.Now()},
 	})

@@ -16,7 +16,7 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 	for _, f := range slices.Concat(s.clientFronts, s.agentFronts) {
 		f.Drain()
 	}
-	s.peers.drain()
+	s.eachCluster(func(cl *cluster) { cl.peers.drain() })
 	if s.opts.Grace < 0 || failed.Err() != nil {
 		return
 	}
@@ -135,8 +135,8 @@ func (p *peers) tellServing(ask func() link.Serving) {
 }
 
 // serving is what clients are told of the agents.
-func (s *Server) serving() link.Serving {
-	if err := s.agents.Ready(); err != nil {
+func (cl *cluster) serving() link.Serving {
+	if err := cl.agents.Ready(); err != nil {
 		return link.Serving{Told: true, Why: err.Error()}
 	}
 	return link.Serving{Told: true}

@@ -10,10 +10,10 @@ import (
 func (s *Server) gauges() {
 	m := s.metrics
 	m.Gauge("ready_backend_connections", "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends", nil,
-		func() float64 { return float64(s.agents.Counts().Agents) })
+		func() float64 { return float64(s.counts().Agents) })
 	for _, strategy := range s.opts.Strategies {
 		m.Gauge("ready_backends", "Number of konnectivity agent connected to the proxy server", prometheus.Labels{"proxy_strategy": string(strategy)},
-			func() float64 { return float64(s.agents.Counts().By[strategy]) })
+			func() float64 { return float64(s.counts().By[strategy]) })
 	}
 	for _, via := range []string{"grpc", "link"} {
 		m.Gauge("agent_connections", "Number of connections of agents, by protocol.", prometheus.Labels{"protocol": via},
@@ -51,18 +51,22 @@ func (s *Server) gauges() {
 }
 
 func (s *Server) countAgents(via string) (n int) {
-	for _, a := range s.agents.Agents() {
-		if a.Via == via {
-			n++
+	s.eachCluster(func(cl *cluster) {
+		for _, a := range cl.agents.Agents() {
+			if a.Via == via {
+				n++
+			}
 		}
-	}
+	})
 	return n
 }
 
 func (s *Server) longestRoundTrip() float64 {
 	longest := time.Duration(0)
-	for _, a := range s.agents.Agents() {
-		longest = max(longest, a.RTT)
-	}
+	s.eachCluster(func(cl *cluster) {
+		for _, a := range cl.agents.Agents() {
+			longest = max(longest, a.RTT)
+		}
+	})
 	return longest.Seconds()
 }

@@ -88,7 +88,7 @@ func (g *grpcFront) serve() error {
 // stream that is accepted: see prove.
 func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn) {
 	c.Weigh(frontend.GRPCWeight)
-	h := &handed{Conn: c.Whole(), from: c, account: accountOf(ctx), done: make(chan struct{})}
+	h := &handed{Conn: c.Whole(), from: c, life: ctx, account: accountOf(ctx), cluster: clusterIn(ctx), done: make(chan struct{})}
 	if !g.queue.put(ctx, h) {
 		return
 	}
@@ -103,7 +103,9 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn) {
 type handed struct {
 	net.Conn
 	from    *frontend.Conn
-	account *account // nil: an agent's
+	life    context.Context // the connection's
+	account *account        // nil: an agent's
+	cluster *cluster        // nil: the server's own
 	once    sync.Once
 	done    chan struct{} // closed by Close
 }
@@ -130,12 +132,18 @@ func prove(ctx context.Context) error {
 
 // connOf is the connection of a stream; nil if it did not come by a frontend.
 func connOf(ctx context.Context) *frontend.Conn {
+	info, _ := authInfoOf(ctx)
+	return info.from
+}
+
+// authInfoOf is what a stream knows of its connection; false if that did not
+// come by a frontend.
+func authInfoOf(ctx context.Context) (authInfo, bool) {
 	if p, ok := grpcpeer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(authInfo); ok {
-			return info.from
-		}
+		info, ok := p.AuthInfo.(authInfo)
+		return info, ok
 	}
-	return nil
+	return authInfo{}, false
 }
 
 // judgeStream gives an agent the time that it takes to judge it, and counts what
@@ -212,7 +220,7 @@ func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, e
 	if h.from.TLS() != nil {
 		level = credentials.PrivacyAndIntegrity
 	}
-	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.account}, nil
+	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.life, h.account, h.cluster}, nil
 }
 
 func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -231,7 +239,9 @@ func (handshaken) OverrideServerName(string) error { return nil }
 type authInfo struct {
 	credentials.CommonAuthInfo
 	from    *frontend.Conn
+	life    context.Context
 	account *account // nil: an agent's
+	cluster *cluster // nil: the server's own
 }
 
 func (authInfo) AuthType() string { return "handshaken" }

@@ -13,16 +13,15 @@ import (
 // much as the frame's header announces: 16 KiB.
 const linkWeight = 32 << 10
 
-// linkConfig is what all of the server's links have in common.
+// linkConfig is what all of the server's links have in common; each has a Budget
+// and a Log besides.
 func (s *Server) linkConfig() link.Config {
 	return link.Config{
 		Hello: link.Hello{
 			Role: link.RoleServer, Software: "konnectivity-server " + version.Get().Version,
 			ID: s.opts.ID, ServerCount: s.serverCount(),
-			Features: s.ends.Features(),
+			Features: append(s.own.ends.Features(), link.FeatureLanes),
 		},
-		Budget: s.opts.Budget,
-		Log:    s.opts.Log,
 	}
 }
 
@@ -51,16 +50,14 @@ func (s *Server) acceptLink(ctx context.Context, c *frontend.Conn, cfg link.Conf
 	}
 	session, err := link.Accept(ctx, c.Whole(), cfg)
 	if err != nil {
-		s.opts.Log.WithError(err).WithField("remote", c.RemoteAddr().String()).Debug("a link was not made")
+		cfg.Log.WithError(err).WithField("remote", c.RemoteAddr().String()).Debug("a link was not made")
 		return nil
 	}
-	s.metrics.Links.Add(session.Peer().Role.String(), session)
 	return session
 }
 
 // closeLink ends a link, with the reason if it is the server that goes.
 func (s *Server) closeLink(session *link.Session) {
-	defer s.metrics.Links.Remove(session.Peer().Role.String(), session)
 	select {
 	case <-s.draining:
 		_ = session.CloseWith(link.GoAwayShutdown, "the server is shutting down")

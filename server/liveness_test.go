@@ -99,7 +99,7 @@ func TestSilentAgentIsNoticed(t *testing.T) {
 				t.Fatal("the caller still waits for a dead agent")
 			}
 			// The caller may hear before the registry does.
-			r.eventually("the agent forgotten", func() bool { return r.agents.Counts().Connections == 0 })
+			r.eventually("the agent forgotten", func() bool { return r.own.agents.Counts().Connections == 0 })
 		})
 	}
 }

@@ -12,9 +12,11 @@ import (
 
 	"konnectivity/internal/policy"
 	"konnectivity/internal/source"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/lease"
 	"konnectivity/server/registry"
+	"konnectivity/server/tenancy"
 	"konnectivity/tunnel/link"
 )
 
@@ -36,6 +38,11 @@ type Listener struct {
 	// TLS makes the configuration that offers these protocols by ALPN, such
 	// as tlsreload's Source.Server; nil serves without TLS (unix sockets).
 	TLS func(nextProtos ...string) *tls.Config
+
+	// TLSFor does the same with the certificates and CAs of Options.Tenants
+	// beside its own, such as tlsreload's Source.ServerFor; nil: it serves no
+	// tenants.
+	TLSFor func(choose tlsreload.Choose, nextProtos ...string) *tls.Config
 
 	// Proxies are load balancers in front of the listener that begin each
 	// connection with a PROXY protocol header. Not without TLS.
@@ -69,6 +76,13 @@ type Options struct {
 	Claims     *auth.Claims        // what agents may claim; nil: anything
 	Policy     *policy.Policy      // nil: only metadata addresses are denied
 	Leases     *LeaseOptions       // nil: none
+
+	// Tenants are further clusters that are served by name, apart from each
+	// other and from the server's own, whose settings are those above; nil:
+	// none. The server runs it. TenantTokens is how a tenant's tokens are
+	// reviewed; it uses no network, and must be given if Tenants is.
+	Tenants      *tenancy.Dir
+	TenantTokens func(*tenancy.Tokens) *auth.TokensConfig
 
 	// ResumeWindow is how long a connection waits for a link to go on by when
 	// the one that carries it is lost; 0 or less: it is lost too.
@@ -108,6 +122,8 @@ func (o *Options) setDefaults() error {
 		return errors.New("a server that serves no protocol")
 	case o.NoLink && o.AgentsNeedLink:
 		return errors.New("agents cannot need a link where there are none")
+	case o.Tenants != nil && o.TenantTokens == nil:
+		return errors.New("tenants' tokens need somebody to review them")
 	case o.Log == nil || o.Registry == nil:
 		return errors.New("a server needs a log and a metrics registry")
 	}

@@ -3,22 +3,33 @@ package server
 import (
 	"context"
 
+	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 )
 
-// policed lets next dial only what the operator allows. Names are judged as
-// names here; their addresses are the agent's to judge, which resolves them.
-func (s *Server) policed(next tunnel.Dialer) tunnel.Dialer {
+// policed lets next dial only what the operator allows, and the cluster's own
+// rules. Names are judged as names here; their addresses are the agent's to
+// judge, which resolves them.
+func (cl *cluster) policed(next tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		host, port, err := tunnel.SplitAddress(f.Address)
 		if err != nil {
 			return nil, err
 		}
-		if err := s.opts.Policy.AllowUnresolved(host, port); err != nil {
-			s.opts.Log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).
+		if err := allow(host, port, cl.server.opts.Policy, cl.terms.Load().policy); err != nil {
+			cl.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).
 				Warn("a destination was refused by policy")
 			return nil, err
 		}
 		return next.Dial(ctx, f)
 	})
+}
+
+// allow returns why a destination is refused: by the server's rules, or by a
+// cluster's; own is nil where it has none.
+func allow(host string, port uint16, all, own *policy.Policy) error {
+	if err := all.AllowUnresolved(host, port); err != nil || own == nil {
+		return err
+	}
+	return own.AllowUnresolved(host, port)
 }

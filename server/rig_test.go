@@ -181,12 +181,12 @@ type agentHello struct{ id, identifiers, token string }
 
 func (r *rig) agent(kind string, h agentHello, n network) agent {
 	r.t.Helper()
-	before := r.agents.Counts().Connections
+	before := r.own.agents.Counts().Connections
 	a, err := r.tryAgent(kind, h, n)
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	r.eventually("the agent is known", func() bool { return r.agents.Counts().Connections > before })
+	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections > before })
 	return a
 }
 

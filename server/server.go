@@ -15,26 +15,22 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
 	"konnectivity/server/metrics"
-	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
-	"konnectivity/tunnel/roam"
 )
 
 // Server is a konnectivity server. Make it with New and call Run once.
 type Server struct {
 	opts      Options
 	metrics   *metrics.Server
-	agents    *registry.Registry
-	ends      *roam.Ends // of connections that do not go on to a peer that keeps them
-	forwarder *tunnel.Forwarder
+	own       *cluster          // that of the flags
+	tenants   *tenants          // nil: it serves its own cluster alone
 	accounts  *accounts         // of clients
 	turns     *turns            // of clients' dials
 	table     *admin.Table      // nil: no admin port
 	leases    *lease.Controller // nil: none
-	gate      auth.Gate
-	peers     peers // who is told of a drain and of the number of servers
 	limits    legacy.Limits
+	paused    func(time.Duration) // told of pauses of connections that were resumed; nil until New is over
 	strangers *frontend.Strangers // of all ports
 	local     *frontend.Strangers // of unix sockets
 
@@ -60,7 +56,6 @@ func New(opts Options) (*Server, error) {
 	s := &Server{
 		opts:     opts,
 		metrics:  metrics.New(opts.Registry),
-		agents:   registry.New(opts.Strategies, opts.Log),
 		limits:   limits,
 		draining: make(chan struct{}),
 		accounts: newAccounts(opts.Budget, limits.Budget),
@@ -69,30 +64,25 @@ func New(opts Options) (*Server, error) {
 		strangers: frontend.NewStrangers(admission.Descriptors()),
 		local:     frontend.NewLocalStrangers(admission.Descriptors()),
 	}
-	s.ends = roam.New(roam.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
-	s.forwarder = &tunnel.Forwarder{
-		Dialer:      s.policed(s.shared(s.metrics.Dialer(settling{s.agents, s.ends.Dialer(s.agents), time.Now().Add(opts.Settle), s.draining}))),
-		DialTimeout: opts.DialTimeout,
-		Total:       &s.metrics.Totals,
-		Observers:   []tunnel.Observer{s.metrics, connectionLog{opts.Log}},
-	}
 	if opts.Admin != nil {
 		s.table = admin.NewTable()
-		s.forwarder.Observers = append(s.forwarder.Observers, s.table)
 	}
-	s.gate.Claims = opts.Claims
-	if opts.Tokens != nil {
-		cfg := *opts.Tokens
-		cfg.Called, cfg.Log = s.tokenReviewed, opts.Log
-		s.gate.Tokens = auth.NewTokens(cfg)
-	}
+	s.own = s.newCluster("", opts.Strategies)
+	s.own.terms.Store(&terms{gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Leases != nil {
 		cfg := *opts.Leases
-		cfg.ServerID, cfg.Metrics, cfg.Changed, cfg.Log = opts.ID, s.metrics, s.peers.count, opts.Log
+		cfg.ServerID, cfg.Metrics, cfg.Changed, cfg.Log = opts.ID, s.metrics, s.tellCount, opts.Log
 		s.leases = lease.New(cfg)
 	}
+	if opts.Tenants != nil {
+		s.tenants = newTenants(s, opts.Tenants)
+		s.metrics.More = s.tenants.carried
+		if err := opts.Registry.Register(tenantMetrics{s.tenants}); err != nil {
+			return nil, err
+		}
+	}
 	s.gauges()
-	if err := observe.Resuming(opts.Registry, metrics.Prefix, s.ends); err != nil {
+	if err := observe.Resuming(opts.Registry, metrics.Prefix, resuming{s}); err != nil {
 		return nil, err
 	}
 	if err := s.buildClients(); err != nil {
@@ -107,8 +97,11 @@ func (s *Server) Ready() error {
 	case <-s.draining:
 		return errors.New("the server is shutting down")
 	default:
-		return s.agents.Ready()
 	}
+	if s.tenants != nil {
+		return nil // one cluster without agents is no reason to send those of others away
+	}
+	return s.own.agents.Ready()
 }
 
 // serverCount is how many servers agents should find.
@@ -151,11 +144,11 @@ func (s *Server) Run(ctx context.Context) error {
 	s.stopClients()
 	cutClients(errStopped)
 	<-clientsDone
-	s.ends.Close()
+	s.closeEnds()
 	s.stopAgents()
 	cutAgents(errStopped)
 	<-agentsDone
-	s.ends.Wait()
+	s.waitEnds()
 	<-released
 	end()
 	return parts.Wait()
@@ -189,9 +182,10 @@ func (s *Server) background(life context.Context, parts *errgroup.Group) {
 	for _, run := range s.opts.Background {
 		parts.Go(func() error { run(life); return nil })
 	}
-	if s.gate.Tokens != nil {
-		parts.Go(func() error { s.gate.Tokens.Run(life); return nil })
+	if tokens := s.own.gate().Tokens; tokens != nil {
+		parts.Go(func() error { tokens.Run(life); return nil })
 	}
+	s.tenants.start(life, parts)
 	if l := s.opts.Health; l != nil {
 		parts.Go(func() error { return observe.Serve(life, l, s.healthHandler(), s.opts.Log) })
 	}

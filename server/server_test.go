@@ -225,11 +225,15 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 	for _, agents := range agentKinds {
 		r := startServer(t)
 		asked := make(chan struct{}, 10)
-		a := r.agent(agents, agentHello{id: "a1"}, func(ctx context.Context, _ string) (tunnel.Conn, error) {
+		hang := func(ctx context.Context, _ string) (tunnel.Conn, error) {
 			asked <- struct{}{}
 			<-ctx.Done()
 			return nil, ctx.Err()
-		})
+		}
+		refuse := func(context.Context, string) (tunnel.Conn, error) {
+			return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
+		}
+		a := r.agent(agents, agentHello{id: "a1"}, hang)
 		for _, kind := range clientKinds {
 			failed := make(chan error, 1)
 			go func() { _, err := r.dial(kind, "x:1"); failed <- err }()
@@ -239,6 +243,8 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 			}
 			start := time.Now()
 			a.Close()
+			r.eventually("it is gone", func() bool { return r.own.agents.Counts().Connections == 0 })
+			a = r.agent(agents, agentHello{id: "a1"}, refuse) // or the dial would wait for it
 			select {
 			case err := <-failed:
 				if err == nil {
@@ -250,12 +256,9 @@ func TestAgentThatDiesBeforeItAnswers(t *testing.T) {
 			if took := time.Since(start); took > 10*time.Second { // some milliseconds
 				t.Errorf("%s through %s: the caller heard after %v", kind, agents, took)
 			}
-			r.eventually("it is gone", func() bool { return r.agents.Counts().Connections == 0 })
-			a = r.agent(agents, agentHello{id: "a1"}, func(ctx context.Context, _ string) (tunnel.Conn, error) {
-				asked <- struct{}{}
-				<-ctx.Done()
-				return nil, ctx.Err()
-			})
+			a.Close()
+			r.eventually("that one is gone, too", func() bool { return r.own.agents.Counts().Connections == 0 })
+			a = r.agent(agents, agentHello{id: "a1"}, hang)
 		}
 
 		// With another agent the caller does not notice.
@@ -396,7 +399,7 @@ func TestAgentsThatAreRefused(t *testing.T) {
 		}
 		r.agent(kind, agentHello{id: "good-" + kind, identifiers: "ipv4=10.0.0.1"}, echoing) // its certificate's
 	}
-	if n := r.agents.Counts().Connections; n != 2 {
+	if n := r.own.agents.Counts().Connections; n != 2 {
 		t.Errorf("%d agents are known, want 2", n)
 	}
 	if !r.metric(`agent_refusals_total{reason="denied"} 4`) {
@@ -481,7 +484,7 @@ func TestServerCountIsPushedOverLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.peers.count(7)
+	r.own.peers.count(7)
 	r.eventually("both know", func() bool { return a.ServerCount() == 7 && s.ServerCount() == 7 })
 	// One whose handshake was on the way meanwhile learns it too.
 	late := r.agent("link", agentHello{id: "late"}, echoing)

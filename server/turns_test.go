@@ -64,7 +64,7 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 			defer cancel()
 			w := &work{queue: make(chan chan struct{}, 10000), each: 100 * time.Microsecond}
 			turns := newTurns()
-			turns.limit = 8
+			turns.schedule.limit = 8
 			var wg sync.WaitGroup
 			wg.Go(func() { w.run(ctx) })
 			for range hogs {
@@ -78,7 +78,7 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 			if all := 90000; *got < all/(hogs+1)*4/5 {
 				t.Errorf("beside %d storms of dials a client has %d of %d", hogs, *got, all)
 			}
-			for _, l := range turns.lines {
+			for _, l := range turns.schedule.tenants[""].clients {
 				if l.young != 0 || len(l.waiting) != 0 {
 					t.Errorf("%d turns are not given back, %d wait", l.young, len(l.waiting))
 				}
@@ -92,7 +92,7 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 func TestDialsThatHangKeepNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns()
-		turns.limit = 2
+		turns.schedule.limit = 2
 		a, b := &account{}, &account{}
 		start := time.Now()
 		for range 1000 {
@@ -121,7 +121,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if l := turns.lines[b]; l.young != 0 || len(l.waiting) != 0 {
+		if l := turns.schedule.tenants[""].clients[b]; l.young != 0 || len(l.waiting) != 0 {
 			t.Errorf("%d young, %d waiting in the end", l.young, len(l.waiting))
 		}
 	})
@@ -132,7 +132,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 func TestPartsThatNobodyUsesAreGivenToWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns()
-		turns.limit = 8
+		turns.schedule.limit = 8
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
@@ -163,8 +163,8 @@ func TestPartsThatNobodyUsesAreGivenToWhoWaits(t *testing.T) {
 		if most := int(time.Second / youngFor * 8); count < most*9/10 {
 			t.Errorf("a busy client made %d dials of %d that there was room for", count, most)
 		}
-		if turns.young != 0 || turns.waiting != 0 {
-			t.Errorf("%d young and %d waiting are left over", turns.young, turns.waiting)
+		if turns.schedule.young != 0 || len(turns.schedule.waiting) != 0 {
+			t.Errorf("%d young and %d waiting are left over", turns.schedule.young, len(turns.schedule.waiting))
 		}
 	})
 }

@@ -108,7 +108,7 @@ func TestConversations(t *testing.T) {
 			}
 			t.Run(title+"/"+how, func(t *testing.T) {
 				var dialed []string
-				o := Options{Rules: c.rules}
+				o := Options{rules: c.rules}
 				if c.auth {
 					o.Credentials = static{"anna": "secret"}
 				}
@@ -233,7 +233,7 @@ func TestHandshakeIsBounded(t *testing.T) {
 	for title, send := range map[string]string{"silent": "", "half a greeting": "\x05", "half a request": hello + connectTo} {
 		t.Run(title, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, Options{HandshakeTimeout: bound}, failing(tunnel.FailInternal))
+			s := serve(t, Options{handshakeTimeout: bound}, failing(tunnel.FailInternal))
 			c := connect(t, s.addr)
 			_, _ = c.Write([]byte(send))
 			if _, err := io.Copy(io.Discard, c); err != nil {
@@ -243,7 +243,7 @@ func TestHandshakeIsBounded(t *testing.T) {
 	}
 	t.Run("dripping", func(t *testing.T) {
 		t.Parallel()
-		s := serve(t, Options{HandshakeTimeout: bound}, failing(tunnel.FailInternal))
+		s := serve(t, Options{handshakeTimeout: bound}, failing(tunnel.FailInternal))
 		c := connect(t, s.addr)
 		drip := append([]byte{5, 255}, bytes.Repeat([]byte{9}, 200)...)
 		for i := range drip {

@@ -82,7 +82,7 @@ func (s *Server) negotiate(ctx context.Context, conn tunnel.Conn, br *bufio.Read
 	if address, err = destination(req.DestAddr); err != nil {
 		return "", refused(reasonAddress, replyTo(replyGeneral), err)
 	}
-	if _, ok := s.opts.Rules.Allow(ctx, req); !ok {
+	if _, ok := s.opts.rules.Allow(ctx, req); !ok {
 		return "", refused(reasonRules, replyTo(replyNotAllowed), fmt.Errorf("%s is not allowed", address))
 	}
 	return address, nil

@@ -21,7 +21,7 @@ import (
 
 func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 	const silent = 2000
-	s := serve(t, Options{HandshakeTimeout: time.Hour, MaxConns: 1500}, direct)
+	s := serve(t, Options{handshakeTimeout: time.Hour, MaxConns: 1500}, direct)
 	address := target(t, mirror)
 	settled := mustThrough(t, s, address)
 	half := make([]*net.TCPConn, silent)
@@ -151,7 +151,7 @@ func TestShortageOfDescriptorsIsSurvived(t *testing.T) {
 
 func TestShortageTakesTheOldestHandshake(t *testing.T) {
 	ln := &shortListener{Listener: listen(t), fail: syscall.EMFILE, dry: 1}
-	s := serveOn(t, newServer(t, Options{HandshakeTimeout: time.Hour}, direct), ln)
+	s := serveOn(t, newServer(t, Options{handshakeTimeout: time.Hour}, direct), ln)
 	start := time.Now()
 	c := connect(t, s.addr) // accepted, silent; the next accept fails
 	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
@@ -223,7 +223,7 @@ func TestDrain(t *testing.T) {
 		}
 	})
 	t.Run("silent ones do not hold it up", func(t *testing.T) {
-		s := serve(t, Options{Drain: time.Hour, HandshakeTimeout: time.Hour}, direct)
+		s := serve(t, Options{Drain: time.Hour, handshakeTimeout: time.Hour}, direct)
 		_ = connect(t, s.addr)
 		eventually(t, "it is accepted", func() bool { return s.slots.Count() == 1 })
 		if err := s.stop(); err != nil {
@@ -233,7 +233,7 @@ func TestDrain(t *testing.T) {
 }
 
 func TestServeConnEndsWithItsContext(t *testing.T) {
-	s := newServer(t, Options{HandshakeTimeout: time.Hour}, direct)
+	s := newServer(t, Options{handshakeTimeout: time.Hour}, direct)
 	client, conn := net.Pipe()
 	defer client.Close()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -263,7 +263,7 @@ func TestMetrics(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	f := &tunnel.Forwarder{Dialer: direct}
-	for _, o := range []Options{{}, {Forwarder: f, HandshakeTimeout: -1}, {Forwarder: f, MaxConns: -1}, {Forwarder: f, Drain: -1}} {
+	for _, o := range []Options{{}, {Forwarder: f, handshakeTimeout: -1}, {Forwarder: f, MaxConns: -1}, {Forwarder: f, Drain: -1}} {
 		if _, err := New(o); err == nil {
 			t.Errorf("accepted %+v", o)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"konnectivity/internal/access"
 	"konnectivity/internal/admission"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
@@ -45,9 +45,9 @@ type Options struct {
 	// offer user and password (RFC 1929) is then refused. See LoadCredentials.
 	Credentials Checker
 
-	// Rules may refuse a request; nil allows every CONNECT. It sees names
+	// rules may refuse a request; nil allows every CONNECT. It sees names
 	// unresolved. BIND and UDP ASSOCIATE are refused before.
-	Rules armon.RuleSet
+	rules armon.RuleSet
 
 	// Other, if set, takes over connections that speak HTTP, so that one port
 	// can serve both. They come with nothing read and no deadline set, no
@@ -55,7 +55,7 @@ type Options struct {
 	// Without it they are refused in HTTP.
 	Other func(tunnel.Conn)
 
-	HandshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
+	handshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
 	MaxConns         int           // open connections; 0 means DefaultMaxConns
 	Drain            time.Duration // how long open connections may take to finish; 0 cuts them at once
 
@@ -79,22 +79,20 @@ func New(o Options) (*Server, error) {
 	if o.Forwarder == nil {
 		return nil, errors.New("socks5: no forwarder given")
 	}
-	if o.HandshakeTimeout < 0 || o.MaxConns < 0 || o.Drain < 0 {
+	if o.handshakeTimeout < 0 || o.MaxConns < 0 || o.Drain < 0 {
 		return nil, errors.New("socks5: timeouts and limits cannot be negative")
 	}
-	if o.HandshakeTimeout == 0 {
-		o.HandshakeTimeout = defaultHandshakeTimeout
+	if o.handshakeTimeout == 0 {
+		o.handshakeTimeout = defaultHandshakeTimeout
 	}
 	if o.MaxConns == 0 {
 		o.MaxConns = DefaultMaxConns
 	}
-	if o.Rules == nil {
-		o.Rules = armon.PermitAll()
+	if o.rules == nil {
+		o.rules = armon.PermitAll()
 	}
 	if o.Log == nil {
-		quiet := logrus.New()
-		quiet.SetOutput(io.Discard)
-		o.Log = quiet
+		o.Log = logging.Discard()
 	}
 	slots := admission.NewSlots[*client](admission.Limits{
 		Open: o.MaxConns, Waiting: admission.ShareOut(admission.Descriptors()).Strangers, Bytes: strangersBytes, Each: strangerBytes,
@@ -159,7 +157,7 @@ func (s *Server) serve(ctx context.Context, c *client) {
 // if c has ended or was handed over.
 func (s *Server) prepare(ctx context.Context, c *client) bool {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
-	_ = c.conn.SetDeadline(time.Now().Add(s.opts.HandshakeTimeout))
+	_ = c.conn.SetDeadline(time.Now().Add(s.opts.handshakeTimeout))
 	req, err := s.handshake(ctx, c.conn)
 	stop()
 	if !s.slots.Serve(c) {

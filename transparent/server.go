@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -14,18 +13,19 @@ import (
 
 	"konnectivity/internal/access"
 	"konnectivity/internal/admission"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
-// DefaultMaxConns bounds what a hostile neighbour can make the process hold.
-const DefaultMaxConns = 10000
+// defaultMaxConns bounds what a hostile neighbour can make the process hold.
+const defaultMaxConns = 10000
 
 // Options configures a Server. Only Forwarder is required.
 type Options struct {
 	// Forwarder dials what clients meant to reach and relays.
 	Forwarder *tunnel.Forwarder
 
-	MaxConns int           // open connections; 0 means DefaultMaxConns
+	MaxConns int           // open connections; 0 means defaultMaxConns
 	Drain    time.Duration // how long open connections may take to finish; 0 cuts them at once
 
 	// AccessLog logs one line for each connection at info instead of debug.
@@ -53,12 +53,10 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("transparent: timeouts and limits cannot be negative")
 	}
 	if o.MaxConns == 0 {
-		o.MaxConns = DefaultMaxConns
+		o.MaxConns = defaultMaxConns
 	}
 	if o.Log == nil {
-		quiet := logrus.New()
-		quiet.SetOutput(io.Discard)
-		o.Log = quiet
+		o.Log = logging.Discard()
 	}
 	slots := admission.NewSlots[*client](admission.Limits{Open: o.MaxConns})
 	m, err := access.NewMetrics(o.Registerer, names, slots.Count)

@@ -51,6 +51,7 @@ const (
 	FailReset       Failure = 16 // the destination reset the connection while it was set up
 	FailGone        Failure = 17 // a connection to be resumed is not there, or not any more
 	FailStale       Failure = 18 // a connection to be resumed was resumed by a newer request
+	FailBound       Failure = 19 // a bound that was set for the caller's cluster is reached; later it may not be
 
 	failureEnd = iota + 1 // stays last: one more than the last failure
 )
@@ -81,6 +82,7 @@ var failureTable = [failureEnd]struct{ label, text string }{
 	FailReset:       {"reset", "connection reset"},
 	FailGone:        {"gone", "the connection to be resumed is over"},
 	FailStale:       {"stale", "the connection was resumed by a newer request"},
+	FailBound:       {"bound", "bound reached"},
 }
 
 // String is the failure in a few words.
@@ -100,7 +102,8 @@ func (f Failure) Label() string {
 }
 
 // Elsewhere says that the dial failed on the way and the destination was never
-// asked, so another agent or another link may try it.
+// asked, so another agent or another link may try it. A bound is reached
+// whatever the way.
 func (f Failure) Elsewhere() bool {
 	return f == FailAgentLost || f == FailExhausted || f == FailUnavailable
 }
@@ -116,6 +119,8 @@ func (f Failure) HTTPStatus() int {
 		return 400
 	case FailDenied:
 		return 403
+	case FailBound:
+		return 429
 	default:
 		return 502
 	}
@@ -127,6 +132,10 @@ type DialError struct {
 	Address string // what was dialed, host:port; may be empty
 	Reason  string // one sentence fit for the client: no secrets, no inner addresses
 	Err     error  // the cause, for logs only; may be nil
+
+	// Struck says that what carried the dial was lost before it was answered. The
+	// destination may have been asked.
+	Struck bool
 }
 
 func (e *DialError) Error() string {
@@ -200,6 +209,13 @@ func classify(err error) Failure {
 	default:
 		return FailInternal
 	}
+}
+
+// Struck says whether a dial failed because what carried it was lost, here or
+// farther on, before it was answered.
+func Struck(err error) bool {
+	var typed *DialError
+	return errors.As(err, &typed) && (typed.Struck || typed.Failure == FailAgentLost)
 }
 
 // FailureOf is the failure of any error a Dialer returned; 0 for nil.

@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// DefaultLinger is how long the second half of a half-closed connection
+	// defaultLinger is how long the second half of a half-closed connection
 	// may carry nothing before it is taken for forgotten. Long, because a
 	// half-closed connection that waits for a slow answer is in order.
-	DefaultLinger = 10 * time.Minute
+	defaultLinger = 10 * time.Minute
 
 	// drainTime is how long the other direction may go on delivering what
 	// the destination sent before it stopped reading, so that a response
@@ -43,7 +43,7 @@ type Relay struct {
 // Bounds are how long a Relay waits. A Forwarder has them for all of its Relays.
 type Bounds struct {
 	// Linger bounds the silence of the second direction once the first has
-	// ended; 0 means DefaultLinger.
+	// ended; 0 means defaultLinger.
 	Linger time.Duration
 
 	// Idle bounds the silence of both directions together; 0 means no bound.
@@ -132,5 +132,5 @@ func (r *Relay) linger() time.Duration {
 	if r.Linger > 0 {
 		return r.Linger
 	}
-	return DefaultLinger
+	return defaultLinger
 }

@@ -1,9 +1,6 @@
 package tunnel
 
-import (
-	"crypto/rand"
-	"time"
-)
+import "time"
 
 // Resume is what is asked and told of a connection that is to outlive what
 // carries it (docs/link-protocol.md §9). It travels with the connection's Flow.
@@ -11,11 +8,16 @@ type Resume struct {
 	Token  [16]byte      // names the connection, and lets whoever knows it take it over: a secret
 	Window time.Duration // how long who asks keeps it without a carrier
 
+	// Attempt counts how often the dial was asked for before and lost its carrier
+	// unanswered: the other end may have made the connection already.
+	Attempt uint32
+
 	// Of a request to resume; zero for the first carrier.
 
 	Epoch uint32 // numbers the carriers; the newest counts
 	Route string // where the other end is, as it was granted
 	Taken uint64 // up to here who asks has taken all
+	First string // id of the server to ask first, if it can be had; it is not told
 
 	// What was answered. Without a Window the connection is a plain one.
 
@@ -64,10 +66,10 @@ func (r *Resume) String() string { return "resume" }
 // GoString leaves the token out of %#v too.
 func (r *Resume) GoString() string { return r.String() }
 
-// Renew makes another token, for one more attempt at a dial: the other end may
-// know the one before, if only its answer was lost.
-func (r *Resume) Renew() {
+// Repeat prepares for one more attempt at a dial whose carrier was lost before it
+// was answered.
+func (r *Resume) Repeat() {
 	if r != nil {
-		_, _ = rand.Read(r.Token[:])
+		r.Attempt++
 	}
 }

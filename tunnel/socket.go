@@ -62,14 +62,6 @@ func (s *socket) Reset(cause error) error {
 	return nil
 }
 
-// SetNoDelay is here so that whoever holds a wrapped socket can still tune it.
-func (s *socket) SetNoDelay(on bool) error {
-	if t, ok := s.conn.(*net.TCPConn); ok {
-		return t.SetNoDelay(on)
-	}
-	return nil
-}
-
 // SyscallConn implements syscall.Conn.
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.raw, nil }
 

@@ -43,6 +43,7 @@ var failureTexts = []struct {
 	{"no backend available", FailNoAgent},
 	{"agent went away", FailAgentLost},
 	{"tunnel unavailable", FailUnavailable},
+	{"bound reached", FailBound},
 }
 
 // GuessFailure tells a failure by its text. It is for what old peers say of a

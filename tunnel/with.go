@@ -11,11 +11,13 @@ type Parts struct {
 	In    Source // reads go here
 	Out   Sink   // writes go here; Nonblocking only where the Conn's own is, whose CloseWrite stays
 	Ended func() // called once, after the first Close or Reset
+
+	Local, Remote net.Addr // what the Conn calls its ends
 }
 
 // With is c with some of its parts replaced. Everything else is c's.
 func With(c Conn, p Parts) Conn {
-	w := &refitted{base: c, in: p.In, out: p.Out}
+	w := &refitted{base: c, in: p.In, out: p.Out, local: p.Local, remote: p.Remote}
 	if w.in == nil {
 		w.in = c.In()
 	}
@@ -35,6 +37,8 @@ type refitted struct {
 	in    Source
 	out   Sink
 	ended func() // nil: nobody is to be told
+
+	local, remote net.Addr // nil: the base's
 }
 
 func (w *refitted) In() Source { return w.in }
@@ -67,8 +71,20 @@ func (w *refitted) end() {
 // NetConn is the Conn as it was.
 func (w *refitted) NetConn() net.Conn { return w.base }
 
-func (w *refitted) LocalAddr() net.Addr                { return w.base.LocalAddr() }
-func (w *refitted) RemoteAddr() net.Addr               { return w.base.RemoteAddr() }
+func (w *refitted) LocalAddr() net.Addr {
+	if w.local != nil {
+		return w.local
+	}
+	return w.base.LocalAddr()
+}
+
+func (w *refitted) RemoteAddr() net.Addr {
+	if w.remote != nil {
+		return w.remote
+	}
+	return w.base.RemoteAddr()
+}
+
 func (w *refitted) SetDeadline(t time.Time) error      { return w.base.SetDeadline(t) }
 func (w *refitted) SetReadDeadline(t time.Time) error  { return w.base.SetReadDeadline(t) }
 func (w *refitted) SetWriteDeadline(t time.Time) error { return w.base.SetWriteDeadline(t) }

@@ -20,7 +20,7 @@ const (
 	// in use, while the API is used.
 	rereadEvery = 5 * time.Second
 
-	// connectTime bounds reaching the API.
+	// connectTime bounds reaching the API, unless a GET may take longer.
 	connectTime = 3 * time.Second
 
 	// pingAfter and pingTime serve to notice that an API server has vanished
@@ -63,6 +63,8 @@ type client struct {
 	proxy func(*url.URL) (*url.URL, error) // the environment's
 	agent string
 	log   logrus.FieldLogger
+
+	connectTime time.Duration
 
 	mu     sync.Mutex
 	access *access
@@ -125,9 +127,9 @@ func (c *client) newHTTP(a *access) *http.Client {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			Proxy:                 proxy,
-			DialContext:           (&net.Dialer{Timeout: connectTime}).DialContext,
+			DialContext:           (&net.Dialer{Timeout: c.connectTime}).DialContext,
 			TLSClientConfig:       a.tls,
-			TLSHandshakeTimeout:   connectTime,
+			TLSHandshakeTimeout:   c.connectTime,
 			ResponseHeaderTimeout: listTime,
 			ForceAttemptHTTP2:     true, // the watch and GETs share one connection
 			HTTP2:                 &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTime},

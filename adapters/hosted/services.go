@@ -1,6 +1,7 @@
 package hosted
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -15,9 +16,9 @@ import (
 )
 
 const (
-	// getTime bounds one GET of a Service, so that while the API is away, names
-	// that may not even be a Service's wait no longer.
-	getTime = 1500 * time.Millisecond
+	// defaultGetTime bounds one GET of a Service, so that while the API is away,
+	// names that may not even be a Service's wait no longer.
+	defaultGetTime = 1500 * time.Millisecond
 
 	// maxService bounds one Service; etcd accepts no object above 1.5 MiB.
 	maxService = 2 << 20
@@ -40,6 +41,9 @@ type Options struct {
 	// Proxy returns the proxy for requests to the API, as the environment has
 	// it; nil means none. The kubeconfig's proxy-url wins.
 	Proxy func(*url.URL) (*url.URL, error)
+
+	// GetTime bounds one GET of a Service; 0 means 1.5 s.
+	GetTime time.Duration
 
 	Log logrus.FieldLogger
 }
@@ -91,8 +95,9 @@ func New(opt Options) *Services {
 	if opt.Proxy == nil {
 		opt.Proxy = func(*url.URL) (*url.URL, error) { return nil, nil }
 	}
+	getTime := cmp.Or(opt.GetTime, defaultGetTime)
 	s := &Services{
-		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, agent: opt.UserAgent, log: opt.Log},
+		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, agent: opt.UserAgent, log: opt.Log, connectTime: max(connectTime, getTime)},
 		log:    opt.Log,
 		wanted: make(chan struct{}, 1),
 		outage: outage{log: opt.Log},
@@ -102,7 +107,7 @@ func New(opt Options) *Services {
 }
 
 // ClusterIPs implements resolve.Services. namespace and name must be DNS
-// labels. It takes at most 1.5 s.
+// labels. It takes at most Options.GetTime.
 func (s *Services) ClusterIPs(ctx context.Context, namespace, name string) ([]netip.Addr, error) {
 	select {
 	case s.wanted <- struct{}{}:

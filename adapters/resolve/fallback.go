@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -8,9 +9,9 @@ import (
 )
 
 const (
-	// verdictTime is when an unanswered lookup in the hosted cluster counts as
-	// failed, so that there is a verdict within 2 s.
-	verdictTime = 1800 * time.Millisecond
+	// defaultVerdictTime is when an unanswered lookup in the hosted cluster
+	// counts as failed, so that there is a verdict within 2 s.
+	defaultVerdictTime = 1800 * time.Millisecond
 
 	// hedgeTime is when the system resolver is asked in parallel, so that its
 	// answer is there by the time of the verdict.
@@ -106,13 +107,17 @@ func (h *Health) try(ctx context.Context) {
 // this side's own: it goes direct, and the tunnel stays up. A DNS that was
 // reached but could not answer leaves the tunnel up as well; system's addresses
 // are then reached through it.
-func Fallback(guest, system Resolver, health *Health) Resolver {
-	return &fallback{guest, system, health}
+//
+// A lookup by guest that takes longer than verdict counts as failed; 0 means
+// 1.8 s.
+func Fallback(guest, system Resolver, health *Health, verdict time.Duration) Resolver {
+	return &fallback{guest, system, health, cmp.Or(verdict, defaultVerdictTime)}
 }
 
 type fallback struct {
 	guest, system Resolver
 	health        *Health
+	verdictTime   time.Duration
 }
 
 type outcome struct {
@@ -149,7 +154,7 @@ var errNotAsked = errors.New("not asked")
 func (f *fallback) askBoth(ctx context.Context, name string) (guest, system outcome) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	verdict, cancelVerdict := context.WithTimeout(ctx, verdictTime)
+	verdict, cancelVerdict := context.WithTimeout(ctx, f.verdictTime)
 	defer cancelVerdict()
 
 	fromGuest := ask(verdict, f.guest, name)

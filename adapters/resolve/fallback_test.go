@@ -70,15 +70,15 @@ func TestFallbackVerdicts(t *testing.T) {
 		"tunnel down, system knows":  {guest: &scripted{err: unreachable}, system: &scripted{answer: systemAnswer}, source: FromSystem, direct: true, down: true, systemAsked: 1},
 		"tunnel down, nobody knows":  {guest: &scripted{err: unreachable}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve, systemAsked: 1},
 		"both down":                  {guest: &scripted{err: unreachable}, system: &scripted{err: Unavailable("n", "", nil)}, failure: tunnel.FailResolve, systemAsked: 1},
-		"tunnel hangs, system knows": {guest: &scripted{delay: never}, system: &scripted{answer: systemAnswer}, source: FromSystem, direct: true, down: true, took: verdictTime, systemAsked: 1},
+		"tunnel hangs, system knows": {guest: &scripted{delay: never}, system: &scripted{answer: systemAnswer}, source: FromSystem, direct: true, down: true, took: defaultVerdictTime, systemAsked: 1},
 		"tunnel hangs, slow system":  {guest: &scripted{delay: never}, system: &scripted{delay: 900 * time.Millisecond, answer: systemAnswer}, source: FromSystem, direct: true, down: true, took: 1900 * time.Millisecond, systemAsked: 1},
-		"tunnel hangs, nobody knows": {guest: &scripted{delay: never}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve, took: verdictTime, systemAsked: 1},
+		"tunnel hangs, nobody knows": {guest: &scripted{delay: never}, system: &scripted{err: NotFound("n")}, failure: tunnel.FailResolve, took: defaultVerdictTime, systemAsked: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				h := NewHealth(nil, nil)
 				start := time.Now()
-				answer, err := Fallback(c.guest, c.system, h).Resolve(t.Context(), "n")
+				answer, err := Fallback(c.guest, c.system, h, 0).Resolve(t.Context(), "n")
 				took := time.Since(start)
 				if answer.Source != c.source || tunnel.FailureOf(err) != c.failure || answer.Direct != c.direct {
 					t.Errorf("got %+v, %v", answer, err)
@@ -100,7 +100,7 @@ func TestFallbackCancelled(t *testing.T) {
 		guest, system := &scripted{delay: time.Hour}, &scripted{answer: systemAnswer}
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, cancel)
-		if _, err := Fallback(guest, system, h).Resolve(ctx, "n"); tunnel.FailureOf(err) != tunnel.FailCancelled {
+		if _, err := Fallback(guest, system, h, 0).Resolve(ctx, "n"); tunnel.FailureOf(err) != tunnel.FailCancelled {
 			t.Error(err)
 		}
 		if h.Down() || system.count() != 0 {
@@ -131,7 +131,7 @@ func TestHealthRecovers(t *testing.T) {
 		go func() { defer close(done); h.Run(ctx) }()
 
 		guest, system := &scripted{err: unreachable}, &scripted{answer: systemAnswer}
-		r := Fallback(guest, system, h)
+		r := Fallback(guest, system, h, 0)
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
@@ -186,7 +186,7 @@ func TestFallbackWhileDown(t *testing.T) {
 		err  error
 		want tunnel.Failure
 	}{{NotFound("n"), tunnel.FailResolve}, {Unavailable("n", "", nil), tunnel.FailResolve}} {
-		if _, err := Fallback(guest, &scripted{err: c.err}, h).Resolve(t.Context(), "n"); tunnel.FailureOf(err) != c.want {
+		if _, err := Fallback(guest, &scripted{err: c.err}, h, 0).Resolve(t.Context(), "n"); tunnel.FailureOf(err) != c.want {
 			t.Errorf("%v became %v", c.err, err)
 		}
 	}

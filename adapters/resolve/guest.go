@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -15,8 +16,8 @@ import (
 )
 
 const (
-	// guestTime bounds one lookup, including all tries and candidates.
-	guestTime = 5 * time.Second
+	// defaultGuestTime bounds one lookup, including all tries and candidates.
+	defaultGuestTime = 5 * time.Second
 
 	// staleTry is how long a query on a kept connection may take: its other end
 	// may have vanished, and a new connection is soon made.
@@ -53,6 +54,9 @@ type GuestOptions struct {
 	// Dialer reaches them through the tunnel. It must never use this resolver
 	// or its fallback.
 	Dialer tunnel.Dialer
+
+	// Time bounds one lookup, including all tries and candidates; 0 means 5 s.
+	Time time.Duration
 }
 
 // Guest asks the hosted cluster's DNS over TCP through the tunnel. Answers are
@@ -69,11 +73,11 @@ type Guest struct {
 // NewGuest returns a Guest, which connects at the first lookup.
 func NewGuest(opt GuestOptions) *Guest {
 	g := &Guest{opt: opt, slots: make(chan struct{}, maxDNSConns)}
-	g.flights = memo.NewFlights(guestTime, g.lookup)
+	g.flights = memo.NewFlights(cmp.Or(opt.Time, defaultGuestTime), g.lookup)
 	return g
 }
 
-// Resolve implements Resolver, within 5 s or ctx.
+// Resolve implements Resolver, within GuestOptions.Time or ctx.
 func (g *Guest) Resolve(ctx context.Context, name string) (Answer, error) {
 	key := strings.ToLower(name) // a trailing dot matters here: it forbids candidates
 	if answer, err, ok := g.cache.Get(key); ok {

@@ -36,7 +36,7 @@ const DefaultConnectTimeout = 5 * time.Second
 // given.
 type Options struct {
 	Address    string    // host:port of the server's client port
-	ServerName string    // name its certificate must have; default: the host of Address
+	ServerName string    // name to ask it for, which its certificate must have; default: the host of Address
 	TLS        ClientTLS // our certificate and the server's CA
 	Mode       link.Mode // default link.Auto
 

@@ -8,14 +8,15 @@ import (
 )
 
 // resume finds a link by which a connection goes on that has lost its own. Each
-// is asked once; whoever calls comes again.
+// is asked once, that of the server which is to be first before the others;
+// whoever calls comes again.
 func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if s.pick(nil) == nil {
 		s.connectSoon(ctx)
 	}
 	var tried []*pooled
 	err := error(&tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no link to a server that resumes connections"})
-	for l := s.pick(nil); l != nil; l = s.pick(tried) {
+	for l := s.pickFirst(f.Resume.First); l != nil; l = s.pick(tried) {
 		tried = append(tried, l)
 		if !l.Resumes() {
 			continue
@@ -27,6 +28,17 @@ func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 		}
 	}
 	return nil, err
+}
+
+// pickFirst returns a link to the server with that id, unless it is being left;
+// else the one that pick returns.
+func (s *Server) pickFirst(id string) *pooled {
+	for _, m := range s.set.Members() {
+		if l := m.Session; id != "" && l.Peer().ID == id && l.alive() && !l.isLeaving() {
+			return l
+		}
+	}
+	return s.pick(nil)
 }
 
 // connectSoon waits for the attempt to connect that is under way, or makes one.

@@ -62,3 +62,28 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 		t.Errorf("%d links to the next server, %+v", next.Links.Load(), s.Ends().Stats())
 	}
 }
+
+// The server that is to be asked first for a connection is, whichever link carries
+// least; one that is not there is not waited for.
+func TestResumeAsksTheGivenServerFirst(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	agent := roam.New(roam.Options{Window: time.Minute})
+	t.Cleanup(func() { agent.Close(); agent.Wait() })
+	a, b := resuming(p, agent), resuming(p, agent)
+	a.ID, b.ID = "a", "b"
+	n := new(names)
+	n.set("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr())
+	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
+	run(t, s)
+	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	for _, id := range []string{"a", "b", "a", "b", "c", ""} {
+		f := tunnel.NewFlow("tcp", "dest:1")
+		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: id}
+		if _, err := s.Dial(t.Context(), f); tunnel.FailureOf(err) != tunnel.FailGone {
+			t.Fatal(err)
+		}
+		if id != "c" && id != "" && f.Hop.ID != id {
+			t.Errorf("asked %s, want %s", f.Hop.ID, id)
+		}
+	}
+}

@@ -98,21 +98,22 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	}
 	var tried []*pooled
 	var last error
+	struck := false // one of them, whatever those after it say
 	for range maxTries {
 		l, h, err := s.way(ctx, tried)
 		switch {
 		case err != nil:
-			return nil, s.unavailable(address, err)
+			return nil, failed(address, s.unavailable(address, err), struck)
 		case l != nil:
 			f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
 			if len(tried) > 0 {
-				f.Resume.Renew()
+				f.Resume.Repeat()
 			}
 			c, err := l.Dial(ctx, f)
-			if err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Elsewhere() {
+			if err == nil || ctx.Err() != nil || !elsewhere(err) {
 				return c, err
 			}
-			tried, last = append(tried, l), err
+			tried, last, struck = append(tried, l), err, struck || tunnel.Struck(err)
 		case h.Conn != nil:
 			f.Hop = tunnel.Hop{Role: "server", ID: h.addr.String()} // its id is not known
 			c, err := s.connectOver(ctx, h, f)
@@ -121,10 +122,28 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 			}
 			last = err // it died while it waited; that was no try
 		default:
-			return nil, last
+			return nil, failed(address, last, struck)
 		}
 	}
-	return nil, last
+	return nil, failed(address, last, struck)
+}
+
+// failed is why a dial failed on all links, with the mark that one of them was
+// lost under it.
+func failed(address string, err error, struck bool) error {
+	if !struck || tunnel.Struck(err) {
+		return err
+	}
+	marked := *tunnel.AsDialError(address, err) // others may hold the original
+	marked.Struck = true
+	return &marked
+}
+
+// elsewhere says whether another link may do better: the destination was not
+// asked, or another server may have an agent for it.
+func elsewhere(err error) bool {
+	failure := tunnel.FailureOf(err)
+	return failure.Elsewhere() || failure == tunnel.FailNoAgent
 }
 
 // way finds what can carry a request: the best link that was not tried, or where

@@ -430,3 +430,36 @@ func TestDialSurvivesALostLink(t *testing.T) {
 	server.Cut()
 	must(t, <-result)
 }
+
+// A dial whose link broke counts as struck also where the next server knows of no
+// agent: the connection may be there, and its opener asks for it again. What the
+// other server said is not touched.
+func TestDialStaysStruck(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	first, second := fakeserver.New(p), fakeserver.New(p)
+	var dials atomic.Int32
+	dialer := func(own *fakeserver.Server) tunnel.Dialer {
+		return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			if dials.Add(1) > 1 {
+				return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent, Address: f.Address}
+			}
+			own.Cut()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+	}
+	first.Dialer, second.Dialer = dialer(first), dialer(second)
+	first.Start(t)
+	second.Start(t)
+	s := client(t, p, at("192.0.2.1", first.Addr(), "192.0.2.2", second.Addr()), nil)
+	run(t, s)
+	eventually(t, "two links", func() bool { return len(s.Links()) == 2 })
+	_, err := s.dial(t.Context(), tunnel.NewFlow("tcp", "192.0.2.9:1"))
+	if tunnel.FailureOf(err) != tunnel.FailNoAgent || !tunnel.Struck(err) || dials.Load() < 2 {
+		t.Errorf("%v after %d dials, struck: %v", err, dials.Load(), tunnel.Struck(err))
+	}
+	said := &tunnel.DialError{Failure: tunnel.FailNoAgent}
+	if err := failed("", said, true); !tunnel.Struck(err) || said.Struck {
+		t.Errorf("%v is struck: %v, the original: %v", err, tunnel.Struck(err), said.Struck)
+	}
+}

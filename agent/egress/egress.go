@@ -14,8 +14,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Resolver looks names up; *net.Resolver is one.
-type Resolver interface {
+// resolver looks names up; *net.Resolver is one.
+type resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
@@ -23,8 +23,8 @@ type Resolver interface {
 type Options struct {
 	// Policy decides what may be dialed. nil denies only metadata addresses.
 	Policy *policy.Policy
-	// Resolver looks names up; nil means net.DefaultResolver.
-	Resolver Resolver
+	// resolver looks names up; nil means net.DefaultResolver.
+	resolver resolver
 	// Proxy says through which HTTP proxy a destination is reached (the URL
 	// given is https://host:port), or nil for none; the ProxyFunc of
 	// golang.org/x/net/http/httpproxy fits, so NO_PROXY means what it means
@@ -47,8 +47,8 @@ type Dialer struct {
 // New returns a Dialer. It fails at nothing; it is a constructor for symmetry
 // and for defaults.
 func New(opts Options) *Dialer {
-	if opts.Resolver == nil {
-		opts.Resolver = net.DefaultResolver
+	if opts.resolver == nil {
+		opts.resolver = net.DefaultResolver
 	}
 	return &Dialer{opts: opts, dialer: net.Dialer{
 		FallbackDelay: -1, // race.go tries the addresses itself

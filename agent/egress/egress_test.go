@@ -106,7 +106,7 @@ func wantFailure(t *testing.T, err error, want tunnel.Failure) {
 
 func TestDial(t *testing.T) {
 	port := fmt.Sprint(echo(t, "127.0.0.1", 0))
-	d := New(Options{Resolver: names{"a.example": {"127.0.0.1"}}})
+	d := New(Options{resolver: names{"a.example": {"127.0.0.1"}}})
 	for _, host := range []string{"127.0.0.1", "a.example", "[::ffff:127.0.0.1]"} {
 		c, err := dial(t, d, host+":"+port)
 		if err != nil {
@@ -123,7 +123,7 @@ func TestLastOfFiveAddresses(t *testing.T) {
 	for _, a := range addrs {
 		testport.Silent(t, a, port)
 	}
-	d := New(Options{Resolver: names{"five.example": append(addrs, "127.0.0.6")}})
+	d := New(Options{resolver: names{"five.example": append(addrs, "127.0.0.6")}})
 	start := time.Now()
 	c, err := dial(t, d, fmt.Sprintf("five.example:%d", port))
 	if err != nil {
@@ -143,7 +143,7 @@ func TestRefusedMovesOn(t *testing.T) {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.%d", 2+i))
 	}
 	port := echo(t, addrs[refusals], 0)
-	d := New(Options{Resolver: names{"many.example": addrs}})
+	d := New(Options{resolver: names{"many.example": addrs}})
 	start := time.Now()
 	c, err := dial(t, d, fmt.Sprintf("many.example:%d", port))
 	if err != nil {
@@ -158,7 +158,7 @@ func TestRefusedMovesOn(t *testing.T) {
 func TestFailures(t *testing.T) {
 	closed := testport.Refusing(t)
 	_, port, _ := net.SplitHostPort(closed)
-	d := New(Options{Resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}, "empty.example": nil, "v4.example": {"127.0.0.1"}}})
+	d := New(Options{resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}, "empty.example": nil, "v4.example": {"127.0.0.1"}}})
 	for _, c := range []struct {
 		network, address string
 		want             tunnel.Failure
@@ -206,7 +206,7 @@ func TestTimeoutAndCancel(t *testing.T) {
 // Cancelled dials leave neither goroutines (goleak) nor sockets.
 func TestCancelLeavesNothing(t *testing.T) {
 	port := echo(t, "127.0.0.1", 0)
-	d := New(Options{Resolver: names{"a.example": {"127.0.0.1", "127.0.0.2", "127.0.0.3"}}})
+	d := New(Options{resolver: names{"a.example": {"127.0.0.1", "127.0.0.2", "127.0.0.3"}}})
 	before := openFiles(t)
 	for i := range 300 {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -238,7 +238,7 @@ func TestPolicyOnResolvedAddress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := New(Options{Policy: rules, Resolver: names{
+	d := New(Options{Policy: rules, resolver: names{
 		"mixed.example": {"127.0.0.2", "127.0.0.1"}, "denied.example": {"127.0.0.2"}, "named.example": {"127.0.0.1"}, "meta.example": {"169.254.169.254"},
 	}})
 	c, err := dial(t, d, fmt.Sprintf("mixed.example:%d", port))
@@ -281,7 +281,7 @@ func (f *flipping) LookupNetIP(context.Context, string, string) ([]netip.Addr, e
 
 func TestRebinding(t *testing.T) {
 	port := echo(t, "127.0.0.1", 0)
-	d := New(Options{Resolver: &flipping{}})
+	d := New(Options{resolver: &flipping{}})
 	for i := range 4 {
 		c, err := dial(t, d, fmt.Sprintf("rebind.example:%d", port))
 		if i%2 == 0 {
@@ -321,7 +321,7 @@ func TestManyAddressesAreCapped(t *testing.T) {
 	for i := range 100 {
 		all = append(all, fmt.Sprintf("127.0.1.%d", i+1))
 	}
-	d := New(Options{Resolver: names{"huge.example": all}})
+	d := New(Options{resolver: names{"huge.example": all}})
 	addrs, err := d.resolve(context.Background(), "ip", "huge.example", 80)
 	if err != nil || len(addrs) != maxAddresses {
 		t.Errorf("%d addresses, %v", len(addrs), err)

@@ -22,7 +22,7 @@ func TestOutOfDescriptors(t *testing.T) {
 		t.Skip(err)
 	}
 	defer func() { _ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) }()
-	d := New(Options{Resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
+	d := New(Options{resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}}})
 	_, err := dial(t, d, fmt.Sprintf("a.example:%d", port))
 	wantFailure(t, err, tunnel.FailExhausted)
 }

@@ -40,7 +40,7 @@ func TestDNSIsBlamedForItself(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				d := New(Options{Resolver: c.resolver})
+				d := New(Options{resolver: c.resolver})
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				defer cancel()
 				start := time.Now()

@@ -71,7 +71,7 @@ func TestProxy(t *testing.T) {
 		return "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + established + "early ", true
 	})
 	config := &httpproxy.Config{HTTPSProxy: "http://me:s3cret@" + addr, NoProxy: "127.0.0.0/8,.direct.example"}
-	d := New(Options{Proxy: config.ProxyFunc(), Resolver: names{"a.direct.example": {"127.0.0.1"}}})
+	d := New(Options{Proxy: config.ProxyFunc(), resolver: names{"a.direct.example": {"127.0.0.1"}}})
 
 	c, err := dial(t, d, "dest.example:443")
 	if err != nil {
@@ -86,7 +86,7 @@ func TestProxy(t *testing.T) {
 
 	port := echo(t, "127.0.0.1", 0)
 	for _, host := range []string{"127.0.0.1", "a.direct.example", "a.direct.example."} {
-		d.opts.Resolver = names{"a.direct.example": {"127.0.0.1"}, "a.direct.example.": {"127.0.0.1"}}
+		d.opts.resolver = names{"a.direct.example": {"127.0.0.1"}, "a.direct.example.": {"127.0.0.1"}}
 		c, err := dial(t, d, fmt.Sprintf("%s:%d", host, port))
 		if err != nil {
 			t.Fatalf("NO_PROXY for %s: %v", host, err)

@@ -63,7 +63,7 @@ func (d *Dialer) lookup(ctx context.Context, family, host string) ([]netip.Addr,
 		bounded, cancel = context.WithTimeout(ctx, time.Until(end)*lookupShare/10)
 		defer cancel()
 	}
-	found, err := d.opts.Resolver.LookupNetIP(bounded, family, host)
+	found, err := d.opts.resolver.LookupNetIP(bounded, family, host)
 	var dns *net.DNSError
 	switch {
 	case err == nil, ctx.Err() != nil:

@@ -17,7 +17,7 @@ func (p *process) adminPeers() []admin.Peer {
 		out = append(out, admin.Peer{
 			Role: admin.RoleServer, ID: s.ID, Software: s.Software, Protocol: s.Protocol, Remote: s.Address, Since: s.Since,
 			Draining: s.Draining, Streams: s.Streams, Silent: admin.SilentSeconds(s.Heard),
-			RoundTrip: s.Link.RTT.Seconds(), Window: s.Link.LargestWindow, Unread: s.Link.Unread,
+			RoundTrip: s.Link.RTT.Seconds(), Window: s.Link.LargestWindow, Unread: s.Link.Unread, Lanes: s.Link.Lanes,
 		})
 	}
 	return out

@@ -26,6 +26,7 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testport"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/upstream"
 )
 
@@ -94,9 +95,14 @@ func TestValidation(t *testing.T) {
 		{"--dial-timeout=0", "--dial-timeout=0s", cli.ExitUsage},
 		{"--keepalive-time=-1s", "--keepalive-time", cli.ExitUsage},
 		{"--graceful-shutdown-timeout=-1s", "--graceful-shutdown-timeout", cli.ExitUsage},
+		{"--link-lanes=0", "--link-lanes=0: want a number from 1, which is off, to 8", cli.ExitUsage},
+		{"--link-lanes=9", "--link-lanes=9: want a number from 1", cli.ExitUsage},
 		{"--resume-window=-1s", "--resume-window=-1s: want a time", cli.ExitUsage},
 		{"--resume-window=10m1s", "--resume-window=10m1s: want a time", cli.ExitUsage},
 		{"--memory-budget-mib=-1", "--memory-budget-mib=-1", cli.ExitUsage},
+		{"--server-name=a.example", "", 0},
+		{"--server-name=10.0.0.1", "--server-name=10.0.0.1: TLS asks for names", cli.ExitUsage},
+		{"--server-name=a.example:8091", "--server-name", cli.ExitUsage},
 		{"--link=maybe", "must be one of auto, off, require", cli.ExitUsage},
 		{"--server-count-source=stars", "must be one of default, max", cli.ExitUsage},
 		{"--agent-identifiers=mac=1", "--agent-identifiers", cli.ExitUsage},
@@ -135,6 +141,17 @@ func TestValidation(t *testing.T) {
 				t.Errorf("usage error: %v", isUsage)
 			}
 		})
+	}
+}
+
+func TestServerName(t *testing.T) {
+	f, err := parse(t, "--server-name=cluster-a.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{flags: f, certificates: new(tlsreload.Source)}
+	if opts, err := p.options(); err != nil || opts.ServerName != "cluster-a.example.com" {
+		t.Errorf("the agent asks for %q: %v", opts.ServerName, err)
 	}
 }
 

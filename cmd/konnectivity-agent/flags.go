@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/roam"
 )
@@ -29,6 +31,7 @@ type flags struct {
 
 	hosts []string
 	port  int
+	name  string
 	alpn  []string
 	link  string
 
@@ -49,6 +52,7 @@ type flags struct {
 	grace       time.Duration
 
 	resumeWindow time.Duration
+	lanes        int
 	budgetMiB    int64
 
 	healthHost, adminHost string
@@ -76,6 +80,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 func (f *flags) addServers(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.hosts, "proxy-server-host", []string{"127.0.0.1"}, "name or address of one or more servers; every address that a name resolves to is dialed; HOST:PORT overrides --proxy-server-port")
 	set.IntVar(&f.port, "proxy-server-port", 8091, "port of the servers")
+	set.StringVar(&f.name, "server-name", "", "name to ask the servers for by TLS, and that their certificates must have, where it is not the host of --proxy-server-host")
 	set.StringVar(&f.ca, "ca-cert", "", "CA file for verifying the servers' certificates (default: the system's CAs)")
 	f.peers.AddTo(set, "servers")
 	set.StringSliceVar(&f.alpn, "alpn-proto", nil, "additional ALPN protocols to offer, for load balancers that route by them")
@@ -86,6 +91,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer (default: pinged after 5s, given up after 15s)")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
 	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
+	set.IntVar(&f.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many connections a link to a server may have where bulk meets a line that loses segments, at most %d; 1: only one", lanes.MaxLanes))
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 
@@ -176,6 +182,9 @@ func (f *flags) checkNumbers() error {
 	if err := roam.CheckWindow(f.resumeWindow); err != nil {
 		return cli.Usagef("--resume-window=%v: %v", f.resumeWindow, err)
 	}
+	if err := lanes.CheckMax(f.lanes); err != nil {
+		return cli.Usagef("--link-lanes=%d: %v", f.lanes, err)
+	}
 	if f.xfrChannelSize <= 0 {
 		return cli.Usagef("--xfr-channel-size=%d: must be greater than 0", f.xfrChannelSize)
 	}
@@ -200,6 +209,9 @@ func (f *flags) checkCombinations() error {
 
 func (f *flags) checkValues() error {
 	if _, err := f.servers(); err != nil {
+		return err
+	}
+	if err := cli.CheckServerName(cli.Value{Flag: "server-name", Text: f.name}); err != nil {
 		return err
 	}
 	if err := f.peers.Check(); err != nil {

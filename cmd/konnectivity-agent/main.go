@@ -154,12 +154,12 @@ func (p *process) options() (agent.Options, error) {
 	}
 	opts := agent.Options{
 		ID: f.agentIDOrNew(), Identifiers: f.identifiers,
-		Servers: servers, TLS: p.certificates.Client, ALPN: f.alpn, Link: link.Mode(f.link), Proxy: environment,
+		Servers: servers, ServerName: f.name, TLS: p.certificates.Client, ALPN: f.alpn, Link: link.Mode(f.link), Proxy: environment,
 		Budget: link.NewBudget(f.budgetMiB << 20),
 		Dialer: egress.New(reach), DialTimeout: f.dialTimeout,
 		CountSource:  agent.CountSource(f.countSource),
 		SyncInterval: f.syncInterval, SyncIntervalCap: f.syncCap, SyncForever: f.syncForever,
-		Keepalive: f.keepalive, Grace: f.grace, ResumeWindow: f.resumeWindow,
+		Keepalive: f.keepalive, Grace: f.grace, ResumeWindow: f.resumeWindow, Lanes: f.lanes,
 		Log: p.log, Registerer: p.registry,
 	}
 	if f.grace == 0 {

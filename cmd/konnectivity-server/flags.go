@@ -75,6 +75,8 @@ type flags struct {
 
 	allow, deny []string
 
+	tenantsDir string
+
 	xfrChannelSize     int
 	warnOnChannelLimit bool
 
@@ -86,6 +88,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "Clients", f.addClients)
 	cli.AddFlags(cmd, "Agents", f.addAgents)
 	cli.AddFlags(cmd, "Routing", f.addRouting)
+	cli.AddFlags(cmd, "Many clusters", f.addTenants)
 	cli.AddFlags(cmd, "TLS", f.addTLS)
 	cli.AddFlags(cmd, "Bounds", f.addBounds)
 	cli.AddFlags(cmd, "Kubernetes API", f.addKube)
@@ -130,6 +133,10 @@ func (f *flags) addRouting(set *pflag.FlagSet) {
 	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked: comma-separated strategies, tried in order until one finds an agent; destHost and destCIDR (its identifiers cover the destination), defaultRoute (it has default-route=true), default (any agent)")
 	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else is served. Cloud metadata addresses are denied unless a rule names them")
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what is never served; wins over --allow-destination. Names are resolved by agents: give agents the rules for addresses too")
+}
+
+func (f *flags) addTenants(set *pflag.FlagSet) {
+	set.StringVar(&f.tenantsDir, "tenants-dir", "", "directory with a folder for each further cluster (tenant) that is served on --server-port and --agent-port, by the server names of its tenant.yaml and with its own CAs; followed while the server runs")
 }
 
 func (f *flags) addTLS(set *pflag.FlagSet) {
@@ -354,6 +361,9 @@ func (f *flags) checkAgents() error {
 }
 
 func (f *flags) checkCombinations() error {
+	if f.tenantsDir != "" && !f.clientTCP() {
+		return cli.Usagef("--tenants-dir needs --server-port with --server-cert, --server-key and --server-ca-cert: tenants' clients are told apart in the TLS handshake")
+	}
 	if f.contention && !f.profiling {
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
 	}

@@ -28,6 +28,7 @@ import (
 	"konnectivity/server"
 	"konnectivity/server/auth"
 	"konnectivity/server/registry"
+	"konnectivity/server/tenancy"
 	"konnectivity/tunnel/link"
 )
 
@@ -89,7 +90,7 @@ type process struct {
 // build reads every file and takes every port, so that what is wrong is told
 // before anything is served.
 func (p *process) build() (*server.Server, error) {
-	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenOthers} {
+	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.tenants, p.listenClients, p.listenAgents, p.listenOthers} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -187,6 +188,38 @@ func (p *process) leases() error {
 	return nil
 }
 
+// tenants are the clusters beside that of the flags.
+func (p *process) tenants() error {
+	if p.flags.tenantsDir == "" {
+		return nil
+	}
+	dir, err := tenancy.Open(p.flags.tenantsDir, p.log)
+	if err != nil {
+		return fmt.Errorf("--tenants-dir: %w", err)
+	}
+	p.options.Tenants, p.options.TenantTokens = dir, p.tenantTokens
+	return nil
+}
+
+// tenantTokens is how a tenant's tokens are reviewed: by its own API. What is
+// wrong with that is told to whoever comes with one.
+func (p *process) tenantTokens(t *tenancy.Tokens) *auth.TokensConfig {
+	f := p.flags
+	cfg := &auth.TokensConfig{Namespace: t.Namespace, ServiceAccount: t.ServiceAccount, Audience: t.Audience, PerSecond: f.kubeQPS, Burst: f.kubeBurst}
+	config, err := kubeapi.Access(t.API).Config(f.apiContentType)
+	if err == nil {
+		var signing kubeapi.SigningKeys
+		if signing, err = kubeapi.NewSigningKeys(config); err == nil {
+			cfg.SigningKeys = signing.Get
+			cfg.Reviews, err = kubeapi.NewTokenReviews(config)
+		}
+	}
+	if err != nil {
+		cfg.Reviews, cfg.SigningKeys = auth.NoReviews{Err: err}, nil
+	}
+	return cfg
+}
+
 func (p *process) listenClients() error {
 	f := p.flags
 	if f.clientTCP() {
@@ -198,7 +231,7 @@ func (p *process) listenClients() error {
 		if err != nil {
 			return err
 		}
-		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l, TLS: tls.Server})
+		p.options.Clients = append(p.options.Clients, server.Listener{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor})
 	}
 	if f.uds != "" {
 		l, err := unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS})
@@ -228,7 +261,7 @@ func (p *process) listenAgents() error {
 	if err != nil {
 		return err
 	}
-	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server, Proxies: proxies}}
+	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor, Proxies: proxies}}
 	return nil
 }
 

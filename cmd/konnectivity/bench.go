@@ -134,7 +134,7 @@ func (o *benchOptions) subjects(target string) (_ []bench.Subject, closeAll func
 		if !named {
 			name, way = flag, flag
 		}
-		dialer, closer, err := via.Dialer(way, o.via.files)
+		dialer, closer, err := via.Dialer(way, o.via.tls)
 		if err != nil {
 			return nil, closeAll, err
 		}

@@ -18,20 +18,61 @@ func newCerts() *cobra.Command {
 			"server (shown to clients), cluster (shown to agents), client (for sidecars and\n" +
 			"kube-apiserver) and agent. Each has its role in a URI name, and programs refuse\n" +
 			"certificates of a wrong role. Existing files are never overwritten; only their owner\n" +
-			"can read the keys. Loopback and the usual service names are always included.",
+			"can read the keys. Loopback and the usual service names are always included.\n" +
+			"With --tenant, it makes what one more cluster of a shared server needs: a CA of its own,\n" +
+			"the folder for the server's --tenants-dir (DIR/tenants/NAME), and what the cluster's\n" +
+			"agents and clients are given (DIR/clusters/NAME).",
 		Example: "  konnectivity certs pki --server-san=proxy.example.com --cluster-san=203.0.113.7\n" +
-			"  konnectivity certs pki-2027 --from=pki   # new certificates of the same CA",
+			"  konnectivity certs pki-2027 --from=pki   # new certificates of the same CA\n" +
+			"  konnectivity certs pki --tenant=cluster-a --server-name=cluster-a.example.com",
 		Args: cli.OneArg("DIR"),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.Fulfil(args[0], cmd.OutOrStdout()) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("tenant") {
+				return o.FulfilTenant(args[0], cmd.OutOrStdout())
+			}
+			if err := needTenant(cmd); err != nil {
+				return err
+			}
+			return o.Fulfil(args[0], cmd.OutOrStdout())
+		},
 	}
-	cli.AddFlags(cmd, "Certificate flags", func(f *pflag.FlagSet) { certsFlags(&o, f) })
+	cli.AddFlags(cmd, "Certificate flags", func(f *pflag.FlagSet) {
+		f.StringSliceVar(&o.ServerSANs, "server-san", nil, "additional names and addresses at which clients reach the server")
+		f.StringSliceVar(&o.ClusterSANs, "cluster-san", nil, "additional names and addresses at which agents reach the server")
+		certsFlags(&o, f)
+	})
+	cli.AddFlags(cmd, "Tenant flags", func(f *pflag.FlagSet) {
+		f.StringVar(&o.Tenant.Name, "tenant", "", "make what this tenant of a shared server needs instead")
+		tenantFlags(&o.Tenant, f)
+	})
+	for _, flag := range []string{"server-san", "cluster-san"} {
+		cmd.MarkFlagsMutuallyExclusive("tenant", flag)
+	}
 	cmd.MarkFlagsMutuallyExclusive("from", "ca-lifetime")
 	return cmd
 }
 
+// needTenant refuses a flag of tenants without one.
+func needTenant(cmd *cobra.Command) (err error) {
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	tenantFlags(new(certs.Tenant), own)
+	own.VisitAll(func(f *pflag.Flag) {
+		if cmd.Flags().Changed(f.Name) {
+			err = cli.Usagef("--%s needs --tenant", f.Name)
+		}
+	})
+	return err
+}
+
+// tenantFlags are those that need a tenant.
+func tenantFlags(t *certs.Tenant, f *pflag.FlagSet) {
+	f.StringSliceVar(&t.ServerNames, "server-name", nil, "a name by which the tenant's agents and clients ask for the server by TLS, and no other tenant's; repeatable")
+	f.StringVar(&t.AgentsAt, "agents-at", "", "`HOST:PORT` at which its agents reach the server (default: the first --server-name, port 8091)")
+	f.StringVar(&t.ClientsAt, "clients-at", "", "`HOST:PORT` at which its clients reach the server (default: the first --server-name, port 8090)")
+	f.StringVar(&t.ServerNamespace, "server-namespace", "konnectivity", "with --kubernetes, the namespace of the shared server")
+}
+
 func certsFlags(o *certs.Order, f *pflag.FlagSet) {
-	f.StringSliceVar(&o.ServerSANs, "server-san", nil, "additional names and addresses at which clients reach the server")
-	f.StringSliceVar(&o.ClusterSANs, "cluster-san", nil, "additional names and addresses at which agents reach the server")
 	f.StringSliceVar(&o.AgentSANs, "agent-san", nil, "names and addresses that an agent may claim, with the server's --agent-identifier-policy=certificate")
 	f.DurationVar(&o.Lifetime, "lifetime", pki.DefaultLifetime, "how long the certificates are valid; never longer than the CA")
 	f.DurationVar(&o.CALifetime, "ca-lifetime", pki.DefaultCALifetime, "how long a new CA is valid")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -14,7 +13,6 @@ import (
 
 	"konnectivity/cmd/internal/sidecar"
 	"konnectivity/cmd/konnectivity/internal/diagnose"
-	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/cli"
 	"konnectivity/tunnel"
 )
@@ -67,22 +65,7 @@ func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) er
 		return err
 	}
 	o.what.Target = target
-	findings := diagnose.Run(ctx, &o.what)
-	if o.output == "json" {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(findings); err != nil {
-			return err
-		}
-	} else {
-		diagnose.Print(out, findings, screen.PaintIf(screen.IsTerminal(out)), screen.SizeOf(out).Columns)
-	}
-	for _, f := range findings {
-		if f.Result == diagnose.Failed {
-			return errChecksFailed
-		}
-	}
-	return nil
+	return printFindings(out, diagnose.Run(ctx, &o.what), o.output)
 }
 
 func (o *checkOptions) validate(target string) error {
@@ -96,6 +79,9 @@ func (o *checkOptions) validate(target string) error {
 		return cli.Usagef("--konnectivity-hostname %q: want the name or IP address of the konnectivity server", s.ServerHost)
 	case s.ServerPort == 0:
 		return cli.Usagef("--konnectivity-port: want a port from 1 to 65535, got 0")
+	}
+	if err := s.CheckServerName(); err != nil {
+		return err
 	}
 	if target != "" {
 		if _, _, err := tunnel.SplitAddress(target); err != nil {

@@ -23,13 +23,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
 	"konnectivity/cmd/konnectivity/internal/demo"
 	"konnectivity/cmd/konnectivity/internal/diagnose"
 	"konnectivity/cmd/konnectivity/internal/via"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/testport"
@@ -146,8 +146,7 @@ func (l *lab) start() {
 	secure := func(protos ...string) *tls.Config {
 		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: l.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos, MinVersion: tls.VersionTLS12}
 	}
-	log := logrus.New()
-	log.SetOutput(io.Discard)
+	log := logging.Discard()
 	o := l.options
 	clients, agents, admin := l.listen(), l.listen(), l.listen()
 	l.clients, l.agents, l.admin = clients.Addr().String(), agents.Addr().String(), admin.Addr().String()
@@ -289,6 +288,11 @@ var faults = map[string]struct {
 	"wrong name in the server's certificate": {1, func(l *lab) {
 		l.leaf.IPs, l.leaf.DNS = nil, []string{"proxy.example.com", "konnectivity-server-local"}
 		l.start()
+	}},
+	"server asked for by another name": {0, func(l *lab) {
+		l.leaf.IPs, l.leaf.DNS = nil, []string{"cluster-a.example.com"}
+		l.start()
+		l.args = []string{"--server-name=cluster-a.example.com"}
 	}},
 	"server's certificate expired": {1, func(l *lab) {
 		l.noAgent, l.leaf.Lifetime = true, -time.Hour
@@ -571,7 +575,7 @@ func (l *lab) stall() (stop func()) {
 		defer c.Close()
 		<-ctx.Done()
 	})
-	d, closeDialer, err := via.Dialer("link://"+l.clients, l.tlsFiles())
+	d, closeDialer, err := via.Dialer("link://"+l.clients, via.TLS{Files: l.tlsFiles()})
 	l.must(err)
 	conn, err := d.Dial(l.t.Context(), &tunnel.Flow{ID: "stalled-one", Network: "tcp", Address: ln.Addr().String()})
 	l.must(err)

@@ -57,7 +57,7 @@ func (o *dialOptions) run(ctx context.Context, address string, p pipe.Pipe) erro
 	if o.timeout <= 0 {
 		return cli.Usagef("--timeout %v: want a positive duration", o.timeout)
 	}
-	dialer, closeDialer, err := via.Dialer(o.way, o.via.files)
+	dialer, closeDialer, err := via.Dialer(o.way, o.via.tls)
 	if err != nil {
 		return err
 	}

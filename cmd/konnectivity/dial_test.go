@@ -54,6 +54,20 @@ func TestDialTellsTheEndOfItsInputAndWaitsForTheAnswer(t *testing.T) {
 	}
 }
 
+func TestDialAsksForTheServerByName(t *testing.T) {
+	l := newLab(t)
+	l.leaf.IPs, l.leaf.DNS = nil, []string{"cluster-a.example.com"}
+	l.start()
+	for name, want := range map[string]int{"": 1, "cluster-b.example.com": 1, "cluster-a.example.com": 0, "10.0.0.1": 2} {
+		for _, way := range []string{"https://", "link://"} {
+			args := append(l.tlsArgs(), "--via="+way+l.clients, "--server-name="+name, l.target)
+			if status, _, stderr := dial(strings.NewReader(""), args...); status != want {
+				t.Errorf("%s, asked for %q: %d %q", way, name, status, stderr)
+			}
+		}
+	}
+}
+
 // kube-apiserver's way has no half-close; the far end ends by itself.
 func TestDialByGRPC(t *testing.T) {
 	l := newLab(t)

@@ -32,6 +32,7 @@ func newRoot() *cobra.Command {
 		newQuickstart(),
 		newRedirect(),
 		newStatus(),
+		newTenants(),
 	)
 	return root
 }

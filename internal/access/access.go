@@ -1,5 +1,5 @@
-// Package access writes the access log of the fronts that relay connections as
-// they are: one line for each, once it has ended.
+// Package access counts and logs what the fronts relay that pass connections on
+// as they are: metrics for all, and one line for each once it has ended.
 package access
 
 import (

@@ -31,6 +31,10 @@ type Status struct {
 	ServerCount int            `json:"serverCount,omitempty"`
 	Strategies  map[string]int `json:"strategies,omitempty"`
 
+	// Tenants is the number of clusters beside the server's own, by state:
+	// serving, stale, broken. Only a server of many has it.
+	Tenants map[string]int `json:"tenants,omitempty"`
+
 	// LastGone is the agent that left the server last; nil if none has.
 	LastGone *Departure `json:"lastGone,omitempty"`
 
@@ -41,6 +45,7 @@ type Status struct {
 // Departure describes a peer that is no longer connected.
 type Departure struct {
 	Time    time.Time `json:"time"`
+	Tenant  string    `json:"tenant,omitempty"`
 	Role    string    `json:"role"`
 	ID      string    `json:"id"`
 	Remote  string    `json:"remote"`
@@ -88,6 +93,7 @@ const (
 
 // Peer is a connection to another process of the suite.
 type Peer struct {
+	Tenant      string    `json:"tenant,omitempty"`
 	Role        string    `json:"role"` // the peer's
 	ID          string    `json:"id"`
 	Software    string    `json:"software,omitempty"` // as it calls itself
@@ -103,6 +109,7 @@ type Peer struct {
 	Silent    float64 `json:"silentSeconds,omitempty"`    // set only where the peer has been silent for unduly long
 	Window    uint64  `json:"windowBytes,omitempty"`      // the largest of its streams
 	Unread    int     `json:"unreadBytes,omitempty"`      // received and not yet read here
+	Lanes     int     `json:"lanes,omitempty"`            // TCP connections that the link has
 	Stalled   int     `json:"stalled"`                    // connections
 	Up        float64 `json:"upBytesPerSecond"`
 	Down      float64 `json:"downBytesPerSecond"`
@@ -119,6 +126,7 @@ const (
 
 // Connection is one open connection as this process sees it.
 type Connection struct {
+	Tenant      string    `json:"tenant,omitempty"`
 	ID          string    `json:"id"`    // the same on every hop
 	Front       string    `json:"front"` // the protocol of the client
 	Source      string    `json:"source,omitempty"`
@@ -143,6 +151,7 @@ type Connection struct {
 // Failure is a dial that failed, or a connection that ended abnormally.
 type Failure struct {
 	Time        time.Time `json:"time"`
+	Tenant      string    `json:"tenant,omitempty"`
 	ID          string    `json:"id"`
 	Stage       string    `json:"stage"` // "dial", "connection" or "peer"
 	Front       string    `json:"front"`
@@ -153,6 +162,29 @@ type Failure struct {
 	Cause       string    `json:"cause"`
 	Hint        string    `json:"hint,omitempty"`
 	Seconds     float64   `json:"seconds"` // how long the dial took, or the connection lasted
+}
+
+// Tenant is one of the clusters that a server of many serves.
+type Tenant struct {
+	Name        string    `json:"name"`
+	State       string    `json:"state"`           // "serving", "stale" or "broken"
+	Error       string    `json:"error,omitempty"` // what is wrong with its folder: a sentence that names file and field
+	Since       time.Time `json:"since"`           // of what is served, or of the failure
+	ServerNames []string  `json:"serverNames"`
+
+	Agents  int    `json:"agents"`           // distinct ones
+	Clients int    `json:"clients"`          // linked ones
+	Ready   bool   `json:"ready"`            // whether destinations can be served
+	Reason  string `json:"reason,omitempty"` // why not
+
+	Connections Connections `json:"connections"`
+	Dials       Dials       `json:"dials"`
+	Refused     int64       `json:"agentsRefused"` // since the start
+
+	UpBytes   int64   `json:"upBytes"`
+	DownBytes int64   `json:"downBytes"`
+	Up        float64 `json:"upBytesPerSecond"`
+	Down      float64 `json:"downBytesPerSecond"`
 }
 
 // History is the last 15 minutes, oldest first.

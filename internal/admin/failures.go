@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -9,18 +10,44 @@ import (
 )
 
 // keptFailures is how many failures are kept: enough to see a pattern, and
-// 64 KiB at most in practice.
-const keptFailures = 200
+// 64 KiB at most in practice. Each tenant has a few of its own besides, so that
+// those of one do not push out those of others.
+const (
+	keptFailures  = 200
+	keptOfATenant = 20
+)
 
 // maxText bounds each text of a failure: what a client asked for may be no
 // address at all, and of any length.
 const maxText = 300
 
-// failures is a ring of the latest failures.
+// failures are the latest ones.
 type failures struct {
-	mu   sync.Mutex
-	ring [keptFailures]Failure
-	n    int // so far
+	mu      sync.Mutex
+	own     ring
+	tenants map[string]*ring // with a failure so far
+	n       int              // so far, of all
+}
+
+// ring has the latest of some failures, and grows as they come.
+type ring struct {
+	latest []numbered
+	n      int // so far
+}
+
+// numbered is a failure with its place in the order of all.
+type numbered struct {
+	Failure
+	number int
+}
+
+func (r *ring) add(one numbered, kept int) {
+	if len(r.latest) < kept {
+		r.latest = append(r.latest, one)
+	} else {
+		r.latest[r.n%kept] = one
+	}
+	r.n++
 }
 
 func (f *failures) add(one Failure) {
@@ -31,23 +58,47 @@ func (f *failures) add(one Failure) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ring[f.n%keptFailures] = one
 	f.n++
+	if one.Tenant == "" {
+		f.own.add(numbered{one, f.n}, keptFailures)
+		return
+	}
+	of := f.tenants[one.Tenant]
+	if of == nil {
+		of = new(ring)
+		if f.tenants == nil {
+			f.tenants = make(map[string]*ring)
+		}
+		f.tenants[one.Tenant] = of
+	}
+	of.add(numbered{one, f.n}, keptOfATenant)
+}
+
+// forget drops those of a tenant.
+func (f *failures) forget(tenant string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.tenants, tenant)
 }
 
 // list returns a copy, newest first.
 func (f *failures) list() []Failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	out := make([]Failure, 0, min(f.n, keptFailures))
-	for i := f.n - 1; i >= 0 && i >= f.n-keptFailures; i-- {
-		out = append(out, f.ring[i%keptFailures])
+	all := slices.Clone(f.own.latest)
+	for _, of := range f.tenants {
+		all = append(all, of.latest...)
+	}
+	slices.SortFunc(all, func(a, b numbered) int { return b.number - a.number })
+	out := make([]Failure, len(all))
+	for i, one := range all {
+		out[i] = one.Failure
 	}
 	return out
 }
 
 func newFailure(f *tunnel.Flow, took time.Duration) Failure {
-	out := Failure{Time: time.Now(), ID: f.ID, Front: f.Front, Destination: f.Address, Next: f.Hop.String(), Seconds: took.Seconds()}
+	out := Failure{Time: time.Now(), Tenant: f.Tenant, ID: f.ID, Front: f.Front, Destination: f.Address, Next: f.Hop.String(), Seconds: took.Seconds()}
 	if f.Source != nil {
 		out.Source = f.Source.String()
 	}
@@ -111,5 +162,6 @@ var dialHints = map[tunnel.Failure]string{
 	tunnel.FailAuth:        "A proxy on the way wants a user and password. Put them in its URL.",
 	tunnel.FailReset:       "The destination reset the connection at once. It may speak another protocol on that port, or be overloaded.",
 	tunnel.FailGone:        "The process at its other end does not have the connection any more: it restarted, or its --resume-window is shorter.",
+	tunnel.FailBound:       "Its cluster has as many connections, or dials a second, as its tenant.yaml allows on one server. Raise bounds there, or look for what dials so much.",
 	tunnel.FailStale:       "Another request for the same connection was quicker. Nothing needs to be done.",
 }

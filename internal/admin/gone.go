@@ -11,20 +11,20 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Gone records that a peer left, with the error that ended it, or nil if it
-// left in an orderly way. A lost peer is listed among the failures, too. It may
+// Gone records that a peer left, of which d names Tenant, Role, ID and Remote,
+// with the error that ended it, or nil if it left in an orderly way. A lost peer is listed among the failures, too. It may
 // be called from any goroutine, and does nothing on a nil Table.
-func (t *Table) Gone(role, id, remote string, since time.Time, err error) {
+func (t *Table) Gone(d Departure, since time.Time, err error) {
 	if t == nil {
 		return
 	}
-	d := &Departure{Time: time.Now(), Role: role, ID: id, Remote: remote, Cause: departure(err), Ordered: err == nil}
-	t.gone.Store(d)
+	d.Time, d.Cause, d.Ordered = time.Now(), departure(err), err == nil
+	t.gone.Store(&d)
 	if err == nil {
 		return
 	}
 	t.failures.add(Failure{
-		Time: d.Time, Stage: "peer", Source: remote, Destination: role + " " + id,
+		Time: d.Time, Tenant: d.Tenant, Stage: "peer", Source: d.Remote, Destination: d.Role + " " + d.ID,
 		Failure: "lost", Cause: d.Cause, Hint: GoneHint, Seconds: d.Time.Sub(since).Seconds(),
 	})
 }

@@ -26,20 +26,20 @@ func TestTheLastAgentIsRemembered(t *testing.T) {
 		{link.ErrDead, "it fell silent", 2},
 		{errors.New("odd"), "its connection was lost: odd", 3},
 	} {
-		table.Gone(RoleAgent, "a1", "10.0.0.1:5", time.Now().Add(-time.Minute), c.err)
+		table.Gone(Departure{Tenant: "t", Role: RoleAgent, ID: "a1", Remote: "10.0.0.1:5"}, time.Now().Add(-time.Minute), c.err)
 		d := table.gone.Load()
-		if d.ID != "a1" || d.Role != RoleAgent || d.Cause != c.cause || d.Ordered != (c.err == nil) {
+		if d.Tenant != "t" || d.ID != "a1" || d.Role != RoleAgent || d.Cause != c.cause || d.Ordered != (c.err == nil) {
 			t.Errorf("%+v, want %q", d, c.cause)
 		}
 		list := table.failures.list()
-		if len(list) != c.shown || c.shown > 0 && (list[0].Stage != "peer" || list[0].Destination != "agent a1" || list[0].Cause != c.cause || list[0].Seconds < 59) {
+		if len(list) != c.shown || c.shown > 0 && (list[0].Stage != "peer" || list[0].Tenant != "t" || list[0].Destination != "agent a1" || list[0].Cause != c.cause || list[0].Seconds < 59) {
 			t.Errorf("%v: failures are %+v", c.err, list)
 		}
 	}
 	if s := get[Status](t, mounted(Source{Table: table}), "/api/v1/status"); s.LastGone == nil || s.LastGone.Cause != "its connection was lost: odd" {
 		t.Errorf("%+v", s.LastGone)
 	}
-	(*Table)(nil).Gone(RoleAgent, "a1", "", time.Now(), io.EOF) // a server without an admin port
+	(*Table)(nil).Gone(Departure{Role: RoleAgent, ID: "a1"}, time.Now(), io.EOF) // a server without an admin port
 }
 
 func TestSilenceOfALivingPeerIsNone(t *testing.T) {

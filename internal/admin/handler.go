@@ -22,6 +22,10 @@ type Source struct {
 	Ready     func() error  // nil: always
 	Peers     func() []Peer // without rates; nil: none
 	More      func(*Status) // adds what only this program knows; nil: nothing
+
+	// Tenants lists the clusters of a server of many, without what the Table
+	// knows of them; nil: it is none.
+	Tenants func() []Tenant
 }
 
 // Handler serves the page at / and the API under /api/v1/, in addition to what
@@ -36,6 +40,9 @@ func Handler(mux *http.ServeMux, source Source) http.Handler {
 		"history":     func(query) any { return History{interval.Seconds(), h.Table.history.list()} },
 	} {
 		mux.Handle("/api/"+Version+"/"+name, h.answer(name, answer))
+	}
+	if h.Tenants != nil {
+		mux.Handle("/api/"+Version+"/tenants", h.answer("tenants", func(q query) any { return h.tenants(q) }))
 	}
 	mux.HandleFunc("/api/", notFound)
 	mountPage(mux)
@@ -96,7 +103,7 @@ func (h *handler) peersWithRates(q query) []Peer {
 	sum := h.Table.sums.Load()
 	for i := range all {
 		p := &all[i]
-		f, ok := sum.byNext[tunnel.Hop{Role: p.Role, ID: p.ID}]
+		f, ok := sum.byNext[hop{p.Tenant, tunnel.Hop{Role: p.Role, ID: p.ID}}]
 		if !ok {
 			f = sum.bySource[p.Remote]
 		}
@@ -121,7 +128,10 @@ func (h *handler) peers(q query) Page[Peer] {
 		if len(q.roles) > 0 && !slices.Contains(q.roles, p.Role) {
 			continue
 		}
-		if q.filter != "" && !contains(p.Identifiers, q.filter) && !contains(p.ID, q.filter) && !contains(p.Remote, q.filter) && !contains(p.Role, q.filter) && !contains(p.Software, q.filter) {
+		if q.tenant != "" && p.Tenant != q.tenant {
+			continue
+		}
+		if q.filter != "" && !contains(p.Identifiers, q.filter) && !contains(p.Tenant, q.filter) && !contains(p.ID, q.filter) && !contains(p.Remote, q.filter) && !contains(p.Role, q.filter) && !contains(p.Software, q.filter) {
 			continue
 		}
 		matched = append(matched, p)
@@ -145,7 +155,10 @@ func (h *handler) failures(q query) Page[Failure] {
 	page := Page[Failure]{Total: len(all), Offset: q.offset, Items: []Failure{}}
 	var matched []Failure
 	for _, f := range all {
-		if q.filter == "" || contains(f.ID, q.filter) || contains(f.Destination, q.filter) || contains(f.Failure, q.filter) || contains(f.Source, q.filter) {
+		if q.tenant != "" && f.Tenant != q.tenant {
+			continue
+		}
+		if q.filter == "" || contains(f.ID, q.filter) || contains(f.Tenant, q.filter) || contains(f.Destination, q.filter) || contains(f.Failure, q.filter) || contains(f.Source, q.filter) {
 			matched = append(matched, f)
 		}
 	}

@@ -23,14 +23,14 @@ const keptNeighbours = 256
 const others = "others"
 
 // neighbour is one of them.
-type neighbour struct{ role, name, protocol string }
+type neighbour struct{ tenant, role, name, protocol string }
 
 // frontendOf returns who asked for a connection, unless that is a peer.
 func frontendOf(f *tunnel.Flow) neighbour {
 	if byPeer(f.Front) {
 		return neighbour{}
 	}
-	return neighbour{RoleFrontend, hostOf(f.Source), f.Front}
+	return neighbour{f.Tenant, RoleFrontend, hostOf(f.Source), f.Front}
 }
 
 // byPeer reports whether connections of a front arrive over a link or stream of
@@ -63,9 +63,9 @@ func (s *sums) near(c *conn, by load) {
 	}
 	switch {
 	case c.next == tunnel.Hop{}:
-		s.nearOne(neighbour{RoleDestination, c.destination, "tcp"}, by)
+		s.nearOne(neighbour{c.tenant, RoleDestination, c.destination, "tcp"}, by)
 	case c.next == tunnel.Direct:
-		s.nearOne(neighbour{RoleDirect, "bypassing the tunnel", "tcp"}, by)
+		s.nearOne(neighbour{c.tenant, RoleDirect, "bypassing the tunnel", "tcp"}, by)
 	}
 }
 
@@ -81,7 +81,7 @@ func (s *sums) peers() []Peer {
 	var all []Peer
 	for n, f := range s.neighbours {
 		all = append(all, Peer{
-			Role: n.role, ID: n.name, Protocol: n.protocol, Streams: f.open, Stalled: f.stalled, Up: f.up, Down: f.down,
+			Tenant: n.tenant, Role: n.role, ID: n.name, Protocol: n.protocol, Streams: f.open, Stalled: f.stalled, Up: f.up, Down: f.down,
 		})
 	}
 	return all

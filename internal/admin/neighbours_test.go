@@ -68,7 +68,7 @@ func TestNeighboursAreBounded(t *testing.T) {
 	}
 	table.sample(time.Now(), sampleEvery)
 	s := table.sums.Load()
-	rest := s.neighbours[neighbour{RoleDestination, others, "tcp"}]
+	rest := s.neighbours[neighbour{"", RoleDestination, others, "tcp"}]
 	if len(s.neighbours) != keptNeighbours+1 || rest.open != 9*keptNeighbours {
 		t.Errorf("%d neighbours, %+v as others", len(s.neighbours), rest)
 	}

@@ -29,13 +29,14 @@ type query struct {
 	offset, limit int
 	filter        string // lower case
 	state, sort   string
+	tenant        string   // "": of all
 	roles         []string // roles of peers; none means all peers
 	descending    bool
 }
 
 // parseQuery reads the parameters; the error is a sentence for the client.
 func parseQuery(v url.Values) (query, error) {
-	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), sort: v.Get("sort")}
+	q := query{limit: defaultLimit, filter: strings.ToLower(v.Get("filter")), state: v.Get("state"), sort: v.Get("sort"), tenant: v.Get("tenant")}
 	if roles := v.Get("role"); roles != "" {
 		q.roles = strings.Split(roles, ",")
 	}
@@ -60,6 +61,8 @@ func parseQuery(v url.Values) (query, error) {
 		return q, fmt.Errorf("limit: want at most %d; ask for the rest by offset", maxLimit)
 	case len(q.roles) > maxRoles:
 		return q, fmt.Errorf("role: want at most %d, separated by commas", maxRoles)
+	case len(q.tenant) > maxFilter:
+		return q, fmt.Errorf("tenant: want at most %d bytes", maxFilter)
 	case len(q.filter) > maxFilter:
 		return q, fmt.Errorf("filter: want at most %d bytes", maxFilter)
 	case !known:
@@ -120,7 +123,7 @@ func (t *Table) connections(q query) Page[Connection] {
 		r := row{conn: value.(*conn)}
 		r.course = r.conn.course()
 		r.state, _, r.seconds = r.conn.state(now, r.course)
-		if (q.state == "" || q.state == r.state) && r.matches(q.filter, r.course) {
+		if (q.state == "" || q.state == r.state) && (q.tenant == "" || q.tenant == r.tenant) && r.matches(q.filter, r.course) {
 			r.up, r.down = r.rates()
 			rows = append(rows, r)
 		}
@@ -145,7 +148,7 @@ func (c *conn) matches(filter string, course tunnel.Course) bool {
 	if filter == "" {
 		return true
 	}
-	for _, text := range []string{c.id, c.front, course.Source, c.destination, c.resolved, course.Hop.String()} {
+	for _, text := range []string{c.id, c.tenant, c.front, course.Source, c.destination, c.resolved, course.Hop.String()} {
 		if contains(text, filter) {
 			return true
 		}

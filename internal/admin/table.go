@@ -59,9 +59,22 @@ type sums struct {
 	open, stalled, resuming int
 
 	all        load
-	byNext     map[tunnel.Hop]load // by the hop after this one
-	bySource   map[string]load     // of links only, by their address
+	byNext     map[hop]load      // by the hop after this one
+	byTenant   map[string]*tally // of a server of many
+	bySource   map[string]load   // of links only, by their address
 	neighbours map[neighbour]load
+}
+
+// hop is one after this, of one tenant: those of others may have the same ids.
+type hop struct {
+	tenant string
+	tunnel.Hop
+}
+
+// tally is what one tenant has open.
+type tally struct {
+	load
+	resuming int
 }
 
 // load is the traffic of one peer.
@@ -77,6 +90,7 @@ func (f load) plus(g load) load {
 // conn is an open connection. What is not atomic is set before it is shared.
 type conn struct {
 	number                uint64 // in the order of opening
+	tenant                string
 	id, front, source     string
 	destination, resolved string
 	next                  tunnel.Hop
@@ -130,7 +144,7 @@ func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 // Opened implements tunnel.Observer.
 func (t *Table) Opened(f *tunnel.Flow) {
 	c := &conn{
-		number: t.number.Add(1), id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
+		number: t.number.Add(1), tenant: f.Tenant, id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
 		since: f.Opened, flow: f, from: frontendOf(f), lasting: f.Lasting,
 	}
 	if f.Source != nil {
@@ -157,6 +171,14 @@ func (t *Table) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	}
 }
 
+// Forget drops the failures of a tenant that is over. It does nothing on a nil
+// Table.
+func (t *Table) Forget(tenant string) {
+	if t != nil {
+		t.failures.forget(tenant)
+	}
+}
+
 // Run samples the connections until ctx ends. It must be called once.
 func (t *Table) Run(ctx context.Context) {
 	tick := time.NewTicker(sampleEvery)
@@ -177,7 +199,7 @@ func (t *Table) Run(ctx context.Context) {
 // sample looks at every connection once, and returns the bytes carried since
 // the start, up and down.
 func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
-	s := &sums{byNext: map[tunnel.Hop]load{}, bySource: map[string]load{}, neighbours: map[neighbour]load{}}
+	s := &sums{byNext: map[hop]load{}, byTenant: map[string]*tally{}, bySource: map[string]load{}, neighbours: map[neighbour]load{}}
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
 	t.conns.Range(func(_, value any) bool {
 		c := value.(*conn)
@@ -236,12 +258,29 @@ func (s *sums) add(c *conn, course tunnel.Course, stalled bool) {
 		s.resuming++
 	}
 	if course.Hop != (tunnel.Hop{}) {
-		s.byNext[course.Hop] = s.byNext[course.Hop].plus(f)
+		next := hop{c.tenant, course.Hop}
+		s.byNext[next] = s.byNext[next].plus(f)
+	}
+	if c.tenant != "" {
+		s.tenant(c.tenant, f, !course.Lost.IsZero())
 	}
 	if byPeer(c.front) {
 		s.bySource[course.Source] = s.bySource[course.Source].plus(f)
 	}
 	s.near(c, f)
+}
+
+// tenant adds a connection to the counts of its tenant.
+func (s *sums) tenant(name string, f load, resuming bool) {
+	t := s.byTenant[name]
+	if t == nil {
+		t = &tally{}
+		s.byTenant[name] = t
+	}
+	t.load = t.plus(f)
+	if resuming {
+		t.resuming++
+	}
 }
 
 // course is how the connection has fared, with the hop and the source that it
@@ -268,7 +307,7 @@ func (c *conn) rates() (up, down float64) {
 func (c *conn) view(now time.Time) Connection {
 	course := c.course()
 	v := Connection{
-		ID: c.id, Front: c.front, Source: course.Source, Destination: c.destination, Resolved: c.resolved, Next: course.Hop.String(), Since: c.since,
+		Tenant: c.tenant, ID: c.id, Front: c.front, Source: course.Source, Destination: c.destination, Resolved: c.resolved, Next: course.Hop.String(), Since: c.since,
 		Resumes: course.Resumes,
 	}
 	var seconds float64

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
+
+	"konnectivity/internal/pki"
 )
 
 // The mains check their flags, and claim their ports, before they serve
@@ -109,6 +112,21 @@ func CheckChoice(v Value, accepted ...string) error {
 		}
 	}
 	return Usagef("--%s=%q: must be one of %s", v.Flag, v.Text, strings.Join(named, ", "))
+}
+
+// CheckServerName checks a name that a TLS server is asked for; "" asks for the
+// host that is dialed.
+func CheckServerName(name Value) error {
+	if name.Text == "" {
+		return nil
+	}
+	if _, err := netip.ParseAddr(strings.Trim(name.Text, "[]")); err == nil {
+		return Usagef("--%s=%s: TLS asks for names, not for addresses: want a DNS name that the server's certificate has", name.Flag, name.Text)
+	}
+	if !pki.IsDNSName(strings.TrimSuffix(name.Text, ".")) {
+		return Usagef("--%s=%q: want a DNS name that the server's certificate has, such as cluster-a.example.com, without a port", name.Flag, name.Text)
+	}
+	return nil
 }
 
 // CheckID checks that the id of a process fits into gRPC metadata and a log

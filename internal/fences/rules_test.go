@@ -28,6 +28,7 @@ var rules = []rule{
 	{folder: "tunnel/link", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "tunnel/resume", own: []string{"tunnel"}},
+	{folder: "tunnel/lanes", own: []string{"tunnel", "tunnel/link"}},
 	{folder: "tunnel/roam", own: []string{"tunnel", "tunnel/link", "tunnel/resume"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "tunnel/legacy", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"google.golang.org/", "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto",
@@ -36,9 +37,9 @@ var rules = []rule{
 	{folder: "server", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
-	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/access", "internal/admission", "internal/source"}, third: anyModule},
+	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/access", "internal/admission", "internal/logging", "internal/source"}, third: anyModule},
 	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/admission", "internal/logging", "internal/source"}, third: anyModule},
-	{folder: "transparent", own: []string{"tunnel", "internal/access", "internal/admission"}, third: []string{
+	{folder: "transparent", own: []string{"tunnel", "internal/access", "internal/admission", "internal/logging"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},

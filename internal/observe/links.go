@@ -56,6 +56,7 @@ func NewLinks(prefix string, peers ...string) *Links {
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	add(gauge, "sessions", "Current number of native links", func(s *sum) float64 { return float64(s.links) })
+	add(gauge, "lanes", "Current number of connections that native links have, one for each that has no lanes", func(s *sum) float64 { return float64(s.Lanes) })
 	add(gauge, "streams", "Current number of streams on native links", func(s *sum) float64 { return float64(s.Streams) })
 	add(gauge, "stalled_streams", "Current number of streams whose window is full of bytes that nobody reads", func(s *sum) float64 { return float64(s.Stalled) })
 	add(gauge, "unread_bytes", "Bytes received on native links that nobody has read yet", func(s *sum) float64 { return float64(s.Unread) })
@@ -84,33 +85,14 @@ func (l *Links) Remove(kind string, ses linkSession) {
 	p := l.peers[kind]
 	if _, known := p.open[ses]; known {
 		delete(p.open, ses)
-		count(&p.ended, ses.Stats())
+		p.ended.Count(ses.Stats())
 	}
-}
-
-// count adds the counters of s to all.
-func count(all *link.Stats, s link.Stats) {
-	all.Answered += s.Answered
-	all.Ended += s.Ended
-	all.DataSent += s.DataSent
-	all.DataReceived += s.DataReceived
-	all.Opened += s.Opened
-	all.Accepted += s.Accepted
-	all.Resets += s.Resets
-	all.Sent += s.Sent
-	all.Received += s.Received
 }
 
 func (p *peer) sum() *sum {
 	all := &sum{Stats: p.ended, links: len(p.open)}
 	for ses := range p.open {
-		s := ses.Stats()
-		count(&all.Stats, s)
-		all.Streams += s.Streams
-		all.Stalled += s.Stalled
-		all.Unread += s.Unread
-		all.LargestWindow = max(all.LargestWindow, s.LargestWindow)
-		all.RTT = max(all.RTT, s.RTT)
+		all.Stats = all.Plus(ses.Stats())
 	}
 	return all
 }

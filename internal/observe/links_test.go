@@ -19,8 +19,8 @@ func TestSumsAndExtremesByKindOfPeer(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	l := NewLinks("x_link_", "agent", "client")
 	reg.MustRegister(l)
-	a := &session{link.Stats{Streams: 2, Sent: 10, Received: 20, Unread: 3, Opened: 4, Accepted: 1, Resets: 1, RTT: time.Second, Stalled: 1, LargestWindow: 100}}
-	b := &session{link.Stats{Streams: 1, Sent: 1, Received: 2, Unread: 4, Opened: 2, Resets: 2, RTT: 2 * time.Second, LargestWindow: 50}}
+	a := &session{link.Stats{Streams: 2, Sent: 10, Received: 20, Unread: 3, Opened: 4, Accepted: 1, Resets: 1, RTT: time.Second, Stalled: 1, LargestWindow: 100, Lanes: 2}}
+	b := &session{link.Stats{Streams: 1, Sent: 1, Received: 2, Unread: 4, Opened: 2, Resets: 2, RTT: 2 * time.Second, LargestWindow: 50, Lanes: 1}}
 	l.Add("agent", a)
 	l.Add("agent", b)
 	want := func(page string) {
@@ -34,6 +34,10 @@ func TestSumsAndExtremesByKindOfPeer(t *testing.T) {
 # TYPE x_link_sessions gauge
 x_link_sessions{peer="agent"} 2
 x_link_sessions{peer="client"} 0
+# HELP x_link_lanes Current number of connections that native links have, one for each that has no lanes, by kind of peer.
+# TYPE x_link_lanes gauge
+x_link_lanes{peer="agent"} 3
+x_link_lanes{peer="client"} 0
 # HELP x_link_stalled_streams Current number of streams whose window is full of bytes that nobody reads, by kind of peer.
 # TYPE x_link_stalled_streams gauge
 x_link_stalled_streams{peer="agent"} 1

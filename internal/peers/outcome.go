@@ -102,13 +102,21 @@ func (p *Plan) redial(m *Peer, now time.Time) {
 	for _, t := range p.places {
 		t.calm()
 	}
-	t := m.at
-	if now.Sub(m.since) < p.policy.ShortLife {
+	t, life := m.at, now.Sub(m.since)
+	switch {
+	case life >= p.policy.ShortLife:
+		t.Succeed()
+	case m.leaving || !p.cut(t, now):
 		t.next = now.Add(t.Failure())
 		return
 	}
-	t.Succeed()
-	t.next = now.Add(Jitter(p.policy.Spread))
+	t.next = now.Add(t.lost(life, p.policy.Spread))
+}
+
+// cut says whether a short session at t may be taken for one that was cut.
+func (p *Plan) cut(t *place, now time.Time) bool {
+	ok, _ := t.cuts.take(now, p.policy.Losses, lossEvery)
+	return ok
 }
 
 // Heard takes in a count that a server told.

@@ -29,6 +29,13 @@ const (
 	// burst finds 50 servers behind one load balancer.
 	SearchBurst = 256
 	searchEvery = time.Second
+
+	// lossEvery is how often one more short session is taken for one that was
+	// cut.
+	lossEvery = 5 * time.Second
+	// goodLife is how long a session must last to make up for one that ended at
+	// once; a server that drops whom it accepted takes less.
+	goodLife = 250 * time.Millisecond
 )
 
 // pace says how long to wait after each outcome of dialing one address. It is
@@ -37,6 +44,18 @@ type pace struct {
 	Backoff
 	vain  int // hits on known servers in a row, quick ones not counted
 	quick int // quick pauses left
+
+	losses int       // of sessions, that no good life has made up for
+	cuts   allowance // of short sessions that are no failures
+}
+
+// lost is the pause after a session that had lasted for life and was cut: up to
+// spread, and twice as long for each such session before it that ended at once.
+func (p *pace) lost(life, spread time.Duration) time.Duration {
+	p.losses = max(0, p.losses-int(life/goodLife))
+	pause := Jitter(grow(spread, 2, p.losses, p.Limit))
+	p.losses++
+	return pause
 }
 
 // hope allows quick pauses for a search among want servers: twice as many tries
@@ -68,20 +87,20 @@ func (p *pace) duplicate() time.Duration {
 	return Jitter(grow(slowPause, slowGrowth, p.vain-1, min(searchPause, p.Limit)))
 }
 
-// allowance is a stock of attempts that grows by one every searchEvery, up to
-// SearchBurst. The zero value is full.
+// allowance is a stock of attempts, say, that grows by one every so often, up to
+// a burst. The zero value is full.
 type allowance struct {
 	full time.Time // when it is, if nothing is taken
 }
 
-// take says whether one more attempt may be made now, and else when.
-func (a *allowance) take(now time.Time) (ok bool, next time.Time) {
+// take says whether one more may be taken now, and else when.
+func (a *allowance) take(now time.Time, burst int, every time.Duration) (ok bool, next time.Time) {
 	full := a.full
 	if full.Before(now) {
 		full = now
 	}
-	full = full.Add(searchEvery)
-	if next = full.Add(-SearchBurst * searchEvery); next.After(now) {
+	full = full.Add(every)
+	if next = full.Add(-time.Duration(burst) * every); next.After(now) {
 		return false, next
 	}
 	a.full = full

@@ -30,7 +30,7 @@ func TestAllowance(t *testing.T) {
 	var a allowance
 	now := time.Now()
 	took := func() (n int) {
-		for ok, _ := a.take(now); ok; ok, _ = a.take(now) {
+		for ok, _ := a.take(now, SearchBurst, searchEvery); ok; ok, _ = a.take(now, SearchBurst, searchEvery) {
 			n++
 		}
 		return n
@@ -38,7 +38,7 @@ func TestAllowance(t *testing.T) {
 	if n := took(); n != SearchBurst {
 		t.Errorf("%d at first", n)
 	}
-	_, next := a.take(now)
+	_, next := a.take(now, SearchBurst, searchEvery)
 	if wait := next.Sub(now); wait <= 0 || wait > searchEvery {
 		t.Errorf("the next one in %v", wait)
 	}

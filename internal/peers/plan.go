@@ -22,6 +22,10 @@ type Policy struct {
 	ShortLife time.Duration
 	// Spread spreads the first redial after a loss.
 	Spread time.Duration
+	// Losses is how many sessions may be short, at one address, and yet be taken
+	// for ones that were cut: redialed soon, with pauses that grow only while they
+	// end at once. One more is taken so every lossEvery. 0: none.
+	Losses int
 	// Wary keeps the failures of an address in mind when a session is made, until
 	// one has lasted.
 	Wary bool
@@ -208,7 +212,7 @@ func (p *Plan) search(now time.Time, covered []*place, n int) (dial []*place, wa
 		if t.doubtful() && t.dialing > 0 {
 			continue
 		}
-		ok, next := p.searches.take(now)
+		ok, next := p.searches.take(now, SearchBurst, searchEvery)
 		if !ok {
 			return dial, next
 		}
@@ -294,6 +298,13 @@ func (p *Plan) Connected() int { return len(p.peers) }
 
 // Want is the number of servers to be connected to; at least 1.
 func (p *Plan) Want() int { return p.policy.Want(p.heard(), p.listed()) }
+
+// Needless says that a session that was just made at an address is one too many,
+// where there is to be one for each: another attempt was there first.
+func (p *Plan) Needless(address string) bool {
+	t := p.find(address)
+	return p.policy.ByAddress && t != nil && p.covered(t) && p.Active() >= p.Want()
+}
 
 // listed is the number of addresses that there are now.
 func (p *Plan) listed() (n int) {

@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // all is a policy as an agent has it: every server once, by its id.
 var all = Policy{
-	Backoff: Backoff{Base: time.Second, Limit: 10 * time.Second, Growth: 1.5}, ShortLife: 5 * time.Second, Spread: 250 * time.Millisecond,
+	Backoff: Backoff{Base: time.Second, Limit: 10 * time.Second, Growth: 1.5}, ShortLife: 5 * time.Second, Spread: 100 * time.Millisecond, Losses: 32,
 	MaxSearch: 4, MaxPeers: 256,
 	Want:       func(heard, _ int) int { return max(1, heard) },
 	ProbeEvery: func(bool) time.Duration { return 20 * time.Second },
@@ -269,8 +269,7 @@ func TestPauses(t *testing.T) {
 			}
 			m := p.Met("a", "1", 1, false, now)
 			p.Lost(m, now)
-			short := wait(t, p, now)
-			if short < policy.Base/2 || policy.Wary && short < policy.Limit/2 {
+			if short := wait(t, p, now); policy.Wary && short < policy.Limit/2 {
 				t.Errorf("a server that accepts and hangs up is dialed after %v", short)
 			}
 			m = p.Met("a", "1", 1, false, now)
@@ -280,6 +279,57 @@ func TestPauses(t *testing.T) {
 				t.Errorf("one that lasted is dialed after %v", lasting)
 			}
 		})
+	}
+}
+
+// lives has sessions with one address last for life, one after the other, and
+// returns the pauses behind them.
+func lives(t *testing.T, policy Policy, life time.Duration, n int) (pauses []time.Duration) {
+	now := noon
+	p := NewPlan(policy, now)
+	p.List([]string{"a"}, true)
+	now = now.Add(wait(t, p, now))
+	for range n {
+		m := p.Met("a", "1", 1, false, now)
+		now = now.Add(life)
+		p.Lost(m, now)
+		pause := wait(t, p, now)
+		pauses = append(pauses, pause)
+		now = now.Add(pause)
+	}
+	return pauses
+}
+
+// A link that is cut time and again is redialed soon each time, for a while: what
+// it carries stands still until then.
+func TestCutSessionsAreRedialedSoon(t *testing.T) {
+	for i, pause := range lives(t, all, 600*time.Millisecond, all.Losses) {
+		if pause > all.Spread+5*time.Millisecond {
+			t.Errorf("the pause behind cut %d is %v", i, pause)
+		}
+	}
+	slow := 0
+	for _, pause := range lives(t, all, 600*time.Millisecond, 3*all.Losses)[2*all.Losses:] {
+		if pause >= all.Base/2 {
+			slow++
+		}
+	}
+	if slow < all.Losses/2 {
+		t.Errorf("a server that drops all whom it has accepted is dialed slowly %d times of %d", slow, all.Losses)
+	}
+}
+
+// One that drops them at once is so no longer than for some seconds.
+func TestServerThatHangsUpIsNotStormed(t *testing.T) {
+	for name, policy := range policies {
+		pauses := lives(t, policy, 0, 12)
+		sum := time.Duration(0)
+		for _, pause := range pauses {
+			sum += pause
+		}
+		if last := pauses[len(pauses)-1]; last < policy.Limit/2 || sum < 3*policy.Limit/2 {
+			t.Errorf("%s: 12 attempts within %v, the last pause is %v", name, sum, last)
+		}
 	}
 }
 

@@ -47,11 +47,9 @@ func (s *Set[A, S]) Offer(address A, session S) {
 
 // rush begins a Rush, unless one is under way or not needed any more.
 func (s *Set[A, S]) rush(ctx context.Context, reply chan<- answer[S]) {
-	for _, m := range s.members {
-		if !m.Leaving && !closed(m.Session.Done()) && !closed(m.Session.Draining()) {
-			reply <- answer[S]{session: m.Session}
-			return
-		}
+	if m := s.usable(); m != nil {
+		reply <- answer[S]{session: m.Session}
+		return
 	}
 	s.waiting = append(s.waiting, reply)
 	if s.rushing {
@@ -64,6 +62,16 @@ func (s *Set[A, S]) rush(ctx context.Context, reply chan<- answer[S]) {
 		address, session, err := s.cfg.Rush(bounded)
 		s.results <- result[A, S]{address, session, err, rushed}
 	})
+}
+
+// usable is a member that means to stay; nil if there is none.
+func (s *Set[A, S]) usable() *Member[A, S] {
+	for _, m := range s.members {
+		if !m.Leaving && !closed(m.Session.Done()) && !closed(m.Session.Draining()) {
+			return m
+		}
+	}
+	return nil
 }
 
 // release answers all who wait.

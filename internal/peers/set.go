@@ -297,6 +297,14 @@ func (s *Set[A, S]) ended(k kind) {
 
 // join takes a session in, unless its server is connected already.
 func (s *Set[A, S]) join(key string, r result[A, S], now time.Time) {
+	if r.kind != offered && s.plan.Needless(key) {
+		if m := s.usable(); m != nil {
+			s.helper.Go(func() { _ = r.session.Close() })
+			s.release(answer[S]{session: m.Session})
+			return
+		}
+		s.refresh(now) // the one that was there first has just ended
+	}
 	id, count := r.session.ServerID(), r.session.ServerCount()
 	peer := s.plan.Met(key, id, count, s.cfg.Silent != nil && s.cfg.Silent(r.session), now)
 	if peer == nil {

@@ -344,6 +344,65 @@ func TestNowIsShared(t *testing.T) {
 	})
 }
 
+// One who asks while an attempt is under way that the plan wanted is served by the
+// first that comes about; the other does not stay, for who wants one at each
+// address.
+func TestNowBesideAnAttempt(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}, links: true}
+	running(t, w, each, func(t *testing.T, s *Set[string, *conn]) {
+		s.Keep()
+		time.Sleep(5 * time.Millisecond) // connect takes 10
+		if _, err := s.Now(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		got := w.live(s)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.dials != 2 || len(got) != 1 {
+			t.Errorf("%d sessions of %d attempts: %v", len(got), w.dials, got)
+		}
+		if len(w.conns) != 1 {
+			t.Errorf("%d sessions are open", len(w.conns))
+		}
+	})
+}
+
+// A session that was one too many is wanted after all if the other ends at that
+// moment; whoever waits gets it.
+func TestNowBesideASessionThatEnds(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}, links: true}
+	synctest.Test(t, func(t *testing.T) {
+		s := w.set(each)
+		defer s.Close()
+		defer close(s.over) // Run is not needed
+		now := time.Now()
+		s.plan = NewPlan(each, now)
+		s.resolved(lookup[string]{addresses: []string{"a"}})
+		dial := func() *conn {
+			c, err := w.connect(t.Context(), "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		first, second := dial(), dial()
+		s.join("a", result[string, *conn]{address: "a", session: first}, now)
+		first.end() // after the loop's last look
+		reply := make(chan answer[*conn], 1)
+		s.waiting = append(s.waiting, reply)
+		s.join("a", result[string, *conn]{address: "a", session: second, kind: rushed}, now)
+		select {
+		case got := <-reply:
+			if got.session != second || closed(second.done) {
+				t.Errorf("%+v", got)
+			}
+		default:
+			t.Error("nobody answered")
+		}
+	})
+}
+
 // Who asks hears why there is nothing, gives up when he likes, and is not left
 // waiting by a set that ends.
 func TestNowFails(t *testing.T) {

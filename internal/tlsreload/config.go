@@ -23,28 +23,39 @@ const clientSessions = 64
 // ticket of a client whose CA is no longer trusted leads to a full handshake,
 // and so to a refusal.
 func (s *Source) Server(nextProtos ...string) *tls.Config {
+	return s.ServerFor(nil, nextProtos...)
+}
+
+// ServerFor is Server for a listener that serves guests as well, with CAs and
+// certificates of their own: choose says whose a handshake is.
+func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 	base := s.base(nextProtos)
+	listener := base.Clone()
 	perMaterial := s.cached(func(m *material) *tls.Config {
-		c := base.Clone()
-		if m.cert != nil {
-			c.Certificates = []tls.Certificate{*m.cert}
-		}
-		if m.pool != nil {
-			c.ClientAuth = tls.RequireAndVerifyClientCert
-			c.ClientCAs = m.pool
-			c.VerifyConnection = s.judge
+		c := s.serverConfig(base, m.cert, m.pool)
+		if choose != nil {
+			apart(c, listener, "")
 		}
 		return c
 	})
-	listener := base.Clone()
 	// Session tickets are made with the keys of this Config, not of the one
 	// that GetConfigForClient returns, so they survive a reload.
-	listener.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	listener.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		m, err := s.material()
 		if err != nil {
 			return nil, err
 		}
-		return perMaterial(m), nil
+		if choose == nil {
+			return perMaterial(m), nil
+		}
+		switch guest, err := choose(hello); {
+		case err != nil:
+			return nobody(base), nil
+		case guest != nil:
+			return guest.configFor(s, listener, base, m), nil
+		default:
+			return perMaterial(m), nil
+		}
 	}
 	// Never reached: GetConfigForClient answers first. It exists because
 	// http.Server.ServeTLS requires a Config with a certificate.
@@ -52,6 +63,21 @@ func (s *Source) Server(nextProtos ...string) *tls.Config {
 		return nil, errors.New("tlsreload: GetConfigForClient was removed from the Config")
 	}
 	return listener
+}
+
+// serverConfig is for one handshake: it shows cert and asks for a certificate
+// of one of the CAs, if there are any.
+func (s *Source) serverConfig(base *tls.Config, cert *tls.Certificate, cas *x509.CertPool) *tls.Config {
+	c := base.Clone()
+	if cert != nil {
+		c.Certificates = []tls.Certificate{*cert}
+	}
+	if cas != nil {
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+		c.ClientCAs = cas
+		c.VerifyConnection = s.judge
+	}
+	return c
 }
 
 // Client returns a Config for dialing the server serverName, a DNS name or an

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -13,23 +12,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/server/registry"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func quiet() *logrus.Logger {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return l
-}
 
 func codeOf(err error) codes.Code {
 	if err == nil {
@@ -98,7 +91,7 @@ func TestClaims(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	claims, err := NewClaims(file, quiet())
+	claims, err := NewClaims(file, logging.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +143,7 @@ func TestClaims(t *testing.T) {
 }
 
 func TestClaimsWithoutFile(t *testing.T) {
-	claims, err := NewClaims("", quiet())
+	claims, err := NewClaims("", logging.Discard())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,11 +208,11 @@ func TestBrokenAllowFileAtStart(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := NewClaims(file, quiet()); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := NewClaims(file, logging.Discard()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.20q: %v", text, err)
 		}
 	}
-	if _, err := NewClaims("/nowhere/allow", quiet()); !errors.Is(err, os.ErrNotExist) {
+	if _, err := NewClaims("/nowhere/allow", logging.Discard()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 }

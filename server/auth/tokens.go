@@ -4,13 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/source"
 
 	"github.com/sirupsen/logrus"
@@ -61,6 +61,14 @@ const (
 // (authentication/v1 TokenReviewInterface).
 type Reviews interface {
 	Create(ctx context.Context, review *authenticationv1.TokenReview, opts metav1.CreateOptions) (*authenticationv1.TokenReview, error)
+}
+
+// NoReviews are Reviews that cannot be had, for a reason that is logged.
+type NoReviews struct{ Err error }
+
+// Create returns the reason.
+func (n NoReviews) Create(context.Context, *authenticationv1.TokenReview, metav1.CreateOptions) (*authenticationv1.TokenReview, error) {
+	return nil, n.Err
 }
 
 // TokensConfig configures Tokens: whose tokens are accepted.
@@ -120,7 +128,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 		cfg.PerSecond = reviewsPerSecond
 	}
 	if cfg.Log == nil {
-		cfg.Log = silence()
+		cfg.Log = logging.Discard()
 	}
 	return &Tokens{
 		cfg:      cfg,
@@ -132,12 +140,6 @@ func NewTokens(cfg TokensConfig) *Tokens {
 		proven:   newMemory[tokenKey, struct{}](maxCached),
 		suspects: newMemory[netip.Prefix, struct{}](maxSuspects),
 	}
-}
-
-func silence() logrus.FieldLogger {
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	return log
 }
 
 // Run keeps the API's signing keys fresh until ctx ends. Reviews work without

@@ -3,6 +3,7 @@ package frontend
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -43,6 +44,7 @@ type Conn struct {
 	remote net.Addr // of the peer; behind a load balancer, known once it has said so
 	meter  *meter   // nil without TLS
 	state  *tls.ConnectionState
+	owner  owner
 	limit  io.LimitedReader // below Reader; bounds what is read before Begin
 
 	turn  admission.Turn // to compute, in the handshake
@@ -262,12 +264,13 @@ func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 	}
 	secure := tls.Server(conn, c.front.tls)
 	c.meter.turns = c.front.cfg.Strangers.turns
-	// A context would need a goroutine; whatever ends c closes the socket.
-	err := secure.Handshake()
+	// A context that can end would need a goroutine; whatever ends c closes the
+	// socket.
+	err := secure.HandshakeContext(context.WithValue(context.Background(), ownerKey{}, &c.owner))
 	c.meter.rest()
 	c.meter.turns = nil
 	if err != nil {
-		return nil, uninvited(err)
+		return nil, cmp.Or(c.owner.err, uninvited(err))
 	}
 	c.front.cfg.Strangers.slots.Renew(c)
 	c.meter.left.Store(maxOpening)

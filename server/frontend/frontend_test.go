@@ -22,17 +22,12 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func quiet() *logrus.Logger {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return l
-}
 
 // counter is a Metrics and a ConnectMetrics.
 type counter struct {
@@ -79,7 +74,7 @@ type setting func(*Config)
 func start(t *testing.T, network string, secure bool, settings ...setting) *rig {
 	t.Helper()
 	r := &rig{t: t, counter: &counter{}, served: make(chan error, 1)}
-	cfg := Config{Name: "clients", Metrics: r.counter, Log: quiet(), LinkALPN: "test-link/1"}
+	cfg := Config{Name: "clients", Metrics: r.counter, Log: logging.Discard(), LinkALPN: "test-link/1"}
 	if secure {
 		r.ca, _ = pki.NewCA("ca")
 		pair, err := r.ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true})
@@ -694,7 +689,7 @@ func (s *scripted) Accept() (net.Conn, error) {
 }
 
 func TestAcceptErrors(t *testing.T) {
-	f, err := New(Config{Name: "clients", Connect: named("connect"), Log: quiet()})
+	f, err := New(Config{Name: "clients", Connect: named("connect"), Log: logging.Discard()})
 	if err != nil {
 		t.Fatal(err)
 	}

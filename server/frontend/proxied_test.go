@@ -15,6 +15,7 @@ import (
 	"github.com/pires/go-proxyproto"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/source"
 )
@@ -213,7 +214,7 @@ func TestProxyHeadersFromElsewhere(t *testing.T) {
 }
 
 func TestProxyHeadersNeedTLS(t *testing.T) {
-	if _, err := New(Config{Log: quiet(), Link: func(context.Context, *Conn) {}, Proxies: source.Networks{{}}}); err == nil {
+	if _, err := New(Config{Log: logging.Discard(), Link: func(context.Context, *Conn) {}, Proxies: source.Networks{{}}}); err == nil {
 		t.Error("a listener without TLS would never read them")
 	}
 }

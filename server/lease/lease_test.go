@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/logging"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -209,12 +210,6 @@ func controller(leases Leases, m Metrics, log logrus.FieldLogger) *Controller {
 	return New(Config{Leases: leases, ServerID: "me", Labels: map[string]string{"k8s-app": "konnectivity-server"}, Metrics: m, Log: log})
 }
 
-func quiet() logrus.FieldLogger {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return l
-}
-
 func TestRunCreatesAndDeletes(t *testing.T) {
 	a := newAPI(t)
 	a.add("other", time.Second)
@@ -222,7 +217,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var changed []int
-	c := controller(a.client(), nil, quiet())
+	c := controller(a.client(), nil, logging.Discard())
 	c.cfg.Changed = func(n int) { changed = append(changed, n) }
 	done := make(chan struct{})
 	go func() { defer close(done); c.Run(ctx) }()
@@ -259,7 +254,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 func TestRenew(t *testing.T) {
 	a := newAPI(t)
 	ctx := t.Context()
-	c := controller(a.client(), nil, quiet())
+	c := controller(a.client(), nil, logging.Discard())
 	for range 3 {
 		if err := c.renew(ctx); err != nil {
 			t.Fatal(err)
@@ -298,7 +293,7 @@ func TestRenew(t *testing.T) {
 
 func TestCollect(t *testing.T) {
 	a, m := newAPI(t), &counts{}
-	c := controller(a.client(), m, quiet())
+	c := controller(a.client(), m, logging.Discard())
 	a.add("live", time.Second)
 	a.add("dead", time.Hour)
 	a.add("skewed", time.Hour) // alive, with a clock an hour behind ours
@@ -341,7 +336,7 @@ func TestCollect(t *testing.T) {
 
 func TestDeleteYieldsToARenewal(t *testing.T) {
 	a, m := newAPI(t), &counts{}
-	c := controller(a.client(), m, quiet())
+	c := controller(a.client(), m, logging.Discard())
 	a.add("x", time.Hour)
 	old := a.lease(NamePrefix + "x").DeepCopy()
 	a.add("x", 0)

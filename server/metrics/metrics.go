@@ -64,8 +64,10 @@ type Server struct {
 	// Links is where links to agents and clients are added.
 	Links *observe.Links
 
-	// Totals is where relays add the bytes they carry.
+	// Totals is where relays add the bytes they carry, and More, where set, what
+	// others have counted. It is set before the first scrape.
 	Totals tunnel.Totals
+	More   func() (up, down int64)
 }
 
 // New registers a server's metrics on reg, where there may be one set only. All
@@ -140,13 +142,26 @@ func (m *Server) own() {
 		}
 	}
 	m.reviews = m.histogram("token_review_duration_seconds", "Latency of TokenReview calls in seconds, by verdict: accepted, refused, unavailable.", prometheus.DefBuckets, "verdict")
-	for direction, bytes := range map[string]func() int64{"to_destination": m.Totals.Up.Load, "to_client": m.Totals.Down.Load} {
+	for direction, bytes := range map[string]func() int64{
+		"to_destination": func() int64 { up, _ := m.carried(); return up },
+		"to_client":      func() int64 { _, down := m.carried(); return down },
+	} {
 		m.reg.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Subsystem: subsystem, Name: "forwarded_bytes_total",
 			Help:        "Count of payload bytes carried, by direction.",
 			ConstLabels: prometheus.Labels{"direction": direction},
 		}, func() float64 { return float64(bytes()) }))
 	}
+}
+
+// carried is the payload bytes since the start.
+func (m *Server) carried() (up, down int64) {
+	up, down = m.Totals.Up.Load(), m.Totals.Down.Load()
+	if m.More != nil {
+		moreUp, moreDown := m.More()
+		up, down = up+moreUp, down+moreDown
+	}
+	return up, down
 }
 
 // Gauge registers a gauge that is asked at every scrape. labels are constant;

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/allocs"
+	"konnectivity/internal/logging"
 )
 
 // crowd is a registry of n agents with an address and two networks each, under
@@ -15,7 +16,7 @@ func crowd(t testing.TB, n int) *Registry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := New(strategies, quiet())
+	r := New(strategies, logging.Discard())
 	for i := range n {
 		ids, err := ParseIdentifiers(fmt.Sprintf("ipv4=10.%d.%d.1&cidr=10.%d.%d.0/24&cidr=fd00:%x::/64", i/250, i%250, i/250, i%250, i))
 		if err != nil {
@@ -56,7 +57,7 @@ func BenchmarkPick(b *testing.B) {
 			b.Run(fmt.Sprintf("agents=%d/strategy=%s", agents, d.strategy), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					if c, _ := r.pick(d.host, nil); c == nil {
+					if c, _, _ := r.pick(d.host, nil); c == nil {
 						b.Fatal("nobody")
 					}
 				}

@@ -14,8 +14,9 @@ import (
 
 // Dial implements tunnel.Dialer: it picks an agent and lets it dial. A dial
 // that failed on the way, before the destination was asked, is tried once more
-// through another connection. Which agent was picked is logged at debug with
-// the connection's id.
+// through another connection. If the only agent that serves a destination was
+// lost a moment ago, it waits for that one for up to backTime. Which agent was
+// picked is logged at debug with the connection's id.
 func (r *Registry) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	host, _, err := tunnel.SplitAddress(f.Address)
 	if err != nil {
@@ -24,15 +25,15 @@ func (r *Registry) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 	if f.Resume.Again() {
 		return r.resume(ctx, f)
 	}
-	c, strategy := r.pick(host, nil)
+	c, strategy := r.find(ctx, host, nil)
 	if c == nil {
 		return nil, r.noAgent(f.Address)
 	}
 	far, err := r.dialVia(ctx, c, strategy, f)
-	if err == nil || !tunnel.FailureOf(err).Elsewhere() || ctx.Err() != nil {
+	if err == nil || !retriable(f, err) || ctx.Err() != nil {
 		return far, err
 	}
-	other, strategy := r.pick(host, c)
+	other, strategy := r.find(ctx, host, c)
 	if other == nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func silence(b Backend, address string, start time.Time, err error) error {
 func (r *Registry) noAgent(address string) error {
 	reason := "no agent is connected"
 	if n := r.Counts().Agents; n > 0 {
-		reason = "no connected agent serves this destination by the strategies " + join(r.strategies)
+		reason = "no connected agent serves this destination by the strategies " + join(r.order())
 	}
 	return &tunnel.DialError{Failure: tunnel.FailNoAgent, Address: address, Reason: reason}
 }

@@ -141,6 +141,34 @@ func (x *index) prune(c *conn) {
 	}
 }
 
+// of are the connections of an agent.
+func (x *index) of(a Agent) []*conn {
+	if m := x.all.members[a.key()]; m != nil {
+		return slices.Clone(m.conns)
+	}
+	return nil
+}
+
+// forget drops the connections of an agent.
+func (x *index) forget(a Agent) {
+	for _, c := range x.of(a) {
+		x.leave(c)
+	}
+}
+
+// knows says whether an agent has a connection.
+func (x *index) knows(a Agent) bool { return x.all.members[a.key()] != nil }
+
+// choose picks by the first of the strategies that has one.
+func (x *index) choose(by []Strategy, name string, addr netip.Addr, not *conn, now int64) (*conn, Strategy) {
+	for _, s := range by {
+		if c := x.pick(s, name, addr, not, now); c != nil {
+			return c, s
+		}
+	}
+	return nil, ""
+}
+
 // pick finds a connection by one strategy. Exactly one of name and addr is set.
 func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now int64) *conn {
 	switch s {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -47,14 +48,15 @@ func (a Agent) key() agentKey { return agentKey{a.ID, a.Identity} }
 // Registry holds the connected agents. All methods may be called from any
 // goroutine.
 type Registry struct {
-	strategies []Strategy
+	strategies atomic.Pointer[[]Strategy] // never nil
 	log        logrus.FieldLogger
 
 	joined chan struct{} // closed once somebody has joined
 
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index *index
-	news  chan struct{} // closed and replaced when somebody joins
+	lost  *index        // those that may come back, and are waited for
+	news  chan struct{} // closed and replaced when somebody joins, or is not waited for any more
 }
 
 // conn is one connection of an agent.
@@ -71,8 +73,19 @@ func (c *conn) cost(now int64) int64 { return c.load.cost(c.backend.Streams(), n
 
 // New makes a registry that routes by the given strategies, in their order.
 func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
-	return &Registry{strategies: slices.Clone(strategies), log: log, index: newIndex(), joined: make(chan struct{}), news: make(chan struct{})}
+	r := &Registry{log: log, index: newIndex(), lost: newIndex(), joined: make(chan struct{}), news: make(chan struct{})}
+	r.SetStrategies(strategies)
+	return r
 }
+
+// SetStrategies has dials from now on routed by others.
+func (r *Registry) SetStrategies(strategies []Strategy) {
+	own := slices.Clone(strategies)
+	r.strategies.Store(&own)
+}
+
+// order is the strategies in their order.
+func (r *Registry) order() []Strategy { return *r.strategies.Load() }
 
 // Join adds a connection. It takes dials until leave is called, which its
 // owner must do once the backend is done; leave may be called more than once
@@ -84,9 +97,10 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	if other := r.index.first(a); other != nil {
 		r.warnOfTwo(a, other.agent)
 	}
+	before := r.index.of(a)
 	r.index.join(c)
-	close(r.news)
-	r.news = make(chan struct{})
+	r.lost.forget(a)
+	r.tellNews()
 	select {
 	case <-r.joined:
 	default:
@@ -98,18 +112,22 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		r.watch(c, left)
+		r.watch(c, before, left)
 	}()
 	var once sync.Once
 	return func() {
 		once.Do(func() {
 			close(left)
-			r.mu.Lock()
-			r.index.leave(c)
-			r.mu.Unlock()
+			r.leave(c)
 		})
 		<-watched
 	}
+}
+
+// tellNews wakes those who wait for somebody.
+func (r *Registry) tellNews() {
+	close(r.news)
+	r.news = make(chan struct{})
 }
 
 // warnOfTwo tells of two agents that use one id.
@@ -135,41 +153,57 @@ func (r *Registry) Knows(id string) bool {
 }
 
 // watch marks c once it drains, and takes it out of the choice as soon as it is
-// done, even if its owner is slow to call leave.
-func (r *Registry) watch(c *conn, left <-chan struct{}) {
+// done, even if its owner is slow to call leave. Should c stay, the agent's
+// connections before it are doubted.
+func (r *Registry) watch(c *conn, before []*conn, left <-chan struct{}) {
 	draining := c.backend.Draining()
+	var stays <-chan time.Time
+	if len(before) > 0 {
+		timer := time.NewTimer(stayTime)
+		defer timer.Stop()
+		stays = timer.C
+	}
 	for {
 		select {
 		case <-left:
 			return
 		case <-c.backend.Done():
-			r.mu.Lock()
-			r.index.leave(c)
-			r.mu.Unlock()
+			r.leave(c)
 			return
 		case <-draining:
-			draining = nil
+			draining, stays = nil, nil
 			r.mu.Lock()
 			c.draining = true
 			r.index.changed(c)
 			r.mu.Unlock()
+		case <-stays:
+			if stays = nil; !closed(left) && !closed(c.backend.Done()) {
+				doubt(before)
+			}
+			before = nil
 		}
 	}
 }
 
 // pick finds a connection for a destination by the first strategy that has
-// one, never not.
-func (r *Registry) pick(host string, not *conn) (*conn, Strategy) {
+// one, never not. Where there is none, but an agent that was lost may be back
+// soon, news is closed when it is time to look again. Nobody waits whose agent
+// not is still there: that one serves the destination, and failed.
+func (r *Registry) pick(host string, not *conn) (c *conn, s Strategy, news <-chan struct{}) {
 	now := time.Now().UnixNano()
 	name, addr := canonical(host)
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for _, s := range r.strategies {
-		if c := r.index.pick(s, name, addr, not, now); c != nil {
-			return c, s
-		}
+	if c, s = r.index.choose(r.order(), name, addr, not, now); c != nil {
+		return c, s, nil
 	}
-	return nil, ""
+	if not != nil && r.index.knows(not.agent) {
+		return nil, "", nil
+	}
+	if c, _ := r.lost.choose(r.order(), name, addr, nil, now); c != nil {
+		return nil, "", r.news
+	}
+	return nil, "", nil
 }
 
 // Ready returns nil when destinations can be served, else why not in words.
@@ -182,7 +216,7 @@ func (r *Registry) Ready() error {
 		return errors.New("no connection to any proxy agent")
 	}
 	for _, broad := range []Strategy{Default, DefaultRoute} {
-		if !slices.Contains(r.strategies, broad) {
+		if !slices.Contains(r.order(), broad) {
 			continue
 		}
 		if counts.By[broad] > 0 {
@@ -190,12 +224,12 @@ func (r *Registry) Ready() error {
 		}
 		return fmt.Errorf("no agent for strategy %s: of %d connected none has the identifier default-route=true", broad, counts.Agents)
 	}
-	for _, s := range r.strategies {
+	for _, s := range r.order() {
 		if counts.By[s] > 0 {
 			return nil
 		}
 	}
-	return fmt.Errorf("no agent for any of the strategies %s: %d connected, none with identifiers these use", join(r.strategies), counts.Agents)
+	return fmt.Errorf("no agent for any of the strategies %s: %d connected, none with identifiers these use", join(r.order()), counts.Agents)
 }
 
 func join(list []Strategy) string {
@@ -218,7 +252,7 @@ func (r *Registry) Counts() Counts {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	c := Counts{Agents: len(r.index.all.members), Connections: r.index.conns, By: make(map[Strategy]int)}
-	for _, s := range r.strategies {
+	for _, s := range r.order() {
 		c.By[s] = r.index.count(s)
 	}
 	return c

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
@@ -16,16 +15,11 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func quiet() logrus.FieldLogger {
-	l := logrus.New()
-	l.SetOutput(io.Discard)
-	return l
-}
 
 // fake is a backend in memory.
 type fake struct {
@@ -74,7 +68,7 @@ func newSetup(t *testing.T, list string) *setup {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &setup{New(strategies, quiet()), t}
+	return &setup{New(strategies, logging.Discard()), t}
 }
 
 func (s *setup) agent(id, identifiers string) *fake {
@@ -95,8 +89,10 @@ func (s *setup) join(name, id, identifiers string) (*fake, func()) {
 }
 
 // via says whose backend served a dial, or the failure's label.
-func (s *setup) via(address string) string {
-	c, err := s.Dial(context.Background(), tunnel.NewFlow("tcp", address))
+func (s *setup) via(address string) string { return s.outcome(tunnel.NewFlow("tcp", address)) }
+
+func (s *setup) outcome(f *tunnel.Flow) string {
+	c, err := s.Dial(context.Background(), f)
 	if err != nil {
 		return tunnel.FailureOf(err).Label()
 	}
@@ -296,11 +292,13 @@ func TestFirstConnectionOfAnAgentIsPreferred(t *testing.T) {
 }
 
 func TestDoneIsTakenOutBeforeLeave(t *testing.T) {
-	s := newSetup(t, "default,destCIDR")
-	f := s.agent("gone", "cidr=10.0.0.0/8")
-	close(f.done)
-	s.eventually("it is out", func() bool { return s.Counts().Connections == 0 })
-	s.always("10.0.0.1:1", "no_agent")
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "default,destCIDR")
+		f := s.agent("gone", "cidr=10.0.0.0/8")
+		close(f.done)
+		s.eventually("it is out", func() bool { return s.Counts().Connections == 0 })
+		s.always("10.0.0.1:1", "no_agent")
+	})
 }
 
 func TestRetryElsewhereOnce(t *testing.T) {
@@ -327,6 +325,18 @@ func TestRetryElsewhereOnce(t *testing.T) {
 		s.agent("bad", "ipv4=10.0.0.1").dial = fail(tunnel.FailExhausted)
 		s.agent("good", "")
 		s.always("10.0.0.1:1", "good")
+	})
+	t.Run("not what its opener repeats", func(t *testing.T) {
+		for failure, want := range map[tunnel.Failure]string{tunnel.FailAgentLost: "agent_lost", tunnel.FailExhausted: "good"} {
+			s := newSetup(t, "destHost,default")
+			s.agent("bad", "ipv4=10.0.0.1").dial = fail(failure)
+			s.agent("good", "")
+			f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+			f.Resume = &tunnel.Resume{Window: time.Minute}
+			if got := s.outcome(f); got != want {
+				t.Errorf("%v: via %s, want %s", failure, got, want)
+			}
+		}
 	})
 	t.Run("once", func(t *testing.T) {
 		s := newSetup(t, "default")
@@ -514,7 +524,7 @@ func TestAnIdIsNoProof(t *testing.T) {
 // Two agents with one id are told apart by their certificates, and the index
 // forgets an id with its last agent.
 func TestIdsOfTwo(t *testing.T) {
-	r := New([]Strategy{Default}, quiet())
+	r := New([]Strategy{Default}, logging.Discard())
 	leaveA := r.Join(Agent{ID: "x", Identity: "a"}, newFake("a"))
 	leaveB := r.Join(Agent{ID: "x", Identity: "b"}, newFake("b"))
 	if !r.Knows("x") || r.Knows("y") || r.Counts().Agents != 2 {

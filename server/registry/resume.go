@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"crypto/sha256"
+	"slices"
 	"time"
 
 	"konnectivity/tunnel"
@@ -22,23 +23,29 @@ func (a Agent) route() string {
 }
 
 // resume has the agent that has a connection go on with it over this server.
+// Agents that share an id and a certificate share a route: that one of them does
+// not know the connection proves nothing while there are others.
 func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	bounded, cancel := context.WithTimeout(ctx, returnTime)
 	defer cancel()
-	var tried *conn
+	var tried []*conn
+	var gone error // what those said that do not know it
 	for {
 		c, news := r.at(f.Resume.Route, tried)
-		if c != nil && c.agent.Via == "grpc" { // which would make a new connection
-			tried = c
-			c, news = r.at(f.Resume.Route, tried)
-		}
 		if c != nil {
 			far, err := r.dialVia(ctx, c, "resume", f)
-			if err == nil || !tunnel.FailureOf(err).Elsewhere() || bounded.Err() != nil {
+			failure := tunnel.FailureOf(err)
+			switch {
+			case failure == tunnel.FailGone:
+				gone = err
+			case err == nil || !failure.Elsewhere() || bounded.Err() != nil:
 				return far, err
 			}
-			tried = c // its link has just broken; there may be another
+			tried = append(tried, c) // whose link has perhaps just broken; there may be another
 			continue
+		}
+		if gone != nil {
+			return nil, gone
 		}
 		select {
 		case <-news:
@@ -49,14 +56,26 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	}
 }
 
-// at is a connection of the agent with that route, never not, and a channel that
-// is closed when somebody joins.
-func (r *Registry) at(route string, not *conn) (*conn, <-chan struct{}) {
+// at is a connection of the agent with that route which was not tried, and a
+// channel that is closed when somebody joins. One by gRPC would make a new
+// connection.
+func (r *Registry) at(route string, tried []*conn) (found *conn, news <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	g := r.index.routes[route]
 	if g == nil {
 		return nil, r.news
 	}
-	return g.pick(not, time.Now().UnixNano()), r.news
+	for _, m := range g.members {
+		for _, c := range m.conns {
+			if c.agent.Via == "grpc" || slices.Contains(tried, c) {
+				continue
+			}
+			if !c.draining {
+				return c, r.news
+			}
+			found = c
+		}
+	}
+	return found, r.news
 }

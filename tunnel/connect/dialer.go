@@ -13,8 +13,6 @@ type Dialer struct {
 	Proxy *Proxy
 	Via   tunnel.Dialer // reaches the proxy
 	TLS   *tls.Config   // for a Proxy with TLS: verifies Proxy.Host
-
-	UserAgent string // "" sends none
 }
 
 // ReachError says that a proxy could not be asked: no connection to it came
@@ -32,7 +30,7 @@ func (d *Dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err != nil {
 		return nil, &ReachError{err}
 	}
-	return Handshake(ctx, c, Request{Address: f.Address, ID: f.ID, Authorization: d.Proxy.auth, UserAgent: d.UserAgent})
+	return Handshake(ctx, c, Request{Address: f.Address, ID: f.ID, Authorization: d.Proxy.auth})
 }
 
 // reach connects to the proxy.

@@ -20,6 +20,8 @@ func ServerFailure(e *StatusError) tunnel.Failure {
 		return tunnel.FailDenied
 	case http.StatusProxyAuthRequired, http.StatusUnauthorized:
 		return tunnel.FailAuth
+	case http.StatusTooManyRequests:
+		return tunnel.FailBound
 	case http.StatusGatewayTimeout, http.StatusRequestTimeout:
 		return tunnel.FailTimeout
 	case http.StatusInternalServerError: // upstream: no agent

@@ -256,7 +256,7 @@ func (s *AgentSession) dial(request *client.DialRequest) {
 	case twice:
 		s.mux.log.Debugf("ignored a second dial with the number %d", random)
 		return
-	case len(s.dials) >= s.cfg.Limits.MaxConns:
+	case len(s.dials) >= s.cfg.Limits.maxConns:
 		s.refuse(random, &tunnel.DialError{Failure: tunnel.FailExhausted, Reason: "the agent has as many connections as it may have"})
 		return
 	}

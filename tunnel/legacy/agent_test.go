@@ -100,7 +100,7 @@ func TestBytesArriveAsTheyWereSent(t *testing.T) {
 func TestSlowButMovingReaderGetsEverything(t *testing.T) {
 	t.Parallel() // it waits
 	payload := pattern(24 << 20)
-	r := newRig(t, Limits{ConnBuffer: 64 << 10, Budget: NewBudget(4 << 20)})
+	r := newRig(t, Limits{connBuffer: 64 << 10, Budget: NewBudget(4 << 20)})
 	p, _ := r.agent(true)
 	c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))
 	defer c.Close()

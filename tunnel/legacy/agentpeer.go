@@ -180,7 +180,7 @@ func (p *AgentPeer) startDial(ctx context.Context, address string) (int64, *pend
 	if p.ended {
 		return 0, nil, agentLost(address)
 	}
-	if len(p.pending)+p.mux.count() >= p.mux.limits.MaxConns {
+	if len(p.pending)+p.mux.count() >= p.mux.limits.maxConns {
 		return 0, nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent has as many connections as it may have"}
 	}
 	p.random++ // unique on this stream, which is all that is needed

@@ -19,12 +19,6 @@ import (
 // package. Messages of other services on it are treated as ever.
 func ServerCodec() grpc.ServerOption { return grpc.ForceServerCodecV2(newCodec()) }
 
-// ClientCodec is the same for a client connection. ConnectAgent needs no such
-// option; it sees to its own stream.
-func ClientCodec() grpc.DialOption {
-	return grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()))
-}
-
 // codec is gRPC's protobuf codec, except that the payload of DATA is neither
 // copied when sent nor when received. gRPC itself copies once each way between
 // a message and HTTP/2 frames; that is the least it can do.

@@ -19,10 +19,10 @@
 // what a connection holds is bounded here (Limits, recvQueue):
 //
 //   - A reader that takes nothing while its connection is full is reset after
-//     StallTimeout (CodeStalled). It costs its neighbours one pause, of 5 s at
+//     stallTimeout (CodeStalled). It costs its neighbours one pause, of 5 s at
 //     most.
 //   - A connection may hold a quarter of what is left of the budget, at least
-//     ConnBuffer. For a reader that moves, but slower than data comes, the
+//     connBuffer. For a reader that moves, but slower than data comes, the
 //     stream pauses until it has made room: there is no other way to slow the
 //     sender, and to reset it would cut every download that is slower than its
 //     source. At twice its share it is reset.

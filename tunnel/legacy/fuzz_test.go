@@ -88,7 +88,7 @@ func FuzzPeers(f *testing.F) {
 		if len(b) > 300 {
 			return
 		}
-		limits := Limits{ConnBuffer: 1 << 10, Budget: NewBudget(64 << 10)}.withDefaults()
+		limits := Limits{connBuffer: 1 << 10, Budget: NewBudget(64 << 10)}.withDefaults()
 		metrics, log := orNothing(nil, nil)
 		fuzzAgentPeer(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log})
 		fuzzAgentSession(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentConfig{Limits: limits, Metrics: metrics, Log: log})

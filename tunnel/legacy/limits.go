@@ -8,41 +8,41 @@ import (
 )
 
 const (
-	// DefaultConnBuffer is what a connection may hold before it counts as
+	// defaultConnBuffer is what a connection may hold before it counts as
 	// full: enough for the bandwidth-delay product of an ordinary consumer,
 	// small enough that a thousand full ones are within reach of a budget.
-	DefaultConnBuffer = 256 << 10
+	defaultConnBuffer = 256 << 10
 
 	// DefaultBudget bounds what all connections of a process hold together.
 	DefaultBudget = 64 << 20
 
-	// DefaultStallTimeout is how long a full connection's reader may take
+	// defaultStallTimeout is how long a full connection's reader may take
 	// nothing; it is the time after which konnectivity-client gives up a
 	// tunnel whose reader stalls (its readTimeoutSeconds).
-	DefaultStallTimeout = 10 * time.Second
+	defaultStallTimeout = 10 * time.Second
 
-	// DefaultMaxConns bounds the connections and pending dials of one stream.
-	DefaultMaxConns = 65536
+	// defaultMaxConns bounds the connections and pending dials of one stream.
+	defaultMaxConns = 65536
 )
 
 // Limits bound what old peers can make this process hold. The zero value means
 // the defaults.
 type Limits struct {
-	ConnBuffer   int           // bytes a connection holds before it is full
-	StallTimeout time.Duration // how long a full connection's reader may take nothing
-	MaxConns     int           // connections and pending dials of one agent's stream
+	connBuffer   int           // bytes a connection holds before it is full
+	stallTimeout time.Duration // how long a full connection's reader may take nothing
+	maxConns     int           // connections and pending dials of one agent's stream
 	Budget       *Budget       // shared by all of the process; nil: one of DefaultBudget of its own
 }
 
 func (l Limits) withDefaults() Limits {
-	if l.ConnBuffer <= 0 {
-		l.ConnBuffer = DefaultConnBuffer
+	if l.connBuffer <= 0 {
+		l.connBuffer = defaultConnBuffer
 	}
-	if l.StallTimeout <= 0 {
-		l.StallTimeout = DefaultStallTimeout
+	if l.stallTimeout <= 0 {
+		l.stallTimeout = defaultStallTimeout
 	}
-	if l.MaxConns <= 0 {
-		l.MaxConns = DefaultMaxConns
+	if l.maxConns <= 0 {
+		l.maxConns = defaultMaxConns
 	}
 	if l.Budget == nil {
 		l.Budget = NewBudget(DefaultBudget)
@@ -61,14 +61,15 @@ func NewBudget(total int64) *Budget { return &Budget{shares.NewPool(total).Share
 // shares.
 func (b *Budget) Share() *Budget { return &Budget{b.share.Pool().Share()} }
 
+// Divided returns a part of the same budget that is a budget of its own, as for
+// a tenant: its Share divides what that part may have.
+func (b *Budget) Divided() *Budget { return &Budget{b.share.Pool().Share().Divide().Share()} }
+
 // Used returns the bytes of the whole budget that are held just now.
 func (b *Budget) Used() int64 { return b.share.Pool().Used() }
 
 // free is what may still be held by who has this part of the budget.
-func (b *Budget) free() int64 {
-	free := b.share.Free()
-	return min(free, shares.Limit(b.Total(), b.Used())-b.share.Used())
-}
+func (b *Budget) free() int64 { return b.share.Left() }
 
 func (b *Budget) add(n int) { b.share.Add(int64(n)) }
 

@@ -15,7 +15,7 @@ func TestConnConforms(t *testing.T) {
 	nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
 		// The suite writes without reading until a deadline passes, which is
 		// not what these bounds are for.
-		r := newRig(t, Limits{Budget: NewBudget(8 << 30), StallTimeout: time.Hour})
+		r := newRig(t, Limits{Budget: NewBudget(8 << 30), stallTimeout: time.Hour})
 		p, s := r.agent(false)
 		id := next.Add(1)
 		opened := newOpened(p.mux, id, id, true, "far:1")

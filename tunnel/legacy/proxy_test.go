@@ -305,7 +305,7 @@ func TestReusableTunnel(t *testing.T) {
 // A slow reader and a slow destination are held up by gRPC's flow control on
 // their own stream; nothing is reset and nothing piles up.
 func TestFrontendHasBackpressure(t *testing.T) {
-	r := newRig(t, Limits{StallTimeout: 100 * time.Millisecond, Budget: NewBudget(4 << 20)})
+	r := newRig(t, Limits{stallTimeout: 100 * time.Millisecond, Budget: NewBudget(4 << 20)})
 	payload := pattern(8 << 20)
 	sum := make(chan []byte, 1)
 	c := r.mustRealDial(target(t, func(c *net.TCPConn) {

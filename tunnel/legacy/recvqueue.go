@@ -40,7 +40,7 @@ const (
 // goroutine puts, one reads; all else may come from anywhere.
 //
 // Old peers have no credit, so what a connection gets is governed here. Above
-// ConnBuffer it is full: its reader must move within StallTimeout. Above its
+// connBuffer it is full: its reader must move within stallTimeout. Above its
 // share of the budget, the stream pauses for a reader that moves, as the only
 // way there is to slow the sender down; at twice its share it is reset.
 type recvQueue struct {
@@ -127,20 +127,20 @@ func (q *recvQueue) makeRoomAlone(size int) bool {
 }
 
 // crowded says whether a stream that nobody shares has enough waiting: less
-// than ConnBuffer where memory gets scarce.
+// than connBuffer where memory gets scarce.
 func (q *recvQueue) crowded() bool {
 	free := int(max(q.limits.Budget.free()/4, 0))
-	return q.held > min(q.limits.ConnBuffer, free)
+	return q.held > min(q.limits.connBuffer, free)
 }
 
 // fits says whether size more stay within times the connection's share: a
-// quarter of what is left of the budget, but always ConnBuffer, and a little
+// quarter of what is left of the budget, but always connBuffer, and a little
 // where nothing is left: that much, or one message of whatever size.
 func (q *recvQueue) fits(size, times int) bool {
 	if q.held == 0 {
 		return true
 	}
-	free, share := int(q.limits.Budget.free()), q.limits.ConnBuffer
+	free, share := int(q.limits.Budget.free()), q.limits.connBuffer
 	if free <= 0 {
 		share = min(share, lastBuffer)
 	}
@@ -150,7 +150,7 @@ func (q *recvQueue) fits(size, times int) bool {
 // pause waits for the reader to make room, for as long as it moves: for one that
 // takes nothing maxPause in all, however many batches come.
 func (q *recvQueue) pause(size int) {
-	if !q.full && (q.movedAt.IsZero() || q.reads != q.pauseReads) { // where memory is short, or for a batch of more than ConnBuffer on its own
+	if !q.full && (q.movedAt.IsZero() || q.reads != q.pauseReads) { // where memory is short, or for a batch of more than connBuffer on its own
 		q.movedAt, q.pauseReads = time.Now(), q.reads
 	}
 	left := func() time.Duration { return maxPause - time.Since(q.movedAt) }
@@ -196,7 +196,7 @@ func (q *recvQueue) hold(size int) {
 
 // noteFull keeps the metric and the stall watch in step with held.
 func (q *recvQueue) noteFull() {
-	full := q.held > q.limits.ConnBuffer || q.full && q.held > q.limits.ConnBuffer/2
+	full := q.held > q.limits.connBuffer || q.full && q.held > q.limits.connBuffer/2
 	if full == q.full {
 		return
 	}
@@ -212,7 +212,7 @@ func (q *recvQueue) noteFull() {
 	q.movedAt = time.Now()
 	if !q.block { // nobody else waits for a stream that is not shared
 		q.stallReads = q.reads
-		q.stall = time.AfterFunc(q.limits.StallTimeout, q.checkStall)
+		q.stall = time.AfterFunc(q.limits.stallTimeout, q.checkStall)
 	}
 }
 
@@ -221,7 +221,7 @@ func (q *recvQueue) checkStall() {
 	stalled := q.full && q.reads == q.stallReads
 	if q.full && !stalled {
 		q.stallReads = q.reads
-		q.stall.Reset(q.limits.StallTimeout)
+		q.stall.Reset(q.limits.stallTimeout)
 	}
 	q.mu.Unlock()
 	if stalled {

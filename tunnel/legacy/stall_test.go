@@ -27,7 +27,7 @@ func TestStalledConnectionHarmsNobody(t *testing.T) {
 
 func stalledBesideActive(t *testing.T, upload bool) {
 	const budget = 16 << 20
-	r := newRig(t, Limits{StallTimeout: 2 * time.Second, Budget: NewBudget(budget)})
+	r := newRig(t, Limits{stallTimeout: 2 * time.Second, Budget: NewBudget(budget)})
 	p, _ := r.agent(true)
 	release := make(chan struct{})
 	defer close(release)
@@ -122,7 +122,7 @@ func pingPong(c tunnel.Conn) error {
 // Fifty that stall at once still leave the budget kept.
 func TestManyStalledKeepToTheBudget(t *testing.T) {
 	const budget, buffer = 8 << 20, 32 << 10
-	r := newRig(t, Limits{ConnBuffer: buffer, StallTimeout: time.Minute, Budget: NewBudget(budget)})
+	r := newRig(t, Limits{connBuffer: buffer, stallTimeout: time.Minute, Budget: NewBudget(budget)})
 	a := r.rawAgent(t)
 	var conns []tunnel.Conn
 	for i := range 50 {
@@ -171,7 +171,7 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 // A pause shorter than the bound, of a reader that then goes on, costs it
 // nothing, and its neighbours hardly notice.
 func TestPausingReaderIsNotReset(t *testing.T) {
-	r := newRig(t, Limits{StallTimeout: 5 * time.Second})
+	r := newRig(t, Limits{stallTimeout: 5 * time.Second})
 	p, _ := r.agent(true)
 	payload := pattern(4 << 20)
 	c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write(payload) }))

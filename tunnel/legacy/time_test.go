@@ -276,18 +276,18 @@ func testQueue(limits Limits) (*recvQueue, *atomic.Int64) {
 
 func TestFullQueueStallsOnlyWhenItsReaderDoesNotMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, stalls := testQueue(Limits{ConnBuffer: 32 << 10})
+		q, stalls := testQueue(Limits{connBuffer: 32 << 10})
 		defer q.fail(io.EOF)
 		q.put(chunks(4, 16<<10))
 		for range 10 { // reads a little, and is full all the while
-			time.Sleep(DefaultStallTimeout * 9 / 10)
+			time.Sleep(defaultStallTimeout * 9 / 10)
 			_, _ = q.read(make([]byte, 100))
 		}
 		synctest.Wait()
 		if stalls.Load() != 0 {
 			t.Fatal("a reader that moves was taken for stalled")
 		}
-		time.Sleep(2*DefaultStallTimeout + time.Second)
+		time.Sleep(2*defaultStallTimeout + time.Second)
 		synctest.Wait()
 		if stalls.Load() != 1 {
 			t.Errorf("stalled %d times, want once", stalls.Load())
@@ -312,7 +312,7 @@ func TestStandingQueueBelowItsBoundNeverStalls(t *testing.T) {
 // bounded; once it moves the stream waits for it again.
 func TestPausesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, _ := testQueue(Limits{ConnBuffer: 32 << 10, Budget: NewBudget(1 << 20)})
+		q, _ := testQueue(Limits{connBuffer: 32 << 10, Budget: NewBudget(1 << 20)})
 		defer q.fail(io.EOF)
 		start := time.Now()
 		n := 0
@@ -337,7 +337,7 @@ func TestPausesAreBounded(t *testing.T) {
 // Many that stall together cost their neighbours one pause, not one each.
 func TestPausesOfManyDoNotAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		limits := Limits{ConnBuffer: 32 << 10, Budget: NewBudget(1 << 20)}
+		limits := Limits{connBuffer: 32 << 10, Budget: NewBudget(1 << 20)}
 		var all []*recvQueue
 		start := time.Now()
 		for range 5 {
@@ -359,7 +359,7 @@ func TestPausesOfManyDoNotAddUp(t *testing.T) {
 // A reader in jerks of almost maxPause is waited for, whatever is behind it.
 func TestReaderInJerksIsNeverReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, stalls := testQueue(Limits{ConnBuffer: 32 << 10, Budget: NewBudget(1 << 20)})
+		q, stalls := testQueue(Limits{connBuffer: 32 << 10, Budget: NewBudget(1 << 20)})
 		var reader sync.WaitGroup
 		defer reader.Wait()
 		defer q.fail(io.EOF)
@@ -386,7 +386,7 @@ func TestReaderInJerksIsNeverReset(t *testing.T) {
 // neighbours one pause too, and not one a message.
 func TestPausesWithoutMemoryDoNotAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, _ := testQueue(Limits{ConnBuffer: 256 << 10, Budget: NewBudget(1)})
+		q, _ := testQueue(Limits{connBuffer: 256 << 10, Budget: NewBudget(1)})
 		defer q.fail(io.EOF)
 		start, n := time.Now(), 0
 		for q.put(chunks(1, 4<<10)) {
@@ -402,7 +402,7 @@ func TestPausesWithoutMemoryDoNotAddUp(t *testing.T) {
 // memory there is.
 func TestOneMessageAlwaysPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, _ := testQueue(Limits{ConnBuffer: 256 << 10, Budget: NewBudget(1)})
+		q, _ := testQueue(Limits{connBuffer: 256 << 10, Budget: NewBudget(1)})
 		defer q.fail(io.EOF)
 		start := time.Now()
 		for range 3 {
@@ -421,7 +421,7 @@ func TestOneMessageAlwaysPasses(t *testing.T) {
 
 func TestPauseEndsAsSoonAsThereIsRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q, _ := testQueue(Limits{ConnBuffer: 40 << 10, Budget: NewBudget(1)})
+		q, _ := testQueue(Limits{connBuffer: 40 << 10, Budget: NewBudget(1)})
 		defer q.fail(io.EOF)
 		q.put(chunks(2, 16<<10))
 		time.AfterFunc(5*time.Millisecond, func() { _, _ = q.take(make([]tunnel.Chunk, 2)) })

@@ -45,6 +45,29 @@ func (b *Budget) Share() *Budget {
 	return &Budget{share: b.share.Pool().Share(), number: numbers.Add(1)}
 }
 
+// Divided returns a part of the same budget that is a budget of its own, as for
+// a tenant: its Share divides what that part may have.
+func (b *Budget) Divided() *Budget {
+	if b == nil {
+		return nil
+	}
+	return &Budget{share: b.share.Pool().Share().Divide().Share()}
+}
+
+// Bound has a budget that was Divided hold at most max bytes from now on, however
+// much is free; 0 lifts that.
+func (b *Budget) Bound(max int64) {
+	if b != nil {
+		b.share.Pool().Bound(max)
+	}
+}
+
+// AtBound says that it is such a bound that leaves no room: three quarters of it
+// are held.
+func (b *Budget) AtBound() bool {
+	return b != nil && b.share.Pool().Bounded() && b.Used() >= b.Max()/4*3
+}
+
 // Take holds n bytes for something that is not payload, and says whether there
 // is room for it; Give must follow then.
 func (b *Budget) Take(n int) bool { return b == nil || b.share.Take(int64(n)) }
@@ -54,7 +77,7 @@ func (b *Budget) Hold(n int) { b.add(n) }
 
 // Filling says that memory will be scarce soon: a third as much as is free is
 // held. Whoever heeds it leaves it at that.
-func (b *Budget) Filling() bool { return b != nil && 3*b.share.Used() >= b.share.Free() }
+func (b *Budget) Filling() bool { return b != nil && 3*b.share.Used() >= b.share.Free(1) }
 
 // Scarce says that whoever could do with less memory should.
 func (b *Budget) Scarce() bool { return b.pressure() >= memoryTight }
@@ -126,7 +149,8 @@ func autoBudget() int64 {
 	return min(debug.SetMemoryLimit(-1)/4, DefaultBudget)
 }
 
-// Max is the size of the whole budget in bytes.
+// Max is the size of the whole budget in bytes; of one that was Divided, what it
+// may have.
 func (b *Budget) Max() int64 {
 	if b == nil {
 		return 0
@@ -134,7 +158,8 @@ func (b *Budget) Max() int64 {
 	return b.share.Pool().Max()
 }
 
-// Used is how many bytes of the whole budget are held now.
+// Used is how many bytes of the whole budget, or of one that was Divided, are
+// held now.
 func (b *Budget) Used() int64 {
 	if b == nil {
 		return 0
@@ -161,15 +186,12 @@ const (
 )
 
 func (b *Budget) pressure() pressure {
-	if b == nil {
+	switch {
+	case b == nil || b.share.Within(1):
 		return memoryPlenty
-	}
-	switch own, free := b.share.Used(), b.share.Free(); {
-	case own < free:
-		return memoryPlenty
-	case own < 3*free:
+	case b.share.Within(3):
 		return memoryTight
-	case own < shares.Eagerness*free:
+	case b.share.Within(shares.Eagerness):
 		return memoryShort
 	default:
 		return memoryOut
@@ -180,11 +202,7 @@ func (b *Budget) pressure() pressure {
 // out for its client it may keep minWindow, and less and less as the rest goes:
 // so the budget holds however many streams there are.
 func (b *Budget) tolerates(unread int) bool {
-	if b == nil || unread == 0 {
-		return true
-	}
-	own, limit := b.share.Used(), shares.Eagerness*b.share.Free()
-	return own < limit || limit > 0 && int64(unread) <= minWindow*limit/own
+	return b == nil || unread == 0 || b.share.Within(shares.Eagerness) || int64(unread) <= b.share.Cut(minWindow)
 }
 
 // initialWindow is what a new stream is granted now.

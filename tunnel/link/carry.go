@@ -23,6 +23,13 @@ const ackTime = 10 * time.Second
 // doubt it.
 const doubtTime = 2 * time.Second
 
+// absentTime is the same for a link that the peer may have left. All that the link
+// carries ends with it if this is wrong, so there is room for what a link that works
+// can meet: a segment whose first repeat is lost, too, comes after up to 3 s (TCP
+// repeats it after up to 1 s, and then waits twice as long), and a peer may be denied
+// the CPU for seconds. It is still much sooner than silence tells.
+const absentTime = 6 * time.Second
+
 // carrying is what a stream knows of the connection that it carries.
 type carrying struct {
 	grant   tunnel.Grant
@@ -34,6 +41,8 @@ type carrying struct {
 	endIn   bool    // an acknowledgement of the end came,
 	endOut  bool    // and one went
 	taking  bool    // bytes are being delivered, without the lock
+	asked   bool    // its opener was asked to have it go on elsewhere,
+	stays   bool    // and it cannot
 }
 
 type ackMsg struct {
@@ -50,6 +59,10 @@ type Watcher interface {
 	// Lost tells that the stream has failed. It must neither block nor call
 	// the stream.
 	Lost(cause error)
+
+	// Move tells that the connection had better go on by another stream (§10). It
+	// is called as Acked is.
+	Move()
 }
 
 // unacked is a stream that has ended, and since when.
@@ -218,19 +231,40 @@ func (st *Stream) Detach() {
 // goes on elsewhere has to wait for a write that is stuck here, and why it does
 // go on elsewhere may be what the other end knows of this path already.
 func (ses *Session) doubtLocked() {
-	if ses.doubted || !ses.queue.taken || ses.err != nil {
+	if ses.queue.taken {
+		writes := ses.out.writes.Load()
+		ses.proveLocked(doubtTime, func() bool { return !ses.queue.taken || ses.out.writes.Load() != writes })
+	}
+}
+
+// Doubt asks the peer whether it lives, and ends the link if nothing is heard of
+// it within absentTime and four round trips: somebody has reason to believe that it
+// has left this link without a word. It does not block.
+func (ses *Session) Doubt() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.err == nil {
+		ses.pingLocked(time.Now())
+		ses.proveLocked(absentTime+4*ses.alive.rtt, func() bool { return false })
+	}
+}
+
+// proveLocked ends the link after a time, unless a frame has come by then or
+// excused says that none need to. The mutex is held when it is asked.
+func (ses *Session) proveLocked(within time.Duration, excused func() bool) {
+	if ses.doubted || ses.err != nil {
 		return
 	}
 	ses.doubted = true
-	began, heard, writes := time.Now(), ses.alive.heard, ses.out.writes.Load()
-	time.AfterFunc(doubtTime, func() {
+	began, heard := time.Now(), ses.alive.heard
+	time.AfterFunc(within, func() {
 		ses.mu.Lock()
 		defer ses.mu.Unlock()
 		ses.doubted = false
 		switch {
-		case !ses.queue.taken || !ses.alive.heard.Equal(heard) || ses.out.writes.Load() != writes:
-		case time.Since(began) > 2*doubtTime: // this process stood still itself
-			ses.doubtLocked()
+		case excused() || !ses.alive.heard.Equal(heard):
+		case time.Since(began) > 2*within: // this process stood still itself
+			ses.proveLocked(within, excused)
 		default:
 			ses.failLocked(ErrDead)
 		}
@@ -243,6 +277,9 @@ func appendResume(b []byte, r *tunnel.Resume) []byte {
 	}
 	b = appendField(b, openToken, r.Token[:])
 	b = appendField(b, openWindow, binary.BigEndian.AppendUint32(nil, uint32(r.Window.Milliseconds())))
+	if r.Attempt > 0 && !r.Again() {
+		b = appendField(b, openAttempt, binary.BigEndian.AppendUint32(nil, r.Attempt))
+	}
 	if !r.Again() {
 		return b
 	}
@@ -273,6 +310,9 @@ func readResume(r *tunnel.Resume, f field) error {
 		r.Route = string(f.value)
 	case openTaken:
 		r.Taken, err = f.uint(8)
+	case openAttempt:
+		v, err = f.uint(4)
+		r.Attempt = uint32(v)
 	}
 	return err
 }

@@ -31,12 +31,15 @@ const (
 	frameGoAway
 	frameInfo
 	frameAck
+	frameMove
 )
 
 const (
 	flagFin = 1 // of DATA
 	flagAck = 1 // of PING
 	flagEnd = 1 // of ACK: the end of the direction is among what was taken
+
+	flagStay = 1 // of MOVE: it cannot
 )
 
 // header is the fixed part of a frame.

@@ -40,11 +40,12 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			noLeaks(t)
 			r := newStuckRig(t)
+			const allowed, batch = 4096, 256 // a sixteenth of what peers have
+			r.ses.Allow(allowed)
 			before := heap()
-			const batch = 1000
 			id, sent, grown := uint64(1), 0, int64(0)
-			for ; sent < 40*65536; sent += batch {
-				if sent%10000 == 0 {
+			for ; sent < 3*allowed; sent += batch {
+				if sent%(4*batch) == 0 {
 					grown = max(grown, heap()-before)
 				}
 				var frames []frame
@@ -60,14 +61,16 @@ func TestUnreadAnswersAreBounded(t *testing.T) {
 					break
 				}
 			}
-			<-r.ses.Done()
-			if err := r.ses.Err(); err == nil || !errors.Is(err, link.ErrDead) && !strings.Contains(err.Error(), "violation") {
-				t.Errorf("after %d OPENs the session ended with %v", sent, err)
+			if address != "deaf:1" { // what waits for a stream is dropped with it
+				<-r.ses.Done()
+				if err := r.ses.Err(); err == nil || !strings.Contains(err.Error(), "violation") {
+					t.Errorf("after %d OPENs the session ended with %v", sent, err)
+				}
 			}
-			if grown > 128<<20 {
-				t.Errorf("it grew by %d MiB", grown>>20)
+			if grown > 8<<20 {
+				t.Errorf("it grew by %d KiB", grown>>10)
 			}
-			t.Logf("closed after %d OPENs, %d MiB more in use", sent, grown>>20)
+			t.Logf("%d OPENs, %d KiB more in use", sent, grown>>10)
 			_ = r.conn.Close()
 			_ = r.ses.Close()
 		})
@@ -85,6 +88,7 @@ func TestFloods(t *testing.T) {
 		"PING":   func(id uint64) frame { return frame{tPing, 0, 0, u64(id)} },
 		"PONG":   func(id uint64) frame { return frame{tPing, ack, 0, u64(id)} },
 		"RESET":  func(id uint64) frame { return frame{tReset, 0, 1, u16(2)} },
+		"MOVE":   func(id uint64) frame { return frame{tMove, byte(id & 1), 3, nil} },
 		"ACK":    func(id uint64) frame { return frame{tAck, byte(id & 1), 3, u64(id)} },
 		"CREDIT": func(id uint64) frame { return frame{tCredit, 0, 3, u64(id)} },
 		"INFO": func(id uint64) frame {

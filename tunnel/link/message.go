@@ -42,7 +42,14 @@ type Hello struct {
 	ServerCount int    // of a server: how many there are
 	Serving     Serving
 	Features    []string
+
+	// Group is what the links of one process to one server have in common, which
+	// are lanes of one (§10): GroupSize bytes, or none.
+	Group string
 }
+
+// GroupSize is how long a Hello's Group is, in bytes.
+const GroupSize = 16
 
 // Serving is what a server says of the agents behind it.
 type Serving struct {
@@ -68,6 +75,7 @@ const (
 	helloServerCount = 6
 	helloFeature     = 7
 	helloServing     = 8
+	helloGroup       = 9
 
 	openNetwork = 1
 	openAddress = 2
@@ -79,6 +87,7 @@ const (
 	openEpoch   = 8
 	openRoute   = 9
 	openTaken   = 10
+	openAttempt = 11
 
 	openedFailure = 1
 	openedCredit  = 2
@@ -151,6 +160,7 @@ func (h Hello) encode() ([]byte, error) {
 	}{
 		{helloSoftware, "software", h.Software}, {helloID, "id", h.ID},
 		{helloIdentifiers, "identifiers", h.Identifiers}, {helloToken, "token", h.Token},
+		{helloGroup, "group", h.Group},
 	} {
 		if len(t.text) > maxPayload {
 			return nil, fmt.Errorf("the %s to present to the peer has %d bytes, a HELLO carries at most %d", t.name, len(t.text), maxPayload)
@@ -203,6 +213,10 @@ func (h *Hello) decode(b []byte) error {
 			h.ServerCount = int(v)
 		case helloServing:
 			h.Serving = Serving{Told: true, Why: cut(string(f.value))}
+		case helloGroup:
+			if h.Group = ""; len(f.value) == GroupSize {
+				h.Group = string(f.value)
+			}
 		case helloFeature:
 			if len(h.Features) >= maxFeatures {
 				return errFields
@@ -258,7 +272,7 @@ func decodeOpen(b []byte) (m openMsg, err error) {
 			m.id = tunnel.CleanID(string(f.value))
 		case openClient:
 			m.client, err = f.uint(8)
-		case openToken, openWindow, openEpoch, openRoute, openTaken:
+		case openToken, openWindow, openEpoch, openRoute, openTaken, openAttempt:
 			if m.resume == nil {
 				m.resume = new(tunnel.Resume)
 			}

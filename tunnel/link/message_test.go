@@ -17,3 +17,23 @@ func TestIDsFollowOneRule(t *testing.T) {
 		}
 	}
 }
+
+// A group is taken whole, or not at all.
+func TestGroupOfHello(t *testing.T) {
+	for group, want := range map[string]string{
+		"":                                "",
+		"0123456789abcdef":                "0123456789abcdef",
+		strings.Repeat("g", GroupSize-1):  "",
+		strings.Repeat("g", GroupSize+1):  "",
+		strings.Repeat("\x00", GroupSize): strings.Repeat("\x00", GroupSize),
+	} {
+		payload, err := Hello{Role: RoleAgent, Group: group}.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Hello
+		if err := got.decode(payload); err != nil || got.Group != want {
+			t.Errorf("%q became %q, %v", group, got.Group, err)
+		}
+	}
+}

@@ -114,7 +114,7 @@ func (ses *Session) lost(address string) error {
 	if ses.peer.Role == RoleAgent {
 		failure = tunnel.FailAgentLost
 	}
-	return &tunnel.DialError{Failure: failure, Address: address, Err: ses.err}
+	return &tunnel.DialError{Failure: failure, Address: address, Err: ses.err, Struck: true}
 }
 
 func (r *frameReader) handleOpened(id uint64, payload []byte) error {
@@ -156,7 +156,7 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	if err != nil || m.credit > maxCredit {
 		return violation("OPEN does not parse")
 	}
-	if len(ses.queue.small) > ses.streams.count()+maxStreams {
+	if len(ses.queue.small) > ses.streams.count()+ses.streams.most {
 		return violation("it asks for more and reads no answers")
 	}
 	refusal, budget := ses.refusal(m), ses.cfg.Budget
@@ -191,8 +191,8 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 		return &openedMsg{failure: typed.Failure, reason: typed.Text()}
 	case ses.cfg.Forwarder == nil:
 		return &openedMsg{failure: tunnel.FailDenied, reason: "this peer serves no connections"}
-	case ses.streams.count() >= maxStreams:
-		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d connections on one link", maxStreams)}
+	case ses.streams.count() >= ses.streams.most:
+		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d connections on one link", ses.streams.most)}
 	case *ses.pending(ses.resumes && m.resume.Again()) >= MaxDials:
 		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d dials under way on one link", MaxDials)}
 	default:

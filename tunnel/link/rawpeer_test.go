@@ -25,6 +25,7 @@ const (
 	tGoAway = 7
 	tInfo   = 8
 	tAck    = 9
+	tMove   = 10
 
 	fin = 1 // of DATA
 	ack = 1 // of PING

@@ -154,7 +154,7 @@ func (r *frameReader) handle(h header, payload []byte) error {
 		if h.stream != 0 {
 			return violation("frame of the link on a stream")
 		}
-	case frameOpen, frameOpened, frameCredit, frameReset, frameAck:
+	case frameOpen, frameOpened, frameCredit, frameReset, frameAck, frameMove:
 		if h.stream == 0 {
 			return violation("frame of a stream on stream 0")
 		}
@@ -178,6 +178,8 @@ func (r *frameReader) handle(h header, payload []byte) error {
 		return r.handleReset(h.stream, payload)
 	case frameAck:
 		return r.handleAckUnlocked(h, payload)
+	case frameMove:
+		return r.handleMoveUnlocked(h)
 	default:
 		return nil // §2: unknown types are skipped
 	}

@@ -182,6 +182,8 @@ type outbox struct {
 	credit    uint64 // 0: none
 	ack       uint64 // one more than the offset; 0: none
 	ackEnd    bool
+	move      bool
+	stay      bool
 	introType frameType
 	queued    bool // it is in the sendQueue's line
 	fin       bool
@@ -199,6 +201,12 @@ func (o *outbox) appendTo(b []byte, id uint64) []byte {
 	}
 	if o.ack != 0 {
 		b = appendAck(b, id, o.ack-1, o.ackEnd)
+	}
+	if o.move {
+		b = appendFrame(b, frameMove, 0, id, nil)
+	}
+	if o.stay {
+		b = appendFrame(b, frameMove, flagStay, id, nil)
 	}
 	if len(o.data) > 0 || o.fin {
 		var flags uint8

@@ -65,6 +65,7 @@ type Session struct {
 	cfg     Config
 	peer    Hello
 	resumes bool // both sides take part in that (§9)
+	lanes   bool // and in that (§10)
 
 	ctx       context.Context // ends with the session
 	cancel    context.CancelCauseFunc
@@ -151,11 +152,16 @@ func start(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Ses
 		return nil, err
 	}
 	ses.peer = hs.peer
-	ses.resumes = slices.Contains(cfg.Hello.Features, FeatureResume) && slices.Contains(ses.peer.Features, FeatureResume)
+	ses.resumes, ses.lanes = ses.both(FeatureResume), ses.both(FeatureLanes)
 	ses.news = Hello{ServerCount: ses.peer.ServerCount, Serving: ses.peer.Serving}
 	tune(conn)
 	ses.begin()
 	return ses, nil
+}
+
+// both says whether both sides named a feature.
+func (ses *Session) both(feature string) bool {
+	return slices.Contains(ses.cfg.Hello.Features, feature) && slices.Contains(ses.peer.Features, feature)
 }
 
 func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
@@ -298,6 +304,32 @@ type Stats struct {
 	RTT              time.Duration // 0: unknown
 	Stalled          int           // streams whose window is full and not being read
 	LargestWindow    uint64        // of all open streams, bytes
+	Lanes            int           // connections
+}
+
+// Plus is both together: sums, and the longest and largest.
+func (s Stats) Plus(o Stats) Stats {
+	s.Count(o)
+	s.Streams += o.Streams
+	s.Stalled += o.Stalled
+	s.Unread += o.Unread
+	s.Lanes += o.Lanes
+	s.LargestWindow = max(s.LargestWindow, o.LargestWindow)
+	s.RTT = max(s.RTT, o.RTT)
+	return s
+}
+
+// Count adds the counters of o, which is over.
+func (s *Stats) Count(o Stats) {
+	s.Answered += o.Answered
+	s.Ended += o.Ended
+	s.DataSent += o.DataSent
+	s.DataReceived += o.DataReceived
+	s.Opened += o.Opened
+	s.Accepted += o.Accepted
+	s.Resets += o.Resets
+	s.Sent += o.Sent
+	s.Received += o.Received
 }
 
 // Stats costs one pass over the open streams.
@@ -306,7 +338,7 @@ func (ses *Session) Stats() Stats {
 	defer ses.mu.Unlock()
 	c := &ses.count
 	s := Stats{
-		Streams: ses.streams.count(), Sent: c.sent, Received: c.received, Unread: c.unread,
+		Lanes: 1, Streams: ses.streams.count(), Sent: c.sent, Received: c.received, Unread: c.unread,
 		Opened: c.opened, Accepted: c.accepted, Resets: c.resets, RTT: ses.alive.rtt,
 		Answered: c.answered, Ended: c.established,
 		DataSent: c.dataSent + ses.queue.dataFrames, DataReceived: c.dataReceived,

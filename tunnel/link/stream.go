@@ -25,6 +25,7 @@ type Stream struct {
 	send   sendHalf
 	state  state
 	carry  carrying
+	looked uint64 // bytes carried, both ways, as Bulk saw last
 }
 
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {

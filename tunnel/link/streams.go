@@ -10,11 +10,12 @@ type streams struct {
 	byID       map[uint64]*Stream
 	nextID     uint64 // of the next one opened here
 	lastPeerID uint64
+	most       int // maxStreams; tests have fewer
 }
 
 // newStreams returns the books of one side. The initiator's ids are odd.
 func newStreams(initiator bool) streams {
-	s := streams{byID: map[uint64]*Stream{}, nextID: 2}
+	s := streams{byID: map[uint64]*Stream{}, nextID: 2, most: maxStreams}
 	if initiator {
 		s.nextID = 1
 	}

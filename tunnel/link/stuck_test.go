@@ -3,9 +3,12 @@ package link_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"konnectivity/tunnel"
@@ -108,10 +111,57 @@ func TestStuckLinkIsDoubtedOnDetach(t *testing.T) {
 	r, conn = full(t)
 	written := make(chan struct{})
 	go func() { defer close(written); _, _ = conn.Write(make([]byte, 32<<10)) }()
-	time.Sleep(100 * time.Millisecond) // it is stuck
-	conn.(*link.Stream).Detach()
+	stuck := conn.(*link.Stream)
+	eventually(t, "the write is stuck", stuck.Stuck)
+	stuck.Detach()
 	promptly(t, "a write to a link that takes nothing", func() { <-written })
 	if err := r.ses.Err(); !errors.Is(err, link.ErrDead) {
 		t.Errorf("the link ended for %v", err)
+	}
+}
+
+// A link that is doubted ends soon if its peer says nothing, and goes on if it
+// answers, however late within the bound.
+func TestDoubt(t *testing.T) {
+	const bound = 6 * time.Second
+	for name, c := range map[string]struct {
+		answer time.Duration // 0: never
+		ends   bool
+	}{
+		"silent":           {0, true},
+		"answers":          {10 * time.Millisecond, false},
+		"answers late":     {bound - time.Millisecond, false},
+		"answers too late": {bound + time.Millisecond, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				var reading sync.WaitGroup
+				reading.Go(func() { // as the kernel of a peer does that has gone
+					_ = far.SetReadDeadline(time.Time{})
+					_, _ = io.Copy(io.Discard, far)
+				})
+				began := time.Now()
+				r.ses.Doubt()
+				r.ses.Doubt() // changes nothing
+				if c.answer > 0 {
+					time.AfterFunc(c.answer, func() { _, _ = far.Write(frame{tPing, ack, 0, u64(1)}.bytes()) })
+				}
+				select {
+				case <-r.ses.Done():
+					if took := time.Since(began); !c.ends || took != bound || !errors.Is(r.ses.Err(), link.ErrDead) {
+						t.Errorf("the link ended for %v after %v", r.ses.Err(), took)
+					}
+				case <-time.After(3 * bound):
+					if c.ends {
+						t.Error("the link lives")
+					}
+				}
+				_ = r.ses.Close()
+				_ = far.Close()
+				reading.Wait()
+			})
+		})
 	}
 }

@@ -131,11 +131,11 @@ func ours(err error) bool {
 }
 
 // mostTelling lists failures from what says most about a destination with many
-// addresses to what says least. A shortage comes first: the destination may be
+// addresses to what says least. A shortage comes first, also one by a bound: the destination may be
 // well. Then what failed after it had connected, as TLS does: that address is
 // there, and it will not go away.
 var mostTelling = []tunnel.Failure{
-	tunnel.FailExhausted, tunnel.FailInternal, tunnel.FailRefused, tunnel.FailReset, tunnel.FailHostUnreach,
+	tunnel.FailExhausted, tunnel.FailBound, tunnel.FailInternal, tunnel.FailRefused, tunnel.FailReset, tunnel.FailHostUnreach,
 	tunnel.FailTimeout, tunnel.FailNetUnreach, tunnel.FailDenied,
 }
 

@@ -56,7 +56,8 @@ type End struct {
 	In  Incoming
 
 	window time.Duration
-	epoch  uint32 // of the newest carrier that was attached or tried
+	doubt  time.Duration // while the peer may not know of it, what counts instead; 0: it does
+	epoch  uint32        // of the newest carrier that was attached or tried
 	reason Reason
 
 	carried   bool
@@ -72,6 +73,13 @@ type End struct {
 func New(window time.Duration) *End {
 	return &End{window: window, carried: true, confirmed: true}
 }
+
+// Dialed numbers the first carrier, where others were tried in vain before.
+func (e *End) Dialed(attempt uint32) { e.epoch = attempt }
+
+// Doubt has the end wait no longer than bound without a carrier until it has
+// heard from its peer, which may never have learnt of the connection.
+func (e *End) Doubt(bound time.Duration) { e.doubt = min(bound, e.window) }
 
 // State is the end's state.
 func (e *End) State() State {
@@ -114,7 +122,7 @@ func LosesCarrier(code tunnel.Code) bool {
 // Heard notes that the peer uses the carrier.
 func (e *End) Heard(epoch uint32) {
 	if epoch == e.epoch {
-		e.confirmed = true
+		e.confirmed, e.doubt = true, 0
 	}
 }
 
@@ -136,7 +144,11 @@ func (e *End) Broken(epoch uint32, code tunnel.Code, now time.Time) {
 // wait starts the window. An end that lingers without a carrier gets no more
 // time for having lost it again.
 func (e *End) wait(now time.Time) {
-	if e.until.IsZero() {
+	switch {
+	case !e.until.IsZero():
+	case e.doubt > 0:
+		e.until = now.Add(e.doubt)
+	default:
 		e.until = now.Add(e.window)
 	}
 }

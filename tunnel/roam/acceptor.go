@@ -3,6 +3,7 @@ package roam
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
 	"time"
 
@@ -30,7 +31,7 @@ func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunne
 	switch r := flow.Resume; {
 	case r.Again():
 		return f.ends.accept(flow, answer)
-	case r == nil || r.Window <= 0 || f.ends.budget.Scarce():
+	case r == nil || r.Window <= 0 || f.ends.budget.Scarce() && !f.ends.known(r.Token):
 		flow.Resume = nil
 		return f.next.Forward(ctx, flow, answer)
 	default:
@@ -42,8 +43,17 @@ func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunne
 func (e *Ends) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow, answer tunnel.Answer) error {
 	life, cancel := context.WithCancelCause(e.ctx)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	answered := make(chan struct{})
-	told := sync.OnceFunc(func() { close(answered) })
+	at := &trial{number: flow.Resume.Attempt, cancel: cancel, answered: make(chan struct{})}
+	if again, err := e.enter(ctx, flow.Resume.Token, at); again || err != nil {
+		stop()
+		cancel(nil)
+		if err != nil {
+			_, _ = answer(nil, err)
+			return err
+		}
+		return e.accept(flow, answer)
+	}
+	told := sync.OnceFunc(func() { e.leave(flow.Resume.Token, at) })
 	started := e.start(func() {
 		defer told()
 		defer cancel(nil)
@@ -54,30 +64,88 @@ func (e *Ends) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow
 				_, _ = answer(nil, err)
 				return nil, err
 			}
-			return e.answer(flow, far, err, answer)
+			return e.answer(flow, at, far, err, answer)
 		})
 	})
 	if !started {
 		stop()
 		cancel(nil)
+		told()
 		return errClosed
 	}
-	<-answered
+	<-at.answered
 	return nil
+}
+
+// trial is a dial for an opener, which may ask for it again by another carrier
+// before the answer has come.
+type trial struct {
+	number   uint32
+	cancel   context.CancelCauseFunc
+	givenUp  bool          // for a newer one: nothing may come of it; guarded by Ends.mu
+	answered chan struct{} // closed when the outcome is known and was told
+}
+
+// errRepeated is why a dial is given up that was asked for again.
+var errRepeated = &tunnel.DialError{Failure: tunnel.FailStale}
+
+// enter notes that a dial is under way. An older attempt at the same is given up
+// first, so that the destination has no two connections of it; done says that one
+// has come of that already.
+func (e *Ends) enter(ctx context.Context, token [16]byte, at *trial) (done bool, err error) {
+	for {
+		e.mu.Lock()
+		if e.tokens[token] != nil {
+			e.mu.Unlock()
+			return true, nil
+		}
+		before := e.dials[token]
+		if before == nil {
+			e.dials[token] = at
+			e.mu.Unlock()
+			return false, nil
+		}
+		older := before.number < at.number
+		before.givenUp = before.givenUp || older
+		e.mu.Unlock()
+		if !older {
+			return false, errRepeated
+		}
+		before.cancel(errRepeated)
+		select {
+		case <-before.answered:
+		case <-ctx.Done():
+			return false, tunnel.AsDialError("", context.Cause(ctx))
+		}
+	}
+}
+
+// leave notes that a dial is over, and has become a connection or not.
+func (e *Ends) leave(token [16]byte, at *trial) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.dials, token)
+	close(at.answered)
 }
 
 // errClosed is why a process that goes begins nothing.
 var errClosed = &tunnel.ResetError{Code: tunnel.CodeGone}
 
 // answer tells the opener, and makes its stream a connection.
-func (e *Ends) answer(flow *tunnel.Flow, far tunnel.Conn, err error, answer tunnel.Answer) (tunnel.Conn, error) {
+func (e *Ends) answer(flow *tunnel.Flow, at *trial, far tunnel.Conn, err error, answer tunnel.Answer) (tunnel.Conn, error) {
 	if err != nil {
 		return answer(nil, err)
 	}
 	r := flow.Resume
 	window := min(r.Window, e.opt.Window, MaxWindow)
-	c := e.newConn(nil, window, ask{token: r.Token, address: flow.Address}, nil, nil)
-	if !e.add(c, true) {
+	c := e.newConn(nil, window, r.Attempt, ask{token: r.Token, address: flow.Address}, nil, nil)
+	c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
+	c.end.Doubt(unheard)
+	switch err := e.add(c, at); {
+	case err == errRepeated:
+		_, _ = answer(nil, err)
+		return nil, err
+	case err != nil:
 		flow.Resume = nil
 		return answer(far, nil)
 	}
@@ -92,7 +160,7 @@ func (e *Ends) answer(flow *tunnel.Flow, far tunnel.Conn, err error, answer tunn
 		return near, err
 	}
 	c.local, c.remote, c.st = near.LocalAddr(), near.RemoteAddr(), st
-	c.watch(st, 0)
+	c.watch(st, c.epoch)
 	flow.Lasting = c
 	return c, nil
 }
@@ -105,7 +173,8 @@ func (e *Ends) accept(flow *tunnel.Flow, answer tunnel.Answer) error {
 		_, err := answer(nil, &tunnel.DialError{Failure: tunnel.FailGone})
 		return err
 	}
-	taken, err := c.accept(r.Epoch, r.Taken)
+	number := max(r.Epoch, r.Attempt)
+	taken, err := c.accept(number, r.Taken)
 	if err != nil {
 		failure := tunnel.FailGone
 		if errors.Is(err, resume.ErrStale) {
@@ -115,20 +184,20 @@ func (e *Ends) accept(flow *tunnel.Flow, answer tunnel.Answer) error {
 		return err
 	}
 	r.Granted = tunnel.Grant{Window: e.opt.Window, Taken: taken}
-	near, err := answer(c, nil)
+	near, err := answer(tunnel.With(c, tunnel.Parts{Local: c.dest[0], Remote: c.dest[1]}), nil) // the opener is told of these
 	st, ok := near.(Carrier)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.end.Reason() != resume.NotGone || c.end.Epoch() != r.Epoch || c.st != nil:
+	case c.end.Reason() != resume.NotGone || c.end.Epoch() != number || c.st != nil:
 		if ok && err == nil {
 			st.Detach()
 		}
 	case err != nil || !ok:
-		c.end.Broken(r.Epoch, tunnel.CodeLost, time.Now())
+		c.end.Broken(number, tunnel.CodeLost, time.Now())
 		c.settle()
 	default:
-		c.attach(st, r.Epoch, flow)
+		c.attach(st, number, flow)
 	}
 	return nil
 }

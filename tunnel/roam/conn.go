@@ -31,6 +31,7 @@ type Conn struct {
 	ask  ask // how it is resumed; the acceptor's has only its token
 
 	local, remote net.Addr
+	dest          [2]net.Addr // the destination's, at the acceptor: local and remote
 
 	mu      sync.Mutex
 	changed sync.Cond // room to write, another carrier, the end of it all
@@ -43,12 +44,14 @@ type Conn struct {
 	stuck   bool        // the one who does is a writer of ours, who may have a deadline
 	reading int         // how many read from a carrier
 	owing   bool        // the Ends will acknowledge
+	hail    bool        // and tell the acceptor, which may have heard nothing yet, that it is known
 	waiting bool        // the Ends looks at its deadline
 	done    bool        // the Ends knows that it is over
 	held    int         // of the budget
 	room    room        // for what is not acknowledged
 	used    time.Time
 	lostAt  time.Time
+	first   string // the server to ask first for another carrier, once; empty: any
 
 	course atomic.Pointer[tunnel.Course] // for those who only look; nil: nothing was lost yet
 
@@ -320,6 +323,13 @@ func (w watcher) Acked(offset uint64) {
 // Lost implements link.Watcher.
 func (w watcher) Lost(cause error) { w.c.ends.lost(w, cause) }
 
+// Move implements link.Watcher. Only who opened the connection can have it move.
+func (w watcher) Move() {
+	if on, ok := w.st.(interface{ Session() *link.Session }); ok && w.c.ask.dialer != nil {
+		w.c.ends.start(func() { w.c.move(on.Session(), on.Session().Peer().ID) })
+	}
+}
+
 // broken takes in that a carrier has failed. It returns it if it is to be
 // detached, which the caller does with the lock released.
 func (c *Conn) broken(st Carrier, epoch uint32, cause error) (left Carrier) {
@@ -352,10 +362,34 @@ func (c *Conn) leave() {
 	c.settle()
 }
 
+// calm is quiesce for no longer than patience, and says whether it came to that:
+// whoever resumes others, too, does not wait for a write that is stuck.
+func (c *Conn) calm(patience time.Duration) bool {
+	if !c.busy() {
+		return true
+	}
+	over := false
+	defer time.AfterFunc(patience, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		over = true
+		c.changed.Broadcast()
+	}).Stop()
+	for c.busy() && !over {
+		c.changed.Wait()
+	}
+	return !c.busy()
+}
+
+// busy says whether somebody still uses a carrier.
+func (c *Conn) busy() bool {
+	return (c.sending || c.reading > 0) && c.end.Reason() == resume.NotGone
+}
+
 // quiesce waits until nobody uses a carrier that was detached, so that what was
 // taken out of it and given to it is known for good.
 func (c *Conn) quiesce() {
-	for (c.sending || c.reading > 0) && c.end.Reason() == resume.NotGone {
+	for c.busy() {
 		c.changed.Wait()
 	}
 }

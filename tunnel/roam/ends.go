@@ -73,7 +73,8 @@ type Ends struct {
 	mu     sync.Mutex
 	closed bool
 	all    map[*Conn]struct{}
-	tokens map[[16]byte]*Conn // of those that were accepted
+	tokens map[[16]byte]*Conn  // of those that were accepted
+	dials  map[[16]byte]*trial // for those that are to be
 
 	losses   []loss // told by links, not yet taken in
 	handling bool
@@ -90,7 +91,7 @@ type loss struct {
 
 // New makes an Ends.
 func New(opt Options) *Ends {
-	e := &Ends{opt: opt, budget: opt.Budget.Share(), all: make(map[*Conn]struct{}), tokens: make(map[[16]byte]*Conn)}
+	e := &Ends{opt: opt, budget: opt.Budget.Share(), all: make(map[*Conn]struct{}), tokens: make(map[[16]byte]*Conn), dials: make(map[[16]byte]*trial)}
 	e.owed = later{after: quiet, handle: (*Conn).pay}
 	e.timely = later{after: look, handle: (*Conn).tick}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
@@ -108,31 +109,32 @@ func (e *Ends) Features() []string {
 	return []string{link.FeatureResume}
 }
 
-// newConn makes an end that st carries.
-func (e *Ends) newConn(st Carrier, window time.Duration, a ask, local, remote interface {
+// newConn makes an end that st carries, by the so manieth attempt.
+func (e *Ends) newConn(st Carrier, window time.Duration, number uint32, a ask, local, remote interface {
 	Network() string
 	String() string
 }) *Conn {
-	c := &Conn{ends: e, ask: a, local: local, remote: remote, end: resume.New(window), st: st, used: time.Now()}
+	c := &Conn{ends: e, ask: a, local: local, remote: remote, end: resume.New(window), st: st, epoch: number, used: time.Now()}
+	c.end.Dialed(number)
 	c.changed.L = &c.mu
 	return c
 }
 
-// add takes c in, unless it is too late or there is one of that token.
-func (e *Ends) add(c *Conn, accepted bool) bool {
+// add takes c in, unless it is too late or the trial that it has come of, which
+// is nil for an opener's, was given up.
+func (e *Ends) add(c *Conn, of *trial) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
-		return false
-	}
-	if accepted {
-		if e.tokens[c.ask.token] != nil {
-			return false
-		}
+	switch {
+	case of != nil && of.givenUp:
+		return errRepeated
+	case e.closed:
+		return errClosed
+	case of != nil:
 		e.tokens[c.ask.token] = c
 	}
 	e.all[c] = struct{}{}
-	return true
+	return nil
 }
 
 // gone takes c out.
@@ -201,6 +203,9 @@ func (c *Conn) degrade() bool {
 	if c.st == nil || !c.end.Degrade() {
 		return false
 	}
+	if stay, ok := c.st.(interface{ Stay() }); ok && c.ask.dialer == nil {
+		stay.Stay() // or what asks the opener to move it would end it
+	}
 	c.account()
 	return true
 }
@@ -224,7 +229,9 @@ func (c *Conn) pay() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owing = false
-	if c.st != nil && c.end.Carried() && c.end.In.Owes() {
+	hail := c.hail && c.end.Out.Sent() == 0
+	c.hail = false
+	if c.st != nil && c.end.Carried() && (hail || c.end.In.Owes()) {
 		c.st.Acknowledge(c.end.In.Tell(), c.end.In.Finished())
 	}
 }
@@ -354,6 +361,14 @@ func (e *Ends) Len() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.all)
+}
+
+// known says whether a dial with that token is under way or has become a
+// connection: one more attempt at it takes no more memory.
+func (e *Ends) known(token [16]byte) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.tokens[token] != nil || e.dials[token] != nil
 }
 
 func newToken() (t [16]byte) {

@@ -20,9 +20,18 @@ const (
 	// hundred milliseconds.
 	attempt = 5 * time.Second
 
+	// unheard is how long an acceptor keeps a connection without a carrier as long
+	// as it has heard nothing from its opener, which may not know of it: as long as
+	// a dial may take that is repeated. Openers let hear of them within quiet.
+	unheard = tunnel.DefaultDialTimeout
+
 	// firstPause and lastPause bound the wait between tries.
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
+
+	// agentTime is how long a dial that was struck hopes for an agent where a server
+	// knows of none: as long as a server has dials wait for one that it has lost.
+	agentTime = 3 * time.Second
 )
 
 // ask is what is needed to resume a connection.
@@ -51,7 +60,7 @@ func (e *Ends) Dialer(next tunnel.Dialer) tunnel.Dialer {
 			return next.Dial(ctx, f)
 		}
 		f.Resume = &tunnel.Resume{Token: newToken(), Window: e.opt.Window}
-		far, err := next.Dial(ctx, f)
+		far, err := repeated(ctx, next, f)
 		asked := f.Resume
 		f.Resume = nil
 		if err != nil {
@@ -61,6 +70,46 @@ func (e *Ends) Dialer(next tunnel.Dialer) tunnel.Dialer {
 	})
 }
 
+// repeated dials, and asks again for as long as ctx lasts if what carries the dial
+// is lost before it is answered. What comes of it then is why the first that was
+// struck failed, if nothing better does.
+func repeated(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow) (tunnel.Conn, error) {
+	far, err := next.Dial(ctx, f)
+	if !tunnel.Struck(err) {
+		return far, err
+	}
+	struck, since := err, time.Now()
+	for tries := 0; ctx.Err() == nil; tries++ {
+		wait := time.NewTimer(pauseOf(tries))
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return nil, struck
+		}
+		f.Resume.Repeat()
+		far, err = next.Dial(ctx, f)
+		switch {
+		case err == nil:
+			return far, nil
+		case ctx.Err() == nil && !passing(err, time.Since(since)):
+			return nil, err
+		}
+	}
+	return nil, struck
+}
+
+// passing says whether a try, so long behind one that was struck, tells nothing of
+// the destination: what was lost with that, the agent's link to the next server,
+// too, may be back soon. An agent that is not within agentTime has gone.
+func passing(err error, behind time.Duration) bool {
+	failure := tunnel.FailureOf(err)
+	return failure.Elsewhere() || failure == tunnel.FailNoAgent && behind < agentTime
+}
+
+// pauseOf is how long to wait behind the so manieth try in vain.
+func pauseOf(tries int) time.Duration { return min(firstPause<<min(tries, 10), lastPause) }
+
 // adopt makes far an end where that was granted.
 func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
 	st, ok := far.(Carrier)
@@ -68,16 +117,22 @@ func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, as
 	if !ok || window <= 0 {
 		return far
 	}
-	c := e.newConn(st, window, ask{
+	c := e.newConn(st, window, asked.Attempt, ask{
 		token: asked.Token, dialer: next, values: values, network: f.Network, address: f.Address, id: f.ID, front: f.Front,
 		window: asked.Window, route: asked.Granted.Route,
 	}, far.LocalAddr(), far.RemoteAddr())
-	if !e.add(c, false) {
+	if e.add(c, nil) != nil {
 		return far
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.watch(st, 0)
+	c.watch(st, c.epoch)
+	if asked.Attempt > 0 { // it may have been resumed
+		st.Acknowledge(0, false)
+	} else {
+		c.hail, c.owing = true, true
+		e.owed.add(c)
+	}
 	f.Lasting = c
 	return c
 }
@@ -136,20 +191,25 @@ func (e *Ends) work() {
 // after how long.
 func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
 	c.mu.Lock()
-	c.quiesce()
+	if !c.calm(firstPause) {
+		c.mu.Unlock()
+		return firstPause, true
+	}
 	if c.st != nil {
 		c.mu.Unlock()
 		return 0, false
 	}
 	epoch, taken, err := c.end.Try(time.Now())
 	c.settle()
+	first := c.first
+	c.first = ""
 	c.mu.Unlock()
 	if err != nil {
 		return 0, false
 	}
 	a := &c.ask
 	f := &tunnel.Flow{ID: a.id, Front: a.front, Network: a.network, Address: a.address, Resume: &tunnel.Resume{
-		Token: a.token, Window: a.window, Epoch: epoch, Route: a.route, Taken: taken,
+		Token: a.token, Window: a.window, Epoch: epoch, Route: a.route, Taken: taken, First: first,
 	}}
 	dialing, cancel := context.WithTimeout(a.values, attempt)
 	defer cancel()
@@ -172,7 +232,7 @@ func (c *Conn) failed(err error) (wait time.Duration, again bool) {
 	if c.end.Reason() != resume.NotGone {
 		return 0, false
 	}
-	wait = min(firstPause<<min(c.ask.tries, 10), lastPause)
+	wait = pauseOf(c.ask.tries)
 	c.ask.tries++
 	return wait, true
 }
@@ -222,11 +282,13 @@ func (e *Ends) Move(ses *link.Session) {
 	}
 	e.mu.Unlock()
 	for _, c := range all {
-		c.move(ses)
+		c.move(ses, "")
 	}
 }
 
-func (c *Conn) move(ses *link.Session) {
+// move has c find another carrier if it is on ses, asking the server with the
+// id first, if there is one.
+func (c *Conn) move(ses *link.Session, first string) {
 	c.mu.Lock()
 	st := c.st
 	on, ok := st.(interface{ Session() *link.Session })
@@ -236,6 +298,7 @@ func (c *Conn) move(ses *link.Session) {
 	}
 	c.end.Broken(c.epoch, tunnel.CodeLost, time.Now())
 	c.leave()
+	c.first = first
 	c.mu.Unlock()
 	c.ends.detach(c, st)
 }

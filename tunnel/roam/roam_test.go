@@ -26,6 +26,7 @@ type world struct {
 	dest    string         // where the agent dials
 	deaf    bool           // or it has a destination that takes nothing
 	serve   tunnel.Carrier // what the agent serves instead; nil: it dials
+	memory  *link.Budget   // the agent's
 	wg      sync.WaitGroup
 	servers []*server
 }
@@ -46,7 +47,8 @@ func newWorld(t testing.TB, servers int, window time.Duration) *world {
 
 func (w *world) begin(servers int, window time.Duration) {
 	w.opener = roam.New(roam.Options{Window: window, Budget: link.NewBudget(1 << 30)})
-	w.agent = roam.New(roam.Options{Window: window, Budget: link.NewBudget(1 << 30)})
+	w.memory = link.NewBudget(1 << 30)
+	w.agent = roam.New(roam.Options{Window: window, Budget: w.memory})
 	for range servers {
 		s := &server{w: w}
 		w.servers = append(w.servers, s)

@@ -7,58 +7,152 @@
 // queue length thresholds", 1998): a client may have more while it has less than
 // Eagerness times what is free. One that wants all gets 8/9 of it; of n that do,
 // each gets 8/(8n+1), so more than 1/(n+1); and 1/(8n+1) is there for the next.
+//
+// A share can be divided again, as among the clients of a tenant. The rule then
+// holds twice: for the share in its pool, and for each part of it in what the
+// share may have just now. So clients do not gain by being many: of two shares
+// that are wanted whole, that with a thousand clients gets at most 9/8 of what
+// that with a single one gets, which is the ninth that the latter leaves for
+// another client of its own. A client alone gets 64/73 of all instead of 8/9.
 package shares
 
-import "sync/atomic"
+import (
+	"math"
+	"sync/atomic"
+)
 
-// Eagerness is how many times what is free one client may have.
-const Eagerness = 8
+const (
+	// Eagerness is how many times what is free one client may have.
+	Eagerness = 8
 
-// Limit is what one client may have while used of max are taken by all.
-func Limit(max, used int64) int64 {
-	return Eagerness * (max - used)
-}
+	// crumb is the part of a divided share that counts as free in any case: so a
+	// client that has next to nothing is not stopped, nor reset, for what other
+	// parts of the same share hold, but only with all of it.
+	crumb = 1024
+)
 
-// Pool is what is divided. It may be used from any goroutine.
+// Pool is what is divided: a whole, or a Share. It may be used from any
+// goroutine.
 type Pool struct {
-	max  int64
-	used atomic.Int64
+	max  int64        // of a whole
+	used atomic.Int64 // of a whole
+	part *Share       // that is divided; nil: the pool is a whole
 }
 
 // NewPool returns a pool of max.
 func NewPool(max int64) *Pool { return &Pool{max: max} }
 
-// Max is how much there is, taken or free.
-func (p *Pool) Max() int64 { return p.max }
+// Max is how much there is, taken or free. Of a Share that is divided it is
+// what it is bounded to, or all there is.
+func (p *Pool) Max() int64 {
+	if p.part == nil {
+		return p.max
+	}
+	return p.part.bounded(p.part.pool.Max())
+}
 
 // Used is how much all clients have taken.
-func (p *Pool) Used() int64 { return p.used.Load() }
+func (p *Pool) Used() int64 {
+	if p.part == nil {
+		return p.used.Load()
+	}
+	return p.part.Used()
+}
+
+// Bound bounds the Share that is divided. A whole it leaves alone.
+func (p *Pool) Bound(max int64) {
+	if p.part != nil {
+		p.part.Bound(max)
+	}
+}
+
+// Bounded says whether the Share that is divided has a bound.
+func (p *Pool) Bounded() bool { return p.part != nil && p.part.bound.Load() > 0 }
 
 // Share returns a new client's part, which is empty. It needs no giving up: an
 // empty one takes nothing away.
 func (p *Pool) Share() *Share { return &Share{pool: p} }
 
+// free is what is free to a client that may have times as much.
+func (p *Pool) free(times int64) int64 {
+	if p.part == nil {
+		return p.max - p.used.Load()
+	}
+	return rest(p.part.limit(times), p.part.Used())
+}
+
+// rest is what a share that may have limit leaves to its parts, which have used.
+func rest(limit, used int64) int64 { return max(limit-used, limit/crumb) }
+
+// take counts n as taken, and returns what was free before, and whether there is
+// room for n.
+func (p *Pool) take(n int64) (free int64, ok bool) {
+	if p.part == nil {
+		all := p.used.Add(n)
+		return p.max - all + n, all <= p.max
+	}
+	own, limit, ok := p.part.take(n)
+	return rest(limit, own), ok
+}
+
+// add counts n as taken.
+func (p *Pool) add(n int64) {
+	if p.part == nil {
+		p.used.Add(n)
+		return
+	}
+	p.part.Add(n)
+}
+
 // Share is what one client has of a pool. It may be used from any goroutine.
 type Share struct {
-	pool *Pool
-	used atomic.Int64
+	pool  *Pool
+	used  atomic.Int64
+	bound atomic.Int64 // 0: none but the rule's
 }
+
+// Divide returns a pool of what the share may have. All that is taken of it
+// counts as the share's, of which nothing is to be taken otherwise.
+func (s *Share) Divide() *Pool { return &Pool{part: s} }
+
+// Bound has the client have at most max, however much is free; 0 lifts that.
+// What it has beyond it already it keeps.
+func (s *Share) Bound(max int64) { s.bound.Store(max) }
+
+// bounded is what the client may have where the rule allows limit.
+func (s *Share) bounded(limit int64) int64 {
+	if bound := s.bound.Load(); bound > 0 {
+		return min(limit, bound)
+	}
+	return limit
+}
+
+// limit is what the client may have, which is times what is free.
+func (s *Share) limit(times int64) int64 { return s.bounded(times * s.pool.free(times)) }
 
 // Take takes n more, and says whether the client may have them; Give must
 // follow then.
 func (s *Share) Take(n int64) bool {
-	all, own := s.pool.used.Add(n), s.used.Add(n)
-	if all > s.pool.max || own-n >= Limit(s.pool.max, all-n) {
+	_, _, ok := s.take(n)
+	if !ok {
 		s.Give(n)
-		return false
 	}
-	return true
+	return ok
+}
+
+// take is Take without giving back what the client may not have. It returns what
+// the client had before, and could have.
+func (s *Share) take(n int64) (own, limit int64, ok bool) {
+	own = s.used.Add(n) - n
+	free, ok := s.pool.take(n)
+	limit = s.bounded(Eagerness * free)
+	return own, limit, ok && own < limit && own+n <= s.bounded(own+n)
 }
 
 // Add takes n more without asking, as for bytes that have come already.
 func (s *Share) Add(n int64) {
-	s.pool.used.Add(n)
 	s.used.Add(n)
+	s.pool.add(n)
 }
 
 // Give gives n back.
@@ -70,5 +164,38 @@ func (s *Share) Used() int64 { return s.used.Load() }
 // Pool is what the share is of.
 func (s *Share) Pool() *Pool { return s.pool }
 
-// Free is how much nobody has.
-func (s *Share) Free() int64 { return s.pool.max - s.pool.used.Load() }
+// Free is how much is free to a client that may have times as much.
+func (s *Share) Free(times int64) int64 { return s.pool.free(times) }
+
+// Within says whether the client has less than times what is free, and so has
+// each share that its own is a part of. Of a share's parts, the one that has
+// most is beyond it first, before the share itself is.
+func (s *Share) Within(times int64) bool {
+	for ; s != nil; s = s.pool.part {
+		if s.Used() >= s.limit(times) {
+			return false
+		}
+	}
+	return true
+}
+
+// Cut is n for a client that has no more than it may, and less in proportion to
+// what it has beyond that: 0 when nothing is free.
+func (s *Share) Cut(n int64) int64 {
+	least := n
+	for ; s != nil; s = s.pool.part {
+		if own, limit := s.Used(), s.limit(Eagerness); own > limit {
+			least = min(least, n*max(limit, 0)/max(own, 1))
+		}
+	}
+	return least
+}
+
+// Left is how much more the client may have; negative where it has too much.
+func (s *Share) Left() int64 {
+	left := int64(math.MaxInt64)
+	for ; s != nil; s = s.pool.part {
+		left = min(left, s.Free(Eagerness), s.limit(Eagerness)-s.Used())
+	}
+	return left
+}

@@ -25,7 +25,7 @@ type API struct {
 	ForbidList bool     // RBAC lets single GETs pass only
 	Down       bool     // answers 503
 	PageSize   int      // ignores the limit asked for and pages by this, if set
-	Requests   []string // "GET name", "LIST", "WATCH version", with the token's owner unseen
+	requests   []string // "GET name", "LIST", "WATCH version", with the token's owner unseen
 
 	*httptest.Server
 	services map[string]string // namespace/name -> clusterIPs, comma-separated
@@ -45,7 +45,7 @@ func Start(t testing.TB) *API {
 	a.EnableHTTP2 = true
 	a.Config.ErrorLog = log.New(io.Discard, "", 0) // clients may leave at any time
 	a.StartTLS()
-	t.Cleanup(func() { a.EndWatches(); a.CloseClientConnections(); a.Close() })
+	t.Cleanup(func() { a.endWatches(); a.CloseClientConnections(); a.Close() })
 	return a
 }
 
@@ -79,8 +79,8 @@ func (a *API) Expire() {
 	a.send(event{"ERROR", map[string]any{"kind": "Status", "code": 410}})
 }
 
-// EndWatches ends all watches in order.
-func (a *API) EndWatches() {
+// endWatches ends all watches in order.
+func (a *API) endWatches() {
 	a.Lock()
 	defer a.Unlock()
 	for w := range a.watches {
@@ -93,19 +93,12 @@ func (a *API) EndWatches() {
 func (a *API) Count(prefix string) (n int) {
 	a.Lock()
 	defer a.Unlock()
-	for _, r := range a.Requests {
+	for _, r := range a.requests {
 		if strings.HasPrefix(r, prefix) {
 			n++
 		}
 	}
 	return n
-}
-
-// Watches is how many watches are open.
-func (a *API) Watches() int {
-	a.Lock()
-	defer a.Unlock()
-	return len(a.watches)
 }
 
 // Kubeconfig writes a kubeconfig for the API with token to path.
@@ -155,7 +148,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Query().Get("watch") != "":
 		kind = "WATCH " + r.URL.Query().Get("resourceVersion")
 	}
-	a.Requests = append(a.Requests, kind)
+	a.requests = append(a.requests, kind)
 	refuse := 0
 	switch {
 	case a.Down:

@@ -56,6 +56,7 @@ func (p *PKI) Client(serverName string, protos ...string) *tls.Config {
 
 // Server is one running server.
 type Server struct {
+	ID     string        // that it goes by; empty: none
 	Protos []string      // what ALPN offers; nil: link and http/1.1
 	Dialer tunnel.Dialer // reaches destinations; nil: net.Dial
 	Count  int           // how many servers it says there are
@@ -202,7 +203,7 @@ func (s *Server) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answ
 
 func (s *Server) serveLink(c net.Conn) {
 	ses, err := link.Accept(s.ctx, c, link.Config{
-		Hello:     link.Hello{Role: link.RoleServer, ServerCount: s.Count, Serving: s.Agents, Features: s.Ends.Features()},
+		Hello:     link.Hello{Role: link.RoleServer, ID: s.ID, ServerCount: s.Count, Serving: s.Agents, Features: s.Ends.Features()},
 		Forwarder: s.Ends.Forwarder(s),
 	})
 	if err != nil {

@@ -40,7 +40,7 @@ func (s *sidecar) adminPeers() []admin.Peer {
 		out = append(out, admin.Peer{
 			Role: admin.RoleServer, ID: l.Peer.ID, Software: l.Peer.Software, Protocol: "link", Remote: l.Address.String(), Since: l.Since,
 			Draining: l.Draining, Streams: l.Stats.Streams,
-			RoundTrip: l.Stats.RTT.Seconds(), Window: l.Stats.LargestWindow, Unread: l.Stats.Unread,
+			RoundTrip: l.Stats.RTT.Seconds(), Window: l.Stats.LargestWindow, Unread: l.Stats.Unread, Lanes: l.Stats.Lanes,
 		})
 	}
 	return out

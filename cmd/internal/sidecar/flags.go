@@ -38,6 +38,7 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServerHost, "konnectivity-hostname", "konnectivity-server-local", "name or IP address of the konnectivity server")
 	portVar(set, &o.ServerPort, "konnectivity-port", 8090, "port of the konnectivity server for clients")
+	set.StringVar(&o.ServerName, "server-name", "", "name to ask the server for by TLS, and that its certificate must have, where it is not --konnectivity-hostname")
 	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA file for verifying the server's certificate")
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")

@@ -52,6 +52,7 @@ type Options struct {
 
 	ServerHost string
 	ServerPort uint16
+	ServerName string // "" is ServerHost
 	Link       link.Mode
 	Files      tlsreload.Files // client certificate and the server's CA
 	Peers      cli.PeerFlags   // what the server's certificate must say
@@ -112,6 +113,9 @@ func (o *Options) check() error {
 	case (o.Files.Cert == "") != (o.Files.Key == ""):
 		return cli.Usagef("--tls-cert-path and --tls-key-path: want both or neither")
 	}
+	if err := o.CheckServerName(); err != nil {
+		return err
+	}
 	if err := o.Peers.Check(); err != nil {
 		return err
 	}
@@ -124,6 +128,12 @@ func (o *Options) check() error {
 		}
 	}
 	return nil
+}
+
+// CheckServerName returns a usage error where no server can be asked for
+// o.ServerName.
+func (o *Options) CheckServerName() error {
+	return cli.CheckServerName(cli.Value{Flag: "server-name", Text: o.ServerName})
 }
 
 // checkAddress accepts "", IP:PORT and :PORT.

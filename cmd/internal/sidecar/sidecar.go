@@ -117,9 +117,10 @@ func (s *sidecar) adapterOptions() adapters.Options {
 func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adapters.Options {
 	return adapters.Options{
 		Server: adapters.ServerOptions{
-			Address: tunnel.JoinAddress(o.ServerHost, o.ServerPort),
-			TLS:     certs,
-			Mode:    o.Link,
+			Address:    tunnel.JoinAddress(o.ServerHost, o.ServerPort),
+			ServerName: o.ServerName,
+			TLS:        certs,
+			Mode:       o.Link,
 
 			ResumeWindow: o.ResumeWindow,
 			Software:     o.Program + "/" + version.Get().Version,

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"golang.org/x/net/proxy"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/testport"
 )
 
@@ -233,13 +233,7 @@ func attempt(t *testing.T, o *Options) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	return run(ctx, o, quiet())
-}
-
-func quiet() logrus.FieldLogger {
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	return log
+	return run(ctx, o, logging.Discard())
 }
 
 // A connection that is open when the sidecar is told to stop may finish; then,

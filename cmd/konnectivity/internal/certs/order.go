@@ -29,6 +29,8 @@ type Order struct {
 	Kubernetes  bool   // also write them as secrets and config maps
 	Namespace   string // of the control plane
 	TrustDomain string
+
+	Tenant Tenant // what FulfilTenant makes
 }
 
 // certificate is one to write: NAME.crt and NAME.key.
@@ -63,23 +65,31 @@ func (o *Order) Fulfil(dir string, out io.Writer) error {
 	return o.summarize(out, dir, ca, files)
 }
 
-// plan is the certificates to make.
-func (o *Order) plan() ([]certificate, error) {
+// check refuses what cannot be meant.
+func (o *Order) check() error {
 	if o.Lifetime <= 0 || o.CALifetime <= 0 {
-		return nil, cli.Usagef("--lifetime and --ca-lifetime must be positive")
+		return cli.Usagef("--lifetime and --ca-lifetime must be positive")
 	}
-	if !dnsLabel(o.Namespace) {
-		return nil, cli.Usagef("--namespace=%s is not a Kubernetes namespace", o.Namespace)
+	if !pki.IsDNSLabel(o.Namespace) {
+		return cli.Usagef("--namespace=%s is not a Kubernetes namespace", o.Namespace)
 	}
 	if !pki.ValidTrustDomain(o.TrustDomain) {
-		return nil, cli.Usagef("--trust-domain=%q: want lower-case letters, digits, '.', '-' and '_'", o.TrustDomain)
+		return cli.Usagef("--trust-domain=%q: want lower-case letters, digits, '.', '-' and '_'", o.TrustDomain)
+	}
+	return nil
+}
+
+// plan is the certificates to make.
+func (o *Order) plan() ([]certificate, error) {
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	loopback := []string{"localhost", "127.0.0.1", "::1"}
 	files := []certificate{
-		{name: "server", leaf: pki.Leaf{CommonName: "konnectivity-server-local", Server: true}},
-		{name: "cluster", leaf: pki.Leaf{CommonName: "konnectivity-server", Server: true}},
-		{name: "client", leaf: pki.Leaf{CommonName: "konnectivity-client", Client: true}},
-		{name: "agent", leaf: pki.Leaf{CommonName: "konnectivity-agent", Client: true}},
+		o.certificate("server", pki.Leaf{CommonName: "konnectivity-server-local", Server: true}, pki.RoleServer),
+		o.certificate("cluster", pki.Leaf{CommonName: "konnectivity-server", Server: true}, pki.RoleServer),
+		o.certificate("client", pki.Leaf{CommonName: "konnectivity-client", Client: true}, pki.RoleClient),
+		o.certificate("agent", pki.Leaf{CommonName: "konnectivity-agent", Client: true}, pki.RoleAgent),
 	}
 	sans := [][]string{
 		slices.Concat(o.serviceNames("konnectivity-server-local"), loopback, o.ServerSANs),
@@ -87,12 +97,8 @@ func (o *Order) plan() ([]certificate, error) {
 		nil,
 		o.AgentSANs,
 	}
-	roles := []pki.Role{pki.RoleServer, pki.RoleServer, pki.RoleClient, pki.RoleAgent}
 	flags := []string{"server-san", "cluster-san", "", "agent-san"}
 	for i := range files {
-		files[i].leaf.Organization = organization
-		files[i].leaf.Lifetime = o.Lifetime
-		files[i].leaf.Holder = pki.Holder{Role: roles[i], TrustDomain: o.TrustDomain}
 		if err := addSANs(&files[i].leaf, sans[i]); err != nil {
 			return nil, cli.Usagef("--%s: %w", flags[i], err)
 		}
@@ -110,25 +116,13 @@ func addSANs(leaf *pki.Leaf, names []string) error {
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
 			leaf.IPs = append(leaf.IPs, ip)
-		} else if dnsName(name) {
+		} else if pki.IsDNSName(strings.TrimPrefix(name, "*.")) {
 			leaf.DNS = append(leaf.DNS, name)
 		} else {
 			return fmt.Errorf("%q is neither a DNS name nor an IP address", name)
 		}
 	}
 	return nil
-}
-
-// dnsName says whether a certificate may bear name, wildcards included.
-func dnsName(name string) bool {
-	labels := strings.Split(strings.TrimPrefix(name, "*."), ".")
-	return len(name) <= 253 && !slices.ContainsFunc(labels, func(l string) bool { return !dnsLabel(l) })
-}
-
-// dnsLabel is RFC 1123's idea of a label.
-func dnsLabel(l string) bool {
-	return l != "" && len(l) <= 63 && l[0] != '-' && l[len(l)-1] != '-' &&
-		strings.Trim(strings.ToLower(l), "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
 // outputs are the paths that will be written, without the directory.

@@ -71,7 +71,7 @@ type memoryTLS struct {
 	pair pki.Pair
 }
 
-func (m memoryTLS) Server(protos ...string) *tls.Config {
+func (m memoryTLS) server(protos ...string) *tls.Config {
 	return &tls.Config{
 		Certificates: []tls.Certificate{m.pair.TLS()}, ClientCAs: m.ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert,
 		NextProtos: protos, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true,
@@ -131,8 +131,8 @@ func (d *Demo) makeServer() error {
 	var err error
 	d.server, err = server.New(server.Options{
 		ID:      "quickstart",
-		Clients: []server.Listener{{Listener: d.Ports.Clients, TLS: d.certs.Server}, {Listener: d.Ports.uds}},
-		Agents:  []server.Listener{{Listener: d.Ports.agents, TLS: d.certs.Server}},
+		Clients: []server.Listener{{Listener: d.Ports.Clients, TLS: d.certs.server}, {Listener: d.Ports.uds}},
+		Agents:  []server.Listener{{Listener: d.Ports.agents, TLS: d.certs.server}},
 		Admin:   d.Ports.Admin,
 		Grace:   demoGrace, Log: d.log, Registry: prometheus.NewRegistry(),
 	})

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
 	"konnectivity/adapters/uplink"
+	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -45,7 +46,7 @@ func (d *Demo) Check(ctx context.Context) []Check {
 		if err := p.get(ctx); err != nil {
 			c.Error = err.Error()
 		}
-		c.Milliseconds = float64(time.Since(start).Microseconds()) / 1000
+		c.Milliseconds = screen.Milliseconds(time.Since(start))
 		checks = append(checks, c)
 	}
 	return checks

@@ -3,13 +3,14 @@ package diagnose
 import (
 	"context"
 	"crypto/x509"
-	"io"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/adapters"
 	"konnectivity/cmd/internal/sidecar"
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/printable"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel/link"
@@ -27,8 +28,7 @@ type Subject struct {
 
 // Run walks the way, and says of each step whether it works.
 func Run(ctx context.Context, s *Subject) []Finding {
-	c := &checker{opts: s, now: time.Now, quiet: logrus.New()}
-	c.quiet.SetOutput(io.Discard)
+	c := &checker{opts: s, now: time.Now, quiet: logging.Discard()}
 	c.walk(ctx)
 	return c.findings
 }
@@ -59,7 +59,7 @@ type checker struct {
 	findings []Finding
 
 	cas        []*x509.Certificate // of --ca-cert-path
-	quiet      *logrus.Logger
+	quiet      logrus.FieldLogger
 	source     *tlsreload.Source
 	linked     bool         // the server has links
 	serving    link.Serving // what the server says of its agents
@@ -119,8 +119,8 @@ func (c *checker) timed(step, found string, start time.Time) {
 	c.add(Finding{Step: step, Result: OK, Cause: found, Milliseconds: milliseconds(time.Since(start))})
 }
 
-// milliseconds never is nil, however short a step was: what was measured is told.
+// milliseconds is never nil: a step that took no time has been measured, too.
 func milliseconds(took time.Duration) *float64 {
-	ms := float64(took.Microseconds()) / 1000
+	ms := screen.Milliseconds(took)
 	return &ms
 }

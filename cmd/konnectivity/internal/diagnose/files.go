@@ -77,7 +77,7 @@ func (c *checker) checkCA(files tlsreload.Files) bool {
 	if !slices.ContainsFunc(certs, func(ca *x509.Certificate) bool { return c.now().Before(ca.NotAfter) && !c.now().Before(ca.NotBefore) }) {
 		return c.validity("CA", files.CA, certs[0], "Issue a new CA and certificates, and roll both out.")
 	}
-	c.ok("CA", names(certs)+until(certs[0].NotAfter))
+	c.ok("CA", Names(certs)+Until(certs[0].NotAfter))
 	return true
 }
 
@@ -106,12 +106,19 @@ func (c *checker) checkPair(files tlsreload.Files) bool {
 	if err := (pki.RoleRule{Want: pki.RoleClient}).Check(leaf); err != nil {
 		return c.fail(step, certPath+": "+err.Error(), "Use a client certificate, such as client.crt of `konnectivity certs`.")
 	}
-	if left := leaf.NotAfter.Sub(c.now()); left < leaf.NotAfter.Sub(leaf.NotBefore)/expirySoon {
-		c.warn(step, fmt.Sprintf("%s expires in %s", certPath, screen.Span(left)), "Find out why it was not renewed in time.")
+	if left, soon := ExpiresSoon(leaf, c.now()); soon {
+		c.warn(step, fmt.Sprintf("%s expires in %s", certPath, left), "Find out why it was not renewed in time.")
 		return true
 	}
-	c.ok(step, names(certs[:1])+role(leaf)+until(leaf.NotAfter)+", fits its key")
+	c.ok(step, Names(certs[:1])+role(leaf)+Until(leaf.NotAfter)+", fits its key")
 	return true
+}
+
+// ExpiresSoon says whether a certificate should have been renewed by now, and in
+// words how long it has left.
+func ExpiresSoon(cert *x509.Certificate, now time.Time) (left string, soon bool) {
+	span := cert.NotAfter.Sub(now)
+	return screen.Span(span), span < cert.NotAfter.Sub(cert.NotBefore)/expirySoon
 }
 
 // role tells a certificate's role, if it has one.
@@ -125,15 +132,15 @@ func role(cert *x509.Certificate) string {
 
 // validity fails for a certificate that is not valid now.
 func (c *checker) validity(step, what string, cert *x509.Certificate, renew string) bool {
-	cause, hint := invalidTime(what, cert, c.now(), renew)
+	cause, hint := InvalidTime(what, cert, c.now(), renew)
 	if cause == "" {
 		return true
 	}
 	return c.fail(step, cause, hint)
 }
 
-// invalidTime says what is wrong with a certificate's time; "" is nothing.
-func invalidTime(what string, cert *x509.Certificate, now time.Time, renew string) (cause, hint string) {
+// InvalidTime says what is wrong with a certificate's time; "" is nothing.
+func InvalidTime(what string, cert *x509.Certificate, now time.Time, renew string) (cause, hint string) {
 	switch {
 	case now.After(cert.NotAfter):
 		return fmt.Sprintf("%s expired on %s", what, date(cert.NotAfter)), renew + " If it should still be valid, this machine's clock is wrong."
@@ -144,7 +151,8 @@ func invalidTime(what string, cert *x509.Certificate, now time.Time, renew strin
 	return "", ""
 }
 
-func names(certs []*x509.Certificate) string {
+// Names are what certificates are called, in one line.
+func Names(certs []*x509.Certificate) string {
 	var all []string
 	for _, c := range certs {
 		all = append(all, pki.Name(c))
@@ -152,5 +160,7 @@ func names(certs []*x509.Certificate) string {
 	return strings.Join(all, ", ")
 }
 
-func date(t time.Time) string  { return t.UTC().Format("2006-01-02 15:04 UTC") }
-func until(t time.Time) string { return ", valid until " + date(t) }
+func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
+
+// Until says how long a certificate is valid, to go on a sentence.
+func Until(t time.Time) string { return ", valid until " + date(t) }

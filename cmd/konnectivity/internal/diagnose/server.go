@@ -148,7 +148,7 @@ func (c *checker) greetServer(ctx context.Context, way *uplink.Server, at netip.
 		return c.fail(tlsStep, cause, hint)
 	}
 	leaf := state.PeerCertificates[0]
-	c.timed(certStep, pki.Name(leaf)+role(leaf)+until(leaf.NotAfter), start)
+	c.timed(certStep, pki.Name(leaf)+role(leaf)+Until(leaf.NotAfter), start)
 	if probe.Linked() {
 		return c.greetLink(ctx, probe)
 	}
@@ -166,16 +166,16 @@ func (c *checker) distrust(err error) (cause, hint string) {
 		return "", ""
 	}
 	leaf := untrusted.UnverifiedCertificates[0]
-	if cause, hint := invalidTime("the server's certificate", leaf, c.now(), "Renew it on the server."); cause != "" {
+	if cause, hint := InvalidTime("the server's certificate", leaf, c.now(), "Renew it on the server."); cause != "" {
 		return cause, hint
 	}
 	var host x509.HostnameError
 	if errors.As(err, &host) {
-		return fmt.Sprintf("it is not for %s but for %s", host.Host, tlsreload.GoodFor(leaf)), "Reach the server by one of those names, or add this one to its certificate."
+		return fmt.Sprintf("it is not for %s but for %s", host.Host, tlsreload.GoodFor(leaf)), "Reach the server by one of those names, ask for it with --server-name, or add this one to its certificate."
 	}
 	trusted := "the system's CAs"
 	if len(c.cas) > 0 {
-		trusted = names(c.cas) + " of " + c.opts.Sidecar.Files.CA
+		trusted = Names(c.cas) + " of " + c.opts.Sidecar.Files.CA
 	}
 	return fmt.Sprintf("it was issued by %s, which does not lead to %s", issuer(leaf), trusted),
 		"Give the CA that issued the server's certificate as --ca-cert-path; a CA of the same name but another key does not do."
@@ -199,7 +199,7 @@ var alerts = map[uint64][2]string{
 	46:        {"the server refuses our client certificate", "The server's log says why."},
 	unknownCA: {"the server does not know the CA of our client certificate", "Use a client certificate of the CA in the server's --server-ca-cert."},
 	80:        {"the server has an internal error", "Look at the server's log."},
-	112:       {"the server does not know the name we asked for", "Check --konnectivity-hostname."},
+	112:       {"the server does not know the name we asked for", "Check --server-name, or without it --konnectivity-hostname."},
 	116:       {"the server wants a client certificate", "Give --tls-cert-path and --tls-key-path."},
 	120:       {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
 }

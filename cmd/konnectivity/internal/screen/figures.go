@@ -62,6 +62,9 @@ func Duration(seconds float64) string {
 	}
 }
 
+// Milliseconds is d for JSON and tables, to the microsecond.
+func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
 // Span is for what takes seconds to days.
 func Span(d time.Duration) string {
 	switch {

@@ -190,7 +190,7 @@ func (p *printer) row(row []string, widths []int, head bool) {
 	switch {
 	case head:
 		before, after = p.paint.Dim, p.paint.Off
-	case strings.Contains(state, "stalled"), strings.HasPrefix(state, "silent"), strings.HasPrefix(state, "resuming"):
+	case strings.Contains(state, "stalled"), slices.ContainsFunc([]string{"silent", "resuming", "broken", "stale", "not ready"}, func(bad string) bool { return strings.HasPrefix(state, bad) }):
 		before, after = p.paint.Red, p.paint.Off
 	}
 	fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)

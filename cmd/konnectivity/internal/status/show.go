@@ -2,6 +2,7 @@ package status
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +24,8 @@ type View struct {
 	Filter   string
 	Limit    int  // most peers, connections and failures of each process
 	Exactly  bool // Limit is not to be fitted to the screen
+
+	Patience time.Duration // bounds each question to a process; 0 means AdminTime
 }
 
 // Show prints what the processes at addresses say; without any it asks the
@@ -34,6 +37,7 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 	}
 	client := NewClient()
 	defer client.Close()
+	client.http.Timeout = cmp.Or(v.Patience, AdminTime)
 	if v.Watch && !v.JSON {
 		fmt.Fprint(out, "\x1b[2J")
 	}

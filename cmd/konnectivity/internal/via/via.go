@@ -23,10 +23,16 @@ import (
 // Kinds lists the ways for help and errors.
 const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, http:///SOCKET, https://HOST:PORT, link://HOST:PORT or grpc:///SOCKET"
 
+// TLS is what https:// and link:// need.
+type TLS struct {
+	Files      tlsreload.Files // client certificate and the server's CA
+	ServerName string          // to ask the server for; "" is its host
+}
+
 // Dialer makes the way that a --via names: straight, through a sidecar, or to
 // the server by CONNECT over mTLS, by a link, or as kube-apiserver does by gRPC
 // over a unix socket.
-func Dialer(via string, files tlsreload.Files) (_ tunnel.Dialer, close func(), _ error) {
+func Dialer(via string, secure TLS) (_ tunnel.Dialer, close func(), _ error) {
 	none := func() {}
 	if via == "direct" {
 		return tunnel.DialerFunc(dialTCP), none, nil
@@ -49,9 +55,9 @@ func Dialer(via string, files tlsreload.Files) (_ tunnel.Dialer, close func(), _
 	case "http":
 		return HTTP(u.Host), none, nil
 	case "https":
-		return toServer(files, u.Host, link.Off)
+		return toServer(secure, u.Host, link.Off)
 	case "link":
-		return toServer(files, u.Host, link.Require)
+		return toServer(secure, u.Host, link.Require)
 	default:
 		return nil, nil, cli.Usagef("--via %q: want %s", via, Kinds)
 	}
@@ -126,12 +132,15 @@ func HTTP(front string) tunnel.Dialer {
 }
 
 // toServer is the sidecars' own way to the server.
-func toServer(files tlsreload.Files, server string, mode link.Mode) (tunnel.Dialer, func(), error) {
-	source, err := tlsreload.New(files, tlsreload.Options{Name: "client", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
+func toServer(secure TLS, server string, mode link.Mode) (tunnel.Dialer, func(), error) {
+	if err := cli.CheckServerName(cli.Value{Flag: "server-name", Text: secure.ServerName}); err != nil {
+		return nil, nil, err
+	}
+	source, err := tlsreload.New(secure.Files, tlsreload.Options{Name: "client", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
 	if err != nil {
 		return nil, nil, err
 	}
-	up, err := uplink.New(uplink.Options{Address: server, TLS: source, Mode: mode, Software: "konnectivity"})
+	up, err := uplink.New(uplink.Options{Address: server, ServerName: secure.ServerName, TLS: source, Mode: mode, Software: "konnectivity"})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -1,0 +1,256 @@
+package certs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/cli"
+	"konnectivity/internal/pki"
+	"konnectivity/server/tenancy"
+)
+
+// The folders that a tenant's files are in, below the order's. The first is as
+// --tenants-dir reads it.
+const (
+	tenantsFolder  = "tenants"
+	clustersFolder = "clusters"
+)
+
+// serverFile is what `certs --tenant --kubernetes` has for the shared server.
+const serverFile = "kubernetes-server.yaml"
+
+// The usual ports of a server.
+const (
+	clientsPort = "8090"
+	agentsPort  = "8091"
+)
+
+// Tenant is one cluster of several that a server serves.
+type Tenant struct {
+	Name            string
+	ServerNames     []string // by which its agents and clients ask for the server
+	ServerNamespace string   // with Kubernetes, of the shared server
+
+	// AgentsAt and ClientsAt are the server's HOST:PORT for its agents and its
+	// clients; "" is its first name and the usual port.
+	AgentsAt, ClientsAt string
+}
+
+// tenantFiles is all that is made for a tenant.
+type tenantFiles struct {
+	folder, cluster       string // for the server, and for the cluster
+	ca                    *pki.CA
+	server, client, agent certificate
+	spec                  []byte // tenant.yaml
+}
+
+// FulfilTenant makes all that one more tenant needs: DIR/tenants/NAME for the
+// server, which appears there all at once, and DIR/clusters/NAME with its CA and
+// what its agents and clients are given.
+func (o *Order) FulfilTenant(dir string, out io.Writer) error {
+	f, err := o.planTenant(dir)
+	if err != nil {
+		return err
+	}
+	for _, path := range []string{f.folder, f.cluster} {
+		if _, err := os.Lstat(path); err == nil {
+			return fmt.Errorf("%s exists already and nothing was written; choose another directory, or remove it first", path)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if f.ca, err = o.authority(); err != nil {
+		return err
+	}
+	for _, c := range []*certificate{&f.server, &f.client, &f.agent} {
+		if c.pair, err = f.ca.Issue(c.leaf); err != nil {
+			return err
+		}
+	}
+	if err := o.writeCluster(f); err != nil {
+		return err
+	}
+	if err := f.writeFolder(); err != nil {
+		return err
+	}
+	return o.summarizeTenant(out, f)
+}
+
+// planTenant checks the order.
+func (o *Order) planTenant(dir string) (*tenantFiles, error) {
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	t := &o.Tenant
+	if err := tenancy.CheckName(t.Name); err != nil {
+		return nil, cli.Usagef("%w", err)
+	}
+	if !pki.IsDNSLabel(t.ServerNamespace) {
+		return nil, cli.Usagef("--server-namespace=%s is not a Kubernetes namespace", t.ServerNamespace)
+	}
+	spec, err := yaml.Marshal(tenancy.Spec{ServerNames: t.ServerNames})
+	if err != nil {
+		return nil, err
+	}
+	parsed, err := tenancy.ParseSpec(spec)
+	if err != nil {
+		return nil, cli.Usagef("--server-name: %w", errors.Unwrap(err))
+	}
+	t.ServerNames = parsed.ServerNames
+	for _, at := range []struct {
+		flag, port string
+		to         *string
+	}{{"agents-at", agentsPort, &t.AgentsAt}, {"clients-at", clientsPort, &t.ClientsAt}} {
+		if *at.to == "" {
+			*at.to = net.JoinHostPort(t.ServerNames[0], at.port)
+		}
+		if host, port, err := net.SplitHostPort(*at.to); err != nil || host == "" || port == "" {
+			return nil, cli.Usagef("--%s=%s: want HOST:PORT", at.flag, *at.to)
+		}
+	}
+	f := &tenantFiles{
+		folder: filepath.Join(dir, tenantsFolder, t.Name), cluster: filepath.Join(dir, clustersFolder, t.Name), spec: spec,
+		server: o.certificate("server", pki.Leaf{CommonName: "konnectivity-server", Server: true, DNS: t.ServerNames}, pki.RoleServer),
+		client: o.certificate("client", pki.Leaf{CommonName: "konnectivity-client", Client: true}, pki.RoleClient),
+		agent:  o.certificate("agent", pki.Leaf{CommonName: "konnectivity-agent", Client: true}, pki.RoleAgent),
+	}
+	if err := addSANs(&f.agent.leaf, o.AgentSANs); err != nil {
+		return nil, cli.Usagef("--agent-san: %w", err)
+	}
+	return f, nil
+}
+
+// certificate is one to write, as the order says.
+func (o *Order) certificate(name string, leaf pki.Leaf, role pki.Role) certificate {
+	leaf.Organization, leaf.Lifetime = organization, o.Lifetime
+	leaf.Holder = pki.Holder{Role: role, TrustDomain: o.TrustDomain}
+	return certificate{name: name, leaf: leaf}
+}
+
+// served are the files of the tenant's folder.
+func (f *tenantFiles) served() map[string][]byte {
+	return map[string][]byte{
+		tenancy.AgentsCAFile: f.ca.CertPEM, tenancy.ClientsCAFile: f.ca.CertPEM,
+		tenancy.CertFile: f.server.pair.CertPEM, tenancy.KeyFile: f.server.pair.KeyPEM, tenancy.SpecFile: f.spec,
+	}
+}
+
+// writeFolder writes the tenant's folder beside where it belongs and moves it
+// there, so that a server that follows the folders sees it whole.
+func (f *tenantFiles) writeFolder() error {
+	parent := filepath.Dir(f.folder)
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
+	making, err := os.MkdirTemp(parent, ".making-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(making) }() // gone where all went well
+	for name, data := range f.served() {
+		write := pki.WriteCert
+		if name == tenancy.KeyFile {
+			write = pki.WriteKey
+		}
+		if err := write(filepath.Join(making, name), data); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(making, 0o755); err != nil { // as Kubernetes mounts secrets; the key is its owner's alone
+		return err
+	}
+	return os.Rename(making, f.folder)
+}
+
+// writeCluster writes the CA, and what the cluster's own programs are given.
+func (o *Order) writeCluster(f *tenantFiles) error {
+	if err := (&Order{From: o.From}).write(f.cluster, f.ca, []certificate{f.client, f.agent}); err != nil {
+		return err
+	}
+	if !o.Kubernetes {
+		return nil
+	}
+	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, corev1.SecretTypeOpaque)
+	served.Data = f.served()
+	for file, objects := range map[string][]any{
+		serverFile:       {served},
+		controlPlaneFile: {tlsSecret(o.Namespace, f.ca, f.client), caConfigMap(o.Namespace, f.ca)},
+		dataPlaneFile:    {tlsSecret(agentNamespace, f.ca, f.agent), caConfigMap(agentNamespace, f.ca)},
+	} {
+		if err := writeObjects(filepath.Join(f.cluster, file), objects); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// summarizeTenant tells what the server and the cluster's programs are given.
+func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
+	t := &o.Tenant
+	day := func(at time.Time) string { return at.UTC().Format(time.DateOnly) }
+	path := func(name string) string { return filepath.Join(f.cluster, name) }
+	agentHost, agentPort, _ := net.SplitHostPort(t.AgentsAt)
+	clientHost, clientPort, _ := net.SplitHostPort(t.ClientsAt)
+	var text strings.Builder
+	say := func(format string, args ...any) { fmt.Fprintf(&text, format+"\n", args...) }
+	say("The tenant %s is reached as %s. Its certificates are valid until %s, their CA until %s.\n", t.Name, strings.Join(t.ServerNames, ", "),
+		day(f.server.pair.TLS().Leaf.NotAfter), day(f.ca.Certificate().NotAfter))
+	say("The shared server reads %s, below what its --tenants-dir names:\n", f.folder)
+	say("  konnectivity-server --tenants-dir=%s", filepath.Dir(f.folder))
+	say("\nAgents of the cluster:\n")
+	say("  konnectivity-agent --proxy-server-host=%s --proxy-server-port=%s%s \\\n    --ca-cert=%s --agent-cert=%s --agent-key=%s",
+		agentHost, agentPort, t.askFor(agentHost), path("ca.crt"), path("agent.crt"), path("agent.key"))
+	say("\nSidecars of its control plane:\n")
+	say("  konnectivity-socks5-proxy --konnectivity-hostname=%s --konnectivity-port=%s%s \\\n    --ca-cert-path=%s --tls-cert-path=%s --tls-key-path=%s",
+		clientHost, clientPort, t.askFor(clientHost), path("ca.crt"), path("client.crt"), path("client.key"))
+	say("\nIts kube-apiserver, in the file of --egress-selector-config-file. It asks for the host of the url,")
+	say("so that name has to lead to the server from there:\n\n%s", t.egressSelection(path))
+	if o.Kubernetes {
+		say("\nkubectl apply -f %s  # the shared server's cluster", path(serverFile))
+		say("kubectl apply -f %s  # the control plane's namespace", path(controlPlaneFile))
+		say("kubectl apply -f %s  # the cluster where the agents run", path(dataPlaneFile))
+	}
+	if o.From == "" {
+		say("\nKeep %s safe: whoever has it can pass for the server, an agent or a client of this tenant.", path("ca.key"))
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+// askFor is the flag for peers that dial another host than a server name.
+func (t *Tenant) askFor(host string) string {
+	if slices.Contains(t.ServerNames, tenancy.NormalName(host)) {
+		return ""
+	}
+	return " --server-name=" + t.ServerNames[0]
+}
+
+// egressSelection is the part of an EgressSelectorConfiguration that leads to
+// the cluster.
+func (t *Tenant) egressSelection(path func(string) string) string {
+	host, port, _ := net.SplitHostPort(t.ClientsAt)
+	if t.askFor(host) != "" {
+		host = t.ServerNames[0]
+	}
+	return fmt.Sprintf(`  - name: cluster
+    connection:
+      proxyProtocol: HTTPConnect
+      transport:
+        tcp:
+          url: https://%s
+          tlsConfig:
+            caBundle: %s
+            clientCert: %s
+            clientKey: %s`, net.JoinHostPort(host, port), path("ca.crt"), path("client.crt"), path("client.key"))
+}

@@ -1,0 +1,110 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/internal/admin"
+)
+
+// pageSize is how many tenants are asked for at once: all that one answer has
+// room for.
+const pageSize = 1000
+
+// Tenants is a list of a server's tenants to show.
+type Tenants struct {
+	Sort   string // as the API has it
+	Filter string
+	Limit  int // 0: all
+	JSON   bool
+}
+
+// Show asks the server at address and prints its tenants.
+func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error {
+	client := NewClient()
+	defer client.Close()
+	page, err := client.tenants(ctx, address, v)
+	if err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	if v.JSON {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(page)
+	}
+	var text bytes.Buffer
+	p := &printer{out: &text, paint: screen.PaintIf(screen.IsTerminal(out)), now: time.Now(), columns: screen.SizeOf(out).Columns}
+	p.tenants(page)
+	_, err = out.Write(text.Bytes())
+	return err
+}
+
+// tenants asks for all that v wants, page by page.
+func (c *Client) tenants(ctx context.Context, address string, v *Tenants) (all admin.Page[admin.Tenant], err error) {
+	all.Items = []admin.Tenant{}
+	for {
+		limit := pageSize
+		if v.Limit > 0 {
+			limit = min(limit, v.Limit-len(all.Items))
+		}
+		var page admin.Page[admin.Tenant]
+		q := url.Values{"sort": {v.Sort}, "filter": {v.Filter}, "limit": {strconv.Itoa(limit)}, "offset": {strconv.Itoa(len(all.Items))}}
+		if err := c.get(ctx, address, "tenants", q, &page); err != nil {
+			return all, err
+		}
+		all.Total, all.Matched, all.Items = page.Total, page.Matched, append(all.Items, page.Items...)
+		if len(page.Items) == 0 || len(all.Items) >= page.Matched || len(all.Items) == v.Limit {
+			return all, nil
+		}
+	}
+}
+
+// Tenant is one of a server's tenants; nil: it has none of that name.
+func (c *Client) Tenant(ctx context.Context, address, name string) (*admin.Tenant, error) {
+	var page admin.Page[admin.Tenant]
+	err := c.get(ctx, address, "tenants", url.Values{"tenant": {name}}, &page)
+	for i := range page.Items {
+		if page.Items[i].Name == name {
+			return &page.Items[i], err
+		}
+	}
+	return nil, err
+}
+
+func (p *printer) tenants(page admin.Page[admin.Tenant]) {
+	rows := [][]string{{"TENANT", "ASKED FOR AS", "AGENTS", "CLIENTS", "CONNECTIONS", "UP", "DOWN", "TOTAL", "STATE"}}
+	for _, t := range page.Items {
+		rows = append(rows, []string{
+			t.Name, screen.Cut(strings.Join(t.ServerNames, ", "), 48), fmt.Sprint(t.Agents), fmt.Sprint(t.Clients), fmt.Sprint(t.Connections.Open),
+			screen.Rate(t.Up), screen.Rate(t.Down), screen.Bytes(float64(t.UpBytes + t.DownBytes)), tenantState(t),
+		})
+	}
+	p.table(rows, "TOTAL", "CLIENTS", "ASKED FOR AS")
+	more := ""
+	if n := page.Matched - len(page.Items); n > 0 {
+		more = fmt.Sprintf("; %d more match", n)
+	}
+	fmt.Fprintf(p.out, "\n  %s%d of %s%s%s\n", p.paint.Dim, len(page.Items), screen.Plural(page.Total, "tenant"), more, p.paint.Off)
+}
+
+// tenantState is what is wrong with a tenant, or "ready".
+func tenantState(t admin.Tenant) string {
+	switch {
+	case t.Error != "":
+		return t.State + ": " + t.Error
+	case !t.Ready:
+		return "not ready: " + t.Reason
+	case t.Connections.Stalled > 0:
+		return fmt.Sprint(t.Connections.Stalled, " stalled")
+	default:
+		return "ready"
+	}
+}

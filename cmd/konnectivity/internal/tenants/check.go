@@ -1,0 +1,227 @@
+package tenants
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/diagnose"
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/printable"
+	"konnectivity/server/tenancy"
+)
+
+// Check reads a tenant's folder as a server does, and says of each part whether
+// it is right, and of the server whose admin port is given what it has of the
+// tenant; "": no server is asked.
+func Check(ctx context.Context, folder, admin string, now time.Time) []diagnose.Finding {
+	c := &checker{folder: folder, name: filepath.Base(folder), now: now}
+	if whole, err := filepath.Abs(folder); err == nil {
+		c.name = filepath.Base(whole)
+	}
+	c.walk()
+	if admin != "" {
+		c.checkOnline(ctx, admin)
+	}
+	return c.findings
+}
+
+// checker keeps what was found.
+type checker struct {
+	folder, name string
+	now          time.Time
+	findings     []diagnose.Finding
+}
+
+func (c *checker) add(step, result, cause, hint string) {
+	f := diagnose.Finding{Group: "tenant " + c.name, Step: step, Result: result, Cause: cause, Hint: hint}
+	printable.All(&f) // causes are in the words of files
+	c.findings = append(c.findings, f)
+}
+
+func (c *checker) ok(step, found string)         { c.add(step, diagnose.OK, found, "") }
+func (c *checker) warn(step, cause, hint string) { c.add(step, diagnose.Warning, cause, hint) }
+func (c *checker) fail(step, cause, hint string) { c.add(step, diagnose.Failed, cause, hint) }
+
+// walk looks at the folder as a whole and then at each part of it.
+func (c *checker) walk() {
+	const step = "folder"
+	t, err := tenancy.Load(c.name, c.folder)
+	var field *tenancy.FieldError
+	switch {
+	case errors.As(err, &field) && errors.Is(err, fs.ErrNotExist):
+		c.fail(step, field.File+" is not there", "`konnectivity tenants make` makes all files of a tenant.")
+	case errors.As(err, &field):
+		c.fail(step, field.Error(), "The server refuses this tenant's peers, or serves it as it was before, until that is right.")
+	case errors.Is(err, fs.ErrNotExist):
+		c.fail(step, c.folder+" does not exist", "Name the folder of one tenant, below the server's --tenants-dir.")
+	case err != nil:
+		c.fail(step, err.Error(), "A tenant's name is that of its folder.")
+	default:
+		c.ok(step, "asked for as "+strings.Join(t.ServerNames, ", "))
+		c.checkSiblings(t)
+		c.checkCAs(t)
+		c.checkServer(t)
+	}
+	c.checkModes()
+}
+
+// checkSiblings looks for the tenant's server names in the folders beside it.
+func (c *checker) checkSiblings(t *tenancy.Tenant) {
+	const step = "names"
+	parent := filepath.Join(c.folder, "..")
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return // it is looked at alone
+	}
+	for _, e := range entries {
+		if e.Name() == c.name || tenancy.CheckName(e.Name()) != nil {
+			continue
+		}
+		other, err := tenancy.Load(e.Name(), filepath.Join(parent, e.Name()))
+		if err != nil {
+			continue // which is that one's trouble
+		}
+		for _, name := range other.ServerNames {
+			if slices.Contains(t.ServerNames, name) {
+				c.fail(step, fmt.Sprintf("%s is also a name of the tenant %s", name, other.Name), "The tenant that the server read first keeps it. Take it out of serverNames of one.")
+				return
+			}
+		}
+	}
+	c.ok(step, "no other tenant beside it has one of them")
+}
+
+// checkCAs looks at who may be an agent and who a client.
+func (c *checker) checkCAs(t *tenancy.Tenant) {
+	if t.Agents == nil {
+		c.ok("CA of agents", "none; they have tokens")
+	} else {
+		c.checkCA("CA of agents", tenancy.AgentsCAFile, t.Agents)
+	}
+	c.checkCA("CA of clients", tenancy.ClientsCAFile, t.Clients)
+}
+
+func (c *checker) checkCA(step, file string, cas *tenancy.CAs) {
+	valid := 0
+	for _, ca := range cas.Certs {
+		cause, hint := diagnose.InvalidTime(file, ca, c.now, "Issue a new CA and certificates.")
+		switch {
+		case cause == "" && !ca.IsCA:
+			c.warn(step, fmt.Sprintf("%s: %s is no CA's certificate", file, pki.Name(ca)), "Only that one certificate is accepted by it. Give the CA that issued it.")
+			valid++
+		case cause == "":
+			valid++
+		case len(cas.Certs) == 1:
+			c.fail(step, cause, hint)
+			return
+		default:
+			c.warn(step, cause, "Take it out of the file, if nobody needs it.")
+		}
+	}
+	if valid == 0 {
+		c.fail(step, file+": no certificate in it is valid now", "Issue a new CA and certificates.")
+		return
+	}
+	c.ok(step, diagnose.Names(cas.Certs)+diagnose.Until(cas.Certs[0].NotAfter))
+}
+
+// checkServer looks at the certificate that the tenant's peers are shown.
+func (c *checker) checkServer(t *tenancy.Tenant) {
+	const step = "certificate of the server"
+	if t.Cert == nil {
+		c.ok(step, "none of the tenant's own: that of the server's flags has to have its names")
+		return
+	}
+	leaf := t.Cert.Leaf
+	cause, hint := diagnose.InvalidTime(tenancy.CertFile, leaf, c.now, "Renew it; the server takes the new files without a restart.")
+	switch {
+	case cause != "":
+		c.fail(step, cause, hint)
+		return
+	case len(leaf.ExtKeyUsage) > 0 && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny):
+		c.fail(step, tenancy.CertFile+" is not for servers: its extended key usage lacks serverAuth", "Issue one with that usage.")
+		return
+	}
+	if err := (pki.RoleRule{Want: pki.RoleServer}).Check(leaf); err != nil {
+		c.fail(step, err.Error(), "Agents and sidecars refuse it. Use one such as server.crt of `konnectivity tenants make`.")
+		return
+	}
+	if left, soon := diagnose.ExpiresSoon(leaf, c.now); soon {
+		c.warn(step, fmt.Sprintf("%s expires in %s", tenancy.CertFile, left), "Find out why it was not renewed in time.")
+	} else {
+		c.ok(step, pki.Name(leaf)+diagnose.Until(leaf.NotAfter))
+	}
+	if !c.issued(t.Cert, t.Clients) && !c.issued(t.Cert, t.Agents) {
+		c.warn(step, "it was issued by neither of the tenant's CAs", "That is right if the tenant's agents and clients trust its CA by other means, such as their --ca-cert.")
+	}
+}
+
+// issued says whether one of the CAs stands behind a certificate.
+func (c *checker) issued(cert *tls.Certificate, by *tenancy.CAs) bool {
+	if by == nil {
+		return false
+	}
+	opts := x509.VerifyOptions{Roots: by.Pool, Intermediates: x509.NewCertPool(), CurrentTime: c.now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
+	for _, der := range cert.Certificate[1:] {
+		if more, err := x509.ParseCertificate(der); err == nil {
+			opts.Intermediates.AddCert(more)
+		}
+	}
+	_, err := cert.Leaf.Verify(opts)
+	return err == nil
+}
+
+// checkModes looks at who else may read the key, and change who gets in.
+func (c *checker) checkModes() {
+	if runtime.GOOS == "windows" {
+		return // modes say nothing there
+	}
+	for _, name := range []string{".", tenancy.AgentsCAFile, tenancy.ClientsCAFile, tenancy.SpecFile, tenancy.CertFile, tenancy.KeyFile} {
+		path := filepath.Join(c.folder, name)
+		info, err := os.Stat(path)
+		if err != nil {
+			continue // told before, where it matters
+		}
+		mode := info.Mode().Perm()
+		switch {
+		case mode&0o002 != 0 && info.Mode()&fs.ModeSticky == 0:
+			c.fail("modes", fmt.Sprintf("everybody may write %s (mode %04o)", path, mode), "Whoever writes there decides who gets into this cluster: chmod o-w.")
+		case name == tenancy.KeyFile && mode&0o007 != 0:
+			c.warn("modes", fmt.Sprintf("everybody may read %s (mode %04o)", path, mode), "Whoever has it can pass for the server: chmod 600, or defaultMode: 0400 of a volume.")
+		}
+	}
+}
+
+// checkOnline asks the server what it has of the tenant.
+func (c *checker) checkOnline(ctx context.Context, admin string) {
+	const step = "server"
+	client := status.NewClient()
+	defer client.Close()
+	t, err := client.Tenant(ctx, admin, c.name)
+	switch {
+	case err != nil:
+		c.fail(step, admin+": "+err.Error(), "Give the admin port of a server with --tenants-dir.")
+	case t == nil:
+		c.fail(step, "it has no tenant "+c.name, "Look at what its --tenants-dir names: it takes up a new folder within 2 s.")
+	case t.State == tenancy.StateBroken:
+		c.fail(step, "it refuses the tenant's peers: "+t.Error, "Mend that; the server takes it up within 2 s.")
+	case t.State == tenancy.StateStale:
+		c.fail(step, "it serves the tenant as it was before: "+t.Error, "Mend that; the server takes it up within 2 s.")
+	case !t.Ready:
+		c.fail(step, "it cannot reach the cluster: "+t.Reason, "If agents are missing, their logs say why they are not connected.")
+	default:
+		c.ok(step, fmt.Sprintf("%s and %s are connected", screen.Plural(t.Agents, "agent"), screen.Plural(t.Clients, "sidecar")))
+	}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"konnectivity/cmd/konnectivity/internal/certs"
+	"konnectivity/cmd/konnectivity/internal/diagnose"
+	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/cmd/konnectivity/internal/tenants"
+	"konnectivity/internal/cli"
+)
+
+func newTenants() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "tenants",
+		Short: "List, check and make the tenants of a server that many clusters share",
+		Long: "A server with --tenants-dir serves many clusters, each a tenant: a folder there that is\n" +
+			"named as the tenant, and says who are its agents and its clients.",
+	}
+	cmd.AddCommand(newTenantsList(), newTenantsCheck(), newTenantsMake())
+	return cmd
+}
+
+func newTenantsList() *cobra.Command {
+	var v status.Tenants
+	var order, output string
+	cmd := &cobra.Command{
+		Use:   "list [ADDRESS]",
+		Short: "List a server's tenants, failing ones first",
+		Long: "List asks the admin API of the server at ADDRESS (HOST:PORT, by default " + status.UsualAdmin[0] + ")\n" +
+			"and shows each tenant's names, agents, connections and traffic, and what is wrong with it.",
+		Example: "  konnectivity tenants list --sort=traffic --limit=20\n" +
+			"  konnectivity tenants list 127.0.0.1:8095 --filter=broken",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			address := strings.Join(append(args, status.UsualAdmin[0])[:1], "")
+			if _, _, err := net.SplitHostPort(address); err != nil {
+				return cli.Usagef("%q: want HOST:PORT of a server's admin port", address)
+			}
+			if v.Limit < 0 {
+				return cli.Usagef("--limit %d: want 0, for all, or more", v.Limit)
+			}
+			for _, choice := range []struct {
+				flag, text string
+				of         []string
+			}{{"sort", order, []string{"state", "traffic", "name"}}, {"output", output, []string{"table", "json"}}} {
+				if err := cli.CheckChoice(cli.Value{Flag: choice.flag, Text: choice.text}, choice.of...); err != nil {
+					return err
+				}
+			}
+			v.Sort = map[string]string{"state": "-state", "traffic": "-rate"}[order]
+			v.JSON = output == "json"
+			return v.Show(cmd.Context(), cmd.OutOrStdout(), address)
+		},
+	}
+	cli.AddFlags(cmd, "List flags", func(f *pflag.FlagSet) {
+		f.StringVar(&order, "sort", "state", "state (failing first), traffic (most bytes a second first) or name")
+		f.StringVar(&v.Filter, "filter", "", "only tenants with this text in name, state, error or server names")
+		f.IntVar(&v.Limit, "limit", 0, "how many to show at most; 0: all")
+		f.StringVarP(&output, "output", "o", "table", "table or json")
+	})
+	cli.Choices(cmd, "sort", "state", "traffic", "name")
+	cli.Choices(cmd, "output", "table", "json")
+	return cmd
+}
+
+func newTenantsMake() *cobra.Command {
+	var o certs.Order
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "make NAME",
+		Short: "Make the folder and the certificates of one more tenant",
+		Long: "Make is `konnectivity certs --tenant`: it makes a CA of the tenant's own, the folder that\n" +
+			"the server reads, which appears there all at once, and what the cluster's agents and\n" +
+			"clients are given, and prints the flags of each. Nothing is ever overwritten.",
+		Example: "  konnectivity tenants make cluster-a --dir=pki --server-name=cluster-a.example.com\n" +
+			"  konnectivity tenants make cluster-a --dir=new --server-name=cluster-a.example.com --from=pki/clusters/cluster-a",
+		Args: cli.OneArg("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.Tenant.Name = args[0]
+			return o.FulfilTenant(dir, cmd.OutOrStdout())
+		},
+	}
+	cli.AddFlags(cmd, "Tenant flags", func(f *pflag.FlagSet) {
+		f.StringVar(&dir, "dir", ".", "write below this directory: tenants/NAME for the server, clusters/NAME for the cluster")
+		tenantFlags(&o.Tenant, f)
+	})
+	cli.AddFlags(cmd, "Certificate flags", func(f *pflag.FlagSet) { certsFlags(&o, f) })
+	cmd.MarkFlagsMutuallyExclusive("from", "ca-lifetime")
+	return cmd
+}
+
+func newTenantsCheck() *cobra.Command {
+	var output, server string
+	cmd := &cobra.Command{
+		Use:   "check DIR/NAME",
+		Short: "Find out what is wrong with a tenant's folder",
+		Long: "Check reads the folder as the server does, and says of its settings, certificates, names\n" +
+			"and modes whether they are right, or what to do; with --server-admin also whether the\n" +
+			"server has it so, and whether agents are connected. It changes nothing. The exit status\n" +
+			"is 1 if something is wrong; warnings do not count.",
+		Example: "  konnectivity tenants check /etc/konnectivity/tenants/cluster-a --server-admin=127.0.0.1:8095",
+		Args:    cli.OneArg("DIR/NAME"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.CheckChoice(cli.Value{Flag: "output", Text: output}, "text", "json"); err != nil {
+				return err
+			}
+			if _, _, err := net.SplitHostPort(server); server != "" && err != nil {
+				return cli.Usagef("--server-admin %q: want HOST:PORT", server)
+			}
+			return printFindings(cmd.OutOrStdout(), tenants.Check(cmd.Context(), args[0], server, time.Now()), output)
+		},
+	}
+	cli.AddFlags(cmd, "Check flags", func(f *pflag.FlagSet) {
+		f.StringVar(&server, "server-admin", "", "`HOST:PORT` of the server's admin port, to see what it has of the tenant")
+		f.StringVarP(&output, "output", "o", "text", "text or json")
+	})
+	cli.Choices(cmd, "output", "text", "json")
+	return cmd
+}
+
+// printFindings prints what was found; the error is for those that failed.
+func printFindings(out io.Writer, findings []diagnose.Finding, format string) error {
+	if format == "json" {
+		enc := json.NewEncoder(out)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(findings); err != nil {
+			return err
+		}
+	} else {
+		diagnose.Print(out, findings, screen.PaintIf(screen.IsTerminal(out)), screen.SizeOf(out).Columns)
+	}
+	for _, f := range findings {
+		if f.Result == diagnose.Failed {
+			return errChecksFailed
+		}
+	}
+	return nil
+}

@@ -1,0 +1,308 @@
+package main
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/admin"
+	"konnectivity/internal/cli"
+	"konnectivity/internal/pki"
+	"konnectivity/server/tenancy"
+)
+
+// makeTenant makes one and returns the folders for the server and the cluster.
+func makeTenant(t *testing.T, dir, name string, more ...string) (folder, cluster, said string) {
+	t.Helper()
+	args := append([]string{"tenants", "make", name, "--dir=" + dir, "--server-name=" + name + ".example.com"}, more...)
+	status, out, stderr := konnectivity(args...)
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	return filepath.Join(dir, "tenants", name), filepath.Join(dir, "clusters", name), out
+}
+
+// What is made is what the server reads, and its certificates are those that
+// it, the agents and the clients accept.
+func TestTenantsMake(t *testing.T) {
+	dir := t.TempDir()
+	folder, cluster, said := makeTenant(t, dir, "cluster-a", "--server-name=A2.example.com", "--agents-at=203.0.113.7:443", "--clients-at=a2.example.com:8090")
+	tenant, err := tenancy.Load("cluster-a", folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Join(tenant.ServerNames, " ") != "cluster-a.example.com a2.example.com" || tenant.Cert == nil {
+		t.Errorf("it has the names %v and the certificate %v", tenant.ServerNames, tenant.Cert)
+	}
+	for name, ca := range map[string]*tenancy.CAs{"agent": tenant.Agents, "client": tenant.Clients} {
+		if !ca.Trust([]*x509.Certificate{load(t, cluster, name)}) {
+			t.Errorf("the certificate of the %s is not trusted", name)
+		}
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(load(t, cluster, "ca"))
+	for _, name := range tenant.ServerNames {
+		if _, err := tenant.Cert.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, want := range []string{
+		"--tenants-dir=" + filepath.Dir(folder), "--proxy-server-host=203.0.113.7 --proxy-server-port=443 --server-name=cluster-a.example.com",
+		"--konnectivity-hostname=a2.example.com --konnectivity-port=8090 \\", "url: https://a2.example.com:8090\n", "--agent-key=" + filepath.Join(cluster, "agent.key"),
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("%q was not said:\n%s", want, said)
+		}
+	}
+	if info, err := os.Stat(filepath.Join(folder, "server.key")); err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode of the key: %v, %v", info.Mode(), err)
+	}
+	if entries, _ := os.ReadDir(filepath.Dir(folder)); len(entries) != 1 {
+		t.Errorf("something was left beside it: %v", entries)
+	}
+	if status, _, stderr := konnectivity("tenants", "make", "cluster-a", "--dir="+dir, "--server-name=x.example.com"); status != 1 || !strings.Contains(stderr, "exists already and nothing was written") {
+		t.Errorf("made twice: %d %q", status, stderr)
+	}
+	newFolder, newCluster, _ := makeTenant(t, t.TempDir(), "cluster-a", "--from="+cluster)
+	renewed, err := tenancy.Load("cluster-a", newFolder)
+	if err != nil || renewed.Agents.Digest != tenant.Agents.Digest {
+		t.Errorf("renewed by another CA: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(newCluster, "ca.key")); err == nil {
+		t.Error("the CA's key was copied")
+	}
+}
+
+// certs --tenant is the same.
+func TestCertsOfATenant(t *testing.T) {
+	dir := t.TempDir()
+	status, said, stderr := konnectivity("certs", dir, "--tenant=b", "--server-name=b.example.com", "--kubernetes", "--namespace=control-b", "--server-namespace=shared")
+	if status != 0 {
+		t.Fatal(stderr)
+	}
+	for file, want := range map[string]map[string]string{
+		"kubernetes-server.yaml":        {"konnectivity-tenant-b": "shared"},
+		"kubernetes-control-plane.yaml": {"konnectivity-client": "control-b", "konnectivity-ca-bundle": "control-b"},
+		"kubernetes-data-plane.yaml":    {"konnectivity-agent": "kube-system", "konnectivity-ca-bundle": "kube-system"},
+	} {
+		path := filepath.Join(dir, "clusters", "b", file)
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(said, "kubectl apply -f "+path) {
+			t.Errorf("the summary does not mention %s", file)
+		}
+		for name, namespace := range want {
+			if !strings.Contains(string(data), "name: "+name+"\n  namespace: "+namespace+"\n") {
+				t.Errorf("%s lacks %s of %s:\n%s", file, name, namespace, data)
+			}
+		}
+	}
+}
+
+func TestTenantsRefusesNonsense(t *testing.T) {
+	dir := t.TempDir()
+	for args, want := range map[string]string{
+		"tenants make": "NAME",
+		"tenants make Cluster_A --server-name=a.example": "is no name for a tenant",
+		"tenants make .. --server-name=a.example":        "is no name for a tenant",
+		"tenants make a":                                            "--server-name: a tenant needs a name",
+		"tenants make a --server-name=10.0.0.1":                     "--server-name: \"10.0.0.1\" is an address",
+		"tenants make a --server-name=*.example":                    "--server-name: \"*.example\": wildcards",
+		"tenants make a --server-name=a.example --agents-at=x":      "--agents-at=x: want HOST:PORT",
+		"tenants make a --server-name=a.example --agent-san=a:1":    "--agent-san",
+		"tenants make a --server-name=a.example --lifetime=-1h":     "must be positive",
+		"tenants make a --server-name=a.example --trust-domain=A/b": "--trust-domain",
+		"certs DIR --tenant= --server-name=a.example":               "is no name for a tenant",
+		"certs DIR --server-name=a.example":                         "--server-name needs --tenant",
+		"certs DIR --tenant=a --server-san=a.example":               "server-san",
+		"tenants check DIR -o xml":                                  "--output",
+	} {
+		status, _, stderr := konnectivity(strings.Fields(strings.ReplaceAll(args, "DIR", dir))...)
+		if status != cli.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%s: %d %q, want %q", args, status, stderr, want)
+		}
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 0 {
+		t.Errorf("something was written: %v", entries)
+	}
+}
+
+func TestTenantsCheck(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("modes say nothing there")
+	}
+	other, err := pki.NewCA("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := pki.NewCAFor("old", -time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(ca *pki.CA, leaf pki.Leaf) func(put func(string, []byte)) {
+		return func(put func(string, []byte)) {
+			pair, err := ca.Issue(leaf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			put("server.crt", pair.CertPEM)
+			put("server.key", pair.KeyPEM)
+		}
+	}
+	names := []string{"a.example.com"}
+	for what, c := range map[string]struct {
+		change func(put func(string, []byte))
+		status int
+		want   string
+	}{
+		"nothing":         {func(func(string, []byte)) {}, 0, "✔ folder: asked for as a.example.com"},
+		"no CA of agents": {func(put func(string, []byte)) { put("agents-ca.crt", nil) }, 1, "✘ folder: agents-ca.crt is not there"},
+		"settings": {func(put func(string, []byte)) {
+			put("tenant.yaml", []byte("serverNames: [a.example.com]\nbounds: {connections: -1}"))
+		}, 1, "tenant.yaml: bounds.connections"},
+		"a name of another": {func(put func(string, []byte)) {
+			put("tenant.yaml", []byte("serverNames: [B.example.com]"))
+			put("server.crt", nil)
+			put("server.key", nil)
+		}, 1, "✘ names: b.example.com is also a name of the tenant b"},
+		"names":              {func(put func(string, []byte)) { put("tenant.yaml", []byte("serverNames: [c.example.com]")) }, 1, "the certificate is not for c.example.com"},
+		"an expired CA":      {func(put func(string, []byte)) { put("clients-ca.crt", old.CertPEM) }, 1, "✘ CA of clients: clients-ca.crt expired on"},
+		"an old and a new":   {func(put func(string, []byte)) { put("clients-ca.crt", append(old.CertPEM, other.CertPEM...)) }, 0, "! CA of clients: clients-ca.crt expired on"},
+		"another's server":   {issue(other, pki.Leaf{CommonName: "server", DNS: names, Server: true}), 0, "issued by neither of the tenant's CAs"},
+		"an expired server":  {issue(other, pki.Leaf{CommonName: "server", DNS: names, Server: true, Lifetime: -time.Hour}), 1, "✘ certificate of the server: server.crt expired on"},
+		"a client as server": {issue(other, pki.Leaf{CommonName: "client", DNS: names, Client: true}), 1, "lacks serverAuth"},
+		"another role":       {issue(other, pki.Leaf{CommonName: "server", DNS: names, Server: true, Holder: pki.Holder{Role: pki.RoleAgent, TrustDomain: "x"}}), 1, "has the role agent"},
+		"no server":          {func(put func(string, []byte)) { put("server.crt", nil); put("server.key", nil) }, 0, "that of the server's flags has to have its names"},
+		"a key alone":        {func(put func(string, []byte)) { put("server.crt", nil) }, 1, "server.key: a key without server.crt"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir := t.TempDir()
+			makeTenant(t, dir, "b")
+			folder, _, _ := makeTenant(t, dir, "a")
+			c.change(func(name string, data []byte) {
+				path := filepath.Join(folder, name)
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+				if data == nil {
+					return
+				}
+				if err := os.WriteFile(path, data, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			})
+			status, out, stderr := konnectivity("tenants", "check", folder)
+			if status != c.status || !strings.Contains(out, c.want) {
+				t.Errorf("%d, want %d and %q:\n%s%s", status, c.status, c.want, out, stderr)
+			}
+		})
+	}
+}
+
+func TestTenantsCheckLooksAtModes(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("modes say nothing there")
+	}
+	folder, _, _ := makeTenant(t, t.TempDir(), "a")
+	for _, c := range []struct {
+		file   string
+		mode   os.FileMode
+		status int
+		want   string
+	}{
+		{"server.key", 0o644, 0, "everybody may read"},
+		{"agents-ca.crt", 0o666, 1, "everybody may write"},
+		{"", 0o777, 1, "everybody may write"},
+	} {
+		if err := os.Chmod(filepath.Join(folder, c.file), c.mode); err != nil {
+			t.Fatal(err)
+		}
+		if status, out, _ := konnectivity("tenants", "check", folder); status != c.status || !strings.Contains(out, c.want) {
+			t.Errorf("%s %v: %d\n%s", c.file, c.mode, status, out)
+		}
+	}
+	if status, out, _ := konnectivity("tenants", "check", folder+"/none"); status != 1 || !strings.Contains(out, "does not exist") {
+		t.Errorf("no folder: %d %s", status, out)
+	}
+	if status, out, _ := konnectivity("tenants", "check", folder, "-o", "json"); status != 1 || !strings.Contains(out, `"step": "modes"`) {
+		t.Errorf("%d %s", status, out)
+	}
+}
+
+// adminOf serves an admin API that has these tenants.
+func adminOf(t *testing.T, tenants ...admin.Tenant) (address string) {
+	t.Helper()
+	server := httptest.NewServer(admin.Handler(http.NewServeMux(), admin.Source{
+		Component: "konnectivity-server", Table: admin.NewTable(), Tenants: func() []admin.Tenant { return slices.Clone(tenants) },
+	}))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func TestTenantsList(t *testing.T) {
+	many := []admin.Tenant{
+		{Name: "quiet", State: "serving", Ready: true, ServerNames: []string{"quiet.example.com"}, Agents: 2, Clients: 7},
+		{Name: "alone", State: "serving", Reason: "no agent is connected"},
+		{Name: "wrong", State: "broken", Error: "tenant.yaml: serverNames: \x1b[31mevil", ServerNames: []string{"w.example.com"}},
+	}
+	for i := range 1000 {
+		many = append(many, admin.Tenant{Name: fmt.Sprintf("z%04d", i), State: "serving", Ready: true})
+	}
+	address := adminOf(t, many...)
+	status, out, stderr := konnectivity("tenants", "list", address)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if status != 0 || len(lines) != 1+1003+2 || !strings.HasPrefix(strings.TrimSpace(lines[1]), "wrong") || !strings.HasPrefix(strings.TrimSpace(lines[2]), "alone") {
+		t.Fatalf("%d, %d lines: %.600s%s", status, len(lines), out, stderr)
+	}
+	for _, want := range []string{"broken: tenant.yaml: serverNames:", "not ready: no agent is connected", "quiet.example.com", "1003 of 1003 tenants"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing", want)
+		}
+	}
+	if strings.Contains(out, "\x1b") {
+		t.Error("a control character of a tenant reached the terminal")
+	}
+	if _, out, _ := konnectivity("tenants", "list", address, "--filter=quiet", "--sort=name"); !strings.Contains(out, "1 of 1003 tenants") {
+		t.Error(out)
+	}
+	if _, out, _ := konnectivity("tenants", "list", address, "--limit=2", "-o", "json"); strings.Count(out, `"name":`) != 2 || !strings.Contains(out, `"matched": 1003`) {
+		t.Error(out)
+	}
+	for args, want := range map[string]int{"--sort=size": 2, "-o=xml": 2, "--limit=-1": 2, "nowhere": 2, "127.0.0.1:1": 1} {
+		if status, _, stderr := konnectivity("tenants", "list", args); status != want || stderr == "" {
+			t.Errorf("%s: %d %q, want %d", args, status, stderr, want)
+		}
+	}
+}
+
+func TestTenantsCheckAsksTheServer(t *testing.T) {
+	folder, _, _ := makeTenant(t, t.TempDir(), "a")
+	for want, tenants := range map[string][]admin.Tenant{
+		"✔ server: 1 agent and 2 sidecars are connected":          {{Name: "a", State: "serving", Ready: true, Agents: 1, Clients: 2}},
+		"✘ server: it has no tenant a":                            {{Name: "b", State: "serving", Ready: true}},
+		"✘ server: it refuses the tenant's peers: why":            {{Name: "a", State: "broken", Error: "why"}},
+		"✘ server: it serves the tenant as it was before: why":    {{Name: "a", State: "stale", Error: "why", Ready: true}},
+		"✘ server: it cannot reach the cluster: no agent is here": {{Name: "a", State: "serving", Reason: "no agent is here"}},
+	} {
+		status, out, _ := konnectivity("tenants", "check", folder, "--server-admin="+adminOf(t, tenants...))
+		if !strings.Contains(out, want) || (status == 0) != strings.HasPrefix(want, "✔") {
+			t.Errorf("%d, want %q:\n%s", status, want, out)
+		}
+	}
+	if status, out, _ := konnectivity("tenants", "check", folder, "--server-admin=127.0.0.1:1"); status != 1 || !strings.Contains(out, "no answer") {
+		t.Errorf("%d %s", status, out)
+	}
+	if status, _, _ := konnectivity("tenants", "check", folder, "--server-admin=x"); status != 2 {
+		t.Error(status)
+	}
+}

@@ -1,0 +1,75 @@
+package tlsreload
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"slices"
+	"sync/atomic"
+)
+
+// Choose says whose a handshake is: a guest's or, with nil, the Source's own. An
+// error refuses it: the peer is told that there is nobody of that name, and
+// never gets to see what the others are shown. It must not block.
+type Choose func(*tls.ClientHelloInfo) (*Guest, error)
+
+// Guest is whose handshakes a listener does beside its Source's own. It must not
+// be changed or copied once it is in use, and is for one listener.
+type Guest struct {
+	// Key tells guests apart, and what is trusted for one now from what was
+	// before: a session is resumed only under the key it began with. Not "".
+	Key string
+
+	Cert *tls.Certificate // shown to peers; nil: the Source's
+	CAs  *x509.CertPool   // that peers' certificates must chain to; nil: they need none
+
+	last atomic.Pointer[guestConfig]
+}
+
+// guestConfig is the Config that was last made for a guest.
+type guestConfig struct {
+	of       *material
+	listener *tls.Config
+	config   *tls.Config
+}
+
+// configFor is the Config of a guest's handshake, made once for each material.
+func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *tls.Config {
+	if last := g.last.Load(); last != nil && last.of == m && last.listener == listener {
+		return last.config
+	}
+	c := s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
+	apart(c, listener, g.Key)
+	g.last.Store(&guestConfig{m, listener, c})
+	return c
+}
+
+// sessionMark begins what apart adds to a session.
+const sessionMark = "konnectivity guest "
+
+// apart has c resume only sessions of its own key. All are sealed with the
+// listener's keys, which are renewed by themselves, so what tells them apart is
+// within.
+func apart(c, listener *tls.Config, key string) {
+	mark := []byte(sessionMark + key)
+	c.WrapSession = func(state tls.ConnectionState, session *tls.SessionState) ([]byte, error) {
+		session.Extra = append(session.Extra, mark)
+		return listener.EncryptTicket(state, session)
+	}
+	c.UnwrapSession = func(ticket []byte, state tls.ConnectionState) (*tls.SessionState, error) {
+		session, err := listener.DecryptTicket(ticket, state)
+		if err != nil || session == nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(session.Extra, func(extra []byte) bool { return string(extra) == string(mark) }) {
+			return nil, nil // a full handshake decides
+		}
+		return session, nil
+	}
+}
+
+// nobody is the Config of a handshake that is refused: without a certificate,
+// TLS says unrecognized_name to the peer.
+func nobody(base *tls.Config) *tls.Config {
+	return &tls.Config{MinVersion: base.MinVersion, CipherSuites: base.CipherSuites, SessionTicketsDisabled: true}
+}

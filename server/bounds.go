@@ -1,0 +1,121 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// bounds keep a tenant to what its folder allows it on one server.
+type bounds struct {
+	mu    sync.Mutex
+	seats int    // connections that are open, or being dialed
+	dials bucket // that may be made at once
+	vain  bucket // what may be resumed at once that is not there
+}
+
+// bucket has room for what may happen in a second. It is not for several
+// goroutines.
+type bucket struct {
+	level  float64
+	filled time.Time // zero: never
+}
+
+// fill adds what has come up since.
+func (b *bucket) fill(perSecond int, now time.Time) {
+	rate := float64(perSecond)
+	if b.filled.IsZero() {
+		b.level = rate
+	}
+	b.level = min(rate, b.level+rate*now.Sub(b.filled).Seconds())
+	b.filled = now
+}
+
+// seat is what a connection holds of its tenant's bound.
+type seat struct{ taken bool }
+
+type seatKey struct{}
+
+// bounded lets next dial within the tenant's bounds. What goes on with a
+// connection takes a place as well, but is not refused: its ends have it
+// already, and what they have is not to be lost to a bound.
+func (cl *cluster) bounded(next tunnel.Dialer) tunnel.Dialer {
+	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		at := ctx.Value(seatKey{}).(*seat)
+		b := cl.terms.Load().bounds
+		if f.Resume.Again() {
+			return cl.bounds.resume(ctx, next, f, at, b.DialsPerSecond)
+		}
+		if reason := cl.bounds.take(at, b.Connections, b.DialsPerSecond, time.Now()); reason != "" {
+			return nil, &tunnel.DialError{Failure: tunnel.FailBound, Address: f.Address, Reason: reason}
+		}
+		return next.Dial(ctx, f)
+	})
+}
+
+// resume dials for a connection that its opener says exists. Each that its agent
+// does not have is charged, so that nobody gets around perSecond by saying so;
+// that an agent is away is ordinary, and asks nobody. Whoever is refused for what
+// others claimed comes again: nothing is lost by that alone.
+func (b *bounds) resume(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow, at *seat, perSecond int) (tunnel.Conn, error) {
+	if !b.credible(perSecond, time.Now()) {
+		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
+			Reason: fmt.Sprintf("this cluster resumed more than %d connections a second that do not exist", perSecond)}
+	}
+	b.take(at, 0, 0, time.Now())
+	far, err := next.Dial(ctx, f)
+	if tunnel.FailureOf(err) == tunnel.FailGone {
+		b.charge(perSecond, time.Now())
+	}
+	return far, err
+}
+
+// credible says whether not too many connections were claimed in vain.
+func (b *bounds) credible(perSecond int, now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.vain.fill(perSecond, now)
+	return perSecond == 0 || b.vain.level >= 0
+}
+
+// charge notes a connection that was claimed in vain. However many there were,
+// they are paid for in a second.
+func (b *bounds) charge(perSecond int, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.vain.fill(perSecond, now)
+	b.vain.level = max(-float64(perSecond), b.vain.level-1)
+}
+
+// take gives a connection its seat, or says why there is none: there may be so
+// many connections, and so many dials a second, with a burst of as many. 0 is no
+// bound.
+func (b *bounds) take(at *seat, connections, perSecond int, now time.Time) (refusal string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if connections > 0 && b.seats >= connections {
+		return fmt.Sprintf("bound reached: this cluster may have %d connections at once on one server", connections)
+	}
+	if perSecond > 0 {
+		b.dials.fill(perSecond, now)
+		if b.dials.level < 1 {
+			return fmt.Sprintf("bound reached: this cluster may make %d dials a second on one server", perSecond)
+		}
+		b.dials.level--
+	}
+	b.seats++
+	at.taken = true
+	return ""
+}
+
+func (b *bounds) leave(at *seat) {
+	if !at.taken {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.seats--
+}

@@ -1,0 +1,97 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+func TestBoundsOnConnections(t *testing.T) {
+	var b bounds
+	now := time.Now()
+	first, second, third := &seat{}, &seat{}, &seat{}
+	if b.take(first, 2, 0, now) != "" || b.take(second, 2, 0, now) != "" {
+		t.Fatal("there are two seats")
+	}
+	if why := b.take(third, 2, 0, now); !strings.HasPrefix(why, "bound reached: this cluster may have 2 connections") {
+		t.Errorf("got %q", why)
+	}
+	b.leave(third) // which has none to give back
+	if b.take(third, 2, 0, now) == "" {
+		t.Error("a seat was given back that nobody had")
+	}
+	b.leave(first)
+	if why := b.take(third, 2, 0, now); why != "" {
+		t.Errorf("a seat is free, and %q", why)
+	}
+	if why := b.take(&seat{}, 0, 0, now); why != "" {
+		t.Errorf("no bound, and %q", why)
+	}
+}
+
+func TestBoundsOnDials(t *testing.T) {
+	var b bounds
+	now := time.Now()
+	dials := func(perSecond int) (n int) {
+		for b.take(&seat{}, 0, perSecond, now) == "" {
+			n++
+		}
+		return n
+	}
+	for _, step := range []struct {
+		after time.Duration
+		rate  int
+		want  int
+	}{{0, 10, 10}, {0, 10, 0}, {100 * time.Millisecond, 10, 1}, {time.Hour, 10, 10}, {time.Hour, 3, 3}} {
+		now = now.Add(step.after)
+		if n := dials(step.rate); n != step.want {
+			t.Errorf("after %v at %d a second: %d dials, want %d", step.after, step.rate, n, step.want)
+		}
+	}
+}
+
+// Connections that do not exist are resumed no more often than new ones are
+// dialed; those that exist cost nothing, whatever else does.
+func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want int
+	}{
+		"there":      {nil, 100},
+		"gone":       {&tunnel.DialError{Failure: tunnel.FailGone}, 11}, // the burst, and the one that goes below it
+		"agent lost": {&tunnel.DialError{Failure: tunnel.FailAgentLost}, 100},
+	} {
+		var b bounds
+		dialed := 0
+		next := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			dialed++
+			return nil, c.err
+		})
+		var err error
+		for range 100 {
+			at := &seat{}
+			_, err = b.resume(context.Background(), next, &tunnel.Flow{}, at, 10)
+			b.leave(at)
+		}
+		if dialed < c.want || dialed > c.want+5 || c.want < 100 && tunnel.FailureOf(err) != tunnel.FailUnavailable {
+			t.Errorf("%s: %d of 100 were dialed, want %d; the last: %v", name, dialed, c.want, err)
+		}
+		if b.seats != 0 || b.take(&seat{}, 0, 10, time.Now()) != "" {
+			t.Errorf("%s: %d seats are taken, or no dial is left", name, b.seats)
+		}
+	}
+	var b bounds
+	now := time.Now()
+	for range 100 {
+		b.charge(10, now)
+	}
+	if b.credible(10, now.Add(900*time.Millisecond)) || !b.credible(10, now.Add(1100*time.Millisecond)) {
+		t.Errorf("100 in vain are not paid for in a second: %v", b.vain.level)
+	}
+	if !b.credible(0, now) {
+		t.Error("no bound, and not credible")
+	}
+}

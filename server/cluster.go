@@ -1,0 +1,192 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/policy"
+	"konnectivity/server/auth"
+	"konnectivity/server/frontend"
+	"konnectivity/server/registry"
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/shares"
+)
+
+// cluster is all that a server keeps of one cluster: its agents, what is open to
+// them, and who is told of what. A server has one of its own, that of its flags,
+// and one for each tenant. Which one a connection is of is decided in the TLS
+// handshake and never by what its peer says, so two of them have nothing that
+// leads from one to the other.
+type cluster struct {
+	server *Server
+	name   string // the tenant's; "" is the server's own
+	log    logrus.FieldLogger
+
+	parts     parts // of what all clusters share
+	agents    *registry.Registry
+	ends      *roam.Ends // of connections that do not go on to a peer that keeps them
+	forwarder *tunnel.Forwarder
+	connect   frontend.Handler
+	lanes     laneBooks // links that are lanes of one
+	peers     peers     // who is told of a drain and of the number of servers
+
+	terms   atomic.Pointer[terms] // never nil once it is in use
+	traffic traffic               // of a tenant
+	bounds  bounds                // the same
+	places  [sides]*shares.Share  // that its connections take; the same
+
+	mu     sync.Mutex
+	tenant *tenancy.Tenant // as it is now; nil: the server's own
+	guests map[*guest]struct{}
+	over   bool // no more guests are taken in
+	left   sync.WaitGroup
+}
+
+// terms are what a cluster's peers are held to. They are replaced as a whole.
+type terms struct {
+	gate   auth.Gate
+	policy *policy.Policy // beside that of the flags; nil: none
+	bounds tenancy.Bounds
+	stop   context.CancelFunc // ends what the gate runs; nil: nothing
+}
+
+// newCluster makes one without terms.
+func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluster {
+	cl := &cluster{server: s, name: name, log: s.opts.Log, parts: s.accounts.tenant(name), guests: make(map[*guest]struct{})}
+	if name != "" {
+		cl.log = cl.log.WithField("tenant", name)
+	}
+	cl.agents = registry.New(strategies, cl.log)
+	cl.ends = roam.New(roam.Options{Window: s.opts.ResumeWindow, Budget: cl.parts.budget, Log: cl.log})
+	if s.paused != nil {
+		cl.ends.OnResume(s.paused)
+	}
+	agents := settling{cl.agents, cl.ends.Dialer(cl.agents), time.Now().Add(s.opts.Settle), s.draining}
+	cl.forwarder = &tunnel.Forwarder{
+		Dialer:      cl.policed(s.shared(s.metrics.Dialer(agents))),
+		DialTimeout: s.opts.DialTimeout,
+		Total:       &s.metrics.Totals,
+		Observers:   []tunnel.Observer{s.metrics, connectionLog{cl.log}},
+	}
+	if s.table != nil {
+		cl.forwarder.Observers = append(cl.forwarder.Observers, s.table)
+	}
+	if name != "" {
+		cl.forwarder.Dialer = cl.bounded(cl.forwarder.Dialer)
+		cl.forwarder.Total = &cl.traffic.totals
+		cl.forwarder.Observers = append(cl.forwarder.Observers, &cl.traffic)
+	}
+	cl.connect = frontend.Connect(sharing{cl, clientMemory + connMemory}, s.metrics, cl.agents.Ready)
+	return cl
+}
+
+// Forward implements tunnel.Carrier.
+func (cl *cluster) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	if cl.name == "" {
+		return cl.forwarder.Forward(ctx, f, answer)
+	}
+	f.Tenant = cl.name
+	at := &seat{}
+	defer cl.bounds.leave(at)
+	return cl.forwarder.Forward(context.WithValue(ctx, seatKey{}, at), f, answer)
+}
+
+// gate is what agents pass.
+func (cl *cluster) gate() *auth.Gate { return &cl.terms.Load().gate }
+
+type clusterKey struct{}
+
+func withCluster(ctx context.Context, cl *cluster) context.Context {
+	if cl == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, clusterKey{}, cl)
+}
+
+// clusterIn is the tenant whose connection ctx is of; nil: the server's own.
+func clusterIn(ctx context.Context) *cluster {
+	cl, _ := ctx.Value(clusterKey{}).(*cluster)
+	return cl
+}
+
+// clusterOf is the cluster whose connection ctx is of.
+func (s *Server) clusterOf(ctx context.Context) *cluster {
+	if cl := clusterIn(ctx); cl != nil {
+		return cl
+	}
+	return s.own
+}
+
+// clusterAt is the cluster that a connection is of.
+func (s *Server) clusterAt(c *frontend.Conn) *cluster {
+	if h, ok := c.Owner().(*host); ok {
+		return h.cluster
+	}
+	return s.own
+}
+
+// ofCluster is a Carrier for connections of all clusters.
+type ofCluster struct{ server *Server }
+
+// Forward implements tunnel.Carrier.
+func (o ofCluster) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	return o.server.clusterOf(ctx).Forward(ctx, f, answer)
+}
+
+// eachCluster calls do for the server's own and for each tenant; do must not
+// block.
+func (s *Server) eachCluster(do func(*cluster)) {
+	do(s.own)
+	s.tenants.each(do)
+}
+
+// counts is how many agents there are in all clusters.
+func (s *Server) counts() registry.Counts {
+	sum := registry.Counts{By: make(map[registry.Strategy]int)}
+	s.eachCluster(func(cl *cluster) {
+		counts := cl.agents.Counts()
+		sum.Agents += counts.Agents
+		sum.Connections += counts.Connections
+		for strategy, n := range counts.By {
+			sum.By[strategy] += n
+		}
+	})
+	return sum
+}
+
+// tellCount tells all peers how many servers there are.
+func (s *Server) tellCount(n int) { s.eachCluster(func(cl *cluster) { cl.peers.count(n) }) }
+
+// newTokens makes a reviewer of tokens; nil for nil.
+func (s *Server) newTokens(cfg *auth.TokensConfig, log logrus.FieldLogger) *auth.Tokens {
+	if cfg == nil {
+		return nil
+	}
+	own := *cfg
+	own.Called, own.Log = s.tokenReviewed, log
+	return auth.NewTokens(own)
+}
+
+// closeEnds ends what the server itself has open to agents, in all clusters at
+// once: what is yet to be delivered takes some time.
+func (s *Server) closeEnds() {
+	s.tenants.stop()
+	var closing sync.WaitGroup
+	s.eachCluster(func(cl *cluster) { closing.Go(cl.ends.Close) })
+	closing.Wait()
+}
+
+// waitEnds returns when what closeEnds ended has ended.
+func (s *Server) waitEnds() {
+	var all []*cluster
+	s.eachCluster(func(cl *cluster) { all = append(all, cl) })
+	for _, cl := range all {
+		cl.ends.Wait()
+	}
+}

@@ -1,0 +1,219 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/admin"
+	"konnectivity/internal/pki"
+	"konnectivity/server/auth"
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel/link"
+)
+
+// casOf are those of a tenant.
+func casOf(ca *pki.CA) *tenancy.CAs {
+	return &tenancy.CAs{Pool: ca.Pool(), Digest: sha256.Sum256(ca.CertPEM)}
+}
+
+// tenant is a cluster of a tenant that both sides come to by r's CA.
+func (r *rig) tenant() *cluster {
+	cl := r.newCluster("a", nil)
+	cl.tenant = &tenancy.Tenant{Name: "a", Agents: casOf(r.ca), Clients: casOf(r.ca)}
+	cl.terms.Store(&terms{})
+	return cl
+}
+
+// guest has one in, and tells whether it was cut.
+func (r *rig) guest(cl *cluster, side side, cut func()) {
+	g := &guest{side: side, cut: func(error) { cut() }}
+	for _, cert := range r.tls().Certificates {
+		g.chain = []*x509.Certificate{cert.Leaf}
+	}
+	cl.guests[g] = struct{}{}
+}
+
+// Who a change cuts: whom nothing but what was taken away has let in.
+func TestWhoAChangeCuts(t *testing.T) {
+	r := startServer(t)
+	other, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := casOf(r.ca), casOf(other)
+	tokens := &tenancy.Tokens{Audience: "u"}
+	for name, c := range map[string]struct {
+		now             tenancy.Tenant
+		agents, clients bool
+	}{
+		"nothing":                {tenancy.Tenant{Agents: ours, Clients: ours}, false, false},
+		"another CA of agents":   {tenancy.Tenant{Agents: theirs, Clients: ours}, true, false},
+		"another CA of clients":  {tenancy.Tenant{Agents: ours, Clients: theirs}, false, true},
+		"tokens":                 {tenancy.Tenant{Agents: ours, Clients: ours, Tokens: tokens}, true, false},
+		"no CA of agents at all": {tenancy.Tenant{Clients: ours}, true, false},
+	} {
+		cl := r.tenant()
+		var cut [sides]bool
+		for side := range sides {
+			r.guest(cl, side, func() { cut[side] = true })
+		}
+		if cl.change(&c.now, &terms{}); cut[agents] != c.agents || cut[clients] != c.clients {
+			t.Errorf("%s: agents were cut: %v, clients: %v", name, cut[agents], cut[clients])
+		}
+	}
+}
+
+// One that was cut while it was judged does not become an agent.
+func TestOneThatWasCutIsNotAdmitted(t *testing.T) {
+	r := startServer(t)
+	cl := r.tenant()
+	who := auth.Peer{ID: "a1", TLS: &tls.ConnectionState{}}
+	life, cut := context.WithCancelCause(context.Background())
+	if _, err := cl.admit(life, life, who, "link"); err != nil {
+		t.Fatal(err)
+	}
+	cut(errCut)
+	if _, err := cl.admit(context.Background(), life, who, "link"); !errors.Is(err, errChanged) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// startMany is a rig whose peers are all those of a tenant, a, that change
+// writes anew, or removes if there is no CA.
+func startMany(t *testing.T, settings ...func(*Options)) (r *rig, change func(*pki.CA)) {
+	t.Helper()
+	folder := t.TempDir()
+	var dir *tenancy.Dir
+	r = startServer(t, append(settings, func(o *Options) {
+		var err error
+		if dir, err = tenancy.Open(folder, o.Log); err != nil {
+			t.Fatal(err)
+		}
+		o.Tenants, o.TenantTokens = dir, func(*tenancy.Tokens) *auth.TokensConfig { return nil }
+		for _, l := range []*Listener{&o.Clients[0], &o.Agents[0]} {
+			l.TLSFor = guestsOf(l.TLS)
+		}
+	})...)
+	change = func(ca *pki.CA) {
+		t.Helper()
+		if ca == nil {
+			if err := os.RemoveAll(filepath.Join(folder, "a")); err != nil {
+				t.Fatal(err)
+			}
+			dir.Look()
+			dir.Look()
+			return
+		}
+		if err := os.MkdirAll(filepath.Join(folder, "a"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for file, text := range map[string]string{
+			tenancy.AgentsCAFile: string(ca.CertPEM), tenancy.ClientsCAFile: string(ca.CertPEM), tenancy.SpecFile: "serverNames: [localhost]",
+		} {
+			if err := os.WriteFile(filepath.Join(folder, "a", file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dir.Look()
+	}
+	change(r.ca)
+	r.eventually("the tenant", func() bool { return r.ofMany() != nil })
+	return r, change
+}
+
+// ofMany is the cluster of a; nil: it is not served yet.
+func (r *rig) ofMany() (cl *cluster) {
+	if len(r.tenants.now.Load().hosts) > 0 {
+		r.tenants.each(func(one *cluster) { cl = one })
+	}
+	return cl
+}
+
+// Who comes by what is new is not refused for what was there before: a change is
+// in force before handshakes are led to it.
+func TestAChangeIsInForceBeforeHandshakesLeadToIt(t *testing.T) {
+	r, change := startMany(t)
+	other, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl, early := r.ofMany(), false
+	cl.mu.Lock()
+	r.guest(cl, clients, func() { early = r.tenants.now.Load().table != r.tenants.dir.Table() })
+	cl.mu.Unlock()
+	change(other)
+	if led := r.tenants.now.Load().table == r.tenants.dir.Table(); !led || !early {
+		t.Errorf("handshakes are led to it: %v; it was in force before: %v", led, early)
+	}
+}
+
+// What the log says of a tenant's links names the tenant.
+func TestLinesAboutLinksNameTheTenant(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	log.SetLevel(logrus.DebugLevel)
+	r, _ := startMany(t, func(o *Options) { o.Log = log })
+	for at, role := range map[string]link.Role{r.agentAt: link.RoleClient, r.tcp: link.RoleAgent} {
+		said.Reset()
+		if _, err := r.linkAs(at, role); err == nil {
+			t.Fatal("a link was made")
+		}
+		r.eventually("a line", func() bool {
+			return slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool {
+				return e.Message == "a link was not made" && e.Data["tenant"] == "a"
+			})
+		})
+	}
+}
+
+// A tenant takes 8 of 9 places of a port at most, and has them again when they
+// are free.
+func TestNoTenantTakesAllOfAPort(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	r, _ := startMany(t, func(o *Options) { o.Log, o.MaxConns = log, 9 })
+	full := "a connection of clients was refused: the share of the tenant a is used up: it has 8 connections on the port for clients"
+	for range 2 {
+		said.Reset()
+		var open []*link.Session
+		for range 9 {
+			if c, err := r.clientLink(); err == nil {
+				open = append(open, c)
+			}
+		}
+		if len(open) != 8 || !slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool { return e.Message == full }) {
+			t.Errorf("%d links were made", len(open))
+		}
+		if used := r.ofMany().places[agents].Used(); used != 0 {
+			t.Errorf("%d places of agents are taken", used)
+		}
+		for _, c := range open {
+			_ = c.Close()
+		}
+		r.eventually("free places", func() bool { return r.tenants.places[clients].Used() == 0 })
+	}
+}
+
+// What failed of a tenant goes with it.
+func TestFailuresGoWithTheirTenant(t *testing.T) {
+	r, change := startMany(t)
+	failed := func() int { return len(ask[admin.Page[admin.Failure]](r, "failures").Items) }
+	for _, name := range []string{"", "a"} {
+		r.table.Gone(admin.Departure{Tenant: name, Role: admin.RoleAgent}, time.Now(), io.EOF)
+	}
+	if n := failed(); n != 2 {
+		t.Fatalf("%d failures", n)
+	}
+	change(nil)
+	r.eventually("one failure less", func() bool { return failed() == 1 })
+}

@@ -1,0 +1,63 @@
+package server
+
+import (
+	"sync"
+
+	"konnectivity/tunnel/lanes"
+	"konnectivity/tunnel/link"
+)
+
+// laneKey is what links have in common that are lanes of one (docs/link-protocol.md
+// §10). Whoever proved to be somebody else, or calls itself otherwise, cannot
+// have a lane among them.
+type laneKey struct{ group, id, identity, identifiers string }
+
+// laneBooks are the groups that agents' links are lanes of. The zero value is
+// ready.
+type laneBooks struct {
+	mu    sync.Mutex
+	known map[laneKey]*laneGroup
+}
+
+// laneGroup is the links of one agent to this server.
+type laneGroup struct {
+	*lanes.Group
+	links int // that have joined and not left; guarded by laneBooks.mu
+	leave func()
+}
+
+// join makes a link a lane: of the group that its agent has, or of a new one,
+// which begin takes in. leave must be called when the link has ended, or is about
+// to be: that of the last calls what begin returned, and says that it was the last.
+func (b *laneBooks) join(key laneKey, ses *link.Session, begin func(*lanes.Group) (leave func())) (of *lanes.Group, leave func() (last bool)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	g := b.known[key]
+	if g == nil || key.group == "" || !ses.Lanes() || !g.Add(ses) {
+		g = &laneGroup{Group: lanes.New(ses, lanes.Options{})}
+		g.leave = begin(g.Group)
+		if key.group != "" && ses.Lanes() {
+			if b.known == nil {
+				b.known = make(map[laneKey]*laneGroup)
+			}
+			b.known[key] = g
+		}
+	}
+	g.links++
+	return g.Group, func() bool { return b.leave(key, g) }
+}
+
+// leave takes out a link.
+func (b *laneBooks) leave(key laneKey, g *laneGroup) (last bool) {
+	b.mu.Lock()
+	g.links--
+	last = g.links == 0
+	if last && b.known[key] == g {
+		delete(b.known, key)
+	}
+	b.mu.Unlock()
+	if last {
+		g.leave()
+	}
+	return last
+}

@@ -1,0 +1,178 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
+)
+
+// Links are lanes of one group only if everything is the same that their agent
+// says and proves, and both sides take part.
+func TestWhichLinksAreLanes(t *testing.T) {
+	const group = "0123456789abcdef"
+	key := laneKey{group: group, id: "a1", identity: "CN=a1", identifiers: "default-route=true"}
+	with := func(change func(*laneKey)) laneKey { k := key; change(&k); return k }
+	for name, c := range map[string]struct {
+		first, second laneKey
+		old           bool
+		groups        int
+	}{
+		"the same":               {key, key, false, 1},
+		"forged by another":      {key, with(func(k *laneKey) { k.identity = "CN=a2" }), false, 2},
+		"by another id":          {key, with(func(k *laneKey) { k.id = "a2" }), false, 2},
+		"with other identifiers": {key, with(func(k *laneKey) { k.identifiers = "" }), false, 2},
+		"of another group":       {key, with(func(k *laneKey) { k.group = "fedcba9876543210" }), false, 2},
+		"from one without lanes": {key, key, true, 2},
+		"of no group":            {laneKey{id: "a1"}, laneKey{id: "a1"}, false, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var books laneBooks
+			groups, left := 0, 0
+			begin := func(*lanes.Group) func() { groups++; return func() { left++ } }
+			first, leaveFirst, endFirst := joinLane(t, &books, c.first, false, begin)
+			second, leaveSecond, endSecond := joinLane(t, &books, c.second, c.old, begin)
+			if groups != c.groups || (first == second) != (c.groups == 1) {
+				t.Fatalf("%d groups, want %d", groups, c.groups)
+			}
+			if last := leaveFirst(); last != (c.groups == 2) {
+				t.Errorf("the first link was the last of its group: %v", last)
+			}
+			if !leaveSecond() || left != c.groups {
+				t.Errorf("%d of %d groups have left", left, c.groups)
+			}
+			endFirst()
+			endSecond()
+			_, _ = first.Close(), second.Close()
+			third, leaveThird, endThird := joinLane(t, &books, c.first, false, begin)
+			if third == first {
+				t.Error("a group that has ended took a link in")
+			}
+			leaveThird()
+			endThird()
+			_ = third.Close()
+		})
+	}
+}
+
+// joinLane joins a link to an agent, which end ends.
+func joinLane(t *testing.T, books *laneBooks, key laneKey, old bool, begin func(*lanes.Group) func()) (g *lanes.Group, leave func() bool, end func()) {
+	t.Helper()
+	a, b := net.Pipe()
+	hello := link.Hello{Role: link.RoleServer, ID: "s1", Features: []string{link.FeatureLanes}}
+	accepted := make(chan *link.Session)
+	go func() {
+		ses, err := link.Accept(context.Background(), a, link.Config{Hello: hello})
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- ses
+	}()
+	agent := link.Hello{Role: link.RoleAgent, ID: key.id, Group: key.group, Features: hello.Features}
+	if old {
+		agent.Features = nil
+	}
+	far, err := link.Connect(t.Context(), b, link.Config{Hello: agent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ses := <-accepted
+	g, leave = books.join(key, ses, begin)
+	return g, leave, func() { _, _ = far.Close(), ses.Close() }
+}
+
+// linkOf links two processes by a pipe. serve is what far serves.
+func linkOf(t *testing.T, near, far link.Role, serve tunnel.Carrier) (a, b *link.Session) {
+	t.Helper()
+	ca, cb := net.Pipe()
+	hello := func(r link.Role) link.Hello {
+		return link.Hello{Role: r, ID: "x", Features: []string{link.FeatureResume, link.FeatureLanes}}
+	}
+	accepted := make(chan *link.Session)
+	go func() {
+		ses, err := link.Accept(context.Background(), cb, link.Config{Hello: hello(far), Forwarder: serve})
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- ses
+	}()
+	a, err := link.Connect(context.Background(), ca, link.Config{Hello: hello(near)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, <-accepted
+}
+
+// Bulk moves off the first lane of an agent, with no byte lost, and what is small
+// stays there.
+func TestBulkMovesOffTheFirstLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		options := roam.Options{Window: 30 * time.Second, Budget: link.NewBudget(1 << 30)}
+		opener, agent := roam.New(options), roam.New(options)
+		defer opener.Wait()
+		defer agent.Wait()
+		echo := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			near, far := net.Pipe()
+			go func() { _, _ = io.Copy(far, far); _ = far.Close() }()
+			return tunnel.Wrap(near), nil
+		})
+		serve := agent.Forwarder(&tunnel.Forwarder{Dialer: echo})
+		first, firstFar := linkOf(t, link.RoleServer, link.RoleAgent, serve)
+		second, secondFar := linkOf(t, link.RoleServer, link.RoleAgent, serve)
+		g := lanes.New(first, lanes.Options{})
+		g.Add(second)
+		near, nearFar := linkOf(t, link.RoleClient, link.RoleServer, &tunnel.Forwarder{Dialer: g})
+		defer func() {
+			opener.Close()
+			agent.Close()
+			_ = g.Close()
+			for _, ses := range []*link.Session{near, nearFar, firstFar, secondFar} {
+				_ = ses.Close()
+			}
+		}()
+		dialer := opener.Dialer(near)
+		open := func() (tunnel.Conn, *tunnel.Flow) {
+			f := tunnel.NewFlow("tcp", "example.test:80")
+			c, err := dialer.Dial(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c, f
+		}
+		small, smallFlow := open()
+		bulk, bulkFlow := open()
+		if first.Streams() != 2 {
+			t.Fatalf("%d of two new streams are on the first lane", first.Streams())
+		}
+		message := make([]byte, 512<<10)
+		random := rand.NewChaCha8([32]byte{})
+		for range 4 {
+			_, _ = random.Read(message)
+			go func() { _, _ = bulk.Write(message) }()
+			got := make([]byte, len(message))
+			if _, err := io.ReadFull(bulk, got); err != nil || !bytes.Equal(got, message) {
+				t.Fatalf("bulk came back changed: %v", err)
+			}
+			time.Sleep(700 * time.Millisecond)
+		}
+		if first.Streams() != 1 || second.Streams() != 1 {
+			t.Errorf("%d streams on the first lane, %d on the second; want one on each", first.Streams(), second.Streams())
+		}
+		if n := bulkFlow.Lasting.Course().Resumes; n != 1 {
+			t.Errorf("bulk moved %d times", n)
+		}
+		if n := smallFlow.Lasting.Course().Resumes; n != 0 {
+			t.Errorf("what is small moved %d times", n)
+		}
+		_, _ = small.Close(), bulk.Close()
+	})
+}

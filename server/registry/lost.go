@@ -1,0 +1,103 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// backTime is how long dials wait for an agent that was lost, from then on, where
+// no other serves their destination. One whose link was cut is back much sooner;
+// upstream's agents try again after a second.
+const backTime = 3 * time.Second
+
+// stayTime is how long a second connection of an agent must have lasted to count as
+// one in place of the first: agents also make them to look for other servers behind
+// one address, and close them at once where they meet one that they know.
+const stayTime = time.Second
+
+// leave forgets a connection, which may have been forgotten before. An agent that
+// went without a word may come back: dials wait for it, for a time.
+func (r *Registry) leave(c *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.index.present[c] {
+		return
+	}
+	r.index.leave(c)
+	if c.wasLost() && !r.index.knows(c.agent) {
+		r.lost.join(c)
+		time.AfterFunc(backTime, func() { r.giveUp(c) })
+	}
+}
+
+// giveUp has nobody wait for an agent any more.
+func (r *Registry) giveUp(c *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost.present[c] {
+		r.lost.leave(c)
+		r.tellNews()
+	}
+}
+
+// wasLost says that a connection has ended, and that neither the agent nor this
+// server meant it to: one that was thrown out is not waited for.
+func (c *conn) wasLost() bool {
+	if !closed(c.backend.Done()) || closed(c.backend.Draining()) {
+		return false
+	}
+	with, ok := c.backend.(interface{ Err() error })
+	if !ok {
+		return true // over gRPC there is no more to know
+	}
+	var bye *link.GoAwayError
+	err := with.Err() // of the last lane, where there are several
+	return !errors.As(err, &bye) && !errors.Is(err, link.ErrClosed)
+}
+
+// doubt has an agent show that it still uses connections: it has made a newer one,
+// and may have lost these, of which only it has heard. What they carry would stand
+// still until silence tells.
+func doubt(before []*conn) {
+	for _, c := range before {
+		if b, ok := c.backend.(interface{ Doubt() }); ok {
+			b.Doubt()
+		}
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// find is a connection for a destination, as pick finds it. It waits for an agent
+// that was lost a moment ago where only that one serves the destination.
+func (r *Registry) find(ctx context.Context, host string, not *conn) (*conn, Strategy) {
+	for {
+		c, s, news := r.pick(host, not)
+		if news == nil {
+			return c, s
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil, ""
+		}
+	}
+}
+
+// retriable says whether another connection may be tried for a dial that has
+// failed on the way. One that is to outlive its carriers, and lost the first
+// before it was answered, is its opener's to repeat: the numbers are his.
+func retriable(f *tunnel.Flow, err error) bool {
+	return tunnel.FailureOf(err).Elsewhere() && (f.Resume == nil || !tunnel.Struck(err))
+}

@@ -1,0 +1,151 @@
+package registry
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// A dial waits for the only agent that serves its destination, if that was lost a
+// moment ago, and for nobody else.
+func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
+	const outage = 400 * time.Millisecond
+	cut := func(f *fake) { close(f.done) }
+	for name, c := range map[string]struct {
+		address string
+		end     func(*fake)
+		after   time.Duration // that the dial begins after the end
+		back    string        // who joins when the outage is over
+		want    string
+		took    time.Duration
+	}{
+		"back in time":           {"10.0.0.1:1", cut, 0, "cidr=10.0.0.0/8", "back", outage},
+		"another one":            {"10.0.0.1:1", cut, 0, "ipv4=10.0.0.1", "no_agent", backTime},
+		"never back":             {"10.0.0.1:1", cut, time.Second, "", "no_agent", backTime - time.Second},
+		"lost long ago":          {"10.0.0.1:1", cut, backTime, "", "no_agent", 0},
+		"meant to go":            {"10.0.0.1:1", func(f *fake) { close(f.draining); cut(f) }, 0, "cidr=10.0.0.0/8", "no_agent", 0},
+		"it served others alone": {"192.0.2.1:1", cut, 0, "cidr=10.0.0.0/8", "no_agent", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSetup(t, "destCIDR")
+				f, leave := s.join("first", "a", "cidr=10.0.0.0/8")
+				defer leave()
+				c.end(f)
+				synctest.Wait()
+				time.Sleep(c.after)
+				if c.back != "" {
+					time.AfterFunc(outage, func() {
+						id := "a"
+						if c.want != "back" {
+							id = "b"
+						}
+						_, leave := s.join("back", id, c.back)
+						t.Cleanup(leave)
+					})
+				}
+				began := time.Now()
+				if got := s.via(c.address); got != c.want {
+					t.Errorf("via %s, want %s", got, c.want)
+				}
+				if took := time.Since(began); took != c.took {
+					t.Errorf("after %v, want %v", took, c.took)
+				}
+				time.Sleep(2 * backTime)
+				s.mu.RLock()
+				defer s.mu.RUnlock()
+				if s.lost.conns != 0 {
+					t.Errorf("%d are waited for, for ever", s.lost.conns)
+				}
+			})
+		})
+	}
+}
+
+// A dial that failed at an agent which is still there is not kept for another one
+// that was lost; one that failed with its agent's link waits for that agent.
+func TestFailedDialWaitsOnlyForItsOwnAgent(t *testing.T) {
+	const outage = 400 * time.Millisecond
+	for name, c := range map[string]struct {
+		cut  bool // the link of the agent that fails
+		want string
+		took time.Duration
+	}{
+		"still there": {false, "exhausted", 0},
+		"lost":        {true, "back", outage},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSetup(t, "default")
+				other, leave := s.join("other", "b", "")
+				defer leave()
+				close(other.done)
+				f, leave := s.join("first", "a", "")
+				defer leave()
+				synctest.Wait()
+				f.dial = func(context.Context) error {
+					if c.cut {
+						close(f.done)
+						synctest.Wait()
+						time.AfterFunc(outage, func() {
+							_, leave := s.join("back", "a", "")
+							t.Cleanup(leave)
+						})
+					}
+					return &tunnel.DialError{Failure: tunnel.FailExhausted}
+				}
+				began := time.Now()
+				if got := s.via("10.0.0.1:1"); got != c.want {
+					t.Errorf("via %s, want %s", got, c.want)
+				}
+				if took := time.Since(began); took != c.took {
+					t.Errorf("after %v, want %v", took, c.took)
+				}
+				time.Sleep(2 * backTime)
+			})
+		})
+	}
+}
+
+// over is a backend that says why it ended.
+type over struct {
+	*fake
+	err error
+}
+
+func (o over) Err() error { return o.err }
+
+// Nobody waits for an agent that left, or that this server has thrown out.
+func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		took time.Duration
+	}{
+		{link.ErrDead, backTime},
+		{io.ErrUnexpectedEOF, backTime},
+		{net.ErrClosed, backTime}, // not the link's own
+		{&link.GoAwayError{Code: link.GoAwayShutdown}, 0},
+		{link.ErrClosed, 0},
+	} {
+		t.Run(c.err.Error(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSetup(t, "default")
+				b := over{newFake("first"), c.err}
+				defer s.Join(Agent{ID: "a"}, b)()
+				close(b.done)
+				synctest.Wait()
+				began := time.Now()
+				if got := s.via("10.0.0.1:1"); got != "no_agent" || time.Since(began) != c.took {
+					t.Errorf("%s after %v, want no_agent after %v", got, time.Since(began), c.took)
+				}
+				time.Sleep(2 * backTime)
+			})
+		})
+	}
+}

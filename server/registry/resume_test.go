@@ -1,0 +1,83 @@
+package registry
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// doubting is a backend that is asked to show that it lives.
+type doubting struct {
+	*fake
+	doubts atomic.Int32
+}
+
+func (d *doubting) Doubt() { d.doubts.Add(1) }
+
+// An agent that connects again, and stays, may have lost its link and be the only
+// one to know: the older one has to show that it lives. Nobody else's has, nor if
+// the newer one was only to see who is there.
+func TestOlderLinkIsDoubted(t *testing.T) {
+	for name, c := range map[string]struct {
+		early func(newer *fake, leave func()) // before stayTime is over
+		want  int
+	}{
+		"stays":  {func(*fake, func()) {}, 1},
+		"leaves": {func(_ *fake, leave func()) { leave() }, 0},
+		"ends":   {func(newer *fake, _ func()) { close(newer.done) }, 0},
+		"drains": {func(newer *fake, _ func()) { close(newer.draining) }, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSetup(t, "default")
+				older, other := &doubting{fake: newFake("older")}, &doubting{fake: newFake("other")}
+				defer s.Join(Agent{ID: "a"}, older)()
+				defer s.Join(Agent{ID: "a", Identity: "another"}, other)()
+				newer := newFake("newer")
+				leave := s.Join(Agent{ID: "a"}, newer)
+				defer leave()
+				time.Sleep(stayTime - time.Millisecond)
+				if older.doubts.Load() != 0 {
+					t.Error("doubted before the newer one has stayed")
+				}
+				c.early(newer, leave)
+				time.Sleep(10 * stayTime)
+				synctest.Wait()
+				if got, others := int(older.doubts.Load()), other.doubts.Load(); got != c.want || others != 0 {
+					t.Errorf("the older link is doubted %d times, want %d, another agent's %d", got, c.want, others)
+				}
+			})
+		})
+	}
+}
+
+// Of agents that share an id and a certificate all are asked before a connection
+// is taken for gone.
+func TestResumeAsksAllWhoMayHaveTheConnection(t *testing.T) {
+	gone := func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailGone} }
+	for name, c := range map[string]struct {
+		dials []func(context.Context) error
+		want  string
+	}{
+		"the second knows": {[]func(context.Context) error{gone, nil}, "b"},
+		"nobody knows":     {[]func(context.Context) error{gone, gone}, "gone"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSetup(t, "default")
+			for i, dial := range c.dials {
+				f, leave := s.join(string(rune('a'+i)), "same", "")
+				defer leave()
+				f.dial = dial
+			}
+			f := tunnel.NewFlow("tcp", "10.0.0.1:1")
+			f.Resume = &tunnel.Resume{Epoch: 1, Route: Agent{ID: "same"}.route()}
+			if got := s.outcome(f); got != c.want {
+				t.Errorf("%s: %s, want %s", name, got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package tenancy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// maxFiles is how many files of a tenant's folder are watched, which has
+	// half a dozen. One with more is read at every look.
+	maxFiles = 64
+
+	// maxFile bounds each file that is read of it. A CA bundle has a few KiB.
+	maxFile = 1 << 20
+
+	// settled is how old a file must be for its time to tell that it has not
+	// changed since it was read: clocks of file systems are coarse.
+	settled = time.Second
+)
+
+// Load reads a tenant's folder once; its last part is the tenant's name. It is
+// for tools that look at one; a server follows them all with Open. An error
+// names file and field.
+func Load(name, folder string) (*Tenant, error) {
+	f, err := openFolder(folder)
+	if err != nil {
+		return nil, err
+	}
+	defer f.close()
+	return parse(name, f.read)
+}
+
+// folder is a tenant's folder, opened. Whatever a link in it says, nothing
+// outside of it is read.
+type folder struct{ root *os.Root }
+
+func openFolder(path string) (*folder, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, bare(err)
+	}
+	return &folder{root}, nil
+}
+
+func (f *folder) close() { _ = f.root.Close() }
+
+// read reads a file. An error is a *FieldError; errors.Is(err, fs.ErrNotExist)
+// tells one that is not there.
+func (f *folder) read(name string) ([]byte, error) {
+	data, err := f.readAll(name)
+	if err != nil {
+		return nil, &FieldError{File: name, Err: bare(err)}
+	}
+	return data, nil
+}
+
+func (f *folder) readAll(name string) ([]byte, error) {
+	info, err := f.root.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() { // to open a pipe would wait for its writer
+		return nil, errors.New("not a regular file")
+	}
+	file, err := f.root.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
+	if err == nil && len(data) > maxFile {
+		err = fmt.Errorf("larger than %d bytes", maxFile)
+	}
+	return data, err
+}
+
+// bare is an error of the file system without the path, which its owner names.
+func bare(err error) error {
+	var failed *fs.PathError
+	if errors.As(err, &failed) {
+		return failed.Err
+	}
+	return err
+}
+
+// stamp is what a folder looks like without reading its files: two that are the
+// same hold the same, if no file was young when the first was taken.
+type stamp struct {
+	self  os.FileInfo
+	files []os.FileInfo // by name, links followed
+	young bool          // nothing is told by it
+}
+
+// stamp lists the folder. Files that begin with a dot do not count; a file that
+// goes away meanwhile is not there.
+func (f *folder) stamp(now time.Time) (stamp, error) {
+	self, err := f.root.Stat(".")
+	if err != nil {
+		return stamp{}, bare(err)
+	}
+	dir, err := f.root.Open(".")
+	if err != nil {
+		return stamp{}, bare(err)
+	}
+	defer func() { _ = dir.Close() }()
+	names, err := dir.Readdirnames(2 * maxFiles)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return stamp{}, bare(err)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, ".") })
+	slices.Sort(names)
+	s := stamp{self: self, young: len(names) > maxFiles}
+	for _, name := range names {
+		info, err := f.root.Stat(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err != nil: // it may be none that is needed
+			s.young = true
+			continue
+		}
+		s.files = append(s.files, info)
+		s.young = s.young || now.Sub(info.ModTime()) < settled
+	}
+	return s, nil
+}
+
+// same says whether nothing has changed between two stamps.
+func (s stamp) same(o stamp) bool {
+	return s.self != nil && o.self != nil && os.SameFile(s.self, o.self) && slices.EqualFunc(s.files, o.files, func(a, b os.FileInfo) bool {
+		return a.Name() == b.Name() && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode() && os.SameFile(a, b)
+	})
+}

@@ -1,0 +1,59 @@
+package tenancy
+
+import "time"
+
+// States of a tenant.
+const (
+	StateServing = "serving" // as its folder has it
+	StateStale   = "stale"   // its folder cannot be used as it is now; it is served as it was
+	StateBroken  = "broken"  // its folder cannot be used; its peers are refused
+)
+
+// Status is a tenant as an operator sees it.
+type Status struct {
+	Name        string
+	State       string
+	Error       string    // a sentence that names file and field; "" while it is served as its folder has it
+	Since       time.Time // of what is served now, or of the failure
+	ServerNames []string
+	Tenant      *Tenant // nil: broken
+}
+
+// Table is which tenants there are at one moment. It does not change, and may be
+// used by any number of goroutines.
+type Table struct {
+	byName  map[string]*Tenant  // by server name
+	refused map[string]struct{} // server names of tenants that are broken or gone
+	tenants map[string]*Tenant  // by their own name
+	states  []Status            // by name
+	closed  bool                // all server names of nobody are refused
+}
+
+// Find is the tenant that a server name belongs to. known without a tenant is a
+// name whose tenant is broken or gone: whoever asks for it is to be refused, and
+// never served as if it had asked for nobody.
+func (t *Table) Find(serverName string) (tenant *Tenant, known bool) {
+	if serverName == "" {
+		return nil, false
+	}
+	name := NormalName(serverName)
+	if tenant := t.byName[name]; tenant != nil {
+		return tenant, true
+	}
+	_, refused := t.refused[name]
+	return nil, refused || t.closed
+}
+
+// Tenant is the one of that name that is served; nil: none.
+func (t *Table) Tenant(name string) *Tenant { return t.tenants[name] }
+
+// Tenants are those that are served, by name. The map must not be modified.
+func (t *Table) Tenants() map[string]*Tenant { return t.tenants }
+
+// Closed says whether all names that are no tenant's are refused, since more
+// were served than are remembered.
+func (t *Table) Closed() bool { return t.closed }
+
+// States are all tenants, also those that are broken, by name. The slice must
+// not be modified.
+func (t *Table) States() []Status { return t.states }

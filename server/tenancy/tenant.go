@@ -1,0 +1,239 @@
+package tenancy
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"konnectivity/internal/policy"
+	"konnectivity/server/registry"
+)
+
+// The files of a tenant's folder beside SpecFile.
+const (
+	AgentsCAFile  = "agents-ca.crt"  // may be missing if the agents have tokens
+	ClientsCAFile = "clients-ca.crt" // needed
+	CertFile      = "server.crt"     // optional, with KeyFile
+	KeyFile       = "server.key"
+)
+
+// Tenant is one cluster of several that a server serves, as its folder has it at
+// one moment. It does not change, and may be used by any number of goroutines.
+type Tenant struct {
+	Name        string
+	ServerNames []string // in normal form
+
+	Agents  *CAs             // nil: agents show no certificate, but a token
+	Clients *CAs             // never nil
+	Cert    *tls.Certificate // shown to both; nil: those of the flags
+
+	Tokens      *Tokens             // nil: agents need none
+	Strategies  []registry.Strategy // nil: those of the flags
+	Identifiers string              // "", IdentifiersAny or IdentifiersCertificate
+	Policy      *policy.Policy      // nil: only that of the flags
+	Bounds      Bounds
+
+	digest [sha256.Size]byte // of all that was read
+	spec   [sha256.Size]byte // of tenant.yaml
+}
+
+// Tokens says whose tokens are accepted, and who reviews them.
+type Tokens struct {
+	Namespace, ServiceAccount, Audience string
+	API                                 API
+}
+
+// Same says whether whoever was admitted under t would be under o: the same API
+// was asked for the same account and audience. nil is no token at all.
+func (t *Tokens) Same(o *Tokens) bool {
+	if t == nil || o == nil {
+		return t == o
+	}
+	return t.Namespace == o.Namespace && t.ServiceAccount == o.ServiceAccount && t.Audience == o.Audience && t.API.same(o.API)
+}
+
+// Equal says whether t and o are the same in every respect.
+func (t *Tokens) Equal(o *Tokens) bool {
+	return t.Same(o) && (t == nil || reflect.DeepEqual(t.API, o.API))
+}
+
+// CAs are those that certificates of one side must chain to. It does not
+// change.
+type CAs struct {
+	Certs []*x509.Certificate // at least one
+	Pool  *x509.CertPool      // the same
+
+	// Digest is of what is trusted: the same for the same certificates in any
+	// order.
+	Digest [sha256.Size]byte
+}
+
+// parse makes a tenant of its files. An error is a *FieldError, or what read
+// returned. The tenant has its ServerNames even then, as far as they are known.
+func parse(name string, read reader) (*Tenant, error) {
+	t := &Tenant{Name: name}
+	if err := CheckName(name); err != nil {
+		return t, err
+	}
+	hash := sha256.New()
+	hashed := func(file string) ([]byte, error) {
+		data, err := read(file)
+		fmt.Fprintf(hash, "%s %d %t\n%s", file, len(data), err == nil, data)
+		return data, err
+	}
+	text, err := hashed(SpecFile)
+	if err != nil {
+		return t, err
+	}
+	t.spec = sha256.Sum256(text)
+	spec, err := ParseSpec(text)
+	t.ServerNames = spec.ServerNames
+	if err == nil {
+		err = t.fill(spec, hashed)
+	}
+	t.digest = [sha256.Size]byte(hash.Sum(nil))
+	return t, err
+}
+
+// fill sets everything but the names.
+func (t *Tenant) fill(spec Spec, read reader) (err error) {
+	if t.Strategies, err = spec.strategies(); err != nil {
+		return err
+	}
+	if t.Policy, err = spec.policy(); err != nil {
+		return err
+	}
+	t.Identifiers, t.Bounds = spec.AgentIdentifiers, spec.Bounds
+	if t.Clients, err = parseCAs(ClientsCAFile, read); err != nil {
+		return err
+	}
+	t.Agents, err = parseCAs(AgentsCAFile, read)
+	if spec.Tokens != nil && errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	if s := spec.Tokens; s != nil {
+		t.Tokens = &Tokens{Namespace: s.Namespace, ServiceAccount: s.ServiceAccount, Audience: s.Audience}
+		if t.Tokens.API, err = parseKubeconfig(s.Kubeconfig, read); err != nil {
+			return err
+		}
+	}
+	return t.parseCert(read)
+}
+
+// opened is an error if t lets agents in by token alone only because the file
+// with their CAs has gone since was was read: that is meant if tenant.yaml has
+// changed too.
+func (t *Tenant) opened(was *Tenant) error {
+	if was == nil || was.Agents == nil || t.Agents != nil || t.spec != was.spec {
+		return nil
+	}
+	return &FieldError{File: AgentsCAFile, Err: fmt.Errorf("%w; to let agents in by token alone, change %s too", fs.ErrNotExist, SpecFile)}
+}
+
+// parseCAs reads a CA bundle.
+func parseCAs(file string, read reader) (*CAs, error) {
+	data, err := read(file)
+	if err != nil {
+		return nil, err
+	}
+	wrong := func(err error) error { return &FieldError{File: file, Err: err} }
+	c := &CAs{Pool: x509.NewCertPool()}
+	blocks := 0
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if blocks++; block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, wrong(errors.New(strings.TrimPrefix(err.Error(), "x509: ")))
+		}
+		c.Certs = append(c.Certs, cert)
+		c.Pool.AddCert(cert)
+	}
+	if blocks != bytes.Count(append([]byte("\n"), data...), []byte("\n-----BEGIN")) {
+		return nil, wrong(errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?"))
+	}
+	if len(c.Certs) == 0 {
+		return nil, wrong(errors.New("no PEM certificate in it"))
+	}
+	raw := make([][]byte, len(c.Certs))
+	for i, cert := range c.Certs {
+		raw[i] = cert.Raw
+	}
+	slices.SortFunc(raw, bytes.Compare)
+	c.Digest = sha256.Sum256(bytes.Join(slices.CompactFunc(raw, bytes.Equal), nil))
+	return c, nil
+}
+
+// parseCert reads the tenant's own certificate for servers, if there is one.
+func (t *Tenant) parseCert(read reader) error {
+	cert, err := read(CertFile)
+	key, keyErr := read(KeyFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return &FieldError{File: KeyFile, Err: errors.New("a key without " + CertFile)}
+	case errors.Is(keyErr, fs.ErrNotExist):
+		return &FieldError{File: CertFile, Err: errors.New("a certificate without " + KeyFile)}
+	case err != nil:
+		return err
+	case keyErr != nil:
+		return keyErr
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return &FieldError{File: CertFile, Err: fmt.Errorf("with %s: %s", KeyFile, strings.TrimPrefix(err.Error(), "tls: "))}
+	}
+	for _, name := range t.ServerNames {
+		if pair.Leaf.VerifyHostname(name) != nil {
+			return &FieldError{File: CertFile, Err: fmt.Errorf("the certificate is not for %s, which is one of serverNames", name)}
+		}
+	}
+	t.Cert = &pair
+	return nil
+}
+
+// Trust says whether a peer's certificate, followed by its intermediates, chains
+// to one of the CAs. One that has expired since it was verified is looked at as
+// of its last moment: this is about who issued it. A nil CAs trusts everybody,
+// since certificates are not asked for.
+func (c *CAs) Trust(chain []*x509.Certificate) bool {
+	if c == nil {
+		return true
+	}
+	if len(chain) == 0 {
+		return false
+	}
+	opts := x509.VerifyOptions{Roots: c.Pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: time.Now()}
+	for i, cert := range chain {
+		if cert.NotAfter.Before(opts.CurrentTime) {
+			opts.CurrentTime = cert.NotAfter
+		}
+		if i > 0 {
+			opts.Intermediates.AddCert(cert)
+		}
+	}
+	_, err := chain[0].Verify(opts)
+	return err == nil
+}
+
+// Same says whether c trusts what o trusts.
+func (c *CAs) Same(o *CAs) bool {
+	if c == nil || o == nil {
+		return c == o
+	}
+	return c.Digest == o.Digest
+}

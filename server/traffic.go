@@ -1,0 +1,197 @@
+package server
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/internal/admin"
+	"konnectivity/server/metrics"
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/roam"
+)
+
+// traffic counts what a tenant does. It is a tunnel.Observer.
+type traffic struct {
+	totals  tunnel.Totals
+	dialed  atomic.Int64 // with success
+	failed  atomic.Int64
+	bound   atomic.Int64 // of those that failed
+	opened  atomic.Int64
+	closed  atomic.Int64
+	refused atomic.Int64 // agents
+}
+
+// Dialed implements tunnel.Observer.
+func (t *traffic) Dialed(f *tunnel.Flow, _ time.Duration, err error) {
+	if f.Resume.Again() {
+		return // about a connection that was counted when it began
+	}
+	if err == nil {
+		t.dialed.Add(1)
+		return
+	}
+	t.failed.Add(1)
+	if tunnel.FailureOf(err) == tunnel.FailBound {
+		t.bound.Add(1)
+	}
+}
+
+// Opened implements tunnel.Observer.
+func (t *traffic) Opened(*tunnel.Flow) { t.opened.Add(1) }
+
+// Closed implements tunnel.Observer.
+func (t *traffic) Closed(*tunnel.Flow, time.Duration, error) { t.closed.Add(1) }
+
+// open is how many connections are.
+func (t *traffic) open() int64 {
+	closed := t.closed.Load() // first, so that it is never more than were opened
+	return t.opened.Load() - closed
+}
+
+// fill adds it to what the admin API shows of a tenant.
+func (t *traffic) fill(v *admin.Tenant) {
+	v.Connections.Open, v.Connections.Total = int(t.open()), t.opened.Load()
+	v.Dials = admin.Dials{Total: t.dialed.Load() + t.failed.Load(), Failed: t.failed.Load(), Failures: map[string]int64{}}
+	if n := t.bound.Load(); n > 0 {
+		v.Dials.Failures[tunnel.FailBound.Label()] = n
+	}
+	v.Refused = t.refused.Load()
+	v.UpBytes, v.DownBytes = t.totals.Up.Load(), t.totals.Down.Load()
+}
+
+// past is what tenants that are over have added to the server's figures, which
+// never fall.
+type past struct {
+	up, down int64
+	resumed  roam.Stats
+}
+
+func (p *past) add(cl *cluster) {
+	p.up += cl.traffic.totals.Up.Load()
+	p.down += cl.traffic.totals.Down.Load()
+	p.resumed = sum(p.resumed, cl.ends.Stats())
+}
+
+// carried is the bytes of all tenants since the start.
+func (t *tenants) carried() (up, down int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := t.past
+	t.all(func(cl *cluster) {
+		all.up += cl.traffic.totals.Up.Load()
+		all.down += cl.traffic.totals.Down.Load()
+	})
+	return all.up, all.down
+}
+
+// all calls do for those that are served and those that are ending. t.mu is
+// held.
+func (t *tenants) all(do func(*cluster)) {
+	for _, cl := range t.live {
+		do(cl)
+	}
+	for cl := range t.ending {
+		do(cl)
+	}
+}
+
+// resuming is what metrics read of the connections that outlive their links.
+type resuming struct{ server *Server }
+
+// Stats is the sum of all clusters'.
+func (r resuming) Stats() roam.Stats {
+	stats := r.server.own.ends.Stats()
+	if t := r.server.tenants; t != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		stats = sum(stats, t.past.resumed)
+		t.all(func(cl *cluster) { stats = sum(stats, cl.ends.Stats()) })
+	}
+	return stats
+}
+
+// OnResume has f told of all clusters' pauses.
+func (r resuming) OnResume(f func(pause time.Duration)) {
+	r.server.own.ends.OnResume(f)
+	r.server.paused = f
+}
+
+// sum adds b to a, whose map it changes.
+func sum(a, b roam.Stats) roam.Stats {
+	a.Conns += b.Conns
+	a.Without += b.Without
+	a.Kept += b.Kept
+	a.Lost += b.Lost
+	a.Resumes += b.Resumes
+	a.Degraded += b.Degraded
+	a.Replayed += b.Replayed
+	if a.GivenUp == nil {
+		a.GivenUp = make(map[string]int64)
+	}
+	for reason, n := range b.GivenUp {
+		a.GivenUp[reason] += n
+	}
+	return a
+}
+
+// tenantMetrics shows each tenant to Prometheus. The label tenant has as many
+// values as there are folders.
+type tenantMetrics struct{ tenants *tenants }
+
+var tenantDescs = struct{ state, agents, clients, open, dials, bytes, refused, refusedDials *prometheus.Desc }{
+	state:        tenantDesc("tenants", "Number of tenants, by state: serving, stale (its folder cannot be used as it is now; it is served as it was), broken (its peers are refused).", "state"),
+	agents:       tenantDesc("tenant_agents", "Number of connected agents, by tenant.", "tenant"),
+	clients:      tenantDesc("tenant_clients", "Number of linked clients, by tenant.", "tenant"),
+	open:         tenantDesc("tenant_connections", "Number of established connections, by tenant.", "tenant"),
+	dials:        tenantDesc("tenant_dials_total", "Count of requested connections, by tenant and outcome: ok or failed.", "tenant", "outcome"),
+	bytes:        tenantDesc("tenant_forwarded_bytes_total", "Count of payload bytes carried, by tenant and direction.", "tenant", "direction"),
+	refused:      tenantDesc("tenant_agent_refusals_total", "Count of agents refused, by tenant.", "tenant"),
+	refusedDials: tenantDesc("tenant_bound_refusals_total", "Count of requested connections that were refused by a bound, by tenant.", "tenant"),
+}
+
+func tenantDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(metrics.Prefix+name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (m tenantMetrics) Describe(out chan<- *prometheus.Desc) {
+	d := tenantDescs
+	for _, desc := range []*prometheus.Desc{d.state, d.agents, d.clients, d.open, d.dials, d.bytes, d.refused, d.refusedDials} {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m tenantMetrics) Collect(out chan<- prometheus.Metric) {
+	states := m.tenants.states()
+	for _, state := range []string{tenancy.StateServing, tenancy.StateStale, tenancy.StateBroken} {
+		out <- prometheus.MustNewConstMetric(tenantDescs.state, prometheus.GaugeValue, float64(states[state]), state)
+	}
+	var clusters []*cluster
+	m.tenants.each(func(cl *cluster) { clusters = append(clusters, cl) })
+	for _, cl := range clusters {
+		cl.collect(out)
+	}
+}
+
+func (cl *cluster) collect(out chan<- prometheus.Metric) {
+	t := &cl.traffic
+	gauge := func(d *prometheus.Desc, n int) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(n), cl.name)
+	}
+	count := func(d *prometheus.Desc, n int64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{cl.name}, labels...)...)
+	}
+	gauge(tenantDescs.agents, cl.agents.Counts().Agents)
+	gauge(tenantDescs.clients, len(cl.peers.clients()))
+	gauge(tenantDescs.open, int(t.open()))
+	count(tenantDescs.dials, t.dialed.Load(), "ok")
+	count(tenantDescs.dials, t.failed.Load(), "failed")
+	count(tenantDescs.bytes, t.totals.Up.Load(), "to_destination")
+	count(tenantDescs.bytes, t.totals.Down.Load(), "to_client")
+	count(tenantDescs.refused, t.refused.Load())
+	count(tenantDescs.refusedDials, t.bound.Load())
+}

@@ -1,0 +1,8 @@
+// Package lanes has several links to one peer be lanes of one
+// (docs/link-protocol.md §10), so that a lost segment holds up only what is on
+// its lane, and bulk does not have to share one connection's rate and core.
+//
+// How many lanes there should be, and where a stream goes, is decided by pure
+// code (plan.go, place.go). A Group is the lanes; it looks at them once a second
+// and does what was decided.
+package lanes

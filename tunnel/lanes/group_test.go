@@ -1,0 +1,277 @@
+package lanes
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is a peer whose links carry connections to a place that takes everything.
+type rig struct {
+	t   *testing.T
+	mu  sync.Mutex
+	far []*link.Session // the peer's ends, in the order they were made
+}
+
+// link makes one.
+func (r *rig) link() *link.Session {
+	r.t.Helper()
+	a, b := net.Pipe()
+	hello := link.Hello{Role: link.RoleServer, ID: "x", Features: []string{link.FeatureLanes}}
+	sink := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		if f.Address == "hangs:1" {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}
+		near, far := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, far); _ = far.Close() }()
+		return tunnel.Wrap(near), nil
+	})
+	accepted := make(chan *link.Session)
+	go func() {
+		ses, err := link.Accept(context.Background(), b, link.Config{Hello: hello, Forwarder: &tunnel.Forwarder{Dialer: sink}})
+		if err != nil {
+			r.t.Error(err)
+		}
+		accepted <- ses
+	}()
+	near, err := link.Connect(context.Background(), a, link.Config{Hello: hello})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.far = append(r.far, <-accepted)
+	return near
+}
+
+func (r *rig) close() {
+	for _, ses := range r.far {
+		_ = ses.Close()
+	}
+}
+
+// open opens a stream on g and returns which lane it is on.
+func (r *rig) open(g *Group) (tunnel.Conn, int) {
+	r.t.Helper()
+	c, err := g.Dial(context.Background(), tunnel.NewFlow("tcp", "example.test:80"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for i, ses := range g.Sessions() {
+		if c.(*link.Stream).Session() == ses {
+			return c, i
+		}
+	}
+	r.t.Fatal("it is on no lane")
+	return nil, 0
+}
+
+// In one second, streams go on all lanes alike; bulk then has the others go
+// elsewhere.
+func TestStreamsAvoidBulk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		g := New(r.link(), Options{})
+		defer r.close()
+		defer g.Close()
+		for range 2 {
+			if !g.Add(r.link()) {
+				t.Fatal("a lane was not taken in")
+			}
+		}
+		synctest.Wait() // for the first look, which counts from there on
+		bulk, at := r.open(g)
+		if at != 0 {
+			t.Fatalf("the first stream is on lane %d", at)
+		}
+		for i, want := range []int{1, 2, 0, 1} {
+			if _, at := r.open(g); at != want {
+				t.Errorf("stream %d of the same second is on lane %d, want %d", i+2, at, want)
+			}
+		}
+		if _, err := bulk.Write(make([]byte, bulkBytes)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(lookEvery + 1)
+		if _, at := r.open(g); at != 1 {
+			t.Errorf("beside bulk on lane 0, a stream is on lane %d", at)
+		}
+		time.Sleep(2 * lookEvery)
+		if _, at := r.open(g); at != 0 {
+			t.Errorf("after bulk, a stream is on lane %d", at)
+		}
+	})
+}
+
+// A group lasts until its last lane has ended, and goes on without the first.
+func TestLanesThatEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		g := New(r.link(), Options{})
+		defer g.Close()
+		g.Add(r.link())
+		c, _ := r.open(g)
+		if n := g.Stats(); n.Lanes != 2 || n.Opened != 1 || n.Streams != 1 {
+			t.Errorf("%+v", n)
+		}
+		_ = r.far[0].Close()
+		synctest.Wait()
+		if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodeLost {
+			t.Errorf("a stream of the lane that ended: %v", err)
+		}
+		if ended := g.Err(); ended != nil {
+			t.Fatalf("the group ended with one of its lanes: %v", ended)
+		}
+		if _, at := r.open(g); at != 0 {
+			t.Errorf("on lane %d of one", at)
+		}
+		if n := g.Stats(); n.Lanes != 1 || n.Opened != 2 || n.Streams != 1 {
+			t.Errorf("%+v", n)
+		}
+		_ = r.far[1].CloseWith(link.GoAwayShutdown, "bye")
+		<-g.Done()
+		var bye *link.GoAwayError
+		if !errors.As(g.Err(), &bye) || bye.Text != "bye" {
+			t.Errorf("the group ended with %v", g.Err())
+		}
+		if _, err := g.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80")); tunnel.FailureOf(err) != tunnel.FailUnavailable {
+			t.Errorf("a dial afterwards: %v", err)
+		}
+		late := r.link()
+		defer late.Close()
+		if g.Add(late) {
+			t.Error("a group that has ended took a lane in")
+		}
+	})
+}
+
+// A lane whose peer wants nothing new gets nothing; a group drains when all do.
+func TestLanesThatDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		g := New(r.link(), Options{})
+		defer r.close()
+		defer g.Close()
+		g.Add(r.link())
+		r.far[0].Drain()
+		synctest.Wait()
+		for range 3 {
+			if _, at := r.open(g); at != 1 {
+				t.Error("a stream is on the lane that drains")
+			}
+		}
+		select {
+		case <-g.Draining():
+			t.Fatal("one of two lanes drains, and the group does")
+		default:
+		}
+		r.far[1].Drain()
+		<-g.Draining()
+		r.open(g) // is served if possible
+		g.Drain()
+		synctest.Wait()
+		for i, far := range r.far {
+			select {
+			case <-far.Draining():
+			default:
+				t.Errorf("lane %d was not told to drain", i)
+			}
+		}
+	})
+}
+
+// lossy has each look at a group find segments lost, on a line of 50 ms.
+func lossy(g *Group) {
+	lost := uint64(0)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.line = func(*link.Session) link.Line {
+		lost++
+		return link.Line{Lost: lost, RTT: 50 * time.Millisecond}
+	}
+}
+
+// carry has c carry what is bulk.
+func carry(t *testing.T, c tunnel.Conn) {
+	t.Helper()
+	if _, err := c.Write(make([]byte, bulkBytes)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Lanes are added while bulk meets loss, and dropped by and by.
+func TestLanesComeAndGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		g := New(r.link(), Options{Max: 3, Dial: func(context.Context) (*link.Session, error) { return r.link(), nil }})
+		defer r.close()
+		defer g.Close()
+		lossy(g)
+		a, _ := r.open(g)
+		b, _ := r.open(g)
+		time.Sleep(time.Minute + lookEvery/2) // so that no look is at the very moment of a write
+		if n := len(g.Sessions()); n != 1 {
+			t.Fatalf("%d lanes without bulk", n)
+		}
+		for range 3 {
+			carry(t, a)
+			carry(t, b)
+			time.Sleep(lookEvery)
+		}
+		synctest.Wait()
+		if n := len(g.Sessions()); n != 3 {
+			t.Fatalf("%d lanes for two bulk streams", n)
+		}
+		_, at := r.open(g)
+		held, second := r.open(g)
+		if at == 0 || second == 0 {
+			t.Error("a new stream is beside bulk")
+		}
+		time.Sleep(keepFor + 5*time.Second)
+		if n := len(g.Sessions()); n != 3 {
+			t.Errorf("%d lanes, though streams are on all", n)
+		}
+		_ = held.Close()
+		time.Sleep(5 * time.Second)
+		if n := len(g.Sessions()); n != 2 {
+			t.Errorf("%d lanes, of which two are in use", n)
+		}
+	})
+}
+
+// What cannot be added is tried again, more and more rarely.
+func TestLanesThatCannotBeMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		tries := 0
+		g := New(r.link(), Options{Max: 2, Dial: func(context.Context) (*link.Session, error) {
+			tries++
+			return nil, errors.New("refused")
+		}})
+		defer r.close()
+		defer g.Close()
+		lossy(g)
+		c, _ := r.open(g)
+		time.Sleep(lookEvery / 2) // not at the instant of a look
+		for range 300 {
+			carry(t, c)
+			time.Sleep(lookEvery)
+		}
+		if tries < 8 || tries > 12 {
+			t.Errorf("%d tries within five minutes", tries)
+		}
+	})
+}

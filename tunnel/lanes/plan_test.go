@@ -1,0 +1,113 @@
+package lanes
+
+import (
+	"testing"
+	"time"
+)
+
+// Lanes come once bulk has met loss on a far line for two looks in a row, one for
+// each bulk stream beside that of the small, and go 45 s after the last bulk.
+func TestPlan(t *testing.T) {
+	const ms = time.Millisecond
+	bad := sample{bulk: 1, lost: true, rtt: 50 * ms}
+	with := func(s sample, change func(*sample)) sample { change(&s); return s }
+	idle := sample{rtt: 50 * ms}
+	type step struct {
+		after time.Duration
+		s     sample
+		want  int
+	}
+	for _, c := range []struct {
+		name  string
+		max   int
+		steps []step
+	}{
+		{"idle", 4, []step{{0, idle, 1}, {time.Second, idle, 1}, {time.Hour, idle, 1}}},
+		{"one bulk stream", 4, []step{{0, bad, 1}, {time.Second, bad, 2}, {time.Second, bad, 2}}},
+		{"as many as bulk, at most max", 4, []step{
+			{0, with(bad, func(s *sample) { s.bulk = 8 }), 1},
+			{time.Second, with(bad, func(s *sample) { s.bulk = 2 }), 3},
+			{time.Second, with(bad, func(s *sample) { s.bulk = 8 }), 4},
+			{time.Second, bad, 4},
+		}},
+		{"switched off", 1, []step{{0, bad, 1}, {time.Second, bad, 1}}},
+		{"no loss", 4, []step{
+			{0, with(bad, func(s *sample) { s.lost = false }), 1},
+			{time.Second, with(bad, func(s *sample) { s.lost = false }), 1},
+		}},
+		{"loss in one look only", 4, []step{
+			{0, bad, 1}, {time.Second, with(bad, func(s *sample) { s.lost = false }), 1}, {time.Second, bad, 1},
+		}},
+		{"near", 4, []step{
+			{0, with(bad, func(s *sample) { s.rtt = 4 * ms }), 1},
+			{time.Second, with(bad, func(s *sample) { s.rtt = 4 * ms }), 1},
+		}},
+		{"a pause in between", 4, []step{{0, bad, 1}, {time.Second, idle, 1}, {time.Second, bad, 1}, {time.Second, bad, 2}}},
+		{"gone after bulk", 4, []step{
+			{0, bad, 1}, {time.Second, bad, 2}, {keepFor - 1, idle, 2}, {1, idle, 1}, {time.Second, bad, 1}, {time.Second, bad, 2},
+		}},
+		{"kept by bulk without loss", 4, []step{
+			{0, bad, 1}, {time.Second, bad, 2}, {keepFor - 1, with(bad, func(s *sample) { s.lost = false }), 2}, {keepFor - 1, idle, 2},
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := plan{max: c.max}
+			now := time.Unix(1e9, 0)
+			for i, step := range c.steps {
+				now = now.Add(step.after)
+				if got := p.look(now, step.s); got != step.want {
+					t.Fatalf("step %d: %d lanes, want %d", i, got, step.want)
+				}
+			}
+		})
+	}
+}
+
+func TestPlace(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		lanes []load
+		want  int
+	}{
+		{"nowhere", nil, -1},
+		{"all gone", []load{{gone: true}, {gone: true}}, -1},
+		{"the only one", []load{{bulk: 9}}, 0},
+		{"the first of equals", []load{{bulk: 1}, {bulk: 1}}, 0},
+		{"the least bulk", []load{{bulk: 2}, {bulk: 1}, {bulk: 3}}, 1},
+		{"not one that is gone", []load{{bulk: 2}, {gone: true}}, 0},
+		{"not one that leaves", []load{{bulk: 2}, {leaves: true}}, 0},
+		{"one that leaves, if there is no other", []load{{gone: true}, {bulk: 1, leaves: true}}, 1},
+	} {
+		if got := place(c.lanes); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+// Bulk goes anywhere but on the first lane, while there is another.
+func TestPlaceBulk(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		lanes []load
+		want  int
+	}{
+		{"nowhere", nil, -1},
+		{"the only one", []load{{}}, 0},
+		{"not the first", []load{{}, {bulk: 1}}, 1},
+		{"the best of the others", []load{{}, {bulk: 2}, {bulk: 1}, {gone: true}}, 2},
+		{"the others leave", []load{{bulk: 3}, {leaves: true}}, 0},
+		{"the others are gone", []load{{bulk: 3}, {gone: true}}, 0},
+	} {
+		if got := placeBulk(c.lanes); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
+		}
+	}
+}
+
+func TestCheckMax(t *testing.T) {
+	for n, fine := range map[int]bool{-1: false, 0: false, 1: true, MaxLanes: true, MaxLanes + 1: false} {
+		if err := CheckMax(n); (err == nil) != fine {
+			t.Errorf("%d: %v", n, err)
+		}
+	}
+}

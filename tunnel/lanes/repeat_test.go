@@ -1,0 +1,37 @@
+package lanes
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// A dial that is struck with its lane, of a connection that is to outlive it, is
+// its opener's to repeat: by the same number it would be taken for a late one.
+func TestStruckDialIsItsOpenersToRepeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		g := New(r.link(), Options{})
+		defer r.close()
+		defer g.Close()
+		g.Add(r.link())
+		f := tunnel.NewFlow("tcp", "hangs:1")
+		f.Resume = &tunnel.Resume{Window: time.Minute}
+		failed := make(chan error, 1)
+		go func() { _, err := g.Dial(t.Context(), f); failed <- err }()
+		synctest.Wait()
+		for _, far := range r.far {
+			if far.Streams() > 0 {
+				_ = far.Close()
+			}
+		}
+		if err := <-failed; !tunnel.Struck(err) {
+			t.Errorf("the opener is told %v", err)
+		}
+		if n := g.Stats().Opened; n != 1 {
+			t.Errorf("%d streams were opened for it", n)
+		}
+	})
+}

@@ -1,0 +1,136 @@
+package lanes
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"konnectivity/tunnel/link"
+)
+
+// What a Group has in common with a link. The methods are those of
+// *link.Session, for all lanes together.
+
+// Done is closed when the last lane has ended.
+func (g *Group) Done() <-chan struct{} { return g.done }
+
+// Draining is closed when the peer wants nothing new on any lane.
+func (g *Group) Draining() <-chan struct{} { return g.draining }
+
+// Err is why the lanes ended; nil while there is one that has not. Done is closed
+// no later than right after that.
+func (g *Group) Err() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.lanes {
+		if !ended(l.ses) {
+			return nil
+		}
+	}
+	if len(g.lanes) > 0 {
+		return g.lanes[0].ses.Err()
+	}
+	return g.last.ses.Err()
+}
+
+// first is the oldest lane, or the last one that there was.
+func (g *Group) first() *link.Session {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.lanes) > 0 {
+		return g.lanes[0].ses
+	}
+	return g.last.ses
+}
+
+// Sessions are the lanes, the oldest first; none once all have ended.
+func (g *Group) Sessions() []*link.Session {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	out := make([]*link.Session, len(g.lanes))
+	for i, l := range g.lanes {
+		out[i] = l.ses
+	}
+	return out
+}
+
+// Peer is how the peer introduced itself.
+func (g *Group) Peer() link.Hello { return g.first().Peer() }
+
+// RTT is the first lane's.
+func (g *Group) RTT() time.Duration { return g.first().RTT() }
+
+// ServerCount is what the peer told last.
+func (g *Group) ServerCount() int { return g.first().ServerCount() }
+
+// Heard is when the peer last sent a frame on any lane.
+func (g *Group) Heard() (last time.Time) {
+	for _, ses := range g.Sessions() {
+		if at := ses.Heard(); at.After(last) {
+			last = at
+		}
+	}
+	return last
+}
+
+// Streams is how many streams there are.
+func (g *Group) Streams() (n int) {
+	for _, ses := range g.Sessions() {
+		n += ses.Streams()
+	}
+	return n
+}
+
+// Stats sums up; counters include those of lanes that have ended.
+func (g *Group) Stats() link.Stats {
+	g.mu.Lock()
+	all, lanes := g.over, slices.Clone(g.lanes) // together: one that ends meanwhile is in either
+	g.mu.Unlock()
+	for _, l := range lanes {
+		all = all.Plus(l.ses.Stats())
+	}
+	return all
+}
+
+// Drain asks the peer to put nothing new on any lane, nor on one that is yet to
+// come.
+func (g *Group) Drain() {
+	g.mu.Lock()
+	g.drained = true
+	g.mu.Unlock()
+	for _, ses := range g.Sessions() {
+		ses.Drain()
+	}
+}
+
+// Doubt has each lane end soon that does not show that it lives.
+func (g *Group) Doubt() {
+	for _, ses := range g.Sessions() {
+		ses.Doubt()
+	}
+}
+
+// SetServerCount tells the peer.
+func (g *Group) SetServerCount(n int) {
+	for _, ses := range g.Sessions() {
+		ses.SetServerCount(n)
+	}
+}
+
+// Close ends all lanes and returns when nothing of them runs any more.
+func (g *Group) Close() error { return g.CloseWith(link.GoAwayShutdown, "") }
+
+// CloseWith is Close with the reason that the peer is told.
+func (g *Group) CloseWith(code link.GoAwayCode, text string) error {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.cancel()
+	var closing sync.WaitGroup
+	for _, ses := range g.Sessions() {
+		closing.Go(func() { _ = ses.CloseWith(code, text) })
+	}
+	closing.Wait()
+	g.wg.Wait()
+	return nil
+}

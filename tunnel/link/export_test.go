@@ -1,0 +1,17 @@
+package link
+
+// Allow sets how many streams the peer may have, and how many answers it may
+// leave unread beside them; 65,536 unless it is called.
+func (ses *Session) Allow(streams int) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.streams.most = streams
+}
+
+// Stuck says that a Write of st is under way and the link is being written to,
+// which, over a socket that takes nothing, neither will end.
+func (st *Stream) Stuck() bool {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	return st.send.writing && st.ses.queue.taken
+}

@@ -1,0 +1,106 @@
+package link
+
+import "time"
+
+// FeatureLanes is named in HELLO by whoever takes part in lanes (§10).
+const FeatureLanes = "lanes"
+
+// Lanes says whether both sides take part in lanes (§10).
+func (ses *Session) Lanes() bool { return ses.lanes }
+
+// Moved is the payload bytes that came and went so far.
+func (ses *Session) Moved() uint64 {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.count.sent + ses.count.received
+}
+
+// Bulk lists the streams that carried at least so many bytes since the last call.
+// It costs one pass over the open streams. Only one goroutine at a time may call it.
+func (ses *Session) Bulk(least uint64) (bulk []*Stream) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	for _, st := range ses.streams.byID {
+		carried := st.send.credit.sent + st.recv.credit.received
+		if carried-st.looked >= least {
+			bulk = append(bulk, st)
+		}
+		st.looked = carried
+	}
+	return bulk
+}
+
+// AskMove asks the opener of the connection that the stream carries to have it go
+// on by another, and says whether it did: once for each stream, only where it was
+// opened here, and where the connection outlives it. It does not block.
+func (st *Stream) AskMove() bool {
+	ses := st.ses
+	ses.mu.Lock()
+	c := &st.carry
+	watcher, next := c.watcher, c.next
+	able := ses.streams.own(st.id()) && c.lasts && !c.asked && !c.stays && st.state.established() && (watcher != nil || next != nil)
+	c.asked = c.asked || able
+	ses.mu.Unlock()
+	switch {
+	case !able:
+	case watcher != nil:
+		watcher.Move()
+	default:
+		next.passMove()
+	}
+	return able
+}
+
+// passMove sends the peer MOVE.
+func (st *Stream) passMove() {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if st.state.established() {
+		st.send.out.move = true
+		st.queueLocked()
+	}
+}
+
+// Stay tells a peer that knows of lanes that the connection cannot be resumed any
+// more, so that it does not ask for that. It does not block.
+func (st *Stream) Stay() {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if st.ses.lanes && st.state.established() {
+		st.send.out.stay = true
+		st.queueLocked()
+	}
+}
+
+// handleMoveUnlocked hands the wish on to the end that can fulfil it. The mutex is
+// released meanwhile.
+func (r *frameReader) handleMoveUnlocked(h header) error {
+	ses := r.ses
+	st, err := ses.streams.find(h.stream)
+	if st == nil {
+		return err
+	}
+	switch {
+	case !st.state.established():
+		st.breachLocked()
+	case h.flags&flagStay != 0:
+		st.carry.stays = true
+	case st.carry.watcher != nil:
+		watcher := st.carry.watcher
+		ses.mu.Unlock()
+		watcher.Move()
+		ses.mu.Lock()
+	}
+	return nil
+}
+
+// Line is what the kernel tells of a link's connection.
+type Line struct {
+	// Lost counts segments that were sent again, or that arrived before one that
+	// was sent earlier. Only whether it grows says anything.
+	Lost uint64
+	RTT  time.Duration // the least of the last minutes; 0: unknown
+}
+
+// Line asks the kernel; what it cannot tell is zero.
+func (ses *Session) Line() Line { return lineOf(ses.out.conn) }

@@ -1,0 +1,81 @@
+package link_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// moved is an end that is told to move.
+type moved chan struct{}
+
+func (moved) Acked(uint64) {}
+func (moved) Lost(error)   {}
+func (m moved) Move()      { m <- struct{}{} }
+
+// lasting serves streams of connections that outlive them.
+type lasting chan *link.Stream
+
+func (l lasting) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	f.Resume.Granted = tunnel.Grant{Window: time.Minute}
+	near, err := answer(tunnel.Wrap(newLoop()), nil)
+	if err == nil {
+		l <- near.(*link.Stream)
+	}
+	return err
+}
+
+// What carries much is asked once to move, unless its other end cannot.
+func TestAskMove(t *testing.T) {
+	noLeaks(t)
+	near, far := tlsPair(t)
+	hello := link.Hello{Features: []string{link.FeatureResume, link.FeatureLanes}}
+	accepted := make(lasting, 1)
+	a, b := sessions(t, near, far, link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: accepted})
+	if !a.Lanes() || !b.Lanes() {
+		t.Fatal("lanes are not in use")
+	}
+	open := func() (opener, acceptor *link.Stream, told moved) {
+		f := tunnel.NewFlow("tcp", "example.test:80")
+		f.Resume = &tunnel.Resume{Window: time.Minute}
+		c, err := a.Dial(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opener, acceptor, told = c.(*link.Stream), <-accepted, make(moved, 4)
+		opener.Watch(told)
+		return opener, acceptor, told
+	}
+
+	st, _, told := open()
+	if bulk := a.Bulk(1000); len(bulk) != 0 {
+		t.Errorf("%d streams are bulk, before anything was carried", len(bulk))
+	}
+	if _, err := st.Write(make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if bulk := a.Bulk(1000); len(bulk) != 1 || bulk[0] != st {
+		t.Errorf("%d streams are bulk", len(bulk))
+	}
+	if bulk := a.Bulk(1000); len(bulk) != 0 {
+		t.Errorf("%d streams are bulk, though nothing was carried since", len(bulk))
+	}
+	if !st.AskMove() || st.AskMove() || len(told) != 1 {
+		t.Errorf("asked %d times, want once", len(told))
+	}
+
+	fixed, acceptor, told := open()
+	acceptor.Stay()
+	if _, err := acceptor.Write([]byte("behind it")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fixed.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if fixed.AskMove() || len(told) != 0 {
+		t.Error("what cannot move was asked to")
+	}
+}

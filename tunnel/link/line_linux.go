@@ -1,0 +1,32 @@
+package link
+
+import (
+	"math"
+	"net"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"konnectivity/tunnel"
+)
+
+func lineOf(conn net.Conn) (l Line) {
+	s, ok := tunnel.Under[syscall.Conn](conn)
+	if !ok {
+		return l
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return l
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			if info.Min_rtt != math.MaxUint32 { // which it begins with
+				l.RTT = time.Duration(info.Min_rtt) * time.Microsecond
+			}
+			l.Lost = uint64(info.Total_retrans) + uint64(info.Rcv_ooopack)
+		}
+	})
+	return l
+}

@@ -1,0 +1,34 @@
+package roam
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel/resume"
+)
+
+// Whoever resumes connections does not wait for one whose writer is stuck in the
+// link that was lost, and goes on at once when the writer is done.
+func TestResumingIsNotHeldUpByAStuckWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Conn{end: resume.New(time.Minute), sending: true}
+		c.changed.L = &c.mu
+		began := time.Now()
+		if wait, again := c.resume(t.Context()); !again || wait != firstPause || time.Since(began) != firstPause {
+			t.Errorf("it waits %v and then %v, again: %v", time.Since(began), wait, again)
+		}
+		began = time.Now()
+		time.AfterFunc(firstPause/2, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.sending = false
+			c.changed.Broadcast()
+		})
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if !c.calm(firstPause) || time.Since(began) != firstPause/2 {
+			t.Errorf("calm after %v", time.Since(began))
+		}
+	})
+}
