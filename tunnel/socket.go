@@ -126,9 +126,10 @@ func (s *socket) Failed() error {
 	return socketFailure(s.raw)
 }
 
-// verdictTime bounds how long the end waits for a write that is about to fail.
+// verdictTime bounds how long the end waits for a write that is about to fail: on
+// a machine that is starved, what takes a turn of the scheduler takes a while.
 // Tests lengthen it.
-var verdictTime = 100 * time.Millisecond
+var verdictTime = 2 * time.Second
 
 // end tells an end that is a reset from one in order. The kernel reports a
 // reset once: where a write got to hear of it, reads only see the end. So where
