@@ -1,8 +1,6 @@
 // kube-apiserver, kubectl, kubeadm, etcd, kubelet and what else makes a cluster, for the tests
 // in the folder above. There is no code here: the module pins what they are compiled with, which
 // is what they were released with.
-module pins what they are compiled with, which is what they were released
-// with.
 module konnectivity/e2e/apiserver/programs
 
 go 1.26.0
