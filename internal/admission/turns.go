@@ -5,18 +5,27 @@ import (
 	"sync"
 )
 
+// onward is how many turns in a row are of those who have had one before, while
+// others wait for their first: as many as a handshake takes from its first to its
+// end, so that no more are begun than are ended.
+const onward = 3
+
 // Turns bounds how many compute at once for peers that are yet to prove
-// themselves, so that a flood of handshakes leaves processors to all else. Its
+// themselves, so that a flood of handshakes leaves processors to all else. What
+// was begun is ended before more is begun: who waits for a first turn costs
+// little, and who waits for the next one holds what the first has made. Its
 // methods may be called from any goroutine.
 type Turns struct {
-	mu      sync.Mutex
-	free    int
-	waiting Rotation[*Turn]
+	mu    sync.Mutex
+	free  int
+	lines [2]Rotation[*Turn] // of those who wait for their first, and of the others
+	row   int                // of turns of the others since the last first one
 }
 
 // Turn is one peer's, and is used only by Turns. The zero value has none.
 type Turn struct {
 	from netip.Prefix
+	line int       // that it is to wait in: 1 once it has had a turn
 	at   Place     // nil: it does not wait
 	told chan bool // made by one that waits; gets one value
 	left bool      // for good
@@ -35,11 +44,12 @@ func (s *Turns) Take(t *Turn, from netip.Prefix) bool {
 		return false
 	case s.free > 0: // nobody waits
 		s.free--
+		t.line = 1
 		s.mu.Unlock()
 		return true
 	}
 	t.from, t.told = from, make(chan bool, 1)
-	t.at = s.waiting.Add(from, t)
+	t.at = s.lines[t.line].Add(from, t)
 	s.mu.Unlock()
 	return <-t.told
 }
@@ -48,11 +58,17 @@ func (s *Turns) Take(t *Turn, from netip.Prefix) bool {
 func (s *Turns) Give() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting.Empty() {
+	first, others := &s.lines[0], &s.lines[1]
+	switch {
+	case !others.Empty() && (first.Empty() || s.row < onward):
+		s.row++
+		s.tell(others.First(), true)
+	case !first.Empty():
+		s.row = 0
+		s.tell(first.First(), true)
+	default:
 		s.free++
-		return
 	}
-	s.tell(s.waiting.First(), true)
 }
 
 // Leave has t wait no more, now and later: it is gone.
@@ -65,7 +81,7 @@ func (s *Turns) Leave(t *Turn) {
 }
 
 func (s *Turns) tell(t *Turn, turn bool) {
-	s.waiting.Remove(t.from, t.at)
-	t.at = nil
+	s.lines[t.line].Remove(t.from, t.at)
+	t.at, t.line = nil, 1
 	t.told <- turn
 }

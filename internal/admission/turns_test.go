@@ -35,7 +35,7 @@ func TestTurnsGoAroundTheSources(t *testing.T) {
 		if want := []string{"flood 0", "flood 1", "other 0", "flood 2", "other 1"}; !slices.Equal(order, want) {
 			t.Errorf("turns went to %s, want %s", strings.Join(order, ", "), strings.Join(want, ", "))
 		}
-		if turns.free != 1 || !turns.waiting.Empty() {
+		if turns.free != 1 || !turns.idle() {
 			t.Errorf("%d turns are free at the end", turns.free)
 		}
 	})
@@ -59,7 +59,49 @@ func TestWhoLeavesHasNoTurn(t *testing.T) {
 		}
 		turns.Leave(first) // has one, and gives it back
 		turns.Give()
-		if turns.Take(first, from) || turns.free != 1 || !turns.waiting.Empty() {
+		if turns.Take(first, from) || turns.free != 1 || !turns.idle() {
+			t.Errorf("%d turns are free at the end", turns.free)
+		}
+	})
+}
+
+// idle says whether nobody waits.
+func (s *Turns) idle() bool { return s.lines[0].Empty() && s.lines[1].Empty() }
+
+// What was begun is ended first, but however many go on, some begin.
+func TestTurnsEndWhatWasBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		turns := NewTurns(1)
+		from := netip.MustParsePrefix("192.0.2.1/32")
+		var order []string
+		come := func(name string, turn *Turn) {
+			go func() {
+				if turns.Take(turn, from) {
+					order = append(order, name) // whoever has the turn is alone
+				}
+			}()
+			synctest.Wait()
+		}
+		var begun [6]Turn
+		for i := range begun {
+			come("", &begun[i])
+			turns.Give()
+		}
+		order = nil
+		come("a", new(Turn))
+		come("new", new(Turn))
+		come("new", new(Turn))
+		for i := range begun {
+			come("on", &begun[i])
+		}
+		for range 9 {
+			turns.Give()
+			synctest.Wait()
+		}
+		if want := []string{"a", "on", "on", "on", "new", "on", "on", "on", "new"}; !slices.Equal(order, want) {
+			t.Errorf("turns went to %q, want %q", order, want)
+		}
+		if turns.free != 1 || !turns.idle() {
 			t.Errorf("%d turns are free at the end", turns.free)
 		}
 	})

@@ -257,13 +257,16 @@ func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 		}
 	}
 	c.meter.left.Store(maxHandshake)
+	c.meter.turns = c.front.cfg.Strangers.turns
+	if err := c.meter.compute(); err != nil { // before TLS has anything of it: a thousand that come at once wait here
+		return nil, err
+	}
 	c.weigh()
 	var conn net.Conn = c.meter
 	if prepare := c.front.cfg.Prepare; prepare != nil {
 		conn = prepare(conn)
 	}
 	secure := tls.Server(conn, c.front.tls)
-	c.meter.turns = c.front.cfg.Strangers.turns
 	// A context that can end would need a goroutine; whatever ends c closes the
 	// socket.
 	err := secure.HandshakeContext(context.WithValue(context.Background(), ownerKey{}, &c.owner))

@@ -29,8 +29,9 @@ const (
 	// is busy with others.
 	strangersBytes = 12 << 20
 
-	// strangersBurst is what they may weigh before it counts as a flood: some
-	// 600 handshakes at once, as of a kube-apiserver whose users all come back.
+	// strangersBurst is what they may weigh before it counts as a flood: 4,000
+	// that wait for their first turn, as agents and sidecars of 2,000 clusters that
+	// all come back, or some 600 handshakes that wait for their peers at once.
 	strangersBurst = 24 << 20
 
 	// maxHandshake bounds what a peer may send before TLS is done: a chain of
@@ -51,6 +52,8 @@ const (
 //
 // Their handshakes take half of the processors at most, by source in turn: what
 // a flood of them costs is its own time, and that of those behind its address.
+// Those that were begun are ended before others are begun, so however many come
+// at once, few have cost anything yet.
 type Strangers struct {
 	slots *admission.Slots[*Conn]
 	turns *admission.Turns

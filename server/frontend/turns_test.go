@@ -7,9 +7,12 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/logging"
+	"konnectivity/internal/pki"
 )
 
 // oneTurn lets one handshake compute at a time.
@@ -103,4 +106,51 @@ func TestAStuckHandshakeKeepsNoTurn(t *testing.T) {
 	client.Go(func() { _ = tls.Client(c, &tls.Config{InsecureSkipVerify: true}).Handshake() })
 	<-writes
 	r.dial("http/1.1").Close()
+}
+
+// Of hundreds that come at once all wait in line, and none has to go: as long
+// as it is not its turn, a peer costs no more than one that is silent.
+func TestWhoWaitsForAFirstTurnWeighsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca, err := pki.NewCA("ca")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pair, err := ca.Issue(pki.Leaf{CommonName: "s", DNS: []string{"localhost"}, Server: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		gate := make(chan struct{})
+		cfg := Config{Name: "clients", Log: logging.Discard(), Connect: func(context.Context, *Conn) {}}
+		oneTurn(&cfg)
+		cfg.TLS = func(protos ...string) *tls.Config {
+			return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, NextProtos: protos, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+				<-gate // computes
+				return nil, nil
+			}}
+		}
+		f, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const crowd = 300
+		var served, peers sync.WaitGroup
+		for range crowd {
+			near, far := net.Pipe()
+			f.take(t.Context(), near, &served)
+			peers.Go(func() {
+				defer far.Close()
+				if err := tls.Client(far, &tls.Config{ServerName: "localhost", RootCAs: ca.Pool()}).Handshake(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait() // until one computes, and all others wait
+		if n, bytes := f.cfg.Strangers.Held(); n != crowd || bytes > crowd*silentWeight+2*tlsWeight {
+			t.Errorf("%d wait and weigh %d bytes, %d each", n, bytes, bytes/int64(n))
+		}
+		close(gate)
+		peers.Wait()
+		served.Wait()
+	})
 }
