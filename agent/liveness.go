@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"konnectivity/tunnel"
 )
 
 const (
@@ -77,7 +79,7 @@ func (l *liveness) run(client grpc.ClientConnInterface, conn *heardConn, keepali
 		case silence < ask:
 			timer.Reset(ask - silence)
 			continue
-		case closed(answered):
+		case tunnel.Closed(answered):
 			answered = askHealth(ctx, client, dead)
 		}
 		timer.Reset(min(dead-silence, ask))

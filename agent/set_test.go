@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"konnectivity/tunnel"
 )
 
 // direct gives n servers an address each, under one name.
@@ -315,7 +317,7 @@ func TestDrainingServer(t *testing.T) {
 		w.setNames("servers.example", "10.0.0.2", "10.0.0.3")
 		b.within(15*time.Second, "a", "b", "c")
 		time.Sleep(10 * time.Second)
-		if closed(old.Done()) {
+		if tunnel.Closed(old.Done()) {
 			t.Error("the draining session was closed by the agent")
 		}
 		old.end(nil)
@@ -480,7 +482,7 @@ func TestDrain(t *testing.T) {
 			if !s.drained && grace >= 0 {
 				t.Error("the server was not told")
 			}
-			if !closed(s.Done()) {
+			if !tunnel.Closed(s.Done()) {
 				t.Error("the session was left open")
 			}
 		})

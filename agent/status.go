@@ -3,16 +3,18 @@ package agent
 import (
 	"slices"
 	"strings"
+
+	"konnectivity/tunnel"
 )
 
 // status may be called from any goroutine.
 func (s *set) status() []ServerStatus {
 	var all []ServerStatus
 	for _, m := range s.peers.Members() {
-		if c := m.Session; !closed(c.Done()) {
+		if c := m.Session; !tunnel.Closed(c.Done()) {
 			status := ServerStatus{
 				ID: c.ServerID(), Address: m.Address.dial, Protocol: c.Protocol(), Since: m.Since,
-				Streams: c.Streams(), Draining: closed(c.Draining()),
+				Streams: c.Streams(), Draining: tunnel.Closed(c.Draining()),
 			}
 			if l, ok := c.(linkSession); ok {
 				status.Software, status.Link, status.Heard = l.Peer().Software, l.Stats(), l.Heard()
@@ -56,7 +58,7 @@ func (s *set) streams() int {
 
 // gone says that every session has ended.
 func (s *set) gone() bool {
-	return !slices.ContainsFunc(s.peers.Members(), func(m *member) bool { return !closed(m.Session.Done()) })
+	return !slices.ContainsFunc(s.peers.Members(), func(m *member) bool { return !tunnel.Closed(m.Session.Done()) })
 }
 
 // close ends every session and joins every helper.
@@ -64,13 +66,4 @@ func (s *set) close() {
 	s.peers.Close()
 	s.closing.Wait()
 	s.metrics.serverConnections.Set(0)
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

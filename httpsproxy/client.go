@@ -109,14 +109,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 }
 
 // leaving reports whether c must take no more requests.
-func (c *client) leaving() bool {
-	select {
-	case <-c.leave:
-		return true
-	default:
-		return false
-	}
-}
+func (c *client) leaving() bool { return tunnel.Closed(c.leave) }
 
 // Abandon implements admission.Holder: there is no room for the connection.
 func (c *client) Abandon() {

@@ -15,6 +15,7 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/registry"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -204,12 +205,8 @@ func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
 	if context.Cause(life) == errCut {
 		return nil
 	}
-	for _, wanted := range []<-chan struct{}{b.Draining(), cl.server.draining} {
-		select {
-		case <-wanted:
-			return nil
-		default:
-		}
+	if tunnel.Closed(b.Draining()) || tunnel.Closed(cl.server.draining) {
+		return nil
 	}
 	if with, ok := b.(interface{ Err() error }); ok && with.Err() != nil {
 		return with.Err()

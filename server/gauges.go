@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"konnectivity/tunnel"
 )
 
 // gauges registers what is read when scraped.
@@ -31,12 +33,10 @@ func (s *Server) gauges() {
 		return float64(bytes + local)
 	})
 	m.Gauge("draining", "1 while the server is shutting down.", nil, func() float64 {
-		select {
-		case <-s.draining:
+		if tunnel.Closed(s.draining) {
 			return 1
-		default:
-			return 0
 		}
+		return 0
 	})
 	for protocol, budget := range map[string]interface {
 		Used() int64

@@ -6,6 +6,7 @@ import (
 
 	"konnectivity/internal/version"
 	"konnectivity/server/frontend"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -58,10 +59,9 @@ func (s *Server) acceptLink(ctx context.Context, c *frontend.Conn, cfg link.Conf
 
 // closeLink ends a link, with the reason if it is the server that goes.
 func (s *Server) closeLink(session *link.Session) {
-	select {
-	case <-s.draining:
+	if tunnel.Closed(s.draining) {
 		_ = session.CloseWith(link.GoAwayShutdown, "the server is shutting down")
-	default:
-		_ = session.Close()
+		return
 	}
+	_ = session.Close()
 }

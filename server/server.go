@@ -93,10 +93,8 @@ func New(opts Options) (*Server, error) {
 
 // Ready returns nil while the server can serve, else why not in words.
 func (s *Server) Ready() error {
-	select {
-	case <-s.draining:
+	if tunnel.Closed(s.draining) {
 		return errors.New("the server is shutting down")
-	default:
 	}
 	if s.tenants != nil {
 		return nil // one cluster without agents is no reason to send those of others away

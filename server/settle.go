@@ -28,9 +28,7 @@ type settling struct {
 
 // Dial implements tunnel.Dialer.
 func (s settling) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	select {
-	case <-s.agents.Joined():
-	default:
+	if !tunnel.Closed(s.agents.Joined()) {
 		s.wait(ctx)
 	}
 	return s.next.Dial(ctx, f)

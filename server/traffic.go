@@ -72,7 +72,7 @@ type past struct {
 func (p *past) add(cl *cluster) {
 	p.up += cl.traffic.totals.Up.Load()
 	p.down += cl.traffic.totals.Down.Load()
-	p.resumed = sum(p.resumed, cl.ends.Stats())
+	p.resumed = p.resumed.Plus(cl.ends.Stats())
 }
 
 // carried is the bytes of all tenants since the start.
@@ -107,8 +107,8 @@ func (r resuming) Stats() roam.Stats {
 	if t := r.server.tenants; t != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		stats = sum(stats, t.past.resumed)
-		t.all(func(cl *cluster) { stats = sum(stats, cl.ends.Stats()) })
+		stats = stats.Plus(t.past.resumed)
+		t.all(func(cl *cluster) { stats = stats.Plus(cl.ends.Stats()) })
 	}
 	return stats
 }
@@ -117,24 +117,6 @@ func (r resuming) Stats() roam.Stats {
 func (r resuming) OnResume(f func(pause time.Duration)) {
 	r.server.own.ends.OnResume(f)
 	r.server.paused = f
-}
-
-// sum adds b to a, whose map it changes.
-func sum(a, b roam.Stats) roam.Stats {
-	a.Conns += b.Conns
-	a.Without += b.Without
-	a.Kept += b.Kept
-	a.Lost += b.Lost
-	a.Resumes += b.Resumes
-	a.Degraded += b.Degraded
-	a.Replayed += b.Replayed
-	if a.GivenUp == nil {
-		a.GivenUp = make(map[string]int64)
-	}
-	for reason, n := range b.GivenUp {
-		a.GivenUp[reason] += n
-	}
-	return a
 }
 
 // tenantMetrics shows each tenant to Prometheus. The label tenant has as many

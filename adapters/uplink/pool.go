@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -34,23 +35,9 @@ type pooled struct {
 // many.
 func (l *pooled) ServerID() string { return l.id }
 
-func (l *pooled) alive() bool {
-	select {
-	case <-l.Done():
-		return false
-	default:
-		return true
-	}
-}
+func (l *pooled) alive() bool { return !tunnel.Closed(l.Done()) }
 
-func (l *pooled) isLeaving() bool {
-	select {
-	case <-l.Draining():
-		return true
-	default:
-		return l.leaving.Load()
-	}
-}
+func (l *pooled) isLeaving() bool { return tunnel.Closed(l.Draining()) || l.leaving.Load() }
 
 // pick returns the link with the fewest streams that is not among tried; one
 // that is being left only if there is no other; nil if there is none.

@@ -49,7 +49,7 @@ var rules = []rule{
 	{folder: "internal/logging", own: []string{"internal/printable"}, third: anyModule},
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "tunnel/link", "tunnel/roam"}, third: anyModule},
 	{folder: "internal/pki"},
-	{folder: "internal/peers"},
+	{folder: "internal/peers", own: []string{"tunnel"}},
 	{folder: "internal/source"},
 	{folder: "internal/printable"},
 	{folder: "internal/tlsreload", third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},

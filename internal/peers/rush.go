@@ -2,6 +2,8 @@ package peers
 
 import (
 	"context"
+
+	"konnectivity/tunnel"
 )
 
 // Now returns a session for somebody who has none to use: the first that comes
@@ -67,7 +69,7 @@ func (s *Set[A, S]) rush(ctx context.Context, reply chan<- answer[S]) {
 // usable is a member that means to stay; nil if there is none.
 func (s *Set[A, S]) usable() *Member[A, S] {
 	for _, m := range s.members {
-		if !m.Leaving && !closed(m.Session.Done()) && !closed(m.Session.Draining()) {
+		if !m.Leaving && !tunnel.Closed(m.Session.Done()) && !tunnel.Closed(m.Session.Draining()) {
 			return m
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // Session is a connection to one server. Its methods may be called from any
@@ -354,13 +356,13 @@ func (s *Set[A, S]) refresh(now time.Time) {
 
 // check looks at one session and says whether it has ended.
 func (s *Set[A, S]) check(m *Member[A, S], now time.Time) (ended bool) {
-	if closed(m.Session.Done()) {
+	if tunnel.Closed(m.Session.Done()) {
 		if succeeded := s.plan.Lost(m.peer, now); !succeeded && s.cfg.Events.Lost != nil {
 			s.cfg.Events.Lost(m)
 		}
 		return true
 	}
-	if !m.Leaving && closed(m.Session.Draining()) {
+	if !m.Leaving && tunnel.Closed(m.Session.Draining()) {
 		m.Leaving = true
 		s.plan.Leaving(m.peer, now)
 		if s.cfg.Events.Leaving != nil {
@@ -420,14 +422,5 @@ func (s *Set[A, S]) Close() {
 func tell[X, Y any](event func(X, Y), x X, y Y) {
 	if event != nil {
 		event(x, y)
-	}
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }

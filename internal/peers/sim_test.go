@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // conn is a session with a server of a world.
@@ -174,7 +176,7 @@ func (w *world) pause() time.Duration {
 // live are the servers of sessions that mean to stay, sorted.
 func (w *world) live(s *Set[string, *conn]) (servers []string) {
 	for _, m := range s.Members() {
-		if !closed(m.Session.Done()) && !closed(m.Session.Draining()) {
+		if !tunnel.Closed(m.Session.Done()) && !tunnel.Closed(m.Session.Draining()) {
 			servers = append(servers, m.Session.server)
 		}
 	}
@@ -394,7 +396,7 @@ func TestNowBesideASessionThatEnds(t *testing.T) {
 		s.join("a", result[string, *conn]{address: "a", session: second, kind: rushed}, now)
 		select {
 		case got := <-reply:
-			if got.session != second || closed(second.done) {
+			if got.session != second || tunnel.Closed(second.done) {
 				t.Errorf("%+v", got)
 			}
 		default:
@@ -437,7 +439,7 @@ func TestNowFails(t *testing.T) {
 		w.up["1"], w.behind["a"] = true, []string{"1"}
 		c, _ := w.connect(t.Context(), "a")
 		s.Offer("a", c)
-		if !closed(c.Done()) {
+		if !tunnel.Closed(c.Done()) {
 			t.Error("a session that came too late was left open")
 		}
 		s.Close()

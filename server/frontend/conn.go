@@ -122,10 +122,8 @@ func (c *Conn) Allow(d time.Duration) {
 // bound sets the deadline of the handshake.
 func (c *Conn) bound(d time.Duration) {
 	_ = c.raw.SetDeadline(time.Now().Add(d))
-	select {
-	case <-c.front.drained:
+	if tunnel.Closed(c.front.drained) {
 		c.hurry()
-	default:
 	}
 }
 

@@ -209,12 +209,7 @@ func (f *Frontend) Drain() {
 }
 
 func (f *Frontend) ended(ctx context.Context) bool {
-	select {
-	case <-f.drained:
-		return true
-	default:
-		return ctx.Err() != nil
-	}
+	return tunnel.Closed(f.drained) || ctx.Err() != nil
 }
 
 // take serves a connection, which starts as a stranger.

@@ -47,7 +47,7 @@ func (r *Registry) giveUp(c *conn) {
 // wasLost says that a connection has ended, and that neither the agent nor this
 // server meant it to: one that was thrown out is not waited for.
 func (c *conn) wasLost() bool {
-	if !closed(c.backend.Done()) || closed(c.backend.Draining()) {
+	if !tunnel.Closed(c.backend.Done()) || tunnel.Closed(c.backend.Draining()) {
 		return false
 	}
 	with, ok := c.backend.(interface{ Err() error })
@@ -67,15 +67,6 @@ func doubt(before []*conn) {
 		if b, ok := c.backend.(interface{ Doubt() }); ok {
 			b.Doubt()
 		}
-	}
-}
-
-func closed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -101,9 +101,7 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	r.index.join(c)
 	r.lost.forget(a)
 	r.tellNews()
-	select {
-	case <-r.joined:
-	default:
+	if !tunnel.Closed(r.joined) {
 		close(r.joined)
 	}
 	r.mu.Unlock()
@@ -177,7 +175,7 @@ func (r *Registry) watch(c *conn, before []*conn, left <-chan struct{}) {
 			r.index.changed(c)
 			r.mu.Unlock()
 		case <-stays:
-			if stays = nil; !closed(left) && !closed(c.backend.Done()) {
+			if stays = nil; !tunnel.Closed(left) && !tunnel.Closed(c.backend.Done()) {
 				doubt(before)
 			}
 			before = nil

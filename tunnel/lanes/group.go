@@ -134,10 +134,8 @@ func (g *Group) watch(l *lane) {
 // drainsLocked notes that the peer wants nothing new on l, if so, and closes
 // draining once that is so of all.
 func (g *Group) drainsLocked(l *lane) {
-	select {
-	case <-l.ses.Draining():
+	if tunnel.Closed(l.ses.Draining()) {
 		l.drains = true
-	default:
 	}
 	if !g.drains && len(g.lanes) > 0 && !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drains }) {
 		g.drains = true
@@ -313,7 +311,7 @@ func (g *Group) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	for {
 		l, others := g.pick(f)
 		c, err := l.ses.Dial(ctx, f)
-		if err == nil || !others || f.Resume != nil || ctx.Err() != nil || !ended(l.ses) || !tunnel.FailureOf(err).Elsewhere() {
+		if err == nil || !others || f.Resume != nil || ctx.Err() != nil || !tunnel.Closed(l.ses.Done()) || !tunnel.FailureOf(err).Elsewhere() {
 			return c, err
 		}
 	}
@@ -326,7 +324,7 @@ func (g *Group) pick(f *tunnel.Flow) (l *lane, others bool) {
 	defer g.mu.Unlock()
 	loads := make([]load, len(g.lanes))
 	for i, l := range g.lanes {
-		loads[i] = load{bulk: l.bulk + l.placed, gone: ended(l.ses), leaves: l.drains || l.drops}
+		loads[i] = load{bulk: l.bulk + l.placed, gone: tunnel.Closed(l.ses.Done()), leaves: l.drains || l.drops}
 	}
 	moves := f.Resume.Again() && g.moving > 0
 	i := place(loads)
@@ -344,14 +342,5 @@ func (g *Group) pick(f *tunnel.Flow) (l *lane, others bool) {
 		return g.lanes[0], false
 	default:
 		return g.last, false
-	}
-}
-
-func ended(ses *link.Session) bool {
-	select {
-	case <-ses.Done():
-		return true
-	default:
-		return false
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -23,7 +24,7 @@ func (g *Group) Err() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, l := range g.lanes {
-		if !ended(l.ses) {
+		if !tunnel.Closed(l.ses.Done()) {
 			return nil
 		}
 	}

@@ -55,6 +55,25 @@ func (e *Ends) Stats() Stats {
 	return s
 }
 
+// Plus is the sum of both, with a map of its own.
+func (s Stats) Plus(o Stats) Stats {
+	s.Conns += o.Conns
+	s.Without += o.Without
+	s.Kept += o.Kept
+	s.Lost += o.Lost
+	s.Resumes += o.Resumes
+	s.Degraded += o.Degraded
+	s.Replayed += o.Replayed
+	both := make(map[string]int64, len(s.GivenUp))
+	for _, given := range []map[string]int64{s.GivenUp, o.GivenUp} {
+		for reason, n := range given {
+			both[reason] += n
+		}
+	}
+	s.GivenUp = both
+	return s
+}
+
 // givenUp is how many connections that were in use ended because they were not
 // resumed.
 func (s Stats) givenUp() (n int64) {

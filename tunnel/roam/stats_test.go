@@ -1,6 +1,7 @@
 package roam
 
 import (
+	"reflect"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,4 +39,30 @@ func TestOneLineForAllOfALink(t *testing.T) {
 			t.Errorf("the second tells of the first again: %v", entries[1].Data)
 		}
 	})
+}
+
+// A sum has all fields of both, and neither's map.
+func TestStatsPlus(t *testing.T) {
+	filled := func(n int64) (s Stats) {
+		for v := range reflect.ValueOf(&s).Elem().NumField() {
+			if f := reflect.ValueOf(&s).Elem().Field(v); f.CanInt() {
+				f.SetInt(n)
+			}
+		}
+		s.GivenUp = map[string]int64{"a": n}
+		return s
+	}
+	one, two := filled(1), filled(2)
+	two.GivenUp["b"] = 5
+	want := filled(3)
+	want.GivenUp["b"] = 5
+	if got := one.Plus(two); !reflect.DeepEqual(got, want) {
+		t.Errorf("the sum is %+v, want %+v", got, want)
+	}
+	if len(one.GivenUp) != 1 || two.GivenUp["a"] != 2 {
+		t.Errorf("the sum changed %v and %v", one.GivenUp, two.GivenUp)
+	}
+	if got := (Stats{}).Plus(one); !reflect.DeepEqual(got, one) {
+		t.Errorf("nothing plus %+v is %+v", one, got)
+	}
 }
