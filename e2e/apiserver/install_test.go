@@ -21,26 +21,11 @@ import (
 	"konnectivity/internal/testport"
 )
 
-// apiServerPod is a kube-apiserver that runs as an ordinary pod.
-const apiServerPod = `
+// controlPlaneNamespace is where kube-apiserver's pod is.
+const controlPlaneNamespace = `
 apiVersion: v1
 kind: Namespace
 metadata: {name: my-control-plane}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: kube-apiserver, namespace: my-control-plane}
-spec:
-  selector: {matchLabels: {app: kube-apiserver}}
-  template:
-    metadata: {labels: {app: kube-apiserver}}
-    spec:
-      containers:
-        - name: kube-apiserver
-          image: kube-apiserver:example
-          command: [kube-apiserver, --secure-port=6443]
-          volumeMounts: [{name: pki, mountPath: /etc/kubernetes/pki}]
-      volumes: [{name: pki, secret: {secretName: kube-apiserver}}]
 `
 
 // mostCommands is what the README promises.
@@ -99,7 +84,7 @@ func newInstaller(t *testing.T) installer {
 	if err := os.CopyFS(i.dir+"/charts", os.DirFS("../../charts")); err != nil { // with its link to the manifests
 		t.Fatal(err)
 	}
-	i.apply(apiServerPod)
+	i.apply(controlPlaneNamespace + APIServerPod([]string{"kube-apiserver", "--secure-port=6443"}))
 	return i
 }
 

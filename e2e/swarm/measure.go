@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/tunnel/link"
 )
 
 const (
@@ -36,147 +37,157 @@ type options struct {
 // figure is one that was measured.
 type figure struct{ what, value string }
 
+// trial is a server with all who are connected to it, and what was measured of
+// it so far.
+type trial struct {
+	*options
+	suite   *suite.Suite
+	dir     string // of the tenants
+	server  *suite.Server
+	swarm   *swarm // nil before connect
+	bare    int64  // the server's memory before connect, bytes
+	kept    []held
+	figures []figure
+}
+
 // measure starts the server and everybody else, and measures one after the
 // other.
-func (o *options) measure(ctx context.Context, s *suite.Suite) (figures []figure, err error) {
-	note := func(what, format string, args ...any) {
-		figures = append(figures, figure{what, fmt.Sprintf(format, args...)})
-		o.say(what + ": " + figures[len(figures)-1].value)
+func (o *options) measure(ctx context.Context, s *suite.Suite) ([]figure, error) {
+	t := &trial{options: o, suite: s, dir: filepath.Join(s.Dir, "tenants")}
+	defer t.close()
+	steps := []func(context.Context) error{t.start, t.connect, t.idle, t.hold, t.churn, t.look}
+	if o.restart {
+		steps = append(steps, t.comeBack)
 	}
-	dir := filepath.Join(s.Dir, "tenants")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return nil, err
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
 	}
-	s.Descriptors = 4*o.tenants + 1024
-	srv, err := s.StartServer("--tenants-dir=" + dir)
+	return t.figures, nil
+}
+
+func (t *trial) note(what, format string, args ...any) {
+	f := figure{what, fmt.Sprintf(format, args...)}
+	t.figures = append(t.figures, f)
+	t.say(f.what + ": " + f.value)
+}
+
+// flags are the server's.
+func (t *trial) flags() []string { return []string{"--tenants-dir=" + t.dir} }
+
+// start runs a server that has no tenant yet.
+func (t *trial) start(ctx context.Context) (err error) {
+	if err := os.Mkdir(t.dir, 0o755); err != nil {
+		return err
+	}
+	t.suite.Descriptors = 4*t.tenants + 1024
+	if t.server, err = t.suite.StartServer(t.flags()...); err != nil {
+		return err
+	}
+	if t.bare, err = t.settled(ctx); err != nil {
+		return err
+	}
+	t.note("server with no tenant, MB", "%.1f", float64(t.bare)/1e6)
+	return nil
+}
+
+// connect makes the tenants and has their agents and sidecars connect.
+func (t *trial) connect(ctx context.Context) error {
+	tenants, err := newTenants(t.tenants, t.dir)
 	if err != nil {
-		return nil, err
-	}
-	bare, err := o.settled(ctx, srv)
-	if err != nil {
-		return nil, err
-	}
-	note("server with no tenant, MB", "%.1f", float64(bare)/1e6)
-	tenants, err := newTenants(o.tenants, dir)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	begin := time.Now()
-	w := start(ctx, tenants, srv)
-	defer w.close()
+	t.swarm = start(ctx, tenants, t.server)
+	if err := t.complete(ctx, nil); err != nil {
+		return err
+	}
+	t.note("all links made after, s", "%.1f", time.Since(begin).Seconds())
+	full, err := t.settled(ctx)
+	if err != nil {
+		return err
+	}
+	t.note("server with all of them, MB", "%.1f", float64(full)/1e6)
+	t.note("for each tenant, KB", "%.1f", float64(full-t.bare)/1e3/float64(t.tenants))
+	return nil
+}
+
+// complete waits for all links, none of which is to be an old one.
+func (t *trial) complete(ctx context.Context, old map[*link.Session]bool) error {
 	limited, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	if err := w.complete(limited, nil); err != nil {
-		return nil, err
-	}
-	note("all links made after, s", "%.1f", time.Since(begin).Seconds())
-	full, err := o.settled(ctx, srv)
-	if err != nil {
-		return nil, err
-	}
-	note("server with all of them, MB", "%.1f", float64(full)/1e6)
-	note("for each tenant, KB", "%.1f", float64(full-bare)/1e3/float64(o.tenants))
-	if err := o.idle(ctx, srv, note); err != nil {
-		return nil, err
-	}
-	kept, err := o.load(ctx, w, note)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.look(ctx, srv, note); err != nil {
-		return nil, err
-	}
-	for _, c := range kept {
-		_ = c.conn.Close()
-	}
-	if !o.restart {
-		return figures, nil
-	}
-	old := w.sessions()
-	before, _ := w.failures()
-	srv.Kill()
-	begin = time.Now()
-	if err := s.RunServer(srv, "--tenants-dir="+dir); err != nil {
-		return nil, err
-	}
-	note("server ready after SIGKILL, s", "%.1f", time.Since(begin).Seconds())
-	if err := w.complete(limited, old); err != nil {
-		return nil, err
-	}
-	note("all links back after SIGKILL, s", "%.1f", time.Since(begin).Seconds())
-	failed, why := w.failures()
-	note("attempts that failed meanwhile", "%d", failed-before)
-	if failed > before {
-		o.say("one of them: " + why.Error())
-	}
-	return figures, nil
+	return t.swarm.complete(limited, old)
 }
 
 // settled is the server's memory in bytes when it has come to rest.
-func (o *options) settled(ctx context.Context, srv *suite.Server) (int64, error) {
-	sleep(ctx, min(rest, o.period))
+func (t *trial) settled(ctx context.Context) (int64, error) {
+	sleep(ctx, min(rest, t.period))
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
-	return srv.Resident()
+	return t.server.Resident()
 }
 
-type noter func(what, format string, args ...any)
-
 // idle measures what the server does while nobody does anything.
-func (o *options) idle(ctx context.Context, srv *suite.Server, note noter) error {
-	before, _, err := srv.Processor()
+func (t *trial) idle(ctx context.Context) error {
+	before, _, err := t.server.Processor()
 	if err != nil {
 		return err
 	}
 	begin := time.Now()
-	sleep(ctx, o.period)
-	after, _, err := srv.Processor()
+	sleep(ctx, t.period)
+	after, _, err := t.server.Processor()
 	if err != nil {
 		return err
 	}
-	note("processor time when idle, % of a core", "%.2f", 100*float64(after-before)/float64(time.Since(begin)))
+	t.note("processor time when idle, % of a core", "%.2f", 100*float64(after-before)/float64(time.Since(begin)))
 	return ctx.Err()
 }
 
-// load opens the connections to hold and makes new ones beside them.
-func (o *options) load(ctx context.Context, w *swarm, note noter) ([]held, error) {
+// hold opens the connections that are to stay open.
+func (t *trial) hold(ctx context.Context) (err error) {
+	if t.connections == 0 {
+		return nil
+	}
 	begin := time.Now()
-	kept, err := w.hold(ctx, o.connections)
-	if err != nil {
-		return nil, err
+	if t.kept, err = t.swarm.hold(ctx, t.connections); err != nil {
+		return err
 	}
-	if o.connections > 0 {
-		note("connections opened in, s", "%.1f", time.Since(begin).Seconds())
-	}
-	if o.rate > 0 {
-		got := w.churn(ctx, o.rate, o.period)
-		note("new connections", "%d", len(got.took))
-		note("of them failed", "%d", got.failed)
-		note("a dial, p50 and p99, ms", "%.2f and %.2f", ms(percentile(got.took, 0.5)), ms(percentile(got.took, 0.99)))
+	t.note("connections opened in, s", "%.1f", time.Since(begin).Seconds())
+	return nil
+}
+
+// churn makes new connections, and sees that those that are held still work.
+func (t *trial) churn(ctx context.Context) error {
+	if t.rate > 0 {
+		got := t.swarm.churn(ctx, t.rate, t.period)
+		t.note("new connections", "%d", len(got.took))
+		t.note("of them failed", "%d", got.failed)
+		t.note("a dial, p50 and p99, ms", "%.2f and %.2f", ms(percentile(got.took, 0.5)), ms(percentile(got.took, 0.99)))
 		if errors.Is(got.err, errCrossed) {
-			return nil, got.err
+			return got.err
 		}
 		if got.err != nil {
-			o.say("a dial failed: " + got.err.Error())
+			t.say("a dial failed: " + got.err.Error())
 		}
 	}
-	for _, c := range kept {
+	for _, c := range t.kept {
 		if err := echo(c.conn, c.of.name); err != nil {
-			return nil, fmt.Errorf("a connection of %s that was held: %w", c.of.name, err)
+			return fmt.Errorf("a connection of %s that was held: %w", c.of.name, err)
 		}
 	}
-	return kept, nil
+	return nil
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // look asks for the pages that monitoring and people ask for.
-func (o *options) look(ctx context.Context, srv *suite.Server, note noter) error {
+func (t *trial) look(ctx context.Context) error {
 	for _, page := range []struct{ what, url string }{
-		{"/metrics", srv.HealthURL("/metrics")},
-		{"/api/v1/tenants", "http://" + suite.Loopback(srv.AdminPort) + "/api/v1/tenants?limit=1000"},
-		{"/api/v1/status", "http://" + suite.Loopback(srv.AdminPort) + "/api/v1/status"},
+		{"/metrics", t.server.HealthURL("/metrics")},
+		{"/api/v1/tenants", "http://" + suite.Loopback(t.server.AdminPort) + "/api/v1/tenants?limit=1000"},
+		{"/api/v1/status", "http://" + suite.Loopback(t.server.AdminPort) + "/api/v1/status"},
 	} {
 		var slowest time.Duration
 		var size int64
@@ -188,9 +199,48 @@ func (o *options) look(ctx context.Context, srv *suite.Server, note noter) error
 			}
 			size, slowest = n, max(slowest, time.Since(begin))
 		}
-		note(page.what+": slowest of 5, ms; KB", "%.1f; %.1f", ms(slowest), float64(size)/1e3)
+		t.note(page.what+": slowest of 5, ms; KB", "%.1f; %.1f", ms(slowest), float64(size)/1e3)
 	}
 	return nil
+}
+
+// comeBack kills the server and starts it again, with nothing open but links.
+func (t *trial) comeBack(ctx context.Context) error {
+	t.letGo()
+	old := t.swarm.sessions()
+	before, _ := t.swarm.failures()
+	t.server.Kill()
+	begin := time.Now()
+	if err := t.suite.RunServer(t.server, t.flags()...); err != nil {
+		return err
+	}
+	t.note("server ready after SIGKILL, s", "%.1f", time.Since(begin).Seconds())
+	if err := t.complete(ctx, old); err != nil {
+		return err
+	}
+	t.note("all links back after SIGKILL, s", "%.1f", time.Since(begin).Seconds())
+	failed, why := t.swarm.failures()
+	t.note("attempts that failed meanwhile", "%d", failed-before)
+	if failed > before {
+		t.say("one of them: " + why.Error())
+	}
+	return nil
+}
+
+// letGo closes what hold opened.
+func (t *trial) letGo() {
+	for _, c := range t.kept {
+		_ = c.conn.Close()
+	}
+	t.kept = nil
+}
+
+// close ends everybody but the server.
+func (t *trial) close() {
+	t.letGo()
+	if t.swarm != nil {
+		t.swarm.close()
+	}
 }
 
 func get(ctx context.Context, url string) (int64, error) {

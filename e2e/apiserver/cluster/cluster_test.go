@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/e2e/apiserver"
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
 )
@@ -252,29 +253,14 @@ func (w *world) runControlPlaneOfNodes() {
 	}
 	w.control.do("", args...)
 	command := append([]string{"kube-apiserver"}, w.nodes.apiFlags("/etc/kubernetes/pki", "/nodes", "10.97.0.0/16", "--advertise-address="+outsideIP, "--endpoint-reconciler-type=none")...)
-	w.control.do(fmt.Sprintf(apiServerPod, `"`+strings.Join(command, `", "`)+`"`), "apply", "-f", "-")
+	w.control.do(apiServerService+apiserver.APIServerPod(command, "readinessProbe: {httpGet: {path: /readyz, port: 6443, scheme: HTTPS}, periodSeconds: 1}"), "apply", "-f", "-")
 	w.nodes.ready()
 }
 
-const apiServerPod = `
+// apiServerService is how nodes reach it.
+const apiServerService = `
 apiVersion: v1
 kind: Service
 metadata: {name: kube-apiserver, namespace: my-control-plane}
 spec: {type: LoadBalancer, selector: {app: kube-apiserver}, ports: [{port: 6443}]}
----
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: kube-apiserver, namespace: my-control-plane}
-spec:
-  selector: {matchLabels: {app: kube-apiserver}}
-  template:
-    metadata: {labels: {app: kube-apiserver}}
-    spec:
-      containers:
-        - name: kube-apiserver
-          image: kube-apiserver:example
-          command: [%s]
-          readinessProbe: {httpGet: {path: /readyz, port: 6443, scheme: HTTPS}, periodSeconds: 1}
-          volumeMounts: [{name: pki, mountPath: /etc/kubernetes/pki}]
-      volumes: [{name: pki, secret: {secretName: kube-apiserver}}]
 `
