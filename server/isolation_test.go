@@ -1,0 +1,403 @@
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/server/auth"
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
+)
+
+// byAddress has agents chosen by all that they may claim.
+const byAddress = "strategies: [destHost, destCIDR, defaultRoute, default]\n"
+
+// laneGroupOfRed is what the links of red's agent have in common.
+const laneGroupOfRed = "0123456789abcdef"
+
+// claims are hellos that claim what another cluster's agents have, and worse.
+func claims(random *rand.Rand) link.Hello {
+	of := func(choices ...string) string { return choices[random.IntN(len(choices))] }
+	h := link.Hello{
+		Role:        link.RoleAgent,
+		ID:          of("one", "one", "red", "", "red/one", "\x00", strings.Repeat("x", 1000), "server-1"),
+		Identifiers: of("", "ipv4=10.0.0.1", "host=a.example&host=red.example", "cidr=0.0.0.0/0&cidr=::/0", "default-route=true", "host=a.example&default-route=true&ipv4=10.0.0.1", "%zz", "host="+url.QueryEscape("red\x00")),
+		Token:       of("", "red", strings.Repeat("t", 20000)),
+		Software:    of("", "tenant=red"),
+		ServerCount: random.IntN(3),
+		Group:       of("", laneGroupOfRed, laneGroupOfRed, "fedcba9876543210"),
+	}
+	for _, f := range []string{link.FeatureLanes, link.FeatureResume, "tenant=red"} {
+		if random.IntN(3) > 0 {
+			h.Features = append(h.Features, f)
+		}
+	}
+	if random.IntN(10) == 0 {
+		h.Role = link.Role(random.IntN(256))
+	}
+	return h
+}
+
+// Whatever the agents of one cluster claim, the clients of another do not come to
+// them, by no protocol of either.
+func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
+	s := startSharers(t, func(o *Options) { o.ResumeWindow = 30 * time.Second })
+	red, blue := s.add("red", byAddress), s.add("blue", byAddress)
+	first := link.Hello{Role: link.RoleAgent, ID: "one", Identifiers: "ipv4=10.0.0.1&host=a.example", Group: laneGroupOfRed, Features: []string{link.FeatureLanes}}
+	for range 2 {
+		if _, err := red.agentLink(first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := red.agentGRPC(agentHello{id: "two", identifiers: "ipv4=10.0.0.2"}); err != nil {
+		t.Fatal(err)
+	}
+	red.has(2) // of which one has two lanes
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	taken := 0
+	for range 60 { // by either protocol
+		h := claims(random)
+		if _, err := blue.agentLink(h); err == nil {
+			taken++
+		}
+		if h.Role == link.RoleAgent && random.IntN(4) == 0 {
+			_, _ = blue.agentGRPC(agentHello{id: h.ID, identifiers: h.Identifiers})
+		}
+	}
+	if taken < 10 {
+		t.Fatalf("only %d of blue's claims were taken: this shows nothing", taken)
+	}
+	addresses := []string{"10.0.0.1:443", "10.0.0.2:443", "10.9.9.9:443", "a.example:443", "red.example:443", "[fd00::1]:443", "x:1"}
+	for _, kind := range sharedClients {
+		for _, address := range addresses {
+			conn, err := red.dial(kind, address)
+			if err != nil {
+				t.Errorf("%s to %s: %v", kind, address, err)
+				continue
+			}
+			if !red.greets(conn) {
+				t.Errorf("%s to %s: red's client did not come to red", kind, address)
+			}
+			conn.Close()
+		}
+	}
+	if n := blue.dialed.Load(); n != 0 {
+		t.Errorf("blue's agents were asked for %d connections of red's clients", n)
+	}
+	red.has(2)
+	before := red.dialed.Load()
+	for _, address := range addresses {
+		conn, err := blue.dial("link", address)
+		if err != nil {
+			continue // by an agent that claims what it cannot serve
+		}
+		if !blue.greets(conn) {
+			t.Errorf("%s: blue's client did not come to blue", address)
+		}
+		conn.Close()
+	}
+	if n := red.dialed.Load() - before; n != 0 {
+		t.Errorf("red's agents were asked for %d connections of blue's clients", n)
+	}
+}
+
+// sameSession has the session that was had with any server for every other.
+type sameSession struct {
+	state atomic.Pointer[tls.ClientSessionState]
+}
+
+func (c *sameSession) Get(string) (*tls.ClientSessionState, bool) {
+	state := c.state.Load()
+	return state, state != nil
+}
+
+func (c *sameSession) Put(_ string, state *tls.ClientSessionState) {
+	if state != nil {
+		c.state.Store(state)
+	}
+}
+
+// A certificate is good under its own cluster's names alone, on both ports, by
+// all protocols, and so is a TLS session that began there.
+func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
+	s := startSharers(t)
+	red, blue := s.add("red", ""), s.add("blue", "")
+	for _, c := range []*sharer{red, blue} {
+		if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}); err != nil {
+			t.Fatal(err)
+		}
+		c.has(1)
+	}
+	names := map[string]*sharer{
+		"red.example": red, "RED.Example.": red, "blue.example": blue,
+		"": nil, "localhost": nil, "x.red.example": nil, "red.example.blue.example": nil, "red": nil, "127.0.0.1": nil,
+	}
+	for name, owner := range names {
+		for _, holder := range []*sharer{red, blue} {
+			for _, with := range []*sameSession{nil, {}} {
+				client, worker := secureFor(name, holder.cert), secureFor(name, holder.cert)
+				if with != nil { // a session of the holder's own, which the server is asked to go on with
+					own := secureFor(holder.serverName(), holder.cert, "http/1.1")
+					own.ClientSessionCache = with
+					s.asked(own)
+					if with.state.Load() == nil {
+						t.Fatal("there is no session to go on with")
+					}
+					client.ClientSessionCache, worker.ClientSessionCache = with, with
+				}
+				what := fmt.Sprintf("%s's certificate under %q (with a session: %v)", holder.name, name, with != nil)
+				want := owner == holder
+				if got := s.asked(withProtos(client, "http/1.1")); got != want {
+					t.Errorf("%s: a client by CONNECT is let in: %v", what, got)
+				}
+				if ses, err := s.linked(s.tcp, withProtos(client, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleClient}}); (err == nil) != want {
+					t.Errorf("%s: a client by link: %v", what, err)
+				} else if err == nil {
+					ses.Close()
+				}
+				if ses, err := s.linked(s.agentAt, withProtos(worker, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "x"}}); (err == nil) != want {
+					t.Errorf("%s: an agent by link: %v", what, err)
+				} else if err == nil {
+					ses.Close()
+				}
+			}
+		}
+	}
+	for name, owner := range names {
+		for _, holder := range []*sharer{red, blue} {
+			if owner == holder {
+				continue
+			}
+			if ses, err := s.agentBy(secureFor(name, holder.cert), agentHello{id: "x"}, holder.network); err == nil {
+				ses.Close()
+				t.Errorf("%s's certificate under %q: an agent by gRPC is let in", holder.name, name)
+			}
+		}
+	}
+}
+
+func withProtos(c *tls.Config, protos ...string) *tls.Config {
+	c = c.Clone()
+	c.NextProtos = protos
+	return c
+}
+
+// asked says whether the server answers a client of that configuration at all.
+func (s *sharers) asked(secure *tls.Config) bool {
+	conn, err := tls.Dial("tcp", s.tcp, secure)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	return err == nil
+}
+
+// Whoever knows the token of another cluster's connection cannot go on with it:
+// not a byte of it comes or goes.
+func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
+	s := startSharers(t, func(o *Options) { o.ResumeWindow = 30 * time.Second })
+	red, blue := s.add("red", ""), s.add("blue", "")
+	for _, c := range []*sharer{red, blue} {
+		ends := roam.New(roam.Options{Window: 30 * time.Second})
+		t.Cleanup(func() { ends.Close(); ends.Wait() })
+		hello := link.Hello{Role: link.RoleAgent, ID: "one", Features: []string{link.FeatureResume}}
+		if _, err := s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: hello, Forwarder: ends.Forwarder(forwarder(c.network))}); err != nil {
+			t.Fatal(err)
+		}
+		c.has(1)
+	}
+	open := func(c *sharer, resume tunnel.Resume) (tunnel.Conn, *tunnel.Flow, error) {
+		ses, err := c.clientLink()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := tunnel.NewFlow("tcp", "a.example:443")
+		f.Resume = &resume
+		conn, err := ses.Dial(t.Context(), f)
+		return conn, f, err
+	}
+	token := [16]byte{1, 2, 3}
+	conn, f, err := open(red, tunnel.Resume{Token: token, Window: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted := f.Resume.Granted
+	if granted.Window <= 0 || !red.greets(conn) {
+		t.Fatalf("red's connection does not outlive its link: %+v", granted)
+	}
+	for _, route := range []string{granted.Route, "", "one", "red/one"} {
+		for _, epoch := range []uint32{1, 2, 1 << 31} {
+			again, _, err := open(blue, tunnel.Resume{Token: token, Window: 30 * time.Second, Epoch: epoch, Route: route, Taken: 4})
+			if err == nil {
+				t.Fatalf("epoch %d by route %q: blue goes on with red's connection, %v", epoch, route, again)
+			}
+			if route == granted.Route && tunnel.FailureOf(err) != tunnel.FailGone { // it is blue's agent that was asked
+				t.Errorf("epoch %d by the same route: %v", epoch, err)
+			}
+		}
+	}
+	// One that asks for the same dial again gets a connection of its own cluster.
+	for attempt := range uint32(3) {
+		repeated, _, err := open(blue, tunnel.Resume{Token: token, Window: 30 * time.Second, Attempt: attempt})
+		if err != nil || attempt == 0 && !blue.greets(repeated) {
+			t.Errorf("attempt %d: %v", attempt, err)
+		}
+	}
+	if n := red.dialed.Load(); n != 1 {
+		t.Errorf("red's agent was asked %d times, want once", n)
+	}
+	if _, err := io.WriteString(conn, "still"); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("red's connection goes on", func() bool { return red.got.Load() == 5 })
+	if n := blue.got.Load(); n != 0 {
+		t.Errorf("blue's destinations got %d bytes", n)
+	}
+}
+
+// kubeconfigOfNobody names an API that is never asked: reviews are the test's.
+const kubeconfigOfNobody = `apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: 'https://127.0.0.1:1'}}]
+users: [{name: u, user: {token: secret}}]
+`
+
+// Agents that somebody else has judged are cut, by either protocol, and nobody
+// else is.
+func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
+	s := startSharers(t, func(o *Options) {
+		o.TenantTokens = func(k *tenancy.Tokens) *auth.TokensConfig {
+			return &auth.TokensConfig{Reviews: &reviews{}, Namespace: k.Namespace, ServiceAccount: k.ServiceAccount, Audience: k.Audience, PerSecond: 1000, Burst: 100}
+		}
+	})
+	tokens := func(audience string) string {
+		return "tokens: {kubeconfig: api, namespace: ns, serviceAccount: agent, audience: " + audience + "}\n"
+	}
+	api := [2]string{"api", kubeconfigOfNobody}
+	red, blue := s.add("red", ""), s.add("blue", "")
+	red.write(tokens("first"), api)
+	blue.write(tokens("first"), api)
+	join := func(c *sharer) (all []agent) {
+		t.Helper()
+		byLink, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one", Token: "good"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		byGRPC, err := c.agentGRPC(agentHello{id: "two", token: "good"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.has(2)
+		return []agent{byLink, byGRPC}
+	}
+	reds, blues := join(red), join(blue)
+	sidecar, err := red.clientLink()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stay := func(what string, all ...agent) {
+		t.Helper()
+		for i, a := range all {
+			select {
+			case <-a.Done():
+				t.Errorf("%s: %d was cut", what, i)
+			default:
+			}
+		}
+	}
+
+	red.write(tokens("first")+"bounds: {connections: 100}\n", api)
+	stay("nothing but bounds", reds...)
+	red.write(tokens("second"), api)
+	for i, a := range reds {
+		select {
+		case <-a.Done():
+		case <-time.After(20 * time.Second):
+			t.Errorf("agent %d, which was judged for another audience, stays", i)
+		}
+	}
+	red.has(0)
+	stay("blue's agents", blues...)
+	stay("red's sidecar", sidecar)
+	join(red) // by the new
+	if _, err := red.agentGRPC(agentHello{id: "two", token: "bad"}); err == nil {
+		t.Error("a token that is not good is taken")
+	}
+	conn, err := red.dial("connect", "a:1")
+	if err != nil || !red.greets(conn) {
+		t.Errorf("red's clients after the change: %v", err)
+	}
+}
+
+// A cluster that comes while the server goes harms nobody: whoever of it gets in
+// is told to go, and the server ends in time.
+func TestAClusterThatComesDuringADrain(t *testing.T) {
+	s := startSharers(t, func(o *Options) { o.Grace = time.Minute })
+	red := s.add("red", "")
+	a, err := red.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	red.has(1)
+	held, err := red.dial("connect", "a:1")
+	if err != nil || !red.greets(held) {
+		t.Fatal(err)
+	}
+	early, err := net.Dial("tcp", s.agentAt) // and takes its time for the handshake
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer early.Close()
+	time.Sleep(50 * time.Millisecond) // for it to be accepted; if not, it is refused, which is as good
+	s.stop()
+	select {
+	case <-a.Draining():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the server does not drain")
+	}
+	green := s.add("green", "")
+	s.eventually("green", func() bool { return green.cluster() != nil })
+	ses, err := link.Connect(t.Context(), tls.Client(early, secureFor(green.serverName(), green.cert, link.ALPN)), link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "one"}})
+	if err == nil {
+		defer ses.Close()
+		select {
+		case <-ses.Draining():
+		case <-ses.Done():
+		case <-time.After(20 * time.Second):
+			t.Error("an agent that came during the drain was not told")
+		}
+	}
+	t.Logf("an agent of a cluster that came during the drain: %v", err)
+	if _, err := io.WriteString(held, "on"); err != nil {
+		t.Errorf("red's connection: %v", err)
+	}
+	held.Close()
+	if err := s.wait(20 * time.Second); err != nil {
+		t.Error(err)
+	}
+	if n := red.got.Load(); n != 2 {
+		t.Errorf("red's destination got %d bytes of 2", n)
+	}
+}

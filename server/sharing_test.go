@@ -1,0 +1,249 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/server/auth"
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/link"
+)
+
+// sharers is a server that clusters share, with listeners as the program has
+// them.
+type sharers struct {
+	*rig
+	dir    *tenancy.Dir
+	folder string
+}
+
+// sharer is one of the clusters. All have the same names in their certificates.
+type sharer struct {
+	of     *sharers
+	name   string
+	ca     *pki.CA
+	cert   tls.Certificate
+	dialed atomic.Int64 // by its agents
+	got    atomic.Int64 // bytes that its destinations were sent
+}
+
+func startSharers(t *testing.T, settings ...func(*Options)) *sharers {
+	t.Helper()
+	s := &sharers{folder: t.TempDir()}
+	s.rig = startServer(t, append(settings, func(o *Options) {
+		var err error
+		if s.dir, err = tenancy.Open(s.folder, o.Log); err != nil {
+			t.Fatal(err)
+		}
+		o.Tenants = s.dir
+		if o.TenantTokens == nil {
+			o.TenantTokens = func(*tenancy.Tokens) *auth.TokensConfig { return nil }
+		}
+		source := listenerFiles(t)
+		for _, l := range []*Listener{&o.Clients[0], &o.Agents[0]} {
+			l.TLS, l.TLSFor = source.Server, source.ServerFor
+		}
+	})...)
+	return s
+}
+
+// listenerFiles are the server's own certificates, which are nobody's here.
+func listenerFiles(t *testing.T) *tlsreload.Source {
+	t.Helper()
+	dir := t.TempDir()
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := tlsreload.Files{Cert: filepath.Join(dir, "crt"), Key: filepath.Join(dir, "key"), CA: filepath.Join(dir, "ca")}
+	for path, text := range map[string][]byte{files.Cert: pair.CertPEM, files.Key: pair.KeyPEM, files.CA: ca.CertPEM} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source, err := tlsreload.New(files, tlsreload.Options{Name: "server"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
+// add has the server serve a cluster, with further lines of tenant.yaml.
+func (s *sharers) add(name, more string) *sharer {
+	s.t.Helper()
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "peer", Client: true})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	c := &sharer{of: s, name: name, ca: ca, cert: pair.TLS()}
+	c.write(more)
+	return c
+}
+
+// serverName is what its peers ask for.
+func (c *sharer) serverName() string { return c.name + ".example" }
+
+// write writes the cluster's folder anew, with further files by name.
+func (c *sharer) write(more string, files ...[2]string) {
+	t, folder := c.of.t, filepath.Join(c.of.folder, c.name)
+	t.Helper()
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	spec := "serverNames: [" + c.serverName() + "]\n" + more
+	for _, f := range append(files,
+		[2]string{tenancy.AgentsCAFile, string(c.ca.CertPEM)}, [2]string{tenancy.ClientsCAFile, string(c.ca.CertPEM)}, [2]string{tenancy.SpecFile, spec},
+	) {
+		if err := os.WriteFile(filepath.Join(folder, f[0]), []byte(f[1]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.of.dir.Look()
+}
+
+// secureFor asks for a cluster by name, with a certificate.
+func secureFor(serverName string, cert tls.Certificate, protos ...string) *tls.Config {
+	return &tls.Config{ServerName: serverName, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, NextProtos: protos}
+}
+
+// greeting is what all destinations of the cluster say first.
+func (c *sharer) greeting() string { return c.name + "\n" }
+
+// network is that of the cluster's agents: whatever they dial greets, and takes
+// what comes.
+func (c *sharer) network(context.Context, string) (tunnel.Conn, error) {
+	c.dialed.Add(1)
+	near, far := tcpPair()
+	go func() {
+		defer far.Close()
+		_, _ = io.WriteString(far, c.greeting())
+		n, _ := io.Copy(io.Discard, far)
+		c.got.Add(n)
+	}()
+	return near, nil
+}
+
+// greets says whether a connection leads to the cluster.
+func (c *sharer) greets(conn net.Conn) bool {
+	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	said := make([]byte, len(c.greeting()))
+	_, err := io.ReadFull(conn, said)
+	return err == nil && string(said) == c.greeting()
+}
+
+// linked makes a link to one port of the server.
+func (s *sharers) linked(at string, secure *tls.Config, cfg link.Config) (*link.Session, error) {
+	dialer := tls.Dialer{Config: secure}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	conn, err := dialer.DialContext(ctx, "tcp", at)
+	if err != nil {
+		return nil, err
+	}
+	ses, err := link.Connect(ctx, conn, cfg)
+	if err == nil {
+		s.t.Cleanup(func() { ses.Close() })
+	}
+	return ses, err
+}
+
+// agentLink is the cluster's agent, as far as what it says is right.
+func (c *sharer) agentLink(h link.Hello) (*link.Session, error) {
+	return c.of.linked(c.of.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: h, Forwarder: forwarder(c.network)})
+}
+
+// agentGRPC is the same by gRPC.
+func (c *sharer) agentGRPC(h agentHello) (agent, error) {
+	return c.of.agentBy(secureFor(c.serverName(), c.cert), h, c.network)
+}
+
+func (s *sharers) agentBy(secure *tls.Config, h agentHello, n network) (agent, error) {
+	conn, err := grpc.NewClient(s.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(secure)))
+	if err != nil {
+		return nil, err
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	cfg := legacy.AgentConfig{ID: h.id, Identifiers: h.identifiers, Forwarder: forwarder(n)}
+	if h.token != "" {
+		cfg.Token = func() (string, error) { return h.token, nil }
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	ses, err := legacy.ConnectAgent(ctx, conn, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.t.Cleanup(func() { ses.Close() })
+	return ses, nil
+}
+
+// clientLink is a sidecar of the cluster.
+func (c *sharer) clientLink() (*link.Session, error) {
+	return c.of.linked(c.of.tcp, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{
+		Hello: link.Hello{Role: link.RoleClient, ID: "sidecar", Features: []string{link.FeatureResume}},
+	})
+}
+
+// sharedClients are the ways in which a cluster's clients come.
+var sharedClients = []string{"connect", "grpc", "link"}
+
+// dial reaches a destination as one kind of client does.
+func (c *sharer) dial(kind, address string) (net.Conn, error) {
+	r := c.of
+	switch kind {
+	case "connect":
+		conn, err := tls.Dial("tcp", r.tcp, secureFor(c.serverName(), c.cert, "http/1.1"))
+		if err != nil {
+			return nil, err
+		}
+		return r.connect(conn, address)
+	case "grpc":
+		return r.tunnel(address, r.tcp, credentials.NewTLS(secureFor(c.serverName(), c.cert)))
+	default:
+		ses, err := c.clientLink()
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		return ses.Dial(ctx, tunnel.NewFlow("tcp", address))
+	}
+}
+
+// cluster is the server's of that tenant.
+func (c *sharer) cluster() (found *cluster) {
+	c.of.tenants.each(func(cl *cluster) {
+		if cl.name == c.name {
+			found = cl
+		}
+	})
+	return found
+}
+
+// has waits until the server has so many connections of the cluster's agents.
+func (c *sharer) has(agents int) {
+	c.of.t.Helper()
+	c.of.eventually("the agents of "+c.name, func() bool { return c.cluster().agents.Counts().Connections == agents })
+}
