@@ -39,6 +39,7 @@ type cluster struct {
 	terms   atomic.Pointer[terms] // never nil once it is in use
 	traffic traffic               // of a tenant
 	bounds  bounds                // the same
+	paces   tunnel.Paces          // of its connections; the same
 	places  [sides]*shares.Share  // that its connections take; the same
 
 	mu     sync.Mutex
@@ -80,6 +81,7 @@ func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluste
 	if name != "" {
 		cl.forwarder.Dialer = cl.bounded(cl.forwarder.Dialer)
 		cl.forwarder.Total = &cl.traffic.totals
+		cl.forwarder.Paces = &cl.paces
 		cl.forwarder.Observers = append(cl.forwarder.Observers, &cl.traffic)
 	}
 	cl.connect = frontend.Connect(sharing{cl, clientMemory + connMemory}, s.metrics, cl.agents.Ready)

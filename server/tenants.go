@@ -229,6 +229,8 @@ func (s *Server) strategiesOf(t *tenancy.Tenant) []registry.Strategy {
 // all that it remembers.
 func (t *tenants) termsOf(tenant *tenancy.Tenant, cl *cluster) *terms {
 	cl.parts.budget.Bound(int64(tenant.Bounds.MemoryMiB) << 20)
+	cl.paces.Up.Set(tenant.Bounds.BytesPerSecond())
+	cl.paces.Down.Set(tenant.Bounds.BytesPerSecond())
 	next := &terms{policy: tenant.Policy, bounds: tenant.Bounds}
 	if tenant.Identifiers == tenancy.IdentifiersCertificate || tenant.Identifiers == "" && t.server.opts.Claims != nil {
 		next.gate.Claims = auth.OwnClaims(cl.log)

@@ -123,7 +123,7 @@ func (r resuming) OnResume(f func(pause time.Duration)) {
 // values as there are folders.
 type tenantMetrics struct{ tenants *tenants }
 
-var tenantDescs = struct{ state, agents, clients, open, dials, bytes, refused, refusedDials *prometheus.Desc }{
+var tenantDescs = struct{ state, agents, clients, open, dials, bytes, refused, refusedDials, held *prometheus.Desc }{
 	state:        tenantDesc("tenants", "Number of tenants, by state: serving, stale (its folder cannot be used as it is now; it is served as it was), broken (its peers are refused).", "state"),
 	agents:       tenantDesc("tenant_agents", "Number of connected agents, by tenant.", "tenant"),
 	clients:      tenantDesc("tenant_clients", "Number of linked clients, by tenant.", "tenant"),
@@ -132,6 +132,7 @@ var tenantDescs = struct{ state, agents, clients, open, dials, bytes, refused, r
 	bytes:        tenantDesc("tenant_forwarded_bytes_total", "Count of payload bytes carried, by tenant and direction.", "tenant", "direction"),
 	refused:      tenantDesc("tenant_agent_refusals_total", "Count of agents refused, by tenant.", "tenant"),
 	refusedDials: tenantDesc("tenant_bound_refusals_total", "Count of requested connections that were refused by a bound, by tenant.", "tenant"),
+	held:         tenantDesc("tenant_bandwidth_wait_seconds_total", "Seconds that connections have waited for bounds.mbitPerSecond, all together, by tenant and direction.", "tenant", "direction"),
 }
 
 func tenantDesc(name, help string, labels ...string) *prometheus.Desc {
@@ -141,7 +142,7 @@ func tenantDesc(name, help string, labels ...string) *prometheus.Desc {
 // Describe implements prometheus.Collector.
 func (m tenantMetrics) Describe(out chan<- *prometheus.Desc) {
 	d := tenantDescs
-	for _, desc := range []*prometheus.Desc{d.state, d.agents, d.clients, d.open, d.dials, d.bytes, d.refused, d.refusedDials} {
+	for _, desc := range []*prometheus.Desc{d.state, d.agents, d.clients, d.open, d.dials, d.bytes, d.refused, d.refusedDials, d.held} {
 		out <- desc
 	}
 }
@@ -176,4 +177,9 @@ func (cl *cluster) collect(out chan<- prometheus.Metric) {
 	count(tenantDescs.bytes, t.totals.Down.Load(), "to_client")
 	count(tenantDescs.refused, t.refused.Load())
 	count(tenantDescs.refusedDials, t.bound.Load())
+	held := func(p *tunnel.Pace, direction string) {
+		out <- prometheus.MustNewConstMetric(tenantDescs.held, prometheus.CounterValue, p.Held().Seconds(), cl.name, direction)
+	}
+	held(&cl.paces.Up, "to_destination")
+	held(&cl.paces.Down, "to_client")
 }

@@ -39,6 +39,7 @@ type Forwarder struct {
 	Bounds                    // of every relay
 	DialTimeout time.Duration // 0 means DefaultDialTimeout
 	Total       *Totals       // where set, the bytes of all flows are added to it as they pass
+	Paces       *Paces        // where set, all relays are held to them together
 	Observers   []Observer
 }
 
@@ -76,7 +77,7 @@ func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay
 		return nil, err
 	}
 	f.Begin(flow, far.RemoteAddr())
-	return &Relay{A: near, B: far, Flow: flow, Bounds: f.Bounds}, nil
+	return &Relay{A: near, B: far, Flow: flow, Paces: f.Paces, Bounds: f.Bounds}, nil
 }
 
 // Begin is Forward's step between a dial that succeeded and the relay, for a

@@ -3,6 +3,7 @@ package tunnel
 import (
 	"io"
 	"sync/atomic"
+	"time"
 )
 
 // half is one direction of a relay. It is the Receiver of a Source that
@@ -15,7 +16,8 @@ type half struct {
 	out      Sink   // of dst
 	held     *atomic.Bool
 	count    tally
-	inOrder  bool // all that src sent, and its end, was handed to dst
+	pace     *Pace // nil: none
+	inOrder  bool  // all that src sent, and its end, was handed to dst
 
 	// batch is here and not on the stack of pump, which TLS under it fills
 	// to 4 KiB; a little more, and every connection would take 8.
@@ -24,7 +26,7 @@ type half struct {
 
 func newHalf(r *Relay, w *watch, up bool, dst, src Conn) *half {
 	f := r.Flow
-	return &half{relay: r, watch: w, dst: dst, src: src, in: src.In(), out: dst.Out(), held: &f.held[side(up)], count: f.counters(up)}
+	return &half{relay: r, watch: w, dst: dst, src: src, in: src.In(), out: dst.Out(), held: &f.held[side(up)], count: f.counters(up), pace: r.pace(up)}
 }
 
 // delivered has src deliver its bytes, if it can and dst takes them on the
@@ -46,7 +48,14 @@ func (h *half) delivered() bool {
 
 // Take implements Receiver.
 func (h *half) Take(c Chunk) int {
+	paced := h.pace.active()
+	if paced && !h.pace.try(c.Len(), time.Now()) {
+		return 0
+	}
 	n := h.out.TryWrite(c)
+	if paced {
+		h.pace.back(c.Len() - n)
+	}
 	if n > 0 {
 		h.count.add(n)
 	}
@@ -74,8 +83,17 @@ func (h *half) Fail(cause error) {
 // pump moves bytes until the direction has ended, or until a Source that
 // delivers has nothing more for now.
 func (h *half) pump() {
-	for h.pass(h.in.ReadChunks(h.batch[:])) {
+	for h.pass(h.in.ReadChunks(h.atOnce())) {
 	}
+}
+
+// atOnce is for what is moved next. Those that share a Pace take turns, which are
+// to be short.
+func (h *half) atOnce() []Chunk {
+	if h.pace.active() {
+		return h.batch[:1]
+	}
+	return h.batch[:]
 }
 
 // pass hands on n chunks of batch, or the end, which it reports. It returns
@@ -105,6 +123,9 @@ func (h *half) move(n int) error {
 	h.held.Store(true)
 	if h.count.own()+int64(size) > takenUnread {
 		h.watch.lookSoon()
+	}
+	if h.pace.active() {
+		h.pace.wait(size, h.relay.ended)
 	}
 	err := h.out.WriteChunks(h.batch[:n])
 	h.held.Store(false)

@@ -34,10 +34,14 @@ type Relay struct {
 	// Flow counts what passes; up is A to B. nil is one that nobody sees.
 	Flow *Flow
 
+	// Paces hold it to a rate, together with all that share them; nil: any.
+	Paces *Paces
+
 	Bounds
 
 	running sync.WaitGroup // the directions that have not ended
 	cause   atomic.Pointer[error]
+	cut     atomic.Bool // both ends were reset
 }
 
 // Bounds are how long a Relay waits. A Forwarder has them for all of its Relays.
@@ -123,9 +127,25 @@ func (r *Relay) finish(w *watch, err error) {
 // what came before a reset was not idle.
 func (r *Relay) abort(cause error) {
 	r.cause.CompareAndSwap(nil, &cause)
+	r.cut.Store(true)
 	first := *r.cause.Load()
 	_ = r.A.Reset(first)
 	_ = r.B.Reset(first)
+}
+
+// ended says whether both ends were reset.
+func (r *Relay) ended() bool { return r.cut.Load() }
+
+// pace is that of one direction; nil: none.
+func (r *Relay) pace(up bool) *Pace {
+	switch {
+	case r.Paces == nil:
+		return nil
+	case up:
+		return &r.Paces.Up
+	default:
+		return &r.Paces.Down
+	}
 }
 
 func (r *Relay) linger() time.Duration {

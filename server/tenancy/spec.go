@@ -55,7 +55,11 @@ type Bounds struct {
 	Connections    int `json:"connections,omitempty"`    // open at once
 	DialsPerSecond int `json:"dialsPerSecond,omitempty"` // with a burst of as many
 	MemoryMiB      int `json:"memoryMiB,omitempty"`      // of --memory-budget-mib
+	MbitPerSecond  int `json:"mbitPerSecond,omitempty"`  // of payload, in each direction: megabits, of 125,000 bytes
 }
+
+// BytesPerSecond is MbitPerSecond in bytes.
+func (b Bounds) BytesPerSecond() int64 { return int64(b.MbitPerSecond) * 125_000 }
 
 // The values of AgentIdentifiers.
 const (
@@ -212,7 +216,7 @@ func (b Bounds) check() error {
 	for _, n := range []struct {
 		field string
 		value int
-	}{{"connections", b.Connections}, {"dialsPerSecond", b.DialsPerSecond}, {"memoryMiB", b.MemoryMiB}} {
+	}{{"connections", b.Connections}, {"dialsPerSecond", b.DialsPerSecond}, {"memoryMiB", b.MemoryMiB}, {"mbitPerSecond", b.MbitPerSecond}} {
 		if n.value < 0 {
 			return fieldError("bounds."+n.field, "%d: want a number from 1, or leave it out for no bound", n.value)
 		}
@@ -220,11 +224,19 @@ func (b Bounds) check() error {
 	if b.MemoryMiB > maxMemoryMiB {
 		return fieldError("bounds.memoryMiB", "%d: want %d at most, or leave it out for no bound", b.MemoryMiB, maxMemoryMiB)
 	}
+	if b.MbitPerSecond > maxMbitPerSecond {
+		return fieldError("bounds.mbitPerSecond", "%d: want %d at most, or leave it out for no bound", b.MbitPerSecond, maxMbitPerSecond)
+	}
 	return nil
 }
 
-// maxMemoryMiB is a tebibyte, which no server has as its budget.
-const maxMemoryMiB = 1 << 20
+const (
+	// maxMemoryMiB is a tebibyte, which no server has as its budget.
+	maxMemoryMiB = 1 << 20
+
+	// maxMbitPerSecond is a terabit, which no server has as its line.
+	maxMbitPerSecond = 1_000_000
+)
 
 func (t *TokensSpec) check() error {
 	if t == nil {

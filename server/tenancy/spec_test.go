@@ -27,7 +27,10 @@ func TestSpecNamesFileAndField(t *testing.T) {
 		{"kubeconfig elsewhere", "serverNames: [a.example]\ntokens: {kubeconfig: ../k, namespace: ns, serviceAccount: sa, audience: a}", "tenant.yaml: tokens.kubeconfig: \"../k\": want the plain name of a file"},
 		{"negative memory", "serverNames: [a.example]\nbounds: {memoryMiB: -1}", "tenant.yaml: bounds.memoryMiB: -1: want a number from 1"},
 		{"much memory", "serverNames: [a.example]\nbounds: {memoryMiB: 9000000000000}", "tenant.yaml: bounds.memoryMiB: 9000000000000: want 1048576 at most"},
-		{"good", "serverNames: [a.example]\nstrategies: [destHost, default]\nagentIdentifiers: certificate\npolicy: {allow: ['10.0.0.0/8'], deny: ['10.1.0.0/16']}\nbounds: {connections: 5, dialsPerSecond: 7, memoryMiB: 64}", ""},
+		{"negative bandwidth", "serverNames: [a.example]\nbounds: {mbitPerSecond: -1}", "tenant.yaml: bounds.mbitPerSecond: -1: want a number from 1"},
+		{"much bandwidth", "serverNames: [a.example]\nbounds: {mbitPerSecond: 9000000000000}", "tenant.yaml: bounds.mbitPerSecond: 9000000000000: want 1000000 at most"},
+		{"part of a megabit", "serverNames: [a.example]\nbounds: {mbitPerSecond: 0.5}", "tenant.yaml: bounds.mbitPerSecond: want a whole number"},
+		{"good", "serverNames: [a.example]\nstrategies: [destHost, default]\nagentIdentifiers: certificate\npolicy: {allow: ['10.0.0.0/8'], deny: ['10.1.0.0/16']}\nbounds: {connections: 5, dialsPerSecond: 7, memoryMiB: 64, mbitPerSecond: 100}", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := ParseSpec([]byte(test.text))

@@ -1,0 +1,69 @@
+package server
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel/link"
+)
+
+// A tenant's bytes take the time that its bound has them take, by whatever
+// protocols they pass, and come whole; another's take none.
+func TestBandwidthIsBounded(t *testing.T) {
+	const size, least = 3_000_000, 200 * time.Millisecond // at 10 MB a second, of which half a megabyte may pass at once
+	s := startSharers(t)
+	red, blue := s.add("red", "bounds: {mbitPerSecond: 80}"), s.add("blue", "")
+	for _, c := range []*sharer{red, blue} {
+		if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}); err != nil {
+			t.Fatal(err)
+		}
+		c.has(1)
+	}
+	send := func(c *sharer, kind string) time.Duration {
+		t.Helper()
+		conn, err := c.dial(kind, "a:1")
+		if err != nil || !c.greets(conn) {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		had, began := c.got.Load(), time.Now()
+		if _, err := conn.Write([]byte(strings.Repeat("x", size))); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+		s.eventually("all bytes", func() bool { return c.got.Load() == had+size })
+		return time.Since(began)
+	}
+	for _, kind := range sharedClients {
+		if took := send(red, kind); took < least {
+			t.Errorf("%s: %d bytes took %v", kind, size, took)
+		}
+		send(blue, kind)
+	}
+	_, page := s.get(s.health, "/metrics")
+	waited := grep(page, "tenant_bandwidth_wait_seconds_total{")
+	if !strings.Contains(waited, `{direction="to_destination",tenant="blue"} 0`) || strings.Contains(waited, `{direction="to_destination",tenant="red"} 0`+"\n") {
+		t.Errorf("who waited: %s", waited)
+	}
+
+	// Another bound holds for what is open, too.
+	conn, err := red.dial("link", "a:1")
+	if err != nil || !red.greets(conn) {
+		t.Fatal(err)
+	}
+	had := red.got.Load()
+	red.write("")
+	if red.cluster().terms.Load().bounds.MbitPerSecond != 0 {
+		t.Fatal("the bound was not lifted")
+	}
+	before := red.cluster().paces.Up.Held()
+	if _, err := conn.Write([]byte(strings.Repeat("x", size))); err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	s.eventually("all bytes", func() bool { return red.got.Load() == had+size })
+	if waited := red.cluster().paces.Up.Held() - before; waited != 0 {
+		t.Errorf("without a bound, it waited for %v", waited)
+	}
+}
