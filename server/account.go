@@ -157,6 +157,14 @@ const noMemory = "this client's share is used up: the server has no memory for m
 // memoryBound is what it is told where it is its tenant that has.
 const memoryBound = "bound reached: this cluster has as much of the server's memory as bounds.memoryMiB of its tenant allows"
 
+// noMemory is what the client is told that there is no memory for.
+func (a *account) noMemory() string {
+	if a.budget.AtBound() {
+		return memoryBound
+	}
+	return noMemory
+}
+
 // sharing is a front's Forwarder: each connection has a place on its client's
 // account, which is the context's.
 type sharing struct {
@@ -192,10 +200,11 @@ func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		p := ctx.Value(placeKey{}).(*place)
 		if p.taken = p.account.budget.Take(p.memory); !p.taken {
+			failure := tunnel.FailExhausted
 			if p.account.budget.AtBound() {
-				return nil, &tunnel.DialError{Failure: tunnel.FailBound, Address: f.Address, Reason: memoryBound}
+				failure = tunnel.FailBound
 			}
-			return nil, exhausted(f.Address, noMemory)
+			return nil, &tunnel.DialError{Failure: failure, Address: f.Address, Reason: p.account.noMemory()}
 		}
 		dials := p.account.dials
 		if f.Resume.Again() {
@@ -233,7 +242,7 @@ func (f linked) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.An
 func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn) {
 	acct := accountOf(ctx)
 	if !acct.budget.Take(clientMemory) {
-		c.Refuse(noMemory)
+		c.Refuse(acct.noMemory())
 		return
 	}
 	defer acct.budget.Give(clientMemory)
@@ -252,7 +261,7 @@ func admitStream(ctx context.Context) (context.Context, func(), error) {
 	}
 	acct := who.AuthInfo.(authInfo).account
 	if !acct.budget.Take(streamMemory) {
-		return nil, nil, status.Error(codes.ResourceExhausted, noMemory)
+		return nil, nil, status.Error(codes.ResourceExhausted, acct.noMemory())
 	}
 	ctx = withCluster(withAccount(ctx, acct), who.AuthInfo.(authInfo).cluster)
 	return legacy.WithBudget(ctx, acct.grpc), func() { acct.budget.Give(streamMemory) }, nil

@@ -30,7 +30,7 @@ func (s *Server) buildAgents() (err error) {
 	if !s.opts.AgentsNeedLink {
 		s.agentService, err = legacy.NewAgentService(legacy.AgentServiceConfig{
 			ServerID: s.opts.ID, ServerCount: s.serverCount, Accept: s.acceptAgent,
-			Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log,
+			Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
 		})
 		if err != nil {
 			return err

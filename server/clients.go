@@ -22,7 +22,7 @@ func (s *Server) buildClients() error {
 	if !s.opts.NoGRPC {
 		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
 		s.proxyService = legacy.NewProxyService(sharing{ofCluster{s}, connMemory}, legacy.ProxyServiceConfig{
-			Admit: admitStream, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log,
+			Admit: admitStream, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
 		})
 		s.proxyService.Register(s.clientGRPC.server)
 	}
@@ -53,7 +53,7 @@ func (s *Server) frontConfig(side side, l Listener) frontend.Config {
 	}
 	return frontend.Config{
 		Name: side.String(), TLS: s.tlsOf(side, l), Proxies: l.Proxies, MaxConns: s.roomOf(side), Strangers: strangers, Metrics: s.metrics, Log: s.opts.Log,
-		LinkALPN: link.ALPN, Prepare: s.prepare(),
+		LogOf: s.logOfOwner, LinkALPN: link.ALPN, Prepare: s.prepare(),
 	}
 }
 
@@ -105,7 +105,7 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
 			return fmt.Errorf("this port is for clients, not for %ss", peer.Role)
 		}
 		if taken = acct.budget.Take(clientMemory); !taken {
-			return errors.New(noMemory)
+			return errors.New(acct.noMemory())
 		}
 		return nil
 	}

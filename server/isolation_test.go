@@ -2,15 +2,20 @@ package server
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/server/auth"
 	"konnectivity/server/tenancy"
@@ -400,4 +405,61 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 	if n := red.got.Load(); n != 2 {
 		t.Errorf("red's destination got %d bytes of 2", n)
 	}
+}
+
+// Whatever a client speaks, it is told that it is its cluster's own bound that
+// leaves no room, and hears nothing of it where the bound is another's.
+func TestTheBoundOnMemoryIsNamed(t *testing.T) {
+	s := startSharers(t)
+	red, blue := s.add("red", "bounds: {memoryMiB: 1}"), s.add("blue", "")
+	for _, c := range []*sharer{red, blue} {
+		if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}); err != nil {
+			t.Fatal(err)
+		}
+		c.has(1)
+	}
+	held := red.cluster().parts.budget.Share()
+	held.Hold(1 << 20)
+	defer held.Give(1 << 20)
+	var status *statusError
+	if _, err := red.dial("connect", "a:1"); !errors.As(err, &status) || status.code != 429 || !strings.Contains(status.body, memoryBound) {
+		t.Errorf("a client by CONNECT is told %v", err)
+	}
+	var refusal *link.GoAwayError
+	if _, err := red.clientLink(); !errors.As(err, &refusal) || refusal.Text != memoryBound {
+		t.Errorf("a sidecar is told %v", err)
+	}
+	if _, err := red.dial("grpc", "a:1"); err == nil {
+		t.Error("a client by gRPC finds room")
+	}
+	for _, kind := range sharedClients {
+		if conn, err := blue.dial(kind, "a:1"); err != nil || !blue.greets(conn) {
+			t.Errorf("blue's client by %s: %v", kind, err)
+		}
+	}
+}
+
+// What the log says of a connection names the tenant that it is of.
+func TestLinesAboutConnectionsNameTheTenant(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	log.SetLevel(logrus.DebugLevel)
+	s := startSharers(t, func(o *Options) { o.Log = log })
+	red, blue := s.add("red", ""), s.add("blue", "")
+	names := func(words string) {
+		t.Helper()
+		s.eventually("a line: "+words, func() bool {
+			return slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool {
+				return strings.Contains(e.Message, words) && e.Data["tenant"] == "red"
+			})
+		})
+		said.Reset()
+	}
+	if s.asked(secureFor(red.serverName(), blue.cert, "http/1.1")) {
+		t.Fatal("blue's client is let in")
+	}
+	names("a TLS handshake of clients failed")
+	if _, err := red.dial("grpc", "a.example:1"); err == nil {
+		t.Fatal("there is an agent")
+	}
+	names(`connection to "a.example:1" ended`)
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -8,6 +9,23 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
+
+// logOfStream is the log of the cluster that a gRPC stream is of.
+func (s *Server) logOfStream(stream context.Context) logrus.FieldLogger {
+	if info, ok := authInfoOf(stream); ok && info.cluster != nil {
+		return info.cluster.log
+	}
+	return s.opts.Log
+}
+
+// logOfOwner is the log of the cluster that a connection was found to be of in
+// its handshake.
+func (s *Server) logOfOwner(owner any) logrus.FieldLogger {
+	if h, ok := owner.(*host); ok {
+		return h.cluster.log
+	}
+	return s.opts.Log
+}
 
 // connectionLog tells of every connection at debug, under the id by which it
 // can be followed across sidecar, server and agent.

@@ -11,10 +11,12 @@ import (
 
 // keptFailures is how many failures are kept: enough to see a pattern, and
 // 64 KiB at most in practice. Each tenant has a few of its own besides, so that
-// those of one do not push out those of others.
+// those of one do not push out those of others; so many tenants may have some
+// that each keeps less, but one at least.
 const (
 	keptFailures  = 200
 	keptOfATenant = 20
+	keptOfTenants = 4000 // of all tenants together: 6 MiB at most
 )
 
 // maxText bounds each text of a failure: what a client asked for may be no
@@ -29,11 +31,8 @@ type failures struct {
 	n       int              // so far, of all
 }
 
-// ring has the latest of some failures, and grows as they come.
-type ring struct {
-	latest []numbered
-	n      int // so far
-}
+// ring has the latest of some failures, in any order, and grows as they come.
+type ring struct{ latest []numbered }
 
 // numbered is a failure with its place in the order of all.
 type numbered struct {
@@ -44,11 +43,26 @@ type numbered struct {
 func (r *ring) add(one numbered, kept int) {
 	if len(r.latest) < kept {
 		r.latest = append(r.latest, one)
-	} else {
-		r.latest[r.n%kept] = one
+		return
 	}
-	r.n++
+	oldest := 0
+	for i := range r.latest {
+		if r.latest[i].number < r.latest[oldest].number {
+			oldest = i
+		}
+	}
+	r.latest[oldest] = one
 }
+
+// keep drops all but the latest.
+func (r *ring) keep(kept int) {
+	if len(r.latest) > kept {
+		slices.SortFunc(r.latest, newestFirst)
+		r.latest = slices.Clone(r.latest[:kept])
+	}
+}
+
+func newestFirst(a, b numbered) int { return b.number - a.number }
 
 func (f *failures) add(one Failure) {
 	for _, text := range []*string{&one.ID, &one.Source, &one.Destination, &one.Next, &one.Cause} {
@@ -66,12 +80,28 @@ func (f *failures) add(one Failure) {
 	of := f.tenants[one.Tenant]
 	if of == nil {
 		of = new(ring)
-		if f.tenants == nil {
-			f.tenants = make(map[string]*ring)
-		}
-		f.tenants[one.Tenant] = of
+		f.enter(one.Tenant, of)
 	}
-	of.add(numbered{one, f.n}, keptOfATenant)
+	of.add(numbered{one, f.n}, f.part())
+}
+
+// enter makes room for the failures of one tenant more.
+func (f *failures) enter(tenant string, of *ring) {
+	if f.tenants == nil {
+		f.tenants = make(map[string]*ring)
+	}
+	before := f.part()
+	f.tenants[tenant] = of
+	if part := f.part(); part < before {
+		for _, other := range f.tenants {
+			other.keep(part)
+		}
+	}
+}
+
+// part is how many each tenant keeps.
+func (f *failures) part() int {
+	return max(1, min(keptOfATenant, keptOfTenants/max(1, len(f.tenants))))
 }
 
 // forget drops those of a tenant.
@@ -89,7 +119,7 @@ func (f *failures) list() []Failure {
 	for _, of := range f.tenants {
 		all = append(all, of.latest...)
 	}
-	slices.SortFunc(all, func(a, b numbered) int { return b.number - a.number })
+	slices.SortFunc(all, newestFirst)
 	out := make([]Failure, len(all))
 	for i, one := range all {
 		out[i] = one.Failure
@@ -162,6 +192,6 @@ var dialHints = map[tunnel.Failure]string{
 	tunnel.FailAuth:        "A proxy on the way wants a user and password. Put them in its URL.",
 	tunnel.FailReset:       "The destination reset the connection at once. It may speak another protocol on that port, or be overloaded.",
 	tunnel.FailGone:        "The process at its other end does not have the connection any more: it restarted, or its --resume-window is shorter.",
-	tunnel.FailBound:       "Its cluster has as many connections, or dials a second, as its tenant.yaml allows on one server. Raise bounds there, or look for what dials so much.",
+	tunnel.FailBound:       "Its cluster has as many connections, dials a second, or memory, as its tenant.yaml allows on one server. Raise bounds there, or look for what takes so much.",
 	tunnel.FailStale:       "Another request for the same connection was quicker. Nothing needs to be done.",
 }

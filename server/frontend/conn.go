@@ -164,7 +164,15 @@ func (c *Conn) Refuse(why string) {
 	c.mu.Lock()
 	c.count("limit")
 	c.mu.Unlock()
-	c.front.cfg.Log.WithField("remote", c.remote.String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
+	c.log().WithField("remote", c.remote.String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
+}
+
+// log is where lines about the connection go.
+func (c *Conn) log() logrus.FieldLogger {
+	if of := c.front.cfg.LogOf; of != nil {
+		return of(c.Owner())
+	}
+	return c.front.cfg.Log
 }
 
 // reject counts the connection as one that never became a request; err is for
@@ -191,7 +199,7 @@ func (c *Conn) reject(err error) {
 }
 
 func (c *Conn) logRejected(reason string, err error) {
-	log := c.front.cfg.Log
+	log := c.log()
 	misconfigured := reason == "tls" || reason == "proxy"
 	if !logging.Enabled(log, logrus.WarnLevel) || !misconfigured && !logging.Enabled(log, logrus.DebugLevel) {
 		return

@@ -82,6 +82,10 @@ type Config struct {
 	Strangers        *Strangers    // connections that have not, shared by all frontends of the process; nil: its own
 	Metrics          Metrics       // nil: none
 	Log              logrus.FieldLogger
+
+	// LogOf is the log for lines about a connection with that Owner; nil: Log. It
+	// must not block.
+	LogOf func(owner any) logrus.FieldLogger
 }
 
 // Frontend serves any number of listeners in the same way. Its methods may be

@@ -67,7 +67,7 @@ func newAgentPeer(stream grpc.ServerStream, hello agentHello, cfg *AgentServiceC
 		done:     make(chan struct{}),
 		pending:  map[int64]*pendingDial{},
 	}
-	p.mux = newMux(stream.SendMsg, FromAgent, ToAgent, cfg.Limits, cfg.Metrics, cfg.Log.WithField("agent", hello.id))
+	p.mux = newMux(stream.SendMsg, FromAgent, ToAgent, cfg.Limits, cfg.Metrics, cfg.LogOf(stream.Context()).WithField("agent", hello.id))
 	if info, ok := grpcpeer.FromContext(stream.Context()); ok {
 		p.remote = info.Addr
 		switch t := info.AuthInfo.(type) {

@@ -26,6 +26,9 @@ type AgentServiceConfig struct {
 	Limits  Limits
 	Metrics Metrics            // nil: none
 	Log     logrus.FieldLogger // nil: none
+
+	// LogOf is the log for lines about a stream; nil: Log. It must not block.
+	LogOf func(stream context.Context) logrus.FieldLogger
 }
 
 // AgentService is the server's side of agents' streams (/AgentService/Connect).
@@ -44,6 +47,7 @@ func NewAgentService(cfg AgentServiceConfig) (*AgentService, error) {
 	}
 	cfg.Limits = cfg.Limits.withDefaults()
 	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
+	cfg.LogOf = orAlways(cfg.LogOf, cfg.Log)
 	return &AgentService{cfg: cfg}, nil
 }
 

@@ -43,7 +43,7 @@ func hasten(c tunnel.Conn) {
 
 func newFrontend(ctx context.Context, s *ProxyService, stream grpc.ServerStream) *frontend {
 	f := &frontend{service: s, gone: stream.Context().Done(), done: make(chan struct{})}
-	f.mux = newMux(timedSend(stream.SendMsg, s.cfg.Metrics), FromClient, ToClient, s.cfg.Limits.in(ctx), s.cfg.Metrics, s.cfg.Log)
+	f.mux = newMux(timedSend(stream.SendMsg, s.cfg.Metrics), FromClient, ToClient, s.cfg.Limits.in(ctx), s.cfg.Metrics, s.cfg.LogOf(stream.Context()))
 	if info, ok := peer.FromContext(stream.Context()); ok {
 		f.source = info.Addr
 		f.mux.remoteAddr = info.Addr.String()

@@ -1,6 +1,7 @@
 package legacy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"sync"
@@ -124,4 +125,12 @@ func orNothing(metrics Metrics, log logrus.FieldLogger) (Metrics, logrus.FieldLo
 		log = quiet
 	}
 	return metrics, log
+}
+
+// orAlways is of, or what always returns log.
+func orAlways(of func(context.Context) logrus.FieldLogger, log logrus.FieldLogger) func(context.Context) logrus.FieldLogger {
+	if of != nil {
+		return of
+	}
+	return func(context.Context) logrus.FieldLogger { return log }
 }

@@ -31,6 +31,9 @@ type ProxyServiceConfig struct {
 	Limits  Limits
 	Metrics Metrics            // nil: none
 	Log     logrus.FieldLogger // nil: none
+
+	// LogOf is the log for lines about a stream; nil: Log. It must not block.
+	LogOf func(stream context.Context) logrus.FieldLogger
 }
 
 // ProxyService is the server's side of frontends' streams
@@ -53,6 +56,7 @@ type forwarder interface {
 func NewProxyService(f forwarder, cfg ProxyServiceConfig) *ProxyService {
 	cfg.Limits = cfg.Limits.withDefaults()
 	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
+	cfg.LogOf = orAlways(cfg.LogOf, cfg.Log)
 	if cfg.Admit == nil {
 		cfg.Admit = func(ctx context.Context) (context.Context, func(), error) { return ctx, func() {}, nil }
 	}
