@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -173,15 +174,7 @@ func unpack(t *testing.T, archive string) string {
 }
 
 func TestBillOfMaterials(t *testing.T) {
-	f, err := os.Open(artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".cdx.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	bom := new(cdx.BOM)
-	if err := cdx.NewBOMDecoder(f, cdx.BOMFileFormatJSON).Decode(bom); err != nil {
-		t.Fatal(err)
-	}
+	bom := readBill(t)
 	refs := map[string]bool{bom.Metadata.Component.BOMRef: true}
 	for _, c := range *bom.Components {
 		if refs[c.BOMRef] {
@@ -200,16 +193,83 @@ func TestBillOfMaterials(t *testing.T) {
 	for ref := range refs {
 		names += ref + "\n"
 	}
-	for _, want := range []string{"konnectivity-server\n", "konnectivity-hypershift-image\n", "pkg:golang/" + authorities + "@", "pkg:golang/std@", "pkg:deb/debian/busybox-static@"} {
+	for _, want := range []string{"konnectivity-image\n", "konnectivity-hypershift-image\n", "pkg:golang/" + authorities + "@", "pkg:deb/debian/busybox-static@"} {
 		if !strings.Contains(names, want) {
 			t.Errorf("%s is not among\n%s", want, names)
 		}
 	}
+}
+
+// The bill has what is linked into the programs that users get, as go version
+// reads it: all of it, and nothing else.
+func TestBillOfMaterialsIsComplete(t *testing.T) {
+	bom := readBill(t)
+	folder := unpack(t, artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".tar.gz"))
 	for _, p := range programs {
-		if !refs[p.name] {
-			t.Errorf("%s is not there", p.name)
+		checkBill(t, bom, p.name, filepath.Join(folder, p.name))
+	}
+	const operator = "control-plane-operator"
+	file := filepath.Join(t.TempDir(), operator)
+	text := imageFile(t, artefact(t, "oci/konnectivity-hypershift"), "usr/bin/"+operator)
+	if err := os.WriteFile(file, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	checkBill(t, bom, operator, file)
+}
+
+func readBill(t *testing.T) *cdx.BOM {
+	t.Helper()
+	f, err := os.Open(artefact(t, "konnectivity_*_"+runtime.GOOS+"_"+runtime.GOARCH+".cdx.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	bom := new(cdx.BOM)
+	if err := cdx.NewBOMDecoder(f, cdx.BOMFileFormatJSON).Decode(bom); err != nil {
+		t.Fatal(err)
+	}
+	return bom
+}
+
+// checkBill compares what a bill says of a program with the program.
+func checkBill(t *testing.T, bom *cdx.BOM, name, file string) {
+	t.Helper()
+	sum, err := sumOf(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(*bom.Components, func(c cdx.Component) bool { return c.BOMRef == name })
+	if i < 0 {
+		t.Fatalf("%s is not in the bill", name)
+	}
+	if hashes := (*bom.Components)[i].Hashes; hashes == nil || len(*hashes) != 1 || (*hashes)[0].Value != sum {
+		t.Errorf("%s: the bill is of another file", name)
+	}
+	i = slices.IndexFunc(*bom.Dependencies, func(d cdx.Dependency) bool { return d.Ref == name })
+	if i < 0 {
+		t.Fatalf("the bill does not say what %s needs", name)
+	}
+	if got, want := *(*bom.Dependencies)[i].Dependencies, linkedByGo(t, file); !slices.Equal(got, want) {
+		t.Errorf("%s consists of\n%q, and by the bill of\n%q", name, want, got)
+	}
+}
+
+// linkedByGo is what go version tells of a program, as a bill names it.
+func linkedByGo(t *testing.T, file string) (refs []string) {
+	t.Helper()
+	for line := range strings.Lines(command(t, "go", "version", "-m", file)) {
+		words := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, file):
+			refs = append(refs, "pkg:golang/std@"+strings.TrimPrefix(words[1], "go"))
+		case words[0] == "dep":
+			refs = append(refs, "pkg:golang/"+words[1]+"@"+words[2])
+		case words[0] == "=>":
+			refs[len(refs)-1] = "pkg:golang/" + words[1] + "@" + words[2]
 		}
 	}
+	slices.Sort(refs)
+	return refs
 }
 
 // decode reads what a command printed.

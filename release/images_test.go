@@ -272,6 +272,34 @@ func TestImagesHoldLicences(t *testing.T) {
 // imageFiles is what the one image of a layout holds, programs left out.
 func imageFiles(t *testing.T, path string) map[string]string {
 	t.Helper()
+	content := openImage(t, path)
+	defer content.Close()
+	return tarFiles(t, content)
+}
+
+// imageFile is the text of one file of the image.
+func imageFile(t *testing.T, path, name string) []byte {
+	t.Helper()
+	content := openImage(t, path)
+	defer content.Close()
+	for r := tar.NewReader(content); ; {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatalf("%s in %s: %v", name, path, err)
+		}
+		if h.Name == name {
+			text, err := io.ReadAll(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return text
+		}
+	}
+}
+
+// openImage is the one image of a layout, as a tar.
+func openImage(t *testing.T, path string) io.ReadCloser {
+	t.Helper()
 	outer, err := layout.ImageIndexFromPath(path)
 	if err != nil {
 		t.Fatal(err)
@@ -284,9 +312,7 @@ func imageFiles(t *testing.T, path string) map[string]string {
 	if err != nil || len(images) != 1 {
 		t.Fatalf("%d images: %v", len(images), err)
 	}
-	content := mutate.Extract(images[0])
-	defer content.Close()
-	return tarFiles(t, content)
+	return mutate.Extract(images[0])
 }
 
 // tarFiles is what a tar holds; of programs, that they are there, and of links,

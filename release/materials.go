@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,77 +39,72 @@ func (r *release) materialsOf(s system) (*cdx.BOM, error) {
 		Timestamp: r.time.Format("2006-01-02T15:04:05Z"),
 		Component: &cdx.Component{BOMRef: "konnectivity-suite", Type: cdx.ComponentTypeApplication, Name: "konnectivity", Version: r.version},
 	}
-	modules := map[string]cdx.Component{}
-	var components []cdx.Component
-	var dependencies []cdx.Dependency
+	all := bill{components: map[string]cdx.Component{}}
+	var suite []cdx.Component
 	for _, p := range programs {
-		component, needs, err := describe(r.binary(s, p.name), p, r.version)
+		program, needs, err := describe(r.binary(s, p.name), p.name, p.summary, r.version)
 		if err != nil {
 			return nil, err
 		}
-		components = append(components, component)
-		var refs []string
-		for _, m := range needs {
-			modules[m.BOMRef] = m
-			refs = append(refs, m.BOMRef)
+		all.add(program, needs)
+		suite = append(suite, program)
+	}
+	if s.os == "linux" {
+		if err := r.addImages(&all, s, suite); err != nil {
+			return nil, err
 		}
-		slices.Sort(refs)
-		dependencies = append(dependencies, cdx.Dependency{Ref: component.BOMRef, Dependencies: &refs})
 	}
-	images, err := r.materialsOfImages(s)
-	if err != nil {
-		return nil, err
-	}
-	for _, image := range images {
-		components = append(components, image.component)
-		var refs []string
-		for _, m := range image.holds {
-			modules[m.BOMRef] = m
-			refs = append(refs, m.BOMRef)
-		}
-		for _, p := range programs {
-			refs = append(refs, p.name)
-		}
-		slices.Sort(refs)
-		dependencies = append(dependencies, cdx.Dependency{Ref: image.component.BOMRef, Dependencies: &refs})
-	}
-	for _, m := range modules {
-		components = append(components, m)
-	}
-	slices.SortFunc(components, func(a, b cdx.Component) int { return strings.Compare(a.BOMRef, b.BOMRef) })
-	bom.Components, bom.Dependencies = &components, &dependencies
+	components := slices.SortedFunc(maps.Values(all.components), func(a, b cdx.Component) int { return strings.Compare(a.BOMRef, b.BOMRef) })
+	bom.Components, bom.Dependencies = &components, &all.dependencies
 	return bom, nil
 }
 
-// imageMaterials is an image and what it holds beside the programs.
-type imageMaterials struct {
-	component cdx.Component
-	holds     []cdx.Component
+// bill is everything that there is, each thing once, and what needs what.
+type bill struct {
+	components   map[string]cdx.Component // by reference
+	dependencies []cdx.Dependency
 }
 
-func (r *release) materialsOfImages(s system) ([]imageMaterials, error) {
-	if s.os != "linux" {
-		return nil, nil
+// add notes a thing, and all that it holds.
+func (b *bill) add(c cdx.Component, holds []cdx.Component) {
+	refs := []string{}
+	for _, h := range holds {
+		b.components[h.BOMRef] = h
+		refs = append(refs, h.BOMRef)
 	}
+	slices.Sort(refs)
+	b.components[c.BOMRef] = c
+	b.dependencies = append(b.dependencies, cdx.Dependency{Ref: c.BOMRef, Dependencies: &refs})
+}
+
+// addImages adds the images for a system, which hold the suite's programs, too.
+func (r *release) addImages(all *bill, s system, suite []cdx.Component) error {
 	m, err := ownDependency(authorities)
 	if err != nil {
-		return nil, err
-	}
-	image := func(name string, holds ...cdx.Component) imageMaterials {
-		return imageMaterials{cdx.Component{BOMRef: name + "-image", Type: cdx.ComponentTypeContainer, Name: name, Version: r.version}, holds}
+		return err
 	}
 	cas := library(m.Path, m.Version, "")
 	cas.Type, cas.Description = cdx.ComponentTypeData, "public CAs, of Mozilla's list"
-	images := []imageMaterials{image("konnectivity", cas)}
-	shell, err := r.shellOf(s)
-	if shell != nil {
-		images = append(images, image("konnectivity-hypershift", cas, shell.component()))
+	lean := append(slices.Clip(suite), cas)
+	image := func(name string) cdx.Component {
+		return cdx.Component{BOMRef: name + "-image", Type: cdx.ComponentTypeContainer, Name: name, Version: r.version}
 	}
-	return images, err
+	all.add(image("konnectivity"), lean)
+	shell, err := r.shellOf(s)
+	if shell == nil {
+		return err
+	}
+	operator, needs, err := describe(r.binary(s, "hypershift"), "control-plane-operator", "Starts the suite's programs as HyperShift's pods ask for them", r.version)
+	if err != nil {
+		return err
+	}
+	all.add(operator, needs)
+	all.add(image("konnectivity-hypershift"), append(lean, shell.component(), operator))
+	return nil
 }
 
 // describe is a program, and the modules and standard library linked into it.
-func describe(file string, p program, version string) (cdx.Component, []cdx.Component, error) {
+func describe(file, name, summary, version string) (cdx.Component, []cdx.Component, error) {
 	info, err := buildinfo.ReadFile(file)
 	if err != nil {
 		return cdx.Component{}, nil, err
@@ -118,7 +114,7 @@ func describe(file string, p program, version string) (cdx.Component, []cdx.Comp
 		return cdx.Component{}, nil, err
 	}
 	program := cdx.Component{
-		BOMRef: p.name, Type: cdx.ComponentTypeApplication, Name: filepath.Base(file), Version: version, Description: p.summary,
+		BOMRef: name, Type: cdx.ComponentTypeApplication, Name: name + filepath.Ext(file), Version: version, Description: summary,
 		Hashes:   &[]cdx.Hash{{Algorithm: cdx.HashAlgoSHA256, Value: sum}},
 		Licenses: &cdx.Licenses{{License: &cdx.License{ID: "Apache-2.0"}}},
 	}
