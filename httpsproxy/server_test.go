@@ -352,7 +352,6 @@ func TestRefusalsArrive(t *testing.T) {
 	}
 }
 
-// An exchange in which nothing moves ends; one that moves slowly goes on.
 // Clients of other protocols hear at once that they are wrong here, and not
 // after the bound for headers.
 func TestForeignProtocolsAreTurnedAway(t *testing.T) {
@@ -377,27 +376,6 @@ func TestForeignProtocolsAreTurnedAway(t *testing.T) {
 			t.Errorf("a TLS client is told %v", err)
 		}
 	})
-}
-
-func TestIdleBoundsPlainExchanges(t *testing.T) {
-	t.Parallel() // it waits
-	const idle = 3 * time.Second
-	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
-		for range 5 { // longer than the bound in all, but never silent that long
-			_, _ = io.WriteString(w, "x")
-			_ = http.NewResponseController(w).Flush()
-			time.Sleep(idle / 4)
-		}
-		<-r.Context().Done()
-	})
-	p := startProxy(t, func(o *Options) { o.Connect.Idle = idle })
-	w := dialWire(t, p.addr)
-	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-	resp := w.response("GET")
-	got, err := io.ReadAll(resp.Body)
-	if string(got) != "xxxxx" || err == nil || os.IsTimeout(err) {
-		t.Errorf("read %q, %v; want all that came and a broken end", got, err)
-	}
 }
 
 // Neither credentials nor tokens get into the log, at any level.

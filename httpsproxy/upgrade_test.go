@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -133,37 +132,6 @@ func TestUpgradeRefused(t *testing.T) {
 		if resp := w.response("GET"); resp.StatusCode != 403 || body(t, resp) != "no sockets\n" {
 			t.Error(resp.Status)
 		}
-	}
-}
-
-// observer counts what it is told.
-type observer struct{ dialed, opened, closed atomic.Int32 }
-
-func (o *observer) Dialed(*tunnel.Flow, time.Duration, error) { o.dialed.Add(1) }
-func (o *observer) Opened(*tunnel.Flow)                       { o.opened.Add(1) }
-func (o *observer) Closed(*tunnel.Flow, time.Duration, error) {
-	o.closed.Add(1)
-}
-
-func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
-	t.Parallel() // it waits
-	target := upgradeTarget(t, "", func(w *wire) { _, _ = io.Copy(io.Discard, w.r) })
-	seen := new(observer)
-	total := new(tunnel.Totals)
-	p := startProxy(t, func(o *Options) {
-		o.Connect.Observers = []tunnel.Observer{seen}
-		o.Connect.Idle = 2 * time.Second
-		o.Connect.Total = total
-	})
-	w := dialWire(t, p.addr)
-	w.upgrade(target, "")
-	w.send("12345")
-	if _, err := w.r.ReadByte(); err == nil {
-		t.Error("an idle connection said something")
-	}
-	eventually(t, "the end", func() bool { return seen.closed.Load() == 1 })
-	if seen.opened.Load() != 1 || seen.dialed.Load() != 1 || total.Up.Load() != 5 {
-		t.Errorf("opened %d, dialed %d, %d bytes up", seen.opened.Load(), seen.dialed.Load(), total.Up.Load())
 	}
 }
 

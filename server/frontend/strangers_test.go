@@ -178,6 +178,7 @@ func TestABurstOfHandshakesPasses(t *testing.T) {
 // A handler that is never asked to begin leaves the connection a stranger, with
 // its deadline.
 func TestWhoDoesNotBeginIsCut(t *testing.T) {
+	t.Parallel() // it waits
 	r := start(t, "tcp", true, quick, func(c *Config) {
 		c.GRPC = func(_ context.Context, c *Conn) { _, _ = io.Copy(io.Discard, c.Whole()) }
 	})
@@ -188,6 +189,7 @@ func TestWhoDoesNotBeginIsCut(t *testing.T) {
 
 // Allow gives more time, once.
 func TestAllowedTimeIsBounded(t *testing.T) {
+	t.Parallel() // it waits
 	r := start(t, "tcp", true, func(c *Config) {
 		c.HandshakeTimeout = time.Hour
 		c.GRPC = func(_ context.Context, c *Conn) {

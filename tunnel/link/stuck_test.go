@@ -98,25 +98,35 @@ func TestDeadLinkIsOverAtOnce(t *testing.T) {
 // A connection that goes on elsewhere does not wait for a write that is stuck in
 // a link until that is found dead; a link that has nothing to write is not doubted.
 func TestStuckLinkIsDoubtedOnDetach(t *testing.T) {
-	noLeaks(t)
-	r, conn := full(t)
-	idle := conn.(*link.Stream)
-	idle.Detach()
-	select {
-	case <-r.ses.Done():
-		t.Fatal("a link ended for a stream that nobody writes to")
-	case <-time.After(3 * time.Second):
-	}
-
-	r, conn = full(t)
-	written := make(chan struct{})
-	go func() { defer close(written); _, _ = conn.Write(make([]byte, 32<<10)) }()
-	stuck := conn.(*link.Stream)
-	eventually(t, "the write is stuck", stuck.Stuck)
-	stuck.Detach()
-	promptly(t, "a write to a link that takes nothing", func() { <-written })
-	if err := r.ses.Err(); !errors.Is(err, link.ErrDead) {
-		t.Errorf("the link ended for %v", err)
+	const bound = 2 * time.Second
+	for name, writing := range map[string]bool{"idle": false, "writing": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe() // takes what is read, no more
+				r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				_, conn := r.dialed()
+				r.wantNothing() // the first PING is behind us
+				var write sync.WaitGroup
+				if writing {
+					write.Go(func() { _, _ = conn.Write(make([]byte, 32<<10)) })
+				}
+				synctest.Wait()
+				st, began := conn.(*link.Stream), time.Now()
+				if st.Stuck() != writing {
+					t.Errorf("a write is stuck: %v", !writing)
+				}
+				st.Detach()
+				write.Wait()
+				if took := time.Since(began); writing && (took != bound || !errors.Is(r.ses.Err(), link.ErrDead)) {
+					t.Errorf("the write was stuck for %v, the link ended for %v", took, r.ses.Err())
+				}
+				time.Sleep(2 * bound)
+				if err := r.ses.Err(); !writing && err != nil {
+					t.Errorf("the link ended for %v, and nobody wrote", err)
+				}
+				_, _ = far.Close(), r.ses.Close()
+			})
+		})
 	}
 }
 

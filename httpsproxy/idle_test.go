@@ -1,0 +1,111 @@
+package httpsproxy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// piped is the one client of a proxy without sockets, whose destination is
+// served by handle: for tests in fake time.
+func piped(t *testing.T, connect *tunnel.Forwarder, handle func(conn net.Conn, r *bufio.Reader)) (client net.Conn) {
+	t.Helper()
+	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		near, far := net.Pipe()
+		go func() {
+			defer far.Close()
+			r := bufio.NewReader(far)
+			if _, err := http.ReadRequest(r); err == nil {
+				handle(far, r)
+			}
+		}()
+		return tunnel.Wrap(near), nil
+	})
+	connect.Dialer = dial
+	s, err := New(Options{Connect: connect, Forward: dial, Transport: new(http.Transport)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, conn := net.Pipe()
+	done := make(chan struct{})
+	go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
+	t.Cleanup(func() {
+		_ = client.Close()
+		<-done
+		s.CloseIdle()
+	})
+	return client
+}
+
+// An exchange in which nothing moves ends; one that moves slowly goes on.
+func TestIdleBoundsPlainExchanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const idle = time.Minute
+		client := piped(t, &tunnel.Forwarder{Bounds: tunnel.Bounds{Idle: idle}}, func(conn net.Conn, r *bufio.Reader) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n")
+			for range 5 { // longer than the bound in all, but never silent that long
+				_, _ = io.WriteString(conn, "x")
+				time.Sleep(idle - time.Second)
+			}
+			_, _ = io.Copy(io.Discard, r)
+		})
+		began := time.Now()
+		_, _ = io.WriteString(client, "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		if string(got) != "xxxxx" || err == nil || os.IsTimeout(err) {
+			t.Errorf("read %q, %v; want all that came and a broken end", got, err)
+		}
+		if took, want := time.Since(began), 4*(idle-time.Second)+idle; took != want {
+			t.Errorf("it ended after %v, want %v", took, want)
+		}
+	})
+}
+
+// observer counts what it is told.
+type observer struct{ dialed, opened, closed atomic.Int32 }
+
+func (o *observer) Dialed(*tunnel.Flow, time.Duration, error) { o.dialed.Add(1) }
+func (o *observer) Opened(*tunnel.Flow)                       { o.opened.Add(1) }
+func (o *observer) Closed(*tunnel.Flow, time.Duration, error) { o.closed.Add(1) }
+
+func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const idle = time.Minute
+		seen, total := new(observer), new(tunnel.Totals)
+		client := piped(t, &tunnel.Forwarder{Observers: []tunnel.Observer{seen}, Bounds: tunnel.Bounds{Idle: idle}, Total: total}, func(conn net.Conn, r *bufio.Reader) {
+			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+			_, _ = io.Copy(io.Discard, r)
+		})
+		fmt.Fprintf(client, upgradeRequest, "x:1")
+		r := bufio.NewReader(client)
+		if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatal(resp, err)
+		}
+		began := time.Now()
+		_, _ = io.WriteString(client, "12345")
+		if _, err := r.ReadByte(); err == nil {
+			t.Error("an idle connection said something")
+		}
+		if took := time.Since(began); took < idle || took > 2*idle {
+			t.Errorf("it ended after %v", took)
+		}
+		synctest.Wait()
+		if seen.closed.Load() != 1 || seen.opened.Load() != 1 || seen.dialed.Load() != 1 || total.Up.Load() != 5 {
+			t.Errorf("opened %d, dialed %d, closed %d, %d bytes up", seen.opened.Load(), seen.dialed.Load(), seen.closed.Load(), total.Up.Load())
+		}
+	})
+}
