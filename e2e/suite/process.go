@@ -20,6 +20,10 @@ const (
 
 	// keepOutput is how much of a process's output is kept for reports.
 	keepOutput = 256 << 10
+
+	// leftOpen is how long the output of a process that has ended is still read
+	// if a child of it holds that open.
+	leftOpen = 20 * time.Second
 )
 
 // Process is a running program.
@@ -37,7 +41,7 @@ type Process struct {
 func Start(name, path string, args, env []string) (*Process, error) {
 	p := &Process{Name: name, cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, env...)
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.WaitDelay = &p.out, &p.out, leftOpen
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -95,7 +99,7 @@ func (p *Process) Wait(patience time.Duration) (int, error) {
 	select {
 	case <-p.done:
 		var exit *exec.ExitError
-		if p.err != nil && !errors.As(p.err, &exit) {
+		if p.err != nil && !errors.As(p.err, &exit) && !errors.Is(p.err, exec.ErrWaitDelay) {
 			return -1, p.err
 		}
 		return p.cmd.ProcessState.ExitCode(), nil

@@ -9,14 +9,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"konnectivity/internal/testport"
 )
 
-// patience is how long anything on this machine may take to start.
-const patience = 20 * time.Second
+// patience is how long anything on this machine may take to start, busy as it may
+// be.
+const patience = time.Minute
 
 // Binaries is a folder with the suite's programs.
 type Binaries string
@@ -43,16 +46,18 @@ func Build(moduleRoot, dir string) (Binaries, error) {
 // Path returns the file of one program.
 func (b Binaries) Path(name string) string { return filepath.Join(string(b), name) }
 
-// Suite is a set of running programs that share a PKI.
+// Suite is a set of running programs that share a PKI. Tests that run at once may
+// start programs of one.
 type Suite struct {
-	Bin   Binaries
-	Dir   string // scratch; sockets live here, so keep it short
-	procs []*Process
+	Bin Binaries
+	Dir string // scratch; sockets live here, so keep it short
 
 	// Descriptors, if set, is how many files a program that is started later
 	// may have open (ulimit -n).
 	Descriptors int
 
+	mu      sync.Mutex
+	procs   []*Process
 	release []func() // of ports
 }
 
@@ -82,14 +87,18 @@ func (s *Suite) Run(program string, env []string, args ...string) (*Process, err
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.procs = append(s.procs, p)
 	return p, nil
 }
 
 // Close ends every process, the last one first, and releases their ports.
 func (s *Suite) Close() {
-	for i := len(s.procs) - 1; i >= 0; i-- {
-		s.procs[i].Kill()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range slices.Backward(s.procs) {
+		p.Kill()
 	}
 	for _, release := range s.release {
 		release()
@@ -98,10 +107,16 @@ func (s *Suite) Close() {
 }
 
 // Processes returns all that were started, in order.
-func (s *Suite) Processes() []*Process { return s.procs }
+func (s *Suite) Processes() []*Process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.procs)
+}
 
 // reserve returns ports that belong to this suite until Close.
 func (s *Suite) reserve(n int) ([]int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	ports := make([]int, n)
 	for i := range ports {
 		port, release, err := testport.Reserve()
