@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
@@ -68,7 +67,7 @@ func reach(srv *suite.Server) (int, error) {
 	target := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer target.Close()
 	c := overUDS(srv.UDS)
-	c.Timeout = 10 * time.Second
+	c.Timeout = patience
 	res, err := c.Get(target.URL)
 	if err != nil {
 		return 0, err

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // A program that cannot start says why in one line, with exit status 1, or 2
@@ -82,7 +81,7 @@ func TestProgramsThatCannotStart(t *testing.T) {
 	for _, b := range all {
 		t.Run(b.program+" "+b.says, func(t *testing.T) {
 			p := must(s.Run(b.program, nil, b.args...))(t)
-			code, err := p.Wait(20 * time.Second)
+			code, err := p.Wait(patience)
 			out := p.Output()
 			if err != nil || code != b.status || !strings.Contains(out, b.says) {
 				t.Errorf("%q: status %d, %v; want %d and %q in\n%s", b.args, code, err, b.status, b.says, out)
@@ -107,13 +106,13 @@ func TestSidecarWaitsForItsFiles(t *testing.T) {
 	if o := echoOnce(viaSOCKS5(socks.Address()), "127.0.0.1:1"); o.err == nil {
 		t.Error("a connection without certificates succeeded")
 	}
-	logged(t, socks.Process, 20*time.Second, late)
+	logged(t, socks.Process, patience, late)
 	for _, name := range []string{"client.key", "client.crt", "ca.crt"} {
 		if err := os.WriteFile(filepath.Join(late, name), must(os.ReadFile(w.PKI(name)))(t), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, 30*time.Second, "the sidecar works", func() (bool, any) {
+	eventually(t, patience, "the sidecar works", func() (bool, any) {
 		_, err := curl(t, "--socks5-hostname", socks.Address(), w.target.plain.URL+"/1/10")
 		return err == nil, err
 	})

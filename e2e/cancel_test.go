@@ -41,7 +41,7 @@ func sockets(p *suite.Process) (n int, err error) {
 // goroutines reads the count off a pprof page.
 func goroutines(port int) (n int, err error) {
 	tr := &http.Transport{DisableKeepAlives: true}
-	res, err := (&http.Client{Transport: tr, Timeout: 20 * time.Second}).
+	res, err := (&http.Client{Transport: tr, Timeout: patience}).
 		Get(fmt.Sprintf("http://%s/debug/pprof/goroutine?debug=1", suite.Loopback(port)))
 	if err != nil {
 		return 0, err
@@ -73,6 +73,21 @@ func (w *whole) holdings() (holdings, error) {
 		errs = append(errs, err)
 	}
 	return h, errors.Join(errs...)
+}
+
+// atRest is what is held while nothing is done: at most, of some looks, since
+// some of it comes and goes by itself.
+func (w *whole) atRest(t *testing.T) holdings {
+	t.Helper()
+	time.Sleep(time.Second)
+	base := holdings{}
+	for range 20 {
+		for what, n := range must(w.holdings())(t) {
+			base[what] = max(base[what], n)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return base
 }
 
 // within says whether nothing is above the base.
@@ -115,26 +130,30 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
 	for _, r := range routes { // what is lazily made, is
-		must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t).Close()
+		must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t).Close()
 	}
-	time.Sleep(time.Second)
-	base := must(w.holdings())(t)
+	base := w.atRest(t)
 
 	dials := scaled(3_000, 100_000)
-	var next, cancelled, succeeded atomic.Int64
+	// A dial is given up within a time of which half are long enough, on this
+	// machine and now: it grows with each that was too short.
+	var longest, next, cancelled, succeeded atomic.Int64
+	longest.Store(int64(6 * time.Millisecond))
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
 			for i := next.Add(1); i <= int64(dials); i = next.Add(1) {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(6000))*time.Microsecond)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.Int64N(longest.Load())))
 				c, err := routes[i%int64(len(routes))].Dial(ctx, tunnel.NewFlow("tcp", target))
 				cancel()
 				switch {
 				case err == nil:
 					succeeded.Add(1)
+					longest.Store(max(longest.Load()*49/50, int64(time.Millisecond)))
 					c.Close()
 				case ctx.Err() != nil:
 					cancelled.Add(1)
+					longest.Store(longest.Load() * 51 / 50)
 				default:
 					t.Errorf("%s: %v", routes[i%int64(len(routes))].name, err)
 				}
@@ -147,11 +166,11 @@ func TestCancelledDialsLeaveNothing(t *testing.T) {
 		t.Errorf("the moments were not random: %d cancelled, %d succeeded", cancelled.Load(), succeeded.Load())
 	}
 	// The real gRPC client waits up to 10s for the answer to its close.
-	eventually(t, 40*time.Second, fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+	eventually(t, 10*time.Second+patience, fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
 		h, err := w.holdings()
 		return err == nil && h.within(base), fmt.Sprint(h, err)
 	})
 	for _, r := range routes {
-		must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t).Close()
+		must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t).Close()
 	}
 }

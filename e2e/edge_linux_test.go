@@ -150,7 +150,7 @@ func (e *edge) get(address string) (int, error) {
 func TestAgentAtTheEdge(t *testing.T) {
 	t.Parallel() // it waits
 	e := newEdge(t, time.Now().Add(day))
-	for end := time.Now().Add(20 * time.Second); !strings.Contains(e.agent.Output(), "correct this machine's clock"); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); !strings.Contains(e.agent.Output(), "correct this machine's clock"); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the agent does not say what is wrong:\n%s", e.agent.Output())
 		}
@@ -209,7 +209,7 @@ func TestAgentWithAChangingAddress(t *testing.T) {
 	e.node.ip(t, "address add "+edgeNewIP+"/24 dev eth0")
 	changed := time.Now()
 	e.serveBytes(edgeNewIP+":80", 10)
-	for end := changed.Add(40 * time.Second); e.proxied.Load() == before; time.Sleep(100 * time.Millisecond) {
+	for end := changed.Add(40*time.Second + patience); e.proxied.Load() == before; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the agent has not connected again:\n%s", e.agent.Output())
 		}

@@ -43,7 +43,7 @@ func (f *faulty) launched(t *testing.T, args ...string) (admin string) {
 	t.Helper()
 	a := must(f.LaunchAgent(f.server, args...))(t)
 	at := agentAt(a)
-	eventually(t, 20*time.Second, "admin port of the agent", func() (bool, any) {
+	eventually(t, patience, "admin port of the agent", func() (bool, any) {
 		_, status := page("http://" + at + "/api/v1/status")
 		return status == 200, status
 	})

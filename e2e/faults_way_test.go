@@ -133,7 +133,7 @@ func TestFaultStalledReaders(t *testing.T) {
 	sends := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, newPayload(1, stalledSize)) })
 	end := hold(t, viaConnect("tcp", suite.Loopback(f.server.ClientPort), w.clientTLS(t)), 128, sends, func(tunnel.Conn) {})
 	defer end()
-	f.statusTells(t, 30*time.Second, f.serverAt(), "connections wait for a side that does not read", "the memory for bytes in flight by link is full")
+	f.statusTells(t, patience, f.serverAt(), "connections wait for a side that does not read", "the memory for bytes in flight by link is full")
 	f.checkTells(t, f.reachable, nil, "connections wait for a side that does not read", "the memory for bytes in flight by link is full", "--memory-budget-mib")
 }
 
@@ -191,7 +191,7 @@ func (f *faulty) cannotStart(t *testing.T, port string) {
 		{"konnectivity-https-proxy", "--serving-port", sidecar},
 	} {
 		p := must(f.Run(c.program, nil, append(c.args, c.flag+"="+port)...))(t)
-		code, err := p.Wait(20 * time.Second)
+		code, err := p.Wait(patience)
 		out := p.Output()
 		if err != nil || code != 1 || strings.Count(out, "\n") != 1 || !tells(out, c.flag, ":"+port, "address already in use") {
 			t.Errorf("%s: status %d, %v: %s", c.program, code, err, out)

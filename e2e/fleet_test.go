@@ -58,7 +58,7 @@ func newFleet(t *testing.T, servers int, more flags) *fleet {
 func (f *fleet) startAgent() {
 	f.t.Helper()
 	f.agent = must(f.StartAgent(f.toAgents[0].front(), f.flags.agent...))(f.t)
-	connected(f.t, f.agent, len(f.servers), 20*time.Second)
+	connected(f.t, f.agent, len(f.servers), patience)
 }
 
 func (f *fleet) sidecarFlags(name string) []string {
@@ -140,7 +140,7 @@ func (f *fleet) held() (h holdings, err error) {
 func (f *fleet) rests() holdings {
 	f.t.Helper()
 	for i, way := range f.ways() {
-		c := must(way.Dial(within(f.t, 30*time.Second), tunnel.NewFlow("tcp", f.vault.address)))(f.t)
+		c := must(way.Dial(within(f.t, patience), tunnel.NewFlow("tcp", f.vault.address)))(f.t)
 		if err := transfer(c, order{Kind: halves[i], Size: 1 << 20}, true); err != nil {
 			f.t.Error(err)
 		}
@@ -162,7 +162,7 @@ func (f *fleet) rests() holdings {
 // end whose other end is gone without a word stays for the window of 30 s.
 func (f *fleet) settles(base holdings) {
 	f.t.Helper()
-	eventually(f.t, scaled(45*time.Second, time.Minute), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+	eventually(f.t, 30*time.Second+patience, fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
 		h, err := f.held()
 		return err == nil && h.within(base) && f.vault.open.Load() == 0, fmt.Sprint(h, err, " open at the vault: ", f.vault.open.Load())
 	})

@@ -90,11 +90,14 @@ func floodTokens(t testing.TB, s *suite.Suite, srv *suite.Server, conns, each in
 	return func() int64 { cancel(); wg.Wait(); return sent.Load() }
 }
 
+// inLine is well below what a good token would wait behind a thousand bad ones,
+// which are reviewed at some 20 a second; 50 ms on an idle machine.
+const inLine = 20 * time.Second
+
 // Bad tokens from the very address that good agents have do not keep them out:
 // neither junk, nor tokens that say all the right things without the signature
 // of an API that publishes its keys.
 func TestFloodOfBadTokens(t *testing.T) {
-	const wanted, patience = 2 * time.Second, 6 * time.Second // for machines that do other things too
 	good, forger := newTokenKey(t), newTokenKey(t)
 	var forged []string
 	for i := range 500 {
@@ -121,14 +124,14 @@ func TestFloodOfBadTokens(t *testing.T) {
 				api.allow(token, identity{agentAccount, "konnectivity"})
 				peer := newTokenPeer(t, s, srv)
 				start := time.Now()
-				err := peer.comes(within(t, patience), fmt.Sprint("agent", i), token)
+				err := peer.comes(within(t, inLine), fmt.Sprint("agent", i), token)
 				worst = max(worst, time.Since(start))
 				peer.conn.Close()
 				if err != nil {
 					t.Errorf("agent %d: after %v: %v", i, time.Since(start), err)
 				}
 			}
-			t.Logf("%d bad tokens came; a good one took %v at most, and should take %v", stop(), worst, wanted)
+			t.Logf("%d bad tokens came; a good one took %v at most", stop(), worst)
 		})
 	}
 }

@@ -82,7 +82,7 @@ func TestHalfCloseWithoutLinks(t *testing.T) {
 }
 
 func halfClose(t *testing.T, d tunnel.Dialer, target string, body io.Reader) (answer string, err error) {
-	c, err := d.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target))
+	c, err := d.Dial(within(t, patience), tunnel.NewFlow("tcp", target))
 	if err != nil {
 		return "", err
 	}
@@ -111,7 +111,7 @@ func TestHalfCloseByTheTarget(t *testing.T) {
 		heard <- fmt.Sprint(h, err)
 	})
 	for _, r := range w.routes(t) {
-		c := must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
+		c := must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		if got, err := io.ReadAll(c); err != nil || string(got) != "bye" {
 			t.Errorf("%s: got %q, %v from the target", r.name, got, err)
@@ -120,8 +120,13 @@ func TestHalfCloseByTheTarget(t *testing.T) {
 			t.Errorf("%s: sending after the target's end: %v", r.name, err)
 		}
 		_ = c.CloseWrite()
-		if got := <-heard; got != want+"<nil>" {
-			t.Errorf("%s: the target heard %s, want %s", r.name, got, want)
+		select {
+		case got := <-heard:
+			if got != want+"<nil>" {
+				t.Errorf("%s: the target heard %s, want %s", r.name, got, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: the target has not heard all", r.name)
 		}
 		c.Close()
 	}
@@ -145,9 +150,9 @@ func resetByTarget(t *testing.T, d tunnel.Dialer) {
 		_, _ = c.Read(make([]byte, 1))
 		_ = c.SetLinger(0)
 	})
-	c := must(d.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
+	c := must(d.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +170,7 @@ func resetByClient(t *testing.T, d tunnel.Dialer) {
 		_, err := io.Copy(io.Discard, c)
 		heard <- err
 	})
-	c := must(d.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
+	c := must(d.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 	if _, err := c.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +180,7 @@ func resetByClient(t *testing.T, d tunnel.Dialer) {
 		if !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("the target reads %v, want a reset", err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Error("the target never heard of the client's reset")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +20,7 @@ import (
 // noticed, by default; slack is for a busy machine.
 const (
 	livenessBound = 20 * time.Second
-	slack         = 10 * time.Second
+	slack         = 30 * time.Second
 )
 
 // ready is how many agents' connections the server counts.
@@ -72,7 +73,7 @@ func TestFrozenAgent(t *testing.T) {
 			}
 			w.socks = must(w.StartSOCKS5(w.server))(t)
 			w.https = must(w.StartHTTPS(w.server))(t)
-			ready(t, w.server, 2, 20*time.Second)
+			ready(t, w.server, 2, patience)
 			w.freeze(t)
 		})
 	}
@@ -104,9 +105,9 @@ func (w *whole) freeze(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(time.Second)
-	if sent.Load() == 0 || failed.Load() > 0 {
-		t.Fatalf("before the freeze %d were sent and %d failed", sent.Load(), failed.Load())
+	eventually(t, patience, "requests before the freeze", func() (bool, any) { n := sent.Load(); return n >= 200, n })
+	if n := failed.Load(); n > 0 {
+		t.Fatalf("before the freeze %d of %d failed", n, sent.Load())
 	}
 	frozen := time.Now()
 	_ = w.agent.Signal(suite.Freeze)
@@ -122,7 +123,7 @@ func (w *whole) freeze(t *testing.T) {
 		}
 	}
 	_ = w.agent.Signal(suite.Thaw)
-	ready(t, w.server, 2, 30*time.Second)
+	ready(t, w.server, 2, patience)
 	for range 40 {
 		if o := echoOnce(routes[0], target); o.err != nil {
 			t.Fatalf("after the frozen agent is back: %v", o.err)
@@ -150,8 +151,11 @@ func silent(t *testing.T) (address string, drain func()) {
 	}
 }
 
-// An agent dies while it dials for others: they hear at once, not when the
-// dial's bound has passed; and where another agent is there, it dials instead.
+// gone is how those hear that there is no agent any more; SOCKS5 has but a number.
+var gone = regexp.MustCompile(`(?i)no agent is connected|general SOCKS server failure`)
+
+// An agent dies while it dials for others: they hear of that, and do not wait for
+// the dial's bound; and where another agent is there, it dials instead.
 func TestKilledAgentWithPendingDials(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"auto", "off"} {
@@ -159,8 +163,10 @@ func TestKilledAgentWithPendingDials(t *testing.T) {
 			t.Run(fmt.Sprintf("link %s, second agent %v", mode, second), func(t *testing.T) {
 				t.Parallel()
 				w := &whole{Suite: newSuite(t)}
-				w.server = must(w.StartServer())(t)
-				w.agent = must(w.StartAgent(w.server, "--link="+mode))(t)
+				// No dial ends by itself before the test is over, and so whatever
+				// ends without a second agent has heard of the first one's.
+				w.server = must(w.StartServer("--backend-dial-timeout=0"))(t)
+				w.agent = must(w.StartAgent(w.server, "--link="+mode, "--dial-timeout=1h"))(t)
 				w.socks = must(w.StartSOCKS5(w.server))(t)
 				w.https = must(w.StartHTTPS(w.server))(t)
 				w.killWhileDialing(t, mode, second)
@@ -172,32 +178,34 @@ func TestKilledAgentWithPendingDials(t *testing.T) {
 func (w *whole) killWhileDialing(t *testing.T, mode string, second bool) {
 	target, drain := silent(t)
 	routes := append(w.routes(t), route{"grpc", viaGRPC(w.server.UDS)})
-	ended := make(chan outcome, len(routes))
-	var killed atomic.Pointer[time.Time]
+	type struck struct {
+		route string
+		outcome
+	}
+	ended := make(chan struck, len(routes))
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	ctx := within(t, time.Minute)
+	ctx := within(t, 2*patience)
 	for _, r := range routes {
 		wg.Go(func() {
+			began := time.Now()
 			c, err := r.Dial(ctx, tunnel.NewFlow("tcp", target))
 			if err == nil {
 				c.Close()
-			} else {
-				err = fmt.Errorf("%s: %w", r.name, err)
 			}
-			if at := killed.Load(); at != nil {
-				ended <- outcome{time.Since(*at), err}
-			} else {
-				ended <- outcome{0, fmt.Errorf("%s: ended before the agent was killed: %w", r.name, err)}
-			}
+			ended <- struck{r.name, outcome{time.Since(began), err}}
 		})
 	}
-	reaches(t, 10*time.Second, w.server.HealthURL("/metrics"), "server_pending_backend_dials", float64(len(routes)))
+	reaches(t, patience, w.server.HealthURL("/metrics"), "server_pending_backend_dials", float64(len(routes)))
 	if second {
-		must(w.StartAgent(w.server, "--link="+mode))(t)
+		must(w.StartAgent(w.server, "--link="+mode, "--dial-timeout=1h"))(t)
+		ready(t, w.server, 2, patience)
 	}
-	now := time.Now()
-	killed.Store(&now)
+	select {
+	case o := <-ended:
+		t.Fatalf("%s: ended before the agent was killed, after %v: %v", o.route, o.took, o.err)
+	default:
+	}
 	w.agent.Kill()
 	if second {
 		time.Sleep(200 * time.Millisecond) // the other agent's first SYNs are lost too
@@ -205,15 +213,17 @@ func (w *whole) killWhileDialing(t *testing.T, mode string, second bool) {
 	}
 	for range routes {
 		o := <-ended
-		t.Logf("after %v: %v", o.took.Round(time.Millisecond), o.err)
+		t.Logf("%s: after %v: %v", o.route, o.took.Round(time.Millisecond), o.err)
 		switch {
+		case o.err != nil && o.took >= tunnel.DefaultDialTimeout && (o.route == "socks5" || o.route == "https"):
+			// The sidecar's own bound, which on a busy machine may come first.
 		case second && o.err != nil:
-			t.Errorf("the second agent did not dial: %v", o.err)
+			t.Errorf("%s: the second agent did not dial: %v", o.route, o.err)
 		case !second && o.err == nil:
-			t.Error("a dial to nobody succeeded")
-		case !second && (o.took == 0 || o.took > 7*time.Second): // 1s on an idle machine; the dial's bound is 10s
-			t.Errorf("heard after %v: %v", o.took, o.err)
+			t.Errorf("%s: a dial to nobody succeeded", o.route)
+		case !second && !gone.MatchString(o.err.Error()):
+			t.Errorf("%s: heard %v, want that there is no agent", o.route, o.err)
 		}
 	}
-	reaches(t, 10*time.Second, w.server.HealthURL("/metrics"), "server_pending_backend_dials", 0)
+	reaches(t, patience, w.server.HealthURL("/metrics"), "server_pending_backend_dials", 0)
 }

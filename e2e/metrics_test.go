@@ -153,15 +153,14 @@ func TestMetricsOfServerAndAgent(t *testing.T) {
 	_ = frozen.Signal(syscall.SIGKILL) // its stream breaks
 
 	url := srv.HealthURL("/metrics")
-	reaches(t, 10*time.Second, url, "server_ready_backend_connections", 2)
+	reaches(t, patience, url, "server_ready_backend_connections", 2)
 	checkMetrics(t, url, "konnectivity_network_proxy_server_", keptByServer, "The server's own")
 	checkMetrics(t, a.HealthURL("/metrics"), "konnectivity_network_proxy_agent_", keptByAgent, "The agent's own")
 
 	// Both kinds of errors of an old agent, when its server dies.
 	srv.Kill()
-	reaches(t, 10*time.Second, old.HealthURL("/metrics"), "agent_open_server_connections", 0)
-	page, _ := page(old.HealthURL("/metrics"))
-	got := families(page)
+	reaches(t, patience, old.HealthURL("/metrics"), "agent_open_server_connections", 0)
+	got := withAll(t, old.HealthURL("/metrics"), "konnectivity_network_proxy_agent_stream_errors_total", "konnectivity_network_proxy_agent_server_connection_failure_count")
 	for _, k := range []kept{streamErrors, keptByAgent[3]} {
 		same(t, got, "konnectivity_network_proxy_agent_", k)
 	}
@@ -169,8 +168,20 @@ func TestMetricsOfServerAndAgent(t *testing.T) {
 
 func checkMetrics(t *testing.T, url, prefix string, old []kept, own string) {
 	t.Helper()
+	ours := promised(t, prefix, own)
+	var soon []string
+	for name := range ours {
+		if !appearsLate[strings.TrimPrefix(name, prefix)] {
+			soon = append(soon, name)
+		}
+	}
+	for _, k := range old {
+		if !appearsLate[k.name] {
+			soon = append(soon, prefix+k.name)
+		}
+	}
+	got := withAll(t, url, soon...)
 	text, _ := page(url)
-	got := families(text)
 	isOld := map[string]bool{}
 	for _, k := range old {
 		isOld[prefix+k.name] = true
@@ -178,7 +189,6 @@ func checkMetrics(t *testing.T, url, prefix string, old []kept, own string) {
 			same(t, got, prefix, k)
 		}
 	}
-	ours := promised(t, prefix, own)
 	for name := range ours {
 		if got[name] == nil && !appearsLate[strings.TrimPrefix(name, prefix)] {
 			t.Errorf("%s is missing", name)
@@ -201,6 +211,19 @@ func checkMetrics(t *testing.T, url, prefix string, old []kept, own string) {
 	for name, f := range got {
 		if f.series > 150 {
 			t.Errorf("%s has %d series", name, f.series)
+		}
+	}
+}
+
+// withAll is what is on a page once all these are, or soon should have been: who
+// asks says what is missing.
+func withAll(t *testing.T, url string, names ...string) (got map[string]*family) {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		text, _ := page(url)
+		got = families(text)
+		if !slices.ContainsFunc(names, func(name string) bool { return got[name] == nil }) || time.Now().After(end) {
+			return got
 		}
 	}
 }

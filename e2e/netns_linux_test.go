@@ -114,8 +114,8 @@ func inside[T any](ns netns, open func() (T, error)) (T, error) {
 // awaitOK waits until a URL answers in it.
 func (ns netns) awaitOK(t *testing.T, p *suite.Process, url string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-		_, err := ns.run(t, "curl", "--silent", "--fail", "--max-time", "5", "--noproxy", "*", url)
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		_, err := ns.run(t, "curl", "--silent", "--fail", "--max-time", "20", "--noproxy", "*", url)
 		if err == nil {
 			return
 		}

@@ -12,10 +12,29 @@ import (
 	"konnectivity/internal/testport"
 )
 
+// patience is how long may take what takes moments on an idle machine. It is no
+// claim: what is promised within a time has a bound of its own.
+const patience = time.Minute
+
+// stopwatch measures how long something takes the programs of a suite, without
+// what their threads waited for a processor meanwhile: a promise is made for a
+// machine that has one for them.
+func stopwatch(s *suite.Suite) (took func() time.Duration) {
+	waited := func() (sum time.Duration) {
+		for _, p := range s.Processes() {
+			_, w, _ := p.Processor() // 0 where it has ended
+			sum += w
+		}
+		return sum
+	}
+	began, before := time.Now(), waited()
+	return func() time.Duration { return time.Since(began) - max(0, waited()-before) }
+}
+
 // page is what a health or metrics URL answers, with the status; "" while
 // nobody does.
 func page(url string) (body string, status int) {
-	client := http.Client{Timeout: 5 * time.Second}
+	client := http.Client{Timeout: patience}
 	res, err := client.Get(url)
 	if err != nil {
 		return "", 0

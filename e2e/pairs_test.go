@@ -6,7 +6,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"konnectivity/e2e/suite"
 )
@@ -34,20 +33,20 @@ func TestLinkModes(t *testing.T) {
 				}
 				// An additional protocol id is for balancers and changes nothing.
 				a := must(s.StartAgent(srv, "--link="+agent, "--alpn-proto=example"))(t)
-				ready(t, srv, 1, 20*time.Second)
+				ready(t, srv, 1, patience)
 				for mode, sidecar := range sidecars {
 					o := echoOnce(viaSOCKS5(sidecar.Address()), target)
 					if refused := server == "off" && mode == "require"; refused {
 						if o.err == nil {
 							t.Errorf("agent %s, sidecar %s: works", agent, mode)
 						}
-						logged(t, sidecar.Process, 10*time.Second, "none of the protocols that --link allows")
+						logged(t, sidecar.Process, patience, "none of the protocols that --link allows")
 					} else if o.err != nil {
 						t.Errorf("agent %s, sidecar %s: %v", agent, mode, o.err)
 					}
 				}
 				must(a.Stop())(t)
-				ready(t, srv, 0, 20*time.Second)
+				ready(t, srv, 0, patience)
 			}
 		})
 	}
@@ -59,7 +58,7 @@ func refusedAgent(t *testing.T, s *suite.Suite, srv *suite.Server, mode string) 
 	p := must(s.Run("konnectivity-agent", nil, "--link="+mode, "--proxy-server-host="+suite.Loopback(srv.AgentPort),
 		"--health-server-host=127.0.0.1", "--health-server-port="+anyPort(t), "--admin-server-port="+anyPort(t),
 		"--ca-cert="+s.PKI("ca.crt"), "--agent-cert="+s.PKI("agent.crt"), "--agent-key="+s.PKI("agent.key")))(t)
-	eventually(t, 15*time.Second, fmt.Sprintf("agent with --link=%s says why", mode), func() (bool, any) {
+	eventually(t, patience, fmt.Sprintf("agent with --link=%s says why", mode), func() (bool, any) {
 		return strings.Contains(p.Output(), "link=require"), p.Output()
 	})
 	if n := metric(srv.HealthURL("/metrics"), "server_ready_backend_connections"); n != 0 {

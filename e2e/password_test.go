@@ -50,14 +50,17 @@ func TestPasswordsHoldForBothFronts(t *testing.T) {
 	// nobody out, not even at its own address.
 	const d = 3 * time.Second
 	guesses := make(chan int, 1)
+	began := time.Now()
 	go func() { guesses <- guess(s.Address(), d) }()
 	time.Sleep(d / 3)
 	if !get("socks5://anna:secret@" + s.Address()) {
 		t.Error("anna is locked out")
 	}
 	n := <-guesses
-	if t.Logf("%d guesses in %v", n, d); n > 250 {
-		t.Errorf("%d guesses in %v", n, d)
+	// 20 at once and then 25 a second, however slow this machine is.
+	took := time.Since(began)
+	if t.Logf("%d guesses in %v", n, took); n > 40+int(26*took.Seconds()) {
+		t.Errorf("%d guesses in %v", n, took)
 	}
 	if log := s.Output(); strings.Contains(log, "secret") || strings.Contains(log, "guess7") {
 		t.Errorf("the log: %s", log)
@@ -76,7 +79,7 @@ func guess(address string, d time.Duration) int {
 				if err != nil {
 					return
 				}
-				_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+				_ = c.SetDeadline(time.Now().Add(patience))
 				password := fmt.Sprint("guess", n)
 				fmt.Fprintf(c, "\x05\x01\x02\x01\x04anna%c%s", len(password), password)
 				if got, _ := io.ReadAll(c); len(got) > 2 { // the method, and the verdict

@@ -186,7 +186,9 @@ func TestAgentRestartUnderLoad(t *testing.T) {
 		})
 	}
 	w.agent.Kill()
+	ready(t, w.server, 0, patience)
 	must(w.StartAgent(w.server))(t)
+	ready(t, w.server, 1, patience)
 	close(stop)
 	wg.Wait()
 	for range 50 {
@@ -204,9 +206,9 @@ func TestHealthAndMetricsAnswer(t *testing.T) {
 		w.agent.HealthURL("/readyz"):   "ok",
 		w.agent.HealthURL("/metrics"):  `konnectivity_network_proxy_agent_open_server_connections 1`,
 	} {
-		got, err := curl(t, url)
-		if err != nil || !bytes.Contains(got, []byte(want)) {
-			t.Errorf("%s: %v, want %q in it, got\n%.2000s", url, err, want, got)
-		}
+		eventually(t, patience, fmt.Sprintf("%s has %q", url, want), func() (bool, any) {
+			got, err := curl(t, url)
+			return err == nil && bytes.Contains(got, []byte(want)), fmt.Sprintf("%v, %.2000s", err, got)
+		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"konnectivity/tunnel"
 )
@@ -23,7 +22,7 @@ func TestPolicyIsKeptByServerAndAgent(t *testing.T) {
 	dial := viaConnect("unix", srv.UDS, nil)
 	status := func(address string) int {
 		t.Helper()
-		c, err := dial.Dial(within(t, 15*time.Second), tunnel.NewFlow("tcp", address))
+		c, err := dial.Dial(within(t, patience), tunnel.NewFlow("tcp", address))
 		if err == nil {
 			c.Close()
 			return http.StatusOK
@@ -61,8 +60,8 @@ func TestPolicyIsKeptByServerAndAgent(t *testing.T) {
 			t.Errorf("%s: the %s counted %v denials, want 1", c.name, c.by, n)
 		}
 	}
-	logged(t, srv.Process, 20*time.Second, "refused by policy")
-	logged(t, a.Process, 20*time.Second, "denied by policy")
+	logged(t, srv.Process, patience, "refused by policy")
+	logged(t, a.Process, patience, "denied by policy")
 	if code := status(net.JoinHostPort(host, port)); code != http.StatusOK {
 		t.Errorf("what no rule denies: status %d", code)
 	}

@@ -125,7 +125,7 @@ func (r *redirected) mustRedirect(args ...string) {
 // the given user.
 func (r *redirected) seenAs(uid, target string) (string, error) {
 	r.t.Helper()
-	return r.pod.run(r.t, "setpriv", "--reuid="+uid, "--clear-groups", "curl", "--silent", "--show-error", "--max-time", "20", "http://"+target)
+	return r.pod.run(r.t, "setpriv", "--reuid="+uid, "--clear-groups", "curl", "--silent", "--show-error", "--max-time", "60", "http://"+target)
 }
 
 func (r *redirected) expect(uid, target, want string) {
@@ -196,16 +196,16 @@ func TestRedirectedSidecarDoesNotLoop(t *testing.T) {
 		t.Errorf("it was reached as %q", got)
 	}
 	want := "--uid=" + sidecarUID
-	for end := time.Now().Add(20 * time.Second); !strings.Contains(looped.Output(), want); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); !strings.Contains(looped.Output(), want); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the log does not say %q:\n%s", want, looped.Output())
 		}
 	}
-	page := must(r.pod.run(t, "curl", "--silent", "http://127.0.0.1:8100/metrics"))(t)
 	for _, line := range []string{"konnectivity_transparent_open_connections 0", `konnectivity_transparent_requests_total{outcome="denied"} `} {
-		if !strings.Contains(page, line) {
-			t.Errorf("metrics lack %q", line)
-		}
+		eventually(t, patience, fmt.Sprintf("metrics have %q", line), func() (bool, any) {
+			page, err := r.pod.run(t, "curl", "--silent", "http://127.0.0.1:8100/metrics")
+			return err == nil && strings.Contains(page, line), err
+		})
 	}
 	r.mustRedirect("10.0.0.0/8", "--transparent-port=8097")
 	r.pod.awaitOK(t, looped, "http://127.0.0.1:8100/readyz")

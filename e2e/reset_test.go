@@ -28,7 +28,7 @@ func TestResetDuringADownload(t *testing.T) {
 	})
 	for _, r := range w.routes(t)[:3] {
 		for range scaled(20, 200) {
-			c := must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
+			c := must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 			if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 				t.Fatal(err)
 			}
@@ -38,7 +38,7 @@ func TestResetDuringADownload(t *testing.T) {
 				if !errors.Is(err, syscall.ECONNRESET) {
 					t.Fatalf("%s: the target read %v, want a reset", r.name, err)
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(patience):
 				t.Fatalf("%s: the target heard nothing", r.name)
 			}
 		}
@@ -55,7 +55,7 @@ func TestResetBehindAStalledTarget(t *testing.T) {
 	defer close(wait)
 	routes := w.routes(t)[:3]
 	for _, r := range routes {
-		c := must(r.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
+		c := must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 		fillUp(t, c)
 		_ = c.Reset(nil)
 	}

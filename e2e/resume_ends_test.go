@@ -41,12 +41,12 @@ func TestConnectionsEndWithTheirEnds(t *testing.T) {
 			t.Parallel()
 			short := []string{"--resume-window=" + window.String()}
 			f := newFleet(t, 2, flags{short, append([]string{"--agent-id=agent-1"}, short...), short})
-			far := make(chan net.Conn)
+			far := make(chan net.Conn, 1)
 			target := listen(t, func(c *net.TCPConn) {
 				far <- c
 				<-t.Context().Done()
 			})
-			near := must(f.ways()[0].Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
+			near := must(f.ways()[0].Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 			defer near.Close()
 			other := <-far
 			for _, c := range []net.Conn{near, other} { // both ways are in use
@@ -77,7 +77,7 @@ func TestConnectionsArePlainWhereOneSideIs(t *testing.T) {
 			target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 			var conns []net.Conn
 			for _, way := range f.ways() {
-				c := must(way.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", target)))(t)
+				c := must(way.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 				defer c.Close()
 				must(c.Write([]byte("x")))(t)
 				must(io.ReadFull(c, make([]byte, 1)))(t)

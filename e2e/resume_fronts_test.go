@@ -28,7 +28,7 @@ func TestConnectionsOfTheServerOutliveLinks(t *testing.T) {
 
 func (f *fleet) cutAgent(t *testing.T, kinds []byte, ways ...tunnel.Dialer) {
 	for _, way := range ways { // what is lazily made, is
-		must(way.Dial(within(t, 30*time.Second), tunnel.NewFlow("tcp", f.vault.address)))(t).Close()
+		must(way.Dial(within(t, patience), tunnel.NewFlow("tcp", f.vault.address)))(t).Close()
 	}
 	base := f.rests()
 	s := startStorm(t, f.vault, scaled(6*time.Second, 30*time.Second), kinds, ways...)

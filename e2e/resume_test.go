@@ -100,7 +100,7 @@ func TestConnectionsOutliveTheOnlyServer(t *testing.T) {
 		f.servers[0].Process.Kill()
 		time.Sleep(scaled(time.Second, 10*time.Second))
 		f.restart(f.servers[0])
-		connected(t, f.agent, 1, 20*time.Second)
+		connected(t, f.agent, 1, patience)
 	}
 	s.end()
 }

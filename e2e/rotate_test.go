@@ -81,7 +81,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	reloaded(3)
 	_ = must(w.StartAgent(w.server))(t)
 	socks := must(w.StartSOCKS5(w.server))(t)
-	newcomer := must(viaSOCKS5(socks.Address()).Dial(within(t, 10*time.Second), tunnel.NewFlow("tcp", echoTarget(t))))(t)
+	newcomer := must(viaSOCKS5(socks.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", echoTarget(t))))(t)
 	pingPong(t, newcomer, "new certificates")
 
 	// Garbage changes nothing but a metric and a line.
@@ -93,8 +93,8 @@ func TestRotationDropsNothing(t *testing.T) {
 			reaches(t, rotationBound, p.url, fmt.Sprintf("%sfiles_broken{name=%q}", p.prefix, name), 1)
 		}
 	}
-	logged(t, w.server.Process, 20*time.Second, "the old ones stay in use")
-	logged(t, w.agent.Process, 20*time.Second, "the old ones stay in use")
+	logged(t, w.server.Process, patience, "the old ones stay in use")
+	logged(t, w.agent.Process, patience, "the old ones stay in use")
 	handshake(t, w.server.ClientPort, client)
 	streams(t)
 	pingPong(t, newcomer, "broken files")
@@ -124,7 +124,7 @@ func (w *whole) holdStreams(t *testing.T, n int) (check func(testing.TB)) {
 	held := map[string][]tunnel.Conn{}
 	for _, r := range w.routes(t) {
 		for range n {
-			c := must(r.Dial(within(t, 10*time.Second), tunnel.NewFlow("tcp", target)))(t)
+			c := must(r.Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t)
 			t.Cleanup(func() { _ = c.Close() })
 			held[r.name] = append(held[r.name], c)
 		}
@@ -144,7 +144,7 @@ func (w *whole) holdStreams(t *testing.T, n int) (check func(testing.TB)) {
 // pingPong wants back what it sends.
 func pingPong(t testing.TB, c net.Conn, text string) {
 	t.Helper()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	got := make([]byte, len(text))
 	if _, err := io.WriteString(c, text); err != nil {
 		t.Errorf("%s: %v", text, err)

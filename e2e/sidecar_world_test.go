@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -66,10 +66,14 @@ func (h *hostedCluster) startDNS(t *testing.T, records ...string) *suite.Process
 	return p
 }
 
-// loopbackIP is an address of this machine that no other test is likely to use,
-// so that fixed ports (DNS has 53) do not collide.
+// loopbackIPs is how many were given out.
+var loopbackIPs atomic.Int32
+
+// loopbackIP is an address of this machine that no other test uses, so that fixed
+// ports (DNS has 53) do not collide.
 func loopbackIP() string {
-	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), rand.IntN(250), 2+rand.IntN(250))
+	n := loopbackIPs.Add(1)
+	return fmt.Sprintf("127.%d.%d.%d", 1+os.Getpid()%250, n/250, 2+n%250)
 }
 
 // openDir is a scratch folder that programs which give up root can use, too.
@@ -89,7 +93,7 @@ func external(t *testing.T, program string, args ...string) *suite.Process {
 	p := must(suite.Start(program, programPath(t, program), args, nil))(t)
 	t.Cleanup(func() {
 		_ = p.Signal(syscall.SIGTERM) // only so do its children end with it
-		_, _ = p.Wait(time.Second)
+		_, _ = p.Wait(5 * time.Second)
 		p.Kill()
 		if t.Failed() {
 			t.Logf("--- %s\n%s", program, p.Output())
@@ -117,7 +121,7 @@ func programPath(t testing.TB, program string) string {
 // and returns what it printed.
 func command(t testing.TB, env []string, program string, args ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, programPath(t, program), args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.TempDir()}, env...)
@@ -308,7 +312,7 @@ func clientBy(proxy string) *http.Client {
 	if err != nil {
 		panic(err)
 	}
-	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(u), DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(u), DisableKeepAlives: true}, Timeout: patience}
 }
 
 func serverTLS(pair pki.Pair) *tls.Config {

@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -10,8 +12,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// quick is well below every grace period below.
-const quick = 20 * time.Second
+// quick is well below the grace of who is not to wait for it.
+const quick = patience
 
 // stopping is a program under test, a connection that goes through it, and
 // whether something else is between.
@@ -79,7 +81,7 @@ func TestSIGTERM(t *testing.T) {
 				t.Parallel()
 				w := withGrace(t, "1h")
 				c := w.through(t, s.via(w))
-				_ = s.proc(w).Signal(syscall.SIGTERM)
+				w.drains(t, s)
 				time.Sleep(2 * time.Second) // longer than any program takes to go when idle
 				pingPong(t, c, "still served")
 				w.noNewcomers(t, s)
@@ -101,12 +103,29 @@ func TestSIGTERM(t *testing.T) {
 				t.Parallel()
 				w := withGrace(t, "1h")
 				c := w.through(t, s.via(w))
-				_ = s.proc(w).Signal(syscall.SIGTERM)
+				w.drains(t, s)
 				time.Sleep(500 * time.Millisecond)
 				pingPong(t, c, "still served")
 				_ = s.proc(w).Signal(syscall.SIGTERM)
 				exits(t, s.proc(w), 1)
 			})
+		})
+	}
+}
+
+// drains tells a program to end, and waits until it has heard, and whoever it
+// tells, too.
+func (w *whole) drains(t *testing.T, s stopping) {
+	t.Helper()
+	_ = s.proc(w).Signal(syscall.SIGTERM)
+	eventually(t, patience, s.name+" drains", func() (bool, any) {
+		out := s.proc(w).Output()
+		return strings.Contains(out, "open connections may finish") || strings.Contains(out, "draining: servers were told"), out
+	})
+	if s.proc(w) == w.agent.Process {
+		eventually(t, patience, "the server knows", func() (bool, any) {
+			peers, _ := page("http://" + suite.Loopback(w.server.AdminPort) + "/api/v1/peers")
+			return strings.Contains(peers, `"draining":true`), peers
 		})
 	}
 }
@@ -124,6 +143,7 @@ func (w *whole) noNewcomers(t *testing.T, s stopping) {
 	case w.agent.Process:
 		// It is the last resort while there is no other, and no more than that.
 		other := must(w.StartAgent(w.server))(t)
+		ready(t, w.server, 2, patience) // the one that goes counts until it has gone
 		for range 20 {
 			w.through(t, s.via(w)).Close()
 		}
@@ -139,8 +159,11 @@ func (w *whole) noNewcomers(t *testing.T, s stopping) {
 
 func refusesTCP(t *testing.T, port int) {
 	t.Helper()
-	if c, err := net.Dial("tcp", suite.Loopback(port)); err == nil {
-		c.Close()
-		t.Errorf("port %d takes new connections", port)
-	}
+	eventually(t, patience, fmt.Sprintf("port %d takes no new connections", port), func() (bool, any) {
+		c, err := net.Dial("tcp", suite.Loopback(port))
+		if err == nil {
+			c.Close()
+		}
+		return err != nil, "it does"
+	})
 }

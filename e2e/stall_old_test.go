@@ -70,7 +70,7 @@ func (w *whole) besideOld(t *testing.T, r route, bounded bool) {
 			if err == nil {
 				t.Errorf("%s: an endless transfer ended in order", r.name)
 			}
-		case <-time.After(40 * time.Second):
+		case <-time.After(40*time.Second + patience):
 			t.Fatalf("%s: only %d of %d stalled connections were reset", r.name, i, 2*n)
 		}
 	}

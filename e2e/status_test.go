@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
@@ -31,13 +29,13 @@ func TestStatusBesideManyConnections(t *testing.T) {
 	end := hold(t, viaSOCKS5(w.socks.Address()), many, target, func(tunnel.Conn) {})
 	defer end()
 	for name, at := range map[string]string{"server": suite.Loopback(w.server.AdminPort), "agent": agentAt(w.agent), "sidecar": side} {
-		eventually(t, 20*time.Second, name+" shows all", func() (bool, any) {
+		eventually(t, patience, name+" shows all", func() (bool, any) {
 			status, screen := operator(t, s, "status", at)
 			return status == 0 && tells(screen, fmt.Sprint(many, " connections")), screen
 		})
-		start := time.Now()
+		spent := stopwatch(s)
 		out, err := command(t, nil, s.Bin.Path("konnectivity"), "status", at, "-o", "json", "--limit=50")
-		took := time.Since(start)
+		took := spent()
 		var reports []struct {
 			Status      struct{ ID string }
 			Connections []json.RawMessage
@@ -58,20 +56,20 @@ var escapes = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 func TestStatusWatchInATerminal(t *testing.T) {
 	t.Parallel()
 	w := newWhole(t)
-	ctx := within(t, time.Minute)
 	// script (bsdutils, which every Debian has) makes the terminal; its size is
 	// set from inside.
-	line := fmt.Sprintf("stty rows 20 cols 80; timeout -s INT 3 %s status --watch --interval=300ms %s %s", w.Bin.Path("konnectivity"),
+	line := fmt.Sprintf("stty rows 20 cols 80; %s status --watch --interval=300ms %s %s", w.Bin.Path("konnectivity"),
 		suite.Loopback(w.server.AdminPort), agentAt(w.agent))
-	cmd := exec.CommandContext(ctx, programPath(t, "script"), "-qec", line, "/dev/null")
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "TERM=xterm", "HOME=" + os.TempDir()}
-	out, err := cmd.Output()
-	if exit, ok := err.(*exec.ExitError); err != nil && (!ok || exit.ExitCode() != 124) { // timeout's own
-		t.Fatalf("%v\n%s", err, out)
-	}
-	frames := strings.Split(string(out), "\x1b[H")[1:]
-	if len(frames) < 3 || !strings.Contains(frames[1], "\x1b[1m") {
-		t.Fatalf("%d frames, or no colour:\n%q", len(frames), out)
+	p := must(suite.Start("script", programPath(t, "script"), []string{"-qec", line, "/dev/null"}, []string{"TERM=xterm"}))(t)
+	t.Cleanup(p.Kill) // which hangs the terminal up
+	var frames []string
+	eventually(t, patience, "frames", func() (bool, any) {
+		out := p.Output()
+		frames = strings.Split(out, "\x1b[H")
+		return len(frames) > 8, out
+	})
+	if frames = frames[1:]; !strings.Contains(frames[1], "\x1b[1m") {
+		t.Fatalf("no colour:\n%q", frames)
 	}
 	for _, frame := range frames[:len(frames)-1] { // the last one may be cut short
 		rows := strings.Split(strings.ReplaceAll(escapes.ReplaceAllString(frame, ""), "\r", ""), "\n")
@@ -101,7 +99,7 @@ func TestStatusOfOldAgentsHasRates(t *testing.T) {
 	end := hold(t, viaConnect("unix", w.server.UDS, nil), 1, sends, func(c tunnel.Conn) { _, _ = io.Copy(io.Discard, c) })
 	defer end()
 	for role, at := range map[string]string{"agent": suite.Loopback(w.server.AdminPort), "server": agentAt(w.agent)} {
-		eventually(t, 20*time.Second, "the rate of the "+role, func() (bool, any) {
+		eventually(t, patience, "the rate of the "+role, func() (bool, any) {
 			out, err := command(t, nil, s.Bin.Path("konnectivity"), "status", at, "-o", "json")
 			var reports []struct {
 				Peers []struct {

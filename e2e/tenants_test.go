@@ -75,7 +75,7 @@ func (h *hosting) agent(t *testing.T, c *clusterOfMany) *suite.Agent {
 // certificate; an error: there was no answer.
 func (h *hosting) connect(t *testing.T, serverName string, cert tls.Certificate, target string) (net.Conn, int, error) {
 	t.Helper()
-	dialer := &net.Dialer{Timeout: 10 * time.Second}
+	dialer := &net.Dialer{Timeout: patience}
 	c, err := tls.DialWithDialer(dialer, "tcp", suite.Loopback(h.server.ClientPort), &tls.Config{
 		ServerName: serverName, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"},
 	})
@@ -83,7 +83,7 @@ func (h *hosting) connect(t *testing.T, serverName string, cert tls.Certificate,
 		return nil, 0, err
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target); err != nil {
 		return nil, 0, err
 	}
@@ -142,7 +142,7 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := h.tenant(t, "c")
-	eventually(t, tenantBound, "a tenant that was added", func() (bool, any) {
+	eventually(t, patience, "a tenant that was added", func() (bool, any) {
 		_, status, err := h.connect(t, c.serverName(), c.client, c.target)
 		return status == http.StatusServiceUnavailable, err // it has no agent
 	})
@@ -152,7 +152,7 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 
 	// One is broken and harms nobody, itself included.
 	replace(t, filepath.Join(h.dir, "c", "tenant.yaml"), []byte("serverNames: [c.example]\nbound: 1\n"))
-	eventually(t, tenantBound, "a tenant that is broken", func() (bool, any) {
+	eventually(t, patience, "a tenant that is broken", func() (bool, any) {
 		state := h.states(t)["c"]
 		return state == "stale 0", state
 	})
@@ -161,10 +161,7 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	if err := os.Rename(filepath.Join(h.dir, "b"), filepath.Join(t.TempDir(), "b")); err != nil {
 		t.Fatal(err)
 	}
-	_ = heldB.SetReadDeadline(time.Now().Add(tenantBound))
-	if _, err := heldB.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-		t.Errorf("a connection of a tenant that was removed: %v", err)
-	}
+	h.cut(t, heldB, "a connection of a tenant that was removed")
 	for _, cert := range []tls.Certificate{b.client, own} {
 		if _, status, err := h.connect(t, b.serverName(), cert, b.target); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 			t.Errorf("the name of a tenant that was removed: %d, %v", status, err)
@@ -177,14 +174,21 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	for _, file := range []string{"agents-ca.crt", "clients-ca.crt"} {
 		replace(t, filepath.Join(h.dir, "a", file), other.CertPEM)
 	}
-	_ = heldA.SetReadDeadline(time.Now().Add(tenantBound))
-	if _, err := heldA.Read(make([]byte, 1)); err == nil || isTimeout(err) {
-		t.Errorf("a connection whose CA was taken away: %v", err)
-	}
-	eventually(t, tenantBound, "the agent whose CA was taken away is gone", func() (bool, any) {
+	h.cut(t, heldA, "a connection whose CA was taken away")
+	eventually(t, patience, "the agent whose CA was taken away is gone", func() (bool, any) {
 		state := h.states(t)["a"]
 		return state == "serving 0", state
 	})
+}
+
+// cut wants c to be cut within the bound.
+func (h *hosting) cut(t *testing.T, c net.Conn, what string) {
+	t.Helper()
+	took := stopwatch(h.Suite)
+	_ = c.SetReadDeadline(time.Now().Add(patience))
+	if _, err := c.Read(make([]byte, 1)); err == nil || isTimeout(err) || took() > tenantBound {
+		t.Errorf("%s: %v after %v", what, err, took())
+	}
 }
 
 // states is what the API says of each tenant: its state and number of agents.

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"konnectivity/e2e/suite"
 	"konnectivity/tunnel"
@@ -16,7 +15,7 @@ import (
 // that it is not connected.
 func rejected(t *testing.T, a *suite.Agent, why string) {
 	t.Helper()
-	logged(t, a.Process, 15*time.Second, why)
+	logged(t, a.Process, patience, why)
 	if n := metric(a.HealthURL("/metrics"), "agent_open_server_connections"); n != 0 {
 		t.Errorf("an agent that is to be refused has %v connections", n)
 	}
@@ -63,7 +62,7 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 		}
 		// A token file is read anew at every attempt.
 		with("good", "expired-"+mode)
-		connected(t, bad[0], 1, 20*time.Second)
+		connected(t, bad[0], 1, patience)
 		for _, a := range bad {
 			a.Kill()
 		}
@@ -74,12 +73,12 @@ func TestAgentsAuthenticateByToken(t *testing.T) {
 		api.allow(secret+"late-"+mode, identity{agentAccount, "konnectivity"})
 		late := must(s.LaunchAgent(srv, append(with("late-"+mode, "late-"+mode), link)...))(t)
 		rejected(t, late, "could not be reviewed")
-		connected(t, good, 1, 20*time.Second)
+		connected(t, good, 1, patience)
 		if code, err := reach(srv); err != nil || code != 200 {
 			t.Errorf("with the API down: %d, %v", code, err)
 		}
 		api.setDown(false)
-		connected(t, late, 1, 20*time.Second)
+		connected(t, late, 1, patience)
 		late.Kill()
 		stopInOrder(t, good.Process)
 	}
@@ -118,7 +117,7 @@ func TestIdentifiersAreHeldToCertificates(t *testing.T) {
 		args := append([]string{"--agent-identifiers=" + c.claims, "--agent-id=claims"}, c.cert...)
 		a := must(s.LaunchAgent(srv, args...))(t)
 		if c.ok {
-			connected(t, a, 1, 15*time.Second)
+			connected(t, a, 1, patience)
 		} else {
 			rejected(t, a, "the server refused this agent")
 		}
@@ -148,9 +147,9 @@ func TestTwoCAsKeepClientsAndAgentsApart(t *testing.T) {
 	config := w.clientTLS(t)
 	pair := must(tls.LoadX509KeyPair(strings.TrimPrefix(node[0], "--agent-cert="), strings.TrimPrefix(node[1], "--agent-key=")))(t)
 	target := echoTarget(t)
-	pingPong(t, must(viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, 10*time.Second), tunnel.NewFlow("tcp", target)))(t), "a client")
+	pingPong(t, must(viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, patience), tunnel.NewFlow("tcp", target)))(t), "a client")
 	config.Certificates = []tls.Certificate{pair}
-	if c, err := viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, 10*time.Second), tunnel.NewFlow("tcp", target)); err == nil {
+	if c, err := viaConnect("tcp", suite.Loopback(two.ClientPort), config).Dial(within(t, patience), tunnel.NewFlow("tcp", target)); err == nil {
 		c.Close()
 		t.Error("an agent's certificate opened the clients' port")
 	}

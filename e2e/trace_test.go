@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func lines(p *suite.Process, id string) (out []string) {
 func (w *traced) logs(t *testing.T, id string, all ...*suite.Process) {
 	t.Helper()
 	for _, p := range all {
-		eventually(t, 10*time.Second, fmt.Sprintf("a line of %s with the id %s", p.Name, id), func() (bool, any) {
+		eventually(t, patience, fmt.Sprintf("a line of %s with the id %s", p.Name, id), func() (bool, any) {
 			found := lines(p, id)
 			return len(found) > 0, "\n" + p.Output()
 		})
@@ -59,7 +60,7 @@ func (w *traced) logs(t *testing.T, id string, all ...*suite.Process) {
 // shown wants konnectivity status to show one connection at every hop.
 func (w *traced) shown(t *testing.T, id string, at ...string) {
 	t.Helper()
-	eventually(t, 10*time.Second, "status of every hop has "+id, func() (bool, any) {
+	eventually(t, patience, "status of every hop has "+id, func() (bool, any) {
 		out, err := command(t, nil, w.Bin.Path("konnectivity"), append([]string{"status", "--filter=" + id}, at...)...)
 		return err == nil && strings.Count(out, id) >= len(at), "\n" + out
 	})
@@ -91,8 +92,11 @@ func TestOneIDOnEveryHop(t *testing.T) {
 				t.Fatal(o.err)
 			}
 			made := ""
-			eventually(t, 10*time.Second, "a line of the SOCKS5 sidecar", func() (bool, any) {
-				made = idOf(w.socks.Process, "connection ended")
+			eventually(t, patience, "a line of the SOCKS5 sidecar", func() (bool, any) {
+				ids := idsOf(w.socks.Process, "connection ended")
+				if len(ids) > 0 {
+					made = ids[0]
+				}
 				return made != "", w.socks.Output()
 			})
 			w.logs(t, made, w.socks.Process, w.server.Process, w.agent.Process)
@@ -112,23 +116,24 @@ func TestOneIDOnEveryHop(t *testing.T) {
 			} else {
 				c.Close()
 			}
-			eventually(t, 10*time.Second, "the agent knows the server's id", func() (bool, any) {
-				id := idOf(w.server.Process, "connection ended")
-				return id != "" && !known[id] && len(lines(w.agent.Process, id)) > 0, id
+			eventually(t, patience, "the agent knows the server's id", func() (bool, any) {
+				ids := idsOf(w.server.Process, "connection ended")
+				ids = slices.DeleteFunc(ids, func(id string) bool { return known[id] || len(lines(w.agent.Process, id)) == 0 })
+				return len(ids) > 0, w.server.Output()
 			})
 		})
 	}
 }
 
-// idOf is the id of the last line with a message.
-func idOf(p *suite.Process, message string) (id string) {
+// idsOf are the ids of all lines with a message.
+func idsOf(p *suite.Process, message string) (ids []string) {
 	for line := range bytes.Lines([]byte(p.Output())) {
 		var fields struct{ ID, Msg string }
-		if json.Unmarshal(line, &fields) == nil && fields.Msg == message {
-			id = fields.ID
+		if json.Unmarshal(line, &fields) == nil && fields.Msg == message && fields.ID != "" {
+			ids = append(ids, fields.ID)
 		}
 	}
-	return id
+	return ids
 }
 
 // A plain request keeps its traceparent to the destination, the last hop.

@@ -21,7 +21,7 @@ func TestUnixSocketTakesNothingFromOthers(t *testing.T) {
 		p := must(s.Run("konnectivity-server", nil, "--uds-name="+path, "--server-port=0", "--agent-port="+anyPort(t),
 			"--health-port=0", "--admin-port=0", "--agent-bind-address=127.0.0.1", "--cluster-ca-cert="+s.PKI("ca.crt"),
 			"--cluster-cert="+s.PKI("cluster.crt"), "--cluster-key="+s.PKI("cluster.key")))(t)
-		code, err := p.Wait(20 * time.Second)
+		code, err := p.Wait(patience)
 		if err != nil || code != 1 || !strings.Contains(p.Output(), says) || !strings.Contains(p.Output(), "--uds-name") {
 			t.Errorf("status %d, %v, want 1 and %q:\n%s", code, err, says, p.Output())
 		}
@@ -79,7 +79,7 @@ func TestUnixSocketOfASidecar(t *testing.T) {
 	path := filepath.Join(s.Dir, "egress")
 	first := must(s.StartHTTPS(srv, "--serving-uds="+path))(t)
 	second := must(s.Run("konnectivity-https-proxy", nil, "--serving-uds="+path, "--serving-port=0"))(t)
-	if code, err := second.Wait(20 * time.Second); err != nil || code != 1 || !strings.Contains(second.Output(), "--serving-uds: "+path+" is the socket of another process") {
+	if code, err := second.Wait(patience); err != nil || code != 1 || !strings.Contains(second.Output(), "--serving-uds: "+path+" is the socket of another process") {
 		t.Errorf("status %d, %v:\n%s", code, err, second.Output())
 	}
 	first.Kill()
@@ -92,7 +92,7 @@ func TestUnixSocketOfASidecar(t *testing.T) {
 	}
 	c := must(net.Dial("unix", path))(t)
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	const answer = "HTTP/1.1 200 Connection Established\r\n\r\n"
 	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nping", target)
 	got := make([]byte, len(answer)+len("ping"))

@@ -25,8 +25,13 @@ const (
 	// under way whenever something is replaced.
 	webhookTime = 50 * time.Millisecond
 
-	// webhookPatience is kube-apiserver's default timeout of a webhook.
-	webhookPatience = 10 * time.Second
+	// webhookPatience is the longest timeout that kube-apiserver lets a webhook
+	// have. (By default it is 10 s, in which a busy machine may fail by itself.)
+	webhookPatience = 30 * time.Second
+
+	// webhooksAtOnce bounds how many of one client are under way. When it is
+	// reached, as on a machine that cannot do more, none is begun.
+	webhooksAtOnce = 30
 )
 
 // webhooks are a web server behind the agents and clients that call it without
@@ -91,7 +96,7 @@ func (h *webhooks) call(c *http.Client, n int64) error {
 	return nil
 }
 
-// load calls rate times a second, by each client in turn, until stop is called,
+// load calls at most rate times a second, by each client in turn, until stop is called,
 // which waits for the last answers and returns how many were sent and what
 // failed.
 func (h *webhooks) load(rate int, clients map[string]*http.Client) (stop func() (int64, []error)) {
@@ -100,6 +105,7 @@ func (h *webhooks) load(rate int, clients map[string]*http.Client) (stop func() 
 	began := time.Now()
 	for name, c := range clients {
 		work.Go(func() {
+			free := make(chan struct{}, webhooksAtOnce)
 			tick := time.NewTicker(time.Second * time.Duration(len(clients)) / time.Duration(rate))
 			defer tick.Stop()
 			for {
@@ -108,8 +114,14 @@ func (h *webhooks) load(rate int, clients map[string]*http.Client) (stop func() 
 					return
 				case <-tick.C:
 				}
+				select {
+				case free <- struct{}{}:
+				default:
+					continue
+				}
 				n := h.sent.Add(1)
 				work.Go(func() {
+					defer func() { <-free }()
 					at := time.Since(began)
 					if err := h.call(c, n); err != nil {
 						h.mu.Lock()
