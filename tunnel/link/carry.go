@@ -15,9 +15,10 @@ import (
 // FeatureResume is named in HELLO by whoever takes part in resuming.
 const FeatureResume = "resume"
 
-// ackTime bounds how long a stream that has ended is kept for the last of its
-// acknowledgements.
-const ackTime = 10 * time.Second
+// ackTime bounds how long a stream that has ended, and that nobody uses any more, is
+// kept for the last of its acknowledgements behind the one before: as long as an end
+// waits for one. The last bytes may still be under way, on a link that is lost.
+const ackTime = 10 * time.Minute
 
 // doubtTime is how long a link has to show that it lives once there is reason to
 // doubt it.
@@ -33,16 +34,18 @@ const absentTime = 6 * time.Second
 // carrying is what a stream knows of the connection that it carries.
 type carrying struct {
 	grant   tunnel.Grant
-	lasts   bool    // the connection outlives the stream
-	again   bool    // the peer has opened it to resume one
-	next    *Stream // the other one that carries it, in a process between the ends
-	watcher Watcher // at an end
-	early   *ackMsg // came before there was a watcher
-	endIn   bool    // an acknowledgement of the end came,
-	endOut  bool    // and one went
-	taking  bool    // bytes are being delivered, without the lock
-	asked   bool    // its opener was asked to have it go on elsewhere,
-	stays   bool    // and it cannot
+	lasts   bool               // the connection outlives the stream
+	again   bool               // the peer has opened it to resume one
+	next    *Stream            // the other one that carries it, in a process between the ends,
+	follows *tunnel.ResetError // and how that one has ended, which this one is to do after it
+	watcher Watcher            // at an end
+	early   *ackMsg            // came before there was a watcher
+	endIn   bool               // an acknowledgement of the end came,
+	endOut  bool               // and one went
+	acks    bool               // some passed since somebody looked
+	taking  bool               // bytes are being delivered, without the lock
+	asked   bool               // its opener was asked to have it go on elsewhere,
+	stays   bool               // and it cannot
 }
 
 type ackMsg struct {
@@ -97,11 +100,41 @@ func (st *Stream) carriedOn(far tunnel.Conn) {
 	}
 	next.ses.mu.Lock()
 	next.carry.next = st
-	early := next.carry.early
+	early, failed, cause := next.carry.early, next.state == closed, next.send.end
 	next.carry.early = nil
 	next.ses.mu.Unlock()
 	if early != nil {
 		st.Acknowledge(early.offset, early.end)
+	}
+	if failed { // before it knew whom to tell
+		st.follow(tunnel.CodeOf(cause))
+	}
+}
+
+// tellNextLocked has the other stream of a connection end as st has failed. Whoever
+// relays between them finds that out only as long as it reads from st: not once
+// st's peer has ended its direction, be it that the other one is idle, or over, too,
+// with its last bytes on a link that is lost.
+func (st *Stream) tellNextLocked(cause error) {
+	if next := st.carry.next; next != nil && st.carry.lasts {
+		st.ses.wg.Go(func() { next.follow(tunnel.CodeOf(cause)) })
+	}
+}
+
+// follow has st reset with code, behind all that the other stream has brought it.
+func (st *Stream) follow(code tunnel.Code) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.carry.follows = &tunnel.ResetError{Code: code}
+	st.followLocked()
+}
+
+// followLocked does so as soon as what the other stream has brought is all here. What
+// comes before its end is brought, or ended, by whoever relays.
+func (st *Stream) followLocked() {
+	if cause := st.carry.follows; cause != nil && (st.state == halfClosedLocal || st.state == ended) {
+		st.sendResetLocked(cause.Code)
+		st.dropLocked(cause, cause)
 	}
 }
 
@@ -143,7 +176,7 @@ func (st *Stream) Acknowledge(offset uint64, end bool) {
 		return
 	}
 	st.send.out.ack, st.send.out.ackEnd = offset+1, end
-	st.carry.endOut = st.carry.endOut || end
+	st.carry.endOut, st.carry.acks = st.carry.endOut || end, true
 	st.queueLocked()
 	st.settleAcksLocked()
 }
@@ -164,7 +197,7 @@ func (r *frameReader) handleAckUnlocked(h header, payload []byte) error {
 		return nil
 	}
 	m := ackMsg{binary.BigEndian.Uint64(payload), h.flags&flagEnd != 0}
-	st.carry.endIn = st.carry.endIn || m.end
+	st.carry.endIn, st.carry.acks = st.carry.endIn || m.end, true
 	watcher, next := st.carry.watcher, st.carry.next
 	if watcher == nil && next == nil {
 		st.carry.early = &m
@@ -198,18 +231,24 @@ func (st *Stream) settleAcksLocked() {
 	}
 }
 
-// forgetUnackedLocked gives up waiting for acknowledgements that do not come.
+// forgetUnackedLocked gives up waiting for acknowledgements that do not come. The
+// time of a stream begins anew while somebody uses it: an end that waits for them, or
+// a relay that has yet to hand on what came by it.
 func (ses *Session) forgetUnackedLocked(now time.Time) {
-	n := 0
-	for n < len(ses.unacked) && (ses.unacked[n].stream.state != ended || now.Sub(ses.unacked[n].since) >= ackTime) {
-		if st := ses.unacked[n].stream; st.state == ended {
-			st.onLocked(acknowledged)
+	var left []unacked
+	for _, u := range ses.unacked {
+		switch {
+		case u.stream.state != ended:
+		case u.stream.carry.acks || !u.stream.recv.closed():
+			u.stream.carry.acks = false
+			left = append(left, unacked{u.stream, now})
+		case now.Sub(u.since) < ackTime:
+			left = append(left, u)
+		default:
+			u.stream.onLocked(acknowledged)
 		}
-		n++
 	}
-	if ses.unacked = ses.unacked[n:]; len(ses.unacked) == 0 {
-		ses.unacked = nil
-	}
+	ses.unacked = left
 }
 
 // Detach ends the stream, but not the connection that it carries. Nothing more

@@ -220,6 +220,7 @@ func (st *Stream) sendFinLocked() {
 	st.queueLocked()
 	st.send.cond.Broadcast()
 	st.onLocked(sendsFin)
+	st.followLocked()
 }
 
 // sendResetLocked ends both directions for the peer. The holder's ends are
@@ -282,6 +283,9 @@ func (st *Stream) resetLocked(code tunnel.Code) {
 // loseLocked ends a stream because of the peer: what it had sent can still be
 // read.
 func (st *Stream) loseLocked(cause error) {
+	if st.state == halfClosedRemote || st.state == ended {
+		st.tellNextLocked(cause)
+	}
 	st.onLocked(receivesReset)
 	st.ses.queue.discard(&st.send)
 	st.cancelLocked(cause)

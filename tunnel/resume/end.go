@@ -50,6 +50,11 @@ var (
 	ErrGone  = errors.New("the connection is over")
 )
 
+// stillTime is how long an end that nobody uses any more waits for its peer to take
+// more, while a carrier is there: as long as a relay lets the second direction of a
+// connection be silent.
+const stillTime = 10 * time.Minute
+
 // End is one end of a connection.
 type End struct {
 	Out Outgoing
@@ -136,16 +141,25 @@ func (e *End) Broken(epoch uint32, code tunnel.Code, now time.Time) {
 	case e.plain:
 		e.finish(Unresolved)
 	default:
-		e.carried = false
-		e.wait(now)
+		e.leave(now)
 	}
 }
 
-// wait starts the window. An end that lingers without a carrier gets no more
-// time for having lost it again.
+// leave starts the window, with the loss of a carrier; to try in vain does not
+// stretch it.
+func (e *End) leave(now time.Time) {
+	if e.carried {
+		e.carried, e.until = false, time.Time{}
+	}
+	e.wait(now)
+}
+
+// wait sets the time until which the end waits, unless it does already.
 func (e *End) wait(now time.Time) {
 	switch {
 	case !e.until.IsZero():
+	case e.carried && e.In.Finished():
+		e.until = now.Add(max(e.window, stillTime))
 	case e.doubt > 0:
 		e.until = now.Add(e.doubt)
 	default:
@@ -161,8 +175,8 @@ func (e *End) Try(now time.Time) (epoch uint32, taken uint64, err error) {
 	if e.reason != NotGone || e.plain {
 		return 0, 0, ErrGone
 	}
-	e.carried, e.confirmed = false, false
-	e.wait(now)
+	e.leave(now)
+	e.confirmed = false
 	e.epoch++
 	return e.epoch, e.In.Tell(), nil
 }
@@ -215,16 +229,22 @@ func (e *End) Ack(offset uint64, now time.Time) error {
 	if e.reason != NotGone {
 		return nil
 	}
+	kept := e.Out.Kept()
 	if err := e.Out.Ack(offset); err != nil {
 		e.finish(Dishonest)
 		return err
+	}
+	if e.carried && e.Out.Kept() < kept {
+		e.until = time.Time{}
 	}
 	e.Settle(now)
 	return nil
 }
 
 // Settle is called after either direction has ended: once both have, the end
-// lingers until the peer has everything, for as long as the window.
+// lingers until the peer has everything. While there is a carrier, and the peer does
+// not wait for what nobody reads, it may take as long as it goes on, and stand still
+// for stillTime: who is slow is not to lose the last of it.
 func (e *End) Settle(now time.Time) {
 	switch {
 	case e.reason != NotGone || e.abandoned || !e.over():
@@ -268,9 +288,9 @@ func (e *End) Closed() bool { return e.closed }
 func (e *End) End(reason Reason) { e.finish(reason) }
 
 // Degrade makes the end plain, which frees what it keeps. Nothing happens to
-// one that has no carrier or waits for its peer: it needs what it has.
+// one that has no carrier: it needs what it has.
 func (e *End) Degrade() bool {
-	if e.plain || e.State() != Attached {
+	if e.plain || !e.Carried() {
 		return false
 	}
 	e.plain = true

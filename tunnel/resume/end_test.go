@@ -168,13 +168,55 @@ func TestLingersUntilThePeerHasIt(t *testing.T) {
 	want(t, e, Gone, Complete)
 }
 
-func TestLingeringIsBounded(t *testing.T) {
+// over is an end both of whose directions are, at the time 0, with its last bytes on
+// a carrier.
+func over(t *testing.T) *End {
+	t.Helper()
 	e := written(t, "abc")
 	e.In.Finish()
 	e.Out.Finish()
+	send(e)
 	e.Settle(at(0))
-	e.Broken(0, tunnel.CodeLost, at(29)) // no more time for having lost its carrier
-	e.Tick(at(30))
+	return e
+}
+
+// A peer that takes the last of it slowly has as long as that takes, and one that
+// stands still for as long as relays bear that.
+func TestLingersAsLongAsThePeerIsSlow(t *testing.T) {
+	e := over(t)
+	now, still := at(0), stillTime-time.Second
+	for offset := range uint64(3) {
+		now = now.Add(still)
+		e.Tick(now)
+		_ = e.Ack(offset+1, now)
+		want(t, e, Lingering, NotGone)
+	}
+	_ = e.Ack(2, now.Add(still)) // which is no news
+	e.Tick(now.Add(stillTime))
+	want(t, e, Gone, Unconfirmed)
+}
+
+// Without a carrier it has a window from when that was lost.
+func TestLingeringIsBounded(t *testing.T) {
+	e := over(t)
+	e.Broken(0, tunnel.CodeLost, at(29))
+	_, _, _ = e.Try(at(40)) // in vain
+	e.Tick(at(58))
+	want(t, e, Lingering, NotGone)
+	e.Tick(at(59))
+	want(t, e, Gone, Unconfirmed)
+}
+
+// A peer that may itself wait for what nobody reads any more has a window.
+func TestLingeringWithoutAReaderIsBounded(t *testing.T) {
+	e := written(t, "abc")
+	e.Close(at(0))
+	e.Tick(at(29))
+	want(t, e, Lingering, NotGone)
+	_ = e.Ack(1, at(29))
+	e.Tick(at(58))
+	want(t, e, Lingering, NotGone)
+	e.Tick(at(59))
 	want(t, e, Gone, Unconfirmed)
 }
 
@@ -216,6 +258,16 @@ func TestNoBufferIsGivenUpThatIsNeeded(t *testing.T) {
 	if e.Degrade() {
 		t.Error("it waits for a carrier")
 	}
+}
+
+// One that lingers is done where it has given all of it to its carrier.
+func TestMemoryIsFreedOfAnEndThatLingers(t *testing.T) {
+	e := over(t)
+	if !e.Degrade() || e.Out.Size() > 0 {
+		t.Error("it still holds memory")
+	}
+	e.Settle(at(1))
+	want(t, e, Gone, Complete)
 }
 
 // An acceptor that has heard nothing of its opener waits for it no longer than it

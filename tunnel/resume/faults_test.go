@@ -64,7 +64,7 @@ func (w *world) start() {
 func (w *world) run() {
 	for len(w.queue) > 0 && w.failed == nil {
 		e := heap.Pop(&w.queue).(event)
-		if w.now = e.at; w.now > 10*time.Minute {
+		if w.now = e.at; w.now > 2*stillTime {
 			w.fail("it does not come to an end: opener %v, acceptor %v", w.ends[opener].end.State(), w.ends[acceptor].end.State())
 		}
 		e.do()

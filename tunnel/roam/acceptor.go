@@ -211,7 +211,7 @@ func (c *Conn) accept(epoch uint32, peerTaken uint64) (taken uint64, err error) 
 		if st := c.st; st != nil {
 			c.leave()
 			c.mu.Unlock()
-			st.Detach()
+			c.detach(st)
 			c.mu.Lock()
 		}
 		c.quiesce()

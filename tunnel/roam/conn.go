@@ -43,6 +43,7 @@ type Conn struct {
 	sending bool        // somebody gives st what it has not been given
 	stuck   bool        // the one who does is a writer of ours, who may have a deadline
 	reading int         // how many read from a carrier
+	leaving int         // how many carriers were left that something may still come out of
 	owing   bool        // the Ends will acknowledge
 	hail    bool        // and tell the acceptor, which may have heard nothing yet, that it is known
 	waiting bool        // the Ends looks at its deadline
@@ -238,11 +239,17 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// release gives the carrier up, with nobody to use it any more.
+// release gives the carrier up, with nobody to use it any more. A peer that still
+// waits for what it has sent to be taken is told.
 func (c *Conn) release() {
-	if st := c.st; st != nil {
-		c.st = nil
+	st := c.st
+	c.st = nil
+	switch {
+	case st == nil:
+	case c.end.In.Finished():
 		_ = st.Close()
+	default:
+		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
 	}
 }
 
@@ -297,6 +304,7 @@ func (c *Conn) watch(st Carrier, epoch uint32) {
 	if acked, some := st.Watch(watcher{c, st, epoch}); some {
 		c.end.Heard(epoch)
 		_ = c.end.Ack(acked, time.Now())
+		c.settle() // it may have been a lie
 	}
 }
 
@@ -349,9 +357,11 @@ func (c *Conn) broken(st Carrier, epoch uint32, cause error) (left Carrier) {
 	return st
 }
 
-// leave has the end wait for its next carrier.
+// leave has the end wait for its next carrier. The present one is to be detached by
+// the caller, with the lock released.
 func (c *Conn) leave() {
 	c.st = nil
+	c.leaving++
 	if c.lostAt.IsZero() {
 		c.lostAt = time.Now()
 		course := c.Course()
@@ -360,6 +370,15 @@ func (c *Conn) leave() {
 		c.ends.left()
 	}
 	c.settle()
+}
+
+// detach ends a carrier that was left.
+func (c *Conn) detach(left Carrier) {
+	left.Detach()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leaving--
+	c.changed.Broadcast()
 }
 
 // calm is quiesce for no longer than patience, and says whether it came to that:
@@ -383,7 +402,7 @@ func (c *Conn) calm(patience time.Duration) bool {
 
 // busy says whether somebody still uses a carrier.
 func (c *Conn) busy() bool {
-	return (c.sending || c.reading > 0) && c.end.Reason() == resume.NotGone
+	return (c.sending || c.reading > 0 || c.leaving > 0) && c.end.Reason() == resume.NotGone
 }
 
 // quiesce waits until nobody uses a carrier that was detached, so that what was

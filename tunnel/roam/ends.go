@@ -206,7 +206,7 @@ func (c *Conn) degrade() bool {
 	if stay, ok := c.st.(interface{ Stay() }); ok && c.ask.dialer == nil {
 		stay.Stay() // or what asks the opener to move it would end it
 	}
-	c.account()
+	c.settle()
 	return true
 }
 
@@ -275,7 +275,7 @@ func (e *Ends) handle() {
 			left := c.broken(l.w.st, l.w.epoch, l.cause)
 			c.mu.Unlock()
 			if left != nil {
-				left.Detach()
+				c.detach(left)
 				e.detach(c, nil)
 			}
 		}
@@ -287,7 +287,7 @@ func (e *Ends) handle() {
 func (e *Ends) detach(c *Conn, left Carrier) {
 	if left != nil {
 		e.start(func() {
-			left.Detach()
+			c.detach(left)
 			e.detach(c, nil)
 		})
 		return

@@ -1,0 +1,90 @@
+package roam
+
+import (
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// parting is a carrier that is delivering something, and is detached once that is
+// taken.
+type parting struct {
+	Carrier
+	taken chan struct{}
+}
+
+func (p *parting) Watch(link.Watcher) (uint64, bool) { return 0, false }
+func (p *parting) Acknowledge(uint64, bool)          {}
+func (p *parting) Reset(error) error                 { return nil }
+func (p *parting) Detach()                           { <-p.taken }
+
+// slow takes what it is offered once release is closed.
+type slow struct {
+	tunnel.Receiver
+	release chan struct{}
+}
+
+func (s *slow) Take(c tunnel.Chunk) int {
+	<-s.release
+	return c.Len()
+}
+
+func (s *slow) Ready()     {}
+func (s *slow) Fail(error) {}
+
+// What a carrier delivers while it is lost counts before its opener is told where to
+// go on: else those bytes would come twice.
+func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Options{Window: time.Minute})
+		defer e.Wait()
+		defer e.Close()
+		release, taken := make(chan struct{}), make(chan struct{})
+		st := &parting{taken: taken}
+		c := e.newConn(st, time.Minute, 0, ask{token: [16]byte{1}}, nil, nil)
+		if err := e.add(c, nil); err != nil {
+			t.Fatal(err)
+		}
+		c.app = &slow{release: release}
+		go func() {
+			defer close(taken)
+			(&inlet{c, st, 0}).Take(tunnel.CopyChunk([]byte("abc")))
+		}()
+		synctest.Wait()
+		e.lost(watcher{c, st, 0}, &tunnel.ResetError{Code: tunnel.CodeLost})
+		synctest.Wait() // the loss is known, and the carrier not detached
+		time.AfterFunc(time.Second, func() { close(release) })
+		if taken, err := c.accept(1, 0); taken != 3 || err != nil {
+			t.Errorf("it is to go on at %d (%v), where 3 bytes are under way to its application", taken, err)
+		}
+	})
+}
+
+// lying is a carrier by which the peer has acknowledged what it was not sent before
+// anybody listened.
+type lying struct {
+	Carrier
+	why error
+}
+
+func (l *lying) LocalAddr() net.Addr               { return nil }
+func (l *lying) RemoteAddr() net.Addr              { return nil }
+func (l *lying) Watch(link.Watcher) (uint64, bool) { return 1000, true }
+func (l *lying) Reset(why error) error             { l.why = why; return nil }
+
+// A lie ends the connection, too, that comes before it is heard.
+func TestEarlyLieEndsIt(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	defer e.Wait()
+	defer e.Close()
+	near, far := &lying{}, &lying{}
+	flow := &tunnel.Flow{Resume: &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute}}
+	_, err := e.answer(flow, &trial{}, far, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return near, nil })
+	if err != nil || e.Len() != 0 || tunnel.CodeOf(near.why) != tunnel.CodeProtocol {
+		t.Errorf("%d connections, reset with %v (%v)", e.Len(), near.why, err)
+	}
+}
