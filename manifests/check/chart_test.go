@@ -179,6 +179,7 @@ func TestChartMakesWhatKustomizationsMake(t *testing.T) {
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {service: {proxyProtocolFrom: [192.0.2.0/24]}}}", []string{"server/hosted-proxy-protocol"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {route: {host: konnectivity-server.example.com}}}", []string{"server/hosted-route"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {tlsRoute: {host: konnectivity-server.example.com, gateway: {name: konnectivity}}}}", []string{"server/hosted-tls-route"}},
+		{"{agent: {enabled: false}, pki: {mode: existing}, server: {tenants: [cluster-a]}}", []string{"shared/server", "shared/tenant"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com}}", []string{"agent/daemonset"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true}}", []string{"agent/daemonset-host-network"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true, authentication: token}}", []string{"agent/daemonset-token"}},
@@ -236,13 +237,35 @@ func TestChartsValues(t *testing.T) {
 	}
 }
 
+// Each tenant has its own folder and Service; what is asked for beside wins.
+func TestChartServesTenants(t *testing.T) {
+	objects := rendered(t, "{server: {tenants: [red, blue], extraArgs: [--v=5], resources: {requests: {cpu: '2'}}}}")
+	for _, want := range []struct{ object, text string }{
+		{"Deployment konnectivity-server", `"secret":{"items":[{"key":"agents-ca.crt","path":"red/agents-ca.crt"}`},
+		{"Deployment konnectivity-server", `"path":"blue/tenant.yaml"}],"name":"konnectivity-tenant-blue","optional":true}`},
+		{"Deployment konnectivity-server", `"--tenants-dir=/etc/konnectivity/tenants","--v=5"]`},
+		{"Deployment konnectivity-server", `"resources":{"requests":{"cpu":"2"}}`},
+		{"HorizontalPodAutoscaler konnectivity-server", `"minReplicas":3`},
+		{"NetworkPolicy konnectivity-server", `"konnectivity-clients":"true"`},
+		{"Service red", `"targetPort":"client"`},
+		{"Service blue", `"targetPort":"client"`},
+	} {
+		text, err := json.Marshal(objects[want.object])
+		if err != nil || !strings.Contains(string(text), want.text) {
+			t.Errorf("%s has no %s: %s", want.object, want.text, text)
+		}
+	}
+}
+
 func TestChartRefusesWrongValues(t *testing.T) {
 	for values, want := range map[string]string{
-		"{agent: {kind: StatefulSet}}":              "agent",
-		"{server: {replica: 2}}":                    "replica",
-		"{server: {service: {type: ExternalName}}}": "type",
-		"{pki: {mode: none}}":                       "mode",
-		"{controlPlaneAgent: {enabled: true}}":      "identifiers",
+		"{agent: {kind: StatefulSet}}":               "agent",
+		"{server: {replica: 2}}":                     "replica",
+		"{server: {service: {type: ExternalName}}}":  "type",
+		"{pki: {mode: none}}":                        "mode",
+		"{controlPlaneAgent: {enabled: true}}":       "identifiers",
+		"{server: {tenants: [Cluster_A]}}":           "tenants",
+		"{server: {tenants: [a], route: {host: b}}}": "a Route for each",
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
@@ -373,11 +396,12 @@ func TestChartsNotesSignForANewAddress(t *testing.T) {
 }
 
 func TestChartsNotesSayTheNextStep(t *testing.T) {
-	files, err := render(t, loadChart(t), "{agent: {enabled: false}}")
+	files, err := render(t, loadChart(t), "{agent: {enabled: false}, server: {tenants: [red, blue]}}")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"kubectl -n " + controlPlane + " rollout status deployment/konnectivity-server", "--set server.enabled=false", "pki.clusterSANs"} {
+	for _, want := range []string{"kubectl -n " + controlPlane + " rollout status deployment/konnectivity-server", "--set server.enabled=false", "pki.clusterSANs",
+		"Tenants: red, blue.", "--clients-at=NAME." + controlPlane + ".svc:8090"} {
 		if notes := files["konnectivity/templates/NOTES.txt"]; !strings.Contains(notes, want) {
 			t.Errorf("the notes lack %q:\n%s", want, notes)
 		}
@@ -439,7 +463,7 @@ func TestPackedChart(t *testing.T) {
 	if got, want := filepath.Base(*packedChart), c.Name()+"-"+c.Metadata.Version+".tgz"; got != want || c.AppVersion() != "v"+c.Metadata.Version {
 		t.Errorf("%s is of version %s, its programs of %s", got, c.Metadata.Version, c.AppVersion())
 	}
-	const everything = "{controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, monitoring: {enabled: true}, agent: {hostNetwork: true}, pki: {mode: %s}}"
+	const everything = "{controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}, monitoring: {enabled: true}, agent: {hostNetwork: true}, server: {tenants: [a]}, pki: {mode: %s}}"
 	for _, mode := range []string{"job", "cert-manager"} {
 		packed, err := render(t, c, fmt.Sprintf(everything, mode))
 		if err != nil {

@@ -46,6 +46,25 @@
 {{- $_ := set $container "env" (concat $container.env (default list (get .values "extraEnv"))) }}
 {{- end }}
 
+{{- /* The hosted server as manifests/shared/server patches it: a folder for each tenant. */}}
+{{- define "konnectivity.shared" }}
+{{- $patch := (first (include "konnectivity.read" (dict "root" .root "path" "shared/server/deployment.yaml") | fromJson).objects).spec.template.spec }}
+{{- $spec := .object.spec.template.spec }}
+{{- $_ := unset .object.spec "replicas" }}
+{{- $_ := set $spec "topologySpreadConstraints" $patch.topologySpreadConstraints }}
+{{- $container := first $spec.containers }}
+{{- $patched := first $patch.containers }}
+{{- $_ := set $container "args" (append $container.args "--tenants-dir=/etc/konnectivity/tenants") }}
+{{- $_ := set $container "resources" $patched.resources }}
+{{- $_ := set $container "volumeMounts" (concat $patched.volumeMounts $container.volumeMounts) }}
+{{- $volume := first $patch.volumes }}
+{{- $source := first $volume.projected.sources | toJson }}
+{{- $sources := list }}
+{{- range .root.Values.server.tenants }}{{ $sources = append $sources (replace "cluster-a" . $source | fromJson) }}{{ end }}
+{{- $_ := set $volume.projected "sources" $sources }}
+{{- $_ := set $spec "volumes" (prepend $spec.volumes $volume) }}
+{{- end }}
+
 {{- /* The patches of a kustomize component, all of which add. */}}
 {{- define "konnectivity.component" }}
 {{- $spec := .object.spec.template.spec }}
