@@ -71,9 +71,6 @@ func (f *freezer) pass(dst, src net.Conn) {
 // TestSilentAgentIsNoticed: an agent that is gone without a word is out within
 // the keepalive's bound, and what waits for it fails then.
 func TestSilentAgentIsNoticed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes 10 s")
-	}
 	for _, kind := range agentKinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -108,8 +108,12 @@ func TestFloods(t *testing.T) {
 			r.open(1, "echo:1")
 			r.open(3, "deaf:1")
 			before := heap()
+			batches := 50
+			if testing.Short() {
+				batches /= 5
+			}
 			// First with nobody reading, then read on: the link must still work.
-			for i := range 50 {
+			for i := range batches {
 				var frames []frame
 				for j := range 1000 {
 					frames = append(frames, flood(uint64(i*1000+j)))
@@ -117,7 +121,7 @@ func TestFloods(t *testing.T) {
 				r.sendBytes(encode(frames...))
 			}
 			if grown := heap() - before; grown > 8<<20 {
-				t.Errorf("50,000 frames made it grow by %d KiB", grown>>10)
+				t.Errorf("%d,000 frames made it grow by %d KiB", batches, grown>>10)
 			}
 			r.pings = 1 << 40
 			r.send(frame{tPing, 0, 0, u64(r.pings)})
@@ -175,7 +179,11 @@ func TestStreamsOfAPeerAreBounded(t *testing.T) {
 	near, far := tcpPair(t)
 	r := newRig(t, near, far, false, link.Config{Forwarder: parked{}})
 	defer r.end()
-	const streams = 65536
+	streams := 65536
+	if testing.Short() {
+		streams /= 16
+		r.ses.Allow(streams)
+	}
 	for i := 0; i < streams; i += 1024 {
 		var frames []frame
 		for j := range 1024 {
@@ -189,10 +197,11 @@ func TestStreamsOfAPeerAreBounded(t *testing.T) {
 			}
 		}
 	}
-	r.send(openFrame(2*streams+1, "x:1"))
-	r.wantOpened(2*streams+1, 12)
-	r.send(frame{tReset, 0, 1, u16(2)}, openFrame(2*streams+3, "x:1"))
-	r.wantOpened(2*streams+3, 0)
+	beyond := uint64(2*streams + 1)
+	r.send(openFrame(beyond, "x:1"))
+	r.wantOpened(beyond, 12)
+	r.send(frame{tReset, 0, 1, u16(2)}, openFrame(beyond+2, "x:1"))
+	r.wantOpened(beyond+2, 0)
 }
 
 // parked accepts every stream and leaves it alone.

@@ -8,7 +8,11 @@ import (
 
 // Long random sequences against the model of FuzzOperations.
 func TestOperations(t *testing.T) {
-	for seed := range uint64(60) {
+	seeds := uint64(60)
+	if testing.Short() {
+		seeds /= 4
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 2))
 			ops := make([]byte, 3*300)
