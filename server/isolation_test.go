@@ -30,13 +30,16 @@ const byAddress = "strategies: [destHost, destCIDR, defaultRoute, default]\n"
 // laneGroupOfRed is what the links of red's agent have in common.
 const laneGroupOfRed = "0123456789abcdef"
 
+// identifiersOfAll are what agents of a cluster may claim to be for.
+var identifiersOfAll = []string{"", "ipv4=10.0.0.1", "host=a.example&host=red.example", "cidr=0.0.0.0/0&cidr=::/0", "default-route=true", "host=a.example&default-route=true&ipv4=10.0.0.2"}
+
 // claims are hellos that claim what another cluster's agents have, and worse.
 func claims(random *rand.Rand) link.Hello {
 	of := func(choices ...string) string { return choices[random.IntN(len(choices))] }
 	h := link.Hello{
 		Role:        link.RoleAgent,
 		ID:          of("one", "one", "red", "", "red/one", "\x00", strings.Repeat("x", 1000), "server-1"),
-		Identifiers: of("", "ipv4=10.0.0.1", "host=a.example&host=red.example", "cidr=0.0.0.0/0&cidr=::/0", "default-route=true", "host=a.example&default-route=true&ipv4=10.0.0.1", "%zz", "host="+url.QueryEscape("red\x00")),
+		Identifiers: of(append([]string{"%zz", "host=" + url.QueryEscape("red\x00")}, identifiersOfAll...)...),
 		Token:       of("", "red", strings.Repeat("t", 20000)),
 		Software:    of("", "tenant=red"),
 		ServerCount: random.IntN(3),
@@ -71,18 +74,18 @@ func TestClaimsLeadNobodyIntoAnotherCluster(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	taken := 0
-	for range 40 { // by either protocol
-		h := claims(random)
-		if _, err := blue.agentLink(h); err == nil {
-			taken++
-		}
-		if h.Role == link.RoleAgent && random.IntN(4) == 0 {
-			_, _ = blue.agentGRPC(agentHello{id: h.ID, identifiers: h.Identifiers})
+	for _, id := range []string{"one", "two", "red"} {
+		for _, ids := range identifiersOfAll {
+			if _, err := blue.agentLink(link.Hello{Role: link.RoleAgent, ID: id, Identifiers: ids, Group: laneGroupOfRed, Features: first.Features}); err != nil {
+				t.Fatalf("blue's agent %q with %q is not taken, and shows nothing: %v", id, ids, err)
+			}
+			if _, err := blue.agentGRPC(agentHello{id: id, identifiers: ids}); err != nil {
+				t.Fatalf("blue's agent %q with %q by gRPC: %v", id, ids, err)
+			}
 		}
 	}
-	if taken < 10 {
-		t.Fatalf("only %d of blue's claims were taken: this shows nothing", taken)
+	for range 40 { // of which some are taken
+		_, _ = blue.agentLink(claims(random))
 	}
 	addresses := []string{"10.0.0.1:443", "10.0.0.2:443", "10.9.9.9:443", "a.example:443", "red.example:443", "[fd00::1]:443", "x:1"}
 	for _, kind := range sharedClients {
@@ -398,13 +401,13 @@ func TestAClusterThatComesDuringADrain(t *testing.T) {
 	if _, err := io.WriteString(held, "on"); err != nil {
 		t.Errorf("red's connection: %v", err)
 	}
+	_ = held.(*tls.Conn).CloseWrite()
+	_, _ = io.Copy(io.Discard, held) // until its other end has taken all
 	held.Close()
 	if err := s.wait(20 * time.Second); err != nil {
 		t.Error(err)
 	}
-	if n := red.got.Load(); n != 2 {
-		t.Errorf("red's destination got %d bytes of 2", n)
-	}
+	s.eventually("red's destination got all", func() bool { return red.got.Load() == 2 })
 }
 
 // Whatever a client speaks, it is told that it is its cluster's own bound that
