@@ -198,6 +198,10 @@ func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *connect.Proxy) {
 	}
 }
 
+// Retry tries again at once to reach a server that could not be reached: the
+// certificates have changed, say.
+func (a *Adapter) Retry() { a.uplink.Retry() }
+
 // Run keeps links, caches and health up to date until ctx ends, then closes
 // the links, waits for everything it started and returns nil. The dialers work
 // before Run and without it, but nothing warms up, fails back or is collected

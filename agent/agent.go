@@ -61,6 +61,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
+// Retry tries again at once to reach servers that could not be reached: the
+// certificates have changed, say.
+func (a *Agent) Retry() { a.set.peers.Retry() }
+
 // Ready is nil while a server is connected, else an error that says so.
 func (a *Agent) Ready() error {
 	if len(a.set.status()) > 0 {

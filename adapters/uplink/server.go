@@ -215,6 +215,10 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
+// Retry tries again at once what could not be connected to: the files of TLS have
+// changed, say.
+func (s *Server) Retry() { s.set.Retry() }
+
 // start runs f on a goroutine that Close joins, unless it is too late.
 func (s *Server) start(f func()) {
 	s.mu.Lock()

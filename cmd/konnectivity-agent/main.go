@@ -131,7 +131,9 @@ func (p *process) build() error {
 		p.table = admin.NewTable()
 		opts.Observers = append(opts.Observers, p.table)
 	}
-	p.agent, err = agent.New(opts)
+	if p.agent, err = agent.New(opts); err == nil {
+		p.certificates.OnChange(p.agent.Retry)
+	}
 	return err
 }
 

@@ -58,6 +58,16 @@ func (p *Plan) Failed(address string, now time.Time) (first, needless bool) {
 	return first, false
 }
 
+// Retry forgets the failures of all addresses, since what caused them may be
+// over, and lets those that no connected server covers be dialed at once.
+func (p *Plan) Retry() {
+	for _, t := range p.places {
+		if t.Succeed(); !p.covered(t) {
+			t.next = time.Time{}
+		}
+	}
+}
+
 // Leaving notes that a server said that it is about to go.
 func (p *Plan) Leaving(m *Peer, now time.Time) {
 	m.leaving = true

@@ -99,6 +99,7 @@ type Member[A any, S Session] struct {
 type Set[A any, S Session] struct {
 	cfg    Config[A, S]
 	keep   atomic.Bool // stay connected, and not only to who asks
+	again  atomic.Bool // Retry was called
 	seen   atomic.Pointer[[]*Member[A, S]]
 	over   chan struct{} // Run has ended
 	poke   chan struct{} // capacity 1: a session changed, look again
@@ -164,6 +165,14 @@ func (s *Set[A, S]) Keep() {
 	s.wake()
 }
 
+// Retry has what failed tried again at once, and not after the pause that it has
+// earned: whoever calls it knows that something has changed, such as our
+// certificate.
+func (s *Set[A, S]) Retry() {
+	s.again.Store(true)
+	s.wake()
+}
+
 // Run is the loop. It returns once ctx has ended and no attempt is under way any
 // more; the sessions live on until Close. It may be called once.
 func (s *Set[A, S]) Run(ctx context.Context) {
@@ -176,6 +185,9 @@ func (s *Set[A, S]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		now := time.Now()
 		s.refresh(now)
+		if s.again.Swap(false) {
+			s.plan.Retry()
+		}
 		timer.Reset(time.Until(s.step(working, now)))
 		select {
 		case <-ctx.Done():

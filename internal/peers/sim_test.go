@@ -327,6 +327,46 @@ func (w *world) simulate(t *testing.T, policy string, s *Set[string, *conn]) {
 	}
 }
 
+// What failed is tried again at once when it is said that something has changed,
+// by as quick a series as at first, and what is connected is let be.
+func TestRetry(t *testing.T) {
+	for name, policy := range policies {
+		policy.ProbeEvery = nil // so that b alone is dialed
+		w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}, "b": {"2"}}, up: map[string]bool{"1": true}, links: name == "each"}
+		running(t, w, policy, func(t *testing.T, s *Set[string, *conn]) {
+			dials := func() int {
+				synctest.Wait()
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				return w.dials
+			}
+			s.Keep()
+			for before := -1; before != dials(); { // until the pause is longer than this
+				before = dials()
+				time.Sleep(policy.Limit / 3)
+			}
+			before := dials()
+			s.Retry()
+			time.Sleep(20 * time.Millisecond) // connect takes 10
+			if n := dials() - before; n != 1 {
+				t.Errorf("%s: %d attempts at once, want one at b", name, n)
+			}
+			time.Sleep(policy.Base)
+			if n := dials() - before; n != 2 {
+				t.Errorf("%s: %d attempts soon, want another one", name, n)
+			}
+			w.mu.Lock()
+			w.up["2"] = true
+			w.mu.Unlock()
+			s.Retry()
+			time.Sleep(20 * time.Millisecond)
+			if got := w.live(s); !slices.Equal(got, []string{"1", "2"}) {
+				t.Errorf("%s: connected to %v", name, got)
+			}
+		})
+	}
+}
+
 // All who ask while there is nothing share one Rush, and its outcome.
 func TestNowIsShared(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}

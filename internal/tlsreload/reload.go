@@ -17,8 +17,20 @@ func (s *Source) Reload() error {
 		s.fail(err)
 		return err
 	}
-	s.use(m)
+	changed := m != s.current.Load()
+	if s.use(m); changed && s.changed != nil {
+		s.changed()
+	}
 	return nil
+}
+
+// OnChange has f called whenever files that had changed, or were missing, have
+// come into use. f is called on the goroutine of Run or Reload, and must neither
+// block nor call s. There is one f at a time.
+func (s *Source) OnChange(f func()) {
+	s.reloading.Lock()
+	defer s.reloading.Unlock()
+	s.changed = f
 }
 
 // load turns the files into material; unchanged files yield the material in

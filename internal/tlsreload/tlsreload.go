@@ -95,6 +95,7 @@ type Source struct {
 
 	reloading sync.Mutex // held by Reload; guards what follows
 	fault     string     // of the last attempt, as logged; "" if it succeeded
+	changed   func()     // as OnChange has it; may be nil
 }
 
 // New reads files. Unless Options.Lenient is set, it fails with a sentence that

@@ -102,6 +102,32 @@ func TestRunFollowsKubernetesMountsWithinAMinute(t *testing.T) {
 	})
 }
 
+// Each change is told once, the first good files of a lenient Source included;
+// broken ones, and those that have not changed, are not.
+func TestChangesAreTold(t *testing.T) {
+	ca, d := newCA(t), newDir(t)
+	s := source(t, d.files(), tlsreload.Options{Name: "x", Lenient: true})
+	told := 0
+	s.OnChange(func() { told++ })
+	for _, step := range []struct {
+		what string
+		do   func()
+		want int
+	}{
+		{"nothing there", func() {}, 0},
+		{"files in place", func() { d.put(issue(t, ca, "a"), ca) }, 1},
+		{"no change", func() {}, 1},
+		{"broken", func() { d.write("tls.crt", []byte("?")) }, 1},
+		{"others", func() { d.put(issue(t, ca, "b"), ca) }, 2},
+	} {
+		step.do()
+		_ = s.Reload()
+		if told != step.want {
+			t.Errorf("%s: told %d times, want %d", step.what, told, step.want)
+		}
+	}
+}
+
 func TestBrokenFilesKeepTheOldOnesAndAreToldOnce(t *testing.T) {
 	ca, d := newCA(t), newDir(t)
 	good := issue(t, ca, "good")

@@ -85,6 +85,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	if s.adapter, err = adapters.New(s.adapterOptions()); err != nil {
 		return nil, named(err)
 	}
+	s.certs.OnChange(s.adapter.Retry)
 	defer func() {
 		if err != nil {
 			s.close()
