@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/elazarl/goproxy"
-
 	"konnectivity/tunnel"
 )
 
@@ -93,7 +91,7 @@ func (x *exchange) refuse(r *refusal) *http.Response {
 
 // roundTrip sends the request. Failures become responses, so that goproxy
 // writes none of its own.
-func (x *exchange) roundTrip(r *http.Request, _ *goproxy.ProxyCtx) (*http.Response, error) {
+func (x *exchange) roundTrip(r *http.Request) (*http.Response, error) {
 	var up upgrade
 	out := x.server.outgoing(r)
 	x.starForm(out)

@@ -1,12 +1,8 @@
 package httpsproxy
 
 import (
-	"io"
-	"maps"
 	"net/http"
 	"time"
-
-	"github.com/elazarl/goproxy"
 )
 
 const (
@@ -52,24 +48,6 @@ func (s *Server) newTransport() *http.Transport {
 	return t
 }
 
-// newForward returns goproxy without ways out of its own: no environment, no
-// CONNECT, no log but ours.
-func (s *Server) newForward() *goproxy.ProxyHttpServer {
-	p := goproxy.NewProxyHttpServer()
-	p.Tr = s.transport
-	p.ConnectDial = nil
-	p.Logger = printfLog{s.opts.Log}
-	p.KeepAcceptEncoding = true
-	p.KeepHeader = true // outgoing drops what goproxy would
-	p.NonproxyHandler = http.HandlerFunc(notForProxy)
-	p.OnRequest().DoFunc(func(r *http.Request, ctx *goproxy.ProxyCtx) (*http.Request, *http.Response) {
-		x := exchangeOf(r)
-		ctx.RoundTripper = goproxy.RoundTripperFunc(x.roundTrip)
-		return r, x.check()
-	})
-	return p
-}
-
 // serveHTTP is what net/http calls for every request.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c := clientOf(r.Context())
@@ -89,13 +67,4 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	defer x.end()
 	s.forward.ServeHTTP(x, x.req)
 	x.finish()
-}
-
-// notForProxy answers a request that names no destination: in origin form, as
-// a server gets it, or "*".
-func notForProxy(w http.ResponseWriter, r *http.Request) {
-	resp := exchangeOf(r).refuse(invalid("This is a proxy: it needs an absolute URI (http://host/path) or CONNECT host:port."))
-	maps.Copy(w.Header(), resp.Header)
-	w.WriteHeader(resp.StatusCode)
-	_, _ = io.Copy(w, resp.Body)
 }

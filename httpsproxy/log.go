@@ -17,10 +17,3 @@ func (w errorWriter) Write(p []byte) (int, error) {
 	w.log.Error(string(bytes.TrimSpace(p)))
 	return len(p), nil
 }
-
-// printfLog is goproxy's logger. What it warns of is ordinary behaviour of
-// clients and destinations.
-type printfLog struct{ log logrus.FieldLogger }
-
-// Printf implements goproxy.Logger.
-func (l printfLog) Printf(format string, v ...any) { l.log.Debugf("goproxy: "+format, v...) }

@@ -8,10 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
-
-	"github.com/elazarl/goproxy"
 
 	"konnectivity/tunnel"
 )
@@ -82,13 +79,6 @@ func sentence(text string) string {
 		return ""
 	}
 	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
-}
-
-// response returns the refusal in the form that goproxy sends.
-func (r *refusal) response(req *http.Request) *http.Response {
-	resp := goproxy.NewResponse(req, goproxy.ContentTypeText+"; charset=utf-8", r.status, r.text+"\n")
-	resp.Header.Set("Content-Length", strconv.FormatInt(resp.ContentLength, 10))
-	return resp
 }
 
 // clientError marks an error as the client's: the content of its request could

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/elazarl/goproxy"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
@@ -95,7 +94,7 @@ type Server struct {
 	metrics   *metrics
 	slots     *admission.Slots[*client]
 	transport *http.Transport
-	forward   *goproxy.ProxyHttpServer
+	forward   http.Handler
 	http      *http.Server
 	pseudonym string        // in Via; unique, so that a loop can be told from a chain
 	halfClose time.Duration // halfCloseTime
