@@ -165,32 +165,42 @@ func (a *account) noMemory() string {
 	return noMemory
 }
 
-// sharing is a front's Forwarder: each connection has a place on its client's
+// sharing is a front's Forwarder: each connection has a hold on its client's
 // account, which is the context's.
 type sharing struct {
 	next   tunnel.Carrier
 	memory int // that a connection of this front takes
 }
 
-// place is what a connection holds of its client's account.
-type place struct {
+// hold is what a connection has of its client's account, and of its tenant's
+// bounds. It is the Owner of each Flow that a client asks for: dialers take, and
+// who made the hold gives back when the connection has ended.
+type hold struct {
 	account *account
-	memory  int
-	taken   bool
+	memory  int  // that it takes
+	taken   bool // memory, of the account
+	seated  bool // among the tenant's connections
 }
 
-type placeKey struct{}
+// holdOf is a client's Flow's.
+func holdOf(f *tunnel.Flow) *hold { return f.Owner.(*hold) }
 
 // Forward implements tunnel.Carrier.
 func (f sharing) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-	p := &place{account: accountOf(ctx), memory: f.memory}
-	defer p.leave()
-	return f.next.Forward(context.WithValue(ctx, placeKey{}, p), flow, answer)
+	h := &hold{account: accountOf(ctx), memory: f.memory}
+	defer h.giveMemory()
+	flow.Owner = h
+	return f.next.Forward(ctx, flow, answer)
 }
 
-func (p *place) leave() {
-	if p.taken {
-		p.account.budget.Give(p.memory)
+func (h *hold) takeMemory() bool {
+	h.taken = h.account.budget.Take(h.memory)
+	return h.taken
+}
+
+func (h *hold) giveMemory() {
+	if h.taken {
+		h.account.budget.Give(h.memory)
 	}
 }
 
@@ -198,28 +208,29 @@ func (p *place) leave() {
 // Forwarder, so that a refusal is counted and told like any dial that failed.
 func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		p := ctx.Value(placeKey{}).(*place)
-		if p.taken = p.account.budget.Take(p.memory); !p.taken {
+		h := holdOf(f)
+		acct := h.account
+		if !h.takeMemory() {
 			failure := tunnel.FailExhausted
-			if p.account.budget.AtBound() {
+			if acct.budget.AtBound() {
 				failure = tunnel.FailBound
 			}
-			return nil, &tunnel.DialError{Failure: failure, Address: f.Address, Reason: p.account.noMemory()}
+			return nil, &tunnel.DialError{Failure: failure, Address: f.Address, Reason: acct.noMemory()}
 		}
-		dials := p.account.dials
+		dials := acct.dials
 		if f.Resume.Again() {
-			dials = p.account.resumes
+			dials = acct.resumes
 		}
 		if !dials.Take(1) {
 			return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d pending dials", dials.Used()))
 		}
 		defer dials.Give(1)
-		done, err := s.turns.wait(ctx, p.account)
+		done, err := s.turns.wait(ctx, acct)
 		if err != nil {
 			return nil, tunnel.AsDialError(f.Address, err)
 		}
 		defer done()
-		return next.Dial(legacy.WithBudget(link.WithBudget(ctx, p.account.budget), p.account.grpc), f)
+		return next.Dial(legacy.WithBudget(link.WithBudget(ctx, acct.budget), acct.grpc), f)
 	})
 }
 

@@ -223,11 +223,11 @@ func TestResumingHasAShareOfItsOwn(t *testing.T) {
 	}
 	dialer := (&Server{turns: newTurns()}).shared(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }))
 	dial := func(r *tunnel.Resume) error {
-		p := &place{account: acct, memory: connMemory}
-		defer p.leave()
+		h := &hold{account: acct, memory: connMemory}
+		defer h.giveMemory()
 		f := tunnel.NewFlow("tcp", "x:1")
-		f.Resume = r
-		_, err := dialer.Dial(context.WithValue(t.Context(), placeKey{}, p), f)
+		f.Resume, f.Owner = r, h
+		_, err := dialer.Dial(t.Context(), f)
 		return err
 	}
 	if err := dial(&tunnel.Resume{Window: time.Second}); tunnel.FailureOf(err) != tunnel.FailExhausted {
@@ -292,7 +292,9 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	dial := func(name string, of parts) error {
 		acct, leave := all.join(identity{tenant: name}, of)
 		defer leave()
-		_, err := dialer.Dial(context.WithValue(t.Context(), placeKey{}, &place{account: acct, memory: connMemory}), tunnel.NewFlow("tcp", "x:1"))
+		f := tunnel.NewFlow("tcp", "x:1")
+		f.Owner = &hold{account: acct, memory: connMemory}
+		_, err := dialer.Dial(t.Context(), f)
 		return err
 	}
 	n := 0

@@ -34,22 +34,17 @@ func (b *bucket) fill(perSecond int, now time.Time) {
 	b.filled = now
 }
 
-// seat is what a connection holds of its tenant's bound.
-type seat struct{ taken bool }
-
-type seatKey struct{}
-
 // bounded lets next dial within the tenant's bounds. What goes on with a
 // connection takes a place as well, but is not refused: its ends have it
 // already, and what they have is not to be lost to a bound.
 func (cl *cluster) bounded(next tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		at := ctx.Value(seatKey{}).(*seat)
+		h := holdOf(f)
 		b := cl.terms.Load().bounds
 		if f.Resume.Again() {
-			return cl.bounds.resume(ctx, next, f, at, b.DialsPerSecond)
+			return cl.bounds.resume(ctx, next, f, b.DialsPerSecond)
 		}
-		if reason := cl.bounds.take(at, b.Connections, b.DialsPerSecond, time.Now()); reason != "" {
+		if reason := cl.bounds.take(h, b.Connections, b.DialsPerSecond, time.Now()); reason != "" {
 			return nil, &tunnel.DialError{Failure: tunnel.FailBound, Address: f.Address, Reason: reason}
 		}
 		return next.Dial(ctx, f)
@@ -60,12 +55,12 @@ func (cl *cluster) bounded(next tunnel.Dialer) tunnel.Dialer {
 // does not have is charged, so that nobody gets around perSecond by saying so;
 // that an agent is away is ordinary, and asks nobody. Whoever is refused for what
 // others claimed comes again: nothing is lost by that alone.
-func (b *bounds) resume(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow, at *seat, perSecond int) (tunnel.Conn, error) {
+func (b *bounds) resume(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow, perSecond int) (tunnel.Conn, error) {
 	if !b.credible(perSecond, time.Now()) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 			Reason: fmt.Sprintf("this cluster resumed more than %d connections a second that do not exist", perSecond)}
 	}
-	b.take(at, 0, 0, time.Now())
+	b.take(holdOf(f), 0, 0, time.Now())
 	far, err := next.Dial(ctx, f)
 	if tunnel.FailureOf(err) == tunnel.FailGone {
 		b.charge(perSecond, time.Now())
@@ -93,7 +88,7 @@ func (b *bounds) charge(perSecond int, now time.Time) {
 // take gives a connection its seat, or says why there is none: there may be so
 // many connections, and so many dials a second, with a burst of as many. 0 is no
 // bound.
-func (b *bounds) take(at *seat, connections, perSecond int, now time.Time) (refusal string) {
+func (b *bounds) take(h *hold, connections, perSecond int, now time.Time) (refusal string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if connections > 0 && b.seats >= connections {
@@ -107,12 +102,13 @@ func (b *bounds) take(at *seat, connections, perSecond int, now time.Time) (refu
 		b.dials.level--
 	}
 	b.seats++
-	at.taken = true
+	h.seated = true
 	return ""
 }
 
-func (b *bounds) leave(at *seat) {
-	if !at.taken {
+// leave gives up the seat of a connection that has one.
+func (b *bounds) leave(h *hold) {
+	if !h.seated {
 		return
 	}
 	b.mu.Lock()

@@ -12,7 +12,7 @@ import (
 func TestBoundsOnConnections(t *testing.T) {
 	var b bounds
 	now := time.Now()
-	first, second, third := &seat{}, &seat{}, &seat{}
+	first, second, third := &hold{}, &hold{}, &hold{}
 	if b.take(first, 2, 0, now) != "" || b.take(second, 2, 0, now) != "" {
 		t.Fatal("there are two seats")
 	}
@@ -27,7 +27,7 @@ func TestBoundsOnConnections(t *testing.T) {
 	if why := b.take(third, 2, 0, now); why != "" {
 		t.Errorf("a seat is free, and %q", why)
 	}
-	if why := b.take(&seat{}, 0, 0, now); why != "" {
+	if why := b.take(&hold{}, 0, 0, now); why != "" {
 		t.Errorf("no bound, and %q", why)
 	}
 }
@@ -36,7 +36,7 @@ func TestBoundsOnDials(t *testing.T) {
 	var b bounds
 	now := time.Now()
 	dials := func(perSecond int) (n int) {
-		for b.take(&seat{}, 0, perSecond, now) == "" {
+		for b.take(&hold{}, 0, perSecond, now) == "" {
 			n++
 		}
 		return n
@@ -72,14 +72,14 @@ func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
 		})
 		var err error
 		for range 100 {
-			at := &seat{}
-			_, err = b.resume(context.Background(), next, &tunnel.Flow{}, at, 10)
-			b.leave(at)
+			h := &hold{}
+			_, err = b.resume(context.Background(), next, &tunnel.Flow{Owner: h}, 10)
+			b.leave(h)
 		}
 		if dialed < c.want || dialed > c.want+5 || c.want < 100 && tunnel.FailureOf(err) != tunnel.FailUnavailable {
 			t.Errorf("%s: %d of 100 were dialed, want %d; the last: %v", name, dialed, c.want, err)
 		}
-		if b.seats != 0 || b.take(&seat{}, 0, 10, time.Now()) != "" {
+		if b.seats != 0 || b.take(&hold{}, 0, 10, time.Now()) != "" {
 			t.Errorf("%s: %d seats are taken, or no dial is left", name, b.seats)
 		}
 	}

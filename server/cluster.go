@@ -94,9 +94,8 @@ func (cl *cluster) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.An
 		return cl.forwarder.Forward(ctx, f, answer)
 	}
 	f.Tenant = cl.name
-	at := &seat{}
-	defer cl.bounds.leave(at)
-	return cl.forwarder.Forward(context.WithValue(ctx, seatKey{}, at), f, answer)
+	defer cl.bounds.leave(holdOf(f))
+	return cl.forwarder.Forward(ctx, f, answer)
 }
 
 // gate is what agents pass.

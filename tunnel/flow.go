@@ -21,6 +21,7 @@ type Flow struct {
 	Address string   // host:port
 	Source  net.Addr // the client; nil if it has no address
 	Tenant  string   // the cluster whose it is, on a server of many; else ""
+	Owner   any      // what its front holds for it, for that front's own dialers; others neither read nor write it
 
 	// Resume is set where the connection is to outlive what carries it; its
 	// Granted is what the dial found out.
@@ -90,7 +91,7 @@ func NewFlow(network, address string) *Flow {
 // the try's dialers note is seen in f once it is adopted, and what the relay
 // counts later is counted in f alone.
 func (f *Flow) To(address string) *Flow {
-	return &Flow{ID: f.ID, Front: f.Front, Network: f.Network, Address: address, Source: f.Source, Tenant: f.Tenant}
+	return &Flow{ID: f.ID, Front: f.Front, Network: f.Network, Address: address, Source: f.Source, Tenant: f.Tenant, Owner: f.Owner}
 }
 
 // Adopt takes over what a try found out, and keeps what it did not: Hop, Route

@@ -59,9 +59,9 @@ func TestAFlowMayBeBegunWhileItCarries(t *testing.T) {
 
 // A try asks under the same id and tells nothing until it is adopted.
 func TestATryIsAFlowOfItsOwn(t *testing.T) {
-	f := &tunnel.Flow{ID: "one", Front: "socks5", Network: "tcp", Address: "name:1", Source: tunnel.Addr{Text: "c:1"}}
+	f := &tunnel.Flow{ID: "one", Front: "socks5", Network: "tcp", Address: "name:1", Source: tunnel.Addr{Text: "c:1"}, Tenant: "t", Owner: "o"}
 	try := f.To("10.0.0.1:1")
-	if try.ID != f.ID || try.Front != f.Front || try.Network != f.Network || try.Source != f.Source || try.Address != "10.0.0.1:1" {
+	if try.ID != f.ID || try.Front != f.Front || try.Network != f.Network || try.Source != f.Source || try.Tenant != f.Tenant || try.Owner != f.Owner || try.Address != "10.0.0.1:1" {
 		t.Errorf("a try has %+v", try)
 	}
 	try.Hop, try.Route, try.Resolved = tunnel.Direct, tunnel.RouteFallback, "10.0.0.1:1"
