@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -211,4 +212,61 @@ func (h *hosting) states(t *testing.T) map[string]string {
 		out[item.Name] = fmt.Sprint(item.State, " ", item.Agents)
 	}
 	return out
+}
+
+// A tenant's bound is told by every front as what it is, through sidecars too,
+// and is over when there is room again.
+func TestABoundIsToldThroughTheChain(t *testing.T) {
+	t.Parallel()
+	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
+	a, b := h.tenant(t, "a"), h.tenant(t, "b")
+	replace(t, filepath.Join(h.dir, "a", "tenant.yaml"), []byte("serverNames: [a.example]\nbounds: {connections: 1}\n"))
+	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
+	for _, c := range []*clusterOfMany{a, b} {
+		h.agent(t, c)
+	}
+	type sidecars struct{ socks, web *suite.Sidecar }
+	fronts := make(map[*clusterOfMany]sidecars)
+	for _, c := range []*clusterOfMany{a, b} {
+		issuer := authority{CA: c.ca}
+		issuer.write(t, pki.Leaf{CommonName: "client", Client: true}, h.PKI(c.name+"-client.crt"), h.PKI(c.name+"-client.key"))
+		flags := []string{
+			"--server-name=" + c.serverName(), "--ca-cert-path=" + h.PKI(c.name+"-ca.crt"),
+			"--tls-cert-path=" + h.PKI(c.name+"-client.crt"), "--tls-key-path=" + h.PKI(c.name+"-client.key"),
+		}
+		fronts[c] = sidecars{must(h.StartSOCKS5(h.server, flags...))(t), must(h.StartHTTPS(h.server, flags...))(t)}
+	}
+	// ask is what each front answers that is asked for a cluster's target.
+	ask := func(c *clusterOfMany) [3]int {
+		t.Helper()
+		host, port, _ := net.SplitHostPort(c.target)
+		n := must(strconv.Atoi(port))(t)
+		request := append([]byte("\x05\x01\x00\x01"), net.ParseIP(host).To4()...)
+		reply := must(socksReply(fronts[c].socks.Address(), string(append(request, byte(n>>8), byte(n)))))(t)
+		connect := must(tunnelFront{network: "tcp", address: fronts[c].web.Address()}.ask("CONNECT " + c.target + " HTTP/1.1\r\nHost: " + c.target + "\r\n\r\n"))(t)
+		plain := must(tunnelFront{network: "tcp", address: fronts[c].web.Address()}.ask("GET http://" + c.target + "/ HTTP/1.1\r\nHost: " + c.target + "\r\nConnection: close\r\n\r\n"))(t)
+		return [3]int{int(reply), connect, plain}
+	}
+	held, status, err := h.connect(t, a.serverName(), a.client, a.target)
+	if err != nil || status != http.StatusOK {
+		t.Fatal(status, err)
+	}
+	if _, status, err := h.connect(t, a.serverName(), a.client, a.target); status != http.StatusTooManyRequests {
+		t.Errorf("a client of the server is told %d, %v", status, err)
+	}
+	if got, want := ask(a), [3]int{1, http.StatusTooManyRequests, http.StatusTooManyRequests}; got != want {
+		t.Errorf("SOCKS5, CONNECT and HTTP say %v, want %v", got, want)
+	}
+	pingPong(t, held, "still there")
+	if _, status, err := h.connect(t, b.serverName(), b.client, b.target); status != http.StatusOK {
+		t.Errorf("a client of the other is told %d, %v", status, err)
+	}
+	held.Close()
+	eventually(t, tenantBound, "room again", func() (bool, any) {
+		c, status, err := h.connect(t, a.serverName(), a.client, a.target)
+		if c != nil {
+			c.Close()
+		}
+		return status == http.StatusOK, err
+	})
 }
