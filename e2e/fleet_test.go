@@ -158,12 +158,19 @@ func (f *fleet) rests() holdings {
 	return base
 }
 
-// settles waits until nothing is left of what was done since base was taken. An
-// end whose other end is gone without a word stays for the window of 30 s.
+// settles waits until nothing is left of what was done since base was taken, and
+// fails the test if a transfer has failed at the vault meanwhile, whose client may
+// have had all of it. An end whose other end is gone without a word stays for the
+// window of 30 s.
 func (f *fleet) settles(base holdings) {
 	f.t.Helper()
-	eventually(f.t, 30*time.Second+patience, fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
+	began := time.Now()
+	eventually(f.t, scaled(20*time.Second, time.Minute), fmt.Sprintf("want what was held before, %v", base), func() (bool, any) {
 		h, err := f.held()
 		return err == nil && h.within(base) && f.vault.open.Load() == 0, fmt.Sprint(h, err, " open at the vault: ", f.vault.open.Load())
 	})
+	f.t.Logf("nothing is left after %v", time.Since(began).Round(time.Millisecond))
+	if n := f.vault.failed.Load(); n > 0 {
+		f.t.Errorf("%d transfers failed at the vault", n)
+	}
 }
