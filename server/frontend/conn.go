@@ -155,6 +155,7 @@ func (c *Conn) Abandon() {
 // Reader must not be used any more.
 func (c *Conn) Whole() tunnel.Conn {
 	head, _ := c.Reader.Peek(c.Reader.Buffered())
+	c.Reader = nil // c lasts as long as the connection, and most have read nothing ahead
 	return tunnel.Unread(c.Conn, head)
 }
 

@@ -737,3 +737,15 @@ func TestManyAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 }
+
+// Who takes the whole connection has no use for a buffer beside it.
+func TestWholeLeavesNoBuffer(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	c := &Conn{Conn: tunnel.Wrap(near)}
+	c.buffer()
+	if c.Whole(); c.Reader != nil {
+		t.Error("the buffer is kept for as long as the connection lasts")
+	}
+}

@@ -16,6 +16,10 @@ const (
 	shareMin = tunnel.RecordSize / 2
 )
 
+// quietSize is the buffer of a link without streams, which waits for a ping most
+// of its life: on a server of many clusters, most links are such.
+const quietSize = 2<<10 - tunnel.Headroom
+
 // flushAfter is how much is read before those who were given something are
 // flushed, even while there is more to read: a keystroke must not wait for the
 // end of another stream's bulk. A bulk stream's own cork is full by then.
@@ -29,7 +33,7 @@ func (v violation) Error() string { return "protocol violation: " + string(v) }
 // readLoop reads the connection until it fails. It never writes and never
 // waits for a stream.
 func (ses *Session) readLoop() error {
-	r := &frameReader{ses: ses, buf: tunnel.NewChunk(tunnel.RecordSize)}
+	r := &frameReader{ses: ses, buf: tunnel.NewChunk(quietSize)}
 	defer func() { r.buf.Release() }()
 	defer ses.flushDelivered()
 	unflushed := 0
@@ -65,6 +69,7 @@ type frameReader struct {
 	buf       tunnel.Chunk
 	pos, have int  // unparsed bytes of buf
 	shared    bool // a stream refers to buf
+	quiet     bool // there are no streams
 	small     bool // a stream got a small message
 
 	data header // the DATA frame under way
@@ -74,6 +79,7 @@ type frameReader struct {
 func (r *frameReader) parse() error {
 	r.ses.mu.Lock()
 	defer r.ses.mu.Unlock()
+	defer func() { r.quiet = r.ses.streams.empty() }()
 	for r.have > r.pos {
 		if r.ses.err != nil {
 			return r.ses.err // nothing may begin on a session that has ended
@@ -133,11 +139,16 @@ func (r *frameReader) payload(n, head int) error {
 }
 
 // makeRoom prepares the buffer for the next read: what is unparsed moves to
-// its start, or to a new one where streams refer to this.
+// its start, or to a new one where streams refer to this, or where another size
+// suits what comes next.
 func (r *frameReader) makeRoom() {
 	rest := r.buf.Bytes()[r.pos:r.have]
-	if r.shared {
-		next := tunnel.NewChunk(tunnel.RecordSize)
+	size := tunnel.RecordSize
+	if r.quiet && len(rest) == 0 && r.have < quietSize {
+		size = quietSize
+	}
+	if r.shared || r.buf.Len() != size {
+		next := tunnel.NewChunk(size)
 		copy(next.Bytes(), rest)
 		r.buf.Release()
 		r.buf, r.shared = next, false

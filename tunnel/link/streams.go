@@ -22,6 +22,9 @@ func newStreams(initiator bool) streams {
 	return s
 }
 
+// empty says whether there are none.
+func (s *streams) empty() bool { return len(s.byID) == 0 }
+
 // own says whether id is one that this side gives out.
 func (s *streams) own(id uint64) bool { return id%2 == s.nextID%2 }
 
