@@ -5,23 +5,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"konnectivity/server/metrics"
 	"konnectivity/tunnel"
 )
 
 // gauges registers what is read when scraped.
 func (s *Server) gauges() {
 	m := s.metrics
-	m.Gauge("ready_backend_connections", "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends", nil,
-		func() float64 { return float64(s.counts().Agents) })
-	for _, strategy := range s.opts.Strategies {
-		m.Gauge("ready_backends", "Number of konnectivity agent connected to the proxy server", prometheus.Labels{"proxy_strategy": string(strategy)},
-			func() float64 { return float64(s.counts().By[strategy]) })
-	}
-	for _, via := range []string{"grpc", "link"} {
-		m.Gauge("agent_connections", "Number of connections of agents, by protocol.", prometheus.Labels{"protocol": via},
-			func() float64 { return float64(s.countAgents(via)) })
-	}
-	m.Gauge("agent_round_trip_max_seconds", "Longest round trip to a connected agent.", nil, s.longestRoundTrip)
 	m.Gauge("unproven_connections", "Number of current connections whose peer has yet to prove who it is and say what it wants; part of listener_connections.", nil, func() float64 {
 		n, _ := s.strangers.Held()
 		local, _ := s.local.Held()
@@ -50,23 +40,54 @@ func (s *Server) gauges() {
 		func() float64 { return float64(s.limits.Budget.Total()) })
 }
 
-func (s *Server) countAgents(via string) (n int) {
-	s.eachCluster(func(cl *cluster) {
-		for _, a := range cl.agents.Agents() {
-			if a.Via == via {
-				n++
-			}
-		}
-	})
-	return n
+// agentFigures are what is known of the agents of all clusters, asked once a
+// scrape: there may be a thousand clusters.
+type agentFigures struct{ server *Server }
+
+// agentVias are the protocols that agents come by.
+var agentVias = []string{"grpc", "link"}
+
+var agentDescs = struct{ connections, ready, via, roundTrip *prometheus.Desc }{
+	connections: prometheus.NewDesc(metrics.Prefix+"ready_backend_connections", "Number of konnectivity agent connected to the proxy server. DEPRECATED, please use ready_backends", nil, nil),
+	ready:       prometheus.NewDesc(metrics.Prefix+"ready_backends", "Number of konnectivity agent connected to the proxy server", []string{"proxy_strategy"}, nil),
+	via:         prometheus.NewDesc(metrics.Prefix+"agent_connections", "Number of connections of agents, by protocol.", []string{"protocol"}, nil),
+	roundTrip:   prometheus.NewDesc(metrics.Prefix+"agent_round_trip_max_seconds", "Longest round trip to a connected agent.", nil, nil),
 }
 
-func (s *Server) longestRoundTrip() float64 {
-	longest := time.Duration(0)
+// Describe implements prometheus.Collector.
+func (f agentFigures) Describe(out chan<- *prometheus.Desc) {
+	d := agentDescs
+	for _, desc := range []*prometheus.Desc{d.connections, d.ready, d.via, d.roundTrip} {
+		out <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (f agentFigures) Collect(out chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	counts := f.server.counts()
+	gauge(agentDescs.connections, float64(counts.Agents))
+	for _, strategy := range f.server.opts.Strategies {
+		gauge(agentDescs.ready, float64(counts.By[strategy]), string(strategy))
+	}
+	by, longest := f.server.agentsByProtocol()
+	for _, via := range agentVias {
+		gauge(agentDescs.via, float64(by[via]), via)
+	}
+	gauge(agentDescs.roundTrip, longest.Seconds())
+}
+
+// agentsByProtocol is how many connections agents have by each, and the longest
+// round trip to one.
+func (s *Server) agentsByProtocol() (by map[string]int, longest time.Duration) {
+	by = make(map[string]int)
 	s.eachCluster(func(cl *cluster) {
 		for _, a := range cl.agents.Agents() {
+			by[a.Via]++
 			longest = max(longest, a.RTT)
 		}
 	})
-	return longest.Seconds()
+	return by, longest
 }

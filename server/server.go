@@ -82,6 +82,9 @@ func New(opts Options) (*Server, error) {
 		}
 	}
 	s.gauges()
+	if err := opts.Registry.Register(agentFigures{s}); err != nil {
+		return nil, err
+	}
 	if err := observe.Resuming(opts.Registry, metrics.Prefix, resuming{s}); err != nil {
 		return nil, err
 	}

@@ -25,30 +25,58 @@ func Resuming(r prometheus.Registerer, prefix string, ends resuming) error {
 	pauses := prometheus.NewHistogram(prometheus.HistogramOpts{Name: prefix + "resume_pause_seconds",
 		Help: "How long connections that were resumed had no link.", Buckets: pauseBuckets})
 	ends.OnResume(func(pause time.Duration) { pauses.Observe(pause.Seconds()) })
-	gauge := func(name, help string, value func(roam.Stats) int64) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: prefix + name, Help: help}, func() float64 { return float64(value(ends.Stats())) })
+	if err := r.Register(pauses); err != nil {
+		return err
 	}
-	counter := func(name, help string, labels prometheus.Labels, value func(roam.Stats) int64) prometheus.Collector {
-		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: prefix + name, Help: help, ConstLabels: labels},
-			func() float64 { return float64(value(ends.Stats())) })
+	return r.Register(newResumingFigures(prefix, ends.Stats))
+}
+
+// resumingFigures is a collector that asks once a scrape: a server of many
+// clusters adds up what all of them have.
+type resumingFigures struct {
+	stats  func() roam.Stats
+	series []resumingSeries
+	given  *prometheus.Desc
+}
+
+// resumingSeries is a metric and how it is read.
+type resumingSeries struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(roam.Stats) int64
+}
+
+func newResumingFigures(prefix string, stats func() roam.Stats) *resumingFigures {
+	f := &resumingFigures{stats: stats}
+	add := func(kind prometheus.ValueType, name, help string, value func(roam.Stats) int64) {
+		f.series = append(f.series, resumingSeries{prometheus.NewDesc(prefix+name, help, nil, nil), kind, value})
 	}
-	all := []prometheus.Collector{
-		pauses,
-		gauge("resumable_connections", "Current number of connections that outlive their link.", func(s roam.Stats) int64 { return int64(s.Conns) }),
-		gauge("detached_connections", "Current number of connections whose link was lost and that wait for another.", func(s roam.Stats) int64 { return s.Without }),
-		gauge("replay_buffered_bytes", "Memory of what may have to be sent again, in bytes.", func(s roam.Stats) int64 { return s.Kept }),
-		counter("resumed_connections_total", "Number of times that a connection went on by another link.", nil, func(s roam.Stats) int64 { return s.Resumes }),
-		counter("replayed_bytes_total", "Payload that was sent again by another link, in bytes.", nil, func(s roam.Stats) int64 { return s.Replayed }),
-		counter("degraded_connections_total", "Number of connections that will not outlive their link, because memory ran short.", nil, func(s roam.Stats) int64 { return s.Degraded }),
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+	add(gauge, "resumable_connections", "Current number of connections that outlive their link.", func(s roam.Stats) int64 { return int64(s.Conns) })
+	add(gauge, "detached_connections", "Current number of connections whose link was lost and that wait for another.", func(s roam.Stats) int64 { return s.Without })
+	add(gauge, "replay_buffered_bytes", "Memory of what may have to be sent again, in bytes.", func(s roam.Stats) int64 { return s.Kept })
+	add(counter, "resumed_connections_total", "Number of times that a connection went on by another link.", func(s roam.Stats) int64 { return s.Resumes })
+	add(counter, "replayed_bytes_total", "Payload that was sent again by another link, in bytes.", func(s roam.Stats) int64 { return s.Replayed })
+	add(counter, "degraded_connections_total", "Number of connections that will not outlive their link, because memory ran short.", func(s roam.Stats) int64 { return s.Degraded })
+	f.given = prometheus.NewDesc(prefix+"unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory).", []string{"reason"}, nil)
+	return f
+}
+
+// Describe implements prometheus.Collector.
+func (f *resumingFigures) Describe(out chan<- *prometheus.Desc) {
+	for _, s := range f.series {
+		out <- s.desc
 	}
-	for reason := range ends.Stats().GivenUp {
-		all = append(all, counter("unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory).",
-			prometheus.Labels{"reason": reason}, func(s roam.Stats) int64 { return s.GivenUp[reason] }))
+	out <- f.given
+}
+
+// Collect implements prometheus.Collector.
+func (f *resumingFigures) Collect(out chan<- prometheus.Metric) {
+	stats := f.stats()
+	for _, s := range f.series {
+		out <- prometheus.MustNewConstMetric(s.desc, s.kind, float64(s.value(stats)))
 	}
-	for _, c := range all {
-		if err := r.Register(c); err != nil {
-			return err
-		}
+	for reason, n := range stats.GivenUp {
+		out <- prometheus.MustNewConstMetric(f.given, prometheus.CounterValue, float64(n), reason)
 	}
-	return nil
 }
