@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -45,10 +46,31 @@ func listen(t *testing.T, n *line.Namespace, address netip.Addr) *net.UDPConn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = c.SetReadBuffer(8 << 20)
+	holdAll(t, c)
 	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// holdAll gives c a buffer for all that a test sends, beyond what a process may
+// have elsewhere if it is let: what finds it full is lost, and a reader may be
+// starved.
+func holdAll(t *testing.T, c *net.UDPConn) {
+	t.Helper()
+	const all = 8 << 20
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := error(nil)
+	if err := raw.Control(func(fd uintptr) {
+		refused = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUFFORCE, all)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if refused != nil {
+		_ = c.SetReadBuffer(all)
+	}
 }
 
 // ends are a socket at A, and one at B with its address.
