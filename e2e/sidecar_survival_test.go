@@ -169,7 +169,9 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 			l.comes(t, patience, "app.guest.test", web.plain)
 
 			// An operator can read what it said meanwhile.
-			if lines := strings.Count(l.Output(), "\n"); lines > 30 {
+			lines := strings.Count(l.Output(), "\n")
+			t.Logf("%d lines of log", lines)
+			if lines > 30 {
 				t.Errorf("%d lines of log:\n%s", lines, l.Output())
 			}
 		})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -98,7 +99,7 @@ func (w *whole) beside(t *testing.T, r route, s stall, n int) {
 	end := s.make(t, r, n)
 	defer end()
 	time.Sleep(settle)
-	among := roundTripsBeside(t, path, length, alone)
+	among, bound := roundTripsBeside(t, path, length, alone, 10, func() route { return newWhole(t).routes(t)[slices.Index(fronts, r.name)] })
 	w.dials(t, path)
 	grown := w.resident(t) - before
 	for end := time.Now().Add(patience); grown > stallGrowth && time.Now().Before(end); time.Sleep(time.Second) {
@@ -106,8 +107,8 @@ func (w *whole) beside(t *testing.T, r route, s stall, n int) {
 	}
 	t.Logf("%-5s %3d %s: p50 %v beside %v alone, p99 %v beside %v alone (%.2f times), %d MiB more",
 		r.name, n, s.name, among.P50, alone.P50, among.P99, alone.P99, float64(among.P99)/float64(alone.P99), grown>>20)
-	if among.P99 > besideBound(alone) {
-		t.Errorf("p99 of round trips beside %d stalled is %v, alone %v", n, among.P99, alone.P99)
+	if among.P99 > bound {
+		t.Errorf("p99 of round trips beside %d stalled is %v, alone %v, want at most %v", n, among.P99, alone.P99, bound)
 	}
 	if grown > stallGrowth {
 		t.Errorf("%d stalled hold %d MiB, want at most %d", n, grown>>20, stallGrowth>>20)
@@ -119,16 +120,32 @@ func (w *whole) beside(t *testing.T, r route, s stall, n int) {
 // machine's own load.
 func besideBound(alone bench.Latency) time.Duration { return 250*time.Millisecond + 4*alone.P99 }
 
-// roundTripsBeside measures again where the bound is passed: waiting for a
-// stalled peer lasts, other work of this machine does not.
-func roundTripsBeside(t *testing.T, path bench.Path, length time.Duration, alone bench.Latency) (among bench.Latency) {
-	for range 3 {
+// roundTripsBeside measures again where the bound is passed, at most so many
+// times: waiting for a stalled peer lasts, other work of this machine does not.
+// From the second time on the bound is that of what the same takes at the same
+// time by a like route where nobody is stalled.
+func roundTripsBeside(t *testing.T, path bench.Path, length time.Duration, alone bench.Latency, tries int, like func() route) (among bench.Latency, bound time.Duration) {
+	t.Helper()
+	among, bound = must(path.RoundTrip(t.Context(), length))(t), besideBound(alone)
+	if among.P99 <= bound {
+		return among, bound
+	}
+	r := like()
+	control := bench.Path{Name: r.name, Dialer: r, Target: path.Target}
+	for range tries - 1 {
+		beside := make(chan bench.Latency, 1)
+		go func() {
+			l, _ := control.RoundTrip(t.Context(), length) // none is 0, and bounds nothing
+			beside <- l
+		}()
 		among = must(path.RoundTrip(t.Context(), length))(t)
-		if among.P99 <= besideBound(alone) {
+		bound = max(besideBound(alone), besideBound(<-beside))
+		t.Logf("%s: again: p99 %v, want at most %v", path.Name, among.P99, bound)
+		if among.P99 <= bound {
 			break
 		}
 	}
-	return among
+	return among, bound
 }
 
 // dials makes 200 new connections with a round trip each; all must succeed.
@@ -141,12 +158,15 @@ func (w *whole) dials(t *testing.T, path bench.Path) {
 	held.Close()
 }
 
+// fronts are the names of all routes, in their order.
+var fronts = []string{"socks5", "https", "mtls", "uds"}
+
 func TestStalledConnectionsStallNobody(t *testing.T) {
 	t.Parallel()
 	all := stalls(t)
 	for _, n := range []int{1, 100} {
 		for _, s := range all {
-			for i, name := range []string{"socks5", "https", "mtls", "uds"} {
+			for i, name := range fronts {
 				t.Run(fmt.Sprintf("%d, %s, %s", n, s.name, name), func(t *testing.T) {
 					t.Parallel()     // most of it is waiting
 					w := newWhole(t) // its memory starts afresh
