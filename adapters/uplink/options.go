@@ -28,9 +28,9 @@ type ClientTLS interface {
 	Client(serverName string, nextProtos ...string) *tls.Config
 }
 
-// DefaultConnectTimeout leaves a request half of tunnel.DefaultDialTimeout for
+// defaultConnectTimeout leaves a request half of tunnel.DefaultDialTimeout for
 // the destination when the server is slow to reach.
-const DefaultConnectTimeout = 5 * time.Second
+const defaultConnectTimeout = 5 * time.Second
 
 // Options says how the konnectivity server is reached. Address and TLS must be
 // given.
@@ -41,7 +41,7 @@ type Options struct {
 	Mode       link.Mode // default link.Auto
 
 	// ConnectTimeout bounds reaching the server: name, TCP, TLS, HELLO.
-	// Default DefaultConnectTimeout. A request's own context may be shorter.
+	// Default 5 s. A request's own context may be shorter.
 	ConnectTimeout time.Duration
 
 	// Software is named to the server, as "konnectivity-socks5-proxy/1.2".
@@ -88,7 +88,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.ServerName = strings.TrimSuffix(host, ".")
 	}
 	if o.ConnectTimeout <= 0 {
-		o.ConnectTimeout = DefaultConnectTimeout
+		o.ConnectTimeout = defaultConnectTimeout
 	}
 	if o.Leave == nil {
 		o.Leave = func() {}

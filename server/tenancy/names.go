@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// MaxName bounds a tenant's name, which is a metric's label and a part of
+	// maxName bounds a tenant's name, which is a metric's label and a part of
 	// log lines. It is a DNS label's, as that of a namespace.
-	MaxName = 63
+	maxName = 63
 
 	maxServerName = 253 // RFC 1035 §2.3.4, in text
 )
@@ -20,8 +20,8 @@ const labelLetters = "abcdefghijklmnopqrstuvwxyz0123456789-"
 // CheckName says what is wrong with a tenant's name, which is that of its
 // folder: it is like the name of a namespace.
 func CheckName(name string) error {
-	if len(name) > MaxName || !isLabel(name) {
-		return fmt.Errorf("%.80q is no name for a tenant: want up to %d lower-case letters, digits and '-', with no '-' at the ends", name, MaxName)
+	if len(name) > maxName || !isLabel(name) {
+		return fmt.Errorf("%.80q is no name for a tenant: want up to %d lower-case letters, digits and '-', with no '-' at the ends", name, maxName)
 	}
 	return nil
 }

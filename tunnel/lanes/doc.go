@@ -5,4 +5,8 @@
 // How many lanes there should be, and where a stream goes, is decided by pure
 // code (plan.go, place.go). A Group is the lanes; it looks at them once a second
 // and does what was decided.
+//
+// An agent has its Group make links (agent/link.go), and its server puts those
+// that belong together into one (server/lanes.go). Both use it as they would a
+// single session.
 package lanes

@@ -8,9 +8,9 @@ import (
 	"konnectivity/tunnel/shares"
 )
 
-// DefaultBudget is the memory for received and unread bytes of all links of a
+// defaultBudget is the memory for received and unread bytes of all links of a
 // process where nothing else is known.
-const DefaultBudget = 256 << 20
+const defaultBudget = 256 << 20
 
 // Budget bounds the memory that a whole process holds for its peers: bytes that
 // nobody has read yet, and what its holder takes of it for connections
@@ -143,10 +143,10 @@ func (c *clientBudgets) leave(b *Budget) {
 }
 
 // autoBudget is a quarter of the memory limit that Go's runtime keeps to
-// (debug.SetMemoryLimit), and DefaultBudget where there is none or it would
+// (debug.SetMemoryLimit), and defaultBudget where there is none or it would
 // allow more.
 func autoBudget() int64 {
-	return min(debug.SetMemoryLimit(-1)/4, DefaultBudget)
+	return min(debug.SetMemoryLimit(-1)/4, defaultBudget)
 }
 
 // Max is the size of the whole budget in bytes; of one that was Divided, what it

@@ -218,7 +218,7 @@ func TestBudgetPressure(t *testing.T) {
 		t.Error("no budget is a bound")
 	}
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
-	for limit, want := range map[int64]int64{math.MaxInt64: DefaultBudget, 400 << 20: 100 << 20} {
+	for limit, want := range map[int64]int64{math.MaxInt64: defaultBudget, 400 << 20: 100 << 20} {
 		debug.SetMemoryLimit(limit)
 		if auto := NewBudget(0).Max(); auto != want {
 			t.Errorf("with a memory limit of %d the budget by itself is %d, want %d", limit, auto, want)
