@@ -135,7 +135,7 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 
 	next := fakeserver.New(p).Start(t)
 	n.set("192.0.2.1", next.Addr())
-	eventually(t, "a link to the next server", func() bool { server.Drain(); return next.Links.Load() == 1 })
+	eventually(t, "a link to the next server", func() bool { server.Drain(); return s.Stats().Links == 2 })
 	must(t, roundTrip(t, s, target)) // on the new one
 	if got := s.Stats(); got.Links != 2 || got.Streams != 1 {
 		t.Errorf("%+v, want the old link alive with its stream", got)
