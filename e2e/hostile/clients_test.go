@@ -32,6 +32,10 @@ const (
 	// beginning, must leave on a machine that is busy with other tests.
 	fairDials = 0.5
 	someDials = 0.05
+
+	// usualCrowding is more than an attack slows the server on two processors:
+	// 4 to 8 times were measured, with some work of others beside it.
+	usualCrowding = 10.0
 )
 
 // attack is the worst that a client with a certificate does, from 127.0.0.8.
@@ -112,6 +116,9 @@ func besideNeighbour(t *testing.T, name string) {
 	if *duration >= time.Minute {
 		fair = fairDials
 	}
+	// alone was measured before: what others on the machine have taken since is
+	// no doing of the attack's, which slows the server usualCrowding times.
+	fair *= usualCrowding / max(usualCrowding, got.crowding)
 	if beside < fair*alone {
 		t.Errorf("the neighbour has %.0f dials a second, alone %.0f", beside, alone)
 	}
