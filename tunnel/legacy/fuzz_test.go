@@ -90,7 +90,7 @@ func FuzzPeers(f *testing.F) {
 		}
 		limits := Limits{connBuffer: 1 << 10, Budget: NewBudget(64 << 10)}.withDefaults()
 		metrics, log := orNothing(nil, nil)
-		fuzzAgentPeer(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log})
+		fuzzAgentPeer(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log, LogOf: orAlways(nil, log)})
 		fuzzAgentSession(&script{ctx: t.Context(), packets: play(b)}, duplex, AgentConfig{Limits: limits, Metrics: metrics, Log: log})
 		service := NewProxyService(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(pipeDialer)}, ProxyServiceConfig{Limits: limits})
 		_ = service.proxy(&script{ctx: t.Context(), packets: play(b)})
