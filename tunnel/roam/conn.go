@@ -62,6 +62,7 @@ type Conn struct {
 	app   tunnel.Receiver
 	taken bool // somebody has the turn to read
 	again bool // and is to look once more
+	told  bool // that it is over, which it is told once
 }
 
 // Course implements tunnel.Lasting.

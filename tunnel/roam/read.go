@@ -58,12 +58,12 @@ func (i *inlet) End() {
 		c.mu.Unlock()
 		return
 	}
-	c.turn.Lock()
-	c.taken = true // for good
-	c.turn.Unlock()
+	told := c.tell()
 	c.took(i.st, i.epoch, 0, true)
 	c.mu.Unlock()
-	c.app.End()
+	if told {
+		c.app.End()
+	}
 }
 
 // Fail implements tunnel.Receiver. Whether the connection has failed with its
@@ -75,7 +75,7 @@ func (c *Conn) ready() {
 	c.turn.Lock()
 	defer c.turn.Unlock()
 	switch {
-	case c.app == nil:
+	case c.app == nil || c.told:
 	case c.taken:
 		c.again = true
 	default:
@@ -95,11 +95,21 @@ func (c *Conn) rouse(cause error) {
 	}
 }
 
+// tell says that the application is to be told the end now, which happens once: who
+// has the turn may be about to hand it back as a carrier tells the end by itself.
+func (c *Conn) tell() bool {
+	c.turn.Lock()
+	defer c.turn.Unlock()
+	first := !c.told
+	c.told = c.app != nil
+	return first
+}
+
 // endTurn ends the turn to read, unless there is a reason to look again.
 func (c *Conn) endTurn() bool {
 	c.turn.Lock()
 	defer c.turn.Unlock()
-	if c.again {
+	if c.again && !c.told {
 		c.again = false
 		return false
 	}
@@ -149,11 +159,20 @@ func (c *Conn) Read(p []byte) (int, error) {
 	})
 }
 
-// read reads by from until something came or nothing more will. from returns
-// what its caller is told, and how many bytes that is.
+// read reads by from until something came or nothing more will, which who has the
+// turn is not told where that was told already. from returns what its caller is
+// told, and how many bytes that is.
 func (c *Conn) read(from func(Carrier) (n, size int, err error)) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	n, err := c.fetch(from)
+	if err != nil && !c.tell() {
+		return 0, nil
+	}
+	return n, err
+}
+
+func (c *Conn) fetch(from func(Carrier) (n, size int, err error)) (int, error) {
 	for {
 		switch {
 		case c.end.Closed():
