@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // maxWait is how long a test waits for what must happen; it is only ever used
 // up by a test that fails.
-const maxWait = 20 * time.Second
+const maxWait = time.Minute
 
 // proxy is a Server on a free port of loopback.
 type proxy struct {

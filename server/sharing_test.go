@@ -128,16 +128,21 @@ func secureFor(serverName string, cert tls.Certificate, protos ...string) *tls.C
 	return &tls.Config{ServerName: serverName, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, NextProtos: protos}
 }
 
-// greeting is what all destinations of the cluster say first.
+// greeting is what all destinations of the cluster answer a first byte with. None
+// speaks first: the real client drops what comes before it has taken note of the
+// connection (konnectivity-client, client.go, DialContext).
 func (c *sharer) greeting() string { return c.name + "\n" }
 
-// network is that of the cluster's agents: whatever they dial greets, and takes
-// what comes.
+// network is that of the cluster's agents: whatever they dial greets, and counts
+// what comes then.
 func (c *sharer) network(context.Context, string) (tunnel.Conn, error) {
 	c.dialed.Add(1)
 	near, far := tcpPair()
 	go func() {
 		defer far.Close()
+		if _, err := io.ReadFull(far, make([]byte, 1)); err != nil {
+			return
+		}
 		_, _ = io.WriteString(far, c.greeting())
 		n, _ := io.Copy(io.Discard, far)
 		c.got.Add(n)
@@ -147,10 +152,18 @@ func (c *sharer) network(context.Context, string) (tunnel.Conn, error) {
 
 // greets says whether a connection leads to the cluster.
 func (c *sharer) greets(conn net.Conn) bool {
-	_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	defer func() { _ = conn.SetDeadline(time.Time{}) }()
 	said := make([]byte, len(c.greeting()))
-	_, err := io.ReadFull(conn, said)
-	return err == nil && string(said) == c.greeting()
+	_, err := io.WriteString(conn, "?")
+	if err == nil {
+		_, err = io.ReadFull(conn, said)
+	}
+	if err != nil || string(said) != c.greeting() {
+		c.of.t.Logf("a destination said %q: %v", said, err)
+		return false
+	}
+	return true
 }
 
 // linked makes a link to one port of the server.
