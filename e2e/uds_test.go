@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/unixsocket"
 )
 
 // A path that holds anything but a dead socket is left alone, with status 1 and
@@ -78,6 +81,7 @@ func TestUnixSocketOfASidecar(t *testing.T) {
 	target := echoTarget(t)
 	path := filepath.Join(s.Dir, "egress")
 	first := must(s.StartHTTPS(srv, "--serving-uds="+path))(t)
+	listensAt(t, first, path, unixsocket.DefaultMode)
 	second := must(s.Run("konnectivity-https-proxy", nil, "--serving-uds="+path, "--serving-port=0"))(t)
 	if code, err := second.Wait(patience); err != nil || code != 1 || !strings.Contains(second.Output(), "--serving-uds: "+path+" is the socket of another process") {
 		t.Errorf("status %d, %v:\n%s", code, err, second.Output())
@@ -87,9 +91,7 @@ func TestUnixSocketOfASidecar(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := must(s.StartHTTPS(srv, "--serving-uds="+path, "--serving-uds-mode=0600"))(t)
-	if info := must(os.Lstat(path))(t); info.Mode().Perm() != 0o600 {
-		t.Errorf("mode %v", info.Mode())
-	}
+	listensAt(t, next, path, 0o600)
 	c := must(net.Dial("unix", path))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(patience))
@@ -104,4 +106,17 @@ func TestUnixSocketOfASidecar(t *testing.T) {
 	if _, err := os.Lstat(path); err == nil {
 		t.Error("the socket outlived its sidecar")
 	}
+}
+
+// listensAt waits for a sidecar's socket, which comes after its port, and for its
+// mode, which is narrower at first.
+func listensAt(t *testing.T, p *suite.Sidecar, path string, mode os.FileMode) {
+	t.Helper()
+	if err := suite.WaitListening(p.Process, "unix", path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, patience, "the socket's mode", func() (bool, any) {
+		info := must(os.Lstat(path))(t)
+		return info.Mode().Perm() == mode, info.Mode()
+	})
 }
