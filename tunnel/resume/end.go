@@ -61,8 +61,7 @@ type End struct {
 	In  Incoming
 
 	window time.Duration
-	doubt  time.Duration // while the peer may not know of it, what counts instead; 0: it does
-	epoch  uint32        // of the newest carrier that was attached or tried
+	epoch  uint32 // of the newest carrier that was attached or tried
 	reason Reason
 
 	carried   bool
@@ -81,10 +80,6 @@ func New(window time.Duration) *End {
 
 // Dialed numbers the first carrier, where others were tried in vain before.
 func (e *End) Dialed(attempt uint32) { e.epoch = attempt }
-
-// Doubt has the end wait no longer than bound without a carrier until it has
-// heard from its peer, which may never have learnt of the connection.
-func (e *End) Doubt(bound time.Duration) { e.doubt = min(bound, e.window) }
 
 // State is the end's state.
 func (e *End) State() State {
@@ -127,7 +122,7 @@ func LosesCarrier(code tunnel.Code) bool {
 // Heard notes that the peer uses the carrier.
 func (e *End) Heard(epoch uint32) {
 	if epoch == e.epoch {
-		e.confirmed, e.doubt = true, 0
+		e.confirmed = true
 	}
 }
 
@@ -160,8 +155,6 @@ func (e *End) wait(now time.Time) {
 	case !e.until.IsZero():
 	case e.carried && e.In.Finished():
 		e.until = now.Add(max(e.window, stillTime))
-	case e.doubt > 0:
-		e.until = now.Add(e.doubt)
 	default:
 		e.until = now.Add(e.window)
 	}

@@ -269,30 +269,3 @@ func TestMemoryIsFreedOfAnEndThatLingers(t *testing.T) {
 	e.Settle(at(1))
 	want(t, e, Gone, Complete)
 }
-
-// An acceptor that has heard nothing of its opener waits for it no longer than it
-// may doubt that there is one.
-func TestDoubt(t *testing.T) {
-	const window, bound = 30 * time.Second, 10 * time.Second
-	for name, c := range map[string]struct {
-		heard bool
-		bound time.Duration
-		want  time.Duration
-	}{
-		"unheard":                 {false, bound, bound},
-		"heard":                   {true, bound, window},
-		"no longer than a window": {false, time.Hour, window},
-	} {
-		e := New(window)
-		e.Dialed(3)
-		e.Doubt(c.bound)
-		if c.heard {
-			e.Heard(3)
-		}
-		now := time.Now()
-		e.Broken(3, tunnel.CodeLost, now)
-		if got := e.Deadline().Sub(now); got != c.want {
-			t.Errorf("%s: it waits for %v, want %v", name, got, c.want)
-		}
-	}
-}

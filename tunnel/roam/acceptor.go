@@ -140,7 +140,6 @@ func (e *Ends) answer(flow *tunnel.Flow, at *trial, far tunnel.Conn, err error, 
 	window := min(r.Window, e.opt.Window, MaxWindow)
 	c := e.newConn(nil, window, r.Attempt, ask{token: r.Token, address: flow.Address}, nil, nil)
 	c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
-	c.end.Doubt(unheard)
 	switch err := e.add(c, at); {
 	case err == errRepeated:
 		_, _ = answer(nil, err)

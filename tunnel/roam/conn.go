@@ -45,7 +45,6 @@ type Conn struct {
 	reading int         // how many read from a carrier
 	leaving int         // how many carriers were left that something may still come out of
 	owing   bool        // the Ends will acknowledge
-	hail    bool        // and tell the acceptor, which may have heard nothing yet, that it is known
 	waiting bool        // the Ends looks at its deadline
 	done    bool        // the Ends knows that it is over
 	held    int         // of the budget

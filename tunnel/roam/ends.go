@@ -229,9 +229,7 @@ func (c *Conn) pay() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owing = false
-	hail := c.hail && c.end.Out.Sent() == 0
-	c.hail = false
-	if c.st != nil && c.end.Carried() && (hail || c.end.In.Owes()) {
+	if c.st != nil && c.end.Carried() && c.end.In.Owes() {
 		c.st.Acknowledge(c.end.In.Tell(), c.end.In.Finished())
 	}
 }

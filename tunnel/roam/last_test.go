@@ -297,3 +297,20 @@ func TestLostResetIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// A connection that was made a moment before its link was lost outlives it for the
+// whole window, though the agent has heard nothing on it.
+func TestUnusedConnectionOutlivesItsLink(t *testing.T) {
+	onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
+		client, dest := r.dial()
+		synctest.Wait() // its opener has it
+		r.cut(&r.far)
+		time.Sleep(25 * time.Second)
+		r.linkFar()
+		go func() {
+			_, _ = client.Write(make([]byte, 1000))
+			_ = client.Close()
+		}()
+		takes(t, dest, 1000, 10*time.Second)
+	})
+}

@@ -20,11 +20,6 @@ const (
 	// hundred milliseconds.
 	attempt = 5 * time.Second
 
-	// unheard is how long an acceptor keeps a connection without a carrier as long
-	// as it has heard nothing from its opener, which may not know of it: as long as
-	// a dial may take that is repeated. Openers let hear of them within quiet.
-	unheard = tunnel.DefaultDialTimeout
-
 	// firstPause and lastPause bound the wait between tries.
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
@@ -129,9 +124,6 @@ func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, as
 	c.watch(st, c.epoch)
 	if asked.Attempt > 0 { // it may have been resumed
 		st.Acknowledge(0, false)
-	} else {
-		c.hail, c.owing = true, true
-		e.owed.add(c)
 	}
 	f.Lasting = c
 	return c
