@@ -64,12 +64,33 @@ func Reserve() (port int, release func(), err error) {
 		release()
 		return 0, nil, fmt.Errorf("share port %d: %w", port, err)
 	}
-	l, err := net.Listen("tcp", address(port))
-	if err != nil { // Windows, or an imitation of Linux, cannot share: a port that is probably free must do
+	// Windows, or an imitation of Linux, cannot share: a port that is probably free
+	// must do.
+	if listens(port) != nil {
 		release()
-		return port, release, nil
 	}
-	return port, release, l.Close()
+	return port, release, nil
+}
+
+// listens says whether one more socket can listen on a port. It does so for a moment
+// in which nothing is forked: a child that is yet to exec would have a copy, which
+// accepts connections for as long as it takes to get a processor, and who waits for
+// the port's owner to listen would take that for it.
+func listens(port int) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	s, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = closeSocket(s) }()
+	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return err
+	}
+	if err := syscall.Bind(s, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		return err
+	}
+	return syscall.Listen(s, 1)
 }
 
 func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
