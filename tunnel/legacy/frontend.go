@@ -177,7 +177,7 @@ func (f *frontend) refuse(random int64, err error) {
 // forward serves the dial and its connection.
 func (f *frontend) forward(request *client.DialRequest) {
 	flow := &tunnel.Flow{Front: "grpc", Network: request.GetProtocol(), Address: request.GetAddress(), Source: f.source}
-	err := f.service.forwarder.Forward(f.ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	err := f.service.carrier.Forward(f.ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		return f.answer(flow.Address, far, err)
 	})
 	if err != nil {

@@ -42,25 +42,21 @@ type ProxyServiceConfig struct {
 // client's tunnels have it, so a slow reader or writer is held up by gRPC's own
 // flow control.
 type ProxyService struct {
-	forwarder forwarder
-	cfg       ProxyServiceConfig
-	nextID    atomic.Int64
+	carrier tunnel.Carrier
+	cfg     ProxyServiceConfig
+	nextID  atomic.Int64
 	group
 }
 
-type forwarder interface {
-	Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error
-}
-
-// NewProxyService returns a service whose requests f serves, with Front "grpc".
-func NewProxyService(f forwarder, cfg ProxyServiceConfig) *ProxyService {
+// NewProxyService returns a service whose requests c carries, with Front "grpc".
+func NewProxyService(c tunnel.Carrier, cfg ProxyServiceConfig) *ProxyService {
 	cfg.Limits = cfg.Limits.withDefaults()
 	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
 	cfg.LogOf = orAlways(cfg.LogOf, cfg.Log)
 	if cfg.Admit == nil {
 		cfg.Admit = func(ctx context.Context) (context.Context, func(), error) { return ctx, func() {}, nil }
 	}
-	return &ProxyService{forwarder: f, cfg: cfg}
+	return &ProxyService{carrier: c, cfg: cfg}
 }
 
 // Register adds the service to a gRPC server, which must have been made with
