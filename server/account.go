@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/codes"
-	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"konnectivity/internal/source"
@@ -44,15 +43,11 @@ type identity struct {
 	from   netip.Prefix
 }
 
-func identityOf(c *frontend.Conn) identity {
-	var who identity
+func identityOf(c *frontend.Conn, tenant string) identity {
+	who := identity{tenant: tenant, from: source.Of(c.RemoteAddr())}
 	if state := c.TLS(); state != nil && len(state.PeerCertificates) > 0 {
 		who.key = sha256.Sum256(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
 	}
-	if h, ok := c.Owner().(*host); ok {
-		who.tenant = h.cluster.name
-	}
-	who.from = source.Of(c.RemoteAddr())
 	return who
 }
 
@@ -131,23 +126,14 @@ func (a *accounts) join(who identity, tenant parts) (acct *account, leave func()
 	}
 }
 
-type accountKey struct{}
-
-func withAccount(ctx context.Context, a *account) context.Context {
-	return context.WithValue(ctx, accountKey{}, a)
-}
-
-func accountOf(ctx context.Context) *account {
-	a, _ := ctx.Value(accountKey{}).(*account)
-	return a
-}
-
-// accounted has what a handler does counted on its client's account.
-func (s *Server) accounted(next frontend.Handler) frontend.Handler {
+// accounted hands a client's connection to next, with its cluster and the
+// client's account.
+func (s *Server) accounted(next func(context.Context, *frontend.Conn, *cluster, *account)) frontend.Handler {
 	return func(ctx context.Context, c *frontend.Conn) {
-		acct, leave := s.accounts.join(identityOf(c), s.clusterAt(c).parts)
+		cl := s.clusterOf(c)
+		acct, leave := s.accounts.join(identityOf(c, cl.name), cl.parts)
 		defer leave()
-		next(withAccount(ctx, acct), c)
+		next(ctx, c, cl, acct)
 	}
 }
 
@@ -165,11 +151,12 @@ func (a *account) noMemory() string {
 	return noMemory
 }
 
-// sharing is a front's Forwarder: each connection has a hold on its client's
-// account, which is the context's.
+// sharing carries the connections of one client, each with a hold on its
+// account.
 type sharing struct {
-	next   tunnel.Carrier
-	memory int // that a connection of this front takes
+	next    tunnel.Carrier
+	account *account
+	memory  int // that a connection takes
 }
 
 // hold is what a connection has of its client's account, and of its tenant's
@@ -187,7 +174,7 @@ func holdOf(f *tunnel.Flow) *hold { return f.Owner.(*hold) }
 
 // Forward implements tunnel.Carrier.
 func (f sharing) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-	h := &hold{account: accountOf(ctx), memory: f.memory}
+	h := &hold{account: f.account, memory: f.memory}
 	defer h.giveMemory()
 	flow.Owner = h
 	return f.next.Forward(ctx, flow, answer)
@@ -238,42 +225,42 @@ func exhausted(address, reason string) error {
 	return &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: reason}
 }
 
-// linked is a client's link's Forwarder.
-type linked struct {
-	sharing
-	account *account
-}
+// streamed carries what gRPC streams ask for. Each stream that admitStream has
+// let in knows its connection, and so its cluster and its client's account.
+type streamed struct{}
 
 // Forward implements tunnel.Carrier.
-func (f linked) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-	return f.sharing.Forward(withAccount(ctx, f.account), flow, answer)
+func (streamed) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+	from, ok := authInfoOf(ctx)
+	if !ok {
+		return errNotHanded
+	}
+	return sharing{from.cluster, from.account, connMemory}.Forward(ctx, flow, answer)
 }
 
-// handleClientGRPC is the frontend's Handler for clients by gRPC.
-func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn) {
-	acct := accountOf(ctx)
+// handleClientGRPC serves a client by gRPC.
+func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
 	if !acct.budget.Take(clientMemory) {
 		c.Refuse(acct.noMemory())
 		return
 	}
 	defer acct.budget.Give(clientMemory)
-	s.clientGRPC.handle(ctx, c)
+	s.clientGRPC.handle(ctx, c, cl, acct)
 }
 
 // admitStream gives a gRPC stream its place, or says why there is none. A
 // client's first stream shows that it means its connection.
 func admitStream(ctx context.Context) (context.Context, func(), error) {
-	who, ok := grpcpeer.FromContext(ctx)
+	from, ok := authInfoOf(ctx)
 	if !ok {
 		return nil, nil, errNotHanded
 	}
 	if err := prove(ctx); err != nil {
 		return nil, nil, err
 	}
-	acct := who.AuthInfo.(authInfo).account
+	acct := from.account
 	if !acct.budget.Take(streamMemory) {
 		return nil, nil, status.Error(codes.ResourceExhausted, acct.noMemory())
 	}
-	ctx = withCluster(withAccount(ctx, acct), who.AuthInfo.(authInfo).cluster)
 	return legacy.WithBudget(ctx, acct.grpc), func() { acct.budget.Give(streamMemory) }, nil
 }

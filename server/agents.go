@@ -41,7 +41,7 @@ func (s *Server) buildAgents() (err error) {
 	for _, l := range s.opts.Agents {
 		cfg := s.frontConfig(agents, l)
 		if s.agentGRPC != nil {
-			cfg.GRPC = s.hosted(s.agentGRPC.handle)
+			cfg.GRPC = s.hosted(s.handleAgentGRPC)
 		}
 		if !s.opts.NoLink {
 			cfg.Link = s.hosted(s.serveAgentLink)
@@ -61,7 +61,7 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 	if !ok {
 		return nil, errNotHanded
 	}
-	cl := s.clusterOf(from.life)
+	cl := from.cluster
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
 	agent, err := cl.admit(ctx, from.life, who, "grpc")
 	if err == nil {
@@ -73,9 +73,14 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 	return cl.join(from.life, agent, p, &peer{drain: p.Drain}), nil
 }
 
+// handleAgentGRPC serves an agent by gRPC.
+func (s *Server) handleAgentGRPC(ctx context.Context, c *frontend.Conn) {
+	s.agentGRPC.handle(ctx, c, s.clusterOf(c), nil)
+}
+
 // serveAgentLink is an agent's link from its handshake to its end.
 func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
-	cl := s.clusterOf(ctx)
+	cl := s.clusterOf(c)
 	var agent registry.Agent
 	cfg := s.linkConfig()
 	cfg.Budget = cl.parts.budget

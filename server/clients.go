@@ -21,7 +21,7 @@ import (
 func (s *Server) buildClients() error {
 	if !s.opts.NoGRPC {
 		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
-		s.proxyService = legacy.NewProxyService(sharing{ofCluster{s}, connMemory}, legacy.ProxyServiceConfig{
+		s.proxyService = legacy.NewProxyService(streamed{}, legacy.ProxyServiceConfig{
 			Admit: admitStream, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
 		})
 		s.proxyService.Register(s.clientGRPC.server)
@@ -86,16 +86,15 @@ func (s *Server) prepare() func(net.Conn) net.Conn {
 }
 
 // serveConnect is a client's CONNECT.
-func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn) {
-	s.clusterOf(ctx).connect(ctx, c)
+func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
+	frontend.Connect(sharing{cl, acct, clientMemory + connMemory}, s.metrics, cl.agents.Ready)(ctx, c)
 }
 
 // serveClientLink is a sidecar's link: each stream it opens is a request.
-func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn) {
-	cl, acct := s.clusterOf(ctx), accountOf(ctx)
+func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
 	cfg := s.linkConfig()
 	cfg.Hello.Serving = cl.serving()
-	cfg.Forwarder = s.metrics.LinkRequests(linked{sharing{cl, connMemory}, acct})
+	cfg.Forwarder = s.metrics.LinkRequests(sharing{cl, acct, connMemory})
 	cfg.Budget = acct.budget
 	cfg.Log = cl.log
 	setLiveness(&cfg, s.opts.ClientKeepalive)

@@ -32,7 +32,6 @@ type cluster struct {
 	agents    *registry.Registry
 	ends      *roam.Ends // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
-	connect   frontend.Handler
 	lanes     laneBooks // links that are lanes of one
 	peers     peers     // who is told of a drain and of the number of servers
 
@@ -84,7 +83,6 @@ func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluste
 		cl.forwarder.Paces = &cl.paces
 		cl.forwarder.Observers = append(cl.forwarder.Observers, &cl.traffic)
 	}
-	cl.connect = frontend.Connect(sharing{cl, clientMemory + connMemory}, s.metrics, cl.agents.Ready)
 	return cl
 }
 
@@ -101,43 +99,12 @@ func (cl *cluster) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.An
 // gate is what agents pass.
 func (cl *cluster) gate() *auth.Gate { return &cl.terms.Load().gate }
 
-type clusterKey struct{}
-
-func withCluster(ctx context.Context, cl *cluster) context.Context {
-	if cl == nil {
-		return ctx
-	}
-	return context.WithValue(ctx, clusterKey{}, cl)
-}
-
-// clusterIn is the tenant whose connection ctx is of; nil: the server's own.
-func clusterIn(ctx context.Context) *cluster {
-	cl, _ := ctx.Value(clusterKey{}).(*cluster)
-	return cl
-}
-
-// clusterOf is the cluster whose connection ctx is of.
-func (s *Server) clusterOf(ctx context.Context) *cluster {
-	if cl := clusterIn(ctx); cl != nil {
-		return cl
-	}
-	return s.own
-}
-
-// clusterAt is the cluster that a connection is of.
-func (s *Server) clusterAt(c *frontend.Conn) *cluster {
+// clusterOf is the cluster that a connection is of.
+func (s *Server) clusterOf(c *frontend.Conn) *cluster {
 	if h, ok := c.Owner().(*host); ok {
 		return h.cluster
 	}
 	return s.own
-}
-
-// ofCluster is a Carrier for connections of all clusters.
-type ofCluster struct{ server *Server }
-
-// Forward implements tunnel.Carrier.
-func (o ofCluster) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-	return o.server.clusterOf(ctx).Forward(ctx, f, answer)
 }
 
 // eachCluster calls do for the server's own and for each tenant; do must not

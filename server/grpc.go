@@ -84,11 +84,11 @@ func (g *grpcFront) serve() error {
 	return err
 }
 
-// handle is the frontend's Handler for gRPC. A connection begins with the first
-// stream that is accepted: see prove.
-func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn) {
+// handle serves a connection by gRPC; acct is nil for an agent's. It begins with
+// the first stream that is accepted: see prove.
+func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
 	c.Weigh(frontend.GRPCWeight)
-	h := &handed{Conn: c.Whole(), from: c, life: ctx, account: accountOf(ctx), cluster: clusterIn(ctx), done: make(chan struct{})}
+	h := &handed{Conn: c.Whole(), from: c, life: ctx, account: acct, cluster: cl, done: make(chan struct{})}
 	if !g.queue.put(ctx, h) {
 		return
 	}
@@ -105,7 +105,7 @@ type handed struct {
 	from    *frontend.Conn
 	life    context.Context // the connection's
 	account *account        // nil: an agent's
-	cluster *cluster        // nil: the server's own
+	cluster *cluster
 	once    sync.Once
 	done    chan struct{} // closed by Close
 }
@@ -241,7 +241,7 @@ type authInfo struct {
 	from    *frontend.Conn
 	life    context.Context
 	account *account // nil: an agent's
-	cluster *cluster // nil: the server's own
+	cluster *cluster
 }
 
 func (authInfo) AuthType() string { return "handshaken" }

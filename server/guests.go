@@ -56,7 +56,7 @@ func (s *Server) hosted(next frontend.Handler) frontend.Handler {
 			return
 		}
 		defer leave()
-		next(withCluster(life, h.cluster), c)
+		next(life, c)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // logOfStream is the log of the cluster that a gRPC stream is of.
 func (s *Server) logOfStream(stream context.Context) logrus.FieldLogger {
-	if info, ok := authInfoOf(stream); ok && info.cluster != nil {
+	if info, ok := authInfoOf(stream); ok {
 		return info.cluster.log
 	}
 	return s.opts.Log
