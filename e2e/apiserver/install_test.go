@@ -38,7 +38,7 @@ func TestInstall(t *testing.T) {
 	t.Run("chart", func(t *testing.T) {
 		i := newInstaller(t)
 		job := make(chan error, 1)
-		go func() { job <- i.runJob("konnectivity-certs") }()
+		go func() { job <- i.runJob("my-control-plane", "konnectivity-certs") }()
 		i.follow(blocks[0], "203.0.113.7", "127.0.0.1")
 		if err := <-job; err != nil {
 			t.Fatal(err)
@@ -90,10 +90,10 @@ func newInstaller(t *testing.T) installer {
 
 // runJob runs a Job once it is there, with the rights of its account, and says
 // that it is complete.
-func (i installer) runJob(name string) error {
+func (i installer) runJob(namespace, name string) error {
 	var job batchv1.Job
 	for end := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
-		text, err := i.try("", "get", "job", name, "-n", "my-control-plane", "-o", "json")
+		text, err := i.try("", "get", "job", name, "-n", namespace, "-o", "json")
 		if err == nil {
 			if err := json.Unmarshal([]byte(text), &job); err != nil {
 				return err
@@ -105,7 +105,7 @@ func (i installer) runJob(name string) error {
 		}
 	}
 	spec := job.Spec.Template.Spec
-	token, err := i.try("", "create", "token", "-n", "my-control-plane", spec.ServiceAccountName)
+	token, err := i.try("", "create", "token", "-n", namespace, spec.ServiceAccountName)
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (i installer) runJob(name string) error {
 	}
 	now := time.Now().UTC().Format(time.RFC3339)
 	condition := `{"type": %q, "status": "True", "lastTransitionTime": %[2]q, "lastProbeTime": %[2]q}`
-	_, err = i.try("", "patch", "job", name, "-n", "my-control-plane", "--subresource=status", "-p", fmt.Sprintf(
+	_, err = i.try("", "patch", "job", name, "-n", namespace, "--subresource=status", "-p", fmt.Sprintf(
 		`{"status": {"startTime": %[1]q, "completionTime": %[1]q, "succeeded": 1, "conditions": [`+
 			fmt.Sprintf(condition, "SuccessCriteriaMet", now)+","+fmt.Sprintf(condition, "Complete", now)+`]}}`, now))
 	return err
@@ -212,6 +212,14 @@ func (i installer) mounted(namespace string, spec corev1.PodSpec) map[string]str
 			i.read(&config, "configmap", v.ConfigMap.Name, namespace)
 			for name, text := range config.Data {
 				files[name] = []byte(text)
+			}
+		case v.Projected != nil:
+			for _, source := range v.Projected.Sources {
+				var secret corev1.Secret
+				i.read(&secret, "secret", source.Secret.Name, namespace)
+				for _, item := range source.Secret.Items {
+					files[item.Path] = secret.Data[item.Key]
+				}
 			}
 		}
 		folder := filepath.Join("mounted", namespace, mount.Name)

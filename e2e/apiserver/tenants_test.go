@@ -1,0 +1,109 @@
+package apiserver
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"konnectivity/internal/testport"
+)
+
+// sharedNamespace is where the chart's README installs the shared server.
+const sharedNamespace = "konnectivity"
+
+// TestChartOfManyClusters follows the chart's README to one server for two
+// clusters: what it installs runs, and each cluster's client reaches the nodes
+// through that cluster's agent.
+func TestChartOfManyClusters(t *testing.T) {
+	i := newInstaller(t)
+	tenants := []string{"red", "blue"}
+	i.do("create", "namespace", sharedNamespace)
+	job := make(chan error, 1)
+	go func() { job <- i.runJob(sharedNamespace, "konnectivity-certs") }()
+	i.follow("helm install konnectivity charts/konnectivity --namespace " + sharedNamespace + " --set 'server.tenants={" + strings.Join(tenants, ",") + "}'" +
+		" --set image.repository=registry.example.com/konnectivity,image.tag=v1.0.0 --set agent.enabled=false")
+	if err := <-job; err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range tenants {
+		i.do("create", "namespace", name+"-control-plane")
+		i.follow(i.tenantBlock(), "red", name)
+		i.apply(i.made(name, "kubernetes-server.yaml"))
+		i.apply(i.made(name, "kubernetes-control-plane.yaml"))
+		if out := i.do("get", "service", "-n", sharedNamespace, name, "-o", "jsonpath={.spec.ports[0].port}"); out != "8090" {
+			t.Errorf("clients of %s find port %s", name, out)
+		}
+	}
+	d := newDataPlane(t, i.controlPlane)
+	port := testport.Reserved(t)
+	s := i.newServer(live+"-n "+sharedNamespace+" deployment konnectivity-server", i.ofShared(), "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
+		"--kubeconfig="+i.accountConfig(sharedNamespace, "konnectivity-server"))
+	i.join(s)
+	for _, name := range tenants {
+		if out, err := i.check(name, port, d.node.port); err == nil {
+			t.Errorf("%s reaches its nodes without an agent:\n%s", name, out)
+		}
+		i.startTenantAgent(d, name, s)
+		before := d.zone.taken.Load()
+		if out, err := i.check(name, port, d.node.port); err != nil || d.zone.taken.Load() == before {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// tenantBlock is how the README makes what a cluster needs.
+func (i installer) tenantBlock() string {
+	i.t.Helper()
+	for _, block := range fence.FindAllStringSubmatch(replaced(i.t, "../charts/konnectivity/README.md"), -1) {
+		if strings.Contains(block[1], "--tenant=red") {
+			return block[1]
+		}
+	}
+	i.t.Fatal("the chart's README adds no tenant")
+	return ""
+}
+
+// made is a file that `konnectivity certs` has made for a tenant.
+func (i installer) made(tenant, file string) string {
+	i.t.Helper()
+	return string(must(os.ReadFile(filepath.Join(i.dir, "pki/clusters", tenant, file)))(i.t))
+}
+
+// ofShared are the values and places of files of the shared server's pod.
+func (i installer) ofShared() map[string]string {
+	i.t.Helper()
+	in := i.mounted(sharedNamespace, i.template("-n "+sharedNamespace+" deployment konnectivity-server"))
+	in["$(POD_NAME)"], in["$(POD_NAMESPACE)"] = "konnectivity-server-0", sharedNamespace
+	const tenants = "/etc/konnectivity/tenants" // a flag's value, without a slash at its end
+	in[tenants] = strings.TrimSuffix(in[tenants+"/"], "/")
+	return in
+}
+
+// accountConfig is the kubeconfig of a service account.
+func (i installer) accountConfig(namespace, name string) string {
+	i.t.Helper()
+	token := i.do("create", "token", "-n", namespace, name)
+	return i.userConfig(name, i.apis[0].port, "token: "+strings.TrimSpace(token))
+}
+
+// startTenantAgent starts an agent with what was made for the tenant's nodes.
+func (i installer) startTenantAgent(d *dataPlane, tenant string, s *server) {
+	i.t.Helper()
+	i.apply(i.made(tenant, "kubernetes-data-plane.yaml"))
+	dir := filepath.Join(i.dir, "pki/clusters", tenant) + "/"
+	i.startAgent(d, &agent{folder: "agent/daemonset", more: []string{"--server-name=" + tenant + ".konnectivity.example.com"}, in: map[string]string{
+		"$(POD_NAME)": tenant + "-agent-0", "$(SERVER_HOST)": "127.0.0.1", "$(SERVER_PORT)": strconv.Itoa(s.AgentPort), "$(IDENTIFIERS)": "default-route=true",
+		"/etc/konnectivity/agent/ca.crt": dir + "ca.crt", "/etc/konnectivity/agent/tls.crt": dir + "agent.crt", "/etc/konnectivity/agent/tls.key": dir + "agent.key"}})
+}
+
+// check has the operator's tool go the way of a tenant's clients to a node.
+func (i installer) check(tenant string, server, node int) (string, error) {
+	dir := filepath.Join(i.dir, "pki/clusters", tenant) + "/"
+	out, err := exec.Command(binaries.Path("konnectivity"), "check", "--konnectivity-hostname=127.0.0.1", "--konnectivity-port="+strconv.Itoa(server),
+		"--server-name="+tenant+".konnectivity.svc", "--ca-cert-path="+dir+"ca.crt", "--tls-cert-path="+dir+"client.crt", "--tls-key-path="+dir+"client.key",
+		nodeIP+":"+strconv.Itoa(node)).CombinedOutput()
+	return string(out), err
+}
