@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -184,7 +185,9 @@ func (*ticking) Read(p []byte) (int, error) {
 	return min(len(p), 64), nil
 }
 
-// Fifty open pages do not slow those who carry bytes.
+// Fifty open pages do not slow those who carry bytes. It is measured without and
+// with pages in turn, and of each the best turn counts: what is to be told apart
+// are pages that cost much, not what else the machine does for a while.
 func TestFiftyPagesSlowNobody(t *testing.T) {
 	w := newWorld(t)
 	echo := target(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
@@ -192,23 +195,36 @@ func TestFiftyPagesSlowNobody(t *testing.T) {
 		w.dial(echo)
 	}
 	c := w.dial(echo)
-	alone := roundTrips(t, c)
-	stop := make(chan struct{})
-	var pages sync.WaitGroup
-	var answers [50]int
-	for i := range answers {
-		pages.Go(func() { answers[i] = poll(w.server, stop) })
+	var alone, beside [][2]time.Duration
+	for range 3 {
+		alone = append(alone, roundTrips(t, c))
+		beside = append(beside, besidePages(t, w.server, 50, c))
 	}
-	beside := roundTrips(t, c)
+	t.Logf("round trips, p50 and p99: %v alone; %v beside 50 pages", alone, beside)
+	p99 := func(turns [][2]time.Duration) time.Duration {
+		return slices.MinFunc(turns, func(a, b [2]time.Duration) int { return cmp.Compare(a[1], b[1]) })[1]
+	}
+	if bound := 250*time.Millisecond + 4*p99(alone); p99(beside) > bound {
+		t.Errorf("p99 %v, want at most %v", p99(beside), bound)
+	}
+}
+
+// besidePages is roundTrips while pages are open, each of which gets answers.
+func besidePages(t *testing.T, address string, pages int, c net.Conn) [2]time.Duration {
+	t.Helper()
+	stop := make(chan struct{})
+	var open sync.WaitGroup
+	answers := make([]int, pages)
+	for i := range answers {
+		open.Go(func() { answers[i] = poll(address, stop) })
+	}
+	trips := roundTrips(t, c)
 	close(stop)
-	pages.Wait()
-	if n := slices.Min(answers[:]); n == 0 {
+	open.Wait()
+	if slices.Min(answers) == 0 {
 		t.Error("a page got no answer")
 	}
-	t.Logf("round trips: p50 %v, p99 %v alone; p50 %v, p99 %v beside 50 pages", alone[0], alone[1], beside[0], beside[1])
-	if bound := 250*time.Millisecond + 4*alone[1]; beside[1] > bound {
-		t.Errorf("p99 %v, want at most %v", beside[1], bound)
-	}
+	return trips
 }
 
 // poll asks as the page does, until stop, and returns how often it was answered.
@@ -234,12 +250,12 @@ func poll(address string, stop <-chan struct{}) (answered int) {
 	}
 }
 
-// roundTrips measures for 3 s and returns the median and the 99th percentile.
+// roundTrips measures for a second and returns the median and the 99th percentile.
 func roundTrips(t *testing.T, c net.Conn) [2]time.Duration {
 	t.Helper()
 	var all []time.Duration
 	buf := make([]byte, 64)
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		start := time.Now()
 		if _, err := c.Write(buf); err != nil {
 			t.Fatal(err)
