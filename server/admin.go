@@ -27,7 +27,7 @@ func (s *Server) healthHandler() http.Handler {
 // adminHandler is what the admin port serves.
 func (s *Server) adminHandler() http.Handler {
 	mux := http.NewServeMux()
-	observe.MountMetrics(mux, s.opts.Registry)
+	mux.Handle("/metrics", s.adminMetrics())
 	if s.opts.Profiles {
 		profiles.Mount(mux, s.opts.ContentionProfiles)
 	}
@@ -36,10 +36,15 @@ func (s *Server) adminHandler() http.Handler {
 
 // adminSource is what the admin API shows of the server beside connections.
 func (s *Server) adminSource() admin.Source {
-	return admin.Source{
+	source := admin.Source{
 		Component: "konnectivity-server", ID: s.opts.ID, Table: s.table,
-		Ready: s.Ready, Peers: s.adminPeers, More: s.adminMore, Tenants: s.tenants.list(),
+		Ready: s.Ready, Peers: s.adminPeers, More: s.adminMore,
+		Login: s.login(), Shown: []string{"/metrics"},
 	}
+	if s.tenants != nil {
+		source.Tenants, source.Of = s.tenants.list, s.adminOf
+	}
+	return source
 }
 
 func (s *Server) adminMore(status *admin.Status) {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/bearer"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
@@ -62,6 +63,10 @@ type Options struct {
 	Agents  []Listener   // at least one
 	Health  net.Listener // nil: none
 	Admin   net.Listener // nil: none
+
+	// AdminToken is the token that whoever asks Admin needs to see all, at this
+	// moment; nil: none is needed.
+	AdminToken func() bearer.Digest
 
 	// Which protocols clients are served; all three by default. Links exist
 	// only over TLS.

@@ -77,7 +77,7 @@ func New(opts Options) (*Server, error) {
 	if opts.Tenants != nil {
 		s.tenants = newTenants(s, opts.Tenants)
 		s.metrics.More = s.tenants.carried
-		if err := opts.Registry.Register(tenantMetrics{s.tenants}); err != nil {
+		if err := opts.Registry.Register(tenantMetrics{tenants: s.tenants}); err != nil {
 			return nil, err
 		}
 	}

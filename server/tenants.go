@@ -273,25 +273,33 @@ func (t *tenants) states() map[string]int {
 	return count
 }
 
-// list is for the admin API; nil: it is no server of many.
-func (t *tenants) list() func() []admin.Tenant {
-	if t == nil {
-		return nil
+// list is for the admin API.
+func (t *tenants) list() []admin.Tenant {
+	clusters := make(map[string]*cluster)
+	t.each(func(cl *cluster) { clusters[cl.name] = cl })
+	states := t.now.Load().table.States()
+	out := make([]admin.Tenant, 0, len(states))
+	for _, s := range states {
+		out = append(out, viewOf(s, clusters[s.Name]))
 	}
-	return func() []admin.Tenant {
-		clusters := make(map[string]*cluster)
-		t.each(func(cl *cluster) { clusters[cl.name] = cl })
-		states := t.now.Load().table.States()
-		out := make([]admin.Tenant, 0, len(states))
-		for _, s := range states {
-			v := admin.Tenant{Name: s.Name, State: s.State, Error: s.Error, Since: s.Since, ServerNames: s.ServerNames, Reason: "it is not served"}
-			if cl := clusters[s.Name]; cl != nil {
-				cl.fill(&v)
-			}
-			out = append(out, v)
-		}
-		return out
+	return out
+}
+
+// cluster is a tenant's that is served; nil: none is.
+func (t *tenants) cluster(name string) *cluster {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.live[name]
+}
+
+// viewOf is a tenant as the admin API shows it; without a cluster, it is not
+// served.
+func viewOf(s tenancy.Status, cl *cluster) admin.Tenant {
+	v := admin.Tenant{Name: s.Name, State: s.State, Error: s.Error, Since: s.Since, ServerNames: s.ServerNames, Reason: "it is not served"}
+	if cl != nil {
+		cl.fill(&v)
 	}
+	return v
 }
 
 // fill adds what a tenant's cluster has.

@@ -122,7 +122,10 @@ func (r resuming) OnResume(f func(pause time.Duration)) {
 
 // tenantMetrics shows each tenant to Prometheus. The label tenant has as many
 // values as there are folders.
-type tenantMetrics struct{ tenants *tenants }
+type tenantMetrics struct {
+	tenants *tenants
+	only    string // the tenant that is shown; "": all are, and how many there are
+}
 
 var tenantDescs = struct{ state, agents, clients, open, dials, bytes, refused, refusedDials, held *prometheus.Desc }{
 	state:        tenantDesc("tenants", "Number of tenants, by state: serving, stale (its folder cannot be used as it is now; it is served as it was), broken (its peers are refused).", "state"),
@@ -150,6 +153,12 @@ func (m tenantMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m tenantMetrics) Collect(out chan<- prometheus.Metric) {
+	if m.only != "" {
+		if cl := m.tenants.cluster(m.only); cl != nil {
+			cl.collect(out)
+		}
+		return
+	}
 	states := m.tenants.states()
 	for _, state := range []string{tenancy.StateServing, tenancy.StateStale, tenancy.StateBroken} {
 		out <- prometheus.MustNewConstMetric(tenantDescs.state, prometheus.GaugeValue, float64(states[state]), state)

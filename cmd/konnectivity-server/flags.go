@@ -52,6 +52,7 @@ type flags struct {
 
 	healthPort, adminPort int
 	healthBind, adminBind string
+	adminToken            string
 	profiling, contention bool
 
 	keepalive, frontendKeepalive time.Duration
@@ -168,6 +169,7 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 	set.StringVar(&f.healthBind, "health-bind-address", "", "address for the same (default: all)")
 	set.IntVar(&f.adminPort, "admin-port", 8095, "port for the status page /, its API /api/v1/, /metrics and /debug/pprof; 0: none")
 	set.StringVar(&f.adminBind, "admin-bind-address", "127.0.0.1", "address for the same; empty: all")
+	set.StringVar(&f.adminToken, "admin-token-file", "", "file with a token of at least 32 characters that whoever asks the admin port has to present; a tenant's reader-token is accepted too, and shows that tenant alone; followed while the server runs (default: whoever reaches the port sees all)")
 	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
 	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
 }
@@ -364,6 +366,9 @@ func (f *flags) checkCombinations() error {
 	if f.tenantsDir != "" && !f.clientTCP() {
 		return cli.Usagef("--tenants-dir needs --server-port with --server-cert, --server-key and --server-ca-cert: tenants' clients are told apart in the TLS handshake")
 	}
+	if f.adminToken != "" && f.adminPort == 0 {
+		return cli.Usagef("--admin-token-file needs --admin-port")
+	}
 	if f.contention && !f.profiling {
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
 	}
@@ -390,7 +395,7 @@ func (f *flags) checkFiles() error {
 	return cli.CheckFiles(
 		cli.Value{Flag: "server-cert", Text: f.serverCert}, cli.Value{Flag: "server-key", Text: f.serverKey}, cli.Value{Flag: "server-ca-cert", Text: f.serverCA},
 		cli.Value{Flag: "cluster-cert", Text: f.clusterCert}, cli.Value{Flag: "cluster-key", Text: f.clusterKey}, cli.Value{Flag: "cluster-ca-cert", Text: f.clusterCA},
-		cli.Value{Flag: "kubeconfig", Text: f.kubeconfig}, cli.Value{Flag: "agent-identifier-allow-file", Text: f.identifierFile})
+		cli.Value{Flag: "kubeconfig", Text: f.kubeconfig}, cli.Value{Flag: "admin-token-file", Text: f.adminToken}, cli.Value{Flag: "agent-identifier-allow-file", Text: f.identifierFile})
 }
 
 // givenID is the id given by flag, else by the environment, else "".

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"konnectivity/internal/bearer"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
@@ -271,6 +272,13 @@ func (p *process) listenOthers() (err error) {
 		if p.options.Health, err = p.listen(f.probePort()); err != nil {
 			return err
 		}
+	}
+	if f.adminToken != "" {
+		token, err := bearer.OpenFile(f.adminToken, p.log)
+		if err != nil {
+			return fmt.Errorf("--admin-token-file: %w", err)
+		}
+		p.options.AdminToken = token.Token
 	}
 	if f.adminPort > 0 {
 		p.options.Admin, err = p.listen(f.statusPort())

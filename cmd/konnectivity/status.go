@@ -42,6 +42,7 @@ func newStatus() *cobra.Command {
 	cli.AddFlags(cmd, "Status flags", func(f *pflag.FlagSet) {
 		f.BoolVarP(&o.view.Watch, "watch", "w", false, "keep updating the output in place, until Ctrl-C")
 		f.DurationVar(&o.view.Interval, "interval", time.Second, "how often --watch updates; at least 200ms")
+		f.StringVar(&o.view.Token, "token-file", "", "file with the token that a server with --admin-token-file asks for")
 		f.StringVarP(&o.output, "output", "o", "table", "table or json")
 		f.StringVar(&o.view.Filter, "filter", "", "only connections, peers and failures with this text in an id, host or address")
 		f.IntVar(&o.view.Limit, "limit", 10, "maximum number of peers, connections and failures to show for each process; at most 1000")

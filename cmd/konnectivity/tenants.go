@@ -65,6 +65,7 @@ func newTenantsList() *cobra.Command {
 		f.StringVar(&order, "sort", "state", "state (failing first), traffic (most bytes a second first) or name")
 		f.StringVar(&v.Filter, "filter", "", "only tenants with this text in name, state, error or server names")
 		f.IntVar(&v.Limit, "limit", 0, "how many to show at most; 0: all")
+		f.StringVar(&v.Token, "token-file", "", "file with the token that a server with --admin-token-file asks for")
 		f.StringVarP(&output, "output", "o", "table", "table or json")
 	})
 	cli.Choices(cmd, "sort", "state", "traffic", "name")
@@ -99,7 +100,7 @@ func newTenantsMake() *cobra.Command {
 }
 
 func newTenantsCheck() *cobra.Command {
-	var output, server string
+	var output, server, token string
 	cmd := &cobra.Command{
 		Use:   "check DIR/NAME",
 		Short: "Find out what is wrong with a tenant's folder",
@@ -116,11 +117,12 @@ func newTenantsCheck() *cobra.Command {
 			if _, _, err := net.SplitHostPort(server); server != "" && err != nil {
 				return cli.Usagef("--server-admin %q: want HOST:PORT", server)
 			}
-			return printFindings(cmd.OutOrStdout(), tenants.Check(cmd.Context(), args[0], server, time.Now()), output)
+			return printFindings(cmd.OutOrStdout(), tenants.Check(cmd.Context(), args[0], tenants.Server{Admin: server, Token: token}, time.Now()), output)
 		},
 	}
 	cli.AddFlags(cmd, "Check flags", func(f *pflag.FlagSet) {
 		f.StringVar(&server, "server-admin", "", "`HOST:PORT` of the server's admin port, to see what it has of the tenant")
+		f.StringVar(&token, "token-file", "", "file with the token that a server with --admin-token-file asks for; the tenant's reader-token is one")
 		f.StringVarP(&output, "output", "o", "text", "text or json")
 	})
 	cli.Choices(cmd, "output", "text", "json")

@@ -183,6 +183,8 @@ func TestTenantsCheck(t *testing.T) {
 		"a client as server": {issue(other, pki.Leaf{CommonName: "client", DNS: names, Client: true}), 1, "lacks serverAuth"},
 		"another role":       {issue(other, pki.Leaf{CommonName: "server", DNS: names, Server: true, Holder: pki.Holder{Role: pki.RoleAgent, TrustDomain: "x"}}), 1, "has the role agent"},
 		"no server":          {func(put func(string, []byte)) { put("server.crt", nil); put("server.key", nil) }, 0, "that of the server's flags has to have its names"},
+		"no reader":          {func(put func(string, []byte)) { put("reader-token", nil) }, 0, "reader: none"},
+		"a short token":      {func(put func(string, []byte)) { put("reader-token", []byte("guess me")) }, 1, "✘ folder: reader-token: the token has 8 characters: want at least 32, random ones"},
 		"a key alone":        {func(put func(string, []byte)) { put("server.crt", nil) }, 1, "server.key: a key without server.crt"},
 	} {
 		t.Run(what, func(t *testing.T) {

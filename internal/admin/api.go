@@ -15,6 +15,7 @@ type Status struct {
 	APIVersion string       `json:"apiVersion"`
 	Component  string       `json:"component"` // the program's name
 	ID         string       `json:"id,omitempty"`
+	Tenant     string       `json:"tenant,omitempty"` // whose part this is; "": all
 	Build      version.Info `json:"build"`
 	Started    time.Time    `json:"started"`
 	Now        time.Time    `json:"now"`

@@ -111,13 +111,18 @@ func (f *failures) forget(tenant string) {
 	delete(f.tenants, tenant)
 }
 
-// list returns a copy, newest first.
-func (f *failures) list() []Failure {
+// list returns a copy of those of a tenant, or else of all, newest first.
+func (f *failures) list(tenant string) []Failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	all := slices.Clone(f.own.latest)
-	for _, of := range f.tenants {
-		all = append(all, of.latest...)
+	var all []numbered
+	if tenant == "" {
+		all = slices.Clone(f.own.latest)
+	}
+	for name, of := range f.tenants {
+		if tenant == "" || tenant == name {
+			all = append(all, of.latest...)
+		}
 	}
 	slices.SortFunc(all, newestFirst)
 	out := make([]Failure, len(all))

@@ -16,7 +16,7 @@ func TestFailuresOfATenantPushOutOnlyItsOwn(t *testing.T) {
 		add("loud", fmt.Sprint(i))
 	}
 	add("quiet", "last")
-	all := table.failures.list()
+	all := table.failures.list("")
 	want := []Failure{{Tenant: "quiet", ID: "last"}}
 	for i := range keptOfATenant {
 		want = append(want, Failure{Tenant: "loud", ID: fmt.Sprint(2*keptFailures - 1 - i)})
@@ -26,7 +26,7 @@ func TestFailuresOfATenantPushOutOnlyItsOwn(t *testing.T) {
 		t.Errorf("got %+v", all)
 	}
 	table.Forget("loud")
-	if all = table.failures.list(); len(all) != 3 {
+	if all = table.failures.list(""); len(all) != 3 {
 		t.Errorf("%d are left, want 3", len(all))
 	}
 	(*Table)(nil).Forget("loud")
@@ -45,7 +45,7 @@ func TestFailuresOfManyTenantsAreBounded(t *testing.T) {
 			latest[name] = id
 		}
 	}
-	all := table.failures.list()
+	all := table.failures.list("")
 	if len(all) > keptOfTenants || len(all) < keptOfTenants*3/4 {
 		t.Errorf("%d are kept, want %d at most", len(all), keptOfTenants)
 	}
@@ -65,7 +65,7 @@ func TestFailuresOfManyTenantsAreBounded(t *testing.T) {
 	for i := range keptOfATenant * 2 {
 		table.failures.add(Failure{Tenant: last, ID: fmt.Sprint(i)})
 	}
-	all = table.failures.list()
+	all = table.failures.list("")
 	if len(all) != keptOfATenant || all[0].ID != fmt.Sprint(2*keptOfATenant-1) || all[keptOfATenant-1].ID != fmt.Sprint(keptOfATenant) {
 		t.Errorf("of one that is left, %d are kept: %+v", len(all), all)
 	}
@@ -79,7 +79,7 @@ func TestEachOfVeryManyTenantsKeepsAFailure(t *testing.T) {
 			table.failures.add(Failure{Tenant: fmt.Sprint("t", n), ID: fmt.Sprint(i)})
 		}
 	}
-	if all := table.failures.list(); len(all) != keptOfTenants+1 || all[len(all)-1].ID != "2" {
+	if all := table.failures.list(""); len(all) != keptOfTenants+1 || all[len(all)-1].ID != "2" {
 		t.Errorf("%d are kept, the oldest %+v", len(all), all[len(all)-1])
 	}
 }

@@ -31,7 +31,7 @@ func TestTheLastAgentIsRemembered(t *testing.T) {
 		if d.Tenant != "t" || d.ID != "a1" || d.Role != RoleAgent || d.Cause != c.cause || d.Ordered != (c.err == nil) {
 			t.Errorf("%+v, want %q", d, c.cause)
 		}
-		list := table.failures.list()
+		list := table.failures.list("")
 		if len(list) != c.shown || c.shown > 0 && (list[0].Stage != "peer" || list[0].Tenant != "t" || list[0].Destination != "agent a1" || list[0].Cause != c.cause || list[0].Seconds < 59) {
 			t.Errorf("%v: failures are %+v", c.err, list)
 		}

@@ -1,19 +1,24 @@
 package admin
 
 import (
+	"context"
 	"net"
 	"net/http"
 	"net/netip"
 	"strings"
+
+	"konnectivity/internal/bearer"
 )
 
 // apiPolicy is the policy of answers other than the page: whatever a browser
 // makes of one, it loads nothing and cannot be framed.
 const apiPolicy = "default-src 'none'; frame-ancestors 'none'"
 
-// guard admits only requests that read, that name this server, and that do not
-// come from another site's page.
-func guard(next http.Handler) http.Handler {
+// guard admits only requests that read, that somebody sends who may, that name
+// this server, and that do not come from another site's page. A page that has
+// given the port a name of its own has no token, so a token proves that the name
+// is right.
+func guard(login Login, next *readers) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Content-Security-Policy", apiPolicy)
@@ -22,16 +27,22 @@ func guard(next http.Handler) http.Handler {
 		header.Set("Cross-Origin-Resource-Policy", "same-origin")
 		header.Set("Cross-Origin-Opener-Policy", "same-origin")
 		header.Set("Cache-Control", "no-store")
+		who, known := login(r)
 		switch {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
 			header.Set("Allow", "GET, HEAD")
 			fail(w, http.StatusMethodNotAllowed, "this API is read-only")
-		case !ownHost(r):
+		case !known:
+			bearer.Ask(w)
+			fail(w, http.StatusUnauthorized, "want a token that this server knows")
+		case !who.Proven && !ownHost(r):
 			fail(w, http.StatusMisdirectedRequest, "use an IP address, localhost or the name of a Service")
 		case foreign(r):
 			fail(w, http.StatusForbidden, "pages of other sites may not use this API")
+		case who.Tenant != "" && !next.may(r):
+			fail(w, http.StatusForbidden, "this is not for those who may read one tenant")
 		default:
-			next.ServeHTTP(w, r)
+			next.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), readerKey{}, who)))
 		}
 	})
 }

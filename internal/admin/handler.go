@@ -26,27 +26,45 @@ type Source struct {
 	// Tenants lists the clusters of a server of many, without what the Table
 	// knows of them; nil: it is none.
 	Tenants func() []Tenant
+
+	// Of is what there is to be known of one of the tenants, and of no other;
+	// false: it has none of that name. It must be given if Tenants is.
+	Of func(tenant string) (Source, bool)
+
+	// Tenant is the one that a Source that comes of Of is about.
+	Tenant string
+
+	// Login says who asks; nil: everybody sees all. Who sees one tenant is shown
+	// page and API, and those patterns of mux that are Shown, which have to show
+	// no more than ReaderOf says.
+	Login Login
+	Shown []string
 }
 
 // Handler serves the page at / and the API under /api/v1/, in addition to what
 // mux serves already (metrics, profiles), and guards all of it.
 func Handler(mux *http.ServeMux, source Source) http.Handler {
 	h := &handler{Source: source, shared: newShared(source.Table.looks.Load)}
-	for name, answer := range map[string]func(query) any{
-		"status":      func(query) any { return h.status() },
-		"connections": func(q query) any { return h.Table.connections(q) },
-		"peers":       func(q query) any { return h.peers(q) },
-		"failures":    func(q query) any { return h.failures(q) },
-		"history":     func(query) any { return History{interval.Seconds(), h.Table.history.list()} },
+	readers := newReaders(mux, source.Shown)
+	for name, answer := range map[string]func(*handler, query) any{
+		"status":      func(h *handler, _ query) any { return h.status() },
+		"connections": func(h *handler, q query) any { return h.Table.connections(h.Tenant, q) },
+		"peers":       func(h *handler, q query) any { return h.peers(q) },
+		"failures":    func(h *handler, q query) any { return h.failures(q) },
+		"history":     func(h *handler, _ query) any { return h.history() },
+		"tenants":     func(h *handler, q query) any { return h.tenants(q) },
 	} {
-		mux.Handle("/api/"+Version+"/"+name, h.answer(name, answer))
+		if name != "tenants" || h.Tenants != nil {
+			readers.handle("/api/"+Version+"/"+name, readers.inTurn(h.answer(name, answer)))
+		}
 	}
-	if h.Tenants != nil {
-		mux.Handle("/api/"+Version+"/tenants", h.answer("tenants", func(q query) any { return h.tenants(q) }))
+	readers.handle("/api/", http.HandlerFunc(notFound))
+	mountPage(readers.handle)
+	login := source.Login
+	if login == nil {
+		login = anybody
 	}
-	mux.HandleFunc("/api/", notFound)
-	mountPage(mux)
-	return guard(mux)
+	return guard(login, readers)
 }
 
 type handler struct {
@@ -54,14 +72,19 @@ type handler struct {
 	shared *shared
 }
 
-func (h *handler) answer(name string, make func(query) any) http.HandlerFunc {
+func (h *handler) answer(name string, make func(*handler, query) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := parseQuery(r.URL.Query())
 		if err != nil {
 			fail(w, http.StatusBadRequest, err.Error())
 			return
 		}
-		body := h.shared.get(r.Context(), name+" "+q.key(), func() any { return make(q) })
+		of, ok := h.shownTo(ReaderOf(r.Context()), name, q)
+		if !ok {
+			fail(w, http.StatusNotFound, "no such tenant")
+			return
+		}
+		body := h.shared.get(r.Context(), of.Tenant+" "+name+" "+q.key(), func() any { return make(of, q) })
 		if body == nil {
 			return // the client has left
 		}
@@ -70,18 +93,33 @@ func (h *handler) answer(name string, make func(query) any) http.HandlerFunc {
 	}
 }
 
-func (h *handler) status() Status {
-	t := h.Table
-	sum := t.sums.Load()
-	s := Status{
-		APIVersion: Version, Component: h.Component, ID: h.ID, Build: version.Get(), Started: t.started, Now: time.Now(), Ready: true,
-		Connections: Connections{Open: sum.open, Stalled: sum.stalled, Resuming: sum.resuming, Total: int64(t.number.Load())},
-		Dials:       Dials{Total: t.dials.total.Load(), Failed: t.dials.failed.Load(), Failures: t.dials.failures()},
-		Rates:       t.history.newest(),
-		Peers:       map[string]int{},
-		LastGone:    t.gone.Load(),
+// shownTo is what a question is answered from. The status is the only resource
+// that is another for one tenant: lists select by it.
+func (h *handler) shownTo(who Reader, name string, q query) (*handler, bool) {
+	tenant := who.Tenant
+	if name == "status" && q.tenant != "" && h.Of != nil {
+		if tenant != "" && tenant != q.tenant {
+			return nil, false
+		}
+		tenant = q.tenant
 	}
-	s.Rates.Up, s.Rates.Down = sum.all.up, sum.all.down
+	if tenant == "" {
+		return h, true
+	}
+	source, ok := h.Of(tenant)
+	return &handler{source, h.shared}, ok
+}
+
+func (h *handler) status() Status {
+	s := Status{
+		APIVersion: Version, Component: h.Component, ID: h.ID, Tenant: h.Tenant, Build: version.Get(), Started: h.Table.started, Now: time.Now(), Ready: true,
+		Peers: map[string]int{},
+	}
+	if h.Tenant == "" {
+		h.Table.fill(&s)
+	} else {
+		h.fillTenant(&s)
+	}
 	if h.Ready != nil {
 		if err := h.Ready(); err != nil {
 			s.Ready, s.Reason = false, err.Error()
@@ -91,6 +129,25 @@ func (h *handler) status() Status {
 		h.More(&s)
 	}
 	return s
+}
+
+// fill adds what the table knows of all.
+func (t *Table) fill(s *Status) {
+	sum := t.sums.Load()
+	s.Connections = Connections{Open: sum.open, Stalled: sum.stalled, Resuming: sum.resuming, Total: int64(t.number.Load())}
+	s.Dials = Dials{Total: t.dials.total.Load(), Failed: t.dials.failed.Load(), Failures: t.dials.failures()}
+	s.Rates = t.history.newest()
+	s.Rates.Up, s.Rates.Down = sum.all.up, sum.all.down
+	s.LastGone = t.gone.Load()
+}
+
+// history is of the process: of a tenant none is kept.
+func (h *handler) history() History {
+	all := History{interval.Seconds(), []Point{}}
+	if h.Tenant == "" {
+		all.Points = h.Table.history.list()
+	}
+	return all
 }
 
 // peersWithRates adds the traffic of each peer. Neighbours are listed only on
@@ -110,10 +167,11 @@ func (h *handler) peersWithRates(q query) []Peer {
 		p.Up, p.Down, p.Stalled = f.up, f.down, f.stalled
 	}
 	all = append(all, sum.unlinked(all)...)
-	for _, role := range q.roles {
-		if role == RoleFrontend || role == RoleDirect || role == RoleDestination {
-			return append(all, sum.peers()...)
-		}
+	if slices.ContainsFunc(q.roles, func(role string) bool { return role == RoleFrontend || role == RoleDirect || role == RoleDestination }) {
+		all = append(all, sum.peers()...)
+	}
+	if h.Tenant != "" {
+		all = slices.DeleteFunc(all, func(p Peer) bool { return p.Tenant != h.Tenant })
 	}
 	return all
 }
@@ -151,7 +209,7 @@ func (h *handler) peers(q query) Page[Peer] {
 }
 
 func (h *handler) failures(q query) Page[Failure] {
-	all := h.Table.failures.list()
+	all := h.Table.failures.list(h.Tenant)
 	page := Page[Failure]{Total: len(all), Offset: q.offset, Items: []Failure{}}
 	var matched []Failure
 	for _, f := range all {

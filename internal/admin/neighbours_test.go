@@ -86,7 +86,7 @@ func TestTextsOfFailuresAreBounded(t *testing.T) {
 	for range 2 * keptFailures {
 		table.Dialed(&tunnel.Flow{ID: string(long), Address: string(long)}, time.Second, &tunnel.DialError{Failure: tunnel.FailBadAddress})
 	}
-	for _, f := range table.failures.list() {
+	for _, f := range table.failures.list("") {
 		if len(f.Destination) > maxText+3 || len(f.ID) > maxText+3 || f.Destination[:4] != "ää" {
 			t.Fatalf("%d bytes are kept", len(f.Destination))
 		}

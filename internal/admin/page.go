@@ -19,7 +19,7 @@ var kinds = map[string]string{
 }
 
 // mountPage serves the page at / and each of its files by its name.
-func mountPage(mux *http.ServeMux) {
+func mountPage(handle func(pattern string, h http.Handler)) {
 	files, err := fs.Sub(web, "web")
 	if err != nil {
 		panic(err) // the folder is part of the program
@@ -33,10 +33,10 @@ func mountPage(mux *http.ServeMux) {
 		if name == "page.html" {
 			at = "/{$}"
 		}
-		mux.HandleFunc(at, func(w http.ResponseWriter, r *http.Request) {
+		handle(at, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Security-Policy", policy)
 			w.Header().Set("Content-Type", kind)
 			http.ServeFileFS(w, r, files, name)
-		})
+		}))
 	}
 }

@@ -112,15 +112,19 @@ func orderNames() []string {
 	return names
 }
 
-// connections answers q. It looks at every connection once and sorts those that
-// match; only those on the page are formatted.
-func (t *Table) connections(q query) Page[Connection] {
+// connections answers q about those of a tenant, or else of all. It looks at
+// every connection once and sorts those that match; only those on the page are
+// formatted.
+func (t *Table) connections(tenant string, q query) Page[Connection] {
 	now := time.Now()
 	page := Page[Connection]{Offset: q.offset, Items: []Connection{}}
 	var rows []row
 	t.conns.Range(func(_, value any) bool {
-		page.Total++
 		r := row{conn: value.(*conn)}
+		if tenant != "" && r.tenant != tenant {
+			return true
+		}
+		page.Total++
 		r.course = r.conn.course()
 		r.state, _, r.seconds = r.conn.state(now, r.course)
 		if (q.state == "" || q.state == r.state) && (q.tenant == "" || q.tenant == r.tenant) && r.matches(q.filter, r.course) {

@@ -62,7 +62,7 @@ func TestWhatIsResumedElsewhereIsNoFailure(t *testing.T) {
 		f := between()
 		table.Opened(f)
 		table.Closed(f, time.Second, &tunnel.ResetError{Code: tc.code})
-		if n := len(table.failures.list()); n != tc.want {
+		if n := len(table.failures.list("")); n != tc.want {
 			t.Errorf("%v: %d failures", tc.code, n)
 		}
 	}
@@ -70,7 +70,7 @@ func TestWhatIsResumedElsewhereIsNoFailure(t *testing.T) {
 	f.Resume.Epoch = 1
 	table.Dialed(f, time.Minute, &tunnel.DialError{Failure: tunnel.FailAgentLost})
 	table.Dialed(f, time.Minute, context.Canceled)
-	if d := get[Status](t, h, "/api/v1/status").Dials; d.Total != 0 || d.Failed != 0 || len(table.failures.list()) != 1 {
+	if d := get[Status](t, h, "/api/v1/status").Dials; d.Total != 0 || d.Failed != 0 || len(table.failures.list("")) != 1 {
 		t.Errorf("tries to resume are dials: %+v", d)
 	}
 }

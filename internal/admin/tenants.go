@@ -58,6 +58,19 @@ func (h *handler) tenants(q query) Page[Tenant] {
 	return page
 }
 
+// fillTenant adds what is known of the one tenant that is shown.
+func (h *handler) fillTenant(s *Status) {
+	for _, t := range h.tenants(query{limit: 1}).Items {
+		s.Connections, s.Dials = t.Connections, t.Dials
+		s.Rates = Point{Up: t.Up, Down: t.Down, Open: t.Connections.Open, Stalled: t.Connections.Stalled}
+		s.Peers[RoleAgent], s.Peers[RoleClient] = t.Agents, t.Clients
+		s.Ready, s.Reason = t.Ready, t.Reason
+	}
+	if gone := h.Table.gone.Load(); gone != nil && gone.Tenant == h.Tenant {
+		s.LastGone = gone
+	}
+}
+
 func (t Tenant) matches(filter string) bool {
 	return filter == "" || contains(t.Name, filter) || contains(t.State, filter) || contains(t.Error, filter) ||
 		slices.ContainsFunc(t.ServerNames, func(name string) bool { return contains(name, filter) })

@@ -41,10 +41,15 @@ func buildInfo(component string) prometheus.Collector {
 
 // MountMetrics serves /metrics from gatherer on mux.
 func MountMetrics(mux *http.ServeMux, gatherer prometheus.Gatherer) {
-	mux.Handle("/metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
+	mux.Handle("/metrics", Metrics(gatherer))
+}
+
+// Metrics answers with what gatherer has.
+func Metrics(gatherer prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
 		// A collector that fails must not hide the others.
 		ErrorHandling: promhttp.ContinueOnError,
-	}))
+	})
 }
 
 // RedirectToPort redirects requests to another port of the same host, as the

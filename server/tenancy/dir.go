@@ -300,7 +300,7 @@ func (d *Dir) settle(now time.Time) (news bool) {
 func taken(name string, t *Tenant, owner map[string]string) error {
 	for i, server := range t.ServerNames {
 		if other, ok := owner[server]; ok && other != name {
-			return fieldError(fmt.Sprintf("serverNames[%d]", i), "%s is the name of the tenant %q already", server, other)
+			return &FieldError{File: SpecFile, Field: fmt.Sprintf("serverNames[%d]", i), Err: &takenError{server, other}}
 		}
 	}
 	return nil
@@ -351,7 +351,7 @@ func (d *Dir) publish() {
 		e := d.entries[name]
 		status := Status{Name: name, State: e.state(), Since: e.since, ServerNames: e.names, Tenant: e.serving}
 		if e.err != nil {
-			status.Error = e.err.Error()
+			status.Error, status.Told = e.err.Error(), told(e.err)
 		}
 		if e.serving != nil {
 			t.tenants[name] = e.serving
@@ -365,6 +365,7 @@ func (d *Dir) publish() {
 			t.refused[server] = struct{}{} // those that are served are found first
 		}
 	}
+	t.readers = readersOf(t.tenants)
 	if !t.closed {
 		maps.Copy(t.refused, d.served)
 	}

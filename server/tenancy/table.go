@@ -1,6 +1,10 @@
 package tenancy
 
-import "time"
+import (
+	"time"
+
+	"konnectivity/internal/bearer"
+)
 
 // States of a tenant.
 const (
@@ -14,6 +18,7 @@ type Status struct {
 	Name        string
 	State       string
 	Error       string    // a sentence that names file and field; "" while it is served as its folder has it
+	Told        string    // the same for the tenant's own reader: it names nobody else
 	Since       time.Time // of what is served now, or of the failure
 	ServerNames []string
 	Tenant      *Tenant // nil: broken
@@ -25,8 +30,9 @@ type Table struct {
 	byName  map[string]*Tenant  // by server name
 	refused map[string]struct{} // server names of tenants that are broken or gone
 	tenants map[string]*Tenant  // by their own name
-	states  []Status            // by name
-	closed  bool                // all server names of nobody are refused
+	readers map[bearer.Digest]*Tenant
+	states  []Status // by name
+	closed  bool     // all server names of nobody are refused
 }
 
 // Find is the tenant that a server name belongs to. known without a tenant is a

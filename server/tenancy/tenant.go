@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"konnectivity/internal/bearer"
 	"konnectivity/internal/policy"
 	"konnectivity/server/registry"
 )
@@ -24,6 +25,7 @@ const (
 	ClientsCAFile = "clients-ca.crt" // needed
 	CertFile      = "server.crt"     // optional, with KeyFile
 	KeyFile       = "server.key"
+	ReaderFile    = "reader-token" // optional
 )
 
 // Tenant is one cluster of several that a server serves, as its folder has it at
@@ -41,6 +43,7 @@ type Tenant struct {
 	Identifiers string              // "", IdentifiersAny or IdentifiersCertificate
 	Policy      *policy.Policy      // nil: only that of the flags
 	Bounds      Bounds
+	Reader      bearer.Digest // of the token that shows this tenant on the admin port; zero: none does
 
 	digest [sha256.Size]byte // of all that was read
 	spec   [sha256.Size]byte // of tenant.yaml
@@ -129,7 +132,10 @@ func (t *Tenant) fill(spec Spec, read reader) (err error) {
 			return err
 		}
 	}
-	return t.parseCert(read)
+	if err = t.parseCert(read); err != nil {
+		return err
+	}
+	return t.parseReader(read)
 }
 
 // opened is an error if t lets agents in by token alone only because the file

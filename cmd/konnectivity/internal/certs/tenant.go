@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"konnectivity/internal/bearer"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/server/tenancy"
@@ -53,6 +54,7 @@ type tenantFiles struct {
 	ca                    *pki.CA
 	server, client, agent certificate
 	spec                  []byte // tenant.yaml
+	reader                []byte // the token of those who look at it
 }
 
 // FulfilTenant makes all that one more tenant needs: DIR/tenants/NAME for the
@@ -120,7 +122,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 		}
 	}
 	f := &tenantFiles{
-		folder: filepath.Join(dir, tenantsFolder, t.Name), cluster: filepath.Join(dir, clustersFolder, t.Name), spec: spec,
+		folder: filepath.Join(dir, tenantsFolder, t.Name), cluster: filepath.Join(dir, clustersFolder, t.Name), spec: spec, reader: bearer.New(),
 		server: o.certificate("server", pki.Leaf{CommonName: "konnectivity-server", Server: true, DNS: t.ServerNames}, pki.RoleServer),
 		client: o.certificate("client", pki.Leaf{CommonName: "konnectivity-client", Client: true}, pki.RoleClient),
 		agent:  o.certificate("agent", pki.Leaf{CommonName: "konnectivity-agent", Client: true}, pki.RoleAgent),
@@ -143,6 +145,7 @@ func (f *tenantFiles) served() map[string][]byte {
 	return map[string][]byte{
 		tenancy.AgentsCAFile: f.ca.CertPEM, tenancy.ClientsCAFile: f.ca.CertPEM,
 		tenancy.CertFile: f.server.pair.CertPEM, tenancy.KeyFile: f.server.pair.KeyPEM, tenancy.SpecFile: f.spec,
+		tenancy.ReaderFile: f.reader,
 	}
 }
 
@@ -160,14 +163,14 @@ func (f *tenantFiles) writeFolder() error {
 	defer func() { _ = os.RemoveAll(making) }() // gone where all went well
 	for name, data := range f.served() {
 		write := pki.WriteCert
-		if name == tenancy.KeyFile {
+		if name == tenancy.KeyFile || name == tenancy.ReaderFile {
 			write = pki.WriteKey
 		}
 		if err := write(filepath.Join(making, name), data); err != nil {
 			return err
 		}
 	}
-	if err := os.Chmod(making, 0o755); err != nil { // as Kubernetes mounts secrets; the key is its owner's alone
+	if err := os.Chmod(making, 0o755); err != nil { // as Kubernetes mounts secrets; key and token are their owner's alone
 		return err
 	}
 	return os.Rename(making, f.folder)
@@ -176,6 +179,9 @@ func (f *tenantFiles) writeFolder() error {
 // writeCluster writes the CA, and what the cluster's own programs are given.
 func (o *Order) writeCluster(f *tenantFiles) error {
 	if err := (&Order{From: o.From}).write(f.cluster, f.ca, []certificate{f.client, f.agent}); err != nil {
+		return err
+	}
+	if err := pki.WriteKey(filepath.Join(f.cluster, tenancy.ReaderFile), f.reader); err != nil {
 		return err
 	}
 	if !o.Kubernetes {
@@ -216,6 +222,8 @@ func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
 		clientHost, clientPort, t.askFor(clientHost), path("ca.crt"), path("client.crt"), path("client.key"))
 	say("\nIts kube-apiserver, in the file of --egress-selector-config-file. It asks for the host of the url,")
 	say("so that name has to lead to the server from there:\n\n%s", t.egressSelection(path))
+	say("\nWhoever is to see this tenant on the server's admin port, and nothing else there:\n")
+	say("  konnectivity status SERVER:8095 --token-file=%s", path(tenancy.ReaderFile))
 	if o.Kubernetes {
 		say("\nkubectl apply -f %s  # the shared server's cluster", path(serverFile))
 		say("kubectl apply -f %s  # the control plane's namespace", path(controlPlaneFile))

@@ -3,16 +3,20 @@ package status
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"konnectivity/cmd/konnectivity/internal/identify"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/bearer"
 	"konnectivity/internal/printable"
 	"konnectivity/tunnel"
 )
@@ -42,11 +46,31 @@ type Report struct {
 }
 
 // Client asks admin APIs.
-type Client struct{ http *http.Client }
+type Client struct {
+	http  *http.Client
+	token string // "": none
+}
 
 // NewClient makes one; Close ends it.
 func NewClient() *Client {
-	return &Client{&http.Client{Timeout: AdminTime, Transport: &http.Transport{}}} // never by the environment's proxy
+	return &Client{http: &http.Client{Timeout: AdminTime, Transport: &http.Transport{}}} // never by the environment's proxy
+}
+
+// Present has all that are asked be shown the token of a file; "": none. It is
+// called before the first question.
+func (c *Client) Present(tokenFile string) error {
+	if tokenFile == "" {
+		return nil
+	}
+	text, err := os.ReadFile(tokenFile)
+	if err == nil {
+		_, err = bearer.Parse(text)
+	}
+	if err != nil {
+		return fmt.Errorf("--token-file: %w", err)
+	}
+	c.token = strings.TrimSpace(string(text))
+	return nil
 }
 
 // Close ends the connections that it keeps.
@@ -103,6 +127,9 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	if err != nil {
 		return err
 	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
 	res, err := c.http.Do(req)
 	if err != nil {
 		if failure := tunnel.FailureOf(err); failure != tunnel.FailInternal && failure != tunnel.FailReset {
@@ -114,6 +141,9 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	body := io.LimitReader(res.Body, maxAnswer)
 	if res.StatusCode == http.StatusNotFound {
 		return fmt.Errorf("it has no admin API: it is another program, an older version, or another of its ports")
+	}
+	if res.StatusCode == http.StatusUnauthorized {
+		return errors.New("it wants a token that it knows: give --token-file")
 	}
 	if res.StatusCode != http.StatusOK {
 		var refusal struct{ Error string }

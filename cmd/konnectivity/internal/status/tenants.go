@@ -25,12 +25,16 @@ type Tenants struct {
 	Filter string
 	Limit  int // 0: all
 	JSON   bool
+	Token  string // file of the token to present; "": none
 }
 
 // Show asks the server at address and prints its tenants.
 func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error {
 	client := NewClient()
 	defer client.Close()
+	if err := client.Present(v.Token); err != nil {
+		return err
+	}
 	page, err := client.tenants(ctx, address, v)
 	if err != nil {
 		return fmt.Errorf("%s: %w", address, err)

@@ -17,22 +17,28 @@ import (
 	"konnectivity/cmd/konnectivity/internal/diagnose"
 	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/internal/bearer"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/printable"
 	"konnectivity/server/tenancy"
 )
 
+// Server is a server to ask.
+type Server struct {
+	Admin string // HOST:PORT of its admin port; "": none is asked
+	Token string // file of the token to present; "": none
+}
+
 // Check reads a tenant's folder as a server does, and says of each part whether
-// it is right, and of the server whose admin port is given what it has of the
-// tenant; "": no server is asked.
-func Check(ctx context.Context, folder, admin string, now time.Time) []diagnose.Finding {
+// it is right, and of a server what it has of the tenant.
+func Check(ctx context.Context, folder string, server Server, now time.Time) []diagnose.Finding {
 	c := &checker{folder: folder, name: filepath.Base(folder), now: now}
 	if whole, err := filepath.Abs(folder); err == nil {
 		c.name = filepath.Base(whole)
 	}
 	c.walk()
-	if admin != "" {
-		c.checkOnline(ctx, admin)
+	if server.Admin != "" {
+		c.checkOnline(ctx, server)
 	}
 	return c.findings
 }
@@ -73,6 +79,7 @@ func (c *checker) walk() {
 		c.checkSiblings(t)
 		c.checkCAs(t)
 		c.checkServer(t)
+		c.checkReader(t)
 	}
 	c.checkModes()
 }
@@ -168,6 +175,15 @@ func (c *checker) checkServer(t *tenancy.Tenant) {
 	}
 }
 
+// checkReader looks at who may see the tenant on the server's admin port.
+func (c *checker) checkReader(t *tenancy.Tenant) {
+	if t.Reader == (bearer.Digest{}) {
+		c.ok("reader", "none: there is no "+tenancy.ReaderFile)
+		return
+	}
+	c.ok("reader", "whoever has the token of "+tenancy.ReaderFile+" sees this tenant on the server's admin port")
+}
+
 // issued says whether one of the CAs stands behind a certificate.
 func (c *checker) issued(cert *tls.Certificate, by *tenancy.CAs) bool {
 	if by == nil {
@@ -188,7 +204,7 @@ func (c *checker) checkModes() {
 	if runtime.GOOS == "windows" {
 		return // modes say nothing there
 	}
-	for _, name := range []string{".", tenancy.AgentsCAFile, tenancy.ClientsCAFile, tenancy.SpecFile, tenancy.CertFile, tenancy.KeyFile} {
+	for _, name := range []string{".", tenancy.AgentsCAFile, tenancy.ClientsCAFile, tenancy.SpecFile, tenancy.CertFile, tenancy.KeyFile, tenancy.ReaderFile} {
 		path := filepath.Join(c.folder, name)
 		info, err := os.Stat(path)
 		if err != nil {
@@ -200,19 +216,25 @@ func (c *checker) checkModes() {
 			c.fail("modes", fmt.Sprintf("everybody may write %s (mode %04o)", path, mode), "Whoever writes there decides who gets into this cluster: chmod o-w.")
 		case name == tenancy.KeyFile && mode&0o007 != 0:
 			c.warn("modes", fmt.Sprintf("everybody may read %s (mode %04o)", path, mode), "Whoever has it can pass for the server: chmod 600, or defaultMode: 0400 of a volume.")
+		case name == tenancy.ReaderFile && mode&0o007 != 0:
+			c.warn("modes", fmt.Sprintf("everybody may read %s (mode %04o)", path, mode), "Whoever has it sees this tenant on the server's admin port: chmod 600, or defaultMode: 0400 of a volume.")
 		}
 	}
 }
 
 // checkOnline asks the server what it has of the tenant.
-func (c *checker) checkOnline(ctx context.Context, admin string) {
+func (c *checker) checkOnline(ctx context.Context, server Server) {
 	const step = "server"
 	client := status.NewClient()
 	defer client.Close()
-	t, err := client.Tenant(ctx, admin, c.name)
+	if err := client.Present(server.Token); err != nil {
+		c.fail(step, err.Error(), "Give the file of the operator's token, or the tenant's "+tenancy.ReaderFile+".")
+		return
+	}
+	t, err := client.Tenant(ctx, server.Admin, c.name)
 	switch {
 	case err != nil:
-		c.fail(step, admin+": "+err.Error(), "Give the admin port of a server with --tenants-dir.")
+		c.fail(step, server.Admin+": "+err.Error(), "Give the admin port of a server with --tenants-dir.")
 	case t == nil:
 		c.fail(step, "it has no tenant "+c.name, "Look at what its --tenants-dir names: it takes up a new folder within 2 s.")
 	case t.State == tenancy.StateBroken:

@@ -1,0 +1,107 @@
+package bearer
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+)
+
+func TestParse(t *testing.T) {
+	long := strings.Repeat("s3cret", 6)
+	want, err := Parse([]byte(long))
+	if err != nil || want == (Digest{}) {
+		t.Fatal(err)
+	}
+	for _, text := range []string{long + "\n", " " + long + "\r\n"} {
+		if d, err := Parse([]byte(text)); err != nil || !d.Is(want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for text, word := range map[string]string{
+		"": "empty", "\n": "empty", long[:MinLength-1]: "at least 32", long + " " + long: "without spaces", long + "\x00": "without spaces",
+		long + "ü": "ASCII", strings.Repeat("s3cret", 1000): "at most",
+	} {
+		d, err := Parse([]byte(text))
+		if err == nil || d != (Digest{}) || !strings.Contains(err.Error(), word) {
+			t.Errorf("%.20q: %v", text, err)
+		} else if text != "" && strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("the token is in %q", err)
+		}
+	}
+	a, errA := Parse(New())
+	b, errB := Parse(New())
+	if errA != nil || errB != nil || a.Is(b) {
+		t.Error(errA, errB)
+	}
+}
+
+func TestOf(t *testing.T) {
+	token := strings.Repeat("t", MinLength)
+	want, _ := Parse([]byte(token))
+	basic := func(user, password string) string {
+		r := &http.Request{Header: http.Header{}}
+		r.SetBasicAuth(user, password)
+		return r.Header.Get("Authorization")
+	}
+	for _, value := range []string{"Bearer " + token, "bearer " + token, basic("", token), basic("anybody", token)} {
+		if d, given := Of(&http.Request{Header: http.Header{"Authorization": {value}}}); !given || !d.Is(want) {
+			t.Errorf("%q is not taken", value)
+		}
+	}
+	for _, values := range [][]string{{""}, {token}, {"Bearer"}, {"Bearer "}, {"Digest " + token}, {basic(token, "")}, {"Basic " + token}, {"Bearer " + token, "Bearer " + token}} {
+		if d, given := Of(&http.Request{Header: http.Header{"Authorization": values}}); !given || d != (Digest{}) {
+			t.Errorf("%q: %v", values, given)
+		}
+	}
+	if _, given := Of(&http.Request{Header: http.Header{}}); given {
+		t.Error("a token was given by nobody")
+	}
+}
+
+// The file is followed, and what is wrong with it lets nobody in, and is told
+// once.
+func TestFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "token")
+		log, hook := logtest.NewNullLogger()
+		if _, err := OpenFile(path, log); err == nil {
+			t.Error("there is no file")
+		}
+		write := func(text string) Digest {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(rereadEvery)
+			d, _ := Parse([]byte(text))
+			return d
+		}
+		first := write(strings.Repeat("1", MinLength))
+		f, err := OpenFile(path, log)
+		if err != nil || !f.Token().Is(first) {
+			t.Fatal(err)
+		}
+		second := write(strings.Repeat("2", MinLength))
+		if !f.Token().Is(second) {
+			t.Error("the file is not followed")
+		}
+		write("short")
+		for range 2 {
+			if !f.Token().Is(second) {
+				t.Error("a bad file counts")
+			}
+			time.Sleep(rereadEvery)
+		}
+		if len(hook.AllEntries()) != 1 {
+			t.Errorf("%d lines", len(hook.AllEntries()))
+		}
+		if f.Token(); !f.Token().Is(second) || write(strings.Repeat("3", MinLength)) == second || f.Token().Is(second) {
+			t.Error("a good file does not count")
+		}
+	})
+}

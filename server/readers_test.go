@@ -1,0 +1,256 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/admin"
+	"konnectivity/internal/bearer"
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel/link"
+)
+
+// reader asks the admin port with a token; "" is none.
+type reader struct {
+	of    *sharers
+	token string
+}
+
+func (r reader) get(path string) (int, string) {
+	r.of.t.Helper()
+	req, err := http.NewRequest(http.MethodGet, "http://"+r.of.admin+path, nil)
+	if err != nil {
+		r.of.t.Fatal(err)
+	}
+	if r.token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.token)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
+	if err != nil {
+		r.of.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.of.t.Fatal(err)
+	}
+	return resp.StatusCode, fmt.Sprint(resp.Header) + string(body)
+}
+
+// tokenOf is a token that tells whose it is.
+func tokenOf(name string) string { return strings.Repeat(name+"-secret", 8) }
+
+// crowded has a cluster do all that shows anywhere, under names of its own, and
+// returns these.
+func (c *sharer) crowded() []string {
+	t := c.of.t
+	t.Helper()
+	c.write("bounds: {dialsPerSecond: 1000}", [2]string{tenancy.ReaderFile, tokenOf(c.name) + "\n"})
+	if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: c.name + "-agent", Identifiers: "host=" + c.name + "-host.example&default-route=true", Software: c.name + "-software"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.agentGRPC(agentHello{id: c.name + "-old", identifiers: "ipv4=10.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	c.has(2)
+	lost, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: c.name + "-lost"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.has(3)
+	lost.Close()
+	c.has(2)
+	names := []string{c.name}
+	for _, kind := range sharedClients {
+		conn, err := c.dial(kind, c.name+"-target-"+kind+":443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		if !c.greets(conn) {
+			t.Fatal(kind)
+		}
+	}
+	if conn, err := c.dial("connect", c.name+"-no-address"); err == nil {
+		conn.Close()
+	}
+	c.of.eventually(c.name+" shows", func() bool {
+		own := ask[admin.Page[admin.Connection]](c.of.rig, "connections?tenant="+c.name)
+		return own.Matched == len(sharedClients) && ask[admin.Page[admin.Failure]](c.of.rig, "failures?tenant="+c.name).Matched > 0
+	})
+	for _, conn := range ask[admin.Page[admin.Connection]](c.of.rig, "connections?tenant="+c.name).Items {
+		names = append(names, conn.ID, conn.Source)
+	}
+	for _, p := range ask[admin.Page[admin.Peer]](c.of.rig, "peers?tenant="+c.name).Items {
+		names = append(names, p.Remote)
+	}
+	return names
+}
+
+// spoil writes other server names.
+func (c *sharer) spoil(names string) {
+	if err := os.WriteFile(filepath.Join(c.of.folder, c.name, tenancy.SpecFile), []byte("serverNames: ["+names+"]\n"), 0o644); err != nil {
+		c.of.t.Fatal(err)
+	}
+	c.of.dir.Look()
+}
+
+// Whatever a tenant's reader asks for, by any path and parameters, nothing of
+// another tenant is in the answer.
+func TestATenantsReaderSeesItAlone(t *testing.T) {
+	log, said := logtest.NewNullLogger()
+	log.SetLevel(logrus.DebugLevel)
+	s := startSharers(t, func(o *Options) { o.Log, o.Profiles = log, true })
+	red, blue := s.add("crimson", ""), s.add("azure", "")
+	secrets := map[*sharer][]string{red: red.crowded(), blue: blue.crowded()}
+	// A folder that wants another's name says whose it is, to the operator alone.
+	blue.spoil("azure.example, shared.example")
+	red.spoil("crimson.example, shared.example")
+	if all := ask[admin.Page[admin.Tenant]](s.rig, "tenants?tenant=crimson").Items; len(all) != 1 || !strings.Contains(all[0].Error, `the tenant "azure"`) {
+		t.Errorf("%+v", all)
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	of := func(choices ...string) string { return choices[random.IntN(len(choices))] }
+	for c, other := range map[*sharer]*sharer{red: blue, blue: red} {
+		own := reader{s, tokenOf(c.name)}
+		paths := []string{"/", "/page.js", "/metrics", "/api/v1/", "/api/v1/status", "/api/v1/history", "/nowhere", "/debug/pprof/", "//metrics", "/api/v1/../v1/tenants", "/debug/pprof/../../metrics"}
+		for _, list := range []string{"connections", "peers?role=client,server,agent,frontend,direct,destination", "failures", "tenants", "peers"} {
+			paths = append(paths, "/api/v1/"+list)
+		}
+		for range 60 {
+			v := url.Values{}
+			for _, name := range []string{"tenant", "filter", "sort", "state", "role", "limit", "offset"} {
+				if random.IntN(2) == 0 {
+					v.Add(name, of("", other.name, c.name, "-state", "-rate", "since", "serving", "broken", "frontend", "agent", "0", "1", "1000", "others", "*", "\x00"))
+				}
+			}
+			paths = append(paths, "/api/v1/"+of("status", "connections", "peers", "failures", "tenants", "history")+"?"+v.Encode())
+		}
+		seen := ""
+		for _, path := range paths {
+			code, body := own.get(path)
+			for _, secret := range secrets[other] {
+				if strings.Contains(body, secret) {
+					t.Errorf("%s's reader asks %s and reads %q of %s: %d %s", c.name, path, secret, other.name, code, body)
+				}
+			}
+			if code == http.StatusOK {
+				seen += body
+			}
+			if strings.HasPrefix(path, "/debug") && !strings.Contains(path, "..") && code != http.StatusForbidden {
+				t.Errorf("%s: %d", path, code)
+			}
+		}
+		for _, shown := range append(secrets[c], c.name+"-agent", c.name+"-target-grpc:443", `tenant="`+c.name+`"`, `"total":1,"matched":1,`) {
+			if !strings.Contains(seen, shown) {
+				t.Errorf("%s's reader does not see %q", c.name, shown)
+			}
+		}
+		if strings.Contains(seen, "process_") || strings.Contains(seen, "buffered_bytes") {
+			t.Errorf("%s's reader sees the process", c.name)
+		}
+		if code, _ := own.get("/api/v1/status?tenant=" + other.name); code != http.StatusNotFound {
+			t.Errorf("the status of another: %d", code)
+		}
+	}
+	for _, line := range said.AllEntries() {
+		if text, _ := line.String(); strings.Contains(text, "-secret") {
+			t.Errorf("the log has a token: %s", text)
+		}
+	}
+}
+
+// status is that of the whole API for a reader.
+func (r reader) status() int {
+	code, _ := r.get("/api/v1/status")
+	return code
+}
+
+// Tokens come, change and go while the server runs; what is no token of anybody
+// is refused, and without one all is as it was.
+func TestReadersTokens(t *testing.T) {
+	s := startSharers(t)
+	c := s.add("red", "")
+	other := s.add("blue", "")
+	first, second := reader{s, tokenOf("first")}, reader{s, tokenOf("second")}
+	check := func(what string, r reader, want int) {
+		t.Helper()
+		if code := r.status(); code != want {
+			t.Errorf("%s: %d, want %d", what, code, want)
+		}
+	}
+	check("nobody's token", first, 401)
+	check("no token", reader{s, ""}, 200)
+	c.write("", [2]string{tenancy.ReaderFile, first.token})
+	check("the tenant's token", first, 200)
+	check("a part of it", reader{s, first.token[:len(first.token)-1]}, 401)
+	c.write("", [2]string{tenancy.ReaderFile, second.token + "\n"})
+	check("the one before", first, 401)
+	check("the new one", second, 200)
+	c.write("", [2]string{tenancy.ReaderFile, "short"})
+	check("the last good one", second, 200)
+	if states := ask[admin.Page[admin.Tenant]](s.rig, "tenants?tenant=red").Items; len(states) != 1 || states[0].State != tenancy.StateStale || !strings.HasPrefix(states[0].Error, "reader-token: the token has 5 characters") {
+		t.Errorf("%+v", states)
+	}
+	c.write("", [2]string{tenancy.ReaderFile, second.token})
+	other.write("", [2]string{tenancy.ReaderFile, second.token})
+	check("a token that two have", second, 401)
+	other.write("", [2]string{tenancy.ReaderFile, first.token})
+	check("a token that one has again", second, 200)
+	if _, body := second.get("/api/v1/status"); !strings.Contains(body, `"tenant":"red"`) {
+		t.Error(body)
+	}
+	if _, body := (reader{s, ""}).get("/api/v1/status?tenant=blue"); !strings.Contains(body, `"tenant":"blue"`) {
+		t.Error(body)
+	}
+}
+
+// With a token of the operator's, nothing is shown without one, under any name.
+func TestTheOperatorsToken(t *testing.T) {
+	want, err := bearer.Parse([]byte(tokenOf("operator")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := startSharers(t, func(o *Options) { o.AdminToken, o.Profiles = func() bearer.Digest { return want }, true })
+	c := s.add("red", "")
+	c.write("", [2]string{tenancy.ReaderFile, tokenOf("red")})
+	for _, path := range []string{"/", "/page.css", "/metrics", "/api/v1/status", "/api/v1/tenants", "/debug/pprof/", "/nowhere"} {
+		for token, code := range map[string]int{"": 401, tokenOf("nobody"): 401} {
+			if got, body := (reader{s, token}).get(path); got != code || !strings.Contains(body, "Bearer") || !strings.Contains(body, "Basic") {
+				t.Errorf("%s with %q: %d %s", path, token, got, body)
+			}
+		}
+		if got, _ := (reader{s, tokenOf("operator")}).get(path); got == 401 || got == 403 {
+			t.Errorf("the operator asks %s: %d", path, got)
+		}
+	}
+	if _, body := (reader{s, tokenOf("operator")}).get("/metrics"); !strings.Contains(body, "_draining 0") || !strings.Contains(body, `tenant="red"`) {
+		t.Error("the operator does not see all metrics")
+	}
+	req, _ := http.NewRequest(http.MethodGet, "http://"+s.admin+"/api/v1/status", nil)
+	req.Host = "status.example.com"
+	req.SetBasicAuth("anybody", tokenOf("red"))
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	defer resp.Body.Close()
+	if resp.StatusCode != 200 {
+		t.Errorf("a browser at a name of the operator's choice: %d", resp.StatusCode)
+	}
+}

@@ -1,0 +1,67 @@
+package tenancy
+
+import (
+	"errors"
+	"io/fs"
+
+	"konnectivity/internal/bearer"
+)
+
+// parseReader reads the token of those who may look at this tenant alone.
+func (t *Tenant) parseReader(read reader) error {
+	text, err := read(ReaderFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if t.Reader, err = bearer.Parse(text); err != nil {
+		return &FieldError{File: ReaderFile, Err: err}
+	}
+	return nil
+}
+
+// Reader is the tenant whose reader has a token; nil: nobody's. A token that
+// several tenants have is nobody's either. What is looked up is a digest, so the
+// time it takes tells nothing of a token.
+func (t *Table) Reader(token bearer.Digest) *Tenant {
+	if found := t.readers[token]; found != nil && found.Reader.Is(token) {
+		return found
+	}
+	return nil
+}
+
+// takenError says that a server name is another tenant's.
+type takenError struct{ name, owner string }
+
+func (e *takenError) Error() string {
+	return e.name + " is the name of the tenant \"" + e.owner + "\" already"
+}
+
+// told is an error as the tenant's own reader is told it: without the name of
+// another.
+func told(err error) string {
+	var taken *takenError
+	var field *FieldError
+	if errors.As(err, &taken) && errors.As(err, &field) {
+		return (&FieldError{File: field.File, Field: field.Field, Err: errors.New(taken.name + " is another tenant's name already")}).Error()
+	}
+	return err.Error()
+}
+
+// readersOf are tenants by the tokens of their readers.
+func readersOf(tenants map[string]*Tenant) map[bearer.Digest]*Tenant {
+	readers := make(map[bearer.Digest]*Tenant)
+	for _, tenant := range tenants {
+		token := tenant.Reader
+		if token == (bearer.Digest{}) {
+			continue
+		}
+		if _, shared := readers[token]; shared {
+			tenant = nil
+		}
+		readers[token] = tenant
+	}
+	return readers
+}
