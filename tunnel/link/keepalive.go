@@ -2,31 +2,23 @@ package link
 
 import "time"
 
-// keepAlive pings the peer, ends the session when it is dead, and closes the
-// connection when the session ends.
-func (ses *Session) keepAlive() {
-	defer ses.out.close()
-	ticker := time.NewTicker(ses.cfg.PingInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ses.done:
-			return
-		case <-ticker.C:
-			ses.lookAndPing(time.Now())
-		}
-	}
-}
-
-func (ses *Session) lookAndPing(now time.Time) {
+// look ends the session if the peer is dead, and pings it otherwise. A timer calls
+// it, so that a link that does nothing has no goroutine for this.
+func (ses *Session) look() {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
+	if ses.err != nil {
+		return
+	}
+	now := time.Now()
 	if ses.alive.look(now, ses.out.writes.Load(), ses.queue.taken) {
 		ses.failLocked(ErrDead)
 		return
 	}
 	ses.forgetUnackedLocked(now)
+	ses.streams.used = !ses.streams.empty()
 	ses.pingLocked(now)
+	ses.looks.Reset(ses.cfg.PingInterval)
 }
 
 func (ses *Session) pingLocked(now time.Time) {

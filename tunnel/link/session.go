@@ -93,8 +93,10 @@ type Session struct {
 	queue     sendQueue
 	doubted   bool // it has to show soon that it lives
 	wantFlush bool
+	flushing  bool // the flusher runs
 	flushCond sync.Cond
 
+	looks *time.Timer // calls look
 	alive liveness
 	news  Hello // of the peer since its HELLO: only what INFO may change
 	count counters
@@ -186,23 +188,27 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// begin starts the session's goroutines; the last one to end joins the rest.
+// begin starts the session. Its read loop is the only goroutine that lasts as long
+// as it does, since most links do nothing most of their lives and a server of many
+// clusters has thousands.
 func (ses *Session) begin() {
 	if cork := ses.out.cork; cork != nil {
 		cork.take(ses.flushDelivered, &ses.out.writes)
 	}
 	now := time.Now()
 	ses.alive.looked, ses.alive.heard = now, now
-	ses.wg.Go(func() { ses.fail(ses.readLoop()) })
-	ses.wg.Go(ses.flushLoop)
-	ses.wg.Go(ses.keepAlive)
 	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.looks = time.AfterFunc(ses.cfg.PingInterval, ses.look)
 	ses.pingLocked(now)
-	ses.mu.Unlock()
-	go func() {
-		ses.wg.Wait()
-		close(ses.joined)
-	}()
+	go ses.run()
+}
+
+// run reads until the session ends, and joins what else it has started.
+func (ses *Session) run() {
+	ses.fail(ses.readLoop())
+	ses.wg.Wait()
+	close(ses.joined)
 }
 
 // Peer is how the other side introduced itself; the token is left in, for
@@ -415,8 +421,7 @@ func (ses *Session) logViolation(cause error) {
 }
 
 // failLocked ends the session once: every stream is lost, every waiter woken,
-// and keepAlive closes the connection, which may block and so is not done
-// under the mutex.
+// and the connection closed, which may block and so is not done under the mutex.
 func (ses *Session) failLocked(cause error) {
 	if ses.err != nil {
 		return
@@ -431,6 +436,8 @@ func (ses *Session) failLocked(cause error) {
 		st.loseLocked(errLinkLost)
 	}
 	ses.queue.clear()
+	ses.looks.Stop()
+	ses.wg.Go(ses.out.close)
 	ses.flushCond.Broadcast()
 	ses.idleCond.Broadcast()
 }

@@ -10,7 +10,8 @@ type streams struct {
 	byID       map[uint64]*Stream
 	nextID     uint64 // of the next one opened here
 	lastPeerID uint64
-	most       int // maxStreams; tests have fewer
+	most       int  // maxStreams; tests have fewer
+	used       bool // there are some, or were since the session's last look
 }
 
 // newStreams returns the books of one side. The initiator's ids are odd.
@@ -60,7 +61,7 @@ func (s *streams) find(id uint64) (*Stream, error) {
 	return nil, nil
 }
 
-func (s *streams) add(st *Stream) { s.byID[st.id()] = st }
+func (s *streams) add(st *Stream) { s.byID[st.id()], s.used = st, true }
 
 // remove says whether st was there: one that was refused is not.
 func (s *streams) remove(st *Stream) bool {

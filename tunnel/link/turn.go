@@ -208,10 +208,16 @@ func (ses *Session) freeTurnLocked() {
 // to do now has done it, so what many connections open and close at once goes
 // in one record, and only its stack has to hold TLS.
 func (ses *Session) wakeFlusherLocked() {
-	if !ses.queue.taken && !ses.wantFlush {
-		ses.wantFlush = true
-		ses.flushCond.Signal()
+	if ses.queue.taken || ses.wantFlush || ses.err != nil {
+		return
 	}
+	ses.wantFlush = true
+	if ses.flushing {
+		ses.flushCond.Signal()
+		return
+	}
+	ses.flushing = true
+	ses.wg.Go(ses.flushLoop)
 }
 
 // flushLoop sends for those who must not block.
@@ -222,18 +228,24 @@ func (ses *Session) flushLoop() {
 }
 
 // awaitFlush waits until there is something to flush and nobody else to do so,
-// and takes the connection for it; false means that the session has ended.
+// and takes the connection for it; false means that the flusher is to end: the
+// session has, or there is no stream, and was none for a time, that could want it
+// soon.
 func (ses *Session) awaitFlush() bool {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	for ses.err == nil {
-		if !ses.wantFlush {
+		switch {
+		case ses.wantFlush:
+			ses.wantFlush = false
+			if ses.queue.pending() && ses.queue.take() {
+				return true
+			}
+		case !ses.streams.used:
+			ses.flushing = false
+			return false
+		default:
 			ses.flushCond.Wait()
-			continue
-		}
-		ses.wantFlush = false
-		if ses.queue.pending() && ses.queue.take() {
-			return true
 		}
 	}
 	return false
