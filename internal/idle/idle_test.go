@@ -16,28 +16,30 @@ func TestDue(t *testing.T) {
 	const busy, quiet = time.Second, time.Millisecond
 	r := rest{left: rounds}
 	var cpu time.Duration
-	var allocated uint64
-	look := func(used time.Duration, bytes uint64) bool {
-		cpu += used
-		allocated += bytes
-		return r.due(cpu, allocated)
-	}
+	var now heap
 	for i, step := range []struct {
-		used  time.Duration
-		bytes uint64
-		want  bool
+		used        time.Duration
+		bytes, live uint64
+		want        bool
 	}{
-		{busy, 10 << 20, false}, // never in the middle of work
-		{quiet, 0, true},
-		{quiet, 0, true},
-		{quiet, 0, false}, // enough
-		{quiet, 1000, false},
-		{quiet, 2 << 20, true}, // something happened
-		{busy, 0, false},
-		{quiet, 0, true},
-		{quiet, 0, false},
+		{busy, 10 << 20, 0, false}, // never in the middle of work
+		{quiet, 0, 0, true},
+		{quiet, 0, 0, true},
+		{quiet, 0, 0, false}, // enough
+		{quiet, 1000, 0, false},
+		{quiet, 2 << 20, 0, true}, // something happened
+		{busy, 0, 0, false},
+		{quiet, 0, 0, true},
+		{quiet, 0, 0, false},
+		{quiet, 10 << 20, 80 << 20, false}, // little, beside what there is
+		{quiet, 11 << 20, 80 << 20, true},
+		{quiet, 0, 80 << 20, true},
+		{quiet, 0, 80 << 20, false},
 	} {
-		if got := look(step.used, step.bytes); got != step.want {
+		cpu += step.used
+		now.allocated += step.bytes
+		now.live = step.live
+		if got := r.due(cpu, now); got != step.want {
 			t.Errorf("step %d: due %v, want %v", i, got, step.want)
 		}
 	}
@@ -52,9 +54,9 @@ func TestReleaseEndsWithItsContext(t *testing.T) {
 }
 
 func TestFiguresMove(t *testing.T) {
-	before := allocated()
+	before := look()
 	sink = make([]byte, 1<<20)
-	if allocated()-before < 1<<20 {
+	if look().allocated-before.allocated < 1<<20 {
 		t.Error("an allocation did not count")
 	}
 	if cputime.Used() <= 0 {
