@@ -261,11 +261,14 @@ func family(addr netip.Addr) int {
 // prefixLengths are the lengths in use by one family, longest first, so that a
 // look-up tries only those.
 type prefixLengths struct {
-	uses    [129]int
+	uses    map[int]int // how many use each; nil: none was used yet
 	longest []int
 }
 
 func (l *prefixLengths) add(bits int) {
+	if l.uses == nil {
+		l.uses = make(map[int]int)
+	}
 	if l.uses[bits]++; l.uses[bits] == 1 {
 		l.longest = append(l.longest, bits)
 		slices.SortFunc(l.longest, func(a, b int) int { return b - a })
