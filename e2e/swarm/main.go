@@ -32,6 +32,7 @@ func run(ctx context.Context) error {
 	flag.IntVar(&o.connections, "connections", 0, "connections to open and to hold, over all of them")
 	flag.IntVar(&o.rate, "rate", 0, "new connections a second, for as long as -for says; 0: none")
 	flag.DurationVar(&o.period, "for", 20*time.Second, "how long the server is watched, and connections are made")
+	flag.StringVar(&o.profiles, "profiles", "", "directory to write the server's profiles to, of heap, goroutines and, while idle, processor time; empty: none")
 	flag.BoolVar(&o.restart, "restart", true, "kill the server and see how soon all are back")
 	flag.Parse()
 	if o.tenants < 1 || o.connections < 0 || o.rate < 0 || o.period <= 0 {

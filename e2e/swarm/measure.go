@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"konnectivity/e2e/suite"
@@ -22,6 +23,9 @@ const (
 	// returns what it does not use after 15 s.
 	rest = 20 * time.Second
 
+	// profileTime is how long the processor's is taken.
+	profileTime = 15 * time.Second
+
 	// looks is how often a page is asked for; the slowest counts.
 	looks = 5
 )
@@ -31,6 +35,7 @@ type options struct {
 	tenants, connections, rate int
 	period                     time.Duration
 	restart                    bool
+	profiles                   string // where to write them; "": nowhere
 	say                        func(string)
 }
 
@@ -74,7 +79,13 @@ func (t *trial) note(what, format string, args ...any) {
 }
 
 // flags are the server's.
-func (t *trial) flags() []string { return []string{"--tenants-dir=" + t.dir} }
+func (t *trial) flags() []string {
+	flags := []string{"--tenants-dir=" + t.dir}
+	if t.profiles != "" {
+		flags = append(flags, "--enable-profiling")
+	}
+	return flags
+}
 
 // start runs a server that has no tenant yet.
 func (t *trial) start(ctx context.Context) (err error) {
@@ -110,7 +121,7 @@ func (t *trial) connect(ctx context.Context) error {
 	}
 	t.note("server with all of them, MB", "%.1f", float64(full)/1e6)
 	t.note("for each tenant, KB", "%.1f", float64(full-t.bare)/1e3/float64(t.tenants))
-	return nil
+	return t.profile(ctx, "heap", "goroutine")
 }
 
 // complete waits for all links, none of which is to be an old one.
@@ -142,7 +153,10 @@ func (t *trial) idle(ctx context.Context) error {
 		return err
 	}
 	t.note("processor time when idle, % of a core", "%.2f", 100*float64(after-before)/float64(time.Since(begin)))
-	return ctx.Err()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return t.profile(ctx, "profile")
 }
 
 // hold opens the connections that are to stay open.
@@ -193,7 +207,7 @@ func (t *trial) look(ctx context.Context) error {
 		var size int64
 		for range looks {
 			begin := time.Now()
-			n, err := get(ctx, page.url)
+			n, err := get(ctx, page.url, io.Discard)
 			if err != nil {
 				return err
 			}
@@ -243,7 +257,29 @@ func (t *trial) close() {
 	}
 }
 
-func get(ctx context.Context, url string) (int64, error) {
+// profile writes profiles of the server as NAME.prof.
+func (t *trial) profile(ctx context.Context, names ...string) error {
+	if t.profiles == "" {
+		return nil
+	}
+	for _, name := range names {
+		url := fmt.Sprintf("http://%s/debug/pprof/%s?seconds=%d", suite.Loopback(t.server.AdminPort), name, int(profileTime.Seconds()))
+		if name != "profile" {
+			url, _, _ = strings.Cut(url, "?")
+		}
+		file, err := os.Create(filepath.Join(t.profiles, name+".prof"))
+		if err != nil {
+			return err
+		}
+		_, err = get(ctx, url, file)
+		if err := errors.Join(err, file.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func get(ctx context.Context, url string, to io.Writer) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -255,7 +291,7 @@ func get(ctx context.Context, url string) (int64, error) {
 		return 0, err
 	}
 	defer res.Body.Close()
-	n, err := io.Copy(io.Discard, res.Body)
+	n, err := io.Copy(to, res.Body)
 	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s answers %s", url, res.Status)
 	}
