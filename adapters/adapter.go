@@ -76,7 +76,7 @@ func New(opt Options) (*Adapter, error) {
 // where something can go that way.
 func (a *Adapter) makeDirect(opt Options) error {
 	a.direct = newDirect(opt.Direct)
-	used := opt.Direct.CloudAPIs || len(opt.Direct.Suffixes) > 0 || opt.HTTPS.ManagementFallback ||
+	used := opt.Direct.CloudAPIs || len(opt.Direct.Suffixes) > 0 ||
 		(opt.SOCKS5.ManagementFallback && opt.SOCKS5.GuestDNS)
 	p, noProxy, err := podProxy(opt.Direct.env)
 	if err != nil {
@@ -166,7 +166,7 @@ func (a *Adapter) makePaths(opt Options) error {
 	if err != nil {
 		return &OptionError{"Direct.Suffixes", err}
 	}
-	httpsPolicy := ResolvePolicy{GuestDNS: true, ManagementFallback: opt.HTTPS.ManagementFallback}
+	httpsPolicy := ResolvePolicy{GuestDNS: true}
 	a.socks5 = a.newPath(opt, bypass, opt.SOCKS5)
 	a.forward = a.newPath(opt, bypass, httpsPolicy)
 	a.connect = a.newPath(opt, bypass, httpsPolicy)
@@ -265,7 +265,7 @@ func (a *Adapter) Transport() *http.Transport {
 
 // proxyOf says which proxy a plain request goes by.
 func (a *Adapter) proxyOf(r *http.Request) (*url.URL, error) {
-	if a.httpProxy == nil || a.forward.bypass.Matches(r.URL.Hostname()) {
+	if a.httpProxy == nil || a.forward.bypass.matches(r.URL.Hostname()) {
 		return nil, nil
 	}
 	port := uint16(80)

@@ -237,12 +237,12 @@ func TestBypass(t *testing.T) {
 	}
 	for _, host := range []string{"s3.us-east-1.amazonaws.com", "amazonaws.com", "S3.AMAZONAWS.COM.", "x.c2s.ic.gov", "x.hci.ic.gov", "x.sc2s.sgov.gov", "login.microsoftonline.com",
 		"management.azure.com", "iam.cloud.ibm.com", "a.example.com", "b.example.net", "example.org"} {
-		if !b.Matches(host) {
+		if !b.matches(host) {
 			t.Errorf("%s is not bypassed", host)
 		}
 	}
 	for _, host := range []string{"notamazonaws.com", "amazonaws.com.evil.example", "proxy.amazonaws.com", "PROXY.amazonaws.com.", "ibm.com", "10.0.0.1", ""} {
-		if b.Matches(host) {
+		if b.matches(host) {
 			t.Errorf("%s is bypassed", host)
 		}
 	}
@@ -251,7 +251,7 @@ func TestBypass(t *testing.T) {
 			t.Errorf("suffix %q is accepted", suffix)
 		}
 	}
-	if new(bypass).Matches("s3.amazonaws.com") {
+	if new(bypass).matches("s3.amazonaws.com") {
 		t.Error("the zero bypass knows a host")
 	}
 }

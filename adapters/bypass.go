@@ -47,7 +47,7 @@ func newBypass(suffixes, exempt []string) (*bypass, error) {
 
 // Matches says whether host is to be reached directly. Case and a final dot
 // make no difference.
-func (b *bypass) Matches(host string) bool {
+func (b *bypass) matches(host string) bool {
 	host = resolve.Canonical(host)
 	if slices.Contains(b.exempt, host) {
 		return false

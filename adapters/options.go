@@ -92,10 +92,6 @@ type HTTPSOptions struct {
 	HTTPSProxy string // for CONNECT
 	NoProxy    string // names, suffixes, CIDRs, host:port, "*", comma-separated; these go straight through the tunnel
 
-	// ManagementFallback is ResolvePolicy's, for this front; upstream has no
-	// flag for it and neither does it default to on.
-	ManagementFallback bool
-
 	// CACertPaths are PEM bundles, or directories of them, trusted beside the
 	// system roots for https:// proxies; followed live. Missing ones are
 	// skipped until they appear. The usual directories are always added.

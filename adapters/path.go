@@ -55,7 +55,7 @@ func (p *path) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, err
 	}
 	switch {
-	case p.bypass.Matches(host):
+	case p.bypass.matches(host):
 		f.Route, f.Hop = tunnel.RouteDirect, tunnel.Direct
 		return p.direct.Dial(ctx, f)
 	case p.customer != nil && !p.noProxy.Exempts(host, port):

@@ -109,7 +109,7 @@ func (s *Server) connectTo(ctx context.Context, addr netip.AddrPort) (handshaken
 
 // reach connects by TCP.
 func (s *Server) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
-	raw, err := s.opt.DialTCP(ctx, "tcp", addr.String())
+	raw, err := s.opt.dialTCP(ctx, "tcp", addr.String())
 	if err != nil {
 		return nil, err
 	}

@@ -47,10 +47,6 @@ type Options struct {
 	// Software is named to the server, as "konnectivity-socks5-proxy/1.2".
 	Software string
 
-	// Memory bounds received and unread bytes of all links, in bytes;
-	// 0 is derived from the memory limit of the cgroup.
-	Memory int64
-
 	// ResumeWindow is how long a connection waits for a link to go on by when
 	// the one that carries it is lost; 0 or less: it is lost too.
 	ResumeWindow time.Duration
@@ -61,11 +57,11 @@ type Options struct {
 	// block. nil: nobody keeps any.
 	Leave func()
 
-	// Lookup resolves the server's name; default: the system resolver.
-	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
+	// lookup resolves the server's name; default: the system resolver.
+	lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 
-	// DialTCP makes the TCP connection; default: net.Dialer with keepalive.
-	DialTCP func(ctx context.Context, network, address string) (net.Conn, error)
+	// dialTCP makes the TCP connection; default: net.Dialer with keepalive.
+	dialTCP func(ctx context.Context, network, address string) (net.Conn, error)
 
 	Log logrus.FieldLogger // nil discards
 }
@@ -93,13 +89,13 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Leave == nil {
 		o.Leave = func() {}
 	}
-	if o.Lookup == nil {
-		o.Lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+	if o.lookup == nil {
+		o.lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		}
 	}
-	if o.DialTCP == nil {
-		o.DialTCP = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext
+	if o.dialTCP == nil {
+		o.dialTCP = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext
 	}
 	if o.Log == nil {
 		silent := logrus.New()

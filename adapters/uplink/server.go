@@ -61,7 +61,7 @@ func New(opt Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: opt, budget: link.NewBudget(opt.Memory), servers: newDirectory(opt)}
+	s := &Server{opt: opt, budget: link.NewBudget(0), servers: newDirectory(opt)}
 	s.tls = opt.TLS.Client(opt.ServerName, protocols(opt.Mode)...)
 	s.ends = roam.New(roam.Options{Window: opt.ResumeWindow, Budget: s.budget, Log: opt.Log})
 	s.dialer = s.ends.Dialer(tunnel.DialerFunc(s.dial))

@@ -96,7 +96,7 @@ func (n *names) dial(ctx context.Context, network, address string) (net.Conn, er
 
 func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server {
 	t.Helper()
-	opt := Options{Address: "konnectivity:8090", ServerName: fakeserver.ServerName, TLS: p, Lookup: n.lookup, DialTCP: n.dial, Software: "test/1"}
+	opt := Options{Address: "konnectivity:8090", ServerName: fakeserver.ServerName, TLS: p, lookup: n.lookup, dialTCP: n.dial, Software: "test/1"}
 	if change != nil {
 		change(&opt)
 	}
@@ -377,8 +377,8 @@ func TestCancelledRequestSparesTheOthers(t *testing.T) {
 	target := echo(t)
 	gaveUp := make(chan struct{})
 	s := client(t, p, n, func(o *Options) {
-		dial := o.DialTCP
-		o.DialTCP = func(ctx context.Context, network, address string) (net.Conn, error) {
+		dial := o.dialTCP
+		o.dialTCP = func(ctx context.Context, network, address string) (net.Conn, error) {
 			<-gaveUp
 			return dial(ctx, network, address)
 		}

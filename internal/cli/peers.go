@@ -11,27 +11,27 @@ import (
 // PeerFlags hold what a program demands of its peers' certificates, besides a
 // CA.
 type PeerFlags struct {
-	Require     bool
-	TrustDomain string
+	require     bool
+	trustDomain string
 }
 
 // AddTo defines the flags; peers names the peers in their help.
 func (p *PeerFlags) AddTo(set *pflag.FlagSet, peers string) {
-	set.BoolVar(&p.Require, "require-peer-role", false, "refuse certificates of "+peers+" that have no role; certificates with a wrong role are always refused")
-	set.StringVar(&p.TrustDomain, "peer-trust-domain", "", "refuse certificates whose role has any other trust domain (default: every trust domain is accepted, the CA decides)")
+	set.BoolVar(&p.require, "require-peer-role", false, "refuse certificates of "+peers+" that have no role; certificates with a wrong role are always refused")
+	set.StringVar(&p.trustDomain, "peer-trust-domain", "", "refuse certificates whose role has any other trust domain (default: every trust domain is accepted, the CA decides)")
 }
 
 // Check returns a usage error for an invalid value.
 func (p *PeerFlags) Check() error {
-	if p.TrustDomain != "" && !pki.ValidTrustDomain(p.TrustDomain) {
-		return Usagef("--peer-trust-domain=%q: want lower-case letters, digits, '.', '-' and '_', such as %s", p.TrustDomain, pki.DefaultTrustDomain)
+	if p.trustDomain != "" && !pki.ValidTrustDomain(p.trustDomain) {
+		return Usagef("--peer-trust-domain=%q: want lower-case letters, digits, '.', '-' and '_', such as %s", p.trustDomain, pki.DefaultTrustDomain)
 	}
 	return nil
 }
 
 // Peer judges certificates of peers that ought to have the role want.
 func (p *PeerFlags) Peer(want pki.Role) func(*x509.Certificate) error {
-	return pki.RoleRule{Want: want, Require: p.Require, TrustDomain: p.TrustDomain}.Check
+	return pki.RoleRule{Want: want, Require: p.require, TrustDomain: p.trustDomain}.Check
 }
 
 // Own judges the program's own certificate as its peers do by default.

@@ -10,8 +10,8 @@ import (
 // condition has a name, and returns nil if it holds, else a sentence that says
 // what is missing. It must not block, but only read state that others maintain.
 type condition struct {
-	Name string
-	Func func() error
+	name  string
+	check func() error
 }
 
 // HealthOptions holds what differs between the programs that these endpoints
@@ -68,17 +68,17 @@ func (h *Health) checks() []condition {
 }
 
 // alive holds as long as anybody answers at all.
-var alive = condition{Name: "ping", Func: func() error { return nil }}
+var alive = condition{name: "ping", check: func() error { return nil }}
 
 // answer runs checks and writes the result.
 func (h *Health) answer(w http.ResponseWriter, r *http.Request, checks []condition) {
 	var all, reasons bytes.Buffer
 	for _, c := range checks {
-		if err := c.Func(); err != nil {
-			fmt.Fprintf(&all, "[-]%s failed: %v\n", c.Name, err)
+		if err := c.check(); err != nil {
+			fmt.Fprintf(&all, "[-]%s failed: %v\n", c.name, err)
 			fmt.Fprintf(&reasons, "%v\n", err)
 		} else {
-			fmt.Fprintf(&all, "[+]%s ok\n", c.Name)
+			fmt.Fprintf(&all, "[+]%s ok\n", c.name)
 		}
 	}
 	verbose := r.URL.Query().Has("verbose")

@@ -17,7 +17,7 @@ func (s *Set[A, S]) Now(ctx context.Context) (S, error) {
 	case <-ctx.Done():
 		return none, context.Cause(ctx)
 	case <-s.over:
-		return none, ErrClosed
+		return none, errClosed
 	}
 	select {
 	case a := <-reply:

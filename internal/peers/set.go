@@ -30,8 +30,8 @@ type Reached struct{ Again time.Duration }
 
 func (*Reached) Error() string { return "the server answers, and there is nothing to keep" }
 
-// ErrClosed is the answer of a Set that runs no more.
-var ErrClosed = errors.New("shutting down")
+// errClosed is the answer of a Set that runs no more.
+var errClosed = errors.New("shutting down")
 
 // Config is what a Set does its work with. All functions are called on
 // goroutines of the Set's own; those of Events by its loop, one at a time, so
@@ -398,7 +398,7 @@ func (s *Set[A, S]) publish() {
 
 // discard waits for attempts that were cancelled and closes what they made.
 func (s *Set[A, S]) discard() {
-	s.release(answer[S]{err: ErrClosed})
+	s.release(answer[S]{err: errClosed})
 	for s.attempts > 0 || s.rushing {
 		r := <-s.results
 		s.ended(r.kind)

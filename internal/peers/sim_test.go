@@ -465,7 +465,7 @@ func TestNowFails(t *testing.T) {
 		var asking sync.WaitGroup
 		asking.Go(func() {
 			time.Sleep(5 * time.Millisecond)
-			if _, err := s.Now(t.Context()); !errors.Is(err, ErrClosed) && err.Error() != "refused" {
+			if _, err := s.Now(t.Context()); !errors.Is(err, errClosed) && err.Error() != "refused" {
 				t.Errorf("while it ends: %v", err)
 			}
 		})
@@ -473,7 +473,7 @@ func TestNowFails(t *testing.T) {
 		cancel()
 		loop.Wait()
 		asking.Wait()
-		if _, err := s.Now(t.Context()); !errors.Is(err, ErrClosed) {
+		if _, err := s.Now(t.Context()); !errors.Is(err, errClosed) {
 			t.Errorf("after the end: %v", err)
 		}
 		w.up["1"], w.behind["a"] = true, []string{"1"}

@@ -13,7 +13,7 @@ import (
 const unchanged = -1
 
 // Owner is whose a socket is.
-type Owner struct{ UID, GID int }
+type Owner struct{ uid, gid int }
 
 // ParseOwner reads USER, USER:GROUP or :GROUP, each a name or a number. What is
 // not given stays this process's.
@@ -42,7 +42,7 @@ func ParseOwner(text string) (*Owner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Owner{UID: uid, GID: gid}, nil
+	return &Owner{uid: uid, gid: gid}, nil
 }
 
 // idOf is the number that text is or stands for.

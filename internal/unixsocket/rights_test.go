@@ -60,13 +60,13 @@ func TestMode(t *testing.T) {
 func TestOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	me := rights{DefaultMode, os.Getuid(), os.Getgid()}
-	l := mustListen(t, path, Options{Owner: &Owner{UID: me.uid, GID: unchanged}})
+	l := mustListen(t, path, Options{Owner: &Owner{uid: me.uid, gid: unchanged}})
 	if got := rightsOf(t, path); got != me {
 		t.Errorf("%+v, want %+v", got, me)
 	}
 	l.Close()
 
-	other := Owner{UID: me.uid + 1, GID: me.gid + 1}
+	other := Owner{uid: me.uid + 1, gid: me.gid + 1}
 	if os.Getuid() != 0 {
 		if _, err := Listen(path, Options{Owner: &other}); err == nil || !strings.Contains(err.Error(), "CAP_CHOWN") || !gone(path) {
 			t.Errorf("another's, without the right to give: %v; file gone: %v", err, gone(path))
@@ -74,7 +74,7 @@ func TestOwner(t *testing.T) {
 		return
 	}
 	l = mustListen(t, path, Options{Mode: 0o660, Owner: &other})
-	if got, want := rightsOf(t, path), (rights{0o660, other.UID, other.GID}); got != want {
+	if got, want := rightsOf(t, path), (rights{0o660, other.uid, other.gid}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	l.Close()
@@ -88,7 +88,7 @@ func TestOwnerByName(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if got, err := ParseOwner(me.Username); err != nil || got.UID != os.Getuid() {
+	if got, err := ParseOwner(me.Username); err != nil || got.uid != os.Getuid() {
 		t.Errorf("%s: %+v, %v", me.Username, got, err)
 	}
 }

@@ -78,11 +78,11 @@ func (o *Options) open(path string) error {
 	if !Guarded {
 		return nil
 	}
-	owner := Owner{UID: unchanged, GID: unchanged}
+	owner := Owner{uid: unchanged, gid: unchanged}
 	if o.Owner != nil {
 		owner = *o.Owner
 	}
-	if err := give(path, unchanged, owner.GID); err != nil {
+	if err := give(path, unchanged, owner.gid); err != nil {
 		return err
 	}
 	mode := o.Mode
@@ -92,7 +92,7 @@ func (o *Options) open(path string) error {
 	if err := os.Chmod(path, mode); err != nil {
 		return err
 	}
-	return give(path, owner.UID, unchanged)
+	return give(path, owner.uid, unchanged)
 }
 
 func makeRoom(path string, replace bool) error {

@@ -99,7 +99,7 @@ func (g *Gate) Admit(ctx context.Context, p Peer) (registry.Identifiers, error) 
 		}
 	}
 	if g.Claims != nil {
-		if err := g.Claims.Check(p.TLS, ids); err != nil {
+		if err := g.Claims.check(p.TLS, ids); err != nil {
 			return registry.Identifiers{}, err
 		}
 	}

@@ -135,7 +135,7 @@ func TestClaims(t *testing.T) {
 			}
 			continue
 		}
-		err = claims.Check(tc.who, ids)
+		err = claims.check(tc.who, ids)
 		if (err == nil) != tc.ok || err != nil && codeOf(err) != codes.PermissionDenied {
 			t.Errorf("%q: %v", tc.claims, err)
 		}
@@ -170,7 +170,7 @@ func TestAllowFileReload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	may := func(host string) bool { return claims.Check(nil, registry.Identifiers{Hosts: []string{host}}) == nil }
+	may := func(host string) bool { return claims.check(nil, registry.Identifiers{Hosts: []string{host}}) == nil }
 	if !may("a.example") || may("b.example") {
 		t.Fatal("first grants")
 	}

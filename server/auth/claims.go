@@ -56,7 +56,7 @@ func OwnClaims(log logrus.FieldLogger) *Claims { return &Claims{log: log} }
 
 // Check returns nil if the holder of the certificate may claim ids, else a
 // *Refusal that names the first one it may not.
-func (c *Claims) Check(state *tls.ConnectionState, ids registry.Identifiers) error {
+func (c *Claims) check(state *tls.ConnectionState, ids registry.Identifiers) error {
 	var cert *x509.Certificate
 	if state != nil && len(state.PeerCertificates) > 0 {
 		cert = state.PeerCertificates[0]

@@ -77,7 +77,7 @@ type Config struct {
 	GRPC     Handler
 	Connect  Handler
 
-	HandshakeTimeout time.Duration // 0: HandshakeTimeout
+	handshakeTimeout time.Duration // 0: HandshakeTimeout
 	MaxConns         int           // connections that have begun; 0 means MaxConns
 	Strangers        *Strangers    // connections that have not, shared by all frontends of the process; nil: its own
 	Metrics          Metrics       // nil: none
@@ -107,8 +107,8 @@ func New(cfg Config) (*Frontend, error) {
 	if len(cfg.Proxies) > 0 && cfg.TLS == nil {
 		return nil, errors.New("PROXY protocol headers are read on listeners with TLS only")
 	}
-	if cfg.HandshakeTimeout <= 0 {
-		cfg.HandshakeTimeout = HandshakeTimeout
+	if cfg.handshakeTimeout <= 0 {
+		cfg.handshakeTimeout = HandshakeTimeout
 	}
 	if cfg.MaxConns <= 0 {
 		cfg.MaxConns = MaxConns
@@ -223,7 +223,7 @@ func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGrou
 		c.cut() // only if there is no place at all
 		return
 	}
-	c.bound(f.cfg.HandshakeTimeout)
+	c.bound(f.cfg.handshakeTimeout)
 	f.cfg.Metrics.Connection(f.cfg.Name, 1)
 	conns.Go(func() {
 		defer f.cfg.Metrics.Connection(f.cfg.Name, -1)

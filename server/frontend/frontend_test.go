@@ -449,7 +449,7 @@ func TestAnswerIsReadWhole(t *testing.T) {
 // shake hands have that long, also on a busy machine.
 const quickBound = 2 * time.Second
 
-func quick(c *Config) { c.HandshakeTimeout = quickBound }
+func quick(c *Config) { c.handshakeTimeout = quickBound }
 
 func TestSilentAndSlowClientsAreClosedAndSlowNobody(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {

@@ -158,7 +158,7 @@ func TestProxyHeadersAreRequired(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			log, lines := logtest.NewNullLogger()
-			r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.Log, c.HandshakeTimeout = log, time.Hour })
+			r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.Log, c.handshakeTimeout = log, time.Hour })
 			c := r.raw()
 			_, _ = io.WriteString(c, sent)
 			closed(t, c)
@@ -173,7 +173,7 @@ func TestProxyHeadersAreRequired(t *testing.T) {
 // A load balancer that looks whether the port is open is no news.
 func TestBalancersThatLeave(t *testing.T) {
 	for _, sent := range []string{"", "P", signature[:3]} {
-		r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.HandshakeTimeout = time.Hour })
+		r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.handshakeTimeout = time.Hour })
 		c := r.raw()
 		_, _ = io.WriteString(c, sent)
 		_ = c.(*net.TCPConn).CloseWrite()
@@ -186,7 +186,7 @@ func TestBalancersThatLeave(t *testing.T) {
 func TestSlowProxyHeadersAreCut(t *testing.T) {
 	for _, sent := range []string{"", "PRO", signature, header(t, 2, "192.0.2.7:4711", "203.0.113.1:8091")[:20]} {
 		// Nobody shakes hands here, so that the bound can be as short as one likes.
-		r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.HandshakeTimeout = 50 * time.Millisecond })
+		r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.handshakeTimeout = 50 * time.Millisecond })
 		c := r.raw()
 		_, _ = io.WriteString(c, sent)
 		closed(t, c)
@@ -223,7 +223,7 @@ func TestProxyHeadersNeedTLS(t *testing.T) {
 // All strangers come through one load balancer, and still those of one address
 // lose their places to their like, not to the only one of another.
 func TestStrangersBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
-	r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), room(8*tlsWeight), func(c *Config) { c.HandshakeTimeout = time.Hour })
+	r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), room(8*tlsWeight), func(c *Config) { c.handshakeTimeout = time.Hour })
 	honest := r.raw()
 	_, _ = io.WriteString(honest, header(t, 2, "198.51.100.1:4711", "203.0.113.1:8091"))
 	r.known()

@@ -76,7 +76,7 @@ func unfinished(size int) string {
 }
 
 func TestLongHandshakesAreCut(t *testing.T) {
-	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.HandshakeTimeout = time.Hour })
+	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.handshakeTimeout = time.Hour })
 	c := r.raw()
 	_, _ = io.WriteString(c, unfinished(maxHandshake+1))
 	closed(t, c)
@@ -148,7 +148,7 @@ func (c *awaitingAll) Write(p []byte) (int, error) {
 // back, are no flood.
 func TestABurstOfHandshakesPasses(t *testing.T) {
 	const burst = 500
-	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.HandshakeTimeout = time.Hour })
+	r := start(t, "tcp", true, connecting(echo("")), func(c *Config) { c.handshakeTimeout = time.Hour })
 	leaf, err := r.ca.Issue(pki.Leaf{CommonName: "c", Client: true})
 	if err != nil {
 		t.Fatal(err)
@@ -191,7 +191,7 @@ func TestWhoDoesNotBeginIsCut(t *testing.T) {
 func TestAllowedTimeIsBounded(t *testing.T) {
 	t.Parallel() // it waits
 	r := start(t, "tcp", true, func(c *Config) {
-		c.HandshakeTimeout = time.Hour
+		c.handshakeTimeout = time.Hour
 		c.GRPC = func(_ context.Context, c *Conn) {
 			c.Allow(quickBound)
 			c.Allow(time.Hour)

@@ -75,10 +75,3 @@ func (c *Cache[V]) Forget(key string) {
 	defer c.mu.Unlock()
 	delete(c.kept, key)
 }
-
-// Len is how many keys are held, expired ones included.
-func (c *Cache[V]) Len() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.kept)
-}

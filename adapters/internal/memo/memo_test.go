@@ -35,8 +35,8 @@ func TestCache(t *testing.T) {
 			t.Error("kept for too long")
 		}
 		c.Forget("b")
-		if c.Len() != 0 {
-			t.Error(c.Len())
+		if len(c.kept) != 0 {
+			t.Error(len(c.kept))
 		}
 	})
 }
@@ -47,16 +47,16 @@ func TestCacheIsBounded(t *testing.T) {
 		for i := range 3 * maxCached {
 			c.Put(fmt.Sprint(i), i, nil, time.Hour)
 		}
-		if c.Len() != maxCached {
-			t.Errorf("%d keys are kept", c.Len())
+		if len(c.kept) != maxCached {
+			t.Errorf("%d keys are kept", len(c.kept))
 		}
 		if _, _, ok := c.Get(fmt.Sprint(3*maxCached - 1)); !ok {
 			t.Error("the newest is gone")
 		}
 		time.Sleep(time.Hour)
 		c.Put("new", 1, nil, time.Hour)
-		if c.Len() != 1 {
-			t.Errorf("%d keys after all but one expired", c.Len())
+		if len(c.kept) != 1 {
+			t.Errorf("%d keys after all but one expired", len(c.kept))
 		}
 	})
 }

@@ -38,12 +38,12 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServerHost, "konnectivity-hostname", "konnectivity-server-local", "name or IP address of the konnectivity server")
 	portVar(set, &o.ServerPort, "konnectivity-port", 8090, "port of the konnectivity server for clients")
-	set.StringVar(&o.ServerName, "server-name", "", "name to ask the server for by TLS, and that its certificate must have, where it is not --konnectivity-hostname")
+	set.StringVar(&o.serverName, "server-name", "", "name to ask the server for by TLS, and that its certificate must have, where it is not --konnectivity-hostname")
 	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA file for verifying the server's certificate")
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
 	o.Peers.AddTo(set, "servers")
-	set.DurationVar(&o.ResumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
+	set.DurationVar(&o.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
 	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
 
@@ -51,15 +51,15 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; any address but loopback lets others use the tunnel")
 	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 picks a free one, or disables it where --serving-uds is given")
 	set.StringVar(&o.ServingUDS, "serving-uds", "", "path of a unix socket for the same proxy, for example for kube-apiserver's egress selector. A socket file that an earlier process left behind is replaced; a socket in use, or a file that is no socket, never")
-	addValue(set, &o.UDSMode, unixsocket.ParseMode, "octal", "serving-uds-mode", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
-	addOptional(set, &o.UDSOwner, unixsocket.ParseOwner, "owner", "serving-uds-owner", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
+	addValue(set, &o.udsMode, unixsocket.ParseMode, "octal", "serving-uds-mode", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
+	addOptional(set, &o.udsOwner, unixsocket.ParseOwner, "owner", "serving-uds-owner", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
 	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be that of --serving-port; 0 disables it")
-	portVar(set, &o.TransparentPort, "transparent-port", 0, "take connections that konnectivity redirect sends to this port of loopback, from programs that know no proxy, and connect them to where they were to go; 0 disables it; Linux only")
-	set.BoolVar(&o.AnswerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses and close them at once, for kubelet's TCP probes, which come there")
-	set.IntVar(&o.MaxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
+	portVar(set, &o.transparentPort, "transparent-port", 0, "take connections that konnectivity redirect sends to this port of loopback, from programs that know no proxy, and connect them to where they were to go; 0 disables it; Linux only")
+	set.BoolVar(&o.answerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses and close them at once, for kubelet's TCP probes, which come there")
+	set.IntVar(&o.maxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
-	set.DurationVar(&o.IdleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
-	set.DurationVar(&o.DrainTimeout, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
+	set.DurationVar(&o.idleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
+	set.DurationVar(&o.drainTimeout, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
 }
 
 func (o *Options) hostedFlags(set *pflag.FlagSet) {
@@ -69,15 +69,15 @@ func (o *Options) hostedFlags(set *pflag.FlagSet) {
 }
 
 func (o *Options) directFlags(set *pflag.FlagSet) {
-	set.BoolVar(&o.Direct.CloudAPIs, "connect-directly-to-cloud-apis", false, "connect to the APIs of known clouds without the tunnel, through HTTPS_PROXY unless NO_PROXY matches")
-	set.StringSliceVar(&o.Direct.Suffixes, "direct-suffix", nil, "connect to hosts under this domain without the tunnel; repeatable")
+	set.BoolVar(&o.direct.CloudAPIs, "connect-directly-to-cloud-apis", false, "connect to the APIs of known clouds without the tunnel, through HTTPS_PROXY unless NO_PROXY matches")
+	set.StringSliceVar(&o.direct.Suffixes, "direct-suffix", nil, "connect to hosts under this domain without the tunnel; repeatable")
 }
 
 func (o *Options) socks5Flags(set *pflag.FlagSet) {
 	set.BoolVar(&o.Resolve.GuestDNS, "resolve-from-guest-cluster-dns", false, "look up names in the hosted cluster's DNS, through the tunnel")
 	set.BoolVar(&o.Resolve.ManagementFallback, "resolve-from-management-cluster-dns", false, "when the hosted cluster's DNS cannot be reached, use this cluster's and connect without the tunnel")
 	set.BoolVar(&o.Resolve.Disabled, "disable-resolver", false, "leave every name to the agent")
-	set.StringVar(&o.CredentialsFile, "socks5-credentials-file", "", "make clients of both proxies authenticate with a user and password from this file of user:password lines, which is reread when it changes")
+	set.StringVar(&o.credentialsFile, "socks5-credentials-file", "", "make clients of both proxies authenticate with a user and password from this file of user:password lines, which is reread when it changes")
 }
 
 func (o *Options) httpFlags(set *pflag.FlagSet) {
@@ -88,9 +88,9 @@ func (o *Options) httpFlags(set *pflag.FlagSet) {
 }
 
 func (o *Options) observeFlags(set *pflag.FlagSet) {
-	set.StringVar(&o.HealthAddress, "health-address", "", "serve /healthz, /readyz and /metrics on this IP:PORT; empty disables it")
-	set.StringVar(&o.AdminAddress, "admin-address", "", "serve the status page / and its API /api/v1/ on this IP:PORT; :PORT means loopback; empty disables it")
-	set.BoolVar(&o.AccessLog, "access-log", false, "log every connection and request at info instead of debug")
+	set.StringVar(&o.healthAddress, "health-address", "", "serve /healthz, /readyz and /metrics on this IP:PORT; empty disables it")
+	set.StringVar(&o.adminAddress, "admin-address", "", "serve the status page / and its API /api/v1/ on this IP:PORT; :PORT means loopback; empty disables it")
+	set.BoolVar(&o.accessLog, "access-log", false, "log every connection and request at info instead of debug")
 }
 
 func (f Front) title() string {

@@ -40,34 +40,34 @@ type Options struct {
 	ServingAddress string
 	ServingPort    uint16      // 0 takes any free port, or none if there is a ServingUDS
 	ServingUDS     string      // path of a unix socket that serves what ServingPort does; "": none
-	UDSMode        os.FileMode // 0 is unixsocket's default
-	UDSOwner       *unixsocket.Owner
+	udsMode        os.FileMode // 0 is unixsocket's default
+	udsOwner       *unixsocket.Owner
 	SecondPort     uint16        // the other front's port; 0: no other front; may equal ServingPort
-	MaxConnections int           // of each front; 0 is the front's own default
-	IdleTimeout    time.Duration // 0: no bound
-	DrainTimeout   time.Duration
-	AnswerProbes   bool // by TCP, on the addresses that are not served
+	maxConnections int           // of each front; 0 is the front's own default
+	idleTimeout    time.Duration // 0: no bound
+	drainTimeout   time.Duration
+	answerProbes   bool // by TCP, on the addresses that are not served
 
-	TransparentPort uint16 // on loopback, whatever ServingAddress is; 0: off
+	transparentPort uint16 // on loopback, whatever ServingAddress is; 0: off
 
 	ServerHost string
 	ServerPort uint16
-	ServerName string // "" is ServerHost
+	serverName string // "" is ServerHost
 	Link       link.Mode
 	Files      tlsreload.Files // client certificate and the server's CA
 	Peers      cli.PeerFlags   // what the server's certificate must say
 
-	ResumeWindow time.Duration // 0: connections do not outlive their links
+	resumeWindow time.Duration // 0: connections do not outlive their links
 
 	Hosted  adapters.HostedOptions
-	Direct  adapters.DirectOptions
+	direct  adapters.DirectOptions
 	Resolve adapters.ResolvePolicy // of the SOCKS5 front
 	Proxies adapters.HTTPSOptions  // of the HTTP front
 
-	CredentialsFile string // of both fronts
-	HealthAddress   string // "" is off
-	AdminAddress    string // "" is off; without a host it is loopback
-	AccessLog       bool
+	credentialsFile string // of both fronts
+	healthAddress   string // "" is off
+	adminAddress    string // "" is off; without a host it is loopback
+	accessLog       bool
 
 	set *pflag.FlagSet // to see what was given
 }
@@ -102,14 +102,14 @@ func (o *Options) check() error {
 		return cli.Usagef("--konnectivity-hostname: want the name or IP address of the konnectivity server")
 	case o.ServerPort == 0:
 		return cli.Usagef("--konnectivity-port: want a port from 1 to 65535, got 0")
-	case o.MaxConnections < 0:
-		return cli.Usagef("--max-connections: want 0 for the default or at least 1, got %d", o.MaxConnections)
-	case o.IdleTimeout < 0:
-		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.IdleTimeout)
-	case roam.CheckWindow(o.ResumeWindow) != nil:
-		return cli.Usagef("--resume-window=%v: %v", o.ResumeWindow, roam.CheckWindow(o.ResumeWindow))
-	case o.DrainTimeout < 0:
-		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.DrainTimeout)
+	case o.maxConnections < 0:
+		return cli.Usagef("--max-connections: want 0 for the default or at least 1, got %d", o.maxConnections)
+	case o.idleTimeout < 0:
+		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.idleTimeout)
+	case roam.CheckWindow(o.resumeWindow) != nil:
+		return cli.Usagef("--resume-window=%v: %v", o.resumeWindow, roam.CheckWindow(o.resumeWindow))
+	case o.drainTimeout < 0:
+		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.drainTimeout)
 	case (o.Files.Cert == "") != (o.Files.Key == ""):
 		return cli.Usagef("--tls-cert-path and --tls-key-path: want both or neither")
 	}
@@ -122,7 +122,7 @@ func (o *Options) check() error {
 	if err := o.checkTransparent(); err != nil {
 		return err
 	}
-	for _, a := range []struct{ flag, address string }{{"health-address", o.HealthAddress}, {"admin-address", o.AdminAddress}} {
+	for _, a := range []struct{ flag, address string }{{"health-address", o.healthAddress}, {"admin-address", o.adminAddress}} {
 		if err := checkAddress(a.address); err != nil {
 			return cli.Usagef("--%s: want IP:PORT or :PORT, got %q", a.flag, a.address)
 		}
@@ -131,9 +131,9 @@ func (o *Options) check() error {
 }
 
 // CheckServerName returns a usage error where no server can be asked for
-// o.ServerName.
+// --server-name.
 func (o *Options) CheckServerName() error {
-	return cli.CheckServerName(cli.Value{Flag: "server-name", Text: o.ServerName})
+	return cli.CheckServerName(cli.Value{Flag: "server-name", Text: o.serverName})
 }
 
 // checkAddress accepts "", IP:PORT and :PORT.

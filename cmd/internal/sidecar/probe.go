@@ -20,7 +20,7 @@ const probePause = 100 * time.Millisecond
 // be tentative, RFC 4862 §5.4) is no reason not to serve, as long as there is
 // another.
 func (s *sidecar) openProbes(others func() ([]netip.Addr, error)) error {
-	if !s.opts.AnswerProbes {
+	if !s.opts.answerProbes {
 		return nil
 	}
 	addresses, err := others()

@@ -21,7 +21,7 @@ func probed(t *testing.T, own string, answer bool) (_ *sidecar, port string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = proxy.Close() })
-	s := &sidecar{opts: &Options{AnswerProbes: answer}, log: logrus.New()}
+	s := &sidecar{opts: &Options{answerProbes: answer}, log: logrus.New()}
 	s.self.add(proxy)
 	pod := func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil }
 	if err := s.openProbes(pod); err != nil {
@@ -74,7 +74,7 @@ func TestProbesMissAnAddress(t *testing.T) {
 		{[]netip.Addr{absent}, 0, true},
 		{nil, 0, false},
 	} {
-		s := &sidecar{opts: &Options{AnswerProbes: true}, log: logrus.New()}
+		s := &sidecar{opts: &Options{answerProbes: true}, log: logrus.New()}
 		err := s.openProbesBeside(0, c.addresses)
 		if (err != nil) != c.fails || len(s.probes) != c.open {
 			t.Errorf("%v: %d listeners, %v", c.addresses, len(s.probes), err)

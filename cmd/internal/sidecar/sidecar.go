@@ -69,10 +69,10 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	}
 	o.sayIneffective(log)
 	s := &sidecar{opts: o, log: log}
-	if o.AdminAddress != "" {
+	if o.adminAddress != "" {
 		s.table = admin.NewTable()
 	}
-	if o.HealthAddress != "" {
+	if o.healthAddress != "" {
 		s.registry = observe.NewRegistry(o.Program)
 	}
 	s.certs, err = tlsreload.New(o.Files, tlsreload.Options{
@@ -119,15 +119,15 @@ func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adap
 	return adapters.Options{
 		Server: adapters.ServerOptions{
 			Address:    tunnel.JoinAddress(o.ServerHost, o.ServerPort),
-			ServerName: o.ServerName,
+			ServerName: o.serverName,
 			TLS:        certs,
 			Mode:       o.Link,
 
-			ResumeWindow: o.ResumeWindow,
+			ResumeWindow: o.resumeWindow,
 			Software:     o.Program + "/" + version.Get().Version,
 		},
 		Hosted: o.Hosted,
-		Direct: o.Direct,
+		Direct: o.direct,
 		SOCKS5: o.Resolve,
 		HTTPS:  o.Proxies,
 		Log:    log,
@@ -153,13 +153,13 @@ func (s *sidecar) open() error {
 	if err := s.openTransparent(); err != nil {
 		return err
 	}
-	if o.HealthAddress != "" {
-		if s.health, err = cli.Listen("health-address", o.HealthAddress); err != nil {
+	if o.healthAddress != "" {
+		if s.health, err = cli.Listen("health-address", o.healthAddress); err != nil {
 			return err
 		}
 	}
-	if o.AdminAddress != "" {
-		s.admin, err = cli.Listen("admin-address", loopback(o.AdminAddress))
+	if o.adminAddress != "" {
+		s.admin, err = cli.Listen("admin-address", loopback(o.adminAddress))
 	}
 	return err
 }
@@ -177,7 +177,7 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 		main = append(main, ln)
 	}
 	if o.ServingUDS != "" {
-		ln, err := unixsocket.Listen(o.ServingUDS, unixsocket.Options{Replace: true, Mode: o.UDSMode, Owner: o.UDSOwner})
+		ln, err := unixsocket.Listen(o.ServingUDS, unixsocket.Options{Replace: true, Mode: o.udsMode, Owner: o.udsOwner})
 		if err != nil {
 			return main, second, fmt.Errorf("--serving-uds: %w", err)
 		}
@@ -224,10 +224,10 @@ func (s *sidecar) addFronts(main, second []net.Listener) error {
 
 // loadCredentials reads what clients of either front are asked for.
 func (s *sidecar) loadCredentials() (err error) {
-	if s.opts.CredentialsFile == "" {
+	if s.opts.credentialsFile == "" {
 		return nil
 	}
-	if s.credentials, err = socks5.LoadCredentials(s.opts.CredentialsFile, s.log); err != nil {
+	if s.credentials, err = socks5.LoadCredentials(s.opts.credentialsFile, s.log); err != nil {
 		return fmt.Errorf("--socks5-credentials-file: %w", err)
 	}
 	return nil
@@ -240,8 +240,8 @@ func (s *sidecar) addSOCKS5(lns []net.Listener, other func(tunnel.Conn)) error {
 	}
 	o := socks5.Options{
 		Forwarder: forwarder, Other: other,
-		MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
-		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
+		MaxConns: s.opts.maxConnections, Drain: s.opts.drainTimeout,
+		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
 	}
 	if s.credentials != nil {
 		o.Credentials = s.credentials
@@ -263,8 +263,8 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 	}
 	o := httpsproxy.Options{
 		Connect: forwarder, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(),
-		MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
-		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
+		MaxConns: s.opts.maxConnections, Drain: s.opts.drainTimeout,
+		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
 	}
 	if s.credentials != nil {
 		o.Credentials = s.credentials
@@ -287,7 +287,7 @@ func (s *sidecar) forwarder(front Front, d tunnel.Dialer) (*tunnel.Forwarder, er
 			return nil, err
 		}
 	}
-	forwarder := &tunnel.Forwarder{Dialer: s.self.guard(d), Bounds: tunnel.Bounds{Idle: s.opts.IdleTimeout}, Total: total}
+	forwarder := &tunnel.Forwarder{Dialer: s.self.guard(d), Bounds: tunnel.Bounds{Idle: s.opts.idleTimeout}, Total: total}
 	if s.table != nil {
 		forwarder.Observers = append(forwarder.Observers, s.table)
 	}
@@ -358,7 +358,7 @@ func (s *sidecar) run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	s.draining.Store(true)
-	s.log.WithField("timeout", s.opts.DrainTimeout.String()).Info("Stopping; open connections may finish")
+	s.log.WithField("timeout", s.opts.drainTimeout.String()).Info("Stopping; open connections may finish")
 	for _, ln := range s.probes {
 		_ = ln.Close() // a proxy that stops takes no connections either
 	}

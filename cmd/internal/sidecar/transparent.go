@@ -15,7 +15,7 @@ import (
 
 // checkTransparent is check for the transparent front.
 func (o *Options) checkTransparent() error {
-	switch port := o.TransparentPort; {
+	switch port := o.transparentPort; {
 	case port == 0:
 		return nil
 	case !transparent.Supported:
@@ -24,7 +24,7 @@ func (o *Options) checkTransparent() error {
 		return cli.Usagef("--transparent-port and --serving-port are both %d", port)
 	case port == o.SecondPort:
 		return cli.Usagef("--transparent-port and --%s are both %d", o.secondFlag(), port)
-	case o.CredentialsFile != "":
+	case o.credentialsFile != "":
 		return cli.Usagef("--transparent-port: redirected clients cannot be asked for the password that --socks5-credentials-file demands; use a sidecar of its own for them")
 	}
 	return nil
@@ -33,7 +33,7 @@ func (o *Options) checkTransparent() error {
 // openTransparent makes the transparent front and opens its port at the two
 // addresses to which netfilter redirects what is sent from this machine.
 func (s *sidecar) openTransparent() error {
-	if s.opts.TransparentPort == 0 {
+	if s.opts.transparentPort == 0 {
 		return nil
 	}
 	forwarder, err := s.forwarder(Transparent, s.unlooped(s.adapter.Straight()))
@@ -41,14 +41,14 @@ func (s *sidecar) openTransparent() error {
 		return err
 	}
 	front, err := transparent.New(transparent.Options{
-		Forwarder: forwarder, MaxConns: s.opts.MaxConnections, Drain: s.opts.DrainTimeout,
-		AccessLog: s.opts.AccessLog, Log: s.log, Registerer: s.registerer(),
+		Forwarder: forwarder, MaxConns: s.opts.maxConnections, Drain: s.opts.drainTimeout,
+		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
 	})
 	if err != nil {
 		return err
 	}
 	for _, ip := range []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback} {
-		ln, err := cli.Listen("transparent-port", tunnel.JoinAddress(ip.String(), s.opts.TransparentPort))
+		ln, err := cli.Listen("transparent-port", tunnel.JoinAddress(ip.String(), s.opts.transparentPort))
 		if ip.To4() == nil && tunnel.IsErrno(err, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT) {
 			s.log.Info("This machine has no IPv6, so none is redirected to the transparent port")
 			continue

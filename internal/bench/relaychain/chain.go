@@ -30,24 +30,24 @@ const (
 // Hop is one process of the chain.
 type Hop struct {
 	// Greet reads the destination from an accepted connection.
-	Greet func(net.Conn, *bufio.Reader) (address string, err error)
+	greet func(net.Conn, *bufio.Reader) (address string, err error)
 	// Dial dials the next hop.
-	Dial func(ctx context.Context, address string) (net.Conn, error)
+	dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // Front speaks SOCKS5 and passes on to next over TLS.
 func Front(next string, config *tls.Config) Hop {
-	return Hop{Greet: greetSOCKS5, Dial: dialNext(next, config)}
+	return Hop{greet: greetSOCKS5, dial: dialNext(next, config)}
 }
 
 // Middle passes on to next over TLS.
 func Middle(next string, config *tls.Config) Hop {
-	return Hop{Greet: greetLine, Dial: dialNext(next, config)}
+	return Hop{greet: greetLine, dial: dialNext(next, config)}
 }
 
 // End dials the target.
 func End() Hop {
-	return Hop{Greet: greetLine, Dial: func(ctx context.Context, address string) (net.Conn, error) {
+	return Hop{greet: greetLine, dial: func(ctx context.Context, address string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "tcp", address)
 	}}
@@ -62,12 +62,12 @@ func (h Hop) Serve(ctx context.Context, l net.Listener) error {
 func (h Hop) relay(ctx context.Context, near net.Conn) error {
 	_ = near.SetDeadline(time.Now().Add(handshakeTime))
 	r := bufio.NewReaderSize(near, maxLine)
-	address, err := h.Greet(near, r)
+	address, err := h.greet(near, r)
 	if err != nil {
 		return err
 	}
 	_ = near.SetDeadline(time.Time{})
-	far, err := h.Dial(ctx, address)
+	far, err := h.dial(ctx, address)
 	if err != nil {
 		return err
 	}
