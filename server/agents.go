@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -213,10 +214,7 @@ func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
 	if tunnel.Closed(b.Draining()) || tunnel.Closed(cl.server.draining) {
 		return nil
 	}
-	if with, ok := b.(interface{ Err() error }); ok && with.Err() != nil {
-		return with.Err()
-	}
-	return io.EOF // over gRPC there is no more to know
+	return cmp.Or(b.Err(), io.EOF) // over gRPC an end in order tells no more
 }
 
 // lost says whether a connection ended against the will of both sides: a peer

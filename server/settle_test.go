@@ -21,7 +21,7 @@ func (a agentInMemory) Done() <-chan struct{}                                   
 func (a agentInMemory) Draining() <-chan struct{}                               { return nil }
 func (a agentInMemory) Streams() int                                            { return 0 }
 func (a agentInMemory) RTT() time.Duration                                      { return 0 }
-func (a agentInMemory) Close() error                                            { return nil }
+func (a agentInMemory) Err() error                                              { return nil }
 
 // dialTook is what a dial ended with, and after how long by the bubble's clock.
 func dialTook(ctx context.Context, s settling) (time.Duration, error) {

@@ -50,12 +50,8 @@ func (c *conn) wasLost() bool {
 	if !tunnel.Closed(c.backend.Done()) || tunnel.Closed(c.backend.Draining()) {
 		return false
 	}
-	with, ok := c.backend.(interface{ Err() error })
-	if !ok {
-		return true // over gRPC there is no more to know
-	}
 	var bye *link.GoAwayError
-	err := with.Err() // of the last lane, where there are several
+	err := c.backend.Err() // of the last lane, where there are several
 	return !errors.As(err, &bye) && !errors.Is(err, link.ErrClosed)
 }
 

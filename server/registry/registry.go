@@ -18,16 +18,16 @@ import (
 type Backend interface {
 	tunnel.Dialer
 
-	// Done is closed once the connection is gone.
+	// Done is closed once the connection is gone, and Err says why: nil before
+	// that, and after an end in order over gRPC.
 	Done() <-chan struct{}
+	Err() error
 	// Draining is closed once the agent asked for no new dials.
 	Draining() <-chan struct{}
 	// Streams is how many connections it carries. It must not block.
 	Streams() int
 	// RTT is its last measured round trip; 0 when unknown. It must not block.
 	RTT() time.Duration
-	// Close ends it and all it carries.
-	Close() error
 }
 
 // Agent is who is at the other end of a Backend.

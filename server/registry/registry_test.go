@@ -54,7 +54,7 @@ func (f *fake) Done() <-chan struct{}     { return f.done }
 func (f *fake) Draining() <-chan struct{} { return f.draining }
 func (f *fake) Streams() int              { f.looks.Add(1); return int(f.streams.Load()) }
 func (f *fake) RTT() time.Duration        { return 0 }
-func (f *fake) Close() error              { return nil }
+func (f *fake) Err() error                { return nil }
 
 // setup is a registry with agents that leave as the test ends.
 type setup struct {
