@@ -128,6 +128,13 @@ func (w *world) install(commands string, kustomizations map[string]string) {
 	fmt.Printf("%5.1f s  until kubectl logs, by %d commands\n", time.Since(begin).Seconds(), count)
 	w.control.do("", "-n", "my-control-plane", "rollout", "status", "deployment/kube-apiserver", "--timeout=50s")
 	w.control.do("", "-n", "my-control-plane", "rollout", "status", "deployment/konnectivity-server", "--timeout=50s")
+	wait(t, "the old kube-apiserver is gone", func() error {
+		out, err := w.control.try("", "-n", "my-control-plane", "get", "pods", "--selector=app=kube-apiserver", "-o", "name")
+		if n := strings.Count(out, "\n"); err == nil && n != 1 {
+			err = fmt.Errorf("there are %d", n)
+		}
+		return err
+	})
 	for range 5 {
 		if out, err := w.logs(); err != nil || out != line {
 			t.Errorf("at the end: %q, %v", out, err)
