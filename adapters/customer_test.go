@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"konnectivity/tunnel"
 )
@@ -237,7 +236,12 @@ func TestCustomerProxyFailures(t *testing.T) {
 	w := newWorld(t, false)
 	auth := &customer{name: "customer", auth: "Basic eDp5"}
 	w.inside["10.7.7.7:3128"] = auth.start(t)
-	w.inside["10.7.7.8:3128"] = serve(t, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	asked := make(chan struct{})
+	w.inside["10.7.7.8:3128"] = serve(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 1))
+		close(asked)
+		_, _ = io.Copy(io.Discard, c)
+	})
 	for proxy, c := range map[string]struct {
 		failure tunnel.Failure
 		reason  string
@@ -248,9 +252,12 @@ func TestCustomerProxyFailures(t *testing.T) {
 		"us:hunter2@nowhere.x:3128": {tunnel.FailNoSuchHost, "customer proxy: no such host"},
 	} {
 		w.opt.HTTPS = HTTPSOptions{HTTPSProxy: proxy}
-		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+		ctx, end := context.WithCancelCause(t.Context())
+		if c.failure == tunnel.FailTimeout {
+			go func() { <-asked; end(context.DeadlineExceeded) }()
+		}
 		_, err := w.adapter().Connect().Dial(ctx, tunnel.NewFlow("tcp", "www.example.com:443"))
-		cancel()
+		end(nil)
 		dial := tunnel.AsDialError("", err)
 		if dial == nil || dial.Failure != c.failure || dial.Text() != c.reason || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", proxy, err)

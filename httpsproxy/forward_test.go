@@ -558,7 +558,9 @@ func TestCustomerProxyFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := startProxy(t, func(o *Options) {
 				o.Transport.Proxy = fixedProxy(tc.by)
-				o.responseTimeout = time.Second
+				if tc.status == http.StatusGatewayTimeout {
+					o.responseTimeout = 100 * time.Millisecond
+				}
 				if tc.dial != nil {
 					o.Forward = failing(tc.dial)
 				}

@@ -217,7 +217,7 @@ func TestDialEndsWithItsClient(t *testing.T) {
 		if !strings.Contains(err.Error(), "left") {
 			t.Errorf("the dial ended with %v", err)
 		}
-	case <-time.After(5 * time.Second): // the dial's own bound is 10 s
+	case <-time.After(patience):
 		t.Fatal("the dial goes on")
 	}
 	eventually(t, "it is counted", func() bool {

