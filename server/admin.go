@@ -20,7 +20,7 @@ func (s *Server) healthHandler() http.Handler {
 	health := observe.NewHealth(observe.HealthOptions{FailureStatus: http.StatusInternalServerError, Brief: true})
 	health.Ready("agents", s.Ready)
 	health.Mount(mux)
-	observe.MountMetrics(mux, s.opts.Registry)
+	observe.MountMetrics(mux, s.gatherer())
 	return mux
 }
 
@@ -130,6 +130,18 @@ type sidecarLink struct {
 	link   *link.Session
 	remote string
 	since  time.Time
+}
+
+// linked is how many sidecars are.
+func (p *peers) linked() (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for who := range p.members {
+		if who.client.link != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // clients lists those that are linked.

@@ -3,8 +3,6 @@ package server
 import (
 	"net/http"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
 	"konnectivity/internal/observe"
@@ -34,13 +32,11 @@ func (s *Server) login() admin.Login {
 
 // adminMetrics shows each reader of the admin port what is for it.
 func (s *Server) adminMetrics() http.Handler {
-	all := observe.Metrics(s.opts.Registry)
+	all := observe.Metrics(s.gatherer())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown := all
 		if tenant := admin.ReaderOf(r.Context()).Tenant; tenant != "" {
-			own := prometheus.NewRegistry()
-			own.MustRegister(tenantMetrics{s.tenants, tenant})
-			shown = observe.Metrics(own)
+			shown = observe.Metrics(s.gathererOf(tenant))
 		}
 		shown.ServeHTTP(w, r)
 	})

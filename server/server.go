@@ -77,9 +77,6 @@ func New(opts Options) (*Server, error) {
 	if opts.Tenants != nil {
 		s.tenants = newTenants(s, opts.Tenants)
 		s.metrics.More = s.tenants.carried
-		if err := opts.Registry.Register(tenantMetrics{tenants: s.tenants}); err != nil {
-			return nil, err
-		}
 	}
 	s.gauges()
 	if err := opts.Registry.Register(agentFigures{s}); err != nil {
