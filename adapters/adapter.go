@@ -198,8 +198,8 @@ func (a *Adapter) chainTo(opt Options, httpProxy, httpsProxy *connect.Proxy) {
 	}
 }
 
-// Retry tries again at once to reach a server that could not be reached: the
-// certificates have changed, say.
+// Retry tries a server that could not be reached again at once, for instance
+// because the certificates have changed.
 func (a *Adapter) Retry() { a.uplink.Retry() }
 
 // Run keeps links, caches and health up to date until ctx ends, then closes
@@ -255,10 +255,10 @@ func (a *Adapter) Straight() tunnel.Dialer { return a.straight }
 // IsServer says whether to is one of the server's addresses, as looked up last.
 func (a *Adapter) IsServer(to netip.AddrPort) bool { return a.uplink.Is(to) }
 
-// Transport is a new http.Transport for plain requests, but for its DialContext,
-// which is to dial by Forward: it knows which of them go by the customer's http
-// proxy. Proxy and TLSClientConfig must be left as they are. A 407 of that proxy
-// is a response like any other.
+// Transport returns a new http.Transport for plain requests, which knows those
+// that go by the customer's http proxy. Its DialContext is the caller's to set,
+// so that it dials by Forward; Proxy and TLSClientConfig must be left as they
+// are. A 407 of that proxy is a response like any other.
 func (a *Adapter) Transport() *http.Transport {
 	return &http.Transport{Proxy: a.proxyOf, TLSClientConfig: a.httpProxyTLS}
 }
@@ -282,7 +282,8 @@ func (a *Adapter) proxyOf(r *http.Request) (*url.URL, error) {
 	return a.httpProxy.URL(), nil
 }
 
-// ID is by what name servers know this process: it is made anew with each start.
+// ID is the name by which servers know this process. Each start makes a new
+// one.
 func (a *Adapter) ID() string { return a.uplink.ID() }
 
 // Links lists the links to servers that are up.

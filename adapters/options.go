@@ -33,7 +33,7 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: metrics are kept, but registered nowhere
 }
 
-// What there is to say about the way to the server is said in package uplink.
+// See package uplink for what these mean.
 type (
 	ServerOptions = uplink.Options
 	ClientTLS     = uplink.ClientTLS
@@ -56,8 +56,9 @@ type HostedOptions struct {
 }
 
 // ResolvePolicy says which steps of the resolver chain a front uses
-// (docs/sidecars.md, "How a name becomes an address"). Services of the hosted cluster are always looked up
-// first; without GuestDNS the system resolver is asked for the rest.
+// (docs/sidecars.md, "How a name becomes an address"). Services of the hosted
+// cluster are always looked up first; without GuestDNS the system resolver is
+// asked for the rest.
 type ResolvePolicy struct {
 	Disabled           bool // leave every name to the agent
 	GuestDNS           bool // ask the hosted cluster's DNS through the tunnel
@@ -102,9 +103,9 @@ type HTTPSOptions struct {
 const DefaultGuestDNSService = "openshift-dns/dns-default"
 
 // defaultProxyCADirs are where distributions and HyperShift's manifests put
-// bundles; those of the first two that the system's own roots are made of cost
-// nothing to name again. Of the third only the bundle for TLS is taken: beside
-// it lie those of CAs that are trusted for mail or code alone.
+// bundles. The system's own roots come from the first two, so to name these
+// again costs nothing. Of the third only the bundle for TLS is taken: beside it
+// lie those of CAs that are trusted for mail or code alone.
 func defaultProxyCADirs() []string {
 	return []string{"/etc/pki/tls/certs", "/etc/ssl/certs", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"}
 }

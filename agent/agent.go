@@ -61,8 +61,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// Retry tries again at once to reach servers that could not be reached: the
-// certificates have changed, say.
+// Retry tries servers that could not be reached again at once, for instance
+// because the certificates have changed.
 func (a *Agent) Retry() { a.set.peers.Retry() }
 
 // Ready is nil while a server is connected, else an error that says so.

@@ -108,8 +108,8 @@ func validLease(lease *coordinationv1.Lease, now time.Time) bool {
 	return now.Before(renewed.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second))
 }
 
-// Run lists and watches until ctx ends. Failures are counted, logged once in a
-// row, and tried again.
+// Run lists and watches until ctx ends. It retries after failures, counts them,
+// and logs the first of several in a row.
 func (c *LeaseCounter) Run(ctx context.Context) {
 	retry := peers.Backoff{Base: leaseRetry, Limit: leaseRetryCap, Growth: failGrowth}
 	for ctx.Err() == nil {

@@ -72,8 +72,9 @@ func (s *legacySession) Close() error {
 // CloseDuplicate implements session; the packet protocol cannot say why.
 func (s *legacySession) CloseDuplicate() error { return s.Close() }
 
-// handshaked are gRPC credentials for a connection that has done its handshake:
-// the protocol is known only after it, and a second one would cost a round trip.
+// handshaked are gRPC credentials for a connection whose TLS handshake is done:
+// the protocol is known only then, and a second handshake would cost a round
+// trip.
 type handshaked struct{ state tls.ConnectionState }
 
 // ClientHandshake implements credentials.TransportCredentials.

@@ -64,8 +64,8 @@ func (c *dialConnector) connectLane(ctx context.Context, to address, group, serv
 	return ses, err
 }
 
-// errNoLane is why a connection became no lane: a load balancer leads to another
-// server.
+// errNoLane is the error of a connection that cannot be a lane: a load balancer
+// led it to another server.
 var errNoLane = errors.New("another server answers at this address")
 
 // newGroup is what the lanes to one server have in common.
@@ -117,7 +117,7 @@ func (s linkSession) ServerID() string { return s.Peer().ID }
 // Protocol implements session.
 func (s linkSession) Protocol() string { return protocolLink }
 
-// Err is nil for an end in order, as a session's has to be.
+// Err is nil for an end in order, as session demands.
 func (s linkSession) Err() error {
 	err := s.Group.Err()
 	var bye *link.GoAwayError

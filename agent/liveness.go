@@ -46,7 +46,7 @@ type liveness struct {
 	done chan struct{}
 }
 
-// watchLiveness watches until ended is closed, or closes conn when the server is
+// watchLiveness watches until ended is closed. It closes conn if the server is
 // dead.
 func watchLiveness(client grpc.ClientConnInterface, conn *heardConn, keepalive time.Duration, ended <-chan struct{}) *liveness {
 	l := &liveness{done: make(chan struct{})}

@@ -19,9 +19,12 @@ import (
 // latencyBuckets are upstream's (pkg/agent/metrics/metrics.go), in seconds.
 var latencyBuckets = []float64{0.005, 0.025, 0.1, 0.5, 2.5, 10, 30}
 
-// metrics are the agent's. Names, labels and help of the first group are those
-// of upstream's pkg/agent/metrics and konnectivity-client's pkg/common/metrics,
-// for dashboards read them; the second group is ours.
+// metrics are the agent's. Dashboards read upstream's, so names, labels and
+// help of the first group are those of its pkg/agent/metrics and
+// konnectivity-client's pkg/common/metrics; the second group is ours.
+//
+// It is a tunnel.Observer for connections of either protocol, and the
+// legacy.Metrics of the old one.
 //
 // It is a tunnel.Observer for connections of either protocol, and the
 // legacy.Metrics of the old one.
@@ -234,8 +237,8 @@ func (m *metrics) allPackets() prometheus.Collector {
 	})
 }
 
-// StreamError implements legacy.Metrics. A stream that was cancelled was so by
-// this agent, which hangs up on a server that it is connected to already.
+// StreamError implements legacy.Metrics. Cancelled streams are this agent's own
+// doing: it hangs up on a server that it is connected to already.
 func (m *metrics) StreamError(segment legacy.Segment, code codes.Code, kind client.PacketType) {
 	if code == codes.Canceled {
 		return

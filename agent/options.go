@@ -93,9 +93,9 @@ type Options struct {
 
 	SyncInterval    time.Duration // 0 means DefaultSyncInterval
 	SyncIntervalCap time.Duration // 0 means DefaultSyncIntervalCap
-	// SyncForever looks for more servers every SyncIntervalCap. Without it that
-	// is done too, but more rarely: old servers tell of new ones only when they
-	// are dialed, new ones by themselves.
+	// SyncForever looks for more servers every SyncIntervalCap. Without it the
+	// agent looks less often: old servers tell of new ones only when they are
+	// dialed, new ones by themselves.
 	SyncForever bool
 	// Keepalive is the silence after which a server is asked whether it is
 	// alive; it has keepaliveGrace more to answer. 0: asked after 5 s, given up

@@ -29,8 +29,8 @@ const (
 	// their handshakes take longer than any spread.
 	redialSpread = 100 * time.Millisecond
 	// forgivenLosses is how many short sessions with an address are redialed so
-	// soon, and one more every 5 s: links that a bad network or a balancer cuts
-	// are worth it, a server that drops all whom it accepts is not.
+	// soon, plus one more every 5 s. Links that a bad network or a balancer
+	// cuts are worth it; a server that drops everybody it accepts is not.
 	forgivenLosses = 32
 	// resolveEvery is how often names are looked up while nothing is missing.
 	resolveEvery = 5 * time.Second
@@ -99,10 +99,10 @@ func (s *set) resolveEvery(complete bool, _ error) time.Duration {
 	return max(s.opts.SyncInterval, min(resolveEvery, s.opts.SyncIntervalCap))
 }
 
-// probeEvery is how often to look for more while none is missing. An old server
-// tells of a new count only when it is dialed; at twice the cap (20 s by default)
-// that is known soon enough to be right within 30 s. Servers on links tell by
-// themselves, so there it is a matter of safety only.
+// probeEvery is how often to look for more servers while none is missing. An
+// old server tells of a new count only when it is dialed; at twice the cap (20
+// s by default) the agent knows it soon enough to be right within 30 s. Servers
+// on links tell by themselves, so there this is only a safety net.
 func (s *set) probeEvery(silent bool) time.Duration {
 	switch {
 	case s.opts.SyncForever:
@@ -150,8 +150,8 @@ func (s *set) duplicate(to address, session session) {
 	s.log.WithFields(logrus.Fields{"server": session.ServerID(), "address": to.dial}).Debug("server is connected already")
 }
 
-// failed takes in a failed attempt. Of all failures between two sessions the
-// first is logged: behind a balancer they come between hits on known servers.
+// failed takes in a failed attempt. Between two sessions only the first failure
+// is logged: behind a balancer, failures come between hits on known servers.
 func (s *set) failed(f peers.Failure[address]) {
 	s.metrics.connectFailed(f.Err)
 	s.setFault(fmt.Errorf("%s: %w", f.Address.dial, f.Err))

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// defaultGetTime bounds one GET of a Service, so that while the API is away,
-	// names that may not even be a Service's wait no longer.
+	// defaultGetTime bounds one GET of a Service, so that while the API is
+	// away, names that may not even be Services wait no longer.
 	defaultGetTime = 1500 * time.Millisecond
 
 	// maxService bounds one Service; etcd accepts no object above 1.5 MiB.

@@ -12,10 +12,10 @@ import (
 // again; a request waits for them.
 var quickRetries = [...]time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
 
-// rush makes a link with whichever address works first, or keeps the connection
+// rush makes a link to whichever address works first, or keeps the connection
 // that showed the server to be old for one of those who wait.
 func (s *Server) rush(ctx context.Context) (netip.AddrPort, *pooled, error) {
-	if s.knownOld() { // since who asks for this began to
+	if s.knownOld() { // found out since the request began
 		return netip.AddrPort{}, nil, &peers.Reached{Again: listenTime}
 	}
 	h, l, err := s.connect(ctx)
@@ -66,10 +66,10 @@ func (s *Server) connectAlone(ctx context.Context) (*pooled, handshaken, error) 
 	return l, h, err
 }
 
-// connect connects to whichever of the server's addresses works: l is a link, or
-// h is a connection to an old server. A server that
-// has just worked is tried again a few times within a second, since it may be
-// one that is being replaced.
+// connect connects to whichever of the server's addresses works: l is a link,
+// or h is a connection to an old server. A server that has just worked is tried
+// again a few times within a second, since it may be one that is being
+// replaced.
 func (s *Server) connect(ctx context.Context) (h handshaken, l *pooled, err error) {
 	for n := 0; ; n++ {
 		h, err = s.connectAny(ctx)

@@ -38,7 +38,8 @@ func protocols(mode link.Mode) []string {
 	}
 }
 
-// ErrTalks is what is wrong with something that is no konnectivity server.
+// ErrTalks is the error about a peer that speaks first, which no konnectivity
+// server does.
 var ErrTalks = errors.New("the server speaks before it is asked; it is no konnectivity server")
 
 var errNoLink = errors.New("the server does not speak the link protocol; use --link=auto")
@@ -120,7 +121,8 @@ func (s *Server) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, erro
 	return raw, nil
 }
 
-// secure makes the TLS handshake on raw. Also one that fails has the state.
+// secure makes the TLS handshake on raw. What it returns has the TLS state even
+// if that fails.
 func (s *Server) secure(ctx context.Context, raw net.Conn, addr netip.AddrPort) (handshaken, error) {
 	c := tls.Client(raw, s.tls)
 	return handshaken{Conn: c, addr: addr}, c.HandshakeContext(ctx)
@@ -155,8 +157,8 @@ func (s *Server) connectOver(ctx context.Context, h handshaken, f *tunnel.Flow) 
 	}
 }
 
-// listen gives an old server the time to say that it does not want us. One that
-// does waits in silence for our request.
+// listen gives an old server the time to refuse us. One that takes us waits in
+// silence for our request.
 func (h handshaken) listen() error {
 	_ = h.SetReadDeadline(time.Now().Add(listenTime))
 	_, err := h.Read(make([]byte, 1))

@@ -52,9 +52,9 @@ type Options struct {
 	ResumeWindow time.Duration
 
 	// Leave is called when a server asks to be left, and again at least every
-	// second until nothing is on its link any more: whoever keeps idle connections through
-	// the tunnel should close them, or the server waits for them. It must not
-	// block. nil: nobody keeps any.
+	// second until nothing is on its link any more. Whoever keeps idle
+	// connections through the tunnel should close them, or the server waits for
+	// them. It must not block. nil: nobody keeps any.
 	Leave func()
 
 	// lookup resolves the server's name; default: the system resolver.

@@ -89,11 +89,11 @@ func (s *Server) resolved(addrs []netip.AddrPort, err error) {
 	}
 }
 
-// joined notes that the server speaks the link, and last: an attempt elsewhere
-// may have found an old one since the link was made.
+// joined notes that the server speaks the link. It runs after the session was
+// taken in, since an attempt elsewhere may have found an old server in between.
 func (s *Server) joined(*peers.Member[netip.AddrPort, *pooled]) { s.health.setOld(false) }
 
-// foundOld notes that an old server answers, which is what counts while there is
+// foundOld notes that an old server answers, which counts only while there is
 // no link. Like joined it belongs to the loop, so that neither overtakes the
 // other.
 func (s *Server) foundOld() { s.health.setOld(len(s.set.Members()) == 0) }

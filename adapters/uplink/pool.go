@@ -17,8 +17,9 @@ const (
 	// left: at whether another is there to go on by, and anything on it still.
 	idleCheck = time.Second
 
-	// firstCheck is the first. What was moved away and came back, since no
-	// other server has its agent, is not to be moved all the time.
+	// firstCheck is the first such pause. Later ones are longer, so that
+	// streams that come back, because no other server has their agent, are not
+	// moved all the time.
 	firstCheck = 50 * time.Millisecond
 )
 

@@ -13,10 +13,10 @@ import (
 // that finds no fresh addresses does.
 func (s *Server) Addresses(ctx context.Context) ([]netip.AddrPort, error) { return s.servers.find(ctx) }
 
-// A Probe is one connection to the server that carries no request: for who
-// wants to see which step of the way to it fails, why, and how long each takes.
-// Its methods are the steps, which are those of every connection that a Server
-// makes; they are called in order. Its methods may not be called concurrently.
+// A Probe is one connection to the server that carries no request. It shows
+// which step of the way there fails, why, and how long each takes. Its methods
+// are the steps of every connection that a Server makes. They are called in
+// order, by one goroutine at a time.
 type Probe struct {
 	server *Server
 	addr   netip.AddrPort
@@ -34,7 +34,7 @@ func (s *Server) Probe(ctx context.Context, addr netip.AddrPort) (*Probe, error)
 }
 
 // Secure makes the TLS handshake, in which the server's certificate is judged.
-// The state is what there is of it also when that fails.
+// If that fails, the state is what there was of it by then.
 func (p *Probe) Secure(ctx context.Context) (tls.ConnectionState, error) {
 	h, err := p.server.secure(ctx, p.raw, p.addr)
 	if err == nil {
@@ -51,8 +51,8 @@ func (p *Probe) Link(ctx context.Context) (*link.Session, error) {
 	return p.server.greet(ctx, p.tls)
 }
 
-// Admitted says, of a server without links, whether it takes our certificate,
-// which it does by waiting in silence for a request: the error is its refusal.
+// Admitted says whether a server without links takes our certificate. Such a
+// server then waits in silence for a request; the error is its refusal.
 func (p *Probe) Admitted() error { return p.tls.listen() }
 
 // Conn is the connection behind Secure, for a request to a server without links.

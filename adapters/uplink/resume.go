@@ -7,9 +7,9 @@ import (
 	"konnectivity/tunnel/roam"
 )
 
-// resume finds a link by which a connection goes on that has lost its own. Each
-// is asked once, that of the server which is to be first before the others;
-// whoever calls comes again.
+// resume finds another link for a connection that has lost its own. Each link
+// is asked once, that of the server to ask first before the others. The caller
+// tries again later.
 func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	if s.pick(nil) == nil {
 		s.connectSoon(ctx)

@@ -74,7 +74,7 @@ func New(opt Options) (*Server, error) {
 // Is says whether to is one of the server's addresses, as looked up last.
 func (s *Server) Is(to netip.AddrPort) bool { return s.servers.has(to) }
 
-// ID is how the links introduce themselves; made anew by each New.
+// ID is how the links introduce themselves. Each New makes another.
 func (s *Server) ID() string { return s.hello.ID }
 
 // Dial implements tunnel.Dialer: on the link with the fewest streams, or where
@@ -98,7 +98,7 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	}
 	var tried []*pooled
 	var last error
-	struck := false // one of them, whatever those after it say
+	struck := false // one try lost its link, whatever later ones say
 	for range maxTries {
 		l, h, err := s.way(ctx, tried)
 		switch {
@@ -128,8 +128,8 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	return nil, failed(address, last, struck)
 }
 
-// failed is why a dial failed on all links, with the mark that one of them was
-// lost under it.
+// failed is why a dial failed on all links, marked if one of them was lost
+// under it.
 func failed(address string, err error, struck bool) error {
 	if !struck || tunnel.Struck(err) {
 		return err
@@ -146,9 +146,9 @@ func elsewhere(err error) bool {
 	return failure.Elsewhere() || failure == tunnel.FailNoAgent
 }
 
-// way finds what can carry a request: the best link that was not tried, or where
-// none is up a connection for this request alone. Neither means that every link
-// was tried, so that what failed is behind them.
+// way finds what can carry a request: the best link that was not tried or,
+// where none is up, a connection for this request alone. It returns neither if
+// every link was tried.
 func (s *Server) way(ctx context.Context, tried []*pooled) (*pooled, handshaken, error) {
 	if l := s.pick(tried); l != nil {
 		return l, handshaken{}, nil
@@ -215,8 +215,8 @@ func (s *Server) Run(ctx context.Context) {
 	}
 }
 
-// Retry tries again at once what could not be connected to: the files of TLS have
-// changed, say.
+// Retry tries failed connections again at once, for instance because the
+// certificates have changed.
 func (s *Server) Retry() { s.set.Retry() }
 
 // start runs f on a goroutine that Close joins, unless it is too late.

@@ -44,8 +44,7 @@ type Dialer struct {
 	dialer net.Dialer
 }
 
-// New returns a Dialer. It fails at nothing; it is a constructor for symmetry
-// and for defaults.
+// New returns a Dialer with the defaults filled in.
 func New(opts Options) *Dialer {
 	if opts.resolver == nil {
 		opts.resolver = net.DefaultResolver
@@ -108,8 +107,8 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (tunnel.Conn
 // families says which addresses a network wants of the resolver.
 var families = map[string]string{"tcp": "ip", "tcp4": "ip4", "tcp6": "ip6"}
 
-// explain types an error, and says of one that ctx caused what ended ctx: the
-// layers below call both "operation was canceled" or "i/o timeout" at will.
+// explain types an error. If ctx ended, the error says why: the layers below
+// call that "operation was canceled" or "i/o timeout" at will.
 func explain(ctx context.Context, address string, err error) error {
 	typed := *tunnel.AsDialError(address, err)
 	if typed.Address == "" {

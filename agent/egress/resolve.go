@@ -54,8 +54,8 @@ func (d *Dialer) resolve(ctx context.Context, family, host string, port uint16) 
 // taken for a destination that does not answer. In tenths.
 const lookupShare = 7
 
-// lookup says of a DNS that does not answer, or cannot tell, that it was the
-// agent's.
+// lookup resolves host. If the DNS does not answer, or cannot tell, the error
+// says that it was the agent's DNS.
 func (d *Dialer) lookup(ctx context.Context, family, host string) ([]netip.Addr, error) {
 	bounded := ctx
 	if end, ok := ctx.Deadline(); ok {

@@ -24,7 +24,8 @@ type checkOptions struct {
 	output string
 }
 
-// stepTimeout lets what a server says when its own time is up arrive.
+// stepTimeout is long enough for what a server says when its own time is up to
+// arrive.
 const stepTimeout = tunnel.DefaultDialTimeout + 2*time.Second
 
 func newCheck() *cobra.Command {

@@ -97,7 +97,8 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	return s, nil
 }
 
-// registerer avoids an interface that holds a nil pointer.
+// registerer returns nil, rather than an interface that holds a nil pointer,
+// where nobody can ask for metrics.
 func (s *sidecar) registerer() prometheus.Registerer {
 	if s.registry == nil {
 		return nil

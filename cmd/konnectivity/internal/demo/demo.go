@@ -48,7 +48,7 @@ type Ports struct {
 // socketName is the file of the clients' unix socket.
 const socketName = "uds"
 
-// demoGrace is short: what is open when quickstart ends is nobody's work.
+// demoGrace is short: nobody works with what is open when quickstart ends.
 const demoGrace = time.Second
 
 // New puts everything together and opens the ports.
@@ -85,8 +85,8 @@ func (m memoryTLS) Client(name string, protos ...string) *tls.Config {
 	}
 }
 
-// makeCertificates makes one certificate for all, and writes it for curl's
-// sake: the file system forgets it when quickstart ends.
+// makeCertificates makes one certificate for all parts, and writes it to files
+// for curl, which are removed when quickstart ends.
 func (d *Demo) makeCertificates() error {
 	ca, err := pki.NewCA("konnectivity quickstart")
 	if err != nil {

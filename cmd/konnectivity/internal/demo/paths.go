@@ -152,7 +152,7 @@ func (d *Demo) uplink(address string, mode link.Mode) tunnel.Dialer {
 	})
 }
 
-// grpcTransport goes by kube-apiserver's own client.
+// grpcTransport uses kube-apiserver's own client.
 func (d *Demo) grpcTransport() *http.Transport {
 	return &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		t, err := client.CreateSingleUseGrpcTunnel(ctx, "unix://"+d.File(socketName), grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -117,8 +117,8 @@ func (c *checker) stalls(r status.Report) {
 	}
 }
 
-// checkAgain asks for agents once more after a dial that got no answer: one that
-// froze a moment before was not known to be silent then.
+// checkAgain asks for agents once more after a dial that got no answer: one
+// that had frozen just before was not yet known to be silent.
 func (c *checker) checkAgain(ctx context.Context) {
 	if c.opts.ServerAdmin == "" {
 		return

@@ -68,8 +68,8 @@ type checker struct {
 	adapter    *adapters.Adapter
 }
 
-// walk goes from what is near to what is far. What cannot work since a step
-// before failed is left out, so that the first cross is the cause.
+// walk goes from near to far. It leaves out what cannot work because an earlier
+// step failed, so that the first cross is the cause.
 func (c *checker) walk(ctx context.Context) {
 	if !c.checkFiles() || !c.load() || !c.checkServer(ctx) {
 		return
@@ -119,7 +119,7 @@ func (c *checker) timed(step, found string, start time.Time) {
 	c.add(Finding{Step: step, Result: OK, Cause: found, Milliseconds: milliseconds(time.Since(start))})
 }
 
-// milliseconds is never nil: a step that took no time has been measured, too.
+// milliseconds is never nil: a step that took no time was measured, too.
 func milliseconds(took time.Duration) *float64 {
 	ms := screen.Milliseconds(took)
 	return &ms

@@ -18,7 +18,7 @@ import (
 // of its life is left. cert-manager and its like renew after two thirds.
 const expirySoon = 10
 
-// checkFiles reads what the way to the server needs, as far as that goes.
+// checkFiles reads the files that the way to the server needs.
 func (c *checker) checkFiles() bool {
 	c.group = "certificates"
 	files := c.opts.Sidecar.Files

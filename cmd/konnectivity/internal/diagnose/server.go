@@ -55,8 +55,9 @@ func (c *checker) checkServer(ctx context.Context) bool {
 	return c.greetServer(ctx, way, reached)
 }
 
-// wayToServer is the sidecar's own, but that it speaks to servers without links
-// also where --link=require refuses them, so as to tell that they are there.
+// wayToServer is the sidecar's own, except that it speaks to servers without
+// links even where --link=require refuses them, so that it can tell that they
+// are there.
 func (c *checker) wayToServer() (*uplink.Server, error) {
 	options := c.opts.Sidecar.Adapter(c.source, c.quiet).Server
 	if options.Mode == link.Require {
@@ -155,7 +156,7 @@ func (c *checker) greetServer(ctx context.Context, way *uplink.Server, at netip.
 	return c.greetOld(probe)
 }
 
-// distrust says what we have against a server's certificate; "" is nothing.
+// distrust says why we do not trust a server's certificate; "" means we do.
 func (c *checker) distrust(err error) (cause, hint string) {
 	var untrusted *tls.CertificateVerificationError
 	var role *tlsreload.PeerError

@@ -47,8 +47,8 @@ func Network(at string) string {
 	return "tcp"
 }
 
-// At asks at (an address as of Network) in several protocols, over a connection each,
-// until an answer is one in kind. It takes at most three times frontTime.
+// At asks at an address (as of Network) in several protocols, over a connection
+// each, until one answers in kind. It takes at most three times frontTime.
 func At(ctx context.Context, at string) Answer {
 	// SOCKS5 comes first, since a port that serves it may serve HTTP, too; HTTP
 	// last, since TLS servers often answer it with a complaint in plain text.

@@ -20,9 +20,9 @@ type Plan struct {
 	Port   uint16         // of the sidecar
 }
 
-// maxNetworks bounds each kind of rules. The kernel compares every new connection
-// with all of them, one after the other, and says of each that it is there; what
-// it says must fit into a socket's buffer.
+// maxNetworks bounds each kind of rule. The kernel compares every new
+// connection with all of them in turn, and confirms each when it is set; the
+// confirmations must fit into a socket's buffer.
 const maxNetworks = 64
 
 // neverSent are networks that a connection to the hosted cluster cannot mean.
@@ -78,8 +78,8 @@ func parse(text string) (netip.Prefix, error) {
 // maxResolvConf is more than the C library reads of it.
 const maxResolvConf = 64 << 10
 
-// Nameservers returns the nameservers of a resolv.conf. Lines that it does not
-// understand are the resolver's to complain about.
+// Nameservers returns the nameservers of a resolv.conf. It skips lines that it
+// does not understand: the resolver will complain about those.
 func Nameservers(file io.Reader) ([]netip.Addr, error) {
 	text, err := io.ReadAll(io.LimitReader(file, maxResolvConf))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // register holds what is compared next.
 const register = 1
 
-// interfaceName is as long as the kernel's names of interfaces are.
+// interfaceName is the size of an interface's name in the kernel.
 const interfaceName = 16
 
 // match is what a packet must be like, or what becomes of it.

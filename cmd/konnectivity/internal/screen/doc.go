@@ -1,3 +1,3 @@
-// Package screen puts things in the form that a person reads at a terminal: as
-// wide as it is, in colour where it has any, with figures that are short.
+// Package screen formats things for a person at a terminal: as wide as it is,
+// in colour where it has any, with short figures.
 package screen

@@ -3,7 +3,7 @@ package screen
 // Paint colours words where a person looks.
 type Paint struct{ Green, Red, Yellow, Bold, Dim, Off string }
 
-// PaintIf is the colours, or where they are not wanted none.
+// PaintIf returns the colours, or none where they are not wanted.
 func PaintIf(on bool) Paint {
 	if !on {
 		return Paint{}

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Size is how much room there is; 0 is as much as one likes, as in a pipe.
+// Size is how much room there is; 0 means any amount, as in a pipe.
 type Size struct{ Columns, Rows int }
 
 // SizeOf asks the terminal that out leads to. COLUMNS and LINES override it,
@@ -58,7 +58,7 @@ func Wrap(text string, columns, first int, indent string) string {
 	return b.String()
 }
 
-// IsTerminal says whether a person watches; NO_COLOR (no-color.org) says that
+// IsTerminal says whether a person watches. NO_COLOR (no-color.org) says that
 // colour is not wanted.
 func IsTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FollowEscapes has nothing to do: terminals do.
+// FollowEscapes does nothing: terminals obey escape sequences by themselves.
 func FollowEscapes(*os.File) {}
 
 func sizeOf(f *os.File) Size {

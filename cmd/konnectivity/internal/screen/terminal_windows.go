@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// FollowEscapes has the console follow the sequences that colors and --watch
-// are made of, which those before Windows Terminal do only if asked.
+// FollowEscapes makes the console obey the sequences that colours and --watch
+// consist of. Consoles older than Windows Terminal do so only if asked.
 func FollowEscapes(f *os.File) {
 	console := windows.Handle(f.Fd())
 	var mode uint32

@@ -43,8 +43,8 @@ func (w *WrongPort) dialError(address string) error {
 	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: w.Error(), Err: w}
 }
 
-// greetTime is when a proxy on the way has long begun to answer a greeting; what
-// has not by then is asked what it speaks, while the greeting still waits.
+// greetTime is when a proxy that works has long begun to answer a greeting. One
+// that has not is asked what it speaks, while the greeting still waits.
 const greetTime = 500 * time.Millisecond
 
 // greeted runs a handshake with a proxy. Where the proxy's port speaks another

@@ -12,8 +12,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// grpcLife bounds how long a tunnel of kube-apiserver's client lives, since it
-// ends with the context it was made under.
+// grpcLife bounds the life of a tunnel of kube-apiserver's client, which ends
+// with the context it was made under.
 const grpcLife = 24 * time.Hour
 
 // grpcSocket goes the way kube-apiserver goes, with kube-apiserver's own client:
@@ -39,9 +39,9 @@ func grpcSocket(socket string) tunnel.Dialer {
 	})
 }
 
-// grpcConn is a connection of the packet protocol, which cannot tell the far
-// end that nothing more will come: CloseWrite does nothing, and the far end has
-// to end by itself.
+// grpcConn is a connection of the packet protocol, which cannot end one
+// direction alone: CloseWrite does nothing, and the far end has to end by
+// itself.
 type grpcConn struct {
 	net.Conn
 	end  context.CancelFunc
