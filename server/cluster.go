@@ -18,11 +18,11 @@ import (
 	"konnectivity/tunnel/shares"
 )
 
-// cluster is all that a server keeps of one cluster: its agents, what is open to
-// them, and who is told of what. A server has one of its own, that of its flags,
-// and one for each tenant. Which one a connection is of is decided in the TLS
-// handshake and never by what its peer says, so two of them have nothing that
-// leads from one to the other.
+// cluster is all that a server keeps of one cluster: its agents, what is open
+// to them, and who is told of what. A server has one of its own, that of its
+// flags, and one for each tenant. The TLS handshake decides which one a
+// connection belongs to, and never what its peer says, so nothing leads from
+// one cluster to another.
 type cluster struct {
 	server *Server
 	name   string // the tenant's; "" is the server's own
@@ -107,8 +107,8 @@ func (s *Server) clusterOf(c *frontend.Conn) *cluster {
 	return s.own
 }
 
-// eachCluster calls do for the server's own and for each tenant; do must not
-// block.
+// eachCluster calls do for the server's own cluster and for each tenant's; do
+// must not block.
 func (s *Server) eachCluster(do func(*cluster)) {
 	do(s.own)
 	s.tenants.each(do)
@@ -142,7 +142,7 @@ func (s *Server) newTokens(cfg *auth.TokensConfig, log logrus.FieldLogger) *auth
 }
 
 // closeEnds ends what the server itself has open to agents, in all clusters at
-// once: what is yet to be delivered takes some time.
+// once, since what is yet to be delivered takes some time.
 func (s *Server) closeEnds() {
 	s.tenants.stop()
 	var closing sync.WaitGroup

@@ -53,8 +53,8 @@ func (s *Server) stopAgents() {
 	}
 }
 
-// peers are those that are told when the server drains or the number of
-// servers changes.
+// peers are told when the server drains, and when the number of servers
+// changes.
 type peers struct {
 	mu       sync.Mutex
 	draining bool
@@ -72,8 +72,8 @@ type peer struct {
 	client sidecarLink // what a sidecar's link is; zero for others
 }
 
-// join adds a peer until leave is called. What the others were told while it
-// shook hands it is told now. drain and count must not block.
+// join adds a peer until leave is called, and tells it now what the others were
+// told while it shook hands. drain and count must not block.
 func (p *peers) join(who *peer) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -33,8 +33,8 @@ const (
 	maxStreams = 1000
 
 	// streamWindow is what a client may send on a stream before anybody has
-	// read it. To name it keeps gRPC from making it larger by itself, up to
-	// 16 MiB; clients by gRPC are near. An agent's one stream has all its
+	// read it. Because it is set, gRPC does not enlarge it by itself, up to 16
+	// MiB; clients by gRPC are near. An agent's one stream carries all its
 	// connections and may be far, so its window grows.
 	streamWindow = 64 << 10
 
@@ -110,8 +110,8 @@ type handed struct {
 	done    chan struct{} // closed by Close
 }
 
-// SetDeadline does nothing: gRPC would lift the frontend's deadline as soon as it
-// has read the preface.
+// SetDeadline does nothing: gRPC would lift the frontend's deadline as soon as
+// it has read the preface.
 func (h *handed) SetDeadline(time.Time) error { return nil }
 
 func (h *handed) Close() error {

@@ -21,7 +21,7 @@ const (
 
 func (s side) String() string { return [sides]string{"agents", "clients"}[s] }
 
-// cas are those that a tenant's peers on one side must be of; nil: of none.
+// cas are the CAs that a tenant's peers on one side must be of; nil: of none.
 func (s side) cas(t *tenancy.Tenant) *tenancy.CAs {
 	if s == agents {
 		return t.Agents
@@ -39,7 +39,7 @@ type guest struct {
 // errCut is why connections end whose tenant does not admit them any more.
 var errCut = &tunnel.ResetError{Code: tunnel.CodeShutdown}
 
-// hosted has next serve a connection for the tenant whose it is.
+// hosted makes next serve a connection for the tenant that it belongs to.
 func (s *Server) hosted(next frontend.Handler) frontend.Handler {
 	if s.tenants == nil {
 		return next

@@ -27,7 +27,7 @@ func (s *Server) linkConfig() link.Config {
 }
 
 // setLiveness applies a keepalive that is quicker than the link's own. A slower
-// one is meant for gRPC: links notice a dead peer within 20 s in any case.
+// one is meant for gRPC; links notice a dead peer within 20 s in any case.
 func setLiveness(cfg *link.Config, every time.Duration) {
 	if every > 0 && every < link.DefaultPingInterval {
 		cfg.PingInterval = every

@@ -7,9 +7,9 @@ import (
 	"konnectivity/tunnel"
 )
 
-// policed lets next dial only what the operator allows, and the cluster's own
-// rules. Names are judged as names here; their addresses are the agent's to
-// judge, which resolves them.
+// policed lets next dial only what the operator and the cluster's own rules
+// allow. Here names are judged as names; the agent, which resolves them, judges
+// their addresses.
 func (cl *cluster) policed(next tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		host, port, err := tunnel.SplitAddress(f.Address)

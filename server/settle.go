@@ -8,17 +8,17 @@ import (
 	"konnectivity/tunnel"
 )
 
-// DefaultSettle is for Options.Settle. Agents that lost their server try again
-// every 10 s at the rarest (--sync-interval-cap), so in most cases the first of
-// them has come back by then. It is less than a dial's default timeout, so that
+// DefaultSettle is the usual Options.Settle. Agents that lost their server try
+// again at least every 10 s (--sync-interval-cap), so by then the first has
+// come back in most cases. It is less than a dial's default timeout, so that
 // clients hear that there is no agent, if there is none.
 const DefaultSettle = 8 * time.Second
 
-// settling is the dialer of a server that has just started: until the first
-// agent has connected, or until a point in time, dials wait. The kube-apiserver
+// settling is the dialer of a server that has just started: dials wait until
+// the first agent has connected, or until a point in time. The kube-apiserver
 // beside a server asks as soon as both are up, some moments before agents are
-// back, and makes much of a refusal: it declares aggregated APIs unavailable,
-// for all kube-apiservers of the cluster.
+// back, and takes a refusal badly: it declares aggregated APIs unavailable, for
+// all kube-apiservers of the cluster.
 type settling struct {
 	agents   *registry.Registry
 	next     tunnel.Dialer // to them

@@ -24,8 +24,8 @@ func Outcome(err error) string {
 }
 
 // Log writes the line about a connection that was asked for at asked and has
-// ended, with err if it ended abnormally. It is written at debug, or with info
-// at info. If it would not be written, it costs nothing.
+// ended, with err if it ended abnormally: at info if info is set, else at
+// debug. A line that would not be written costs nothing.
 func Log(log logrus.FieldLogger, info bool, f *tunnel.Flow, asked time.Time, err error) {
 	level := logrus.DebugLevel
 	if info {

@@ -16,7 +16,7 @@ type Rotation[W any] struct {
 // Place is where one waits in a Rotation.
 type Place = *list.Element
 
-// Add has w wait. The place is what removes it.
+// Add makes w wait. The place it returns is what removes it.
 func (r *Rotation[W]) Add(from netip.Prefix, w W) Place {
 	line := r.lines[from]
 	if line == nil {

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// onward is how many turns in a row are of those who have had one before, while
-// others wait for their first: as many as a handshake takes from its first to its
-// end, so that no more are begun than are ended.
+// onward is how many turns in a row go to those who have had one before, while
+// others wait for their first: as many as a handshake takes from its first to
+// its end, so that no more are begun than are ended.
 const onward = 3
 
-// Turns bounds how many compute at once for peers that are yet to prove
-// themselves, so that a flood of handshakes leaves processors to all else. What
-// was begun is ended before more is begun: who waits for a first turn costs
-// little, and who waits for the next one holds what the first has made. Its
-// methods may be called from any goroutine.
+// Turns bounds how many peers that have yet to prove themselves are computed
+// for at once, so that a flood of handshakes leaves processors to all else.
+// What was begun is ended before more is begun: a peer that waits for its first
+// turn costs little, one that waits for its next holds what the first has made.
+// Its methods may be called from any goroutine.
 type Turns struct {
 	mu    sync.Mutex
 	free  int
@@ -71,7 +71,7 @@ func (s *Turns) Give() {
 	}
 }
 
-// Leave has t wait no more, now and later: it is gone.
+// Leave ends the wait of t, whose peer is gone, now and later.
 func (s *Turns) Leave(t *Turn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

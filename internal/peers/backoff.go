@@ -33,8 +33,8 @@ func grow(base time.Duration, factor float64, n int, limit time.Duration) time.D
 	return time.Duration(grown)
 }
 
-// Jitter spreads d over its upper half, so that all who lost a server in
-// the same moment do not come back in the same moment.
+// Jitter spreads d over its upper half, so that all who lost a server at the
+// same moment do not come back at the same moment.
 func Jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }

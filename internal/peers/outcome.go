@@ -32,8 +32,8 @@ func (p *Plan) Met(address, id string, count int, silent bool, now time.Time) *P
 	return m
 }
 
-// Reached notes that a server answers at an address that one cannot be connected
-// to, and is to be asked again after a time.
+// Reached notes that a server answers at an address but cannot be connected to,
+// and is to be asked again after a time.
 func (p *Plan) Reached(address string, again time.Duration, now time.Time) {
 	t := p.place(address)
 	t.Succeed()

@@ -87,8 +87,8 @@ func (p *pace) duplicate() time.Duration {
 	return Jitter(grow(slowPause, slowGrowth, p.vain-1, min(searchPause, p.Limit)))
 }
 
-// allowance is a stock of attempts, say, that grows by one every so often, up to
-// a burst. The zero value is full.
+// allowance is a stock, of attempts for example, that grows by one at regular
+// intervals, up to a burst. The zero value is full.
 type allowance struct {
 	full time.Time // when it is, if nothing is taken
 }

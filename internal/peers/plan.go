@@ -22,16 +22,16 @@ type Policy struct {
 	ShortLife time.Duration
 	// Spread spreads the first redial after a loss.
 	Spread time.Duration
-	// Losses is how many sessions may be short, at one address, and yet be taken
-	// for ones that were cut: redialed soon, with pauses that grow only while they
-	// end at once. One more is taken so every lossEvery. 0: none.
+	// Losses is how many short sessions at one address count as ones that were
+	// cut. Those are redialed soon, with pauses that grow only while they end
+	// at once. Every lossEvery allows one more. 0: none.
 	Losses int
 	// Wary keeps the failures of an address in mind when a session is made, until
 	// one has lasted.
 	Wary bool
-	// DrainSoon has an address whose server is about to go dialed soon, as one
-	// where another is there already, or is about to be; and again soon while
-	// there is no other, since the server that goes waits for it.
+	// DrainSoon redials an address soon whose server is about to go, since
+	// another may be there already or is about to be, and repeats that soon
+	// while there is no other, since the server that goes waits for it.
 	DrainSoon bool
 
 	// MaxSearch bounds the attempts under way for servers that are missing,
@@ -39,9 +39,9 @@ type Policy struct {
 	MaxSearch int
 	// MaxPeers is how many servers are connected at most to look for more.
 	MaxPeers int
-	// ByAddress has only those sessions count whose address is there now, and
-	// only what their servers tell. Else a server counts wherever it was met,
-	// and the last word of any.
+	// ByAddress counts only sessions whose address is there now, and only what
+	// their servers tell. Otherwise a server counts wherever it was met, and
+	// the last word of any server counts.
 	ByAddress bool
 	// Want is the number of servers to be connected to, at least 1: of a count
 	// that servers told (the last, or the largest with ByAddress; 0: none did)

@@ -52,8 +52,8 @@ type Config[A any, S Session] struct {
 	Connect func(ctx context.Context, to A) (S, error)
 	// ConnectTimeout bounds it.
 	ConnectTimeout time.Duration
-	// Rush makes a session with whichever address works first, for who asked
-	// by Now.
+	// Rush makes a session with whichever address works first, for those who
+	// asked by Now.
 	Rush func(ctx context.Context) (A, S, error)
 	// Silent says of a session that its server does not tell by itself when
 	// the count changes.
@@ -159,15 +159,14 @@ func New[A any, S Session](cfg Config[A, S]) *Set[A, S] {
 	return s
 }
 
-// Keep has Run stay connected from now on, and not only serve those who ask.
+// Keep makes Run stay connected from now on, and not only serve those who ask.
 func (s *Set[A, S]) Keep() {
 	s.keep.Store(true)
 	s.wake()
 }
 
-// Retry has what failed tried again at once, and not after the pause that it has
-// earned: whoever calls it knows that something has changed, such as our
-// certificate.
+// Retry tries what failed again at once, not after the pause that it has
+// earned. Its caller knows that something has changed, such as our certificate.
 func (s *Set[A, S]) Retry() {
 	s.again.Store(true)
 	s.wake()

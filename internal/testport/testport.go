@@ -72,10 +72,10 @@ func Reserve() (port int, release func(), err error) {
 	return port, release, nil
 }
 
-// listens says whether one more socket can listen on a port. It does so for a moment
-// in which nothing is forked: a child that is yet to exec would have a copy, which
-// accepts connections for as long as it takes to get a processor, and who waits for
-// the port's owner to listen would take that for it.
+// listens says whether one more socket can listen on a port. It tries for a
+// moment in which nothing is forked. A child that is yet to exec would have a
+// copy of the socket, and accept connections until it gets a processor; whoever
+// waits for the port's owner to listen would take that for it.
 func listens(port int) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

@@ -8,16 +8,17 @@ import (
 	"sync/atomic"
 )
 
-// Choose says whose a handshake is: a guest's or, with nil, the Source's own. An
-// error refuses it: the peer is told that there is nobody of that name, and
-// never gets to see what the others are shown. It must not block.
+// Choose says whose a handshake is: a guest's or, with nil, the Source's own.
+// An error refuses it: the peer is told that nobody has that name, and never
+// sees what others are shown. It must not block.
 type Choose func(*tls.ClientHelloInfo) (*Guest, error)
 
-// Guest is whose handshakes a listener does beside its Source's own. It must not
-// be changed or copied once it is in use, and is for one listener.
+// Guest is somebody for whom a listener shakes hands beside its Source's own.
+// It is for one listener, and must not be changed or copied once it is in use.
 type Guest struct {
 	// Key tells guests apart, and what is trusted for one now from what was
-	// before: a session is resumed only under the key it began with. Not "".
+	// before: a session is resumed only under the key it began with. It must
+	// not be empty.
 	Key string
 
 	Cert *tls.Certificate // shown to peers; nil: the Source's
@@ -47,9 +48,8 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 // sessionMark begins what apart adds to a session.
 const sessionMark = "konnectivity guest "
 
-// apart has c resume only sessions of its own key. All are sealed with the
-// listener's keys, which are renewed by themselves, so what tells them apart is
-// within.
+// apart makes c resume only sessions of its own key. All are sealed with the
+// listener's keys, which renew themselves, so what tells them apart is inside.
 func apart(c, listener *tls.Config, key string) {
 	mark := []byte(sessionMark + key)
 	c.WrapSession = func(state tls.ConnectionState, session *tls.SessionState) ([]byte, error) {

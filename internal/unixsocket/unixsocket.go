@@ -40,8 +40,9 @@ type Options struct {
 }
 
 // Listen listens on a unix socket at path. What is not a socket is never
-// deleted, and a socket that is served is never taken over. Closing the listener
-// removes the file. At no time may others connect than o says and this process.
+// deleted, and a socket that is served is never taken over. Closing the
+// listener removes the file. At no time may anybody connect but those that o
+// names, and this process.
 func Listen(path string, o Options) (net.Listener, error) {
 	switch {
 	case strings.HasPrefix(path, "@"):
@@ -118,8 +119,8 @@ func makeRoom(path string, replace bool) error {
 	return os.Remove(path)
 }
 
-// listener removes its file as it closes, unless it is another's by then: the
-// next process may have put its own there.
+// listener removes its file as it closes, unless the file is another's by then:
+// the next process may have put its own there.
 type listener struct {
 	*net.UnixListener
 	path string

@@ -14,9 +14,9 @@ import (
 // upstream's agents try again after a second.
 const backTime = 3 * time.Second
 
-// stayTime is how long a second connection of an agent must have lasted to count as
-// one in place of the first: agents also make them to look for other servers behind
-// one address, and close them at once where they meet one that they know.
+// stayTime is how long a second connection of an agent must have lasted to
+// replace the first. Agents also make them to look for other servers behind one
+// address, and close them at once if they meet one that they know.
 const stayTime = time.Second
 
 // leave forgets a connection, which may have been forgotten before. An agent that
@@ -34,7 +34,7 @@ func (r *Registry) leave(c *conn) {
 	}
 }
 
-// giveUp has nobody wait for an agent any more.
+// giveUp ends the wait for an agent.
 func (r *Registry) giveUp(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,8 +44,8 @@ func (r *Registry) giveUp(c *conn) {
 	}
 }
 
-// wasLost says that a connection has ended, and that neither the agent nor this
-// server meant it to: one that was thrown out is not waited for.
+// wasLost says that a connection has ended although neither the agent nor this
+// server meant it to. One that was thrown out is not waited for.
 func (c *conn) wasLost() bool {
 	if !tunnel.Closed(c.backend.Done()) || tunnel.Closed(c.backend.Draining()) {
 		return false
@@ -55,9 +55,9 @@ func (c *conn) wasLost() bool {
 	return !errors.As(err, &bye) && !errors.Is(err, link.ErrClosed)
 }
 
-// doubt has an agent show that it still uses connections: it has made a newer one,
-// and may have lost these, of which only it has heard. What they carry would stand
-// still until silence tells.
+// doubt makes an agent show that it still uses these connections: it has made a
+// newer one, and may have lost these without this server's knowing. What they
+// carry would stand still until silence tells.
 func doubt(before []*conn) {
 	for _, c := range before {
 		if b, ok := c.backend.(interface{ Doubt() }); ok {
@@ -66,8 +66,8 @@ func doubt(before []*conn) {
 	}
 }
 
-// find is a connection for a destination, as pick finds it. It waits for an agent
-// that was lost a moment ago where only that one serves the destination.
+// find returns a connection for a destination, as pick does. If only an agent
+// that was lost a moment ago serves the destination, it waits for that agent.
 func (r *Registry) find(ctx context.Context, host string, not *conn) (*conn, Strategy) {
 	for {
 		c, s, news := r.pick(host, not)
@@ -82,9 +82,10 @@ func (r *Registry) find(ctx context.Context, host string, not *conn) (*conn, Str
 	}
 }
 
-// retriable says whether another connection may be tried for a dial that has
-// failed on the way. One that is to outlive its carriers, and lost the first
-// before it was answered, is its opener's to repeat: the numbers are his.
+// retriable says whether a dial that has failed on the way may be tried by
+// another connection. If it is to outlive its carriers, and lost the first
+// before it was answered, repeating it is up to its opener, who numbers the
+// attempts.
 func retriable(f *tunnel.Flow, err error) bool {
 	return tunnel.FailureOf(err).Elsewhere() && (f.Resume == nil || !tunnel.Struck(err))
 }

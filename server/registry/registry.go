@@ -78,7 +78,7 @@ func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
 	return r
 }
 
-// SetStrategies has dials from now on routed by others.
+// SetStrategies routes dials by others from now on.
 func (r *Registry) SetStrategies(strategies []Strategy) {
 	own := slices.Clone(strategies)
 	r.strategies.Store(&own)

@@ -14,17 +14,17 @@ import (
 // so it is short.
 const returnTime = 250 * time.Millisecond
 
-// route names an agent to those who want to resume a connection that it has.
-// Every server makes the same of it. Who it proved to be is part of it, so that
-// no other agent of that id is ever told of its connections.
+// route names an agent to openers that want to resume a connection that it has.
+// Every server makes the same one of it. It covers who the agent proved to be,
+// so that no other agent of that id is ever told of its connections.
 func (a Agent) route() string {
 	sum := sha256.Sum256([]byte(a.Identity))
 	return string(sum[:8]) + a.ID
 }
 
-// resume has the agent that has a connection go on with it over this server.
-// Agents that share an id and a certificate share a route: that one of them does
-// not know the connection proves nothing while there are others.
+// resume asks the agent that has a connection to go on with it over this
+// server. Agents that share an id and a certificate share a route, so that one
+// of them does not know the connection proves nothing while there are others.
 func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	bounded, cancel := context.WithTimeout(ctx, returnTime)
 	defer cancel()
@@ -56,9 +56,9 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 	}
 }
 
-// at is a connection of the agent with that route which was not tried, and a
-// channel that is closed when somebody joins. One by gRPC would make a new
-// connection.
+// at returns a connection of the agent with that route that was not tried, and
+// a channel that is closed when somebody joins. Agents by gRPC are left out:
+// they would make a new connection.
 func (r *Registry) at(route string, tried []*conn) (found *conn, news <-chan struct{}) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
