@@ -217,7 +217,7 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 	return s, first
 }
 
-// clearFirst has bulk move from the first lane to others, if there are any.
+// clearFirst moves bulk from the first lane to others, if there are any.
 func (g *Group) clearFirst(bulk []*link.Stream) {
 	g.mu.Lock()
 	others := slices.ContainsFunc(g.lanes[min(1, len(g.lanes)):], func(l *lane) bool { return !l.drains && !l.drops })

@@ -104,7 +104,7 @@ func (g *Group) Drain() {
 	}
 }
 
-// Doubt has each lane end soon that does not show that it lives.
+// Doubt ends each lane soon that does not show that it lives.
 func (g *Group) Doubt() {
 	for _, ses := range g.Sessions() {
 		ses.Doubt()

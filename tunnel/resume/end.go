@@ -78,7 +78,7 @@ func New(window time.Duration) *End {
 	return &End{window: window, carried: true, confirmed: true}
 }
 
-// Dialed numbers the first carrier, where others were tried in vain before.
+// Dialed numbers the first carrier, if others were tried in vain before it.
 func (e *End) Dialed(attempt uint32) { e.epoch = attempt }
 
 // State is the end's state.
@@ -104,7 +104,7 @@ func (e *End) Epoch() uint32 { return e.epoch }
 // Carried says whether there is a carrier.
 func (e *End) Carried() bool { return e.carried && e.reason == NotGone }
 
-// Plain says whether the end will not outlive its carrier.
+// Plain says that the end will not outlive its carrier.
 func (e *End) Plain() bool { return e.plain }
 
 // Deadline is when Tick has something to do; zero: never, as things are.
@@ -260,8 +260,8 @@ func (e *End) Close(now time.Time) {
 }
 
 // Abandon ends it on this side while there is no carrier to say so: it keeps
-// nothing any more, and waits for one that the peer can be told by. Nobody need
-// wait who is not the one to resume.
+// nothing any more, and waits for one by which the peer can be told. An end
+// that is not the one to resume need not wait.
 func (e *End) Abandon(now time.Time) {
 	if e.reason != NotGone {
 		return

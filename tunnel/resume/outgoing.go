@@ -6,8 +6,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// ErrContradiction is a peer that claims to have taken what it was not sent, or
-// to lack what it said it had taken.
+// ErrContradiction is the error about a peer that claims to have taken what it
+// was not sent, or to lack what it said it had taken.
 var ErrContradiction = errors.New("the peer contradicts what was sent or acknowledged before")
 
 // copyBelow is the part of a block that payload must fill to be kept by

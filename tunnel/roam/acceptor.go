@@ -11,7 +11,7 @@ import (
 	"konnectivity/tunnel/resume"
 )
 
-// Forwarder has the connections that next serves outlive the links they came
+// Forwarder makes the connections that next serves outlive the links they came
 // by, where their openers want that.
 func (e *Ends) Forwarder(next tunnel.Carrier) tunnel.Carrier {
 	if !e.Enabled() {

@@ -168,8 +168,8 @@ func (e *Ends) hold(n int) {
 	}
 }
 
-// relieve gives up what connections keep, those first that were used last the
-// longest ago, until memory is not scarce. They go on as plain ones.
+// relieve gives up what connections keep, those first that were least recently
+// used, until memory is not scarce. They go on as plain ones.
 func (e *Ends) relieve() {
 	defer time.AfterFunc(quiet, func() { e.relieving.Store(false) }) // a look at all is not to follow each write
 	e.mu.Lock()
@@ -295,7 +295,7 @@ func (e *Ends) detach(c *Conn, left Carrier) {
 	}
 }
 
-// start runs f on a goroutine that Wait joins, unless it is too late.
+// start runs f on a goroutine that Wait joins, unless it is too late for that.
 func (e *Ends) start(f func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -341,8 +341,8 @@ func (e *Ends) conns() []*Conn {
 	return slices.Collect(maps.Keys(e.all))
 }
 
-// delivers says whether a connection that nobody uses any more has a carrier and
-// something that the peer lacks.
+// delivers says whether a connection that nobody uses any more has a carrier,
+// and something that the peer lacks.
 func (e *Ends) delivers() bool {
 	return slices.ContainsFunc(e.conns(), func(c *Conn) bool {
 		c.mu.Lock()

@@ -43,9 +43,9 @@ type ask struct {
 	tries   int // in vain since it was lost
 }
 
-// Dialer has the connections that next makes outlive their carriers, as far as
-// the other end takes part. A Flow that asks for that itself is somebody else's
-// end, and passes.
+// Dialer makes the connections that next dials outlive their carriers, as far
+// as the other end takes part. A Flow that asks for that itself is somebody
+// else's end, and passes.
 func (e *Ends) Dialer(next tunnel.Dialer) tunnel.Dialer {
 	if !e.Enabled() {
 		return next
@@ -94,15 +94,16 @@ func repeated(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow) (tunnel.C
 	return nil, struck
 }
 
-// passing says whether a try, so long behind one that was struck, tells nothing of
-// the destination: what was lost with that, the agent's link to the next server,
-// too, may be back soon. An agent that is not within agentTime has gone.
+// passing says whether a try that fails so long after one that was struck tells
+// nothing of the destination. What was lost with that one, the agent's link to
+// the next server too, may be back soon. An agent that is not back within
+// agentTime has gone.
 func passing(err error, behind time.Duration) bool {
 	failure := tunnel.FailureOf(err)
 	return failure.Elsewhere() || failure == tunnel.FailNoAgent && behind < agentTime
 }
 
-// pauseOf is how long to wait behind the so manieth try in vain.
+// pauseOf is how long to wait after that many tries in vain.
 func pauseOf(tries int) time.Duration { return min(firstPause<<min(tries, 10), lastPause) }
 
 // adopt makes far an end where that was granted.

@@ -85,7 +85,7 @@ func (s Stats) givenUp() (n int64) {
 	return n
 }
 
-// OnResume has f told of every pause that ended with a new carrier; it must not
+// OnResume calls f for every pause that ended with a new carrier; f must not
 // block.
 func (e *Ends) OnResume(f func(pause time.Duration)) { e.stats.pause.Store(&f) }
 
@@ -93,7 +93,8 @@ func (e *Ends) OnResume(f func(pause time.Duration)) { e.stats.pause.Store(&f) }
 // link that is lost has many connections, which lose it one by one.
 const tellAfter = time.Second
 
-// tellSoon has one line logged of what happened and of what will until then.
+// tellSoon logs one line, after a while, about what has happened and what will
+// until then.
 func (e *Ends) tellSoon() {
 	if e.opt.Log != nil && e.stats.telling.CompareAndSwap(false, true) {
 		time.AfterFunc(tellAfter, e.tell)
