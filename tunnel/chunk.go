@@ -23,8 +23,8 @@ const (
 // payload that waits in a queue pins at most a small multiple of itself.
 var classes = [...]int{2 << 10, RecordSize + Headroom, 64 << 10}
 
-// pools hold idle blocks; they are a cache of memory and no state. borrowed
-// holds those without memory of their own.
+// pools hold idle blocks: a cache of memory, and no state. borrowed holds those
+// without memory of their own.
 var (
 	pools    [len(classes)]sync.Pool
 	borrowed sync.Pool

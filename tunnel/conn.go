@@ -37,8 +37,8 @@ type Conn interface {
 	Out() Sink
 }
 
-// Under returns the first that is a T of c and what lies under it, as far as
-// each names the next by NetConn, as crypto/tls does.
+// Under returns the first T among c and what lies under it, as far as each
+// names the next by NetConn, as crypto/tls does.
 func Under[T any](c net.Conn) (found T, ok bool) {
 	for c != nil {
 		if found, ok = c.(T); ok {

@@ -133,8 +133,8 @@ type DialError struct {
 	Reason  string // one sentence fit for the client: no secrets, no inner addresses
 	Err     error  // the cause, for logs only; may be nil
 
-	// Struck says that what carried the dial was lost before it was answered. The
-	// destination may have been asked.
+	// Struck says that what carried the dial was lost before it was answered,
+	// so the destination may have been asked.
 	Struck bool
 }
 

@@ -36,7 +36,7 @@ func Codes() iter.Seq[Code] { return between(CodeUnknown, codeEnd) }
 // Known says whether c is one of Codes. A peer may send any.
 func (c Code) Known() bool { return c < codeEnd }
 
-// between are the numbers from first to the one before end.
+// between returns the numbers from first to the one before end.
 func between[N ~uint16](first, end N) iter.Seq[N] {
 	return func(yield func(N) bool) {
 		for n := first; n < end && yield(n); n++ {

@@ -53,7 +53,7 @@ type Totals struct {
 	Up, Down atomic.Int64
 }
 
-// Hop is who a dial was handed to next. The zero Hop is not known, or the
+// Hop is whom a dial was handed to next. The zero Hop is unknown, or the
 // destination itself.
 type Hop struct {
 	Role string // "agent", "server" or "direct"
@@ -68,10 +68,10 @@ func (h Hop) String() string {
 	return h.Role + " " + h.ID
 }
 
-// Direct is the Hop of what goes past the tunnel.
+// Direct is the Hop of connections that bypass the tunnel.
 var Direct = Hop{Role: "direct"}
 
-// Route is the way a sidecar's connection went; a metric label.
+// Route is the way that a sidecar's connection went, as a metric's label.
 type Route string
 
 // The routes. A dial that failed before a way was chosen has none.
@@ -123,7 +123,7 @@ func (f *Flow) Sent() (up, down int64) { return f.sent[0].Load(), f.sent[1].Load
 func (f *Flow) Held() (up, down bool) { return f.held[0].Load(), f.held[1].Load() }
 
 // Hold notes whether bytes now wait for the far end (up) or for who asked. A
-// Relay does so by itself; this and Carry are for a front that has to parse
+// Relay calls it by itself. This and Carry are for a front that has to parse
 // what it passes on, such as HTTP messages. Any goroutine may call them.
 func (f *Flow) Hold(up, held bool) {
 	f.held[side(up)].Store(held)

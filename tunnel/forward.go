@@ -22,8 +22,8 @@ type Observer interface {
 	Closed(f *Flow, took time.Duration, err error)
 }
 
-// Carrier makes the connection that a flow asks for and carries it to its end.
-// *Forwarder is the one there is; others count or limit what it does.
+// Carrier makes the connection that a flow asks for, and carries it to its end.
+// *Forwarder is the one that does; others count or limit what it does.
 type Carrier interface {
 	// Forward is described at Forwarder.Forward.
 	Forward(ctx context.Context, flow *Flow, answer Answer) error
@@ -63,8 +63,8 @@ func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) erro
 	return err
 }
 
-// open dials and answers. What it and End need of the stack is theirs alone,
-// and not part of what every open connection holds.
+// open dials and answers. It is apart so that the stack which this takes is not
+// held for as long as the connection is open.
 func (f *Forwarder) open(ctx context.Context, flow *Flow, answer Answer) (*Relay, error) {
 	far, err := f.Dial(ctx, flow)
 	if err != nil {

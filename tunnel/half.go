@@ -65,16 +65,15 @@ func (h *half) Take(c Chunk) int {
 // Flush implements Receiver.
 func (h *half) Flush() { h.out.Flush() }
 
-// Ready implements Receiver. Run joins the goroutine: it does not return before
-// the direction has ended, which is what the last of these sees.
+// Ready implements Receiver. The goroutine is joined by Run, which returns only
+// when the direction has ended, and this goroutine is the last to see that.
 func (h *half) Ready() { go h.pump() }
 
 // End implements Receiver.
 func (h *half) End() { h.pass(0, io.EOF) }
 
-// Fail implements Receiver, and is called where src is found to have failed
-// behind a dst that takes nothing. It bounds how long what came before may take
-// to be delivered.
+// Fail implements Receiver. It is called if src has failed behind a dst that
+// takes nothing, and bounds how long what came before may take to be delivered.
 func (h *half) Fail(cause error) {
 	h.relay.cause.CompareAndSwap(nil, &cause)
 	h.watch.limit(drainTime)
@@ -87,8 +86,8 @@ func (h *half) pump() {
 	}
 }
 
-// atOnce is for what is moved next. Those that share a Pace take turns, which are
-// to be short.
+// atOnce returns the room for what to move next. Directions that share a Pace
+// take turns, which are to be short.
 func (h *half) atOnce() []Chunk {
 	if h.pace.active() {
 		return h.batch[:1]

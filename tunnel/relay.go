@@ -122,9 +122,9 @@ func (r *Relay) finish(w *watch, err error) {
 	}
 }
 
-// abort resets both ends. The first cause is the one that they are told, and
-// that Run returns: a direction that is cut since it takes too long to deliver
-// what came before a reset was not idle.
+// abort resets both ends. They are told the first cause, which Run also
+// returns: a direction that is cut because it takes too long to deliver what
+// came before a reset was not idle.
 func (r *Relay) abort(cause error) {
 	r.cause.CompareAndSwap(nil, &cause)
 	r.cut.Store(true)

@@ -47,8 +47,8 @@ type Course struct {
 	Source  string
 }
 
-// Interrupted says whether f, which has ended here with err, is none of its ends'
-// loss: they are elsewhere, and have it go on by another way.
+// Interrupted says whether f, which has ended here with err, goes on by another
+// way: its ends are elsewhere and have lost nothing.
 func (f *Flow) Interrupted(err error) bool {
 	if err == nil || f.Lasting != nil || f.Resume == nil || f.Resume.Granted.Window <= 0 {
 		return false

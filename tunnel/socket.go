@@ -230,12 +230,12 @@ func (s *socket) WriteChunks(src []Chunk) error {
 	return err
 }
 
-// isReset says that err is the kernel's word for "the peer reset it".
+// isReset says whether err is the kernel's word for a reset by the peer.
 func isReset(err error) bool {
 	return IsErrno(err, syscall.ECONNRESET, syscall.EPIPE)
 }
 
-// socketFailure is what the kernel has to tell of a socket that nobody reads.
+// socketFailure is what the kernel knows of a socket that nobody reads.
 func socketFailure(raw syscall.RawConn) error {
 	if pollSocket(raw)&pollErr != 0 {
 		return syscall.ECONNRESET

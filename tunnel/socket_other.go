@@ -7,5 +7,6 @@ const (
 	pollHup = 0x10
 )
 
-// poll knows nothing elsewhere: a reset is then noticed by who reads or writes.
+// poll knows nothing on these systems: only those who read or write notice a
+// reset.
 func poll(uintptr) int16 { return 0 }

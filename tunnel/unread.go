@@ -36,8 +36,8 @@ func (u *unread) ReadChunks(dst []Chunk) (int, error) {
 	return 1, nil
 }
 
-// Deliver leaves the turn at the caller, as every Source does, who reads the
-// head before the rest.
+// Deliver leaves the turn with its caller, as every Source does, and that reads
+// the head before the rest.
 func (u *unread) Deliver(r Receiver) bool { return u.next.Deliver(r) }
 
 // drop forgets n bytes, and the memory with the last of them.

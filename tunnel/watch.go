@@ -18,13 +18,13 @@ const sourceLook = 2 * time.Second
 // may be thousands a second, need no timer.
 const takenUnread = 8 << 10
 
-// watch ends a relay that stands still: one whose bytes do not move for longer
-// than they may, and one whose source has failed while its destination takes
-// nothing (nobody reads from the source then, and the kernel tells of a reset
-// only who does). It looks now and then, at the byte counters and the sources,
-// instead of setting a deadline on every read. So it costs nothing while bytes
-// flow, and nothing at all on an idle connection that may be idle. A source that
-// ended in order, behind bytes that still wait, is left alone.
+// watch ends a relay that stands still: one whose bytes have not moved for
+// longer than they may, or one whose source has failed while its destination
+// takes nothing. (Nobody reads from the source then, and the kernel tells only
+// those who do of a reset.) It looks now and then, at the byte counters and the
+// sources, instead of setting a deadline on every read. So it costs nothing
+// while bytes flow, and nothing at all on an idle connection that may be idle.
+// A source that ended in order, behind bytes that still wait, is left alone.
 type watch struct {
 	relay   *Relay
 	halves  [2]*half

@@ -30,8 +30,8 @@ func With(c Conn, p Parts) Conn {
 	return w
 }
 
-// refitted names each method, and embeds nothing: one that Conn gets some day
-// must not go past its parts unseen.
+// refitted names each method and embeds nothing: a method that Conn gets some
+// day must not bypass its parts unseen.
 type refitted struct {
 	base  Conn
 	in    Source

@@ -156,7 +156,8 @@ func checkStatus(status int) error {
 	return nil
 }
 
-// readError tells a connection that failed from an answer that is no answer.
+// readError distinguishes a connection that failed from an answer that makes no
+// sense.
 func readError(limited *io.LimitedReader, err error) error {
 	var timeout interface{ Timeout() bool }
 	switch {

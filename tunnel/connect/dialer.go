@@ -7,8 +7,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Dialer is a tunnel.Dialer by CONNECT through one proxy. All of a dial together
-// is bounded by its context only.
+// Dialer is a tunnel.Dialer by CONNECT through one proxy. Only its context
+// bounds a dial.
 type Dialer struct {
 	Proxy *Proxy
 	Via   tunnel.Dialer // reaches the proxy

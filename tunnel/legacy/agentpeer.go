@@ -46,7 +46,7 @@ type AgentPeer struct {
 }
 
 // pendingDial is a dial without an answer yet. Whoever removes it from the map
-// sends it its one answer.
+// sends it its only answer.
 type pendingDial struct {
 	address string
 	limits  Limits // of the connection
@@ -193,9 +193,9 @@ func agentLost(address string) error {
 	return &tunnel.DialError{Failure: tunnel.FailAgentLost, Address: address, Reason: "the agent went away before it answered"}
 }
 
-// giveUp ends the wait for an answer. It returns false when the answer came at
-// the same moment, or before the question was asked, as no agent should; what
-// that brought is let go.
+// giveUp ends the wait for an answer. It returns false if the answer came at
+// the same moment, or came before the question was asked, which no agent should
+// do; what that brought is let go.
 func (p *AgentPeer) giveUp(random int64, dial *pendingDial) bool {
 	if p.claim(random) != nil {
 		return true

@@ -104,7 +104,7 @@ func refusal(err error) error {
 	return status.Error(codes.PermissionDenied, cleanText(err.Error()))
 }
 
-// ender is how a stream that a group holds is told to end.
+// ender ends a stream that a group holds.
 type ender struct {
 	once sync.Once
 	done chan struct{}
@@ -114,8 +114,8 @@ func newEnder() *ender { return &ender{done: make(chan struct{})} }
 
 func (e *ender) end() { e.once.Do(func() { close(e.done) }) }
 
-// group is the streams of a service, and the goroutines that may outlive a
-// handler: gRPC lets go of those only once the handler has returned.
+// group is the streams of a service, and those of its goroutines that may
+// outlive a handler: gRPC releases them only once the handler has returned.
 type group struct {
 	mu      sync.Mutex
 	streams map[*ender]struct{}

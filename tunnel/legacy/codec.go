@@ -103,8 +103,8 @@ func varintSize(v uint64) int {
 	return n
 }
 
-// loan is a chunk in the hands of gRPC, which gives it back by "returning it
-// to its pool".
+// loan is a chunk in the hands of gRPC, which gives it back by "returning it to
+// its pool".
 type loan struct {
 	data  []byte
 	chunk tunnel.Chunk

@@ -8,9 +8,9 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// fieldID is ours: the connection's id (tunnel.ID) in a DialRequest, a string.
-// client.proto has no room for it. It is sent only to who says keyDuplex, and
-// protobuf has everybody else skip fields that they do not know.
+// fieldID is ours: the connection's id (tunnel.Flow) in a DialRequest, a
+// string. client.proto has no room for it. It is sent only to peers that say
+// keyDuplex; all others skip fields that they do not know, as protobuf has it.
 const fieldID = 1000
 
 // setDialID puts the id of a connection into its DIAL_REQ; "" does nothing.

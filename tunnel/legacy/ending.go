@@ -23,7 +23,7 @@ func (p phase) String() string {
 	return [phases]string{"flowing", "holding", "closing", "answering", "finishing", "told", "lingering", "over"}[p]
 }
 
-// step is what takes an ending from one phase to another.
+// step takes an ending from one phase to another.
 type step uint8
 
 const (
@@ -77,7 +77,7 @@ func (e *ending) peerEnded() bool {
 // forgotten says whether the mux knows the connection no more.
 func (e *ending) forgotten() bool { return e.phase >= lingering }
 
-// after has f called in d, in place of what was to be called.
+// after calls f in d, in place of what was to be called.
 func (e *ending) after(d time.Duration, f func()) {
 	e.stop()
 	e.timer = time.AfterFunc(d, f)

@@ -33,8 +33,8 @@ type frontend struct {
 	far    tunnel.Conn
 }
 
-// hasten tells c that nobody waits for an answer, if it or what lies under it is
-// a connection that otherwise waits for one after CloseWrite.
+// hasten tells c that nobody waits for an answer, if c or what lies under it
+// would otherwise wait for one after CloseWrite.
 func hasten(c tunnel.Conn) {
 	if h, ok := tunnel.Under[*opened](c); ok {
 		h.hasten()
@@ -82,7 +82,8 @@ func (f *frontend) wait(end <-chan struct{}, read <-chan error) (err error) {
 	}
 }
 
-// close takes no dial any more. Where there was none, nothing can happen.
+// close ends the acceptance of dials. If there was none, nothing can happen any
+// more.
 func (f *frontend) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -98,8 +99,8 @@ func (f *frontend) current() *served {
 	return f.conn
 }
 
-// hungUp is called when the client ended its direction of the stream: it can
-// send no CLOSE_REQ any more, so this is it.
+// hungUp is called when the client ended its direction of the stream. It can
+// send no CLOSE_REQ any more, so this counts as one.
 func (f *frontend) hungUp() {
 	f.close()
 	if c := f.current(); c != nil {

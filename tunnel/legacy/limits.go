@@ -68,7 +68,7 @@ func (b *Budget) Divided() *Budget { return &Budget{b.share.Pool().Share().Divid
 // Used returns the bytes of the whole budget that are held just now.
 func (b *Budget) Used() int64 { return b.share.Pool().Used() }
 
-// free is what may still be held by who has this part of the budget.
+// free is how much the holder of this part of the budget may still hold.
 func (b *Budget) free() int64 { return b.share.Left() }
 
 func (b *Budget) add(n int) { b.share.Add(int64(n)) }
@@ -78,9 +78,9 @@ func (b *Budget) Total() int64 { return b.share.Pool().Max() }
 
 type budgetKey struct{}
 
-// WithBudget has a frontend's stream that is admitted with this context, and a
-// connection that AgentPeer.Dial makes under it, count against b instead of the
-// budget of their Limits.
+// WithBudget makes a frontend's stream that is admitted with this context, and
+// a connection that AgentPeer.Dial makes under it, count against b instead of
+// the budget of their Limits.
 func WithBudget(ctx context.Context, b *Budget) context.Context {
 	return context.WithValue(ctx, budgetKey{}, b)
 }

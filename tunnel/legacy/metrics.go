@@ -32,7 +32,8 @@ func (s Segment) String() string {
 // is "Unknown".
 const NoPacket client.PacketType = -1
 
-// known is kind, or NoPacket: a peer must not be able to make up label values.
+// known returns kind, or NoPacket if it is unknown: a peer must not be able to
+// make up label values.
 func known(kind client.PacketType) client.PacketType {
 	if kind < client.PacketType_DIAL_REQ || kind > client.PacketType_DRAIN {
 		return NoPacket

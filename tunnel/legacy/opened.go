@@ -100,7 +100,7 @@ func (c *opened) CloseWrite() error {
 }
 
 // hasten says that nobody waits for an answer any more, so that CloseWrite need
-// not, be it before or after it. What was written is still sent.
+// not, whether it comes before or after. What was written is still sent.
 func (c *opened) hasten() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +120,7 @@ func (c *opened) settle() {
 	})
 }
 
-// tick decides whether the answer to a half-closed connection is complete.
+// tick decides whether the answer on a half-closed connection is complete.
 func (c *opened) tick() {
 	puts, _ := c.in.state()
 	c.mu.Lock()
@@ -248,8 +248,8 @@ func (c *opened) Reset(cause error) error {
 	return nil
 }
 
-// abandon tells the agent to drop the connection, unless it was told already or
-// knows it no more, and returns whether it did.
+// abandon tells the agent to drop the connection, unless the agent was told
+// already or no longer knows it, and returns whether it told it.
 func (c *opened) abandon() bool {
 	if !c.end.take(tell) {
 		return false

@@ -7,7 +7,7 @@ import (
 )
 
 // packet is a received Packet. The payload of DATA is held by reference and
-// belongs to whoever takes it; all else is as konnectivity-client has it.
+// belongs to whoever takes it; everything else is as in konnectivity-client.
 type packet struct {
 	kind client.PacketType
 	id   int64          // the connection of DATA

@@ -54,7 +54,7 @@ func (c *cursor) length(end int) (int, bool) {
 	return int(n), true
 }
 
-// walk goes n bytes ahead, which must exist, and shows each piece on the way.
+// walk advances by n bytes, which must exist, and shows each piece on the way.
 func (c *cursor) walk(n int, show func(buf mem.Buffer, from, to int)) {
 	c.left -= n
 	for n > 0 {

@@ -22,8 +22,8 @@ const (
 	// HTTP/2's first window. The server keeps it from growing.
 	grpcWindow = 64 << 10
 
-	// lastBuffer is what a connection may hold once its client's memory is
-	// used up: one message of most senders.
+	// lastBuffer is what a connection may hold once its client's memory is used
+	// up: one message of most senders.
 	lastBuffer = 16 << 10
 
 	// joinBelow is the payload that is added to the block before it instead
@@ -36,8 +36,8 @@ const (
 	joinBlock = 2<<10 - tunnel.Headroom
 )
 
-// recvQueue is what a connection received and nobody has read yet. One
-// goroutine puts, one reads; all else may come from anywhere.
+// recvQueue is what a connection has received and nobody has read yet. One
+// goroutine puts and one reads; any may call the rest.
 //
 // Old peers have no credit, so what a connection gets is governed here. Above
 // connBuffer it is full: its reader must move within stallTimeout. Above its

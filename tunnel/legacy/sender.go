@@ -202,8 +202,8 @@ func (s *sender) stop(err error) {
 	s.work.Signal()
 }
 
-// sendQueue is what one connection has to send. All of it belongs to the
-// sender's lock.
+// sendQueue is what one connection has to send. The sender's lock guards all of
+// it.
 type sendQueue struct {
 	s  *sender
 	id int64
@@ -343,7 +343,7 @@ func (q *sendQueue) drop() {
 	q.chunks, q.fin, q.sent = nil, nil, nil
 }
 
-// silence drops what is put from now on, as if it were sent.
+// silence drops what is put from now on, as if it had been sent.
 func (q *sendQueue) silence() {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()

@@ -7,15 +7,15 @@ import (
 	"konnectivity/tunnel"
 )
 
-// This file is the only place where errors are told by their text: DIAL_RSP
-// and CLOSE_RSP carry nothing else.
+// Only this file recognises errors by their text: DIAL_RSP and CLOSE_RSP carry
+// nothing else.
 
 // maxText bounds the text of a peer's error.
 const maxText = 512
 
-// dialText is how a failed dial is told in DIAL_RSP: the failure's own words,
-// after the reason in parentheses where there is one. parseDialText reads it
-// back exactly; people and upstream's peers can read it too.
+// dialText is the text of a failed dial in DIAL_RSP: the failure's own words,
+// after the reason in parentheses if there is one. parseDialText reads it back
+// exactly; people and upstream's peers can read it too.
 func dialText(err error) string {
 	e := tunnel.AsDialError("", err)
 	if e.Reason == "" || e.Reason == e.Failure.String() {
@@ -39,10 +39,10 @@ func parseDialText(address, text string) *tunnel.DialError {
 	return &tunnel.DialError{Failure: tunnel.GuessFailure(text), Address: address, Err: errors.New(text)}
 }
 
-// textUnknown answers packets about a connection that is not there.
+// textUnknown answers packets about a connection that does not exist.
 const textUnknown = "unknown connectID"
 
-// resetText is how a reset is told in CLOSE_RSP.
+// resetText is the text of a reset in CLOSE_RSP.
 func resetText(code tunnel.Code) string { return code.String() }
 
 // resetCode reads resetText back. Upstream's agents give a text only where

@@ -12,7 +12,8 @@ import (
 // (§9). Between two links it hands on what the ends of that connection
 // acknowledge, which it does not understand; at an end it has a Watcher.
 
-// FeatureResume is named in HELLO by whoever takes part in resuming.
+// FeatureResume is named in the HELLO of every process that takes part in
+// resuming.
 const FeatureResume = "resume"
 
 // ackTime bounds how long a stream that has ended, and that nobody uses any more, is
@@ -77,7 +78,7 @@ type unacked struct {
 // Resumes says whether both sides take part in resuming (§9).
 func (ses *Session) Resumes() bool { return ses.resumes }
 
-// noResume is why a connection cannot be resumed over this link.
+// noResume is the error where a connection cannot be resumed over this link.
 func (ses *Session) noResume(address string) error {
 	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "the peer does not resume connections"}
 }
@@ -91,8 +92,8 @@ func (st *Stream) carryWith(far tunnel.Conn, grant tunnel.Grant) {
 	st.carry.grant, st.carry.lasts, st.carry.next = grant, grant.Window > 0, next
 }
 
-// carriedOn has st hand on what far is told, now that the opener was told of the
-// connection; some may have come before that.
+// carriedOn makes st pass on what far is told, now that the opener was told of
+// the connection; some of it may have come before that.
 func (st *Stream) carriedOn(far tunnel.Conn) {
 	next, between := far.(*Stream)
 	if !between {
@@ -111,10 +112,10 @@ func (st *Stream) carriedOn(far tunnel.Conn) {
 	}
 }
 
-// tellNextLocked has the other stream of a connection end as st has failed. Whoever
-// relays between them finds that out only as long as it reads from st: not once
-// st's peer has ended its direction, be it that the other one is idle, or over, too,
-// with its last bytes on a link that is lost.
+// tellNextLocked ends the other stream of a connection as st has failed.
+// Whoever relays between the two learns of the failure only while it reads from
+// st, and no longer once st's peer has ended its direction, be the other
+// direction idle, or over too, with its last bytes on a link that is lost.
 func (st *Stream) tellNextLocked(cause error) {
 	if next := st.carry.next; next != nil && st.carry.lasts {
 		st.ses.wg.Go(func() { next.follow(tunnel.CodeOf(cause)) })
@@ -141,8 +142,9 @@ func (st *Stream) followLocked() {
 // Session is the link that the stream is on.
 func (st *Stream) Session() *Session { return st.ses }
 
-// Watch has w told of acknowledgements from now on, and of the stream's failure
-// whenever it was. It returns what was acknowledged before, if anything was.
+// Watch tells w of acknowledgements from now on, and of the stream's failure
+// whenever it happens or happened. It returns what was acknowledged before, if
+// anything was.
 func (st *Stream) Watch(w Watcher) (acked uint64, some bool) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
@@ -159,16 +161,17 @@ func (st *Stream) Watch(w Watcher) (acked uint64, some bool) {
 	return early.offset, true
 }
 
-// tellWatcherLocked tells an end that the stream has failed, unless it was that
-// end which closed it.
+// tellWatcherLocked tells an end that the stream has failed, unless that end
+// closed it.
 func (st *Stream) tellWatcherLocked(cause error) {
 	if w := st.carry.watcher; w != nil && !st.recv.closed() {
 		w.Lost(cause)
 	}
 }
 
-// Acknowledge tells the other end of the connection that all before offset was
-// taken, the end of the direction included if end is set. It does not block.
+// Acknowledge tells the other end of the connection that everything before
+// offset was taken, and the end of the direction if end is set. It does not
+// block.
 func (st *Stream) Acknowledge(offset uint64, end bool) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
@@ -224,7 +227,8 @@ func (st *Stream) awaitsAcksLocked() bool {
 	return true
 }
 
-// settleAcksLocked forgets a stream that has ended once all has passed.
+// settleAcksLocked forgets a stream that has ended once all its
+// acknowledgements have passed.
 func (st *Stream) settleAcksLocked() {
 	if st.state == ended && st.carry.endIn && st.carry.endOut {
 		st.onLocked(acknowledged)
@@ -276,9 +280,10 @@ func (ses *Session) doubtLocked() {
 	}
 }
 
-// Doubt asks the peer whether it lives, and ends the link if nothing is heard of
-// it within absentTime and four round trips: somebody has reason to believe that it
-// has left this link without a word. It does not block.
+// Doubt asks the peer whether it lives, and ends the link if nothing is heard
+// of it within absentTime and four round trips. It is for somebody who has
+// reason to believe that the peer has left this link without a word. It does
+// not block.
 func (ses *Session) Doubt() {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()

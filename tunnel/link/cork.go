@@ -16,10 +16,10 @@ import (
 const corkSize = 68 << 10
 
 // cork gathers the records that TLS writes one by one, so that a turn of the
-// link costs one system call and not one a record. And it knows when the link
-// is about to wait for its peer, which is when others should be sent what they
-// were given meanwhile. It passes everything through until the session takes
-// hold of it.
+// link costs one system call, not one for each record. It also knows when the
+// link is about to wait for its peer, which is the moment to send others what
+// they were given meanwhile. It passes everything through until the session
+// takes hold of it.
 type cork struct {
 	net.Conn
 	raw syscall.RawConn // nil: not a socket, or on Windows
@@ -52,7 +52,7 @@ var blocks sync.Pool
 
 // Cork prepares a raw connection to carry a link: wrap it before the TLS
 // handshake, and Connect or Accept will find it under the *tls.Conn. A link
-// also works without, at one system call a record.
+// works without it too, at one system call for each record.
 func Cork(conn net.Conn) net.Conn {
 	c := &cork{Conn: conn}
 	if s, ok := conn.(syscall.Conn); ok {
@@ -134,7 +134,7 @@ func (c *cork) borrow() {
 	c.block, c.buf = block, *block
 }
 
-// giveBack is called once nothing that was gathered is wanted any more.
+// giveBack is called once nothing that was gathered is needed any more.
 func (c *cork) giveBack() {
 	if c.block != nil {
 		*c.block = c.buf[:0]

@@ -38,7 +38,7 @@ func (r *recvHalf) endTurn() bool {
 }
 
 // wake tells whoever is to fetch what waits: a reader, or the receiver, unless
-// it has the turn already.
+// that has the turn already.
 func (r *recvHalf) wake() {
 	r.cond.Broadcast() // what one reader leaves is the next one's
 	if d := r.delivery; d != nil && !d.turn {
@@ -47,8 +47,9 @@ func (r *recvHalf) wake() {
 	}
 }
 
-// tellFailure tells a receiver of the stream's failure that may be stuck with
-// what came before. What ended in order has all the time to be delivered.
+// tellFailure tells a receiver of the stream's failure, since it may be stuck
+// with what came before. A stream that ended in order has all the time to be
+// delivered.
 func (r *recvHalf) tellFailure() {
 	if d := r.delivery; d != nil && d.turn && r.end != io.EOF {
 		d.to.Fail(r.end)

@@ -50,7 +50,8 @@ type header struct {
 	stream uint64
 }
 
-// errFrameTooLong is a header that announces more than a frame may hold.
+// errFrameTooLong is the error of a header that announces more than a frame may
+// hold.
 var errFrameTooLong = errors.New("frame longer than 16372 bytes")
 
 // put writes h into the first headerSize bytes of b.

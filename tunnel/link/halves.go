@@ -59,8 +59,8 @@ func (r *recvHalf) wait(probe bool) error {
 // closed says whether the stream was closed on this side.
 func (r *recvHalf) closed() bool { return r.end == errClosed }
 
-// finish is the peer's FIN. It counts although the link may have been lost
-// while what came with it was handed on.
+// finish is the peer's FIN. It counts even if the link was lost while what came
+// with it was handed on.
 func (r *recvHalf) finish() {
 	if !r.closed() {
 		r.end = io.EOF

@@ -17,8 +17,8 @@ type handshake struct {
 	peer Hello
 }
 
-// shake is the whole of it. The initiator speaks first; the other side judges
-// before it answers.
+// shake performs the whole handshake. The initiator speaks first; the other
+// side judges before it answers.
 func (hs *handshake) shake(ctx context.Context, initiator bool) error {
 	hello, err := hs.cfg.Hello.encode()
 	if err != nil {
@@ -93,8 +93,8 @@ func (hs *handshake) hearHello(ctx context.Context) error {
 	return nil
 }
 
-// unheard is what becomes of a link whose peer's HELLO did not come. A peer
-// that is late is told so (§7).
+// unheard ends a link whose peer's HELLO did not come. A peer that is late is
+// told so (§7).
 func (hs *handshake) unheard(ctx context.Context, err error) error {
 	err = handshakeError(ctx, err)
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -2,13 +2,14 @@ package link
 
 import "time"
 
-// FeatureLanes is named in HELLO by whoever takes part in lanes (§10).
+// FeatureLanes is named in the HELLO of every process that takes part in lanes
+// (§10).
 const FeatureLanes = "lanes"
 
 // Lanes says whether both sides take part in lanes (§10).
 func (ses *Session) Lanes() bool { return ses.lanes }
 
-// Moved is the payload bytes that came and went so far.
+// Moved returns the payload bytes that came and went so far.
 func (ses *Session) Moved() uint64 {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -30,9 +31,10 @@ func (ses *Session) Bulk(least uint64) (bulk []*Stream) {
 	return bulk
 }
 
-// AskMove asks the opener of the connection that the stream carries to have it go
-// on by another, and says whether it did: once for each stream, only where it was
-// opened here, and where the connection outlives it. It does not block.
+// AskMove asks the opener of the connection that the stream carries to move it
+// to another stream, and returns whether it did: once for each stream, only if
+// the stream was opened here, and only if the connection outlives it. It does
+// not block.
 func (st *Stream) AskMove() bool {
 	ses := st.ses
 	ses.mu.Lock()
@@ -72,8 +74,8 @@ func (st *Stream) Stay() {
 	}
 }
 
-// handleMoveUnlocked hands the wish on to the end that can fulfil it. The mutex is
-// released meanwhile.
+// handleMoveUnlocked hands the wish on to the end that can fulfil it. The mutex
+// is released meanwhile.
 func (r *frameReader) handleMoveUnlocked(h header) error {
 	ses := r.ses
 	st, err := ses.streams.find(h.stream)

@@ -43,8 +43,8 @@ type Hello struct {
 	Serving     Serving
 	Features    []string
 
-	// Group is what the links of one process to one server have in common, which
-	// are lanes of one (§10): GroupSize bytes, or none.
+	// Group is what the links of one process to one server have in common if
+	// they are lanes of one (§10): GroupSize bytes, or none.
 	Group string
 }
 

@@ -79,7 +79,8 @@ func (st *Stream) sendIntroLocked(typ frameType, payload []byte) {
 	st.queueLocked()
 }
 
-// dialedLocked is the outcome of a dial that was answered, lost or given up.
+// dialedLocked returns the outcome of a dial that was answered, lost or given
+// up.
 func (st *Stream) dialedLocked(ctx context.Context, network, address string) (tunnel.Conn, error) {
 	ses := st.ses
 	switch {
@@ -107,8 +108,8 @@ func (st *Stream) dialedLocked(ctx context.Context, network, address string) (tu
 	return st, nil
 }
 
-// lost is why no stream can be had on this link. It names the agent where the
-// peer is one, so that a router knows that another may serve.
+// lost is the error where no stream can be had on this link. It names the agent
+// if the peer is one, so that a router knows that another may serve.
 func (ses *Session) lost(address string) error {
 	failure := tunnel.FailUnavailable
 	if ses.peer.Role == RoleAgent {
@@ -200,9 +201,9 @@ func (ses *Session) refusal(m openMsg) *openedMsg {
 	}
 }
 
-// pending is how many of the peer's streams are not answered, of those that
-// resume a connection or of the others: when thousands go on at once, dials have
-// their room.
+// pending is how many of the peer's streams are not answered: of those that
+// resume a connection, or of the others. So when thousands go on at once, dials
+// still have their room.
 func (ses *Session) pending(again bool) *int {
 	if again {
 		return &ses.resuming

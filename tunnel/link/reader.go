@@ -25,7 +25,7 @@ const quietSize = 2<<10 - tunnel.Headroom
 // end of another stream's bulk. A bulk stream's own cork is full by then.
 const flushAfter = corkSize
 
-// violation is a breach of the protocol that ends the link.
+// violation is a breach of the protocol, which ends the link.
 type violation string
 
 func (v violation) Error() string { return "protocol violation: " + string(v) }

@@ -363,8 +363,9 @@ func (ses *Session) Stats() Stats {
 }
 
 // WaitIdle returns once no stream is open and the Forwarder is done with those
-// of the peer, which takes longer where what came before the end is still being
-// delivered; or once the session has ended, or ctx has; then with ctx's cause.
+// of the peer, which takes longer while what came before the end is still being
+// delivered. It also returns once the session has ended, or once ctx has, then
+// with ctx's cause.
 func (ses *Session) WaitIdle(ctx context.Context) error {
 	defer context.AfterFunc(ctx, ses.wakeIdle)()
 	ses.mu.Lock()

@@ -50,7 +50,7 @@ func (st *Stream) Flush() {
 	st.ses.noteFlushLocked(st.ses.out.tryFlush())
 }
 
-// noteFlushLocked leaves to the flusher what the kernel has not taken.
+// noteFlushLocked leaves what the kernel has not taken to the flusher.
 func (ses *Session) noteFlushLocked(left bool) {
 	if left {
 		ses.queue.corked = true

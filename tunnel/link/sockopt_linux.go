@@ -14,8 +14,8 @@ import (
 // reaches; enough for two turns, so that the wire does not run dry.
 const notSentLowat = 128 << 10
 
-// tune sets the socket under conn up for a link. Failing to is no reason to do
-// without one.
+// tune sets up the socket under conn for a link. If that fails, the link does
+// without.
 func tune(conn net.Conn) {
 	s, ok := tunnel.Under[syscall.Conn](conn)
 	if !ok {

@@ -38,8 +38,8 @@ func newStream(ses *Session, id uint64, budget *Budget) *Stream {
 
 func (st *Stream) id() uint64 { return st.send.id }
 
-// onLocked takes the stream to the state that e leads to. One that is closed is
-// out of the link's books, and frames for it are ignored.
+// onLocked takes the stream to the state that e leads to. A closed stream is
+// removed from the link's books, and frames for it are ignored.
 func (st *Stream) onLocked(e event) {
 	next := st.state.after(e)
 	if next == idle {
@@ -133,7 +133,8 @@ func (st *Stream) consumedLocked(n int) {
 	}
 }
 
-// queueLocked has what is in the outbox sent, without waiting for it.
+// queueLocked arranges for what is in the outbox to be sent, without waiting
+// for it.
 func (st *Stream) queueLocked() {
 	if st.ses.err == nil {
 		st.ses.queue.push(&st.send)

@@ -63,7 +63,8 @@ func (s *streams) find(id uint64) (*Stream, error) {
 
 func (s *streams) add(st *Stream) { s.byID[st.id()], s.used = st, true }
 
-// remove says whether st was there: one that was refused is not.
+// remove takes st out and says whether it was there: one that was refused is
+// not.
 func (s *streams) remove(st *Stream) bool {
 	there := s.byID[st.id()] == st
 	if there {

@@ -127,9 +127,9 @@ func (ses *Session) takeTurnLocked(h *sendHalf) error {
 	return nil
 }
 
-// endTurn tells how a turn went, and gives the connection on. With nobody in
-// line, what is pending is the leaving one's to send, up to a bound; the rest,
-// if more keeps coming, is the flusher's.
+// endTurn ends a turn with its outcome, and passes the connection on. With
+// nobody in line, whoever leaves sends what is pending, up to a bound; the
+// rest, if more keeps coming, is left to the flusher.
 func (ses *Session) endTurn(frames int, err error) {
 	const rounds = 4
 	for round := 0; ; round++ {
@@ -142,7 +142,7 @@ func (ses *Session) endTurn(frames int, err error) {
 }
 
 // passTurn is one step of endTurn: it returns what the caller has to send, or
-// that the connection is not the caller's any more.
+// that the connection is no longer the caller's.
 func (ses *Session) passTurn(frames int, err error, goOn bool) (pending []byte, mine bool) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -288,7 +288,7 @@ func (ses *Session) takeLastTurn(end time.Time) bool {
 	return false
 }
 
-// lastFrames is what is pending, or goAway once nothing is.
+// lastFrames returns what is pending, or goAway once nothing is.
 func (ses *Session) lastFrames(goAway []byte) (frames []byte, last bool) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()

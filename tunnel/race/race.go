@@ -68,7 +68,8 @@ type result[C any] struct {
 	err   error
 }
 
-// running belongs to the goroutine that called All.
+// running is the state of one call of All. It belongs to the goroutine that
+// made the call.
 type running[T, C any] struct {
 	targets []T
 	dial    func(context.Context, T) (C, error)
@@ -122,18 +123,18 @@ func (r *running[T, C]) next() result[C] {
 	return <-r.results
 }
 
-// ours says whether this very process has no descriptor, port or memory left. A
-// dial through others may tell of their shortage, for which there is no errno
-// here; another address may lead past them.
+// ours says whether this very process has run out of descriptors, ports or
+// memory. A dial through others may fail for a shortage of theirs, for which
+// there is no errno here; another address may lead past them.
 func ours(err error) bool {
 	var errno syscall.Errno
 	return tunnel.FailureOf(err) == tunnel.FailExhausted && errors.As(err, &errno)
 }
 
-// mostTelling lists failures from what says most about a destination with many
-// addresses to what says least. A shortage comes first, also one by a bound: the destination may be
-// well. Then what failed after it had connected, as TLS does: that address is
-// there, and it will not go away.
+// mostTelling lists failures, from what says most about a destination with many
+// addresses to what says least. A shortage comes first, even one by a bound,
+// since the destination may be well. Then comes what failed after it had
+// connected, as TLS does: that address is there, and will not go away.
 var mostTelling = []tunnel.Failure{
 	tunnel.FailExhausted, tunnel.FailBound, tunnel.FailInternal, tunnel.FailRefused, tunnel.FailReset, tunnel.FailHostUnreach,
 	tunnel.FailTimeout, tunnel.FailNetUnreach, tunnel.FailDenied,
