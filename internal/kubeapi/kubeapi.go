@@ -1,4 +1,4 @@
-// Package kubeapi is client-go's REST client for the two resources that the
+// Package kubeapi is client-go's REST client for the few resources that the
 // suite uses. client-go's own typed packages link every API group, and its
 // generic ones the machinery of fake clients and apply, which costs a small
 // process more memory than all its work.
@@ -109,7 +109,9 @@ func newResource(config *rest.Config, group schema.GroupVersion, add func(*runti
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	own := rest.CopyConfig(config)
 	own.GroupVersion = &group
-	own.APIPath = "/apis"
+	if own.APIPath = "/apis"; group.Group == "" {
+		own.APIPath = "/api"
+	}
 	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	if own.UserAgent == "" {
 		own.UserAgent = rest.DefaultKubernetesUserAgent()

@@ -14,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"konnectivity/internal/kubeapi"
@@ -66,6 +67,63 @@ func TestTokenReviews(t *testing.T) {
 		t.Errorf("asked %q, want %q", *asked, want)
 	}
 	reviews.CloseIdle()
+}
+
+// Secrets are of the core group, and spoken of in JSON whatever the config says.
+func TestSecrets(t *testing.T) {
+	config, asked := api(t, `{"kind":"SecretList","apiVersion":"v1","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"name":"a"},"data":{"k":"dg=="}}]}`)
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	secrets, err := kubeapi.NewSecrets(config, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer secrets.CloseIdle()
+	list, err := secrets.List(t.Context(), metav1.ListOptions{LabelSelector: "k", Limit: 3})
+	if err != nil || list.ResourceVersion != "7" || len(list.Items) != 1 || list.Items[0].Name != "a" || string(list.Items[0].Data["k"]) != "v" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if want := "GET /api/v1/namespaces/ns/secrets?labelSelector=k&limit=3"; (*asked)[0] != want {
+		t.Errorf("asked %q, want %q", *asked, want)
+	}
+	if secrets.String() != "ns" {
+		t.Errorf("they are in %s", secrets)
+	}
+	copied := list.DeepCopyObject().(*kubeapi.SecretList)
+	copied.Items[0].Data["k"][0] = 'w'
+	if string(list.Items[0].Data["k"]) != "v" {
+		t.Error("a copy shares its data")
+	}
+}
+
+// A watch sends what changes until the API refuses to go on.
+func TestWatchOfSecrets(t *testing.T) {
+	config, asked := api(t, `{"type":"ADDED","object":{"kind":"Secret","apiVersion":"v1","metadata":{"name":"a","resourceVersion":"1"},"data":{"k":"dg=="}}}
+{"type":"BOOKMARK","object":{"kind":"Secret","apiVersion":"v1","metadata":{"resourceVersion":"2"}}}
+{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Expired","code":410}}
+`)
+	secrets, err := kubeapi.NewSecrets(config, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer secrets.CloseIdle()
+	w, err := secrets.Watch(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	added, bookmark, end := <-w.ResultChan(), <-w.ResultChan(), <-w.ResultChan()
+	if s, ok := added.Object.(*kubeapi.Secret); !ok || added.Type != watch.Added || s.Name != "a" || string(s.Data["k"]) != "v" {
+		t.Errorf("%+v", added)
+	}
+	if s, ok := bookmark.Object.(*kubeapi.Secret); !ok || bookmark.Type != watch.Bookmark || s.ResourceVersion != "2" {
+		t.Errorf("%+v", bookmark)
+	}
+	if err := apierrors.FromObject(end.Object); end.Type != watch.Error || !apierrors.IsResourceExpired(err) {
+		t.Errorf("%+v", end)
+	}
+	if want := "GET /api/v1/namespaces/ns/secrets?resourceVersion=0&watch=true"; (*asked)[0] != want {
+		t.Errorf("asked %q, want %q", *asked, want)
+	}
 }
 
 // Every call asks for its own object, in the namespace, by the right verb.
@@ -158,6 +216,9 @@ func TestBadConfig(t *testing.T) {
 	}
 	if _, err := kubeapi.NewTokenReviews(bad); err == nil {
 		t.Error("a client of reviews of nowhere")
+	}
+	if _, err := kubeapi.NewSecrets(bad, "ns"); err == nil {
+		t.Error("a client of secrets of nowhere")
 	}
 }
 

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,15 +15,11 @@ import (
 )
 
 const (
-	// lookEvery is how often the folders are looked at. What is gone must be
+	// lookEvery is how often the source is looked at. What is gone must be
 	// gone twice, so a tenant that is removed is cut within two looks.
 	lookEvery = 2 * time.Second
 
-	// rereadEvery is how often a folder is read although it looks unchanged:
-	// tools can keep a file's size and time.
-	rereadEvery = time.Minute
-
-	// maxTenants bounds how many folders are followed: well above what one
+	// maxTenants bounds how many tenants are followed: well above what one
 	// process can serve.
 	maxTenants = 20000
 
@@ -36,11 +29,12 @@ const (
 	maxRefused = 100000
 )
 
-// Dir follows a folder that has a folder for each tenant. Make it with Open and
-// keep Run running. All methods may be called from any goroutine.
+// Dir is the directory of all tenants, which follows their source: a folder with
+// a folder for each, or Secrets. Make it with Open or OpenSecrets and keep Run
+// running. All methods may be called from any goroutine.
 type Dir struct {
-	path string
-	log  logrus.FieldLogger
+	source source
+	log    logrus.FieldLogger
 
 	table atomic.Pointer[Table]
 
@@ -48,13 +42,13 @@ type Dir struct {
 	entries map[string]*entry
 	served  map[string]struct{} // all server names that ever were a tenant's
 	full    bool                // served has more names than are remembered; as logged
-	fault   string              // why the folders could not be listed, as logged
+	fault   string              // why the source could not be listed, as logged
 	changed func(*Table)
 }
 
-// entry is one tenant's folder.
+// entry is one tenant.
 type entry struct {
-	stamp stamp
+	stamp stamp // of what was read; nil: it is to be read again
 	read  time.Time
 	gone  int // looks since it was there
 
@@ -67,16 +61,22 @@ type entry struct {
 	said    string // as logged
 }
 
-// Open reads all folders. It fails only if they cannot be listed; tenants that
-// are broken are logged, and in States.
+// Open reads all folders of a folder. It fails only if they cannot be listed;
+// tenants that are broken are logged, and in States.
 func Open(path string, log logrus.FieldLogger) (*Dir, error) {
-	d := &Dir{path: path, log: log, entries: make(map[string]*entry), served: make(map[string]struct{})}
+	d := newDir(folders(path), log)
 	names, err := d.list()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, bare(err))
 	}
 	d.update(names)
 	return d, nil
+}
+
+func newDir(s source, log logrus.FieldLogger) *Dir {
+	d := &Dir{source: s, log: log, entries: make(map[string]*entry), served: make(map[string]struct{})}
+	d.table.Store(&Table{})
+	return d
 }
 
 // Table is what there is now.
@@ -91,7 +91,7 @@ func (d *Dir) OnChange(f func(*Table)) {
 	f(d.table.Load())
 }
 
-// Run follows the folders until ctx ends.
+// Run follows the source until ctx ends.
 func (d *Dir) Run(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -105,7 +105,7 @@ func (d *Dir) Run(ctx context.Context) {
 	}
 }
 
-// Look looks at all folders now. What has changed is in force when it returns,
+// Look looks at all tenants now. What has changed is in force when it returns,
 // except for what is gone, which must be gone at the next look too.
 func (d *Dir) Look() {
 	d.looking.Lock()
@@ -114,40 +114,39 @@ func (d *Dir) Look() {
 	if err != nil {
 		if text := err.Error(); text != d.fault {
 			d.fault = text
-			d.log.WithError(err).Error("the tenants' folders cannot be listed; all tenants are served as before")
+			d.log.WithError(err).Errorf("the tenants' %ss cannot be listed; %s", d.source.kind(), d.meanwhile())
 		}
 		return
 	}
 	if d.fault != "" {
 		d.fault = ""
-		d.log.Info("the tenants' folders can be listed again")
+		d.log.Infof("the tenants' %ss can be listed again", d.source.kind())
 	}
 	d.update(names)
 }
 
-// list returns the names of the tenants' folders.
+// meanwhile is what becomes of tenants that cannot be listed.
+func (d *Dir) meanwhile() string {
+	if d.Table().Listed() {
+		return "all tenants are served as before"
+	}
+	return "no tenant is served until they can be"
+}
+
+// list returns the tenants' names.
 func (d *Dir) list() ([]string, error) {
-	entries, err := os.ReadDir(d.path)
-	if err != nil {
-		return nil, err
+	names, err := d.source.list()
+	if err == nil && len(names) > maxTenants {
+		err = fmt.Errorf("there are %d tenants, and at most %d are served", len(names), maxTenants)
 	}
-	var names []string
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") && (e.IsDir() || e.Type()&fs.ModeSymlink != 0) {
-			names = append(names, e.Name())
-		}
-	}
-	if len(names) > maxTenants {
-		return nil, fmt.Errorf("there are %d tenants, and at most %d are served", len(names), maxTenants)
-	}
-	return names, nil
+	return names, err
 }
 
 // update reads what has changed and puts a new Table into force.
 func (d *Dir) update(names []string) {
 	now := time.Now()
 	listed := make(map[string]bool, len(names))
-	news := d.table.Load() == nil
+	news := !d.table.Load().Listed()
 	for _, name := range names {
 		listed[name] = true
 		e := d.entries[name]
@@ -172,9 +171,9 @@ func (d *Dir) update(names []string) {
 	}
 }
 
-// look reads a folder if it may have changed; true is news.
+// look reads a tenant's files if they may have changed; true is news.
 func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
-	f, err := openFolder(filepath.Join(d.path, name))
+	f, err := d.source.open(name)
 	if err != nil {
 		return e.failed(err)
 	}
@@ -183,30 +182,30 @@ func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
 	if err != nil {
 		return e.failed(err)
 	}
-	if e.gone == 0 && before.same(e.stamp) && now.Sub(e.read) < rereadEvery {
+	if e.gone == 0 && e.stamp != nil && before.same(e.stamp) && e.stamp.holds(now.Sub(e.read)) {
 		return false
 	}
 	tenant, err := parse(name, f.read)
-	after, listErr := f.stamp(now)
-	if listErr != nil {
-		after = stamp{}
+	after, stampErr := f.stamp(now)
+	if stampErr != nil {
+		after = nil
 	}
 	return e.learn(tenant, err, before, after, now)
 }
 
 // learn takes in a reading, made between two stamps. If they differ, it may be of
 // half a change, and nobody is cut for that: what is served is served as it was
-// until a look finds the folder at rest.
+// until a look finds the files at rest.
 func (e *entry) learn(tenant *Tenant, err error, before, after stamp, now time.Time) (news bool) {
 	if err == nil {
 		err = tenant.opened(e.last)
 	}
-	e.stamp, e.read = stamp{}, now
-	whole := before.same(after)
+	e.stamp, e.read = nil, now
+	whole := after != nil && before.same(after)
 	if !whole && e.serving != nil {
 		return false
 	}
-	if whole && !after.young && !unread(err) {
+	if whole && after.holds(0) && !unread(err) {
 		e.stamp = after // only what was read whole need not be read again
 	}
 	e.names = tenant.ServerNames
@@ -230,7 +229,7 @@ func unread(err error) bool {
 	return err != nil && (errors.As(err, &errno) || errors.Is(err, fs.ErrNotExist))
 }
 
-// failed notes why the folder cannot be used. One that is served goes on as it
+// failed notes why the tenant cannot be used. One that is served goes on as it
 // was, unless it is withdrawn, and is so the next time too.
 func (e *entry) failed(err error) (news bool) {
 	news = e.err == nil || e.err.Error() != err.Error()
@@ -246,7 +245,7 @@ func (e *entry) failed(err error) (news bool) {
 	return news
 }
 
-// withdrawn says whether err tells that what makes a folder a tenant is not
+// withdrawn says whether err tells that what makes files a tenant is not
 // there: whoever removes a CA means it. A file that tenant.yaml names may be yet
 // to be written.
 func withdrawn(err error) bool {
@@ -318,15 +317,19 @@ func (d *Dir) tell(name string, e *entry) {
 	first := e.said == ""
 	e.said = said
 	log := d.log.WithField("tenant", name)
+	err := e.err
+	if err != nil {
+		err = d.source.explain(name, err)
+	}
 	switch {
 	case e.serving != nil && e.err == nil && first:
 		log.Info("the tenant is served")
 	case e.serving != nil && e.err == nil:
 		log.Info("the tenant has changed")
 	case e.serving != nil:
-		log.WithError(e.err).Warn("the tenant's folder cannot be used as it is now; it is served as before")
+		log.WithError(err).Warnf("the tenant's %s cannot be used as it is now; it is served as before", d.source.kind())
 	default:
-		log.WithError(e.err).Error("the tenant is refused: its folder cannot be used")
+		log.WithError(err).Errorf("the tenant is refused: its %s cannot be used", d.source.kind())
 	}
 }
 
@@ -345,13 +348,13 @@ func (e *entry) state() string {
 func (d *Dir) publish() {
 	t := &Table{
 		byName: make(map[string]*Tenant), refused: make(map[string]struct{}), tenants: make(map[string]*Tenant, len(d.entries)),
-		closed: len(d.served) > maxRefused,
+		closed: len(d.served) > maxRefused, listed: true,
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.entries)) {
 		e := d.entries[name]
 		status := Status{Name: name, State: e.state(), Since: e.since, ServerNames: e.names, Tenant: e.serving}
 		if e.err != nil {
-			status.Error, status.Told = e.err.Error(), told(e.err)
+			status.Error, status.Told = d.source.explain(name, e.err).Error(), told(e.err)
 		}
 		if e.serving != nil {
 			t.tenants[name] = e.serving

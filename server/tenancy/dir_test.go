@@ -214,7 +214,7 @@ func TestAReadingOfHalfAChangeIsNotServed(t *testing.T) {
 	half, err := parse("a", f.read)
 	w.put("a", ClientsCAFile, other+other)
 	e, was := d.entries["a"], d.Table().Tenant("a")
-	if e.learn(half, err, before, stamped(), time.Now()) || e.parsed != was || e.stamp.self != nil {
+	if e.learn(half, err, before, stamped(), time.Now()) || e.parsed != was || e.stamp != nil {
 		t.Errorf("half a change is news: %+v", e)
 	}
 	d.Look()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +19,10 @@ const (
 
 	// maxFile bounds each file that is read of it. A CA bundle has a few KiB.
 	maxFile = 1 << 20
+
+	// rereadEvery is how often a folder is read although it looks unchanged:
+	// tools can keep a file's size and time.
+	rereadEvery = time.Minute
 
 	// settled is how old a file must be for its time to tell that it has not
 	// changed since it was read: clocks of file systems are coarse.
@@ -36,6 +41,35 @@ func Load(name, folder string) (*Tenant, error) {
 	return parse(name, f.read)
 }
 
+// folders is a folder with a folder for each tenant, a source.
+type folders string
+
+func (folders) kind() string { return "folder" }
+
+func (folders) explain(_ string, err error) error { return err }
+
+func (path folders) list() ([]string, error) {
+	entries, err := os.ReadDir(string(path))
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") && (e.IsDir() || e.Type()&fs.ModeSymlink != 0) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+func (path folders) open(name string) (store, error) {
+	f, err := openFolder(filepath.Join(string(path), name))
+	if err != nil {
+		return nil, err // and no store, which a nil *folder would be
+	}
+	return f, nil
+}
+
 // folder is a tenant's folder, opened. Whatever a link in it says, nothing
 // outside of it is read.
 type folder struct{ root *os.Root }
@@ -50,8 +84,7 @@ func openFolder(path string) (*folder, error) {
 
 func (f *folder) close() { _ = f.root.Close() }
 
-// read reads a file. An error is a *FieldError; errors.Is(err, fs.ErrNotExist)
-// tells one that is not there.
+// read implements store.
 func (f *folder) read(name string) ([]byte, error) {
 	data, err := f.readAll(name)
 	if err != nil {
@@ -89,9 +122,9 @@ func bare(err error) error {
 	return err
 }
 
-// stamp is what a folder looks like without reading its files: two that are the
-// same hold the same, if no file was young when the first was taken.
-type stamp struct {
+// folderStamp is what a folder looks like: two that are the same hold the same,
+// if no file was young when the first was taken.
+type folderStamp struct {
 	self  os.FileInfo
 	files []os.FileInfo // by name, links followed
 	young bool          // nothing is told by it
@@ -102,20 +135,20 @@ type stamp struct {
 func (f *folder) stamp(now time.Time) (stamp, error) {
 	self, err := f.root.Stat(".")
 	if err != nil {
-		return stamp{}, bare(err)
+		return nil, bare(err)
 	}
 	dir, err := f.root.Open(".")
 	if err != nil {
-		return stamp{}, bare(err)
+		return nil, bare(err)
 	}
 	defer func() { _ = dir.Close() }()
 	names, err := dir.Readdirnames(2 * maxFiles)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return stamp{}, bare(err)
+		return nil, bare(err)
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, ".") })
 	slices.Sort(names)
-	s := stamp{self: self, young: len(names) > maxFiles}
+	s := folderStamp{self: self, young: len(names) > maxFiles}
 	for _, name := range names {
 		info, err := f.root.Stat(name)
 		switch {
@@ -131,9 +164,13 @@ func (f *folder) stamp(now time.Time) (stamp, error) {
 	return s, nil
 }
 
-// same says whether nothing has changed between two stamps.
-func (s stamp) same(o stamp) bool {
-	return s.self != nil && o.self != nil && os.SameFile(s.self, o.self) && slices.EqualFunc(s.files, o.files, func(a, b os.FileInfo) bool {
+// same implements stamp.
+func (s folderStamp) same(other stamp) bool {
+	o, ok := other.(folderStamp)
+	return ok && os.SameFile(s.self, o.self) && slices.EqualFunc(s.files, o.files, func(a, b os.FileInfo) bool {
 		return a.Name() == b.Name() && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode() && os.SameFile(a, b)
 	})
 }
+
+// holds implements stamp.
+func (s folderStamp) holds(since time.Duration) bool { return !s.young && since < rereadEvery }

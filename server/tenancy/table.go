@@ -8,16 +8,16 @@ import (
 
 // States of a tenant.
 const (
-	StateServing = "serving" // as its folder has it
-	StateStale   = "stale"   // its folder cannot be used as it is now; it is served as it was
-	StateBroken  = "broken"  // its folder cannot be used; its peers are refused
+	StateServing = "serving" // as its files have it
+	StateStale   = "stale"   // its files cannot be used as they are now; it is served as it was
+	StateBroken  = "broken"  // its files cannot be used; its peers are refused
 )
 
 // Status is a tenant as an operator sees it.
 type Status struct {
 	Name        string
 	State       string
-	Error       string    // a sentence that names file and field; "" while it is served as its folder has it
+	Error       string    // a sentence that names file and field; "" while it is served as its files have it
 	Told        string    // the same for the tenant's own reader: it names nobody else
 	Since       time.Time // of what is served now, or of the failure
 	ServerNames []string
@@ -33,6 +33,7 @@ type Table struct {
 	readers map[bearer.Digest]*Tenant
 	states  []Status // by name
 	closed  bool     // all server names of nobody are refused
+	listed  bool     // it is known which tenants there are
 }
 
 // Find is the tenant that a server name belongs to. known without a tenant is a
@@ -59,6 +60,10 @@ func (t *Table) Tenants() map[string]*Tenant { return t.tenants }
 // Closed says whether all names that are no tenant's are refused, since more
 // were served than are remembered.
 func (t *Table) Closed() bool { return t.closed }
+
+// Listed says whether it is known which tenants there are. A server that was
+// started while the API of their Secrets was away knows of none at first.
+func (t *Table) Listed() bool { return t.listed }
 
 // States are all tenants, also those that are broken, by name. The slice must
 // not be modified.

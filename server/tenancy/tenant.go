@@ -19,7 +19,7 @@ import (
 	"konnectivity/server/registry"
 )
 
-// The files of a tenant's folder beside SpecFile.
+// The files of a tenant beside SpecFile: of its folder, or keys of its Secret.
 const (
 	AgentsCAFile  = "agents-ca.crt"  // may be missing if the agents have tokens
 	ClientsCAFile = "clients-ca.crt" // needed
@@ -28,7 +28,7 @@ const (
 	ReaderFile    = "reader-token" // optional
 )
 
-// Tenant is one cluster of several that a server serves, as its folder has it at
+// Tenant is one cluster of several that a server serves, as its files have it at
 // one moment. It does not change, and may be used by any number of goroutines.
 type Tenant struct {
 	Name        string

@@ -1,0 +1,301 @@
+package kubeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+// shelf is a SecretsAPI without a network: names of Secrets, each with its
+// version as its content.
+type shelf struct {
+	mu       sync.Mutex
+	version  int
+	held     map[string]string
+	down     error
+	expired  bool // the next watch is
+	lists    int
+	watches  []string // the versions that were watched from
+	watchers map[*watch.FakeWatcher]struct{}
+}
+
+func newShelf(names ...string) *shelf {
+	s := &shelf{held: make(map[string]string), watchers: make(map[*watch.FakeWatcher]struct{})}
+	for _, name := range names {
+		s.put(name)
+	}
+	return s
+}
+
+func (s *shelf) String() string { return "ns" }
+
+func (s *shelf) secret(name string) *Secret {
+	return &Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("of-" + name), ResourceVersion: s.held[name]},
+		Data:       map[string][]byte{"version": []byte(s.held[name])},
+	}
+}
+
+// List has pages of two.
+func (s *shelf) List(_ context.Context, opts metav1.ListOptions) (*SecretList, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lists++; s.down != nil {
+		return nil, s.down
+	}
+	if opts.LabelSelector != "tenant" || opts.Limit == 0 {
+		return nil, fmt.Errorf("listed by %+v", opts)
+	}
+	var names []string
+	for name := range s.held {
+		if name > opts.Continue {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	out := &SecretList{ListMeta: metav1.ListMeta{ResourceVersion: fmt.Sprint(s.version)}}
+	if len(names) > 2 {
+		names = names[:2]
+		out.Continue = names[1]
+	}
+	for _, name := range names {
+		out.Items = append(out.Items, *s.secret(name))
+	}
+	return out, nil
+}
+
+func (s *shelf) Watch(_ context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.down != nil:
+		return nil, s.down
+	case opts.LabelSelector != "tenant" || !opts.AllowWatchBookmarks || opts.TimeoutSeconds == nil:
+		return nil, fmt.Errorf("watched by %+v", opts)
+	}
+	s.watches = append(s.watches, opts.ResourceVersion)
+	w := watch.NewFakeWithChanSize(100, false)
+	if s.expired {
+		s.expired = false
+		w.Error(&metav1.Status{Reason: metav1.StatusReasonExpired, Code: 410})
+		return w, nil
+	}
+	s.watchers[w] = struct{}{}
+	return w, nil
+}
+
+func (s *shelf) tell(what watch.EventType, secret *Secret) {
+	for w := range s.watchers {
+		w.Action(what, secret)
+	}
+}
+
+func (s *shelf) put(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	what := watch.Added
+	if s.held[name] != "" {
+		what = watch.Modified
+	}
+	s.version++
+	s.held[name] = fmt.Sprint(s.version)
+	s.tell(what, s.secret(name))
+}
+
+func (s *shelf) drop(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.held[name] = fmt.Sprint(s.version)
+	s.tell(watch.Deleted, s.secret(name))
+	delete(s.held, name)
+}
+
+// end ends all watches.
+func (s *shelf) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watchers {
+		w.Stop()
+	}
+	clear(s.watchers)
+}
+
+func (s *shelf) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = err
+}
+
+// mirrored runs a Mirror of s in a bubble, and ends it.
+func mirrored(t *testing.T, s *shelf, do func(m *Mirror)) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		m := NewMirror(s, "tenant")
+		done := make(chan struct{})
+		go func() { defer close(done); m.Run(ctx) }()
+		synctest.Wait()
+		do(m)
+		s.end()
+		cancel()
+		<-done
+	})
+}
+
+// has is what a mirror has: names with versions.
+func has(m *Mirror) string {
+	names, err := m.Names()
+	slices.Sort(names)
+	for i, name := range names {
+		data, version := m.Get(name)
+		names[i] += "=" + string(data["version"])
+		if version != "of-"+name+"/"+string(data["version"]) {
+			return "the version " + version
+		}
+	}
+	if err != nil {
+		names = append(names, "("+err.Error()+")")
+	}
+	return strings.Join(names, " ")
+}
+
+func wants(t *testing.T, m *Mirror, want string) {
+	t.Helper()
+	synctest.Wait()
+	if got := has(m); got != want {
+		t.Errorf("it has %q, want %q", got, want)
+	}
+}
+
+func TestAMirrorFollows(t *testing.T) {
+	s := newShelf("a", "b", "c", "d", "e")
+	mirrored(t, s, func(m *Mirror) {
+		wants(t, m, "a=1 b=2 c=3 d=4 e=5")
+		s.put("b")
+		s.put("f")
+		s.drop("c")
+		wants(t, m, "a=1 b=6 d=4 e=5 f=7")
+		if _, version := m.Get("c"); version != "" {
+			t.Errorf("one that is gone has the version %s", version)
+		}
+		if m.String() != "ns" || s.lists != 3 {
+			t.Errorf("%s was listed in %d pages", m, s.lists)
+		}
+	})
+}
+
+// What a watch has missed when it ended, the next one is sent: it begins where
+// that one ended, or at its last bookmark.
+func TestAMirrorGoesOnWhereItWas(t *testing.T) {
+	s := newShelf("a")
+	mirrored(t, s, func(m *Mirror) {
+		s.put("b")
+		synctest.Wait()
+		s.end()
+		time.Sleep(2 * leastPause)
+		synctest.Wait()
+		s.mu.Lock()
+		s.tell(watch.Bookmark, &Secret{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}})
+		s.mu.Unlock()
+		wants(t, m, "a=1 b=2")
+		s.end()
+		time.Sleep(2 * mostPause)
+		synctest.Wait()
+		if want := []string{"1", "2", "9"}; !slices.Equal(s.watches, want) || s.lists != 1 {
+			t.Errorf("watched from %q, want %q; %d lists", s.watches, want, s.lists)
+		}
+	})
+}
+
+// A version that is too old has all listed anew, and what is gone is gone.
+func TestAMirrorThatWasLeftBehind(t *testing.T) {
+	s := newShelf("a", "b")
+	mirrored(t, s, func(m *Mirror) {
+		s.mu.Lock()
+		s.expired = true
+		delete(s.held, "a") // unseen
+		s.mu.Unlock()
+		s.end()
+		time.Sleep(2 * mostPause)
+		wants(t, m, "b=2")
+		if s.lists != 2 {
+			t.Errorf("%d lists", s.lists)
+		}
+	})
+}
+
+func TestAMirrorKeepsWhatItHasWhileTheAPIIsAway(t *testing.T) {
+	s := newShelf("a")
+	mirrored(t, s, func(m *Mirror) {
+		s.fail(errors.New("read 127.0.0.1:1: reset"))
+		s.end()
+		time.Sleep(time.Minute)
+		wants(t, m, "a=1 (read 127.0.0.1:1: reset)")
+		s.fail(errors.New("read 127.0.0.1:2: reset")) // the same, as people see it
+		time.Sleep(time.Minute)
+		wants(t, m, "a=1 (read 127.0.0.1:1: reset)")
+		s.fail(apierrors.NewUnauthorized("who are you"))
+		time.Sleep(time.Minute)
+		wants(t, m, "a=1 (who are you)")
+		s.fail(nil)
+		time.Sleep(2 * mostPause)
+		wants(t, m, "a=1")
+		s.put("b")
+		wants(t, m, "a=1 b=2")
+	})
+}
+
+func TestAMirrorBeginsOnceTheAPIIsThere(t *testing.T) {
+	s := newShelf("a")
+	s.fail(errors.New("refused"))
+	mirrored(t, s, func(m *Mirror) {
+		wants(t, m, "(refused)")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if least, most := int(time.Hour/mostPause/2), int(time.Hour/mostPause)+3; s.lists < least || s.lists > most {
+			t.Errorf("it was asked %d times in an hour, want %d to %d", s.lists, least, most)
+		}
+		s.fail(nil)
+		time.Sleep(2 * mostPause)
+		wants(t, m, "a=1")
+	})
+}
+
+func TestAMirrorThatWasNotAsked(t *testing.T) {
+	m := NewMirror(newShelf("a"), "tenant")
+	if _, err := m.Names(); err == nil {
+		t.Error("it is known that there are none")
+	}
+	if err := m.List(t.Context()); err != nil || has(m) != "a=1" {
+		t.Errorf("%v, %s", err, has(m))
+	}
+}
+
+// What is no Secret is not taken in, and no reason to stop.
+func TestAMirrorOfSomethingElse(t *testing.T) {
+	s := newShelf("a")
+	mirrored(t, s, func(m *Mirror) {
+		s.mu.Lock()
+		for w := range s.watchers {
+			w.Add(&metav1.Status{})
+		}
+		s.mu.Unlock()
+		synctest.Wait()
+		if got := has(m); got != "a=1 (the API sent a *v1.Status where a Secret was asked for)" {
+			t.Error(got)
+		}
+		time.Sleep(2 * mostPause)
+		wants(t, m, "a=1")
+	})
+}
