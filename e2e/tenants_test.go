@@ -39,25 +39,32 @@ type clusterOfMany struct {
 // serverName is what its peers ask for.
 func (c *clusterOfMany) serverName() string { return c.name + ".example" }
 
+// newTenant makes a cluster, and the files that a server is given of it.
+func newTenant(t *testing.T, name string) (c *clusterOfMany, files map[string]string) {
+	t.Helper()
+	c = &clusterOfMany{name: name, ca: must(pki.NewCA("ca"))(t), target: echoTarget(t)}
+	c.client = must(c.ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t).TLS()
+	shown := must(c.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{c.serverName()}, Server: true}))(t)
+	return c, map[string]string{
+		"agents-ca.crt": string(c.ca.CertPEM), "clients-ca.crt": string(c.ca.CertPEM),
+		"server.crt": string(shown.CertPEM), "server.key": string(shown.KeyPEM), "tenant.yaml": "serverNames: [" + c.serverName() + "]\n",
+	}
+}
+
 // tenant makes a cluster and puts its folder in place at once.
 func (h *hosting) tenant(t *testing.T, name string) *clusterOfMany {
 	t.Helper()
-	c := &clusterOfMany{name: name, ca: must(pki.NewCA("ca"))(t), target: echoTarget(t)}
+	c, files := newTenant(t, name)
 	folder := filepath.Join(t.TempDir(), name)
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	shown := must(c.ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{c.serverName()}, Server: true}))(t)
-	for file, text := range map[string]string{
-		"agents-ca.crt": string(c.ca.CertPEM), "clients-ca.crt": string(c.ca.CertPEM),
-		"server.crt": string(shown.CertPEM), "server.key": string(shown.KeyPEM), "tenant.yaml": "serverNames: [" + c.serverName() + "]\n",
-	} {
+	for file, text := range files {
 		replace(t, filepath.Join(folder, file), []byte(text))
 	}
 	if err := os.Rename(folder, filepath.Join(h.dir, name)); err != nil {
 		t.Fatal(err)
 	}
-	c.client = must(c.ca.Issue(pki.Leaf{CommonName: "client", Client: true}))(t).TLS()
 	return c
 }
 

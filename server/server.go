@@ -97,7 +97,7 @@ func (s *Server) Ready() error {
 		return errors.New("the server is shutting down")
 	}
 	if s.tenants != nil {
-		return nil // one cluster without agents is no reason to send those of others away
+		return s.tenants.ready()
 	}
 	return s.own.agents.Ready()
 }

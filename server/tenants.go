@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,7 +46,7 @@ type hosting struct {
 	hosts map[*tenancy.Tenant]*host
 }
 
-// host is a tenant, as its folder has it at one moment, with its cluster, which
+// host is a tenant, as its files have it at one moment, with its cluster, which
 // stays the same.
 type host struct {
 	tenant  *tenancy.Tenant
@@ -83,7 +84,7 @@ func newTenants(s *Server, dir *tenancy.Dir) *tenants {
 	return t
 }
 
-// start follows the tenants' folders until life ends.
+// start follows the tenants until life ends.
 func (t *tenants) start(life context.Context, parts *errgroup.Group) {
 	if t == nil {
 		return
@@ -96,6 +97,15 @@ func (t *tenants) start(life context.Context, parts *errgroup.Group) {
 		t.running.Wait()
 		return nil
 	})
+}
+
+// ready is nil as soon as it is known which tenants there are: one cluster
+// without agents is no reason to send those of others away.
+func (t *tenants) ready() error {
+	if !t.now.Load().table.Listed() {
+		return errors.New("the tenants' Secrets could not be listed yet; the log says why")
+	}
+	return nil
 }
 
 // stop has nothing change any more.
@@ -225,7 +235,7 @@ func (s *Server) strategiesOf(t *tenancy.Tenant) []registry.Strategy {
 	return s.opts.Strategies
 }
 
-// termsOf are what a tenant's folder says. What has not changed is kept, with
+// termsOf are what a tenant's settings say. What has not changed is kept, with
 // all that it remembers.
 func (t *tenants) termsOf(tenant *tenancy.Tenant, cl *cluster) *terms {
 	cl.parts.budget.Bound(int64(tenant.Bounds.MemoryMiB) << 20)

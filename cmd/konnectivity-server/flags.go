@@ -19,6 +19,7 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
 	"konnectivity/server/registry"
+	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/roam"
@@ -76,7 +77,7 @@ type flags struct {
 
 	allow, deny []string
 
-	tenantsDir string
+	tenantsDir, tenantsNamespace, tenantsSelector string
 
 	xfrChannelSize     int
 	warnOnChannelLimit bool
@@ -138,6 +139,16 @@ func (f *flags) addRouting(set *pflag.FlagSet) {
 
 func (f *flags) addTenants(set *pflag.FlagSet) {
 	set.StringVar(&f.tenantsDir, "tenants-dir", "", "directory with a folder for each further cluster (tenant) that is served on --server-port and --agent-port, by the server names of its tenant.yaml and with its own CAs; followed while the server runs")
+	set.StringVar(&f.tenantsNamespace, "tenants-namespace", "", "the same from Secrets of this namespace, each with the files of a tenant; watched while the server runs")
+	set.StringVar(&f.tenantsSelector, "tenants-selector", tenancy.SecretLabel, "label selector for these Secrets")
+}
+
+// tenants says whether there may be any, and by which flag.
+func (f *flags) tenants() (flag string, given bool) {
+	if f.tenantsNamespace != "" {
+		return "--tenants-namespace", true
+	}
+	return "--tenants-dir", f.tenantsDir != ""
 }
 
 func (f *flags) addTLS(set *pflag.FlagSet) {
@@ -155,7 +166,7 @@ func (f *flags) addBounds(set *pflag.FlagSet) {
 }
 
 func (f *flags) addKube(set *pflag.FlagSet) {
-	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for token reviews and leases (default: the pod's service account)")
+	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for token reviews, leases and tenants' Secrets (default: the pod's service account)")
 	set.Float32Var(&f.kubeQPS, "kubeconfig-qps", 0, "maximum API calls per second (default: 49 for token reviews, the client library's for leases)")
 	set.IntVar(&f.kubeBurst, "kubeconfig-burst", 0, "number of API calls allowed above that rate in a burst (default: 1 for token reviews, the client library's for leases)")
 	set.StringVar(&f.apiContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content type of requests")
@@ -363,14 +374,35 @@ func (f *flags) checkAgents() error {
 }
 
 func (f *flags) checkCombinations() error {
-	if f.tenantsDir != "" && !f.clientTCP() {
-		return cli.Usagef("--tenants-dir needs --server-port with --server-cert, --server-key and --server-ca-cert: tenants' clients are told apart in the TLS handshake")
+	if err := f.checkTenants(); err != nil {
+		return err
 	}
 	if f.adminToken != "" && f.adminPort == 0 {
 		return cli.Usagef("--admin-token-file needs --admin-port")
 	}
 	if f.contention && !f.profiling {
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
+	}
+	return nil
+}
+
+func (f *flags) checkTenants() error {
+	flag, given := f.tenants()
+	switch {
+	case f.tenantsDir != "" && f.tenantsNamespace != "":
+		return cli.Usagef("--tenants-dir and --tenants-namespace exclude each other: tenants are folders or Secrets")
+	case given && !f.clientTCP():
+		return cli.Usagef("%s needs --server-port with --server-cert, --server-key and --server-ca-cert: tenants' clients are told apart in the TLS handshake", flag)
+	case f.tenantsNamespace == "" && f.set.Changed("tenants-selector"):
+		return cli.Usagef("--tenants-selector needs --tenants-namespace")
+	}
+	if msgs := validation.IsDNS1123Label(f.tenantsNamespace); f.tenantsNamespace != "" && len(msgs) > 0 {
+		return cli.Usagef("--tenants-namespace=%q is not the name of a namespace", f.tenantsNamespace)
+	}
+	if selector, err := labels.Parse(f.tenantsSelector); err != nil {
+		return cli.Usagef("--tenants-selector: %w", err)
+	} else if selector.Empty() {
+		return cli.Usagef("--tenants-selector is empty: it would select every Secret of the namespace")
 	}
 	return nil
 }

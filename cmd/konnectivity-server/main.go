@@ -38,6 +38,9 @@ const component = "konnectivity-server"
 // unbounded stands for --backend-dial-timeout=0: longer than anybody waits.
 const unbounded = time.Duration(math.MaxInt64 / 2)
 
+// tenantsWait is how long a server that starts waits for its tenants' Secrets.
+const tenantsWait = 10 * time.Second
+
 func main() { os.Exit(cli.Main(newCommand())) }
 
 func newCommand() *cobra.Command {
@@ -67,7 +70,7 @@ func run(ctx context.Context, f *flags) error {
 	}
 	cli.LogLimits(log)
 	p := &process{flags: f, log: log, registry: observe.NewRegistry(component)}
-	srv, err := p.build()
+	srv, err := p.build(ctx)
 	if err != nil {
 		p.close()
 		return err
@@ -89,9 +92,10 @@ type process struct {
 }
 
 // build reads every file and takes every port, so that what is wrong is told
-// before anything is served.
-func (p *process) build() (*server.Server, error) {
-	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.tenants, p.listenClients, p.listenAgents, p.listenOthers} {
+// before anything is served. ctx bounds how long it waits for tenants' Secrets.
+func (p *process) build(ctx context.Context) (*server.Server, error) {
+	tenants := func() error { return p.tenants(ctx) }
+	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenOthers, tenants} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -190,16 +194,41 @@ func (p *process) leases() error {
 }
 
 // tenants are the clusters beside that of the flags.
-func (p *process) tenants() error {
-	if p.flags.tenantsDir == "" {
-		return nil
+func (p *process) tenants(ctx context.Context) (err error) {
+	f := p.flags
+	switch {
+	case f.tenantsDir != "":
+		if p.options.Tenants, err = tenancy.Open(f.tenantsDir, p.log); err != nil {
+			return fmt.Errorf("--tenants-dir: %w", err)
+		}
+	case f.tenantsNamespace != "":
+		if p.options.Tenants, err = p.tenantSecrets(ctx); err != nil {
+			return err
+		}
 	}
-	dir, err := tenancy.Open(p.flags.tenantsDir, p.log)
-	if err != nil {
-		return fmt.Errorf("--tenants-dir: %w", err)
-	}
-	p.options.Tenants, p.options.TenantTokens = dir, p.tenantTokens
+	p.options.TenantTokens = p.tenantTokens
 	return nil
+}
+
+// tenantSecrets waits a moment for the API: peers of tenants come as soon as
+// there is a port.
+func (p *process) tenantSecrets(ctx context.Context) (*tenancy.Dir, error) {
+	f := p.flags
+	config, err := kubeapi.Config(f.kubeconfig, f.apiContentType, "--tenants-namespace")
+	if err != nil {
+		return nil, err
+	}
+	config.QPS = -1 // a list, and a watch every few minutes
+	secrets, err := kubeapi.NewSecrets(config, f.tenantsNamespace)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: %w", err)
+	}
+	mirror := kubeapi.NewMirror(secrets, f.tenantsSelector)
+	ctx, cancel := context.WithTimeout(ctx, tenantsWait)
+	defer cancel()
+	_ = mirror.List(ctx) // which Names says, too
+	p.options.Background = append(p.options.Background, mirror.Run)
+	return tenancy.OpenSecrets(mirror, p.log), nil
 }
 
 // tenantTokens is how a tenant's tokens are reviewed: by its own API. What is

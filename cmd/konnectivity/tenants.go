@@ -22,8 +22,8 @@ func newTenants() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tenants",
 		Short: "List, check and make the tenants of a server that many clusters share",
-		Long: "A server with --tenants-dir serves many clusters, each a tenant: a folder there that is\n" +
-			"named as the tenant, and says who are its agents and its clients.",
+		Long: "A server with --tenants-dir or --tenants-namespace serves many clusters, each a tenant: a\n" +
+			"folder or a Secret with the tenant's name, which says who are its agents and its clients.",
 	}
 	cmd.AddCommand(newTenantsList(), newTenantsCheck(), newTenantsMake())
 	return cmd

@@ -126,6 +126,30 @@ func TestWatchOfSecrets(t *testing.T) {
 	}
 }
 
+// An API that hangs up is away, and not one that ended a watch.
+func TestAnAPIThatHangsUp(t *testing.T) {
+	asked := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked++
+		panic(http.ErrAbortHandler)
+	}))
+	defer srv.Close()
+	secrets, err := kubeapi.NewSecrets(&rest.Config{Host: srv.URL}, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer secrets.CloseIdle()
+	if _, err := secrets.List(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("a list of nothing")
+	}
+	if _, err := secrets.Watch(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("a watch of nothing")
+	}
+	if asked != 2 {
+		t.Errorf("it was asked %d times, want 2", asked)
+	}
+}
+
 // Every call asks for its own object, in the namespace, by the right verb.
 func TestRequests(t *testing.T) {
 	config, asked := api(t, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"a"}}`)

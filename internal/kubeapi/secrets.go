@@ -2,6 +2,7 @@ package kubeapi
 
 import (
 	"context"
+	"errors"
 	"maps"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -70,16 +71,28 @@ func NewSecrets(config *rest.Config, namespace string) (Secrets, error) {
 // String is the namespace.
 func (s Secrets) String() string { return s.namespace }
 
-// List reads the Secrets that opts select, or a page of them. It blocks until
-// the API has answered or ctx ends.
+// List reads the Secrets that opts select, or a page of them. It asks once, and
+// blocks until the API has answered or ctx ends.
 func (s Secrets) List(ctx context.Context, opts metav1.ListOptions) (*SecretList, error) {
 	out := &SecretList{}
-	return out, s.to(s.api.Get(), &opts).Timeout(bound(opts)).Do(ctx).Into(out)
+	return out, s.once(opts).Do(ctx).Into(out)
 }
 
 // Watch follows the Secrets that opts select, until ctx ends or the API ends it,
-// at the latest after opts.TimeoutSeconds. The caller must Stop it.
+// at the latest after opts.TimeoutSeconds. It asks once. The caller must Stop it.
 func (s Secrets) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch = true
-	return s.to(s.api.Get(), &opts).Timeout(bound(opts)).Watch(ctx)
+	w, err := s.once(opts).Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, began := w.(*watch.StreamWatcher); !began { // client-go takes that for a watch that has ended
+		return nil, errors.New("the API hung up")
+	}
+	return w, nil
+}
+
+// once is a request that the client does not repeat by itself.
+func (s Secrets) once(opts metav1.ListOptions) *rest.Request {
+	return s.to(s.api.Get().MaxRetries(0), &opts).Timeout(bound(opts))
 }

@@ -188,6 +188,7 @@ func (o *Order) writeCluster(f *tenantFiles) error {
 		return nil
 	}
 	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, corev1.SecretTypeOpaque)
+	served.Labels = map[string]string{tenancy.SecretLabel: o.Tenant.Name}
 	served.Data = f.served()
 	for file, objects := range map[string][]any{
 		serverFile:       {served},

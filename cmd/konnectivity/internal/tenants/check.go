@@ -234,9 +234,9 @@ func (c *checker) checkOnline(ctx context.Context, server Server) {
 	t, err := client.Tenant(ctx, server.Admin, c.name)
 	switch {
 	case err != nil:
-		c.fail(step, server.Admin+": "+err.Error(), "Give the admin port of a server with --tenants-dir.")
+		c.fail(step, server.Admin+": "+err.Error(), "Give the admin port of a server that many clusters share.")
 	case t == nil:
-		c.fail(step, "it has no tenant "+c.name, "Look at what its --tenants-dir names: it takes up a new folder within 2 s.")
+		c.fail(step, "it has no tenant "+c.name, "Look at what its --tenants-dir names, or at the labels of the Secrets in its --tenants-namespace: it takes up a new one within seconds.")
 	case t.State == tenancy.StateBroken:
 		c.fail(step, "it refuses the tenant's peers: "+t.Error, "Mend that; the server takes it up within 2 s.")
 	case t.State == tenancy.StateStale:
