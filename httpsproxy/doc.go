@@ -9,4 +9,7 @@
 // does all of this well. A wrapper around its ResponseWriter would have to undo
 // one relay to put another in its place. Upgrades are relayed here for the same
 // reasons. Nothing is ever decrypted: goproxy's embedded CA stays unused.
+//
+// A Server owns the connections that it accepts and those that it keeps to
+// destinations, until Serve returns. cmd/internal/sidecar makes it.
 package httpsproxy

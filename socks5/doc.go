@@ -6,4 +6,7 @@
 // a client lists its methods and picks replies by error text: the accept loop,
 // the limits, the choice of method, the replies, and the relay through a
 // [tunnel.Forwarder].
+//
+// A Server owns the connections that it accepts, until Serve returns or Other
+// takes them over. cmd/internal/sidecar makes it.
 package socks5

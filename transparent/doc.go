@@ -4,4 +4,7 @@
 //
 // By then the client takes its connection for established, so there is no answer
 // to send: one whose destination cannot be reached is reset.
+//
+// A Server owns the connections that it accepts, until Serve returns.
+// cmd/internal/sidecar makes it.
 package transparent

@@ -1,5 +1,8 @@
 // Package chain reaches destinations through another HTTP proxy: a customer's,
 // which is itself reached through the tunnel, or the pod's own.
+//
+// It owns nothing but what it was given. Package adapters makes a Way for each
+// proxy.
 package chain
 
 import (

@@ -1,6 +1,9 @@
 // Package hosted asks the hosted cluster's API for Services, and nothing else.
 // It has a client of a few kilobytes instead of client-go's megabytes, because
 // sidecars run beside every control plane component.
+//
+// A Services owns its HTTP client, a watch while Run runs, and what it has
+// learnt. Package adapters makes one for each process; package resolve asks it.
 package hosted
 
 import (

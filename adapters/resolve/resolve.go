@@ -6,6 +6,10 @@
 // *tunnel.DialError: FailNoSuchHost when somebody who must know said that it
 // does not exist, FailResolve (FailTimeout, FailUnavailable, ...) when nobody
 // could be asked.
+//
+// Package adapters composes a chain for each front, and cmd/konnectivity's
+// diagnose asks each step alone. Of the resolvers only Guest owns anything:
+// connections to the DNS and an answers' cache.
 package resolve
 
 import (

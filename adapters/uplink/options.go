@@ -1,6 +1,11 @@
 // Package uplink is the way to the konnectivity server: streams on warm links
 // where the server has them, else one HTTP CONNECT over mTLS per connection.
 // ALPN decides on the one handshake there is anyway.
+//
+// A Server owns its links, the goroutines that keep them, and the ends of
+// connections that outlive them; connections made by CONNECT are their
+// callers'. Package adapters makes one for each process, and the operator's
+// tool one to try the way.
 package uplink
 
 import (

@@ -1,6 +1,10 @@
 // Package egress dials destinations in the data plane: names are resolved here,
 // every address is tried, and the policy has its say about the address that is
 // really connected to.
+//
+// A Dialer owns nothing between dials. It is the Dialer of an agent's Forwarder
+// (cmd/konnectivity-agent makes it); agents also reach servers through its
+// DialProxy.
 package egress
 
 import (

@@ -1,5 +1,7 @@
 // Package access counts and logs what the fronts relay that pass connections on
 // as they are: metrics for all, and one line for each once it has ended.
+//
+// The fronts socks5 and transparent call it.
 package access
 
 import (

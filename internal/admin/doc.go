@@ -8,4 +8,7 @@
 // second, answers are paged, and nothing is locked while they are encoded. It
 // is read-only and shows no secrets: only addresses, ids, figures, and those
 // reasons for failures that clients are given too.
+//
+// Servers, agents and sidecars each have a Table and serve a Handler over it.
+// The operator's tool reads the API with the same types.
 package admin

@@ -2,4 +2,8 @@
 // them even through shortages, limits how many are open without letting silent
 // ones keep others out, and notices when a client leaves while it waits for an
 // answer.
+//
+// All that accept connections call it: the fronts of sidecars, the server's,
+// and the ports for health and metrics. It owns the slots, and the connections
+// remain their fronts'.
 package admission

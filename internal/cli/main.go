@@ -1,5 +1,8 @@
 // Package cli holds what the mains share: signals, exit statuses, one-line
 // errors, and help with grouped flags.
+//
+// Every main calls Main. It owns the process: signals, memory limit, exit
+// status.
 package cli
 
 import (

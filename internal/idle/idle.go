@@ -2,6 +2,8 @@
 // runtime does so by itself, but takes minutes: a stack that grew in a
 // handshake shrinks by half in each collection, and an idle process collects
 // only every two minutes.
+//
+// Package cli runs it in every program.
 package idle
 
 import (

@@ -2,6 +2,9 @@
 // suite uses. client-go's own typed packages link every API group, and its
 // generic ones the machinery of fake clients and apply, which costs a small
 // process more memory than all its work.
+//
+// Agents read leases by it; servers write them, and have tokens reviewed. It
+// owns HTTP connections to the API.
 package kubeapi
 
 import (

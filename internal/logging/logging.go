@@ -1,5 +1,8 @@
 // Package logging gives a program one stream of log lines: its own, from
 // logrus, and those of libraries that use klog, grpclog or log.
+//
+// The mains call it once; all others are handed a logger. It owns the log file,
+// if there is one.
 package logging
 
 import (

@@ -2,6 +2,8 @@
 // process's cgroup. Otherwise the garbage collector lets the heap double before
 // it runs, however little room there is, and the kernel kills the process. The
 // runtime itself takes the number of processors from the cgroup.
+//
+// Package cli calls it as a program starts.
 package memlimit
 
 import (

@@ -1,6 +1,9 @@
 // Package observe provides what every program of the suite shows over HTTP:
 // health and metrics, those of native links included, and the HTTP server that
 // serves them. Profiles have a package of their own.
+//
+// Every program mounts these on its ports for health and metrics. Serve owns
+// its listener and connections; nothing else here owns anything.
 package observe
 
 import (

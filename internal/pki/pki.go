@@ -3,6 +3,9 @@
 //
 // Keys are ECDSA P-256 throughout: accepted by every TLS peer the suite meets,
 // and far cheaper in a handshake than RSA.
+//
+// It owns nothing. Certificates' roles are read by everything that judges a
+// peer.
 package pki
 
 import (

@@ -2,6 +2,9 @@
 // the addresses a name resolved to, at the moment it connects, so a name that
 // changes its address between check and use (DNS rebinding) gains nothing; the
 // server applies it to what it is asked for, before an agent hears of it.
+//
+// It owns nothing. Servers and agents make a Policy of their flags, and servers
+// one for each tenant that has rules.
 package policy
 
 import (

@@ -1,6 +1,9 @@
 // Package printable keeps names and texts of peers from controlling the
 // terminal they are shown on, by control characters or by characters that
 // change the direction of text or have no width.
+//
+// The operator's tool calls it for all that it prints of others, and the log
+// for every line.
 package printable
 
 import (

@@ -1,6 +1,9 @@
 // Package source identifies where connections come from, by the part of an
 // address that a client cannot choose freely. Whatever is counted, shared or
 // remembered for each client uses it.
+//
+// Admission, accounts, limits on password guesses and the order of token
+// reviews all use it.
 package source
 
 import (

@@ -6,6 +6,9 @@
 // Files are read and compared by content at every poll. That follows plain
 // writes, renames and the symlink swaps of Kubernetes mounts alike, and a few
 // kilobytes every few seconds cost nothing.
+//
+// A Source owns what it has read, and the goroutine that runs Run is its
+// caller's. Every program makes one for each pair of certificate and CA.
 package tlsreload
 
 import (

@@ -1,5 +1,8 @@
 // Package unixsocket listens on unix sockets that only some may use, and that
 // replace what a process that is gone has left behind.
+//
+// The server and the sidecars listen by it; the socket's file is the
+// listener's.
 package unixsocket
 
 import (

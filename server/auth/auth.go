@@ -1,6 +1,9 @@
 // Package auth decides which agents a server accepts, and which destinations
 // they may claim. The listener does TLS itself (a certificate that chains to
 // the cluster CA); this package comes after the handshake.
+//
+// A Gate owns nothing; its Tokens own a cache and reviews under way. The server
+// has a Gate for each cluster (server/cluster.go).
 package auth
 
 import (

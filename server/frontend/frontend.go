@@ -2,6 +2,9 @@
 // native link, gRPC or HTTP CONNECT. It looks at ALPN and, where that says
 // nothing, at the first bytes. So one listener serves every kind of client, and
 // agents of both kinds.
+//
+// A Frontend owns a connection from accept until its handler returns. The
+// server makes one for each listener, and hands it the handlers.
 package frontend
 
 import (

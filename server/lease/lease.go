@@ -3,6 +3,8 @@
 //
 // RBAC it needs, on leases of coordination.k8s.io in its namespace: get,
 // create, update, list, delete.
+//
+// A Controller owns its lease. The server runs one if it is told to.
 package lease
 
 import (

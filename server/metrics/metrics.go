@@ -1,6 +1,8 @@
 // Package metrics is what a server tells Prometheus of itself. Names, labels,
 // types and help texts that upstream has (pkg/server/metrics/metrics.go) are
 // kept, since dashboards and alerts read them; ours stand beside them.
+//
+// The server makes one, and hands it as Observer or Metrics to whatever counts.
 package metrics
 
 import (

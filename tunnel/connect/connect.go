@@ -1,5 +1,8 @@
 // Package connect is the client's half of HTTP CONNECT (RFC 9110 §9.3.6): it
 // asks the proxy at the other end of a connection for a tunnel, within bounds.
+//
+// It owns a connection from Handshake on. Sidecars reach old servers and
+// customers' proxies by it, and agents proxies of theirs.
 package connect
 
 import (

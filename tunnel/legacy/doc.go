@@ -13,6 +13,9 @@
 // kubernetes-sigs/apiserver-network-proxy, pkg/server/server.go and
 // pkg/agent/client.go.
 //
+// Sessions, peers and services own their connections and goroutines; the gRPC
+// servers and connections are their callers' (server/grpc.go, agent/legacy.go).
+//
 // # What the protocol lacks
 //
 // There is no credit. The connections of one agent share one gRPC stream, so

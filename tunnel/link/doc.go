@@ -24,4 +24,8 @@
 // arithmetic and list handling. A method that wants it held has a name that ends
 // in Locked, or is only called by the read loop's parser; one that releases it
 // meanwhile ends in Unlocked.
+//
+// A Session owns its connection from Connect or Accept on. Its callers are
+// adapters/uplink, agent/link.go and server/links.go, in places by way of
+// tunnel/lanes.
 package link

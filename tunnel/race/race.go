@@ -1,5 +1,8 @@
 // Package race tries several addresses of one destination, staggered, and
 // keeps the first that works (RFC 8305 §5).
+//
+// It owns nothing once All has returned. Whatever dials a name with several
+// addresses calls it.
 package race
 
 import (

@@ -8,4 +8,6 @@
 // byte at offset 0 comes first, and the end of a direction counts as one more
 // after its last byte, as in TCP. So one number, the count of what was taken,
 // says all that the other end has to know.
+//
+// An End owns the memory of what it keeps. Only package roam calls it.
 package resume

@@ -9,4 +9,8 @@
 // Locks are taken in this order: Conn.mu, a link's, Conn.turn and Ends.mu. What
 // a link calls with its own lock held (Ready, Fail, Lost) therefore takes only
 // the last two.
+//
+// An Ends owns its Conns and their goroutines until Wait returns; the links are
+// others'. It is called by adapters/uplink, by the agent and by each cluster of
+// a server.
 package roam

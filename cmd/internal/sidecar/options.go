@@ -1,6 +1,9 @@
 // Package sidecar is what konnectivity-socks5-proxy and konnectivity-https-proxy
 // share: their flags, and how the fronts, the adapter, certificates and health
 // are put together. The programs differ in which front --serving-port is for.
+//
+// A sidecar owns all of these, and every listener, from its start until run
+// returns. Besides the two mains, `konnectivity check` reads its Options.
 package sidecar
 
 import (
