@@ -102,6 +102,9 @@ func TestCertsOfATenant(t *testing.T) {
 			t.Errorf("the summary does not mention %s", file)
 		}
 		for name, namespace := range want {
+			if file == "kubernetes-server.yaml" && !strings.Contains(string(data), "labels:\n    "+tenancy.SecretLabel+": b\n") {
+				t.Errorf("a server that watches Secrets does not find it:\n%s", data)
+			}
 			if !strings.Contains(string(data), "name: "+name+"\n  namespace: "+namespace+"\n") {
 				t.Errorf("%s lacks %s of %s:\n%s", file, name, namespace, data)
 			}

@@ -180,6 +180,8 @@ func TestChartMakesWhatKustomizationsMake(t *testing.T) {
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {route: {host: konnectivity-server.example.com}}}", []string{"server/hosted-route"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {tlsRoute: {host: konnectivity-server.example.com, gateway: {name: konnectivity}}}}", []string{"server/hosted-tls-route"}},
 		{"{agent: {enabled: false}, pki: {mode: existing}, server: {tenants: [cluster-a]}}", []string{"shared/server", "shared/tenant"}},
+		{"{agent: {enabled: false}, pki: {mode: existing}, server: {watchTenants: true}}", []string{"shared/server-secrets"}},
+		{"{agent: {enabled: false}, pki: {mode: existing}, server: {watchTenants: true, tenants: [cluster-a]}}", []string{"shared/server-secrets", "shared/tenant"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com}}", []string{"agent/daemonset"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true}}", []string{"agent/daemonset-host-network"}},
 		{"{server: {enabled: false}, pki: {mode: existing}, agent: {serverHost: konnectivity-server.example.com, hostNetwork: true, authentication: token}}", []string{"agent/daemonset-token"}},
@@ -259,13 +261,14 @@ func TestChartServesTenants(t *testing.T) {
 
 func TestChartRefusesWrongValues(t *testing.T) {
 	for values, want := range map[string]string{
-		"{agent: {kind: StatefulSet}}":               "agent",
-		"{server: {replica: 2}}":                     "replica",
-		"{server: {service: {type: ExternalName}}}":  "type",
-		"{pki: {mode: none}}":                        "mode",
-		"{controlPlaneAgent: {enabled: true}}":       "identifiers",
-		"{server: {tenants: [Cluster_A]}}":           "tenants",
-		"{server: {tenants: [a], route: {host: b}}}": "a Route for each",
+		"{agent: {kind: StatefulSet}}":                     "agent",
+		"{server: {replica: 2}}":                           "replica",
+		"{server: {service: {type: ExternalName}}}":        "type",
+		"{pki: {mode: none}}":                              "mode",
+		"{controlPlaneAgent: {enabled: true}}":             "identifiers",
+		"{server: {tenants: [Cluster_A]}}":                 "tenants",
+		"{server: {tenants: [a], route: {host: b}}}":       "a Route for each",
+		"{server: {watchTenants: true, route: {host: b}}}": "a Route for each",
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	gateway "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -23,8 +25,11 @@ import (
 // tenant is the one of manifests/shared.
 const tenant = "cluster-a"
 
-// shared are the ways in which agents reach the shared server.
-var shared = []string{"shared/server", "shared/server-route", "shared/server-tls-route"}
+// sharedSecrets is the shared server that finds its tenants by itself.
+const sharedSecrets = "shared/server-secrets"
+
+// shared are the shared server, and the ways in which agents reach it.
+var shared = []string{"shared/server", "shared/server-route", "shared/server-tls-route", sharedSecrets}
 
 // The server reads what certs makes where it is mounted, and an agent of the
 // tenant that asks for its name is the tenant's.
@@ -60,7 +65,7 @@ func TestSharedServer(t *testing.T) {
 		}
 		server, c := found[0], found[0].ours()[0]
 		i := slices.IndexFunc(server.spec.Volumes, func(v corev1.Volume) bool { return v.Name == "tenants" })
-		if at := argument(c, "tenants-dir"); i < 0 || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "tenants" && m.MountPath == at }) {
+		if at := argument(c, "tenants-dir"); folder != sharedSecrets && (i < 0 || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "tenants" && m.MountPath == at })) {
 			t.Errorf("%s: nothing is mounted at %s", folder, at)
 		}
 		if n := one[appsv1.Deployment](t, objects, "konnectivity-server").Spec.Replicas; n != nil {
@@ -111,5 +116,27 @@ func TestTenantService(t *testing.T) {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the README does not say %q", want)
 		}
+	}
+}
+
+// The server that finds its tenants by itself mounts none, and may read what it
+// watches and nothing more.
+func TestSharedServerOfSecrets(t *testing.T) {
+	objects := build(t, sharedSecrets)
+	found := pods(sharedSecrets, objects)
+	c := found[0].ours()[0]
+	if argument(c, "tenants-namespace") != "$(POD_NAMESPACE)" || slices.ContainsFunc(c.Args, func(a string) bool { return strings.HasPrefix(a, "--tenants-dir") }) {
+		t.Errorf("its arguments are %q", c.Args)
+	}
+	if slices.ContainsFunc(found[0].spec.Volumes, func(v corev1.Volume) bool { return v.Name == "tenants" }) || slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "tenants" }) {
+		t.Error("tenants are mounted")
+	}
+	role := one[rbacv1.Role](t, objects, "konnectivity-server-tenants")
+	if want := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list", "watch"}}}; !reflect.DeepEqual(role.Rules, want) {
+		t.Errorf("it may %+v", role.Rules)
+	}
+	binding := one[rbacv1.RoleBinding](t, objects, "konnectivity-server-tenants")
+	if binding.RoleRef.Name != role.Name || len(binding.Subjects) != 1 || binding.Subjects[0].Name != found[0].spec.ServiceAccountName {
+		t.Errorf("it is bound as %+v", binding)
 	}
 }

@@ -46,7 +46,7 @@
 {{- $_ := set $container "env" (concat $container.env (default list (get .values "extraEnv"))) }}
 {{- end }}
 
-{{- /* The hosted server as manifests/shared/server patches it: a folder for each tenant. */}}
+{{- /* The hosted server as manifests/shared/server patches it: a folder for each tenant, or Secrets that it watches. */}}
 {{- define "konnectivity.shared" }}
 {{- $patch := (first (include "konnectivity.read" (dict "root" .root "path" "shared/server/deployment.yaml") | fromJson).objects).spec.template.spec }}
 {{- $spec := .object.spec.template.spec }}
@@ -54,8 +54,11 @@
 {{- $_ := set $spec "topologySpreadConstraints" $patch.topologySpreadConstraints }}
 {{- $container := first $spec.containers }}
 {{- $patched := first $patch.containers }}
-{{- $_ := set $container "args" (append $container.args "--tenants-dir=/etc/konnectivity/tenants") }}
 {{- $_ := set $container "resources" $patched.resources }}
+{{- if .root.Values.server.watchTenants }}
+{{- $_ := set $container "args" (append $container.args "--tenants-namespace=$(POD_NAMESPACE)") }}
+{{- else }}
+{{- $_ := set $container "args" (append $container.args "--tenants-dir=/etc/konnectivity/tenants") }}
 {{- $_ := set $container "volumeMounts" (concat $patched.volumeMounts $container.volumeMounts) }}
 {{- $volume := first $patch.volumes }}
 {{- $source := first $volume.projected.sources | toJson }}
@@ -63,6 +66,7 @@
 {{- range .root.Values.server.tenants }}{{ $sources = append $sources (replace "cluster-a" . $source | fromJson) }}{{ end }}
 {{- $_ := set $volume.projected "sources" $sources }}
 {{- $_ := set $spec "volumes" (prepend $spec.volumes $volume) }}
+{{- end }}
 {{- end }}
 
 {{- /* The patches of a kustomize component, all of which add. */}}
