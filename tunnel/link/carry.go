@@ -40,7 +40,7 @@ type carrying struct {
 	next    *Stream            // the other one that carries it, in a process between the ends,
 	follows *tunnel.ResetError // and how that one has ended, which this one is to do after it
 	watcher Watcher            // at an end
-	early   *ackMsg            // came before there was a watcher
+	early   *Ack               // came before there was a watcher
 	endIn   bool               // an acknowledgement of the end came,
 	endOut  bool               // and one went
 	acks    bool               // some passed since somebody looked
@@ -49,16 +49,11 @@ type carrying struct {
 	stays   bool               // and it cannot
 }
 
-type ackMsg struct {
-	offset uint64
-	end    bool
-}
-
 // Watcher is an end of a connection that outlives its streams.
 type Watcher interface {
 	// Acked tells what the other end has taken. It runs on the read loop, with
 	// none of its locks held, and must not block.
-	Acked(offset uint64)
+	Acked(a Ack)
 
 	// Lost tells that the stream has failed. It must neither block nor call
 	// the stream.
@@ -105,7 +100,7 @@ func (st *Stream) carriedOn(far tunnel.Conn) {
 	next.carry.early = nil
 	next.ses.mu.Unlock()
 	if early != nil {
-		st.Acknowledge(early.offset, early.end)
+		st.Acknowledge(*early)
 	}
 	if failed { // before it knew whom to tell
 		st.follow(tunnel.CodeOf(cause))
@@ -145,7 +140,7 @@ func (st *Stream) Session() *Session { return st.ses }
 // Watch tells w of acknowledgements from now on, and of the stream's failure
 // whenever it happens or happened. It returns what was acknowledged before, if
 // anything was.
-func (st *Stream) Watch(w Watcher) (acked uint64, some bool) {
+func (st *Stream) Watch(w Watcher) (acked Ack, some bool) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	st.carry.watcher = w
@@ -156,9 +151,9 @@ func (st *Stream) Watch(w Watcher) (acked uint64, some bool) {
 	early := st.carry.early
 	st.carry.early = nil
 	if early == nil {
-		return 0, false
+		return Ack{}, false
 	}
-	return early.offset, true
+	return *early, true
 }
 
 // tellWatcherLocked tells an end that the stream has failed, unless that end
@@ -169,17 +164,17 @@ func (st *Stream) tellWatcherLocked(cause error) {
 	}
 }
 
-// Acknowledge tells the other end of the connection that everything before
-// offset was taken, and the end of the direction if end is set. It does not
+// Acknowledge tells the other end of the connection what was taken. Of several
+// acknowledgements that wait for the link, the last one is sent. It does not
 // block.
-func (st *Stream) Acknowledge(offset uint64, end bool) {
+func (st *Stream) Acknowledge(a Ack) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if !st.carry.lasts || st.state == closed {
 		return
 	}
-	st.send.out.ack, st.send.out.ackEnd = offset+1, end
-	st.carry.endOut, st.carry.acks = st.carry.endOut || end, true
+	st.send.out.ack, st.send.out.acks = a, true
+	st.carry.endOut, st.carry.acks = st.carry.endOut || a.End, true
 	st.queueLocked()
 	st.settleAcksLocked()
 }
@@ -199,18 +194,19 @@ func (r *frameReader) handleAckUnlocked(h header, payload []byte) error {
 		st.breachLocked()
 		return nil
 	}
-	m := ackMsg{binary.BigEndian.Uint64(payload), h.flags&flagEnd != 0}
-	st.carry.endIn, st.carry.acks = st.carry.endIn || m.end, true
+	a := Ack{Offset: binary.BigEndian.Uint64(payload), End: h.flags&flagEnd != 0, Big: h.flags&flagBig != 0}
+	st.carry.endIn, st.carry.acks = st.carry.endIn || a.End, true
 	watcher, next := st.carry.watcher, st.carry.next
 	if watcher == nil && next == nil {
-		st.carry.early = &m
+		early := a // a itself is not to be allocated
+		st.carry.early = &early
 		return nil
 	}
 	ses.mu.Unlock()
 	if watcher != nil {
-		watcher.Acked(m.offset)
+		watcher.Acked(a)
 	} else {
-		next.Acknowledge(m.offset, m.end)
+		next.Acknowledge(a)
 	}
 	ses.mu.Lock()
 	st.settleAcksLocked()

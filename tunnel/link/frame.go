@@ -37,7 +37,8 @@ const (
 const (
 	flagFin = 1 // of DATA
 	flagAck = 1 // of PING
-	flagEnd = 1 // of ACK: the end of the direction is among what was taken
+	flagEnd = 1 // of ACK: the end of the direction is among what was taken,
+	flagBig = 2 // and its sender keeps much
 
 	flagStay = 1 // of MOVE: it cannot
 )
@@ -87,12 +88,22 @@ func appendCredit(b []byte, stream, limit uint64) []byte {
 	return appendFrame(b, frameCredit, 0, stream, binary.BigEndian.AppendUint64(nil, limit))
 }
 
-func appendAck(b []byte, stream, offset uint64, end bool) []byte {
+// Ack acknowledges to the other end of a connection what was taken (§9).
+type Ack struct {
+	Offset uint64 // all before it was taken
+	End    bool   // the end of the direction among it
+	Big    bool   // who says so keeps much of the other direction: fewer of these will do
+}
+
+func appendAck(b []byte, stream uint64, a Ack) []byte {
 	var flags uint8
-	if end {
-		flags = flagEnd
+	if a.End {
+		flags |= flagEnd
 	}
-	return appendFrame(b, frameAck, flags, stream, binary.BigEndian.AppendUint64(nil, offset))
+	if a.Big {
+		flags |= flagBig
+	}
+	return appendFrame(b, frameAck, flags, stream, binary.BigEndian.AppendUint64(nil, a.Offset))
 }
 
 func appendReset(b []byte, stream uint64, code tunnel.Code) []byte {

@@ -60,8 +60,8 @@ func conversation(t testing.TB) []byte {
 		if conn, err = ses.Dial(context.Background(), resumed); err != nil {
 			t.Fatal(err)
 		}
-		conn.(*link.Stream).Acknowledge(7, false)
-		conn.(*link.Stream).Acknowledge(8, true)
+		conn.(*link.Stream).Acknowledge(link.Ack{Offset: 7})
+		conn.(*link.Stream).Acknowledge(link.Ack{Offset: 8, End: true})
 		_ = conn.Reset(nil)
 	}
 	a.SetServerCount(4)
@@ -112,7 +112,7 @@ func FuzzFrames(f *testing.F) {
 			ours := tunnel.NewFlow("tcp", "raw:1")
 			ours.Resume = &tunnel.Resume{Token: [16]byte{2}, Window: time.Minute}
 			if conn, err := r.ses.Dial(ctx, ours); err == nil {
-				conn.(*link.Stream).Acknowledge(1, true)
+				conn.(*link.Stream).Acknowledge(link.Ack{Offset: 1, End: true})
 				_ = conn.SetReadDeadline(time.Now().Add(time.Second))
 				_, _ = io.Copy(io.Discard, conn)
 				_ = conn.Close()

@@ -12,9 +12,9 @@ import (
 // moved is an end that is told to move.
 type moved chan struct{}
 
-func (moved) Acked(uint64) {}
-func (moved) Lost(error)   {}
-func (m moved) Move()      { m <- struct{}{} }
+func (moved) Acked(link.Ack) {}
+func (moved) Lost(error)     {}
+func (m moved) Move()        { m <- struct{}{} }
 
 // lasting serves streams of connections that outlive them.
 type lasting chan *link.Stream

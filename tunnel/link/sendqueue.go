@@ -180,8 +180,8 @@ type outbox struct {
 	intro     []byte // the payload of introType, OPEN or OPENED; nil: none
 	data      []byte
 	credit    uint64 // 0: none
-	ack       uint64 // one more than the offset; 0: none
-	ackEnd    bool
+	ack       Ack
+	acks      bool // ack is to be sent
 	move      bool
 	stay      bool
 	introType frameType
@@ -199,8 +199,8 @@ func (o *outbox) appendTo(b []byte, id uint64) []byte {
 	if o.credit != 0 {
 		b = appendCredit(b, id, o.credit)
 	}
-	if o.ack != 0 {
-		b = appendAck(b, id, o.ack-1, o.ackEnd)
+	if o.acks {
+		b = appendAck(b, id, o.ack)
 	}
 	if o.move {
 		b = appendFrame(b, frameMove, 0, id, nil)

@@ -213,6 +213,7 @@ func (e *End) attach(offset uint64, now time.Time) error {
 		return err
 	}
 	e.carried, e.until = true, time.Time{}
+	e.In.Keeps(false)
 	e.Settle(now)
 	return nil
 }

@@ -269,3 +269,33 @@ func TestMemoryIsFreedOfAnEndThatLingers(t *testing.T) {
 	e.Settle(at(1))
 	want(t, e, Gone, Complete)
 }
+
+// A peer that keeps much is told less often, on that carrier.
+func TestAcknowledgesInSteps(t *testing.T) {
+	e := New(time.Minute)
+	due := func(at int) {
+		t.Helper()
+		e.In.Take(at - 1)
+		if e.In.Due() {
+			t.Errorf("due before %d", at)
+		}
+		e.In.Take(1)
+		if !e.In.Due() {
+			t.Errorf("not due at %d", at)
+		}
+		e.In.Tell()
+	}
+	due(Step)
+	e.In.Keeps(true)
+	due(BigStep)
+	e.In.Take(Step)
+	if e.In.Keeps(false); !e.In.Due() {
+		t.Error("not due once the peer keeps less")
+	}
+	e.In.Tell()
+	e.In.Keeps(true)
+	if _, err := e.Accept(1, 0, at(0)); err != nil {
+		t.Fatal(err)
+	}
+	due(Step)
+}

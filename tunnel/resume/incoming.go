@@ -1,14 +1,21 @@
 package resume
 
-// ackStep is what an end takes at most before it acknowledges: half of the
-// smallest buffer that a peer may have to keep.
-const ackStep = 64 << 10
+const (
+	// Step is what an end takes at most before it acknowledges: half of what every
+	// peer can keep.
+	Step = 64 << 10
+
+	// BigStep is the same where the peer says that it can keep twice as much. Each
+	// acknowledgement costs every process on the way a record and a system call.
+	BigStep = 256 << 10
+)
 
 // Incoming is the direction toward an end. The zero value is ready to use.
 type Incoming struct {
 	taken uint64 // out of carriers, the end included
 	told  uint64 // acknowledged
 	fin   bool
+	big   bool // the peer keeps much
 }
 
 // Take counts n bytes as taken. What is taken will not be sent again: the end
@@ -34,7 +41,18 @@ func (in *Incoming) Owes() bool { return in.told < in.taken }
 
 // Due says whether the peer is to be told at once, and not when it falls silent.
 func (in *Incoming) Due() bool {
-	return in.taken-in.told >= ackStep || in.fin && in.Owes()
+	return in.taken-in.told >= in.step() || in.fin && in.Owes()
+}
+
+// Keeps takes in whether the peer says that it can keep twice a BigStep. Until it
+// does, and from each new carrier on, it cannot.
+func (in *Incoming) Keeps(big bool) { in.big = big }
+
+func (in *Incoming) step() uint64 {
+	if in.big {
+		return BigStep
+	}
+	return Step
 }
 
 // Tell returns the offset to acknowledge, and counts it as told.

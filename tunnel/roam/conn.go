@@ -17,9 +17,9 @@ type Carrier interface {
 	tunnel.Conn
 	// Watch has w told of acknowledgements and of the carrier's failure, and
 	// returns what was acknowledged before.
-	Watch(w link.Watcher) (acked uint64, some bool)
+	Watch(w link.Watcher) (acked link.Ack, some bool)
 	// Acknowledge tells the other end what was taken.
-	Acknowledge(offset uint64, end bool)
+	Acknowledge(a link.Ack)
 	// Detach ends the carrier but not the connection; nothing more comes out
 	// of it then.
 	Detach()
@@ -49,6 +49,7 @@ type Conn struct {
 	done    bool        // the Ends knows that it is over
 	held    int         // of the budget
 	room    room        // for what is not acknowledged
+	big     bool        // the peer was told by st that there is much
 	used    time.Time
 	lostAt  time.Time
 	first   string // the server to ask first for another carrier, once; empty: any
@@ -264,7 +265,7 @@ func (c *Conn) account() {
 // attach makes st the carrier, which came by f; whoever calls has had the end
 // take it.
 func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
-	c.st, c.epoch = st, epoch
+	c.st, c.epoch, c.big = st, epoch, false
 	c.turn.Lock()
 	app := c.app
 	c.turn.Unlock()
@@ -276,7 +277,7 @@ func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
 	}
 	c.watch(st, epoch)
 	if c.end.In.Finished() { // every carrier waits for it before it is closed
-		st.Acknowledge(c.end.In.Tell(), true)
+		c.acknowledge()
 	}
 	c.used = time.Now()
 	if !c.lostAt.IsZero() {
@@ -303,7 +304,7 @@ func (c *Conn) replays(sent uint64, err error) {
 func (c *Conn) watch(st Carrier, epoch uint32) {
 	if acked, some := st.Watch(watcher{c, st, epoch}); some {
 		c.end.Heard(epoch)
-		_ = c.end.Ack(acked, time.Now())
+		c.acked(acked)
 		c.settle() // it may have been a lie
 	}
 }
@@ -316,7 +317,7 @@ type watcher struct {
 }
 
 // Acked implements link.Watcher.
-func (w watcher) Acked(offset uint64) {
+func (w watcher) Acked(a link.Ack) {
 	c := w.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -324,7 +325,7 @@ func (w watcher) Acked(offset uint64) {
 		return
 	}
 	c.end.Heard(w.epoch)
-	c.acked(offset)
+	c.acked(a)
 	c.settle()
 }
 

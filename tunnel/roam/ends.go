@@ -230,7 +230,7 @@ func (c *Conn) pay() {
 	defer c.mu.Unlock()
 	c.owing = false
 	if c.st != nil && c.end.Carried() && c.end.In.Owes() {
-		c.st.Acknowledge(c.end.In.Tell(), c.end.In.Finished())
+		c.acknowledge()
 	}
 }
 

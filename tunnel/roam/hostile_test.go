@@ -104,7 +104,7 @@ func TestContradictoryOffsets(t *testing.T) {
 				t.Error(err)
 			}
 		},
-		"ACK": func(h *hostile) { h.first.Acknowledge(1000, false) },
+		"ACK": func(h *hostile) { h.first.Acknowledge(link.Ack{Offset: 1000}) },
 	} {
 		h := newHostile(t)
 		lie(h)

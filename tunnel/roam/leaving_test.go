@@ -17,10 +17,10 @@ type parting struct {
 	taken chan struct{}
 }
 
-func (p *parting) Watch(link.Watcher) (uint64, bool) { return 0, false }
-func (p *parting) Acknowledge(uint64, bool)          {}
-func (p *parting) Reset(error) error                 { return nil }
-func (p *parting) Detach()                           { <-p.taken }
+func (p *parting) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
+func (p *parting) Acknowledge(link.Ack)                {}
+func (p *parting) Reset(error) error                   { return nil }
+func (p *parting) Detach()                             { <-p.taken }
 
 // slow takes what it is offered once release is closed.
 type slow struct {
@@ -71,10 +71,10 @@ type lying struct {
 	why error
 }
 
-func (l *lying) LocalAddr() net.Addr               { return nil }
-func (l *lying) RemoteAddr() net.Addr              { return nil }
-func (l *lying) Watch(link.Watcher) (uint64, bool) { return 1000, true }
-func (l *lying) Reset(why error) error             { l.why = why; return nil }
+func (l *lying) LocalAddr() net.Addr                 { return nil }
+func (l *lying) RemoteAddr() net.Addr                { return nil }
+func (l *lying) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1000}, true }
+func (l *lying) Reset(why error) error               { l.why = why; return nil }
 
 // A lie ends the connection, too, that comes before it is heard.
 func TestEarlyLieEndsIt(t *testing.T) {

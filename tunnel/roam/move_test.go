@@ -15,7 +15,7 @@ type watched struct {
 	by chan link.Watcher
 }
 
-func (s watched) Watch(w link.Watcher) (uint64, bool) {
+func (s watched) Watch(w link.Watcher) (link.Ack, bool) {
 	s.by <- w
 	return s.Stream.Watch(w)
 }

@@ -124,7 +124,7 @@ func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, as
 	defer c.mu.Unlock()
 	c.watch(st, c.epoch)
 	if asked.Attempt > 0 { // it may have been resumed
-		st.Acknowledge(0, false)
+		c.acknowledge()
 	}
 	f.Lasting = c
 	return c
@@ -244,7 +244,7 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (wait tim
 	c.replays(sent, err)
 	if err != nil {
 		c.settle()
-		st.Acknowledge(c.end.In.Tell(), false) // so that what follows counts
+		st.Acknowledge(link.Ack{Offset: c.end.In.Tell()}) // so that what follows counts
 		code := tunnel.CodeGone
 		if c.end.Abandoned() {
 			code = c.code
@@ -256,7 +256,7 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (wait tim
 	if granted.Route != "" {
 		c.ask.route = granted.Route
 	}
-	st.Acknowledge(c.end.In.Tell(), c.end.In.Finished()) // which shows that it is used
+	st.Acknowledge(link.Ack{Offset: c.end.In.Tell(), End: c.end.In.Finished()}) // which shows that it is used
 	c.attach(st, epoch, f)
 	return 0, false
 }

@@ -128,7 +128,7 @@ func (c *Conn) took(st Carrier, epoch uint32, n int, fin bool) {
 		c.end.Heard(epoch)
 		switch {
 		case c.end.In.Due():
-			st.Acknowledge(c.end.In.Tell(), c.end.In.Finished())
+			c.acknowledge()
 		case !c.owing:
 			c.owing = true
 			c.ends.owed.add(c)

@@ -216,9 +216,9 @@ type told struct {
 	acks chan uint64
 }
 
-func (t told) Acknowledge(offset uint64, end bool) {
-	t.Stream.Acknowledge(offset, end)
-	t.acks <- offset
+func (t told) Acknowledge(a link.Ack) {
+	t.Stream.Acknowledge(a)
+	t.acks <- a.Offset
 }
 
 // An opener lets the acceptor hear at once that it has the connection, where that

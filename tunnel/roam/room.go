@@ -1,6 +1,11 @@
 package roam
 
-import "time"
+import (
+	"time"
+
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
 
 const (
 	// maxKept is how much memory an end keeps of what was not acknowledged before
@@ -68,10 +73,34 @@ func (c *Conn) limit() int {
 	return c.room.limit()
 }
 
+// full says whether writers have to wait. What the peer may leave unacknowledged has
+// room whatever memory it pins, or they would wait for the peer to fall silent.
+func (c *Conn) full() bool {
+	least := resume.Step
+	if c.hasMuch() {
+		least = resume.BigStep
+	}
+	return c.end.Out.Size() >= c.limit() && c.end.Out.Kept() >= least
+}
+
+// hasMuch says whether the peer may leave more unacknowledged than at first.
+func (c *Conn) hasMuch() bool { return c.limit() >= 2*resume.BigStep }
+
+// acknowledge tells the peer what was taken, and how much is kept here. There is a
+// carrier.
+func (c *Conn) acknowledge() {
+	c.big = c.hasMuch()
+	c.st.Acknowledge(link.Ack{Offset: c.end.In.Tell(), End: c.end.In.Finished(), Big: c.big})
+}
+
 // acked takes in what the peer acknowledges. What a lie leads to is settled.
-func (c *Conn) acked(offset uint64) {
+func (c *Conn) acked(a link.Ack) {
 	now := time.Now()
 	before := c.end.Out.Kept()
-	_ = c.end.Ack(offset, now)
+	_ = c.end.Ack(a.Offset, now)
 	c.room.grow(before-c.end.Out.Kept(), now)
+	c.end.In.Keeps(a.Big)
+	if c.st != nil && c.end.Carried() && (c.end.In.Due() || c.big != c.hasMuch()) {
+		c.acknowledge()
+	}
 }

@@ -19,13 +19,13 @@ type quietly struct {
 	end       error
 }
 
-func (q *quietly) In() tunnel.Source                 { return q }
-func (q *quietly) Deliver(r tunnel.Receiver) bool    { q.to = r; return true }
-func (q *quietly) Watch(link.Watcher) (uint64, bool) { return 0, false }
-func (q *quietly) Acknowledge(uint64, bool)          {}
-func (q *quietly) Reset(error) error                 { q.end = net.ErrClosed; return nil }
-func (q *quietly) Close() error                      { return nil }
-func (q *quietly) Detach()                           {}
+func (q *quietly) In() tunnel.Source                   { return q }
+func (q *quietly) Deliver(r tunnel.Receiver) bool      { q.to = r; return true }
+func (q *quietly) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
+func (q *quietly) Acknowledge(link.Ack)                {}
+func (q *quietly) Reset(error) error                   { q.end = net.ErrClosed; return nil }
+func (q *quietly) Close() error                        { return nil }
+func (q *quietly) Detach()                             {}
 
 func (q *quietly) ReadChunks([]tunnel.Chunk) (int, error) {
 	if q.meanwhile != nil {

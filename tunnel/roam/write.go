@@ -40,10 +40,13 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 			tunnel.ReleaseAll(src)
 			return err
 		}
-		if c.end.Out.Size() < c.limit() {
+		if !c.full() {
 			break
 		}
 		c.room.want(time.Now())
+		if c.big && c.st != nil && !c.hasMuch() {
+			c.acknowledge() // so that the peer does so sooner
+		}
 		c.changed.Wait()
 	}
 	for i := range src {
