@@ -173,6 +173,10 @@ func (d *Dir) update(names []string) {
 
 // look reads a tenant's files if they may have changed; true is news.
 func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
+	holds := e.gone == 0 && e.stamp != nil && e.stamp.holds(now.Sub(e.read))
+	if holds && d.source.still(name, e.stamp) {
+		return false
+	}
 	f, err := d.source.open(name)
 	if err != nil {
 		return e.failed(err)
@@ -182,7 +186,10 @@ func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
 	if err != nil {
 		return e.failed(err)
 	}
-	if e.gone == 0 && e.stamp != nil && before.same(e.stamp) && e.stamp.holds(now.Sub(e.read)) {
+	if holds && before.same(e.stamp) {
+		if before.holds(0) {
+			e.stamp = before // of a list of files that may be newer
+		}
 		return false
 	}
 	tenant, err := parse(name, f.read)

@@ -2,6 +2,7 @@ package tenancy
 
 import (
 	"crypto/x509"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -608,5 +609,98 @@ func TestTrustIsByChainAndNotByFile(t *testing.T) {
 	}
 	if !cas(one).Trust(short) {
 		t.Error("one that has expired since counts as of another CA")
+	}
+}
+
+// A folder at rest is not opened at each look, and whatever changes in it is seen,
+// though all that is in it looks old.
+func TestAFolderAtRestIsNotOpened(t *testing.T) {
+	const name = "a"
+	old := time.Now().Add(-time.Hour)
+	age := func(path string) {
+		t.Helper()
+		if err := os.Chtimes(path, time.Time{}, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, change := range map[string]func(w *world, folder string) error{
+		"a file was written": func(w *world, folder string) error {
+			w.put(name, SpecFile, "serverNames: [b.example]")
+			return nil
+		},
+		"a file was written long ago": func(w *world, folder string) error {
+			w.put(name, SpecFile, "serverNames: [b.example]")
+			return os.Chtimes(filepath.Join(folder, SpecFile), time.Time{}, old.Add(time.Second))
+		},
+		"a file was replaced by one of the same size and age": func(w *world, folder string) error {
+			w.put(name, ".new", "serverNames: [b.example]")
+			age(filepath.Join(folder, ".new"))
+			defer age(folder)
+			return os.Rename(filepath.Join(folder, ".new"), filepath.Join(folder, SpecFile))
+		},
+		"a file came": func(w *world, folder string) error {
+			w.put(name, "kubeconfig", "")
+			age(filepath.Join(folder, "kubeconfig"))
+			return nil
+		},
+		"a file went": func(w *world, folder string) error {
+			defer age(folder)
+			return os.Remove(filepath.Join(folder, AgentsCAFile))
+		},
+		"its modes changed": func(w *world, folder string) error { return os.Chmod(folder, 0o700) },
+		"it went":           func(w *world, folder string) error { return os.Rename(folder, folder+"2") },
+		"it is another": func(w *world, folder string) error {
+			w.tenant("b", "b.example")
+			for _, file := range []string{AgentsCAFile, ClientsCAFile, SpecFile, ""} {
+				age(filepath.Join(w.path, "b", file))
+			}
+			return errors.Join(os.Rename(folder, folder+"2"), os.Rename(filepath.Join(w.path, "b"), folder))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenant(name, "a.example")
+			folder := filepath.Join(w.path, name)
+			for _, file := range []string{AgentsCAFile, ClientsCAFile, SpecFile, ""} {
+				age(filepath.Join(folder, file))
+			}
+			d := w.open()
+			read := d.entries[name].stamp
+			if read == nil || !d.source.still(name, read) {
+				t.Fatal("it is opened though nothing has changed")
+			}
+			if err := change(w, folder); err != nil {
+				t.Fatal(err)
+			}
+			if d.source.still(name, read) {
+				t.Error("it is not opened")
+			}
+		})
+	}
+}
+
+// A link that leads nowhere may lead somewhere at the next look, of which the
+// folder that it is in shows nothing.
+func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	folder := filepath.Join(w.path, "a")
+	if err := errors.Join(os.Mkdir(filepath.Join(folder, "sub"), 0o755), os.Symlink("sub/key", filepath.Join(folder, KeyFile))); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, file := range []string{AgentsCAFile, ClientsCAFile, SpecFile, "sub", ""} {
+		if err := os.Chtimes(filepath.Join(folder, file), time.Time{}, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := w.open()
+	if s := w.state(d, "a"); s.State != StateServing {
+		t.Fatalf("%+v", s)
+	}
+	w.put("a", "sub/key", "no certificate is with it")
+	d.Look()
+	if s := w.state(d, "a"); s.State != StateStale {
+		t.Errorf("%+v", s)
 	}
 }

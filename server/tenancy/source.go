@@ -16,6 +16,10 @@ type source interface {
 	// there are none.
 	open(name string) (store, error)
 
+	// still says that a tenant's files look as they did when the stamp was taken;
+	// false tells nothing.
+	still(name string, was stamp) bool
+
 	// explain adds to an error what it does not say of where it is.
 	explain(name string, err error) error
 }
