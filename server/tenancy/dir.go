@@ -166,7 +166,8 @@ func (d *Dir) update(names []string) {
 			news = true
 		}
 	}
-	if d.settle(now) || news {
+	if news {
+		d.settle(now)
 		d.publish()
 	}
 }
@@ -262,7 +263,7 @@ func withdrawn(err error) bool {
 
 // settle decides which readings are served: those whose server names are no
 // other tenant's. Who has a name keeps it.
-func (d *Dir) settle(now time.Time) (news bool) {
+func (d *Dir) settle(now time.Time) {
 	owner := make(map[string]string)
 	for name, e := range d.entries {
 		if e.serving != nil {
@@ -279,7 +280,6 @@ func (d *Dir) settle(now time.Time) (news bool) {
 				continue
 			}
 			if err := taken(name, e.parsed, owner); err != nil {
-				news = news || e.err == nil || e.err.Error() != err.Error()
 				e.err = err
 				continue
 			}
@@ -293,13 +293,12 @@ func (d *Dir) settle(now time.Time) (news bool) {
 				d.served[server] = struct{}{}
 			}
 			e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
-			again, news = true, true
+			again = true
 		}
 	}
 	for name, e := range d.entries {
 		d.tell(name, e)
 	}
-	return news
 }
 
 // taken is an error if another tenant has one of t's names.

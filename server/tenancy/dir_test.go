@@ -704,3 +704,18 @@ func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Most tenants have one CA for both sides, which is kept once.
+func TestOneCAForBothSidesIsKeptOnce(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	w.tenant("b", "b.example")
+	w.put("b", AgentsCAFile, string(newCA(t).CertPEM))
+	d := w.open()
+	if a := d.Table().Tenant("a"); a.Agents != a.Clients {
+		t.Error("the same CA is there twice")
+	}
+	if b := d.Table().Tenant("b"); b.Agents == b.Clients {
+		t.Error("another CA is taken for the same")
+	}
+}

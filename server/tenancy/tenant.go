@@ -126,6 +126,9 @@ func (t *Tenant) fill(spec Spec, read reader) (err error) {
 	if err != nil {
 		return err
 	}
+	if t.Agents.Same(t.Clients) {
+		t.Agents = t.Clients // not twice in memory
+	}
 	if s := spec.Tokens; s != nil {
 		t.Tokens = &Tokens{Namespace: s.Namespace, ServiceAccount: s.ServiceAccount, Audience: s.Audience}
 		if t.Tokens.API, err = parseKubeconfig(s.Kubeconfig, read); err != nil {
