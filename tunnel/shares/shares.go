@@ -15,7 +15,7 @@
 // that with a single one gets, which is the ninth that the latter leaves for
 // another client of its own. A client alone gets 64/73 of all instead of 8/9.
 //
-// It owns counters alone. Servers share out dials and descriptors' places by
+// It owns counters alone. Servers share out dials and places on their ports by
 // it, and tunnel/link and tunnel/legacy their memory.
 package shares
 
