@@ -201,10 +201,11 @@ func (h *secretsHosting) isIn(t *testing.T, state, tenant string) {
 	})
 }
 
-// refuses wants the name of a tenant to lead nowhere.
+// refuses wants the name of a tenant to lead nowhere, once the server has seen
+// it. How soon that is, cut says; an API that was away is asked again later.
 func (h *secretsHosting) refuses(t *testing.T, c *clusterOfMany) {
 	t.Helper()
-	eventually(t, tenantBound, c.name+" is refused", func() (bool, any) {
+	eventually(t, patience, c.name+" is refused", func() (bool, any) {
 		_, status, err := h.connect(t, c.serverName(), c.client, c.target)
 		return err != nil && strings.Contains(err.Error(), "unrecognized name"), fmt.Sprint(status, " ", err)
 	})
