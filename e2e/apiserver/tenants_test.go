@@ -14,42 +14,91 @@ import (
 // sharedNamespace is where the chart's README installs the shared server.
 const sharedNamespace = "konnectivity"
 
+// tenants share the server.
+var tenants = []string{"red", "blue"}
+
 // TestChartOfManyClusters follows the chart's README to one server for two
 // clusters: what it installs runs, and each cluster's client reaches the nodes
 // through that cluster's agent.
 func TestChartOfManyClusters(t *testing.T) {
+	t.Run("by name", func(t *testing.T) {
+		i := newShared(t, "server.tenants={"+strings.Join(tenants, ",")+"}")
+		for _, name := range tenants {
+			i.addTenant(name)
+			if port := i.do("get", "service", "-n", sharedNamespace, name, "-o", "jsonpath={.spec.ports[0].port}"); port != "8090" {
+				t.Errorf("clients of %s find port %s", name, port)
+			}
+		}
+		i.serveTenants(i.startShared())
+	})
+	t.Run("watched", func(t *testing.T) {
+		i := newShared(t, "server.watchTenants=true")
+		s := i.startShared()
+		for _, name := range tenants { // while it serves
+			i.addTenant(name)
+		}
+		i.serveTenants(s)
+	})
+}
+
+// newShared installs the chart with a value.
+func newShared(t *testing.T, value string) installer {
+	t.Helper()
 	i := newInstaller(t)
-	tenants := []string{"red", "blue"}
 	i.do("create", "namespace", sharedNamespace)
 	job := make(chan error, 1)
 	go func() { job <- i.runJob(sharedNamespace, "konnectivity-certs") }()
-	i.follow("helm install konnectivity charts/konnectivity --namespace " + sharedNamespace + " --set 'server.tenants={" + strings.Join(tenants, ",") + "}'" +
+	i.follow("helm install konnectivity charts/konnectivity --namespace " + sharedNamespace + " --set '" + value + "'" +
 		" --set image.repository=registry.example.com/konnectivity,image.tag=v1.0.0 --set agent.enabled=false")
 	if err := <-job; err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range tenants {
-		i.do("create", "namespace", name+"-control-plane")
-		i.follow(i.tenantBlock(), "red", name)
-		i.apply(i.made(name, "kubernetes-server.yaml"))
-		i.apply(i.made(name, "kubernetes-control-plane.yaml"))
-		if out := i.do("get", "service", "-n", sharedNamespace, name, "-o", "jsonpath={.spec.ports[0].port}"); out != "8090" {
-			t.Errorf("clients of %s find port %s", name, out)
-		}
+	return i
+}
+
+// addTenant makes what a cluster needs, and applies it.
+func (i installer) addTenant(name string) {
+	i.t.Helper()
+	i.do("create", "namespace", name+"-control-plane")
+	i.follow(i.tenantBlock(), "red", name)
+	for _, file := range []string{"kubernetes-server.yaml", "kubernetes-control-plane.yaml", "kubernetes-data-plane.yaml"} {
+		i.apply(i.made(name, file))
 	}
-	d := newDataPlane(t, i.controlPlane)
-	port := testport.Reserved(t)
-	s := i.newServer(live+"-n "+sharedNamespace+" deployment konnectivity-server", i.ofShared(), "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
+}
+
+// sharedServer is one, and the port of its clients.
+type sharedServer struct {
+	*server
+	clients int
+}
+
+// startShared runs what was installed, with the rights of its account.
+func (i installer) startShared() sharedServer {
+	i.t.Helper()
+	const deployment = "-n " + sharedNamespace + " deployment konnectivity-server"
+	in := i.mounted(sharedNamespace, i.template(deployment))
+	in["$(POD_NAME)"], in["$(POD_NAMESPACE)"] = "konnectivity-server-0", sharedNamespace
+	const folder = "/etc/konnectivity/tenants" // a flag's value, without a slash at its end
+	in[folder] = strings.TrimSuffix(in[folder+"/"], "/")
+	port := testport.Reserved(i.t)
+	s := i.newServer(live+deployment, in, "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
 		"--kubeconfig="+i.accountConfig(sharedNamespace, "konnectivity-server"))
-	i.join(s)
+	return sharedServer{s, port}
+}
+
+// serveTenants has each cluster's client go to a node, without an agent and with
+// one.
+func (i installer) serveTenants(s sharedServer) {
+	i.t.Helper()
+	i.join(s.server)
+	d := newDataPlane(i.t, i.controlPlane)
 	for _, name := range tenants {
-		if out, err := i.check(name, port, d.node.port); err == nil {
-			t.Errorf("%s reaches its nodes without an agent:\n%s", name, out)
+		if out, err := i.check(name, s.clients, d.node.port); err == nil {
+			i.t.Errorf("%s reaches its nodes without an agent:\n%s", name, out)
 		}
-		i.startTenantAgent(d, name, s)
-		before := d.zone.taken.Load()
-		if out, err := i.check(name, port, d.node.port); err != nil || d.zone.taken.Load() == before {
-			t.Errorf("%s: %v\n%s", name, err, out)
+		i.startTenantAgent(d, name, s.AgentPort)
+		if out, err := i.check(name, s.clients, d.node.port); err != nil {
+			i.t.Errorf("%s: %v\n%s", name, err, out)
 		}
 	}
 }
@@ -72,16 +121,6 @@ func (i installer) made(tenant, file string) string {
 	return string(must(os.ReadFile(filepath.Join(i.dir, "pki/clusters", tenant, file)))(i.t))
 }
 
-// ofShared are the values and places of files of the shared server's pod.
-func (i installer) ofShared() map[string]string {
-	i.t.Helper()
-	in := i.mounted(sharedNamespace, i.template("-n "+sharedNamespace+" deployment konnectivity-server"))
-	in["$(POD_NAME)"], in["$(POD_NAMESPACE)"] = "konnectivity-server-0", sharedNamespace
-	const tenants = "/etc/konnectivity/tenants" // a flag's value, without a slash at its end
-	in[tenants] = strings.TrimSuffix(in[tenants+"/"], "/")
-	return in
-}
-
 // accountConfig is the kubeconfig of a service account.
 func (i installer) accountConfig(namespace, name string) string {
 	i.t.Helper()
@@ -90,12 +129,11 @@ func (i installer) accountConfig(namespace, name string) string {
 }
 
 // startTenantAgent starts an agent with what was made for the tenant's nodes.
-func (i installer) startTenantAgent(d *dataPlane, tenant string, s *server) {
+func (i installer) startTenantAgent(d *dataPlane, tenant string, port int) {
 	i.t.Helper()
-	i.apply(i.made(tenant, "kubernetes-data-plane.yaml"))
 	dir := filepath.Join(i.dir, "pki/clusters", tenant) + "/"
 	i.startAgent(d, &agent{folder: "agent/daemonset", more: []string{"--server-name=" + tenant + ".konnectivity.example.com"}, in: map[string]string{
-		"$(POD_NAME)": tenant + "-agent-0", "$(SERVER_HOST)": "127.0.0.1", "$(SERVER_PORT)": strconv.Itoa(s.AgentPort), "$(IDENTIFIERS)": "default-route=true",
+		"$(POD_NAME)": tenant + "-agent-0", "$(SERVER_HOST)": "127.0.0.1", "$(SERVER_PORT)": strconv.Itoa(port), "$(IDENTIFIERS)": "default-route=true",
 		"/etc/konnectivity/agent/ca.crt": dir + "ca.crt", "/etc/konnectivity/agent/tls.crt": dir + "agent.crt", "/etc/konnectivity/agent/tls.key": dir + "agent.key"}})
 }
 
