@@ -86,6 +86,95 @@ func TestPacesAreShared(t *testing.T) {
 	})
 }
 
+// crowd has n relays that share paces send upward as fast as they go, so many bytes
+// at a time.
+func crowd(t *testing.T, paces *tunnel.Paces, n, size int) (all []*paced, end func()) {
+	var floods sync.WaitGroup
+	for range n {
+		p := startPaced(t, paces)
+		all = append(all, p)
+		floods.Go(func() {
+			for buf := make([]byte, size); ; {
+				if _, err := p.client.Write(buf); err != nil {
+					return
+				}
+			}
+		})
+		floods.Go(func() { _, _ = io.Copy(io.Discard, p.target) })
+	}
+	return all, func() {
+		for _, p := range all {
+			p.end()
+		}
+		floods.Wait()
+	}
+}
+
+// up is what some have carried upward.
+func up(of []*paced) (sum int64) {
+	for _, p := range of {
+		n, _ := p.flow.Sent()
+		sum += n
+	}
+	return sum
+}
+
+// Who sends little does not wait behind many that send all they can.
+func TestSmallPiecesGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate, times, most = 1_000_000, 5, 200 * time.Millisecond
+		var paces tunnel.Paces
+		paces.Up.Set(rate)
+		_, end := crowd(t, &paces, 50, tunnel.ChunkSize) // 3 s of the rate at a time
+		typist := startPaced(t, &paces)
+		time.Sleep(5 * time.Second)
+		for range times {
+			began := time.Now()
+			sent := make(chan error, 1)
+			go func() {
+				_, err := typist.client.Write(make([]byte, 100))
+				sent <- err
+			}()
+			if _, err := io.ReadFull(typist.target, make([]byte, 100)); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-sent; err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took > most {
+				t.Errorf("100 bytes took %v", took)
+			}
+			time.Sleep(time.Second)
+		}
+		typist.end()
+		end()
+	})
+}
+
+// Many small pieces have half of the rate while larger ones want more, and all have
+// no more than the rate.
+func TestLargePiecesHaveHalf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate, seconds = 1_000_000, 30
+		var paces tunnel.Paces
+		paces.Up.Set(rate)
+		large, endLarge := crowd(t, &paces, 2, tunnel.ChunkSize)
+		small, endSmall := crowd(t, &paces, 50, 4<<10)
+		time.Sleep(time.Second)
+		hadLarge, hadSmall := up(large), up(small)
+		time.Sleep(seconds * time.Second)
+		l, s := up(large)-hadLarge, up(small)-hadSmall
+		if part := float64(l) / float64(l+s); part < 0.4 || part > 0.6 {
+			t.Errorf("large pieces have %.0f %%: %d bytes beside %d", 100*part, l, s)
+		}
+		if sum := l + s; sum > rate*(seconds+1) || sum < rate*(seconds-1) {
+			t.Errorf("%d bytes in %d s at %d a second", sum, seconds, rate)
+		}
+		endLarge()
+		endSmall()
+	})
+}
+
 // Another rate holds for what waits already, and none lets all pass.
 func TestAPaceChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
