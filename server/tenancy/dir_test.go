@@ -685,7 +685,7 @@ func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
 	w := newWorld(t)
 	w.tenant("a", "a.example")
 	folder := filepath.Join(w.path, "a")
-	if err := errors.Join(os.Mkdir(filepath.Join(folder, "sub"), 0o755), os.Symlink("sub/key", filepath.Join(folder, KeyFile))); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(folder, "sub", "sub"), 0o755), os.Symlink("sub/sub/key", filepath.Join(folder, KeyFile))); err != nil {
 		t.Fatal(err)
 	}
 	old := time.Now().Add(-time.Hour)
@@ -698,7 +698,7 @@ func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
 	if s := w.state(d, "a"); s.State != StateServing {
 		t.Fatalf("%+v", s)
 	}
-	w.put("a", "sub/key", "no certificate is with it")
+	w.put("a", "sub/sub/key", "no certificate is with it")
 	d.Look()
 	if s := w.state(d, "a"); s.State != StateStale {
 		t.Errorf("%+v", s)
