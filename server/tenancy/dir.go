@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -207,6 +208,9 @@ func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
 func (e *entry) learn(tenant *Tenant, err error, before, after stamp, now time.Time) (news bool) {
 	if err == nil {
 		err = tenant.opened(e.last)
+	}
+	if e.read.IsZero() {
+		now = now.Add(-rand.N(rereadEvery)) // so that not all are read again in one look
 	}
 	e.stamp, e.read = nil, now
 	whole := after != nil && before.same(after)
