@@ -142,7 +142,7 @@ func TestASecretThatIsWrong(t *testing.T) {
 		{"a CA that is none", AgentsCAFile, "nothing", "a", StateStale, "ns/konnectivity-tenant-a: agents-ca.crt: no PEM certificate"},
 		{"an empty CA", ClientsCAFile, " ", "a", StateStale, "ns/konnectivity-tenant-a: clients-ca.crt: no PEM certificate"},
 		{"settings that are wrong", SpecFile, "serverNames: [a.example]\nbound: 1", "a", StateStale, "ns/konnectivity-tenant-a: tenant.yaml: unknown field"},
-		{"a file that is too large", CertFile, strings.Repeat("x", maxFile+1), "a", StateStale, "ns/konnectivity-tenant-a: server."},
+		{"a file that is too large", SpecFile, "serverNames: [a.example]\n" + strings.Repeat("#", maxFile), "a", StateStale, "ns/konnectivity-tenant-a: tenant.yaml: larger than"},
 		{"tokens without their kubeconfig", SpecFile, tokensSpec, "a", StateStale, "ns/konnectivity-tenant-a: kubeconfig: file does not exist"},
 		{"no CA", ClientsCAFile, "", "refused", StateBroken, "ns/konnectivity-tenant-a: clients-ca.crt: file does not exist"},
 		{"no settings", SpecFile, "", "refused", StateBroken, "ns/konnectivity-tenant-a: tenant.yaml: file does not exist"},
