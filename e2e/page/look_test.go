@@ -19,7 +19,7 @@ func look(t *testing.T, s *scene, name string, prepare func(b *tab)) {
 			b := openTab(t)
 			b.size(v.width, v.height, v.phone)
 			b.dark(v.theme == "dark")
-			b.open(s.url())
+			b.open(s.url() + s.path)
 			prepare(b)
 			if wide := b.eval(`document.documentElement.scrollWidth`); wide != fmt.Sprint(v.width) {
 				t.Errorf("the page is %s px wide, the window %d: %s", wide, v.width, b.eval(`[...document.querySelectorAll('body *')].filter(e =>

@@ -21,6 +21,7 @@ type scene struct {
 	table   *admin.Table
 	source  admin.Source
 	address string
+	path    string // that look opens; "": /
 	stop    func() // stops serving; serve starts again
 
 	mu    sync.Mutex

@@ -178,6 +178,10 @@ type Tenant struct {
 	Ready   bool   `json:"ready"`            // whether destinations can be served
 	Reason  string `json:"reason,omitempty"` // why not
 
+	// Condition is the worst of what is said here: "broken" or "stale", as its
+	// State; else "not-ready"; else "stalled", if a connection is; else "ready".
+	Condition string `json:"condition"`
+
 	Connections Connections `json:"connections"`
 	Dials       Dials       `json:"dials"`
 	Refused     int64       `json:"agentsRefused"` // since the start
@@ -186,6 +190,12 @@ type Tenant struct {
 	DownBytes int64   `json:"downBytes"`
 	Up        float64 `json:"upBytesPerSecond"`
 	Down      float64 `json:"downBytesPerSecond"`
+}
+
+// TenantsPage is a part of the list of tenants.
+type TenantsPage struct {
+	Page[Tenant]
+	Conditions map[string]int `json:"conditions"` // number of tenants, by Condition; all of the list count
 }
 
 // History is the last 15 minutes, oldest first.

@@ -56,7 +56,9 @@ func parseQuery(v url.Values) (query, error) {
 		q.sort = "since"
 	}
 	_, isState := stateRank[q.state]
-	switch _, known := orders[q.sort]; {
+	_, ordersConnections := orders[q.sort]
+	_, ordersTenants := tenantOrders[q.sort]
+	switch {
 	case q.limit > maxLimit:
 		return q, fmt.Errorf("limit: want at most %d; ask for the rest by offset", maxLimit)
 	case len(q.roles) > maxRoles:
@@ -65,10 +67,10 @@ func parseQuery(v url.Values) (query, error) {
 		return q, fmt.Errorf("tenant: want at most %d bytes", maxFilter)
 	case len(q.filter) > maxFilter:
 		return q, fmt.Errorf("filter: want at most %d bytes", maxFilter)
-	case !known:
+	case !ordersConnections && !ordersTenants:
 		return q, fmt.Errorf("sort: want one of %s, with - before it for descending", strings.Join(orderNames(), ", "))
-	case q.state != "" && !isState:
-		return q, fmt.Errorf("state: want active, idle, stalled or resuming")
+	case q.state != "" && !isState && !slices.Contains(conditions, q.state):
+		return q, fmt.Errorf("state: want active, idle, stalled or resuming; of tenants %s", strings.Join(conditions, ", "))
 	}
 	return q, nil
 }
@@ -108,8 +110,11 @@ func orderNames() []string {
 	for name := range orders {
 		names = append(names, name)
 	}
+	for name := range tenantOrders {
+		names = append(names, name)
+	}
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
 // connections answers q about those of a tenant, or else of all. It looks at
@@ -135,6 +140,9 @@ func (t *Table) connections(tenant string, q query) Page[Connection] {
 	})
 	page.Matched = len(rows)
 	order := orders[q.sort]
+	if order == nil {
+		order = orders["since"]
+	}
 	slices.SortFunc(rows, func(a, b row) int {
 		n := cmp.Or(order(a, b), cmp.Compare(a.number, b.number))
 		if q.descending {

@@ -6,41 +6,54 @@ import (
 	"strings"
 )
 
+// conditions are what a tenant's Condition may be, the most worrying last.
+var conditions = []string{"ready", "stalled", "not-ready", "stale", "broken"}
+
 // tenantOrders are the keys that tenants can be sorted by; others that lists
 // have mean the name.
 var tenantOrders = map[string]func(a, b Tenant) int{
-	"rate":  func(a, b Tenant) int { return cmp.Compare(a.Up+a.Down, b.Up+b.Down) },
-	"state": func(a, b Tenant) int { return cmp.Compare(a.trouble(), b.trouble()) },
+	"rate":        func(a, b Tenant) int { return cmp.Compare(a.Up+a.Down, b.Up+b.Down) },
+	"up":          func(a, b Tenant) int { return cmp.Compare(a.Up, b.Up) },
+	"down":        func(a, b Tenant) int { return cmp.Compare(a.Down, b.Down) },
+	"agents":      func(a, b Tenant) int { return cmp.Compare(a.Agents, b.Agents) },
+	"clients":     func(a, b Tenant) int { return cmp.Compare(a.Clients, b.Clients) },
+	"connections": func(a, b Tenant) int { return cmp.Compare(a.Connections.Open, b.Connections.Open) },
+	"name":        func(a, b Tenant) int { return strings.Compare(a.Name, b.Name) },
+	"wrong":       func(a, b Tenant) int { return strings.Compare(a.Error+a.Reason, b.Error+b.Reason) },
+	"state": func(a, b Tenant) int {
+		return cmp.Compare(slices.Index(conditions, a.Condition), slices.Index(conditions, b.Condition))
+	},
 }
 
-// trouble is how much a tenant needs to be looked at.
-func (t Tenant) trouble() int {
+// condition is what needs to be looked at.
+func (t Tenant) condition() string {
 	switch {
-	case t.State == "broken":
-		return 3
-	case t.State == "stale":
-		return 2
+	case t.State == "broken" || t.State == "stale":
+		return t.State
 	case !t.Ready:
-		return 1
+		return "not-ready"
+	case t.Connections.Stalled > 0:
+		return "stalled"
 	default:
-		return 0
+		return "ready"
 	}
 }
 
-// tenants answers q. Its state selects by state of a tenant.
-func (h *handler) tenants(q query) Page[Tenant] {
+// tenants answers q, whose state selects by condition.
+func (h *handler) tenants(q query) TenantsPage {
 	all := h.Tenants()
 	sum := h.Table.sums.Load()
-	page := Page[Tenant]{Total: len(all), Offset: q.offset, Items: []Tenant{}}
+	page := TenantsPage{Page: Page[Tenant]{Total: len(all), Offset: q.offset, Items: []Tenant{}}, Conditions: map[string]int{}}
 	var matched []Tenant
 	for _, t := range all {
-		if q.tenant != "" && q.tenant != t.Name || !t.matches(q.filter) {
-			continue
-		}
 		if now := sum.byTenant[t.Name]; now != nil {
 			t.Up, t.Down, t.Connections.Stalled, t.Connections.Resuming = now.up, now.down, now.stalled, now.resuming
 		}
-		matched = append(matched, t)
+		t.Condition = t.condition()
+		page.Conditions[t.Condition]++
+		if (q.tenant == "" || q.tenant == t.Name) && (q.state == "" || q.state == t.Condition) && t.matches(q.filter) {
+			matched = append(matched, t)
+		}
 	}
 	order := tenantOrders[q.sort]
 	slices.SortStableFunc(matched, func(a, b Tenant) int {

@@ -19,7 +19,7 @@ export function showDetail(c) {
 export async function followDetail() {
   if (!$('detail').open) return;
   const id = followed.id;
-  const find = (filter, role) => filter ? ask('peers?' + new URLSearchParams({ filter, role, limit: 20 })).then(page => page.items) : [];
+  const find = (filter, role) => filter ? ask('peers?' + new URLSearchParams({ filter, role, tenant: followed.tenant || '', limit: 20 })).then(page => page.items) : [];
   const [page, before, after] = await Promise.all([
     ask('connections?' + new URLSearchParams({ filter: id, limit: 100 })),
     find(followed.front === 'link' || followed.front === 'agent' ? followed.source : '', 'client,server'),
@@ -58,6 +58,7 @@ function drawDetail(c, { before, after }) {
     ['↑ Up', bytes(c.upBytes) + ' in all, now ' + rate(c.upBytesPerSecond)],
     ['↓ Down', bytes(c.downBytes) + ' in all, now ' + rate(c.downBytesPerSecond)],
     ...(c.resumes ? [['Resumed', plural(c.resumes, 'time') + ' by another link']] : []),
+    ...(c.tenant ? [['Tenant', c.tenant]] : []),
     ['ID', c.id],
     ['On other hops', 'konnectivity status ADDRESS… --filter ' + c.id],
   ].flatMap(([k, v]) => [element('dt', '', k), element('dd', k === 'ID' || k === 'On other hops' ? 'code' : '', v)]));

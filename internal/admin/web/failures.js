@@ -2,13 +2,16 @@
 
 import { $, clock, element, number, seconds, set } from './words.js';
 
+import { scope } from './scope.js';
+
 let newest = '';
 
 export function showFailures(page) {
   $('no-failures').hidden = page.items.length > 0;
   $('failures').hidden = page.items.length === 0;
-  set($('failure-count'), page.total ? (page.total > page.items.length ? 'newest ' + number(page.items.length) + ' of ' : '') + number(page.total) : '');
-  const now = page.items.length + ' ' + (page.items.length ? page.items[0].time + page.items[0].id : '');
+  const n = page.matched;
+  set($('failure-count'), n ? (n > page.items.length ? 'newest ' + number(page.items.length) + ' of ' : '') + number(n) : '');
+  const now = scope.shown + ' ' + page.items.length + ' ' + (page.items.length ? page.items[0].time + page.items[0].id : '');
   if (now === newest) return;
   newest = now;
   $('failures').replaceChildren(...page.items.map(failure));
@@ -21,7 +24,7 @@ function failure(f) {
   const what = element('div', 'what');
   const first = element('p');
   first.append(element('strong', '', f.destination), element('span', 'cause', sentence(f.cause)));
-  const more = [f.stage === 'dial' ? 'dialed for ' + seconds(f.seconds) : 'lasted ' + seconds(f.seconds), f.next ? 'by ' + f.next : '', f.front, f.source ? 'from ' + f.source : ''];
+  const more = [f.stage === 'dial' ? 'dialed for ' + seconds(f.seconds) : 'lasted ' + seconds(f.seconds), f.next ? 'by ' + f.next : '', f.front, f.tenant && !scope.shown ? 'tenant ' + f.tenant : '', f.source ? 'from ' + f.source : ''];
   const facts = element('p', 'facts soft', more.filter(Boolean).join(' · ') + (f.id ? ' · ' : ''));
   if (f.id) facts.append(element('span', 'code', f.id));
   what.append(first);

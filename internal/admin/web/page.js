@@ -2,20 +2,40 @@
 // and writes text only by textContent.
 
 import { $, age, ask, clock, number, plural, seconds, set, setClock, whole } from './words.js';
-import { makeTiles, showHistory, showOpen } from './tiles.js';
+import { forgetHistory, makeTiles, remember, showHistory, showOpen } from './tiles.js';
 import { askPeers, showSelf } from './topology.js';
-import { load, makeTable } from './connections.js';
+import { makeTable } from './connections.js';
 import { followDetail, knowSelf, showDetail } from './detail.js';
 import { showFailures } from './failures.js';
+import { choose, scope, watchScope } from './scope.js';
+import { loadTenants, makeTenants, showTenant } from './tenants.js';
 
 const every = 700;        // ms between looks; with the server's own this shows a stall within 2 s
 const shownFailures = 50;
 
+// show fits the page to what it is about: all of a process, all of a server of
+// many, or one tenant, whose reader cannot go back to all.
+let view = '';
+
+function show(s) {
+  scope.shown = s.tenant || '';
+  const now = s.tenant ? 'tenant' : s.tenants ? 'many' : 'process';
+  if (now === 'many') makeTenants();
+  if (now === view) return;
+  view = document.body.dataset.view = now;
+  $('tenants').hidden = now !== 'many';
+  $('tenant').hidden = now !== 'tenant';
+  $('tenant-all').hidden = !scope.tenant;
+  set($('overview-title'), now === 'tenant' ? 'Since this page was opened' : 'Last 15 minutes');
+}
+
 function showStatus(s) {
   setClock(s.now);
   knowSelf(s);
-  document.title = (s.connections.stalled ? '▲ ' + number(s.connections.stalled) + ' stalled · ' : s.ready ? '' : '✕ ') + s.component + (s.id ? ' ' + s.id : '');
-  set($('component'), s.component);
+  show(s);
+  if (s.tenant) remember(s);
+  document.title = (s.tenant ? s.tenant + ' · ' : '') + (s.connections.stalled ? '▲ ' + number(s.connections.stalled) + ' stalled · ' : s.ready ? '' : '✕ ') + s.component + (s.id ? ' ' + s.id : '');
+  set($('component'), s.component + (s.tenant ? ' · ' + s.tenant : ''));
   set($('about'), [s.id, s.build.version, 'up ' + seconds(age(s.started)), s.serverCount > 1 ? plural(s.serverCount, 'server') : '',
     ...Object.entries(s.strategies || {}).map(([name, n]) => 'strategy ' + name + ': ' + plural(n, 'agent'))].filter(Boolean).join(' · '));
   const ready = $('ready');
@@ -32,12 +52,23 @@ function showStatus(s) {
 let turn = 0, lostAt = 0;
 
 async function look() {
-  const asked = [ask('status').then(showStatus), load(), followDetail()];
-  if (turn % 6 === 0) asked.push(ask('history').then(showHistory));
-  if (turn % 2 === 0) asked.push(ask('failures?limit=' + shownFailures).then(showFailures));
+  const of = scope.tenant, tenant = encodeURIComponent(of);
+  const still = f => answer => { if (of === scope.tenant) f(answer); }; // another may be shown by now
+  const asked = [ask('status?tenant=' + tenant).then(still(showStatus)), table.load(), loadTenants(), followDetail()];
+  if (turn % 6 === 0 && view !== 'tenant') asked.push(ask('history').then(still(h => { if (view !== 'tenant') showHistory(h); })));
+  if (turn % 2 === 0) asked.push(ask('failures?limit=' + shownFailures + '&tenant=' + tenant).then(still(showFailures)));
+  if (turn % 2 === 0 && view === 'tenant') asked.push(ask('tenants?tenant=' + tenant).then(still(showTenant)));
   await Promise.all(asked);
   if (turn % 2 === 0) await askPeers();
   turn++;
+}
+
+// anew shows another tenant, or all, from the beginning.
+function anew() {
+  turn = 0;
+  forgetHistory();
+  table.restart();
+  scrollTo(0, 0);
 }
 
 function showLost() {
@@ -62,17 +93,21 @@ async function loop() {
     try {
       await look();
       showFound();
-    } catch { showLost(); }
+    } catch (e) {
+      if (e.status === 404 && scope.tenant) choose(''); // it was removed
+      else showLost();
+    }
   }
   setTimeout(loop, every);
 }
 
 makeTiles();
-makeTable(showDetail);
+const table = makeTable(showDetail);
+watchScope(anew);
 document.addEventListener('keydown', e => {
   if (e.key === '/' && !e.ctrlKey && !e.metaKey && !e.altKey && !/^(INPUT|SELECT|TEXTAREA)$/.test(e.target.tagName) && !$('detail').open) {
     e.preventDefault();
-    $('filter').focus();
+    $(view === 'many' ? 'tenants-filter' : 'filter').focus();
   }
 });
 loop();

@@ -7,7 +7,7 @@ import { $, element, number, perSecond, rate, seconds, set } from './words.js';
 const tiles = [
   { name: 'Throughput', series: [['upBytesPerSecond', 'up', '↑ up'], ['downBytesPerSecond', 'down', '↓ down']], text: rate },
   { name: 'Dials', series: [['dialsPerSecond', 'up', 'all'], ['failedPerSecond', 'bad', 'failed']], text: perSecond },
-  { name: 'Time to connect', series: [['dialSeconds', 'up', 'mean'], ['dialMaxSeconds', 'down', 'longest']], text: n => n ? seconds(n) : '–' },
+  { name: 'Time to connect', series: [['dialSeconds', 'up', 'mean'], ['dialMaxSeconds', 'down', 'longest']], text: n => n ? seconds(n) : '–', whole: true }, // not known of a tenant
   { name: 'Connections', series: [['open', 'up', 'open'], ['stalled', 'bad', 'stalled']], text: number, live: true },
 ];
 
@@ -21,7 +21,7 @@ function svg(tag, attributes) {
 
 export function makeTiles() {
   for (const tile of tiles) {
-    const box = element('div', 'tile');
+    const box = element('div', 'tile' + (tile.whole ? ' whole' : ''));
     const now = element('dl', 'now');
     tile.figures = tile.series.map(([, kind, name], i) => {
       const pair = element('div', 'series ' + kind + (i ? ' second' : ''));
@@ -48,6 +48,40 @@ function showNow(tile, point) {
     set(value, point ? tile.text(point[key]) : '–');
     pair.classList.toggle('calm', kind === 'bad' && !(point && point[key] > 0));
   });
+}
+
+// Of one tenant the server keeps no history: the page remembers what it sees.
+
+const interval = 5; // seconds
+let points = [], last = null;
+
+export function forgetHistory() {
+  points = [];
+  last = null;
+  showHistory({ intervalSeconds: interval, points });
+}
+
+// remember is called at every look.
+export function remember(s) {
+  const at = Date.parse(s.now) / 1000;
+  if (!last) {
+    last = { at, dials: s.dials };
+    showHistory({ intervalSeconds: interval, points });
+  }
+  if (at - last.at >= interval) add(s, at);
+  showNow(tiles[0], s.rates);
+}
+
+function add(s, at) {
+  const took = at - last.at;
+  points.push({
+    upBytesPerSecond: s.rates.upBytesPerSecond, downBytesPerSecond: s.rates.downBytesPerSecond, open: s.connections.open, stalled: s.connections.stalled,
+    dialsPerSecond: Math.max(0, s.dials.total - last.dials.total) / took, failedPerSecond: Math.max(0, s.dials.failed - last.dials.failed) / took,
+    dialSeconds: 0, dialMaxSeconds: 0,
+  });
+  points = points.slice(-span / interval);
+  last = { at, dials: s.dials };
+  showHistory({ intervalSeconds: interval, points });
 }
 
 // showOpen shows what is known at every look.

@@ -1,5 +1,6 @@
 // Who is on either side of this process.
 
+import { scope } from './scope.js';
 import { $, age, ask, bytes, element, number, plural, rate, seconds, set, whole } from './words.js';
 
 const shown = 6; // of each list; the busiest
@@ -46,8 +47,10 @@ export function showSelf(s) {
 // askPeers asks for both sides.
 export async function askPeers() {
   if (!layout) return;
+  const of = scope.tenant;
   const lists = layout.flat();
-  const pages = await Promise.all(lists.map(([, , role]) => ask('peers?sort=-rate&limit=' + shown + '&role=' + role)));
+  const pages = await Promise.all(lists.map(([, , role]) => ask('peers?sort=-rate&limit=' + shown + '&role=' + role + '&tenant=' + encodeURIComponent(scope.tenant))));
+  if (of !== scope.tenant) return;
   let at = 0;
   layout.forEach((groups, i) => $(sides[i]).replaceChildren(...groups.flatMap(g => group(g, pages[at++]))));
 }
@@ -84,7 +87,7 @@ const facts = p => [p.role === 'client' ? '' : p.id, p.remote, p.software, p.ide
 const protocols = new Map(Object.entries({ grpc: 'gRPC', connect: 'CONNECT', forward: 'plain HTTP', socks5: 'SOCKS5', upgrade: 'HTTP upgrade' }));
 
 export const about = p => [
-  protocols.get(p.protocol) || p.protocol,
+  p.tenant && !scope.shown ? 'tenant ' + p.tenant : '', protocols.get(p.protocol) || p.protocol,
   plural(p.streams, 'connection'), p.roundTripSeconds ? seconds(p.roundTripSeconds) + ' round trip' : '', p.pendingDials ? plural(p.pendingDials, 'pending dial') : '',
 ].filter(Boolean);
 

@@ -67,13 +67,13 @@ let skew = 0;
 export const setClock = now => { skew = Date.parse(now) - Date.now(); };
 export const age = since => Math.max(0, (Date.now() + skew - Date.parse(since)) / 1000);
 
-const api = '/api/v1/';
+const api = location.origin + '/api/v1/'; // without user and password that may be in the page's address
 const longest = 5000; // ms that an answer may take
 
 // ask returns what the API answers, or fails with its sentence.
 export async function ask(path) {
   const response = await fetch(api + path, { signal: AbortSignal.timeout(longest), cache: 'no-store' });
   const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error || response.statusText);
+  if (!response.ok) throw Object.assign(new Error(answer.error || response.statusText), { status: response.status });
   return answer;
 }
