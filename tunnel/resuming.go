@@ -2,6 +2,12 @@ package tunnel
 
 import "time"
 
+// BackTime is how long an agent that was lost may take to come back where no other
+// serves a destination: a server has dials wait for it, and a dial that was struck is
+// asked for again. One whose link was cut is back much sooner; upstream's agents try
+// again after a second.
+const BackTime = 3 * time.Second
+
 // Resume is what is asked and told of a connection that is to outlive what
 // carries it (docs/link-protocol.md §9). It travels with the connection's Flow.
 type Resume struct {

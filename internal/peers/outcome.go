@@ -45,7 +45,7 @@ func (p *Plan) Reached(address string, again time.Duration, now time.Time) {
 // was for a server that nobody misses.
 func (p *Plan) Failed(address string, now time.Time) (first, needless bool) {
 	t := p.place(address)
-	pause := t.Failure()
+	pause := t.failed(now, p.policy.Spread)
 	if p.waitedFor() {
 		pause = min(pause, Jitter(leavePause))
 	}
@@ -120,7 +120,7 @@ func (p *Plan) redial(m *Peer, now time.Time) {
 		t.next = now.Add(t.Failure())
 		return
 	}
-	t.next = now.Add(t.lost(life, p.policy.Spread))
+	t.cutAt, t.struck, t.next = now, 0, now.Add(t.lost(life, p.policy.Spread))
 }
 
 // cut says whether a short session at t may be taken for one that was cut.

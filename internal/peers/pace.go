@@ -47,6 +47,18 @@ type pace struct {
 
 	losses int       // of sessions, that no good life has made up for
 	cuts   allowance // of short sessions that are no failures
+	cutAt  time.Time // when the last session was cut
+	struck int       // attempts behind that, within Base, that failed
+}
+
+// failed is the pause after a failed attempt. What has just cut a session may have
+// cut the attempt as well: for as long as Base, pauses grow from spread.
+func (p *pace) failed(now time.Time, spread time.Duration) time.Duration {
+	if spread == 0 || now.Sub(p.cutAt) >= p.Base {
+		return p.Failure()
+	}
+	p.struck++
+	return Jitter(grow(spread, 2, p.struck, p.Base))
 }
 
 // lost is the pause after a session that had lasted for life and was cut: up to

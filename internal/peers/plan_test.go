@@ -423,3 +423,35 @@ func TestComplete(t *testing.T) {
 		t.Error("complete with one that leaves")
 	}
 }
+
+// What has just cut a session may cut the attempts behind it, too: they are made again
+// soon, a few times, and then as after any failure.
+func TestAttemptsBehindACut(t *testing.T) {
+	now := noon
+	p := NewPlan(all, now)
+	p.List([]string{"a"}, true)
+	now = now.Add(wait(t, p, now))
+	m := p.Met("a", "1", 1, false, now)
+	lost := now.Add(time.Minute)
+	p.Lost(m, lost)
+	now = lost.Add(wait(t, p, lost))
+	soon := 0
+	for now.Sub(lost) < all.Base {
+		p.Failed("a", now)
+		if soon++; soon == 1 && wait(t, p, now) > 2*all.Spread {
+			t.Error("the first attempt that fails is not made again soon")
+		}
+		now = now.Add(wait(t, p, now))
+	}
+	if soon < 2 || soon > 6 {
+		t.Errorf("%d attempts within %v", soon, all.Base)
+	}
+	for i := range 3 {
+		p.Failed("a", now)
+		pause, most := wait(t, p, now), grow(all.Base, all.Growth, i, all.Limit)
+		if pause < most/2 || pause > most+5*time.Millisecond {
+			t.Errorf("pause %d behind these is %v, want up to %v", i, pause, most)
+		}
+		now = now.Add(pause)
+	}
+}

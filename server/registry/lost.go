@@ -9,11 +9,6 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// backTime is how long dials wait for an agent that was lost, from then on, where
-// no other serves their destination. One whose link was cut is back much sooner;
-// upstream's agents try again after a second.
-const backTime = 3 * time.Second
-
 // stayTime is how long a second connection of an agent must have lasted to
 // replace the first. Agents also make them to look for other servers behind one
 // address, and close them at once if they meet one that they know.
@@ -30,7 +25,7 @@ func (r *Registry) leave(c *conn) {
 	r.index.leave(c)
 	if c.wasLost() && !r.index.knows(c.agent) {
 		r.lost.join(c)
-		time.AfterFunc(backTime, func() { r.giveUp(c) })
+		time.AfterFunc(tunnel.BackTime, func() { r.giveUp(c) })
 	}
 }
 

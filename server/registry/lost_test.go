@@ -26,9 +26,9 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 		took    time.Duration
 	}{
 		"back in time":           {"10.0.0.1:1", cut, 0, "cidr=10.0.0.0/8", "back", outage},
-		"another one":            {"10.0.0.1:1", cut, 0, "ipv4=10.0.0.1", "no_agent", backTime},
-		"never back":             {"10.0.0.1:1", cut, time.Second, "", "no_agent", backTime - time.Second},
-		"lost long ago":          {"10.0.0.1:1", cut, backTime, "", "no_agent", 0},
+		"another one":            {"10.0.0.1:1", cut, 0, "ipv4=10.0.0.1", "no_agent", tunnel.BackTime},
+		"never back":             {"10.0.0.1:1", cut, time.Second, "", "no_agent", tunnel.BackTime - time.Second},
+		"lost long ago":          {"10.0.0.1:1", cut, tunnel.BackTime, "", "no_agent", 0},
 		"meant to go":            {"10.0.0.1:1", func(f *fake) { close(f.draining); cut(f) }, 0, "cidr=10.0.0.0/8", "no_agent", 0},
 		"it served others alone": {"192.0.2.1:1", cut, 0, "cidr=10.0.0.0/8", "no_agent", 0},
 	} {
@@ -57,7 +57,7 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 				if took := time.Since(began); took != c.took {
 					t.Errorf("after %v, want %v", took, c.took)
 				}
-				time.Sleep(2 * backTime)
+				time.Sleep(2 * tunnel.BackTime)
 				s.mu.RLock()
 				defer s.mu.RUnlock()
 				if s.lost.conns != 0 {
@@ -107,7 +107,7 @@ func TestFailedDialWaitsOnlyForItsOwnAgent(t *testing.T) {
 				if took := time.Since(began); took != c.took {
 					t.Errorf("after %v, want %v", took, c.took)
 				}
-				time.Sleep(2 * backTime)
+				time.Sleep(2 * tunnel.BackTime)
 			})
 		})
 	}
@@ -127,9 +127,9 @@ func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
 		err  error
 		took time.Duration
 	}{
-		{link.ErrDead, backTime},
-		{io.ErrUnexpectedEOF, backTime},
-		{net.ErrClosed, backTime}, // not the link's own
+		{link.ErrDead, tunnel.BackTime},
+		{io.ErrUnexpectedEOF, tunnel.BackTime},
+		{net.ErrClosed, tunnel.BackTime}, // not the link's own
 		{&link.GoAwayError{Code: link.GoAwayShutdown}, 0},
 		{link.ErrClosed, 0},
 	} {
@@ -144,7 +144,7 @@ func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
 				if got := s.via("10.0.0.1:1"); got != "no_agent" || time.Since(began) != c.took {
 					t.Errorf("%s after %v, want no_agent after %v", got, time.Since(began), c.took)
 				}
-				time.Sleep(2 * backTime)
+				time.Sleep(2 * tunnel.BackTime)
 			})
 		})
 	}

@@ -334,10 +334,21 @@ func (w watcher) Lost(cause error) { w.c.ends.lost(w, cause) }
 
 // Move implements link.Watcher. Only who opened the connection can have it move.
 func (w watcher) Move() {
-	if on, ok := w.st.(interface{ Session() *link.Session }); ok && w.c.ask.dialer != nil {
-		w.c.ends.start(func() { w.c.move(on.Session(), on.Session().Peer().ID) })
+	if ses := linkOf(w.st); ses != nil && w.c.ask.dialer != nil {
+		w.c.ends.start(func() { w.c.move(ses, ses.Peer().ID) })
 	}
 }
+
+// linkOf is the link that a carrier is on; nil: it is on none.
+func linkOf(st Carrier) *link.Session {
+	if on, ok := st.(interface{ Session() *link.Session }); ok {
+		return on.Session()
+	}
+	return nil
+}
+
+// errLost is how a carrier ends that is given up here.
+var errLost = &tunnel.ResetError{Code: tunnel.CodeLost}
 
 // broken takes in that a carrier has failed. It returns it if it is to be
 // detached, which the caller does with the lock released.

@@ -22,11 +22,7 @@ const (
 
 	// firstPause and lastPause bound the wait between tries.
 	firstPause = 20 * time.Millisecond
-	lastPause  = time.Second
-
-	// agentTime is how long a dial that was struck hopes for an agent where a server
-	// knows of none: as long as a server has dials wait for one that it has lost.
-	agentTime = 3 * time.Second
+	lastPause  = 250 * time.Millisecond
 )
 
 // ask is what is needed to resume a connection.
@@ -97,10 +93,10 @@ func repeated(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow) (tunnel.C
 // passing says whether a try that fails so long after one that was struck tells
 // nothing of the destination. What was lost with that one, the agent's link to
 // the next server too, may be back soon. An agent that is not back within
-// agentTime has gone.
+// tunnel.BackTime has gone.
 func passing(err error, behind time.Duration) bool {
 	failure := tunnel.FailureOf(err)
-	return failure.Elsewhere() || failure == tunnel.FailNoAgent && behind < agentTime
+	return failure.Elsewhere() || failure == tunnel.FailNoAgent && behind < tunnel.BackTime
 }
 
 // pauseOf is how long to wait after that many tries in vain.
@@ -283,15 +279,14 @@ func (e *Ends) Move(ses *link.Session) {
 // id first, if there is one.
 func (c *Conn) move(ses *link.Session, first string) {
 	c.mu.Lock()
-	st := c.st
-	on, ok := st.(interface{ Session() *link.Session })
-	if !ok || on.Session() != ses || c.end.Plain() || c.end.Reason() != resume.NotGone {
+	if ses == nil || linkOf(c.st) != ses || c.end.Plain() {
 		c.mu.Unlock()
 		return
 	}
-	c.end.Broken(c.epoch, tunnel.CodeLost, time.Now())
-	c.leave()
+	left := c.broken(c.st, c.epoch, errLost)
 	c.first = first
 	c.mu.Unlock()
-	c.ends.detach(c, st)
+	if left != nil {
+		c.ends.detach(c, left)
+	}
 }

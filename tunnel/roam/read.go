@@ -305,10 +305,9 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	}
 	c.writeBy.set(t, &c.changed)
 	if c.writeBy.expired && c.stuck && c.st != nil { // who writes is to be set free; nothing less does it
-		st := c.st
-		c.end.Broken(c.epoch, tunnel.CodeLost, time.Now())
-		c.leave()
-		c.ends.detach(c, st)
+		if left := c.broken(c.st, c.epoch, errLost); left != nil {
+			c.ends.detach(c, left)
+		}
 	}
 	return nil
 }

@@ -180,7 +180,7 @@ func TestStruckDialIsRepeated(t *testing.T) {
 			tunnel.FailRefused, 60 * time.Millisecond},
 		"no agent meanwhile": {[]error{struck, &tunnel.DialError{Failure: tunnel.FailNoAgent}, refused},
 			tunnel.FailRefused, 60 * time.Millisecond},
-		"no agent any more":       {[]error{struck, &tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 3260 * time.Millisecond},
+		"no agent any more":       {[]error{struck, &tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 3050 * time.Millisecond},
 		"no agent from the first": {[]error{&tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
