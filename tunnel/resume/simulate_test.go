@@ -10,7 +10,7 @@ import (
 var (
 	simFor   = flag.Duration("simulate", 0, "how long to simulate; 0: until there were -faults")
 	simSeed  = flag.Uint64("seed", 0, "the first seed; 0: random, and printed")
-	simCount = flag.Int("faults", 100_000, "how many faults a run without -simulate makes at least")
+	simCount = flag.Int("faults", 1_000_000, "how many faults a run without -simulate makes at least")
 )
 
 // seeds are runs that failed once.
@@ -33,7 +33,7 @@ func TestSimulate(t *testing.T) {
 	}
 	most := *simCount
 	if testing.Short() {
-		most /= 20
+		most /= 200
 	}
 	start, done := time.Now(), tally{}
 	for ; *simFor > 0 && time.Since(start) < *simFor || *simFor == 0 && done.faults < most; seed++ {
