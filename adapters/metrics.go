@@ -57,6 +57,7 @@ func (m *metrics) register(r prometheus.Registerer, up *uplink.Server) error {
 	for _, c := range []prometheus.Collector{
 		m.dials, m.dialTime, m.resolveTime, m.tunnelDown, m.verdictsDown,
 		gauge("server_links", "Links to konnectivity servers that are up.", func(s uplink.Stats) float64 { return float64(s.Links) }),
+		gauge("server_lanes", "TCP connections that those links have.", func(s uplink.Stats) float64 { return float64(s.Lanes) }),
 		gauge("server_streams", "Streams on those links.", func(s uplink.Stats) float64 { return float64(s.Streams) }),
 		counter("server_links_lost_total", "Links that were lost.", nil, func(s uplink.Stats) int64 { return s.Lost }),
 		counter("server_connects_total", handshakes, prometheus.Labels{"outcome": "ok"}, func(s uplink.Stats) int64 { return s.Connects }),

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 
@@ -25,7 +24,7 @@ func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn, to addr
 		return nil, err
 	}
 	if c.opts.Lanes > 1 {
-		hello.Group = newGroup()
+		hello.Group = lanes.NewID()
 	}
 	first, err := c.greet(ctx, conn, hello)
 	if err != nil {
@@ -34,46 +33,34 @@ func (c *dialConnector) connectLink(ctx context.Context, conn *tls.Conn, to addr
 	g := lanes.New(first, lanes.Options{
 		Max: c.opts.Lanes,
 		Dial: func(ctx context.Context) (*link.Session, error) {
-			return c.connectLane(ctx, to, hello.Group, first.Peer().ID)
+			return c.connectLane(ctx, to, hello.Group)
 		},
 	})
 	c.metrics.links.Add(kindServer, g)
 	return linkSession{g, c.metrics}, nil
 }
 
-// connectLane makes another link to the server with that id.
-func (c *dialConnector) connectLane(ctx context.Context, to address, group, server string) (*link.Session, error) {
+// connectLane makes another link to the server at the same address.
+func (c *dialConnector) connectLane(ctx context.Context, to address, group string) (*link.Session, error) {
 	conn, err := c.secure(ctx, to)
 	if err != nil {
 		return nil, err
 	}
 	hello, err := c.hello()
 	if err == nil && conn.ConnectionState().NegotiatedProtocol != link.ALPN {
-		err = errNoLane
+		err = errNoLink
 	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, err
 	}
 	hello.Group = group
-	ses, err := c.greet(ctx, conn, hello)
-	if err == nil && ses.Peer().ID != server {
-		_ = ses.CloseWith(link.GoAwayDuplicate, "")
-		err = errNoLane
-	}
-	return ses, err
+	return c.greet(ctx, conn, hello)
 }
 
-// errNoLane is the error of a connection that cannot be a lane: a load balancer
-// led it to another server.
-var errNoLane = errors.New("another server answers at this address")
-
-// newGroup is what the lanes to one server have in common.
-func newGroup() string {
-	var b [link.GroupSize]byte
-	_, _ = rand.Read(b[:])
-	return string(b[:])
-}
+// errNoLink is the error of a connection that cannot be a lane: a server of before
+// answers at the address.
+var errNoLink = errors.New("the server at this address does not speak the link protocol")
 
 // hello introduces this agent.
 func (c *dialConnector) hello() (link.Hello, error) {

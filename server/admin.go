@@ -125,9 +125,19 @@ func identifiersText(ids registry.Identifiers) string {
 	return text
 }
 
-// sidecarLink is a sidecar's link.
+// clientLink is a sidecar's link, or all lanes of one.
+type clientLink interface {
+	Peer() link.Hello
+	Stats() link.Stats
+	Heard() time.Time
+	Drain()
+	SetServerCount(n int)
+	SetServing(s link.Serving)
+}
+
+// sidecarLink is a clientLink that is up.
 type sidecarLink struct {
-	link   *link.Session
+	link   clientLink
 	remote string
 	since  time.Time
 }

@@ -100,7 +100,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 		return
 	}
 	key := laneKey{session.Peer().Group, agent.ID, agent.Identity, session.Peer().Identifiers}
-	g, leave := cl.lanes.join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(ctx, agent, g) })
+	g, leave := cl.lanes[agents].join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(ctx, agent, g) })
 	defer func() {
 		last := leave()
 		s.closeLink(session)

@@ -12,7 +12,9 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/admission"
+	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
@@ -117,13 +119,7 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 	if session == nil {
 		return
 	}
-	s.metrics.Links.Add(admin.RoleClient, session)
-	defer s.metrics.Links.Remove(admin.RoleClient, session)
-	defer s.closeLink(session)
-	leave := cl.peers.join(&peer{
-		drain: session.Drain, count: session.SetServerCount, serving: session.SetServing,
-		client: sidecarLink{session, c.RemoteAddr().String(), time.Now()},
-	})
+	leave := cl.joinClient(c, session)
 	defer leave()
 	select {
 	case <-session.Done():
@@ -134,4 +130,35 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 	}
 	// What is open may end by itself; Run's grace period bounds the wait.
 	_ = session.WaitIdle(ctx)
+}
+
+// joinClient makes a sidecar's link known, or has it be one of the sidecar's lanes,
+// until leave, which ends the link.
+func (cl *cluster) joinClient(c *frontend.Conn, session *link.Session) (leave func()) {
+	s, remote := cl.server, c.RemoteAddr().String()
+	begin := func(l clientLink) (leave func()) {
+		s.metrics.Links.Add(admin.RoleClient, l)
+		leavePeers := cl.peers.join(&peer{
+			drain: l.Drain, count: l.SetServerCount, serving: l.SetServing, client: sidecarLink{l, remote, time.Now()},
+		})
+		return func() {
+			leavePeers()
+			s.metrics.Links.Remove(admin.RoleClient, l)
+		}
+	}
+	if !session.Lanes() {
+		leave := begin(session)
+		return func() {
+			s.closeLink(session)
+			leave()
+		}
+	}
+	key := laneKey{session.Peer().Group, session.Peer().ID, auth.Identity(c.TLS()), ""}
+	g, leaveGroup := cl.lanes[clients].join(key, session, func(g *lanes.Group) func() { return begin(g) })
+	return func() {
+		s.closeLink(session)
+		if leaveGroup() {
+			_ = g.Close() // and waits for what it runs
+		}
+	}
 }

@@ -32,8 +32,8 @@ type cluster struct {
 	agents    *registry.Registry
 	ends      *roam.Ends // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
-	lanes     laneBooks // links that are lanes of one
-	peers     peers     // who is told of a drain and of the number of servers
+	lanes     [sides]laneBooks // links that are lanes of one; a client's is never one of an agent's
+	peers     peers            // who is told of a drain and of the number of servers
 
 	terms   atomic.Pointer[terms] // never nil once it is in use
 	traffic traffic               // of a tenant

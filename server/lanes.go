@@ -12,21 +12,21 @@ import (
 // have a lane among them.
 type laneKey struct{ group, id, identity, identifiers string }
 
-// laneBooks are the groups that agents' links are lanes of. The zero value is
-// ready.
+// laneBooks are the groups that the links of one side's peers are lanes of. The
+// zero value is ready.
 type laneBooks struct {
 	mu    sync.Mutex
 	known map[laneKey]*laneGroup
 }
 
-// laneGroup is the links of one agent to this server.
+// laneGroup is the links of one peer to this server.
 type laneGroup struct {
 	*lanes.Group
 	links int // that have joined and not left; guarded by laneBooks.mu
 	leave func()
 }
 
-// join makes a link a lane: of the group that its agent has, or of a new one,
+// join makes a link a lane: of the group that its peer has, or of a new one,
 // which begin takes in. leave must be called when the link has ended, or is about
 // to be: that of the last calls what begin returned, and says that it was the last.
 func (b *laneBooks) join(key laneKey, ses *link.Session, begin func(*lanes.Group) (leave func())) (of *lanes.Group, leave func() (last bool)) {

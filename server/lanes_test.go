@@ -3,6 +3,8 @@ package server
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -10,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/admin"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -112,67 +115,161 @@ func linkOf(t *testing.T, near, far link.Role, serve tunnel.Carrier) (a, b *link
 	return a, <-accepted
 }
 
-// Bulk moves off the first lane of an agent, with no byte lost, and what is small
-// stays there.
+// Bulk moves off the first lane of an agent and off that of a sidecar, with no byte
+// lost, and what is small stays there. Where both have lanes, neither side undoes what
+// the other has done.
 func TestBulkMovesOffTheFirstLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		options := roam.Options{Window: 30 * time.Second, Budget: link.NewBudget(1 << 30)}
-		opener, agent := roam.New(options), roam.New(options)
-		defer opener.Wait()
-		defer agent.Wait()
-		echo := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
-			near, far := net.Pipe()
-			go func() { _, _ = io.Copy(far, far); _ = far.Close() }()
-			return tunnel.Wrap(near), nil
+	for name, c := range map[string]struct{ toServer, toAgent, moves int }{
+		"agent":             {1, 2, 1},
+		"sidecar":           {2, 1, 1},
+		"agent and sidecar": {2, 2, 2}, // or one, whichever side looks first
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testBulkMoves(t, c.toServer, c.toAgent, c.moves) })
 		})
-		serve := agent.Forwarder(&tunnel.Forwarder{Dialer: echo})
-		first, firstFar := linkOf(t, link.RoleServer, link.RoleAgent, serve)
-		second, secondFar := linkOf(t, link.RoleServer, link.RoleAgent, serve)
-		g := lanes.New(first, lanes.Options{})
-		g.Add(second)
-		near, nearFar := linkOf(t, link.RoleClient, link.RoleServer, &tunnel.Forwarder{Dialer: g})
-		defer func() {
-			opener.Close()
-			agent.Close()
-			_ = g.Close()
-			for _, ses := range []*link.Session{near, nearFar, firstFar, secondFar} {
-				_ = ses.Close()
-			}
-		}()
-		dialer := opener.Dialer(near)
-		open := func() (tunnel.Conn, *tunnel.Flow) {
-			f := tunnel.NewFlow("tcp", "example.test:80")
-			c, err := dialer.Dial(t.Context(), f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c, f
-		}
-		small, smallFlow := open()
-		bulk, bulkFlow := open()
-		if first.Streams() != 2 {
-			t.Fatalf("%d of two new streams are on the first lane", first.Streams())
-		}
-		message := make([]byte, 512<<10)
-		random := rand.NewChaCha8([32]byte{})
-		for range 4 {
-			_, _ = random.Read(message)
-			go func() { _, _ = bulk.Write(message) }()
-			got := make([]byte, len(message))
-			if _, err := io.ReadFull(bulk, got); err != nil || !bytes.Equal(got, message) {
-				t.Fatalf("bulk came back changed: %v", err)
-			}
-			time.Sleep(700 * time.Millisecond)
-		}
-		if first.Streams() != 1 || second.Streams() != 1 {
-			t.Errorf("%d streams on the first lane, %d on the second; want one on each", first.Streams(), second.Streams())
-		}
-		if n := bulkFlow.Lasting.Course().Resumes; n != 1 {
-			t.Errorf("bulk moved %d times", n)
-		}
-		if n := smallFlow.Lasting.Course().Resumes; n != 0 {
-			t.Errorf("what is small moved %d times", n)
-		}
-		_, _ = small.Close(), bulk.Close()
+	}
+}
+
+func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
+	options := roam.Options{Window: 30 * time.Second, Budget: link.NewBudget(1 << 30)}
+	opener, agent := roam.New(options), roam.New(options)
+	defer opener.Wait()
+	defer agent.Wait()
+	echo := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		near, far := net.Pipe()
+		go func() { _, _ = io.Copy(far, far); _ = far.Close() }()
+		return tunnel.Wrap(near), nil
 	})
+	agents, endAgents := groupOf(t, toAgent, link.RoleServer, link.RoleAgent, agent.Forwarder(&tunnel.Forwarder{Dialer: echo}))
+	sidecar, endSidecar := groupOf(t, toServer, link.RoleClient, link.RoleServer, &tunnel.Forwarder{Dialer: agents})
+	defer func() {
+		opener.Close()
+		agent.Close()
+		endSidecar()
+		endAgents()
+	}()
+	dialer := opener.Dialer(sidecar)
+	open := func() (tunnel.Conn, *tunnel.Flow) {
+		f := tunnel.NewFlow("tcp", "example.test:80")
+		c, err := dialer.Dial(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, f
+	}
+	small, smallFlow := open()
+	bulk, bulkFlow := open()
+	for _, g := range []*lanes.Group{sidecar, agents} {
+		if n := g.Sessions()[0].Streams(); n != 2 {
+			t.Fatalf("%d of two new streams are on the first lane", n)
+		}
+	}
+	message := make([]byte, 512<<10)
+	random := rand.NewChaCha8([32]byte{})
+	for range 10 {
+		_, _ = random.Read(message)
+		go func() { _, _ = bulk.Write(message) }()
+		got := make([]byte, len(message))
+		if _, err := io.ReadFull(bulk, got); err != nil || !bytes.Equal(got, message) {
+			t.Fatalf("bulk came back changed: %v", err)
+		}
+		time.Sleep(700 * time.Millisecond)
+	}
+	for _, g := range []*lanes.Group{sidecar, agents} {
+		if all := g.Sessions(); len(all) == 2 && (all[0].Streams() != 1 || all[1].Streams() != 1) {
+			t.Errorf("%d streams on the first lane, %d on the second; want one on each", all[0].Streams(), all[1].Streams())
+		}
+	}
+	if n := bulkFlow.Lasting.Course().Resumes; n < 1 || n > moves {
+		t.Errorf("bulk moved %d times, want %d", n, moves)
+	}
+	if n := smallFlow.Lasting.Course().Resumes; n != 0 {
+		t.Errorf("what is small moved %d times", n)
+	}
+	_, _ = small.Close(), bulk.Close()
+}
+
+// groupOf links two processes by so many lanes, which end ends.
+func groupOf(t *testing.T, n int, near, far link.Role, serve tunnel.Carrier) (g *lanes.Group, end func()) {
+	t.Helper()
+	var farEnds []*link.Session
+	for range n {
+		a, b := linkOf(t, near, far, serve)
+		farEnds = append(farEnds, b)
+		if g == nil {
+			g = lanes.New(a, lanes.Options{})
+		} else {
+			g.Add(a)
+		}
+	}
+	return g, func() {
+		_ = g.Close()
+		for _, ses := range farEnds {
+			_ = ses.Close()
+		}
+	}
+}
+
+// A sidecar's links of one group count as one client; those of another process, or
+// by another certificate, or without lanes, as their own.
+func TestLanesOfASidecar(t *testing.T) {
+	r := startServer(t)
+	r.agent("link", agentHello{id: "a1"}, echoing)
+	own := r.tls(link.ALPN)
+	stranger := r.tlsOf("stranger", link.ALPN)
+	key := link.Hello{Role: link.RoleClient, ID: "c1", Group: "0123456789abcdef", Features: []string{link.FeatureLanes}}
+	with := func(change func(*link.Hello)) link.Hello { h := key; change(&h); return h }
+	lane := func(config *tls.Config, hello link.Hello) *link.Session {
+		ses, err := r.clientLinkAs(config, hello)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ses
+	}
+	first, second := lane(own, key), lane(own, key)
+	if !first.Lanes() {
+		t.Fatal("the server takes no part in lanes")
+	}
+	has := func(clients, lanes int) {
+		t.Helper()
+		r.eventually(fmt.Sprintf("%d clients, %d lanes of the first", clients, lanes), func() bool {
+			n, most := 0, 0
+			for _, p := range ask[admin.Page[admin.Peer]](r, "peers").Items {
+				if p.Role == admin.RoleClient {
+					n, most = n+1, max(most, p.Lanes)
+				}
+			}
+			return n == clients && most == lanes && ask[admin.Status](r, "status").Peers["client"] == clients &&
+				r.metric(fmt.Sprintf(`link_sessions{peer="client"} %d`, clients))
+		})
+	}
+	has(1, 2)
+	for i, ses := range []*link.Session{first, second} {
+		c, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.roundTrip(c, 1000+i)
+	}
+	for i, other := range []struct {
+		tls   *tls.Config
+		hello link.Hello
+	}{
+		{stranger, key},
+		{own, with(func(h *link.Hello) { h.ID = "c2" })},
+		{own, with(func(h *link.Hello) { h.Group = "fedcba9876543210" })},
+		{own, with(func(h *link.Hello) { h.Features = nil })},
+		{own, with(func(h *link.Hello) { h.Group = "" })},
+	} {
+		lane(other.tls, other.hello)
+		has(2+i, 2)
+	}
+	r.own.peers.count(9)
+	r.eventually("both lanes to be told", func() bool { return first.ServerCount() == 9 && second.ServerCount() == 9 })
+	_ = first.Close()
+	has(6, 1)
+	_ = second.Close()
+	has(5, 1)
+	lane(own, key) // the group that has ended takes nobody in
+	has(6, 1)
 }

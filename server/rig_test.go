@@ -115,9 +115,11 @@ func listenTCP(t *testing.T) net.Listener {
 	return l
 }
 
-func (r *rig) tls(protos ...string) *tls.Config {
+func (r *rig) tls(protos ...string) *tls.Config { return r.tlsOf("peer", protos...) }
+
+func (r *rig) tlsOf(name string, protos ...string) *tls.Config {
 	r.t.Helper()
-	pair, err := r.ca.Issue(pki.Leaf{CommonName: "peer", Client: true, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}})
+	pair, err := r.ca.Issue(pki.Leaf{CommonName: name, Client: true, IPs: []net.IP{net.IPv4(10, 0, 0, 1)}})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -271,13 +273,17 @@ func (r *rig) dial(kind, address string) (net.Conn, error) {
 }
 
 func (r *rig) clientLink() (*link.Session, error) {
-	c, err := tls.Dial("tcp", r.tcp, r.tls(link.ALPN))
+	return r.clientLinkAs(r.tls(link.ALPN), link.Hello{Role: link.RoleClient, ID: "sidecar"})
+}
+
+func (r *rig) clientLinkAs(config *tls.Config, hello link.Hello) (*link.Session, error) {
+	c, err := tls.Dial("tcp", r.tcp, config)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	s, err := link.Connect(ctx, c, link.Config{Hello: link.Hello{Role: link.RoleClient, ID: "sidecar"}})
+	s, err := link.Connect(ctx, c, link.Config{Hello: hello})
 	if err == nil {
 		r.t.Cleanup(func() { s.Close() })
 	}

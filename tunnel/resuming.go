@@ -23,6 +23,7 @@ type Resume struct {
 	Epoch uint32 // numbers the carriers; the newest counts
 	Route string // where the other end is, as it was granted
 	Taken uint64 // up to here who asks has taken all
+	Bulk  bool   // it moves because it carries much
 	First string // id of the server to ask first, if it can be had; it is not told
 
 	// What was answered. Without a Window the connection is a plain one.

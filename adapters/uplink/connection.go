@@ -129,8 +129,8 @@ func (s *Server) secure(ctx context.Context, raw net.Conn, addr netip.AddrPort) 
 }
 
 // greet makes a link of h.
-func (s *Server) greet(ctx context.Context, h handshaken) (*link.Session, error) {
-	return link.Connect(ctx, h.Conn, link.Config{Hello: s.hello, Budget: s.budget, Log: s.opt.Log})
+func (s *Server) greet(ctx context.Context, h handshaken, hello link.Hello) (*link.Session, error) {
+	return link.Connect(ctx, h.Conn, link.Config{Hello: hello, Budget: s.budget, Log: s.opt.Log})
 }
 
 // connectOver asks for f.Address by HTTP CONNECT on h, which it takes over.

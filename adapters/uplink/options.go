@@ -21,6 +21,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 )
 
@@ -56,6 +57,10 @@ type Options struct {
 	// the one that carries it is lost; 0 or less: it is lost too.
 	ResumeWindow time.Duration
 
+	// Lanes is how many connections a link has at most, from 1 to lanes.MaxLanes;
+	// 0 means 1.
+	Lanes int
+
 	// Leave is called when a server asks to be left, and again at least every
 	// second until nothing is on its link any more. Whoever keeps idle
 	// connections through the tunnel should close them, or the server waits for
@@ -81,6 +86,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if !o.Mode.Valid() {
 		return o, fmt.Errorf("link mode %q: want auto, off or require", o.Mode)
+	}
+	if err := lanes.CheckMax(o.Lanes); o.Lanes != 0 && err != nil {
+		return o, fmt.Errorf("%d lanes: %w", o.Lanes, err)
 	}
 	if o.TLS == nil {
 		return o, errors.New("no certificates for the konnectivity server: give a certificate, a key and a CA")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 )
 
@@ -23,9 +24,9 @@ const (
 	firstCheck = 50 * time.Millisecond
 )
 
-// pooled is one link.
+// pooled is one link, of one or more lanes.
 type pooled struct {
-	*link.Session
+	*lanes.Group
 	addr    netip.AddrPort
 	since   time.Time
 	id      string      // of this link and no other, whatever servers call themselves
@@ -36,7 +37,14 @@ type pooled struct {
 // many.
 func (l *pooled) ServerID() string { return l.id }
 
-func (l *pooled) alive() bool { return !tunnel.Closed(l.Done()) }
+// alive says whether l has not ended. Once it says no, Done is closed.
+func (l *pooled) alive() bool {
+	if l.Err() == nil {
+		return true
+	}
+	<-l.Done() // about to be closed
+	return false
+}
 
 func (l *pooled) isLeaving() bool { return tunnel.Closed(l.Draining()) || l.leaving.Load() }
 
@@ -63,13 +71,34 @@ func (s *Server) pick(tried []*pooled) *pooled {
 
 // adopt makes a link of h, which it takes over.
 func (s *Server) adopt(ctx context.Context, h handshaken) (*pooled, error) {
-	ses, err := s.greet(ctx, h)
+	hello := s.hello
+	if s.opt.Lanes > 1 {
+		hello.Group = lanes.NewID()
+	}
+	first, err := s.greet(ctx, h, hello)
 	if err != nil {
 		return nil, err
 	}
+	g := lanes.New(first, lanes.Options{
+		Max:  s.opt.Lanes,
+		Dial: func(ctx context.Context) (*link.Session, error) { return s.connectLane(ctx, h.addr, hello) },
+	})
 	s.health.setOld(false) // at once: the next request may come before the loop takes it in
 	s.note(nil)
-	return &pooled{Session: ses, addr: h.addr, since: time.Now(), id: strconv.FormatInt(s.made.Add(1), 10)}, nil
+	return &pooled{Group: g, addr: h.addr, since: time.Now(), id: strconv.FormatInt(s.made.Add(1), 10)}, nil
+}
+
+// connectLane makes another link to one address.
+func (s *Server) connectLane(ctx context.Context, addr netip.AddrPort, hello link.Hello) (*link.Session, error) {
+	h, err := s.connectTo(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	if !h.link() {
+		_ = h.NetConn().Close()
+		return nil, errNoLink
+	}
+	return s.greet(ctx, h, hello)
 }
 
 // leave ends a link that is to be left, once nothing is on it and another is up.
@@ -78,7 +107,9 @@ func (s *Server) leave(l *pooled) {
 	for {
 		s.opt.Leave()
 		if s.resumable(l) {
-			s.ends.Move(l.Session)
+			for _, ses := range l.Sessions() {
+				s.ends.Move(ses)
+			}
 			pause = min(2*pause, idleCheck)
 		}
 		if s.emptied(l, pause) && !s.only(l) {

@@ -48,7 +48,7 @@ func (p *Probe) Linked() bool { return p.tls.link() }
 
 // Link exchanges greetings on the link, which the caller closes.
 func (p *Probe) Link(ctx context.Context) (*link.Session, error) {
-	return p.server.greet(ctx, p.tls)
+	return p.server.greet(ctx, p.tls, p.server.hello)
 }
 
 // Admitted says whether a server without links takes our certificate. Such a

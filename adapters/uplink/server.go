@@ -66,6 +66,9 @@ func New(opt Options) (*Server, error) {
 	s.ends = roam.New(roam.Options{Window: opt.ResumeWindow, Budget: s.budget, Log: opt.Log})
 	s.dialer = s.ends.Dialer(tunnel.DialerFunc(s.dial))
 	s.hello = link.Hello{Role: link.RoleClient, Software: opt.Software, ID: tunnel.NewID(), Features: s.ends.Features()}
+	if opt.Lanes > 1 {
+		s.hello.Features = append(s.hello.Features, link.FeatureLanes)
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.set = s.newSet()
 	return s, nil
@@ -292,6 +295,7 @@ func (s *Server) Links() []Link {
 // Stats are figures for metrics.
 type Stats struct {
 	Links    int   // that are up
+	Lanes    int   // their TCP connections
 	Streams  int   // on them
 	Connects int64 // handshakes with the server that worked
 	Failures int64 // those that did not
@@ -304,6 +308,7 @@ func (s *Server) Stats() Stats {
 	for _, m := range s.set.Members() {
 		if l := m.Session; l.alive() {
 			out.Links++
+			out.Lanes += len(l.Sessions())
 			out.Streams += l.Streams()
 		}
 	}

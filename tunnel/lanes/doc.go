@@ -6,7 +6,7 @@
 // code (plan.go, place.go). A Group is the lanes; it looks at them once a second
 // and does what was decided.
 //
-// An agent has its Group make links (agent/link.go), and its server puts those
-// that belong together into one (server/lanes.go). Both use it as they would a
-// single session.
+// Agents and sidecars have their Group make links (agent/link.go,
+// adapters/uplink/pool.go), and the server puts those that belong together into one
+// (server/lanes.go). All use it as they would a single session.
 package lanes

@@ -2,6 +2,8 @@ package lanes
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -16,8 +18,9 @@ type Options struct {
 	// less: only the first.
 	Max int
 
-	// Dial makes another link to the same peer, in the same group, or fails. It
-	// leaves nothing behind then. nil: the peer adds lanes, by Add.
+	// Dial makes another link in the same group, or fails. It leaves nothing
+	// behind then. One to another peer, where a load balancer leads there, is
+	// closed. nil: the peer adds lanes, by Add.
 	Dial func(ctx context.Context) (*link.Session, error)
 }
 
@@ -39,7 +42,6 @@ type Group struct {
 	over     link.Stats // counters of lanes that have ended
 	drains   bool       // draining is closed
 	drained  bool       // Drain was called
-	moving   int        // connections that were asked to move at the last look, and did not come yet
 	closed   bool
 	looking  bool // a look is to come
 	plan     plan
@@ -72,6 +74,14 @@ const (
 	// one look on.
 	longestPause = time.Minute
 )
+
+// NewID is what the links of a new Group say of it in HELLO, where there may be
+// more than one.
+func NewID() string {
+	var id [link.GroupSize]byte
+	_, _ = rand.Read(id[:])
+	return string(id[:])
+}
 
 // New makes a Group of a link; more can be added. Unless it is closed, it lasts
 // until its last lane has ended.
@@ -221,10 +231,6 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 func (g *Group) clearFirst(bulk []*link.Stream) {
 	g.mu.Lock()
 	others := slices.ContainsFunc(g.lanes[min(1, len(g.lanes)):], func(l *lane) bool { return !l.drains && !l.drops })
-	g.moving = 0
-	if others {
-		g.moving = len(bulk) // at most; they may come at once
-	}
 	g.mu.Unlock()
 	moving := 0
 	for _, st := range bulk {
@@ -284,13 +290,27 @@ func (g *Group) dial(n int) {
 	defer dials.Wait()
 	for range n {
 		dials.Go(func() {
-			ses, err := g.opt.Dial(ctx)
-			if err == nil && !g.Add(ses) {
-				_ = ses.Close()
-			}
-			g.dialed(err, time.Now())
+			g.dialed(g.dialOne(ctx), time.Now())
 		})
 	}
+}
+
+// errElsewhere is why a link became no lane.
+var errElsewhere = errors.New("another server answers at this address")
+
+// dialOne adds a lane.
+func (g *Group) dialOne(ctx context.Context) error {
+	ses, err := g.opt.Dial(ctx)
+	switch {
+	case err != nil:
+		return err
+	case ses.Peer().ID == "" || ses.Peer().ID != g.Peer().ID:
+		_ = ses.CloseWith(link.GoAwayDuplicate, "")
+		return errElsewhere
+	case !g.Add(ses):
+		_ = ses.Close()
+	}
+	return nil
 }
 
 // dialed takes in how an attempt ended.
@@ -326,10 +346,8 @@ func (g *Group) pick(f *tunnel.Flow) (l *lane, others bool) {
 	for i, l := range g.lanes {
 		loads[i] = load{bulk: l.bulk + l.placed, gone: tunnel.Closed(l.ses.Done()), leaves: l.drains || l.drops}
 	}
-	moves := f.Resume.Again() && g.moving > 0
-	i := place(loads)
+	i, moves := place(loads), f.Resume != nil && f.Resume.Bulk
 	if moves {
-		g.moving--
 		i = placeBulk(loads)
 	}
 	switch {

@@ -26,10 +26,13 @@ type rig struct {
 }
 
 // link makes one.
-func (r *rig) link() *link.Session {
+func (r *rig) link() *link.Session { return r.linkTo("x") }
+
+// linkTo makes one to a peer that goes by id.
+func (r *rig) linkTo(id string) *link.Session {
 	r.t.Helper()
 	a, b := net.Pipe()
-	hello := link.Hello{Role: link.RoleServer, ID: "x", Features: []string{link.FeatureLanes}}
+	hello := link.Hello{Role: link.RoleServer, ID: id, Features: []string{link.FeatureLanes}}
 	sink := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if f.Address == "hangs:1" {
 			<-ctx.Done()
@@ -272,6 +275,60 @@ func TestLanesThatCannotBeMade(t *testing.T) {
 		}
 		if tries < 8 || tries > 12 {
 			t.Errorf("%d tries within five minutes", tries)
+		}
+	})
+}
+
+// What leads to another peer, or to one that does not say who it is, is no lane.
+func TestLanesLeadToOnePeer(t *testing.T) {
+	for _, id := range []string{"y", ""} {
+		synctest.Test(t, func(t *testing.T) {
+			r := &rig{t: t}
+			g := New(r.linkTo(min(id, "x")), Options{Max: 2, Dial: func(context.Context) (*link.Session, error) { return r.linkTo(id), nil }})
+			defer r.close()
+			defer g.Close()
+			lossy(g)
+			c, _ := r.open(g)
+			time.Sleep(lookEvery / 2) // not at the instant of a look
+			for range 3 {
+				carry(t, c)
+				time.Sleep(lookEvery)
+			}
+			synctest.Wait()
+			if len(r.far) < 2 || len(g.Sessions()) != 1 {
+				t.Fatalf("%d links were made, %d are lanes", len(r.far), len(g.Sessions()))
+			}
+			if !tunnel.Closed(r.far[1].Done()) {
+				t.Errorf("the link to peer %q goes on", id)
+			}
+		})
+	}
+}
+
+// A group is idle once all lanes are.
+func TestWaitIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		g := New(r.link(), Options{})
+		defer r.close()
+		defer g.Close()
+		g.Add(r.link())
+		synctest.Wait() // for the first look, which counts from there on
+		a, _ := r.open(g)
+		b, at := r.open(g)
+		if at != 1 {
+			t.Fatalf("the second stream is on lane %d", at)
+		}
+		short, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := g.WaitIdle(short); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with two streams: %v", err)
+		}
+		time.AfterFunc(time.Second, func() { _ = a.Close() })
+		time.AfterFunc(2*time.Second, func() { _ = b.Close() })
+		began := time.Now()
+		if err := g.WaitIdle(t.Context()); err != nil || time.Since(began) != 2*time.Second {
+			t.Errorf("idle after %v: %v", time.Since(began), err)
 		}
 	})
 }

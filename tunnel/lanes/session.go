@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -64,6 +65,12 @@ func (g *Group) RTT() time.Duration { return g.first().RTT() }
 // ServerCount is what the peer told last.
 func (g *Group) ServerCount() int { return g.first().ServerCount() }
 
+// Serving is what the peer told last of its agents.
+func (g *Group) Serving() link.Serving { return g.first().Serving() }
+
+// Resumes says whether both sides take part in resuming.
+func (g *Group) Resumes() bool { return g.first().Resumes() }
+
 // Heard is when the peer last sent a frame on any lane.
 func (g *Group) Heard() (last time.Time) {
 	for _, ses := range g.Sessions() {
@@ -116,6 +123,26 @@ func (g *Group) SetServerCount(n int) {
 	for _, ses := range g.Sessions() {
 		ses.SetServerCount(n)
 	}
+}
+
+// SetServing tells the peer whether agents serve.
+func (g *Group) SetServing(s link.Serving) {
+	for _, ses := range g.Sessions() {
+		ses.SetServing(s)
+	}
+}
+
+// WaitIdle returns once no stream is on any lane, or ctx has ended; then with
+// ctx's cause.
+func (g *Group) WaitIdle(ctx context.Context) error {
+	for g.Streams() > 0 {
+		for _, ses := range g.Sessions() {
+			if err := ses.WaitIdle(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // Close ends all lanes and returns when nothing of them runs any more.

@@ -325,6 +325,9 @@ func appendResume(b []byte, r *tunnel.Resume) []byte {
 	}
 	b = appendField(b, openEpoch, binary.BigEndian.AppendUint32(nil, r.Epoch))
 	b = appendField(b, openRoute, []byte(r.Route))
+	if r.Bulk {
+		b = appendField(b, openBulk, []byte{1})
+	}
 	return appendField(b, openTaken, binary.BigEndian.AppendUint64(nil, r.Taken))
 }
 
@@ -353,6 +356,9 @@ func readResume(r *tunnel.Resume, f field) error {
 	case openAttempt:
 		v, err = f.uint(4)
 		r.Attempt = uint32(v)
+	case openBulk:
+		v, err = f.uint(1)
+		r.Bulk = v == 1
 	}
 	return err
 }

@@ -22,7 +22,7 @@ func FuzzMessages(f *testing.F) {
 	token := [16]byte{1, 2, 3}
 	f.Add(openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{Token: token, Window: 30 * time.Second}}.encode())
 	f.Add(openMsg{network: "tcp", address: "x:1", resume: &tunnel.Resume{
-		Token: token, Window: 30 * time.Second, Epoch: 7, Route: "12345678agent", Taken: 1 << 40}}.encode())
+		Token: token, Window: 30 * time.Second, Epoch: 7, Route: "12345678agent", Taken: 1 << 40, Bulk: true}}.encode())
 	f.Add(openedMsg{credit: 9, grant: tunnel.Grant{Window: 30 * time.Second, Route: "12345678agent", Taken: 1 << 40}}.encode())
 	f.Add(openedMsg{credit: initialWindow, local: "10.0.0.1:1", remote: "[::1]:2"}.encode())
 	f.Add(openedMsg{failure: tunnel.FailRefused, reason: "connection refused"}.encode())

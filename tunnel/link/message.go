@@ -88,6 +88,7 @@ const (
 	openRoute   = 9
 	openTaken   = 10
 	openAttempt = 11
+	openBulk    = 12
 
 	openedFailure = 1
 	openedCredit  = 2
@@ -272,7 +273,7 @@ func decodeOpen(b []byte) (m openMsg, err error) {
 			m.id = tunnel.CleanID(string(f.value))
 		case openClient:
 			m.client, err = f.uint(8)
-		case openToken, openWindow, openEpoch, openRoute, openTaken, openAttempt:
+		case openToken, openWindow, openEpoch, openRoute, openTaken, openAttempt, openBulk:
 			if m.resume == nil {
 				m.resume = new(tunnel.Resume)
 			}

@@ -53,6 +53,7 @@ type Conn struct {
 	used    time.Time
 	lostAt  time.Time
 	first   string // the server to ask first for another carrier, once; empty: any
+	bulk    bool   // it is to have another carrier for being bulk
 
 	course atomic.Pointer[tunnel.Course] // for those who only look; nil: nothing was lost yet
 
@@ -265,7 +266,7 @@ func (c *Conn) account() {
 // attach makes st the carrier, which came by f; whoever calls has had the end
 // take it.
 func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
-	c.st, c.epoch, c.big = st, epoch, false
+	c.st, c.epoch, c.big, c.bulk = st, epoch, false, false
 	c.turn.Lock()
 	app := c.app
 	c.turn.Unlock()
@@ -335,7 +336,7 @@ func (w watcher) Lost(cause error) { w.c.ends.lost(w, cause) }
 // Move implements link.Watcher. Only who opened the connection can have it move.
 func (w watcher) Move() {
 	if ses := linkOf(w.st); ses != nil && w.c.ask.dialer != nil {
-		w.c.ends.start(func() { w.c.move(ses, ses.Peer().ID) })
+		w.c.ends.start(func() { w.c.move(ses, true) })
 	}
 }
 

@@ -20,14 +20,24 @@ func (s watched) Watch(w link.Watcher) (link.Ack, bool) {
 	return s.Stream.Watch(w)
 }
 
-// Who is asked to move goes on by the server that asks, for it has another lane;
-// one that has lost its carrier goes on by any.
+// Who is asked to move goes on by the server that asks, for it has another lane,
+// and says what it moves for until it has; one that has lost its carrier goes on by
+// any.
 func TestMoveAsksTheSameServerFirst(t *testing.T) {
 	w := &world{t: t, serve: make(grab, 1)}
 	w.begin(1, time.Minute)
-	asked, by := make(chan string, 10), make(chan link.Watcher, 10)
+	type asking struct {
+		first string
+		bulk  bool
+	}
+	asked, by := make(chan asking, 10), make(chan link.Watcher, 10)
+	refused := false
 	c, err := w.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		asked <- f.Resume.First
+		asked <- asking{f.Resume.First, f.Resume.Bulk}
+		if f.Resume.Bulk && !refused {
+			refused = true
+			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable}
+		}
 		c, err := w.Dial(ctx, f)
 		if err != nil {
 			return nil, err
@@ -39,11 +49,13 @@ func TestMoveAsksTheSameServerFirst(t *testing.T) {
 	}
 	defer func() { _ = c.Reset(nil) }()
 	(<-by).Move()
-	if first, then := <-asked, <-asked; first != "" || then != "x" {
-		t.Errorf("dialed by server %q, moved by %q", first, then)
+	for _, want := range []asking{{}, {"x", true}, {"", true}} {
+		if got := <-asked; got != want {
+			t.Errorf("asked for %+v, want %+v", got, want)
+		}
 	}
 	(<-by).Lost(&tunnel.ResetError{Code: tunnel.CodeLost})
-	if then := <-asked; then != "" {
-		t.Errorf("resumed after a loss by server %q", then)
+	if got := <-asked; got != (asking{}) {
+		t.Errorf("after a loss, asked for %+v", got)
 	}
 }

@@ -190,7 +190,7 @@ func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
 	}
 	epoch, taken, err := c.end.Try(time.Now())
 	c.settle()
-	first := c.first
+	first, bulk := c.first, c.bulk
 	c.first = ""
 	c.mu.Unlock()
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
 	}
 	a := &c.ask
 	f := &tunnel.Flow{ID: a.id, Front: a.front, Network: a.network, Address: a.address, Resume: &tunnel.Resume{
-		Token: a.token, Window: a.window, Epoch: epoch, Route: a.route, Taken: taken, First: first,
+		Token: a.token, Window: a.window, Epoch: epoch, Route: a.route, Taken: taken, First: first, Bulk: bulk,
 	}}
 	dialing, cancel := context.WithTimeout(a.values, attempt)
 	defer cancel()
@@ -271,20 +271,22 @@ func (e *Ends) Move(ses *link.Session) {
 	}
 	e.mu.Unlock()
 	for _, c := range all {
-		c.move(ses, "")
+		c.move(ses, false)
 	}
 }
 
-// move has c find another carrier if it is on ses, asking the server with the
-// id first, if there is one.
-func (c *Conn) move(ses *link.Session, first string) {
+// move has c find another carrier if it is on ses; one that moves for being bulk
+// asks the same server first, which has another lane for it.
+func (c *Conn) move(ses *link.Session, bulk bool) {
 	c.mu.Lock()
 	if ses == nil || linkOf(c.st) != ses || c.end.Plain() {
 		c.mu.Unlock()
 		return
 	}
 	left := c.broken(c.st, c.epoch, errLost)
-	c.first = first
+	if c.bulk = bulk; bulk {
+		c.first = ses.Peer().ID
+	}
 	c.mu.Unlock()
 	if left != nil {
 		c.ends.detach(c, left)

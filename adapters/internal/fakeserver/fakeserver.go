@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -56,12 +57,13 @@ func (p *PKI) Client(serverName string, protos ...string) *tls.Config {
 
 // Server is one running server.
 type Server struct {
-	ID     string        // that it goes by; empty: none
-	Protos []string      // what ALPN offers; nil: link and http/1.1
-	Dialer tunnel.Dialer // reaches destinations; nil: net.Dial
-	Count  int           // how many servers it says there are
-	Agents link.Serving  // what it says of its agents
-	Ends   *roam.Ends    // of an agent, which several servers may lead to; nil: connections end with their links
+	ID      string        // that it goes by; empty: none
+	Protos  []string      // what ALPN offers; nil: link and http/1.1
+	Dialer  tunnel.Dialer // reaches destinations; nil: net.Dial
+	Count   int           // how many servers it says there are
+	Agents  link.Serving  // what it says of its agents
+	NoLanes bool          // as servers of before
+	Ends    *roam.Ends    // of an agent, which several servers may lead to; nil: connections end with their links
 
 	Handshakes, Resumed, Connects, Links atomic.Int64
 	IDs                                  chan string // of requests, where there is room
@@ -76,6 +78,7 @@ type Server struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	links map[*link.Session]bool
+	peers []link.Hello // of all links, in the order they came
 }
 
 // New makes a Server that is not started.
@@ -150,6 +153,13 @@ func (s *Server) Drain() {
 	}
 }
 
+// Peers are how the links introduced themselves, in the order they came.
+func (s *Server) Peers() []link.Hello {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.peers)
+}
+
 func (s *Server) accept() {
 	for {
 		c, err := s.l.Accept()
@@ -202,8 +212,12 @@ func (s *Server) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answ
 }
 
 func (s *Server) serveLink(c net.Conn) {
+	features := s.Ends.Features()
+	if !s.NoLanes {
+		features = append(features, link.FeatureLanes)
+	}
 	ses, err := link.Accept(s.ctx, c, link.Config{
-		Hello:     link.Hello{Role: link.RoleServer, ID: s.ID, ServerCount: s.Count, Serving: s.Agents, Features: s.Ends.Features()},
+		Hello:     link.Hello{Role: link.RoleServer, ID: s.ID, ServerCount: s.Count, Serving: s.Agents, Features: features},
 		Forwarder: s.Ends.Forwarder(s),
 	})
 	if err != nil {
@@ -212,6 +226,7 @@ func (s *Server) serveLink(c net.Conn) {
 	s.Links.Add(1)
 	s.mu.Lock()
 	s.links[ses] = true
+	s.peers = append(s.peers, ses.Peer())
 	s.mu.Unlock()
 	select {
 	case <-ses.Done():

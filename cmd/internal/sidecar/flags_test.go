@@ -115,6 +115,8 @@ func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
 		"--idle-timeout=soon":            "--idle-timeout",
 		"--resume-window=-1s":            "--resume-window=-1s: want a time from 0, which is off, to 10m0s",
 		"--resume-window=11m":            "--resume-window=11m0s: want a time",
+		"--link-lanes=0":                 "--link-lanes=0: want a number from 1, which is off, to 8",
+		"--link-lanes=9":                 "--link-lanes=9: want a number from 1",
 		"--drain-timeout=-1s":            "--drain-timeout: want 0",
 		"--tls-key-path=":                "--tls-cert-path and --tls-key-path: want both",
 		"--health-address=8093":          "--health-address: want IP:PORT",

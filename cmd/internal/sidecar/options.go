@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/roam"
 )
@@ -61,6 +62,7 @@ type Options struct {
 	Peers      cli.PeerFlags   // what the server's certificate must say
 
 	resumeWindow time.Duration // 0: connections do not outlive their links
+	lanes        int           // how many connections a link has at most
 
 	Hosted  adapters.HostedOptions
 	direct  adapters.DirectOptions
@@ -111,6 +113,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.idleTimeout)
 	case roam.CheckWindow(o.resumeWindow) != nil:
 		return cli.Usagef("--resume-window=%v: %v", o.resumeWindow, roam.CheckWindow(o.resumeWindow))
+	case lanes.CheckMax(o.lanes) != nil:
+		return cli.Usagef("--link-lanes=%d: %v", o.lanes, lanes.CheckMax(o.lanes))
 	case o.drainTimeout < 0:
 		return cli.Usagef("--drain-timeout: want 0 or a positive duration, got %v", o.drainTimeout)
 	case (o.Files.Cert == "") != (o.Files.Key == ""):

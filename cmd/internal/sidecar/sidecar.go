@@ -125,6 +125,7 @@ func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adap
 			Mode:       o.Link,
 
 			ResumeWindow: o.resumeWindow,
+			Lanes:        o.lanes,
 			Software:     o.Program + "/" + version.Get().Version,
 		},
 		Hosted: o.Hosted,

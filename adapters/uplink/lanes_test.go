@@ -1,0 +1,118 @@
+package uplink
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"konnectivity/adapters/internal/fakeserver"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
+)
+
+// laned is a Server with a link of two lanes to a fakeserver.
+func laned(t *testing.T, p *fakeserver.PKI, server *fakeserver.Server, n *names) (*Server, *pooled) {
+	t.Helper()
+	s := client(t, p, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
+	run(t, s)
+	eventually(t, "a link", func() bool { return s.Ready() == nil })
+	l := s.pick(nil)
+	hello := s.hello
+	hello.Group = server.Peers()[0].Group
+	second, err := s.connectLane(t.Context(), l.addr, hello)
+	must(t, err)
+	if !l.Add(second) {
+		t.Fatal("the lane was not taken in")
+	}
+	eventually(t, "both lanes at the server", func() bool { return len(server.Peers()) == 2 })
+	return s, l
+}
+
+// The lanes of a link say that they are, and count as one link.
+func TestLanesAreOneLink(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	server := fakeserver.New(p).Start(t)
+	s, l := laned(t, p, server, at("192.0.2.1", server.Addr()))
+	first, second := server.Peers()[0], server.Peers()[1]
+	if len(first.Group) != link.GroupSize || second.Group != first.Group || second.ID != first.ID || !l.Sessions()[0].Lanes() {
+		t.Errorf("the server was told %q and %q by %q and %q", first.Group, second.Group, first.ID, second.ID)
+	}
+	if got := s.Stats(); got.Links != 1 || got.Lanes != 2 {
+		t.Errorf("%+v", got)
+	}
+	if links := s.Links(); len(links) != 1 || links[0].Stats.Lanes != 2 {
+		t.Errorf("%+v", links)
+	}
+	_ = l.Sessions()[0].Close()
+	must(t, roundTrip(t, s, echo(t))) // by the other lane
+	if got := s.Stats(); got.Links != 1 || got.Lost != 0 {
+		t.Errorf("after one of two lanes was lost: %+v", got)
+	}
+}
+
+// Without the flag nothing is said of lanes. A server of before is told, and gets
+// one link, or CONNECT.
+func TestLanesWithServersOfBefore(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	plain := fakeserver.New(p).Start(t)
+	s := client(t, p, at("192.0.2.1", plain.Addr()), nil)
+	must(t, roundTrip(t, s, target))
+	if got := plain.Peers()[0]; got.Group != "" || len(got.Features) != 0 {
+		t.Errorf("without the flag, the server was told of group %q and %v", got.Group, got.Features)
+	}
+	before := fakeserver.New(p)
+	before.NoLanes = true
+	before.Start(t)
+	s = client(t, p, at("192.0.2.1", before.Addr()), func(o *Options) { o.Lanes = 2 })
+	must(t, roundTrip(t, s, target))
+	if s.pick(nil).Sessions()[0].Lanes() {
+		t.Error("lanes are in use with a server that does not know them")
+	}
+	old := fakeserver.New(p).Old().Start(t)
+	s = client(t, p, at("192.0.2.1", old.Addr()), func(o *Options) { o.Lanes = 2 })
+	for range 3 {
+		must(t, roundTrip(t, s, target))
+	}
+	if links, connects := old.Links.Load(), old.Connects.Load(); links != 0 || connects != 3 {
+		t.Errorf("an old server has %d links and %d CONNECTs", links, connects)
+	}
+	if _, err := s.connectLane(t.Context(), s.servers.addrs[0], s.hello); err == nil {
+		t.Error("an old server gave a lane")
+	}
+}
+
+// A server that goes is left by all lanes.
+func TestLanesAreLeft(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	agent := roam.New(roam.Options{Window: time.Minute})
+	t.Cleanup(func() { agent.Close(); agent.Wait() })
+	old := resuming(p, agent).Start(t)
+	n := at("192.0.2.1", old.Addr())
+	s, l := laned(t, p, old, n)
+	var conns []tunnel.Conn
+	for _, lane := range l.Sessions() {
+		c, err := s.ends.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			if f.Resume.Again() {
+				return s.dial(ctx, f)
+			}
+			return lane.Dial(ctx, f)
+		})).Dial(t.Context(), tunnel.NewFlow("tcp", target))
+		must(t, err)
+		defer c.Close()
+		says(t, c, "before")
+		conns = append(conns, c)
+	}
+	next := resuming(p, agent).Start(t)
+	n.set("192.0.2.1", next.Addr())
+	old.Drain()
+	eventually(t, "the old link to be left", func() bool {
+		links := s.Links()
+		return next.Links.Load() > 0 && len(links) == 1 && !links[0].Draining
+	})
+	for _, c := range conns {
+		says(t, c, "after")
+	}
+}
