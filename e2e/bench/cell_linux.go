@@ -31,11 +31,18 @@ const rest = time.Second
 // firstBytes is how many connections are opened for the time to the first byte.
 const firstBytes = 10
 
-// measurement is one cell under way, at the near end of its line: sidecar and
-// server here, agent and target at the far end.
+// The hops that the line can be in.
+const (
+	legAgent   = "agent"   // sidecar and server here, agent and target at the far end
+	legSidecar = "sidecar" // only the sidecar here
+)
+
+// measurement is one cell under way, at the near end of its line.
 type measurement struct {
 	name   string
+	leg    string
 	length time.Duration
+	ahead  time.Duration // how long downloads have run when round trips beside them begin
 	far    *line.Namespace
 	worlds []*world
 	rep    *bench.Report
@@ -79,8 +86,11 @@ func benchCell(ctx context.Context, args []string) error {
 	set := flag.NewFlagSet("bench cell", flag.ExitOnError)
 	set.StringVar(&m.name, "name", "", "what the line is like")
 	set.DurationVar(&m.length, "length", 0, "length of each test")
+	set.DurationVar(&m.ahead, "ahead", 0, "how long downloads run before round trips beside them")
 	bin := set.String("bin", "", "folder of the programs")
 	before := set.String("before", "", "folder of another build of them")
+	set.StringVar(&m.leg, "leg", legAgent, "where the line is")
+	lanes := set.Int("lanes", 1, "also measure ours with so many lanes")
 	tests := set.String("tests", "", "what to measure")
 	names := set.String("subjects", "", "what to measure it with")
 	cut := set.Duration("cut", 0, "measure a cut of the line, and nothing else")
@@ -90,7 +100,7 @@ func benchCell(ctx context.Context, args []string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer m.close()
-	subjects, err := m.start(ctx, suite.Binaries(*bin), suite.Binaries(*before))
+	subjects, err := m.start(ctx, suite.Binaries(*bin), suite.Binaries(*before), *lanes)
 	if err != nil {
 		return err
 	}
@@ -133,7 +143,7 @@ func (m *measurement) close() {
 }
 
 // start runs what the paths lead through, and returns them, raw TLS last.
-func (m *measurement) start(ctx context.Context, bin, before suite.Binaries) ([]subject, error) {
+func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, lanes int) ([]subject, error) {
 	plain, err := m.serveTarget(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -148,6 +158,13 @@ func (m *measurement) start(ctx context.Context, bin, before suite.Binaries) ([]
 		return nil, err
 	}
 	add("ours", w.socks.Address())
+	if lanes > 1 {
+		laned, err := m.startWorld(ctx, bin, plain, fmt.Sprintf("--link-lanes=%d", lanes))
+		if err != nil {
+			return nil, err
+		}
+		add("ours with lanes", laned.socks.Address())
+	}
 	if before != "" {
 		earlier, err := m.startWorld(ctx, before, plain)
 		if err != nil {
@@ -163,27 +180,57 @@ func (m *measurement) start(ctx context.Context, bin, before suite.Binaries) ([]
 	return append(subjects, subject{raw, func(int) int { return 1 }}), err
 }
 
-// startWorld runs the suite's programs, with the agent at the far end, and waits
-// until connections get through.
-func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target string) (*world, error) {
+// startWorld runs the suite's programs, with more flags for the one whose link
+// crosses the line, and waits until connections get through.
+func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target string, more ...string) (*world, error) {
 	w, err := newWorld(bin, "--cluster-san="+line.AddrA.String(), "--server-san="+line.AddrB.String())
 	if err != nil {
 		return nil, err
 	}
 	m.worlds = append(m.worlds, w)
-	if w.server, err = w.StartServerAt(line.AddrA.String()); err != nil {
-		return nil, err
+	switch m.leg {
+	case legAgent:
+		err = m.startFarAgent(w, more)
+	case legSidecar:
+		err = m.startFarServer(w, more)
+	default:
+		err = fmt.Errorf("no leg %q: want %s or %s", m.leg, legAgent, legSidecar)
 	}
-	if err := m.far.Do(func() (err error) { w.agent, err = w.LaunchAgent(w.server); return err }); err != nil {
-		return nil, err
-	}
-	if w.socks, err = w.StartSOCKS5(w.server); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return w, awaitAgent(ctx, w, bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target})
 }
 
-// startChain runs the relay chain with its last process at the far end.
+// startFarAgent has the line between server and agent.
+func (m *measurement) startFarAgent(w *world, more []string) (err error) {
+	if w.server, err = w.StartServerAt(line.AddrA.String()); err != nil {
+		return err
+	}
+	if err := m.far.Do(func() (err error) { w.agent, err = w.LaunchAgent(w.server, more...); return err }); err != nil {
+		return err
+	}
+	w.socks, err = w.StartSOCKS5(w.server)
+	return err
+}
+
+// startFarServer has the line between sidecar and server.
+func (m *measurement) startFarServer(w *world, more []string) error {
+	err := m.far.Do(func() (err error) {
+		if w.server, err = w.LaunchServer("--server-bind-address=" + line.AddrB.String()); err == nil {
+			w.agent, err = w.LaunchAgent(w.server)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	w.socks, err = w.StartSOCKS5(w.server, append(more, "--konnectivity-hostname="+line.AddrB.String())...)
+	return err
+}
+
+// startChain runs the relay chain with its last process at the far end; its hops are
+// alike, so that serves for either leg.
 func (m *measurement) startChain(w *world) error {
 	var end, middle string
 	err := m.far.Do(func() (err error) { _, end, err = w.StartHop("end", line.AddrB.String(), ""); return err })
@@ -291,7 +338,7 @@ func (m *measurement) roundTrip(ctx context.Context, s subject) error {
 }
 
 func (m *measurement) roundTripBeside(ctx context.Context, s subject) error {
-	l, err := s.RoundTripBeside(ctx, s.conns(8), m.length)
+	l, err := s.RoundTripBeside(ctx, s.conns(8), m.ahead, m.length)
 	m.add(s, "round trip beside 8 downloads, p50", "ms", milliseconds(l.P50))
 	m.add(s, "round trip beside 8 downloads, p99", "ms", milliseconds(l.P99))
 	return err

@@ -92,21 +92,24 @@ func parseLines(args []string) (*lines, error) {
 	losses := set.String("loss", "0,0.1,1", "losses each way, percent")
 	length := set.Duration("length", 3*time.Second, "length of each transfer and each test of round trips")
 	tests := set.String("tests", strings.Join(cellTests(), ","), "what to measure, in order; empty: nothing but the cut")
-	subjects := set.String("subjects", "ours,before,relay chain,raw TLS", "what to measure it with")
+	subjects := set.String("subjects", "ours,ours with lanes,before,relay chain,raw TLS", "what to measure it with")
 	set.StringVar(&ls.bin, "bin", "", "folder of the programs; empty: build them")
 	before := set.String("before", "", "folder of another build of the programs, to be measured in turn with this one")
+	ahead := set.Duration("ahead", 0, "how long downloads run before round trips beside them are measured")
+	leg := set.String("leg", legAgent, "where the line is: between server and "+legAgent+", or "+legSidecar+" and server")
+	lanes := set.Int("lanes", 1, "also measure ours with so many lanes (--link-lanes) on that leg")
 	cut := set.Duration("cut", 30*time.Second, "how long a line is cut, after the table and in every round; 0: not at all")
 	set.IntVar(&ls.runs, "runs", 3, "rounds")
 	set.StringVar(&ls.write, "write", "", "Markdown file whose table between the marks is replaced")
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
-	ls.args = []string{"-length=" + length.String(), "-subjects=" + *subjects}
+	ls.args = []string{"-length=" + length.String(), "-subjects=" + *subjects, "-leg=" + *leg, "-lanes=" + strconv.Itoa(*lanes), "-ahead=" + ahead.String()}
 	if *before != "" {
 		ls.args = append(ls.args, "-before="+*before)
 	}
 	// Some transfers of 10 MB may take their time; all else is as long as it is.
-	ls.limit = 10*time.Minute + 30**length
+	ls.limit = 10*time.Minute + 30*(*length+*ahead)
 	var err error
 	if ls.cells, err = cells(*rates, *delays, *losses, *tests); err != nil {
 		return nil, err

@@ -31,17 +31,43 @@ func (s *Suite) StartServer(more ...string) (*Server, error) { return s.StartSer
 // StartServerAt is StartServer where agents reach the server at an address of
 // their own.
 func (s *Suite) StartServerAt(agentHost string, more ...string) (*Server, error) {
+	srv, err := s.newServer(agentHost)
+	if err != nil {
+		return nil, err
+	}
+	return srv, s.RunServer(srv, more...)
+}
+
+// newServer is one that does not run yet, with ports of its own.
+func (s *Suite) newServer(agentHost string) (*Server, error) {
 	ports, err := s.reserve(4)
 	if err != nil {
 		return nil, err
 	}
-	srv := &Server{ClientPort: ports[0], AgentPort: ports[1], HealthPort: ports[2], AdminPort: ports[3],
-		UDS: filepath.Join(s.Dir, "srv"+strconv.Itoa(ports[0])), AgentHost: agentHost}
-	return srv, s.RunServer(srv, more...)
+	return &Server{ClientPort: ports[0], AgentPort: ports[1], HealthPort: ports[2], AdminPort: ports[3],
+		UDS: filepath.Join(s.Dir, "srv"+strconv.Itoa(ports[0])), AgentHost: agentHost}, nil
+}
+
+// LaunchServer is StartServer without waiting for the server, for one in a network
+// that this process is not in.
+func (s *Suite) LaunchServer(more ...string) (*Server, error) {
+	srv, err := s.newServer("")
+	if err != nil {
+		return nil, err
+	}
+	return srv, s.launch(srv, more)
 }
 
 // RunServer starts srv, perhaps again, on its ports.
 func (s *Suite) RunServer(srv *Server, more ...string) error {
+	if err := s.launch(srv, more); err != nil {
+		return err
+	}
+	return WaitReady(srv.Process, srv.HealthURL("/healthz"))
+}
+
+// launch starts the program.
+func (s *Suite) launch(srv *Server, more []string) error {
 	args := []string{
 		"--server-port=" + strconv.Itoa(srv.ClientPort), "--server-bind-address=127.0.0.1",
 		"--agent-port=" + strconv.Itoa(srv.AgentPort), "--agent-bind-address=" + srv.agentHost(),
@@ -55,7 +81,7 @@ func (s *Suite) RunServer(srv *Server, more ...string) error {
 		return err
 	}
 	srv.Process = p
-	return WaitReady(p, srv.HealthURL("/healthz"))
+	return nil
 }
 
 // Agent is a running konnectivity-agent.

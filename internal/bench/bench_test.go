@@ -108,7 +108,7 @@ func TestLatencyChurnAndHold(t *testing.T) {
 	if err != nil || rt.Count == 0 || rt.P50 > rt.P99 || rt.P99 > rt.Max {
 		t.Errorf("round trip %+v, %v", rt, err)
 	}
-	if rt, err = p.RoundTripBeside(t.Context(), 2, 20*time.Millisecond); err != nil || rt.Count == 0 {
+	if rt, err = p.RoundTripBeside(t.Context(), 2, 0, 20*time.Millisecond); err != nil || rt.Count == 0 {
 		t.Errorf("round trip beside downloads %+v, %v", rt, err)
 	}
 	churn, err := p.Churn(t.Context(), 4, 20*time.Millisecond)

@@ -57,8 +57,9 @@ func ping(c tunnel.Conn) error {
 	return err
 }
 
-// RoundTripBeside measures round trips while so many downloads run.
-func (p Path) RoundTripBeside(ctx context.Context, streams int, length time.Duration) (Latency, error) {
+// RoundTripBeside measures round trips while so many downloads run, which begin
+// ahead of them.
+func (p Path) RoundTripBeside(ctx context.Context, streams int, ahead, length time.Duration) (Latency, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -73,6 +74,10 @@ func (p Path) RoundTripBeside(ctx context.Context, streams int, length time.Dura
 			_, _ = io.CopyBuffer(io.Discard, onlyReader{c}, make([]byte, blockSize))
 			_ = c.Close()
 		})
+	}
+	select {
+	case <-time.After(ahead):
+	case <-ctx.Done():
 	}
 	return p.RoundTrip(ctx, length)
 }

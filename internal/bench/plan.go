@@ -120,7 +120,7 @@ func (s Subject) small(ctx context.Context, plan Plan, rep *Report) error {
 	if err != nil {
 		return err
 	}
-	l, err := s.RoundTripBeside(ctx, bulk, plan.Duration)
+	l, err := s.RoundTripBeside(ctx, bulk, 0, plan.Duration)
 	label := fmt.Sprintf("round trip beside %s", plural(bulk, "download"))
 	rep.latency(s.Name, label, l)
 	if l.Count > 0 && alone.P99 > 0 {
