@@ -45,7 +45,7 @@ func newBypass(suffixes, exempt []string) (*bypass, error) {
 	return b, nil
 }
 
-// Matches says whether host is to be reached directly. Case and a final dot
+// matches says whether host is to be reached directly. Case and a final dot
 // make no difference.
 func (b *bypass) matches(host string) bool {
 	host = resolve.Canonical(host)
