@@ -26,6 +26,9 @@ const (
 	// profileTime is how long the processor's is taken.
 	profileTime = 15 * time.Second
 
+	// budgetMiB is what the server's memory budget is by default, at most.
+	budgetMiB = 256
+
 	// looks is how often a page is asked for; the slowest counts.
 	looks = 5
 )
@@ -80,7 +83,8 @@ func (t *trial) note(what, format string, args ...any) {
 
 // flags are the server's.
 func (t *trial) flags() []string {
-	flags := []string{"--tenants-dir=" + t.dir}
+	budget := budgetMiB + t.connections/50 // 20 KiB for each that is held
+	flags := []string{"--tenants-dir=" + t.dir, fmt.Sprintf("--memory-budget-mib=%d", budget)}
 	if t.profiles != "" {
 		flags = append(flags, "--enable-profiling")
 	}
