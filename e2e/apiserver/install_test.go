@@ -218,7 +218,9 @@ func (i installer) mounted(namespace string, spec corev1.PodSpec) map[string]str
 				var secret corev1.Secret
 				i.read(&secret, "secret", source.Secret.Name, namespace)
 				for _, item := range source.Secret.Items {
-					files[item.Path] = secret.Data[item.Key]
+					if data, found := secret.Data[item.Key]; found { // each may be missing
+						files[item.Path] = data
+					}
 				}
 			}
 		}
