@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -228,6 +229,23 @@ func TestDrain(t *testing.T) {
 		eventually(t, "it is accepted", func() bool { return s.slots.Count() == 1 })
 		if err := s.stop(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A drain hurries those, too, that were accepted and did not begin yet.
+func TestDrainHurriesWhoHasJustCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t, Options{handshakeTimeout: time.Hour}, direct)
+		silent, conn := net.Pipe()
+		defer silent.Close()
+		c := s.admit(tunnel.Wrap(conn))
+		s.hurry()
+		began := time.Now()
+		go func() { _, _ = io.Copy(io.Discard, silent) }()
+		s.serve(t.Context(), c)
+		if took := time.Since(began); took > drainHandshake+partingTime {
+			t.Errorf("it was given %v", took)
 		}
 	})
 }

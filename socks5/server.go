@@ -130,6 +130,7 @@ func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
 // admit returns conn with a slot, or refuses it and returns nil.
 func (s *Server) admit(conn tunnel.Conn) *client {
 	c := &client{server: s, conn: conn}
+	_ = conn.SetDeadline(time.Now().Add(s.opts.handshakeTimeout)) // before it has a slot, so that hurry's comes later
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open SOCKS5 connections is reached; refusing more")
@@ -157,7 +158,6 @@ func (s *Server) serve(ctx context.Context, c *client) {
 // if c has ended or was handed over.
 func (s *Server) prepare(ctx context.Context, c *client) bool {
 	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
-	_ = c.conn.SetDeadline(time.Now().Add(s.opts.handshakeTimeout))
 	req, err := s.handshake(ctx, c.conn)
 	stop()
 	if !s.slots.Serve(c) {
