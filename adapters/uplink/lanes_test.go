@@ -11,29 +11,33 @@ import (
 	"konnectivity/tunnel/roam"
 )
 
-// laned is a Server with a link of two lanes to a fakeserver.
-func laned(t *testing.T, p *fakeserver.PKI, server *fakeserver.Server, n *names) (*Server, *pooled) {
+// laned is a Server with a link of two lanes to a fakeserver. A stream keeps the
+// second from being dropped until idle is called.
+func laned(t *testing.T, p *fakeserver.PKI, server *fakeserver.Server, n *names) (s *Server, l *pooled, idle func()) {
 	t.Helper()
-	s := client(t, p, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
+	s = client(t, p, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
 	run(t, s)
 	eventually(t, "a link", func() bool { return s.Ready() == nil })
-	l := s.pick(nil)
+	l = s.pick(nil)
 	hello := s.hello
 	hello.Group = server.Peers()[0].Group
 	second, err := s.connectLane(t.Context(), l.addr, hello)
 	must(t, err)
+	held, err := second.Dial(t.Context(), tunnel.NewFlow("tcp", echo(t)))
+	must(t, err)
 	if !l.Add(second) {
 		t.Fatal("the lane was not taken in")
 	}
-	eventually(t, "both lanes at the server", func() bool { return len(server.Peers()) == 2 })
-	return s, l
+	eventually(t, "both lanes at the server", func() bool { return server.Links.Load() == 2 })
+	return s, l, func() { _ = held.Close() }
 }
 
 // The lanes of a link say that they are, and count as one link.
 func TestLanesAreOneLink(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	server := fakeserver.New(p).Start(t)
-	s, l := laned(t, p, server, at("192.0.2.1", server.Addr()))
+	s, l, idle := laned(t, p, server, at("192.0.2.1", server.Addr()))
+	defer idle()
 	first, second := server.Peers()[0], server.Peers()[1]
 	if len(first.Group) != link.GroupSize || second.Group != first.Group || second.ID != first.ID || !l.Sessions()[0].Lanes() {
 		t.Errorf("the server was told %q and %q by %q and %q", first.Group, second.Group, first.ID, second.ID)
@@ -91,7 +95,7 @@ func TestLanesAreLeft(t *testing.T) {
 	t.Cleanup(func() { agent.Close(); agent.Wait() })
 	old := resuming(p, agent).Start(t)
 	n := at("192.0.2.1", old.Addr())
-	s, l := laned(t, p, old, n)
+	s, l, idle := laned(t, p, old, n)
 	var conns []tunnel.Conn
 	for _, lane := range l.Sessions() {
 		c, err := s.ends.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
@@ -105,6 +109,7 @@ func TestLanesAreLeft(t *testing.T) {
 		says(t, c, "before")
 		conns = append(conns, c)
 	}
+	idle()
 	next := resuming(p, agent).Start(t)
 	n.set("192.0.2.1", next.Addr())
 	old.Drain()

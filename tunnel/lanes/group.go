@@ -100,11 +100,19 @@ func New(first *link.Session, opt Options) *Group {
 func (g *Group) Add(ses *link.Session) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || len(g.lanes) == 0 || len(g.lanes) >= 2*MaxLanes {
+	if !g.takesLocked() {
 		return false
 	}
 	g.addLocked(ses)
 	return true
+}
+
+// takesLocked says whether another lane can join. Once all have ended, none can,
+// though they may not have been taken out yet: Err has said that Done is about to be
+// closed.
+func (g *Group) takesLocked() bool {
+	lives := func(l *lane) bool { return !tunnel.Closed(l.ses.Done()) }
+	return !g.closed && len(g.lanes) < 2*MaxLanes && slices.ContainsFunc(g.lanes, lives)
 }
 
 func (g *Group) addLocked(ses *link.Session) {

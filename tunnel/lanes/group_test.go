@@ -161,6 +161,29 @@ func TestLanesThatEnd(t *testing.T) {
 	})
 }
 
+// A group whose last lane has ended takes nobody in, also before it has seen to that
+// lane: whoever was told that it has ended waits for Done.
+func TestGroupStaysEnded(t *testing.T) {
+	r := &rig{t: t}
+	first, late := r.link(), r.link()
+	g := New(first, Options{})
+	defer r.close()
+	defer g.Close()
+	defer late.Close()
+	g.mu.Lock() // keeps the lane from being taken out
+	_ = r.far[0].Close()
+	<-first.Done()
+	takes, kept := g.takesLocked(), len(g.lanes)
+	g.mu.Unlock()
+	if takes || kept != 1 {
+		t.Fatalf("with %d lanes, all of which have ended, it takes in another: %v", kept, takes)
+	}
+	if g.Err() == nil || g.Add(late) {
+		t.Fatal("a group that had ended has come back")
+	}
+	<-g.Done()
+}
+
 // A lane whose peer wants nothing new gets nothing; a group drains when all do.
 func TestLanesThatDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -219,15 +219,20 @@ func (s *Server) serveLink(c net.Conn) {
 	ses, err := link.Accept(s.ctx, c, link.Config{
 		Hello:     link.Hello{Role: link.RoleServer, ID: s.ID, ServerCount: s.Count, Serving: s.Agents, Features: features},
 		Forwarder: s.Ends.Forwarder(s),
+		Verify: func(_ context.Context, peer link.Hello) error { // before the peer is answered
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.peers = append(s.peers, peer)
+			return nil
+		},
 	})
 	if err != nil {
 		return
 	}
-	s.Links.Add(1)
 	s.mu.Lock()
 	s.links[ses] = true
-	s.peers = append(s.peers, ses.Peer())
 	s.mu.Unlock()
+	s.Links.Add(1)
 	select {
 	case <-ses.Done():
 	case <-s.ctx.Done():
