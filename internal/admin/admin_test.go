@@ -235,7 +235,7 @@ func TestHistoryIsARingOfFifteenMinutes(t *testing.T) {
 
 func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 	table := NewTable()
-	table.sums.Store(&sums{byNext: map[hop]load{{"", tunnel.Hop{Role: "agent", ID: "a1"}}: {up: 1, down: 2, stalled: 3}}, bySource: map[string]load{"10.0.0.7:1": {up: 4, down: 5, stalled: 6}}})
+	table.sums.Store(&sums{byNext: map[hop]load{{"", tunnel.Hop{Role: "agent", ID: "a1"}}: {up: 1, down: 2, stalled: 3}}, bySource: map[origin]load{{"", "10.0.0.7:1"}: {up: 4, down: 5, stalled: 6}, {"red", "10.0.0.7:1"}: {up: 7}}})
 	h := mounted(Source{Table: table, Peers: func() []Peer {
 		return []Peer{{Role: RoleAgent, ID: "a1"}, {Role: RoleClient, ID: "c", Remote: "10.0.0.7:1"}, {Role: RoleAgent, ID: "a2"}}
 	}})

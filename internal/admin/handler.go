@@ -44,7 +44,7 @@ type Source struct {
 // Handler serves the page at / and the API under /api/v1/, in addition to what
 // mux serves already (metrics, profiles), and guards all of it.
 func Handler(mux *http.ServeMux, source Source) http.Handler {
-	h := &handler{Source: source, shared: newShared(source.Table.looks.Load)}
+	h := &handler{Source: source, answers: newAnswers(source.Table.looks.Load)}
 	readers := newReaders(mux, source.Shown)
 	for name, answer := range map[string]func(*handler, query) any{
 		"status":      func(h *handler, _ query) any { return h.status() },
@@ -55,7 +55,7 @@ func Handler(mux *http.ServeMux, source Source) http.Handler {
 		"tenants":     func(h *handler, q query) any { return h.tenants(q) },
 	} {
 		if name != "tenants" || h.Tenants != nil {
-			readers.handle("/api/"+Version+"/"+name, readers.inTurn(h.answer(name, answer)))
+			readers.handle("/api/"+Version+"/"+name, h.answer(name, answer))
 		}
 	}
 	readers.handle("/api/", http.HandlerFunc(notFound))
@@ -69,7 +69,7 @@ func Handler(mux *http.ServeMux, source Source) http.Handler {
 
 type handler struct {
 	Source
-	shared *shared
+	answers *answers
 }
 
 func (h *handler) answer(name string, make func(*handler, query) any) http.HandlerFunc {
@@ -84,7 +84,7 @@ func (h *handler) answer(name string, make func(*handler, query) any) http.Handl
 			fail(w, http.StatusNotFound, "no such tenant")
 			return
 		}
-		body := h.shared.get(r.Context(), of.Tenant+" "+name+" "+q.key(), func() any { return make(of, q) })
+		body := h.answers.get(r.Context(), of.Tenant+" "+name+" "+q.key(), func() any { return make(of, q) })
 		if body == nil {
 			return // the client has left
 		}
@@ -107,7 +107,7 @@ func (h *handler) shownTo(who Reader, name string, q query) (*handler, bool) {
 		return h, true
 	}
 	source, ok := h.Of(tenant)
-	return &handler{source, h.shared}, ok
+	return &handler{source, h.answers}, ok
 }
 
 func (h *handler) status() Status {
@@ -162,7 +162,7 @@ func (h *handler) peersWithRates(q query) []Peer {
 		p := &all[i]
 		f, ok := sum.byNext[hop{p.Tenant, tunnel.Hop{Role: p.Role, ID: p.ID}}]
 		if !ok {
-			f = sum.bySource[p.Remote]
+			f = sum.bySource[origin{p.Tenant, p.Remote}]
 		}
 		p.Up, p.Down, p.Stalled = f.up, f.down, f.stalled
 	}

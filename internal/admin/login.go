@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"net/http"
-	"sync"
 )
 
 // Reader is who asks.
@@ -31,19 +30,10 @@ func ReaderOf(ctx context.Context) Reader {
 type readers struct {
 	mux   *http.ServeMux
 	shown map[string]bool // patterns of mux
-
-	mu    sync.Mutex
-	turns map[string]*turn // of tenants whose readers ask just now
-}
-
-// turn is held by one of them.
-type turn struct {
-	held  chan struct{}
-	asked int // how many hold it, or wait for it
 }
 
 func newReaders(mux *http.ServeMux, shown []string) *readers {
-	d := &readers{mux: mux, shown: map[string]bool{"": true}, turns: map[string]*turn{}} // "" is what is not found
+	d := &readers{mux: mux, shown: map[string]bool{"": true}} // "" is what is not found
 	for _, pattern := range shown {
 		d.shown[pattern] = true
 	}
@@ -59,44 +49,4 @@ func (d *readers) handle(pattern string, h http.Handler) {
 func (d *readers) may(r *http.Request) bool {
 	_, pattern := d.mux.Handler(r)
 	return d.shown[pattern]
-}
-
-// inTurn has the readers of one tenant answered one after the other: however
-// many ask, one waits where all wait.
-func (d *readers) inTurn(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		tenant := ReaderOf(r.Context()).Tenant
-		if tenant == "" {
-			next.ServeHTTP(w, r)
-			return
-		}
-		own := d.enter(tenant)
-		defer d.leave(tenant, own)
-		select {
-		case own.held <- struct{}{}:
-			defer func() { <-own.held }()
-			next.ServeHTTP(w, r)
-		case <-r.Context().Done():
-		}
-	})
-}
-
-func (d *readers) enter(tenant string) *turn {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	own := d.turns[tenant]
-	if own == nil {
-		own = &turn{held: make(chan struct{}, 1)}
-		d.turns[tenant] = own
-	}
-	own.asked++
-	return own
-}
-
-func (d *readers) leave(tenant string, own *turn) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if own.asked--; own.asked == 0 {
-		delete(d.turns, tenant)
-	}
 }

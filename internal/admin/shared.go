@@ -11,7 +11,7 @@ import (
 const (
 	// rest is the pause after an answer, as a multiple of the time the answer
 	// took: however many ask, answers take at most a quarter of one CPU away
-	// from carrying bytes.
+	// from carrying bytes, and those to tenants' readers as much again.
 	rest = 3
 
 	// keptAnswers bounds the number of answers kept for others. An answer takes

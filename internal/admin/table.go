@@ -61,7 +61,7 @@ type sums struct {
 	all        load
 	byNext     map[hop]load      // by the hop after this one
 	byTenant   map[string]*tally // of a server of many
-	bySource   map[string]load   // of links only, by their address
+	bySource   map[origin]load   // of links only
 	neighbours map[neighbour]load
 }
 
@@ -70,6 +70,10 @@ type hop struct {
 	tenant string
 	tunnel.Hop
 }
+
+// origin is where a link comes from: balancers may give those of several tenants
+// one address.
+type origin struct{ tenant, remote string }
 
 // tally is what one tenant has open.
 type tally struct {
@@ -199,7 +203,7 @@ func (t *Table) Run(ctx context.Context) {
 // sample looks at every connection once, and returns the bytes carried since
 // the start, up and down.
 func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
-	s := &sums{byNext: map[hop]load{}, byTenant: map[string]*tally{}, bySource: map[string]load{}, neighbours: map[neighbour]load{}}
+	s := &sums{byNext: map[hop]load{}, byTenant: map[string]*tally{}, bySource: map[origin]load{}, neighbours: map[neighbour]load{}}
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
 	t.conns.Range(func(_, value any) bool {
 		c := value.(*conn)
@@ -265,7 +269,8 @@ func (s *sums) add(c *conn, course tunnel.Course, stalled bool) {
 		s.tenant(c.tenant, f, !course.Lost.IsZero())
 	}
 	if byPeer(c.front) {
-		s.bySource[course.Source] = s.bySource[course.Source].plus(f)
+		from := origin{c.tenant, course.Source}
+		s.bySource[from] = s.bySource[from].plus(f)
 	}
 	s.near(c, f)
 }

@@ -1,12 +1,15 @@
 package admin
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // crowd are tenants in each condition.
@@ -51,41 +54,62 @@ func TestTenantsAreSortedSelectedAndCounted(t *testing.T) {
 // anybody else waiting.
 func TestReadersOfOneTenantWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		mux := http.NewServeMux()
-		d := newReaders(mux, nil)
-		hold := make(chan struct{})
-		var mu sync.Mutex
-		now, most := 0, 0
-		d.handle("/", d.inTurn(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			if ReaderOf(r.Context()).Tenant != "red" {
-				return
-			}
-			mu.Lock()
-			now++
-			most = max(most, now)
-			mu.Unlock()
-			<-hold
-			mu.Lock()
-			now--
-			mu.Unlock()
-		})))
-		h := guard(func(r *http.Request) (Reader, bool) { return Reader{Tenant: r.Header.Get("Who"), Proven: true}, true }, d)
-		send := func(who string) {
-			r := httptest.NewRequest(http.MethodGet, "/", nil)
-			r.Header.Set("Who", who)
-			h.ServeHTTP(httptest.NewRecorder(), r)
+		a := newAnswers(func() uint64 { return 0 })
+		who := func(tenant string) context.Context {
+			return context.WithValue(t.Context(), readerKey{}, Reader{Tenant: tenant, Proven: true})
 		}
+		a.tenants.turn <- struct{}{} // an answer is being made
 		var asking sync.WaitGroup
-		for range 5 {
-			asking.Go(func() { send("red") })
+		for i := range 5 {
+			asking.Go(func() { a.get(who("red"), fmt.Sprint("red ", i), func() any { return i }) })
 		}
+		asking.Go(func() { a.get(who("blue"), "blue", func() any { return 0 }) })
 		synctest.Wait()
-		send("blue")
-		send("")
-		close(hold)
-		asking.Wait()
-		if most != 1 || len(d.turns) != 0 {
-			t.Errorf("%d at once, %d turns are left", most, len(d.turns))
+		if n := len(a.tenants.kept); n != 2 {
+			t.Errorf("%d wait where all wait", n)
 		}
+		if a.get(who(""), "all", func() any { return 0 }) == nil {
+			t.Error("the operator is not answered")
+		}
+		ctx, leave := context.WithCancel(who("red"))
+		leave()
+		if a.get(ctx, "red", func() any { return 0 }) != nil {
+			t.Error("one who left is answered")
+		}
+		<-a.tenants.turn
+		asking.Wait()
+		if len(a.turns) != 0 {
+			t.Errorf("%d turns are left", len(a.turns))
+		}
+		time.Sleep(time.Second)
 	})
+}
+
+// slowReader is who does not take its answer.
+type slowReader struct {
+	*httptest.ResponseRecorder
+	asked, goes chan struct{}
+}
+
+func (w slowReader) Write(b []byte) (int, error) {
+	close(w.asked)
+	<-w.goes
+	return len(b), nil
+}
+
+// Who is slow to take an answer keeps no other reader of the tenant waiting.
+func TestASlowReaderHoldsNoTurn(t *testing.T) {
+	of := func(string) (Source, bool) { return Source{Table: NewTable(), Tenants: crowd, Tenant: "red"}, true }
+	h := mounted(Source{Table: NewTable(), Tenants: crowd, Of: of, Login: func(*http.Request) (Reader, bool) { return Reader{"red", true}, true }})
+	slow := slowReader{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		h.ServeHTTP(slow, httptest.NewRequest(http.MethodGet, "http://127.0.0.1/api/v1/tenants", nil))
+	})
+	<-slow.asked
+	if w := ask(h, http.MethodGet, "/api/v1/history"); w.Code != http.StatusOK {
+		t.Errorf("%d", w.Code)
+	}
+	close(slow.goes)
+	asking.Wait()
 }
