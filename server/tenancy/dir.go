@@ -49,9 +49,10 @@ type Dir struct {
 
 // entry is one tenant.
 type entry struct {
-	stamp stamp // of what was read; nil: it is to be read again
-	read  time.Time
-	gone  int // looks since it was there
+	stamp stamp         // of what was read; nil: it is to be read again
+	read  time.Time     // counts as the moment of that
+	phase time.Duration // of rereads
+	gone  int           // looks since it was there
 
 	parsed  *Tenant // the newest reading; nil: none
 	err     error   // of it
@@ -152,7 +153,7 @@ func (d *Dir) update(names []string) {
 		listed[name] = true
 		e := d.entries[name]
 		if e == nil {
-			e = &entry{since: now}
+			e = &entry{since: now, phase: rand.N(rereadEvery)}
 			d.entries[name] = e
 		}
 		news = d.look(name, e, now) || news
@@ -181,11 +182,13 @@ func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
 	}
 	f, err := d.source.open(name)
 	if err != nil {
+		e.stamp = nil // so that it is read as soon as it can be
 		return e.failed(err)
 	}
 	defer f.close()
 	before, err := f.stamp(now)
 	if err != nil {
+		e.stamp = nil
 		return e.failed(err)
 	}
 	if holds && before.same(e.stamp) {
@@ -209,10 +212,7 @@ func (e *entry) learn(tenant *Tenant, err error, before, after stamp, now time.T
 	if err == nil {
 		err = tenant.opened(e.last)
 	}
-	if e.read.IsZero() {
-		now = now.Add(-rand.N(rereadEvery)) // so that not all are read again in one look
-	}
-	e.stamp, e.read = nil, now
+	e.stamp, e.read = nil, e.turn(now)
 	whole := after != nil && before.same(after)
 	if !whole && e.serving != nil {
 		return false
@@ -222,7 +222,8 @@ func (e *entry) learn(tenant *Tenant, err error, before, after stamp, now time.T
 	}
 	e.names = tenant.ServerNames
 	if err != nil {
-		return e.failed(err)
+		revoked := e.revoke(tenant)
+		return e.failed(err) || revoked
 	}
 	news = e.err != nil || e.parsed == nil || e.parsed.digest != tenant.digest
 	switch e.gone, e.err = 0, nil; {
@@ -232,6 +233,25 @@ func (e *entry) learn(tenant *Tenant, err error, before, after stamp, now time.T
 		e.parsed = tenant
 	}
 	return news
+}
+
+// turn is when a tenant was last due to be read again, at now or before. Each is
+// at a moment of its own, so that not all are read in one look, even if all of
+// them have changed in one.
+func (e *entry) turn(now time.Time) time.Time {
+	return now.Add(-(time.Duration(now.UnixNano()) + e.phase) % rereadEvery)
+}
+
+// revoke has what is served take the reader's token of a newer reading, which
+// cannot be used otherwise: an old token is not to outlive its file.
+func (e *entry) revoke(newer *Tenant) (news bool) {
+	if e.serving == nil || !newer.readerKnown || newer.Reader == e.serving.Reader {
+		return false
+	}
+	served := *e.serving
+	served.Reader, served.digest = newer.Reader, [len(served.digest)]byte{} // it is what no files have
+	e.serving = &served
+	return true
 }
 
 // unread says whether err tells that a file could not be read, rather than that
@@ -285,6 +305,7 @@ func (d *Dir) settle(now time.Time) {
 			}
 			if err := taken(name, e.parsed, owner); err != nil {
 				e.err = err
+				e.revoke(e.parsed)
 				continue
 			}
 			if e.serving != nil {

@@ -3,18 +3,21 @@ package tenancy
 import (
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"konnectivity/internal/bearer"
 	"konnectivity/internal/pki"
 )
 
@@ -474,7 +477,8 @@ func TestASettledFolderIsNotReadAgain(t *testing.T) {
 		}
 	}
 	d := w.open()
-	read := d.entries["a"].read
+	read := time.Now() // or else its turn may have come
+	d.entries["a"].read = read
 	d.Look()
 	if !d.entries["a"].read.Equal(read) {
 		t.Error("it was")
@@ -717,5 +721,146 @@ func TestOneCAForBothSidesIsKeptOnce(t *testing.T) {
 	}
 	if b := d.Table().Tenant("b"); b.Agents == b.Clients {
 		t.Error("another CA is taken for the same")
+	}
+}
+
+// Folders that have all changed in one look are not all read again in one.
+func TestRereadsAreSpread(t *testing.T) {
+	const crowd = 40
+	w := newWorld(t)
+	for i := range crowd {
+		w.tenant(fmt.Sprint(i), fmt.Sprintf("t%d.example", i))
+	}
+	d := w.open()
+	for _, what := range []string{"at first", "after a change of all"} {
+		var reads []time.Time
+		for name, e := range d.entries {
+			if age := time.Since(e.read); age < 0 || age > 2*rereadEvery {
+				t.Errorf("%s: counts as read %v ago", name, age)
+			}
+			reads = append(reads, e.read)
+		}
+		slices.SortFunc(reads, time.Time.Compare)
+		if all := reads[crowd-1].Sub(reads[0]); all < rereadEvery/4 {
+			t.Errorf("%s, %d folders are due within %v", what, crowd, all)
+		}
+		for i := range crowd {
+			w.put(fmt.Sprint(i), SpecFile, fmt.Sprintf("serverNames: [changed%d.example]", i))
+		}
+		d.Look()
+	}
+}
+
+// flaky is a source that fails now and then.
+type flaky struct {
+	source
+	opening, listing error
+}
+
+func (f *flaky) still(string, stamp) bool { return false }
+
+func (f *flaky) open(name string) (store, error) {
+	if f.opening != nil {
+		return nil, f.opening
+	}
+	s, err := f.source.open(name)
+	return flakyStore{s, f.listing}, err
+}
+
+type flakyStore struct {
+	store
+	err error
+}
+
+func (s flakyStore) stamp(now time.Time) (stamp, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.store.stamp(now)
+}
+
+// A folder that could not be looked at for a moment is as it was at the next look.
+func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
+	for what, fails := range map[string]flaky{"open": {opening: syscall.EIO}, "list": {listing: syscall.EMFILE}} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenant("a", "a.example")
+			old := time.Now().Add(-time.Hour)
+			for _, file := range []string{AgentsCAFile, ClientsCAFile, SpecFile} {
+				if err := os.Chtimes(filepath.Join(w.path, "a", file), old, old); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d := w.open()
+			good := d.source
+			fails.source = good
+			d.source = &fails
+			d.Look()
+			if s := w.state(d, "a"); s.State != StateStale {
+				t.Fatalf("%+v", s)
+			}
+			d.source = good
+			d.Look()
+			if s := w.state(d, "a"); s.State != StateServing {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// A reader's token that was changed or removed is worth nothing any more,
+// whatever else is wrong with the folder then.
+func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
+	digest := func(text string) bearer.Digest {
+		d, err := bearer.Parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	first, second := strings.Repeat("first", 8), strings.Repeat("second", 8)
+	for what, spoil := range map[string]func(w *world){
+		"settings": func(w *world) { w.put("a", SpecFile, "x: 1") },
+		"CA":       func(w *world) { w.put("a", ClientsCAFile, "nothing") },
+		"name":     func(w *world) { w.put("a", SpecFile, "serverNames: [b.example]") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenant("a", "a.example")
+			w.tenant("b", "b.example")
+			w.put("a", ReaderFile, first)
+			d := w.open()
+			shows := func(when, token string, want bool) {
+				t.Helper()
+				if got := d.Table().Reader(digest(token)); (got != nil) != want || want && got.Name != "a" {
+					t.Errorf("%s, %.6s shows %+v", when, token, got)
+				}
+				w.finds(d, "a.example", "a")
+			}
+			shows("at first", first, true)
+			spoil(w)
+			w.put("a", ReaderFile, "too short")
+			d.Look()
+			shows("with a wrong one", first, true)
+			w.put("a", ReaderFile, second)
+			d.Look()
+			shows("changed", first, false)
+			shows("changed", second, true)
+			if err := os.Remove(filepath.Join(w.path, "a", ReaderFile)); err != nil {
+				t.Fatal(err)
+			}
+			d.Look()
+			shows("removed", second, false)
+			if s := w.state(d, "a"); s.State != StateStale {
+				t.Errorf("%+v", s)
+			}
+			w.put("a", ReaderFile, first)
+			w.tenant("a", "a.example")
+			d.Look()
+			shows("in order", first, true)
+			if s := w.state(d, "a"); s.State != StateServing {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }

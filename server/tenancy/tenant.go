@@ -45,6 +45,8 @@ type Tenant struct {
 	Bounds      Bounds
 	Reader      bearer.Digest // of the token that shows this tenant on the admin port; zero: none does
 
+	readerKnown bool // Reader is as the file has it, whatever is wrong with others
+
 	digest [sha256.Size]byte // of all that was read
 	spec   [sha256.Size]byte // of tenant.yaml
 }
@@ -93,6 +95,8 @@ func parse(name string, read reader) (*Tenant, error) {
 		fmt.Fprintf(hash, "%s %d %t\n%s", file, len(data), err == nil, data)
 		return data, err
 	}
+	readerErr := t.parseReader(hashed) // first: whoever takes a token away means it, whatever else is wrong
+	t.readerKnown = readerErr == nil
 	text, err := hashed(SpecFile)
 	if err != nil {
 		return t, err
@@ -103,11 +107,14 @@ func parse(name string, read reader) (*Tenant, error) {
 	if err == nil {
 		err = t.fill(spec, hashed)
 	}
+	if err == nil {
+		err = readerErr
+	}
 	t.digest = [sha256.Size]byte(hash.Sum(nil))
 	return t, err
 }
 
-// fill sets everything but the names.
+// fill sets everything but the names and the reader's token.
 func (t *Tenant) fill(spec Spec, read reader) (err error) {
 	if t.Strategies, err = spec.strategies(); err != nil {
 		return err
@@ -135,10 +142,7 @@ func (t *Tenant) fill(spec Spec, read reader) (err error) {
 			return err
 		}
 	}
-	if err = t.parseCert(read); err != nil {
-		return err
-	}
-	return t.parseReader(read)
+	return t.parseCert(read)
 }
 
 // opened is an error if t lets agents in by token alone only because the file
