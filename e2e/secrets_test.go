@@ -241,9 +241,10 @@ func TestTenantsFromSecrets(t *testing.T) {
 	wrong["clients-ca.crt"] = "nothing"
 	h.api.put("a", wrong)
 	h.isIn(t, "stale 1", "a")
-	if want := "tenants/konnectivity-tenant-a: clients-ca.crt: no PEM certificate in it"; !strings.Contains(h.server.Output(), want) {
-		t.Errorf("the log does not say %q", want)
-	}
+	want := "tenants/konnectivity-tenant-a: clients-ca.crt: no PEM certificate in it"
+	eventually(t, patience, "the log says what is wrong", func() (bool, any) {
+		return strings.Contains(h.server.Output(), want), want
+	})
 	h.api.put("a", files)
 	h.isIn(t, "serving 1", "a")
 

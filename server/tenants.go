@@ -305,7 +305,10 @@ func (t *tenants) cluster(name string) *cluster {
 // viewOf is a tenant as the admin API shows it; without a cluster, it is not
 // served.
 func viewOf(s tenancy.Status, cl *cluster) admin.Tenant {
-	v := admin.Tenant{Name: s.Name, State: s.State, Error: s.Error, Since: s.Since, ServerNames: s.ServerNames, Reason: "it is not served"}
+	v := admin.Tenant{
+		Name: s.Name, State: s.State, Error: s.Error, Since: s.Since, Reason: "it is not served",
+		ServerNames: append([]string{}, s.ServerNames...), Dials: admin.Dials{Failures: map[string]int64{}}, // never null
+	}
 	if cl != nil {
 		cl.fill(&v)
 	}
