@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -128,9 +129,9 @@ func TestWatchOfSecrets(t *testing.T) {
 
 // An API that hangs up is away, and not one that ended a watch.
 func TestAnAPIThatHangsUp(t *testing.T) {
-	asked := 0
+	var asked atomic.Int32
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		asked++
+		asked.Add(1)
 		panic(http.ErrAbortHandler)
 	}))
 	defer srv.Close()
@@ -145,8 +146,8 @@ func TestAnAPIThatHangsUp(t *testing.T) {
 	if _, err := secrets.Watch(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Error("a watch of nothing")
 	}
-	if asked != 2 {
-		t.Errorf("it was asked %d times, want 2", asked)
+	if n := asked.Load(); n != 2 {
+		t.Errorf("it was asked %d times, want 2", n)
 	}
 }
 
