@@ -101,6 +101,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 	}
 	key := laneKey{session.Peer().Group, agent.ID, agent.Identity, session.Peer().Identifiers}
 	g, leave := cl.lanes[agents].join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(ctx, agent, g) })
+	cl.peers.tell(&peer{count: session.SetServerCount})
 	defer func() {
 		last := leave()
 		s.closeLink(session)

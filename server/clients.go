@@ -155,6 +155,7 @@ func (cl *cluster) joinClient(c *frontend.Conn, session *link.Session) (leave fu
 	}
 	key := laneKey{session.Peer().Group, session.Peer().ID, auth.Identity(c.TLS()), ""}
 	g, leaveGroup := cl.lanes[clients].join(key, session, func(g *lanes.Group) func() { return begin(g) })
+	cl.peers.tell(&peer{count: session.SetServerCount, serving: session.SetServing})
 	return func() {
 		s.closeLink(session)
 		if leaveGroup() {

@@ -80,12 +80,7 @@ func (p *peers) join(who *peer) (leave func()) {
 	if p.draining {
 		who.drain()
 	}
-	if p.servers > 0 && who.count != nil {
-		who.count(p.servers)
-	}
-	if p.serving.Told && who.serving != nil {
-		who.serving(p.serving)
-	}
+	p.tellLocked(who)
 	if p.members == nil {
 		p.members = make(map[*peer]struct{})
 	}
@@ -94,6 +89,23 @@ func (p *peers) join(who *peer) (leave func()) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		delete(p.members, who)
+	}
+}
+
+// tell is for another lane of a peer that has joined, once that peer's later news
+// come by it, too.
+func (p *peers) tell(lane *peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tellLocked(lane)
+}
+
+func (p *peers) tellLocked(who *peer) {
+	if p.servers > 0 && who.count != nil {
+		who.count(p.servers)
+	}
+	if p.serving.Told && who.serving != nil {
+		who.serving(p.serving)
 	}
 }
 

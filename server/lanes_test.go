@@ -266,10 +266,44 @@ func TestLanesOfASidecar(t *testing.T) {
 	}
 	r.own.peers.count(9)
 	r.eventually("both lanes to be told", func() bool { return first.ServerCount() == 9 && second.ServerCount() == 9 })
+	// One that shook hands before, and joins now, has not heard of it.
+	why := link.Serving{Told: true, Why: "no agent"}
+	r.own.peers.tellServing(func() link.Serving { return why })
+	late := lane(own, key)
+	r.eventually("a late lane to be told", func() bool { return late.ServerCount() == 9 && late.Serving() == why })
+	_ = late.Close()
+	has(6, 2)
 	_ = first.Close()
 	has(6, 1)
 	_ = second.Close()
 	has(5, 1)
 	lane(own, key) // the group that has ended takes nobody in
 	has(6, 1)
+}
+
+// A lane that an agent adds later hears what was told while it shook hands.
+func TestLateLaneOfAnAgentIsTold(t *testing.T) {
+	r := startServer(t)
+	hello := link.Hello{Role: link.RoleAgent, ID: "a", Group: "0123456789abcdef", Features: []string{link.FeatureLanes}}
+	lane := func() *link.Session {
+		c, err := tls.Dial("tcp", r.agentAt, r.tls(link.ALPN))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ses, err := link.Connect(t.Context(), c, link.Config{Hello: hello, Forwarder: forwarder(echoing)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ses.Close() })
+		return ses
+	}
+	first := lane()
+	r.eventually("the agent is known", func() bool { return r.own.agents.Counts().Connections == 1 })
+	r.own.peers.count(7)
+	r.eventually("the first lane to be told", func() bool { return first.ServerCount() == 7 })
+	late := lane()
+	r.eventually("the late one to be told", func() bool { return late.ServerCount() == 7 })
+	if n := r.own.agents.Counts().Connections; n != 1 {
+		t.Errorf("%d connections of agents, want two lanes of one", n)
+	}
 }
