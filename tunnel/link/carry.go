@@ -95,13 +95,16 @@ func (st *Stream) carriedOn(far tunnel.Conn) {
 		return
 	}
 	next.ses.mu.Lock()
-	next.carry.next = st
-	early, failed, cause := next.carry.early, next.state == closed, next.send.end
-	next.carry.early = nil
-	next.ses.mu.Unlock()
-	if early != nil {
-		st.Acknowledge(*early)
+	for next.carry.early != nil { // before next knows whom to tell, so that nothing newer overtakes it
+		early := *next.carry.early
+		next.carry.early = nil
+		next.ses.mu.Unlock()
+		st.Acknowledge(early)
+		next.ses.mu.Lock()
 	}
+	next.carry.next = st
+	failed, cause := next.state == closed, next.send.end
+	next.ses.mu.Unlock()
 	if failed { // before it knew whom to tell
 		st.follow(tunnel.CodeOf(cause))
 	}
