@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"syscall"
 	"time"
 
@@ -11,15 +12,53 @@ import (
 	"konnectivity/tunnel/link"
 )
 
+// departures are the last peers that left: of all, and of each tenant.
+type departures struct {
+	mu       sync.Mutex
+	last     *Departure // nil: none yet
+	byTenant map[string]*Departure
+}
+
+func (g *departures) add(d *Departure) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.last = d
+	if d.Tenant == "" {
+		return
+	}
+	if g.byTenant == nil {
+		g.byTenant = make(map[string]*Departure)
+	}
+	g.byTenant[d.Tenant] = d
+}
+
+// of is a tenant's, or the last of all for ""; nil: none yet.
+func (g *departures) of(tenant string) *Departure {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if tenant == "" {
+		return g.last
+	}
+	return g.byTenant[tenant]
+}
+
+// forget drops that of a tenant that is over; the last of all stays.
+func (g *departures) forget(tenant string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.byTenant, tenant)
+}
+
 // Gone records that a peer left, of which d names Tenant, Role, ID and Remote,
-// with the error that ended it, or nil if it left in an orderly way. A lost peer is listed among the failures, too. It may
-// be called from any goroutine, and does nothing on a nil Table.
+// with the error that ended it, or nil if it left in an orderly
+// way. A lost peer is listed among the failures, too. It may be called from any
+// goroutine, and does nothing on a nil Table.
 func (t *Table) Gone(d Departure, since time.Time, err error) {
 	if t == nil {
 		return
 	}
 	d.Time, d.Cause, d.Ordered = time.Now(), departure(err), err == nil
-	t.gone.Store(&d)
+	t.gone.add(&d)
 	if err == nil {
 		return
 	}

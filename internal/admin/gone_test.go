@@ -27,7 +27,7 @@ func TestTheLastAgentIsRemembered(t *testing.T) {
 		{errors.New("odd"), "its connection was lost: odd", 3},
 	} {
 		table.Gone(Departure{Tenant: "t", Role: RoleAgent, ID: "a1", Remote: "10.0.0.1:5"}, time.Now().Add(-time.Minute), c.err)
-		d := table.gone.Load()
+		d := table.gone.of("")
 		if d.Tenant != "t" || d.ID != "a1" || d.Role != RoleAgent || d.Cause != c.cause || d.Ordered != (c.err == nil) {
 			t.Errorf("%+v, want %q", d, c.cause)
 		}
@@ -40,6 +40,29 @@ func TestTheLastAgentIsRemembered(t *testing.T) {
 		t.Errorf("%+v", s.LastGone)
 	}
 	(*Table)(nil).Gone(Departure{Role: RoleAgent, ID: "a1"}, time.Now(), io.EOF) // a server without an admin port
+}
+
+// A tenant's last one is shown until another of its own leaves, or the tenant
+// goes.
+func TestTheLastAgentOfATenantIsRemembered(t *testing.T) {
+	table := NewTable()
+	last := func(tenant string) string {
+		s := get[Status](t, mounted(Source{Table: table, Tenant: tenant, Tenants: crowd}), "/api/v1/status")
+		if s.LastGone == nil {
+			return ""
+		}
+		return s.LastGone.Tenant + " " + s.LastGone.ID
+	}
+	for _, d := range []Departure{{Tenant: "a", ID: "1"}, {Tenant: "b", ID: "2"}, {ID: "own"}} {
+		table.Gone(d, time.Now(), nil)
+	}
+	if all, a, b, c := last(""), last("a"), last("b"), last("c"); all != " own" || a != "a 1" || b != "b 2" || c != "" {
+		t.Errorf("%q, %q, %q, %q", all, a, b, c)
+	}
+	table.Forget("a")
+	if a, b := last("a"), last("b"); a != "" || b != "b 2" {
+		t.Errorf("%q, %q after one is gone", a, b)
+	}
 }
 
 func TestSilenceOfALivingPeerIsNone(t *testing.T) {

@@ -138,7 +138,7 @@ func (t *Table) fill(s *Status) {
 	s.Dials = Dials{Total: t.dials.total.Load(), Failed: t.dials.failed.Load(), Failures: t.dials.failures()}
 	s.Rates = t.history.newest()
 	s.Rates.Up, s.Rates.Down = sum.all.up, sum.all.down
-	s.LastGone = t.gone.Load()
+	s.LastGone = t.gone.of("")
 }
 
 // history is of the process: of a tenant none is kept.

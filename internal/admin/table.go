@@ -40,7 +40,7 @@ type Table struct {
 	ended   [2]atomic.Int64 // bytes up and down of connections that are closed
 
 	failures failures
-	gone     atomic.Pointer[Departure] // the last one; nil: none yet
+	gone     departures
 	history  history
 
 	sums  atomic.Pointer[sums] // as of the last sample; never nil
@@ -175,11 +175,12 @@ func (t *Table) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	}
 }
 
-// Forget drops the failures of a tenant that is over. It does nothing on a nil
-// Table.
+// Forget drops the failures of a tenant that is over, and who left it last. It
+// does nothing on a nil Table.
 func (t *Table) Forget(tenant string) {
 	if t != nil {
 		t.failures.forget(tenant)
+		t.gone.forget(tenant)
 	}
 }
 

@@ -79,9 +79,7 @@ func (h *handler) fillTenant(s *Status) {
 		s.Peers[RoleAgent], s.Peers[RoleClient] = t.Agents, t.Clients
 		s.Ready, s.Reason = t.Ready, t.Reason
 	}
-	if gone := h.Table.gone.Load(); gone != nil && gone.Tenant == h.Tenant {
-		s.LastGone = gone
-	}
+	s.LastGone = h.Table.gone.of(h.Tenant)
 }
 
 func (t Tenant) matches(filter string) bool {
