@@ -43,11 +43,15 @@ func newStaticPods(t *testing.T) *world {
 	}
 	p.do("apply", "--validate=strict", "-k", manifests+"/server/static-pod")
 	p.do("apply", "--validate=strict", "-k", manifests+"/agent/daemonset-token-leases")
-	for i, a := range p.apis {
+	// kubeadm writes the endpoint of all control plane nodes. So another
+	// kube-apiserver reviews the tokens of agents that come back to a pod, while
+	// the pod's own still starts. Were it asked, they might come too late for it: it
+	// tries aggregated APIs for 5 s, and then has none use them for a moment.
+	kubeconfig := p.clientOf("system:konnectivity-server", w.front.port)
+	for i := range p.apis {
 		w.servers = append(w.servers, p.newServer(staticPod, map[string]string{
 			"$(NODE_NAME)": fmt.Sprintf("master-%d", i), "/run/konnectivity/": p.file(fmt.Sprint(i)),
-			"/etc/kubernetes/konnectivity/pki/":       p.suite.PKI("") + "/",
-			"/etc/kubernetes/konnectivity/kubeconfig": p.clientOf("system:konnectivity-server", a.port),
+			"/etc/kubernetes/konnectivity/pki/": p.suite.PKI("") + "/", "/etc/kubernetes/konnectivity/kubeconfig": kubeconfig,
 		}))
 	}
 	w.dataPlane = newDataPlane(t, p)
