@@ -129,7 +129,8 @@ func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
 
 // admit returns conn with a slot, or refuses it and returns nil.
 func (s *Server) admit(conn tunnel.Conn) *client {
-	c := &client{server: s, conn: conn}
+	c := &client{server: s}
+	c.Conn = conn
 	_ = conn.SetDeadline(time.Now().Add(s.opts.handshakeTimeout)) // before it has a slot, so that hurry's comes later
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
@@ -148,8 +149,8 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 // by then, so that the stack can shrink while nothing moves.
 func (s *Server) serve(ctx context.Context, c *client) {
 	if s.prepare(ctx, c) {
-		err := s.opts.Forwarder.Forward(c.ctx, &c.flow, c.answer)
-		access.Log(s.opts.Log, s.opts.AccessLog, &c.flow, c.asked, err)
+		err := s.opts.Forwarder.Forward(c.Context(), &c.Flow, c.answer)
+		c.Log(s.opts.Log, s.opts.AccessLog, err)
 		s.finish(c)
 	}
 }
@@ -157,8 +158,8 @@ func (s *Server) serve(ctx context.Context, c *client) {
 // prepare performs the handshake and prepares c for its dial. It returns false
 // if c has ended or was handed over.
 func (s *Server) prepare(ctx context.Context, c *client) bool {
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.Close() })
-	req, err := s.handshake(ctx, c.conn)
+	stop := context.AfterFunc(ctx, func() { _ = c.Conn.Close() })
+	req, err := s.handshake(ctx, c.Conn)
 	stop()
 	if !s.slots.Serve(c) {
 		err = refused(reasonEvicted, nil, errEvicted)
@@ -167,21 +168,18 @@ func (s *Server) prepare(ctx context.Context, c *client) bool {
 	case s.handOver(c, err):
 		return false
 	case err != nil:
-		s.refuse(c.conn, err)
+		s.refuse(c.Conn, err)
 		s.finish(c)
 		return false
 	}
-	_ = c.conn.SetDeadline(time.Time{})
-	s.request(ctx, c, req)
+	_ = c.Conn.SetDeadline(time.Time{})
+	c.request(ctx, req)
 	return true
 }
 
 // finish ends a connection that was not handed over.
 func (s *Server) finish(c *client) {
-	if c.cancel != nil {
-		c.cancel(nil)
-	}
-	_ = c.conn.Close()
+	c.Finish()
 	s.slots.Release(c)
 }
 
@@ -192,13 +190,13 @@ func (s *Server) handOver(c *client, err error) bool {
 		return false
 	}
 	s.slots.Release(c)
-	_ = c.conn.SetDeadline(time.Time{})
-	s.opts.Other(tunnel.Unread(c.conn, []byte{r.first}))
+	_ = c.Conn.SetDeadline(time.Time{})
+	s.opts.Other(tunnel.Unread(c.Conn, []byte{r.first}))
 	return true
 }
 
 // hurry gives every unfinished handshake at most drainHandshake.
 func (s *Server) hurry() {
 	deadline := time.Now().Add(drainHandshake)
-	s.slots.Waiting(func(c *client) { _ = c.conn.SetDeadline(deadline) })
+	s.slots.Waiting(func(c *client) { _ = c.Conn.SetDeadline(deadline) })
 }

@@ -83,7 +83,8 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // admit returns conn with a slot, or refuses it and returns nil. Who comes here
 // has nothing left to say before its dial, so nobody waits and can be evicted.
 func (s *Server) admit(conn net.Conn) *client {
-	c := &client{server: s, conn: tunnel.Wrap(conn)}
+	c := &client{server: s}
+	c.Conn = tunnel.Wrap(conn)
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open redirected connections is reached; refusing more")
@@ -102,8 +103,10 @@ func (s *Server) admit(conn net.Conn) *client {
 // by then, so that the stack can shrink while nothing moves.
 func (s *Server) serve(ctx context.Context, c *client, conn net.Conn) {
 	if s.prepare(ctx, c, conn) {
-		err := s.opts.Forwarder.Forward(c.ctx, &c.flow, c.answer)
-		s.finish(c, err)
+		err := s.opts.Forwarder.Forward(c.Context(), &c.Flow, c.answer)
+		c.Log(s.opts.Log, s.opts.AccessLog, err)
+		c.Finish()
+		s.slots.Release(c)
 	}
 }
 
@@ -117,20 +120,12 @@ func (s *Server) prepare(ctx context.Context, c *client, conn net.Conn) bool {
 	if err != nil {
 		s.metrics.Refused.WithLabelValues(reasonNotRedirected).Inc()
 		s.opts.Log.WithError(err).WithField("client", conn.RemoteAddr().String()).Debug("Connection refused: it was not redirected")
-		_ = c.conn.Reset(err)
+		_ = c.Conn.Reset(err)
 		s.slots.Release(c)
 		return false
 	}
 	c.request(ctx, to.String())
 	return true
-}
-
-// finish ends a connection that was forwarded.
-func (s *Server) finish(c *client, err error) {
-	access.Log(s.opts.Log, s.opts.AccessLog, &c.flow, c.asked, err)
-	c.cancel(nil)
-	_ = c.conn.Close()
-	s.slots.Release(c)
 }
 
 // localAddress is where a connection came to; not valid if it has no such

@@ -1,7 +1,6 @@
-// Package access counts and logs what the fronts relay that pass connections on
-// as they are: metrics for all, and one line for each once it has ended.
-//
-// The fronts socks5 and transparent call it.
+// Package access has what the fronts share that pass connections on as they are,
+// socks5 and transparent: what is kept of each connection, metrics for all, and
+// one line in the log for each once it has ended.
 package access
 
 import (
@@ -17,18 +16,18 @@ import (
 // answered; the others are the labels of tunnel.Failure.
 const OutcomeOK = "ok"
 
-// Outcome returns the outcome of a dial as a metric's label.
-func Outcome(err error) string {
+// outcome returns the outcome of a dial as a metric's label.
+func outcome(err error) string {
 	if err == nil {
 		return OutcomeOK
 	}
 	return tunnel.FailureOf(err).Label()
 }
 
-// Log writes the line about a connection that was asked for at asked and has
-// ended, with err if it ended abnormally: at info if info is set, else at
-// debug. A line that would not be written costs nothing.
-func Log(log logrus.FieldLogger, info bool, f *tunnel.Flow, asked time.Time, err error) {
+// Log writes the line about c, which has ended, with err if it ended abnormally:
+// at info if info is set, else at debug. A line that would not be written costs
+// nothing.
+func (c *Client) Log(log logrus.FieldLogger, info bool, err error) {
 	level := logrus.DebugLevel
 	if info {
 		level = logrus.InfoLevel
@@ -36,6 +35,7 @@ func Log(log logrus.FieldLogger, info bool, f *tunnel.Flow, asked time.Time, err
 	if !logging.Enabled(log, level) {
 		return
 	}
+	f := &c.Flow
 	text, since := "connection ended", f.Opened
 	fields := logrus.Fields{"id": f.ID, "front": f.Front, "client": "", "destination": f.Address}
 	if f.Source != nil {
@@ -52,8 +52,8 @@ func Log(log logrus.FieldLogger, info bool, f *tunnel.Flow, asked time.Time, err
 	}
 	switch {
 	case f.Opened.IsZero():
-		text, since = "connection failed", asked
-		fields["outcome"] = Outcome(err)
+		text, since = "connection failed", c.asked
+		fields["outcome"] = outcome(err)
 	case err != nil:
 		fields["outcome"] = "broken"
 	default:

@@ -5,7 +5,7 @@ import "github.com/prometheus/client_golang/prometheus"
 // Metrics count what clients of one front ask for.
 type Metrics struct {
 	Refused  *prometheus.CounterVec // connections that ended before their dial, by reason
-	Requests *prometheus.CounterVec // by Outcome
+	Requests *prometheus.CounterVec // by outcome
 }
 
 // Names is what the metrics of a front are called.

@@ -43,7 +43,7 @@ var rules = []rule{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
-	{folder: "internal/access", own: []string{"tunnel", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "internal/access", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/admission", own: []string{"tunnel", "internal/source"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/memlimit", "internal/printable", "internal/pki"}, third: anyModule},
 	{folder: "internal/logging", own: []string{"internal/printable"}, third: anyModule},
