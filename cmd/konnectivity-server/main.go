@@ -236,7 +236,7 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenancy.Dir, error) {
 func (p *process) tenantTokens(t *tenancy.Tokens) *auth.TokensConfig {
 	f := p.flags
 	cfg := &auth.TokensConfig{Namespace: t.Namespace, ServiceAccount: t.ServiceAccount, Audience: t.Audience, PerSecond: f.kubeQPS, Burst: f.kubeBurst}
-	config, err := kubeapi.Access(t.API).Config(f.apiContentType)
+	config, err := t.API.Config(f.apiContentType)
 	if err == nil {
 		var signing kubeapi.SigningKeys
 		if signing, err = kubeapi.NewSigningKeys(config); err == nil {

@@ -1,35 +1,15 @@
 package tenancy
 
 import (
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/url"
 	"strings"
+
+	"konnectivity/internal/kubeapi"
 )
-
-// API is how to reach a tenant's Kubernetes API. All of it is content: nothing
-// is left to be opened or run.
-type API struct {
-	Server     string // https://HOST:PORT
-	ServerName string // that its certificate must have; "": the host's
-	CA         []byte // PEM; nil: the system's CAs
-	Insecure   bool   // its certificate is not checked
-
-	Token              string
-	Username, Password string
-	Cert, Key          []byte // PEM
-}
-
-// same says whether two are the same API, whatever the server's own credentials
-// are: those are renewed.
-func (a API) same(b API) bool { return a.place() == b.place() }
-
-func (a API) place() [sha256.Size]byte {
-	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t", a.Server, a.ServerName, a.CA, a.Insecure))
-}
 
 // kubeconfig is as much of that format as is accepted. What can run programs or
 // reach beyond the tenant's folder is not: whoever writes the file is not to be
@@ -91,36 +71,51 @@ type reader func(name string) ([]byte, error)
 
 // parseKubeconfig reads what the current context of a kubeconfig says. Files it
 // names are read at once, from the tenant's folder alone.
-func parseKubeconfig(file string, read reader) (API, error) {
-	wrong := func(field string, err error) error { return &FieldError{File: file, Field: field, Err: err} }
+func parseKubeconfig(file string, read reader) (kubeapi.Access, error) {
 	text, err := read(file)
 	if err != nil {
-		return API{}, err
+		return kubeapi.Access{}, err
 	}
 	var k kubeconfig
 	if err := decodeStrict(file, text, &k); err != nil {
-		return API{}, err
+		return kubeapi.Access{}, err
 	}
 	host, user, err := k.current()
 	if err != nil {
-		return API{}, wrong("", err)
+		return kubeapi.Access{}, &FieldError{File: file, Err: err}
 	}
-	for _, banned := range []struct {
-		field string
-		given bool
-		why   string
-	}{
-		{"users.user.exec", user.Exec != nil, "the server runs no program for a tenant: use a token or a client certificate"},
-		{"users.user.auth-provider", user.AuthProvider != nil, "it is not accepted: use a token or a client certificate"},
-		{"clusters.cluster.proxy-url", host.ProxyURL != "", "a tenant's API is reached without a proxy"},
-	} {
-		if banned.given {
-			return API{}, wrong(banned.field, errors.New(banned.why))
-		}
+	if field, err := banned(host, user); err != nil {
+		return kubeapi.Access{}, &FieldError{File: file, Field: field, Err: err}
 	}
-	api := API{
+	api, field, err := gather(host, user, read)
+	if err == nil {
+		field, err = checkAccess(api)
+	}
+	if err != nil {
+		return kubeapi.Access{}, &FieldError{File: file, Field: field, Err: err}
+	}
+	return api, nil
+}
+
+// banned returns a field that is not accepted, and why it is not.
+func banned(host kubeconfigHost, user kubeconfigUser) (field string, err error) {
+	switch {
+	case user.Exec != nil:
+		return "users.user.exec", errors.New("the server runs no program for a tenant: use a token or a client certificate")
+	case user.AuthProvider != nil:
+		return "users.user.auth-provider", errors.New("it is not accepted: use a token or a client certificate")
+	case host.ProxyURL != "":
+		return "clusters.cluster.proxy-url", errors.New("a tenant's API is reached without a proxy")
+	}
+	return "", nil
+}
+
+// gather reads what is named. If that fails, it returns by which field.
+func gather(host kubeconfigHost, user kubeconfigUser, read reader) (api kubeapi.Access, field string, err error) {
+	token := []byte(user.Token)
+	api = kubeapi.Access{
 		Server: host.Server, ServerName: host.ServerName, Insecure: host.Insecure, CA: host.CA,
-		Token: user.Token, Username: user.Username, Password: user.Password, Cert: user.Cert, Key: user.Key,
+		Username: user.Username, Password: user.Password, Cert: user.Cert, Key: user.Key,
 	}
 	for _, ref := range []struct {
 		field, name string
@@ -129,20 +124,14 @@ func parseKubeconfig(file string, read reader) (API, error) {
 		{"clusters.cluster.certificate-authority", host.CAFile, &api.CA},
 		{"users.user.client-certificate", user.CertFile, &api.Cert},
 		{"users.user.client-key", user.KeyFile, &api.Key},
+		{"users.user.tokenFile", user.TokenFile, &token},
 	} {
 		if err := follow(ref.name, read, ref.into); err != nil {
-			return API{}, wrong(ref.field, err)
+			return api, ref.field, err
 		}
 	}
-	token := []byte(api.Token)
-	if err := follow(user.TokenFile, read, &token); err != nil {
-		return API{}, wrong("users.user.tokenFile", err)
-	}
 	api.Token = strings.TrimSpace(string(token))
-	if field, err := api.check(); err != nil {
-		return API{}, wrong(field, err)
-	}
-	return api, nil
+	return api, "", nil
 }
 
 // follow reads a file that a kubeconfig names in place of its content.
@@ -183,8 +172,8 @@ func (k kubeconfig) current() (host kubeconfigHost, user kubeconfigUser, err err
 	return host, user, fmt.Errorf("current-context: there is no context %q", k.CurrentContext)
 }
 
-// check returns what is wrong with it and the field that is.
-func (a API) check() (field string, err error) {
+// checkAccess returns what is wrong with a, and the field that is.
+func checkAccess(a kubeapi.Access) (field string, err error) {
 	u, err := url.Parse(a.Server)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "https" || u.User != nil:

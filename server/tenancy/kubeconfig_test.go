@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/pki"
 )
 
@@ -76,7 +77,7 @@ func TestKubeconfigReachesNothingBeyondTheFolder(t *testing.T) {
 }
 
 func TestWhoeverWasAdmittedUnderOtherTokensIsNotTheSame(t *testing.T) {
-	base := Tokens{Namespace: "n", ServiceAccount: "s", Audience: "a", API: API{Server: "https://a", Token: "1"}}
+	base := Tokens{Namespace: "n", ServiceAccount: "s", Audience: "a", API: kubeapi.Access{Server: "https://a", Token: "1"}}
 	renewed := base
 	renewed.API.Token = "2"
 	if !base.Same(&renewed) {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"konnectivity/internal/bearer"
+	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/policy"
 	"konnectivity/server/registry"
 )
@@ -54,7 +55,7 @@ type Tenant struct {
 // Tokens says whose tokens are accepted, and who reviews them.
 type Tokens struct {
 	Namespace, ServiceAccount, Audience string
-	API                                 API
+	API                                 kubeapi.Access
 }
 
 // Same says whether whoever was admitted under t would be under o: the same API
@@ -63,7 +64,13 @@ func (t *Tokens) Same(o *Tokens) bool {
 	if t == nil || o == nil {
 		return t == o
 	}
-	return t.Namespace == o.Namespace && t.ServiceAccount == o.ServiceAccount && t.Audience == o.Audience && t.API.same(o.API)
+	return t.Namespace == o.Namespace && t.ServiceAccount == o.ServiceAccount && t.Audience == o.Audience && place(t.API) == place(o.API)
+}
+
+// place stands for which API it is, whatever the server's own credentials there
+// are: those are renewed.
+func place(a kubeapi.Access) [sha256.Size]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t", a.Server, a.ServerName, a.CA, a.Insecure))
 }
 
 // Equal says whether t and o are the same in every respect.
