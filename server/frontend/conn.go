@@ -274,9 +274,7 @@ func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 		conn = prepare(conn)
 	}
 	secure := tls.Server(conn, c.front.tls)
-	// A context that can end would need a goroutine; whatever ends c closes the
-	// socket.
-	err := secure.HandshakeContext(context.WithValue(context.Background(), ownerKey{}, &c.owner))
+	err := secure.Handshake() // without a context, which would need a goroutine; whatever ends c closes the socket
 	c.meter.rest()
 	c.meter.turns = nil
 	if err != nil {

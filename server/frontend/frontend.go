@@ -66,8 +66,8 @@ type Config struct {
 	// preferred one first; nil serves without TLS.
 	TLS func(nextProtos ...string) *tls.Config
 
-	// Prepare, if set, wraps a raw connection before TLS. Without TLS it is
-	// not called.
+	// Prepare, if set, wraps a raw connection before TLS; what it returns has a
+	// method NetConn, for Own. Without TLS it is not called.
 	Prepare func(net.Conn) net.Conn
 
 	// Proxies are the load balancers whose connections begin with a PROXY

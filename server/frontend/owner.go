@@ -1,6 +1,9 @@
 package frontend
 
-import "crypto/tls"
+import (
+	"crypto/tls"
+	"net"
+)
 
 // owner is whose a connection is, as was found in its handshake.
 type owner struct {
@@ -8,14 +11,20 @@ type owner struct {
 	err error
 }
 
-type ownerKey struct{}
-
 // Own notes in a handshake whose the connection is, or why it is nobody's; that
 // is what the log says then, rather than what TLS makes of it. It is for a
 // tls.Config's GetConfigForClient and does nothing elsewhere.
 func Own(hello *tls.ClientHelloInfo, who any, err error) {
-	if o, ok := hello.Context().Value(ownerKey{}).(*owner); ok {
-		*o = owner{who, err}
+	for conn := hello.Conn; conn != nil; {
+		switch below := conn.(type) {
+		case *meter:
+			below.owner.owner = owner{who, err}
+			return
+		case interface{ NetConn() net.Conn }: // what Config.Prepare has made of it
+			conn = below.NetConn()
+		default:
+			return
+		}
 	}
 }
 
