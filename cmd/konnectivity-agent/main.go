@@ -52,11 +52,10 @@ func run(ctx context.Context, f *flags) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	log, err := f.logging.New(component, os.Stderr)
+	log, err := cli.NewLogger(&f.logging, component)
 	if err != nil {
-		return cli.Usagef("%w", err)
+		return err
 	}
-	cli.LogLimits(log)
 	for _, note := range f.notes() {
 		log.Warn(note)
 	}

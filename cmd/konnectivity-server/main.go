@@ -64,11 +64,10 @@ func run(ctx context.Context, f *flags) error {
 	if err := f.validate(); err != nil {
 		return err
 	}
-	log, err := f.logging.New(component, os.Stderr)
+	log, err := cli.NewLogger(&f.logging, component)
 	if err != nil {
-		return cli.Usagef("%w", err)
+		return err
 	}
-	cli.LogLimits(log)
 	p := &process{flags: f, log: log, registry: observe.NewRegistry(component)}
 	srv, err := p.build(ctx)
 	if err != nil {

@@ -1,8 +1,6 @@
 package sidecar
 
 import (
-	"os"
-
 	"github.com/spf13/cobra"
 
 	"konnectivity/internal/cli"
@@ -37,11 +35,10 @@ func NewCommand(front Front) *cobra.Command {
 			"  curl --proxy " + p.proxy + " https://kubernetes.default.svc",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := logs.New(p.name, os.Stderr)
+			log, err := cli.NewLogger(logs, p.name)
 			if err != nil {
-				return cli.Usagef("%w", err)
+				return err
 			}
-			cli.LogLimits(log)
 			return run(cmd.Context(), options, log)
 		},
 	}

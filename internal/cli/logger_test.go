@@ -1,4 +1,4 @@
-package cli_test
+package cli
 
 import (
 	"math"
@@ -8,26 +8,24 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
-
-	"konnectivity/internal/cli"
 )
 
 func TestLogLimits(t *testing.T) {
 	before := debug.SetMemoryLimit(1 << 30)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	log, hook := test.NewNullLogger()
-	cli.LogLimits(log)
+	logLimits(log)
 	if len(hook.Entries) != 0 {
 		t.Error("told although debug logs are off")
 	}
 	log.SetLevel(logrus.DebugLevel)
-	cli.LogLimits(log)
+	logLimits(log)
 	want := logrus.Fields{"memory_limit_bytes": int64(1 << 30), "processors": runtime.GOMAXPROCS(0)}
 	if got := hook.LastEntry(); got == nil || got.Data["memory_limit_bytes"] != want["memory_limit_bytes"] || got.Data["processors"] != want["processors"] {
 		t.Errorf("told %+v, want %v", got, want)
 	}
 	debug.SetMemoryLimit(math.MaxInt64)
-	cli.LogLimits(log)
+	logLimits(log)
 	if got := hook.LastEntry().Data["memory_limit_bytes"]; got != int64(0) {
 		t.Errorf("told %v where there is no limit", got)
 	}

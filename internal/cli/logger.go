@@ -1,0 +1,30 @@
+package cli
+
+import (
+	"os"
+	"runtime"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/logging"
+	"konnectivity/internal/memlimit"
+)
+
+// NewLogger makes the logger of the program component, as flags say. A log file
+// that cannot be opened is a UsageError.
+func NewLogger(flags *logging.Flags, component string) (*logrus.Entry, error) {
+	log, err := flags.New(component, os.Stderr)
+	if err != nil {
+		return nil, Usagef("%w", err)
+	}
+	logLimits(log)
+	return log, nil
+}
+
+// logLimits logs the limits of the runtime at debug level: memory in bytes, 0
+// for no limit, and processors.
+func logLimits(log logrus.FieldLogger) {
+	log.WithFields(logrus.Fields{
+		"memory_limit_bytes": memlimit.InForce(), "processors": runtime.GOMAXPROCS(0),
+	}).Debug("limits of the process")
+}
