@@ -139,47 +139,48 @@ func (s Subject) churn(ctx context.Context, plan Plan, rep *Report) error {
 }
 
 func (s Subject) idle(ctx context.Context, plan Plan, rep *Report) error {
-	before, err := s.resident(ctx, plan.Settle)
-	if err != nil {
-		return err
-	}
-	held, err := s.Idle(ctx, plan.Idle, plan.Rate)
+	held, taken, err := s.holding(ctx, plan.Settle, func() (*Held, error) { return s.Idle(ctx, plan.Idle, plan.Rate) })
 	if err != nil {
 		return err
 	}
 	defer held.Close()
-	after, err := s.resident(ctx, plan.Settle)
-	if err != nil {
-		return err
-	}
 	rep.Add(s.Name, fmt.Sprintf("dial p99 of %d connections", plan.Idle), "ms", ms(held.Dial.P99))
 	if len(s.PIDs) > 0 {
-		rep.Add(s.Name, fmt.Sprintf("memory of each of %d idle", plan.Idle), "KB", float64(after-before)/1e3/float64(plan.Idle))
+		rep.Add(s.Name, fmt.Sprintf("memory of each of %d idle", plan.Idle), "KB", float64(taken)/1e3/float64(plan.Idle))
 	}
 	return nil
 }
 
 func (s Subject) stalled(ctx context.Context, plan Plan, rep *Report) error {
-	before, err := s.resident(ctx, plan.Settle)
-	if err != nil {
-		return err
-	}
-	held, err := s.Stalled(ctx, plan.Stalled, stallSize)
+	held, taken, err := s.holding(ctx, plan.Settle, func() (*Held, error) { return s.Stalled(ctx, plan.Stalled, stallSize) })
 	if err != nil {
 		return err
 	}
 	defer held.Close()
-	after, err := s.resident(ctx, plan.Settle)
-	if err != nil {
-		return err
-	}
 	l, err := s.RoundTrip(ctx, plan.Duration)
 	beside := fmt.Sprintf("beside %s", plural(plan.Stalled, "stalled reader"))
 	rep.latency(s.Name, "round trip "+beside, l)
 	if len(s.PIDs) > 0 {
-		rep.Add(s.Name, "memory taken "+beside, "MB", float64(after-before)/1e6)
+		rep.Add(s.Name, "memory taken "+beside, "MB", float64(taken)/1e6)
 	}
 	return err
+}
+
+// holding opens connections, and returns how many bytes of memory the processes
+// have taken for them.
+func (s Subject) holding(ctx context.Context, settle time.Duration, open func() (*Held, error)) (held *Held, taken int64, err error) {
+	before, err := s.resident(ctx, settle)
+	if err != nil {
+		return nil, 0, err
+	}
+	if held, err = open(); err != nil {
+		return nil, 0, err
+	}
+	after, err := s.resident(ctx, settle)
+	if err != nil {
+		held.Close()
+	}
+	return held, after - before, err
 }
 
 // resident returns the memory of the processes once they are idle.

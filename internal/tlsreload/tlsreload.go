@@ -163,16 +163,6 @@ func (s *Source) Ready() error {
 	return err
 }
 
-// Pool is the present set of CAs: those of the files, with the system's if so
-// configured; nil, which means the system's, if there are no CA files or none
-// could be read yet. It must not be modified.
-func (s *Source) Pool() *x509.CertPool {
-	if m := s.current.Load(); m != nil {
-		return m.pool
-	}
-	return nil
-}
-
 // Certificate is the present certificate, or nil if there is none. It must not
 // be modified.
 func (s *Source) Certificate() *tls.Certificate {
