@@ -197,7 +197,10 @@ func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
 		}
 		return false
 	}
-	tenant, err := parse(name, f.read)
+	tenant := e.serving
+	if !tenant.unchanged(f.read) {
+		tenant, err = parse(name, f.read)
+	}
 	after, stampErr := f.stamp(now)
 	if stampErr != nil {
 		after = nil

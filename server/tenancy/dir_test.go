@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -748,6 +749,67 @@ func TestRereadsAreSpread(t *testing.T) {
 			w.put(fmt.Sprint(i), SpecFile, fmt.Sprintf("serverNames: [changed%d.example]", i))
 		}
 		d.Look()
+	}
+}
+
+// What was read again and has not changed is not parsed again, which costs a
+// multiple: each minute all of a thousand tenants are read. Whatever has changed is,
+// and so is what cannot be read.
+func TestARereadParsesOnlyWhatHasChanged(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	tenant := w.open().Table().Tenant("a")
+	f, err := openFolder(filepath.Join(w.path, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	if !tenant.unchanged(f.read) {
+		t.Error("files at rest count as changed")
+	}
+	if (*Tenant)(nil).unchanged(f.read) {
+		t.Error("a tenant that was never read counts as unchanged")
+	}
+	for _, file := range []string{SpecFile, ClientsCAFile, AgentsCAFile, CertFile, KeyFile, ReaderFile} {
+		for what, outcome := range map[string]struct {
+			data []byte
+			err  error
+		}{"has changed": {[]byte("else"), nil}, "is unreadable": {nil, fs.ErrPermission}} {
+			now := func(name string) ([]byte, error) {
+				if name == file {
+					return outcome.data, outcome.err
+				}
+				return f.read(name)
+			}
+			if tenant.unchanged(now) {
+				t.Errorf("%s %s, and the tenant counts as unchanged", file, what)
+			}
+		}
+	}
+	parse := testing.AllocsPerRun(10, func() { _, _ = parse("a", f.read) })
+	reread := testing.AllocsPerRun(10, func() { tenant.unchanged(f.read) })
+	if reread > parse/3 {
+		t.Errorf("%.0f allocations to read it again, %.0f to parse it", reread, parse)
+	}
+}
+
+// The state of each tenant is found by its name, also of one that is broken.
+func TestStatesAreFoundByName(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"b", "a", "d"} {
+		w.tenant(name, name+".example")
+	}
+	w.put("b", SpecFile, "{")
+	table := w.open().Table()
+	for _, want := range table.States() {
+		if got, found := table.State(want.Name); !found || got.Name != want.Name || got.State != want.State {
+			t.Errorf("%s: %+v, %t", want.Name, got, found)
+		}
+	}
+	for _, name := range []string{"", "c", "e"} {
+		if got, found := table.State(name); found {
+			t.Errorf("%q: %+v", name, got)
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package tenancy
 
 import (
+	"slices"
+	"strings"
 	"time"
 
 	"konnectivity/internal/bearer"
@@ -64,6 +66,16 @@ func (t *Table) Closed() bool { return t.closed }
 // Listed says whether it is known which tenants there are. A server that was
 // started while the API of their Secrets was away knows of none at first.
 func (t *Table) Listed() bool { return t.listed }
+
+// State is that of the tenant of that name, also of one that is broken; false: there
+// is none.
+func (t *Table) State(name string) (Status, bool) {
+	i, found := slices.BinarySearchFunc(t.states, name, func(s Status, name string) int { return strings.Compare(s.Name, name) })
+	if !found {
+		return Status{}, false
+	}
+	return t.states[i], true
+}
 
 // States are all tenants, also those that are broken, by name. The slice must
 // not be modified.
