@@ -44,12 +44,11 @@ func (s *Server) adminMetrics() http.Handler {
 
 // adminOf is what the admin API shows of one tenant.
 func (s *Server) adminOf(name string) (admin.Source, bool) {
-	for _, state := range s.tenants.now.Load().table.States() {
-		if state.Name == name {
-			return s.adminOfTenant(state), true
-		}
+	state, found := s.tenants.now.Load().table.State(name)
+	if !found {
+		return admin.Source{}, false
 	}
-	return admin.Source{}, false
+	return s.adminOfTenant(state), true
 }
 
 func (s *Server) adminOfTenant(state tenancy.Status) admin.Source {
