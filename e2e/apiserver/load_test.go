@@ -26,11 +26,12 @@ type load struct {
 	lost []failure // those that failed again
 }
 
-// failure is a request that failed at some time.
+// failure is a request that failed, some time after it was made.
 type failure struct {
-	kind string
-	at   time.Time
-	err  error
+	kind  string
+	asked time.Time
+	at    time.Time
+	err   error
 }
 
 // request is one that the tunnel carries.
@@ -77,6 +78,7 @@ func (w *world) press() *load {
 // repeat asks until ctx ends, and once more what failed.
 func (l *load) repeat(ctx context.Context, kind string, ask func() error) {
 	for ctx.Err() == nil {
+		asked := time.Now()
 		err := ask()
 		at, again := time.Now(), error(nil)
 		if err != nil {
@@ -86,9 +88,9 @@ func (l *load) repeat(ctx context.Context, kind string, ask func() error) {
 		l.sent[kind]++
 		switch {
 		case again != nil:
-			l.lost = append(l.lost, failure{kind, at, fmt.Errorf("%w, and then %w", err, again)})
+			l.lost = append(l.lost, failure{kind, asked, at, fmt.Errorf("%w, and then %w", err, again)})
 		case err != nil:
-			l.cut = append(l.cut, failure{kind, at, err})
+			l.cut = append(l.cut, failure{kind, asked, at, err})
 		}
 		l.mu.Unlock()
 		time.Sleep(loadPause)

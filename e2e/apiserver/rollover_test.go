@@ -63,7 +63,7 @@ func (w *world) rollOver(t *testing.T) {
 	t.Logf("requests: %v; %d were cut, %d lost", l.sent, len(l.cut), len(l.lost))
 	for _, e := range endings {
 		for _, was := range e.was {
-			t.Logf("%s: ended %.1f s after it was told to, ready again %.1f s later", e.what, was.Sub(e.told).Seconds(), e.back.Sub(was).Seconds())
+			t.Logf("%s: told at %s, ended %.1f s later, ready again %.1f s after that", e.what, e.told.Format(time.TimeOnly), was.Sub(e.told).Seconds(), e.back.Sub(was).Seconds())
 		}
 	}
 	w.checkLoad(l, endings)
@@ -72,17 +72,18 @@ func (w *world) rollOver(t *testing.T) {
 
 // checkLoad expects that a new connection was always possible, and that what
 // went by an old one failed only where that one was cut at the end of its grace.
-// A kube-apiserver that is told to end hangs up on who has just come.
+// A kube-apiserver that is told to end hangs up on who has just come, or leaves
+// them to wait.
 func (w *world) checkLoad(l *load, endings []ending) {
 	t := w.t
 	for _, f := range l.lost {
 		t.Errorf("%s failed twice: %v", f.kind, f.err)
 	}
 	for _, f := range l.cut {
-		if w.pods && w.hungUp(f.err) && atBeginningOfAny(f.at, endings) {
+		if w.pods && w.hungUp(f.err) && acrossBeginningOfAny(f, endings) {
 			t.Logf("%s did not get to kube-apiserver: %v", f.kind, f.err)
 		} else if f.kind == "exec" || !atEndOfAny(f.at, endings) {
-			t.Errorf("%s failed: %v", f.kind, f.err)
+			t.Errorf("%s failed at %s after %v: %v", f.kind, f.at.Format(time.TimeOnly), f.at.Sub(f.asked), f.err)
 		} else {
 			t.Logf("%s was cut: %.300v", f.kind, f.err)
 		}
@@ -116,9 +117,12 @@ func (w *world) hungUp(err error) bool {
 	return strings.Contains(err.Error(), w.frontURL()+"/api") || strings.Contains(err.Error(), "Unable to connect to the server")
 }
 
-// atBeginningOfAny says whether something was told to end at that time.
-func atBeginningOfAny(at time.Time, endings []ending) bool {
-	return slices.ContainsFunc(endings, func(e ending) bool { return near(at, e.told) })
+// acrossBeginningOfAny says whether something was told to end while f was under
+// way.
+func acrossBeginningOfAny(f failure, endings []ending) bool {
+	return slices.ContainsFunc(endings, func(e ending) bool {
+		return f.asked.Before(e.told.Add(moment)) && f.at.After(e.told.Add(-moment))
+	})
 }
 
 // atEndOfAny says whether something ended at that time.
