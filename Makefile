@@ -101,13 +101,20 @@ e2e-kube: ## Run kube-apiserver's own egress selector against the programs
 	$(GO) test -C e2e/kube -count=1 -timeout 10m ./...
 
 .PHONY: e2e-apiserver
-e2e-apiserver: $(KUBE)/built $(KUBE)/helm ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min)
+e2e-apiserver: kube ## Run a kube-apiserver on etcd through the programs; compiles both first (10 min)
 	$(GO) test -C e2e/apiserver -count=1 -timeout 20m $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
 
 .PHONY: e2e-cluster
-e2e-cluster: $(KUBE)/built $(KUBE)/helm $(KUBE)/node ## Install a release in two real clusters by the README, and take the time; as root on Debian
+e2e-cluster: kube $(KUBE)/node ## Install a release in two real clusters by the README, and take the time; as root on Debian
 	$(MAKE) release UNCOMMITTED=yes VERSION=v1.0.0 DIST=$(BIN)/cluster SYSTEMS='$(shell $(GO) env GOOS)/$(shell $(GO) env GOARCH)'
 	$(GO) test -C e2e/apiserver -count=1 -timeout 30m -v $(ARGS) ./cluster -programs='$(CURDIR)/$(KUBE)' -dist='$(CURDIR)/$(BIN)/cluster'
+
+.PHONY: e2e-install
+e2e-install: kube ## Install the chart by Helm, and the kustomizations, in a kube-apiserver, by the README's commands
+	$(GO) test -C e2e/apiserver -count=1 -timeout 15m -run '^TestInstall$$' $(ARGS) . -programs='$(CURDIR)/$(KUBE)'
+
+.PHONY: kube
+kube: $(KUBE)/built $(KUBE)/helm
 
 $(KUBE)/built: e2e/apiserver/programs/go.mod
 	mkdir -p $(@D)
