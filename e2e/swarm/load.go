@@ -29,7 +29,7 @@ var errCrossed = errors.New("a connection reached another cluster")
 // open dials in a cluster and sees that its own greeter answers.
 func (c *cluster) open(ctx context.Context) (_ tunnel.Conn, took time.Duration, err error) {
 	begin := time.Now()
-	conn, err := c.client.dial(ctx)
+	conn, err := c.client.dial(ctx, destination)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -105,6 +105,26 @@ type outcome struct {
 	err    error // of the last that failed
 }
 
+// add notes a dial.
+func (o *outcome) add(took time.Duration, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil {
+		o.failed, o.err = o.failed+1, err
+		return
+	}
+	o.took = append(o.took, took)
+}
+
+// take is what was noted since the last time.
+func (o *outcome) take() (took []time.Duration, failed int, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	took, failed, err = o.took, o.failed, o.err
+	o.took, o.failed, o.err = nil, 0, nil
+	return took, failed, err
+}
+
 // churn makes rate connections a second to clusters at random, uses and closes
 // each, and stops after period.
 func (s *swarm) churn(ctx context.Context, rate int, period time.Duration) *outcome {
@@ -121,13 +141,7 @@ func (s *swarm) churn(ctx context.Context, rate int, period time.Duration) *outc
 			if err == nil {
 				_ = conn.Close()
 			}
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			if err != nil {
-				o.failed, o.err = o.failed+1, err
-				return
-			}
-			o.took = append(o.took, took)
+			o.add(took, err)
 		})
 	}
 	return o

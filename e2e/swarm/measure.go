@@ -37,6 +37,7 @@ const (
 type options struct {
 	tenants, connections, rate int
 	period                     time.Duration
+	settle                     time.Duration // of noise
 	restart                    bool
 	profiles                   string // where to write them; "": nowhere
 	say                        func(string)

@@ -85,24 +85,30 @@ func sleep(ctx context.Context, d time.Duration) {
 var errAway = errors.New("there is no link to the server")
 
 // dial opens a connection by the sidecar's link.
-func (p *peer) dial(ctx context.Context) (tunnel.Conn, error) {
+func (p *peer) dial(ctx context.Context, to string) (tunnel.Conn, error) {
 	s := p.session.Load()
 	if s == nil {
 		return nil, errAway
 	}
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()
-	return s.Dial(ctx, tunnel.NewFlow("tcp", destination))
+	return s.Dial(ctx, tunnel.NewFlow("tcp", to))
 }
 
-// destination is the same in all clusters.
-const destination = "10.0.0.1:443"
+// What is dialed is the same in all clusters.
+const (
+	destination = "10.0.0.1:443"
+	endlessAt   = "10.0.0.1:80"
+)
 
-// greeter is what every cluster has at every address: it says whose it is, and
-// then sends back what it gets.
+// greeter is what every cluster has at every address but endlessAt: it says whose
+// it is, and then sends back what it gets.
 func greeter(name string) tunnel.Dialer {
-	return tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+	return tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		near, far := net.Pipe()
+		if f.Address == endlessAt {
+			return tunnel.Wrap(&endless{Conn: near}), nil
+		}
 		go func() { // ends with the connection
 			defer far.Close()
 			if _, err := io.WriteString(far, name+"\n"); err == nil {
@@ -111,4 +117,25 @@ func greeter(name string) tunnel.Dialer {
 		}()
 		return tunnel.Wrap(near), nil
 	})
+}
+
+// endless sends and takes all that its reader and writer can, until it is closed.
+type endless struct {
+	net.Conn // whose other end nobody has
+	closed   atomic.Bool
+}
+
+func (e *endless) Read(p []byte) (int, error)  { return e.move(p) }
+func (e *endless) Write(p []byte) (int, error) { return e.move(p) }
+
+func (e *endless) move(p []byte) (int, error) {
+	if e.closed.Load() {
+		return 0, net.ErrClosed
+	}
+	return len(p), nil
+}
+
+func (e *endless) Close() error {
+	e.closed.Store(true)
+	return e.Conn.Close()
 }

@@ -26,6 +26,10 @@ type swarm struct {
 
 // start has every cluster connect to srv.
 func start(ctx context.Context, tenants []*tenant, srv *suite.Server) *swarm {
+	return startAt(ctx, tenants, srv.AgentPort, srv.ClientPort)
+}
+
+func startAt(ctx context.Context, tenants []*tenant, agentPort, clientPort int) *swarm {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &swarm{cancel: cancel}
 	budget := link.NewBudget(0)
@@ -35,7 +39,7 @@ func start(ctx context.Context, tenants []*tenant, srv *suite.Server) *swarm {
 			to   **peer
 			role link.Role
 			port int
-		}{{&c.agent, link.RoleAgent, srv.AgentPort}, {&c.client, link.RoleClient, srv.ClientPort}} {
+		}{{&c.agent, link.RoleAgent, agentPort}, {&c.client, link.RoleClient, clientPort}} {
 			// The ids are the same in all clusters: to tell them apart is the
 			// server's job.
 			config := link.Config{Hello: link.Hello{Role: p.role, ID: "the-" + p.role.String(), Software: "swarm"}, Budget: budget}

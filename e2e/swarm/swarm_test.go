@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"testing"
@@ -13,7 +15,16 @@ import (
 
 var binaries suite.Binaries
 
-func TestMain(m *testing.M) { os.Exit(suite.Main(m, "../..", &binaries)) }
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == crowdArg {
+		if err := beCrowd(context.Background(), os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(suite.Main(m, "../..", &binaries))
+}
 
 // Twenty clusters whose agents have the same id, whose destinations have the
 // same addresses and whose certificates have the same names: everybody reaches
@@ -32,5 +43,18 @@ func TestSwarm(t *testing.T) {
 		if f.what == "of them failed" && f.value != "0" {
 			t.Errorf("%s dials failed", f.value)
 		}
+	}
+}
+
+// What noise leaves is measured from end to end. How much it is, a test on a busy
+// machine cannot say.
+func TestNoise(t *testing.T) {
+	o := options{period: 300 * time.Millisecond, settle: 100 * time.Millisecond, say: func(line string) { t.Log(line) }}
+	figures, err := o.noise(t.Context(), suite.ForTest(t, binaries))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(figures) != 10 {
+		t.Errorf("figures %v", figures)
 	}
 }

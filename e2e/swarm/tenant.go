@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -16,6 +17,9 @@ type tenant struct {
 	name   string
 	from   net.IP // their address, since clusters do not share one
 	secure map[link.Role]*tls.Config
+
+	ca     []byte
+	issued map[link.Role][2][]byte // certificates and keys
 }
 
 // newTenants makes n clusters and the folder that the server reads. The names in
@@ -54,13 +58,12 @@ func (t *tenant) make(folder string) error {
 		return err
 	}
 	pool := ca.Pool()
-	config := func(pair pki.Pair) *tls.Config {
-		return &tls.Config{
-			ServerName: t.serverName(), RootCAs: pool, Certificates: []tls.Certificate{pair.TLS()},
-			NextProtos: []string{link.ALPN}, MinVersion: tls.VersionTLS13, DynamicRecordSizingDisabled: true, ClientSessionCache: tls.NewLRUClientSessionCache(1),
-		}
+	t.ca = ca.CertPEM
+	t.issued = map[link.Role][2][]byte{link.RoleAgent: {agent.CertPEM, agent.KeyPEM}, link.RoleClient: {client.CertPEM, client.KeyPEM}}
+	t.secure = map[link.Role]*tls.Config{
+		link.RoleAgent:  secure(t.serverName(), pool, agent.TLS()),
+		link.RoleClient: secure(t.serverName(), pool, client.TLS()),
 	}
-	t.secure = map[link.Role]*tls.Config{link.RoleAgent: config(agent), link.RoleClient: config(client)}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return err
 	}
@@ -73,4 +76,20 @@ func (t *tenant) make(folder string) error {
 		}
 	}
 	return nil
+}
+
+func secure(serverName string, cas *x509.CertPool, cert tls.Certificate) *tls.Config {
+	return &tls.Config{
+		ServerName: serverName, RootCAs: cas, Certificates: []tls.Certificate{cert},
+		NextProtos: []string{link.ALPN}, MinVersion: tls.VersionTLS13, DynamicRecordSizingDisabled: true, ClientSessionCache: tls.NewLRUClientSessionCache(1),
+	}
+}
+
+// bound writes what the tenant may have into its folder; "" is no bound.
+func (t *tenant) bound(dir, bounds string) error {
+	text := "serverNames: [" + t.serverName() + "]\n"
+	if bounds != "" {
+		text += "bounds: {" + bounds + "}\n"
+	}
+	return os.WriteFile(filepath.Join(dir, t.name, "tenant.yaml"), []byte(text), 0o600)
 }
