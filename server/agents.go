@@ -85,6 +85,7 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 	var agent registry.Agent
 	cfg := s.linkConfig()
 	cfg.Budget = cl.parts.budget
+	cfg.Hold = cl.held()
 	cfg.Log = cl.log
 	setLiveness(&cfg, s.opts.Keepalive)
 	cfg.Verify = func(judging context.Context, p link.Hello) (err error) {

@@ -98,6 +98,7 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 	cfg.Hello.Serving = cl.serving()
 	cfg.Forwarder = s.metrics.LinkRequests(sharing{cl, acct, connMemory})
 	cfg.Budget = acct.budget
+	cfg.Hold = cl.held()
 	cfg.Log = cl.log
 	setLiveness(&cfg, s.opts.ClientKeepalive)
 	taken := false

@@ -40,6 +40,7 @@ type cluster struct {
 	bounds  bounds                // the same
 	paces   tunnel.Paces          // of its connections; the same
 	places  [sides]*shares.Share  // that its connections take; the same
+	hold    tunnel.Hold           // of its links
 
 	mu     sync.Mutex
 	tenant *tenancy.Tenant // as it is now; nil: the server's own

@@ -91,6 +91,7 @@ func (t *tenants) start(life context.Context, parts *errgroup.Group) {
 	}
 	t.life = life
 	t.dir.OnChange(t.apply)
+	parts.Go(func() error { t.keepFair(life); return nil })
 	parts.Go(func() error {
 		t.dir.Run(life)
 		t.stop()

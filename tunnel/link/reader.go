@@ -43,6 +43,7 @@ func (ses *Session) readLoop() error {
 			ses.flushDelivered()
 			unflushed = 0
 		}
+		ses.heldUp()
 		n, err := ses.out.conn.Read(r.buf.Bytes()[r.have:])
 		r.have += n
 		unflushed += n
@@ -59,6 +60,14 @@ func (ses *Session) readLoop() error {
 			r.small = false
 			runtime.Gosched()
 		}
+	}
+}
+
+// heldUp returns when more may be read. What was delivered does not wait.
+func (ses *Session) heldUp() {
+	if left := ses.cfg.Hold.Left(); left > 0 {
+		ses.flushDelivered()
+		time.Sleep(left)
 	}
 }
 

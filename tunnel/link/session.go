@@ -51,6 +51,10 @@ type Config struct {
 	// whose servers know. A peer that is a client would give itself many.
 	PeerNumbersClients bool
 
+	// Hold keeps the link from reading, for a moment at a time; nil: never.
+	// Links may share it.
+	Hold *tunnel.Hold
+
 	PingInterval     time.Duration // 0: DefaultPingInterval
 	DeadAfter        time.Duration // 0: DefaultDeadAfter
 	HandshakeTimeout time.Duration // 0: DefaultHandshakeTimeout

@@ -1,0 +1,180 @@
+package server
+
+import "time"
+
+const (
+	// bulkRate is how much a tenant carries, in bytes a second, to be one that
+	// carries bulk, and busyRate what all of these carry together before it is of
+	// interest who carries more: it costs a server a hundredth of a processor.
+	bulkRate = 1 << 20
+	busyRate = 8 << 20
+
+	// A round is a hold, in which those who are ahead read nothing, and freeTime in
+	// which all do. The hold is as long as it takes for the others to catch up, but
+	// so short at most that nobody notices it who does not carry bulk.
+	freeTime  = 10 * time.Millisecond
+	holdFirst = 10 * time.Millisecond
+	holdStep  = 2 * time.Millisecond
+	holdMost  = 30 * time.Millisecond
+
+	// trialRounds are rounds after which it is judged whether holds help.
+	trialRounds = 5
+
+	// trials in a row that did not help end the matter for restFirst, and for twice
+	// as long each time, up to restMost.
+	trialsInVain = 2
+	restFirst    = time.Second
+	restMost     = 32 * time.Second
+)
+
+// fairness says which tenants are held up, and for how long, so that others carry as
+// much as they do. It has no lock, no clock and no I/O.
+//
+// A tenant with one stream gets little beside one with many, and not only for want
+// of processor time: each window of its stream passes processes that all are busy,
+// and there is one window under way, not 64. To serve it first, whenever it has
+// something to be served, is not enough, since most of the time it waits. So those
+// who are ahead are made to pause. Whether that helps the others shows in what they
+// carry meanwhile. It does not where something else than this server holds them
+// down: then nobody is held up.
+type fairness struct {
+	roles  map[string]role // by tenant; empty: nobody is to be held up
+	hold   time.Duration
+	rounds int   // of the trial under way
+	during phase // its holds
+	free   phase // the rest of it
+	trial  map[string]int64
+
+	vain int // trials in a row that did not help
+	rest time.Duration
+	idle time.Time // nobody is held up before
+}
+
+// role is what a tenant is in a trial.
+type role int
+
+const (
+	ahead  role = iota + 1 // it carries more than its part
+	behind                 // less
+)
+
+// phase is what was carried in a part of a trial.
+type phase struct {
+	ahead, behind float64 // bytes
+	took          time.Duration
+}
+
+func (p *phase) add(roles map[string]role, carried map[string]int64, took time.Duration) {
+	p.took += took
+	for name, n := range carried {
+		switch roles[name] {
+		case ahead:
+			p.ahead += float64(n)
+		case behind:
+			p.behind += float64(n)
+		}
+	}
+}
+
+// begin takes what each tenant has carried in a time in which nobody was held up.
+func (f *fairness) begin(carried map[string]int64, took time.Duration, now time.Time) {
+	if now.Before(f.idle) {
+		return
+	}
+	f.roles, f.hold = make(map[string]role), holdFirst
+	f.assign(carried, took)
+	f.restart()
+}
+
+func (f *fairness) restart() {
+	f.rounds, f.during, f.free, f.trial = 0, phase{}, phase{}, make(map[string]int64)
+}
+
+// assign says who is ahead and who is behind. Who is neither, by an eighth of what
+// all have on average, stays what it was.
+func (f *fairness) assign(carried map[string]int64, took time.Duration) {
+	sum, bulk := 0.0, 0.0
+	least := bulkRate * took.Seconds()
+	for _, n := range carried {
+		if float64(n) >= least {
+			sum += float64(n)
+			bulk++
+		}
+	}
+	count := make(map[role]int)
+	for name := range f.roles {
+		if float64(carried[name]) < least {
+			delete(f.roles, name)
+		}
+	}
+	for name, n := range carried {
+		switch part := float64(n) * bulk / sum; {
+		case float64(n) < least:
+			continue
+		case part > 1+1.0/8:
+			f.roles[name] = ahead
+		case part < 1-1.0/8:
+			f.roles[name] = behind
+		}
+		count[f.roles[name]]++
+	}
+	if sum < busyRate*took.Seconds() || count[ahead] == 0 || count[behind] == 0 {
+		clear(f.roles)
+	}
+}
+
+// held says whether a tenant is to be held up in the next round.
+func (f *fairness) held(name string) bool { return f.roles[name] == ahead }
+
+// active says whether there is to be a next round.
+func (f *fairness) active() bool { return len(f.roles) > 0 }
+
+// note takes what each tenant has carried in the two parts of a round, and how long
+// they took.
+func (f *fairness) note(during, free map[string]int64, held, rest time.Duration, now time.Time) {
+	f.during.add(f.roles, during, held)
+	f.free.add(f.roles, free, rest)
+	for _, carried := range []map[string]int64{during, free} {
+		for name, n := range carried {
+			f.trial[name] += n
+		}
+	}
+	f.adjust()
+	if f.rounds++; f.rounds < trialRounds {
+		return
+	}
+	if f.helps() {
+		f.vain, f.rest = 0, 0
+	} else if f.vain++; f.vain >= trialsInVain {
+		f.rest = min(max(restFirst, 2*f.rest), restMost)
+		f.idle = now.Add(f.rest)
+		f.vain = 0
+		clear(f.roles)
+	}
+	if f.active() {
+		f.assign(f.trial, f.during.took+f.free.took)
+	}
+	f.restart()
+}
+
+// adjust makes holds longer while those behind carry less.
+func (f *fairness) adjust() {
+	count := make(map[role]float64)
+	for _, r := range f.roles {
+		count[r]++
+	}
+	more := (f.during.behind+f.free.behind)*count[ahead] < (f.during.ahead+f.free.ahead)*count[behind]
+	if more {
+		f.hold = min(f.hold+holdStep, holdMost)
+	} else {
+		f.hold = max(f.hold-holdStep, holdStep)
+	}
+}
+
+// helps says whether those behind carried more while the others were held up: a
+// quarter at least, and enough that it is worth it.
+func (f *fairness) helps() bool {
+	during, free := f.during.behind/f.during.took.Seconds(), f.free.behind/f.free.took.Seconds()
+	others := (f.during.ahead + f.free.ahead) / (f.during.took + f.free.took).Seconds()
+	return during >= free*5/4 && during-free >= others/16
+}
