@@ -31,7 +31,7 @@ const (
 	// forgivenLosses is how many short sessions with an address are redialed so
 	// soon, plus one more every 5 s. Links that a bad network or a balancer
 	// cuts are worth it; a server that drops everybody it accepts is not.
-	forgivenLosses = 32
+	forgivenLosses = 64
 	// resolveEvery is how often names are looked up while nothing is missing.
 	resolveEvery = 5 * time.Second
 	// failGrowth is the growth of pauses after failures (upstream

@@ -26,6 +26,15 @@ const (
 	// failure, or a server that accepts and hangs up would be stormed.
 	shortLife = 10 * time.Second
 
+	// redialSpread spreads the first attempt behind a link that was cut. Who needs
+	// a link and has none does not wait for it.
+	redialSpread = 100 * time.Millisecond
+
+	// forgivenLosses is how many short links to one address are redialed so soon,
+	// plus one more every 5 s: the link that is left may be to a server that has
+	// just lost the agent.
+	forgivenLosses = 64
+
 	// maxPerAddress is how many links go to one address that several servers
 	// are behind: two, so that one is left when the other's server goes.
 	maxPerAddress = 2
@@ -35,7 +44,7 @@ const (
 // the only one.
 var policy = peers.Policy{
 	Backoff:   peers.Backoff{Base: firstPause, Limit: maxPause, Growth: 2},
-	ShortLife: shortLife, Wary: true, DrainSoon: true,
+	ShortLife: shortLife, Spread: redialSpread, Losses: forgivenLosses, Wary: true, DrainSoon: true,
 	MaxSearch: 1, ByAddress: true,
 	Want: func(heard, addresses int) int {
 		if addresses == 1 && heard > 1 {

@@ -116,15 +116,19 @@ func (p *Plan) redial(m *Peer, now time.Time) {
 	switch {
 	case life >= p.policy.ShortLife:
 		t.Succeed()
-	case m.leaving || !p.cut(t, now):
+	case m.leaving || !p.cut(t, life, now):
 		t.next = now.Add(t.Failure())
 		return
 	}
 	t.cutAt, t.struck, t.next = now, 0, now.Add(t.lost(life, p.policy.Spread))
 }
 
-// cut says whether a short session at t may be taken for one that was cut.
-func (p *Plan) cut(t *place, now time.Time) bool {
+// cut says whether a short session at t may be taken for one that was cut. To the
+// wary, one that ended at once was not.
+func (p *Plan) cut(t *place, life time.Duration, now time.Time) bool {
+	if p.policy.Wary && life < goodLife {
+		return false
+	}
 	ok, _ := t.cuts.take(now, p.policy.Losses, lossEvery)
 	return ok
 }

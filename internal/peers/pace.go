@@ -34,8 +34,9 @@ const (
 	// cut.
 	lossEvery = 5 * time.Second
 	// goodLife is how long a session must last to make up for one that ended at
-	// once; a server that drops whom it accepted takes less.
-	goodLife = 250 * time.Millisecond
+	// once. A server that drops whom it accepted takes less; a network that cuts
+	// links several times a second seldom does.
+	goodLife = 50 * time.Millisecond
 )
 
 // pace says how long to wait after each outcome of dialing one address. It is

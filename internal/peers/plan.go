@@ -27,7 +27,7 @@ type Policy struct {
 	// at once. Every lossEvery allows one more. 0: none.
 	Losses int
 	// Wary keeps the failures of an address in mind when a session is made, until
-	// one has lasted.
+	// one has lasted. One that ends at once is a failure, too.
 	Wary bool
 	// DrainSoon redials an address soon whose server is about to go, since
 	// another may be there already or is about to be, and repeats that soon

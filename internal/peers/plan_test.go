@@ -2,6 +2,7 @@ package peers
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // all is a policy as an agent has it: every server once, by its id.
 var all = Policy{
-	Backoff: Backoff{Base: time.Second, Limit: 10 * time.Second, Growth: 1.5}, ShortLife: 5 * time.Second, Spread: 100 * time.Millisecond, Losses: 32,
+	Backoff: Backoff{Base: time.Second, Limit: 10 * time.Second, Growth: 1.5}, ShortLife: 5 * time.Second, Spread: 100 * time.Millisecond, Losses: 64,
 	MaxSearch: 4, MaxPeers: 256,
 	Want:       func(heard, _ int) int { return max(1, heard) },
 	ProbeEvery: func(bool) time.Duration { return 20 * time.Second },
@@ -23,7 +24,7 @@ var all = Policy{
 // each is a policy as a sidecar has it: every address once, and the only one
 // twice where several servers are behind it.
 var each = Policy{
-	Backoff: Backoff{Base: 250 * time.Millisecond, Limit: 15 * time.Second, Growth: 2}, ShortLife: 10 * time.Second,
+	Backoff: Backoff{Base: 250 * time.Millisecond, Limit: 15 * time.Second, Growth: 2}, ShortLife: 10 * time.Second, Spread: 100 * time.Millisecond, Losses: 64,
 	Wary: true, DrainSoon: true, MaxSearch: 1, ByAddress: true,
 	Want: func(heard, addresses int) int {
 		if addresses == 1 && heard > 1 {
@@ -303,19 +304,64 @@ func lives(t *testing.T, policy Policy, life time.Duration, n int) (pauses []tim
 // A link that is cut time and again is redialed soon each time, for a while: what
 // it carries stands still until then.
 func TestCutSessionsAreRedialedSoon(t *testing.T) {
-	for i, pause := range lives(t, all, 600*time.Millisecond, all.Losses) {
-		if pause > all.Spread+5*time.Millisecond {
-			t.Errorf("the pause behind cut %d is %v", i, pause)
+	for name, policy := range policies {
+		for _, life := range []time.Duration{50 * time.Millisecond, 600 * time.Millisecond} {
+			for i, pause := range lives(t, policy, life, policy.Losses) {
+				if pause > policy.Spread+5*time.Millisecond {
+					t.Errorf("%s: the pause behind cut %d after %v is %v", name, i, life, pause)
+				}
+			}
 		}
 	}
-	slow := 0
-	for _, pause := range lives(t, all, 600*time.Millisecond, 3*all.Losses)[2*all.Losses:] {
-		if pause >= all.Base/2 {
-			slow++
+}
+
+// A link that is cut several times a second is seldom down for longer than its first
+// redial is put off.
+func TestLinksThatAreCutAreSeldomDown(t *testing.T) {
+	for name, policy := range policies {
+		var down []time.Duration
+		for range 10 {
+			down = append(down, cuts(t, policy, 50)...)
+		}
+		slices.Sort(down)
+		if p50, p95 := down[len(down)/2], down[len(down)*95/100]; p50 > 2*policy.Spread || p95 > 5*policy.Spread {
+			t.Errorf("%s: a link that was cut is down for %v, one in 20 for %v", name, p50, p95)
 		}
 	}
-	if slow < all.Losses/2 {
-		t.Errorf("a server that drops all whom it has accepted is dialed slowly %d times of %d", slow, all.Losses)
+}
+
+// cuts has n sessions with one address cut, each within 0.6 s of the one before or
+// soon after it was made, and returns for how long there was none behind each.
+func cuts(t *testing.T, policy Policy, n int) (down []time.Duration) {
+	now := noon
+	p := NewPlan(policy, now)
+	p.List([]string{"a"}, true)
+	now = now.Add(wait(t, p, now))
+	for at := now; len(down) < n; {
+		m := p.Met("a", "1", 1, false, now)
+		at = at.Add(rand.N(600 * time.Millisecond))
+		if soonest := now.Add(50 * time.Millisecond); at.Before(soonest) {
+			at = soonest
+		}
+		p.Lost(m, at)
+		pause := wait(t, p, at)
+		down = append(down, pause)
+		now = at.Add(pause)
+	}
+	return down
+}
+
+// A server that drops all whom it has accepted for a moment is not dialed without
+// a pause for long.
+func TestServerThatDropsAllIsNotStormed(t *testing.T) {
+	for name, policy := range policies {
+		sum := time.Duration(0)
+		for _, pause := range lives(t, policy, 600*time.Millisecond, 3*policy.Losses)[2*policy.Losses:] {
+			sum += pause
+		}
+		if mean := sum / time.Duration(policy.Losses); mean < policy.Base/3 {
+			t.Errorf("%s: it is dialed every %v", name, mean)
+		}
 	}
 }
 
