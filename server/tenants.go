@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -127,7 +128,8 @@ func (s *Server) tlsOf(side side, l Listener) func(nextProtos ...string) *tls.Co
 	return func(nextProtos ...string) *tls.Config { return l.TLSFor(s.tenants.chooser(side), nextProtos...) }
 }
 
-// chooser says by the server name whose a handshake is. The names of tenants
+// chooser says by the server name whose a handshake is, or leaves it to the
+// certificate. The names of tenants
 // that are broken or gone are refused: their peers are not to end up among
 // others.
 func (t *tenants) chooser(side side) tlsreload.Choose {
@@ -135,7 +137,7 @@ func (t *tenants) chooser(side side) tlsreload.Choose {
 		now := t.now.Load()
 		tenant, known := now.table.Find(hello.ServerName)
 		if !known {
-			return nil, nil
+			return t.unnamed(side, hello, now), nil
 		}
 		if h := now.hosts[tenant]; tenant != nil && h != nil {
 			frontend.Own(hello, h, nil)
@@ -148,6 +150,34 @@ func (t *tenants) chooser(side side) tlsreload.Choose {
 		frontend.Own(hello, nil, err)
 		return nil, err
 	}
+}
+
+// byCertificate is the Key of all peers whose certificate decides whose they are.
+// It is no tenant's, which have no space after their name, or a digest.
+const byCertificate = "by certificate"
+
+// unnamed is who asks for no tenant's name. Where tenants are told by certificate,
+// that decides, by the CAs of the moment when it is shown; nil: they are not.
+func (t *tenants) unnamed(side side, hello *tls.ClientHelloInfo, now *hosting) *tlsreload.Guest {
+	if !side.told(now.table) {
+		return nil
+	}
+	return &tlsreload.Guest{Key: byCertificate, Verify: func(chain []*x509.Certificate) error {
+		now := t.now.Load()
+		if !side.told(now.table) {
+			return errors.New("no tenant is told by certificate any more")
+		}
+		tenant, err := side.find(now.table, chain)
+		if err != nil {
+			return err
+		}
+		h := now.hosts[tenant]
+		if h == nil {
+			return fmt.Errorf("its tenant, %s, is not served", tenant.Name)
+		}
+		frontend.Own(hello, h, nil)
+		return nil
+	}}
 }
 
 // apply puts a table into force. It is called for one after the other.

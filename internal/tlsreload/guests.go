@@ -24,6 +24,15 @@ type Guest struct {
 	Cert *tls.Certificate // shown to peers; nil: the Source's
 	CAs  *x509.CertPool   // that peers' certificates must chain to; nil: they need none
 
+	// Verify, if set, has certificates decide whose a peer is, which asked for
+	// nobody: one that chains to the Source's CAs is the Source's own, and any
+	// other is an error or somebody's whom Verify notes. Where the Source has no
+	// CAs, peers without a certificate are its own. Cert and CAs are not looked
+	// at. It is called for resumed sessions too, with the peer's certificate and
+	// its intermediates, before the peer has proved that it has the key; it must
+	// not block.
+	Verify func(chain []*x509.Certificate) error
+
 	last atomic.Pointer[guestConfig]
 }
 
@@ -40,9 +49,46 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 		return last.config
 	}
 	c := s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
+	if g.Verify != nil {
+		c = s.askingConfig(base, m, g.Verify)
+	}
 	apart(c, listener, g.Key)
 	g.last.Store(&guestConfig{m, listener, c})
 	return c
+}
+
+// askingConfig is for a handshake of which the peer's certificate decides whose it
+// is. It names no CA to the peer: that would tell of everybody to anybody.
+func (s *Source) askingConfig(base *tls.Config, m *material, verify func([]*x509.Certificate) error) *tls.Config {
+	c := s.serverConfig(base, m.cert, nil)
+	c.ClientAuth = tls.RequireAnyClientCert
+	if m.pool == nil {
+		c.ClientAuth = tls.RequestClientCert
+	}
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		chain := state.PeerCertificates
+		if len(chain) == 0 {
+			return nil // one is asked for only where the Source's own need none
+		}
+		if m.pool == nil || !issued(chain, m.pool) {
+			if err := verify(chain); err != nil {
+				return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
+			}
+		}
+		return s.judge(state)
+	}
+	return c
+}
+
+// issued says whether a client's certificate, followed by its intermediates,
+// chains to one of the CAs, as crypto/tls itself would.
+func issued(chain []*x509.Certificate, cas *x509.CertPool) bool {
+	opts := x509.VerifyOptions{Roots: cas, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	for _, cert := range chain[1:] {
+		opts.Intermediates.AddCert(cert)
+	}
+	_, err := chain[0].Verify(opts)
+	return err == nil
 }
 
 // sessionMark begins what apart adds to a session.

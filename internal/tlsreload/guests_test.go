@@ -2,7 +2,9 @@ package tlsreload_test
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -66,5 +68,55 @@ func TestGuestsAreApart(t *testing.T) {
 				t.Errorf("nobody's client hears %v", o.clientErr)
 			}
 		})
+	}
+}
+
+// Where certificates decide, those of the Source's own CAs are its own, as ever;
+// all others are Verify's to judge, whenever a session is resumed too.
+func TestCertificatesDecideForThoseWithoutAName(t *testing.T) {
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		for _, open := range []bool{false, true} { // the Source's own need no certificate
+			own, a := newCA(t), newCA(t)
+			d := newDir(t)
+			d.put(issue(t, own, "own server"), own)
+			files := d.files()
+			if open {
+				files.CA = ""
+			}
+			judged, good := 0, true
+			guest := &tlsreload.Guest{Key: "by certificate", Verify: func(chain []*x509.Certificate) error {
+				judged++
+				if !good || chain[0].Subject.CommonName != "client of a" {
+					return errors.New("nobody's")
+				}
+				return nil
+			}}
+			s := source(t, files, tlsreload.Options{Name: "server"})
+			server := s.ServerFor(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return guest, nil })
+			client := func(certs ...tls.Certificate) *tls.Config {
+				return &tls.Config{
+					ServerName: "server.test", InsecureSkipVerify: true, Certificates: certs,
+					MaxVersion: version, ClientSessionCache: tls.NewLRUClientSessionCache(4),
+				}
+			}
+			what := fmt.Sprintf("%s, open: %v", tls.VersionName(version), open)
+			if o := handshake(t, server, client()); (o.err() == nil) != open {
+				t.Errorf("%s: without a certificate: %v", what, o.err())
+			}
+			if o := handshake(t, server, client(issue(t, own, "own client").TLS())); (o.err() == nil) == open || judged > 0 != open {
+				t.Errorf("%s: own: %v, judged %d times", what, o.err(), judged)
+			}
+			judged = 0
+			of := client(issue(t, a, "client of a").TLS())
+			for i, resumed := range []bool{false, true} {
+				if o := mustPass(t, handshake(t, server, of)); o.client.DidResume != resumed || judged != i+1 {
+					t.Errorf("%s: resumed: %v, judged %d times", what, o.client.DidResume, judged)
+				}
+			}
+			good = false
+			if o := handshake(t, server, of); o.err() == nil {
+				t.Errorf("%s: a session is good whose certificate is not", what)
+			}
+		}
 	}
 }

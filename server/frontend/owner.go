@@ -13,7 +13,8 @@ type owner struct {
 
 // Own notes in a handshake whose the connection is, or why it is nobody's; that
 // is what the log says then, rather than what TLS makes of it. It is for a
-// tls.Config's GetConfigForClient and does nothing elsewhere.
+// tls.Config's GetConfigForClient, and for what that has called while the
+// handshake lasts; it does nothing elsewhere.
 func Own(hello *tls.ClientHelloInfo, who any, err error) {
 	for conn := hello.Conn; conn != nil; {
 		switch below := conn.(type) {

@@ -288,36 +288,38 @@ func withdrawn(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) && (!errors.As(err, &field) || slices.Contains([]string{SpecFile, ClientsCAFile, AgentsCAFile}, field.File))
 }
 
-// settle decides which readings are served: those whose server names are no
-// other tenant's. Who has a name keeps it.
+// settle decides which readings are served: those that claim nothing of another
+// tenant's. Who has a name, or a CA, keeps it.
 func (d *Dir) settle(now time.Time) {
 	owner := make(map[string]string)
 	for name, e := range d.entries {
 		if e.serving != nil {
-			for _, server := range e.serving.ServerNames {
-				owner[server] = name
+			for _, c := range e.serving.claims() {
+				owner[c.key] = name
 			}
 		}
 	}
-	for again := true; again; { // a name that one gives up another may take
+	for again := true; again; { // what one gives up another may take
 		again = false
 		for _, name := range slices.Sorted(maps.Keys(d.entries)) {
 			e := d.entries[name]
 			if e.parsed == nil || e.parsed == e.serving {
 				continue
 			}
-			if err := taken(name, e.parsed, owner); err != nil {
+			if err := e.parsed.taken(owner); err != nil {
 				e.err = err
 				e.revoke(e.parsed)
 				continue
 			}
 			if e.serving != nil {
-				for _, server := range e.serving.ServerNames {
-					delete(owner, server)
+				for _, c := range e.serving.claims() {
+					delete(owner, c.key)
 				}
 			}
+			for _, c := range e.parsed.claims() {
+				owner[c.key] = name
+			}
 			for _, server := range e.parsed.ServerNames {
-				owner[server] = name
 				d.served[server] = struct{}{}
 			}
 			e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
@@ -327,16 +329,6 @@ func (d *Dir) settle(now time.Time) {
 	for name, e := range d.entries {
 		d.tell(name, e)
 	}
-}
-
-// taken is an error if another tenant has one of t's names.
-func taken(name string, t *Tenant, owner map[string]string) error {
-	for i, server := range t.ServerNames {
-		if other, ok := owner[server]; ok && other != name {
-			return &FieldError{File: SpecFile, Field: fmt.Sprintf("serverNames[%d]", i), Err: &takenError{server, other}}
-		}
-	}
-	return nil
 }
 
 // tell logs what has become of a tenant, once.
@@ -403,6 +395,7 @@ func (d *Dir) publish() {
 		}
 	}
 	t.readers = readersOf(t.tenants)
+	t.agentsBy, t.clientsBy = newIssuers(t.tenants, agentsOf), newIssuers(t.tenants, clientsOf)
 	if !t.closed {
 		maps.Copy(t.refused, d.served)
 	}

@@ -32,24 +32,6 @@ func (t *Table) Reader(token bearer.Digest) *Tenant {
 	return nil
 }
 
-// takenError says that a server name is another tenant's.
-type takenError struct{ name, owner string }
-
-func (e *takenError) Error() string {
-	return e.name + " is the name of the tenant \"" + e.owner + "\" already"
-}
-
-// told is an error as the tenant's own reader is told it: without the name of
-// another.
-func told(err error) string {
-	var taken *takenError
-	var field *FieldError
-	if errors.As(err, &taken) && errors.As(err, &field) {
-		return (&FieldError{File: field.File, Field: field.Field, Err: errors.New(taken.name + " is another tenant's name already")}).Error()
-	}
-	return err.Error()
-}
-
 // readersOf are tenants by the tokens of their readers.
 func readersOf(tenants map[string]*Tenant) map[bearer.Digest]*Tenant {
 	readers := make(map[bearer.Digest]*Tenant)

@@ -43,6 +43,12 @@ func OpenSecrets(s Secrets, log logrus.FieldLogger) *Dir {
 	return d
 }
 
+// LoadSecret reads what a tenant's Secret of that name has, as Load reads a
+// folder.
+func LoadSecret(name string, data map[string][]byte) (*Tenant, error) {
+	return parse(strings.TrimPrefix(name, SecretPrefix), secret{data: data}.read)
+}
+
 // secrets is a source.
 type secrets struct{ Secrets }
 

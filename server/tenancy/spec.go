@@ -20,6 +20,10 @@ type Spec struct {
 	// for the server in the TLS handshake (SNI). No other tenant has them.
 	ServerNames []string `json:"serverNames"`
 
+	// ByCertificate has peers that ask for no tenant's name found by the CA of
+	// their certificate.
+	ByCertificate bool `json:"byCertificate,omitempty"`
+
 	// Tokens has agents authenticate by token, which the tenant's own API
 	// reviews.
 	Tokens *TokensSpec `json:"tokens,omitempty"`

@@ -33,9 +33,12 @@ type Table struct {
 	refused map[string]struct{} // server names of tenants that are broken or gone
 	tenants map[string]*Tenant  // by their own name
 	readers map[bearer.Digest]*Tenant
-	states  []Status // by name
-	closed  bool     // all server names of nobody are refused
-	listed  bool     // it is known which tenants there are
+
+	agentsBy, clientsBy *issuers // of those that are told by certificate; nil: none is
+
+	states []Status // by name
+	closed bool     // all server names of nobody are refused
+	listed bool     // it is known which tenants there are
 }
 
 // Find is the tenant that a server name belongs to. known without a tenant is a

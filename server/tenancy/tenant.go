@@ -36,6 +36,8 @@ type Tenant struct {
 	Name        string
 	ServerNames []string // in normal form
 
+	ByCertificate bool // peers that ask for no tenant's name are found by their certificate
+
 	Agents  *CAs             // nil: agents show no certificate, but a token
 	Clients *CAs             // never nil
 	Cert    *tls.Certificate // shown to both; nil: those of the flags
@@ -155,7 +157,7 @@ func (t *Tenant) fill(spec Spec, read reader) (err error) {
 	if t.Policy, err = spec.policy(); err != nil {
 		return err
 	}
-	t.Identifiers, t.Bounds = spec.AgentIdentifiers, spec.Bounds
+	t.Identifiers, t.Bounds, t.ByCertificate = spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate
 	if t.Clients, err = parseCAs(ClientsCAFile, read); err != nil {
 		return err
 	}
@@ -260,17 +262,24 @@ func (c *CAs) Trust(chain []*x509.Certificate) bool {
 	if c == nil {
 		return true
 	}
+	at := time.Now()
+	for _, cert := range chain {
+		if cert.NotAfter.Before(at) {
+			at = cert.NotAfter
+		}
+	}
+	return c.verify(chain, at)
+}
+
+// verify says whether a client's certificate, followed by its intermediates,
+// chained to one of the CAs at that time.
+func (c *CAs) verify(chain []*x509.Certificate, at time.Time) bool {
 	if len(chain) == 0 {
 		return false
 	}
-	opts := x509.VerifyOptions{Roots: c.Pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: time.Now()}
-	for i, cert := range chain {
-		if cert.NotAfter.Before(opts.CurrentTime) {
-			opts.CurrentTime = cert.NotAfter
-		}
-		if i > 0 {
-			opts.Intermediates.AddCert(cert)
-		}
+	opts := x509.VerifyOptions{Roots: c.Pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: at}
+	for _, cert := range chain[1:] {
+		opts.Intermediates.AddCert(cert)
 	}
 	_, err := chain[0].Verify(opts)
 	return err == nil

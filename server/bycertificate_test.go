@@ -1,0 +1,191 @@
+package server
+
+import (
+	"crypto/tls"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/pki"
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// told has a cluster's peers told by certificate.
+const told = "byCertificate: true\n"
+
+// commonNames are asked for by peers of all clusters.
+var commonNames = []string{"", "127.0.0.1", "localhost", "shared.example"}
+
+// unnamed is a link of a cluster's that asks for a common name.
+func (c *sharer) unnamed(role link.Role, name string) (*link.Session, error) {
+	at, cfg := c.of.tcp, link.Config{Hello: link.Hello{Role: role, ID: "one"}}
+	if role == link.RoleAgent {
+		at, cfg.Forwarder = c.of.agentAt, forwarder(c.network)
+	}
+	return c.of.linked(at, secureFor(name, c.cert, link.ALPN), cfg)
+}
+
+// state is what the server has of the cluster.
+func (c *sharer) state() (found tenancy.Status) {
+	for _, s := range c.of.dir.Table().States() {
+		if s.Name == c.name {
+			found = s
+		}
+	}
+	return found
+}
+
+// Clusters whose CAs and certificates have the same names are told apart by who
+// issued them, and only where that is wanted.
+func TestACertificateTellsWhoseAPeerIs(t *testing.T) {
+	s := startSharers(t)
+	red, blue, green := s.add("red", told), s.add("blue", told), s.add("green", "")
+	for _, name := range commonNames {
+		for _, role := range []link.Role{link.RoleAgent, link.RoleClient} {
+			if _, err := green.unnamed(role, name); err == nil {
+				t.Errorf("%v of green is let in under %q", role, name)
+			}
+		}
+	}
+	for _, c := range []*sharer{red, blue} {
+		if _, err := c.unnamed(link.RoleAgent, ""); err != nil {
+			t.Fatal(err)
+		}
+		c.has(1)
+	}
+	for _, c := range []*sharer{red, blue} {
+		for _, name := range append([]string{c.serverName()}, commonNames...) {
+			ses, err := c.unnamed(link.RoleClient, name)
+			if err != nil {
+				t.Errorf("%s under %q: %v", c.name, name, err)
+				continue
+			}
+			conn, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "10.0.0.1:443"))
+			if err != nil || !c.greets(conn) {
+				t.Errorf("%s under %q does not come to its own: %v", c.name, name, err)
+			}
+		}
+	}
+	for _, c := range []*sharer{red, blue} {
+		other := map[*sharer]*sharer{red: blue, blue: red}[c]
+		if _, err := c.unnamed(link.RoleClient, other.serverName()); err == nil {
+			t.Errorf("%s is let in under the other's name", c.name)
+		}
+		if got := c.dialed.Load(); got != int64(len(commonNames)+1) {
+			t.Errorf("%s's agent was asked %d times", c.name, got)
+		}
+	}
+}
+
+// Two clusters that are told by certificate cannot have the same CA. The first
+// keeps it.
+func TestACAOfTwoClustersIsRefused(t *testing.T) {
+	s := startSharers(t)
+	red, blue := s.add("red", told), s.add("blue", told)
+	blue.ca = red.ca
+	blue.write(told)
+	if got := blue.state(); got.State != tenancy.StateStale || !strings.Contains(got.Error, `agents-ca.crt: with byCertificate, "CN=ca" is a CA of the tenant "red" already`) || strings.Contains(got.Told, "red") {
+		t.Errorf("%+v", got)
+	}
+	if got := red.state(); got.State != tenancy.StateServing {
+		t.Errorf("%+v", got)
+	}
+	blue.write("") // by name alone it may
+	if got := blue.state(); got.State != tenancy.StateServing {
+		t.Errorf("%+v", got)
+	}
+	if _, err := red.unnamed(link.RoleAgent, ""); err != nil {
+		t.Error(err)
+	}
+	red.has(1)
+	blue.has(0)
+}
+
+// A CA that is taken away cuts those who were told by it, and the sessions that
+// they began lead nowhere.
+func TestACAThatIsGoneTellsNobodyAnyMore(t *testing.T) {
+	for _, version := range []uint16{tls.VersionTLS12, tls.VersionTLS13} {
+		t.Run(tls.VersionName(version), func(t *testing.T) {
+			s := startSharers(t)
+			red, blue := s.add("red", told), s.add("blue", told)
+			var links []*link.Session
+			for _, c := range []*sharer{red, blue} {
+				ses, err := c.unnamed(link.RoleAgent, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				links = append(links, ses)
+				c.has(1)
+			}
+			with := new(sameSession)
+			// resumed asks with the session that was had last, under a name.
+			resumed := func(name string, cert tls.Certificate) (in, resumed bool) {
+				t.Helper()
+				secure := secureFor(name, cert, "http/1.1")
+				secure.ClientSessionCache, secure.MaxVersion = with, version
+				return s.asked(secure), with.state.Load() != nil && s.resumes(secure)
+			}
+			if in, again := resumed("", red.cert); !in || !again {
+				t.Fatalf("in: %v; resumed: %v", in, again)
+			}
+			if in, _ := resumed("blue.example", red.cert); in {
+				t.Error("red's session is good under blue's name")
+			}
+			if in, _ := resumed("red.example", red.cert); !in {
+				t.Error("red is not let in under its own name")
+			}
+			if in, _ := resumed("", red.cert); !in {
+				t.Error("red is not let in any more")
+			}
+			old := red.cert
+			ca, err := pki.NewCA("ca")
+			if err != nil {
+				t.Fatal(err)
+			}
+			red.ca = ca
+			red.write(told)
+			select {
+			case <-links[0].Done():
+			case <-time.After(20 * time.Second):
+				t.Error("red's agent stays")
+			}
+			if in, _ := resumed("", old); in {
+				t.Error("a session of a CA that is gone is good")
+			}
+			select {
+			case <-links[1].Done():
+				t.Error("blue's agent was cut")
+			default:
+			}
+		})
+	}
+}
+
+// resumes says whether the server goes on with a session.
+func (s *sharers) resumes(secure *tls.Config) bool {
+	conn, err := tls.Dial("tcp", s.tcp, secure)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	return conn.ConnectionState().DidResume
+}
+
+// Who has no certificate at all is refused, and hears of no CA.
+func TestNobodyIsToldOfCAs(t *testing.T) {
+	s := startSharers(t)
+	s.add("red", told)
+	var cas [][]byte
+	secure := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, GetClientCertificate: func(info *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		cas = info.AcceptableCAs
+		return new(tls.Certificate), nil
+	}}
+	if s.asked(secure) {
+		t.Error("one without a certificate is let in")
+	}
+	if len(cas) > 0 {
+		t.Errorf("%d CAs are named", len(cas))
+	}
+}

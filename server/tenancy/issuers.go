@@ -1,0 +1,122 @@
+package tenancy
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+const (
+	// maxCandidates bounds whose CAs are tried for one certificate. One is usual,
+	// two where a CA is cross-signed.
+	maxCandidates = 4
+
+	// maxChain bounds how many certificates a peer may show to be found by them.
+	maxChain = 8
+)
+
+// errNobodys says that no tenant's CA has issued a certificate.
+var errNobodys = errors.New("no tenant that is told by certificate has a CA that issued it")
+
+// issuers find a tenant by the CA of a certificate, on one side of the server.
+// Thousands of CAs may have the same name, so a certificate is tried against
+// those alone that it names by key.
+type issuers struct {
+	of func(*Tenant) *CAs
+	by map[issuer][]*Tenant
+}
+
+// issuer is how a certificate names its CA.
+type issuer struct {
+	name string // as in ASN.1
+	key  string // its identifier; "": none is told
+	any  bool   // by name alone
+}
+
+func agentsOf(t *Tenant) *CAs  { return t.Agents }
+func clientsOf(t *Tenant) *CAs { return t.Clients }
+
+// newIssuers index those of the tenants that are told by certificate; nil: none
+// is.
+func newIssuers(tenants map[string]*Tenant, of func(*Tenant) *CAs) *issuers {
+	all := &issuers{of, make(map[issuer][]*Tenant)}
+	for _, t := range tenants {
+		if cas := of(t); t.ByCertificate && cas != nil {
+			for _, ca := range cas.Certs {
+				name := string(ca.RawSubject)
+				all.add(issuer{name: name, key: string(ca.SubjectKeyId)}, t)
+				all.add(issuer{name: name, any: true}, t)
+			}
+		}
+	}
+	if len(all.by) == 0 {
+		return nil
+	}
+	return all
+}
+
+func (all *issuers) add(at issuer, t *Tenant) {
+	if !slices.Contains(all.by[at], t) {
+		all.by[at] = append(all.by[at], t)
+	}
+}
+
+// find is the one tenant that trusts a certificate, which intermediates follow.
+// It fails if none does, or if several do.
+func (all *issuers) find(chain []*x509.Certificate) (*Tenant, error) {
+	if len(chain) > maxChain {
+		return nil, fmt.Errorf("%d certificates are shown, and at most %d are looked at", len(chain), maxChain)
+	}
+	var found *Tenant
+	candidates := all.candidates(chain)
+	if len(candidates) > maxCandidates {
+		return nil, fmt.Errorf("CAs of %d tenants have the name of its issuer: it has to be issued with an authority key identifier", len(candidates))
+	}
+	for _, t := range candidates {
+		if !all.of(t).verify(chain, time.Now()) {
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("the tenants %q and %q both trust it: it has to ask for one by name", found.Name, t.Name)
+		}
+		found = t
+	}
+	if found == nil {
+		return nil, errNobodys
+	}
+	return found, nil
+}
+
+// candidates are those of whose CAs one is named as the issuer of a certificate.
+func (all *issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
+	for _, cert := range chain {
+		name := string(cert.RawIssuer)
+		keys := []issuer{{name: name, any: true}}
+		if len(cert.AuthorityKeyId) > 0 {
+			keys = []issuer{{name: name, key: string(cert.AuthorityKeyId)}, {name: name}}
+		}
+		for _, key := range keys {
+			for _, t := range all.by[key] {
+				if !slices.Contains(out, t) {
+					out = append(out, t)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// HasAgents says whether there are agents that are told by certificate.
+func (t *Table) HasAgents() bool { return t.agentsBy != nil }
+
+// HasClients says the same of clients.
+func (t *Table) HasClients() bool { return t.clientsBy != nil }
+
+// Agent is the tenant one of whose agents shows a certificate, which
+// intermediates follow. It fails if that is nobody's, or several tenants'.
+func (t *Table) Agent(chain []*x509.Certificate) (*Tenant, error) { return t.agentsBy.find(chain) }
+
+// Client is the same of clients.
+func (t *Table) Client(chain []*x509.Certificate) (*Tenant, error) { return t.clientsBy.find(chain) }
