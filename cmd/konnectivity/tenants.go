@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"time"
 
@@ -102,14 +104,16 @@ func newTenantsMake() *cobra.Command {
 func newTenantsCheck() *cobra.Command {
 	var output, server, token string
 	cmd := &cobra.Command{
-		Use:   "check DIR/NAME",
-		Short: "Find out what is wrong with a tenant's folder",
+		Use:   "check DIR/NAME|FILE|-",
+		Short: "Find out what is wrong with a tenant's folder or Secret",
 		Long: "Check reads the folder as the server does, and says of its settings, certificates, names\n" +
 			"and modes whether they are right, or what to do; with --server-admin also whether the\n" +
-			"server has it so, and whether agents are connected. It changes nothing. The exit status\n" +
-			"is 1 if something is wrong; warnings do not count.",
-		Example: "  konnectivity tenants check /etc/konnectivity/tenants/cluster-a --server-admin=127.0.0.1:8095",
-		Args:    cli.OneArg("DIR/NAME"),
+			"server has it so, and whether agents are connected. Of a FILE, or of standard input (-), it\n" +
+			"checks all Secrets of tenants that are in it, as YAML or JSON. It changes nothing. The exit\n" +
+			"status is 1 if something is wrong; warnings do not count.",
+		Example: "  konnectivity tenants check /etc/konnectivity/tenants/cluster-a --server-admin=127.0.0.1:8095\n" +
+			"  kubectl get secrets -n konnectivity-tenants -l konnectivity-tenant -o yaml | konnectivity tenants check -",
+		Args: cli.OneArg("DIR/NAME, FILE or -"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.CheckChoice(cli.Value{Flag: "output", Text: output}, "text", "json"); err != nil {
 				return err
@@ -117,7 +121,11 @@ func newTenantsCheck() *cobra.Command {
 			if _, _, err := net.SplitHostPort(server); server != "" && err != nil {
 				return cli.Usagef("--server-admin %q: want HOST:PORT", server)
 			}
-			return printFindings(cmd.OutOrStdout(), tenants.Check(cmd.Context(), args[0], tenants.Server{Admin: server, Token: token}, time.Now()), output)
+			findings, err := checkTenants(cmd, args[0], tenants.Server{Admin: server, Token: token})
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			return printFindings(cmd.OutOrStdout(), findings, output)
 		},
 	}
 	cli.AddFlags(cmd, "Check flags", func(f *pflag.FlagSet) {
@@ -127,6 +135,22 @@ func newTenantsCheck() *cobra.Command {
 	})
 	cli.Choices(cmd, "output", "text", "json")
 	return cmd
+}
+
+// checkTenants checks a folder, or the Secrets of a file or of standard input.
+func checkTenants(cmd *cobra.Command, path string, server tenants.Server) ([]diagnose.Finding, error) {
+	if path == "-" {
+		return tenants.CheckSecrets(cmd.Context(), cmd.InOrStdin(), server, time.Now())
+	}
+	if info, err := os.Stat(path); err != nil || info.IsDir() {
+		return tenants.Check(cmd.Context(), path, server, time.Now()), nil
+	}
+	manifest, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = manifest.Close() }()
+	return tenants.CheckSecrets(cmd.Context(), manifest, server, time.Now())
 }
 
 // printFindings prints what was found; the error is for those that failed.

@@ -177,7 +177,7 @@ func TestTenantsCheck(t *testing.T) {
 			put("tenant.yaml", []byte("serverNames: [B.example.com]"))
 			put("server.crt", nil)
 			put("server.key", nil)
-		}, 1, "✘ names: b.example.com is also a name of the tenant b"},
+		}, 1, "✘ names: tenant.yaml: serverNames[0]: b.example.com is the name of the tenant \"b\" already"},
 		"names":              {func(put func(string, []byte)) { put("tenant.yaml", []byte("serverNames: [c.example.com]")) }, 1, "the certificate is not for c.example.com"},
 		"an expired CA":      {func(put func(string, []byte)) { put("clients-ca.crt", old.CertPEM) }, 1, "✘ CA of clients: clients-ca.crt expired on"},
 		"an old and a new":   {func(put func(string, []byte)) { put("clients-ca.crt", append(old.CertPEM, other.CertPEM...)) }, 0, "! CA of clients: clients-ca.crt expired on"},
@@ -211,6 +211,47 @@ func TestTenantsCheck(t *testing.T) {
 				t.Errorf("%d, want %d and %q:\n%s%s", status, c.status, c.want, out, stderr)
 			}
 		})
+	}
+}
+
+// Secrets are checked as a manifest has them, by name and with others beside them.
+func TestTenantsCheckReadsSecrets(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		if status, _, stderr := konnectivity("certs", dir, "--tenant="+name, "--server-name="+name+".example.com", "--kubernetes"); status != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	read := func(name, file string) string {
+		text, err := os.ReadFile(filepath.Join(dir, "clusters", name, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	one, others := read("a", "kubernetes-server.yaml"), read("b", "kubernetes-control-plane.yaml")
+	for what, c := range map[string]struct {
+		text   string
+		status int
+		want   string
+	}{
+		"one":               {one, 0, "✔ Secret: asked for as a.example.com"},
+		"one among others":  {others + "\n" + one, 0, "✔ Secret: asked for as a.example.com"},
+		"two":               {read("b", "kubernetes-server.yaml") + "\n" + one, 0, "✔ Secret: asked for as b.example.com"},
+		"a list":            {"kind: List\nitems:\n- kind: ConfigMap\n  data: {a: b}\n- kind: Secret\n  metadata: {name: x}\n  stringData: {tenant.yaml: \"serverNames: [x.y]\"}\n", 1, "✘ Secret: clients-ca.crt is not there"},
+		"two of one name":   {one + "\n" + strings.Replace(one, "name: konnectivity-tenant-a", "name: again", 1), 1, `is the name of the tenant "a" already`},
+		"no label":          {strings.Replace(one, "    konnectivity-tenant: a\n", "    x: z\n", 1), 0, "! label: it has no label konnectivity-tenant"},
+		"none":              {others, 1, "no tenant's Secret in it"},
+		"no manifest":       {"{", 1, "it is no manifest"},
+		"data that is none": {strings.Replace(one, "tenant.yaml: ", "tenant.yaml: ?", 1), 1, "it is no manifest"},
+	} {
+		file := filepath.Join(t.TempDir(), "secrets.yaml")
+		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if status, out, stderr := konnectivity("tenants", "check", file); status != c.status || !strings.Contains(out+stderr, c.want) {
+			t.Errorf("%s: %d, want %d and %q:\n%s%s", what, status, c.status, c.want, out, stderr)
+		}
 	}
 }
 

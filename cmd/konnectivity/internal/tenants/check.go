@@ -32,22 +32,41 @@ type Server struct {
 // Check reads a tenant's folder as a server does, and says of each part whether
 // it is right, and of a server what it has of the tenant.
 func Check(ctx context.Context, folder string, server Server, now time.Time) []diagnose.Finding {
-	c := &checker{folder: folder, name: filepath.Base(folder), now: now}
+	c := &checker{what: "folder", name: filepath.Base(folder), now: now}
 	if whole, err := filepath.Abs(folder); err == nil {
 		c.name = filepath.Base(whole)
 	}
-	c.walk()
-	if server.Admin != "" {
-		c.checkOnline(ctx, server)
-	}
+	t, err := tenancy.Load(c.name, folder)
+	c.walk(t, err, func() []*tenancy.Tenant { return beside(folder, c.name) })
+	c.checkModes(folder)
+	c.checkOnline(ctx, server)
 	return c.findings
+}
+
+// beside are the tenants whose folders are beside one, as far as they are in
+// order.
+func beside(folder, name string) (all []*tenancy.Tenant) {
+	parent := filepath.Join(folder, "..")
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		return nil // it is looked at alone
+	}
+	for _, e := range entries {
+		if e.Name() == name || tenancy.CheckName(e.Name()) != nil {
+			continue
+		}
+		if t, err := tenancy.Load(e.Name(), filepath.Join(parent, e.Name())); err == nil {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 // checker keeps what was found.
 type checker struct {
-	folder, name string
-	now          time.Time
-	findings     []diagnose.Finding
+	what, name string // "folder" or "Secret", and the tenant's
+	now        time.Time
+	findings   []diagnose.Finding
 }
 
 func (c *checker) add(step, result, cause, hint string) {
@@ -60,51 +79,35 @@ func (c *checker) ok(step, found string)         { c.add(step, diagnose.OK, foun
 func (c *checker) warn(step, cause, hint string) { c.add(step, diagnose.Warning, cause, hint) }
 func (c *checker) fail(step, cause, hint string) { c.add(step, diagnose.Failed, cause, hint) }
 
-// walk looks at the folder as a whole and then at each part of it.
-func (c *checker) walk() {
-	const step = "folder"
-	t, err := tenancy.Load(c.name, c.folder)
+// walk looks at a tenant as a whole, and then at each part of it; others are
+// those that are beside it.
+func (c *checker) walk(t *tenancy.Tenant, err error, others func() []*tenancy.Tenant) {
 	var field *tenancy.FieldError
 	switch {
 	case errors.As(err, &field) && errors.Is(err, fs.ErrNotExist):
-		c.fail(step, field.File+" is not there", "`konnectivity tenants make` makes all files of a tenant.")
+		c.fail(c.what, field.File+" is not there", "`konnectivity tenants make` makes all files of a tenant.")
 	case errors.As(err, &field):
-		c.fail(step, field.Error(), "The server refuses this tenant's peers, or serves it as it was before, until that is right.")
+		c.fail(c.what, field.Error(), "The server refuses this tenant's peers, or serves it as it was before, until that is right.")
 	case errors.Is(err, fs.ErrNotExist):
-		c.fail(step, c.folder+" does not exist", "Name the folder of one tenant, below the server's --tenants-dir.")
+		c.fail(c.what, "it does not exist", "Name the folder of one tenant, below the server's --tenants-dir.")
 	case err != nil:
-		c.fail(step, err.Error(), "A tenant's name is that of its folder.")
+		c.fail(c.what, err.Error(), "A tenant's name is that of its "+c.what+".")
 	default:
-		c.ok(step, "asked for as "+strings.Join(t.ServerNames, ", "))
-		c.checkSiblings(t)
+		c.ok(c.what, "asked for as "+strings.Join(t.ServerNames, ", "))
+		c.checkOthers(t, others())
 		c.checkCAs(t)
 		c.checkServer(t)
 		c.checkReader(t)
 	}
-	c.checkModes()
 }
 
-// checkSiblings looks for the tenant's server names in the folders beside it.
-func (c *checker) checkSiblings(t *tenancy.Tenant) {
+// checkOthers looks for what is the tenant's alone among others.
+func (c *checker) checkOthers(t *tenancy.Tenant, others []*tenancy.Tenant) {
 	const step = "names"
-	parent := filepath.Join(c.folder, "..")
-	entries, err := os.ReadDir(parent)
-	if err != nil {
-		return // it is looked at alone
-	}
-	for _, e := range entries {
-		if e.Name() == c.name || tenancy.CheckName(e.Name()) != nil {
-			continue
-		}
-		other, err := tenancy.Load(e.Name(), filepath.Join(parent, e.Name()))
-		if err != nil {
-			continue // which is that one's trouble
-		}
-		for _, name := range other.ServerNames {
-			if slices.Contains(t.ServerNames, name) {
-				c.fail(step, fmt.Sprintf("%s is also a name of the tenant %s", name, other.Name), "The tenant that the server read first keeps it. Take it out of serverNames of one.")
-				return
-			}
+	for _, other := range others {
+		if err := t.Conflict(other); err != nil {
+			c.fail(step, err.Error(), "The tenant that the server read first keeps it. Take it out of one of them.")
+			return
 		}
 	}
 	c.ok(step, "no other tenant beside it has one of them")
@@ -200,12 +203,12 @@ func (c *checker) issued(cert *tls.Certificate, by *tenancy.CAs) bool {
 }
 
 // checkModes looks at who else may read the key, and change who gets in.
-func (c *checker) checkModes() {
+func (c *checker) checkModes(folder string) {
 	if runtime.GOOS == "windows" {
 		return // modes say nothing there
 	}
 	for _, name := range []string{".", tenancy.AgentsCAFile, tenancy.ClientsCAFile, tenancy.SpecFile, tenancy.CertFile, tenancy.KeyFile, tenancy.ReaderFile} {
-		path := filepath.Join(c.folder, name)
+		path := filepath.Join(folder, name)
 		info, err := os.Stat(path)
 		if err != nil {
 			continue // told before, where it matters
@@ -222,8 +225,11 @@ func (c *checker) checkModes() {
 	}
 }
 
-// checkOnline asks the server what it has of the tenant.
+// checkOnline asks the server, if there is one to ask, what it has of the tenant.
 func (c *checker) checkOnline(ctx context.Context, server Server) {
+	if server.Admin == "" {
+		return
+	}
 	const step = "server"
 	client := status.NewClient()
 	defer client.Close()

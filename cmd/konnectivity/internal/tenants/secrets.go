@@ -1,0 +1,114 @@
+package tenants
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/yaml"
+
+	"konnectivity/cmd/konnectivity/internal/diagnose"
+	"konnectivity/server/tenancy"
+)
+
+// maxManifest bounds what is read of a manifest, which may have thousands of
+// tenants.
+const maxManifest = 256 << 20
+
+// CheckSecrets is Check for the tenants' Secrets in a manifest, which may be what
+// kubectl prints of several. Other objects are passed over.
+func CheckSecrets(ctx context.Context, manifest io.Reader, server Server, now time.Time) ([]diagnose.Finding, error) {
+	secrets, err := secretsIn(manifest)
+	if err != nil {
+		return nil, err
+	}
+	loaded := make(map[string]*tenancy.Tenant) // those that are in order, by the Secret's name
+	for _, s := range secrets {
+		if t, err := tenancy.LoadSecret(s.Name, s.Data); err == nil {
+			loaded[s.Name] = t
+		}
+	}
+	var findings []diagnose.Finding
+	for _, s := range secrets {
+		c := &checker{what: "Secret", name: strings.TrimPrefix(s.Name, tenancy.SecretPrefix), now: now}
+		t, err := tenancy.LoadSecret(s.Name, s.Data)
+		c.walk(t, err, func() (others []*tenancy.Tenant) {
+			for name, other := range loaded {
+				if name != s.Name {
+					others = append(others, other)
+				}
+			}
+			return others
+		})
+		if _, labelled := s.Labels[tenancy.SecretLabel]; !labelled {
+			c.warn("label", "it has no label "+tenancy.SecretLabel, "A server with --tenants-namespace does not see it, unless its --tenants-selector says otherwise.")
+		}
+		c.checkOnline(ctx, server)
+		findings = append(findings, c.findings...)
+	}
+	return findings, nil
+}
+
+// secretsIn are the tenants' Secrets of a manifest, with stringData in their
+// data. There is at least one.
+func secretsIn(manifest io.Reader) ([]corev1.Secret, error) {
+	var all []corev1.Secret
+	documents := yaml.NewYAMLOrJSONDecoder(io.LimitReader(manifest, maxManifest), 4096)
+	for {
+		var document json.RawMessage
+		err := documents.Decode(&document)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			all, err = addSecrets(all, document)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("it is no manifest: %w", err)
+		}
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("there is no tenant's Secret in it: one has the label %s or the key %s", tenancy.SecretLabel, tenancy.SpecFile)
+	}
+	return all, nil
+}
+
+// addSecrets adds what a document has, which may be a list.
+func addSecrets(all []corev1.Secret, document json.RawMessage) ([]corev1.Secret, error) {
+	var object struct {
+		Kind  string            `json:"kind"`
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := json.Unmarshal(document, &object); err != nil {
+		return nil, err
+	}
+	for _, item := range object.Items {
+		var err error
+		if all, err = addSecrets(all, item); err != nil {
+			return nil, err
+		}
+	}
+	if object.Kind != "Secret" {
+		return all, nil
+	}
+	var s corev1.Secret
+	if err := json.Unmarshal(document, &s); err != nil {
+		return nil, err
+	}
+	if s.Data == nil {
+		s.Data = make(map[string][]byte)
+	}
+	for key, text := range s.StringData { // which wins, as in the API
+		s.Data[key] = []byte(text)
+	}
+	_, labelled := s.Labels[tenancy.SecretLabel]
+	if _, told := s.Data[tenancy.SpecFile]; labelled || told {
+		all = append(all, s)
+	}
+	return all, nil
+}
