@@ -1,0 +1,54 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/tunnel"
+)
+
+// A cluster moves from a server of its own to a shared one, and out again, by
+// what its name leads to: its agents and sidecars are not touched, and what is
+// open goes on.
+func TestAClusterMovesInAndOutWithoutACut(t *testing.T) {
+	t.Parallel()
+	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
+	own := must(h.StartServer())(t)
+	toAgents, toClients := newBalancer(t, agentSide(own)...), newBalancer(t, clientSide(own)...)
+	const name = "localhost" // which the server's certificate has
+	agent := must(h.StartAgent(toAgents.front(), "--server-name="+name, "--sync-interval-cap=2s"))(t)
+	connected(t, agent, 1, patience)
+	socks := must(h.StartSOCKS5(toClients.front(), "--server-name="+name))(t)
+	held := must(viaSOCKS5(socks.Address()).Dial(t.Context(), tunnel.NewFlow("tcp", echoTarget(t))))(t)
+	defer held.Close()
+	pingPong(t, held, "by its own server")
+
+	folder := filepath.Join(h.dir, "moved")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ca := must(os.ReadFile(h.PKI("ca.crt")))(t)
+	for file, text := range map[string][]byte{"agents-ca.crt": ca, "clients-ca.crt": ca, "tenant.yaml": []byte("serverNames: [" + name + "]\n")} {
+		replace(t, filepath.Join(folder, file), text)
+	}
+	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
+	move := func(from, to *suite.Server) {
+		t.Helper()
+		toAgents.set(agentSide(to)...)
+		toClients.set(clientSide(to)...)
+		stopInOrder(t, from.Process)
+	}
+	move(own, h.server)
+	pingPong(t, held, "by the shared server")
+	if states := h.states(t); states["moved"] != "serving 1" {
+		t.Errorf("the shared server has %v", states)
+	}
+
+	if err := h.RunServer(own); err != nil {
+		t.Fatal(err)
+	}
+	move(h.server, own)
+	pingPong(t, held, "by its own server again")
+}
