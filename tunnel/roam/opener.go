@@ -83,6 +83,8 @@ func repeated(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow) (tunnel.C
 		switch {
 		case err == nil:
 			return far, nil
+		case tunnel.Struck(err):
+			since = time.Now()
 		case ctx.Err() == nil && !passing(err, time.Since(since)):
 			return nil, err
 		}

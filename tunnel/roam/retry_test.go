@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -180,6 +181,8 @@ func TestStruckDialIsRepeated(t *testing.T) {
 			tunnel.FailRefused, 60 * time.Millisecond},
 		"no agent meanwhile": {[]error{struck, &tunnel.DialError{Failure: tunnel.FailNoAgent}, refused},
 			tunnel.FailRefused, 60 * time.Millisecond},
+		"no agent behind the last of many": {append(slices.Repeat([]error{struck}, 20), &tunnel.DialError{Failure: tunnel.FailNoAgent}, refused),
+			tunnel.FailRefused, 4550 * time.Millisecond},
 		"no agent any more":       {[]error{struck, &tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 3050 * time.Millisecond},
 		"no agent from the first": {[]error{&tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 0},
 	} {

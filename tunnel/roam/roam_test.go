@@ -23,10 +23,11 @@ type world struct {
 	t       testing.TB
 	opener  *roam.Ends
 	agent   *roam.Ends
-	dest    string         // where the agent dials
-	deaf    bool           // or it has a destination that takes nothing
-	serve   tunnel.Carrier // what the agent serves instead; nil: it dials
-	memory  *link.Budget   // the agent's
+	dest    string                 // where the agent dials
+	deaf    bool                   // or it has a destination that takes nothing
+	serve   tunnel.Carrier         // what the agent serves instead; nil: it dials
+	memory  *link.Budget           // the agent's
+	wire    func() (a, b net.Conn) // what links are over; nil: TCP
 	wg      sync.WaitGroup
 	servers []*server
 }
@@ -71,6 +72,9 @@ func (w *world) close() {
 }
 
 func (w *world) pipe() (net.Conn, net.Conn) {
+	if w.wire != nil {
+		return w.wire()
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		w.t.Fatal(err)
@@ -144,7 +148,11 @@ func (s *server) dialFar(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	if far == nil {
 		return nil, &tunnel.DialError{Failure: tunnel.FailAgentLost}
 	}
-	return far.Dial(ctx, f)
+	c, err := far.Dial(ctx, f)
+	if tunnel.FailureOf(err).Elsewhere() { // as a server's registry has it
+		err = &tunnel.DialError{Failure: tunnel.FailAgentLost}
+	}
+	return c, err
 }
 
 // cut ends one of the server's links.
