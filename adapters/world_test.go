@@ -24,6 +24,7 @@ import (
 	"konnectivity/adapters/internal/fakeapi"
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
@@ -151,35 +152,7 @@ func (w *world) lookup(_ context.Context, _, host string) ([]netip.Addr, error) 
 // serve runs handle for every connection to a new port until the test ends.
 func serve(t testing.TB, handle func(net.Conn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var conns []net.Conn
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, c)
-			mu.Unlock()
-			wg.Go(func() { defer c.Close(); handle(c) })
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for _, c := range conns {
-			c.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	return l.Addr().String()
+	return testport.Serve(t, func(c *net.TCPConn) { handle(c) })
 }
 
 // target says its name first, then echoes.

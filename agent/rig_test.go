@@ -285,22 +285,7 @@ func connectOnce(t *testing.T, opts Options) (session, error) {
 // echoServer echoes on loopback.
 func echoServer(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { _, _ = io.Copy(c, c); _ = c.Close() })
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
-	return l.Addr().String()
+	return testport.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 }
 
 // wantEcho carries bytes over a dial.

@@ -12,13 +12,13 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/net/proxy"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
@@ -142,24 +142,7 @@ func connect(c net.Conn, address string) error {
 // test.
 func listen(t testing.TB, serve func(*net.TCPConn)) (address string) {
 	t.Helper()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-				defer c.Close()
-				serve(c.(*net.TCPConn))
-			})
-		}
-	})
-	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
-	return l.Addr().String()
+	return testport.Serve(t, serve)
 }
 
 // within is a context for things that take moments on an idle machine.

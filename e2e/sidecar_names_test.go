@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 )
 
 // deemedDown is the sidecar's verdict on the tunnel.
@@ -174,7 +175,7 @@ func TestSidecarAndABadDNS(t *testing.T) {
 func fakeDNS(t *testing.T, answer func(dnsmessage.Question, uint16) []byte) (ip string) {
 	t.Helper()
 	ip = loopbackIP()
-	listenAt(t, ip+":53", func(c *net.TCPConn) {
+	testport.ServeAt(t, ip+":53", func(c *net.TCPConn) {
 		for {
 			var size [2]byte
 			if _, err := io.ReadFull(c, size[:]); err != nil {

@@ -320,26 +320,3 @@ func serverTLS(pair pki.Pair) *tls.Config {
 }
 
 func bufioReader(r io.Reader) *bufio.Reader { return bufio.NewReader(r) }
-
-// listenAt serves every connection to an address of loopback, and ends them
-// with the test.
-func listenAt(t testing.TB, address string, serve func(*net.TCPConn)) {
-	t.Helper()
-	l := must(net.Listen("tcp", address))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
-				defer c.Close()
-				serve(c.(*net.TCPConn))
-			})
-		}
-	})
-	t.Cleanup(func() { cancel(); l.Close(); wg.Wait() })
-}

@@ -14,24 +14,14 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // tcpPair is two ends of one TCP connection over loopback.
-func tcpPair(t *testing.T) (near, far *net.TCPConn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	near = must(net.Dial("tcp", l.Addr().String()))(t).(*net.TCPConn)
-	far = must(l.Accept())(t).(*net.TCPConn)
-	t.Cleanup(func() { near.Close(); far.Close() })
-	return near, far
-}
+func tcpPair(t *testing.T) (near, far *net.TCPConn) { return testport.Pair(t) }
 
 func must[T any](v T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {

@@ -5,33 +5,21 @@ package tunnel
 import (
 	"errors"
 	"io"
-	"net"
 	"syscall"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testport"
 )
 
 // resetSocket is a socket that the peer has reset, and what the first write
 // after that was told. The kernel tells nobody else.
 func resetSocket(t *testing.T) (*socket, error) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	near, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = near.Close() })
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = far.(*net.TCPConn).SetLinger(0)
+	near, far := testport.Pair(t)
+	_ = far.SetLinger(0)
 	_ = far.Close()
-	s := newSocket(near.(*net.TCPConn)).(*socket)
+	s := newSocket(near).(*socket)
 	for end := time.Now().Add(10 * time.Second); pollSocket(s.raw)&pollHup == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the reset did not arrive")

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -98,38 +97,15 @@ type fake struct {
 
 func (f *fake) start(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var conns []net.Conn
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			conns = append(conns, c)
-			mu.Unlock()
-			if f.tls != nil {
-				c = tls.Server(c, f.tls)
-			}
-			wg.Go(func() { defer c.Close(); f.serve(c) })
+	return testport.Serve(t, func(socket *net.TCPConn) {
+		if f.tls == nil {
+			f.serve(socket)
+			return
 		}
+		c := tls.Server(socket, f.tls)
+		defer c.Close()
+		f.serve(c)
 	})
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for _, c := range conns {
-			c.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	return l.Addr().String()
 }
 
 func (f *fake) serve(c net.Conn) {

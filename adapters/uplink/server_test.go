@@ -31,22 +31,7 @@ const patience = 20 * time.Second
 // echo is a target that sends back what it gets, then its FIN.
 func echo(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() { defer c.Close(); _, _ = io.Copy(c, c) })
-		}
-	})
-	t.Cleanup(func() { l.Close(); wg.Wait() })
-	return l.Addr().String()
+	return testport.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 }
 
 // names is a name server and a network: addresses of the server's name, and

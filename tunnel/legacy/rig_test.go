@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -153,41 +153,7 @@ func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 // target listens on loopback and serves every connection with handle.
 func target(t testing.TB, handle func(c *net.TCPConn)) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	open := map[net.Conn]bool{}
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			open[c] = true
-			mu.Unlock()
-			wg.Go(func() {
-				handle(c.(*net.TCPConn))
-				c.Close()
-				mu.Lock()
-				delete(open, c)
-				mu.Unlock()
-			})
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		mu.Lock()
-		for c := range open {
-			c.Close()
-		}
-		mu.Unlock()
-		wg.Wait()
-	})
-	return l.Addr().String()
+	return testport.Serve(t, handle)
 }
 
 func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }

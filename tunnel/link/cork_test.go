@@ -7,25 +7,14 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testport"
 )
 
 // corked is a cork that the session has taken, and the far end of its socket.
 func corked(t *testing.T) (*cork, net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	near, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { near.Close(); far.Close() })
+	near, far := testport.Pair(t)
 	c := Cork(near).(*cork)
 	c.take(func() {}, new(atomic.Uint64))
 	return c, far

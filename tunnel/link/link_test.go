@@ -21,6 +21,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -37,23 +38,7 @@ var transports = map[string]func(testing.TB) (net.Conn, net.Conn){
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
 
-func tcpPair(t testing.TB) (net.Conn, net.Conn) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	near, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return near, far
-}
+func tcpPair(t testing.TB) (net.Conn, net.Conn) { return testport.Pair(t) }
 
 // tlsPair is a TLS connection whose ends are corked, as the binaries have it.
 func tlsPair(t testing.TB) (net.Conn, net.Conn) {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/roam"
@@ -290,31 +291,15 @@ func within(t testing.TB, d time.Duration, ok func() bool) {
 // hashEcho listens for connections; it reads to the end, then answers as many
 // bytes as came with the hash of those before them.
 func hashEcho(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			wg.Go(func() {
-				defer c.Close()
-				h := sha256.New()
-				n, err := io.Copy(h, c)
-				if err != nil {
-					return
-				}
-				_, _ = c.Write(h.Sum(nil))
-				_, _ = io.CopyN(c, rand.NewChaCha8([32]byte{1}), n)
-			})
+	return testport.Serve(t, func(c *net.TCPConn) {
+		h := sha256.New()
+		n, err := io.Copy(h, c)
+		if err != nil {
+			return
 		}
+		_, _ = c.Write(h.Sum(nil))
+		_, _ = io.CopyN(c, rand.NewChaCha8([32]byte{1}), n)
 	})
-	t.Cleanup(func() { l.Close(); wg.Wait() })
-	return l.Addr().String()
 }
 
 func (w *world) transfer(front *tunnel.Forwarder, size int64, seed uint64) error {

@@ -1,0 +1,64 @@
+package testport
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+)
+
+// Pair is the two ends of a TCP connection over loopback. What is left open is
+// closed when the test ends.
+func Pair(t testing.TB) (near, far *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return a.(*net.TCPConn), b.(*net.TCPConn)
+}
+
+// Serve has serve called for every connection to a port of 127.0.0.1, each on a
+// goroutine of its own, and closes the connection afterwards. When the test
+// ends, it closes what is open, and waits until all have been served.
+func Serve(t testing.TB, serve func(*net.TCPConn)) (address string) {
+	t.Helper()
+	return ServeAt(t, "127.0.0.1:0", serve)
+}
+
+// ServeAt is Serve at a given address.
+func ServeAt(t testing.TB, address string, serve func(*net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+				defer c.Close()
+				serve(c.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() { cancel(); _ = l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
