@@ -3,7 +3,8 @@
 // generic ones the machinery of fake clients and apply, which costs a small
 // process more memory than all its work.
 //
-// Agents read leases by it; servers write them, and have tokens reviewed. It
+// Agents read leases by it; servers write them, have tokens reviewed, and watch
+// the Secrets of tenants, each of which may have an API of its own (Access). It
 // owns HTTP connections to the API.
 package kubeapi
 

@@ -1,5 +1,6 @@
 // Package testport gives tests ports of their own: one that refuses
-// connections, or one to hand to a program as a flag.
+// connections, or one to hand to a program as a flag; and what tests need at
+// both ends of a connection, a pair of sockets or a server of a few lines.
 //
 // A port that was found free by listening and closing is free for everybody:
 // packages are tested in parallel, and a listener or connection of another

@@ -23,8 +23,8 @@ const (
 // Secrets are those of tenants, as their API last had them. Its methods may be
 // called from any goroutine, use no network and do not block.
 type Secrets interface {
-	// Names are the names of all, in a new slice. An error says why it is not known whether
-	// they are still the same; nobody is gone then.
+	// Names are the names of all, in a new slice. An error says why it is not
+	// known whether they are still the same; nobody is gone then.
 	Names() ([]string, error)
 
 	// Get is what one has, which must not be modified, and a version that changes
