@@ -47,7 +47,7 @@ func (f *File) Token() Digest {
 	switch {
 	case err != nil && err.Error() != f.fault:
 		f.fault = err.Error()
-		f.log.WithError(err).WithField("file", f.path).Warn("the file with the token cannot be used as it is now; the last token goes on")
+		f.log.WithError(err).WithField("file", f.path).Warn("the file with the token cannot be used as it is now; the last good token stays in force")
 	case err == nil:
 		f.now, f.fault = d, ""
 	}
