@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// MinLength is that of a token, in bytes: what nobody guesses, if it is
+	// minLength is that of a token, in bytes: what nobody guesses, if it is
 	// random.
-	MinLength = 32
+	minLength = 32
 
 	// maxLength leaves room for other headers.
 	maxLength = 4096
@@ -32,9 +32,9 @@ func Parse(text []byte) (Digest, error) {
 	token := strings.TrimSpace(string(text))
 	switch {
 	case token == "":
-		return Digest{}, fmt.Errorf("it is empty: want a random token of at least %d characters", MinLength)
-	case len(token) < MinLength:
-		return Digest{}, fmt.Errorf("the token has %d characters: want at least %d, random ones", len(token), MinLength)
+		return Digest{}, fmt.Errorf("it is empty: want a random token of at least %d characters", minLength)
+	case len(token) < minLength:
+		return Digest{}, fmt.Errorf("the token has %d characters: want at least %d, random ones", len(token), minLength)
 	case len(token) > maxLength:
 		return Digest{}, fmt.Errorf("the token has %d characters: want at most %d", len(token), maxLength)
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
@@ -45,7 +45,7 @@ func Parse(text []byte) (Digest, error) {
 
 // New makes a token, with a line break at its end as files have it.
 func New() []byte {
-	random := make([]byte, MinLength)
+	random := make([]byte, minLength)
 	_, _ = rand.Read(random) // never fails
 	return []byte(base64.RawURLEncoding.EncodeToString(random) + "\n")
 }

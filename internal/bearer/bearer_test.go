@@ -24,7 +24,7 @@ func TestParse(t *testing.T) {
 		}
 	}
 	for text, word := range map[string]string{
-		"": "empty", "\n": "empty", long[:MinLength-1]: "at least 32", long + " " + long: "without spaces", long + "\x00": "without spaces",
+		"": "empty", "\n": "empty", long[:minLength-1]: "at least 32", long + " " + long: "without spaces", long + "\x00": "without spaces",
 		long + "ü": "ASCII", strings.Repeat("s3cret", 1000): "at most",
 	} {
 		d, err := Parse([]byte(text))
@@ -42,7 +42,7 @@ func TestParse(t *testing.T) {
 }
 
 func TestOf(t *testing.T) {
-	token := strings.Repeat("t", MinLength)
+	token := strings.Repeat("t", minLength)
 	want, _ := Parse([]byte(token))
 	basic := func(user, password string) string {
 		r := &http.Request{Header: http.Header{}}
@@ -81,12 +81,12 @@ func TestFile(t *testing.T) {
 			d, _ := Parse([]byte(text))
 			return d
 		}
-		first := write(strings.Repeat("1", MinLength))
+		first := write(strings.Repeat("1", minLength))
 		f, err := OpenFile(path, log)
 		if err != nil || !f.Token().Is(first) {
 			t.Fatal(err)
 		}
-		second := write(strings.Repeat("2", MinLength))
+		second := write(strings.Repeat("2", minLength))
 		if !f.Token().Is(second) {
 			t.Error("the file is not followed")
 		}
@@ -100,7 +100,7 @@ func TestFile(t *testing.T) {
 		if len(hook.AllEntries()) != 1 {
 			t.Errorf("%d lines", len(hook.AllEntries()))
 		}
-		if f.Token(); !f.Token().Is(second) || write(strings.Repeat("3", MinLength)) == second || f.Token().Is(second) {
+		if f.Token(); !f.Token().Is(second) || write(strings.Repeat("3", minLength)) == second || f.Token().Is(second) {
 			t.Error("a good file does not count")
 		}
 	})

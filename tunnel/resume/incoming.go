@@ -33,9 +33,6 @@ func (in *Incoming) Finish() {
 // Finished says whether the end was taken.
 func (in *Incoming) Finished() bool { return in.fin }
 
-// Taken is the offset up to which all was taken.
-func (in *Incoming) Taken() uint64 { return in.taken }
-
 // Owes says whether something was taken and not acknowledged.
 func (in *Incoming) Owes() bool { return in.told < in.taken }
 

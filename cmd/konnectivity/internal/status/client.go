@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// AdminTime bounds a question; a healthy process answers in milliseconds.
-	AdminTime = 10 * time.Second
+	// adminTime bounds a question; a healthy process answers in milliseconds.
+	adminTime = 10 * time.Second
 
 	// summedFailures are looked at to say what fails, however few are shown; a
 	// process keeps no more.
@@ -53,7 +53,7 @@ type Client struct {
 
 // NewClient makes one; Close ends it.
 func NewClient() *Client {
-	return &Client{http: &http.Client{Timeout: AdminTime, Transport: &http.Transport{}}} // never by the environment's proxy
+	return &Client{http: &http.Client{Timeout: adminTime, Transport: &http.Transport{}}} // never by the environment's proxy
 }
 
 // Present has all that are asked be shown the token of a file; "": none. It is

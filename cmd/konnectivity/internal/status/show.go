@@ -26,7 +26,7 @@ type View struct {
 	Exactly  bool   // Limit is not to be fitted to the screen
 	Token    string // file of the token to present; "": none
 
-	Patience time.Duration // bounds each question to a process; 0 means AdminTime
+	Patience time.Duration // bounds each question to a process; 0 means adminTime
 }
 
 // Show prints what the processes at addresses say; without any it asks the
@@ -41,7 +41,7 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 	if err := client.Present(v.Token); err != nil {
 		return err
 	}
-	client.http.Timeout = cmp.Or(v.Patience, AdminTime)
+	client.http.Timeout = cmp.Or(v.Patience, adminTime)
 	if v.Watch && !v.JSON {
 		fmt.Fprint(out, "\x1b[2J")
 	}
