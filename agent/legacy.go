@@ -27,7 +27,7 @@ func (c *dialConnector) connectLegacy(ctx context.Context, conn *tls.Conn, to ad
 	heard := newHeardConn(conn)
 	client, err := grpc.NewClient("passthrough:///"+to.dial,
 		grpc.WithContextDialer(once(heard)),
-		grpc.WithTransportCredentials(handshaked{conn.ConnectionState()}),
+		grpc.WithTransportCredentials(overTLS{conn.ConnectionState()}),
 		grpc.WithAuthority(c.serverName(to)),
 		grpc.WithNoProxy(), // the proxy is behind us
 		grpc.WithDisableServiceConfig(),
@@ -72,13 +72,13 @@ func (s *legacySession) Close() error {
 // CloseDuplicate implements session; the packet protocol cannot say why.
 func (s *legacySession) CloseDuplicate() error { return s.Close() }
 
-// handshaked are gRPC credentials for a connection whose TLS handshake is done:
+// overTLS are gRPC credentials for a connection whose TLS handshake is done:
 // the protocol is known only then, and a second handshake would cost a round
 // trip.
-type handshaked struct{ state tls.ConnectionState }
+type overTLS struct{ state tls.ConnectionState }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (h handshaked) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (h overTLS) ClientHandshake(_ context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return conn, credentials.TLSInfo{
 		State:          h.state,
 		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
@@ -86,20 +86,20 @@ func (h handshaked) ClientHandshake(_ context.Context, _ string, conn net.Conn) 
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (handshaked) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (overTLS) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.New("these credentials are a client's")
 }
 
 // Info implements credentials.TransportCredentials.
-func (handshaked) Info() credentials.ProtocolInfo {
+func (overTLS) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 // Clone implements credentials.TransportCredentials.
-func (h handshaked) Clone() credentials.TransportCredentials { return h }
+func (h overTLS) Clone() credentials.TransportCredentials { return h }
 
 // OverrideServerName implements credentials.TransportCredentials.
-func (handshaked) OverrideServerName(string) error { return nil }
+func (overTLS) OverrideServerName(string) error { return nil }
 
 // once is a dialer that gives conn to the first who asks. gRPC dials again when
 // a connection breaks; by then the session on it is over.

@@ -141,13 +141,13 @@ func (c *client) SetDeadline(t time.Time) error { return c.conn.SetDeadline(t) }
 // the end.
 func (c *client) Close() error {
 	if c.unread {
-		part(c.conn)
+		hangUp(c.conn)
 	}
 	return c.conn.Close()
 }
 
-// part ends the direction to the client, and reads from it for a moment.
-func part(conn tunnel.Conn) {
+// hangUp ends the direction to the client, and reads from it for a moment.
+func hangUp(conn tunnel.Conn) {
 	if conn.CloseWrite() == nil {
 		_ = conn.SetReadDeadline(time.Now().Add(partingTime))
 		_, _ = io.CopyN(io.Discard, conn, partingBytes)

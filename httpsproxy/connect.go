@@ -115,7 +115,7 @@ func (a *connectAnswer) refuse(r *refusal) {
 	head := fmt.Sprintf("%s %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
 		a.proto, r.status, http.StatusText(r.status), len(text))
 	if a.write(head+text) == nil {
-		part(a.conn)
+		hangUp(a.conn)
 	}
 }
 

@@ -66,7 +66,7 @@ func newGRPCFront(every time.Duration, more ...grpc.ServerOption) *grpcFront {
 		queue: newQueue(),
 		server: grpc.NewServer(append(more,
 			legacy.ServerCodec(),
-			grpc.Creds(handshaken{}),
+			grpc.Creds(fromFrontend{}),
 			grpc.KeepaliveParams(keepalive.ServerParameters{Time: every, Timeout: keepaliveTimeout, MaxConnectionIdle: maxIdle}),
 			grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 			grpc.ConnectionTimeout(frontend.HandshakeTimeout),
@@ -205,13 +205,13 @@ func (q *queue) Close() error {
 
 func (q *queue) Addr() net.Addr { return &net.UnixAddr{Name: "frontend", Net: "unix"} }
 
-// handshaken are gRPC credentials for connections that come through a
+// fromFrontend are gRPC credentials for connections that come through a
 // frontend: TLS is over, and peers get to see its state.
-type handshaken struct{}
+type fromFrontend struct{}
 
 var errNotHanded = errors.New("the connection did not come through a frontend")
 
-func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (fromFrontend) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	h, ok := c.(*handed)
 	if !ok {
 		return nil, nil, errNotHanded
@@ -223,17 +223,17 @@ func (handshaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, e
 	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.life, h.account, h.cluster}, nil
 }
 
-func (handshaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (fromFrontend) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errNotHanded
 }
 
-func (handshaken) Info() credentials.ProtocolInfo {
+func (fromFrontend) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "handshaken"}
 }
 
-func (h handshaken) Clone() credentials.TransportCredentials { return h }
+func (h fromFrontend) Clone() credentials.TransportCredentials { return h }
 
-func (handshaken) OverrideServerName(string) error { return nil }
+func (fromFrontend) OverrideServerName(string) error { return nil }
 
 // authInfo is what streams know of their connection.
 type authInfo struct {

@@ -37,7 +37,7 @@ func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	case errors.Is(err, admission.ErrLeft):
 		return nil, err
 	case err != nil:
-		part(c.Conn, replyTo(replyFor(tunnel.FailureOf(err))))
+		hangUp(c.Conn, replyTo(replyFor(tunnel.FailureOf(err))))
 		return nil, err
 	}
 	pipelined, _ := ahead.Peek(ahead.Buffered())

@@ -106,12 +106,12 @@ func (s *Server) refuse(conn tunnel.Conn, err error) {
 	s.metrics.Refused.WithLabelValues(r.reason).Inc()
 	s.opts.Log.WithField("client", addrText(conn.RemoteAddr())).WithField("reason", r.reason).Debugf("SOCKS5 connection refused: %v", r.err)
 	if r.reply != nil || r.reason == reasonAuth {
-		part(conn, r.reply)
+		hangUp(conn, r.reply)
 	}
 }
 
-// part sends a last message in a way that it arrives.
-func part(conn tunnel.Conn, words []byte) {
+// hangUp sends a last message in a way that it arrives.
+func hangUp(conn tunnel.Conn, words []byte) {
 	_ = conn.SetDeadline(time.Now().Add(partingTime))
 	if len(words) > 0 {
 		if _, err := conn.Write(words); err != nil {
