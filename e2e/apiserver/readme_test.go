@@ -46,14 +46,20 @@ func (r *reader) put(name, text string, mode os.FileMode) {
 // the README's.
 func (r *reader) follow(commands string, names ...string) {
 	r.t.Helper()
+	if out, err := r.shell(commands, names...); err != nil {
+		r.t.Fatalf("%v:\n%s", err, out)
+	}
+}
+
+// shell is follow for what may fail.
+func (r *reader) shell(commands string, names ...string) (out string, err error) {
 	names = append(names, "/etc/kubernetes", r.dir+"/etc", "/root", r.dir+"/root", "CONTROL_PLANE", "127.0.0.1")
 	cmd := exec.Command("sh", "-eux", "-c", strings.NewReplacer(names...).Replace(commands))
 	cmd.Dir = r.dir
 	cmd.Env = []string{"KUBECONFIG=" + r.kubeconfig, "HOME=" + r.dir,
 		"PATH=" + strings.Join([]string{r.dir + "/bin", *programsDir, string(binaries), os.Getenv("PATH")}, ":")}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		r.t.Fatalf("%v:\n%s", err, out)
-	}
+	text, err := cmd.CombinedOutput()
+	return string(text), err
 }
 
 func newReader(t *testing.T) *reader {

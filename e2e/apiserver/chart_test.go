@@ -1,0 +1,64 @@
+package apiserver
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// The chart of a release, and your image, as the chart's README has them.
+const (
+	ofChart = "konnectivity-0.2.0.tgz"
+	image   = "registry.example.com/konnectivity"
+)
+
+// TestChartComesBack installs both ends in one cluster by the chart's README,
+// changes the release, removes it, and installs it again: it finds the
+// certificates that it left, and says which of them is missing.
+func TestChartComesBack(t *testing.T) {
+	i := newInstaller(t)
+	install, _, _ := strings.Cut(string(must(os.ReadFile("../../charts/konnectivity/README.md"))(t)), "\n```\n\nFor a control plane in one cluster and")
+	_, install, found := strings.Cut(install, "in one cluster:\n\n```\n")
+	if !found {
+		t.Fatal("the chart's README does not say how to install it in one cluster")
+	}
+	install = strings.NewReplacer(ofChart, "charts/konnectivity", image, image+",image.tag=v1.0.0").Replace(install)
+	job := make(chan error, 1)
+	go func() { job <- i.runJob("my-control-plane", "konnectivity-certs") }()
+	i.follow(install)
+	if err := <-job; err != nil {
+		t.Fatal(err)
+	}
+	signer := i.signer()
+	i.follow("helm -n my-control-plane upgrade konnectivity charts/konnectivity --reuse-values --set server.replicas=5")
+	if got := i.do("get", "deployment", "-n", "my-control-plane", "konnectivity-server", "-o", "jsonpath={.spec.replicas}"); got != "5" {
+		t.Errorf("after an upgrade to 5 servers there are to be %s", got)
+	}
+
+	i.follow("helm -n my-control-plane uninstall konnectivity")
+	if left := i.workloads(); left != "" {
+		t.Errorf("uninstalling leaves %s", left)
+	}
+	i.follow(install) // without the Job, which nobody runs now
+	if i.workloads() == "" || i.signer() != signer {
+		t.Error("installing again changes the certificates, or installs nothing")
+	}
+
+	i.follow("helm -n my-control-plane uninstall konnectivity")
+	i.do("delete", "secret", "-n", "my-control-plane", "konnectivity-agent")
+	if out, err := i.shell(install); err == nil || !strings.Contains(out, "konnectivity-agent") {
+		t.Errorf("installing without a secret: %v\n%s", err, out)
+	}
+}
+
+// workloads are the names of what the chart runs, and of its Services.
+func (i installer) workloads() string {
+	i.t.Helper()
+	return i.do("get", "deployments,daemonsets,jobs,services", "-n", "my-control-plane", "-l", "app.kubernetes.io/part-of=konnectivity", "-o", "name")
+}
+
+// signer is the key that certificates are signed by.
+func (i installer) signer() string {
+	i.t.Helper()
+	return i.do("get", "secret", "-n", "my-control-plane", "konnectivity-signer", "-o", `jsonpath={.data.ca\.key}`)
+}
