@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,6 +18,9 @@ import (
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
 )
+
+// endTime is how long a benchCell gets to end its programs.
+const endTime = 10 * time.Second
 
 // lines says which lines to measure, and how.
 type lines struct {
@@ -62,26 +66,39 @@ func benchLine(ctx context.Context, args []string) error {
 		}
 	}
 	ls.args = append(ls.args, "-bin="+ls.bin)
-	rep := bench.NewReport()
-	for round := range ls.runs {
-		for _, c := range ls.cells {
-			fmt.Fprintf(os.Stderr, "round %d of %d: %v\n", round+1, ls.runs, c)
-			got, err := ls.measure(ctx, c, round)
-			if err != nil {
-				return fmt.Errorf("%v: %w", c, err)
-			}
-			rep.Merge(got)
-		}
-	}
+	rep, failed := ls.rounds(ctx)
 	var table strings.Builder
 	if err := rep.Table(&table, true); err != nil {
 		return err
 	}
 	fmt.Print(table.String())
-	if ls.write == "" {
-		return nil
+	if ls.write != "" && table.Len() > 0 {
+		failed = errors.Join(failed, replaceTable(ls.write, "bench-line", table.String()))
 	}
-	return replaceTable(ls.write, "bench-line", table.String())
+	return failed
+}
+
+// rounds measures until all is done or ctx has ended. A cell that fails is left out of
+// its round; err says why.
+func (ls *lines) rounds(ctx context.Context) (rep *bench.Report, err error) {
+	rep = bench.NewReport()
+	for round := range ls.runs {
+		for _, c := range ls.cells {
+			if ctx.Err() != nil {
+				return rep, errors.Join(err, context.Cause(ctx))
+			}
+			fmt.Fprintf(os.Stderr, "round %d of %d: %v\n", round+1, ls.runs, c)
+			got, failed := ls.measure(ctx, c, round)
+			if failed != nil {
+				failed = fmt.Errorf("round %d, %v: %w", round+1, c, failed)
+				fmt.Fprintln(os.Stderr, failed)
+				err = errors.Join(err, failed)
+				continue
+			}
+			rep.Merge(got)
+		}
+	}
+	return rep, err
 }
 
 func parseLines(args []string) (*lines, error) {
@@ -109,7 +126,7 @@ func parseLines(args []string) (*lines, error) {
 		ls.args = append(ls.args, "-before="+*before)
 	}
 	// Some transfers of 10 MB may take their time; all else is as long as it is.
-	ls.limit = 10*time.Minute + 30*(*length+*ahead)
+	ls.limit = 5*time.Minute + 30*(*length+*ahead)
 	var err error
 	if ls.cells, err = cells(*rates, *delays, *losses, *tests); err != nil {
 		return nil, err
@@ -171,6 +188,8 @@ func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, 
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, self, append([]string{"cell", "-name=" + c.String(), "-cut=" + c.cut.String()}, ls.args...)...)
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends its programs
+	cmd.WaitDelay = endTime
 	cmd.ExtraFiles = []*os.File{l.B.File(), asks} // farEnd and cutWish
 	if err := l.A.Start(cmd); err != nil {
 		return nil, err
@@ -178,7 +197,7 @@ func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, 
 	_ = asks.Close()
 	obey(wish, l)
 	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		return nil, errors.Join(err, context.Cause(ctx))
 	}
 	rep := bench.NewReport()
 	return rep, json.Unmarshal(out.Bytes(), rep)
