@@ -173,6 +173,12 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 		if _, err := io.ReadFull(bulk, got); err != nil || !bytes.Equal(got, message) {
 			t.Fatalf("bulk came back changed: %v", err)
 		}
+		if _, err := small.Write(got[:1]); err != nil { // or nobody is held up
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(small, got[:1]); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(700 * time.Millisecond)
 	}
 	for _, g := range []*lanes.Group{sidecar, agents} {

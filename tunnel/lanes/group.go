@@ -207,8 +207,9 @@ func (g *Group) look() {
 	}
 }
 
-// sample looks at every lane, and lists the bulk of the first. The first look at a
-// stream after a quiet time sees all that it carried meanwhile.
+// sample looks at every lane, and lists the bulk of the first that holds up others
+// there. The first look at a stream after a quiet time sees all that it carried
+// meanwhile.
 func (g *Group) sample() (s sample, first []*link.Stream) {
 	g.mu.Lock()
 	lanes, lineOf := slices.Clone(g.lanes), g.line
@@ -216,11 +217,12 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 	for i, l := range lanes {
 		moved, line := l.ses.Moved(), lineOf(l.ses)
 		var bulk []*link.Stream
+		small := 0
 		if moved-l.moved >= bulkBytes {
-			bulk = l.ses.Bulk(bulkBytes)
+			bulk, small = l.ses.Bulk(bulkBytes)
 		}
-		if i == 0 {
-			first = bulk
+		if i == 0 && len(bulk) > 0 && small > 0 {
+			first, s.held = bulk, true
 		}
 		s.bulk += len(bulk)
 		s.lost = s.lost || line.Lost > l.lost

@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a peer whose links carry connections to a place that takes everything.
+// rig is a peer whose links carry connections to a place that takes everything, to
+// echo:1 or to hangs:1, which never answers.
 type rig struct {
 	t   *testing.T
 	mu  sync.Mutex
@@ -39,7 +40,11 @@ func (r *rig) linkTo(id string) *link.Session {
 			return nil, context.Cause(ctx)
 		}
 		near, far := net.Pipe()
-		go func() { _, _ = io.Copy(io.Discard, far); _ = far.Close() }()
+		to := io.Discard
+		if f.Address == "echo:1" {
+			to = far
+		}
+		go func() { _, _ = io.Copy(to, far); _ = far.Close() }()
 		return tunnel.Wrap(near), nil
 	})
 	accepted := make(chan *link.Session)
@@ -238,7 +243,42 @@ func carry(t *testing.T, c tunnel.Conn) {
 	}
 }
 
-// Lanes are added while bulk meets loss, and dropped by and by.
+// whisper has c carry what is not bulk.
+func whisper(t *testing.T, c tunnel.Conn) {
+	t.Helper()
+	if _, err := c.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Bulk that holds nobody up stays alone with its lane.
+func TestBulkAloneHasOneLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		g := New(r.link(), Options{Max: 3, Dial: func(context.Context) (*link.Session, error) { return r.link(), nil }})
+		defer r.close()
+		defer g.Close()
+		lossy(g)
+		bulk, _ := r.open(g)
+		small, _ := r.open(g)
+		time.Sleep(lookEvery / 2) // not at the instant of a look
+		for range 10 {
+			carry(t, bulk)
+			time.Sleep(lookEvery)
+		}
+		if n := len(g.Sessions()); n != 1 {
+			t.Fatalf("%d lanes for bulk alone", n)
+		}
+		carry(t, bulk)
+		whisper(t, small)
+		time.Sleep(lookEvery)
+		if n := len(g.Sessions()); n != 2 {
+			t.Fatalf("%d lanes for bulk and a small message", n)
+		}
+	})
+}
+
+// Lanes are added while bulk meets loss and holds others up, and dropped by and by.
 func TestLanesComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{t: t}
@@ -248,6 +288,8 @@ func TestLanesComeAndGo(t *testing.T) {
 		lossy(g)
 		a, _ := r.open(g)
 		b, _ := r.open(g)
+		small, _ := r.open(g)
+		defer small.Close()
 		time.Sleep(time.Minute + lookEvery/2) // so that no look is at the very moment of a write
 		if n := len(g.Sessions()); n != 1 {
 			t.Fatalf("%d lanes without bulk", n)
@@ -255,6 +297,7 @@ func TestLanesComeAndGo(t *testing.T) {
 		for range 3 {
 			carry(t, a)
 			carry(t, b)
+			whisper(t, small)
 			time.Sleep(lookEvery)
 		}
 		synctest.Wait()
@@ -292,8 +335,10 @@ func TestLanesThatCannotBeMade(t *testing.T) {
 		lossy(g)
 		c, _ := r.open(g)
 		time.Sleep(lookEvery / 2) // not at the instant of a look
+		small, _ := r.open(g)
 		for range 300 {
 			carry(t, c)
+			whisper(t, small)
 			time.Sleep(lookEvery)
 		}
 		if tries < 8 || tries > 12 {
@@ -313,8 +358,10 @@ func TestLanesLeadToOnePeer(t *testing.T) {
 			lossy(g)
 			c, _ := r.open(g)
 			time.Sleep(lookEvery / 2) // not at the instant of a look
+			small, _ := r.open(g)
 			for range 3 {
 				carry(t, c)
+				whisper(t, small)
 				time.Sleep(lookEvery)
 			}
 			synctest.Wait()

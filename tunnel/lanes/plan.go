@@ -39,6 +39,7 @@ func CheckMax(n int) error {
 // sample is what a look sees of all lanes together.
 type sample struct {
 	bulk int           // streams that carried much since the last look
+	held bool          // others carried something beside bulk on the first lane
 	lost bool          // segments were lost since
 	rtt  time.Duration // shortest of all lanes; 0: unknown
 }
@@ -52,8 +53,8 @@ type plan struct {
 }
 
 // look takes a sample in and returns how many lanes there should be, at least 1:
-// one for each bulk stream and one for the small, once the line is known to lose
-// segments.
+// one for each bulk stream and one for the small that it holds up, once the line is
+// known to lose segments. Bulk alone stays on one, since it loses rate when it moves.
 func (p *plan) look(now time.Time, s sample) int {
 	if s.bulk == 0 {
 		p.bad = 0
@@ -68,7 +69,7 @@ func (p *plan) look(now time.Time, s sample) int {
 	} else {
 		p.bad = 0
 	}
-	if p.bad >= badLooks {
+	if p.bad >= badLooks && s.held {
 		p.want = max(p.want, min(1+s.bulk, p.max))
 	}
 	return max(p.want, 1)

@@ -5,11 +5,12 @@ import (
 	"time"
 )
 
-// Lanes come once bulk has met loss on a far line for two looks in a row, one for
-// each bulk stream beside that of the small, and go 45 s after the last bulk.
+// Lanes come once bulk has met loss on a far line for two looks in a row, and holds
+// up others: one for each bulk stream beside that of the small. They go 45 s after
+// the last bulk.
 func TestPlan(t *testing.T) {
 	const ms = time.Millisecond
-	bad := sample{bulk: 1, lost: true, rtt: 50 * ms}
+	bad := sample{bulk: 1, held: true, lost: true, rtt: 50 * ms}
 	with := func(s sample, change func(*sample)) sample { change(&s); return s }
 	idle := sample{rtt: 50 * ms}
 	type step struct {
@@ -37,6 +38,11 @@ func TestPlan(t *testing.T) {
 		}},
 		{"loss in one look only", 4, []step{
 			{0, bad, 1}, {time.Second, with(bad, func(s *sample) { s.lost = false }), 1}, {time.Second, bad, 1},
+		}},
+		{"bulk alone", 4, []step{
+			{0, with(bad, func(s *sample) { s.held = false }), 1},
+			{time.Second, with(bad, func(s *sample) { s.held = false }), 1},
+			{time.Second, bad, 2},
 		}},
 		{"near", 4, []step{
 			{0, with(bad, func(s *sample) { s.rtt = 4 * ms }), 1},

@@ -16,19 +16,23 @@ func (ses *Session) Moved() uint64 {
 	return ses.count.sent + ses.count.received
 }
 
-// Bulk lists the streams that carried at least so many bytes since the last call.
-// It costs one pass over the open streams. Only one goroutine at a time may call it.
-func (ses *Session) Bulk(least uint64) (bulk []*Stream) {
+// Bulk lists the streams that carried at least so many bytes since the last call,
+// and counts those that carried fewer, but some. It costs one pass over the open
+// streams. Only one goroutine at a time may call it.
+func (ses *Session) Bulk(least uint64) (bulk []*Stream, small int) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
 	for _, st := range ses.streams.byID {
 		carried := st.send.credit.sent + st.recv.credit.received
-		if carried-st.looked >= least {
+		switch {
+		case carried-st.looked >= least:
 			bulk = append(bulk, st)
+		case carried > st.looked:
+			small++
 		}
 		st.looked = carried
 	}
-	return bulk
+	return bulk, small
 }
 
 // AskMove asks the opener of the connection that the stream carries to move it

@@ -51,17 +51,23 @@ func TestAskMove(t *testing.T) {
 	}
 
 	st, _, told := open()
-	if bulk := a.Bulk(1000); len(bulk) != 0 {
-		t.Errorf("%d streams are bulk, before anything was carried", len(bulk))
+	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 0 {
+		t.Errorf("%d streams are bulk and %d small, before anything was carried", len(bulk), small)
 	}
 	if _, err := st.Write(make([]byte, 1000)); err != nil {
 		t.Fatal(err)
 	}
-	if bulk := a.Bulk(1000); len(bulk) != 1 || bulk[0] != st {
-		t.Errorf("%d streams are bulk", len(bulk))
+	if bulk, small := a.Bulk(1000); len(bulk) != 1 || bulk[0] != st || small != 0 {
+		t.Errorf("%d streams are bulk and %d small", len(bulk), small)
 	}
-	if bulk := a.Bulk(1000); len(bulk) != 0 {
-		t.Errorf("%d streams are bulk, though nothing was carried since", len(bulk))
+	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 0 {
+		t.Errorf("%d streams are bulk and %d small, though nothing was carried since", len(bulk), small)
+	}
+	if _, err := st.Write(make([]byte, 999)); err != nil {
+		t.Fatal(err)
+	}
+	if bulk, small := a.Bulk(1000); len(bulk) != 0 || small != 1 {
+		t.Errorf("%d streams are bulk and %d small, want the small one", len(bulk), small)
 	}
 	if !st.AskMove() || st.AskMove() || len(told) != 1 {
 		t.Errorf("asked %d times, want once", len(told))

@@ -1,0 +1,63 @@
+package lanes
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// meeting is what streams deliver to: each holds up its lane's read loop until all
+// have come.
+type meeting struct {
+	come chan struct{}
+	all  chan struct{} // closed once they have
+}
+
+func (m meeting) Take(c tunnel.Chunk) int {
+	m.come <- struct{}{}
+	<-m.all
+	return c.Len()
+}
+
+func (meeting) Flush()     {}
+func (meeting) Ready()     {}
+func (meeting) End()       {}
+func (meeting) Fail(error) {}
+
+// Each lane has a read loop of its own, on which what arrives is decrypted and passed
+// on: as many run at once as there are lanes.
+func TestReadLoopsRunInParallel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t}
+		g := New(r.link(), Options{})
+		defer r.close()
+		defer g.Close()
+		for range MaxLanes - 1 {
+			g.Add(r.link())
+		}
+		m := meeting{make(chan struct{}), make(chan struct{})}
+		defer close(m.all)
+		for i, lane := range g.Sessions() {
+			c, err := lane.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := c.(*link.Stream)
+			st.Deliver(m)
+			if n, err := st.ReadChunks(make([]tunnel.Chunk, 1)); n != 0 || err != nil {
+				t.Fatalf("lane %d: %d chunks before any was sent, %v", i, n, err)
+			}
+			whisper(t, c)
+		}
+		for n := range MaxLanes {
+			select {
+			case <-m.come:
+			case <-time.After(time.Second):
+				t.Fatalf("%d read loops of %d run at once", n, MaxLanes)
+			}
+		}
+	})
+}
