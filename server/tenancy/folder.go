@@ -187,12 +187,8 @@ func (path folders) still(name string, was stamp) bool {
 		return false
 	}
 	folder := filepath.Join(string(path), name)
-	if self, err := os.Stat(folder); err != nil || !unchanged(self, s.self) {
-		return false
-	}
-	return !slices.ContainsFunc(s.files, func(was os.FileInfo) bool {
-		now, err := os.Stat(folder + string(filepath.Separator) + was.Name())
-		return err != nil || !unchanged(now, was)
+	return looksAs(s.self, folder) && !slices.ContainsFunc(s.files, func(was os.FileInfo) bool {
+		return !looksAs(was, folder+string(filepath.Separator)+was.Name())
 	})
 }
 
