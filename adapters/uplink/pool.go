@@ -48,8 +48,9 @@ func (l *pooled) alive() bool {
 
 func (l *pooled) isLeaving() bool { return tunnel.Closed(l.Draining()) || l.leaving.Load() }
 
-// pick returns the link with the fewest streams that is not among tried; one
-// that is being left only if there is no other; nil if there is none.
+// pick returns the link with the fewest streams that is not among tried; one to
+// a server that says that no agent serves only if there is no other, and one that
+// is being left only then; nil if there is none.
 func (s *Server) pick(tried []*pooled) *pooled {
 	var best *pooled
 	bestLoad := 0
@@ -59,8 +60,11 @@ func (s *Server) pick(tried []*pooled) *pooled {
 			continue
 		}
 		load := l.Streams()
-		if l.isLeaving() {
+		switch {
+		case l.isLeaving():
 			load += 1 << 30 // behind every other
+		case l.Serving().Why != "":
+			load += 1 << 29
 		}
 		if best == nil || load < bestLoad {
 			best, bestLoad = l, load

@@ -180,6 +180,33 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 	}
 }
 
+// A link to a server that says that no agent serves gets nothing while there is
+// another, however busy that is.
+func TestPickAvoidsServersWithoutAgents(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	target := echo(t)
+	idle, busy := fakeserver.New(p), fakeserver.New(p)
+	idle.ID, busy.ID = "idle", "busy"
+	idle.Agents = link.Serving{Told: true, Why: "no connection to any proxy agent"}
+	n := at("192.0.2.1", idle.Start(t).Addr(), "192.0.2.2", busy.Start(t).Addr())
+	s := client(t, p, n, nil)
+	run(t, s)
+	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	for range 3 {
+		f := tunnel.NewFlow("tcp", target)
+		c, err := s.Dial(t.Context(), f)
+		must(t, err)
+		defer c.Close()
+		if f.Hop.ID != "busy" {
+			t.Errorf("dialed by %s", f.Hop.ID)
+		}
+	}
+	only := s.pick(nil)
+	if l := s.pick([]*pooled{only}); l == nil || l.Peer().ID != "idle" {
+		t.Error("the other is not there if need be")
+	}
+}
+
 func TestServerLearnsTheLink(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	target := echo(t)
