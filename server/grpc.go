@@ -16,6 +16,7 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"konnectivity/internal/admission"
 	"konnectivity/server/frontend"
 	"konnectivity/tunnel/legacy"
 )
@@ -55,7 +56,7 @@ const (
 // over.
 type grpcFront struct {
 	server *grpc.Server
-	queue  *queue
+	queue  *admission.HandOff
 }
 
 func newGRPCFront(every time.Duration, more ...grpc.ServerOption) *grpcFront {
@@ -63,7 +64,7 @@ func newGRPCFront(every time.Duration, more ...grpc.ServerOption) *grpcFront {
 		every = DefaultKeepalive
 	}
 	return &grpcFront{
-		queue: newQueue(),
+		queue: admission.NewHandOff(&net.UnixAddr{Name: "frontend", Net: "unix"}),
 		server: grpc.NewServer(append(more,
 			legacy.ServerCodec(),
 			grpc.Creds(fromFrontend{}),
@@ -89,7 +90,7 @@ func (g *grpcFront) serve() error {
 func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
 	c.Weigh(frontend.GRPCWeight)
 	h := &handed{Conn: c.Whole(), from: c, life: ctx, account: acct, cluster: cl, done: make(chan struct{})}
-	if !g.queue.put(ctx, h) {
+	if !g.queue.Give(ctx, h) {
 		return
 	}
 	select {
@@ -168,42 +169,6 @@ func metadataSize(ctx context.Context) (bytes int64) {
 	}
 	return bytes
 }
-
-// queue is the net.Listener that a gRPC server accepts from.
-type queue struct {
-	conns  chan *handed
-	closed chan struct{}
-	once   sync.Once
-}
-
-func newQueue() *queue { return &queue{conns: make(chan *handed), closed: make(chan struct{})} }
-
-// put hands a connection over; false says that nobody takes it any more.
-func (q *queue) put(ctx context.Context, h *handed) bool {
-	select {
-	case q.conns <- h:
-		return true
-	case <-q.closed:
-	case <-ctx.Done():
-	}
-	return false
-}
-
-func (q *queue) Accept() (net.Conn, error) {
-	select {
-	case h := <-q.conns:
-		return h, nil
-	case <-q.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (q *queue) Close() error {
-	q.once.Do(func() { close(q.closed) })
-	return nil
-}
-
-func (q *queue) Addr() net.Addr { return &net.UnixAddr{Name: "frontend", Net: "unix"} }
 
 // fromFrontend are gRPC credentials for connections that come through a
 // frontend: TLS is over, and peers get to see its state.

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/adapters"
+	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/upstream"
@@ -202,9 +203,10 @@ func TestSelfCheck(t *testing.T) {
 }
 
 func TestHandOff(t *testing.T) {
-	h := newHandOff(tunnel.Addr{Net: "tcp", Text: "x:1"})
+	h := admission.NewHandOff(tunnel.Addr{Net: "tcp", Text: "x:1"})
 	a, b := net.Pipe()
-	go h.give(tunnel.Wrap(a))
+	give := handOver(h)
+	go give(tunnel.Wrap(a))
 	got, err := h.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -214,7 +216,7 @@ func TestHandOff(t *testing.T) {
 	if _, err := h.Accept(); err != net.ErrClosed {
 		t.Errorf("accepted from a closed listener: %v", err)
 	}
-	h.give(tunnel.Wrap(b)) // must not block, and must close it
+	give(tunnel.Wrap(b)) // must not block, and must close it
 	if _, err := got.Read(make([]byte, 1)); err == nil {
 		t.Error("a connection that came too late was not closed")
 	}

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -17,47 +17,16 @@ func (o *Options) at(port uint16) string {
 	return net.JoinHostPort(o.ServingAddress, strconv.Itoa(int(port)))
 }
 
-// handOff is a listener whose connections another front accepted, for two
-// fronts on one port.
-type handOff struct {
-	addr  net.Addr
-	conns chan net.Conn
-	done  chan struct{}
-	once  sync.Once
-}
-
-func newHandOff(addr net.Addr) *handOff {
-	return &handOff{addr: addr, conns: make(chan net.Conn), done: make(chan struct{})}
-}
-
-// give passes a connection on, or resets it once the listener is closed. It
-// waits no longer than the accept loop on the other side takes to come round.
-func (h *handOff) give(conn tunnel.Conn) {
-	select {
-	case h.conns <- conn:
-	case <-h.done:
-		_ = conn.Reset(&tunnel.ResetError{Code: tunnel.CodeShutdown})
+// handOver passes a connection on to another front on the same port, or resets
+// it once that no longer listens. It waits no longer than the other's accept
+// loop takes to come round.
+func handOver(to *admission.HandOff) func(tunnel.Conn) {
+	return func(conn tunnel.Conn) {
+		if !to.Give(context.Background(), conn) {
+			_ = conn.Reset(&tunnel.ResetError{Code: tunnel.CodeShutdown})
+		}
 	}
 }
-
-// Accept implements net.Listener.
-func (h *handOff) Accept() (net.Conn, error) {
-	select {
-	case conn := <-h.conns:
-		return conn, nil
-	case <-h.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener.
-func (h *handOff) Close() error {
-	h.once.Do(func() { close(h.done) })
-	return nil
-}
-
-// Addr implements net.Listener.
-func (h *handOff) Addr() net.Addr { return h.addr }
 
 // selfCheck knows the sidecar's own addresses, so that a connection to itself,
 // which would go in circles, can be refused. It does not change once the fronts

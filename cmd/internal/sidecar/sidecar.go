@@ -15,6 +15,7 @@ import (
 	"konnectivity/adapters"
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
@@ -187,7 +188,7 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 	}
 	switch {
 	case o.shared():
-		second = append(second, newHandOff(main[0].Addr()))
+		second = append(second, admission.NewHandOff(main[0].Addr()))
 	case o.serves(o.second()):
 		ln, err := cli.Listen(o.secondFlag(), o.at(o.SecondPort))
 		if err != nil {
@@ -211,7 +212,7 @@ func (s *sidecar) addFronts(main, second []net.Listener) error {
 	}
 	var other func(tunnel.Conn)
 	if s.opts.shared() {
-		other = second[0].(*handOff).give
+		other = handOver(second[0].(*admission.HandOff))
 	}
 	if len(toSOCKS5) > 0 {
 		if err := s.addSOCKS5(toSOCKS5, other); err != nil {

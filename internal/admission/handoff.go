@@ -1,0 +1,52 @@
+package admission
+
+import (
+	"context"
+	"net"
+	"sync"
+)
+
+// HandOff is a net.Listener whose connections somebody else has accepted. Any
+// goroutine may call its methods.
+type HandOff struct {
+	addr  net.Addr
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+// NewHandOff makes one that says that it listens at addr.
+func NewHandOff(addr net.Addr) *HandOff {
+	return &HandOff{addr: addr, conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// Give passes conn to Accept, and waits until that takes it. It returns false if
+// the listener is closed, or ctx has ended; conn is then the caller's still.
+func (h *HandOff) Give(ctx context.Context, conn net.Conn) bool {
+	select {
+	case h.conns <- conn:
+		return true
+	case <-h.done:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// Accept implements net.Listener. After Close it returns net.ErrClosed.
+func (h *HandOff) Accept() (net.Conn, error) {
+	select {
+	case conn := <-h.conns:
+		return conn, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (h *HandOff) Close() error {
+	h.once.Do(func() { close(h.done) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (h *HandOff) Addr() net.Addr { return h.addr }
