@@ -2,7 +2,8 @@ package frontend
 
 import (
 	"crypto/tls"
-	"net"
+
+	"konnectivity/tunnel"
 )
 
 // owner is whose a connection is, as was found in its handshake.
@@ -16,16 +17,8 @@ type owner struct {
 // tls.Config's GetConfigForClient, and for what that has called while the
 // handshake lasts; it does nothing elsewhere.
 func Own(hello *tls.ClientHelloInfo, who any, err error) {
-	for conn := hello.Conn; conn != nil; {
-		switch below := conn.(type) {
-		case *meter:
-			below.owner.owner = owner{who, err}
-			return
-		case interface{ NetConn() net.Conn }: // what Config.Prepare has made of it
-			conn = below.NetConn()
-		default:
-			return
-		}
+	if m, ok := tunnel.Under[*meter](hello.Conn); ok {
+		m.owner.owner = owner{who, err}
 	}
 }
 
