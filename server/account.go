@@ -175,8 +175,8 @@ func holdOf(f *tunnel.Flow) *hold { return f.Owner.(*hold) }
 // Forward implements tunnel.Carrier.
 func (f sharing) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
 	h := &hold{account: f.account, memory: f.memory}
-	defer h.giveMemory()
 	flow.Owner = h
+	flow.AtEnd(h.giveMemory)
 	return f.next.Forward(ctx, flow, answer)
 }
 

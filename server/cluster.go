@@ -93,7 +93,7 @@ func (cl *cluster) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.An
 		return cl.forwarder.Forward(ctx, f, answer)
 	}
 	f.Tenant = cl.name
-	defer cl.bounds.leave(holdOf(f))
+	f.AtEnd(func() { cl.bounds.leave(holdOf(f)) })
 	return cl.forwarder.Forward(ctx, f, answer)
 }
 

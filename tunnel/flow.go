@@ -23,6 +23,10 @@ type Flow struct {
 	Tenant  string   // the cluster whose it is, on a server of many; else ""
 	Owner   any      // what its front holds for it, for that front's own dialers; others neither read nor write it
 
+	// Leave is set by a front that need not wait for the connection's end. Where
+	// Forward returns ErrGoesOn it is called when that has come.
+	Leave func()
+
 	// Resume is set where the connection is to outlive what carries it; its
 	// Granted is what the dial found out.
 	Resume *Resume
@@ -45,6 +49,27 @@ type Flow struct {
 	total atomic.Pointer[Totals] // counted along; nil: nowhere
 	sent  [2]atomic.Int64
 	held  [2]atomic.Bool // bytes wait to be taken
+
+	after *after // what is left to do at the end
+}
+
+// after is what is to be done at a flow's end, and what comes behind it.
+type after struct {
+	do   func()
+	next *after
+}
+
+// AtEnd has do called when the connection has ended or could not be made, whether
+// Forward waits for that or not. It is for a Carrier in front of the Forwarder, and
+// is called before Forward; what was added last is called first.
+func (f *Flow) AtEnd(do func()) { f.after = &after{do, f.after} }
+
+// end calls what AtEnd has added.
+func (f *Flow) end() {
+	for a := f.after; a != nil; a = a.next {
+		a.do()
+	}
+	f.after = nil
 }
 
 // Totals are the payload bytes of many flows, such as all of a process, by

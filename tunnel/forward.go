@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 )
@@ -50,18 +51,38 @@ type Answer func(far Conn, err error) (near Conn, _ error)
 
 // Forward serves one connection, which flow tells of, and returns when it has
 // ended: nil when it ended in order, else why not. It blocks for the
-// connection's life. When ctx ends the dial is cancelled or the connection
+// connection's life, unless it returns ErrGoesOn. When ctx ends the dial is cancelled or the connection
 // reset. A far end that answer does not want is reset; the near end is closed by
 // the relay, or by answer itself.
 func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) error {
 	relay, err := f.open(ctx, flow, answer)
 	if err != nil {
+		flow.end()
 		return err
 	}
-	err = relay.Run(ctx)
-	f.End(flow, err)
+	if leave := flow.Leave; leave != nil {
+		err = relay.run(ctx, func(err error) {
+			f.finish(flow, err)
+			leave()
+		})
+	} else {
+		err = relay.Run(ctx)
+	}
+	if err != ErrGoesOn {
+		f.finish(flow, err)
+	}
 	return err
 }
+
+// finish is what comes last.
+func (f *Forwarder) finish(flow *Flow, err error) {
+	f.End(flow, err)
+	flow.end()
+}
+
+// ErrGoesOn is returned by Forward about a connection that goes on without a
+// goroutine of its own, where Flow.Leave allows for that.
+var ErrGoesOn = errors.New("the connection goes on")
 
 // open dials and answers. It is apart so that the stack which this takes is not
 // held for as long as the connection is open.

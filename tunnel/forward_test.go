@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 
@@ -93,5 +94,33 @@ func TestForwardResetsAFarEndNobodyWants(t *testing.T) {
 	var nerr net.Error
 	if err == nil || (errors.As(err, &nerr) && nerr.Timeout()) {
 		t.Fatalf("the far end was left open: %v", err)
+	}
+}
+
+// What is to be done at the end is done once, the last of it first, whether the dial
+// fails or the connection ends.
+func TestForwardDoesWhatIsLeftAtTheEnd(t *testing.T) {
+	for _, fails := range []bool{true, false} {
+		client, a := tcpPair(t)
+		b, target := tcpPair(t)
+		rec := &recorder{}
+		f := &tunnel.Forwarder{Observers: []tunnel.Observer{rec}, Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			if fails {
+				return nil, errors.New("no")
+			}
+			return tunnel.Wrap(b), nil
+		})}
+		_, _ = client.Close(), target.Close()
+		flow := &tunnel.Flow{}
+		flow.AtEnd(func() { rec.events = append(rec.events, "first") })
+		flow.AtEnd(func() { rec.events = append(rec.events, "second") })
+		_ = f.Forward(t.Context(), flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) { return tunnel.Wrap(a), err })
+		want := []string{"dialed other", "opened", "closed", "second", "first"}
+		if fails {
+			want = []string{"dialed internal", "second", "first"}
+		}
+		if !slices.Equal(rec.events, want) {
+			t.Errorf("fails %v: observed %q, want %q", fails, rec.events, want)
+		}
 	}
 }

@@ -109,8 +109,8 @@ func (h *half) pass(n int, err error) bool {
 		err = h.closeWrite()
 		h.inOrder = err == nil
 	}
-	h.relay.finish(h.watch, err)
-	h.relay.running.Done()
+	h.relay.settle(h.watch, err)
+	h.relay.ended()
 	return false
 }
 
@@ -124,7 +124,7 @@ func (h *half) move(n int) error {
 		h.watch.lookSoon()
 	}
 	if h.pace.active() {
-		h.pace.wait(size, h.relay.ended)
+		h.pace.wait(size, h.relay.wasCut)
 	}
 	err := h.out.WriteChunks(h.batch[:n])
 	h.held.Store(false)

@@ -39,7 +39,13 @@ type Relay struct {
 
 	Bounds
 
+	up, down *half
+	watch    *watch
+	stop     func() bool // has the context's end mean nothing to it any more
+
 	running sync.WaitGroup // the directions that have not ended
+	left    atomic.Int32   // these, and who runs it as long as they wait for the end
+	over    func(error)    // told the outcome where nobody waits for it
 	cause   atomic.Pointer[error]
 	cut     atomic.Bool // both ends were reset
 }
@@ -69,36 +75,74 @@ func (e *writeError) Unwrap() error { return e.err }
 // Sink that takes bytes on the spot needs no goroutine; of the others one runs
 // on the caller's, the second on one that Run joins.
 func (r *Relay) Run(ctx context.Context) error {
+	r.begin(ctx)
+	r.carry()
+	r.running.Wait()
+	return r.finish()
+}
+
+// run is Run that need not wait: where no direction needs a goroutine it returns
+// ErrGoesOn, and over is told the outcome when both have ended, on a goroutine of
+// its own. An idle connection then has no stack.
+func (r *Relay) run(ctx context.Context, over func(error)) error {
+	r.over = over
+	r.begin(ctx)
+	if alone := r.carry(); alone && r.left.Add(-1) > 0 {
+		return ErrGoesOn
+	}
+	r.running.Wait()
+	return r.finish()
+}
+
+// begin prepares both directions.
+func (r *Relay) begin(ctx context.Context) {
 	if r.Flow == nil {
 		r.Flow = new(Flow)
 	}
-	stop := context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
-	defer stop()
-
-	w := &watch{relay: r}
-	up, down := newHalf(r, w, true, r.B, r.A), newHalf(r, w, false, r.A, r.B)
-	w.halves = [2]*half{up, down}
-	if r.Idle > 0 {
-		w.limit(r.Idle)
-	}
-	defer w.stop()
-
+	r.watch = &watch{relay: r}
+	r.up, r.down = newHalf(r, r.watch, true, r.B, r.A), newHalf(r, r.watch, false, r.A, r.B)
+	r.watch.halves = [2]*half{r.up, r.down}
 	r.running.Add(2)
-	upDelivered, downDelivered := up.delivered(), down.delivered()
+	r.left.Store(3)
+	r.stop = context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
+	if r.Idle > 0 {
+		r.watch.limit(r.Idle)
+	}
+}
+
+// carry moves the bytes of the directions that need a goroutine. It returns true at
+// once if none does.
+func (r *Relay) carry() (alone bool) {
+	upDelivered, downDelivered := r.up.delivered(), r.down.delivered()
 	switch {
 	case !upDelivered && !downDelivered:
-		go up.pump()
-		down.pump()
+		go r.up.pump()
+		r.down.pump()
 	case !upDelivered:
-		up.pump()
+		r.up.pump()
 	case !downDelivered:
-		down.pump()
+		r.down.pump()
+	default:
+		return true
 	}
-	r.running.Wait()
+	return false
+}
 
+// ended is called as a direction has ended, last of all.
+func (r *Relay) ended() {
+	if r.left.Add(-1) == 0 {
+		go func() { r.over(r.finish()) }()
+	}
+	r.running.Done()
+}
+
+// finish frees both ends once both directions have ended, and returns the outcome.
+func (r *Relay) finish() error {
+	r.stop()
+	r.watch.stop()
 	if cause := r.cause.Load(); cause != nil {
-		up.end(*cause)
-		down.end(*cause)
+		r.up.end(*cause)
+		r.down.end(*cause)
 		return *cause
 	}
 	_ = r.A.Close()
@@ -106,10 +150,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// finish is called as a direction ends. It settles what becomes of the other:
+// settle is called as a direction ends. It settles what becomes of the other:
 // in order, it may go on and linger; a failed source means both ends are void;
 // a failed destination leaves what it had already sent to be delivered.
-func (r *Relay) finish(w *watch, err error) {
+func (r *Relay) settle(w *watch, err error) {
 	var write *writeError
 	switch {
 	case err == nil:
@@ -133,8 +177,8 @@ func (r *Relay) abort(cause error) {
 	_ = r.B.Reset(first)
 }
 
-// ended says whether both ends were reset.
-func (r *Relay) ended() bool { return r.cut.Load() }
+// wasCut says whether both ends were reset.
+func (r *Relay) wasCut() bool { return r.cut.Load() }
 
 // pace is that of one direction; nil: none.
 func (r *Relay) pace(up bool) *Pace {

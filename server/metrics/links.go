@@ -63,6 +63,6 @@ type linkRequests struct {
 // Forward implements tunnel.Carrier.
 func (r linkRequests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	r.m.HTTPConnection(1)
-	defer r.m.HTTPConnection(-1)
+	f.AtEnd(func() { r.m.HTTPConnection(-1) })
 	return r.next.Forward(ctx, f, answer)
 }

@@ -4,6 +4,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,4 +59,63 @@ func goroutinesOf(function string) (n int) {
 		}
 	}
 	return n
+}
+
+// between is a process between two links: what a opens goes on to d.
+func between(t *testing.T, forwarder *tunnel.Forwarder) (all []*link.Session) {
+	toA, fromA := net.Pipe()
+	toD, fromD := net.Pipe()
+	c, d := sessions(t, link.Cork(toD), link.Cork(fromD), link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
+	forwarder.Dialer = c
+	a, b := sessions(t, link.Cork(toA), link.Cork(fromA), link.Config{}, link.Config{Forwarder: forwarder})
+	return []*link.Session{a, b, c, d}
+}
+
+// ends counts what has ended.
+type ends struct{ closed atomic.Int32 }
+
+func (*ends) Dialed(*tunnel.Flow, time.Duration, error)   {}
+func (*ends) Opened(*tunnel.Flow)                         {}
+func (e *ends) Closed(*tunnel.Flow, time.Duration, error) { e.closed.Add(1) }
+
+// A connection from one link to another has no goroutine while nothing moves,
+// however it ends.
+func TestAConnectionBetweenLinksHasNoGoroutine(t *testing.T) {
+	for how, end := range map[string]func(all []*link.Session, c tunnel.Conn){
+		"in order":           func(_ []*link.Session, c tunnel.Conn) { _ = c.CloseWrite() },
+		"closed":             func(_ []*link.Session, c tunnel.Conn) { _ = c.Close() },
+		"reset":              func(_ []*link.Session, c tunnel.Conn) { _ = c.Reset(&tunnel.ResetError{}) },
+		"its link is lost":   func(all []*link.Session, _ tunnel.Conn) { _ = all[0].Close() },
+		"the other is lost":  func(all []*link.Session, _ tunnel.Conn) { _ = all[3].Close() },
+		"the process leaves": func(all []*link.Session, _ tunnel.Conn) { _ = all[1].Close() },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ended := &ends{}
+				all := between(t, &tunnel.Forwarder{Observers: []tunnel.Observer{ended}})
+				c, err := all[0].Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					passOn(t, c, c, []byte("to and fro"), make([]byte, len("to and fro")))
+					synctest.Wait()
+					if n := goroutinesOf("link.(*Session).serve"); n != 1 { // that of the last link, to the destination
+						t.Errorf("%d goroutines serve", n)
+					}
+				}
+				end(all, c)
+				synctest.Wait()
+				if how == "the process leaves" && all[1].Err() == nil {
+					t.Error("it has not left")
+				}
+				if ended.closed.Load() != 1 || goroutinesOf("link.(*Session).serve") != 0 {
+					t.Errorf("%d ends were told, %d goroutines serve", ended.closed.Load(), goroutinesOf("link.(*Session).serve"))
+				}
+				for _, s := range all {
+					_ = s.Close()
+				}
+			})
+		})
+	}
 }

@@ -179,7 +179,8 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	st.carry.again = ses.resumes && m.resume.Again()
 	*ses.pending(st.carry.again)++
 	ses.serving++
-	ses.wg.Go(func() { ses.serve(ctx, cancel, st, m) })
+	ses.wg.Add(1)
+	go ses.serve(ctx, cancel, st, m)
 	return nil
 }
 
@@ -211,11 +212,15 @@ func (ses *Session) pending(again bool) *int {
 	return &ses.dials
 }
 
-// serve makes the connection that the peer asked for and relays it.
+// serve makes the connection that the peer asked for and relays it. Between two
+// links that goes on without it.
 func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, m openMsg) {
-	defer cancel(nil)
-	defer ses.served()
-	flow := &tunnel.Flow{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr()}
+	leave := func() {
+		ses.served()
+		cancel(nil)
+		ses.wg.Done()
+	}
+	flow := &tunnel.Flow{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr(), Leave: leave}
 	if ses.resumes {
 		flow.Resume = m.resume
 	}
@@ -234,6 +239,9 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	})
 	if !answered {
 		_, _ = ses.answer(st, nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
+	}
+	if err != tunnel.ErrGoesOn {
+		leave()
 	}
 }
 

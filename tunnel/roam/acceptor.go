@@ -41,6 +41,7 @@ func (f *forwarder) Forward(ctx context.Context, flow *tunnel.Flow, answer tunne
 
 // begin serves a new connection on a goroutine that does not end with the link.
 func (e *Ends) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow, answer tunnel.Answer) error {
+	flow.Leave = nil // who serves it waits here
 	life, cancel := context.WithCancelCause(e.ctx)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
 	at := &trial{number: flow.Resume.Attempt, cancel: cancel, answered: make(chan struct{})}
