@@ -37,12 +37,13 @@ func run(ctx context.Context) error {
 	flag.IntVar(&o.connections, "connections", 0, "connections to open and to hold, over all of them")
 	flag.IntVar(&o.rate, "rate", 0, "new connections a second, for as long as -for says; 0: none")
 	flag.DurationVar(&o.period, "for", 20*time.Second, "how long the server is watched, and connections are made")
+	flag.DurationVar(&o.changeFor, "churn", 0, "how long tenants are added, changed and removed at random, while a connection of each carries bytes that are checked; 0: not at all")
 	flag.StringVar(&o.profiles, "profiles", "", "directory to write the server's profiles to, of heap, goroutines and, while idle, processor time; empty: none")
 	flag.BoolVar(&o.restart, "restart", true, "kill the server and see how soon all are back")
 	noise := flag.Bool("noise", false, "measure instead what a cluster that makes noise leaves to a quiet one; the peers of each are a process")
 	flag.Parse()
-	if o.tenants < 1 || o.connections < 0 || o.rate < 0 || o.period <= 0 {
-		return fmt.Errorf("-tenants and -for must be positive, -connections and -rate not negative")
+	if o.tenants < 1 || o.connections < 0 || o.rate < 0 || o.period <= 0 || o.changeFor < 0 {
+		return fmt.Errorf("-tenants and -for must be positive, -connections, -rate and -churn not negative")
 	}
 	dir, err := os.MkdirTemp("", "ks")
 	if err != nil {

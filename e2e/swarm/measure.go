@@ -38,6 +38,7 @@ type options struct {
 	tenants, connections, rate int
 	period                     time.Duration
 	settle                     time.Duration // of noise
+	changeFor                  time.Duration // 0: nothing is changed
 	restart                    bool
 	profiles                   string // where to write them; "": nowhere
 	say                        func(string)
@@ -64,7 +65,7 @@ type trial struct {
 func (o *options) measure(ctx context.Context, s *suite.Suite) ([]figure, error) {
 	t := &trial{options: o, suite: s, dir: filepath.Join(s.Dir, "tenants")}
 	defer t.close()
-	steps := []func(context.Context) error{t.start, t.connect, t.idle, t.hold, t.churn, t.look}
+	steps := []func(context.Context) error{t.start, t.connect, t.idle, t.hold, t.churn, t.look, t.change}
 	if o.restart {
 		steps = append(steps, t.comeBack)
 	}
@@ -86,7 +87,7 @@ func (t *trial) note(what, format string, args ...any) {
 func (t *trial) flags() []string {
 	budget := budgetMiB + t.connections/50 // 20 KiB for each that is held
 	flags := []string{"--tenants-dir=" + t.dir, fmt.Sprintf("--memory-budget-mib=%d", budget)}
-	if t.profiles != "" {
+	if t.profiles != "" || t.changeFor > 0 {
 		flags = append(flags, "--enable-profiling")
 	}
 	return flags

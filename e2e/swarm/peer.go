@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -31,7 +32,7 @@ type peer struct {
 	from    net.IP
 	session atomic.Pointer[link.Session] // nil while there is none
 	tried   atomic.Int64                 // attempts that failed
-	last    atomic.Pointer[error]        // why
+	last    atomic.Pointer[error]        // why, or why the last link ended
 }
 
 // run keeps the link until ctx ends. It waits between attempts as agents and
@@ -50,6 +51,8 @@ func (p *peer) run(ctx context.Context) {
 		p.session.Store(s)
 		select {
 		case <-s.Done():
+			why := s.Err()
+			p.last.Store(&why)
 		case <-ctx.Done():
 		}
 		p.session.Store(nil)
@@ -84,11 +87,19 @@ func sleep(ctx context.Context, d time.Duration) {
 // errAway is that a peer has no link at the moment.
 var errAway = errors.New("there is no link to the server")
 
+// away is errAway and, if it is known, why.
+func (p *peer) away() error {
+	if why := p.last.Load(); why != nil {
+		return fmt.Errorf("%w: %w", errAway, *why)
+	}
+	return errAway
+}
+
 // dial opens a connection by the sidecar's link.
 func (p *peer) dial(ctx context.Context, to string) (tunnel.Conn, error) {
 	s := p.session.Load()
 	if s == nil {
-		return nil, errAway
+		return nil, p.away()
 	}
 	ctx, cancel := context.WithTimeout(ctx, roundTime)
 	defer cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"konnectivity/e2e/suite"
@@ -15,6 +16,9 @@ import (
 type cluster struct {
 	*tenant
 	agent, client *peer
+
+	changing sync.Mutex   // held by who changes the tenant
+	cuts     atomic.Int64 // odd while its own connections may be cut
 }
 
 // swarm is all of them.

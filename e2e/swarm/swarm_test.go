@@ -30,10 +30,7 @@ func TestMain(m *testing.M) {
 // same addresses and whose certificates have the same names: everybody reaches
 // their own, also after the server was killed, and no dial fails.
 func TestSwarm(t *testing.T) {
-	t.Cleanup(func() { // after the programs have ended
-		http.DefaultClient.CloseIdleConnections()
-		goleak.VerifyNone(t)
-	})
+	leavesNothing(t)
 	o := options{tenants: 20, connections: 60, rate: 200, period: 300 * time.Millisecond, restart: true, say: func(line string) { t.Log(line) }}
 	figures, err := o.measure(t.Context(), suite.ForTest(t, binaries))
 	if err != nil {
@@ -57,4 +54,23 @@ func TestNoise(t *testing.T) {
 	if len(figures) != 10 {
 		t.Errorf("figures %v", figures)
 	}
+}
+
+// Tenants are added, changed and removed at random: no connection of those that
+// nobody touched fails, and the server has as many goroutines as before.
+func TestChangesHarmNobodyElse(t *testing.T) {
+	leavesNothing(t)
+	o := options{tenants: 24, period: 300 * time.Millisecond, changeFor: 3 * time.Second, say: func(line string) { t.Log(line) }}
+	if _, err := o.measure(t.Context(), suite.ForTest(t, binaries)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// leavesNothing sees at the end, after the programs have ended, that nothing runs
+// any more.
+func leavesNothing(t *testing.T) {
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		goleak.VerifyNone(t)
+	})
 }
