@@ -466,3 +466,30 @@ func TestLinesAboutConnectionsNameTheTenant(t *testing.T) {
 	}
 	names(`connection to "a.example:1" ended`)
 }
+
+// Every cluster hears how many servers there are, whatever its agents say of it.
+func TestEveryClusterHearsTheNumberOfServers(t *testing.T) {
+	s := startSharers(t)
+	red, blue := s.add("red", ""), s.add("blue", "")
+	var links []*link.Session
+	for i, c := range []*sharer{red, blue} {
+		a, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one", ServerCount: 100 * i})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sidecar, err := c.clientLink()
+		if err != nil {
+			t.Fatal(err)
+		}
+		links = append(links, a, sidecar)
+		c.has(1)
+		s.eventually("the sidecar is there", func() bool { return len(c.cluster().peers.clients()) == 1 })
+	}
+	s.tellCount(7)
+	for i, ses := range links {
+		s.eventually("all are told", func() bool { return ses.ServerCount() == 7 })
+		if n := ses.ServerCount(); n != 7 {
+			t.Errorf("%d hears of %d servers", i, n)
+		}
+	}
+}
