@@ -98,6 +98,16 @@ func WithBudget(ctx context.Context, b *Budget) context.Context {
 	return context.WithValue(ctx, budgetKey{}, b)
 }
 
+// WithoutDial is a context that never ends, for streams that take the place of one
+// that was dialed under ctx: they count in the same Budget. It keeps nothing else
+// of ctx in memory.
+func WithoutDial(ctx context.Context) context.Context {
+	if b, ok := ctx.Value(budgetKey{}).(*Budget); ok {
+		return WithBudget(context.Background(), b)
+	}
+	return context.Background()
+}
+
 // budgetOf is the budget of a stream to be opened.
 func (ses *Session) budgetOf(ctx context.Context) *Budget {
 	if b, ok := ctx.Value(budgetKey{}).(*Budget); ok {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"io"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -91,6 +93,20 @@ func TestCarriersCountInTheDialersBudget(t *testing.T) {
 	}
 	eventually(t, func() bool { return budget.Used() >= 10<<10 })
 	_ = c
+}
+
+// An end does not keep what its dial's context holds, such as timers.
+func TestAnEndKeepsNothingOfItsDial(t *testing.T) {
+	w := newWorld(t, 1, time.Hour)
+	type key struct{}
+	value := new([1 << 10]byte)
+	held := weak.Make(value)
+	c, _ := w.dialed(t, context.WithValue(t.Context(), key{}, value))
+	eventually(t, func() bool {
+		runtime.GC()
+		return held.Value() == nil
+	})
+	runtime.KeepAlive(c)
 }
 
 // A destination that takes nothing costs an end no more than the smallest buffer.

@@ -57,7 +57,7 @@ func (e *Ends) Dialer(next tunnel.Dialer) tunnel.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		return e.adopt(context.WithoutCancel(ctx), far, f, asked, next), nil
+		return e.adopt(link.WithoutDial(ctx), far, f, asked, next), nil
 	})
 }
 
