@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -20,46 +21,71 @@ import (
 	"konnectivity/tunnel"
 )
 
+// Everything is in memory, where a connection has no deadline that thousands of
+// others on a busy machine could make it miss.
 func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
-	const silent = 2000
-	s := serve(t, Options{handshakeTimeout: time.Hour, MaxConns: 1500}, direct)
-	address := target(t, mirror)
-	settled := mustThrough(t, s, address)
-	half := make([]*net.TCPConn, silent)
-	for i := range half {
-		half[i] = connect(t, s.addr)
-		_, _ = half[i].Write([]byte("\x05\x01"))
-		if i%200 == 0 {
-			_ = mustThrough(t, s, address).Close()
+	synctest.Test(t, func(t *testing.T) {
+		const silent, limit = 2000, 1500
+		s := newServer(t, Options{handshakeTimeout: time.Hour, MaxConns: limit}, mirrored)
+		var all sync.WaitGroup
+		join := func() net.Conn {
+			c, conn := net.Pipe()
+			all.Go(func() { s.serveConn(t.Context(), tunnel.Wrap(conn)) })
+			return c
 		}
-	}
-	_ = mustThrough(t, s, address).Close()
-	_, _ = settled.Write([]byte("still here"))
-	if _, err := io.ReadFull(settled, make([]byte, 10)); err != nil {
-		t.Errorf("a relayed connection lost its slot: %v", err)
-	}
-	if n := s.slots.Count(); n > 1500 {
-		t.Errorf("%d connections are open, the limit is 1500", n)
-	}
-	// The oldest had to go, the newest are still welcome.
-	if _, err := half[0].Read(make([]byte, 1)); err == nil {
-		t.Error("the oldest half-open connection is still there")
-	}
-	if _, err := half[silent-1].Write([]byte("\x00")); err != nil {
-		t.Error(err)
-	}
-	if _, err := io.ReadFull(half[silent-1], make([]byte, 2)); err != nil {
-		t.Errorf("the newest one was cut: %v", err)
-	}
-	for _, c := range append(half, settled) {
-		_ = c.Close()
-	}
-	eventually(t, "every slot is given back, once", func() bool { return s.slots.Count() == 0 })
-	_ = s.stop()
-	if n := s.slots.Count(); n != 0 {
-		t.Errorf("%d slots are taken after the last connection", n)
-	}
+		relayed := func() net.Conn {
+			c := join()
+			if err := through(c, "mirror:1", nil); err != nil {
+				t.Fatal(err)
+			}
+			return c
+		}
+		settled := relayed()
+		half := make([]net.Conn, silent)
+		for i := range half {
+			half[i] = join()
+			_, _ = half[i].Write([]byte("\x05\x01"))
+			if i%200 == 0 {
+				_ = relayed().Close()
+			}
+		}
+		_ = relayed().Close()
+		_, _ = settled.Write([]byte("still here"))
+		if _, err := io.ReadFull(settled, make([]byte, 10)); err != nil {
+			t.Errorf("a relayed connection lost its slot: %v", err)
+		}
+		if n := s.slots.Count(); n > limit {
+			t.Errorf("%d connections are open, the limit is %d", n, limit)
+		}
+		// The oldest had to go, the newest are still welcome.
+		if _, err := half[0].Read(make([]byte, 1)); err == nil {
+			t.Error("the oldest half-open connection is still there")
+		}
+		if _, err := half[silent-1].Write([]byte("\x00")); err != nil {
+			t.Error(err)
+		}
+		if _, err := io.ReadFull(half[silent-1], make([]byte, 2)); err != nil {
+			t.Errorf("the newest one was cut: %v", err)
+		}
+		for _, c := range append(half, settled) {
+			_ = c.Close()
+		}
+		all.Wait()
+		if n := s.slots.Count(); n != 0 {
+			t.Errorf("%d slots are taken after the last connection", n)
+		}
+	})
 }
+
+// mirrored reaches, in memory, a target that sends back what it gets.
+var mirrored = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+	near, far := net.Pipe()
+	go func() {
+		_, _ = io.Copy(far, far)
+		_ = far.Close()
+	}()
+	return tunnel.Wrap(near), nil
+})
 
 func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 	log, lines := logBuffer()
