@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"bytes"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -89,9 +90,14 @@ func (all *issuers) find(chain []*x509.Certificate) (*Tenant, error) {
 	return found, nil
 }
 
-// candidates are those of whose CAs one is named as the issuer of a certificate.
+// candidates are those of whose CAs one is named as the issuer of a certificate. A
+// root behind the first leads to none that those before it do not lead to, but
+// names no key, and so would lead to every tenant whose CA has its name.
 func (all *issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
-	for _, cert := range chain {
+	for i, cert := range chain {
+		if i > 0 && selfSigned(cert) {
+			continue
+		}
 		name := string(cert.RawIssuer)
 		keys := []issuer{{name: name, any: true}}
 		if len(cert.AuthorityKeyId) > 0 {
@@ -106,6 +112,13 @@ func (all *issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
 		}
 	}
 	return out
+}
+
+// selfSigned says whether a certificate is a root. Its names do not tell: a CA that
+// another of the same name has signed has the same ones.
+func selfSigned(cert *x509.Certificate) bool {
+	return bytes.Equal(cert.RawIssuer, cert.RawSubject) &&
+		cert.CheckSignature(cert.SignatureAlgorithm, cert.RawTBSCertificate, cert.Signature) == nil
 }
 
 // HasAgents says whether there are agents that are told by certificate.

@@ -145,6 +145,10 @@ func TestManyCAsOfOneName(t *testing.T) {
 	if found, err := all.find(keyed); err != nil || !found.Clients.Trust(keyed) {
 		t.Error(err)
 	}
+	rooted := append(keyed, last.cert) // as one that shows its CA's certificate, too
+	if found, err := all.find(rooted); err != nil || !found.Clients.Trust(keyed) {
+		t.Error("with the root:", err)
+	}
 	if _, err := all.find([]*x509.Certificate{last.peer(false)}); err == nil || !strings.Contains(err.Error(), "authority key identifier") {
 		t.Error(err)
 	}
