@@ -2,6 +2,9 @@ package server
 
 import (
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +79,34 @@ func TestACertificateTellsWhoseAPeerIs(t *testing.T) {
 		if got := c.dialed.Load(); got != int64(len(commonNames)+1) {
 			t.Errorf("%s's agent was asked %d times", c.name, got)
 		}
+	}
+}
+
+// A connection on which it cannot be noted whose it is would be taken for the
+// server's own cluster's, after a handshake by the CAs of a tenant.
+func TestWhatCannotBeNotedIsRefused(t *testing.T) {
+	s := startSharers(t)
+	red := s.add("red", told)
+	if _, err := red.unnamed(link.RoleClient, ""); err != nil { // once the server runs
+		t.Fatal(err)
+	}
+	conn, far := net.Pipe() // which is none of the frontend's, and does not name one
+	defer conn.Close()
+	defer far.Close()
+	choose := s.tenants.chooser(clients)
+	if g, err := choose(&tls.ClientHelloInfo{ServerName: red.serverName(), Conn: conn}); !errors.Is(err, errNotNoted) {
+		t.Errorf("by name: %v, %v", g, err)
+	}
+	leaf, err := x509.ParseCertificate(red.cert.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, err := choose(&tls.ClientHelloInfo{Conn: conn})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Verify([]*x509.Certificate{leaf}); !errors.Is(err, errNotNoted) {
+		t.Errorf("by certificate: %v", err)
 	}
 }
 

@@ -128,6 +128,10 @@ func (s *Server) tlsOf(side side, l Listener) func(nextProtos ...string) *tls.Co
 	return func(nextProtos ...string) *tls.Config { return l.TLSFor(s.tenants.chooser(side), nextProtos...) }
 }
 
+// errNotNoted refuses a handshake that would end in the server's own cluster,
+// though it is a tenant's.
+var errNotNoted = errors.New("whose the connection is cannot be noted on it")
+
 // chooser says by the server name whose a handshake is, or leaves it to the
 // certificate. The names of tenants
 // that are broken or gone are refused: their peers are not to end up among
@@ -140,14 +144,16 @@ func (t *tenants) chooser(side side) tlsreload.Choose {
 			return t.unnamed(side, hello, now), nil
 		}
 		if h := now.hosts[tenant]; tenant != nil && h != nil {
-			frontend.Own(hello, h, nil)
+			if !frontend.Own(hello, h, nil) {
+				return nil, errNotNoted
+			}
 			return h.guests[side], nil
 		}
 		err := fmt.Errorf("it asked for %.100q, whose tenant is broken or was removed", hello.ServerName)
 		if now.table.Closed() {
 			err = fmt.Errorf("it asked for %.100q, which no tenant has now; the server has had too many names to know whether one had it before, until it is restarted", hello.ServerName)
 		}
-		frontend.Own(hello, nil, err)
+		_ = frontend.Own(hello, nil, err) // for the log; it is refused anyway
 		return nil, err
 	}
 }
@@ -175,7 +181,9 @@ func (t *tenants) unnamed(side side, hello *tls.ClientHelloInfo, now *hosting) *
 		if h == nil {
 			return fmt.Errorf("its tenant, %s, is not served", tenant.Name)
 		}
-		frontend.Own(hello, h, nil)
+		if !frontend.Own(hello, h, nil) {
+			return errNotNoted
+		}
 		return nil
 	}}
 }
