@@ -12,8 +12,9 @@ import (
 // itself, so that the caller hears a cause instead of its own impatience.
 const DefaultDialTimeout = 10 * time.Second
 
-// Observer is told about every forwarded connection. Its methods are called on
-// the connection's own goroutine and must not block.
+// Observer is told about every forwarded connection. Its methods are called one
+// after the other for a connection, not always on the same goroutine, and for
+// several at the same time; they must not block.
 type Observer interface {
 	// Dialed reports a finished dial; err is nil, or what the Dialer said.
 	Dialed(f *Flow, took time.Duration, err error)
@@ -51,9 +52,9 @@ type Answer func(far Conn, err error) (near Conn, _ error)
 
 // Forward serves one connection, which flow tells of, and returns when it has
 // ended: nil when it ended in order, else why not. It blocks for the
-// connection's life, unless it returns ErrGoesOn. When ctx ends the dial is cancelled or the connection
-// reset. A far end that answer does not want is reset; the near end is closed by
-// the relay, or by answer itself.
+// connection's life, unless it returns ErrGoesOn. When ctx ends the dial is
+// cancelled or the connection reset. A far end that answer does not want is
+// reset; the near end is closed by the relay, or by answer itself.
 func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) error {
 	relay, err := f.open(ctx, flow, answer)
 	if err != nil {

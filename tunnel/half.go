@@ -66,7 +66,8 @@ func (h *half) Take(c Chunk) int {
 func (h *half) Flush() { h.out.Flush() }
 
 // Ready implements Receiver. The goroutine is joined by Run, which returns only
-// when the direction has ended, and this goroutine is the last to see that.
+// when the direction has ended, and this goroutine is the last to see that. Where
+// run has returned ErrGoesOn, nobody waits for it, but over is called no sooner.
 func (h *half) Ready() { go h.pump() }
 
 // End implements Receiver.
