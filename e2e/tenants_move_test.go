@@ -42,9 +42,10 @@ func TestAClusterMovesInAndOutWithoutACut(t *testing.T) {
 	}
 	move(own, h.server)
 	pingPong(t, held, "by the shared server")
-	if states := h.states(t); states["moved"] != "serving 1" {
-		t.Errorf("the shared server has %v", states)
-	}
+	eventually(t, patience, "the agent is the shared server's", func() (bool, any) {
+		states := h.states(t)
+		return states["moved"] == "serving 1", states
+	})
 
 	if err := h.RunServer(own); err != nil {
 		t.Fatal(err)

@@ -33,6 +33,9 @@ const (
 	// machine.
 	changeTime = time.Minute
 
+	// restTime bounds how long the server may take to be rid of what is gone.
+	restTime = 30 * time.Second
+
 	// chunk is how much is sent and wanted back at once.
 	chunk = 2048
 )
@@ -72,16 +75,16 @@ func (t *trial) change(ctx context.Context) error {
 	}
 	t.letGo() // they are checked one by one, which tenants that are removed fail
 	g := &changes{trial: t, made: make(map[string]int)}
+	before, err := g.base(ctx)
+	if err != nil {
+		return err
+	}
 	carrying, stop := context.WithCancel(ctx)
 	var carriers sync.WaitGroup
 	defer carriers.Wait()
 	defer stop()
 	for _, c := range t.swarm.clusters {
 		carriers.Go(func() { g.carry(carrying, c) })
-	}
-	before, err := g.base(ctx)
-	if err != nil {
-		return err
 	}
 	var changing sync.WaitGroup
 	end := time.Now().Add(t.changeFor)
@@ -93,22 +96,21 @@ func (t *trial) change(ctx context.Context) error {
 		})
 	}
 	changing.Wait()
-	var after state
-	if !g.failed() {
-		after, err = g.base(ctx)
-	}
 	stop()
 	carriers.Wait()
 	if g.err != nil {
 		t.say(t.server.Output())
+		return g.err
 	}
-	if err := cmp.Or(g.err, err); err != nil {
+	most := before.routines + float64(len(t.swarm.clusters))
+	after, err := g.rested(ctx, most)
+	if err != nil {
 		return err
 	}
 	g.report()
 	t.note("the server's memory in use before and after, MB", "%.1f and %.1f", before.heap/1e6, after.heap/1e6)
 	t.note("its goroutines before and after", "%.0f and %.0f", before.routines, after.routines)
-	if after.routines > before.routines+float64(len(t.swarm.clusters)) {
+	if after.routines > most {
 		return errors.New("the server keeps goroutines of what is gone")
 	}
 	return nil
@@ -116,6 +118,16 @@ func (t *trial) change(ctx context.Context) error {
 
 // state is what a server has at rest.
 type state struct{ heap, routines float64 } // bytes that are in use, and goroutines
+
+// rested is what the server has as soon as it has no more goroutines than most, or
+// when it has not come to that for restTime.
+func (g *changes) rested(ctx context.Context, most float64) (s state, err error) {
+	for end := time.Now().Add(restTime); ; {
+		if s, err = g.base(ctx); err != nil || s.routines <= most || time.Now().After(end) {
+			return s, err
+		}
+	}
+}
 
 // base is what the server has when it has come to rest.
 func (g *changes) base(ctx context.Context) (s state, err error) {
