@@ -113,7 +113,7 @@ func (s *Server) left(m *peers.Member[netip.AddrPort, *pooled]) {
 }
 
 func (s *Server) lost(m *peers.Member[netip.AddrPort, *pooled]) {
-	if !m.Leaving {
+	if !m.Leaving && !m.Session.replaced.Load() {
 		s.stats.lost.Add(1)
 		s.opt.Log.WithField("server", m.Address).WithError(m.Session.Err()).Debug("lost a link")
 	}

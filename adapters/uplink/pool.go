@@ -27,10 +27,11 @@ const (
 // pooled is one link, of one or more lanes.
 type pooled struct {
 	*lanes.Group
-	addr    netip.AddrPort
-	since   time.Time
-	id      string      // of this link and no other, whatever servers call themselves
-	leaving atomic.Bool // nothing new is to be put on it while there is another
+	addr     netip.AddrPort
+	since    time.Time
+	id       string      // of this link and no other, whatever servers call themselves
+	leaving  atomic.Bool // nothing new is to be put on it while there is another
+	replaced atomic.Bool // the same, for good: another has taken its place
 }
 
 // ServerID implements peers.Session: two links to one server are not one too
@@ -46,7 +47,9 @@ func (l *pooled) alive() bool {
 	return false
 }
 
-func (l *pooled) isLeaving() bool { return tunnel.Closed(l.Draining()) || l.leaving.Load() }
+func (l *pooled) isLeaving() bool {
+	return tunnel.Closed(l.Draining()) || l.leaving.Load() || l.replaced.Load()
+}
 
 // pick returns the link with the fewest streams that is not among tried; one to
 // a server that says that no agent serves only if there is no other, and one that

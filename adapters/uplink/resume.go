@@ -17,6 +17,7 @@ func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 	var tried []*pooled
 	err := error(&tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address, Reason: "no link to a server that resumes connections"})
 	for l := s.pickFirst(f.Resume.First); l != nil; l = s.pick(tried) {
+		s.seek(l)
 		tried = append(tried, l)
 		if !l.Resumes() {
 			continue

@@ -43,6 +43,7 @@ type Server struct {
 	set     *peers.Set[netip.AddrPort, *pooled] // the links
 	servers *directory
 	health  health
+	seeker  seeker
 	made    atomic.Int64 // links
 	stats   struct{ connects, failures, lost atomic.Int64 }
 
@@ -108,6 +109,7 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 		case err != nil:
 			return nil, failed(address, s.unavailable(address, err), struck)
 		case l != nil:
+			s.seek(l)
 			f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
 			if len(tried) > 0 {
 				f.Resume.Repeat()
