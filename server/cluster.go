@@ -41,6 +41,7 @@ type cluster struct {
 	paces   tunnel.Paces          // of its connections; the same
 	places  [sides]*shares.Share  // that its connections take; the same
 	hold    tunnel.Hold           // of its links
+	metered int64                 // what it had carried when the meter last read it, whose alone it is
 
 	mu     sync.Mutex
 	tenant *tenancy.Tenant // as it is now; nil: the server's own

@@ -23,12 +23,12 @@ func (cl *cluster) held() *tunnel.Hold {
 // as it is the server that holds them down, until life ends.
 func (t *tenants) keepFair(life context.Context) {
 	var f fairness
-	m := newMeter(t)
-	m.read()
+	m := &meter{tenants: t}
+	m.look()
 	for pause(life, fairLook) {
-		carried, took := m.read()
+		carried, took := m.look()
 		for f.begin(carried, took, time.Now()); f.active(); {
-			if !t.fairRound(life, &f, m) {
+			if !fairRound(life, &f, m) {
 				return
 			}
 		}
@@ -37,12 +37,12 @@ func (t *tenants) keepFair(life context.Context) {
 
 // fairRound holds up those who are ahead, and lets them go again; false: life has
 // ended.
-func (t *tenants) fairRound(life context.Context, f *fairness, m *meter) bool {
-	t.eachUnordered(func(cl *cluster) {
+func fairRound(life context.Context, f *fairness, m *meter) bool {
+	for _, cl := range m.busy {
 		if f.held(cl.name) {
 			cl.hold.For(f.hold)
 		}
-	})
+	}
 	if !pause(life, f.hold) {
 		return false
 	}
@@ -67,31 +67,43 @@ func (t *tenants) eachUnordered(do func(*cluster)) {
 
 // meter reads how much clusters carry.
 type meter struct {
-	tenants  *tenants
-	last     time.Time
-	was, now map[*cluster]int64 // bytes; now is only read's
+	tenants *tenants
+	last    time.Time
+	busy    []*cluster // those that had carried something at the last look
 }
 
-func newMeter(t *tenants) *meter {
-	return &meter{tenants: t, was: make(map[*cluster]int64), now: make(map[*cluster]int64)}
-}
-
-// read is what each has carried since the last time, of those that have, and how
-// long that took.
-func (m *meter) read() (carried map[string]int64, took time.Duration) {
-	carried = make(map[string]int64)
+// look is what each cluster has carried since it was last read, of those that have,
+// and how long ago the meter was. Only it walks all clusters, and it does nothing for
+// those that carry nothing: there may be thousands of them.
+func (m *meter) look() (carried map[string]int64, took time.Duration) {
+	clear(m.busy)
+	m.busy = m.busy[:0]
 	m.tenants.eachUnordered(func(cl *cluster) {
-		all := cl.forwarder.Total.Up.Load() + cl.forwarder.Total.Down.Load()
-		m.now[cl] = all
-		if n := all - m.was[cl]; n > 0 {
-			carried[cl.name] = n
+		if cl.carried() != cl.metered {
+			m.busy = append(m.busy, cl)
 		}
 	})
-	m.was, m.now = m.now, m.was
-	clear(m.now)
+	return m.read()
+}
+
+// read is the same of those that had carried something at the last look.
+func (m *meter) read() (carried map[string]int64, took time.Duration) {
+	carried = make(map[string]int64, len(m.busy))
+	for _, cl := range m.busy {
+		all := cl.carried()
+		if n := all - cl.metered; n > 0 {
+			carried[cl.name] = n
+		}
+		cl.metered = all
+	}
 	now := time.Now()
 	took, m.last = now.Sub(m.last), now
 	return carried, took
+}
+
+// carried is what has passed, in bytes.
+func (cl *cluster) carried() int64 {
+	return cl.forwarder.Total.Up.Load() + cl.forwarder.Total.Down.Load()
 }
 
 // pause waits for d; false: life has ended.

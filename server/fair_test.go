@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"maps"
 	"testing"
 	"time"
 
@@ -67,17 +68,32 @@ func TestNoHoldWithoutTenants(t *testing.T) {
 	}
 }
 
-// The meter sees what passes, and keepFair ends with its server.
+// The meter sees what passes, between looks only of those who carried something
+// before, and keepFair ends with its server.
 func TestTheMeter(t *testing.T) {
 	s := startSharers(t)
-	red := s.add("red", "")
-	s.eventually("red is served", func() bool { return red.cluster() != nil })
-	m := newMeter(s.tenants)
-	m.read()
+	red, blue := s.add("red", ""), s.add("blue", "")
+	for _, c := range []*sharer{red, blue} {
+		s.eventually(c.name+" is served", func() bool { return c.cluster() != nil })
+	}
+	m := &meter{tenants: s.tenants}
+	m.look()
+	expect := func(what string, read func() (map[string]int64, time.Duration), want map[string]int64) {
+		t.Helper()
+		if carried, _ := read(); !maps.Equal(carried, want) {
+			t.Errorf("%s: carried %v, want %v", what, carried, want)
+		}
+	}
 	red.cluster().traffic.totals.Down.Add(3)
 	red.cluster().traffic.totals.Up.Add(4)
-	if carried, _ := m.read(); carried["red"] != 7 || len(carried) != 1 {
-		t.Errorf("carried %v", carried)
+	expect("a look", m.look, map[string]int64{"red": 7})
+	red.cluster().traffic.totals.Up.Add(1)
+	blue.cluster().traffic.totals.Up.Add(2)
+	expect("in a round", m.read, map[string]int64{"red": 1})
+	expect("another look", m.look, map[string]int64{"blue": 2})
+	expect("nothing more", m.look, map[string]int64{})
+	if len(m.busy) != 0 {
+		t.Errorf("%d clusters are read in rounds, want none", len(m.busy))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -5,7 +5,8 @@ import "time"
 const (
 	// bulkRate is how much a tenant carries, in bytes a second, to be one that
 	// carries bulk, and busyRate what all of these carry together before it is of
-	// interest who carries more: it costs a server a hundredth of a processor.
+	// interest who carries more: less takes a server a hundredth of a processor to
+	// carry, so it is not the server that holds anybody down.
 	bulkRate = 1 << 20
 	busyRate = 8 << 20
 
@@ -20,8 +21,13 @@ const (
 	// trialRounds are rounds after which it is judged whether holds help.
 	trialRounds = 5
 
-	// trials in a row that did not help end the matter for restFirst, and for twice
-	// as long each time, up to restMost.
+	// unheldFor is for how long what tenants carried while nobody was held up is
+	// compared with. It is looked at anew then.
+	unheldFor = 5 * time.Second
+
+	// trials in a row that did not help end the matter: first until the next look,
+	// since the last one may be out of date, then for restFirst, and for twice as long
+	// each time, up to restMost.
 	trialsInVain = 2
 	restFirst    = time.Second
 	restMost     = 32 * time.Second
@@ -34,9 +40,9 @@ const (
 // of processor time: each window of its stream passes processes that all are busy,
 // and there is one window under way, not 64. To serve it first, whenever it has
 // something to be served, is not enough, since most of the time it waits. So those
-// who are ahead are made to pause. Whether that helps the others shows in what they
-// carry meanwhile. It does not where something else than this server holds them
-// down: then nobody is held up.
+// who are ahead are made to pause. That helps if the others carry more than while
+// nobody was held up, and more in the pauses than between them. It does not where
+// something else than this server holds them down: then nobody is held up.
 type fairness struct {
 	roles  map[string]role // by tenant; empty: nobody is to be held up
 	hold   time.Duration
@@ -44,6 +50,8 @@ type fairness struct {
 	during phase // its holds
 	free   phase // the rest of it
 	trial  map[string]int64
+	unheld map[string]float64 // bytes a second, at the last look, when nobody was held up
+	since  time.Time          // of that look
 
 	vain int // trials in a row that did not help
 	rest time.Duration
@@ -76,13 +84,17 @@ func (p *phase) add(roles map[string]role, carried map[string]int64, took time.D
 	}
 }
 
-// begin takes what each tenant has carried in a time in which nobody was held up.
+// begin takes what each tenant has carried in a look, in which nobody was held up.
 func (f *fairness) begin(carried map[string]int64, took time.Duration, now time.Time) {
 	if now.Before(f.idle) {
 		return
 	}
 	f.roles, f.hold = make(map[string]role), holdFirst
 	f.assign(carried, took)
+	f.unheld, f.since = make(map[string]float64), now
+	for name, n := range carried {
+		f.unheld[name] = float64(n) / took.Seconds()
+	}
 	f.restart()
 }
 
@@ -145,9 +157,12 @@ func (f *fairness) note(during, free map[string]int64, held, rest time.Duration,
 	}
 	if f.helps() {
 		f.vain, f.rest = 0, 0
+		if now.Sub(f.since) >= unheldFor {
+			clear(f.roles)
+		}
 	} else if f.vain++; f.vain >= trialsInVain {
-		f.rest = min(max(restFirst, 2*f.rest), restMost)
 		f.idle = now.Add(f.rest)
+		f.rest = min(max(restFirst, 2*f.rest), restMost)
 		f.vain = 0
 		clear(f.roles)
 	}
@@ -171,10 +186,23 @@ func (f *fairness) adjust() {
 	}
 }
 
-// helps says whether those behind carried more while the others were held up: a
-// quarter at least, and enough that it is worth it.
+// helps says whether those behind carry more because the others are held up. They
+// carry more while these are, by a quarter at least; but bytes that only come late
+// between holds look the same. So they also carry more in all than they did before,
+// by an eighth at least, and by an eighth of what it costs the others.
 func (f *fairness) helps() bool {
 	during, free := f.during.behind/f.during.took.Seconds(), f.free.behind/f.free.took.Seconds()
-	others := (f.during.ahead + f.free.ahead) / (f.during.took + f.free.took).Seconds()
-	return during >= free*5/4 && during-free >= others/16
+	took := (f.during.took + f.free.took).Seconds()
+	gain, cost := (f.during.behind+f.free.behind)/took, -(f.during.ahead+f.free.ahead)/took
+	least := 0.0
+	for name, role := range f.roles {
+		switch role {
+		case ahead:
+			cost += f.unheld[name]
+		case behind:
+			gain -= f.unheld[name]
+			least += f.unheld[name] / 8
+		}
+	}
+	return during >= free*5/4 && gain >= max(least, cost/8)
 }

@@ -133,9 +133,8 @@ func (s *Server) tlsOf(side side, l Listener) func(nextProtos ...string) *tls.Co
 var errNotNoted = errors.New("whose the connection is cannot be noted on it")
 
 // chooser says by the server name whose a handshake is, or leaves it to the
-// certificate. The names of tenants
-// that are broken or gone are refused: their peers are not to end up among
-// others.
+// certificate. The names of tenants that are broken or gone are refused: their
+// peers are not to end up among others.
 func (t *tenants) chooser(side side) tlsreload.Choose {
 	return func(hello *tls.ClientHelloInfo) (*tlsreload.Guest, error) {
 		now := t.now.Load()
