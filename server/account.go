@@ -27,7 +27,7 @@ const (
 
 	// What of the budget a connection takes just by being there, payload not
 	// counted: goroutines, TLS, buffers, books.
-	connMemory   = 10 << 10 // one that is carried, as docs/operations.md has it measured
+	connMemory   = 10 << 10 // one that is carried; more than docs/operations.md has measured
 	clientMemory = 24 << 10 // a client's TCP connection, whatever it speaks
 	streamMemory = 24 << 10 // a gRPC stream
 )

@@ -111,6 +111,9 @@ func (c *crowd) begin(ctx context.Context) error {
 	if err := c.swarm.complete(connecting, nil); err != nil {
 		return err
 	}
+	if err := c.reached(connecting); err != nil {
+		return err
+	}
 	for i := range c.Load.Bulk {
 		conn, err := c.of(i).client.dial(ctx, endlessAt)
 		if err != nil {
@@ -127,6 +130,21 @@ func (c *crowd) begin(ctx context.Context) error {
 		c.doing.Go(func() { c.dials(ctx) })
 	}
 	return nil
+}
+
+// reached waits until the server has entered the agents: links are there a moment
+// before.
+func (c *crowd) reached(ctx context.Context) error {
+	for {
+		conn, err := c.of(0).client.dial(ctx, destination)
+		if err == nil {
+			return conn.Close()
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("reach the agents: %w", err)
+		}
+		sleep(ctx, lookEvery)
+	}
 }
 
 // of is whose link is used next.
