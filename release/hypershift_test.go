@@ -125,7 +125,7 @@ func TestHyperShift(t *testing.T) {
 		w.consume(c)
 	}
 	w.preStop(server)
-	if out := w.ctr("run", "--rm", "docker.io/library/konnectivity-hypershift:"+w.version, "pretend", "/usr/bin/konnectivity", "--version"); out == "" {
+	if out := w.says("konnectivity-hypershift", "pretend", "/usr/bin/konnectivity", "--version"); out == "" {
 		t.Error("the tool says nothing")
 	}
 	if out, err := w.try("run", "--rm", "docker.io/library/konnectivity-hypershift:"+w.version, "else",
