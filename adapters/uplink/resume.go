@@ -31,11 +31,11 @@ func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 	return nil, err
 }
 
-// pickFirst returns a link to the server with that id, unless it is being left;
-// else the one that pick returns.
+// pickFirst returns a link to the server with that id, unless it is being left or
+// its server says that no agent serves; else the one that pick returns.
 func (s *Server) pickFirst(id string) *pooled {
 	for _, m := range s.set.Members() {
-		if l := m.Session; id != "" && l.Peer().ID == id && l.alive() && !l.isLeaving() {
+		if l := m.Session; id != "" && l.Peer().ID == id && l.alive() && !l.isLeaving() && l.Serving().Why == "" {
 			return l
 		}
 	}

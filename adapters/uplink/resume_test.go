@@ -87,3 +87,22 @@ func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 		}
 	}
 }
+
+// A server that is to be asked first, and says that it has lost its agents, is asked
+// last.
+func TestResumeAsksServersWithAgentsFirst(t *testing.T) {
+	p := fakeserver.NewPKI(t)
+	agent := roam.New(roam.Options{Window: time.Minute})
+	t.Cleanup(func() { agent.Close(); agent.Wait() })
+	a, b := resuming(p, agent), resuming(p, agent)
+	a.ID, b.ID = "a", "b"
+	a.Agents = noAgents
+	s := client(t, p, at("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
+	run(t, s)
+	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	f := tunnel.NewFlow("tcp", "dest:1")
+	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: "a"}
+	if _, err := s.Dial(t.Context(), f); tunnel.FailureOf(err) != tunnel.FailGone || f.Hop.ID != "b" {
+		t.Errorf("asked %s: %v", f.Hop.ID, err)
+	}
+}
