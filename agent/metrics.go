@@ -133,7 +133,7 @@ func (m *metrics) makeNew() {
 		m.resets.WithLabelValues(code.Label())
 	}
 	m.links = observe.NewLinks(metricsNamespace+"_"+metricsSubsystem+"_link_", kindServer)
-	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over the packet protocol that were reset because their reader did not keep up."))
+	m.stalled = prometheus.NewCounter(counterOpts("stalled_connections_total", "Number of connections over gRPC that were reset because their reader did not keep up."))
 }
 
 // buffers registers what the two protocols hold for readers, under the names

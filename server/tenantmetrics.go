@@ -48,7 +48,7 @@ var tenantFamilies = []tenantFamily{
 		func(cl *cluster) float64 { return float64(cl.traffic.totals.Down.Load()) })},
 	{"tenant_agent_refusals_total", "Count of agents refused, by tenant.", counter, one(func(cl *cluster) float64 { return float64(cl.traffic.refused.Load()) })},
 	{"tenant_bound_refusals_total", "Count of requested connections that were refused by a bound, by tenant.", counter, one(func(cl *cluster) float64 { return float64(cl.traffic.bound.Load()) })},
-	{"tenant_bandwidth_wait_seconds_total", "Seconds that connections have waited for bounds.mbitPerSecond, all together, by tenant and direction.", counter, directions(
+	{"tenant_bandwidth_wait_seconds_total", "Seconds that connections, taken together, have waited for bounds.mbitPerSecond, by tenant and direction.", counter, directions(
 		func(cl *cluster) float64 { return cl.paces.Up.Held().Seconds() },
 		func(cl *cluster) float64 { return cl.paces.Down.Held().Seconds() })},
 }

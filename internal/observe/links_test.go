@@ -34,7 +34,7 @@ func TestSumsAndExtremesByKindOfPeer(t *testing.T) {
 # TYPE x_link_sessions gauge
 x_link_sessions{peer="agent"} 2
 x_link_sessions{peer="client"} 0
-# HELP x_link_lanes Current number of connections that native links have, one for each that has no lanes, by kind of peer.
+# HELP x_link_lanes Current number of TCP connections of native links, one for each link without lanes, by kind of peer.
 # TYPE x_link_lanes gauge
 x_link_lanes{peer="agent"} 3
 x_link_lanes{peer="client"} 0

@@ -54,10 +54,10 @@ func newResumingFigures(prefix string, stats func() roam.Stats) *resumingFigures
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	add(gauge, "resumable_connections", "Current number of connections that outlive their link.", func(s roam.Stats) int64 { return int64(s.Conns) })
 	add(gauge, "detached_connections", "Current number of connections whose link was lost and that wait for another.", func(s roam.Stats) int64 { return s.Without })
-	add(gauge, "replay_buffered_bytes", "Memory of what may have to be sent again, in bytes.", func(s roam.Stats) int64 { return s.Kept })
-	add(counter, "resumed_connections_total", "Number of times that a connection went on by another link.", func(s roam.Stats) int64 { return s.Resumes })
-	add(counter, "replayed_bytes_total", "Payload that was sent again by another link, in bytes.", func(s roam.Stats) int64 { return s.Replayed })
-	add(counter, "degraded_connections_total", "Number of connections that will not outlive their link, because memory ran short.", func(s roam.Stats) int64 { return s.Degraded })
+	add(gauge, "replay_buffered_bytes", "Memory for bytes sent and not yet acknowledged, which may have to be sent again.", func(s roam.Stats) int64 { return s.Kept })
+	add(counter, "resumed_connections_total", "Number of times that a connection was resumed over another link.", func(s roam.Stats) int64 { return s.Resumes })
+	add(counter, "replayed_bytes_total", "Payload that was sent again over another link, in bytes.", func(s roam.Stats) int64 { return s.Replayed })
+	add(counter, "degraded_connections_total", "Number of connections that can no longer outlive their link, because memory ran short.", func(s roam.Stats) int64 { return s.Degraded })
 	f.given = prometheus.NewDesc(prefix+"unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory).", []string{"reason"}, nil)
 	return f
 }

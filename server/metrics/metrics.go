@@ -125,7 +125,7 @@ func (m *Server) own() {
 	for code := range tunnel.Codes() {
 		m.resets.WithLabelValues(code.Label())
 	}
-	m.interrupted = m.counter("interrupted_connections_total", "Count of established connections that lost their way through this server, and that their ends resume by another.").WithLabelValues()
+	m.interrupted = m.counter("interrupted_connections_total", "Count of established connections that lost their path through this server and that their ends resume over another.").WithLabelValues()
 	m.stalled = m.counter("stalled_connections_total", "Count of connections of old peers reset because their reader did not keep up, by segment.", "segment")
 	for _, s := range []legacy.Segment{legacy.FromAgent, legacy.FromClient} {
 		m.stalled.WithLabelValues(s.String())
@@ -135,7 +135,7 @@ func (m *Server) own() {
 	for _, reason := range []string{"invalid", "unauthenticated", "denied", "unavailable"} {
 		m.refusals.WithLabelValues(reason)
 	}
-	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, tls, timeout, protocol, closed.", "listener", "reason")
+	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, proxy, tls, timeout, protocol, closed.", "listener", "reason")
 	m.clientConns = m.gauge("listener_connections", "Number of current connections, by listener (clients, agents).", "listener")
 	for _, l := range []string{"clients", "agents"} {
 		m.clientConns.WithLabelValues(l)
