@@ -56,7 +56,7 @@ func NewLinks(prefix string, peers ...string) *Links {
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 	add(gauge, "sessions", "Current number of native links", func(s *sum) float64 { return float64(s.links) })
-	add(gauge, "lanes", "Current number of connections that native links have, one for each that has no lanes", func(s *sum) float64 { return float64(s.Lanes) })
+	add(gauge, "lanes", "Current number of TCP connections of native links, one for each link without lanes", func(s *sum) float64 { return float64(s.Lanes) })
 	add(gauge, "streams", "Current number of streams on native links", func(s *sum) float64 { return float64(s.Streams) })
 	add(gauge, "stalled_streams", "Current number of streams whose window is full of bytes that nobody reads", func(s *sum) float64 { return float64(s.Stalled) })
 	add(gauge, "unread_bytes", "Bytes received on native links that nobody has read yet", func(s *sum) float64 { return float64(s.Unread) })
