@@ -48,9 +48,11 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 	if last := g.last.Load(); last != nil && last.of == m && last.listener == listener {
 		return last.config
 	}
-	c := s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
+	var c *tls.Config
 	if g.Verify != nil {
 		c = s.askingConfig(base, m, g.Verify)
+	} else {
+		c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
 	}
 	apart(c, listener, g.Key)
 	g.last.Store(&guestConfig{m, listener, c})
