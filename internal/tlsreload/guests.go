@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"slices"
 	"sync/atomic"
+	"time"
 )
 
 // Choose says whose a handshake is: a guest's or, with nil, the Source's own.
@@ -72,7 +73,7 @@ func (s *Source) askingConfig(base *tls.Config, m *material, verify func([]*x509
 		if len(chain) == 0 {
 			return nil // one is asked for only where the Source's own need none
 		}
-		if m.pool == nil || !issued(chain, m.pool) {
+		if m.pool == nil || !Issued(chain, m.pool, time.Now()) {
 			if err := verify(chain); err != nil {
 				return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
 			}
@@ -80,17 +81,6 @@ func (s *Source) askingConfig(base *tls.Config, m *material, verify func([]*x509
 		return s.judge(state)
 	}
 	return c
-}
-
-// issued says whether a client's certificate, followed by its intermediates,
-// chains to one of the CAs, as crypto/tls itself would.
-func issued(chain []*x509.Certificate, cas *x509.CertPool) bool {
-	opts := x509.VerifyOptions{Roots: cas, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	for _, cert := range chain[1:] {
-		opts.Intermediates.AddCert(cert)
-	}
-	_, err := chain[0].Verify(opts)
-	return err == nil
 }
 
 // sessionMark begins what apart adds to a session.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"konnectivity/internal/tlsreload"
 )
 
 const (
@@ -76,7 +78,7 @@ func (all *issuers) find(chain []*x509.Certificate) (*Tenant, error) {
 		return nil, fmt.Errorf("CAs of %d tenants have the name of its issuer: it has to be issued with an authority key identifier", len(candidates))
 	}
 	for _, t := range candidates {
-		if !all.of(t).verify(chain, time.Now()) {
+		if !tlsreload.Issued(chain, all.of(t).Pool, time.Now()) {
 			continue
 		}
 		if found != nil {

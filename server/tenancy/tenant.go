@@ -18,6 +18,7 @@ import (
 	"konnectivity/internal/bearer"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/registry"
 )
 
@@ -268,21 +269,7 @@ func (c *CAs) Trust(chain []*x509.Certificate) bool {
 			at = cert.NotAfter
 		}
 	}
-	return c.verify(chain, at)
-}
-
-// verify says whether a client's certificate, followed by its intermediates,
-// chained to one of the CAs at that time.
-func (c *CAs) verify(chain []*x509.Certificate, at time.Time) bool {
-	if len(chain) == 0 {
-		return false
-	}
-	opts := x509.VerifyOptions{Roots: c.Pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: at}
-	for _, cert := range chain[1:] {
-		opts.Intermediates.AddCert(cert)
-	}
-	_, err := chain[0].Verify(opts)
-	return err == nil
+	return tlsreload.Issued(chain, c.Pool, at)
 }
 
 // Same says whether c trusts what o trusts.
