@@ -29,20 +29,13 @@ func (s side) cas(t *tenancy.Tenant) *tenancy.CAs {
 	return t.Clients
 }
 
-// told says whether there are peers on that side who are told by certificate.
-func (s side) told(table *tenancy.Table) bool {
+// issuers find the tenants of those peers on that side who are told by certificate;
+// nil: none is.
+func (s side) issuers(table *tenancy.Table) *tenancy.Issuers {
 	if s == agents {
-		return table.HasAgents()
+		return table.AgentsBy()
 	}
-	return table.HasClients()
-}
-
-// find is the tenant whose CA issued a certificate.
-func (s side) find(table *tenancy.Table, chain []*x509.Certificate) (*tenancy.Tenant, error) {
-	if s == agents {
-		return table.Agent(chain)
-	}
-	return table.Client(chain)
+	return table.ClientsBy()
 }
 
 // guest is a connection of a tenant.

@@ -164,15 +164,16 @@ const byCertificate = "by certificate"
 // unnamed is who asks for no tenant's name. Where tenants are told by certificate,
 // that decides, by the CAs of the moment when it is shown; nil: they are not.
 func (t *tenants) unnamed(side side, hello *tls.ClientHelloInfo, now *hosting) *tlsreload.Guest {
-	if !side.told(now.table) {
+	if side.issuers(now.table) == nil {
 		return nil
 	}
 	return &tlsreload.Guest{Key: byCertificate, Verify: func(chain []*x509.Certificate) error {
 		now := t.now.Load()
-		if !side.told(now.table) {
+		issuers := side.issuers(now.table)
+		if issuers == nil {
 			return errors.New("no tenant is told by certificate any more")
 		}
-		tenant, err := side.find(now.table, chain)
+		tenant, err := issuers.Find(chain)
 		if err != nil {
 			return err
 		}

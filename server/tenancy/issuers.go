@@ -23,10 +23,13 @@ const (
 // errNobodys says that no tenant's CA has issued a certificate.
 var errNobodys = errors.New("no tenant that is told by certificate has a CA that issued it")
 
-// issuers find a tenant by the CA of a certificate, on one side of the server.
-// Thousands of CAs may have the same name, so a certificate is tried against
-// those alone that it names by key.
-type issuers struct {
+// Issuers find a tenant by the CA of a certificate, on one side of the server; nil
+// where nobody is told by certificate. They do not change, and may be used by any
+// number of goroutines.
+//
+// Thousands of CAs may have the same name, so a certificate is tried against those
+// alone that it names by key.
+type Issuers struct {
 	of func(*Tenant) *CAs
 	by map[issuer][]*Tenant
 }
@@ -41,10 +44,10 @@ type issuer struct {
 func agentsOf(t *Tenant) *CAs  { return t.Agents }
 func clientsOf(t *Tenant) *CAs { return t.Clients }
 
-// newIssuers index those of the tenants that are told by certificate; nil: none
+// newIssuers indexes those of the tenants that are told by certificate; nil: none
 // is.
-func newIssuers(tenants map[string]*Tenant, of func(*Tenant) *CAs) *issuers {
-	all := &issuers{of, make(map[issuer][]*Tenant)}
+func newIssuers(tenants map[string]*Tenant, of func(*Tenant) *CAs) *Issuers {
+	all := &Issuers{of, make(map[issuer][]*Tenant)}
 	for _, t := range tenants {
 		if cas := of(t); t.ByCertificate && cas != nil {
 			for _, ca := range cas.Certs {
@@ -60,15 +63,15 @@ func newIssuers(tenants map[string]*Tenant, of func(*Tenant) *CAs) *issuers {
 	return all
 }
 
-func (all *issuers) add(at issuer, t *Tenant) {
+func (all *Issuers) add(at issuer, t *Tenant) {
 	if !slices.Contains(all.by[at], t) {
 		all.by[at] = append(all.by[at], t)
 	}
 }
 
-// find is the one tenant that trusts a certificate, which intermediates follow.
+// Find is the one tenant that trusts a certificate, which intermediates follow.
 // It fails if none does, or if several do.
-func (all *issuers) find(chain []*x509.Certificate) (*Tenant, error) {
+func (all *Issuers) Find(chain []*x509.Certificate) (*Tenant, error) {
 	if len(chain) > maxChain {
 		return nil, fmt.Errorf("%d certificates are shown, and at most %d are looked at", len(chain), maxChain)
 	}
@@ -95,7 +98,7 @@ func (all *issuers) find(chain []*x509.Certificate) (*Tenant, error) {
 // candidates are those of whose CAs one is named as the issuer of a certificate. A
 // root behind the first leads to none that those before it do not lead to, but
 // names no key, and so would lead to every tenant whose CA has its name.
-func (all *issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
+func (all *Issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
 	for i, cert := range chain {
 		if i > 0 && selfSigned(cert) {
 			continue
@@ -122,16 +125,3 @@ func selfSigned(cert *x509.Certificate) bool {
 	return bytes.Equal(cert.RawIssuer, cert.RawSubject) &&
 		cert.CheckSignature(cert.SignatureAlgorithm, cert.RawTBSCertificate, cert.Signature) == nil
 }
-
-// HasAgents says whether there are agents that are told by certificate.
-func (t *Table) HasAgents() bool { return t.agentsBy != nil }
-
-// HasClients says the same of clients.
-func (t *Table) HasClients() bool { return t.clientsBy != nil }
-
-// Agent is the tenant one of whose agents shows a certificate, which
-// intermediates follow. It fails if that is nobody's, or several tenants'.
-func (t *Table) Agent(chain []*x509.Certificate) (*Tenant, error) { return t.agentsBy.find(chain) }
-
-// Client is the same of clients.
-func (t *Table) Client(chain []*x509.Certificate) (*Tenant, error) { return t.clientsBy.find(chain) }

@@ -114,7 +114,7 @@ func TestACertificateIsOfTheTenantWhoseCAIssuedIt(t *testing.T) {
 		{"one that has expired", []*x509.Certificate{&expired}, errNobodys.Error()},
 		{"a long chain", append([]*x509.Certificate{a.peer(true)}, make([]*x509.Certificate, maxChain)...), "at most"},
 	} {
-		found, err := all.find(c.chain)
+		found, err := all.Find(c.chain)
 		got := fmt.Sprint(err)
 		if err == nil {
 			got = found.Name
@@ -142,14 +142,14 @@ func TestManyCAsOfOneName(t *testing.T) {
 	if n := len(all.candidates(keyed)); n != 1 {
 		t.Errorf("%d are tried", n)
 	}
-	if found, err := all.find(keyed); err != nil || !found.Clients.Trust(keyed) {
+	if found, err := all.Find(keyed); err != nil || !found.Clients.Trust(keyed) {
 		t.Error(err)
 	}
 	rooted := append(keyed, last.cert) // as one that shows its CA's certificate, too
-	if found, err := all.find(rooted); err != nil || !found.Clients.Trust(keyed) {
+	if found, err := all.Find(rooted); err != nil || !found.Clients.Trust(keyed) {
 		t.Error("with the root:", err)
 	}
-	if _, err := all.find([]*x509.Certificate{last.peer(false)}); err == nil || !strings.Contains(err.Error(), "authority key identifier") {
+	if _, err := all.Find([]*x509.Certificate{last.peer(false)}); err == nil || !strings.Contains(err.Error(), "authority key identifier") {
 		t.Error(err)
 	}
 }

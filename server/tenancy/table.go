@@ -34,7 +34,7 @@ type Table struct {
 	tenants map[string]*Tenant  // by their own name
 	readers map[bearer.Digest]*Tenant
 
-	agentsBy, clientsBy *issuers // of those that are told by certificate; nil: none is
+	agentsBy, clientsBy *Issuers
 
 	states []Status // by name
 	closed bool     // all server names of nobody are refused
@@ -61,6 +61,12 @@ func (t *Table) Tenant(name string) *Tenant { return t.tenants[name] }
 
 // Tenants are those that are served, by name. The map must not be modified.
 func (t *Table) Tenants() map[string]*Tenant { return t.tenants }
+
+// AgentsBy finds the tenant of an agent that is told by certificate; nil: none is.
+func (t *Table) AgentsBy() *Issuers { return t.agentsBy }
+
+// ClientsBy is the same for clients.
+func (t *Table) ClientsBy() *Issuers { return t.clientsBy }
 
 // Closed says whether all names that are no tenant's are refused, since more
 // were served than are remembered.
