@@ -255,6 +255,32 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 	}
 }
 
+// Of several Secrets that have what another has, the first in the manifest is told.
+func TestTenantsCheckTellsTheFirstConflict(t *testing.T) {
+	dir := t.TempDir()
+	if status, _, stderr := konnectivity("certs", dir, "--tenant=a", "--server-name=a.example.com", "--kubernetes"); status != 0 {
+		t.Fatal(stderr)
+	}
+	one, err := os.ReadFile(filepath.Join(dir, "clusters", "a", "kubernetes-server.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(one)
+	for _, name := range []string{"b", "c", "d", "e"} {
+		text += "\n" + strings.Replace(string(one), "name: konnectivity-tenant-a", "name: "+name, 1)
+	}
+	file := filepath.Join(t.TempDir(), "secrets.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, out, stderr := konnectivity("tenants", "check", file)
+	for name, want := range map[string]int{"a": 4, "b": 1} {
+		if got := strings.Count(out, fmt.Sprintf("is the name of the tenant %q already", name)); status != 1 || got != want {
+			t.Errorf("%d of %q, want %d:\n%s%s", got, name, want, out, stderr)
+		}
+	}
+}
+
 func TestTenantsCheckLooksAtModes(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("modes say nothing there")

@@ -27,19 +27,16 @@ func CheckSecrets(ctx context.Context, manifest io.Reader, server Server, now ti
 	if err != nil {
 		return nil, err
 	}
-	loaded := make(map[string]*tenancy.Tenant) // those that are in order, by the Secret's name
-	for _, s := range secrets {
-		if t, err := tenancy.LoadSecret(s.Name, s.Data); err == nil {
-			loaded[s.Name] = t
-		}
+	loaded, errs := make([]*tenancy.Tenant, len(secrets)), make([]error, len(secrets))
+	for i, s := range secrets {
+		loaded[i], errs[i] = tenancy.LoadSecret(s.Name, s.Data)
 	}
 	var findings []diagnose.Finding
-	for _, s := range secrets {
+	for i, s := range secrets {
 		c := &checker{what: "Secret", name: strings.TrimPrefix(s.Name, tenancy.SecretPrefix), now: now}
-		t, err := tenancy.LoadSecret(s.Name, s.Data)
-		c.walk(t, err, func() (others []*tenancy.Tenant) {
-			for name, other := range loaded {
-				if name != s.Name {
+		c.walk(loaded[i], errs[i], func() (others []*tenancy.Tenant) {
+			for j, other := range loaded {
+				if errs[j] == nil && secrets[j].Name != s.Name {
 					others = append(others, other)
 				}
 			}
