@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"konnectivity/tunnel/link"
 )
 
 // A tenant's bytes take the time that its bound has them take, by whatever
@@ -15,10 +13,7 @@ func TestBandwidthIsBounded(t *testing.T) {
 	s := startSharers(t)
 	red, blue := s.add("red", "bounds: {mbitPerSecond: 80}"), s.add("blue", "")
 	for _, c := range []*sharer{red, blue} {
-		if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}); err != nil {
-			t.Fatal(err)
-		}
-		c.has(1)
+		c.hasAgent()
 	}
 	send := func(c *sharer, kind string) time.Duration {
 		t.Helper()

@@ -17,10 +17,7 @@ func TestAHeldTenantsLinksAreNotRead(t *testing.T) {
 	s := startSharers(t)
 	red, blue := s.add("red", ""), s.add("blue", "")
 	for _, c := range []*sharer{blue, red} {
-		if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}); err != nil {
-			t.Fatal(err)
-		}
-		c.has(1)
+		c.hasAgent()
 		ses, err := c.clientLink()
 		if err != nil {
 			t.Fatal(err)

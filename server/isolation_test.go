@@ -143,10 +143,7 @@ func TestCertificatesAreGoodUnderTheirOwnNamesAlone(t *testing.T) {
 	s := startSharers(t)
 	red, blue := s.add("red", ""), s.add("blue", "")
 	for _, c := range []*sharer{red, blue} {
-		if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}); err != nil {
-			t.Fatal(err)
-		}
-		c.has(1)
+		c.hasAgent()
 	}
 	names := map[string]*sharer{
 		"red.example": red, "RED.Example.": red, "blue.example": blue,
@@ -364,11 +361,7 @@ func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 func TestAClusterThatComesDuringADrain(t *testing.T) {
 	s := startSharers(t, func(o *Options) { o.Grace = time.Minute })
 	red := s.add("red", "")
-	a, err := red.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	red.has(1)
+	a := red.hasAgent()
 	held, err := red.dial("connect", "a:1")
 	if err != nil || !red.greets(held) {
 		t.Fatal(err)
@@ -416,10 +409,7 @@ func TestTheBoundOnMemoryIsNamed(t *testing.T) {
 	s := startSharers(t)
 	red, blue := s.add("red", "bounds: {memoryMiB: 1}"), s.add("blue", "")
 	for _, c := range []*sharer{red, blue} {
-		if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"}); err != nil {
-			t.Fatal(err)
-		}
-		c.has(1)
+		c.hasAgent()
 	}
 	held := red.cluster().parts.budget.Share()
 	held.Hold(1 << 20)

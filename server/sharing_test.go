@@ -187,7 +187,18 @@ func (c *sharer) agentLink(h link.Hello) (*link.Session, error) {
 	return c.of.linked(c.of.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: h, Forwarder: forwarder(c.network)})
 }
 
-// agentGRPC is the same by gRPC.
+// hasAgent connects the cluster's only agent, and waits until the server has it.
+func (c *sharer) hasAgent() *link.Session {
+	c.of.t.Helper()
+	ses, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: "one"})
+	if err != nil {
+		c.of.t.Fatal(err)
+	}
+	c.has(1)
+	return ses
+}
+
+// agentGRPC is agentLink by gRPC.
 func (c *sharer) agentGRPC(h agentHello) (agent, error) {
 	return c.of.agentBy(secureFor(c.serverName(), c.cert), h, c.network)
 }
