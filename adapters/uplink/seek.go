@@ -29,7 +29,7 @@ func (k *seeker) begin(now time.Time) bool {
 		return false
 	}
 	if now.Sub(k.next) >= maxPause { // the last search was for another loss
-		k.pause = peers.Backoff{Base: firstPause, Limit: maxPause, Growth: 2}
+		k.pause = policy.Backoff
 	}
 	k.seeking = true
 	return true
@@ -45,11 +45,15 @@ func (k *seeker) end(now time.Time) {
 // every other link are to servers that say they have none. Both links to the one
 // address of several servers may be to the same server. It does not block.
 func (s *Server) seek(l *pooled) {
-	if l.Serving().Why == "" || s.toReplace() == nil || !s.seeker.begin(time.Now()) {
+	if l.Serving().Why == "" {
+		return
+	}
+	old := s.toReplace()
+	if old == nil || !s.seeker.begin(time.Now()) {
 		return
 	}
 	s.start(func() {
-		s.replace()
+		s.replace(old)
 		s.seeker.end(time.Now())
 	})
 }
@@ -86,11 +90,7 @@ func (s *Server) toReplace() (best *pooled) {
 
 // replace makes another link to the address of one whose server has no agent. If
 // that finds a server that has one, the old link is left.
-func (s *Server) replace() {
-	old := s.toReplace()
-	if old == nil {
-		return
-	}
+func (s *Server) replace(old *pooled) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ConnectTimeout)
 	defer cancel()
 	found, err := s.keep(ctx, old.addr)
