@@ -49,10 +49,10 @@ func (g *departures) forget(tenant string) {
 	delete(g.byTenant, tenant)
 }
 
-// Gone records that a peer left, of which d names Tenant, Role, ID and Remote,
-// with the error that ended it, or nil if it left in an orderly
-// way. A lost peer is listed among the failures, too. It may be called from any
-// goroutine, and does nothing on a nil Table.
+// Gone records that a peer left, of which d names Tenant, Role, ID and Remote, with
+// the error that ended it, or nil if it left in an orderly way. A lost peer is listed
+// among the failures, too. It may be called from any goroutine, and does nothing on a
+// nil Table.
 func (t *Table) Gone(d Departure, since time.Time, err error) {
 	if t == nil {
 		return
