@@ -249,13 +249,18 @@ func wait(t *testing.T, p *Plan, now time.Time) time.Duration {
 	return 0
 }
 
+// planOfOne is a plan with one address, at the time when it has it dialed first.
+func planOfOne(t *testing.T, policy Policy) (*Plan, time.Time) {
+	t.Helper()
+	p := NewPlan(policy, noon)
+	p.List([]string{"a"}, true)
+	return p, noon.Add(wait(t, p, noon))
+}
+
 func TestPauses(t *testing.T) {
 	for name, policy := range policies {
 		t.Run(name, func(t *testing.T) {
-			now := noon
-			p := NewPlan(policy, now)
-			p.List([]string{"a"}, true)
-			now = now.Add(wait(t, p, now))
+			p, now := planOfOne(t, policy)
 			for i := range 20 {
 				first, needless := p.Failed("a", now)
 				if first != (i == 0) || needless {
@@ -286,10 +291,7 @@ func TestPauses(t *testing.T) {
 // lives has sessions with one address last for life, one after the other, and
 // returns the pauses behind them.
 func lives(t *testing.T, policy Policy, life time.Duration, n int) (pauses []time.Duration) {
-	now := noon
-	p := NewPlan(policy, now)
-	p.List([]string{"a"}, true)
-	now = now.Add(wait(t, p, now))
+	p, now := planOfOne(t, policy)
 	for range n {
 		m := p.Met("a", "1", 1, false, now)
 		now = now.Add(life)
@@ -333,10 +335,7 @@ func TestLinksThatAreCutAreSeldomDown(t *testing.T) {
 // cuts has n sessions with one address cut, each within 0.6 s of the one before or
 // soon after it was made, and returns for how long there was none behind each.
 func cuts(t *testing.T, policy Policy, n int) (down []time.Duration) {
-	now := noon
-	p := NewPlan(policy, now)
-	p.List([]string{"a"}, true)
-	now = now.Add(wait(t, p, now))
+	p, now := planOfOne(t, policy)
 	for at := now; len(down) < n; {
 		m := p.Met("a", "1", 1, false, now)
 		at = at.Add(rand.N(600 * time.Millisecond))
@@ -473,10 +472,7 @@ func TestComplete(t *testing.T) {
 // What has just cut a session may cut the attempts behind it, too: they are made again
 // soon, a few times, and then as after any failure.
 func TestAttemptsBehindACut(t *testing.T) {
-	now := noon
-	p := NewPlan(all, now)
-	p.List([]string{"a"}, true)
-	now = now.Add(wait(t, p, now))
+	p, now := planOfOne(t, all)
 	m := p.Met("a", "1", 1, false, now)
 	lost := now.Add(time.Minute)
 	p.Lost(m, lost)
