@@ -26,6 +26,27 @@ type rig struct {
 	far []*link.Session // the peer's ends, in the order they were made
 }
 
+// newGroup is a group of so many lanes, and its rig. It dials by the rig, if opt has
+// it dial and does not say how.
+func newGroup(t *testing.T, lanes int, opt Options) (*rig, *Group) {
+	t.Helper()
+	r := &rig{t: t}
+	if opt.Max > 1 && opt.Dial == nil {
+		opt.Dial = func(context.Context) (*link.Session, error) { return r.link(), nil }
+	}
+	g := New(r.link(), opt)
+	t.Cleanup(func() {
+		_ = g.Close()
+		r.close()
+	})
+	for range lanes - 1 {
+		if !g.Add(r.link()) {
+			t.Fatal("a lane was not taken in")
+		}
+	}
+	return r, g
+}
+
 // link makes one.
 func (r *rig) link() *link.Session { return r.linkTo("x") }
 
@@ -91,15 +112,7 @@ func (r *rig) open(g *Group) (tunnel.Conn, int) {
 // elsewhere.
 func TestStreamsAvoidBulk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		g := New(r.link(), Options{})
-		defer r.close()
-		defer g.Close()
-		for range 2 {
-			if !g.Add(r.link()) {
-				t.Fatal("a lane was not taken in")
-			}
-		}
+		r, g := newGroup(t, 3, Options{})
 		synctest.Wait() // for the first look, which counts from there on
 		bulk, at := r.open(g)
 		if at != 0 {
@@ -127,10 +140,7 @@ func TestStreamsAvoidBulk(t *testing.T) {
 // A group lasts until its last lane has ended, and goes on without the first.
 func TestLanesThatEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		g := New(r.link(), Options{})
-		defer g.Close()
-		g.Add(r.link())
+		r, g := newGroup(t, 2, Options{})
 		c, _ := r.open(g)
 		if n := g.Stats(); n.Lanes != 2 || n.Opened != 1 || n.Streams != 1 {
 			t.Errorf("%+v", n)
@@ -192,11 +202,7 @@ func TestGroupStaysEnded(t *testing.T) {
 // A lane whose peer wants nothing new gets nothing; a group drains when all do.
 func TestLanesThatDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		g := New(r.link(), Options{})
-		defer r.close()
-		defer g.Close()
-		g.Add(r.link())
+		r, g := newGroup(t, 2, Options{})
 		r.far[0].Drain()
 		synctest.Wait()
 		for range 3 {
@@ -251,13 +257,24 @@ func whisper(t *testing.T, c tunnel.Conn) {
 	}
 }
 
+// crowd has bulk hold up a small message on a lossy line, for so many looks.
+func (r *rig) crowd(g *Group, looks int) {
+	r.t.Helper()
+	lossy(g)
+	bulk, _ := r.open(g)
+	time.Sleep(lookEvery / 2) // not at the instant of a look
+	small, _ := r.open(g)
+	for range looks {
+		carry(r.t, bulk)
+		whisper(r.t, small)
+		time.Sleep(lookEvery)
+	}
+}
+
 // Bulk that holds nobody up stays alone with its lane.
 func TestBulkAloneHasOneLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		g := New(r.link(), Options{Max: 3, Dial: func(context.Context) (*link.Session, error) { return r.link(), nil }})
-		defer r.close()
-		defer g.Close()
+		r, g := newGroup(t, 1, Options{Max: 3})
 		lossy(g)
 		bulk, _ := r.open(g)
 		small, _ := r.open(g)
@@ -281,10 +298,7 @@ func TestBulkAloneHasOneLane(t *testing.T) {
 // Lanes are added while bulk meets loss and holds others up, and dropped by and by.
 func TestLanesComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		g := New(r.link(), Options{Max: 3, Dial: func(context.Context) (*link.Session, error) { return r.link(), nil }})
-		defer r.close()
-		defer g.Close()
+		r, g := newGroup(t, 1, Options{Max: 3})
 		lossy(g)
 		a, _ := r.open(g)
 		b, _ := r.open(g)
@@ -324,23 +338,12 @@ func TestLanesComeAndGo(t *testing.T) {
 // What cannot be added is tried again, more and more rarely.
 func TestLanesThatCannotBeMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
 		tries := 0
-		g := New(r.link(), Options{Max: 2, Dial: func(context.Context) (*link.Session, error) {
+		r, g := newGroup(t, 1, Options{Max: 2, Dial: func(context.Context) (*link.Session, error) {
 			tries++
 			return nil, errors.New("refused")
 		}})
-		defer r.close()
-		defer g.Close()
-		lossy(g)
-		c, _ := r.open(g)
-		time.Sleep(lookEvery / 2) // not at the instant of a look
-		small, _ := r.open(g)
-		for range 300 {
-			carry(t, c)
-			whisper(t, small)
-			time.Sleep(lookEvery)
-		}
+		r.crowd(g, 300)
 		if tries < 8 || tries > 12 {
 			t.Errorf("%d tries within five minutes", tries)
 		}
@@ -355,15 +358,7 @@ func TestLanesLeadToOnePeer(t *testing.T) {
 			g := New(r.linkTo(min(id, "x")), Options{Max: 2, Dial: func(context.Context) (*link.Session, error) { return r.linkTo(id), nil }})
 			defer r.close()
 			defer g.Close()
-			lossy(g)
-			c, _ := r.open(g)
-			time.Sleep(lookEvery / 2) // not at the instant of a look
-			small, _ := r.open(g)
-			for range 3 {
-				carry(t, c)
-				whisper(t, small)
-				time.Sleep(lookEvery)
-			}
+			r.crowd(g, 3)
 			synctest.Wait()
 			if len(r.far) < 2 || len(g.Sessions()) != 1 {
 				t.Fatalf("%d links were made, %d are lanes", len(r.far), len(g.Sessions()))
@@ -378,11 +373,7 @@ func TestLanesLeadToOnePeer(t *testing.T) {
 // A group is idle once all lanes are.
 func TestWaitIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		g := New(r.link(), Options{})
-		defer r.close()
-		defer g.Close()
-		g.Add(r.link())
+		r, g := newGroup(t, 2, Options{})
 		synctest.Wait() // for the first look, which counts from there on
 		a, _ := r.open(g)
 		b, at := r.open(g)

@@ -31,13 +31,7 @@ func (meeting) Fail(error) {}
 // on: as many run at once as there are lanes.
 func TestReadLoopsRunInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		g := New(r.link(), Options{})
-		defer r.close()
-		defer g.Close()
-		for range MaxLanes - 1 {
-			g.Add(r.link())
-		}
+		_, g := newGroup(t, MaxLanes, Options{})
 		m := meeting{make(chan struct{}), make(chan struct{})}
 		defer close(m.all)
 		for i, lane := range g.Sessions() {

@@ -12,11 +12,7 @@ import (
 // its opener's to repeat: by the same number it would be taken for a late one.
 func TestStruckDialIsItsOpenersToRepeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t}
-		g := New(r.link(), Options{})
-		defer r.close()
-		defer g.Close()
-		g.Add(r.link())
+		r, g := newGroup(t, 2, Options{})
 		f := tunnel.NewFlow("tcp", "hangs:1")
 		f.Resume = &tunnel.Resume{Window: time.Minute}
 		failed := make(chan error, 1)
