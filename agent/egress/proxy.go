@@ -81,7 +81,7 @@ func unreached(proxy *url.URL, err error) error {
 func refusal(status int) error {
 	failure := tunnel.FailInternal
 	switch status {
-	case http.StatusProxyAuthRequired:
+	case http.StatusProxyAuthRequired, http.StatusUnauthorized: // the latter is tinyproxy's, to a wrong password
 		failure = tunnel.FailAuth
 	case http.StatusForbidden, http.StatusMethodNotAllowed:
 		failure = tunnel.FailDenied

@@ -97,7 +97,7 @@ func TestProxy(t *testing.T) {
 
 func TestProxyRefusals(t *testing.T) {
 	for status, want := range map[int]tunnel.Failure{
-		407: tunnel.FailAuth, 403: tunnel.FailDenied, 502: tunnel.FailHostUnreach, 503: tunnel.FailUnavailable, 504: tunnel.FailTimeout, 500: tunnel.FailInternal, 301: tunnel.FailInternal,
+		407: tunnel.FailAuth, 401: tunnel.FailAuth, 403: tunnel.FailDenied, 502: tunnel.FailHostUnreach, 503: tunnel.FailUnavailable, 504: tunnel.FailTimeout, 500: tunnel.FailInternal, 301: tunnel.FailInternal,
 	} {
 		addr := fakeProxy(t, nil, func(*http.Request) (string, bool) { return fmt.Sprintf("HTTP/1.1 %d Nope\r\n\r\n", status), false })
 		u := &url.URL{Scheme: "http", Host: addr}

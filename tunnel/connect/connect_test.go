@@ -299,7 +299,7 @@ func TestServerFailure(t *testing.T) {
 
 func TestProxyFailureIgnoresThePage(t *testing.T) {
 	for status, want := range map[int]tunnel.Failure{
-		407: tunnel.FailAuth, 403: tunnel.FailDenied, 504: tunnel.FailTimeout, 502: tunnel.FailHostUnreach, 503: tunnel.FailUnavailable, 404: tunnel.FailUnavailable,
+		407: tunnel.FailAuth, 401: tunnel.FailAuth, 403: tunnel.FailDenied, 504: tunnel.FailTimeout, 502: tunnel.FailHostUnreach, 503: tunnel.FailUnavailable, 404: tunnel.FailUnavailable,
 	} {
 		if got := ProxyFailure(&StatusError{Status: status, Body: "connection refused"}); got != want {
 			t.Errorf("%d is %v, want %v", status, got, want)

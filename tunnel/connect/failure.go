@@ -34,10 +34,11 @@ func ServerFailure(e *StatusError) tunnel.Failure {
 }
 
 // ProxyFailure is what the refusal of any other HTTP proxy says. Its body is a
-// page for people and is not looked at.
+// page for people and is not looked at. To a wrong password, tinyproxy answers
+// 401, where RFC 9110 has 407.
 func ProxyFailure(e *StatusError) tunnel.Failure {
 	switch e.Status {
-	case http.StatusProxyAuthRequired:
+	case http.StatusProxyAuthRequired, http.StatusUnauthorized:
 		return tunnel.FailAuth
 	case http.StatusForbidden, http.StatusUnavailableForLegalReasons:
 		return tunnel.FailDenied
