@@ -216,6 +216,19 @@ func (l *lab) settled(out string) string {
 	return out
 }
 
+// startBehindProxy has the checked sidecar use a customer's proxy that answers
+// every request with status.
+func (l *lab) startBehindProxy(status int) {
+	rules, err := policy.Parse(nil, []string{"10.0.0.0/8"}) // so that the way without the proxy fails at once
+	l.must(err)
+	l.options.Policy = rules
+	l.start()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	l.t.Cleanup(proxy.Close)
+	l.args = []string{"--https-proxy=http://user:hunter2@" + proxy.Listener.Addr().String()}
+	l.checked = "10.0.0.1:443" // loopback goes by no proxy
+}
+
 // faults are what check knows; each is made real. Its output is in
 // testdata/check.
 var faults = map[string]struct {
@@ -400,18 +413,8 @@ var faults = map[string]struct {
 		l.args = []string{"--kubeconfig=" + l.file("none"), "--resolve-from-guest-cluster-dns"}
 		l.checked = "db.example.com:5432"
 	}},
-	"customer proxy wants auth": {1, func(l *lab) {
-		rules, err := policy.Parse(nil, []string{"10.0.0.0/8"}) // so that the way without the proxy fails at once
-		l.must(err)
-		l.options.Policy = rules
-		l.start()
-		proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.WriteHeader(http.StatusProxyAuthRequired)
-		}))
-		l.t.Cleanup(proxy.Close)
-		l.args = []string{"--https-proxy=http://user:hunter2@" + proxy.Listener.Addr().String()}
-		l.checked = "10.0.0.1:443" // loopback goes by no proxy
-	}},
+	"customer proxy wants auth": {1, func(l *lab) { l.startBehindProxy(http.StatusProxyAuthRequired) }},
+	"customer proxy fails":      {1, func(l *lab) { l.startBehindProxy(http.StatusServiceUnavailable) }}, // squid's, if nobody listens
 	"no sidecar listens": {0, func(l *lab) {
 		l.start()
 		_, port, _ := net.SplitHostPort(l.closed)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -211,6 +212,16 @@ func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
 	l.args = []string{"--server-admin=" + l.admin}
 	if _, out := l.check(); !strings.Contains(out, "! stalled connections: 1 connection waits") {
 		t.Errorf("check does not see the stall:\n%s", out)
+	}
+}
+
+// A port alone is one of this machine's, as in a sidecar's --admin-address.
+func TestStatusOfAPortAlone(t *testing.T) {
+	l := newLab(t)
+	l.start()
+	_, port, _ := net.SplitHostPort(l.admin)
+	if code, out, stderr := konnectivity("status", ":"+port); code != 0 || !strings.Contains(out, "ready") {
+		t.Errorf("%d %q %q", code, out, stderr)
 	}
 }
 

@@ -127,15 +127,11 @@ func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 	if err != nil {
 		dial := tunnel.AsDialError(c.opts.Target, err)
 		c.waited = c.waited || dial.Failure == tunnel.FailTimeout || dial.Failure == tunnel.FailAgentLost || dial.Failure == tunnel.FailNoAgent
-		hint := admin.Hint(dial.Failure)
-		if dial.Failure == tunnel.FailAuth {
-			hint = "The customer's proxy refuses the user and password in --https-proxy, or wants some."
-		}
 		cause := dial.Text()
 		if words := dial.Failure.String(); !strings.Contains(cause, words) {
 			cause = words + ": " + cause
 		}
-		c.fail(step, cause+c.by(ctx, flow.ID), hint)
+		c.fail(step, cause+c.by(ctx, flow.ID), advice(dial.Failure, flow.Route))
 		return
 	}
 	to := ""
@@ -144,6 +140,21 @@ func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
 	}
 	_ = conn.Close()
 	c.timed(step, c.opts.Target+to+routes[flow.Route], start)
+}
+
+// advice says what to do about a dial that failed. What a customer's proxy was to
+// carry, that proxy has failed, or the way to it, and not the destination.
+func advice(failure tunnel.Failure, way tunnel.Route) string {
+	switch {
+	case failure == tunnel.FailAuth:
+		return "The customer's proxy refuses the user and password in --https-proxy, or wants some."
+	case way == tunnel.RouteCustomer:
+		return "The customer's proxy says so, or the way to it failed. Check the address in --https-proxy as the agent sees it, and look at the proxy's log."
+	case failure == tunnel.FailUnavailable:
+		return "The steps above work, and what is behind them fails: look at the log of the last one that answered."
+	default:
+		return admin.Hint(failure)
+	}
 }
 
 // by asks the server who was to carry a dial that failed.

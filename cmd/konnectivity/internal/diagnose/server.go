@@ -193,12 +193,12 @@ const unknownCA = 48
 
 // alerts are what a server says of our certificate (RFC 8446 §6.2).
 var alerts = map[uint64][2]string{
-	42:        {"the server refuses our client certificate", "The server may trust another CA for clients (its --server-ca-cert), or want the role client in its name (its --require-peer-role). Its log says which."},
+	42:        {"the server refuses our client certificate", "The server may trust another CA for clients (its --server-ca-cert), or want the role client in its name (its --require-peer-role), or this is its port for agents, which refuses clients. Its log says which."},
 	43:        {"the server does not take our kind of client certificate", "Issue one with another key type."},
 	44:        {"the server says that our client certificate was revoked", "Issue a new one."},
 	45:        {"the server says that our client certificate expired", "If it has not, the server's clock is wrong."},
 	46:        {"the server refuses our client certificate", "The server's log says why."},
-	unknownCA: {"the server does not know the CA of our client certificate", "Use a client certificate of the CA in the server's --server-ca-cert."},
+	unknownCA: {"the server does not know the CA of our client certificate", "Use a client certificate of the CA in the server's --server-ca-cert or, where the name asked for is a tenant's, in that tenant's clients-ca.crt."},
 	80:        {"the server has an internal error", "Look at the server's log."},
 	112:       {"the server does not know the name we asked for", "Check --server-name, or without it --konnectivity-hostname."},
 	116:       {"the server wants a client certificate", "Give --tls-cert-path and --tls-key-path."},

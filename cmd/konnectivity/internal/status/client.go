@@ -122,6 +122,9 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 
 // get asks one resource. The error is a sentence without the address.
 func (c *Client) get(ctx context.Context, address, name string, q url.Values, to any) error {
+	if strings.HasPrefix(address, ":") { // as in flags, such as --admin-address
+		address = "localhost" + address
+	}
 	u := url.URL{Scheme: "http", Host: address, Path: "/api/" + admin.Version + "/" + name, RawQuery: q.Encode()}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
@@ -148,7 +151,7 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	if res.StatusCode != http.StatusOK {
 		var refusal struct{ Error string }
 		_ = json.NewDecoder(body).Decode(&refusal)
-		return fmt.Errorf("the admin API answers %s %s", res.Status, refusal.Error)
+		return fmt.Errorf("the admin API answers %s: %s", res.Status, refusal.Error)
 	}
 	if err := json.NewDecoder(body).Decode(to); err != nil {
 		return fmt.Errorf("the answer is not the admin API's: %w", err)
