@@ -47,9 +47,13 @@ func (r *refusals) total() uint64 {
 	return r.count
 }
 
-// judge applies Options.Peer to a peer whose certificate was verified. It runs
-// for resumed sessions too, which have the certificates of the first.
+// judge applies Options.Peer to a peer whose certificate was verified, and bounds
+// what its certificates take. It runs for resumed sessions too, which have the
+// certificates of the first.
 func (s *Source) judge(state tls.ConnectionState) error {
+	if err := checkWeight(state.PeerCertificates); err != nil {
+		return err
+	}
 	if s.opts.Peer == nil || len(state.PeerCertificates) == 0 {
 		return nil
 	}
