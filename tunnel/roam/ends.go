@@ -79,8 +79,8 @@ type Ends struct {
 	losses   []loss // told by links, not yet taken in
 	handling bool
 
-	queue   queue // that wait to be resumed
-	workers int
+	waiting lines // to be resumed
+	workers int   // that resume
 }
 
 // loss is a carrier that has failed.
@@ -173,9 +173,9 @@ func (e *Ends) hold(n int) {
 func (e *Ends) relieve() {
 	defer time.AfterFunc(quiet, func() { e.relieving.Store(false) }) // a look at all is not to follow each write
 	e.mu.Lock()
-	all := make([]queued, 0, len(e.all))
+	all := make([]waiter, 0, len(e.all))
 	for c := range e.all {
-		all = append(all, queued{c: c})
+		all = append(all, waiter{c: c})
 	}
 	e.mu.Unlock()
 	for i, q := range all {
@@ -185,7 +185,7 @@ func (e *Ends) relieve() {
 		}
 		q.c.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b queued) int { return a.used.Compare(b.used) })
+	slices.SortFunc(all, func(a, b waiter) int { return a.used.Compare(b.used) })
 	for _, q := range all {
 		if !e.budget.Short() {
 			return

@@ -2,7 +2,6 @@ package roam_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -145,81 +144,4 @@ func TestStormOfResumes(t *testing.T) {
 	h.w.servers[0].mu.Unlock()
 	eventually(t, func() bool { return far.Streams() == 1 })
 	t.Logf("%d of %d were late", failed.Load(), storm)
-}
-
-// Many connections that go on at once are resumed some at a time, and those
-// first that were used last.
-func TestStampede(t *testing.T) {
-	const conns, used, atOnce = 1500, 50, 64
-	accepted := make(grab, conns)
-	w := &world{t: t, serve: accepted}
-	w.begin(1, time.Hour)
-	var mu sync.Mutex
-	var order []string
-	var now, most int
-	gate := make(chan struct{}) // closed when all of them want to go on
-	dialer := w.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		if !f.Resume.Again() {
-			return w.Dial(ctx, f)
-		}
-		mu.Lock()
-		now++
-		most = max(most, now)
-		mu.Unlock()
-		select {
-		case <-gate:
-		case <-ctx.Done():
-		}
-		c, err := w.Dial(ctx, f)
-		mu.Lock()
-		defer mu.Unlock()
-		now--
-		if err == nil {
-			order = append(order, f.Address)
-		}
-		return c, err
-	}))
-	var all []tunnel.Conn
-	for i := range conns {
-		c, err := dialer.Dial(t.Context(), tunnel.NewFlow("tcp", fmt.Sprintf("dest-%d:1", i)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, c)
-		<-accepted
-	}
-	time.Sleep(10 * time.Millisecond)
-	recent := map[string]bool{}
-	for i := 0; i < conns; i += conns / used {
-		recent[fmt.Sprintf("dest-%d:1", i)] = true
-		if _, err := all[i].Write([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.servers[0].cut(true)
-	eventually(t, func() bool { return w.opener.Stats().Without == conns })
-	w.servers[0].linkNear()
-	time.Sleep(100 * time.Millisecond) // for the last of them to stand in line
-	close(gate)
-	within(t, time.Minute, func() bool { return w.opener.Stats().Without == 0 })
-	mu.Lock()
-	defer mu.Unlock()
-	if most > atOnce {
-		t.Errorf("%d were resumed at a time", most)
-	}
-	if len(order) != conns {
-		t.Errorf("%d resumes of %d", len(order), conns)
-	}
-	early := 0
-	for _, address := range order[:conns/2] {
-		if recent[address] {
-			early++
-		}
-	}
-	if early < len(recent)*3/4 {
-		t.Errorf("%d of %d that were used last are in the first half", early, len(recent))
-	}
-	for _, c := range all {
-		_ = c.Close()
-	}
 }

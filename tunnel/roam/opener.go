@@ -1,7 +1,6 @@
 package roam
 
 import (
-	"container/heap"
 	"context"
 	"errors"
 	"time"
@@ -12,10 +11,6 @@ import (
 )
 
 const (
-	// atOnce is how many connections of a process are resumed at a time: the
-	// rest waits its turn, those used last first.
-	atOnce = 64
-
 	// attempt bounds one try; a server waits for an agent no longer than some
 	// hundred milliseconds.
 	attempt = 5 * time.Second
@@ -128,54 +123,63 @@ func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, as
 	return c
 }
 
-// queue are the connections to be resumed, those used last first.
-type queue []queued
-
-type queued struct {
-	c    *Conn
-	used time.Time
-}
-
-func (q queue) Len() int           { return len(q) }
-func (q queue) Less(i, j int) bool { return q[i].used.After(q[j].used) }
-func (q queue) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
-func (q *queue) Push(x any)        { *q = append(*q, x.(queued)) }
-func (q *queue) Pop() any {
-	old := *q
-	last := old[len(old)-1]
-	old[len(old)-1] = queued{}
-	*q = old[:len(old)-1]
-	return last
-}
-
 // enqueue has c resumed when it is its turn.
 func (e *Ends) enqueue(c *Conn) {
 	c.mu.Lock()
-	used := c.used
+	w := waiter{c, c.used}
+	route := c.ask.route
 	c.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	heap.Push(&e.queue, queued{c, used})
-	if e.workers < atOnce && e.startLocked(e.work) {
+	e.waiting.add(route, w)
+	e.resumeMore()
+}
+
+// resumeMore begins as many tries as there may be. The caller has the lock.
+func (e *Ends) resumeMore() {
+	for e.workers < maxAtOnce && !e.closed {
+		c, l := e.waiting.next()
+		if c == nil {
+			return
+		}
 		e.workers++
+		e.startLocked(func() { e.work(c, l) })
 	}
 }
 
-// work resumes connections until none waits.
-func (e *Ends) work() {
-	for {
-		e.mu.Lock()
-		if e.closed || len(e.queue) == 0 {
-			e.workers--
-			e.mu.Unlock()
-			return
+// work resumes connections, c of l first, until none is to be.
+func (e *Ends) work(c *Conn, l *line) {
+	for c != nil {
+		began := time.Now()
+		wait, again := c.resume(e.ctx)
+		if again {
+			e.enqueueIn(c, wait)
 		}
-		c := heap.Pop(&e.queue).(queued).c
-		e.mu.Unlock()
-		if wait, again := c.resume(e.ctx); again {
-			time.AfterFunc(wait, func() { e.enqueue(c) })
-		}
+		c, l = e.after(l, !again, time.Since(began))
 	}
+}
+
+// enqueueIn is enqueue after a while.
+func (e *Ends) enqueueIn(c *Conn, wait time.Duration) {
+	time.AfterFunc(wait, func() { e.enqueue(c) })
+}
+
+// after takes in how a try in l ended, and says which is next for whoever made it;
+// nil: none.
+func (e *Ends) after(l *line, ok bool, took time.Duration) (*Conn, *line) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.waiting.tried(l, ok, took)
+	e.workers--
+	if e.closed {
+		return nil, nil
+	}
+	c, next := e.waiting.next()
+	if c != nil {
+		e.workers++
+		e.resumeMore() // there may be room for two
+	}
+	return c, next
 }
 
 // resume tries once to find another carrier. It says whether to try again, and
