@@ -88,7 +88,7 @@ func (o *quickstartOptions) print(out io.Writer, d *demo.Demo, checks []demo.Che
 	demo.PrintTable(out, checks, screen.IsTerminal(out))
 	if !o.once { // nothing of it would be there to try
 		demo.PrintTries(out, checks, screen.IsTerminal(out))
-		fmt.Fprintf(out, "\nWatch it:\n\n  %s\n  konnectivity status --watch %s\n", d.Page(), d.Ports.Admin.Addr())
+		fmt.Fprintf(out, "\nWatch it:\n\n  %s\n  %s status --watch %s\n", d.Page(), os.Args[0], d.Ports.Admin.Addr())
 		fmt.Fprintln(out, "\nServing until Ctrl-C.")
 	}
 	return nil

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"konnectivity/adapters"
+	"konnectivity/adapters/uplink"
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
 	"konnectivity/httpsproxy"
@@ -25,6 +26,7 @@ import (
 	"konnectivity/server"
 	"konnectivity/socks5"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
 )
 
 // Demo is the whole suite in one process: what quickstart shows.
@@ -36,6 +38,8 @@ type Demo struct {
 	server  *server.Server
 	agent   *agent.Agent
 	adapter *adapters.Adapter
+	connect *uplink.Server // a client of the server by CONNECT, and one by a link
+	native  *uplink.Server
 	fronts  []func(context.Context) error // sidecars and the demo target
 }
 
@@ -57,7 +61,7 @@ func New(dir string) (*Demo, error) {
 	d.log.SetOutput(os.Stderr)
 	d.log.SetLevel(logrus.WarnLevel)
 	d.log.SetFormatter(&logrus.JSONFormatter{})
-	for _, step := range []func() error{d.makeCertificates, d.listen, d.makeServer, d.makeAgent, d.makeSidecars, d.makeTarget} {
+	for _, step := range []func() error{d.makeCertificates, d.listen, d.makeServer, d.makeAgent, d.makeSidecars, d.makeClients, d.makeTarget} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -176,6 +180,23 @@ func (d *Demo) makeSidecars() error {
 	return nil
 }
 
+// makeClients makes the sidecars' way to the server without a sidecar. They last
+// until the end: a link that goes with its request may go before the connection
+// has ended, and the status page would show that as a failure.
+func (d *Demo) makeClients() error {
+	client := func(mode link.Mode) (*uplink.Server, error) {
+		return uplink.New(uplink.Options{
+			Address: d.Ports.Clients.Addr().String(), TLS: d.certs, Mode: mode, Software: "quickstart-link/" + version.Get().Version, Log: d.log,
+		})
+	}
+	var err error
+	if d.connect, err = client(link.Off); err != nil {
+		return err
+	}
+	d.native, err = client(link.Require)
+	return err
+}
+
 // greeting is what the demo target answers.
 const greeting = "hello through the tunnel\n"
 
@@ -213,6 +234,8 @@ func (d *Demo) Serve(ctx context.Context) error {
 		fronts.Go(func() error { return serve(failed) })
 	}
 	err := fronts.Wait()
+	d.connect.Close()
+	d.native.Close()
 	stop()
 	if restErr := rest.Wait(); err == nil {
 		err = restErr

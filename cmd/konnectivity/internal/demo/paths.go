@@ -16,11 +16,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 
-	"konnectivity/adapters/uplink"
 	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/link"
 )
 
 // Check is one path of the demo and how a request over it went.
@@ -87,9 +85,9 @@ func (d *Demo) paths() []path {
 			try: fmt.Sprintf("curl --noproxy '' --proxy http://%s %s", proxy, numeric)},
 		{name: "HTTPS sidecar, CONNECT", url: secure, transport: d.secured(dialingVia(via.HTTP(proxy))),
 			try: fmt.Sprintf("curl --noproxy '' --proxy http://%s --cacert %s %s", proxy, d.File("ca.crt"), secure)},
-		{name: "server, CONNECT over mTLS (kube-apiserver, HTTPConnect)", url: web, transport: dialingVia(d.uplink(clients, link.Off)),
+		{name: "server, CONNECT over mTLS (kube-apiserver, HTTPConnect)", url: web, transport: dialingVia(d.connect),
 			try: fmt.Sprintf("curl --noproxy '' --proxytunnel --proxy https://%s %s %s", clients, tlsFiles, web)},
-		{name: "server, native link", url: web, transport: dialingVia(d.uplink(clients, link.Require))},
+		{name: "server, native link", url: web, transport: dialingVia(d.native)},
 		{name: "server, gRPC over a unix socket (kube-apiserver, GRPC)", url: web, transport: d.grpcTransport()},
 	}
 }
@@ -134,22 +132,6 @@ func dialingVia(d tunnel.Dialer) *http.Transport {
 func (d *Demo) secured(t *http.Transport) *http.Transport {
 	t.TLSClientConfig = &tls.Config{RootCAs: d.certs.ca.Pool(), MinVersion: tls.VersionTLS12}
 	return t
-}
-
-// uplink is the sidecars' way to the server, for a single request.
-func (d *Demo) uplink(address string, mode link.Mode) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		up, err := uplink.New(uplink.Options{Address: address, TLS: d.certs, Mode: mode, Log: d.log})
-		if err != nil {
-			return nil, err
-		}
-		c, err := up.Dial(ctx, f)
-		if err != nil {
-			up.Close()
-			return nil, err
-		}
-		return tunnel.With(c, tunnel.Parts{Ended: up.Close}), nil
-	})
 }
 
 // grpcTransport uses kube-apiserver's own client.
