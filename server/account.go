@@ -191,34 +191,39 @@ func (h *hold) giveMemory() {
 	}
 }
 
-// shared lets next dial for a client within its share. It stands under the
-// Forwarder, so that a refusal is counted and told like any dial that failed.
-func (s *Server) shared(next tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		h := holdOf(f)
-		acct := h.account
-		if !h.takeMemory() {
-			failure := tunnel.FailExhausted
-			if acct.budget.AtBound() {
-				failure = tunnel.FailBound
-			}
-			return nil, &tunnel.DialError{Failure: failure, Address: f.Address, Reason: acct.noMemory()}
+// share lets a client dial within its share, once it is its turn. done must be called
+// when the dial has ended.
+func (s *Server) share(ctx context.Context, f *tunnel.Flow) (done func(), err error) {
+	h := holdOf(f)
+	acct := h.account
+	if !h.takeMemory() {
+		failure := tunnel.FailExhausted
+		if acct.budget.AtBound() {
+			failure = tunnel.FailBound
 		}
-		dials := acct.dials
-		if f.Resume.Again() {
-			dials = acct.resumes
-		}
-		if !dials.Take(1) {
-			return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d pending dials", dials.Used()))
-		}
-		defer dials.Give(1)
-		done, err := s.turns.wait(ctx, acct)
-		if err != nil {
-			return nil, tunnel.AsDialError(f.Address, err)
-		}
-		defer done()
-		return next.Dial(legacy.WithBudget(link.WithBudget(ctx, acct.budget), acct.grpc), f)
-	})
+		return nil, &tunnel.DialError{Failure: failure, Address: f.Address, Reason: acct.noMemory()}
+	}
+	dials := acct.dials
+	if f.Resume.Again() {
+		dials = acct.resumes
+	}
+	if !dials.Take(1) {
+		return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d pending dials", dials.Used()))
+	}
+	dialed, err := s.turns.wait(ctx, acct)
+	if err != nil {
+		dials.Give(1)
+		return nil, tunnel.AsDialError(f.Address, err)
+	}
+	return func() {
+		dialed()
+		dials.Give(1)
+	}, nil
+}
+
+// within has what is dialed under ctx count in the client's budgets.
+func (a *account) within(ctx context.Context) context.Context {
+	return legacy.WithBudget(link.WithBudget(ctx, a.budget), a.grpc)
 }
 
 func exhausted(address, reason string) error {

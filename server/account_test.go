@@ -221,13 +221,16 @@ func TestResumingHasAShareOfItsOwn(t *testing.T) {
 	defer leave()
 	for acct.dials.Take(1) {
 	}
-	dialer := (&Server{turns: newTurns()}).shared(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }))
+	s := &Server{turns: newTurns()}
 	dial := func(r *tunnel.Resume) error {
 		h := &hold{account: acct, memory: connMemory}
 		defer h.giveMemory()
 		f := tunnel.NewFlow("tcp", "x:1")
 		f.Resume, f.Owner = r, h
-		_, err := dialer.Dial(t.Context(), f)
+		done, err := s.share(t.Context(), f)
+		if err == nil {
+			done()
+		}
 		return err
 	}
 	if err := dial(&tunnel.Resume{Window: time.Second}); tunnel.FailureOf(err) != tunnel.FailExhausted {
@@ -288,13 +291,16 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	all := newAccounts(link.NewBudget(64<<20), legacy.NewBudget(1<<20))
 	bounded := all.tenant("bounded")
 	bounded.budget.Bound(1 << 20)
-	dialer := (&Server{turns: newTurns()}).shared(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }))
+	s := &Server{turns: newTurns()}
 	dial := func(name string, of parts) error {
 		acct, leave := all.join(identity{tenant: name}, of)
 		defer leave()
 		f := tunnel.NewFlow("tcp", "x:1")
 		f.Owner = &hold{account: acct, memory: connMemory}
-		_, err := dialer.Dial(t.Context(), f)
+		done, err := s.share(t.Context(), f)
+		if err == nil {
+			done()
+		}
 		return err
 	}
 	n := 0

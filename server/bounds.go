@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -34,38 +33,39 @@ func (b *bucket) fill(perSecond int, now time.Time) {
 	b.filled = now
 }
 
-// bounded lets next dial within the tenant's bounds. What goes on with a
-// connection takes a place as well, but is not refused: its ends have it
-// already, and what they have is not to be lost to a bound.
-func (cl *cluster) bounded(next tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		h := holdOf(f)
-		b := cl.terms.Load().bounds
-		if f.Resume.Again() {
-			return cl.bounds.resume(ctx, next, f, b.DialsPerSecond)
-		}
-		if reason := cl.bounds.take(h, b.Connections, b.DialsPerSecond, time.Now()); reason != "" {
-			return nil, &tunnel.DialError{Failure: tunnel.FailBound, Address: f.Address, Reason: reason}
-		}
-		return next.Dial(ctx, f)
-	})
+// bound keeps a dial to the tenant's bounds, and is what answered asks for next. What
+// goes on with a connection takes a place as well, but is not refused: its ends have
+// it already, and what they have is not to be lost to a bound.
+func (cl *cluster) bound(f *tunnel.Flow) (perSecond int, err error) {
+	to := cl.terms.Load().bounds
+	perSecond = to.DialsPerSecond
+	if f.Resume.Again() {
+		return perSecond, cl.bounds.resume(f, perSecond)
+	}
+	if reason := cl.bounds.take(holdOf(f), to.Connections, perSecond, time.Now()); reason != "" {
+		return perSecond, &tunnel.DialError{Failure: tunnel.FailBound, Address: f.Address, Reason: reason}
+	}
+	return perSecond, nil
 }
 
-// resume dials for a connection that its opener says exists. Each that its agent
+// resume is bound for a connection that its opener says exists. Each that its agent
 // does not have is charged, so that nobody gets around perSecond by saying so;
 // that an agent is away is ordinary, and asks nobody. Whoever is refused for what
 // others claimed comes again: nothing is lost by that alone.
-func (b *bounds) resume(ctx context.Context, next tunnel.Dialer, f *tunnel.Flow, perSecond int) (tunnel.Conn, error) {
+func (b *bounds) resume(f *tunnel.Flow, perSecond int) error {
 	if !b.credible(perSecond, time.Now()) {
-		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
+		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 			Reason: fmt.Sprintf("this cluster resumed more than %d connections a second that do not exist", perSecond)}
 	}
 	b.take(holdOf(f), 0, 0, time.Now())
-	far, err := next.Dial(ctx, f)
-	if tunnel.FailureOf(err) == tunnel.FailGone {
-		b.charge(perSecond, time.Now())
+	return nil
+}
+
+// answered notes how a dial within bounds ended.
+func (b *bounds) answered(f *tunnel.Flow, err error, perSecond int, now time.Time) {
+	if f.Resume.Again() && tunnel.FailureOf(err) == tunnel.FailGone {
+		b.charge(perSecond, now)
 	}
-	return far, err
 }
 
 // credible says whether not too many connections were claimed in vain.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -69,9 +68,8 @@ func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluste
 	if s.paused != nil {
 		cl.ends.OnResume(s.paused)
 	}
-	agents := settling{cl.agents, cl.ends.Dialer(cl.agents), time.Now().Add(s.opts.Settle), s.draining}
 	cl.forwarder = &tunnel.Forwarder{
-		Dialer:      cl.policed(s.shared(s.metrics.Dialer(agents))),
+		Dialer:      cl.newDialer(),
 		DialTimeout: s.opts.DialTimeout,
 		Total:       &s.metrics.Totals,
 		Observers:   []tunnel.Observer{s.metrics, connectionLog{cl.log}},
@@ -80,7 +78,6 @@ func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluste
 		cl.forwarder.Observers = append(cl.forwarder.Observers, s.table)
 	}
 	if name != "" {
-		cl.forwarder.Dialer = cl.bounded(cl.forwarder.Dialer)
 		cl.forwarder.Total = &cl.traffic.totals
 		cl.forwarder.Paces = &cl.paces
 		cl.forwarder.Observers = append(cl.forwarder.Observers, &cl.traffic)

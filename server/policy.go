@@ -1,28 +1,24 @@
 package server
 
 import (
-	"context"
-
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 )
 
-// policed lets next dial only what the operator and the cluster's own rules
-// allow. Here names are judged as names; the agent, which resolves them, judges
+// permit is an error unless the operator and the cluster's own rules allow a
+// destination. Here names are judged as names; the agent, which resolves them, judges
 // their addresses.
-func (cl *cluster) policed(next tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		host, port, err := tunnel.SplitAddress(f.Address)
-		if err != nil {
-			return nil, err
-		}
-		if err := allow(host, port, cl.server.opts.Policy, cl.terms.Load().policy); err != nil {
-			cl.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).
-				Warn("a destination was refused by policy")
-			return nil, err
-		}
-		return next.Dial(ctx, f)
-	})
+func (cl *cluster) permit(f *tunnel.Flow) error {
+	host, port, err := tunnel.SplitAddress(f.Address)
+	if err != nil {
+		return err
+	}
+	err = allow(host, port, cl.server.opts.Policy, cl.terms.Load().policy)
+	if err != nil {
+		cl.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).
+			Warn("a destination was refused by policy")
+	}
+	return err
 }
 
 // allow returns why a destination is refused: by the server's rules, or by a

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 )
 
@@ -14,35 +13,26 @@ import (
 // clients hear that there is no agent, if there is none.
 const DefaultSettle = 8 * time.Second
 
-// settling is the dialer of a server that has just started: dials wait until
-// the first agent has connected, or until a point in time. The kube-apiserver
-// beside a server asks as soon as both are up, some moments before agents are
-// back, and takes a refusal badly: it declares aggregated APIs unavailable, for
-// all kube-apiservers of the cluster.
+// settling has dials of a server that has just started wait until the first agent has
+// connected, or until a point in time. The kube-apiserver beside a server asks as soon
+// as both are up, some moments before agents are back, and takes a refusal badly: it
+// declares aggregated APIs unavailable, for all kube-apiservers of the cluster.
 type settling struct {
-	agents   *registry.Registry
-	next     tunnel.Dialer // to them
+	joined   <-chan struct{} // closed once an agent has been there
 	until    time.Time
 	draining <-chan struct{} // closed when there is nothing to wait for any more
 }
 
-// Dial implements tunnel.Dialer.
-func (s settling) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	if !tunnel.Closed(s.agents.Joined()) {
-		s.wait(ctx)
-	}
-	return s.next.Dial(ctx, f)
-}
-
+// wait returns once a dial may be made, or ctx has ended.
 func (s settling) wait(ctx context.Context) {
 	left := time.Until(s.until)
-	if left <= 0 {
+	if left <= 0 || tunnel.Closed(s.joined) {
 		return
 	}
 	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
-	case <-s.agents.Joined():
+	case <-s.joined:
 	case <-timer.C:
 	case <-s.draining:
 	case <-ctx.Done():

@@ -16,14 +16,8 @@ import (
 // dialFailureReasons are upstream's values of dial_failure_count's label.
 var dialFailureReasons = []string{"no_agent", "error_response", "unrecognized_response", "send_rsp", "backend_close", "backend_dial_timeout", "frontend_close"}
 
-// Dialer counts next's dials as pending while they run.
-func (m *Server) Dialer(next tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		m.pending.Inc()
-		defer m.pending.Dec()
-		return next.Dial(ctx, f)
-	})
-}
+// Dialing is told +1 and -1 as a dial begins and ends.
+func (m *Server) Dialing(delta int) { m.pending.Add(float64(delta)) }
 
 // Dialed implements tunnel.Observer.
 func (m *Server) Dialed(f *tunnel.Flow, took time.Duration, err error) {

@@ -1,0 +1,70 @@
+package server
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// asked is how a client asks cl for a dial, of a connection that exists if it is to be
+// resumed.
+func asked(t *testing.T, cl *cluster, resume *tunnel.Resume) *tunnel.Flow {
+	acct, leave := cl.server.accounts.join(identity{tenant: cl.name}, cl.parts)
+	h := &hold{account: acct, memory: connMemory}
+	t.Cleanup(func() {
+		cl.bounds.leave(h)
+		h.giveMemory()
+		leave()
+	})
+	f := tunnel.NewFlow("tcp", "x:1")
+	f.Owner, f.Resume = h, resume
+	return f
+}
+
+// What a tenant's agents do not have is charged to it, and nobody else.
+func TestDialsThatAreResumedInVain(t *testing.T) {
+	s := startSharers(t)
+	red, blue := s.add("red", "bounds: {dialsPerSecond: 10}"), s.add("blue", "")
+	for cl, want := range map[*cluster]bool{red.cluster(): true, blue.cluster(): false, s.own: false} {
+		dialed := 0
+		d := cl.newDialer()
+		d.agents = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			dialed++
+			return nil, &tunnel.DialError{Failure: tunnel.FailGone}
+		})
+		for range 100 {
+			_, _ = d.Dial(t.Context(), asked(t, cl, &tunnel.Resume{Window: time.Second, Epoch: 1}))
+		}
+		if refused := dialed < 50; refused != want { // 11 at once, and 10 a second
+			t.Errorf("%q: %d of 100 were dialed", cl.name, dialed)
+		}
+	}
+}
+
+// A dial is pending while it waits for the first agent, and no agent is picked before.
+func TestADialThatWaitsForAgents(t *testing.T) {
+	r := startServer(t)
+	joined, picked := make(chan struct{}), make(chan struct{})
+	d := r.own.newDialer()
+	d.settle = settling{joined: joined, until: time.Now().Add(time.Hour)}
+	d.agents = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		close(picked)
+		return nil, nil
+	})
+	f, done := asked(t, r.own, nil), make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = d.Dial(t.Context(), f)
+	}()
+	r.eventually("it is pending", func() bool { return r.metric("pending_backend_dials 1") })
+	if tunnel.Closed(picked) {
+		t.Error("an agent is picked before there is one")
+	}
+	close(joined)
+	<-done
+	if !tunnel.Closed(picked) || !r.metric("pending_backend_dials 0") {
+		t.Error("no agent is picked, or the dial is pending still")
+	}
+}
