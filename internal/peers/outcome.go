@@ -26,8 +26,12 @@ func (p *Plan) Met(address, id string, count int, silent bool, now time.Time) *P
 	t.failing, t.next = false, now
 	p.peers[id] = m
 	// How often to probe depends on what the members are; the time until now
-	// was chosen without this one.
-	p.nextProbe = earlier(p.nextProbe, now.Add(Jitter(p.probeEvery())))
+	// was chosen without this one. A probe that fell due while a server was
+	// missing is made up for: all who missed it would make theirs as it comes back.
+	next := now.Add(Jitter(p.probeEvery()))
+	if p.nextProbe = earlier(p.nextProbe, next); p.nextProbe.Before(now) {
+		p.nextProbe = next
+	}
 	p.hope()
 	return m
 }
