@@ -58,8 +58,14 @@ func (r *release) archived(s system) ([]entry, error) {
 		entries = append(entries, entry{name: top + filepath.Base(file), mode: 0o755, source: file})
 	}
 	entries = append(entries, r.legal(top)...)
-	for _, name := range []string{"README.md", "CHANGELOG.md"} {
-		entries = append(entries, entry{name: top + name, mode: 0o644, source: filepath.Join(r.root, name)})
+	for _, pattern := range []string{"README.md", "CHANGELOG.md", "docs/*.md", "docs/images/*"} {
+		files, err := filepath.Glob(filepath.Join(r.root, filepath.FromSlash(pattern)))
+		if err != nil {
+			return nil, err
+		}
+		for _, file := range files {
+			entries = append(entries, entry{name: top + path.Join(path.Dir(pattern), filepath.Base(file)), mode: 0o644, source: file})
+		}
 	}
 	kinds := []string{"man", "completions"}
 	for _, kind := range kinds {

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -99,8 +100,27 @@ func TestArchive(t *testing.T) {
 		}
 	}
 	checkLicences(t, folder, folder)
+	checkDocuments(t, folder)
 	if out, err := run("konnectivity", "quickstart", "--once"); err != nil {
 		t.Errorf("quickstart: %v\n%s", err, out)
+	}
+}
+
+// checkDocuments follows the README's links to documents and pictures.
+func checkDocuments(t *testing.T, folder string) {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := regexp.MustCompile(`\]\((docs/[^)#]+)`).FindAllStringSubmatch(string(readme), -1)
+	if len(links) < 10 {
+		t.Errorf("the README has %d links to documents", len(links))
+	}
+	for _, l := range links {
+		if _, err := os.Stat(filepath.Join(folder, l[1])); err != nil {
+			t.Errorf("the README leads to what is not there: %v", err)
+		}
 	}
 }
 
