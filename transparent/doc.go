@@ -1,6 +1,6 @@
 // Package transparent is the front for programs that know no proxy. Netfilter
 // redirects their connections to it (`konnectivity redirect`), and the kernel
-// tells where each was to go. It works on Linux only.
+// tells the original destination of each. It works on Linux only.
 //
 // By then the client takes its connection for established, so there is no answer
 // to send: one whose destination cannot be reached is reset.

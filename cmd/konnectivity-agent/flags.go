@@ -80,7 +80,7 @@ func (f *flags) addTo(cmd *cobra.Command) {
 func (f *flags) addServers(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.hosts, "proxy-server-host", []string{"127.0.0.1"}, "name or address of one or more servers; every address that a name resolves to is dialed; HOST:PORT overrides --proxy-server-port")
 	set.IntVar(&f.port, "proxy-server-port", 8091, "port of the servers")
-	set.StringVar(&f.name, "server-name", "", "name to ask the servers for by TLS, and that their certificates must have, where it is not the host of --proxy-server-host")
+	set.StringVar(&f.name, "server-name", "", "name to ask the servers for in TLS (SNI), which their certificates must have (default: the host of --proxy-server-host)")
 	set.StringVar(&f.ca, "ca-cert", "", "CA file for verifying the servers' certificates (default: the system's CAs)")
 	f.peers.AddTo(set, "servers")
 	set.StringSliceVar(&f.alpn, "alpn-proto", nil, "additional ALPN protocols to offer, for load balancers that route by them")
@@ -90,8 +90,8 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
 	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer (default: pinged after 5s, given up after 15s)")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
-	set.IntVar(&f.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many connections a link to a server may have while bulk holds up others on a line that loses segments, at most %d; 1: only one", lanes.MaxLanes))
+	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
+	set.IntVar(&f.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have while bulk holds up others on a line that loses segments, at most %d; 1: only one", lanes.MaxLanes))
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 

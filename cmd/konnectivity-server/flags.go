@@ -160,7 +160,7 @@ func (f *flags) addTLS(set *pflag.FlagSet) {
 func (f *flags) addBounds(set *pflag.FlagSet) {
 	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0 means no limit")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
+	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "maximum number of connections on each port at once; peers that have yet to authenticate do not count")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
@@ -180,7 +180,7 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 	set.StringVar(&f.healthBind, "health-bind-address", "", "address for the same (default: all)")
 	set.IntVar(&f.adminPort, "admin-port", 8095, "port for the status page /, its API /api/v1/, /metrics and /debug/pprof; 0: none")
 	set.StringVar(&f.adminBind, "admin-bind-address", "127.0.0.1", "address for the same; empty: all")
-	set.StringVar(&f.adminToken, "admin-token-file", "", "file with a token of at least 32 characters that whoever asks the admin port has to present; a tenant's reader-token is accepted too, and shows that tenant alone; followed while the server runs (default: whoever reaches the port sees all)")
+	set.StringVar(&f.adminToken, "admin-token-file", "", "file with the token, at least 32 characters, that the admin port requires; a tenant's reader-token is accepted too, and shows that tenant alone; reread when it changes (default: whoever reaches the port sees all)")
 	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
 	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
 }

@@ -66,7 +66,7 @@ func needTenant(cmd *cobra.Command) (err error) {
 
 // tenantFlags are those that need a tenant.
 func tenantFlags(t *certs.Tenant, f *pflag.FlagSet) {
-	f.StringSliceVar(&t.ServerNames, "server-name", nil, "a name by which the tenant's agents and clients ask for the server by TLS, and no other tenant's; repeatable")
+	f.StringSliceVar(&t.ServerNames, "server-name", nil, "a TLS server name (SNI) by which this tenant's agents and clients, and no other tenant's, ask for the server; repeatable")
 	f.StringVar(&t.AgentsAt, "agents-at", "", "`HOST:PORT` at which its agents reach the server (default: the first --server-name, port 8091)")
 	f.StringVar(&t.ClientsAt, "clients-at", "", "`HOST:PORT` at which its clients reach the server (default: the first --server-name, port 8090)")
 	f.StringVar(&t.ServerNamespace, "server-namespace", "konnectivity", "with --kubernetes, the namespace of the shared server")

@@ -49,7 +49,7 @@ func newCheck() *cobra.Command {
 		f.StringVar(&o.what.ServerAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, to check its agents")
 		f.Uint16Var(&o.what.SOCKS5Port, "socks5-serving-port", 0, "second port of a konnectivity-https-proxy, to try it too")
 		f.StringVarP(&o.output, "output", "o", "text", "text or json")
-		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; the default is longer than a server's own limit, so its answer arrives")
+		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; the default is longer than a server's own limit, so that its answer arrives")
 	})
 	o.what.Sidecar.AddFlags(cmd)
 	cli.Choices(cmd, "output", "text", "json")

@@ -17,6 +17,6 @@ func (v *viaFlags) register(cmd *cobra.Command) {
 		f.StringVar(&v.tls.Files.CA, "ca-cert-path", "", "CA of the server's certificate")
 		f.StringVar(&v.tls.Files.Cert, "tls-cert-path", "", "client certificate to show the server")
 		f.StringVar(&v.tls.Files.Key, "tls-key-path", "", "key of the client certificate")
-		f.StringVar(&v.tls.ServerName, "server-name", "", "name to ask the server for by TLS, and that its certificate must have (default: its host)")
+		f.StringVar(&v.tls.ServerName, "server-name", "", "name to ask the server for in TLS (SNI), which its certificate must have (default: its host)")
 	})
 }

@@ -1,4 +1,4 @@
 // Package cputime measures the processor time of this process.
 //
-// Package idle asks it.
+// Package idle calls it.
 package cputime

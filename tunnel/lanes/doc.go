@@ -1,4 +1,4 @@
-// Package lanes has several links to one peer be lanes of one
+// Package lanes makes several links to one peer the lanes of one
 // (docs/link-protocol.md §10), so that a lost segment holds up only what is on
 // its lane, and bulk does not have to share one connection's rate and core.
 //

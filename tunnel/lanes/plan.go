@@ -31,7 +31,7 @@ const (
 // CheckMax says in words what is wrong with a number of lanes that somebody wants.
 func CheckMax(n int) error {
 	if n < 1 || n > MaxLanes {
-		return fmt.Errorf("want a number from 1, which is off, to %d", MaxLanes)
+		return fmt.Errorf("want a number from 1 (off) to %d", MaxLanes)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@
 //     source. At twice its share it is reset.
 //
 // There is no half-close either: CLOSE_REQ, toward the agent, and CLOSE_RSP,
-// away from it, end both directions. What the roles make of CloseWrite is told
+// away from it, end both directions. What the roles make of CloseWrite is said
 // at AgentPeer, and at opened and served, which are its two ends. Between our
 // own peers metadata (konnectivity-half-close) agrees on a better meaning.
 package legacy

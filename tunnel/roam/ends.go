@@ -41,7 +41,7 @@ const (
 // CheckWindow says in words what is wrong with a window that somebody wants.
 func CheckWindow(window time.Duration) error {
 	if window < 0 || window > MaxWindow {
-		return fmt.Errorf("want a time from 0, which is off, to %v", MaxWindow)
+		return fmt.Errorf("want a duration from 0 (off) to %v", MaxWindow)
 	}
 	return nil
 }

@@ -39,13 +39,13 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServerHost, "konnectivity-hostname", "konnectivity-server-local", "name or IP address of the konnectivity server")
 	portVar(set, &o.ServerPort, "konnectivity-port", 8090, "port of the konnectivity server for clients")
-	set.StringVar(&o.serverName, "server-name", "", "name to ask the server for by TLS, and that its certificate must have, where it is not --konnectivity-hostname")
+	set.StringVar(&o.serverName, "server-name", "", "name to ask the server for in TLS (SNI), which its certificate must have (default: --konnectivity-hostname)")
 	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA file for verifying the server's certificate")
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
 	o.Peers.AddTo(set, "servers")
-	set.DurationVar(&o.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to go on by another one, to any server; at most 10m; 0: it ends with its link")
-	set.IntVar(&o.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many connections a link to a server may have while bulk holds up others on a line that loses segments, at most %d; 1: only one", lanes.MaxLanes))
+	set.DurationVar(&o.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
+	set.IntVar(&o.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have while bulk holds up others on a line that loses segments, at most %d; 1: only one", lanes.MaxLanes))
 	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
 
@@ -56,8 +56,8 @@ func (o *Options) listenFlags(set *pflag.FlagSet) {
 	addValue(set, &o.udsMode, unixsocket.ParseMode, "octal", "serving-uds-mode", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
 	addOptional(set, &o.udsOwner, unixsocket.ParseOwner, "owner", "serving-uds-owner", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
 	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be that of --serving-port; 0 disables it")
-	portVar(set, &o.transparentPort, "transparent-port", 0, "take connections that konnectivity redirect sends to this port of loopback, from programs that know no proxy, and connect them to where they were to go; 0 disables it; Linux only")
-	set.BoolVar(&o.answerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses and close them at once, for kubelet's TCP probes, which come there")
+	portVar(set, &o.transparentPort, "transparent-port", 0, "accept connections that konnectivity redirect sends to this loopback port, from programs that know no proxy, and connect them to their original destinations; 0 disables it; Linux only")
+	set.BoolVar(&o.answerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses, which kubelet's TCP probes use, and close them at once")
 	set.IntVar(&o.maxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
 	set.DurationVar(&o.idleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")

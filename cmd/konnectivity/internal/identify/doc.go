@@ -1,5 +1,5 @@
-// Package identify finds out what answers at an address, as far as a stranger can.
+// Package identify finds out what answers at an address, as far as a stranger can tell.
 //
-// It owns nothing once At has returned. What finds a port that is not what it
-// took it for asks it: check, dial and status.
+// It owns nothing once At has returned. The commands check, dial and status call
+// it when a port is not what they took it for.
 package identify

@@ -1,3 +1,3 @@
-// Package status asks processes for what they do, by the admin API, puts into words
+// Package status asks processes over the admin API what they do, puts into words
 // what an operator should look at first, and shows it.
 package status
