@@ -64,14 +64,19 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 	}
 	cl := from.cluster
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
-	agent, err := cl.admit(ctx, from.life, who, "grpc")
-	if err == nil {
-		err = prove(ctx)
-	}
+	agent, give, err := cl.admit(ctx, from.life, who, "grpc")
 	if err != nil {
 		return nil, err
 	}
-	return cl.join(from.life, agent, p, &peer{drain: p.Drain}), nil
+	if err := prove(ctx); err != nil {
+		give()
+		return nil, err
+	}
+	leaveAll := cl.join(from.life, agent, p, &peer{drain: p.Drain})
+	return func() {
+		leaveAll()
+		give()
+	}, nil
 }
 
 // handleAgentGRPC serves an agent by gRPC.
@@ -83,6 +88,8 @@ func (s *Server) handleAgentGRPC(ctx context.Context, c *frontend.Conn) {
 func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 	cl := s.clusterOf(c)
 	var agent registry.Agent
+	give := func() {}
+	defer func() { give() }()
 	cfg := s.linkConfig()
 	cfg.Budget = cl.parts.budget
 	cfg.Hold = cl.held()
@@ -93,7 +100,9 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
-		agent, err = cl.admit(judging, ctx, who, "link")
+		if agent, give, err = cl.admit(judging, ctx, who, "link"); err != nil {
+			give = func() {}
+		}
 		return err
 	}
 	session := s.acceptLink(ctx, c, cfg)
@@ -139,11 +148,12 @@ func (cl *cluster) joinLinked(life context.Context, agent registry.Agent, g *lan
 var errChanged = &auth.Refusal{Code: codes.Unavailable, Reason: "what the server admits has changed while it judged this agent; come again"}
 
 // admit asks the gate, and logs and counts a refusal. life is that of the agent's
-// connection, which may be cut while the gate thinks.
-func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (registry.Agent, error) {
+// connection, which may be cut while the gate thinks. Without an error, give must
+// be called when the connection has ended.
+func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (agent registry.Agent, give func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
 	defer cancel()
-	agent := registry.Agent{ID: who.ID, Identity: auth.Identity(who.TLS), Via: via}
+	agent = registry.Agent{ID: who.ID, Identity: auth.Identity(who.TLS), Via: via}
 	if who.Remote != nil {
 		agent.Remote = who.Remote.String()
 	}
@@ -151,14 +161,17 @@ func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (
 	if err == nil && context.Cause(life) == errCut {
 		err = errChanged
 	}
+	if err == nil {
+		give, err = cl.takeRoom(who, ids)
+	}
 	if err != nil {
 		cl.server.metrics.AgentRefused(label(err))
 		cl.traffic.refused.Add(1)
 		cl.log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).Warn("an agent was refused")
-		return agent, err
+		return agent, nil, err
 	}
 	agent.Identifiers = ids
-	return agent, nil
+	return agent, give, nil
 }
 
 // label is a refusal as a metric's label.

@@ -27,7 +27,8 @@ type cluster struct {
 	name   string // the tenant's; "" is the server's own
 	log    logrus.FieldLogger
 
-	parts     parts // of what all clusters share
+	parts     parts         // of what all clusters share
+	room      *shares.Share // of the memory for agents; nil: there is no bound
 	agents    *registry.Registry
 	ends      *roam.Ends // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
@@ -62,6 +63,9 @@ func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluste
 	cl := &cluster{server: s, name: name, log: s.opts.Log, parts: s.accounts.tenant(name), guests: make(map[*guest]struct{})}
 	if name != "" {
 		cl.log = cl.log.WithField("tenant", name)
+	}
+	if s.agentRoom != nil {
+		cl.room = s.agentRoom.Share()
 	}
 	cl.agents = registry.New(strategies, cl.log)
 	cl.ends = roam.New(roam.Options{Window: s.opts.ResumeWindow, Budget: cl.parts.budget, Log: cl.log})

@@ -100,6 +100,7 @@ type Options struct {
 	Grace           time.Duration // 0: DefaultGrace; negative: none
 	MaxConns        int           // per listener; 0: frontend.MaxConns
 	Budget          *link.Budget  // for links; nil: link.NewBudget(0)
+	AgentMemory     int64         // bytes that agents' connections may take by being there; 0: any number
 
 	Profiles, ContentionProfiles bool // on the admin port
 

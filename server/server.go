@@ -17,6 +17,7 @@ import (
 	"konnectivity/server/metrics"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/shares"
 )
 
 // Server is a konnectivity server. Make it with New and call Run once.
@@ -26,6 +27,7 @@ type Server struct {
 	own       *cluster          // that of the flags
 	tenants   *tenants          // nil: it serves its own cluster alone
 	accounts  *accounts         // of clients
+	agentRoom *shares.Pool      // of memory for agents' connections; nil: there is no bound
 	turns     *turns            // of clients' dials
 	table     *admin.Table      // nil: no admin port
 	leases    *lease.Controller // nil: none
@@ -63,6 +65,9 @@ func New(opts Options) (*Server, error) {
 
 		strangers: frontend.NewStrangers(admission.Descriptors()),
 		local:     frontend.NewLocalStrangers(admission.Descriptors()),
+	}
+	if opts.AgentMemory > 0 {
+		s.agentRoom = shares.NewPool(opts.AgentMemory)
 	}
 	if opts.Admin != nil {
 		s.table = admin.NewTable()

@@ -35,6 +35,9 @@ type Identifiers struct {
 	DefaultRoute bool
 }
 
+// Len is how many there are in the lists.
+func (ids Identifiers) Len() int { return len(ids.Addrs) + len(ids.Hosts) + len(ids.CIDRs) }
+
 // ParseIdentifiers reads the agentIdentifiers metadata: a URL query
 // (ipv4=..&ipv6=..&host=..&cidr=..&default-route=true) whose keys may repeat.
 // Unknown keys are ignored, as upstream's server does (pkg/agent and

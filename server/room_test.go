@@ -1,0 +1,113 @@
+package server
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel/link"
+)
+
+// Agents' connections take memory by being there, as do their identifiers; one that
+// there is none left for hears so, and all is given back.
+func TestAgentsTakeOfTheirRoom(t *testing.T) {
+	const max = 20 * agentMemory
+	for _, kind := range []string{"link", "grpc"} {
+		t.Run(kind, func(t *testing.T) {
+			r := startServer(t, func(o *Options) { o.AgentMemory = max })
+			var many strings.Builder
+			for i := range max / identifierMemory {
+				fmt.Fprintf(&many, "host=%d.test&", i)
+			}
+			if _, err := r.tryAgent(kind, agentHello{id: "a", identifiers: many.String()}, echoing); err == nil || !strings.Contains(err.Error(), errNoAgentRoom.Reason) {
+				t.Errorf("an agent with many identifiers: %v", err)
+			}
+			if used := r.agentRoom.Used(); used != 0 {
+				t.Errorf("who was refused keeps %d bytes", used)
+			}
+			in := 0
+			for i := range 24 {
+				if _, err := r.tryAgent(kind, agentHello{id: fmt.Sprint("a", i)}, echoing); err == nil {
+					in++
+				}
+			}
+			if in < 15 || in > 20 {
+				t.Errorf("%d agents got in, of %d that there is room for", in, max/agentMemory)
+			}
+			r.roundTrip(r.mustDial("link", "echo:1"), 100)
+			r.stop()
+			if err := r.wait(20 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if used := r.agentRoom.Used(); used != 0 {
+				t.Errorf("%d bytes are not given back", used)
+			}
+		})
+	}
+}
+
+// stuffed is a certificate that is full of names.
+func stuffed(t *testing.T) []byte {
+	t.Helper()
+	names := bytes.Repeat([]byte{0x86, 0}, 1<<10)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), ExtraExtensions: []pkix.Extension{{
+		Id: []int{2, 5, 29, 17}, Value: append([]byte{0x30, 0x82, byte(len(names) >> 8), byte(len(names))}, names...),
+	}}}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+// What a client's certificates take beyond what is usual counts as its memory.
+func TestCertificatesTakeOfTheBudget(t *testing.T) {
+	const max = 1 << 20
+	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
+	usual := r.tls(link.ALPN)
+	leaf, err := x509.ParseCertificate(usual.Certificates[0].Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if weight := tlsreload.Weight([]*x509.Certificate{leaf, leaf, leaf}); weight > usualCerts {
+		t.Errorf("an ordinary chain weighs %d", weight)
+	}
+	heavy := usual.Clone()
+	heavy.Certificates[0].Certificate = append(heavy.Certificates[0].Certificate, stuffed(t))
+	in := 0
+	for range 20 {
+		c, err := tls.Dial("tcp", r.tcp, heavy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if ses, err := link.Connect(t.Context(), c, link.Config{Hello: link.Hello{Role: link.RoleClient}}); err == nil {
+			defer ses.Close()
+			in++
+		}
+	}
+	if in < 3 || in > 7 { // of some 170 KiB each
+		t.Errorf("%d links got in", in)
+	}
+	r.stop()
+	if err := r.wait(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if used := r.opts.Budget.Used(); used != 0 {
+		t.Errorf("%d bytes are not given back", used)
+	}
+}
