@@ -20,6 +20,11 @@ type Conn interface {
 	// fails. It does not block where Out is Nonblocking.
 	CloseWrite() error
 
+	// CloseFor is Close where the other direction is void, and cause is why: a peer
+	// that goes on writing is told CodeOf(cause), where the transport has a place for
+	// that.
+	CloseFor(cause error) error
+
 	// Reset ends both directions at once. What is in flight may be lost; the
 	// peer reads what it already holds, then a *ResetError whose code is
 	// CodeOf(cause), or as much of that as the transport can carry (TCP

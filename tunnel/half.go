@@ -147,11 +147,7 @@ func (h *half) closeWrite() error {
 // handed to it in order is still delivered.
 func (h *half) end(cause error) {
 	if h.inOrder {
-		if c, ok := h.dst.(interface{ CloseFor(cause error) error }); ok {
-			_ = c.CloseFor(cause) // what comes after this hop may care
-			return
-		}
-		_ = h.dst.Close()
+		_ = h.dst.CloseFor(cause) // what comes after this hop may care
 		return
 	}
 	_ = h.dst.Reset(cause)

@@ -54,8 +54,9 @@ func (s *socket) SetDeadline(t time.Time) error      { return s.conn.SetDeadline
 func (s *socket) SetReadDeadline(t time.Time) error  { return s.conn.SetReadDeadline(t) }
 func (s *socket) SetWriteDeadline(t time.Time) error { return s.conn.SetWriteDeadline(t) }
 
-func (s *socket) Close() error      { return s.conn.Close() }
-func (s *socket) CloseWrite() error { return s.conn.CloseWrite() }
+func (s *socket) Close() error         { return s.conn.Close() }
+func (s *socket) CloseFor(error) error { return s.conn.Close() }
+func (s *socket) CloseWrite() error    { return s.conn.CloseWrite() }
 
 func (s *socket) Reset(cause error) error {
 	abort(s.conn, cause)

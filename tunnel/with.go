@@ -10,7 +10,7 @@ import (
 type Parts struct {
 	In    Source // reads go here
 	Out   Sink   // writes go here; Nonblocking only where the Conn's own is, whose CloseWrite stays
-	Ended func() // called once, after the first Close or Reset
+	Ended func() // called once, after the first Close, CloseFor or Reset
 
 	Local, Remote net.Addr // what the Conn calls its ends
 }
@@ -52,6 +52,12 @@ func (w *refitted) Failed() error     { return w.base.Failed() }
 
 func (w *refitted) Close() error {
 	err := w.base.Close()
+	w.end()
+	return err
+}
+
+func (w *refitted) CloseFor(cause error) error {
+	err := w.base.CloseFor(cause)
 	w.end()
 	return err
 }

@@ -42,6 +42,7 @@ func newForeign(c net.Conn) *foreign {
 func (c *foreign) Read(p []byte) (int, error)  { return c.conn.Read(p) }
 func (c *foreign) Write(p []byte) (int, error) { return c.conn.Write(p) }
 func (c *foreign) Close() error                { return c.conn.Close() }
+func (c *foreign) CloseFor(error) error        { return c.conn.Close() }
 
 func (c *foreign) CloseWrite() error {
 	if h, ok := c.conn.(interface{ CloseWrite() error }); ok {

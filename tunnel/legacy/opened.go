@@ -236,6 +236,9 @@ func (c *opened) Close() error {
 	return nil
 }
 
+// CloseFor implements tunnel.Conn. The protocol has no place for the cause.
+func (c *opened) CloseFor(error) error { return c.Close() }
+
 // Reset implements tunnel.Conn. The agent is told nothing of the cause, since
 // the protocol has no place for it.
 func (c *opened) Reset(cause error) error {

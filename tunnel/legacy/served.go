@@ -203,6 +203,9 @@ func (c *served) Close() error {
 	return nil
 }
 
+// CloseFor implements tunnel.Conn. The protocol has no place for the cause.
+func (c *served) CloseFor(error) error { return c.Close() }
+
 // Reset implements tunnel.Conn. What was written before is still sent, as
 // upstream's agents do: a destination's reset may come right after its answer.
 func (c *served) Reset(cause error) error {

@@ -237,8 +237,7 @@ func (st *Stream) sendResetLocked(code tunnel.Code) {
 // writing is told to stop. It does not block on the network.
 func (st *Stream) Close() error { return st.closeFor(tunnel.CodeCancelled) }
 
-// CloseFor is Close where cause is why the other direction is void, which the
-// peer is told.
+// CloseFor implements tunnel.Conn.
 func (st *Stream) CloseFor(cause error) error { return st.closeFor(tunnel.CodeOf(cause)) }
 
 func (st *Stream) closeFor(code tunnel.Code) error {

@@ -23,6 +23,10 @@ type Carrier interface {
 	// Detach ends the carrier but not the connection; nothing more comes out
 	// of it then.
 	Detach()
+	// Stay tells an opener that the connection cannot be moved any more.
+	Stay()
+	// Session is the link that it is on.
+	Session() *link.Session
 }
 
 // Conn is an end of a connection that outlives its carriers.
@@ -137,6 +141,10 @@ func (c *Conn) Close() error {
 	c.flush()
 	return nil
 }
+
+// CloseFor implements tunnel.Conn. The peer is told no cause: which carrier tells it of
+// the end is not known yet.
+func (c *Conn) CloseFor(error) error { return c.Close() }
 
 // Reset implements tunnel.Conn.
 func (c *Conn) Reset(cause error) error {
@@ -335,17 +343,9 @@ func (w watcher) Lost(cause error) { w.c.ends.lost(w, cause) }
 
 // Move implements link.Watcher. Only who opened the connection can have it move.
 func (w watcher) Move() {
-	if ses := linkOf(w.st); ses != nil && w.c.ask.dialer != nil {
-		w.c.ends.start(func() { w.c.move(ses, true) })
+	if w.c.ask.dialer != nil {
+		w.c.ends.start(func() { w.c.move(w.st.Session(), true) })
 	}
-}
-
-// linkOf is the link that a carrier is on; nil: it is on none.
-func linkOf(st Carrier) *link.Session {
-	if on, ok := st.(interface{ Session() *link.Session }); ok {
-		return on.Session()
-	}
-	return nil
 }
 
 // errLost is how a carrier ends that is given up here.

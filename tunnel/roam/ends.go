@@ -203,8 +203,8 @@ func (c *Conn) degrade() bool {
 	if c.st == nil || !c.end.Degrade() {
 		return false
 	}
-	if stay, ok := c.st.(interface{ Stay() }); ok && c.ask.dialer == nil {
-		stay.Stay() // or what asks the opener to move it would end it
+	if c.ask.dialer == nil {
+		c.st.Stay() // or what asks the opener to move it would end it
 	}
 	c.settle()
 	return true

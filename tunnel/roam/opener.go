@@ -285,7 +285,7 @@ func (e *Ends) Move(ses *link.Session) {
 // asks the same server first, which has another lane for it.
 func (c *Conn) move(ses *link.Session, bulk bool) {
 	c.mu.Lock()
-	if ses == nil || linkOf(c.st) != ses || c.end.Plain() {
+	if c.st == nil || c.st.Session() != ses || c.end.Plain() {
 		c.mu.Unlock()
 		return
 	}
