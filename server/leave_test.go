@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/test/bufconn"
+
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// linkTo connects to a listener in memory by the native protocol.
+func linkTo(t *testing.T, l *bufconn.Listener, config *tls.Config, cfg link.Config) *link.Session {
+	t.Helper()
+	c, err := l.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := link.Connect(t.Context(), tls.Client(c, config), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// A server that is told to go has left a moment after its last connection has ended,
+// and at once where there is none, though sidecars and agents keep their links.
+func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
+	const bound = 200 * time.Millisecond // of which listeners stay open for 100 ms
+	for name, open := range map[string]bool{"with a connection": true, "idle": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ca, err := pki.NewCA("ca")
+				if err != nil {
+					t.Fatal(err)
+				}
+				pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true, Client: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				secure := func(protos ...string) *tls.Config {
+					return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
+				}
+				near, far := bufconn.Listen(64<<10), bufconn.Listen(64<<10)
+				s, err := New(Options{
+					ID: "s", Clients: []Listener{{Listener: near, TLS: secure}}, Agents: []Listener{{Listener: far, TLS: secure}},
+					NoGRPC: true, AgentsNeedLink: true, ResumeWindow: 30 * time.Second,
+					Grace: time.Hour, Log: quietLog(), Registry: prometheus.NewRegistry(),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				left := make(chan error, 1)
+				go func() { left <- s.Run(ctx) }()
+
+				config := &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}
+				serves := func(context.Context, string) (tunnel.Conn, error) {
+					c, d := net.Pipe()
+					t.Cleanup(func() { d.Close() })
+					return tunnel.Wrap(c), nil
+				}
+				agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Forwarder: forwarder(serves)})
+				defer agent.Close()
+				side := linkTo(t, near, config, link.Config{Hello: link.Hello{Role: link.RoleClient, ID: "sidecar"}})
+				defer side.Close()
+				synctest.Wait()
+				told := time.Now()
+				if open {
+					c, err := side.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					stop()
+					time.Sleep(time.Minute)
+					if len(left) > 0 {
+						t.Error("it did not wait for what was open")
+					}
+					told = time.Now()
+					_ = c.Reset(nil)
+				}
+				stop()
+				if err := <-left; err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(told); took > bound {
+					t.Errorf("it took %v to leave", took)
+				} else {
+					t.Logf("it took %v to leave", took)
+				}
+			})
+		})
+	}
+}
