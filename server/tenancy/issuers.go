@@ -78,7 +78,7 @@ func (all *Issuers) Find(chain []*x509.Certificate) (*Tenant, error) {
 	var found *Tenant
 	candidates := all.candidates(chain)
 	if len(candidates) > maxCandidates {
-		return nil, fmt.Errorf("CAs of %d tenants have the name of its issuer: it has to be issued with an authority key identifier", len(candidates))
+		return nil, fmt.Errorf("CAs of more than %d tenants have the name of its issuer: it has to be issued with an authority key identifier", maxCandidates)
 	}
 	for _, t := range candidates {
 		if !tlsreload.Issued(chain, all.of(t).Pool, time.Now()) {
@@ -97,7 +97,8 @@ func (all *Issuers) Find(chain []*x509.Certificate) (*Tenant, error) {
 
 // candidates are those of whose CAs one is named as the issuer of a certificate. A
 // root behind the first leads to none that those before it do not lead to, but
-// names no key, and so would lead to every tenant whose CA has its name.
+// names no key, and so would lead to every tenant whose CA has its name. It stops
+// where there are too many: of thousands, each would be looked for among the others.
 func (all *Issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
 	for i, cert := range chain {
 		if i > 0 && selfSigned(cert) {
@@ -112,6 +113,9 @@ func (all *Issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
 			for _, t := range all.by[key] {
 				if !slices.Contains(out, t) {
 					out = append(out, t)
+				}
+				if len(out) > maxCandidates {
+					return out
 				}
 			}
 		}

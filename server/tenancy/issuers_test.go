@@ -149,7 +149,11 @@ func TestManyCAsOfOneName(t *testing.T) {
 	if found, err := all.Find(rooted); err != nil || !found.Clients.Trust(keyed) {
 		t.Error("with the root:", err)
 	}
-	if _, err := all.Find([]*x509.Certificate{last.peer(false)}); err == nil || !strings.Contains(err.Error(), "authority key identifier") {
+	unkeyed := []*x509.Certificate{last.peer(false)}
+	if n := len(all.candidates(unkeyed)); n != maxCandidates+1 {
+		t.Errorf("%d are gathered of those of which none is tried", n)
+	}
+	if _, err := all.Find(unkeyed); err == nil || !strings.Contains(err.Error(), "authority key identifier") {
 		t.Error(err)
 	}
 }
