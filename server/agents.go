@@ -87,9 +87,18 @@ func (s *Server) handleAgentGRPC(ctx context.Context, c *frontend.Conn) {
 // serveAgentLink is an agent's link from its handshake to its end.
 func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 	cl := s.clusterOf(c)
-	var agent registry.Agent
-	give := func() {}
-	defer func() { give() }()
+	session, agent, giveBack := cl.meetAgent(ctx, c)
+	defer giveBack()
+	if session != nil {
+		serveLink(ctx, context.Background(), session, cl.joinAgent(ctx, agent, session))
+	}
+}
+
+// meetAgent makes an agent's connection a link, nil if that came to nothing, for
+// which memory is taken until giveBack.
+func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *link.Session, agent registry.Agent, giveBack func()) {
+	s := cl.server
+	giveBack = func() {}
 	cfg := s.linkConfig()
 	cfg.Budget = cl.parts.budget
 	cfg.Hold = cl.held()
@@ -100,28 +109,27 @@ func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
-		if agent, give, err = cl.admit(judging, ctx, who, "link"); err != nil {
-			give = func() {}
+		if agent, giveBack, err = cl.admit(judging, ctx, who, "link"); err != nil {
+			giveBack = func() {}
 		}
 		return err
 	}
-	session := s.acceptLink(ctx, c, cfg)
-	if session == nil {
-		return
-	}
+	session = s.meetLink(ctx, c, cfg)
+	return session, agent, giveBack
+}
+
+// joinAgent makes an agent's link known, or has it be one of the agent's lanes,
+// until leave, which ends the link.
+func (cl *cluster) joinAgent(life context.Context, agent registry.Agent, session *link.Session) (leave func()) {
 	key := laneKey{session.Peer().Group, agent.ID, agent.Identity, session.Peer().Identifiers}
-	g, leave := cl.lanes[agents].join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(ctx, agent, g) })
+	g, leaveGroup := cl.lanes[agents].join(key, session, func(g *lanes.Group) func() { return cl.joinLinked(life, agent, g) })
 	cl.peers.tell(&peer{count: session.SetServerCount})
-	defer func() {
-		last := leave()
-		s.closeLink(session)
+	return func() {
+		last := leaveGroup()
+		cl.server.closeLink(session)
 		if last {
 			_ = g.Close() // and waits for what it runs
 		}
-	}()
-	select {
-	case <-session.Done():
-	case <-ctx.Done():
 	}
 }
 

@@ -94,6 +94,17 @@ func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn, cl *cluster
 
 // serveClientLink is a sidecar's link: each stream it opens is a request.
 func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
+	session, giveBack := cl.meetClient(ctx, c, acct)
+	defer giveBack()
+	if session != nil {
+		serveLink(ctx, s.drains, session, cl.joinClient(c, session))
+	}
+}
+
+// meetClient makes a sidecar's connection a link, nil if that came to nothing, for
+// which memory is taken until giveBack.
+func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, acct *account) (session *link.Session, giveBack func()) {
+	s := cl.server
 	cfg := s.linkConfig()
 	cfg.Hello.Serving = cl.serving()
 	cfg.Forwarder = s.metrics.LinkRequests(sharing{cl, acct, connMemory})
@@ -111,26 +122,12 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 		}
 		return nil
 	}
-	session := s.acceptLink(ctx, c, cfg)
-	defer func() {
+	session = s.meetLink(ctx, c, cfg)
+	return session, func() {
 		if taken {
 			acct.budget.Give(clientMemory)
 		}
-	}()
-	if session == nil {
-		return
 	}
-	leave := cl.joinClient(c, session)
-	defer leave()
-	select {
-	case <-session.Done():
-		return
-	case <-ctx.Done():
-		return
-	case <-s.draining:
-	}
-	// What is open may end by itself; Run's grace period bounds the wait.
-	_ = session.WaitIdle(ctx)
 }
 
 // joinClient makes a sidecar's link known, or has it be one of the sidecar's lanes,

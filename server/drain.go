@@ -12,7 +12,7 @@ import (
 // drain tells everybody that the server goes, and returns when the clients'
 // connections have ended, the grace period is over, or something failed.
 func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
-	close(s.draining)
+	s.startDrain()
 	for _, f := range slices.Concat(s.clientFronts, s.agentFronts) {
 		f.Drain()
 	}

@@ -35,8 +35,9 @@ func setLiveness(cfg *link.Config, every time.Duration) {
 	}
 }
 
-// acceptLink makes a connection a link; nil if that came to nothing.
-func (s *Server) acceptLink(ctx context.Context, c *frontend.Conn, cfg link.Config) *link.Session {
+// meetLink makes a connection a link, which serveLink is to serve; nil if that came
+// to nothing.
+func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config) *link.Session {
 	c.Weigh(linkWeight)
 	c.Allow(link.DefaultHandshakeTimeout + time.Second) // for the link to say goodbye to a peer that is late
 	verify := cfg.Verify
@@ -49,12 +50,44 @@ func (s *Server) acceptLink(ctx context.Context, c *frontend.Conn, cfg link.Conf
 		}
 		return nil
 	}
-	session, err := link.Accept(ctx, c.Whole(), cfg)
+	session, err := link.Meet(ctx, c.Whole(), cfg)
 	if err != nil {
 		cfg.Log.WithError(err).WithField("remote", c.RemoteAddr().String()).Debug("a link was not made")
 		return nil
 	}
 	return session
+}
+
+// serveLink serves a link on this goroutine until it has ended, or ctx has, or, once
+// drains has, it carries nothing. Either way leave is called at once, which is to end
+// the link: what the link still runs then may take its time.
+func serveLink(ctx, drains context.Context, session *link.Session, leave func()) {
+	due, end := context.WithCancel(session.Life())
+	defer context.AfterFunc(ctx, end)()
+	left := after(due, leave)
+	idle := after(drains, func() {
+		_ = session.WaitIdle(due) // which Server.Run's grace period bounds
+		end()
+	})
+	session.Run()
+	// Not deferred: after a panic, leave would wait for the end of Run, and hide it.
+	idle()
+	left()
+}
+
+// after has do called, on a goroutine of its own, once ctx has ended. stop keeps it
+// from that, or waits until it is over.
+func after(ctx context.Context, do func()) (stop func()) {
+	over := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		defer close(over)
+		do()
+	})
+	return func() {
+		if !cancel() {
+			<-over
+		}
+	}
 }
 
 // closeLink ends a link, with the reason if it is the server that goes.

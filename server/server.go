@@ -42,7 +42,9 @@ type Server struct {
 
 	clientFronts, agentFronts []*frontend.Frontend // as opts.Clients and opts.Agents
 
-	draining chan struct{} // closed when Run was told to stop
+	drains     context.Context // ends when Run was told to stop
+	startDrain context.CancelFunc
+	draining   <-chan struct{} // closed then
 }
 
 // errStopped is why connections end that outlast the grace period.
@@ -59,13 +61,14 @@ func New(opts Options) (*Server, error) {
 		opts:     opts,
 		metrics:  metrics.New(opts.Registry),
 		limits:   limits,
-		draining: make(chan struct{}),
 		accounts: newAccounts(opts.Budget, limits.Budget),
 		turns:    newTurns(),
 
 		strangers: frontend.NewStrangers(admission.Descriptors()),
 		local:     frontend.NewLocalStrangers(admission.Descriptors()),
 	}
+	s.drains, s.startDrain = context.WithCancel(context.Background())
+	s.draining = s.drains.Done()
 	if opts.AgentMemory > 0 {
 		s.agentRoom = shares.NewPool(opts.AgentMemory)
 	}

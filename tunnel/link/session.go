@@ -150,6 +150,22 @@ func Accept(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 }
 
 func start(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Session, error) {
+	ses, err := meet(ctx, conn, cfg, initiator)
+	if err != nil {
+		return nil, err
+	}
+	go ses.Run()
+	return ses, nil
+}
+
+// Meet is Accept for whoever has a goroutine to give: nothing is read before it
+// calls Run, which it must do once and soon, also if the session has ended by then.
+// Nobody may wait for Close in between on that goroutine.
+func Meet(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
+	return meet(ctx, conn, cfg, false)
+}
+
+func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Session, error) {
 	ses := newSession(conn, cfg, initiator)
 	hs := handshake{conn: conn, cfg: &ses.cfg}
 	if err := hs.shake(ctx, initiator); err != nil {
@@ -192,9 +208,7 @@ func setDefault(d *time.Duration, value time.Duration) {
 	}
 }
 
-// begin starts the session. Its read loop is the only goroutine that lasts as long
-// as it does, since most links do nothing most of their lives and a server of many
-// clusters has thousands.
+// begin starts all of the session but its read loop.
 func (ses *Session) begin() {
 	if cork := ses.out.cork; cork != nil {
 		cork.take(ses.flushDelivered, &ses.out.writes)
@@ -205,11 +219,13 @@ func (ses *Session) begin() {
 	defer ses.mu.Unlock()
 	ses.looks = time.AfterFunc(ses.cfg.PingInterval, ses.look)
 	ses.pingLocked(now)
-	go ses.run()
 }
 
-// run reads until the session ends, and joins what else it has started.
-func (ses *Session) run() {
+// Run reads until the session ends, and joins what else it has started. It is the
+// only goroutine that lasts as long as the session, since most links do nothing
+// most of their lives and a server of many clusters has thousands. Only who called
+// Meet calls it.
+func (ses *Session) Run() {
 	ses.fail(ses.readLoop())
 	ses.wg.Wait()
 	close(ses.joined)
@@ -222,6 +238,9 @@ func (ses *Session) Peer() Hello { return ses.peer }
 // Done is closed when the session has ended. Its goroutines may still be
 // winding down; Close waits for them.
 func (ses *Session) Done() <-chan struct{} { return ses.done }
+
+// Life ends with the session, right after Done is closed.
+func (ses *Session) Life() context.Context { return ses.ctx }
 
 // Err is why the session ended, nil while it has not.
 func (ses *Session) Err() error {

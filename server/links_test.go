@@ -1,0 +1,215 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// served is a link that serveLink serves in a bubble, and the peer's end of it.
+type served struct {
+	near, far *link.Session
+	wire      net.Conn // the peer's
+	cut       context.CancelFunc
+	drain     context.CancelFunc
+	left      atomic.Int32 // calls of leave
+	returned  chan any     // gets what serveLink panicked with, or nil
+}
+
+// serve makes a link and serves it. leave, if not nil, is called as it leaves, and
+// else the link is closed.
+func serve(t *testing.T, cfg link.Config, leave func()) *served {
+	t.Helper()
+	a, b := net.Pipe()
+	s := &served{wire: b, returned: make(chan any, 1)}
+	met := make(chan error, 1)
+	go func() {
+		var err error
+		cfg.Hello = link.Hello{Role: link.RoleServer}
+		s.near, err = link.Meet(t.Context(), a, cfg)
+		met <- err
+	}()
+	var err error
+	if s.far, err = link.Connect(t.Context(), b, link.Config{Hello: link.Hello{Role: link.RoleClient}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-met; err != nil {
+		t.Fatal(err)
+	}
+	if leave == nil {
+		leave = func() { _ = s.near.Close() }
+	}
+	var life, drains context.Context
+	life, s.cut = context.WithCancel(context.Background())
+	drains, s.drain = context.WithCancel(context.Background())
+	go func() {
+		defer func() { s.returned <- recover() }()
+		serveLink(life, drains, s.near, func() {
+			s.left.Add(1)
+			leave()
+		})
+	}()
+	synctest.Wait()
+	return s
+}
+
+// end ends all there still is.
+func (s *served) end() {
+	s.cut()
+	s.drain()
+	_ = s.far.Close()
+	<-s.returned
+}
+
+// held is a destination that a dial reaches once it is let go, whatever its
+// context says.
+func held(release <-chan struct{}) *tunnel.Forwarder {
+	return &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		<-release
+		return nil, net.ErrClosed
+	})}
+}
+
+// Whatever ends a link, it is left once, and then nothing of it runs.
+func TestALinkIsLeftOnce(t *testing.T) {
+	for how, end := range map[string]func(*served){
+		"the peer closes it":              func(s *served) { _ = s.far.Close() },
+		"its wire is gone":                func(s *served) { _ = s.wire.Close() },
+		"this side closes it":             func(s *served) { _ = s.near.Close() },
+		"it is cut":                       func(s *served) { s.cut() },
+		"it drains":                       func(s *served) { s.drain() },
+		"it is cut and drains":            func(s *served) { s.cut(); s.drain() },
+		"it drains, and the peer goes":    func(s *served) { s.drain(); _ = s.far.Close() },
+		"all at once":                     func(s *served) { s.cut(); s.drain(); _ = s.wire.Close(); _ = s.far.Close() },
+		"it is cut as the peer closes it": func(s *served) { go s.cut(); _ = s.far.Close() },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := serve(t, link.Config{}, nil)
+				time.Sleep(time.Minute)
+				if n := s.left.Load(); n != 0 || s.near.Err() != nil {
+					t.Fatalf("left %d times before anything happened: %v", n, s.near.Err())
+				}
+				end(s)
+				if failure := <-s.returned; failure != nil {
+					t.Fatal(failure)
+				}
+				if n := s.left.Load(); n != 1 || s.near.Err() == nil {
+					t.Errorf("left %d times: %v", n, s.near.Err())
+				}
+				s.returned <- nil
+				s.end()
+			})
+		})
+	}
+}
+
+// A link that drains goes on until nothing is open, or until it is cut.
+func TestALinkThatDrainsWaitsForItsStreams(t *testing.T) {
+	for how, end := range map[string]func(s *served, release func(), c *tunnel.Flow){
+		"its last stream ends": func(_ *served, release func(), _ *tunnel.Flow) { release() },
+		"it is cut":            func(s *served, release func(), _ *tunnel.Flow) { s.cut(); synctest.Wait(); release() },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release, dialed := make(chan struct{}), make(chan error, 1)
+				s := serve(t, link.Config{Forwarder: held(release)}, nil)
+				f := tunnel.NewFlow("tcp", "x:1")
+				go func() {
+					_, err := s.far.Dial(context.Background(), f)
+					dialed <- err
+				}()
+				synctest.Wait()
+				s.drain()
+				time.Sleep(time.Minute)
+				if n := s.left.Load(); n != 0 || s.near.Err() != nil {
+					t.Fatalf("left %d times while a stream was open: %v", n, s.near.Err())
+				}
+				end(s, func() { close(release) }, f)
+				<-s.returned
+				if <-dialed == nil {
+					t.Error("the dial succeeded")
+				}
+				s.returned <- nil
+				s.end()
+			})
+		})
+	}
+}
+
+// A link that has ended is left at once, whatever it still runs, which is joined.
+func TestALinkIsLeftBeforeItsStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s := serve(t, link.Config{Forwarder: held(release)}, nil)
+		go func() { _, _ = s.far.Dial(context.Background(), tunnel.NewFlow("tcp", "x:1")) }()
+		synctest.Wait()
+		_ = s.far.Close()
+		time.Sleep(time.Minute)
+		if n := s.left.Load(); n != 1 || len(s.returned) != 0 {
+			t.Errorf("left %d times, returned %v, while a dial goes on", n, len(s.returned) == 1)
+		}
+		close(release)
+		s.end()
+	})
+}
+
+// A link that does nothing has one goroutine on each side.
+func TestAServedLinkHasOneGoroutine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serve(t, link.Config{}, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		buf := make([]byte, 1<<20)
+		n := 0
+		for _, stack := range bytes.Split(buf[:runtime.Stack(buf, true)], []byte("\n\n")) {
+			head, rest, _ := strings.Cut(string(stack), "\n")
+			if strings.Contains(head, "synctest bubble") && (strings.Contains(rest, "link.(*Session)") || strings.Contains(rest, "server.serveLink")) {
+				n++
+			}
+		}
+		if n != 2 {
+			t.Errorf("%d goroutines for both sides", n)
+		}
+		s.end()
+	})
+}
+
+// panics is a log that cannot be written to.
+type panics struct{}
+
+func (panics) Levels() []logrus.Level   { return logrus.AllLevels }
+func (panics) Fire(*logrus.Entry) error { panic("no log") }
+func panicking() (log *logrus.Logger)   { log = logrus.New(); log.AddHook(panics{}); return log }
+
+// A panic is not hidden by the wait for what panicked.
+func TestALinkPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s := serve(t, link.Config{Log: panicking()}, func() { <-release }) // as Close, which waits for the link's end
+		time.Sleep(time.Second)
+		_, _ = s.wire.Write(bytes.Repeat([]byte{0xff}, 64)) // a violation, which is logged
+		select {
+		case got := <-s.returned:
+			if got != "no log" {
+				t.Errorf("panicked with %v", got)
+			}
+		case <-time.After(time.Minute):
+			t.Error("serveLink waits")
+		}
+		close(release)
+		s.returned <- nil
+		s.end()
+	})
+}
