@@ -2,8 +2,8 @@ package link
 
 import "time"
 
-// look ends the session if the peer is dead, and pings it otherwise. A timer calls
-// it, so that a link that does nothing has no goroutine for this.
+// look ends the session if the peer is dead, and pings it otherwise, where need be. A
+// timer calls it, so that a link that does nothing has no goroutine for this.
 func (ses *Session) look() {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -17,7 +17,9 @@ func (ses *Session) look() {
 	}
 	ses.forgetUnackedLocked(now)
 	ses.streams.used = !ses.streams.empty()
-	ses.pingLocked(now)
+	if ses.alive.pingNow(now) {
+		ses.pingLocked(now)
+	}
 	ses.looks.Reset(ses.cfg.PingInterval)
 }
 

@@ -10,6 +10,10 @@ const (
 	// kilobytes tell a short path from a long one before a bulk transfer's
 	// own queue lengthens it.
 	firstPing = 5 * time.Millisecond
+
+	// ownPing is how often it is measured by a side whose peer pings, while nothing
+	// flows.
+	ownPing = 30 * time.Second
 )
 
 // liveness judges from frames and writes whether the peer lives, and measures
@@ -24,11 +28,13 @@ type liveness struct {
 	wrote  uint64        // writes that the connection had taken, then
 	stuck  time.Duration // for which it had taken none, though somebody wrote
 
-	pinged time.Time // when the last PING was queued
-	value  uint64    // of the newest that measures
-	sent   time.Time // when that was queued; zero once it is answered
-	rtt    time.Duration
-	floor  rttFloor
+	accepted bool      // the peer dialed, and so pings at each of its looks
+	asked    bool      // it has pinged since the last look
+	pinged   time.Time // when the last PING was queued
+	value    uint64    // of the newest that measures
+	sent     time.Time // when that was queued; zero once it is answered
+	rtt      time.Duration
+	floor    rttFloor
 }
 
 // look says whether the peer is dead. writes is how many the connection has
@@ -63,6 +69,15 @@ func (l *liveness) ping(now time.Time) uint64 {
 		l.sent = now
 	}
 	return l.value
+}
+
+// pingNow says at a look whether to ping. A peer that pings shows by it that it lives,
+// and a server has thousands of them. Only who accepted a link may rely on that: if
+// both did, a look might find both silent.
+func (l *liveness) pingNow(now time.Time) bool {
+	asked := l.asked
+	l.asked = false
+	return !l.accepted || !asked || now.Sub(l.pinged) >= ownPing
 }
 
 // pingDue says whether it is time to measure, as data flows.

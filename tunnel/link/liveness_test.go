@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -272,5 +273,51 @@ func TestWaitIdleIsToldAtOnce(t *testing.T) {
 		}
 		_ = s.conn.Close()
 		s.wg.Wait()
+	})
+}
+
+// A session that accepted a link leaves the pings to its peer, but for the round trip,
+// and takes them up at once when the peer's do not come.
+func TestWhoAcceptedLeavesPingsToThePeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStill(t, 2)
+		var pings []time.Time
+		var mute atomic.Bool
+		s.wg.Go(func() {
+			for {
+				f, err := s.read()
+				if err != nil {
+					return
+				}
+				if f.typ == tPing && f.flags == 0 {
+					pings = append(pings, time.Now())
+					if !mute.Load() {
+						s.wg.Go(func() { s.sendQuietly(frame{tPing, ack, 0, f.payload}) })
+					}
+				}
+			}
+		})
+		time.Sleep(time.Second) // a ping and a look at one moment may come either way
+		for end := time.Now().Add(10 * time.Minute); time.Now().Before(end); {
+			s.sendQuietly(frame{tPing, 0, 0, u64(1)})
+			time.Sleep(link.DefaultPingInterval)
+			if quiet := time.Since(s.ses.Heard()); quiet > link.DefaultPingInterval {
+				t.Fatalf("nothing was heard for %v", quiet)
+			}
+		}
+		synctest.Wait()
+		if n := len(pings); n < 20 || n > 22 {
+			t.Errorf("%d pings in 10 min, want one every 30 s", n)
+		}
+		pings = nil
+		mute.Store(true)
+		silent := time.Now()
+		s.since = s.ses.Heard()
+		<-s.ses.Done()
+		synctest.Wait()
+		if len(pings) == 0 || pings[0].Sub(silent) > 2*link.DefaultPingInterval {
+			t.Errorf("a peer that fell silent was pinged at %v", pings)
+		}
+		s.wantDead(tunnel.FailUnavailable)
 	})
 }

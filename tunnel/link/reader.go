@@ -214,6 +214,7 @@ func (r *frameReader) handlePing(h header, payload []byte) error {
 	}
 	value := binary.BigEndian.Uint64(payload)
 	if h.flags&flagAck == 0 {
+		ses.alive.asked = true
 		ses.queue.pushPong(value)
 		ses.wakeFlusherLocked()
 		return nil

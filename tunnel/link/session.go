@@ -160,7 +160,7 @@ func start(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Ses
 
 // Meet is Accept for whoever has a goroutine to give: nothing is read before it
 // calls Run, which it must do once and soon, also if the session has ended by then.
-// Nobody may wait for Close in between on that goroutine.
+// Close waits for the end of Run.
 func Meet(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	return meet(ctx, conn, cfg, false)
 }
@@ -193,7 +193,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 	ses := &Session{
 		cfg: cfg, out: newFrameWriter(conn),
 		clients: clientBudgets{whole: cfg.Budget, numbered: cfg.PeerNumbersClients},
-		alive:   liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter},
+		alive:   liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter, accepted: !initiator},
 		done:    make(chan struct{}), joined: make(chan struct{}), draining: make(chan struct{}),
 		streams: newStreams(initiator),
 	}
@@ -224,7 +224,7 @@ func (ses *Session) begin() {
 // Run reads until the session ends, and joins what else it has started. It is the
 // only goroutine that lasts as long as the session, since most links do nothing
 // most of their lives and a server of many clusters has thousands. Only who called
-// Meet calls it.
+// Meet calls it, once.
 func (ses *Session) Run() {
 	ses.fail(ses.readLoop())
 	ses.wg.Wait()
@@ -311,8 +311,8 @@ func (ses *Session) RTT() time.Duration {
 	return ses.alive.rtt
 }
 
-// Heard is when the peer last sent a frame; one that lives answers a ping at
-// least every PingInterval.
+// Heard is when the peer last sent a frame; one that lives pings, or answers a ping,
+// at least every PingInterval.
 func (ses *Session) Heard() time.Time {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
