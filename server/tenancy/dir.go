@@ -200,6 +200,7 @@ func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
 	tenant := e.serving
 	if !tenant.unchanged(f.read) {
 		tenant, err = parse(name, f.read)
+		tenant.forget()
 	}
 	after, stampErr := f.stamp(now)
 	if stampErr != nil {

@@ -567,6 +567,9 @@ func TestTheServersCertificateMustBeForTheNames(t *testing.T) {
 			t.Errorf("%q: got %v", test.names, err)
 		}
 	}
+	if cert := w.open().Table().Tenant("a").Cert; cert == nil || cert.Leaf != nil {
+		t.Errorf("a server keeps no certificate, or the parsed one too: %+v", cert)
+	}
 	if err := os.Remove(filepath.Join(w.path, "a", KeyFile)); err != nil {
 		t.Fatal(err)
 	}

@@ -255,6 +255,14 @@ func (t *Tenant) parseCert(read reader) error {
 	return nil
 }
 
+// forget drops what is of no use once the tenant has been checked: handshakes do
+// without the parsed certificate, 3 KB.
+func (t *Tenant) forget() {
+	if t.Cert != nil {
+		t.Cert.Leaf = nil
+	}
+}
+
 // Trust says whether a peer's certificate, followed by its intermediates, chains
 // to one of the CAs. One that has expired since it was verified is looked at as
 // of its last moment: this is about who issued it. A nil CAs trusts everybody,
