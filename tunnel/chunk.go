@@ -13,15 +13,24 @@ const (
 	// RecordSize is the payload of a full TLS record (RFC 8446 §5.1).
 	RecordSize = 16 << 10
 
+	// RecordRoom is the payload of a frame that fills a TLS record, header included.
+	RecordRoom = RecordSize - Headroom
+
 	// ChunkSize is the payload one chunk of the largest class holds: four
 	// frames that fill a TLS record each, headers included.
-	ChunkSize = 4 * (RecordSize - Headroom)
+	ChunkSize = 4 * RecordRoom
 )
 
 // classes are the sizes of pooled blocks: a small message, one TLS record, a
 // bulk read. A block is never smaller than a quarter of what it must hold, so
-// payload that waits in a queue pins at most a small multiple of itself.
-var classes = [...]int{2 << 10, RecordSize + Headroom, 64 << 10}
+// payload that waits in a queue pins at most a small multiple of itself. Each
+// is a size of Go's allocator, which would round another up; and blocks of a
+// record or more are spans of their own there, so that those that are kept do
+// not pin those beside them that are not.
+var classes = [...]int{2 << 10, RecordSize, 64 << 10}
+
+// ofRecord is the class of one TLS record.
+const ofRecord = 1
 
 // pools hold idle blocks: a cache of memory, and no state. borrowed holds those
 // without memory of their own.
@@ -57,19 +66,36 @@ func NewChunk(size int) Chunk {
 	for size+Headroom > classes[class] {
 		class++
 	}
+	return Chunk{blk: newBlock(class), off: Headroom, end: Headroom + size, head: Headroom}
+}
+
+// NewRecord returns a chunk of RecordSize bytes with undefined contents, and
+// without headroom.
+func NewRecord() Chunk { return Chunk{blk: newBlock(ofRecord), end: RecordSize} }
+
+func newBlock(class int) *block {
 	blk, ok := pools[class].Get().(*block)
 	if !ok {
 		blk = &block{data: make([]byte, classes[class]), class: class}
 	}
 	blk.refs.Store(1)
-	return Chunk{blk: blk, off: Headroom, end: Headroom + size, head: Headroom}
+	return blk
 }
 
 // CopyChunk returns a chunk with a copy of p, at most ChunkSize bytes.
 func CopyChunk(p []byte) Chunk {
-	c := NewChunk(len(p))
+	c := newCopy(len(p))
 	copy(c.Bytes(), p)
 	return c
+}
+
+// newCopy is NewChunk, but gives headroom up where a larger block would be needed
+// for it: a whole record is what many write at once.
+func newCopy(size int) Chunk {
+	if size > RecordRoom && size <= RecordSize {
+		return NewRecord().Slice(0, size)
+	}
+	return NewChunk(size)
 }
 
 // BorrowChunk returns a chunk over memory that somebody else owns, such as a

@@ -141,7 +141,7 @@ func (r *recvHalf) keepCopy(p []byte) {
 	if len(r.queue) == 0 {
 		chunk = tunnel.CopyChunk(p)
 	} else { // the reader is behind: gather more in a larger block
-		chunk = tunnel.NewChunk(tunnel.RecordSize).Slice(0, 0)
+		chunk = tunnel.NewChunk(tunnel.RecordRoom).Slice(0, 0)
 		chunk.Append(p)
 	}
 	r.queue = append(r.queue, chunk)

@@ -33,7 +33,7 @@ func (v violation) Error() string { return "protocol violation: " + string(v) }
 // readLoop reads the connection until it fails. It never writes and never
 // waits for a stream.
 func (ses *Session) readLoop() error {
-	r := &frameReader{ses: ses, buf: tunnel.NewChunk(quietSize)}
+	r := &frameReader{ses: ses, buf: newReadBuffer(true)}
 	defer func() { r.buf.Release() }()
 	defer ses.flushDelivered()
 	unflushed := 0
@@ -132,9 +132,6 @@ func (r *frameReader) next() (bool, error) {
 // many bytes before them are free for another header.
 func (r *frameReader) payload(n, head int) error {
 	from := r.pos
-	if from == 0 {
-		head = headerSize // the block's own headroom
-	}
 	r.pos += n
 	r.left -= n
 	if r.left == 0 {
@@ -152,12 +149,9 @@ func (r *frameReader) payload(n, head int) error {
 // suits what comes next.
 func (r *frameReader) makeRoom() {
 	rest := r.buf.Bytes()[r.pos:r.have]
-	size := tunnel.RecordSize
-	if r.quiet && len(rest) == 0 && r.have < quietSize {
-		size = quietSize
-	}
-	if r.shared || r.buf.Len() != size {
-		next := tunnel.NewChunk(size)
+	quiet := r.quiet && len(rest) == 0 && r.have < quietSize
+	if r.shared || quiet != (r.buf.Len() == quietSize) {
+		next := newReadBuffer(quiet)
 		copy(next.Bytes(), rest)
 		r.buf.Release()
 		r.buf, r.shared = next, false
@@ -165,6 +159,13 @@ func (r *frameReader) makeRoom() {
 		copy(r.buf.Bytes(), rest)
 	}
 	r.pos, r.have = 0, len(rest)
+}
+
+func newReadBuffer(quiet bool) tunnel.Chunk {
+	if quiet {
+		return tunnel.NewChunk(quietSize)
+	}
+	return tunnel.NewRecord()
 }
 
 // handle takes a frame that is not DATA.

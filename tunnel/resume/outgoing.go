@@ -62,10 +62,10 @@ func (o *Outgoing) copyIn(p []byte) {
 	}
 	for len(p) > 0 {
 		var c tunnel.Chunk
-		if len(o.segs) == 0 && len(p) <= tunnel.RecordSize {
+		if len(o.segs) == 0 && len(p) <= tunnel.RecordRoom {
 			c = tunnel.CopyChunk(p) // most messages are acknowledged before the next
 		} else {
-			c = tunnel.NewChunk(tunnel.RecordSize).Slice(0, 0)
+			c = tunnel.NewChunk(tunnel.RecordRoom).Slice(0, 0)
 			c.Append(p)
 		}
 		p = p[c.Len():]
