@@ -38,6 +38,7 @@ type carrying struct {
 	lasts   bool               // the connection outlives the stream
 	again   bool               // the peer has opened it to resume one
 	next    *Stream            // the other one that carries it, in a process between the ends,
+	grown   bool               // whose window is no longer bound by our credit,
 	follows *tunnel.ResetError // and how that one has ended, which this one is to do after it
 	watcher Watcher            // at an end
 	early   *Ack               // came before there was a watcher
@@ -81,10 +82,14 @@ func (ses *Session) noResume(address string) error {
 // carryWith notes what was granted to the opener, before it is told, and which
 // stream carries the connection on.
 func (st *Stream) carryWith(far tunnel.Conn, grant tunnel.Grant) {
-	next, _ := far.(*Stream)
+	next, between := far.(*Stream)
 	st.ses.mu.Lock()
-	defer st.ses.mu.Unlock()
 	st.carry.grant, st.carry.lasts, st.carry.next = grant, grant.Window > 0, next
+	limit := st.send.credit.limit
+	st.ses.mu.Unlock()
+	if between {
+		next.followCredit(limit)
+	}
 }
 
 // carriedOn makes st pass on what far is told, now that the opener was told of
@@ -103,11 +108,40 @@ func (st *Stream) carriedOn(far tunnel.Conn) {
 		next.ses.mu.Lock()
 	}
 	next.carry.next = st
-	failed, cause := next.state == closed, next.send.end
+	failed, cause, limit := next.state == closed, next.send.end, next.send.credit.limit
 	next.ses.mu.Unlock()
+	st.followCredit(limit)
 	if failed { // before it knew whom to tell
 		st.follow(tunnel.CodeOf(cause))
 	}
+}
+
+// followCredit takes in what the other stream that carries the connection may send,
+// and says whether this one's credit depends on that (see recvCredit.follow).
+func (st *Stream) followCredit(limit uint64) bool {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if st.recv.end != nil {
+		return false
+	}
+	limit, grant, follows := st.recv.credit.follow(limit)
+	if grant {
+		st.grantLocked(limit)
+	}
+	return follows
+}
+
+// passCreditUnlocked tells the other stream of the connection what this one may send.
+// The mutex is released meanwhile.
+func (ses *Session) passCreditUnlocked(st *Stream) {
+	next, limit := st.carry.next, st.send.credit.limit
+	if next == nil || st.carry.grown {
+		return
+	}
+	ses.mu.Unlock()
+	follows := next.followCredit(limit)
+	ses.mu.Lock()
+	st.carry.grown = !follows
 }
 
 // tellNextLocked ends the other stream of a connection as st has failed.

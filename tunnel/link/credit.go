@@ -3,6 +3,8 @@ package link
 import (
 	"errors"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // The arithmetic of credit (§5). No locks, no I/O, no clock: callers bring
@@ -45,6 +47,13 @@ const (
 	// enough for a steady flow, seldom enough to cost nothing.
 	grantStep = 256 << 10
 
+	// lead is how much more a process between two links grants one of them than it
+	// was granted by the other: enough that the other never waits for the first of
+	// it. boundStep is by how much less that may be before it is renewed, so lead
+	// has to be more.
+	lead      = tunnel.RecordSize
+	boundStep = lead / 2
+
 	// minWindow keeps a stream moving when memory is short: one TLS record.
 	minWindow = 16 << 10
 )
@@ -81,6 +90,7 @@ type recvCredit struct {
 	consumed uint64 // has been taken by the reader
 	limit    uint64 // has been granted
 	window   uint64 // what to keep granted beyond consumed
+	bound    uint64 // that no grant goes beyond; 0: none
 
 	epoch      time.Time // when the present two windows began to be consumed,
 	epochStart uint64    // and at which offset
@@ -110,12 +120,33 @@ func (c *recvCredit) unread() int { return int(c.received - c.consumed) }
 func (c *recvCredit) consume(n int, now time.Time, rtt time.Duration, pressure pressure) (limit uint64, grant bool) {
 	c.consumed += uint64(n)
 	c.tune(now, rtt, pressure)
-	limit = c.consumed + c.window
-	if limit < c.limit+min(c.window/2, grantStep) {
+	return c.renew()
+}
+
+// renew grants what may be granted by now, once that is worth a frame.
+func (c *recvCredit) renew() (limit uint64, grant bool) {
+	limit, step := c.consumed+c.window, min(c.window/2, grantStep)
+	if c.bound > 0 && c.bound < limit {
+		limit, step = c.bound, min(step, boundStep)
+	}
+	if limit < c.limit+step {
 		return 0, false
 	}
 	c.limit = limit
 	return limit, true
+}
+
+// follow has no more granted than lead beyond next, the limit of whoever the bytes
+// go on to, until the window grows: as long as nobody knows how fast the reader at
+// the end is, no process on the way holds what that one holds already. It says
+// whether that is so yet, and grants what it may.
+func (c *recvCredit) follow(next uint64) (limit uint64, grant, follows bool) {
+	if c.window > initialWindow {
+		return 0, false, false
+	}
+	c.bound = max(c.bound, next+lead)
+	limit, grant = c.renew()
+	return limit, grant, true
 }
 
 // tune sets the window for the next grant. A window is too small when its
@@ -145,6 +176,7 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure pressure) {
 	}
 	if now.Sub(c.fastFrom) >= growAfter && pressure == memoryPlenty {
 		c.window = min(growth(rtt)*c.window, maxWindow)
+		c.bound = 0
 		c.fastFrom = now
 	}
 }

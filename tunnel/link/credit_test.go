@@ -225,3 +225,28 @@ func TestBudgetPressure(t *testing.T) {
 		}
 	}
 }
+
+// A grant that follows another's stays close to it, and always ahead of it, however
+// little that one grants at a time; once the window has grown, it is free.
+func TestCreditThatFollows(t *testing.T) {
+	for _, step := range []uint64{1, 1000, 8 << 10, 64 << 10} {
+		c := newRecvCredit(initialWindow)
+		for next := uint64(minWindow); next < 1<<20; next += step {
+			c.follow(next)
+			if most := max(next+lead, initialWindow); c.limit <= next || c.limit > most {
+				t.Fatalf("%d is granted where the next may be sent %d, in steps of %d", c.limit, next, step)
+			}
+			c.received = next
+			c.consume(int(next-c.consumed), time.Unix(1000, 0), 0, memoryPlenty)
+			if most := max(next+lead, initialWindow); c.limit > most {
+				t.Fatalf("%d is granted once all was passed on, where the next may be sent %d", c.limit, next)
+			}
+		}
+	}
+	c := newRecvCredit(initialWindow)
+	c.follow(0)
+	consumeHalves(&c, 100, time.Millisecond, 50*time.Millisecond, memoryPlenty)
+	if _, _, follows := c.follow(0); follows || c.limit < c.consumed+c.window/2 {
+		t.Errorf("%d is granted of a window of %d after %d", c.limit, c.window, c.consumed)
+	}
+}

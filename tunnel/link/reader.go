@@ -330,6 +330,7 @@ func (r *frameReader) handleCredit(id uint64, payload []byte) error {
 	}
 	if st.send.credit.raise(limit) {
 		st.send.cond.Broadcast()
+		ses.passCreditUnlocked(st)
 	}
 	return nil
 }

@@ -128,9 +128,14 @@ func (st *Stream) consumedLocked(n int) {
 		return
 	}
 	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.pressure()); grant {
-		st.send.out.credit = limit
-		st.queueLocked()
+		st.grantLocked(limit)
 	}
+}
+
+// grantLocked queues a CREDIT.
+func (st *Stream) grantLocked(limit uint64) {
+	st.send.out.credit = limit
+	st.queueLocked()
 }
 
 // queueLocked arranges for what is in the outbox to be sent, without waiting
