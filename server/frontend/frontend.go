@@ -34,8 +34,10 @@ const (
 	MaxConns = 65536
 
 	// drainAccept is how long a listener stays open once it is drained: closing
-	// it resets what the kernel has queued.
+	// it resets what the kernel has queued. It is waited for in drainSteps, so that
+	// time for which the process did not run, and accepted nothing, hardly counts.
 	drainAccept = 100 * time.Millisecond
+	drainSteps  = 10
 
 	// drainHandshake is how long a handshake may go on once its listener is
 	// drained. Its client chose this server in good faith, and cutting it off
@@ -159,7 +161,9 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	closer.Go(func() {
 		select {
 		case <-f.drained:
-			pause(life, drainAccept)
+			for range drainSteps {
+				pause(life, drainAccept/drainSteps)
+			}
 			stop() // first, so that closing does not look like a failure
 		case <-accepting.Done():
 		}
