@@ -14,7 +14,6 @@ type half struct {
 	dst, src Conn
 	in       Source // of src
 	out      Sink   // of dst
-	room     Roomy  // out, where it is one; else nil
 	held     *atomic.Bool
 	count    tally
 	pace     *Pace // nil: none
@@ -27,9 +26,7 @@ type half struct {
 
 func newHalf(r *Relay, w *watch, up bool, dst, src Conn) *half {
 	f := r.Flow
-	h := &half{relay: r, watch: w, dst: dst, src: src, in: src.In(), out: dst.Out(), held: &f.held[side(up)], count: f.counters(up), pace: r.pace(up)}
-	h.room, _ = h.out.(Roomy)
-	return h
+	return &half{relay: r, watch: w, dst: dst, src: src, in: src.In(), out: dst.Out(), held: &f.held[side(up)], count: f.counters(up), pace: r.pace(up)}
 }
 
 // delivered has src deliver its bytes, if it can and dst takes them on the
@@ -86,29 +83,7 @@ func (h *half) Fail(cause error) {
 // pump moves bytes until the direction has ended, or until a Source that
 // delivers has nothing more for now.
 func (h *half) pump() {
-	for h.pass(h.read()) {
-	}
-}
-
-// read waits until dst has room for what it reads.
-func (h *half) read() (int, error) {
-	if h.room != nil {
-		h.hold(0)
-		err := h.room.AwaitRoom()
-		h.held.Store(false)
-		if err != nil {
-			return 0, &writeError{err}
-		}
-	}
-	return h.in.ReadChunks(h.atOnce())
-}
-
-// hold notes that dst has the turn. A source that fails meanwhile is to be noticed,
-// once dst has got more than it takes in any case.
-func (h *half) hold(more int) {
-	h.held.Store(true)
-	if h.count.own()+int64(more) > takenUnread {
-		h.watch.lookSoon()
+	for h.pass(h.in.ReadChunks(h.atOnce())) {
 	}
 }
 
@@ -145,7 +120,10 @@ func (h *half) move(n int) error {
 	for _, c := range h.batch[:n] {
 		size += c.Len()
 	}
-	h.hold(size)
+	h.held.Store(true)
+	if h.count.own()+int64(size) > takenUnread {
+		h.watch.lookSoon()
+	}
 	if h.pace.active() {
 		h.pace.wait(size, h.relay.wasCut)
 	}

@@ -28,13 +28,6 @@ type Sink interface {
 	Flush()
 }
 
-// Roomy is a Sink that keeps what it has sent, and for that has only so much room.
-type Roomy interface {
-	// AwaitRoom blocks until WriteChunks would find room, or returns why it never
-	// will. Whoever waits here before it reads holds no chunk meanwhile.
-	AwaitRoom() error
-}
-
 // copySink is the Sink of a Writer that knows nothing of chunks.
 type copySink struct{ to io.Writer }
 

@@ -35,9 +35,19 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.awaitRoom(); err != nil {
-		tunnel.ReleaseAll(src)
-		return err
+	for {
+		if err := c.writable(); err != nil {
+			tunnel.ReleaseAll(src)
+			return err
+		}
+		if !c.full() {
+			break
+		}
+		c.room.want(time.Now())
+		if c.big && c.st != nil && !c.hasMuch() {
+			c.acknowledge() // so that the peer does so sooner
+		}
+		c.changed.Wait()
 	}
 	for i := range src {
 		c.end.Out.Append(src[i])
@@ -52,26 +62,6 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 		return c.err
 	}
 	return nil
-}
-
-// AwaitRoom implements tunnel.Roomy.
-func (c *Conn) AwaitRoom() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.awaitRoom()
-}
-
-func (c *Conn) awaitRoom() error {
-	for {
-		if err := c.writable(); err != nil || !c.full() {
-			return err
-		}
-		c.room.want(time.Now())
-		if c.big && c.st != nil && !c.hasMuch() {
-			c.acknowledge() // so that the peer does so sooner
-		}
-		c.changed.Wait()
-	}
 }
 
 // Nonblocking implements tunnel.Sink: CloseWrite does not block, but what is
