@@ -171,11 +171,9 @@ func TestAServedLinkHasOneGoroutine(t *testing.T) {
 		s := serve(t, link.Config{}, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		buf := make([]byte, 1<<20)
-		n := 0
-		for _, stack := range bytes.Split(buf[:runtime.Stack(buf, true)], []byte("\n\n")) {
-			head, rest, _ := strings.Cut(string(stack), "\n")
-			if strings.Contains(head, "synctest bubble") && (strings.Contains(rest, "link.(*Session)") || strings.Contains(rest, "server.serveLink")) {
+		mine, n := bubble(stacks(false)), 0
+		for stack := range strings.SplitSeq(stacks(true), "\n\n") {
+			if bubble(stack) == mine && (strings.Contains(stack, "link.(*Session)") || strings.Contains(stack, "server.serveLink")) {
 				n++
 			}
 		}
@@ -184,6 +182,24 @@ func TestAServedLinkHasOneGoroutine(t *testing.T) {
 		}
 		s.end()
 	})
+}
+
+// stacks are those of this goroutine or of all.
+func stacks(all bool) string {
+	for size := 64 << 10; ; size *= 2 {
+		buf := make([]byte, size)
+		if n := runtime.Stack(buf, all); n < size {
+			return string(buf[:n])
+		}
+	}
+}
+
+// bubble is the one that a goroutine is in, by its stack: goroutine 7 [select, synctest
+// bubble 5].
+func bubble(stack string) string {
+	head, _, _ := strings.Cut(stack, "]:")
+	_, in, _ := strings.Cut(head, "synctest bubble")
+	return in
 }
 
 // panics is a log that cannot be written to.

@@ -6,9 +6,9 @@ const (
 	// busyPing is how often the round trip is measured while data flows.
 	busyPing = 500 * time.Millisecond
 
-	// firstPing is the same until the round trip is known well; so the first
-	// kilobytes tell a short path from a long one before a bulk transfer's
-	// own queue lengthens it.
+	// firstPing is the same while the round trip is not known well, at first and
+	// where nothing was measured for long; so the first kilobytes tell a short path
+	// from a long one before a bulk transfer's own queue lengthens it.
 	firstPing = 5 * time.Millisecond
 
 	// ownPing is how often it is measured by a side whose peer pings, while nothing

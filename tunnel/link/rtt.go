@@ -6,8 +6,8 @@ import "time"
 // stall lasts, short enough to follow a path that has become longer.
 const rttMemory = time.Minute
 
-// rttSamples is how many round trips it takes to know the floor well: single
-// ones are as long as this machine is busy.
+// rttSamples is how many round trips of that time it takes to know the floor well:
+// single ones are as long as this machine is busy.
 const rttSamples = 16
 
 // rttFloor is the least round trip of the last one to two rttMemory. Windows
@@ -17,20 +17,22 @@ const rttSamples = 16
 type rttFloor struct {
 	now, before time.Duration // 0: unknown
 	since       time.Time     // when now began
-	samples     int           // so far, up to rttSamples
+
+	samples, earlier int // of now and of before
 }
 
 // add takes a sample.
 func (f *rttFloor) add(at time.Time, sample time.Duration) {
 	if at.Sub(f.since) >= rttMemory {
 		f.before, f.now, f.since = f.now, 0, at
+		f.earlier, f.samples = f.samples, 0
 	}
 	f.now = least(f.now, sample)
-	f.samples = min(f.samples+1, rttSamples)
+	f.samples++
 }
 
 // known says whether there were enough samples.
-func (f *rttFloor) known() bool { return f.samples == rttSamples }
+func (f *rttFloor) known() bool { return f.samples+f.earlier >= rttSamples }
 
 // get is the floor, 0 while unknown.
 func (f *rttFloor) get() time.Duration { return least(f.now, f.before) }

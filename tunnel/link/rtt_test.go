@@ -18,6 +18,12 @@ func TestRoundTripFloor(t *testing.T) {
 	if !f.known() {
 		t.Errorf("unknown after %d samples", rttSamples)
 	}
+	if f.add(time.Time{}.Add(rttMemory), time.Hour); !f.known() {
+		t.Error("unknown in the next minute")
+	}
+	if f.add(time.Time{}.Add(2*rttMemory), time.Hour); f.known() {
+		t.Error("known by one sample a minute")
+	}
 	f = rttFloor{}
 	at := time.Unix(1_700_000_000, 0)
 	if got := f.get(); got != 0 {
