@@ -1,17 +1,12 @@
 package link
 
 import (
-	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
-
-	"konnectivity/tunnel"
 )
 
 // congestion keeps BBR's estimate of the line's rate from being that of small
@@ -21,21 +16,12 @@ import (
 // would begin at a hundredth of the rate, and grow by a quarter every eight round
 // trips.
 type congestion struct {
-	raw    syscall.RawConn // nil: none to look after
-	looked time.Time
-	best   uint64 // rate that bulk had, bytes per second
+	off  bool   // it is not BBR, or may not be begun anew
+	best uint64 // rate that bulk had, bytes per second
 }
 
-const (
-	// lookEvery is how often bulk looks at the rate.
-	lookEvery = time.Second
-
-	// bulkTurn is the least turn of bulk.
-	bulkTurn = tunnel.RecordSize / 2
-
-	// startupGain is what BBR's gain exceeds only in STARTUP; 256 is 1.
-	startupGain = 2 * 256
-)
+// startupGain is what BBR's gain exceeds only in STARTUP; 256 is 1.
+const startupGain = 2 * 256
 
 // mayRestart says whether this process may set a socket to BBR: else one that was
 // set to another for a moment would stay there.
@@ -44,36 +30,14 @@ var mayRestart = sync.OnceValue(func() bool {
 	return slices.Contains(strings.Fields(string(allowed)), "bbr")
 })
 
-func newCongestion(conn net.Conn) congestion {
-	s, ok := tunnel.Under[syscall.Conn](conn)
-	if !ok || !mayRestart() {
-		return congestion{}
-	}
-	raw, err := s.SyscallConn()
-	if err != nil {
-		return congestion{}
-	}
-	return congestion{raw: raw}
-}
-
-// beforeTurn is called with the size of each turn.
-func (c *congestion) beforeTurn(size int) {
-	if size < bulkTurn || c.raw == nil {
-		return
-	}
-	now := time.Now()
-	if now.Sub(c.looked) < lookEvery {
-		return
-	}
-	c.looked = now
-	_ = c.raw.Control(c.look)
-}
-
 // look begins BBR anew where it has forgotten most of the rate that bulk had.
 // Setting the same control again does nothing, so another is set between.
 func (c *congestion) look(fd uintptr) {
+	if c.off {
+		return
+	}
 	if name, err := unix.GetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION); err != nil || name != "bbr" {
-		c.raw = nil
+		c.off = true
 		return
 	}
 	info, err := unix.GetsockoptTCPCCBBRInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CC_INFO)

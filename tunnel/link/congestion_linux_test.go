@@ -18,18 +18,19 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 	go func() { defer close(read); _, _ = io.Copy(io.Discard, far); far.Close() }()
 	defer func() { near.Close(); <-read }()
 
-	c := newCongestion(near)
+	s := newSocket(near)
+	c := &s.congestion
 	starts := func() bool {
 		var info *unix.TCPBBRInfo
-		if err := c.raw.Control(func(fd uintptr) {
+		if err := s.raw.Control(func(fd uintptr) {
 			info, _ = unix.GetsockoptTCPCCBBRInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_CC_INFO)
 		}); err != nil {
 			t.Fatal(err)
 		}
 		return info.Bw_lo == 0 && info.Bw_hi == 0 || info.Pacing_gain > startupGain // 0: nothing was acknowledged yet
 	}
-	c.beforeTurn(bulkTurn)
-	if c.raw == nil {
+	s.beforeTurn(bulkTurn)
+	if c.off {
 		t.Skip("no BBR here")
 	}
 	for end := time.Now().Add(10 * time.Second); starts(); {
@@ -40,7 +41,7 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func(size int) { c.looked = time.Time{}; c.beforeTurn(size) }
+	look := func(size int) { s.looked = time.Time{}; s.beforeTurn(size) }
 	if look(bulkTurn); starts() || c.best == 0 {
 		t.Errorf("bulk that goes well was begun anew; its rate is %d", c.best)
 	}

@@ -12,7 +12,7 @@ import (
 type frameWriter struct {
 	conn    net.Conn
 	cork    *cork // nil: none
-	rate    congestion
+	socket  socket
 	scratch []byte // what small frames are put together in
 
 	writes atomic.Uint64 // that the connection has taken; for all to read
@@ -20,7 +20,7 @@ type frameWriter struct {
 
 func newFrameWriter(conn net.Conn) frameWriter {
 	cork, _ := tunnel.Under[*cork](conn)
-	return frameWriter{conn: conn, cork: cork, rate: newCongestion(conn)}
+	return frameWriter{conn: conn, cork: cork, socket: newSocket(conn)}
 }
 
 // gather returns the scratch buffer, to append frames to; keep follows.
@@ -61,7 +61,7 @@ func (w *frameWriter) uncork() error {
 // writeTurn writes what goes first, and total bytes of src as DATA frames of a
 // stream. It narrows src by them, and returns how many frames they were.
 func (w *frameWriter) writeTurn(first []byte, id uint64, src []tunnel.Chunk, total int) (frames int, err error) {
-	w.rate.beforeTurn(total)
+	w.socket.beforeTurn(total)
 	if err := w.write(first); err != nil {
 		return 0, err
 	}

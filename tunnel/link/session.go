@@ -176,7 +176,6 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	ses.peer = hs.peer
 	ses.resumes, ses.lanes = ses.both(FeatureResume), ses.both(FeatureLanes)
 	ses.news = Hello{ServerCount: ses.peer.ServerCount, Serving: ses.peer.Serving}
-	tune(conn)
 	ses.begin()
 	return ses, nil
 }

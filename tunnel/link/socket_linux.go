@@ -1,0 +1,58 @@
+package link
+
+import (
+	"net"
+	"syscall"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// socket looks after the socket under a link while bulk is sent by it. Only who has
+// the turn calls it.
+type socket struct {
+	raw        syscall.RawConn // nil: there is none
+	looked     time.Time
+	unsent     unsent
+	congestion congestion
+}
+
+const (
+	// lookEvery is how often bulk looks at the line.
+	lookEvery = time.Second
+
+	// bulkTurn is the least turn of bulk.
+	bulkTurn = tunnel.RecordSize / 2
+)
+
+// newSocket sets up the socket under conn. If that fails, the link does without.
+func newSocket(conn net.Conn) (s socket) {
+	under, ok := tunnel.Under[syscall.Conn](conn)
+	if !ok {
+		return s
+	}
+	raw, err := under.SyscallConn()
+	if err != nil {
+		return s
+	}
+	s.raw, s.congestion.off = raw, !mayRestart()
+	_ = raw.Control(func(fd uintptr) { s.unsent.set(fd, maxUnsent) })
+	return s
+}
+
+// beforeTurn is called with the size of each turn.
+func (s *socket) beforeTurn(size int) {
+	if size < bulkTurn || s.raw == nil {
+		return
+	}
+	now := time.Now()
+	since := now.Sub(s.looked)
+	if since < lookEvery {
+		return
+	}
+	s.looked = now
+	_ = s.raw.Control(func(fd uintptr) {
+		s.unsent.look(fd, since < 2*lookEvery)
+		s.congestion.look(fd)
+	})
+}

@@ -1,0 +1,11 @@
+//go:build !linux
+
+package link
+
+import "net"
+
+// socket has nothing to look after where the kernel says nothing of the line.
+type socket struct{}
+
+func newSocket(net.Conn) socket { return socket{} }
+func (*socket) beforeTurn(int)  {}

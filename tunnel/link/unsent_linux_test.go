@@ -1,0 +1,62 @@
+package link
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"konnectivity/internal/testport"
+)
+
+// What waits in the kernel is 5 ms of the line, within bounds.
+func TestUnsentFollowsTheRate(t *testing.T) {
+	for rate, want := range map[uint64]int{
+		0:           maxUnsent, // unknown
+		1:           minUnsent,
+		125_000:     minUnsent, // 1 Mbit/s
+		6_250_000:   31_250,    // 50
+		25_000_000:  125_000,   // 200
+		125_000_000: maxUnsent, // 1,000
+		1 << 63:     maxUnsent,
+	} {
+		if got := unsentAt(rate); got != want {
+			t.Errorf("%d at %d bytes per second, want %d", got, rate, want)
+		}
+	}
+}
+
+// Bulk that lasts has the bound that its rate asks for; bulk that begins, and all a
+// link sends at first, the largest.
+func TestOnlyBulkThatLastsIsBoundByTheRate(t *testing.T) {
+	near, far := testport.Pair(t)
+	defer near.Close()
+	defer far.Close()
+	s := newSocket(near)
+	bound := func() (n int) {
+		if err := s.raw.Control(func(fd uintptr) {
+			n, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if got := bound(); got != maxUnsent {
+		t.Errorf("%d at first, want %d", got, maxUnsent)
+	}
+	_ = s.raw.Control(func(fd uintptr) { s.unsent.set(fd, minUnsent) })
+	s.looked = time.Now()
+	s.beforeTurn(bulkTurn)
+	if got := bound(); got != minUnsent {
+		t.Errorf("%d within a second, want it as it was", got)
+	}
+	s.looked = time.Now().Add(-2 * lookEvery)
+	s.beforeTurn(bulkTurn - 1)
+	if got := bound(); got != minUnsent {
+		t.Errorf("%d after a small message, want it as it was", got)
+	}
+	s.beforeTurn(bulkTurn)
+	if got := bound(); got != maxUnsent {
+		t.Errorf("%d where bulk begins, want %d", got, maxUnsent)
+	}
+}
