@@ -23,8 +23,8 @@ const (
 	grpcWindow = 64 << 10
 
 	// lastBuffer is what a connection may hold once its client's memory is used
-	// up: one message of most senders.
-	lastBuffer = 16 << 10
+	// up: some small messages, and no block of a record.
+	lastBuffer = 15 << 10
 
 	// joinBelow is the payload that is added to the block before it instead
 	// of keeping one of its own, so that many small packets do not pin a

@@ -492,7 +492,7 @@ func TestConnectionsTakeTurns(t *testing.T) {
 	other.init(s, 3)
 	_ = other.put(tunnel.CopyChunk([]byte("x")))
 	for range 7 {
-		if err := bulk.put(tunnel.NewChunk(16 << 10)); err != nil {
+		if err := bulk.put(tunnel.NewChunk(tunnel.RecordRoom)); err != nil {
 			t.Fatal(err)
 		}
 	}
