@@ -126,7 +126,8 @@ func (c *Conn) flush() {
 }
 
 // Close implements net.Conn. What was written is still delivered, by other
-// carriers if need be, for as long as the window.
+// carriers if need be, for as long as the window. What comes is dropped, unless it
+// is delivered to a Receiver, which is to take it.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,6 +140,13 @@ func (c *Conn) Close() error {
 	}
 	c.end.Close(time.Now())
 	c.flush()
+	if c.end.Reason() == resume.NotGone && !c.end.In.Finished() && !c.delivers() {
+		c.readBy.set(time.Time{}, &c.changed)
+		if c.st != nil {
+			_ = c.st.SetReadDeadline(time.Time{})
+		}
+		c.ends.start(c.drop)
+	}
 	return nil
 }
 

@@ -165,17 +165,18 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) read(from func(Carrier) (n, size int, err error)) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, err := c.fetch(from)
+	n, err := c.fetch(from, false)
 	if err != nil && !c.tell() {
 		return 0, nil
 	}
 	return n, err
 }
 
-func (c *Conn) fetch(from func(Carrier) (n, size int, err error)) (int, error) {
+// fetch is read, for dropped where nobody reads any more.
+func (c *Conn) fetch(from func(Carrier) (n, size int, err error), dropped bool) (int, error) {
 	for {
 		switch {
-		case c.end.Closed():
+		case c.end.Closed() && !dropped, dropped && c.end.Reason() != resume.NotGone:
 			return 0, net.ErrClosed
 		case c.end.In.Finished():
 			return 0, io.EOF
@@ -222,6 +223,22 @@ func (c *Conn) fetch(from func(Carrier) (n, size int, err error)) (int, error) {
 			} else if c.end.Reason() != resume.NotGone && c.err != nil {
 				return 0, c.err
 			}
+		}
+	}
+}
+
+// drop takes what comes, now that nobody reads: the peer may have to get rid of it
+// before it takes what was written here, which Close still delivers.
+func (c *Conn) drop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p := make([]byte, tunnel.RecordSize)
+	for {
+		if _, err := c.fetch(func(st Carrier) (int, int, error) {
+			n, err := st.In().Read(p)
+			return n, n, err
+		}, true); err != nil {
+			return
 		}
 	}
 }
