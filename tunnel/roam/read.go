@@ -141,14 +141,18 @@ func (c *Conn) took(st Carrier, epoch uint32, n int, fin bool) {
 
 // ReadChunks implements tunnel.Source.
 func (c *Conn) ReadChunks(dst []tunnel.Chunk) (int, error) {
-	return c.read(func(st Carrier) (int, int, error) {
-		n, err := st.In().ReadChunks(dst)
-		size := 0
+	return c.read(into(dst))
+}
+
+// into reads chunks, for read and fetch.
+func into(dst []tunnel.Chunk) func(Carrier) (n, size int, err error) {
+	return func(st Carrier) (n, size int, err error) {
+		n, err = st.In().ReadChunks(dst)
 		for _, chunk := range dst[:n] {
 			size += chunk.Len()
 		}
 		return n, size, err
-	})
+	}
 }
 
 // Read implements net.Conn.
@@ -228,16 +232,16 @@ func (c *Conn) fetch(from func(Carrier) (n, size int, err error), dropped bool) 
 }
 
 // drop takes what comes, now that nobody reads: the peer may have to get rid of it
-// before it takes what was written here, which Close still delivers.
+// before it takes what was written here, which Close still delivers. It holds no
+// memory while it waits.
 func (c *Conn) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	p := make([]byte, tunnel.RecordSize)
+	var chunks [batch]tunnel.Chunk
 	for {
-		if _, err := c.fetch(func(st Carrier) (int, int, error) {
-			n, err := st.In().Read(p)
-			return n, n, err
-		}, true); err != nil {
+		n, err := c.fetch(into(chunks[:]), true)
+		tunnel.ReleaseAll(chunks[:n])
+		if err != nil {
 			return
 		}
 	}
