@@ -109,9 +109,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 			return fmt.Errorf("this port is for agents, not for %ss", p.Role)
 		}
 		who := auth.Peer{ID: p.ID, Identifiers: p.Identifiers, Token: p.Token, TLS: c.TLS(), Remote: c.RemoteAddr()}
-		if agent, giveBack, err = cl.admit(judging, ctx, who, "link"); err != nil {
-			giveBack = func() {}
-		}
+		agent, giveBack, err = cl.admit(judging, ctx, who, "link")
 		return err
 	}
 	session = s.meetLink(ctx, c, cfg)
@@ -156,8 +154,8 @@ func (cl *cluster) joinLinked(life context.Context, agent registry.Agent, g *lan
 var errChanged = &auth.Refusal{Code: codes.Unavailable, Reason: "what the server admits has changed while it judged this agent; come again"}
 
 // admit asks the gate, and logs and counts a refusal. life is that of the agent's
-// connection, which may be cut while the gate thinks. Without an error, give must
-// be called when the connection has ended.
+// connection, which may be cut while the gate thinks. give must be called when the
+// connection has ended; after an error, it does nothing.
 func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (agent registry.Agent, give func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, admitTimeout)
 	defer cancel()
@@ -169,6 +167,7 @@ func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (
 	if err == nil && context.Cause(life) == errCut {
 		err = errChanged
 	}
+	give = func() {}
 	if err == nil {
 		give, err = cl.takeRoom(who, ids)
 	}
@@ -176,7 +175,7 @@ func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (
 		cl.server.metrics.AgentRefused(label(err))
 		cl.traffic.refused.Add(1)
 		cl.log.WithFields(agentFields(agent)).WithFields(logrus.Fields{"error": err.Error(), "cause": errors.Unwrap(err)}).Warn("an agent was refused")
-		return agent, nil, err
+		return agent, give, err
 	}
 	agent.Identifiers = ids
 	return agent, give, nil
@@ -234,7 +233,7 @@ func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
 	if context.Cause(life) == errCut {
 		return nil
 	}
-	if tunnel.Closed(b.Draining()) || tunnel.Closed(cl.server.draining) {
+	if tunnel.Closed(b.Draining()) || cl.server.drains.Err() != nil {
 		return nil
 	}
 	return cmp.Or(b.Err(), io.EOF) // over gRPC an end in order tells no more

@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"konnectivity/server/metrics"
-	"konnectivity/tunnel"
 )
 
 // gauges registers what is read when scraped.
@@ -23,7 +22,7 @@ func (s *Server) gauges() {
 		return float64(bytes + local)
 	})
 	m.Gauge("draining", "1 while the server is shutting down.", nil, func() float64 {
-		if tunnel.Closed(s.draining) {
+		if s.drains.Err() != nil {
 			return 1
 		}
 		return 0

@@ -6,7 +6,6 @@ import (
 
 	"konnectivity/internal/version"
 	"konnectivity/server/frontend"
-	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -92,7 +91,7 @@ func after(ctx context.Context, do func()) (stop func()) {
 
 // closeLink ends a link, with the reason if it is the server that goes.
 func (s *Server) closeLink(session *link.Session) {
-	if tunnel.Closed(s.draining) {
+	if s.drains.Err() != nil {
 		_ = session.CloseWith(link.GoAwayShutdown, "the server is shutting down")
 		return
 	}

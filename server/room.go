@@ -34,14 +34,14 @@ var errNoAgentRoom = &auth.Refusal{
 	Code: codes.Unavailable, Reason: "the server has no memory for more agents of this cluster: they may take half of its memory limit, divided among clusters",
 }
 
-// takeRoom takes the memory of an agent's connection until give.
+// takeRoom takes the memory of an agent's connection until give, or none.
 func (cl *cluster) takeRoom(who auth.Peer, ids registry.Identifiers) (give func(), err error) {
 	if cl.room == nil {
 		return func() {}, nil
 	}
 	n := int64(agentMemory + certMemory(who.TLS) + identifierMemory*ids.Len())
 	if !cl.room.Take(n) {
-		return nil, errNoAgentRoom
+		return func() {}, errNoAgentRoom
 	}
 	return func() { cl.room.Give(n) }, nil
 }

@@ -44,7 +44,6 @@ type Server struct {
 
 	drains     context.Context // ends when Run was told to stop
 	startDrain context.CancelFunc
-	draining   <-chan struct{} // closed then
 }
 
 // errStopped is why connections end that outlast the grace period.
@@ -68,7 +67,6 @@ func New(opts Options) (*Server, error) {
 		local:     frontend.NewLocalStrangers(admission.Descriptors()),
 	}
 	s.drains, s.startDrain = context.WithCancel(context.Background())
-	s.draining = s.drains.Done()
 	if opts.AgentMemory > 0 {
 		s.agentRoom = shares.NewPool(opts.AgentMemory)
 	}
@@ -101,7 +99,7 @@ func New(opts Options) (*Server, error) {
 
 // Ready returns nil while the server can serve, else why not in words.
 func (s *Server) Ready() error {
-	if tunnel.Closed(s.draining) {
+	if s.drains.Err() != nil {
 		return errors.New("the server is shutting down")
 	}
 	if s.tenants != nil {

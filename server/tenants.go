@@ -244,7 +244,7 @@ func (t *tenants) add(tenant *tenancy.Tenant) *cluster {
 	}
 	cl.terms.Store(t.termsOf(tenant, cl))
 	select {
-	case <-t.server.draining: // which its peers are not told by drain any more
+	case <-t.server.drains.Done(): // which its peers are not told by drain any more
 		cl.peers.drain()
 	default:
 	}
