@@ -3,21 +3,14 @@ package link
 import (
 	"math"
 	"net"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"konnectivity/tunnel"
 )
 
 func lineOf(conn net.Conn) (l Line) {
-	s, ok := tunnel.Under[syscall.Conn](conn)
-	if !ok {
-		return l
-	}
-	raw, err := s.SyscallConn()
-	if err != nil {
+	raw := rawOf(conn)
+	if raw == nil {
 		return l
 	}
 	_ = raw.Control(func(fd uintptr) {

@@ -27,17 +27,24 @@ const (
 
 // newSocket sets up the socket under conn. If that fails, the link does without.
 func newSocket(conn net.Conn) (s socket) {
+	if s.raw = rawOf(conn); s.raw != nil {
+		s.congestion.off = !mayRestart()
+		_ = s.raw.Control(func(fd uintptr) { s.unsent.set(fd, maxUnsent) })
+	}
+	return s
+}
+
+// rawOf gives access to the socket under conn; nil: there is none.
+func rawOf(conn net.Conn) syscall.RawConn {
 	under, ok := tunnel.Under[syscall.Conn](conn)
 	if !ok {
-		return s
+		return nil
 	}
 	raw, err := under.SyscallConn()
 	if err != nil {
-		return s
+		return nil
 	}
-	s.raw, s.congestion.off = raw, !mayRestart()
-	_ = raw.Control(func(fd uintptr) { s.unsent.set(fd, maxUnsent) })
-	return s
+	return raw
 }
 
 // beforeTurn is called with the size of each turn.
