@@ -63,19 +63,25 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	}
 }
 
-// The server that is to be asked first for a connection is, whichever link carries
-// least; one that is not there is not waited for.
-func TestResumeAsksTheGivenServerFirst(t *testing.T) {
+// linkedToTwo has links to two servers of one agent, a, which is prepared, and b.
+func linkedToTwo(t *testing.T, prepare func(a *fakeserver.Server)) *Server {
+	t.Helper()
 	p := fakeserver.NewPKI(t)
 	agent := roam.New(roam.Options{Window: time.Minute})
 	t.Cleanup(func() { agent.Close(); agent.Wait() })
 	a, b := resuming(p, agent), resuming(p, agent)
 	a.ID, b.ID = "a", "b"
-	n := new(names)
-	n.set("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr())
-	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
+	prepare(a)
+	s := client(t, p, at("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
 	run(t, s)
 	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	return s
+}
+
+// The server that is to be asked first for a connection is, whichever link carries
+// least; one that is not there is not waited for.
+func TestResumeAsksTheGivenServerFirst(t *testing.T) {
+	s := linkedToTwo(t, func(*fakeserver.Server) {})
 	for _, id := range []string{"a", "b", "a", "b", "c", ""} {
 		f := tunnel.NewFlow("tcp", "dest:1")
 		f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: id}
@@ -91,15 +97,7 @@ func TestResumeAsksTheGivenServerFirst(t *testing.T) {
 // A server that is to be asked first, and says that it has lost its agents, is asked
 // last.
 func TestResumeAsksServersWithAgentsFirst(t *testing.T) {
-	p := fakeserver.NewPKI(t)
-	agent := roam.New(roam.Options{Window: time.Minute})
-	t.Cleanup(func() { agent.Close(); agent.Wait() })
-	a, b := resuming(p, agent), resuming(p, agent)
-	a.ID, b.ID = "a", "b"
-	a.Agents = noAgents
-	s := client(t, p, at("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr()), func(o *Options) { o.ResumeWindow = time.Minute })
-	run(t, s)
-	eventually(t, "two links", func() bool { return s.Stats().Links == 2 })
+	s := linkedToTwo(t, func(a *fakeserver.Server) { a.Agents = noAgents })
 	f := tunnel.NewFlow("tcp", "dest:1")
 	f.Resume = &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, First: "a"}
 	if _, err := s.Dial(t.Context(), f); tunnel.FailureOf(err) != tunnel.FailGone || f.Hop.ID != "b" {
