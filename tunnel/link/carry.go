@@ -21,6 +21,12 @@ const FeatureResume = "resume"
 // waits for one. The last bytes may still be under way, on a link that is lost.
 const ackTime = 10 * time.Minute
 
+// endedMemory is what such a stream takes of its client's budget in a process between
+// the ends, where whoever relayed has given back by then what the connection took. Two
+// of them take as much: a peer that acknowledges nothing has no more connections than
+// one that ends none, and does not fill the link of an agent that others use as well.
+const endedMemory = 5 << 10
+
 // doubtTime is how long a link has to show that it lives once there is reason to
 // doubt it.
 const doubtTime = 2 * time.Second
@@ -44,10 +50,12 @@ type carrying struct {
 	early   *Ack               // came before there was a watcher
 	endIn   bool               // an acknowledgement of the end came,
 	endOut  bool               // and one went
+	held    bool               // endedMemory is, of the stream's budget
 	acks    bool               // some passed since somebody looked
 	taking  bool               // bytes are being delivered, without the lock
 	asked   bool               // its opener was asked to have it go on elsewhere,
 	stays   bool               // and it cannot
+	moves   bool               // we were asked that
 }
 
 // Watcher is an end of a connection that outlives its streams.
@@ -256,8 +264,20 @@ func (st *Stream) awaitsAcksLocked() bool {
 	if !st.carry.lasts || st.carry.endIn && st.carry.endOut {
 		return false
 	}
+	if st.carry.next != nil {
+		st.carry.held = true
+		st.budget.Hold(endedMemory)
+	}
 	st.ses.unacked = append(st.ses.unacked, unacked{st, time.Now()})
 	return true
+}
+
+// unholdLocked is called as a stream is closed.
+func (st *Stream) unholdLocked() {
+	if st.carry.held {
+		st.carry.held = false
+		st.budget.Give(endedMemory)
+	}
 }
 
 // settleAcksLocked forgets a stream that has ended once all its

@@ -1,7 +1,6 @@
 package link
 
-// Allow sets how many streams the peer may have, and how many answers it may
-// leave unread beside them; 65,536 unless it is called.
+// Allow sets how many streams the peer may have; 65,536 unless it is called.
 func (ses *Session) Allow(streams int) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -14,4 +13,11 @@ func (st *Stream) Stuck() bool {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	return st.send.writing && st.ses.queue.taken
+}
+
+// Untold is how many streams are gone whose peer has yet to be told.
+func (ses *Session) Untold() int {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.queue.untold
 }

@@ -167,6 +167,7 @@ type sendHalf struct {
 	deadline deadline
 	writing  bool // a Write is under way; others wait for it
 	turn     bool // the link is ours to write to
+	untold   bool // the stream is gone, and what is in out counts as that of such
 }
 
 // writable is nil while the direction is open.

@@ -91,8 +91,9 @@ func (r *frameReader) handleMoveUnlocked(h header) error {
 		st.breachLocked()
 	case h.flags&flagStay != 0:
 		st.carry.stays = true
-	case st.carry.watcher != nil:
+	case st.carry.watcher != nil && !st.carry.moves: // a flood of them makes no work
 		watcher := st.carry.watcher
+		st.carry.moves = true
 		ses.mu.Unlock()
 		watcher.Move()
 		ses.mu.Lock()

@@ -85,3 +85,21 @@ func TestAskMove(t *testing.T) {
 		t.Error("what cannot move was asked to")
 	}
 }
+
+// Whoever asks the opener of a stream to move it again and again makes no work.
+func TestAFloodOfMovesIsOne(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, true, link.Config{})
+	defer r.end()
+	id, conn := r.dialed()
+	told := make(moved, 100)
+	conn.(*link.Stream).Watch(told)
+	for range cap(told) {
+		r.send(frame{tMove, 0, id, nil})
+	}
+	r.wantNothing()
+	if len(told) != 1 {
+		t.Errorf("told %d times, want once", len(told))
+	}
+}

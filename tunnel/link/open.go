@@ -157,8 +157,8 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	if err != nil || m.credit > maxCredit {
 		return violation("OPEN does not parse")
 	}
-	if len(ses.queue.small) > ses.streams.count()+ses.streams.most {
-		return violation("it asks for more and reads no answers")
+	if err := ses.awaitToldUnlocked(); err != nil {
+		return err
 	}
 	refusal, budget := ses.refusal(m), ses.cfg.Budget
 	if refusal == nil {
@@ -169,6 +169,7 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	st.send.credit.raise(m.credit)
 	if refusal != nil {
 		st.sendIntroLocked(frameOpened, refusal.encode())
+		ses.queue.gone(&st.send)
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ses.ctx)
@@ -182,6 +183,24 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	ses.wg.Add(1)
 	go ses.serve(ctx, cancel, st, m)
 	return nil
+}
+
+// awaitToldUnlocked waits while a peer that asks for more leaves too many answers
+// unread, and returns why the session has ended if it does meanwhile. Nothing but the
+// connection is waited for, which §6 bounds. The mutex is released meanwhile.
+func (ses *Session) awaitToldUnlocked() error {
+	if !ses.queue.behind() {
+		return nil
+	}
+	ses.mu.Unlock()
+	ses.flushDelivered() // others do not wait for this peer
+	ses.mu.Lock()
+	ses.pausing = true
+	for ses.queue.behind() && ses.err == nil {
+		ses.idleCond.Wait()
+	}
+	ses.pausing = false
+	return ses.err
 }
 
 // refusal is the answer to an OPEN that is not even tried, or nil.

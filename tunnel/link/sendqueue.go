@@ -20,6 +20,14 @@ const (
 	// found dead.
 	maxControl = 4 << 10
 
+	// untoldMemory is what a stream takes that is gone and whose peer has yet to be
+	// told. Beyond fewUntold of them on a link, they count in the budget.
+	untoldMemory = 1 << 10
+	fewUntold    = 16
+
+	// maxUntold is how many there may be on a link before it is not read any more.
+	maxUntold = 1 << 10
+
 	// youngBytes is how long a stream counts as new and goes before bulk.
 	youngBytes = 256 << 10
 
@@ -42,8 +50,10 @@ type sendQueue struct {
 	ping, pong           bool
 	pingValue, pongValue uint64
 
-	small []*sendHalf // whose outbox holds something
-	left  int         // bytes of small messages among it
+	small  []*sendHalf // whose outbox holds something
+	left   int         // bytes of small messages among it
+	untold int         // of them, those whose stream is gone
+	budget *Budget     // that these count in
 
 	young, bulk turns
 
@@ -78,6 +88,34 @@ func (q *sendQueue) push(h *sendHalf) {
 		h.out.queued = true
 		q.small = append(q.small, h)
 	}
+}
+
+// gone notes that h's stream is closed, which its peer may have yet to be told.
+func (q *sendQueue) gone(h *sendHalf) {
+	if !h.out.queued || h.untold {
+		return
+	}
+	h.untold = true
+	if q.untold++; q.untold > fewUntold {
+		q.budget.Hold(untoldMemory)
+	}
+}
+
+// told ends what gone began.
+func (q *sendQueue) told(h *sendHalf) {
+	if !h.untold {
+		return
+	}
+	h.untold = false
+	if q.untold--; q.untold >= fewUntold {
+		q.budget.Give(untoldMemory)
+	}
+}
+
+// behind says that the peer has so much to be told that it is to read before it
+// asks for more.
+func (q *sendQueue) behind() bool {
+	return q.untold >= maxUntold || q.untold > fewUntold && q.budget.Short()
 }
 
 // pushMessage queues a copy of a small message, if there is room for it.
@@ -159,6 +197,7 @@ func (q *sendQueue) pop(b []byte, own *sendHalf) []byte {
 
 // empty appends to b what is in h's outbox.
 func (q *sendQueue) empty(h *sendHalf, b []byte) []byte {
+	q.told(h)
 	q.left -= len(h.out.data)
 	if len(h.out.data) > 0 || h.out.fin {
 		q.dataFrames++
@@ -169,6 +208,9 @@ func (q *sendQueue) empty(h *sendHalf, b []byte) []byte {
 // clear forgets all that needs no turn; those who wait for one leave by
 // themselves.
 func (q *sendQueue) clear() {
+	for _, h := range q.small {
+		q.told(h)
+	}
 	q.small, q.control, q.left = nil, nil, 0
 	q.pong, q.ping = false, false
 }

@@ -92,7 +92,8 @@ type Session struct {
 	dials    int       // of the peer's streams, under way
 	resuming int       // likewise, of connections that exist
 	serving  int       // of them all: what the Forwarder has not done with
-	idleCond sync.Cond // a stream was the last, was served, or nobody sends
+	pausing  bool      // the read loop waits until the peer was told more
+	idleCond sync.Cond // a stream was the last, was served, the peer was told, or nobody sends
 
 	queue     sendQueue
 	doubted   bool // it has to show soon that it lives
@@ -194,7 +195,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 		clients: clientBudgets{whole: cfg.Budget, numbered: cfg.PeerNumbersClients},
 		alive:   liveness{interval: cfg.PingInterval, deadAfter: cfg.DeadAfter, accepted: !initiator},
 		done:    make(chan struct{}), joined: make(chan struct{}), draining: make(chan struct{}),
-		streams: newStreams(initiator),
+		streams: newStreams(initiator), queue: sendQueue{budget: cfg.Budget},
 	}
 	ses.idleCond.L, ses.flushCond.L = &ses.mu, &ses.mu
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())

@@ -49,6 +49,10 @@ func (st *Stream) onLocked(e event) {
 		next = closed
 	}
 	st.state = next
+	if next == closed {
+		st.unholdLocked()
+		st.ses.queue.gone(&st.send)
+	}
 	if ses := st.ses; next == closed && ses.streams.remove(st) {
 		ses.clients.leave(st.budget)
 		if ses.streams.count() == 0 {

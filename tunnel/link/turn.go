@@ -102,7 +102,11 @@ func (ses *Session) spendTurnLocked(h *sendHalf, n int) []byte {
 
 // popFramesLocked gathers what goes next. The caller has the turn.
 func (ses *Session) popFramesLocked(own *sendHalf) []byte {
-	return ses.out.keep(ses.queue.pop(ses.out.gather(), own))
+	frames := ses.out.keep(ses.queue.pop(ses.out.gather(), own))
+	if ses.pausing && !ses.queue.behind() {
+		ses.idleCond.Broadcast()
+	}
+	return frames
 }
 
 // takeTurnLocked waits until the connection is h's to write to, or returns why it

@@ -1,0 +1,101 @@
+package link_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// acceptor is the end of connections that outlive their streams: it ends its
+// direction behind the peer's.
+type acceptor struct {
+	mu      sync.Mutex
+	streams []*link.Stream
+}
+
+// Forward implements tunnel.Carrier.
+func (a *acceptor) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	f.Resume.Granted = tunnel.Grant{Window: time.Minute}
+	near, err := answer(nowhere{}, nil)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.streams = append(a.streams, near.(*link.Stream))
+	a.mu.Unlock()
+	_, _ = io.Copy(io.Discard, near)
+	return near.CloseWrite()
+}
+
+// A connection that outlives its links takes its client's memory, in a process
+// between its ends, until the last of it was acknowledged: one that a peer ends and
+// does not acknowledge costs it as much as an open one.
+func TestEndedStreamsTakeMemoryUntilAcknowledged(t *testing.T) {
+	const n, each = 50, 10 << 10
+	for how, settle := range map[string]func(opened []*link.Stream, far *acceptor, all []*link.Session){
+		"acknowledged": func(opened []*link.Stream, far *acceptor, _ []*link.Session) {
+			for i, st := range opened {
+				st.Acknowledge(link.Ack{Offset: 1, End: true})
+				far.streams[i].Acknowledge(link.Ack{Offset: 1, End: true})
+			}
+		},
+		"reset": func(opened []*link.Stream, _ *acceptor, _ []*link.Session) {
+			for _, st := range opened {
+				_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
+			}
+		},
+		"its link is lost":  func(_ []*link.Stream, _ *acceptor, all []*link.Session) { _ = all[0].Close() },
+		"the other is lost": func(_ []*link.Stream, _ *acceptor, all []*link.Session) { _ = all[3].Close() },
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				budget, far := link.NewBudget(64<<20), &acceptor{}
+				all := resumable(t, budget, far)
+				var opened []*link.Stream
+				for i := range n {
+					f := tunnel.NewFlow("tcp", "x:1")
+					f.Resume = &tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Minute}
+					c, err := all[0].Dial(t.Context(), f)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_ = c.CloseWrite()
+					if _, err := io.Copy(io.Discard, c); err != nil {
+						t.Fatal(err)
+					}
+					opened = append(opened, c.(*link.Stream))
+				}
+				time.Sleep(time.Minute)
+				if used := budget.Used(); used != n*each {
+					t.Errorf("%d that have ended take %d bytes, want %d", n, used, n*each)
+				}
+				settle(opened, far, all)
+				synctest.Wait()
+				if used := budget.Used(); used != 0 {
+					t.Errorf("%d bytes are held for nothing", used)
+				}
+				for _, s := range all {
+					_ = s.Close()
+				}
+			})
+		})
+	}
+}
+
+// resumable is between, for connections that outlive their links.
+func resumable(t *testing.T, budget *link.Budget, far *acceptor) []*link.Session {
+	t.Helper()
+	hello := link.Hello{Features: []string{link.FeatureResume}}
+	toA, fromA := net.Pipe()
+	toD, fromD := net.Pipe()
+	c, d := sessions(t, link.Cork(toD), link.Cork(fromD), link.Config{Hello: hello, Budget: budget}, link.Config{Hello: hello, Forwarder: far})
+	a, b := sessions(t, link.Cork(toA), link.Cork(fromA), link.Config{Hello: hello}, link.Config{Hello: hello, Budget: budget, Forwarder: &tunnel.Forwarder{Dialer: c}})
+	return []*link.Session{a, b, c, d}
+}
