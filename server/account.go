@@ -260,6 +260,13 @@ func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn, cl *clu
 	s.clientGRPC.handle(ctx, c, cl, acct)
 }
 
+// handedOver notes what a stream has received.
+func handedOver(ctx context.Context, bytes int) {
+	if from, ok := authInfoOf(ctx); ok {
+		from.gathers.handedOver(bytes)
+	}
+}
+
 // admitStream gives a gRPC stream its place, or says why there is none. A
 // client's first stream shows that it means its connection.
 func admitStream(ctx context.Context) (context.Context, func(), error) {
@@ -274,5 +281,9 @@ func admitStream(ctx context.Context) (context.Context, func(), error) {
 	if !acct.budget.Take(streamMemory) {
 		return nil, nil, status.Error(codes.ResourceExhausted, acct.noMemory())
 	}
-	return legacy.WithBudget(ctx, acct.grpc), func() { acct.budget.Give(streamMemory) }, nil
+	end := from.gathers.begin()
+	return legacy.WithBudget(ctx, acct.grpc), func() {
+		end()
+		acct.budget.Give(streamMemory)
+	}, nil
 }

@@ -36,7 +36,7 @@ func (s *Server) buildAgents() (err error) {
 		if err != nil {
 			return err
 		}
-		s.agentGRPC = newGRPCFront(s.opts.Keepalive, grpc.MaxConcurrentStreams(maxAgentStreams), grpc.StreamInterceptor(judgeStream))
+		s.agentGRPC = newGRPCFront(s.opts.Keepalive, grpc.MaxConcurrentStreams(maxAgentStreams), grpc.MaxRecvMsgSize(maxAgentMessage), grpc.StreamInterceptor(judgeStream))
 		s.agentService.Register(s.agentGRPC.server)
 	}
 	for _, l := range s.opts.Agents {

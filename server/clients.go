@@ -24,7 +24,7 @@ func (s *Server) buildClients() error {
 	if !s.opts.NoGRPC {
 		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
 		s.proxyService = legacy.NewProxyService(streamed{}, legacy.ProxyServiceConfig{
-			Admit: admitStream, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
+			Admit: admitStream, Received: handedOver, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
 		})
 		s.proxyService.Register(s.clientGRPC.server)
 	}

@@ -48,6 +48,10 @@ const (
 	// may ask for before it has shown who it is.
 	maxAgentStreams = 2
 
+	// maxAgentMessage bounds a message of an agent, which gRPC gathers before it shows
+	// any of it. Upstream's agents send 4 KiB at a time, ours 64.
+	maxAgentMessage = 128 << 10
+
 	// maxMetadata bounds an agent's headers: identifiers and a token fit.
 	maxMetadata = 64 << 10
 )
@@ -90,6 +94,11 @@ func (g *grpcFront) serve() error {
 func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
 	c.Weigh(frontend.GRPCWeight)
 	h := &handed{Conn: c.Whole(), from: c, life: ctx, account: acct, cluster: cl, done: make(chan struct{})}
+	if acct != nil {
+		h.gathers = &gathering{Conn: h.Conn, budget: acct.grpc}
+		h.Conn = h.gathers
+		defer h.gathers.finish()
+	}
 	if !g.queue.Give(ctx, h) {
 		return
 	}
@@ -106,6 +115,7 @@ type handed struct {
 	from    *frontend.Conn
 	life    context.Context // the connection's
 	account *account        // nil: an agent's
+	gathers *gathering      // nil: an agent's
 	cluster *cluster
 	once    sync.Once
 	done    chan struct{} // closed by Close
@@ -185,7 +195,7 @@ func (fromFrontend) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo,
 	if h.from.TLS() != nil {
 		level = credentials.PrivacyAndIntegrity
 	}
-	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.life, h.account, h.cluster}, nil
+	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.life, h.account, h.gathers, h.cluster}, nil
 }
 
 func (fromFrontend) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -205,7 +215,8 @@ type authInfo struct {
 	credentials.CommonAuthInfo
 	from    *frontend.Conn
 	life    context.Context
-	account *account // nil: an agent's
+	account *account   // nil: an agent's
+	gathers *gathering // nil: an agent's
 	cluster *cluster
 }
 

@@ -280,7 +280,7 @@ func (p *AgentPeer) dialAnswered(response *client.DialResponse) {
 	if dial == nil {
 		p.mux.metrics.UnknownDialResponse()
 		if id != 0 {
-			p.mux.sender.tell(closeRequest(id)) // or the agent would keep it for ever
+			p.mux.sender.ask(closeRequest(id)) // or the agent would keep it for ever
 		}
 		return
 	}

@@ -139,6 +139,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
+	p.size = data.Len()
 	if p.parseData(data) {
 		return nil
 	}

@@ -68,6 +68,12 @@ func (b *Budget) Divided() *Budget { return &Budget{b.share.Pool().Share().Divid
 // Used returns the bytes of the whole budget that are held just now.
 func (b *Budget) Used() int64 { return b.share.Pool().Used() }
 
+// Hold has n more bytes count as held, or as many fewer.
+func (b *Budget) Hold(n int) { b.add(n) }
+
+// Full says that the holder of this part of the budget may hold no more.
+func (b *Budget) Full() bool { return b.free() <= 0 }
+
 // free is how much the holder of this part of the budget may still hold.
 func (b *Budget) free() int64 { return b.share.Left() }
 

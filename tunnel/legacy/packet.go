@@ -13,6 +13,7 @@ type packet struct {
 	id   int64          // the connection of DATA
 	data []tunnel.Chunk // the payload of DATA; the slice is used again
 	rest *client.Packet // any other packet
+	size int            // of the message
 }
 
 // dataMessage is a DATA packet to send.

@@ -28,6 +28,10 @@ type ProxyServiceConfig struct {
 	// with at once. nil: there is always one.
 	Admit func(ctx context.Context) (admitted context.Context, leave func(), err error)
 
+	// Received, which may be nil, is told of each message that a stream was handed,
+	// and of its size. It must not block.
+	Received func(ctx context.Context, bytes int)
+
 	Limits  Limits
 	Metrics Metrics            // nil: none
 	Log     logrus.FieldLogger // nil: none
@@ -75,6 +79,21 @@ func (s *ProxyService) Close() error {
 	return nil
 }
 
+// receiving is stream.RecvMsg, of which Received is told.
+func (s *ProxyService) receiving(stream grpc.ServerStream) func(any) error {
+	if s.cfg.Received == nil {
+		return stream.RecvMsg
+	}
+	ctx := stream.Context()
+	return func(m any) error {
+		err := stream.RecvMsg(m)
+		if err == nil {
+			s.cfg.Received(ctx, m.(*packet).size)
+		}
+		return err
+	}
+}
+
 // proxy serves one frontend's stream. What reads and writes the stream belongs
 // to the group, since gRPC lets go of it only after the handler has returned.
 func (s *ProxyService) proxy(stream grpc.ServerStream) error {
@@ -98,7 +117,7 @@ func (s *ProxyService) proxy(stream grpc.ServerStream) error {
 		defer close(sent)
 		_ = f.mux.sender.run()
 	})
-	s.wg.Go(func() { read <- f.mux.read(stream.RecvMsg, f.handle, f.unknown) })
+	s.wg.Go(func() { read <- f.mux.read(s.receiving(stream), f.handle, f.unknown) })
 	err = f.wait(end.done, read)
 	f.mux.sender.finish()
 	select {

@@ -17,6 +17,10 @@ const (
 	// A peer that floods with those and does not read goes unanswered.
 	maxReplies = 1024
 
+	// maxClientReplies is the same for a client's stream, which has one connection,
+	// and of which there may be thousands.
+	maxClientReplies = 16
+
 	// maxControl bounds control packets while the peer's gRPC does not take
 	// them. Dials fail above it, so a stuck peer cannot pile them up.
 	maxControl = 8192
@@ -127,11 +131,18 @@ func (s *sender) tell(p *client.Packet) { s.push(p, math.MaxInt, nil) }
 // tellThen is tell, and calls sent once the packet is with gRPC.
 func (s *sender) tellThen(p *client.Packet, sent func()) { s.push(p, math.MaxInt, sent) }
 
-// ask is tell for a packet that starts something; false when too many wait.
+// ask is tell for a packet that starts something, or whose number is the peer's to
+// choose; false when too many wait.
 func (s *sender) ask(p *client.Packet) bool { return s.push(p, maxControl, nil) }
 
 // reply is tell for an answer that nobody misses: dropped when many wait.
-func (s *sender) reply(p *client.Packet) { s.push(p, maxReplies, nil) }
+func (s *sender) reply(p *client.Packet) {
+	limit := maxReplies
+	if s.segment == ToClient {
+		limit = maxClientReplies
+	}
+	s.push(p, limit, nil)
+}
 
 func (s *sender) push(p *client.Packet, limit int, sent func()) bool {
 	s.mu.Lock()

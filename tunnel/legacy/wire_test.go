@@ -257,12 +257,15 @@ func TestServerHeaderIsChecked(t *testing.T) {
 func TestRepliesAreCapped(t *testing.T) {
 	metrics, _ := orNothing(nil, nil)
 	limits := Limits{}.withDefaults()
-	s := newSender(nil, ToAgent, &limits, metrics)
-	for range 10 * maxReplies {
-		s.reply(closeRequest(1))
-	}
-	if n := len(s.control); n != maxReplies {
-		t.Errorf("%d replies wait, want %d", n, maxReplies)
+	var s *sender
+	for to, most := range map[Segment]int{FromAgent: 1024, ToClient: 16, ToAgent: 1024} {
+		s = newSender(nil, to, &limits, metrics)
+		for range 10 * maxReplies {
+			s.reply(closeRequest(1))
+		}
+		if n := len(s.control); n != most {
+			t.Errorf("%v: %d replies wait, want %d", to, n, most)
+		}
 	}
 	asked := 0
 	for s.ask(drain()) {
@@ -271,6 +274,20 @@ func TestRepliesAreCapped(t *testing.T) {
 	if len(s.control) != maxControl || asked == 0 {
 		t.Errorf("%d control packets wait, want %d", len(s.control), maxControl)
 	}
+}
+
+// An agent that floods with answers to dials which nobody made, and does not read,
+// does not fill the memory with what it is told about them.
+func TestAnswersThatNobodyAskedForAreCapped(t *testing.T) {
+	metrics, log := orNothing(nil, nil)
+	p := newAgentPeer(&script{ctx: t.Context()}, agentHello{id: "a"}, &AgentServiceConfig{Limits: Limits{}.withDefaults(), Metrics: metrics, Log: log, LogOf: orAlways(nil, log)})
+	for i := range int64(2 * maxControl) {
+		p.handle(dialResponse(i, i+1, ""))
+	}
+	if n := len(p.mux.sender.control); n != maxControl {
+		t.Errorf("%d packets wait, want %d", n, maxControl)
+	}
+	p.finish(nil)
 }
 
 // An answer to a dial that was given up, or never asked, brings a connection

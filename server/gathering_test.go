@@ -1,0 +1,114 @@
+package server
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"testing"
+
+	"golang.org/x/net/http2"
+
+	"konnectivity/tunnel/legacy"
+)
+
+// sent is what an HTTP/2 client sends, with DATA of so many bytes in all.
+func sent(t *testing.T, data ...int) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	b.WriteString(http2.ClientPreface)
+	f := http2.NewFramer(&b, nil)
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 16}))
+	for i, n := range data {
+		id := uint32(2*i + 1)
+		must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: make([]byte, 100), EndHeaders: true}))
+		must(f.WriteData(id, false, make([]byte, n)))
+		must(f.WriteWindowUpdate(id, 1000))
+		must(f.WritePing(false, [8]byte{}))
+	}
+	return b.Bytes()
+}
+
+// However what a client sends is cut, the payload of its DATA frames is found.
+func TestFrameWalk(t *testing.T) {
+	all := sent(t, 1, 0, 16384, 9, 5000)
+	for seed := range uint64(200) {
+		rnd := rand.New(rand.NewPCG(seed, 0))
+		var w frameWalk
+		got := 0
+		for rest := all; len(rest) > 0; {
+			n := min(len(rest), rnd.IntN(1+rnd.IntN(3000)))
+			if rnd.IntN(2) == 0 {
+				n = min(n, 3)
+			}
+			got += w.payload(rest[:n])
+			rest = rest[n:]
+		}
+		if got != 1+16384+9+5000 {
+			t.Fatalf("seed %d: %d bytes", seed, got)
+		}
+	}
+}
+
+// reading is a connection from which all is read at once.
+type reading struct {
+	net.Conn
+	io.Reader
+	closed bool
+}
+
+func (r *reading) Read(p []byte) (int, error) { return r.Reader.Read(p) }
+func (r *reading) Close() error               { r.closed = true; return nil }
+
+// A client that completes nothing has no more than its share of the memory, and
+// gives all of it back.
+func TestGatheredBytesAreBounded(t *testing.T) {
+	const most = 1 << 20
+	all := legacy.NewBudget(most)
+	frames := make([]int, 100)
+	for i := range frames {
+		frames[i] = 16384
+	}
+	conn := &reading{Reader: bytes.NewReader(sent(t, frames...))}
+	g := &gathering{Conn: conn, budget: all.Share()}
+	end := g.begin()
+	_, err := io.Copy(io.Discard, struct{ io.Reader }{g})
+	if !errors.Is(err, errGathered) || !conn.closed {
+		t.Errorf("it goes on: %v", err)
+	}
+	if used := all.Used(); used < most/2 || used > most {
+		t.Errorf("%d bytes were taken of %d", used, most)
+	}
+	g.handedOver(10000)
+	if used := int(all.Used()); used != g.held {
+		t.Errorf("%d bytes are held, and %d counted", used, g.held)
+	}
+	end()
+	if used := all.Used(); used != 0 {
+		t.Errorf("%d bytes are held by a connection without streams", used)
+	}
+	g.handedOver(5) // late
+	g.finish()
+	if used := all.Used(); used != 0 {
+		t.Errorf("%d bytes are held by a connection that has ended", used)
+	}
+}
+
+// A client that completes its messages has none of its memory taken by them.
+func TestNothingIsGatheredOfWhoCompletes(t *testing.T) {
+	r := startServer(t)
+	r.agent("link", agentHello{id: "a"}, echoing)
+	for _, kind := range []string{"grpc-tls", "grpc-uds"} {
+		c := r.mustDial(kind, "echo:1")
+		for _, n := range []int{1, 100, 5000, 100000, 1 << 20} {
+			r.roundTrip(c, n)
+		}
+		r.eventually("all was handed over", func() bool { return r.limits.Budget.Used() == 0 })
+	}
+}
