@@ -175,6 +175,17 @@ func TestALinkWithoutRoomIsRefused(t *testing.T) {
 	}
 }
 
+// A client's id is listed with every link, so it is no longer than an agent's.
+func TestLongIDsOfClientsAreRefused(t *testing.T) {
+	r := startServer(t)
+	for length, want := range map[int]bool{512: true, 513: false} {
+		_, err := r.clientLinkAs(r.tls(link.ALPN), link.Hello{Role: link.RoleClient, ID: strings.Repeat("i", length)})
+		if (err == nil) != want {
+			t.Errorf("an id of %d bytes: %v", length, err)
+		}
+	}
+}
+
 // TestAccountsGoWithTheirClients: one for all connections of a client, none
 // after the last.
 func TestAccountsGoWithTheirClients(t *testing.T) {

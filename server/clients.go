@@ -14,6 +14,7 @@ import (
 	"konnectivity/internal/admission"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
+	"konnectivity/server/registry"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -116,6 +117,9 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, acct *accou
 	cfg.Verify = func(_ context.Context, peer link.Hello) error {
 		if peer.Role != link.RoleClient {
 			return fmt.Errorf("this port is for clients, not for %ss", peer.Role)
+		}
+		if len(peer.ID) > registry.MaxID { // it is listed with every link
+			return fmt.Errorf("the client's id has %d bytes: at most %d are accepted", len(peer.ID), registry.MaxID)
 		}
 		if taken = acct.budget.Take(clientMemory); !taken {
 			return errors.New(acct.noMemory())

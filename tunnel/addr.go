@@ -12,6 +12,10 @@ import (
 // dot not counted.
 const maxHost = 253
 
+// maxPort is the longest port, and so an address with a port that has many zeros in
+// front is none: nobody keeps megabytes of it.
+const maxPort = len("65535")
+
 // Addr is an address at the far end of a tunnel, known only by its text.
 type Addr struct {
 	Net  string // "tcp"
@@ -40,7 +44,7 @@ func SplitAddress(address string) (host string, port uint16, err error) {
 		return bad("the host is empty, longer than 253 characters, or has characters no host has")
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n == 0 {
+	if err != nil || n == 0 || len(text) > maxPort {
 		return bad("the port is not a number from 1 to 65535")
 	}
 	return host, uint16(n), nil
