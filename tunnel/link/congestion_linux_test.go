@@ -41,7 +41,7 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	look := func(size int) { s.looked = time.Time{}; s.beforeTurn(size) }
+	look := func(size int) { c.next = time.Time{}; s.beforeTurn(size) }
 	if look(bulkTurn); starts() || c.best == 0 {
 		t.Errorf("bulk that goes well was begun anew; its rate is %d", c.best)
 	}

@@ -152,9 +152,9 @@ func (c *recvCredit) follow(next uint64) (limit uint64, grant, follows bool) {
 // tune sets the window for the next grant. A window is too small when its
 // sender waits for credit instead of the reader waiting for data: at that pace
 // two windows go in two round trips; up to eight count, for a window of some
-// round trips' worth. Less than two windows would prove nothing: one can have
-// piled up while this process was not running, and then goes at once. Nor does
-// a pace that lasts less than growAfter.
+// round trips' worth. Less than proof would prove nothing: it can have piled up
+// while this process was not running, and then goes at once. Nor does a pace that
+// lasts less than growAfter.
 func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure pressure) {
 	if pressure >= memoryShort {
 		c.window = minWindow
@@ -162,7 +162,7 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure pressure) {
 	if c.epoch.IsZero() {
 		c.epoch = now
 	}
-	if c.consumed-c.epochStart < 2*c.window {
+	if c.consumed-c.epochStart < proof(rtt)*c.window {
 		return
 	}
 	began := c.epoch
@@ -179,6 +179,16 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure pressure) {
 		c.bound = 0
 		c.fastFrom = now
 	}
+}
+
+// proof is how many windows have to go before they tell how fast the reader is: on a
+// far line one, since the sender has no credit for another yet, and would lose a round
+// trip in which its rate doubles.
+func proof(rtt time.Duration) uint64 {
+	if rtt >= farRTT {
+		return 1
+	}
+	return 2
 }
 
 // growth is the step by which a window grows.

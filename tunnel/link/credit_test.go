@@ -65,11 +65,12 @@ func TestWindowGrowth(t *testing.T) {
 		p         pressure
 		want      uint64
 	}{
-		{"less than two windows, which may have piled up, say nothing", 3, 0, rtt, memoryPlenty, initialWindow},
+		{"less than a window, which may have piled up, says nothing", 1, 0, rtt, memoryPlenty, initialWindow},
+		{"less than two windows on a link that is not far", 3, growAfter, farRTT - 1, memoryPlenty, initialWindow},
 		// Time begins with the end of the first half.
-		{"two windows in less than eight round trips", 4, (8*rtt - 1) / 3, rtt, memoryPlenty, farGrowth * initialWindow},
-		{"the same on a link that is not far", 4, (8*(farRTT-1) - 1) / 3, farRTT - 1, memoryPlenty, windowGrowth * initialWindow},
-		{"two windows in eight round trips", 10, 8*rtt/3 + 1, rtt, memoryPlenty, initialWindow},
+		{"a window in less than eight round trips", 2, 8*rtt - 1, rtt, memoryPlenty, farGrowth * initialWindow},
+		{"two windows on a link that is not far", 4, (8*(farRTT-1) - 1) / 3, farRTT - 1, memoryPlenty, windowGrowth * initialWindow},
+		{"a window in eight round trips", 10, 8 * rtt, rtt, memoryPlenty, initialWindow},
 		{"round trip unknown", 10, 0, 0, memoryPlenty, initialWindow},
 		{"up to the cap", 100, 20 * time.Millisecond, rtt, memoryPlenty, maxWindow},
 		{"fast for a moment only, as into empty socket buffers", 100, growAfter/100 - 1, rtt, memoryPlenty, initialWindow},

@@ -12,13 +12,13 @@ import (
 // the turn calls it.
 type socket struct {
 	raw        syscall.RawConn // nil: there is none
-	looked     time.Time
+	looked     time.Time       // at what is unsent
 	unsent     unsent
 	congestion congestion
 }
 
 const (
-	// lookEvery is how often bulk looks at the line.
+	// lookEvery is how often bulk looks at the line, but for BBR in STARTUP.
 	lookEvery = time.Second
 
 	// bulkTurn is the least turn of bulk.
@@ -54,12 +54,17 @@ func (s *socket) beforeTurn(size int) {
 	}
 	now := time.Now()
 	since := now.Sub(s.looked)
-	if since < lookEvery {
+	unsent, line := since >= lookEvery, s.congestion.due(now)
+	if !unsent && !line {
 		return
 	}
-	s.looked = now
 	_ = s.raw.Control(func(fd uintptr) {
-		s.unsent.look(fd, since < 2*lookEvery)
-		s.congestion.look(fd)
+		if unsent {
+			s.looked = now
+			s.unsent.look(fd, since < 2*lookEvery)
+		}
+		if line {
+			s.congestion.look(fd, now)
+		}
 	})
 }

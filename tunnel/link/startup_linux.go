@@ -1,0 +1,71 @@
+package link
+
+import "time"
+
+// startup ends a STARTUP that BBR v1 does not end by itself, in which it sends at
+// almost three times the line's rate: what the line's queue cannot hold is lost and
+// sent again, and a tenth or more of the line is gone for as long as bulk lasts.
+//
+// BBR ends STARTUP after three round trips in which the rate has not grown by a
+// quarter, but only counts those in which the kernel always had something unsent.
+// On a far line it has not: all that the socket's send buffer may hold is under way
+// before the congestion window is full. Paced below the line's rate for some round
+// trips, what is under way shrinks, something is unsent, and BBR counts.
+type startup struct {
+	rate   uint64    // the last from which it had moved by a quarter, bytes per second
+	since  time.Time // when it was that, or when pacing began or ended
+	paced  bool
+	rounds time.Duration // how long to pace, or to wait until it is tried again
+}
+
+const (
+	// fullRounds is after how many round trips a rate that does not grow is the
+	// line's: BBR's own figure.
+	fullRounds = 3
+
+	// pacedRounds bounds how long BBR is paced. It takes six round trips: one until
+	// what is under way was sent with more behind it, one that sets the rate to
+	// compare with, three that count, and one for looking.
+	pacedRounds = 12
+
+	// pacedRest is how long BBR is left alone after pacing has not helped.
+	pacedRest = 10 * time.Second
+
+	// queueRTT is the least round trip where a longer one is a queue on the line; on
+	// shorter ones it is a processor that was busy.
+	queueRTT = 2 * time.Millisecond
+
+	// unpaced lifts SO_MAX_PACING_RATE.
+	unpaced = -1
+)
+
+// bbr is what the kernel tells of a socket.
+type bbr struct {
+	starts        bool   // it is in STARTUP
+	rate          uint64 // of the line, by its estimate, bytes per second
+	rtt, leastRTT time.Duration
+}
+
+// pace says to which rate BBR is to be paced from now on, or unpaced; ok is false if
+// that stays as it is.
+func (s *startup) pace(b bbr, now time.Time) (rate int, ok bool) {
+	switch {
+	case s.paced && (!b.starts || now.Sub(s.since) >= s.rounds):
+		s.paced, s.since, s.rounds = false, now, pacedRest
+		return unpaced, true
+	case s.paced:
+		return 0, false
+	case !b.starts || b.rate >= s.rate+s.rate/4 || b.rate < s.rate-s.rate/4:
+		s.rate, s.since, s.rounds = b.rate, now, fullRounds*b.rtt
+		return 0, false
+	case now.Sub(s.since) < s.rounds || !b.queued() || b.rate > 1<<30:
+		return 0, false
+	}
+	s.paced, s.since, s.rounds = true, now, pacedRounds*b.rtt
+	return int(b.rate - b.rate/4), true
+}
+
+// queued says whether what is sent waits on the line.
+func (b bbr) queued() bool {
+	return b.leastRTT >= queueRTT && b.rtt > b.leastRTT+b.leastRTT/4
+}
