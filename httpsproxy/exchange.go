@@ -187,12 +187,19 @@ func (x *exchange) WriteHeader(code int) {
 		return
 	}
 	x.line.status = code
-	if x.client.leaving() || !x.content.whole() {
-		// Content that arrives after this must not be read as a request.
+	if x.client.leaving() || x.last() {
 		x.Header().Set("Connection", "close")
 	}
 	x.ResponseWriter.WriteHeader(code)
 	_ = x.rc.Flush()
+}
+
+// last reports whether nothing that comes behind the request may be read as
+// another: where its content is not whole, the rest of that would be. Nor where
+// its content came in chunks: were its length given as well, to whoever went by
+// that it would end elsewhere, and net/http does not tell (RFC 9112 §6.1).
+func (x *exchange) last() bool {
+	return !x.content.whole() || len(x.req.TransferEncoding) > 0
 }
 
 // Write sends what has arrived at once.
@@ -239,7 +246,7 @@ func (x *exchange) finish() {
 		x.switchProtocols()
 		return
 	}
-	x.client.unread = !x.content.whole()
+	x.client.unread = x.last()
 	if x.broken != nil {
 		x.line.outcome, x.line.err = outcomeBroken, x.broken
 	}
