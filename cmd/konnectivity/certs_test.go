@@ -16,6 +16,7 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -77,6 +78,46 @@ func TestCertsFitTogether(t *testing.T) {
 		}
 		if strings.Count(stdout, filepath.Join(dir, name+".key")) == 0 {
 			t.Errorf("the summary does not say where %s.key goes:\n%s", name, stdout)
+		}
+	}
+}
+
+// A name or address that is always included, or given twice, is signed once.
+func TestCertsNameEachOnce(t *testing.T) {
+	dir := t.TempDir() + "/pki"
+	if status, _, stderr := konnectivity("certs", dir, "--cluster-san=127.0.0.1,Localhost,::ffff:127.0.0.1,10.0.0.1,10.0.0.1", "--agent-san=a.test,A.test"); status != 0 {
+		t.Fatal(stderr)
+	}
+	for name, want := range map[string]string{
+		"cluster": "konnectivity-server, konnectivity-server.kube-system.svc, konnectivity-server.kube-system.svc.cluster.local, localhost, 127.0.0.1, ::1, 10.0.0.1",
+		"agent":   "a.test",
+	} {
+		if got := tlsreload.GoodFor(load(t, dir, name)); got != want {
+			t.Errorf("%s is for %s", name, got)
+		}
+	}
+}
+
+// A CA's name tells whose it is, and a tenant's CA that is there goes on signing
+// under the name it has.
+func TestCAsAreNamed(t *testing.T) {
+	dir := t.TempDir()
+	long := strings.Repeat("a", 63)
+	for _, args := range [][]string{
+		{dir + "/own"}, {dir, "--tenant=red", "--server-name=red.test"}, {dir, "--tenant=" + long, "--server-name=long.test"},
+		{dir, "--tenant=old", "--server-name=old.test", "--from=" + dir + "/own"},
+	} {
+		if status, _, stderr := konnectivity(append([]string{"certs"}, args...)...); status != 0 {
+			t.Fatal(stderr)
+		}
+	}
+	for folder, want := range map[string]string{
+		"own": "konnectivity-signer", "clusters/red": "konnectivity-tenant-red", "clusters/" + long: "konnectivity-tenant-" + long[:44],
+		"clusters/old": "konnectivity-signer",
+	} {
+		agent := load(t, filepath.Join(dir, folder), "agent")
+		if got := agent.Issuer.CommonName; got != want {
+			t.Errorf("%s is signed by %q, want %q", folder, got, want)
 		}
 	}
 }

@@ -111,13 +111,17 @@ func (o *Order) serviceNames(service string) []string {
 	return []string{service, service + "." + o.Namespace + ".svc", service + "." + o.Namespace + ".svc.cluster.local"}
 }
 
-// addSANs sorts names into DNS names and addresses.
+// addSANs sorts names into DNS names and addresses, each once.
 func addSANs(leaf *pki.Leaf, names []string) error {
 	for _, name := range names {
 		if ip := net.ParseIP(name); ip != nil {
-			leaf.IPs = append(leaf.IPs, ip)
+			if !slices.ContainsFunc(leaf.IPs, ip.Equal) {
+				leaf.IPs = append(leaf.IPs, ip)
+			}
 		} else if pki.IsDNSName(strings.TrimPrefix(name, "*.")) {
-			leaf.DNS = append(leaf.DNS, name)
+			if !slices.ContainsFunc(leaf.DNS, func(other string) bool { return strings.EqualFold(name, other) }) {
+				leaf.DNS = append(leaf.DNS, name)
+			}
 		} else {
 			return fmt.Errorf("%q is neither a DNS name nor an IP address", name)
 		}
@@ -153,10 +157,24 @@ func (o *Order) refuseToOverwrite(dir string, files []certificate) error {
 	return nil
 }
 
+// maxCommonName is the longest that a certificate may have (RFC 5280 §A.1,
+// ub-common-name).
+const maxCommonName = 64
+
+// authorityName is the name of a new CA: a tenant's tells whose it is, so that
+// whoever is given another's is told so.
+func (o *Order) authorityName() string {
+	if o.Tenant.Name == "" {
+		return "konnectivity-signer"
+	}
+	name := "konnectivity-tenant-" + o.Tenant.Name
+	return name[:min(len(name), maxCommonName)]
+}
+
 // authority makes the CA, or reads the one to sign with.
 func (o *Order) authority() (*pki.CA, error) {
 	if o.From == "" {
-		return pki.NewCAFor("konnectivity-signer", o.CALifetime)
+		return pki.NewCAFor(o.authorityName(), o.CALifetime)
 	}
 	cert, err := os.ReadFile(filepath.Join(o.From, "ca.crt"))
 	if err != nil {
