@@ -41,8 +41,11 @@ func (e *connectError) Error() string {
 		return "the " + who + " is not trusted: " + untrusted
 	}
 	hint := ""
-	if tlsreload.RefusedByPeer(e.err) {
+	switch {
+	case tlsreload.RefusedByPeer(e.err):
 		hint = "; it does not take this agent's certificate, whose role may not be agent: see the server's log"
+	case tlsreload.NameUnknown(e.err):
+		hint = "; the server does not know the name it was asked for: check --server-name (by default the host of --proxy-server-host), and whether this cluster's tenant there was removed or is broken"
 	}
 	return map[string]string{
 		"dial": "cannot reach the server", "tls": "the TLS handshake failed", "refused": "the server refused this agent",

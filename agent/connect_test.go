@@ -186,6 +186,32 @@ func TestConnectFailures(t *testing.T) {
 	}
 }
 
+// An agent that asks for a name of nobody, as one whose tenant was removed does,
+// says what to do.
+func TestNameUnknownToTheServer(t *testing.T) {
+	_, config := newCA(t)
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return nil, nil // crypto/tls then says unrecognized_name
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := make(chan error, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err == nil {
+			err = conn.(*tls.Conn).HandshakeContext(t.Context())
+			_ = conn.Close()
+		}
+		refused <- err
+	}()
+	_, err = connectOnce(t, testOptions(config, l.Addr().String()))
+	_ = l.Close()
+	if <-refused == nil || err == nil || !strings.Contains(err.Error(), "unrecognized name; the server does not know the name it was asked for: check --server-name") {
+		t.Errorf("the agent says %v", err)
+	}
+}
+
 // A server that accepts and then says nothing costs an attempt its bound and no
 // more.
 func TestSilentServer(t *testing.T) {

@@ -108,7 +108,7 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 	a, b := h.tenant(t, "a"), h.tenant(t, "b")
 	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
 	h.agent(t, a)
-	h.agent(t, b)
+	agentB := h.agent(t, b)
 
 	// The same addresses, ids and names on both sides, and each has its own.
 	for _, c := range []*clusterOfMany{a, b} {
@@ -175,6 +175,7 @@ func TestClustersOfOneServerNeverMeet(t *testing.T) {
 			t.Errorf("the name of a tenant that was removed: %d, %v", status, err)
 		}
 	}
+	logged(t, agentB.Process, patience, "unrecognized name; the server does not know the name it was asked for: check --server-name")
 	pingPong(t, heldA, "still there")
 
 	// A CA is taken away.

@@ -202,6 +202,8 @@ func reason(err error) string {
 		return what + "shows a certificate of another role than a server's"
 	case tlsreload.RefusedByPeer(err):
 		return what + "does not take our client certificate, whose role may not be client; its log says why"
+	case tlsreload.NameUnknown(err):
+		return what + "does not know the name it was asked for; check --server-name, and whether its tenant was removed or is broken"
 	case link.NoProtocol(err):
 		return what + "speaks none of the protocols that --link allows here; with --link=auto all are tried"
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert

@@ -290,6 +290,29 @@ func (s stranger) Client(name string, protos ...string) *tls.Config {
 	return c
 }
 
+// knowsNobody is the address of a server that has no certificate for any name.
+func knowsNobody(t *testing.T) string {
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return nil, nil // crypto/tls then says unrecognized_name
+	}})
+	must(t, err)
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() {
+				defer c.Close()
+				_ = c.(*tls.Conn).Handshake()
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); conns.Wait() })
+	return l.Addr().String()
+}
+
 func TestServerOutOfReach(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	other, err := pki.NewCA("other")
@@ -302,6 +325,7 @@ func TestServerOutOfReach(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer silent.Close()
+	nobody := knowsNobody(t)
 	for name, c := range map[string]struct {
 		names  *names
 		tls    ClientTLS
@@ -315,6 +339,8 @@ func TestServerOutOfReach(t *testing.T) {
 		"another CA":       {at("192.0.2.1", server.Addr()), fakeserver.NewPKI(t), "the konnectivity server shows a certificate that is not trusted"},
 		"stranger":         {at("192.0.2.1", server.Addr()), stranger{p, pair}, "the konnectivity server refuses our TLS handshake"},
 		"stranger, to old": {at("192.0.2.1", oldServer.Addr()), stranger{p, pair}, "the konnectivity server refuses our TLS handshake"},
+		"name of nobody": {at("192.0.2.1", nobody), p,
+			"the konnectivity server does not know the name it was asked for; check --server-name, and whether its tenant was removed or is broken"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := client(t, c.tls, c.names, func(o *Options) {

@@ -66,6 +66,8 @@ func TestGuestsAreApart(t *testing.T) {
 			owner = "gone"
 			if o := handshake(t, server, client); o.clientErr == nil || !strings.Contains(o.clientErr.Error(), "unrecognized name") {
 				t.Errorf("nobody's client hears %v", o.clientErr)
+			} else if !tlsreload.NameUnknown(o.clientErr) || tlsreload.NameUnknown(o.serverErr) || tlsreload.RefusedByPeer(o.clientErr) {
+				t.Errorf("it is not told apart: %v, %v", o.clientErr, o.serverErr)
 			}
 		})
 	}

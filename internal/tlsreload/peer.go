@@ -79,13 +79,22 @@ func (s *Source) warnOfOwn(cert *x509.Certificate) {
 	}
 }
 
-// badCertificate is the alert that crypto/tls sends to a peer whose certificate
-// was refused for what it says (RFC 8446 §6.2).
-const badCertificate tls.AlertError = 42
+// The alerts that are told apart (RFC 8446 §6.2).
+const (
+	badCertificate   tls.AlertError = 42  // crypto/tls's for a certificate that was refused for what it says
+	unrecognizedName tls.AlertError = 112 // nobody has the name that was asked for
+)
 
 // RefusedByPeer reports whether a handshake, or what followed it, ended because
 // the peer refused our certificate for what it says, most likely its role.
-func RefusedByPeer(err error) bool {
+func RefusedByPeer(err error) bool { return alerted(err, badCertificate) }
+
+// NameUnknown reports whether a handshake ended because the server knows nobody
+// of the name that it was asked for.
+func NameUnknown(err error) bool { return alerted(err, unrecognizedName) }
+
+// alerted reports whether the peer ended a connection by this alert.
+func alerted(err error, by tls.AlertError) bool {
 	var alert *net.OpError
-	return errors.As(err, &alert) && alert.Op == "remote error" && alert.Err != nil && alert.Err.Error() == badCertificate.Error()
+	return errors.As(err, &alert) && alert.Op == "remote error" && alert.Err != nil && alert.Err.Error() == by.Error()
 }

@@ -200,7 +200,7 @@ var alerts = map[uint64][2]string{
 	46:        {"the server refuses our client certificate", "The server's log says why."},
 	unknownCA: {"the server does not know the CA of our client certificate", "Use a client certificate of the CA in the server's --server-ca-cert or, where the name asked for is a tenant's, in that tenant's clients-ca.crt."},
 	80:        {"the server has an internal error", "Look at the server's log."},
-	112:       {"the server does not know the name we asked for", "Check --server-name, or without it --konnectivity-hostname."},
+	112:       {"the server does not know the name we asked for", "Check --server-name, or without it --konnectivity-hostname. If the name is a tenant's, the tenant may have been removed or be broken."},
 	116:       {"the server wants a client certificate", "Give --tls-cert-path and --tls-key-path."},
 	120:       {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
 }
