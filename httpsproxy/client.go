@@ -52,7 +52,7 @@ func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.C
 	c := &client{conn: conn, leave: leave, unread: true, halfClose: s.halfClose}
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
-		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open HTTP proxy connections is reached; refusing more")
+		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("the limit of open HTTP proxy connections is reached; refusing more")
 	}
 	if !ok {
 		s.metrics.refused.Inc()

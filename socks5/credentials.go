@@ -78,7 +78,7 @@ func (c *Credentials) Check(client net.Addr, user, password string) bool {
 	wait, ok := c.guesses.ask(from, time.Now())
 	if !ok {
 		if c.log != nil {
-			c.log.WithField("client", from.String()).Warn("Too many wrong passwords from one address; refusing further attempts without checking them")
+			c.log.WithField("client", from.String()).Warn("too many wrong passwords from one address; refusing further attempts without checking them")
 		}
 		time.Sleep(guessRefuse)
 		return false
@@ -120,7 +120,7 @@ func (c *Credentials) current() [][sha256.Size]byte {
 		err = c.load()
 	}
 	if err != nil && !c.warned && c.log != nil {
-		c.log.WithError(err).Warn("The changed SOCKS5 credentials cannot be used; the old ones stay in use")
+		c.log.WithError(err).Warn("the changed SOCKS5 credentials cannot be used; the old ones stay in use")
 	}
 	c.warned = err != nil
 	return c.users

@@ -170,7 +170,7 @@ func TestShortageOfDescriptorsIsSurvived(t *testing.T) {
 		if err := on.stop(); err != nil {
 			t.Errorf("%v: Serve ended with %v", errno, err)
 		}
-		if n := strings.Count(lines(), "Cannot accept"); n != 1 {
+		if n := strings.Count(lines(), "cannot accept"); n != 1 {
 			t.Errorf("%v: warned %d times", errno, n)
 		}
 	}

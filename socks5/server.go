@@ -134,7 +134,7 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 	_ = conn.SetDeadline(time.Now().Add(s.opts.handshakeTimeout)) // before it has a slot, so that hurry's comes later
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
-		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open SOCKS5 connections is reached; refusing more")
+		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("the limit of open SOCKS5 connections is reached; refusing more")
 	}
 	if !ok {
 		s.metrics.Refused.WithLabelValues(reasonLimit).Inc()

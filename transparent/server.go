@@ -87,7 +87,7 @@ func (s *Server) admit(conn net.Conn) *client {
 	c.Conn = tunnel.Wrap(conn)
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
-		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("The limit of open redirected connections is reached; refusing more")
+		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("the limit of open redirected connections is reached; refusing more")
 	}
 	if !ok {
 		s.metrics.Refused.WithLabelValues(reasonLimit).Inc()
@@ -119,7 +119,7 @@ func (s *Server) prepare(ctx context.Context, c *client, conn net.Conn) bool {
 	}
 	if err != nil {
 		s.metrics.Refused.WithLabelValues(reasonNotRedirected).Inc()
-		s.opts.Log.WithError(err).WithField("client", conn.RemoteAddr().String()).Debug("Connection refused: it was not redirected")
+		s.opts.Log.WithError(err).WithField("client", conn.RemoteAddr().String()).Debug("connection refused: it was not redirected")
 		_ = c.Conn.Reset(err)
 		s.slots.Release(c)
 		return false

@@ -66,7 +66,7 @@ func (a *Acceptor) Accept(ctx context.Context, ln net.Listener) (net.Conn, error
 		}
 		if time.Since(a.warned) > warnEvery {
 			a.warned = time.Now()
-			a.Log.WithError(err).Warn("Cannot accept " + a.What + " at the moment; retrying")
+			a.Log.WithError(err).Warn("cannot accept " + a.What + " at the moment; retrying")
 		}
 		if a.MakeRoom != nil && a.MakeRoom() {
 			backoff = 0

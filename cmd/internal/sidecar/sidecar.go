@@ -344,11 +344,11 @@ func (s *sidecar) run(ctx context.Context) error {
 	background.Go(func() { s.certs.Run(behind) })
 	background.Go(func() { failing(fail, s.adapter.Run(behind)) })
 	if s.health != nil {
-		s.log.WithField("address", s.health.Addr().String()).Info("Serving health and metrics")
+		s.log.WithField("address", s.health.Addr().String()).Info("serving health and metrics")
 		background.Go(func() { failing(fail, observe.Serve(behind, s.health, s.observed(), s.log)) })
 	}
 	if s.admin != nil {
-		s.log.WithField("address", s.admin.Addr().String()).Info("Serving the status page")
+		s.log.WithField("address", s.admin.Addr().String()).Info("serving the status page")
 		background.Go(func() { s.table.Run(behind) })
 		background.Go(func() { failing(fail, observe.Serve(behind, s.admin, s.adminHandler(), s.log)) })
 	}
@@ -356,12 +356,12 @@ func (s *sidecar) run(ctx context.Context) error {
 		background.Go(func() { answerProbes(ln) })
 	}
 	for _, f := range s.fronts {
-		s.log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("Serving")
+		s.log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("serving")
 		fronts.Go(func() { failing(fail, f.serve(ctx, f.ln)) })
 	}
 	<-ctx.Done()
 	s.draining.Store(true)
-	s.log.WithField("timeout", s.opts.drainTimeout.String()).Info("Stopping; open connections may finish")
+	s.log.WithField("timeout", s.opts.drainTimeout.String()).Info("stopping; open connections may finish")
 	for _, ln := range s.probes {
 		_ = ln.Close() // a proxy that stops takes no connections either
 	}
