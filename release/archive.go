@@ -11,6 +11,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -31,8 +32,8 @@ func (e entry) content() ([]byte, error) {
 	return os.ReadFile(e.source)
 }
 
-// archives makes one for every system: programs, documentation, and for Linux
-// what a package installs.
+// archives makes one for every system: programs, documentation, manifests, and
+// for Linux what a package installs.
 func (r *release) archives() error {
 	for _, s := range r.systems {
 		entries, err := r.archived(s)
@@ -67,6 +68,13 @@ func (r *release) archived(s system) ([]entry, error) {
 			entries = append(entries, entry{name: top + path.Join(path.Dir(pattern), filepath.Base(file)), mode: 0o644, source: file})
 		}
 	}
+	manifests, err := tree(filepath.Join(r.root, "manifests"), top+"manifests", func(path string) bool {
+		return !strings.HasPrefix(path, "check/") && !strings.HasSuffix(path, "_test.yaml")
+	})
+	if err != nil {
+		return nil, err
+	}
+	entries = append(entries, manifests...)
 	kinds := []string{"man", "completions"}
 	for _, kind := range kinds {
 		files, err := os.ReadDir(r.docs(kind))

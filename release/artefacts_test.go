@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -106,21 +107,30 @@ func TestArchive(t *testing.T) {
 	}
 }
 
-// checkDocuments follows the README's links to documents and pictures.
+// checkDocuments follows every link to documents, pictures and manifests.
 func checkDocuments(t *testing.T, folder string) {
 	t.Helper()
-	readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	links := regexp.MustCompile(`\]\((docs/[^)#]+)`).FindAllStringSubmatch(string(readme), -1)
-	if len(links) < 10 {
-		t.Errorf("the README has %d links to documents", len(links))
-	}
-	for _, l := range links {
-		if _, err := os.Stat(filepath.Join(folder, l[1])); err != nil {
-			t.Errorf("the README leads to what is not there: %v", err)
+	link := regexp.MustCompile(`\]\(([^)#:]+)[)#]`)
+	count := map[string]int{}
+	err := filepath.WalkDir(folder, func(file string, d fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(file) != ".md" {
+			return err
 		}
+		text, err := os.ReadFile(file)
+		for _, l := range link.FindAllStringSubmatch(string(text), -1) {
+			to := filepath.Join(filepath.Dir(file), l[1])
+			from, _ := filepath.Rel(folder, file)
+			if below, _ := filepath.Rel(folder, to); strings.HasPrefix(below, "docs/") || strings.HasPrefix(below, "manifests/") {
+				count[from]++
+				if _, err := os.Stat(to); err != nil {
+					t.Errorf("%s leads to what is not there: %v", from, err)
+				}
+			}
+		}
+		return err
+	})
+	if err != nil || count["README.md"] < 10 || count["manifests/README.md"] < 6 {
+		t.Errorf("links: %v, %v", count, err)
 	}
 }
 

@@ -17,12 +17,12 @@ var chartManifests = []string{"server/hosted", "server/hosted-route", "server/ho
 // and image.
 func (r *release) chart() error {
 	source := filepath.Join(r.root, "charts/konnectivity")
-	entries, err := tree(source, "konnectivity")
+	entries, err := tree(source, "konnectivity", ofChart)
 	if err != nil {
 		return err
 	}
 	for _, folder := range chartManifests {
-		more, err := tree(filepath.Join(r.root, "manifests", folder), "konnectivity/manifests/"+folder)
+		more, err := tree(filepath.Join(r.root, "manifests", folder), "konnectivity/manifests/"+folder, ofChart)
 		if err != nil {
 			return err
 		}
@@ -40,14 +40,21 @@ func (r *release) chart() error {
 	return writeFile(filepath.Join(r.out, "konnectivity-"+r.number()+".tgz"), func(w io.Writer) error { return writeTarGz(w, entries, r.time) })
 }
 
-// tree is the files under a folder, what is written about them left out.
-func tree(folder, name string) (entries []entry, err error) {
+// ofChart leaves out what is written about the chart, and tests.
+func ofChart(path string) bool {
+	return !strings.HasSuffix(path, ".md") && !strings.HasSuffix(path, "_test.yaml")
+}
+
+// tree is those files under a folder that are wanted, by their path in it.
+func tree(folder, name string, wanted func(path string) bool) (entries []entry, err error) {
 	err = filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() || strings.HasSuffix(path, ".md") || strings.HasSuffix(path, "_test.yaml") {
+		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
 		relative, err := filepath.Rel(folder, path)
-		entries = append(entries, entry{name: name + "/" + filepath.ToSlash(relative), mode: 0o644, source: path})
+		if relative = filepath.ToSlash(relative); err == nil && wanted(relative) {
+			entries = append(entries, entry{name: name + "/" + relative, mode: 0o644, source: path})
+		}
 		return err
 	})
 	return entries, err
