@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -99,21 +100,60 @@ func (w *world) agent() {
 type consumer struct {
 	name     string
 	sidecars [][]string // what follows control-plane-operator
-	proxies  []string   // as curl is told, by which the nodes are reached
-	ports    []string   // probed
+	env      []string   // of the pod's own program
+	dials    string     // the proxy that it uses without a variable
+}
+
+// kubeconfig is where sidecars have it. Only the one that the network operator
+// deploys has it elsewhere.
+func (c consumer) kubeconfig() string {
+	if c.name == "ovnkube-control-plane" {
+		return "/etc/kubernetes"
+	}
+	return "/etc/kubernetes/secrets/kubeconfig"
+}
+
+// proxies are those by which the pod's program reaches the nodes, as curl writes
+// them: what Go calls socks5 leaves names to the proxy.
+func (c consumer) proxies() (all []string) {
+	for _, e := range c.env {
+		name, proxy, _ := strings.Cut(e, "=")
+		if strings.HasSuffix(name, "_PROXY") && !strings.HasPrefix(name, "MGMT_") && name != "NO_PROXY" {
+			all = append(all, strings.Replace(proxy, "socks5:", "socks5h:", 1))
+		}
+	}
+	if c.dials != "" {
+		all = append(all, c.dials)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
 }
 
 var consumers = []consumer{
-	{"openshift-apiserver", [][]string{{"konnectivity-https-proxy", "run"}}, []string{"http://127.0.0.1:8090"}, []string{"8090"}},
-	{"ingress-operator", [][]string{{"konnectivity-https-proxy", "run", "--connect-directly-to-cloud-apis=true"}}, []string{"http://127.0.0.1:8090"}, []string{"8090"}},
-	{"oauth-openshift", [][]string{
+	{name: "openshift-apiserver", sidecars: [][]string{{"konnectivity-https-proxy", "run"}},
+		env: []string{"HTTP_PROXY=http://127.0.0.1:8090", "HTTPS_PROXY=http://127.0.0.1:8090", "NO_PROXY=kube-apiserver,etcd-client,audit-webhook"}},
+	// With a customer's proxy, one of whose URLs is not set.
+	{name: "openshift-apiserver-proxied", sidecars: [][]string{{"konnectivity-https-proxy", "run",
+		"--http-proxy", "", "--https-proxy", "http://proxy.invalid:3128", "--no-proxy", ".cluster.local,.svc,127.0.0.1,localhost"}},
+		env: []string{"HTTP_PROXY=http://127.0.0.1:8090", "HTTPS_PROXY=http://127.0.0.1:8090", "NO_PROXY=kube-apiserver,etcd-client,audit-webhook"}},
+	{name: "ingress-operator", sidecars: [][]string{{"konnectivity-https-proxy", "run", "--connect-directly-to-cloud-apis=true"}},
+		env: []string{"HTTP_PROXY=http://127.0.0.1:8090", "HTTPS_PROXY=http://127.0.0.1:8090", "NO_PROXY=kube-apiserver"}},
+	{name: "oauth-openshift", sidecars: [][]string{
 		{"konnectivity-https-proxy", "run", "--serving-port=8092", "--connect-directly-to-cloud-apis=true"},
-		{"konnectivity-socks5-proxy", "run", "--resolve-from-guest-cluster-dns=true", "--resolve-from-management-cluster-dns=true"},
-	}, []string{"http://127.0.0.1:8092", "socks5h://127.0.0.1:8090"}, []string{"8092", "8090"}},
-	{"oauth-apiserver", [][]string{{"konnectivity-socks5-proxy", "run", "--resolve-from-guest-cluster-dns=true"}}, []string{"socks5://127.0.0.1:8090"}, []string{"8090"}},
-	{"network-operator", [][]string{{"konnectivity-socks5-proxy", "run", "--disable-resolver=true"}}, []string{"socks5h://127.0.0.1:8090"}, []string{"8090"}},
-	// ovnkube-control-plane, olm-operator, catalog-operator and packageserver.
-	{"olm", [][]string{{"konnectivity-socks5-proxy", "run"}}, []string{"socks5h://127.0.0.1:8090"}, []string{"8090"}},
+		{"konnectivity-socks5-proxy", "run", "--resolve-from-guest-cluster-dns=true", "--resolve-from-management-cluster-dns=true"}},
+		env: []string{"HTTP_PROXY=http://127.0.0.1:8092", "HTTPS_PROXY=http://127.0.0.1:8092", "ALL_PROXY=socks5://127.0.0.1:8090", "NO_PROXY=kube-apiserver,audit-webhook"}},
+	{name: "oauth-apiserver", sidecars: [][]string{{"konnectivity-socks5-proxy", "run", "--resolve-from-guest-cluster-dns=true"}},
+		env: []string{"HTTP_PROXY=socks5://127.0.0.1:8090", "HTTPS_PROXY=socks5://127.0.0.1:8090", "NO_PROXY=kube-apiserver,etcd-client,audit-webhook"}},
+	{name: "cluster-network-operator", sidecars: [][]string{{"konnectivity-socks5-proxy", "run", "--disable-resolver=true"}},
+		env: []string{"MGMT_HTTP_PROXY=http://proxy.invalid:3128", "MGMT_HTTPS_PROXY=http://proxy.invalid:3128", "MGMT_NO_PROXY=kube-apiserver"}, dials: "socks5h://127.0.0.1:8090"},
+	{name: "ovnkube-control-plane", sidecars: [][]string{{"konnectivity-socks5-proxy", "run"}},
+		env: []string{"ALL_PROXY=socks5://127.0.0.1:8090", "NO_PROXY=kube-apiserver"}},
+	{name: "olm-operator", sidecars: [][]string{{"konnectivity-socks5-proxy", "run"}},
+		env: []string{"GRPC_PROXY=socks5://127.0.0.1:8090", "NO_PROXY=kube-apiserver"}},
+	{name: "catalog-operator", sidecars: [][]string{{"konnectivity-socks5-proxy", "run"}},
+		env: []string{"GRPC_PROXY=socks5://127.0.0.1:8090", "NO_PROXY=kube-apiserver"}},
+	{name: "packageserver", sidecars: [][]string{{"konnectivity-socks5-proxy", "run"}},
+		env: []string{"GRPC_PROXY=socks5://127.0.0.1:8090", "NO_PROXY=kube-apiserver"}},
 }
 
 func TestHyperShift(t *testing.T) {
@@ -132,6 +172,26 @@ func TestHyperShift(t *testing.T) {
 		"/usr/bin/control-plane-operator", "kas-bootstrap"); err == nil {
 		t.Errorf("it pretends to be all of the control-plane-operator: %s", out)
 	}
+	w.onHyperShiftsOwn()
+}
+
+// onHyperShiftsOwn runs the image that docs/hypershift.md builds, as far as that
+// differs: the program that ours has replaced serves all that ours does not.
+func (w *world) onHyperShiftsOwn() {
+	w.t.Helper()
+	const original = "control-plane-operator.hypershift"
+	w.write(original, "#!/bin/sh\necho HyperShift does $*\n")
+	if err := os.Chmod(filepath.Join(w.folder, original), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	mount := "type=bind,src=" + filepath.Join(w.folder, original) + ",dst=/usr/bin/" + original + ",options=rbind:ro"
+	if out := w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "original", "/usr/bin/control-plane-operator", "kas-bootstrap", "--x=1"); out != "HyperShift does kas-bootstrap --x=1\n" {
+		w.t.Errorf("what is HyperShift's: %q", out)
+	}
+	out := w.saysWith([]string{"--mount", mount}, "konnectivity-hypershift", "replaced", "/usr/bin/control-plane-operator", "konnectivity-socks5-proxy", "--version")
+	if !strings.Contains(out, "konnectivity-socks5-proxy version "+w.version) {
+		w.t.Errorf("what is ours: %q", out)
+	}
 }
 
 // consume starts a pod's sidecars, waits for a startup probe by TCP at the pod's
@@ -140,16 +200,17 @@ func (w *world) consume(c consumer) {
 	w.t.Helper()
 	pod, address := w.pod(c.name)
 	for _, sidecar := range c.sidecars {
-		w.run(pod, []string{"KUBECONFIG=/etc/kubernetes/secrets/kubeconfig/kubeconfig"},
-			map[string]string{"/etc/kubernetes/secrets/kubeconfig": "kubeconfig", "/etc/konnectivity/proxy-client": "client", "/etc/konnectivity/proxy-ca": "ca"},
-			append([]string{"/usr/bin/control-plane-operator"}, sidecar...)...)
+		mounts := map[string]string{c.kubeconfig(): "kubeconfig", "/etc/konnectivity/proxy-client": "client", "/etc/konnectivity/proxy-ca": "ca"}
+		if slices.Contains(sidecar, "--https-proxy") {
+			mounts["/etc/pki/tls/certs/additional-ca-bundle.pem"] = "ca/ca.crt"
+		}
+		w.run(pod, []string{"KUBECONFIG=" + c.kubeconfig() + "/kubeconfig"}, mounts, append([]string{"/usr/bin/control-plane-operator"}, sidecar...)...)
 	}
-	for _, port := range c.ports {
+	for _, proxy := range c.proxies() {
+		port := proxy[strings.LastIndexByte(proxy, ':')+1:]
 		w.eventually("startup probe of "+c.name, func() error {
 			return in(w.t, pod, "bash", "-c", "exec 3<>/dev/tcp/"+address+"/"+port)
 		})
-	}
-	for _, proxy := range c.proxies {
 		through := func(proxy string) error {
 			return in(w.t, pod, "curl", "--silent", "--show-error", "--fail", "--max-time", "10", "--noproxy", "", "--proxy", proxy, "http://127.0.0.1:2041/readyz")
 		}

@@ -190,7 +190,7 @@ func (r *release) hypershift(s system) ([]entry, error) {
 	return append(shell.entries(),
 		entry{name: "usr/bin/control-plane-operator", mode: 0o755, source: r.binary(s, "hypershift")},
 		entry{name: "usr/bin/proxy-server", mode: 0o777, link: "control-plane-operator"},
-		entry{name: "usr/bin/proxy-agent", mode: 0o777, link: "konnectivity-agent"},
+		entry{name: "usr/bin/proxy-agent", mode: 0o777, link: "control-plane-operator"},
 	), nil
 }
 

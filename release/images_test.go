@@ -168,8 +168,15 @@ func (r *runtimes) start(c container) string {
 // that ends before ctr has opened its end of the pipe.
 func (r *runtimes) says(image, name string, command ...string) string {
 	r.t.Helper()
+	return r.saysWith(nil, image, name, command...)
+}
+
+// saysWith is says with more options of ctr run.
+func (r *runtimes) saysWith(options []string, image, name string, command ...string) string {
+	r.t.Helper()
 	log := filepath.Join(r.t.TempDir(), name)
-	r.ctr(append([]string{"run", "--rm", "--log-uri", "file://" + log, "docker.io/library/" + image + ":" + r.version, name}, command...)...)
+	args := append([]string{"run", "--rm", "--log-uri", "file://" + log}, options...)
+	r.ctr(append(append(args, "docker.io/library/"+image+":"+r.version, name), command...)...)
 	text, err := os.ReadFile(log)
 	if err != nil {
 		r.t.Error(err)

@@ -27,8 +27,11 @@ func main() {
 
 // resolve is the command line to go on with, by the name of this one.
 func resolve(args []string) ([]string, error) {
-	if filepath.Base(args[0]) == "proxy-server" {
+	switch filepath.Base(args[0]) {
+	case "proxy-server":
 		return server(args[1:]), nil
+	case "proxy-agent":
+		return agent(args[1:]), nil
 	}
 	if len(args) > 1 && (args[1] == "konnectivity-socks5-proxy" || args[1] == "konnectivity-https-proxy") {
 		return sidecar(args[1], args[2:]), nil
@@ -43,8 +46,10 @@ func resolve(args []string) ([]string, error) {
 // server adds the CA of agents, which HyperShift leaves out, so that whoever
 // reaches the port may be an agent. Its agents do have certificates, of the CA
 // that signs clients' as well.
+//
+// Of the pod's 95 s of grace, the preStop hook takes 70.
 func server(args []string) []string {
-	argv := append([]string{"/usr/bin/konnectivity-server"}, args...)
+	argv := drain("20s", append([]string{"/usr/bin/konnectivity-server"}, args...))
 	for _, flag := range []string{"cluster-ca-cert", "agent-service-account", "allow-unauthenticated-agents"} {
 		if _, given := value(args, flag); given {
 			return argv
@@ -54,6 +59,21 @@ func server(args []string) []string {
 		argv = append(argv, "--cluster-ca-cert="+ca)
 	}
 	return argv
+}
+
+// agent ends within a pod's usual 30 s of grace.
+func agent(args []string) []string {
+	return drain("25s", append([]string{"/usr/bin/konnectivity-agent"}, args...))
+}
+
+// drain has a program end by itself before it would be killed, unless its command
+// line says when, or is a subcommand's.
+func drain(within string, argv []string) []string {
+	_, given := value(argv, "graceful-shutdown-timeout")
+	if given || len(argv) > 1 && !strings.HasPrefix(argv[1], "-") {
+		return argv
+	}
+	return append(argv, "--graceful-shutdown-timeout="+within)
 }
 
 // sidecar answers probes by TCP, which kubelet sends to the pod's address and
