@@ -398,15 +398,63 @@ func TestChartsNotesSignForANewAddress(t *testing.T) {
 	}
 }
 
+// Whatever is installed, the notes say what to do next, and nothing that does
+// not belong to it.
 func TestChartsNotesSayTheNextStep(t *testing.T) {
-	files, err := render(t, loadChart(t), "{agent: {enabled: false}, server: {tenants: [red, blue]}}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"kubectl -n " + controlPlane + " rollout status deployment/konnectivity-server", "--set server.enabled=false", "pki.clusterSANs",
-		"Tenants: red, blue.", "--clients-at=NAME." + controlPlane + ".svc:8090"} {
-		if notes := files["konnectivity/templates/NOTES.txt"]; !strings.Contains(notes, want) {
-			t.Errorf("the notes lack %q:\n%s", want, notes)
+	const (
+		here     = "kubectl -n " + controlPlane + " "
+		servers  = here + "rollout status deployment/konnectivity-server\n"
+		shows    = here + "get service konnectivity-server\n"
+		patch    = here + "patch deployment kube-apiserver"
+		copied   = here + "get secret konnectivity-agent -o yaml"
+		signer   = "konnectivity-signer"
+		upgrade  = "helm upgrade konnectivity charts/konnectivity --namespace " + controlPlane + " --reuse-values --set 'pki.clusterSANs={ADDRESS}'"
+		nodes    = "helm --kubeconfig nodes install konnectivity charts/konnectivity --namespace kube-system --set image.repository=konnectivity,server.enabled=false,pki.mode=existing"
+		agents   = "rollout status daemonset/konnectivity-agent"
+		clients  = "--clients-at=NAME." + controlPlane + ".svc:8090"
+		creating = "konnectivity certs pki --kubernetes --namespace=" + controlPlane
+	)
+	for _, test := range []struct {
+		values     string
+		want, lack []string
+	}{
+		{"{}", []string{servers, shows, signer, patch, agents, "konnectivity-server:8091"}, []string{copied, "They need", clients}},
+		{"{agent: {enabled: false}}", []string{shows, signer, patch, copied, nodes + ",agent.serverHost=ADDRESS\n"}, []string{agents}},
+		{"{server: {service: {type: ClusterIP}}}", []string{"inside this cluster only", patch, agents}, []string{shows, signer, "ADDRESS"}},
+		{"{agent: {enabled: false}, server: {service: {type: NodePort}}}", []string{"any node's address", shows, ",agent.serverPort=PORT,agent.serverHost=ADDRESS\n"}, nil},
+		{"{agent: {enabled: false}, server: {route: {host: a.example.com}}}",
+			[]string{"connect to a.example.com", "--cluster-san=a.example.com\n", ",agent.serverPort=443,agent.serverHost=a.example.com\n"}, []string{shows, "ADDRESS"}},
+		{"{agent: {enabled: false}, server: {tlsRoute: {host: b.example.com, gateway: {name: g}}}}",
+			[]string{"connect to b.example.com", ",agent.serverPort=PORT,agent.serverHost=b.example.com\n"}, []string{shows, "ADDRESS"}},
+		{"{pki: {mode: cert-manager}}", []string{upgrade}, []string{signer, creating}},
+		{"{pki: {mode: cert-manager}, server: {route: {host: a.example.com}}}", nil, []string{signer, "helm upgrade"}},
+		{"{pki: {mode: existing}}", []string{creating + " --cluster-san=ADDRESS\n"}, []string{signer, "helm upgrade"}},
+		{"{pki: {mode: existing}, server: {service: {type: ClusterIP}}}", []string{creating + "\n"}, []string{"ADDRESS"}},
+		{"{agent: {enabled: false}, server: {tenants: [red, blue]}}", []string{servers, "Tenants: red, blue. For each:", clients, "agent.serverHost=NAME.example.com", "konnectivity-clients=true"},
+			[]string{patch, copied, signer, "an agent has connected"}},
+		{"{agent: {enabled: false}, server: {watchTenants: true}, image: {tag: v1.0.0}}", []string{"the label konnectivity-tenant", clients, "--set image.tag=v1.0.0,"}, []string{patch, signer}},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {kind: Deployment, serverHost: a.example.com}}",
+			[]string{"rollout status deployment/konnectivity-agent\n", "a.example.com:8091", "They need the secret konnectivity-agent here"}, []string{servers, patch}},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {authentication: token}}", []string{"They need the config map konnectivity-ca-bundle here"}, nil},
+		{"{server: {enabled: false}, pki: {mode: existing}, agent: {enabled: false}, controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}}",
+			[]string{"rollout status deployment/konnectivity-agent-control-plane"}, []string{servers, agents}},
+	} {
+		files, err := render(t, loadChart(t), test.values)
+		if err != nil {
+			t.Errorf("%s: %v", test.values, err)
+			continue
+		}
+		notes := strings.TrimSpace(files["konnectivity/templates/NOTES.txt"]) + "\n" // as Helm prints them
+		t.Logf("%s\n%s", test.values, notes)
+		for _, want := range test.want {
+			if !strings.Contains(notes, want) {
+				t.Errorf("%s: the notes lack %q:\n%s", test.values, want, notes)
+			}
+		}
+		for _, lack := range append(test.lack, "\n\n\n", " \n", "<no value>") {
+			if strings.Contains(notes, lack) {
+				t.Errorf("%s: the notes have %q:\n%s", test.values, lack, notes)
+			}
 		}
 	}
 }
