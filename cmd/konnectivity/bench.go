@@ -32,10 +32,10 @@ func newBench() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure a way through the tunnel against a baseline",
-		Long: "Bench drives one or more ways to a target in turn, and prints medians and ratios:\n" +
+		Short: "Measure a path through the tunnel against a baseline",
+		Long: "Bench drives one or more paths to a target in turn, and prints medians and ratios:\n" +
 			"throughput, round trips, connections per second, and with --pids CPU and memory of the\n" +
-			"processes on the way. The last --via is the baseline of the ratios. A WAY is\n" + via.Kinds + ".\n" +
+			"processes on them. The last --via is the baseline of the ratios. A PATH is\n" + via.Kinds + ".\n" +
 			"The target is a konnectivity bench target that the far end can reach; without --target\n" +
 			"one is started here, for setups on one machine.",
 		Example: "  konnectivity bench --via socks5://127.0.0.1:8090 --via direct\n" +
@@ -52,11 +52,11 @@ func newBench() *cobra.Command {
 }
 
 func (o *benchOptions) addTo(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.vias, "via", []string{"direct"}, "a way to measure, `[NAME=]WAY`; repeatable")
-	f.StringArrayVar(&o.pids, "pids", nil, "processes that carry a way, `NAME=PID,PID`; repeatable")
+	f.StringArrayVar(&o.vias, "via", []string{"direct"}, "a path to measure, `[NAME=]PATH`; repeatable")
+	f.StringArrayVar(&o.pids, "pids", nil, "processes that carry a path, `NAME=PID,PID`; repeatable")
 	f.StringVar(&o.target, "target", "", "HOST:PORT of a running bench target, as the far end sees it")
 	f.StringSliceVar(&o.plan.Tests, "tests", []string{"down", "up", "rtt", "churn"}, "what to measure: "+strings.Join(bench.TestNames(), ","))
-	f.IntVar(&o.plan.Runs, "runs", 3, "rounds; ways take turns within each")
+	f.IntVar(&o.plan.Runs, "runs", 3, "rounds; paths take turns within each")
 	f.IntSliceVar(&o.plan.Streams, "streams", []int{1, 8}, "connections of a bulk transfer")
 	f.Int64Var(&o.sizeMiB, "size", 1024, "MiB of a bulk transfer, over all its connections")
 	f.DurationVar(&o.plan.Duration, "duration", 3*time.Second, "length of each round-trip and connection test")

@@ -32,8 +32,8 @@ func newCheck() *cobra.Command {
 	o := &checkOptions{what: diagnose.Subject{Sidecar: sidecar.Options{Program: "konnectivity", Front: sidecar.SOCKS5}}}
 	cmd := &cobra.Command{
 		Use:   "check [HOST:PORT]",
-		Short: "Find out which step on the way through the tunnel fails, and why",
-		Long: "Check takes the flags of a sidecar, goes the same way as that sidecar, and says of\n" +
+		Short: "Find out which step of the path through the tunnel fails, and why",
+		Long: "Check takes the flags of a sidecar, follows the same path as that sidecar, and says of\n" +
 			"each step whether it works, or why not and what to do: files, certificates, the server\n" +
 			"and its protocol, its agents, names, and with HOST:PORT a connection there, also through\n" +
 			"sidecars that run here. It changes nothing. The exit status is 1 if a step failed;\n" +

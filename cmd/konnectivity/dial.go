@@ -29,7 +29,7 @@ func newDial() *cobra.Command {
 		Short: "Connect standard input and output to a destination behind the tunnel",
 		Long: "Dial connects to HOST:PORT, sends it standard input, and writes what it answers to\n" +
 			"standard output. When the input ends, the destination is told so, and its answer still\n" +
-			"arrives; only grpc cannot do that. A WAY is\n" + via.Kinds + ".",
+			"arrives; only grpc cannot do that. A PATH is\n" + via.Kinds + ".",
 		Example: "  echo | konnectivity dial kubernetes.default.svc:443 -v\n" +
 			"  ssh -o ProxyCommand='konnectivity dial --via socks5://127.0.0.1:8090 %h:%p' core@10.0.3.7\n" +
 			"  konnectivity dial --via link://proxy.example.com:8090 --ca-cert-path pki/ca.crt \\\n" +
@@ -40,9 +40,9 @@ func newDial() *cobra.Command {
 		},
 	}
 	cli.AddFlags(cmd, "Dial flags", func(f *pflag.FlagSet) {
-		f.StringVar(&o.way, "via", "socks5://127.0.0.1:8090", "the `WAY` to go")
+		f.StringVar(&o.way, "via", "socks5://127.0.0.1:8090", "the `PATH` to take")
 		f.DurationVar(&o.timeout, "timeout", tunnel.DefaultDialTimeout, "how long the destination has to answer")
-		f.BoolVarP(&o.verbose, "verbose", "v", false, "print to standard error which way it goes, how long that takes, and what to do if it fails")
+		f.BoolVarP(&o.verbose, "verbose", "v", false, "print to standard error the path, how long each hop takes, and what to do if it fails")
 		f.StringVar(&o.admin, "server-admin", "", "with -v, `HOST:PORT` of the server's admin port, to show which agent it uses")
 	})
 	o.via.register(cmd)

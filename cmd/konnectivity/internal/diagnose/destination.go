@@ -149,7 +149,7 @@ func advice(failure tunnel.Failure, way tunnel.Route) string {
 	case failure == tunnel.FailAuth:
 		return "The customer's proxy refuses the user and password in --https-proxy, or wants some."
 	case way == tunnel.RouteCustomer:
-		return "The customer's proxy says so, or the way to it failed. Check the address in --https-proxy as the agent sees it, and look at the proxy's log."
+		return "The customer's proxy says so, or the path to it failed. Check the address in --https-proxy as the agent sees it, and look at the proxy's log."
 	case failure == tunnel.FailUnavailable:
 		return "The steps above work, and what is behind them fails: look at the log of the last one that answered."
 	default:

@@ -257,7 +257,7 @@ func (c *checker) greetLink(ctx context.Context, probe *uplink.Probe) bool {
 	if rtt := session.RTT(); rtt > 0 {
 		c.add(Finding{Step: "round trip to the server", Result: OK, Milliseconds: milliseconds(rtt)})
 	} else {
-		c.warn("round trip to the server", "no answer to a ping", "The server is overloaded, or the way to it is.")
+		c.warn("round trip to the server", "no answer to a ping", "The server is overloaded, or the path to it is.")
 	}
 	c.serving = session.Serving()
 	return true

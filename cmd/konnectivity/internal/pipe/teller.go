@@ -106,7 +106,7 @@ func (t *teller) agent(ctx context.Context) float64 {
 		t.say("%s: %v", t.admin, err)
 		return 0
 	case c == nil:
-		t.say("%s: it does not know the connection; it is another server, or the way loses the id, as socks5 and grpc do", t.admin)
+		t.say("%s: it does not know the connection; it is another server, or the path loses the id, as socks5 and grpc do", t.admin)
 		return 0
 	}
 	name := strings.TrimPrefix(c.Next, admin.RoleAgent+" ")

@@ -20,7 +20,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Kinds lists the ways for help and errors.
+// Kinds lists the paths for help and errors.
 const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, http:///SOCKET, https://HOST:PORT, link://HOST:PORT or grpc:///SOCKET"
 
 // TLS is what https:// and link:// need.
