@@ -73,10 +73,14 @@ func nodad(address string) string {
 }
 
 // whoami tells every client its address.
-func whoami(t *testing.T, l net.Listener) {
+func whoami(t *testing.T, l net.Listener) { serve(t, l, "%s") }
+
+// serve answers every client with a text that has its address.
+func serve(t *testing.T, l net.Listener, format string) {
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, _ := net.SplitHostPort(r.RemoteAddr)
-		fmt.Fprint(w, host)
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4") // as Prometheus wants it
+		fmt.Fprintf(w, format, host)
 	})}
 	s.SetKeepAlivesEnabled(false)
 	done := make(chan struct{})
@@ -182,6 +186,39 @@ func TestRedirect(t *testing.T) {
 		t.Errorf("rules are left:\n%s", left)
 	}
 	r.expect(otherUID, hostedIP, podIP)
+}
+
+const prometheusWithoutProxy = `
+global: {scrape_interval: 1s, scrape_timeout: 1s}
+scrape_configs:
+- job_name: hosted
+  static_configs: [{targets: ["%s:9100", "[%s]:9100"]}]
+`
+
+// A Prometheus that knows no proxy scrapes the networks through the tunnel: its
+// targets see the agent, by IPv4 and by IPv6.
+func TestRedirectedPrometheus(t *testing.T) {
+	t.Parallel() // it waits for scrapes
+	r := newRedirected(t)
+	serve(t, r.far.listen(t, "[::]:9100"), "seen{from=\"%s\"} 1\n")
+	conf := filepath.Join(r.dir, "prometheus.yml")
+	if err := os.WriteFile(conf, fmt.Appendf(nil, prometheusWithoutProxy, hostedIP, hostedIP6), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r.mustRedirect("10.128.0.0/14", "fd01::/48", "--resolv-conf="+filepath.Join(r.dir, "none"))
+	p := r.pod.start(t, "setpriv", "--reuid="+otherUID, "--clear-groups", programPath(t, "prometheus"), "--config.file="+conf,
+		"--storage.tsdb.path="+filepath.Join(r.dir, "data"), "--web.listen-address=127.0.0.1:9090", "--log.level=warn")
+	r.pod.awaitOK(t, p, "http://127.0.0.1:9090/-/ready")
+	for _, from := range []string{hostedIP, hostedIP6} {
+		eventually(t, patience, "a target has seen "+from, func() (bool, any) {
+			out, err := r.pod.run(t, "curl", "--silent", "--get", "--data-urlencode", "query=seen", "http://127.0.0.1:9090/api/v1/query")
+			return strings.Contains(out, fmt.Sprintf(`"from":%q`, from)), fmt.Sprint(out, err)
+		})
+	}
+	if out, err := r.pod.run(t, "curl", "--silent", "--get", "--data-urlencode", "query=seen", "http://127.0.0.1:9090/api/v1/query"); err != nil ||
+		strings.Contains(out, podIP) || strings.Contains(out, podIP6) {
+		t.Errorf("a target has seen the pod: %s, %v", out, err)
+	}
 }
 
 // If the sidecar's own connections come back to it, it ends them instead of
