@@ -63,11 +63,7 @@ type Conn struct {
 
 	readBy, writeBy expiry
 
-	turn  sync.Mutex // a leaf
-	app   tunnel.Receiver
-	taken bool // somebody has the turn to read
-	again bool // and is to look once more
-	told  bool // that it is over, which it is told once
+	turn turn // to read
 }
 
 // Course implements tunnel.Lasting.
@@ -140,7 +136,7 @@ func (c *Conn) Close() error {
 	}
 	c.end.Close(time.Now())
 	c.flush()
-	if c.end.Reason() == resume.NotGone && !c.end.In.Finished() && !c.delivers() {
+	if c.end.Reason() == resume.NotGone && !c.end.In.Finished() && !c.turn.delivers() {
 		c.readBy.set(time.Time{}, &c.changed)
 		if c.st != nil {
 			_ = c.st.SetReadDeadline(time.Time{})
@@ -253,7 +249,7 @@ func (c *Conn) fail(err error) {
 	c.writeBy.stop()
 	c.changed.Broadcast()
 	if err != nil && !c.end.In.Finished() {
-		c.rouse(err)
+		c.turn.fail(err)
 	}
 }
 
@@ -283,12 +279,9 @@ func (c *Conn) account() {
 // take it.
 func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
 	c.st, c.epoch, c.big, c.bulk = st, epoch, false, false
-	c.turn.Lock()
-	app := c.app
-	c.turn.Unlock()
-	if app != nil {
+	if c.turn.delivers() {
 		st.In().Deliver(&inlet{c, st, epoch})
-		c.ready()
+		c.turn.ready()
 	} else {
 		_ = st.SetReadDeadline(c.readBy.at)
 	}

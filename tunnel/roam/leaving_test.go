@@ -49,7 +49,7 @@ func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 		if err := e.add(c, nil); err != nil {
 			t.Fatal(err)
 		}
-		c.app = &slow{release: release}
+		c.turn.app = &slow{release: release}
 		go func() {
 			defer close(taken)
 			(&inlet{c, st, 0}).Take(tunnel.CopyChunk([]byte("abc")))

@@ -17,9 +17,7 @@ var errDeadline error = os.ErrDeadlineExceeded
 func (c *Conn) Deliver(r tunnel.Receiver) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.turn.Lock()
-	c.app, c.taken = r, true
-	c.turn.Unlock()
+	c.turn.begin(r)
 	if c.st != nil {
 		c.st.In().Deliver(&inlet{c, c.st, c.epoch})
 	}
@@ -35,7 +33,7 @@ type inlet struct {
 
 // Take implements tunnel.Receiver.
 func (i *inlet) Take(chunk tunnel.Chunk) int {
-	n := i.c.app.Take(chunk)
+	n := i.c.turn.app.Take(chunk)
 	if n > 0 {
 		i.c.mu.Lock()
 		i.c.took(i.st, i.epoch, n, false)
@@ -45,10 +43,10 @@ func (i *inlet) Take(chunk tunnel.Chunk) int {
 }
 
 // Flush implements tunnel.Receiver.
-func (i *inlet) Flush() { i.c.app.Flush() }
+func (i *inlet) Flush() { i.c.turn.app.Flush() }
 
 // Ready implements tunnel.Receiver.
-func (i *inlet) Ready() { i.c.ready() }
+func (i *inlet) Ready() { i.c.turn.ready() }
 
 // End implements tunnel.Receiver.
 func (i *inlet) End() {
@@ -58,64 +56,17 @@ func (i *inlet) End() {
 		c.mu.Unlock()
 		return
 	}
-	told := c.tell()
+	told := c.turn.tell()
 	c.took(i.st, i.epoch, 0, true)
 	c.mu.Unlock()
 	if told {
-		c.app.End()
+		c.turn.app.End()
 	}
 }
 
 // Fail implements tunnel.Receiver. Whether the connection has failed with its
 // carrier is found out by whoever is told that the carrier was Lost.
 func (i *inlet) Fail(error) {}
-
-// ready gives the turn to read to the application, or has who has it look again.
-func (c *Conn) ready() {
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	switch {
-	case c.app == nil || c.told:
-	case c.taken:
-		c.again = true
-	default:
-		c.taken = true
-		c.app.Ready()
-	}
-}
-
-// rouse has the application told that it is over, also where it is stuck with
-// what came before.
-func (c *Conn) rouse(cause error) {
-	c.ready()
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	if c.app != nil {
-		c.app.Fail(cause)
-	}
-}
-
-// tell says that the application is to be told the end now, which happens once: who
-// has the turn may be about to hand it back as a carrier tells the end by itself.
-func (c *Conn) tell() bool {
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	first := !c.told
-	c.told = c.app != nil
-	return first
-}
-
-// endTurn ends the turn to read, unless there is a reason to look again.
-func (c *Conn) endTurn() bool {
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	if c.again && !c.told {
-		c.again = false
-		return false
-	}
-	c.taken = false
-	return true
-}
 
 // took counts what came out of a carrier, and acknowledges it if it is time to.
 func (c *Conn) took(st Carrier, epoch uint32, n int, fin bool) {
@@ -170,7 +121,7 @@ func (c *Conn) read(from func(Carrier) (n, size int, err error)) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n, err := c.fetch(from, false)
-	if err != nil && !c.tell() {
+	if err != nil && !c.turn.tell() {
 		return 0, nil
 	}
 	return n, err
@@ -188,8 +139,8 @@ func (c *Conn) fetch(from func(Carrier) (n, size int, err error), dropped bool) 
 			return 0, c.err
 		case c.readBy.expired:
 			return 0, errDeadline
-		case c.st == nil && c.delivers():
-			if c.endTurn() {
+		case c.st == nil && c.turn.delivers():
+			if c.turn.end() {
 				return 0, nil
 			}
 			continue
@@ -211,10 +162,10 @@ func (c *Conn) fetch(from func(Carrier) (n, size int, err error), dropped bool) 
 		case err == nil && size > 0:
 			c.took(st, epoch, size, false)
 			return n, nil
-		case err == nil && n == 0 && !c.delivers():
+		case err == nil && n == 0 && !c.turn.delivers():
 			return 0, nil // of an empty read
 		case err == nil:
-			if c.endTurn() {
+			if c.turn.end() {
 				return n, nil
 			}
 		case err == errDeadline: // the carrier's, which may be a moment ahead of ours, or behind
@@ -245,12 +196,6 @@ func (c *Conn) drop() {
 			return
 		}
 	}
-}
-
-func (c *Conn) delivers() bool {
-	c.turn.Lock()
-	defer c.turn.Unlock()
-	return c.app != nil
 }
 
 // expiry is a deadline. Conn.mu guards it.

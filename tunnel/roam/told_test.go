@@ -73,13 +73,13 @@ func TestEndIsToldOnceBesideAReader(t *testing.T) {
 			st.meanwhile = func() {
 				st.meanwhile = nil
 				if before {
-					c.ready()
+					c.turn.ready()
 				}
 				st.to.End()
 			}
 			app.read(c)
 			if !before {
-				c.ready() // another carrier
+				c.turn.ready() // another carrier
 			}
 			for range app.ready {
 				app.read(c)
