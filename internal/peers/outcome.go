@@ -1,6 +1,9 @@
 package peers
 
-import "time"
+import (
+	"math/rand/v2"
+	"time"
+)
 
 // leavePause is the longest pause between two attempts for which a server that
 // is about to go waits: it should be gone within two seconds.
@@ -25,15 +28,28 @@ func (p *Plan) Met(address, id string, count int, silent bool, now time.Time) *P
 	}
 	t.failing, t.next = false, now
 	p.peers[id] = m
-	// How often to probe depends on what the members are; the time until now
-	// was chosen without this one. A probe that fell due while a server was
-	// missing is made up for: all who missed it would make theirs as it comes back.
-	next := now.Add(Jitter(p.probeEvery()))
-	if p.nextProbe = earlier(p.nextProbe, next); p.nextProbe.Before(now) {
-		p.nextProbe = next
-	}
+	p.probeLater(now)
 	p.hope()
 	return m
+}
+
+// probeLater sets when to probe, now that there is one server more. How often depends
+// on what the members are; the time until now was chosen without this one. A probe
+// that fell due while a server was missing is not made at once: all who missed it
+// would make theirs as it comes back. The next one is put off only by some of the
+// time between two, so that servers which come and go do not have probes wait for
+// ever.
+func (p *Plan) probeLater(now time.Time) {
+	every := p.probeEvery()
+	next := now.Add(Jitter(every))
+	switch {
+	case !p.nextProbe.Before(now):
+		p.nextProbe = earlier(p.nextProbe, next)
+	case !p.missed:
+		p.nextProbe, p.missed = next, true
+	default:
+		p.nextProbe = now.Add(rand.N(every + 1))
+	}
 }
 
 // Reached notes that a server answers at an address but cannot be connected to,

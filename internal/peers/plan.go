@@ -62,6 +62,7 @@ type Plan struct {
 	told      int              // the count that a server told last; 0: none
 	wanted    int              // Want as of the last look
 	nextProbe time.Time
+	missed    bool      // the one before nextProbe fell due while a server was missing
 	held      time.Time // nothing is dialed before
 	searches  allowance
 }
@@ -233,7 +234,7 @@ func (p *Plan) probe(now time.Time, covered []*place) (dial []*place, next time.
 	if now.Before(p.nextProbe) {
 		return nil, p.nextProbe
 	}
-	p.nextProbe = now.Add(Jitter(p.probeEvery()))
+	p.nextProbe, p.missed = now.Add(Jitter(p.probeEvery())), false
 	if len(covered) == 0 || p.Active() >= p.policy.MaxPeers {
 		return nil, p.nextProbe
 	}

@@ -497,3 +497,29 @@ func TestAttemptsBehindACut(t *testing.T) {
 		now = now.Add(pause)
 	}
 }
+
+// Links that come and go, each too short for a probe to fall due, do not put probes
+// off for ever; and nobody probes as soon as a server is back.
+func TestProbesBesideLinksThatComeAndGo(t *testing.T) {
+	p, now := planOfOne(t, all)
+	probes, atOnce := 0, 0
+	for range 300 {
+		m := p.Met("a", "1", 1, false, now)
+		for second := range 6 {
+			if next(p, now) != "" {
+				probes++
+				if second == 0 {
+					atOnce++
+				}
+				p.Done("a")
+				p.Met("a", "1", 1, false, now)
+			}
+			now = now.Add(time.Second)
+		}
+		p.Lost(m, now)
+		now = now.Add(25 * time.Second)
+	}
+	if probes < 10 || atOnce > 0 {
+		t.Errorf("%d probes, %d of them as the server came back", probes, atOnce)
+	}
+}
