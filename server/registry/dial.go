@@ -47,7 +47,7 @@ func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, f *t
 	start := time.Now()
 	far, err := c.backend.Dial(ctx, f)
 	if err == nil && f.Resume != nil {
-		f.Resume.Granted.Route = c.agent.route()
+		f.Resume.Granted.Route = c.route
 	}
 	c.load.dialed(time.Since(start), err, time.Now().UnixNano())
 	err = silence(c.backend, f.Address, start, err)

@@ -74,7 +74,7 @@ func (x *index) changed(c *conn) {
 // made.
 func (x *index) groups(c *conn, create bool) []*group {
 	ids := c.agent.Identifiers
-	out := []*group{x.all, entry(x.routes, c.agent.route(), create)}
+	out := []*group{x.all, entry(x.routes, c.route, create)}
 	add := func(g *group) {
 		if g != nil {
 			out = append(out, g)
@@ -120,8 +120,8 @@ func (x *index) prune(c *conn) {
 		delete(x.byID, c.agent.ID)
 	}
 	ids := c.agent.Identifiers
-	if g := x.routes[c.agent.route()]; g != nil && g.empty() {
-		delete(x.routes, c.agent.route())
+	if g := x.routes[c.route]; g != nil && g.empty() {
+		delete(x.routes, c.route)
 	}
 	for _, addr := range ids.Addrs {
 		if g := x.byAddr[addr]; g != nil && g.empty() {

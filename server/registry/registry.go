@@ -62,6 +62,7 @@ type Registry struct {
 // conn is one connection of an agent.
 type conn struct {
 	agent   Agent
+	route   string // of agent
 	backend Backend
 	since   time.Time
 	load    load
@@ -92,7 +93,7 @@ func (r *Registry) order() []Strategy { return *r.strategies.Load() }
 // and returns when no trace of the connection is left. A second connection
 // of the same agent, by id and identity, is kept behind the first.
 func (r *Registry) Join(a Agent, b Backend) (leave func()) {
-	c := &conn{agent: a, backend: b, since: time.Now()}
+	c := &conn{agent: a, route: a.route(), backend: b, since: time.Now()}
 	r.mu.Lock()
 	if other := r.index.first(a); other != nil {
 		r.warnOfTwo(a, other.agent)
