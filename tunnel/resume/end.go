@@ -61,7 +61,8 @@ type End struct {
 	In  Incoming
 
 	window time.Duration
-	epoch  uint32 // of the newest carrier that was attached or tried
+	until  time.Time // see Deadline
+	epoch  uint32    // of the newest carrier that was attached or tried
 	reason Reason
 
 	carried   bool
@@ -69,7 +70,6 @@ type End struct {
 	plain     bool // it will not outlive its carrier
 	closed    bool // nobody reads any more
 	abandoned bool // the peer is yet to be told that it is over
-	until     time.Time
 }
 
 // New returns an end that is attached to its first carrier and may be without

@@ -32,13 +32,13 @@ type Outgoing struct {
 	next  uint64 // to be sent next on the present carrier
 	end   uint64 // of what was written, the end not counted
 
-	fin  bool // nothing more will be written
-	void bool // nothing is kept to be sent again
-
 	segs     []tunnel.Chunk // the bytes of [base, end)
-	tailOpen bool           // the last of segs is ours to append to
 	cur, pos int            // where next is in segs
 	size     int            // the memory that segs pin
+
+	tailOpen bool // the last of segs is ours to append to
+	fin      bool // nothing more will be written
+	void     bool // nothing is kept to be sent again
 }
 
 // Append takes c over, whose bytes follow all that was written before.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -44,8 +43,9 @@ func (e *Ends) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow
 	flow.Leave = nil // who serves it waits here
 	life, cancel := context.WithCancelCause(e.ctx)
 	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	at := &trial{number: flow.Resume.Attempt, cancel: cancel, answered: make(chan struct{})}
-	if again, err := e.enter(ctx, flow.Resume.Token, at); again || err != nil {
+	token, answered := flow.Resume.Token, make(chan struct{})
+	at := &trial{number: flow.Resume.Attempt, cancel: cancel, answered: answered}
+	if again, err := e.enter(ctx, token, at); again || err != nil {
 		stop()
 		cancel(nil)
 		if err != nil {
@@ -54,12 +54,11 @@ func (e *Ends) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow
 		}
 		return e.accept(flow, answer)
 	}
-	told := sync.OnceFunc(func() { e.leave(flow.Resume.Token, at) })
 	started := e.start(func() {
-		defer told()
+		defer e.leave(token, at)
 		defer cancel(nil)
 		_ = next.Forward(life, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
-			defer told()
+			defer e.leave(token, at)
 			if err == nil && !stop() {
 				err = context.Cause(ctx)
 				_, _ = answer(nil, err)
@@ -71,20 +70,23 @@ func (e *Ends) begin(ctx context.Context, next tunnel.Carrier, flow *tunnel.Flow
 	if !started {
 		stop()
 		cancel(nil)
-		told()
+		e.leave(token, at)
 		return errClosed
 	}
-	<-at.answered
+	<-answered
 	return nil
 }
 
 // trial is a dial for an opener, which may ask for it again by another carrier
 // before the answer has come.
 type trial struct {
-	number   uint32
-	cancel   context.CancelCauseFunc
-	givenUp  bool          // for a newer one: nothing may come of it; guarded by Ends.mu
-	answered chan struct{} // closed when the outcome is known and was told
+	number uint32
+	cancel context.CancelCauseFunc
+
+	// Guarded by Ends.mu.
+
+	givenUp  bool          // for a newer one: nothing may come of it
+	answered chan struct{} // closed when the outcome is known and was told; then nil
 }
 
 // errRepeated is why a dial is given up that was asked for again.
@@ -106,7 +108,7 @@ func (e *Ends) enter(ctx context.Context, token [16]byte, at *trial) (done bool,
 			e.mu.Unlock()
 			return false, nil
 		}
-		older := before.number < at.number
+		older, answered := before.number < at.number, before.answered
 		before.givenUp = before.givenUp || older
 		e.mu.Unlock()
 		if !older {
@@ -114,19 +116,22 @@ func (e *Ends) enter(ctx context.Context, token [16]byte, at *trial) (done bool,
 		}
 		before.cancel(errRepeated)
 		select {
-		case <-before.answered:
+		case <-answered:
 		case <-ctx.Done():
 			return false, tunnel.AsDialError("", context.Cause(ctx))
 		}
 	}
 }
 
-// leave notes that a dial is over, and has become a connection or not.
+// leave notes, once, that a dial is over, and has become a connection or not.
 func (e *Ends) leave(token [16]byte, at *trial) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.dials, token)
-	close(at.answered)
+	if at.answered != nil {
+		delete(e.dials, token)
+		close(at.answered)
+		at.answered = nil
+	}
 }
 
 // errClosed is why a process that goes begins nothing.
@@ -139,7 +144,7 @@ func (e *Ends) answer(flow *tunnel.Flow, at *trial, far tunnel.Conn, err error, 
 	}
 	r := flow.Resume
 	window := min(r.Window, e.opt.Window, MaxWindow)
-	c := e.newConn(nil, window, r.Attempt, ask{token: r.Token, address: flow.Address}, nil, nil)
+	c := e.newConn(nil, window, r.Attempt, r.Token, flow.Address)
 	c.dest = [2]net.Addr{far.LocalAddr(), far.RemoteAddr()}
 	switch err := e.add(c, at); {
 	case err == errRepeated:
@@ -161,7 +166,7 @@ func (e *Ends) answer(flow *tunnel.Flow, at *trial, far tunnel.Conn, err error, 
 	}
 	c.local, c.remote, c.st = near.LocalAddr(), near.RemoteAddr(), st
 	c.watch(st, c.epoch)
-	flow.Lasting = c
+	flow.Lasting, flow.Resume = c, nil // which was about this carrier
 	return c, nil
 }
 
@@ -169,7 +174,7 @@ func (e *Ends) answer(flow *tunnel.Flow, at *trial, far tunnel.Conn, err error, 
 func (e *Ends) accept(flow *tunnel.Flow, answer tunnel.Answer) error {
 	r := flow.Resume
 	c := e.find(r.Token)
-	if c == nil || c.ask.address != flow.Address {
+	if c == nil || c.address != flow.Address {
 		_, err := answer(nil, &tunnel.DialError{Failure: tunnel.FailGone})
 		return err
 	}

@@ -31,8 +31,10 @@ type Carrier interface {
 
 // Conn is an end of a connection that outlives its carriers.
 type Conn struct {
-	ends *Ends
-	ask  ask // how it is resumed; the acceptor's has only its token
+	ends    *Ends
+	token   [16]byte
+	address string   // of the destination
+	opening *opening // how it is resumed; nil: the other end does that
 
 	local, remote net.Addr
 	dest          [2]net.Addr // the destination's, at the acceptor: local and remote
@@ -40,28 +42,25 @@ type Conn struct {
 	mu      sync.Mutex
 	changed sync.Cond // room to write, another carrier, the end of it all
 	end     *resume.End
-	st      Carrier     // nil: none
+	st      Carrier // nil: none
+	err     error   // why it is over; nil: it is not, or ended in order
+	reading int     // how many read from a carrier
+	leaving int     // how many carriers were left that something may still come out of
+	held    int     // of the budget
+	room    *room   // for what is not acknowledged; nil: no writer has wanted more
+	used    time.Time
 	epoch   uint32      // of st
-	err     error       // why it is over; nil: it is not, or ended in order
 	code    tunnel.Code // that the peer is told once an end that was abandoned has a carrier
 	sending bool        // somebody gives st what it has not been given
 	stuck   bool        // the one who does is a writer of ours, who may have a deadline
-	reading int         // how many read from a carrier
-	leaving int         // how many carriers were left that something may still come out of
 	owing   bool        // the Ends will acknowledge
 	waiting bool        // the Ends looks at its deadline
 	done    bool        // the Ends knows that it is over
-	held    int         // of the budget
-	room    room        // for what is not acknowledged
 	big     bool        // the peer was told by st that there is much
-	used    time.Time
-	lostAt  time.Time
-	first   string // the server to ask first for another carrier, once; empty: any
-	bulk    bool   // it is to have another carrier for being bulk
 
-	course atomic.Pointer[tunnel.Course] // for those who only look; nil: nothing was lost yet
+	course atomic.Pointer[tunnel.Course] // also for those who only look; nil: nothing was lost yet
 
-	readBy, writeBy expiry
+	readBy, writeBy *expiry // nil: nobody has set one
 
 	turn turn // to read
 }
@@ -137,7 +136,8 @@ func (c *Conn) Close() error {
 	c.end.Close(time.Now())
 	c.flush()
 	if c.end.Reason() == resume.NotGone && !c.end.In.Finished() && !c.turn.delivers() {
-		c.readBy.set(time.Time{}, &c.changed)
+		c.readBy.stop()
+		c.readBy = nil
 		if c.st != nil {
 			_ = c.st.SetReadDeadline(time.Time{})
 		}
@@ -163,7 +163,7 @@ func (c *Conn) Reset(cause error) error {
 		code = tunnel.CodeGone // or the other end would wait for another carrier
 	}
 	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
-	if c.st == nil && c.ask.dialer != nil { // the next carrier is to tell the peer
+	if c.st == nil && c.opening != nil { // the next carrier is to tell the peer
 		c.code = code
 		c.end.Abandon(time.Now())
 		c.fail(err)
@@ -220,8 +220,7 @@ func (c *Conn) over(err error) {
 	}
 	c.done = true
 	c.account()
-	if !c.lostAt.IsZero() {
-		c.lostAt = time.Time{}
+	if !c.Course().Lost.IsZero() {
 		c.ends.lone.Add(-1)
 	}
 	c.ends.gone(c)
@@ -278,22 +277,21 @@ func (c *Conn) account() {
 // attach makes st the carrier, which came by f; whoever calls has had the end
 // take it.
 func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
-	c.st, c.epoch, c.big, c.bulk = st, epoch, false, false
+	c.st, c.epoch, c.big = st, epoch, false
 	if c.turn.delivers() {
 		st.In().Deliver(&inlet{c, st, epoch})
 		c.turn.ready()
 	} else {
-		_ = st.SetReadDeadline(c.readBy.at)
+		_ = st.SetReadDeadline(c.readBy.time())
 	}
 	c.watch(st, epoch)
 	if c.end.In.Finished() { // every carrier waits for it before it is closed
 		c.acknowledge()
 	}
 	c.used = time.Now()
-	if !c.lostAt.IsZero() {
-		c.ends.resumed(c.used.Sub(c.lostAt))
-		c.lostAt = time.Time{}
-		course := tunnel.Course{Resumes: c.Course().Resumes + 1, Hop: f.Hop}
+	if before := c.Course(); !before.Lost.IsZero() {
+		c.ends.resumed(c.used.Sub(before.Lost))
+		course := tunnel.Course{Resumes: before.Resumes + 1, Hop: f.Hop}
 		if f.Source != nil {
 			course.Source = f.Source.String()
 		}
@@ -344,7 +342,7 @@ func (w watcher) Lost(cause error) { w.c.ends.lost(w, cause) }
 
 // Move implements link.Watcher. Only who opened the connection can have it move.
 func (w watcher) Move() {
-	if w.c.ask.dialer != nil {
+	if w.c.opening != nil {
 		w.c.ends.start(func() { w.c.move(w.st.Session(), true) })
 	}
 }
@@ -376,10 +374,8 @@ func (c *Conn) broken(st Carrier, epoch uint32, cause error) (left Carrier) {
 func (c *Conn) leave() {
 	c.st = nil
 	c.leaving++
-	if c.lostAt.IsZero() {
-		c.lostAt = time.Now()
-		course := c.Course()
-		course.Lost = c.lostAt
+	if course := c.Course(); course.Lost.IsZero() {
+		course.Lost = time.Now()
 		c.course.Store(&course)
 		c.ends.left()
 	}

@@ -110,11 +110,8 @@ func (e *Ends) Features() []string {
 }
 
 // newConn makes an end that st carries, by the so manieth attempt.
-func (e *Ends) newConn(st Carrier, window time.Duration, number uint32, a ask, local, remote interface {
-	Network() string
-	String() string
-}) *Conn {
-	c := &Conn{ends: e, ask: a, local: local, remote: remote, end: resume.New(window), st: st, epoch: number, used: time.Now()}
+func (e *Ends) newConn(st Carrier, window time.Duration, number uint32, token [16]byte, address string) *Conn {
+	c := &Conn{ends: e, token: token, address: address, end: resume.New(window), st: st, epoch: number, used: time.Now()}
 	c.end.Dialed(number)
 	c.changed.L = &c.mu
 	return c
@@ -131,7 +128,7 @@ func (e *Ends) add(c *Conn, of *trial) error {
 	case e.closed:
 		return errClosed
 	case of != nil:
-		e.tokens[c.ask.token] = c
+		e.tokens[c.token] = c
 	}
 	e.all[c] = struct{}{}
 	return nil
@@ -147,8 +144,8 @@ func (e *Ends) gone(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.all, c)
-	if e.tokens[c.ask.token] == c {
-		delete(e.tokens, c.ask.token)
+	if e.tokens[c.token] == c {
+		delete(e.tokens, c.token)
 	}
 }
 
@@ -203,7 +200,7 @@ func (c *Conn) degrade() bool {
 	if c.st == nil || !c.end.Degrade() {
 		return false
 	}
-	if c.ask.dialer == nil {
+	if c.opening == nil {
 		c.st.Stay() // or what asks the opener to move it would end it
 	}
 	c.settle()
@@ -290,7 +287,7 @@ func (e *Ends) detach(c *Conn, left Carrier) {
 		})
 		return
 	}
-	if c.ask.dialer != nil {
+	if c.opening != nil {
 		e.enqueue(c)
 	}
 }

@@ -45,7 +45,7 @@ func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 		defer e.Close()
 		release, taken := make(chan struct{}), make(chan struct{})
 		st := &parting{taken: taken}
-		c := e.newConn(st, time.Minute, 0, ask{token: [16]byte{1}}, nil, nil)
+		c := e.newConn(st, time.Minute, 0, [16]byte{1}, "dest:1")
 		if err := e.add(c, nil); err != nil {
 			t.Fatal(err)
 		}

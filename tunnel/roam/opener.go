@@ -20,18 +20,21 @@ const (
 	lastPause  = 250 * time.Millisecond
 )
 
-// ask is what is needed to resume a connection.
-type ask struct {
-	token   [16]byte
-	dialer  tunnel.Dialer   // nil: the other end resumes
+// opening is what an opener needs to resume a connection. Conn.mu guards what changes.
+type opening struct {
+	dialer  tunnel.Dialer
 	values  context.Context // of the first dial: whose budget its streams count in
 	network string
-	address string
 	id      string
 	front   string
 	window  time.Duration
-	route   string
-	tries   int // in vain since it was lost
+	route   string // changes
+
+	// Of one that has lost its carrier.
+
+	tries int    // in vain so far
+	first string // the server to ask first, once; empty: any
+	bulk  bool   // it is to have another carrier for being bulk
 }
 
 // Dialer makes the connections that next dials outlive their carriers, as far
@@ -106,10 +109,11 @@ func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, as
 	if !ok || window <= 0 {
 		return far
 	}
-	c := e.newConn(st, window, asked.Attempt, ask{
-		token: asked.Token, dialer: next, values: values, network: f.Network, address: f.Address, id: f.ID, front: f.Front,
-		window: asked.Window, route: asked.Granted.Route,
-	}, far.LocalAddr(), far.RemoteAddr())
+	c := e.newConn(st, window, asked.Attempt, asked.Token, f.Address)
+	c.local, c.remote = far.LocalAddr(), far.RemoteAddr()
+	c.opening = &opening{
+		dialer: next, values: values, network: f.Network, id: f.ID, front: f.Front, window: asked.Window, route: asked.Granted.Route,
+	}
 	if e.add(c, nil) != nil {
 		return far
 	}
@@ -127,7 +131,7 @@ func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, as
 func (e *Ends) enqueue(c *Conn) {
 	c.mu.Lock()
 	w := waiter{c, c.used}
-	route := c.ask.route
+	route := c.opening.route
 	c.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -196,20 +200,19 @@ func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
 	}
 	epoch, taken, err := c.end.Try(time.Now())
 	c.settle()
-	first, bulk := c.first, c.bulk
-	c.first = ""
+	o := c.opening
+	f := &tunnel.Flow{ID: o.id, Front: o.front, Network: o.network, Address: c.address, Resume: &tunnel.Resume{
+		Token: c.token, Window: o.window, Epoch: epoch, Route: o.route, Taken: taken, First: o.first, Bulk: o.bulk,
+	}}
+	o.first = ""
 	c.mu.Unlock()
 	if err != nil {
 		return 0, false
 	}
-	a := &c.ask
-	f := &tunnel.Flow{ID: a.id, Front: a.front, Network: a.network, Address: a.address, Resume: &tunnel.Resume{
-		Token: a.token, Window: a.window, Epoch: epoch, Route: a.route, Taken: taken, First: first, Bulk: bulk,
-	}}
-	dialing, cancel := context.WithTimeout(a.values, attempt)
+	dialing, cancel := context.WithTimeout(o.values, attempt)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
-	far, err := a.dialer.Dial(dialing, f)
+	far, err := o.dialer.Dial(dialing, f)
 	if err != nil {
 		return c.failed(err)
 	}
@@ -227,8 +230,8 @@ func (c *Conn) failed(err error) (wait time.Duration, again bool) {
 	if c.end.Reason() != resume.NotGone {
 		return 0, false
 	}
-	wait = pauseOf(c.ask.tries)
-	c.ask.tries++
+	wait = pauseOf(c.opening.tries)
+	c.opening.tries++
 	return wait, true
 }
 
@@ -254,9 +257,9 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (wait tim
 		_ = st.Reset(&tunnel.ResetError{Code: code})
 		return 0, false
 	}
-	c.ask.tries = 0
+	c.opening.tries, c.opening.bulk = 0, false
 	if granted.Route != "" {
-		c.ask.route = granted.Route
+		c.opening.route = granted.Route
 	}
 	st.Acknowledge(link.Ack{Offset: c.end.In.Tell(), End: c.end.In.Finished()}) // which shows that it is used
 	c.attach(st, epoch, f)
@@ -271,7 +274,7 @@ func (e *Ends) Move(ses *link.Session) {
 	e.mu.Lock()
 	all := make([]*Conn, 0, len(e.all))
 	for c := range e.all {
-		if c.ask.dialer != nil {
+		if c.opening != nil {
 			all = append(all, c)
 		}
 	}
@@ -290,8 +293,8 @@ func (c *Conn) move(ses *link.Session, bulk bool) {
 		return
 	}
 	left := c.broken(c.st, c.epoch, errLost)
-	if c.bulk = bulk; bulk {
-		c.first = ses.Peer().ID
+	if c.opening.bulk = bulk; bulk {
+		c.opening.first = ses.Peer().ID
 	}
 	c.mu.Unlock()
 	if left != nil {

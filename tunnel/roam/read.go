@@ -137,7 +137,7 @@ func (c *Conn) fetch(from func(Carrier) (n, size int, err error), dropped bool) 
 			return 0, io.EOF
 		case c.st == nil && c.err != nil:
 			return 0, c.err
-		case c.readBy.expired:
+		case c.readBy.passed():
 			return 0, errDeadline
 		case c.st == nil && c.turn.delivers():
 			if c.turn.end() {
@@ -198,45 +198,57 @@ func (c *Conn) drop() {
 	}
 }
 
-// expiry is a deadline. Conn.mu guards it.
+// expiry is a deadline; nil is none. Conn.mu guards it.
 type expiry struct {
 	at      time.Time
 	timer   *time.Timer
 	expired bool
 }
 
-func (e *expiry) set(t time.Time, changed *sync.Cond) {
-	e.stop()
-	e.at, e.expired = t, false
+// newExpiry tells changed when t has come; zero: there is no deadline.
+func newExpiry(t time.Time, changed *sync.Cond) *expiry {
 	if t.IsZero() {
-		return
+		return nil
 	}
+	e := &expiry{at: t}
 	wait := time.Until(t)
 	if wait <= 0 {
 		e.expired = true
 		changed.Broadcast()
-		return
+		return e
 	}
 	e.timer = time.AfterFunc(wait, func() {
 		changed.L.Lock()
 		defer changed.L.Unlock()
-		if e.at.Equal(t) {
-			e.expired = true
-			changed.Broadcast()
-		}
+		e.expired = true
+		changed.Broadcast()
 	})
+	return e
 }
 
-// over says whether the deadline has passed, be its timer late.
+// time is when it is; zero: never.
+func (e *expiry) time() time.Time {
+	if e == nil {
+		return time.Time{}
+	}
+	return e.at
+}
+
+// passed says whether it has come, as far as who waits was told.
+func (e *expiry) passed() bool { return e != nil && e.expired }
+
+// over is passed, be the timer late.
 func (e *expiry) over(now time.Time) bool {
-	e.expired = e.expired || !e.at.IsZero() && !now.Before(e.at)
-	return e.expired
+	if e != nil && !now.Before(e.at) {
+		e.expired = true
+	}
+	return e.passed()
 }
 
+// stop has nobody told any more.
 func (e *expiry) stop() {
-	if e.timer != nil {
+	if e != nil && e.timer != nil {
 		e.timer.Stop()
-		e.timer = nil
 	}
 }
 
@@ -255,7 +267,8 @@ func (c *Conn) SetReadDeadline(t time.Time) error {
 	if c.end.Closed() {
 		return net.ErrClosed
 	}
-	c.readBy.set(t, &c.changed)
+	c.readBy.stop()
+	c.readBy = newExpiry(t, &c.changed)
 	if c.st != nil {
 		_ = c.st.SetReadDeadline(t)
 	}
@@ -269,8 +282,9 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	if c.end.Closed() {
 		return net.ErrClosed
 	}
-	c.writeBy.set(t, &c.changed)
-	if c.writeBy.expired && c.stuck && c.st != nil { // who writes is to be set free; nothing less does it
+	c.writeBy.stop()
+	c.writeBy = newExpiry(t, &c.changed)
+	if c.writeBy.passed() && c.stuck && c.st != nil { // who writes is to be set free; nothing less does it
 		if left := c.broken(c.st, c.epoch, errLost); left != nil {
 			c.ends.detach(c, left)
 		}

@@ -32,7 +32,8 @@ const (
 
 // room is how much an end keeps before its writer has to wait. It begins small
 // and grows with the acknowledgements of a writer that waits for them: so a
-// destination that takes nothing costs little.
+// destination that takes nothing costs little. nil is the room of an end whose
+// writer has never had to wait.
 type room struct {
 	more   int       // than minKept
 	acked  int       // since it last grew
@@ -41,7 +42,12 @@ type room struct {
 }
 
 // limit is the room there is.
-func (r *room) limit() int { return minKept + r.more }
+func (r *room) limit() int {
+	if r == nil {
+		return minKept
+	}
+	return minKept + r.more
+}
 
 // want notes that a writer waits for more. After a time without acknowledgements
 // all begins anew.
@@ -56,6 +62,9 @@ func (r *room) want(now time.Time) {
 
 // grow takes in that n bytes were acknowledged.
 func (r *room) grow(n int, now time.Time) {
+	if r == nil {
+		return
+	}
 	r.last = now
 	r.acked += n
 	if r.acked >= r.limit() && !r.wanted.IsZero() && now.Sub(r.wanted) >= growAfter {

@@ -56,7 +56,7 @@ func delivering(t *testing.T) (*Conn, *quietly, *counting) {
 	e := New(Options{Window: time.Minute})
 	t.Cleanup(func() { e.Close(); e.Wait() })
 	st, app := &quietly{}, &counting{}
-	c := e.newConn(st, time.Minute, 0, ask{token: [16]byte{1}}, nil, nil)
+	c := e.newConn(st, time.Minute, 0, [16]byte{1}, "dest:1")
 	if err := e.add(c, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,9 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 		if !c.full() {
 			break
 		}
+		if c.room == nil {
+			c.room = new(room)
+		}
 		c.room.want(time.Now())
 		if c.big && c.st != nil && !c.hasMuch() {
 			c.acknowledge() // so that the peer does so sooner
@@ -82,7 +85,7 @@ func (c *Conn) writable() error {
 		return c.err
 	case c.end.Out.Finished():
 		return errWriteClosed
-	case c.writeBy.expired:
+	case c.writeBy.passed():
 		return errDeadline
 	default:
 		return nil
@@ -102,13 +105,13 @@ func (c *Conn) startSending() bool {
 // sendInTime sends for a writer. One with a deadline has it done by another,
 // since what a carrier was given in part cannot be taken back.
 func (c *Conn) sendInTime() {
-	if c.writeBy.at.IsZero() || !c.ends.start(c.sendOn) {
+	if c.writeBy.time().IsZero() || !c.ends.start(c.sendOn) {
 		c.stuck = true
 		c.send()
 		c.stuck = false
 		return
 	}
-	for c.sending && !c.writeBy.expired && c.err == nil {
+	for c.sending && !c.writeBy.passed() && c.err == nil {
 		c.changed.Wait()
 	}
 }
