@@ -15,8 +15,8 @@ func TestResumingIsNotHeldUpByAStuckWriter(t *testing.T) {
 		c := &Conn{end: resume.New(time.Minute), sending: true}
 		c.changed.L = &c.mu
 		began := time.Now()
-		if wait, again := c.resume(t.Context()); !again || wait != firstPause || time.Since(began) != firstPause {
-			t.Errorf("it waits %v and then %v, again: %v", time.Since(began), wait, again)
+		if how, again := c.resume(t.Context()); how != untried || again != firstPause || time.Since(began) != firstPause {
+			t.Errorf("it waits %v and is to wait %v: %v", time.Since(began), again, how)
 		}
 		began = time.Now()
 		time.AfterFunc(firstPause/2, func() {

@@ -9,7 +9,8 @@ import (
 const (
 	// atOnce is how many connections of one agent are resumed at a time, at first.
 	// Each that succeeds and took longTry, since the way is long, allows one more;
-	// one that fails puts an end to that.
+	// one that fails puts an end to that. One that was not even asked for says
+	// nothing of the way.
 	atOnce  = 64
 	longTry = 10 * time.Millisecond
 
@@ -55,6 +56,15 @@ func (s *lines) add(route string, w waiter) {
 	s.moved(l)
 }
 
+// outcome is what became of a connection whose turn it was to be resumed.
+type outcome uint8
+
+const (
+	untried   outcome = iota // nothing was asked of anybody
+	failed                   // and it is to be tried again
+	succeeded                // it goes on, or is over
+)
+
 // next takes out the connection to be tried now, of whose end l is to be told by
 // tried; nil: none is.
 func (s *lines) next() (*Conn, *line) {
@@ -69,12 +79,12 @@ func (s *lines) next() (*Conn, *line) {
 }
 
 // tried takes in how a try ended, and how long it took.
-func (s *lines) tried(l *line, ok bool, took time.Duration) {
+func (s *lines) tried(l *line, how outcome, took time.Duration) {
 	l.trying--
 	switch {
-	case !ok:
+	case how == failed:
 		l.room = atOnce
-	case took >= longTry:
+	case how == succeeded && took >= longTry:
 		l.room = min(l.room+1, maxAtOnce)
 	}
 	s.moved(l)

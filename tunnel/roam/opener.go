@@ -155,11 +155,11 @@ func (e *Ends) resumeMore() {
 func (e *Ends) work(c *Conn, l *line) {
 	for c != nil {
 		began := time.Now()
-		wait, again := c.resume(e.ctx)
-		if again {
-			e.enqueueIn(c, wait)
+		how, again := c.resume(e.ctx)
+		if again > 0 {
+			e.enqueueIn(c, again)
 		}
-		c, l = e.after(l, !again, time.Since(began))
+		c, l = e.after(l, how, time.Since(began))
 	}
 }
 
@@ -170,10 +170,10 @@ func (e *Ends) enqueueIn(c *Conn, wait time.Duration) {
 
 // after takes in how a try in l ended, and says which is next for whoever made it;
 // nil: none.
-func (e *Ends) after(l *line, ok bool, took time.Duration) (*Conn, *line) {
+func (e *Ends) after(l *line, how outcome, took time.Duration) (*Conn, *line) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.waiting.tried(l, ok, took)
+	e.waiting.tried(l, how, took)
 	e.workers--
 	if e.closed {
 		return nil, nil
@@ -186,17 +186,17 @@ func (e *Ends) after(l *line, ok bool, took time.Duration) (*Conn, *line) {
 	return c, next
 }
 
-// resume tries once to find another carrier. It says whether to try again, and
-// after how long.
-func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
+// resume tries once to find another carrier, and says after how long to try again;
+// 0: not.
+func (c *Conn) resume(ctx context.Context) (how outcome, again time.Duration) {
 	c.mu.Lock()
 	if !c.calm(firstPause) {
 		c.mu.Unlock()
-		return firstPause, true
+		return untried, firstPause
 	}
 	if c.st != nil {
 		c.mu.Unlock()
-		return 0, false
+		return untried, 0
 	}
 	epoch, taken, err := c.end.Try(time.Now())
 	c.settle()
@@ -207,7 +207,7 @@ func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
 	o.first = ""
 	c.mu.Unlock()
 	if err != nil {
-		return 0, false
+		return untried, 0
 	}
 	dialing, cancel := context.WithTimeout(o.values, attempt)
 	defer cancel()
@@ -220,7 +220,7 @@ func (c *Conn) resume(ctx context.Context) (wait time.Duration, again bool) {
 }
 
 // failed takes in why a try was in vain.
-func (c *Conn) failed(err error) (wait time.Duration, again bool) {
+func (c *Conn) failed(err error) (how outcome, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if tunnel.FailureOf(err) == tunnel.FailGone {
@@ -228,14 +228,14 @@ func (c *Conn) failed(err error) (wait time.Duration, again bool) {
 	}
 	c.settle()
 	if c.end.Reason() != resume.NotGone {
-		return 0, false
+		return succeeded, 0
 	}
-	wait = pauseOf(c.opening.tries)
+	again = pauseOf(c.opening.tries)
 	c.opening.tries++
-	return wait, true
+	return failed, again
 }
 
-func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (wait time.Duration, again bool) {
+func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (how outcome, again time.Duration) {
 	granted := f.Resume.Granted
 	st, ok := far.(Carrier)
 	if !ok || granted.Window <= 0 {
@@ -255,7 +255,7 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (wait tim
 			code = c.code
 		}
 		_ = st.Reset(&tunnel.ResetError{Code: code})
-		return 0, false
+		return succeeded, 0
 	}
 	c.opening.tries, c.opening.bulk = 0, false
 	if granted.Route != "" {
@@ -263,7 +263,7 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (wait tim
 	}
 	st.Acknowledge(link.Ack{Offset: c.end.In.Tell(), End: c.end.In.Finished()}) // which shows that it is used
 	c.attach(st, epoch, f)
-	return 0, false
+	return succeeded, 0
 }
 
 // Move has the connections that a link carries find another, before it goes.
