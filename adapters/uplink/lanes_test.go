@@ -8,7 +8,6 @@ import (
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
 )
 
 // laned is a Server with a link of two lanes to a fakeserver. A stream keeps the
@@ -18,10 +17,10 @@ func laned(t *testing.T, p *fakeserver.PKI, server *fakeserver.Server, n *names)
 	s = client(t, p, n, func(o *Options) { o.Lanes, o.ResumeWindow = 2, time.Minute })
 	run(t, s)
 	eventually(t, "a link", func() bool { return s.Ready() == nil })
-	l = s.pick(nil)
-	hello := s.hello
+	l = s.pool.links().pick()
+	hello := s.connector.hello
 	hello.Group = server.Peers()[0].Group
-	second, err := s.connectLane(t.Context(), l.addr, hello)
+	second, err := s.connector.lane(t.Context(), l.addr, hello)
 	must(t, err)
 	held, err := second.Dial(t.Context(), tunnel.NewFlow("tcp", echo(t)))
 	must(t, err)
@@ -71,7 +70,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	before.Start(t)
 	s = client(t, p, at("192.0.2.1", before.Addr()), func(o *Options) { o.Lanes = 2 })
 	must(t, roundTrip(t, s, target))
-	if s.pick(nil).Sessions()[0].Lanes() {
+	if s.pool.links().pick().Sessions()[0].Lanes() {
 		t.Error("lanes are in use with a server that does not know them")
 	}
 	old := fakeserver.New(p).Old().Start(t)
@@ -82,7 +81,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 	if links, connects := old.Links.Load(), old.Connects.Load(); links != 0 || connects != 3 {
 		t.Errorf("an old server has %d links and %d CONNECTs", links, connects)
 	}
-	if _, err := s.connectLane(t.Context(), s.servers.addrs[0], s.hello); err == nil {
+	if _, err := s.connector.lane(t.Context(), s.connector.servers.addrs[0], s.connector.hello); err == nil {
 		t.Error("an old server gave a lane")
 	}
 }
@@ -91,8 +90,7 @@ func TestLanesWithServersOfBefore(t *testing.T) {
 func TestLanesAreLeft(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	target := echo(t)
-	agent := roam.New(roam.Options{Window: time.Minute})
-	t.Cleanup(func() { agent.Close(); agent.Wait() })
+	agent := newAgent(t)
 	old := resuming(p, agent).Start(t)
 	n := at("192.0.2.1", old.Addr())
 	s, l, idle := laned(t, p, old, n)
@@ -113,10 +111,7 @@ func TestLanesAreLeft(t *testing.T) {
 	next := resuming(p, agent).Start(t)
 	n.set("192.0.2.1", next.Addr())
 	old.Drain()
-	eventually(t, "the old link to be left", func() bool {
-		links := s.Links()
-		return next.Links.Load() > 0 && len(links) == 1 && !links[0].Draining
-	})
+	eventuallyOnlyOn(t, s, next)
 	for _, c := range conns {
 		says(t, c, "after")
 	}

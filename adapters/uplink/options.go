@@ -2,6 +2,10 @@
 // where the server has them, else one HTTP CONNECT over mTLS per connection.
 // ALPN decides on the one handshake there is anyway.
 //
+// A connector makes connections and links (connector.go), a pool keeps the links
+// (pool.go), and a Server picks one of them for each dial (dial.go, links.go). What
+// the last handshake told of the server, health keeps for all three.
+//
 // A Server owns its links, the goroutines that keep them, and the ends of
 // connections that outlive them; connections made by CONNECT are their
 // callers'. Package adapters makes one for each process, and the operator's
@@ -20,6 +24,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -111,9 +116,7 @@ func (o Options) withDefaults() (Options, error) {
 		o.dialTCP = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext
 	}
 	if o.Log == nil {
-		silent := logrus.New()
-		silent.SetLevel(logrus.PanicLevel)
-		o.Log = silent
+		o.Log = logging.Discard()
 	}
 	return o, nil
 }

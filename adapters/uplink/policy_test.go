@@ -39,19 +39,19 @@ func TestALinkOutweighsAnOldServer(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	linked, old := fakeserver.New(p).Start(t), fakeserver.New(p).Old().Start(t)
 	s := client(t, p, at("192.0.2.1", linked.Addr(), "192.0.2.2", old.Addr()), nil)
-	must(t, s.begin())
-	l, err := s.keep(t.Context(), netip.MustParseAddrPort("192.0.2.1:8090"))
+	must(t, s.pool.begin())
+	l, err := s.connector.at(t.Context(), netip.MustParseAddrPort("192.0.2.1:8090"))
 	must(t, err)
 	var reached *peers.Reached
-	if _, err := s.keep(t.Context(), netip.MustParseAddrPort("192.0.2.2:8090")); !errors.As(err, &reached) {
+	if _, err := s.connector.at(t.Context(), netip.MustParseAddrPort("192.0.2.2:8090")); !errors.As(err, &reached) {
 		t.Fatal(err)
 	}
-	if s.knownOld() {
+	if s.health.isOld() {
 		t.Error("an attempt decides what the server is, and not the loop")
 	}
-	s.foundOld() // as the loop does when it hears of that first
-	s.set.Offer(l.addr, l)
-	eventually(t, "the link to count", func() bool { return !s.knownOld() })
+	s.pool.foundOld() // as the loop does when it hears of that first
+	s.pool.offer(l)
+	eventually(t, "the link to count", func() bool { return !s.health.isOld() })
 }
 
 // A server that forgets the link is known to be old without a request.
@@ -63,7 +63,7 @@ func TestServerForgetsTheLink(t *testing.T) {
 	eventually(t, "a link", func() bool { return s.Ready() == nil })
 	server.Stop()
 	fakeserver.New(p).Old().StartAt(t, server.Addr())
-	eventually(t, "the server known to be old", s.knownOld)
+	eventually(t, "the server known to be old", s.health.isOld)
 }
 
 // Who began to ask before the server was found to be old, and is heard after
@@ -72,9 +72,9 @@ func TestAnOldServerIsFoundOnce(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	server := fakeserver.New(p).Old().Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-	s.foundOld()
+	s.pool.foundOld()
 	var old *peers.Reached
-	if _, _, err := s.rush(t.Context()); !errors.As(err, &old) || server.Handshakes.Load() > 0 {
+	if _, _, err := s.pool.rush(t.Context()); !errors.As(err, &old) || server.Handshakes.Load() > 0 {
 		t.Errorf("%v, %d handshakes", err, server.Handshakes.Load())
 	}
 }

@@ -2,151 +2,163 @@ package uplink
 
 import (
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
-	"strconv"
+	"sync"
 	"sync/atomic"
-	"time"
 
-	"konnectivity/tunnel"
-	"konnectivity/tunnel/lanes"
+	"konnectivity/internal/peers"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/roam"
 )
 
-const (
-	// idleCheck is the longest pause between two looks at a link that is to be
-	// left: at whether another is there to go on by, and anything on it still.
-	idleCheck = time.Second
+// pool keeps links to the server, as many as policy says, from the first request
+// on. Its methods may be called from any goroutine, except for those that are Events
+// of the set, which its loop calls in order.
+type pool struct {
+	opt       Options
+	connector *connector
+	health    *health
+	spare     *spare     // for what showed the server to be old
+	ends      *roam.Ends // of connections that move from link to link
+	set       *peers.Set[netip.AddrPort, *pooled]
+	pace      pace // of searches
 
-	// firstCheck is the first such pause. Later ones are longer, so that
-	// streams that come back, because no other server has their agent, are not
-	// moved all the time.
-	firstCheck = 50 * time.Millisecond
-)
-
-// pooled is one link, of one or more lanes.
-type pooled struct {
-	*lanes.Group
-	addr     netip.AddrPort
-	since    time.Time
-	id       string      // of this link and no other, whatever servers call themselves
-	leaving  atomic.Bool // nothing new is to be put on it while there is another
-	replaced atomic.Bool // the same, for good: another has taken its place
+	tasks *tasks // which the Server ends
+	begun sync.Once
+	lost  atomic.Int64 // links
 }
 
-// ServerID implements peers.Session: two links to one server are not one too
-// many.
-func (l *pooled) ServerID() string { return l.id }
-
-// alive says whether l has not ended. Once it says no, Done is closed.
-func (l *pooled) alive() bool {
-	if l.Err() == nil {
-		return true
-	}
-	<-l.Done() // about to be closed
-	return false
-}
-
-func (l *pooled) isLeaving() bool {
-	return tunnel.Closed(l.Draining()) || l.leaving.Load() || l.replaced.Load()
-}
-
-// pick returns the link with the fewest streams that is not among tried; one to
-// a server that says that no agent serves only if there is no other, and one that
-// is being left only then; nil if there is none.
-func (s *Server) pick(tried []*pooled) *pooled {
-	var best *pooled
-	bestLoad := 0
-	for _, m := range s.set.Members() {
-		l := m.Session
-		if !l.alive() || slices.Contains(tried, l) {
-			continue
-		}
-		load := l.Streams()
-		switch {
-		case l.isLeaving():
-			load += 1 << 30 // behind every other
-		case l.Serving().Why != "":
-			load += 1 << 29
-		}
-		if best == nil || load < bestLoad {
-			best, bestLoad = l, load
-		}
-	}
-	return best
-}
-
-// adopt makes a link of h, which it takes over.
-func (s *Server) adopt(ctx context.Context, h handshaken) (*pooled, error) {
-	hello := s.hello
-	if s.opt.Lanes > 1 {
-		hello.Group = lanes.NewID()
-	}
-	first, err := s.greet(ctx, h, hello)
-	if err != nil {
-		return nil, err
-	}
-	g := lanes.New(first, lanes.Options{
-		Max:  s.opt.Lanes,
-		Dial: func(ctx context.Context) (*link.Session, error) { return s.connectLane(ctx, h.addr, hello) },
+func newPool(opt Options, c *connector, s *spare, ends *roam.Ends, t *tasks) *pool {
+	p := &pool{opt: opt, connector: c, health: c.health, spare: s, ends: ends, tasks: t}
+	p.set = peers.New(peers.Config[netip.AddrPort, *pooled]{
+		Policy: policy, ConnectTimeout: opt.ConnectTimeout,
+		Key:          netip.AddrPort.String,
+		Resolve:      p.resolve,
+		ResolveEvery: resolveEvery,
+		Connect:      c.at,
+		Rush:         p.rush,
+		Events: peers.Events[netip.AddrPort, *pooled]{
+			Joined: p.joined, Leaving: p.leaving, Lost: p.dropped, Resolved: p.resolved, Rushed: p.rushed,
+			Reached: func(netip.AddrPort) { p.foundOld() },
+			Failed:  func(f peers.Failure[netip.AddrPort]) { p.failed(f.Err) },
+		},
 	})
-	s.health.setOld(false) // at once: the next request may come before the loop takes it in
-	s.note(nil)
-	return &pooled{Group: g, addr: h.addr, since: time.Now(), id: strconv.FormatInt(s.made.Add(1), 10)}, nil
+	return p
 }
 
-// connectLane makes another link to one address.
-func (s *Server) connectLane(ctx context.Context, addr netip.AddrPort, hello link.Hello) (*link.Session, error) {
-	h, err := s.connectTo(ctx, addr)
-	if err != nil {
+// links are those that there are now.
+func (p *pool) links() links { return p.set.Members() }
+
+// begin has the loop of the links run.
+func (p *pool) begin() error {
+	p.begun.Do(func() {
+		p.tasks.start(func() {
+			p.set.Run(p.tasks.ctx)
+			p.set.Close()
+		})
+	})
+	return p.tasks.err()
+}
+
+// keep has links made and kept from now on, without a request too.
+func (p *pool) keep(ctx context.Context) error {
+	if err := p.begin(); err != nil {
+		return err
+	}
+	if p.opt.Mode != link.Off {
+		p.set.Warm(ctx) // the first request can have it
+	}
+	p.set.Keep()
+	return nil
+}
+
+// now waits for the attempt to make a link that is under way, or makes one.
+func (p *pool) now(ctx context.Context) (*pooled, error) {
+	if err := p.begin(); err != nil {
 		return nil, err
 	}
-	if !h.link() {
-		_ = h.NetConn().Close()
-		return nil, errNoLink
-	}
-	return s.greet(ctx, h, hello)
+	return p.set.Now(ctx)
 }
 
-// leave ends a link that is to be left, once nothing is on it and another is up.
-func (s *Server) leave(l *pooled) {
-	pause := firstCheck
-	for {
-		s.opt.Leave()
-		if s.resumable(l) {
-			for _, ses := range l.Sessions() {
-				s.ends.Move(ses)
-			}
-			pause = min(2*pause, idleCheck)
-		}
-		if s.emptied(l, pause) && !s.only(l) {
-			break
-		}
-		if s.ctx.Err() != nil || !l.alive() {
-			return
-		}
+// offer takes in a link that was made beside the loop.
+func (p *pool) offer(l *pooled) { p.set.Offer(l.addr, l) }
+
+// rush makes a link to whichever address works first, or keeps the connection
+// that showed the server to be old for one of those who wait.
+func (p *pool) rush(ctx context.Context) (netip.AddrPort, *pooled, error) {
+	if p.health.isOld() { // found out since the request began
+		return netip.AddrPort{}, nil, &peers.Reached{Again: listenTime}
 	}
-	_ = l.Close()
+	h, l, err := p.connector.whichever(ctx)
+	switch {
+	case err != nil:
+		return netip.AddrPort{}, nil, err
+	case l != nil:
+		return l.addr, l, nil
+	default:
+		p.spare.keep(h)
+		return h.addr, nil, &peers.Reached{Again: listenTime} // not right behind it
+	}
 }
 
-// emptied waits until nothing is on l and another link is up, for no longer
-// than pause, and says whether nothing is on it.
-func (s *Server) emptied(l *pooled, pause time.Duration) bool {
-	ctx, cancel := context.WithTimeout(s.ctx, pause)
+func (p *pool) resolve(ctx context.Context) ([]netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.opt.ConnectTimeout)
 	defer cancel()
-	if l.WaitIdle(ctx) != nil {
-		return false
-	}
-	if s.only(l) {
-		select {
-		case <-l.Done():
-		case <-ctx.Done():
-		}
-	}
-	return true
+	addrs, _, err := p.connector.servers.addresses(ctx, false)
+	return addrs, err
 }
 
-// only says whether l is the only link that is up.
-func (s *Server) only(l *pooled) bool {
-	return s.pick([]*pooled{l}) == nil
+// resolved leaves links to addresses that the server's name no longer has.
+func (p *pool) resolved(addrs []netip.AddrPort, err error) {
+	if err != nil {
+		p.health.note(err)
+		return
+	}
+	for _, m := range p.links() {
+		m.Session.leaving.Store(!slices.Contains(addrs, m.Address))
+	}
+}
+
+// joined notes that the server speaks the link. It runs after the session was
+// taken in, since an attempt elsewhere may have found an old server in between.
+func (p *pool) joined(*peers.Member[netip.AddrPort, *pooled]) { p.health.setOld(false) }
+
+// foundOld notes that an old server answers, which counts only while there is
+// no link. Like joined it belongs to the loop, so that neither overtakes the
+// other.
+func (p *pool) foundOld() { p.health.setOld(len(p.links()) == 0) }
+
+// leaving sees to a link whose server goes, while a new one is made.
+func (p *pool) leaving(m *peers.Member[netip.AddrPort, *pooled]) {
+	p.tasks.start(func() { p.leave(m.Session) })
+}
+
+// dropped counts a link that has ended, if nobody asked it to.
+func (p *pool) dropped(m *peers.Member[netip.AddrPort, *pooled]) {
+	if !m.Leaving && !m.Session.replaced.Load() {
+		p.lost.Add(1)
+		p.opt.Log.WithField("server", m.Address).WithError(m.Session.Err()).Debug("lost a link")
+	}
+}
+
+// failed notes why one address has no link, which matters to nobody while
+// another has one.
+func (p *pool) failed(err error) {
+	if p.links().pick() == nil {
+		p.health.note(err)
+	} else {
+		p.health.noteBehind(err)
+	}
+}
+
+// rushed notes why nobody who waited has a link.
+func (p *pool) rushed(err error) {
+	var old *peers.Reached
+	if errors.As(err, &old) {
+		p.foundOld()
+		return
+	}
+	p.health.note(err)
 }

@@ -33,8 +33,8 @@ func TestALinkPerAddress(t *testing.T) {
 		must(t, err)
 		conns = append(conns, c)
 	}
-	for _, m := range s.set.Members() {
-		if n := m.Session.Streams(); n != 3 {
+	for l := range s.pool.links().up() {
+		if n := l.Streams(); n != 3 {
 			t.Errorf("a link has %d streams of 9", n)
 		}
 	}
@@ -163,12 +163,13 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 	s := client(t, p, n, nil)
 	must(t, roundTrip(t, s, target))
 	n.set("192.0.2.2", second.Addr())
-	s.servers.mu.Lock()
-	s.servers.at = time.Time{}
-	s.servers.mu.Unlock()
-	eventually(t, "the drain seen", func() bool { first.Drain(); l := s.pick(nil); return l != nil && l.isLeaving() })
+	servers := s.connector.servers
+	servers.mu.Lock()
+	servers.at = time.Time{}
+	servers.mu.Unlock()
+	eventually(t, "the drain seen", func() bool { first.Drain(); l := s.pool.links().pick(); return l != nil && l.isLeaving() })
 	must(t, roundTrip(t, s, target)) // it is all there is
-	staying, err := s.set.Now(t.Context())
+	staying, err := s.pool.now(t.Context())
 	must(t, err)
 	for range 3 {
 		c, err := s.Dial(t.Context(), tunnel.NewFlow("tcp", target))
@@ -201,8 +202,8 @@ func TestPickAvoidsServersWithoutAgents(t *testing.T) {
 			t.Errorf("dialed by %s", f.Hop.ID)
 		}
 	}
-	only := s.pick(nil)
-	if l := s.pick([]*pooled{only}); l == nil || l.Peer().ID != "idle" {
+	only := s.pool.links().pick()
+	if l := s.pool.links().pick(only); l == nil || l.Peer().ID != "idle" {
 		t.Error("the other is not there if need be")
 	}
 }

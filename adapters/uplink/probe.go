@@ -11,32 +11,34 @@ import (
 
 // Addresses looks up where the server's name leads to now, as each connection
 // that finds no fresh addresses does.
-func (s *Server) Addresses(ctx context.Context) ([]netip.AddrPort, error) { return s.servers.find(ctx) }
+func (s *Server) Addresses(ctx context.Context) ([]netip.AddrPort, error) {
+	return s.connector.servers.find(ctx)
+}
 
 // A Probe is one connection to the server that carries no request. It shows
 // which step of the way there fails, why, and how long each takes. Its methods
 // are the steps of every connection that a Server makes. They are called in
 // order, by one goroutine at a time.
 type Probe struct {
-	server *Server
-	addr   netip.AddrPort
-	raw    net.Conn
-	tls    handshaken
+	connector *connector
+	addr      netip.AddrPort
+	raw       net.Conn
+	tls       handshaken
 }
 
 // Probe makes the first step, a TCP connection to one of the Addresses.
 func (s *Server) Probe(ctx context.Context, addr netip.AddrPort) (*Probe, error) {
-	raw, err := s.reach(ctx, addr)
+	raw, err := s.connector.reach(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	return &Probe{server: s, addr: addr, raw: raw}, nil
+	return &Probe{connector: s.connector, addr: addr, raw: raw}, nil
 }
 
 // Secure makes the TLS handshake, in which the server's certificate is judged.
 // If that fails, the state is what there was of it by then.
 func (p *Probe) Secure(ctx context.Context) (tls.ConnectionState, error) {
-	h, err := p.server.secure(ctx, p.raw, p.addr)
+	h, err := p.connector.secure(ctx, p.raw, p.addr)
 	if err == nil {
 		p.tls = h
 	}
@@ -48,7 +50,7 @@ func (p *Probe) Linked() bool { return p.tls.link() }
 
 // Link exchanges greetings on the link, which the caller closes.
 func (p *Probe) Link(ctx context.Context) (*link.Session, error) {
-	return p.server.greet(ctx, p.tls, p.server.hello)
+	return p.connector.greet(ctx, p.tls, p.connector.hello)
 }
 
 // Admitted says whether a server without links takes our certificate. Such a

@@ -1,42 +1,19 @@
 package uplink
 
 import (
-	"io"
 	"testing"
 	"time"
 
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/roam"
 )
-
-// resuming is a server that leads to the agent whose ends are given.
-func resuming(p *fakeserver.PKI, agent *roam.Ends) *fakeserver.Server {
-	s := fakeserver.New(p)
-	s.Ends = agent
-	return s
-}
-
-func says(t *testing.T, c tunnel.Conn, text string) {
-	t.Helper()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	_, err := io.WriteString(c, text)
-	must(t, err)
-	got := make([]byte, len(text))
-	_, err = io.ReadFull(c, got)
-	must(t, err)
-	if string(got) != text {
-		t.Errorf("got %q", got)
-	}
-}
 
 // A server that goes is left at once, also while a connection goes on for ever:
 // it moves to another link, if need be to one that is made for it.
 func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	target := echo(t)
-	agent := roam.New(roam.Options{Window: time.Minute})
-	t.Cleanup(func() { agent.Close(); agent.Wait() })
+	agent := newAgent(t)
 	old := resuming(p, agent).Start(t)
 	n := at("192.0.2.1", old.Addr())
 	s := client(t, p, n, func(o *Options) { o.ResumeWindow = time.Minute })
@@ -49,14 +26,9 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 
 	next := resuming(p, agent).Start(t)
 	n.set("192.0.2.1", next.Addr())
-	began := time.Now()
 	old.Drain()
 	says(t, c, "meanwhile")
-	eventually(t, "the old link to be left", func() bool {
-		links := s.Links()
-		return next.Links.Load() > 0 && len(links) == 1 && !links[0].Draining
-	})
-	t.Logf("left in %v", time.Since(began))
+	eventuallyOnlyOn(t, s, next)
 	says(t, c, "after")
 	if next.Links.Load() == 0 || s.Ends().Stats().Resumes == 0 {
 		t.Errorf("%d links to the next server, %+v", next.Links.Load(), s.Ends().Stats())
@@ -67,8 +39,7 @@ func TestConnectionsMoveOffAServerThatGoes(t *testing.T) {
 func linkedToTwo(t *testing.T, prepare func(a *fakeserver.Server)) *Server {
 	t.Helper()
 	p := fakeserver.NewPKI(t)
-	agent := roam.New(roam.Options{Window: time.Minute})
-	t.Cleanup(func() { agent.Close(); agent.Wait() })
+	agent := newAgent(t)
 	a, b := resuming(p, agent), resuming(p, agent)
 	a.ID, b.ID = "a", "b"
 	prepare(a)

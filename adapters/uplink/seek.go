@@ -8,13 +8,9 @@ import (
 	"konnectivity/internal/peers"
 )
 
-// maxReplaced is how many links that were replaced may be up still, because what is
-// on them cannot go on by another, before there is no further search.
-const maxReplaced = 4
-
-// seeker paces the search for a server that has agents. Its methods may be called
+// pace says when to search for a server that has agents. Its methods may be called
 // from any goroutine.
-type seeker struct {
+type pace struct {
 	mu      sync.Mutex
 	pause   peers.Backoff
 	next    time.Time // no search before
@@ -22,7 +18,7 @@ type seeker struct {
 }
 
 // begin says whether to search now. Who is told so has to call end.
-func (k *seeker) begin(now time.Time) bool {
+func (k *pace) begin(now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.seeking || now.Before(k.next) {
@@ -35,7 +31,7 @@ func (k *seeker) begin(now time.Time) bool {
 	return true
 }
 
-func (k *seeker) end(now time.Time) {
+func (k *pace) end(now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.seeking, k.next = false, now.Add(k.pause.Failure())
@@ -44,64 +40,34 @@ func (k *seeker) end(now time.Time) {
 // seek looks for a server that has agents where l, by which something is to go, and
 // every other link are to servers that say they have none. Both links to the one
 // address of several servers may be to the same server. It does not block.
-func (s *Server) seek(l *pooled) {
-	if l.Serving().Why == "" {
+func (p *pool) seek(l *pooled) {
+	if !l.agentless() {
 		return
 	}
-	old := s.toReplace()
-	if old == nil || !s.seeker.begin(time.Now()) {
+	old := p.links().toReplace()
+	if old == nil || !p.pace.begin(time.Now()) {
 		return
 	}
-	s.start(func() {
-		s.replace(old)
-		s.seeker.end(time.Now())
+	p.tasks.start(func() {
+		p.replace(old)
+		p.pace.end(time.Now())
 	})
-}
-
-// toReplace is a link that another may do better than: all are to servers that say
-// that no agent serves, and there are servers that no link is to. It is the one
-// with the fewest streams; nil if there is none.
-func (s *Server) toReplace() (best *pooled) {
-	linked, there, bestLoad, replaced := map[string]bool{}, 0, 0, 0
-	for _, m := range s.set.Members() {
-		l := m.Session
-		switch {
-		case !l.alive():
-			continue
-		case l.replaced.Load():
-			replaced++
-			continue
-		case l.isLeaving():
-			continue
-		case l.Serving().Why == "":
-			return nil
-		}
-		linked[l.Peer().ID] = true
-		there = max(there, l.ServerCount())
-		if load := l.Streams(); best == nil || load < bestLoad {
-			best, bestLoad = l, load
-		}
-	}
-	if len(linked) >= there || replaced >= maxReplaced {
-		return nil
-	}
-	return best
 }
 
 // replace makes another link to the address of one whose server has no agent. If
 // that finds a server that has one, the old link is left.
-func (s *Server) replace(old *pooled) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.opt.ConnectTimeout)
+func (p *pool) replace(old *pooled) {
+	ctx, cancel := context.WithTimeout(p.tasks.ctx, p.opt.ConnectTimeout)
 	defer cancel()
-	found, err := s.keep(ctx, old.addr)
+	found, err := p.connector.at(ctx, old.addr)
 	if err != nil {
 		return
 	}
-	if found.Serving().Why != "" || !old.alive() || old.isLeaving() {
+	if found.agentless() || !old.alive() || old.isLeaving() {
 		_ = found.Close()
 		return
 	}
-	s.set.Offer(found.addr, found)
+	p.offer(found)
 	old.replaced.Store(true) // not before, or nobody would be ready
-	s.start(func() { s.leave(old) })
+	p.tasks.start(func() { p.leave(old) })
 }

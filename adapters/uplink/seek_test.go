@@ -8,7 +8,6 @@ import (
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
 )
 
 var noAgents = link.Serving{Told: true, Why: "no connection to any proxy agent"}
@@ -39,8 +38,7 @@ func to(s *Server) map[string]int {
 func TestAServerWithAgentsIsSought(t *testing.T) {
 	p := fakeserver.NewPKI(t)
 	target := echo(t)
-	agent := roam.New(roam.Options{Window: time.Minute})
-	t.Cleanup(func() { agent.Close(); agent.Wait() })
+	agent := newAgent(t)
 	first, second := resuming(p, agent), resuming(p, agent)
 	first.Agents = noAgents
 	s := twoLinks(t, p, first, second)
@@ -102,7 +100,7 @@ func TestNoSearchWithoutNeed(t *testing.T) {
 			s := client(t, p, at("192.0.2.1", a.Start(t).Addr(), "192.0.2.2", b.Start(t).Addr()), nil)
 			run(t, s)
 			eventually(t, "a link to each", func() bool { n := to(s); return n["a"] > 0 && n["b"] > 0 })
-			if got := s.toReplace() != nil; got != c.want {
+			if got := s.pool.links().toReplace() != nil; got != c.want {
 				t.Errorf("searches: %v", got)
 			}
 		})
@@ -113,7 +111,7 @@ func TestNoSearchWithoutNeed(t *testing.T) {
 // A new loss is seen to at once.
 func TestSearchesArePaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var k seeker
+		var k pace
 		searches := func(during time.Duration) (n int) {
 			for end := time.Now().Add(during); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 				if k.begin(time.Now()) {

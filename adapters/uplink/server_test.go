@@ -4,17 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
-	"io"
 	"net"
-	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/internal/pki"
@@ -23,125 +18,6 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const patience = 20 * time.Second
-
-// echo is a target that sends back what it gets, then its FIN.
-func echo(t testing.TB) string {
-	t.Helper()
-	return testport.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
-}
-
-// names is a name server and a network: addresses of the server's name, and
-// what listens behind each.
-type names struct {
-	mu     sync.Mutex
-	listen map[string]string // ip -> where it really is
-	order  []string
-	dials  atomic.Int64
-}
-
-func (n *names) set(pairs ...string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.listen, n.order = make(map[string]string), nil
-	for i := 0; i < len(pairs); i += 2 {
-		n.listen[pairs[i]] = pairs[i+1]
-		n.order = append(n.order, pairs[i])
-	}
-}
-
-func (n *names) lookup(context.Context, string) ([]netip.Addr, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	var out []netip.Addr
-	for _, ip := range n.order {
-		out = append(out, netip.MustParseAddr(ip))
-	}
-	if out == nil {
-		return nil, &net.DNSError{IsNotFound: true}
-	}
-	return out, nil
-}
-
-func (n *names) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	n.dials.Add(1)
-	host, _, _ := net.SplitHostPort(address)
-	n.mu.Lock()
-	real, ok := n.listen[host]
-	n.mu.Unlock()
-	if !ok { // a black hole
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	return new(net.Dialer).DialContext(ctx, network, real)
-}
-
-func client(t testing.TB, p ClientTLS, n *names, change func(*Options)) *Server {
-	t.Helper()
-	opt := Options{Address: "konnectivity:8090", ServerName: fakeserver.ServerName, TLS: p, lookup: n.lookup, dialTCP: n.dial, Software: "test/1"}
-	if change != nil {
-		change(&opt)
-	}
-	s, err := New(opt)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.Close)
-	return s
-}
-
-func at(pairs ...string) *names { n := new(names); n.set(pairs...); return n }
-
-// roundTrip sends a message through and wants it back, with a half-close.
-func roundTrip(t testing.TB, d tunnel.Dialer, address string) error {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	c, err := d.Dial(ctx, tunnel.NewFlow("tcp", address))
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(patience))
-	want := strings.Repeat("there and back ", 1000)
-	if _, err := io.WriteString(c, want); err != nil {
-		return err
-	}
-	if err := c.CloseWrite(); err != nil {
-		return err
-	}
-	got, err := io.ReadAll(c)
-	if err == nil && string(got) != want {
-		err = fmt.Errorf("got %d bytes of %d", len(got), len(want))
-	}
-	return err
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
-func run(t testing.TB, s *Server) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); s.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
-}
 
 func TestDialByProtocol(t *testing.T) {
 	p := fakeserver.NewPKI(t)
@@ -190,15 +66,7 @@ func TestOldServerCostsNoExtraHandshake(t *testing.T) {
 	server := fakeserver.New(p).Old().Start(t)
 	target := echo(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			if err := roundTrip(t, s, target); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	manyRoundTrips(t, s, target, 20)
 	if h, c := server.Handshakes.Load(), server.Connects.Load(); h != 20 || c != 20 {
 		t.Errorf("%d handshakes for %d CONNECTs", h, c)
 	}
@@ -209,15 +77,7 @@ func TestManyFirstRequestsMakeOneLink(t *testing.T) {
 	server := fakeserver.New(p).Start(t)
 	target := echo(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			if err := roundTrip(t, s, target); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	manyRoundTrips(t, s, target, 50)
 	if h := server.Handshakes.Load(); h != 1 {
 		t.Errorf("%d handshakes for one link", h)
 	}
@@ -234,11 +94,7 @@ func TestFailuresComeTyped(t *testing.T) {
 			if strings.HasPrefix(f.Address, "agentless") {
 				return nil, &tunnel.DialError{Failure: tunnel.FailNoAgent}
 			}
-			c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
-			if err != nil {
-				return nil, err
-			}
-			return tunnel.Wrap(c), nil
+			return fakeserver.Direct(ctx, f)
 		})
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
@@ -427,11 +283,7 @@ func TestDialSurvivesALostLink(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
-		if err != nil {
-			return nil, err
-		}
-		return tunnel.Wrap(c), nil
+		return fakeserver.Direct(ctx, f)
 	})
 	server.Start(t)
 	s := client(t, p, at("192.0.2.1", server.Addr()), nil)

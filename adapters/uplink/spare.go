@@ -1,46 +1,70 @@
 package uplink
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
 // spareTime is how long a connection that turned out to be to an old server
 // waits for the request that wanted it.
 const spareTime = 5 * time.Second
 
-// spare is a connection to an old server that no request uses yet.
+// spare is room for one connection to an old server that no request uses yet. The
+// zero value is empty. Its methods may be called from any goroutine.
 type spare struct {
+	mu      sync.Mutex
+	closed  bool
+	waiting *waiting // nil: none
+}
+
+// waiting is a connection in a spare.
+type waiting struct {
 	handshaken
 	timer *time.Timer
 }
 
-func (s *Server) keepSpare(h handshaken) {
+// keep takes h over: until it is taken or its time is over.
+func (s *spare) keep(h handshaken) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.spare != nil {
+	if s.closed || s.waiting != nil {
 		_ = h.NetConn().Close()
 		return
 	}
-	sp := &spare{handshaken: h}
-	sp.timer = time.AfterFunc(spareTime, func() { s.dropSpare(sp) })
-	s.spare = sp
+	w := &waiting{handshaken: h}
+	w.timer = time.AfterFunc(spareTime, func() { s.drop(w) })
+	s.waiting = w
 }
 
-func (s *Server) takeSpare() (handshaken, bool) {
+// take hands out what is there.
+func (s *spare) take() (handshaken, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sp := s.spare
-	if sp == nil || !sp.timer.Stop() {
+	w := s.waiting
+	if w == nil || !w.timer.Stop() {
 		return handshaken{}, false
 	}
-	s.spare = nil
-	sp.handshaken.spare = true
-	return sp.handshaken, true
+	s.waiting = nil
+	w.spare = true
+	return w.handshaken, true
 }
 
-func (s *Server) dropSpare(sp *spare) {
+func (s *spare) drop(w *waiting) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.spare == sp {
-		s.spare = nil
+	if s.waiting == w {
+		s.waiting = nil
 	}
-	_ = sp.NetConn().Close()
+	_ = w.NetConn().Close()
+}
+
+// close closes what is there, and what is still to come.
+func (s *spare) close() {
+	s.mu.Lock()
+	w := s.waiting
+	s.closed = true
+	s.mu.Unlock()
+	if w != nil && w.timer.Stop() {
+		s.drop(w)
+	}
 }

@@ -7,6 +7,6 @@
 // and does what was decided.
 //
 // Agents and sidecars have their Group make links (agent/link.go,
-// adapters/uplink/pool.go), and the server puts those that belong together into one
-// (server/lanes.go). All use it as they would a single session.
+// adapters/uplink/connector.go), and the server puts those that belong together into
+// one (server/lanes.go). All use it as they would a single session.
 package lanes

@@ -59,7 +59,7 @@ func (p *PKI) Client(serverName string, protos ...string) *tls.Config {
 type Server struct {
 	ID      string        // that it goes by; empty: none
 	Protos  []string      // what ALPN offers; nil: link and http/1.1
-	Dialer  tunnel.Dialer // reaches destinations; nil: net.Dial
+	Dialer  tunnel.Dialer // reaches destinations; nil: Direct
 	Count   int           // how many servers it says there are
 	Agents  link.Serving  // what it says of its agents
 	NoLanes bool          // as servers of before
@@ -79,6 +79,15 @@ type Server struct {
 	conns map[net.Conn]bool
 	links map[*link.Session]bool
 	peers []link.Hello // of all links, in the order they came
+}
+
+// Direct is a tunnel.DialerFunc that dials from here.
+func Direct(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
+	if err != nil {
+		return nil, err
+	}
+	return tunnel.Wrap(c), nil
 }
 
 // New makes a Server that is not started.
@@ -107,13 +116,7 @@ func (s *Server) StartAt(t testing.TB, address string) *Server {
 		s.Protos = []string{link.ALPN, "http/1.1"}
 	}
 	if s.Dialer == nil {
-		s.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-			c, err := new(net.Dialer).DialContext(ctx, f.Network, f.Address)
-			if err != nil {
-				return nil, err
-			}
-			return tunnel.Wrap(c), nil
-		})
+		s.Dialer = tunnel.DialerFunc(Direct)
 	}
 	s.l = l
 	s.tls = &tls.Config{Certificates: []tls.Certificate{s.pki.server.TLS()}, ClientAuth: tls.RequireAndVerifyClientCert,

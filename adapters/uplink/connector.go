@@ -1,0 +1,248 @@
+package uplink
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"konnectivity/internal/peers"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/race"
+)
+
+const (
+	// listenTime is how long a refusal of our certificate may be under way.
+	listenTime = 500 * time.Millisecond
+
+	// http1 is the ALPN id of HTTP/1.1, which carries CONNECT (RFC 7301 §6).
+	http1 = "http/1.1"
+)
+
+// quickRetries are the pauses before a server that has just worked is tried
+// again; a request waits for them.
+var quickRetries = [...]time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
+
+func protocols(mode link.Mode) []string {
+	switch mode {
+	case link.Off:
+		return []string{http1}
+	case link.Require:
+		return []string{link.ALPN}
+	default:
+		return []string{link.ALPN, http1}
+	}
+}
+
+// ErrTalks is the error about a peer that speaks first, which no konnectivity
+// server does.
+var ErrTalks = errors.New("the server speaks before it is asked; it is no konnectivity server")
+
+var errNoLink = errors.New("the server does not speak the link protocol; use --link=auto")
+
+// handshaken is a TLS connection to the server, before anything was said on it.
+type handshaken struct {
+	*tls.Conn
+	addr  netip.AddrPort
+	spare bool // it has waited for a request
+}
+
+// link says what ALPN chose.
+func (h handshaken) link() bool { return h.ConnectionState().NegotiatedProtocol == link.ALPN }
+
+// listen gives an old server the time to refuse us. One that takes us waits in
+// silence for our request.
+func (h handshaken) listen() error {
+	_ = h.SetReadDeadline(time.Now().Add(listenTime))
+	_, err := h.Read(make([]byte, 1))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	if err == nil {
+		err = ErrTalks
+	}
+	return err
+}
+
+// connector makes connections to the server, which are their callers': TCP, TLS,
+// and a greeting where the server speaks the link. It starts nothing. Its methods
+// may be called from any goroutine.
+type connector struct {
+	opt     Options
+	tls     *tls.Config // one for all, so that sessions are resumed
+	budget  *link.Budget
+	hello   link.Hello
+	servers *directory
+	health  *health
+	made    atomic.Int64 // links
+}
+
+// newConnector makes one whose links count in budget, and name features beside
+// what they have by themselves.
+func newConnector(opt Options, h *health, budget *link.Budget, features []string) *connector {
+	c := &connector{opt: opt, tls: opt.TLS.Client(opt.ServerName, protocols(opt.Mode)...), budget: budget, servers: newDirectory(opt), health: h}
+	c.hello = link.Hello{Role: link.RoleClient, Software: opt.Software, ID: tunnel.NewID(), Features: features}
+	if opt.Lanes > 1 {
+		c.hello.Features = append(c.hello.Features, link.FeatureLanes)
+	}
+	return c
+}
+
+// whichever connects to whichever of the server's addresses works: l is a link,
+// or h is a connection to an old server. A server that has just worked is tried
+// again a few times within a second, since it may be one that is being
+// replaced.
+func (c *connector) whichever(ctx context.Context) (h handshaken, l *pooled, err error) {
+	for n := 0; ; n++ {
+		h, err = c.any(ctx)
+		if err == nil && h.link() {
+			l, err = c.adopt(ctx, h)
+		}
+		if err == nil || n == len(quickRetries) || !c.health.good() {
+			return h, l, err
+		}
+		select {
+		case <-ctx.Done():
+			return h, l, err
+		case <-time.After(quickRetries[n]):
+		}
+	}
+}
+
+// at makes a link to one address, or looks at the old server that is there.
+func (c *connector) at(ctx context.Context, addr netip.AddrPort) (*pooled, error) {
+	h, err := c.to(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	if h.link() {
+		return c.adopt(ctx, h)
+	}
+	err = h.listen()
+	_ = h.NetConn().Close()
+	if err != nil {
+		return nil, err
+	}
+	c.health.note(nil)
+	return nil, &peers.Reached{Again: probeEvery}
+}
+
+// adopt makes a link of h, which it takes over.
+func (c *connector) adopt(ctx context.Context, h handshaken) (*pooled, error) {
+	hello := c.hello
+	if c.opt.Lanes > 1 {
+		hello.Group = lanes.NewID()
+	}
+	first, err := c.greet(ctx, h, hello)
+	if err != nil {
+		return nil, err
+	}
+	g := lanes.New(first, lanes.Options{
+		Max:  c.opt.Lanes,
+		Dial: func(ctx context.Context) (*link.Session, error) { return c.lane(ctx, h.addr, hello) },
+	})
+	c.health.setOld(false) // at once: the next request may come before the pool takes it in
+	c.health.note(nil)
+	return &pooled{Group: g, addr: h.addr, since: time.Now(), id: strconv.FormatInt(c.made.Add(1), 10)}, nil
+}
+
+// lane makes another link to one address, in the group that hello names.
+func (c *connector) lane(ctx context.Context, addr netip.AddrPort, hello link.Hello) (*link.Session, error) {
+	h, err := c.to(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	if !h.link() {
+		_ = h.NetConn().Close()
+		return nil, errNoLink
+	}
+	return c.greet(ctx, h, hello)
+}
+
+// any connects to one of the server's addresses. When all that are known fail,
+// they are looked up anew, once.
+func (c *connector) any(ctx context.Context) (handshaken, error) {
+	addrs, fresh, err := c.servers.addresses(ctx, false)
+	if err != nil {
+		return handshaken{}, err
+	}
+	h, err := c.race(ctx, addrs)
+	if err == nil || fresh || ctx.Err() != nil {
+		return h, err
+	}
+	again, _, lookupErr := c.servers.addresses(ctx, true)
+	if lookupErr != nil || sameSet(addrs, again) {
+		return h, err
+	}
+	return c.race(ctx, again)
+}
+
+func sameSet(a, b []netip.AddrPort) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, addr := range a {
+		if !slices.Contains(b, addr) {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *connector) race(ctx context.Context, addrs []netip.AddrPort) (handshaken, error) {
+	addrs = slices.Clone(addrs)
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	h, _, err := race.Dial(ctx, addrs, c.to, func(h handshaken) { _ = h.Close() })
+	return h, err
+}
+
+// to makes one connection, TCP and TLS.
+func (c *connector) to(ctx context.Context, addr netip.AddrPort) (handshaken, error) {
+	raw, err := c.reach(ctx, addr)
+	if err != nil {
+		return handshaken{}, err
+	}
+	h, err := c.secure(ctx, raw, addr)
+	if err == nil && c.opt.Mode == link.Require && !h.link() {
+		err = errNoLink
+	}
+	if err != nil {
+		_ = raw.Close()
+		return handshaken{}, err
+	}
+	return h, nil
+}
+
+// reach connects by TCP.
+func (c *connector) reach(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+	raw, err := c.opt.dialTCP(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	raw = tunnel.Wrap(raw)
+	if c.opt.Mode != link.Off {
+		raw = link.Cork(raw)
+	}
+	return raw, nil
+}
+
+// secure makes the TLS handshake on raw. What it returns has the TLS state even
+// if that fails.
+func (c *connector) secure(ctx context.Context, raw net.Conn, addr netip.AddrPort) (handshaken, error) {
+	conn := tls.Client(raw, c.tls)
+	return handshaken{Conn: conn, addr: addr}, conn.HandshakeContext(ctx)
+}
+
+// greet makes a link of h.
+func (c *connector) greet(ctx context.Context, h handshaken, hello link.Hello) (*link.Session, error) {
+	return link.Connect(ctx, h.Conn, link.Config{Hello: hello, Budget: c.budget, Log: c.opt.Log})
+}
