@@ -3,7 +3,6 @@ package legacy
 import (
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -41,19 +40,14 @@ const (
 // and CLOSE_RSP end one direction each.
 type opened struct {
 	stream
-	m      *mux
-	random int64
-	duplex bool
-
-	mu       sync.Mutex
-	end      ending
+	random   int64
 	hasty    bool // nobody wants an answer
 	answered bool // something came since CloseWrite, or since what was sent last
 }
 
 func newOpened(m *mux, random, id int64, duplex bool, address string) *opened {
-	c := &opened{m: m, random: random, duplex: duplex}
-	c.init(m, id, c.stalled)
+	c := &opened{random: random}
+	c.init(m, id, duplex, c.Reset)
 	c.local = tunnel.Addr{Net: "tcp", Text: m.localAddr}
 	c.remote = tunnel.Addr{Net: "tcp", Text: address}
 	return c
@@ -69,12 +63,7 @@ func (c *opened) receive(batch []tunnel.Chunk) {
 		}
 		return
 	}
-	c.stalled()
-}
-
-func (c *opened) stalled() {
-	c.m.metrics.Stalled(c.m.inbound)
-	_ = c.Reset(&tunnel.ResetError{Code: tunnel.CodeStalled})
+	c.in.onStall()
 }
 
 // CloseWrite implements tunnel.Conn; see opened for what it can do.
@@ -265,12 +254,4 @@ func (c *opened) abandon() bool {
 	}
 	c.end.after(closeTimeout, c.giveUp)
 	return true
-}
-
-func (c *opened) lost(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.end.take(forget)
-	c.end.stop()
-	c.lostBoth(err)
 }

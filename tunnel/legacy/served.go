@@ -3,7 +3,6 @@ package legacy
 import (
 	"io"
 	"net"
-	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -44,17 +43,12 @@ const (
 // still answer; CLOSE_RSP follows when it ends or falls silent.
 type served struct {
 	stream
-	m      *mux
-	duplex bool
 	cancel func(cause error) // ends the relay it belongs to
-
-	mu  sync.Mutex
-	end ending
 }
 
 func newServed(m *mux, id int64, duplex bool, address string, cancel func(error)) *served {
-	c := &served{m: m, duplex: duplex, cancel: cancel}
-	c.init(m, id, c.stalled)
+	c := &served{cancel: cancel}
+	c.init(m, id, duplex, c.Reset)
 	c.local = tunnel.Addr{Net: "tcp", Text: address}
 	c.remote = tunnel.Addr{Net: "tcp", Text: m.remoteAddr}
 	return c
@@ -80,7 +74,7 @@ func (c *served) receive(batch []tunnel.Chunk) {
 		c.out.open()
 	}
 	if !c.in.put(batch) {
-		c.stalled()
+		c.in.onStall()
 		return
 	}
 	c.mu.Lock()
@@ -90,11 +84,6 @@ func (c *served) receive(batch []tunnel.Chunk) {
 		c.m.sender.reply(closeResponse(c.id, resetText(tunnel.CodeCancelled)))
 		c.finish()
 	}
-}
-
-func (c *served) stalled() {
-	c.m.metrics.Stalled(c.m.inbound)
-	_ = c.Reset(&tunnel.ResetError{Code: tunnel.CodeStalled})
 }
 
 // CloseWrite implements tunnel.Conn; see served for what it can do.
@@ -232,14 +221,6 @@ func (c *served) reset(cause error) {
 		c.out.fail(&tunnel.ResetError{Code: code}) // that went ahead of it
 		c.finish()
 	}
-}
-
-func (c *served) lost(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.end.take(forget)
-	c.end.stop()
-	c.lostBoth(err)
 }
 
 // orphaned is called when the peer's stream is dead. It returns false where

@@ -2,6 +2,7 @@ package legacy
 
 import (
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,12 +12,17 @@ import (
 // stream is what both kinds of connection have in common: dialed by this side
 // (opened) or by the peer (served).
 type stream struct {
+	m      *mux
 	id     int64
+	duplex bool // the peer knows half-close
 	in     recvQueue
 	out    sendQueue
 	local  tunnel.Addr
 	remote tunnel.Addr
 	lastUp atomic.Bool // data was written after data last came
+
+	mu  sync.Mutex
+	end ending
 }
 
 // endpoint is a connection as its mux sees it. The mux calls receive from its
@@ -26,12 +32,26 @@ type endpoint interface {
 	lost(err error) // the gRPC stream is gone
 }
 
-func (s *stream) init(m *mux, id int64, onStall func()) {
-	s.id = id
+// init makes a stream that reset ends if nobody reads it.
+func (s *stream) init(m *mux, id int64, duplex bool, reset func(cause error) error) {
+	s.m, s.id, s.duplex = m, id, duplex
 	s.in.init()
 	s.in.limits, s.in.metrics, s.in.segment = &m.limits, m.metrics, m.inbound
-	s.in.onStall = onStall
+	s.in.onStall = func() {
+		m.metrics.Stalled(m.inbound)
+		_ = reset(&tunnel.ResetError{Code: tunnel.CodeStalled})
+	}
 	s.out.init(m.sender, id)
+}
+
+// lost implements endpoint. What was received can still be read.
+func (s *stream) lost(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.end.take(forget)
+	s.end.stop()
+	s.in.finish(err)
+	s.out.fail(err)
 }
 
 // In implements tunnel.Conn: a stream is both sides of itself.
@@ -120,12 +140,5 @@ func (s *stream) Failed() error { return s.in.failure() }
 // kill ends both directions at once, with what waits in them.
 func (s *stream) kill(err error) {
 	s.in.fail(err)
-	s.out.fail(err)
-}
-
-// lostBoth ends both directions as the gRPC stream is gone. What was received can
-// still be read.
-func (s *stream) lostBoth(err error) {
-	s.in.finish(err)
 	s.out.fail(err)
 }
