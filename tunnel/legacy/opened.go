@@ -40,7 +40,9 @@ const (
 // and CLOSE_RSP end one direction each.
 type opened struct {
 	stream
-	random   int64
+	random int64
+
+	// Guarded by mu.
 	hasty    bool // nobody wants an answer
 	answered bool // something came since CloseWrite, or since what was sent last
 }
