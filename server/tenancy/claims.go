@@ -13,8 +13,11 @@ type claim struct {
 	what        string // in errors, to be followed by whose it is
 }
 
-// claims are a tenant's.
+// claims are a tenant's; nil has none.
 func (t *Tenant) claims() []claim {
+	if t == nil {
+		return nil
+	}
 	all := make([]claim, 0, len(t.ServerNames))
 	for i, name := range t.ServerNames {
 		all = append(all, claim{name, SpecFile, fmt.Sprintf("serverNames[%d]", i), name + " is the name of"})
@@ -45,10 +48,27 @@ func (e *takenError) Error() string {
 	return e.what + " the tenant \"" + e.owner + "\" already"
 }
 
-// taken is an error if another tenant has what t claims.
-func (t *Tenant) taken(owner map[string]string) error {
+// owners are the names of the tenants that have what is claimed, by its key.
+type owners map[string]string
+
+// add has t have what it claims.
+func (o owners) add(t *Tenant) {
 	for _, c := range t.claims() {
-		if other, ok := owner[c.key]; ok && other != t.Name {
+		o[c.key] = t.Name
+	}
+}
+
+// remove undoes add.
+func (o owners) remove(t *Tenant) {
+	for _, c := range t.claims() {
+		delete(o, c.key)
+	}
+}
+
+// taken is an error if another tenant has what t claims.
+func (t *Tenant) taken(by owners) error {
+	for _, c := range t.claims() {
+		if other, ok := by[c.key]; ok && other != t.Name {
 			return &FieldError{File: c.file, Field: c.field, Err: &takenError{c.what, other}}
 		}
 	}
@@ -57,11 +77,9 @@ func (t *Tenant) taken(owner map[string]string) error {
 
 // Conflict is a *FieldError if t claims what o has.
 func (t *Tenant) Conflict(o *Tenant) error {
-	owner := make(map[string]string)
-	for _, c := range o.claims() {
-		owner[c.key] = o.Name
-	}
-	return t.taken(owner)
+	owned := make(owners)
+	owned.add(o)
+	return t.taken(owned)
 }
 
 // told is an error as the tenant's own reader is told it: without the name of

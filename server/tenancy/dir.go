@@ -292,44 +292,40 @@ func withdrawn(err error) bool {
 // settle decides which readings are served: those that claim nothing of another
 // tenant's. Who has a name, or a CA, keeps it.
 func (d *Dir) settle(now time.Time) {
-	owner := make(map[string]string)
-	for name, e := range d.entries {
-		if e.serving != nil {
-			for _, c := range e.serving.claims() {
-				owner[c.key] = name
-			}
-		}
+	owned := make(owners)
+	for _, e := range d.entries {
+		owned.add(e.serving)
 	}
+	names := slices.Sorted(maps.Keys(d.entries))
 	for again := true; again; { // what one gives up another may take
 		again = false
-		for _, name := range slices.Sorted(maps.Keys(d.entries)) {
-			e := d.entries[name]
-			if e.parsed == nil || e.parsed == e.serving {
-				continue
-			}
-			if err := e.parsed.taken(owner); err != nil {
-				e.err = err
-				e.revoke(e.parsed)
-				continue
-			}
-			if e.serving != nil {
-				for _, c := range e.serving.claims() {
-					delete(owner, c.key)
-				}
-			}
-			for _, c := range e.parsed.claims() {
-				owner[c.key] = name
-			}
-			for _, server := range e.parsed.ServerNames {
-				d.served[server] = struct{}{}
-			}
-			e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
-			again = true
+		for _, name := range names {
+			again = d.serve(d.entries[name], owned, now) || again
 		}
 	}
 	for name, e := range d.entries {
 		d.tell(name, e)
 	}
+}
+
+// serve has a tenant's new reading served, unless it claims what another has. It
+// says whether it did.
+func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
+	if e.parsed == nil || e.parsed == e.serving {
+		return false
+	}
+	if err := e.parsed.taken(owned); err != nil {
+		e.err = err
+		e.revoke(e.parsed)
+		return false
+	}
+	owned.remove(e.serving)
+	owned.add(e.parsed)
+	for _, server := range e.parsed.ServerNames {
+		d.served[server] = struct{}{}
+	}
+	e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
+	return true
 }
 
 // tell logs what has become of a tenant, once.
