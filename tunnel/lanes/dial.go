@@ -1,0 +1,45 @@
+package lanes
+
+import (
+	"context"
+
+	"konnectivity/tunnel"
+)
+
+// Dial implements tunnel.Dialer. A dial whose lane ends before it was answered
+// is made again on another, unless it is its opener's to repeat.
+func (g *Group) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	for {
+		l, others := g.pick(f)
+		c, err := l.ses.Dial(ctx, f)
+		if err == nil || !others || f.Resume != nil || ctx.Err() != nil || !tunnel.Closed(l.ses.Done()) || !tunnel.FailureOf(err).Elsewhere() {
+			return c, err
+		}
+	}
+}
+
+// pick is the lane for a new stream; the last one that there was if all have
+// ended.
+func (g *Group) pick(f *tunnel.Flow) (l *lane, others bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	loads := make([]load, len(g.lanes))
+	for i, l := range g.lanes {
+		loads[i] = load{bulk: l.bulk + l.placed, gone: tunnel.Closed(l.ses.Done()), leaves: l.drains || l.drops}
+	}
+	i, moves := place(loads), f.Resume != nil && f.Resume.Bulk
+	if moves {
+		i = placeBulk(loads)
+	}
+	switch {
+	case i >= 0:
+		if moves || f.Resume == nil {
+			g.lanes[i].placed++
+		}
+		return g.lanes[i], len(g.lanes) > 1
+	case len(g.lanes) > 0:
+		return g.lanes[0], false
+	default:
+		return g.last, false
+	}
+}
