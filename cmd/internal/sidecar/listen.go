@@ -2,13 +2,13 @@ package sidecar
 
 import (
 	"context"
+	"fmt"
 	"net"
-	"net/netip"
-	"slices"
 	"strconv"
-	"strings"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/cli"
+	"konnectivity/internal/unixsocket"
 	"konnectivity/tunnel"
 )
 
@@ -28,70 +28,35 @@ func handOver(to *admission.HandOff) func(tunnel.Conn) {
 	}
 }
 
-// selfCheck knows the sidecar's own addresses, so that a connection to itself,
-// which would go in circles, can be refused. It does not change once the fronts
-// serve.
-type selfCheck struct{ own []netip.AddrPort }
-
-func (s *selfCheck) add(ln net.Listener) {
-	if a, ok := ln.Addr().(*net.TCPAddr); ok {
-		own := a.AddrPort()
-		s.own = append(s.own, netip.AddrPortFrom(own.Addr().Unmap(), own.Port()))
-	}
-}
-
-// is says whether to is one of ours. An unspecified address reaches, or is
-// reached by, every address of this machine.
-func (s *selfCheck) is(to netip.AddrPort) bool {
-	ip := to.Addr().Unmap()
-	for _, own := range s.own {
-		switch {
-		case own.Port() != to.Port():
-		case own.Addr() == ip, ip.IsUnspecified():
-			return true
-		case own.Addr().IsUnspecified() && isLocal(ip):
-			return true
+// listen opens the ports of --serving-port's front, and that of the other one.
+// Those that it has opened when it fails are the caller's to close.
+func (s *sidecar) listen() (main, second []net.Listener, err error) {
+	o := s.opts
+	if o.servesTCP() {
+		ln, err := cli.Listen("serving-port", o.at(o.ServingPort))
+		if err != nil {
+			return main, second, err
 		}
+		s.self.add(ln)
+		main = append(main, ln)
 	}
-	return false
-}
-
-// names says whether a client that asks for address means this sidecar. What
-// it can reach there by itself needs no proxy, so this holds for the tunnel as
-// well, at whose other end the same address would be another machine's.
-func (s *selfCheck) names(address string) bool {
-	host, port, err := tunnel.SplitAddress(address)
-	if err != nil {
-		return false // whoever dials says what is wrong with it
-	}
-	if ip, err := netip.ParseAddr(host); err == nil {
-		return s.is(netip.AddrPortFrom(ip, port))
-	}
-	host = strings.ToLower(strings.TrimSuffix(host, "."))
-	local := host == "localhost" || strings.HasSuffix(host, ".localhost") // RFC 6761 §6.3
-	return local && slices.ContainsFunc(s.own, func(own netip.AddrPort) bool { return own.Port() == port })
-}
-
-// guard is d for all destinations but this sidecar.
-func (s *selfCheck) guard(d tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		if s.names(f.Address) {
-			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: f.Address, Reason: "the destination is this proxy itself"}
+	if o.ServingUDS != "" {
+		ln, err := unixsocket.Listen(o.ServingUDS, unixsocket.Options{Replace: true, Mode: o.udsMode, Owner: o.udsOwner})
+		if err != nil {
+			return main, second, fmt.Errorf("--serving-uds: %w", err)
 		}
-		return d.Dial(ctx, f)
-	})
-}
-
-// isLocal says whether this machine has ip.
-func isLocal(ip netip.Addr) bool {
-	if ip.IsLoopback() {
-		return true
+		main = append(main, ln)
 	}
-	addrs, _ := net.InterfaceAddrs() // without them, ip is taken for another's
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == ip.WithZone("") {
-			return true
+	switch {
+	case o.shared():
+		second = append(second, admission.NewHandOff(main[0].Addr()))
+	case o.serves(o.second()):
+		ln, err := cli.Listen(o.secondFlag(), o.at(o.SecondPort))
+		if err != nil {
+			return main, second, err
 		}
+		s.self.add(ln)
+		second = append(second, ln)
 	}
-	return false
+	return main, second, nil
 }
