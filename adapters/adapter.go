@@ -161,7 +161,7 @@ func (a *Adapter) makePaths(opt Options) error {
 	if opt.Direct.CloudAPIs {
 		suffixes = append(cloudSuffixes(), suffixes...)
 	}
-	a.straight = &path{parts: &a.parts, bypass: new(bypass)}
+	a.straight = &path{parts: &a.parts, self: opt.Self, bypass: new(bypass)}
 	bypass, err := newBypass(suffixes, exempt)
 	if err != nil {
 		return &OptionError{"Direct.Suffixes", err}
@@ -170,6 +170,7 @@ func (a *Adapter) makePaths(opt Options) error {
 	a.socks5 = a.newPath(opt, bypass, opt.SOCKS5)
 	a.forward = a.newPath(opt, bypass, httpsPolicy)
 	a.connect = a.newPath(opt, bypass, httpsPolicy)
+	a.socks5.self, a.connect.self = opt.Self, opt.Self
 	a.chainTo(opt, httpProxy, httpsProxy)
 	return nil
 }

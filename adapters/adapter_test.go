@@ -230,6 +230,29 @@ func TestDirectRefusesLoops(t *testing.T) {
 	}
 }
 
+// Requests for the process itself are refused, whatever way they would go. Plain ones
+// are the front's to judge.
+func TestSelfIsRefused(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	w.opt.Direct.CloudAPIs = true
+	self := ""
+	w.opt.Self = func(address string) bool { return address == self }
+	a := w.adapter()
+	for _, address := range []string{"guest.example.com:80", "s3.amazonaws.com:80"} {
+		self = address
+		for name, d := range map[string]tunnel.Dialer{"SOCKS5": a.SOCKS5(), "Connect": a.Connect(), "Straight": a.Straight(), "Forward": a.Forward()} {
+			if got, _ := reached(t, d, address); (got == "!denied") != (name != "Forward") {
+				t.Errorf("%s to %s: %q", name, address, got)
+			}
+		}
+	}
+	self = ""
+	if got, _ := reached(t, a.Connect(), "guest.example.com:80"); got != "guest" {
+		t.Errorf("of another: %q", got)
+	}
+}
+
 func TestBypass(t *testing.T) {
 	b, err := newBypass(append(cloudSuffixes(), ".example.com", "*.Example.net", "example.org."), []string{"proxy.amazonaws.com"})
 	if err != nil {

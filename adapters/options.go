@@ -26,6 +26,11 @@ type Options struct {
 	SOCKS5 ResolvePolicy // how the SOCKS5 front resolves names
 	HTTPS  HTTPSOptions  // the customer's proxies, for the HTTP(S) front
 
+	// Self says whether a client that asks for address means this process, which
+	// SOCKS5, Connect and Straight then refuse, whatever way it would go. The HTTP
+	// front judges plain requests by itself. nil: nobody means it.
+	Self func(address string) bool
+
 	proxyCADirs []string      // default defaultProxyCADirs; tests have none
 	lookupTime  time.Duration // bounds each step of a lookup; 0: its package's default
 

@@ -20,6 +20,7 @@ type path struct {
 	bypass   *bypass
 	customer *chain.Way // nil: none
 	noProxy  *chain.NoProxy
+	self     func(address string) bool         // see Options; nil: nobody means it
 	via      func(address string) tunnel.Route // names the route through the tunnel; nil: tunnel.RouteTunnel
 }
 
@@ -34,6 +35,9 @@ type parts struct {
 
 // Dial implements tunnel.Dialer for a front.
 func (p *path) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	if p.self != nil && p.self(f.Address) {
+		return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: f.Address, Reason: "the destination is this proxy itself"}
+	}
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, tunnel.DefaultDialTimeout)

@@ -112,7 +112,7 @@ func (s *sidecar) forwarder(front Front, d tunnel.Dialer) (*tunnel.Forwarder, er
 			return nil, err
 		}
 	}
-	forwarder := &tunnel.Forwarder{Dialer: s.self.guard(d), Bounds: tunnel.Bounds{Idle: s.opts.idleTimeout}, Total: total}
+	forwarder := &tunnel.Forwarder{Dialer: d, Bounds: tunnel.Bounds{Idle: s.opts.idleTimeout}, Total: total}
 	if s.table != nil {
 		forwarder.Observers = append(forwarder.Observers, s.table)
 	}

@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"slices"
@@ -52,16 +51,6 @@ func (s *selfCheck) names(address string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	local := host == "localhost" || strings.HasSuffix(host, ".localhost") // RFC 6761 §6.3
 	return local && slices.ContainsFunc(s.own, func(own netip.AddrPort) bool { return own.Port() == port })
-}
-
-// guard is d for all destinations but this sidecar.
-func (s *selfCheck) guard(d tunnel.Dialer) tunnel.Dialer {
-	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		if s.names(f.Address) {
-			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: f.Address, Reason: "the destination is this proxy itself"}
-		}
-		return d.Dial(ctx, f)
-	})
 }
 
 // isLocal says whether this machine has ip.

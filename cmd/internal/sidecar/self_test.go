@@ -1,23 +1,19 @@
 package sidecar
 
 import (
-	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"golang.org/x/net/proxy"
-
-	"konnectivity/tunnel"
 )
 
 func TestSelfCheckKnowsNames(t *testing.T) {
 	s := &selfCheck{own: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8090"), netip.MustParseAddrPort("127.0.0.1:8092")}}
 	for address, want := range map[string]bool{
 		"127.0.0.1:8090": true, "[::ffff:127.0.0.1]:8092": true, "0.0.0.0:8090": true, "localhost:8090": true, "LocalHost.:8092": true, "a.localhost:8090": true,
-		"127.0.0.1:80": false, "localhost:80": false, "localhost.example:8090": false, "notlocalhost:8090": false, "10.0.0.1:8090": false, "localhost": false,
+		"127.0.0.1:80": false, "localhost:80": false, "localhost.example:8090": false, "notlocalhost:8090": false, "10.0.0.1:8090": false, "localhost": false, "localhost:8091": false, "bad": false,
 	} {
 		if got := s.names(address); got != want {
 			t.Errorf("%s: %v", address, got)
@@ -51,15 +47,3 @@ func TestNoFrontReachesItsOwnSidecar(t *testing.T) {
 }
 
 type dialer func(address string) (net.Conn, error)
-
-func TestGuardRefusesOnlyTheSidecarItself(t *testing.T) {
-	s := &selfCheck{own: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8090")}}
-	dialed := errors.New("dialed")
-	d := s.guard(tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, dialed }))
-	for address, want := range map[string]string{"localhost:8090": "refused", "localhost:8091": "dialed", "bad": "dialed"} {
-		_, err := d.Dial(t.Context(), tunnel.NewFlow("tcp", address))
-		if (err == dialed) != (want == "dialed") || err != dialed && tunnel.FailureOf(err) != tunnel.FailDenied {
-			t.Errorf("%s: %v, want it %s", address, err, want)
-		}
-	}
-}

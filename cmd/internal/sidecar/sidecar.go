@@ -94,7 +94,7 @@ func (s *sidecar) registerer() prometheus.Registerer {
 
 func (s *sidecar) adapterOptions() adapters.Options {
 	o := s.opts.Adapter(s.certs, s.log)
-	o.Direct.Refuse = s.self.is
+	o.Self, o.Direct.Refuse = s.self.names, s.self.is
 	o.Server.Leave = s.closeIdle
 	o.Registerer = s.registerer()
 	return o
