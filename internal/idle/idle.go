@@ -8,6 +8,7 @@ package idle
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -24,10 +25,6 @@ const (
 	// pings.
 	restShare = 0.1
 
-	// rounds is how many collections it takes a stack to shrink from the
-	// 8 KiB that TLS needs to the 2 KiB that waiting needs.
-	rounds = 2
-
 	// worthLeast is how much must have been allocated since the last release to
 	// make another worthwhile, and worthShare the same as a part of what is in
 	// use, all of which a release looks at.
@@ -40,18 +37,26 @@ const (
 func Release(ctx context.Context) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	r := rest{cpu: cputime.Used(), heap: look(), left: rounds}
+	r := rest{cpu: cputime.Used(), heap: look()}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 			if r.due(cputime.Used(), look()) {
-				debug.FreeOSMemory()
+				release()
 				r.cpu = cputime.Used() // its own use does not count
 			}
 		}
 	}
+}
+
+// release takes two collections: a stack shrinks by half in each, from the 8 KiB
+// that TLS needs to the 2 KiB that waiting needs, and what lies in a sync.Pool
+// outlives the first.
+func release() {
+	runtime.GC()
+	debug.FreeOSMemory()
 }
 
 // heap is what the runtime knows of its own.
@@ -63,8 +68,8 @@ type heap struct {
 // rest decides when to release memory.
 type rest struct {
 	cpu  time.Duration // used up to the last check
-	heap heap          // at the last round
-	left int           // rounds still to go
+	heap heap          // at the last release
+	done bool          // nothing has happened since
 }
 
 // due reports whether memory should be returned now, given what the process has
@@ -73,13 +78,12 @@ func (r *rest) due(cpu time.Duration, now heap) bool {
 	used := cpu - r.cpu
 	r.cpu = cpu
 	if now.allocated-r.heap.allocated > max(worthLeast, now.live/worthShare) {
-		r.left = rounds
+		r.done = false
 	}
-	if used > time.Duration(restShare*float64(every)) || r.left == 0 {
+	if used > time.Duration(restShare*float64(every)) || r.done {
 		return false
 	}
-	r.left--
-	r.heap = now
+	r.done, r.heap = true, now
 	return true
 }
 
