@@ -232,6 +232,27 @@ func TestDebianPackages(t *testing.T) {
 	}
 }
 
+// As an administrator of a system with neither does it: by docs/install.md, in an
+// unpacked archive.
+func TestArchiveInstallsServices(t *testing.T) {
+	t.Parallel()
+	archive := unpack(t, artefact(t, "konnectivity_*_linux_"+runtime.GOARCH+".tar.gz"))
+	r := newRoot(t)
+	command(t, "cp", "-r", archive, r.file("/root/unpacked"))
+	for _, block := range plainBlock.FindAllStringSubmatch(string(must(os.ReadFile("../docs/install.md"))(t)), -1) {
+		if strings.Contains(block[1], "systemd-sysusers") {
+			block := strings.Replace(block[1], " && systemctl daemon-reload", "", 1) // no systemd runs here
+			r.inside("sh", "-euc", "cd /root/unpacked; "+block)
+		}
+	}
+	r.checkServices()
+	for _, p := range programs {
+		if out := r.inside(p.name, "--version"); !strings.Contains(out, p.name+" version v") {
+			t.Errorf("%s --version: %q", p.name, out)
+		}
+	}
+}
+
 // completes asks each shell whether it has found what completes the agent's name.
 func (r *root) completes() {
 	r.t.Helper()
