@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -43,12 +44,25 @@ func New(opts Options) (*Agent, error) {
 		Observers:   append([]tunnel.Observer{m}, opts.Observers...),
 	}
 	a := &Agent{opts: opts, metrics: m}
-	a.ends = roam.New(roam.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log})
+	a.ends = roam.New(roam.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, Alone: alone(opts.Budget, admission.Descriptors())})
 	if err := observe.Resuming(opts.Registerer, metricsNamespace+"_"+metricsSubsystem+"_", a.ends); err != nil {
 		return nil, err
 	}
 	a.set = newSet(opts, newConnector(opts, forwarder, m, a.ends), m)
 	return a, nil
+}
+
+// aloneMemory is what of the budget there is for a connection that waits for its
+// opener. It takes more, but so it did before it lost its link: this is to end what
+// openers leave behind on purpose, and not what a link takes along.
+const aloneMemory = 4 << 10
+
+// alone is how many connections may wait for their openers at once: as many as there
+// is memory for, and no more than leave a quarter of the descriptors to others. An
+// opener may make one after the other and leave each, so that no bound of a server's
+// counts them.
+func alone(budget *link.Budget, descriptors int) int {
+	return admission.AtMost(int(budget.Max()/aloneMemory), descriptors/4*3)
 }
 
 // Run connects and serves until ctx ends. Then it drains: it tells the servers

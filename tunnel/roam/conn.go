@@ -361,7 +361,10 @@ func (c *Conn) broken(st Carrier, epoch uint32, cause error) (left Carrier) {
 	case c.end.Reason() == resume.Ended:
 		c.over(cause)
 		return nil
-	case c.end.Reason() != resume.NotGone:
+	case c.opening == nil && c.ends.crowded():
+		c.end.End(resume.Unresolved)
+	}
+	if c.end.Reason() != resume.NotGone {
 		c.settle()
 		return nil
 	}

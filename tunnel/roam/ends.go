@@ -51,6 +51,10 @@ type Options struct {
 	Window time.Duration // 0 or less: connections do not outlive their carriers
 	Budget *link.Budget  // that what is kept counts in; nil: it does not
 	Log    logrus.FieldLogger
+
+	// Alone is how many connections that others have opened may be without a carrier
+	// at once; 0: any number. Those beyond it end as their carrier is lost.
+	Alone int
 }
 
 // Ends are the ends that a process has of connections which outlive their
@@ -213,6 +217,10 @@ func (e *Ends) left() {
 	e.stats.lost.Add(1)
 	e.tellSoon()
 }
+
+// crowded says that there is no room for more that wait for their openers, which
+// need never come.
+func (e *Ends) crowded() bool { return e.opt.Alone > 0 && e.lone.Load() >= int64(e.opt.Alone) }
 
 // resumed counts one that has a carrier again.
 func (e *Ends) resumed(pause time.Duration) {

@@ -115,6 +115,50 @@ func TestContradictoryOffsets(t *testing.T) {
 	}
 }
 
+// An opener that makes connections and leaves them, one after the other, has an
+// agent wait for no more than it has room for. Who goes on with one makes room.
+func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
+	const alone = 3
+	h := &hostile{w: &world{t: t, atMost: alone}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	h.w.dest = l.Addr().String()
+	h.w.begin(1, time.Hour)
+	leave := func(i int) {
+		t.Helper()
+		st, err := h.open(&tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Hour}, "dest:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.far, err = l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.far.Close() })
+		h.passes(t, st)
+		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeLost})
+	}
+	stats := h.w.agent.Stats
+	for i := range alone {
+		leave(i)
+		eventually(t, func() bool { return stats().Without == int64(i+1) })
+	}
+	for i := range 2 {
+		leave(alone + i)
+		eventually(t, func() bool { return stats().GivenUp["memory"] == int64(i+1) && h.w.agent.Len() == alone })
+		if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			t.Errorf("the destination reads %v, want a reset", err)
+		}
+	}
+	if _, err := h.open(&tunnel.Resume{Token: [16]byte{1, 1}, Window: time.Hour, Epoch: 1, Taken: 0}, "dest:1"); err != nil {
+		t.Fatal(err)
+	}
+	leave(10)
+	eventually(t, func() bool { return stats().Without == alone && h.w.agent.Len() == alone+1 })
+}
+
 // Of a storm of resumes of one connection the newest wins, whichever comes
 // first, and no other carrier stays.
 func TestStormOfResumes(t *testing.T) {

@@ -28,6 +28,7 @@ type world struct {
 	deaf    bool                   // or it has a destination that takes nothing
 	serve   tunnel.Carrier         // what the agent serves instead; nil: it dials
 	memory  *link.Budget           // the agent's
+	atMost  int                    // its Options.Alone
 	wire    func() (a, b net.Conn) // what links are over; nil: TCP
 	wg      sync.WaitGroup
 	servers []*server
@@ -50,7 +51,7 @@ func newWorld(t testing.TB, servers int, window time.Duration) *world {
 func (w *world) begin(servers int, window time.Duration) {
 	w.opener = roam.New(roam.Options{Window: window, Budget: link.NewBudget(1 << 30)})
 	w.memory = link.NewBudget(1 << 30)
-	w.agent = roam.New(roam.Options{Window: window, Budget: w.memory})
+	w.agent = roam.New(roam.Options{Window: window, Budget: w.memory, Alone: w.atMost})
 	for range servers {
 		s := &server{w: w}
 		w.servers = append(w.servers, s)
