@@ -8,7 +8,8 @@ const ahead = 40; // rows that are loaded beyond what is seen
 const small = matchMedia('(max-width: 760px)');
 const rowHeight = () => small.matches ? 52 : 32; // as in the style sheet
 
-// makeList sets up the table whose elements have the given prefix in their ids.
+// makeList puts a table where the element scroll is. Its ids, like those of the elements
+// around it, begin with the given prefix.
 // o has:
 //   columns    of [key, name, kind], of which lead has the button that opens a row
 //   sort       the order at first; largeFirst are keys that are sorted so first
@@ -149,6 +150,10 @@ export function makeList(prefix, o) {
     if (now === document.body || at('rows').contains(now)) buttonAt(list.cursor)?.focus({ preventScroll: true });
   }
 
+  const parts = $('list').content.cloneNode(true);
+  for (const part of parts.querySelectorAll('[id]')) part.id = prefix + part.id;
+  at('scroll').append(parts);
+  at('table').setAttribute('aria-labelledby', at('scroll').closest('section').getAttribute('aria-labelledby'));
   for (const column of o.columns) at('heads').append(head(column));
   markSort();
   const rows = at('rows');
