@@ -17,7 +17,8 @@ import (
 
 const (
 	// lookEvery is how often the source is looked at. What is gone must be
-	// gone twice, so a tenant that is removed is cut within two looks.
+	// gone twice, so a tenant that is removed is cut within two looks, and one
+	// whose CA is rewritten within filesEvery.
 	lookEvery = 2 * time.Second
 
 	// maxTenants bounds how many tenants are followed: well above what one
@@ -40,6 +41,7 @@ type Dir struct {
 	table atomic.Pointer[Table]
 
 	looking sync.Mutex // held while looking; guards what follows
+	rounds  rounds
 	entries map[string]*entry
 	served  map[string]struct{} // all server names that ever were a tenant's
 	full    bool                // served has more names than are remembered; as logged
@@ -52,6 +54,8 @@ type entry struct {
 	stamp stamp         // of what was read; nil: it is to be read again
 	read  time.Time     // counts as the moment of that
 	phase time.Duration // of rereads
+	turn  uint          // of rounds
+	seen  uint          // the look that has found it listed
 	gone  int           // looks since it was there
 
 	parsed  *Tenant // the newest reading; nil: none
@@ -71,7 +75,7 @@ func Open(path string, log logrus.FieldLogger) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, bare(err))
 	}
-	d.update(names)
+	d.update(names, true)
 	return d, nil
 }
 
@@ -102,14 +106,18 @@ func (d *Dir) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			d.Look()
+			d.look(false)
 		}
 	}
 }
 
-// Look looks at all tenants now. What has changed is in force when it returns,
-// except for what is gone, which must be gone at the next look too.
-func (d *Dir) Look() {
+// Look looks at all files of all tenants now. What has changed is in force when it
+// returns, except for what is gone, which must be gone at the next look too.
+func (d *Dir) Look() { d.look(true) }
+
+// look looks at all tenants, but unless it is whole only at the files of those
+// whose turn it is.
+func (d *Dir) look(whole bool) {
 	d.looking.Lock()
 	defer d.looking.Unlock()
 	names, err := d.list()
@@ -124,7 +132,7 @@ func (d *Dir) Look() {
 		d.fault = ""
 		d.log.Infof("the tenants' %ss can be listed again", d.source.kind())
 	}
-	d.update(names)
+	d.update(names, whole)
 }
 
 // meanwhile is what becomes of tenants that cannot be listed.
@@ -145,21 +153,21 @@ func (d *Dir) list() ([]string, error) {
 }
 
 // update reads what has changed and puts a new Table into force.
-func (d *Dir) update(names []string) {
+func (d *Dir) update(names []string, whole bool) {
 	now := time.Now()
-	listed := make(map[string]bool, len(names))
+	d.rounds.begin()
 	news := !d.table.Load().Listed()
 	for _, name := range names {
-		listed[name] = true
 		e := d.entries[name]
 		if e == nil {
-			e = &entry{since: now, phase: rand.N(rereadEvery)}
+			e = &entry{since: now, phase: rand.N(rereadEvery), turn: d.rounds.turn()}
 			d.entries[name] = e
 		}
-		news = d.look(name, e, now) || news
+		e.seen = d.rounds.looks
+		news = d.lookAt(name, e, now, whole || d.rounds.due(e.turn)) || news
 	}
 	for name, e := range d.entries {
-		if listed[name] {
+		if e.seen == d.rounds.looks {
 			continue
 		}
 		if e.gone++; e.gone > 1 {
@@ -174,10 +182,11 @@ func (d *Dir) update(names []string) {
 	}
 }
 
-// look reads a tenant's files if they may have changed; true is news.
-func (d *Dir) look(name string, e *entry, now time.Time) (news bool) {
+// lookAt reads a tenant's files if they may have changed, by a look at files or at
+// their folder alone; true is news.
+func (d *Dir) lookAt(name string, e *entry, now time.Time, files bool) (news bool) {
 	holds := e.gone == 0 && e.stamp != nil && e.stamp.holds(now.Sub(e.read))
-	if holds && d.source.still(name, e.stamp) {
+	if holds && d.source.still(name, e.stamp, files) {
 		return false
 	}
 	f, err := d.source.open(name)
@@ -216,7 +225,7 @@ func (e *entry) learn(tenant *Tenant, err error, before, after stamp, now time.T
 	if err == nil {
 		err = tenant.opened(e.last)
 	}
-	e.stamp, e.read = nil, e.turn(now)
+	e.stamp, e.read = nil, e.due(now)
 	whole := after != nil && before.same(after)
 	if !whole && e.serving != nil {
 		return false
@@ -239,10 +248,10 @@ func (e *entry) learn(tenant *Tenant, err error, before, after stamp, now time.T
 	return news
 }
 
-// turn is when a tenant was last due to be read again, at now or before. Each is
-// at a moment of its own, so that not all are read in one look, even if all of
-// them have changed in one.
-func (e *entry) turn(now time.Time) time.Time {
+// due is when a tenant was last to be read again, at now or before. Each is at a
+// moment of its own, so that not all are read in one look, even if all of them
+// have changed in one.
+func (e *entry) due(now time.Time) time.Time {
 	return now.Add(-(time.Duration(now.UnixNano()) + e.phase) % rereadEvery)
 }
 

@@ -20,9 +20,10 @@ const (
 	// maxFile bounds each file that is read of it. A CA bundle has a few KiB.
 	maxFile = 1 << 20
 
-	// rereadEvery is how often a folder is read although it looks unchanged:
-	// tools can keep a file's size and time.
-	rereadEvery = time.Minute
+	// rereadEvery is how often a folder is read although it looks unchanged, for
+	// file systems that do not tell. It takes as many system calls as a minute of
+	// looks.
+	rereadEvery = 10 * time.Minute
 
 	// settled is how old a file must be for its time to tell that it has not
 	// changed since it was read: clocks of file systems are coarse.
@@ -174,22 +175,23 @@ func (s folderStamp) same(other stamp) bool {
 	})
 }
 
-// unchanged says whether a file, or a folder's list of files, is what it was.
+// unchanged says whether a file, or a folder's list of files, is what it was. Tools
+// can keep its size and the time that they write it, but not the system's own note.
 func unchanged(a, b os.FileInfo) bool {
-	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode() && os.SameFile(a, b)
+	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && noted(a).Equal(noted(b)) && a.Mode() == b.Mode() && os.SameFile(a, b)
 }
 
-// still implements source. It costs half of what it takes to open the folder and
-// to list it, and there are thousands.
-func (path folders) still(name string, was stamp) bool {
+// still implements source. It is one system call, and another for each file, where
+// to open the folder, and to list it, takes twice as many. There are thousands.
+func (path folders) still(name string, was stamp, files bool) bool {
 	s, ok := was.(folderStamp)
 	if !ok || !s.all {
 		return false
 	}
 	folder := filepath.Join(string(path), name)
-	return looksAs(s.self, folder) && !slices.ContainsFunc(s.files, func(was os.FileInfo) bool {
+	return looksAs(s.self, folder) && !(files && slices.ContainsFunc(s.files, func(was os.FileInfo) bool {
 		return !looksAs(was, folder+string(filepath.Separator)+was.Name())
-	})
+	}))
 }
 
 // holds implements stamp.

@@ -16,9 +16,10 @@ type source interface {
 	// there are none.
 	open(name string) (store, error)
 
-	// still says that a tenant's files look as they did when the stamp was taken;
-	// false tells nothing.
-	still(name string, was stamp) bool
+	// still says that a tenant's files look as they did when the stamp was taken,
+	// as far as a cheap look tells; with files, it looks at each of them. false
+	// tells nothing.
+	still(name string, was stamp, files bool) bool
 
 	// explain adds to an error what it does not say of where it is.
 	explain(name string, err error) error
