@@ -4,10 +4,13 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/credentials"
 
 	"konnectivity/internal/pki"
 	"konnectivity/server/tenancy"
@@ -219,4 +222,73 @@ func TestNobodyIsToldOfCAs(t *testing.T) {
 	if len(cas) > 0 {
 		t.Errorf("%d CAs are named", len(cas))
 	}
+}
+
+// By the old protocol too a certificate tells whose an agent is, and whose a client
+// that dials as kube-apiserver does.
+func TestACertificateTellsWhoseAPeerByGRPCIs(t *testing.T) {
+	s := startSharers(t)
+	red, blue, green := s.add("red", told), s.add("blue", told), s.add("green", "")
+	join := func(c *sharer, name, id string) (agent, error) {
+		return s.agentBy(secureFor(name, c.cert), agentHello{id: id, identifiers: "ipv4=10.0.0.1"}, c.network)
+	}
+	dial := func(c *sharer, name string) (net.Conn, error) {
+		return s.tunnel("10.0.0.1:443", s.tcp, credentials.NewTLS(secureFor(name, c.cert)))
+	}
+	refused := func(c *sharer, name string) {
+		t.Helper()
+		if _, err := join(c, name, "one"); err == nil {
+			t.Errorf("an agent of %s is let in under %q", c.name, name)
+		}
+		if _, err := dial(c, name); err == nil {
+			t.Errorf("a client of %s is let in under %q", c.name, name)
+		}
+	}
+	agents := make(map[*sharer][]agent)
+	for _, c := range []*sharer{red, blue} {
+		for i, name := range commonNames { // of which each agent asks for another
+			a, err := join(c, name, fmt.Sprint("agent-", i))
+			if err != nil {
+				t.Fatalf("%s under %q: %v", c.name, name, err)
+			}
+			agents[c] = append(agents[c], a)
+		}
+		c.has(len(commonNames))
+	}
+	for _, c := range []*sharer{red, blue} {
+		for _, name := range append([]string{c.serverName()}, commonNames...) {
+			conn, err := dial(c, name)
+			if err != nil || !c.greets(conn) {
+				t.Errorf("%s under %q does not come to its own: %v", c.name, name, err)
+			}
+		}
+	}
+	for _, name := range commonNames {
+		refused(green, name)
+	}
+	refused(red, blue.serverName())
+	refused(blue, red.serverName())
+	for _, c := range []*sharer{red, blue} {
+		if got := c.dialed.Load(); got != int64(len(commonNames)+1) {
+			t.Errorf("%s's agents were asked %d times", c.name, got)
+		}
+		c.has(len(commonNames))
+	}
+
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	red.ca = ca
+	red.write(told)
+	for i, a := range agents[red] {
+		select {
+		case <-a.Done():
+		case <-time.After(20 * time.Second):
+			t.Errorf("red's agent %d stays though its CA is gone", i)
+		}
+	}
+	red.has(0)
+	blue.has(len(commonNames))
+	refused(red, "")
 }
