@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"net"
 	"time"
@@ -64,9 +65,15 @@ type Options struct {
 	Health  net.Listener // nil: none
 	Admin   net.Listener // nil: none
 
+	// AdminTLS makes the configuration of Admin as Listener.TLSFor does; nil: it
+	// is plain HTTP.
+	AdminTLS func(choose tlsreload.Choose, nextProtos ...string) *tls.Config
+
 	// AdminToken is the token that whoever asks Admin needs to see all, at this
-	// moment; nil: none is needed.
-	AdminToken func() bearer.Digest
+	// moment, and AdminTrusts says whose certificate, followed by its
+	// intermediates, is as good. Both nil: nothing is needed.
+	AdminToken  func() bearer.Digest
+	AdminTrusts func(chain []*x509.Certificate) bool // not without AdminTLS
 
 	// Which protocols clients are served; all three by default. Links exist
 	// only over TLS.

@@ -1,33 +1,80 @@
 package server
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"net/http"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/server/tenancy"
 )
 
-// login is who asks the admin port. A tenant's token shows that tenant alone. All
-// is shown to the operator's token, and where there is none, to whoever has no
-// token at all. Without either kind of tokens, nothing is looked at.
+// login is who asks the admin port. A token counts, else a certificate. A tenant's
+// shows that tenant alone; the operator's shows all, as does none at all where the
+// operator has neither. Without any of these, nothing is looked at.
 func (s *Server) login() admin.Login {
-	if s.opts.AdminToken == nil && s.tenants == nil {
+	open := s.opts.AdminToken == nil && s.opts.AdminTrusts == nil
+	if open && s.tenants == nil {
 		return nil
 	}
 	return func(r *http.Request) (admin.Reader, bool) {
-		token, given := bearer.Of(r)
-		if !given {
-			return admin.Reader{}, s.opts.AdminToken == nil
+		if token, given := bearer.Of(r); given {
+			return s.bearerOf(token)
 		}
-		if s.tenants != nil {
-			if t := s.tenants.now.Load().table.Reader(token); t != nil {
-				return admin.Reader{Tenant: t.Name, Proven: true}, true
-			}
+		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 { // whose CA may be gone since the handshake
+			return s.holderOf(r.TLS.PeerCertificates)
 		}
-		return admin.Reader{Proven: true}, s.opts.AdminToken != nil && token.Is(s.opts.AdminToken())
+		return admin.Reader{}, open
 	}
+}
+
+// bearerOf is who has a token; false: nobody.
+func (s *Server) bearerOf(token bearer.Digest) (admin.Reader, bool) {
+	if s.tenants != nil {
+		if t := s.tenants.now.Load().table.Reader(token); t != nil {
+			return admin.Reader{Tenant: t.Name, Proven: true}, true
+		}
+	}
+	return admin.Reader{Proven: true}, s.opts.AdminToken != nil && token.Is(s.opts.AdminToken())
+}
+
+// holderOf is who has a certificate, which intermediates follow; false: nobody.
+func (s *Server) holderOf(chain []*x509.Certificate) (admin.Reader, bool) {
+	if s.opts.AdminTrusts != nil && s.opts.AdminTrusts(chain) {
+		return admin.Reader{Proven: true}, true
+	}
+	if s.tenants != nil {
+		if t := s.tenants.now.Load().table.ReaderBy(chain); t != nil {
+			return admin.Reader{Tenant: t.Name, Proven: true}, true
+		}
+	}
+	return admin.Reader{}, false
+}
+
+// errNoReader refuses a certificate on the admin port.
+var errNoReader = errors.New("neither the operator's CA nor that of one tenant's clients has issued it")
+
+// adminTLS is the TLS of the admin port; nil: it has none. A certificate is asked
+// for where one may tell who asks, and may be left out: tokens tell it too.
+func (s *Server) adminTLS() *tls.Config {
+	const proto = "http/1.1"
+	switch {
+	case s.opts.AdminTLS == nil:
+		return nil
+	case s.opts.AdminTrusts == nil && s.tenants == nil:
+		return s.opts.AdminTLS(nil, proto)
+	}
+	reader := &tlsreload.Guest{Key: "reader", Bare: true, Verify: func(chain []*x509.Certificate) error {
+		if _, known := s.holderOf(chain); !known {
+			return errNoReader
+		}
+		return nil
+	}}
+	return s.opts.AdminTLS(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return reader, nil }, proto)
 }
 
 // adminMetrics shows each reader of the admin port what is for it.

@@ -195,7 +195,7 @@ func (s *Server) background(life context.Context, parts *errgroup.Group) {
 	}
 	if l := s.opts.Admin; l != nil {
 		parts.Go(func() error { s.table.Run(life); return nil })
-		parts.Go(func() error { return observe.Serve(life, l, s.adminHandler(), s.opts.Log) })
+		parts.Go(func() error { return observe.ServeTLS(life, l, s.adminTLS(), s.adminHandler(), s.opts.Log) })
 	}
 }
 

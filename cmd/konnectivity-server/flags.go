@@ -54,6 +54,8 @@ type flags struct {
 	healthPort, adminPort int
 	healthBind, adminBind string
 	adminToken            string
+	adminCert, adminKey   string
+	adminCA               string
 	profiling, contention bool
 
 	keepalive, frontendKeepalive time.Duration
@@ -181,6 +183,9 @@ func (f *flags) addObservation(set *pflag.FlagSet) {
 	set.IntVar(&f.adminPort, "admin-port", 8095, "port for the status page /, its API /api/v1/, /metrics and /debug/pprof; 0: none")
 	set.StringVar(&f.adminBind, "admin-bind-address", "127.0.0.1", "address for the same; empty: all")
 	set.StringVar(&f.adminToken, "admin-token-file", "", "file with the token, at least 32 characters, that the admin port requires; a tenant's reader-token is accepted too, and shows that tenant alone; reread when it changes (default: whoever reaches the port sees all)")
+	set.StringVar(&f.adminCert, "admin-cert", "", "certificate file of the admin port, which then speaks TLS; whoever has a certificate of a tenant's clients sees that tenant alone (default: plain HTTP)")
+	set.StringVar(&f.adminKey, "admin-key", "", "private key file of --admin-cert")
+	set.StringVar(&f.adminCA, "admin-ca-cert", "", "CA file: the admin port requires a certificate for clients that chains to it, or a token (default: whoever reaches the port sees all)")
 	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
 	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
 }
@@ -377,11 +382,26 @@ func (f *flags) checkCombinations() error {
 	if err := f.checkTenants(); err != nil {
 		return err
 	}
-	if f.adminToken != "" && f.adminPort == 0 {
-		return cli.Usagef("--admin-token-file needs --admin-port")
+	if err := f.checkAdmin(); err != nil {
+		return err
 	}
 	if f.contention && !f.profiling {
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
+	}
+	return nil
+}
+
+func (f *flags) checkAdmin() error {
+	if err := cli.CheckPair(cli.Value{Flag: "admin-cert", Text: f.adminCert}, cli.Value{Flag: "admin-key", Text: f.adminKey}); err != nil {
+		return err
+	}
+	switch {
+	case f.adminToken != "" && f.adminPort == 0:
+		return cli.Usagef("--admin-token-file needs --admin-port")
+	case f.adminCert != "" && f.adminPort == 0:
+		return cli.Usagef("--admin-cert needs --admin-port")
+	case f.adminCA != "" && f.adminCert == "":
+		return cli.Usagef("--admin-ca-cert needs --admin-cert and --admin-key: certificates are shown over TLS")
 	}
 	return nil
 }
@@ -427,7 +447,9 @@ func (f *flags) checkFiles() error {
 	return cli.CheckFiles(
 		cli.Value{Flag: "server-cert", Text: f.serverCert}, cli.Value{Flag: "server-key", Text: f.serverKey}, cli.Value{Flag: "server-ca-cert", Text: f.serverCA},
 		cli.Value{Flag: "cluster-cert", Text: f.clusterCert}, cli.Value{Flag: "cluster-key", Text: f.clusterKey}, cli.Value{Flag: "cluster-ca-cert", Text: f.clusterCA},
-		cli.Value{Flag: "kubeconfig", Text: f.kubeconfig}, cli.Value{Flag: "admin-token-file", Text: f.adminToken}, cli.Value{Flag: "agent-identifier-allow-file", Text: f.identifierFile})
+		cli.Value{Flag: "kubeconfig", Text: f.kubeconfig}, cli.Value{Flag: "admin-token-file", Text: f.adminToken},
+		cli.Value{Flag: "admin-cert", Text: f.adminCert}, cli.Value{Flag: "admin-key", Text: f.adminKey}, cli.Value{Flag: "admin-ca-cert", Text: f.adminCA},
+		cli.Value{Flag: "agent-identifier-allow-file", Text: f.identifierFile})
 }
 
 // givenID is the id given by flag, else by the environment, else "".

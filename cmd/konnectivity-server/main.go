@@ -309,9 +309,20 @@ func (p *process) listenOthers() (err error) {
 		}
 		p.options.AdminToken = token.Token
 	}
-	if f.adminPort > 0 {
-		p.options.Admin, err = p.listen(f.statusPort())
+	if f.adminPort == 0 {
+		return nil
 	}
+	if f.adminCert != "" {
+		tls, err := p.source("admin", tlsreload.Files{Cert: f.adminCert, Key: f.adminKey, CA: f.adminCA}, pki.RoleClient)
+		if err != nil {
+			return err
+		}
+		p.options.AdminTLS = tls.ServerFor
+		if f.adminCA != "" {
+			p.options.AdminTrusts = tls.Trusts
+		}
+	}
+	p.options.Admin, err = p.listen(f.statusPort())
 	return err
 }
 

@@ -104,6 +104,7 @@ func TestFlagsThatAreRight(t *testing.T) {
 		right + "--keepalive-time=1h --frontend-keepalive-time=30s",
 		right + "--enable-profiling --enable-contention-profiling",
 		right + "--enable-lease-controller --lease-label=a=b,c=d --server-id=server-1.example",
+		right + "--admin-cert={cert} --admin-key={key}", right + "--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}",
 		right + "--tenants-dir={dir}", right + "--tenants-namespace=tenants",
 		right + "--tenants-namespace=tenants --tenants-selector=konnectivity-tenant,cell!=2",
 		right + "--agent-identifier-policy=certificate --agent-identifier-allow-file={allow}",
@@ -172,6 +173,11 @@ func TestFlagsThatAreWrong(t *testing.T) {
 		{right + "--admin-port=70000", "--admin-port"},
 		{right + "--agent-port=8090", "--agent-port and --server-port are both 8090"},
 		{right + "--health-port=8095", "--health-port and --admin-port are both 8095"},
+		{right + "--admin-cert={cert}", "--admin-cert is given without --admin-key"},
+		{right + "--admin-key={key}", "--admin-key is given without --admin-cert"},
+		{right + "--admin-ca-cert={ca}", "--admin-ca-cert needs --admin-cert"},
+		{right + "--admin-port=0 --admin-cert={cert} --admin-key={key}", "--admin-cert needs --admin-port"},
+		{right + "--admin-cert={cert} --admin-key=/no/such", "--admin-key: /no/such"},
 		{right + "--enable-contention-profiling", "needs --enable-profiling"},
 		{right + "--tenants-dir={dir} --tenants-namespace=tenants", "exclude each other"},
 		{agents + "--uds-name={dir}/s --tenants-dir={dir}", "--tenants-dir needs --server-port"},
@@ -388,5 +394,45 @@ func TestTLSFlagsAct(t *testing.T) {
 	}
 	if err := dial(tls.VersionTLS12); err == nil || !strings.Contains(err.Error(), "version") {
 		t.Errorf("TLS 1.2: %v", err)
+	}
+}
+
+// TestAdminFlagsAct: the admin port speaks TLS, and asks for a certificate or token.
+func TestAdminFlagsAct(t *testing.T) {
+	files := files(t)
+	ports, _ := portFlags(t)
+	stop := started(t, expand(right+ports+"--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}", files))
+	defer stop()
+	var port string
+	for arg := range strings.FieldsSeq(ports) {
+		if p, ok := strings.CutPrefix(arg, "--admin-port="); ok {
+			port = p
+		}
+	}
+	pair, err := tls.LoadX509KeyPair(files["cert"], files["key"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(certs ...tls.Certificate) (code int, err error) {
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}}
+		resp, err := client.Get("https://127.0.0.1:" + port + "/api/v1/status")
+		if err != nil {
+			return 0, err
+		}
+		resp.Body.Close()
+		return resp.StatusCode, nil
+	}
+	code := 0
+	for range 500 {
+		if code, err = ask(pair); err == nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if code != 200 || err != nil {
+		t.Errorf("with a certificate: %d, %v", code, err)
+	}
+	if code, err := ask(); code != 401 || err != nil {
+		t.Errorf("without: %d, %v", code, err)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,9 +22,10 @@ func newStatus() *cobra.Command {
 		Use:   "status [ADDRESS...]",
 		Short: "Show what servers, agents and sidecars do right now",
 		Long: "Status asks the admin API of each ADDRESS (HOST:PORT of a server's or agent's admin\n" +
-			"port, or of a sidecar's --admin-address) and shows agents, links, connections with\n" +
-			"stalled ones first, rates, round trips and the latest failures. Without an ADDRESS it\n" +
-			"asks the usual ports of this machine, " + status.UsualAdmin[0] + " and " + status.UsualAdmin[1] + ".\n\n" +
+			"port, or of a sidecar's --admin-address; https://HOST:PORT of a server's with\n" +
+			"--admin-cert) and shows agents, links, connections with stalled ones first, rates, round\n" +
+			"trips and the latest failures. Without an ADDRESS it asks the usual ports of this\n" +
+			"machine, " + status.UsualAdmin[0] + " and " + status.UsualAdmin[1] + ".\n\n" +
 			"To follow one connection across its hops, give the addresses of all hops, and the\n" +
 			"connection's id with --filter. The exit status is 1 if an ADDRESS does not answer.",
 		Example: "  konnectivity status --watch\n" +
@@ -42,7 +42,7 @@ func newStatus() *cobra.Command {
 	cli.AddFlags(cmd, "Status flags", func(f *pflag.FlagSet) {
 		f.BoolVarP(&o.view.Watch, "watch", "w", false, "keep updating the output in place, until Ctrl-C")
 		f.DurationVar(&o.view.Interval, "interval", time.Second, "how often --watch updates; at least 200ms")
-		f.StringVar(&o.view.Token, "token-file", "", "file with the token that a server with --admin-token-file asks for")
+		addLogin(f, &o.view.Login)
 		f.StringVarP(&o.output, "output", "o", "table", "table or json")
 		f.StringVar(&o.view.Filter, "filter", "", "only connections, peers and failures with this text in an id, host or address")
 		f.IntVar(&o.view.Limit, "limit", 10, "maximum number of peers, connections and failures to show for each process; at most 1000")
@@ -61,8 +61,8 @@ func (o *statusOptions) check(addresses []string) error {
 		return cli.Usagef("--interval %v: want at least 200ms", o.view.Interval)
 	}
 	for _, a := range addresses {
-		if _, _, err := net.SplitHostPort(a); err != nil {
-			return cli.Usagef("%q: want HOST:PORT of an admin port", a)
+		if !isAdmin(a) {
+			return cli.Usagef("%q: want HOST:PORT or https://HOST:PORT of an admin port", a)
 		}
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strings"
 	"time"
@@ -44,8 +43,8 @@ func newTenantsList() *cobra.Command {
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			address := strings.Join(append(args, status.UsualAdmin[0])[:1], "")
-			if _, _, err := net.SplitHostPort(address); err != nil {
-				return cli.Usagef("%q: want HOST:PORT of a server's admin port", address)
+			if !isAdmin(address) {
+				return cli.Usagef("%q: want HOST:PORT or https://HOST:PORT of a server's admin port", address)
 			}
 			if v.Limit < 0 {
 				return cli.Usagef("--limit %d: want 0, for all, or more", v.Limit)
@@ -67,7 +66,7 @@ func newTenantsList() *cobra.Command {
 		f.StringVar(&order, "sort", "state", "state (failing first), traffic (most bytes a second first) or name")
 		f.StringVar(&v.Filter, "filter", "", "only tenants with this text in name, state, error or server names")
 		f.IntVar(&v.Limit, "limit", 0, "how many to show at most; 0: all")
-		f.StringVar(&v.Token, "token-file", "", "file with the token that a server with --admin-token-file asks for")
+		addLogin(f, &v.Login)
 		f.StringVarP(&output, "output", "o", "table", "table or json")
 	})
 	cli.Choices(cmd, "sort", "state", "traffic", "name")
@@ -102,7 +101,8 @@ func newTenantsMake() *cobra.Command {
 }
 
 func newTenantsCheck() *cobra.Command {
-	var output, server, token string
+	var output string
+	var server tenants.Server
 	cmd := &cobra.Command{
 		Use:   "check DIR/NAME|FILE|-",
 		Short: "Find out what is wrong with a tenant's folder or Secret",
@@ -118,10 +118,10 @@ func newTenantsCheck() *cobra.Command {
 			if err := cli.CheckChoice(cli.Value{Flag: "output", Text: output}, "text", "json"); err != nil {
 				return err
 			}
-			if _, _, err := net.SplitHostPort(server); server != "" && err != nil {
-				return cli.Usagef("--server-admin %q: want HOST:PORT", server)
+			if server.Admin != "" && !isAdmin(server.Admin) {
+				return cli.Usagef("--server-admin %q: want HOST:PORT or https://HOST:PORT", server.Admin)
 			}
-			findings, err := checkTenants(cmd, args[0], tenants.Server{Admin: server, Token: token})
+			findings, err := checkTenants(cmd, args[0], server)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
@@ -129,8 +129,8 @@ func newTenantsCheck() *cobra.Command {
 		},
 	}
 	cli.AddFlags(cmd, "Check flags", func(f *pflag.FlagSet) {
-		f.StringVar(&server, "server-admin", "", "`HOST:PORT` of the server's admin port, to see what it has of the tenant")
-		f.StringVar(&token, "token-file", "", "file with the token that a server with --admin-token-file asks for; the tenant's reader-token is one")
+		f.StringVar(&server.Admin, "server-admin", "", "`HOST:PORT` of the server's admin port, or https://HOST:PORT, to see what it has of the tenant")
+		addLogin(f, &server.Login)
 		f.StringVarP(&output, "output", "o", "text", "text or json")
 	})
 	cli.Choices(cmd, "output", "text", "json")

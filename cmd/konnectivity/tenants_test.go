@@ -1,8 +1,12 @@
 package main
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
+	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -376,5 +380,69 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 	}
 	if status, _, _ := konnectivity("tenants", "check", folder, "--server-admin=x"); status != 2 {
 		t.Error(status)
+	}
+}
+
+// An admin port that speaks TLS is asked with the server's CA and a certificate,
+// and what is wrong is told.
+func TestAnAdminPortOverTLS(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := pki.NewCA("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(l pki.Leaf) pki.Pair {
+		pair, err := ca.Issue(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair
+	}
+	client := issue(pki.Leaf{CommonName: "operator", Client: true})
+	for name, text := range map[string][]byte{"ca": ca.CertPEM, "other": other.CertPEM, "crt": client.CertPEM, "key": client.KeyPEM} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := httptest.NewUnstartedServer(admin.Handler(http.NewServeMux(), admin.Source{
+		Component: "konnectivity-server", Table: admin.NewTable(), Tenants: func() []admin.Tenant { return []admin.Tenant{{Name: "a", State: "serving", Ready: true, Agents: 1}} },
+		Login: func(r *http.Request) (admin.Reader, bool) {
+			return admin.Reader{Proven: true}, len(r.TLS.PeerCertificates) > 0
+		},
+	}))
+	server.TLS = &tls.Config{
+		Certificates: []tls.Certificate{issue(pki.Leaf{CommonName: "admin", DNS: []string{"admin.example"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true}).TLS()},
+		ClientCAs:    ca.Pool(), ClientAuth: tls.VerifyClientCertIfGiven,
+	}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	at := server.Listener.Addr().String()
+	folder, _, _ := makeTenant(t, t.TempDir(), "a")
+	own := []string{"--ca-cert-path=" + dir + "/ca", "--tls-cert-path=" + dir + "/crt", "--tls-key-path=" + dir + "/key"}
+	for _, c := range []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{append([]string{"status", "https://" + at}, own...), 0, "konnectivity-server"},
+		{append([]string{"status", "https://" + at, "--server-name=admin.example"}, own...), 0, "konnectivity-server"},
+		{append([]string{"status", "https://" + at, "--server-name=else.example"}, own...), 1, "not for else.example"},
+		{append([]string{"tenants", "list", "https://" + at}, own...), 0, "1 of 1 tenant"},
+		{append([]string{"tenants", "check", folder, "--server-admin=https://" + at}, own...), 0, "✔ server: 1 agent"},
+		{append([]string{"status", at}, own...), 1, "it speaks TLS: ask https://" + at},
+		{[]string{"status", "https://" + at, own[0]}, 1, "a certificate that it knows: give --token-file, or --tls-cert-path"},
+		{[]string{"status", "https://" + at, "--ca-cert-path=" + dir + "/other"}, 1, "not in the CA file"},
+		{[]string{"status", "https://" + at, "--ca-cert-path=" + dir + "/none"}, 1, dir + "/none"},
+		{[]string{"status", "http://" + at}, 2, "want HOST:PORT or https://HOST:PORT"},
+	} {
+		status, out, stderr := konnectivity(c.args...)
+		if said := strings.Join(strings.Fields(out+stderr), " "); status != c.status || !strings.Contains(said, c.want) {
+			t.Errorf("%q: %d, want %d and %q: %s", c.args, status, c.status, c.want, said)
+		}
 	}
 }

@@ -17,7 +17,8 @@ const apiPolicy = "default-src 'none'; frame-ancestors 'none'"
 // guard admits only requests that read, that somebody sends who may, that name
 // this server, and that do not come from another site's page. A page that has
 // given the port a name of its own has no token, so a token proves that the name
-// is right.
+// is right. So does a certificate, which browsers show over TLS alone, to whoever
+// has proved that the name is its own.
 func guard(login Login, next *readers) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -34,7 +35,7 @@ func guard(login Login, next *readers) http.Handler {
 			fail(w, http.StatusMethodNotAllowed, "this API is read-only")
 		case !known:
 			bearer.Ask(w)
-			fail(w, http.StatusUnauthorized, "want a token that this server knows")
+			fail(w, http.StatusUnauthorized, "want a token, or over TLS a certificate, that this server knows")
 		case !who.Proven && !ownHost(r):
 			fail(w, http.StatusMisdirectedRequest, "use an IP address, localhost or the name of a Service")
 		case foreign(r):

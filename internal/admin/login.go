@@ -8,10 +8,10 @@ import (
 // Reader is who asks.
 type Reader struct {
 	Tenant string // whose part is shown; "": all is
-	Proven bool   // by a token
+	Proven bool   // by a token or a certificate
 }
 
-// Login says who sends a request, by its token; false refuses it.
+// Login says who sends a request, by its token or certificate; false refuses it.
 type Login func(*http.Request) (Reader, bool)
 
 // anybody sees all, as where there is no Login.

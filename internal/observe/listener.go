@@ -2,11 +2,14 @@ package observe
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/tlsreload"
 )
 
 const (
@@ -21,10 +24,16 @@ const (
 
 	// silentBytes is the cost of a connection with net/http's two buffers and a
 	// goroutine, requestBytes that of one with a request. What the client sends
-	// adds to it, times readWeight.
+	// adds to it, times readWeight. TLS adds secureBytes, and the certificates
+	// that the client has shown.
 	silentBytes  = 14 << 10
 	requestBytes = 20 << 10
 	readWeight   = 3
+	secureBytes  = 20 << 10
+
+	// maxUnasked bounds what a client sends before its request is complete, with
+	// a handshake.
+	maxUnasked = 2 * maxHeaderBytes
 )
 
 // listener limits how many connections of Listener are open, and what they
@@ -49,7 +58,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		held := &conn{Conn: c, slots: l.slots, base: silentBytes}
+		held := &conn{Conn: c, slots: l.slots}
 		held.release = sync.OnceFunc(func() { l.slots.Release(held) })
 		if ok, _ := l.slots.Take(held, c.RemoteAddr()); ok {
 			return held, nil
@@ -65,7 +74,7 @@ type connKey struct{}
 func (l *listener) serving(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(connKey{}).(*conn)
-		c.weigh(requestBytes)
+		c.weigh(r.TLS)
 		if !l.slots.Renew(c) {
 			panic(http.ErrAbortHandler) // evicted as its request arrived
 		}
@@ -77,8 +86,16 @@ func (l *listener) serving(handler http.Handler) http.Handler {
 // end.
 func (l *listener) connState(c net.Conn, state http.ConnState) {
 	if state == http.StateIdle {
-		c.(*conn).forget()
+		below(c).forget()
 	}
+}
+
+// below is the connection that has a slot, which may be one under TLS.
+func below(c net.Conn) *conn {
+	if secure, ok := c.(*tls.Conn); ok {
+		c = secure.NetConn()
+	}
+	return c.(*conn)
 }
 
 // conn is a connection that has a slot.
@@ -88,10 +105,14 @@ type conn struct {
 	slots   *admission.Slots[*conn]
 	release func()
 
-	mu   sync.Mutex // net/http also reads in the background
-	base int64      // what it costs in addition
-	read int64      // what its client has sent of the present request
+	mu     sync.Mutex // net/http also reads in the background
+	asked  bool       // its present request is complete
+	secure int64      // what TLS takes
+	read   int64      // what its client has sent of the present request
 }
+
+// errUnasked ends a connection that sends no end of what is no request.
+var errUnasked = errors.New("more was sent than a handshake and a request have")
 
 // Read counts the bytes that net/http keeps.
 func (c *conn) Read(p []byte) (int, error) {
@@ -100,25 +121,39 @@ func (c *conn) Read(p []byte) (int, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.read += int64(n)
-		c.slots.Weigh(c, c.base+readWeight*min(c.read, maxHeaderBytes))
+		c.weighLocked()
+		if !c.asked && c.read > maxUnasked {
+			return 0, errUnasked
+		}
 	}
 	return n, err
 }
 
 // weigh records that the bytes read are a complete request.
-func (c *conn) weigh(base int64) {
+func (c *conn) weigh(state *tls.ConnectionState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.base = base
-	c.slots.Weigh(c, base+readWeight*min(c.read, maxHeaderBytes))
+	c.asked = true
+	if state != nil {
+		c.secure = int64(secureBytes + tlsreload.Weight(state.PeerCertificates))
+	}
+	c.weighLocked()
 }
 
 // forget records that the request is over.
 func (c *conn) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.base, c.read = silentBytes, 0
-	c.slots.Weigh(c, silentBytes)
+	c.asked, c.read = false, 0
+	c.weighLocked()
+}
+
+func (c *conn) weighLocked() {
+	base := int64(silentBytes)
+	if c.asked {
+		base = requestBytes
+	}
+	c.slots.Weigh(c, base+c.secure+readWeight*min(c.read, maxHeaderBytes))
 }
 
 // Abandon implements admission.Holder. net/http sees the end and calls Close.

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -31,22 +32,34 @@ const (
 // earlier, it returns that error. When it returns, all connections are closed;
 // a handler that had not finished has its request's context ended.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler, log logrus.FieldLogger) error {
+	return ServeTLS(ctx, l, nil, handler, log)
+}
+
+// ServeTLS is Serve over TLS, with a config that offers HTTP/1.1 alone; nil: it is
+// Serve.
+func ServeTLS(ctx context.Context, l net.Listener, config *tls.Config, handler http.Handler, log logrus.FieldLogger) error {
 	bounded := &listener{
 		Listener: l, ctx: ctx, slots: newSlots(),
 		acceptor: admission.Acceptor{What: "connections for health, metrics and status", Log: log},
 	}
 	bounded.acceptor.MakeRoom = bounded.slots.MakeRoom
 	server := &http.Server{
-		Handler:           bounded.serving(handler),
-		ConnState:         bounded.connState,
-		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
+		Handler:   bounded.serving(handler),
+		ConnState: bounded.connState,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, below(c))
+		},
 		ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          logging.HTTPErrorLog(log),
 	}
+	var front net.Listener = bounded
+	if config != nil {
+		front = tls.NewListener(bounded, config)
+	}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(bounded) }()
+	go func() { served <- server.Serve(front) }()
 	select {
 	case err := <-served:
 		_ = server.Close() // connections that are still open

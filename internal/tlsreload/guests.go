@@ -34,6 +34,10 @@ type Guest struct {
 	// not block.
 	Verify func(chain []*x509.Certificate) error
 
+	// Bare lets peers without a certificate in where Verify is set, as the
+	// Source's own, though it has CAs.
+	Bare bool
+
 	last atomic.Pointer[guestConfig]
 }
 
@@ -51,7 +55,7 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 	}
 	var c *tls.Config
 	if g.Verify != nil {
-		c = s.askingConfig(base, m, g.Verify)
+		c = s.askingConfig(base, m, g)
 	} else {
 		c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
 	}
@@ -62,19 +66,19 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 
 // askingConfig is for a handshake of which the peer's certificate decides whose it
 // is. It names no CA to the peer: that would tell of everybody to anybody.
-func (s *Source) askingConfig(base *tls.Config, m *material, verify func([]*x509.Certificate) error) *tls.Config {
+func (s *Source) askingConfig(base *tls.Config, m *material, g *Guest) *tls.Config {
 	c := s.serverConfig(base, m.cert, nil)
 	c.ClientAuth = tls.RequireAnyClientCert
-	if m.pool == nil {
+	if m.pool == nil || g.Bare {
 		c.ClientAuth = tls.RequestClientCert
 	}
 	c.VerifyConnection = func(state tls.ConnectionState) error {
 		chain := state.PeerCertificates
 		if len(chain) == 0 {
-			return nil // one is asked for only where the Source's own need none
+			return nil // nobody gets here without one where one is needed
 		}
 		if m.pool == nil || !Issued(chain, m.pool, time.Now()) {
-			if err := verify(chain); err != nil {
+			if err := g.Verify(chain); err != nil {
 				return &tls.CertificateVerificationError{UnverifiedCertificates: chain, Err: err}
 			}
 		}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -122,3 +124,43 @@ func TestCertificatesDecideForThoseWithoutAName(t *testing.T) {
 		}
 	}
 }
+
+// Where certificates may be left out, the Source's own and those that Verify knows
+// are let in, as is whoever has none, and nobody else.
+func TestACertificateMayBeLeftOut(t *testing.T) {
+	own, a, stranger := newCA(t), newCA(t), newCA(t)
+	d := newDir(t)
+	d.put(issue(t, own, "own server"), own)
+	s := source(t, d.files(), tlsreload.Options{Name: "server"})
+	guest := &tlsreload.Guest{Key: "reader", Bare: true, Verify: func(chain []*x509.Certificate) error {
+		if !tlsreload.Issued(chain, a.Pool(), time.Now()) {
+			return errors.New("nobody's")
+		}
+		return nil
+	}}
+	server := s.ServerFor(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return guest, nil })
+	for what, c := range map[string]struct {
+		certs   []tls.Certificate
+		in, own bool
+	}{
+		"none":         {nil, true, false},
+		"its own":      {[]tls.Certificate{issue(t, own, "own").TLS()}, true, true},
+		"a guest's":    {[]tls.Certificate{issue(t, a, "a").TLS()}, true, false},
+		"a stranger's": {[]tls.Certificate{issue(t, stranger, "x").TLS()}, false, false},
+	} {
+		o := handshake(t, server, &tls.Config{ServerName: "server.test", InsecureSkipVerify: true, Certificates: c.certs})
+		if (o.err() == nil) != c.in {
+			t.Errorf("%s: %v", what, o.err())
+		}
+		if o.err() == nil && s.Trusts(o.server.PeerCertificates) != c.own {
+			t.Errorf("%s: trusted as the Source's own: %v", what, !c.own)
+		}
+	}
+	files := d.files()
+	files.CA = ""
+	if source(t, files, tlsreload.Options{Name: "server"}).Trusts(chainOf(issue(t, own, "own"))) {
+		t.Error("one without CAs trusts somebody")
+	}
+}
+
+func chainOf(p pki.Pair) []*x509.Certificate { return []*x509.Certificate{p.TLS().Leaf} }

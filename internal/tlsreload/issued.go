@@ -18,3 +18,10 @@ func Issued(chain []*x509.Certificate, cas *x509.CertPool, at time.Time) bool {
 	_, err := chain[0].Verify(opts)
 	return err == nil
 }
+
+// Trusts says whether a client's certificate, followed by its intermediates, chains
+// to the CAs that the files have now. Without CA files, none does.
+func (s *Source) Trusts(chain []*x509.Certificate) bool {
+	m := s.current.Load()
+	return m != nil && m.pool != nil && Issued(chain, m.pool, time.Now())
+}

@@ -41,15 +41,24 @@ type issuer struct {
 	any  bool   // by name alone
 }
 
-func agentsOf(t *Tenant) *CAs  { return t.Agents }
-func clientsOf(t *Tenant) *CAs { return t.Clients }
+// agentsOf and clientsOf are the CAs by which peers of a tenant are told, if they
+// are, and readersBy those by which its readers are, who ask for no name at all.
+func agentsOf(t *Tenant) *CAs  { return t.ifTold(t.Agents) }
+func clientsOf(t *Tenant) *CAs { return t.ifTold(t.Clients) }
+func readersBy(t *Tenant) *CAs { return t.Clients }
 
-// newIssuers indexes those of the tenants that are told by certificate; nil: none
-// is.
+func (t *Tenant) ifTold(by *CAs) *CAs {
+	if !t.ByCertificate {
+		return nil
+	}
+	return by
+}
+
+// newIssuers indexes the tenants that have such CAs; nil: none has.
 func newIssuers(tenants map[string]*Tenant, of func(*Tenant) *CAs) *Issuers {
 	all := &Issuers{of, make(map[issuer][]*Tenant)}
 	for _, t := range tenants {
-		if cas := of(t); t.ByCertificate && cas != nil {
+		if cas := of(t); cas != nil {
 			for _, ca := range cas.Certs {
 				name := string(ca.RawSubject)
 				all.add(issuer{name: name, key: string(ca.SubjectKeyId)}, t)

@@ -157,3 +157,23 @@ func TestManyCAsOfOneName(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Readers are found by the CAs of clients of all tenants, however these are told,
+// and one that several trust is nobody's.
+func TestAReaderIsFoundByItsCA(t *testing.T) {
+	a, b, c, stranger := newSigner(t), newSigner(t), newSigner(t), newSigner(t)
+	table := &Table{tenants: map[string]*Tenant{"a": a.tenant("a"), "b": b.tenant("b"), "c1": c.tenant("c1"), "c2": c.tenant("c2")}}
+	table.tenants["b"].ByCertificate = false
+	for _, test := range []struct {
+		what string
+		of   *signer
+		want *Tenant
+	}{{"of a tenant that is told by certificate", a, table.Tenant("a")}, {"of one that is not", b, table.Tenant("b")}, {"of two", c, nil}, {"of none", stranger, nil}} {
+		if got := table.ReaderBy([]*x509.Certificate{test.of.peer(true)}); got != test.want {
+			t.Errorf("one %s shows %+v", test.what, got)
+		}
+	}
+	if got := new(Table).ReaderBy([]*x509.Certificate{a.peer(true)}); got != nil {
+		t.Errorf("without tenants, one shows %+v", got)
+	}
+}

@@ -1,6 +1,7 @@
 package tenancy
 
 import (
+	"crypto/x509"
 	"errors"
 	"io/fs"
 
@@ -30,6 +31,18 @@ func (t *Table) Reader(token bearer.Digest) *Tenant {
 		return found
 	}
 	return nil
+}
+
+// ReaderBy is the tenant of whose clients a certificate is, which intermediates
+// follow: whoever may use a cluster's tunnel may see what goes through it. nil: it
+// is none's, or that of several.
+func (t *Table) ReaderBy(chain []*x509.Certificate) *Tenant {
+	t.indexed.Do(func() { t.readersBy = newIssuers(t.tenants, readersBy) })
+	if t.readersBy == nil {
+		return nil
+	}
+	found, _ := t.readersBy.Find(chain)
+	return found
 }
 
 // readersOf are tenants by the tokens of their readers.

@@ -3,6 +3,7 @@ package tenancy
 import (
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"konnectivity/internal/bearer"
@@ -35,6 +36,9 @@ type Table struct {
 	readers map[bearer.Digest]*Tenant
 
 	agentsBy, clientsBy *Issuers
+
+	indexed   sync.Once // readersBy, when a reader first shows a certificate
+	readersBy *Issuers
 
 	states []Status // by name
 	closed bool     // all server names of nobody are refused

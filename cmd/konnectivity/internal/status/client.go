@@ -1,11 +1,14 @@
 package status
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -17,7 +20,9 @@ import (
 	"konnectivity/cmd/konnectivity/internal/identify"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
+	"konnectivity/internal/pki"
 	"konnectivity/internal/printable"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
 
@@ -45,7 +50,18 @@ type Report struct {
 	Failures    []admin.Failure    `json:"failures"`
 }
 
-// Client asks admin APIs.
+// Secure begins the address of an admin API that is asked over TLS.
+const Secure = "https://"
+
+// Login is what admin APIs are shown, and how those that are asked over TLS prove
+// who they are. The zero value shows nothing.
+type Login struct {
+	Token      string          // file of the token; "": none
+	Files      tlsreload.Files // client certificate, and the servers' CA
+	ServerName string          // that their certificates have; "": their host
+}
+
+// Client asks admin APIs, each at HOST:PORT, with Secure in front over TLS.
 type Client struct {
 	http  *http.Client
 	token string // "": none
@@ -56,13 +72,32 @@ func NewClient() *Client {
 	return &Client{http: &http.Client{Timeout: adminTime, Transport: &http.Transport{}}} // never by the environment's proxy
 }
 
-// Present has all that are asked be shown the token of a file; "": none. It is
-// called before the first question.
-func (c *Client) Present(tokenFile string) error {
-	if tokenFile == "" {
+// Present has l count for all that are asked. It is called before the first
+// question.
+func (c *Client) Present(l Login) error {
+	if err := c.presentToken(l.Token); err != nil {
+		return err
+	}
+	source, err := tlsreload.New(l.Files, tlsreload.Options{Name: "admin", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
+	if err != nil {
+		return err
+	}
+	c.http.Transport = &http.Transport{DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, err
+		}
+		dialer := tls.Dialer{Config: source.Client(cmp.Or(l.ServerName, host), "http/1.1")}
+		return dialer.DialContext(ctx, network, address)
+	}}
+	return nil
+}
+
+func (c *Client) presentToken(file string) error {
+	if file == "" {
 		return nil
 	}
-	text, err := os.ReadFile(tokenFile)
+	text, err := os.ReadFile(file)
 	if err == nil {
 		_, err = bearer.Parse(text)
 	}
@@ -122,10 +157,14 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 
 // get asks one resource. The error is a sentence without the address.
 func (c *Client) get(ctx context.Context, address, name string, q url.Values, to any) error {
+	address, secure := strings.CutPrefix(address, Secure)
 	if strings.HasPrefix(address, ":") { // as in flags, such as --admin-address
 		address = "localhost" + address
 	}
 	u := url.URL{Scheme: "http", Host: address, Path: "/api/" + admin.Version + "/" + name, RawQuery: q.Encode()}
+	if secure {
+		u.Scheme = "https"
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		return err
@@ -138,6 +177,9 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 		if failure := tunnel.FailureOf(err); failure != tunnel.FailInternal && failure != tunnel.FailReset {
 			return fmt.Errorf("no answer from the admin API: %s", failure)
 		}
+		if secure {
+			return fmt.Errorf("no answer from the admin API over TLS: %s", insecure(err))
+		}
 		return fmt.Errorf("%s answers there, which is no admin API", identify.At(ctx, address).Who)
 	}
 	defer res.Body.Close()
@@ -146,11 +188,14 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 		return fmt.Errorf("it has no admin API: it is another program, an older version, or another of its ports")
 	}
 	if res.StatusCode == http.StatusUnauthorized {
-		return errors.New("it wants a token that it knows: give --token-file")
+		return errors.New("it wants a token or, over TLS, a certificate that it knows: give --token-file, or --tls-cert-path and --tls-key-path")
 	}
 	if res.StatusCode != http.StatusOK {
 		var refusal struct{ Error string }
 		_ = json.NewDecoder(body).Decode(&refusal)
+		if res.StatusCode == http.StatusBadRequest && refusal.Error == "" && !secure { // as net/http answers
+			return errors.New("it speaks TLS: ask " + Secure + address)
+		}
 		return fmt.Errorf("the admin API answers %s: %s", res.Status, refusal.Error)
 	}
 	if err := json.NewDecoder(body).Decode(to); err != nil {
@@ -158,6 +203,18 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	}
 	printable.All(to) // names are what peers call themselves
 	return nil
+}
+
+// insecure says what is wrong with a TLS connection, without the address.
+func insecure(err error) string {
+	if words := tlsreload.Untrusted(err); words != "" {
+		return words
+	}
+	var asked *url.Error
+	if errors.As(err, &asked) {
+		err = asked.Err
+	}
+	return err.Error()
 }
 
 // Connection finds one by its id; nil if it is not open there.

@@ -22,9 +22,9 @@ type View struct {
 	Interval time.Duration
 	JSON     bool
 	Filter   string
-	Limit    int    // most peers, connections and failures of each process
-	Exactly  bool   // Limit is not to be fitted to the screen
-	Token    string // file of the token to present; "": none
+	Limit    int  // most peers, connections and failures of each process
+	Exactly  bool // Limit is not to be fitted to the screen
+	Login    Login
 
 	Patience time.Duration // bounds each question to a process; 0 means adminTime
 }
@@ -38,7 +38,7 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 	}
 	client := NewClient()
 	defer client.Close()
-	if err := client.Present(v.Token); err != nil {
+	if err := client.Present(v.Login); err != nil {
 		return err
 	}
 	client.http.Timeout = cmp.Or(v.Patience, adminTime)

@@ -25,14 +25,14 @@ type Tenants struct {
 	Filter string
 	Limit  int // 0: all
 	JSON   bool
-	Token  string // file of the token to present; "": none
+	Login  Login
 }
 
 // Show asks the server at address and prints its tenants.
 func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error {
 	client := NewClient()
 	defer client.Close()
-	if err := client.Present(v.Token); err != nil {
+	if err := client.Present(v.Login); err != nil {
 		return err
 	}
 	page, err := client.tenants(ctx, address, v)

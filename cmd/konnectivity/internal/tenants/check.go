@@ -25,8 +25,8 @@ import (
 
 // Server is a server to ask.
 type Server struct {
-	Admin string // HOST:PORT of its admin port; "": none is asked
-	Token string // file of the token to present; "": none
+	Admin string // its admin port, as of status.Client; "": none is asked
+	Login status.Login
 }
 
 // Check reads a tenant's folder as a server does, and says of each part whether
@@ -233,8 +233,8 @@ func (c *checker) checkOnline(ctx context.Context, server Server) {
 	const step = "server"
 	client := status.NewClient()
 	defer client.Close()
-	if err := client.Present(server.Token); err != nil {
-		c.fail(step, err.Error(), "Give the file of the operator's token, or the tenant's "+tenancy.ReaderFile+".")
+	if err := client.Present(server.Login); err != nil {
+		c.fail(step, err.Error(), "Give the file of the operator's token, or the tenant's "+tenancy.ReaderFile+"; or certificate files that exist.")
 		return
 	}
 	t, err := client.Tenant(ctx, server.Admin, c.name)

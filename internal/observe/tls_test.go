@@ -1,0 +1,89 @@
+package observe_test
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"konnectivity/internal/logging"
+	"konnectivity/internal/observe"
+)
+
+// serveTLS starts ServeTLS, which asks for a certificate and takes any, or none. ask
+// gets a page by a connection of its own.
+func serveTLS(t *testing.T, own tls.Certificate) (at string, ask func(certs ...tls.Certificate) error) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		config := &tls.Config{Certificates: []tls.Certificate{own}, ClientAuth: tls.RequestClientCert, NextProtos: []string{"http/1.1"}}
+		done <- observe.ServeTLS(ctx, l, config, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }), logging.Discard())
+	}()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String(), func(certs ...tls.Certificate) error {
+		transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}
+		r, err := (&http.Client{Transport: transport, Timeout: 20 * time.Second}).Get("https://" + l.Addr().String())
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if body, err := io.ReadAll(r.Body); string(body) != "ok" || err != nil {
+			t.Errorf("%q, %v", body, err)
+		}
+		return nil
+	}
+}
+
+// anyPair is a certificate with its key, of nobody.
+func anyPair() tls.Certificate {
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	return server.TLS.Certificates[0]
+}
+
+// Over TLS as well, connections without a request give way to those with one.
+func TestHandshakesThatNeverEndGiveWay(t *testing.T) {
+	at, ask := serveTLS(t, anyPair())
+	for i := range 300 {
+		c, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "\x16\x03\x01\x02"[:i%5]) // the beginning of a handshake
+	}
+	if err := ask(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Whoever sends more certificates than anybody has is cut off before they are
+// looked at.
+func TestCertificatesWithoutEndAreCutOff(t *testing.T) {
+	pair := anyPair()
+	_, ask := serveTLS(t, pair)
+	if err := ask(pair); err != nil {
+		t.Error(err)
+	}
+	long := pair
+	for n := 0; n < 64<<10; n += len(pair.Certificate[0]) {
+		long.Certificate = append(long.Certificate, pair.Certificate[0])
+	}
+	if err := ask(long); err == nil {
+		t.Error("64 KiB of certificates are taken")
+	}
+}
