@@ -254,7 +254,7 @@ func (w *world) runControlPlaneOfNodes() {
 	w.control.do("", args...)
 	command := append([]string{"kube-apiserver"}, w.nodes.apiFlags("/etc/kubernetes/pki", "/nodes", "10.97.0.0/16", "--advertise-address="+outsideIP, "--endpoint-reconciler-type=none",
 		"--shutdown-delay-duration=10s")...) // until its Service no longer leads to it
-	w.control.do(apiServerService+apiserver.APIServerPod(command, "readinessProbe: {httpGet: {path: /readyz, port: 6443, scheme: HTTPS}, periodSeconds: 1}"), "apply", "-f", "-")
+	w.control.do(apiServerService+apiserver.APIServerPod(command, "readinessProbe: {httpGet: {path: /readyz, port: 6443, scheme: HTTPS}, periodSeconds: 1, timeoutSeconds: 10}"), "apply", "-f", "-")
 	w.nodes.ready()
 }
 
