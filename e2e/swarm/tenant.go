@@ -91,5 +91,11 @@ func (t *tenant) bound(dir, bounds string) error {
 	if bounds != "" {
 		text += "bounds: {" + bounds + "}\n"
 	}
-	return os.WriteFile(filepath.Join(dir, t.name, "tenant.yaml"), []byte(text), 0o600)
+	// Put in place of the old, which is noticed sooner than what is overwritten.
+	folder := filepath.Join(dir, t.name)
+	young := filepath.Join(folder, ".tenant.yaml")
+	if err := os.WriteFile(young, []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(young, filepath.Join(folder, "tenant.yaml"))
 }
