@@ -148,9 +148,6 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	// Connections outlive ctx by the drain, so they have a context of their own.
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-
 	var conns sync.WaitGroup
 	leave := make(chan struct{})
 	accept := admission.Acceptor{What: "HTTP proxy connections", Log: s.opts.Log, MakeRoom: s.slots.MakeRoom}
@@ -158,7 +155,6 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		conns.Add(1)
 		s.start(work, leave, tunnel.Wrap(conn), conns.Done)
 	})
-	_ = ln.Close()
 	close(leave)
 	s.dismiss(leave, false)
 	hurry := time.AfterFunc(drainHandshake, func() { s.dismiss(leave, true) })

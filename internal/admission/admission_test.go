@@ -18,6 +18,8 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -174,6 +176,12 @@ type scripted struct {
 	net.Listener
 	fail []error
 	end  chan struct{}
+	once sync.Once
+}
+
+func (l *scripted) Close() error {
+	l.once.Do(func() { close(l.end) })
+	return nil
 }
 
 func (l *scripted) Accept() (net.Conn, error) {
@@ -204,7 +212,6 @@ func TestAcceptorSurvivesShortages(t *testing.T) {
 			synctest.Wait()
 			time.Sleep(time.Minute)
 			cancel()
-			close(ln.end)
 			if err := <-done; err != nil {
 				t.Errorf("%v: %v", errno, err)
 			}
@@ -232,13 +239,12 @@ func TestAcceptorPausesAreBounded(t *testing.T) {
 		a.Log.(*logrus.Logger).SetOutput(io.Discard)
 		var took time.Duration
 		go func() { done <- a.Run(ctx, ln, func(net.Conn) { took = time.Since(start); cancel() }) }()
-		close(ln.end)
 		if err := <-done; err != nil || took > 30*maxBackoff || took < 10*maxBackoff {
 			t.Errorf("%v after %v", err, took)
 		}
 		freed = true
 		ctx, cancel = context.WithCancel(t.Context())
-		ln = &scripted{fail: append(slices.Repeat([]error{syscall.EMFILE}, 30), nil), end: ln.end}
+		ln = &scripted{fail: append(slices.Repeat([]error{syscall.EMFILE}, 30), nil), end: make(chan struct{})}
 		start = time.Now()
 		if err := a.Run(ctx, ln, func(net.Conn) { took = time.Since(start); cancel() }); err != nil || took > 30*minBackoff {
 			t.Errorf("with room made: %v after %v", err, took)
@@ -246,9 +252,37 @@ func TestAcceptorPausesAreBounded(t *testing.T) {
 	})
 }
 
+// slow is a listener that takes a second to close, and does not have another wait.
+type slow struct {
+	*scripted
+	closed time.Time
+}
+
+func (l *slow) Close() error {
+	if !tunnel.Closed(l.end) {
+		_ = l.scripted.Close()
+		time.Sleep(time.Second)
+		l.closed = time.Now()
+	}
+	return nil
+}
+
+// Whoever listens on the port next may do so at once.
+func TestAcceptorReturnsOnceItsPortIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		ln := &slow{scripted: &scripted{end: make(chan struct{})}}
+		time.AfterFunc(time.Minute, cancel)
+		a := Acceptor{What: "guests", Log: logrus.New()}
+		if err := a.Serve(ctx, ln, Drain{}, nil); err != nil || ln.closed.IsZero() {
+			t.Errorf("%v; closed at %v", err, ln.closed)
+		}
+	})
+}
+
 func TestAcceptorEndsWithABrokenListener(t *testing.T) {
 	a := Acceptor{What: "guests", Log: logrus.New()}
-	err := a.Run(t.Context(), &scripted{fail: []error{syscall.EINVAL}}, nil)
+	err := a.Run(t.Context(), &scripted{fail: []error{syscall.EINVAL}, end: make(chan struct{})}, nil)
 	if !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
 	}

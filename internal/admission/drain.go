@@ -25,16 +25,12 @@ func (a *Acceptor) Serve(ctx context.Context, ln net.Listener, d Drain, take fun
 	// Connections outlive ctx by the drain, so they have a context of their own.
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-
 	var conns sync.WaitGroup
 	err := a.Run(ctx, ln, func(conn net.Conn) {
 		if serve := take(conn); serve != nil {
 			conns.Go(func() { serve(work) })
 		}
 	})
-	_ = ln.Close()
 	if d.Begin != nil {
 		d.Begin()
 	}

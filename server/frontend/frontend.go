@@ -164,10 +164,9 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 			for range drainSteps {
 				pause(life, drainAccept/drainSteps)
 			}
-			stop() // first, so that closing does not look like a failure
+			stop()
 		case <-accepting.Done():
 		}
-		_ = l.Close()
 	})
 	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log, MakeRoom: f.cfg.Strangers.slots.MakeRoom}
 	err := acceptor.Run(accepting, l, func(raw net.Conn) { f.take(life, raw, &conns) })
