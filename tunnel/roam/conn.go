@@ -361,10 +361,7 @@ func (c *Conn) broken(st Carrier, epoch uint32, cause error) (left Carrier) {
 	case c.end.Reason() == resume.Ended:
 		c.over(cause)
 		return nil
-	case c.opening == nil && c.ends.crowded():
-		c.end.End(resume.Unresolved)
-	}
-	if c.end.Reason() != resume.NotGone {
+	case c.end.Reason() != resume.NotGone:
 		c.settle()
 		return nil
 	}
@@ -381,6 +378,9 @@ func (c *Conn) leave() {
 		course.Lost = time.Now()
 		c.course.Store(&course)
 		c.ends.left()
+		if c.opening == nil {
+			c.ends.crowd(c, course.Lost)
+		}
 	}
 	c.settle()
 }

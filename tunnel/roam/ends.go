@@ -53,7 +53,7 @@ type Options struct {
 	Log    logrus.FieldLogger
 
 	// Alone is how many connections that others have opened may be without a carrier
-	// at once; 0: any number. Those beyond it end as their carrier is lost.
+	// at once; 0: any number. Beyond it, those that have waited longest end.
 	Alone int
 }
 
@@ -79,6 +79,7 @@ type Ends struct {
 	all    map[*Conn]struct{}
 	tokens map[[16]byte]*Conn  // of those that were accepted
 	dials  map[[16]byte]*trial // for those that are to be
+	alone  []left              // in order of time; some have a carrier again, or are over
 
 	losses   []loss // told by links, not yet taken in
 	handling bool
@@ -217,10 +218,6 @@ func (e *Ends) left() {
 	e.stats.lost.Add(1)
 	e.tellSoon()
 }
-
-// crowded says that there is no room for more that wait for their openers, which
-// need never come.
-func (e *Ends) crowded() bool { return e.opt.Alone > 0 && e.lone.Load() >= int64(e.opt.Alone) }
 
 // resumed counts one that has a carrier again.
 func (e *Ends) resumed(pause time.Duration) {

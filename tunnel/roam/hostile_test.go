@@ -116,7 +116,8 @@ func TestContradictoryOffsets(t *testing.T) {
 }
 
 // An opener that makes connections and leaves them, one after the other, has an
-// agent wait for no more than it has room for. Who goes on with one makes room.
+// agent wait for no more than it has room for: those that have waited longest end.
+// Who goes on with one makes room.
 func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 	const alone = 3
 	h := &hostile{w: &world{t: t, atMost: alone}}
@@ -127,6 +128,7 @@ func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 	defer l.Close()
 	h.w.dest = l.Addr().String()
 	h.w.begin(1, time.Hour)
+	var fars []net.Conn
 	leave := func(i int) {
 		t.Helper()
 		st, err := h.open(&tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Hour}, "dest:1")
@@ -137,6 +139,7 @@ func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { h.far.Close() })
+		fars = append(fars, h.far)
 		h.passes(t, st)
 		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeLost})
 	}
@@ -148,12 +151,13 @@ func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
 	for i := range 2 {
 		leave(alone + i)
 		eventually(t, func() bool { return stats().GivenUp["memory"] == int64(i+1) && h.w.agent.Len() == alone })
-		if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
-			t.Errorf("the destination reads %v, want a reset", err)
+		_ = fars[i].SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := fars[i].Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			t.Errorf("the destination of the one that has waited longest reads %v, want a reset", err)
 		}
 	}
-	if _, err := h.open(&tunnel.Resume{Token: [16]byte{1, 1}, Window: time.Hour, Epoch: 1, Taken: 0}, "dest:1"); err != nil {
-		t.Fatal(err)
+	if _, err := h.open(&tunnel.Resume{Token: [16]byte{alone + 1, 1}, Window: time.Hour, Epoch: 1, Taken: 0}, "dest:1"); err != nil {
+		t.Fatalf("one that has just lost its carrier: %v", err)
 	}
 	leave(10)
 	eventually(t, func() bool { return stats().Without == alone && h.w.agent.Len() == alone+1 })
