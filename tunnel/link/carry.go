@@ -22,9 +22,10 @@ const FeatureResume = "resume"
 const ackTime = 10 * time.Minute
 
 // endedMemory is what such a stream takes of its client's budget in a process between
-// the ends, where whoever relayed has given back by then what the connection took. Two
-// of them take as much: a peer that acknowledges nothing has no more connections than
-// one that ends none, and does not fill the link of an agent that others use as well.
+// the ends, where whoever relayed has given back by then what the connection took. A
+// connection's two streams take as much as it did while it was open, so a peer that
+// acknowledges nothing has no more connections than one that ends none, and does not
+// fill the link of an agent that others use as well.
 const endedMemory = 5 << 10
 
 // doubtTime is how long a link has to show that it lives once there is reason to

@@ -82,7 +82,12 @@ func askBBR(fd uintptr) (b bbr, err error) {
 	if err != nil {
 		return b, err
 	}
+	buffer, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
+	if err != nil {
+		return b, err
+	}
 	return bbr{
+		full:     int(info.Unacked)*int(info.Snd_mss) >= buffer/fullPart,
 		starts:   model.Pacing_gain > startupGain,
 		rate:     uint64(model.Bw_hi)<<32 | uint64(model.Bw_lo),
 		rtt:      time.Duration(info.Rtt) * time.Microsecond,

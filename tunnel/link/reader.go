@@ -30,8 +30,8 @@ type violation string
 
 func (v violation) Error() string { return "protocol violation: " + string(v) }
 
-// readLoop reads the connection until it fails. It never writes and never
-// waits for a stream.
+// readLoop reads the connection until it fails. It never writes and never waits for a
+// stream; where too many answers are left unread, it waits for them to be sent.
 func (ses *Session) readLoop() error {
 	r := &frameReader{ses: ses, buf: newReadBuffer(true)}
 	defer func() { r.buf.Release() }()

