@@ -81,7 +81,7 @@ func (c *served) receive(batch []tunnel.Chunk) {
 	defer c.mu.Unlock()
 	if c.end.closed && c.duplex && !c.end.forgotten() {
 		// It does not know that nobody listens any more.
-		c.m.sender.reply(closeResponse(c.id, resetText(tunnel.CodeCancelled)))
+		c.m.sender.tell(closeResponse(c.id, resetText(tunnel.CodeCancelled)))
 		c.finish()
 	}
 }
@@ -217,7 +217,7 @@ func (c *served) reset(cause error) {
 	case flowing, answering:
 		c.respond(resetText(code))
 	case closing, finishing: // it had ended its direction in order; now tell the rest
-		c.m.sender.reply(closeResponse(c.id, resetText(code)))
+		c.m.sender.tell(closeResponse(c.id, resetText(code)))
 		c.out.fail(&tunnel.ResetError{Code: code}) // that went ahead of it
 		c.finish()
 	}
