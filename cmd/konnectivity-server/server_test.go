@@ -423,7 +423,7 @@ func TestAdminFlagsAct(t *testing.T) {
 		return resp.StatusCode, nil
 	}
 	code := 0
-	for range 500 {
+	for range 3000 {
 		if code, err = ask(pair); err == nil {
 			break
 		}

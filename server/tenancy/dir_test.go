@@ -756,7 +756,7 @@ func TestRereadsAreSpread(t *testing.T) {
 }
 
 // What was read again and has not changed is not parsed again, which costs a
-// multiple: each minute all of a thousand tenants are read. Whatever has changed is,
+// multiple: every ten minutes all of a thousand tenants are read. Whatever has changed is,
 // and so is what cannot be read.
 func TestARereadParsesOnlyWhatHasChanged(t *testing.T) {
 	w := newWorld(t)
