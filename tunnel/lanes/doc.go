@@ -3,8 +3,9 @@
 // its lane, and bulk does not have to share one connection's rate and core.
 //
 // How many lanes there should be, and where a stream goes, is decided by pure
-// code (plan.go, place.go). A Group is the lanes (group.go); it looks at them once a
-// second and does what was decided (look.go), and opens streams on them (dial.go).
+// code (plan.go, place.go). A Group is the lanes (group.go); it looks at them while they
+// carry bulk and has done what was decided (look.go), adds lanes (add.go), and opens
+// streams on them (dial.go).
 //
 // Agents and sidecars have their Group make links (agent/link.go,
 // adapters/uplink/connector.go), and the server puts those that belong together into

@@ -3,6 +3,7 @@ package lanes
 import (
 	"context"
 	"crypto/rand"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -70,7 +71,7 @@ func NewID() string {
 // New makes a Group of a link; more can be added. Unless it is closed, it lasts
 // until its last lane has ended.
 func New(first *link.Session, opt Options) *Group {
-	g := &Group{opt: opt, line: (*link.Session).Line, done: make(chan struct{}), draining: make(chan struct{}), plan: plan{max: min(opt.Max, MaxLanes)}}
+	g := &Group{opt: opt, line: (*link.Session).Line, done: make(chan struct{}), draining: make(chan struct{}), plan: plan{max: min(opt.Max, MaxLanes), cores: runtime.GOMAXPROCS(0)}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -102,31 +103,37 @@ func (g *Group) takesLocked() bool {
 func (g *Group) addLocked(ses *link.Session) {
 	l := &lane{ses: ses}
 	g.lanes = append(g.lanes, l)
-	g.wg.Go(func() { g.watch(l) })
-	if !g.looking && g.worthLooking() {
-		g.looking = true
-		g.wg.Go(g.look)
+	if len(g.lanes) > 1 {
+		g.startLooking()
+	} else if g.grows() {
+		ses.WakeAfter(wakeBytes)
 	}
+	g.wg.Go(func() { g.watch(l) })
 	if g.drained {
 		ses.Drain()
 	}
 }
 
-// worthLooking says whether there is anything to decide.
-func (g *Group) worthLooking() bool {
-	return len(g.lanes) > 1 || g.opt.Dial != nil && g.plan.max > 1 && len(g.lanes) == 1 && g.lanes[0].ses.Lanes()
-}
-
 // watch sees to a lane until it has ended.
 func (g *Group) watch(l *lane) {
-	select {
-	case <-l.ses.Draining():
-		g.mu.Lock()
-		g.drainsLocked(l)
-		g.mu.Unlock()
-	case <-l.ses.Done():
+	draining, wakes := l.ses.Draining(), (<-chan struct{})(nil)
+	if g.opt.Dial != nil {
+		wakes = l.ses.Wakes()
 	}
-	<-l.ses.Done()
+	for !tunnel.Closed(l.ses.Done()) {
+		select {
+		case <-wakes:
+			g.mu.Lock()
+			g.startLooking()
+			g.mu.Unlock()
+		case <-draining:
+			g.mu.Lock()
+			g.drainsLocked(l)
+			g.mu.Unlock()
+			draining = nil
+		case <-l.ses.Done():
+		}
+	}
 	for _, rest := range g.ended(l) {
 		_ = rest.ses.Close()
 	}

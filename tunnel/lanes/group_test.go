@@ -108,7 +108,7 @@ func (r *rig) open(g *Group) (tunnel.Conn, int) {
 	return nil, 0
 }
 
-// In one second, streams go on all lanes alike; bulk then has the others go
+// Between two looks, streams go on all lanes alike; bulk then has the others go
 // elsewhere.
 func TestStreamsAvoidBulk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -257,11 +257,21 @@ func whisper(t *testing.T, c tunnel.Conn) {
 	}
 }
 
+// wake has c carry enough to have its lane looked at.
+func (r *rig) wake(c tunnel.Conn) {
+	r.t.Helper()
+	for range wakeBytes / bulkBytes {
+		carry(r.t, c)
+	}
+	synctest.Wait()
+}
+
 // crowd has bulk hold up a small message on a lossy line, for so many looks.
 func (r *rig) crowd(g *Group, looks int) {
 	r.t.Helper()
 	lossy(g)
 	bulk, _ := r.open(g)
+	r.wake(bulk)
 	time.Sleep(lookEvery / 2) // not at the instant of a look
 	small, _ := r.open(g)
 	for range looks {
@@ -278,6 +288,7 @@ func TestBulkAloneHasOneLane(t *testing.T) {
 		lossy(g)
 		bulk, _ := r.open(g)
 		small, _ := r.open(g)
+		r.wake(bulk)
 		time.Sleep(lookEvery / 2) // not at the instant of a look
 		for range 10 {
 			carry(t, bulk)
@@ -295,23 +306,81 @@ func TestBulkAloneHasOneLane(t *testing.T) {
 	})
 }
 
-// Lanes are added while bulk meets loss and holds others up, and dropped by and by.
+// full has a group find its lanes full, with what bulk carries in these tests.
+func full(g *Group) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.line = func(*link.Session) link.Line {
+		return link.Line{RTT: lookEvery * (fullTrip / (2 * bulkBytes))}
+	}
+}
+
+// A lane is not looked at before it has carried something, and not any more after it.
+func TestIdleLaneIsLeftAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, g := newGroup(t, 1, Options{Max: 3})
+		looks := 0
+		g.mu.Lock()
+		g.line = func(*link.Session) link.Line { looks++; return link.Line{} }
+		g.mu.Unlock()
+		c, _ := r.open(g)
+		whisper(t, c)
+		time.Sleep(time.Minute)
+		if looks != 0 {
+			t.Fatalf("%d looks at a lane that carried a byte", looks)
+		}
+		for range wakeBytes / bulkBytes {
+			carry(t, c)
+		}
+		time.Sleep(time.Minute)
+		if looks == 0 || looks > 3 {
+			t.Fatalf("%d looks at a lane that carried for an instant", looks)
+		}
+		before := looks
+		for range wakeBytes / bulkBytes {
+			carry(t, c)
+		}
+		time.Sleep(time.Minute)
+		if looks <= before {
+			t.Fatal("it was not looked at again")
+		}
+	})
+}
+
+// A lane that has become the only one again is looked at like the first.
+func TestLastLaneIsLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, g := newGroup(t, 2, Options{Max: 3})
+		_ = r.far[0].Close()
+		time.Sleep(time.Minute)
+		if n := len(g.Sessions()); n != 1 {
+			t.Fatalf("%d lanes are left", n)
+		}
+		r.crowd(g, 5)
+		synctest.Wait()
+		if n := len(g.Sessions()); n != 2 {
+			t.Fatalf("%d lanes", n)
+		}
+	})
+}
+
+// Lanes are added while bulk streams share one that is full, and dropped by and by.
 func TestLanesComeAndGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := newGroup(t, 1, Options{Max: 3})
-		lossy(g)
+		full(g)
 		a, _ := r.open(g)
 		b, _ := r.open(g)
-		small, _ := r.open(g)
-		defer small.Close()
-		time.Sleep(time.Minute + lookEvery/2) // so that no look is at the very moment of a write
+		r.wake(a)
+		time.Sleep(time.Minute)
+		r.wake(a)
+		time.Sleep(lookEvery / 2) // so that no look is at the very moment of a write
 		if n := len(g.Sessions()); n != 1 {
 			t.Fatalf("%d lanes without bulk", n)
 		}
 		for range 3 {
 			carry(t, a)
 			carry(t, b)
-			whisper(t, small)
 			time.Sleep(lookEvery)
 		}
 		synctest.Wait()

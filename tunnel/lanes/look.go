@@ -1,29 +1,45 @@
 package lanes
 
 import (
-	"context"
-	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"konnectivity/tunnel/link"
 )
 
 const (
-	// lookEvery is how often lanes are looked at.
-	lookEvery = time.Second
+	// lookEvery is how often lanes are looked at, while there is bulk.
+	lookEvery = 500 * time.Millisecond
 
 	// bulkBytes is what a stream carries between two looks that is bulk.
-	bulkBytes = 128 << 10
+	bulkBytes = 64 << 10
 
-	// dialTimeout bounds an attempt to add a lane.
-	dialTimeout = 10 * time.Second
-
-	// longestPause bounds the wait after such an attempt failed. It doubles, from
-	// one look on.
-	longestPause = time.Minute
+	// wakeBytes is what a lane that is alone carries before there is a look at all.
+	wakeBytes = 1 << 20
 )
+
+// startLooking has look run, unless it does.
+func (g *Group) startLooking() {
+	if !g.looking && !g.closed {
+		g.looking = true
+		g.wg.Go(g.look)
+	}
+}
+
+// goesOn says whether there is to be another look: one lane is enough without bulk,
+// until it has carried some again.
+func (g *Group) goesOn(bulk bool) bool {
+	g.looking = !g.closed && (len(g.lanes) > 1 || bulk && g.grows())
+	if !g.looking && g.grows() {
+		g.lanes[0].ses.WakeAfter(wakeBytes)
+	}
+	return g.looking
+}
+
+// grows says whether more lanes may be added to the only one.
+func (g *Group) grows() bool {
+	return g.opt.Dial != nil && g.plan.max > 1 && len(g.lanes) == 1 && g.lanes[0].ses.Lanes()
+}
 
 // look looks at the lanes as long as there is anything to decide.
 func (g *Group) look() {
@@ -45,11 +61,11 @@ func (g *Group) look() {
 		for _, l := range drop {
 			g.wg.Go(func() { _ = l.ses.Close() })
 		}
-		g.dial(add)
+		g.add(add)
 	}
 }
 
-// sample looks at every lane, and lists the bulk of the first that holds up others
+// sample looks at every lane, and lists the bulk of the first that is not alone
 // there. The first look at a stream after a quiet time sees all that it carried
 // meanwhile.
 func (g *Group) sample() (s sample, first []*link.Stream) {
@@ -63,11 +79,12 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 		if moved-l.moved >= bulkBytes {
 			bulk, small = l.ses.Bulk(bulkBytes)
 		}
-		if i == 0 && len(bulk) > 0 && small > 0 {
-			first, s.held = bulk, true
+		if i == 0 && len(bulk) > 0 && len(bulk)+small > 1 {
+			first, s.held = bulk, small > 0
 		}
 		s.bulk += len(bulk)
 		s.lost = s.lost || line.Lost > l.lost
+		s.rate = max(s.rate, (moved-l.moved)*uint64(time.Second/lookEvery))
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
 		}
@@ -102,13 +119,13 @@ func (g *Group) clearFirst(bulk []*link.Stream) {
 func (g *Group) decide(now time.Time, s sample) (add int, drop []*lane, on bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.looking = g.worthLooking() && !g.closed; !g.looking {
+	want, have := g.plan.look(now, s), 0
+	if !g.goesOn(s.bulk > 0) {
 		return 0, nil, false
 	}
 	if g.opt.Dial == nil || g.drained || g.drains {
 		return 0, nil, true
 	}
-	want, have := g.plan.look(now, s), 0
 	for _, l := range g.lanes {
 		switch {
 		case !l.drops:
@@ -129,50 +146,4 @@ func (g *Group) decide(now time.Time, s sample) (add int, drop []*lane, on bool)
 		add = want - have
 	}
 	return add, drop, true
-}
-
-// dial adds n lanes, all at once.
-func (g *Group) dial(n int) {
-	if n <= 0 {
-		return
-	}
-	ctx, cancel := context.WithTimeout(g.ctx, dialTimeout)
-	defer cancel()
-	var dials sync.WaitGroup
-	defer dials.Wait()
-	for range n {
-		dials.Go(func() {
-			g.dialed(g.dialOne(ctx), time.Now())
-		})
-	}
-}
-
-// errElsewhere is why a link became no lane.
-var errElsewhere = errors.New("another server answers at this address")
-
-// dialOne adds a lane.
-func (g *Group) dialOne(ctx context.Context) error {
-	ses, err := g.opt.Dial(ctx)
-	switch {
-	case err != nil:
-		return err
-	case ses.Peer().ID == "" || ses.Peer().ID != g.Peer().ID:
-		_ = ses.CloseWith(link.GoAwayDuplicate, "")
-		return errElsewhere
-	case !g.Add(ses):
-		_ = ses.Close()
-	}
-	return nil
-}
-
-// dialed takes in how an attempt ended.
-func (g *Group) dialed(err error, now time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if err == nil {
-		g.pause = 0
-		return
-	}
-	g.pause = min(max(2*g.pause, lookEvery), longestPause)
-	g.notUntil = now.Add(g.pause)
 }

@@ -6,23 +6,36 @@ import (
 )
 
 const (
-	// DefaultMax is how many lanes a Group has at most where nobody said
-	// otherwise. With two, small messages wait much less beside bulk on a line that
-	// loses segments, but bulk that moves loses some of its rate.
-	DefaultMax = 1
+	// DefaultMax is how many lanes a Group has at most where nobody said otherwise.
+	DefaultMax = MaxLanes
 
 	// MaxLanes bounds that: what more would bring is below what can be measured,
 	// and each has buffers and a handshake.
 	MaxLanes = 8
 
-	// far is the round trip below which a lost segment is sent again so soon that
-	// lanes gain nothing.
+	// far is the round trip below which a lost segment is sent again, and what a
+	// send buffer holds has arrived, so soon that lanes gain nothing.
 	far = 5 * time.Millisecond
 
-	// badLooks is how many looks in a row must see bulk and loss before lanes are
-	// added: a short transfer, or the overflow of a queue as one begins, is not
-	// worth a handshake.
+	// badLooks is how many looks in a row must see bulk on a line where lanes may
+	// help: a short transfer, or the overflow of a queue as one begins, is not worth
+	// a handshake.
 	badLooks = 2
+
+	// fullTrip is what a lane carries in a round trip at least that is limited by its
+	// send buffer: of the 4 MiB that Linux allows by default, 2.4 to 2.9 MB are payload.
+	fullTrip = 2 << 20
+
+	// lossyTrip is the same where segments are lost: what came after one that was
+	// lost stays in the buffer until that has been sent again.
+	lossyTrip = 1 << 20
+
+	// fastRate is what a lane carries at least, in bytes per second, that may be
+	// limited by the core that decrypts what it reads.
+	fastRate = 256 << 20
+
+	// fewCores is on how many that core is not one of many.
+	fewCores = 3
 
 	// keepFor is how long lanes are kept without bulk.
 	keepFor = 45 * time.Second
@@ -41,36 +54,61 @@ type sample struct {
 	bulk int           // streams that carried much since the last look
 	held bool          // others carried something beside bulk on the first lane
 	lost bool          // segments were lost since
+	rate uint64        // bytes per second, of the lane that carried most
 	rtt  time.Duration // shortest of all lanes; 0: unknown
+}
+
+// full says whether a lane had as much under way as a socket can send.
+func (s sample) full() bool {
+	trip := float64(s.rate) * s.rtt.Seconds()
+	return s.rtt >= far && (trip >= fullTrip || s.lost && trip >= lossyTrip)
+}
+
+// fast says whether a lane may have had all that its core can do.
+func (s sample) fast(cores int) bool { return cores > fewCores && s.rate >= fastRate }
+
+// lanes is how many would serve what the sample saw, on so many cores: one for each
+// bulk stream and one for the small where one connection cannot carry more, and two
+// where lost segments of bulk hold up the small. A stream that is alone stays, since
+// it loses rate when it moves.
+func (s sample) lanes(cores int) int {
+	switch {
+	case s.bulk > 1 && s.full():
+		return 1 + s.bulk
+	case s.bulk > 1 && s.fast(cores):
+		return min(1+s.bulk, cores/2)
+	case s.lost && s.held && s.rtt >= far:
+		return 2
+	}
+	return 1
 }
 
 // plan says how many lanes there should be. It has no clock: callers bring one.
 type plan struct {
-	max  int
+	max, cores int
+
 	want int       // 0: as many as 1
-	bad  int       // looks in a row that saw bulk and loss
+	bad  int       // looks in a row that saw bulk on a line where lanes may help
 	bulk time.Time // when bulk was seen last
 }
 
-// look takes a sample in and returns how many lanes there should be, at least 1:
-// one for each bulk stream and one for the small that it holds up, once the line is
-// known to lose segments. Bulk alone stays on one, since it loses rate when it moves.
+// look takes a sample in and returns how many lanes there should be, at least 1.
 func (p *plan) look(now time.Time, s sample) int {
-	if s.bulk == 0 {
+	if now.Sub(p.bulk) >= keepFor {
+		p.want = 1
+	}
+	switch {
+	case s.bulk == 0:
 		p.bad = 0
-		if now.Sub(p.bulk) >= keepFor {
-			p.want = 1
-		}
 		return max(p.want, 1)
+	case s.lost || s.full() || s.fast(p.cores):
+		p.bad++
+	default:
+		p.bad = 0
 	}
 	p.bulk = now
-	if s.lost && s.rtt >= far {
-		p.bad++
-	} else {
-		p.bad = 0
-	}
-	if p.bad >= badLooks && s.held {
-		p.want = max(p.want, min(1+s.bulk, p.max))
+	if p.bad >= badLooks {
+		p.want = max(p.want, min(s.lanes(p.cores), p.max))
 	}
 	return max(p.want, 1)
 }

@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// Lanes come once bulk has met loss on a far line for two looks in a row, and holds
-// up others: one for each bulk stream beside that of the small. They go 45 s after
-// the last bulk.
+// Lanes come once two looks in a row have seen bulk on a far line that loses segments
+// or is full, and go 45 s after the last bulk.
 func TestPlan(t *testing.T) {
 	const ms = time.Millisecond
 	bad := sample{bulk: 1, held: true, lost: true, rtt: 50 * ms}
+	full := sample{bulk: 3, rate: 20 * fullTrip, rtt: 50 * ms}
+	fast := sample{bulk: 8, rate: fastRate, rtt: ms / 10}
 	with := func(s sample, change func(*sample)) sample { change(&s); return s }
 	idle := sample{rtt: 50 * ms}
 	type step struct {
@@ -18,24 +19,28 @@ func TestPlan(t *testing.T) {
 		s     sample
 		want  int
 	}
+	twice := func(s sample, want int) []step { return []step{{0, s, 1}, {time.Second, s, want}} }
 	for _, c := range []struct {
 		name  string
 		max   int
 		steps []step
 	}{
+		{"fast, on six cores", 8, twice(fast, 3)},
+		{"not quite", 8, twice(with(fast, func(s *sample) { s.rate-- }), 1)},
+		{"fast, and alone", 8, twice(with(fast, func(s *sample) { s.bulk = 1 }), 1)},
 		{"idle", 4, []step{{0, idle, 1}, {time.Second, idle, 1}, {time.Hour, idle, 1}}},
-		{"one bulk stream", 4, []step{{0, bad, 1}, {time.Second, bad, 2}, {time.Second, bad, 2}}},
-		{"as many as bulk, at most max", 4, []step{
-			{0, with(bad, func(s *sample) { s.bulk = 8 }), 1},
-			{time.Second, with(bad, func(s *sample) { s.bulk = 2 }), 3},
-			{time.Second, with(bad, func(s *sample) { s.bulk = 8 }), 4},
-			{time.Second, bad, 4},
-		}},
-		{"switched off", 1, []step{{0, bad, 1}, {time.Second, bad, 1}}},
-		{"no loss", 4, []step{
-			{0, with(bad, func(s *sample) { s.lost = false }), 1},
-			{time.Second, with(bad, func(s *sample) { s.lost = false }), 1},
-		}},
+		{"small beside bulk that loses segments", 4, []step{{0, bad, 1}, {time.Second, bad, 2}, {time.Second, bad, 2}}},
+		{"small beside much of it", 8, twice(with(bad, func(s *sample) { s.bulk = 8 }), 2)},
+		{"bulk on a full lane", 8, twice(full, 4)},
+		{"more of it than lanes", 3, twice(full, 3)},
+		{"first the one, then the other", 8, []step{{0, bad, 1}, {time.Second, bad, 2}, {time.Second, full, 4}, {time.Second, bad, 4}}},
+		{"not quite full", 8, twice(with(full, func(s *sample) { s.rate-- }), 1)},
+		{"full for a line that loses segments", 8, twice(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip, true }), 4)},
+		{"not quite", 8, twice(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip-1, true }), 1)},
+		{"full, and alone", 8, twice(with(full, func(s *sample) { s.bulk = 1 }), 1)},
+		{"full and near", 8, twice(with(full, func(s *sample) { s.rtt = 4 * ms }), 1)},
+		{"switched off", 1, twice(bad, 1)},
+		{"no loss", 4, twice(with(bad, func(s *sample) { s.lost = false }), 1)},
 		{"loss in one look only", 4, []step{
 			{0, bad, 1}, {time.Second, with(bad, func(s *sample) { s.lost = false }), 1}, {time.Second, bad, 1},
 		}},
@@ -44,20 +49,18 @@ func TestPlan(t *testing.T) {
 			{time.Second, with(bad, func(s *sample) { s.held = false }), 1},
 			{time.Second, bad, 2},
 		}},
-		{"near", 4, []step{
-			{0, with(bad, func(s *sample) { s.rtt = 4 * ms }), 1},
-			{time.Second, with(bad, func(s *sample) { s.rtt = 4 * ms }), 1},
-		}},
+		{"near", 4, twice(with(bad, func(s *sample) { s.rtt = 4 * ms }), 1)},
 		{"a pause in between", 4, []step{{0, bad, 1}, {time.Second, idle, 1}, {time.Second, bad, 1}, {time.Second, bad, 2}}},
 		{"gone after bulk", 4, []step{
 			{0, bad, 1}, {time.Second, bad, 2}, {keepFor - 1, idle, 2}, {1, idle, 1}, {time.Second, bad, 1}, {time.Second, bad, 2},
 		}},
+		{"gone without a look meanwhile", 4, []step{{0, bad, 1}, {time.Second, bad, 2}, {keepFor, with(bad, func(s *sample) { s.lost = false }), 1}}},
 		{"kept by bulk without loss", 4, []step{
 			{0, bad, 1}, {time.Second, bad, 2}, {keepFor - 1, with(bad, func(s *sample) { s.lost = false }), 2}, {keepFor - 1, idle, 2},
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := plan{max: c.max}
+			p := plan{max: c.max, cores: 6}
 			now := time.Unix(1e9, 0)
 			for i, step := range c.steps {
 				now = now.Add(step.after)
@@ -66,6 +69,16 @@ func TestPlan(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// On few cores, the core of a connection is not what a fast one waits for.
+func TestFastOnFewCores(t *testing.T) {
+	fast := sample{bulk: 8, rate: fastRate}
+	for cores, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 16: 8, 64: 9} {
+		if n := fast.lanes(cores); n != want {
+			t.Errorf("%d lanes on %d cores, want %d", n, cores, want)
+		}
 	}
 }
 

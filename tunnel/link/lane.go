@@ -13,7 +13,55 @@ func (ses *Session) Lanes() bool { return ses.lanes }
 func (ses *Session) Moved() uint64 {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.count.sent + ses.count.received
+	return ses.count.moved()
+}
+
+// alarm rings once a link has carried as much more as somebody waits for.
+type alarm struct {
+	at   uint64        // payload bytes, both ways; 0: it is not set
+	ring chan struct{} // of one place; nil: nobody listens
+}
+
+// hear takes in how much the link has carried.
+func (a *alarm) hear(moved uint64) {
+	if a.at == 0 || moved < a.at {
+		return
+	}
+	a.at = 0
+	select {
+	case a.ring <- struct{}{}:
+	default:
+	}
+}
+
+// WakeAfter has Wakes tell once so many payload bytes more have come or gone.
+func (ses *Session) WakeAfter(n uint64) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.alarm.at = ses.count.moved() + n
+}
+
+// Wakes receives a value each time that what WakeAfter was called for has come or
+// gone. What nobody receives is told once.
+func (ses *Session) Wakes() <-chan struct{} {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.alarm.ring == nil {
+		ses.alarm.ring = make(chan struct{}, 1)
+	}
+	return ses.alarm.ring
+}
+
+// sentLocked counts n payload bytes.
+func (ses *Session) sentLocked(n int) {
+	ses.count.sent += uint64(n)
+	ses.alarm.hear(ses.count.moved())
+}
+
+// receivedLocked counts n payload bytes.
+func (ses *Session) receivedLocked(n int) {
+	ses.count.received += uint64(n)
+	ses.alarm.hear(ses.count.moved())
 }
 
 // Bulk lists the streams that carried at least so many bytes since the last call,

@@ -2,6 +2,7 @@ package link_test
 
 import (
 	"context"
+	"io"
 	"testing"
 	"time"
 
@@ -101,5 +102,40 @@ func TestAFloodOfMovesIsOne(t *testing.T) {
 	r.wantNothing()
 	if len(told) != 1 {
 		t.Errorf("told %d times, want once", len(told))
+	}
+}
+
+// Whoever waits for so many bytes is told once, whichever way they went.
+func TestWakeAfter(t *testing.T) {
+	noLeaks(t)
+	near, far := tlsPair(t)
+	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
+	c, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wakes := a.Wakes()
+	echo := func(n int) int {
+		if _, err := c.Write(make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, n)); err != nil {
+			t.Fatal(err)
+		}
+		return len(wakes)
+	}
+	if echo(1000) != 0 {
+		t.Error("nobody asked to be told")
+	}
+	a.WakeAfter(1000)
+	if echo(400) != 0 {
+		t.Error("told after 800 of 1000 bytes")
+	}
+	if echo(100) != 1 {
+		t.Error("not told after 1000 bytes")
+	}
+	<-wakes
+	if echo(2000) != 0 {
+		t.Error("told twice")
 	}
 }

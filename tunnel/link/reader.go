@@ -273,7 +273,7 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 		st.breachLocked()
 		return nil
 	}
-	ses.count.received += uint64(n)
+	ses.receivedLocked(n)
 	ses.count.unread += n
 	st.budget.add(n)
 	if !st.budget.tolerates(st.recv.credit.unread()) {

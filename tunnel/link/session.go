@@ -105,6 +105,7 @@ type Session struct {
 	alive liveness
 	news  Hello // of the peer since its HELLO: only what INFO may change
 	count counters
+	alarm alarm // when count has grown by so much
 }
 
 // counters are a session's figures so far.
@@ -115,6 +116,9 @@ type counters struct {
 	answered, established    uint64
 	unread                   int
 }
+
+// moved is payload, both ways.
+func (c *counters) moved() uint64 { return c.sent + c.received }
 
 // GoAwayError is why a link ended, told by or to the peer.
 type GoAwayError struct {

@@ -88,7 +88,7 @@ func (st *Stream) leaveSmallLocked(src []tunnel.Chunk, size int) bool {
 		src[i] = src[i].Slice(src[i].Len(), src[i].Len())
 	}
 	st.send.credit.spend(size)
-	ses.count.sent += uint64(size)
+	ses.sentLocked(size)
 	return true
 }
 
@@ -96,7 +96,7 @@ func (st *Stream) leaveSmallLocked(src []tunnel.Chunk, size int) bool {
 // goes before them.
 func (ses *Session) spendTurnLocked(h *sendHalf, n int) []byte {
 	h.credit.spend(n)
-	ses.count.sent += uint64(n)
+	ses.sentLocked(n)
 	return ses.popFramesLocked(h)
 }
 
