@@ -5,10 +5,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
 	"k8s.io/client-go/rest"
+
+	"konnectivity/internal/tlsreload"
 )
 
 const (
@@ -19,6 +22,16 @@ const (
 
 	dialTime = 10 * time.Second // to connect, and for TLS
 	idleTime = 90 * time.Second // until a connection that nobody uses is closed
+
+	// maxAnswer and maxHeader bound an answer: a review, or the keys of tokens. Those
+	// of kube-apiserver have a few KiB. maxUnread bounds what all that are under way
+	// have unread on a connection.
+	maxAnswer = 64 << 10
+	maxHeader = 32 << 10
+	maxUnread = 1 << 20
+
+	// maxConns bounds the connections at once to an API without HTTP/2.
+	maxConns = 8
 )
 
 // Access is how to reach an API, as content: nothing is left to be opened or
@@ -35,9 +48,14 @@ type Access struct {
 }
 
 // Config is for a client of that API alone: what it has open goes with it, and
-// redirects are refused, since they would lead elsewhere with its credentials.
+// redirects are refused, since they would lead elsewhere with its credentials. The
+// API may be a stranger's who means harm: what it can make the client hold is
+// bounded, and its warnings are not logged.
 func (a Access) Config(contentType string) (*rest.Config, error) {
-	secure := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.ServerName, InsecureSkipVerify: a.Insecure}
+	secure := &tls.Config{
+		MinVersion: tls.VersionTLS12, ServerName: a.ServerName, InsecureSkipVerify: a.Insecure,
+		VerifyConnection: func(c tls.ConnectionState) error { return tlsreload.CheckWeight(c.PeerCertificates) },
+	}
 	if len(a.CA) > 0 {
 		secure.RootCAs = x509.NewCertPool()
 		if !secure.RootCAs.AppendCertsFromPEM(a.CA) {
@@ -53,25 +71,50 @@ func (a Access) Config(contentType string) (*rest.Config, error) {
 	}
 	config := &rest.Config{
 		Host: a.Server, BearerToken: a.Token, Username: a.Username, Password: a.Password, QPS: -1,
-		Transport: straight{&http.Transport{
+		WarningHandler: rest.NoWarnings{},
+		Transport: bounded{&http.Transport{
 			TLSClientConfig: secure, ForceAttemptHTTP2: true, TLSHandshakeTimeout: dialTime,
-			MaxIdleConnsPerHost: 1, IdleConnTimeout: idleTime, ResponseHeaderTimeout: dialTime + apiSilence,
-			HTTP2: &http.HTTP2Config{SendPingTimeout: apiSilence, PingTimeout: apiAnswer},
+			MaxIdleConnsPerHost: 1, MaxConnsPerHost: maxConns, IdleConnTimeout: idleTime,
+			ResponseHeaderTimeout: dialTime + apiSilence, MaxResponseHeaderBytes: maxHeader,
+			HTTP2: &http.HTTP2Config{
+				SendPingTimeout: apiSilence, PingTimeout: apiAnswer,
+				MaxReceiveBufferPerStream: maxAnswer, MaxReceiveBufferPerConnection: maxUnread,
+			},
 		}},
 	}
 	config.ContentType = contentType
 	return config, nil
 }
 
-// straight refuses redirects.
-type straight struct{ http.RoundTripper }
+// bounded refuses redirects, and answers without end.
+type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (s straight) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := s.RoundTripper.RoundTrip(req)
-	if err == nil && resp.StatusCode >= 300 && resp.StatusCode < 400 && resp.StatusCode != http.StatusNotModified {
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.RoundTripper.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= 300 && resp.StatusCode < 400 && resp.StatusCode != http.StatusNotModified {
 		_ = resp.Body.Close()
 		return nil, fmt.Errorf("the API answered with a redirect (%d), and none is followed", resp.StatusCode)
 	}
-	return resp, err
+	resp.Body = &answer{resp.Body, maxAnswer}
+	return resp, nil
+}
+
+// answer is a body of which no more than left is read, decompressed where it was
+// not.
+type answer struct {
+	io.ReadCloser
+	left int
+}
+
+// Read implements io.Reader.
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p[:min(len(p), a.left+1)])
+	if a.left -= n; a.left < 0 {
+		return 0, fmt.Errorf("the API's answer has more than %d bytes", maxAnswer)
+	}
+	return n, err
 }

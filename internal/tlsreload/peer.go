@@ -51,7 +51,7 @@ func (r *refusals) total() uint64 {
 // what its certificates take. It runs for resumed sessions too, which have the
 // certificates of the first.
 func (s *Source) judge(state tls.ConnectionState) error {
-	if err := checkWeight(state.PeerCertificates); err != nil {
+	if err := CheckWeight(state.PeerCertificates); err != nil {
 		return err
 	}
 	if s.opts.Peer == nil || len(state.PeerCertificates) == 0 {

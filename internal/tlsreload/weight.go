@@ -21,8 +21,8 @@ func Weight(chain []*x509.Certificate) (bytes int) {
 	return bytes
 }
 
-// checkWeight refuses certificates that nobody needs.
-func checkWeight(chain []*x509.Certificate) error {
+// CheckWeight refuses certificates that take more than 256 KiB, which nobody needs.
+func CheckWeight(chain []*x509.Certificate) error {
 	if n := Weight(chain); n > maxWeight {
 		return fmt.Errorf("the certificates that the peer shows take %d bytes of memory, and may take %d", n, maxWeight)
 	}

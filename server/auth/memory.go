@@ -3,7 +3,8 @@ package auth
 import "time"
 
 // memory keeps values for a time, up to a maximum number. When it is full it
-// drops expired entries first, then any. It has no lock.
+// drops expired entries first, then any; before that it has few expired ones more
+// than others. It has no lock.
 type memory[K comparable, V any] struct {
 	most    int
 	entries map[K]entry[V]
@@ -37,8 +38,23 @@ func (m memory[K, V]) put(k K, value V, keep time.Duration) {
 	now := time.Now()
 	if _, there := m.entries[k]; !there && len(m.entries) >= m.most {
 		m.makeRoom(now)
+	} else {
+		m.tidy(now)
 	}
 	m.entries[k] = entry[V]{value: value, until: now.Add(keep)}
+}
+
+// tidy looks at a few entries, any ones, and drops those that have expired.
+func (m memory[K, V]) tidy(now time.Time) {
+	few := 3
+	for k, e := range m.entries {
+		if !now.Before(e.until) {
+			delete(m.entries, k)
+		}
+		if few--; few == 0 {
+			return
+		}
+	}
 }
 
 func (m memory[K, V]) makeRoom(now time.Time) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -290,7 +291,7 @@ func (t *Tokens) judge(s *authenticationv1.TokenReviewStatus) error {
 	case s.Error != "", !s.Authenticated:
 		r := refuse(codes.Unauthenticated, "the agent's token is not valid, or not for the audience %q", t.cfg.Audience)
 		if s.Error != "" {
-			r.Err = errors.New(s.Error)
+			r.Err = fmt.Errorf("%.200s", s.Error) // remembered with it
 		}
 		return r
 	case !slices.Contains(s.Audiences, t.cfg.Audience):

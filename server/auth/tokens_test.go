@@ -326,3 +326,18 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What an API says of a token is remembered with it, so not all of it is.
+func TestWhatAnAPISaysIsCut(t *testing.T) {
+	tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "a"})
+	long := strings.Repeat("x", 1<<16)
+	for _, status := range []authenticationv1.TokenReviewStatus{
+		{Error: long},
+		{Authenticated: true, Audiences: []string{"a"}, User: authenticationv1.UserInfo{Username: long}},
+	} {
+		var refusal *Refusal
+		if err := tokens.judge(&status); !errors.As(err, &refusal) || len(fmt.Sprint(refusal.Reason, refusal.Err)) > 1000 {
+			t.Errorf("%.2000v", err)
+		}
+	}
+}

@@ -1,0 +1,200 @@
+package kubeapi_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"konnectivity/internal/kubeapi"
+)
+
+// stranger is a client of an API that somebody else runs, strangeAPI that API, too;
+// cert is nil for one of the test's own.
+func stranger(t *testing.T, http2 bool, cert *tls.Certificate, answer http.HandlerFunc) kubeapi.TokenReviews {
+	t.Helper()
+	_, reviews := strangeAPI(t, http2, cert, answer)
+	return reviews
+}
+
+func strangeAPI(t *testing.T, http2 bool, cert *tls.Certificate, answer http.HandlerFunc) (*httptest.Server, kubeapi.TokenReviews) {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(answer)
+	srv.EnableHTTP2 = http2
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	if cert != nil {
+		srv.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}}
+	}
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	config, err := kubeapi.Access{Server: srv.URL, CA: ca, ServerName: "example.com", Token: "own"}.Config("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reviews, err := kubeapi.NewTokenReviews(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reviews.CloseIdle)
+	return srv, reviews
+}
+
+func review(t *testing.T, reviews kubeapi.TokenReviews) (*authenticationv1.TokenReview, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	return reviews.Create(ctx, &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: "x"}}, metav1.CreateOptions{})
+}
+
+const good = `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{"authenticated":true}}`
+
+// An API that answers without end is left alone: it is a tenant's, whose owner may
+// mean harm to all who share the server.
+func TestAnswersWithoutEndAreNotRead(t *testing.T) {
+	const end = 64 << 20 // enough to tell, should somebody read it all
+	block := bytes.Repeat([]byte(" "), 64<<10)
+	for name, write := range map[string]func(w http.ResponseWriter, sent *atomic.Int64){
+		"body": func(w http.ResponseWriter, sent *atomic.Int64) {
+			for sent.Load() < end {
+				n, err := w.Write(block)
+				if sent.Add(int64(n)); err != nil {
+					return
+				}
+			}
+		},
+		"header": func(w http.ResponseWriter, _ *atomic.Int64) {
+			w.Header().Set("Warning", `299 - "`+strings.Repeat("x", 128<<10)+`"`)
+		},
+	} {
+		for _, http2 := range []bool{true, false} {
+			var sent atomic.Int64
+			reviews := stranger(t, http2, nil, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				write(w, &sent)
+				_, _ = io.WriteString(w, good)
+			})
+			got, err := review(t, reviews)
+			if err == nil {
+				t.Errorf("%s without end, HTTP/2 %v: %+v", name, http2, got.Status)
+			}
+			if sent.Load() >= end {
+				t.Errorf("%s, HTTP/2 %v: all of it was read", name, http2)
+			}
+		}
+	}
+}
+
+// What a client needs is not bounded too closely: many reviews at once, and answers
+// that repeat a long token.
+func TestReviewsByAnAPIOfOnesOwn(t *testing.T) {
+	for _, http2 := range []bool{true, false} {
+		var open, most atomic.Int64
+		reviews := stranger(t, http2, nil, func(w http.ResponseWriter, _ *http.Request) {
+			now := open.Add(1)
+			defer open.Add(-1)
+			for before := most.Load(); now > before && !most.CompareAndSwap(before, now); before = most.Load() {
+			}
+			time.Sleep(time.Millisecond)
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = fmt.Fprintf(w, `{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","spec":{"token":"%s"},"status":{"authenticated":true}}`, strings.Repeat("x", 16<<10))
+		})
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() {
+				if got, err := review(t, reviews); err != nil || !got.Status.Authenticated {
+					t.Errorf("HTTP/2 %v: %v", http2, err)
+				}
+			})
+		}
+		all.Wait()
+		if !http2 && most.Load() > 8 {
+			t.Errorf("%d connections at once", most.Load())
+		}
+	}
+}
+
+// Connections that end give their places back, whatever they were used for.
+func TestConnectionsThatEndGiveTheirPlacesBack(t *testing.T) {
+	for _, http2 := range []bool{true, false} {
+		srv, reviews := strangeAPI(t, http2, nil, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, good)
+		})
+		for range 20 {
+			var all sync.WaitGroup
+			for range 20 {
+				all.Go(func() { _, _ = review(t, reviews) }) // which may be cut
+			}
+			srv.CloseClientConnections()
+			all.Wait()
+			srv.CloseClientConnections()
+		}
+		var err error
+		for range 3 { // the first may be by a connection that is about to be found closed
+			if _, err = review(t, reviews); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			t.Errorf("HTTP/2 %v: %v", http2, err)
+		}
+	}
+}
+
+// A certificate that is full of names is not kept for as long as its connection.
+func TestCertificatesFullOfNamesAreRefused(t *testing.T) {
+	for size, want := range map[int]string{16: "", 8 << 10: "bytes of memory"} {
+		cert := fullOfNames(t, size)
+		_, err := review(t, stranger(t, true, &cert, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, good)
+		}))
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%d bytes of names: %v", size, err)
+		}
+	}
+}
+
+// fullOfNames is a certificate of its own with so many bytes of empty URIs.
+func fullOfNames(t *testing.T, size int) tls.Certificate {
+	t.Helper()
+	names := append([]byte("\x82\x0bexample.com"), bytes.Repeat([]byte("\x86\x00"), size/2)...)
+	value, err := asn1.Marshal(asn1.RawValue{Tag: asn1.TagSequence, IsCompound: true, Bytes: names})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+		ExtraExtensions: []pkix.Extension{{Id: []int{2, 5, 29, 17}, Value: value}},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
