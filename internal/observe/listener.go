@@ -25,11 +25,14 @@ const (
 	// silentBytes is the cost of a connection with net/http's two buffers and a
 	// goroutine, requestBytes that of one with a request. What the client sends
 	// adds to it, times readWeight. TLS adds secureBytes, and the certificates
-	// that the client has shown.
+	// that the client has shown. An answer adds its size while it is being sent, up
+	// to maxAnswerBytes, so that a single one always has room.
 	silentBytes  = 14 << 10
 	requestBytes = 20 << 10
 	readWeight   = 3
 	secureBytes  = 20 << 10
+
+	maxAnswerBytes = maxBytes / 4
 
 	// maxUnasked bounds what a client sends before its request is complete, with
 	// a handshake.
@@ -78,9 +81,25 @@ func (l *listener) serving(handler http.Handler) http.Handler {
 		if !l.slots.Renew(c) {
 			panic(http.ErrAbortHandler) // evicted as its request arrived
 		}
-		handler.ServeHTTP(w, r)
+		handler.ServeHTTP(answer{w, c}, r)
 	})
 }
+
+// answer counts what it is given while that is being sent.
+type answer struct {
+	http.ResponseWriter
+	conn *conn
+}
+
+// Write implements http.ResponseWriter.
+func (a answer) Write(p []byte) (int, error) {
+	a.conn.sends(len(p))
+	defer a.conn.sends(0)
+	return a.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // connState follows net/http, which frees what it kept for a request at its
 // end.
@@ -109,6 +128,7 @@ type conn struct {
 	asked  bool       // its present request is complete
 	secure int64      // what TLS takes
 	read   int64      // what its client has sent of the present request
+	sent   int64      // of an answer, and not taken yet
 }
 
 // errUnasked ends a connection that sends no end of what is no request.
@@ -140,6 +160,14 @@ func (c *conn) weigh(state *tls.ConnectionState) {
 	c.weighLocked()
 }
 
+// sends records how much of an answer waits to be taken.
+func (c *conn) sends(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sent = int64(n)
+	c.weighLocked()
+}
+
 // forget records that the request is over.
 func (c *conn) forget() {
 	c.mu.Lock()
@@ -153,7 +181,7 @@ func (c *conn) weighLocked() {
 	if c.asked {
 		base = requestBytes
 	}
-	c.slots.Weigh(c, base+c.secure+readWeight*min(c.read, maxHeaderBytes))
+	c.slots.Weigh(c, base+c.secure+readWeight*min(c.read, maxHeaderBytes)+min(c.sent, maxAnswerBytes))
 }
 
 // Abandon implements admission.Holder. net/http sees the end and calls Close.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"konnectivity/internal/version"
 )
@@ -45,14 +44,6 @@ func buildInfo(component string) prometheus.Collector {
 // MountMetrics serves /metrics from gatherer on mux.
 func MountMetrics(mux *http.ServeMux, gatherer prometheus.Gatherer) {
 	mux.Handle("/metrics", Metrics(gatherer))
-}
-
-// Metrics answers with what gatherer has.
-func Metrics(gatherer prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
-		// A collector that fails must not hide the others.
-		ErrorHandling: promhttp.ContinueOnError,
-	})
 }
 
 // RedirectToPort redirects requests to another port of the same host, as the

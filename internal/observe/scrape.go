@@ -1,0 +1,124 @@
+package observe
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/common/expfmt"
+)
+
+const (
+	// rest is the pause after a scrape, as a multiple of the time that it took:
+	// however many ask, scrapes take about a quarter of one processor.
+	rest = 3
+
+	// maxRest keeps it short where the machine is busy, or the metrics are many.
+	maxRest = 100 * time.Millisecond
+)
+
+// Metrics answers with what gatherer has. It is gathered and written out for all who
+// ask at the same time, once for each form that they want and one after the other:
+// the port is open to strangers, and what a scrape takes, which on a server of many
+// clusters is megabytes, is not to be taken for each of them.
+func Metrics(gatherer prometheus.Gatherer) http.Handler {
+	return &scrapes{turn: make(chan struct{}, 1), next: make(map[form]*scrape), make: promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
+		// A collector that fails must not hide the others.
+		ErrorHandling: promhttp.ContinueOnError,
+	})}
+}
+
+type scrapes struct {
+	make http.Handler
+	turn chan struct{} // held while a scrape is made, and for the rest after it
+
+	mu   sync.Mutex
+	next map[form]*scrape // that have not begun
+}
+
+// form is how a scrape is written out, one of a few.
+type form struct {
+	format expfmt.Format
+	gzip   bool
+}
+
+func formOf(h http.Header) form {
+	coding := strings.ToLower(h.Get("Accept-Encoding"))
+	return form{expfmt.NegotiateAccept(h, expfmt.DefaultAcceptedFormats()...), strings.Contains(coding, "gzip") && !strings.Contains(coding, "gzip;q=0")}
+}
+
+// ServeHTTP implements http.Handler.
+func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if got := s.get(r.Context(), r.Header); got != nil {
+		got.send(w)
+	}
+}
+
+// get returns a scrape that has begun since it was called; nil if ctx ends first.
+func (s *scrapes) get(ctx context.Context, h http.Header) *scrape {
+	want := formOf(h)
+	s.mu.Lock()
+	next := s.next[want]
+	mine := next == nil
+	if mine {
+		next = &scrape{status: http.StatusOK, header: http.Header{}, done: make(chan struct{})}
+		s.next[want] = next
+	}
+	s.mu.Unlock()
+	if mine {
+		s.fill(next, want, h.Get("Accept"))
+	}
+	select {
+	case <-next.done:
+		return next
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// fill makes a scrape when its turn has come.
+func (s *scrapes) fill(next *scrape, want form, accept string) {
+	defer close(next.done)
+	s.turn <- struct{}{}
+	start := time.Now()
+	defer func() { time.AfterFunc(min(rest*time.Since(start), maxRest), func() { <-s.turn }) }()
+	s.mu.Lock()
+	delete(s.next, want) // who asks from now on wants what is so from now on
+	s.mu.Unlock()
+	r := &http.Request{Method: http.MethodGet, Header: http.Header{"Accept": {accept}}}
+	if want.gzip {
+		r.Header.Set("Accept-Encoding", "gzip")
+	}
+	s.make.ServeHTTP(next, r)
+}
+
+// scrape is an answer for all who wait for it. It is an http.ResponseWriter until
+// done is closed, and does not change from then on.
+type scrape struct {
+	done   chan struct{}
+	status int
+	header http.Header
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (s *scrape) Header() http.Header { return s.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (s *scrape) WriteHeader(status int) { s.status = status }
+
+// Write implements http.ResponseWriter.
+func (s *scrape) Write(p []byte) (int, error) { return s.body.Write(p) }
+
+// send gives it to one who asked.
+func (s *scrape) send(w http.ResponseWriter) {
+	maps.Copy(w.Header(), s.header)
+	w.WriteHeader(s.status)
+	_, _ = w.Write(s.body.Bytes()) // not worth a log line: the scraper went away
+}

@@ -1,0 +1,148 @@
+package observe_test
+
+import (
+	"compress/gzip"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"konnectivity/internal/observe"
+)
+
+// gathered is a gatherer of one metric that is what value returns.
+func gathered(value func() float64) prometheus.Gatherer {
+	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		name, kind, v := "answer", dto.MetricType_GAUGE, value()
+		return []*dto.MetricFamily{{Name: &name, Type: &kind, Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &v}}}}}, nil
+	})
+}
+
+// scraped asks for metrics as one who takes these codings.
+func scraped(ctx context.Context, h http.Handler, coding string) *httptest.ResponseRecorder {
+	w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "/metrics", nil)
+	r.Header.Set("Accept-Encoding", coding)
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// However many ask at once, one scrape is made at a time, and one serves all who wait
+// for it.
+func TestScrapesAreSharedByAllWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now, most, made int
+		h := observe.Metrics(gathered(func() float64 {
+			now++
+			defer func() { now-- }()
+			made, most = made+1, max(most, now)
+			time.Sleep(10 * time.Millisecond)
+			return 42
+		}))
+		var all sync.WaitGroup
+		for i := range 200 {
+			all.Go(func() {
+				w := scraped(t.Context(), h, []string{"", "gzip"}[i%2])
+				var body io.Reader = w.Body
+				if w.Header().Get("Content-Encoding") == "gzip" {
+					body, _ = gzip.NewReader(body)
+				}
+				if text, err := io.ReadAll(body); err != nil || w.Code != 200 || !strings.Contains(string(text), "answer 42\n") {
+					t.Errorf("%d %q, %v", w.Code, text, err)
+				}
+			})
+		}
+		all.Wait()
+		if most != 1 || made > 4 { // for those who were first, and for the rest of each form
+			t.Errorf("%d scrapes were made for all, %d at once", made, most)
+		}
+		time.Sleep(time.Second) // the rest of the last one
+	})
+}
+
+// Whoever asks learns at least what was so when it asked.
+func TestScrapesAreNeverOld(t *testing.T) {
+	var value atomic.Int64
+	h := observe.Metrics(gathered(func() float64 { return float64(value.Load()) }))
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20 {
+				least := value.Add(1)
+				_, text, _ := strings.Cut(scraped(t.Context(), h, "").Body.String(), "\nanswer ")
+				if got, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err != nil || int64(got) < least {
+					t.Errorf("got %q, want at least %d", text, least)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+// One who leaves is not waited for, and keeps nobody else waiting.
+func TestScraperLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := observe.Metrics(gathered(func() float64 { time.Sleep(time.Second); return 1 }))
+		go scraped(t.Context(), h, "")
+		synctest.Wait()
+		ctx, leave := context.WithCancel(t.Context())
+		leave()
+		for range 3 {
+			go scraped(ctx, h, "")
+		}
+		if w := scraped(t.Context(), h, ""); !strings.Contains(w.Body.String(), "answer 1\n") {
+			t.Error(w.Body.String())
+		}
+		time.Sleep(time.Minute)
+	})
+}
+
+// Answers that nobody takes are part of what a connection costs.
+func TestUnreadAnswersGiveWay(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	body := make([]byte, 32<<20) // more than the kernel takes for a connection
+	var sending atomic.Int64
+	l, done := serve(t, ctx, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		sending.Add(1)
+		defer sending.Add(-1)
+		_, _ = w.Write(body)
+	}))
+	const greedy, fit = 20, 4
+	for range greedy {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		_, _ = c.Read(make([]byte, 1)) // its answer has begun, unless it had to go
+	}
+	for end := time.Now().Add(20 * time.Second); sending.Load() > fit; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d answers of %d MiB wait to be taken", sending.Load(), len(body)>>20)
+		}
+	}
+	r, err := http.Get("http://" + l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if n, err := io.Copy(io.Discard, r.Body); n != int64(len(body)) || err != nil {
+		t.Errorf("one who reads got %d bytes, %v", n, err)
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
