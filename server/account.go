@@ -277,13 +277,13 @@ func admitStream(ctx context.Context) (context.Context, func(), error) {
 	if err := prove(ctx); err != nil {
 		return nil, nil, err
 	}
-	acct := from.account
-	if !acct.budget.Take(streamMemory) {
+	acct, n := from.account, streamMemory+extraMetadata(ctx)
+	if !acct.budget.Take(n) {
 		return nil, nil, status.Error(codes.ResourceExhausted, acct.noMemory())
 	}
 	end := from.gathers.begin()
 	return legacy.WithBudget(ctx, acct.grpc), func() {
 		end()
-		acct.budget.Give(streamMemory)
+		acct.budget.Give(n)
 	}, nil
 }

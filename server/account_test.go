@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -81,6 +82,11 @@ func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
 // returns how those ended that have.
 func (r *rig) streams(n int) (ended []error) {
 	r.t.Helper()
+	return r.streamsBy(r.t.Context(), n)
+}
+
+func (r *rig) streamsBy(ctx context.Context, n int) (ended []error) {
+	r.t.Helper()
 	conn, err := grpc.NewClient(r.tcp, grpc.WithTransportCredentials(credentials.NewTLS(r.tls())))
 	if err != nil {
 		r.t.Fatal(err)
@@ -88,7 +94,7 @@ func (r *rig) streams(n int) (ended []error) {
 	r.t.Cleanup(func() { conn.Close() })
 	done := make(chan error, n)
 	for range n {
-		stream, err := pb.NewProxyServiceClient(conn).Proxy(r.t.Context())
+		stream, err := pb.NewProxyServiceClient(conn).Proxy(ctx)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -124,6 +130,33 @@ func TestStreamsTakeOfTheBudget(t *testing.T) {
 	}
 	for _, kind := range clientKinds {
 		r.roundTrip(r.mustDial(kind, "echo:1"), 100)
+	}
+}
+
+// fullOfNames is ctx with a header that has as many names as gRPC takes.
+func fullOfNames(ctx context.Context) context.Context {
+	var pairs []string
+	for i := range maxMetadata / 40 { // each counts 32 bytes beside its name (RFC 9113 §6.5.2)
+		pairs = append(pairs, "n"+strconv.Itoa(i), "")
+	}
+	return metadata.AppendToOutgoingContext(ctx, pairs...)
+}
+
+// TestMetadataTakesOfTheBudget: a stream's header counts as the memory that it takes,
+// which may be much more than the stream.
+func TestMetadataTakesOfTheBudget(t *testing.T) {
+	const max = 2 << 20
+	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
+	refused := r.streamsBy(fullOfNames(t.Context()), 50)
+	if held := 50 - len(refused); held < 5 || held > 12 { // of some 230 KiB each
+		t.Errorf("%d streams are open whose headers are full", held)
+	}
+	r.stop()
+	if err := r.wait(20 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if used := r.opts.Budget.Used(); used != 0 {
+		t.Errorf("%d bytes are not given back", used)
 	}
 }
 

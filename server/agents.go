@@ -169,7 +169,7 @@ func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (
 	}
 	give = func() {}
 	if err == nil {
-		give, err = cl.takeRoom(who, ids)
+		give, err = cl.takeRoom(ctx, who, ids)
 	}
 	if err != nil {
 		cl.server.metrics.AgentRefused(label(err))

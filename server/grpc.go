@@ -167,6 +167,14 @@ func judgeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, ha
 	return handler(srv, stream)
 }
 
+// usualMetadata is what a stream's metadata may take before it counts apart from
+// the stream.
+const usualMetadata = 4 << 10
+
+// extraMetadata is what it takes beyond that: a header of 64 KiB full of names takes
+// four times as much for as long as its stream lasts.
+func extraMetadata(ctx context.Context) int { return max(0, int(metadataSize(ctx))-usualMetadata) }
+
 // metadataSize is about what a stream's metadata takes in memory.
 func metadataSize(ctx context.Context) (bytes int64) {
 	const each = 64 // of a map's entry and a string's header

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 
 	"google.golang.org/grpc/codes"
@@ -34,12 +35,13 @@ var errNoAgentRoom = &auth.Refusal{
 	Code: codes.Unavailable, Reason: "the server has no memory for more agents of this cluster: they may take half of its memory limit, divided among clusters",
 }
 
-// takeRoom takes the memory of an agent's connection until give, or none.
-func (cl *cluster) takeRoom(who auth.Peer, ids registry.Identifiers) (give func(), err error) {
+// takeRoom takes the memory of an agent's connection until give, or none. ctx is that
+// of its stream, where it came by gRPC.
+func (cl *cluster) takeRoom(ctx context.Context, who auth.Peer, ids registry.Identifiers) (give func(), err error) {
 	if cl.room == nil {
 		return func() {}, nil
 	}
-	n := int64(agentMemory + certMemory(who.TLS) + identifierMemory*ids.Len())
+	n := int64(agentMemory + certMemory(who.TLS) + identifierMemory*ids.Len() + extraMetadata(ctx))
 	if !cl.room.Take(n) {
 		return func() {}, errNoAgentRoom
 	}

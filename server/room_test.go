@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,7 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
 	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
 
@@ -54,6 +59,29 @@ func TestAgentsTakeOfTheirRoom(t *testing.T) {
 			}
 		})
 	}
+}
+
+// So does an agent's header.
+func TestAgentsHeadersTakeOfTheirRoom(t *testing.T) {
+	const max = 40 * agentMemory
+	r := startServer(t, func(o *Options) { o.AgentMemory = max })
+	conn, err := grpc.NewClient(r.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(r.tls())),
+		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			return open(fullOfNames(ctx), d, c, method, opts...)
+		}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	s, err := legacy.ConnectAgent(t.Context(), conn, legacy.AgentConfig{ID: "a", Forwarder: forwarder(echoing)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if used := r.agentRoom.Used(); used < agentMemory+128<<10 {
+		t.Errorf("an agent whose header is full takes %d bytes", used)
+	}
+	_ = s.Close()
+	r.eventually("all is given back", func() bool { return r.agentRoom.Used() == 0 })
 }
 
 // stuffed is a certificate that is full of names.
