@@ -3,10 +3,12 @@
 package unixsocket
 
 import (
+	"net"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -90,5 +92,31 @@ func TestOwnerByName(t *testing.T) {
 	}
 	if got, err := ParseOwner(me.Username); err != nil || got.uid != os.Getuid() {
 		t.Errorf("%s: %+v, %v", me.Username, got, err)
+	}
+}
+
+// Of several that start at once where a socket was left, one gets it, and keeps it.
+func TestSeveralAtOnce(t *testing.T) {
+	const rounds, racers = 50, 8
+	for range rounds {
+		path := filepath.Join(t.TempDir(), "s")
+		leave(t, path)
+		var racing sync.WaitGroup
+		var won [racers]net.Listener
+		for i := range racers {
+			racing.Go(func() { won[i], _ = Listen(path, Options{Replace: true}) })
+		}
+		racing.Wait()
+		winners := 0
+		for _, l := range won {
+			if l != nil {
+				winners++
+				connects(t, path)
+				l.Close()
+			}
+		}
+		if winners != 1 {
+			t.Fatalf("%d of %d have the socket", winners, racers)
+		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -53,6 +54,7 @@ func Listen(path string, o Options) (net.Listener, error) {
 	case len(path) > maxPath:
 		return nil, fmt.Errorf("the path of a unix socket has at most %d bytes, this one %d", maxPath, len(path))
 	}
+	defer alone(filepath.Dir(path))()
 	if err := makeRoom(path, o.Replace); err != nil {
 		return nil, err
 	}
@@ -134,6 +136,7 @@ type listener struct {
 // Close implements net.Listener.
 func (l *listener) Close() error {
 	l.once.Do(func() {
+		defer alone(filepath.Dir(l.path))()
 		if info, err := os.Lstat(l.path); err == nil && os.SameFile(info, l.file) {
 			_ = os.Remove(l.path)
 		}

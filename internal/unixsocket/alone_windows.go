@@ -1,0 +1,4 @@
+package unixsocket
+
+// alone does nothing: folders cannot be locked here.
+func alone(string) (letIn func()) { return func() {} }
