@@ -150,7 +150,11 @@ func (s *testServer) serveLink(ctx context.Context, conn net.Conn) {
 	s.mu.Lock()
 	hello := link.Hello{Role: link.RoleServer, ID: s.id, ServerCount: s.count, Features: []string{link.FeatureLanes}}
 	s.mu.Unlock()
-	l, err := link.Accept(ctx, conn, link.Config{Hello: hello, Verify: func(context.Context, link.Hello) error { return s.refusal() }})
+	var met link.Hello
+	l, err := link.Accept(ctx, conn, link.Config{Hello: hello, Verify: func(_ context.Context, peer link.Hello) error {
+		met = peer
+		return s.refusal()
+	}})
 	if err != nil {
 		return
 	}
@@ -161,8 +165,7 @@ func (s *testServer) serveLink(ctx context.Context, conn net.Conn) {
 	if closed {
 		_ = l.Close()
 	}
-	p := l.Peer()
-	s.arrived(arrival{l, protocolLink, p.ID, p.Identifiers, p.Token})
+	s.arrived(arrival{l, protocolLink, met.ID, met.Identifiers, met.Token})
 }
 
 func (s *testServer) arrived(a arrival) {

@@ -166,9 +166,7 @@ func (ls links) serving() error {
 func (ls links) list() []Link {
 	var out []Link
 	for l := range ls.up() {
-		peer := l.Peer()
-		peer.Token = ""
-		out = append(out, Link{Peer: peer, Address: l.addr, Since: l.since, Draining: l.isLeaving(), Stats: l.Stats()})
+		out = append(out, Link{Peer: l.Peer(), Address: l.addr, Since: l.since, Draining: l.isLeaving(), Stats: l.Stats()})
 	}
 	return out
 }

@@ -438,7 +438,7 @@ func readGrant(g *tunnel.Grant, f field) error {
 		v, err = f.uint(4)
 		g.Window = time.Duration(v) * time.Millisecond
 	case openedRoute:
-		g.Route = cut(string(f.value))
+		g.Route = clip(f.value)
 	case openedTaken:
 		g.Taken, err = f.uint(8)
 	}

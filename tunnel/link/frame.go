@@ -160,3 +160,6 @@ func cut(s string) string {
 	}
 	return s
 }
+
+// clip is cut for what a peer has sent: nothing keeps the rest of it in memory.
+func clip(b []byte) string { return string(b[:min(len(b), maxText)]) }

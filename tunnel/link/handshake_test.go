@@ -216,8 +216,13 @@ func TestOversizeHelloOfOurOwn(t *testing.T) {
 	// One that just fits arrives whole.
 	near, far := tcpPair(t)
 	token := strings.Repeat("t", 16000)
-	_, b := sessions(t, near, far, link.Config{Hello: link.Hello{Role: link.RoleAgent, Token: token}}, link.Config{})
-	if b.Peer().Token != token {
-		t.Errorf("a token of %d bytes arrived with %d", len(token), len(b.Peer().Token))
+	arrived := ""
+	_, b := sessions(t, near, far, link.Config{Hello: link.Hello{Role: link.RoleAgent, Token: token}},
+		link.Config{Verify: func(_ context.Context, peer link.Hello) error { arrived = peer.Token; return nil }})
+	if arrived != token {
+		t.Errorf("a token of %d bytes arrived with %d", len(token), len(arrived))
+	}
+	if b.Peer().Token != "" {
+		t.Error("a token is kept that was judged")
 	}
 }

@@ -199,7 +199,7 @@ func (h *Hello) decode(b []byte) error {
 			}
 			h.Role = Role(v)
 		case helloSoftware:
-			h.Software = cut(string(f.value))
+			h.Software = clip(f.value)
 		case helloID:
 			h.ID = string(f.value)
 		case helloIdentifiers:
@@ -213,7 +213,7 @@ func (h *Hello) decode(b []byte) error {
 			}
 			h.ServerCount = int(v)
 		case helloServing:
-			h.Serving = Serving{Told: true, Why: cut(string(f.value))}
+			h.Serving = Serving{Told: true, Why: clip(f.value)}
 		case helloGroup:
 			if h.Group = ""; len(f.value) == GroupSize {
 				h.Group = string(f.value)
@@ -226,6 +226,15 @@ func (h *Hello) decode(b []byte) error {
 		}
 	}
 	return nil
+}
+
+// forget drops what has served its purpose once the link is up: a token is a secret,
+// and what only agents are asked for is to take no memory of others.
+func (h *Hello) forget() {
+	h.Token, h.Features = "", nil
+	if h.Role != RoleAgent {
+		h.Identifiers = ""
+	}
 }
 
 // openMsg is the payload of OPEN.
@@ -259,7 +268,7 @@ func decodeOpen(b []byte) (m openMsg, err error) {
 		}
 		switch f.key {
 		case openNetwork:
-			if m.network = cut(string(f.value)); m.network == "" {
+			if m.network = clip(f.value); m.network == "" {
 				m.network = "tcp"
 			}
 		case openAddress:
@@ -322,11 +331,11 @@ func decodeOpened(b []byte) (m openedMsg, err error) {
 		case openedCredit:
 			m.credit, err = f.uint(8)
 		case openedReason:
-			m.reason = cut(string(f.value))
+			m.reason = clip(f.value)
 		case openedLocal:
-			m.local = cut(string(f.value))
+			m.local = clip(f.value)
 		case openedRemote:
-			m.remote = cut(string(f.value))
+			m.remote = clip(f.value)
 		case openedWindow, openedRoute, openedTaken:
 			err = readGrant(&m.grant, f)
 		}

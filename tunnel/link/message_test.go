@@ -1,6 +1,7 @@
 package link
 
 import (
+	"runtime"
 	"strings"
 	"testing"
 
@@ -15,6 +16,46 @@ func TestIDsFollowOneRule(t *testing.T) {
 		if err != nil || m.id != want {
 			t.Errorf("%q became %q, %v", id, m.id, err)
 		}
+	}
+}
+
+// Of what a peer says, no more stays in memory than is taken of it.
+func TestWhatIsCutIsNotKept(t *testing.T) {
+	const many, each = 500, 15 << 10
+	long := []byte(strings.Repeat("x", each))
+	for name, keep := range map[string]func() any{
+		"OPENED, local":  func() any { m, _ := decodeOpened(appendField(nil, openedLocal, long)); return m },
+		"OPENED, reason": func() any { m, _ := decodeOpened(appendField(nil, openedReason, long)); return m },
+		"OPENED, route":  func() any { m, _ := decodeOpened(appendField(nil, openedRoute, long)); return m },
+		"OPEN, network":  func() any { m, _ := decodeOpen(appendField(nil, openNetwork, long)); return m },
+		"HELLO, software": func() any {
+			var h Hello
+			_ = h.decode(appendField(nil, helloSoftware, long))
+			return h
+		},
+		"HELLO of a client": func() any {
+			var h Hello
+			b := appendField(appendField(appendField(nil, helloFeature, long[:each/3]), helloToken, long[:each/3]), helloIdentifiers, long[:each/3])
+			_ = h.decode(b)
+			h.forget()
+			return h
+		},
+	} {
+		var before, after runtime.MemStats
+		kept := make([]any, many)
+		for range 2 {
+			runtime.GC()
+		}
+		runtime.ReadMemStats(&before)
+		for i := range kept {
+			kept[i] = keep()
+		}
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		if took := (int(after.HeapAlloc) - int(before.HeapAlloc)) / many; took > 4*maxText {
+			t.Errorf("%s: %d bytes are kept of each", name, took)
+		}
+		runtime.KeepAlive(kept)
 	}
 }
 

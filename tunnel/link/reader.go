@@ -234,7 +234,7 @@ func (r *frameReader) handleGoAway(payload []byte) error {
 		ses.drainOnce.Do(func() { close(ses.draining) })
 		return nil
 	}
-	return &GoAwayError{Code: code, Text: cut(string(payload[2:]))}
+	return &GoAwayError{Code: code, Text: clip(payload[2:])}
 }
 
 func (r *frameReader) handleInfo(payload []byte) error {

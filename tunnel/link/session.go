@@ -181,6 +181,7 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 	ses.peer = hs.peer
 	ses.resumes, ses.lanes = ses.both(FeatureResume), ses.both(FeatureLanes)
 	ses.news = Hello{ServerCount: ses.peer.ServerCount, Serving: ses.peer.Serving}
+	ses.peer.forget()
 	ses.begin()
 	return ses, nil
 }
@@ -235,8 +236,8 @@ func (ses *Session) Run() {
 	close(ses.joined)
 }
 
-// Peer is how the other side introduced itself; the token is left in, for
-// whoever verifies it.
+// Peer is how the other side introduced itself, without what was of use for that
+// alone: its token, its features and, unless it is an agent, its identifiers.
 func (ses *Session) Peer() Hello { return ses.peer }
 
 // Done is closed when the session has ended. Its goroutines may still be
