@@ -113,24 +113,22 @@ func once(conn net.Conn) func(context.Context, string) (net.Conn, error) {
 	}
 }
 
-// heardConn knows when it was last read from with success.
+// heardConn knows when it was last read from with success. It measures from its
+// beginning, so that a clock that is set does not look like silence.
 type heardConn struct {
 	net.Conn
-	last atomic.Int64 // UnixNano
+	began time.Time
+	last  atomic.Int64 // nanoseconds since then
 }
 
-func newHeardConn(conn net.Conn) *heardConn {
-	h := &heardConn{Conn: conn}
-	h.last.Store(time.Now().UnixNano())
-	return h
-}
+func newHeardConn(conn net.Conn) *heardConn { return &heardConn{Conn: conn, began: time.Now()} }
 
 func (h *heardConn) Read(p []byte) (int, error) {
 	n, err := h.Conn.Read(p)
 	if n > 0 {
-		h.last.Store(time.Now().UnixNano())
+		h.last.Store(int64(time.Since(h.began)))
 	}
 	return n, err
 }
 
-func (h *heardConn) heard() time.Time { return time.Unix(0, h.last.Load()) }
+func (h *heardConn) heard() time.Time { return h.began.Add(time.Duration(h.last.Load())) }

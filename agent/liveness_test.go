@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -52,6 +53,20 @@ func living(t *testing.T, keepalive time.Duration, answers bool, test func(far n
 		_ = far.Close()
 		<-read
 	})
+}
+
+// A clock that is set is no silence: what was heard is known by the time that passes.
+func TestSilenceIsNotMeasuredByTheClock(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	heard := newHeardConn(near)
+	for _, when := range []string{"at first", "after a byte"} {
+		if at := heard.heard(); !strings.Contains(at.String(), " m=") { // which a time of the clock lacks
+			t.Errorf("%s: heard at %v", when, at)
+		}
+		go func() { _, _ = far.Write([]byte("x")); _ = far.Close() }()
+		_, _ = heard.Read(make([]byte, 1))
+	}
 }
 
 func TestDeadServerIsNoticed(t *testing.T) {
