@@ -230,6 +230,41 @@ func TestDirectRefusesLoops(t *testing.T) {
 	}
 }
 
+// Nothing leads to the metadata services of the cloud that the pod runs on: not a name
+// that the hosted cluster's DNS denies and the pod's resolver knows, nor an address
+// while the tunnel is deemed down, nor a name for the bypass.
+func TestDirectRefusesMetadataServices(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
+	w.opt.Direct.Suffixes = []string{"example.net"}
+	credentials := target(t, "credentials")
+	for _, ip := range []string{"169.254.169.254", "fe80::a9fe:a9fe"} {
+		w.outside[netip.AddrPortFrom(netip.MustParseAddr(ip), 80).String()] = credentials
+	}
+	w.system["evil.example.com"] = ips("169.254.169.254")
+	w.system["evil.example.net"] = ips("::ffff:169.254.169.254", "fe80::a9fe:a9fe")
+	a := w.adapter()
+	refused := func(address string, route tunnel.Route) {
+		t.Helper()
+		if got, trace := reached(t, a.SOCKS5(), address); got != "!denied" || trace.Route != route {
+			t.Errorf("%s: %q by %s, want a refusal by %s", address, got, trace.Route, route)
+		}
+	}
+	refused("evil.example.com:80", tunnel.RouteFallback)
+	refused("evil.example.net:80", tunnel.RouteDirect)
+	w.set(func() { w.agent = false })
+	w.server.Cut()
+	if got, trace := reached(t, a.SOCKS5(), "split.example.com:80"); got != "split outside" || trace.Route != tunnel.RouteFallback {
+		t.Fatalf("the tunnel is not deemed down: %q by %s", got, trace.Route)
+	}
+	refused("169.254.169.254:80", tunnel.RouteFallback)
+	refused("[::ffff:169.254.169.254]:80", tunnel.RouteFallback)
+	if len(w.direct) > 1 { // but split.example.com
+		t.Errorf("the pod dialed %v", w.direct)
+	}
+}
+
 // Requests for the process itself are refused, whatever way they would go. Plain ones
 // are the front's to judge.
 func TestSelfIsRefused(t *testing.T) {

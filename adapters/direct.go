@@ -11,6 +11,7 @@ import (
 
 	"konnectivity/adapters/chain"
 	"konnectivity/adapters/resolve"
+	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
 	"konnectivity/tunnel/race"
@@ -100,11 +101,20 @@ func (d *direct) dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	return d.dialAddrs(ctx, f, port, answer.Addrs)
 }
 
+// nowhere denies the metadata services of clouds alone. Whoever names a destination
+// may be a customer, who also knows how to have it go direct: by a name that the
+// hosted cluster's DNS is told to deny, or by taking the tunnel down. These addresses
+// would give it the credentials of the machine that this pod is on.
+var nowhere *policy.Policy
+
 func (d *direct) dialAddrs(ctx context.Context, f *tunnel.Flow, port uint16, addrs []netip.Addr) (tunnel.Conn, error) {
 	dial := func(ctx context.Context, ip netip.Addr) (tunnel.Conn, error) {
 		to := netip.AddrPortFrom(ip.Unmap(), port)
 		if d.refuse(to) {
 			return nil, &tunnel.DialError{Failure: tunnel.FailDenied, Address: f.Address, Reason: "the destination is this proxy itself"}
+		}
+		if err := nowhere.AllowAddr(to); err != nil {
+			return nil, err
 		}
 		c, err := d.tcp(ctx, f.Network, to.String())
 		if err != nil {
