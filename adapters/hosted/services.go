@@ -159,6 +159,8 @@ func (s *Services) get(ctx context.Context, f *memo.Flight[[]netip.Addr]) ([]net
 	case isStatus(err, http.StatusNotFound):
 		s.outage.note(nil)
 		err, ttl = resolve.NotFound(f.Key), keepAbsent
+	case errors.Is(err, context.Canceled): // nobody wants it any more
+		return nil, unavailable(f.Key, err)
 	default:
 		s.outage.note(err)
 		if addrs, _ := s.table.get(f.Key); len(addrs) > 0 {

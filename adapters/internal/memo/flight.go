@@ -11,9 +11,14 @@ import (
 // ErrClosed is why nothing is looked up any more.
 var ErrClosed = errors.New("shutting down")
 
+// maxUnwanted is how many lookups may be under way before those end that nobody
+// waits for any more: who asks and leaves, again and again, is not to have more under
+// way than others wait for.
+const maxUnwanted = 128
+
 // Flights runs one lookup per key for all who want it. A lookup goes on when
-// those who wait have left, so that its outcome serves the next; it is bounded
-// by time of its own and joined by Close.
+// those who wait have left, so that its outcome serves the next, unless there are too
+// many; it is bounded by time of its own and joined by Close.
 type Flights[V any] struct {
 	bound time.Duration
 	work  func(ctx context.Context, f *Flight[V]) (V, error)
@@ -36,6 +41,11 @@ type Flight[V any] struct {
 	done  chan struct{}
 	value V
 	err   error
+
+	// Guarded by Flights.mu.
+
+	waiting int // who wants it
+	cancel  context.CancelFunc
 }
 
 // NewFlights makes Flights whose lookups are work, for at most bound each.
@@ -55,6 +65,7 @@ func (s *Flights[V]) Do(ctx context.Context, key string) (value V, f *Flight[V],
 	case <-f.done:
 		return f.value, f, false, f.err
 	case <-ctx.Done():
+		s.leave(f)
 		return value, f, true, context.Cause(ctx)
 	}
 }
@@ -68,20 +79,39 @@ func (s *Flights[V]) join(key string) (*Flight[V], error) {
 	f, ok := s.running[key]
 	if !ok {
 		f = &Flight[V]{Key: key, done: make(chan struct{})}
+		var ctx context.Context
+		ctx, f.cancel = context.WithTimeout(s.ctx, s.bound)
 		s.running[key] = f
-		s.wg.Go(func() { s.run(f) })
+		s.wg.Go(func() { s.run(ctx, f) })
 	}
+	f.waiting++
 	return f, nil
 }
 
-func (s *Flights[V]) run(f *Flight[V]) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.bound)
-	defer cancel()
+// leave is called by one who wants f no more.
+func (s *Flights[V]) leave(f *Flight[V]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.waiting--; f.waiting == 0 && len(s.running) > maxUnwanted {
+		s.forget(f)
+		f.cancel()
+	}
+}
+
+func (s *Flights[V]) run(ctx context.Context, f *Flight[V]) {
+	defer f.cancel()
 	f.value, f.err = s.work(ctx, f)
 	s.mu.Lock()
-	delete(s.running, f.Key)
+	s.forget(f)
 	s.mu.Unlock()
 	close(f.done)
+}
+
+// forget has nobody join f any more; mu is held.
+func (s *Flights[V]) forget(f *Flight[V]) {
+	if s.running[f.Key] == f {
+		delete(s.running, f.Key)
+	}
 }
 
 // Close cancels all lookups and waits for them.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -114,5 +115,42 @@ func TestFlightsAreBounded(t *testing.T) {
 		if _, _, left, err := s.Do(t.Context(), "a"); left || !errors.Is(err, context.DeadlineExceeded) || time.Since(start) != time.Second {
 			t.Error(left, err, time.Since(start))
 		}
+	})
+}
+
+// Who asks and leaves has no lookups go on without end; who waits is not hurt.
+func TestFlightsThatNobodyWantsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var running, ended atomic.Int64
+		s := NewFlights(time.Minute, func(ctx context.Context, f *Flight[int]) (int, error) {
+			running.Add(1)
+			defer running.Add(-1)
+			if f.Key == "good" {
+				time.Sleep(10 * time.Second)
+				return 1, nil
+			}
+			<-ctx.Done()
+			ended.Add(1)
+			return 0, ctx.Err()
+		})
+		var all sync.WaitGroup
+		all.Go(func() {
+			if v, _, left, err := s.Do(t.Context(), "good"); v != 1 || left || err != nil {
+				t.Error(v, left, err)
+			}
+		})
+		synctest.Wait()
+		for i := range 10 * maxUnwanted {
+			ctx, leave := context.WithCancel(t.Context())
+			all.Go(func() { s.Do(ctx, fmt.Sprint(i)) })
+			synctest.Wait()
+			leave()
+			synctest.Wait()
+		}
+		if running.Load() > maxUnwanted || ended.Load() == 0 {
+			t.Errorf("%d lookups are under way, %d have ended", running.Load(), ended.Load())
+		}
+		all.Wait()
+		s.Close()
 	})
 }
