@@ -69,27 +69,39 @@ func (h *hosting) tenant(t *testing.T, name string) *clusterOfMany {
 }
 
 // agent starts the cluster's agent, which reaches the cluster's target alone.
-func (h *hosting) agent(t *testing.T, c *clusterOfMany) *suite.Agent {
+func (h *hosting) agent(t *testing.T, c *clusterOfMany, more ...string) *suite.Agent {
 	t.Helper()
 	file := func(part string) string { return h.PKI(c.name + "-" + part) }
 	replace(t, file("ca.crt"), c.ca.CertPEM)
 	issuer := authority{CA: c.ca}
 	issuer.write(t, pki.Leaf{CommonName: "agent", Client: true}, file("agent.crt"), file("agent.key"))
-	return must(h.StartAgent(h.server, "--agent-id=one", "--agent-identifiers=ipv4=127.0.0.1", "--server-name="+c.serverName(), "--allow-destination="+c.target,
-		"--ca-cert="+file("ca.crt"), "--agent-cert="+file("agent.crt"), "--agent-key="+file("agent.key")))(t)
+	return must(h.StartAgent(h.server, append(more, "--agent-id=one", "--agent-identifiers=ipv4=127.0.0.1", "--server-name="+c.serverName(), "--allow-destination="+c.target,
+		"--ca-cert="+file("ca.crt"), "--agent-cert="+file("agent.crt"), "--agent-key="+file("agent.key"))...))(t)
 }
 
 // connect asks for a target by CONNECT, under a server name and with a
 // certificate; an error: there was no answer.
 func (h *hosting) connect(t *testing.T, serverName string, cert tls.Certificate, target string) (net.Conn, int, error) {
 	t.Helper()
+	return connectAt(t, h.server.ClientPort, serverName, cert, target)
+}
+
+// connectAt is connect by another port.
+func connectAt(t *testing.T, port int, serverName string, cert tls.Certificate, target string) (net.Conn, int, error) {
+	t.Helper()
 	dialer := &net.Dialer{Timeout: patience}
-	c, err := tls.DialWithDialer(dialer, "tcp", suite.Loopback(h.server.ClientPort), &tls.Config{
+	c, err := tls.DialWithDialer(dialer, "tcp", suite.Loopback(port), &tls.Config{
 		ServerName: serverName, InsecureSkipVerify: true, Certificates: []tls.Certificate{cert}, NextProtos: []string{"http/1.1"},
 	})
 	if err != nil {
 		return nil, 0, err
 	}
+	return connectOver(t, c, target)
+}
+
+// connectOver is connect over a connection that was made.
+func connectOver(t *testing.T, c net.Conn, target string) (net.Conn, int, error) {
+	t.Helper()
 	t.Cleanup(func() { _ = c.Close() })
 	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", target, target); err != nil {

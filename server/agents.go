@@ -40,20 +40,24 @@ func (s *Server) buildAgents() (err error) {
 		s.agentService.Register(s.agentGRPC.server)
 	}
 	for _, l := range s.opts.Agents {
-		cfg := s.frontConfig(agents, l)
-		if s.agentGRPC != nil {
-			cfg.GRPC = s.hosted(s.handleAgentGRPC)
-		}
-		if !s.opts.NoLink {
-			cfg.Link = s.hosted(s.serveAgentLink)
-		}
-		front, err := frontend.New(cfg)
+		front, err := s.agentFront(s.frontConfig(agents, l))
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.Addr(), err)
 		}
 		s.agentFronts = append(s.agentFronts, front)
 	}
 	return nil
+}
+
+// agentFront serves agents.
+func (s *Server) agentFront(cfg frontend.Config) (*frontend.Frontend, error) {
+	if s.agentGRPC != nil {
+		cfg.GRPC = s.hosted(s.handleAgentGRPC)
+	}
+	if !s.opts.NoLink {
+		cfg.Link = s.hosted(s.serveAgentLink)
+	}
+	return frontend.New(cfg)
 }
 
 // acceptAgent decides on an agent that came by gRPC.

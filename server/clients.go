@@ -30,23 +30,27 @@ func (s *Server) buildClients() error {
 		s.proxyService.Register(s.clientGRPC.server)
 	}
 	for _, l := range s.opts.Clients {
-		cfg := s.frontConfig(clients, l)
-		if s.clientGRPC != nil {
-			cfg.GRPC = s.hosted(s.accounted(s.handleClientGRPC))
-		}
-		if !s.opts.NoConnect {
-			cfg.Connect = s.hosted(s.accounted(s.serveConnect))
-		}
-		if !s.opts.NoLink && l.TLS != nil {
-			cfg.Link = s.hosted(s.accounted(s.serveClientLink))
-		}
-		front, err := frontend.New(cfg)
+		front, err := s.clientFront(s.frontConfig(clients, l))
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.Addr(), err)
 		}
 		s.clientFronts = append(s.clientFronts, front)
 	}
 	return nil
+}
+
+// clientFront serves clients.
+func (s *Server) clientFront(cfg frontend.Config) (*frontend.Frontend, error) {
+	if s.clientGRPC != nil {
+		cfg.GRPC = s.hosted(s.accounted(s.handleClientGRPC))
+	}
+	if !s.opts.NoConnect {
+		cfg.Connect = s.hosted(s.accounted(s.serveConnect))
+	}
+	if !s.opts.NoLink && cfg.TLS != nil {
+		cfg.Link = s.hosted(s.accounted(s.serveClientLink))
+	}
+	return frontend.New(cfg)
 }
 
 func (s *Server) frontConfig(side side, l Listener) frontend.Config {

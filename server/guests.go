@@ -41,6 +41,7 @@ func (s side) issuers(table *tenancy.Table) *tenancy.Issuers {
 // guest is a connection of a tenant.
 type guest struct {
 	side  side
+	local bool                // by the tenant's own socket, where nobody shows a certificate
 	chain []*x509.Certificate // as its peer showed it
 	cut   context.CancelCauseFunc
 }
@@ -73,7 +74,7 @@ func (s *Server) hosted(next frontend.Handler) frontend.Handler {
 // if the tenant does not admit it any more.
 func (h *host) enter(ctx context.Context, c *frontend.Conn) (life context.Context, leave func(), refusal string) {
 	cl := h.cluster
-	g := &guest{side: h.sideOf(c)}
+	g := &guest{side: h.sideOf(c), local: c.TLS() == nil}
 	if state := c.TLS(); state != nil {
 		g.chain = state.PeerCertificates
 	}
@@ -101,7 +102,7 @@ func (h *host) enter(ctx context.Context, c *frontend.Conn) (life context.Contex
 
 // trusted says whether a guest who was let in under old is one under now.
 func (g *guest) trusted(old, now *tenancy.Tenant) bool {
-	return g.side.cas(now).Same(g.side.cas(old)) || g.side.cas(now).Trust(g.chain)
+	return g.local || g.side.cas(now).Same(g.side.cas(old)) || g.side.cas(now).Trust(g.chain)
 }
 
 // change puts a tenant as it is now into force, and cuts exactly those who would

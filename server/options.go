@@ -96,6 +96,10 @@ type Options struct {
 	Tenants      *tenancy.Dir
 	TenantTokens func(*tenancy.Tokens) *auth.TokensConfig
 
+	// TenantListener begins to listen at a place of one tenant: with TLSFor at a port,
+	// without TLS at a socket. It must not block; nil: there is no such place.
+	TenantListener func(tenancy.Place) (Listener, error)
+
 	// ResumeWindow is how long a connection waits for a link to go on by when
 	// the one that carries it is lost; 0 or less: it is lost too.
 	ResumeWindow time.Duration

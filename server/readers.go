@@ -95,7 +95,7 @@ func (s *Server) adminOf(name string) (admin.Source, bool) {
 	if !found {
 		return admin.Source{}, false
 	}
-	return s.adminOfTenant(state), true
+	return s.adminOfTenant(s.tenants.seen(state)), true
 }
 
 func (s *Server) adminOfTenant(state tenancy.Status) admin.Source {

@@ -131,10 +131,10 @@ func (s *Server) Run(ctx context.Context) error {
 
 	agentLife, cutAgents := context.WithCancelCause(base)
 	defer cutAgents(errStopped)
-	agentsDone := s.serve(agentLife, parts, s.agentFronts, s.opts.Agents, s.agentGRPC)
+	agentsDone := s.serve(agentLife, parts, agents, s.agentFronts, s.opts.Agents, s.agentGRPC)
 	clientLife, cutClients := context.WithCancelCause(base)
 	defer cutClients(errStopped)
-	clientsDone := s.serve(clientLife, parts, s.clientFronts, s.opts.Clients, s.clientGRPC)
+	clientsDone := s.serve(clientLife, parts, clients, s.clientFronts, s.opts.Clients, s.clientGRPC)
 	leasing, release := context.WithCancel(base)
 	defer release()
 	released := s.keepLease(leasing)
@@ -158,10 +158,12 @@ func (s *Server) Run(ctx context.Context) error {
 	return parts.Wait()
 }
 
-// serve runs one side's frontends and gRPC server as parts. The channel is
-// closed when the frontends, and so all their connections, have ended.
-func (s *Server) serve(life context.Context, parts *errgroup.Group, fronts []*frontend.Frontend, listeners []Listener, g *grpcFront) <-chan struct{} {
+// serve runs one side's frontends, those of tenants alone included, and gRPC server as
+// parts. The channel is closed when the frontends, and so all their connections, have
+// ended.
+func (s *Server) serve(life context.Context, parts *errgroup.Group, side side, fronts []*frontend.Frontend, listeners []Listener, g *grpcFront) <-chan struct{} {
 	var running sync.WaitGroup
+	running.Go(func() { s.tenants.keepPlaces(life, side) })
 	for i, f := range fronts {
 		running.Add(1)
 		parts.Go(func() error {

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 
 	"konnectivity/internal/admin"
@@ -30,6 +31,7 @@ type tenants struct {
 
 	now    atomic.Pointer[hosting] // never nil
 	places [sides]*shares.Pool     // connections that a port has room for
+	moved  [sides]chan struct{}    // what tenants listen on may have changed
 
 	running sync.WaitGroup  // what ends with life, or with a tenant
 	life    context.Context // of the server, once it runs
@@ -38,7 +40,9 @@ type tenants struct {
 	live   map[string]*cluster   // by name
 	ending map[*cluster]struct{} // removed, and not over yet
 	past   past                  // of those that are over
-	closed bool                  // nothing changes any more
+
+	unplaced [sides]map[string]error // what tenants ask to listen on and cannot have, by name
+	closed   bool                    // nothing changes any more
 }
 
 // hosting is whose a handshake is, at one moment. It does not change.
@@ -53,19 +57,30 @@ type host struct {
 	tenant  *tenancy.Tenant
 	cluster *cluster
 	guests  [sides]*tlsreload.Guest
+	inside  [sides]*tlsreload.Guest // of its own ports
 }
 
-func newHost(t *tenancy.Tenant, cl *cluster) *host {
+func (ts *tenants) newHost(t *tenancy.Tenant, cl *cluster) *host {
 	h := &host{tenant: t, cluster: cl}
 	for side := range sides {
-		g := &tlsreload.Guest{Key: t.Name, Cert: t.Cert}
-		if cas := side.cas(t); cas != nil {
-			g.Key += " " + hex.EncodeToString(cas.Digest[:])
-			g.CAs = cas.Pool
+		h.guests[side] = ts.newGuest(t, side)
+		if side == agents && t.Listen.AgentPort > 0 || side == clients && t.Listen.ClientPort > 0 {
+			h.inside[side] = ts.newGuest(t, side)
 		}
-		h.guests[side] = g
 	}
 	return h
+}
+
+func (ts *tenants) newGuest(t *tenancy.Tenant, side side) *tlsreload.Guest {
+	g := &tlsreload.Guest{Key: t.Name, Cert: t.Cert}
+	if cas := side.cas(t); cas != nil {
+		g.Key += " " + hex.EncodeToString(cas.Digest[:])
+		g.CAs = cas.Pool
+		if len(cas.Only) > 0 {
+			g.Judge = func(cert *x509.Certificate) error { return ts.now.Load().table.Admit(t, cas, cert) }
+		}
+	}
+	return g
 }
 
 // sideOf is the side that a connection came in by.
@@ -81,6 +96,7 @@ func newTenants(s *Server, dir *tenancy.Dir) *tenants {
 	t.now.Store(&hosting{table: dir.Table()})
 	for side := range sides {
 		t.places[side] = shares.NewPool(int64(s.roomOf(side)))
+		t.moved[side] = make(chan struct{}, 1)
 	}
 	return t
 }
@@ -177,6 +193,9 @@ func (t *tenants) unnamed(side side, hello *tls.ClientHelloInfo, now *hosting) *
 		if err != nil {
 			return err
 		}
+		if err := now.table.Admit(tenant, side.cas(tenant), chain[0]); err != nil {
+			return err
+		}
 		h := now.hosts[tenant]
 		if h == nil {
 			return fmt.Errorf("its tenant, %s, is not served", tenant.Name)
@@ -205,6 +224,9 @@ func (t *tenants) apply(table *tenancy.Table) {
 		return
 	}
 	t.now.Store(next)
+	for side := range sides {
+		t.tellMoved(side)
+	}
 	for name, cl := range t.live { // which no handshake leads to any more
 		if table.Tenant(name) == nil {
 			t.remove(name, cl)
@@ -225,10 +247,10 @@ func (t *tenants) prepare(table *tenancy.Table) (next *hosting, changed []*host)
 	for name, tenant := range table.Tenants() {
 		h := old.hosts[tenant]
 		if cl := t.live[name]; h == nil && cl != nil {
-			h = newHost(tenant, cl)
+			h = t.newHost(tenant, cl)
 			changed = append(changed, h)
 		} else if h == nil {
-			h = newHost(tenant, t.add(tenant))
+			h = t.newHost(tenant, t.add(tenant))
 		}
 		next.hosts[tenant] = h
 	}
@@ -317,7 +339,7 @@ func (t *tenants) states() map[string]int {
 	}
 	count := make(map[string]int)
 	for _, s := range t.now.Load().table.States() {
-		count[s.State]++
+		count[t.seen(s).State]++
 	}
 	return count
 }
@@ -329,9 +351,14 @@ func (t *tenants) list() []admin.Tenant {
 	states := t.now.Load().table.States()
 	out := make([]admin.Tenant, 0, len(states))
 	for _, s := range states {
-		out = append(out, viewOf(s, clusters[s.Name]))
+		out = append(out, viewOf(t.seen(s), clusters[s.Name]))
 	}
 	return out
+}
+
+// logOf is the log of what concerns a tenant.
+func (t *tenants) logOf(name string) logrus.FieldLogger {
+	return t.server.opts.Log.WithField("tenant", name)
 }
 
 // cluster is a tenant's that is served; nil: none is.
@@ -347,6 +374,11 @@ func viewOf(s tenancy.Status, cl *cluster) admin.Tenant {
 	v := admin.Tenant{
 		Name: s.Name, State: s.State, Error: s.Error, Since: s.Since, Reason: "it is not served",
 		ServerNames: append([]string{}, s.ServerNames...), Dials: admin.Dials{Failures: map[string]int64{}}, // never null
+	}
+	if s.Tenant != nil {
+		for _, p := range s.Tenant.Places() {
+			v.Listen = append(v.Listen, p.String())
+		}
 	}
 	if cl != nil {
 		cl.fill(&v)

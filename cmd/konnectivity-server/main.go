@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -206,7 +207,7 @@ func (p *process) tenants(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	p.options.TenantTokens = p.tenantTokens
+	p.options.TenantTokens, p.options.TenantListener = p.tenantTokens, p.tenantListener
 	return nil
 }
 
@@ -248,6 +249,24 @@ func (p *process) tenantTokens(t *tenancy.Tokens) *auth.TokensConfig {
 		cfg.Reviews, cfg.SigningKeys = auth.NoReviews{Err: err}, nil
 	}
 	return cfg
+}
+
+// tenantListener listens for one tenant as the flags have it for all.
+func (p *process) tenantListener(at tenancy.Place) (l server.Listener, err error) {
+	f := p.flags
+	if at.Socket != "" {
+		l.Listener, err = unixsocket.Listen(at.Socket, unixsocket.Options{Replace: f.deleteUDS})
+		return l, err
+	}
+	like, host := p.options.Agents[0], f.agentBind
+	if !at.Agents {
+		like, host = p.options.Clients[0], f.serverBind
+	}
+	if like.TLSFor == nil {
+		return l, errors.New("the server has no --server-cert, and so no port for clients")
+	}
+	like.Listener, err = cli.ListenTCP(net.JoinHostPort(host, strconv.Itoa(at.Port)))
+	return like, err
 }
 
 func (p *process) listenClients() error {

@@ -67,8 +67,11 @@ func needTenant(cmd *cobra.Command) (err error) {
 // tenantFlags are those that need a tenant.
 func tenantFlags(t *certs.Tenant, f *pflag.FlagSet) {
 	f.StringSliceVar(&t.ServerNames, "server-name", nil, "a TLS server name (SNI) by which this tenant's agents and clients, and no other tenant's, ask for the server; repeatable")
-	f.StringVar(&t.AgentsAt, "agents-at", "", "`HOST:PORT` at which its agents reach the server (default: the first --server-name, port 8091)")
-	f.StringVar(&t.ClientsAt, "clients-at", "", "`HOST:PORT` at which its clients reach the server (default: the first --server-name, port 8090)")
+	f.BoolVar(&t.ByIdentity, "by-identity", false, "have the server tell it from other tenants of the same CA (--from) by the roles in its certificates, of the trust domain NAME unless --trust-domain gives another")
+	f.IntVar(&t.AgentPort, "agent-port", 0, "a port on which the server listens for this tenant's agents alone; 0: the one for all")
+	f.IntVar(&t.ClientPort, "client-port", 0, "the same for its clients")
+	f.StringVar(&t.AgentsAt, "agents-at", "", "`HOST:PORT` at which its agents reach the server (default: the first --server-name, port 8091 or --agent-port)")
+	f.StringVar(&t.ClientsAt, "clients-at", "", "`HOST:PORT` at which its clients reach the server (default: the first --server-name, port 8090 or --client-port)")
 	f.StringVar(&t.ServerNamespace, "server-namespace", "konnectivity", "with --kubernetes, the namespace of the shared server")
 }
 

@@ -90,6 +90,29 @@ func (p *Process) Processor() (ran, waited time.Duration, err error) {
 	return ran, waited, nil
 }
 
+// Sleeps returns how often the process's threads have gone to sleep, each time until
+// something woke them (proc(5), voluntary_ctxt_switches). Other processes do not
+// change it, unlike the time that it takes.
+func (p *Process) Sleeps() (n int64, err error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.PID()))
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // the thread has ended
+		}
+		_, line, found := strings.Cut(string(text), "\nvoluntary_ctxt_switches:")
+		var of int64
+		if _, err := fmt.Sscan(line, &of); !found || err != nil {
+			return 0, fmt.Errorf("%s does not tell how often it slept", file)
+		}
+		n += of
+	}
+	return n, nil
+}
+
 // Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 

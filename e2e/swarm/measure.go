@@ -152,13 +152,23 @@ func (t *trial) idle(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	awake, err := t.server.Sleeps()
+	if err != nil {
+		return err
+	}
 	begin := time.Now()
 	sleep(ctx, t.period)
 	after, _, err := t.server.Processor()
 	if err != nil {
 		return err
 	}
-	t.note("processor time when idle, % of a core", "%.2f", 100*float64(after-before)/float64(time.Since(begin)))
+	asleep, err := t.server.Sleeps()
+	if err != nil {
+		return err
+	}
+	took := time.Since(begin)
+	t.note("processor time when idle, % of a core", "%.2f", 100*float64(after-before)/float64(took))
+	t.note("wake-ups for each tenant and minute", "%.0f", float64(asleep-awake)/float64(t.tenants)/took.Minutes())
 	if err := ctx.Err(); err != nil {
 		return err
 	}

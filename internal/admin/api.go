@@ -172,6 +172,7 @@ type Tenant struct {
 	Error       string    `json:"error,omitempty"` // what is wrong with its folder: a sentence that names file and field
 	Since       time.Time `json:"since"`           // of what is served, or of the failure
 	ServerNames []string  `json:"serverNames"`
+	Listen      []string  `json:"listen,omitempty"` // the ports and sockets that are its alone, such as "agents on port 9091"
 
 	Agents  int    `json:"agents"`           // distinct ones
 	Clients int    `json:"clients"`          // linked ones

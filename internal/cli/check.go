@@ -18,8 +18,17 @@ import (
 // anything. Every error names its flag; it is a *UsageError if the command line
 // alone shows it.
 
-// Listen takes a TCP port, HOST:PORT.
+// Listen takes a TCP port, HOST:PORT, that a flag gives.
 func Listen(flag, address string) (net.Listener, error) {
+	l, err := ListenTCP(address)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	return l, nil
+}
+
+// ListenTCP takes a TCP port, HOST:PORT.
+func ListenTCP(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: tune}
 	l, err := config.Listen(context.Background(), "tcp", address)
 	if err != nil {
@@ -27,7 +36,7 @@ func Listen(flag, address string) (net.Listener, error) {
 		if errors.As(err, &op) {
 			err = op.Err // without repeating the address
 		}
-		return nil, fmt.Errorf("--%s: cannot listen on %s: %w", flag, address, err)
+		return nil, fmt.Errorf("cannot listen on %s: %w", address, err)
 	}
 	return l, nil
 }

@@ -25,10 +25,14 @@ type Guest struct {
 	Cert *tls.Certificate // shown to peers; nil: the Source's
 	CAs  *x509.CertPool   // that peers' certificates must chain to; nil: they need none
 
+	// Judge, if set, refuses what chains to the CAs and is not to be let in all the
+	// same. It is called for resumed sessions too, and must not block.
+	Judge func(cert *x509.Certificate) error
+
 	// Verify, if set, has certificates decide whose a peer is, which asked for
 	// nobody: one that chains to the Source's CAs is the Source's own, and any
 	// other is an error or somebody's whom Verify notes. Where the Source has no
-	// CAs, peers without a certificate are its own. Cert and CAs are not looked
+	// CAs, peers without a certificate are its own. Cert, CAs and Judge are not looked
 	// at. It is called for resumed sessions too, with the peer's certificate and
 	// its intermediates, before the peer has proved that it has the key; it must
 	// not block.
@@ -58,10 +62,23 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 		c = s.askingConfig(base, m, g)
 	} else {
 		c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
+		if g.CAs != nil && g.Judge != nil {
+			c.VerifyConnection = s.judgingFirst(g.Judge)
+		}
 	}
 	apart(c, listener, g.Key)
 	g.last.Store(&guestConfig{m, listener, c})
 	return c
+}
+
+// judgingFirst is judge, after one more.
+func (s *Source) judgingFirst(first func(*x509.Certificate) error) func(tls.ConnectionState) error {
+	return func(state tls.ConnectionState) error {
+		if err := first(state.PeerCertificates[0]); err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+		}
+		return s.judge(state)
+	}
 }
 
 // askingConfig is for a handshake of which the peer's certificate decides whose it

@@ -228,6 +228,12 @@ func (c *Conn) count(reason string) {
 func (c *Conn) recognise() (Handler, error) {
 	f := c.front
 	if f.tls == nil {
+		if f.cfg.Owner != nil {
+			var err error
+			if c.owner.who, err = f.cfg.Owner(); err != nil {
+				return nil, err
+			}
+		}
 		c.Conn = c.raw
 		return c.sniff()
 	}

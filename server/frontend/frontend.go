@@ -68,6 +68,10 @@ type Config struct {
 	// preferred one first; nil serves without TLS.
 	TLS func(nextProtos ...string) *tls.Config
 
+	// Owner says whose a connection without TLS is, as Own does with TLS, or why it
+	// is refused; nil: nobody's.
+	Owner func() (who any, err error)
+
 	// Prepare, if set, wraps a raw connection before TLS; what it returns has a
 	// method NetConn, for Own. Without TLS it is not called.
 	Prepare func(net.Conn) net.Conn
@@ -83,7 +87,8 @@ type Config struct {
 	Connect  Handler
 
 	handshakeTimeout time.Duration // 0: HandshakeTimeout
-	MaxConns         int           // connections that have begun; 0 means MaxConns
+	Room             Room          // for connections that have begun, shared with other frontends; nil: for MaxConns of its own
+	MaxConns         int           // 0 means MaxConns
 	Strangers        *Strangers    // connections that have not, shared by all frontends of the process; nil: its own
 	Metrics          Metrics       // nil: none
 	Log              logrus.FieldLogger
@@ -98,11 +103,17 @@ type Config struct {
 type Frontend struct {
 	cfg   Config
 	tls   *tls.Config
-	slots chan struct{}
+	slots Room
 
 	drained  chan struct{} // closed by Drain
 	drainOne sync.Once
 }
+
+// Room is for so many connections that have begun. Frontends may share one.
+type Room chan struct{}
+
+// Room is for the connections that have begun.
+func (f *Frontend) Room() Room { return f.slots }
 
 // New returns a Frontend.
 func New(cfg Config) (*Frontend, error) {
@@ -124,7 +135,10 @@ func New(cfg Config) (*Frontend, error) {
 	if cfg.Strangers == nil {
 		cfg.Strangers = NewStrangers(admission.Descriptors())
 	}
-	f := &Frontend{cfg: cfg, slots: make(chan struct{}, cfg.MaxConns), drained: make(chan struct{})}
+	if cfg.Room == nil {
+		cfg.Room = make(Room, cfg.MaxConns)
+	}
+	f := &Frontend{cfg: cfg, slots: cfg.Room, drained: make(chan struct{})}
 	if cfg.TLS != nil {
 		f.tls = cfg.TLS(f.protocols()...)
 	}

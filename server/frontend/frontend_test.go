@@ -749,3 +749,45 @@ func TestWholeLeavesNoBuffer(t *testing.T) {
 		t.Error("the buffer is kept for as long as the connection lasts")
 	}
 }
+
+// Ports that share room have it together, and what one gives up the other may take.
+func TestRoomIsShared(t *testing.T) {
+	shared := func(c *Config) { c.Room = make(Room, 1) }
+	first := start(t, "tcp", false, connecting(echo("")), shared)
+	second := start(t, "tcp", false, connecting(echo("")), func(c *Config) { c.Room = first.Room() })
+	a := first.dial()
+	send(t, a, request)
+	expect(t, a, established)
+	b := second.dial()
+	send(t, b, request)
+	closed(t, b)
+	a.Close()
+	eventually(t, "there is room", func() bool { return first.conns.Load() == 0 })
+	b = second.dial()
+	send(t, b, request)
+	expect(t, b, established)
+}
+
+// Without TLS, a Frontend can be told whose its connections are, or to refuse them.
+func TestOwnerOfAPlainConnection(t *testing.T) {
+	for _, refusal := range []error{nil, errors.New("nobody's")} {
+		got := make(chan any, 1)
+		r := start(t, "unix", false, func(c *Config) {
+			c.Connect = func(_ context.Context, c *Conn) { got <- c.Owner(); c.Begin() }
+			c.Owner = func() (any, error) { return "red", refusal }
+		})
+		c := r.dial()
+		_, _ = io.WriteString(c, request)
+		closed(t, c)
+		select {
+		case whose := <-got:
+			if refusal != nil || whose != "red" {
+				t.Errorf("it is served as %v's, with %v", whose, refusal)
+			}
+		default:
+			if refusal == nil {
+				t.Error("it is not served")
+			}
+		}
+	}
+}

@@ -5,10 +5,11 @@ import (
 	"fmt"
 )
 
-// claim is what no two tenants can have: a server name or, of those that are told
-// by certificate, a CA.
+// claim is what no two tenants can have: a server name, an identity, a port, a socket
+// or, of those that are told by certificate, a CA.
 type claim struct {
 	key         string // the same for the same
+	shared      bool   // with all who claim it so, and with nobody else
 	file, field string // where it is
 	what        string // in errors, to be followed by whose it is
 }
@@ -20,56 +21,80 @@ func (t *Tenant) claims() []claim {
 	}
 	all := make([]claim, 0, len(t.ServerNames))
 	for i, name := range t.ServerNames {
-		all = append(all, claim{name, SpecFile, fmt.Sprintf("serverNames[%d]", i), name + " is the name of"})
+		all = append(all, claim{key: name, file: SpecFile, field: fmt.Sprintf("serverNames[%d]", i), what: name + " is the name of"})
 	}
-	if !t.ByCertificate {
-		return all
+	all = append(all, t.Agents.claims(AgentsCAFile, "identities.agents", t.ByCertificate)...)
+	all = append(all, t.Clients.claims(ClientsCAFile, "identities.clients", t.ByCertificate)...)
+	return append(all, t.placeClaims()...)
+}
+
+// claims are those of the CAs in a file, and of the identities in a field.
+func (c *CAs) claims(file, field string, byCertificate bool) (all []claim) {
+	if c == nil {
+		return nil
 	}
-	for _, side := range []struct {
-		file string
-		cas  *CAs
-	}{{AgentsCAFile, t.Agents}, {ClientsCAFile, t.Clients}} {
-		if side.cas == nil {
-			continue
+	for _, ca := range c.Certs {
+		if byCertificate {
+			what := fmt.Sprintf("with byCertificate, %.100q is a CA of", ca.Subject)
+			all = append(all, claim{key: caKey(ca), shared: len(c.Only) > 0, file: file, what: what})
 		}
-		for _, ca := range side.cas.Certs {
-			// The key, since a CA may have several certificates. It begins as no
-			// server name does.
-			all = append(all, claim{"\x00" + string(ca.RawSubjectPublicKeyInfo), side.file, "", fmt.Sprintf("with byCertificate, %.100q is a CA of", ca.Subject)})
+		for _, id := range c.Only {
+			all = append(all, claim{key: identityKey(ca, id), file: SpecFile, field: field, what: fmt.Sprintf("%.300q is an identity of", id)})
 		}
 	}
 	return all
 }
 
-// takenError says that what a tenant claims is another's.
+// takenError says that what a tenant claims is another's; owner: "" is several, who
+// share it.
 type takenError struct{ what, owner string }
 
 func (e *takenError) Error() string {
+	if e.owner == "" {
+		return e.what + " others already, by their identities"
+	}
 	return e.what + " the tenant \"" + e.owner + "\" already"
 }
 
-// owners are the names of the tenants that have what is claimed, by its key.
-type owners map[string]string
+// owners are those who have what is claimed, by its key.
+type owners map[string]owner
+
+// owner is who has it.
+type owner struct {
+	name  string // of the tenant that has it alone
+	alone int    // how many of that tenant's claims say so
+	share int    // how many claims share it
+}
 
 // add has t have what it claims.
-func (o owners) add(t *Tenant) {
-	for _, c := range t.claims() {
-		o[c.key] = t.Name
-	}
-}
+func (o owners) add(t *Tenant) { o.count(t, 1) }
 
 // remove undoes add.
-func (o owners) remove(t *Tenant) {
+func (o owners) remove(t *Tenant) { o.count(t, -1) }
+
+func (o owners) count(t *Tenant, by int) {
 	for _, c := range t.claims() {
-		delete(o, c.key)
+		now := o[c.key]
+		if c.shared {
+			now.share += by
+		} else {
+			now.name = t.Name
+			now.alone += by
+		}
+		if o[c.key] = now; now.alone == 0 && now.share == 0 {
+			delete(o, c.key)
+		}
 	}
 }
 
-// taken is an error if another tenant has what t claims.
+// taken is an error if somebody else has what t claims; by is without t.
 func (t *Tenant) taken(by owners) error {
 	for _, c := range t.claims() {
-		if other, ok := by[c.key]; ok && other != t.Name {
-			return &FieldError{File: c.file, Field: c.field, Err: &takenError{c.what, other}}
+		if of, ok := by[c.key]; ok && (of.alone > 0 || !c.shared) {
+			if of.alone == 0 {
+				of.name = ""
+			}
+			return &FieldError{File: c.file, Field: c.field, Err: &takenError{c.what, of.name}}
 		}
 	}
 	return nil
@@ -78,7 +103,9 @@ func (t *Tenant) taken(by owners) error {
 // Conflict is a *FieldError if t claims what o has.
 func (t *Tenant) Conflict(o *Tenant) error {
 	owned := make(owners)
-	owned.add(o)
+	if o.Name != t.Name {
+		owned.add(o)
+	}
 	return t.taken(owned)
 }
 

@@ -85,6 +85,9 @@ func newDir(s source, log logrus.FieldLogger) *Dir {
 	return d
 }
 
+// Explain adds to an error of a tenant's files what it does not say of where it is.
+func (d *Dir) Explain(tenant string, err error) error { return d.source.explain(tenant, err) }
+
 // Table is what there is now.
 func (d *Dir) Table() *Table { return d.table.Load() }
 
@@ -323,12 +326,13 @@ func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
 	if e.parsed == nil || e.parsed == e.serving {
 		return false
 	}
+	owned.remove(e.serving)
 	if err := e.parsed.taken(owned); err != nil {
+		owned.add(e.serving)
 		e.err = err
 		e.revoke(e.parsed)
 		return false
 	}
-	owned.remove(e.serving)
 	owned.add(e.parsed)
 	for _, server := range e.parsed.ServerNames {
 		d.served[server] = struct{}{}
@@ -380,7 +384,7 @@ func (e *entry) state() string {
 func (d *Dir) publish() {
 	t := &Table{
 		byName: make(map[string]*Tenant), refused: make(map[string]struct{}), tenants: make(map[string]*Tenant, len(d.entries)),
-		closed: len(d.served) > maxRefused, listed: true,
+		identities: make(map[string]string), closed: len(d.served) > maxRefused, listed: true,
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.entries)) {
 		e := d.entries[name]
@@ -394,6 +398,7 @@ func (d *Dir) publish() {
 			for _, server := range e.serving.ServerNames {
 				t.byName[server] = e.serving
 			}
+			t.identify(e.serving)
 		}
 		t.states = append(t.states, status)
 		for _, server := range e.names {

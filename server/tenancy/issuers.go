@@ -21,14 +21,15 @@ const (
 )
 
 // errNobodys says that no tenant's CA has issued a certificate.
-var errNobodys = errors.New("no tenant that is told by certificate has a CA that issued it")
+var errNobodys = errors.New("no tenant that is told by certificate has a CA that issued it, or it has none of the identities that the tenant lists")
 
 // Issuers find a tenant by the CA of a certificate, on one side of the server; nil
 // where nobody is told by certificate. They do not change, and may be used by any
 // number of goroutines.
 //
-// Thousands of CAs may have the same name, so a certificate is tried against those
-// alone that it names by key.
+// Thousands of CAs may have the same name, and thousands of tenants the same CA, so a
+// certificate is tried against those alone that it names by key, and of whose
+// identities it has one.
 type Issuers struct {
 	of func(*Tenant) *CAs
 	by map[issuer][]*Tenant
@@ -39,6 +40,8 @@ type issuer struct {
 	name string // as in ASN.1
 	key  string // its identifier; "": none is told
 	any  bool   // by name alone
+
+	identity string // that it has besides; "": whatever it has
 }
 
 // agentsOf and clientsOf are the CAs by which peers of a tenant are told, if they
@@ -59,10 +62,16 @@ func newIssuers(tenants map[string]*Tenant, of func(*Tenant) *CAs) *Issuers {
 	all := &Issuers{of, make(map[issuer][]*Tenant)}
 	for _, t := range tenants {
 		if cas := of(t); cas != nil {
+			identities := cas.Only
+			if len(identities) == 0 {
+				identities = []string{""}
+			}
 			for _, ca := range cas.Certs {
-				name := string(ca.RawSubject)
-				all.add(issuer{name: name, key: string(ca.SubjectKeyId)}, t)
-				all.add(issuer{name: name, any: true}, t)
+				for _, id := range identities {
+					name := string(ca.RawSubject)
+					all.add(issuer{name: name, key: string(ca.SubjectKeyId), identity: id}, t)
+					all.add(issuer{name: name, any: true, identity: id}, t)
+				}
 			}
 		}
 	}
@@ -87,10 +96,10 @@ func (all *Issuers) Find(chain []*x509.Certificate) (*Tenant, error) {
 	var found *Tenant
 	candidates := all.candidates(chain)
 	if len(candidates) > maxCandidates {
-		return nil, fmt.Errorf("CAs of more than %d tenants have the name of its issuer: it has to be issued with an authority key identifier", maxCandidates)
+		return nil, fmt.Errorf("CAs of more than %d tenants have the name of its issuer, or identities of it: it has to be issued with an authority key identifier, and for one tenant", maxCandidates)
 	}
 	for _, t := range candidates {
-		if !tlsreload.Issued(chain, all.of(t).Pool, time.Now()) {
+		if cas := all.of(t); !cas.counts(chain[0]) || !tlsreload.Issued(chain, cas.Pool, time.Now()) {
 			continue
 		}
 		if found != nil {
@@ -109,6 +118,10 @@ func (all *Issuers) Find(chain []*x509.Certificate) (*Tenant, error) {
 // names no key, and so would lead to every tenant whose CA has its name. It stops
 // where there are too many: of thousands, each would be looked for among the others.
 func (all *Issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
+	if len(chain) == 0 {
+		return nil
+	}
+	identities := append([]string{""}, identitiesOf(chain[0])...)
 	for i, cert := range chain {
 		if i > 0 && selfSigned(cert) {
 			continue
@@ -119,12 +132,14 @@ func (all *Issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
 			keys = []issuer{{name: name, key: string(cert.AuthorityKeyId)}, {name: name}}
 		}
 		for _, key := range keys {
-			for _, t := range all.by[key] {
-				if !slices.Contains(out, t) {
-					out = append(out, t)
-				}
-				if len(out) > maxCandidates {
-					return out
+			for _, key.identity = range identities {
+				for _, t := range all.by[key] {
+					if !slices.Contains(out, t) {
+						out = append(out, t)
+					}
+					if len(out) > maxCandidates {
+						return out
+					}
 				}
 			}
 		}

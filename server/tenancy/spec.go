@@ -14,7 +14,8 @@ import (
 	"konnectivity/server/registry"
 )
 
-// Spec is tenant.yaml. All but ServerNames may be left out.
+// Spec is tenant.yaml. All but ServerNames may be left out, and these where Listen has
+// a place for agents and one for clients.
 type Spec struct {
 	// ServerNames are the names by which the tenant's agents and clients ask
 	// for the server in the TLS handshake (SNI). No other tenant has them.
@@ -23,6 +24,13 @@ type Spec struct {
 	// ByCertificate has peers that ask for no tenant's name found by the CA of
 	// their certificate.
 	ByCertificate bool `json:"byCertificate,omitempty"`
+
+	// Identities are names of which certificates need one to be the tenant's, so
+	// that several tenants may share a CA.
+	Identities IdentitiesSpec `json:"identities,omitzero"`
+
+	// Listen has ports and sockets of the tenant alone.
+	Listen ListenSpec `json:"listen,omitzero"`
 
 	// Tokens has agents authenticate by token, which the tenant's own API
 	// reviews.
@@ -37,6 +45,13 @@ type Spec struct {
 
 	Policy PolicySpec `json:"policy,omitzero"`
 	Bounds Bounds     `json:"bounds,omitzero"`
+}
+
+// IdentitiesSpec are the names of each side: URIs, DNS names, or common names after
+// "CN="; none: all that its CA has issued is the tenant's.
+type IdentitiesSpec struct {
+	Agents  []string `json:"agents,omitempty"`
+	Clients []string `json:"clients,omitempty"`
 }
 
 // TokensSpec says whose tokens are accepted, and who reviews them.
@@ -174,8 +189,30 @@ func namesAtLeast(text []byte) (names []string) {
 // trailing dot.
 func NormalName(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// normalise brings server names into one spelling.
+// normalise brings names into one spelling.
 func (s *Spec) normalise() error {
+	if err := s.normaliseNames(); err != nil {
+		return err
+	}
+	if err := normaliseIdentities("identities.agents", s.Identities.Agents); err != nil {
+		return err
+	}
+	return normaliseIdentities("identities.clients", s.Identities.Clients)
+}
+
+func normaliseIdentities(field string, all []string) (err error) {
+	if len(all) > maxIdentities {
+		return fieldError(field, "%d identities, and at most %d are accepted", len(all), maxIdentities)
+	}
+	for i, text := range all {
+		if all[i], err = parseIdentity(text); err != nil {
+			return fieldError(fmt.Sprintf("%s[%d]", field, i), "%w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Spec) normaliseNames() error {
 	seen := make(map[string]bool)
 	names := make([]string, 0, len(s.ServerNames))
 	for i, name := range s.ServerNames {
@@ -194,10 +231,13 @@ func (s *Spec) normalise() error {
 
 func (s *Spec) check() error {
 	switch n := len(s.ServerNames); {
-	case n == 0:
-		return fieldError("serverNames", "a tenant needs a name by which its agents and clients ask for the server")
+	case n == 0 && !s.Listen.whole():
+		return fieldError("serverNames", "a tenant needs a name by which its agents and clients ask for the server, or, under listen, ports of its own for both")
 	case n > maxNames:
 		return fieldError("serverNames", "%d names, and at most %d are accepted", n, maxNames)
+	}
+	if err := s.Listen.check(); err != nil {
+		return err
 	}
 	if _, err := s.strategies(); err != nil {
 		return err

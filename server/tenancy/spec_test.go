@@ -1,12 +1,14 @@
 package tenancy
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 )
 
 func TestSpecNamesFileAndField(t *testing.T) {
+	absolute := filepath.Join(t.TempDir(), "a")
 	for _, test := range []struct{ name, text, want string }{
 		{"empty", "", "tenant.yaml: serverNames: a tenant needs a name"},
 		{"no YAML", "a: [", "tenant.yaml: "},
@@ -30,6 +32,14 @@ func TestSpecNamesFileAndField(t *testing.T) {
 		{"negative bandwidth", "serverNames: [a.example]\nbounds: {mbitPerSecond: -1}", "tenant.yaml: bounds.mbitPerSecond: -1: want a number from 1"},
 		{"much bandwidth", "serverNames: [a.example]\nbounds: {mbitPerSecond: 9000000000000}", "tenant.yaml: bounds.mbitPerSecond: 9000000000000: want 1000000 at most"},
 		{"part of a megabit", "serverNames: [a.example]\nbounds: {mbitPerSecond: 0.5}", "tenant.yaml: bounds.mbitPerSecond: want a whole number"},
+		{"port", "serverNames: [a.example]\nlisten: {agentPort: 70000}", "tenant.yaml: listen.agentPort: 70000: want a port from 1 to 65535"},
+		{"one port for both", "serverNames: [a.example]\nlisten: {agentPort: 9091, clientPort: 9091}", "tenant.yaml: listen.clientPort: 9091 is agentPort, too"},
+		{"part of a path", "serverNames: [a.example]\nlisten: {clientSocket: a.sock}", `tenant.yaml: listen.clientSocket: "a.sock": want the whole path`},
+		{"no name and one port", "listen: {agentPort: 9091}", "tenant.yaml: serverNames: a tenant needs a name"},
+		{"no name and no port for agents", "listen: {clientPort: 9090, clientSocket: '" + absolute + "'}", "tenant.yaml: serverNames: a tenant needs a name"},
+		{"ports alone", "listen: {agentPort: 9091, clientPort: 9090}", ""},
+		{"a port and a socket alone", "listen: {agentPort: 9091, clientSocket: '" + absolute + "'}", ""},
+		{"identity", "serverNames: [a.example]\nidentities: {clients: [CN=a, 'b c']}", `tenant.yaml: identities.clients[1]: "b c": want a URI, a DNS name, or CN= and a common name`},
 		{"good", "serverNames: [a.example]\nstrategies: [destHost, default]\nagentIdentifiers: certificate\npolicy: {allow: ['10.0.0.0/8'], deny: ['10.1.0.0/16']}\nbounds: {connections: 5, dialsPerSecond: 7, memoryMiB: 64, mbitPerSecond: 100}", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -35,6 +35,8 @@ type Table struct {
 	tenants map[string]*Tenant  // by their own name
 	readers map[bearer.Digest]*Tenant
 
+	identities map[string]string // whose they are, by identityKey
+
 	agentsBy, clientsBy *Issuers
 
 	indexed   sync.Once // readersBy, when a reader first shows a certificate

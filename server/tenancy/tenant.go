@@ -39,6 +39,8 @@ type Tenant struct {
 
 	ByCertificate bool // peers that ask for no tenant's name are found by their certificate
 
+	Listen ListenSpec // what is its alone
+
 	Agents  *CAs             // nil: agents show no certificate, but a token
 	Clients *CAs             // never nil
 	Cert    *tls.Certificate // shown to both; nil: those of the flags
@@ -89,8 +91,12 @@ type CAs struct {
 	Certs []*x509.Certificate // at least one
 	Pool  *x509.CertPool      // the same
 
-	// Digest is of what is trusted: the same for the same certificates in any
-	// order.
+	// Only are the identities of which certificates must have one, sorted and in
+	// normal form; none: all count.
+	Only []string
+
+	// Digest is of what is trusted: the same for the same certificates and
+	// identities in any order.
 	Digest [sha256.Size]byte
 }
 
@@ -158,7 +164,7 @@ func (t *Tenant) fill(spec Spec, read reader) (err error) {
 	if t.Policy, err = spec.policy(); err != nil {
 		return err
 	}
-	t.Identifiers, t.Bounds, t.ByCertificate = spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate
+	t.Identifiers, t.Bounds, t.ByCertificate, t.Listen = spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate, spec.Listen
 	if t.Clients, err = parseCAs(ClientsCAFile, read); err != nil {
 		return err
 	}
@@ -172,6 +178,9 @@ func (t *Tenant) fill(spec Spec, read reader) (err error) {
 	if t.Agents.Same(t.Clients) {
 		t.Agents = t.Clients // not twice in memory
 	}
+	if err := t.narrow(spec.Identities); err != nil {
+		return err
+	}
 	if s := spec.Tokens; s != nil {
 		t.Tokens = &Tokens{Namespace: s.Namespace, ServiceAccount: s.ServiceAccount, Audience: s.Audience}
 		if t.Tokens.API, err = parseKubeconfig(s.Kubeconfig, read); err != nil {
@@ -179,6 +188,21 @@ func (t *Tenant) fill(spec Spec, read reader) (err error) {
 		}
 	}
 	return t.parseCert(read)
+}
+
+// narrow has only those certificates be the tenant's that have its identities.
+func (t *Tenant) narrow(to IdentitiesSpec) error {
+	if len(to.Clients) > 0 {
+		t.Clients = t.Clients.narrow(to.Clients)
+	}
+	if len(to.Agents) == 0 {
+		return nil
+	}
+	if t.Agents == nil {
+		return fieldError("identities.agents", "there is no %s whose certificates could have them", AgentsCAFile)
+	}
+	t.Agents = t.Agents.narrow(to.Agents)
+	return nil
 }
 
 // opened is an error if t lets agents in by token alone only because the file
@@ -264,7 +288,7 @@ func (t *Tenant) forget() {
 }
 
 // Trust says whether a peer's certificate, followed by its intermediates, chains
-// to one of the CAs. One that has expired since it was verified is looked at as
+// to one of the CAs and has an identity that counts. One that has expired since it was verified is looked at as
 // of its last moment: this is about who issued it. A nil CAs trusts everybody,
 // since certificates are not asked for.
 func (c *CAs) Trust(chain []*x509.Certificate) bool {
@@ -277,7 +301,7 @@ func (c *CAs) Trust(chain []*x509.Certificate) bool {
 			at = cert.NotAfter
 		}
 	}
-	return tlsreload.Issued(chain, c.Pool, at)
+	return tlsreload.Issued(chain, c.Pool, at) && c.counts(chain[0])
 }
 
 // Same says whether c trusts what o trusts.

@@ -51,7 +51,7 @@ function fill(tr, t) {
   const { state, name, agents, clients, connections, up, down, wrong } = tr.cellOf;
   set(state, words[t.condition] || t.condition);
   set(name.firstElementChild, t.name);
-  setTitle(name, t.serverNames.join(', '));
+  setTitle(name, [...t.serverNames, ...(t.listen || [])].join(', '));
   set(agents, number(t.agents));
   set(clients, number(t.clients));
   set(connections, number(t.connections.open));
@@ -73,7 +73,7 @@ export function showTenant(page) {
   $('tenant-wrong').hidden = !trouble(t);
   set($('tenant-wrong'), trouble(t));
   const facts = [
-    ['Asked for as', t.serverNames.join(', ')],
+    ['Asked for as', [...t.serverNames, ...(t.listen || [])].join(', ')],
     ['Agents', number(t.agents) + (t.agentsRefused ? ', and ' + number(t.agentsRefused) + ' refused' : '')],
     ['Sidecars', number(t.clients)],
     ['Connections', number(t.connections.open) + ' open, ' + number(t.connections.total) + ' so far'],

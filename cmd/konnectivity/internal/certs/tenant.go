@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -43,9 +44,17 @@ type Tenant struct {
 	ServerNames     []string // by which its agents and clients ask for the server
 	ServerNamespace string   // with Kubernetes, of the shared server
 
+	// ByIdentity has the server tell it from other tenants of the same CA by its
+	// certificates' roles, in a trust domain of its own.
+	ByIdentity bool
+
 	// AgentsAt and ClientsAt are the server's HOST:PORT for its agents and its
 	// clients; "" is its first name and the usual port.
 	AgentsAt, ClientsAt string
+
+	// AgentPort and ClientPort are ports of the server for this tenant alone; 0:
+	// those that all share.
+	AgentPort, ClientPort int
 }
 
 // tenantFiles is all that is made for a tenant.
@@ -101,19 +110,30 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 	if !pki.IsDNSLabel(t.ServerNamespace) {
 		return nil, cli.Usagef("--server-namespace=%s is not a Kubernetes namespace", t.ServerNamespace)
 	}
-	spec, err := yaml.Marshal(tenancy.Spec{ServerNames: t.ServerNames})
+	told, err := o.identities()
+	if err != nil {
+		return nil, err
+	}
+	listen := tenancy.ListenSpec{AgentPort: t.AgentPort, ClientPort: t.ClientPort}
+	spec, err := yaml.Marshal(tenancy.Spec{ServerNames: t.ServerNames, ByCertificate: t.ByIdentity, Identities: told, Listen: listen})
 	if err != nil {
 		return nil, err
 	}
 	parsed, err := tenancy.ParseSpec(spec)
 	if err != nil {
-		return nil, cli.Usagef("--server-name: %w", errors.Unwrap(err))
+		return nil, cli.Usagef("%s: %w", flagOf(err), errors.Unwrap(err))
 	}
-	t.ServerNames = parsed.ServerNames
+	if t.ServerNames = parsed.ServerNames; len(t.ServerNames) == 0 {
+		return nil, cli.Usagef("--server-name: the certificate of the server needs a name, and agents and clients ask for it")
+	}
 	for _, at := range []struct {
 		flag, port string
+		own        int
 		to         *string
-	}{{"agents-at", agentsPort, &t.AgentsAt}, {"clients-at", clientsPort, &t.ClientsAt}} {
+	}{{"agents-at", agentsPort, t.AgentPort, &t.AgentsAt}, {"clients-at", clientsPort, t.ClientPort, &t.ClientsAt}} {
+		if at.own > 0 {
+			at.port = strconv.Itoa(at.own)
+		}
 		if *at.to == "" {
 			*at.to = net.JoinHostPort(t.ServerNames[0], at.port)
 		}
@@ -131,6 +151,36 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 		return nil, cli.Usagef("--agent-san: %w", err)
 	}
 	return f, nil
+}
+
+// flagOf is the flag that a mistake in tenant.yaml comes from.
+func flagOf(err error) string {
+	var field *tenancy.FieldError
+	switch errors.As(err, &field); {
+	case field != nil && field.Field == "listen.agentPort":
+		return "--agent-port"
+	case field != nil && field.Field == "listen.clientPort":
+		return "--client-port"
+	default:
+		return "--server-name"
+	}
+}
+
+// identities are what tenant.yaml lists, and has the certificates bear them.
+func (o *Order) identities() (list tenancy.IdentitiesSpec, err error) {
+	if !o.Tenant.ByIdentity {
+		return list, nil
+	}
+	if o.From == "" {
+		return list, cli.Usagef("--by-identity needs --from, the directory of the CA that the tenants share")
+	}
+	if o.TrustDomain == pki.DefaultTrustDomain {
+		o.TrustDomain = o.Tenant.Name
+	}
+	of := func(role pki.Role) []string {
+		return []string{pki.Holder{Role: role, TrustDomain: o.TrustDomain}.URI().String()}
+	}
+	return tenancy.IdentitiesSpec{Agents: of(pki.RoleAgent), Clients: of(pki.RoleClient)}, nil
 }
 
 // certificate is one to write, as the order says.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -87,7 +88,7 @@ func (p *printer) tenants(page admin.Page[admin.Tenant]) {
 	rows := [][]string{{"TENANT", "ASKED FOR AS", "AGENTS", "CLIENTS", "CONNECTIONS", "UP", "DOWN", "TOTAL", "STATE"}}
 	for _, t := range page.Items {
 		rows = append(rows, []string{
-			t.Name, screen.Cut(strings.Join(t.ServerNames, ", "), 48), fmt.Sprint(t.Agents), fmt.Sprint(t.Clients), fmt.Sprint(t.Connections.Open),
+			t.Name, screen.Cut(strings.Join(slices.Concat(t.ServerNames, t.Listen), ", "), 48), fmt.Sprint(t.Agents), fmt.Sprint(t.Clients), fmt.Sprint(t.Connections.Open),
 			screen.Rate(t.Up), screen.Rate(t.Down), screen.Bytes(float64(t.UpBytes + t.DownBytes)), tenantState(t),
 		})
 	}

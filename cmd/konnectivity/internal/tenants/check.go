@@ -93,12 +93,24 @@ func (c *checker) walk(t *tenancy.Tenant, err error, others func() []*tenancy.Te
 	case err != nil:
 		c.fail(c.what, err.Error(), "A tenant's name is that of its "+c.what+".")
 	default:
-		c.ok(c.what, "asked for as "+strings.Join(t.ServerNames, ", "))
+		c.ok(c.what, asked(t))
 		c.checkOthers(t, others())
 		c.checkCAs(t)
 		c.checkServer(t)
 		c.checkReader(t)
 	}
+}
+
+// asked is how peers come to a tenant.
+func asked(t *tenancy.Tenant) string {
+	var ways []string
+	if len(t.ServerNames) > 0 {
+		ways = append(ways, "asked for as "+strings.Join(t.ServerNames, ", "))
+	}
+	for _, p := range t.Places() {
+		ways = append(ways, p.String())
+	}
+	return strings.Join(ways, "; ")
 }
 
 // checkOthers looks for what is the tenant's alone among others.
@@ -144,7 +156,11 @@ func (c *checker) checkCA(step, file string, cas *tenancy.CAs) {
 		c.fail(step, file+": no certificate in it is valid now", "Issue a new CA and certificates.")
 		return
 	}
-	c.ok(step, diagnose.Names(cas.Certs)+diagnose.Until(cas.Certs[0].NotAfter))
+	found := diagnose.Names(cas.Certs) + diagnose.Until(cas.Certs[0].NotAfter)
+	if len(cas.Only) > 0 {
+		found += ", for certificates of " + strings.Join(cas.Only, ", ")
+	}
+	c.ok(step, found)
 }
 
 // checkServer looks at the certificate that the tenant's peers are shown.

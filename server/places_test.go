@@ -1,0 +1,380 @@
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"konnectivity/internal/admin"
+	"konnectivity/internal/testport"
+	"konnectivity/internal/unixsocket"
+	"konnectivity/server/frontend"
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// placed has clusters listen for themselves, on loopback.
+func placed(o *Options) {
+	o.TenantListener = func(at tenancy.Place) (l Listener, err error) {
+		if at.Socket != "" {
+			l.Listener, err = unixsocket.Listen(at.Socket, unixsocket.Options{Replace: true})
+			return l, err
+		}
+		l = o.Clients[0]
+		if at.Agents {
+			l = o.Agents[0]
+		}
+		l.Listener, err = net.Listen("tcp", loopback(at.Port))
+		return l, err
+	}
+}
+
+func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// ports are those of a cluster of its own.
+type ports struct{ agents, clients int }
+
+func newPorts(t *testing.T) ports {
+	return ports{testport.Reserved(t), testport.Reserved(t)}
+}
+
+// listen are lines of tenant.yaml.
+func (p ports) listen() string {
+	return fmt.Sprintf("listen: {agentPort: %d, clientPort: %d}\n", p.agents, p.clients)
+}
+
+// listens waits until somebody does.
+func (s *sharers) listens(network, at string) {
+	s.t.Helper()
+	s.eventually("it listens on "+at, func() bool {
+		conn, err := net.Dial(network, at)
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// silent waits until nobody does.
+func (s *sharers) silent(network, at string) {
+	s.t.Helper()
+	s.eventually("nobody listens on "+at, func() bool {
+		conn, err := net.Dial(network, at)
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+}
+
+// addAt is add for a cluster that has ports, and waits for these.
+func (s *sharers) addAt(p ports, name, more string) *sharer {
+	s.t.Helper()
+	c := s.add(name, p.listen()+more)
+	s.listens("tcp", loopback(p.agents))
+	s.listens("tcp", loopback(p.clients))
+	return c
+}
+
+// joins makes the cluster's agent come by a port, asking for a name.
+func (c *sharer) joins(port int, name, id string) (*link.Session, error) {
+	return c.of.linked(loopback(port), secureFor(name, c.cert, link.ALPN), link.Config{
+		Hello: link.Hello{Role: link.RoleAgent, ID: id, Identifiers: "ipv4=10.0.0.1"}, Forwarder: forwarder(c.network),
+	})
+}
+
+// goes dials as the cluster's client by a port, asking for a name.
+func (c *sharer) goes(kind string, port int, name string) (net.Conn, error) {
+	secure := secureFor(name, c.cert)
+	switch kind {
+	case "grpc":
+		return c.of.tunnel("10.0.0.1:443", loopback(port), credentials.NewTLS(secure))
+	case "connect":
+		conn, err := tls.Dial("tcp", loopback(port), withProtos(secure, "http/1.1"))
+		if err != nil {
+			return nil, err
+		}
+		return c.of.connect(conn, "10.0.0.1:443")
+	default:
+		ses, err := c.of.linked(loopback(port), withProtos(secure, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleClient}})
+		if err != nil {
+			return nil, err
+		}
+		return ses.Dial(c.of.t.Context(), tunnel.NewFlow("tcp", "10.0.0.1:443"))
+	}
+}
+
+// Whoever comes in by a cluster's port is that cluster's or nobody's, whatever it
+// asks for; clusters have the same names, ids and addresses.
+func TestAPortIsOneClustersAlone(t *testing.T) {
+	s := startSharers(t, placed)
+	at := map[string]ports{"red": newPorts(t), "blue": newPorts(t)}
+	red, blue := s.addAt(at["red"], "red", byAddress), s.addAt(at["blue"], "blue", byAddress)
+	for _, c := range []*sharer{red, blue} {
+		for i, name := range append([]string{c.serverName()}, commonNames...) {
+			if _, err := c.joins(at[c.name].agents, name, fmt.Sprint("agent-", i)); err != nil {
+				t.Fatalf("%s under %q: %v", c.name, name, err)
+			}
+		}
+		c.has(len(commonNames) + 1)
+	}
+	for _, c := range []*sharer{red, blue} {
+		for _, name := range append([]string{c.serverName()}, commonNames...) {
+			for _, kind := range sharedClients {
+				conn, err := c.goes(kind, at[c.name].clients, name)
+				if err != nil || !c.greets(conn) {
+					t.Errorf("%s by %s under %q does not come to its own: %v", c.name, kind, name, err)
+				}
+			}
+		}
+	}
+	before := red.dialed.Load() + blue.dialed.Load()
+	for c, other := range map[*sharer]*sharer{red: blue, blue: red} {
+		for _, wrong := range []struct {
+			to   ports
+			name string
+		}{{at[other.name], ""}, {at[other.name], other.serverName()}, {at[other.name], c.serverName()}, {at[c.name], other.serverName()}} {
+			what := fmt.Sprintf("%s at %+v under %q", c.name, wrong.to, wrong.name)
+			if _, err := c.joins(wrong.to.agents, wrong.name, "agent-0"); err == nil {
+				t.Errorf("%s: its agent is let in", what)
+			}
+			for _, kind := range sharedClients {
+				if conn, err := c.goes(kind, wrong.to.clients, wrong.name); err == nil {
+					conn.Close()
+					t.Errorf("%s: its client is let in by %s", what, kind)
+				}
+			}
+		}
+		if _, err := c.joins(at[c.name].clients, "", "agent-0"); err == nil {
+			t.Errorf("an agent of %s is let in by the port for clients", c.name)
+		}
+	}
+	if n := red.dialed.Load() + blue.dialed.Load() - before; n != 0 {
+		t.Errorf("agents were asked for %d connections of those who are nobody's", n)
+	}
+	red.has(len(commonNames) + 1)
+	blue.has(len(commonNames) + 1)
+}
+
+// Ports come, move to another cluster and go while the server runs. Who came by one
+// stays, as with a name.
+func TestPortsFollowTheirClusters(t *testing.T) {
+	s := startSharers(t, placed)
+	red, blue := s.add("red", ""), s.add("blue", "")
+	p := newPorts(t)
+	red.write(p.listen())
+	s.listens("tcp", loopback(p.agents))
+	first, err := red.joins(p.agents, "", "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	red.has(1)
+
+	red.write("")
+	blue.write(p.listen())
+	s.eventually("the port is blue's", func() bool {
+		_, err := blue.joins(p.agents, "", "one")
+		return err == nil
+	})
+	blue.has(1)
+	if _, err := red.joins(p.agents, "", "two"); err == nil {
+		t.Error("red's agent is let in by what is blue's")
+	}
+	if tunnel.Closed(first.Done()) {
+		t.Error("red's agent was cut")
+	}
+	for _, c := range []*sharer{red, blue} {
+		if got := s.tenants.seen(c.state()); got.State != tenancy.StateServing {
+			t.Errorf("%+v", got)
+		}
+	}
+
+	if err := os.RemoveAll(filepath.Join(s.folder, "blue")); err != nil {
+		t.Fatal(err)
+	}
+	s.dir.Look()
+	s.dir.Look()
+	s.silent("tcp", loopback(p.agents))
+	s.silent("tcp", loopback(p.clients))
+	red.has(1)
+}
+
+// A cluster with ports for both sides needs no name.
+func TestPortsDoWithoutNames(t *testing.T) {
+	s := startSharers(t, placed)
+	p := newPorts(t)
+	red := s.add("red", "")
+	if err := os.WriteFile(filepath.Join(s.folder, "red", tenancy.SpecFile), []byte(p.listen()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.dir.Look()
+	s.listens("tcp", loopback(p.agents))
+	s.listens("tcp", loopback(p.clients))
+	if _, err := red.joins(p.agents, "anything.example", "one"); err != nil {
+		t.Fatal(err)
+	}
+	red.has(1)
+	if conn, err := red.goes("link", p.clients, ""); err != nil || !red.greets(conn) {
+		t.Error(err)
+	}
+}
+
+// listed is what the admin API has of the cluster.
+func (c *sharer) listed() (found admin.Tenant) {
+	for _, v := range c.of.tenants.list() {
+		if v.Name == c.name {
+			found = v
+		}
+	}
+	return found
+}
+
+// What a cluster asks to listen on and cannot have harms that cluster alone, and is
+// tried again; of two clusters, the first keeps a port.
+func TestAPortThatCannotBeHad(t *testing.T) {
+	s := startSharers(t, placed)
+	p := newPorts(t)
+	red := s.addAt(p, "red", "")
+	blue := s.add("blue", fmt.Sprintf("listen: {agentPort: %d}\n", p.clients))
+	if got := blue.listed(); got.State != tenancy.StateBroken || !strings.HasSuffix(got.Error, fmt.Sprintf("tenant.yaml: listen.agentPort: the port %d is that of the tenant \"red\" already", p.clients)) {
+		t.Errorf("%+v", got)
+	}
+
+	other, err := net.Listen("tcp", loopback(testport.Reserved(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	blue.write(fmt.Sprintf("listen: {agentPort: %d}\n", other.Addr().(*net.TCPAddr).Port))
+	s.eventually("it is told", func() bool {
+		got := blue.listed()
+		return got.State == tenancy.StateStale && strings.HasPrefix(got.Error, "tenant.yaml: listen.agentPort: ") && len(got.Listen) == 1
+	})
+	if n := s.tenants.states()[tenancy.StateStale]; n != 1 {
+		t.Errorf("%d are counted as stale", n)
+	}
+	if _, err := blue.unnamedAs("blue.example"); err != nil {
+		t.Errorf("by name it is not served either: %v", err)
+	}
+	if got := red.listed(); got.State != tenancy.StateServing {
+		t.Errorf("%+v", got)
+	}
+	if _, err := red.joins(p.agents, "", "one"); err != nil {
+		t.Error(err)
+	}
+	other.Close()
+	s.eventually("it is had at last", func() bool { return blue.listed().State == tenancy.StateServing })
+	if _, err := blue.joins(other.Addr().(*net.TCPAddr).Port, "", "two"); err != nil {
+		t.Error(err)
+	}
+}
+
+// unnamedAs is an agent that asks for a name at the port of all.
+func (c *sharer) unnamedAs(name string) (*link.Session, error) {
+	return c.unnamed(link.RoleAgent, name)
+}
+
+// A socket is one cluster's alone: nobody shows a certificate there. Who came by it is
+// cut when it is taken away, and stays while the cluster's CAs change.
+func TestASocketIsOneClustersAlone(t *testing.T) {
+	s := startSharers(t, placed)
+	folder := t.TempDir()
+	path := func(name string) string { return filepath.Join(folder, name) }
+	listen := func(name string) string { return "listen: {clientSocket: " + path(name) + "}\n" }
+	red, blue := s.add("red", listen("red")), s.add("blue", listen("blue"))
+	open := make(map[*sharer]net.Conn)
+	for _, c := range []*sharer{red, blue} {
+		s.listens("unix", path(c.name))
+		c.hasAgent()
+		conn, err := net.Dial("unix", path(c.name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if open[c], err = s.connect(conn, "10.0.0.1:443"); err != nil || !c.greets(open[c]) {
+			t.Fatalf("%s does not come to its own: %v", c.name, err)
+		}
+		grpc, err := s.tunnel("10.0.0.1:443", "unix://"+path(c.name), insecure.NewCredentials())
+		if err != nil || !c.greets(grpc) {
+			t.Errorf("%s by gRPC does not come to its own: %v", c.name, err)
+		}
+	}
+	ends := func(conn net.Conn) bool { // before its deadline
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_, err := conn.Read(make([]byte, 1))
+		return err != nil && !os.IsTimeout(err)
+	}
+	red.write("")
+	s.silent("unix", path("red"))
+	if !ends(open[red]) {
+		t.Error("who came by red's socket stays")
+	}
+	if err := os.WriteFile(filepath.Join(s.folder, "blue", tenancy.ClientsCAFile), red.ca.CertPEM, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.dir.Look()
+	if _, err := open[blue].Write([]byte("?")); err != nil {
+		t.Error(err)
+	}
+	_ = open[blue].SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	if _, err := open[blue].Read(make([]byte, 1)); !os.IsTimeout(err) {
+		t.Errorf("who came by blue's socket was cut, by a CA: %v", err)
+	}
+	if err := os.RemoveAll(filepath.Join(s.folder, "blue")); err != nil {
+		t.Fatal(err)
+	}
+	s.dir.Look()
+	s.dir.Look()
+	s.silent("unix", path("blue"))
+	if !ends(open[blue]) {
+		t.Error("who came by blue's socket stays")
+	}
+}
+
+// What a listener of the flags has room for is for all ports of its side together.
+func TestPortsShareRoom(t *testing.T) {
+	s := startSharers(t, placed)
+	for side, front := range map[side]interface{ Room() frontend.Room }{agents: s.agentFronts[0], clients: s.clientFronts[0]} {
+		at := tenancy.Place{Agents: side == agents, Port: testport.Reserved(t)}
+		l, err := s.opts.TenantListener(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		k := &keeper{tenants: s.tenants, side: side}
+		if f, err := k.front(place{"red", at}, l); err != nil || f.Room() != front.Room() {
+			t.Errorf("%v have room of their own: %v", side, err)
+		}
+	}
+}
+
+// A listener that is told to serve nobody refuses, rather than serve its guests as the
+// server's own cluster's.
+func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
+	s := startSharers(t, placed)
+	red := s.add("red", "")
+	if _, err := red.unnamedAs(red.serverName()); err != nil { // once the server runs
+		t.Fatal(err)
+	}
+	conn, far := net.Pipe()
+	defer conn.Close()
+	defer far.Close()
+	for _, name := range []string{"red", "nobody"} { // of which one has no port any more
+		g, err := s.tenants.chooserAt(clients, name)(&tls.ClientHelloInfo{ServerName: "localhost", Conn: conn})
+		if g != nil || err == nil {
+			t.Errorf("%s: %v, %v", name, g, err)
+		}
+	}
+	if who, err := s.tenants.hostOf("nobody"); who != nil || err == nil {
+		t.Errorf("%v, %v", who, err)
+	}
+}
