@@ -1,0 +1,148 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/e2e/line"
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+)
+
+// farLine is one on which 1 MiB is under way long before it is full, and which loses
+// segments all the time: whatever machine this is, one connection is not enough.
+var farLine = line.Config{Delay: 200 * time.Millisecond, Rate: 100e6, Loss: 0.002, Seed: 14}
+
+// Transfers that share a far line each get a lane of it, by default, and move there
+// with no byte lost.
+func TestLanesOnAFarLine(t *testing.T) {
+	t.Parallel() // it waits
+	if err := line.Possible(); err != nil {
+		t.Skip(err)
+	}
+	l := must(line.New(farLine))(t)
+	t.Cleanup(func() { _ = l.Close() })
+	near, far := endOf(l.A), endOf(l.B)
+	front, server, agent := startAcross(t, near, far)
+
+	source := far.listen(t, line.AddrB.String()+":0")
+	serveEndless(t, source)
+	const transfers = 4
+	var got [transfers]atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for i := range transfers {
+		c := must(viaConnect("unix", front, nil).Dial(t.Context(), tunnel.NewFlow("tcp", source.Addr().String())))(t)
+		all.Go(func() {
+			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+			if err := readPayload(c, &got[i]); ctx.Err() == nil {
+				t.Errorf("transfer %d, after %d bytes: %v", i, got[i].Load(), err)
+			}
+		})
+	}
+	await := func(what string, done func() bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); !done() && !t.Failed(); time.Sleep(200 * time.Millisecond) {
+			if time.Now().After(end) {
+				toFar, toNear := l.Counters()
+				t.Fatalf("%s; the line: %+v, %+v\n%s\n%s", what, toFar, toNear, server.Output(), agent.Output())
+			}
+		}
+	}
+	// All but one, should one pause as the others move.
+	await("no lane for each transfer", func() bool { return far.metric(t, 8093, "konnectivity_network_proxy_agent_link_lanes") >= transfers })
+	await("they have not moved", func() bool {
+		return near.metric(t, 8092, "konnectivity_network_proxy_server_resumed_connections_total") >= transfers-1
+	})
+	for i := range got {
+		before := got[i].Load()
+		await("a transfer that has moved stands still", func() bool { return got[i].Load() > before+1<<20 })
+	}
+}
+
+// endOf is the namespace at one end of a line.
+func endOf(end *line.Namespace) netns {
+	return netns(fmt.Sprintf("../../proc/%d/fd/%d", os.Getpid(), end.File().Fd()))
+}
+
+// startAcross starts a server at one end of a line, with a socket as its front, and
+// its agent at the other.
+func startAcross(t *testing.T, near, far netns) (front string, server, agent *suite.Process) {
+	t.Helper()
+	s := newSuite(t)
+	ca := newAuthority(t, s, "line-ca")
+	leaf := pki.Leaf{CommonName: "cluster", IPs: []net.IP{line.AddrA.AsSlice()}, Server: true}
+	cert, key := ca.make(t, leaf, time.Now().Add(-time.Hour), time.Now().Add(day))
+	front = filepath.Join(s.Dir, "front.sock")
+	server = near.start(t, binaries.Path("konnectivity-server"), "--mode=http-connect", "--server-port=0", "--uds-name="+front,
+		"--cluster-ca-cert="+s.PKI("ca.crt"), "--cluster-cert="+cert, "--cluster-key="+key)
+	near.awaitOK(t, server, "http://127.0.0.1:8092/healthz")
+	agent = far.start(t, binaries.Path("konnectivity-agent"), "--proxy-server-host="+line.AddrA.String(),
+		"--ca-cert="+ca.file, "--agent-cert="+s.PKI("agent.crt"), "--agent-key="+s.PKI("agent.key"))
+	far.awaitOK(t, agent, "http://127.0.0.1:8093/readyz")
+	return front, server, agent
+}
+
+// serveEndless sends whoever connects a payload without an end.
+func serveEndless(t *testing.T, l net.Listener) {
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				_, _ = io.Copy(c, newPayload(0, 1<<40))
+			})
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); all.Wait() })
+}
+
+// readPayload counts what it reads until that is no payload any more.
+func readPayload(r io.Reader, count *atomic.Int64) error {
+	got, want := make([]byte, 64<<10), make([]byte, 64<<10)
+	for payload := newPayload(0, 1<<40); ; {
+		n, err := r.Read(got)
+		if err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(payload, want[:n]); err != nil {
+			return err
+		}
+		if !bytes.Equal(got[:n], want[:n]) {
+			return fmt.Errorf("other bytes than were sent")
+		}
+		count.Add(int64(n))
+	}
+}
+
+// metric is the sum of a metric of a process there; 0 if it shows none.
+func (ns netns) metric(t *testing.T, port int, name string) (sum float64) {
+	t.Helper()
+	page := must(ns.run(t, "curl", "--silent", "--fail", "--max-time", "20", "--noproxy", "*", fmt.Sprintf("http://127.0.0.1:%d/metrics", port)))(t)
+	for _, line := range regexp.MustCompile(`(?m)^`+name+`(?:\{.*\})? (\S+)$`).FindAllStringSubmatch(page, -1) {
+		value, err := strconv.ParseFloat(line[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += value
+	}
+	return sum
+}
