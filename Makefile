@@ -219,7 +219,7 @@ bench-e2e: ## Measure the built programs beside a plain relay chain, into docs/p
 	$(GO) run ./e2e/bench -write docs/performance.md $(ARGS)
 
 .PHONY: bench-line
-bench-line: ## Measure them over lines that are far, narrow or lossy, as root (2 h): make bench-line ARGS='-rate=200 -loss=1'
+bench-line: ## Measure them over lines that are far, narrow or lossy, as root (3 h): make bench-line ARGS='-rate=200 -loss=1'
 	$(GO) run ./e2e/bench line -write docs/performance.md $(ARGS)
 
 .PHONY: bench-tenants

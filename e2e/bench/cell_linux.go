@@ -90,7 +90,7 @@ func benchCell(ctx context.Context, args []string) error {
 	bin := set.String("bin", "", "folder of the programs")
 	before := set.String("before", "", "folder of another build of them")
 	set.StringVar(&m.leg, "leg", legAgent, "where the line is")
-	lanes := set.Int("lanes", 1, "also measure ours with so many lanes")
+	lanes := set.Int("lanes", 0, "also measure ours with so many lanes")
 	tests := set.String("tests", "", "what to measure")
 	names := set.String("subjects", "", "what to measure it with")
 	cut := set.Duration("cut", 0, "measure a cut of the line, and nothing else")
@@ -158,7 +158,7 @@ func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, lan
 		return nil, err
 	}
 	add("ours", w.socks.Address())
-	if lanes > 1 {
+	if lanes > 0 {
 		laned, err := m.startWorld(ctx, bin, plain, fmt.Sprintf("--link-lanes=%d", lanes))
 		if err != nil {
 			return nil, err

@@ -24,12 +24,13 @@ const endTime = 10 * time.Second
 
 // lines says which lines to measure, and how.
 type lines struct {
-	cells []cell
-	runs  int
-	args  []string // of each benchCell
-	limit time.Duration
-	bin   string // folder of the programs; "": they are built
-	write string
+	cells  []cell
+	runs   int
+	args   []string      // of each benchCell
+	length time.Duration // of each test, without lengthRTTs
+	limit  time.Duration
+	bin    string // folder of the programs; "": they are built
+	write  string
 }
 
 // cell is one line of the table.
@@ -101,32 +102,36 @@ func (ls *lines) rounds(ctx context.Context) (rep *bench.Report, err error) {
 	return rep, err
 }
 
+// lengthRTTs is for how many round trips a test lasts beyond its length, so that it
+// sees more of a far line than the beginning.
+const lengthRTTs = 40
+
 func parseLines(args []string) (*lines, error) {
 	ls := &lines{}
 	set := flag.NewFlagSet("bench line", flag.ExitOnError)
 	rates := set.String("rate", "50,200,1000", "rates, Mbit/s")
 	delays := set.String("rtt", "10ms,50ms,150ms", "round trips")
 	losses := set.String("loss", "0,0.1,1", "losses each way, percent")
-	length := set.Duration("length", 3*time.Second, "length of each transfer and each test of round trips")
+	set.DurationVar(&ls.length, "length", 3*time.Second, "length of each transfer and each test of round trips, to which forty round trips of the line are added")
 	tests := set.String("tests", strings.Join(cellTests(), ","), "what to measure, in order; empty: nothing but the cut")
 	subjects := set.String("subjects", "ours,ours with lanes,before,relay chain,raw TLS", "what to measure it with")
 	set.StringVar(&ls.bin, "bin", "", "folder of the programs; empty: build them")
 	before := set.String("before", "", "folder of another build of the programs, to be measured in turn with this one")
 	ahead := set.Duration("ahead", 0, "how long downloads run before round trips beside them are measured")
 	leg := set.String("leg", legAgent, "where the line is: between server and "+legAgent+", or "+legSidecar+" and server")
-	lanes := set.Int("lanes", 1, "also measure ours with so many lanes (--link-lanes) on that leg")
+	lanes := set.Int("lanes", 0, "also measure ours with at most so many lanes (--link-lanes) on that leg; 0: do not")
 	cut := set.Duration("cut", 30*time.Second, "how long a line is cut, after the table and in every round; 0: not at all")
 	set.IntVar(&ls.runs, "runs", 3, "rounds")
 	set.StringVar(&ls.write, "write", "", "Markdown file whose table between the marks is replaced")
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
-	ls.args = []string{"-length=" + length.String(), "-subjects=" + *subjects, "-leg=" + *leg, "-lanes=" + strconv.Itoa(*lanes), "-ahead=" + ahead.String()}
+	ls.args = []string{"-subjects=" + *subjects, "-leg=" + *leg, "-lanes=" + strconv.Itoa(*lanes), "-ahead=" + ahead.String()}
 	if *before != "" {
 		ls.args = append(ls.args, "-before="+*before)
 	}
 	// Some transfers of 10 MB may take their time; all else is as long as it is.
-	ls.limit = 5*time.Minute + 30*(*length+*ahead)
+	ls.limit = 5*time.Minute + 30*(ls.length+*ahead)
 	var err error
 	if ls.cells, err = cells(*rates, *delays, *losses, *tests); err != nil {
 		return nil, err
@@ -168,7 +173,9 @@ func cells(rates, delays, losses, tests string) (all []cell, err error) {
 
 // measure makes the line of a cell and has a benchCell measure it.
 func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, ls.limit, fmt.Errorf("not done after %v", ls.limit))
+	length := ls.length + lengthRTTs*c.RTT
+	limit := ls.limit + 30*lengthRTTs*c.RTT
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not done after %v", limit))
 	defer cancel()
 	l, err := line.New(c.config(seed))
 	if err != nil {
@@ -186,7 +193,7 @@ func (ls *lines) measure(ctx context.Context, c cell, seed int) (*bench.Report, 
 	defer wish.Close()
 	defer asks.Close()
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, self, append([]string{"cell", "-name=" + c.String(), "-cut=" + c.cut.String()}, ls.args...)...)
+	cmd := exec.CommandContext(ctx, self, append([]string{"cell", "-name=" + c.String(), "-cut=" + c.cut.String(), "-length=" + length.String()}, ls.args...)...)
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends its programs
 	cmd.WaitDelay = endTime
