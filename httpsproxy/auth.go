@@ -2,8 +2,6 @@ package httpsproxy
 
 import (
 	"crypto/sha256"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 
@@ -51,22 +49,6 @@ func proxyAuth(h http.Header) (user, password string, ok bool) {
 // challenge answers a request without valid credentials and ends its
 // connection, so that each guess costs a connection.
 func (s *Server) challenge(c *client, w http.ResponseWriter, r *http.Request) {
-	line := newAccess(c, kindForward, r.Host)
-	if r.Method == http.MethodConnect {
-		line.kind = kindConnect
-	}
-	line.id = requestID(r)
-	line.status, line.outcome = unauthenticated.status, unauthenticated.outcome
-	s.count(line)
-	s.log(line)
-	h := w.Header()
-	h.Set("Proxy-Authenticate", `Basic realm="konnectivity", charset="UTF-8"`)
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("Content-Length", fmt.Sprint(len(unauthenticated.text)+1))
-	h.Set("Connection", "close")
-	c.unread = true // what follows the header is not for us
-	w.WriteHeader(unauthenticated.status)
-	if r.Method != http.MethodHead {
-		_, _ = io.WriteString(w, unauthenticated.text+"\n")
-	}
+	w.Header().Set("Proxy-Authenticate", `Basic realm="konnectivity", charset="UTF-8"`)
+	s.turnAway(c, w, r, unauthenticated)
 }

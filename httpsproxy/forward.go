@@ -3,6 +3,8 @@ package httpsproxy
 import (
 	"net/http"
 	"time"
+
+	"konnectivity/internal/admission"
 )
 
 const (
@@ -55,8 +57,12 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		s.challenge(c, w, r)
 		return
 	}
-	if !s.slots.Serve(c) {
-		panic(http.ErrAbortHandler) // evicted as its request arrived
+	switch why := s.slots.Serve(c); {
+	case why == admission.ErrEvicted:
+		panic(http.ErrAbortHandler) // as its request arrived
+	case why != nil:
+		s.full(c, w, r)
+		return
 	}
 	c.served.Store(true)
 	if r.Method == http.MethodConnect {

@@ -5,11 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 
+	"konnectivity/internal/admission"
 	"konnectivity/tunnel"
 )
 
@@ -26,6 +29,9 @@ func invalid(text string) *refusal {
 
 var (
 	loopRefusal = &refusal{http.StatusLoopDetected, "The request is for this proxy itself and would loop.", outcomeLoop}
+
+	fullRefusal = &refusal{http.StatusServiceUnavailable,
+		"This proxy serves as many connections as its descriptors (ulimit -n) allow.", tunnel.FailExhausted.Label()}
 
 	proxyAuthRefusal = &refusal{http.StatusBadGateway,
 		"The customer proxy wants authentication: give user and password in the proxy's URL.", tunnel.FailAuth.Label()}
@@ -79,6 +85,35 @@ func sentence(text string) string {
 		return ""
 	}
 	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
+}
+
+// full turns a client away that descriptors may not suffice for.
+func (s *Server) full(c *client, w http.ResponseWriter, r *http.Request) {
+	s.metrics.refused.Inc()
+	s.opts.Log.WithField("limit", admission.ShareOut(s.opts.Descriptors).Relayed).Warn("as many HTTP proxy connections are served as descriptors (ulimit -n) allow; refusing more")
+	s.turnAway(c, w, r, fullRefusal)
+}
+
+// turnAway answers a request that nothing is done about, and ends its
+// connection.
+func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why *refusal) {
+	line := newAccess(c, kindForward, r.Host)
+	if r.Method == http.MethodConnect {
+		line.kind = kindConnect
+	}
+	line.id = requestID(r)
+	line.status, line.outcome = why.status, why.outcome
+	s.count(line)
+	s.log(line)
+	h := w.Header()
+	h.Set("Content-Type", "text/plain; charset=utf-8")
+	h.Set("Content-Length", strconv.Itoa(len(why.text)+1))
+	h.Set("Connection", "close")
+	c.unread = true // what follows the header is not for us
+	w.WriteHeader(why.status)
+	if r.Method != http.MethodHead {
+		_, _ = io.WriteString(w, why.text+"\n")
+	}
 }
 
 // clientError marks an error as the client's: the content of its request could

@@ -78,6 +78,7 @@ type Options struct {
 	keepAlive        time.Duration // 0 means defaultKeepAlive
 	responseTimeout  time.Duration // 0 means defaultResponseTimeout
 	MaxConns         int           // open client connections; 0 means DefaultMaxConns
+	Descriptors      int           // that the connections are to make do with; 0: no bound
 	Drain            time.Duration // how long open requests may take to finish; 0 cuts them at once
 
 	// AccessLog logs one line for each request at info instead of debug.
@@ -107,7 +108,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("httpsproxy: no forwarder for CONNECT given")
 	case o.Forward == nil || o.Transport == nil:
 		return nil, errors.New("httpsproxy: no dialer or no transport for plain requests given")
-	case min(o.handshakeTimeout, o.keepAlive, o.responseTimeout, o.Drain) < 0 || o.MaxConns < 0:
+	case min(o.handshakeTimeout, o.keepAlive, o.responseTimeout, o.Drain) < 0 || min(o.MaxConns, o.Descriptors) < 0:
 		return nil, errors.New("httpsproxy: timeouts and limits cannot be negative")
 	}
 	o.setDefaults()
@@ -115,7 +116,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("httpsproxy: register metrics: %w", err)
 	}
-	s := &Server{opts: o, metrics: m, slots: newSlots(o.MaxConns), pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
+	s := &Server{opts: o, metrics: m, slots: newSlots(o.MaxConns, admission.ShareOut(o.Descriptors)), pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
 	s.transport = s.newTransport()
 	s.forward = s.newForward()
 	s.http = s.newHTTP()
@@ -192,8 +193,8 @@ func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
 	<-ended
 }
 
-func newSlots(open int) *admission.Slots[*client] {
+func newSlots(open int, share admission.Shares) *admission.Slots[*client] {
 	return admission.NewSlots[*client](admission.Limits{
-		Open: open, Waiting: admission.ShareOut(admission.Descriptors()).Strangers, Bytes: strangersBytes, Each: strangerBytes,
+		Open: open, Served: share.Relayed, Waiting: share.Strangers, Bytes: strangersBytes, Each: strangerBytes,
 	})
 }

@@ -181,6 +181,35 @@ func TestConnectionCap(t *testing.T) {
 	one.expect("alive")
 }
 
+// Descriptors are divided: who asks beyond the part of those that are served is
+// told so, and has a place again as soon as one is free.
+func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
+	target, origin := startTarget(t, echo), startOrigin(t, hello)
+	p := startProxy(t, func(o *Options) { o.Descriptors = 8 })
+	one, two := dialWire(t, p.addr), dialWire(t, p.addr)
+	one.tunnelTo(target)
+	two.tunnelTo(target)
+	for method, uri := range map[string]string{"CONNECT": target, "GET": "http://" + origin + "/"} {
+		w := dialWire(t, p.addr)
+		w.send("%s %s HTTP/1.1\r\nHost: x\r\n\r\n", method, uri)
+		if resp := w.response("GET"); resp.StatusCode != 503 || !strings.Contains(body(t, resp), "ulimit -n") {
+			t.Errorf("%s: %s", method, resp.Status)
+		}
+		w.expectEnd()
+	}
+	if n := testutil.ToFloat64(p.metrics.refused); n != 2 {
+		t.Errorf("%v were counted", n)
+	}
+	_ = two.Close()
+	eventually(t, "a free place", func() bool {
+		w := dialWire(t, p.addr)
+		w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
+		return w.response("GET").StatusCode == 200
+	})
+	one.send("alive")
+	one.expect("alive")
+}
+
 // shortListener fails for a while as accept does without free descriptors.
 type shortListener struct {
 	net.Listener

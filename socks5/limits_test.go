@@ -313,3 +313,29 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+// Descriptors are divided: who asks beyond the part of those that are served is
+// told so, and has a place again as soon as one is free.
+func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
+	log, lines := logBuffer()
+	s := serve(t, Options{Descriptors: 8, Log: log}, direct)
+	address := target(t, mirror)
+	open := []*net.TCPConn{mustThrough(t, s, address), mustThrough(t, s, address)}
+	for range 3 {
+		if err := through(connect(t, s.addr), address, nil); err == nil || !strings.Contains(err.Error(), "general SOCKS server failure") {
+			t.Fatalf("a third client heard: %v", err)
+		}
+	}
+	if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reasonLimit)); n != 3 {
+		t.Errorf("%v were counted", n)
+	}
+	if !strings.Contains(lines(), "ulimit -n") {
+		t.Error("the log does not say why")
+	}
+	_ = open[0].Close()
+	eventually(t, "the free place is used", func() bool { return through(connect(t, s.addr), address, nil) == nil })
+	_, _ = open[1].Write([]byte("x"))
+	if _, err := io.ReadFull(open[1], make([]byte, 1)); err != nil {
+		t.Errorf("an open connection was cut: %v", err)
+	}
+}

@@ -57,6 +57,7 @@ type Options struct {
 
 	handshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
 	MaxConns         int           // open connections; 0 means DefaultMaxConns
+	Descriptors      int           // that the connections are to make do with; 0: no bound
 	Drain            time.Duration // how long open connections may take to finish; 0 cuts them at once
 
 	// AccessLog logs one line for each connection at info instead of debug.
@@ -79,7 +80,7 @@ func New(o Options) (*Server, error) {
 	if o.Forwarder == nil {
 		return nil, errors.New("socks5: no forwarder given")
 	}
-	if o.handshakeTimeout < 0 || o.MaxConns < 0 || o.Drain < 0 {
+	if o.handshakeTimeout < 0 || o.MaxConns < 0 || o.Descriptors < 0 || o.Drain < 0 {
 		return nil, errors.New("socks5: timeouts and limits cannot be negative")
 	}
 	if o.handshakeTimeout == 0 {
@@ -94,8 +95,9 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = logging.Discard()
 	}
+	share := admission.ShareOut(o.Descriptors)
 	slots := admission.NewSlots[*client](admission.Limits{
-		Open: o.MaxConns, Waiting: admission.ShareOut(admission.Descriptors()).Strangers, Bytes: strangersBytes, Each: strangerBytes,
+		Open: o.MaxConns, Served: share.Relayed, Waiting: share.Strangers, Bytes: strangersBytes, Each: strangerBytes,
 	})
 	m, err := access.NewMetrics(o.Registerer, names, slots.Count)
 	if err != nil {
@@ -161,8 +163,11 @@ func (s *Server) prepare(ctx context.Context, c *client) bool {
 	stop := context.AfterFunc(ctx, func() { _ = c.Conn.Close() })
 	req, err := s.handshake(ctx, c.Conn)
 	stop()
-	if !s.slots.Serve(c) {
+	switch why := s.slots.Serve(c); {
+	case why == admission.ErrEvicted:
 		err = refused(reasonEvicted, nil, errEvicted)
+	case why != nil && err == nil:
+		err = s.full()
 	}
 	switch {
 	case s.handOver(c, err):
@@ -175,6 +180,12 @@ func (s *Server) prepare(ctx context.Context, c *client) bool {
 	_ = c.Conn.SetDeadline(time.Time{})
 	c.request(ctx, req)
 	return true
+}
+
+// full is the refusal of a client that descriptors may not suffice for.
+func (s *Server) full() error {
+	s.opts.Log.WithField("limit", admission.ShareOut(s.opts.Descriptors).Relayed).Warn("as many SOCKS5 connections are served as descriptors (ulimit -n) allow; refusing more")
+	return refused(reasonLimit, replyTo(replyGeneral), admission.ErrFull)
 }
 
 // finish ends a connection that was not handed over.

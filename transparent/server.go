@@ -25,8 +25,9 @@ type Options struct {
 	// Forwarder dials what clients meant to reach and relays.
 	Forwarder *tunnel.Forwarder
 
-	MaxConns int           // open connections; 0 means defaultMaxConns
-	Drain    time.Duration // how long open connections may take to finish; 0 cuts them at once
+	MaxConns    int           // open connections; 0 means defaultMaxConns
+	Descriptors int           // that the connections are to make do with; 0: no bound
+	Drain       time.Duration // how long open connections may take to finish; 0 cuts them at once
 
 	// AccessLog logs one line for each connection at info instead of debug.
 	AccessLog bool
@@ -49,12 +50,13 @@ func New(o Options) (*Server, error) {
 	if o.Forwarder == nil {
 		return nil, errors.New("transparent: no forwarder given")
 	}
-	if o.MaxConns < 0 || o.Drain < 0 {
+	if o.MaxConns < 0 || o.Descriptors < 0 || o.Drain < 0 {
 		return nil, errors.New("transparent: timeouts and limits cannot be negative")
 	}
 	if o.MaxConns == 0 {
 		o.MaxConns = defaultMaxConns
 	}
+	o.MaxConns = admission.AtMost(o.MaxConns, admission.ShareOut(o.Descriptors).Relayed)
 	if o.Log == nil {
 		o.Log = logging.Discard()
 	}
@@ -94,7 +96,7 @@ func (s *Server) admit(conn net.Conn) *client {
 		c.Abandon()
 		return nil
 	}
-	s.slots.Serve(c)
+	_ = s.slots.Serve(c) // nobody can have evicted it
 	return c
 }
 

@@ -226,8 +226,16 @@ func TestDialEndsWithItsClient(t *testing.T) {
 }
 
 func TestLimitOfOpenConnections(t *testing.T) {
+	for name, o := range map[string]Options{"by flag": {MaxConns: 2}, "by descriptors": {Descriptors: 8}} {
+		t.Run(name, func(t *testing.T) { testLimit(t, o) })
+	}
+}
+
+// testLimit is for a limit of two.
+func testLimit(t *testing.T, o Options) {
 	registry := prometheus.NewRegistry()
-	s := serve(t, Options{MaxConns: 2, Registerer: registry}, echoing(0))
+	o.Registerer = registry
+	s := serve(t, o, echoing(0))
 	open := []*net.TCPConn{connect(t, s), connect(t, s)}
 	eventually(t, "two are open", func() bool { return s.slots.Count() == 2 })
 	for range 3 {

@@ -52,7 +52,7 @@ func TestSlowCloseHoldsUpNobodyElse(t *testing.T) {
 			slow, other := &guest{closing: func() { close(closing); <-release }}, &guest{}
 			s.Take(slow, nil)
 			s.Take(other, nil)
-			s.Serve(other)
+			_ = s.Serve(other)
 			var wg sync.WaitGroup
 			wg.Go(func() { evict(s, slow) })
 			<-closing
@@ -85,20 +85,19 @@ func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 			t.Fatal("no room")
 		}
 	}
-	if !s.Serve(a) {
-		t.Error("a was evicted")
+	if err := s.Serve(a); err != nil {
+		t.Error(err)
 	}
 	if ok, _ := s.Take(c, nil); !ok || !b.abandoned || a.abandoned {
 		t.Errorf("c got in: %v, for b: %v, for a: %v", ok, b.abandoned, a.abandoned)
 	}
-	if s.Serve(b) || s.Await(b, func() bool { return false }) {
+	if s.Serve(b) != ErrEvicted || s.Await(b, func() bool { return false }) {
 		t.Error("b does not know that it was evicted")
 	}
 	if !s.Await(a, func() bool { return false }) || s.Await(a, func() bool { return true }) {
 		t.Error("a waits for its next request unless it is told to leave")
 	}
-	s.Serve(a)
-	s.Serve(c)
+	_, _ = s.Serve(a), s.Serve(c)
 	if ok, warn := s.Take(d, nil); ok || !warn {
 		t.Errorf("with everybody served: in %v, warned %v", ok, warn)
 	}
@@ -115,12 +114,39 @@ func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
 	a, b := &guest{}, &guest{}
 	s.Take(a, nil)
 	s.Take(b, nil)
-	s.Serve(a)
+	_ = s.Serve(a)
 	s.Await(a, func() bool { return false })
 	var order []*guest
 	s.Waiting(func(g *guest) { order = append(order, g) })
 	if !slices.Equal(order, []*guest{b, a}) {
 		t.Error("a, which waits anew, stands before b")
+	}
+}
+
+// Those that are served may be so many, and who is beyond that waits on, to be
+// told so.
+func TestServedConnectionsAreBounded(t *testing.T) {
+	s := NewSlots[*guest](Limits{Served: 2, Waiting: 10})
+	guests := make([]*guest, 4)
+	for i := range guests {
+		guests[i] = &guest{}
+		s.Take(guests[i], nil)
+	}
+	for i, want := range []error{nil, nil, ErrFull, ErrFull} {
+		if err := s.Serve(guests[i]); err != want {
+			t.Errorf("guest %d: %v, want %v", i, err, want)
+		}
+	}
+	if err := s.Serve(guests[0]); err != nil {
+		t.Errorf("one that is served already: %v", err)
+	}
+	if waiting, _ := s.Held(); waiting != 2 || s.Count() != 4 {
+		t.Errorf("%d of %d wait", waiting, s.Count())
+	}
+	s.Release(guests[2])
+	s.Await(guests[0], func() bool { return false })
+	if first, second := s.Serve(guests[3]), s.Serve(guests[0]); first != nil || second != ErrFull {
+		t.Errorf("of two for one place: %v and %v", first, second)
 	}
 }
 
@@ -157,7 +183,7 @@ func TestSlotsHoldUnderContention(t *testing.T) {
 				if s.Count() > 5 {
 					t.Error("more than five")
 				}
-				if s.Serve(g) {
+				if s.Serve(g) == nil {
 					s.Await(g, func() bool { return false })
 				}
 				s.Release(g)

@@ -6,6 +6,7 @@ package admission
 type Shares struct {
 	Strangers int // connections that have yet to prove themselves
 	Clients   int // connections of clients that have proved themselves
+	Relayed   int // the same where each may need another one for its way on
 	Observers int // connections of one port for health, metrics or status
 }
 
@@ -24,6 +25,7 @@ func ShareOut(descriptors int) Shares {
 	return Shares{
 		Strangers: max(1, descriptors/4),
 		Clients:   max(1, descriptors/2),
+		Relayed:   max(1, descriptors/4),
 		Observers: max(minObservers, descriptors/32),
 	}
 }

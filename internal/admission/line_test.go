@@ -151,10 +151,10 @@ func TestLineAgainstAPlainOne(t *testing.T) {
 func TestShares(t *testing.T) {
 	for descriptors, want := range map[int]Shares{
 		0:       {},
-		16:      {Strangers: 4, Clients: 8, Observers: 4},
-		256:     {Strangers: 64, Clients: 128, Observers: 8},
-		1024:    {Strangers: 256, Clients: 512, Observers: 32},
-		1 << 20: {Strangers: 1 << 18, Clients: 1 << 19, Observers: 1 << 15},
+		16:      {Strangers: 4, Clients: 8, Relayed: 4, Observers: 4},
+		256:     {Strangers: 64, Clients: 128, Relayed: 64, Observers: 8},
+		1024:    {Strangers: 256, Clients: 512, Relayed: 256, Observers: 32},
+		1 << 20: {Strangers: 1 << 18, Clients: 1 << 19, Relayed: 1 << 18, Observers: 1 << 15},
 	} {
 		if got := ShareOut(descriptors); got != want {
 			t.Errorf("of %d: %+v, want %+v", descriptors, got, want)
@@ -187,7 +187,7 @@ func TestBytesAreSharedBySource(t *testing.T) {
 	for range 50 {
 		s.Take(&guest{}, at("10.0.0.1"))
 	}
-	if honest.abandoned || !s.Serve(honest) {
+	if honest.abandoned || s.Serve(honest) != nil {
 		t.Error("a flood took the place of another source")
 	}
 	if n, bytes := s.Held(); bytes > 100 || n != 7 {
@@ -269,7 +269,7 @@ func TestWaitingIsBoundedApartFromOpen(t *testing.T) {
 	s := NewSlots[*guest](Limits{Open: 10, Waiting: 2})
 	served := &guest{}
 	s.Take(served, nil)
-	s.Serve(served)
+	_ = s.Serve(served)
 	for range 5 {
 		if ok, _ := s.Take(&guest{}, nil); !ok {
 			t.Error("no room")

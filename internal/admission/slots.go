@@ -2,6 +2,7 @@ package admission
 
 import (
 	"container/list"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -44,6 +45,7 @@ func (s *Slot) slot() *Slot { return s }
 // Limits bounds what connections may hold; 0 means no limit.
 type Limits struct {
 	Open    int   // connections at once, whether they wait or are served
+	Served  int   // those of them that are served
 	Waiting int   // those of them that wait
 	Bytes   int64 // total weight of those that wait, in a flood
 	Burst   int64 // what it may be before it counts as one; less than Bytes: Bytes
@@ -154,12 +156,26 @@ func (s *Slots[H]) MakeRoom() bool {
 	return next != nil && time.Since(next.since) >= EvictAge && s.evict()
 }
 
-// Serve records that h no longer waits; false means that it was evicted.
-func (s *Slots[H]) Serve(h H) bool {
+// Why a connection is not served.
+var (
+	ErrEvicted = errors.New("it lost its slot to a newer connection")
+	ErrFull    = errors.New("as many connections are served as may be")
+)
+
+// Serve records that h no longer waits. It returns ErrEvicted if h was evicted,
+// and ErrFull if there is no room for it among those that are served: h waits on
+// while it is told so.
+func (s *Slots[H]) Serve(h H) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	switch served := s.open - s.line.count; {
+	case h.slot().evicted:
+		return ErrEvicted
+	case h.slot().party != nil && s.limits.Served != 0 && served >= s.limits.Served:
+		return ErrFull
+	}
 	s.forget(h)
-	return !h.slot().evicted
+	return nil
 }
 
 // Await makes h wait again, for its next request, unless it was evicted or

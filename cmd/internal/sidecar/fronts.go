@@ -47,6 +47,18 @@ func (s *sidecar) addFronts(main, second []net.Listener) error {
 	return nil
 }
 
+// descriptors is each front's part of so many; 0 stands for any number.
+func (o *Options) descriptors(all int) int {
+	fronts := 1
+	if o.SecondPort != 0 {
+		fronts++
+	}
+	if o.transparentPort != 0 {
+		fronts++
+	}
+	return all / fronts
+}
+
 // loadCredentials reads what clients of either front are asked for.
 func (s *sidecar) loadCredentials() (err error) {
 	if s.opts.credentialsFile == "" {
@@ -65,7 +77,7 @@ func (s *sidecar) addSOCKS5(lns []net.Listener, other func(tunnel.Conn)) error {
 	}
 	o := socks5.Options{
 		Forwarder: forwarder, Other: other,
-		MaxConns: s.opts.maxConnections, Drain: s.opts.drainTimeout,
+		MaxConns: s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
 		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
 	}
 	if s.credentials != nil {
@@ -88,7 +100,7 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 	}
 	o := httpsproxy.Options{
 		Connect: forwarder, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(),
-		MaxConns: s.opts.maxConnections, Drain: s.opts.drainTimeout,
+		MaxConns: s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
 		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
 	}
 	if s.credentials != nil {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"syscall"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/transparent"
 	"konnectivity/tunnel"
@@ -41,7 +42,7 @@ func (s *sidecar) openTransparent() error {
 		return err
 	}
 	front, err := transparent.New(transparent.Options{
-		Forwarder: forwarder, MaxConns: s.opts.maxConnections, Drain: s.opts.drainTimeout,
+		Forwarder: forwarder, MaxConns: s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
 		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
 	})
 	if err != nil {

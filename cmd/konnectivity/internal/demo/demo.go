@@ -20,6 +20,7 @@ import (
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
 	"konnectivity/httpsproxy"
+	"konnectivity/internal/admission"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
@@ -163,13 +164,14 @@ func (d *Demo) makeSidecars() error {
 		return err
 	}
 	socks, err := socks5.New(socks5.Options{
-		Forwarder: &tunnel.Forwarder{Dialer: d.adapter.SOCKS5()}, Drain: demoGrace, Log: d.log,
+		Forwarder: &tunnel.Forwarder{Dialer: d.adapter.SOCKS5()}, Drain: demoGrace, Descriptors: admission.Descriptors() / 2, Log: d.log,
 	})
 	if err != nil {
 		return err
 	}
 	proxy, err := httpsproxy.New(httpsproxy.Options{
-		Connect: &tunnel.Forwarder{Dialer: d.adapter.Connect()}, Forward: d.adapter.Forward(), Transport: d.adapter.Transport(), Drain: demoGrace, Log: d.log,
+		Connect: &tunnel.Forwarder{Dialer: d.adapter.Connect()}, Forward: d.adapter.Forward(), Transport: d.adapter.Transport(), Drain: demoGrace,
+		Descriptors: admission.Descriptors() / 2, Log: d.log,
 	})
 	if err != nil {
 		return err
