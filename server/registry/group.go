@@ -82,7 +82,7 @@ func (m *member) unlist() {
 	*m.list, m.list = list[:last], nil
 }
 
-// pick takes the cheaper of two random agents that serve, or of two that drain
+// pick takes the better of two random agents that serve, or of two that drain
 // where none serves. Two choices are nearly as good as looking at all, and do
 // not send a burst of dials to the same least loaded agent (Mitzenmacher, "The
 // Power of Two Choices in Randomized Load Balancing").
@@ -107,7 +107,7 @@ func pickFrom(list []*member, not *conn, now int64) *conn {
 	switch {
 	case a == nil:
 		return b
-	case b == nil || a == b || a.cost(now) <= b.cost(now):
+	case b == nil || a == b || !b.better(a, now):
 		return a
 	default:
 		return b

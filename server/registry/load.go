@@ -17,6 +17,13 @@ const (
 	// is not asked: a slow agent is tried again now and then, a recovered one
 	// comes back within a minute.
 	latencyHalfLife = 10 * time.Second
+
+	// denialTime is how long an agent gives way to others after its policy has
+	// denied a dial, and maxDenialTime what that grows to, twofold for each denial
+	// after another. It answers at once and carries nothing, so that it would seem
+	// the best there is.
+	denialTime    = time.Second
+	maxDenialTime = 32 * time.Second
 )
 
 // load is how busy and how quick a connection is. Its fields are atomics: it is
@@ -25,6 +32,18 @@ type load struct {
 	pending atomic.Int64 // dials that have not been answered
 	latency atomic.Int64 // smoothed time of a dial, nanoseconds
 	updated atomic.Int64 // when, Unix nanoseconds
+
+	denials atomic.Int64 // dials in a row that its policy denied
+	denied  atomic.Int64 // when the last one was, Unix nanoseconds
+}
+
+// denies says that the agent has just denied a dial, and has answered none since.
+func (l *load) denies(now int64) bool {
+	n := l.denials.Load()
+	if n == 0 {
+		return false
+	}
+	return now-l.denied.Load() < int64(min(denialTime<<min(n-1, 8), maxDenialTime))
 }
 
 // cost grows with what the agent carries and with how slow it answers, so that
@@ -42,7 +61,14 @@ func (l *load) cost(streams int, now int64) int64 {
 // gave at once speak of the agent's speed: a time-out speaks of the
 // destination, and a frozen agent shows in pending instead.
 func (l *load) dialed(took time.Duration, err error, now int64) {
-	if f := tunnel.FailureOf(err); f != 0 && f != tunnel.FailRefused {
+	switch f := tunnel.FailureOf(err); f {
+	case 0, tunnel.FailRefused:
+		l.denials.Store(0)
+	case tunnel.FailDenied:
+		l.denied.Store(now)
+		l.denials.Add(1)
+		return
+	default:
 		return
 	}
 	old := l.latency.Load()

@@ -72,6 +72,14 @@ type conn struct {
 
 func (c *conn) cost(now int64) int64 { return c.load.cost(c.backend.Streams(), now) }
 
+// better says that a dial should rather go by c than by other.
+func (c *conn) better(other *conn, now int64) bool {
+	if denies := c.load.denies(now); denies != other.load.denies(now) {
+		return !denies
+	}
+	return c.cost(now) < other.cost(now)
+}
+
 // New makes a registry that routes by the given strategies, in their order.
 func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
 	r := &Registry{log: log, index: newIndex(), lost: newIndex(), joined: make(chan struct{}), news: make(chan struct{})}

@@ -225,6 +225,43 @@ func TestSlowAgentShedsLoad(t *testing.T) {
 	})
 }
 
+// An agent that denies what it is asked for answers at once and carries nothing,
+// and is asked now and then all the same.
+func TestDenyingAgentIsNotPreferred(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "default")
+		denying, serving := s.agent("denying", ""), s.agent("serving", "")
+		denying.dial = func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailDenied} }
+		serving.dial = func(context.Context) error { serving.streams.Add(1); return nil }
+		ask := func(d time.Duration) {
+			for range d / (10 * time.Millisecond) {
+				s.via("x:1")
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		ask(time.Minute)
+		if n := denying.dials.Load(); n == 0 || n > 10 {
+			t.Errorf("%d of %d dials were denied", n, n+serving.dials.Load())
+		}
+		denying.dial = nil
+		before := denying.dials.Load()
+		ask(maxDenialTime + time.Second)
+		if denying.dials.Load() < before+10 {
+			t.Error("it is avoided for ever")
+		}
+		for _, f := range []*fake{denying, serving} {
+			f.dial = func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailDenied} }
+			f.streams.Store(0)
+			f.dials.Store(0)
+		}
+		time.Sleep(5 * time.Minute) // until both are as quick as can be
+		ask(10 * time.Second)
+		if a, b := denying.dials.Load(), serving.dials.Load(); a < 100 || b < 100 {
+			t.Errorf("where both deny, they get %d and %d dials", a, b)
+		}
+	})
+}
+
 func TestFrozenAgentIsAvoided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSetup(t, "default")
