@@ -40,8 +40,8 @@ type Options struct {
 }
 
 // New returns a logger, which is safe for concurrent use. It writes at most 20
-// warnings and errors of the same wording a minute, and the next one says how
-// many were kept back. It changes nothing else in the process. It fails only if
+// warnings and errors of the same wording a minute, of each tenant (the field
+// "tenant") apart, and the next one says how many were kept back. It changes nothing else in the process. It fails only if
 // the file cannot be opened.
 func New(o Options) (*logrus.Entry, error) {
 	if o.Out == nil {
@@ -51,7 +51,7 @@ func New(o Options) (*logrus.Entry, error) {
 	logger.SetOutput(io.Discard)
 	logger.SetLevel(o.Level)
 	logger.SetFormatter(sparseFormatter{formatter(o.Format)})
-	logger.AddHook(&sparse{seen: map[string]*wording{}})
+	logger.AddHook(&sparse{seen: map[string]map[string]*wording{}})
 	if o.File != "" {
 		file, err := openFile(o.File, o.FileMaxBytes)
 		if err != nil {

@@ -80,6 +80,61 @@ func TestWordingsAreBounded(t *testing.T) {
 	})
 }
 
+// A tenant whose peers cause the same line again and again hides nothing of
+// another, nor of the server itself.
+func TestWordingsOfEachTenantAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out})
+		if err != nil {
+			t.Fatal(err)
+		}
+		of := func(tenant string) *logrus.Entry { return log.WithField("tenant", tenant) }
+		for range 1000 {
+			of("loud").Warn("refused")
+		}
+		for i := range 1000 {
+			of("wordy").Warn(fmt.Sprint("peer ", i))
+		}
+		of("quiet").Warn("refused")
+		log.Warn("refused")
+		for who, want := range map[string]int{`"loud"`: sparseLines, `"wordy"`: tenantWordings + sparseLines, `"quiet"`: 1} {
+			if n := strings.Count(out.String(), `"tenant":`+who); n != want {
+				t.Errorf("%d lines of %s, want %d", n, who, want)
+			}
+		}
+		if n := strings.Count(out.String(), "\n"); n != 2*sparseLines+tenantWordings+2 {
+			t.Errorf("%d lines", n)
+		}
+	})
+}
+
+// Tenants that come and go leave nothing behind.
+func TestQuietTenantsAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sparse{seen: map[string]map[string]*wording{}}
+		fire := func(tenant string) {
+			_ = s.Fire(&logrus.Entry{Message: "refused", Data: logrus.Fields{"tenant": tenant}})
+		}
+		for i := range 100 {
+			fire(fmt.Sprint("t", i))
+		}
+		for range sparseLines + 1 {
+			fire("loud")
+		}
+		time.Sleep(sparseWindow)
+		fire("new")
+		if len(s.seen) != 2 || s.seen["loud"]["refused"].kept != 1 {
+			t.Errorf("%d tenants are remembered after a minute", len(s.seen))
+		}
+		time.Sleep(keptTime)
+		fire("newer")
+		if len(s.seen) != 1 {
+			t.Errorf("%d tenants are remembered after an hour", len(s.seen))
+		}
+	})
+}
+
 // File and standard error have the same lines.
 func TestSparseLinesOfAFile(t *testing.T) {
 	var out bytes.Buffer
