@@ -53,7 +53,7 @@ func New(o Options) (*logrus.Entry, error) {
 	logger.SetFormatter(sparseFormatter{formatter(o.Format)})
 	logger.AddHook(&sparse{seen: map[string]map[string]*wording{}})
 	if o.File != "" {
-		file, err := openFile(o.File, o.FileMaxBytes)
+		file, err := openFile(o.File, o.FileMaxBytes, o.Out)
 		if err != nil {
 			return nil, fmt.Errorf("open the log file: %w", err)
 		}

@@ -2,10 +2,12 @@ package logging
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sirupsen/logrus"
 )
@@ -32,18 +34,24 @@ func (w *levelWriter) Fire(entry *logrus.Entry) error {
 	return err
 }
 
+// tellEvery is how often is told that lines cannot be written.
+const tellEvery = time.Minute
+
 // file is a log file that is emptied when it grows too large.
 type file struct {
-	max int64 // bytes; 0 is no limit
+	max  int64     // bytes; 0 is no limit
+	tell io.Writer // gets a line, now and then, about those that cannot be written
 
 	mu   sync.Mutex
 	f    *os.File
 	size int64
+	lost int       // lines
+	told time.Time // when tell got the last one
 }
 
 // openFile appends to path, readable by its owner and group only: lines may
 // reveal the network.
-func openFile(path string, limit int64) (*file, error) {
+func openFile(path string, limit int64, tell io.Writer) (*file, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
 		return nil, err
@@ -53,22 +61,34 @@ func openFile(path string, limit int64) (*file, error) {
 		_ = f.Close() // nothing was written
 		return nil, err
 	}
-	return &file{max: limit, f: f, size: info.Size()}, nil
+	return &file{max: limit, tell: tell, f: f, size: info.Size()}, nil
 }
 
-// Write implements io.Writer; one call is one line.
+// Write implements io.Writer; one call is one line. It never fails: logrus would
+// tell standard error of each line that a full disk does not take.
 func (w *file) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if err := w.writeLocked(line); err != nil {
+		w.lost++
+		if time.Since(w.told) >= tellEvery {
+			w.told = time.Now()
+			_, _ = fmt.Fprintf(w.tell, "log lines that could not be written so far: %d; the last one: %v\n", w.lost, err)
+		}
+	}
+	return len(line), nil
+}
+
+func (w *file) writeLocked(line []byte) error {
 	if w.max > 0 && w.size+int64(len(line)) > w.max {
 		if err := w.f.Truncate(0); err != nil {
-			return 0, err
+			return err
 		}
 		w.size = 0
 	}
 	n, err := w.f.Write(line)
 	w.size += int64(n)
-	return n, err
+	return err
 }
 
 // httpErrors turns lines of net/http, of its servers' ErrorLog and its clients,
