@@ -18,9 +18,12 @@ const (
 	// them, in the extreme a client's certificate.
 	maxProxyHeader = 4 << 10
 
-	// proxyReadAhead is what may be read beyond the header. Version 1 has to be
-	// found in it at once.
+	// proxyReadAhead is what may be read beyond the header. A line of version 1
+	// fits.
 	proxyReadAhead = 128
+
+	// maxProxyLine is how long a header of version 1 may be, with its CRLF.
+	maxProxyLine = 107
 
 	// proxyWeight is what a stranger costs until its header has been read.
 	proxyWeight = silentWeight + maxProxyHeader + 2*proxyReadAhead
@@ -55,6 +58,9 @@ func (c *Conn) unwrap() error {
 // beyond the header.
 func readProxyHeader(r io.Reader) (from *net.TCPAddr, rest []byte, err error) {
 	ahead := bufio.NewReaderSize(r, proxyReadAhead)
+	if err := awaitProxyLine(ahead); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", errProxyHeader, err)
+	}
 	header, err := proxyproto.Read(ahead)
 	if err != nil {
 		return nil, nil, proxyHeaderError(ahead, err)
@@ -68,6 +74,21 @@ func readProxyHeader(r io.Reader) (from *net.TCPAddr, rest []byte, err error) {
 		return nil, nil, fmt.Errorf("%w with the address of a TCP client", errProxyHeader)
 	}
 	return from, rest, nil
+}
+
+// awaitProxyLine returns once all of a header of version 1 is there, or it is too
+// long, or it is none: proxyproto would refuse one that comes in several segments.
+func awaitProxyLine(ahead *bufio.Reader) error {
+	for ahead.Buffered() < maxProxyLine {
+		if _, err := ahead.Peek(ahead.Buffered() + 1); err != nil {
+			return err
+		}
+		sent, _ := ahead.Peek(ahead.Buffered())
+		if !bytes.HasPrefix(proxyproto.SIGV1, sent[:min(len(sent), len(proxyproto.SIGV1))]) || bytes.IndexByte(sent, '\n') >= 0 {
+			return nil
+		}
+	}
+	return nil
 }
 
 // proxyHeaderError tells a load balancer that left, as after a health check,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"io"
 	"net"
 	"strings"
@@ -124,16 +123,23 @@ func TestProxyHeadersNameThePeer(t *testing.T) {
 	}
 }
 
-// What comes in single bytes is read all the same, if it is of version 2;
-// version 1 has to come at once.
+// What comes in single bytes is read all the same, and no byte beyond the header.
 func TestProxyHeadersInPieces(t *testing.T) {
 	const rest = "then TLS"
-	from, ahead, err := readProxyHeader(iotest.OneByteReader(strings.NewReader(header(t, 2, "192.0.2.7:4711", "203.0.113.1:8091") + rest)))
-	if err != nil || from.String() != "192.0.2.7:4711" || len(ahead) != 0 {
-		t.Errorf("%v, %q, %v", from, ahead, err)
+	for _, version := range []byte{1, 2} {
+		for _, from := range []string{"192.0.2.7:4711", "[2001:db8::7]:4711"} {
+			pieces := iotest.OneByteReader(strings.NewReader(header(t, version, from, from) + rest))
+			got, ahead, err := readProxyHeader(pieces)
+			if err != nil || got.String() != from || len(ahead) != 0 {
+				t.Errorf("version %d of %s: %v, %q, %v", version, from, got, ahead, err)
+			}
+		}
 	}
-	if from, _, err := readProxyHeader(iotest.OneByteReader(strings.NewReader(header(t, 1, "192.0.2.7:4711", "203.0.113.1:8091")))); !errors.Is(err, errProxyHeader) {
-		t.Errorf("%v, %v", from, err)
+	longest := "PROXY UNKNOWN " + strings.Repeat("f", maxProxyLine-16) + "\r\n"
+	for line, ok := range map[string]bool{longest: true, "PROXY UNKNOWN f" + longest[14:]: false} {
+		if _, ahead, err := readProxyHeader(iotest.OneByteReader(strings.NewReader(line + rest))); (err == nil) != ok || ok && len(ahead) != 0 {
+			t.Errorf("%d bytes: %q, %v", len(line), ahead, err)
+		}
 	}
 }
 
@@ -147,7 +153,6 @@ func TestProxyHeadersAreRequired(t *testing.T) {
 		"the wrong family":  "PROXY TCP6 192.0.2.7 203.0.113.1 4711 8091\r\n",
 		"a port too high":   "PROXY TCP4 192.0.2.7 203.0.113.1 65536 8091\r\n",
 		"no end":            "PROXY TCP4 " + strings.Repeat("1", 200),
-		"half":              "PROXY TCP4 192.0.2.7 203.0.113.1",
 		"nearly version 2":  signature[:11] + "\x0b\x21\x11\x00\x0c",
 		"version 3":         signature + "\x31\x11\x00\x0c",
 		"of UDP":            strings.Replace(header(t, 2, "192.0.2.7:4711", "203.0.113.1:8091"), "\x21\x11", "\x21\x12", 1),
@@ -172,7 +177,7 @@ func TestProxyHeadersAreRequired(t *testing.T) {
 
 // A load balancer that looks whether the port is open is no news.
 func TestBalancersThatLeave(t *testing.T) {
-	for _, sent := range []string{"", "P", signature[:3]} {
+	for _, sent := range []string{"", "P", "PROXY TCP4 192.0.2.7 20", signature[:3]} {
 		r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.handshakeTimeout = time.Hour })
 		c := r.raw()
 		_, _ = io.WriteString(c, sent)
@@ -184,7 +189,7 @@ func TestBalancersThatLeave(t *testing.T) {
 
 // Half a header is waited for no longer than a handshake.
 func TestSlowProxyHeadersAreCut(t *testing.T) {
-	for _, sent := range []string{"", "PRO", signature, header(t, 2, "192.0.2.7:4711", "203.0.113.1:8091")[:20]} {
+	for _, sent := range []string{"", "PRO", "PROXY TCP4 192.0.2.7 203.0.113.1", signature, header(t, 2, "192.0.2.7:4711", "203.0.113.1:8091")[:20]} {
 		// Nobody shakes hands here, so that the bound can be as short as one likes.
 		r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), func(c *Config) { c.handshakeTimeout = 50 * time.Millisecond })
 		c := r.raw()
