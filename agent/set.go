@@ -51,6 +51,7 @@ type set struct {
 	peers     *peers.Set[address, session]
 
 	unlooked bool           // names failed to resolve, and that was logged; belongs to peers' loop
+	causes   causes         // of failed attempts, which were logged; likewise
 	closing  sync.WaitGroup // of sessions that were one too many
 
 	mu    sync.Mutex
@@ -58,7 +59,7 @@ type set struct {
 }
 
 func newSet(opts Options, c connector, m *metrics) *set {
-	s := &set{opts: opts, log: opts.Log, connector: c, resolver: newResolver(opts), metrics: m}
+	s := &set{opts: opts, log: opts.Log, connector: c, resolver: newResolver(opts), metrics: m, causes: make(causes)}
 	s.peers = peers.New(peers.Config[address, session]{
 		Policy: s.policy(), ConnectTimeout: connectTimeout,
 		Key:          func(a address) string { return a.dial },
@@ -150,8 +151,8 @@ func (s *set) duplicate(to address, session session) {
 	s.log.WithFields(logrus.Fields{"server": session.ServerID(), "address": to.dial}).Debug("server is connected already")
 }
 
-// failed takes in a failed attempt. Between two sessions only the first failure
-// is logged: behind a balancer, failures come between hits on known servers.
+// failed takes in a failed attempt. Between two sessions each cause is logged once:
+// behind a balancer, failures come between hits on known servers.
 func (s *set) failed(f peers.Failure[address]) {
 	s.metrics.connectFailed(f.Err)
 	s.setFault(fmt.Errorf("%s: %w", f.Address.dial, f.Err))
@@ -159,7 +160,7 @@ func (s *set) failed(f peers.Failure[address]) {
 	switch {
 	case f.Needless:
 		log.Debug("cannot look for more servers")
-	case f.First:
+	case s.causes.news(f.Address.dial, f.Err, f.First, time.Now()):
 		log.Warn("cannot connect to server; retrying")
 	default:
 		log.Debug("cannot connect to server")

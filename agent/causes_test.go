@@ -1,0 +1,70 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Each cause is told once, also where two alternate, and again after it was away
+// for long.
+func TestEachCauseOfFailureIsLogged(t *testing.T) {
+	const address = "10.0.0.1:8091"
+	w := newWorld()
+	inWorld(t, w, []string{address}, nil, func(b *bench) {
+		told := func(after time.Duration, want int, last string) {
+			t.Helper()
+			time.Sleep(after)
+			if n := b.log.count(); n != want || !strings.Contains(b.log.all[n-1], last) {
+				t.Errorf("%d log lines, want %d, the last about %q: %v", n, want, last, b.log.all)
+			}
+		}
+		told(time.Minute, 1, "nobody there")
+		w.balance(address, "a") // which is down
+		told(time.Minute, 2, "refused")
+		for range 10 {
+			w.balance(address)
+			told(time.Minute, 2, "refused")
+			w.balance(address, "a")
+			told(time.Minute, 2, "refused")
+		}
+		told(2*causeTime, 2, "refused")
+		w.balance(address)
+		told(time.Minute, 3, "nobody there")
+		w.start("a")
+		w.balance(address, "a")
+		told(time.Minute, 4, "connected")
+		w.stop("a")
+		told(time.Minute, 6, "refused") // the loss, and that it is not back
+	})
+}
+
+// What changes from attempt to attempt is no other cause, and a server that gives a
+// reason of its own each time is told of a few times.
+func TestCausesAreBounded(t *testing.T) {
+	c, now, told := make(causes), time.Now(), 0
+	note := func(address, text string) {
+		if c.news(address, fmt.Errorf("%s", text), false, now) {
+			told++
+		}
+		now = now.Add(time.Second)
+	}
+	for i := range 100 {
+		note("a", fmt.Sprintf("read tcp 10.0.0.1:%d->10.0.0.2:8091: connection reset by peer", 40000+i))
+		note("a", "certificate has expired: current time is "+now.UTC().Format(time.RFC3339))
+	}
+	if told != 2 {
+		t.Errorf("two causes were told %d times", told)
+	}
+	for i := range 100 {
+		note("b", strings.Repeat("x", i))
+	}
+	if told != 2+maxCauses || len(c["b"]) != maxCauses {
+		t.Errorf("%d of a hundred were told, and %d are kept", told-2, len(c["b"]))
+	}
+	now = now.Add(causeTime)
+	if c.forget(now); len(c) != 0 {
+		t.Errorf("%d addresses are kept", len(c))
+	}
+}
