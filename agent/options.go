@@ -40,8 +40,9 @@ const (
 	// DefaultSyncIntervalCap is the longest pause (same source).
 	DefaultSyncIntervalCap = 10 * time.Second
 	// DefaultGrace is how long open connections may go on after the agent
-	// was told to stop. Kubernetes kills a pod 30 s after it asked it to end.
-	DefaultGrace = 30 * time.Second
+	// was told to stop. Kubernetes kills a pod 30 s after it asked it to end, and
+	// what is left when they are over takes a moment.
+	DefaultGrace = 25 * time.Second
 	// MaxIdentity bounds ID and Identifiers, in bytes each. Both travel as
 	// gRPC metadata, which servers cap at 8 KiB and more for all of it.
 	MaxIdentity = 4096

@@ -29,8 +29,9 @@ const (
 	keepaliveTimeout = 8 * time.Second
 
 	// DefaultGrace is how long open connections may go on after a server was
-	// told to stop. It is Kubernetes' own grace period.
-	DefaultGrace = 30 * time.Second
+	// told to stop. Kubernetes kills a pod 30 s after it asked it to end, and what
+	// is left when they are over takes a moment.
+	DefaultGrace = 25 * time.Second
 )
 
 // Listener is where connections come from.

@@ -21,8 +21,8 @@ var drains = map[string]struct {
 	flag  string
 	value time.Duration
 }{
-	"konnectivity-server":       {"graceful-shutdown-timeout", 30 * time.Second},
-	"konnectivity-agent":        {"graceful-shutdown-timeout", 30 * time.Second},
+	"konnectivity-server":       {"graceful-shutdown-timeout", 25 * time.Second},
+	"konnectivity-agent":        {"graceful-shutdown-timeout", 25 * time.Second},
 	"konnectivity-socks5-proxy": {"drain-timeout", 25 * time.Second},
 	"konnectivity-https-proxy":  {"drain-timeout", 25 * time.Second},
 }
