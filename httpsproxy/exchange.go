@@ -197,9 +197,11 @@ func (x *exchange) WriteHeader(code int) {
 // last reports whether nothing that comes behind the request may be read as
 // another: where its content is not whole, the rest of that would be. Nor where
 // its content came in chunks: were its length given as well, to whoever went by
-// that it would end elsewhere, and net/http does not tell (RFC 9112 §6.1).
+// that it would end elsewhere, and net/http does not tell (RFC 9112 §6.1). Nor in
+// HTTP/1.0, where net/http drops Transfer-Encoding unseen and takes chunks for
+// requests; a proxy is to keep no such connection anyway (§9.3).
 func (x *exchange) last() bool {
-	return !x.content.whole() || len(x.req.TransferEncoding) > 0
+	return !x.content.whole() || len(x.req.TransferEncoding) > 0 || !x.req.ProtoAtLeast(1, 1)
 }
 
 // Write sends what has arrived at once.

@@ -245,6 +245,36 @@ func TestTwoLengthsEndTheConnection(t *testing.T) {
 	}
 }
 
+// A request in HTTP/1.0 is the last of its connection, whatever it asks for: whether
+// its content came in chunks is not known, so what follows may be its content.
+func TestHTTP10ClientsSendOneRequest(t *testing.T) {
+	for name, fields := range map[string]string{
+		"no length": "", "chunks": "Transfer-Encoding: chunked\r\n", "two lengths": "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			reached := make(chan string, 9)
+			origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
+				reached <- r.URL.Path
+				hello(w, r)
+			})
+			w := dialWire(t, startProxy(t, nil).addr)
+			content := ""
+			if strings.HasPrefix(fields, "Content-Length") {
+				content = "0\r\n\n"
+			}
+			w.send("POST http://%s/first HTTP/1.0\r\nConnection: keep-alive\r\n%s\r\n%s"+
+				"GET http://%[1]s/second HTTP/1.0\r\n\r\n", origin, fields, content)
+			if resp := w.response("POST"); body(t, resp) != "hello" || !resp.Close {
+				t.Errorf("%s, close %v", resp.Status, resp.Close)
+			}
+			w.expectEnd()
+			if got := receive(t, "the request", reached); got != "/first" || len(reached) > 0 {
+				t.Errorf("%q came, and %d behind it", got, len(reached))
+			}
+		})
+	}
+}
+
 func TestLargeContent(t *testing.T) {
 	const size = 64 << 20
 	origin := startOrigin(t, func(w http.ResponseWriter, r *http.Request) {
