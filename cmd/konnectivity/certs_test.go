@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -98,27 +99,33 @@ func TestCertsNameEachOnce(t *testing.T) {
 	}
 }
 
-// A CA's name tells whose it is, and a tenant's CA that is there goes on signing
+// A CA's name tells whose it is and which, and a CA that is there goes on signing
 // under the name it has.
 func TestCAsAreNamed(t *testing.T) {
 	dir := t.TempDir()
 	long := strings.Repeat("a", 63)
 	for _, args := range [][]string{
-		{dir + "/own"}, {dir, "--tenant=red", "--server-name=red.test"}, {dir, "--tenant=" + long, "--server-name=long.test"},
+		{dir + "/own"}, {dir + "/again"}, {dir, "--tenant=red", "--server-name=red.test"}, {dir, "--tenant=" + long, "--server-name=long.test"},
 		{dir, "--tenant=old", "--server-name=old.test", "--from=" + dir + "/own"},
 	} {
 		if status, _, stderr := konnectivity(append([]string{"certs"}, args...)...); status != 0 {
 			t.Fatal(stderr)
 		}
 	}
+	signer := func(folder string) string { return load(t, filepath.Join(dir, folder), "agent").Issuer.CommonName }
 	for folder, want := range map[string]string{
-		"own": "konnectivity-signer", "clusters/red": "konnectivity-tenant-red", "clusters/" + long: "konnectivity-tenant-" + long[:44],
-		"clusters/old": "konnectivity-signer",
+		"own": "konnectivity-signer", "again": "konnectivity-signer", "clusters/red": "konnectivity-tenant-red",
+		"clusters/" + long: "konnectivity-tenant-" + long[:35],
 	} {
-		agent := load(t, filepath.Join(dir, folder), "agent")
-		if got := agent.Issuer.CommonName; got != want {
-			t.Errorf("%s is signed by %q, want %q", folder, got, want)
+		if got := signer(folder); !regexp.MustCompile("^" + want + "@[0-9a-f]{8}$").MatchString(got) {
+			t.Errorf("%s is signed by %q, want %q and a number", folder, got, want)
 		}
+	}
+	if signer("own") == signer("again") {
+		t.Errorf("two CAs are called %q", signer("own"))
+	}
+	if got := signer("clusters/old"); got != signer("own") {
+		t.Errorf("a CA that was there signs as %q", got)
 	}
 }
 

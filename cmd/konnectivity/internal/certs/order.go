@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -161,14 +162,18 @@ func (o *Order) refuseToOverwrite(dir string, files []certificate) error {
 // ub-common-name).
 const maxCommonName = 64
 
-// authorityName is the name of a new CA: a tenant's tells whose it is, so that
-// whoever is given another's is told so.
+// authorityName is the name of a new CA. A tenant's tells whose it is, so that
+// whoever is given another's is told so, and no two are the same, so that a message
+// about a peer whose CA is not ours does not name ours.
 func (o *Order) authorityName() string {
-	if o.Tenant.Name == "" {
-		return "konnectivity-signer"
+	name := "konnectivity-signer"
+	if o.Tenant.Name != "" {
+		name = "konnectivity-tenant-" + o.Tenant.Name
 	}
-	name := "konnectivity-tenant-" + o.Tenant.Name
-	return name[:min(len(name), maxCommonName)]
+	var b [4]byte
+	_, _ = rand.Read(b[:]) // never fails
+	which := fmt.Sprintf("@%x", b)
+	return name[:min(len(name), maxCommonName-len(which))] + which
 }
 
 // authority makes the CA, or reads the one to sign with.
