@@ -75,6 +75,7 @@ func (l *lying) LocalAddr() net.Addr                 { return nil }
 func (l *lying) RemoteAddr() net.Addr                { return nil }
 func (l *lying) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1000}, true }
 func (l *lying) Reset(why error) error               { l.why = why; return nil }
+func (l *lying) SetReadDeadline(time.Time) error     { return nil }
 
 // A lie ends the connection, too, that comes before it is heard.
 func TestEarlyLieEndsIt(t *testing.T) {
@@ -86,5 +87,33 @@ func TestEarlyLieEndsIt(t *testing.T) {
 	_, err := e.answer(flow, &trial{}, far, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return near, nil })
 	if err != nil || e.Len() != 0 || tunnel.CodeOf(near.why) != tunnel.CodeProtocol {
 		t.Errorf("%d connections, reset with %v (%v)", e.Len(), near.why, err)
+	}
+}
+
+// So it does at an opener whose dial was repeated, and at an end that has taken all:
+// both have something to acknowledge at once, and nobody any more to tell.
+func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	defer e.Wait()
+	defer e.Close()
+	repeated, done := &lying{}, &lying{}
+	asked := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
+	e.adopt(t.Context(), repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
+
+	c := e.newConn(nil, time.Minute, 0, [16]byte{2}, "dest:1")
+	if err := e.add(c, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.end.In.Finish()
+	c.attach(done, 0, tunnel.NewFlow("tcp", "dest:1"))
+	c.mu.Unlock()
+	for what, l := range map[string]*lying{"a repeated dial": repeated, "an end that has taken all": done} {
+		if tunnel.CodeOf(l.why) != tunnel.CodeProtocol {
+			t.Errorf("%s is reset with %v", what, l.why)
+		}
+	}
+	if n := e.Len(); n != 0 {
+		t.Errorf("%d connections are left", n)
 	}
 }

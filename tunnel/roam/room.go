@@ -95,9 +95,12 @@ func (c *Conn) full() bool {
 // hasMuch says whether the peer may leave more unacknowledged than at first.
 func (c *Conn) hasMuch() bool { return c.limit() >= 2*resume.BigStep }
 
-// acknowledge tells the peer what was taken, and how much is kept here. There is a
-// carrier.
+// acknowledge tells the peer what was taken, and how much is kept here, unless there is
+// no carrier: a lie that came by it may just have ended the connection.
 func (c *Conn) acknowledge() {
+	if c.st == nil {
+		return
+	}
 	c.big = c.hasMuch()
 	c.st.Acknowledge(link.Ack{Offset: c.end.In.Tell(), End: c.end.In.Finished(), Big: c.big})
 }
