@@ -91,8 +91,8 @@ func (p *Process) Processor() (ran, waited time.Duration, err error) {
 }
 
 // Sleeps returns how often the process's threads have gone to sleep, each time until
-// something woke them (proc(5), voluntary_ctxt_switches). Other processes do not
-// change it, unlike the time that it takes.
+// something woke them (proc(5), voluntary_ctxt_switches). Beside other work there are
+// fewer: what has come up meanwhile is done at once.
 func (p *Process) Sleeps() (n int64, err error) {
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", p.PID()))
 	if err != nil {
