@@ -15,6 +15,10 @@ const (
 	// more. Beyond it small messages wait like large ones.
 	maxLeft = 256 << 10
 
+	// leftUnit is in what steps that counts in the budget: hardly ever while the
+	// kernel takes what is sent.
+	leftUnit = 16 << 10
+
 	// maxControl bounds what Drain, SetServerCount and SetServing may queue for
 	// a connection that takes nothing; a link that is that far behind will be
 	// found dead.
@@ -52,7 +56,8 @@ type sendQueue struct {
 
 	small  []*sendHalf // whose outbox holds something
 	left   int         // bytes of small messages among it
-	untold int         // of them, those whose stream is gone
+	held   int         // of them, those that count in the budget
+	untold int         // those of small whose stream is gone
 	budget *Budget     // that these count in
 
 	young, bulk turns
@@ -120,20 +125,38 @@ func (q *sendQueue) behind() bool {
 
 // pushMessage queues a copy of a small message, if there is room for it.
 func (q *sendQueue) pushMessage(h *sendHalf, size int, src []tunnel.Chunk) bool {
-	if size > smallMessage || len(h.out.data)+size > maxPendingData || q.left+size > maxLeft {
+	if size > smallMessage || len(h.out.data)+size > maxPendingData || q.left+size > q.room() {
 		return false
 	}
 	for _, c := range src {
 		h.out.data = append(h.out.data, c.Bytes()...)
 	}
-	q.left += size
+	q.leave(size)
 	q.push(h)
 	return true
 }
 
+// room is how many bytes of small messages may be left. Where memory is short,
+// those beyond a unit wait where they are, and count there.
+func (q *sendQueue) room() int {
+	if q.held > 0 && q.budget.Short() {
+		return leftUnit
+	}
+	return maxLeft
+}
+
+// leave notes that n bytes of small messages more are left, or fewer.
+func (q *sendQueue) leave(n int) {
+	q.left += n
+	if held := max(0, q.left) / leftUnit * leftUnit; held != q.held {
+		q.budget.Hold(held - q.held)
+		q.held = held
+	}
+}
+
 // discard forgets payload, FIN and credit that a reset overtakes.
 func (q *sendQueue) discard(h *sendHalf) {
-	q.left -= len(h.out.data)
+	q.leave(-len(h.out.data))
 	h.out.data, h.out.fin, h.out.credit = nil, false, 0
 }
 
@@ -198,7 +221,7 @@ func (q *sendQueue) pop(b []byte, own *sendHalf) []byte {
 // empty appends to b what is in h's outbox.
 func (q *sendQueue) empty(h *sendHalf, b []byte) []byte {
 	q.told(h)
-	q.left -= len(h.out.data)
+	q.leave(-len(h.out.data))
 	if len(h.out.data) > 0 || h.out.fin {
 		q.dataFrames++
 	}
@@ -211,7 +234,8 @@ func (q *sendQueue) clear() {
 	for _, h := range q.small {
 		q.told(h)
 	}
-	q.small, q.control, q.left = nil, nil, 0
+	q.leave(-q.left)
+	q.small, q.control = nil, nil
 	q.pong, q.ping = false, false
 }
 

@@ -215,3 +215,56 @@ func TestSendQueueIsBounded(t *testing.T) {
 		t.Error("something is left")
 	}
 }
+
+// What is left counts in the budget, but for a little, and once that is short the
+// rest waits elsewhere. All of it is given back, however it goes.
+func TestWhatIsLeftCounts(t *testing.T) {
+	budget := NewBudget(1 << 20)
+	for name, end := range map[string]func(q *sendQueue, all []*sendHalf){
+		"it is sent": func(q *sendQueue, _ []*sendHalf) {
+			for q.pending() {
+				q.pop(nil, nil)
+			}
+		},
+		"its streams are reset": func(q *sendQueue, all []*sendHalf) {
+			for _, h := range all {
+				q.discard(h)
+			}
+		},
+		"the link ends, and its streams after it": func(q *sendQueue, all []*sendHalf) {
+			q.clear()
+			for _, h := range all {
+				q.discard(h)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := &sendQueue{budget: budget.Share()}
+			var all []*sendHalf
+			fill := func() {
+				for {
+					h := &sendHalf{id: uint64(len(all))}
+					if !message(q, h, string(make([]byte, smallMessage))) {
+						return
+					}
+					all = append(all, h)
+				}
+			}
+			fill()
+			if q.left != maxLeft || budget.Used() != maxLeft {
+				t.Errorf("%d bytes are left, and %d counted", q.left, budget.Used())
+			}
+			if end(q, all); budget.Used() != 0 {
+				t.Errorf("%d bytes are counted in the end", budget.Used())
+			}
+			const rest = 1 << 17
+			q.budget.Hold(1<<20 - rest)
+			defer q.budget.Give(1<<20 - rest)
+			q.left, all = 0, nil // a new link
+			if fill(); q.left != leftUnit {
+				t.Errorf("where memory is short, %d bytes are left", q.left)
+			}
+			q.clear()
+		})
+	}
+}
