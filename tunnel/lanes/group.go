@@ -43,7 +43,8 @@ type Group struct {
 	drains   bool       // draining is closed
 	drained  bool       // Drain was called
 	closed   bool
-	looking  bool // a look is to come
+	looking  bool      // a look is to come
+	looked   time.Time // when the last look was; the looks' own
 	plan     plan
 	pause    time.Duration // before the next attempt to add a lane, after one failed
 	notUntil time.Time     // is it made

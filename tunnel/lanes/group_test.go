@@ -347,6 +347,24 @@ func TestIdleLaneIsLeftAlone(t *testing.T) {
 	})
 }
 
+// A look that comes late, after lanes were added, takes the rate of all that time.
+func TestLateLook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, g := newGroup(t, 1, Options{Max: 3})
+		c, _ := r.open(g)
+		g.sample()
+		for _, looks := range []uint64{1, 8} { // which is too little to be woken by
+			for range looks {
+				carry(t, c)
+			}
+			time.Sleep(time.Duration(looks) * lookEvery)
+			if s, _ := g.sample(); s.rate != 2*bulkBytes {
+				t.Errorf("%d bytes per second after the time of %d looks, want %d", s.rate, looks, 2*bulkBytes)
+			}
+		}
+	})
+}
+
 // A lane that has become the only one again is looked at like the first.
 func TestLastLaneIsLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

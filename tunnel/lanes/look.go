@@ -72,6 +72,8 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 	g.mu.Lock()
 	lanes, lineOf := slices.Clone(g.lanes), g.line
 	g.mu.Unlock()
+	past := max(time.Since(g.looked), lookEvery) // more after lanes were added
+	g.looked = time.Now()
 	for i, l := range lanes {
 		moved, line := l.ses.Moved(), lineOf(l.ses)
 		var bulk []*link.Stream
@@ -84,7 +86,7 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 		}
 		s.bulk += len(bulk)
 		s.lost = s.lost || line.Lost > l.lost
-		s.rate = max(s.rate, (moved-l.moved)*uint64(time.Second/lookEvery))
+		s.rate = max(s.rate, uint64(float64(moved-l.moved)/past.Seconds()))
 		if s.rtt == 0 || line.RTT > 0 && line.RTT < s.rtt {
 			s.rtt = line.RTT
 		}

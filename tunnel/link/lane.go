@@ -19,7 +19,15 @@ func (ses *Session) Moved() uint64 {
 // alarm rings once a link has carried as much more as somebody waits for.
 type alarm struct {
 	at   uint64        // payload bytes, both ways; 0: it is not set
-	ring chan struct{} // of one place; nil: nobody listens
+	ring chan struct{} // of one place; nil: nobody listens yet, and it has not rung
+}
+
+// bell is where it rings. Who listens late finds that it has.
+func (a *alarm) bell() chan struct{} {
+	if a.ring == nil {
+		a.ring = make(chan struct{}, 1)
+	}
+	return a.ring
 }
 
 // hear takes in how much the link has carried.
@@ -29,7 +37,7 @@ func (a *alarm) hear(moved uint64) {
 	}
 	a.at = 0
 	select {
-	case a.ring <- struct{}{}:
+	case a.bell() <- struct{}{}:
 	default:
 	}
 }
@@ -46,10 +54,7 @@ func (ses *Session) WakeAfter(n uint64) {
 func (ses *Session) Wakes() <-chan struct{} {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	if ses.alarm.ring == nil {
-		ses.alarm.ring = make(chan struct{}, 1)
-	}
-	return ses.alarm.ring
+	return ses.alarm.bell()
 }
 
 // sentLocked counts n payload bytes.

@@ -114,7 +114,6 @@ func TestWakeAfter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wakes := a.Wakes()
 	echo := func(n int) int {
 		if _, err := c.Write(make([]byte, n)); err != nil {
 			t.Fatal(err)
@@ -122,7 +121,7 @@ func TestWakeAfter(t *testing.T) {
 		if _, err := io.ReadFull(c, make([]byte, n)); err != nil {
 			t.Fatal(err)
 		}
-		return len(wakes)
+		return len(a.Wakes())
 	}
 	if echo(1000) != 0 {
 		t.Error("nobody asked to be told")
@@ -134,8 +133,29 @@ func TestWakeAfter(t *testing.T) {
 	if echo(100) != 1 {
 		t.Error("not told after 1000 bytes")
 	}
-	<-wakes
+	<-a.Wakes()
 	if echo(2000) != 0 {
 		t.Error("told twice")
+	}
+}
+
+// Whoever listens only after the bytes have gone is told, too.
+func TestWakeBeforeAnybodyListens(t *testing.T) {
+	noLeaks(t)
+	near, far := tlsPair(t)
+	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: &tunnel.Forwarder{Dialer: &destinations{}}})
+	c, err := a.Dial(t.Context(), tunnel.NewFlow("tcp", "echo:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.WakeAfter(1000)
+	if _, err := c.Write(make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, make([]byte, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Wakes()) != 1 {
+		t.Error("nobody was told")
 	}
 }
