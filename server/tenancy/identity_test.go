@@ -121,6 +121,22 @@ func TestACertificateOfTwoIsAdmittedByNone(t *testing.T) {
 	}
 }
 
+// So it is as a reader's, though it is a client of one tenant alone.
+func TestACertificateOfTwoReadsNothing(t *testing.T) {
+	shared := newSigner(t)
+	red, blue := shared.only("red", "red.example"), shared.only("blue", "blue.example")
+	blue.Agents = blue.Clients.narrow([]string{"agent.blue.example"})
+	table := &Table{identities: make(map[string]string), tenants: map[string]*Tenant{"red": red, "blue": blue}}
+	table.identify(red)
+	table.identify(blue)
+	if got := table.ReaderBy(shared.named("red.example")); got != red {
+		t.Errorf("a client of red reads %+v", got)
+	}
+	if got := table.ReaderBy(shared.named("red.example", "agent.blue.example")); got != nil {
+		t.Errorf("a client of red that is an agent of blue reads %s", got.Name)
+	}
+}
+
 // identified are lines of tenant.yaml.
 func identified(more string, identities ...string) string {
 	list := "[" + strings.Join(identities, ", ") + "]"

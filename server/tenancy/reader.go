@@ -35,13 +35,16 @@ func (t *Table) Reader(token bearer.Digest) *Tenant {
 
 // ReaderBy is the tenant of whose clients a certificate is, which intermediates
 // follow: whoever may use a cluster's tunnel may see what goes through it. nil: it
-// is none's, or that of several.
+// is none's, or that of several, or has identities of several.
 func (t *Table) ReaderBy(chain []*x509.Certificate) *Tenant {
 	t.indexed.Do(func() { t.readersBy = newIssuers(t.tenants, readersBy) })
 	if t.readersBy == nil {
 		return nil
 	}
-	found, _ := t.readersBy.Find(chain)
+	found, err := t.readersBy.Find(chain)
+	if err != nil || t.Admit(found, found.Clients, chain[0]) != nil {
+		return nil
+	}
 	return found
 }
 

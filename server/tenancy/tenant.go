@@ -288,9 +288,9 @@ func (t *Tenant) forget() {
 }
 
 // Trust says whether a peer's certificate, followed by its intermediates, chains
-// to one of the CAs and has an identity that counts. One that has expired since it was verified is looked at as
-// of its last moment: this is about who issued it. A nil CAs trusts everybody,
-// since certificates are not asked for.
+// to one of the CAs and has an identity that counts. One that has expired since it
+// was verified is looked at as of its last moment: this is about who issued it. A
+// nil CAs trusts everybody, since certificates are not asked for.
 func (c *CAs) Trust(chain []*x509.Certificate) bool {
 	if c == nil {
 		return true
