@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -319,29 +320,29 @@ func full(g *Group) {
 func TestIdleLaneIsLeftAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, g := newGroup(t, 1, Options{Max: 3})
-		looks := 0
+		var looks atomic.Int64
 		g.mu.Lock()
-		g.line = func(*link.Session) link.Line { looks++; return link.Line{} }
+		g.line = func(*link.Session) link.Line { looks.Add(1); return link.Line{} }
 		g.mu.Unlock()
 		c, _ := r.open(g)
 		whisper(t, c)
 		time.Sleep(time.Minute)
-		if looks != 0 {
-			t.Fatalf("%d looks at a lane that carried a byte", looks)
+		if n := looks.Load(); n != 0 {
+			t.Fatalf("%d looks at a lane that carried a byte", n)
 		}
 		for range wakeBytes / bulkBytes {
 			carry(t, c)
 		}
 		time.Sleep(time.Minute)
-		if looks == 0 || looks > 3 {
-			t.Fatalf("%d looks at a lane that carried for an instant", looks)
+		if n := looks.Load(); n == 0 || n > 3 {
+			t.Fatalf("%d looks at a lane that carried for an instant", n)
 		}
-		before := looks
+		before := looks.Load()
 		for range wakeBytes / bulkBytes {
 			carry(t, c)
 		}
 		time.Sleep(time.Minute)
-		if looks <= before {
+		if looks.Load() <= before {
 			t.Fatal("it was not looked at again")
 		}
 	})
