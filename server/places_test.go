@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/testport"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/server/frontend"
 	"konnectivity/server/tenancy"
@@ -376,5 +378,27 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	}
 	if who, err := s.tenants.hostOf("nobody"); who != nil || err == nil {
 		t.Errorf("%v, %v", who, err)
+	}
+
+	// A port that is still open: nobody is even shown a certificate.
+	at := tenancy.Place{Port: testport.Reserved(t)}
+	l, err := s.opts.TenantListener(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front, err := (&keeper{tenants: s.tenants, side: clients}).front(place{"red", at}, l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- front.Serve(ctx, l) }()
+	_, err = tls.Dial("tcp", loopback(at.Port), secureFor("localhost", red.cert, "http/1.1"))
+	if !tlsreload.NameUnknown(err) {
+		t.Errorf("whoever comes by it hears %v", err)
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }
