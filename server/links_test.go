@@ -173,7 +173,7 @@ func TestAServedLinkHasOneGoroutine(t *testing.T) {
 		synctest.Wait()
 		mine, n := bubble(stacks(false)), 0
 		for stack := range strings.SplitSeq(stacks(true), "\n\n") {
-			if bubble(stack) == mine && (strings.Contains(stack, "link.(*Session)") || strings.Contains(stack, "server.serveLink")) {
+			if bubble(stack) == mine && (strings.Contains(stack, "tunnel/link.(*") || strings.Contains(stack, "server.serveLink")) {
 				n++
 			}
 		}

@@ -108,12 +108,13 @@ func WithoutDial(ctx context.Context) context.Context {
 	return context.Background()
 }
 
-// budgetOf is the budget of a stream to be opened.
-func (ses *Session) budgetOf(ctx context.Context) *Budget {
+// budgetOf is the budget of a stream to be opened under ctx, by default that of
+// the link.
+func budgetOf(ctx context.Context, link *Budget) *Budget {
 	if b, ok := ctx.Value(budgetKey{}).(*Budget); ok {
 		return b
 	}
-	return ses.cfg.Budget
+	return link
 }
 
 // clientBudgets are the shares of the clients that a peer numbers.

@@ -3,6 +3,7 @@ package link
 import (
 	"encoding/binary"
 	"errors"
+	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -27,17 +28,6 @@ const ackTime = 10 * time.Minute
 // acknowledges nothing has no more connections than one that ends none, and does not
 // fill the link of an agent that others use as well.
 const endedMemory = 5 << 10
-
-// doubtTime is how long a link has to show that it lives once there is reason to
-// doubt it.
-const doubtTime = 2 * time.Second
-
-// absentTime is the same for a link that the peer may have left. All that the link
-// carries ends with it if this is wrong, so there is room for what a link that works
-// can meet: a segment whose first repeat is lost, too, comes after up to 3 s (TCP
-// repeats it after up to 1 s, and then waits twice as long), and a peer may be denied
-// the CPU for seconds. It is still much sooner than silence tells.
-const absentTime = 6 * time.Second
 
 // carrying is what a stream knows of the connection that it carries.
 type carrying struct {
@@ -74,19 +64,8 @@ type Watcher interface {
 	Move()
 }
 
-// unacked is a stream that has ended, and since when.
-type unacked struct {
-	stream *Stream
-	since  time.Time
-}
-
 // Resumes says whether both sides take part in resuming (§9).
 func (ses *Session) Resumes() bool { return ses.resumes }
-
-// noResume is the error where a connection cannot be resumed over this link.
-func (ses *Session) noResume(address string) error {
-	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "the peer does not resume connections"}
-}
 
 // carryWith notes what was granted to the opener, before it is told, and which
 // stream carries the connection on.
@@ -135,31 +114,32 @@ func (st *Stream) followCredit(limit uint64) bool {
 	}
 	limit, grant, follows := st.recv.credit.follow(limit)
 	if grant {
-		st.grantLocked(limit)
+		st.send.out.credit = limit
+		st.queueLocked()
 	}
 	return follows
 }
 
 // passCreditUnlocked tells the other stream of the connection what this one may send.
 // The mutex is released meanwhile.
-func (ses *Session) passCreditUnlocked(st *Stream) {
+func (r *frameReader) passCreditUnlocked(st *Stream) {
 	next, limit := st.carry.next, st.send.credit.limit
 	if next == nil || st.carry.grown {
 		return
 	}
-	ses.mu.Unlock()
+	r.ses.mu.Unlock()
 	follows := next.followCredit(limit)
-	ses.mu.Lock()
+	r.ses.mu.Lock()
 	st.carry.grown = !follows
 }
 
-// tellNextLocked ends the other stream of a connection as st has failed.
-// Whoever relays between the two learns of the failure only while it reads from
-// st, and no longer once st's peer has ended its direction, be the other
-// direction idle, or over too, with its last bytes on a link that is lost.
-func (st *Stream) tellNextLocked(cause error) {
-	if next := st.carry.next; next != nil && st.carry.lasts {
-		st.ses.wg.Go(func() { next.follow(tunnel.CodeOf(cause)) })
+// tellNext ends the other stream of a connection as this one has failed, on a
+// goroutine that wg joins. Whoever relays between the two learns of the failure only
+// while it reads from this one, and no longer once its peer has ended its direction,
+// be the other direction idle, or over too, with its last bytes on a link that is lost.
+func (c *carrying) tellNext(cause error, wg *sync.WaitGroup) {
+	if next := c.next; next != nil && c.lasts {
+		wg.Go(func() { next.follow(tunnel.CodeOf(cause)) })
 	}
 }
 
@@ -202,11 +182,10 @@ func (st *Stream) Watch(w Watcher) (acked Ack, some bool) {
 	return *early, true
 }
 
-// tellWatcherLocked tells an end that the stream has failed, unless that end
-// closed it.
-func (st *Stream) tellWatcherLocked(cause error) {
-	if w := st.carry.watcher; w != nil && !st.recv.closed() {
-		w.Lost(cause)
+// fail tells an end that the stream has failed, unless that end closed it.
+func (c *carrying) fail(cause error, r *recvHalf) {
+	if c.watcher != nil && !r.closed() {
+		c.watcher.Lost(cause)
 	}
 }
 
@@ -222,91 +201,61 @@ func (st *Stream) Acknowledge(a Ack) {
 	st.send.out.ack, st.send.out.acks = a, true
 	st.carry.endOut, st.carry.acks = st.carry.endOut || a.End, true
 	st.queueLocked()
-	st.settleAcksLocked()
+	if st.state == ended && st.carry.settled() {
+		st.onLocked(acknowledged)
+	}
 }
 
 // handleAckUnlocked hands an acknowledgement to the end that it is for, or on
 // to it. The mutex is released meanwhile.
-func (r *frameReader) handleAckUnlocked(h header, payload []byte) error {
-	ses := r.ses
-	if len(payload) < 8 {
-		return errShort
-	}
-	st, err := ses.streams.find(h.stream)
-	if st == nil {
-		return err
-	}
+func (r *frameReader) handleAckUnlocked(st *Stream, a Ack) {
 	if !st.state.established() {
 		st.breachLocked()
-		return nil
+		return
 	}
-	a := Ack{Offset: binary.BigEndian.Uint64(payload), End: h.flags&flagEnd != 0, Big: h.flags&flagBig != 0}
 	st.carry.endIn, st.carry.acks = st.carry.endIn || a.End, true
 	watcher, next := st.carry.watcher, st.carry.next
 	if watcher == nil && next == nil {
 		early := a // a itself is not to be allocated
 		st.carry.early = &early
-		return nil
+		return
 	}
-	ses.mu.Unlock()
+	r.ses.mu.Unlock()
 	if watcher != nil {
 		watcher.Acked(a)
 	} else {
 		next.Acknowledge(a)
 	}
-	ses.mu.Lock()
-	st.settleAcksLocked()
-	return nil
-}
-
-// awaitsAcksLocked says whether acknowledgements are still to pass of a stream
-// both of whose directions are over. It is then kept for them, for a time.
-func (st *Stream) awaitsAcksLocked() bool {
-	if !st.carry.lasts || st.carry.endIn && st.carry.endOut {
-		return false
-	}
-	if st.carry.next != nil {
-		st.carry.held = true
-		st.budget.Hold(endedMemory)
-	}
-	st.ses.unacked = append(st.ses.unacked, unacked{st, time.Now()})
-	return true
-}
-
-// unholdLocked is called as a stream is closed.
-func (st *Stream) unholdLocked() {
-	if st.carry.held {
-		st.carry.held = false
-		st.budget.Give(endedMemory)
-	}
-}
-
-// settleAcksLocked forgets a stream that has ended once all its
-// acknowledgements have passed.
-func (st *Stream) settleAcksLocked() {
-	if st.state == ended && st.carry.endIn && st.carry.endOut {
+	r.ses.mu.Lock()
+	if st.state == ended && st.carry.settled() {
 		st.onLocked(acknowledged)
 	}
 }
 
-// forgetUnackedLocked gives up waiting for acknowledgements that do not come. The
-// time of a stream begins anew while somebody uses it: an end that waits for them, or
-// a relay that has yet to hand on what came by it.
-func (ses *Session) forgetUnackedLocked(now time.Time) {
-	var left []unacked
-	for _, u := range ses.unacked {
-		switch {
-		case u.stream.state != ended:
-		case u.stream.carry.acks || !u.stream.recv.closed():
-			u.stream.carry.acks = false
-			left = append(left, unacked{u.stream, now})
-		case now.Sub(u.since) < ackTime:
-			left = append(left, u)
-		default:
-			u.stream.onLocked(acknowledged)
-		}
+// settled says whether the last acknowledgements have passed, both ways. A stream
+// that has ended is forgotten then.
+func (c *carrying) settled() bool { return c.endIn && c.endOut }
+
+// await says whether acknowledgements are still to pass of a stream both of whose
+// directions are over. It is then kept for them, for a time, at the expense of b
+// until leave.
+func (c *carrying) await(b *Budget) bool {
+	if !c.lasts || c.settled() {
+		return false
 	}
-	ses.unacked = left
+	if c.next != nil {
+		c.held = true
+		b.Hold(endedMemory)
+	}
+	return true
+}
+
+// leave is called as a stream is closed.
+func (c *carrying) leave(b *Budget) {
+	if c.held {
+		c.held = false
+		b.Give(endedMemory)
+	}
 }
 
 // Detach ends the stream, but not the connection that it carries. Nothing more
@@ -317,56 +266,11 @@ func (st *Stream) Detach() {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if st.send.writing {
-		st.ses.doubtLocked()
+		st.ses.doubtWriteLocked()
 	}
 	for st.carry.taking {
 		st.recv.cond.Wait()
 	}
-}
-
-// doubtLocked ends the link soon unless it shows that it lives. A connection that
-// goes on elsewhere has to wait for a write that is stuck here, and why it does
-// go on elsewhere may be what the other end knows of this path already.
-func (ses *Session) doubtLocked() {
-	if ses.queue.taken {
-		writes := ses.out.writes.Load()
-		ses.proveLocked(doubtTime, func() bool { return !ses.queue.taken || ses.out.writes.Load() != writes })
-	}
-}
-
-// Doubt asks the peer whether it lives, and ends the link if nothing is heard
-// of it within absentTime and four round trips. It is for somebody who has
-// reason to believe that the peer has left this link without a word. It does
-// not block.
-func (ses *Session) Doubt() {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	if ses.err == nil {
-		ses.pingLocked(time.Now())
-		ses.proveLocked(absentTime+4*ses.alive.rtt, func() bool { return false })
-	}
-}
-
-// proveLocked ends the link after a time, unless a frame has come by then or
-// excused says that none need to. The mutex is held when it is asked.
-func (ses *Session) proveLocked(within time.Duration, excused func() bool) {
-	if ses.doubted || ses.err != nil {
-		return
-	}
-	ses.doubted = true
-	began, heard := time.Now(), ses.alive.heard
-	time.AfterFunc(within, func() {
-		ses.mu.Lock()
-		defer ses.mu.Unlock()
-		ses.doubted = false
-		switch {
-		case excused() || !ses.alive.heard.Equal(heard):
-		case time.Since(began) > 2*within: // this process stood still itself
-			ses.proveLocked(within, excused)
-		default:
-			ses.failLocked(ErrDead)
-		}
-	})
 }
 
 func appendResume(b []byte, r *tunnel.Resume) []byte {

@@ -63,28 +63,28 @@ func (r *recvHalf) caughtUp() bool {
 
 // deliverEndUnlocked ends a stream that has nothing left but its end. The mutex
 // is released meanwhile.
-func (ses *Session) deliverEndUnlocked(st *Stream) {
+func (r *frameReader) deliverEndUnlocked(st *Stream) {
 	st.recv.delivery.turn = true
-	ses.mu.Unlock()
+	r.ses.mu.Unlock()
 	st.recv.delivery.to.End()
-	ses.mu.Lock()
+	r.ses.mu.Lock()
 }
 
 // deliverUnlocked gives part to the stream's receiver and returns how much was
 // taken. The mutex is released meanwhile: two links that deliver to each other
 // must not hold both.
-func (ses *Session) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
+func (r *frameReader) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
 	if part.Len() == 0 || !st.recv.caughtUp() {
 		return 0
 	}
 	to := st.recv.delivery.to
 	st.carry.taking = true
-	ses.mu.Unlock()
+	r.ses.mu.Unlock()
 	n := to.Take(part)
 	if n > 0 {
-		ses.noteUnflushed(to)
+		r.given.add(to)
 	}
-	ses.mu.Lock()
+	r.ses.mu.Lock()
 	st.carry.taking = false
 	if st.recv.closed() {
 		st.recv.cond.Broadcast() // for Detach
@@ -95,25 +95,30 @@ func (ses *Session) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
 	return n
 }
 
-// maxUnflushed bounds how many streams are given something before all are
-// flushed.
-const maxUnflushed = 64
+// given are those who were given something since they were last flushed. It is the
+// read loop's own.
+type given []tunnel.Receiver
 
-func (ses *Session) noteUnflushed(r tunnel.Receiver) {
-	if n := len(ses.unflushed); n > 0 && ses.unflushed[n-1] == r {
+// maxGiven bounds how many there may be before all are flushed.
+const maxGiven = 64
+
+// add notes one.
+func (g *given) add(r tunnel.Receiver) {
+	n := len(*g)
+	if n > 0 && (*g)[n-1] == r {
 		return
 	}
-	if len(ses.unflushed) >= maxUnflushed {
-		ses.flushDelivered()
+	if n >= maxGiven {
+		g.flush()
 	}
-	ses.unflushed = append(ses.unflushed, r)
+	*g = append(*g, r)
 }
 
-// flushDelivered sends what was given to others. It runs on the read loop.
-func (ses *Session) flushDelivered() {
-	for i, r := range ses.unflushed {
+// flush sends what they were given.
+func (g *given) flush() {
+	for _, r := range *g {
 		r.Flush()
-		ses.unflushed[i] = nil
 	}
-	ses.unflushed = ses.unflushed[:0]
+	clear(*g)
+	*g = (*g)[:0]
 }

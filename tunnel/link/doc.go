@@ -5,20 +5,23 @@
 //
 // A byte's way through a session:
 //
-//	Stream.WriteChunks -> sendQueue, a turn -> frameWriter -> cork -> TLS -> kernel
-//	kernel -> TLS -> readLoop -> recvHalf's queue -> ReadChunks, or a Receiver
+//	Stream.WriteChunks -> sender: sendQueue, a turn, frameWriter -> cork -> TLS -> kernel
+//	kernel -> TLS -> frameReader -> recvHalf's queue -> ReadChunks, or a Receiver
 //
-// The read loop (reader.go) only parses and hands over; it never writes to the
-// connection and never waits for a stream. What goes next is the sendQueue's to
-// decide, which does nothing else. Whoever has something to send takes the turn
-// (turn.go) and writes on its own goroutine when nobody else is sending (no hop
+// A Session is made of two sides and of books. The frameReader (reader.go) is the
+// read loop: it only parses and hands over, never writes to the connection and never
+// waits for a stream. The sender (sender.go) is who writes. What goes next is its
+// sendQueue's to decide, which does nothing else. Whoever has something to send takes
+// the turn and writes on its own goroutine when nobody else is sending (no hop
 // when idle), and waits its turn, or leaves a small message with whoever is
 // sending, when somebody is. What opens and ends streams is left with the
 // flusher, which gathers it.
 //
-// A Stream has a state, by the names of the specification (state.go), and a half
-// for each direction (halves.go). Whether the peer lives is the liveness's to
-// judge. None of these parts has a lock, and each is tested alone.
+// The books are the streams, what the peer has under way here (intake), and what is
+// counted. A Stream has a state, by the names of the specification (state.go), a half
+// for each direction (halves.go), and what it knows of the connection that it carries
+// (carrying). Whether the peer lives is the liveness's to judge. None of these parts
+// has a lock of its own, and each is tested alone.
 //
 // One mutex guards a session and its streams. Nothing is done under it but
 // arithmetic and list handling. A method that wants it held has a name that ends

@@ -1,7 +1,6 @@
 package link
 
 import (
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -10,7 +9,7 @@ import (
 // What is acknowledged while an earlier acknowledgement is passed on comes behind
 // that, and not before it: the last word counts.
 func TestEarlyAcksKeepTheirOrder(t *testing.T) {
-	stream := func() *Stream { return &Stream{ses: &Session{err: net.ErrClosed}, state: open} } // sends nothing
+	stream := func() *Stream { return &Stream{ses: &Session{out: sender{over: true}}, state: open} } // sends nothing
 	near, far := stream(), stream()
 	near.carry.lasts = true
 	newer := Ack{Offset: 1, Big: true}

@@ -178,14 +178,37 @@ func (s *sendHalf) writable() error {
 	return s.end
 }
 
-// begin waits to be the only Write, so that the bytes of two do not mix.
-func (s *sendHalf) begin() error {
+// beginWrite waits to be the only Write, so that the bytes of two do not mix;
+// endWrite follows. They take the mutex themselves.
+func (s *sendHalf) beginWrite() error {
+	s.cond.L.Lock()
+	defer s.cond.L.Unlock()
 	for {
 		if err := s.writable(); err != nil {
 			return err
 		}
 		if !s.writing {
 			s.writing = true
+			return nil
+		}
+		s.cond.Wait()
+	}
+}
+
+func (s *sendHalf) endWrite() {
+	s.cond.L.Lock()
+	defer s.cond.L.Unlock()
+	s.writing = false
+	s.cond.Broadcast()
+}
+
+// awaitCredit waits until something may be sent.
+func (s *sendHalf) awaitCredit() error {
+	for {
+		if err := s.writable(); err != nil {
+			return err
+		}
+		if s.credit.available() > 0 {
 			return nil
 		}
 		s.cond.Wait()

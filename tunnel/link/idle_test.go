@@ -23,7 +23,7 @@ func TestAnIdleLinkHasOneGoroutine(t *testing.T) {
 			t.Helper()
 			time.Sleep(3*link.DefaultPingInterval + time.Second)
 			synctest.Wait()
-			if n := goroutinesOf("link.(*Session)"); n != 2 {
+			if n := goroutinesOf("tunnel/link.(*"); n != 2 {
 				t.Errorf("%s, two ends have %d goroutines, want 2", when, n)
 			}
 			for _, s := range []*link.Session{a, b} {

@@ -2,6 +2,17 @@ package link
 
 import "time"
 
+// doubtTime is how long a link has to show that it lives once there is reason to
+// doubt it.
+const doubtTime = 2 * time.Second
+
+// absentTime is the same for a link that the peer may have left. All that the link
+// carries ends with it if this is wrong, so there is room for what a link that works
+// can meet: a segment whose first repeat is lost, too, comes after up to 3 s (TCP
+// repeats it after up to 1 s, and then waits twice as long), and a peer may be denied
+// the CPU for seconds. It is still much sooner than silence tells.
+const absentTime = 6 * time.Second
+
 // look ends the session if the peer is dead, and pings it otherwise, where need be. A
 // timer calls it, so that a link that does nothing has no goroutine for this.
 func (ses *Session) look() {
@@ -11,12 +22,14 @@ func (ses *Session) look() {
 		return
 	}
 	now := time.Now()
-	if ses.alive.look(now, ses.out.writes.Load(), ses.queue.taken) {
+	if ses.alive.look(now, ses.out.writes.Load(), ses.out.queue.taken) {
 		ses.failLocked(ErrDead)
 		return
 	}
-	ses.forgetUnackedLocked(now)
-	ses.streams.used = !ses.streams.empty()
+	for _, st := range ses.streams.overdue(now) {
+		st.onLocked(acknowledged)
+	}
+	ses.out.busy = !ses.streams.empty()
 	if ses.alive.pingNow(now) {
 		ses.pingLocked(now)
 	}
@@ -24,6 +37,52 @@ func (ses *Session) look() {
 }
 
 func (ses *Session) pingLocked(now time.Time) {
-	ses.queue.pushPing(ses.alive.ping(now))
-	ses.wakeFlusherLocked()
+	ses.out.queue.pushPing(ses.alive.ping(now))
+	ses.out.wakeFlusherLocked()
+}
+
+// Doubt asks the peer whether it lives, and ends the link if nothing is heard
+// of it within absentTime and four round trips. It is for somebody who has
+// reason to believe that the peer has left this link without a word. It does
+// not block.
+func (ses *Session) Doubt() {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	if ses.err == nil {
+		ses.pingLocked(time.Now())
+		ses.proveLocked(absentTime+4*ses.alive.rtt, func() bool { return false })
+	}
+}
+
+// doubtWriteLocked ends the link soon unless what is being written gets on, or
+// something is heard. A connection that goes on elsewhere has to wait for a write
+// that is stuck here, and why it does go on elsewhere may be what the other end
+// knows of this path already.
+func (ses *Session) doubtWriteLocked() {
+	if ses.out.queue.taken {
+		writes := ses.out.writes.Load()
+		ses.proveLocked(doubtTime, func() bool { return !ses.out.queue.taken || ses.out.writes.Load() != writes })
+	}
+}
+
+// proveLocked ends the link after a time, unless a frame has come by then or
+// excused says that none need to. The mutex is held when it is asked.
+func (ses *Session) proveLocked(within time.Duration, excused func() bool) {
+	if ses.alive.doubted || ses.err != nil {
+		return
+	}
+	ses.alive.doubted = true
+	began, heard := time.Now(), ses.alive.heard
+	time.AfterFunc(within, func() {
+		ses.mu.Lock()
+		defer ses.mu.Unlock()
+		ses.alive.doubted = false
+		switch {
+		case excused() || !ses.alive.heard.Equal(heard):
+		case time.Since(began) > 2*within: // this process stood still itself
+			ses.proveLocked(within, excused)
+		default:
+			ses.failLocked(ErrDead)
+		}
+	})
 }

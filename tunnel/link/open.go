@@ -3,20 +3,8 @@ package link
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"konnectivity/tunnel"
-)
-
-const (
-	// maxStreams bounds what one peer may have open on one link (§7). At
-	// about 1 KiB for an idle stream it is 64 MiB.
-	maxStreams = 65536
-
-	// MaxDials bounds how many dials one peer may have under way, each a
-	// goroutine and perhaps a socket; and how many connections it may be
-	// resuming, which have their sockets.
-	MaxDials = 4096
 )
 
 // Dial opens a stream to f.Address through the peer. It implements
@@ -36,14 +24,10 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 		return nil, ses.lost(address)
 	}
 	if f.Resume.Again() && !ses.resumes {
-		return nil, ses.noResume(address)
+		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: "the peer does not resume connections"}
 	}
 	st := ses.openLocked(ctx, f)
-	defer context.AfterFunc(ctx, func() {
-		ses.mu.Lock()
-		defer ses.mu.Unlock()
-		st.recv.cond.Broadcast()
-	})()
+	defer context.AfterFunc(ctx, waker(&st.recv.cond))()
 	for st.state == opening && ctx.Err() == nil {
 		st.recv.cond.Wait()
 	}
@@ -57,7 +41,7 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 
 // openLocked sends OPEN.
 func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
-	budget := ses.budgetOf(ctx)
+	budget := budgetOf(ctx, ses.cfg.Budget)
 	st := newStream(ses, ses.streams.give(), budget)
 	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.credit.limit, id: tunnel.CleanID(f.ID)}
 	if budget != nil && budget != ses.cfg.Budget {
@@ -68,15 +52,9 @@ func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
 	}
 	ses.streams.add(st)
 	ses.count.opened++
-	st.sendIntroLocked(frameOpen, m.encode())
+	ses.out.pushIntro(&st.send, frameOpen, m.encode())
 	st.onLocked(sendsOpen)
 	return st
-}
-
-// sendIntroLocked sends OPEN or OPENED.
-func (st *Stream) sendIntroLocked(typ frameType, payload []byte) {
-	st.send.out.introType, st.send.out.intro = typ, payload
-	st.queueLocked()
 }
 
 // dialedLocked returns the outcome of a dial that was answered, lost or given
@@ -118,13 +96,9 @@ func (ses *Session) lost(address string) error {
 	return &tunnel.DialError{Failure: failure, Address: address, Err: ses.err, Struck: true}
 }
 
-func (r *frameReader) handleOpened(id uint64, payload []byte) error {
+func (r *frameReader) handleOpened(st *Stream, payload []byte) error {
 	ses := r.ses
-	st, err := ses.streams.find(id)
-	if st == nil {
-		return err
-	}
-	if !ses.streams.own(id) {
+	if !ses.streams.own(st.id()) {
 		return violation("OPENED for a stream of the sender's own")
 	}
 	m, err := decodeOpened(payload)
@@ -157,19 +131,22 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	if err != nil || m.credit > maxCredit {
 		return violation("OPEN does not parse")
 	}
-	if err := ses.awaitToldUnlocked(); err != nil {
-		return err
+	if !ses.resumes {
+		m.resume = nil
 	}
-	refusal, budget := ses.refusal(m), ses.cfg.Budget
+	if ses.out.awaitToldUnlocked(r.given.flush); ses.err != nil { // others do not wait for this peer
+		return ses.err
+	}
+	refusal, budget := ses.intake.refusal(m, &ses.streams), ses.cfg.Budget
 	if refusal == nil {
-		budget = ses.clients.enter(m.client)
+		budget = ses.intake.enter(m)
 	}
 	st := newStream(ses, id, budget)
 	st.local, st.remote = ses.out.conn.LocalAddr(), ses.out.conn.RemoteAddr()
 	st.send.credit.raise(m.credit)
 	if refusal != nil {
-		st.sendIntroLocked(frameOpened, refusal.encode())
-		ses.queue.gone(&st.send)
+		ses.out.pushIntro(&st.send, frameOpened, refusal.encode())
+		ses.out.queue.gone(&st.send)
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ses.ctx)
@@ -177,71 +154,26 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	ses.streams.add(st)
 	st.onLocked(receivesOpen)
 	ses.count.accepted++
-	st.carry.again = ses.resumes && m.resume.Again()
-	*ses.pending(st.carry.again)++
-	ses.serving++
+	st.carry.again = m.resume.Again()
 	ses.wg.Add(1)
 	go ses.serve(ctx, cancel, st, m)
 	return nil
-}
-
-// awaitToldUnlocked waits while a peer that asks for more leaves too many answers
-// unread, and returns why the session has ended if it does meanwhile. Nothing but the
-// connection is waited for, which §6 bounds. The mutex is released meanwhile.
-func (ses *Session) awaitToldUnlocked() error {
-	if !ses.queue.behind() {
-		return nil
-	}
-	ses.mu.Unlock()
-	ses.flushDelivered() // others do not wait for this peer
-	ses.mu.Lock()
-	ses.pausing = true
-	for ses.queue.behind() && ses.err == nil {
-		ses.idleCond.Wait()
-	}
-	ses.pausing = false
-	return ses.err
-}
-
-// refusal is the answer to an OPEN that is not even tried, or nil.
-func (ses *Session) refusal(m openMsg) *openedMsg {
-	_, _, err := tunnel.SplitAddress(m.address)
-	switch {
-	case err != nil:
-		typed := tunnel.AsDialError("", err)
-		return &openedMsg{failure: typed.Failure, reason: typed.Text()}
-	case ses.cfg.Forwarder == nil:
-		return &openedMsg{failure: tunnel.FailDenied, reason: "this peer serves no connections"}
-	case ses.streams.count() >= ses.streams.most:
-		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d connections on one link", ses.streams.most)}
-	case *ses.pending(ses.resumes && m.resume.Again()) >= MaxDials:
-		return &openedMsg{failure: tunnel.FailExhausted, reason: fmt.Sprintf("more than %d dials under way on one link", MaxDials)}
-	default:
-		return nil
-	}
-}
-
-// pending is how many of the peer's streams are not answered: of those that
-// resume a connection, or of the others. So when thousands go on at once, dials
-// still have their room.
-func (ses *Session) pending(again bool) *int {
-	if again {
-		return &ses.resuming
-	}
-	return &ses.dials
 }
 
 // serve makes the connection that the peer asked for and relays it. Between two
 // links that goes on without it.
 func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, st *Stream, m openMsg) {
 	leave := func() {
-		ses.served()
+		ses.mu.Lock()
+		ses.intake.serving--
+		ses.idleCond.Broadcast()
+		ses.mu.Unlock()
 		cancel(nil)
 		ses.wg.Done()
 	}
-	flow := &tunnel.Flow{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr(), Leave: leave}
-	if ses.resumes {
-		flow.Resume = m.resume
+	flow := &tunnel.Flow{
+		ID: m.id, Front: "link", Network: m.network, Address: m.address,
+		Source: ses.out.conn.RemoteAddr(), Resume: m.resume, Leave: leave,
 	}
 	answered := false
 	err := ses.cfg.Forwarder.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
@@ -264,18 +196,11 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	}
 }
 
-func (ses *Session) served() {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	ses.serving--
-	ses.idleCond.Broadcast()
-}
-
 // answer sends OPENED.
 func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn, error) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	*ses.pending(st.carry.again)--
+	*ses.intake.pending(st.carry.again)--
 	if st.state == closed { // cancelled, or the link is lost
 		return nil, st.send.end
 	}
@@ -284,13 +209,13 @@ func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn,
 	if err != nil {
 		typed := tunnel.AsDialError("", err)
 		m := openedMsg{failure: typed.Failure, reason: typed.Text()}
-		st.sendIntroLocked(frameOpened, m.encode())
+		ses.out.pushIntro(&st.send, frameOpened, m.encode())
 		st.onLocked(sendsFailure)
 		st.recv.end, st.send.end = err, err
 		return st, nil
 	}
 	m := openedMsg{credit: st.recv.credit.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr()), grant: st.carry.grant}
-	st.sendIntroLocked(frameOpened, m.encode())
+	ses.out.pushIntro(&st.send, frameOpened, m.encode())
 	st.onLocked(sendsOpened)
 	ses.count.established++
 	return st, nil

@@ -30,21 +30,22 @@ type violation string
 
 func (v violation) Error() string { return "protocol violation: " + string(v) }
 
-// readLoop reads the connection until it fails. It never writes and never waits for a
+// run reads the connection until it fails. It never writes and never waits for a
 // stream; where too many answers are left unread, it waits for them to be sent.
-func (ses *Session) readLoop() error {
-	r := &frameReader{ses: ses, buf: newReadBuffer(true)}
+func (r *frameReader) run() error {
+	out := &r.ses.out
+	r.buf = newReadBuffer(true)
 	defer func() { r.buf.Release() }()
-	defer ses.flushDelivered()
+	defer r.given.flush()
 	unflushed := 0
 	for {
 		// The cork flushes, too, when there is nothing more to read.
-		if ses.out.cork == nil || unflushed >= flushAfter {
-			ses.flushDelivered()
+		if out.cork == nil || unflushed >= flushAfter {
+			r.given.flush()
 			unflushed = 0
 		}
-		ses.heldUp()
-		n, err := ses.out.conn.Read(r.buf.Bytes()[r.have:])
+		r.heldUp()
+		n, err := out.conn.Read(r.buf.Bytes()[r.have:])
 		r.have += n
 		unflushed += n
 		if perr := r.parse(); perr != nil {
@@ -64,17 +65,19 @@ func (ses *Session) readLoop() error {
 }
 
 // heldUp returns when more may be read. What was delivered does not wait.
-func (ses *Session) heldUp() {
-	if left := ses.cfg.Hold.Left(); left > 0 {
-		ses.flushDelivered()
+func (r *frameReader) heldUp() {
+	if left := r.ses.cfg.Hold.Left(); left > 0 {
+		r.given.flush()
 		time.Sleep(left)
 	}
 }
 
-// frameReader cuts what was read into frames. DATA is handed on as it comes;
-// other frames are gathered first, and always fit the buffer.
+// frameReader is the receiving side of a link. It cuts what was read into frames.
+// DATA is handed on as it comes; other frames are gathered first, and always fit the
+// buffer. Only the read loop uses it.
 type frameReader struct {
 	ses       *Session
+	given     given
 	buf       tunnel.Chunk
 	pos, have int  // unparsed bytes of buf
 	shared    bool // a stream refers to buf
@@ -168,94 +171,103 @@ func newReadBuffer(quiet bool) tunnel.Chunk {
 	return tunnel.NewRecord()
 }
 
+// frameKinds are the types that this version knows: whether they are of a stream, and
+// the least payload of those that have no fields.
+var frameKinds = [...]struct {
+	ofStream bool
+	least    int
+}{
+	frameHello: {false, 0}, framePing: {false, 8}, frameGoAway: {false, 2}, frameInfo: {false, 0},
+	frameOpen: {true, 0}, frameOpened: {true, 0}, frameData: {true, 0}, frameCredit: {true, 8},
+	frameReset: {true, 2}, frameAck: {true, 8}, frameMove: {true, 0},
+}
+
 // handle takes a frame that is not DATA.
 func (r *frameReader) handle(h header, payload []byte) error {
-	switch h.typ {
-	case framePing, frameGoAway, frameInfo, frameHello:
-		if h.stream != 0 {
-			return violation("frame of the link on a stream")
-		}
-	case frameOpen, frameOpened, frameCredit, frameReset, frameAck, frameMove:
-		if h.stream == 0 {
-			return violation("frame of a stream on stream 0")
-		}
+	if int(h.typ) >= len(frameKinds) {
+		return nil // §2: unknown types are skipped
+	}
+	switch kind := frameKinds[h.typ]; {
+	case !kind.ofStream && h.stream != 0:
+		return violation("frame of the link on a stream")
+	case kind.ofStream && h.stream == 0:
+		return violation("frame of a stream on stream 0")
+	case len(payload) < kind.least:
+		return errShort
 	}
 	switch h.typ {
 	case frameHello:
 		return violation("second HELLO")
 	case framePing:
-		return r.handlePing(h, payload)
+		r.handlePing(h, payload)
+		return nil
 	case frameGoAway:
 		return r.handleGoAway(payload)
 	case frameInfo:
 		return r.handleInfo(payload)
 	case frameOpen:
 		return r.handleOpen(h.stream, payload)
-	case frameOpened:
-		return r.handleOpened(h.stream, payload)
-	case frameCredit:
-		return r.handleCredit(h.stream, payload)
-	case frameReset:
-		return r.handleReset(h.stream, payload)
-	case frameAck:
-		return r.handleAckUnlocked(h, payload)
 	case frameMove:
 		return r.handleMoveUnlocked(h)
-	default:
-		return nil // §2: unknown types are skipped
 	}
+	st, err := r.ses.streams.find(h.stream)
+	if st == nil {
+		return err
+	}
+	switch h.typ {
+	case frameOpened:
+		return r.handleOpened(st, payload)
+	case frameCredit:
+		r.handleCreditUnlocked(st, binary.BigEndian.Uint64(payload))
+	case frameReset:
+		handleReset(st, tunnel.Code(binary.BigEndian.Uint16(payload)))
+	case frameAck:
+		r.handleAckUnlocked(st, Ack{Offset: binary.BigEndian.Uint64(payload), End: h.flags&flagEnd != 0, Big: h.flags&flagBig != 0})
+	}
+	return nil
 }
 
 var errShort = violation("payload too short for its type")
 
-func (r *frameReader) handlePing(h header, payload []byte) error {
-	ses := r.ses
-	if len(payload) < 8 {
-		return errShort
+func (r *frameReader) handlePing(h header, payload []byte) {
+	ses, value := r.ses, binary.BigEndian.Uint64(payload)
+	if h.flags&flagAck != 0 {
+		ses.alive.answered(value, time.Now())
+		return
 	}
-	value := binary.BigEndian.Uint64(payload)
-	if h.flags&flagAck == 0 {
-		ses.alive.asked = true
-		ses.queue.pushPong(value)
-		ses.wakeFlusherLocked()
-		return nil
-	}
-	ses.alive.answered(value, time.Now())
-	return nil
+	ses.alive.asked = true
+	ses.out.queue.pushPong(value)
+	ses.out.wakeFlusherLocked()
 }
 
 func (r *frameReader) handleGoAway(payload []byte) error {
-	ses := r.ses
-	if len(payload) < 2 {
-		return errShort
-	}
 	code := GoAwayCode(binary.BigEndian.Uint16(payload))
-	if code == GoAwayDrain {
-		ses.drainOnce.Do(func() { close(ses.draining) })
-		return nil
+	if code != GoAwayDrain {
+		return &GoAwayError{Code: code, Text: clip(payload[2:])}
 	}
-	return &GoAwayError{Code: code, Text: clip(payload[2:])}
+	if draining := r.ses.draining; !tunnel.Closed(draining) {
+		close(draining)
+	}
+	return nil
 }
 
 func (r *frameReader) handleInfo(payload []byte) error {
-	ses := r.ses
-	info := Hello{}
+	info, news := Hello{}, &r.ses.news
 	if err := info.decode(payload); err != nil {
 		return violation("INFO: " + err.Error())
 	}
 	if info.ServerCount > 0 {
-		ses.news.ServerCount = info.ServerCount
+		news.ServerCount = info.ServerCount
 	}
 	if info.Serving.Told {
-		ses.news.Serving = info.Serving
+		news.Serving = info.Serving
 	}
 	return nil
 }
 
 // checkData looks at a DATA frame of which nothing has come but its header.
 func (r *frameReader) checkData(h header) error {
-	ses := r.ses
-	st, err := ses.streams.find(h.stream)
+	st, err := r.ses.streams.find(h.stream)
 	if st != nil && !st.state.receives() {
 		st.breachLocked()
 	}
@@ -280,7 +292,7 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 		st.resetLocked(tunnel.CodeMemory)
 		return nil
 	}
-	if taken := ses.deliverUnlocked(st, part); !st.recv.closed() {
+	if taken := r.deliverUnlocked(st, part); !st.recv.closed() {
 		r.keep(st, part.Slice(taken, n))
 	}
 	if fin {
@@ -291,7 +303,7 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	}
 	switch {
 	case fin && st.recv.caughtUp() && !st.recv.closed():
-		ses.deliverEndUnlocked(st)
+		r.deliverEndUnlocked(st)
 	case fin || len(st.recv.queue) > 0:
 		st.recv.wake()
 	}
@@ -314,40 +326,20 @@ func (r *frameReader) keep(st *Stream, part tunnel.Chunk) {
 	}
 }
 
-func (r *frameReader) handleCredit(id uint64, payload []byte) error {
-	ses := r.ses
-	if len(payload) < 8 {
-		return errShort
-	}
-	st, err := ses.streams.find(id)
-	if st == nil {
-		return err
-	}
-	limit := binary.BigEndian.Uint64(payload)
+func (r *frameReader) handleCreditUnlocked(st *Stream, limit uint64) {
 	if limit > maxCredit || !st.state.established() {
 		st.breachLocked()
-		return nil
+		return
 	}
 	if st.send.credit.raise(limit) {
 		st.send.cond.Broadcast()
-		ses.passCreditUnlocked(st)
+		r.passCreditUnlocked(st)
 	}
-	return nil
 }
 
-func (r *frameReader) handleReset(id uint64, payload []byte) error {
-	ses := r.ses
-	if len(payload) < 2 {
-		return errShort
-	}
-	st, err := ses.streams.find(id)
-	if st == nil {
-		return err
-	}
-	code := tunnel.Code(binary.BigEndian.Uint16(payload))
+func handleReset(st *Stream, code tunnel.Code) {
 	if !code.Known() {
 		code = tunnel.CodeUnknown // §8
 	}
 	st.loseLocked(&tunnel.ResetError{Code: code})
-	return nil
 }

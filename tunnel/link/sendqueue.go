@@ -1,6 +1,10 @@
 package link
 
-import "konnectivity/tunnel"
+import (
+	"slices"
+
+	"konnectivity/tunnel"
+)
 
 const (
 	// smallMessage is the most that is copied and left with whoever is
@@ -62,7 +66,7 @@ type sendQueue struct {
 
 	young, bulk turns
 
-	dataFrames uint64 // of small messages, that have gone
+	dataFrames uint64 // that have gone
 }
 
 // take gives the caller the connection, unless somebody has it.
@@ -306,10 +310,7 @@ func (t *turns) pop() *sendHalf {
 }
 
 func (t *turns) remove(h *sendHalf) {
-	for i, other := range t.line {
-		if other == h {
-			t.line = append(t.line[:i], t.line[i+1:]...)
-			return
-		}
+	if i := slices.Index(t.line, h); i >= 0 {
+		t.line = slices.Delete(t.line, i, i+1)
 	}
 }

@@ -45,18 +45,22 @@ func (st *Stream) onLocked(e event) {
 	if next == idle {
 		panic("link: a stream that is " + st.state.String() + " was taken further")
 	}
-	if next == ended && !st.awaitsAcksLocked() {
+	ses := st.ses
+	if next == ended && !st.carry.await(st.budget) {
 		next = closed
 	}
 	st.state = next
-	if next == closed {
-		st.unholdLocked()
-		st.ses.queue.gone(&st.send)
-	}
-	if ses := st.ses; next == closed && ses.streams.remove(st) {
-		ses.clients.leave(st.budget)
-		if ses.streams.count() == 0 {
-			ses.idleCond.Broadcast()
+	switch next {
+	case ended:
+		ses.streams.awaitAcks(st, time.Now())
+	case closed:
+		st.carry.leave(st.budget)
+		ses.out.queue.gone(&st.send)
+		if ses.streams.remove(st) {
+			ses.intake.clients.leave(st.budget)
+			if ses.streams.count() == 0 {
+				ses.idleCond.Broadcast()
+			}
 		}
 	}
 }
@@ -103,7 +107,10 @@ func (st *Stream) Read(p []byte) (int, error) {
 func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
-	st.releaseInHandLocked()
+	if n := st.recv.inHand; n > 0 { // what the last call returned
+		st.recv.inHand = 0
+		st.consumedLocked(n)
+	}
 	if st.recv.endTurn() {
 		return 0, nil
 	}
@@ -111,14 +118,6 @@ func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
 		return 0, err
 	}
 	return st.recv.take(dst), nil
-}
-
-// releaseInHandLocked gives credit back for what the last call returned.
-func (st *Stream) releaseInHandLocked() {
-	if n := st.recv.inHand; n > 0 {
-		st.recv.inHand = 0
-		st.consumedLocked(n)
-	}
 }
 
 // consumedLocked gives credit back for n bytes and queues a CREDIT when it is
@@ -132,34 +131,24 @@ func (st *Stream) consumedLocked(n int) {
 		return
 	}
 	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.pressure()); grant {
-		st.grantLocked(limit)
+		st.send.out.credit = limit
+		st.queueLocked()
 	}
-}
-
-// grantLocked queues a CREDIT.
-func (st *Stream) grantLocked(limit uint64) {
-	st.send.out.credit = limit
-	st.queueLocked()
 }
 
 // queueLocked arranges for what is in the outbox to be sent, without waiting
 // for it.
-func (st *Stream) queueLocked() {
-	if st.ses.err == nil {
-		st.ses.queue.push(&st.send)
-		st.ses.wakeFlusherLocked()
-	}
-}
+func (st *Stream) queueLocked() { st.ses.out.push(&st.send) }
 
 // Write implements net.Conn. It waits for credit, for its turn on the link, or
 // for the write deadline. n tells how much was handed to the link.
 func (st *Stream) Write(p []byte) (n int, err error) {
-	if err := st.beginWrite(); err != nil {
+	if err := st.send.beginWrite(); err != nil {
 		return 0, err
 	}
-	defer st.endWrite()
+	defer st.send.endWrite()
 	for n < len(p) {
-		m, err := st.writeSome(p[n:])
+		m, err := st.ses.out.writeSome(&st.send, p[n:])
 		n += m
 		if err != nil {
 			return n, err
@@ -171,10 +160,10 @@ func (st *Stream) Write(p []byte) (n int, err error) {
 // WriteChunks implements tunnel.Sink.
 func (st *Stream) WriteChunks(src []tunnel.Chunk) error {
 	defer tunnel.ReleaseAll(src)
-	if err := st.beginWrite(); err != nil {
+	if err := st.send.beginWrite(); err != nil {
 		return err
 	}
-	defer st.endWrite()
+	defer st.send.endWrite()
 	for len(src) > 0 {
 		if src[0].Len() == 0 {
 			src[0].Release()
@@ -182,32 +171,23 @@ func (st *Stream) WriteChunks(src []tunnel.Chunk) error {
 			src = src[1:]
 			continue
 		}
-		if err := st.writeChunks(src); err != nil {
+		if err := st.ses.out.writeChunks(&st.send, src); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (st *Stream) beginWrite() error {
-	st.ses.mu.Lock()
-	defer st.ses.mu.Unlock()
-	return st.send.begin()
-}
+// Nonblocking implements tunnel.Sink. A link without a cork has nothing to
+// gather in, and takes nothing; CloseWrite blocks on neither.
+func (st *Stream) Nonblocking() bool { return true }
 
-func (st *Stream) endWrite() {
-	st.ses.mu.Lock()
-	defer st.ses.mu.Unlock()
-	st.send.writing = false
-	st.send.cond.Broadcast()
-}
+// TryWrite implements tunnel.Sink: all of c or nothing. It encrypts into the
+// cork, which does not block, and only while nobody else sends.
+func (st *Stream) TryWrite(c tunnel.Chunk) int { return st.ses.out.tryWrite(&st.send, c) }
 
-// writeError is why nothing can be written.
-func (st *Stream) writeError() error {
-	st.ses.mu.Lock()
-	defer st.ses.mu.Unlock()
-	return st.send.writable()
-}
+// Flush implements tunnel.Sink.
+func (st *Stream) Flush() { st.ses.out.flush() }
 
 // CloseWrite implements tunnel.Conn. It does not wait for the FIN to be sent.
 func (st *Stream) CloseWrite() error {
@@ -268,7 +248,7 @@ func (st *Stream) Reset(cause error) error {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if st.state != closed {
-		st.ses.queue.discard(&st.send)
+		st.ses.out.queue.discard(&st.send)
 		st.sendResetLocked(code)
 	}
 	st.dropLocked(errClosed, &tunnel.ResetError{Code: code})
@@ -281,11 +261,11 @@ func (st *Stream) breachLocked() { st.resetLocked(tunnel.CodeProtocol) }
 // resetLocked ends a stream from the inside, for both the peer and the holder.
 func (st *Stream) resetLocked(code tunnel.Code) {
 	cause := &tunnel.ResetError{Code: code}
-	st.ses.queue.discard(&st.send)
+	st.ses.out.queue.discard(&st.send)
 	st.sendResetLocked(code)
 	st.cancelLocked(cause)
 	st.dropLocked(cause, cause)
-	st.tellWatcherLocked(cause)
+	st.carry.fail(cause, &st.recv)
 	st.ses.count.resets++
 }
 
@@ -293,16 +273,17 @@ func (st *Stream) resetLocked(code tunnel.Code) {
 // read.
 func (st *Stream) loseLocked(cause error) {
 	if st.state == halfClosedRemote || st.state == ended {
-		st.tellNextLocked(cause)
+		st.carry.tellNext(cause, &st.ses.wg)
 	}
 	st.onLocked(receivesReset)
-	st.ses.queue.discard(&st.send)
+	st.ses.out.queue.discard(&st.send)
 	st.cancelLocked(cause)
 	st.recv.fail(cause)
 	st.send.end = cause
 	st.recv.tellFailure()
-	st.wakeAllLocked()
-	st.tellWatcherLocked(cause)
+	st.recv.wake()
+	st.send.cond.Broadcast()
+	st.carry.fail(cause, &st.recv)
 }
 
 // cancelLocked gives up the dial that is made for the peer, if one is.
@@ -325,11 +306,6 @@ func (st *Stream) dropLocked(end, cause error) {
 	st.budget.add(-n)
 	st.ses.count.unread -= n
 	st.send.abandon(end)
-	st.wakeAllLocked()
-}
-
-// wakeAllLocked has all who wait see the end.
-func (st *Stream) wakeAllLocked() {
 	st.recv.wake()
 	st.send.cond.Broadcast()
 }

@@ -1,6 +1,10 @@
 package link
 
-import "konnectivity/tunnel"
+import (
+	"time"
+
+	"konnectivity/tunnel"
+)
 
 // errLinkLost is what streams read once their link is gone.
 var errLinkLost error = &tunnel.ResetError{Code: tunnel.CodeLost}
@@ -10,8 +14,14 @@ type streams struct {
 	byID       map[uint64]*Stream
 	nextID     uint64 // of the next one opened here
 	lastPeerID uint64
-	most       int  // maxStreams; tests have fewer
-	used       bool // there are some, or were since the session's last look
+	most       int       // maxStreams; tests have fewer
+	unacked    []unacked // those that have ended
+}
+
+// unacked is a stream that has ended, and since when.
+type unacked struct {
+	stream *Stream
+	since  time.Time
 }
 
 // newStreams returns the books of one side. The initiator's ids are odd.
@@ -61,7 +71,7 @@ func (s *streams) find(id uint64) (*Stream, error) {
 	return nil, nil
 }
 
-func (s *streams) add(st *Stream) { s.byID[st.id()], s.used = st, true }
+func (s *streams) add(st *Stream) { s.byID[st.id()] = st }
 
 // remove takes st out and says whether it was there: one that was refused is
 // not.
@@ -74,3 +84,29 @@ func (s *streams) remove(st *Stream) bool {
 }
 
 func (s *streams) count() int { return len(s.byID) }
+
+// awaitAcks notes that st has ended, but for acknowledgements.
+func (s *streams) awaitAcks(st *Stream, now time.Time) {
+	s.unacked = append(s.unacked, unacked{st, now})
+}
+
+// overdue returns those whose acknowledgements are not to be waited for any longer.
+// The time of a stream begins anew while somebody uses it: an end that waits for
+// them, or a relay that has yet to hand on what came by it.
+func (s *streams) overdue(now time.Time) (late []*Stream) {
+	var left []unacked
+	for _, u := range s.unacked {
+		switch carry := &u.stream.carry; {
+		case u.stream.state != ended:
+		case carry.acks || !u.stream.recv.closed():
+			carry.acks = false
+			left = append(left, unacked{u.stream, now})
+		case now.Sub(u.since) < ackTime:
+			left = append(left, u)
+		default:
+			late = append(late, u.stream)
+		}
+	}
+	s.unacked = left
+	return late
+}

@@ -1,0 +1,39 @@
+package link
+
+import (
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// flushes counts them.
+type flushes struct {
+	tunnel.Receiver
+	n int
+}
+
+func (f *flushes) Flush() { f.n++ }
+
+// Each who was given something is flushed once, and all are before they are too many.
+func TestGivenAreFlushedOnce(t *testing.T) {
+	var g given
+	a, b := &flushes{}, &flushes{}
+	for _, r := range []*flushes{a, a, b, b} {
+		g.add(r)
+	}
+	if a.n+b.n != 0 || len(g) != 2 {
+		t.Errorf("%d are noted, %d were flushed", len(g), a.n+b.n)
+	}
+	g.flush()
+	g.flush()
+	if a.n != 1 || b.n != 1 || len(g) != 0 || g[:2][0] != nil || g[:2][1] != nil {
+		t.Errorf("flushed %d and %d times, %v is left", a.n, b.n, g[:2])
+	}
+	for range maxGiven {
+		g.add(&flushes{})
+		g.add(a)
+	}
+	if a.n <= 1 || len(g) > maxGiven {
+		t.Errorf("%d are held, flushed %d times", len(g), a.n)
+	}
+}

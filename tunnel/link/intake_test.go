@@ -1,0 +1,57 @@
+package link
+
+import (
+	"strings"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// What is refused is refused with the reason, and what resumes a connection has a
+// bound of its own.
+func TestIntakeRefuses(t *testing.T) {
+	again := &tunnel.Resume{Epoch: 1}
+	for name, c := range map[string]struct {
+		in      intake
+		streams int
+		m       openMsg
+		want    string // of the reason; "": it is served
+	}{
+		"a dial":                     {intake{dials: MaxDials - 1, resuming: MaxDials}, 1, openMsg{address: "a:1"}, ""},
+		"a connection that exists":   {intake{dials: MaxDials, resuming: MaxDials - 1}, 1, openMsg{address: "a:1", resume: again}, ""},
+		"a first one that may last":  {intake{dials: MaxDials}, 1, openMsg{address: "a:1", resume: &tunnel.Resume{}}, "4096 dials"},
+		"without a Forwarder":        {intake{refuses: true}, 1, openMsg{address: "a:1"}, "serves no connections"},
+		"too many streams":           {intake{}, 3, openMsg{address: "a:1"}, "3 connections"},
+		"too many dials":             {intake{dials: MaxDials}, 1, openMsg{address: "a:1"}, "4096 dials"},
+		"too many that are resumed":  {intake{resuming: MaxDials}, 1, openMsg{address: "a:1", resume: again}, "4096 dials"},
+		"an address that is none":    {intake{}, 1, openMsg{address: "a"}, "port"},
+		"none, and without a server": {intake{refuses: true}, 1, openMsg{address: "a"}, "port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStreams(true)
+			s.most = 3
+			for range c.streams {
+				s.add(&Stream{send: sendHalf{id: s.give()}})
+			}
+			m := c.in.refusal(c.m, &s)
+			if (m == nil) != (c.want == "") || m != nil && (m.failure == 0 || !strings.Contains(m.reason, c.want)) {
+				t.Errorf("refused with %+v, want %q", m, c.want)
+			}
+		})
+	}
+}
+
+// Each stream that enters is counted, by its kind, and with its client's share.
+func TestIntakeCounts(t *testing.T) {
+	in := intake{clients: clientBudgets{whole: NewBudget(1 << 20), numbered: true}}
+	one := in.enter(openMsg{client: 1})
+	if same := in.enter(openMsg{client: 1, resume: &tunnel.Resume{Epoch: 2}}); same != one || one == in.clients.whole {
+		t.Error("two streams of a client have not one share")
+	}
+	if other := in.enter(openMsg{}); other != in.clients.whole {
+		t.Error("a stream of no client has a share")
+	}
+	if in.dials != 2 || in.resuming != 1 || in.serving != 3 {
+		t.Errorf("%d dials, %d resuming, %d served", in.dials, in.resuming, in.serving)
+	}
+}

@@ -1,0 +1,368 @@
+package link
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// wire keeps what is written to it.
+type wire struct {
+	net.Conn
+	gate    chan struct{} // writes wait until it is closed
+	broken  error
+	writing atomic.Int32
+	mixed   atomic.Bool // two have written at once
+
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// aWire is one that takes nothing until it is let.
+func aWire(open bool) *wire {
+	w := &wire{gate: make(chan struct{})}
+	if open {
+		close(w.gate)
+	}
+	return w
+}
+
+func (w *wire) Write(p []byte) (int, error) {
+	if w.writing.Add(1) > 1 {
+		w.mixed.Store(true)
+	}
+	defer w.writing.Add(-1)
+	<-w.gate
+	time.Sleep(time.Microsecond) // others run meanwhile
+	if w.broken != nil {
+		return 0, w.broken
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(p)
+}
+
+func (w *wire) Close() error                     { return nil }
+func (w *wire) SetWriteDeadline(time.Time) error { return nil }
+
+// taken is what was written since the last call.
+func (w *wire) taken(t *testing.T) []string {
+	time.Sleep(time.Second)
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	defer w.buf.Reset()
+	return decode(t, w.buf.Bytes())
+}
+
+// aSender is a sender without a link, and the sending halves of streams.
+func aSender(conn net.Conn, streams int) (*sender, []*sendHalf, *sync.WaitGroup) {
+	mu, wg := &sync.Mutex{}, &sync.WaitGroup{}
+	halves := make([]*sendHalf, streams)
+	for i := range halves {
+		halves[i] = &sendHalf{id: uint64(i), cond: sync.Cond{L: mu}, credit: sendCredit{limit: maxCredit}}
+	}
+	s := &sender{
+		frameWriter: newFrameWriter(conn), mu: mu, wg: wg, sent: func(int) {},
+		free: sync.Cond{L: mu}, flushCond: sync.Cond{L: mu},
+	}
+	s.fail = func(err error) {
+		for _, h := range halves {
+			h.end = err
+			h.cond.Broadcast()
+		}
+		if !s.over {
+			s.stopLocked()
+		}
+	}
+	return s, halves, wg
+}
+
+// stop ends a sender and joins what it has started.
+func stop(s *sender, wg *sync.WaitGroup) {
+	s.do(s.stopLocked)
+	wg.Wait()
+}
+
+// do calls f with the lock held.
+func (s *sender) do(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+func (s *sender) sending() (yes bool) {
+	s.do(func() { yes = s.queue.taken })
+	return yes
+}
+
+// Whoever sends, however much, writes alone, each stream's bytes go in order, and
+// nothing is left behind.
+func TestSenderSendsAllInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := aWire(true)
+		s, halves, wg := aSender(conn, 8)
+		counted := 0
+		s.sent = func(n int) { counted += n }
+		want := make([]bytes.Buffer, len(halves))
+		var writers sync.WaitGroup
+		for i, h := range halves {
+			writers.Go(func() {
+				for n := range 40 {
+					p := bytes.Repeat([]byte{byte(n)}, 1<<(n%16)+i)
+					want[i].Write(p)
+					for len(p) > 0 {
+						m, err := s.writeSome(h, p)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						p = p[m:]
+					}
+					s.do(func() { h.out.credit = uint64(n + 1); s.push(h) })
+				}
+			})
+		}
+		for range 10 {
+			s.tell(appendGoAway(nil, GoAwayDrain, ""))
+			time.Sleep(50 * time.Microsecond)
+		}
+		writers.Wait()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if conn.mixed.Load() || s.queue.taken || s.queue.pending() {
+			t.Errorf("two wrote at once: %v; somebody still sends: %v; something is left: %v", conn.mixed.Load(), s.queue.taken, s.queue.pending())
+		}
+		got, total, dataFrames := make([]bytes.Buffer, len(halves)), 0, uint64(0)
+		for b := conn.buf.Bytes(); len(b) > 0; {
+			h, err := parseHeader(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h.typ == frameData {
+				got[h.stream].Write(b[headerSize : headerSize+h.length])
+				total, dataFrames = total+h.length, dataFrames+1
+			}
+			b = b[headerSize+h.length:]
+		}
+		for i := range want {
+			if !bytes.Equal(got[i].Bytes(), want[i].Bytes()) {
+				t.Errorf("stream %d: %d bytes of %d, or in another order", i, got[i].Len(), want[i].Len())
+			}
+		}
+		if counted != total || s.queue.dataFrames != dataFrames {
+			t.Errorf("counted %d bytes in %d frames, were %d in %d", counted, s.queue.dataFrames, total, dataFrames)
+		}
+		stop(s, wg)
+	})
+}
+
+// What is pending is sent although nobody waits for it: at once where nobody sends,
+// else by whoever does.
+func TestSenderLeavesNothingBehind(t *testing.T) {
+	for name, push := range map[string]func(s *sender, h *sendHalf){
+		"CREDIT/1": func(s *sender, h *sendHalf) { s.do(func() { h.out.credit = 1; s.push(h) }) },
+		"OPEN/1":   func(s *sender, h *sendHalf) { s.do(func() { s.pushIntro(h, frameOpen, []byte{}) }) },
+		"GOAWAY/0": func(s *sender, _ *sendHalf) { s.tell(appendGoAway(nil, GoAwayDrain, "")) },
+		"PING 7":   func(s *sender, _ *sendHalf) { s.do(func() { s.queue.pushPing(7); s.wakeFlusherLocked() }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := aWire(true)
+				s, halves, wg := aSender(conn, 2)
+				push(s, halves[1])
+				if got := conn.taken(t); !slices.Equal(got, []string{name}) {
+					t.Errorf("with nobody sending, %q were sent", got)
+				}
+				conn.gate = make(chan struct{})
+				var writer sync.WaitGroup
+				writer.Go(func() { _, _ = s.writeSome(halves[0], []byte("long")) })
+				for !s.sending() {
+					time.Sleep(time.Microsecond)
+				}
+				push(s, halves[1])
+				close(conn.gate)
+				writer.Wait()
+				if got := conn.taken(t); !slices.Equal(got, []string{"DATA/0 long", name}) {
+					t.Errorf("with somebody sending, %q were sent", got)
+				}
+				stop(s, wg)
+				push(s, halves[1])
+				if got := conn.taken(t); got != nil {
+					t.Errorf("after the end, %q were sent", got)
+				}
+			})
+		})
+	}
+}
+
+// Once a write has failed, all who wait for their turn are told, and nobody waits for
+// the flusher.
+func TestSenderFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := aWire(false)
+		conn.broken = errors.New("broken")
+		s, halves, wg := aSender(conn, 5)
+		var writers sync.WaitGroup
+		for _, h := range halves {
+			writers.Go(func() {
+				if _, err := s.writeSome(h, make([]byte, 2*smallMessage)); !errors.Is(err, conn.broken) {
+					t.Errorf("stream %d: %v", h.id, err)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		close(conn.gate)
+		writers.Wait()
+		wg.Wait()
+		if !s.over || s.queue.pending() || s.queue.popTurn() != nil {
+			t.Error("it goes on")
+		}
+	})
+}
+
+// The farewell is the last that is said: after what is pending, and instead of what
+// waits for a turn.
+func TestSenderSaysGoodbyeLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := aWire(false)
+		s, halves, wg := aSender(conn, 4)
+		var writers sync.WaitGroup
+		writers.Go(func() { _, _ = s.writeSome(halves[0], []byte("first")) })
+		for !s.sending() {
+			time.Sleep(time.Microsecond)
+		}
+		writers.Go(func() { _, _ = s.writeSome(halves[1], make([]byte, 2*smallMessage)) })
+		time.Sleep(time.Millisecond)
+		s.do(func() { halves[2].out.reset = true; s.push(halves[2]) })
+		writers.Go(func() { s.sayGoodbye(ErrClosed, GoAwayShutdown, "bye") })
+		time.Sleep(time.Millisecond)
+		close(conn.gate)
+		time.Sleep(time.Millisecond)
+		if got, want := conn.taken(t), []string{"DATA/0 first", "RESET/2", "GOAWAY/0"}; !slices.Equal(got, want) {
+			t.Errorf("sent %q, want %q", got, want)
+		}
+		s.do(func() { s.fail(ErrClosed) })
+		writers.Wait()
+		wg.Wait()
+	})
+}
+
+// What takes all or nothing takes nothing of a connection that somebody has, of a
+// stream that may not send it, or without a cork.
+func TestSenderTriesOnlyWhatNeedsNoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, halves, wg := aSender(aWire(true), 1)
+		if n := s.tryWrite(halves[0], tunnel.CopyChunk([]byte("text"))); n != 0 {
+			t.Errorf("%d bytes were taken without a cork", n)
+		}
+		stop(s, wg)
+	})
+	for name, c := range map[string]struct {
+		prepare func(s *sender, h *sendHalf)
+		size    int
+		want    bool
+	}{
+		"free":                 {func(*sender, *sendHalf) {}, 4, true},
+		"nothing":              {func(*sender, *sendHalf) {}, 0, false},
+		"more than a turn":     {func(*sender, *sendHalf) {}, turnBytes + 1, false},
+		"taken":                {func(s *sender, _ *sendHalf) { s.queue.take() }, 4, false},
+		"over":                 {func(s *sender, _ *sendHalf) { s.over = true }, 4, false},
+		"about to end":         {func(s *sender, _ *sendHalf) { s.ending = ErrClosed }, 4, false},
+		"beside a Write":       {func(_ *sender, h *sendHalf) { h.writing = true }, 4, false},
+		"of a stream's end":    {func(_ *sender, h *sendHalf) { h.end = errClosed }, 4, false},
+		"more than its credit": {func(_ *sender, h *sendHalf) { h.credit.limit = 3 }, 4, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, halves, _ := aSender(aWire(true), 1)
+			s.cork = &cork{raw: noSocket{}, hold: true}
+			counted := 0
+			s.sent = func(n int) { counted += n }
+			c.prepare(s, halves[0])
+			if _, ok := s.tryTurn(halves[0], c.size); ok != c.want {
+				t.Errorf("takes it: %v", ok)
+			}
+			if c.want && (!s.queue.taken || counted != c.size) {
+				t.Errorf("has the turn: %v, counted %d bytes", s.queue.taken, counted)
+			}
+		})
+	}
+}
+
+// noSocket is a socket that takes nothing.
+type noSocket struct{}
+
+func (noSocket) Control(func(uintptr)) error    { return nil }
+func (noSocket) Read(func(uintptr) bool) error  { return nil }
+func (noSocket) Write(func(uintptr) bool) error { return nil }
+
+// The flusher lasts while there may be more to send for it.
+func TestTheFlusherLeavesAQuietLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := aWire(true)
+		s, halves, wg := aSender(conn, 1)
+		for _, busy := range []bool{true, false} {
+			s.do(func() { halves[0].out.credit = 1; s.push(halves[0]); s.busy = busy })
+			if got := conn.taken(t); !slices.Equal(got, []string{"CREDIT/0"}) {
+				t.Errorf("sent %q", got)
+			}
+			s.do(func() {
+				if s.flushing != busy {
+					t.Errorf("busy: %v; the flusher runs: %v", busy, s.flushing)
+				}
+			})
+		}
+		stop(s, wg)
+	})
+}
+
+// Who asks for more than it lets itself be told is waited for until it was told, or the
+// link is over.
+func TestSenderAwaitsThatThePeerWasTold(t *testing.T) {
+	for name, end := range map[string]func(s *sender){
+		"told": func(s *sender) { s.endTurn(0, nil) },
+		"over": func(s *sender) { s.do(s.stopLocked) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, halves, wg := aSender(aWire(true), maxUntold)
+				before, after := false, false
+				wait := func() { s.do(func() { s.awaitToldUnlocked(func() { before = true }); after = true }) }
+				if wait(); before || !after {
+					t.Error("nothing is to be told, and it waits")
+				}
+				s.do(func() {
+					after = false
+					s.queue.take() // by somebody whom the connection keeps
+					for _, h := range halves {
+						h.out.reset = true
+						s.push(h)
+						s.queue.gone(h)
+					}
+				})
+				var waiter sync.WaitGroup
+				waiter.Go(wait)
+				time.Sleep(time.Second)
+				s.do(func() {
+					if !before || after {
+						t.Errorf("it waits: %v; what comes before that was done: %v", !after, before)
+					}
+				})
+				end(s)
+				waiter.Wait()
+				if name == "told" {
+					stop(s, wg)
+				}
+				wg.Wait()
+			})
+		})
+	}
+}
