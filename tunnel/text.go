@@ -46,6 +46,16 @@ var failureTexts = []struct {
 	{"bound reached", FailBound},
 }
 
+// OneLine puts spaces in the place of control characters, for a log line or a header.
+func OneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
 // GuessFailure tells a failure by its text. It is for what old peers say of a
 // dial, where the text is all there is (DIAL_RSP, the body of a CONNECT's 502),
 // and for nothing else. It returns FailInternal for words it does not know.

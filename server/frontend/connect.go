@@ -82,7 +82,7 @@ func servingValue(err error) string {
 	if err == nil {
 		return "yes"
 	}
-	return "no; " + oneLine(err.Error())
+	return "no; " + tunnel.OneLine(err.Error())
 }
 
 // connect is one CONNECT request.
@@ -134,7 +134,7 @@ func (c *Conn) answerDial(err error) {
 
 // answerError sends an error response in a way that the client can read it.
 func (c *Conn) answerError(status int, text string, fields ...string) {
-	text = oneLine(text) + "\n"
+	text = tunnel.OneLine(text) + "\n"
 	more := ""
 	for _, field := range fields {
 		more += field + "\r\n"
@@ -146,14 +146,4 @@ func (c *Conn) answerError(status int, text string, fields ...string) {
 		return
 	}
 	_, _ = io.CopyN(io.Discard, c.Conn, maxDiscard)
-}
-
-// oneLine removes control characters from text.
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, text)
 }

@@ -180,11 +180,6 @@ func readError(limited *io.LimitedReader, err error) error {
 // firstLine is the first line of text, cut to what fits a log line.
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
-	line = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, line)
+	line = tunnel.OneLine(line)
 	return strings.TrimSpace(line[:min(len(line), 200)])
 }

@@ -28,7 +28,7 @@ type recvQueue struct {
 	backlog  backlog
 	end      error // what the reader gets once the backlog is empty
 	discard  bool  // nobody reads any more
-	deadline deadline
+	deadline tunnel.Deadline
 
 	puts, reads uint64
 
@@ -98,7 +98,7 @@ func (q *recvQueue) read(p []byte) (int, error) {
 func (q *recvQueue) wait() error {
 	for {
 		switch {
-		case q.deadline.passed:
+		case q.deadline.Passed():
 			return os.ErrDeadlineExceeded
 		case !q.backlog.empty():
 			return nil
@@ -142,14 +142,14 @@ func (q *recvQueue) fail(err error) {
 	q.discard = true
 	q.took(q.backlog.clear())
 	q.cond.Broadcast()
-	q.deadline.set(time.Time{}, &q.cond)
+	q.deadline.Set(time.Time{}, &q.cond)
 }
 
 func (q *recvQueue) setDeadline(t time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.discard {
-		q.deadline.set(t, &q.cond)
+		q.deadline.Set(t, &q.cond)
 	}
 }
 

@@ -39,7 +39,7 @@ type sendQueue struct {
 	gated    bool  // must not be sent yet
 	mute     bool  // what is put is dropped
 	err      error // what put returns from now on
-	deadline deadline
+	deadline tunnel.Deadline
 }
 
 func (q *sendQueue) init(s *sender, id int64) {
@@ -82,7 +82,7 @@ func (q *sendQueue) put(c tunnel.Chunk) error {
 	}
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
-	for q.err == nil && !q.mute && !q.deadline.passed && !q.room() {
+	for q.err == nil && !q.mute && !q.deadline.Passed() && !q.room() {
 		q.cond.Wait()
 	}
 	switch {
@@ -92,7 +92,7 @@ func (q *sendQueue) put(c tunnel.Chunk) error {
 	case q.err != nil:
 		c.Release()
 		return q.err
-	case q.deadline.passed:
+	case q.deadline.Passed():
 		c.Release()
 		return os.ErrDeadlineExceeded
 	case c.Len() == 0:
@@ -167,7 +167,7 @@ func (q *sendQueue) fail(err error) {
 	defer q.s.mu.Unlock()
 	q.close(err)
 	q.drop()
-	q.deadline.set(time.Time{}, &q.cond)
+	q.deadline.Set(time.Time{}, &q.cond)
 }
 
 // drop frees what waits.
@@ -206,5 +206,5 @@ func (q *sendQueue) count() uint64 {
 func (q *sendQueue) setDeadline(t time.Time) {
 	q.s.mu.Lock()
 	defer q.s.mu.Unlock()
-	q.deadline.set(t, &q.cond)
+	q.deadline.Set(t, &q.cond)
 }

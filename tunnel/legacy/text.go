@@ -65,11 +65,5 @@ func cleanText(text string) string {
 	if len(text) > maxText {
 		text = text[:maxText]
 	}
-	text = strings.ToValidUTF8(text, "?")
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, text)
+	return tunnel.OneLine(strings.ToValidUTF8(text, "?"))
 }

@@ -30,13 +30,13 @@ type recvHalf struct {
 	inHand   int            // bytes returned by ReadChunks, consumed by the next call
 	end      error          // what comes after queue; nil: more may
 	delivery *delivery      // nil: somebody reads
-	deadline deadline
+	deadline tunnel.Deadline
 	tailOpen bool // the last chunk of queue is ours to append to
 }
 
 // readable says whether a read would not have to wait.
 func (r *recvHalf) readable() bool {
-	return r.end != nil || r.deadline.expired || len(r.queue) > 0
+	return r.end != nil || r.deadline.Passed() || len(r.queue) > 0
 }
 
 // wait returns nil once the queue has something, or why it never will.
@@ -45,7 +45,7 @@ func (r *recvHalf) wait(probe bool) error {
 		switch {
 		case r.closed():
 			return net.ErrClosed
-		case r.deadline.expired:
+		case r.deadline.Passed():
 			return errDeadline
 		case len(r.queue) > 0 || probe:
 			return nil
@@ -83,7 +83,7 @@ func (r *recvHalf) abandon(end error) int {
 	r.inHand = 0
 	tunnel.ReleaseAll(r.queue)
 	r.queue, r.tailOpen = nil, false
-	r.deadline.stop()
+	r.deadline.Stop()
 	return n
 }
 
@@ -153,7 +153,7 @@ func (r *recvHalf) setDeadline(t time.Time) error {
 	if r.closed() {
 		return net.ErrClosed
 	}
-	r.deadline.set(t, &r.cond)
+	r.deadline.Set(t, &r.cond)
 	return nil
 }
 
@@ -164,7 +164,7 @@ type sendHalf struct {
 	credit   sendCredit
 	out      outbox
 	end      error // why nothing can be written any more; nil: it can
-	deadline deadline
+	deadline tunnel.Deadline
 	writing  bool // a Write is under way; others wait for it
 	turn     bool // the link is ours to write to
 	untold   bool // the stream is gone, and what is in out counts as that of such
@@ -172,7 +172,7 @@ type sendHalf struct {
 
 // writable is nil while the direction is open.
 func (s *sendHalf) writable() error {
-	if s.end == nil && s.deadline.expired {
+	if s.end == nil && s.deadline.Passed() {
 		return errDeadline
 	}
 	return s.end
@@ -218,7 +218,7 @@ func (s *sendHalf) awaitCredit() error {
 // abandon ends the direction for cause.
 func (s *sendHalf) abandon(cause error) {
 	s.end = cause
-	s.deadline.stop()
+	s.deadline.Stop()
 }
 
 // setDeadline bounds how long a Write waits for credit and for a turn.
@@ -226,6 +226,6 @@ func (s *sendHalf) setDeadline(t time.Time) error {
 	if s.end == errClosed {
 		return net.ErrClosed
 	}
-	s.deadline.set(t, &s.cond)
+	s.deadline.Set(t, &s.cond)
 	return nil
 }

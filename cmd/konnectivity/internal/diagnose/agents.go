@@ -19,14 +19,21 @@ func (c *checker) checkAdmin(ctx context.Context) {
 		c.agentsAsTold()
 		return
 	}
-	client := status.NewClient()
-	defer client.Close()
-	r := status.Report{Address: c.opts.ServerAdmin}
-	if err := client.Report(ctx, &r, "", maxPeers); err != nil {
+	r, err := c.askAdmin(ctx)
+	if err != nil {
 		c.warn("admin port of the server", c.opts.ServerAdmin+": "+err.Error(), "It listens on the server's loopback; kubectl port-forward leads to it.")
 		return
 	}
 	c.agents(r)
+}
+
+// askAdmin asks the server through its admin port.
+func (c *checker) askAdmin(ctx context.Context) (status.Report, error) {
+	client := status.NewClient()
+	defer client.Close()
+	r := status.Report{Address: c.opts.ServerAdmin}
+	err := client.Report(ctx, &r, "", maxPeers)
+	return r, err
 }
 
 // agentsAsTold goes by what the server tells its clients.
@@ -123,10 +130,8 @@ func (c *checker) checkAgain(ctx context.Context) {
 	if c.opts.ServerAdmin == "" {
 		return
 	}
-	client := status.NewClient()
-	defer client.Close()
-	r := status.Report{Address: c.opts.ServerAdmin}
-	if err := client.Report(ctx, &r, "", maxPeers); err != nil {
+	r, err := c.askAdmin(ctx)
+	if err != nil {
 		return
 	}
 	c.group = "agents"
