@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -148,25 +147,10 @@ func (s stranger) Client(name string, protos ...string) *tls.Config {
 
 // knowsNobody is the address of a server that has no certificate for any name.
 func knowsNobody(t *testing.T) string {
-	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	config := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, nil // crypto/tls then says unrecognized_name
-	}})
-	must(t, err)
-	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				defer c.Close()
-				_ = c.(*tls.Conn).Handshake()
-			})
-		}
-	})
-	t.Cleanup(func() { _ = l.Close(); conns.Wait() })
-	return l.Addr().String()
+	}}
+	return testport.Serve(t, func(c *net.TCPConn) { _ = tls.Server(c, config).Handshake() })
 }
 
 func TestServerOutOfReach(t *testing.T) {

@@ -270,6 +270,23 @@ func started(t *testing.T, args []string) (stop func() (int, string)) {
 	}
 }
 
+// startedAt runs the program with more flags until the test ends. It returns the address
+// of one of its ports, by the flag's name, and a certificate for it.
+func startedAt(t *testing.T, port, more string) (address string, pair tls.Certificate) {
+	t.Helper()
+	files := files(t)
+	ports, _ := portFlags(t)
+	pair, err := tls.LoadX509KeyPair(files["cert"], files["key"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := started(t, expand(right+ports+more, files))
+	t.Cleanup(func() { stop() })
+	_, rest, _ := strings.Cut(ports, "--"+port+"-port=")
+	number, _, _ := strings.Cut(rest, " ")
+	return "127.0.0.1:" + number, pair
+}
+
 func TestProgramStartsAndStops(t *testing.T) {
 	files := files(t)
 	ports, health := portFlags(t)
@@ -362,27 +379,15 @@ func TestProgramThatCannotStart(t *testing.T) {
 
 // TestTLSFlagsAct: what the flags say of TLS is what a client meets.
 func TestTLSFlagsAct(t *testing.T) {
-	files := files(t)
-	ports, _ := portFlags(t)
-	stop := started(t, expand(right+ports+"--tls-min-version=VersionTLS13", files))
-	defer stop()
-	var port string
-	for arg := range strings.FieldsSeq(ports) {
-		if p, ok := strings.CutPrefix(arg, "--server-port="); ok {
-			port = p
-		}
-	}
-	pair, err := tls.LoadX509KeyPair(files["cert"], files["key"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	address, pair := startedAt(t, "server", "--tls-min-version=VersionTLS13")
 	dial := func(most uint16) error {
-		c, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{InsecureSkipVerify: true, MaxVersion: most, Certificates: []tls.Certificate{pair}})
+		c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: most, Certificates: []tls.Certificate{pair}})
 		if err == nil {
 			c.Close()
 		}
 		return err
 	}
+	var err error
 	for range 500 {
 		if err = dial(tls.VersionTLS13); err == nil {
 			break
@@ -399,30 +404,18 @@ func TestTLSFlagsAct(t *testing.T) {
 
 // TestAdminFlagsAct: the admin port speaks TLS, and asks for a certificate or token.
 func TestAdminFlagsAct(t *testing.T) {
-	files := files(t)
-	ports, _ := portFlags(t)
-	stop := started(t, expand(right+ports+"--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}", files))
-	defer stop()
-	var port string
-	for arg := range strings.FieldsSeq(ports) {
-		if p, ok := strings.CutPrefix(arg, "--admin-port="); ok {
-			port = p
-		}
-	}
-	pair, err := tls.LoadX509KeyPair(files["cert"], files["key"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	address, pair := startedAt(t, "admin", "--admin-cert={cert} --admin-key={key} --admin-ca-cert={ca}")
 	ask := func(certs ...tls.Certificate) (code int, err error) {
 		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: certs}}}
-		resp, err := client.Get("https://127.0.0.1:" + port + "/api/v1/status")
+		resp, err := client.Get("https://" + address + "/api/v1/status")
 		if err != nil {
 			return 0, err
 		}
 		resp.Body.Close()
 		return resp.StatusCode, nil
 	}
-	code := 0
+	var code int
+	var err error
 	for range 3000 {
 		if code, err = ask(pair); err == nil {
 			break

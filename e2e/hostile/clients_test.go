@@ -161,7 +161,7 @@ func dialWhatHangs(a attack) {
 func TestStormOfDials(t *testing.T) { besideNeighbour(t, "storm") }
 
 func dialAndClose(a attack) {
-	target := listen(a.t, echo)
+	target := testport.Serve(a.t, echo)
 	for _, ses := range a.links(10) {
 		for range 20 {
 			a.work.Go(func() {
@@ -213,7 +213,7 @@ func (a attack) streams(conn *grpc.ClientConn, n int) {
 func TestIdleConnections(t *testing.T) { besideNeighbour(t, "idle") }
 
 func openIdleConnections(a attack) {
-	target := listen(a.t, echo)
+	target := testport.Serve(a.t, echo)
 	a.hold(20, 500, target, func(tunnel.Conn) {})
 }
 
@@ -246,7 +246,7 @@ func TestReadersThatStop(t *testing.T) { besideNeighbour(t, "unread") }
 
 func readNothing(a attack) {
 	block := make([]byte, 64<<10)
-	target := listen(a.t, func(c *net.TCPConn) {
+	target := testport.Serve(a.t, func(c *net.TCPConn) {
 		// A thousand send buffers of 4 MiB are more than this machine's kernel
 		// gives to TCP; it would then drop packets of all its connections, and
 		// what that does to others would be measured instead.
@@ -266,7 +266,7 @@ func TestDestinationsThatStopReading(t *testing.T) { besideNeighbour(t, "unwritt
 func writeToWhoReadsNothing(a attack) {
 	block := make([]byte, 64<<10)
 	stop := make(chan struct{})
-	target := listen(a.t, func(*net.TCPConn) { <-stop })
+	target := testport.Serve(a.t, func(*net.TCPConn) { <-stop })
 	a.t.Cleanup(func() { close(stop) }) // runs before the listener waits for its connections
 	a.hold(20, 100, target, func(c tunnel.Conn) {
 		for {
@@ -281,7 +281,7 @@ func writeToWhoReadsNothing(a attack) {
 func TestTinyFrames(t *testing.T) { besideNeighbour(t, "tiny") }
 
 func sendTinyFrames(a attack) {
-	target := listen(a.t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	target := testport.Serve(a.t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	a.hold(4, 10, target, func(c tunnel.Conn) {
 		for {
 			if _, err := c.Write([]byte{1}); err != nil {

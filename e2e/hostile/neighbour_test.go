@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
+	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -43,29 +44,6 @@ func linkFrom(t testing.TB, s *suite.Suite, srv *suite.Server, from string) *lin
 	return ses
 }
 
-// listen serves connections at an address that it returns, until the test ends.
-func listen(t testing.TB, serve func(*net.TCPConn)) string {
-	t.Helper()
-	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	var conns sync.WaitGroup
-	ctx, cancel := context.WithCancel(context.Background())
-	conns.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() {
-				defer c.Close()
-				defer context.AfterFunc(ctx, func() { c.Close() })()
-				serve(c.(*net.TCPConn))
-			})
-		}
-	})
-	t.Cleanup(func() { cancel(); l.Close(); conns.Wait() })
-	return l.Addr().String()
-}
-
 func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }
 
 // neighbour is a client that does what clients do: it dials, and it has
@@ -90,7 +68,7 @@ const (
 
 // neighbourOf starts one; its connections are open when this returns.
 func neighbourOf(t *testing.T, s *suite.Suite, srv *suite.Server) *neighbour {
-	n := &neighbour{ses: linkFrom(t, s, srv, "127.0.0.9"), target: listen(t, echo)}
+	n := &neighbour{ses: linkFrom(t, s, srv, "127.0.0.9"), target: testport.Serve(t, echo)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	for range held {
