@@ -46,6 +46,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&o.memory, "memory", "idle,stalled", "tests of memory, each on processes that are fresh; empty: none")
 	flag.BoolVar(&o.long, "long", true, "measure with an agent that is 50 ms away, too")
 	flag.StringVar(&o.profile, "profile", "", "folder for CPU profiles of server and agent, taken while the tests of speed run")
+	flag.StringVar(&o.beside, "beside", "", "flags of a second suite of the same programs, which takes the relay chain's place: -beside=--resume-window=0")
 	flag.StringVar(&o.write, "write", "", "Markdown file whose table between the marks is replaced")
 	flag.Parse()
 	o.plan.Size, o.plan.Streams, o.plan.Dialers, o.plan.Stalled = o.sizeMiB<<20, []int{1, 8}, 16, 100
@@ -56,6 +57,7 @@ type options struct {
 	plan                          bench.Plan
 	sizeMiB                       int64
 	speed, memory, profile, write string
+	beside                        string
 	long                          bool
 }
 
@@ -123,8 +125,9 @@ func (o options) onFresh(ctx context.Context, bin suite.Binaries, plan bench.Pla
 	if err := w.residents(rep); err != nil {
 		return err
 	}
-	if o.profile != "" && plan.Runs == o.plan.Runs {
-		go w.profile(o.profile)
+	profiled := o.profile != "" && plan.Runs == o.plan.Runs
+	if profiled {
+		go w.profile(o.profile, "")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -132,7 +135,19 @@ func (o options) onFresh(ctx context.Context, bin suite.Binaries, plan bench.Pla
 	if err != nil {
 		return err
 	}
-	got, err := bench.Run(ctx, plan, w.subjects(target), func(what string) { fmt.Fprintln(os.Stderr, what) })
+	subjects := w.subjects(target)
+	if o.beside != "" {
+		other, err := start(bin, strings.Fields(o.beside)...)
+		if err != nil {
+			return err
+		}
+		defer other.close()
+		subjects[1] = other.subject(o.beside, target)
+		if profiled {
+			go other.profile(o.profile, "-beside")
+		}
+	}
+	got, err := bench.Run(ctx, plan, subjects, func(what string) { fmt.Fprintln(os.Stderr, what) })
 	rep.Merge(got)
 	return err
 }

@@ -40,7 +40,8 @@ func newWorld(bin suite.Binaries, more ...string) (*world, error) {
 	return &world{Suite: s, dir: dir}, nil
 }
 
-func start(bin suite.Binaries) (w *world, err error) {
+// start runs all, our programs with more of their flags.
+func start(bin suite.Binaries, more ...string) (w *world, err error) {
 	if w, err = newWorld(bin); err != nil {
 		return nil, err
 	}
@@ -49,13 +50,13 @@ func start(bin suite.Binaries) (w *world, err error) {
 			w.close()
 		}
 	}()
-	if w.server, err = w.StartServer("--enable-profiling"); err != nil {
+	if w.server, err = w.StartServer(append([]string{"--enable-profiling"}, more...)...); err != nil {
 		return w, err
 	}
-	if w.agent, err = w.StartAgent(w.server, "--enable-profiling"); err != nil {
+	if w.agent, err = w.StartAgent(w.server, append([]string{"--enable-profiling"}, more...)...); err != nil {
 		return w, err
 	}
-	if w.socks, err = w.StartSOCKS5(w.server); err != nil {
+	if w.socks, err = w.StartSOCKS5(w.server, more...); err != nil {
 		return w, err
 	}
 	w.front, w.chain, err = w.StartChain()
@@ -95,14 +96,20 @@ func (w *world) serveTarget(ctx context.Context) (string, error) {
 	return l.Addr().String(), nil
 }
 
+// subject is our own programs.
+func (w *world) subject(name, target string) bench.Subject {
+	path := bench.Path{Name: name, Dialer: socks5(w.socks.Address()), Target: target}
+	return bench.Subject{Path: path, PIDs: []int{w.socks.PID(), w.server.PID(), w.agent.PID()}}
+}
+
+// subjects are these and the relay chain.
 func (w *world) subjects(target string) []bench.Subject {
-	ours := []int{w.socks.PID(), w.server.PID(), w.agent.PID()}
 	var chain []int
 	for _, p := range w.chain {
 		chain = append(chain, p.PID())
 	}
 	return []bench.Subject{
-		{Path: bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target}, PIDs: ours},
+		w.subject("ours", target),
 		{Path: bench.Path{Name: "relay chain", Dialer: socks5(w.front), Target: target}, PIDs: chain},
 	}
 }
@@ -133,13 +140,13 @@ func socks5(front string) tunnel.Dialer {
 // profileSeconds is long enough for the first bulk tests.
 const profileSeconds = 10
 
-// profile fetches CPU profiles of server and agent at work.
-func (w *world) profile(dir string) {
+// profile fetches CPU profiles of server and agent at work, into files of that name.
+func (w *world) profile(dir, more string) {
 	time.Sleep(time.Second) // until the tests have begun
 	for name, port := range map[string]int{"server": w.server.AdminPort, "agent": w.agent.AdminPort} {
 		go func() {
 			url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", suite.Loopback(port), profileSeconds)
-			if err := download(url, filepath.Join(dir, name+".prof")); err != nil {
+			if err := download(url, filepath.Join(dir, name+more+".prof")); err != nil {
 				fmt.Fprintln(os.Stderr, "profile:", err)
 			}
 		}()

@@ -197,3 +197,15 @@ func TestMedian(t *testing.T) {
 		t.Errorf("medians %v, %v, %v", a, b, c)
 	}
 }
+
+// What a machine's speed does from one round to the next is no part of a ratio.
+func TestRatio(t *testing.T) {
+	row := &bench.Row{Values: map[string][]float64{"a": {2, 4, 30}, "b": {1, 4, 10}, "c": {2, 4}, "d": {0, 0, 0}}}
+	for pair, want := range map[[2]string]float64{
+		{"a", "b"}: 2, {"b", "a"}: 0.5, {"c", "b"}: 0.75, {"a", "d"}: 0, {"none", "b"}: 0, {"b", "none"}: 0,
+	} {
+		if got := row.Ratio(pair[0], pair[1]); got != want {
+			t.Errorf("%s ÷ %s is %v, want %v", pair[0], pair[1], got, want)
+		}
+	}
+}

@@ -61,8 +61,28 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 // Median returns the median of a row's values for one subject, or 0 if there
 // are none.
-func (row *Row) Median(subject string) float64 {
-	v := slices.Clone(row.Values[subject])
+func (row *Row) Median(subject string) float64 { return median(row.Values[subject]) }
+
+// Ratio returns what a subject has in terms of another: the median of the rounds'
+// ratios, since both had their turns within each of them, or that of the medians
+// where one of them misses rounds. It is 0 if there is none.
+func (row *Row) Ratio(subject, to string) float64 {
+	of, base := row.Values[subject], row.Values[to]
+	if len(of) == 0 || row.Median(to) == 0 {
+		return 0
+	}
+	if len(of) != len(base) || slices.Contains(base, 0) {
+		return row.Median(subject) / row.Median(to)
+	}
+	ratios := make([]float64, len(of))
+	for i := range of {
+		ratios[i] = of[i] / base[i]
+	}
+	return median(ratios)
+}
+
+func median(of []float64) float64 {
+	v := slices.Clone(of)
 	if len(v) == 0 {
 		return 0
 	}
@@ -73,7 +93,7 @@ func (row *Row) Median(subject string) float64 {
 	return v[len(v)/2]
 }
 
-// Table writes the medians, and each subject's ratio to the last one, which is
+// Table writes the medians, and each subject's Ratio to the last one, which is
 // the baseline; as text, or as Markdown.
 func (r *Report) Table(w io.Writer, markdown bool) error {
 	if len(r.Subjects) == 0 {
@@ -90,7 +110,6 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 	lines := [][]string{header}
 	for _, row := range r.Rows {
 		line := []string{row.Label, row.Unit}
-		base := row.Median(baseline)
 		for _, s := range r.Subjects {
 			v := row.Median(s)
 			if len(row.Values[s]) == 0 {
@@ -99,7 +118,7 @@ func (r *Report) Table(w io.Writer, markdown bool) error {
 				line = append(line, figure(v))
 			}
 			if s != baseline {
-				line = append(line, ratio(v, base))
+				line = append(line, ratio(row.Ratio(s, baseline)))
 			}
 		}
 		lines = append(lines, line)
@@ -149,11 +168,11 @@ func figure(v float64) string {
 	}
 }
 
-func ratio(v, base float64) string {
-	if base == 0 {
+func ratio(r float64) string {
+	if r == 0 {
 		return "–"
 	}
-	return fmt.Sprintf("%.2f", v/base)
+	return fmt.Sprintf("%.2f", r)
 }
 
 // JSON writes every value of every round.

@@ -98,14 +98,10 @@ func WithBudget(ctx context.Context, b *Budget) context.Context {
 	return context.WithValue(ctx, budgetKey{}, b)
 }
 
-// WithoutDial is a context that never ends, for streams that take the place of one
-// that was dialed under ctx: they count in the same Budget. It keeps nothing else
-// of ctx in memory.
-func WithoutDial(ctx context.Context) context.Context {
-	if b, ok := ctx.Value(budgetKey{}).(*Budget); ok {
-		return WithBudget(context.Background(), b)
-	}
-	return context.Background()
+// BudgetOf is the Budget that WithBudget has put into ctx; nil: none.
+func BudgetOf(ctx context.Context) *Budget {
+	b, _ := ctx.Value(budgetKey{}).(*Budget)
+	return b
 }
 
 // budgetOf is the budget of a stream to be opened under ctx, by default that of

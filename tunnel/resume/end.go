@@ -18,10 +18,6 @@ const (
 	Gone                   // it is over
 )
 
-func (s State) String() string {
-	return [...]string{"attached", "detached", "lingering", "gone"}[s]
-}
-
 // Reason is why an end is gone.
 type Reason uint8
 
@@ -74,8 +70,8 @@ type End struct {
 
 // New returns an end that is attached to its first carrier and may be without
 // one, or wait for its peer to take what is left, for as long as window.
-func New(window time.Duration) *End {
-	return &End{window: window, carried: true, confirmed: true}
+func New(window time.Duration) End {
+	return End{window: window, carried: true, confirmed: true}
 }
 
 // Dialed numbers the first carrier, if others were tried in vain before it.
@@ -191,7 +187,12 @@ func (e *End) Resumed(epoch uint32, offset uint64, now time.Time) error {
 // to be told has been taken. The newest wins, whichever comes first.
 func (e *End) Accept(epoch uint32, offset uint64, now time.Time) (taken uint64, err error) {
 	switch {
-	case e.reason != NotGone || e.plain:
+	case e.reason != NotGone:
+		return 0, ErrGone
+	case e.plain:
+		if epoch > e.epoch { // the peer has left the carrier that this end has
+			e.finish(Unresolved)
+		}
 		return 0, ErrGone
 	case epoch <= e.epoch:
 		return 0, ErrStale
@@ -233,6 +234,13 @@ func (e *End) Ack(offset uint64, now time.Time) error {
 	}
 	e.Settle(now)
 	return nil
+}
+
+// Due says whether the peer is to be told at once what was taken, and not when it
+// falls silent. The end of its direction can wait for ours, which often follows:
+// both then go together.
+func (e *End) Due() bool {
+	return e.In.much() || e.Out.Finished() && e.In.Finished() && e.In.Owes()
 }
 
 // Settle is called after either direction has ended: once both have, the end

@@ -8,6 +8,10 @@ import (
 	"konnectivity/tunnel"
 )
 
+func (s State) String() string {
+	return [...]string{"attached", "detached", "lingering", "gone"}[s]
+}
+
 var t0 = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Second) }
@@ -18,8 +22,8 @@ func written(t *testing.T, text string) *End {
 	e := New(30 * time.Second)
 	t.Cleanup(e.Out.Release)
 	e.Out.Append(tunnel.CopyChunk([]byte(text)))
-	send(e)
-	return e
+	send(&e)
+	return &e
 }
 
 func send(e *End) (fin bool) {
@@ -245,11 +249,41 @@ func TestPlain(t *testing.T) {
 	if e.Out.Kept() != 0 || e.Out.Size() != 0 {
 		t.Errorf("keeps %d bytes in %d", e.Out.Kept(), e.Out.Size())
 	}
-	if _, err := e.Accept(1, 3, at(0)); !errors.Is(err, ErrGone) {
-		t.Errorf("resumed: %v", err)
-	}
 	e.Broken(0, tunnel.CodeLost, at(1))
 	want(t, e, Gone, Unresolved)
+}
+
+// A plain end whose peer goes on by another carrier, of which it was not told before,
+// has lost its own.
+func TestPlainEndThatIsResumed(t *testing.T) {
+	e := written(t, "abc")
+	e.Dialed(1)
+	e.Degrade()
+	for _, late := range []uint32{0, 1} {
+		if _, err := e.Accept(late, 3, at(0)); !errors.Is(err, ErrGone) {
+			t.Errorf("resumed: %v", err)
+		}
+	}
+	want(t, e, Attached, NotGone)
+	if _, err := e.Accept(2, 3, at(0)); !errors.Is(err, ErrGone) {
+		t.Errorf("resumed: %v", err)
+	}
+	want(t, e, Gone, Unresolved)
+}
+
+// Bytes behind the end of a direction are a mistake of who writes them, which is not
+// to reach the peer.
+func TestNothingComesBehindTheEnd(t *testing.T) {
+	e := written(t, "abc")
+	e.Out.Finish()
+	more := tunnel.CopyChunk([]byte("d"))
+	defer more.Release()
+	defer func() {
+		if recover() == nil {
+			t.Error("it was taken")
+		}
+	}()
+	e.Out.Append(more)
 }
 
 func TestNoBufferIsGivenUpThatIsNeeded(t *testing.T) {
@@ -270,17 +304,38 @@ func TestMemoryIsFreedOfAnEndThatLingers(t *testing.T) {
 	want(t, e, Gone, Complete)
 }
 
+// The end of a direction is acknowledged at once where the other one has ended, too.
+func TestAcknowledgesTheEndWithItsOwn(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		e := New(time.Minute)
+		if first {
+			e.Out.Finish()
+		}
+		e.In.Take(1)
+		e.In.Finish()
+		if e.Due() != first || !e.In.Owes() {
+			t.Errorf("due: %v, with our own end before it: %v", e.Due(), first)
+		}
+		if e.Out.Finish(); !e.Due() {
+			t.Error("not due though both directions have ended")
+		}
+		if e.In.Tell(); e.Due() {
+			t.Error("due again")
+		}
+	}
+}
+
 // A peer that keeps much is told less often, on that carrier.
 func TestAcknowledgesInSteps(t *testing.T) {
 	e := New(time.Minute)
 	due := func(at int) {
 		t.Helper()
 		e.In.Take(at - 1)
-		if e.In.Due() {
+		if e.Due() {
 			t.Errorf("due before %d", at)
 		}
 		e.In.Take(1)
-		if !e.In.Due() {
+		if !e.Due() {
 			t.Errorf("not due at %d", at)
 		}
 		e.In.Tell()
@@ -289,7 +344,7 @@ func TestAcknowledgesInSteps(t *testing.T) {
 	e.In.Keeps(true)
 	due(BigStep)
 	e.In.Take(Step)
-	if e.In.Keeps(false); !e.In.Due() {
+	if e.In.Keeps(false); !e.Due() {
 		t.Error("not due once the peer keeps less")
 	}
 	e.In.Tell()

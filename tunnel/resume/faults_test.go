@@ -30,33 +30,41 @@ func simulate(seed uint64) (done tally, err error) {
 		w.servers = append(w.servers, &server{links: [2]*simLink{{}, {}}})
 	}
 	for who := range w.ends {
-		total := w.rnd.IntN(100 << 10)
+		end := New(simWindow)
+		a := &actor{w: w, who: who, end: &end, total: w.rnd.IntN(100 << 10)}
 		if w.chance(10) {
-			total *= 10
+			a.total, a.bulk = 10*a.total, true
 		}
-		w.ends[who] = &actor{w: w, who: who, end: New(simWindow), total: total}
+		w.ends[who] = a
 	}
-	w.start()
+	w.start(w.rnd.Uint32N(3))
 	for _, a := range w.ends {
 		w.after(0, a.write)
 	}
 	w.after(w.upTo(30*time.Millisecond), w.fault)
 	w.after(500*time.Millisecond+w.upTo(5*time.Second), func() { w.healing = true })
-	if w.chance(5) {
+	if w.chance(8) {
 		w.after(w.upTo(4*time.Second), w.doom)
+	}
+	if w.chance(5) {
+		w.after(w.upTo(4*time.Second), w.close)
+	}
+	if w.chance(3) {
+		w.after(w.upTo(4*time.Second), w.degrade)
 	}
 	w.run()
 	return w.tally, w.failed
 }
 
-// start attaches both ends to their first carrier.
-func (w *world) start() {
+// start attaches both ends to their first carrier, which was dialed by that attempt.
+func (w *world) start(attempt uint32) {
 	near, far := w.leg(w.servers[0].links[opener]), w.leg(w.servers[0].links[acceptor])
 	w.join(near, far)
 	for who, l := range []*leg{near, far} {
 		a := w.ends[who]
 		l.far[toEnd] = func(f frame) { a.receive(l, f) }
-		a.carry(l, 0)
+		a.end.Dialed(attempt)
+		a.carry(l, attempt)
 	}
 }
 
@@ -84,7 +92,7 @@ func (w *world) judge(a *actor) {
 		w.fail("end %d is still %v, the other %v", a.who, a.end.State(), other.end.State())
 	case a.end.Out.Size() != 0:
 		w.fail("end %d is gone and holds %d bytes", a.who, a.end.Out.Size())
-	case w.deadly:
+	case w.deadly, a.end.Closed():
 	case a.took != other.total || !a.end.In.Finished():
 		w.fail("end %d took %d of %d bytes; it is gone for %q, the other for %q",
 			a.who, a.took, other.total, a.end.Reason().Label(), other.end.Reason().Label())
@@ -94,9 +102,9 @@ func (w *world) judge(a *actor) {
 // doom makes the end of a run one that connections cannot outlive.
 func (w *world) doom() {
 	w.deadly, w.healing = true, true
-	switch w.rnd.IntN(3) {
+	a := w.ends[w.rnd.IntN(2)]
+	switch w.rnd.IntN(5) {
 	case 0: // an end dies
-		a := w.ends[w.rnd.IntN(2)]
 		a.dead = true
 		a.detach()
 		a.end.End(Ended)
@@ -107,13 +115,13 @@ func (w *world) doom() {
 			s.links[a.who] = nil
 		}
 	case 1: // one of them ends the connection
-		a := w.ends[w.rnd.IntN(2)]
 		if a.leg != nil {
 			w.send(a.leg, toServer, frame{kind: 'r', code: tunnel.CodePeerReset})
 		}
 		a.end.End(Ended)
 		a.detach()
 	case 2: // nobody is linked any more
+		w.down = true
 		for _, s := range w.servers {
 			for i, l := range s.links {
 				if l != nil {
@@ -122,6 +130,91 @@ func (w *world) doom() {
 				s.links[i] = nil
 			}
 		}
+	case 3:
+		w.abandon(w.ends[opener])
+	case 4:
+		w.lie(a)
+	}
+}
+
+// abandon has the opener's application reset the connection while nothing carries it.
+func (w *world) abandon(a *actor) {
+	if a.end.Reason() != NotGone {
+		return
+	}
+	if a.leg != nil {
+		w.send(a.leg, toServer, frame{kind: 'r', code: tunnel.CodeLost})
+		a.broken(tunnel.CodeLost)
+	}
+	a.end.Abandon(w.time())
+	if a.end.Reason() == NotGone && (a.end.State() != Lingering || a.end.Out.Size() > 0) {
+		w.fail("an end that was given up is %v and holds %d bytes", a.end.State(), a.end.Out.Size())
+	}
+}
+
+// lie has an end told what cannot be, by whoever knows its token.
+func (w *world) lie(a *actor) {
+	if a.end.Reason() != NotGone || a.end.Plain() || a.end.Abandoned() {
+		return
+	}
+	never := a.end.Out.Sent() + 2 + w.rnd.Uint64N(1<<20) // the end counts as one
+	var err error
+	switch {
+	case w.chance(40):
+		err = a.end.Ack(never, w.time())
+	case a.who == acceptor && w.chance(50) && a.end.Out.acked > 0:
+		_, err = a.end.Accept(a.end.Epoch()+1, w.rnd.Uint64N(a.end.Out.acked), w.time())
+	case a.who == acceptor:
+		_, err = a.end.Accept(a.end.Epoch()+1, never, w.time())
+	default:
+		epoch, taken, _ := a.end.Try(w.time())
+		a.tells(taken)
+		err = a.end.Resumed(epoch, never, w.time())
+	}
+	if !errors.Is(err, ErrContradiction) || a.end.Reason() != Dishonest {
+		w.fail("end %d was told of %d, and is %v: %v", a.who, never, a.end.State(), err)
+	}
+	a.over()
+}
+
+// close has an application use the connection no more. What it has written is to
+// arrive all the same, and it takes what comes.
+func (w *world) close() {
+	a := w.ends[w.rnd.IntN(2)]
+	if a.end.Reason() != NotGone || a.end.Abandoned() {
+		return
+	}
+	a.total = a.wrote
+	a.end.Close(w.time())
+	if a.leg != nil && a.end.Carried() {
+		a.acknowledge()
+	}
+	a.pump()
+	a.settle()
+}
+
+// degrade has an end keep nothing any more, for lack of memory: it does not outlive
+// its carrier then.
+func (w *world) degrade() {
+	a := w.ends[w.rnd.IntN(2)]
+	carried := a.end.Carried()
+	plain := a.end.Degrade()
+	if plain != carried {
+		w.fail("end %d, with a carrier: %v, has become plain: %v", a.who, carried, plain)
+	}
+	w.deadly = w.deadly || plain
+	a.settle()
+	if w.chance(50) { // which the other end does not know
+		w.drain()
+	}
+}
+
+// drain has the opener leave a server that is to go.
+func (w *world) drain() {
+	if a := w.ends[opener]; a.end.Carried() && !a.end.Plain() {
+		w.faults++
+		w.send(a.leg, toServer, frame{kind: 'r', code: tunnel.CodeShutdown})
+		a.move()
 	}
 }
 
@@ -147,11 +240,7 @@ func (w *world) fault() {
 	case n < 82:
 		w.hush(s, side)
 	case n < 92: // the server drains
-		if a := w.ends[opener]; a.end.Carried() {
-			w.faults++
-			w.send(a.leg, toServer, frame{kind: 'r', code: tunnel.CodeShutdown})
-			a.move()
-		}
+		w.drain()
 	default:
 		w.forge()
 	}
@@ -171,7 +260,7 @@ func (w *world) cutSide(s *server, side int, down time.Duration) {
 }
 
 func (w *world) restore(s *server, side int) {
-	if !w.ends[side].dead && !w.deadly && s.links[side] == nil {
+	if !w.ends[side].dead && !w.down && s.links[side] == nil {
 		s.links[side] = &simLink{}
 	}
 }
@@ -206,10 +295,13 @@ func (w *world) forge() {
 		return
 	}
 	w.faults++
-	before, carried := e.Epoch(), e.Carried()
+	before, carried, want := e.Epoch(), e.Carried(), ErrStale
+	if e.Plain() {
+		want = ErrGone
+	}
 	for range 3 {
 		_, err := e.Accept(e.Epoch()-min(e.Epoch(), w.rnd.Uint32N(3)), w.rnd.Uint64N(1<<20), w.time())
-		if !errors.Is(err, ErrStale) {
+		if !errors.Is(err, want) {
 			w.fail("a carrier of before was answered %v", err)
 		}
 	}

@@ -36,10 +36,8 @@ func (in *Incoming) Finished() bool { return in.fin }
 // Owes says whether something was taken and not acknowledged.
 func (in *Incoming) Owes() bool { return in.told < in.taken }
 
-// Due says whether the peer is to be told at once, and not when it falls silent.
-func (in *Incoming) Due() bool {
-	return in.taken-in.told >= in.step() || in.fin && in.Owes()
-}
+// much says whether the peer may wait for what was taken to be acknowledged.
+func (in *Incoming) much() bool { return in.taken-in.told >= in.step() }
 
 // Keeps takes in whether the peer says that it can keep twice a BigStep. Until it
 // does, and from each new carrier on, it cannot.

@@ -13,10 +13,12 @@ import (
 
 // The simulation: two ends, one to three servers between them, links that are
 // cut at any byte, stand still and come back, servers that are killed, carriers
-// that are tried twice at once, readers that stall, ends that die and windows
-// that pass; all in virtual time and from one seed. The oracle is that what an
-// end takes is what the other wrote, byte by byte, and that both have all of it
-// in the end if both live and a carrier came back in time.
+// that are tried twice at once, readers that stall, ends that keep much or little,
+// become plain, lie, are closed or given up or die, and windows that pass; all in
+// virtual time and from one seed. The oracle is that what an end takes is what the
+// other wrote, byte by byte, that both have all of it in the end if both live and
+// a carrier came back in time, and that an end is to acknowledge at once just
+// where the protocol says so.
 
 // world is one run.
 type world struct {
@@ -30,7 +32,8 @@ type world struct {
 	ends    [2]*actor
 	servers []*server
 	healing bool // no more faults
-	deadly  bool // an end dies, or no carrier returns in time
+	deadly  bool // something happens that connections cannot outlive
+	down    bool // no link returns
 }
 
 const opener, acceptor = 0, 1
@@ -118,6 +121,7 @@ type frame struct {
 	data []tunnel.Chunk
 	fin  bool
 	n    uint64 // offset
+	big  bool   // flag 2 of ACK: its sender keeps much
 	code tunnel.Code
 	ep   uint32
 	fail error
@@ -196,9 +200,11 @@ type actor struct {
 	who   int
 	end   *End
 	dead  bool
-	total int // to be written
+	bulk  bool // it writes much at a time
+	total int  // to be written
 	wrote int
 	took  int
+	told  uint64 // what the peer was told of that, and of its end
 
 	leg     *leg
 	epoch   uint32  // that leg carries
@@ -207,6 +213,10 @@ type actor struct {
 	pumping bool
 	owing   bool
 	trying  bool
+
+	keeps bool // it has room for much, at this moment,
+	said  bool // and has said so by leg;
+	heard bool // the peer has
 }
 
 // mostText is more than an end ever writes.
@@ -225,31 +235,71 @@ func text(who int) []byte {
 
 func (a *actor) now() time.Time { return a.w.time() }
 
-const simBuffer = 96 << 10
+// What an end keeps at most, and what one keeps that has said that it keeps much.
+const (
+	littleRoom = 128 << 10
+	muchRoom   = 512 << 10
+)
+
+func (a *actor) room() int {
+	if a.keeps && a.leg != nil {
+		return muchRoom
+	}
+	return littleRoom
+}
 
 // write has the application write something, if there is room.
 func (a *actor) write() {
-	if a.dead || a.end.Reason() != NotGone {
+	if a.dead || a.end.Reason() != NotGone || a.end.Closed() || a.end.Abandoned() {
 		return
+	}
+	if a.w.chance(2) {
+		a.keeps = !a.keeps
 	}
 	if a.wrote == a.total {
 		a.end.Out.Finish()
+		if a.leg != nil && a.end.Carried() {
+			a.acknowledge()
+		}
 		a.pump()
 		a.settle()
 		return
 	}
-	if a.end.Out.Kept() < simBuffer {
-		n := min(a.total-a.wrote, 1+a.w.rnd.IntN(400))
-		if a.w.chance(3) {
-			n = min(a.total-a.wrote, 30000)
-		}
-		c := tunnel.NewChunk(n)
+	pause := slowly
+	if a.end.Out.Kept() < a.room() {
+		c := tunnel.NewChunk(min(a.total-a.wrote, a.piece()))
 		copy(c.Bytes(), texts[a.who][a.wrote:])
+		a.wrote += c.Len()
 		a.end.Out.Append(c)
-		a.wrote += n
 		a.pump()
+		pause = a.pause()
+	} else if a.leg != nil && a.said && !a.keeps {
+		a.tell() // so that the peer does so sooner
 	}
-	a.w.after(a.w.upTo(20*time.Millisecond), a.write)
+	a.w.after(a.w.upTo(pause), a.write)
+}
+
+// slowly is how long most applications wait between two writes, at most.
+const slowly = 20 * time.Millisecond
+
+// pause is the same for this one.
+func (a *actor) pause() time.Duration {
+	if a.bulk {
+		return slowly / 10
+	}
+	return slowly
+}
+
+// piece is how much it writes at a time.
+func (a *actor) piece() int {
+	switch {
+	case a.bulk:
+		return 1 + a.w.rnd.IntN(tunnel.ChunkSize)
+	case a.w.chance(3):
+		return 30000
+	default:
+		return 1 + a.w.rnd.IntN(400)
+	}
 }
 
 // pump gives the carrier what it has not been given, a part at a time.
@@ -277,7 +327,7 @@ func (a *actor) pump() {
 func (a *actor) attach(l *leg, epoch uint32) {
 	a.detach()
 	a.leg, a.epoch = l, epoch
-	a.owing = false
+	a.owing, a.said, a.heard = false, false, false
 }
 
 // carry attaches l and hears of its loss.
@@ -316,6 +366,12 @@ func (a *actor) receive(l *leg, f frame) {
 		a.end.Heard(a.epoch)
 		if err := a.end.Ack(f.n, a.now()); err != nil {
 			a.w.fail("end %d: ack of %d: %v", a.who, f.n, err)
+		}
+		a.heard = f.big
+		a.end.In.Keeps(f.big)
+		a.knowsWhen()
+		if a.end.Carried() && (a.end.Due() || a.said != a.keeps) {
+			a.tell()
 		}
 		a.settle()
 		a.pump()
@@ -361,12 +417,49 @@ func (a *actor) take(p []byte) {
 	a.end.In.Take(len(p))
 }
 
+// taken is how much of the sequence that is: the end counts as one more.
+func (a *actor) taken() uint64 {
+	if a.end.In.Finished() {
+		return uint64(a.took) + 1
+	}
+	return uint64(a.took)
+}
+
+// knowsWhen wants the end to know whether the peer is to be told at once: the end of
+// the direction where the other has ended, too; 64 KiB, or 256 where the peer has said
+// by this carrier that it keeps much.
+func (a *actor) knowsWhen() {
+	owed, step := a.taken()-a.told, uint64(64<<10)
+	if a.heard {
+		step = 256 << 10
+	}
+	if due := owed >= step || owed > 0 && a.end.In.Finished() && a.end.Out.Finished(); due != a.end.Due() {
+		a.w.fail("end %d: %d bytes are taken and not acknowledged; the peer keeps much: %v; due: %v", a.who, owed, a.heard, !due)
+	}
+}
+
+// tells takes in that the peer is told what was taken.
+func (a *actor) tells(offset uint64) uint64 {
+	if offset != a.taken() {
+		a.w.fail("end %d has taken %d and acknowledges %d", a.who, a.taken(), offset)
+	}
+	a.told = offset
+	return offset
+}
+
+// tell acknowledges.
+func (a *actor) tell() {
+	a.said = a.keeps
+	a.w.send(a.leg, toServer, frame{kind: 'a', n: a.tells(a.end.In.Tell()), big: a.said})
+}
+
 // acknowledge tells the peer at once, or soon.
 func (a *actor) acknowledge() {
+	a.knowsWhen()
 	switch {
 	case a.leg == nil || !a.end.Carried() || !a.end.In.Owes():
-	case a.end.In.Due():
-		a.w.send(a.leg, toServer, frame{kind: 'a', n: a.end.In.Tell()})
+	case a.end.Due():
+		a.tell()
 	case !a.owing:
 		a.owing = true
 		leg := a.leg
@@ -374,7 +467,7 @@ func (a *actor) acknowledge() {
 			if a.leg == leg {
 				a.owing = false
 				if a.end.Carried() && a.end.In.Owes() {
-					a.w.send(leg, toServer, frame{kind: 'a', n: a.end.In.Tell()})
+					a.tell()
 				}
 			}
 		})
@@ -384,19 +477,35 @@ func (a *actor) acknowledge() {
 // settle looks at what has become of the end.
 func (a *actor) settle() {
 	a.end.Settle(a.now())
-	if a.end.Reason() != NotGone {
-		a.detach()
+	if a.over() {
 		return
 	}
 	if at := a.end.Deadline(); !at.IsZero() {
-		a.w.after(at.Sub(a.now()), func() { a.end.Tick(a.now()); a.settleOnce() })
+		a.w.after(at.Sub(a.now()), func() { a.end.Tick(a.now()); a.over() })
 	}
 }
 
-func (a *actor) settleOnce() {
-	if a.end.Reason() != NotGone {
-		a.detach()
+// over says whether the end is gone. Its carrier is over, too, then, and tells the
+// peer of it who does not know.
+func (a *actor) over() bool {
+	reason := a.end.Reason()
+	if reason == NotGone {
+		return false
 	}
+	if leg := a.leg; leg != nil {
+		reset := func(code tunnel.Code) { a.w.send(leg, toServer, frame{kind: 'r', code: code}) }
+		switch {
+		case reason == Ended, reason == Complete && a.end.In.Finished():
+		case reason == Complete:
+			reset(tunnel.CodeCancelled)
+		case reason == Dishonest:
+			reset(tunnel.CodeProtocol)
+		default:
+			reset(tunnel.CodeGone)
+		}
+	}
+	a.detach()
+	return true
 }
 
 func (a *actor) broken(code tunnel.Code) {
@@ -433,11 +542,11 @@ func (a *actor) move() {
 		return
 	}
 	a.settle()
-	a.w.open(a, epoch, taken)
+	a.w.open(a, epoch, a.tells(taken))
 	if a.w.chance(10) { // another at once: the first may still win or come late
 		a.w.faults++
 		if epoch, taken, err = a.end.Try(a.now()); err == nil {
-			a.w.open(a, epoch, taken)
+			a.w.open(a, epoch, a.tells(taken))
 		}
 	}
 	a.resume(50*time.Millisecond + a.w.upTo(1500*time.Millisecond)) // given up by then
@@ -485,13 +594,24 @@ func (w *world) opened(a *actor, near *leg, f frame) {
 	case f.fail != nil:
 		return
 	}
-	if err := a.end.Resumed(f.ep, f.n, w.time()); err != nil {
+	sent := a.end.Out.Sent()
+	switch err := a.end.Resumed(f.ep, f.n, w.time()); {
+	case err == nil:
+	case errors.Is(err, ErrStale):
 		near.far[toEnd] = nil
 		w.send(near, toServer, frame{kind: 'r', code: tunnel.CodeCancelled})
-		if !errors.Is(err, ErrStale) && !errors.Is(err, ErrGone) {
-			w.fail("resumed: %v", err)
-		}
 		return
+	case errors.Is(err, ErrGone): // which the peer is to know
+		near.far[toEnd] = nil
+		w.send(near, toServer, frame{kind: 'a', n: a.tells(a.end.In.Tell())})
+		w.send(near, toServer, frame{kind: 'r', code: tunnel.CodeGone})
+		return
+	default:
+		w.fail("resumed: %v", err)
+		return
+	}
+	if now := a.end.Out.Sent(); now > sent {
+		w.fail("resumed: goes on at %d where %d was sent", now, sent)
 	}
 	w.resumed++
 	a.carry(near, f.ep)
@@ -499,7 +619,7 @@ func (w *world) opened(a *actor, near *leg, f frame) {
 		near.hear(toEnd)
 		return
 	}
-	w.send(near, toServer, frame{kind: 'a', n: a.end.In.Tell()}) // it uses the carrier
+	a.tell() // it uses the carrier
 	a.settle()
 	a.pump()
 }
@@ -574,6 +694,7 @@ func (w *world) accept(a *actor, far *leg, f frame) {
 		w.send(far, toServer, frame{kind: 'O', ep: f.ep, fail: err})
 		return
 	}
+	a.tells(taken)
 	a.carry(far, f.ep)
 	if far.torn[toEnd] || far.link.dead {
 		far.hear(toEnd)

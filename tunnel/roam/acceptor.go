@@ -212,14 +212,16 @@ func (e *Ends) accept(flow *tunnel.Flow, answer tunnel.Answer) error {
 func (c *Conn) accept(epoch uint32, peerTaken uint64) (taken uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.end.Reason() == resume.NotGone && epoch > c.end.Epoch() {
-		if st := c.st; st != nil {
-			c.leave()
-			c.mu.Unlock()
-			c.detach(st)
-			c.mu.Lock()
+	for c.end.Reason() == resume.NotGone && epoch > c.end.Epoch() && (c.st != nil || c.busy()) {
+		if c.st == nil { // somebody still uses the one before
+			c.changed.Wait()
+			continue
 		}
-		c.quiesce()
+		st := c.st
+		c.leave()
+		c.mu.Unlock()
+		c.detach(st)
+		c.mu.Lock()
 	}
 	sent := c.end.Out.Sent()
 	taken, err = c.end.Accept(epoch, peerTaken, time.Now())

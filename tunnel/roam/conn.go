@@ -41,14 +41,14 @@ type Conn struct {
 
 	mu      sync.Mutex
 	changed sync.Cond // room to write, another carrier, the end of it all
-	end     *resume.End
+	end     resume.End
 	st      Carrier // nil: none
 	err     error   // why it is over; nil: it is not, or ended in order
 	reading int     // how many read from a carrier
 	leaving int     // how many carriers were left that something may still come out of
 	held    int     // of the budget
 	room    *room   // for what is not acknowledged; nil: no writer has wanted more
-	used    time.Time
+	used    moment
 	epoch   uint32      // of st
 	code    tunnel.Code // that the peer is told once an end that was abandoned has a carrier
 	sending bool        // somebody gives st what it has not been given
@@ -112,6 +112,9 @@ func (c *Conn) CloseWrite() error {
 
 // flush has sent what was not, without waiting for it.
 func (c *Conn) flush() {
+	if c.st != nil && c.end.Carried() && c.end.Due() {
+		c.acknowledge()
+	}
 	switch {
 	case !c.startSending():
 		c.settle()
@@ -278,6 +281,15 @@ func (c *Conn) account() {
 // take it.
 func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
 	c.st, c.epoch, c.big = st, epoch, false
+	c.used = now()
+	if before := c.Course(); !before.Lost.IsZero() {
+		c.ends.resumed(time.Since(before.Lost))
+		course := tunnel.Course{Resumes: before.Resumes + 1, Hop: f.Hop}
+		if f.Source != nil {
+			course.Source = f.Source.String()
+		}
+		c.course.Store(&course)
+	}
 	if c.turn.delivers() {
 		st.In().Deliver(&inlet{c, st, epoch})
 		c.turn.ready()
@@ -285,17 +297,11 @@ func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
 		_ = st.SetReadDeadline(c.readBy.time())
 	}
 	c.watch(st, epoch)
+	if c.done { // the peer had all of it
+		return
+	}
 	if c.end.In.Finished() { // every carrier waits for it before it is closed
 		c.acknowledge()
-	}
-	c.used = time.Now()
-	if before := c.Course(); !before.Lost.IsZero() {
-		c.ends.resumed(c.used.Sub(before.Lost))
-		course := tunnel.Course{Resumes: before.Resumes + 1, Hop: f.Hop}
-		if f.Source != nil {
-			course.Source = f.Source.String()
-		}
-		c.course.Store(&course)
 	}
 	c.flush()
 }
@@ -394,8 +400,9 @@ func (c *Conn) detach(left Carrier) {
 	c.changed.Broadcast()
 }
 
-// calm is quiesce for no longer than patience, and says whether it came to that:
-// whoever resumes others, too, does not wait for a write that is stuck.
+// calm waits until nobody uses a carrier that was left, for no longer than patience,
+// and says whether it came to that: whoever resumes others, too, does not wait for a
+// write that is stuck.
 func (c *Conn) calm(patience time.Duration) bool {
 	if !c.busy() {
 		return true
@@ -413,17 +420,10 @@ func (c *Conn) calm(patience time.Duration) bool {
 	return !c.busy()
 }
 
-// busy says whether somebody still uses a carrier.
+// busy says whether somebody still uses a carrier that was left, so that what was taken
+// out of it and given to it is not known for good.
 func (c *Conn) busy() bool {
 	return (c.sending || c.reading > 0 || c.leaving > 0) && c.end.Reason() == resume.NotGone
-}
-
-// quiesce waits until nobody uses a carrier that was detached, so that what was
-// taken out of it and given to it is known for good.
-func (c *Conn) quiesce() {
-	for c.busy() {
-		c.changed.Wait()
-	}
 }
 
 var _ interface {

@@ -1,6 +1,7 @@
 package roam
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -116,7 +117,7 @@ func (e *Ends) Features() []string {
 
 // newConn makes an end that st carries, by the so manieth attempt.
 func (e *Ends) newConn(st Carrier, window time.Duration, number uint32, token [16]byte, address string) *Conn {
-	c := &Conn{ends: e, token: token, address: address, end: resume.New(window), st: st, epoch: number, used: time.Now()}
+	c := &Conn{ends: e, token: token, address: address, end: resume.New(window), st: st, epoch: number, used: now()}
 	c.end.Dialed(number)
 	c.changed.L = &c.mu
 	return c
@@ -187,12 +188,12 @@ func (e *Ends) relieve() {
 		}
 		q.c.mu.Unlock()
 	}
-	slices.SortFunc(all, func(a, b waiter) int { return a.used.Compare(b.used) })
+	slices.SortFunc(all, func(a, b waiter) int { return cmp.Compare(a.used, b.used) })
 	for _, q := range all {
 		if !e.budget.Short() {
 			return
 		}
-		if !q.used.IsZero() && q.c.degrade() {
+		if q.used != 0 && q.c.degrade() {
 			e.stats.degraded.Add(1)
 		}
 	}

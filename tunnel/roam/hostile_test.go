@@ -115,6 +115,27 @@ func TestContradictoryOffsets(t *testing.T) {
 	}
 }
 
+// An end that has become a plain one is over when its opener goes on by another
+// carrier, before it has heard that the one it had was lost: nobody would end it later.
+func TestResumingAPlainConnectionEndsIt(t *testing.T) {
+	h := newHostile(t)
+	h.w.memory.Hold(1 << 30)
+	defer h.w.memory.Hold(-1 << 30)
+	if _, err := h.far.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return h.w.agent.Stats().Degraded == 1 })
+	_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1}, "dest:1")
+	if tunnel.FailureOf(err) != tunnel.FailGone {
+		t.Error(err)
+	}
+	_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		t.Errorf("the destination reads %v, want a reset", err)
+	}
+	eventually(t, func() bool { return h.w.agent.Len() == 0 && h.w.agent.Stats().Without == 0 })
+}
+
 // An opener that makes connections and leaves them, one after the other, has an
 // agent wait for no more than it has room for: those that have waited longest end.
 // Who goes on with one makes room.

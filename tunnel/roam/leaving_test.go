@@ -64,6 +64,69 @@ func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
 	})
 }
 
+// Who resumes a connection and has to wait leaves the carrier, too, that came meanwhile.
+func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Options{Window: time.Minute})
+		defer e.Wait()
+		defer e.Close()
+		c := e.newConn(nil, time.Minute, 0, [16]byte{1}, "dest:1")
+		if err := e.add(c, nil); err != nil {
+			t.Fatal(err)
+		}
+		c.sending = true // by a carrier that was left
+		accepted := make(chan error)
+		go func() {
+			_, err := c.accept(2, 0)
+			accepted <- err
+		}()
+		synctest.Wait()
+		c.mu.Lock()
+		if _, err := c.end.Accept(1, 0, time.Now()); err != nil {
+			t.Error(err)
+		}
+		taken := make(chan struct{})
+		close(taken)
+		c.st, c.epoch, c.sending = &parting{taken: taken}, 1, false
+		c.changed.Broadcast()
+		c.mu.Unlock()
+		if err := <-accepted; err != nil || c.st != nil {
+			t.Errorf("it goes on with %v still there: %v", c.st, err)
+		}
+	})
+}
+
+// eager is a carrier by which the peer has acknowledged all before anybody listened.
+type eager struct{ lean }
+
+func (eager) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1}, true }
+
+// A connection that turns out to be over as it is resumed is without a carrier no more.
+func TestOverAsItIsResumed(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	defer e.Wait()
+	defer e.Close()
+	c := e.newConn(lean{}, time.Minute, 0, [16]byte{1}, "dest:1")
+	c.opening = new(opening)
+	if err := e.add(c, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.end.Close(time.Now())
+	c.end.Out.Next(make([]tunnel.Chunk, 1))
+	c.end.Broken(0, tunnel.CodeLost, time.Now())
+	c.leave()
+	epoch, _, _ := c.end.Try(time.Now())
+	if err := c.end.Resumed(epoch, 1, time.Now()); err != nil {
+		t.Error(err)
+	}
+	c.attach(eager{}, epoch, &tunnel.Flow{})
+	c.mu.Unlock()
+	if s := e.Stats(); s.Conns != 0 || s.Without != 0 || s.Resumes != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // lying is a carrier by which the peer has acknowledged what it was not sent before
 // anybody listened.
 type lying struct {
@@ -98,7 +161,7 @@ func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
 	defer e.Close()
 	repeated, done := &lying{}, &lying{}
 	asked := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
-	e.adopt(t.Context(), repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
+	e.adopt(nil, repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
 
 	c := e.newConn(nil, time.Minute, 0, [16]byte{2}, "dest:1")
 	if err := e.add(c, nil); err != nil {

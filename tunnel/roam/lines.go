@@ -22,8 +22,16 @@ const (
 // waiter is a connection that waits to be resumed.
 type waiter struct {
 	c    *Conn
-	used time.Time
+	used moment
 }
+
+// moment is a point in time that is only compared with others; 0: none.
+type moment time.Duration
+
+// born is what moments are counted from.
+var born = time.Now()
+
+func now() moment { return moment(time.Since(born)) }
 
 // lines are the connections that wait to be resumed, those of each agent in a line
 // of their own: while one is away, tries for its connections are slow and in vain.
@@ -109,7 +117,7 @@ func (s *lines) moved(l *line) {
 type waiters []waiter
 
 func (h waiters) Len() int           { return len(h) }
-func (h waiters) Less(i, j int) bool { return h[i].used.After(h[j].used) }
+func (h waiters) Less(i, j int) bool { return h[i].used > h[j].used }
 func (h waiters) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
 func (h *waiters) Push(x any)        { *h = append(*h, x.(waiter)) }
 func (h *waiters) Pop() any          { return pop((*[]waiter)(h)) }
@@ -121,7 +129,7 @@ func (h lineHeap) Len() int { return len(h) }
 
 func (h lineHeap) Less(i, j int) bool {
 	a, b := h[i], h[j]
-	return cmp.Or(cmp.Compare(a.trying, b.trying), b.waiting[0].used.Compare(a.waiting[0].used)) < 0
+	return cmp.Or(cmp.Compare(a.trying, b.trying), cmp.Compare(b.waiting[0].used, a.waiting[0].used)) < 0
 }
 
 func (h lineHeap) Swap(i, j int) {

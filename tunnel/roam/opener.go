@@ -23,18 +23,36 @@ const (
 // opening is what an opener needs to resume a connection. Conn.mu guards what changes.
 type opening struct {
 	dialer  tunnel.Dialer
-	values  context.Context // of the first dial: whose budget its streams count in
+	budget  *link.Budget // that streams count in; nil: their link's
 	network string
 	id      string
 	front   string
 	window  time.Duration
-	route   string // changes
+	route   string  // changes
+	search  *search // nil: there is a carrier, or it was lost a moment ago
+}
 
-	// Of one that has lost its carrier.
-
+// search is what an opener knows about the carrier that it wants next.
+type search struct {
 	tries int    // in vain so far
 	first string // the server to ask first, once; empty: any
 	bulk  bool   // it is to have another carrier for being bulk
+}
+
+// searching is the search, which begins with the first call.
+func (o *opening) searching() *search {
+	if o.search == nil {
+		o.search = new(search)
+	}
+	return o.search
+}
+
+// context is one for a dial: its streams count in the budget of the first.
+func (o *opening) context() context.Context {
+	if o.budget == nil {
+		return context.Background()
+	}
+	return link.WithBudget(context.Background(), o.budget)
 }
 
 // Dialer makes the connections that next dials outlive their carriers, as far
@@ -55,7 +73,7 @@ func (e *Ends) Dialer(next tunnel.Dialer) tunnel.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		return e.adopt(link.WithoutDial(ctx), far, f, asked, next), nil
+		return e.adopt(link.BudgetOf(ctx), far, f, asked, next), nil
 	})
 }
 
@@ -103,7 +121,7 @@ func passing(err error, behind time.Duration) bool {
 func pauseOf(tries int) time.Duration { return min(firstPause<<min(tries, 10), lastPause) }
 
 // adopt makes far an end where that was granted.
-func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
+func (e *Ends) adopt(budget *link.Budget, far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
 	st, ok := far.(Carrier)
 	window := min(asked.Window, asked.Granted.Window)
 	if !ok || window <= 0 {
@@ -112,7 +130,7 @@ func (e *Ends) adopt(values context.Context, far tunnel.Conn, f *tunnel.Flow, as
 	c := e.newConn(st, window, asked.Attempt, asked.Token, f.Address)
 	c.local, c.remote = far.LocalAddr(), far.RemoteAddr()
 	c.opening = &opening{
-		dialer: next, values: values, network: f.Network, id: f.ID, front: f.Front, window: asked.Window, route: asked.Granted.Route,
+		dialer: next, budget: budget, network: f.Network, id: f.ID, front: f.Front, window: asked.Window, route: asked.Granted.Route,
 	}
 	if e.add(c, nil) != nil {
 		return far
@@ -201,15 +219,16 @@ func (c *Conn) resume(ctx context.Context) (how outcome, again time.Duration) {
 	epoch, taken, err := c.end.Try(time.Now())
 	c.settle()
 	o := c.opening
+	want := o.searching()
 	f := &tunnel.Flow{ID: o.id, Front: o.front, Network: o.network, Address: c.address, Resume: &tunnel.Resume{
-		Token: c.token, Window: o.window, Epoch: epoch, Route: o.route, Taken: taken, First: o.first, Bulk: o.bulk,
+		Token: c.token, Window: o.window, Epoch: epoch, Route: o.route, Taken: taken, First: want.first, Bulk: want.bulk,
 	}}
-	o.first = ""
+	want.first = ""
 	c.mu.Unlock()
 	if err != nil {
 		return untried, 0
 	}
-	dialing, cancel := context.WithTimeout(o.values, attempt)
+	dialing, cancel := context.WithTimeout(o.context(), attempt)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	far, err := o.dialer.Dial(dialing, f)
@@ -230,8 +249,9 @@ func (c *Conn) failed(err error) (how outcome, again time.Duration) {
 	if c.end.Reason() != resume.NotGone {
 		return succeeded, 0
 	}
-	again = pauseOf(c.opening.tries)
-	c.opening.tries++
+	want := c.opening.searching()
+	again = pauseOf(want.tries)
+	want.tries++
 	return failed, again
 }
 
@@ -257,7 +277,7 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (how outc
 		_ = st.Reset(&tunnel.ResetError{Code: code})
 		return succeeded, 0
 	}
-	c.opening.tries, c.opening.bulk = 0, false
+	c.opening.search = nil
 	if granted.Route != "" {
 		c.opening.route = granted.Route
 	}
@@ -293,8 +313,9 @@ func (c *Conn) move(ses *link.Session, bulk bool) {
 		return
 	}
 	left := c.broken(c.st, c.epoch, errLost)
-	if c.opening.bulk = bulk; bulk {
-		c.opening.first = ses.Peer().ID
+	want := c.opening.searching()
+	if want.bulk = bulk; bulk {
+		want.first = ses.Peer().ID
 	}
 	c.mu.Unlock()
 	if left != nil {

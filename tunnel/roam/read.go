@@ -74,11 +74,11 @@ func (c *Conn) took(st Carrier, epoch uint32, n int, fin bool) {
 	if fin {
 		c.end.In.Finish()
 	}
-	c.used = time.Now()
+	c.used = now()
 	if c.st == st {
 		c.end.Heard(epoch)
 		switch {
-		case c.end.In.Due():
+		case c.end.Due():
 			c.acknowledge()
 		case !c.owing:
 			c.owing = true

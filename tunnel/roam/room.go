@@ -112,7 +112,7 @@ func (c *Conn) acked(a link.Ack) {
 	_ = c.end.Ack(a.Offset, now)
 	c.room.grow(before-c.end.Out.Kept(), now)
 	c.end.In.Keeps(a.Big)
-	if c.st != nil && c.end.Carried() && (c.end.In.Due() || c.big != c.hasMuch()) {
+	if c.st != nil && c.end.Carried() && (c.end.Due() || c.big != c.hasMuch()) {
 		c.acknowledge()
 	}
 }

@@ -18,6 +18,7 @@ type wire struct {
 	cond sync.Cond
 	way  [2]way
 	dead bool
+	torn bool // what is under way still comes, and then nothing
 }
 
 // way is one direction.
@@ -26,6 +27,7 @@ type way struct {
 	held bool // what is written does not arrive
 	fin  bool // nothing more will be written
 	shut bool // nobody reads any more
+	left int  // bytes until the wire tears behind them; 0: it does not
 }
 
 // wireEnd is one end; it reads the way of its number, and writes the other.
@@ -47,6 +49,13 @@ func (w *wire) hold(who int, held bool) {
 	defer w.mu.Unlock()
 	w.way[who].held = held
 	w.cond.Broadcast()
+}
+
+// tear ends it behind so many bytes more that come to the end with that number.
+func (w *wire) tear(who, behind int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.way[who].left = behind
 }
 
 // cut ends it; what is under way is lost.
@@ -76,6 +85,8 @@ func (e *wireEnd) Read(p []byte) (int, error) {
 			return n, nil
 		case in.fin:
 			return 0, io.EOF
+		case e.torn:
+			return 0, io.ErrUnexpectedEOF
 		}
 	}
 }
@@ -85,7 +96,7 @@ func (e *wireEnd) Write(p []byte) (n int, err error) {
 	defer e.mu.Unlock()
 	for out := &e.way[1-e.who]; ; e.cond.Wait() {
 		switch {
-		case e.dead || out.shut:
+		case e.dead || e.torn || out.shut:
 			return n, io.ErrClosedPipe
 		case out.fin:
 			return n, net.ErrClosed
@@ -93,6 +104,11 @@ func (e *wireEnd) Write(p []byte) (n int, err error) {
 			return n, os.ErrDeadlineExceeded
 		case len(out.buf) < wireRoom:
 			m := min(len(p)-n, wireRoom-len(out.buf))
+			if out.left > 0 {
+				m = min(m, out.left)
+				out.left -= m
+				e.torn = out.left == 0
+			}
 			out.buf = append(out.buf, p[n:n+m]...)
 			e.cond.Broadcast()
 			if n += m; n == len(p) {
@@ -100,6 +116,20 @@ func (e *wireEnd) Write(p []byte) (n int, err error) {
 			}
 		}
 	}
+}
+
+// try writes what there is room for.
+func (e *wireEnd) try(p []byte) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	out := &e.way[1-e.who]
+	if e.dead || e.torn || out.shut || out.fin {
+		return 0
+	}
+	n := min(len(p), wireRoom-len(out.buf))
+	out.buf = append(out.buf, p[:n]...)
+	e.cond.Broadcast()
+	return n
 }
 
 func past(t time.Time) bool { return !t.IsZero() && !time.Now().Before(t) }
@@ -118,6 +148,7 @@ func (e *wireEnd) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.way[e.who].shut = true
+	e.cond.Broadcast()
 	return nil
 }
 
