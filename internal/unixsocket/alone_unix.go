@@ -25,7 +25,7 @@ func alone(dir string) (letIn func()) {
 		return func() {}
 	}
 	for end := time.Now().Add(aloneTime); time.Now().Before(end); time.Sleep(aloneLook) {
-		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != syscall.EWOULDBLOCK {
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != syscall.EWOULDBLOCK && err != syscall.EINTR {
 			break
 		}
 	}

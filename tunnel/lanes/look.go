@@ -65,8 +65,7 @@ func (g *Group) look() {
 	}
 }
 
-// sample looks at every lane, and lists the bulk of the first that is not alone
-// there. The first look at a stream after a quiet time sees all that it carried
+// sample looks at every lane, and lists the bulk of the first that is to leave it. The first look at a stream after a quiet time sees all that it carried
 // meanwhile.
 func (g *Group) sample() (s sample, first []*link.Stream) {
 	g.mu.Lock()
@@ -81,8 +80,8 @@ func (g *Group) sample() (s sample, first []*link.Stream) {
 		if moved-l.moved >= bulkBytes {
 			bulk, small = l.ses.Bulk(bulkBytes)
 		}
-		if i == 0 && len(bulk) > 0 && len(bulk)+small > 1 {
-			first, s.held = bulk, small > 0
+		if i == 0 {
+			first, s.held = bulk[:leaving(len(bulk), small, len(lanes))], len(bulk) > 0 && small > 0
 		}
 		s.bulk += len(bulk)
 		s.lost = s.lost || line.Lost > l.lost

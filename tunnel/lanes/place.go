@@ -38,3 +38,16 @@ func placeBulk(lanes []load) int {
 	}
 	return place(lanes)
 }
+
+// leaving is how many of the first lane's bulk streams go elsewhere, where there are so
+// many lanes: none that is alone there, all that hold up small messages, and else all
+// but one if there is one for each lane.
+func leaving(bulk, small, lanes int) int {
+	switch {
+	case bulk+small < 2:
+		return 0
+	case small == 0 && bulk >= lanes:
+		return bulk - 1
+	}
+	return bulk
+}

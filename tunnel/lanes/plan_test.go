@@ -123,6 +123,24 @@ func TestPlaceBulk(t *testing.T) {
 	}
 }
 
+func TestLeaving(t *testing.T) {
+	for _, c := range []struct{ bulk, small, lanes, want int }{
+		{0, 0, 2, 0},
+		{0, 5, 2, 0},
+		{1, 0, 2, 0}, // alone
+		{1, 1, 2, 1},
+		{2, 1, 2, 2},
+		{2, 0, 2, 1}, // one for each lane
+		{2, 0, 3, 2}, // the others have room
+		{8, 0, 8, 7},
+		{8, 1, 8, 8},
+	} {
+		if n := leaving(c.bulk, c.small, c.lanes); n != c.want {
+			t.Errorf("%+v: %d", c, n)
+		}
+	}
+}
+
 func TestCheckMax(t *testing.T) {
 	for n, fine := range map[int]bool{-1: false, 0: false, 1: true, MaxLanes: true, MaxLanes + 1: false} {
 		if err := CheckMax(n); (err == nil) != fine {
