@@ -446,7 +446,7 @@ func TestLanesLeadToOnePeer(t *testing.T) {
 			g := New(r.linkTo(min(id, "x")), Options{Max: 2, Dial: func(context.Context) (*link.Session, error) { return r.linkTo(id), nil }})
 			defer r.close()
 			defer g.Close()
-			r.crowd(g, 3)
+			r.crowd(g, 5)
 			synctest.Wait()
 			if len(r.far) < 2 || len(g.Sessions()) != 1 {
 				t.Fatalf("%d links were made, %d are lanes", len(r.far), len(g.Sessions()))

@@ -18,9 +18,12 @@ const (
 	far = 5 * time.Millisecond
 
 	// badLooks is how many looks in a row must see bulk on a line where lanes may
-	// help: a short transfer, or the overflow of a queue as one begins, is not worth
-	// a handshake.
+	// help: a short transfer is not worth a handshake.
 	badLooks = 2
+
+	// lostLooks is how many in a row must see segments lost before the line is one
+	// that loses them, and no queue that overflows as a transfer begins.
+	lostLooks = 3
 
 	// fullTrip is what a lane carries in a round trip at least that is limited by its
 	// send buffer: of the 4 MiB that Linux allows by default, 2.4 to 2.9 MB are payload.
@@ -88,7 +91,8 @@ type plan struct {
 	max, cores int
 
 	want int       // 0: as many as 1
-	bad  int       // looks in a row that saw bulk on a line where lanes may help
+	lost int       // looks in a row that saw segments lost
+	bad  int       // likewise, bulk on a line where lanes may help
 	bulk time.Time // when bulk was seen last
 }
 
@@ -97,6 +101,12 @@ func (p *plan) look(now time.Time, s sample) int {
 	if now.Sub(p.bulk) >= keepFor {
 		p.want = 1
 	}
+	if !s.lost || s.bulk == 0 {
+		p.lost = 0
+	} else {
+		p.lost++
+	}
+	s.lost = p.lost >= lostLooks
 	switch {
 	case s.bulk == 0:
 		p.bad = 0

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Lanes come once two looks in a row have seen bulk on a far line that loses segments
-// or is full, and go 45 s after the last bulk.
+// Lanes come once two looks in a row have seen bulk on a far line that is full, or that
+// has been losing segments for three, and go 45 s after the last bulk.
 func TestPlan(t *testing.T) {
 	const ms = time.Millisecond
 	bad := sample{bulk: 1, held: true, lost: true, rtt: 50 * ms}
@@ -19,7 +19,14 @@ func TestPlan(t *testing.T) {
 		s     sample
 		want  int
 	}
-	twice := func(s sample, want int) []step { return []step{{0, s, 1}, {time.Second, s, want}} }
+	after := func(looks int, s sample, want int) (steps []step) {
+		for range looks {
+			steps = append(steps, step{time.Second, s, 1})
+		}
+		return append(steps, step{time.Second, s, want})
+	}
+	twice := func(s sample, want int) []step { return after(1, s, want) }
+	lossy := func(s sample, want int) []step { return after(lostLooks, s, want) }
 	for _, c := range []struct {
 		name  string
 		max   int
@@ -29,35 +36,25 @@ func TestPlan(t *testing.T) {
 		{"not quite", 8, twice(with(fast, func(s *sample) { s.rate-- }), 1)},
 		{"fast, and alone", 8, twice(with(fast, func(s *sample) { s.bulk = 1 }), 1)},
 		{"idle", 4, []step{{0, idle, 1}, {time.Second, idle, 1}, {time.Hour, idle, 1}}},
-		{"small beside bulk that loses segments", 4, []step{{0, bad, 1}, {time.Second, bad, 2}, {time.Second, bad, 2}}},
-		{"small beside much of it", 8, twice(with(bad, func(s *sample) { s.bulk = 8 }), 2)},
+		{"small beside bulk that loses segments", 4, append(lossy(bad, 2), step{time.Second, bad, 2})},
+		{"small beside much of it", 8, lossy(with(bad, func(s *sample) { s.bulk = 8 }), 2)},
 		{"bulk on a full lane", 8, twice(full, 4)},
 		{"more of it than lanes", 3, twice(full, 3)},
-		{"first the one, then the other", 8, []step{{0, bad, 1}, {time.Second, bad, 2}, {time.Second, full, 4}, {time.Second, bad, 4}}},
+		{"first the one, then the other", 8, append(lossy(bad, 2), step{time.Second, full, 4}, step{time.Second, bad, 4})},
 		{"not quite full", 8, twice(with(full, func(s *sample) { s.rate-- }), 1)},
-		{"full for a line that loses segments", 8, twice(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip, true }), 4)},
-		{"not quite", 8, twice(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip-1, true }), 1)},
+		{"full for a line that loses segments", 8, lossy(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip, true }), 4)},
+		{"not quite", 8, lossy(with(full, func(s *sample) { s.rate, s.lost = 20*lossyTrip-1, true }), 1)},
 		{"full, and alone", 8, twice(with(full, func(s *sample) { s.bulk = 1 }), 1)},
 		{"full and near", 8, twice(with(full, func(s *sample) { s.rtt = 4 * ms }), 1)},
-		{"switched off", 1, twice(bad, 1)},
-		{"no loss", 4, twice(with(bad, func(s *sample) { s.lost = false }), 1)},
-		{"loss in one look only", 4, []step{
-			{0, bad, 1}, {time.Second, with(bad, func(s *sample) { s.lost = false }), 1}, {time.Second, bad, 1},
-		}},
-		{"bulk alone", 4, []step{
-			{0, with(bad, func(s *sample) { s.held = false }), 1},
-			{time.Second, with(bad, func(s *sample) { s.held = false }), 1},
-			{time.Second, bad, 2},
-		}},
-		{"near", 4, twice(with(bad, func(s *sample) { s.rtt = 4 * ms }), 1)},
-		{"a pause in between", 4, []step{{0, bad, 1}, {time.Second, idle, 1}, {time.Second, bad, 1}, {time.Second, bad, 2}}},
-		{"gone after bulk", 4, []step{
-			{0, bad, 1}, {time.Second, bad, 2}, {keepFor - 1, idle, 2}, {1, idle, 1}, {time.Second, bad, 1}, {time.Second, bad, 2},
-		}},
-		{"gone without a look meanwhile", 4, []step{{0, bad, 1}, {time.Second, bad, 2}, {keepFor, with(bad, func(s *sample) { s.lost = false }), 1}}},
-		{"kept by bulk without loss", 4, []step{
-			{0, bad, 1}, {time.Second, bad, 2}, {keepFor - 1, with(bad, func(s *sample) { s.lost = false }), 2}, {keepFor - 1, idle, 2},
-		}},
+		{"switched off", 1, lossy(bad, 1)},
+		{"no loss", 4, lossy(with(bad, func(s *sample) { s.lost = false }), 1)},
+		{"a look without loss in between", 4, append(append(after(lostLooks-1, bad, 1), step{time.Second, with(bad, func(s *sample) { s.lost = false }), 1}), lossy(bad, 2)...)},
+		{"bulk alone", 4, append(lossy(with(bad, func(s *sample) { s.held = false }), 1), step{time.Second, bad, 2})},
+		{"near", 4, lossy(with(bad, func(s *sample) { s.rtt = 4 * ms }), 1)},
+		{"a pause in between", 4, append(append(after(lostLooks-1, bad, 1), step{time.Second, idle, 1}), lossy(bad, 2)...)},
+		{"gone after bulk", 4, append(append(lossy(bad, 2), step{keepFor - 1, idle, 2}, step{1, idle, 1}), lossy(bad, 2)...)},
+		{"gone without a look meanwhile", 4, append(lossy(bad, 2), step{keepFor, with(bad, func(s *sample) { s.lost = false }), 1})},
+		{"kept by bulk without loss", 4, append(lossy(bad, 2), step{keepFor - 1, with(bad, func(s *sample) { s.lost = false }), 2}, step{keepFor - 1, idle, 2})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := plan{max: c.max, cores: 6}
