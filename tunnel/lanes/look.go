@@ -65,8 +65,8 @@ func (g *Group) look() {
 	}
 }
 
-// sample looks at every lane, and lists the bulk of the first that is to leave it. The first look at a stream after a quiet time sees all that it carried
-// meanwhile.
+// sample looks at every lane, and lists the bulk of the first that is to leave it. The
+// first look at a stream after a quiet time sees all that it carried meanwhile.
 func (g *Group) sample() (s sample, first []*link.Stream) {
 	g.mu.Lock()
 	lanes, lineOf := slices.Clone(g.lanes), g.line
