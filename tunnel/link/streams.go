@@ -1,6 +1,8 @@
 package link
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
 	"konnectivity/tunnel"
@@ -14,14 +16,11 @@ type streams struct {
 	byID       map[uint64]*Stream
 	nextID     uint64 // of the next one opened here
 	lastPeerID uint64
-	most       int       // maxStreams; tests have fewer
-	unacked    []unacked // those that have ended
-}
+	most       int // maxStreams; tests have fewer
 
-// unacked is a stream that has ended, and since when.
-type unacked struct {
-	stream *Stream
-	since  time.Time
+	// unacked are those that have ended, and since when. A stream that is closed
+	// leaves it at once, with all of its connection that hangs on it.
+	unacked map[*Stream]time.Time
 }
 
 // newStreams returns the books of one side. The initiator's ids are odd.
@@ -79,6 +78,7 @@ func (s *streams) remove(st *Stream) bool {
 	there := s.byID[st.id()] == st
 	if there {
 		delete(s.byID, st.id())
+		delete(s.unacked, st)
 	}
 	return there
 }
@@ -87,26 +87,25 @@ func (s *streams) count() int { return len(s.byID) }
 
 // awaitAcks notes that st has ended, but for acknowledgements.
 func (s *streams) awaitAcks(st *Stream, now time.Time) {
-	s.unacked = append(s.unacked, unacked{st, now})
+	if s.unacked == nil {
+		s.unacked = make(map[*Stream]time.Time)
+	}
+	s.unacked[st] = now
 }
 
-// overdue returns those whose acknowledgements are not to be waited for any longer.
-// The time of a stream begins anew while somebody uses it: an end that waits for
-// them, or a relay that has yet to hand on what came by it.
+// overdue returns those whose acknowledgements are not to be waited for any longer, in
+// the order of their ids. The time of a stream begins anew while somebody uses it: an
+// end that waits for them, or a relay that has yet to hand on what came by it.
 func (s *streams) overdue(now time.Time) (late []*Stream) {
-	var left []unacked
-	for _, u := range s.unacked {
-		switch carry := &u.stream.carry; {
-		case u.stream.state != ended:
-		case carry.acks || !u.stream.recv.closed():
+	for st, since := range s.unacked {
+		switch carry := &st.carry; {
+		case carry.acks || !st.recv.closed():
 			carry.acks = false
-			left = append(left, unacked{u.stream, now})
-		case now.Sub(u.since) < ackTime:
-			left = append(left, u)
-		default:
-			late = append(late, u.stream)
+			s.unacked[st] = now
+		case now.Sub(since) >= ackTime:
+			late = append(late, st)
 		}
 	}
-	s.unacked = left
+	slices.SortFunc(late, func(a, b *Stream) int { return cmp.Compare(a.id(), b.id()) })
 	return late
 }
