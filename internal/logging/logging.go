@@ -41,8 +41,8 @@ type Options struct {
 
 // New returns a logger, which is safe for concurrent use. It writes at most 20
 // warnings and errors of the same wording a minute, of each tenant (the field
-// "tenant") apart, and the next one says how many were kept back. It changes nothing else in the process. It fails only if
-// the file cannot be opened.
+// "tenant") apart, and the next one says how many were kept back. It changes nothing
+// else in the process. It fails only if the file cannot be opened.
 func New(o Options) (*logrus.Entry, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
