@@ -2,6 +2,7 @@ package observe
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -67,7 +68,7 @@ func (s *scrapes) get(ctx context.Context, h http.Header) *scrape {
 	next := s.next[want]
 	mine := next == nil
 	if mine {
-		next = &scrape{status: http.StatusOK, header: http.Header{}, done: make(chan struct{})}
+		next = &scrape{header: http.Header{}, done: make(chan struct{})}
 		s.next[want] = next
 	}
 	s.mu.Unlock()
@@ -96,13 +97,15 @@ func (s *scrapes) fill(next *scrape, want form, accept string) {
 		r.Header.Set("Accept-Encoding", "gzip")
 	}
 	s.make.ServeHTTP(next, r)
+	next.whole = true
 }
 
 // scrape is an answer for all who wait for it. It is an http.ResponseWriter until
 // done is closed, and does not change from then on.
 type scrape struct {
 	done   chan struct{}
-	status int
+	whole  bool // else a gatherer panicked, and net/http tells whoever made this
+	status int  // 0: http.StatusOK
 	header http.Header
 	body   bytes.Buffer
 }
@@ -118,7 +121,11 @@ func (s *scrape) Write(p []byte) (int, error) { return s.body.Write(p) }
 
 // send gives it to one who asked.
 func (s *scrape) send(w http.ResponseWriter) {
+	if !s.whole {
+		http.Error(w, "gathering the metrics failed; the log says why", http.StatusInternalServerError)
+		return
+	}
 	maps.Copy(w.Header(), s.header)
-	w.WriteHeader(s.status)
+	w.WriteHeader(cmp.Or(s.status, http.StatusOK))
 	_, _ = w.Write(s.body.Bytes()) // not worth a log line: the scraper went away
 }

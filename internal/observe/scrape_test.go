@@ -3,6 +3,7 @@ package observe_test
 import (
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -105,6 +106,44 @@ func TestScraperLeaves(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 	})
+}
+
+// Who shares a scrape that comes to nothing is told so, as is who asked for it first.
+func TestScrapesThatFail(t *testing.T) {
+	for name, fails := range map[string]func() error{
+		"an error": func() error { return errors.New("no metrics") },
+		"a panic":  func() error { panic("no metrics") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				h := observe.Metrics(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+					time.Sleep(10 * time.Millisecond)
+					return nil, fails()
+				}))
+				var all sync.WaitGroup
+				var told atomic.Int64
+				for range 8 {
+					all.Go(func() {
+						defer func() {
+							if recover() != nil { // as net/http does, which hangs up then
+								told.Add(1)
+							}
+						}()
+						w := scraped(t.Context(), h, "")
+						if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), "metrics") {
+							t.Errorf("%d %q", w.Code, w.Body)
+						}
+						told.Add(1)
+					})
+				}
+				all.Wait()
+				if told.Load() != 8 {
+					t.Errorf("%d of 8 are told", told.Load())
+				}
+				time.Sleep(time.Second) // the rest of the last one
+			})
+		})
+	}
 }
 
 // Answers that nobody takes are part of what a connection costs.
