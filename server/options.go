@@ -98,7 +98,8 @@ type Options struct {
 	TenantTokens func(*tenancy.Tokens) *auth.TokensConfig
 
 	// TenantListener begins to listen at a place of one tenant: with TLSFor at a port,
-	// without TLS at a socket. It must not block; nil: there is no such place.
+	// without TLS at a socket. It is called for all places of a side at once, and the
+	// slowest holds up the rest of that side; nil: there is no such place.
 	TenantListener func(tenancy.Place) (Listener, error)
 
 	// ResumeWindow is how long a connection waits for a link to go on by when

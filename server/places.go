@@ -85,6 +85,29 @@ func (t *tenants) keepPlaces(life context.Context, side side) {
 // of it could be had.
 func (k *keeper) settle() bool {
 	wanted := k.wanted()
+	k.closeOthers(wanted)
+	var missing []place
+	for p := range wanted {
+		if k.open[p] == nil {
+			missing = append(missing, p)
+		}
+	}
+	failed := make(map[string]error)
+	for i, err := range k.openAll(missing) {
+		if err != nil {
+			p := missing[i]
+			err = k.tenants.dir.Explain(p.tenant, &tenancy.FieldError{File: tenancy.SpecFile, Field: p.at.Field(), Err: err})
+			if old := failed[p.tenant]; old == nil || err.Error() < old.Error() { // always the same one
+				failed[p.tenant] = err
+			}
+		}
+	}
+	k.tenants.misplaced(k.side, failed)
+	return len(failed) == 0
+}
+
+// closeOthers closes what is not wanted, and returns when another may have it.
+func (k *keeper) closeOthers(wanted map[place]bool) {
 	var closing []*door
 	for p, d := range k.open {
 		if d.broken.Load() {
@@ -96,22 +119,8 @@ func (k *keeper) settle() bool {
 		}
 	}
 	for _, d := range closing {
-		<-d.listener.closed // which may be another's now
+		<-d.listener.closed
 	}
-	failed := make(map[string]error)
-	for p := range wanted {
-		if k.open[p] != nil {
-			continue
-		}
-		if err := k.openAt(p); err != nil {
-			err = k.tenants.dir.Explain(p.tenant, &tenancy.FieldError{File: tenancy.SpecFile, Field: p.at.Field(), Err: err})
-			if old := failed[p.tenant]; old == nil || err.Error() < old.Error() { // always the same one
-				failed[p.tenant] = err
-			}
-		}
-	}
-	k.tenants.misplaced(k.side, failed)
-	return len(failed) == 0
 }
 
 // wanted are the places of all tenants on this side.
@@ -137,23 +146,40 @@ func (k *keeper) close(p place, d *door) {
 	}
 }
 
-// openAt begins to listen.
-func (k *keeper) openAt(p place) error {
+// openAll opens places, and returns an error or nil for each. It opens them all at
+// once: a socket may take seconds whose folder another process has locked, and those of
+// many tenants one after the other would take as many times that.
+func (k *keeper) openAll(places []place) []error {
+	doors, errs := make([]*door, len(places)), make([]error, len(places))
+	var opening sync.WaitGroup
+	for i, p := range places {
+		opening.Go(func() { doors[i], errs[i] = k.openAt(p) })
+	}
+	opening.Wait()
+	for i, p := range places {
+		if errs[i] == nil {
+			k.open[p] = doors[i]
+		}
+	}
+	return errs
+}
+
+// openAt begins to listen. Any goroutine may call it.
+func (k *keeper) openAt(p place) (*door, error) {
 	s := k.tenants.server
 	if s.opts.TenantListener == nil {
-		return errors.New("this server listens for no single tenant")
+		return nil, errors.New("this server listens for no single tenant")
 	}
 	l, err := s.opts.TenantListener(p.at)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	d := &door{listener: &noted{Listener: l.Listener, closed: make(chan struct{})}}
 	l.Listener = d.listener
 	if d.front, err = k.front(p, l); err != nil {
 		_ = l.Close()
-		return err
+		return nil, err
 	}
-	k.open[p] = d
 	life, cut := context.WithCancelCause(k.life)
 	d.cut = cut
 	k.running.Go(func() {
@@ -168,7 +194,7 @@ func (k *keeper) openAt(p place) error {
 			k.tenants.tellMoved(k.side)
 		}
 	})
-	return nil
+	return d, nil
 }
 
 // front is for connections that are one tenant's by where they came in.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -340,6 +341,38 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 	if !ends(open[blue]) {
 		t.Error("who came by blue's socket stays")
 	}
+}
+
+// A socket that takes its time, as one does whose folder somebody has locked, does not
+// have the others wait for their turn.
+func TestPlacesAreOpenedAtOnce(t *testing.T) {
+	begun := make(chan struct{})
+	s := startSharers(t, placed, func(o *Options) {
+		listen := o.TenantListener
+		o.TenantListener = func(at tenancy.Place) (Listener, error) {
+			select { // of two, each waits for the other
+			case begun <- struct{}{}:
+			case <-begun:
+			case <-time.After(20 * time.Second):
+				return Listener{}, errors.New("the other one has to wait for it")
+			}
+			return listen(at)
+		}
+	})
+	folder := t.TempDir()
+	var places []place
+	for _, name := range []string{"red", "blue"} {
+		places = append(places, place{name, tenancy.Place{Socket: filepath.Join(folder, name)}})
+	}
+	life, end := context.WithCancel(t.Context())
+	k := &keeper{tenants: s.tenants, side: clients, life: life, open: make(map[place]*door)}
+	for i, err := range k.openAll(places) {
+		if err != nil || k.open[places[i]] == nil {
+			t.Errorf("%s: %v", places[i].tenant, err)
+		}
+	}
+	end()
+	k.running.Wait()
 }
 
 // What a listener of the flags has room for is for all ports of its side together.
