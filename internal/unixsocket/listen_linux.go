@@ -2,8 +2,12 @@ package unixsocket
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxPath is what the kernel takes (unix(7), sun_path without its NUL).
@@ -23,4 +27,26 @@ func listenPrivately(path string) (net.Listener, error) {
 		return err
 	}}
 	return config.Listen(context.Background(), "unix", path)
+}
+
+// chmod is for the socket at path itself. Whoever may write to the folder can put a
+// symbolic link there, and what it leads to is not to change. Kernels before 6.6 change
+// a mode without following links only by way of /proc.
+func chmod(path string, mode os.FileMode) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	var file unix.Stat_t
+	if err := unix.Fstat(fd, &file); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if file.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return fmt.Errorf("%s is no longer the socket that was made there", path)
+	}
+	if unix.Fchmodat(fd, "", uint32(mode), unix.AT_EMPTY_PATH) == nil {
+		return nil
+	}
+	return os.Chmod(fmt.Sprint("/proc/self/fd/", fd), mode)
 }

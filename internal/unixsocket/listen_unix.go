@@ -4,7 +4,10 @@ package unixsocket
 
 import (
 	"net"
+	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxPath is what BSD kernels take (unix(4), sun_path without its NUL).
@@ -19,4 +22,13 @@ const Guarded = true
 func listenPrivately(path string) (net.Listener, error) {
 	defer syscall.Umask(syscall.Umask(^privateMode & 0o777))
 	return net.Listen("unix", path)
+}
+
+// chmod is for the file at path itself. Whoever may write to the folder can put a
+// symbolic link there, and what it leads to is not to change.
+func chmod(path string, mode os.FileMode) error {
+	if err := unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &os.PathError{Op: "chmod", Path: path, Err: err}
+	}
+	return nil
 }

@@ -59,6 +59,22 @@ func TestMode(t *testing.T) {
 	}
 }
 
+// A link that somebody puts in the socket's place has nothing else opened to others.
+func TestAModeIsNoOtherFiles(t *testing.T) {
+	dir := t.TempDir()
+	secret, path := filepath.Join(dir, "secret"), filepath.Join(dir, "s")
+	if err := os.WriteFile(secret, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(secret, path); err != nil {
+		t.Fatal(err)
+	}
+	_ = (&Options{Mode: 0o666}).open(path) // which on Linux is an error
+	if got := rightsOf(t, secret).mode; got != 0o600 {
+		t.Errorf("the mode of what the link leads to is %v", got)
+	}
+}
+
 func TestOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	me := rights{DefaultMode, os.Getuid(), os.Getgid()}

@@ -95,7 +95,7 @@ func (o *Options) open(path string) error {
 	if mode == 0 {
 		mode = DefaultMode
 	}
-	if err := os.Chmod(path, mode); err != nil {
+	if err := chmod(path, mode); err != nil {
 		return err
 	}
 	return give(path, owner.uid, unchanged)
