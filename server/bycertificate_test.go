@@ -10,11 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/credentials"
-
 	"konnectivity/internal/pki"
 	"konnectivity/server/tenancy"
-	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -62,17 +59,7 @@ func TestACertificateTellsWhoseAPeerIs(t *testing.T) {
 		c.has(1)
 	}
 	for _, c := range []*sharer{red, blue} {
-		for _, name := range append([]string{c.serverName()}, commonNames...) {
-			ses, err := c.unnamed(link.RoleClient, name)
-			if err != nil {
-				t.Errorf("%s under %q: %v", c.name, name, err)
-				continue
-			}
-			conn, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "10.0.0.1:443"))
-			if err != nil || !c.greets(conn) {
-				t.Errorf("%s under %q does not come to its own: %v", c.name, name, err)
-			}
-		}
+		c.reachesItsOwn(s.tcp, "link")
 	}
 	for _, c := range []*sharer{red, blue} {
 		other := map[*sharer]*sharer{red: blue, blue: red}[c]
@@ -232,15 +219,12 @@ func TestACertificateTellsWhoseAPeerByGRPCIs(t *testing.T) {
 	join := func(c *sharer, name, id string) (agent, error) {
 		return s.agentBy(secureFor(name, c.cert), agentHello{id: id, identifiers: "ipv4=10.0.0.1"}, c.network)
 	}
-	dial := func(c *sharer, name string) (net.Conn, error) {
-		return s.tunnel("10.0.0.1:443", s.tcp, credentials.NewTLS(secureFor(name, c.cert)))
-	}
 	refused := func(c *sharer, name string) {
 		t.Helper()
 		if _, err := join(c, name, "one"); err == nil {
 			t.Errorf("an agent of %s is let in under %q", c.name, name)
 		}
-		if _, err := dial(c, name); err == nil {
+		if _, err := c.dialAt("grpc", s.tcp, name, "10.0.0.1:443"); err == nil {
 			t.Errorf("a client of %s is let in under %q", c.name, name)
 		}
 	}
@@ -256,12 +240,7 @@ func TestACertificateTellsWhoseAPeerByGRPCIs(t *testing.T) {
 		c.has(len(commonNames))
 	}
 	for _, c := range []*sharer{red, blue} {
-		for _, name := range append([]string{c.serverName()}, commonNames...) {
-			conn, err := dial(c, name)
-			if err != nil || !c.greets(conn) {
-				t.Errorf("%s under %q does not come to its own: %v", c.name, name, err)
-			}
-		}
+		c.reachesItsOwn(s.tcp, "grpc")
 	}
 	for _, name := range commonNames {
 		refused(green, name)

@@ -2,12 +2,9 @@ package server
 
 import (
 	"crypto/tls"
-	"net"
 	"strings"
 	"testing"
 	"time"
-
-	"google.golang.org/grpc/credentials"
 
 	"konnectivity/internal/pki"
 	"konnectivity/server/tenancy"
@@ -65,21 +62,7 @@ func TestIdentitiesTellClustersOfOneCAApart(t *testing.T) {
 		c.has(2)
 	}
 	for _, c := range []*sharer{red, blue} {
-		for _, name := range append([]string{c.serverName()}, commonNames...) {
-			ses, err := c.unnamed(link.RoleClient, name)
-			if err != nil {
-				t.Errorf("%s under %q: %v", c.name, name, err)
-				continue
-			}
-			conn, err := ses.Dial(t.Context(), tunnel.NewFlow("tcp", "10.0.0.1:443"))
-			if err != nil || !c.greets(conn) {
-				t.Errorf("%s under %q does not come to its own: %v", c.name, name, err)
-			}
-			grpc, err := s.tunnel("10.0.0.1:443", s.tcp, credentials.NewTLS(secureFor(name, c.cert)))
-			if err != nil || !c.greets(grpc) {
-				t.Errorf("%s by gRPC under %q does not come to its own: %v", c.name, name, err)
-			}
-		}
+		c.reachesItsOwn(s.tcp, "link", "grpc")
 	}
 	before := red.dialed.Load() + blue.dialed.Load()
 	for what, wrong := range map[string]struct {
@@ -104,8 +87,7 @@ func TestIdentitiesTellClustersOfOneCAApart(t *testing.T) {
 			if _, err := s.agentBy(secureFor(name, wrong.cert), agentHello{id: "one"}, c.network); err == nil {
 				t.Errorf("%s is let in as an agent by gRPC under %q", what, name)
 			}
-			var conn net.Conn
-			if conn, err = s.tunnel("10.0.0.1:443", s.tcp, credentials.NewTLS(secureFor(name, wrong.cert))); err == nil {
+			if conn, err := c.dialAt("grpc", s.tcp, name, "10.0.0.1:443"); err == nil {
 				conn.Close()
 				t.Errorf("%s is let in by gRPC under %q", what, name)
 			}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"konnectivity/internal/admin"
@@ -96,27 +95,6 @@ func (c *sharer) joins(port int, name, id string) (*link.Session, error) {
 	})
 }
 
-// goes dials as the cluster's client by a port, asking for a name.
-func (c *sharer) goes(kind string, port int, name string) (net.Conn, error) {
-	secure := secureFor(name, c.cert)
-	switch kind {
-	case "grpc":
-		return c.of.tunnel("10.0.0.1:443", loopback(port), credentials.NewTLS(secure))
-	case "connect":
-		conn, err := tls.Dial("tcp", loopback(port), withProtos(secure, "http/1.1"))
-		if err != nil {
-			return nil, err
-		}
-		return c.of.connect(conn, "10.0.0.1:443")
-	default:
-		ses, err := c.of.linked(loopback(port), withProtos(secure, link.ALPN), link.Config{Hello: link.Hello{Role: link.RoleClient}})
-		if err != nil {
-			return nil, err
-		}
-		return ses.Dial(c.of.t.Context(), tunnel.NewFlow("tcp", "10.0.0.1:443"))
-	}
-}
-
 // Whoever comes in by a cluster's port is that cluster's or nobody's, whatever it
 // asks for; clusters have the same names, ids and addresses.
 func TestAPortIsOneClustersAlone(t *testing.T) {
@@ -132,14 +110,7 @@ func TestAPortIsOneClustersAlone(t *testing.T) {
 		c.has(len(commonNames) + 1)
 	}
 	for _, c := range []*sharer{red, blue} {
-		for _, name := range append([]string{c.serverName()}, commonNames...) {
-			for _, kind := range sharedClients {
-				conn, err := c.goes(kind, at[c.name].clients, name)
-				if err != nil || !c.greets(conn) {
-					t.Errorf("%s by %s under %q does not come to its own: %v", c.name, kind, name, err)
-				}
-			}
-		}
+		c.reachesItsOwn(loopback(at[c.name].clients), sharedClients...)
 	}
 	before := red.dialed.Load() + blue.dialed.Load()
 	for c, other := range map[*sharer]*sharer{red: blue, blue: red} {
@@ -152,7 +123,7 @@ func TestAPortIsOneClustersAlone(t *testing.T) {
 				t.Errorf("%s: its agent is let in", what)
 			}
 			for _, kind := range sharedClients {
-				if conn, err := c.goes(kind, wrong.to.clients, wrong.name); err == nil {
+				if conn, err := c.dialAt(kind, loopback(wrong.to.clients), wrong.name, "10.0.0.1:443"); err == nil {
 					conn.Close()
 					t.Errorf("%s: its client is let in by %s", what, kind)
 				}
@@ -227,7 +198,7 @@ func TestPortsDoWithoutNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	red.has(1)
-	if conn, err := red.goes("link", p.clients, ""); err != nil || !red.greets(conn) {
+	if conn, err := red.dialAt("link", loopback(p.clients), "", "10.0.0.1:443"); err != nil || !red.greets(conn) {
 		t.Error(err)
 	}
 }

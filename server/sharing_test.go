@@ -225,7 +225,12 @@ func (s *sharers) agentBy(secure *tls.Config, h agentHello, n network) (agent, e
 
 // clientLink is a sidecar of the cluster.
 func (c *sharer) clientLink() (*link.Session, error) {
-	return c.of.linked(c.of.tcp, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{
+	return c.clientLinkAt(c.of.tcp, c.serverName())
+}
+
+// clientLinkAt is one that comes by some port of the server's and asks for a name.
+func (c *sharer) clientLinkAt(at, name string) (*link.Session, error) {
+	return c.of.linked(at, secureFor(name, c.cert, link.ALPN), link.Config{
 		Hello: link.Hello{Role: link.RoleClient, ID: "sidecar", Features: []string{link.FeatureResume}},
 	})
 }
@@ -235,24 +240,43 @@ var sharedClients = []string{"connect", "grpc", "link"}
 
 // dial reaches a destination as one kind of client does.
 func (c *sharer) dial(kind, address string) (net.Conn, error) {
+	return c.dialAt(kind, c.of.tcp, c.serverName(), address)
+}
+
+// dialAt is dial for one who comes by some port of the server's and asks for a name.
+func (c *sharer) dialAt(kind, at, name, address string) (net.Conn, error) {
 	r := c.of
 	switch kind {
 	case "connect":
-		conn, err := tls.Dial("tcp", r.tcp, secureFor(c.serverName(), c.cert, "http/1.1"))
+		conn, err := tls.Dial("tcp", at, secureFor(name, c.cert, "http/1.1"))
 		if err != nil {
 			return nil, err
 		}
 		return r.connect(conn, address)
 	case "grpc":
-		return r.tunnel(address, r.tcp, credentials.NewTLS(secureFor(c.serverName(), c.cert)))
+		return r.tunnel(address, at, credentials.NewTLS(secureFor(name, c.cert)))
 	default:
-		ses, err := c.clientLink()
+		ses, err := c.clientLinkAt(at, name)
 		if err != nil {
 			return nil, err
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		return ses.Dial(ctx, tunnel.NewFlow("tcp", address))
+	}
+}
+
+// reachesItsOwn has clients of these kinds come by a port under every name, and wants
+// all of them to come to the cluster's own agents.
+func (c *sharer) reachesItsOwn(at string, kinds ...string) {
+	c.of.t.Helper()
+	for _, name := range append([]string{c.serverName()}, commonNames...) {
+		for _, kind := range kinds {
+			conn, err := c.dialAt(kind, at, name, "10.0.0.1:443")
+			if err != nil || !c.greets(conn) {
+				c.of.t.Errorf("%s by %s under %q does not come to its own: %v", c.name, kind, name, err)
+			}
+		}
 	}
 }
 
