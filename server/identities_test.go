@@ -146,3 +146,31 @@ func TestAnIdentityThatIsGone(t *testing.T) {
 		t.Error("blue's agent was cut")
 	}
 }
+
+// A certificate that becomes one of two clusters is refused from then on. What its
+// holder has open stays.
+func TestACertificateThatBecomesOneOfTwo(t *testing.T) {
+	s := startSharers(t)
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	red := s.share(ca, "red")
+	both := red.with(named(t, ca, "red", "blue"))
+	open, err := both.unnamed(link.RoleAgent, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	red.has(1)
+	blue := s.share(ca, "blue")
+	for _, name := range []string{"", red.serverName(), blue.serverName()} {
+		if _, err := both.unnamed(link.RoleClient, name); err == nil {
+			t.Errorf("it is let in under %q", name)
+		}
+	}
+	red.write(identified("red") + "bounds: {connections: 100}\n") // which looks at all it has
+	red.has(1)
+	if tunnel.Closed(open.Done()) {
+		t.Error("its connection was cut")
+	}
+}
