@@ -68,8 +68,9 @@ func needTenant(cmd *cobra.Command) (err error) {
 func tenantFlags(t *certs.Tenant, f *pflag.FlagSet) {
 	f.StringSliceVar(&t.ServerNames, "server-name", nil, "a TLS server name (SNI) by which this tenant's agents and clients, and no other tenant's, ask for the server; repeatable")
 	f.BoolVar(&t.ByIdentity, "by-identity", false, "have the server tell it from other tenants of the same CA (--from) by the roles in its certificates, of the trust domain NAME unless --trust-domain gives another")
-	f.IntVar(&t.AgentPort, "agent-port", 0, "a port on which the server listens for this tenant's agents alone; 0: the one for all")
-	f.IntVar(&t.ClientPort, "client-port", 0, "the same for its clients")
+	f.IntVar(&t.Listen.AgentPort, "agent-port", 0, "a port on which the server listens for this tenant's agents alone; 0: the one for all")
+	f.IntVar(&t.Listen.ClientPort, "client-port", 0, "the same for its clients")
+	f.StringVar(&t.Listen.ClientSocket, "client-socket", "", "`PATH` of a unix socket on which the server listens for this tenant's clients alone, without TLS")
 	f.StringVar(&t.AgentsAt, "agents-at", "", "`HOST:PORT` at which its agents reach the server (default: the first --server-name, port 8091 or --agent-port)")
 	f.StringVar(&t.ClientsAt, "clients-at", "", "`HOST:PORT` at which its clients reach the server (default: the first --server-name, port 8090 or --client-port)")
 	f.StringVar(&t.ServerNamespace, "server-namespace", "konnectivity", "with --kubernetes, the namespace of the shared server")

@@ -448,13 +448,15 @@ func TestAnAdminPortOverTLS(t *testing.T) {
 }
 
 // Tenants of one CA are told apart by what their certificates say, and may have ports
-// of their own.
+// and sockets of their own.
 func TestTenantsMakeByIdentity(t *testing.T) {
 	dir := t.TempDir()
 	_, shared, _ := makeTenant(t, dir, "a")
 	var made []*tenancy.Tenant
 	for i, name := range []string{"b", "c"} {
-		folder, cluster, said := makeTenant(t, dir, name, "--from="+shared, "--by-identity", fmt.Sprint("--agent-port=", 9000+i), fmt.Sprint("--client-port=", 9100+i))
+		socket := filepath.Join(dir, name+".socket")
+		folder, cluster, said := makeTenant(t, dir, name, "--from="+shared, "--by-identity",
+			fmt.Sprint("--agent-port=", 9000+i), fmt.Sprint("--client-port=", 9100+i), "--client-socket="+socket)
 		tenant, err := tenancy.Load(name, folder)
 		if err != nil {
 			t.Fatal(err)
@@ -468,8 +470,10 @@ func TestTenantsMakeByIdentity(t *testing.T) {
 		if tenant.Agents.Trust([]*x509.Certificate{load(t, shared, "agent")}) {
 			t.Error("that of another is trusted")
 		}
-		if want := fmt.Sprintf("--proxy-server-port=%d", 9000+i); !strings.Contains(said, want) {
-			t.Errorf("%q was not said:\n%s", want, said)
+		for _, want := range []string{fmt.Sprintf("--proxy-server-port=%d", 9000+i), fmt.Sprintf("--konnectivity-port=%d", 9100+i), "udsName: " + socket + "\n"} {
+			if !strings.Contains(said, want) {
+				t.Errorf("%q was not said:\n%s", want, said)
+			}
 		}
 		made = append(made, tenant)
 	}
@@ -477,13 +481,14 @@ func TestTenantsMakeByIdentity(t *testing.T) {
 		t.Error(err)
 	}
 	status, out, stderr := konnectivity("tenants", "check", filepath.Join(dir, "tenants", "c"))
-	if status != 0 || !strings.Contains(out, "clients on port 9101") || !strings.Contains(out, "spiffe://c/konnectivity/agent") {
+	if status != 0 || !strings.Contains(out, "clients on port 9101") || !strings.Contains(out, "clients on "+filepath.Join(dir, "c.socket")) || !strings.Contains(out, "spiffe://c/konnectivity/agent") {
 		t.Errorf("%d: %s%s", status, out, stderr)
 	}
 	for args, want := range map[string]string{
 		"--by-identity":                        "--by-identity needs --from",
 		"--agent-port=70000":                   "--agent-port: 70000: want a port",
 		"--agent-port=9000 --client-port=9000": "--client-port: 9000 is agentPort, too",
+		"--client-socket=x.socket":             `--client-socket: "x.socket": want the whole path`,
 	} {
 		all := append([]string{"tenants", "make", "x", "--dir=" + dir, "--server-name=x.example.com"}, strings.Fields(args)...)
 		if status, _, stderr := konnectivity(all...); status != 2 || !strings.Contains(stderr, want) {

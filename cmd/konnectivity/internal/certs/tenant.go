@@ -52,9 +52,9 @@ type Tenant struct {
 	// clients; "" is its first name and the usual port.
 	AgentsAt, ClientsAt string
 
-	// AgentPort and ClientPort are ports of the server for this tenant alone; 0:
-	// those that all share.
-	AgentPort, ClientPort int
+	// Listen has ports and a socket of the server for this tenant alone; zero values:
+	// it comes by the ports that all share.
+	Listen tenancy.ListenSpec
 }
 
 // tenantFiles is all that is made for a tenant.
@@ -114,8 +114,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 	if err != nil {
 		return nil, err
 	}
-	listen := tenancy.ListenSpec{AgentPort: t.AgentPort, ClientPort: t.ClientPort}
-	spec, err := yaml.Marshal(tenancy.Spec{ServerNames: t.ServerNames, ByCertificate: t.ByIdentity, Identities: told, Listen: listen})
+	spec, err := yaml.Marshal(tenancy.Spec{ServerNames: t.ServerNames, ByCertificate: t.ByIdentity, Identities: told, Listen: t.Listen})
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +129,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 		flag, port string
 		own        int
 		to         *string
-	}{{"agents-at", agentsPort, t.AgentPort, &t.AgentsAt}, {"clients-at", clientsPort, t.ClientPort, &t.ClientsAt}} {
+	}{{"agents-at", agentsPort, t.Listen.AgentPort, &t.AgentsAt}, {"clients-at", clientsPort, t.Listen.ClientPort, &t.ClientsAt}} {
 		if at.own > 0 {
 			at.port = strconv.Itoa(at.own)
 		}
@@ -161,6 +160,8 @@ func flagOf(err error) string {
 		return "--agent-port"
 	case field != nil && field.Field == "listen.clientPort":
 		return "--client-port"
+	case field != nil && field.Field == "listen.clientSocket":
+		return "--client-socket"
 	default:
 		return "--server-name"
 	}
@@ -271,8 +272,7 @@ func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
 	say("\nSidecars of its control plane:\n")
 	say("  konnectivity-socks5-proxy --konnectivity-hostname=%s --konnectivity-port=%s%s \\\n    --ca-cert-path=%s --tls-cert-path=%s --tls-key-path=%s",
 		clientHost, clientPort, t.askFor(clientHost), path("ca.crt"), path("client.crt"), path("client.key"))
-	say("\nIts kube-apiserver, in the file of --egress-selector-config-file. It asks for the host of the url,")
-	say("so that name has to lead to the server from there:\n\n%s", t.egressSelection(path))
+	say("\nIts kube-apiserver, in the file of --egress-selector-config-file. %s:\n\n%s", t.reach(), t.egressSelection(path))
 	say("\nWhoever is to see this tenant on the server's admin port, and nothing else there:\n")
 	say("  konnectivity status SERVER:8095 --token-file=%s", path(tenancy.ReaderFile))
 	if o.Kubernetes {
@@ -295,9 +295,25 @@ func (t *Tenant) askFor(host string) string {
 	return " --server-name=" + t.ServerNames[0]
 }
 
+// reach is what the kube-apiserver needs to reach the server by egressSelection.
+func (t *Tenant) reach() string {
+	if t.Listen.ClientSocket != "" {
+		return "It has to see the server's socket\nat the same path"
+	}
+	return "It asks for the host of the url,\nso that name has to lead to the server from there"
+}
+
 // egressSelection is the part of an EgressSelectorConfiguration that leads to
 // the cluster.
 func (t *Tenant) egressSelection(path func(string) string) string {
+	if socket := t.Listen.ClientSocket; socket != "" {
+		return fmt.Sprintf(`  - name: cluster
+    connection:
+      proxyProtocol: HTTPConnect
+      transport:
+        uds:
+          udsName: %s`, socket)
+	}
 	host, port, _ := net.SplitHostPort(t.ClientsAt)
 	if t.askFor(host) != "" {
 		host = t.ServerNames[0]
