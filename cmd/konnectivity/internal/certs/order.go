@@ -48,7 +48,7 @@ func (o *Order) Fulfil(dir string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := o.refuseToOverwrite(dir, files); err != nil {
+	if err := refuseToOverwrite(o.outputs(dir, files)...); err != nil {
 		return err
 	}
 	ca, err := o.authority()
@@ -130,8 +130,8 @@ func addSANs(leaf *pki.Leaf, names []string) error {
 	return nil
 }
 
-// outputs are the paths that will be written, without the directory.
-func (o *Order) outputs(files []certificate) []string {
+// outputs are the paths that will be written.
+func (o *Order) outputs(dir string, files []certificate) []string {
 	paths := []string{"ca.crt"}
 	if o.From == "" {
 		paths = append(paths, "ca.key") // else it stays where it is, alone
@@ -142,13 +142,15 @@ func (o *Order) outputs(files []certificate) []string {
 	if o.Kubernetes {
 		paths = append(paths, controlPlaneFile, dataPlaneFile)
 	}
+	for i, name := range paths {
+		paths[i] = filepath.Join(dir, name)
+	}
 	return paths
 }
 
-// refuseToOverwrite fails if any file is there already.
-func (o *Order) refuseToOverwrite(dir string, files []certificate) error {
-	for _, name := range o.outputs(files) {
-		path := filepath.Join(dir, name)
+// refuseToOverwrite fails if there is something at one of the paths already.
+func refuseToOverwrite(paths ...string) error {
+	for _, path := range paths {
 		if _, err := os.Lstat(path); err == nil {
 			return fmt.Errorf("%s exists already and nothing was written; choose another directory, or remove it first", path)
 		} else if !errors.Is(err, fs.ErrNotExist) {

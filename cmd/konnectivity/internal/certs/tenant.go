@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -74,12 +73,8 @@ func (o *Order) FulfilTenant(dir string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{f.folder, f.cluster} {
-		if _, err := os.Lstat(path); err == nil {
-			return fmt.Errorf("%s exists already and nothing was written; choose another directory, or remove it first", path)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
+	if err := refuseToOverwrite(f.folder, f.cluster); err != nil {
+		return err
 	}
 	if f.ca, err = o.authority(); err != nil {
 		return err
