@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -45,22 +44,6 @@ func FuzzConnectTarget(f *testing.F) {
 		}
 		if want, _, _ := tunnel.SplitAddress(authority); want != host || port == 0 {
 			t.Fatalf("%q: address %q", authority, address)
-		}
-	})
-}
-
-// FuzzParseIP checks parseIP against netip on what netip knows.
-func FuzzParseIP(f *testing.F) {
-	for _, s := range []string{"127.0.0.1", "127.1", "0x7f.1", "2130706433", "::1", "1.2.3.4.5", "", "08.1", "256.1", "1_0.1"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		got, ok := parseIP(s)
-		if want, err := netip.ParseAddr(s); err == nil && (!ok || got != want.Unmap().WithZone("")) {
-			t.Fatalf("%q is %v, %v; want %v", s, got, ok, want)
-		}
-		if ok && !got.IsValid() {
-			t.Fatalf("%q: invalid", s)
 		}
 	})
 }

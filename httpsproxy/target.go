@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"konnectivity/tunnel"
@@ -72,37 +71,12 @@ func (c *client) isSelf(host string, port uint16) bool {
 	if name := strings.ToLower(strings.TrimSuffix(host, ".")); name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return true // RFC 6761 §6.3
 	}
-	addr, ok := parseIP(host)
+	addr, ok := tunnel.ParseLooseIP(host)
 	if !ok {
 		return false
 	}
+	addr = addr.Unmap().WithZone("")
 	return addr.IsLoopback() || addr.IsUnspecified() || addr == own.Addr().Unmap().WithZone("") || isInterface(addr)
-}
-
-// parseIP also understands what resolvers accept as an IPv4 address: fewer than
-// four parts, and parts in hexadecimal or octal, as inet_aton(3).
-func parseIP(host string) (netip.Addr, bool) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return addr.Unmap().WithZone(""), true
-	}
-	parts := strings.Split(strings.TrimSuffix(host, "."), ".")
-	if len(parts) > 4 {
-		return netip.Addr{}, false
-	}
-	var value uint64
-	for i, part := range parts {
-		last := i == len(parts)-1
-		bits := 8
-		if last {
-			bits = 8 * (5 - len(parts))
-		}
-		n, err := strconv.ParseUint(part, 0, bits)
-		if err != nil || strings.ContainsRune(part, '_') {
-			return netip.Addr{}, false
-		}
-		value = value<<bits | n
-	}
-	return netip.AddrFrom4([4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)}), true
 }
 
 func isInterface(addr netip.Addr) bool {

@@ -77,6 +77,36 @@ func ParseIP(host string) (netip.Addr, bool) {
 	return addr, err == nil
 }
 
+// ParseLooseIP is ParseIP that also knows what some resolvers and proxies take for an
+// IPv4 address: fewer than four parts, parts in hexadecimal or octal, as inet_aton(3),
+// and dots at the end. It allocates nothing for names that end as most do.
+func ParseLooseIP(host string) (netip.Addr, bool) {
+	if addr, ok := ParseIP(host); ok {
+		return addr, true
+	}
+	host = strings.TrimRight(host, ".")
+	if last := host[strings.LastIndexByte(host, '.')+1:]; last == "" || last[0] < '0' || last[0] > '9' {
+		return netip.Addr{}, false
+	}
+	parts := strings.Split(host, ".")
+	if len(parts) > 4 {
+		return netip.Addr{}, false
+	}
+	var value uint64
+	for i, part := range parts {
+		bits := 8
+		if last := i == len(parts)-1; last {
+			bits = 8 * (5 - len(parts))
+		}
+		n, err := strconv.ParseUint(part, 0, bits)
+		if err != nil || strings.ContainsRune(part, '_') {
+			return netip.Addr{}, false
+		}
+		value = value<<bits | n
+	}
+	return netip.AddrFrom4([4]byte{byte(value >> 24), byte(value >> 16), byte(value >> 8), byte(value)}), true
+}
+
 // JoinAddress is net.JoinHostPort for a numeric port.
 func JoinAddress(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))

@@ -25,14 +25,32 @@ var addresses = []string{
 	"a.example", "10.example", "node-1", "1.2.3.x", "bücher.example", "dead.beef", "fe80::1%",
 }
 
+func TestParseLooseIP(t *testing.T) {
+	for host, want := range map[string]string{
+		"127.0.0.1": "127.0.0.1", "127.0.0.1.": "127.0.0.1", "127.0.0.1..": "127.0.0.1", "::1": "::1", "0": "0.0.0.0",
+		"127.1": "127.0.0.1", "127.0.257": "127.0.1.1", "127.65537": "127.1.0.1", "2130706433": "127.0.0.1", "4294967295": "255.255.255.255",
+		"0177.0.0.1": "127.0.0.1", "0x7f.1": "127.0.0.1", "0X7F000001": "127.0.0.1", "017700000001.": "127.0.0.1",
+		"": "", ".": "", "..": "", "a": "", "a.1": "", "1.a": "", "1..1": "", "1.2.3.4.5": "", "256.1": "", "1.2.3.256": "", "4294967296": "",
+		"08.1": "", "1.08": "", "1_0.1": "", "0x": "", "1.0x": "", "::1.": "", "1.example.": "",
+	} {
+		got, ok := tunnel.ParseLooseIP(host)
+		if ok != (want != "") || ok && got.String() != want {
+			t.Errorf("ParseLooseIP(%q) = %v, %v; want %q", host, got, ok, want)
+		}
+	}
+}
+
 func FuzzParseIP(f *testing.F) {
-	for _, host := range addresses {
+	for _, host := range append(addresses, "127.1", "0x7f.1", "2130706433", "08.1", "256.1", "1_0.1") {
 		f.Add(host)
 	}
 	f.Fuzz(func(t *testing.T, host string) {
 		got, ok := tunnel.ParseIP(host)
 		if want, err := netip.ParseAddr(host); got != want || ok != (err == nil) {
 			t.Errorf("ParseIP(%q) = %v, %v; netip has %v, %v", host, got, ok, want, err)
+		}
+		if loose, also := tunnel.ParseLooseIP(host); ok && loose != got || also != loose.IsValid() {
+			t.Errorf("ParseLooseIP(%q) = %v, %v; ParseIP has %v, %v", host, loose, also, got, ok)
 		}
 	})
 }
@@ -46,7 +64,7 @@ func TestAddressesAllocateNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				tunnel.ParseIP(host)
+				tunnel.ParseLooseIP(host)
 			})
 		})
 	}

@@ -16,7 +16,8 @@ import (
 
 // Policy is a set of allow and deny rules. In this order:
 //
-//  1. a destination that a deny rule matches is denied;
+//  1. a destination that a deny rule matches is denied, also if its address is spelled
+//     as only some resolvers and proxies read it (0177.0.0.1, 2130706433);
 //  2. an address under which cloud machines hand out credentials (Protected) is
 //     denied unless an allow rule names it or a network inside its link-local
 //     block: "*" and 0.0.0.0/0 do not open it;
@@ -107,7 +108,14 @@ func (p *Policy) AllowResolved(host string, to netip.AddrPort) error {
 
 func (p *Policy) noAllow() bool { return p == nil || len(p.allow) == 0 }
 
+// denyHost judges a name. One that is an address to whoever may resolve it, if not to
+// us, must not be reached by that where it may not be as the address.
 func (p *Policy) denyHost(host string, port uint16) error {
+	if addr, ok := tunnel.ParseLooseIP(host); ok {
+		if err := p.denyAddr(netip.AddrPortFrom(addr, port)); err != nil {
+			return err
+		}
+	}
 	if p == nil {
 		return nil
 	}

@@ -146,6 +146,29 @@ func TestNames(t *testing.T) {
 			{"my.secret.example.com", 22, false, false, "10.0.0.1", false},
 			{"my.secret.example.com", 23, true, true, "10.0.0.1", true},
 		}},
+		"denied by name in another spelling": {deny: []string{"*.Internal.example"}, want: []verdict{
+			{"DB.internal.EXAMPLE.", 80, false, false, "10.0.0.1", false},
+			{"db.internal.example..", 80, false, false, "10.0.0.1", false},
+			{"db.internal.example.org", 80, true, true, "10.0.0.1", true},
+		}},
+		"denied address in another spelling": {deny: []string{"127.0.0.0/8"}, want: []verdict{
+			{"0177.0.0.1", 80, false, false, "10.0.0.1", false},
+			{"0x7F.1", 80, false, false, "10.0.0.1", false},
+			{"127.65537", 80, false, false, "10.0.0.1", false},
+			{"127.0.257", 80, false, false, "10.0.0.1", false},
+			{"2130706433", 80, false, false, "10.0.0.1", false},
+			{"017700000001.", 80, false, false, "10.0.0.1", false},
+			{"127.0.0.1.", 80, false, false, "10.0.0.1", false},
+			{"0xA9FEA9FE", 80, false, false, "10.0.0.1", false},
+			{"0", 80, false, false, "10.0.0.1", false},
+			{"012.1", 80, true, true, "10.0.0.1", true},
+			{"127.0.0.1.example.com", 80, true, true, "10.0.0.1", true},
+			{"127.0.0.0.1", 80, true, true, "10.0.0.1", true},
+			{"127.0.0.256", 80, true, true, "10.0.0.1", true},
+			{"127.09", 80, true, true, "10.0.0.1", true},
+			{"9000000000", 80, true, true, "10.0.0.1", true},
+			{"127..1", 80, true, true, "10.0.0.1", true},
+		}},
 		"allowed name at denied address": {allow: []string{"*.example.com"}, deny: []string{"10.0.0.0/8"}, want: []verdict{
 			{"a.example.com", 80, true, true, "10.0.0.1", false},
 			{"a.example.com", 80, true, true, "192.0.2.1", true},
@@ -169,6 +192,7 @@ func TestZeroAndNil(t *testing.T) {
 		checkVerdict(t, "name", p.AllowHost("a.example", 1), true)
 		checkVerdict(t, "unresolved", p.AllowUnresolved("a.example", 1), true)
 		checkVerdict(t, "metadata", p.AllowAddr(netip.MustParseAddrPort("169.254.169.254:80")), false)
+		checkVerdict(t, "metadata in octal", p.AllowUnresolved("0251.0376.0251.0376", 80), false)
 	}
 	for _, p := range protected {
 		for _, prefix := range p.addrs {
@@ -212,6 +236,7 @@ func TestParseErrors(t *testing.T) {
 		"10.0.0.*":               "CIDR",
 		"10.0.0.300":             "CIDR",
 		"2130706433":             "CIDR",
+		"0x7f.1":                 "CIDR",
 		"exa\x00mple":            "is not a host",
 		"[fe80::1%eth0/64]":      "is not a CIDR",
 		strings.Repeat("a", 300): "is not a host",

@@ -14,7 +14,7 @@ import (
 type rule struct {
 	text        string
 	prefix      netip.Prefix
-	glob        string // lower case, no trailing dot
+	glob        string // as fold returns it
 	first, last uint16
 }
 
@@ -131,7 +131,8 @@ func parseGlob(host string) (string, error) {
 	}
 	// 10.0.0.* would be compared with names only, and so match nothing: an
 	// error is better than a false sense of safety.
-	if strings.ContainsAny(host, "0123456789") && strings.Trim(host, "0123456789.*") == "" {
+	_, address := tunnel.ParseLooseIP(host)
+	if address || strings.ContainsAny(host, "0123456789") && strings.Trim(host, "0123456789.*") == "" {
 		return "", fmt.Errorf("%q looks like an address; networks are written as CIDR", host)
 	}
 	for strings.Contains(host, "**") {
@@ -140,7 +141,9 @@ func parseGlob(host string) (string, error) {
 	return fold(host), nil
 }
 
-func fold(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
+// fold has spellings of one name compare equal. More than one dot at the end is no name
+// to resolvers, but may be to proxies.
+func fold(host string) string { return strings.ToLower(strings.TrimRight(host, ".")) }
 
 func (r *rule) matchesPort(port uint16) bool { return r.first <= port && port <= r.last }
 
