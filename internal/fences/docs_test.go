@@ -2,6 +2,7 @@ package fences
 
 import (
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,17 +68,27 @@ func markdown(t *testing.T) []string {
 	return docs
 }
 
+// outsideCode returns the lines, by their index, that no fence of ``` is around.
+func outsideCode(text string) iter.Seq2[int, string] {
+	return func(yield func(int, string) bool) {
+		fenced := false
+		for i, line := range strings.Split(text, "\n") {
+			if strings.HasPrefix(strings.TrimSpace(line), "```") {
+				fenced = !fenced
+			} else if !fenced && !yield(i, line) {
+				return
+			}
+		}
+	}
+}
+
 // wideLines returns the numbers of the lines of prose that are too wide. Tables
 // and code cannot be wrapped, nor can a line without a space.
 func wideLines(text string) []int {
 	var wide []int
-	fenced := false
-	for i, line := range strings.Split(text, "\n") {
+	for i, line := range outsideCode(text) {
 		prose := strings.TrimSpace(line)
-		if strings.HasPrefix(prose, "```") {
-			fenced = !fenced
-		}
-		exempt := fenced || strings.HasPrefix(prose, "|") || strings.HasPrefix(line, "    ") || !strings.Contains(prose, " ")
+		exempt := strings.HasPrefix(prose, "|") || strings.HasPrefix(line, "    ") || !strings.Contains(prose, " ")
 		if !exempt && utf8.RuneCountInString(line) > proseWidth {
 			wide = append(wide, i+1)
 		}

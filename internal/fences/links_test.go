@@ -1,0 +1,94 @@
+package fences
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestDocsLinkToWhatIsThere(t *testing.T) {
+	for _, doc := range markdown(t) {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range brokenLinks(doc, string(text)) {
+			t.Errorf("%s links to %s, which is not there", doc, link)
+		}
+	}
+}
+
+func TestBrokenLinks(t *testing.T) {
+	doc := filepath.Join(t.TempDir(), "a.md")
+	text := strings.Join([]string{
+		"# The first `one`, and more", "## Twice", "```", "# no heading, [no link](none)", "```", "## [Twice](a.md)",
+		"[here](#the-first-one-and-more) [again](a.md#twice-1) [afar](https://example.com/none#x) [folder](.)",
+		"[gone](b.md) [thrice](#twice-2) [code](#no-heading-no-linknone)",
+	}, "\n")
+	if err := os.WriteFile(doc, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := brokenLinks(doc, text), []string{"b.md", "#twice-2", "#no-heading-no-linknone"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// links are those within a document, and to other files.
+var links = regexp.MustCompile(`\]\(([^):\s]+)\)`)
+
+// brokenLinks are the links of a document that lead to no file, or to no heading.
+func brokenLinks(doc, text string) (broken []string) {
+	for _, line := range outsideCode(text) {
+		for _, link := range links.FindAllStringSubmatch(line, -1) {
+			path, heading, _ := strings.Cut(link[1], "#")
+			target := doc
+			if path != "" {
+				target = filepath.Join(filepath.Dir(doc), filepath.FromSlash(path))
+			}
+			if !leads(target, heading) {
+				broken = append(broken, link[1])
+			}
+		}
+	}
+	return broken
+}
+
+// leads says whether there is a file, with a heading if one is given.
+func leads(target, heading string) bool {
+	if heading == "" {
+		_, err := os.Stat(target)
+		return err == nil
+	}
+	text, err := os.ReadFile(target)
+	return err == nil && slices.Contains(headings(string(text)), heading)
+}
+
+var (
+	headingLine = regexp.MustCompile(`^#+ +(.*)`)
+	linkText    = regexp.MustCompile(`\[([^]]*)\]\([^)]*\)`)
+	notInAnchor = regexp.MustCompile(`[^\pL\pN_ -]`)
+)
+
+// headings are those of a document, as GitHub and others name their anchors.
+func headings(text string) (all []string) {
+	count := make(map[string]int)
+	for _, line := range outsideCode(text) {
+		found := headingLine.FindStringSubmatch(line)
+		if found == nil {
+			continue
+		}
+		title := strings.TrimSpace(linkText.ReplaceAllString(found[1], "$1"))
+		anchor := strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(title), ""), " ", "-")
+		if n := count[anchor]; n > 0 {
+			all = append(all, fmt.Sprint(anchor, "-", n))
+		} else {
+			all = append(all, anchor)
+		}
+		count[anchor]++
+	}
+	return all
+}
