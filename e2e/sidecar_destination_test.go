@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -55,18 +54,18 @@ func TestHostileDestinations(t *testing.T) {
 				}
 			}
 			ask() // fills pools
-			idle := peakKB(t, p.PID())
+			idle := must(p.Memory())(t).MostOwn()
 			const destinations = 16
-			const slackKB = 4 << 10 // what the collector lets garbage be
+			const slack = 4 << 20 // what the collector lets garbage be
 			var all sync.WaitGroup
 			for range destinations {
 				all.Go(ask)
 			}
 			all.Wait()
-			grown := peakKB(t, p.PID()) - idle
-			t.Logf("%d destinations: %d KiB on top of %d", destinations, grown, idle)
-			if grown > destinations<<10+slackKB {
-				t.Errorf("%d destinations cost %d KiB", destinations, grown)
+			grown := must(p.Memory())(t).MostOwn() - idle
+			t.Logf("%d destinations: %d KiB on top of %d", destinations, grown>>10, idle>>10)
+			if grown > destinations<<20+slack {
+				t.Errorf("%d destinations cost %d KiB", destinations, grown>>10)
 			}
 		})
 	}
@@ -91,15 +90,4 @@ func newHostileOrigin(t *testing.T, first, again string) (address string) {
 		}
 	}()
 	return ln.Addr().String()
-}
-
-// peakKB is the most memory that a process has had resident, in KiB.
-func peakKB(t testing.TB, pid int) (peak int) {
-	t.Helper()
-	for _, line := range strings.Split(string(must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)), "\n") {
-		if strings.HasPrefix(line, "VmHWM:") {
-			_, _ = fmt.Sscanf(line, "VmHWM: %d kB", &peak)
-		}
-	}
-	return peak
 }

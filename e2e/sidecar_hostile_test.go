@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,22 +13,6 @@ import (
 
 	"konnectivity/tunnel"
 )
-
-// residentKB is a process's resident memory in KiB, of which file is what it
-// shares with its program file.
-func residentKB(t testing.TB, pid int) (total, file int) {
-	t.Helper()
-	for _, line := range strings.Split(string(must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)), "\n") {
-		fields := strings.Fields(line)
-		switch {
-		case strings.HasPrefix(line, "VmRSS:"):
-			total, _ = strconv.Atoi(fields[1])
-		case strings.HasPrefix(line, "RssFile:"):
-			file, _ = strconv.Atoi(fields[1])
-		}
-	}
-	return total, file
-}
 
 // Ten thousand clients that begin and do not go on: those who want something
 // are served all the while, memory stays within a bound, and the ten thousand
@@ -44,8 +26,8 @@ func TestSidecarsBoundHalfOpenHandshakes(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			s := d.sidecar(t, program, d.env)
 			const clients = 10_000
-			// 87 MiB for 10,000 of SOCKS5, 102 for the 4,096 that HTTP keeps.
-			const boundKB = 150 << 10
+			// 53 MiB for 10,000 of SOCKS5, and for the 4,096 that HTTP keeps.
+			const maxOwn = 100 << 20
 			conns := make(chan net.Conn, clients)
 			var wg sync.WaitGroup
 			for range 50 {
@@ -84,10 +66,10 @@ func TestSidecarsBoundHalfOpenHandshakes(t *testing.T) {
 			for range 10 {
 				served("while they are there")
 			}
-			resident, _ := residentKB(t, s.PID())
-			t.Logf("%d half-open handshakes: %d KiB resident", len(conns), resident)
-			if resident > boundKB {
-				t.Errorf("%d KiB resident, want at most %d", resident, boundKB)
+			m := must(s.Memory())(t)
+			t.Logf("%d half-open handshakes: %d KiB of its own, %d at most", len(conns), m.Own>>10, m.MostOwn()>>10)
+			if m.Own > maxOwn {
+				t.Errorf("%d KiB of its own, want at most %d", m.Own>>10, maxOwn>>10)
 			}
 			for c := range conns {
 				_ = c.Close()

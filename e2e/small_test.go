@@ -25,20 +25,19 @@ const (
 // isSmall checks what a process that has nothing to do holds of its own, and the size
 // of its program file. Should that be above the bound after the 2 s of e2e/bench, the
 // process is given the time to return what its start took.
-func isSmall(t *testing.T, p *suite.Process, maxFile int64, maxOwn int) {
+func isSmall(t *testing.T, p *suite.Process, maxFile, maxOwn int64) {
 	t.Helper()
-	var total, file, own int
+	var m suite.Memory
 	for end := time.Now().Add(patience); ; {
 		time.Sleep(2 * time.Second)
-		total, file = residentKB(t, p.PID())
-		if own = (total - file) << 10; own <= maxOwn || time.Now().After(end) {
+		if m = must(p.Memory())(t); m.Own <= maxOwn || time.Now().After(end) {
 			break
 		}
 	}
 	size := must(os.Stat(binaries.Path(p.Name)))(t).Size()
-	t.Logf("%s: idle with %d KiB resident, %d of them its own; its program file has %d bytes", p.Name, total, total-file, size)
-	if own > maxOwn {
-		t.Errorf("%s: idle with %d bytes of its own, want at most %d", p.Name, own, maxOwn)
+	t.Logf("%s: idle with %d KiB resident, %d of them its own; its program file has %d bytes", p.Name, m.Resident()>>10, m.Own>>10, size)
+	if m.Own > maxOwn {
+		t.Errorf("%s: idle with %d bytes of its own, want at most %d", p.Name, m.Own, maxOwn)
 	}
 	if size > maxFile {
 		t.Errorf("%s: the program file has %d bytes, want at most %d", p.Name, size, maxFile)

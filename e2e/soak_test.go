@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"konnectivity/e2e/suite"
 )
 
 var (
@@ -123,12 +125,12 @@ func (f *fleet) carried(patience time.Duration) {
 // resident is how much memory the processes have, in MiB.
 func (f *fleet) resident() map[string]int64 {
 	all := map[string]int64{}
-	add := func(name string, bytes int64) { all[name] += bytes >> 20 }
-	add("agent", must(f.agent.Resident())(f.t))
-	add("socks5", must(f.socks.Resident())(f.t))
-	add("https", must(f.https.Resident())(f.t))
+	add := func(name string, p *suite.Process) { all[name] += must(p.Memory())(f.t).Resident() >> 20 }
+	add("agent", f.agent.Process)
+	add("socks5", f.socks.Process)
+	add("https", f.https.Process)
 	for _, srv := range f.servers {
-		add("servers", must(srv.Process.Resident())(f.t))
+		add("servers", srv.Process)
 	}
 	return all
 }

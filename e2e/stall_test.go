@@ -79,13 +79,13 @@ func benchTarget(t *testing.T) string {
 	return l.Addr().String()
 }
 
-func (w *whole) resident(t *testing.T) int64 {
+// holds is how much memory all processes have of their own.
+func (w *whole) holds(t *testing.T) (sum int64) {
 	t.Helper()
-	var pids []int
 	for _, p := range w.Processes() {
-		pids = append(pids, p.PID())
+		sum += must(p.Memory())(t).Own
 	}
-	return must(bench.Processes(pids...))(t).Resident
+	return sum
 }
 
 // beside checks that an active connection and new ones go on as alone while n
@@ -95,15 +95,15 @@ func (w *whole) beside(t *testing.T, r route, s stall, n int) {
 	length := scaled(time.Second/2, 5*time.Second)
 	w.dials(t, path) // and so what is lazily made, is
 	alone := must(path.RoundTrip(t.Context(), length))(t)
-	before := w.resident(t)
+	before := w.holds(t)
 	end := s.make(t, r, n)
 	defer end()
 	time.Sleep(settle)
 	among, bound := roundTripsBeside(t, path, length, alone, 10, func() route { return newWhole(t).routes(t)[slices.Index(fronts, r.name)] })
 	w.dials(t, path)
-	grown := w.resident(t) - before
+	grown := w.holds(t) - before
 	for end := time.Now().Add(patience); grown > stallGrowth && time.Now().Before(end); time.Sleep(time.Second) {
-		grown = w.resident(t) - before
+		grown = w.holds(t) - before
 	}
 	t.Logf("%-5s %3d %s: p50 %v beside %v alone, p99 %v beside %v alone (%.2f times), %d MiB more",
 		r.name, n, s.name, among.P50, alone.P50, among.P99, alone.P99, float64(among.P99)/float64(alone.P99), grown>>20)

@@ -110,7 +110,7 @@ func besideNeighbour(t *testing.T, name string) {
 	t.Logf("%v; a neighbour has %.0f dials a second, alone %.0f (%.2f); %d of its connections were hurt, %d dials failed",
 		got, beside, alone, beside/alone, n.hurt.Load(), n.failed.Load())
 	if bound := int64(linkBudget + grpcBudget + maxGrowth); got.peak > bound {
-		t.Errorf("%.1f MiB resident, want at most %.0f", mib(got.peak), mib(bound))
+		t.Errorf("%.1f MiB of its own, want at most %.0f", mib(got.peak), mib(bound))
 	}
 	fair := someDials
 	if *duration >= time.Minute {

@@ -109,7 +109,7 @@ func TestHostileDestinations(t *testing.T) {
 			t.Run(kind+" "+m.name, func(t *testing.T) {
 				bystander := must(proxied(kind, sidecar.Address(), target))(t)
 				defer bystander.Close()
-				before := resident(t, s)
+				before := owned(t, s)
 				ctx, cancel := context.WithCancel(context.Background())
 				var work sync.WaitGroup
 				defer func() { cancel(); work.Wait() }()
@@ -129,14 +129,14 @@ func TestHostileDestinations(t *testing.T) {
 					if err := roundTrip(bystander); err != nil {
 						t.Fatalf("a connection beside them: %v", err)
 					}
-					for i, now := range resident(t, s) {
+					for i, now := range owned(t, s) {
 						if grown := now - before[i]; grown > destinations*maxDestination {
 							t.Fatalf("%s holds %.1f MiB more for %d destinations", s.Processes()[i].Name, mib(grown), destinations)
 						}
 					}
 					time.Sleep(10 * time.Millisecond)
 				}
-				for i, now := range resident(t, s) {
+				for i, now := range owned(t, s) {
 					t.Logf("%s: %+.2f MiB for each destination", s.Processes()[i].Name, mib(now-before[i])/destinations)
 				}
 			})
@@ -144,11 +144,11 @@ func TestHostileDestinations(t *testing.T) {
 	}
 }
 
-// resident is the memory of each process of s, in the order of their start.
-func resident(t *testing.T, s *suite.Suite) (out []int64) {
+// owned is what each process of s has of its own, in the order of their start.
+func owned(t *testing.T, s *suite.Suite) (out []int64) {
 	t.Helper()
 	for _, p := range s.Processes() {
-		out = append(out, must(p.Resident())(t))
+		out = append(out, must(p.Memory())(t).Own)
 	}
 	return out
 }

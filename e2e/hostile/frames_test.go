@@ -265,7 +265,7 @@ func TestOddFrames(t *testing.T) {
 	n := neighbourOf(t, s, srv)
 	bystander := must(proxied("socks5", sidecar.Address(), n.target))(t)
 	defer bystander.Close()
-	before := resident(t, s)
+	before := owned(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	towns := []string{
@@ -293,7 +293,7 @@ func TestOddFrames(t *testing.T) {
 	}
 	cancel()
 	work.Wait()
-	for i, now := range resident(t, s) {
+	for i, now := range owned(t, s) {
 		p := s.Processes()[i]
 		t.Logf("%s: %.1f MiB before, %.1f MiB now", p.Name, mib(before[i]), mib(now))
 		if now-before[i] > maxGrowth {

@@ -25,7 +25,7 @@ const settleTime = time.Second
 
 // figures are what an attack cost.
 type figures struct {
-	idle, peak   int64 // bytes resident
+	idle, peak   int64 // bytes of its own
 	health, join time.Duration
 	probes       int
 	joins        int
@@ -37,7 +37,7 @@ type figures struct {
 }
 
 func (f figures) String() string {
-	return fmt.Sprintf("resident %.1f MiB idle, %.1f MiB at most (+%.1f); /healthz %v at most of %d probes; an agent in %v at most of %d; beside %d connections; slowed %.1f times by others on the machine",
+	return fmt.Sprintf("%.1f MiB of its own idle, %.1f MiB at most (+%.1f); /healthz %v at most of %d probes; an agent in %v at most of %d; beside %d connections; slowed %.1f times by others on the machine",
 		mib(f.idle), mib(f.peak), mib(f.peak-f.idle), f.health.Round(time.Millisecond), f.probes, f.join.Round(time.Millisecond), f.joins, f.opened, f.crowding)
 }
 
@@ -48,7 +48,7 @@ func mib(n int64) float64 { return float64(n) / (1 << 20) }
 func watch(t *testing.T, p *suite.Process, healthURL string) (stop func() figures) {
 	t.Helper()
 	time.Sleep(settleTime)
-	f := figures{idle: must(p.Resident())(t)}
+	f := figures{idle: must(p.Memory())(t).Own}
 	ranBefore, waitedBefore, err := p.Processor()
 	if err != nil {
 		t.Fatal(err)
@@ -57,12 +57,12 @@ func watch(t *testing.T, p *suite.Process, healthURL string) (stop func() figure
 	var looking sync.WaitGroup
 	looking.Go(func() {
 		for pace(ctx, 20*time.Millisecond) {
-			now, err := p.Resident()
+			now, err := p.Memory()
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			f.peak = max(f.peak, now)
+			f.peak = max(f.peak, now.Own)
 		}
 	})
 	prober := startProber(t, healthURL)
@@ -113,7 +113,7 @@ func (f figures) within(t *testing.T) {
 	t.Helper()
 	t.Log(f)
 	if f.peak-f.idle > maxGrowth {
-		t.Errorf("resident memory grew by %.1f MiB, want at most %.0f", mib(f.peak-f.idle), mib(maxGrowth))
+		t.Errorf("its memory grew by %.1f MiB, want at most %.0f", mib(f.peak-f.idle), mib(maxGrowth))
 	}
 	if most := f.slowed(maxHealth); f.health > most {
 		t.Errorf("/healthz took %v, want at most %v", f.health, most)

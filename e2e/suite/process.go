@@ -55,18 +55,43 @@ func Start(name, path string, args, env []string) (*Process, error) {
 // PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Resident returns the process's resident memory in bytes (proc(5)).
-func (p *Process) Resident() (int64, error) {
+// Memory is what a process has resident, in bytes.
+type Memory struct {
+	// Own is what it holds of its own: heap, stacks, written data.
+	Own int64
+
+	// File is of files, most of it the program's. How much of that is resident is the
+	// kernel's choice, which maps what the page cache has around a page that is
+	// touched; and all processes of the program share it.
+	File int64
+
+	// Most is what both together were at most, ever since the process started.
+	Most int64
+}
+
+// Resident is all of it.
+func (m Memory) Resident() int64 { return m.Own + m.File }
+
+// MostOwn is what the process has held of its own at most, or a little less, where
+// pages of files came later.
+func (m Memory) MostOwn() int64 { return m.Most - m.File }
+
+// Memory returns what the process holds now (proc(5), status).
+func (p *Process) Memory() (m Memory, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
-		return 0, err
+		return m, err
 	}
-	_, text, _ := strings.Cut(string(status), "VmRSS:")
-	var kib int64
-	if _, err := fmt.Sscanf(strings.TrimSpace(text), "%d kB", &kib); err != nil {
-		return 0, fmt.Errorf("%s: no VmRSS in its status: %w", p.Name, err)
+	var all int64
+	for name, to := range map[string]*int64{"VmRSS": &all, "RssFile": &m.File, "VmHWM": &m.Most} {
+		_, text, _ := strings.Cut(string(status), "\n"+name+":")
+		if _, err := fmt.Sscan(text, to); err != nil {
+			return m, fmt.Errorf("%s: no %s in its status: %w", p.Name, name, err)
+		}
+		*to <<= 10
 	}
-	return kib << 10, nil
+	m.Own = all - m.File
+	return m, nil
 }
 
 // Processor returns how long the process's threads have run, and how long they

@@ -143,7 +143,8 @@ func (t *trial) settled(ctx context.Context) (int64, error) {
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
-	return t.server.Resident()
+	m, err := t.server.Memory()
+	return m.Resident(), err
 }
 
 // idle measures what the server does while nobody does anything.
