@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,6 +23,9 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long may take what takes moments on an idle machine.
+const patience = 20 * time.Second
 
 // names is a Resolver with fixed answers.
 type names map[string][]string
@@ -73,15 +77,35 @@ func echo(t *testing.T, host string, port int) int {
 
 func dial(t *testing.T, d *Dialer, address string) (tunnel.Conn, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return d.Dial(ctx, tunnel.NewFlow("tcp", address))
+}
+
+// dialsWithin wants a dial to succeed within a bound. Of five one must: in others this
+// machine may do other work.
+func dialsWithin(t *testing.T, bound time.Duration, d *Dialer, address string) {
+	t.Helper()
+	var took []time.Duration
+	for range 5 {
+		start := time.Now()
+		c, err := dial(t, d, address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+		wantEcho(t, c)
+		if slices.Min(took) <= bound {
+			return
+		}
+	}
+	t.Errorf("%s: the dials took %v, want %v", address, took, bound)
 }
 
 func wantEcho(t *testing.T, c tunnel.Conn) {
 	t.Helper()
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(patience))
 	if _, err := c.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
 	}
@@ -124,15 +148,7 @@ func TestLastOfFiveAddresses(t *testing.T) {
 		testport.Silent(t, a, port)
 	}
 	d := New(Options{resolver: names{"five.example": append(addrs, "127.0.0.6")}})
-	start := time.Now()
-	c, err := dial(t, d, fmt.Sprintf("five.example:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if took := time.Since(start); took > 3*time.Second {
-		t.Errorf("took %v", took)
-	}
-	wantEcho(t, c)
+	dialsWithin(t, 3*time.Second, d, fmt.Sprintf("five.example:%d", port))
 }
 
 // A refused address must not cost a stagger.
@@ -144,15 +160,7 @@ func TestRefusedMovesOn(t *testing.T) {
 	}
 	port := echo(t, addrs[refusals], 0)
 	d := New(Options{resolver: names{"many.example": addrs}})
-	start := time.Now()
-	c, err := dial(t, d, fmt.Sprintf("many.example:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if took := time.Since(start); took > refusals/2*race.Stagger {
-		t.Errorf("%d refusals took %v", refusals, took)
-	}
+	dialsWithin(t, refusals/2*race.Stagger, d, fmt.Sprintf("many.example:%d", port))
 }
 
 func TestFailures(t *testing.T) {
@@ -178,7 +186,7 @@ func TestFailures(t *testing.T) {
 		{"tcp", "169.254.169.254:80", tunnel.FailDenied},
 	} {
 		t.Run(c.network+" "+c.address, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			_, err := d.Dial(ctx, tunnel.NewFlow(c.network, c.address))
 			wantFailure(t, err, c.want)
@@ -216,7 +224,7 @@ func TestCancelLeavesNothing(t *testing.T) {
 		}
 		cancel()
 	}
-	for end := time.Now().Add(20 * time.Second); openFiles(t) > before; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience); openFiles(t) > before; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d files open, %d before", openFiles(t), before)
 		}

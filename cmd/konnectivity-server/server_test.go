@@ -294,7 +294,7 @@ func TestProgramStartsAndStops(t *testing.T) {
 	url := fmt.Sprintf("http://127.0.0.1:%d/", health)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	up := false
-	for range 500 {
+	for range 3000 {
 		if resp, err := client.Get(url + "healthz"); err == nil {
 			resp.Body.Close()
 			up = resp.StatusCode == 200
@@ -388,7 +388,7 @@ func TestTLSFlagsAct(t *testing.T) {
 		return err
 	}
 	var err error
-	for range 500 {
+	for range 3000 {
 		if err = dial(tls.VersionTLS13); err == nil {
 			break
 		}

@@ -267,7 +267,7 @@ var faults = map[string]struct {
 	}},
 	"client certificate expires soon": {0, func(l *lab) {
 		l.start()
-		l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true, Lifetime: 10 * time.Second})
+		l.valid(time.Now().Add(-24*time.Hour), time.Now().Add(time.Hour))
 	}},
 	"client certificate is for servers": {1, func(l *lab) {
 		l.at("127.0.0.1:1")
@@ -397,7 +397,7 @@ var faults = map[string]struct {
 	}},
 	"client certificate of tomorrow": {1, func(l *lab) { // or a clock of yesterday
 		l.at("127.0.0.1:1")
-		l.tomorrow()
+		l.valid(time.Now().Add(24*time.Hour), time.Now().Add(48*time.Hour))
 	}},
 	"destination refuses": {1, func(l *lab) {
 		l.start()
@@ -423,8 +423,8 @@ var faults = map[string]struct {
 	}},
 }
 
-// tomorrow issues a client certificate that is not valid yet.
-func (l *lab) tomorrow() {
+// valid issues a client certificate that is valid in such a time.
+func (l *lab) valid(from, until time.Time) {
 	l.t.Helper()
 	pair, err := l.ca.Issue(pki.Leaf{CommonName: "lab-client", Client: true})
 	l.must(err)
@@ -432,7 +432,7 @@ func (l *lab) tomorrow() {
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	l.must(err)
 	leaf := *pair.TLS().Leaf
-	leaf.NotBefore, leaf.NotAfter = time.Now().Add(24*time.Hour), time.Now().Add(48*time.Hour)
+	leaf.NotBefore, leaf.NotAfter = from, until
 	der, err := x509.CreateCertificate(rand.Reader, &leaf, l.ca.Certificate(), leaf.PublicKey, key)
 	l.must(err)
 	l.write("tls.crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))

@@ -221,10 +221,7 @@ func TestRunCreatesAndDeletes(t *testing.T) {
 	c.cfg.Changed = func(n int) { changed = append(changed, n) }
 	done := make(chan struct{})
 	go func() { defer close(done); c.Run(ctx) }()
-	for range 500 {
-		if c.Count() == 2 {
-			break
-		}
+	for end := time.Now().Add(20 * time.Second); c.Count() != 2 && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if c.Count() != 2 {
