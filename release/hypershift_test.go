@@ -224,14 +224,13 @@ func (w *world) consume(c consumer) {
 // preStop is the server's hook: it needs a shell, and its sleep must last.
 func (w *world) preStop(server string) {
 	w.t.Helper()
-	done := make(chan string, 1)
+	done, start := make(chan string, 1), time.Now()
 	go func() {
 		hook := append(append([]string{"2", "ctr"}, w.own()...), "task", "exec", "--exec-id", "preStop", server, "/bin/sh", "-c", "sleep 70")
 		out, err := try(w.t, "timeout", hook...)
 		done <- out
 		_ = err // timeout has ended it, which is what is wanted
 	}()
-	start := time.Now()
 	if out := <-done; time.Since(start) < 2*time.Second {
 		w.t.Errorf("the preStop hook ended at once: %s", out)
 	}

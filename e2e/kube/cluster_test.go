@@ -21,7 +21,7 @@ import (
 )
 
 // patience is how long anything may take to come back to rest.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // kind is a way in which kube-apiserver reaches a konnectivity server.
 type kind struct {

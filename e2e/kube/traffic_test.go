@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -119,6 +120,9 @@ func (a *apiserver) exec(ctx context.Context, messages int) error {
 	return nil
 }
 
+// watchedEvents is what a watch is to bring at least.
+const watchedEvents = 10
+
 // TestLongWatches holds watches open over all that goes on beside them.
 func TestLongWatches(t *testing.T) {
 	inEveryKind(t, func(t *testing.T, c *cluster, api *apiserver) {
@@ -126,13 +130,17 @@ func TestLongWatches(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		var watches errgroup.Group
+		var begun atomic.Int32 // watches that have brought as much
 		for range 50 {
-			watches.Go(func() error { return api.watch(ctx) })
+			watches.Go(func() error { return api.watch(ctx, &begun) })
 		}
-		for end := time.Now().Add(4 * time.Second); time.Now().Before(end); {
+		began := time.Now()
+		for over := false; !over; {
 			if err := api.put(t.Context(), noise(1<<20)); err != nil {
 				t.Fatal(err)
 			}
+			lasted := time.Since(began)
+			over = lasted > 4*time.Second && begun.Load() == 50 || lasted > patience
 		}
 		leave()
 		if err := watches.Wait(); err != nil {
@@ -145,7 +153,7 @@ func TestLongWatches(t *testing.T) {
 
 // watch reads events in order until ctx ends, and fails if one is missing or
 // they cease.
-func (a *apiserver) watch(ctx context.Context) error {
+func (a *apiserver) watch(ctx context.Context, begun *atomic.Int32) error {
 	res, err := a.get(ctx, "/watch")
 	if err != nil {
 		return err
@@ -153,16 +161,19 @@ func (a *apiserver) watch(ctx context.Context) error {
 	defer res.Body.Close()
 	lines := bufio.NewScanner(res.Body)
 	i := 0
-	for ; lines.Scan(); i++ {
+	for lines.Scan() {
 		if want := fmt.Sprintf("event %d", i); lines.Text() != want {
 			return fmt.Errorf("%q came instead of %q", lines.Text(), want)
+		}
+		if i++; i == watchedEvents {
+			begun.Add(1)
 		}
 	}
 	if ctx.Err() == nil {
 		return fmt.Errorf("the watch ended after %d events: %v", i, lines.Err())
 	}
 	// An event is due every 50 ms; a busy machine may be slow, not silent.
-	if i < 10 {
+	if i < watchedEvents {
 		return fmt.Errorf("only %d events came", i)
 	}
 	return nil

@@ -64,7 +64,7 @@ func TestRedirectingExample(t *testing.T) {
 	front := suite.Loopback(moved[argument(sidecar, "transparent-port")])
 	c, err := net.Dial("tcp", front)
 	if err == nil {
-		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		_, err = c.Read(make([]byte, 1))
 		_ = c.Close()
 	}

@@ -286,7 +286,7 @@ func TestWrongFlagsAreNoticed(t *testing.T) {
 	p, c := only(t, "server/hosted")
 	for _, wrong := range []string{"--no-such-flag", "--mode=http", "--graceful-shutdown-timeout=30"} {
 		process := w.run(p, c, func(*strings.Replacer) []string { return []string{wrong} })
-		if code, err := process.Wait(10 * time.Second); code != 2 || err != nil {
+		if code, err := process.Wait(time.Minute); code != 2 || err != nil {
 			t.Errorf("%s: %d, %v", wrong, code, err)
 		}
 	}
