@@ -41,6 +41,21 @@ func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// Whatever is still under way could end a start as soon as it has begun.
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		var info *unix.TCPInfo
+		if err := s.raw.Control(func(fd uintptr) {
+			info, _ = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if info.Unacked == 0 && info.Notsent_bytes == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("what was written does not arrive")
+		}
+	}
 	look := func(size int) { c.next = time.Time{}; s.beforeTurn(size) }
 	if look(bulkTurn); starts() || c.best == 0 {
 		t.Errorf("bulk that goes well was begun anew; its rate is %d", c.best)
