@@ -35,10 +35,10 @@ func TestHugeServerCountIsNoStorm(t *testing.T) {
 			}()
 		}
 	}()
+	began := time.Now()
 	must(w.StartAgent(srv, "--proxy-server-port="+strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)))(t)
 	// The search has a stock of attempts that grows by one a second, and soon it
 	// does not even take those that it has.
-	began := time.Now()
 	eventually(t, patience, "the search slows down", func() (bool, any) {
 		before := accepted.Load()
 		time.Sleep(3 * time.Second)
