@@ -132,13 +132,13 @@ func (s *Server) accounted(next func(context.Context, *frontend.Conn, *cluster, 
 	return func(ctx context.Context, c *frontend.Conn) {
 		cl := s.clusterOf(c)
 		acct, leave := s.accounts.join(identityOf(c, cl.name), cl.parts)
-		defer leave()
+		c.AtEnd(leave)
 		if extra := certMemory(c.TLS()); extra > 0 {
 			if !acct.budget.Take(extra) {
 				c.Refuse(acct.noMemory())
 				return
 			}
-			defer acct.budget.Give(extra)
+			c.AtEnd(func() { acct.budget.Give(extra) })
 		}
 		next(ctx, c, cl, acct)
 	}

@@ -92,10 +92,12 @@ func (s *Server) handleAgentGRPC(ctx context.Context, c *frontend.Conn) {
 func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
 	cl := s.clusterOf(c)
 	session, agent, giveBack := cl.meetAgent(ctx, c)
-	defer giveBack()
-	if session != nil {
-		serveLink(ctx, context.Background(), session, cl.joinAgent(ctx, agent, session))
+	c.AtEnd(giveBack)
+	if session == nil {
+		return
 	}
+	leave := cl.joinAgent(ctx, agent, session)
+	c.Go(func() { serveLink(ctx, context.Background(), session, leave) })
 }
 
 // meetAgent makes an agent's connection a link, nil if that came to nothing, for

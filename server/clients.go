@@ -100,10 +100,12 @@ func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn, cl *cluster
 // serveClientLink is a sidecar's link: each stream it opens is a request.
 func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
 	session, giveBack := cl.meetClient(ctx, c, acct)
-	defer giveBack()
-	if session != nil {
-		serveLink(ctx, s.drains, session, cl.joinClient(c, session))
+	c.AtEnd(giveBack)
+	if session == nil {
+		return
 	}
+	leave := cl.joinClient(c, session)
+	c.Go(func() { serveLink(ctx, s.drains, session, leave) })
 }
 
 // meetClient makes a sidecar's connection a link, nil if that came to nothing, for

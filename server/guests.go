@@ -65,7 +65,7 @@ func (s *Server) hosted(next frontend.Handler) frontend.Handler {
 			c.Refuse(refusal)
 			return
 		}
-		defer leave()
+		c.AtEnd(leave)
 		next(life, c)
 	}
 }

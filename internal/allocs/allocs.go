@@ -18,6 +18,10 @@ const (
 	tries = 5
 )
 
+// Exact says whether memory is what the code makes it: the race detector takes some of
+// its own.
+const Exact = !raceEnabled
+
 // AtMost fails t if f allocates more than max times a call, on average and on
 // all goroutines together, so others must be idle. f should be one unit of work
 // that leaves everything as it was. The race detector adds allocations of its

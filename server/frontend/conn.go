@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,9 @@ type Conn struct {
 	state  *tls.ConnectionState
 	owner  owner
 	limit  io.LimitedReader // below Reader; bounds what is read before Begin
+
+	rest func()   // see Go; nil: the handler has served all of it
+	ends []func() // see AtEnd
 
 	turn  admission.Turn // to compute, in the handshake
 	extra atomic.Int64   // what it weighs in addition to TLS and to what was read
@@ -104,6 +108,23 @@ func (c *Conn) Begin() bool {
 		c.meter.off.Store(true)
 	}
 	return c.raw.SetDeadline(time.Time{}) == nil
+}
+
+// Go has do serve the rest of the connection once its handler has returned, on a
+// goroutine of its own. A handshake needs a stack of 8 KiB or more, which a goroutine
+// that waits keeps for as long as it waits; a server of many clusters has thousands of
+// connections that do nothing else. Only the handler may call it, once.
+func (c *Conn) Go(do func()) { c.rest = do }
+
+// AtEnd has do called when the connection has been served, before what was given to it
+// earlier. It is for handlers, whose deferred calls would come too soon where they call
+// Go. Only they may call it, and not from what Go runs.
+func (c *Conn) AtEnd(do func()) { c.ends = append(c.ends, do) }
+
+// serveRest is what Go was told.
+func (c *Conn) serveRest() {
+	c.rest()
+	c.finish()
 }
 
 // Allow gives the peer time d from now on, once, while what it has sent is
@@ -330,8 +351,12 @@ func (c *Conn) cut() {
 	c.front.cfg.Strangers.turns.Leave(&c.turn)
 }
 
-// finish frees everything once the handler is done.
+// finish frees everything once the connection has been served.
 func (c *Conn) finish() {
+	defer c.front.cfg.Metrics.Connection(c.front.cfg.Name, -1)
+	for _, end := range slices.Backward(c.ends) {
+		end()
+	}
 	c.mu.Lock()
 	was, silent := c.standing, !c.counted && c.standing != begun
 	c.standing = gone

@@ -46,8 +46,9 @@ const (
 )
 
 // Handler serves a connection with a known protocol and returns when it has
-// ended; the frontend then closes it. When ctx ends it must end soon. It calls
-// c.Begin once the peer has proved itself.
+// ended, or when c.Go has been told what is to serve the rest of it; the frontend
+// closes it after that. When ctx ends both must end soon. It calls c.Begin once the
+// peer has proved itself.
 type Handler func(ctx context.Context, c *Conn)
 
 // Metrics counts connections; listener is Config.Name. Its methods must not
@@ -246,14 +247,17 @@ func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGrou
 	c.bound(f.cfg.handshakeTimeout)
 	f.cfg.Metrics.Connection(f.cfg.Name, 1)
 	conns.Go(func() {
-		defer f.cfg.Metrics.Connection(f.cfg.Name, -1)
 		f.serve(life, c)
+		if c.rest == nil {
+			c.finish()
+			return
+		}
+		conns.Go(c.serveRest) // here, not inside: the stack that it begins with is all that it keeps
 	})
 }
 
-// serve handles one connection from beginning to end.
+// serve handles one connection, as far as its handler does.
 func (f *Frontend) serve(ctx context.Context, c *Conn) {
-	defer c.finish()
 	handler, err := c.recognise()
 	if err != nil {
 		c.reject(err)

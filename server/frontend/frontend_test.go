@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/allocs"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/tunnel"
@@ -749,6 +751,67 @@ func TestWholeLeavesNoBuffer(t *testing.T) {
 }
 
 // Ports that share room have it together, and what one gives up the other may take.
+// What a handler leaves to Go is served after it has returned, with all that a
+// connection has, and what it leaves to AtEnd is done last, in the opposite order.
+func TestTheRestIsServedApart(t *testing.T) {
+	var said []string
+	returned, served := make(chan struct{}), make(chan struct{})
+	r := start(t, "tcp", true, func(c *Config) {
+		c.Link = func(ctx context.Context, c *Conn) {
+			defer close(returned)
+			c.AtEnd(func() { said = append(said, "first"); close(served) })
+			c.AtEnd(func() { said = append(said, "second") })
+			if !c.Begin() {
+				t.Error("no room")
+			}
+			c.Go(func() {
+				<-returned
+				_, err := c.Conn.Read(make([]byte, 1))
+				said = append(said, fmt.Sprint(err, " ", ctx.Err()))
+			})
+		}
+	})
+	c := r.dial("test-link/1")
+	<-returned
+	if n := r.conns.Load(); n != 1 {
+		t.Errorf("%d connections are open", n)
+	}
+	_ = c.Close()
+	<-served
+	if got := fmt.Sprint(said); got != "[EOF <nil> second first]" {
+		t.Error(got)
+	}
+}
+
+// What Go serves begins with the stack that any goroutine begins with, whatever the
+// handshake needed.
+func TestAHandshakeLeavesNoStack(t *testing.T) {
+	const conns, most = 64, 5 << 10
+	r := start(t, "tcp", true, func(c *Config) {
+		c.Link = func(_ context.Context, c *Conn) {
+			c.Begin()
+			c.Go(func() { _, _ = c.Conn.Read(make([]byte, 1)) })
+		}
+	})
+	before := stacks()
+	for range conns {
+		r.dial("test-link/1")
+	}
+	if per := (float64(stacks()) - float64(before)) / conns; per > most && allocs.Exact {
+		t.Errorf("%.0f bytes of stack for each connection", per)
+	}
+}
+
+// stacks is the memory of all, once those have shrunk that can.
+func stacks() uint64 {
+	for range 3 {
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.StackInuse
+}
+
 func TestRoomIsShared(t *testing.T) {
 	shared := func(c *Config) { c.Room = make(Room, 1) }
 	first := start(t, "tcp", false, connecting(echo("")), shared)
