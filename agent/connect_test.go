@@ -77,13 +77,13 @@ func TestNegotiation(t *testing.T) {
 			}
 			s.Drain()
 			select {
-			case <-a.Draining():
+			case <-a.Drains().Done():
 			case <-time.After(patience):
 				t.Error("the server was not told of the drain")
 			}
 			_ = s.Close()
 			select {
-			case <-a.Done():
+			case <-a.Life().Done():
 			case <-time.After(patience):
 				t.Error("the server did not see the end")
 			}

@@ -31,8 +31,8 @@ const patience = 30 * time.Second
 // peer is a server's side of an agent's connection, of either protocol.
 type peer interface {
 	tunnel.Dialer
-	Done() <-chan struct{}
-	Draining() <-chan struct{}
+	Life() context.Context
+	Drains() context.Context
 	Close() error
 }
 

@@ -16,7 +16,6 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/registry"
-	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -239,7 +238,7 @@ func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
 	if context.Cause(life) == errCut {
 		return nil
 	}
-	if tunnel.Closed(b.Draining()) || cl.server.drains.Err() != nil {
+	if b.Drains().Err() != nil || cl.server.drains.Err() != nil {
 		return nil
 	}
 	return cmp.Or(b.Err(), io.EOF) // over gRPC an end in order tells no more

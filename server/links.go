@@ -6,6 +6,7 @@ import (
 
 	"konnectivity/internal/version"
 	"konnectivity/server/frontend"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -63,8 +64,8 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 func serveLink(ctx, drains context.Context, session *link.Session, leave func()) {
 	due, end := context.WithCancel(session.Life())
 	defer context.AfterFunc(ctx, end)()
-	left := after(due, leave)
-	idle := after(drains, func() {
+	left := tunnel.After(due, leave)
+	idle := tunnel.After(drains, func() {
 		_ = session.WaitIdle(due) // which Server.Run's grace period bounds
 		end()
 	})
@@ -72,21 +73,6 @@ func serveLink(ctx, drains context.Context, session *link.Session, leave func())
 	// Not deferred: after a panic, leave would wait for the end of Run, and hide it.
 	idle()
 	left()
-}
-
-// after has do called, on a goroutine of its own, once ctx has ended. stop keeps it
-// from that, or waits until it is over.
-func after(ctx context.Context, do func()) (stop func()) {
-	over := make(chan struct{})
-	cancel := context.AfterFunc(ctx, func() {
-		defer close(over)
-		do()
-	})
-	return func() {
-		if !cancel() {
-			<-over
-		}
-	}
 }
 
 // closeLink ends a link, with the reason if it is the server that goes.

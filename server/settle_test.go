@@ -14,11 +14,11 @@ import (
 )
 
 // agentInMemory connects to nothing, and says that it did.
-type agentInMemory struct{ done chan struct{} }
+type agentInMemory struct{}
 
 func (a agentInMemory) Dial(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, nil }
-func (a agentInMemory) Done() <-chan struct{}                                   { return a.done }
-func (a agentInMemory) Draining() <-chan struct{}                               { return nil }
+func (a agentInMemory) Life() context.Context                                   { return context.Background() }
+func (a agentInMemory) Drains() context.Context                                 { return context.Background() }
 func (a agentInMemory) Streams() int                                            { return 0 }
 func (a agentInMemory) RTT() time.Duration                                      { return 0 }
 func (a agentInMemory) Err() error                                              { return nil }
@@ -47,7 +47,7 @@ func TestDialsWaitForTheFirstAgent(t *testing.T) {
 		}
 		// One that is there when the first comes.
 		leave := make(chan func(), 1)
-		time.AfterFunc(3*time.Second, func() { leave <- agents.Join(registry.Agent{ID: "a"}, agentInMemory{make(chan struct{})}) })
+		time.AfterFunc(3*time.Second, func() { leave <- agents.Join(registry.Agent{ID: "a"}, agentInMemory{}) })
 		if took, err := dialTook(t.Context(), s, agents); err != nil || took != 3*time.Second {
 			t.Errorf("with an agent after 3s: %v after %v", err, took)
 		}

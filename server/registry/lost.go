@@ -42,12 +42,33 @@ func (r *Registry) giveUp(c *conn) {
 // wasLost says that a connection has ended although neither the agent nor this
 // server meant it to. One that was thrown out is not waited for.
 func (c *conn) wasLost() bool {
-	if !tunnel.Closed(c.backend.Done()) || tunnel.Closed(c.backend.Draining()) {
+	if c.backend.Life().Err() == nil || c.backend.Drains().Err() != nil {
 		return false
 	}
 	var bye *link.GoAwayError
 	err := c.backend.Err() // of the last lane, where there are several
 	return !errors.As(err, &bye) && !errors.Is(err, link.ErrClosed)
+}
+
+// doubtLater has the connections doubted that an agent had before c, should c stay,
+// until stop.
+func (r *Registry) doubtLater(c *conn, before []*conn) (stop func()) {
+	if len(before) == 0 {
+		return func() {}
+	}
+	timer := time.AfterFunc(stayTime, func() {
+		if r.stays(c) {
+			doubt(before)
+		}
+	})
+	return func() { timer.Stop() }
+}
+
+// stays says whether c is here to stay, as far as anybody knows.
+func (r *Registry) stays(c *conn) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.index.present[c] && !c.draining && c.backend.Life().Err() == nil
 }
 
 // doubt makes an agent show that it still uses these connections: it has made a

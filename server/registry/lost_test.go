@@ -16,7 +16,7 @@ import (
 // moment ago, and for nobody else.
 func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 	const outage = 400 * time.Millisecond
-	cut := func(f *fake) { close(f.done) }
+	cut := func(f *fake) { f.end() }
 	for name, c := range map[string]struct {
 		address string
 		end     func(*fake)
@@ -29,7 +29,7 @@ func TestDialsWaitForAnAgentThatWasLost(t *testing.T) {
 		"another one":            {"10.0.0.1:1", cut, 0, "ipv4=10.0.0.1", "no_agent", tunnel.BackTime},
 		"never back":             {"10.0.0.1:1", cut, time.Second, "", "no_agent", tunnel.BackTime - time.Second},
 		"lost long ago":          {"10.0.0.1:1", cut, tunnel.BackTime, "", "no_agent", 0},
-		"meant to go":            {"10.0.0.1:1", func(f *fake) { close(f.draining); cut(f) }, 0, "cidr=10.0.0.0/8", "no_agent", 0},
+		"meant to go":            {"10.0.0.1:1", func(f *fake) { f.drain(); cut(f) }, 0, "cidr=10.0.0.0/8", "no_agent", 0},
 		"it served others alone": {"192.0.2.1:1", cut, 0, "cidr=10.0.0.0/8", "no_agent", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,13 +85,13 @@ func TestFailedDialWaitsOnlyForItsOwnAgent(t *testing.T) {
 				s := newSetup(t, "default")
 				other, leave := s.join("other", "b", "")
 				defer leave()
-				close(other.done)
+				other.end()
 				f, leave := s.join("first", "a", "")
 				defer leave()
 				synctest.Wait()
 				f.dial = func(context.Context) error {
 					if c.cut {
-						close(f.done)
+						f.end()
 						synctest.Wait()
 						time.AfterFunc(outage, func() {
 							_, leave := s.join("back", "a", "")
@@ -138,7 +138,7 @@ func TestDialsWaitForNobodyWhoWasMeantToGo(t *testing.T) {
 				s := newSetup(t, "default")
 				b := over{newFake("first"), c.err}
 				defer s.Join(Agent{ID: "a"}, b)()
-				close(b.done)
+				b.end()
 				synctest.Wait()
 				began := time.Now()
 				if got := s.via("10.0.0.1:1"); got != "no_agent" || time.Since(began) != c.took {

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,12 +19,12 @@ import (
 type Backend interface {
 	tunnel.Dialer
 
-	// Done is closed once the connection is gone, and Err says why: nil before
-	// that, and after an end in order over gRPC.
-	Done() <-chan struct{}
+	// Life ends once the connection is gone, and Err says why: nil before that, and
+	// after an end in order over gRPC.
+	Life() context.Context
 	Err() error
-	// Draining is closed once the agent asked for no new dials.
-	Draining() <-chan struct{}
+	// Drains ends once the agent asked for no new dials.
+	Drains() context.Context
 	// Streams is how many connections it carries. It must not block.
 	Streams() int
 	// RTT is its last measured round trip; 0 when unknown. It must not block.
@@ -115,20 +116,16 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	}
 	r.mu.Unlock()
 
-	left := make(chan struct{})
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		r.watch(c, before, left)
-	}()
-	var once sync.Once
-	return func() {
-		once.Do(func() {
-			close(left)
-			r.leave(c)
-		})
-		<-watched
-	}
+	// Nothing runs for a connection that does nothing: a server has thousands.
+	ended := tunnel.After(b.Life(), func() { r.leave(c) }) // even if its owner is slow to call leave
+	drained := tunnel.After(b.Drains(), func() { r.drains(c) })
+	stop := r.doubtLater(c, before)
+	return sync.OnceFunc(func() {
+		stop()
+		r.leave(c)
+		drained()
+		ended()
+	})
 }
 
 // tellNews wakes those who wait for somebody.
@@ -159,37 +156,12 @@ func (r *Registry) Knows(id string) bool {
 	return r.index.first(Agent{ID: id}) != nil
 }
 
-// watch marks c once it drains, and takes it out of the choice as soon as it is
-// done, even if its owner is slow to call leave. Should c stay, the agent's
-// connections before it are doubted.
-func (r *Registry) watch(c *conn, before []*conn, left <-chan struct{}) {
-	draining := c.backend.Draining()
-	var stays <-chan time.Time
-	if len(before) > 0 {
-		timer := time.NewTimer(stayTime)
-		defer timer.Stop()
-		stays = timer.C
-	}
-	for {
-		select {
-		case <-left:
-			return
-		case <-c.backend.Done():
-			r.leave(c)
-			return
-		case <-draining:
-			draining, stays = nil, nil
-			r.mu.Lock()
-			c.draining = true
-			r.index.changed(c)
-			r.mu.Unlock()
-		case <-stays:
-			if stays = nil; !tunnel.Closed(left) && !tunnel.Closed(c.backend.Done()) {
-				doubt(before)
-			}
-			before = nil
-		}
-	}
+// drains marks a connection whose agent asked for no new dials.
+func (r *Registry) drains(c *conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.draining = true
+	r.index.changed(c)
 }
 
 // pick finds a connection for a destination by the first strategy that has

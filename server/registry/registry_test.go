@@ -23,17 +23,22 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a backend in memory.
 type fake struct {
-	name     string
-	streams  atomic.Int64
-	done     chan struct{}
-	draining chan struct{}
-	dial     func(ctx context.Context) error
-	dials    atomic.Int64
-	looks    atomic.Int64 // how often its load was asked for
+	name    string
+	streams atomic.Int64
+
+	life, drains context.Context
+	end, drain   context.CancelFunc
+
+	dial  func(ctx context.Context) error
+	dials atomic.Int64
+	looks atomic.Int64 // how often its load was asked for
 }
 
 func newFake(name string) *fake {
-	return &fake{name: name, done: make(chan struct{}), draining: make(chan struct{})}
+	f := &fake{name: name}
+	f.life, f.end = context.WithCancel(context.Background())
+	f.drains, f.drain = context.WithCancel(context.Background())
+	return f
 }
 
 type fakeConn struct {
@@ -50,11 +55,11 @@ func (f *fake) Dial(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 	}
 	return fakeConn{via: f}, nil
 }
-func (f *fake) Done() <-chan struct{}     { return f.done }
-func (f *fake) Draining() <-chan struct{} { return f.draining }
-func (f *fake) Streams() int              { f.looks.Add(1); return int(f.streams.Load()) }
-func (f *fake) RTT() time.Duration        { return 0 }
-func (f *fake) Err() error                { return nil }
+func (f *fake) Life() context.Context   { return f.life }
+func (f *fake) Drains() context.Context { return f.drains }
+func (f *fake) Streams() int            { f.looks.Add(1); return int(f.streams.Load()) }
+func (f *fake) RTT() time.Duration      { return 0 }
+func (f *fake) Err() error              { return nil }
 
 // setup is a registry with agents that leave as the test ends.
 type setup struct {
@@ -292,14 +297,14 @@ func TestDrainingIsFallback(t *testing.T) {
 	s := newSetup(t, "destHost,default")
 	a := s.agent("a", "ipv4=10.0.0.1")
 	s.agent("b", "ipv4=10.0.0.1")
-	close(a.draining)
+	a.drain()
 	s.eventually("a is seen to drain", func() bool { return s.Agents()[0].Draining })
 	s.always("10.0.0.1:1", "b")
 	s.always("x:1", "b")
 
 	other := newSetup(t, "default")
 	c := other.agent("c", "")
-	close(c.draining)
+	c.drain()
 	other.eventually("c is seen to drain", func() bool { return other.Agents()[0].Draining })
 	other.always("x:1", "c")
 	if err := other.Ready(); err != nil {
@@ -319,7 +324,7 @@ func TestFirstConnectionOfAnAgentIsPreferred(t *testing.T) {
 	if c := s.Counts(); c.Agents != 1 || c.Connections != 2 || c.By[Default] != 1 {
 		t.Errorf("counts %+v, want one agent with two connections", c)
 	}
-	close(first.draining)
+	first.drain()
 	s.eventually("the second takes over", func() bool { return s.via("x:1") == "second" })
 	leaveFirst()
 	leaveFirst()
@@ -330,7 +335,7 @@ func TestDoneIsTakenOutBeforeLeave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSetup(t, "default,destCIDR")
 		f := s.agent("gone", "cidr=10.0.0.0/8")
-		close(f.done)
+		f.end()
 		s.eventually("it is out", func() bool { return s.Counts().Connections == 0 })
 		s.always("10.0.0.1:1", "no_agent")
 	})
@@ -444,10 +449,10 @@ func TestIndexIsEmptyInTheEnd(t *testing.T) {
 	for i := range 50 {
 		f, leave := s.join("x", fmt.Sprint(i%7), fmt.Sprintf("ipv4=10.0.0.%d&host=h%d&cidr=10.%d.0.0/%d&default-route=true", i%5, i%3, i%4, 10+i%6))
 		if i%2 == 0 {
-			close(f.draining)
+			f.drain()
 		}
 		if i%5 == 0 {
-			close(f.done)
+			f.end()
 		}
 		leaves = append(leaves, leave)
 	}
@@ -487,7 +492,7 @@ func TestConcurrentUse(t *testing.T) {
 			for j := range 200 {
 				f, leave := s.join("x", fmt.Sprint(i, j%3), "ipv4=10.0.0.1&cidr=10.0.0.0/8&default-route=true")
 				if j%2 == 0 {
-					close(f.draining)
+					f.drain()
 				}
 				s.via(net.JoinHostPort("10.0.0.1", "80"))
 				s.via("name:80")

@@ -28,8 +28,8 @@ func TestOlderLinkIsDoubted(t *testing.T) {
 	}{
 		"stays":  {func(*fake, func()) {}, 1},
 		"leaves": {func(_ *fake, leave func()) { leave() }, 0},
-		"ends":   {func(newer *fake, _ func()) { close(newer.done) }, 0},
-		"drains": {func(newer *fake, _ func()) { close(newer.draining) }, 0},
+		"ends":   {func(newer *fake, _ func()) { newer.end() }, 0},
+		"drains": {func(newer *fake, _ func()) { newer.drain() }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

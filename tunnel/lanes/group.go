@@ -30,17 +30,17 @@ type Options struct {
 type Group struct {
 	opt    Options
 	line   func(*link.Session) link.Line
-	ctx    context.Context // ends with the group
+	ctx    context.Context // of looks; ends with the group, or as it is closed
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	wg     sync.WaitGroup // looks, and lanes until they have ended and were seen to
 
-	done, draining chan struct{}
+	life, drains    context.Context // end with the last lane, and once the peer wants nothing new on any
+	end, startDrain context.CancelFunc
 
 	mu       sync.Mutex
 	lanes    []*lane    // in the order they joined; not empty until done
 	last     *lane      // to end
 	over     link.Stats // counters of lanes that have ended
-	drains   bool       // draining is closed
 	drained  bool       // Drain was called
 	closed   bool
 	looking  bool      // a look is to come
@@ -72,8 +72,10 @@ func NewID() string {
 // New makes a Group of a link; more can be added. Unless it is closed, it lasts
 // until its last lane has ended.
 func New(first *link.Session, opt Options) *Group {
-	g := &Group{opt: opt, line: (*link.Session).Line, done: make(chan struct{}), draining: make(chan struct{}), plan: plan{max: min(opt.Max, MaxLanes), cores: runtime.GOMAXPROCS(0)}}
+	g := &Group{opt: opt, line: (*link.Session).Line, plan: plan{max: min(opt.Max, MaxLanes), cores: runtime.GOMAXPROCS(0)}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.life, g.end = context.WithCancel(context.Background())
+	g.drains, g.startDrain = context.WithCancel(context.Background())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.addLocked(first)
@@ -107,49 +109,51 @@ func (g *Group) addLocked(ses *link.Session) {
 	if len(g.lanes) > 1 {
 		g.startLooking()
 	} else if g.grows() {
-		ses.WakeAfter(wakeBytes)
+		ses.WakeAfter(wakeBytes, g.wake)
 	}
-	g.wg.Go(func() { g.watch(l) })
+	// Nothing runs for a lane that does nothing: a server has thousands.
+	told := tunnel.After(ses.Drains(), func() { g.drainsOn(l) })
+	g.wg.Add(1)
+	context.AfterFunc(ses.Life(), func() {
+		defer g.wg.Done()
+		told()
+		g.leave(l)
+	})
 	if g.drained {
 		ses.Drain()
 	}
 }
 
-// watch sees to a lane until it has ended.
-func (g *Group) watch(l *lane) {
-	draining, wakes := l.ses.Draining(), (<-chan struct{})(nil)
-	if g.opt.Dial != nil {
-		wakes = l.ses.Wakes()
-	}
-	for !tunnel.Closed(l.ses.Done()) {
-		select {
-		case <-wakes:
-			g.mu.Lock()
-			g.startLooking()
-			g.mu.Unlock()
-		case <-draining:
-			g.mu.Lock()
-			g.drainsLocked(l)
-			g.mu.Unlock()
-			draining = nil
-		case <-l.ses.Done():
-		}
-	}
+// leave sees to a lane that has ended.
+func (g *Group) leave(l *lane) {
 	for _, rest := range g.ended(l) {
 		_ = rest.ses.Close()
 	}
 	_ = l.ses.Close() // frees what a link that ended by itself still holds
 }
 
-// drainsLocked notes that the peer wants nothing new on l, if so, and closes
-// draining once that is so of all.
+// wake has the lanes looked at: one that is alone has carried much.
+func (g *Group) wake() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.startLooking()
+}
+
+// drainsOn notes that the peer wants nothing new on l.
+func (g *Group) drainsOn(l *lane) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.drainsLocked(l)
+}
+
+// drainsLocked notes that the peer wants nothing new on l, if so, and ends drains once
+// that is so of all.
 func (g *Group) drainsLocked(l *lane) {
-	if tunnel.Closed(l.ses.Draining()) {
+	if l.ses.Drains().Err() != nil {
 		l.drains = true
 	}
-	if !g.drains && len(g.lanes) > 0 && !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drains }) {
-		g.drains = true
-		close(g.draining)
+	if len(g.lanes) > 0 && !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drains }) {
+		g.startDrain()
 	}
 }
 
@@ -168,7 +172,7 @@ func (g *Group) ended(l *lane) (rest []*lane) {
 	case len(g.lanes) == 0:
 		g.last = l
 		g.cancel()
-		close(g.done)
+		g.end()
 	case !slices.ContainsFunc(g.lanes, func(l *lane) bool { return !l.drops }):
 		return slices.Clone(g.lanes)
 	}

@@ -31,7 +31,7 @@ func (g *Group) startLooking() {
 func (g *Group) goesOn(bulk bool) bool {
 	g.looking = !g.closed && (len(g.lanes) > 1 || bulk && g.grows())
 	if !g.looking && g.grows() {
-		g.lanes[0].ses.WakeAfter(wakeBytes)
+		g.lanes[0].ses.WakeAfter(wakeBytes, g.wake)
 	}
 	return g.looking
 }
@@ -124,7 +124,7 @@ func (g *Group) decide(now time.Time, s sample) (add int, drop []*lane, on bool)
 	if !g.goesOn(s.bulk > 0) {
 		return 0, nil, false
 	}
-	if g.opt.Dial == nil || g.drained || g.drains {
+	if g.opt.Dial == nil || g.drained || g.drains.Err() != nil {
 		return 0, nil, true
 	}
 	for _, l := range g.lanes {

@@ -14,10 +14,16 @@ import (
 // *link.Session, for all lanes together.
 
 // Done is closed when the last lane has ended.
-func (g *Group) Done() <-chan struct{} { return g.done }
+func (g *Group) Done() <-chan struct{} { return g.life.Done() }
+
+// Life ends when Done is closed.
+func (g *Group) Life() context.Context { return g.life }
 
 // Draining is closed when the peer wants nothing new on any lane.
-func (g *Group) Draining() <-chan struct{} { return g.draining }
+func (g *Group) Draining() <-chan struct{} { return g.drains.Done() }
+
+// Drains ends when Draining is closed, and not with the group.
+func (g *Group) Drains() context.Context { return g.drains }
 
 // Err is why the lanes ended; nil while there is one that has not. Done is closed
 // no later than right after that.

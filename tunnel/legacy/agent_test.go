@@ -35,7 +35,7 @@ func TestSessionKnowsItsServer(t *testing.T) {
 	if err := s.Close(); err != nil || s.Err() != nil {
 		t.Errorf("close: %v, %v", err, s.Err())
 	}
-	<-p.Done()
+	<-p.Life().Done()
 	eventually(t, "leave is called", func() bool { return r.left.Load() == 1 })
 	if p.Err() != nil {
 		t.Errorf("an end in order has the error %v", p.Err())
@@ -383,7 +383,7 @@ func TestOpenConnectionsReadWhatCameThenThatTheAgentIsLost(t *testing.T) {
 		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
 		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*opened).in.state(); return puts > 0 })
 		s.hangUp() // the stream breaks
-		<-p.Done()
+		<-p.Life().Done()
 		if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {
 			t.Fatalf("what had come: %v", err)
 		}
@@ -407,7 +407,7 @@ func TestServerThatEndsAnAgentResetsItsConnections(t *testing.T) {
 	c := dial(t, p, target(t, func(c *net.TCPConn) { _, err := io.Copy(io.Discard, c); reset <- err }))
 	_, _ = c.Write([]byte("x"))
 	_ = p.Close()
-	<-p.Done()
+	<-p.Life().Done()
 	<-s.Done()
 	if err := <-reset; !errors.Is(err, syscall.ECONNRESET) {
 		t.Errorf("the target read %v", err)
@@ -423,7 +423,7 @@ func TestDrainBothWays(t *testing.T) {
 	s.Drain()
 	s.Drain()
 	p.Drain()
-	for _, ch := range []<-chan struct{}{p.Draining(), s.Draining()} {
+	for _, ch := range []<-chan struct{}{p.Drains().Done(), s.Draining()} {
 		select {
 		case <-ch:
 		case <-time.After(patience):

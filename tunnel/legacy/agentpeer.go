@@ -33,9 +33,8 @@ type AgentPeer struct {
 	mux    *mux
 	end    *ender // asks the handler to end the stream
 
-	draining     chan struct{}
-	drainingOnce sync.Once
-	done         chan struct{}
+	life, drains   context.Context // end with the stream, and when the agent is about to go
+	over, goesAway context.CancelFunc
 
 	mu      sync.Mutex
 	pending map[int64]*pendingDial
@@ -61,12 +60,12 @@ type dialAnswer struct {
 
 func newAgentPeer(stream grpc.ServerStream, hello agentHello, cfg *AgentServiceConfig) *AgentPeer {
 	p := &AgentPeer{
-		hello:    hello,
-		end:      newEnder(),
-		draining: make(chan struct{}),
-		done:     make(chan struct{}),
-		pending:  map[int64]*pendingDial{},
+		hello:   hello,
+		end:     newEnder(),
+		pending: map[int64]*pendingDial{},
 	}
+	p.life, p.over = context.WithCancel(context.Background())
+	p.drains, p.goesAway = context.WithCancel(context.Background())
 	p.mux = newMux(stream.SendMsg, FromAgent, ToAgent, cfg.Limits, cfg.Metrics, cfg.LogOf(stream.Context()).WithField("agent", hello.id))
 	if info, ok := grpcpeer.FromContext(stream.Context()); ok {
 		p.remote = info.Addr
@@ -99,8 +98,8 @@ func (p *AgentPeer) TLS() *tls.ConnectionState { return p.tls }
 // RemoteAddr is where it connected from.
 func (p *AgentPeer) RemoteAddr() net.Addr { return p.remote }
 
-// Done is closed when the stream has ended.
-func (p *AgentPeer) Done() <-chan struct{} { return p.done }
+// Life ends with the stream.
+func (p *AgentPeer) Life() context.Context { return p.life }
 
 // Err is why the stream ended: nil before that, and after an end in order.
 func (p *AgentPeer) Err() error {
@@ -109,8 +108,9 @@ func (p *AgentPeer) Err() error {
 	return p.err
 }
 
-// Draining is closed when the agent said that it is about to go (DRAIN).
-func (p *AgentPeer) Draining() <-chan struct{} { return p.draining }
+// Drains ends when the agent says that it is about to go (DRAIN), and not with the
+// stream.
+func (p *AgentPeer) Drains() context.Context { return p.drains }
 
 // Drain tells the agent that this server is about to go (DRAIN). Our agents
 // heed it, upstream's ignore it. It does not block.
@@ -248,7 +248,7 @@ func (p *AgentPeer) finish(err error) {
 		dial.answer <- dialAnswer{err: agentLost(dial.address)}
 	}
 	p.mux.lose(&tunnel.ResetError{Code: code})
-	close(p.done)
+	p.over()
 }
 
 // unknown answers DATA for a connection that is not there.
@@ -268,7 +268,7 @@ func (p *AgentPeer) handle(packet *client.Packet) {
 			c.responded(response.GetError())
 		}
 	case client.PacketType_DRAIN:
-		p.drainingOnce.Do(func() { close(p.draining) })
+		p.goesAway()
 	default:
 		p.mux.log.Debugf("ignored a %v packet", packet.Type)
 	}

@@ -148,9 +148,9 @@ func TestManyStalledKeepToTheBudget(t *testing.T) {
 	most := int64(0)
 	for drained := false; !drained; {
 		select {
-		case <-a.peer.Draining():
+		case <-a.peer.Drains().Done():
 			drained = true
-		case <-a.peer.Done():
+		case <-a.peer.Life().Done():
 			t.Fatalf("the stream ended: %v", a.peer.Err())
 		case <-time.After(time.Millisecond):
 		}

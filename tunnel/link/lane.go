@@ -16,57 +16,40 @@ func (ses *Session) Moved() uint64 {
 	return ses.count.moved()
 }
 
-// alarm rings once a link has carried as much more as somebody waits for.
+// alarm is what to do once a link has carried as much more as somebody waits for.
 type alarm struct {
-	at   uint64        // payload bytes, both ways; 0: it is not set
-	ring chan struct{} // of one place; nil: nobody listens yet, and it has not rung
+	at   uint64 // payload bytes, both ways; 0: it is not set
+	wake func()
 }
 
-// bell is where it rings. Who listens late finds that it has.
-func (a *alarm) bell() chan struct{} {
-	if a.ring == nil {
-		a.ring = make(chan struct{}, 1)
-	}
-	return a.ring
+// WakeAfter has wake called, once and on a goroutine of its own, when n payload bytes
+// more have come or gone, unless the session ends before that. Of several calls, the
+// last one counts. Close waits until wake is over.
+func (ses *Session) WakeAfter(n uint64, wake func()) {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	ses.alarm = alarm{ses.count.moved() + n, wake}
 }
 
-// hear takes in how much the link has carried.
-func (a *alarm) hear(moved uint64) {
-	if a.at == 0 || moved < a.at {
+// hearLocked takes in that the link has carried more.
+func (ses *Session) hearLocked() {
+	if ses.alarm.at == 0 || ses.count.moved() < ses.alarm.at || ses.err != nil {
 		return
 	}
-	a.at = 0
-	select {
-	case a.bell() <- struct{}{}:
-	default:
-	}
-}
-
-// WakeAfter has Wakes tell once so many payload bytes more have come or gone.
-func (ses *Session) WakeAfter(n uint64) {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	ses.alarm.at = ses.count.moved() + n
-}
-
-// Wakes receives a value each time that what WakeAfter was called for has come or
-// gone. What nobody receives is told once.
-func (ses *Session) Wakes() <-chan struct{} {
-	ses.mu.Lock()
-	defer ses.mu.Unlock()
-	return ses.alarm.bell()
+	ses.wg.Go(ses.alarm.wake)
+	ses.alarm = alarm{}
 }
 
 // sentLocked counts n payload bytes.
 func (ses *Session) sentLocked(n int) {
 	ses.count.sent += uint64(n)
-	ses.alarm.hear(ses.count.moved())
+	ses.hearLocked()
 }
 
 // receivedLocked counts n payload bytes.
 func (ses *Session) receivedLocked(n int) {
 	ses.count.received += uint64(n)
-	ses.alarm.hear(ses.count.moved())
+	ses.hearLocked()
 }
 
 // Bulk lists the streams that carried at least so many bytes since the last call,

@@ -245,9 +245,7 @@ func (r *frameReader) handleGoAway(payload []byte) error {
 	if code != GoAwayDrain {
 		return &GoAwayError{Code: code, Text: clip(payload[2:])}
 	}
-	if draining := r.ses.draining; !tunnel.Closed(draining) {
-		close(draining)
-	}
+	r.ses.drain()
 	return nil
 }
 

@@ -71,10 +71,11 @@ type Session struct {
 	resumes bool // both sides take part in that (§9)
 	lanes   bool // and in that (§10)
 
-	ctx      context.Context // ends with the session
-	cancel   context.CancelCauseFunc
-	draining chan struct{}
-	wg       sync.WaitGroup // Run and what else it has started
+	ctx    context.Context // ends with the session
+	cancel context.CancelCauseFunc
+	drains context.Context // ends when the peer asks for new streams to go elsewhere
+	drain  context.CancelFunc
+	wg     sync.WaitGroup // Run and what else it has started
 
 	in frameReader // Run's own
 
@@ -177,7 +178,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 	setDefault(&cfg.DeadAfter, DefaultDeadAfter)
 	setDefault(&cfg.HandshakeTimeout, DefaultHandshakeTimeout)
 	ses := &Session{
-		cfg: cfg, draining: make(chan struct{}), streams: newStreams(initiator),
+		cfg: cfg, streams: newStreams(initiator),
 		intake: intake{
 			refuses: cfg.Forwarder == nil,
 			clients: clientBudgets{whole: cfg.Budget, numbered: cfg.PeerNumbersClients},
@@ -191,6 +192,7 @@ func newSession(conn net.Conn, cfg Config, initiator bool) *Session {
 		free: sync.Cond{L: &ses.mu}, flushCond: sync.Cond{L: &ses.mu},
 	}
 	ses.ctx, ses.cancel = context.WithCancelCause(context.Background())
+	ses.drains, ses.drain = context.WithCancel(context.Background())
 	return ses
 }
 
@@ -229,7 +231,10 @@ func (ses *Session) Err() error {
 }
 
 // Draining is closed when the peer has asked for new streams to go elsewhere.
-func (ses *Session) Draining() <-chan struct{} { return ses.draining }
+func (ses *Session) Draining() <-chan struct{} { return ses.drains.Done() }
+
+// Drains ends when Draining is closed, and not with the session.
+func (ses *Session) Drains() context.Context { return ses.drains }
 
 // Drain asks the peer to open its new streams elsewhere. Open streams go on,
 // and one that is opened nevertheless is served. It does not block.

@@ -1,0 +1,75 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"runtime"
+	"testing"
+
+	"konnectivity/internal/allocs"
+	"konnectivity/tunnel/link"
+)
+
+// A link that does nothing takes one goroutine of the server, whose stack has not
+// grown by the handshake: 4 KiB, of which TLS needs more than half.
+func TestIdleLinksKeepSmallStacks(t *testing.T) {
+	r := startServer(t)
+	const links, most = 100, 5 << 10
+	config := r.tls(link.ALPN)
+	goroutines, stacks := resting()
+	for i := range links {
+		at, hello := r.agentAt, link.Hello{Role: link.RoleAgent, ID: fmt.Sprint(i), Features: []string{link.FeatureLanes}}
+		if i%2 > 0 {
+			at, hello.Role, hello.Group = r.tcp, link.RoleClient, "sixteen bytes it"
+		}
+		defer mute(t, at, config, hello).Close()
+	}
+	r.eventually("all are known", func() bool { return len(r.adminPeers()) == links })
+	moreGoroutines, moreStacks := resting()
+	if n := moreGoroutines - goroutines; n > links+links/20 {
+		t.Errorf("%d goroutines for %d links", n, links)
+	}
+	if per := (float64(moreStacks) - float64(stacks)) / links; per > most && allocs.Exact {
+		t.Errorf("%.0f bytes of stacks for each link", per)
+	}
+}
+
+// mute makes a link of which this process runs nothing.
+func mute(t *testing.T, at string, config *tls.Config, hello link.Hello) net.Conn {
+	t.Helper()
+	c, err := tls.Dial("tcp", at, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := make([]byte, 4<<10)
+	if _, err := c.Write(encoded(hello)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(answer); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// encoded is a HELLO, as who dials sends it.
+func encoded(hello link.Hello) []byte {
+	near, far := net.Pipe()
+	go func() { _, _ = link.Connect(context.Background(), near, link.Config{Hello: hello}) }()
+	defer far.Close() // and so ends Connect
+	frame := make([]byte, 4<<10)
+	n, _ := far.Read(frame)
+	return frame[:n]
+}
+
+// resting is how many goroutines there are, and how much memory their stacks take,
+// once those have shrunk that can.
+func resting() (goroutines int, stacks uint64) {
+	for range 3 {
+		runtime.GC()
+	}
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return runtime.NumGoroutine(), m.StackInuse
+}

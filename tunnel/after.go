@@ -1,0 +1,25 @@
+package tunnel
+
+import (
+	"context"
+	"sync"
+)
+
+// After has do called, on a goroutine of its own, once ctx has ended. Until then it
+// costs some 300 bytes, and no goroutine that waits. stop keeps do from being called, or
+// waits until that is over, so do must not call it. It may be called more than once,
+// and from any goroutine.
+func After(ctx context.Context, do func()) (stop func()) {
+	var over sync.WaitGroup
+	over.Add(1)
+	cancel := context.AfterFunc(ctx, func() {
+		defer over.Done()
+		do()
+	})
+	return func() {
+		if cancel() {
+			over.Done()
+		}
+		over.Wait()
+	}
+}
