@@ -8,7 +8,7 @@ import (
 
 // A link without streams waits with a small buffer, and whatever comes has room.
 func TestAQuietLinkHoldsLittle(t *testing.T) {
-	r := &frameReader{buf: tunnel.NewChunk(quietSize)}
+	r := &frameReader{buf: newReadBuffer(true)}
 	defer func() { r.buf.Release() }()
 	for _, step := range []struct {
 		what           string
@@ -16,13 +16,13 @@ func TestAQuietLinkHoldsLittle(t *testing.T) {
 		quiet          bool
 		want           int
 	}{
-		{"a ping", 20, 0, true, quietSize},
+		{"a ping", 20, 0, true, tunnel.QuietSize},
 		{"half a frame", 20, 7, true, tunnel.RecordSize},
-		{"the rest of it", 30, 0, true, quietSize},
+		{"the rest of it", 30, 0, true, tunnel.QuietSize},
 		{"a stream's first", 40, 0, false, tunnel.RecordSize},
-		{"its last", 40, 0, true, quietSize},
-		{"as much as there is room for", quietSize, 0, true, tunnel.RecordSize},
-		{"much at once", 4 * quietSize, 0, true, tunnel.RecordSize},
+		{"its last", 40, 0, true, tunnel.QuietSize},
+		{"as much as there is room for", tunnel.QuietSize, 0, true, tunnel.RecordSize},
+		{"much at once", 4 * tunnel.QuietSize, 0, true, tunnel.RecordSize},
 	} {
 		for i := range r.buf.Bytes()[:step.came] {
 			r.buf.Bytes()[i] = byte(i)

@@ -16,10 +16,6 @@ const (
 	shareMin = tunnel.RecordSize / 2
 )
 
-// quietSize is the buffer of a link without streams, which waits for a ping most
-// of its life: on a server of many clusters, most links are such.
-const quietSize = 2<<10 - tunnel.Headroom
-
 // flushAfter is how much is read before those who were given something are
 // flushed, even while there is more to read: a keystroke must not wait for the
 // end of another stream's bulk. A bulk stream's own cork is full by then.
@@ -152,8 +148,8 @@ func (r *frameReader) payload(n, head int) error {
 // suits what comes next.
 func (r *frameReader) makeRoom() {
 	rest := r.buf.Bytes()[r.pos:r.have]
-	quiet := r.quiet && len(rest) == 0 && r.have < quietSize
-	if r.shared || quiet != (r.buf.Len() == quietSize) {
+	quiet := r.quiet && len(rest) == 0 && r.have < tunnel.QuietSize
+	if r.shared || quiet != (r.buf.Len() == tunnel.QuietSize) {
 		next := newReadBuffer(quiet)
 		copy(next.Bytes(), rest)
 		r.buf.Release()
@@ -164,9 +160,11 @@ func (r *frameReader) makeRoom() {
 	r.pos, r.have = 0, len(rest)
 }
 
+// newReadBuffer is a small one for a link without streams, which waits for a ping most
+// of its life: on a server of many clusters, most links are such.
 func newReadBuffer(quiet bool) tunnel.Chunk {
 	if quiet {
-		return tunnel.NewChunk(quietSize)
+		return tunnel.NewQuiet()
 	}
 	return tunnel.NewRecord()
 }
@@ -255,10 +253,10 @@ func (r *frameReader) handleInfo(payload []byte) error {
 		return violation("INFO: " + err.Error())
 	}
 	if info.ServerCount > 0 {
-		news.ServerCount = info.ServerCount
+		news.serverCount = info.ServerCount
 	}
 	if info.Serving.Told {
-		news.Serving = info.Serving
+		news.serving = info.Serving
 	}
 	return nil
 }

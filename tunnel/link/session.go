@@ -89,9 +89,15 @@ type Session struct {
 
 	looks *time.Timer // calls look
 	alive liveness
-	news  Hello // of the peer since its HELLO: only what INFO may change
+	news  news
 	count counters
 	alarm alarm // when count has grown by so much
+}
+
+// news are the latest of the peer, by its HELLO or an INFO since.
+type news struct {
+	serverCount int
+	serving     Serving
 }
 
 // GoAwayError is why a link ended, told by or to the peer.
@@ -158,8 +164,9 @@ func meet(ctx context.Context, conn net.Conn, cfg Config, initiator bool) (*Sess
 		return slices.Contains(cfg.Hello.Features, feature) && slices.Contains(hs.peer.Features, feature)
 	}
 	ses.resumes, ses.lanes = both(FeatureResume), both(FeatureLanes)
-	ses.news = Hello{ServerCount: ses.peer.ServerCount, Serving: ses.peer.Serving}
+	ses.news = news{ses.peer.ServerCount, ses.peer.Serving}
 	ses.peer.forget()
+	ses.cfg.Hello, ses.cfg.Verify = Hello{Role: cfg.Hello.Role}, nil // nor what else they refer to
 	if cork := ses.out.cork; cork != nil {
 		cork.take(ses.in.given.flush, &ses.out.writes)
 	}
@@ -262,14 +269,14 @@ func (ses *Session) inform(news Hello) {
 func (ses *Session) ServerCount() int {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.news.ServerCount
+	return ses.news.serverCount
 }
 
 // Serving is the newest that the peer told of its agents.
 func (ses *Session) Serving() Serving {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	return ses.news.Serving
+	return ses.news.serving
 }
 
 // Streams is how many streams are open or being opened, either way.
