@@ -211,25 +211,33 @@ func (s *Server) tokenReviewed(took time.Duration, err error) {
 // balancer leads them to another server, and drop it when it does not.
 // life is that of its connection.
 func (cl *cluster) join(life context.Context, agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
-	log := cl.log.WithFields(agentFields(agent)).Info
-	if cl.agents.Knows(agent.ID) {
-		log = cl.log.WithFields(agentFields(agent)).Debug
-	}
+	known := cl.agents.Knows(agent.ID)
 	leaveRegistry := cl.agents.Join(agent, backend)
 	cl.peers.tellServing(cl.serving)
 	leavePeers := cl.peers.join(who)
-	log("agent connected")
+	cl.logAgent(agent, known, "agent connected")
 	since := time.Now()
 	return func() {
 		leavePeers()
 		leaveRegistry()
 		cl.peers.tellServing(cl.serving)
-		log("agent gone")
+		cl.logAgent(agent, known, "agent gone")
 		if !cl.agents.Knows(agent.ID) {
 			gone := admin.Departure{Tenant: cl.name, Role: admin.RoleAgent, ID: agent.ID, Remote: agent.Remote}
 			cl.server.table.Gone(gone, since, cl.whyGone(life, backend))
 		}
 	}
+}
+
+// logAgent logs what an agent has done; one that was known does nothing new. The line's
+// fields are not kept meanwhile: they take as much as all else of an agent here.
+func (cl *cluster) logAgent(agent registry.Agent, known bool, what string) {
+	log := cl.log.WithFields(agentFields(agent))
+	if known {
+		log.Debug(what)
+		return
+	}
+	log.Info(what)
 }
 
 // whyGone is why an agent's connection, whose life that was, ended; nil if either

@@ -6,7 +6,8 @@ import (
 )
 
 // group is the agents that share one key of the index, such as an address, a
-// prefix, or the default route. The registry's lock guards it.
+// prefix, or the default route. The registry's lock guards it. The zero value is
+// empty.
 type group struct {
 	members map[agentKey]*member
 	serving []*member // those with a connection that is not draining
@@ -21,14 +22,15 @@ type member struct {
 	at    int // index in *list
 }
 
-func newGroup() *group { return &group{members: make(map[agentKey]*member)} }
-
 func (g *group) empty() bool { return len(g.members) == 0 }
 
 func (g *group) join(c *conn) {
 	m := g.members[c.agent.key()]
 	if m == nil {
 		m = &member{key: c.agent.key()}
+		if g.members == nil {
+			g.members = make(map[agentKey]*member)
+		}
 		g.members[m.key] = m
 	}
 	m.conns = append(m.conns, c)

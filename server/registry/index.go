@@ -7,40 +7,29 @@ import (
 )
 
 // index finds groups of connections by what their agents can reach. The
-// registry's lock guards it.
+// registry's lock guards it. The zero value is empty, and small: a server of many
+// clusters has two for each.
 type index struct {
 	conns   int
 	present map[*conn]bool
 	routes  map[string]*group // by Agent.route
 
-	all      *group
+	all      group
 	byID     map[string]*group // each with as many members as certificates use the id
-	byRoute  *group
+	byRoute  group
 	byAddr   map[netip.Addr]*group
 	byHost   map[string]*group
 	byPrefix map[netip.Prefix]*group
 	lengths  [2]prefixLengths // of byPrefix's keys: IPv4, IPv6
 
 	// How many agents have identifiers that destHost and destCIDR use.
-	hosts, cidrs *group
-}
-
-func newIndex() *index {
-	return &index{
-		present:  make(map[*conn]bool),
-		routes:   make(map[string]*group),
-		all:      newGroup(),
-		byID:     make(map[string]*group),
-		byRoute:  newGroup(),
-		byAddr:   make(map[netip.Addr]*group),
-		byHost:   make(map[string]*group),
-		byPrefix: make(map[netip.Prefix]*group),
-		hosts:    newGroup(),
-		cidrs:    newGroup(),
-	}
+	hosts, cidrs group
 }
 
 func (x *index) join(c *conn) {
+	if x.present == nil {
+		x.present = make(map[*conn]bool)
+	}
 	x.present[c] = true
 	x.conns++
 	for _, g := range x.groups(c, true) {
@@ -74,43 +63,47 @@ func (x *index) changed(c *conn) {
 // made.
 func (x *index) groups(c *conn, create bool) []*group {
 	ids := c.agent.Identifiers
-	out := []*group{x.all, entry(x.routes, c.route, create)}
+	out := []*group{&x.all, entry(&x.routes, c.route, create)}
 	add := func(g *group) {
 		if g != nil {
 			out = append(out, g)
 		}
 	}
-	add(entry(x.byID, c.agent.ID, create))
+	add(entry(&x.byID, c.agent.ID, create))
 	for _, addr := range ids.Addrs {
-		add(entry(x.byAddr, addr, create))
+		add(entry(&x.byAddr, addr, create))
 	}
 	for _, host := range ids.Hosts {
-		add(entry(x.byHost, host, create))
+		add(entry(&x.byHost, host, create))
 	}
 	for _, prefix := range ids.CIDRs {
 		if create && x.byPrefix[prefix] == nil {
 			x.lengths[family(prefix.Addr())].add(prefix.Bits())
 		}
-		add(entry(x.byPrefix, prefix, create))
+		add(entry(&x.byPrefix, prefix, create))
 	}
 	if ids.DefaultRoute {
-		add(x.byRoute)
+		add(&x.byRoute)
 	}
 	if len(ids.Addrs)+len(ids.Hosts) > 0 {
-		add(x.hosts)
+		add(&x.hosts)
 	}
 	if len(ids.CIDRs) > 0 {
-		add(x.cidrs)
+		add(&x.cidrs)
 	}
 	return out
 }
 
-func entry[K comparable](m map[K]*group, key K, create bool) *group {
-	g := m[key]
-	if g == nil && create {
-		g = newGroup()
-		m[key] = g
+func entry[K comparable](m *map[K]*group, key K, create bool) *group {
+	g := (*m)[key]
+	if g != nil || !create {
+		return g
 	}
+	if *m == nil {
+		*m = make(map[K]*group)
+	}
+	g = new(group)
+	(*m)[key] = g
 	return g
 }
 

@@ -55,8 +55,8 @@ type Registry struct {
 	joined chan struct{} // closed once somebody has joined
 
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
-	index *index
-	lost  *index        // those that may come back, and are waited for
+	index index
+	lost  index         // those that may come back, and are waited for
 	news  chan struct{} // closed and replaced when somebody joins, or is not waited for any more
 }
 
@@ -83,7 +83,7 @@ func (c *conn) better(other *conn, now int64) bool {
 
 // New makes a registry that routes by the given strategies, in their order.
 func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
-	r := &Registry{log: log, index: newIndex(), lost: newIndex(), joined: make(chan struct{}), news: make(chan struct{})}
+	r := &Registry{log: log, joined: make(chan struct{}), news: make(chan struct{})}
 	r.SetStrategies(strategies)
 	return r
 }

@@ -459,11 +459,11 @@ func TestIndexIsEmptyInTheEnd(t *testing.T) {
 	for _, leave := range leaves {
 		leave()
 	}
-	x := s.index
+	x := &s.index
 	if len(x.present)+len(x.byAddr)+len(x.byHost)+len(x.byPrefix)+len(x.lengths[0].longest)+x.conns != 0 {
 		t.Errorf("left over: %+v", x)
 	}
-	for _, g := range []*group{x.all, x.byRoute, x.hosts, x.cidrs} {
+	for _, g := range []*group{&x.all, &x.byRoute, &x.hosts, &x.cidrs} {
 		if len(g.members)+len(g.serving)+len(g.rest) != 0 {
 			t.Errorf("left over in a group: %+v", g)
 		}
