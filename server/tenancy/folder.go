@@ -126,10 +126,16 @@ func bare(err error) error {
 // folderStamp is what a folder looks like: two that are the same hold the same,
 // if no file was young when the first was taken.
 type folderStamp struct {
-	self  os.FileInfo
-	files []os.FileInfo // by name, links followed
-	young bool          // nothing is told by it
-	all   bool          // none can come or go without a trace in self
+	self  look
+	files []fileStamp // by name
+	young bool        // nothing is told by it
+	all   bool        // none can come or go without a trace in self
+}
+
+// fileStamp is what a file of a folder looks like, links followed.
+type fileStamp struct {
+	name string
+	look
 }
 
 // stamp lists the folder. Files that begin with a dot do not count; a file that
@@ -150,7 +156,7 @@ func (f *folder) stamp(now time.Time) (stamp, error) {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return strings.HasPrefix(name, ".") })
 	slices.Sort(names)
-	s := folderStamp{self: self, young: len(names) > maxFiles, all: now.Sub(self.ModTime()) >= settled}
+	s := folderStamp{self: lookOf(self), young: len(names) > maxFiles, all: now.Sub(self.ModTime()) >= settled}
 	for _, name := range names {
 		info, err := f.root.Stat(name)
 		switch {
@@ -161,7 +167,7 @@ func (f *folder) stamp(now time.Time) (stamp, error) {
 			s.young = true
 			continue
 		}
-		s.files = append(s.files, info)
+		s.files = append(s.files, fileStamp{name, lookOf(info)})
 		s.young = s.young || now.Sub(info.ModTime()) < settled
 	}
 	return s, nil
@@ -170,15 +176,9 @@ func (f *folder) stamp(now time.Time) (stamp, error) {
 // same implements stamp.
 func (s folderStamp) same(other stamp) bool {
 	o, ok := other.(folderStamp)
-	return ok && os.SameFile(s.self, o.self) && slices.EqualFunc(s.files, o.files, func(a, b os.FileInfo) bool {
-		return a.Name() == b.Name() && unchanged(a, b)
+	return ok && s.self.sameFile(o.self) && slices.EqualFunc(s.files, o.files, func(a, b fileStamp) bool {
+		return a.name == b.name && a.same(b.look)
 	})
-}
-
-// unchanged says whether a file, or a folder's list of files, is what it was. Tools
-// can keep its size and the time that they write it, but not the system's own note.
-func unchanged(a, b os.FileInfo) bool {
-	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && noted(a).Equal(noted(b)) && a.Mode() == b.Mode() && os.SameFile(a, b)
 }
 
 // still implements source. It is one system call, and another for each file, where
@@ -189,8 +189,8 @@ func (path folders) still(name string, was stamp, files bool) bool {
 		return false
 	}
 	folder := filepath.Join(string(path), name)
-	return looksAs(s.self, folder) && !(files && slices.ContainsFunc(s.files, func(was os.FileInfo) bool {
-		return !looksAs(was, folder+string(filepath.Separator)+was.Name())
+	return s.self.still(folder) && !(files && slices.ContainsFunc(s.files, func(was fileStamp) bool {
+		return !was.still(folder + string(filepath.Separator) + was.name)
 	}))
 }
 

@@ -2,16 +2,25 @@
 
 package tenancy
 
-import (
-	"os"
-	"time"
-)
+import "os"
 
-// noted is when the system noted the last change of a file; zero: it is not asked.
-func noted(os.FileInfo) time.Time { return time.Time{} }
+// look is what the system says of a file, or of a folder's list of files, that tells
+// whether it has changed.
+type look struct{ info os.FileInfo }
 
-// looksAs says whether a file, links followed, looks as it did.
-func looksAs(was os.FileInfo, path string) bool {
+func lookOf(info os.FileInfo) look { return look{info} }
+
+// same says whether nothing has changed between two looks.
+func (l look) same(o look) bool {
+	a, b := l.info, o.info
+	return a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && a.Mode() == b.Mode() && l.sameFile(o)
+}
+
+// sameFile says whether they were at one file, whatever it holds.
+func (l look) sameFile(o look) bool { return os.SameFile(l.info, o.info) }
+
+// still says whether what is at path, links followed, looks as it did.
+func (l look) still(path string) bool {
 	now, err := os.Stat(path)
-	return err == nil && unchanged(now, was)
+	return err == nil && l.same(look{now})
 }
