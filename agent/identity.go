@@ -4,10 +4,10 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
+	"konnectivity/internal/files"
 	"konnectivity/tunnel"
 )
 
@@ -85,12 +85,12 @@ const maxToken = 64 << 10
 // that a token that the kubelet rotates is always the current one.
 func TokenFile(path string) func() (string, error) {
 	return func() (string, error) {
-		content, err := os.ReadFile(path)
+		content, err := files.Read(path, maxToken)
 		if err != nil {
 			return "", fmt.Errorf("read the service account token: %w", err)
 		}
 		token := strings.TrimSpace(string(content))
-		if token == "" || len(token) > maxToken || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 			return "", fmt.Errorf("%s holds no bearer token", path)
 		}
 		return token, nil

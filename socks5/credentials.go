@@ -7,13 +7,13 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net"
 	"os"
 	"sync"
 	"time"
 
+	"konnectivity/internal/files"
 	"konnectivity/internal/source"
 
 	"github.com/sirupsen/logrus"
@@ -132,16 +132,15 @@ func sameFile(a, b fs.FileInfo) bool {
 
 // load replaces the users with those of the file, or leaves them as they are.
 func (c *Credentials) load() error {
-	f, err := os.Open(c.path)
+	stat, err := os.Stat(c.path) // before it is read: what changes meanwhile is news the next time
 	if err != nil {
 		return fmt.Errorf("read SOCKS5 credentials: %w", err)
 	}
-	defer f.Close()
-	stat, err := f.Stat()
+	text, err := files.Read(c.path, maxCredentialsFile)
 	if err != nil {
 		return fmt.Errorf("read SOCKS5 credentials: %w", err)
 	}
-	users, err := parseCredentials(f)
+	users, err := parseCredentials(text)
 	if err != nil {
 		return fmt.Errorf("SOCKS5 credentials %s: %w", c.path, err)
 	}
@@ -149,10 +148,9 @@ func (c *Credentials) load() error {
 	return nil
 }
 
-func parseCredentials(r io.Reader) ([][sha256.Size]byte, error) {
+func parseCredentials(text []byte) ([][sha256.Size]byte, error) {
 	var users [][sha256.Size]byte
-	limited := &io.LimitedReader{R: r, N: maxCredentialsFile + 1}
-	lines := bufio.NewScanner(limited)
+	lines := bufio.NewScanner(bytes.NewReader(text))
 	for n := 1; lines.Scan(); n++ {
 		line := lines.Bytes()
 		if len(bytes.TrimSpace(line)) == 0 || line[0] == '#' {
@@ -174,8 +172,6 @@ func parseCredentials(r io.Reader) ([][sha256.Size]byte, error) {
 	switch {
 	case lines.Err() != nil:
 		return nil, lines.Err()
-	case limited.N <= 0:
-		return nil, fmt.Errorf("the file is larger than %d bytes", maxCredentialsFile)
 	case len(users) == 0:
 		return nil, errors.New("the file names no user")
 	}

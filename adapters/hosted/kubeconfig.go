@@ -13,13 +13,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/files"
 )
 
 // maxFile bounds a kubeconfig and the files it names; real ones have a few
@@ -87,17 +87,9 @@ func (r *reader) file(path string) ([]byte, error) {
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(r.dir, path)
 	}
-	f, err := os.Open(path)
+	data, err := files.Read(path, maxFile)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(data) > maxFile {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, maxFile)
 	}
 	sum := sha256.Sum256(data)
 	r.sum = append(r.sum, sum[:]...)

@@ -1,13 +1,12 @@
 package bearer
 
 import (
-	"fmt"
-	"io"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/files"
 )
 
 // rereadEvery is how old the content of a file may be.
@@ -55,14 +54,9 @@ func (f *File) Token() Digest {
 }
 
 func readFile(path string) (Digest, error) {
-	file, err := os.Open(path)
+	text, err := files.Read(path, 2*maxLength)
 	if err != nil {
 		return Digest{}, err
-	}
-	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, 2*maxLength))
-	if err != nil {
-		return Digest{}, fmt.Errorf("it cannot be read: %w", err)
 	}
 	return Parse(text)
 }

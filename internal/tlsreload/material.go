@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"konnectivity/internal/files"
 )
 
 // maxFile bounds what is read of one file. The largest bundles in use (all
@@ -83,17 +85,7 @@ func read(files Files) (contents, error) {
 
 // readFile reads one file that must exist; what names it in errors.
 func readFile(path, what string) (blob, error) {
-	info, err := os.Stat(path)
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("not a regular file")
-	}
-	if err == nil && info.Size() > maxFile {
-		err = fmt.Errorf("larger than %d bytes", maxFile)
-	}
-	var data []byte
-	if err == nil {
-		data, err = os.ReadFile(path)
-	}
+	data, err := files.Read(path, maxFile)
 	if err != nil {
 		var pathError *fs.PathError
 		if errors.As(err, &pathError) {

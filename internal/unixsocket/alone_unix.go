@@ -20,7 +20,7 @@ const (
 // its own there, and lose it. Where the folder cannot be locked, or not in time, all
 // goes on without.
 func alone(dir string) (letIn func()) {
-	f, err := os.Open(dir)
+	f, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0) // to open a pipe would wait for its writer
 	if err != nil {
 		return func() {}
 	}

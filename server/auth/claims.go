@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"sync"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
 
+	"konnectivity/internal/files"
 	"konnectivity/server/registry"
 )
 
@@ -169,7 +169,7 @@ func (c *Claims) reloadLocked() error {
 	if c.path == "" {
 		return nil
 	}
-	text, err := os.ReadFile(c.path)
+	text, err := files.Read(c.path, maxAllowFile)
 	if err != nil {
 		return err
 	}
@@ -186,9 +186,6 @@ func (c *Claims) reloadLocked() error {
 }
 
 func parseGrants(text []byte) (map[string]registry.Identifiers, error) {
-	if len(text) > maxAllowFile {
-		return nil, fmt.Errorf("the file is longer than %d bytes", maxAllowFile)
-	}
 	grants := make(map[string]registry.Identifiers)
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, registry.MaxIdentifiersText+1024)

@@ -241,7 +241,7 @@ func TestABundleThatIsCutShortIsNoSmallerBundle(t *testing.T) {
 		{one[:len(one)/2], "ca: not all that begins with -----BEGIN is a whole PEM block"},
 		{"nothing", "ca: no PEM certificate in it"},
 	} {
-		_, err := parseCAs("ca", files{"ca": test.text}.read)
+		_, err := parseCAs("ca", inMemory{"ca": test.text}.read)
 		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasPrefix(err.Error(), test.want)) {
 			t.Errorf("got %v, want %q", err, test.want)
 		}
@@ -585,7 +585,7 @@ func TestTrustIsByChainAndNotByFile(t *testing.T) {
 		for _, ca := range cas {
 			text = append(text, ca.CertPEM...)
 		}
-		c, err := parseCAs("ca", files{"ca": string(text)}.read)
+		c, err := parseCAs("ca", inMemory{"ca": string(text)}.read)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package tenancy
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -10,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"konnectivity/internal/files"
 )
 
 const (
@@ -95,23 +96,11 @@ func (f *folder) read(name string) ([]byte, error) {
 }
 
 func (f *folder) readAll(name string) ([]byte, error) {
-	info, err := f.root.Stat(name)
+	file, err := f.root.OpenFile(name, files.Mode, 0)
 	if err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // to open a pipe would wait for its writer
-		return nil, errors.New("not a regular file")
-	}
-	file, err := f.root.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	data, err := io.ReadAll(io.LimitReader(file, maxFile+1))
-	if err == nil && len(data) > maxFile {
-		err = fmt.Errorf("larger than %d bytes", maxFile)
-	}
-	return data, err
+	return files.ReadAll(file, maxFile)
 }
 
 // bare is an error of the file system without the path, which its owner names.

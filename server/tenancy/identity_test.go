@@ -197,7 +197,7 @@ func TestIdentitiesNeedACA(t *testing.T) {
 // Trust, by which connections are judged again, asks for an identity too.
 func TestTrustAsksForAnIdentity(t *testing.T) {
 	ca := newCA(t)
-	c, err := parseCAs("ca", files{"ca": string(ca.CertPEM)}.read)
+	c, err := parseCAs("ca", inMemory{"ca": string(ca.CertPEM)}.read)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,10 +11,10 @@ import (
 	"konnectivity/internal/pki"
 )
 
-// files is a folder in memory.
-type files map[string]string
+// inMemory is a folder.
+type inMemory map[string]string
 
-func (f files) read(name string) ([]byte, error) {
+func (f inMemory) read(name string) ([]byte, error) {
 	text, ok := f[name]
 	if !ok {
 		return nil, &FieldError{File: name, Err: fs.ErrNotExist}
@@ -60,7 +60,7 @@ func TestKubeconfigReachesNothingBeyondTheFolder(t *testing.T) {
 		{"good with files", server + ", certificate-authority: ca.crt", "tokenFile: token", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			folder := files{"kubeconfig": kubeconfigOf(test.cluster, test.user), "ca.crt": pem, "token": "secret\n"}
+			folder := inMemory{"kubeconfig": kubeconfigOf(test.cluster, test.user), "ca.crt": pem, "token": "secret\n"}
 			api, err := parseKubeconfig("kubeconfig", folder.read)
 			switch {
 			case test.want == "" && err != nil:

@@ -1,0 +1,22 @@
+//go:build unix
+
+package agent
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A pipe in the place of the token's file holds up neither an attempt to connect nor
+// the end of the agent.
+func TestAPipeForAToken(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "token")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := TokenFile(pipe)(); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,51 @@
+//go:build unix
+
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestRead(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for name, text := range map[string]string{"whole": "12345", "long": "123456", "empty": ""} {
+		if err := os.WriteFile(at(name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := syscall.Mkfifo(at("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for link, to := range map[string]string{"link": "whole", "to pipe": "pipe", "endless": "/dev/zero"} {
+		if err := os.Symlink(to, at(link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{
+		"whole": "", "link": "", "empty": "", "long": "larger than 5 bytes", "absent": "no such file", ".": "not a regular file",
+		"pipe": "not a regular file", "to pipe": "not a regular file", "endless": "not a regular file",
+	} {
+		data, err := Read(at(name), 5)
+		if want == "" {
+			if there, _ := os.ReadFile(at(name)); err != nil || string(data) != string(there) {
+				t.Errorf("%s: %q, %v", name, data, err)
+			}
+			continue
+		}
+		var failed *fs.PathError
+		if data != nil || !errors.As(err, &failed) || failed.Path != at(name) || !strings.Contains(failed.Err.Error(), want) {
+			t.Errorf("%s: %q, %v", name, data, err)
+		}
+	}
+}
