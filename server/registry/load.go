@@ -26,15 +26,22 @@ const (
 	maxDenialTime = 32 * time.Second
 )
 
+// born is what moments are counted from.
+var born = time.Now()
+
+// moment is the present, in nanoseconds: no clock that is set changes how long ago
+// others were.
+func moment() int64 { return int64(time.Since(born)) }
+
 // load is how busy and how quick a connection is. Its fields are atomics: it is
 // read under the registry's read lock and written by dials without any lock.
 type load struct {
 	pending atomic.Int64 // dials that have not been answered
 	latency atomic.Int64 // smoothed time of a dial, nanoseconds
-	updated atomic.Int64 // when, Unix nanoseconds
+	updated atomic.Int64 // at which moment
 
 	denials atomic.Int64 // dials in a row that its policy denied
-	denied  atomic.Int64 // when the last one was, Unix nanoseconds
+	denied  atomic.Int64 // at which moment the last one was
 }
 
 // denies says that the agent has just denied a dial, and has answered none since.
@@ -47,7 +54,7 @@ func (l *load) denies(now int64) bool {
 }
 
 // cost grows with what the agent carries and with how slow it answers, so that
-// a slow agent sheds load to the others. now is in Unix nanoseconds.
+// a slow agent sheds load to the others. now is a moment.
 func (l *load) cost(streams int, now int64) int64 {
 	latency := l.latency.Load()
 	if age := now - l.updated.Load(); age > 0 {

@@ -169,7 +169,7 @@ func (r *Registry) drains(c *conn) {
 // soon, news is closed when it is time to look again. Nobody waits whose agent
 // not is still there: that one serves the destination, and failed.
 func (r *Registry) pick(host string, not *conn) (c *conn, s Strategy, news <-chan struct{}) {
-	now := time.Now().UnixNano()
+	now := moment()
 	name, addr := canonical(host)
 	r.mu.RLock()
 	defer r.mu.RUnlock()

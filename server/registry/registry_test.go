@@ -265,6 +265,22 @@ func TestDenyingAgentIsNotPreferred(t *testing.T) {
 	})
 }
 
+// A clock that is set, forward or back, changes nothing about how long ago an agent
+// has answered: that is counted from the start of the process.
+func TestAClockThatIsSetChangesNothing(t *testing.T) {
+	s := newSetup(t, "default")
+	f := s.agent("a", "")
+	s.via("x:1")
+	f.dial = func(context.Context) error { return &tunnel.DialError{Failure: tunnel.FailDenied} }
+	s.via("x:1")
+	l := &s.index.first(Agent{ID: "a"}).load
+	for what, at := range map[string]int64{"an answer": l.updated.Load(), "a denial": l.denied.Load()} {
+		if at <= 0 || time.Duration(at) > time.Since(born) {
+			t.Errorf("%s came at the moment %d", what, at)
+		}
+	}
+}
+
 func TestFrozenAgentIsAvoided(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSetup(t, "default")
