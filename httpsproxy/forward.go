@@ -21,8 +21,9 @@ const (
 	// cannot be repeated.
 	idleTimeout = 30 * time.Second
 
-	// maxIdle and maxIdlePerHost bound the connections kept for reuse. Most
-	// traffic of one sidecar goes to a few hosts, or all to one proxy.
+	// maxIdle and maxIdlePerHost bound the connections kept for reuse, which take
+	// descriptors where they go direct. Most traffic of one sidecar goes to a few
+	// hosts, or all to one proxy.
 	maxIdle        = 256
 	maxIdlePerHost = 32
 
@@ -42,7 +43,7 @@ func (s *Server) newTransport() *http.Transport {
 	t.ExpectContinueTimeout = expectTimeout
 	t.TLSHandshakeTimeout = tlsTimeout
 	t.IdleConnTimeout = idleTimeout
-	t.MaxIdleConns = maxIdle
+	t.MaxIdleConns = admission.AtMost(maxIdle, admission.ShareOut(o.Descriptors).Relayed)
 	t.MaxIdleConnsPerHost = maxIdlePerHost
 	t.MaxResponseHeaderBytes = maxResponseHeader
 	t.DisableCompression = true // do not add what was not asked for

@@ -109,3 +109,17 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 		}
 	})
 }
+
+// Connections that wait for the next request leave descriptors to others.
+func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
+	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, io.EOF })
+	for descriptors, want := range map[int]int{0: maxIdle, 64: 16, 1 << 20: maxIdle} {
+		s, err := New(Options{Connect: &tunnel.Forwarder{Dialer: dial}, Forward: dial, Transport: new(http.Transport), Descriptors: descriptors})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.transport.MaxIdleConns; got != want {
+			t.Errorf("%d of %d descriptors may be idle, want %d", got, descriptors, want)
+		}
+	}
+}
