@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,9 @@ const (
 	// maxServers is as many as a server is believed to tell of, and as many as
 	// are looked for.
 	maxServers = 256
+	// maxLeaving is how many servers that are about to go may take their time about
+	// it. There are not as many; but one may say so to each new session, and end none.
+	maxLeaving = maxServers
 	// shortLife is how long a session must last for its end not to count as
 	// a failure of its address.
 	shortLife = 5 * time.Second
@@ -169,6 +173,10 @@ func (s *set) failed(f peers.Failure[address]) {
 
 func (s *set) leaving(m *member) {
 	s.log.WithField("server", m.Session.ServerID()).Info("server is shutting down")
+	going := slices.DeleteFunc(slices.Clone(s.peers.Members()), func(m *member) bool { return !m.Leaving })
+	if len(going) > maxLeaving {
+		s.closing.Go(func() { _ = going[0].Session.Close() })
+	}
 }
 
 func (s *set) lost(m *member) {

@@ -342,6 +342,29 @@ func TestDrainingServerWithSameID(t *testing.T) {
 	})
 }
 
+// A server that tells each new session that it is about to go, under a new id each
+// time, and does not go.
+func TestServerThatNeverGoes(t *testing.T) {
+	w := newWorld()
+	var ids []string
+	for i := range 8 * maxLeaving {
+		ids = append(ids, fmt.Sprint("server-", i))
+	}
+	servers := balanced(w, ids...)
+	for _, id := range ids {
+		w.servers[id].drains = true
+	}
+	inWorld(t, w, servers, nil, func(b *bench) {
+		time.Sleep(2 * maxLeaving * DefaultSyncInterval)
+		synctest.Wait()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.open < maxLeaving || w.open > maxLeaving+10 {
+			t.Errorf("%d sessions, want some %d", w.open, maxLeaving)
+		}
+	})
+}
+
 // An address that a name has no more is not dialed any more; a session to it stays.
 func TestAddressThatLeavesTheName(t *testing.T) {
 	w := newWorld()
