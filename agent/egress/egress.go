@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/policy"
 	"konnectivity/tunnel"
 )
@@ -27,7 +28,10 @@ type resolver interface {
 type Options struct {
 	// Policy decides what may be dialed. nil denies only metadata addresses.
 	Policy *policy.Policy
-	// resolver looks names up; nil means net.DefaultResolver.
+	// Descriptors is how many the process may have open. The last eighth of them is
+	// not for destinations, so that links, probes and files find some. 0: no bound.
+	Descriptors int
+	// resolver looks names up; nil means the system's, as net.DefaultResolver does.
 	resolver resolver
 	// Proxy says through which HTTP proxy a destination is reached (the URL
 	// given is https://host:port), or nil for none; the ProxyFunc of
@@ -43,17 +47,20 @@ const boundless = 30 * time.Second
 
 // Dialer is a tunnel.Dialer for TCP destinations.
 type Dialer struct {
-	opts Options
+	opts  Options
+	spare spare
 	// control is called with each socket before it connects, in tests too.
 	dialer net.Dialer
 }
 
 // New returns a Dialer with the defaults filled in.
 func New(opts Options) *Dialer {
+	spare := spare(admission.ShareOut(opts.Descriptors).Dialed)
 	if opts.resolver == nil {
-		opts.resolver = net.DefaultResolver
+		asking := net.Dialer{ControlContext: spare.control}
+		opts.resolver = &net.Resolver{Dial: asking.DialContext}
 	}
-	return &Dialer{opts: opts, dialer: net.Dialer{
+	return &Dialer{opts: opts, spare: spare, dialer: net.Dialer{
 		FallbackDelay: -1, // race.go tries the addresses itself
 		KeepAliveConfig: net.KeepAliveConfig{
 			// A destination that vanished is noticed within two minutes of
@@ -99,7 +106,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (tunnel.Conn
 		if err := d.opts.Policy.AllowUnresolved(host, port); err != nil {
 			return nil, err
 		}
-		return DialProxy(ctx, proxy, tunnel.JoinAddress(host, port))
+		return dialProxy(ctx, proxy, tunnel.JoinAddress(host, port), net.Dialer{ControlContext: d.spare.control})
 	}
 	addrs, err := d.resolve(ctx, family, host, port)
 	if err != nil {

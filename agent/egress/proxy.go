@@ -34,11 +34,23 @@ func (d *Dialer) proxyFor(host string, port uint16) (*url.URL, error) {
 // The error is a *tunnel.DialError without anything secret: FailUnavailable when
 // the proxy itself cannot be reached, FailAuth when it wants other credentials.
 func DialProxy(ctx context.Context, proxy *url.URL, address string) (tunnel.Conn, error) {
+	return dialProxy(ctx, proxy, address, net.Dialer{})
+}
+
+// dialProxy is DialProxy by a dialer.
+func dialProxy(ctx context.Context, proxy *url.URL, address string, by net.Dialer) (tunnel.Conn, error) {
 	p, err := connect.NewProxy(proxy)
 	if err != nil {
 		return nil, unreached(proxy, err)
 	}
-	d := connect.Dialer{Proxy: p, Via: tunnel.DialerFunc(dialPlain), TLS: &tls.Config{
+	plain := func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := by.DialContext(ctx, f.Network, f.Address)
+		if err != nil {
+			return nil, err
+		}
+		return tunnel.Wrap(c), nil
+	}
+	d := connect.Dialer{Proxy: p, Via: tunnel.DialerFunc(plain), TLS: &tls.Config{
 		ServerName: p.Host, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true,
 	}}
 	c, err := d.Dial(ctx, &tunnel.Flow{Network: "tcp", Address: address}) // no id: it is our own business
@@ -46,15 +58,6 @@ func DialProxy(ctx context.Context, proxy *url.URL, address string) (tunnel.Conn
 		return nil, explainProxy(ctx, proxy, address, err)
 	}
 	return c, nil
-}
-
-func dialPlain(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	var dialer net.Dialer
-	c, err := dialer.DialContext(ctx, f.Network, f.Address)
-	if err != nil {
-		return nil, err
-	}
-	return tunnel.Wrap(c), nil
 }
 
 // explainProxy says what kept us from a tunnel through a proxy.

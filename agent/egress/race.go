@@ -26,14 +26,21 @@ func (d *Dialer) race(ctx context.Context, network, host string, addrs []netip.A
 // about to be given, so no layer in between can swap the address.
 func (d *Dialer) connect(ctx context.Context, network, host string, to netip.AddrPort) (net.Conn, error) {
 	dialer := d.dialer
-	dialer.ControlContext = func(_ context.Context, _, address string, _ syscall.RawConn) error {
+	dialer.ControlContext = func(ctx context.Context, network, address string, socket syscall.RawConn) error {
+		if err := d.spare.control(ctx, network, address, socket); err != nil {
+			return err
+		}
 		final, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return &tunnel.DialError{Failure: tunnel.FailDenied, Reason: "destination not allowed by policy", Err: err}
 		}
 		return d.opts.Policy.AllowResolved(named(host), final)
 	}
-	return dialer.DialContext(ctx, network, to.String())
+	conn, err := dialer.DialContext(ctx, network, to.String())
+	if to.Addr().Is4() && tunnel.IsErrno(err, syscall.EADDRNOTAVAIL) { // over IPv6 it may be for want of an address
+		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Reason: "the agent has no port left for one more connection to this destination", Err: err}
+	}
+	return conn, err
 }
 
 // named is host unless it is an address, about which rules for names say nothing.

@@ -18,6 +18,7 @@ import (
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
@@ -149,7 +150,7 @@ func (p *process) options() (agent.Options, error) {
 	// Servers are reached through HTTPS_PROXY as by upstream's agent, whose
 	// gRPC library does so unasked; destinations only where it is asked for.
 	environment := httpproxy.FromEnvironment().ProxyFunc()
-	reach := egress.Options{Policy: rules}
+	reach := egress.Options{Policy: rules, Descriptors: admission.Descriptors()}
 	if f.egressProxy {
 		reach.Proxy = environment
 	}

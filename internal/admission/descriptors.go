@@ -7,6 +7,7 @@ type Shares struct {
 	Strangers int // connections that have yet to prove themselves
 	Clients   int // connections of clients that have proved themselves
 	Relayed   int // the same where each may need another one for its way on
+	Dialed    int // what is open altogether when clients may have no more dialed
 	Observers int // connections of one port for health, metrics or status
 }
 
@@ -26,6 +27,7 @@ func ShareOut(descriptors int) Shares {
 		Strangers: max(1, descriptors/4),
 		Clients:   max(1, descriptors/2),
 		Relayed:   max(1, descriptors/4),
+		Dialed:    descriptors - descriptors/8,
 		Observers: max(minObservers, descriptors/32),
 	}
 }

@@ -1,0 +1,64 @@
+//go:build unix
+
+package egress
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"konnectivity/tunnel"
+)
+
+// Sockets for destinations, and for looking up their names, leave descriptors to all
+// else, and there are new ones as soon as some are free again.
+func TestDialsLeaveDescriptors(t *testing.T) {
+	const few = 4
+	l, err := net.Listen("tcp", "127.0.0.1:0") // whose queue takes them all
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	next, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := New(Options{})
+	d.spare = spare(next.Fd() + few)
+	_ = next.Close()
+	var open []tunnel.Conn
+	for err = error(nil); err == nil && len(open) <= few; {
+		var c tunnel.Conn
+		if c, err = dial(t, d, l.Addr().String()); err == nil {
+			open = append(open, c)
+		}
+	}
+	wantFailure(t, err, tunnel.FailExhausted)
+	if !errors.Is(err, syscall.EMFILE) || len(open) == 0 {
+		t.Errorf("after %d: %v", len(open), err)
+	}
+	_ = open[0].Close()
+	if open[0], err = dial(t, d, l.Addr().String()); err != nil {
+		t.Errorf("with a free one: %v", err)
+	}
+	for _, c := range open {
+		_ = c.Close()
+	}
+	names, ok := New(Options{Descriptors: 1}).opts.resolver.(*net.Resolver)
+	if !ok {
+		t.Fatal("names are looked up by something else")
+	}
+	if _, err := names.Dial(t.Context(), "udp", "127.0.0.1:53"); tunnel.FailureOf(err) != tunnel.FailExhausted {
+		t.Errorf("a look-up: %v", err)
+	}
+}
+
+// Where no port is left to connect from, it is the agent that has run out.
+func TestOutOfPorts(t *testing.T) {
+	d := New(Options{})
+	d.dialer.LocalAddr = &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)} // the kernel says the same of this
+	_, err := dial(t, d, "127.0.0.1:1")
+	wantFailure(t, err, tunnel.FailExhausted)
+}
