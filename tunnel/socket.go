@@ -217,16 +217,8 @@ func (s *socket) Flush() {}
 // WriteChunks implements Sink with one writev where the kernel allows.
 func (s *socket) WriteChunks(src []Chunk) error {
 	defer ReleaseAll(src)
-	if len(src) == 1 {
-		_, err := s.Write(src[0].Bytes())
-		return err
-	}
-	vec := make(net.Buffers, len(src))
-	for i, c := range src {
-		vec[i] = c.Bytes()
-	}
 	s.writing.Add(1)
-	_, err := vec.WriteTo(s.conn)
+	err := s.writeAll(src)
 	s.wrote(err)
 	return err
 }

@@ -16,7 +16,7 @@ func RawConn(c syscall.Conn) (syscall.RawConn, error) { return c.SyscallConn() }
 // nothing now.
 func RawRead(fd uintptr, p []byte) (int, error) {
 	for {
-		n, err := syscall.Read(int(fd), p)
+		n, err := read(int(fd), p)
 		switch {
 		case err == syscall.EINTR:
 			continue
@@ -33,7 +33,7 @@ func RawRead(fd uintptr, p []byte) (int, error) {
 // syscall.RawConn.Write. It may write less than p.
 func RawWrite(fd uintptr, p []byte) (int, error) {
 	for {
-		n, err := syscall.Write(int(fd), p)
+		n, err := write(int(fd), p)
 		if err == syscall.EINTR {
 			continue
 		}

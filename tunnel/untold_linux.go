@@ -1,0 +1,124 @@
+//go:build linux && !race && !msan && !asan
+
+package tunnel
+
+import (
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+	"unsafe"
+)
+
+// Package syscall tells Go's scheduler of every call, since a call may block. The first
+// one after the process has run out of work wakes the scheduler's monitor thread, which
+// then looks every 20 µs whether a call takes long. No call on a non-blocking socket
+// does, and whoever carries bytes runs out of work thousands of times a second. So the
+// scheduler is told of few of these calls: one in tellOf, at random.
+//
+// It is told of some because the monitor is needed where a process is busy for long: it
+// preempts who runs for 10 ms, and looks after sockets while nobody else has a moment.
+const tellOf = 32
+
+func read(fd int, p []byte) (int, error) {
+	return untold(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p))
+}
+
+func write(fd int, p []byte) (int, error) {
+	return untold(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p))
+}
+
+// untold is a system call on a non-blocking descriptor.
+func untold(call uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
+	var done uintptr
+	var errno syscall.Errno
+	if rand.Uint32()%tellOf == 0 {
+		done, _, errno = syscall.Syscall(call, uintptr(fd), uintptr(p), uintptr(n))
+	} else {
+		done, _, errno = syscall.RawSyscall(call, uintptr(fd), uintptr(p), uintptr(n))
+	}
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(done), nil
+}
+
+// writeAll writes all of src, which most often takes one writev(2).
+func (s *socket) writeAll(src []Chunk) error {
+	g := gathers.Get().(*gather)
+	defer gathers.Put(g)
+	for part := range slices.Chunk(src, batchSize) {
+		g.fill(part)
+		err := s.raw.Write(g.fn)
+		clear(g.vec[:])
+		if err != nil {
+			return err
+		}
+		if g.err != nil {
+			return &net.OpError{Op: "writev", Net: s.LocalAddr().Network(), Source: s.LocalAddr(), Addr: s.RemoteAddr(), Err: os.NewSyscallError("writev", g.err)}
+		}
+	}
+	return nil
+}
+
+// gather is a write of several chunks. RawConn.Write wants a closure, so it is pooled
+// together with its own.
+type gather struct {
+	vec  [batchSize]syscall.Iovec
+	rest []syscall.Iovec // of vec: what is to be written
+	err  error
+	fn   func(fd uintptr) bool
+}
+
+var gathers = sync.Pool{New: func() any {
+	g := new(gather)
+	g.fn = g.writeOn
+	return g
+}}
+
+// fill prepares to write src, at most batchSize chunks.
+func (g *gather) fill(src []Chunk) {
+	g.rest, g.err = g.vec[:0], nil
+	for _, c := range src {
+		if c.Len() > 0 {
+			v := syscall.Iovec{Base: unsafe.SliceData(c.Bytes())}
+			v.SetLen(c.Len())
+			g.rest = append(g.rest, v)
+		}
+	}
+}
+
+// writeOn writes what the kernel takes; false asks the poller to wait for more room.
+func (g *gather) writeOn(fd uintptr) bool {
+	for len(g.rest) > 0 {
+		n, err := untold(syscall.SYS_WRITEV, int(fd), unsafe.Pointer(unsafe.SliceData(g.rest)), len(g.rest))
+		switch err {
+		case nil:
+			g.wrote(n)
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return false
+		default:
+			g.err = err
+			return true
+		}
+	}
+	return true
+}
+
+// wrote takes the first n bytes off rest.
+func (g *gather) wrote(n int) {
+	for n > 0 {
+		first := &g.rest[0]
+		taken := min(n, int(first.Len))
+		n -= taken
+		if taken == int(first.Len) {
+			g.rest = g.rest[1:]
+			continue
+		}
+		first.Base = (*byte)(unsafe.Add(unsafe.Pointer(first.Base), taken))
+		first.SetLen(int(first.Len) - taken)
+	}
+}

@@ -1,0 +1,159 @@
+//go:build linux
+
+package tunnel
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testport"
+)
+
+// often is enough for a call to be made both with and without the scheduler's knowledge,
+// but for one time in 10^13.
+const often = 2000
+
+// Whether or not the scheduler is told, a call returns what package syscall's would.
+func TestCallsReturnWhatTheKernelSays(t *testing.T) {
+	near, far := rawPair(t)
+	one := make([]byte, 1)
+	for i := range often {
+		if n, err := RawRead(near, one); n != 0 || err != syscall.EAGAIN {
+			t.Fatalf("a read of nothing: %d, %v", n, err)
+		}
+		if n, err := RawWrite(far, []byte{byte(i)}); n != 1 || err != nil {
+			t.Fatalf("a write: %d, %v", n, err)
+		}
+		if n, err := RawRead(near, one); n != 1 || err != nil || one[0] != byte(i) {
+			t.Fatalf("a read of %d: %d, %v, %d", byte(i), n, err, one[0])
+		}
+		if n, err := RawRead(near, nil); n != 0 || err != nil {
+			t.Fatalf("an empty read: %d, %v", n, err)
+		}
+	}
+	full := make([]byte, 1<<20)
+	for err := error(nil); err == nil; {
+		_, err = RawWrite(far, full)
+	}
+	for range often {
+		if n, err := RawWrite(far, full); n != 0 || err != syscall.EAGAIN {
+			t.Fatalf("a write to a full socket: %d, %v", n, err)
+		}
+	}
+	_ = syscall.Shutdown(int(near), syscall.SHUT_RDWR)
+	for range often {
+		if n, err := RawWrite(near, one); n != 0 || err != syscall.EPIPE {
+			t.Fatalf("a write after the end: %d, %v", n, err)
+		}
+	}
+	for err := error(nil); err == nil; {
+		_, err = RawRead(near, full)
+		if err != nil && err != io.EOF {
+			t.Fatalf("a read of what is left: %v", err)
+		}
+	}
+	for range often {
+		if n, err := RawRead(near, one); n != 0 || err != io.EOF {
+			t.Fatalf("a read at the end: %d, %v", n, err)
+		}
+	}
+}
+
+// rawPair is two non-blocking sockets that are connected.
+func rawPair(t *testing.T) (near, far uintptr) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_NONBLOCK|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = syscall.Close(fds[0]), syscall.Close(fds[1]) })
+	return uintptr(fds[0]), uintptr(fds[1])
+}
+
+// Chunks of all sizes, empty ones and more than go at once among them, arrive whole and
+// in order at a reader that is slow to make room.
+func TestWriteChunksWritesAll(t *testing.T) {
+	near, far := testport.Pair(t)
+	_ = near.SetWriteBuffer(256 << 10)
+	s := newSocket(near)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	var want bytes.Buffer
+	var batches [][]Chunk
+	for range 200 {
+		batch := make([]Chunk, 1+rnd.IntN(2*batchSize+1))
+		for i := range batch {
+			p := make([]byte, []int{0, 1, rnd.IntN(100), rnd.IntN(RecordSize), ChunkSize}[rnd.IntN(5)])
+			for j := range p {
+				p[j] = byte(rnd.Uint32())
+			}
+			want.Write(p)
+			batch[i] = CopyChunk(p)
+		}
+		batches = append(batches, batch)
+	}
+	written := make(chan error, 1)
+	go func() {
+		for _, batch := range batches {
+			if err := s.Out().WriteChunks(batch); err != nil {
+				written <- err
+				return
+			}
+		}
+		written <- near.CloseWrite()
+	}()
+	got, err := io.ReadAll(far)
+	if err != nil || !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("%d bytes of %d came, in order up to %d: %v", len(got), want.Len(), commonPrefix(got, want.Bytes()), err)
+	}
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+}
+
+func commonPrefix(a, b []byte) (n int) {
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+// A write that waits for room ends with its deadline, and with its socket; one after a
+// reset says so.
+func TestWriteChunksFails(t *testing.T) {
+	stuck := func(t *testing.T) (Conn, *net.TCPConn, chan error) {
+		near, far := testport.Pair(t)
+		s, failed := newSocket(near), make(chan error, 1)
+		go func() {
+			for {
+				if err := s.Out().WriteChunks([]Chunk{NewChunk(ChunkSize), NewChunk(1)}); err != nil {
+					failed <- err
+					return
+				}
+			}
+		}()
+		return s, far, failed
+	}
+	for name, c := range map[string]struct {
+		end  func(s Conn, far *net.TCPConn)
+		want error
+	}{
+		"deadline": {func(s Conn, _ *net.TCPConn) { _ = s.SetWriteDeadline(time.Now()) }, os.ErrDeadlineExceeded},
+		"close":    {func(s Conn, _ *net.TCPConn) { _ = s.Close() }, net.ErrClosed},
+		"reset":    {func(_ Conn, far *net.TCPConn) { _ = far.SetLinger(0); _ = far.Close() }, syscall.ECONNRESET},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, far, failed := stuck(t)
+			c.end(s, far)
+			if err := <-failed; !errors.Is(err, c.want) {
+				t.Errorf("it failed with %v, want %v", err, c.want)
+			}
+		})
+	}
+}
