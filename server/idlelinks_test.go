@@ -16,7 +16,7 @@ import (
 // grown by the handshake: 4 KiB, of which TLS needs more than half.
 func TestIdleLinksKeepSmallStacks(t *testing.T) {
 	r := startServer(t)
-	const links, most = 100, 5 << 10
+	const links, most = 200, 6 << 10 // stacks come in spans of 32 KiB
 	config := r.tls(link.ALPN)
 	goroutines, stacks := resting()
 	for i := range links {
@@ -27,13 +27,15 @@ func TestIdleLinksKeepSmallStacks(t *testing.T) {
 		defer mute(t, at, config, hello).Close()
 	}
 	r.eventually("all are known", func() bool { return len(r.adminPeers()) == links })
-	moreGoroutines, moreStacks := resting()
-	if n := moreGoroutines - goroutines; n > links+links/20 {
-		t.Errorf("%d goroutines for %d links", n, links)
+	n, per := 0, 0.0
+	for range 10 { // a timer of each link starts another goroutine now and then
+		moreGoroutines, moreStacks := resting()
+		n, per = moreGoroutines-goroutines, (float64(moreStacks)-float64(stacks))/links
+		if n <= links+links/20 && (per <= most || !allocs.Exact) {
+			return
+		}
 	}
-	if per := (float64(moreStacks) - float64(stacks)) / links; per > most && allocs.Exact {
-		t.Errorf("%.0f bytes of stacks for each link", per)
-	}
+	t.Errorf("%d goroutines for %d links, and %.0f bytes of stack for each", n, links, per)
 }
 
 // mute makes a link of which this process runs nothing.

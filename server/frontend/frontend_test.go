@@ -786,7 +786,7 @@ func TestTheRestIsServedApart(t *testing.T) {
 // What Go serves begins with the stack that any goroutine begins with, whatever the
 // handshake needed.
 func TestAHandshakeLeavesNoStack(t *testing.T) {
-	const conns, most = 64, 5 << 10
+	const conns, most = 200, 6 << 10 // stacks come in spans of 32 KiB
 	r := start(t, "tcp", true, func(c *Config) {
 		c.Link = func(_ context.Context, c *Conn) {
 			c.Begin()
@@ -797,9 +797,13 @@ func TestAHandshakeLeavesNoStack(t *testing.T) {
 	for range conns {
 		r.dial("test-link/1")
 	}
-	if per := (float64(stacks()) - float64(before)) / conns; per > most && allocs.Exact {
-		t.Errorf("%.0f bytes of stack for each connection", per)
+	per := 0.0
+	for range 10 { // the last may still be shaking hands
+		if per = (float64(stacks()) - float64(before)) / conns; per <= most || !allocs.Exact {
+			return
+		}
 	}
+	t.Errorf("%.0f bytes of stack for each connection", per)
 }
 
 // stacks is the memory of all, once those have shrunk that can.
