@@ -48,14 +48,14 @@ const boundless = 30 * time.Second
 // Dialer is a tunnel.Dialer for TCP destinations.
 type Dialer struct {
 	opts  Options
-	spare spare
+	spare *spare
 	// control is called with each socket before it connects, in tests too.
 	dialer net.Dialer
 }
 
 // New returns a Dialer with the defaults filled in.
 func New(opts Options) *Dialer {
-	spare := spare(admission.ShareOut(opts.Descriptors).Dialed)
+	spare := &spare{most: admission.ShareOut(opts.Descriptors).Dialed}
 	if opts.resolver == nil {
 		asking := net.Dialer{ControlContext: spare.control}
 		opts.resolver = &net.Resolver{Dial: asking.DialContext}

@@ -63,6 +63,7 @@ func (d *Dialer) lookup(ctx context.Context, family, host string) ([]netip.Addr,
 		bounded, cancel = context.WithTimeout(ctx, time.Until(end)*lookupShare/10)
 		defer cancel()
 	}
+	refused := d.spare.refused.Load()
 	found, err := d.opts.resolver.LookupNetIP(bounded, family, host)
 	var dns *net.DNSError
 	switch {
@@ -70,6 +71,10 @@ func (d *Dialer) lookup(ctx context.Context, family, host string) ([]netip.Addr,
 		return found, err
 	case bounded.Err() != nil, errors.As(err, &dns) && dns.IsTimeout:
 		return nil, &tunnel.DialError{Failure: tunnel.FailResolve, Reason: "name lookup failed: the agent's DNS does not answer", Err: err}
+	case errors.As(err, &dns) && !dns.IsNotFound && d.spare.refused.Load() != refused:
+		// Of what kept it from asking, a DNSError keeps the text alone. Should the refused
+		// socket have been another dial's, this one is no worse off by asking elsewhere.
+		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Err: err}
 	case errors.As(err, &dns) && !dns.IsNotFound:
 		return nil, &tunnel.DialError{Failure: tunnel.FailResolve, Reason: "name lookup failed: the agent's DNS could not answer", Err: err}
 	default:

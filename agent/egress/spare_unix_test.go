@@ -26,7 +26,7 @@ func TestDialsLeaveDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := New(Options{})
-	d.spare = spare(next.Fd() + few)
+	d.spare.most = int(next.Fd()) + few
 	_ = next.Close()
 	var open []tunnel.Conn
 	for err == nil && len(open) < 1000 { // tests of before may free some, below
@@ -46,13 +46,17 @@ func TestDialsLeaveDescriptors(t *testing.T) {
 	for _, c := range open {
 		_ = c.Close()
 	}
-	names, ok := New(Options{Descriptors: 1}).opts.resolver.(*net.Resolver)
+	without := New(Options{Descriptors: 1})
+	names, ok := without.opts.resolver.(*net.Resolver)
 	if !ok {
 		t.Fatal("names are looked up by something else")
 	}
 	if _, err := names.Dial(t.Context(), "udp", "127.0.0.1:53"); tunnel.FailureOf(err) != tunnel.FailExhausted {
 		t.Errorf("a look-up: %v", err)
 	}
+	names.PreferGo = true // cgo's way asks without us
+	_, err = dial(t, without, "a.test:80")
+	wantFailure(t, err, tunnel.FailExhausted) // so that another agent is asked
 }
 
 // Where no port is left to connect from, it is the agent that has run out.
