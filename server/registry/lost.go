@@ -60,6 +60,7 @@ func (r *Registry) doubtLater(c *conn, before []*conn) (stop func()) {
 		if r.stays(c) {
 			doubt(before)
 		}
+		before = nil // stop, and so the timer with it, is kept for as long as c
 	})
 	return func() { timer.Stop() }
 }

@@ -99,7 +99,7 @@ func (r *Registry) order() []Strategy { return *r.strategies.Load() }
 
 // Join adds a connection. It takes dials until leave is called, which its
 // owner must do once the backend is done; leave may be called more than once
-// and returns when no trace of the connection is left. A second connection
+// and returns when the connection takes no dials any more. A second connection
 // of the same agent, by id and identity, is kept behind the first.
 func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	c := &conn{agent: a, route: a.route(), backend: b, since: time.Now()}
