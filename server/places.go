@@ -18,6 +18,10 @@ import (
 // retryPlaces is how long a tenant's port waits that could not be had.
 const retryPlaces = 2 * time.Second
 
+// atOnce is how many places are being opened at the same time, each with a descriptor or
+// two.
+const atOnce = 64
+
 // place is a port or a socket of one tenant's.
 type place struct {
 	tenant string
@@ -146,14 +150,19 @@ func (k *keeper) close(p place, d *door) {
 	}
 }
 
-// openAll opens places, and returns an error or nil for each. It opens them all at
-// once: a socket may take seconds whose folder another process has locked, and those of
-// many tenants one after the other would take as many times that.
+// openAll opens places, and returns an error or nil for each. It opens many at once: a
+// socket may take seconds whose folder another process has locked, and those of many
+// tenants one after the other would take as many times that.
 func (k *keeper) openAll(places []place) []error {
 	doors, errs := make([]*door, len(places)), make([]error, len(places))
 	var opening sync.WaitGroup
+	turn := make(chan struct{}, atOnce)
 	for i, p := range places {
-		opening.Go(func() { doors[i], errs[i] = k.openAt(p) })
+		turn <- struct{}{}
+		opening.Go(func() {
+			defer func() { <-turn }()
+			doors[i], errs[i] = k.openAt(p)
+		})
 	}
 	opening.Wait()
 	for i, p := range places {

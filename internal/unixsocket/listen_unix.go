@@ -5,6 +5,7 @@ package unixsocket
 import (
 	"net"
 	"os"
+	"sync"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,10 +17,15 @@ const maxPath = 103
 // Guarded says that the file's owner and mode decide who may connect.
 const Guarded = true
 
+// umask is held by who has changed that of the process, until it is as it was.
+var umask sync.Mutex
+
 // listenPrivately keeps others out by umask, since these systems know no mode
 // of a socket before bind. Files that the process makes at that moment are kept
 // from others as well, which does no harm.
 func listenPrivately(path string) (net.Listener, error) {
+	umask.Lock()
+	defer umask.Unlock()
 	defer syscall.Umask(syscall.Umask(^privateMode & 0o777))
 	return net.Listen("unix", path)
 }
