@@ -111,9 +111,11 @@ func (p *Policy) noAllow() bool { return p == nil || len(p.allow) == 0 }
 // denyHost judges a name. One that is an address to whoever may resolve it, if not to
 // us, must not be reached by that where it may not be as the address.
 func (p *Policy) denyHost(host string, port uint16) error {
-	if addr, ok := tunnel.ParseLooseIP(host); ok {
-		if err := p.denyAddr(netip.AddrPortFrom(addr, port)); err != nil {
-			return err
+	for _, read := range []func(string) (netip.Addr, bool){tunnel.ParseLooseIP, parsePadded} {
+		if addr, ok := read(host); ok {
+			if err := p.denyAddr(netip.AddrPortFrom(addr, port)); err != nil {
+				return err
+			}
 		}
 	}
 	if p == nil {

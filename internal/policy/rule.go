@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -144,6 +145,23 @@ func parseGlob(host string) (string, error) {
 // fold has spellings of one name compare equal. More than one dot at the end is no name
 // to resolvers, but may be to proxies.
 func fold(host string) string { return strings.ToLower(strings.TrimRight(host, ".")) }
+
+// parsePadded reads the parts of an IPv4 address as decimal numbers whatever zeros they
+// begin with, as some do where inet_aton(3) reads octal ones.
+func parsePadded(host string) (netip.Addr, bool) {
+	if len(host) == 0 || host[0] < '0' || host[0] > '9' {
+		return netip.Addr{}, false
+	}
+	parts := strings.Split(strings.TrimRight(host, "."), ".")
+	for i, part := range parts {
+		if part == "" {
+			return netip.Addr{}, false
+		}
+		parts[i] = cmp.Or(strings.TrimLeft(part, "0"), "0")
+	}
+	addr, err := netip.ParseAddr(strings.Join(parts, "."))
+	return addr, err == nil && addr.Is4()
+}
 
 func (r *rule) matchesPort(port uint16) bool { return r.first <= port && port <= r.last }
 
