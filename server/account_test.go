@@ -93,8 +93,12 @@ func (r *rig) streamsBy(ctx context.Context, n int) (ended []error) {
 	}
 	r.t.Cleanup(func() { conn.Close() })
 	done := make(chan error, n)
-	for range n {
-		stream, err := pb.NewProxyServiceClient(conn).Proxy(ctx)
+	for i := range n {
+		by := ctx
+		if i == 0 { // which proves that the client is no stranger, who may send less
+			by = r.t.Context()
+		}
+		stream, err := pb.NewProxyServiceClient(conn).Proxy(by)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -102,6 +106,9 @@ func (r *rig) streamsBy(ctx context.Context, n int) (ended []error) {
 			_, err := stream.Recv()
 			done <- err
 		}()
+		if i == 0 {
+			r.eventually("the first stream is open or refused", func() bool { return len(done)+r.proxyService.Streams() > 0 })
+		}
 	}
 	r.eventually("all streams are open or refused", func() bool { return len(done)+r.proxyService.Streams() == n })
 	for range len(done) {
