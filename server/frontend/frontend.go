@@ -3,8 +3,9 @@
 // nothing, at the first bytes. So one listener serves every kind of client, and
 // agents of both kinds.
 //
-// A Frontend owns a connection from accept until its handler returns. The
-// server makes one for each listener, and hands it the handlers.
+// A Frontend owns a connection from accept until its handler has returned, and what
+// that gave to Conn.Go. The server makes one for each listener, and hands it the
+// handlers.
 package frontend
 
 import (
