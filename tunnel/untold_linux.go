@@ -15,8 +15,9 @@ import (
 // Package syscall tells Go's scheduler of every call, since a call may block. The first
 // one after the process has run out of work wakes the scheduler's monitor thread, which
 // then looks every 20 µs whether a call takes long. Hardly any call on a non-blocking
-// socket does, but where memory is short, and whoever carries bytes runs out of work thousands of times a second. So the
-// scheduler is told of few of these calls: one in tellOf, at random.
+// socket does, but where memory is short, and whoever carries bytes runs out of work
+// thousands of times a second. So the scheduler is told of few of these calls: one in
+// tellOf, at random.
 //
 // It is told of some because the monitor is needed where a process is busy for long: it
 // preempts who runs for 10 ms, and looks after sockets while nobody else has a moment.

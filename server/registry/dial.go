@@ -49,7 +49,7 @@ func (r *Registry) dialVia(ctx context.Context, c *conn, strategy Strategy, f *t
 	if err == nil && f.Resume != nil {
 		f.Resume.Granted.Route = c.route
 	}
-	c.load.dialed(time.Since(start), err, moment())
+	c.load.dialed(time.Since(start), err, tunnel.Now())
 	err = silence(c.backend, f.Address, start, err)
 	if logging.Enabled(r.log, logrus.DebugLevel) {
 		r.log.WithFields(logrus.Fields{"id": f.ID, "agent": c.agent.ID, "via": c.agent.Via,

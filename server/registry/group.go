@@ -3,6 +3,8 @@ package registry
 import (
 	"math/rand/v2"
 	"slices"
+
+	"konnectivity/tunnel"
 )
 
 // group is the agents that share one key of the index, such as an address, a
@@ -88,14 +90,14 @@ func (m *member) unlist() {
 // where none serves. Two choices are nearly as good as looking at all, and do
 // not send a burst of dials to the same least loaded agent (Mitzenmacher, "The
 // Power of Two Choices in Randomized Load Balancing").
-func (g *group) pick(not *conn, now int64) *conn {
+func (g *group) pick(not *conn, now tunnel.Moment) *conn {
 	if c := pickFrom(g.serving, not, now); c != nil {
 		return c
 	}
 	return pickFrom(g.rest, not, now)
 }
 
-func pickFrom(list []*member, not *conn, now int64) *conn {
+func pickFrom(list []*member, not *conn, now tunnel.Moment) *conn {
 	n := len(list)
 	if n == 0 {
 		return nil

@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+
+	"konnectivity/tunnel"
 )
 
 // index finds groups of connections by what their agents can reach. The
@@ -153,7 +155,7 @@ func (x *index) forget(a Agent) {
 func (x *index) knows(a Agent) bool { return x.all.members[a.key()] != nil }
 
 // choose picks by the first of the strategies that has one.
-func (x *index) choose(by []Strategy, name string, addr netip.Addr, not *conn, now int64) (*conn, Strategy) {
+func (x *index) choose(by []Strategy, name string, addr netip.Addr, not *conn, now tunnel.Moment) (*conn, Strategy) {
 	for _, s := range by {
 		if c := x.pick(s, name, addr, not, now); c != nil {
 			return c, s
@@ -163,7 +165,7 @@ func (x *index) choose(by []Strategy, name string, addr netip.Addr, not *conn, n
 }
 
 // pick finds a connection by one strategy. Exactly one of name and addr is set.
-func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now int64) *conn {
+func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now tunnel.Moment) *conn {
 	switch s {
 	case Default:
 		return x.all.pick(not, now)
@@ -177,7 +179,7 @@ func (x *index) pick(s Strategy, name string, addr netip.Addr, not *conn, now in
 	return nil
 }
 
-func (x *index) pickHost(name string, addr netip.Addr, not *conn, now int64) *conn {
+func (x *index) pickHost(name string, addr netip.Addr, not *conn, now tunnel.Moment) *conn {
 	if !addr.IsValid() {
 		return x.byHost[name].tryPick(not, now)
 	}
@@ -189,7 +191,7 @@ func (x *index) pickHost(name string, addr netip.Addr, not *conn, now int64) *co
 	return x.byAddr[addr.WithZone("")].tryPick(not, now)
 }
 
-func (x *index) pickCIDR(addr netip.Addr, not *conn, now int64) *conn {
+func (x *index) pickCIDR(addr netip.Addr, not *conn, now tunnel.Moment) *conn {
 	if !addr.IsValid() {
 		return nil
 	}
@@ -207,7 +209,7 @@ func (x *index) pickCIDR(addr netip.Addr, not *conn, now int64) *conn {
 }
 
 // tryPick is pick on a group that may not exist.
-func (g *group) tryPick(not *conn, now int64) *conn {
+func (g *group) tryPick(not *conn, now tunnel.Moment) *conn {
 	if g == nil {
 		return nil
 	}

@@ -26,38 +26,31 @@ const (
 	maxDenialTime = 32 * time.Second
 )
 
-// born is what moments are counted from.
-var born = time.Now()
-
-// moment is the present, in nanoseconds: no clock that is set changes how long ago
-// others were.
-func moment() int64 { return int64(time.Since(born)) }
-
 // load is how busy and how quick a connection is. Its fields are atomics: it is
 // read under the registry's read lock and written by dials without any lock.
 type load struct {
 	pending atomic.Int64 // dials that have not been answered
 	latency atomic.Int64 // smoothed time of a dial, nanoseconds
-	updated atomic.Int64 // at which moment
+	updated atomic.Int64 // at which tunnel.Moment
 
 	denials atomic.Int64 // dials in a row that its policy denied
-	denied  atomic.Int64 // at which moment the last one was
+	denied  atomic.Int64 // at which tunnel.Moment the last one was
 }
 
 // denies says that the agent has just denied a dial, and has answered none since.
-func (l *load) denies(now int64) bool {
+func (l *load) denies(now tunnel.Moment) bool {
 	n := l.denials.Load()
 	if n == 0 {
 		return false
 	}
-	return now-l.denied.Load() < int64(min(denialTime<<min(n-1, 8), maxDenialTime))
+	return time.Duration(int64(now)-l.denied.Load()) < min(denialTime<<min(n-1, 8), maxDenialTime)
 }
 
 // cost grows with what the agent carries and with how slow it answers, so that
-// a slow agent sheds load to the others. now is a moment.
-func (l *load) cost(streams int, now int64) int64 {
+// a slow agent sheds load to the others.
+func (l *load) cost(streams int, now tunnel.Moment) int64 {
 	latency := l.latency.Load()
-	if age := now - l.updated.Load(); age > 0 {
+	if age := int64(now) - l.updated.Load(); age > 0 {
 		latency >>= min(uint64(age)/uint64(latencyHalfLife), 63)
 	}
 	latency = max(latency, int64(minDialTime))
@@ -67,12 +60,12 @@ func (l *load) cost(streams int, now int64) int64 {
 // dialed notes how a dial went. Only answers that the destination's network
 // gave at once speak of the agent's speed: a time-out speaks of the
 // destination, and a frozen agent shows in pending instead.
-func (l *load) dialed(took time.Duration, err error, now int64) {
+func (l *load) dialed(took time.Duration, err error, now tunnel.Moment) {
 	switch f := tunnel.FailureOf(err); f {
 	case 0, tunnel.FailRefused:
 		l.denials.Store(0)
 	case tunnel.FailDenied:
-		l.denied.Store(now)
+		l.denied.Store(int64(now))
 		l.denials.Add(1)
 		return
 	default:
@@ -81,5 +74,5 @@ func (l *load) dialed(took time.Duration, err error, now int64) {
 	old := l.latency.Load()
 	// A lost update between concurrent dials only makes the mean a bit older.
 	l.latency.Store(old + (int64(took)-old)/4)
-	l.updated.Store(now)
+	l.updated.Store(int64(now))
 }

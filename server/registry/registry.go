@@ -71,10 +71,10 @@ type conn struct {
 	draining bool // guarded by Registry.mu
 }
 
-func (c *conn) cost(now int64) int64 { return c.load.cost(c.backend.Streams(), now) }
+func (c *conn) cost(now tunnel.Moment) int64 { return c.load.cost(c.backend.Streams(), now) }
 
 // better says that a dial should rather go by c than by other.
-func (c *conn) better(other *conn, now int64) bool {
+func (c *conn) better(other *conn, now tunnel.Moment) bool {
 	if denies := c.load.denies(now); denies != other.load.denies(now) {
 		return !denies
 	}
@@ -169,7 +169,7 @@ func (r *Registry) drains(c *conn) {
 // soon, news is closed when it is time to look again. Nobody waits whose agent
 // not is still there: that one serves the destination, and failed.
 func (r *Registry) pick(host string, not *conn) (c *conn, s Strategy, news <-chan struct{}) {
-	now := moment()
+	now := tunnel.Now()
 	name, addr := canonical(host)
 	r.mu.RLock()
 	defer r.mu.RUnlock()

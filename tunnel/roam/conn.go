@@ -48,7 +48,7 @@ type Conn struct {
 	leaving int     // how many carriers were left that something may still come out of
 	held    int     // of the budget
 	room    *room   // for what is not acknowledged; nil: no writer has wanted more
-	used    moment
+	used    tunnel.Moment
 	epoch   uint32      // of st
 	code    tunnel.Code // that the peer is told once an end that was abandoned has a carrier
 	sending bool        // somebody gives st what it has not been given
@@ -281,7 +281,7 @@ func (c *Conn) account() {
 // take it.
 func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
 	c.st, c.epoch, c.big = st, epoch, false
-	c.used = now()
+	c.used = tunnel.Now()
 	if before := c.Course(); !before.Lost.IsZero() {
 		c.ends.resumed(time.Since(before.Lost))
 		course := tunnel.Course{Resumes: before.Resumes + 1, Hop: f.Hop}

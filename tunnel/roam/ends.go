@@ -117,7 +117,7 @@ func (e *Ends) Features() []string {
 
 // newConn makes an end that st carries, by the so manieth attempt.
 func (e *Ends) newConn(st Carrier, window time.Duration, number uint32, token [16]byte, address string) *Conn {
-	c := &Conn{ends: e, token: token, address: address, end: resume.New(window), st: st, epoch: number, used: now()}
+	c := &Conn{ends: e, token: token, address: address, end: resume.New(window), st: st, epoch: number, used: tunnel.Now()}
 	c.end.Dialed(number)
 	c.changed.L = &c.mu
 	return c

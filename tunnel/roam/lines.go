@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"container/heap"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 const (
@@ -22,16 +24,8 @@ const (
 // waiter is a connection that waits to be resumed.
 type waiter struct {
 	c    *Conn
-	used moment
+	used tunnel.Moment
 }
-
-// moment is a point in time that is only compared with others; 0: none.
-type moment time.Duration
-
-// born is what moments are counted from.
-var born = time.Now()
-
-func now() moment { return moment(time.Since(born)) }
 
 // lines are the connections that wait to be resumed, those of each agent in a line
 // of their own: while one is away, tries for its connections are slow and in vain.

@@ -74,7 +74,7 @@ func (c *Conn) took(st Carrier, epoch uint32, n int, fin bool) {
 	if fin {
 		c.end.In.Finish()
 	}
-	c.used = now()
+	c.used = tunnel.Now()
 	if c.st == st {
 		c.end.Heard(epoch)
 		switch {

@@ -147,11 +147,17 @@ func (s *server) dialFar(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	s.mu.Lock()
 	far := s.far
 	s.mu.Unlock()
+	return dialAgent(ctx, far, f)
+}
+
+// dialAgent is a server's way to the agent by far, nil while there is none. What fails
+// there is told as a server's registry has it.
+func dialAgent(ctx context.Context, far *link.Session, f *tunnel.Flow) (tunnel.Conn, error) {
 	if far == nil {
 		return nil, &tunnel.DialError{Failure: tunnel.FailAgentLost}
 	}
 	c, err := far.Dial(ctx, f)
-	if tunnel.FailureOf(err).Elsewhere() { // as a server's registry has it
+	if tunnel.FailureOf(err).Elsewhere() {
 		err = &tunnel.DialError{Failure: tunnel.FailAgentLost}
 	}
 	return c, err

@@ -165,15 +165,7 @@ func (v *relayer) link(side int) hop {
 
 // dial is a server's way to the agent.
 func (v *relayer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	far := v.get(1).b
-	if far == nil {
-		return nil, &tunnel.DialError{Failure: tunnel.FailAgentLost}
-	}
-	c, err := far.Dial(ctx, f)
-	if tunnel.FailureOf(err).Elsewhere() { // as a server's registry has it
-		err = &tunnel.DialError{Failure: tunnel.FailAgentLost}
-	}
-	return c, err
+	return dialAgent(ctx, v.get(1).b, f)
 }
 
 // serve is what the agent does for an opener.

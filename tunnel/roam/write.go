@@ -57,7 +57,7 @@ func (c *Conn) WriteChunks(src []tunnel.Chunk) error {
 		src[i] = tunnel.Chunk{}
 	}
 	c.account()
-	c.used = now()
+	c.used = tunnel.Now()
 	if c.startSending() {
 		c.sendInTime()
 	}
