@@ -6,14 +6,16 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
 	"konnectivity/internal/observe"
 )
 
-// BenchmarkScrape is a look at /metrics with 1,000 tenants, of which none does
-// anything.
+// BenchmarkScrape is what a look at /metrics costs with 1,000 tenants, of which none
+// does anything, without the rest that observe.Metrics takes after each.
 func BenchmarkScrape(b *testing.B) {
 	s := crowdedServer(b, 1000, observe.NewRegistry("konnectivity-server"))
-	handler := observe.Metrics(s.gatherer())
+	handler := promhttp.HandlerFor(s.gatherer(), promhttp.HandlerOpts{})
 	for _, coding := range []string{"identity", "gzip"} {
 		b.Run(coding, func(b *testing.B) {
 			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)

@@ -29,8 +29,10 @@ const (
 	// budgetMiB is what the server's memory budget is by default, at most.
 	budgetMiB = 256
 
-	// looks is how often a page is asked for; the slowest counts.
-	looks = 5
+	// looks is how often a page is asked for; the slowest counts. Between two it
+	// rests, as monitoring does, since the server makes those wait that ask at once.
+	looks     = 5
+	lookPause = 200 * time.Millisecond
 )
 
 // options are the flags.
@@ -229,6 +231,7 @@ func (t *trial) look(ctx context.Context) error {
 				return err
 			}
 			size, slowest = n, max(slowest, time.Since(begin))
+			sleep(ctx, lookPause)
 		}
 		t.note(page.what+": slowest of 5, ms; KB", "%.1f; %.1f", ms(slowest), float64(size)/1e3)
 	}
