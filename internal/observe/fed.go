@@ -32,13 +32,25 @@ func Feed(metric prometheus.Collector, ask func(tell func(to Adder, total float6
 
 // Collect implements prometheus.Collector.
 func (f *Fed) Collect(out chan<- prometheus.Metric) {
-	f.mu.Lock()
-	f.ask(func(to Adder, total float64) {
-		to.Add(total - f.told[to])
-		f.told[to] = total
-	})
-	f.mu.Unlock()
+	f.update()
 	f.Collector.Collect(out)
+}
+
+func (f *Fed) update() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ask(f.tell)
+}
+
+// tell adds what is new. A counter must not fall, or Add panics: it waits until the
+// total has caught up.
+func (f *Fed) tell(to Adder, total float64) {
+	more := total - f.told[to]
+	if _, falls := to.(prometheus.Gauge); more < 0 && !falls {
+		return
+	}
+	to.Add(more)
+	f.told[to] = total
 }
 
 // Packets returns the figures of links as packets of the old protocol: those

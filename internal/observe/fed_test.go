@@ -34,6 +34,26 @@ func TestFedMetricHasBothParts(t *testing.T) {
 	want("8")
 }
 
+// Totals that fall take a gauge with them. A counter stays, and does not count
+// twice what comes back.
+func TestFedCountersDoNotFall(t *testing.T) {
+	total := 0.0
+	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "counter", Help: "H."})
+	gauge := prometheus.NewGauge(prometheus.GaugeOpts{Name: "gauge", Help: "H."})
+	fed := []*Fed{
+		Feed(counter, func(tell func(Adder, float64)) { tell(counter, total) }),
+		Feed(gauge, func(tell func(Adder, float64)) { tell(gauge, total) }),
+	}
+	for _, step := range []struct{ total, counter float64 }{{5, 5}, {3, 5}, {4, 5}, {6, 6}} {
+		total = step.total
+		for i, want := range []float64{step.counter, step.total} {
+			if got := testutil.ToFloat64(fed[i]); got != want {
+				t.Errorf("at %v: %T is %v, want %v", total, fed[i].Collector, got, want)
+			}
+		}
+	}
+}
+
 func TestPacketsOfEitherSide(t *testing.T) {
 	s := link.Stats{Opened: 3, Accepted: 4, Answered: 2, Ended: 1, DataSent: 10, DataReceived: 20}
 	asked, answered := Packets(s, true)

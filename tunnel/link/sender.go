@@ -256,7 +256,9 @@ func (s *sender) endTurn(frames int, err error) {
 func (s *sender) passTurn(frames int, err error, goOn bool) (pending []byte, mine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queue.dataFrames += uint64(frames)
+	if !s.over { // or else they were summed up
+		s.queue.dataFrames += uint64(frames)
+	}
 	if err != nil {
 		s.fail(err)
 	}

@@ -229,6 +229,26 @@ func TestSenderFails(t *testing.T) {
 	})
 }
 
+// Whoever sums up a link that has ended does so once, so a write that was stuck then
+// counts no more.
+func TestSenderCountsNothingOnceOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := aWire(false)
+		s, halves, wg := aSender(conn, 1)
+		var writer sync.WaitGroup
+		writer.Go(func() { _, _ = s.writeSome(halves[0], make([]byte, 2*smallMessage)) })
+		for !s.sending() {
+			time.Sleep(time.Microsecond)
+		}
+		stop(s, wg)
+		close(conn.gate)
+		writer.Wait()
+		if s.queue.dataFrames != 0 {
+			t.Errorf("it counts %d", s.queue.dataFrames)
+		}
+	})
+}
+
 // The farewell is the last that is said: after what is pending, and instead of what
 // waits for a turn.
 func TestSenderSaysGoodbyeLast(t *testing.T) {
