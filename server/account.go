@@ -67,13 +67,14 @@ func (p parts) divided() parts {
 
 // client is what one client more has.
 func (p parts) client(tenant string) *account {
-	return &account{tenant: tenant, dials: p.dials.Share(), resumes: p.resumes.Share(), budget: p.budget.Share(), grpc: p.grpc.Share()}
+	return &account{tenant: tenant, of: p, dials: p.dials.Share(), resumes: p.resumes.Share(), budget: p.budget.Share(), grpc: p.grpc.Share()}
 }
 
 // account is what one client has of its parts. There is one as long as the
 // client has a connection.
 type account struct {
 	tenant  string // "" on a server without tenants
+	of      parts
 	dials   *shares.Share
 	resumes *shares.Share
 	budget  *link.Budget
@@ -107,12 +108,13 @@ func (a *accounts) tenant(name string) parts {
 }
 
 // join counts a connection of a client, which has of what its tenant has; leave
-// must be called when it has ended.
+// must be called when it has ended. A tenant that went and came again has other
+// parts, and what is left of the old one ends with its connections.
 func (a *accounts) join(who identity, tenant parts) (acct *account, leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	acct = a.known[who]
-	if acct == nil {
+	if acct == nil || acct.of != tenant {
 		acct = tenant.client(who.tenant)
 		a.known[who] = acct
 	}
@@ -120,7 +122,7 @@ func (a *accounts) join(who identity, tenant parts) (acct *account, leave func()
 	return acct, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		if acct.conns--; acct.conns == 0 {
+		if acct.conns--; acct.conns == 0 && a.known[who] == acct {
 			delete(a.known, who)
 		}
 	}

@@ -245,6 +245,28 @@ func TestAccountsGoWithTheirClients(t *testing.T) {
 	}
 }
 
+// A tenant that is removed and made anew has bounds of its own, also while
+// connections of the old one have not ended.
+func TestAccountsAreOfTheTenantThatIs(t *testing.T) {
+	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
+	who := identity{tenant: "a"}
+	was, is := all.tenant("a"), all.tenant("a")
+	old, leaveOld := all.join(who, was)
+	first, leave := all.join(who, is)
+	if first == old {
+		t.Error("the new tenant's client has of what the old one had")
+	}
+	leaveOld()
+	if again, leaveAgain := all.join(who, is); again != first {
+		t.Error("the old tenant's client has taken the new one's account along")
+	} else {
+		leaveAgain()
+	}
+	if leave(); len(all.known) != 0 {
+		t.Errorf("%d accounts are left", len(all.known))
+	}
+}
+
 // What a client hears when its share is used up tells it that, and other
 // programs what kind of failure it is, by CONNECT too.
 func TestShareIsNamedAsTheCause(t *testing.T) {
