@@ -335,7 +335,9 @@ func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
 	}
 	owned.add(e.parsed)
 	for _, server := range e.parsed.ServerNames {
-		d.served[server] = struct{}{}
+		if len(d.served) <= maxRefused { // beyond, names of nobody are refused anyway
+			d.served[server] = struct{}{}
+		}
 	}
 	e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
 	return true

@@ -507,8 +507,8 @@ func TestTooManyNamesAreSaidOnce(t *testing.T) {
 			lines++
 		}
 	}
-	if lines != 1 || !d.Table().Closed() {
-		t.Errorf("%d lines; closed: %v", lines, d.Table().Closed())
+	if lines != 1 || !d.Table().Closed() || len(d.served) != maxRefused+1 {
+		t.Errorf("%d lines; closed: %v; %d names are remembered", lines, d.Table().Closed(), len(d.served))
 	}
 }
 
