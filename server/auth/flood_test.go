@@ -21,6 +21,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
 	"google.golang.org/grpc/codes"
 	authenticationv1 "k8s.io/api/authentication/v1"
 )
@@ -256,7 +258,8 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 		var calls atomic.Int64
 		var now atomic.Pointer[signer]
 		now.Store(first)
-		tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity",
+		log, said := test.NewNullLogger()
+		tokens := NewTokens(TokensConfig{Namespace: "kube-system", ServiceAccount: "konnectivity-agent", Audience: "konnectivity", Log: log,
 			SigningKeys: func(ctx context.Context) ([]byte, error) {
 				calls.Add(1)
 				if s := now.Load(); s != nil {
@@ -290,6 +293,16 @@ func TestSigningKeysAreKeptFresh(t *testing.T) {
 		}
 		stop()
 		<-done
+		lines := said.AllEntries()
+		if len(lines) != 2 {
+			t.Fatalf("%d lines are logged", len(lines))
+		}
+		if err, ok := lines[0].Data[logrus.ErrorKey]; ok {
+			t.Errorf("that keys are read is logged with the error %v", err)
+		}
+		if lines[1].Data[logrus.ErrorKey] == nil {
+			t.Error("that they cannot be is logged without the cause")
+		}
 	})
 }
 

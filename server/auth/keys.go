@@ -79,7 +79,11 @@ func (k *keys) run(ctx context.Context, spend func()) {
 				"bind the server to the cluster role system:service-account-issuer-discovery", keysAgain
 		}
 		if line != said && ctx.Err() == nil {
-			k.log.WithError(err).Info(line)
+			log := k.log
+			if err != nil {
+				log = log.WithError(err)
+			}
+			log.Info(line)
 			said = line
 		}
 		k.pause(ctx, next)
