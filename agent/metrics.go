@@ -25,9 +25,6 @@ var latencyBuckets = []float64{0.005, 0.025, 0.1, 0.5, 2.5, 10, 30}
 //
 // It is a tunnel.Observer for connections of either protocol, and the
 // legacy.Metrics of the old one.
-//
-// It is a tunnel.Observer for connections of either protocol, and the
-// legacy.Metrics of the old one.
 type metrics struct {
 	legacy.NoMetrics
 	log    logrus.FieldLogger

@@ -119,8 +119,8 @@ func (f *Flow) To(address string) *Flow {
 	return &Flow{ID: f.ID, Front: f.Front, Network: f.Network, Address: address, Source: f.Source, Tenant: f.Tenant, Owner: f.Owner}
 }
 
-// Adopt takes over what a try found out, and keeps what it did not: Hop, Route
-// and Resolved, as they are now. What is noted in try afterwards is not seen in
+// Adopt takes over what a try found out, and keeps what it did not: Hop, Route,
+// Resolved and Lasting, as they are now. What is noted in try afterwards is not seen in
 // f. It belongs to the dial, and so is called before Dial returns f to its
 // owner. Every new field of what a dial finds out is added here.
 func (f *Flow) Adopt(try *Flow) {

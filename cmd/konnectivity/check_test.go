@@ -104,7 +104,7 @@ func (l *lab) listen() net.Listener {
 	return ln
 }
 
-// Run runs f until the test ends.
+// run runs f until the test ends.
 func (l *lab) run(f func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -180,7 +180,7 @@ func (l *lab) start() {
 // at makes check go to another address than the server's.
 func (l *lab) at(address string) { l.clients = address }
 
-// Check runs konnectivity check as the lab is.
+// check runs konnectivity check as the lab is.
 func (l *lab) check(more ...string) (status int, out string) {
 	l.t.Helper()
 	host, port, err := net.SplitHostPort(l.clients)

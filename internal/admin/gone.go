@@ -85,7 +85,7 @@ func departure(err error) string {
 	}
 }
 
-// SilentSeconds returns a value for Peer.SilentSeconds: how long ago the peer
+// SilentSeconds returns a value for Peer.Silent: how long ago the peer
 // was last heard, or 0 if that is no longer than a living peer may be silent. A
 // zero last means that it is not known.
 func SilentSeconds(last time.Time) float64 {

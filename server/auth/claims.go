@@ -54,7 +54,7 @@ func NewClaims(allowFile string, log logrus.FieldLogger) (*Claims, error) {
 // file.
 func OwnClaims(log logrus.FieldLogger) *Claims { return &Claims{log: log} }
 
-// Check returns nil if the holder of the certificate may claim ids, else a
+// check returns nil if the holder of the certificate may claim ids, else a
 // *Refusal that names the first one it may not.
 func (c *Claims) check(state *tls.ConnectionState, ids registry.Identifiers) error {
 	var cert *x509.Certificate

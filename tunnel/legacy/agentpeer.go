@@ -133,7 +133,7 @@ func (p *AgentPeer) RTT() time.Duration {
 }
 
 // Close ends the stream and resets its connections (CodeShutdown). It does not
-// wait; Done does.
+// wait; Life ends with the stream.
 func (p *AgentPeer) Close() error {
 	p.end.end()
 	return nil

@@ -97,7 +97,7 @@ func port(l net.Listener) string {
 	return port
 }
 
-// Get sends one request and checks the answer.
+// get sends one request and checks the answer.
 func (p path) get(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
