@@ -50,7 +50,7 @@ func (ses *Session) Doubt() {
 	defer ses.mu.Unlock()
 	if ses.err == nil {
 		ses.pingLocked(time.Now())
-		ses.proveLocked(absentTime+4*ses.alive.rtt, func() bool { return false })
+		ses.proveLocked(&ses.alive.doubted, absentTime+4*ses.alive.rtt, func() bool { return false })
 	}
 }
 
@@ -61,26 +61,27 @@ func (ses *Session) Doubt() {
 func (ses *Session) doubtWriteLocked() {
 	if ses.out.queue.taken {
 		writes := ses.out.writes.Load()
-		ses.proveLocked(doubtTime, func() bool { return !ses.out.queue.taken || ses.out.writes.Load() != writes })
+		ses.proveLocked(&ses.alive.writeDoubted, doubtTime, func() bool { return !ses.out.queue.taken || ses.out.writes.Load() != writes })
 	}
 }
 
 // proveLocked ends the link after a time, unless a frame has come by then or
-// excused says that none need to. The mutex is held when it is asked.
-func (ses *Session) proveLocked(within time.Duration, excused func() bool) {
-	if ses.alive.doubted || ses.err != nil {
+// excused says that none need to. The mutex is held when it is asked. Of each
+// doubt one is under way at most, whatever becomes of the other.
+func (ses *Session) proveLocked(doubted *bool, within time.Duration, excused func() bool) {
+	if *doubted || ses.err != nil {
 		return
 	}
-	ses.alive.doubted = true
+	*doubted = true
 	began, heard := time.Now(), ses.alive.heard
 	time.AfterFunc(within, func() {
 		ses.mu.Lock()
 		defer ses.mu.Unlock()
-		ses.alive.doubted = false
+		*doubted = false
 		switch {
 		case excused() || !ses.alive.heard.Equal(heard):
 		case time.Since(began) > 2*within: // this process stood still itself
-			ses.proveLocked(within, excused)
+			ses.proveLocked(doubted, within, excused)
 		default:
 			ses.failLocked(ErrDead)
 		}

@@ -130,6 +130,50 @@ func TestStuckLinkIsDoubtedOnDetach(t *testing.T) {
 	}
 }
 
+// A link that is doubted for two reasons ends for the one that holds, whichever came
+// first.
+func TestEitherDoubtHolds(t *testing.T) {
+	for name, c := range map[string]struct {
+		gone  bool // the peer's kernel, too: it takes nothing
+		doubt func(ses *link.Session, st *link.Stream)
+		bound time.Duration
+	}{
+		"the write gets on":  {false, func(ses *link.Session, st *link.Stream) { st.Detach(); ses.Doubt() }, 6 * time.Second},
+		"the write is stuck": {true, func(ses *link.Session, st *link.Stream) { ses.Doubt(); st.Detach() }, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				near, far := net.Pipe()
+				r := newRig(t, link.Cork(near), far, true, link.Config{PingInterval: time.Minute, DeadAfter: time.Minute})
+				_, conn := r.dialed()
+				r.wantNothing() // the first PING is behind us
+				var write, read sync.WaitGroup
+				write.Go(func() { _, _ = conn.Write(make([]byte, 32<<10)) })
+				synctest.Wait()
+				began := time.Now()
+				c.doubt(r.ses, conn.(*link.Stream))
+				if !c.gone {
+					read.Go(func() {
+						_ = far.SetReadDeadline(time.Time{})
+						_, _ = io.Copy(io.Discard, far)
+					})
+				}
+				select {
+				case <-r.ses.Done():
+					if took := time.Since(began); took != c.bound || !errors.Is(r.ses.Err(), link.ErrDead) {
+						t.Errorf("the link ended for %v after %v, want %v", r.ses.Err(), took, c.bound)
+					}
+				case <-time.After(10 * time.Second):
+					t.Error("the link lives")
+				}
+				_, _ = far.Close(), r.ses.Close()
+				write.Wait()
+				read.Wait()
+			})
+		})
+	}
+}
+
 // A link that is doubted ends soon if its peer says nothing, and goes on if it
 // answers, however late within the bound.
 func TestDoubt(t *testing.T) {
