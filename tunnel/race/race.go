@@ -34,8 +34,9 @@ func Dial[T, C any](ctx context.Context, targets []T, dial func(context.Context,
 // others are cancelled and what they still bring is handed to discard. It
 // returns once all its goroutines have; dial must heed its context, which ends
 // when another target has won. If all fail, the error and target are those that
-// tell most, and of those that tell as much the first. A failure of
-// tunnel.FailExhausted is ours whatever the target, and ends the race.
+// tell most, and of those that tell as much the first. Where
+// this process is short of descriptors or memory, it is so whatever the target, and
+// that ends the race.
 func All[T, C any](ctx context.Context, targets []T, dial func(context.Context, T) (C, error), discard func(C)) (conn C, target T, err error) {
 	switch len(targets) {
 	case 0:
@@ -126,12 +127,12 @@ func (r *running[T, C]) next() result[C] {
 	return <-r.results
 }
 
-// ours says whether this very process has run out of descriptors, ports or
-// memory. A dial through others may fail for a shortage of theirs, for which
-// there is no errno here; another address may lead past them.
+// ours says whether this very process has run out of descriptors or memory. Ports
+// it has anew for each address. A dial through others may fail for a shortage of
+// theirs, for which there is no errno here; another address may lead past them.
 func ours(err error) bool {
 	var errno syscall.Errno
-	return tunnel.FailureOf(err) == tunnel.FailExhausted && errors.As(err, &errno)
+	return tunnel.FailureOf(err) == tunnel.FailExhausted && errors.As(err, &errno) && !tunnel.IsErrno(err, syscall.EADDRNOTAVAIL)
 }
 
 // mostTelling lists failures, from what says most about a destination with many

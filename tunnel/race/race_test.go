@@ -103,6 +103,7 @@ func TestWhichErrorIsTold(t *testing.T) {
 	fail := func(f tunnel.Failure) error { return &tunnel.DialError{Failure: f} }
 	slow, refused, theirs := fail(tunnel.FailTimeout), fail(tunnel.FailRefused), fail(tunnel.FailExhausted)
 	none := tunnel.AsDialError("", &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)})
+	noPort := &tunnel.DialError{Failure: tunnel.FailExhausted, Err: &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}}
 	var untrusted error = &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
 	for name, c := range map[string]struct {
 		tries   []try
@@ -114,6 +115,7 @@ func TestWhichErrorIsTold(t *testing.T) {
 		"the first of equals":    {[]try{{after: time.Second, err: slow}, {err: slow}}, 0, slow, 2},
 		"exhausted":              {[]try{{err: slow}, {err: none}, {}}, 1, none, 2},
 		"exhausted at the end":   {[]try{{after: time.Hour}, {err: none}}, 1, none, 2},
+		"no port to one of two":  {[]try{{err: noPort}, {}}, 1, nil, 2},
 		"exhausted elsewhere":    {[]try{{err: theirs}, {}}, 1, nil, 2},
 		"not even then":          {[]try{{err: slow}, {err: theirs}}, 1, theirs, 2},
 		"beside one that works":  {[]try{{after: 2 * Stagger}, {err: theirs}}, 0, nil, 2},
