@@ -12,3 +12,6 @@ var born = time.Now()
 
 // Now is the present. Any goroutine may call it.
 func Now() Moment { return Moment(time.Since(born)) }
+
+// At is when t was, which time.Now gave, and which may be before the process began.
+func At(t time.Time) Moment { return Moment(t.Sub(born)) }

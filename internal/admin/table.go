@@ -102,8 +102,8 @@ type conn struct {
 	since                 time.Time
 	flow                  *tunnel.Flow
 	lasting               tunnel.Lasting  // nil: it ends with what carries it
-	moved                 atomic.Int64    // when it last carried something, Unix ns
-	stalled               [2]atomic.Int64 // when B (up) or A (down) stopped reading, Unix ns; 0 if it reads
+	moved                 atomic.Int64    // when it last carried something, a tunnel.Moment
+	stalled               [2]atomic.Int64 // when B (up) or A (down) stopped reading, a tunnel.Moment; 0 if it reads
 	rate                  [2]atomic.Uint64
 	seen                  [2]int64 // used by the sampler alone: bytes so far
 	held                  [2]bool  // used by the sampler alone
@@ -157,7 +157,7 @@ func (t *Table) Opened(f *tunnel.Flow) {
 	if f.Far != nil && f.Far.String() != c.destination {
 		c.resolved = f.Far.String()
 	}
-	c.moved.Store(c.since.UnixNano())
+	c.moved.Store(int64(tunnel.At(c.since)))
 	t.conns.Store(f, c)
 }
 
@@ -231,10 +231,10 @@ func (c *conn) sample(now time.Time, since time.Duration, lost bool) (stalled bo
 	for i := range sent {
 		passed := sent[i] - c.seen[i]
 		if passed > 0 {
-			c.moved.Store(now.UnixNano())
+			c.moved.Store(int64(tunnel.At(now)))
 		}
 		if held[i] && c.held[i] && passed == 0 && !lost {
-			c.stalled[i].CompareAndSwap(0, now.Add(-since).UnixNano())
+			c.stalled[i].CompareAndSwap(0, int64(tunnel.At(now.Add(-since))))
 			stalled = true
 		} else {
 			c.stalled[i].Store(0)
@@ -336,10 +336,10 @@ func (c *conn) state(now time.Time, course tunnel.Course) (state, by string, sec
 	}
 	for i, who := range []string{"destination", "client"} {
 		if at := c.stalled[i].Load(); at != 0 {
-			return StateStalled, who, now.Sub(time.Unix(0, at)).Seconds()
+			return StateStalled, who, time.Duration(int64(tunnel.At(now)) - at).Seconds()
 		}
 	}
-	if now.UnixNano()-c.moved.Load() < int64(activeFor) {
+	if c.moved.Load() > int64(tunnel.At(now.Add(-activeFor))) {
 		return StateActive, "", 0
 	}
 	return StateIdle, "", 0

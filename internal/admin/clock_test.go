@@ -1,0 +1,44 @@
+package admin
+
+import (
+	"testing"
+	"time"
+	"unsafe"
+
+	"konnectivity/tunnel"
+)
+
+// set is the time t as told by a clock that was set meanwhile, in whole seconds: the
+// wall's differs, the monotonic one does not. The package time gives no way to have one.
+func set(t time.Time, by time.Duration) time.Time {
+	clock := (*struct {
+		wall uint64 // its lowest 30 bits are nanoseconds, the next 33 seconds
+		ext  int64
+	})(unsafe.Pointer(&t))
+	clock.wall += uint64(int64(by/time.Second)) << 30
+	return t
+}
+
+// A clock that is set, as at boot, makes no connection busy, and none stalled for longer.
+func TestAClockThatIsSetChangesNoState(t *testing.T) {
+	for _, by := range []time.Duration{-time.Hour, time.Hour} {
+		table := NewTable()
+		f := &tunnel.Flow{Front: "socks5", Address: "a.test:443", Opened: time.Now().Add(-time.Minute)}
+		table.Opened(f)
+		now := set(time.Now(), by)
+		if got := now.Sub(f.Opened).Round(time.Second); got != time.Minute {
+			t.Fatalf("the time made here is %v later", got)
+		}
+		value, _ := table.conns.Load(f)
+		c := value.(*conn)
+		if state, _, _ := c.state(now, tunnel.Course{}); state != StateIdle {
+			t.Errorf("set by %v, an idle connection is %s", by, state)
+		}
+		f.Hold(true, true)
+		table.sample(time.Now(), sampleEvery)
+		table.sample(time.Now(), sampleEvery)
+		if state, _, seconds := c.state(now, tunnel.Course{}); state != StateStalled || seconds < 0 || seconds > 60 {
+			t.Errorf("set by %v, a stalled connection is %s for %v s", by, state, seconds)
+		}
+	}
+}
