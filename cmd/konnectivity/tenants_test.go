@@ -85,6 +85,23 @@ func TestTenantsMake(t *testing.T) {
 	}
 }
 
+// A tenant that cannot be written whole is not there at all, and can be made again.
+func TestATenantIsMadeWholeOrNotAtAll(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("nowhere", filepath.Join(dir, "tenants")); err != nil {
+		t.Skip(err)
+	}
+	if status, _, stderr := konnectivity("certs", dir, "--tenant=red", "--server-name=red.example.com"); status != 1 {
+		t.Fatalf("status %d %q", status, stderr)
+	}
+	if err := os.Remove(filepath.Join(dir, "tenants")); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, stderr := konnectivity("certs", dir, "--tenant=red", "--server-name=red.example.com"); status != 0 {
+		t.Errorf("status %d %q", status, stderr)
+	}
+}
+
 // certs --tenant is the same.
 func TestCertsOfATenant(t *testing.T) {
 	dir := t.TempDir()

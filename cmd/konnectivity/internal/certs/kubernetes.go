@@ -21,10 +21,10 @@ const (
 // agentNamespace is where HyperShift runs the data plane's agents.
 const agentNamespace = "kube-system"
 
-// writeKubernetes writes what `kubectl apply -f` wants: for the control plane
+// kubernetesFiles are what `kubectl apply -f` wants: for the control plane
 // all certificates, for the data plane those of the agent. The names are those
 // HyperShift mounts (openshift/hypershift, control-plane-operator manifests).
-func writeKubernetes(dir, namespace string, ca *pki.CA, files []certificate) error {
+func kubernetesFiles(dir, namespace string, ca *pki.CA, files []certificate) ([]file, error) {
 	control := []any{signerSecret(namespace, ca)}
 	for _, f := range files {
 		control = append(control, tlsSecret(namespace, ca, f))
@@ -32,24 +32,26 @@ func writeKubernetes(dir, namespace string, ca *pki.CA, files []certificate) err
 	control = append(control, caConfigMap(namespace, ca))
 	agent := files[len(files)-1]
 	data := []any{tlsSecret(agentNamespace, ca, agent), caConfigMap(agentNamespace, ca)}
-	if err := writeObjects(filepath.Join(dir, controlPlaneFile), control); err != nil {
-		return err
+	first, err := objectsFile(filepath.Join(dir, controlPlaneFile), control)
+	if err != nil {
+		return nil, err
 	}
-	return writeObjects(filepath.Join(dir, dataPlaneFile), data)
+	second, err := objectsFile(filepath.Join(dir, dataPlaneFile), data)
+	return []file{first, second}, err
 }
 
-// writeObjects writes objects as YAML documents that only the owner may read.
-func writeObjects(path string, objects []any) error {
+// objectsFile has objects as YAML documents, and only the owner may read it.
+func objectsFile(path string, objects []any) (file, error) {
 	var all bytes.Buffer
 	for _, object := range objects {
 		document, err := yaml.Marshal(object)
 		if err != nil {
-			return fmt.Errorf("encode %s: %w", path, err)
+			return file{}, fmt.Errorf("encode %s: %w", path, err)
 		}
 		all.WriteString("---\n")
 		all.Write(document)
 	}
-	return pki.WriteKey(path, all.Bytes())
+	return file{path, all.Bytes(), pki.WriteKey}, nil
 }
 
 // signerSecret is the CA with its key.

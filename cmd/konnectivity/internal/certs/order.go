@@ -42,7 +42,7 @@ type certificate struct {
 }
 
 // Fulfil checks everything, then signs everything, then writes everything, so
-// that a mistake leaves no half of a PKI behind.
+// that neither a mistake nor a full disk leaves half of a PKI behind.
 func (o *Order) Fulfil(dir string, out io.Writer) error {
 	files, err := o.plan()
 	if err != nil {
@@ -60,7 +60,11 @@ func (o *Order) Fulfil(dir string, out io.Writer) error {
 			return err
 		}
 	}
-	if err := o.write(dir, ca, files); err != nil {
+	written, err := o.files(dir, ca, files)
+	if err != nil {
+		return err
+	}
+	if err := writeAll(dir, written); err != nil {
 		return err
 	}
 	return o.summarize(out, dir, ca, files)
@@ -194,31 +198,21 @@ func (o *Order) authority() (*pki.CA, error) {
 	return pki.ParseCA(cert, key)
 }
 
-// write writes all files.
-func (o *Order) write(dir string, ca *pki.CA, files []certificate) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	if err := pki.WriteCert(filepath.Join(dir, "ca.crt"), ca.CertPEM); err != nil {
-		return err
-	}
+// files are those to write, in this order.
+func (o *Order) files(dir string, ca *pki.CA, certs []certificate) ([]file, error) {
+	path := func(name string) string { return filepath.Join(dir, name) }
+	all := []file{{path("ca.crt"), ca.CertPEM, pki.WriteCert}}
 	if o.From == "" {
-		if err := pki.WriteKey(filepath.Join(dir, "ca.key"), ca.KeyPEM); err != nil {
-			return err
-		}
+		all = append(all, file{path("ca.key"), ca.KeyPEM, pki.WriteKey})
 	}
-	for _, f := range files {
-		if err := pki.WriteCert(filepath.Join(dir, f.name+".crt"), f.pair.CertPEM); err != nil {
-			return err
-		}
-		if err := pki.WriteKey(filepath.Join(dir, f.name+".key"), f.pair.KeyPEM); err != nil {
-			return err
-		}
+	for _, c := range certs {
+		all = append(all, file{path(c.name + ".crt"), c.pair.CertPEM, pki.WriteCert}, file{path(c.name + ".key"), c.pair.KeyPEM, pki.WriteKey})
 	}
-	if o.Kubernetes {
-		return writeKubernetes(dir, o.Namespace, ca, files)
+	if !o.Kubernetes {
+		return all, nil
 	}
-	return nil
+	objects, err := kubernetesFiles(dir, o.Namespace, ca, certs)
+	return append(all, objects...), err
 }
 
 // summarize tells which flag each file is for.

@@ -84,10 +84,8 @@ func (o *Order) FulfilTenant(dir string, out io.Writer) error {
 			return err
 		}
 	}
-	if err := o.writeCluster(f); err != nil {
-		return err
-	}
-	if err := f.writeFolder(); err != nil {
+	if err := o.writeTenant(f); err != nil {
+		_ = os.Remove(f.cluster) // which is empty now, and was not there before
 		return err
 	}
 	return o.summarizeTenant(out, f)
@@ -222,30 +220,47 @@ func (f *tenantFiles) writeFolder() error {
 	return os.Rename(making, f.folder)
 }
 
-// writeCluster writes the CA, and what the cluster's own programs are given.
-func (o *Order) writeCluster(f *tenantFiles) error {
-	if err := (&Order{From: o.From}).write(f.cluster, f.ca, []certificate{f.client, f.agent}); err != nil {
+// writeTenant writes both folders, or nothing.
+func (o *Order) writeTenant(f *tenantFiles) error {
+	cluster, err := o.clusterFiles(f)
+	if err != nil {
 		return err
 	}
-	if err := pki.WriteKey(filepath.Join(f.cluster, tenancy.ReaderFile), f.reader); err != nil {
+	if err := writeAll(f.cluster, cluster); err != nil {
 		return err
 	}
+	err = f.writeFolder()
+	if err != nil {
+		takeBack(cluster)
+	}
+	return err
+}
+
+// clusterFiles are the CA, and what the cluster's own programs are given.
+func (o *Order) clusterFiles(f *tenantFiles) ([]file, error) {
+	all, err := (&Order{From: o.From}).files(f.cluster, f.ca, []certificate{f.client, f.agent})
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, file{filepath.Join(f.cluster, tenancy.ReaderFile), f.reader, pki.WriteKey})
 	if !o.Kubernetes {
-		return nil
+		return all, nil
 	}
 	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, corev1.SecretTypeOpaque)
 	served.Labels = map[string]string{tenancy.SecretLabel: o.Tenant.Name}
 	served.Data = f.served()
-	for file, objects := range map[string][]any{
+	for name, objects := range map[string][]any{
 		serverFile:       {served},
 		controlPlaneFile: {tlsSecret(o.Namespace, f.ca, f.client), caConfigMap(o.Namespace, f.ca)},
 		dataPlaneFile:    {tlsSecret(agentNamespace, f.ca, f.agent), caConfigMap(agentNamespace, f.ca)},
 	} {
-		if err := writeObjects(filepath.Join(f.cluster, file), objects); err != nil {
-			return err
+		objects, err := objectsFile(filepath.Join(f.cluster, name), objects)
+		if err != nil {
+			return nil, err
 		}
+		all = append(all, objects)
 	}
-	return nil
+	return all, nil
 }
 
 // summarizeTenant tells what the server and the cluster's programs are given.

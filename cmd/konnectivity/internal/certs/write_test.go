@@ -1,0 +1,38 @@
+package certs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"konnectivity/internal/pki"
+)
+
+// A disk that becomes full half-way leaves nothing that would be in the way of the
+// next try, and files of others stay.
+func TestAllOrNothingIsWritten(t *testing.T) {
+	full := errors.New("no space left on device")
+	half := func(path string, data []byte) error {
+		return errors.Join(os.WriteFile(path, data[:1], 0o600), full)
+	}
+	dir := filepath.Join(t.TempDir(), "pki")
+	path := func(name string) string { return filepath.Join(dir, name) }
+	first := file{path("ca.crt"), []byte("first"), pki.WriteCert}
+	if err := writeAll(dir, []file{first, {path("ca.key"), []byte("second"), half}}); !errors.Is(err, full) {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Fatalf("left behind: %v, %v", entries, err)
+	}
+	if err := writeAll(dir, []file{{path("other"), nil, pki.WriteKey}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeAll(dir, []file{first, {path("other"), nil, pki.WriteKey}}); !errors.Is(err, fs.ErrExist) {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != "other" {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
