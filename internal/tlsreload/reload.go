@@ -61,7 +61,7 @@ func (s *Source) use(m *material) {
 	}
 	s.fault = ""
 	if old != m {
-		warnExpired(log, m)
+		s.told = make(map[string]bool)
 		if m.cert != nil {
 			s.warnOfOwn(m.cert.Leaf)
 		}
@@ -69,6 +69,7 @@ func (s *Source) use(m *material) {
 			log.WithError(m.leftOut[0]).Warnf("%d files of CA directories cannot be used and are ignored, in whole or in part; the first is named here", n)
 		}
 	}
+	s.warnExpired(log, m)
 }
 
 // fail records err, and logs it unless it is the same as the last one logged.
@@ -86,11 +87,13 @@ func (s *Source) fail(err error) {
 	}
 }
 
-// warnExpired logs certificates that peers will refuse. They are used
+// warnExpired logs certificates that peers will refuse, each once: those that had
+// expired when they came into use, and those that do so in use. They are used
 // nevertheless: it may be our clock that is wrong.
-func warnExpired(log logrus.FieldLogger, m *material) {
+func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
 	for file, end := range m.expiry {
-		if time.Now().After(end) {
+		if !s.told[file] && time.Now().After(end) {
+			s.told[file] = true
 			log.WithField("file", file).WithField("expired", end.UTC().Format(time.RFC3339)).
 				Warn("certificate has expired; replace it")
 		}

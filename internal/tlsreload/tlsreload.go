@@ -96,9 +96,10 @@ type Source struct {
 	stats   stats
 	refused refusals
 
-	reloading sync.Mutex // held by Reload; guards what follows
-	fault     string     // of the last attempt, as logged; "" if it succeeded
-	changed   func()     // as OnChange has it; may be nil
+	reloading sync.Mutex      // held by Reload; guards what follows
+	fault     string          // of the last attempt, as logged; "" if it succeeded
+	changed   func()          // as OnChange has it; may be nil
+	told      map[string]bool // files in use that were logged as expired
 }
 
 // New reads files. Unless Options.Lenient is set, it fails with a sentence that

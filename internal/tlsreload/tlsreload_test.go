@@ -294,6 +294,37 @@ func TestExpiredCertificatesAreNamed(t *testing.T) {
 	}
 }
 
+// One that expires in use is named as well, once, and the new one too if it is not
+// replaced either.
+func TestCertificatesThatExpireInUseAreNamedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca, d := newCA(t), newDir(t)
+		d.put(issue(t, ca, "first"), ca)
+		log, hook := logtest.NewNullLogger()
+		s := source(t, d.files(), tlsreload.Options{Name: "x", Log: log})
+		named := func() (n int) {
+			for _, e := range hook.AllEntries() {
+				if e.Data["file"] == d.file("tls.crt") {
+					n++
+				}
+			}
+			return n
+		}
+		for want := range 3 {
+			reload(t, s)
+			reload(t, s)
+			if n := named(); n != want {
+				t.Errorf("%d lines about expired files, want %d", n, want)
+			}
+			if want == 1 {
+				d.put(issue(t, ca, "second"), ca)
+				reload(t, s)
+			}
+			time.Sleep(2 * time.Hour) // certificates last for one
+		}
+	})
+}
+
 func TestMoreCAsAreFilesAndDirectoriesThatMayComeLater(t *testing.T) {
 	ca, later, d := newCA(t), newCA(t), newDir(t)
 	files := tlsreload.Files{MoreCAs: []string{d.file("a.crt"), d.file("bundles")}}
