@@ -183,6 +183,27 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 	red.has(1)
 }
 
+// Two clusters may swap their ports, and until the second says so, both keep theirs.
+func TestClustersSwapTheirPorts(t *testing.T) {
+	s := startSharers(t, placed)
+	one, two := newPorts(t), newPorts(t)
+	red, blue := s.addAt(one, "red", ""), s.addAt(two, "blue", "")
+	red.write(two.listen())
+	if _, err := blue.joins(two.agents, "", "before"); err != nil {
+		t.Errorf("blue's port is red's before blue has given it up: %v", err)
+	}
+	blue.write(one.listen())
+	for c, p := range map[*sharer]ports{red: two, blue: one} {
+		s.eventually(c.name+" has the other's port", func() bool {
+			_, err := c.joins(p.agents, "", "after")
+			return err == nil
+		})
+		s.eventually(c.name+" is served as its files say", func() bool {
+			return s.tenants.seen(c.state()).State == tenancy.StateServing
+		})
+	}
+}
+
 // A cluster with ports for both sides needs no name.
 func TestPortsDoWithoutNames(t *testing.T) {
 	s := startSharers(t, placed)

@@ -314,6 +314,7 @@ func (d *Dir) settle(now time.Time) {
 		for _, name := range names {
 			again = d.serve(d.entries[name], owned, now) || again
 		}
+		again = again || d.exchange(names, owned, now)
 	}
 	for name, e := range d.entries {
 		d.tell(name, e)
@@ -334,13 +335,18 @@ func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
 		return false
 	}
 	owned.add(e.parsed)
+	d.adopt(e, now)
+	return true
+}
+
+// adopt has a tenant's new reading served.
+func (d *Dir) adopt(e *entry, now time.Time) {
 	for _, server := range e.parsed.ServerNames {
 		if len(d.served) <= maxRefused { // beyond, names of nobody are refused anyway
 			d.served[server] = struct{}{}
 		}
 	}
 	e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
-	return true
 }
 
 // tell logs what has become of a tenant, once.
