@@ -61,20 +61,27 @@ func protectedBlock(addr netip.Addr) (netip.Prefix, bool) {
 }
 
 var (
-	nat64     = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052 §2.1
-	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	nat64      = netip.MustParsePrefix("64:ff9b::/96")   // RFC 6052 §2.1
+	nat64Local = netip.MustParsePrefix("64:ff9b:1::/48") // RFC 8215
+	loopback4  = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 )
+
+// embedded is in which bytes an address of nat64Local has the IPv4 address, if a
+// translator has /48, /56, /64 or /96 of it (RFC 6052 §2.2). Which of them it has,
+// nothing tells.
+var embedded = [...][4]int{{6, 7, 9, 10}, {7, 9, 10, 11}, {9, 10, 11, 12}, {12, 13, 14, 15}}
 
 // plain returns addr in the form in which equal addresses compare equal:
 // without a zone, and as IPv4 if it is IPv4 mapped to IPv6.
 func plain(addr netip.Addr) netip.Addr { return addr.Unmap().WithZone("") }
 
 // maxViews is the most addresses that views returns.
-const maxViews = 3
+const maxViews = 1 + len(embedded)
 
 // views stores into all every address that a dial to addr may end at, so that
 // none can be denied and yet reached: the unspecified address is the machine
-// itself, and a NAT64 address is the IPv4 address in its last four bytes.
+// itself, and a NAT64 address is the IPv4 address in its last four bytes, or what may
+// be one in those of embedded.
 func views(addr netip.Addr, all *[maxViews]netip.Addr) []netip.Addr {
 	addr = plain(addr)
 	views := append(all[:0], addr)
@@ -84,6 +91,13 @@ func views(addr netip.Addr, all *[maxViews]netip.Addr) []netip.Addr {
 	case nat64.Contains(addr):
 		b := addr.As16()
 		views = append(views, netip.AddrFrom4([4]byte(b[12:])))
+	case nat64Local.Contains(addr):
+		b := addr.As16()
+		for _, at := range embedded {
+			if b[at[0]] != 0 { // nobody has 0.0.0.0/8: what is there is the filling of another form
+				views = append(views, netip.AddrFrom4([4]byte{b[at[0]], b[at[1]], b[at[2]], b[at[3]]}))
+			}
+		}
 	}
 	return views
 }
