@@ -1,0 +1,47 @@
+//go:build linux && !race && !msan && !asan
+
+package tunnel
+
+import (
+	"bytes"
+	"runtime/trace"
+	"syscall"
+	"testing"
+)
+
+// The scheduler is told of few calls. An execution trace has events for each that it is
+// told of, and is larger by these.
+func TestFewCallsAreTold(t *testing.T) {
+	_, full := rawPair(t)
+	for err := error(nil); err == nil; {
+		_, err = RawWrite(full, make([]byte, 1<<20))
+	}
+	one := []byte{1}
+	g := new(gather)
+	g.fill([]Chunk{CopyChunk(one)})
+
+	told := traced(t, func() { _, _ = syscall.Write(int(full), one) })
+	for name, call := range map[string]func(){
+		"read":   func() { _, _ = RawRead(full, one) },
+		"write":  func() { _, _ = RawWrite(full, one) },
+		"writev": func() { g.writeOn(full) },
+	} {
+		if size := traced(t, call); size > told/4 {
+			t.Errorf("%s: the trace has %d bytes, and %d where all calls are told", name, size, told)
+		}
+	}
+}
+
+// traced is how large a trace of 20,000 calls is.
+func traced(t *testing.T, call func()) int {
+	t.Helper()
+	var events bytes.Buffer
+	if err := trace.Start(&events); err != nil {
+		t.Skip(err) // the test itself is being traced
+	}
+	for range 20000 {
+		call()
+	}
+	trace.Stop()
+	return events.Len()
+}
