@@ -89,6 +89,7 @@ func benchCell(ctx context.Context, args []string) error {
 	set.DurationVar(&m.ahead, "ahead", 0, "how long downloads run before round trips beside them")
 	bin := set.String("bin", "", "folder of the programs")
 	before := set.String("before", "", "folder of another build of them")
+	dirs := set.String("other", "", "folders of other tunnels")
 	set.StringVar(&m.leg, "leg", legAgent, "where the line is")
 	lanes := set.Int("lanes", 0, "also measure ours with so many lanes")
 	tests := set.String("tests", "", "what to measure")
@@ -97,10 +98,14 @@ func benchCell(ctx context.Context, args []string) error {
 	if err := set.Parse(args); err != nil {
 		return err
 	}
+	others, err := readOthers(*dirs)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer m.close()
-	subjects, err := m.start(ctx, suite.Binaries(*bin), suite.Binaries(*before), *lanes)
+	subjects, err := m.start(ctx, suite.Binaries(*bin), suite.Binaries(*before), others, *lanes)
 	if err != nil {
 		return err
 	}
@@ -143,7 +148,7 @@ func (m *measurement) close() {
 }
 
 // start runs what the paths lead through, and returns them, raw TLS last.
-func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, lanes int) ([]subject, error) {
+func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, others []other, lanes int) ([]subject, error) {
 	plain, err := m.serveTarget(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -172,6 +177,13 @@ func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, lan
 		}
 		add("before", earlier.socks.Address())
 	}
+	for _, o := range others {
+		p, err := m.startOther(ctx, bin, o, plain)
+		if err != nil {
+			return nil, err
+		}
+		subjects = append(subjects, subject{p, each})
+	}
 	if err := m.startChain(w); err != nil {
 		return nil, err
 	}
@@ -180,14 +192,22 @@ func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, lan
 	return append(subjects, subject{raw, func(int) int { return 1 }}), err
 }
 
+// newWorld makes one for a tunnel across the line, and starts nothing.
+func (m *measurement) newWorld(bin suite.Binaries) (*world, error) {
+	w, err := newWorld(bin, "--cluster-san="+line.AddrA.String(), "--server-san="+line.AddrB.String())
+	if err == nil {
+		m.worlds = append(m.worlds, w)
+	}
+	return w, err
+}
+
 // startWorld runs the suite's programs, with more flags for the one whose link
 // crosses the line, and waits until connections get through.
 func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target string, more ...string) (*world, error) {
-	w, err := newWorld(bin, "--cluster-san="+line.AddrA.String(), "--server-san="+line.AddrB.String())
+	w, err := m.newWorld(bin)
 	if err != nil {
 		return nil, err
 	}
-	m.worlds = append(m.worlds, w)
 	switch m.leg {
 	case legAgent:
 		err = m.startFarAgent(w, more)
@@ -199,7 +219,7 @@ func (m *measurement) startWorld(ctx context.Context, bin suite.Binaries, target
 	if err != nil {
 		return nil, err
 	}
-	return w, awaitAgent(ctx, w, bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target})
+	return w, awaitPath(ctx, w.Suite, bench.Path{Name: "ours", Dialer: socks5(w.socks.Address()), Target: target})
 }
 
 // startFarAgent has the line between server and agent.
@@ -296,18 +316,40 @@ func source(w *world, name string) (*tlsreload.Source, error) {
 	}, tlsreload.Options{Name: name})
 }
 
-// awaitAgent returns once connections get through.
-func awaitAgent(ctx context.Context, w *world, p bench.Path) error {
-	const patience = 20 * time.Second
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+// patience is how long programs get until connections get through.
+const patience = 20 * time.Second
+
+// awaitPath returns once connections get through the programs of s.
+func awaitPath(ctx context.Context, s *suite.Suite, p bench.Path) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not after %v", patience))
+	defer cancel()
+	for {
 		_, err := p.FirstByte(ctx, 1)
 		if err == nil {
 			return nil
 		}
-		if time.Now().After(end) {
-			return fmt.Errorf("nothing gets through: %w\n%s", err, w.agent.Output())
+		for _, p := range s.Processes() {
+			select {
+			case <-p.Done():
+				return fmt.Errorf("%s has ended before anything got through:\n%s", p.Name, p.Output())
+			default:
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("nothing gets through (%w): %w%s", context.Cause(ctx), err, outputs(s))
+		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// outputs is what the programs of s have printed.
+func outputs(s *suite.Suite) string {
+	var all strings.Builder
+	for _, p := range s.Processes() {
+		fmt.Fprintf(&all, "\n%s has printed:\n%s", p.Name, p.Output())
+	}
+	return all.String()
 }
 
 func (m *measurement) add(s subject, what, unit string, value float64) {

@@ -106,6 +106,9 @@ func (ls *lines) rounds(ctx context.Context) (rep *bench.Report, err error) {
 // sees more of a far line than the beginning.
 const lengthRTTs = 40
 
+// ownSubjects are all that there are without -other.
+const ownSubjects = "ours,ours with lanes,before,relay chain,raw TLS"
+
 func parseLines(args []string) (*lines, error) {
 	ls := &lines{}
 	set := flag.NewFlagSet("bench line", flag.ExitOnError)
@@ -114,9 +117,10 @@ func parseLines(args []string) (*lines, error) {
 	losses := set.String("loss", "0,0.1,1", "losses each way, percent")
 	set.DurationVar(&ls.length, "length", 3*time.Second, "length of each transfer and each test of round trips, to which forty round trips of the line are added")
 	tests := set.String("tests", strings.Join(cellTests(), ","), "what to measure, in order; empty: nothing but the cut")
-	subjects := set.String("subjects", "ours,ours with lanes,before,relay chain,raw TLS", "what to measure it with")
+	subjects := set.String("subjects", ownSubjects, "what to measure it with; the -other ones are added")
 	set.StringVar(&ls.bin, "bin", "", "folder of the programs; empty: build them")
 	before := set.String("before", "", "folder of another build of the programs, to be measured in turn with this one")
+	dirs := set.String("other", "", "folders of other tunnels, to be measured too: each has the programs near and far, and the file via (docs/performance.md)")
 	ahead := set.Duration("ahead", 0, "how long downloads run before round trips beside them are measured")
 	leg := set.String("leg", legAgent, "where the line is: between server and "+legAgent+", or "+legSidecar+" and server")
 	lanes := set.Int("lanes", 0, "also measure ours with at most so many lanes (--link-lanes) on that leg; 0: do not")
@@ -126,13 +130,19 @@ func parseLines(args []string) (*lines, error) {
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
-	ls.args = []string{"-subjects=" + *subjects, "-leg=" + *leg, "-lanes=" + strconv.Itoa(*lanes), "-ahead=" + ahead.String()}
+	others, err := readOthers(*dirs)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range others {
+		*subjects += "," + o.name
+	}
+	ls.args = []string{"-subjects=" + *subjects, "-other=" + *dirs, "-leg=" + *leg, "-lanes=" + strconv.Itoa(*lanes), "-ahead=" + ahead.String()}
 	if *before != "" {
 		ls.args = append(ls.args, "-before="+*before)
 	}
 	// Some transfers of 10 MB may take their time; all else is as long as it is.
 	ls.limit = 5*time.Minute + 30*(ls.length+*ahead)
-	var err error
 	if ls.cells, err = cells(*rates, *delays, *losses, *tests); err != nil {
 		return nil, err
 	}

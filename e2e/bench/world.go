@@ -114,27 +114,35 @@ func (w *world) subjects(target string) []bench.Subject {
 	}
 }
 
-// socks5 dials by a SOCKS5 proxy and keeps the raw connection, for half-close.
-func socks5(front string) tunnel.Dialer {
+// greeting asks the program at the other end of c for a destination. It owns c.
+type greeting func(ctx context.Context, c net.Conn, f *tunnel.Flow) (tunnel.Conn, error)
+
+// through dials by the program that takes clients at front.
+func through(network, front string, greet greeting) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		client, err := proxy.SOCKS5("tcp", front, nil, proxy.Direct)
+		c, err := new(net.Dialer).DialContext(ctx, network, front)
 		if err != nil {
 			return nil, err
 		}
-		var d net.Dialer
-		c, err := d.DialContext(ctx, "tcp", front)
-		if err != nil {
-			return nil, err
-		}
-		withConn := client.(interface {
-			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
-		})
-		if _, err := withConn.DialWithConn(ctx, c, f.Network, f.Address); err != nil {
-			_ = c.Close()
-			return nil, err
-		}
-		return tunnel.Wrap(c), nil
+		return greet(ctx, c, f)
 	})
+}
+
+func socks5(front string) tunnel.Dialer { return through("tcp", front, greetSOCKS5) }
+
+// greetSOCKS5 keeps the raw connection, for half-close.
+func greetSOCKS5(ctx context.Context, c net.Conn, f *tunnel.Flow) (tunnel.Conn, error) {
+	client, err := proxy.SOCKS5("tcp", "", nil, proxy.Direct)
+	if err == nil {
+		_, err = client.(interface {
+			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
+		}).DialWithConn(ctx, c, f.Network, f.Address)
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return tunnel.Wrap(c), nil
 }
 
 // profileSeconds is long enough for the first bulk tests.
