@@ -116,6 +116,11 @@ e2e-install: kube ## Install the chart by Helm, and the kustomizations, in a kub
 .PHONY: kube
 kube: $(KUBE)/built $(KUBE)/helm
 
+# That every package is there which they are compiled from.
+.PHONY: kube-sources
+kube-sources:
+	$(GO) list -C e2e/apiserver/programs -deps tool >/dev/null
+
 $(KUBE)/built: e2e/apiserver/programs/go.mod
 	mkdir -p $(@D)
 	version=$$($(GO) list -C $(<D) -m -f '{{.Version}}' k8s.io/kubernetes) && \
