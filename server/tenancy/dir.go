@@ -302,7 +302,8 @@ func withdrawn(err error) bool {
 }
 
 // settle decides which readings are served: those that claim nothing of another
-// tenant's. Who has a name, or a CA, keeps it.
+// tenant's. Who has a name, a CA or a port keeps it until it is served by a reading
+// that goes without.
 func (d *Dir) settle(now time.Time) {
 	owned := make(owners)
 	for _, e := range d.entries {
