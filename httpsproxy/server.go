@@ -160,8 +160,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	s.dismiss(leave, false)
 	hurry := time.AfterFunc(drainHandshake, func() { s.dismiss(leave, true) })
 	defer hurry.Stop()
-	timer := time.AfterFunc(s.opts.Drain, func() { cut(errShutdown) })
-	defer timer.Stop()
+	defer accept.CutAfter(s.opts.Drain, func() { cut(errShutdown) }).Stop()
 	conns.Wait()
 	s.transport.CloseIdleConnections()
 	return err

@@ -306,6 +306,31 @@ func TestAcceptorReturnsOnceItsPortIsFree(t *testing.T) {
 	})
 }
 
+// A drain that ends before the connections do is logged, since it cuts them.
+func TestACutIsLogged(t *testing.T) {
+	for stays, lines := range map[time.Duration]int{time.Second: 0, time.Hour: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			log, hook := test.NewNullLogger()
+			a := Acceptor{What: "guests", Log: log}
+			ctx, cancel := context.WithCancel(t.Context())
+			ln := &scripted{fail: []error{nil}, end: make(chan struct{})}
+			time.AfterFunc(time.Second, cancel)
+			begin := time.Now()
+			_ = a.Serve(ctx, ln, Drain{Time: time.Minute}, func(net.Conn) func(context.Context) {
+				return func(work context.Context) {
+					select {
+					case <-work.Done():
+					case <-time.After(stays):
+					}
+				}
+			})
+			if n := len(hook.AllEntries()); n != lines || n > 0 && !strings.Contains(hook.LastEntry().Message, "guests") {
+				t.Errorf("connections that stay for %v: %d lines after %v", stays, n, time.Since(begin))
+			}
+		})
+	}
+}
+
 func TestAcceptorEndsWithABrokenListener(t *testing.T) {
 	a := Acceptor{What: "guests", Log: logrus.New()}
 	err := a.Run(t.Context(), &scripted{fail: []error{syscall.EINVAL}, end: make(chan struct{})}, nil)

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -34,8 +35,18 @@ func (a *Acceptor) Serve(ctx context.Context, ln net.Listener, d Drain, take fun
 	if d.Begin != nil {
 		d.Begin()
 	}
-	timer := time.AfterFunc(d.Time, func() { cut(&tunnel.ResetError{Code: tunnel.CodeShutdown}) })
-	defer timer.Stop()
+	defer a.CutAfter(d.Time, func() { cut(&tunnel.ResetError{Code: tunnel.CodeShutdown}) }).Stop()
 	conns.Wait()
 	return err
+}
+
+// CutAfter calls cut once the time of a drain is over, and logs that, unless it is
+// stopped because all connections have ended.
+func (a *Acceptor) CutAfter(drain time.Duration, cut func()) *time.Timer {
+	return time.AfterFunc(drain, func() {
+		if drain > 0 {
+			a.Log.Warn(fmt.Sprintf("shutting down: %s that are still open after %v are cut", a.What, drain))
+		}
+		cut()
+	})
 }

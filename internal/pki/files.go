@@ -33,7 +33,7 @@ func writeNew(path string, data []byte, mode fs.FileMode) error {
 	_, err = f.Write(data)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return err // it names the file
 	}
 	return nil
 }
