@@ -166,7 +166,7 @@ func (c *Conn) Reset(cause error) error {
 		code = tunnel.CodeGone // or the other end would wait for another carrier
 	}
 	err := &tunnel.ResetError{Code: tunnel.CodeOf(cause)}
-	if c.st == nil && c.opening != nil { // the next carrier is to tell the peer
+	if c.st == nil && c.opening != nil && c.ends.resumes() { // the next carrier is to tell the peer
 		c.code = code
 		c.end.Abandon(time.Now())
 		c.fail(err)

@@ -312,6 +312,13 @@ func (e *Ends) startLocked(f func()) bool {
 	return !e.closed
 }
 
+// resumes says whether there are to be carriers yet.
+func (e *Ends) resumes() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.closed
+}
+
 // Wait returns when nothing runs any more after Close; the links must be closed
 // in between.
 func (e *Ends) Wait() {
