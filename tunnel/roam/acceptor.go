@@ -94,19 +94,18 @@ var errRepeated = &tunnel.DialError{Failure: tunnel.FailStale}
 
 // enter notes that a dial is under way. An older attempt at the same is given up
 // first, so that the destination has no two connections of it; done says that one
-// has come of that already.
+// has come of that already. Where its opener is still being told, that is waited for:
+// the connection has no carrier before, and nothing comes of it if that is lost.
 func (e *Ends) enter(ctx context.Context, token [16]byte, at *trial) (done bool, err error) {
 	for {
 		e.mu.Lock()
-		if e.tokens[token] != nil {
-			e.mu.Unlock()
-			return true, nil
-		}
-		before := e.dials[token]
+		before, made := e.dials[token], e.tokens[token] != nil
 		if before == nil {
-			e.dials[token] = at
+			if !made {
+				e.dials[token] = at
+			}
 			e.mu.Unlock()
-			return false, nil
+			return made, nil
 		}
 		older, answered := before.number < at.number, before.answered
 		before.givenUp = before.givenUp || older
@@ -114,7 +113,9 @@ func (e *Ends) enter(ctx context.Context, token [16]byte, at *trial) (done bool,
 		if !older {
 			return false, errRepeated
 		}
-		before.cancel(errRepeated)
+		if !made {
+			before.cancel(errRepeated)
+		}
 		select {
 		case <-answered:
 		case <-ctx.Done():
