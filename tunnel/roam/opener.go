@@ -270,7 +270,7 @@ func (c *Conn) reattach(far tunnel.Conn, epoch uint32, f *tunnel.Flow) (how outc
 	if err != nil {
 		c.settle()
 		st.Acknowledge(link.Ack{Offset: c.end.In.Tell()}) // so that what follows counts
-		code := tunnel.CodeGone
+		code := codeOver(c.end.Reason())
 		if c.end.Abandoned() {
 			code = c.code
 		}
