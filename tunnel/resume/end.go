@@ -57,7 +57,7 @@ type End struct {
 	In  Incoming
 
 	window time.Duration
-	until  time.Time // see Deadline
+	since  time.Time // it waits, for no longer than patience; zero: it does not
 	epoch  uint32    // of the newest carrier that was attached or tried
 	reason Reason
 
@@ -104,7 +104,20 @@ func (e *End) Carried() bool { return e.carried && e.reason == NotGone }
 func (e *End) Plain() bool { return e.plain }
 
 // Deadline is when Tick has something to do; zero: never, as things are.
-func (e *End) Deadline() time.Time { return e.until }
+func (e *End) Deadline() time.Time {
+	if e.since.IsZero() {
+		return e.since
+	}
+	return e.since.Add(e.patience())
+}
+
+// patience is how long the end waits, as things are.
+func (e *End) patience() time.Duration {
+	if e.carried && e.In.Finished() {
+		return max(e.window, stillTime)
+	}
+	return e.window
+}
 
 // over says that nobody uses this end any more.
 func (e *End) over() bool { return e.Out.Finished() && (e.In.Finished() || e.closed) }
@@ -140,19 +153,15 @@ func (e *End) Broken(epoch uint32, code tunnel.Code, now time.Time) {
 // stretch it.
 func (e *End) leave(now time.Time) {
 	if e.carried {
-		e.carried, e.until = false, time.Time{}
+		e.carried, e.since = false, time.Time{}
 	}
 	e.wait(now)
 }
 
-// wait sets the time until which the end waits, unless it does already.
+// wait has the end wait from now on, unless it does already.
 func (e *End) wait(now time.Time) {
-	switch {
-	case !e.until.IsZero():
-	case e.carried && e.In.Finished():
-		e.until = now.Add(max(e.window, stillTime))
-	default:
-		e.until = now.Add(e.window)
+	if e.since.IsZero() {
+		e.since = now
 	}
 }
 
@@ -213,7 +222,7 @@ func (e *End) attach(offset uint64, now time.Time) error {
 		e.finish(Dishonest)
 		return err
 	}
-	e.carried, e.until = true, time.Time{}
+	e.carried, e.since = true, time.Time{}
 	e.In.Keeps(false)
 	e.Settle(now)
 	return nil
@@ -230,7 +239,7 @@ func (e *End) Ack(offset uint64, now time.Time) error {
 		return err
 	}
 	if e.carried && e.Out.Kept() < kept {
-		e.until = time.Time{}
+		e.since = time.Time{}
 	}
 	e.Settle(now)
 	return nil
@@ -302,7 +311,7 @@ func (e *End) Degrade() bool {
 
 // Tick ends what has waited for too long.
 func (e *End) Tick(now time.Time) {
-	if e.reason == NotGone && !e.until.IsZero() && !now.Before(e.until) {
+	if until := e.Deadline(); e.reason == NotGone && !until.IsZero() && !now.Before(until) {
 		e.finish(Expired)
 	}
 }
@@ -314,6 +323,6 @@ func (e *End) finish(reason Reason) {
 	if (reason == Expired || reason == Unknown) && e.State() == Lingering {
 		reason = Unconfirmed
 	}
-	e.reason, e.carried, e.until = reason, false, time.Time{}
+	e.reason, e.carried, e.since = reason, false, time.Time{}
 	e.Out.Release()
 }

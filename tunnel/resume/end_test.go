@@ -224,6 +224,19 @@ func TestLingeringWithoutAReaderIsBounded(t *testing.T) {
 	want(t, e, Gone, Unconfirmed)
 }
 
+// It waits like any other once it has taken the peer's end, which came after it was closed.
+func TestLingersOnOnceThePeersEndIsTaken(t *testing.T) {
+	e := written(t, "abc")
+	e.Close(at(0))
+	send(e)
+	e.In.Finish()
+	e.Settle(at(1))
+	e.Tick(at(30))
+	want(t, e, Lingering, NotGone)
+	e.Tick(at(0).Add(stillTime))
+	want(t, e, Gone, Unconfirmed)
+}
+
 func TestClosedDropsWhatComes(t *testing.T) {
 	e := written(t, "abc")
 	e.Close(at(0))
