@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"konnectivity/tunnel/link"
@@ -18,7 +19,7 @@ const (
 	longestPause = time.Minute
 )
 
-// add adds n lanes, all at once.
+// add adds n lanes, all at once, which is one attempt.
 func (g *Group) add(n int) {
 	if n <= 0 {
 		return
@@ -26,12 +27,16 @@ func (g *Group) add(n int) {
 	ctx, cancel := context.WithTimeout(g.ctx, addTimeout)
 	defer cancel()
 	var adding sync.WaitGroup
-	defer adding.Wait()
+	var failed atomic.Bool
 	for range n {
 		adding.Go(func() {
-			g.added(g.addOne(ctx), time.Now())
+			if g.addOne(ctx) != nil {
+				failed.Store(true)
+			}
 		})
 	}
+	adding.Wait()
+	g.added(!failed.Load(), time.Now())
 }
 
 // errElsewhere is why a link became no lane.
@@ -52,11 +57,11 @@ func (g *Group) addOne(ctx context.Context) error {
 	return nil
 }
 
-// added takes in how an attempt ended.
-func (g *Group) added(err error, now time.Time) {
+// added takes in whether an attempt has made all lanes.
+func (g *Group) added(all bool, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if err == nil {
+	if all {
 		g.pause = 0
 		return
 	}

@@ -438,6 +438,21 @@ func TestLanesThatCannotBeMade(t *testing.T) {
 	})
 }
 
+// Several lanes that cannot be made together are one attempt, behind which the pause
+// doubles once.
+func TestLanesThatFailTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, g := newGroup(t, 1, Options{Max: MaxLanes, Dial: func(context.Context) (*link.Session, error) {
+			return nil, errors.New("refused")
+		}})
+		for _, want := range []time.Duration{lookEvery, 2 * lookEvery, 4 * lookEvery} {
+			if g.add(MaxLanes - 1); g.pause != want {
+				t.Errorf("a pause of %v, want %v", g.pause, want)
+			}
+		}
+	})
+}
+
 // What leads to another peer, or to one that does not say who it is, is no lane.
 func TestLanesLeadToOnePeer(t *testing.T) {
 	for _, id := range []string{"y", ""} {
