@@ -118,7 +118,9 @@ func (q *recvQueue) noteFull() {
 
 func (q *recvQueue) checkStall() {
 	q.mu.Lock()
-	stalled := q.full && q.reads == q.stallReads
+	// This may have waited for the lock while the queue was emptied and became full anew.
+	late := time.Since(q.movedAt) < q.limits.stallTimeout
+	stalled := q.full && q.reads == q.stallReads && !late
 	if q.full && !stalled {
 		q.stallReads = q.reads
 		q.stall.Reset(q.limits.stallTimeout)

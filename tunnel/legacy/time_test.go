@@ -295,6 +295,31 @@ func TestFullQueueStallsOnlyWhenItsReaderDoesNotMove(t *testing.T) {
 	})
 }
 
+// A look that is due while the queue is emptied, and comes once it is full again, takes
+// nobody for stalled.
+func TestLateLookAtAQueueThatIsFullAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q, stalls := testQueue(Limits{connBuffer: 32 << 10})
+		defer q.fail(io.EOF)
+		q.put(chunks(4, 16<<10))
+		q.mu.Lock()
+		time.Sleep(defaultStallTimeout) // the look waits for the lock
+		taken := make([]tunnel.Chunk, 4)
+		n, less := q.backlog.take(taken)
+		tunnel.ReleaseAll(taken[:n])
+		q.took(less)
+		for _, c := range chunks(4, 16<<10) {
+			q.limits.Budget.add(q.backlog.add(c))
+		}
+		q.noteFull()
+		q.mu.Unlock()
+		synctest.Wait()
+		if n != 4 || stalls.Load() != 0 {
+			t.Errorf("taken for stalled %d times, after %d chunks", stalls.Load(), n)
+		}
+	})
+}
+
 func TestStandingQueueBelowItsBoundNeverStalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, stalls := testQueue(Limits{})
