@@ -158,6 +158,9 @@ func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	}
 	if !p.mux.sender.ask(request) {
 		p.giveUp(random, dial)
+		if p.mux.sender.failure() != nil { // of which the reader has yet to hear
+			return nil, agentLost(address)
+		}
 		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent does not take any more requests just now"}
 	}
 	select {

@@ -127,6 +127,19 @@ func TestCancelledDialTellsTheAgentAndClosesALateSuccess(t *testing.T) {
 	}
 }
 
+// Where nothing can be sent any more, a dial fails as those do that the agent was lost
+// with, also before the reader has heard of it: it is not the agent that is busy.
+func TestDialOnAStreamThatHasFailed(t *testing.T) {
+	a := newRig(t, Limits{}).rawAgent(t)
+	a.peer.mux.sender.stop(io.ErrClosedPipe)
+	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); !tunnel.Struck(err) {
+		t.Errorf("the caller hears %v", err)
+	}
+	if n := a.peer.Streams(); n != 0 {
+		t.Errorf("%d streams are left", n)
+	}
+}
+
 func TestStrangeDialAnswers(t *testing.T) {
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
