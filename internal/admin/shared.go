@@ -90,19 +90,29 @@ func (a *answer) stale(look uint64, now time.Time) bool {
 // fill makes a when its turn has come.
 func (s *shared) fill(ctx context.Context, key string, a *answer, make func() any) {
 	defer close(a.done)
+	defer s.dropEmpty(key, a)
 	select {
 	case s.turn <- struct{}{}:
 	case <-ctx.Done():
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.kept[key] == a {
-			delete(s.kept, key)
-		}
 		return
 	}
 	start := time.Now()
+	// Deferred, since make may panic, which ends this request alone: without the
+	// turn, nobody would be answered any more.
+	defer func() { time.AfterFunc(rest*time.Since(start), func() { <-s.turn }) }()
 	var body bytes.Buffer
 	_ = json.NewEncoder(&body).Encode(make()) // cannot fail: plain structs, into memory
 	a.body = body.Bytes()
-	time.AfterFunc(rest*time.Since(start), func() { <-s.turn })
+}
+
+// dropEmpty keeps no answer that was not made.
+func (s *shared) dropEmpty(key string, a *answer) {
+	if a.body != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kept[key] == a {
+		delete(s.kept, key)
+	}
 }

@@ -96,6 +96,26 @@ func TestOneThatLeavesTakesNoAnswerWithIt(t *testing.T) {
 	})
 }
 
+// An answer that cannot be made, for a defect, ends with its request: net/http goes on
+// after a panic, and so do others who ask.
+func TestAnAnswerThatPanicsIsNotTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newShared(func() uint64 { return 0 })
+		func() {
+			defer func() { _ = recover() }()
+			s.get(t.Context(), "x", func() any { panic("a defect") })
+		}()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		for _, key := range []string{"y", "x"} {
+			if body := s.get(ctx, key, func() any { return 1 }); string(body) != "1\n" {
+				t.Errorf("%s is answered with %q", key, body)
+			}
+		}
+		time.Sleep(time.Second)
+	})
+}
+
 // The history and the failures are rings of a fixed size.
 func TestHistoryHasAFixedSize(t *testing.T) {
 	if size := unsafe.Sizeof(history{}); size > 20<<10 {
