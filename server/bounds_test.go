@@ -93,4 +93,11 @@ func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
 	if !b.credible(0, now) {
 		t.Error("no bound, and not credible")
 	}
+	b = bounds{}
+	for range 200 {
+		b.charge(100, now)
+	}
+	if b.credible(1, now.Add(time.Millisecond)) || !b.credible(1, now.Add(1100*time.Millisecond)) {
+		t.Errorf("100 in vain are not paid for in a second at a lower rate: %v", b.vain.level)
+	}
 }
