@@ -77,6 +77,7 @@ func newGRPCFront(every time.Duration, more ...grpc.ServerOption) *grpcFront {
 			grpc.ConnectionTimeout(frontend.HandshakeTimeout),
 			grpc.MaxHeaderListSize(maxMetadata),
 			grpc.WaitForHandlers(true),
+			grpc.ChainStreamInterceptor(countStream),
 		)...),
 	}
 }
@@ -163,6 +164,21 @@ func judgeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, ha
 	if from := connOf(stream.Context()); from != nil {
 		from.Weigh(frontend.GRPCWeight + maxAgentStreams*metadataSize(stream.Context()))
 		from.Allow(admitTimeout + time.Second)
+	}
+	return handler(srv, stream)
+}
+
+var errOver = status.Error(codes.Unavailable, "the tenant was removed")
+
+// countStream has a cluster's end wait for its streams. They outlast their connections
+// for a moment, and what they leave in the cluster's books is not to come when these
+// have been closed.
+func countStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	if info, ok := authInfoOf(stream.Context()); ok {
+		if !info.cluster.stay() {
+			return errOver
+		}
+		defer info.cluster.left.Done()
 	}
 	return handler(srv, stream)
 }

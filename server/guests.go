@@ -100,6 +100,17 @@ func (h *host) enter(ctx context.Context, c *frontend.Conn) (life context.Contex
 	}, ""
 }
 
+// stay has end wait until left is told; false: the cluster is over.
+func (cl *cluster) stay() bool {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.over {
+		return false
+	}
+	cl.left.Add(1)
+	return true
+}
+
 // trusted says whether a guest who was let in under old is one under now.
 func (g *guest) trusted(old, now *tenancy.Tenant) bool {
 	return g.local || g.side.cas(now).Same(g.side.cas(old)) || g.side.cas(now).Trust(g.chain)
