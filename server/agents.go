@@ -241,9 +241,10 @@ func (cl *cluster) logAgent(agent registry.Agent, known bool, what string) {
 }
 
 // whyGone is why an agent's connection, whose life that was, ended; nil if either
-// side wanted it.
+// side wanted it. Of several lanes it is the life of the first, which may be over for
+// long: what is still up when it leaves is cut here, too.
 func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
-	if context.Cause(life) == errCut {
+	if context.Cause(life) == errCut || b.Life().Err() == nil {
 		return nil
 	}
 	if b.Drains().Err() != nil || cl.server.drains.Err() != nil {
