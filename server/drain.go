@@ -20,20 +20,34 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 	if s.opts.Grace < 0 || failed.Err() != nil {
 		return
 	}
-	var grpc sync.WaitGroup
-	defer grpc.Wait()
+	ends := []<-chan struct{}{clientsDone}
 	if s.clientGRPC != nil {
 		// Clients read GOAWAY and open their next stream elsewhere. This
 		// returns when the last stream has ended, by itself or by stopClients.
-		grpc.Go(s.clientGRPC.server.GracefulStop)
-		defer s.stopClients()
+		// Streams outlast their connections while what a client wrote before it
+		// closed is on its way.
+		graceful := make(chan struct{})
+		go func() {
+			defer close(graceful)
+			s.clientGRPC.server.GracefulStop()
+		}()
+		defer func() {
+			s.stopClients()
+			<-graceful
+		}()
+		ends = append(ends, graceful)
 	}
 	s.opts.Log.WithField("grace", s.opts.Grace.String()).Info("shutting down: open connections may finish")
-	select {
-	case <-clientsDone:
-	case <-failed.Done():
-	case <-time.After(s.opts.Grace):
-		s.opts.Log.Warn("shutting down: the grace period is over, open connections are cut")
+	over := time.After(s.opts.Grace)
+	for _, ended := range ends {
+		select {
+		case <-ended:
+		case <-failed.Done():
+			return
+		case <-over:
+			s.opts.Log.Warn("shutting down: the grace period is over, open connections are cut")
+			return
+		}
 	}
 }
 

@@ -103,6 +103,48 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// What a client by gRPC wrote before it closed still goes its way: its connection has
+// ended, and a slow destination has yet to read.
+func TestDrainWaitsForWhatClosedClientsWrote(t *testing.T) {
+	const size = 64 << 10
+	r := startServer(t, func(o *Options) { o.Grace = time.Minute })
+	far := make(chan net.Conn, 1)
+	r.agent("link", agentHello{id: "a"}, func(context.Context, string) (tunnel.Conn, error) {
+		near, f := net.Pipe()
+		far <- f
+		return tunnel.Wrap(near), nil
+	})
+	c := r.mustDial("grpc-tls", "x:1")
+	end := <-far
+	defer end.Close()
+	if _, err := c.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("the client has gone", func() bool { return r.metric(`listener_connections{listener="clients"} 0`) })
+	r.stop()
+	r.eventually("no new connections", func() bool {
+		x, err := net.Dial("tcp", r.tcp)
+		if err == nil {
+			x.Close()
+		}
+		return err != nil
+	})
+	if err := r.wait(100 * time.Millisecond); err == nil {
+		t.Error("the server went before all was delivered")
+	}
+	_ = end.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if n, err := io.Copy(io.Discard, end); n != size || err != nil {
+		t.Errorf("%d of %d bytes came: %v", n, size, err)
+	}
+	end.Close()
+	if err := r.wait(20 * time.Second); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestGraceEnds(t *testing.T) {
 	for name, grace := range map[string]time.Duration{"over": 200 * time.Millisecond, "none": -1} {
 		for _, kind := range clientKinds {
