@@ -34,7 +34,7 @@ type exchange struct {
 
 	line     *access
 	content  *content     // the request's; nil if it has none
-	broken   error        // why the response's content is not whole
+	broken   error        // why the response's content is not whole, or did not all reach the client
 	upgraded *upgrade     // what a 101 response led to
 	flow     *tunnel.Flow // nil until it has a connection to its destination
 
@@ -214,7 +214,18 @@ func (x *exchange) Write(p []byte) (int, error) {
 	x.holding(false, false)
 	x.carried(false, n)
 	x.client.patience.sent.Add(int64(n))
+	if err != nil && x.line.outcome == outcomeOK { // of a refusal, why it was refused tells more
+		x.broken = x.why(err)
+	}
 	return n, err
+}
+
+// why is what the exchange was ended for, if that says more than what it then met: err.
+func (x *exchange) why(err error) error {
+	if cause := context.Cause(x.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
 }
 
 // Unwrap lets http.ResponseController reach net/http's writer.

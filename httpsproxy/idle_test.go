@@ -8,10 +8,14 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/tunnel"
 )
@@ -71,6 +75,65 @@ func TestIdleBoundsPlainExchanges(t *testing.T) {
 		}
 		if took, want := time.Since(began), 4*(idle-time.Second)+idle; took != want {
 			t.Errorf("it ended after %v, want %v", took, want)
+		}
+	})
+}
+
+// brittle is a client's connection on which nothing can be written after the first
+// time.
+type brittle struct {
+	net.Conn
+	written bool
+}
+
+func (b *brittle) Write(p []byte) (int, error) {
+	if b.written {
+		return 0, os.ErrDeadlineExceeded
+	}
+	b.written = true
+	return b.Conn.Write(p)
+}
+
+// ends are how flows ended.
+type ends struct {
+	observer
+	all []error
+}
+
+func (e *ends) Closed(_ *tunnel.Flow, _ time.Duration, err error) { e.all = append(e.all, err) }
+
+// A response of which the client does not get all was not sent in order.
+func TestAResponseThatIsNotTakenIsBroken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			near, far := net.Pipe()
+			go func() {
+				defer far.Close()
+				if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
+					_, _ = io.WriteString(far, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12345")
+				}
+			}()
+			return tunnel.Wrap(near), nil
+		})
+		seen, metrics := new(ends), prometheus.NewRegistry()
+		s, err := New(Options{Connect: &tunnel.Forwarder{Dialer: dial, Observers: []tunnel.Observer{seen}}, Forward: dial, Transport: new(http.Transport), Registerer: metrics})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, conn := net.Pipe()
+		done := make(chan struct{})
+		go func() { defer close(done); s.serveConn(t.Context(), tunnel.Wrap(&brittle{Conn: conn})) }()
+		_, _ = io.WriteString(client, "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
+		if got, _ := io.ReadAll(client); !strings.HasPrefix(string(got), "HTTP/1.1 200 OK\r\n") {
+			t.Errorf("read %q", got)
+		}
+		<-done
+		s.CloseIdle()
+		if len(seen.all) != 1 || seen.all[0] == nil {
+			t.Errorf("observers were told that it ended by %v", seen.all)
+		}
+		if n := testutil.ToFloat64(s.metrics.requests.WithLabelValues(kindForward, outcomeBroken)); n != 1 {
+			t.Errorf("%v requests were broken off", n)
 		}
 	})
 }
