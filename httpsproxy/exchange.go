@@ -74,6 +74,8 @@ func (x *exchange) check() *http.Response {
 	x.line.destination, refused = forwardTarget(x.client, x.req)
 	switch {
 	case refused != nil:
+	case x.server.opts.Self != nil && x.server.opts.Self(x.line.destination):
+		refused = selfRefusal
 	case x.server.looped(x.req.Header):
 		refused = loopRefusal
 	case !spendForward(x.req):

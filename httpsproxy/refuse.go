@@ -30,6 +30,9 @@ func invalid(text string) *refusal {
 var (
 	loopRefusal = &refusal{http.StatusLoopDetected, "The request is for this proxy itself and would loop.", outcomeLoop}
 
+	// selfRefusal is what CONNECT hears, too.
+	selfRefusal = &refusal{http.StatusForbidden, "The destination is this proxy itself.", tunnel.FailDenied.Label()}
+
 	fullRefusal = &refusal{http.StatusServiceUnavailable,
 		"This proxy serves as many connections as its descriptors (ulimit -n) allow.", tunnel.FailExhausted.Label()}
 

@@ -70,6 +70,11 @@ type Options struct {
 	// timeouts and never the environment's proxies.
 	Transport *http.Transport
 
+	// Self, if set, says whether a client that asks for address, host:port, means
+	// this process. Plain requests for it are refused here, CONNECT by Connect's
+	// Dialer. Without it, only where a request came in is this process.
+	Self func(address string) bool
+
 	// Credentials, if set, are required of every request, as Basic
 	// Proxy-Authorization.
 	Credentials Checker

@@ -99,7 +99,7 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 		return err
 	}
 	o := httpsproxy.Options{
-		Connect: forwarder, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(),
+		Connect: forwarder, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(), Self: s.self.names,
 		MaxConns: s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
 		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
 	}

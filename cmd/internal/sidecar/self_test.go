@@ -2,11 +2,15 @@ package sidecar
 
 import (
 	"net"
+	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"testing"
 
 	"golang.org/x/net/proxy"
+
+	"konnectivity/internal/testport"
 )
 
 func TestSelfCheckKnowsNames(t *testing.T) {
@@ -41,6 +45,28 @@ func TestNoFrontReachesItsOwnSidecar(t *testing.T) {
 				t.Errorf("%s: connected to itself as %s", front, host)
 			} else if said := err.Error(); !strings.Contains(said, "not allowed") && !strings.Contains(said, " 508 ") {
 				t.Errorf("%s: %v", front, err)
+			}
+		}
+	}
+}
+
+// Nor can one of plain requests, whichever of the fronts it names.
+func TestNoPlainRequestReachesItsOwnSidecar(t *testing.T) {
+	w := newWorld(t)
+	w.startServer()
+	_, second, _ := net.SplitHostPort(testport.ReservedAddress(t))
+	addrs := w.start(w.options(HTTP, "--socks5-serving-port="+second)).addrs
+	client := &http.Client{Timeout: patience, Transport: &http.Transport{
+		DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: addrs[HTTP]}),
+	}}
+	for front, want := range map[Front]int{HTTP: http.StatusLoopDetected, SOCKS5: http.StatusForbidden} {
+		_, port, _ := net.SplitHostPort(addrs[front])
+		for _, host := range []string{"127.0.0.1", "[::ffff:127.0.0.1]", "0.0.0.0"} {
+			resp, err := client.Get("http://" + host + ":" + port + "/")
+			w.must(err)
+			_ = resp.Body.Close()
+			if resp.StatusCode != want {
+				t.Errorf("%s at %s: %s, want %d", front, host, resp.Status, want)
 			}
 		}
 	}
