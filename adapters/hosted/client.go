@@ -69,6 +69,7 @@ type client struct {
 	mu     sync.Mutex
 	access *access
 	http   *http.Client
+	number int       // of access; each has its own
 	read   time.Time // when the files were compared last
 	fault  string    // what is wrong with them, as last logged; "" if nothing
 }
@@ -93,8 +94,18 @@ func (c *client) current() (*access, *http.Client, error) {
 	if c.access == nil || c.access.digest != fresh.digest {
 		c.closeIdle()
 		c.access, c.http = fresh, c.newHTTP(fresh)
+		c.number++
 	}
 	return c.access, c.http, nil
+}
+
+// inUse is the number of the access to use now, by which others are told from it; 0
+// while there is none.
+func (c *client) inUse() int {
+	_, _, _ = c.current()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.number
 }
 
 // note logs what is wrong with the kubeconfig, when that begins, changes or

@@ -221,6 +221,35 @@ func TestKubeconfigReloads(t *testing.T) {
 	want(t, s, map[string]string{"a/one": "[10.0.0.1]"})
 }
 
+// Another API knows nothing of the first one's Services and versions, whether the
+// kubeconfig changes during a watch or between two.
+func TestAnotherAPIIsListedAnew(t *testing.T) {
+	for _, during := range []bool{true, false} {
+		t.Run(fmt.Sprint("during a watch: ", during), func(t *testing.T) {
+			t.Parallel() // it waits
+			first, path := filled(t)
+			second := fakeapi.Start(t)
+			second.Set("a/one", "10.9.9.9")
+			s := services(t, path)
+			if s.look = time.Hour; during {
+				s.look = time.Millisecond
+			}
+			run(t, s)
+			lookup(s, "a/one")
+			eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+			second.Kubeconfig(t, path, "secret-token")
+			s.client.mu.Lock()
+			s.client.read = time.Time{}
+			s.client.mu.Unlock()
+			if !during {
+				time.Sleep(firstPause + 100*time.Millisecond) // one that ends before is a failure
+				first.EndWatches()
+			}
+			eventually(t, "the other API's Services", func() bool { return lookup(s, "a/one") == "[10.9.9.9]" && lookup(s, "a/dual") == "no_such_host" })
+		})
+	}
+}
+
 // An operator sees once what is missing, and once that it is there.
 func TestOutagesAreLoggedOnce(t *testing.T) {
 	api, good := filled(t)

@@ -59,6 +59,8 @@ type Services struct {
 	flights *memo.Flights[[]netip.Addr]
 	wanted  chan struct{} // holds one token once somebody has asked, so that a watch is worthwhile
 	outage  outage
+
+	look time.Duration // otherEvery, but in tests
 }
 
 // service is what we read of a Service.
@@ -100,7 +102,7 @@ func New(opt Options) *Services {
 		client: &client{path: opt.Kubeconfig, proxy: opt.Proxy, agent: opt.UserAgent, log: opt.Log, connectTime: max(connectTime, getTime)},
 		log:    opt.Log,
 		wanted: make(chan struct{}, 1),
-		outage: outage{log: opt.Log},
+		outage: outage{log: opt.Log}, look: otherEvery,
 	}
 	s.flights = memo.NewFlights(getTime, s.get)
 	return s

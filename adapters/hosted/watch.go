@@ -37,6 +37,10 @@ const (
 	// watchGrace is how much longer we wait for the API to do so.
 	watchGrace = 30 * time.Second
 
+	// otherEvery is how often a watch looks whether its kubeconfig is still in use:
+	// with the watch, nothing else asks.
+	otherEvery = 30 * time.Second
+
 	// firstPause and maxPause bound the pause after a failure; forbidPause is
 	// for an API that forbids watches, which seldom changes.
 	firstPause  = time.Second
@@ -111,7 +115,7 @@ func (s *Services) Run(ctx context.Context) {
 		switch {
 		case isStatus(err, http.StatusForbidden, http.StatusUnauthorized, http.StatusMethodNotAllowed), errors.Is(err, errTooMany):
 			wait = forbidPause
-		case isStatus(err, http.StatusGone):
+		case isStatus(err, http.StatusGone), errors.Is(err, errOther):
 			wait = firstPause
 		default:
 			pause = min(2*pause, maxPause)
@@ -126,8 +130,13 @@ func (s *Services) Run(ctx context.Context) {
 	}
 }
 
+// errOther ends the following of an API that is not the one to ask any more. Versions
+// of one API mean nothing to another.
+var errOther = errors.New("the kubeconfig has changed")
+
 // follow lists once, then watches until something goes wrong.
 func (s *Services) follow(ctx context.Context) error {
+	access := s.client.inUse()
 	addrs, version, err := s.list(ctx)
 	if err != nil {
 		return err
@@ -135,7 +144,11 @@ func (s *Services) follow(ctx context.Context) error {
 	s.table.replace(addrs)
 	s.outage.note(nil)
 	for {
-		if version, err = s.watch(ctx, version); err != nil {
+		version, err = s.watch(ctx, access, version)
+		switch {
+		case s.client.inUse() != access:
+			return errOther
+		case err != nil:
 			return err
 		}
 	}
@@ -172,9 +185,12 @@ func (s *Services) list(ctx context.Context) (map[string][]netip.Addr, string, e
 }
 
 // watch follows changes from version on until the API ends the watch in order,
-// and returns the version to go on from.
-func (s *Services) watch(ctx context.Context, version string) (string, error) {
+// and returns the version to go on from. It ends soon after another access than the
+// one given is in use.
+func (s *Services) watch(ctx context.Context, access int, version string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+watchGrace)
+	var looking sync.WaitGroup
+	defer looking.Wait()
 	defer cancel()
 	body, err := s.client.get(ctx, "/api/v1/services", url.Values{
 		"watch": {"1"}, "resourceVersion": {version}, "allowWatchBookmarks": {"true"},
@@ -184,6 +200,10 @@ func (s *Services) watch(ctx context.Context, version string) (string, error) {
 		return "", err
 	}
 	defer body.Close()
+	if s.client.inUse() != access {
+		return "", errOther
+	}
+	looking.Go(func() { s.awaitOther(ctx, access); cancel() })
 	s.table.setCurrent(true)
 	limited := &io.LimitedReader{R: body}
 	events := json.NewDecoder(limited)
@@ -209,6 +229,19 @@ func (s *Services) watch(ctx context.Context, version string) (string, error) {
 		}
 		if v := event.Object.Metadata.ResourceVersion; v != "" {
 			version = v
+		}
+	}
+}
+
+// awaitOther returns once another access is in use, or ctx has ended.
+func (s *Services) awaitOther(ctx context.Context, access int) {
+	tick := time.NewTicker(s.look)
+	defer tick.Stop()
+	for s.client.inUse() == access {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 		}
 	}
 }

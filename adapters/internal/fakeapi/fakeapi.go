@@ -45,7 +45,7 @@ func Start(t testing.TB) *API {
 	a.EnableHTTP2 = true
 	a.Config.ErrorLog = log.New(io.Discard, "", 0) // clients may leave at any time
 	a.StartTLS()
-	t.Cleanup(func() { a.endWatches(); a.CloseClientConnections(); a.Close() })
+	t.Cleanup(func() { a.EndWatches(); a.CloseClientConnections(); a.Close() })
 	return a
 }
 
@@ -79,8 +79,8 @@ func (a *API) Expire() {
 	a.send(event{"ERROR", map[string]any{"kind": "Status", "code": 410}})
 }
 
-// endWatches ends all watches in order.
-func (a *API) endWatches() {
+// EndWatches ends all watches in order.
+func (a *API) EndWatches() {
 	a.Lock()
 	defer a.Unlock()
 	for w := range a.watches {
