@@ -160,6 +160,16 @@ func TestDialVerbose(t *testing.T) {
 	}
 }
 
+// What is wrong with a path is told without its password.
+func TestDialRepeatsNoPassword(t *testing.T) {
+	for _, way := range []string{"socks5://u:hunter2@h:1", "http://u:hunter2@h", "http://u:hunter2%zz@h:1", "socks5:u:hunter2@h:1", "grpc://u:hunter2@/socket"} {
+		status, _, stderr := dial(strings.NewReader(""), "a:1", "--via="+way)
+		if status != 2 || strings.Contains(stderr, "hunter2") || !strings.Contains(stderr, "without user and password") {
+			t.Errorf("%s: %d %q", way, status, stderr)
+		}
+	}
+}
+
 func TestDialRefusesNonsense(t *testing.T) {
 	for _, args := range []string{"", "a", "a:1 b:2", "a:1 --via=ftp://x:1", "a:1 --via=grpc://", "a:1 --via=http:///", "a:1 --via=https:///s", "a:1 --timeout=-1s", "a b:1"} {
 		if status, _, stderr := dial(strings.NewReader(""), strings.Fields(args)...); status != 2 {

@@ -38,7 +38,7 @@ func Dialer(via string, secure TLS) (_ tunnel.Dialer, close func(), _ error) {
 		return tunnel.DialerFunc(dialTCP), none, nil
 	}
 	u, err := url.Parse(via)
-	if err == nil && u.Host == "" && len(u.Path) > 1 {
+	if err == nil && u.User == nil && u.Host == "" && len(u.Path) > 1 {
 		switch u.Scheme {
 		case "grpc":
 			return grpcSocket(u.Path), none, nil
@@ -47,7 +47,7 @@ func Dialer(via string, secure TLS) (_ tunnel.Dialer, close func(), _ error) {
 		}
 	}
 	if err != nil || u.Port() == "" || strings.Trim(u.Path, "/") != "" || u.User != nil {
-		return nil, nil, cli.Usagef("--via %q: want %s", via, Kinds)
+		return nil, nil, unknown(via)
 	}
 	switch u.Scheme {
 	case "socks5":
@@ -59,8 +59,17 @@ func Dialer(via string, secure TLS) (_ tunnel.Dialer, close func(), _ error) {
 	case "link":
 		return toServer(secure, u.Host, link.Require)
 	default:
-		return nil, nil, cli.Usagef("--via %q: want %s", via, Kinds)
+		return nil, nil, unknown(via)
 	}
+}
+
+// unknown is the error about a --via that is none of Kinds. It does not repeat what
+// may hold a password.
+func unknown(via string) error {
+	if strings.Contains(via, "@") {
+		return cli.Usagef("--via: want %s, without user and password", Kinds)
+	}
+	return cli.Usagef("--via %q: want %s", via, Kinds)
 }
 
 func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
