@@ -69,7 +69,11 @@ type Client struct {
 
 // NewClient makes one; Close ends it.
 func NewClient() *Client {
-	return &Client{http: &http.Client{Timeout: adminTime, Transport: &http.Transport{}}} // never by the environment's proxy
+	return &Client{http: &http.Client{
+		Timeout: adminTime, Transport: &http.Transport{}, // never by the environment's proxy
+		// No admin API redirects, and the token is not for whoever listens elsewhere.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
 }
 
 // Present has l count for all that are asked. It is called before the first
@@ -186,6 +190,9 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	body := io.LimitReader(res.Body, maxAnswer)
 	if res.StatusCode == http.StatusNotFound {
 		return fmt.Errorf("it has no admin API: it is another program, an older version, or another of its ports")
+	}
+	if res.StatusCode >= 300 && res.StatusCode < 400 {
+		return fmt.Errorf("it answers with a redirect (%d), which no admin API does, and none is followed", res.StatusCode)
 	}
 	if res.StatusCode == http.StatusUnauthorized {
 		return errors.New("it wants a token or, over TLS, a certificate that it knows: give --token-file, or --tls-cert-path and --tls-key-path")
