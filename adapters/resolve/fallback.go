@@ -33,6 +33,8 @@ type Health struct {
 	change func(down bool)
 	wake   chan struct{} // holds one token once down was set
 
+	telling sync.Mutex // held while a change is made and told, so that all are told in their order
+
 	mu   sync.Mutex
 	down bool
 }
@@ -55,6 +57,8 @@ func (h *Health) Down() bool {
 }
 
 func (h *Health) set(down bool) {
+	h.telling.Lock()
+	defer h.telling.Unlock()
 	h.mu.Lock()
 	changed := h.down != down
 	h.down = down

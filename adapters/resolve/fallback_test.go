@@ -229,6 +229,35 @@ func TestSystemIsBounded(t *testing.T) {
 	})
 }
 
+// A verdict that comes while the end of the one before is told is told behind it: else
+// metrics would have it that the tunnel is in use.
+func TestChangesAreToldInTheirOrder(t *testing.T) {
+	held, telling := make(chan struct{}), make(chan struct{})
+	var last atomic.Bool
+	h := NewHealth(nil, func(down bool) {
+		if !down {
+			close(telling)
+			<-held
+		}
+		last.Store(down)
+	})
+	h.set(true)
+	var changes sync.WaitGroup
+	changes.Go(func() { h.set(false) })
+	<-telling
+	again := make(chan struct{})
+	changes.Go(func() { defer close(again); h.set(true) })
+	select {
+	case <-again:
+	case <-time.After(50 * time.Millisecond): // it waits for its turn
+	}
+	close(held)
+	changes.Wait()
+	if !h.Down() || !last.Load() {
+		t.Errorf("down is %v, and %v was told last", h.Down(), last.Load())
+	}
+}
+
 // fakeServices knows namespace/name.
 type fakeServices map[string][]netip.Addr
 
