@@ -199,10 +199,6 @@ func (e *Ends) accept(flow *tunnel.Flow, answer tunnel.Answer) error {
 		if ok && err == nil {
 			_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
 		}
-	case c.end.Reason() == resume.Complete: // the opener may still write, which is not to be resumed
-		if ok && err == nil {
-			_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
-		}
 	case c.end.Reason() != resume.NotGone || c.end.Epoch() != number || c.st != nil:
 		if ok && err == nil {
 			st.Detach()
