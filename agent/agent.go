@@ -144,13 +144,20 @@ func (a *Agent) drain() {
 			break
 		}
 		if now.Sub(start) >= a.opts.Grace {
-			a.opts.Log.WithField("open", a.set.streams()).Warn(fmt.Sprintf("connections are still open after the grace period of %v and are cut", a.opts.Grace))
+			a.opts.Log.WithField("open", a.open()).Warn(fmt.Sprintf("connections are still open after the grace period of %v and are cut", a.opts.Grace))
 			return
 		}
 		time.Sleep(drainPoll)
-		if a.set.streams() > 0 || a.ends.Len() > 0 {
+		if a.open() > 0 {
 			quiet = time.Now()
 		}
 	}
 	a.opts.Log.Info("drained")
+}
+
+// open is how many dials and connections there are: with those that wait for a link,
+// and those whose stream has ended and of which the destination has yet to take the
+// rest.
+func (a *Agent) open() int {
+	return max(a.set.streams(), a.ends.Len(), int(a.metrics.open.Load()))
 }

@@ -1,8 +1,14 @@
 package agent
 
 import (
+	"context"
+	"io"
+	"net"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testport"
+	"konnectivity/tunnel"
 )
 
 // A pod is killed 30 s after it was asked to end, unless its manifest says
@@ -10,5 +16,63 @@ import (
 func TestDefaultDrainFitsAPod(t *testing.T) {
 	if DefaultGrace > 25*time.Second {
 		t.Errorf("it lasts %v", DefaultGrace)
+	}
+}
+
+// What a destination has yet to take is not cut as the agent goes, though the stream
+// that it came by has ended.
+func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
+	for protocol, old := range map[string]bool{protocolLink: false, protocolGRPC: true} {
+		t.Run(protocol, func(t *testing.T) {
+			ca, config := newCA(t)
+			s := newTestServer(t, ca, "s", old)
+			release, took := make(chan struct{}), make(chan int64, 1)
+			sink := testport.Serve(t, func(c *net.TCPConn) {
+				_, _ = c.SetReadBuffer(4<<10), c.CloseWrite() // it has nothing to say
+				<-release
+				n, _ := io.Copy(io.Discard, c)
+				took <- n
+			})
+			opts := testOptions(config, s.address())
+			opts.Grace = patience
+			opts.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+				c, err := net.Dial("tcp", sink)
+				if err != nil {
+					return nil, err
+				}
+				_ = c.(*net.TCPConn).SetWriteBuffer(4 << 10) // or else the kernel takes it all
+				return tunnel.Wrap(c), nil
+			})
+			a, err := New(opts)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() { done <- a.Run(ctx) }()
+			defer func() { stop(); <-done }()
+
+			c, err := s.next().Dial(t.Context(), tunnel.NewFlow("tcp", sink))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			rest := make([]byte, 100<<10)
+			if _, err := c.Write(rest); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, c); err != nil {
+				t.Fatal(err)
+			}
+			stop()
+			time.Sleep(3 * drainQuiet / 2)
+			close(release)
+			if n := <-took; n != int64(len(rest)) {
+				t.Errorf("the destination got %d bytes of %d", n, len(rest))
+			}
+		})
 	}
 }

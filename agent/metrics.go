@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,13 +30,14 @@ type metrics struct {
 	legacy.NoMetrics
 	log    logrus.FieldLogger
 	totals tunnel.Totals // Up is from server to destination
+	open   atomic.Int64  // connections to destinations
 
 	dialLatency         prometheus.Histogram
 	serverFailures      *prometheus.CounterVec // direction
 	dialFailures        *prometheus.CounterVec // reason
 	serverConnections   prometheus.Gauge
 	knownServers        prometheus.Gauge
-	endpointConnections prometheus.Gauge
+	endpointConnections prometheus.GaugeFunc
 	packets             *prometheus.CounterVec // segment, packet_type
 	streamErrors        *prometheus.CounterVec // segment, code, packet_type
 
@@ -66,7 +68,11 @@ func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
 }
 
 func gauge(name, help string) prometheus.Gauge {
-	return prometheus.NewGauge(prometheus.GaugeOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help})
+	return prometheus.NewGauge(gaugeOpts(name, help))
+}
+
+func gaugeOpts(name, help string) prometheus.GaugeOpts {
+	return prometheus.GaugeOpts{Namespace: metricsNamespace, Subsystem: metricsSubsystem, Name: name, Help: help}
 }
 
 func newMetrics(registerer prometheus.Registerer, log logrus.FieldLogger) (*metrics, error) {
@@ -97,7 +103,8 @@ func (m *metrics) makeKept() {
 		"Number of failures dialing the remote endpoint, by reason (example: timeout).", "reason")
 	m.serverConnections = gauge("open_server_connections", "Current number of open server connections.")
 	m.knownServers = gauge("known_server_count", "Current number of servers agent is trying to connect to.")
-	m.endpointConnections = gauge("open_endpoint_connections", "Current number of open endpoint connections.")
+	m.endpointConnections = prometheus.NewGaugeFunc(gaugeOpts("open_endpoint_connections", "Current number of open endpoint connections."),
+		func() float64 { return float64(m.open.Load()) })
 	m.packets = counterVec("stream_packets_total",
 		"Count of packets processed, by segment and packet type (example: from_client, DIAL_REQ)", "segment", "packet_type")
 	m.streamErrors = counterVec("stream_errors_total",
@@ -194,11 +201,11 @@ func (m *metrics) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 }
 
 // Opened implements tunnel.Observer.
-func (m *metrics) Opened(*tunnel.Flow) { m.endpointConnections.Inc() }
+func (m *metrics) Opened(*tunnel.Flow) { m.open.Add(1) }
 
 // Closed implements tunnel.Observer.
 func (m *metrics) Closed(f *tunnel.Flow, took time.Duration, err error) {
-	m.endpointConnections.Dec()
+	m.open.Add(-1)
 	if err != nil {
 		m.resets.WithLabelValues(tunnel.CodeOf(err).Label()).Inc()
 	}
