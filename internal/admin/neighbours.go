@@ -16,8 +16,13 @@ const (
 )
 
 // keptNeighbours bounds the number of neighbours that a sample distinguishes;
-// the rest count as "others". The page shows only a few.
-const keptNeighbours = 256
+// the rest count as "others". The page shows only a few. A tenant whose own are
+// fewer than keptOfEach has them told apart in any case: those of another are not
+// to take all names.
+const (
+	keptNeighbours = 256
+	keptOfEach     = 8
+)
 
 // others is the neighbour that stands for those above the bound.
 const others = "others"
@@ -70,8 +75,11 @@ func (s *sums) near(c *conn, by load) {
 }
 
 func (s *sums) nearOne(n neighbour, by load) {
-	if _, ok := s.neighbours[n]; !ok && len(s.neighbours) >= keptNeighbours {
-		n.name = others
+	if _, ok := s.neighbours[n]; !ok {
+		if len(s.neighbours) >= keptNeighbours && s.named[n.tenant] >= keptOfEach {
+			n.name = others
+		}
+		s.named[n.tenant]++
 	}
 	s.neighbours[n] = s.neighbours[n].plus(by)
 }

@@ -77,6 +77,30 @@ func TestNeighboursAreBounded(t *testing.T) {
 	}
 }
 
+// One tenant's clients, from however many addresses, do not take the names of another's.
+func TestNeighboursOfOneTenantLeaveOthersTheirNames(t *testing.T) {
+	table := NewTable()
+	flow := func(tenant string, from int) *tunnel.Flow {
+		return &tunnel.Flow{Tenant: tenant, Front: "connect", Source: source(fmt.Sprintf("10.0.%d.%d:7", from/256, from%256)), Hop: tunnel.Hop{Role: "agent", ID: "a"}}
+	}
+	for i := range 10 * keptNeighbours {
+		connect(table, flow("many", i))
+	}
+	for i := range keptOfEach {
+		connect(table, flow("few", i))
+	}
+	table.sample(time.Now(), sampleEvery)
+	s := table.sums.Load()
+	for i := range keptOfEach {
+		if n := (neighbour{"few", RoleFrontend, fmt.Sprintf("10.0.0.%d", i), "connect"}); s.neighbours[n].open != 1 {
+			t.Errorf("%v is among others", n)
+		}
+	}
+	if n := len(s.neighbours); n > keptNeighbours+keptOfEach+1 {
+		t.Errorf("%d neighbours", n)
+	}
+}
+
 func TestTextsOfFailuresAreBounded(t *testing.T) {
 	table := NewTable()
 	long := make([]byte, 1<<20)

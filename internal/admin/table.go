@@ -63,6 +63,7 @@ type sums struct {
 	byTenant   map[string]*tally // of a server of many
 	bySource   map[origin]load   // of links only
 	neighbours map[neighbour]load
+	named      map[string]int // by tenant, how many of neighbours were new
 }
 
 // hop is one after this, of one tenant: those of others may have the same ids.
@@ -204,7 +205,10 @@ func (t *Table) Run(ctx context.Context) {
 // sample looks at every connection once, and returns the bytes carried since
 // the start, up and down.
 func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
-	s := &sums{byNext: map[hop]load{}, byTenant: map[string]*tally{}, bySource: map[origin]load{}, neighbours: map[neighbour]load{}}
+	s := &sums{
+		byNext: map[hop]load{}, byTenant: map[string]*tally{}, bySource: map[origin]load{},
+		neighbours: map[neighbour]load{}, named: map[string]int{},
+	}
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
 	t.conns.Range(func(_, value any) bool {
 		c := value.(*conn)
