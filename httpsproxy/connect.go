@@ -102,6 +102,7 @@ func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	}
 	a.status = http.StatusOK
 	if err := a.write(a.proto + " 200 Connection Established\r\n\r\n"); err != nil {
+		a.ahead.drop()
 		return nil, err
 	}
 	return a.ahead.rest(), a.conn.SetDeadline(time.Time{})
