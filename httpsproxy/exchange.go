@@ -150,6 +150,9 @@ func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *
 	case resp.StatusCode == http.StatusProxyAuthRequired:
 		// The client's own credentials cannot help.
 		_ = resp.Body.Close()
+		if !x.server.proxied(out) {
+			return x.refuse(&refusal{http.StatusBadGateway, "The destination is a proxy, and wants authentication of this one.", outcomeBroken})
+		}
 		return x.refuse(proxyAuthRefusal)
 	}
 	options := resp.Header["Connection"]

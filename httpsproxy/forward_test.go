@@ -564,6 +564,8 @@ func TestBadAnswers(t *testing.T) {
 			resp := w.response("GET")
 			if text := body(t, resp); resp.StatusCode != tc.status || strings.Contains(text, "secret") || strings.Contains(text, origin) {
 				t.Errorf("%s: %q", resp.Status, text)
+			} else if strings.Contains(text, "ustomer proxy") {
+				t.Errorf("%q, and there is no customer's proxy", text)
 			}
 		})
 	}
