@@ -79,6 +79,29 @@ func TestIdleBoundsPlainExchanges(t *testing.T) {
 	})
 }
 
+// Nor is a destination silent that says, now and then, that it still works on the answer.
+func TestInterimResponsesAreNotSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const idle = time.Minute
+		defer time.Sleep(3 * idle) // after which the destination has ended, too
+		client := piped(t, &tunnel.Forwarder{Bounds: tunnel.Bounds{Idle: idle}}, func(conn net.Conn, _ *bufio.Reader) {
+			for range 3 {
+				time.Sleep(idle - time.Second)
+				_, _ = io.WriteString(conn, "HTTP/1.1 102 Processing\r\n\r\n")
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
+		})
+		_, _ = io.WriteString(client, "GET http://x:1/ HTTP/1.1\r\nHost: x\r\n\r\n")
+		r := bufio.NewReader(client)
+		for _, want := range []int{102, 102, 102, 204} {
+			resp, err := http.ReadResponse(r, nil)
+			if err != nil || resp.StatusCode != want {
+				t.Fatalf("%v, %v; want %d", resp, err, want)
+			}
+		}
+	})
+}
+
 // brittle is a client's connection on which nothing can be written after the first
 // time.
 type brittle struct {

@@ -46,6 +46,7 @@ func (i *interim) admit(header textproto.MIMEHeader) bool {
 // so as not to interfere, nothing else is sent to a client that waits for it.
 // An error ends the exchange.
 func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
+	x.moved()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.interim.admit(header) {
