@@ -95,7 +95,7 @@ func (c *opened) CloseWrite() error {
 func (c *opened) hasten() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.hasty = true
+	c.hasty = true // also for a CloseWrite that is yet to come
 	if c.end.phase == holding {
 		c.settle()
 	}
@@ -103,6 +103,7 @@ func (c *opened) hasten() {
 
 // settle sends CLOSE_REQ after the data has had time to reach the destination.
 func (c *opened) settle() {
+	c.hasty = true
 	c.end.take(hold)
 	c.end.after(settleTime, func() {
 		c.mu.Lock()
@@ -116,7 +117,7 @@ func (c *opened) tick() {
 	puts, _ := c.in.state()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.end.phase != holding {
+	if c.end.phase != holding || c.hasty { // it was due as settle took its place
 		return
 	}
 	moved, waited := c.end.tick(puts, answerQuiet)

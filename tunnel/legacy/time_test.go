@@ -150,6 +150,12 @@ func TestCloseWriteHoldsBackTheCloseRequest(t *testing.T) {
 		}, 30*answerQuiet/2 + answerQuiet/2, 30*answerQuiet/2 + 2*answerQuiet},
 		"nobody waits": {func(c *opened) { _, _ = c.Write([]byte("x")); _ = c.CloseWrite(); hasten(c) },
 			settleTime, settleTime},
+		"nobody waits, and a look was due": {func(c *opened) {
+			_, _ = c.Write([]byte("x"))
+			_ = c.CloseWrite()
+			hasten(c)
+			c.tick()
+		}, settleTime, settleTime},
 		"nobody waits, and parts were replaced": {func(c *opened) {
 			_, _ = c.Write([]byte("x"))
 			_ = c.CloseWrite()
