@@ -265,6 +265,32 @@ func TestDirectRefusesMetadataServices(t *testing.T) {
 	}
 }
 
+// Nor does the pod's proxy, as far as is known here where it would go.
+func TestThePodsProxyIsNotAskedForMetadataServices(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	w.opt.SOCKS5 = ResolvePolicy{GuestDNS: true, ManagementFallback: true}
+	w.opt.Direct.Suffixes = []string{"example.net"}
+	w.opt.Direct.env = func(k string) string { return map[string]string{"HTTPS_PROXY": "http://192.0.2.99:3128"}[k] }
+	pod := &customer{name: "pod's proxy"}
+	w.outside["192.0.2.99:3128"] = pod.start(t)
+	w.system["evil.example.com"] = ips("192.0.2.80", "169.254.169.254")
+	a := w.adapter()
+	if got, _ := reached(t, a.SOCKS5(), "evil.example.com:80"); got != "!denied" {
+		t.Errorf("a name: %q", got)
+	}
+	w.set(func() { w.agent = false })
+	w.server.Cut()
+	if got, _ := reached(t, a.SOCKS5(), "split.example.com:80"); got != "pod's proxy to split.example.com:80" {
+		t.Fatalf("the tunnel is not deemed down: %q", got)
+	}
+	for _, address := range []string{"169.254.169.254:80", "[::ffff:169.254.169.254]:80", "[64:ff9b::a9fe:a9fe]:80"} {
+		if got, trace := reached(t, a.SOCKS5(), address); got != "!denied" || trace.Route != tunnel.RouteFallback {
+			t.Errorf("%s: %q by %s", address, got, trace.Route)
+		}
+	}
+}
+
 // Requests for the process itself are refused, whatever way they would go. Plain ones
 // are the front's to judge.
 func TestSelfIsRefused(t *testing.T) {

@@ -78,6 +78,9 @@ func (d *direct) dial(ctx context.Context, f *tunnel.Flow, addrs []netip.Addr) (
 		return nil, err
 	}
 	if d.proxy != nil && !d.noProxy.Exempts(host, port) {
+		if err := allowByProxy(host, port, addrs); err != nil {
+			return nil, err
+		}
 		return d.proxy.Dial(ctx, f)
 	}
 	if len(addrs) > 0 {
@@ -106,6 +109,17 @@ func (d *direct) dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 // hosted cluster's DNS is told to deny, or by taking the tunnel down. These addresses
 // would give it the credentials of the machine that this pod is on.
 var nowhere *policy.Policy
+
+// allowByProxy judges, as far as it is known here, where the pod's proxy would go: that
+// is on such a machine as well, and may be on this one.
+func allowByProxy(host string, port uint16, addrs []netip.Addr) error {
+	for _, ip := range addrs {
+		if err := nowhere.AllowAddr(netip.AddrPortFrom(ip, port)); err != nil {
+			return err
+		}
+	}
+	return nowhere.AllowUnresolved(host, port)
+}
 
 func (d *direct) dialAddrs(ctx context.Context, f *tunnel.Flow, port uint16, addrs []netip.Addr) (tunnel.Conn, error) {
 	dial := func(ctx context.Context, ip netip.Addr) (tunnel.Conn, error) {
