@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
 
 	"konnectivity/tunnel"
@@ -57,7 +58,8 @@ func (r *resolver) resolveOne(ctx context.Context, server string) ([]address, er
 		return nil, err
 	}
 	if r.proxy != nil {
-		proxy, err := r.proxy(&url.URL{Scheme: "https", Host: server})
+		// NO_PROXY entries never end in a dot, so a name must not either.
+		proxy, err := r.proxy(&url.URL{Scheme: "https", Host: tunnel.JoinAddress(strings.TrimSuffix(host, "."), port)})
 		if err != nil {
 			return nil, err
 		}

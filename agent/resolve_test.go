@@ -1,0 +1,26 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"golang.org/x/net/http/httpproxy"
+)
+
+// NO_PROXY holds for a server however its name is written.
+func TestServersOfNoProxy(t *testing.T) {
+	config := httpproxy.Config{HTTPSProxy: "http://proxy.example:3128", NoProxy: ".direct.example,a.example:8091,192.0.2.0/24,[2001:db8::7]:8091"}
+	r := &resolver{proxy: config.ProxyFunc(), lookup: func(context.Context, string, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
+	}}
+	for server, direct := range map[string]bool{
+		"x.direct.example:8091": true, "x.direct.example.:8091": true, "a.example.:8091": true, "192.0.2.9:8091": true, "[2001:db8::7]:8091": true,
+		"a.example.:8092": false, "other.example.:8091": false, "[2001:db8::8]:8091": false,
+	} {
+		found, err := r.resolveOne(t.Context(), server)
+		if err != nil || len(found) != 1 || (found[0].proxy == nil) != direct {
+			t.Errorf("%s: %v, %v; direct should be %v", server, found, err, direct)
+		}
+	}
+}
