@@ -25,13 +25,19 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 		// Clients read GOAWAY and open their next stream elsewhere. This
 		// returns when the last stream has ended, by itself or by stopClients.
 		// Streams outlast their connections while what a client wrote before it
-		// closed is on its way.
+		// closed is on its way. It takes no more connections, so those come first
+		// that were accepted and are still in their handshake.
+		newcomers, noMore := context.WithCancel(context.Background())
 		graceful := make(chan struct{})
 		go func() {
 			defer close(graceful)
+			for _, f := range s.clientFronts {
+				f.Settle(newcomers)
+			}
 			s.clientGRPC.server.GracefulStop()
 		}()
 		defer func() {
+			noMore()
 			s.stopClients()
 			<-graceful
 		}()

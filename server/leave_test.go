@@ -3,17 +3,21 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/test/bufconn"
 
 	"konnectivity/internal/pki"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
 )
 
 // linkTo connects to a listener in memory by the native protocol.
@@ -30,6 +34,38 @@ func linkTo(t *testing.T, l *bufconn.Listener, config *tls.Config, cfg link.Conf
 	return s
 }
 
+// inMemory runs a server without sockets, in fake time, until stop; left gets what Run
+// returned. config is for peers by links.
+func inMemory(t *testing.T, set func(*Options)) (near, far *bufconn.Listener, config *tls.Config, stop context.CancelFunc, left chan error) {
+	t.Helper()
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true, Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := func(protos ...string) *tls.Config {
+		return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
+	}
+	near, far = bufconn.Listen(64<<10), bufconn.Listen(64<<10)
+	opts := Options{
+		ID: "s", Clients: []Listener{{Listener: near, TLS: secure}}, Agents: []Listener{{Listener: far, TLS: secure}},
+		ResumeWindow: 30 * time.Second, Grace: time.Hour, Log: quietLog(), Registry: prometheus.NewRegistry(),
+	}
+	set(&opts)
+	s, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	left = make(chan error, 1)
+	go func() { left <- s.Run(ctx) }()
+	config = &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}
+	return near, far, config, stop, left
+}
+
 // A server that is told to go has left a moment after its last connection has ended,
 // and at once where there is none, though sidecars and agents keep their links.
 func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
@@ -37,31 +73,7 @@ func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 	for name, open := range map[string]bool{"with a connection": true, "idle": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				ca, err := pki.NewCA("ca")
-				if err != nil {
-					t.Fatal(err)
-				}
-				pair, err := ca.Issue(pki.Leaf{CommonName: "server", DNS: []string{"localhost"}, Server: true, Client: true})
-				if err != nil {
-					t.Fatal(err)
-				}
-				secure := func(protos ...string) *tls.Config {
-					return &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: protos}
-				}
-				near, far := bufconn.Listen(64<<10), bufconn.Listen(64<<10)
-				s, err := New(Options{
-					ID: "s", Clients: []Listener{{Listener: near, TLS: secure}}, Agents: []Listener{{Listener: far, TLS: secure}},
-					NoGRPC: true, AgentsNeedLink: true, ResumeWindow: 30 * time.Second,
-					Grace: time.Hour, Log: quietLog(), Registry: prometheus.NewRegistry(),
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				ctx, stop := context.WithCancel(t.Context())
-				left := make(chan error, 1)
-				go func() { left <- s.Run(ctx) }()
-
-				config := &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{pair.TLS()}, NextProtos: []string{link.ALPN}}
+				near, far, config, stop, left := inMemory(t, func(o *Options) { o.NoGRPC, o.AgentsNeedLink = true, true })
 				serves := func(context.Context, string) (tunnel.Conn, error) {
 					c, d := net.Pipe()
 					t.Cleanup(func() { d.Close() })
@@ -98,4 +110,50 @@ func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whoever was accepted just before a server is told to go is served, also by gRPC, which
+// takes no more connections once it stops.
+func TestADrainTakesThoseInTheirHandshakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far, config, stop, left := inMemory(t, func(*Options) {})
+		agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Forwarder: forwarder(func(context.Context, string) (tunnel.Conn, error) {
+			c, d := net.Pipe()
+			go func() {
+				defer d.Close()
+				_, _ = io.Copy(d, d)
+			}()
+			return tunnel.Wrap(c), nil
+		})})
+		defer agent.Close()
+		raw, err := near.Dial()
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		stop()
+		time.Sleep(time.Second)
+		config.NextProtos = nil // gRPC has its own
+		dialer := grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return raw, nil })
+		tun, err := client.CreateSingleUseGrpcTunnelWithContext(t.Context(), t.Context(), "passthrough:///localhost", dialer, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := tun.DialContext(t.Context(), "tcp", "x:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 5)
+		if _, err := c.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
+			t.Errorf("%q came back, %v", got, err)
+		}
+		_ = c.Close()
+		<-tun.Done()
+		if err := <-left; err != nil {
+			t.Error(err)
+		}
+	})
 }

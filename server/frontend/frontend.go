@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -109,6 +110,8 @@ type Frontend struct {
 
 	drained  chan struct{} // closed by Drain
 	drainOne sync.Once
+
+	accepting atomic.Int32 // listeners
 }
 
 // Room is for so many connections that have begun. Frontends may share one.
@@ -185,7 +188,9 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 		}
 	})
 	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log, MakeRoom: f.cfg.Strangers.slots.MakeRoom}
+	f.accepting.Add(1)
 	err := acceptor.Run(accepting, l, func(raw net.Conn) { f.take(life, raw, &conns) })
+	f.accepting.Add(-1)
 	if err != nil {
 		err = fmt.Errorf("the listener for %s on %s failed: %w", f.cfg.Name, l.Addr(), err)
 		cut(err)
@@ -232,6 +237,23 @@ func (f *Frontend) Drain() {
 		close(f.drained)
 		f.cfg.Strangers.each(f, (*Conn).hurry)
 	})
+}
+
+// settleLook is how often Settle looks.
+const settleLook = 10 * time.Millisecond
+
+// Settle returns after Drain, once the listeners are closed and whoever came before has
+// begun or left, or when ctx has ended.
+func (f *Frontend) Settle(ctx context.Context) {
+	for ctx.Err() == nil && (f.accepting.Load() > 0 || f.waiting() > 0) {
+		pause(ctx, settleLook)
+	}
+}
+
+// waiting is how many connections have not begun.
+func (f *Frontend) waiting() (n int) {
+	f.cfg.Strangers.each(f, func(*Conn) { n++ })
+	return n
 }
 
 func (f *Frontend) ended(ctx context.Context) bool {
