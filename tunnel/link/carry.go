@@ -3,7 +3,6 @@ package link
 import (
 	"encoding/binary"
 	"errors"
-	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -133,13 +132,14 @@ func (r *frameReader) passCreditUnlocked(st *Stream) {
 	st.carry.grown = !follows
 }
 
-// tellNext ends the other stream of a connection as this one has failed, on a
-// goroutine that wg joins. Whoever relays between the two learns of the failure only
+// tellNextLocked ends the other stream of a connection as this one fails, on a
+// goroutine that Close joins. Whoever relays between the two learns of the failure only
 // while it reads from this one, and no longer once its peer has ended its direction,
 // be the other direction idle, or over too, with its last bytes on a link that is lost.
-func (c *carrying) tellNext(cause error, wg *sync.WaitGroup) {
-	if next := c.next; next != nil && c.lasts {
-		wg.Go(func() { next.follow(tunnel.CodeOf(cause)) })
+func (st *Stream) tellNextLocked(cause error) {
+	over := st.state == halfClosedRemote || st.state == ended
+	if next := st.carry.next; over && next != nil && st.carry.lasts {
+		st.ses.wg.Go(func() { next.follow(tunnel.CodeOf(cause)) })
 	}
 }
 

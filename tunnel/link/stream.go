@@ -261,6 +261,7 @@ func (st *Stream) breachLocked() { st.resetLocked(tunnel.CodeProtocol) }
 // resetLocked ends a stream from the inside, for both the peer and the holder.
 func (st *Stream) resetLocked(code tunnel.Code) {
 	cause := &tunnel.ResetError{Code: code}
+	st.tellNextLocked(cause)
 	st.ses.out.queue.discard(&st.send)
 	st.sendResetLocked(code)
 	st.cancelLocked(cause)
@@ -272,9 +273,7 @@ func (st *Stream) resetLocked(code tunnel.Code) {
 // loseLocked ends a stream because of the peer: what it had sent can still be
 // read.
 func (st *Stream) loseLocked(cause error) {
-	if st.state == halfClosedRemote || st.state == ended {
-		st.carry.tellNext(cause, &st.ses.wg)
-	}
+	st.tellNextLocked(cause)
 	st.onLocked(receivesReset)
 	st.ses.out.queue.discard(&st.send)
 	st.cancelLocked(cause)

@@ -1,0 +1,126 @@
+package link_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// middle is a process between the ends of connections that outlive their links: the
+// rig's session is toward the opener, which is raw, and c toward the acceptor's d.
+func middle(t *testing.T, far tunnel.Carrier, forwarder func(c *link.Session) tunnel.Carrier) (r *rig, c, d *link.Session) {
+	t.Helper()
+	hello := link.Hello{Features: []string{link.FeatureResume}}
+	toD, fromD := net.Pipe()
+	c, d = sessions(t, link.Cork(toD), link.Cork(fromD), link.Config{Hello: hello}, link.Config{Hello: hello, Forwarder: far})
+	near, opener := net.Pipe()
+	return newRig(t, link.Cork(near), opener, true, link.Config{Hello: hello, Forwarder: forwarder(c)}), c, d
+}
+
+// begin opens a connection that outlives its links.
+func (r *rig) begin(id uint64) {
+	r.t.Helper()
+	r.send(frame{tOpen, 0, id, fields(2, "x:1", 3, u64(firstWindow), 6, make([]byte, 16), 7, []byte{0, 0, 0xea, 0x60})})
+	r.wantOpened(id, 0)
+}
+
+// holder is an end that keeps the connection, and has ended its direction if it ends.
+type holder struct{ ends bool }
+
+// Forward implements tunnel.Carrier.
+func (h holder) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	f.Resume.Granted = tunnel.Grant{Window: time.Minute}
+	near, err := answer(nowhere{}, nil)
+	if err != nil {
+		return err
+	}
+	if h.ends {
+		_ = near.CloseWrite()
+	}
+	<-ctx.Done()
+	return near.Close()
+}
+
+// A stream that is reset for its peer's breach of the protocol, after the peer's end,
+// takes the connection's other stream along, as one does that the peer resets (§9).
+func TestBreachBehindTheEndGoesOn(t *testing.T) {
+	for name, ends := range map[string]bool{"half-closed": false, "ended": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Carrier { return &tunnel.Forwarder{Dialer: c} })
+				r.begin(2)
+				r.send(frame{tData, 1, 2, nil})
+				if ends {
+					r.wantType(tData, 2)
+				}
+				synctest.Wait()
+				r.send(frame{tData, 0, 2, []byte("more")})
+				r.wantReset(2, uint16(tunnel.CodeProtocol))
+				synctest.Wait()
+				if n, m := c.Streams(), d.Streams(); n != 0 || m != 0 {
+					t.Errorf("%d and %d streams are left behind it", n, m)
+				}
+				r.end()
+				_, _ = c.Close(), d.Close()
+			})
+		})
+	}
+}
+
+// deliverer has its stream deliver to l.
+type deliverer struct {
+	c *link.Session
+	l *leaver
+}
+
+// Forward implements tunnel.Carrier.
+func (d *deliverer) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	next, err := d.c.Dial(ctx, f)
+	if err != nil {
+		return err
+	}
+	near, err := answer(next, nil)
+	if err != nil {
+		return err
+	}
+	near.In().Deliver(d.l)
+	if _, err := near.In().ReadChunks(make([]tunnel.Chunk, 1)); err != nil {
+		return err
+	}
+	_, _ = next.Read(make([]byte, 1)) // the end
+	_ = near.CloseWrite()
+	<-ctx.Done()
+	_, _ = near.Close(), next.Close()
+	return nil
+}
+
+// What is being delivered while the stream ends, because the connection's other one
+// has, is given back to the budget once.
+func TestTakeBesideTheLossOfTheOtherStream(t *testing.T) {
+	for _, kept := range []int{4, 10} {
+		synctest.Test(t, func(t *testing.T) {
+			var toD *link.Session
+			l := &leaver{end: func() { _ = toD.Close() }, kept: kept, turns: make(chan struct{}, 2)}
+			r, c, d := middle(t, holder{true}, func(c *link.Session) tunnel.Carrier {
+				toD = c
+				return &deliverer{c, l}
+			})
+			r.begin(2)
+			r.wantType(tData, 2) // the end
+			synctest.Wait()
+			r.send(frame{tData, 0, 2, []byte("some bytes")})
+			r.wantReset(2, uint16(tunnel.CodeLost))
+			synctest.Wait()
+			if used, unread := r.budget.Used(), r.ses.Stats().Unread; used != 0 || unread != 0 {
+				t.Errorf("%d bytes of the budget are held, and %d unread, of a stream that is gone", used, unread)
+			}
+			r.end()
+			_, _ = c.Close(), d.Close()
+		})
+	}
+}
