@@ -86,10 +86,10 @@ func (r *frameReader) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
 	}
 	r.ses.mu.Lock()
 	st.carry.taking = false
-	if st.recv.closed() {
+	if st.recv.dropped {
 		st.recv.cond.Broadcast() // for Detach
 	}
-	if n > 0 && !st.recv.closed() { // else all was given up already
+	if n > 0 && !st.recv.dropped { // else all was given up already
 		st.consumedLocked(n)
 	}
 	return n

@@ -192,6 +192,7 @@ type leaver struct {
 
 func (l *leaver) Take(tunnel.Chunk) int { l.end(); return l.kept }
 func (l *leaver) Flush()                {}
+func (l *leaver) Fail(error)            {}
 func (l *leaver) Ready()                { l.turns <- struct{}{} }
 
 // A Receiver may end the Conn that delivers to it from within Take. It is then

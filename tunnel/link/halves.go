@@ -32,6 +32,7 @@ type recvHalf struct {
 	delivery *delivery      // nil: somebody reads
 	deadline tunnel.Deadline
 	tailOpen bool // the last chunk of queue is ours to append to
+	dropped  bool // it was abandoned: nothing that comes counts any more
 }
 
 // readable says whether a read would not have to wait.
@@ -60,9 +61,9 @@ func (r *recvHalf) wait(probe bool) error {
 func (r *recvHalf) closed() bool { return r.end == errClosed }
 
 // finish is the peer's FIN. It counts even if the link was lost while what came
-// with it was handed on.
+// with it was handed on, but not behind bytes that were dropped.
 func (r *recvHalf) finish() {
-	if !r.closed() {
+	if !r.dropped {
 		r.end = io.EOF
 	}
 }
@@ -77,7 +78,7 @@ func (r *recvHalf) fail(cause error) {
 // abandon ends the direction at once, drops what nobody has read, and returns
 // how much of the link's memory that held.
 func (r *recvHalf) abandon(end error) int {
-	r.end = end
+	r.end, r.dropped = end, true
 	n := r.credit.unread()
 	r.credit.consumed += uint64(n)
 	r.inHand = 0

@@ -288,7 +288,7 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 		st.resetLocked(tunnel.CodeMemory)
 		return nil
 	}
-	if taken := r.deliverUnlocked(st, part); !st.recv.closed() {
+	if taken := r.deliverUnlocked(st, part); !st.recv.dropped {
 		r.keep(st, part.Slice(taken, n))
 	}
 	if fin {
@@ -298,7 +298,7 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 		}
 	}
 	switch {
-	case fin && st.recv.caughtUp() && !st.recv.closed():
+	case fin && st.recv.caughtUp() && !st.recv.dropped:
 		r.deliverEndUnlocked(st)
 	case fin || len(st.recv.queue) > 0:
 		st.recv.wake()
