@@ -135,7 +135,8 @@ func TestDrainedLinkIsReplacedAndLeft(t *testing.T) {
 
 	next := fakeserver.New(p).Start(t)
 	n.set("192.0.2.1", next.Addr())
-	eventually(t, "a link to the next server", func() bool { server.Drain(); return s.Stats().Links == 2 })
+	server.Drain()
+	eventually(t, "a link to the next server", func() bool { return s.Stats().Links == 2 })
 	must(t, roundTrip(t, s, target)) // on the new one
 	if got := s.Stats(); got.Links != 2 || got.Streams != 1 {
 		t.Errorf("%+v, want the old link alive with its stream", got)
@@ -167,7 +168,8 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 	servers.mu.Lock()
 	servers.at = time.Time{}
 	servers.mu.Unlock()
-	eventually(t, "the drain seen", func() bool { first.Drain(); l := s.pool.links().pick(); return l != nil && l.isLeaving() })
+	first.Drain()
+	eventually(t, "the drain seen", func() bool { l := s.pool.links().pick(); return l != nil && l.isLeaving() })
 	must(t, roundTrip(t, s, target)) // it is all there is
 	staying, err := s.pool.now(t.Context())
 	must(t, err)

@@ -75,10 +75,11 @@ type Server struct {
 	end context.CancelFunc
 	wg  sync.WaitGroup
 
-	mu    sync.Mutex
-	conns map[net.Conn]bool
-	links map[*link.Session]bool
-	peers []link.Hello // of all links, in the order they came
+	mu     sync.Mutex
+	conns  map[net.Conn]bool
+	links  map[*link.Session]bool
+	peers  []link.Hello // of all links, in the order they came
+	drains int
 }
 
 // Direct is a tunnel.DialerFunc that dials from here.
@@ -147,10 +148,12 @@ func (s *Server) Cut() {
 	}
 }
 
-// Drain asks clients to leave.
+// Drain asks clients to leave whose link is up, or in its handshake: it may be up for
+// the client before it is here. Those that come later may stay.
 func (s *Server) Drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.drains++
 	for l := range s.links {
 		l.Drain()
 	}
@@ -215,6 +218,9 @@ func (s *Server) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answ
 }
 
 func (s *Server) serveLink(c net.Conn) {
+	s.mu.Lock()
+	drains := s.drains
+	s.mu.Unlock()
 	features := s.Ends.Features()
 	if !s.NoLanes {
 		features = append(features, link.FeatureLanes)
@@ -234,6 +240,9 @@ func (s *Server) serveLink(c net.Conn) {
 	}
 	s.mu.Lock()
 	s.links[ses] = true
+	if s.drains != drains {
+		ses.Drain()
+	}
 	s.mu.Unlock()
 	s.Links.Add(1)
 	select {
