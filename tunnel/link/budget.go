@@ -139,7 +139,7 @@ func (c *clientBudgets) enter(number uint64) *Budget {
 	return b
 }
 
-// leave is called as a stream is forgotten.
+// leave is called once a stream is closed and holds nothing.
 func (c *clientBudgets) leave(b *Budget) {
 	if b == nil || c.shares[b.number] != b {
 		return

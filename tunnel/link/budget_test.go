@@ -155,3 +155,33 @@ func TestClientsOfAPeerShareMemory(t *testing.T) {
 		r.end()
 	}
 }
+
+// TestUnreadBytesCountAsTheirClients: also once both directions of a stream are over, and
+// its client has no other. What it opens next does not begin with nothing held.
+func TestUnreadBytesCountAsTheirClients(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, false, link.Config{Budget: link.NewBudget(2 << 20), PeerNumbersClients: true})
+	defer r.end()
+	open := func(id uint64, client byte) (credit uint64) {
+		f := openFrame(id, "over:1")
+		f.payload = append(f.payload, fields(5, u64(uint64(client)))...)
+		r.send(f)
+		value, _ := fieldOf(r.wantType(tOpened, id).payload, 2)
+		r.want(frame{tData, fin, id, nil})
+		return binary.BigEndian.Uint64(value)
+	}
+	id := uint64(1)
+	for ; open(id, 1) == firstWindow; id += 2 {
+		if used := r.budget.Used(); used > r.budget.Max()/8*7 {
+			t.Fatalf("a client that leaves %d bytes unread is granted a whole window", used)
+		}
+		for range 6 {
+			r.send(data(id, largestPayload))
+		}
+		r.send(frame{tData, fin, id, nil})
+	}
+	if credit := open(id+2, 2); credit != firstWindow {
+		t.Errorf("another client is granted %d", credit)
+	}
+}

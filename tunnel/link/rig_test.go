@@ -30,6 +30,8 @@ func (d *destinations) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, e
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused, Address: f.Address}
 	case "deaf:1":
 		return tunnel.Wrap(&deaf{loop: newLoop()}), nil
+	case "over:1":
+		return tunnel.Wrap(&over{deaf{loop: newLoop()}}), nil
 	default:
 		return nil, &tunnel.DialError{Failure: tunnel.FailNoSuchHost, Address: f.Address}
 	}
@@ -52,6 +54,11 @@ type deaf struct{ *loop }
 func (d *deaf) Read([]byte) (int, error)  { return 0, d.wait() }
 func (d *deaf) Write([]byte) (int, error) { return 0, d.wait() }
 func (d *deaf) CloseWrite() error         { return nil }
+
+// over is one that has ended its own direction.
+type over struct{ deaf }
+
+func (*over) Read([]byte) (int, error) { return 0, io.EOF }
 
 func (d *deaf) wait() error {
 	d.mu.Lock()

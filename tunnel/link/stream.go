@@ -24,6 +24,7 @@ type Stream struct {
 	recv   recvHalf
 	send   sendHalf
 	state  state
+	left   bool // its client's budget
 	carry  carrying
 	looked uint64 // bytes carried, both ways, as Bulk saw last
 }
@@ -56,12 +57,19 @@ func (st *Stream) onLocked(e event) {
 	case closed:
 		st.carry.leave(st.budget)
 		ses.out.queue.gone(&st.send)
-		if ses.streams.remove(st) {
-			ses.intake.clients.leave(st.budget)
-			if ses.streams.count() == 0 {
-				ses.idleCond.Broadcast()
-			}
+		if ses.streams.remove(st) && ses.streams.count() == 0 {
+			ses.idleCond.Broadcast()
 		}
+		st.leaveLocked()
+	}
+}
+
+// leaveLocked has a closed stream count as its client's no more, once nothing that came
+// by it is held: a share that is forgotten before, the client would get anew, and empty.
+func (st *Stream) leaveLocked() {
+	if st.state == closed && st.recv.credit.unread() == 0 && !st.left {
+		st.left = true
+		st.ses.intake.clients.leave(st.budget)
 	}
 }
 
@@ -128,6 +136,7 @@ func (st *Stream) consumedLocked(n int) {
 	ses.count.unread -= n
 	if st.recv.end != nil {
 		st.recv.credit.consumed += uint64(n) // no more is coming, so no more credit
+		st.leaveLocked()
 		return
 	}
 	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.pressure()); grant {
@@ -304,6 +313,7 @@ func (st *Stream) dropLocked(end, cause error) {
 	n := st.recv.abandon(end)
 	st.budget.add(-n)
 	st.ses.count.unread -= n
+	st.leaveLocked()
 	st.send.abandon(end)
 	st.recv.wake()
 	st.send.cond.Broadcast()
