@@ -141,8 +141,8 @@ func (c *Conn) Close() error {
 	if c.end.Reason() == resume.NotGone && !c.end.In.Finished() && !c.turn.delivers() {
 		c.readBy.stop()
 		c.readBy = nil
-		if c.st != nil {
-			_ = c.st.SetReadDeadline(time.Time{})
+		if c.st != nil { // whoever reads is let go, before drop does
+			_ = c.st.SetReadDeadline(time.Now())
 		}
 		c.ends.start(c.drop)
 	}

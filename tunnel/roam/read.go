@@ -188,6 +188,12 @@ func (c *Conn) fetch(from func(Carrier) (n, size int, err error), dropped bool) 
 func (c *Conn) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for c.reading > 0 { // by Close, not for long
+		c.changed.Wait()
+	}
+	if c.st != nil {
+		_ = c.st.SetReadDeadline(time.Time{})
+	}
 	var chunks [batch]tunnel.Chunk
 	for {
 		n, err := c.fetch(into(chunks[:]), true)
