@@ -59,7 +59,7 @@ type Watcher interface {
 	Lost(cause error)
 
 	// Move tells that the connection had better go on by another stream (§10). It
-	// is called as Acked is.
+	// must neither block nor call the stream.
 	Move()
 }
 
@@ -163,9 +163,9 @@ func (st *Stream) followLocked() {
 // Session is the link that the stream is on.
 func (st *Stream) Session() *Session { return st.ses }
 
-// Watch tells w of acknowledgements from now on, and of the stream's failure
-// whenever it happens or happened. It returns what was acknowledged before, if
-// anything was.
+// Watch tells w of acknowledgements from now on, and whenever it happens or happened,
+// of the stream's failure, and that the connection had better move. It returns what
+// was acknowledged before, if anything was.
 func (st *Stream) Watch(w Watcher) (acked Ack, some bool) {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
@@ -173,6 +173,9 @@ func (st *Stream) Watch(w Watcher) (acked Ack, some bool) {
 	var reset *tunnel.ResetError
 	if st.state == closed && errors.As(st.send.end, &reset) {
 		w.Lost(st.send.end)
+	}
+	if st.carry.moves {
+		w.Move()
 	}
 	early := st.carry.early
 	st.carry.early = nil

@@ -127,12 +127,13 @@ func (r *frameReader) handleMoveUnlocked(h header) error {
 		st.breachLocked()
 	case h.flags&flagStay != 0:
 		st.carry.stays = true
-	case st.carry.watcher != nil && !st.carry.moves: // a flood of them makes no work
-		watcher := st.carry.watcher
+	case !st.carry.moves: // a flood of them makes no work
 		st.carry.moves = true
-		ses.mu.Unlock()
-		watcher.Move()
-		ses.mu.Lock()
+		if watcher := st.carry.watcher; watcher != nil { // else Watch tells it
+			ses.mu.Unlock()
+			watcher.Move()
+			ses.mu.Lock()
+		}
 	}
 	return nil
 }

@@ -105,6 +105,23 @@ func TestAFloodOfMovesIsOne(t *testing.T) {
 	}
 }
 
+// What is asked to move before anybody watches it moves as soon as somebody does: it is
+// not asked again.
+func TestAMoveThatComesEarly(t *testing.T) {
+	noLeaks(t)
+	near, far := tcpPair(t)
+	r := newRig(t, near, far, true, link.Config{})
+	defer r.end()
+	id, conn := r.dialed()
+	r.send(frame{tMove, 0, id, nil})
+	r.wantNothing()
+	told := make(moved, 2)
+	conn.(*link.Stream).Watch(told)
+	if len(told) != 1 {
+		t.Errorf("told %d times, want once", len(told))
+	}
+}
+
 // Whoever waits for so many bytes is told once, whichever way they went.
 func TestWakeAfter(t *testing.T) {
 	noLeaks(t)
