@@ -34,6 +34,7 @@ func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 			for _, f := range s.clientFronts {
 				f.Settle(newcomers)
 			}
+			s.tenants.awaitSettled(newcomers, clients)
 			s.clientGRPC.server.GracefulStop()
 		}()
 		defer func() {

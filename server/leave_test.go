@@ -5,16 +5,21 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/test/bufconn"
 
 	"konnectivity/internal/pki"
+	"konnectivity/server/auth"
+	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
@@ -35,8 +40,8 @@ func linkTo(t *testing.T, l *bufconn.Listener, config *tls.Config, cfg link.Conf
 }
 
 // inMemory runs a server without sockets, in fake time, until stop; left gets what Run
-// returned. config is for peers by links.
-func inMemory(t *testing.T, set func(*Options)) (near, far *bufconn.Listener, config *tls.Config, stop context.CancelFunc, left chan error) {
+// returned. config is for peers by links, whose certificate is of the CA.
+func inMemory(t *testing.T, set func(*Options, *pki.CA)) (near, far *bufconn.Listener, config *tls.Config, stop context.CancelFunc, left chan error) {
 	t.Helper()
 	ca, err := pki.NewCA("ca")
 	if err != nil {
@@ -54,7 +59,7 @@ func inMemory(t *testing.T, set func(*Options)) (near, far *bufconn.Listener, co
 		ID: "s", Clients: []Listener{{Listener: near, TLS: secure}}, Agents: []Listener{{Listener: far, TLS: secure}},
 		ResumeWindow: 30 * time.Second, Grace: time.Hour, Log: quietLog(), Registry: prometheus.NewRegistry(),
 	}
-	set(&opts)
+	set(&opts, ca)
 	s, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +78,7 @@ func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 	for name, open := range map[string]bool{"with a connection": true, "idle": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				near, far, config, stop, left := inMemory(t, func(o *Options) { o.NoGRPC, o.AgentsNeedLink = true, true })
+				near, far, config, stop, left := inMemory(t, func(o *Options, _ *pki.CA) { o.NoGRPC, o.AgentsNeedLink = true, true })
 				serves := func(context.Context, string) (tunnel.Conn, error) {
 					c, d := net.Pipe()
 					t.Cleanup(func() { d.Close() })
@@ -116,44 +121,88 @@ func TestAServerLeavesBehindItsLastConnection(t *testing.T) {
 // takes no more connections once it stops.
 func TestADrainTakesThoseInTheirHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		near, far, config, stop, left := inMemory(t, func(*Options) {})
-		agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Forwarder: forwarder(func(context.Context, string) (tunnel.Conn, error) {
-			c, d := net.Pipe()
-			go func() {
-				defer d.Close()
-				_, _ = io.Copy(d, d)
-			}()
-			return tunnel.Wrap(c), nil
-		})})
-		defer agent.Close()
-		raw, err := near.Dial()
-		if err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		stop()
-		time.Sleep(time.Second)
-		config.NextProtos = nil // gRPC has its own
-		dialer := grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return raw, nil })
-		tun, err := client.CreateSingleUseGrpcTunnelWithContext(t.Context(), t.Context(), "passthrough:///localhost", dialer, grpc.WithTransportCredentials(credentials.NewTLS(config)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := tun.DialContext(t.Context(), "tcp", "x:1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, 5)
-		if _, err := c.Write([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
-			t.Errorf("%q came back, %v", got, err)
-		}
-		_ = c.Close()
-		<-tun.Done()
-		if err := <-left; err != nil {
-			t.Error(err)
-		}
+		near, far, config, stop, left := inMemory(t, func(*Options, *pki.CA) {})
+		drainBesideAHandshake(t, near, far, config, stop, left)
 	})
+}
+
+// It is so at a tenant's own port, too.
+func TestADrainTakesThoseInTheirHandshakesAtATenantsPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := bufconn.Listen(64 << 10)
+		_, far, config, stop, left := inMemory(t, func(o *Options, ca *pki.CA) {
+			o.Clients[0].TLSFor, o.Agents[0].TLSFor = guestsOf(o.Clients[0].TLS), guestsOf(o.Agents[0].TLS)
+			o.TenantTokens = func(*tenancy.Tokens) *auth.TokensConfig { return nil }
+			o.TenantListener = func(tenancy.Place) (Listener, error) {
+				return Listener{Listener: own, TLS: o.Clients[0].TLS, TLSFor: o.Clients[0].TLSFor}, nil
+			}
+			o.Tenants = tenantIn(t, "serverNames: [localhost]\nlisten: {clientPort: 8443}\n", ca, o.Log)
+		})
+		drainBesideAHandshake(t, own, far, config, stop, left)
+	})
+}
+
+// tenantIn has the only tenant, whose peers are of the CA.
+func tenantIn(t *testing.T, spec string, ca *pki.CA, log logrus.FieldLogger) *tenancy.Dir {
+	t.Helper()
+	all := t.TempDir()
+	folder := filepath.Join(all, "red")
+	if err := os.Mkdir(folder, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{tenancy.SpecFile: spec, tenancy.AgentsCAFile: string(ca.CertPEM), tenancy.ClientsCAFile: string(ca.CertPEM)} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir, err := tenancy.Open(all, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// drainBesideAHandshake has the server go while a client that it has accepted from near
+// is still to say hello.
+func drainBesideAHandshake(t *testing.T, near, far *bufconn.Listener, config *tls.Config, stop context.CancelFunc, left <-chan error) {
+	agent := linkTo(t, far, config, link.Config{Hello: link.Hello{Role: link.RoleAgent, ID: "a"}, Forwarder: forwarder(func(context.Context, string) (tunnel.Conn, error) {
+		c, d := net.Pipe()
+		go func() {
+			defer d.Close()
+			_, _ = io.Copy(d, d)
+		}()
+		return tunnel.Wrap(c), nil
+	})})
+	defer agent.Close()
+	raw, err := near.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	stop()
+	time.Sleep(time.Second)
+	config.NextProtos = nil // gRPC has its own
+	dialer := grpc.WithContextDialer(func(context.Context, string) (net.Conn, error) { return raw, nil })
+	tun, err := client.CreateSingleUseGrpcTunnelWithContext(t.Context(), t.Context(), "passthrough:///localhost", dialer, grpc.WithTransportCredentials(credentials.NewTLS(config)))
+	if err != nil {
+		t.Error(err)
+		<-left
+		return
+	}
+	c, err := tun.DialContext(t.Context(), "tcp", "x:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := c.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != "hello" {
+		t.Errorf("%q came back, %v", got, err)
+	}
+	_ = c.Close()
+	<-tun.Done()
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
 }

@@ -61,7 +61,8 @@ type keeper struct {
 }
 
 // keepPlaces has what tenants listen on for themselves open until the server drains,
-// and returns when all connections that came by it have ended.
+// and returns when all connections that came by it have ended. Before that it tells, as
+// Frontend.Settle does, that all of them have begun.
 func (t *tenants) keepPlaces(life context.Context, side side) {
 	if t == nil {
 		return
@@ -78,10 +79,26 @@ func (t *tenants) keepPlaces(life context.Context, side side) {
 			for _, d := range k.open {
 				d.front.Drain()
 			}
+			for _, d := range k.open {
+				d.front.Settle(life)
+			}
+			close(t.settled[side])
 			return
 		case <-t.moved[side]:
 		case <-again:
 		}
+	}
+}
+
+// awaitSettled returns once nobody who came by a tenant's own place is still in the
+// handshake of a server that drains, or when ctx has ended.
+func (t *tenants) awaitSettled(ctx context.Context, side side) {
+	if t == nil {
+		return
+	}
+	select {
+	case <-t.settled[side]:
+	case <-ctx.Done():
 	}
 }
 

@@ -33,6 +33,8 @@ type tenants struct {
 	places [sides]*shares.Pool     // connections that a port has room for
 	moved  [sides]chan struct{}    // what tenants listen on may have changed
 
+	settled [sides]chan struct{} // closed by keepPlaces in a drain
+
 	running sync.WaitGroup  // what ends with life, or with a tenant
 	life    context.Context // of the server, once it runs
 
@@ -97,6 +99,7 @@ func newTenants(s *Server, dir *tenancy.Dir) *tenants {
 	for side := range sides {
 		t.places[side] = shares.NewPool(int64(s.roomOf(side)))
 		t.moved[side] = make(chan struct{}, 1)
+		t.settled[side] = make(chan struct{})
 	}
 	return t
 }
