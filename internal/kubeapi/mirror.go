@@ -47,7 +47,9 @@ type Mirror struct {
 	api      SecretsAPI
 	selector string
 
-	version string // to watch from; "": list first. Of List's and Run's goroutine
+	// Of List's and Run's goroutine:
+	version string    // to watch from; "": list first
+	heard   time.Time // when the API last told anything, be it by a bookmark
 
 	mu    sync.Mutex
 	held  map[string]held
@@ -113,9 +115,11 @@ func (m *Mirror) fail(err error) {
 	}
 }
 
-// follow watches until the API ends that, from where it was left.
+// follow watches until the API ends that, from where it was left. One that has been
+// silent for a whole watch may be of versions that begin anew below ours, as behind a
+// restore of its etcd, and would stay silent until they get there.
 func (m *Mirror) follow(ctx context.Context) error {
-	if m.version == "" {
+	if m.version == "" || time.Since(m.heard) >= watchTime {
 		if err := m.List(ctx); err != nil {
 			return err
 		}
@@ -143,7 +147,7 @@ func (m *Mirror) List(ctx context.Context) error {
 			all[page.Items[i].Name] = keep(&page.Items[i])
 		}
 		if opts.Continue = page.Continue; opts.Continue == "" {
-			m.version = page.ResourceVersion
+			m.version, m.heard = page.ResourceVersion, time.Now()
 			break
 		}
 	}
@@ -208,5 +212,5 @@ func (m *Mirror) take(what watch.EventType, s *Secret) {
 	case watch.Deleted:
 		delete(m.held, s.Name)
 	}
-	m.version = s.ResourceVersion // also of a bookmark, which has nothing else
+	m.version, m.heard = s.ResourceVersion, time.Now() // also of a bookmark, which has nothing else
 }

@@ -235,6 +235,35 @@ func TestAMirrorThatWasLeftBehind(t *testing.T) {
 	})
 }
 
+// Behind a restore of etcd versions begin anew, below those that were seen, and a watch
+// from one of these is told nothing. One that is told something is not listed again.
+func TestAMirrorOfWhatWasRestored(t *testing.T) {
+	s := newShelf("a", "b")
+	mirrored(t, s, func(m *Mirror) {
+		for range 3 {
+			time.Sleep(watchTime / 2)
+			s.mu.Lock()
+			s.tell(watch.Bookmark, &Secret{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "9"}})
+			s.mu.Unlock()
+			time.Sleep(watchTime / 2)
+			s.end()
+		}
+		time.Sleep(2 * mostPause)
+		if s.lists != 1 {
+			t.Errorf("%d lists while the API told something", s.lists)
+		}
+		s.mu.Lock()
+		s.version, s.held = 1, map[string]string{"a": "1", "c": "1"} // unseen
+		s.mu.Unlock()
+		time.Sleep(watchTime)
+		s.end()
+		time.Sleep(2 * mostPause)
+		wants(t, m, "a=1 c=1")
+		s.put("d")
+		wants(t, m, "a=1 c=1 d=2")
+	})
+}
+
 func TestAMirrorKeepsWhatItHasWhileTheAPIIsAway(t *testing.T) {
 	s := newShelf("a")
 	mirrored(t, s, func(m *Mirror) {
