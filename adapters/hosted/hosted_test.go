@@ -152,6 +152,42 @@ func TestWatchForbidden(t *testing.T) {
 	}
 }
 
+// A kubeconfig that is not accepted is tried again once it changes.
+func TestWatchOnceCredentialsAreRenewed(t *testing.T) {
+	t.Parallel() // it waits
+	api, path := filled(t)
+	api.Lock()
+	api.Token = "renewed"
+	api.Unlock()
+	s := services(t, path)
+	s.look = time.Millisecond
+	run(t, s)
+	lookup(s, "a/one")
+	eventually(t, "the attempt", func() bool { return api.Count("LIST") == 1 })
+	api.Kubeconfig(t, path, "renewed")
+	s.client.mu.Lock()
+	s.client.read = time.Time{}
+	s.client.mu.Unlock()
+	eventually(t, "a watch", func() bool { _, current := s.table.get(""); return current })
+}
+
+// Behind a restore of etcd the API's versions begin anew, below those that were seen, and
+// a watch from one of these is told nothing.
+func TestWatchOfWhatWasRestored(t *testing.T) {
+	t.Parallel() // it waits
+	api, path := filled(t)
+	s := services(t, path)
+	run(t, s)
+	lookup(s, "a/one")
+	watched := func() bool { _, current := s.table.get(""); return current }
+	eventually(t, "a watch", watched)
+	api.Restore(map[string]string{"a/one": "10.0.0.7"})
+	time.Sleep(firstPause + 100*time.Millisecond) // one that ends before is a failure
+	api.EndWatches()
+	eventually(t, "another", func() bool { return api.Count("WATCH") == 2 && watched() })
+	want(t, s, map[string]string{"a/one": "[10.0.0.7]", "a/dual": "no_such_host"})
+}
+
 func TestAPIAway(t *testing.T) {
 	t.Parallel() // it waits
 	api, path := filled(t)

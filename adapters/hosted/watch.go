@@ -42,7 +42,7 @@ const (
 	otherEvery = 30 * time.Second
 
 	// firstPause and maxPause bound the pause after a failure; forbidPause is
-	// for an API that forbids watches, which seldom changes.
+	// for an API that forbids watches, which seldom changes for one kubeconfig.
 	firstPause  = time.Second
 	maxPause    = 30 * time.Second
 	forbidPause = 5 * time.Minute
@@ -105,7 +105,7 @@ func (s *Services) Run(ctx context.Context) {
 	}
 	pause := firstPause
 	for ctx.Err() == nil {
-		start := time.Now()
+		start, access := time.Now(), s.client.inUse()
 		err := s.follow(ctx)
 		s.table.setCurrent(false)
 		if time.Since(start) > maxPause {
@@ -123,10 +123,13 @@ func (s *Services) Run(ctx context.Context) {
 		if ctx.Err() == nil {
 			s.log.WithError(err).Debug("cannot watch the hosted cluster's Services; getting each one when it is needed")
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait + rand.N(wait/4+1)):
+		resting, rested := context.WithTimeout(ctx, wait+rand.N(wait/4+1))
+		if wait == forbidPause {
+			s.awaitOther(resting, access) // who may do more
+		} else {
+			<-resting.Done()
 		}
+		rested()
 	}
 }
 
@@ -134,23 +137,31 @@ func (s *Services) Run(ctx context.Context) {
 // of one API mean nothing to another.
 var errOther = errors.New("the kubeconfig has changed")
 
-// follow lists once, then watches until something goes wrong.
+// follow lists, then watches until something goes wrong. A watch that told nothing, not
+// even a bookmark, may be of versions that begin anew below ours, as behind a restore of
+// the API's etcd, and the next would be silent until they get there: all is listed anew.
 func (s *Services) follow(ctx context.Context) error {
 	access := s.client.inUse()
-	addrs, version, err := s.list(ctx)
-	if err != nil {
-		return err
-	}
-	s.table.replace(addrs)
-	s.outage.note(nil)
-	for {
-		version, err = s.watch(ctx, access, version)
+	for version := ""; ; {
+		if version == "" {
+			addrs, listed, err := s.list(ctx)
+			if err != nil {
+				return err
+			}
+			s.table.replace(addrs)
+			s.outage.note(nil)
+			version = listed
+		}
+		next, err := s.watch(ctx, access, version)
 		switch {
 		case s.client.inUse() != access:
 			return errOther
 		case err != nil:
 			return err
+		case next == version:
+			next = ""
 		}
+		version = next
 	}
 }
 

@@ -30,7 +30,7 @@ type API struct {
 	*httptest.Server
 	services map[string]string // namespace/name -> clusterIPs, comma-separated
 	version  int
-	watches  map[chan event]bool
+	watches  map[chan event]int // by the version they are from
 }
 
 type event struct {
@@ -40,7 +40,7 @@ type event struct {
 
 // Start serves over TLS, HTTP/2 included, until the test ends.
 func Start(t testing.TB) *API {
-	a := &API{services: make(map[string]string), watches: make(map[chan event]bool), version: 1}
+	a := &API{services: make(map[string]string), watches: make(map[chan event]int), version: 1}
 	a.Server = httptest.NewUnstartedServer(a)
 	a.EnableHTTP2 = true
 	a.Config.ErrorLog = log.New(io.Discard, "", 0) // clients may leave at any time
@@ -76,7 +76,17 @@ func (a *API) Delete(key string) {
 func (a *API) Expire() {
 	a.Lock()
 	defer a.Unlock()
-	a.send(event{"ERROR", map[string]any{"kind": "Status", "code": 410}})
+	for w := range a.watches {
+		w <- event{"ERROR", map[string]any{"kind": "Status", "code": 410}}
+	}
+}
+
+// Restore has these Services be all there are, and versions begin anew, as a restore of
+// etcd does. No watch is told, nor of what comes before its version.
+func (a *API) Restore(services map[string]string) {
+	a.Lock()
+	defer a.Unlock()
+	a.services, a.version = services, 1
 }
 
 // EndWatches ends all watches in order.
@@ -124,8 +134,10 @@ contexts:
 }
 
 func (a *API) send(e event) {
-	for w := range a.watches {
-		w <- e
+	for w, from := range a.watches {
+		if a.version > from {
+			w <- e
+		}
 	}
 }
 
@@ -210,7 +222,7 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) {
 
 func (a *API) serveWatch(w http.ResponseWriter, r *http.Request) {
 	events := make(chan event, 64)
-	a.watches[events] = true
+	a.watches[events], _ = strconv.Atoi(r.URL.Query().Get("resourceVersion"))
 	a.Unlock()
 	defer func() {
 		a.Lock()
