@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	logrustest "github.com/sirupsen/logrus/hooks/test"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
@@ -275,6 +276,35 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// A proxy that is none is told of at once, without its password, and is an error where
+// destinations are to be reached through it.
+func TestProxyOfTheEnvironmentThatIsNone(t *testing.T) {
+	t.Setenv("NO_PROXY", "*")
+	const ignored, used = "it is ignored", "cannot be reached through it"
+	for text, want := range map[string]string{
+		"": "", "proxy.example:3128": "", "http://me:s3cret@proxy.example\n": "",
+		"http://me:s3cret%@proxy.example": ignored, "socks5://me:s3cret@proxy.example": used,
+		"me:s3cret%@proxy.example": used, "http://me:s3cret@proxy.example:port": used, // as httpproxy reads them
+	} {
+		t.Setenv("HTTPS_PROXY", text)
+		for _, egress := range []bool{false, true} {
+			log, lines := logrustest.NewNullLogger()
+			p := &process{flags: &flags{egressProxy: egress}, log: log}
+			_, err := p.environmentProxy()
+			said := ""
+			if err != nil {
+				said = err.Error()
+			}
+			for _, e := range lines.AllEntries() {
+				said += e.Message
+			}
+			if (err != nil) != (want != "" && egress) || (said == "") != (want == "") || !egress && !strings.Contains(said, want) || strings.Contains(said, "s3cret") {
+				t.Errorf("%q, for destinations, too: %v: %q, %v", text, egress, said, err)
+			}
+		}
 	}
 }
 

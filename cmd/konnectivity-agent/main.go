@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
@@ -26,6 +28,7 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
+	"konnectivity/tunnel/connect"
 	"konnectivity/tunnel/link"
 )
 
@@ -147,9 +150,10 @@ func (p *process) options() (agent.Options, error) {
 	if err != nil {
 		return agent.Options{}, err
 	}
-	// Servers are reached through HTTPS_PROXY as by upstream's agent, whose
-	// gRPC library does so unasked; destinations only where it is asked for.
-	environment := httpproxy.FromEnvironment().ProxyFunc()
+	environment, err := p.environmentProxy()
+	if err != nil {
+		return agent.Options{}, err
+	}
 	reach := egress.Options{Policy: rules, Descriptors: admission.Descriptors()}
 	if f.egressProxy {
 		reach.Proxy = environment
@@ -171,6 +175,27 @@ func (p *process) options() (agent.Options, error) {
 		opts.Token = agent.TokenFile(f.tokenPath)
 	}
 	return opts, nil
+}
+
+// environmentProxy is the proxy of the environment. Servers are reached through it as by
+// upstream's agent, whose gRPC library does so unasked, and likewise without it where it
+// does not parse; destinations only where it is asked for, and then it must be right.
+func (p *process) environmentProxy() (func(*url.URL) (*url.URL, error), error) {
+	environment := httpproxy.FromEnvironment()
+	environment.HTTPSProxy = strings.TrimSpace(environment.HTTPSProxy)
+	_, wrong := connect.ParseProxy(environment.HTTPSProxy)
+	everywhere := httpproxy.Config{HTTPSProxy: environment.HTTPSProxy} // whatever NO_PROXY has
+	used, _ := everywhere.ProxyFunc()(&url.URL{Scheme: "https", Host: "server.example"})
+	switch {
+	case wrong == nil:
+	case p.flags.egressProxy:
+		return nil, fmt.Errorf("--egress-proxy-from-environment: HTTPS_PROXY: %w", wrong)
+	case used == nil:
+		p.log.Warnf("HTTPS_PROXY of the environment: %v; it is ignored, and servers are reached without a proxy", wrong)
+	default:
+		p.log.Warnf("HTTPS_PROXY of the environment: %v; servers cannot be reached through it", wrong)
+	}
+	return environment.ProxyFunc(), nil
 }
 
 func (p *process) countLeases() (*agent.LeaseCounter, error) {
