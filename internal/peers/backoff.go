@@ -27,10 +27,10 @@ func (b *Backoff) Failure() time.Duration {
 // grow is base times factor to the power of n, at most limit.
 func grow(base time.Duration, factor float64, n int, limit time.Duration) time.Duration {
 	grown := float64(base) * math.Pow(factor, float64(n))
-	if grown >= float64(limit) {
-		return limit
+	if grown < float64(limit) {
+		return time.Duration(grown)
 	}
-	return time.Duration(grown)
+	return limit // also for what is no number, as after endless failures with a base of 0
 }
 
 // Jitter spreads d over its upper half, so that all who lost a server at the
