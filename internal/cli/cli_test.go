@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -90,6 +91,23 @@ func TestFirstSignalStopsGracefully(t *testing.T) {
 		return errors.New("could not drain")
 	}), signals); status != 1 {
 		t.Errorf("a failed shutdown has status %d", status)
+	}
+}
+
+// A terminal that goes away is told of by the kernel and by its shell.
+func TestSIGHUPIsAlwaysGraceful(t *testing.T) {
+	signals := make(chan os.Signal, 2)
+	status, _, stderr := execute(program(func(ctx context.Context) error {
+		signals <- syscall.SIGHUP
+		<-ctx.Done()
+		signals <- syscall.SIGHUP
+		for len(signals) > 0 {
+			runtime.Gosched()
+		}
+		return nil
+	}), signals)
+	if status != 0 || stderr != "" {
+		t.Errorf("status %d, %q", status, stderr)
 	}
 }
 

@@ -46,11 +46,15 @@ func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(fo
 // exit status, for os.Exit. The process keeps to the memory limit of its cgroup,
 // unless GOMEMLIMIT says otherwise. The first SIGINT or SIGTERM ends the command's
 // context, and Main waits for the command to finish gracefully; the second
-// returns at once. An error is one line on standard error.
+// returns at once. A terminal that goes away (SIGHUP) is like the first, unless nohup
+// has it ignored; it is often told twice. An error is one line on standard error.
 func Main(cmd *cobra.Command) int {
 	memlimit.Set(os.DirFS("/"), os.Getenv)
-	signals := make(chan os.Signal, 2) // both may arrive before either is read
+	signals := make(chan os.Signal, 4) // all may arrive before one is read
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	defer signal.Stop(signals)
 	return Run(cmd, os.Args[1:], os.Stderr, signals)
 }
@@ -86,8 +90,8 @@ func Run(cmd *cobra.Command, args []string, stderr io.Writer, signals <-chan os.
 		select {
 		case o := <-done:
 			return status(o.ran, o.err, started, stopping, stderr)
-		case <-signals:
-			if stopping {
+		case s := <-signals:
+			if stopping && s != syscall.SIGHUP {
 				return ExitFailure
 			}
 			stopping = true

@@ -5,6 +5,7 @@ package cli_test
 import (
 	"context"
 	"os"
+	"os/signal"
 	"syscall"
 	"testing"
 
@@ -15,14 +16,35 @@ func TestMainHearsRealSignals(t *testing.T) {
 	args := os.Args
 	defer func() { os.Args = args }()
 	os.Args = []string{"prog"}
-	status := cli.Main(program(func(ctx context.Context) error {
-		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
-			return err
+	for _, sent := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP} {
+		status := cli.Main(program(func(ctx context.Context) error {
+			if err := syscall.Kill(os.Getpid(), sent); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return nil
+		}))
+		if status != 0 {
+			t.Errorf("%v: status %d", sent, status)
 		}
-		<-ctx.Done()
+	}
+}
+
+// What nohup has ignored stays so.
+func TestMainLeavesSIGHUPToNohup(t *testing.T) {
+	signal.Ignore(syscall.SIGHUP)
+	defer func() { // Reset would leave it ignored, as far as Ignored knows
+		heard := make(chan os.Signal, 1)
+		signal.Notify(heard, syscall.SIGHUP)
+		signal.Stop(heard)
+	}()
+	args := os.Args
+	defer func() { os.Args = args }()
+	os.Args = []string{"prog"}
+	_ = cli.Main(program(func(context.Context) error {
+		if !signal.Ignored(syscall.SIGHUP) {
+			t.Error("it is not ignored any more")
+		}
 		return nil
 	}))
-	if status != 0 {
-		t.Errorf("status %d", status)
-	}
 }
