@@ -62,12 +62,18 @@ func loadChart(t *testing.T) *chart.Chart {
 // namespace has objects.
 func render(t *testing.T, c *chart.Chart, values string, objects ...runtime.Object) (map[string]string, error) {
 	t.Helper()
+	return renderIn(t, c, values, controlPlane, chartutil.DefaultCapabilities, objects...)
+}
+
+// renderIn is render for a namespace, and an API that can what capabilities say.
+func renderIn(t *testing.T, c *chart.Chart, values, namespace string, capabilities *chartutil.Capabilities, objects ...runtime.Object) (map[string]string, error) {
+	t.Helper()
 	given := map[string]any{}
 	if err := yaml.Unmarshal([]byte(values), &given); err != nil {
 		t.Fatal(err)
 	}
-	release := chartutil.ReleaseOptions{Name: "konnectivity", Namespace: controlPlane, IsInstall: true}
-	all, err := chartutil.ToRenderValues(c, given, release, chartutil.DefaultCapabilities) // checks the schema
+	release := chartutil.ReleaseOptions{Name: "konnectivity", Namespace: namespace, IsInstall: true}
+	all, err := chartutil.ToRenderValues(c, given, release, capabilities) // checks the schema
 	if err != nil {
 		return nil, err
 	}
@@ -272,6 +278,36 @@ func TestChartRefusesWrongValues(t *testing.T) {
 	} {
 		if _, err := render(t, loadChart(t), values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", values, err)
+		}
+	}
+}
+
+// Where an SCC chooses users, no pod asks for one; where none applies, all do.
+func TestChartLeavesUsersToOpenShift(t *testing.T) {
+	const agents = "controlPlaneAgent: {enabled: true, identifiers: ipv4=192.0.2.1}"
+	openShift := chartutil.DefaultCapabilities.Copy()
+	openShift.APIVersions = append(slices.Clone(openShift.APIVersions), "security.openshift.io/v1")
+	for _, test := range []struct {
+		values, namespace string
+		capabilities      *chartutil.Capabilities
+		pods              int // that ask for a user
+	}{
+		{"{" + agents + "}", controlPlane, chartutil.DefaultCapabilities, 4},
+		{"{" + agents + "}", controlPlane, openShift, 0},
+		{"{" + agents + ", server: {tenants: [a]}}", controlPlane, openShift, 0},
+		{"{" + agents + ", server: {route: {host: a.example.com}}}", controlPlane, chartutil.DefaultCapabilities, 0},
+		{"{server: {enabled: false}}", "kube-system", openShift, 1},
+		{"{server: {enabled: false}}", "default", openShift, 1},
+	} {
+		files, err := renderIn(t, loadChart(t), test.values, test.namespace, test.capabilities)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := strings.Join(slices.Collect(maps.Values(files)), "\n")
+		for _, field := range []string{"runAsUser: ", "runAsGroup: ", "fsGroup: "} {
+			if n := strings.Count(text, field); n != test.pods {
+				t.Errorf("%s in %s: %d pods have %s, want %d", test.values, test.namespace, n, field, test.pods)
+			}
 		}
 	}
 }

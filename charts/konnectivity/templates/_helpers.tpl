@@ -33,11 +33,21 @@
 {{- dict "names" (concat .Values.pki.clusterSANs (compact (list .Values.server.route.host .Values.server.tlsRoute.host)) | uniq) | toJson }}
 {{- end }}
 
+{{- /* Not empty where OpenShift's SCC restricted-v2 chooses users and groups, and refuses pods that ask for others
+       (manifests/components/openshift). No SCC applies in the namespaces that every cluster has. */}}
+{{- define "konnectivity.openshift" }}
+{{- $without := list "default" "kube-system" "kube-public" "openshift" "openshift-infra" "openshift-node" }}
+{{- if and (not (has .Release.Namespace $without)) (or .Values.server.route.host (.Capabilities.APIVersions.Has "security.openshift.io/v1")) }}yes{{ end }}
+{{- end }}
+
 {{- /* What server and agents have in common: .object is changed as .values say. */}}
 {{- define "konnectivity.pod" }}
 {{- $pullSecrets := list }}
 {{- range .root.Values.image.pullSecrets }}{{ $pullSecrets = append $pullSecrets (dict "name" .) }}{{ end }}
 {{- if $pullSecrets }}{{ $_ := set .object.spec.template.spec "imagePullSecrets" $pullSecrets }}{{ end }}
+{{- if include "konnectivity.openshift" .root }}
+{{- $_ := set .object.spec.template.spec "securityContext" (omit .object.spec.template.spec.securityContext "runAsUser" "runAsGroup" "fsGroup") }}
+{{- end }}
 {{- $container := first .object.spec.template.spec.containers }}
 {{- $_ := set $container "image" (include "konnectivity.image" .root) }}
 {{- $_ := set $container "imagePullPolicy" .root.Values.image.pullPolicy }}

@@ -1,0 +1,72 @@
+package check
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+)
+
+// sidecarComponent is the line of an example that adds the sidecar.
+var sidecarComponent = regexp.MustCompile(`(?m)^  - \.\./\.\./(components/\w+)$`)
+
+// The SCC restricted-v2 gives a pod a user and an fsGroup of its namespace's range,
+// and refuses one that asks for others.
+func TestOpenShiftChoosesUsers(t *testing.T) {
+	all := map[string][]pod{}
+	for _, folder := range []string{"server/hosted-route", "shared/server-route"} {
+		all[folder] = pods(folder, build(t, folder))
+	}
+	for _, folder := range []string{"server/hosted", "agent/control-plane", "agent/daemonset"} {
+		all[folder] = example(t, nil, "resources: [../"+folder+"]\ncomponents: [../components/openshift]\n")
+	}
+	for _, folder := range []string{"sidecars/examples/olm", "sidecars/examples/csi-controller", "sidecars/examples/oauth-server", "sidecars/examples/kube-apiserver"} {
+		files := os.DirFS(filepath.Join(manifests, folder))
+		text, err := os.ReadFile(filepath.Join(manifests, folder, "kustomization.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[folder] = example(t, files, sidecarComponent.ReplaceAllString(string(text), "  - ../sidecars/$1\n  - ../sidecars/components/openshift"))
+	}
+	for folder, found := range all {
+		if len(found) == 0 {
+			t.Errorf("%s has no pods", folder)
+		}
+		for _, p := range found {
+			if s := p.spec.SecurityContext; s != nil && (s.RunAsUser != nil || s.RunAsGroup != nil || s.FSGroup != nil) {
+				t.Errorf("%s: %s asks for a user or a group: %+v", folder, p.name, s)
+			}
+			if len(p.ours()) != 1 {
+				t.Errorf("%s: %s has %d of our containers, want 1", folder, p.name, len(p.ours()))
+			}
+			for _, c := range p.ours() {
+				if s := c.SecurityContext; s.RunAsUser != nil || s.RunAsGroup != nil {
+					t.Errorf("%s: %s asks for a user or a group: %+v", folder, c.Name, s)
+				}
+			}
+		}
+	}
+}
+
+// example are the pods of a kustomization beside the others, with files that it
+// names.
+func example(t *testing.T, files fs.FS, kustomization string) []pod {
+	t.Helper()
+	dir, err := os.MkdirTemp(manifests, "example") // kustomize reads no file above
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if files != nil {
+		err = os.CopyFS(dir, files)
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Base(dir)
+	return pods(folder, build(t, folder))
+}
