@@ -95,6 +95,15 @@ func unsafe(p *corev1.PodSecurityContext, c *corev1.SecurityContext) (faults []s
 	return faults
 }
 
+// A DaemonSet that tolerates every taint comes to nodes with Windows, too.
+func TestPodsOfOurOwnAskForLinux(t *testing.T) {
+	for _, p := range allPods(t) {
+		if strings.HasPrefix(p.name, "konnectivity-") && p.spec.NodeSelector[corev1.LabelOSStable] != "linux" {
+			t.Errorf("%s: %s may be put on nodes of another system: %v", p.folder, p.name, p.spec.NodeSelector)
+		}
+	}
+}
+
 func TestContainersHaveRequestsAndLimits(t *testing.T) {
 	for _, p := range allPods(t) {
 		for _, c := range p.ours() {
