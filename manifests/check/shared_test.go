@@ -85,6 +85,13 @@ func TestSharedServer(t *testing.T) {
 			policy.Ingress[0].From[0].NamespaceSelector.MatchLabels["konnectivity-clients"] != "true" {
 			t.Errorf("%s: the network policy is %+v", folder, policy)
 		}
+		// What names all tenants is for monitoring, and not for tenants.
+		metrics := policy.Ingress[2]
+		for tenants, namespace := range map[bool]labels.Set{true: {"konnectivity-clients": "true"}, false: {"name": "monitoring"}} {
+			if admitted := selectorOf(t, *metrics.From[0].NamespaceSelector).Matches(namespace); metrics.Ports[0].Port.StrVal != "health" || admitted == tenants {
+				t.Errorf("%s: pods of a namespace with the labels %v may scrape: %v", folder, namespace, admitted)
+			}
+		}
 		service := one[corev1.Service](t, objects, "konnectivity-server")
 		for _, r := range each[route.Route](objects) {
 			if r.Spec.To.Name != service.Name || r.Spec.Port.TargetPort.StrVal != service.Spec.Ports[0].Name || r.Spec.TLS.Termination != route.TLSTerminationPassthrough || !strings.HasPrefix(r.Spec.Host, tenant+".") {
