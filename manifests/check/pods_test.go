@@ -9,6 +9,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 )
@@ -233,6 +234,29 @@ func TestServersAreReplicated(t *testing.T) {
 		// The new pod is not ready before an agent found it: none may go first.
 		if d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntVal != 0 {
 			t.Error("a rollout may take a server away before its successor is ready")
+		}
+	}
+}
+
+// A drain of several nodes at once takes replicas one after the other, and is not
+// held up by those that serve nothing.
+func TestReplicasAreEvictedOneByOne(t *testing.T) {
+	for _, folder := range folders(t) {
+		objects := build(t, folder)
+		budgets := each[policyv1.PodDisruptionBudget](objects)
+		for _, d := range each[appsv1.Deployment](objects) {
+			if !strings.HasPrefix(d.Name, "konnectivity-") {
+				continue
+			}
+			var found []*policyv1.PodDisruptionBudget
+			for _, b := range budgets {
+				if selectorOf(t, *b.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) {
+					found = append(found, b)
+				}
+			}
+			if len(found) != 1 || found[0].Spec.MaxUnavailable.IntValue() != 1 || *found[0].Spec.UnhealthyPodEvictionPolicy != policyv1.AlwaysAllow {
+				t.Errorf("%s: the disruption budgets of %s are %v", folder, d.Name, found)
+			}
 		}
 	}
 }
