@@ -68,8 +68,13 @@ func TestSharedServer(t *testing.T) {
 		if at := argument(c, "tenants-dir"); folder != sharedSecrets && (i < 0 || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == "tenants" && m.MountPath == at })) {
 			t.Errorf("%s: nothing is mounted at %s", folder, at)
 		}
-		if n := one[appsv1.Deployment](t, objects, "konnectivity-server").Spec.Replicas; n != nil {
+		deployment := one[appsv1.Deployment](t, objects, "konnectivity-server").Spec
+		if n := deployment.Replicas; n != nil {
 			t.Errorf("%s: %d replicas, which undoes what the autoscaler says", folder, *n)
+		}
+		// It is ready without agents, and 17 s is how long a thousand have taken.
+		if n := deployment.MinReadySeconds; n < 20 {
+			t.Errorf("%s: %d s after a server the next one goes, and agents have yet to find the first", folder, n)
 		}
 		scaler := one[autoscalingv2.HorizontalPodAutoscaler](t, objects, "konnectivity-server").Spec
 		if scaler.ScaleTargetRef.Name != server.name || *scaler.MinReplicas < 3 || c.Resources.Requests.Cpu().IsZero() {

@@ -58,9 +58,11 @@
 
 {{- /* The hosted server as manifests/shared/server patches it: a folder for each tenant, or Secrets that it watches. */}}
 {{- define "konnectivity.shared" }}
-{{- $patch := (first (include "konnectivity.read" (dict "root" .root "path" "shared/server/deployment.yaml") | fromJson).objects).spec.template.spec }}
+{{- $deployment := first (include "konnectivity.read" (dict "root" .root "path" "shared/server/deployment.yaml") | fromJson).objects }}
+{{- $patch := $deployment.spec.template.spec }}
 {{- $spec := .object.spec.template.spec }}
 {{- $_ := unset .object.spec "replicas" }}
+{{- $_ := set .object.spec "minReadySeconds" $deployment.spec.minReadySeconds }}
 {{- $_ := set $spec "topologySpreadConstraints" $patch.topologySpreadConstraints }}
 {{- $container := first $spec.containers }}
 {{- $patched := first $patch.containers }}
