@@ -118,31 +118,44 @@ func (g *Guest) Close() {
 	g.idle.close()
 }
 
-// lookup is the work of a flight: it asks for one candidate after another.
+// lookup is the work of a flight: it asks for one candidate after another, also
+// behind one that the DNS could not answer for: it may depend on others for that.
 func (g *Guest) lookup(ctx context.Context, f *memo.Flight[Answer]) (Answer, error) {
 	ttl := maxNegative
+	var failed error
 	for _, candidate := range candidates(f.Key) {
 		name, err := dnsmessage.NewName(candidate)
 		if err != nil || !validLabels(candidate) {
 			return Answer{}, NotFound(f.Key)
 		}
 		out, err := g.ask(ctx, f, name)
-		if err != nil {
-			if f.Reached.Load() {
-				err = errors.Join(errReached, err)
-			}
-			return Answer{}, Unavailable(f.Key, "the hosted cluster's DNS could not be asked", err)
-		}
-		if len(out.addrs) > 0 {
+		switch {
+		case errors.Is(err, errServFail):
+			failed = err
+			continue
+		case err != nil:
+			return Answer{}, notAsked(f, err)
+		case len(out.addrs) > 0:
 			answer := Answer{Addrs: out.addrs, Source: FromGuest}
 			g.cache.Put(f.Key, answer, nil, min(out.ttl, maxPositive))
 			return answer, nil
 		}
 		ttl = min(ttl, out.ttl)
 	}
+	if failed != nil {
+		return Answer{}, notAsked(f, failed)
+	}
 	err := NotFound(f.Key)
 	g.cache.Put(f.Key, Answer{}, err, ttl)
 	return Answer{}, err
+}
+
+// notAsked is the outcome of a flight that the DNS has not answered.
+func notAsked(f *memo.Flight[Answer], err error) error {
+	if f.Reached.Load() {
+		err = errors.Join(errReached, err)
+	}
+	return Unavailable(f.Key, "the hosted cluster's DNS could not be asked", err)
 }
 
 // candidates returns the absolute names that name can mean: itself, and its

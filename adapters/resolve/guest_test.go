@@ -260,3 +260,24 @@ func TestGuestTriesEveryServerAddress(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A forwarder that reaches no other DNS, as in a cluster without the internet, still knows the cluster's names.
+func TestGuestAsksOnBehindAServerFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inside := zone(a("db.prod.svc.cluster.local.", 60, "10.128.0.7"), soa(10, 10))
+		d := &fakeDNS{answer: func(q dnsmessage.Question, m *dnsmessage.Message) bool {
+			if !strings.HasSuffix(q.Name.String(), ".cluster.local.") {
+				m.RCode = dnsmessage.RCodeServerFailure
+				return true
+			}
+			return inside(q, m)
+		}}
+		g := d.guest(t)
+		for name, want := range map[string]string{"db.prod": "[10.128.0.7]", "no.prod": "resolve", "www.example.org": "resolve"} {
+			if got := resolveText(g, name); got != want {
+				t.Errorf("%s is %s, want %s", name, got, want)
+			}
+		}
+		g.Close()
+	})
+}
