@@ -31,6 +31,10 @@ const (
 	// missing name should not have to wait long.
 	maxNegative = 30 * time.Second
 
+	// maxHalf bounds how long addresses of one kind are kept while those of the
+	// other could not be had: a cluster may have no route to any of them.
+	maxHalf = 5 * time.Second
+
 	// defaultNegative is for absences whose zone states no time.
 	defaultNegative = 5 * time.Second
 
@@ -254,6 +258,9 @@ func merge(replies [len(kinds)]reply) (reply, error) {
 		}
 	}
 	if out.addrs = tidy(out.addrs); len(out.addrs) > 0 {
+		if failed != nil {
+			out.ttl = min(out.ttl, maxHalf)
+		}
 		return out, nil
 	}
 	if failed != nil && !gone {

@@ -281,3 +281,29 @@ func TestGuestAsksOnBehindAServerFailure(t *testing.T) {
 		g.Close()
 	})
 }
+
+// Half an answer, kept for its TTL, would keep a cluster that has no use for that half from the destination.
+func TestGuestKeepsHalfAnAnswerShortly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var failing atomic.Bool
+		failing.Store(true)
+		known := zone(a("www.example.", 600, "192.0.2.1"), a("www.example.", 600, "2001:db8::1"))
+		d := &fakeDNS{answer: func(q dnsmessage.Question, m *dnsmessage.Message) bool {
+			if q.Type == dnsmessage.TypeA && failing.Load() {
+				m.RCode = dnsmessage.RCodeServerFailure
+				return true
+			}
+			return known(q, m)
+		}}
+		g := d.guest(t)
+		if got := resolveText(g, "www.example"); got != "[2001:db8::1]" {
+			t.Error(got)
+		}
+		failing.Store(false)
+		time.Sleep(maxHalf)
+		if got := resolveText(g, "www.example"); got != "[192.0.2.1 2001:db8::1]" {
+			t.Errorf("%v later: %s", maxHalf, got)
+		}
+		g.Close()
+	})
+}
