@@ -70,7 +70,11 @@ func parseReply(msg []byte, name dnsmessage.Name, kind dnsmessage.Type) (reply, 
 	}
 	switch head.RCode {
 	case dnsmessage.RCodeSuccess:
-		return parseAnswers(&p, name, kind)
+		out, err := parseAnswers(&p, name, kind)
+		if err == nil && head.Truncated && len(out.addrs) == 0 {
+			return reply{err: fmt.Errorf("%w: its answer is cut off", errServFail)}, nil
+		}
+		return out, err
 	case dnsmessage.RCodeNameError:
 		return reply{ttl: negativeTTL(&p), gone: true}, nil
 	default:

@@ -307,3 +307,16 @@ func TestGuestKeepsHalfAnAnswerShortly(t *testing.T) {
 		g.Close()
 	})
 }
+
+// A forwarder whose own answer came cut off may say so, with nothing in it.
+func TestGuestTakesNoTruncatedAnswerForAnAbsence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDNS{answer: func(_ dnsmessage.Question, m *dnsmessage.Message) bool { m.Truncated = true; return true }}
+		g := d.guest(t)
+		_, err := g.Resolve(t.Context(), "www.example")
+		if tunnel.FailureOf(err) != tunnel.FailResolve || !errors.Is(err, errReached) {
+			t.Error(err)
+		}
+		g.Close()
+	})
+}
