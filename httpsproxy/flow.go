@@ -64,8 +64,9 @@ func (x *exchange) carried(up bool, n int) {
 // agent below after the dial reaches no exchange's Flow; an exchange hears of it
 // only by an error of Conn, or by what it asks Conn.
 type dialed struct {
-	net.Conn // a tunnel.Conn
-	flow     *tunnel.Flow
+	net.Conn  // a tunnel.Conn
+	flow      *tunnel.Flow
+	listening *listening
 }
 
 // NetConn returns the connection below.
@@ -120,5 +121,5 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 	if failed != nil {
 		return nil, failed
 	}
-	return &dialed{c, flow}, nil
+	return &dialed{c, flow, newListening()}, nil
 }

@@ -1,0 +1,97 @@
+package httpsproxy
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// deafened is a connection that takes the header of a request, and fails for
+// what comes behind it.
+type deafened struct {
+	net.Conn
+	written bool
+}
+
+func (d *deafened) Write(p []byte) (int, error) {
+	if d.written {
+		return 0, &tunnel.ResetError{Code: tunnel.CodePeerReset}
+	}
+	d.written = true
+	return d.Conn.Write(p)
+}
+
+// uploadTo sends a request with more content than its destination takes, which
+// handle serves, and returns what the client gets.
+func uploadTo(t *testing.T, handle func(far net.Conn)) string {
+	var all sync.WaitGroup
+	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		near, far := net.Pipe()
+		all.Go(func() {
+			defer far.Close()
+			if _, err := http.ReadRequest(bufio.NewReader(far)); err == nil {
+				handle(far)
+			}
+		})
+		return tunnel.Wrap(&deafened{Conn: near}), nil
+	})
+	s, err := New(Options{Connect: &tunnel.Forwarder{Dialer: dial}, Forward: dial, Transport: new(http.Transport)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, conn := net.Pipe()
+	all.Go(func() { s.serveConn(t.Context(), tunnel.Wrap(conn)) })
+	all.Go(func() {
+		_, _ = fmt.Fprintf(client, "POST http://x:1/ HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n%100000s", "")
+	})
+	got, _ := io.ReadAll(client)
+	_ = client.Close()
+	all.Wait()
+	s.CloseIdle()
+	return string(got)
+}
+
+// A destination that refuses an upload and hangs up is heard to the end.
+func TestAnswerOutlivesAnUploadThatIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got := uploadTo(t, func(far net.Conn) {
+			time.Sleep(time.Second)
+			_, _ = io.WriteString(far, "HTTP/1.1 413 Too Large\r\nContent-Length: 8\r\n\r\nmuch ")
+			time.Sleep(time.Second)
+			_, _ = io.WriteString(far, "too")
+		})
+		if !strings.HasPrefix(got, "HTTP/1.1 413") || !strings.HasSuffix(got, "much too") {
+			t.Errorf("read %q", got)
+		}
+	})
+}
+
+// One that takes no more is waited for as long as it may yet answer.
+func TestUploadThatIsNotTakenEndsWithoutAnAnswer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		handle func(net.Conn)
+		within time.Duration
+	}{
+		"hangs up": {func(net.Conn) {}, lastWords},
+		"silent":   {func(far net.Conn) { _, _ = io.Copy(io.Discard, far) }, 2 * lastWords},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				start := time.Now()
+				if got := uploadTo(t, tc.handle); !strings.HasPrefix(got, "HTTP/1.1 502") || time.Since(start) > tc.within {
+					t.Errorf("%q after %v", got, time.Since(start))
+				}
+			})
+		})
+	}
+}
