@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync"
 	"time"
 
@@ -97,6 +98,7 @@ func (x *exchange) roundTrip(r *http.Request) (*http.Response, error) {
 	var up upgrade
 	out := x.server.outgoing(r)
 	x.starForm(out)
+	x.keepPath(out)
 	if x.content != nil {
 		out.Body = x.content
 		// Trailers that were not announced arrive in a map of their own.
@@ -173,6 +175,28 @@ func (x *exchange) starForm(out *http.Request) {
 	}
 	u := *out.URL
 	u.Opaque = "*"
+	out.URL = &u
+}
+
+// keepPath has the path written as the client did (RFC 9110 §7.7). net/url writes one
+// anew that has a character which should be escaped, and takes the escapes out of
+// it: "/a%2Fb|c" would become "/a/b%7Cc", the name of something else.
+func (x *exchange) keepPath(out *http.Request) {
+	_, target, _ := strings.Cut(x.req.RequestURI, "://")
+	target, _, _ = strings.Cut(target, "?")
+	slash := strings.IndexByte(target, '/')
+	if slash < 0 {
+		return
+	}
+	host, path := target[:slash], target[slash:]
+	if path == out.URL.EscapedPath() || strings.Contains(path, "#") {
+		return
+	}
+	u := *out.URL
+	u.Opaque = path
+	if x.server.proxied(out) || strings.HasPrefix(path, "//") {
+		u.Opaque = "//" + host + path // the absolute form, which every server takes
+	}
 	out.URL = &u
 }
 

@@ -667,6 +667,31 @@ func TestOptionsForAServer(t *testing.T) {
 	}
 }
 
+// The path is the client's, even where it has what should have been escaped.
+func TestPathIsKept(t *testing.T) {
+	origin, heads := rawOrigin(t, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+	direct := dialWire(t, startProxy(t, nil).addr)
+	next := dialWire(t, startProxy(t, func(o *Options) { o.Transport.Proxy = fixedProxy("http://" + origin) }).addr)
+	for path, absolute := range map[string]bool{
+		"/a%2Fb|c": false, "/a%2fb{c}?q=%2F|": false, "/caf\xc3\xa9%2F": false, "/a%3Bb^?": false, "/~a%7E": false, "//a%2Fb|c": true,
+	} {
+		direct.send("GET http://%s%s HTTP/1.1\r\nHost: x\r\n\r\n", origin, path)
+		_ = body(t, direct.response("GET"))
+		want := "GET " + path + " HTTP/1.1"
+		if absolute {
+			want = "GET http://" + origin + path + " HTTP/1.1"
+		}
+		if got := receive(t, "the request", heads)[0]; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+		next.send("GET http://there.test:81%s HTTP/1.1\r\nHost: x\r\n\r\n", path)
+		_ = body(t, next.response("GET"))
+		if got, want := receive(t, "the request", heads)[0], "GET http://there.test:81"+path+" HTTP/1.1"; got != want {
+			t.Errorf("by a proxy: %q, want %q", got, want)
+		}
+	}
+}
+
 func TestHTTPSURIIsRefused(t *testing.T) {
 	p := startProxy(t, nil)
 	w := dialWire(t, p.addr)
