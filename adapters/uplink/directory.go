@@ -17,6 +17,12 @@ const (
 	// lookup costs nothing.
 	refreshEvery = 30 * time.Second
 
+	// refreshTime bounds the look-up for a request that could also go by addresses
+	// that are older than that, and refreshPause is how long the next requests do
+	// without one after it has failed.
+	refreshTime  = time.Second
+	refreshPause = 5 * time.Second
+
 	// maxAddresses bounds how many of a name's addresses are kept linked.
 	maxAddresses = 16
 )
@@ -30,7 +36,7 @@ type directory struct {
 
 	mu    sync.Mutex
 	addrs []netip.AddrPort
-	at    time.Time
+	until time.Time // they are taken for right
 }
 
 func newDirectory(opt Options) *directory {
@@ -39,25 +45,45 @@ func newDirectory(opt Options) *directory {
 }
 
 // addresses returns the server's addresses, and whether they were looked up
-// just now. Old ones are better than none.
+// just now. Old ones are better than none, and than a look-up that takes all the
+// time there is, unless they are to be renewed.
 func (d *directory) addresses(ctx context.Context, renew bool) (addrs []netip.AddrPort, fresh bool, err error) {
 	d.mu.Lock()
-	addrs, age := d.addrs, time.Since(d.at)
+	addrs, until := d.addrs, d.until
 	d.mu.Unlock()
-	if len(addrs) > 0 && !renew && age < refreshEvery {
-		return addrs, false, nil
+	if len(addrs) > 0 && !renew {
+		if time.Now().Before(until) {
+			return addrs, false, nil
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, refreshTime)
+		defer cancel()
 	}
 	found, err := d.find(ctx)
 	if err != nil {
 		if len(addrs) > 0 {
+			d.putOff()
 			return addrs, true, nil
 		}
 		return nil, true, err
 	}
+	d.keep(found)
+	return found, true, nil
+}
+
+func (d *directory) keep(found []netip.AddrPort) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.addrs, d.at = found, time.Now()
-	return found, true, nil
+	d.addrs, d.until = found, time.Now().Add(refreshEvery)
+}
+
+// putOff spares the next requests a look-up that has just failed.
+func (d *directory) putOff() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if next := time.Now().Add(refreshPause); next.After(d.until) {
+		d.until = next
+	}
 }
 
 // has says whether a is among the addresses that were found last.

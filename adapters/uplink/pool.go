@@ -106,7 +106,7 @@ func (p *pool) rush(ctx context.Context) (netip.AddrPort, *pooled, error) {
 func (p *pool) resolve(ctx context.Context) ([]netip.AddrPort, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.opt.ConnectTimeout)
 	defer cancel()
-	addrs, _, err := p.connector.servers.addresses(ctx, false)
+	addrs, _, err := p.connector.servers.addresses(ctx, true) // nobody waits for it
 	return addrs, err
 }
 

@@ -166,7 +166,7 @@ func TestPickAvoidsLinksThatAreLeft(t *testing.T) {
 	n.set("192.0.2.2", second.Addr())
 	servers := s.connector.servers
 	servers.mu.Lock()
-	servers.at = time.Time{}
+	servers.until = time.Time{}
 	servers.mu.Unlock()
 	first.Drain()
 	eventually(t, "the drain seen", func() bool { l := s.pool.links().pick(); return l != nil && l.isLeaving() })
