@@ -1,6 +1,7 @@
 package httpsproxy
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -18,6 +19,12 @@ const (
 	// reset, which can overtake the message.
 	partingTime  = time.Second
 	partingBytes = 256 << 10
+
+	// byteWeight is how often net/http holds what a client has sent of a header,
+	// which it parses as it arrives, and fieldWeight at least what each field takes
+	// beyond that: 64 KiB of fields of seven bytes take 1 MiB.
+	byteWeight  = 2
+	fieldWeight = 150
 )
 
 // client is one connection of a client, from which net/http reads requests: its
@@ -32,7 +39,13 @@ type client struct {
 	halfClose time.Duration // halfCloseTime
 
 	served atomic.Bool // it has had a request
-	heard  bool        // it has sent something; of the one goroutine that reads
+
+	// Of the one goroutine that reads.
+	heard bool  // it has sent something
+	asked bool  // its request's header is complete
+	held  int64 // what it costs as long as that is not
+
+	slots *admission.Slots[*client]
 
 	// Of the goroutine that serves requests.
 	proven   [32]byte  // hash of the credentials that were accepted
@@ -49,7 +62,7 @@ func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*cli
 // start serves conn on goroutines of its own, and calls ended after the last of
 // them has ended. It does not block.
 func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.Conn, ended func()) {
-	c := &client{conn: conn, leave: leave, unread: true, halfClose: s.halfClose}
+	c := &client{conn: conn, leave: leave, unread: true, halfClose: s.halfClose, held: strangerBytes, slots: s.slots}
 	ok, warn := s.slots.Take(c, conn.RemoteAddr())
 	if warn {
 		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("the limit of open HTTP proxy connections is reached; refusing more")
@@ -98,14 +111,21 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 	c := conn.(*client)
 	switch state {
 	case http.StateActive:
-		c.patience = newPatience()
+		c.patience, c.asked = newPatience(), true
 	case http.StateIdle:
+		c.asked, c.held = false, 0
 		if !s.slots.Await(c, c.leaving) {
 			_ = c.conn.Close()
 		}
 	case http.StateClosed:
 		c.ended()
 	}
+}
+
+// weigh counts what net/http keeps of a header that is on its way.
+func (c *client) weigh(read []byte) {
+	c.held += byteWeight*int64(len(read)) + fieldWeight*int64(bytes.Count(read, []byte("\n")))
+	c.slots.Weigh(c, c.held)
 }
 
 // leaving reports whether c must take no more requests.

@@ -29,7 +29,7 @@ const (
 
 	// maxResponseHeader bounds a response's header as maxHeader does a
 	// request's. Once parsed, short fields take ten times as much memory, and
-	// twice that after a copy, so there may be no more than maxFields.
+	// twice that after a copy, so either may have no more than maxFields.
 	maxResponseHeader = maxHeader
 	maxFields         = 1000
 )
@@ -54,6 +54,10 @@ func (s *Server) newTransport() *http.Transport {
 // serveHTTP is what net/http calls for every request.
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c := clientOf(r.Context())
+	if len(r.Header) > maxFields {
+		s.turnAway(c, w, r, fieldsRefusal)
+		return
+	}
 	if !s.admits(c, r) { // while it still waits, so it can be evicted
 		s.challenge(c, w, r)
 		return

@@ -59,6 +59,9 @@ func (c *client) Read(b []byte) (int, error) {
 			return 0, io.EOF
 		}
 	}
+	if n > 0 && !c.asked {
+		c.weigh(b[:n])
+	}
 	if err == io.EOF && len(b) == 1 && c.patience != nil {
 		err = c.patience.wait(c.ctx.Done(), c.halfClose)
 	}

@@ -36,6 +36,8 @@ var (
 	fullRefusal = &refusal{http.StatusServiceUnavailable,
 		"This proxy serves as many connections as its descriptors (ulimit -n) allow.", tunnel.FailExhausted.Label()}
 
+	fieldsRefusal = &refusal{http.StatusRequestHeaderFieldsTooLarge, "The request has too many header fields.", outcomeInvalid}
+
 	proxyAuthRefusal = &refusal{http.StatusBadGateway,
 		"The customer proxy wants authentication: give user and password in the proxy's URL.", tunnel.FailAuth.Label()}
 )
