@@ -511,3 +511,20 @@ func TestResolvedAddressesAreTriedStaggered(t *testing.T) {
 		}
 	}
 }
+
+// A cluster without a route to one family gets to a name that has many addresses of it, too.
+func TestBothFamiliesAreTried(t *testing.T) {
+	w := newWorld(t, false)
+	furnish(t, w)
+	six, four := ips("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8::4", "2001:db8::5"), ips("192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "192.0.2.5")
+	w.inside["[fd00::1]:80"] = target(t, "six")
+	w.guest["six.example.com"] = append(four, ips("fd00::1")...)   // A comes first
+	w.system["four.example.com"] = append(six, ips("10.2.2.2")...) // the pod has IPv6
+	a := w.adapter()
+	if got, _ := reached(t, a.Connect(), "six.example.com:80"); got != "six" {
+		t.Errorf("by IPv6: %s", got)
+	}
+	if got, _ := reached(t, a.SOCKS5(), "four.example.com:80"); got != "guest" {
+		t.Errorf("by IPv4: %s", got)
+	}
+}

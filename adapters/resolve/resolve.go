@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/race"
 )
 
 // maxAddresses is how many addresses of one name are kept: several times as
@@ -117,18 +118,12 @@ func PreferIPv4(r Resolver) Resolver {
 }
 
 // tidy unmaps addresses, drops duplicates and addresses at which nobody can be
-// reached, and keeps to the bound.
+// reached, puts both families in turn and keeps to the bound.
 func tidy(addrs []netip.Addr) []netip.Addr {
-	kept := make([]netip.Addr, 0, min(len(addrs), maxAddresses))
-	for _, a := range addrs {
-		a = a.Unmap()
-		if a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && !slices.Contains(kept, a) {
-			if kept = append(kept, a); len(kept) == maxAddresses {
-				break
-			}
-		}
-	}
-	return kept
+	kept := slices.DeleteFunc(race.Alternate(addrs), func(a netip.Addr) bool {
+		return !a.IsValid() || a.IsUnspecified() || a.IsMulticast()
+	})
+	return kept[:min(len(kept), maxAddresses)]
 }
 
 // Canonical returns name in the form that caches and tables use: lower case,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/race"
 )
 
 // maxAddresses bounds how many addresses of one name are tried. At one every
@@ -30,7 +31,7 @@ func (d *Dialer) resolve(ctx context.Context, family, host string, port uint16) 
 	}
 	var addrs []netip.AddrPort
 	var denied error
-	for _, addr := range alternate(found) {
+	for _, addr := range race.Alternate(found) {
 		to := netip.AddrPortFrom(addr, port)
 		if err := d.opts.Policy.AllowResolved(host, to); err != nil {
 			denied = err
@@ -80,33 +81,4 @@ func (d *Dialer) lookup(ctx context.Context, family, host string) ([]netip.Addr,
 	default:
 		return nil, err
 	}
-}
-
-// alternate orders addresses as RFC 8305 §4 asks: the family of the resolver's
-// first choice first, then in turn, so that a family without a route costs one
-// stagger and not one for each of its addresses. Doubles are dropped.
-func alternate(found []netip.Addr) []netip.Addr {
-	var lists [2][]netip.Addr // the first choice's family, and the other
-	seen := make(map[netip.Addr]bool, len(found))
-	for _, addr := range found {
-		addr = addr.Unmap()
-		if seen[addr] {
-			continue
-		}
-		seen[addr] = true
-		which := 0
-		if addr.Is4() != found[0].Unmap().Is4() {
-			which = 1
-		}
-		lists[which] = append(lists[which], addr)
-	}
-	ordered := make([]netip.Addr, 0, len(seen))
-	for i := range max(len(lists[0]), len(lists[1])) {
-		for _, list := range lists {
-			if i < len(list) {
-				ordered = append(ordered, list[i])
-			}
-		}
-	}
-	return ordered
 }
