@@ -1,0 +1,34 @@
+package observe
+
+import (
+	"bytes"
+	"net"
+	"testing"
+)
+
+// What net/http makes of headers that never end counts, so that few of them fit.
+func TestHalfHeadersWeighWhatTheyCost(t *testing.T) {
+	header := bytes.Repeat([]byte("X1234:\r\n"), maxHeaderBytes/8)
+	slots := newSlots()
+	for range 100 {
+		client, server := net.Pipe()
+		c := &conn{Conn: server, slots: slots}
+		c.release = func() { slots.Release(c) }
+		if ok, _ := slots.Take(c, server.RemoteAddr()); !ok {
+			t.Fatal("a newcomer is refused")
+		}
+		defer c.Close()
+		go func() { _, _ = client.Write(header) }()
+		for buf, n := make([]byte, 4<<10), 0; n < len(header); {
+			m, err := c.Read(buf)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n += m
+		}
+	}
+	const most = maxBytes / (15 * maxHeaderBytes) // which is what each takes
+	if _, held := slots.Held(); held > maxBytes || slots.Count() > most {
+		t.Errorf("%d connections have %d bytes, want %d and %d at most", slots.Count(), held, most, maxBytes)
+	}
+}
