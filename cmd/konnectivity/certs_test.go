@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -181,6 +182,31 @@ func TestCertsOfAnExistingCA(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(second, "ca.key")); err == nil {
 		t.Error("the CA's key was copied")
+	}
+}
+
+// A CA that nobody believes any more signs nothing.
+func TestCertsOfACAThatIsOver(t *testing.T) {
+	ca, err := pki.NewCAFor("old", -time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, dir := t.TempDir(), filepath.Join(t.TempDir(), "pki")
+	if err := errors.Join(pki.WriteCert(filepath.Join(from, "ca.crt"), ca.CertPEM), pki.WriteKey(filepath.Join(from, "ca.key"), ca.KeyPEM)); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"certs", dir}, {"certs", dir, "--tenant=a", "--server-name=a.test"}} {
+		status, stdout, stderr := konnectivity(append(args, "--from="+from)...)
+		if status != 1 || stdout != "" || !strings.Contains(stderr, filepath.Join(from, "ca.crt")) || !strings.Contains(stderr, "expired") {
+			t.Errorf("%v: status %d, %q, %q", args, status, stdout, stderr)
+		}
+		if _, err := os.Lstat(dir); err == nil {
+			t.Errorf("%v: something was written", args)
+			_ = os.RemoveAll(dir)
+		}
+	}
+	if status, _, stderr := konnectivity("certs", dir, "--lifetime=1ns"); status == 0 || !strings.Contains(stderr, "expired") {
+		t.Errorf("certificates that are over as they are made: status %d, %q", status, stderr)
 	}
 }
 

@@ -2,6 +2,7 @@ package certs
 
 import (
 	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -56,7 +57,7 @@ func (o *Order) Fulfil(dir string, out io.Writer) error {
 		return err
 	}
 	for i := range files {
-		if files[i].pair, err = ca.Issue(files[i].leaf); err != nil {
+		if err := o.sign(ca, &files[i]); err != nil {
 			return err
 		}
 	}
@@ -196,6 +197,24 @@ func (o *Order) authority() (*pki.CA, error) {
 		return nil, err
 	}
 	return pki.ParseCA(cert, key)
+}
+
+// sign issues a certificate that those who trust the CA accept. They do not where
+// the CA is over, or may not sign for these names.
+func (o *Order) sign(ca *pki.CA, c *certificate) (err error) {
+	if c.pair, err = ca.Issue(c.leaf); err != nil {
+		return err
+	}
+	leaf := c.pair.TLS().Leaf
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: ca.Pool(), KeyUsages: leaf.ExtKeyUsage})
+	switch {
+	case err == nil:
+		return nil
+	case o.From == "":
+		return fmt.Errorf("nobody would accept %s.crt, and nothing was written: %w; give a longer --lifetime and --ca-lifetime", c.name, err)
+	default:
+		return fmt.Errorf("nobody would accept %s.crt if %s signed it, and nothing was written: %w; make a new CA, without --from", c.name, filepath.Join(o.From, "ca.crt"), err)
+	}
 }
 
 // files are those to write, in this order.

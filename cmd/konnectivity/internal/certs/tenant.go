@@ -80,7 +80,7 @@ func (o *Order) FulfilTenant(dir string, out io.Writer) error {
 		return err
 	}
 	for _, c := range []*certificate{&f.server, &f.client, &f.agent} {
-		if c.pair, err = f.ca.Issue(c.leaf); err != nil {
+		if err := o.sign(f.ca, c); err != nil {
 			return err
 		}
 	}
