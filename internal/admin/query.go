@@ -75,8 +75,8 @@ func parseQuery(v url.Values) (query, error) {
 	return q, nil
 }
 
-// key is equal for equal queries.
-func (q query) key() string { return fmt.Sprintf("%+v", q) }
+// key is equal for equal queries, and for no others: texts are quoted in it.
+func (q query) key() string { return fmt.Sprintf("%#v", q) }
 
 // row is a connection with its sort key.
 type row struct {

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,26 @@ import (
 	"time"
 	"unsafe"
 )
+
+// What one asks for is no answer to another.
+func TestQuestionsAreToldApart(t *testing.T) {
+	for _, pair := range [][2]url.Values{
+		{{"role": {"agent,server"}}, {"role": {"agent server"}}},
+		{{"filter": {"x"}, "state": {"idle"}, "sort": {"id"}, "tenant": {"t state: sort:since tenant:y"}}, {"filter": {"x state:idle sort:id tenant:t"}, "tenant": {"y"}}},
+	} {
+		var keys [2]string
+		for i, values := range pair {
+			q, err := parseQuery(values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			keys[i] = q.key()
+		}
+		if keys[0] == keys[1] {
+			t.Errorf("%v and %v are one question", pair[0], pair[1])
+		}
+	}
+}
 
 // Fifty pages that ask for the same cost one answer a look; nobody is told what
 // is older than the last look.
