@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -60,7 +61,8 @@ func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
 
 	checks := d.Check(ctx)
 	if err := o.print(out, d, checks); err != nil {
-		return err
+		cancel()
+		return errors.Join(err, <-ended)
 	}
 	if !o.once && ctx.Err() == nil {
 		select {
@@ -85,11 +87,13 @@ func (o *quickstartOptions) print(out io.Writer, d *demo.Demo, checks []demo.Che
 	if o.json {
 		return demo.PrintJSON(out, checks)
 	}
-	demo.PrintTable(out, checks, screen.IsTerminal(out))
+	var text bytes.Buffer
+	demo.PrintTable(&text, checks, screen.IsTerminal(out))
 	if !o.once { // nothing of it would be there to try
-		demo.PrintTries(out, checks, screen.IsTerminal(out))
-		fmt.Fprintf(out, "\nWatch it:\n\n  %s\n  %s status --watch %s\n", d.Page(), os.Args[0], d.Ports.Admin.Addr())
-		fmt.Fprintln(out, "\nServing until Ctrl-C.")
+		demo.PrintTries(&text, checks, screen.IsTerminal(out))
+		fmt.Fprintf(&text, "\nWatch it:\n\n  %s\n  %s status --watch %s\n", d.Page(), os.Args[0], d.Ports.Admin.Addr())
+		fmt.Fprintln(&text, "\nServing until Ctrl-C.")
 	}
-	return nil
+	_, err := out.Write(text.Bytes())
+	return err
 }

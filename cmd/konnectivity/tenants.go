@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -162,7 +163,11 @@ func printFindings(out io.Writer, findings []diagnose.Finding, format string) er
 			return err
 		}
 	} else {
-		diagnose.Print(out, findings, screen.PaintIf(screen.IsTerminal(out)), screen.SizeOf(out).Columns)
+		var text bytes.Buffer
+		diagnose.Print(&text, findings, screen.PaintIf(screen.IsTerminal(out)), screen.SizeOf(out).Columns)
+		if _, err := out.Write(text.Bytes()); err != nil {
+			return err
+		}
 	}
 	for _, f := range findings {
 		if f.Result == diagnose.Failed {
