@@ -15,7 +15,7 @@ type Size struct{ Columns, Rows int }
 // as POSIX has it (Base Definitions §8.3).
 func SizeOf(out io.Writer) Size {
 	var s Size
-	if f, ok := out.(*os.File); ok && IsTerminal(out) {
+	if f, ok := out.(*os.File); ok { // also one without colour
 		s = sizeOf(f)
 	}
 	for name, to := range map[string]*int{"COLUMNS": &s.Columns, "LINES": &s.Rows} {
