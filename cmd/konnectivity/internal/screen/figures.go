@@ -55,7 +55,7 @@ func Duration(seconds float64) string {
 	switch {
 	case seconds <= 0:
 		return "-"
-	case seconds < 1:
+	case seconds < .9995: // what is above has four digits before the unit
 		return fmt.Sprintf("%.3g ms", seconds*1000)
 	default:
 		return Span(time.Duration(seconds * float64(time.Second)))
