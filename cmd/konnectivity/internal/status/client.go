@@ -48,6 +48,8 @@ type Report struct {
 	Connections []admin.Connection `json:"connections"`
 	Matched     int                `json:"connectionsMatched"`
 	Failures    []admin.Failure    `json:"failures"`
+
+	nobody bool // listens at Address
 }
 
 // Secure begins the address of an admin API that is asked over TLS.
@@ -124,7 +126,7 @@ func (c *Client) reports(ctx context.Context, addresses []string, filter string,
 		asking.Go(func() {
 			out[i] = Report{Address: a}
 			if err := c.Report(ctx, &out[i], filter, limit); err != nil {
-				out[i] = Report{Address: a, Error: printable.Text(err.Error())}
+				out[i] = Report{Address: a, Error: printable.Text(err.Error()), nobody: errors.Is(err, errNobody)}
 			}
 		})
 	}
@@ -159,6 +161,9 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 	return nil
 }
 
+// errNobody says that nothing listens at an address.
+var errNobody = fmt.Errorf("no answer from the admin API: %s", tunnel.FailRefused)
+
 // get asks one resource. The error is a sentence without the address.
 func (c *Client) get(ctx context.Context, address, name string, q url.Values, to any) error {
 	address, secure := strings.CutPrefix(address, Secure)
@@ -178,7 +183,11 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		if failure := tunnel.FailureOf(err); failure != tunnel.FailInternal && failure != tunnel.FailReset {
+		switch failure := tunnel.FailureOf(err); failure {
+		case tunnel.FailRefused:
+			return errNobody
+		case tunnel.FailInternal, tunnel.FailReset:
+		default:
 			return fmt.Errorf("no answer from the admin API: %s", failure)
 		}
 		if secure {

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -9,8 +10,17 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
 )
+
+// served is the address of an admin API.
+func served(t *testing.T, source admin.Source) (address string) {
+	t.Helper()
+	s := httptest.NewServer(admin.Handler(http.NewServeMux(), source))
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
 
 // The token is for the address that was given, and not for whoever that names.
 func TestNoTokenGoesElsewhere(t *testing.T) {
@@ -31,5 +41,44 @@ func TestNoTokenGoesElsewhere(t *testing.T) {
 	err := c.Report(t.Context(), &Report{Address: given.Listener.Addr().String()}, "", 1)
 	if err == nil || !strings.Contains(err.Error(), "redirect (302)") || asked.Load() {
 		t.Errorf("%v; another was asked: %v", err, asked.Load())
+	}
+}
+
+// Without an address, only that of a port where nothing listens is passed over.
+func TestTheUsualPorts(t *testing.T) {
+	usual := UsualAdmin
+	defer func() { UsualAdmin = usual }()
+	agent := served(t, admin.Source{Component: "konnectivity-agent", Table: admin.NewTable()})
+	login := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
+	defer login.Close()
+	server := login.Listener.Addr().String()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := l.Addr().String()
+	_ = l.Close()
+	for name, c := range map[string]struct {
+		ports []string
+		fails bool
+		shown []string
+		not   string
+	}{
+		"one listens":             {[]string{closed, agent}, false, []string{"konnectivity-agent"}, closed},
+		"one asks for a token":    {[]string{server, agent}, true, []string{server + ": it wants a token", "konnectivity-agent"}, "no answer"},
+		"the other does not, too": {[]string{server, closed}, true, []string{server + ": it wants a token"}, closed},
+		"none listens":            {[]string{closed, closed}, true, []string{closed + ": no answer"}, "token"},
+	} {
+		UsualAdmin = c.ports
+		var out strings.Builder
+		err := (&View{Limit: 10}).Show(t.Context(), &out, nil)
+		if (err != nil) != c.fails || strings.Contains(out.String(), c.not) {
+			t.Errorf("%s: %v\n%s", name, err, out.String())
+		}
+		for _, want := range c.shown {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: no %q in\n%s", name, want, out.String())
+			}
+		}
 	}
 }

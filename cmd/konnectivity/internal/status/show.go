@@ -82,11 +82,12 @@ const (
 )
 
 // answered leaves out those of the usual ports where nothing listens, unless
-// that would be all of them.
+// that would be all of them. What listens and does not answer is no reason to say
+// that all is well.
 func answered(reports []Report) []Report {
 	var some []Report
 	for _, r := range reports {
-		if r.Error == "" {
+		if !r.nobody {
 			some = append(some, r)
 		}
 	}
