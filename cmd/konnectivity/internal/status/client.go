@@ -93,6 +93,9 @@ func (c *Client) Present(l Login) error {
 		if err != nil {
 			return nil, err
 		}
+		// The transport goes on with what its question has given up.
+		ctx, cancel := context.WithTimeout(ctx, c.http.Timeout)
+		defer cancel()
 		dialer := tls.Dialer{Config: source.Client(cmp.Or(l.ServerName, host), "http/1.1")}
 		return dialer.DialContext(ctx, network, address)
 	}}

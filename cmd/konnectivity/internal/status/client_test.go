@@ -1,6 +1,7 @@
 package status
 
 import (
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
@@ -80,5 +82,33 @@ func TestTheUsualPorts(t *testing.T) {
 				t.Errorf("%s: no %q in\n%s", name, want, out.String())
 			}
 		}
+	}
+}
+
+// A question that was given up leaves no connection behind: with --watch there is
+// one every second, for hours.
+func TestAHandshakeThatHangsEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := NewClient()
+	defer c.Close()
+	if err := c.Present(Login{}); err != nil {
+		t.Fatal(err)
+	}
+	c.http.Timeout = 500 * time.Millisecond
+	if err := c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1); err == nil {
+		t.Error("it was answered")
+	}
+	hung, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	_ = hung.SetReadDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.Copy(io.Discard, hung); err != nil {
+		t.Errorf("the connection is still open: %v", err)
 	}
 }
