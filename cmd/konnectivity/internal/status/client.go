@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -50,6 +51,7 @@ type Report struct {
 	Failures    []admin.Failure    `json:"failures"`
 
 	nobody bool // listens at Address
+	back   bool // the peer that was lost last is connected again
 }
 
 // Secure begins the address of an admin API that is asked over TLS.
@@ -159,6 +161,9 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 		return err
 	}
 	r.Peers, r.Connections, r.Matched, r.Failures = peers.Items, conns.Items, conns.Matched, failures.Items
+	if lost, ok := missed(*r); ok {
+		r.back = c.connected(ctx, r.Address, lost)
+	}
 	r.Troubles = troubles(*r)
 	r.Failures = r.Failures[:min(limit, len(r.Failures))]
 	return nil
@@ -257,6 +262,17 @@ func (c *Client) FailedBy(ctx context.Context, address, id string) string {
 		return ""
 	}
 	return page.Items[0].Next
+}
+
+// connected says whether the peer of a failure is there again.
+func (c *Client) connected(ctx context.Context, address string, lost admin.Failure) bool {
+	role, id, _ := strings.Cut(lost.Destination, " ")
+	var page admin.Page[admin.Peer]
+	q := url.Values{"role": {role}, "tenant": {lost.Tenant}, "filter": {id}, "limit": {strconv.Itoa(pageSize)}}
+	if err := c.get(ctx, address, "peers", q, &page); err != nil {
+		return false // it is missed where nobody knows better
+	}
+	return slices.ContainsFunc(page.Items, func(p admin.Peer) bool { return isOf(p, lost) })
 }
 
 // Agents lists those whose id contains name.

@@ -1,12 +1,14 @@
 package status
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -110,5 +112,40 @@ func TestAHandshakeThatHangsEnds(t *testing.T) {
 	_ = hung.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if _, err := io.Copy(io.Discard, hung); err != nil {
 		t.Errorf("the connection is still open: %v", err)
+	}
+}
+
+// One that is back is not missed, however few are listed.
+func TestAPeerThatIsBackIsNotMissed(t *testing.T) {
+	table := admin.NewTable()
+	table.Gone(admin.Departure{Role: admin.RoleAgent, Tenant: "a", ID: "agent-1", Remote: "10.0.0.1:5"}, time.Now(), io.EOF)
+	var others []admin.Peer
+	for i := range 20 {
+		others = append(others, admin.Peer{Role: admin.RoleAgent, Tenant: "a", ID: fmt.Sprint("agent-1", i)})
+	}
+	for name, c := range map[string]struct {
+		tenant string // whose agent-1 is connected
+		want   string
+	}{
+		"it":                        {"a", ""},
+		"one of the same name":      {"b", "agent agent-1 at 10.0.0.1:5 was lost"},
+		"one of the server's flags": {"", "agent agent-1 at 10.0.0.1:5 was lost"},
+	} {
+		peers := slices.Concat(others, []admin.Peer{{Role: admin.RoleAgent, Tenant: c.tenant, ID: "agent-1"}})
+		address := served(t, admin.Source{
+			Component: serverComponent, Table: table, Peers: func() []admin.Peer { return slices.Clone(peers) },
+			More: func(s *admin.Status) { s.Peers[admin.RoleAgent] = len(peers) },
+		})
+		for _, filter := range []string{"", "10.0.0.1:5"} {
+			r := Report{Address: address}
+			client := NewClient()
+			if err := client.Report(t.Context(), &r, filter, 2); err != nil {
+				t.Fatal(err)
+			}
+			client.Close()
+			if got := strings.Join(r.Troubles, "; "); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+				t.Errorf("%s, filter %q: %q, want %q", name, filter, got, c.want)
+			}
+		}
 	}
 }

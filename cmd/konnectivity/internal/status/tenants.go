@@ -16,8 +16,8 @@ import (
 	"konnectivity/internal/admin"
 )
 
-// pageSize is how many tenants are asked for at once: all that one answer has
-// room for.
+// pageSize is how many items of a list are asked for at once: all that one answer
+// has room for.
 const pageSize = 1000
 
 // Tenants is a list of a server's tenants to show.

@@ -62,21 +62,31 @@ const lostFor = 10 * time.Minute
 // LostLately tells of the peer that was lost last, unless it is back or there is
 // no other, of which NoAgent tells.
 func LostLately(r Report) string {
-	if r.Status.Peers[admin.RoleAgent] == 0 {
+	f, ok := missed(r)
+	if !ok || r.back {
 		return ""
 	}
-	for _, f := range r.Failures { // newest first
-		if f.Stage != "peer" || r.Status.Now.Sub(f.Time) > lostFor {
-			continue
-		}
-		for _, p := range r.Peers {
-			if p.Role+" "+p.ID == f.Destination {
-				return ""
-			}
-		}
-		return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, screen.Span(r.Status.Now.Sub(f.Time)), f.Cause)
+	return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, screen.Span(r.Status.Now.Sub(f.Time)), f.Cause)
+}
+
+// missed is the peer that was lost last, unless it is among those that are listed,
+// which may be a few of many.
+func missed(r Report) (f admin.Failure, ok bool) {
+	if r.Status.Peers[admin.RoleAgent] == 0 {
+		return f, false
 	}
-	return ""
+	i := slices.IndexFunc(r.Failures, func(f admin.Failure) bool { // newest first
+		return f.Stage == "peer" && r.Status.Now.Sub(f.Time) <= lostFor
+	})
+	if i < 0 || slices.ContainsFunc(r.Peers, func(p admin.Peer) bool { return isOf(p, r.Failures[i]) }) {
+		return f, false
+	}
+	return r.Failures[i], true
+}
+
+// isOf says whether it is p that was lost.
+func isOf(p admin.Peer, lost admin.Failure) bool {
+	return p.Tenant == lost.Tenant && p.Role+" "+p.ID == lost.Destination
 }
 
 // SilentPeers are those of a role that have said nothing for too long.
