@@ -149,3 +149,14 @@ func TestAPeerThatIsBackIsNotMissed(t *testing.T) {
 		}
 	}
 }
+
+// Ages are by the clock of the process that tells them.
+func TestAgesAreByTheOtherClock(t *testing.T) {
+	now := time.Now().Add(-time.Hour)
+	var out strings.Builder
+	p := &printer{out: &out}
+	p.report(Report{Status: admin.Status{Now: now}, Connections: []admin.Connection{{ID: "a", Since: now.Add(-5 * time.Minute)}}})
+	if !strings.Contains(out.String(), " 5 min ") {
+		t.Error(out.String())
+	}
+}

@@ -18,7 +18,6 @@ import (
 type printer struct {
 	out   io.Writer
 	paint screen.Paint
-	now   time.Time
 
 	columns int // 0: as many as one likes
 }
@@ -123,7 +122,7 @@ func (p *printer) connections(r Report) {
 		if v.Resumes > 0 {
 			state += fmt.Sprintf(", resumed %d×", v.Resumes)
 		}
-		rows = append(rows, []string{v.ID, v.Front, v.Source, screen.Cut(v.Destination, 48), screen.Cut(v.Next, 36), screen.Span(p.now.Sub(v.Since)),
+		rows = append(rows, []string{v.ID, v.Front, v.Source, screen.Cut(v.Destination, 48), screen.Cut(v.Next, 36), screen.Span(r.Status.Now.Sub(v.Since)),
 			screen.Rate(v.Up), screen.Rate(v.Down), state})
 	}
 	p.table(rows, "FRONT", "AGE", "SOURCE")

@@ -119,7 +119,7 @@ func (v *View) print(out io.Writer, reports []Report) error {
 	}
 	var text bytes.Buffer
 	room := screen.SizeOf(out)
-	p := &printer{out: &text, paint: screen.PaintIf(screen.IsTerminal(out)), now: time.Now(), columns: room.Columns}
+	p := &printer{out: &text, paint: screen.PaintIf(screen.IsTerminal(out)), columns: room.Columns}
 	for i, r := range reports {
 		if i > 0 {
 			fmt.Fprintln(&text)

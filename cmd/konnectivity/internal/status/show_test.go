@@ -38,7 +38,7 @@ func busy(conns, peers, failed int) Report {
 func TestStatusFitsTheScreen(t *testing.T) {
 	for _, columns := range []int{80, 100, 200} {
 		var out bytes.Buffer
-		p := &printer{out: &out, now: time.Now(), columns: columns}
+		p := &printer{out: &out, columns: columns}
 		p.report(busy(10, 10, 10))
 		lines := strings.Split(out.String(), "\n")
 		for _, line := range lines {
@@ -81,7 +81,7 @@ func TestWatchKeepsToTheScreen(t *testing.T) {
 
 func TestResumedConnectionsAreShown(t *testing.T) {
 	var out bytes.Buffer
-	p := &printer{out: &out, now: time.Now()}
+	p := &printer{out: &out}
 	p.report(Report{
 		Status:      admin.Status{Connections: admin.Connections{Open: 2, Resuming: 1}},
 		Connections: []admin.Connection{{ID: "a", State: admin.StateResuming, ResumingFor: 2.5}, {ID: "b", State: admin.StateActive, Resumes: 3}},
@@ -127,7 +127,7 @@ func TestTroubles(t *testing.T) {
 
 func TestStatusKeepsPeersFromSteeringTheTerminal(t *testing.T) {
 	var out bytes.Buffer
-	p := &printer{out: &out, now: time.Now()}
+	p := &printer{out: &out}
 	evil := "evil\x1b[2J\u009b31m\r\nagent"
 	p.report(Report{
 		Status:      admin.Status{Component: evil, ID: evil, Ready: false, Reason: evil},

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/admin"
@@ -46,7 +45,7 @@ func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error
 		return enc.Encode(page)
 	}
 	var text bytes.Buffer
-	p := &printer{out: &text, paint: screen.PaintIf(screen.IsTerminal(out)), now: time.Now(), columns: screen.SizeOf(out).Columns}
+	p := &printer{out: &text, paint: screen.PaintIf(screen.IsTerminal(out)), columns: screen.SizeOf(out).Columns}
 	p.tenants(page)
 	_, err = out.Write(text.Bytes())
 	return err
