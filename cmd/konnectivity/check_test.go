@@ -388,6 +388,11 @@ var faults = map[string]struct {
 		l.start()
 		l.args = []string{"--server-admin=" + l.closed}
 	}},
+	"admin port away and no agent": {1, func(l *lab) {
+		l.noAgent = true
+		l.start()
+		l.args = []string{"--server-admin=" + l.closed}
+	}},
 	"destination denied": {1, func(l *lab) {
 		rules, err := policy.Parse(nil, []string{"10.0.0.0/8"})
 		l.must(err)

@@ -22,6 +22,7 @@ func (c *checker) checkAdmin(ctx context.Context) {
 	r, err := c.askAdmin(ctx)
 	if err != nil {
 		c.warn("admin port of the server", c.opts.ServerAdmin+": "+err.Error(), "It listens on the server's loopback; kubectl port-forward leads to it.")
+		c.agentsAsTold() // which needs no admin port
 		return
 	}
 	c.agents(r)
@@ -41,7 +42,11 @@ func (c *checker) agentsAsTold() {
 	const step = "agents of the server"
 	switch {
 	case !c.serving.Told:
-		c.add(Finding{Step: step, Result: Skipped, Cause: "the server is too old to say, and no --server-admin was given"})
+		cause := "the server is too old to say"
+		if c.opts.ServerAdmin == "" {
+			cause += ", and no --server-admin was given"
+		}
+		c.add(Finding{Step: step, Result: Skipped, Cause: cause})
 	case c.serving.Why != "":
 		c.toldSilent = true
 		c.fail(step, "the server says: "+c.serving.Why, admin.Hint(tunnel.FailNoAgent))
