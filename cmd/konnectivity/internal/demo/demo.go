@@ -222,12 +222,15 @@ func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
 	return nil
 }
 
-// Serve runs everything until ctx ends: the sidecars stop first, so that the
-// rest has nothing left to drain.
+// Serve runs everything until ctx ends or a part fails: the sidecars stop first, so
+// that the rest has nothing left to drain.
 func (d *Demo) Serve(ctx context.Context) error {
 	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	rest, _ := errgroup.WithContext(behind)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	rest, broken := errgroup.WithContext(behind)
+	context.AfterFunc(broken, cancel)
 	rest.Go(func() error { return d.server.Run(behind) })
 	rest.Go(func() error { return d.agent.Run(behind) })
 	rest.Go(func() error { return d.adapter.Run(behind) })

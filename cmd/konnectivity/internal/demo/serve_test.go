@@ -1,0 +1,24 @@
+package demo
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A part that fails ends all others: nothing waits for Ctrl-C beside a dead server.
+func TestServeEndsWithAnyOfItsParts(t *testing.T) {
+	d, err := New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.log.SetOutput(io.Discard)
+	_ = d.Ports.agents.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := d.Serve(ctx); ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), d.Ports.agents.Addr().String()) {
+		t.Errorf("%v, %v", err, ctx.Err())
+	}
+}
