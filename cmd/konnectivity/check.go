@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"strings"
 	"time"
 
@@ -46,7 +45,8 @@ func newCheck() *cobra.Command {
 		},
 	}
 	cli.AddFlags(cmd, "Check flags", func(f *pflag.FlagSet) {
-		f.StringVar(&o.what.ServerAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, to check its agents")
+		f.StringVar(&o.what.ServerAdmin, "server-admin", "", "`HOST:PORT` of the server's admin port, or https://HOST:PORT, to check its agents")
+		f.StringVar(&o.what.TokenFile, "token-file", "", "file with the token that --server-admin asks for")
 		f.Uint16Var(&o.what.SOCKS5Port, "socks5-serving-port", 0, "second port of a konnectivity-https-proxy, to try it too")
 		f.StringVarP(&o.output, "output", "o", "text", "text or json")
 		f.DurationVar(&o.what.Timeout, "timeout", stepTimeout, "how long each step may take; the default is longer than a server's own limit, so that its answer arrives")
@@ -89,10 +89,5 @@ func (o *checkOptions) validate(target string) error {
 			return cli.Usagef("%q: %s", target, tunnel.AsDialError("", err).Text())
 		}
 	}
-	if o.what.ServerAdmin != "" {
-		if _, _, err := net.SplitHostPort(o.what.ServerAdmin); err != nil {
-			return cli.Usagef("--server-admin %q: want HOST:PORT", o.what.ServerAdmin)
-		}
-	}
-	return nil
+	return checkAdmin(o.what.ServerAdmin)
 }

@@ -29,6 +29,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/demo"
 	"konnectivity/cmd/konnectivity/internal/diagnose"
 	"konnectivity/cmd/konnectivity/internal/via"
+	"konnectivity/internal/bearer"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
@@ -544,6 +545,29 @@ func TestCheckGoesThroughSidecars(t *testing.T) {
 		if status != 0 || !strings.Contains(out, want) {
 			t.Errorf("status %d, no %q in\n%s", status, want, out)
 		}
+	}
+}
+
+// An admin port that wants to know who asks is told.
+func TestCheckAndDialHaveALogin(t *testing.T) {
+	l := newLab(t)
+	token := bearer.New()
+	digest, err := bearer.Parse(token)
+	l.must(err)
+	l.options.AdminToken = func() bearer.Digest { return digest }
+	l.write("token", token)
+	l.start()
+	with := "--token-file=" + l.file("token")
+	l.args = []string{"--server-admin=" + l.admin}
+	if _, out := l.check(); !strings.Contains(out, "it wants a token") {
+		t.Errorf("check without a token:\n%s", out)
+	}
+	if status, out := l.check(with); status != 0 || !strings.Contains(out, "✔ agents for default: 1") {
+		t.Errorf("check: %d\n%s", status, out)
+	}
+	args := append(l.tlsArgs(), "--via=link://"+l.clients, "-v", "--server-admin="+l.admin, with, l.lastWord())
+	if status, _, stderr := dial(strings.NewReader("hello"), args...); status != 0 || !strings.Contains(stderr, "agent agent-1 at 127.0.0.1:") {
+		t.Errorf("dial: %d %s", status, stderr)
 	}
 }
 

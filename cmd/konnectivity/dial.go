@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"konnectivity/cmd/konnectivity/internal/pipe"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/cli"
 	"konnectivity/tunnel"
@@ -20,6 +21,7 @@ type dialOptions struct {
 	timeout time.Duration
 	verbose bool
 	admin   string
+	token   string
 }
 
 func newDial() *cobra.Command {
@@ -43,7 +45,8 @@ func newDial() *cobra.Command {
 		f.StringVar(&o.way, "via", "socks5://127.0.0.1:8090", "the `PATH` to take")
 		f.DurationVar(&o.timeout, "timeout", tunnel.DefaultDialTimeout, "how long the destination has to answer")
 		f.BoolVarP(&o.verbose, "verbose", "v", false, "print to standard error the path, how long each hop takes, and what to do if it fails")
-		f.StringVar(&o.admin, "server-admin", "", "with -v, `HOST:PORT` of the server's admin port, to show which agent it uses")
+		f.StringVar(&o.admin, "server-admin", "", "with -v, `HOST:PORT` of the server's admin port, or https://HOST:PORT, to show which agent it uses")
+		f.StringVar(&o.token, "token-file", "", "file with the token that --server-admin asks for")
 	})
 	o.via.register(cmd)
 	cli.Choices(cmd, "via", "direct", "socks5://", "http://", "https://", "link://", "grpc:///")
@@ -57,12 +60,16 @@ func (o *dialOptions) run(ctx context.Context, address string, p pipe.Pipe) erro
 	if o.timeout <= 0 {
 		return cli.Usagef("--timeout %v: want a positive duration", o.timeout)
 	}
+	if err := checkAdmin(o.admin); err != nil {
+		return err
+	}
 	dialer, closeDialer, err := via.Dialer(o.way, o.via.tls)
 	if err != nil {
 		return err
 	}
 	defer closeDialer()
 	p.Dialer, p.Way, p.Timeout, p.Admin = dialer, o.way, o.timeout, o.admin
+	p.Login = status.Login{Token: o.token, Files: o.via.tls.Files}
 	if !o.verbose {
 		p.Say = nil
 	}

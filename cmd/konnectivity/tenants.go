@@ -119,8 +119,8 @@ func newTenantsCheck() *cobra.Command {
 			if err := cli.CheckChoice(cli.Value{Flag: "output", Text: output}, "text", "json"); err != nil {
 				return err
 			}
-			if server.Admin != "" && !isAdmin(server.Admin) {
-				return cli.Usagef("--server-admin %q: want HOST:PORT or https://HOST:PORT", server.Admin)
+			if err := checkAdmin(server.Admin); err != nil {
+				return err
 			}
 			findings, err := checkTenants(cmd, args[0], server)
 			if err != nil {

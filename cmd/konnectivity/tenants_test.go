@@ -451,6 +451,7 @@ func TestAnAdminPortOverTLS(t *testing.T) {
 		{append([]string{"status", "https://" + at, "--server-name=else.example"}, own...), 1, "not for else.example"},
 		{append([]string{"tenants", "list", "https://" + at}, own...), 0, "1 of 1 tenant"},
 		{append([]string{"tenants", "check", folder, "--server-admin=https://" + at}, own...), 0, "✔ server: 1 agent"},
+		{append([]string{"dial", "-v", "--via=direct", "--server-admin=https://" + at, at}, own...), 0, "https://" + at + ": it does not know the connection"},
 		{append([]string{"status", at}, own...), 1, "it speaks TLS: ask https://" + at},
 		{[]string{"status", "https://" + at, own[0]}, 1, "a certificate that it knows: give --token-file, or --tls-cert-path"},
 		{[]string{"status", "https://" + at, "--ca-cert-path=" + dir + "/other"}, 1, "not in the CA file"},

@@ -29,12 +29,21 @@ func (c *checker) checkAdmin(ctx context.Context) {
 }
 
 // askAdmin asks the server through its admin port.
-func (c *checker) askAdmin(ctx context.Context) (status.Report, error) {
+func (c *checker) askAdmin(ctx context.Context) (r status.Report, err error) {
 	client := status.NewClient()
 	defer client.Close()
-	r := status.Report{Address: c.opts.ServerAdmin}
-	err := client.Report(ctx, &r, "", maxPeers)
+	if err := client.Present(c.login()); err != nil {
+		return r, err
+	}
+	r.Address = c.opts.ServerAdmin
+	err = client.Report(ctx, &r, "", maxPeers)
 	return r, err
+}
+
+// login is what the admin port is shown: a token, and over TLS the certificate that
+// the server is shown.
+func (c *checker) login() status.Login {
+	return status.Login{Token: c.opts.TokenFile, Files: c.opts.Sidecar.Files}
 }
 
 // agentsAsTold goes by what the server tells its clients.

@@ -164,6 +164,9 @@ func (c *checker) by(ctx context.Context, id string) string {
 	}
 	client := status.NewClient()
 	defer client.Close()
+	if err := client.Present(c.login()); err != nil {
+		return "" // which was told before
+	}
 	if next := client.FailedBy(context.WithoutCancel(ctx), c.opts.ServerAdmin, id); next != "" {
 		return "; it went by " + next
 	}

@@ -20,7 +20,8 @@ import (
 type Subject struct {
 	Sidecar     sidecar.Options
 	SOCKS5Port  uint16                 // the second port of konnectivity-https-proxy
-	ServerAdmin string                 // HOST:PORT of the server's admin port; "" is unknown
+	ServerAdmin string                 // the server's admin port, as of status.Client; "" is unknown
+	TokenFile   string                 // with the token that it asks for; "": none
 	Target      string                 // HOST:PORT to connect to; "" is none
 	Timeout     time.Duration          // of each step
 	Given       func(flag string) bool // on the command line

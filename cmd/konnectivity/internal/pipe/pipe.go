@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/tunnel"
 )
 
@@ -19,7 +20,8 @@ type Pipe struct {
 	Dialer  tunnel.Dialer
 	Way     string // the --via that Dialer goes by
 	Timeout time.Duration
-	Admin   string // HOST:PORT of the server's admin port, to show which agent it uses; "" is unknown
+	Admin   string       // the server's admin port, as of status.Client, to show which agent it uses; "" is unknown
+	Login   status.Login // for Admin
 }
 
 // Run connects to address, and carries bytes until both sides have ended.
@@ -49,7 +51,14 @@ func (p *Pipe) dial(ctx context.Context, flow *tunnel.Flow) (tunnel.Conn, error)
 	if p.Say == nil {
 		return p.Dialer.Dial(dialing, flow)
 	}
-	tell := &teller{out: p.Say, admin: p.Admin, id: flow.ID}
+	client := status.NewClient()
+	defer client.Close()
+	if p.Admin != "" {
+		if err := client.Present(p.Login); err != nil {
+			return nil, err
+		}
+	}
+	tell := &teller{out: p.Say, admin: p.Admin, client: client, id: flow.ID}
 	tell.begin(ctx, flow.Address, p.Way)
 	far, err := p.Dialer.Dial(dialing, flow)
 	if err != nil {

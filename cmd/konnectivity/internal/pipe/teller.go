@@ -20,10 +20,11 @@ import (
 // teller says, for --verbose, which way a connection goes, hop by hop, and how
 // long each takes.
 type teller struct {
-	out   io.Writer
-	admin string // the server's admin port; "" is unknown
-	id    string
-	start time.Time
+	out    io.Writer
+	admin  string // the server's admin port; "" is unknown
+	client *status.Client
+	id     string
+	start  time.Time
 }
 
 // say prints a line, which has words of others in it.
@@ -52,9 +53,7 @@ func (t *teller) begin(ctx context.Context, address, way string) {
 func (t *teller) failed(ctx context.Context, dial *tunnel.DialError) {
 	t.say("failed after %s: %s", screen.Span(time.Since(t.start)), dial.Failure)
 	if t.admin != "" {
-		client := status.NewClient()
-		defer client.Close()
-		if next := client.FailedBy(ctx, t.admin, t.id); next != "" {
+		if next := t.client.FailedBy(ctx, t.admin, t.id); next != "" {
 			t.say("it went by %s", next)
 		}
 	}
@@ -94,12 +93,10 @@ func (t *teller) connected(ctx context.Context, dialer tunnel.Dialer, far tunnel
 // agent tells by which agent the server goes, and its round trip in seconds; 0
 // if it is not known.
 func (t *teller) agent(ctx context.Context) float64 {
-	client := status.NewClient()
-	defer client.Close()
-	c, err := client.Connection(ctx, t.admin, t.id)
+	c, err := t.client.Connection(ctx, t.admin, t.id)
 	for n := 0; n < listTries && err == nil && c == nil; n++ {
 		time.Sleep(listPause)
-		c, err = client.Connection(ctx, t.admin, t.id)
+		c, err = t.client.Connection(ctx, t.admin, t.id)
 	}
 	switch {
 	case err != nil:
@@ -110,7 +107,7 @@ func (t *teller) agent(ctx context.Context) float64 {
 		return 0
 	}
 	name := strings.TrimPrefix(c.Next, admin.RoleAgent+" ")
-	for _, p := range client.Agents(ctx, t.admin, name) {
+	for _, p := range t.client.Agents(ctx, t.admin, name) {
 		if p.ID == name {
 			t.say("agent %s at %s over %s, round trip from the server %s", p.ID, p.Remote, p.Protocol, screen.Duration(p.RoundTrip))
 			return p.RoundTrip
