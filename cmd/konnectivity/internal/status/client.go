@@ -140,7 +140,7 @@ func (c *Client) reports(ctx context.Context, addresses []string, filter string,
 }
 
 // Report fills in r, whose Address it asks.
-func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int) error {
+func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int) (err error) {
 	q := url.Values{"filter": {filter}, "limit": {strconv.Itoa(limit)}}
 	if err := c.get(ctx, r.Address, "status", nil, &r.Status); err != nil {
 		return err
@@ -164,9 +164,26 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 	if lost, ok := missed(*r); ok {
 		r.back = c.connected(ctx, r.Address, lost)
 	}
-	r.Troubles = troubles(*r)
+	seen := *r
+	if seen.Peers, err = c.worst(ctx, r.Address, filter, peers); err != nil {
+		return err
+	}
+	r.Troubles = troubles(seen)
 	r.Failures = r.Failures[:min(limit, len(r.Failures))]
 	return nil
+}
+
+// worst has all peers that are silent, which are listed first: page may have no room
+// for them all.
+func (c *Client) worst(ctx context.Context, address, filter string, page admin.Page[admin.Peer]) ([]admin.Peer, error) {
+	n := len(page.Items)
+	if n == page.Matched || n > 0 && page.Items[n-1].Silent == 0 {
+		return page.Items, nil
+	}
+	var all admin.Page[admin.Peer]
+	q := url.Values{"filter": {filter}, "sort": {"-rate"}, "limit": {strconv.Itoa(pageSize)}}
+	err := c.get(ctx, address, "peers", q, &all)
+	return all.Items, err
 }
 
 // errNobody says that nothing listens at an address.

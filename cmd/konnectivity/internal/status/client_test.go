@@ -160,3 +160,26 @@ func TestAgesAreByTheOtherClock(t *testing.T) {
 		t.Error(out.String())
 	}
 }
+
+// All that are silent count, however few are listed.
+func TestSilentPeersAreCounted(t *testing.T) {
+	var peers []admin.Peer
+	for i := range 30 {
+		peers = append(peers, admin.Peer{Role: admin.RoleAgent, ID: fmt.Sprint("agent-", i), Silent: 8})
+	}
+	address := served(t, admin.Source{
+		Component: serverComponent, Table: admin.NewTable(), Peers: func() []admin.Peer { return slices.Clone(peers) },
+		More: func(s *admin.Status) { s.Peers[admin.RoleAgent] = len(peers) },
+	})
+	for _, limit := range []int{0, 2, 10, 30, 1000} {
+		r := Report{Address: address}
+		client := NewClient()
+		if err := client.Report(t.Context(), &r, "", limit); err != nil {
+			t.Fatal(err)
+		}
+		client.Close()
+		if got := strings.Join(r.Troubles, "; "); !strings.HasSuffix(got, "; nor do 27 more") || len(r.Peers) != min(limit, 30) {
+			t.Errorf("limit %d: %d listed, %q", limit, len(r.Peers), got)
+		}
+	}
+}
