@@ -548,6 +548,26 @@ func TestCheckGoesThroughSidecars(t *testing.T) {
 	}
 }
 
+// A sidecar that cannot be asked is not one that is not there.
+func TestCheckTellsASocketThatItCannotOpen(t *testing.T) {
+	l := newLab(t)
+	l.start()
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: l.file("s"), Net: "unixgram"}) // which nobody can connect to
+	if err != nil {
+		t.Skip(err)
+	}
+	defer socket.Close()
+	l.args = []string{"--serving-uds=" + l.file("s")}
+	l.checked = l.target
+	if status, out := l.check(); status != 0 || !strings.Contains(out, "! sidecar at "+l.file("s")+": it cannot be asked: ") {
+		t.Errorf("%d\n%s", status, out)
+	}
+	l.args = []string{"--serving-uds=" + l.file("none")}
+	if status, out := l.check(); status != 0 || !strings.Contains(out, "- sidecar at "+l.file("none")+": nothing listens there") {
+		t.Errorf("%d\n%s", status, out)
+	}
+}
+
 // An admin port that wants to know who asks is told.
 func TestCheckAndDialHaveALogin(t *testing.T) {
 	l := newLab(t)

@@ -187,6 +187,8 @@ func (c *checker) checkFronts(ctx context.Context) {
 		}
 		step := "sidecar at " + at
 		switch found := identify.At(ctx, at); {
+		case found.Err != nil:
+			c.warn(step, "it cannot be asked: "+found.Err.Error(), "Its clients may fare better than check does here: look at who may open its socket, and at firewalls.")
 		case found.Kind == identify.Nothing:
 			c.add(Finding{Step: step, Result: Skipped, Cause: "nothing listens there"})
 		case found.Kind == identify.SOCKS5:

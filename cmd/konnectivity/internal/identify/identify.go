@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -21,13 +23,14 @@ import (
 type Answer struct {
 	Kind Protocol
 	Who  string // in words, for a sentence like "... answers there"
+	Err  error  // of Nothing: why nobody could be asked, where somebody may listen
 }
 
 // Protocol is what a port speaks.
 type Protocol int
 
 const (
-	Nothing Protocol = iota // nobody listens
+	Nothing Protocol = iota // nobody listens, or can be asked
 	Unknown                 // somebody does, and says nothing that we know
 	SOCKS5
 	HTTP
@@ -52,14 +55,14 @@ func Network(at string) string {
 func At(ctx context.Context, at string) Answer {
 	// SOCKS5 comes first, since a port that serves it may serve HTTP, too; HTTP
 	// last, since TLS servers often answer it with a complaint in plain text.
-	first, ok := ask(ctx, at, "\x05\x02\x00\x02") // RFC 1928 §3: no authentication, or a password
+	first, err := ask(ctx, at, "\x05\x02\x00\x02") // RFC 1928 §3: no authentication, or a password
 	switch {
-	case !ok:
-		return Answer{Who: "nobody"}
+	case err != nil:
+		return unasked(err)
 	case len(first) >= 2 && first[0] == 5:
-		return Answer{SOCKS5, "a SOCKS5 proxy"}
+		return Answer{Kind: SOCKS5, Who: "a SOCKS5 proxy"}
 	case bytes.HasPrefix(first, []byte("SSH-")):
-		return Answer{Other, "an SSH server"}
+		return Answer{Kind: Other, Who: "an SSH server"}
 	}
 	if s, ok := asTLS(ctx, at); ok {
 		return s
@@ -67,32 +70,46 @@ func At(ctx context.Context, at string) Answer {
 	second, _ := ask(ctx, at, "HEAD / HTTP/1.1\r\nHost: check\r\nConnection: close\r\n\r\n")
 	switch {
 	case bytes.HasPrefix(second, []byte("HTTP/1.")):
-		return Answer{HTTP, "an HTTP server" + nameOfServer(second)}
+		return Answer{Kind: HTTP, Who: "an HTTP server" + nameOfServer(second)}
 	case len(first)+len(second) == 0:
-		return Answer{Unknown, "a program that says nothing to SOCKS5, TLS and HTTP"}
+		return Answer{Kind: Unknown, Who: "a program that says nothing to SOCKS5, TLS and HTTP"}
 	default:
-		return Answer{Other, fmt.Sprintf("a program that says %.30q", append(first, second...))}
+		return Answer{Kind: Other, Who: fmt.Sprintf("a program that says %.30q", append(first, second...))}
 	}
+}
+
+// unasked is what there is where no connection could be made.
+func unasked(err error) Answer {
+	a := Answer{Who: "nobody"}
+	var op *net.OpError
+	switch {
+	case errors.Is(err, fs.ErrNotExist), tunnel.FailureOf(err) == tunnel.FailRefused:
+	case errors.As(err, &op):
+		a.Err = op.Err // without repeating the address
+	default:
+		a.Err = err
+	}
+	return a
 }
 
 // maxAnswered is how much of an answer is looked at: a status line and the
 // usual headers.
 const maxAnswered = 1 << 10
 
-// ask says something and returns how the answer begins; ok says whether anybody
-// listens.
-func ask(ctx context.Context, at, what string) (answer []byte, ok bool) {
+// ask says something and returns how the answer begins. The error says that there is
+// no connection; whoever makes one and says nothing has an empty answer.
+func ask(ctx context.Context, at, what string) (answer []byte, err error) {
 	conn, err := dialFront(ctx, at)
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
 	defer conn.Close()
 	if _, err := io.WriteString(conn, what); err != nil {
-		return nil, true
+		return nil, nil
 	}
 	answer = make([]byte, maxAnswered)
 	n, _ := io.ReadAtLeast(conn, answer, 2)
-	return answer[:n], true
+	return answer[:n], nil
 }
 
 func dialFront(ctx context.Context, at string) (net.Conn, error) {
@@ -125,7 +142,7 @@ func asTLS(ctx context.Context, at string) (Answer, bool) {
 	err = client.HandshakeContext(ctx)
 	var op *net.OpError
 	if err == nil || shown != "" || errors.As(err, &op) && op.Op == "remote error" { // crypto/tls's name for an alert
-		return Answer{TLS, "a TLS server" + shown}, true
+		return Answer{Kind: TLS, Who: "a TLS server" + shown}, true
 	}
 	return Answer{}, false
 }
