@@ -97,31 +97,47 @@ func hosts(addrs []netip.AddrPort) string {
 }
 
 // reachServer connects to every address, since each may be another server, and
-// returns the first that answers.
+// returns the first that answers. If there is one, others may be of a family that
+// this machine has no route for: a sidecar does without those.
 func (c *checker) reachServer(ctx context.Context, way *uplink.Server, addrs []netip.AddrPort) (reached netip.AddrPort) {
+	const step = "TCP to the server"
+	unreached := map[int]tunnel.Failure{} // by place in findings
 	for _, at := range addrs {
 		dial, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 		start := time.Now()
 		probe, err := way.Probe(dial, at)
 		cancel()
-		if err == nil {
-			probe.Close()
-			c.timed("TCP to the server", at.String(), start)
-			if !reached.IsValid() {
-				reached = at
-			}
+		if err != nil {
+			unreached[len(c.findings)] = tunnel.FailureOf(err)
+			c.fail(step, at.String()+": "+tunnel.FailureOf(err).String(), reachHint(tunnel.FailureOf(err)))
 			continue
 		}
-		hint := "Check the network between here and there: routes, firewalls, network policies."
-		switch tunnel.FailureOf(err) {
-		case tunnel.FailRefused:
-			hint = "Nobody listens on that port. Check --konnectivity-port, and that the server runs and its Service has endpoints."
-		case tunnel.FailTimeout:
-			hint = "Packets are dropped on the way. Look for a firewall or a network policy."
+		probe.Close()
+		c.timed(step, at.String(), start)
+		if !reached.IsValid() {
+			reached = at
 		}
-		c.fail("TCP to the server", at.String()+": "+tunnel.FailureOf(err).String(), hint)
+	}
+	for i, failure := range unreached {
+		if reached.IsValid() && failure == tunnel.FailNetUnreach {
+			c.findings[i].Result = Warning
+		}
 	}
 	return reached
+}
+
+// reachHint says what to do about a server that cannot be connected to.
+func reachHint(failure tunnel.Failure) string {
+	switch failure {
+	case tunnel.FailRefused:
+		return "Nobody listens on that port. Check --konnectivity-port, and that the server runs and its Service has endpoints."
+	case tunnel.FailTimeout:
+		return "Packets are dropped on the way. Look for a firewall or a network policy."
+	case tunnel.FailNetUnreach:
+		return "This machine has no route there, or no address of that family (IPv4 or IPv6)."
+	default:
+		return "Check the network between here and there: routes, firewalls, network policies."
+	}
 }
 
 // greetServer makes a TLS connection and learns what the server speaks.

@@ -1,0 +1,52 @@
+package diagnose
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"konnectivity/adapters/uplink"
+	"konnectivity/internal/logging"
+	"konnectivity/internal/tlsreload"
+)
+
+// Without a route to one family, a server that is reached by the other one is
+// reached.
+func TestAnAddressOfAFamilyThatIsNotHere(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	source, err := tlsreload.New(tlsreload.Files{}, tlsreload.Options{Name: "test", Log: logging.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	way, err := uplink.New(uplink.Options{Address: l.Addr().String(), TLS: source, Log: logging.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer way.Close()
+	here := netip.MustParseAddrPort(l.Addr().String())
+	nowhere := netip.MustParseAddrPort("224.0.0.1:8090") // Linux has no route there for TCP, ever
+	for _, c := range []struct {
+		addresses []netip.AddrPort
+		want      []string
+	}{
+		{[]netip.AddrPort{nowhere, here}, []string{Warning, OK}},
+		{[]netip.AddrPort{here, nowhere}, []string{OK, Warning}},
+		{[]netip.AddrPort{nowhere}, []string{Failed}},
+	} {
+		checker := &checker{opts: &Subject{Timeout: 20 * time.Second}, now: time.Now}
+		reached := checker.reachServer(t.Context(), way, c.addresses)
+		if reached.IsValid() != (len(c.addresses) > 1) || len(checker.findings) != len(c.want) {
+			t.Fatalf("%v: %v, %+v", c.addresses, reached, checker.findings)
+		}
+		for i, f := range checker.findings {
+			if f.Result != c.want[i] || f.Result != OK && f.Hint == "" {
+				t.Errorf("%v: %+v, want %s", c.addresses, f, c.want[i])
+			}
+		}
+	}
+}
