@@ -25,7 +25,7 @@ type printer struct {
 func (p *printer) report(r Report) {
 	c := p.paint
 	if r.Error != "" {
-		fmt.Fprintf(p.out, "%s%s: %s%s\n", c.Red, r.Address, r.Error, c.Off)
+		p.line("", fmt.Sprintf("%s%s: %s%s", c.Red, r.Address, r.Error, c.Off))
 		return
 	}
 	s := r.Status
@@ -158,19 +158,19 @@ func (p *printer) failures(failures []admin.Failure) {
 // table aligns rows; the first is the head. A table of nothing is nothing. Where
 // it is too wide, columns are made narrower, then those left out that can be
 // spared, in their order, then columns are made as narrow as it takes; but not
-// the last one, which says what is wrong.
+// the last one, which says what is wrong, in several lines if it takes them.
 func (p *printer) table(rows [][]string, spare ...string) {
 	if len(rows) < 2 {
 		return
 	}
-	widths := widthsOf(rows)
+	widths := p.widthsOf(rows)
 	for !shrink(widths, p.columns, minWidth) && len(spare) > 0 {
 		if i := slices.Index(rows[0], spare[0]); i >= 0 {
 			for n := range rows {
 				rows[n] = slices.Delete(rows[n], i, i+1)
 			}
 		}
-		spare, widths = spare[1:], widthsOf(rows)
+		spare, widths = spare[1:], p.widthsOf(rows)
 	}
 	shrink(widths, p.columns, 1)
 	fmt.Fprintln(p.out)
@@ -180,12 +180,14 @@ func (p *printer) table(rows [][]string, spare ...string) {
 }
 
 func (p *printer) row(row []string, widths []int, head bool) {
-	line := " "
-	for i, cell := range row {
+	line, last := "  ", len(row)-1
+	for i, cell := range row[:last] {
 		cell = screen.Cut(cell, widths[i])
-		line += " " + cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+1)
+		line += cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2)
 	}
-	before, after, state := "", "", row[len(row)-1]
+	at := utf8.RuneCountInString(line)
+	line += screen.Wrap(row[last], p.columns, at, strings.Repeat(" ", at))
+	before, after, state := "", "", row[last]
 	switch {
 	case head:
 		before, after = p.paint.Dim, p.paint.Off
@@ -195,14 +197,18 @@ func (p *printer) row(row []string, widths []int, head bool) {
 	fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)
 }
 
-// widthsOf makes cells plain and measures them.
-func widthsOf(rows [][]string) []int {
+// widthsOf makes cells plain and measures them. The last column counts for no more
+// than a third of the screen: one sentence in it is not to take the room of all names.
+func (p *printer) widthsOf(rows [][]string) []int {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
 			row[i] = printable.Text(cell)
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
+	}
+	if last := len(widths) - 1; p.columns > 0 {
+		widths[last] = min(widths[last], p.columns/3)
 	}
 	return widths
 }

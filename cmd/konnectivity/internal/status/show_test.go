@@ -139,3 +139,30 @@ func TestStatusKeepsPeersFromSteeringTheTerminal(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 }
+
+// A sentence about what is wrong with one tenant does not take the names of all.
+func TestALongErrorLeavesRoomForNames(t *testing.T) {
+	page := admin.Page[admin.Tenant]{Total: 2, Matched: 2, Items: []admin.Tenant{
+		{Name: "cluster-in-the-west", State: "broken", Error: strings.Repeat("tenant.yaml: something is wrong; ", 9), ServerNames: []string{"west.example.com"}},
+		{Name: "cluster-in-the-east", State: "serving", Ready: true, ServerNames: []string{"east.example.com"}},
+	}}
+	for _, columns := range []int{0, 40, 80, 100, 200, 500} {
+		var out bytes.Buffer
+		p := &printer{out: &out, columns: columns}
+		p.tenants(page)
+		words := strings.Join(strings.Fields(out.String()), " ")
+		for _, want := range []string{"cluster-in-", "broken: tenant.yaml", " ready"} {
+			if !strings.Contains(words, want) {
+				t.Errorf("%d columns: no %q in\n%s", columns, want, out.String())
+			}
+		}
+		for line := range strings.Lines(out.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); columns > 0 && n > columns {
+				t.Errorf("%d columns: a line has %d", columns, n)
+			}
+		}
+		if strings.Count(words, "wrong;") != 9 {
+			t.Errorf("%d columns: not all is told\n%s", columns, out.String())
+		}
+	}
+}

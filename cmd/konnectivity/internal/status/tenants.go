@@ -91,7 +91,7 @@ func (p *printer) tenants(page admin.Page[admin.Tenant]) {
 			screen.Rate(t.Up), screen.Rate(t.Down), screen.Bytes(float64(t.UpBytes + t.DownBytes)), tenantState(t),
 		})
 	}
-	p.table(rows, "TOTAL", "CLIENTS", "ASKED FOR AS")
+	p.table(rows, "TOTAL", "CLIENTS", "ASKED FOR AS", "UP", "DOWN", "CONNECTIONS", "AGENTS")
 	more := ""
 	if n := page.Matched - len(page.Items); n > 0 {
 		more = fmt.Sprintf("; %d more match", n)
