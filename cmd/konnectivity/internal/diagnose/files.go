@@ -77,6 +77,11 @@ func (c *checker) checkCA(files tlsreload.Files) bool {
 	if !slices.ContainsFunc(certs, func(ca *x509.Certificate) bool { return c.now().Before(ca.NotAfter) && !c.now().Before(ca.NotBefore) }) {
 		return c.validity("CA", files.CA, certs[0], "Issue a new CA and certificates, and roll both out.")
 	}
+	last := slices.MaxFunc(certs, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
+	if left, soon := ExpiresSoon(last, c.now()); soon {
+		c.warn("CA", fmt.Sprintf("%s expires in %s, and all certificates with it", files.CA, left), "Make a new one, and trust both while certificates are replaced.")
+		return true
+	}
 	c.ok("CA", Names(certs)+Until(certs[0].NotAfter))
 	return true
 }

@@ -165,7 +165,11 @@ func (c *checker) greetServer(ctx context.Context, way *uplink.Server, at netip.
 		return c.fail(tlsStep, cause, hint)
 	}
 	leaf := state.PeerCertificates[0]
-	c.timed(certStep, pki.Name(leaf)+role(leaf)+Until(leaf.NotAfter), start)
+	if left, soon := ExpiresSoon(leaf, c.now()); soon {
+		c.warn(certStep, fmt.Sprintf("%s%s expires in %s", pki.Name(leaf), role(leaf), left), "Find out why it was not renewed in time on the server.")
+	} else {
+		c.timed(certStep, pki.Name(leaf)+role(leaf)+Until(leaf.NotAfter), start)
+	}
 	if probe.Linked() {
 		return c.greetLink(ctx, probe)
 	}

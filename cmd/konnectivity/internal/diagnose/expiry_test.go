@@ -1,0 +1,73 @@
+package diagnose
+
+import (
+	"crypto/tls"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"konnectivity/adapters/uplink"
+	"konnectivity/internal/logging"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
+)
+
+// What ends soon is told of every certificate on the way, not of the client's alone.
+func TestExpiryOnTheWay(t *testing.T) {
+	ca, err := pki.NewCA("lab-ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "lab-server", DNS: []string{"localhost"}, Server: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := tlsreload.Files{CA: filepath.Join(t.TempDir(), "ca.crt")}
+	if err := pki.WriteCert(files.CA, ca.CertPEM); err != nil {
+		t.Fatal(err)
+	}
+	source, err := tlsreload.New(files, tlsreload.Options{Name: "test", Log: logging.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	address := server.Listener.Addr().String()
+	way, err := uplink.New(uplink.Options{Address: address, ServerName: "localhost", TLS: source, Log: logging.Discard()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer way.Close()
+	for _, c := range []struct {
+		left       time.Duration
+		of         time.Time
+		ca, server string
+	}{
+		{48 * time.Hour, pair.TLS().Leaf.NotAfter, OK, Warning},
+		{48 * time.Hour, ca.Certificate().NotAfter, Warning, Warning},
+		{364 * 24 * time.Hour, pair.TLS().Leaf.NotAfter, OK, OK},
+	} {
+		checker := &checker{opts: &Subject{Timeout: 20 * time.Second}, now: func() time.Time { return c.of.Add(-c.left) }}
+		checker.checkCA(files)
+		checker.greetServer(t.Context(), way, netip.MustParseAddrPort(address))
+		for step, want := range map[string]string{"CA": c.ca, "certificate of the server": c.server} {
+			for _, f := range checker.findings {
+				if f.Step == step && (f.Result != want || want == Warning && (!strings.Contains(f.Cause, "expires in") || f.Hint == "")) {
+					t.Errorf("%v before the end: %+v, want %s", c.left, f, want)
+				}
+			}
+		}
+		if len(checker.findings) < 2 {
+			t.Errorf("%+v", checker.findings)
+		}
+	}
+}
