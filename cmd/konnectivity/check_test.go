@@ -394,6 +394,14 @@ var faults = map[string]struct {
 		l.start()
 		l.args = []string{"--server-admin=" + l.closed}
 	}},
+	"agents of others": {1, func(l *lab) { // as of another tenant, or another server
+		other := newLab(l.t)
+		other.start()
+		l.noAgent = true
+		l.start()
+		l.admin = other.admin
+		l.args = []string{"--server-admin=" + other.admin}
+	}},
 	"destination denied": {1, func(l *lab) {
 		rules, err := policy.Parse(nil, []string{"10.0.0.0/8"})
 		l.must(err)

@@ -26,6 +26,9 @@ func (c *checker) checkAdmin(ctx context.Context) {
 		return
 	}
 	c.agents(r)
+	if c.serving.Why != "" && !c.toldSilent { // those are another server's, or another tenant's
+		c.agentsAsTold()
+	}
 }
 
 // askAdmin asks the server through its admin port.
