@@ -29,6 +29,7 @@ func troubles(r Report) []string {
 		say(NoAgent(s))
 	}
 	say(LostLately(r))
+	say(wrongTenants(s.Tenants))
 	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
 		if silent := SilentPeers(r.Peers, role); len(silent) > 0 {
 			say(SayNothing(silent))
@@ -54,6 +55,20 @@ func NoAgent(s admin.Status) string {
 		return "no agent is connected to " + s.ID + ", and none was since it started"
 	}
 	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, screen.Span(s.Now.Sub(last.Time)), last.Cause)
+}
+
+// wrongTenants tells of those of a server of many whose settings cannot be used.
+func wrongTenants(states map[string]int) string {
+	var words []string
+	for _, state := range []string{"broken", "stale"} {
+		if n := states[state]; n > 0 {
+			words = append(words, fmt.Sprint(n, " ", state))
+		}
+	}
+	if len(words) == 0 {
+		return ""
+	}
+	return "tenants whose settings cannot be used: " + strings.Join(words, ", ") + "; konnectivity tenants list tells why"
 }
 
 // lostFor is how long a peer that was lost is missed.
