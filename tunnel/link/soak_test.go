@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -85,17 +86,18 @@ func (c *chain) replace(i int) {
 	}
 }
 
-// kill cuts the newest link without a word, at one of its ends.
+// kill cuts one of the newest links without a word, at one of its ends, and has
+// another take its place, unless one has.
 func (c *chain) kill(rnd *rand.Rand) {
 	c.mu.Lock()
-	victim := c.conns[len(c.conns)-1-rnd.IntN(min(4, len(c.conns)))]
+	victim := len(c.conns) - 1 - rnd.IntN(min(4, len(c.conns)))
+	conn, ends := c.conns[victim], c.sessions[victim&^1:(victim|1)+1]
 	c.mu.Unlock()
-	_ = victim.Close()
+	_ = conn.Close()
 	for i, ses := range []*link.Session{c.client.Load(), c.relay.Load()} {
-		select {
-		case <-ses.Done():
+		if slices.Contains(ends, ses) {
+			<-ses.Done() // however late on a busy machine
 			c.replace(i)
-		case <-time.After(50 * time.Millisecond): // another link's victim
 		}
 	}
 }
