@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"konnectivity/internal/files"
@@ -69,7 +70,8 @@ func identifierFault(kind, value string) string {
 		_, err := netip.ParsePrefix(value)
 		ok, want = err == nil, "a CIDR such as 192.0.2.0/24"
 	case "default-route":
-		ok, want = value == "true" || value == "false", "true or false"
+		_, err := strconv.ParseBool(value) // as servers do
+		ok, want = err == nil, "true or false"
 	}
 	if ok {
 		return ""

@@ -36,7 +36,7 @@ func TestIdentifierWarnings(t *testing.T) {
 		"ipv6=:::::&ipv4=10.0.0.1":                                                        1,
 		"host=a b&host=":                                                                  2,
 		"cidr=192.0.2.0":                                                                  1,
-		"default-route=True":                                                              1,
+		"default-route=True&default-route=maybe":                                          1,
 		"host=%zz":                                                                        0,
 	} {
 		if got := identifierWarnings(identifiers); len(got) != want {

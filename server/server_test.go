@@ -388,7 +388,7 @@ func TestAgentsThatAreRefused(t *testing.T) {
 		for name, h := range map[string]agentHello{
 			"no id":              {},
 			"id of 10 kB":        {id: strings.Repeat("i", 10<<10)},
-			"broken identifiers": {id: "a", identifiers: "ipv4=nonsense"},
+			"broken identifiers": {id: "a", identifiers: "ipv4=%zz"},
 			"another's address":  {id: "a", identifiers: "ipv4=10.0.0.2"},
 			"the default route":  {id: "a", identifiers: "default-route=true"},
 		} {
@@ -397,7 +397,8 @@ func TestAgentsThatAreRefused(t *testing.T) {
 				t.Errorf("%s by %s was taken", name, kind)
 			}
 		}
-		r.agent(kind, agentHello{id: "good-" + kind, identifiers: "ipv4=10.0.0.1"}, echoing) // its certificate's
+		// Its certificate's, and what upstream's server passes over.
+		r.agent(kind, agentHello{id: "good-" + kind, identifiers: "ipv6=10.0.0.1&ipv4=$(HOST_IP)&cidr="}, echoing)
 	}
 	if n := r.own.agents.Counts().Connections; n != 2 {
 		t.Errorf("%d agents are known, want 2", n)
@@ -583,7 +584,7 @@ func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 	}
 	r := startServer(t, func(o *Options) { o.Log = log })
 	for range refusals {
-		if a, err := r.tryAgent("link", agentHello{id: "a", identifiers: "ipv4=nonsense"}, echoing); err == nil {
+		if a, err := r.tryAgent("link", agentHello{id: "a", identifiers: "ipv4=%zz"}, echoing); err == nil {
 			a.Close()
 			t.Fatal("taken")
 		}

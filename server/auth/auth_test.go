@@ -48,7 +48,7 @@ func TestGateRefusesBrokenPeers(t *testing.T) {
 		"id of 10 kB":        {Peer{ID: strings.Repeat("a", 10<<10)}, codes.InvalidArgument, "at most 512"},
 		"id with newline":    {Peer{ID: "a\nlevel=error"}, codes.InvalidArgument, "unprintable"},
 		"id not utf-8":       {Peer{ID: "a\xff"}, codes.InvalidArgument, "unprintable"},
-		"broken identifiers": {Peer{ID: "a", Identifiers: "ipv4=x"}, codes.InvalidArgument, "ipv4"},
+		"broken identifiers": {Peer{ID: "a", Identifiers: "ipv4=%zz"}, codes.InvalidArgument, "URL query"},
 	} {
 		_, err := g.Admit(context.Background(), tc.peer)
 		if codeOf(err) != tc.want || err != nil && !strings.Contains(err.Error(), tc.says) {
@@ -105,7 +105,9 @@ func TestClaims(t *testing.T) {
 	}{
 		{node1, "", true},
 		{node1, "ipv4=10.0.0.1&ipv6=2001:db8:0::1", true},
-		{node1, "ipv6=::ffff:10.0.0.1", false}, // an IPv4 address is no ipv6 identifier
+		{node1, "ipv6=::ffff:10.0.0.1", true}, // the same address under the other key
+		{node1, "ipv6=10.0.0.2", false},
+		{node1, "ipv4=$(HOST_IP)", true}, // claims nothing
 		{node1, "ipv4=10.0.0.2", false},
 		{node1, "host=node-1.example&host=a.pods.example", true},
 		{node1, "host=a.b.pods.example", false},

@@ -198,7 +198,7 @@ func parseGrants(text []byte) (map[string]registry.Identifiers, error) {
 		if len(words) != 2 {
 			return nil, fmt.Errorf("line %d: want NAME IDENTIFIERS", n)
 		}
-		ids, err := registry.ParseIdentifiers(words[1])
+		ids, err := registry.ParseGrants(words[1])
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"konnectivity/tunnel"
@@ -40,10 +41,22 @@ func (ids Identifiers) Len() int { return len(ids.Addrs) + len(ids.Hosts) + len(
 
 // ParseIdentifiers reads the agentIdentifiers metadata: a URL query
 // (ipv4=..&ipv6=..&host=..&cidr=..&default-route=true) whose keys may repeat.
-// Unknown keys are ignored, as upstream's server does (pkg/agent and
-// pkg/server/backend_manager.go); a value that is none of its key's kind is an
-// error that names it. The empty text is no identifiers.
+// As on upstream's server (proto/header/header.go), unknown keys are passed over,
+// and so is a value by which nothing can be routed, like the ipv4=$(HOST_IP) of a
+// manifest whose variable is not set: the agent still serves by what else it
+// says, and by the strategy default. The empty text is no identifiers.
 func ParseIdentifiers(text string) (Identifiers, error) {
+	return parse(text, func(error) error { return nil })
+}
+
+// ParseGrants is ParseIdentifiers for what an operator of the server has written:
+// a value that is none of its key's kind is an error that names it.
+func ParseGrants(text string) (Identifiers, error) {
+	return parse(text, func(err error) error { return err })
+}
+
+// parse asks judge about each value that is none of its key's kind.
+func parse(text string, judge func(error) error) (Identifiers, error) {
 	var ids Identifiers
 	if len(text) > MaxIdentifiersText {
 		return ids, fmt.Errorf("agent identifiers of %d bytes: at most %d are accepted", len(text), MaxIdentifiersText)
@@ -58,7 +71,7 @@ func ParseIdentifiers(text string) (Identifiers, error) {
 			return Identifiers{}, fmt.Errorf("more than %d agent identifiers", maxIdentifiers)
 		}
 		for _, value := range values {
-			if err := ids.add(key, value); err != nil {
+			if err := ids.add(key, value); err != nil && judge(err) != nil {
 				return Identifiers{}, err
 			}
 		}
@@ -70,12 +83,14 @@ func ParseIdentifiers(text string) (Identifiers, error) {
 	return ids, nil
 }
 
+// add adds one, unless its value is none of its key's kind. An address may have
+// either key: on a cluster of the other family, manifests put it under this one.
 func (ids *Identifiers) add(key, value string) error {
 	switch key {
 	case "ipv4", "ipv6":
 		addr, err := netip.ParseAddr(value)
-		if err != nil || (key == "ipv4") != addr.Unmap().Is4() {
-			return fmt.Errorf("agent identifier %s=%.64q is not an %s address", key, value, key)
+		if err != nil {
+			return fmt.Errorf("agent identifier %s=%.64q is not an IP address", key, value)
 		}
 		ids.Addrs = append(ids.Addrs, addr.Unmap())
 	case "host":
@@ -95,13 +110,11 @@ func (ids *Identifiers) add(key, value string) error {
 		}
 		ids.CIDRs = append(ids.CIDRs, prefix)
 	case "default-route":
-		switch value {
-		case "true":
-			ids.DefaultRoute = true
-		case "false", "":
-		default:
+		yes, err := strconv.ParseBool(value) // as upstream reads it
+		if err != nil && value != "" {
 			return fmt.Errorf("agent identifier default-route=%.64q: must be true or false", value)
 		}
+		ids.DefaultRoute = ids.DefaultRoute || yes
 	}
 	return nil
 }

@@ -45,32 +45,55 @@ func TestParseIdentifiers(t *testing.T) {
 		"cidr=10.1.2.3/8":                   {CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		"cidr=::ffff:10.1.2.3/104":          {CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		"cidr=fd00::1/64&cidr=fd00::2%2F64": {CIDRs: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}},
+		"ipv4=2001:db8::1&ipv6=1.2.3.4":     {Addrs: []netip.Addr{addr("1.2.3.4"), addr("2001:db8::1")}}, // either key
+		"default-route=True":                {DefaultRoute: true},
+		"default-route=1":                   {DefaultRoute: true},
 	} {
-		got, err := ParseIdentifiers(text)
-		if err != nil || !reflect.DeepEqual(normal(got), normal(want)) {
-			t.Errorf("%q: %+v, %v", text, got, err)
+		for name, parse := range map[string]func(string) (Identifiers, error){"agent": ParseIdentifiers, "grant": ParseGrants} {
+			got, err := parse(text)
+			if err != nil || !reflect.DeepEqual(normal(got), normal(want)) {
+				t.Errorf("%s %q: %+v, %v", name, text, got, err)
+			}
 		}
 	}
 	for text, says := range map[string]string{
-		"ipv4=1.2.3":                           "ipv4=",
-		"ipv4=::1":                             "ipv4=",
-		"ipv6=1.2.3.4":                         "ipv6=",
-		"host=":                                "host=",
-		"host=a%00b":                           "host=",
-		"host=" + strings.Repeat("x", 300):     "host=",
-		"cidr=10.0.0.0":                        "cidr=",
-		"cidr=10.0.0.0/33":                     "cidr=",
-		"default-route=maybe":                  "true or false",
-		"ipv4=%zz":                             "URL query",
-		strings.Repeat("x", 33<<10):            "at most 32768",
-		strings.Repeat("&host=a", 1025):        "more than 1024",
-		"host=a\r\nX: y":                       "host=",
-		"ipv4=" + strings.Repeat("9", 1000):    "ipv4=",
-		"a=1&ipv4=10.0.0.1&ipv4=nonsense&b=22": "nonsense",
+		"ipv4=%zz":                      "URL query",
+		"ipv4=1.2.3.4;host=a":           "URL query",
+		strings.Repeat("x", 33<<10):     "at most 32768",
+		strings.Repeat("&host=a", 1025): "more than 1024",
 	} {
 		got, err := ParseIdentifiers(text)
 		if err == nil || !strings.Contains(err.Error(), says) || len(err.Error()) > 300 {
 			t.Errorf("%.60q: %+v, %v, want an error with %q", text, got, err, says)
+		}
+	}
+}
+
+// What upstream's server passes over does not keep an agent out here; what an
+// operator grants must be in order.
+func TestParseIdentifiersOfNoUse(t *testing.T) {
+	for text, says := range map[string]string{
+		"ipv4=":                             "ipv4=",
+		"ipv4=$(HOST_IP)":                   "ipv4=",
+		"ipv4=1.2.3":                        "ipv4=",
+		"ipv6=:::::":                        "ipv6=", // upstream's own example
+		"host=":                             "host=",
+		"host=a%00b":                        "host=",
+		"host=a\r\nX: y":                    "host=",
+		"host=" + strings.Repeat("x", 300):  "host=",
+		"cidr=10.0.0.0":                     "cidr=",
+		"cidr=10.0.0.0/33":                  "cidr=",
+		"default-route=maybe":               "true or false",
+		"ipv4=" + strings.Repeat("9", 1000): "ipv4=",
+		"a=1&ipv4=nonsense&b=22":            "nonsense",
+	} {
+		got, err := ParseIdentifiers(text + "&ipv4=10.0.0.1&default-route=t")
+		if err != nil || got.Len() != 1 || !got.DefaultRoute {
+			t.Errorf("agent %.60q: %+v, %v, want the rest", text, got, err)
+		}
+		got, err = ParseGrants(text + "&ipv4=10.0.0.1")
+		if err == nil || !strings.Contains(err.Error(), says) || len(err.Error()) > 300 {
+			t.Errorf("grant %.60q: %+v, %v, want an error with %q", text, got, err, says)
 		}
 	}
 }
