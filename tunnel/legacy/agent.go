@@ -51,12 +51,13 @@ type AgentSession struct {
 	drainingOnce sync.Once
 	done         chan struct{}
 
-	mu     sync.Mutex
-	dials  map[int64]*agentDial // by the server's number, until the connection ends
-	nextID int64
-	ended  bool
-	closed bool
-	err    error
+	mu      sync.Mutex
+	dials   map[int64]*agentDial // by the server's number, until the connection ends
+	streams int                  // connections and pending dials; some may share a number
+	nextID  int64
+	ended   bool
+	closed  bool
+	err     error
 }
 
 // agentDial is one DIAL_REQ and the connection that came of it. It belongs to
@@ -163,7 +164,7 @@ func (s *AgentSession) Err() error {
 func (s *AgentSession) Streams() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.dials)
+	return s.streams
 }
 
 // Drain tells the server to give this agent no new connections while another
@@ -252,17 +253,20 @@ func (s *AgentSession) dial(request *client.DialRequest) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch _, twice := s.dials[random]; {
-	case twice:
+	// Upstream's server passes on the numbers of its clients, who choose each for
+	// itself: one that is in use may come again, once its dial was answered.
+	switch earlier := s.dials[random]; {
+	case earlier != nil && earlier.conn == nil:
 		s.mux.log.Debugf("ignored a second dial with the number %d", random)
 		return
-	case len(s.dials) >= s.cfg.Limits.maxConns:
+	case s.streams >= s.cfg.Limits.maxConns:
 		s.refuse(random, &tunnel.DialError{Failure: tunnel.FailExhausted, Reason: "the agent has as many connections as it may have"})
 		return
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	d := &agentDial{cancel: cancel}
 	s.dials[random] = d
+	s.streams++
 	s.wg.Go(func() { s.forward(ctx, d, request) })
 }
 
@@ -288,7 +292,10 @@ func (s *AgentSession) forward(ctx context.Context, d *agentDial, request *clien
 		d.cancel(nil)
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		delete(s.dials, random)
+		s.streams--
+		if s.dials[random] == d {
+			delete(s.dials, random)
+		}
 	}()
 	flow := &tunnel.Flow{ID: dialID(request), Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}
 	err := s.cfg.Forwarder.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {

@@ -95,6 +95,34 @@ func TestBytesArriveAsTheyWereSent(t *testing.T) {
 	})
 }
 
+// Upstream's server passes on its clients' numbers, which they choose each for
+// itself: that of an open connection may come again.
+func TestDialWithTheNumberOfAnOpenConnection(t *testing.T) {
+	r := newRig(t, Limits{})
+	p, s := r.agent(true)
+	addr := target(t, echo)
+	first := dial(t, p, addr)
+	p.mu.Lock()
+	p.random = 0
+	p.mu.Unlock()
+	second := dial(t, p, addr)
+	if n := s.Streams(); n != 2 {
+		t.Errorf("%d connections, want 2", n)
+	}
+	for _, c := range []tunnel.Conn{first, second} {
+		if _, err := c.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, 5)); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.idle(p, s)
+}
+
 // A download that its reader takes slowly: the far end is faster than the
 // reader by much, and more than a connection may hold.
 func TestSlowButMovingReaderGetsEverything(t *testing.T) {
