@@ -10,8 +10,9 @@ import (
 )
 
 // collect lists the servers' leases, counts the live ones and deletes those
-// that ran out.
-func (c *Controller) collect(ctx context.Context) error {
+// that ran out, as far as there is time until the next renewal: there may be
+// hundreds of them, and to delete one may take long.
+func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	start := time.Now()
 	list, err := call(ctx, func(ctx context.Context) (*coordinationv1.LeaseList, error) {
 		return c.cfg.Leases.List(ctx, metav1.ListOptions{LabelSelector: c.selector})
@@ -28,6 +29,9 @@ func (c *Controller) collect(ctx context.Context) error {
 	}
 	var failed error
 	for _, lease := range expired {
+		if !time.Now().Before(until) {
+			break // the next collection finds the rest
+		}
 		if err := c.delete(ctx, lease); err != nil {
 			failed = err
 		}

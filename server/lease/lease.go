@@ -118,7 +118,7 @@ func (c *Controller) Run(ctx context.Context) {
 				due = time.Now().Add(retryInterval)
 			}
 		}
-		c.noted(ctx, "list the servers' leases", c.collect(ctx))
+		c.noted(ctx, "list the servers' leases", c.collect(ctx, due))
 		select {
 		case <-ctx.Done():
 			return

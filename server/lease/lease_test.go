@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -297,7 +298,7 @@ func TestCollect(t *testing.T) {
 	now := time.Now()
 	look := func() int {
 		t.Helper()
-		if err := c.collect(t.Context()); err != nil {
+		if err := c.collect(t.Context(), now.Add(time.Hour)); err != nil {
 			t.Fatal(err)
 		}
 		return c.Count()
@@ -323,7 +324,7 @@ func TestCollect(t *testing.T) {
 		t.Errorf("metrics: %v %v %v", m.culs, m.deletes, m.lists)
 	}
 	a.down = 503
-	if err := c.collect(t.Context()); err == nil || c.Count() != 2 {
+	if err := c.collect(t.Context(), now.Add(time.Hour)); err == nil || c.Count() != 2 {
 		t.Errorf("an outage must leave the count: %d, %v", c.Count(), err)
 	}
 	if m.lists["503InternalError"] != 1 {
@@ -426,6 +427,47 @@ func TestOutageIsRetriedBeforeTheLeaseRunsOutAndLoggedOnce(t *testing.T) {
 		}
 		if n := len(hook.AllEntries()); n > 8 {
 			t.Errorf("%d log lines for two outages", n)
+		}
+	})
+}
+
+// graveyard is a memory with the leases of many servers that are gone, each of
+// which takes a second to delete.
+type graveyard struct {
+	*memory
+	left []coordinationv1.Lease
+}
+
+func (g *graveyard) List(context.Context, metav1.ListOptions) (*coordinationv1.LeaseList, error) {
+	return &coordinationv1.LeaseList{Items: slices.Clone(g.left)}, nil
+}
+
+func (g *graveyard) Delete(_ context.Context, name string, _ metav1.DeleteOptions) error {
+	time.Sleep(time.Second)
+	g.left = slices.DeleteFunc(g.left, func(l coordinationv1.Lease) bool { return l.Name == name })
+	return nil
+}
+
+// A server that has many leases to delete renews its own all the same.
+func TestManyExpiredLeasesHoldUpNoRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		g := &graveyard{memory: &memory{}}
+		for i := range 100 {
+			g.left = append(g.left, *leaseOf(fmt.Sprint("gone-", i), time.Hour))
+		}
+		done := make(chan struct{})
+		go func() { defer close(done); controller(g, nil, logging.Discard()).Run(ctx) }()
+		time.Sleep(5 * time.Minute)
+		cancel()
+		<-done
+		for i := 1; i < len(g.renewed); i++ {
+			if gap := g.renewed[i].Sub(g.renewed[i-1]); gap >= renewInterval+callTimeout {
+				t.Errorf("not renewed for %v", gap)
+			}
+		}
+		if len(g.left) > 0 {
+			t.Errorf("%d are left", len(g.left))
 		}
 	})
 }
