@@ -39,15 +39,18 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	return failed
 }
 
-// sort counts the live leases and finds those to delete. A lease is live as
-// long as its own time says so, or as long as it is seen to be renewed, since
-// clocks of servers differ. It is deleted only if its time has run out and
-// nobody has renewed it for its whole duration by our clock.
+// sort counts the servers and finds the leases to delete. This server is one of them
+// also while its lease cannot be renewed, or somebody has deleted it; but that nobody
+// has a lease tells nothing. A lease is live as long as its own time says so, or as
+// long as it is seen to be renewed, since clocks of servers differ. It is deleted only
+// if its time has run out and nobody has renewed it for its whole duration by our clock.
 func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int, expired []*coordinationv1.Lease) {
 	seen := make(map[string]sighting, len(items))
+	counted := false // this server
 	for i := range items {
 		lease := &items[i]
 		duration := durationOf(lease)
+		counted = counted || lease.Name == c.name
 		s, known := c.seen[lease.Name]
 		if !known || s.version != lease.ResourceVersion {
 			s = sighting{version: lease.ResourceVersion, at: now, renewed: known}
@@ -62,6 +65,9 @@ func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int
 		}
 	}
 	c.seen = seen
+	if live > 0 && !counted {
+		live++
+	}
 	return live, expired
 }
 

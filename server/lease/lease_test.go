@@ -303,12 +303,12 @@ func TestCollect(t *testing.T) {
 		}
 		return c.Count()
 	}
-	if n := look(); n != 1 {
-		t.Errorf("%d live at first sight, want 1", n)
+	if n := look(); n != 2 {
+		t.Errorf("%d live at first sight, want 2 with our own", n)
 	}
 	a.add("skewed", time.Hour) // renews
-	if n := look(); n != 2 {
-		t.Errorf("%d live once the skewed one renewed, want 2", n)
+	if n := look(); n != 3 {
+		t.Errorf("%d live once the skewed one renewed, want 3", n)
 	}
 	// 30 s later by our clock:
 	for name, s := range c.seen {
@@ -317,14 +317,14 @@ func TestCollect(t *testing.T) {
 			c.seen[name] = s
 		}
 	}
-	if n := look(); n != 2 || a.lease(NamePrefix+"dead") != nil || a.lease(NamePrefix+"skewed") == nil || a.lease(NamePrefix+"live") == nil {
+	if n := look(); n != 3 || a.lease(NamePrefix+"dead") != nil || a.lease(NamePrefix+"skewed") == nil || a.lease(NamePrefix+"live") == nil {
 		t.Errorf("%d live; left: %v", n, a.leases)
 	}
 	if m.culs["0"] != 1 || m.deletes["200"] != 1 || m.lists["200"] != 3 {
 		t.Errorf("metrics: %v %v %v", m.culs, m.deletes, m.lists)
 	}
 	a.down = 503
-	if err := c.collect(t.Context(), now.Add(time.Hour)); err == nil || c.Count() != 2 {
+	if err := c.collect(t.Context(), now.Add(time.Hour)); err == nil || c.Count() != 3 {
 		t.Errorf("an outage must leave the count: %d, %v", c.Count(), err)
 	}
 	if m.lists["503InternalError"] != 1 {
@@ -468,6 +468,33 @@ func TestManyExpiredLeasesHoldUpNoRenewal(t *testing.T) {
 		}
 		if len(g.left) > 0 {
 			t.Errorf("%d are left", len(g.left))
+		}
+	})
+}
+
+// listing is a memory that lists the leases of others alone.
+type listing struct {
+	*memory
+	others []coordinationv1.Lease
+}
+
+func (l listing) List(context.Context, metav1.ListOptions) (*coordinationv1.LeaseList, error) {
+	return &coordinationv1.LeaseList{Items: l.others}, nil
+}
+
+// A server whose own lease is not there, as it cannot be renewed just now, or somebody
+// has deleted it, is one of the servers nevertheless.
+func TestAServerCountsItselfWithoutItsLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for others, want := range map[int]int{2: 3, 0: 0} { // without any, nothing is known
+			l := listing{memory: &memory{}}
+			for i := range others {
+				l.others = append(l.others, *leaseOf(fmt.Sprint("other-", i), time.Second))
+			}
+			c := controller(l, nil, logging.Discard())
+			if err := c.collect(t.Context(), time.Now()); err != nil || c.Count() != want {
+				t.Errorf("%d servers beside %d others, want %d: %v", c.Count(), others, want, err)
+			}
 		}
 	})
 }
