@@ -69,6 +69,7 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
 	agent, give, err := cl.admit(ctx, from.life, who, "grpc")
 	if err != nil {
+		from.from.Deny()
 		return nil, err
 	}
 	if err := prove(ctx); err != nil {

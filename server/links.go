@@ -43,6 +43,7 @@ func (s *Server) meetLink(ctx context.Context, c *frontend.Conn, cfg link.Config
 	verify := cfg.Verify
 	cfg.Verify = func(ctx context.Context, peer link.Hello) error {
 		if err := verify(ctx, peer); err != nil {
+			c.Deny()
 			return err
 		}
 		if !c.Begin() {

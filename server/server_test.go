@@ -596,3 +596,47 @@ func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 		t.Error("not all are counted")
 	}
 }
+
+// An agent that is refused is counted so, and not as one that said nothing in time.
+func TestARefusedAgentIsNoTimeout(t *testing.T) {
+	for _, kind := range []string{"link", "grpc"} {
+		t.Run(kind, func(t *testing.T) {
+			r := startServer(t)
+			if _, err := r.tryAgent(kind, agentHello{id: "a", identifiers: "ipv4=none"}, echoing); err == nil {
+				t.Fatal("it is admitted")
+			}
+			r.stop() // which ends what gRPC still has open
+			if err := r.wait(20 * time.Second); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.rejections("agents"); len(got) != 1 || got["refused"] != 1 {
+				t.Errorf("rejected: %v", got)
+			}
+		})
+	}
+}
+
+// rejections are how many connections of a port were rejected, by reason.
+func (r *rig) rejections(listener string) map[string]float64 {
+	r.t.Helper()
+	all, err := r.opts.Registry.Gather()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	out := make(map[string]float64)
+	for _, family := range all {
+		if family.GetName() != "konnectivity_network_proxy_server_rejected_connections_total" {
+			continue
+		}
+		for _, m := range family.Metric {
+			labels := make(map[string]string)
+			for _, l := range m.Label {
+				labels[l.GetName()] = l.GetValue()
+			}
+			if n := m.Counter.GetValue(); labels["listener"] == listener && n > 0 {
+				out[labels["reason"]] += n
+			}
+		}
+	}
+	return out
+}

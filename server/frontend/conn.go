@@ -54,6 +54,8 @@ type Conn struct {
 	turn  admission.Turn // to compute, in the handshake
 	extra atomic.Int64   // what it weighs in addition to TLS and to what was read
 
+	denied atomic.Bool // see Deny
+
 	mu       sync.Mutex
 	standing standing
 	allowed  bool // Allow was called
@@ -68,6 +70,8 @@ const (
 	begun                    // has one of its frontend's slots
 	gone
 )
+
+var errDenied = errors.New("the peer was refused")
 
 var errEvicted = errors.New("the peer had yet to prove itself when others needed its place")
 
@@ -189,6 +193,10 @@ func (c *Conn) Refuse(why string) {
 	c.log().WithField("remote", c.remote.String()).Warn("a connection of " + c.front.cfg.Name + " was refused: " + why)
 }
 
+// Deny notes that the handler has refused the peer, and has said why itself. Unless it
+// begins nevertheless, the connection is counted so. Any goroutine may call it.
+func (c *Conn) Deny() { c.denied.Store(true) }
+
 // log is where lines about the connection go.
 func (c *Conn) log() logrus.FieldLogger {
 	if of := c.front.cfg.LogOf; of != nil {
@@ -205,6 +213,8 @@ func (c *Conn) reject(err error) {
 	switch {
 	case c.front.cfg.Strangers.slots.Evicted(c):
 		reason, err = "evicted", errEvicted
+	case c.denied.Load():
+		reason, err = "refused", errDenied
 	case c.front.ended(context.Background()), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
 		reason = "closed"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():

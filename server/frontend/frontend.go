@@ -58,7 +58,7 @@ type Handler func(ctx context.Context, c *Conn)
 type Metrics interface {
 	Connection(listener string, delta int)
 	// Rejected has one of the reasons limit, evicted, proxy, tls, timeout,
-	// protocol, closed.
+	// protocol, refused, closed.
 	Rejected(listener, reason string)
 }
 

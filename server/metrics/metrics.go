@@ -135,11 +135,11 @@ func (m *Server) own() {
 	for _, reason := range []string{"invalid", "unauthenticated", "denied", "unavailable"} {
 		m.refusals.WithLabelValues(reason)
 	}
-	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, proxy, tls, timeout, protocol, closed.", "listener", "reason")
+	m.rejected = m.counter("rejected_connections_total", "Count of accepted connections that never became a request, by listener and reason: limit, evicted, proxy, tls, timeout, protocol, refused, closed.", "listener", "reason")
 	m.clientConns = m.gauge("listener_connections", "Number of current connections, by listener (clients, agents).", "listener")
 	for _, l := range []string{"clients", "agents"} {
 		m.clientConns.WithLabelValues(l)
-		for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "closed"} {
+		for _, reason := range []string{"limit", "evicted", "proxy", "tls", "timeout", "protocol", "refused", "closed"} {
 			m.rejected.WithLabelValues(l, reason)
 		}
 	}
