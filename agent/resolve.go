@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"konnectivity/tunnel"
@@ -29,20 +30,25 @@ func newResolver(opts Options) *resolver {
 	return &resolver{servers: opts.Servers, proxy: opts.Proxy, lookup: net.DefaultResolver.LookupNetIP}
 }
 
-// resolve returns every address, each once, and the first error. One name that
-// does not resolve does not hide the others.
+// resolve returns every address, each once, and the first error. All names are looked
+// up at once, so that one whose DNS does not answer takes no time of the others'.
 func (r *resolver) resolve(ctx context.Context) ([]address, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
+	found, errs := make([][]address, len(r.servers)), make([]error, len(r.servers))
+	var asking sync.WaitGroup
+	for i, server := range r.servers {
+		asking.Go(func() { found[i], errs[i] = r.resolveOne(ctx, server) })
+	}
+	asking.Wait()
 	var all []address
 	var failed error
 	seen := map[string]bool{}
-	for _, server := range r.servers {
-		found, err := r.resolveOne(ctx, server)
-		if err != nil && failed == nil {
-			failed = err
+	for i := range r.servers {
+		if failed == nil {
+			failed = errs[i]
 		}
-		for _, a := range found {
+		for _, a := range found[i] {
 			if !seen[a.dial] && len(all) < maxTargets {
 				seen[a.dial] = true
 				all = append(all, a)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 
 	"golang.org/x/net/http/httpproxy"
 )
@@ -23,4 +24,21 @@ func TestServersOfNoProxy(t *testing.T) {
 			t.Errorf("%s: %v, %v; direct should be %v", server, found, err, direct)
 		}
 	}
+}
+
+// A name whose DNS does not answer, as of a region that is down, keeps no other from
+// being looked up.
+func TestANameWithoutAnswerHidesNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &resolver{servers: []string{"down.example:8091", "up.example:8091"}, lookup: func(ctx context.Context, _, host string) ([]netip.Addr, error) {
+			if host == "down.example" {
+				<-ctx.Done()
+			}
+			return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, ctx.Err()
+		}}
+		found, err := r.resolve(t.Context())
+		if len(found) != 1 || found[0].host != "up.example" || err == nil {
+			t.Errorf("%v, %v", found, err)
+		}
+	})
 }
