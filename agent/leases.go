@@ -26,10 +26,12 @@ const (
 	// leaseRelist is how often leases are listed afresh although a watch
 	// runs, in case the watch lies dead without saying so.
 	leaseRelist = 5 * time.Minute
-	// leaseRetry is the first pause after a failed list or watch, and
-	// leaseRetryCap the longest.
+	// leaseRetry is the first pause after a list or watch, and leaseRetryCap the
+	// longest. Pauses grow until a watch has lasted for leaseWatched: something on
+	// the way may end each at once, and lists cost the API more.
 	leaseRetry    = time.Second
 	leaseRetryCap = 30 * time.Second
+	leaseWatched  = 5 * time.Second
 	// leaseTimeout bounds a list.
 	leaseTimeout = 10 * time.Second
 )
@@ -117,14 +119,12 @@ func (c *LeaseCounter) Run(ctx context.Context) {
 		if err == nil {
 			err = c.follow(ctx, version, &retry)
 		}
-		pause := peers.Jitter(leaseRetry) // a watch that ended in order, as they do
 		if err != nil && ctx.Err() == nil {
 			c.complain(err)
-			pause = retry.Failure()
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause):
+		case <-time.After(retry.Failure()): // also where a watch ended in order, as they do
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (c *LeaseCounter) list(ctx context.Context) (string, error) {
 }
 
 // follow keeps the leases current until the watch ends; nil when it ended in
-// order. Once the watch runs, all is well and retry starts anew.
+// order. Where the watch has lasted, retry starts anew.
 func (c *LeaseCounter) follow(ctx context.Context, version string, retry *peers.Backoff) error {
 	bound := int64(leaseRelist / time.Second)
 	ctx, cancel := context.WithTimeout(ctx, leaseRelist+leaseTimeout)
@@ -166,7 +166,12 @@ func (c *LeaseCounter) follow(ctx context.Context, version string, retry *peers.
 		return fmt.Errorf("watch the servers' leases: %w", err)
 	}
 	defer w.Stop()
-	retry.Succeed()
+	began := time.Now()
+	defer func() {
+		if time.Since(began) >= leaseWatched {
+			retry.Succeed()
+		}
+	}()
 	c.works()
 	for event := range w.ResultChan() {
 		if event.Type == watch.Error {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -262,5 +263,65 @@ func TestAllLeasesExpired(t *testing.T) {
 	c.leases = map[string]coordinationv1.Lease{"a": lease("a", time.Hour)}
 	if n, known := c.Count(); n != 2 || !known {
 		t.Errorf("%d, %v", n, known)
+	}
+}
+
+// answers is a Kubernetes API without a network: what it says to lists, and to watches.
+type answers struct {
+	list  string
+	watch func() (*http.Response, error)
+
+	listed int // so often
+}
+
+// RoundTrip implements http.RoundTripper.
+func (a *answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Query().Get("watch") != "" {
+		return a.watch()
+	}
+	a.listed++
+	return said(a.list), nil
+}
+
+func said(body string) *http.Response {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+// Where something on the way ends every watch at once, be it before it began, an agent
+// does not list again and again: there may be thousands of agents.
+func TestWatchesThatEndAtOnce(t *testing.T) {
+	for name, c := range map[string]struct {
+		watch func() (*http.Response, error)
+		lines int // of log
+	}{
+		"after it began":  {func() (*http.Response, error) { return said(""), nil }, 0},
+		"before it began": {func() (*http.Response, error) { return nil, io.EOF }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				api := &answers{list: `{"kind":"LeaseList","apiVersion":"coordination.k8s.io/v1","metadata":{"resourceVersion":"7"}}`, watch: c.watch}
+				client, err := kubeapi.NewLeases(&rest.Config{Transport: api, ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "ns")
+				if err != nil {
+					t.Fatal(err)
+				}
+				log := &lines{}
+				logger := logrus.New()
+				logger.SetOutput(io.Discard)
+				logger.AddHook(log)
+				counter, err := NewLeaseCounter(LeaseOptions{Client: client, Log: logger, Registerer: prometheus.NewRegistry()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+				defer cancel()
+				counter.Run(ctx)
+				if api.listed < 10 || api.listed > 60 {
+					t.Errorf("listed %d times in ten minutes", api.listed)
+				}
+				if log.count() != c.lines {
+					t.Errorf("%d lines of log: %v", log.count(), log.all)
+				}
+			})
+		})
 	}
 }

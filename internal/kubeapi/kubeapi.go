@@ -10,6 +10,7 @@ package kubeapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -55,7 +56,7 @@ func (l Leases) List(ctx context.Context, opts metav1.ListOptions) (*coordinatio
 // at the latest after opts.TimeoutSeconds. The caller must Stop it.
 func (l Leases) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch = true
-	return l.to(l.api.Get(), &opts).Timeout(bound(opts)).Watch(ctx)
+	return begin(ctx, l.to(l.api.Get(), &opts).Timeout(bound(opts)))
 }
 
 // Create creates a lease and returns it as stored by the API.
@@ -135,6 +136,19 @@ func (r resource) to(req *rest.Request, opts runtime.Object) *rest.Request {
 		return req
 	}
 	return req.VersionedParams(opts, r.params)
+}
+
+// begin begins a watch. An API that hangs up instead is an error: client-go takes that
+// for a watch that has ended.
+func begin(ctx context.Context, req *rest.Request) (watch.Interface, error) {
+	w, err := req.Watch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if _, began := w.(*watch.StreamWatcher); !began {
+		return nil, errors.New("the API hung up")
+	}
+	return w, nil
 }
 
 // CloseIdle closes connections that no call is using.

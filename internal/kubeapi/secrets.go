@@ -2,7 +2,6 @@ package kubeapi
 
 import (
 	"context"
-	"errors"
 	"maps"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,14 +81,7 @@ func (s Secrets) List(ctx context.Context, opts metav1.ListOptions) (*SecretList
 // at the latest after opts.TimeoutSeconds. It asks once. The caller must Stop it.
 func (s Secrets) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
 	opts.Watch = true
-	w, err := s.once(opts).Watch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, began := w.(*watch.StreamWatcher); !began { // client-go takes that for a watch that has ended
-		return nil, errors.New("the API hung up")
-	}
-	return w, nil
+	return begin(ctx, s.once(opts))
 }
 
 // once is a request that the client does not repeat by itself.
