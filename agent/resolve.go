@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// resolveTimeout bounds a look-up of all server names.
-	resolveTimeout = 5 * time.Second
+	// resolveTimeout bounds a look-up of all server names. The resolver gives each name
+	// server 5 s before it asks the next, and knows of three at most (resolv.conf(5)).
+	resolveTimeout = 12 * time.Second
 	// maxTargets bounds how many addresses are dialed, whatever DNS says.
 	maxTargets = 256
 )

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"golang.org/x/net/http/httpproxy"
 )
@@ -38,6 +39,23 @@ func TestANameWithoutAnswerHidesNoOther(t *testing.T) {
 		}}
 		found, err := r.resolve(t.Context())
 		if len(found) != 1 || found[0].host != "up.example" || err == nil {
+			t.Errorf("%v, %v", found, err)
+		}
+	})
+}
+
+// The first name servers of resolv.conf may be dead: the third is asked after 10 s.
+func TestALookUpReachesTheThirdNameServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &resolver{servers: []string{"up.example:8091"}, lookup: func(ctx context.Context, _, _ string) ([]netip.Addr, error) {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(11 * time.Second):
+				return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
+			}
+		}}
+		if found, err := r.resolve(t.Context()); len(found) != 1 || err != nil {
 			t.Errorf("%v, %v", found, err)
 		}
 	})
