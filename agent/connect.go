@@ -20,11 +20,11 @@ import (
 const (
 	protocolLink = "link"
 	protocolGRPC = "grpc"
-
-	// dialTimeout bounds the TCP part of an attempt, so that an address that
-	// swallows packets costs half of what it may.
-	dialTimeout = 5 * time.Second
 )
+
+// dialTimeout bounds the TCP part of an attempt, so that an address that swallows
+// packets costs half of what it may. Tests shorten it.
+var dialTimeout = 5 * time.Second
 
 // connectError says at which stage an attempt failed: dial, tls or refused.
 type connectError struct {
@@ -144,11 +144,11 @@ func (c *dialConnector) noProtocol(err error) error {
 }
 
 func (c *dialConnector) dial(ctx context.Context, to address) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	if to.proxy != nil {
+	if to.proxy != nil { // whose name is looked up first; a dead name server alone takes 5 s
 		return egress.DialProxy(ctx, to.proxy, to.dial)
 	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
 	var dialer net.Dialer
 	return dialer.DialContext(ctx, "tcp", to.dial)
 }

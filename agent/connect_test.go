@@ -296,6 +296,31 @@ func TestThroughProxy(t *testing.T) {
 	}
 }
 
+// The bound of a server's TCP is not one of a proxy's, for which names are looked up on
+// the way.
+func TestAProxyHasTheWholeAttempt(t *testing.T) {
+	defer func(was time.Duration) { dialTimeout = was }(dialTimeout)
+	dialTimeout = 0
+	far, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	_, config := newCA(t)
+	proxy, _ := connectProxy(t)
+	c := newConnector(testOptions(config, "x:1"), &tunnel.Forwarder{}, nil, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	conn, err := c.dial(ctx, address{dial: far.Addr().String(), proxy: &url.URL{Scheme: "http", Host: proxy}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	if _, err := c.dial(ctx, address{dial: far.Addr().String()}); err == nil {
+		t.Error("a server has no bound")
+	}
+}
+
 // A proxy that is not trusted, or wants to know who asks, is not mistaken for the
 // server, and its password is not told.
 func TestProxyTroubleIsToldApart(t *testing.T) {
