@@ -46,3 +46,21 @@ func TestSilentDNSLeavesTimeToConnect(t *testing.T) {
 		}
 	})
 }
+
+// The first of the pod's name servers may be dead: the resolver waits 5 s for it.
+func TestLooksUpBehindADeadNameServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &directory{host: "konnectivity", port: 8090, lookup: func(ctx context.Context, _ string) ([]netip.Addr, error) {
+			select {
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			case <-time.After(10*time.Second + time.Millisecond):
+				return []netip.Addr{netip.MustParseAddr("192.0.2.1")}, nil
+			}
+		}}
+		p := &pool{opt: Options{ConnectTimeout: defaultConnectTimeout}, connector: &connector{servers: d}}
+		if addrs, err := p.resolve(t.Context()); err != nil || len(addrs) != 1 {
+			t.Errorf("%v, %v", addrs, err)
+		}
+	})
+}

@@ -103,10 +103,12 @@ func (p *pool) rush(ctx context.Context) (netip.AddrPort, *pooled, error) {
 	}
 }
 
+// resolve looks the server's addresses up for links to be kept. No request waits for
+// it.
 func (p *pool) resolve(ctx context.Context) ([]netip.AddrPort, error) {
-	ctx, cancel := context.WithTimeout(ctx, p.opt.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
-	addrs, _, err := p.connector.servers.addresses(ctx, true) // nobody waits for it
+	addrs, _, err := p.connector.servers.addresses(ctx, true)
 	return addrs, err
 }
 
