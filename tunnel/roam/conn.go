@@ -255,17 +255,13 @@ func (c *Conn) fail(err error) {
 	}
 }
 
-// release gives the carrier up, with nobody to use it any more. A peer that still
-// waits for what it has sent to be taken is told.
+// release gives the carrier up, with nobody to use it any more. What a plain connection
+// was last given is delivered yet; a peer that still waits for what it has sent to be
+// taken is told behind that.
 func (c *Conn) release() {
-	st := c.st
-	c.st = nil
-	switch {
-	case st == nil:
-	case c.end.In.Finished():
+	if st := c.st; st != nil {
+		c.st = nil
 		_ = st.Close()
-	default:
-		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeCancelled})
 	}
 }
 

@@ -100,6 +100,7 @@ func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
 type eager struct{ lean }
 
 func (eager) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1}, true }
+func (eager) Close() error                        { return nil }
 
 // A connection that turns out to be over as it is resumed is without a carrier no more.
 func TestOverAsItIsResumed(t *testing.T) {

@@ -1,0 +1,52 @@
+package roam_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// apart runs f under fake time with a connection's two ends, and the links that they
+// are on.
+func apart(t *testing.T, f func(t *testing.T, w *world, opener, acceptor tunnel.Conn)) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(grab, 1)
+		w := &world{t: t, serve: accepted, wire: net.Pipe}
+		w.begin(1, time.Minute)
+		defer w.close() // within the bubble
+		c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, w, c, <-accepted)
+	})
+}
+
+// What was written is delivered, and its end, also where the connection has become a
+// plain one and its peer goes on writing as it is closed.
+func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		w.memory.Hold(1 << 30)
+		defer w.memory.Hold(-1 << 30)
+		if _, err := a.Write([]byte("hello, ")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := w.agent.Stats().Degraded; n != 1 {
+			t.Fatalf("%d connections have become plain", n)
+		}
+		if _, err := a.Write([]byte("world")); err != nil {
+			t.Fatal(err)
+		}
+		_ = a.Close()
+		got, err := io.ReadAll(c)
+		if string(got) != "hello, world" || err != nil {
+			t.Errorf("%q comes, and then: %v", got, err)
+		}
+		_ = c.Reset(nil)
+	})
+}
