@@ -50,3 +50,33 @@ func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 		_ = c.Reset(nil)
 	})
 }
+
+// deaf is a Receiver that has failed as it had the turn, as half of a relay has whose
+// destination takes nothing more.
+type deaf struct{ tunnel.Receiver }
+
+func (deaf) Take(tunnel.Chunk) int { return 0 }
+func (deaf) Fail(error)            {}
+
+// What has come for a connection that is closed counts no more once its peer has reset
+// it.
+func TestNothingIsHeldOfAResetBehindClose(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		a.In().Deliver(deaf{})
+		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		_ = a.Close()
+		_ = c.Reset(nil)
+		synctest.Wait()
+		if n := w.agent.Len(); n != 0 {
+			t.Fatalf("%d ends are left", n)
+		}
+		for _, ses := range w.servers[0].ends {
+			if n := ses.Stats().Unread; n != 0 {
+				t.Errorf("%d bytes count as unread at the %v's peer", n, ses.Peer().Role)
+			}
+		}
+	})
+}

@@ -230,7 +230,10 @@ func (c *Conn) over(err error) {
 	switch c.end.Reason() {
 	case resume.Complete:
 		c.release()
-	case resume.Ended: // what came before it may yet be read
+	case resume.Ended:
+		if c.end.Closed() { // else what came before it may yet be read
+			c.release()
+		}
 	default:
 		if st := c.st; st != nil {
 			c.st = nil
