@@ -56,7 +56,50 @@ func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
 type deaf struct{ tunnel.Receiver }
 
 func (deaf) Take(tunnel.Chunk) int { return 0 }
+func (deaf) Flush()                {}
 func (deaf) Fail(error)            {}
+
+// What comes for a connection that is closed is dropped, also where it was delivered:
+// its peer may have to get rid of that before it takes what was written here.
+func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+			a.In().Deliver(deaf{})
+			if _, err := a.Write(make([]byte, 1<<10)); err != nil {
+				t.Fatal(err)
+			}
+			_ = a.CloseFor(io.ErrShortWrite)
+			if moved {
+				w.servers[0].cut(true)
+				w.servers[0].linkNear()
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.Write(make([]byte, 1<<20))
+				done <- err
+			}()
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			default:
+				t.Error("the peer waits until the end of the window")
+			}
+			if got, err := io.ReadAll(c); len(got) != 1<<10 || err != nil {
+				t.Errorf("%d bytes come, and then: %v", len(got), err)
+			}
+			_ = c.Close()
+			synctest.Wait()
+			if n := w.opener.Len() + w.agent.Len(); n != 0 {
+				t.Errorf("%d ends are left", n)
+			}
+			_ = c.Reset(nil)
+		})
+	}
+}
 
 // What has come for a connection that is closed counts no more once its peer has reset
 // it.

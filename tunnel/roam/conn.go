@@ -138,15 +138,23 @@ func (c *Conn) Close() error {
 	}
 	c.end.Close(time.Now())
 	c.flush()
-	if c.end.Reason() == resume.NotGone && !c.end.In.Finished() && !c.turn.delivers() {
-		c.readBy.stop()
-		c.readBy = nil
-		if c.st != nil { // whoever reads is let go, before drop does
-			_ = c.st.SetReadDeadline(time.Now())
-		}
-		c.ends.start(c.drop)
+	if c.end.Reason() == resume.NotGone && !c.end.In.Finished() {
+		c.startDropping()
 	}
 	return nil
+}
+
+// startDropping has what comes dropped.
+func (c *Conn) startDropping() {
+	c.readBy.stop()
+	c.readBy = nil
+	switch {
+	case c.turn.delivers():
+		c.turn.drop()
+	case c.st != nil: // whoever reads is let go, before drop does
+		_ = c.st.SetReadDeadline(time.Now())
+	}
+	c.ends.start(c.drop)
 }
 
 // CloseFor implements tunnel.Conn. The peer is told no cause: which carrier tells it of
@@ -291,7 +299,7 @@ func (c *Conn) attach(st Carrier, epoch uint32, f *tunnel.Flow) {
 	}
 	if c.turn.delivers() {
 		st.In().Deliver(&inlet{c, st, epoch})
-		c.turn.ready()
+		c.ready()
 	} else {
 		_ = st.SetReadDeadline(c.readBy.time())
 	}

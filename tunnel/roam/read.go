@@ -33,7 +33,7 @@ type inlet struct {
 
 // Take implements tunnel.Receiver.
 func (i *inlet) Take(chunk tunnel.Chunk) int {
-	n := i.c.turn.app.Take(chunk)
+	n := i.c.turn.take(chunk)
 	if n > 0 {
 		i.c.mu.Lock()
 		i.c.took(i.st, i.epoch, n, false)
@@ -46,7 +46,14 @@ func (i *inlet) Take(chunk tunnel.Chunk) int {
 func (i *inlet) Flush() { i.c.turn.app.Flush() }
 
 // Ready implements tunnel.Receiver.
-func (i *inlet) Ready() { i.c.turn.ready() }
+func (i *inlet) Ready() { i.c.ready() }
+
+// ready gives the turn to who is to have it.
+func (c *Conn) ready() {
+	if c.turn.ready() {
+		c.ends.start(c.drop)
+	}
+}
 
 // End implements tunnel.Receiver.
 func (i *inlet) End() {
@@ -56,7 +63,7 @@ func (i *inlet) End() {
 		c.mu.Unlock()
 		return
 	}
-	told := c.turn.tell()
+	told := !c.turn.wasted.Load() && c.turn.tell()
 	c.took(i.st, i.epoch, 0, true)
 	c.mu.Unlock()
 	if told {
@@ -164,6 +171,7 @@ func (c *Conn) fetch(from func(Carrier) (n, size int, err error), dropped bool) 
 			return n, nil
 		case err == nil && n == 0 && !c.turn.delivers():
 			return 0, nil // of an empty read
+		case err == nil && c.end.Closed() && !dropped: // meanwhile
 		case err == nil:
 			if c.turn.end() {
 				return n, nil
@@ -184,7 +192,8 @@ func (c *Conn) fetch(from func(Carrier) (n, size int, err error), dropped bool) 
 
 // drop takes what comes, now that nobody reads: the peer may have to get rid of it
 // before it takes what was written here, which Close still delivers. It holds no
-// memory while it waits.
+// memory while it waits. Where carriers deliver, it has its turn whenever they have
+// something.
 func (c *Conn) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +207,7 @@ func (c *Conn) drop() {
 	for {
 		n, err := c.fetch(into(chunks[:]), true)
 		tunnel.ReleaseAll(chunks[:n])
-		if err != nil {
+		if n == 0 || err != nil {
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package roam
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"konnectivity/tunnel"
 )
@@ -15,6 +16,8 @@ type turn struct {
 	taken bool            // app has the turn
 	again bool            // and is to look once more
 	told  bool            // that it is over, which it is told once
+
+	wasted atomic.Bool // app is to get nothing more: what comes is dropped
 }
 
 // begin has app delivered to, and gives it the turn.
@@ -31,18 +34,44 @@ func (t *turn) delivers() bool {
 	return t.app != nil
 }
 
-// ready gives the turn to the application, or has who has it look again.
-func (t *turn) ready() {
+// ready gives the turn to the application, or has who has it look again. It says
+// whether the turn is the caller's to drop what comes instead.
+func (t *turn) ready() (drops bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	drops = t.wasted.Load()
 	switch {
-	case t.app == nil || t.told:
+	case t.app == nil || t.told && !drops:
+		return false
 	case t.taken:
 		t.again = true
-	default:
-		t.taken = true
+		return false
+	}
+	t.taken = true
+	if !drops {
 		t.app.Ready()
 	}
+	return drops
+}
+
+// drop has what comes from now on dropped, and the turn is the caller's to do that. An
+// application that had no turn gets one, to be told that it is over.
+func (t *turn) drop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.taken && !t.told {
+		t.app.Ready()
+	}
+	t.taken, t.again = true, false
+	t.wasted.Store(true)
+}
+
+// take gives the application what a carrier delivers.
+func (t *turn) take(chunk tunnel.Chunk) int {
+	if t.wasted.Load() {
+		return chunk.Len()
+	}
+	return t.app.Take(chunk)
 }
 
 // fail has the application told that it is over, also where it is stuck with what
@@ -70,7 +99,7 @@ func (t *turn) tell() bool {
 func (t *turn) end() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.again && !t.told {
+	if t.again && (!t.told || t.wasted.Load()) {
 		t.again = false
 		return false
 	}
