@@ -138,10 +138,11 @@ func (g *Group) SetServing(s link.Serving) {
 	}
 }
 
-// WaitIdle returns once no stream is on any lane, or ctx has ended; then with
-// ctx's cause.
+// WaitIdle returns once no stream is on any lane and what came by them has been
+// delivered, or ctx has ended; then with ctx's cause.
 func (g *Group) WaitIdle(ctx context.Context) error {
-	for g.Streams() > 0 {
+	busy := func(ses *link.Session) bool { return !ses.Idle() }
+	for slices.ContainsFunc(g.Sessions(), busy) {
 		for _, ses := range g.Sessions() {
 			if err := ses.WaitIdle(ctx); err != nil {
 				return err

@@ -309,13 +309,24 @@ func (ses *Session) WaitIdle(ctx context.Context) error {
 	defer context.AfterFunc(ctx, waker(&ses.idleCond))()
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	for ses.err == nil && (!ses.streams.empty() || ses.intake.serving > 0) {
+	for !ses.idleLocked() {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		ses.idleCond.Wait()
 	}
 	return nil
+}
+
+// Idle says whether WaitIdle would return at once.
+func (ses *Session) Idle() bool {
+	ses.mu.Lock()
+	defer ses.mu.Unlock()
+	return ses.idleLocked()
+}
+
+func (ses *Session) idleLocked() bool {
+	return ses.err != nil || ses.streams.empty() && ses.intake.serving == 0
 }
 
 // Close ends the session and all its streams, tells the peer as far as it can

@@ -1,0 +1,61 @@
+package lanes
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// lingering serves streams that are over long before what came by them has been
+// delivered.
+type lingering time.Duration
+
+func (d lingering) Forward(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+	far, other := net.Pipe() // only for its addresses
+	defer far.Close()
+	defer other.Close()
+	near, err := answer(tunnel.Wrap(far), nil)
+	if err != nil {
+		return err
+	}
+	_ = near.Close()
+	time.Sleep(time.Duration(d))
+	return nil
+}
+
+// A group that no stream is on is idle once what came by them has been delivered.
+func TestWaitIdleWaitsForDelivery(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := net.Pipe()
+		made := make(chan *link.Session)
+		go func() {
+			ses, err := link.Accept(context.Background(), b, link.Config{Forwarder: lingering(time.Second)})
+			if err != nil {
+				t.Error(err)
+			}
+			made <- ses
+		}()
+		peer, err := link.Connect(t.Context(), a, link.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peer.Close()
+		g := New(<-made, Options{})
+		defer g.Close()
+		c, err := peer.Dial(t.Context(), tunnel.NewFlow("tcp", "example.test:80"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		synctest.Wait()
+		began := time.Now()
+		if err := g.WaitIdle(t.Context()); err != nil || g.Streams() > 0 || time.Since(began) != time.Second {
+			t.Errorf("idle after %v: %v", time.Since(began), err)
+		}
+	})
+}
