@@ -123,3 +123,65 @@ func TestNothingIsHeldOfAResetBehindClose(t *testing.T) {
 		}
 	})
 }
+
+// What has come for a plain connection before its carrier is lost can be read, and its
+// end, as from a stream.
+func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		w.memory.Hold(1 << 30)
+		defer w.memory.Hold(-1 << 30)
+		if _, err := a.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.CloseWrite()
+		synctest.Wait()
+		if n := w.agent.Stats().Degraded; n != 1 {
+			t.Fatalf("%d connections have become plain", n)
+		}
+		w.servers[0].cut(false)
+		synctest.Wait()
+		if got, err := io.ReadAll(a); len(got) != 10<<10 || err != nil {
+			t.Errorf("%d bytes come, and then: %v", len(got), err)
+		}
+		_ = a.Close()
+		_ = c.Reset(nil)
+	})
+}
+
+// A deadline that is over as it is set frees whoever waits for credit to write. A plain
+// connection has only its carrier to go on by, so it ends.
+func TestADeadlineEndsAStuckWrite(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		w.memory.Hold(1 << 30)
+		defer w.memory.Hold(-1 << 30)
+		if _, err := a.Write(make([]byte, 1<<10)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		done := make(chan error, 1)
+		go func() {
+			_, err := a.Write(make([]byte, 1<<20))
+			done <- err
+		}()
+		synctest.Wait()
+		_ = a.SetWriteDeadline(time.Now())
+		synctest.Wait()
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Error("all was written")
+			}
+		default:
+			t.Error("it waits")
+			_ = a.Reset(nil)
+		}
+		_, err := io.Copy(io.Discard, c)
+		if tunnel.CodeOf(err) != tunnel.CodeGone {
+			t.Errorf("the peer reads: %v", err)
+		}
+		_ = c.Reset(nil)
+	})
+}

@@ -238,7 +238,7 @@ func (c *Conn) over(err error) {
 	switch c.end.Reason() {
 	case resume.Complete:
 		c.release()
-	case resume.Ended:
+	case resume.Ended, resume.Unresolved:
 		if c.end.Closed() { // else what came before it may yet be read
 			c.release()
 		}

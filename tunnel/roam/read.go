@@ -300,9 +300,17 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 	c.writeBy.stop()
 	c.writeBy = newExpiry(t, &c.changed)
 	if c.writeBy.passed() && c.stuck && c.st != nil { // who writes is to be set free; nothing less does it
-		if left := c.broken(c.st, c.epoch, errLost); left != nil {
-			c.ends.detach(c, left)
-		}
+		c.giveUpWrite()
 	}
 	return nil
+}
+
+// giveUpWrite ends the carrier that a write is stuck with.
+func (c *Conn) giveUpWrite() {
+	st, plain := c.st, c.end.Plain() && c.end.Carried()
+	if left := c.broken(st, c.epoch, errLost); left != nil {
+		c.ends.detach(c, left)
+	} else if plain { // which is over by that, and has yet to be told
+		_ = st.Reset(&tunnel.ResetError{Code: codeOver(c.end.Reason())})
+	}
 }
