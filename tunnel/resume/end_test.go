@@ -30,6 +30,7 @@ func send(e *End) (fin bool) {
 	batch := make([]tunnel.Chunk, 8)
 	n, fin := e.Out.Next(batch)
 	tunnel.ReleaseAll(batch[:n])
+	e.Out.Given()
 	return fin
 }
 
@@ -313,6 +314,23 @@ func TestMemoryIsFreedOfAnEndThatLingers(t *testing.T) {
 	if !e.Degrade() || e.Out.Size() > 0 {
 		t.Error("it still holds memory")
 	}
+	e.Settle(at(1))
+	want(t, e, Gone, Complete)
+}
+
+// One that lingers is not done while its carrier has yet to take what it is being given.
+func TestWhatIsBeingGivenIsNotOver(t *testing.T) {
+	e := over(t)
+	_ = e.Out.Rewind(0)
+	batch := make([]tunnel.Chunk, 8)
+	n, fin := e.Out.Next(batch)
+	tunnel.ReleaseAll(batch[:n])
+	if !fin || !e.Degrade() {
+		t.Fatal("the end is not given, or needed for another carrier")
+	}
+	e.Settle(at(1))
+	want(t, e, Lingering, NotGone)
+	e.Out.Given()
 	e.Settle(at(1))
 	want(t, e, Gone, Complete)
 }

@@ -39,6 +39,7 @@ type Outgoing struct {
 	tailOpen bool // the last of segs is ours to append to
 	fin      bool // nothing more will be written
 	void     bool // nothing is kept to be sent again
+	endGiven bool // the present carrier has taken the end
 }
 
 // Append takes c over, whose bytes follow all that was written before.
@@ -112,8 +113,9 @@ func (o *Outgoing) total() uint64 {
 
 // Next returns in dst, and counts as sent, what the present carrier is to be
 // given next, and says whether the end comes right behind it. The caller must
-// release the chunks; their bytes are shared with what is kept, so whoever puts
-// a frame's header before them has to restore what was there.
+// release the chunks, and call Given once the carrier has taken them. Their bytes are
+// shared with what is kept, so whoever puts a frame's header before them has to restore
+// what was there.
 func (o *Outgoing) Next(dst []tunnel.Chunk) (n int, fin bool) {
 	for n < len(dst) && o.cur < len(o.segs) {
 		seg := o.segs[o.cur]
@@ -132,9 +134,27 @@ func (o *Outgoing) Next(dst []tunnel.Chunk) (n int, fin bool) {
 		o.next, fin = o.end+1, true
 	}
 	if o.void {
-		o.drop(o.next)
+		o.dropSent()
 	}
 	return n, fin
+}
+
+// Given notes that the present carrier has taken all that Next has returned.
+func (o *Outgoing) Given() {
+	o.endGiven = o.next > o.end
+	if o.void {
+		o.dropSent()
+	}
+}
+
+// dropSent forgets what was sent. The end is not over with before the carrier has it:
+// what goes before that may wait for the peer to make room.
+func (o *Outgoing) dropSent() {
+	sent := o.next
+	if !o.endGiven {
+		sent = o.Sent()
+	}
+	o.drop(max(sent, o.acked))
 }
 
 // Ack takes note that the peer has taken all before offset. One that was
@@ -157,7 +177,7 @@ func (o *Outgoing) Rewind(offset uint64) error {
 		return ErrContradiction
 	}
 	o.drop(offset)
-	o.next = offset
+	o.next, o.endGiven = offset, false
 	o.cur, o.pos = 0, 0
 	for left := int(min(offset, o.end) - o.base); left > 0; {
 		n := o.segs[o.cur].Len()
@@ -216,7 +236,7 @@ func (o *Outgoing) Done() bool { return o.fin && o.acked == o.end+1 }
 // the present carrier was not yet given remains.
 func (o *Outgoing) Void() {
 	o.void = true
-	o.drop(o.next)
+	o.dropSent()
 }
 
 // Release frees what is kept, at the end of it all.

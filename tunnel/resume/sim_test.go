@@ -318,6 +318,7 @@ func (a *actor) pump() {
 		batch := make([]tunnel.Chunk, 1+a.w.rnd.IntN(3))
 		n, fin := a.end.Out.Next(batch)
 		a.w.send(leg, toServer, frame{kind: 'd', data: batch[:n], fin: fin})
+		a.end.Out.Given()
 		a.settle()
 		a.pump()
 	})

@@ -139,6 +139,7 @@ func (c *Conn) send() {
 			}
 			break
 		}
+		c.end.Out.Given()
 	}
 	c.sending = false
 	c.account()
