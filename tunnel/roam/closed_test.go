@@ -185,3 +185,53 @@ func TestADeadlineEndsAStuckWrite(t *testing.T) {
 		_ = c.Reset(nil)
 	})
 }
+
+// slow is a Receiver that is stuck with its turn, and counts what it is told.
+type slow struct {
+	deaf
+	fails int
+}
+
+func (r *slow) Fail(error) { r.fails++ }
+
+// Whoever is slow has all the time to take what came before an end in order, also where
+// the carrier of a plain connection is reset or lost behind that.
+func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+			w.memory.Hold(1 << 30)
+			defer w.memory.Hold(-1 << 30)
+			from, to := a, c
+			if lost {
+				from, to = c, a
+			}
+			var r slow
+			to.In().Deliver(&r)
+			for _, end := range []tunnel.Conn{from, to} {
+				if _, err := end.Write(make([]byte, 10<<10)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			if n := w.agent.Stats().Degraded; n != 1 {
+				t.Fatalf("%d connections have become plain", n)
+			}
+			if lost {
+				_ = from.CloseWrite()
+				synctest.Wait()
+				w.servers[0].cut(true)
+			} else {
+				_ = from.Close() // which resets it behind the end
+			}
+			synctest.Wait()
+			if r.fails > 0 {
+				t.Errorf("lost: %v: who is to take it is told that it has failed", lost)
+			}
+			if err := to.Failed(); err != nil {
+				t.Errorf("lost: %v: it has failed: %v", lost, err)
+			}
+			_ = c.Reset(nil)
+			_ = a.Reset(nil)
+		})
+	}
+}

@@ -89,10 +89,16 @@ func (c *Conn) Out() tunnel.Sink { return c }
 func (c *Conn) Failed() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.end.In.Finished() {
+	if c.inOrder() {
 		return nil
 	}
 	return c.err
+}
+
+// inOrder says whether the peer's direction has ended in order: whoever is to take what
+// came has all the time then. Of an end that is over, that may yet be in its carrier.
+func (c *Conn) inOrder() bool {
+	return c.end.In.Finished() || c.end.Reason() != resume.NotGone && c.st != nil && c.st.Failed() == nil
 }
 
 // CloseWrite implements tunnel.Conn. It does not wait for the end to be sent.
@@ -261,7 +267,7 @@ func (c *Conn) fail(err error) {
 	c.readBy.stop()
 	c.writeBy.stop()
 	c.changed.Broadcast()
-	if err != nil && !c.end.In.Finished() {
+	if err != nil && !c.inOrder() {
 		c.turn.fail(err)
 	}
 }

@@ -20,6 +20,7 @@ type parting struct {
 func (p *parting) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
 func (p *parting) Acknowledge(link.Ack)                {}
 func (p *parting) Reset(error) error                   { return nil }
+func (p *parting) Failed() error                       { return net.ErrClosed }
 func (p *parting) Detach()                             { <-p.taken }
 
 // slow takes what it is offered once release is closed.

@@ -307,10 +307,10 @@ func (c *Conn) SetWriteDeadline(t time.Time) error {
 
 // giveUpWrite ends the carrier that a write is stuck with.
 func (c *Conn) giveUpWrite() {
-	st, plain := c.st, c.end.Plain() && c.end.Carried()
-	if left := c.broken(st, c.epoch, errLost); left != nil {
+	if c.end.Plain() && c.end.Carried() { // it is over by that, and its peer to be told
+		_ = c.st.Reset(&tunnel.ResetError{Code: codeOver(resume.Unresolved)})
+	}
+	if left := c.broken(c.st, c.epoch, errLost); left != nil {
 		c.ends.detach(c, left)
-	} else if plain { // which is over by that, and has yet to be told
-		_ = st.Reset(&tunnel.ResetError{Code: codeOver(c.end.Reason())})
 	}
 }

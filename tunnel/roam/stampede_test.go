@@ -22,6 +22,7 @@ func (lean) Watch(link.Watcher) (_ link.Ack, _ bool) { return }
 func (lean) Acknowledge(link.Ack)                    {}
 func (lean) SetReadDeadline(time.Time) error         { return nil }
 func (lean) Reset(error) error                       { return nil }
+func (lean) Failed() error                           { return net.ErrClosed }
 func (lean) Detach()                                 {}
 
 // crowd is connections that lose their carriers all at once, in a bubble.

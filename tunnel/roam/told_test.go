@@ -24,6 +24,7 @@ func (q *quietly) Deliver(r tunnel.Receiver) bool      { q.to = r; return true }
 func (q *quietly) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
 func (q *quietly) Acknowledge(link.Ack)                {}
 func (q *quietly) Reset(error) error                   { q.end = net.ErrClosed; return nil }
+func (q *quietly) Failed() error                       { return q.end }
 func (q *quietly) Close() error                        { return nil }
 func (q *quietly) Detach()                             {}
 
