@@ -64,7 +64,7 @@ type AgentSession struct {
 // the session's lock.
 type agentDial struct {
 	cancel    context.CancelCauseFunc
-	cancelled bool // the server wants no answer
+	cancelled bool // the server wants no answer, or was told of a failure
 	conn      *served
 }
 
@@ -254,9 +254,9 @@ func (s *AgentSession) dial(request *client.DialRequest) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Upstream's server passes on the numbers of its clients, who choose each for
-	// itself: one that is in use may come again, once its dial was answered.
+	// itself: one that is in use may come again, once nobody waits for an answer to it.
 	switch earlier := s.dials[random]; {
-	case earlier != nil && earlier.conn == nil:
+	case earlier != nil && earlier.conn == nil && !earlier.cancelled:
 		s.mux.log.Debugf("ignored a second dial with the number %d", random)
 		return
 	case s.streams >= s.cfg.Limits.maxConns:
@@ -316,6 +316,7 @@ func (s *AgentSession) answer(d *agentDial, random int64, address string, err er
 	case d.cancelled || s.closed:
 		return nil, errDialClosed // nobody waits for it
 	case err != nil:
+		d.cancelled = true
 		s.mux.sender.tell(dialResponse(random, 0, dialText(err)))
 		return nil, err
 	}

@@ -1,0 +1,41 @@
+package legacy
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+
+	"konnectivity/tunnel"
+)
+
+// The number of a dial that its client has given up may come again at once, also while
+// that dial has yet to end.
+func TestDialWithTheNumberOfOneThatWasGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, release, dials := newWire(Limits{}), make(chan struct{}), 0
+		dialer := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+			dials++
+			<-release
+			return nil, net.ErrClosed
+		})
+		s := &AgentSession{
+			cfg: AgentConfig{Limits: Limits{}.withDefaults(), Forwarder: &tunnel.Forwarder{Dialer: dialer}},
+			mux: w.mux, ctx: t.Context(), dials: map[int64]*agentDial{},
+		}
+		for want := 1; want <= 2; want++ {
+			s.dial(dialRequest(7, "tcp", "a:1").GetDialRequest())
+			synctest.Wait()
+			if dials != want {
+				t.Errorf("%d dials, want %d", dials, want)
+			}
+			s.dialClosed(7)
+		}
+		close(release)
+		s.wg.Wait()
+		w.end()
+		if n := s.Streams(); n != 0 || len(s.dials) != 0 {
+			t.Errorf("%d dials are left", n)
+		}
+	})
+}
