@@ -12,6 +12,18 @@ type model struct {
 	all         []byte
 	acked, next int
 	fin, void   bool
+	endGiven    bool // the present carrier has taken the end
+}
+
+// forget is what becomes of what was sent once nothing is sent again.
+func (m *model) forget() {
+	if !m.void {
+		return
+	}
+	m.acked = max(m.acked, min(m.next, len(m.all)))
+	if m.endGiven {
+		m.acked = m.next
+	}
 }
 
 func (m *model) total() int {
@@ -25,12 +37,13 @@ func (m *model) total() int {
 // operations, those of dishonest peers included.
 func FuzzOutgoing(f *testing.F) {
 	f.Add([]byte{0, 10, 1, 0, 0, 200, 1, 3, 2, 5, 3, 7, 1, 0, 4, 0, 1, 0, 2, 255})
+	f.Add([]byte{0, 30, 4, 0, 5, 0, 1, 0, 6, 0}) // an end that is given only after it was handed out
 	f.Add([]byte{0, 255, 0, 255, 1, 1, 3, 9, 1, 4, 5, 0, 0, 8, 1, 1})
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		r := rig{t: t}
 		defer r.out.Release()
 		for i := 0; i+1 < len(ops) && i < 400; i += 2 {
-			r.step(ops[i]%6, int(ops[i+1]))
+			r.step(ops[i]%7, int(ops[i+1]))
 			r.compare()
 		}
 	})
@@ -58,8 +71,13 @@ func (r *rig) step(op byte, arg int) {
 	case 5:
 		if arg < 8 {
 			r.out.Void()
-			r.m.void, r.m.acked = true, max(r.m.acked, r.m.next)
+			r.m.void = true
+			r.m.forget()
 		}
+	case 6:
+		r.out.Given()
+		r.m.endGiven = r.m.next > len(r.m.all)
+		r.m.forget()
 	}
 }
 
@@ -105,9 +123,7 @@ func (r *rig) send(n int) {
 	if fin {
 		r.m.next = r.m.total()
 	}
-	if r.m.void {
-		r.m.acked = max(r.m.acked, r.m.next)
-	}
+	r.m.forget()
 }
 
 // offset is one that may be anywhere in or right outside the sequence.
@@ -129,7 +145,7 @@ func (r *rig) rewind(arg int) {
 		r.t.Fatalf("rewound to %d of %d to %d: %v", offset, r.m.acked, r.m.next, err)
 	}
 	if err == nil {
-		r.m.acked, r.m.next = offset, offset
+		r.m.acked, r.m.next, r.m.endGiven = offset, offset, false
 	}
 }
 
