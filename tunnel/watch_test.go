@@ -166,7 +166,7 @@ func TestRelayKeepsWhatWaitsForASlowDestination(t *testing.T) {
 		t.Parallel()
 		client, target, _, sent, _, result := stalled(t, tunnel.Wrap)
 		_ = client.CloseWrite() // what nobody holds any more, a kernel short of memory resets
-		time.Sleep(2 * pause) // and more than would be granted after a reset
+		time.Sleep(2 * pause)   // and more than would be granted after a reset
 		got, err := io.ReadAll(target)
 		if err != nil || !bytes.Equal(got, sent) {
 			t.Errorf("the target read %d bytes of %d, %v", len(got), len(sent), err)
