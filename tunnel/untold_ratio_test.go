@@ -26,7 +26,11 @@ func TestFewCallsAreTold(t *testing.T) {
 		"write":  func() { _, _ = RawWrite(full, one) },
 		"writev": func() { g.writeOn(full) },
 	} {
-		if size := traced(t, call); size > told/4 {
+		size := traced(t, call)
+		for range 20 { // what else the program does adds events, and never takes any away
+			size = min(size, traced(t, call))
+		}
+		if size > told/4 {
 			t.Errorf("%s: the trace has %d bytes, and %d where all calls are told", name, size, told)
 		}
 	}
