@@ -196,10 +196,12 @@ func TestEveryAgentGetsDials(t *testing.T) {
 }
 
 func TestLeastLoadedOfTwo(t *testing.T) {
-	s := newSetup(t, "default")
-	s.agent("busy", "").streams.Store(100)
-	s.agent("idle", "").streams.Store(3)
-	s.always("x:1", "idle") // of two agents, both are looked at
+	synctest.Test(t, func(t *testing.T) { // where all dials take as long
+		s := newSetup(t, "default")
+		s.agent("busy", "").streams.Store(100)
+		s.agent("idle", "").streams.Store(3)
+		s.always("x:1", "idle") // of two agents, both are looked at
+	})
 }
 
 func TestSlowAgentShedsLoad(t *testing.T) {
@@ -548,32 +550,31 @@ func TestPickLooksAtTwo(t *testing.T) {
 // TestAnIdIsNoProof: an agent that calls itself like another but is somebody
 // else takes no work away from it, in whatever order they come; it is told of.
 func TestAnIdIsNoProof(t *testing.T) {
-	for _, rogueFirst := range []bool{false, true} {
-		var lines strings.Builder
-		log := logrus.New()
-		log.SetOutput(&lines)
-		r := New([]Strategy{Default}, log)
-		backends := map[string]*fake{"true": newFake("true"), "rogue": newFake("rogue")}
-		order := []string{"true", "rogue"}
-		if rogueFirst {
-			order = []string{"rogue", "true"}
-		}
-		for _, who := range order {
-			defer r.Join(Agent{ID: "node-1", Identity: who, Remote: "192.0.2.1:1"}, backends[who])()
-		}
-		for range 200 {
-			if _, err := r.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
-				t.Fatal(err)
+	for _, order := range [][]string{{"true", "rogue"}, {"rogue", "true"}} {
+		synctest.Test(t, func(t *testing.T) { // where all dials take as long
+			var lines strings.Builder
+			log := logrus.New()
+			log.SetOutput(&lines)
+			r := New([]Strategy{Default}, log)
+			backends := map[string]*fake{}
+			for _, who := range order {
+				backends[who] = newFake(who)
+				defer r.Join(Agent{ID: "node-1", Identity: who, Remote: "192.0.2.1:1"}, backends[who])()
 			}
-		}
-		for who, b := range backends {
-			if n := b.dials.Load(); n < 40 {
-				t.Errorf("%v came first: of 200 dials %d went to the %s agent", order[0], n, who)
+			for range 200 {
+				if _, err := r.Dial(t.Context(), tunnel.NewFlow("tcp", "x:1")); err != nil {
+					t.Fatal(err)
+				}
 			}
-		}
-		if !strings.Contains(lines.String(), "different certificates use the same id") {
-			t.Errorf("the log says %q", lines.String())
-		}
+			for who, b := range backends {
+				if n := b.dials.Load(); n < 40 {
+					t.Errorf("%s came first: of 200 dials %d went to the %s agent", order[0], n, who)
+				}
+			}
+			if !strings.Contains(lines.String(), "different certificates use the same id") {
+				t.Errorf("the log says %q", lines.String())
+			}
+		})
 	}
 }
 
