@@ -21,9 +21,10 @@ import (
 	"konnectivity/tunnel"
 )
 
-// farLine is one on which 1 MiB is under way long before it is full, and which loses
-// segments all the time: whatever machine this is, one connection is not enough.
-var farLine = line.Config{Delay: 200 * time.Millisecond, Rate: 100e6, Loss: 0.002, Seed: 14}
+// farLine is one that has more under way than a socket can send, so that one connection
+// is not enough. Its packets are large, and Reno doubles how many are under way until
+// one is lost: so it is filled soon, also by a machine that has other things to do.
+var farLine = line.Config{Delay: 200 * time.Millisecond, Rate: 100e6, MTU: 32 << 10}
 
 // Transfers that share a far line each get a lane of it, by default, and move there
 // with no byte lost.
@@ -35,6 +36,7 @@ func TestLanesOnAFarLine(t *testing.T) {
 	l := must(line.New(farLine))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	near, far := endOf(l.A), endOf(l.B)
+	must(far.run(t, "sh", "-c", "echo reno >/proc/sys/net/ipv4/tcp_congestion_control"))(t)
 	front, server, agent := startAcross(t, near, far)
 
 	source := far.listen(t, line.AddrB.String()+":0")

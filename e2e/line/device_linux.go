@@ -12,9 +12,6 @@ import (
 const (
 	deviceName = "line0"
 
-	// mtu is Ethernet's, which most lines have.
-	mtu = 1500
-
 	// deviceQueue is how many packets the kernel keeps for this process: some
 	// 60 ms at 1 Gbit/s, for when it is not running. The line's own queue is
 	// the Shaper's.
@@ -23,14 +20,14 @@ const (
 
 // openDevice makes a TUN device with an address in the namespace, and routes the
 // /24 around it there. It is gone once closed.
-func openDevice(n *Namespace, address netip.Addr) (*os.File, error) {
+func openDevice(n *Namespace, address netip.Addr, mtu int) (*os.File, error) {
 	var dev *os.File
 	return dev, n.Do(func() error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return fmt.Errorf("open /dev/net/tun: %w", err)
 		}
-		if err := attach(fd, address); err != nil {
+		if err := attach(fd, address, mtu); err != nil {
 			_ = unix.Close(fd)
 			return fmt.Errorf("set up a TUN device: %w", err)
 		}
@@ -39,7 +36,7 @@ func openDevice(n *Namespace, address netip.Addr) (*os.File, error) {
 	})
 }
 
-func attach(fd int, address netip.Addr) error {
+func attach(fd int, address netip.Addr, mtu int) error {
 	tun, err := unix.NewIfreq(deviceName)
 	if err != nil {
 		return err
@@ -55,7 +52,7 @@ func attach(fd int, address netip.Addr) error {
 	}{
 		{unix.SIOCSIFADDR, func(r *unix.Ifreq) error { return r.SetInet4Addr(a[:]) }},
 		{unix.SIOCSIFNETMASK, func(r *unix.Ifreq) error { return r.SetInet4Addr(mask[:]) }},
-		{unix.SIOCSIFMTU, func(r *unix.Ifreq) error { r.SetUint32(mtu); return nil }},
+		{unix.SIOCSIFMTU, func(r *unix.Ifreq) error { r.SetUint32(uint32(mtu)); return nil }},
 		{unix.SIOCSIFTXQLEN, func(r *unix.Ifreq) error { r.SetUint32(deviceQueue); return nil }},
 	} {
 		if err := configure(deviceName, set.request, set.value); err != nil {

@@ -42,11 +42,11 @@ func New(cfg Config) (_ *Line, err error) {
 	if l.B, err = newNamespace(); err != nil {
 		return nil, err
 	}
-	a, err := openDevice(l.A, AddrA)
+	a, err := openDevice(l.A, AddrA, cfg.mtu())
 	if err != nil {
 		return nil, err
 	}
-	b, err := openDevice(l.B, AddrB)
+	b, err := openDevice(l.B, AddrB, cfg.mtu())
 	if err != nil {
 		_ = a.Close()
 		return nil, err
@@ -117,7 +117,7 @@ type direction struct {
 // parcel is a packet on the line.
 type parcel struct {
 	due  time.Time
-	data *[mtu]byte
+	data *[]byte
 	size int
 }
 
@@ -128,7 +128,7 @@ const maxUnderWay = 1 << 16
 func newDirection(from, to *os.File, cfg Config, stream uint64) *direction {
 	return &direction{
 		from: from, to: to, shaper: NewShaper(cfg, stream), onLine: make(chan parcel, maxUnderWay),
-		free: sync.Pool{New: func() any { return new([mtu]byte) }},
+		free: sync.Pool{New: func() any { data := make([]byte, cfg.mtu()); return &data }},
 	}
 }
 
@@ -136,8 +136,8 @@ func newDirection(from, to *os.File, cfg Config, stream uint64) *direction {
 func (d *direction) admit() {
 	defer close(d.onLine)
 	for {
-		data := d.free.Get().(*[mtu]byte)
-		n, err := d.from.Read(data[:])
+		data := d.free.Get().(*[]byte)
+		n, err := d.from.Read(*data)
 		if err != nil {
 			return
 		}
@@ -157,7 +157,7 @@ func (d *direction) admit() {
 func (d *direction) deliver() {
 	for p := range d.onLine {
 		if d.timer.wait(time.Until(p.due)) == nil {
-			_, _ = d.to.Write(p.data[:p.size])
+			_, _ = d.to.Write((*p.data)[:p.size])
 		}
 		d.free.Put(p.data)
 	}

@@ -13,6 +13,14 @@ type Config struct {
 	Queue int           // bytes that may wait for the line; 0: DefaultQueue of the rest
 	Loss  float64       // the part of packets that the line loses, 0 to 1
 	Seed  uint64        // of which ones these are; the same seed loses the same packets
+	MTU   int           // bytes of its largest packets, up to 65535; 0: Ethernet's 1500, which most lines have
+}
+
+func (c Config) mtu() int {
+	if c.MTU == 0 {
+		return 1500
+	}
+	return c.MTU
 }
 
 // minQueue is what even a short line can queue: some 40 full packets.
