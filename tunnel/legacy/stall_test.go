@@ -57,7 +57,7 @@ func stalledBesideActive(t *testing.T, upload bool) {
 	for range 100 {
 		c := dial(t, p, addr)
 		wg.Go(func() {
-			for last := false; !last; {
+			for n, last := 0, false; n < 10 || !last; n++ {
 				select {
 				case <-stop:
 					last = true
