@@ -49,10 +49,7 @@ func watch(t *testing.T, p *suite.Process, healthURL string) (stop func() figure
 	t.Helper()
 	time.Sleep(settleTime)
 	f := figures{idle: must(p.Memory())(t).Own}
-	ranBefore, waitedBefore, err := p.Processor()
-	if err != nil {
-		t.Fatal(err)
-	}
+	crowded := crowding(t, p.PID())
 	ctx, cancel := context.WithCancel(t.Context())
 	var looking sync.WaitGroup
 	looking.Go(func() {
@@ -70,12 +67,24 @@ func watch(t *testing.T, p *suite.Process, healthURL string) (stop func() figure
 		cancel()
 		looking.Wait()
 		f.probes, f.health = prober.stop(t)
-		ran, waited, err := p.Processor()
+		f.crowding = crowded()
+		return f
+	}
+}
+
+// crowding is by how much a process is slowed by others on the machine, from now on.
+func crowding(t *testing.T, pid int) (since func() float64) {
+	t.Helper()
+	ranBefore, waitedBefore, err := suite.Processor(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() float64 {
+		ran, waited, err := suite.Processor(pid)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.crowding = 1 + float64(waited-waitedBefore)/float64(max(ran-ranBefore, 1))
-		return f
+		return 1 + float64(waited-waitedBefore)/float64(max(ran-ranBefore, 1))
 	}
 }
 

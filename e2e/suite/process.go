@@ -94,10 +94,13 @@ func (p *Process) Memory() (m Memory, err error) {
 	return m, nil
 }
 
-// Processor returns how long the process's threads have run, and how long they
+// Processor is the package's Processor of p.
+func (p *Process) Processor() (ran, waited time.Duration, err error) { return Processor(p.PID()) }
+
+// Processor returns how long a process's threads have run, and how long they
 // have waited for a processor (proc(5), schedstat).
-func (p *Process) Processor() (ran, waited time.Duration, err error) {
-	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID()))
+func Processor(pid int) (ran, waited time.Duration, err error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
 	if err != nil {
 		return 0, 0, err
 	}
