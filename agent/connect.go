@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -26,7 +27,7 @@ const (
 // packets costs half of what it may. Tests shorten it.
 var dialTimeout = 5 * time.Second
 
-// connectError says at which stage an attempt failed: dial, tls or refused.
+// connectError says at which stage an attempt failed: dial, tls, token or refused.
 type connectError struct {
 	stage string
 	err   error
@@ -48,7 +49,8 @@ func (e *connectError) Error() string {
 		hint = "; the server does not know the name it was asked for: check --server-name (by default the host of --proxy-server-host), and whether this cluster's tenant there was removed or is broken"
 	}
 	return map[string]string{
-		"dial": "cannot reach the server", "tls": "the TLS handshake failed", "refused": "the server refused this agent",
+		"dial": "cannot reach the server", "tls": "the TLS handshake failed", "token": "there is no token to send",
+		"refused": "the server refused this agent",
 	}[e.stage] + ": " + e.err.Error() + hint
 }
 
@@ -126,9 +128,18 @@ func (c *dialConnector) connect(ctx context.Context, to address) (session, error
 	}
 	if err != nil {
 		_ = conn.Close()
-		return nil, &connectError{"refused", err}
+		return nil, refusal(err)
 	}
 	return s, nil
+}
+
+// refusal is the error of an attempt that got as far as TLS: the server's doing, but
+// for a token that could not be read.
+func refusal(err error) error {
+	if typed := (*connectError)(nil); errors.As(err, &typed) {
+		return typed
+	}
+	return &connectError{"refused", err}
 }
 
 // noProtocol says what to do about a server that takes nothing we offer.
@@ -173,5 +184,9 @@ func (c *dialConnector) token() (string, error) {
 	if c.opts.Token == nil {
 		return "", nil
 	}
-	return c.opts.Token()
+	token, err := c.opts.Token()
+	if err != nil {
+		return "", &connectError{"token", err}
+	}
+	return token, nil
 }

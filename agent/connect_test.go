@@ -170,7 +170,7 @@ func TestConnectFailures(t *testing.T) {
 		"unknown CA":            {stranger, server.address(), nil, "tls"},
 		"wrong name":            {otherName, server.address(), nil, "tls"},
 		"without a certificate": {anonymous, server.address(), nil, "refused"}, // TLS 1.3 tells after the handshake
-		"token cannot be read":  {config, server.address(), TokenFile("/nonexistent"), "refused"},
+		"token cannot be read":  {config, server.address(), TokenFile("/nonexistent"), "token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, mode := range []link.Mode{link.Auto, link.Off} {

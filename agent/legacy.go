@@ -38,7 +38,7 @@ func (c *dialConnector) connectLegacy(ctx context.Context, conn *tls.Conn, to ad
 		return nil, err
 	}
 	s, err := legacy.ConnectAgent(ctx, client, legacy.AgentConfig{
-		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: c.opts.Token,
+		ID: c.opts.ID, Identifiers: c.opts.Identifiers, Token: c.token,
 		Source: conn.RemoteAddr(), Forwarder: c.forwarder, Limits: c.opts.limits, Metrics: c.metrics, Log: c.opts.Log,
 	})
 	if err != nil {

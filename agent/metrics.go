@@ -128,8 +128,8 @@ func (m *metrics) makeNew() {
 	for _, reason := range []string{"lost", "closed", "draining"} {
 		m.reconnects.WithLabelValues(reason)
 	}
-	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, refused, other).", "reason")
-	for _, reason := range []string{"dial", "tls", "refused", "other"} {
+	m.connectFailures = counterVec("server_connect_failures_total", "Number of attempts to connect to a server that failed, by reason (dial, tls, token, refused, other).", "reason")
+	for _, reason := range []string{"dial", "tls", "token", "refused", "other"} {
 		m.connectFailures.WithLabelValues(reason)
 	}
 	m.resets = counterVec("connection_resets_total", "Number of open connections that ended abnormally, by cause.", "cause")
