@@ -188,8 +188,8 @@ func (f *flags) checkNumbers() error {
 	if f.xfrChannelSize <= 0 {
 		return cli.Usagef("--xfr-channel-size=%d: must be greater than 0", f.xfrChannelSize)
 	}
-	if f.budgetMiB < 0 {
-		return cli.Usagef("--memory-budget-mib=%d: must not be negative", f.budgetMiB)
+	if err := link.CheckBudgetMiB(f.budgetMiB); err != nil {
+		return cli.Usagef("--memory-budget-mib=%d: %v", f.budgetMiB, err)
 	}
 	return nil
 }

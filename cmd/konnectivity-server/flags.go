@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"time"
 
@@ -266,11 +267,17 @@ func (f *flags) checkNumbers() error {
 		least float64
 	}{
 		{"server-count", float64(f.count), 1}, {"xfr-channel-size", float64(f.xfrChannelSize), 1}, {"max-connections", float64(f.maxConns), 1},
-		{"memory-budget-mib", float64(f.budgetMiB), 0}, {"kubeconfig-qps", float64(f.kubeQPS), 0}, {"kubeconfig-burst", float64(f.kubeBurst), 0},
+		{"kubeconfig-qps", float64(f.kubeQPS), 0}, {"kubeconfig-burst", float64(f.kubeBurst), 0},
 	} {
 		if n.value < n.least {
 			return cli.Usagef("--%s=%v: must be at least %v", n.flag, n.value, n.least)
 		}
+	}
+	if qps := float64(f.kubeQPS); math.IsNaN(qps) || math.IsInf(qps, 0) {
+		return cli.Usagef("--kubeconfig-qps=%v: must be a number of calls, or 0 for the default", qps)
+	}
+	if err := link.CheckBudgetMiB(f.budgetMiB); err != nil {
+		return cli.Usagef("--memory-budget-mib=%d: %v", f.budgetMiB, err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"fmt"
 	"runtime/debug"
 	"sync/atomic"
 
@@ -11,6 +12,9 @@ import (
 // defaultBudget is the memory for received and unread bytes of all links of a
 // process where nothing else is known.
 const defaultBudget = 256 << 20
+
+// maxBudgetMiB is a tebibyte, which no process has.
+const maxBudgetMiB = 1 << 20
 
 // Budget bounds the memory that a whole process holds for its peers: bytes that
 // nobody has read yet, and what its holder takes of it for connections
@@ -26,6 +30,15 @@ type Budget struct {
 
 // numbers are given out to parts of budgets.
 var numbers atomic.Uint64
+
+// CheckBudgetMiB says in words what is wrong with a budget, in MiB, that somebody
+// wants; 0 leaves its size to NewBudget.
+func CheckBudgetMiB(n int64) error {
+	if n < 0 || n > maxBudgetMiB {
+		return fmt.Errorf("want a number from 1 to %d, or 0 for the default", maxBudgetMiB)
+	}
+	return nil
+}
 
 // NewBudget returns a budget of max bytes; 0 or less means autoBudget.
 func NewBudget(max int64) *Budget {
