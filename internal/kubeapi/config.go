@@ -1,11 +1,17 @@
 package kubeapi
 
 import (
+	"errors"
 	"fmt"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"konnectivity/internal/files"
 )
+
+// maxKubeconfig is what a Secret may hold, and far more than a kubeconfig has.
+const maxKubeconfig = 1 << 20
 
 // Config returns how to reach the Kubernetes API: by a kubeconfig file or, if
 // that is "", as the pod's service account. what names the flag or feature that
@@ -17,9 +23,37 @@ func Config(kubeconfig, contentType, what string) (*rest.Config, error) {
 		if config, err = rest.InClusterConfig(); err != nil {
 			return nil, fmt.Errorf("%s needs --kubeconfig outside of a cluster: %w", what, err)
 		}
-	} else if config, err = clientcmd.BuildConfigFromFlags("", kubeconfig); err != nil {
+	} else if config, err = fromFile(kubeconfig); err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
 	}
 	config.ContentType = contentType
 	return config, nil
+}
+
+// fromFile is what a kubeconfig says, and nothing else: clientcmd's own loader takes the
+// pod's service account for a file that leads nowhere, and so the cluster that a control
+// plane runs in for the one that it is of.
+func fromFile(path string) (*rest.Config, error) {
+	data, err := files.Read(path, maxKubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := clientcmd.Load(data)
+	if err != nil {
+		return nil, err
+	}
+	for _, cluster := range loaded.Clusters {
+		cluster.LocationOfOrigin = path
+	}
+	for _, user := range loaded.AuthInfos {
+		user.LocationOfOrigin = path
+	}
+	if err := clientcmd.ResolveLocalPaths(loaded); err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.NewDefaultClientConfig(*loaded, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("it leads to no cluster: want a cluster, a context that names it, and current-context")
+	}
+	return config, err
 }

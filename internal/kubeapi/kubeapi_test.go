@@ -277,12 +277,52 @@ func TestConfig(t *testing.T) {
 	if _, err := kubeapi.Config(file, "x", "--some-flag"); err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) {
 		t.Error(err)
 	}
-	text := `{"clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443"}}], "contexts": [{"name": "x", "context": {"cluster": "c"}}], "current-context": "x"}`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
+	writeFile(t, file, `{"clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443", "certificate-authority": "ca.crt"}}],
+		"users": [{"name": "u", "user": {"tokenFile": "token"}}],
+		"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}`)
+	for _, name := range []string{"ca.crt", "token"} {
+		writeFile(t, filepath.Join(filepath.Dir(file), name), "abc")
 	}
 	config, err := kubeapi.Config(file, "application/json", "--some-flag")
 	if err != nil || config.Host != "https://api.example:6443" || config.ContentType != "application/json" {
-		t.Errorf("%v, %v", config, err)
+		t.Fatalf("%v, %v", config, err)
+	}
+	if config.CAFile != filepath.Join(filepath.Dir(file), "ca.crt") || config.BearerToken != "abc" {
+		t.Errorf("files that it names are beside it: %v", config)
+	}
+}
+
+// A kubeconfig that leads nowhere does not lead to the pod's own cluster.
+func TestConfigThatLeadsNowhere(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+	t.Setenv("KUBERNETES_SERVICE_PORT", "1")
+	const cluster = `"clusters": [{"name": "c", "cluster": {"server": "https://api.example:6443"}}]`
+	const contexts = `"contexts": [{"name": "x", "context": {"cluster": "c"}}]`
+	for name, text := range map[string]string{
+		"empty":               "",
+		"of nothing":          `{"kind": "Config"}`,
+		"no current context":  `{` + cluster + `, ` + contexts + `}`,
+		"an unknown context":  `{` + cluster + `, ` + contexts + `, "current-context": "y"}`,
+		"an unknown cluster":  `{` + contexts + `, "current-context": "x"}`,
+		"a context of none":   `{` + cluster + `, "contexts": [{"name": "x", "context": {}}], "current-context": "x"}`,
+		"a cluster of none":   `{"clusters": [{"name": "c", "cluster": {}}], ` + contexts + `, "current-context": "x"}`,
+		"what is larger by 1": strings.Repeat(" ", 1<<20+1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "kubeconfig")
+			writeFile(t, file, text)
+			config, err := kubeapi.Config(file, "x", "--some-flag")
+			if err == nil || !strings.Contains(err.Error(), "--kubeconfig="+file) || strings.Contains(err.Error(), "KUBERNETES_") {
+				t.Errorf("%v, %v", config, err)
+			}
+			t.Log(err)
+		})
+	}
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
