@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testport"
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 )
 
@@ -272,6 +273,29 @@ func TestTokenFile(t *testing.T) {
 		}
 		if err != nil && len(content) > 2 && strings.Contains(err.Error(), content) {
 			t.Errorf("the error tells the token: %v", err)
+		}
+	}
+}
+
+// Whatever an agent takes by its flags and files, it can introduce itself by either protocol.
+func TestTheLongestIntroduction(t *testing.T) {
+	ca, config := newCA(t)
+	token := strings.Repeat("t", maxToken)
+	for _, old := range []bool{true, false} {
+		server := newTestServer(t, ca, "server-1", old)
+		opts := testOptions(config, server.address())
+		opts.ID = strings.Repeat("i", MaxIdentity)
+		if old {
+			opts.ID = opts.ID[:1024] // registry.MaxID, which this server asks for
+		}
+		opts.Identifiers = strings.Repeat("host=a&", MaxIdentity/len("host=a&")) + "&"
+		opts.Lanes = lanes.MaxLanes
+		opts.Token = func() (string, error) { return token, nil }
+		if len(opts.Identifiers) != MaxIdentity {
+			t.Fatal("not the longest")
+		}
+		if _, err := connectOnce(t, opts); err != nil {
+			t.Errorf("old server %v: %.200s", old, err)
 		}
 	}
 }

@@ -79,9 +79,9 @@ func identifierFault(kind, value string) string {
 	return want
 }
 
-// maxToken bounds what is read of a token file; service account tokens have
-// about 1 KiB.
-const maxToken = 64 << 10
+// maxToken is what a HELLO has room for beside the longest id and identifiers;
+// service account tokens have about 1 KiB.
+const maxToken = 7 << 10
 
 // TokenFile returns a Token function that reads path each time it is called, so
 // that a token that the kubelet rotates is always the current one.

@@ -19,6 +19,9 @@ const (
 	// gone without a word within 20 s.
 	askAfter  = 5 * time.Second
 	deadAfter = 15 * time.Second
+	// leastKeepalive keeps a tiny --keepalive-time from pinging all the time; the
+	// replaced agent's gRPC has such a bound too, of 10 s.
+	leastKeepalive = time.Second
 	// keepaliveGrace is how long a server has to answer where the operator
 	// chose the silence before the question.
 	keepaliveGrace = 10 * time.Second
@@ -31,6 +34,7 @@ func keepaliveTimes(keepalive time.Duration) (ask, dead time.Duration) {
 	if keepalive <= 0 {
 		return askAfter, deadAfter
 	}
+	keepalive = max(keepalive, leastKeepalive)
 	return keepalive, keepalive + keepaliveGrace
 }
 

@@ -70,7 +70,7 @@ func TestSilenceIsNotMeasuredByTheClock(t *testing.T) {
 }
 
 func TestDeadServerIsNoticed(t *testing.T) {
-	for keepalive, bound := range map[time.Duration]time.Duration{0: 20 * time.Second, 30 * time.Second: 45 * time.Second} {
+	for keepalive, bound := range map[time.Duration]time.Duration{0: 20 * time.Second, 30 * time.Second: 45 * time.Second, time.Millisecond: 12 * time.Second} {
 		living(t, keepalive, false, func(_ net.Conn, _ *asked, l *liveness) {
 			start := time.Now()
 			l.join()
@@ -79,6 +79,16 @@ func TestDeadServerIsNoticed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Nor does a tiny --keepalive-time make the agent ask all the time.
+func TestKeepaliveIsOfASecond(t *testing.T) {
+	living(t, time.Millisecond, true, func(_ net.Conn, a *asked, _ *liveness) {
+		time.Sleep(time.Minute)
+		if n := a.calls.Load(); n == 0 || n > 61 {
+			t.Errorf("asked %d times in a minute", n)
+		}
+	})
 }
 
 func TestServerThatDiesLater(t *testing.T) {

@@ -38,6 +38,9 @@ const (
 	forgivenLosses = 64
 	// resolveEvery is how often names are looked up while nothing is missing.
 	resolveEvery = 5 * time.Second
+	// longestProbe stands for a --sync-interval-cap that means never, as six times it is
+	// to be a duration still.
+	longestProbe = 1000 * time.Hour
 	// failGrowth is the growth of pauses after failures (upstream
 	// pkg/agent/clientset.go has the same).
 	failGrowth = 1.5
@@ -109,13 +112,14 @@ func (s *set) resolveEvery(complete bool, _ error) time.Duration {
 // s by default) the agent knows it soon enough to be right within 30 s. Servers
 // on links tell by themselves, so there this is only a safety net.
 func (s *set) probeEvery(silent bool) time.Duration {
+	every := min(s.opts.SyncIntervalCap, longestProbe)
 	switch {
 	case s.opts.SyncForever:
-		return s.opts.SyncIntervalCap
+		return every
 	case silent:
-		return 2 * s.opts.SyncIntervalCap
+		return 2 * every
 	default:
-		return 6 * s.opts.SyncIntervalCap
+		return 6 * every
 	}
 }
 

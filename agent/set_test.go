@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"konnectivity/internal/peers"
 	"konnectivity/tunnel"
 )
 
@@ -588,4 +590,17 @@ func TestDrain(t *testing.T) {
 			t.Errorf("took %v", took)
 		}
 	})
+}
+
+// A cap that means never is one, and no panic for times that are longer than any.
+func TestTheLongestSyncInterval(t *testing.T) {
+	s := &set{opts: Options{SyncInterval: time.Second, SyncIntervalCap: math.MaxInt64}}
+	for _, forever := range []bool{true, false} {
+		s.opts.SyncForever = forever
+		for _, silent := range []bool{true, false} {
+			if every := s.probeEvery(silent); every < longestProbe || peers.Jitter(every) < longestProbe/2 {
+				t.Errorf("looks for servers every %v", every)
+			}
+		}
+	}
 }

@@ -53,7 +53,8 @@ func SplitAddress(address string) (host string, port uint16, err error) {
 // ValidHost says whether host can be an IP address or a name: it is not empty,
 // not overlong, and has no character that would change its meaning on the way
 // (controls, spaces, and the separators of URLs). Underscores and any letters
-// pass, since resolvers differ on them. Brackets do not belong to a host.
+// pass, since resolvers differ on them. Brackets do not belong to a host, nor
+// does a port.
 func ValidHost(host string) bool {
 	if host == "" || len(strings.TrimSuffix(host, ".")) > maxHost || strings.Trim(host, ".") == "" {
 		return false
@@ -63,6 +64,10 @@ func ValidHost(host string) bool {
 		if r == utf8.RuneError || r <= ' ' || r == 0x7f || strings.ContainsRune(`/\@?#[]"<>`, r) {
 			return false
 		}
+	}
+	if strings.IndexByte(host, ':') >= 0 {
+		_, isAddr := ParseIP(host)
+		return isAddr
 	}
 	return true
 }

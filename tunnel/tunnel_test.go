@@ -101,6 +101,7 @@ func TestSplitAddress(t *testing.T) {
 	for _, address := range []string{
 		"", "host", ":80", "host:", "host:0", "host:65536", "host:000080", "host:-1", "host:http", "::1:80", "ho st:80", "ho\x00st:80", "..:80",
 		"user@host:80", "host/path:80", strings.Repeat("a", 254) + ":80", "host:+1", "h\xbdst:80",
+		"[host:8090]:80", "[1:2]:80",
 	} {
 		if _, _, err := tunnel.SplitAddress(address); tunnel.FailureOf(err) != tunnel.FailBadAddress {
 			t.Errorf("SplitAddress(%q): %v, want a bad address", address, err)

@@ -66,6 +66,9 @@ type flags struct {
 	set     *pflag.FlagSet
 }
 
+// leastSync keeps an agent that has no server from doing nothing but look for one.
+const leastSync = 10 * time.Millisecond
+
 func (f *flags) addTo(cmd *cobra.Command) {
 	cli.AddFlags(cmd, "Servers", f.addServers)
 	cli.AddFlags(cmd, "Identity", f.addIdentity)
@@ -88,7 +91,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.DurationVar(&f.syncInterval, "sync-interval", agent.DefaultSyncInterval, "pause before the first retry when a server cannot be reached")
 	set.DurationVar(&f.syncCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest pause between retries")
 	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
-	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer (default: pinged after 5s, given up after 15s)")
+	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer; less than 1s means 1s (default: pinged after 5s, given up after 15s)")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
 	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&f.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
@@ -176,8 +179,13 @@ func (f *flags) checkNumbers() error {
 			return cli.Usagef("--%s=%v: must be longer than 0", name, d)
 		}
 	}
-	if f.keepalive < 0 || f.grace < 0 {
-		return cli.Usagef("--keepalive-time and --graceful-shutdown-timeout must not be negative")
+	for name, d := range map[string]time.Duration{"keepalive-time": f.keepalive, "graceful-shutdown-timeout": f.grace} {
+		if d < 0 {
+			return cli.Usagef("--%s=%v: must not be negative", name, d)
+		}
+	}
+	if f.syncInterval < leastSync {
+		return cli.Usagef("--sync-interval=%v: must be at least %v", f.syncInterval, leastSync)
 	}
 	if err := roam.CheckWindow(f.resumeWindow); err != nil {
 		return cli.Usagef("--resume-window=%v: %v", f.resumeWindow, err)
@@ -236,6 +244,9 @@ func (f *flags) checkValues() error {
 	}
 	if _, err := labels.Parse(f.leaseSelector); err != nil {
 		return cli.Usagef("--lease-label-selector=%s: %w", f.leaseSelector, err)
+	}
+	if err := cli.CheckLists(f.set, "allow-destination", "deny-destination"); err != nil {
+		return err
 	}
 	if _, err := policy.Parse(f.allow, nil); err != nil {
 		return cli.Usagef("--allow-destination: %w", err)

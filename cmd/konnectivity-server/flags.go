@@ -307,6 +307,9 @@ func (f *flags) checkValues() error {
 	if _, err := tlsreload.ParseCipherSuites(f.ciphers); err != nil {
 		return cli.Usagef("--cipher-suites: %w", err)
 	}
+	if err := cli.CheckLists(f.set, "agent-proxy-protocol-from", "allow-destination", "deny-destination"); err != nil {
+		return err
+	}
 	if _, err := source.ParseNetworks(f.proxies); err != nil {
 		return cli.Usagef("--agent-proxy-protocol-from: %w", err)
 	}

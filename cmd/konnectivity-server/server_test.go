@@ -100,6 +100,7 @@ func TestFlagsThatAreRight(t *testing.T) {
 		right + "--proxy-strategies=destHost,destCIDR,defaultRoute,default",
 		right + "--tls-min-version=VersionTLS13", right + "--tls-min-version=VersionTLS10",
 		right + "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+		right + "--cipher-suites=", // what is left of a TLS profile without suites of TLS 1.2
 		right + "--graceful-shutdown-timeout=0 --backend-dial-timeout=0",
 		right + "--keepalive-time=1h --frontend-keepalive-time=30s",
 		right + "--enable-profiling --enable-contention-profiling",
@@ -166,6 +167,9 @@ func TestFlagsThatAreWrong(t *testing.T) {
 		{right + "--max-connections=0", "--max-connections"},
 		{right + "--memory-budget-mib=-1", "--memory-budget-mib=-1: want a number from 1 to 1048576"},
 		{right + "--memory-budget-mib=1048577", "--memory-budget-mib=1048577: want a number"},
+		{right + "--allow-destination=", "--allow-destination is empty"},
+		{right + "--deny-destination=", "--deny-destination is empty"},
+		{right + "--agent-proxy-protocol-from=", "--agent-proxy-protocol-from is empty"},
 		{right + "--kubeconfig-qps=-1", "--kubeconfig-qps"},
 		{right + "--kubeconfig-qps=NaN", "--kubeconfig-qps=NaN: must be a number"},
 		{right + "--kubeconfig-qps=Inf", "--kubeconfig-qps=+Inf: must be a number"},

@@ -77,7 +77,7 @@ func (o *checkOptions) validate(target string) error {
 	case o.what.Timeout <= 0:
 		return cli.Usagef("--timeout %v: want a positive duration", o.what.Timeout)
 	case !tunnel.ValidHost(s.ServerHost):
-		return cli.Usagef("--konnectivity-hostname %q: want the name or IP address of the konnectivity server", s.ServerHost)
+		return s.BadServerHost()
 	case s.ServerPort == 0:
 		return cli.Usagef("--konnectivity-port: want a port from 1 to 65535, got 0")
 	}

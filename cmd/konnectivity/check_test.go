@@ -600,7 +600,7 @@ func TestCheckAndDialHaveALogin(t *testing.T) {
 }
 
 func TestCheckRefusesNonsense(t *testing.T) {
-	for _, args := range []string{"nonsense", "a:1 b:2", "-o yaml", "--timeout=0", "--konnectivity-port=0", "--konnectivity-hostname=a/b", "--server-admin=x"} {
+	for _, args := range []string{"nonsense", "a:1 b:2", "-o yaml", "--timeout=0", "--konnectivity-port=0", "--konnectivity-hostname=a/b", "--konnectivity-hostname=a:1", "--server-admin=x"} {
 		if status, _, stderr := konnectivity(append([]string{"check"}, strings.Fields(args)...)...); status != 2 || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: %d %q", args, status, stderr)
 		}

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"konnectivity/internal/pki"
 )
 
@@ -121,6 +123,18 @@ func CheckChoice(v Value, accepted ...string) error {
 		}
 	}
 	return Usagef("--%s=%q: must be one of %s", v.Flag, v.Text, strings.Join(named, ", "))
+}
+
+// CheckLists checks that no flag of a list was given without anything in it, as by a
+// variable that is not set: that would mean the same as no flag, and so be more open than
+// whoever gave it meant.
+func CheckLists(set *pflag.FlagSet, flags ...string) error {
+	for _, name := range flags {
+		if list, err := set.GetStringSlice(name); err == nil && set.Changed(name) && len(list) == 0 {
+			return Usagef("--%s is empty: leave it out, or say what it is for", name)
+		}
+	}
+	return nil
 }
 
 // CheckServerName checks a name that a TLS server is asked for; "" asks for the

@@ -10,12 +10,11 @@ import (
 	"konnectivity/internal/memlimit"
 )
 
-// NewLogger makes the logger of the program component, as flags say. A log file
-// that cannot be opened is a UsageError.
+// NewLogger makes the logger of the program component, as flags say.
 func NewLogger(flags *logging.Flags, component string) (*logrus.Entry, error) {
 	log, err := flags.New(component, os.Stderr)
 	if err != nil {
-		return nil, Usagef("%w", err)
+		return nil, err
 	}
 	logLimits(log)
 	return log, nil

@@ -16,7 +16,7 @@ import (
 
 // Mode opens a file for reading without waiting for anybody, as a pipe does for
 // whoever is to write into it.
-const Mode = os.O_RDONLY | nonblock
+const Mode = os.O_RDONLY | NonBlock
 
 // Read reads a regular file of at most so many bytes. Whatever else is there is
 // refused at once. An error is a *fs.PathError.

@@ -2,4 +2,5 @@
 
 package files
 
-const nonblock = 0
+// NonBlock does nothing: no pipe has a file's name here.
+const NonBlock = 0

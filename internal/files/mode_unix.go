@@ -4,4 +4,6 @@ package files
 
 import "syscall"
 
-const nonblock = syscall.O_NONBLOCK
+// NonBlock, as a flag of os.OpenFile, is not to wait for whoever is to use a pipe's other
+// end.
+const NonBlock = syscall.O_NONBLOCK

@@ -1,7 +1,9 @@
 package logging
 
 import (
+	"fmt"
 	"io"
+	"math"
 	"path/filepath"
 	"strings"
 
@@ -82,7 +84,7 @@ func (f *Flags) addIneffective(set *pflag.FlagSet, name string) {
 func (f *Flags) New(component string, out io.Writer) (*logrus.Entry, error) {
 	log, err := New(f.options(component, out))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--%s: %w", f.fileFlag(), err)
 	}
 	if err := joinProcess(log, f.verbosity, f.vmodule); err != nil {
 		return nil, err
@@ -96,7 +98,7 @@ func (f *Flags) options(component string, out io.Writer) Options {
 	o := Options{Component: component, Level: f.logLevel(), Format: f.format, Out: out}
 	switch path := f.logFile(component); {
 	case !f.toStderr && path != "":
-		o.File, o.FileMaxBytes, o.OutLevel = path, int64(f.fileMaxMB)<<20, f.stderrThreshold
+		o.File, o.FileMaxBytes, o.OutLevel = path, int64(min(f.fileMaxMB, math.MaxInt64>>20))<<20, f.stderrThreshold
 		if f.alsoToStderr {
 			o.OutLevel = f.alsoThreshold
 		}
@@ -117,6 +119,14 @@ func (f *Flags) logLevel() logrus.Level {
 		return logrus.DebugLevel
 	}
 	return logrus.InfoLevel
+}
+
+// fileFlag is the flag that chooses the file.
+func (f *Flags) fileFlag() string {
+	if f.file != "" {
+		return "log-file"
+	}
+	return "log-dir"
 }
 
 // logFile returns the file to write, "" for none.

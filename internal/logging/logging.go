@@ -6,7 +6,6 @@
 package logging
 
 import (
-	"fmt"
 	"io"
 	"log"
 	"os"
@@ -42,7 +41,8 @@ type Options struct {
 // New returns a logger, which is safe for concurrent use. It writes at most 20
 // warnings and errors of the same wording a minute, of each tenant (the field
 // "tenant") apart, and the next one says how many were kept back. It changes nothing
-// else in the process. It fails only if the file cannot be opened.
+// else in the process. It fails only if the file cannot be opened, with a
+// *fs.PathError.
 func New(o Options) (*logrus.Entry, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
@@ -55,7 +55,7 @@ func New(o Options) (*logrus.Entry, error) {
 	if o.File != "" {
 		file, err := openFile(o.File, o.FileMaxBytes, o.Out)
 		if err != nil {
-			return nil, fmt.Errorf("open the log file: %w", err)
+			return nil, err
 		}
 		logger.SetOutput(file)
 	}

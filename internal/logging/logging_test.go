@@ -225,6 +225,21 @@ func TestLogFileAndStandardError(t *testing.T) {
 	}
 }
 
+// The largest sizes mean no limit, and not what is left of them as a number of bytes.
+func TestLogFileOfTheLargestSize(t *testing.T) {
+	for _, size := range []string{"17592186044417", "18446744073709551615"} { // the first is 2^44 and one
+		path := filepath.Join(t.TempDir(), "x.log")
+		if err := os.WriteFile(path, bytes.Repeat([]byte("\n"), 2<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		log, _ := parseFlags(t, "--logtostderr=false", "--log-file="+path, "--log-file-max-size="+size)
+		log.Info("i")
+		if info, err := os.Stat(path); err != nil || info.Size() <= 2<<20 {
+			t.Errorf("%s: %v, %v", size, info, err)
+		}
+	}
+}
+
 func TestLogFileStartsAnewWhenFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.log")
 	const limit = 1000

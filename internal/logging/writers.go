@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/files"
 )
 
 // levelWriter is a hook that writes lines of at least a level to out.
@@ -50,9 +52,9 @@ type file struct {
 }
 
 // openFile appends to path, readable by its owner and group only: lines may
-// reveal the network.
+// reveal the network. A pipe that nobody reads is refused at once.
 func openFile(path string, limit int64, tell io.Writer) (*file, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|files.NonBlock, 0o640)
 	if err != nil {
 		return nil, err
 	}

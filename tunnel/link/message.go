@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 
 	"konnectivity/tunnel"
 )
@@ -169,7 +170,7 @@ func (h Hello) encode() ([]byte, error) {
 		b = appendText(b, t.key, t.text)
 	}
 	if h.ServerCount > 0 {
-		b = appendField(b, helloServerCount, binary.BigEndian.AppendUint32(nil, uint32(h.ServerCount)))
+		b = appendField(b, helloServerCount, binary.BigEndian.AppendUint32(nil, uint32(min(h.ServerCount, math.MaxInt32))))
 	}
 	if h.Serving.Told {
 		b = appendField(b, helloServing, []byte(cut(h.Serving.Why)))
@@ -211,7 +212,7 @@ func (h *Hello) decode(b []byte) error {
 			if err != nil {
 				return err
 			}
-			h.ServerCount = int(v)
+			h.ServerCount = int(min(v, math.MaxInt32))
 		case helloServing:
 			h.Serving = Serving{Told: true, Why: clip(f.value)}
 		case helloGroup:

@@ -1,6 +1,7 @@
 package link
 
 import (
+	"math"
 	"runtime"
 	"strings"
 	"testing"
@@ -75,6 +76,20 @@ func TestGroupOfHello(t *testing.T) {
 		var got Hello
 		if err := got.decode(payload); err != nil || got.Group != want {
 			t.Errorf("%q became %q, %v", group, got.Group, err)
+		}
+	}
+}
+
+// No count of servers becomes another, smaller one on the way.
+func TestCountOfServersInHello(t *testing.T) {
+	for _, count := range []int{1, 256, math.MaxInt32, math.MaxInt, math.MaxInt &^ 0xfffffff0} {
+		payload, err := Hello{Role: RoleServer, ServerCount: count}.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Hello
+		if err := got.decode(payload); err != nil || got.ServerCount != min(count, math.MaxInt32) {
+			t.Errorf("%d became %d, %v", count, got.ServerCount, err)
 		}
 	}
 }

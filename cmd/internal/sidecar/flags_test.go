@@ -107,6 +107,7 @@ func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
 		"--serving-port=http":            "--serving-port\" flag: want a port from 0 to 65535",
 		"--konnectivity-port=0":          "--konnectivity-port: want a port from 1",
 		"--konnectivity-hostname=":       "--konnectivity-hostname: want",
+		"--konnectivity-hostname=a:8090": "without a port (see --konnectivity-port), got \"a:8090\"",
 		"--server-name=10.0.0.1":         "--server-name=10.0.0.1: TLS asks for names",
 		"--server-name=a:8090":           "--server-name=\"a:8090\": want a DNS name",
 		"--link=maybe":                   "--link\" flag: want auto, off or require",

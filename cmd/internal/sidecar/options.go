@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/roam"
@@ -103,8 +104,8 @@ func (o *Options) check() error {
 	switch {
 	case !bindable(o.ServingAddress):
 		return cli.Usagef("--serving-address: want an IP address or localhost, got %q", o.ServingAddress)
-	case o.ServerHost == "":
-		return cli.Usagef("--konnectivity-hostname: want the name or IP address of the konnectivity server")
+	case !tunnel.ValidHost(o.ServerHost):
+		return o.BadServerHost()
 	case o.ServerPort == 0:
 		return cli.Usagef("--konnectivity-port: want a port from 1 to 65535, got 0")
 	case o.maxConnections < 0:
@@ -135,6 +136,11 @@ func (o *Options) check() error {
 		}
 	}
 	return nil
+}
+
+// BadServerHost is the usage error for a --konnectivity-hostname that is no host.
+func (o *Options) BadServerHost() error {
+	return cli.Usagef("--konnectivity-hostname: want the name or IP address of the konnectivity server, without a port (see --konnectivity-port), got %q", o.ServerHost)
 }
 
 // CheckServerName returns a usage error where no server can be asked for
