@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -69,9 +70,21 @@ func (o *benchOptions) addTo(f *pflag.FlagSet) {
 	f.BoolVar(&o.md, "markdown", false, "print the table as Markdown")
 }
 
+// maxBenchMiB is a tebibyte, which takes minutes by any path.
+const maxBenchMiB = 1 << 20
+
 func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 	if o.plan.Runs < 1 || o.sizeMiB < 1 || len(o.plan.Streams) == 0 || o.plan.Dialers < 1 || o.plan.Idle < 1 || o.plan.Stalled < 1 {
 		return cli.Usagef("--runs, --size, --streams, --dialers, --idle and --stalled must be at least 1")
+	}
+	if o.sizeMiB > maxBenchMiB {
+		return cli.Usagef("--size %d: want %d at most", o.sizeMiB, maxBenchMiB)
+	}
+	if o.plan.Duration <= 0 || o.plan.Rate < 0 || o.plan.Settle < 0 {
+		return cli.Usagef("--duration must be positive, and --rate and --settle not negative")
+	}
+	if err := o.checkTests(); err != nil {
+		return err
 	}
 	for _, n := range o.plan.Streams {
 		if n < 1 {
@@ -97,6 +110,15 @@ func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 		return rep.JSON(out)
 	}
 	return rep.Table(out, o.md)
+}
+
+func (o *benchOptions) checkTests() error {
+	known := bench.TestNames()
+	unknown := slices.DeleteFunc(slices.Clone(o.plan.Tests), func(name string) bool { return slices.Contains(known, name) })
+	if len(o.plan.Tests) == 0 || len(unknown) > 0 {
+		return cli.Usagef("--tests=%s: want some of %s", strings.Join(o.plan.Tests, ","), strings.Join(known, ","))
+	}
+	return nil
 }
 
 // startTarget runs a target on loopback unless one was given.

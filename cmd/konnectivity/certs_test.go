@@ -225,6 +225,7 @@ func TestCertsRefusesNonsense(t *testing.T) {
 		{[]string{dir, "--cluster-san=a b"}, 2, "--cluster-san"},
 		{[]string{dir, "--agent-san=x:1"}, 2, "--agent-san"},
 		{[]string{dir, "--namespace=../x"}, 2, "--namespace"},
+		{[]string{dir, "--namespace=Control-Plane"}, 2, "--namespace=Control-Plane is not a Kubernetes namespace"},
 		{[]string{dir, "--from=" + dir, "--ca-lifetime=1h"}, 2, "ca-lifetime"},
 		{[]string{dir, "--from=" + dir}, 1, "ca.crt"},
 		{[]string{"/proc/no/pki"}, 1, "/proc/no"},

@@ -15,7 +15,10 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"konnectivity/internal/cli"
+	"konnectivity/internal/files"
 	"konnectivity/internal/pki"
 )
 
@@ -76,11 +79,19 @@ func (o *Order) check() error {
 	if o.Lifetime <= 0 || o.CALifetime <= 0 {
 		return cli.Usagef("--lifetime and --ca-lifetime must be positive")
 	}
-	if !pki.IsDNSLabel(o.Namespace) {
-		return cli.Usagef("--namespace=%s is not a Kubernetes namespace", o.Namespace)
+	if err := checkNamespace("namespace", o.Namespace); err != nil {
+		return err
 	}
 	if !pki.ValidTrustDomain(o.TrustDomain) {
 		return cli.Usagef("--trust-domain=%q: want lower-case letters, digits, '.', '-' and '_'", o.TrustDomain)
+	}
+	return nil
+}
+
+// checkNamespace refuses what Kubernetes has no namespace by the name of.
+func checkNamespace(flag, name string) error {
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		return cli.Usagef("--%s=%s is not a Kubernetes namespace: want lower-case letters, digits and '-'", flag, name)
 	}
 	return nil
 }
@@ -183,16 +194,19 @@ func (o *Order) authorityName() string {
 	return name[:min(len(name), maxCommonName-len(which))] + which
 }
 
+// maxCAFile is far more than a CA's certificate or key has.
+const maxCAFile = 1 << 20
+
 // authority makes the CA, or reads the one to sign with.
 func (o *Order) authority() (*pki.CA, error) {
 	if o.From == "" {
 		return pki.NewCAFor(o.authorityName(), o.CALifetime)
 	}
-	cert, err := os.ReadFile(filepath.Join(o.From, "ca.crt"))
+	cert, err := files.Read(filepath.Join(o.From, "ca.crt"), maxCAFile)
 	if err != nil {
 		return nil, err
 	}
-	key, err := os.ReadFile(filepath.Join(o.From, "ca.key"))
+	key, err := files.Read(filepath.Join(o.From, "ca.key"), maxCAFile)
 	if err != nil {
 		return nil, err
 	}

@@ -19,6 +19,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/server/tenancy"
+	"konnectivity/tunnel"
 )
 
 // The folders that a tenant's files are in, below the order's. The first is as
@@ -100,8 +101,8 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 	if err := tenancy.CheckName(t.Name); err != nil {
 		return nil, cli.Usagef("%w", err)
 	}
-	if !pki.IsDNSLabel(t.ServerNamespace) {
-		return nil, cli.Usagef("--server-namespace=%s is not a Kubernetes namespace", t.ServerNamespace)
+	if err := checkNamespace("server-namespace", t.ServerNamespace); err != nil {
+		return nil, err
 	}
 	told, err := o.identities()
 	if err != nil {
@@ -129,7 +130,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 		if *at.to == "" {
 			*at.to = net.JoinHostPort(t.ServerNames[0], at.port)
 		}
-		if host, port, err := net.SplitHostPort(*at.to); err != nil || host == "" || port == "" {
+		if _, _, err := tunnel.SplitAddress(*at.to); err != nil {
 			return nil, cli.Usagef("--%s=%s: want HOST:PORT", at.flag, *at.to)
 		}
 	}

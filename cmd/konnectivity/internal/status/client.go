@@ -21,6 +21,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/identify"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
+	"konnectivity/internal/files"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/printable"
 	"konnectivity/internal/tlsreload"
@@ -30,6 +31,9 @@ import (
 const (
 	// adminTime bounds a question; a healthy process answers in milliseconds.
 	adminTime = 10 * time.Second
+
+	// maxTokenFile is more than a token may have.
+	maxTokenFile = 64 << 10
 
 	// summedFailures are looked at to say what fails, however few are shown; a
 	// process keeps no more.
@@ -108,7 +112,7 @@ func (c *Client) presentToken(file string) error {
 	if file == "" {
 		return nil
 	}
-	text, err := os.ReadFile(file)
+	text, err := readToken(file)
 	if err == nil {
 		_, err = bearer.Parse(text)
 	}
@@ -117,6 +121,17 @@ func (c *Client) presentToken(file string) error {
 	}
 	c.token = strings.TrimSpace(string(text))
 	return nil
+}
+
+// readToken reads a file that may be a pipe, such as <(command) is in a shell.
+func readToken(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, files.Mode, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	_ = file.SetReadDeadline(time.Now().Add(adminTime)) // which a regular file has no need of
+	return io.ReadAll(io.LimitReader(file, maxTokenFile))
 }
 
 // Close ends the connections that it keeps.

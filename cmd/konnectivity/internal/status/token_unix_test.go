@@ -1,0 +1,42 @@
+//go:build unix
+
+package status
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"konnectivity/internal/bearer"
+)
+
+// A token may come out of a pipe, as of <(command) in a shell. One that nobody writes
+// into holds nobody up.
+func TestATokenOutOfAPipe(t *testing.T) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	token := bearer.New()
+	if _, err := write.Write(token); err != nil {
+		t.Fatal(err)
+	}
+	_ = write.Close()
+	c := NewClient()
+	defer c.Close()
+	if err := c.presentToken(fmt.Sprintf("/dev/fd/%d", read.Fd())); err != nil || c.token+"\n" != string(token) {
+		t.Errorf("%v, %q", err, c.token)
+	}
+	pipe := filepath.Join(t.TempDir(), "token")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, "/dev/zero"} {
+		if err := c.presentToken(path); err == nil {
+			t.Errorf("%s is a token", path)
+		}
+	}
+}
