@@ -49,7 +49,7 @@ var rules = []rule{
 	{folder: "internal/admission", own: []string{"tunnel", "internal/source"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/logging", "internal/memlimit", "internal/printable", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},
-	{folder: "internal/logging", own: []string{"internal/printable"}, third: anyModule},
+	{folder: "internal/logging", own: []string{"internal/files", "internal/printable"}, third: anyModule},
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel/link", "tunnel/roam"}, third: anyModule},
 	{folder: "internal/pki"},
 	{folder: "internal/peers", own: []string{"tunnel"}},
