@@ -99,6 +99,7 @@ func TestValidation(t *testing.T) {
 		{"--sync-interval=9ms", "--sync-interval=9ms: must be at least 10ms", cli.ExitUsage},
 		{"--sync-interval=10ms --sync-interval-cap=2562047h", "", 0},
 		{"--allow-destination=", "--allow-destination is empty", cli.ExitUsage},
+		{"--peer-trust-domain=", "--peer-trust-domain is empty", cli.ExitUsage},
 		{"--deny-destination=", "--deny-destination is empty", cli.ExitUsage},
 		{"--proxy-server-host=a:b:c", "--proxy-server-host", cli.ExitUsage},
 		{"--proxy-server-host=fe80::1%eth0", "", 0},

@@ -245,7 +245,7 @@ func (f *flags) checkValues() error {
 	if _, err := labels.Parse(f.leaseSelector); err != nil {
 		return cli.Usagef("--lease-label-selector=%s: %w", f.leaseSelector, err)
 	}
-	if err := cli.CheckLists(f.set, "allow-destination", "deny-destination"); err != nil {
+	if err := cli.CheckGiven(f.set, "allow-destination", "deny-destination", "peer-trust-domain"); err != nil {
 		return err
 	}
 	if _, err := policy.Parse(f.allow, nil); err != nil {

@@ -307,7 +307,8 @@ func (f *flags) checkValues() error {
 	if _, err := tlsreload.ParseCipherSuites(f.ciphers); err != nil {
 		return cli.Usagef("--cipher-suites: %w", err)
 	}
-	if err := cli.CheckLists(f.set, "agent-proxy-protocol-from", "allow-destination", "deny-destination"); err != nil {
+	if err := cli.CheckGiven(f.set, "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
+		"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert"); err != nil {
 		return err
 	}
 	if _, err := source.ParseNetworks(f.proxies); err != nil {

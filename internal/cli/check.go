@@ -125,13 +125,13 @@ func CheckChoice(v Value, accepted ...string) error {
 	return Usagef("--%s=%q: must be one of %s", v.Flag, v.Text, strings.Join(named, ", "))
 }
 
-// CheckLists checks that no flag of a list was given without anything in it, as by a
-// variable that is not set: that would mean the same as no flag, and so be more open than
-// whoever gave it meant.
-func CheckLists(set *pflag.FlagSet, flags ...string) error {
+// CheckGiven checks that none of the flags was given with nothing in it, as a variable that
+// is not set gives it: that would be as if it were not there, and so more open than whoever
+// gave it meant.
+func CheckGiven(set *pflag.FlagSet, flags ...string) error {
 	for _, name := range flags {
-		if list, err := set.GetStringSlice(name); err == nil && set.Changed(name) && len(list) == 0 {
-			return Usagef("--%s is empty: leave it out, or say what it is for", name)
+		if text := set.Lookup(name).Value.String(); set.Changed(name) && (text == "" || text == "[]") {
+			return Usagef("--%s is empty, which would be as if it were not there: give it a value, or leave it out", name)
 		}
 	}
 	return nil

@@ -108,6 +108,8 @@ func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
 		"--konnectivity-port=0":          "--konnectivity-port: want a port from 1",
 		"--konnectivity-hostname=":       "--konnectivity-hostname: want",
 		"--konnectivity-hostname=a:8090": "without a port (see --konnectivity-port), got \"a:8090\"",
+		"--socks5-credentials-file=":     "--socks5-credentials-file is empty",
+		"--peer-trust-domain=":           "--peer-trust-domain is empty",
 		"--server-name=10.0.0.1":         "--server-name=10.0.0.1: TLS asks for names",
 		"--server-name=a:8090":           "--server-name=\"a:8090\": want a DNS name",
 		"--link=maybe":                   "--link\" flag: want auto, off or require",

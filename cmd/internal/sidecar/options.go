@@ -127,6 +127,9 @@ func (o *Options) check() error {
 	if err := o.Peers.Check(); err != nil {
 		return err
 	}
+	if err := cli.CheckGiven(o.set, "socks5-credentials-file", "peer-trust-domain"); err != nil {
+		return err
+	}
 	if err := o.checkTransparent(); err != nil {
 		return err
 	}
