@@ -201,7 +201,7 @@ func (s *Set[A, S]) Run(ctx context.Context) {
 		}
 	}
 	cancel()
-	s.discard()
+	s.collect()
 }
 
 // step starts what is due and says when to look again.
@@ -395,14 +395,15 @@ func (s *Set[A, S]) publish() {
 	}
 }
 
-// discard waits for attempts that were cancelled and closes what they made.
-func (s *Set[A, S]) discard() {
+// collect waits for attempts that were cancelled, and takes in what they made all the
+// same: the peer may have put connections on it by now, which are to end as all others.
+func (s *Set[A, S]) collect() {
 	s.release(answer[S]{err: errClosed})
 	for s.attempts > 0 || s.rushing {
-		r := <-s.results
-		s.ended(r.kind)
-		if r.err == nil {
-			_ = r.session.Close()
+		if r := <-s.results; r.err == nil {
+			s.settle(r, time.Now())
+		} else {
+			s.ended(r.kind)
 		}
 	}
 	if s.resolving {

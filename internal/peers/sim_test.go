@@ -521,6 +521,26 @@ func TestEndDuringAnAttempt(t *testing.T) {
 	}
 }
 
+// What an attempt brings as the loop ends is a session as all others, which somebody may
+// use already: it lives until Close.
+func TestWhatAnAttemptBringsLate(t *testing.T) {
+	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
+	synctest.Test(t, func(t *testing.T) {
+		s := w.set(all)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond) // connect takes 10
+		defer cancel()
+		s.Keep()
+		s.Run(ctx)
+		if got := s.Members(); len(got) != 1 || tunnel.Closed(got[0].Session.Done()) {
+			t.Errorf("%d sessions, of 1", len(got))
+		}
+		s.Close()
+		if len(w.conns) > 0 {
+			t.Errorf("%d sessions are left open", len(w.conns))
+		}
+	})
+}
+
 // An Offer during the end is not taken for the end of an attempt.
 func TestOfferDuringTheEnd(t *testing.T) {
 	w := &world{random: rand.New(rand.NewPCG(1, 1)), behind: map[string][]string{"a": {"1"}}, up: map[string]bool{"1": true}}
