@@ -68,13 +68,13 @@ func (f *freezer) pass(dst, src net.Conn) {
 	}
 }
 
-// TestSilentAgentIsNoticed: an agent that is gone without a word is out within
-// the keepalive's bound, and what waits for it fails then.
+// TestSilentAgentIsNoticed: an agent that is gone without a word is out by the
+// keepalive, and what waits for it fails then.
 func TestSilentAgentIsNoticed(t *testing.T) {
 	for _, kind := range agentKinds {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			r := startServer(t, func(o *Options) { o.Keepalive, o.DialTimeout = time.Second, time.Minute })
+			r := startServer(t, func(o *Options) { o.Keepalive, o.DialTimeout = time.Second, time.Hour })
 			f := newFreezer(t, r.agentAt)
 			r.agentAt = f.Addr().String()
 			asked := make(chan struct{})
@@ -92,7 +92,7 @@ func TestSilentAgentIsNoticed(t *testing.T) {
 				if !isStatus(err, 503, "agent went away") {
 					t.Errorf("the caller heard %v", err)
 				}
-			case <-time.After(19 * time.Second):
+			case <-time.After(time.Minute): // when exactly is tested where time is fake
 				t.Fatal("the caller still waits for a dead agent")
 			}
 			// The caller may hear before the registry does.

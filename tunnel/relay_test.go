@@ -10,6 +10,7 @@ import (
 	"net"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -122,23 +123,54 @@ func TestRelayResetArrivesAsReset(t *testing.T) {
 	}
 }
 
+// duplex is an end of a connection in memory that half-closes.
+type duplex struct {
+	net.Conn          // to read from
+	out      net.Conn // to write to
+}
+
+func newDuplex() (a, b *duplex) {
+	toA, fromB := net.Pipe()
+	toB, fromA := net.Pipe()
+	return &duplex{toA, fromA}, &duplex{toB, fromB}
+}
+
+func (d *duplex) Write(p []byte) (int, error) { return d.out.Write(p) }
+func (d *duplex) CloseWrite() error           { return d.out.Close() }
+
+func (d *duplex) Close() error {
+	_ = d.out.Close()
+	return d.Conn.Close()
+}
+
 func TestRelayLingerIsBoundedAndCountsOnlySilence(t *testing.T) {
-	t.Parallel() // it waits
-	const linger = 2 * time.Second
-	client, target, result := startRelay(t, &tunnel.Relay{Bounds: tunnel.Bounds{Linger: linger}})
-	_ = client.CloseWrite()
-	for range 6 { // longer than Linger in all, but never silent that long
-		if _, err := target.Write([]byte("still here")); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		const linger, almost = 2 * time.Second, 2*time.Second - time.Millisecond
+		client, a := newDuplex()
+		b, target := newDuplex()
+		relay := &tunnel.Relay{A: tunnel.Wrap(a), B: tunnel.Wrap(b), Bounds: tunnel.Bounds{Linger: linger}}
+		result := make(chan error, 1)
+		go func() { result <- relay.Run(t.Context()) }()
+		_ = client.CloseWrite()
+		for range 6 { // longer than Linger in all, but never silent that long
+			time.Sleep(almost)
+			if _, err := target.Write([]byte("still here")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(client, make([]byte, 10)); err != nil {
+				t.Fatalf("cut while bytes still flowed: %v", err)
+			}
 		}
-		if _, err := io.ReadFull(client, make([]byte, 10)); err != nil {
-			t.Fatalf("cut while bytes still flowed: %v", err)
+		silent := time.Now()
+		if err := <-result; tunnel.CodeOf(err) != tunnel.CodeTimeout {
+			t.Errorf("relay ended with %v, want the linger bound", err)
 		}
-		time.Sleep(linger / 4)
-	}
-	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodeTimeout {
-		t.Fatalf("relay ended with %v, want the linger bound", err)
-	}
+		if took := time.Since(silent); took < almost || took > 2*linger {
+			t.Errorf("relay ended after %v of silence", took)
+		}
+		_ = client.Close()
+		_ = target.Close()
+	})
 }
 
 func TestRelayIdleBound(t *testing.T) {

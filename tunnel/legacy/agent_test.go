@@ -202,17 +202,16 @@ func TestHalfCloseByTheTarget(t *testing.T) {
 	r.idle(p, s)
 }
 
-// With an old agent CloseWrite waits for the answer instead of cutting it.
+// With an old agent CloseWrite waits for the answer instead of cutting it. How long it
+// does, and for one that pauses, is tested where time is fake.
 func TestOldAgentAnswersAfterCloseWrite(t *testing.T) {
 	t.Parallel() // it waits
 	r := newRig(t, Limits{})
 	p, s := r.agent(true)
 	c := dial(t, p, target(t, func(c *net.TCPConn) {
 		_, _ = io.ReadFull(c, make([]byte, 7)) // knows the request's end by itself
-		for range 5 {
-			time.Sleep(300 * time.Millisecond)
-			_, _ = c.Write(bytes.Repeat([]byte("a"), 100_000))
-		}
+		time.Sleep(time.Second)                // CLOSE_REQ would be here by then
+		_, _ = c.Write(bytes.Repeat([]byte("a"), 500_000))
 	}))
 	_, _ = c.Write([]byte("request"))
 	if err := c.CloseWrite(); err != nil {
