@@ -292,7 +292,7 @@ func (r *rig) clientLinkAs(config *tls.Config, hello link.Hello) (*link.Session,
 
 func (r *rig) connect(c net.Conn, address string) (net.Conn, error) {
 	r.t.Cleanup(func() { c.Close() })
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", address); err != nil {
 		return nil, err
 	}

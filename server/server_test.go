@@ -138,7 +138,7 @@ func TestFailuresAsClientsSeeThem(t *testing.T) {
 	for _, agents := range agentKinds {
 		t.Run(agents, func(t *testing.T) {
 			t.Parallel() // it waits
-			r := startServer(t, func(o *Options) { o.DialTimeout = 1500 * time.Millisecond })
+			r := startServer(t)
 			if _, err := r.dial("connect-uds", "x:1"); !isStatus(err, 503, "no agent") {
 				t.Errorf("without an agent: %v", err)
 			}
@@ -150,37 +150,51 @@ func TestFailuresAsClientsSeeThem(t *testing.T) {
 			}{
 				{"refused:1", 502, "connection refused"},
 				{"unknown:1", 502, "no such host"},
-				{"silent:1", 504, "timeout"},
 				{"noport", 400, "host:port"},
 				{strings.Repeat("n", 300) + ":1", 400, "253"},
 				{"169.254.169.254:80", 403, "not allowed"},
 			} {
-				for _, kind := range []string{"connect-tls", "connect-uds"} {
-					if _, err := r.dial(kind, tc.address); !isStatus(err, tc.status, tc.says) {
-						t.Errorf("%s to %.20s: %v, want %d %q", kind, tc.address, err, tc.status, tc.says)
-					}
-				}
-				if tc.status == 400 || tc.status == 403 {
-					continue
-				}
-				if _, err := r.dial("grpc-uds", tc.address); err == nil || !strings.Contains(err.Error(), tc.says) {
-					t.Errorf("by gRPC to %s: %v", tc.address, err)
-				}
-				if _, err := r.dial("link", tc.address); tunnel.FailureOf(err).HTTPStatus() != tc.status {
-					t.Errorf("by link to %s: %v", tc.address, err)
-				}
+				r.failsToDial(tc.address, tc.status, tc.says)
 			}
-			for _, line := range []string{
-				`dial_failure_count{reason="no_agent"} 1`, `dial_failure_count{reason="backend_dial_timeout"} 4`,
+			r.hasMetrics(
+				`dial_failure_count{reason="no_agent"} 1`,
 				`dial_failure_count{reason="error_response"} 10`, // 2 × 4 fronts, 2 of them refused by policy
-				`policy_denials_total 2`, `pending_backend_dials 0`,
-			} {
-				if !r.metric(line) {
-					_, page := r.get(r.health, "/metrics")
-					t.Errorf("%s agents: metrics lack %s:\n%s", agents, line, grep(page, "dial_failure|policy|pending"))
-				}
-			}
+				`policy_denials_total 2`, `pending_backend_dials 0`)
+
+			slow := startServer(t, func(o *Options) { o.DialTimeout = 1500 * time.Millisecond })
+			slow.agent(agents, agentHello{id: "a1"}, echoing)
+			slow.failsToDial("silent:1", 504, "timeout")
+			slow.hasMetrics(`dial_failure_count{reason="backend_dial_timeout"} 4`)
 		})
+	}
+}
+
+// failsToDial says by every front what a client hears.
+func (r *rig) failsToDial(address string, status int, says string) {
+	r.t.Helper()
+	for _, kind := range []string{"connect-tls", "connect-uds"} {
+		if _, err := r.dial(kind, address); !isStatus(err, status, says) {
+			r.t.Errorf("%s to %.20s: %v, want %d %q", kind, address, err, status, says)
+		}
+	}
+	if status == 400 || status == 403 {
+		return
+	}
+	if _, err := r.dial("grpc-uds", address); err == nil || !strings.Contains(err.Error(), says) {
+		r.t.Errorf("by gRPC to %s: %v", address, err)
+	}
+	if _, err := r.dial("link", address); tunnel.FailureOf(err).HTTPStatus() != status {
+		r.t.Errorf("by link to %s: %v", address, err)
+	}
+}
+
+func (r *rig) hasMetrics(lines ...string) {
+	r.t.Helper()
+	for _, line := range lines {
+		if !r.metric(line) {
+			_, page := r.get(r.health, "/metrics")
+			r.t.Errorf("metrics lack %s:\n%s", line, grep(page, "dial_failure|policy|pending"))
+		}
 	}
 }
 

@@ -62,10 +62,11 @@ func TestRelayDeliversTheUploadOfAClientThatLeft(t *testing.T) {
 	for up, end := int64(0), time.Now().Add(10*time.Second); up < int64(len(sent)) && time.Now().Before(end); up, _ = relay.Flow.Sent() {
 		time.Sleep(10 * time.Millisecond)
 	}
-	for range 2 { // the first is answered by a reset, the second fails for it
-		_, _ = target.Write([]byte("hello"))
-		time.Sleep(100 * time.Millisecond)
+	_, _ = target.Write([]byte("hello")) // is answered by a reset
+	for down, end := int64(0), time.Now().Add(10*time.Second); down == 0 && time.Now().Before(end); _, down = relay.Flow.Sent() {
+		time.Sleep(time.Millisecond)
 	}
+	_, _ = target.Write([]byte("hello")) // fails for it
 	if err := wait(t, result); tunnel.CodeOf(err) != tunnel.CodePeerReset {
 		t.Errorf("relay ended with %v, want a reset by the far end", err)
 	}

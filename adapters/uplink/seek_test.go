@@ -71,7 +71,7 @@ func TestAVainSearchChangesNothing(t *testing.T) {
 	s := twoLinks(t, p, first, second)
 	eventually(t, "two searches", func() bool {
 		must(t, roundTrip(t, s, target))
-		return second.Links.Load() == 2
+		return second.Links.Load() >= 2
 	})
 	if n := to(s); n["first"] != 2 || n["second"] != 0 {
 		t.Errorf("links to %v", n)

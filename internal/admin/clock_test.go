@@ -22,10 +22,10 @@ func set(t time.Time, by time.Duration) time.Time {
 // A clock that is set, as at boot, makes no connection busy, and none stalled for longer.
 func TestAClockThatIsSetChangesNoState(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, time.Hour} {
-		table := NewTable()
-		f := &tunnel.Flow{Front: "socks5", Address: "a.test:443", Opened: time.Now().Add(-time.Minute)}
+		table, real := NewTable(), time.Now()
+		f := &tunnel.Flow{Front: "socks5", Address: "a.test:443", Opened: real.Add(-time.Minute)}
 		table.Opened(f)
-		now := set(time.Now(), by)
+		now := set(real, by)
 		if got := now.Sub(f.Opened).Round(time.Second); got != time.Minute {
 			t.Fatalf("the time made here is %v later", got)
 		}
@@ -35,8 +35,8 @@ func TestAClockThatIsSetChangesNoState(t *testing.T) {
 			t.Errorf("set by %v, an idle connection is %s", by, state)
 		}
 		f.Hold(true, true)
-		table.sample(time.Now(), sampleEvery)
-		table.sample(time.Now(), sampleEvery)
+		table.sample(real, sampleEvery)
+		table.sample(real, sampleEvery)
 		if state, _, seconds := c.state(now, tunnel.Course{}); state != StateStalled || seconds < 0 || seconds > 60 {
 			t.Errorf("set by %v, a stalled connection is %s for %v s", by, state, seconds)
 		}

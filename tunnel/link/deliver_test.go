@@ -65,7 +65,8 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 	defer r.end()
 	r.open(2, "key:1")
 	r.open(4, "bulk:1")
-	time.Sleep(50 * time.Millisecond) // let the relays have them deliver
+	// A relay has its streams deliver before it pumps what cannot.
+	eventually(t, "both relays to run", func() bool { return pumps() == 2 })
 	r.send(frame{tData, 0, 2, []byte("k")}, frame{tData, 0, 4, make([]byte, 1000)})
 	<-started
 	for range 10 {

@@ -16,6 +16,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
+	"konnectivity/internal/testport"
 )
 
 // served is the address of an admin API.
@@ -56,12 +57,7 @@ func TestTheUsualPorts(t *testing.T) {
 	login := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
 	defer login.Close()
 	server := login.Listener.Addr().String()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	closed := l.Addr().String()
-	_ = l.Close()
+	closed := testport.Refusing(t)
 	for name, c := range map[string]struct {
 		ports []string
 		fails bool
