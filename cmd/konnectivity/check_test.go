@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -28,7 +29,9 @@ import (
 	"konnectivity/agent/egress"
 	"konnectivity/cmd/konnectivity/internal/demo"
 	"konnectivity/cmd/konnectivity/internal/diagnose"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
@@ -178,6 +181,18 @@ func (l *lab) start() {
 	}
 }
 
+// startMeasured is start that waits until the server knows how far its agent is.
+func (l *lab) startMeasured() {
+	l.t.Helper()
+	l.start()
+	waitFor(l.t, "the round trip to the agent", func() bool {
+		_, out, _ := konnectivity("status", l.admin, "-o", "json")
+		var reports []status.Report
+		l.must(json.Unmarshal([]byte(out), &reports))
+		return slices.ContainsFunc(reports[0].Peers, func(p admin.Peer) bool { return p.Role == admin.RoleAgent && p.RoundTrip > 0 })
+	})
+}
+
 // at makes check go to another address than the server's.
 func (l *lab) at(address string) { l.clients = address }
 
@@ -237,7 +252,7 @@ var faults = map[string]struct {
 	make   func(*lab)
 }{
 	"healthy": {0, func(l *lab) {
-		l.start()
+		l.startMeasured()
 		l.checked, l.args = l.target, []string{"--server-admin=" + l.admin}
 	}},
 	"healthy by name": {0, func(l *lab) {
@@ -396,7 +411,7 @@ var faults = map[string]struct {
 	}},
 	"agents of others": {1, func(l *lab) { // as of another tenant, or another server
 		other := newLab(l.t)
-		other.start()
+		other.startMeasured()
 		l.noAgent = true
 		l.start()
 		l.admin = other.admin
