@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -83,8 +82,8 @@ func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 	if o.plan.Duration <= 0 || o.plan.Rate < 0 || o.plan.Settle < 0 {
 		return cli.Usagef("--duration must be positive, and --rate and --settle not negative")
 	}
-	if err := o.checkTests(); err != nil {
-		return err
+	if err := bench.CheckTests(o.plan.Tests); err != nil {
+		return cli.Usagef("--tests=%s: %w", strings.Join(o.plan.Tests, ","), err)
 	}
 	for _, n := range o.plan.Streams {
 		if n < 1 {
@@ -110,15 +109,6 @@ func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 		return rep.JSON(out)
 	}
 	return rep.Table(out, o.md)
-}
-
-func (o *benchOptions) checkTests() error {
-	known := bench.TestNames()
-	unknown := slices.DeleteFunc(slices.Clone(o.plan.Tests), func(name string) bool { return slices.Contains(known, name) })
-	if len(o.plan.Tests) == 0 || len(unknown) > 0 {
-		return cli.Usagef("--tests=%s: want some of %s", strings.Join(o.plan.Tests, ","), strings.Join(known, ","))
-	}
-	return nil
 }
 
 // startTarget runs a target on loopback unless one was given.

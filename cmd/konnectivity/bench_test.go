@@ -14,8 +14,8 @@ func TestBenchRefusesNonsense(t *testing.T) {
 		"--duration=-1s":        "--duration must be positive",
 		"--rate=-3":             "--rate",
 		"--settle=-1s":          "--settle",
-		"--tests=":              "--tests=: want some of down,up",
-		"--tests=down,fly":      "--tests=down,fly: want some of down,up",
+		"--tests=":              "--tests=: no test: want some of down,up",
+		"--tests=down,fly":      `--tests=down,fly: no test "fly": want some of down,up`,
 		"--pids=direct":         "--pids",
 		"--via=x://y":           "--via",
 	} {

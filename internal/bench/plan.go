@@ -45,14 +45,25 @@ func TestNames() []string {
 	return []string{"down", "up", "rtt", "small", "churn", "idle", "stalled"}
 }
 
+// CheckTests says in words what is wrong with the names of tests that somebody wants.
+func CheckTests(names []string) error {
+	for _, name := range names {
+		if tests[name] == nil {
+			return fmt.Errorf("no test %q: want some of %s", name, strings.Join(TestNames(), ","))
+		}
+	}
+	if len(names) == 0 {
+		return fmt.Errorf("no test: want some of %s", strings.Join(TestNames(), ","))
+	}
+	return nil
+}
+
 // Run carries out the plan: in each round every test, and in each test every
 // subject in turn, so that changes of the machine's speed affect all alike.
 // progress is called with what begins.
 func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(string)) (*Report, error) {
-	for _, name := range plan.Tests {
-		if tests[name] == nil {
-			return nil, fmt.Errorf("no test %q: want some of %s", name, strings.Join(TestNames(), ","))
-		}
+	if err := CheckTests(plan.Tests); err != nil {
+		return nil, err
 	}
 	rep := NewReport()
 	for round := range plan.Runs {
