@@ -24,7 +24,7 @@ import (
 	"konnectivity/adapters/internal/fakeapi"
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -152,7 +152,7 @@ func (w *world) lookup(_ context.Context, _, host string) ([]netip.Addr, error) 
 // serve runs handle for every connection to a new port until the test ends.
 func serve(t testing.TB, handle func(net.Conn)) string {
 	t.Helper()
-	return testport.Serve(t, func(c *net.TCPConn) { handle(c) })
+	return testutil.Serve(t, func(c *net.TCPConn) { handle(c) })
 }
 
 // target says its name first, then echoes.

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
@@ -167,7 +167,7 @@ func TestConnectFailures(t *testing.T) {
 		token   func() (string, error)
 		stage   string
 	}{
-		"nothing listens":       {config, testport.Refusing(t), nil, "dial"},
+		"nothing listens":       {config, testutil.Refusing(t), nil, "dial"},
 		"unknown CA":            {stranger, server.address(), nil, "tls"},
 		"wrong name":            {otherName, server.address(), nil, "tls"},
 		"without a certificate": {anonymous, server.address(), nil, "refused"}, // TLS 1.3 tells after the handshake

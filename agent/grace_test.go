@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -27,7 +27,7 @@ func TestDrainLetsDestinationsTakeTheRest(t *testing.T) {
 			ca, config := newCA(t)
 			s := newTestServer(t, ca, "s", old)
 			release, took := make(chan struct{}), make(chan int64, 1)
-			sink := testport.Serve(t, func(c *net.TCPConn) {
+			sink := testutil.Serve(t, func(c *net.TCPConn) {
 				_, _ = c.SetReadBuffer(4<<10), c.CloseWrite() // it has nothing to say
 				<-release
 				n, _ := io.Copy(io.Discard, c)

@@ -19,7 +19,7 @@ import (
 
 	"konnectivity/agent/egress"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -86,7 +86,7 @@ func newTestServer(t *testing.T, ca *pki.CA, id string, old bool) *testServer {
 		s.names = append(s.names, hello.ServerName)
 		return nil, nil
 	}
-	s.start(testport.ReservedAddress(t), old) // some start there again
+	s.start(testutil.ReservedAddress(t), old) // some start there again
 	t.Cleanup(s.close)
 	return s
 }
@@ -288,7 +288,7 @@ func connectOnce(t *testing.T, opts Options) (session, error) {
 // echoServer echoes on loopback.
 func echoServer(t *testing.T) string {
 	t.Helper()
-	return testport.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	return testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 }
 
 // wantEcho carries bytes over a dial.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // No web page gets at anything on an admin port by a name of its own, nor from
@@ -14,7 +14,7 @@ func TestAdminPortsAnswerTheirOwnOnly(t *testing.T) {
 	w := newSuite(t)
 	srv := must(w.StartServer("--enable-profiling"))(t)
 	agent := must(w.StartAgent(srv, "--enable-profiling"))(t)
-	sidecar := testport.ReservedAddress(t)
+	sidecar := testutil.ReservedAddress(t)
 	must(w.StartSOCKS5(srv, "--admin-address="+sidecar))(t)
 	ask := func(address, path, host, site string) int {
 		req := must(http.NewRequest(http.MethodGet, "http://"+address+path, nil))(t)

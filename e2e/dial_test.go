@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // dialCommand is konnectivity dial by a way, for a shell.
@@ -74,7 +74,7 @@ func TestDialTellsItsHops(t *testing.T) {
 		}
 	}
 	// A failure says by whom it went, too.
-	refusing := testport.Refusing(t)
+	refusing := testutil.Refusing(t)
 	out, err = command(t, nil, "sh", "-c", w.dialCommand("link://127.0.0.1:"+fmt.Sprint(w.server.ClientPort))+" -v --server-admin="+suite.Loopback(w.server.AdminPort)+" "+refusing+" </dev/null")
 	if err == nil || !strings.Contains(out, "it went by agent agent-1") || !strings.Contains(out, "nothing listens") {
 		t.Errorf("%v\n%s", err, out)
@@ -96,7 +96,7 @@ func sshServer(t *testing.T, dir string) (port string, flags []string) {
 	key := must(os.ReadFile(filepath.Join(dir, "id.pub")))(t)
 	authorized := filepath.Join(dir, "authorized")
 	config := filepath.Join(dir, "sshd_config")
-	number := testport.Reserved(t)
+	number := testutil.Reserved(t)
 	for name, text := range map[string]string{authorized: string(key), config: fmt.Sprintf(
 		"Port %d\nListenAddress 127.0.0.1\nHostKey %s/host\nAuthorizedKeysFile %s\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n",
 		number, dir, authorized)} {

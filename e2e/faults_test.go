@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // The first screen: what a person sees of a command's output in a usual
@@ -40,7 +40,7 @@ func newFaulty(t *testing.T, serverArgs, agentArgs []string) *faulty {
 	f := &faulty{Suite: newSuite(t), reachable: echoTarget(t)}
 	f.server = must(f.StartServer(append([]string{"--server-id=server-1"}, serverArgs...)...))(t)
 	f.agent = must(f.StartAgent(f.server, append([]string{"--agent-id=agent-1"}, agentArgs...)...))(t)
-	f.socksAt = suite.Loopback(testport.Reserved(t))
+	f.socksAt = suite.Loopback(testutil.Reserved(t))
 	f.socks = must(f.StartSOCKS5(f.server, "--admin-address="+f.socksAt))(t)
 	return f
 }

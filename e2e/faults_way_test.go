@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -90,7 +90,7 @@ func TestFaultAgentsDNSDead(t *testing.T) {
 	if err := os.WriteFile(resolv, []byte("nameserver "+udp.LocalAddr().(*net.UDPAddr).IP.String()+"\noptions timeout:1 attempts:1\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	a := &suite.Agent{HealthPort: testport.Reserved(t), AdminPort: testport.Reserved(t)}
+	a := &suite.Agent{HealthPort: testutil.Reserved(t), AdminPort: testutil.Reserved(t)}
 	a.Process = must(suite.Start("unshare", "unshare", []string{"--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec "$@"`, resolv,
 		f.Bin.Path("konnectivity-agent"), "--agent-id=agent-2", "--proxy-server-host=127.0.0.1", fmt.Sprintf("--proxy-server-port=%d", f.server.AgentPort),
 		fmt.Sprintf("--health-server-port=%d", a.HealthPort), fmt.Sprintf("--admin-server-port=%d", a.AdminPort),
@@ -117,7 +117,7 @@ func TestFaultCustomerProxyWantsAuth(t *testing.T) {
 	if _, screen := f.check(t, "192.0.2.7:443", "--https-proxy=http://user:hunter2@"+at); strings.Contains(screen, "hunter2") {
 		t.Error("a password is shown")
 	}
-	admin := suite.Loopback(testport.Reserved(t))
+	admin := suite.Loopback(testutil.Reserved(t))
 	https := must(f.StartHTTPS(f.server, "--https-proxy=http://"+at, "--admin-address="+admin))(t)
 	if c, err := viaConnect("tcp", https.Address(), nil).Dial(within(t, time.Minute), tunnel.NewFlow("tcp", "192.0.2.7:443")); err == nil {
 		c.Close()
@@ -189,7 +189,7 @@ func TestFaultPortTaken(t *testing.T) {
 // cannotStart starts each program with one of its ports taken.
 func (f *faulty) cannotStart(t *testing.T, port string) {
 	t.Helper()
-	free := func() string { return fmt.Sprint(testport.Reserved(t)) }
+	free := func() string { return fmt.Sprint(testutil.Reserved(t)) }
 	sidecar := []string{"--ca-cert-path=" + f.PKI("ca.crt"), "--tls-cert-path=" + f.PKI("client.crt"), "--tls-key-path=" + f.PKI("client.key")}
 	for _, c := range []struct {
 		program, flag string

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -62,7 +62,7 @@ func (f *fleet) startAgent() {
 }
 
 func (f *fleet) sidecarFlags(name string) []string {
-	f.health[name] = suite.Loopback(testport.Reserved(f.t))
+	f.health[name] = suite.Loopback(testutil.Reserved(f.t))
 	return append([]string{"--health-address=" + f.health[name]}, f.flags.sidecars...)
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // A client that asks for what is forbidden, again and again, is told so each
@@ -48,7 +48,7 @@ func TestProgramsOutliveTheReaderOfTheirLog(t *testing.T) {
 	t.Parallel()
 	w := newSuite(t)
 	srv := must(w.StartServer())(t)
-	health := testport.Reserved(t)
+	health := testutil.Reserved(t)
 	for program, args := range map[string][]string{
 		"konnectivity-agent": {
 			"--proxy-server-host=127.0.0.1", "--proxy-server-port=1", "--admin-server-port=0",

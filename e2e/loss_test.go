@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -134,7 +134,7 @@ func (w *whole) freeze(t *testing.T) {
 // silent is a listener that answers nobody until drain accepts what waits.
 func silent(t *testing.T) (address string, drain func()) {
 	t.Helper()
-	l := testport.Silent(t, "127.0.0.1", 0)
+	l := testutil.Silent(t, "127.0.0.1", 0)
 	var wg sync.WaitGroup
 	t.Cleanup(wg.Wait)
 	t.Cleanup(func() { l.Close() })

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // patience is how long may take what takes moments on an idle machine. It is no
@@ -92,5 +92,5 @@ func logged(t testing.TB, p *suite.Process, bound time.Duration, what string) {
 // anyPort is a port of the test for a flag.
 func anyPort(t testing.TB) string {
 	t.Helper()
-	return fmt.Sprint(testport.Reserved(t))
+	return fmt.Sprint(testutil.Reserved(t))
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // The passwords of a sidecar hold for both protocols, on one port and on two, and
@@ -27,7 +27,7 @@ func TestPasswordsHoldForBothFronts(t *testing.T) {
 	if err := os.WriteFile(file, []byte("anna:secret\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	second := testport.ReservedAddress(t)
+	second := testutil.ReservedAddress(t)
 	_, port, _ := net.SplitHostPort(second)
 	s := must(w.StartSOCKS5(srv, "--socks5-credentials-file="+file, "--http-serving-port="+port))(t)
 	alone := must(w.StartHTTPS(srv, "--socks5-credentials-file="+file))(t)

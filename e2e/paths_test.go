@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // whole is a suite with everything running, and a target behind the agent.
@@ -96,7 +96,7 @@ func TestCurlReachesTheTargetByEveryWay(t *testing.T) {
 
 func TestCurlHearsWhy(t *testing.T) {
 	w := newWhole(t)
-	closed := testport.Refusing(t)
+	closed := testutil.Refusing(t)
 	connect := w.ways(t)[5].args
 	for _, c := range []struct {
 		name string

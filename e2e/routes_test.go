@@ -18,7 +18,7 @@ import (
 	"golang.org/x/net/proxy"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -142,7 +142,7 @@ func connect(c net.Conn, address string) error {
 // test.
 func listen(t testing.TB, serve func(*net.TCPConn)) (address string) {
 	t.Helper()
-	return testport.Serve(t, serve)
+	return testutil.Serve(t, serve)
 }
 
 // within is a context for things that take moments on an idle machine.

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/websocket"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -61,7 +61,7 @@ func (d *deployment) searchLDAP(t *testing.T, socks *observed) {
 			t.Fatal(err)
 		}
 	}
-	port := testport.Reserved(t)
+	port := testutil.Reserved(t)
 	address := net.JoinHostPort(d.hosted.ip, fmt.Sprint(port))
 	p := external(t, "slapd", "-d", "0", "-f", filepath.Join(dir, "slapd.conf"), "-h", "ldap://"+address)
 	if err := suite.WaitListening(p, "tcp", address); err != nil {
@@ -159,14 +159,14 @@ func TestSidecarForPrometheus(t *testing.T) {
 	exporter.Start()
 	t.Cleanup(func() { exporter.CloseClientConnections(); exporter.Close() })
 	_, target, _ := net.SplitHostPort(exporter.Listener.Addr().String())
-	port := testport.Reserved(t)
+	port := testutil.Reserved(t)
 	s := d.sidecar(t, "konnectivity-socks5-proxy", d.env, "--resolve-from-guest-cluster-dns", fmt.Sprintf("--http-serving-port=%d", port))
 	dir := openDir(t)
 	conf := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(conf, fmt.Appendf(nil, prometheusConf, s.Address(), target, suite.Loopback(port), target), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	listen := testport.ReservedAddress(t)
+	listen := testutil.ReservedAddress(t)
 	p := external(t, "prometheus", "--config.file="+conf, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+listen, "--log.level=warn")
 	if err := suite.WaitReady(p, "http://"+listen+"/-/ready"); err != nil {
 		t.Fatal(err)
@@ -200,8 +200,8 @@ func TestSidecarForPrometheus(t *testing.T) {
 // both is a sidecar with both fronts on one port.
 func both(t *testing.T, d *deployment) *observed {
 	t.Helper()
-	port := testport.Reserved(t)
-	o := &observed{&suite.Sidecar{Port: port}, testport.ReservedAddress(t)}
+	port := testutil.Reserved(t)
+	o := &observed{&suite.Sidecar{Port: port}, testutil.ReservedAddress(t)}
 	args := append(d.sidecarArgs(d.server.ClientPort), fmt.Sprintf("--serving-port=%d", port), fmt.Sprintf("--socks5-serving-port=%d", port),
 		"--resolve-from-guest-cluster-dns", "--health-address="+o.health)
 	o.Process = must(d.Run("konnectivity-https-proxy", d.env, args...))(t)

@@ -15,7 +15,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -52,7 +52,7 @@ func newSquid(t *testing.T, site string, hosts map[string]string) *squid {
 	dir := openDir(t)
 	q := &squid{ip: loopbackIP(), source: loopbackIP(), ca: filepath.Join(dir, "ca.crt")}
 	for _, port := range []*int{&q.plain, &q.plainAuth, &q.secure, &q.secureAuth} {
-		*port = testport.Reserved(t)
+		*port = testutil.Reserved(t)
 	}
 	ca := must(pki.NewCA("customer CA"))(t)
 	pair := must(ca.Issue(pki.Leaf{CommonName: "proxy", DNS: []string{"squid.guest.test"}, IPs: []net.IP{net.ParseIP(q.ip), net.IPv6loopback}, Server: true}))(t)
@@ -341,7 +341,7 @@ func readAnswer(res *http.Response) (string, error) {
 func TestSidecarCustomerProxyFailures(t *testing.T) {
 	t.Parallel() // it waits for silent proxies
 	w := newCustomerWorld(t)
-	nobody := net.JoinHostPort(w.squid.ip, fmt.Sprint(testport.Reserved(t)))
+	nobody := net.JoinHostPort(w.squid.ip, fmt.Sprint(testutil.Reserved(t)))
 	auth := net.JoinHostPort(w.squid.ip, fmt.Sprint(w.squid.plainAuth))
 	for name, c := range map[string]struct {
 		proxy  string
@@ -453,7 +453,7 @@ func TestSidecarCustomerProxyKeepsFirstBytes(t *testing.T) {
 // of another one, which knows the names.
 func TestSidecarCustomerTinyproxy(t *testing.T) {
 	w := newCustomerWorld(t)
-	port := testport.Reserved(t)
+	port := testutil.Reserved(t)
 	conf := fmt.Sprintf("Port %d\nListen %s\nTimeout 30\nMaxClients 20\nBasicAuth anna secret\nUpstream http %s:%d\n",
 		port, w.squid.ip, w.squid.ip, w.squid.plain)
 	file := filepath.Join(openDir(t), "tinyproxy.conf")

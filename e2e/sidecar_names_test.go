@@ -16,7 +16,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // deemedDown is the sidecar's verdict on the tunnel.
@@ -175,7 +175,7 @@ func TestSidecarAndABadDNS(t *testing.T) {
 func fakeDNS(t *testing.T, answer func(dnsmessage.Question, uint16) []byte) (ip string) {
 	t.Helper()
 	ip = loopbackIP()
-	testport.ServeAt(t, ip+":53", func(c *net.TCPConn) {
+	testutil.ServeAt(t, ip+":53", func(c *net.TCPConn) {
 		for {
 			var size [2]byte
 			if _, err := io.ReadFull(c, size[:]); err != nil {

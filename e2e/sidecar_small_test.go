@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 const (
@@ -28,7 +28,7 @@ func TestSidecarsAreSmallAndStartFast(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			var starts []time.Duration
 			for last := false; !last; {
-				port, health := testport.Reserved(t), testport.ReservedAddress(t)
+				port, health := testutil.Reserved(t), testutil.ReservedAddress(t)
 				scheme := "socks5://"
 				if strings.Contains(program, "https") {
 					scheme = "http://"

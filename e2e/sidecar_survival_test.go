@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // answerTime bounds an answer of any kind while something is missing: a dial
@@ -35,8 +35,8 @@ type lateSidecar struct {
 func newLateSidecar(t *testing.T, s *suite.Suite, serverPort int, program string) *lateSidecar {
 	t.Helper()
 	l := &lateSidecar{suite: s, dir: openDir(t)}
-	l.observed = &observed{&suite.Sidecar{Port: testport.Reserved(t)}, testport.ReservedAddress(t)}
-	second := testport.Reserved(t)
+	l.observed = &observed{&suite.Sidecar{Port: testutil.Reserved(t)}, testutil.ReservedAddress(t)}
+	second := testutil.Reserved(t)
 	flag, fronts := "http", [2]string{l.Address(), suite.Loopback(second)}
 	if program == "konnectivity-https-proxy" {
 		flag, fronts = "socks5", [2]string{suite.Loopback(second), l.Address()}
@@ -127,8 +127,8 @@ func TestSidecarStartsBeforeAllElse(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
 			s := newSuite(t)
-			server := &suite.Server{ClientPort: testport.Reserved(t), AgentPort: testport.Reserved(t),
-				HealthPort: testport.Reserved(t), AdminPort: testport.Reserved(t), UDS: filepath.Join(s.Dir, "late")}
+			server := &suite.Server{ClientPort: testutil.Reserved(t), AgentPort: testutil.Reserved(t),
+				HealthPort: testutil.Reserved(t), AdminPort: testutil.Reserved(t), UDS: filepath.Join(s.Dir, "late")}
 			l := newLateSidecar(t, s, server.ClientPort, program)
 			ip, apiIP := loopbackIP(), loopbackIP()
 			web := newHostedWeb(t, ip)

@@ -24,7 +24,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // hostedCluster is what a sidecar sees of a hosted cluster: an API that knows
@@ -163,7 +163,7 @@ func (w *tunnelOf) sidecar(t *testing.T, program string, env []string, more ...s
 
 func (w *tunnelOf) sidecarOf(t *testing.T, serverPort int, program string, env []string, more ...string) *observed {
 	t.Helper()
-	o := &observed{&suite.Sidecar{Port: testport.Reserved(t)}, testport.ReservedAddress(t)}
+	o := &observed{&suite.Sidecar{Port: testutil.Reserved(t)}, testutil.ReservedAddress(t)}
 	args := append(w.sidecarArgs(serverPort), fmt.Sprintf("--serving-port=%d", o.Port), "--health-address="+o.health)
 	o.Process = must(w.Run(program, env, append(args, more...)...))(t)
 	if err := suite.WaitListening(o.Process, "tcp", o.Address()); err != nil {

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -22,7 +22,7 @@ func TestStatusBesideManyConnections(t *testing.T) {
 	s := newSuite(t)
 	w := &whole{Suite: s, server: must(s.StartServer())(t)}
 	w.agent = must(s.StartAgent(w.server))(t)
-	side := suite.Loopback(testport.Reserved(t))
+	side := suite.Loopback(testutil.Reserved(t))
 	w.socks = must(s.StartSOCKS5(w.server, "--admin-address="+side))(t)
 	target := listen(t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	const many = 1000

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"testing"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // A cluster can be given ports and a socket of its own while the server runs, and its
@@ -18,7 +18,7 @@ func TestAClusterHasPortsOfItsOwn(t *testing.T) {
 	h := &hosting{Suite: newSuite(t), dir: t.TempDir()}
 	a, b := h.tenant(t, "a"), h.tenant(t, "b")
 	h.server = must(h.StartServer("--tenants-dir=" + h.dir))(t)
-	agents, clients, socket := testport.Reserved(t), testport.Reserved(t), filepath.Join(h.Dir, "a.sock")
+	agents, clients, socket := testutil.Reserved(t), testutil.Reserved(t), filepath.Join(h.Dir, "a.sock")
 	spec := filepath.Join(h.dir, "a", "tenant.yaml")
 	replace(t, spec, fmt.Appendf(nil, "serverNames: [a.example]\nlisten: {agentPort: %d, clientPort: %d, clientSocket: %s}\n", agents, clients, socket))
 	eventually(t, patience, "the cluster's socket", func() (bool, any) {

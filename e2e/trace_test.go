@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -26,7 +26,7 @@ type traced struct {
 
 func newTraced(t *testing.T, link string) *traced {
 	t.Helper()
-	w := &traced{whole: &whole{Suite: newSuite(t)}, socksAt: suite.Loopback(testport.Reserved(t)), httpsAt: suite.Loopback(testport.Reserved(t))}
+	w := &traced{whole: &whole{Suite: newSuite(t)}, socksAt: suite.Loopback(testutil.Reserved(t)), httpsAt: suite.Loopback(testutil.Reserved(t))}
 	debug, mode := "--log-level=debug", "--link="+link
 	w.server = must(w.StartServer(debug, "--server-id=server-1"))(t)
 	w.agent = must(w.StartAgent(w.server, debug, mode, "--agent-id=agent-1"))(t)

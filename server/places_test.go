@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/server/frontend"
@@ -47,7 +47,7 @@ func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 type ports struct{ agents, clients int }
 
 func newPorts(t *testing.T) ports {
-	return ports{testport.Reserved(t), testport.Reserved(t)}
+	return ports{testutil.Reserved(t), testutil.Reserved(t)}
 }
 
 // listen are lines of tenant.yaml.
@@ -245,7 +245,7 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 
-	other, err := net.Listen("tcp", loopback(testport.Reserved(t)))
+	other, err := net.Listen("tcp", loopback(testutil.Reserved(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestPlacesAreOpenedAtOnce(t *testing.T) {
 func TestPortsShareRoom(t *testing.T) {
 	s := startSharers(t, placed)
 	for side, front := range map[side]interface{ Room() frontend.Room }{agents: s.agentFronts[0], clients: s.clientFronts[0]} {
-		at := tenancy.Place{Agents: side == agents, Port: testport.Reserved(t)}
+		at := tenancy.Place{Agents: side == agents, Port: testutil.Reserved(t)}
 		l, err := s.opts.TenantListener(at)
 		if err != nil {
 			t.Fatal(err)
@@ -406,7 +406,7 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	}
 
 	// A port that is still open: nobody is even shown a certificate.
-	at := tenancy.Place{Port: testport.Reserved(t)}
+	at := tenancy.Place{Port: testutil.Reserved(t)}
 	l, err := s.opts.TenantListener(at)
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -35,7 +35,7 @@ func TestIsErrno(t *testing.T) {
 // What a system itself says of a port that refuses has the name it has
 // everywhere.
 func TestRefusalHasItsName(t *testing.T) {
-	c, err := net.Dial("tcp", testport.Refusing(t))
+	c, err := net.Dial("tcp", testutil.Refusing(t))
 	if err == nil {
 		c.Close()
 	}

@@ -15,14 +15,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // tcpPair is two ends of one TCP connection over loopback.
-func tcpPair(t *testing.T) (near, far *net.TCPConn) { return testport.Pair(t) }
+func tcpPair(t *testing.T) (near, far *net.TCPConn) { return testutil.Pair(t) }
 
 func must[T any](v T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {

@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // resetSocket is a socket that the peer has reset, and what the first write
 // after that was told. The kernel tells nobody else.
 func resetSocket(t *testing.T) (*socket, error) {
 	t.Helper()
-	near, far := testport.Pair(t)
+	near, far := testutil.Pair(t)
 	_ = far.SetLinger(0)
 	_ = far.Close()
 	s := newSocket(near).(*socket)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // often is enough for a call to be made both with and without the scheduler's knowledge,
@@ -80,7 +80,7 @@ func rawPair(t *testing.T) (near, far uintptr) {
 // Chunks of all sizes, empty ones and more than go at once among them, arrive whole and
 // in order at a reader that is slow to make room.
 func TestWriteChunksWritesAll(t *testing.T) {
-	near, far := testport.Pair(t)
+	near, far := testutil.Pair(t)
 	_ = near.SetWriteBuffer(256 << 10)
 	s := newSocket(near)
 	rnd := rand.New(rand.NewPCG(1, 2))
@@ -128,7 +128,7 @@ func commonPrefix(a, b []byte) (n int) {
 // reset says so.
 func TestWriteChunksFails(t *testing.T) {
 	stuck := func(t *testing.T) (Conn, *net.TCPConn, chan error) {
-		near, far := testport.Pair(t)
+		near, far := testutil.Pair(t)
 		s, failed := newSocket(near), make(chan error, 1)
 		go func() {
 			for {

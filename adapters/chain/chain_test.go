@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
 )
@@ -97,7 +97,7 @@ type fake struct {
 
 func (f *fake) start(t testing.TB) string {
 	t.Helper()
-	return testport.Serve(t, func(socket *net.TCPConn) {
+	return testutil.Serve(t, func(socket *net.TCPConn) {
 		if f.tls == nil {
 			f.serve(socket)
 			return
@@ -227,7 +227,7 @@ func TestWayFailures(t *testing.T) {
 		_ = c.Close()
 		return true
 	}
-	closed := testport.Refusing(t)
+	closed := testutil.Refusing(t)
 	for name, c := range map[string]struct {
 		url     string
 		fake    *fake

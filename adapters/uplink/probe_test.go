@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"konnectivity/adapters/internal/fakeserver"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -17,7 +17,7 @@ func TestProbe(t *testing.T) {
 	for name, server := range map[string]*fakeserver.Server{"link": fakeserver.New(p), "old": fakeserver.New(p).Old()} {
 		t.Run(name, func(t *testing.T) {
 			server.Start(t)
-			s := client(t, p, at("192.0.2.1", server.Addr(), "192.0.2.2", testport.Refusing(t)), nil)
+			s := client(t, p, at("192.0.2.1", server.Addr(), "192.0.2.2", testutil.Refusing(t)), nil)
 			addrs, err := s.Addresses(t.Context())
 			must(t, err)
 			if len(addrs) != 2 || addrs[0].String() != "192.0.2.1:8090" {

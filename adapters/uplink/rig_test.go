@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/adapters/internal/fakeserver"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/roam"
 )
@@ -27,7 +27,7 @@ const patience = 20 * time.Second
 // echo is a target that sends back what it gets, then its FIN.
 func echo(t testing.TB) string {
 	t.Helper()
-	return testport.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
+	return testutil.Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 }
 
 // names is a name server and a network: addresses of the server's name, and

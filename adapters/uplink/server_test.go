@@ -12,7 +12,7 @@ import (
 
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -84,7 +84,7 @@ func TestManyFirstRequestsMakeOneLink(t *testing.T) {
 
 func TestFailuresComeTyped(t *testing.T) {
 	p := fakeserver.NewPKI(t)
-	nobody := testport.Refusing(t)
+	nobody := testutil.Refusing(t)
 	for _, server := range []*fakeserver.Server{fakeserver.New(p), fakeserver.New(p).Old()} {
 		server.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			if strings.HasPrefix(f.Address, "nobody.example") {
@@ -150,7 +150,7 @@ func knowsNobody(t *testing.T) string {
 	config := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, nil // crypto/tls then says unrecognized_name
 	}}
-	return testport.Serve(t, func(c *net.TCPConn) { _ = tls.Server(c, config).Handshake() })
+	return testutil.Serve(t, func(c *net.TCPConn) { _ = tls.Server(c, config).Handshake() })
 }
 
 func TestServerOutOfReach(t *testing.T) {
@@ -161,7 +161,7 @@ func TestServerOutOfReach(t *testing.T) {
 	must(t, err)
 	server := fakeserver.New(p).Start(t)
 	oldServer := fakeserver.New(p).Old().Start(t)
-	closed := testport.Refusing(t)
+	closed := testutil.Refusing(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer silent.Close()

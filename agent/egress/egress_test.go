@@ -16,7 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"konnectivity/internal/policy"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/race"
 )
@@ -49,7 +49,7 @@ func (n names) LookupNetIP(_ context.Context, network, host string) ([]netip.Add
 func echo(t *testing.T, host string, port int) int {
 	t.Helper()
 	if port == 0 {
-		port = testport.Reserved(t)
+		port = testutil.Reserved(t)
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(host, fmt.Sprint(port)))
 	if err != nil {
@@ -144,7 +144,7 @@ func TestLastOfFiveAddresses(t *testing.T) {
 	port := echo(t, "127.0.0.6", 0)
 	addrs := []string{"127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.5"}
 	for _, a := range addrs {
-		testport.Silent(t, a, port)
+		testutil.Silent(t, a, port)
 	}
 	d := New(Options{resolver: names{"five.example": append(addrs, "127.0.0.6")}})
 	dialsWithin(t, 3*time.Second, d, fmt.Sprintf("five.example:%d", port))
@@ -163,7 +163,7 @@ func TestRefusedMovesOn(t *testing.T) {
 }
 
 func TestFailures(t *testing.T) {
-	closed := testport.Refusing(t)
+	closed := testutil.Refusing(t)
 	_, port, _ := net.SplitHostPort(closed)
 	d := New(Options{resolver: names{"a.example": {"127.0.0.1", "127.0.0.2"}, "empty.example": nil, "v4.example": {"127.0.0.1"}}})
 	for _, c := range []struct {
@@ -195,7 +195,7 @@ func TestFailures(t *testing.T) {
 
 func TestTimeoutAndCancel(t *testing.T) {
 	port := echo(t, "127.0.0.30", 0) // only to own a port number
-	testport.Silent(t, "127.0.0.31", port)
+	testutil.Silent(t, "127.0.0.31", port)
 	d := New(Options{})
 	address := fmt.Sprintf("127.0.0.31:%d", port)
 

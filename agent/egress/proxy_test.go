@@ -18,7 +18,7 @@ import (
 
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -129,13 +129,13 @@ func TestProxyThatMisbehaves(t *testing.T) {
 			t.Errorf("the error tells the password: %v", err)
 		}
 	}
-	_, err := dial(t, proxyAt(testport.Refusing(t)), "dest.example:443")
+	_, err := dial(t, proxyAt(testutil.Refusing(t)), "dest.example:443")
 	wantFailure(t, err, tunnel.FailUnavailable)
 	if strings.Contains(err.Error(), secret) {
 		t.Errorf("the error tells the password: %v", err)
 	}
 
-	for _, host := range []string{"127.0.0.1", testport.Refusing(t)} {
+	for _, host := range []string{"127.0.0.1", testutil.Refusing(t)} {
 		u := &url.URL{Scheme: "socks5", Host: host}
 		_, err = dial(t, New(Options{Proxy: func(*url.URL) (*url.URL, error) { return u, nil }}), "dest.example:443")
 		wantFailure(t, err, tunnel.FailUnavailable)

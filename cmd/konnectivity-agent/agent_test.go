@@ -26,7 +26,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/upstream"
 )
@@ -264,7 +264,7 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 	defer proxy.Close()
 	t.Setenv("HTTPS_PROXY", strings.Replace(proxy.URL, "http://", "http://me:s3cret@", 1))
 	t.Setenv("NO_PROXY", ".direct.example")
-	health := testport.Reserved(t)
+	health := testutil.Reserved(t)
 	cmd := newCommand()
 	cmd.SetArgs([]string{
 		"--proxy-server-host=server.example:8443,server.direct.example", "--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(health),
@@ -319,9 +319,9 @@ func TestProxyOfTheEnvironmentThatIsNone(t *testing.T) {
 // The program without a server: alive, not ready with the reason, its metrics
 // there; and it ends in order.
 func TestEndpoints(t *testing.T) {
-	health, adminPort := testport.Reserved(t), testport.Reserved(t)
+	health, adminPort := testutil.Reserved(t), testutil.Reserved(t)
 	args := []string{
-		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(testport.Reserved(t)), "--health-server-host=127.0.0.1",
+		"--proxy-server-host=127.0.0.1", "--proxy-server-port=" + strconv.Itoa(testutil.Reserved(t)), "--health-server-host=127.0.0.1",
 		"--health-server-port=" + strconv.Itoa(health), "--admin-server-port=" + strconv.Itoa(adminPort), "--enable-profiling", "--log-level=error",
 	}
 	cmd := newCommand()
@@ -376,7 +376,7 @@ func TestAdminPortIsOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &process{flags: f, log: logrus.New(), registry: observe.NewRegistry(component)}
-	f.healthHost, f.healthPort = "127.0.0.1", testport.Reserved(t)
+	f.healthHost, f.healthPort = "127.0.0.1", testutil.Reserved(t)
 	if err := p.listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -446,7 +446,7 @@ func TestCannotStart(t *testing.T) {
 		args := append(strings.Split(c.args, " "), "--log-level=error")
 		for _, flag := range []string{"health-server", "admin-server"} {
 			if !strings.Contains(c.args, flag+"-port") {
-				args = append(args, "--"+flag+"-port="+strconv.Itoa(testport.Reserved(t)))
+				args = append(args, "--"+flag+"-port="+strconv.Itoa(testutil.Reserved(t)))
 			}
 		}
 		var stderr bytes.Buffer

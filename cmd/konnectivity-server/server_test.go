@@ -19,7 +19,7 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/upstream"
 )
 
@@ -250,7 +250,7 @@ func TestServerID(t *testing.T) {
 func portFlags(t *testing.T) (args string, health int) {
 	t.Helper()
 	for _, flag := range []string{"server", "agent", "health", "admin"} {
-		port := testport.Reserved(t)
+		port := testutil.Reserved(t)
 		if flag == "health" {
 			health = port
 		}

@@ -36,7 +36,7 @@ import (
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/server"
@@ -80,7 +80,7 @@ func newLab(t *testing.T) *lab {
 	l.write("ca.crt", l.ca.CertPEM)
 	l.client(l.ca, pki.Leaf{CommonName: "lab-client", Client: true})
 	l.options.ID = "server-1"
-	l.closed = testport.Refusing(t)
+	l.closed = testutil.Refusing(t)
 	return l
 }
 

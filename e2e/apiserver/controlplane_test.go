@@ -14,7 +14,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // serviceRange is what cluster IPs are from: addresses that this machine has,
@@ -107,7 +107,7 @@ func (p *controlPlane) start(name string, args ...string) *suite.Process {
 
 func (p *controlPlane) startEtcd() {
 	p.t.Helper()
-	port := testport.Reserved(p.t)
+	port := testutil.Reserved(p.t)
 	p.etcd = "http://" + suite.Loopback(port)
 	etcd := p.start("etcd", "--data-dir="+p.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
 		"--listen-client-urls="+p.etcd, "--advertise-client-urls="+p.etcd, "--listen-peer-urls=http://127.0.0.1:0")
@@ -119,7 +119,7 @@ func (p *controlPlane) startEtcd() {
 // addAPI starts a kube-apiserver with an egress selector configuration.
 func (p *controlPlane) addAPI(egress string) *kubeAPI {
 	p.t.Helper()
-	a := &kubeAPI{port: testport.Reserved(p.t)}
+	a := &kubeAPI{port: testutil.Reserved(p.t)}
 	name := "egress-" + strconv.Itoa(len(p.apis)) + ".yaml"
 	a.args = []string{
 		"--etcd-servers=" + p.etcd, "--secure-port=" + strconv.Itoa(a.port), "--bind-address=127.0.0.1",

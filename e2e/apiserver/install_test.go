@@ -18,7 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // controlPlaneNamespace is where kube-apiserver's pod is.
@@ -152,7 +152,7 @@ func (i installer) finish() {
 	in := i.mounted("my-control-plane", i.template(control+"konnectivity-server"))
 	in["$(POD_NAME)"], in["$(POD_NAMESPACE)"] = "konnectivity-server-0", "my-control-plane"
 	account := strings.TrimSpace(i.do("create", "token", "-n", "my-control-plane", "konnectivity-server"))
-	port := testport.Reserved(i.t)
+	port := testutil.Reserved(i.t)
 	s := i.newServer(live+control+"konnectivity-server", in, "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
 		"--kubeconfig="+i.userConfig("konnectivity-server", i.apis[0].port, "token: "+account))
 

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // hostedUser may do what the sidecars' README asks for, and no more.
@@ -72,13 +72,13 @@ var told = regexp.MustCompile(`(?m)(?:value|proxy_url): ((?:http|socks5)://127\.
 
 func (w *world) example(folder, kubeconfig string) {
 	c := w.ours(folder)
-	health := suite.Loopback(testport.Reserved(w.t))
+	health := suite.Loopback(testutil.Reserved(w.t))
 	more := []string{"--konnectivity-hostname=127.0.0.1", "--konnectivity-port=" + strconv.Itoa(w.service.port), "--health-address=" + health,
 		"--ca-cert-path=" + w.suite.PKI("ca.crt"), "--tls-cert-path=" + w.suite.PKI("client.crt"), "--tls-key-path=" + w.suite.PKI("client.key")}
 	moved := map[string]string{} // ports
 	for _, a := range c.Args {
 		if name, port, _ := strings.Cut(a, "="); strings.HasSuffix(name, "serving-port") {
-			moved[port] = strconv.Itoa(testport.Reserved(w.t))
+			moved[port] = strconv.Itoa(testutil.Reserved(w.t))
 			more = append(more, name+"="+moved[port])
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // besideAPI is a kube-apiserver whose sidecar serves it a unix socket.
@@ -26,7 +26,7 @@ func TestSidecar(t *testing.T) {
 
 // startSidecar runs it before there is a server, as pods start in any order.
 func (w *world) startSidecar() {
-	health := suite.Loopback(testport.Reserved(w.t))
+	health := suite.Loopback(testutil.Reserved(w.t))
 	w.sidecar = w.run(besideAPI, map[string]string{"/run/konnectivity/": w.file("")},
 		"--konnectivity-hostname=127.0.0.1", "--konnectivity-port="+strconv.Itoa(w.service.port), "--health-address="+health,
 		"--ca-cert-path="+w.suite.PKI("ca.crt"), "--tls-cert-path="+w.suite.PKI("client.crt"), "--tls-key-path="+w.suite.PKI("client.key"))

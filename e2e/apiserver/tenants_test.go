@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // sharedNamespace is where the chart's README installs the shared server.
@@ -80,7 +80,7 @@ func (i installer) startShared() sharedServer {
 	in["$(POD_NAME)"], in["$(POD_NAMESPACE)"] = "konnectivity-server-0", sharedNamespace
 	const folder = "/etc/konnectivity/tenants" // a flag's value, without a slash at its end
 	in[folder] = strings.TrimSuffix(in[folder+"/"], "/")
-	port := testport.Reserved(i.t)
+	port := testutil.Reserved(i.t)
 	s := i.newServer(live+deployment, in, "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
 		"--kubeconfig="+i.accountConfig(sharedNamespace, "konnectivity-server"))
 	return sharedServer{s, port}

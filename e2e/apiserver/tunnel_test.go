@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // grace is what servers and agents leave to open connections here, in place of
@@ -107,7 +107,7 @@ func (p *controlPlane) newServer(folder string, in map[string]string, more ...st
 	p.t.Helper()
 	s := &server{Server: &suite.Server{}, folder: folder, in: in, more: more}
 	for _, port := range []*int{&s.AgentPort, &s.HealthPort, &s.AdminPort} {
-		*port = testport.Reserved(p.t)
+		*port = testutil.Reserved(p.t)
 	}
 	p.startServer(s)
 	return s
@@ -170,7 +170,7 @@ func (p *controlPlane) startAgent(d *dataPlane, a *agent) {
 // launchAgent starts an agent that may be refused.
 func (p *controlPlane) launchAgent(a *agent) {
 	p.t.Helper()
-	a.Agent = &suite.Agent{HealthPort: testport.Reserved(p.t), AdminPort: testport.Reserved(p.t)}
+	a.Agent = &suite.Agent{HealthPort: testutil.Reserved(p.t), AdminPort: testutil.Reserved(p.t)}
 	a.Process = p.run(a.folder, a.in, append([]string{"--graceful-shutdown-timeout=" + grace,
 		"--health-server-host=127.0.0.1", "--health-server-port=" + strconv.Itoa(a.HealthPort), "--admin-server-port=" + strconv.Itoa(a.AdminPort)}, a.more...)...)
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // Folders of the manifests. What kubeadm makes of server/static-pod is there
@@ -89,7 +89,7 @@ func newHostedBy(t *testing.T, egress func(*world) string) *world {
 			dir := "/etc/konnectivity/" + role + "/"
 			in[dir+"ca.crt"], in[dir+"tls.crt"], in[dir+"tls.key"] = p.suite.PKI("ca.crt"), p.suite.PKI(role+".crt"), p.suite.PKI(role+".key")
 		}
-		port := testport.Reserved(t)
+		port := testutil.Reserved(t)
 		s := p.newServer(hosted, in, "--server-bind-address=127.0.0.1", "--server-port="+strconv.Itoa(port),
 			"--kubeconfig="+p.userConfig("konnectivity-server", a.port, "token: "+account)) // in place of the pod's own
 		w.service.add(port, s.endpoint.Load)

@@ -18,7 +18,7 @@ import (
 	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -143,7 +143,7 @@ func (a attack) links(n int) []*link.Session {
 func TestDialsThatHang(t *testing.T) { besideNeighbour(t, "hang") }
 
 func dialWhatHangs(a attack) {
-	target := testport.Silent(a.t, "127.0.0.1", 0).Addr().String()
+	target := testutil.Silent(a.t, "127.0.0.1", 0).Addr().String()
 	for _, ses := range a.links(5) {
 		for range 1500 {
 			a.work.Go(func() {
@@ -162,7 +162,7 @@ func dialWhatHangs(a attack) {
 func TestStormOfDials(t *testing.T) { besideNeighbour(t, "storm") }
 
 func dialAndClose(a attack) {
-	target := testport.Serve(a.t, echo)
+	target := testutil.Serve(a.t, echo)
 	for _, ses := range a.links(10) {
 		for range 20 {
 			a.work.Go(func() {
@@ -214,7 +214,7 @@ func (a attack) streams(conn *grpc.ClientConn, n int) {
 func TestIdleConnections(t *testing.T) { besideNeighbour(t, "idle") }
 
 func openIdleConnections(a attack) {
-	target := testport.Serve(a.t, echo)
+	target := testutil.Serve(a.t, echo)
 	a.hold(20, 500, target, func(tunnel.Conn) {})
 }
 
@@ -247,7 +247,7 @@ func TestReadersThatStop(t *testing.T) { besideNeighbour(t, "unread") }
 
 func readNothing(a attack) {
 	block := make([]byte, 64<<10)
-	target := testport.Serve(a.t, func(c *net.TCPConn) {
+	target := testutil.Serve(a.t, func(c *net.TCPConn) {
 		// A thousand send buffers of 4 MiB are more than this machine's kernel
 		// gives to TCP; it would then drop packets of all its connections, and
 		// what that does to others would be measured instead.
@@ -267,7 +267,7 @@ func TestDestinationsThatStopReading(t *testing.T) { besideNeighbour(t, "unwritt
 func writeToWhoReadsNothing(a attack) {
 	block := make([]byte, 64<<10)
 	stop := make(chan struct{})
-	target := testport.Serve(a.t, func(*net.TCPConn) { <-stop })
+	target := testutil.Serve(a.t, func(*net.TCPConn) { <-stop })
 	a.t.Cleanup(func() { close(stop) }) // runs before the listener waits for its connections
 	a.hold(20, 100, target, func(c tunnel.Conn) {
 		for {
@@ -282,7 +282,7 @@ func writeToWhoReadsNothing(a attack) {
 func TestTinyFrames(t *testing.T) { besideNeighbour(t, "tiny") }
 
 func sendTinyFrames(a attack) {
-	target := testport.Serve(a.t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
+	target := testutil.Serve(a.t, func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) })
 	a.hold(4, 10, target, func(c tunnel.Conn) {
 		for {
 			if _, err := c.Write([]byte{1}); err != nil {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // maxDestination is what each process may hold for a hostile destination.
@@ -102,7 +102,7 @@ func TestHostileDestinations(t *testing.T) {
 	srv := must(s.StartServer())(t)
 	must(s.StartAgent(srv))(t)
 	sidecars := map[string]*suite.Sidecar{"socks5": must(s.StartSOCKS5(srv))(t), "connect": must(s.StartHTTPS(srv))(t)}
-	target := testport.Serve(t, echo)
+	target := testutil.Serve(t, echo)
 	const destinations = 32
 	for kind, sidecar := range sidecars {
 		for _, m := range misbehaviours {
@@ -113,7 +113,7 @@ func TestHostileDestinations(t *testing.T) {
 				ctx, cancel := context.WithCancel(context.Background())
 				var work sync.WaitGroup
 				defer func() { cancel(); work.Wait() }()
-				at := testport.Serve(t, m.destination)
+				at := testutil.Serve(t, m.destination)
 				for range destinations {
 					c, err := proxied(kind, sidecar.Address(), at)
 					if err != nil && m.mayRefuse {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -269,7 +269,7 @@ func TestOddFrames(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	towns := []string{
-		n.target, testport.Serve(t, func(c *net.TCPConn) { forever(c, make([]byte, 4096)) }), testport.Silent(t, "127.0.0.1", 0).Addr().String(),
+		n.target, testutil.Serve(t, func(c *net.TCPConn) { forever(c, make([]byte, 4096)) }), testutil.Silent(t, "127.0.0.1", 0).Addr().String(),
 		"127.0.0.1:1", "babble.test:80", "nobody.invalid:1", "[::1]:x",
 	}
 	asAgent := clientTLS(t, s, link.ALPN)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -68,7 +68,7 @@ const (
 
 // neighbourOf starts one; its connections are open when this returns.
 func neighbourOf(t *testing.T, s *suite.Suite, srv *suite.Server) *neighbour {
-	n := &neighbour{ses: linkFrom(t, s, srv, "127.0.0.9"), target: testport.Serve(t, echo)}
+	n := &neighbour{ses: linkFrom(t, s, srv, "127.0.0.9"), target: testutil.Serve(t, echo)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var work sync.WaitGroup
 	for range held {

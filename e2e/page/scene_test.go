@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -38,7 +38,7 @@ type flow struct {
 // of itself.
 func newScene(t *testing.T, change func(*admin.Source)) *scene {
 	t.Helper()
-	s := &scene{t: t, table: admin.NewTable(), address: testport.ReservedAddress(t)}
+	s := &scene{t: t, table: admin.NewTable(), address: testutil.ReservedAddress(t)}
 	s.source = admin.Source{Component: "konnectivity-server", ID: "server-1", Table: s.table, More: func(*admin.Status) {}}
 	if change != nil {
 		change(&s.source)

@@ -17,7 +17,7 @@ import (
 
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // world is a real suite on loopback: a server, an agent and both sidecars in
@@ -50,7 +50,7 @@ func newWorld(t *testing.T) *world {
 	})
 	w.srv = must(s.StartServer())(t)
 	a := must(s.StartAgent(w.srv, "--agent-id=node-1"))(t)
-	w.socks5 = testport.ReservedAddress(t)
+	w.socks5 = testutil.ReservedAddress(t)
 	side := must(s.StartSOCKS5(w.srv, "--admin-address="+w.socks5))(t)
 	w.front, w.server, w.agent = side.Address(), suite.Loopback(w.srv.AdminPort), suite.Loopback(a.AdminPort)
 	return w

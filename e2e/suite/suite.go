@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // patience is how long anything on this machine may take to start, busy as it may
@@ -119,7 +119,7 @@ func (s *Suite) reserve(n int) ([]int, error) {
 	defer s.mu.Unlock()
 	ports := make([]int, n)
 	for i := range ports {
-		port, release, err := testport.Reserve()
+		port, release, err := testutil.Reserve()
 		if err != nil {
 			return nil, err
 		}

@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"konnectivity/e2e/suite"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // world is where containers run: with their own arguments and environment,
@@ -182,7 +182,7 @@ func expand(t *testing.T, text string, values map[string]string) string {
 func (w *world) ports(n int) (ports []int) {
 	w.t.Helper()
 	for range n {
-		ports = append(ports, testport.Reserved(w.t))
+		ports = append(ports, testutil.Reserved(w.t))
 	}
 	return ports
 }

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 
 	konnectivity "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
@@ -221,7 +221,7 @@ func TestRealClientsCloseLosesNothing(t *testing.T) {
 
 func TestRealClientHearsWhyADialFailed(t *testing.T) {
 	viaAgents(t, func(t *testing.T, r *rig) {
-		_, tun, err := r.realDial(t.Context(), testport.Refusing(t))
+		_, tun, err := r.realDial(t.Context(), testutil.Refusing(t))
 		if err == nil || !strings.Contains(err.Error(), "connection refused") {
 			t.Errorf("got %v", err)
 		}

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/test/bufconn"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -153,7 +153,7 @@ func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 // target listens on loopback and serves every connection with handle.
 func target(t testing.TB, handle func(c *net.TCPConn)) string {
 	t.Helper()
-	return testport.Serve(t, handle)
+	return testutil.Serve(t, handle)
 }
 
 func echo(c *net.TCPConn) { _, _ = io.Copy(c, c) }

@@ -7,13 +7,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // TestBBRThatForgotBulkBeginsAnew: only where the rate has fallen far below what
 // bulk had, and only bulk looks.
 func TestBBRThatForgotBulkBeginsAnew(t *testing.T) {
-	near, far := testport.Pair(t)
+	near, far := testutil.Pair(t)
 	read := make(chan struct{})
 	go func() { defer close(read); _, _ = io.Copy(io.Discard, far); far.Close() }()
 	defer func() { near.Close(); <-read }()

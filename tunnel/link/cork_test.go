@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // corked is a cork that the session has taken, and the far end of its socket.
 func corked(t *testing.T) (*cork, net.Conn) {
 	t.Helper()
-	near, far := testport.Pair(t)
+	near, far := testutil.Pair(t)
 	c := Cork(near).(*cork)
 	c.take(func() {}, new(atomic.Uint64))
 	return c, far

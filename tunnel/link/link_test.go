@@ -21,7 +21,7 @@ import (
 	"golang.org/x/net/nettest"
 
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -38,7 +38,7 @@ var transports = map[string]func(testing.TB) (net.Conn, net.Conn){
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
 
-func tcpPair(t testing.TB) (net.Conn, net.Conn) { return testport.Pair(t) }
+func tcpPair(t testing.TB) (net.Conn, net.Conn) { return testutil.Pair(t) }
 
 // tlsPair is a TLS connection whose ends are corked, as the binaries have it.
 func tlsPair(t testing.TB) (net.Conn, net.Conn) {

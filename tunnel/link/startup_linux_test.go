@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // A BBR that starts is paced once its rate has stood still for three round trips
@@ -79,7 +79,7 @@ func TestBBRThatDoesNotEndItsStartIsPaced(t *testing.T) {
 
 // TestPaceIsLifted on the socket as soon as BBR has ended its start.
 func TestPaceIsLifted(t *testing.T) {
-	near, far := testport.Pair(t)
+	near, far := testutil.Pair(t)
 	defer near.Close()
 	defer far.Close()
 	s := newSocket(near)

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // What waits in the kernel is 5 ms of the line, within bounds.
@@ -29,7 +29,7 @@ func TestUnsentFollowsTheRate(t *testing.T) {
 // Bulk that lasts has the bound that its rate asks for; bulk that begins, and all a
 // link sends at first, the largest.
 func TestOnlyBulkThatLastsIsBoundByTheRate(t *testing.T) {
-	near, far := testport.Pair(t)
+	near, far := testutil.Pair(t)
 	defer near.Close()
 	defer far.Close()
 	s := newSocket(near)

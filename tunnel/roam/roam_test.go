@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/roam"
@@ -298,7 +298,7 @@ func within(t testing.TB, d time.Duration, ok func() bool) {
 // hashEcho listens for connections; it reads to the end, then answers as many
 // bytes as came with the hash of those before them.
 func hashEcho(t testing.TB) string {
-	return testport.Serve(t, func(c *net.TCPConn) {
+	return testutil.Serve(t, func(c *net.TCPConn) {
 		h := sha256.New()
 		n, err := io.Copy(h, c)
 		if err != nil {

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/roam"
@@ -103,7 +103,7 @@ func (s *Server) Old() *Server { s.Protos = []string{"http/1.1"}; return s }
 // own until then; it returns itself.
 func (s *Server) Start(t testing.TB) *Server {
 	t.Helper()
-	return s.StartAt(t, testport.ReservedAddress(t))
+	return s.StartAt(t, testutil.ReservedAddress(t))
 }
 
 // StartAt is Start at a given address, for a server that comes back.

@@ -12,7 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 func noLog() logrus.FieldLogger {
@@ -60,7 +60,7 @@ func TestAdminPort(t *testing.T) {
 	c, err := net.Dial("tcp", front)
 	w.must(err)
 	defer c.Close()
-	_, text, _ := net.SplitHostPort(testport.ReservedAddress(t))
+	_, text, _ := net.SplitHostPort(testutil.ReservedAddress(t))
 	refused, err := strconv.Atoi(text)
 	w.must(err)
 	_, _ = c.Write(append([]byte{5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1}, byte(refused>>8), byte(refused)))

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/net/proxy"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 func TestSelfCheckKnowsNames(t *testing.T) {
@@ -54,7 +54,7 @@ func TestNoFrontReachesItsOwnSidecar(t *testing.T) {
 func TestNoPlainRequestReachesItsOwnSidecar(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
-	_, second, _ := net.SplitHostPort(testport.ReservedAddress(t))
+	_, second, _ := net.SplitHostPort(testutil.ReservedAddress(t))
 	addrs := w.start(w.options(HTTP, "--socks5-serving-port="+second)).addrs
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{
 		DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: addrs[HTTP]}),

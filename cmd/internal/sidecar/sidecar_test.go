@@ -19,7 +19,7 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // get fetches a URL by the proxy; CONNECT if by is "connect".
@@ -88,7 +88,7 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	site := w.site()
-	_, port, _ := net.SplitHostPort(testport.ReservedAddress(t))
+	_, port, _ := net.SplitHostPort(testutil.ReservedAddress(t))
 	for name, o := range map[string]*Options{
 		"socks5 alone":               w.options(SOCKS5),
 		"http alone":                 w.options(HTTP),
@@ -181,7 +181,7 @@ func TestTakenPorts(t *testing.T) {
 	w.must(err)
 	defer taken.Close()
 	_, port, _ := net.SplitHostPort(taken.Addr().String())
-	_, free, _ := net.SplitHostPort(testport.ReservedAddress(t))
+	_, free, _ := net.SplitHostPort(testutil.ReservedAddress(t))
 	for flag, o := range map[string]*Options{
 		"--serving-port":        w.options(SOCKS5, "--serving-port="+port),
 		"--http-serving-port":   w.options(SOCKS5, "--serving-port="+free, "--http-serving-port="+port),
@@ -323,7 +323,7 @@ func TestCredentialsAreAskedOfHTTP(t *testing.T) {
 	w.startServer()
 	file := filepath.Join(w.dir, "users")
 	w.must(os.WriteFile(file, []byte("anna:secret\n"), 0o600))
-	site, port := w.site(), strconv.Itoa(testport.Reserved(t))
+	site, port := w.site(), strconv.Itoa(testutil.Reserved(t))
 	for name, o := range map[string]*Options{
 		"alone":       w.options(HTTP, "--socks5-credentials-file="+file),
 		"on one port": w.options(SOCKS5, "--serving-port="+port, "--http-serving-port="+port, "--socks5-credentials-file="+file),

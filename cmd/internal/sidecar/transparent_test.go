@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"konnectivity/internal/cli"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/transparent"
 	"konnectivity/tunnel"
 )
@@ -43,7 +43,7 @@ func TestTransparentPortIsOnLoopbackOnly(t *testing.T) {
 	}
 	w := newWorld(t)
 	w.startServer()
-	port := testport.Reserved(t)
+	port := testutil.Reserved(t)
 	r := w.start(w.options(HTTP, "--serving-address=0.0.0.0", "--answer-tcp-probes", "--transparent-port="+strconv.Itoa(port)))
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		c, err := net.Dial("tcp", tunnel.JoinAddress(host, uint16(port)))

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/unixsocket"
 )
 
@@ -21,7 +21,7 @@ func TestUnixSocketServesWhatThePortDoes(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	site, path := w.site(), filepath.Join(t.TempDir(), "s")
-	uds, port := "--serving-uds="+path, strconv.Itoa(testport.Reserved(t))
+	uds, port := "--serving-uds="+path, strconv.Itoa(testutil.Reserved(t))
 	for name, c := range map[string]struct {
 		options *Options
 		tcp     bool

@@ -18,7 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -47,7 +47,7 @@ func newWorld(t *testing.T) *world {
 	for name, pem := range map[string][]byte{"ca.crt": ca.CertPEM, "tls.crt": client.CertPEM, "tls.key": client.KeyPEM} {
 		w.must(os.WriteFile(filepath.Join(w.dir, name), pem, 0o600))
 	}
-	w.addr = testport.ReservedAddress(t)
+	w.addr = testutil.ReservedAddress(t)
 	return w
 }
 

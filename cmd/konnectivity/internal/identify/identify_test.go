@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 func TestWhatSpeaks(t *testing.T) {
@@ -34,7 +34,7 @@ func TestWhatSpeaks(t *testing.T) {
 		kind Protocol
 		who  string
 	}{
-		"nobody":          {testport.Refusing(t), Nothing, "nobody"},
+		"nobody":          {testutil.Refusing(t), Nothing, "nobody"},
 		"a server's port": {secure.Listener.Addr().String(), TLS, "a TLS server (certificate of lab-server"},
 		"web server":      {shop(t), HTTP, "an HTTP server (shop/1.0)"},
 		"ssh":             {says(t, "SSH-2.0-OpenSSH_9.2\r\n"), Other, "an SSH server"},

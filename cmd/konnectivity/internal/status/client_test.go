@@ -16,7 +16,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/bearer"
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 // served is the address of an admin API.
@@ -57,7 +57,7 @@ func TestTheUsualPorts(t *testing.T) {
 	login := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }))
 	defer login.Close()
 	server := login.Listener.Addr().String()
-	closed := testport.Refusing(t)
+	closed := testutil.Refusing(t)
 	for name, c := range map[string]struct {
 		ports []string
 		fails bool

@@ -1,13 +1,13 @@
-// Package testport gives tests ports of their own: one that refuses
-// connections, or one to hand to a program as a flag; and what tests need at
-// both ends of a connection, a pair of sockets or a server of a few lines.
+// Package testutil is what the tests of several packages share: waiting for
+// something to happen, targets of a few lines and pairs of sockets, and ports of
+// their own.
 //
 // A port that was found free by listening and closing is free for everybody:
 // packages are tested in parallel, and a listener or connection of another
 // process may get it next. So these ports are held by a socket that is bound
 // but does not listen. Linux refuses connections to such a port and gives it to
 // nobody who asks for any port.
-package testport
+package testutil
 
 import (
 	"errors"

@@ -1,7 +1,8 @@
-package testport
+package testutil
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -27,6 +28,13 @@ func Pair(t testing.TB) (near, far *net.TCPConn) {
 	}
 	t.Cleanup(func() { _ = b.Close() })
 	return a.(*net.TCPConn), b.(*net.TCPConn)
+}
+
+// Echo serves connections that get back what they send, as it comes, and then the
+// FIN. It returns the address.
+func Echo(t testing.TB) (address string) {
+	t.Helper()
+	return Serve(t, func(c *net.TCPConn) { _, _ = io.Copy(c, c) })
 }
 
 // Serve has serve called for every connection to a port of 127.0.0.1, each on a

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package testport
+package testutil
 
 import (
 	"net"

@@ -1,4 +1,4 @@
-package testport
+package testutil
 
 import (
 	"net"

@@ -1,4 +1,4 @@
-package testport_test
+package testutil_test
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"konnectivity/internal/testport"
+	"konnectivity/internal/testutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -35,7 +35,7 @@ func noIPv6(err error) bool {
 }
 
 func TestRefusingIsNobodysElse(t *testing.T) {
-	address := testport.Refusing(t)
+	address := testutil.Refusing(t)
 	_, port, _ := net.SplitHostPort(address)
 	for _, ip := range local {
 		at := net.JoinHostPort(ip, port)
@@ -53,7 +53,7 @@ func TestRefusingIsNobodysElse(t *testing.T) {
 // A reserved port is there for who knows it, once and again, and refuses
 // between.
 func TestReservedIsListenedOnAgain(t *testing.T) {
-	port := strconv.Itoa(testport.Reserved(t))
+	port := strconv.Itoa(testutil.Reserved(t))
 	for _, ip := range local {
 		at := net.JoinHostPort(ip, port)
 		for range 3 {
@@ -84,7 +84,7 @@ func TestReservedIsListenedOnAgain(t *testing.T) {
 func TestNobodyIsGivenAHeldPort(t *testing.T) {
 	held := map[string]bool{}
 	for range 150 {
-		for _, address := range []string{testport.ReservedAddress(t), testport.Refusing(t)} {
+		for _, address := range []string{testutil.ReservedAddress(t), testutil.Refusing(t)} {
 			if held[address] {
 				t.Fatalf("%s was given twice", address)
 			}
@@ -134,8 +134,8 @@ func TestPortsAreReleasedWithTheTest(t *testing.T) {
 	}
 	before := open()
 	t.Run("held", func(t *testing.T) {
-		testport.Refusing(t)
-		testport.Reserved(t)
+		testutil.Refusing(t)
+		testutil.Reserved(t)
 		if now := open(); now != before+2 {
 			t.Errorf("%d open files, and %d with two ports held", before, now)
 		}

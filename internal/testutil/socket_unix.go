@@ -1,6 +1,6 @@
 //go:build !windows
 
-package testport
+package testutil
 
 import "syscall"
 

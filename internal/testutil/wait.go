@@ -1,0 +1,55 @@
+package testutil
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// Patience bounds the wait for something that a correct program does at once. It
+// is long enough for a busy machine, and only failing tests wait so long.
+const Patience = 20 * time.Second
+
+// poll is the pause between two looks at a condition.
+const poll = 2 * time.Millisecond
+
+// Eventually returns once cond holds. It fails the test, naming what, if cond does
+// not hold within Patience.
+func Eventually(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	Within(t, Patience, what, cond)
+}
+
+// Within is Eventually with another bound, in real or in fake time.
+func Within(t testing.TB, bound time.Duration, what string, cond func() bool) {
+	t.Helper()
+	for start := time.Now(); !cond(); time.Sleep(poll) {
+		if time.Since(start) >= bound {
+			t.Fatalf("not within %v: %s", bound, what)
+		}
+	}
+}
+
+// Context returns a context that ends after Patience, and with the test.
+func Context(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Receive returns the next value from c. It fails the test, naming what, if none
+// comes within Patience or c is closed.
+func Receive[T any](t testing.TB, what string, c <-chan T) T {
+	t.Helper()
+	select {
+	case v, open := <-c:
+		if !open {
+			t.Fatalf("closed instead: %s", what)
+		}
+		return v
+	case <-time.After(Patience):
+		t.Fatalf("not within %v: %s", Patience, what)
+	}
+	panic("unreachable")
+}
