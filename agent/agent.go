@@ -10,14 +10,14 @@ import (
 	"konnectivity/internal/observe"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // Agent stays connected to a set of servers and serves their dials.
 type Agent struct {
 	opts    Options
 	metrics *metrics
-	ends    *roam.Ends
+	ends    *resume.Manager
 	set     *set
 }
 
@@ -44,7 +44,7 @@ func New(opts Options) (*Agent, error) {
 		Observers:   append([]tunnel.Observer{m}, opts.Observers...),
 	}
 	a := &Agent{opts: opts, metrics: m}
-	a.ends = roam.New(roam.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, Alone: alone(opts.Budget, admission.Descriptors())})
+	a.ends = resume.New(resume.Options{Window: opts.ResumeWindow, Budget: opts.Budget, Log: opts.Log, MaxDetached: alone(opts.Budget, admission.Descriptors())})
 	if err := observe.Resuming(opts.Registerer, metricsNamespace+"_"+metricsSubsystem+"_", a.ends); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 const (
@@ -61,14 +61,14 @@ type dialConnector struct {
 	opts      Options
 	forwarder *tunnel.Forwarder
 	metrics   *metrics
-	ends      *roam.Ends
+	ends      *resume.Manager
 	protos    []string
 
 	mu      sync.Mutex
 	configs map[string]*tls.Config // by server name, so that sessions resume
 }
 
-func newConnector(opts Options, forwarder *tunnel.Forwarder, m *metrics, ends *roam.Ends) *dialConnector {
+func newConnector(opts Options, forwarder *tunnel.Forwarder, m *metrics, ends *resume.Manager) *dialConnector {
 	return &dialConnector{
 		opts: opts, forwarder: forwarder, metrics: m, ends: ends, protos: protocols(opts.Link, opts.ALPN),
 		configs: map[string]*tls.Config{},

@@ -13,7 +13,7 @@ import (
 	"konnectivity/server/registry"
 	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 	"konnectivity/tunnel/shares"
 )
 
@@ -30,7 +30,7 @@ type cluster struct {
 	parts     parts         // of what all clusters share
 	room      *shares.Share // of the memory for agents; nil: there is no bound
 	agents    *registry.Registry
-	ends      *roam.Ends // of connections that do not go on to a peer that keeps them
+	ends      *resume.Manager // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
 	lanes     [sides]laneBooks // links that are lanes of one; a client's is never one of an agent's
 	peers     peers            // who is told of a drain and of the number of servers
@@ -68,7 +68,7 @@ func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluste
 		cl.room = s.agentRoom.Share()
 	}
 	cl.agents = registry.New(strategies, cl.log)
-	cl.ends = roam.New(roam.Options{Window: s.opts.ResumeWindow, Budget: cl.parts.budget, Log: cl.log})
+	cl.ends = resume.New(resume.Options{Window: s.opts.ResumeWindow, Budget: cl.parts.budget, Log: cl.log})
 	if s.paused != nil {
 		cl.ends.OnResume(s.paused)
 	}

@@ -21,7 +21,7 @@ import (
 	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // byAddress has agents chosen by all that they may claim.
@@ -220,7 +220,7 @@ func TestATokenOfAnotherClusterLeadsNowhere(t *testing.T) {
 	s := startSharers(t, func(o *Options) { o.ResumeWindow = 30 * time.Second })
 	red, blue := s.add("red", ""), s.add("blue", "")
 	for _, c := range []*sharer{red, blue} {
-		ends := roam.New(roam.Options{Window: 30 * time.Second})
+		ends := resume.New(resume.Options{Window: 30 * time.Second})
 		t.Cleanup(func() { ends.Close(); ends.Wait() })
 		hello := link.Hello{Role: link.RoleAgent, ID: "one", Features: []string{link.FeatureResume}}
 		if _, err := s.linked(s.agentAt, secureFor(c.serverName(), c.cert, link.ALPN), link.Config{Hello: hello, Forwarder: ends.Forwarder(forwarder(c.network))}); err != nil {

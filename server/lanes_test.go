@@ -16,7 +16,7 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // Links are lanes of one group only if everything is the same that their agent
@@ -131,8 +131,8 @@ func TestBulkMovesOffTheFirstLane(t *testing.T) {
 }
 
 func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
-	options := roam.Options{Window: 30 * time.Second, Budget: link.NewBudget(1 << 30)}
-	opener, agent := roam.New(options), roam.New(options)
+	options := resume.Options{Window: 30 * time.Second, Budget: link.NewBudget(1 << 30)}
+	opener, agent := resume.New(options), resume.New(options)
 	defer opener.Wait()
 	defer agent.Wait()
 	echo := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
@@ -186,10 +186,10 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 			t.Errorf("%d streams on the first lane, %d on the second; want one on each", all[0].Streams(), all[1].Streams())
 		}
 	}
-	if n := bulkFlow.Lasting.Course().Resumes; n < 1 || n > moves {
+	if n := bulkFlow.Resumable.ResumeStatus().Resumes; n < 1 || n > moves {
 		t.Errorf("bulk moved %d times, want %d", n, moves)
 	}
-	if n := smallFlow.Lasting.Course().Resumes; n != 0 {
+	if n := smallFlow.Resumable.ResumeStatus().Resumes; n != 0 {
 		t.Errorf("what is small moved %d times", n)
 	}
 	_, _ = small.Close(), bulk.Close()

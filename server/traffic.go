@@ -6,7 +6,7 @@ import (
 
 	"konnectivity/internal/admin"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // traffic counts what a tenant does. It is a tunnel.Observer.
@@ -62,7 +62,7 @@ func (t *traffic) fill(v *admin.Tenant) {
 // never fall.
 type past struct {
 	up, down int64
-	resumed  roam.Stats
+	resumed  resume.Stats
 }
 
 func (p *past) add(cl *cluster) {
@@ -98,7 +98,7 @@ func (t *tenants) all(do func(*cluster)) {
 type resuming struct{ server *Server }
 
 // Stats is the sum of all clusters'.
-func (r resuming) Stats() roam.Stats {
+func (r resuming) Stats() resume.Stats {
 	stats := r.server.own.ends.Stats()
 	if t := r.server.tenants; t != nil {
 		t.mu.Lock()

@@ -101,10 +101,10 @@ func (f Failure) Label() string {
 	return "other"
 }
 
-// Elsewhere says that the dial failed on the way and the destination was never
+// Retryable says that the dial failed on the way and the destination was never
 // asked, so another agent or another link may try it. A bound is reached
 // whatever the way.
-func (f Failure) Elsewhere() bool {
+func (f Failure) Retryable() bool {
 	return f == FailAgentLost || f == FailExhausted || f == FailUnavailable
 }
 
@@ -133,9 +133,9 @@ type DialError struct {
 	Reason  string // one sentence fit for the client: no secrets, no inner addresses
 	Err     error  // the cause, for logs only; may be nil
 
-	// Struck says that what carried the dial was lost before it was answered,
+	// LostInFlight says that what carried the dial was lost before it was answered,
 	// so the destination may have been asked.
-	Struck bool
+	LostInFlight bool
 }
 
 func (e *DialError) Error() string {
@@ -211,11 +211,11 @@ func classify(err error) Failure {
 	}
 }
 
-// Struck says whether a dial failed because what carried it was lost, here or
+// LostInFlight says whether a dial failed because what carried it was lost, here or
 // farther on, before it was answered.
-func Struck(err error) bool {
+func LostInFlight(err error) bool {
 	var typed *DialError
-	return errors.As(err, &typed) && (typed.Struck || typed.Failure == FailAgentLost)
+	return errors.As(err, &typed) && (typed.LostInFlight || typed.Failure == FailAgentLost)
 }
 
 // FailureOf is the failure of any error a Dialer returned; 0 for nil.

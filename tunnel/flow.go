@@ -34,10 +34,10 @@ type Flow struct {
 	// What the dial found out. Its dialers write it, one at a time, until Dial
 	// has returned, also with an error; it is for reading from then on.
 
-	Hop      Hop
-	Route    Route
-	Resolved string  // the address that was dialed (of a proxy: the proxy's), ip:port; "" if the name went out as it is
-	Lasting  Lasting // nil: the connection ends with what carries it, or outlives it at other processes
+	Hop       Hop
+	Route     Route
+	Resolved  string    // the address that was dialed (of a proxy: the proxy's), ip:port; "" if the name went out as it is
+	Resumable Resumable // nil: the connection ends with what carries it, or outlives it at other processes
 
 	// What the Forwarder adds before it tells Observers of the opening.
 
@@ -120,7 +120,7 @@ func (f *Flow) To(address string) *Flow {
 }
 
 // Adopt takes over what a try found out, and keeps what it did not: Hop, Route,
-// Resolved and Lasting, as they are now. What is noted in try afterwards is not seen in
+// Resolved and Resumable, as they are now. What is noted in try afterwards is not seen in
 // f. It belongs to the dial, and so is called before Dial returns f to its
 // owner. Every new field of what a dial finds out is added here.
 func (f *Flow) Adopt(try *Flow) {
@@ -133,8 +133,8 @@ func (f *Flow) Adopt(try *Flow) {
 	if try.Resolved != "" {
 		f.Resolved = try.Resolved
 	}
-	if try.Lasting != nil {
-		f.Lasting = try.Lasting
+	if try.Resumable != nil {
+		f.Resumable = try.Resumable
 	}
 }
 

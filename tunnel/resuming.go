@@ -38,16 +38,16 @@ type Grant struct {
 	Taken  uint64        // up to here it has taken all
 }
 
-// Lasting is a connection that outlives what carries it, as one of its ends
+// Resumable is a connection that outlives what carries it, as one of its ends
 // sees it.
-type Lasting interface {
-	// Course may be called at any time, by any goroutine.
-	Course() Course
+type Resumable interface {
+	// ResumeStatus may be called at any time, by any goroutine.
+	ResumeStatus() ResumeStatus
 }
 
-// Course is how it has fared so far. Hop and Source are the Flow's as they
+// ResumeStatus is how it has fared so far. Hop and Source are the Flow's as they
 // became with the newest carrier, or zero.
-type Course struct {
+type ResumeStatus struct {
 	Lost    time.Time // since when nothing carries it; zero: something does
 	Resumes int       // how often it went on by another carrier
 	Hop     Hop
@@ -57,7 +57,7 @@ type Course struct {
 // Interrupted says whether f, which has ended here with err, goes on by another
 // way: its ends are elsewhere and have lost nothing.
 func (f *Flow) Interrupted(err error) bool {
-	if err == nil || f.Lasting != nil || f.Resume == nil || f.Resume.Granted.Window <= 0 {
+	if err == nil || f.Resumable != nil || f.Resume == nil || f.Resume.Granted.Window <= 0 {
 		return false
 	}
 	code := CodeOf(err)

@@ -42,7 +42,7 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 			if err == nil || ctx.Err() != nil || !elsewhere(err) {
 				return c, err
 			}
-			tried, last, struck = append(tried, l), err, struck || tunnel.Struck(err)
+			tried, last, struck = append(tried, l), err, struck || tunnel.LostInFlight(err)
 		case h.Conn != nil:
 			f.Hop = tunnel.Hop{Role: "server", ID: h.addr.String()} // its id is not known
 			c, err := s.connector.request(ctx, h, f)
@@ -60,11 +60,11 @@ func (s *Server) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 // failed is why a dial failed on all links, marked if one of them was lost
 // under it.
 func failed(address string, err error, struck bool) error {
-	if !struck || tunnel.Struck(err) {
+	if !struck || tunnel.LostInFlight(err) {
 		return err
 	}
 	marked := *tunnel.AsDialError(address, err) // others may hold the original
-	marked.Struck = true
+	marked.LostInFlight = true
 	return &marked
 }
 
@@ -72,7 +72,7 @@ func failed(address string, err error, struck bool) error {
 // asked, or another server may have an agent for it.
 func elsewhere(err error) bool {
 	failure := tunnel.FailureOf(err)
-	return failure.Elsewhere() || failure == tunnel.FailNoAgent
+	return failure.Retryable() || failure == tunnel.FailNoAgent
 }
 
 // way finds what can carry a request: the best link that was not tried or,
@@ -137,7 +137,7 @@ func (s *Server) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error
 		}
 		f.Hop = tunnel.Hop{Role: "server", ID: l.Peer().ID}
 		var c tunnel.Conn
-		if c, err = l.Dial(ctx, f); err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Elsewhere() {
+		if c, err = l.Dial(ctx, f); err == nil || ctx.Err() != nil || !tunnel.FailureOf(err).Retryable() {
 			return c, err
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"konnectivity/internal/peers"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // pool keeps links to the server, as many as policy says, from the first request
@@ -20,8 +20,8 @@ type pool struct {
 	opt       Options
 	connector *connector
 	health    *health
-	spare     *spare     // for what showed the server to be old
-	ends      *roam.Ends // of connections that move from link to link
+	spare     *spare          // for what showed the server to be old
+	ends      *resume.Manager // of connections that move from link to link
 	set       *peers.Set[netip.AddrPort, *pooled]
 	pace      pace // of searches
 
@@ -30,7 +30,7 @@ type pool struct {
 	lost  atomic.Int64 // links
 }
 
-func newPool(opt Options, c *connector, s *spare, ends *roam.Ends, t *tasks) *pool {
+func newPool(opt Options, c *connector, s *spare, ends *resume.Manager, t *tasks) *pool {
 	p := &pool{opt: opt, connector: c, health: c.health, spare: s, ends: ends, tasks: t}
 	p.set = peers.New(peers.Config[netip.AddrPort, *pooled]{
 		Policy: policy, ConnectTimeout: opt.ConnectTimeout,

@@ -17,7 +17,7 @@ import (
 	"konnectivity/adapters/internal/fakeserver"
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -153,14 +153,14 @@ func run(t testing.TB, s *Server) {
 }
 
 // newAgent is the ends of an agent, to which several servers may lead.
-func newAgent(t *testing.T) *roam.Ends {
-	ends := roam.New(roam.Options{Window: time.Minute})
+func newAgent(t *testing.T) *resume.Manager {
+	ends := resume.New(resume.Options{Window: time.Minute})
 	t.Cleanup(func() { ends.Close(); ends.Wait() })
 	return ends
 }
 
 // resuming is a server that leads to the agent whose ends are given.
-func resuming(p *fakeserver.PKI, agent *roam.Ends) *fakeserver.Server {
+func resuming(p *fakeserver.PKI, agent *resume.Manager) *fakeserver.Server {
 	s := fakeserver.New(p)
 	s.Ends = agent
 	return s

@@ -6,7 +6,7 @@ import (
 
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // Server is a tunnel.Dialer to whatever the konnectivity server's agents reach.
@@ -17,7 +17,7 @@ type Server struct {
 	health    *health
 	pool      *pool
 	spare     *spare
-	ends      *roam.Ends
+	ends      *resume.Manager
 	dialer    tunnel.Dialer // dial, for connections that outlive their links
 	tasks     *tasks
 }
@@ -32,7 +32,7 @@ func New(opt Options) (*Server, error) {
 	budget := link.NewBudget(0)
 	s := &Server{opt: opt, spare: new(spare), tasks: newTasks()}
 	s.health = newHealth(s.tasks.ctx, opt)
-	s.ends = roam.New(roam.Options{Window: opt.ResumeWindow, Budget: budget, Log: opt.Log})
+	s.ends = resume.New(resume.Options{Window: opt.ResumeWindow, Budget: budget, Log: opt.Log})
 	s.connector = newConnector(opt, s.health, budget, s.ends.Features())
 	s.pool = newPool(opt, s.connector, s.spare, s.ends, s.tasks)
 	s.dialer = s.ends.Dialer(tunnel.DialerFunc(s.dial))
@@ -87,7 +87,7 @@ func (s *Server) Serving() error { return s.pool.links().serving() }
 func (s *Server) Links() []Link { return s.pool.links().list() }
 
 // Ends are the ends of the connections that outlive their links.
-func (s *Server) Ends() *roam.Ends { return s.ends }
+func (s *Server) Ends() *resume.Manager { return s.ends }
 
 // Stats costs one pass over the links.
 func (s *Server) Stats() Stats {

@@ -302,11 +302,11 @@ func TestDialStaysStruck(t *testing.T) {
 	run(t, s)
 	eventually(t, "two links", func() bool { return len(s.Links()) == 2 })
 	_, err := s.dial(t.Context(), tunnel.NewFlow("tcp", "192.0.2.9:1"))
-	if tunnel.FailureOf(err) != tunnel.FailNoAgent || !tunnel.Struck(err) || dials.Load() < 2 {
-		t.Errorf("%v after %d dials, struck: %v", err, dials.Load(), tunnel.Struck(err))
+	if tunnel.FailureOf(err) != tunnel.FailNoAgent || !tunnel.LostInFlight(err) || dials.Load() < 2 {
+		t.Errorf("%v after %d dials, struck: %v", err, dials.Load(), tunnel.LostInFlight(err))
 	}
 	said := &tunnel.DialError{Failure: tunnel.FailNoAgent}
-	if err := failed("", said, true); !tunnel.Struck(err) || said.Struck {
-		t.Errorf("%v is struck: %v, the original: %v", err, tunnel.Struck(err), said.Struck)
+	if err := failed("", said, true); !tunnel.LostInFlight(err) || said.LostInFlight {
+		t.Errorf("%v is struck: %v, the original: %v", err, tunnel.LostInFlight(err), said.LostInFlight)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // flags are the command line, upstream's flags (cmd/agent/app/options) first.
@@ -93,7 +93,7 @@ func (f *flags) addServers(set *pflag.FlagSet) {
 	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
 	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer; less than 1s means 1s (default: pinged after 5s, given up after 15s)")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
+	set.DurationVar(&f.resumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&f.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
@@ -187,7 +187,7 @@ func (f *flags) checkNumbers() error {
 	if f.syncInterval < leastSync {
 		return cli.Usagef("--sync-interval=%v: must be at least %v", f.syncInterval, leastSync)
 	}
-	if err := roam.CheckWindow(f.resumeWindow); err != nil {
+	if err := resume.CheckWindow(f.resumeWindow); err != nil {
 		return cli.Usagef("--resume-window=%v: %v", f.resumeWindow, err)
 	}
 	if err := lanes.CheckMax(f.lanes); err != nil {

@@ -23,7 +23,7 @@ import (
 	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // The values of --mode and --agent-identifier-policy.
@@ -163,7 +163,7 @@ func (f *flags) addTLS(set *pflag.FlagSet) {
 func (f *flags) addBounds(set *pflag.FlagSet) {
 	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0 means no limit")
 	set.DurationVar(&f.grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.DurationVar(&f.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
+	set.DurationVar(&f.resumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "maximum number of connections on each port at once; peers that have yet to authenticate do not count")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
@@ -250,7 +250,7 @@ func (f *flags) checkNumbers() error {
 			return cli.Usagef("--%s=%v: must not be negative", d.flag, d.value)
 		}
 	}
-	if err := roam.CheckWindow(f.resumeWindow); err != nil {
+	if err := resume.CheckWindow(f.resumeWindow); err != nil {
 		return cli.Usagef("--resume-window=%v: %v", f.resumeWindow, err)
 	}
 	for _, d := range []struct {

@@ -31,13 +31,13 @@ func TestAClockThatIsSetChangesNoState(t *testing.T) {
 		}
 		value, _ := table.conns.Load(f)
 		c := value.(*conn)
-		if state, _, _ := c.state(now, tunnel.Course{}); state != StateIdle {
+		if state, _, _ := c.state(now, tunnel.ResumeStatus{}); state != StateIdle {
 			t.Errorf("set by %v, an idle connection is %s", by, state)
 		}
 		f.Hold(true, true)
 		table.sample(real, sampleEvery)
 		table.sample(real, sampleEvery)
-		if state, _, seconds := c.state(now, tunnel.Course{}); state != StateStalled || seconds < 0 || seconds > 60 {
+		if state, _, seconds := c.state(now, tunnel.ResumeStatus{}); state != StateStalled || seconds < 0 || seconds > 60 {
 			t.Errorf("set by %v, a stalled connection is %s for %v s", by, state, seconds)
 		}
 	}

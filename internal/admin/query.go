@@ -81,7 +81,7 @@ func (q query) key() string { return fmt.Sprintf("%#v", q) }
 // row is a connection with its sort key.
 type row struct {
 	*conn
-	course   tunnel.Course
+	course   tunnel.ResumeStatus
 	state    string
 	seconds  float64
 	up, down float64
@@ -156,7 +156,7 @@ func (t *Table) connections(tenant string, q query) Page[Connection] {
 	return page
 }
 
-func (c *conn) matches(filter string, course tunnel.Course) bool {
+func (c *conn) matches(filter string, course tunnel.ResumeStatus) bool {
 	if filter == "" {
 		return true
 	}

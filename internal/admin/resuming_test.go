@@ -9,9 +9,9 @@ import (
 )
 
 // lasting is a connection that outlives its links, as a test has it fare.
-type lasting struct{ now tunnel.Course }
+type lasting struct{ now tunnel.ResumeStatus }
 
-func (l *lasting) Course() tunnel.Course { return l.now }
+func (l *lasting) ResumeStatus() tunnel.ResumeStatus { return l.now }
 
 func TestAResumedConnectionShowsItsPauseAndItsNewHop(t *testing.T) {
 	table := NewTable()
@@ -19,9 +19,9 @@ func TestAResumedConnectionShowsItsPauseAndItsNewHop(t *testing.T) {
 		return []Peer{{Role: RoleServer, ID: "a"}, {Role: RoleServer, ID: "b"}}
 	}})
 	l := new(lasting)
-	f := &tunnel.Flow{ID: "one", Front: "socks5", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}, Hop: tunnel.Hop{Role: "server", ID: "a"}, Opened: time.Now(), Lasting: l}
+	f := &tunnel.Flow{ID: "one", Front: "socks5", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}, Hop: tunnel.Hop{Role: "server", ID: "a"}, Opened: time.Now(), Resumable: l}
 	table.Opened(f)
-	l.now = tunnel.Course{Lost: time.Now().Add(-3 * time.Second)}
+	l.now = tunnel.ResumeStatus{Lost: time.Now().Add(-3 * time.Second)}
 	f.Hold(true, true)
 	for range 3 {
 		table.sample(time.Now(), sampleEvery)
@@ -35,7 +35,7 @@ func TestAResumedConnectionShowsItsPauseAndItsNewHop(t *testing.T) {
 	}
 	f.Hold(true, false)
 	f.Carry(true, 1000)
-	l.now = tunnel.Course{Resumes: 1, Hop: tunnel.Hop{Role: "server", ID: "b"}}
+	l.now = tunnel.ResumeStatus{Resumes: 1, Hop: tunnel.Hop{Role: "server", ID: "b"}}
 	table.sample(time.Now(), sampleEvery)
 	c = get[Page[Connection]](t, h, "/api/v1/connections?filter=server+b").Items[0]
 	if c.State != StateActive || c.ResumingFor != 0 || c.Resumes != 1 || c.Next != "server b" || c.Source != "10.0.0.1:5" {

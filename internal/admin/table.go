@@ -102,9 +102,9 @@ type conn struct {
 	from                  neighbour // zero: a peer
 	since                 time.Time
 	flow                  *tunnel.Flow
-	lasting               tunnel.Lasting  // nil: it ends with what carries it
-	moved                 atomic.Int64    // when it last carried something, a tunnel.Moment
-	stalled               [2]atomic.Int64 // when B (up) or A (down) stopped reading, a tunnel.Moment; 0 if it reads
+	lasting               tunnel.Resumable // nil: it ends with what carries it
+	moved                 atomic.Int64     // when it last carried something, a tunnel.Moment
+	stalled               [2]atomic.Int64  // when B (up) or A (down) stopped reading, a tunnel.Moment; 0 if it reads
 	rate                  [2]atomic.Uint64
 	seen                  [2]int64 // used by the sampler alone: bytes so far
 	held                  [2]bool  // used by the sampler alone
@@ -150,7 +150,7 @@ func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 func (t *Table) Opened(f *tunnel.Flow) {
 	c := &conn{
 		number: t.number.Add(1), tenant: f.Tenant, id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
-		since: f.Opened, flow: f, from: frontendOf(f), lasting: f.Lasting,
+		since: f.Opened, flow: f, from: frontendOf(f), lasting: f.Resumable,
 	}
 	if f.Source != nil {
 		c.source = f.Source.String()
@@ -255,7 +255,7 @@ func (c *conn) sample(now time.Time, since time.Duration, lost bool) (stalled bo
 }
 
 // add adds a connection to the counts of its neighbours.
-func (s *sums) add(c *conn, course tunnel.Course, stalled bool) {
+func (s *sums) add(c *conn, course tunnel.ResumeStatus, stalled bool) {
 	f := load{open: 1}
 	f.up, f.down = c.rates()
 	if stalled {
@@ -295,10 +295,10 @@ func (s *sums) tenant(name string, f load, resuming bool) {
 
 // course is how the connection has fared, with the hop and the source that it
 // has now.
-func (c *conn) course() tunnel.Course {
-	now := tunnel.Course{}
+func (c *conn) course() tunnel.ResumeStatus {
+	now := tunnel.ResumeStatus{}
 	if c.lasting != nil {
-		now = c.lasting.Course()
+		now = c.lasting.ResumeStatus()
 	}
 	if now.Hop == (tunnel.Hop{}) {
 		now.Hop = c.next
@@ -334,7 +334,7 @@ func (c *conn) view(now time.Time) Connection {
 
 // state is with whom it is stalled, and for how long it has been stalled or
 // resuming.
-func (c *conn) state(now time.Time, course tunnel.Course) (state, by string, seconds float64) {
+func (c *conn) state(now time.Time, course tunnel.ResumeStatus) (state, by string, seconds float64) {
 	if !course.Lost.IsZero() {
 		return StateResuming, "", now.Sub(course.Lost).Seconds()
 	}

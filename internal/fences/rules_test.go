@@ -29,9 +29,8 @@ var rules = []rule{
 	{folder: "tunnel/connect", own: []string{"tunnel"}},
 	{folder: "tunnel/link", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
-	{folder: "tunnel/resume", own: []string{"tunnel"}},
+	{folder: "tunnel/resume", own: []string{"tunnel", "tunnel/link"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "tunnel/lanes", own: []string{"tunnel", "tunnel/link"}},
-	{folder: "tunnel/roam", own: []string{"tunnel", "tunnel/link", "tunnel/resume"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "tunnel/legacy", own: []string{"tunnel", "tunnel/shares"}, third: []string{
 		"google.golang.org/", "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto",
 		"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
@@ -50,7 +49,7 @@ var rules = []rule{
 	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/logging", "internal/memlimit", "internal/printable", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},
 	{folder: "internal/logging", own: []string{"internal/files", "internal/printable"}, third: anyModule},
-	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel/link", "tunnel/roam"}, third: anyModule},
+	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel/link", "tunnel/resume"}, third: anyModule},
 	{folder: "internal/pki"},
 	{folder: "internal/peers", own: []string{"tunnel"}},
 	{folder: "internal/source"},

@@ -5,16 +5,16 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // pauseBuckets run from another link that was there to the longest window that
 // makes sense.
 var pauseBuckets = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60}
 
-// resuming is the part of a *roam.Ends that is needed here.
+// resuming is the part of a *resume.Manager that is needed here.
 type resuming interface {
-	Stats() roam.Stats
+	Stats() resume.Stats
 	OnResume(func(pause time.Duration))
 }
 
@@ -34,7 +34,7 @@ func Resuming(r prometheus.Registerer, prefix string, ends resuming) error {
 // resumingFigures is a collector that asks once a scrape: a server of many
 // clusters adds up what all of them have.
 type resumingFigures struct {
-	stats  func() roam.Stats
+	stats  func() resume.Stats
 	series []resumingSeries
 	given  *prometheus.Desc
 }
@@ -43,21 +43,21 @@ type resumingFigures struct {
 type resumingSeries struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
-	value func(roam.Stats) int64
+	value func(resume.Stats) int64
 }
 
-func newResumingFigures(prefix string, stats func() roam.Stats) *resumingFigures {
+func newResumingFigures(prefix string, stats func() resume.Stats) *resumingFigures {
 	f := &resumingFigures{stats: stats}
-	add := func(kind prometheus.ValueType, name, help string, value func(roam.Stats) int64) {
+	add := func(kind prometheus.ValueType, name, help string, value func(resume.Stats) int64) {
 		f.series = append(f.series, resumingSeries{prometheus.NewDesc(prefix+name, help, nil, nil), kind, value})
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
-	add(gauge, "resumable_connections", "Current number of connections that outlive their link.", func(s roam.Stats) int64 { return int64(s.Conns) })
-	add(gauge, "detached_connections", "Current number of connections whose link was lost and that wait for another.", func(s roam.Stats) int64 { return s.Without })
-	add(gauge, "replay_buffered_bytes", "Memory for bytes sent and not yet acknowledged, which may have to be sent again.", func(s roam.Stats) int64 { return s.Kept })
-	add(counter, "resumed_connections_total", "Number of times that a connection was resumed over another link.", func(s roam.Stats) int64 { return s.Resumes })
-	add(counter, "replayed_bytes_total", "Payload that was sent again over another link, in bytes.", func(s roam.Stats) int64 { return s.Replayed })
-	add(counter, "degraded_connections_total", "Number of connections that can no longer outlive their link, because memory ran short.", func(s roam.Stats) int64 { return s.Degraded })
+	add(gauge, "resumable_connections", "Current number of connections that outlive their link.", func(s resume.Stats) int64 { return int64(s.Conns) })
+	add(gauge, "detached_connections", "Current number of connections whose link was lost and that wait for another.", func(s resume.Stats) int64 { return s.Detached })
+	add(gauge, "replay_buffered_bytes", "Memory for bytes sent and not yet acknowledged, which may have to be sent again.", func(s resume.Stats) int64 { return s.Kept })
+	add(counter, "resumed_connections_total", "Number of times that a connection was resumed over another link.", func(s resume.Stats) int64 { return s.Resumes })
+	add(counter, "replayed_bytes_total", "Payload that was sent again over another link, in bytes.", func(s resume.Stats) int64 { return s.Replayed })
+	add(counter, "degraded_connections_total", "Number of connections that can no longer outlive their link, because memory ran short.", func(s resume.Stats) int64 { return s.Degraded })
 	f.given = prometheus.NewDesc(prefix+"unresumed_connections_total", "Number of connections that ended because they were not resumed, by reason (window, unconfirmed, unknown, contradiction, memory).", []string{"reason"}, nil)
 	return f
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // ends are figures that a test sets.
 type ends struct {
-	now     roam.Stats
+	now     resume.Stats
 	resumed func(time.Duration)
 }
 
-func (e *ends) Stats() roam.Stats              { return e.now }
+func (e *ends) Stats() resume.Stats            { return e.now }
 func (e *ends) OnResume(f func(time.Duration)) { e.resumed = f }
 
 func TestResumingIsThereFromTheStart(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	if err := Resuming(reg, "x_", roam.New(roam.Options{})); err != nil {
+	if err := Resuming(reg, "x_", resume.New(resume.Options{})); err != nil {
 		t.Fatal(err)
 	}
 	problems, err := testutil.GatherAndLint(reg)
@@ -62,11 +62,11 @@ func TestResumingIsThereFromTheStart(t *testing.T) {
 
 func TestResumingFollowsTheFigures(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
-	e := &ends{now: roam.Stats{GivenUp: map[string]int64{"window": 0}}}
+	e := &ends{now: resume.Stats{GivenUp: map[string]int64{"window": 0}}}
 	if err := Resuming(reg, "x_", e); err != nil {
 		t.Fatal(err)
 	}
-	e.now = roam.Stats{Conns: 1, Without: 2, Kept: 3, Resumes: 4, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
+	e.now = resume.Stats{Conns: 1, Detached: 2, Kept: 3, Resumes: 4, Replayed: 5, Degraded: 6, GivenUp: map[string]int64{"window": 7}}
 	e.resumed(300 * time.Millisecond)
 	all, err := reg.Gather()
 	if err != nil {

@@ -104,5 +104,5 @@ func (r *Registry) find(ctx context.Context, host string, not *conn) (*conn, Str
 // before it was answered, repeating it is up to its opener, who numbers the
 // attempts.
 func retriable(f *tunnel.Flow, err error) bool {
-	return tunnel.FailureOf(err).Elsewhere() && (f.Resume == nil || !tunnel.Struck(err))
+	return tunnel.FailureOf(err).Retryable() && (f.Resume == nil || !tunnel.LostInFlight(err))
 }

@@ -38,7 +38,7 @@ func (r *Registry) resume(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, err
 			switch {
 			case failure == tunnel.FailGone:
 				gone = err
-			case err == nil || !failure.Elsewhere() || bounded.Err() != nil:
+			case err == nil || !failure.Retryable() || bounded.Err() != nil:
 				return far, err
 			}
 			tried = append(tried, c) // whose link has perhaps just broken; there may be another

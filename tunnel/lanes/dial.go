@@ -12,7 +12,7 @@ func (g *Group) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 	for {
 		l, others := g.pick(f)
 		c, err := l.ses.Dial(ctx, f)
-		if err == nil || !others || f.Resume != nil || ctx.Err() != nil || !tunnel.Closed(l.ses.Done()) || !tunnel.FailureOf(err).Elsewhere() {
+		if err == nil || !others || f.Resume != nil || ctx.Err() != nil || !tunnel.Closed(l.ses.Done()) || !tunnel.FailureOf(err).Retryable() {
 			return c, err
 		}
 	}

@@ -23,7 +23,7 @@ func TestStruckDialIsItsOpenersToRepeat(t *testing.T) {
 				_ = far.Close()
 			}
 		}
-		if err := <-failed; !tunnel.Struck(err) {
+		if err := <-failed; !tunnel.LostInFlight(err) {
 			t.Errorf("the opener is told %v", err)
 		}
 		if n := g.Stats().Opened; n != 1 {

@@ -132,7 +132,7 @@ func TestCancelledDialTellsTheAgentAndClosesALateSuccess(t *testing.T) {
 func TestDialOnAStreamThatHasFailed(t *testing.T) {
 	a := newRig(t, Limits{}).rawAgent(t)
 	a.peer.mux.sender.stop(io.ErrClosedPipe)
-	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); !tunnel.Struck(err) {
+	if _, err := a.peer.Dial(t.Context(), tunnel.NewFlow("tcp", "a:1")); !tunnel.LostInFlight(err) {
 		t.Errorf("the caller hears %v", err)
 	}
 	if n := a.peer.Streams(); n != 0 {

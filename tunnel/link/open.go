@@ -93,7 +93,7 @@ func (ses *Session) lost(address string) error {
 	if ses.peer.Role == RoleAgent {
 		failure = tunnel.FailAgentLost
 	}
-	return &tunnel.DialError{Failure: failure, Address: address, Err: ses.err, Struck: true}
+	return &tunnel.DialError{Failure: failure, Address: address, Err: ses.err, LostInFlight: true}
 }
 
 func (r *frameReader) handleOpened(st *Stream, payload []byte) error {

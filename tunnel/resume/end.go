@@ -68,9 +68,9 @@ type End struct {
 	abandoned bool // the peer is yet to be told that it is over
 }
 
-// New returns an end that is attached to its first carrier and may be without
+// newEnd returns an end that is attached to its first carrier and may be without
 // one, or wait for its peer to take what is left, for as long as window.
-func New(window time.Duration) End {
+func newEnd(window time.Duration) End {
 	return End{window: window, carried: true, confirmed: true}
 }
 

@@ -19,7 +19,7 @@ func at(seconds int) time.Time { return t0.Add(time.Duration(seconds) * time.Sec
 // written is an end that has sent text and nothing else.
 func written(t *testing.T, text string) *End {
 	t.Helper()
-	e := New(30 * time.Second)
+	e := newEnd(30 * time.Second)
 	t.Cleanup(e.Out.Release)
 	e.Out.Append(tunnel.CopyChunk([]byte(text)))
 	send(&e)
@@ -201,7 +201,7 @@ func TestLingersAsLongAsThePeerIsSlow(t *testing.T) {
 	want(t, e, Gone, Unconfirmed)
 }
 
-// Without a carrier it has a window from when that was lost.
+// Detached a carrier it has a window from when that was lost.
 func TestLingeringIsBounded(t *testing.T) {
 	e := over(t)
 	e.Broken(0, tunnel.CodeLost, at(29))
@@ -338,7 +338,7 @@ func TestWhatIsBeingGivenIsNotOver(t *testing.T) {
 // The end of a direction is acknowledged at once where the other one has ended, too.
 func TestAcknowledgesTheEndWithItsOwn(t *testing.T) {
 	for _, first := range []bool{true, false} {
-		e := New(time.Minute)
+		e := newEnd(time.Minute)
 		if first {
 			e.Out.Finish()
 		}
@@ -358,7 +358,7 @@ func TestAcknowledgesTheEndWithItsOwn(t *testing.T) {
 
 // A peer that keeps much is told less often, on that carrier.
 func TestAcknowledgesInSteps(t *testing.T) {
-	e := New(time.Minute)
+	e := newEnd(time.Minute)
 	due := func(at int) {
 		t.Helper()
 		e.In.Take(at - 1)

@@ -30,7 +30,7 @@ func simulate(seed uint64) (done tally, err error) {
 		w.servers = append(w.servers, &server{links: [2]*simLink{{}, {}}})
 	}
 	for who := range w.ends {
-		end := New(simWindow)
+		end := newEnd(simWindow)
 		a := &actor{w: w, who: who, end: &end, total: w.rnd.IntN(100 << 10)}
 		if w.chance(10) {
 			a.total, a.bulk = 10*a.total, true

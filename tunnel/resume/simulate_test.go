@@ -8,9 +8,9 @@ import (
 )
 
 var (
-	simFor   = flag.Duration("simulate", 0, "how long to simulate; 0: until there were -faults")
-	simSeed  = flag.Uint64("seed", 0, "the first seed; 0: random, and printed")
-	simCount = flag.Int("faults", 1_000_000, "how many faults a run without -simulate makes at least")
+	SimulateFor  = flag.Duration("simulate", 0, "how long to simulate; 0: -faults of the pure part, -runs of connections")
+	SimulateSeed = flag.Uint64("seed", 0, "the first seed; 0: random, and printed")
+	simCount     = flag.Int("faults", 1_000_000, "how many faults a run without -simulate makes at least")
 )
 
 // seeds are runs that failed once.
@@ -26,10 +26,10 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// TestSimulate runs from one seed after the other. A seed that fails is printed;
+// TestSimulateMachine runs from one seed after the other. A seed that fails is printed;
 // it belongs into seeds then.
-func TestSimulate(t *testing.T) {
-	seed := *simSeed
+func TestSimulateMachine(t *testing.T) {
+	seed := *SimulateSeed
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
@@ -38,10 +38,10 @@ func TestSimulate(t *testing.T) {
 		most /= 200
 	}
 	start, done := time.Now(), tally{}
-	for ; *simFor > 0 && time.Since(start) < *simFor || *simFor == 0 && done.faults < most; seed++ {
+	for ; *SimulateFor > 0 && time.Since(start) < *SimulateFor || *SimulateFor == 0 && done.faults < most; seed++ {
 		one, err := simulate(seed)
 		if err != nil {
-			t.Fatalf("seed %d: %v (again: go test ./tunnel/resume -run TestSimulate -faults 1 -seed %d)", seed, err, seed)
+			t.Fatalf("seed %d: %v (again: go test ./tunnel/resume -run TestSimulateMachine -faults 1 -seed %d)", seed, err, seed)
 		}
 		done.add(one)
 	}

@@ -20,7 +20,7 @@ import (
 	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // ServerName is the name in every server's certificate.
@@ -57,13 +57,13 @@ func (p *PKI) Client(serverName string, protos ...string) *tls.Config {
 
 // Server is one running server.
 type Server struct {
-	ID      string        // that it goes by; empty: none
-	Protos  []string      // what ALPN offers; nil: link and http/1.1
-	Dialer  tunnel.Dialer // reaches destinations; nil: Direct
-	Count   int           // how many servers it says there are
-	Agents  link.Serving  // what it says of its agents
-	NoLanes bool          // as servers of before
-	Ends    *roam.Ends    // of an agent, which several servers may lead to; nil: connections end with their links
+	ID      string          // that it goes by; empty: none
+	Protos  []string        // what ALPN offers; nil: link and http/1.1
+	Dialer  tunnel.Dialer   // reaches destinations; nil: Direct
+	Count   int             // how many servers it says there are
+	Agents  link.Serving    // what it says of its agents
+	NoLanes bool            // as servers of before
+	Ends    *resume.Manager // of an agent, which several servers may lead to; nil: connections end with their links
 
 	Handshakes, Resumed, Connects, Links atomic.Int64
 	IDs                                  chan string // of requests, where there is room

@@ -17,7 +17,7 @@ import (
 	"konnectivity/socks5"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // defaultDrain leaves a pod's usual 30 s of grace some room.
@@ -44,7 +44,7 @@ func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
 	o.Peers.AddTo(set, "servers")
-	set.DurationVar(&o.resumeWindow, "resume-window", roam.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
+	set.DurationVar(&o.resumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
 	set.IntVar(&o.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
 	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }

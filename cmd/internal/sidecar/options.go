@@ -23,7 +23,7 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
-	"konnectivity/tunnel/roam"
+	"konnectivity/tunnel/resume"
 )
 
 // Front is one of the protocols that clients speak to a sidecar.
@@ -112,8 +112,8 @@ func (o *Options) check() error {
 		return cli.Usagef("--max-connections: want 0 for the default or at least 1, got %d", o.maxConnections)
 	case o.idleTimeout < 0:
 		return cli.Usagef("--idle-timeout: want 0 for none or a positive duration, got %v", o.idleTimeout)
-	case roam.CheckWindow(o.resumeWindow) != nil:
-		return cli.Usagef("--resume-window=%v: %v", o.resumeWindow, roam.CheckWindow(o.resumeWindow))
+	case resume.CheckWindow(o.resumeWindow) != nil:
+		return cli.Usagef("--resume-window=%v: %v", o.resumeWindow, resume.CheckWindow(o.resumeWindow))
 	case lanes.CheckMax(o.lanes) != nil:
 		return cli.Usagef("--link-lanes=%d: %v", o.lanes, lanes.CheckMax(o.lanes))
 	case o.drainTimeout < 0:

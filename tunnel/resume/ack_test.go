@@ -1,0 +1,105 @@
+package resume_test
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// counted is a carrier that counts what is acknowledged by it.
+type counted struct {
+	*link.Stream
+	acks *atomic.Int64
+}
+
+func (c counted) Acknowledge(a link.Ack) {
+	c.acks.Add(1)
+	c.Stream.Acknowledge(a)
+}
+
+// download is a connection on r, whose opener counts what it acknowledges.
+func (r *route) download() (c tunnel.Conn, dest *wireEnd, acks *atomic.Int64) {
+	r.t.Helper()
+	acks = new(atomic.Int64)
+	c, err := r.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		st, err := r.get(&r.near).a.Dial(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		return counted{st.(*link.Stream), acks}, nil
+	})).Dial(context.Background(), tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c, <-r.dests, acks
+}
+
+// reads takes so many times 64 KiB out of c, one a millisecond, and returns for how
+// long.
+func reads(t *testing.T, c tunnel.Conn, steps int) time.Duration {
+	t.Helper()
+	began, p := time.Now(), make([]byte, 64<<10)
+	for range steps {
+		if _, err := io.ReadFull(c, p); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// An end that keeps much is acknowledged less often, and does not wait for that. It
+// says so on each carrier.
+func TestAcknowledgementsOfBulk(t *testing.T) {
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		c, dest, acks := r.download()
+		defer c.Close()
+		go func() { _, _ = io.Copy(dest, zeroes{}) }()
+		for range 2 {
+			reads(t, c, 200)
+			before := acks.Load()
+			took := reads(t, c, 400)
+			if count := acks.Load() - before; took > 450*time.Millisecond || count > 130 {
+				t.Errorf("%d acknowledgements of 400 times 64 KiB, in %v", count, took)
+			}
+			r.cut(&r.near)
+			r.linkNear()
+		}
+	})
+}
+
+// An end that keeps less again, because memory has become scarce, does not wait for
+// the other one to fall silent.
+func TestAcknowledgementsWhileMemoryIsScarce(t *testing.T) {
+	const steps, scarce = 200, 64<<20 - 500<<10
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		before, budget := r.agent, link.NewBudget(64<<20)
+		r.agent = resume.New(resume.Options{Window: time.Minute, Budget: budget})
+		r.cut(&r.far)
+		before.Close()
+		before.Wait()
+		r.linkFar()
+		c, dest, _ := r.download()
+		defer c.Close()
+		for range 2 {
+			go func() { _, _ = io.CopyN(dest, zeroes{}, steps*64<<10) }()
+			if took := reads(t, c, steps); took > (steps+50)*time.Millisecond {
+				t.Errorf("it took %v", took)
+			}
+			time.Sleep(500 * time.Millisecond)
+			budget.Hold(scarce)
+			defer budget.Hold(-scarce)
+		}
+	})
+}
+
+// zeroes is a reader of these.
+type zeroes struct{}
+
+func (zeroes) Read(p []byte) (int, error) { return len(p), nil }

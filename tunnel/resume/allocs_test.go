@@ -1,0 +1,57 @@
+package resume_test
+
+import (
+	"io"
+	"runtime"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// allocs is how often memory is allocated in all for a message of that size to
+// reach an agent's end and come back, by way of a server.
+func allocs(t *testing.T, window time.Duration, size int) float64 {
+	accepted := make(grab, 1)
+	w := &world{t: t, serve: accepted}
+	w.begin(1, window)
+	c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := <-accepted
+	defer far.Close()
+	defer c.Close()
+	go func() { _, _ = io.Copy(far, far) }()
+	message, answer := make([]byte, size), make([]byte, size)
+	exchange := func() {
+		if _, err := c.Write(message); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 100 {
+		exchange()
+	}
+	const rounds = 1000
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range rounds {
+		exchange()
+	}
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs-before.Mallocs) / rounds
+}
+
+// To outlive links costs few allocations, for small messages and for bulk.
+func TestAllocations(t *testing.T) {
+	for size, more := range map[int]float64{100: 1, 64 << 10: 40} {
+		plain, lasting := allocs(t, 0, size), allocs(t, time.Minute, size)
+		t.Logf("%d bytes: %.1f allocations plain, %.1f lasting", size, plain, lasting)
+		if lasting > plain+more {
+			t.Errorf("%d bytes there and back cost %.1f allocations, and %.1f where nothing outlives its link", size, lasting, plain)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package resume_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// A peer that sends back all that it gets takes nothing more while nobody takes what it
+// sends. A connection that is closed has what was written delivered all the same, and
+// whoever still writes to it is let go.
+func TestCloseLetsGoOfAPeerThatWaits(t *testing.T) {
+	accepted := make(grab, 1)
+	w := &world{t: t, serve: accepted}
+	w.begin(1, time.Minute)
+	c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := <-accepted
+	var written, echoed atomic.Int64
+	var ends sync.WaitGroup
+	ends.Go(func() {
+		n, _ := io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c})
+		echoed.Store(n)
+		_ = c.Close()
+	})
+	ends.Go(func() {
+		for {
+			n, err := a.Write(make([]byte, 1024))
+			written.Add(int64(n))
+			if err != nil {
+				return
+			}
+		}
+	})
+	for before := int64(-1); before != written.Load(); time.Sleep(100 * time.Millisecond) {
+		before = written.Load() // until both wait
+	}
+	_ = a.Close()
+	over := make(chan struct{})
+	go func() { ends.Wait(); close(over) }()
+	select {
+	case <-over:
+	case <-time.After(20 * time.Second):
+		_ = a.Reset(nil)
+		_ = c.Reset(nil)
+		<-over
+		t.Fatal("both wait for each other")
+	}
+	if got, want := echoed.Load(), written.Load(); got < want {
+		t.Errorf("%d of %d bytes were delivered", got, want)
+	}
+}
+
+// Close lets go of whoever reads or writes, with a carrier that nothing comes by, and
+// without one. What the peer sends is taken all the same.
+func TestCloseLetsGoOfWhoWaits(t *testing.T) {
+	for i := range 8 {
+		acceptor, away, writes := i&1 != 0, i&2 != 0, i&4 != 0
+		t.Run(fmt.Sprintf("acceptor: %v, away: %v, writes: %v", acceptor, away, writes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { closeBesideOne(t, acceptor, away, writes) })
+		})
+	}
+}
+
+// closeBesideOne closes an end while one reads from it or writes to it.
+func closeBesideOne(t *testing.T, acceptor, away, writes bool) {
+	accepted := make(grab, 1)
+	w := &world{t: t, serve: accepted, wire: net.Pipe}
+	w.begin(1, time.Minute)
+	defer w.close() // within the bubble
+	c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer := <-accepted
+	if acceptor {
+		c, peer = peer, c
+	}
+	if away {
+		w.servers[0].cut(true)
+		synctest.Wait()
+	}
+	wait := c.Read
+	if writes {
+		wait = c.Write
+	}
+	let := make(chan error, 1)
+	go func() {
+		_, err := wait(make([]byte, 1<<20))
+		let <- err
+	}()
+	synctest.Wait()
+	_ = c.Close()
+	synctest.Wait()
+	select {
+	case err := <-let:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("who waits is told: %v", err)
+		}
+	default:
+		t.Error("who waits is not let go")
+	}
+	if !away {
+		if n, err := peer.Write(make([]byte, 1<<20)); err != nil {
+			t.Errorf("the peer sends %d bytes: %v", n, err)
+		}
+	}
+	_ = peer.Reset(nil)
+	_ = c.Reset(nil)
+}

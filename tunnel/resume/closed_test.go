@@ -1,0 +1,237 @@
+package resume_test
+
+import (
+	"io"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// apart runs f under fake time with a connection's two ends, and the links that they
+// are on.
+func apart(t *testing.T, f func(t *testing.T, w *world, opener, acceptor tunnel.Conn)) {
+	synctest.Test(t, func(t *testing.T) {
+		accepted := make(grab, 1)
+		w := &world{t: t, serve: accepted, wire: net.Pipe}
+		w.begin(1, time.Minute)
+		defer w.close() // within the bubble
+		c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, w, c, <-accepted)
+	})
+}
+
+// What was written is delivered, and its end, also where the connection has become a
+// plain one and its peer goes on writing as it is closed.
+func TestCloseOfAPlainConnectionDelivers(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		w.memory.Hold(1 << 30)
+		defer w.memory.Hold(-1 << 30)
+		if _, err := a.Write([]byte("hello, ")); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if n := w.agent.Stats().Degraded; n != 1 {
+			t.Fatalf("%d connections have become plain", n)
+		}
+		if _, err := a.Write([]byte("world")); err != nil {
+			t.Fatal(err)
+		}
+		_ = a.Close()
+		got, err := io.ReadAll(c)
+		if string(got) != "hello, world" || err != nil {
+			t.Errorf("%q comes, and then: %v", got, err)
+		}
+		_ = c.Reset(nil)
+	})
+}
+
+// deaf is a Receiver that has failed as it had the turn, as half of a relay has whose
+// destination takes nothing more.
+type deaf struct{ tunnel.Receiver }
+
+func (deaf) Take(tunnel.Chunk) int { return 0 }
+func (deaf) Flush()                {}
+func (deaf) Fail(error)            {}
+
+// What comes for a connection that is closed is dropped, also where it was delivered:
+// its peer may have to get rid of that before it takes what was written here.
+func TestWhatIsDeliveredBehindCloseIsDropped(t *testing.T) {
+	for _, moved := range []bool{false, true} {
+		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+			a.In().Deliver(deaf{})
+			if _, err := a.Write(make([]byte, 1<<10)); err != nil {
+				t.Fatal(err)
+			}
+			_ = a.CloseFor(io.ErrShortWrite)
+			if moved {
+				w.servers[0].cut(true)
+				w.servers[0].linkNear()
+			}
+			done := make(chan error, 1)
+			go func() {
+				_, err := c.Write(make([]byte, 1<<20))
+				done <- err
+			}()
+			time.Sleep(5 * time.Second)
+			synctest.Wait()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			default:
+				t.Error("the peer waits until the end of the window")
+			}
+			if got, err := io.ReadAll(c); len(got) != 1<<10 || err != nil {
+				t.Errorf("%d bytes come, and then: %v", len(got), err)
+			}
+			_ = c.Close()
+			synctest.Wait()
+			if n := w.opener.Len() + w.agent.Len(); n != 0 {
+				t.Errorf("%d ends are left", n)
+			}
+			_ = c.Reset(nil)
+		})
+	}
+}
+
+// What has come for a connection that is closed counts no more once its peer has reset
+// it.
+func TestNothingIsHeldOfAResetBehindClose(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		a.In().Deliver(deaf{})
+		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		_ = a.Close()
+		_ = c.Reset(nil)
+		synctest.Wait()
+		if n := w.agent.Len(); n != 0 {
+			t.Fatalf("%d ends are left", n)
+		}
+		for _, ses := range w.servers[0].ends {
+			if n := ses.Stats().Unread; n != 0 {
+				t.Errorf("%d bytes count as unread at the %v's peer", n, ses.Peer().Role)
+			}
+		}
+	})
+}
+
+// What has come for a plain connection before its carrier is lost can be read, and its
+// end, as from a stream.
+func TestWhatCameForAPlainConnectionIsRead(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		w.memory.Hold(1 << 30)
+		defer w.memory.Hold(-1 << 30)
+		if _, err := a.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write(make([]byte, 10<<10)); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.CloseWrite()
+		synctest.Wait()
+		if n := w.agent.Stats().Degraded; n != 1 {
+			t.Fatalf("%d connections have become plain", n)
+		}
+		w.servers[0].cut(false)
+		synctest.Wait()
+		if got, err := io.ReadAll(a); len(got) != 10<<10 || err != nil {
+			t.Errorf("%d bytes come, and then: %v", len(got), err)
+		}
+		_ = a.Close()
+		_ = c.Reset(nil)
+	})
+}
+
+// A deadline that is over as it is set frees whoever waits for credit to write. A plain
+// connection has only its carrier to go on by, so it ends.
+func TestADeadlineEndsAStuckWrite(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		w.memory.Hold(1 << 30)
+		defer w.memory.Hold(-1 << 30)
+		if _, err := a.Write(make([]byte, 1<<10)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		done := make(chan error, 1)
+		go func() {
+			_, err := a.Write(make([]byte, 1<<20))
+			done <- err
+		}()
+		synctest.Wait()
+		_ = a.SetWriteDeadline(time.Now())
+		synctest.Wait()
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Error("all was written")
+			}
+		default:
+			t.Error("it waits")
+			_ = a.Reset(nil)
+		}
+		_, err := io.Copy(io.Discard, c)
+		if tunnel.CodeOf(err) != tunnel.CodeGone {
+			t.Errorf("the peer reads: %v", err)
+		}
+		_ = c.Reset(nil)
+	})
+}
+
+// slow is a Receiver that is stuck with its turn, and counts what it is told.
+type slow struct {
+	deaf
+	fails int
+}
+
+func (r *slow) Fail(error) { r.fails++ }
+
+// Whoever is slow has all the time to take what came before an end in order, also where
+// the carrier of a plain connection is reset or lost behind that.
+func TestAnEndOfAPlainConnectionHasTime(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+			w.memory.Hold(1 << 30)
+			defer w.memory.Hold(-1 << 30)
+			from, to := a, c
+			if lost {
+				from, to = c, a
+			}
+			var r slow
+			to.In().Deliver(&r)
+			for _, end := range []tunnel.Conn{from, to} {
+				if _, err := end.Write(make([]byte, 10<<10)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			if n := w.agent.Stats().Degraded; n != 1 {
+				t.Fatalf("%d connections have become plain", n)
+			}
+			if lost {
+				_ = from.CloseWrite()
+				synctest.Wait()
+				w.servers[0].cut(true)
+			} else {
+				_ = from.Close() // which resets it behind the end
+			}
+			synctest.Wait()
+			if r.fails > 0 {
+				t.Errorf("lost: %v: who is to take it is told that it has failed", lost)
+			}
+			if err := to.Failed(); err != nil {
+				t.Errorf("lost: %v: it has failed: %v", lost, err)
+			}
+			_ = c.Reset(nil)
+			_ = a.Reset(nil)
+		})
+	}
+}

@@ -1,0 +1,143 @@
+package resume_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+	"weak"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// dialed is a connection through w and its destination's end.
+func (w *world) dialed(t *testing.T, ctx context.Context) (tunnel.Conn, net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w.dest = l.Addr().String()
+	c, err := w.opener.Dialer(w).Dial(ctx, tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close(); far.Close() })
+	return c, far
+}
+
+// alone takes the opener's only link from it.
+func (w *world) alone(t *testing.T) {
+	t.Helper()
+	w.servers[0].cut(true)
+	eventually(t, func() bool { return w.opener.Stats().Detached == 1 })
+}
+
+// What is reset while there is no carrier is over at the other end as soon as
+// there is one, long before the window has passed.
+func TestResetWithoutACarrier(t *testing.T) {
+	w := newWorld(t, 1, time.Hour)
+	c, far := w.dialed(t, t.Context())
+	w.alone(t)
+	if err := c.Reset(&tunnel.ResetError{Code: tunnel.CodeTimeout}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodeTimeout {
+		t.Errorf("it reads %v", err)
+	}
+	if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeTimeout {
+		t.Errorf("it writes %v", err)
+	}
+	w.servers[0].linkNear()
+	_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := far.Read(make([]byte, 1)); err == nil || err == io.EOF || tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		t.Errorf("the destination reads %v, want a reset", err)
+	}
+	eventually(t, func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
+}
+
+// The acceptor resets what has no carrier: whoever resumes it hears of it.
+func TestResetByTheDestinationWithoutACarrier(t *testing.T) {
+	w := newWorld(t, 1, time.Hour)
+	c, far := w.dialed(t, t.Context())
+	w.alone(t)
+	_ = far.(*net.TCPConn).SetLinger(0)
+	far.Close()
+	eventually(t, func() bool { return w.agent.Len() == 0 })
+	w.servers[0].linkNear()
+	if _, err := c.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodeLost {
+		t.Errorf("it reads %v", err)
+	}
+	eventually(t, func() bool { return w.opener.Len() == 0 })
+}
+
+// The streams that a connection goes on by count in the budget of whoever dialed
+// it, as the first did.
+func TestCarriersCountInTheDialersBudget(t *testing.T) {
+	w := newWorld(t, 1, time.Hour)
+	budget := link.NewBudget(1 << 30)
+	c, far := w.dialed(t, link.WithBudget(t.Context(), budget))
+	w.alone(t)
+	w.servers[0].linkNear()
+	if _, err := far.Write(make([]byte, 10<<10)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return budget.Used() >= 10<<10 })
+	_ = c
+}
+
+// An end does not keep what its dial's context holds, such as timers.
+func TestAnEndKeepsNothingOfItsDial(t *testing.T) {
+	w := newWorld(t, 1, time.Hour)
+	type key struct{}
+	value := new([1 << 10]byte)
+	held := weak.Make(value)
+	c, _ := w.dialed(t, context.WithValue(t.Context(), key{}, value))
+	eventually(t, func() bool {
+		runtime.GC()
+		return held.Value() == nil
+	})
+	runtime.KeepAlive(c)
+}
+
+// A destination that takes nothing costs an end no more than the smallest buffer.
+func TestRoomFollowsAcknowledgements(t *testing.T) {
+	w := newWorld(t, 1, time.Hour)
+	w.deaf = true
+	c, err := w.opener.Dialer(w).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent atomic.Int64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		block := make([]byte, 16<<10)
+		for {
+			n, err := c.Write(block)
+			sent.Add(int64(n))
+			if err != nil {
+				return
+			}
+		}
+	}()
+	eventually(t, func() bool {
+		before := sent.Load()
+		time.Sleep(100 * time.Millisecond)
+		return before > 0 && sent.Load() == before
+	})
+	if kept := w.opener.Stats().Kept; kept > 192<<10 {
+		t.Errorf("%d bytes are kept for a destination that takes nothing", kept)
+	}
+	_ = c.Reset(nil)
+	<-done
+}

@@ -1,0 +1,49 @@
+package resume
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A dial that is asked for again, while the opener is being told of the connection that
+// has come of the first attempt, waits until it has a carrier, or has come to nothing.
+func TestAskedForAgainAsTheFirstIsAnswered(t *testing.T) {
+	for name, told := range map[string]bool{"the opener was told": true, "the opener was lost": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := New(Options{Window: time.Minute})
+				defer e.Wait()
+				defer e.Close()
+				token := [16]byte{1}
+				first := &trial{answered: make(chan struct{}), cancel: func(error) { t.Error("the connection was given up") }}
+				if _, err := e.enter(t.Context(), token, first); err != nil {
+					t.Fatal(err)
+				}
+				c := e.newConn(nil, time.Minute, 0, token, "dest:1")
+				if err := e.add(c, first); err != nil {
+					t.Fatal(err)
+				}
+				entered := make(chan bool, 1)
+				go func() {
+					done, err := e.enter(t.Context(), token, &trial{number: 1, answered: make(chan struct{})})
+					if err != nil {
+						t.Error(err)
+					}
+					entered <- done
+				}()
+				synctest.Wait()
+				if len(entered) > 0 {
+					t.Error("it goes on while the connection has no carrier")
+				}
+				if !told {
+					_ = c.Reset(nil)
+				}
+				e.leave(token, first)
+				if done := <-entered; done != told {
+					t.Errorf("it is told that there is a connection: %v", done)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,216 @@
+package resume_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// hostile is a peer that opens streams as it likes, and a connection of its own
+// with its destination's end.
+type hostile struct {
+	w     *world
+	token [16]byte
+	first *link.Stream
+	far   net.Conn
+}
+
+func newHostile(t *testing.T) *hostile {
+	w := newWorld(t, 1, time.Hour)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w.dest = l.Addr().String()
+	h := &hostile{w: w, token: [16]byte{1, 2, 3}}
+	st, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour}, "dest:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.first = st
+	if h.far, err = l.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.far.Close() })
+	return h
+}
+
+func (h *hostile) open(r *tunnel.Resume, address string) (*link.Stream, error) {
+	f := tunnel.NewFlow("tcp", address)
+	f.Resume = r
+	h.w.servers[0].mu.Lock()
+	near := h.w.servers[0].near
+	h.w.servers[0].mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := near.Dial(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	return c.(*link.Stream), nil
+}
+
+// passes says whether bytes still get through to the destination by st.
+func (h *hostile) passes(t *testing.T, st *link.Stream) {
+	t.Helper()
+	if _, err := st.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := io.ReadFull(h.far, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Whoever does not know a token, or what it is for, learns nothing and changes
+// nothing.
+func TestForgedResumes(t *testing.T) {
+	h := newHostile(t)
+	for what, f := range map[string]struct {
+		resume  tunnel.Resume
+		address string
+		want    tunnel.Failure
+	}{
+		"a token that nobody has": {tunnel.Resume{Token: [16]byte{9}, Window: time.Hour, Epoch: 1}, "dest:1", tunnel.FailGone},
+		"no token":                {tunnel.Resume{Window: time.Hour, Epoch: 1}, "dest:1", tunnel.FailGone},
+		"another address":         {tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1}, "other:1", tunnel.FailGone},
+	} {
+		r := f.resume
+		if _, err := h.open(&r, f.address); tunnel.FailureOf(err) != f.want {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	h.passes(t, h.first)
+	if n := h.w.agent.Len(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+}
+
+// An offset that was never sent ends the connection, in OPEN as in ACK.
+func TestContradictoryOffsets(t *testing.T) {
+	for what, lie := range map[string]func(h *hostile){
+		"OPEN": func(h *hostile) {
+			_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1, Taken: 1000}, "dest:1")
+			if tunnel.FailureOf(err) != tunnel.FailGone {
+				t.Error(err)
+			}
+		},
+		"ACK": func(h *hostile) { h.first.Acknowledge(link.Ack{Offset: 1000}) },
+	} {
+		h := newHostile(t)
+		lie(h)
+		_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			t.Errorf("%s: the destination reads %v, want a reset", what, err)
+		}
+		eventually(t, func() bool { return h.w.agent.Len() == 0 })
+	}
+}
+
+// An end that has become a plain one is over when its opener goes on by another
+// carrier, before it has heard that the one it had was lost: nobody would end it later.
+func TestResumingAPlainConnectionEndsIt(t *testing.T) {
+	h := newHostile(t)
+	h.w.memory.Hold(1 << 30)
+	defer h.w.memory.Hold(-1 << 30)
+	if _, err := h.far.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return h.w.agent.Stats().Degraded == 1 })
+	_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: 1}, "dest:1")
+	if tunnel.FailureOf(err) != tunnel.FailGone {
+		t.Error(err)
+	}
+	_ = h.far.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := h.far.Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+		t.Errorf("the destination reads %v, want a reset", err)
+	}
+	eventually(t, func() bool { return h.w.agent.Len() == 0 && h.w.agent.Stats().Detached == 0 })
+}
+
+// An opener that makes connections and leaves them, one after the other, has an
+// agent wait for no more than it has room for: those that have waited longest end.
+// Who goes on with one makes room.
+func TestConnectionsThatAreLeftAreBounded(t *testing.T) {
+	const alone = 3
+	h := &hostile{w: &world{t: t, atMost: alone}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	h.w.dest = l.Addr().String()
+	h.w.begin(1, time.Hour)
+	var fars []net.Conn
+	leave := func(i int) {
+		t.Helper()
+		st, err := h.open(&tunnel.Resume{Token: [16]byte{byte(i), 1}, Window: time.Hour}, "dest:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.far, err = l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.far.Close() })
+		fars = append(fars, h.far)
+		h.passes(t, st)
+		_ = st.Reset(&tunnel.ResetError{Code: tunnel.CodeLost})
+	}
+	stats := h.w.agent.Stats
+	for i := range alone {
+		leave(i)
+		eventually(t, func() bool { return stats().Detached == int64(i+1) })
+	}
+	for i := range 2 {
+		leave(alone + i)
+		eventually(t, func() bool { return stats().GivenUp["memory"] == int64(i+1) && h.w.agent.Len() == alone })
+		_ = fars[i].SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := fars[i].Read(make([]byte, 1)); tunnel.CodeOf(err) != tunnel.CodePeerReset {
+			t.Errorf("the destination of the one that has waited longest reads %v, want a reset", err)
+		}
+	}
+	if _, err := h.open(&tunnel.Resume{Token: [16]byte{alone + 1, 1}, Window: time.Hour, Epoch: 1, Taken: 0}, "dest:1"); err != nil {
+		t.Fatalf("one that has just lost its carrier: %v", err)
+	}
+	leave(10)
+	eventually(t, func() bool { return stats().Detached == alone && h.w.agent.Len() == alone+1 })
+}
+
+// Of a storm of resumes of one connection the newest wins, whichever comes
+// first, and no other carrier stays.
+func TestStormOfResumes(t *testing.T) {
+	h := newHostile(t)
+	const storm = 500
+	var wg sync.WaitGroup
+	var failed atomic.Int64
+	for epoch := range uint32(storm) {
+		wg.Go(func() {
+			_, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: epoch + 1}, "dest:1")
+			if err != nil {
+				failed.Add(1)
+				if tunnel.FailureOf(err) != tunnel.FailStale {
+					t.Errorf("epoch %d: %v", epoch+1, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	st, err := h.open(&tunnel.Resume{Token: h.token, Window: time.Hour, Epoch: storm + 1}, "dest:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.passes(t, st)
+	h.w.servers[0].mu.Lock()
+	far := h.w.servers[0].far
+	h.w.servers[0].mu.Unlock()
+	eventually(t, func() bool { return far.Streams() == 1 })
+	t.Logf("%d of %d were late", failed.Load(), storm)
+}

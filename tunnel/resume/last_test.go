@@ -1,0 +1,316 @@
+package resume_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// route is an opener, a server and an agent under fake time, linked by wires, and
+// relays at each as the programs have them.
+type route struct {
+	t             *testing.T
+	opener, agent *resume.Manager
+	dests         chan *wireEnd // what the agent has dialed, as the destination has it
+
+	mu        sync.Mutex
+	near, far hop
+}
+
+// hop is a link, the newest on that leg.
+type hop struct {
+	wire *wire
+	a, b *link.Session // b is the server's end
+}
+
+// onRoute runs f with a route whose ends wait for so long for a carrier.
+func onRoute(t *testing.T, window time.Duration, f func(t *testing.T, r *route)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &route{t: t, dests: make(chan *wireEnd, 10)}
+		r.opener = resume.New(resume.Options{Window: window})
+		r.agent = resume.New(resume.Options{Window: window})
+		r.linkNear()
+		r.linkFar()
+		defer r.close()
+		f(t, r)
+	})
+}
+
+func (r *route) close() {
+	r.opener.Close()
+	r.agent.Close()
+	r.cut(&r.near)
+	r.cut(&r.far)
+	r.opener.Wait()
+	r.agent.Wait()
+}
+
+func (r *route) linkNear() {
+	r.set(&r.near, r.link(nil, &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		return r.get(&r.far).b.Dial(ctx, f)
+	})}))
+}
+
+func (r *route) linkFar() {
+	r.set(&r.far, r.link(r.agent.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(r.dialDest)}), nil))
+}
+
+func (r *route) set(h *hop, to hop) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	*h = to
+}
+
+func (r *route) get(h *hop) hop {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return *h
+}
+
+func (r *route) dialDest(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+	a, b := newWire()
+	r.dests <- b
+	return tunnel.Wrap(a), nil
+}
+
+// link makes one; forwarders serve what the other side opens.
+func (r *route) link(end, server tunnel.Carrier) hop {
+	a, b := newWire()
+	h := hop{wire: a.wire}
+	hello := func(role link.Role) link.Hello {
+		return link.Hello{Role: role, ID: "x", Features: []string{link.FeatureResume}}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.b, _ = link.Accept(context.Background(), b, link.Config{Hello: hello(link.RoleServer), Forwarder: server})
+	}()
+	var err error
+	h.a, err = link.Connect(context.Background(), a, link.Config{Hello: hello(link.RoleClient), Forwarder: end})
+	<-done
+	if err != nil || h.b == nil {
+		r.t.Fatal("no link: ", err)
+	}
+	return h
+}
+
+// cut ends a link, which both of its ends notice.
+func (r *route) cut(h *hop) {
+	h.wire.cut()
+	_ = h.a.Close()
+	_ = h.b.Close()
+}
+
+// dial makes a connection. Its client is at the other end of a relay, as in a
+// sidecar.
+func (r *route) dial() (client, dest *wireEnd) {
+	r.t.Helper()
+	client, near := newWire()
+	go func() {
+		front := tunnel.Forwarder{Dialer: r.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+			return r.get(&r.near).a.Dial(ctx, f)
+		}))}
+		_ = front.Forward(context.Background(), tunnel.NewFlow("tcp", "dest:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
+			return tunnel.Wrap(near), nil
+		})
+	}()
+	return client, <-r.dests
+}
+
+// takes expects all of size bytes and the end, within bound.
+func takes(t *testing.T, c *wireEnd, size int, bound time.Duration) {
+	t.Helper()
+	began := time.Now()
+	_ = c.SetReadDeadline(began.Add(bound))
+	if n, err := io.Copy(io.Discard, c); n != int64(size) || err != nil {
+		t.Errorf("%d of %d bytes in %v: %v", n, size, time.Since(began), err)
+	}
+}
+
+func ends(t *testing.T, c *wireEnd) {
+	t.Helper()
+	if err := c.CloseWrite(); err != nil {
+		t.Error(err)
+	}
+}
+
+// What an opener has sent when both directions end arrives, also where the server
+// had handed all of it on, and the agent's link takes the last of it along.
+func TestLastBytesOutliveTheLinkThatHasThem(t *testing.T) {
+	for _, size := range []int{0, 1000, 20_000, 200_000, 1_000_000} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
+				client, dest := r.dial()
+				ends(t, dest)
+				takes(t, client, 0, time.Second)
+				r.far.wire.hold(0, true)
+				go func() {
+					_, _ = client.Write(make([]byte, size))
+					_ = client.Close()
+				}()
+				time.Sleep(time.Second)
+				r.cut(&r.far)
+				r.linkFar()
+				takes(t, dest, size, 2*time.Second)
+				_ = dest.Close()
+				time.Sleep(time.Second)
+				if n, m := r.opener.Len(), r.agent.Len(); n+m > 0 {
+					t.Errorf("%d and %d ends are left", n, m)
+				}
+			})
+		})
+	}
+}
+
+// The same where that link stands still first, until it is found dead.
+func TestLastBytesOutliveASilentLink(t *testing.T) {
+	onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
+		client, dest := r.dial()
+		ends(t, dest)
+		takes(t, client, 0, time.Second)
+		r.far.wire.hold(0, true)
+		r.far.wire.hold(1, true)
+		if _, err := client.Write(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.Close()
+		<-r.far.b.Done()
+		<-r.far.a.Done()
+		r.linkFar()
+		takes(t, dest, 1000, 5*time.Second)
+	})
+}
+
+// A connection of which one direction is over, and the other idle, goes on by the next
+// link although nobody uses it: its other end waits for no longer than a window.
+func TestHalfAConnectionOutlivesItsLinkIdle(t *testing.T) {
+	for _, way := range []string{"to the destination", "to the client"} {
+		t.Run(way, func(t *testing.T) {
+			onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
+				from, to := r.dial()
+				hop, again := &r.far, r.linkFar
+				if way == "to the client" {
+					from, to = to, from
+				}
+				ends(t, to)
+				takes(t, from, 0, time.Second)
+				r.cut(hop)
+				again()
+				time.Sleep(5 * time.Minute)
+				if _, err := from.Write(make([]byte, 1000)); err != nil {
+					t.Fatal(err)
+				}
+				ends(t, from)
+				takes(t, to, 1000, time.Second)
+			})
+		})
+	}
+}
+
+// Who takes the last bytes slowly gets all of them, however long a window may be, and
+// where links are lost meanwhile.
+func TestLastBytesMayBeTakenSlowly(t *testing.T) {
+	const size, slowly, step = 24 << 20, 12 << 20, 64 << 10
+	for _, way := range []string{"to the destination", "to the client"} {
+		for _, cut := range []string{"no link", "the near link", "the far link"} {
+			t.Run(way+", losing "+cut, func(t *testing.T) {
+				onRoute(t, 5*time.Second, func(t *testing.T, r *route) {
+					from, to := r.dial()
+					defer from.cut()
+					if way == "to the client" {
+						from, to = to, from
+					}
+					ends(t, to)
+					go func() {
+						_, _ = from.Write(make([]byte, size))
+						_ = from.Close()
+					}()
+					for n := 0; n < size; n += step {
+						time.Sleep(time.Millisecond)
+						if n >= slowly {
+							time.Sleep(300 * time.Millisecond)
+						}
+						if m, err := io.ReadFull(to, make([]byte, step)); err != nil {
+							t.Fatalf("%d of %d bytes: %v", n+m, size, err)
+						}
+						if n != size-4<<20 {
+							continue
+						}
+						switch cut {
+						case "the near link":
+							r.cut(&r.near)
+							r.linkNear()
+						case "the far link":
+							r.cut(&r.far)
+							r.linkFar()
+						}
+					}
+					takes(t, to, 0, time.Second)
+					_ = to.Close()
+					time.Sleep(10 * time.Second)
+					if n, m := r.opener.Len(), r.agent.Len(); n+m > 0 {
+						t.Errorf("%d and %d ends are left", n, m)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A reset that is lost with its link leaves the agent's end no longer than a window
+// behind the loss, and the destination is reset.
+func TestLostResetIsBounded(t *testing.T) {
+	for _, half := range []bool{false, true} {
+		t.Run(fmt.Sprint("half-closed: ", half), func(t *testing.T) {
+			onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
+				client, dest := r.dial()
+				if half {
+					ends(t, client)
+				}
+				time.Sleep(time.Second)
+				r.near.wire.hold(1, true)
+				_ = client.Reset(nil)
+				for range 100 { // so that the relay hears of it
+					_, _ = dest.Write(make([]byte, 1000))
+					time.Sleep(10 * time.Millisecond)
+				}
+				r.cut(&r.near)
+				r.linkNear()
+				began := time.Now()
+				_ = dest.SetReadDeadline(began.Add(31 * time.Second))
+				if n, err := io.Copy(io.Discard, dest); n > 0 || !half && err != io.ErrUnexpectedEOF {
+					t.Errorf("the destination reads %d bytes and %v", n, err)
+				}
+				time.Sleep(31*time.Second - time.Since(began))
+				if n, m := r.opener.Len(), r.agent.Len(); n+m > 0 {
+					t.Errorf("%d and %d ends are left", n, m)
+				}
+			})
+		})
+	}
+}
+
+// A connection that was made a moment before its link was lost outlives it for the
+// whole window, though the agent has heard nothing on it.
+func TestUnusedConnectionOutlivesItsLink(t *testing.T) {
+	onRoute(t, 30*time.Second, func(t *testing.T, r *route) {
+		client, dest := r.dial()
+		synctest.Wait() // its opener has it
+		r.cut(&r.far)
+		time.Sleep(25 * time.Second)
+		r.linkFar()
+		go func() {
+			_, _ = client.Write(make([]byte, 1000))
+			_ = client.Close()
+		}()
+		takes(t, dest, 1000, 10*time.Second)
+	})
+}

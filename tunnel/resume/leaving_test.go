@@ -1,0 +1,184 @@
+package resume
+
+import (
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// parting is a carrier that is delivering something, and is detached once that is
+// taken.
+type parting struct {
+	Carrier
+	taken chan struct{}
+}
+
+func (p *parting) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
+func (p *parting) Acknowledge(link.Ack)                {}
+func (p *parting) Reset(error) error                   { return nil }
+func (p *parting) Failed() error                       { return net.ErrClosed }
+func (p *parting) Detach()                             { <-p.taken }
+
+// slow takes what it is offered once release is closed.
+type slow struct {
+	tunnel.Receiver
+	release chan struct{}
+}
+
+func (s *slow) Take(c tunnel.Chunk) int {
+	<-s.release
+	return c.Len()
+}
+
+func (s *slow) Ready()     {}
+func (s *slow) Fail(error) {}
+
+// What a carrier delivers while it is lost counts before its opener is told where to
+// go on: else those bytes would come twice.
+func TestResumedBehindWhatWasBeingTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Options{Window: time.Minute})
+		defer e.Wait()
+		defer e.Close()
+		release, taken := make(chan struct{}), make(chan struct{})
+		st := &parting{taken: taken}
+		c := e.newConn(st, time.Minute, 0, [16]byte{1}, "dest:1")
+		if err := e.add(c, nil); err != nil {
+			t.Fatal(err)
+		}
+		c.turn.app = &slow{release: release}
+		go func() {
+			defer close(taken)
+			(&inlet{c, st, 0}).Take(tunnel.CopyChunk([]byte("abc")))
+		}()
+		synctest.Wait()
+		e.lost(watcher{c, st, 0}, &tunnel.ResetError{Code: tunnel.CodeLost})
+		synctest.Wait() // the loss is known, and the carrier not detached
+		time.AfterFunc(time.Second, func() { close(release) })
+		if taken, err := c.accept(1, 0); taken != 3 || err != nil {
+			t.Errorf("it is to go on at %d (%v), where 3 bytes are under way to its application", taken, err)
+		}
+	})
+}
+
+// Who resumes a connection and has to wait leaves the carrier, too, that came meanwhile.
+func TestResumedBehindACarrierThatCameMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := New(Options{Window: time.Minute})
+		defer e.Wait()
+		defer e.Close()
+		c := e.newConn(nil, time.Minute, 0, [16]byte{1}, "dest:1")
+		if err := e.add(c, nil); err != nil {
+			t.Fatal(err)
+		}
+		c.sending = true // by a carrier that was left
+		accepted := make(chan error)
+		go func() {
+			_, err := c.accept(2, 0)
+			accepted <- err
+		}()
+		synctest.Wait()
+		c.mu.Lock()
+		if _, err := c.end.Accept(1, 0, time.Now()); err != nil {
+			t.Error(err)
+		}
+		taken := make(chan struct{})
+		close(taken)
+		c.st, c.epoch, c.sending = &parting{taken: taken}, 1, false
+		c.changed.Broadcast()
+		c.mu.Unlock()
+		if err := <-accepted; err != nil || c.st != nil {
+			t.Errorf("it goes on with %v still there: %v", c.st, err)
+		}
+	})
+}
+
+// eager is a carrier by which the peer has acknowledged all before anybody listened.
+type eager struct{ lean }
+
+func (eager) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1}, true }
+func (eager) Close() error                        { return nil }
+
+// A connection that turns out to be over as it is resumed is without a carrier no more.
+func TestOverAsItIsResumed(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	defer e.Wait()
+	defer e.Close()
+	c := e.newConn(lean{}, time.Minute, 0, [16]byte{1}, "dest:1")
+	c.opening = new(opening)
+	if err := e.add(c, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.end.Close(time.Now())
+	c.end.Out.Next(make([]tunnel.Chunk, 1))
+	c.end.Broken(0, tunnel.CodeLost, time.Now())
+	c.leave()
+	epoch, _, _ := c.end.Try(time.Now())
+	if err := c.end.Resumed(epoch, 1, time.Now()); err != nil {
+		t.Error(err)
+	}
+	c.attach(eager{}, epoch, &tunnel.Flow{})
+	c.mu.Unlock()
+	if s := e.Stats(); s.Conns != 0 || s.Detached != 0 || s.Resumes != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// lying is a carrier by which the peer has acknowledged what it was not sent before
+// anybody listened.
+type lying struct {
+	Carrier
+	why error
+}
+
+func (l *lying) LocalAddr() net.Addr                 { return nil }
+func (l *lying) RemoteAddr() net.Addr                { return nil }
+func (l *lying) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{Offset: 1000}, true }
+func (l *lying) Reset(why error) error               { l.why = why; return nil }
+func (l *lying) SetReadDeadline(time.Time) error     { return nil }
+
+// A lie ends the connection, too, that comes before it is heard.
+func TestEarlyLieEndsIt(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	defer e.Wait()
+	defer e.Close()
+	near, far := &lying{}, &lying{}
+	flow := &tunnel.Flow{Resume: &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute}}
+	_, err := e.answer(flow, &trial{}, far, nil, func(tunnel.Conn, error) (tunnel.Conn, error) { return near, nil })
+	if err != nil || e.Len() != 0 || tunnel.CodeOf(near.why) != tunnel.CodeProtocol {
+		t.Errorf("%d connections, reset with %v (%v)", e.Len(), near.why, err)
+	}
+}
+
+// So it does at an opener whose dial was repeated, and at an end that has taken all:
+// both have something to acknowledge at once, and nobody any more to tell.
+func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	defer e.Wait()
+	defer e.Close()
+	repeated, done := &lying{}, &lying{}
+	asked := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
+	e.adopt(nil, repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
+
+	c := e.newConn(nil, time.Minute, 0, [16]byte{2}, "dest:1")
+	if err := e.add(c, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	c.end.In.Finish()
+	c.attach(done, 0, tunnel.NewFlow("tcp", "dest:1"))
+	c.mu.Unlock()
+	for what, l := range map[string]*lying{"a repeated dial": repeated, "an end that has taken all": done} {
+		if tunnel.CodeOf(l.why) != tunnel.CodeProtocol {
+			t.Errorf("%s is reset with %v", what, l.why)
+		}
+	}
+	if n := e.Len(); n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+}

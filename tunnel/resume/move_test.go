@@ -1,0 +1,61 @@
+package resume_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// watched is a carrier that shows who watches it.
+type watched struct {
+	*link.Stream
+	by chan link.Watcher
+}
+
+func (s watched) Watch(w link.Watcher) (link.Ack, bool) {
+	s.by <- w
+	return s.Stream.Watch(w)
+}
+
+// Who is asked to move goes on by the server that asks, for it has another lane,
+// and says what it moves for until it has; one that has lost its carrier goes on by
+// any.
+func TestMoveAsksTheSameServerFirst(t *testing.T) {
+	w := &world{t: t, serve: make(grab, 1)}
+	w.begin(1, time.Minute)
+	type asking struct {
+		first string
+		bulk  bool
+	}
+	asked, by := make(chan asking, 10), make(chan link.Watcher, 10)
+	refused := false
+	c, err := w.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		asked <- asking{f.Resume.First, f.Resume.Bulk}
+		if f.Resume.Bulk && !refused {
+			refused = true
+			return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable}
+		}
+		c, err := w.Dial(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		return watched{c.(*link.Stream), by}, nil
+	})).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Reset(nil) }()
+	(<-by).Move()
+	for _, want := range []asking{{}, {"x", true}, {"", true}} {
+		if got := <-asked; got != want {
+			t.Errorf("asked for %+v, want %+v", got, want)
+		}
+	}
+	(<-by).Lost(&tunnel.ResetError{Code: tunnel.CodeLost})
+	if got := <-asked; got != (asking{}) {
+		t.Errorf("after a loss, asked for %+v", got)
+	}
+}

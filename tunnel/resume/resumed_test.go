@@ -1,0 +1,86 @@
+package resume
+
+import (
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// leftover is a carrier that tells how it was given up.
+type leftover struct {
+	lean
+	why error
+}
+
+func (l *leftover) Reset(why error) error { l.why = why; return nil }
+func (l *leftover) Detach()               { l.why = errLost }
+
+// without is a connection that has lost its carrier, behind what before did with it: an
+// acceptor's, made by of, or an opener's where that is nil.
+func without(t *testing.T, e *Manager, of *trial, before func(*Conn)) *Conn {
+	t.Helper()
+	c := e.newConn(lean{}, time.Minute, 0, [16]byte{1}, "dest:1")
+	if of == nil {
+		c.opening = new(opening)
+	}
+	if err := e.add(c, of); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	before(c)
+	left := c.broken(c.st, 0, errLost)
+	c.mu.Unlock()
+	c.detach(left)
+	return c
+}
+
+// An acceptor that nobody uses any more is over where its opener is found to have taken
+// all. An opener that still writes is told so, and does not take it for one more loss.
+func TestResumedAfterAllWasTaken(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	defer e.Wait()
+	defer e.Close()
+	without(t, e, &trial{}, func(c *Conn) {
+		c.end.Close(time.Now())
+		c.end.Out.Next(make([]tunnel.Chunk, 1))
+	})
+	st := &leftover{}
+	r := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Taken: 1}
+	err := e.accept(&tunnel.Flow{Address: "dest:1", Resume: r}, func(tunnel.Conn, error) (tunnel.Conn, error) { return st, nil })
+	if err != nil || e.Len() != 0 || tunnel.CodeOf(st.why) != tunnel.CodeCancelled {
+		t.Errorf("%d connections, reset with %v (%v)", e.Len(), st.why, err)
+	}
+}
+
+// Close leaves nothing that waits for a carrier, nor figures of it: those of a cluster
+// that is over count in its server's for ever.
+func TestCloseEndsWhatHasNoCarrier(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	_ = without(t, e, nil, func(*Conn) {}).Reset(nil)
+	c := without(t, e, nil, func(*Conn) {})
+	e.Close()
+	e.Wait()
+	if s := e.Stats(); s.Conns != 0 || s.Detached != 0 {
+		t.Errorf("%d connections are left, %d of them without a carrier", s.Conns, s.Detached)
+	}
+	if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeGone {
+		t.Errorf("it writes %v", err)
+	}
+}
+
+// A peer that claims in its answer to have taken what it was not sent is told so.
+func TestLieInAnAnswer(t *testing.T) {
+	e := New(Options{Window: time.Minute})
+	defer e.Wait()
+	defer e.Close()
+	c := without(t, e, nil, func(*Conn) {})
+	c.mu.Lock()
+	epoch, _, _ := c.end.Try(time.Now())
+	c.mu.Unlock()
+	st := &leftover{}
+	r := &tunnel.Resume{Granted: tunnel.Grant{Window: time.Minute, Taken: 1}}
+	if how, _ := c.reattach(st, epoch, &tunnel.Flow{Resume: r}); how != succeeded || e.Len() != 0 || tunnel.CodeOf(st.why) != tunnel.CodeProtocol {
+		t.Errorf("%d connections, reset with %v", e.Len(), st.why)
+	}
+}

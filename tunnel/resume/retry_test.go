@@ -1,0 +1,255 @@
+package resume_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// struck is the error of a dial whose link was lost before it was answered.
+var struck = &tunnel.DialError{Failure: tunnel.FailUnavailable, LostInFlight: true}
+
+// A dial whose answer was lost with its link is asked for again, and finds the
+// connection that had come of it: the destination has no other.
+func TestStruckDialFindsItsConnection(t *testing.T) {
+	w := newWorld(t, 1, time.Minute)
+	var first net.Addr
+	lossy := tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		c, err := w.Dial(ctx, f)
+		if f.Resume.Again() || f.Resume.Attempt > 0 || err != nil {
+			return c, err
+		}
+		first = c.RemoteAddr()
+		w.servers[0].cut(true)
+		w.servers[0].linkNear()
+		return nil, struck
+	})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w.dest = l.Addr().String()
+	c, err := w.opener.Dialer(lossy).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	far, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	if _, lasts := c.(*resume.Conn); !lasts || c.RemoteAddr().String() != first.String() {
+		t.Errorf("a %T to %v, want one that lasts, to %v", c, c.RemoteAddr(), first)
+	}
+	for range 2 { // it goes on like any other
+		if _, err := c.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		_ = far.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := far.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		w.servers[0].cut(true)
+		w.servers[0].linkNear()
+	}
+	if n := w.agent.Len(); n != 1 {
+		t.Errorf("the agent has %d connections", n)
+	}
+}
+
+// A dial that is asked for again while the first still goes on at the agent takes
+// its place; one that is older than what there is changes nothing. That memory is
+// scarce by then changes nothing either.
+func TestRepeatedDialTakesThePlaceOfTheFirst(t *testing.T) {
+	t.Run("plenty of memory", func(t *testing.T) { repeatedDial(t, 0) })
+	t.Run("scarce memory", func(t *testing.T) { repeatedDial(t, 1<<30) })
+}
+
+func repeatedDial(t *testing.T, held int) {
+	var under, most atomic.Int32
+	dials := make(chan struct{}, 10)
+	w := &world{t: t, serve: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		most.Store(max(most.Load(), under.Add(1)))
+		defer under.Add(-1)
+		dials <- struct{}{}
+		if f.Resume == nil || f.Resume.Attempt == 1 {
+			a, b := net.Pipe()
+			t.Cleanup(func() { b.Close() })
+			return tunnel.Wrap(a), nil
+		}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})}}
+	w.begin(1, time.Minute)
+	h := &hostile{w: w}
+	at := func(number uint32) *tunnel.Resume {
+		return &tunnel.Resume{Token: [16]byte{7}, Window: time.Minute, Attempt: number}
+	}
+	old := make(chan error, 1)
+	go func() { _, err := h.open(at(0), "dest:1"); old <- err }()
+	<-dials
+	w.memory.Hold(held)
+	st, err := h.open(at(1), "dest:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if err := <-old; tunnel.FailureOf(err) != tunnel.FailStale {
+		t.Errorf("the first is told %v", err)
+	}
+	for number := range uint32(2) {
+		if _, err := h.open(at(number), "dest:1"); tunnel.FailureOf(err) != tunnel.FailStale {
+			t.Errorf("attempt %d again: %v", number, err)
+		}
+	}
+	if n := w.agent.Len(); n != 1 || most.Load() != 1 {
+		t.Errorf("%d connections, %d dials at once", n, most.Load())
+	}
+}
+
+// A dial that succeeds although it was given up becomes nothing: what came of it
+// would end at once, and with it the attempt that took its place.
+func TestGivenUpDialBecomesNothing(t *testing.T) {
+	fars := make(chan net.Conn, 2)
+	dials := make(chan struct{}, 2)
+	w := &world{t: t, serve: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		dials <- struct{}{}
+		if f.Resume.Attempt == 0 {
+			<-ctx.Done() // and the destination has answered just before
+		}
+		a, b := net.Pipe()
+		fars <- b
+		return tunnel.Wrap(a), nil
+	})}}
+	w.begin(1, time.Minute)
+	h := &hostile{w: w}
+	at := func(number uint32) *tunnel.Resume {
+		return &tunnel.Resume{Token: [16]byte{7}, Window: time.Minute, Attempt: number}
+	}
+	old := make(chan error, 1)
+	go func() { _, err := h.open(at(0), "dest:1"); old <- err }()
+	<-dials
+	st, err := h.open(at(1), "dest:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	if err := <-old; tunnel.FailureOf(err) != tunnel.FailStale {
+		t.Errorf("the first is told %v", err)
+	}
+	first := <-fars
+	defer first.Close()
+	_ = first.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if _, err := first.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("what came of the first dial: %v", err)
+	}
+	select {
+	case h.far = <-fars:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the second attempt was not dialed")
+	}
+	defer h.far.Close()
+	h.passes(t, st)
+}
+
+// A dial that is struck is asked for again as long as its time lasts; another
+// failure is its outcome.
+func TestStruckDialIsRepeated(t *testing.T) {
+	const patience = 10 * time.Second
+	refused := &tunnel.DialError{Failure: tunnel.FailRefused}
+	for name, c := range map[string]struct {
+		outcomes []error // of the attempts; the last is that of all others
+		want     tunnel.Failure
+		took     time.Duration
+	}{
+		"not struck":           {[]error{&tunnel.DialError{Failure: tunnel.FailUnavailable}}, tunnel.FailUnavailable, 0},
+		"struck, then refused": {[]error{struck, refused}, tunnel.FailRefused, 20 * time.Millisecond},
+		"struck for ever":      {[]error{struck}, tunnel.FailUnavailable, patience},
+		"agent lost":           {[]error{&tunnel.DialError{Failure: tunnel.FailAgentLost}, refused}, tunnel.FailRefused, 20 * time.Millisecond},
+		"no server meanwhile": {[]error{struck, &tunnel.DialError{Failure: tunnel.FailUnavailable}, refused},
+			tunnel.FailRefused, 60 * time.Millisecond},
+		"no agent meanwhile": {[]error{struck, &tunnel.DialError{Failure: tunnel.FailNoAgent}, refused},
+			tunnel.FailRefused, 60 * time.Millisecond},
+		"no agent behind the last of many": {append(slices.Repeat([]error{struck}, 20), &tunnel.DialError{Failure: tunnel.FailNoAgent}, refused),
+			tunnel.FailRefused, 4550 * time.Millisecond},
+		"no agent any more":       {[]error{struck, &tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 3050 * time.Millisecond},
+		"no agent from the first": {[]error{&tunnel.DialError{Failure: tunnel.FailNoAgent}}, tunnel.FailNoAgent, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ends := resume.New(resume.Options{Window: time.Minute})
+				defer ends.Wait()
+				defer ends.Close()
+				var token [16]byte
+				asked := uint32(0)
+				dialer := ends.Dialer(tunnel.DialerFunc(func(_ context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+					if f.Resume.Attempt != asked || asked > 0 && f.Resume.Token != token {
+						t.Errorf("attempt %d is called %d", asked, f.Resume.Attempt)
+					}
+					token = f.Resume.Token
+					asked++
+					return nil, c.outcomes[min(int(asked), len(c.outcomes))-1]
+				}))
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				began := time.Now()
+				_, err := dialer.Dial(ctx, tunnel.NewFlow("tcp", "dest:1"))
+				if got := tunnel.FailureOf(err); got != c.want || time.Since(began) != c.took {
+					t.Errorf("%v after %v, want %v after %v", err, time.Since(began), c.want, c.took)
+				}
+			})
+		})
+	}
+}
+
+// told is a carrier that shows what is acknowledged.
+type told struct {
+	*link.Stream
+	acks chan uint64
+}
+
+func (t told) Acknowledge(a link.Ack) {
+	t.Stream.Acknowledge(a)
+	t.acks <- a.Offset
+}
+
+// An opener lets the acceptor hear at once that it has the connection, where that
+// may have been there before.
+func TestRepeatedDialIsAcknowledged(t *testing.T) {
+	w := &world{t: t, serve: make(grab, 1)}
+	w.begin(1, time.Minute)
+	acks := make(chan uint64, 10)
+	c, err := w.opener.Dialer(tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		if f.Resume.Attempt == 0 {
+			return nil, struck
+		}
+		c, err := w.Dial(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		return told{c.(*link.Stream), acks}, nil
+	})).Dial(t.Context(), tunnel.NewFlow("tcp", "dest:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Reset(nil) }()
+	select {
+	case offset := <-acks:
+		if offset != 0 {
+			t.Errorf("it acknowledges %d", offset)
+		}
+	default:
+		t.Error("it acknowledges nothing")
+	}
+}

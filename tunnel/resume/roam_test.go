@@ -1,0 +1,342 @@
+package resume_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"konnectivity/internal/testutil"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/resume"
+)
+
+// world is an opener, some servers and an agent, all in one process and linked
+// over loopback, with links that can be cut.
+type world struct {
+	t       testing.TB
+	opener  *resume.Manager
+	agent   *resume.Manager
+	dest    string                 // where the agent dials
+	deaf    bool                   // or it has a destination that takes nothing
+	serve   tunnel.Carrier         // what the agent serves instead; nil: it dials
+	memory  *link.Budget           // the agent's
+	atMost  int                    // its Options.MaxDetached
+	wire    func() (a, b net.Conn) // what links are over; nil: TCP
+	wg      sync.WaitGroup
+	servers []*server
+}
+
+type server struct {
+	w    *world
+	mu   sync.Mutex
+	near *link.Session // the opener's end of its link; nil: none
+	far  *link.Session // the server's end of the agent's link
+	ends []*link.Session
+}
+
+func newWorld(t testing.TB, servers int, window time.Duration) *world {
+	w := &world{t: t}
+	w.begin(servers, window)
+	return w
+}
+
+func (w *world) begin(servers int, window time.Duration) {
+	w.opener = resume.New(resume.Options{Window: window, Budget: link.NewBudget(1 << 30)})
+	w.memory = link.NewBudget(1 << 30)
+	w.agent = resume.New(resume.Options{Window: window, Budget: w.memory, MaxDetached: w.atMost})
+	for range servers {
+		s := &server{w: w}
+		w.servers = append(w.servers, s)
+		s.linkNear()
+		s.linkFar()
+	}
+	w.t.Cleanup(w.close)
+}
+
+func (w *world) close() {
+	w.opener.Close()
+	w.agent.Close()
+	for _, s := range w.servers {
+		s.cut(true)
+		s.cut(false)
+	}
+	w.opener.Wait()
+	w.agent.Wait()
+	w.wg.Wait()
+}
+
+func (w *world) pipe() (net.Conn, net.Conn) {
+	if w.wire != nil {
+		return w.wire()
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	b, err := l.Accept()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a, b
+}
+
+// pair links two processes; forwarders serve what the other side opens.
+func (w *world) pair(near, far tunnel.Carrier) (a, b *link.Session) {
+	ca, cb := w.pipe()
+	hello := func(r link.Role) link.Hello {
+		return link.Hello{Role: r, ID: "x", Features: []string{link.FeatureResume}}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		b, _ = link.Accept(context.Background(), cb, link.Config{Hello: hello(link.RoleServer), Forwarder: far})
+	}()
+	a, err := link.Connect(context.Background(), ca, link.Config{Hello: hello(link.RoleClient), Forwarder: near})
+	<-done
+	if err != nil || b == nil {
+		w.t.Error("no link: ", err)
+	}
+	return a, b
+}
+
+func (s *server) linkNear() {
+	near, end := s.w.pair(nil, &tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.near, s.ends = near, append(s.ends, near, end)
+}
+
+func (s *server) linkFar() {
+	serve := s.w.serve
+	if serve == nil {
+		serve = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.w.dialDest)}
+	}
+	agent, far := s.w.pair(s.w.agent.Forwarder(serve), nil)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.far, s.ends = far, append(s.ends, agent, far)
+}
+
+func (w *world) dialDest(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	if w.deaf {
+		c, _ := net.Pipe()
+		return tunnel.Wrap(c), nil
+	}
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", w.dest)
+	if err != nil {
+		return nil, err
+	}
+	return tunnel.Wrap(c), nil
+}
+
+func (s *server) dialFar(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	s.mu.Lock()
+	far := s.far
+	s.mu.Unlock()
+	return dialAgent(ctx, far, f)
+}
+
+// dialAgent is a server's way to the agent by far, nil while there is none. What fails
+// there is told as a server's registry has it.
+func dialAgent(ctx context.Context, far *link.Session, f *tunnel.Flow) (tunnel.Conn, error) {
+	if far == nil {
+		return nil, &tunnel.DialError{Failure: tunnel.FailAgentLost}
+	}
+	c, err := far.Dial(ctx, f)
+	if tunnel.FailureOf(err).Retryable() {
+		err = &tunnel.DialError{Failure: tunnel.FailAgentLost}
+	}
+	return c, err
+}
+
+// cut ends one of the server's links.
+func (s *server) cut(near bool) {
+	s.mu.Lock()
+	ses := s.near
+	if !near {
+		ses = s.far
+	}
+	if near {
+		s.near = nil
+	} else {
+		s.far = nil
+	}
+	ends := s.ends
+	s.ends = nil
+	var rest []*link.Session
+	for _, e := range ends {
+		if e == s.near || e == s.far {
+			rest = append(rest, e)
+		}
+	}
+	s.ends = append(s.ends, rest...)
+	s.mu.Unlock()
+	if ses != nil {
+		_ = ses.CloseWith(link.GoAwayInternal, "cut")
+	}
+	for _, e := range ends {
+		select {
+		case <-e.Done():
+			_ = e.Close()
+		default:
+			s.mu.Lock()
+			s.ends = append(s.ends, e)
+			s.mu.Unlock()
+		}
+	}
+}
+
+// Dial is the opener's way out: any server it is linked to.
+func (w *world) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	for _, i := range rand.Perm(len(w.servers)) {
+		s := w.servers[i]
+		s.mu.Lock()
+		near := s.near
+		s.mu.Unlock()
+		if near == nil {
+			continue
+		}
+		c, err := near.Dial(ctx, f)
+		if err == nil || !tunnel.FailureOf(err).Retryable() {
+			return c, err
+		}
+	}
+	return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable}
+}
+
+// mess cuts links until stop is closed.
+func (w *world) mess(stop <-chan struct{}, pause time.Duration) (cuts int) {
+	for {
+		select {
+		case <-stop:
+			return cuts
+		case <-time.After(rand.N(pause)):
+		}
+		s := w.servers[rand.IntN(len(w.servers))]
+		near := rand.IntN(2) == 0
+		s.cut(near)
+		cuts++
+		if rand.IntN(2) == 0 {
+			time.Sleep(rand.N(50 * time.Millisecond))
+		}
+		if near {
+			s.linkNear()
+		} else {
+			s.linkFar()
+		}
+	}
+}
+
+// TestTransfersOutliveLinks sends both ways, through relays as the programs
+// have them, while links are cut.
+func TestTransfersOutliveLinks(t *testing.T) {
+	const size, conns = 24 << 20, 8
+	w := newWorld(t, 2, 8*time.Second) // an end whose last acknowledgement was lost waits for it
+	w.dest = hashEcho(t)
+	front := tunnel.Forwarder{Dialer: w.opener.Dialer(w)}
+	stop := make(chan struct{})
+	var messing, running sync.WaitGroup
+	cuts := 0
+	messing.Go(func() {
+		eventually(t, func() bool { return w.opener.Len() == conns }) // a dial is not resumed
+		cuts = w.mess(stop, 100*time.Millisecond)
+	})
+	for i := range conns {
+		running.Go(func() {
+			if err := w.transfer(&front, size, uint64(i)); err != nil {
+				t.Errorf("transfer %d: %v", i, err)
+			}
+		})
+	}
+	running.Wait()
+	close(stop)
+	messing.Wait()
+	s := w.opener.Stats()
+	t.Logf("%d cuts, %+v, agent %+v", cuts, s, w.agent.Stats())
+	if s.Resumes == 0 {
+		t.Error("nothing was resumed")
+	}
+	// An acknowledgement that was lost with the last carrier is not missed at the
+	// other end, which waits for its window.
+	within(t, 40*time.Second, func() bool { return w.opener.Len() == 0 && w.agent.Len() == 0 })
+	if o, a := w.opener.Stats(), w.agent.Stats(); o.Detached != 0 || a.Detached != 0 || o.Replayed+a.Replayed == 0 {
+		t.Errorf("of none that is left: %+v, %+v", o, a)
+	}
+	if k := w.opener.Stats().Kept + w.agent.Stats().Kept; k != 0 {
+		t.Errorf("%d bytes are still kept", k)
+	}
+}
+
+func eventually(t testing.TB, ok func() bool) {
+	t.Helper()
+	within(t, 20*time.Second, ok)
+}
+
+func within(t testing.TB, d time.Duration, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(d); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it did not come to that")
+		}
+	}
+}
+
+// hashEcho listens for connections; it reads to the end, then answers as many
+// bytes as came with the hash of those before them.
+func hashEcho(t testing.TB) string {
+	return testutil.Serve(t, func(c *net.TCPConn) {
+		h := sha256.New()
+		n, err := io.Copy(h, c)
+		if err != nil {
+			return
+		}
+		_, _ = c.Write(h.Sum(nil))
+		_, _ = io.CopyN(c, rand.NewChaCha8([32]byte{1}), n)
+	})
+}
+
+func (w *world) transfer(front *tunnel.Forwarder, size int64, seed uint64) error {
+	a, b := w.pipe()
+	defer a.Close()
+	done := make(chan error, 1)
+	go func() {
+		done <- front.Forward(context.Background(), tunnel.NewFlow("tcp", "dest:1"), func(tunnel.Conn, error) (tunnel.Conn, error) {
+			return tunnel.Wrap(b), nil
+		})
+	}()
+	sent := sha256.New()
+	if _, err := io.CopyN(io.MultiWriter(a, sent), rand.NewChaCha8([32]byte{byte(seed)}), size); err != nil {
+		return fmt.Errorf("sending: %w", err)
+	}
+	_ = a.(*net.TCPConn).CloseWrite()
+	var sum [32]byte
+	if _, err := io.ReadFull(a, sum[:]); err != nil {
+		return fmt.Errorf("the hash: %w", err)
+	}
+	if sum != [32]byte(sent.Sum(nil)) {
+		return errors.New("other bytes arrived")
+	}
+	want, got := sha256.New(), sha256.New()
+	_, _ = io.CopyN(want, rand.NewChaCha8([32]byte{1}), size)
+	if n, err := io.Copy(got, a); err != nil || n != size {
+		return fmt.Errorf("received %d bytes: %w", n, err)
+	}
+	if [32]byte(got.Sum(nil)) != [32]byte(want.Sum(nil)) {
+		return errors.New("other bytes came back")
+	}
+	return <-done
+}

@@ -1,0 +1,62 @@
+package resume_test
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// What a reader that stalls has not read waits at its opener, in the first window of
+// the link, and once more at the agent, to be acknowledged. The server between them
+// holds next to none of it, also where the agent keeps much, because bytes have moved
+// for a time.
+func TestAStalledReaderCostsTheServerLittle(t *testing.T) {
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		c, dest, _ := r.download()
+		defer c.Close()
+		defer dest.Close()
+		go func() { _, _ = io.Copy(dest, zeroes{}) }()
+		for range 100 { // too slow for windows to grow
+			if _, err := io.ReadFull(c, make([]byte, 64<<10)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if at := r.near.a.Stats().Unread; at > 128<<10 {
+			t.Errorf("%d bytes wait at the opener, more than the first window", at)
+		}
+		// A record, and what it was passing on when there was no more credit, which counts
+		// until all of that has gone. It would be 128 KiB if it did not follow.
+		if at := r.far.b.Stats().Unread; at > 5*tunnel.RecordSize {
+			t.Errorf("%d bytes wait at the server, want a record or two, or what it passes on at once", at)
+		}
+	})
+}
+
+// A response that has ended is delivered whole, however long its reader stalls, and
+// though the destination takes nothing more meanwhile. Who closes such a connection in
+// order has to have read its end before there is room for more.
+func TestAResponseOutlastsAStall(t *testing.T) {
+	const size = 128 << 10
+	onRoute(t, time.Minute, func(t *testing.T, r *route) {
+		c, dest, _ := r.download()
+		defer c.Close()
+		if _, err := dest.Write(make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+		_ = dest.Close()
+		time.Sleep(time.Second)
+		for range 3 {
+			_, _ = c.Write([]byte("more"))
+			time.Sleep(time.Minute)
+		}
+		if got, err := io.ReadAll(c); len(got) != size || err != nil {
+			t.Errorf("%d bytes of %d came: %v", len(got), size, err)
+		}
+	})
+}

@@ -1,0 +1,68 @@
+package resume
+
+import (
+	"reflect"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
+)
+
+// However many connections a link had, one line tells of its loss.
+func TestOneLineForAllOfALink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		log, hook := test.NewNullLogger()
+		e := New(Options{Window: time.Second, Log: log})
+		for range 1000 {
+			e.left()
+		}
+		time.Sleep(tellAfter / 2)
+		for range 999 {
+			e.resumed(tellAfter / 2)
+		}
+		time.Sleep(time.Hour)
+		e.left()
+		time.Sleep(time.Hour)
+		entries := hook.AllEntries()
+		if len(entries) != 2 {
+			t.Fatalf("%d lines", len(entries))
+		}
+		want := logrus.Fields{"lost": int64(1000), "resumed": int64(999), "given_up": int64(0), "waiting": int64(1)}
+		for name, n := range want {
+			if entries[0].Data[name] != n {
+				t.Errorf("%s is %v, want %v", name, entries[0].Data[name], n)
+			}
+		}
+		if entries[1].Data["lost"] != int64(1) || entries[1].Data["resumed"] != int64(0) {
+			t.Errorf("the second tells of the first again: %v", entries[1].Data)
+		}
+	})
+}
+
+// A sum has all fields of both, and neither's map.
+func TestStatsPlus(t *testing.T) {
+	filled := func(n int64) (s Stats) {
+		for v := range reflect.ValueOf(&s).Elem().NumField() {
+			if f := reflect.ValueOf(&s).Elem().Field(v); f.CanInt() {
+				f.SetInt(n)
+			}
+		}
+		s.GivenUp = map[string]int64{"a": n}
+		return s
+	}
+	one, two := filled(1), filled(2)
+	two.GivenUp["b"] = 5
+	want := filled(3)
+	want.GivenUp["b"] = 5
+	if got := one.Plus(two); !reflect.DeepEqual(got, want) {
+		t.Errorf("the sum is %+v, want %+v", got, want)
+	}
+	if len(one.GivenUp) != 1 || two.GivenUp["a"] != 2 {
+		t.Errorf("the sum changed %v and %v", one.GivenUp, two.GivenUp)
+	}
+	if got := (Stats{}).Plus(one); !reflect.DeepEqual(got, one) {
+		t.Errorf("nothing plus %+v is %+v", one, got)
+	}
+}

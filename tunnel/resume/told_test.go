@@ -1,0 +1,117 @@
+package resume
+
+import (
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// quietly is a carrier that has nothing to read, until it is reset. meanwhile is
+// what happens once it has said so.
+type quietly struct {
+	Carrier
+	to        tunnel.Receiver
+	meanwhile func()
+	end       error
+}
+
+func (q *quietly) In() tunnel.Source                   { return q }
+func (q *quietly) Deliver(r tunnel.Receiver) bool      { q.to = r; return true }
+func (q *quietly) Watch(link.Watcher) (link.Ack, bool) { return link.Ack{}, false }
+func (q *quietly) Acknowledge(link.Ack)                {}
+func (q *quietly) Reset(error) error                   { q.end = net.ErrClosed; return nil }
+func (q *quietly) Failed() error                       { return q.end }
+func (q *quietly) Close() error                        { return nil }
+func (q *quietly) Detach()                             {}
+
+func (q *quietly) ReadChunks([]tunnel.Chunk) (int, error) {
+	if q.meanwhile != nil {
+		q.meanwhile()
+	}
+	return 0, q.end
+}
+
+// counting counts how often it is told what. A relay that is told the end twice takes
+// the process down.
+type counting struct {
+	tunnel.Receiver
+	ready, ends int
+}
+
+func (c *counting) Ready()     { c.ready++ }
+func (c *counting) End()       { c.ends++ }
+func (c *counting) Fail(error) {}
+
+// read is what who has the turn does.
+func (c *counting) read(conn *Conn) {
+	if _, err := conn.ReadChunks(make([]tunnel.Chunk, 1)); err != nil {
+		c.ends++
+	}
+}
+
+func delivering(t *testing.T) (*Conn, *quietly, *counting) {
+	e := New(Options{Window: time.Minute})
+	t.Cleanup(func() { e.Close(); e.Wait() })
+	st, app := &quietly{}, &counting{}
+	c := e.newConn(st, time.Minute, 0, [16]byte{1}, "dest:1")
+	if err := e.add(c, nil); err != nil {
+		t.Fatal(err)
+	}
+	c.Deliver(app)
+	return c, st, app
+}
+
+// The end is told once where the read loop tells it before the reader, who found
+// nothing, has handed its turn back, whatever gives a turn again then.
+func TestEndIsToldOnceBesideAReader(t *testing.T) {
+	for name, before := range map[string]bool{"before it": true, "behind it": false} {
+		t.Run(name, func(t *testing.T) {
+			c, st, app := delivering(t)
+			st.meanwhile = func() {
+				st.meanwhile = nil
+				if before {
+					c.turn.ready()
+				}
+				st.to.End()
+			}
+			app.read(c)
+			if !before {
+				c.turn.ready() // another carrier
+			}
+			for range app.ready {
+				app.read(c)
+			}
+			if app.ends != 1 {
+				t.Errorf("it was told the end %d times", app.ends)
+			}
+		})
+	}
+}
+
+// The end is told once where the connection is reset on this side while the read loop
+// is about to tell it.
+func TestEndIsToldOnceBesideAReset(t *testing.T) {
+	for name, first := range map[string]bool{"the end first": true, "the reset first": false} {
+		t.Run(name, func(t *testing.T) {
+			c, st, app := delivering(t)
+			app.read(c)
+			_ = c.Reset(errors.New("enough"))
+			if first {
+				st.to.End()
+			}
+			for range app.ready {
+				app.read(c)
+			}
+			if !first {
+				st.to.End()
+			}
+			if app.ends != 1 || app.ready != 1 {
+				t.Errorf("it was told the end %d times in %d turns", app.ends, app.ready)
+			}
+		})
+	}
+}

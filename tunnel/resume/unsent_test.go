@@ -1,0 +1,50 @@
+package resume_test
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+
+	"konnectivity/tunnel"
+)
+
+// A plain connection that is closed is not over before its carrier has taken the last of
+// what was written, of which some may wait for credit.
+func TestCloseOfAPlainConnectionWaitsForCredit(t *testing.T) {
+	apart(t, func(t *testing.T, w *world, c, a tunnel.Conn) {
+		w.memory.Hold(1 << 30)
+		defer w.memory.Hold(-1 << 30)
+		first := make(chan int, 1)
+		go func() {
+			n, _ := a.Write(make([]byte, 1<<20)) // until it waits for credit
+			first <- n
+		}()
+		synctest.Wait()
+		if n := w.agent.Stats().Degraded; n != 1 {
+			t.Fatalf("%d connections have become plain", n)
+		}
+		more := 0
+		for _, n := range []int{60 << 10, tunnel.ChunkSize} { // as much as is kept
+			n, err := a.Write(make([]byte, n))
+			if more += n; err != nil {
+				t.Fatal(err)
+			}
+		}
+		_ = a.Close()
+		got := 0
+		for {
+			n, err := c.Read(make([]byte, 16<<10))
+			synctest.Wait()
+			if got += n; err != nil {
+				if err != io.EOF {
+					t.Errorf("the peer reads: %v", err)
+				}
+				break
+			}
+		}
+		if want := <-first + more; got != want {
+			t.Errorf("%d of %d bytes come before the end", got, want)
+		}
+		_ = c.Reset(nil)
+	})
+}
