@@ -8,7 +8,7 @@ import (
 	"sync"
 	"testing"
 
-	"konnectivity/internal/cputime"
+	"konnectivity/internal/resources"
 	"konnectivity/tunnel"
 )
 
@@ -85,7 +85,7 @@ func BenchmarkRelay(b *testing.B) {
 			client, target := joined(b, j.join)
 			b.SetBytes(block)
 			b.ReportAllocs()
-			cpu := cputime.Used()
+			cpu := resources.CPUTime()
 			b.ResetTimer()
 			go func() {
 				buf := make([]byte, block)
@@ -102,7 +102,7 @@ func BenchmarkRelay(b *testing.B) {
 				}
 			}
 			b.StopTimer()
-			b.ReportMetric((cputime.Used()-cpu).Seconds()/(float64(b.N)*block/1e9), "cpu-s/GB")
+			b.ReportMetric((resources.CPUTime()-cpu).Seconds()/(float64(b.N)*block/1e9), "cpu-s/GB")
 		})
 	}
 }

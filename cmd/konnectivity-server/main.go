@@ -20,10 +20,10 @@ import (
 	"konnectivity/internal/bearer"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
-	"konnectivity/internal/memlimit"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/resources"
 	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
@@ -126,7 +126,7 @@ func (p *process) settings() error {
 		NoConnect: f.mode == modeGRPC, NoGRPC: f.mode == modeConnect,
 		NoLink: f.link == string(link.Off), AgentsNeedLink: f.link == string(link.Require),
 		Settle: server.DefaultSettle, DialTimeout: f.dialTimeout, Grace: f.grace, ResumeWindow: f.resumeWindow, Keepalive: f.keepalive, ClientKeepalive: f.frontendKeepalive,
-		MaxConns: f.maxConns, Budget: link.NewBudget(f.budgetMiB << 20), AgentMemory: memlimit.InForce() / 2,
+		MaxConns: f.maxConns, Budget: link.NewBudget(f.budgetMiB << 20), AgentMemory: resources.MemoryLimit() / 2,
 		Profiles: f.profiling, ContentionProfiles: f.contention,
 		Log: p.log, Registry: p.registry,
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/logging"
-	"konnectivity/internal/memlimit"
+	"konnectivity/internal/resources"
 )
 
 // NewLogger makes the logger of the program component, as flags say.
@@ -24,6 +24,6 @@ func NewLogger(flags *logging.Flags, component string) (*logrus.Entry, error) {
 // for no limit, and processors.
 func logLimits(log logrus.FieldLogger) {
 	log.WithFields(logrus.Fields{
-		"memory_limit_bytes": memlimit.InForce(), "processors": runtime.GOMAXPROCS(0),
+		"memory_limit_bytes": resources.MemoryLimit(), "processors": runtime.GOMAXPROCS(0),
 	}).Debug("limits of the process")
 }

@@ -17,9 +17,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"konnectivity/internal/idle"
-	"konnectivity/internal/memlimit"
 	"konnectivity/internal/printable"
+	"konnectivity/internal/resources"
 )
 
 // The exit statuses.
@@ -49,7 +48,7 @@ func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(fo
 // returns at once. A terminal that goes away (SIGHUP) is like the first, unless nohup
 // has it ignored; it is often told twice. An error is one line on standard error.
 func Main(cmd *cobra.Command) int {
-	memlimit.Set(os.DirFS("/"), os.Getenv)
+	resources.SetMemoryLimit(os.DirFS("/"), os.Getenv)
 	signals := make(chan os.Signal, 4) // all may arrive before one is read
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	if !signal.Ignored(syscall.SIGHUP) {
@@ -79,7 +78,7 @@ func Run(cmd *cobra.Command, args []string, stderr io.Writer, signals <-chan os.
 	done := make(chan outcome, 1)
 	go func() {
 		released := make(chan struct{})
-		go func() { defer close(released); idle.Release(ctx) }()
+		go func() { defer close(released); resources.ReleaseIdle(ctx) }()
 		ran, err := cmd.ExecuteContextC(ctx)
 		cancel()
 		<-released

@@ -46,7 +46,7 @@ var rules = []rule{
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
 	{folder: "internal/access", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/admission", own: []string{"tunnel", "internal/source"}, third: []string{"github.com/sirupsen/logrus"}},
-	{folder: "internal/cli", own: []string{"internal/version", "internal/idle", "internal/logging", "internal/memlimit", "internal/printable", "internal/pki"}, third: anyModule},
+	{folder: "internal/cli", own: []string{"internal/version", "internal/logging", "internal/printable", "internal/resources", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},
 	{folder: "internal/logging", own: []string{"internal/files", "internal/printable"}, third: anyModule},
 	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel/link", "tunnel/resume"}, third: anyModule},

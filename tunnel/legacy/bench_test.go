@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
-	"konnectivity/internal/cputime"
+	"konnectivity/internal/resources"
 	"konnectivity/tunnel"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -138,11 +138,11 @@ func BenchmarkOneConnection(b *testing.B) {
 		b.SetBytes(piece)
 		b.ReportAllocs()
 		b.ResetTimer()
-		cpu := cputime.Used().Seconds()
+		cpu := resources.CPUTime().Seconds()
 		if err := move(c, int64(b.N)*piece); err != nil {
 			b.Fatal(err)
 		}
-		b.ReportMetric((cputime.Used().Seconds()-cpu)/(float64(b.N)*piece/(1<<30)), "CPU-s/GB")
+		b.ReportMetric((resources.CPUTime().Seconds()-cpu)/(float64(b.N)*piece/(1<<30)), "CPU-s/GB")
 	}
 	b.Run("down", func(b *testing.B) {
 		run(b, func(c tunnel.Conn, n int64) error {

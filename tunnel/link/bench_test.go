@@ -14,7 +14,7 @@ import (
 
 	"github.com/hashicorp/yamux"
 
-	"konnectivity/internal/cputime"
+	"konnectivity/internal/resources"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -156,7 +156,7 @@ func throughput(b *testing.B, m mux, streams int) {
 	left.Store(int64(b.N))
 	b.SetBytes(block)
 	b.ReportAllocs()
-	cpu := cputime.Used()
+	cpu := resources.CPUTime()
 	b.ResetTimer()
 	var wg sync.WaitGroup
 	for i := range streams {
@@ -175,7 +175,7 @@ func throughput(b *testing.B, m mux, streams int) {
 	wg.Wait()
 	b.StopTimer()
 	gb := float64(b.N) * block / 1e9
-	b.ReportMetric((cputime.Used()-cpu).Seconds()/gb, "cpu-s/GB")
+	b.ReportMetric((resources.CPUTime()-cpu).Seconds()/gb, "cpu-s/GB")
 }
 
 // onlyReader and onlyWriter keep io.Copy to the buffer it was given.

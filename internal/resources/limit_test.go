@@ -1,4 +1,4 @@
-package memlimit
+package resources
 
 import (
 	"fmt"
@@ -10,11 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // tree is a file system with the files named: path, text, path, text, ...
 func tree(files ...string) fstest.MapFS {
@@ -66,23 +62,23 @@ func TestCgroup(t *testing.T) {
 	}
 }
 
-func TestSet(t *testing.T) {
+func TestSetMemoryLimit(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })
 	root := tree("proc/self/cgroup", "0::/\n", "sys/fs/cgroup/memory.max", "1073741800\n")
 	env := map[string]string{"GOMEMLIMIT": "off"}
 	getenv := func(name string) string { return env[name] }
 
-	if got := Set(root, getenv); got != 0 || InForce() != 0 {
-		t.Errorf("set %d, in force %d, although the user chose", got, InForce())
+	if got := SetMemoryLimit(root, getenv); got != 0 || MemoryLimit() != 0 {
+		t.Errorf("set %d, in force %d, although the user chose", got, MemoryLimit())
 	}
 	env = nil
-	if got := Set(tree(), getenv); got != 0 || InForce() != 0 {
-		t.Errorf("set %d, in force %d, without a cgroup", got, InForce())
+	if got := SetMemoryLimit(tree(), getenv); got != 0 || MemoryLimit() != 0 {
+		t.Errorf("set %d, in force %d, without a cgroup", got, MemoryLimit())
 	}
 	const want = 10737418 * 90
-	if got := Set(root, getenv); got != want || InForce() != want {
-		t.Errorf("set %d, in force %d, want %d", got, InForce(), want)
+	if got := SetMemoryLimit(root, getenv); got != want || MemoryLimit() != want {
+		t.Errorf("set %d, in force %d, want %d", got, MemoryLimit(), want)
 	}
 }
 
@@ -102,7 +98,7 @@ func FuzzCgroup(f *testing.F) {
 		f.Add(text, "9223372036854771712\n")
 	}
 	f.Fuzz(func(t *testing.T, memberships, max string) {
-		for _, h := range parse(memberships) {
+		for _, h := range parseMemberships(memberships) {
 			if !strings.HasPrefix(h.path, "/") || path.Clean(h.path) != h.path || len(h.mounts) == 0 || len(h.files) == 0 {
 				t.Errorf("%+v", h)
 			}

@@ -1,4 +1,0 @@
-// Package cputime measures the processor time of this process.
-//
-// Package idle calls it.
-package cputime

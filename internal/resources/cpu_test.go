@@ -1,0 +1,19 @@
+package resources
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCPUTimeGrowsWithWork(t *testing.T) {
+	before := CPUTime()
+	for start := time.Now(); CPUTime() < before+10*time.Millisecond; {
+		if time.Since(start) > time.Minute {
+			t.Fatalf("a minute of work, and %v of processor time", CPUTime()-before)
+		}
+	}
+}
