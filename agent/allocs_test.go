@@ -6,7 +6,7 @@ import (
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
@@ -25,6 +25,6 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		"opened":         func() { m.Opened(flow) },
 		"closed":         func() { m.Closed(flow, time.Second, nil) },
 	} {
-		t.Run(name, func(t *testing.T) { allocs.AtMost(t, 0, f) })
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/metrics"
 	"konnectivity/tunnel"
 )
@@ -22,7 +22,7 @@ func TestObserversAllocateNothing(t *testing.T) {
 		"log": connectionLog{log.WithField("component", "server")}, "metrics": metrics.New(prometheus.NewRegistry()),
 	} {
 		t.Run(name, func(t *testing.T) {
-			allocs.AtMost(t, 0, func() {
+			testutil.MaxAllocs(t, 0, func() {
 				o.Dialed(flow, time.Millisecond, nil)
 				o.Opened(flow)
 				o.Closed(flow, time.Second, nil)

@@ -8,7 +8,7 @@ import (
 	"runtime"
 	"testing"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/link"
 )
 
@@ -31,7 +31,7 @@ func TestIdleLinksKeepSmallStacks(t *testing.T) {
 	for range 10 { // a timer of each link starts another goroutine now and then
 		moreGoroutines, moreStacks := resting()
 		n, per = moreGoroutines-goroutines, (float64(moreStacks)-float64(stacks))/links
-		if n <= links+links/20 && (per <= most || !allocs.Exact) {
+		if n <= links+links/20 && (per <= most || !testutil.ExactMemory) {
 			return
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -59,7 +59,7 @@ func FuzzParseIP(f *testing.F) {
 func TestAddressesAllocateNothing(t *testing.T) {
 	for name, address := range map[string]string{"name": "a.name.example:443", "IPv4": "10.0.0.1:443", "IPv6": "[2001:db8::1]:443"} {
 		t.Run(name, func(t *testing.T) {
-			allocs.AtMost(t, 0, func() {
+			testutil.MaxAllocs(t, 0, func() {
 				host, _, err := tunnel.SplitAddress(address)
 				if err != nil {
 					t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -23,7 +23,7 @@ func TestChunksAllocateNothing(t *testing.T) {
 		},
 		"borrow": func() { tunnel.BorrowChunk(payload, nobody{}).Release() },
 	} {
-		t.Run(name, func(t *testing.T) { allocs.AtMost(t, 0, f) })
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }
 
@@ -39,7 +39,7 @@ func TestRelayAllocatesNothing(t *testing.T) {
 			relay := &tunnel.Relay{Flow: counted(new(tunnel.Totals)), Bounds: tunnel.Bounds{Idle: time.Hour}}
 			client, target, _ := startRelay(t, relay)
 			there, back := make([]byte, size), make([]byte, size)
-			allocs.AtMost(t, 0, func() {
+			testutil.MaxAllocs(t, 0, func() {
 				exchange(t, client, target, there, back)
 				exchange(t, target, client, there, back)
 			})

@@ -28,7 +28,6 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
-	"konnectivity/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,7 +48,7 @@ func TestUpstreamFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	upstream.Check(t, "agent", f.set, "konnectivity-agent", "klog")
+	testutil.CheckUpstreamFlags(t, "agent", f.set, "konnectivity-agent", "klog")
 	f.set.VisitAll(func(flag *pflag.Flag) {
 		if flag.Usage == "" {
 			t.Errorf("--%s has no help", flag.Name)

@@ -20,7 +20,6 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
-	"konnectivity/internal/upstream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -222,7 +221,7 @@ func TestFlagsThatAreWrong(t *testing.T) {
 // docs/compatibility.md says otherwise.
 func TestDefaults(t *testing.T) {
 	cmd := newCommand()
-	upstream.Check(t, "server", cmd.Flags(), "konnectivity-server", "klog")
+	testutil.CheckUpstreamFlags(t, "server", cmd.Flags(), "konnectivity-server", "klog")
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Usage == "" {
 			t.Errorf("--%s has no help", f.Name)

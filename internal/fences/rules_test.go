@@ -99,7 +99,7 @@ var atOnce = []string{"cmd", "e2e", "manifests", "release", "docs"}
 // calls lists what is banned outside tests.
 var calls = []call{
 	{"os", "Exit", []string{"cmd", "e2e"}, "only a main ends the process"},
-	{"os", "ReadFile", slices.Concat(atOnce, []string{"tunnel/link", "internal/bench", "internal/upstream"}), "a pipe in the file's place would be waited for, perhaps under a lock; use internal/files"},
+	{"os", "ReadFile", slices.Concat(atOnce, []string{"tunnel/link", "internal/bench", "internal/testutil"}), "a pipe in the file's place would be waited for, perhaps under a lock; use internal/files"},
 	{"os", "Open", slices.Concat(atOnce, []string{"internal/files"}), "a pipe would be waited for; use internal/files"},
 	{"log", "Print*", nil, "loggers are handed in"},
 	{"log", "Panic*", nil, "loggers are handed in"},

@@ -5,7 +5,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 )
 
 func TestEnabled(t *testing.T) {
@@ -16,7 +16,7 @@ func TestEnabled(t *testing.T) {
 			t.Errorf("%s at info: debug %v, info %v, error %v", name,
 				Enabled(log, logrus.DebugLevel), Enabled(log, logrus.InfoLevel), Enabled(log, logrus.ErrorLevel))
 		}
-		allocs.AtMost(t, 0, func() { Enabled(log, logrus.DebugLevel) })
+		testutil.MaxAllocs(t, 0, func() { Enabled(log, logrus.DebugLevel) })
 	}
 	if !Enabled(struct{ logrus.FieldLogger }{logger}, logrus.DebugLevel) {
 		t.Error("what another logger writes cannot be known")

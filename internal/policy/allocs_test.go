@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 )
 
 // ordinary is a policy as operators write it.
@@ -53,7 +53,7 @@ func TestAllowAllocatesNothing(t *testing.T) {
 	p := ordinary(t)
 	for name, check := range checks {
 		t.Run(name, func(t *testing.T) {
-			allocs.AtMost(t, 0, func() {
+			testutil.MaxAllocs(t, 0, func() {
 				if err := check(p); err != nil {
 					t.Fatal(err)
 				}
@@ -62,6 +62,6 @@ func TestAllowAllocatesNothing(t *testing.T) {
 	}
 	t.Run("no rules", func(t *testing.T) {
 		var none *Policy
-		allocs.AtMost(t, 0, func() { _ = none.AllowAddr(netip.MustParseAddrPort("10.9.8.7:443")) })
+		testutil.MaxAllocs(t, 0, func() { _ = none.AllowAddr(netip.MustParseAddrPort("10.9.8.7:443")) })
 	})
 }

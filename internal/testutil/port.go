@@ -1,6 +1,6 @@
 // Package testutil is what the tests of several packages share: waiting for
-// something to happen, targets of a few lines and pairs of sockets, and ports of
-// their own.
+// something to happen, targets of a few lines and pairs of sockets, ports of their
+// own, budgets of allocations, and upstream's flags.
 //
 // A port that was found free by listening and closing is free for everybody:
 // packages are tested in parallel, and a listener or connection of another

@@ -23,9 +23,9 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"go.uber.org/goleak"
 
-	"konnectivity/internal/allocs"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -799,7 +799,7 @@ func TestAHandshakeLeavesNoStack(t *testing.T) {
 	}
 	per := 0.0
 	for range 10 { // the last may still be shaking hands
-		if per = (float64(stacks()) - float64(before)) / conns; per <= most || !allocs.Exact {
+		if per = (float64(stacks()) - float64(before)) / conns; per <= most || !testutil.ExactMemory {
 			return
 		}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel/legacy"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
@@ -24,6 +24,6 @@ func onPath(m *Server) map[string]func() {
 
 func TestDataPathAllocatesNothing(t *testing.T) {
 	for name, f := range onPath(New(prometheus.NewRegistry())) {
-		t.Run(name, func(t *testing.T) { allocs.AtMost(t, 0, f) })
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }

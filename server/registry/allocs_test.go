@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"testing"
 
-	"konnectivity/internal/allocs"
 	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
 )
 
 // crowd is a registry of n agents with an address and two networks each, under
@@ -70,7 +70,7 @@ func TestPickAllocatesNothing(t *testing.T) {
 	r := crowd(t, 1000)
 	for _, d := range destinations {
 		t.Run(d.strategy, func(t *testing.T) {
-			allocs.AtMost(t, 0, func() { r.pick(d.host, nil) })
+			testutil.MaxAllocs(t, 0, func() { r.pick(d.host, nil) })
 		})
 	}
 }

@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/grpc/mem"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -27,7 +27,7 @@ func TestCodecAllocations(t *testing.T) {
 		size, encode int
 	}{{"bulk", 30 << 10, encodeBulk}, {"message", 64, encodeMessage}} {
 		t.Run("encode "+d.name, func(t *testing.T) {
-			allocs.AtMost(t, float64(d.encode), func() {
+			testutil.MaxAllocs(t, float64(d.encode), func() {
 				*message = dataMessage{id: 7, chunk: tunnel.NewChunk(d.size)}
 				bufs, err := c.Marshal(message)
 				if err != nil {
@@ -38,7 +38,7 @@ func TestCodecAllocations(t *testing.T) {
 		})
 		frames := received(t, d.size)
 		t.Run("decode "+d.name, func(t *testing.T) {
-			allocs.AtMost(t, decodeAny, func() { decode(t, c, frames, into) })
+			testutil.MaxAllocs(t, decodeAny, func() { decode(t, c, frames, into) })
 		})
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -49,7 +49,7 @@ func TestBulkAllocations(t *testing.T) {
 		defer w.Close()
 		defer r.Close()
 		batch, got := make([]tunnel.Chunk, 4), make([]byte, 4*chunkBytes)
-		allocs.AtMost(t, b.bulk, func() {
+		testutil.MaxAllocs(t, b.bulk, func() {
 			for i := range batch {
 				batch[i] = tunnel.NewChunk(chunkBytes)
 			}
@@ -69,7 +69,7 @@ func TestMessageAllocations(t *testing.T) {
 		defer w.Close()
 		defer r.Close()
 		sent, got := make([]byte, 64), make([]byte, 64)
-		allocs.AtMost(t, b.message, func() { passOn(t, w, r, sent, got); passOn(t, r, w, sent, got) })
+		testutil.MaxAllocs(t, b.message, func() { passOn(t, w, r, sent, got); passOn(t, r, w, sent, got) })
 	})
 }
 
@@ -96,7 +96,7 @@ func TestConnectionAllocations(t *testing.T) {
 	}{"message": {64, 12}, "bulk": {64 << 10, 40}} {
 		t.Run(name, func(t *testing.T) {
 			sent, got := make([]byte, c.size), make([]byte, c.size)
-			allocs.AtMost(t, c.max, func() { passOn(t, client, target, sent, got); passOn(t, target, client, sent, got) })
+			testutil.MaxAllocs(t, c.max, func() { passOn(t, client, target, sent, got); passOn(t, target, client, sent, got) })
 		})
 	}
 	client.Close()
@@ -106,7 +106,7 @@ func TestConnectionAllocations(t *testing.T) {
 
 func TestDialAllocations(t *testing.T) {
 	onBudgetedWires(t, func(t *testing.T, m mux, b budgets) {
-		allocs.AtMost(t, b.dial, func() {
+		testutil.MaxAllocs(t, b.dial, func() {
 			w, err := m.open()
 			if err != nil {
 				t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/allocs"
+	"konnectivity/internal/testutil"
 )
 
 // full is a cache with as many keys as it keeps.
@@ -65,6 +65,6 @@ func TestCacheAllocatesNothing(t *testing.T) {
 		"miss":    func() { c.Get("nobody") },
 		"replace": func() { c.Put(keys[7], nil, nil, time.Hour) },
 	} {
-		t.Run(name, func(t *testing.T) { allocs.AtMost(t, 0, f) })
+		t.Run(name, func(t *testing.T) { testutil.MaxAllocs(t, 0, f) })
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
-	"konnectivity/internal/upstream"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -62,7 +62,7 @@ func TestDefaultsAreThoseOfTheProgramsReplaced(t *testing.T) {
 // says otherwise.
 func TestFlagsOfTheProgramsReplaced(t *testing.T) {
 	for _, front := range []Front{SOCKS5, HTTP} {
-		upstream.Check(t, "sidecar", NewCommand(front).Flags(), "sidecar")
+		testutil.CheckUpstreamFlags(t, "sidecar", NewCommand(front).Flags(), "sidecar")
 	}
 }
 

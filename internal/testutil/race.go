@@ -1,5 +1,5 @@
 //go:build race
 
-package allocs
+package testutil
 
 const raceEnabled = true

@@ -1,40 +1,25 @@
-package upstream
+package testutil
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
-	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// recorder takes down what a check complains of.
-type recorder struct {
-	testing.TB
-	said []string
-}
-
-func (r *recorder) Helper() {}
-func (r *recorder) Errorf(format string, a ...any) {
-	r.said = append(r.said, fmt.Sprintf(format, a...))
-}
-
-// A default that moves away from the table, or comes to it, does not pass.
-func TestCheckComplains(t *testing.T) {
+// A default that differs from the table, or comes to equal upstream's, fails.
+func TestCheckUpstreamFlags(t *testing.T) {
 	flags := pflag.NewFlagSet("sidecar", pflag.ContinueOnError)
-	for name, value := range read("sidecar") {
+	for name, value := range readDefaults("sidecar") {
 		flags.String(name, value, "")
 	}
-	for name, r := range rows(t, "sidecar") {
+	for name, r := range deviations(t, "sidecar") {
 		flags.String(name, strings.ReplaceAll(strings.ReplaceAll(r.here, "`", ""), "none", ""), "")
 	}
 	complaints := func() []string {
 		r := &recorder{TB: t}
-		Check(r, "sidecar", flags, "sidecar")
-		return r.said
+		CheckUpstreamFlags(r, "sidecar", flags, "sidecar")
+		return r.failures
 	}
 	if said := complaints(); len(said) != 0 {
 		t.Fatalf("as the table has it: %q", said)
@@ -53,7 +38,7 @@ func TestCheckComplains(t *testing.T) {
 	}
 }
 
-func TestDefaultsAsShown(t *testing.T) {
+func TestShownDefaults(t *testing.T) {
 	for value, want := range map[string]string{
 		"": "none", "[]": "none", "0": "`0`", "0s": "`0s`", "1h0m0s": "`1h`", "1h": "`1h`", "90s": "`1m30s`", "[127.0.0.1]": "`127.0.0.1`", "grpc": "`grpc`",
 	} {

@@ -1,7 +1,4 @@
-// Package upstream is for tests. It knows the flags of the programs that ours
-// replace, and checks that docs/compatibility.md lists every default that
-// differs from theirs.
-package upstream
+package testutil
 
 import (
 	_ "embed"
@@ -14,16 +11,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-//go:embed defaults.txt
-var defaults string
+//go:embed upstream.txt
+var upstreamDefaults string
 
-// whatever stands for a default that is not compared.
-const whatever = "*"
+// anyDefault stands for a default that is not compared.
+const anyDefault = "*"
 
-// read returns the defaults of a group of flags in defaults.txt.
-func read(group string) map[string]string {
+// readDefaults returns the defaults of a group of flags in upstream.txt.
+func readDefaults(group string) map[string]string {
 	found := map[string]string{}
-	for line := range strings.Lines(defaults) {
+	for line := range strings.Lines(upstreamDefaults) {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == group {
 			found[f[1]] = strings.Join(f[2:], " ")
 		}
@@ -31,29 +28,30 @@ func read(group string) map[string]string {
 	return found
 }
 
-// row is a line of the table in docs/compatibility.md.
-type row struct{ there, here string }
+// deviation is a row of the table in docs/compatibility.md: the default of a flag
+// there, which is upstream, and here.
+type deviation struct{ there, here string }
 
-// rows returns the rows of program, by flag.
-func rows(t testing.TB, program string) map[string]row {
+// deviations returns the rows of program, by flag.
+func deviations(t testing.TB, program string) map[string]deviation {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root(t), "docs/compatibility.md"))
+	text, err := os.ReadFile(filepath.Join(moduleRoot(t), "docs/compatibility.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]row{}
+	found := map[string]deviation{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), " | ")
 		if len(cells) < 5 || strings.TrimSpace(cells[0]) != program || !strings.HasPrefix(cells[1], "`--") {
 			continue
 		}
-		found[strings.TrimPrefix(strings.Trim(cells[1], "`"), "--")] = row{cells[2], cells[3]}
+		found[strings.TrimPrefix(strings.Trim(cells[1], "`"), "--")] = deviation{cells[2], cells[3]}
 	}
 	return found
 }
 
-// root returns the module's folder. A test runs in its package's folder.
-func root(t testing.TB) string {
+// moduleRoot returns the module's folder. A test runs in its package's folder.
+func moduleRoot(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	for err == nil {
@@ -69,19 +67,19 @@ func root(t testing.TB) string {
 	return ""
 }
 
-// Check fails unless flags has every flag of the groups, and the table's rows
-// for program are exactly the flags whose default differs, with both defaults
-// correct. A row for a flag that upstream lacks says in words what upstream
-// does instead.
-func Check(t testing.TB, program string, flags *pflag.FlagSet, groups ...string) {
+// CheckUpstreamFlags fails t unless flags has every flag of upstream's groups, and
+// the rows for program in docs/compatibility.md are exactly the flags whose default
+// differs from upstream's, with both defaults correct. A row for a flag that upstream
+// lacks says in words what upstream does instead.
+func CheckUpstreamFlags(t testing.TB, program string, flags *pflag.FlagSet, groups ...string) {
 	t.Helper()
-	told := rows(t, program)
+	told := deviations(t, program)
 	if len(told) == 0 {
 		t.Fatalf("docs/compatibility.md has no row for %q", program)
 	}
 	for _, group := range groups {
-		for name, theirs := range read(group) {
-			check(t, flags, name, theirs, told)
+		for name, theirs := range readDefaults(group) {
+			checkFlag(t, flags, name, theirs, told)
 			delete(told, name)
 		}
 	}
@@ -100,7 +98,7 @@ func Check(t testing.TB, program string, flags *pflag.FlagSet, groups ...string)
 	}
 }
 
-func check(t testing.TB, flags *pflag.FlagSet, name, theirs string, told map[string]row) {
+func checkFlag(t testing.TB, flags *pflag.FlagSet, name, theirs string, told map[string]deviation) {
 	t.Helper()
 	f := flags.Lookup(name)
 	if f == nil {
@@ -108,13 +106,13 @@ func check(t testing.TB, flags *pflag.FlagSet, name, theirs string, told map[str
 		return
 	}
 	r, isTold := told[name]
-	differs := theirs != whatever && shown(theirs) != shown(f.DefValue)
+	differs := theirs != anyDefault && shown(theirs) != shown(f.DefValue)
 	switch {
 	case differs && !isTold:
 		t.Errorf("--%s is %s by default, not %s as there, and docs/compatibility.md does not tell", name, shown(f.DefValue), shown(theirs))
 	case !differs && isTold:
 		t.Errorf("docs/compatibility.md tells that --%s differs; it does not", name)
-	case differs && r != row{shown(theirs), shown(f.DefValue)}:
+	case differs && r != deviation{shown(theirs), shown(f.DefValue)}:
 		t.Errorf("docs/compatibility.md: --%s is told to be %s there and %s here; it is %s and %s", name, r.there, r.here, shown(theirs), shown(f.DefValue))
 	}
 }
