@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"konnectivity/internal/peers"
+	"konnectivity/tunnel/link"
 )
 
 const (
@@ -188,7 +189,7 @@ func (s *set) lost(m *member) {
 	if m.Leaving || m.Session.Err() == nil {
 		s.about(m).Info("server closed the connection")
 	} else {
-		s.about(m).WithError(m.Session.Err()).Warn("connection to server lost")
+		s.about(m).WithFields(link.LossFields(m.Session.Err())).Warn("connection to server lost")
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/registry"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -216,24 +217,29 @@ func (cl *cluster) join(life context.Context, agent registry.Agent, backend regi
 	leaveRegistry := cl.agents.Join(agent, backend)
 	cl.peers.tellServing(cl.serving)
 	leavePeers := cl.peers.join(who)
-	cl.logAgent(agent, known, "agent connected")
+	cl.logAgent(agent, known, "agent connected", nil)
 	since := time.Now()
 	return func() {
 		leavePeers()
 		leaveRegistry()
 		cl.peers.tellServing(cl.serving)
-		cl.logAgent(agent, known, "agent gone")
+		why := cl.whyGone(life, backend)
+		cl.logAgent(agent, known, "agent gone", why)
 		if !cl.agents.Knows(agent.ID) {
 			gone := admin.Departure{Tenant: cl.name, Role: admin.RoleAgent, ID: agent.ID, Remote: agent.Remote}
-			cl.server.table.Gone(gone, since, cl.whyGone(life, backend))
+			cl.server.table.Gone(gone, since, why)
 		}
 	}
 }
 
 // logAgent logs what an agent has done; one that was known does nothing new. The line's
-// fields are not kept meanwhile: they take as much as all else of an agent here.
-func (cl *cluster) logAgent(agent registry.Agent, known bool, what string) {
+// fields are not kept meanwhile: they take as much as all else of an agent here. why
+// is the loss that ended its connection, or nil.
+func (cl *cluster) logAgent(agent registry.Agent, known bool, what string, why error) {
 	log := cl.log.WithFields(agentFields(agent))
+	if cause := link.LossOf(why); cause != tunnel.LossUnknown {
+		log = log.WithField("cause", cause.Label())
+	}
 	if known {
 		log.Debug(what)
 		return

@@ -37,7 +37,7 @@ func Codes() iter.Seq[Code] { return between(CodeUnknown, codeEnd) }
 func (c Code) Known() bool { return c < codeEnd }
 
 // between returns the numbers from first to the one before end.
-func between[N ~uint16](first, end N) iter.Seq[N] {
+func between[N ~uint8 | ~uint16](first, end N) iter.Seq[N] {
 	return func(yield func(N) bool) {
 		for n := first; n < end && yield(n); n++ {
 		}
@@ -79,9 +79,15 @@ func (c Code) Label() string {
 // either end. errors.Is(err, syscall.ECONNRESET) holds for it.
 type ResetError struct {
 	Code Code
+	Loss LossCause // of CodeLost: why, as far as this process knows
 }
 
-func (e *ResetError) Error() string { return "connection reset: " + e.Code.String() }
+func (e *ResetError) Error() string {
+	if e.Loss == LossUnknown {
+		return "connection reset: " + e.Code.String()
+	}
+	return "connection reset: " + e.Code.String() + ": " + e.Loss.String()
+}
 
 // Is makes a ResetError count as ECONNRESET.
 func (e *ResetError) Is(target error) bool { return target == syscall.ECONNRESET }

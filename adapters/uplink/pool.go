@@ -141,7 +141,7 @@ func (p *pool) leaving(m *peers.Member[netip.AddrPort, *pooled]) {
 func (p *pool) dropped(m *peers.Member[netip.AddrPort, *pooled]) {
 	if !m.Leaving && !m.Session.replaced.Load() {
 		p.lost.Add(1)
-		p.opt.Log.WithField("server", m.Address).WithError(m.Session.Err()).Debug("lost a link")
+		p.opt.Log.WithField("server", m.Address).WithFields(link.LossFields(m.Session.Err())).Debug("lost a link")
 	}
 }
 

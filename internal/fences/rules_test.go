@@ -49,7 +49,7 @@ var rules = []rule{
 	{folder: "internal/cli", own: []string{"internal/version", "internal/logging", "internal/printable", "internal/resources", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},
 	{folder: "internal/logging", own: []string{"internal/files", "internal/printable"}, third: anyModule},
-	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel/link", "tunnel/resume"}, third: anyModule},
+	{folder: "internal/observe", own: []string{"internal/version", "internal/logging", "internal/admission", "internal/tlsreload", "tunnel", "tunnel/link", "tunnel/resume"}, third: anyModule},
 	{folder: "internal/pki"},
 	{folder: "internal/peers", own: []string{"tunnel"}},
 	{folder: "internal/source"},

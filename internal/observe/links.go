@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -17,6 +18,7 @@ type linkSession interface{ Stats() link.Stats }
 // scrape costs one pass over the open streams.
 type Links struct {
 	series []series
+	lost   *prometheus.Desc // by cause
 
 	mu    sync.Mutex
 	peers map[string]*peer // fixed by NewLinks
@@ -64,6 +66,7 @@ func NewLinks(prefix string, peers ...string) *Links {
 	add(gauge, "round_trip_max_seconds", "Longest round trip over a native link, as last measured", func(s *sum) float64 { return s.RTT.Seconds() })
 	add(counter, "opened_streams_total", "Count of streams opened on native links by either side", func(s *sum) float64 { return float64(s.Opened + s.Accepted) })
 	add(counter, "stream_resets_total", "Count of streams that this side reset because the peer broke the protocol or memory ran short", func(s *sum) float64 { return float64(s.Resets) })
+	l.lost = prometheus.NewDesc(prefix+"lost_total", "Count of TCP connections of native links that were lost, by kind of peer and cause.", []string{"peer", "cause"}, nil)
 	add(counter, "sent_bytes_total", "Count of payload bytes sent on native links", func(s *sum) float64 { return float64(s.Sent) })
 	add(counter, "received_bytes_total", "Count of payload bytes received on native links", func(s *sum) float64 { return float64(s.Received) })
 	return l
@@ -110,6 +113,7 @@ func (l *Links) Describe(out chan<- *prometheus.Desc) {
 	for _, s := range l.series {
 		out <- s.desc
 	}
+	out <- l.lost
 }
 
 // Collect implements prometheus.Collector.
@@ -123,6 +127,9 @@ func (l *Links) Collect(out chan<- prometheus.Metric) {
 	for name, all := range sums {
 		for _, s := range l.series {
 			out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(all), name)
+		}
+		for cause := tunnel.LossCut; cause < tunnel.LossLocal; cause++ { // a link that this side closes is not lost
+			out <- prometheus.MustNewConstMetric(l.lost, prometheus.CounterValue, float64(all.Lost[cause]), name, cause.Label())
 		}
 	}
 }

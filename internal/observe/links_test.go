@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
@@ -19,8 +20,8 @@ func TestSumsAndExtremesByKindOfPeer(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	l := NewLinks("x_link_", "agent", "client")
 	reg.MustRegister(l)
-	a := &session{link.Stats{Streams: 2, Sent: 10, Received: 20, Unread: 3, Opened: 4, Accepted: 1, Resets: 1, RTT: time.Second, Stalled: 1, LargestWindow: 100, Lanes: 2}}
-	b := &session{link.Stats{Streams: 1, Sent: 1, Received: 2, Unread: 4, Opened: 2, Resets: 2, RTT: 2 * time.Second, LargestWindow: 50, Lanes: 1}}
+	a := &session{link.Stats{Streams: 2, Sent: 10, Received: 20, Unread: 3, Opened: 4, Accepted: 1, Resets: 1, RTT: time.Second, Stalled: 1, LargestWindow: 100, Lanes: 2, Lost: link.Losses{tunnel.LossCut: 1, tunnel.LossLocal: 1}}}
+	b := &session{link.Stats{Streams: 1, Sent: 1, Received: 2, Unread: 4, Opened: 2, Resets: 2, RTT: 2 * time.Second, LargestWindow: 50, Lanes: 1, Lost: link.Losses{tunnel.LossCut: 1, tunnel.LossSilent: 1}}}
 	l.Add("agent", a)
 	l.Add("agent", b)
 	want := func(page string) {
@@ -64,6 +65,18 @@ x_link_opened_streams_total{peer="client"} 0
 # TYPE x_link_stream_resets_total counter
 x_link_stream_resets_total{peer="agent"} 3
 x_link_stream_resets_total{peer="client"} 0
+# HELP x_link_lost_total Count of TCP connections of native links that were lost, by kind of peer and cause.
+# TYPE x_link_lost_total counter
+x_link_lost_total{cause="closed",peer="agent"} 0
+x_link_lost_total{cause="closed",peer="client"} 0
+x_link_lost_total{cause="cut",peer="agent"} 2
+x_link_lost_total{cause="cut",peer="client"} 0
+x_link_lost_total{cause="replaced",peer="agent"} 0
+x_link_lost_total{cause="replaced",peer="client"} 0
+x_link_lost_total{cause="silent",peer="agent"} 1
+x_link_lost_total{cause="silent",peer="client"} 0
+x_link_lost_total{cause="violated",peer="agent"} 0
+x_link_lost_total{cause="violated",peer="client"} 0
 # HELP x_link_sent_bytes_total Count of payload bytes sent on native links, by kind of peer.
 # TYPE x_link_sent_bytes_total counter
 x_link_sent_bytes_total{peer="agent"} 11

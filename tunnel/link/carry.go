@@ -265,7 +265,7 @@ func (c *carrying) leave(b *Budget) {
 // comes out of it once that has returned. Where a write of it is under way, the
 // link has doubtTime to get on with that or to say something.
 func (st *Stream) Detach() {
-	_ = st.Reset(errLinkLost)
+	_ = st.Reset(tunnel.Lost(tunnel.LossReplaced))
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if st.send.writing {

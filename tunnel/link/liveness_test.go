@@ -64,7 +64,7 @@ func (s *still) wantDead(failure tunnel.Failure) {
 	if took < link.DefaultDeadAfter || took > 20*time.Second {
 		t.Errorf("noticed after %v, want 15 s to 20 s", took)
 	}
-	if err := s.ses.Err(); !errors.Is(err, link.ErrDead) {
+	if err := s.ses.Err(); !errors.Is(err, link.ErrDead) || link.LossOf(err) != tunnel.LossSilent {
 		t.Errorf("the session ended with %v", err)
 	}
 	for range 3 {
@@ -77,7 +77,7 @@ func (s *still) wantDead(failure tunnel.Failure) {
 	}
 	for _, c := range s.streams {
 		got, err := io.ReadAll(c)
-		if string(got) != "unread" || tunnel.CodeOf(err) != tunnel.CodeLost {
+		if string(got) != "unread" || tunnel.CodeOf(err) != tunnel.CodeLost || tunnel.LossOf(err) != tunnel.LossSilent {
 			t.Errorf("a stream reads %q, %v, want what had come, then the loss", got, err)
 		}
 		if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeLost {

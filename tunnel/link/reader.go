@@ -21,11 +21,6 @@ const (
 // end of another stream's bulk. A bulk stream's own cork is full by then.
 const flushAfter = corkSize
 
-// violation is a breach of the protocol, which ends the link.
-type violation string
-
-func (v violation) Error() string { return "protocol violation: " + string(v) }
-
 // run reads the connection until it fails. It never writes and never waits for a
 // stream; where too many answers are left unread, it waits for them to be sent.
 func (r *frameReader) run() error {

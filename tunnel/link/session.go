@@ -3,7 +3,6 @@ package link
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
 	"sync"
@@ -99,26 +98,6 @@ type news struct {
 	serverCount int
 	serving     Serving
 }
-
-// GoAwayError is why a link ended, told by or to the peer.
-type GoAwayError struct {
-	Code GoAwayCode
-	Text string
-}
-
-func (e *GoAwayError) Error() string {
-	if e.Text == "" {
-		return "the peer ended the link: " + e.Code.String()
-	}
-	return fmt.Sprintf("the peer ended the link: %s: %q", e.Code, e.Text)
-}
-
-// ErrDead is why a link ended whose peer sent no frame, or took no bytes, for
-// DeadAfter.
-var ErrDead = errors.New("the peer has been silent, or has read nothing, for too long")
-
-// ErrClosed is why a link ended that was closed on this side.
-var ErrClosed = fmt.Errorf("link: %w", net.ErrClosed)
 
 // Connect starts a link as the side that dialed the connection. It returns
 // once both HELLOs are exchanged, or with why not: a *GoAwayError when the
@@ -230,7 +209,7 @@ func (ses *Session) Done() <-chan struct{} { return ses.ctx.Done() }
 // Life ends with the session.
 func (ses *Session) Life() context.Context { return ses.ctx }
 
-// Err is why the session ended, nil while it has not.
+// Err is why the session ended, nil while it has not. LossOf names its cause.
 func (ses *Session) Err() error {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
@@ -336,8 +315,12 @@ func (ses *Session) Close() error { return ses.CloseWith(GoAwayShutdown, "") }
 
 // CloseWith is Close with the reason that the peer is told.
 func (ses *Session) CloseWith(code GoAwayCode, text string) error {
-	ses.out.sayGoodbye(ErrClosed, code, text)
-	ses.fail(ErrClosed)
+	cause := ErrClosed
+	if code == GoAwayDuplicate {
+		cause = errDuplicate
+	}
+	ses.out.sayGoodbye(cause, code, text)
+	ses.fail(cause)
 	ses.wg.Wait()
 	return nil
 }
@@ -364,10 +347,14 @@ func (ses *Session) failLocked(cause error) {
 	if ses.out.ending != nil {
 		cause = ses.out.ending // not that the farewell failed
 	}
+	if LossOf(cause) == tunnel.LossUnknown {
+		cause = &cutError{cause}
+	}
 	ses.err = cause
-	ses.cancel(errLinkLost)
+	lost := tunnel.Lost(LossOf(cause))
+	ses.cancel(lost)
 	for _, st := range ses.streams.byID {
-		st.loseLocked(errLinkLost)
+		st.loseLocked(lost)
 	}
 	ses.looks.Stop()
 	ses.out.stopLocked()

@@ -1,6 +1,10 @@
 package link
 
-import "time"
+import (
+	"time"
+
+	"konnectivity/tunnel"
+)
 
 // counters are a session's figures so far.
 type counters struct {
@@ -29,7 +33,11 @@ type Stats struct {
 	Stalled          int           // streams whose window is full and not being read
 	LargestWindow    uint64        // of all open streams, bytes
 	Lanes            int           // connections
+	Lost             Losses        // connections that have ended
 }
+
+// Losses count connections that have ended, by cause.
+type Losses [tunnel.LossCauses]uint64
 
 // Plus is both together: sums, and the longest and largest.
 func (s Stats) Plus(o Stats) Stats {
@@ -54,6 +62,9 @@ func (s *Stats) Count(o Stats) {
 	s.Resets += o.Resets
 	s.Sent += o.Sent
 	s.Received += o.Received
+	for cause, n := range o.Lost {
+		s.Lost[cause] += n
+	}
 }
 
 // Stats costs one pass over the open streams.
@@ -66,6 +77,9 @@ func (ses *Session) Stats() Stats {
 		Opened: c.opened, Accepted: c.accepted, Resets: c.resets, RTT: ses.alive.rtt,
 		Answered: c.answered, Ended: c.established,
 		DataSent: ses.out.queue.dataFrames, DataReceived: c.dataReceived,
+	}
+	if ses.err != nil {
+		s.Lost[LossOf(ses.err)]++
 	}
 	for _, st := range ses.streams.byID {
 		if st.state.established() {

@@ -4,12 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"time"
-
-	"konnectivity/tunnel"
 )
-
-// errLinkLost is what streams read once their link is gone.
-var errLinkLost error = &tunnel.ResetError{Code: tunnel.CodeLost}
 
 // streams are those of a link that are not closed. Session.mu guards them.
 type streams struct {
