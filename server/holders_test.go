@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/tenancy"
@@ -144,11 +144,11 @@ func TestACertificateShowsItsTenantAlone(t *testing.T) {
 // without a certificate.
 func TestATokenCountsBeforeACertificate(t *testing.T) {
 	operators, setting := adminCA(t, true)
-	operator, err := bearer.Parse([]byte(tokenOf("operator")))
+	operator, err := admin.ParseToken([]byte(tokenOf("operator")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startSharers(t, setting, func(o *Options) { o.AdminToken = func() bearer.Digest { return operator } })
+	s := startSharers(t, setting, func(o *Options) { o.AdminToken = func() admin.TokenDigest { return operator } })
 	red, blue := s.add("crimson", ""), s.add("azure", "")
 	blue.write("", [2]string{tenancy.ReaderFile, tokenOf("azure")})
 	for what, c := range map[string]struct {

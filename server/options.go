@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
@@ -73,7 +73,7 @@ type Options struct {
 	// AdminToken is the token that whoever asks Admin needs to see all, at this
 	// moment, and AdminTrusts says whose certificate, followed by its
 	// intermediates, is as good. Both nil: nothing is needed.
-	AdminToken  func() bearer.Digest
+	AdminToken  func() admin.TokenDigest
 	AdminTrusts func(chain []*x509.Certificate) bool // not without AdminTLS
 
 	// Which protocols clients are served; all three by default. Links exist

@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/bearer"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/tenancy"
@@ -22,7 +21,7 @@ func (s *Server) login() admin.Login {
 		return nil
 	}
 	return func(r *http.Request) (admin.Reader, bool) {
-		if token, given := bearer.Of(r); given {
+		if token, given := admin.TokenOf(r); given {
 			return s.bearerOf(token)
 		}
 		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 { // whose CA may be gone since the handshake
@@ -33,7 +32,7 @@ func (s *Server) login() admin.Login {
 }
 
 // bearerOf is who has a token; false: nobody.
-func (s *Server) bearerOf(token bearer.Digest) (admin.Reader, bool) {
+func (s *Server) bearerOf(token admin.TokenDigest) (admin.Reader, bool) {
 	if s.tenants != nil {
 		if t := s.tenants.now.Load().table.Reader(token); t != nil {
 			return admin.Reader{Tenant: t.Name, Proven: true}, true

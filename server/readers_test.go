@@ -17,7 +17,6 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/bearer"
 	"konnectivity/server/tenancy"
 	"konnectivity/tunnel/link"
 )
@@ -250,11 +249,11 @@ func TestReadersTokens(t *testing.T) {
 
 // With a token of the operator's, nothing is shown without one, under any name.
 func TestTheOperatorsToken(t *testing.T) {
-	want, err := bearer.Parse([]byte(tokenOf("operator")))
+	want, err := admin.ParseToken([]byte(tokenOf("operator")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := startSharers(t, func(o *Options) { o.AdminToken, o.Profiles = func() bearer.Digest { return want }, true })
+	s := startSharers(t, func(o *Options) { o.AdminToken, o.Profiles = func() admin.TokenDigest { return want }, true })
 	c := s.add("red", "")
 	c.write("", [2]string{tenancy.ReaderFile, tokenOf("red")})
 	for _, path := range []string{"/", "/page.css", "/metrics", "/api/v1/status", "/api/v1/tenants", "/debug/pprof/", "/nowhere"} {

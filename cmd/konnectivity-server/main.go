@@ -17,7 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/observe"
@@ -322,7 +322,7 @@ func (p *process) listenOthers() (err error) {
 		}
 	}
 	if f.adminToken != "" {
-		token, err := bearer.OpenFile(f.adminToken, p.log)
+		token, err := admin.OpenTokenFile(f.adminToken, p.log)
 		if err != nil {
 			return fmt.Errorf("--admin-token-file: %w", err)
 		}

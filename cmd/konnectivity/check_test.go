@@ -32,7 +32,6 @@ import (
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/bearer"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
@@ -594,10 +593,10 @@ func TestCheckTellsASocketThatItCannotOpen(t *testing.T) {
 // An admin port that wants to know who asks is told.
 func TestCheckAndDialHaveALogin(t *testing.T) {
 	l := newLab(t)
-	token := bearer.New()
-	digest, err := bearer.Parse(token)
+	token := admin.NewToken()
+	digest, err := admin.ParseToken(token)
 	l.must(err)
-	l.options.AdminToken = func() bearer.Digest { return digest }
+	l.options.AdminToken = func() admin.TokenDigest { return digest }
 	l.write("token", token)
 	l.start()
 	with := "--token-file=" + l.file("token")

@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-
-	"konnectivity/internal/bearer"
 )
 
 // apiPolicy is the policy of answers other than the page: whatever a browser
@@ -34,7 +32,7 @@ func guard(login Login, next *readers) http.Handler {
 			header.Set("Allow", "GET, HEAD")
 			fail(w, http.StatusMethodNotAllowed, "this API is read-only")
 		case !known:
-			bearer.Ask(w)
+			askForToken(w)
 			fail(w, http.StatusUnauthorized, "want a token, or over TLS a certificate, that this server knows")
 		case !who.Proven && !ownHost(r):
 			fail(w, http.StatusMisdirectedRequest, "use an IP address, localhost or the name of a Service")

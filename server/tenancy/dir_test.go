@@ -18,7 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 )
 
@@ -876,8 +876,8 @@ func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
 // A reader's token that was changed or removed is worth nothing any more,
 // whatever else is wrong with the folder then.
 func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
-	digest := func(text string) bearer.Digest {
-		d, err := bearer.Parse([]byte(text))
+	digest := func(text string) admin.TokenDigest {
+		d, err := admin.ParseToken([]byte(text))
 		if err != nil {
 			t.Fatal(err)
 		}

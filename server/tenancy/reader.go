@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 )
 
 // parseReader reads the token of those who may look at this tenant alone.
@@ -17,7 +17,7 @@ func (t *Tenant) parseReader(read reader) error {
 	if err != nil {
 		return err
 	}
-	if t.Reader, err = bearer.Parse(text); err != nil {
+	if t.Reader, err = admin.ParseToken(text); err != nil {
 		return &FieldError{File: ReaderFile, Err: err}
 	}
 	return nil
@@ -26,7 +26,7 @@ func (t *Tenant) parseReader(read reader) error {
 // Reader is the tenant whose reader has a token; nil: nobody's. A token that
 // several tenants have is nobody's either. What is looked up is a digest, so the
 // time it takes tells nothing of a token.
-func (t *Table) Reader(token bearer.Digest) *Tenant {
+func (t *Table) Reader(token admin.TokenDigest) *Tenant {
 	if found := t.readers[token]; found != nil && found.Reader.Is(token) {
 		return found
 	}
@@ -49,11 +49,11 @@ func (t *Table) ReaderBy(chain []*x509.Certificate) *Tenant {
 }
 
 // readersOf are tenants by the tokens of their readers.
-func readersOf(tenants map[string]*Tenant) map[bearer.Digest]*Tenant {
-	readers := make(map[bearer.Digest]*Tenant)
+func readersOf(tenants map[string]*Tenant) map[admin.TokenDigest]*Tenant {
+	readers := make(map[admin.TokenDigest]*Tenant)
 	for _, tenant := range tenants {
 		token := tenant.Reader
-		if token == (bearer.Digest{}) {
+		if token == (admin.TokenDigest{}) {
 			continue
 		}
 		if _, shared := readers[token]; shared {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 )
 
 // States of a tenant.
@@ -33,7 +33,7 @@ type Table struct {
 	byName  map[string]*Tenant  // by server name
 	refused map[string]struct{} // server names of tenants that are broken or gone
 	tenants map[string]*Tenant  // by their own name
-	readers map[bearer.Digest]*Tenant
+	readers map[admin.TokenDigest]*Tenant
 
 	identities map[string]string // whose they are, by identityKey
 

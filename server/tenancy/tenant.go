@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/kubeapi"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/tlsreload"
@@ -50,7 +50,7 @@ type Tenant struct {
 	Identifiers string              // "", IdentifiersAny or IdentifiersCertificate
 	Policy      *policy.Policy      // nil: only that of the flags
 	Bounds      Bounds
-	Reader      bearer.Digest // of the token that shows this tenant on the admin port; zero: none does
+	Reader      admin.TokenDigest // of the token that shows this tenant on the admin port; zero: none does
 
 	readerKnown bool // Reader is as the file has it, whatever is wrong with others
 

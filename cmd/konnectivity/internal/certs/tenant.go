@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/server/tenancy"
@@ -135,7 +135,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 		}
 	}
 	f := &tenantFiles{
-		folder: filepath.Join(dir, tenantsFolder, t.Name), cluster: filepath.Join(dir, clustersFolder, t.Name), spec: spec, reader: bearer.New(),
+		folder: filepath.Join(dir, tenantsFolder, t.Name), cluster: filepath.Join(dir, clustersFolder, t.Name), spec: spec, reader: admin.NewToken(),
 		server: o.certificate("server", pki.Leaf{CommonName: "konnectivity-server", Server: true, DNS: t.ServerNames}, pki.RoleServer),
 		client: o.certificate("client", pki.Leaf{CommonName: "konnectivity-client", Client: true}, pki.RoleClient),
 		agent:  o.certificate("agent", pki.Leaf{CommonName: "konnectivity-agent", Client: true}, pki.RoleAgent),

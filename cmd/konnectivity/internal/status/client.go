@@ -20,7 +20,6 @@ import (
 
 	"konnectivity/cmd/konnectivity/internal/identify"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/bearer"
 	"konnectivity/internal/files"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/printable"
@@ -114,7 +113,7 @@ func (c *Client) presentToken(file string) error {
 	}
 	text, err := readToken(file)
 	if err == nil {
-		_, err = bearer.Parse(text)
+		_, err = admin.ParseToken(text)
 	}
 	if err != nil {
 		return fmt.Errorf("--token-file: %w", err)

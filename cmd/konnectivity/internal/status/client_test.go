@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/bearer"
 	"konnectivity/internal/testutil"
 )
 
@@ -35,7 +34,7 @@ func TestNoTokenGoesElsewhere(t *testing.T) {
 	given := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
 	defer given.Close()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, bearer.New(), 0o600); err != nil {
+	if err := os.WriteFile(token, admin.NewToken(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	c := NewClient()

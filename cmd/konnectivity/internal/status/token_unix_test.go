@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 )
 
 // A token may come out of a pipe, as of <(command) in a shell. One that nobody writes
@@ -20,7 +20,7 @@ func TestATokenOutOfAPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer read.Close()
-	token := bearer.New()
+	token := admin.NewToken()
 	if _, err := write.Write(token); err != nil {
 		t.Fatal(err)
 	}

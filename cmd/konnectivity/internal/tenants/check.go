@@ -17,7 +17,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/diagnose"
 	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/cmd/konnectivity/internal/status"
-	"konnectivity/internal/bearer"
+	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/printable"
 	"konnectivity/server/tenancy"
@@ -196,7 +196,7 @@ func (c *checker) checkServer(t *tenancy.Tenant) {
 
 // checkReader looks at who may see the tenant on the server's admin port.
 func (c *checker) checkReader(t *tenancy.Tenant) {
-	if t.Reader == (bearer.Digest{}) {
+	if t.Reader == (admin.TokenDigest{}) {
 		c.ok("reader", "none: there is no "+tenancy.ReaderFile)
 		return
 	}

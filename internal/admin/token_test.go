@@ -1,4 +1,4 @@
-package bearer
+package admin
 
 import (
 	"net/http"
@@ -12,81 +12,80 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 )
 
-func TestParse(t *testing.T) {
+func TestParseToken(t *testing.T) {
 	long := strings.Repeat("s3cret", 6)
-	want, err := Parse([]byte(long))
-	if err != nil || want == (Digest{}) {
+	want, err := ParseToken([]byte(long))
+	if err != nil || want == (TokenDigest{}) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{long + "\n", " " + long + "\r\n"} {
-		if d, err := Parse([]byte(text)); err != nil || !d.Is(want) {
+		if d, err := ParseToken([]byte(text)); err != nil || !d.Is(want) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
 	for text, word := range map[string]string{
-		"": "empty", "\n": "empty", long[:minLength-1]: "at least 32", long + " " + long: "without spaces", long + "\x00": "without spaces",
+		"": "empty", "\n": "empty", long[:minToken-1]: "at least 32", long + " " + long: "without spaces", long + "\x00": "without spaces",
 		long + "ü": "ASCII", strings.Repeat("s3cret", 1000): "at most",
 	} {
-		d, err := Parse([]byte(text))
-		if err == nil || d != (Digest{}) || !strings.Contains(err.Error(), word) {
+		d, err := ParseToken([]byte(text))
+		if err == nil || d != (TokenDigest{}) || !strings.Contains(err.Error(), word) {
 			t.Errorf("%.20q: %v", text, err)
 		} else if text != "" && strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("the token is in %q", err)
 		}
 	}
-	a, errA := Parse(New())
-	b, errB := Parse(New())
+	a, errA := ParseToken(NewToken())
+	b, errB := ParseToken(NewToken())
 	if errA != nil || errB != nil || a.Is(b) {
 		t.Error(errA, errB)
 	}
 }
 
-func TestOf(t *testing.T) {
-	token := strings.Repeat("t", minLength)
-	want, _ := Parse([]byte(token))
+func TestTokenOf(t *testing.T) {
+	token := strings.Repeat("t", minToken)
+	want, _ := ParseToken([]byte(token))
 	basic := func(user, password string) string {
 		r := &http.Request{Header: http.Header{}}
 		r.SetBasicAuth(user, password)
 		return r.Header.Get("Authorization")
 	}
 	for _, value := range []string{"Bearer " + token, "bearer " + token, basic("", token), basic("anybody", token)} {
-		if d, given := Of(&http.Request{Header: http.Header{"Authorization": {value}}}); !given || !d.Is(want) {
+		if d, given := TokenOf(&http.Request{Header: http.Header{"Authorization": {value}}}); !given || !d.Is(want) {
 			t.Errorf("%q is not taken", value)
 		}
 	}
 	for _, values := range [][]string{{""}, {token}, {"Bearer"}, {"Bearer "}, {"Digest " + token}, {basic(token, "")}, {"Basic " + token}, {"Bearer " + token, "Bearer " + token}} {
-		if d, given := Of(&http.Request{Header: http.Header{"Authorization": values}}); !given || d != (Digest{}) {
+		if d, given := TokenOf(&http.Request{Header: http.Header{"Authorization": values}}); !given || d != (TokenDigest{}) {
 			t.Errorf("%q: %v", values, given)
 		}
 	}
-	if _, given := Of(&http.Request{Header: http.Header{}}); given {
+	if _, given := TokenOf(&http.Request{Header: http.Header{}}); given {
 		t.Error("a token was given by nobody")
 	}
 }
 
-// The file is followed, and what is wrong with it lets nobody in, and is told
-// once.
-func TestFile(t *testing.T) {
+// A token file is followed. A bad one admits nobody, and is logged once.
+func TestTokenFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "token")
 		log, hook := logtest.NewNullLogger()
-		if _, err := OpenFile(path, log); err == nil {
+		if _, err := OpenTokenFile(path, log); err == nil {
 			t.Error("there is no file")
 		}
-		write := func(text string) Digest {
+		write := func(text string) TokenDigest {
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(rereadEvery)
-			d, _ := Parse([]byte(text))
+			time.Sleep(tokenAge)
+			d, _ := ParseToken([]byte(text))
 			return d
 		}
-		first := write(strings.Repeat("1", minLength))
-		f, err := OpenFile(path, log)
+		first := write(strings.Repeat("1", minToken))
+		f, err := OpenTokenFile(path, log)
 		if err != nil || !f.Token().Is(first) {
 			t.Fatal(err)
 		}
-		second := write(strings.Repeat("2", minLength))
+		second := write(strings.Repeat("2", minToken))
 		if !f.Token().Is(second) {
 			t.Error("the file is not followed")
 		}
@@ -95,12 +94,12 @@ func TestFile(t *testing.T) {
 			if !f.Token().Is(second) {
 				t.Error("a bad file counts")
 			}
-			time.Sleep(rereadEvery)
+			time.Sleep(tokenAge)
 		}
 		if len(hook.AllEntries()) != 1 {
 			t.Errorf("%d lines", len(hook.AllEntries()))
 		}
-		if f.Token(); !f.Token().Is(second) || write(strings.Repeat("3", minLength)) == second || f.Token().Is(second) {
+		if f.Token(); !f.Token().Is(second) || write(strings.Repeat("3", minToken)) == second || f.Token().Is(second) {
 			t.Error("a good file does not count")
 		}
 	})
