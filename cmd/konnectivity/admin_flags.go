@@ -10,8 +10,8 @@ import (
 	"konnectivity/internal/cli"
 )
 
-// addLogin defines what admin ports may want of whoever asks them. The flags for
-// TLS are named as on the sidecars.
+// addLogin defines the flags of a client of admin ports. Those for TLS have the
+// sidecars' names.
 func addLogin(f *pflag.FlagSet, l *status.Login) {
 	f.StringVar(&l.Token, "token-file", "", "file with the token that a server with --admin-token-file asks for; a tenant's reader-token shows that tenant")
 	f.StringVar(&l.Files.CA, "ca-cert-path", "", "CA of the certificate of a server that is asked as https://HOST:PORT (default: the system's CAs)")
@@ -20,7 +20,7 @@ func addLogin(f *pflag.FlagSet, l *status.Login) {
 	f.StringVar(&l.ServerName, "server-name", "", "name that its certificate must have (default: its host)")
 }
 
-// checkAdmin refuses a --server-admin that is no address; "" is none.
+// checkAdmin refuses a --server-admin that is not an address; "" is accepted.
 func checkAdmin(address string) error {
 	if address != "" && !isAdmin(address) {
 		return cli.Usagef("--server-admin %q: want HOST:PORT or https://HOST:PORT", address)
@@ -28,7 +28,7 @@ func checkAdmin(address string) error {
 	return nil
 }
 
-// isAdmin says whether an address is that of an admin port.
+// isAdmin reports whether address has the form of an admin port's.
 func isAdmin(address string) bool {
 	_, _, err := net.SplitHostPort(strings.TrimPrefix(address, status.Secure))
 	return err == nil

@@ -19,7 +19,7 @@ import (
 
 // benchOptions are the flags of `konnectivity bench`.
 type benchOptions struct {
-	via      viaFlags
+	tls      via.TLS
 	vias     []string
 	pids     []string
 	target   string
@@ -46,7 +46,7 @@ func newBench() *cobra.Command {
 		},
 	}
 	cli.AddFlags(cmd, "Benchmark flags", o.addTo)
-	o.via.register(cmd)
+	addPathTLS(cmd, &o.tls)
 	cmd.AddCommand(newBenchTarget(), newBenchRelay())
 	return cmd
 }
@@ -146,7 +146,7 @@ func (o *benchOptions) subjects(target string) (_ []bench.Subject, closeAll func
 		if !named {
 			name, way = flag, flag
 		}
-		dialer, closer, err := via.Dialer(way, o.via.tls)
+		dialer, closer, err := via.Dialer(way, o.tls)
 		if err != nil {
 			return nil, closeAll, err
 		}

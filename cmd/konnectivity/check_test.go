@@ -27,7 +27,6 @@ import (
 
 	"konnectivity/agent"
 	"konnectivity/agent/egress"
-	"konnectivity/cmd/konnectivity/internal/demo"
 	"konnectivity/cmd/konnectivity/internal/diagnose"
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
@@ -548,20 +547,20 @@ func TestCheckJSON(t *testing.T) {
 }
 
 func TestCheckGoesThroughSidecars(t *testing.T) {
-	d, err := demo.New(t.TempDir())
+	d, err := newDemo(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	l.run(func(ctx context.Context) { _ = d.Serve(ctx) })
-	d.WaitReady(t.Context())
-	_, socks, _ := net.SplitHostPort(d.Ports.SOCKS5.Addr().String())
-	_, proxy, _ := net.SplitHostPort(d.Ports.HTTP.Addr().String())
-	l.at(d.Ports.Clients.Addr().String())
-	socket := l.socketOf(d.Ports.HTTP)
+	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
+	d.waitReady(t.Context())
+	_, socks, _ := net.SplitHostPort(d.ports.socks5.Addr().String())
+	_, proxy, _ := net.SplitHostPort(d.ports.http.Addr().String())
+	l.at(d.ports.clients.Addr().String())
+	socket := l.socketOf(d.ports.http)
 	l.args = []string{"--serving-port=" + socks, "--http-serving-port=" + proxy, "--serving-uds=" + socket,
-		"--ca-cert-path=" + d.File("ca.crt"), "--tls-cert-path=" + d.File("client.crt"), "--tls-key-path=" + d.File("client.key")}
-	l.checked = d.Ports.Web.Addr().String()
+		"--ca-cert-path=" + d.files().CA, "--tls-cert-path=" + d.files().Cert, "--tls-key-path=" + d.files().Key}
+	l.checked = d.ports.web.Addr().String()
 	status, out := l.check()
 	for _, want := range []string{"✔ SOCKS5 sidecar at 127.0.0.1:" + socks, "✔ HTTP sidecar at 127.0.0.1:" + proxy, "✔ HTTP sidecar at " + socket, "✔ connection as by SOCKS5"} {
 		if status != 0 || !strings.Contains(out, want) {

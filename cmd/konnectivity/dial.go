@@ -2,12 +2,13 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"konnectivity/cmd/konnectivity/internal/pipe"
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/cli"
@@ -16,8 +17,8 @@ import (
 
 // dialOptions are the flags of `konnectivity dial`.
 type dialOptions struct {
-	via     viaFlags
-	way     string
+	tls     via.TLS
+	path    string // --via
 	timeout time.Duration
 	verbose bool
 	admin   string
@@ -38,22 +39,24 @@ func newDial() *cobra.Command {
 			"      --tls-cert-path pki/client.crt --tls-key-path pki/client.key 10.0.0.1:6443",
 		Args: cli.OneArg("HOST:PORT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(cmd.Context(), args[0], pipe.Pipe{In: cmd.InOrStdin(), Out: cmd.OutOrStdout(), Say: cmd.ErrOrStderr()})
+			return o.run(cmd.Context(), args[0], stdioConn(cmd.InOrStdin(), cmd.OutOrStdout()), cmd.ErrOrStderr())
 		},
 	}
 	cli.AddFlags(cmd, "Dial flags", func(f *pflag.FlagSet) {
-		f.StringVar(&o.way, "via", "socks5://127.0.0.1:8090", "the `PATH` to take")
+		f.StringVar(&o.path, "via", "socks5://127.0.0.1:8090", "the `PATH` to take")
 		f.DurationVar(&o.timeout, "timeout", tunnel.DefaultDialTimeout, "how long the destination has to answer")
 		f.BoolVarP(&o.verbose, "verbose", "v", false, "print to standard error the path, how long each hop takes, and what to do if it fails")
 		f.StringVar(&o.admin, "server-admin", "", "with -v, `HOST:PORT` of the server's admin port, or https://HOST:PORT, to show which agent it uses")
 		f.StringVar(&o.token, "token-file", "", "file with the token that --server-admin asks for")
 	})
-	o.via.register(cmd)
+	addPathTLS(cmd, &o.tls)
 	cli.Choices(cmd, "via", "direct", "socks5://", "http://", "https://", "link://", "grpc:///")
 	return cmd
 }
 
-func (o *dialOptions) run(ctx context.Context, address string, p pipe.Pipe) error {
+// run dials address, and carries bytes between it and near until both directions have
+// ended. With --verbose it describes the path on log.
+func (o *dialOptions) run(ctx context.Context, address string, near tunnel.Conn, log io.Writer) error {
 	if _, _, err := tunnel.SplitAddress(address); err != nil {
 		return cli.Usagef("%q: %s", address, tunnel.AsDialError("", err).Text())
 	}
@@ -63,15 +66,48 @@ func (o *dialOptions) run(ctx context.Context, address string, p pipe.Pipe) erro
 	if err := checkAdmin(o.admin); err != nil {
 		return err
 	}
-	dialer, closeDialer, err := via.Dialer(o.way, o.via.tls)
+	dialer, closeDialer, err := via.Dialer(o.path, o.tls)
 	if err != nil {
 		return err
 	}
 	defer closeDialer()
-	p.Dialer, p.Way, p.Timeout, p.Admin = dialer, o.way, o.timeout, o.admin
-	p.Login = status.Login{Token: o.token, Files: o.via.tls.Files}
-	if !o.verbose {
-		p.Say = nil
+	flow := tunnel.NewFlow("tcp", address)
+	far, err := o.dial(ctx, dialer, flow, log)
+	if err != nil {
+		return err
 	}
-	return p.Run(ctx, address)
+	start := time.Now()
+	err = (&tunnel.Relay{A: near, B: far, Flow: flow}).Run(ctx)
+	if o.verbose {
+		up, down := flow.Sent()
+		fmt.Fprintf(log, "ended after %s: sent %s, received %s\n", status.Span(time.Since(start)), status.Bytes(float64(up)), status.Bytes(float64(down)))
+	}
+	if ctx.Err() != nil {
+		return nil // Ctrl-C is the usual way to end it
+	}
+	return err
+}
+
+func (o *dialOptions) dial(ctx context.Context, dialer tunnel.Dialer, flow *tunnel.Flow, log io.Writer) (tunnel.Conn, error) {
+	dialing, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	if !o.verbose {
+		return dialer.Dial(dialing, flow)
+	}
+	trace := &dialTrace{out: log, admin: o.admin, id: flow.ID}
+	if o.admin != "" {
+		var err error
+		if trace.client, err = status.NewClient(status.Login{Token: o.token, TLS: via.TLS{Files: o.tls.Files}}); err != nil {
+			return nil, err
+		}
+		defer trace.client.Close()
+	}
+	trace.begin(ctx, flow.Address, o.path)
+	far, err := dialer.Dial(dialing, flow)
+	if err != nil {
+		trace.failed(ctx, tunnel.AsDialError(flow.Address, err))
+		return nil, err
+	}
+	trace.connected(ctx, dialer, far)
+	return far, nil
 }

@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/cmd/konnectivity/internal/demo"
-	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/cli"
 	"konnectivity/tunnel"
 )
@@ -32,7 +31,7 @@ func (l *lab) lastWord() (address string) {
 	ln := l.listen()
 	l.accept(ln, func(c net.Conn) {
 		n, _ := io.Copy(io.Discard, c)
-		_, _ = io.WriteString(c, "got "+screen.Bytes(float64(n)))
+		_, _ = io.WriteString(c, "got "+status.Bytes(float64(n)))
 	})
 	return ln.Addr().String()
 }
@@ -103,15 +102,15 @@ func (l *lab) socketOf(port net.Listener) string {
 }
 
 func TestDialBySidecars(t *testing.T) {
-	d, err := demo.New(t.TempDir())
+	d, err := newDemo(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	l.run(func(ctx context.Context) { _ = d.Serve(ctx) })
-	d.WaitReady(t.Context())
+	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
+	d.waitReady(t.Context())
 	address := l.lastWord()
-	for _, way := range []string{"socks5://" + d.Ports.SOCKS5.Addr().String(), "http://" + d.Ports.HTTP.Addr().String(), "http://" + l.socketOf(d.Ports.HTTP)} {
+	for _, way := range []string{"socks5://" + d.ports.socks5.Addr().String(), "http://" + d.ports.http.Addr().String(), "http://" + l.socketOf(d.ports.http)} {
 		if status, out, stderr := dial(strings.NewReader("hello"), "--via="+way, address); status != 0 || out != "got 5 B" || stderr != "" {
 			t.Errorf("%s: %d %q %q", way, status, out, stderr)
 		}

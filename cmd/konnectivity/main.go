@@ -6,12 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/cli"
 )
 
 func main() {
-	screen.FollowEscapes(os.Stdout)
+	status.FollowEscapes(os.Stdout)
 	os.Exit(cli.Main(newRoot()))
 }
 

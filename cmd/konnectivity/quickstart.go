@@ -3,16 +3,17 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"konnectivity/cmd/konnectivity/internal/demo"
-	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/cli"
 )
 
@@ -41,25 +42,25 @@ func newQuickstart() *cobra.Command {
 	return cmd
 }
 
-// errChecks makes the exit status 1; the table has said why.
+// errChecks makes the exit status 1; the table names the paths that failed.
 var errChecks = errors.New("not every path works")
 
 func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
-	dir, err := demo.Scratch()
+	dir, err := demoFolder()
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	d, err := demo.New(dir)
+	d, err := newDemo(dir)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- d.Serve(ctx) }()
+	go func() { ended <- d.serve(ctx) }()
 
-	checks := d.Check(ctx)
+	checks := d.check(ctx)
 	if err := o.print(out, d, checks); err != nil {
 		cancel()
 		return errors.Join(err, <-ended)
@@ -83,17 +84,53 @@ func (o *quickstartOptions) run(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-func (o *quickstartOptions) print(out io.Writer, d *demo.Demo, checks []demo.Check) error {
+func (o *quickstartOptions) print(out io.Writer, d *demo, checks []pathCheck) error {
 	if o.json {
-		return demo.PrintJSON(out, checks)
+		return printJSON(out, checks)
 	}
 	var text bytes.Buffer
-	demo.PrintTable(&text, checks, screen.IsTerminal(out))
-	if !o.once { // nothing of it would be there to try
-		demo.PrintTries(&text, checks, screen.IsTerminal(out))
-		fmt.Fprintf(&text, "\nWatch it:\n\n  %s\n  %s status --watch %s\n", d.Page(), os.Args[0], d.Ports.Admin.Addr())
-		fmt.Fprintln(&text, "\nServing until Ctrl-C.")
+	paint := status.PaintIf(status.IsTerminal(out))
+	printChecks(&text, checks, paint)
+	if !o.once { // with --once nothing stays to be tried
+		printTries(&text, checks, paint)
+		admin := d.ports.admin.Addr()
+		fmt.Fprintf(&text, "\nWatch it:\n\n  http://%s/\n  %s status --watch %s\n\nServing until Ctrl-C.\n", admin, os.Args[0], admin)
 	}
 	_, err := out.Write(text.Bytes())
 	return err
+}
+
+// printJSON prints v for programs.
+func printJSON(out io.Writer, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// printChecks prints a line for each path, then the errors.
+func printChecks(out io.Writer, checks []pathCheck, c status.Paint) {
+	tw := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, check := range checks {
+		mark := c.Green + "ok" + c.Off
+		if check.Error != "" {
+			mark = c.Red + "failed" + c.Off
+		}
+		fmt.Fprintf(tw, "%s\t%.1f ms\t%s\n", mark, check.Milliseconds, check.Path)
+	}
+	_ = tw.Flush()
+	for _, check := range checks {
+		if check.Error != "" {
+			fmt.Fprintf(out, "\n%s: %s\n", check.Path, check.Error)
+		}
+	}
+}
+
+// printTries prints a command for each path, to run while the demo serves.
+func printTries(out io.Writer, checks []pathCheck, c status.Paint) {
+	fmt.Fprintln(out, "\nTry it:")
+	for _, check := range checks {
+		if check.Try != "" {
+			fmt.Fprintf(out, "\n  %s# %s%s\n  %s\n", c.Dim, check.Path, c.Off, check.Try)
+		}
+	}
 }

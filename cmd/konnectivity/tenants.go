@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -14,9 +13,7 @@ import (
 
 	"konnectivity/cmd/konnectivity/internal/certs"
 	"konnectivity/cmd/konnectivity/internal/diagnose"
-	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/cmd/konnectivity/internal/status"
-	"konnectivity/cmd/konnectivity/internal/tenants"
 	"konnectivity/internal/cli"
 )
 
@@ -103,7 +100,7 @@ func newTenantsMake() *cobra.Command {
 
 func newTenantsCheck() *cobra.Command {
 	var output string
-	var server tenants.Server
+	var server diagnose.Server
 	cmd := &cobra.Command{
 		Use:   "check DIR/NAME|FILE|-",
 		Short: "Find out what is wrong with a tenant's folder or Secret",
@@ -139,32 +136,30 @@ func newTenantsCheck() *cobra.Command {
 }
 
 // checkTenants checks a folder, or the Secrets of a file or of standard input.
-func checkTenants(cmd *cobra.Command, path string, server tenants.Server) ([]diagnose.Finding, error) {
+func checkTenants(cmd *cobra.Command, path string, server diagnose.Server) ([]diagnose.Finding, error) {
 	if path == "-" {
-		return tenants.CheckSecrets(cmd.Context(), cmd.InOrStdin(), server, time.Now())
+		return diagnose.TenantSecrets(cmd.Context(), cmd.InOrStdin(), server, time.Now())
 	}
 	if info, err := os.Stat(path); err != nil || info.IsDir() {
-		return tenants.Check(cmd.Context(), path, server, time.Now()), nil
+		return diagnose.Tenant(cmd.Context(), path, server, time.Now()), nil
 	}
 	manifest, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = manifest.Close() }()
-	return tenants.CheckSecrets(cmd.Context(), manifest, server, time.Now())
+	return diagnose.TenantSecrets(cmd.Context(), manifest, server, time.Now())
 }
 
 // printFindings prints what was found; the error is for those that failed.
 func printFindings(out io.Writer, findings []diagnose.Finding, format string) error {
 	if format == "json" {
-		enc := json.NewEncoder(out)
-		enc.SetIndent("", "  ")
-		if err := enc.Encode(findings); err != nil {
+		if err := printJSON(out, findings); err != nil {
 			return err
 		}
 	} else {
 		var text bytes.Buffer
-		diagnose.Print(&text, findings, screen.PaintIf(screen.IsTerminal(out)), screen.SizeOf(out).Columns)
+		diagnose.Print(&text, findings, status.PaintIf(status.IsTerminal(out)), status.SizeOf(out).Columns)
 		if _, err := out.Write(text.Bytes()); err != nil {
 			return err
 		}

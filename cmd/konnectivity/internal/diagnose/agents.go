@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
 	"konnectivity/tunnel"
 )
 
 // checkAdmin looks at the server through its admin port.
-func (c *checker) checkAdmin(ctx context.Context) {
+func (c *pathChecker) checkAdmin(ctx context.Context) {
 	c.group = "agents"
 	if c.opts.ServerAdmin == "" {
 		c.agentsAsTold()
@@ -32,12 +33,12 @@ func (c *checker) checkAdmin(ctx context.Context) {
 }
 
 // askAdmin asks the server through its admin port.
-func (c *checker) askAdmin(ctx context.Context) (r status.Report, err error) {
-	client := status.NewClient()
-	defer client.Close()
-	if err := client.Present(c.login()); err != nil {
+func (c *pathChecker) askAdmin(ctx context.Context) (r status.Report, err error) {
+	client, err := status.NewClient(c.login())
+	if err != nil {
 		return r, err
 	}
+	defer client.Close()
 	r.Address = c.opts.ServerAdmin
 	err = client.Report(ctx, &r, "", maxPeers)
 	return r, err
@@ -45,12 +46,12 @@ func (c *checker) askAdmin(ctx context.Context) (r status.Report, err error) {
 
 // login is what the admin port is shown: a token, and over TLS the certificate that
 // the server is shown.
-func (c *checker) login() status.Login {
-	return status.Login{Token: c.opts.TokenFile, Files: c.opts.Sidecar.Files}
+func (c *pathChecker) login() status.Login {
+	return status.Login{Token: c.opts.TokenFile, TLS: via.TLS{Files: c.opts.Sidecar.Files}}
 }
 
 // agentsAsTold goes by what the server tells its clients.
-func (c *checker) agentsAsTold() {
+func (c *pathChecker) agentsAsTold() {
 	const step = "agents of the server"
 	switch {
 	case !c.serving.Told:
@@ -70,7 +71,7 @@ func (c *checker) agentsAsTold() {
 // maxPeers is how many agents are looked at.
 const maxPeers = 1000
 
-func (c *checker) agents(r status.Report) {
+func (c *pathChecker) agents(r status.Report) {
 	if r.Status.Peers[admin.RoleAgent] == 0 {
 		c.noAgent(r.Status)
 		return
@@ -92,7 +93,7 @@ func (c *checker) agents(r status.Report) {
 	c.stalls(r)
 }
 
-func (c *checker) noAgent(s admin.Status) {
+func (c *pathChecker) noAgent(s admin.Status) {
 	const step = "agents of the server"
 	if c.toldSilent {
 		return
@@ -107,7 +108,7 @@ func (c *checker) noAgent(s admin.Status) {
 	c.fail(step, status.NoAgent(s), hint)
 }
 
-func (c *checker) strategies(s admin.Status) {
+func (c *pathChecker) strategies(s admin.Status) {
 	for _, strategy := range slices.Sorted(maps.Keys(s.Strategies)) {
 		step := "agents for " + strategy
 		if n := s.Strategies[strategy]; n > 0 {
@@ -119,7 +120,7 @@ func (c *checker) strategies(s admin.Status) {
 }
 
 // silentAgents tells of those that hang, once.
-func (c *checker) silentAgents(r status.Report) {
+func (c *pathChecker) silentAgents(r status.Report) {
 	silent := status.SilentPeers(r.Peers, admin.RoleAgent)
 	if len(silent) == 0 || c.toldSilent {
 		return
@@ -130,7 +131,7 @@ func (c *checker) silentAgents(r status.Report) {
 }
 
 // stalls tells of readers that do not read, and whether they fill the memory.
-func (c *checker) stalls(r status.Report) {
+func (c *pathChecker) stalls(r status.Report) {
 	s, full := r.Status, status.FullBuffers(r.Status)
 	hint := "konnectivity status " + r.Address + " lists them first, with the side that does not read."
 	switch {
@@ -143,7 +144,7 @@ func (c *checker) stalls(r status.Report) {
 
 // checkAgain asks for agents once more after a dial that got no answer: one
 // that had frozen just before was not yet known to be silent.
-func (c *checker) checkAgain(ctx context.Context) {
+func (c *pathChecker) checkAgain(ctx context.Context) {
 	if c.opts.ServerAdmin == "" {
 		return
 	}

@@ -14,8 +14,6 @@ import (
 
 	"konnectivity/adapters"
 	"konnectivity/adapters/resolve"
-	"konnectivity/cmd/konnectivity/internal/identify"
-	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
@@ -23,7 +21,7 @@ import (
 )
 
 // startAdapter makes the sidecars' own way out; stop ends it.
-func (c *checker) startAdapter(ctx context.Context) (stop func(), ok bool) {
+func (c *pathChecker) startAdapter(ctx context.Context) (stop func(), ok bool) {
 	c.group = "destination"
 	var err error
 	if c.adapter, err = adapters.New(c.opts.Sidecar.Adapter(c.source, c.quiet)); err != nil {
@@ -43,7 +41,7 @@ var sources = map[resolve.Source][2]string{
 }
 
 // checkName asks every step of the SOCKS5 front's resolver chain.
-func (c *checker) checkName(ctx context.Context) bool {
+func (c *pathChecker) checkName(ctx context.Context) bool {
 	host, _, _ := tunnel.SplitAddress(c.opts.Target)
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -66,7 +64,7 @@ func (c *checker) checkName(ctx context.Context) bool {
 		switch {
 		case l.Err == nil:
 			found = true
-			c.add(Finding{Step: words[0], Result: OK, Cause: host + " is " + screen.Addresses(l.Answer.Addrs), Milliseconds: ms})
+			c.add(Finding{Step: words[0], Result: OK, Cause: host + " is " + status.Addresses(l.Answer.Addrs), Milliseconds: ms})
 		case resolve.IsNotFound(l.Err):
 			c.add(Finding{Step: words[0], Result: OK, Cause: host + " is not known there", Milliseconds: ms})
 		default:
@@ -102,7 +100,7 @@ func reasonOf(err error) string {
 }
 
 // checkDestination dials as each front of a sidecar with these flags would.
-func (c *checker) checkDestination(ctx context.Context) {
+func (c *pathChecker) checkDestination(ctx context.Context) {
 	if c.opts.Sidecar.Proxies.HTTPSProxy != "" {
 		c.try(ctx, "connection as by HTTP CONNECT", c.adapter.Connect())
 		if c.opts.SOCKS5Port == 0 { // a sidecar with such flags has no SOCKS5 front
@@ -113,7 +111,7 @@ func (c *checker) checkDestination(ctx context.Context) {
 }
 
 // try dials the target once and closes it.
-func (c *checker) try(ctx context.Context, step string, d tunnel.Dialer) {
+func (c *pathChecker) try(ctx context.Context, step string, d tunnel.Dialer) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	flow := tunnel.NewFlow("tcp", c.opts.Target)
@@ -158,15 +156,15 @@ func advice(failure tunnel.Failure, way tunnel.Route) string {
 }
 
 // by asks the server who was to carry a dial that failed.
-func (c *checker) by(ctx context.Context, id string) string {
+func (c *pathChecker) by(ctx context.Context, id string) string {
 	if c.opts.ServerAdmin == "" {
 		return ""
 	}
-	client := status.NewClient()
-	defer client.Close()
-	if err := client.Present(c.login()); err != nil {
-		return "" // which was told before
+	client, err := status.NewClient(c.login())
+	if err != nil {
+		return "" // reported before
 	}
+	defer client.Close()
 	if next := client.FailedBy(context.WithoutCancel(ctx), c.opts.ServerAdmin, id); next != "" {
 		return "; it went by " + next
 	}
@@ -179,21 +177,21 @@ var routes = map[tunnel.Route]string{
 }
 
 // checkFronts goes through sidecars that listen where the flags say.
-func (c *checker) checkFronts(ctx context.Context) {
+func (c *pathChecker) checkFronts(ctx context.Context) {
 	s := &c.opts.Sidecar
 	for flag, at := range c.opts.fronts() {
 		if at == net.JoinHostPort(s.ServerHost, strconv.Itoa(int(s.ServerPort))) {
 			continue // both have the same default; that is the server
 		}
 		step := "sidecar at " + at
-		switch found := identify.At(ctx, at); {
+		switch found := via.Identify(ctx, at); {
 		case found.Err != nil:
 			c.warn(step, "it cannot be asked: "+found.Err.Error(), "Its clients may fare better than check does here: look at who may open its socket, and at firewalls.")
-		case found.Kind == identify.Nothing:
+		case found.Kind == via.NoAnswer:
 			c.add(Finding{Step: step, Result: Skipped, Cause: "nothing listens there"})
-		case found.Kind == identify.SOCKS5:
+		case found.Kind == via.SpeaksSOCKS5:
 			c.try(ctx, "SOCKS5 "+step, via.SOCKS5(at))
-		case found.Kind == identify.HTTP:
+		case found.Kind == via.SpeaksHTTP:
 			c.try(ctx, "HTTP "+step, via.HTTP(at))
 		case c.opts.Given(flag):
 			c.fail(step, found.Who+" answers there, which is not a sidecar", "Another program has taken the port. End it, or give the sidecar another --"+flag+".")

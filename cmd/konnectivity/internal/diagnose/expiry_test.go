@@ -56,7 +56,7 @@ func TestExpiryOnTheWay(t *testing.T) {
 		{48 * time.Hour, ca.Certificate().NotAfter, Warning, Warning},
 		{364 * 24 * time.Hour, pair.TLS().Leaf.NotAfter, OK, OK},
 	} {
-		checker := &checker{opts: &Subject{Timeout: 20 * time.Second}, now: func() time.Time { return c.of.Add(-c.left) }}
+		checker := &pathChecker{opts: &Subject{Timeout: 20 * time.Second}, now: func() time.Time { return c.of.Add(-c.left) }}
 		checker.checkCA(files)
 		checker.greetServer(t.Context(), way, netip.MustParseAddrPort(address))
 		for step, want := range map[string]string{"CA": c.ca, "certificate of the server": c.server} {

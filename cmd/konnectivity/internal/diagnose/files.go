@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 )
@@ -19,7 +19,7 @@ import (
 const expirySoon = 10
 
 // checkFiles reads the files that the way to the server needs.
-func (c *checker) checkFiles() bool {
+func (c *pathChecker) checkFiles() bool {
 	c.group = "certificates"
 	files := c.opts.Sidecar.Files
 	ok := true
@@ -40,7 +40,7 @@ func (c *checker) checkFiles() bool {
 }
 
 // load takes the files into use as a sidecar does.
-func (c *checker) load() bool {
+func (c *pathChecker) load() bool {
 	var err error
 	c.source, err = tlsreload.New(c.opts.Sidecar.Files, tlsreload.Options{Name: "check", Peer: c.opts.Sidecar.Peers.Peer(pki.RoleServer), Log: c.quiet})
 	if err != nil {
@@ -67,7 +67,7 @@ func unreadable(path string, err error) (cause, hint string) {
 	}
 }
 
-func (c *checker) checkCA(files tlsreload.Files) bool {
+func (c *pathChecker) checkCA(files tlsreload.Files) bool {
 	certs, err := files.TrustedCAs()
 	if err != nil {
 		cause, hint := unreadable(files.CA, err)
@@ -86,7 +86,7 @@ func (c *checker) checkCA(files tlsreload.Files) bool {
 	return true
 }
 
-func (c *checker) checkPair(files tlsreload.Files) bool {
+func (c *pathChecker) checkPair(files tlsreload.Files) bool {
 	const step = "client certificate"
 	certPath := files.Cert
 	certs, err := files.Chain()
@@ -123,7 +123,7 @@ func (c *checker) checkPair(files tlsreload.Files) bool {
 // words how long it has left.
 func ExpiresSoon(cert *x509.Certificate, now time.Time) (left string, soon bool) {
 	span := cert.NotAfter.Sub(now)
-	return screen.Span(span), span < cert.NotAfter.Sub(cert.NotBefore)/expirySoon
+	return status.Span(span), span < cert.NotAfter.Sub(cert.NotBefore)/expirySoon
 }
 
 // role tells a certificate's role, if it has one.
@@ -136,7 +136,7 @@ func role(cert *x509.Certificate) string {
 }
 
 // validity fails for a certificate that is not valid now.
-func (c *checker) validity(step, what string, cert *x509.Certificate, renew string) bool {
+func (c *pathChecker) validity(step, what string, cert *x509.Certificate, renew string) bool {
 	cause, hint := InvalidTime(what, cert, c.now(), renew)
 	if cause == "" {
 		return true

@@ -5,11 +5,11 @@ import (
 	"io"
 	"strings"
 
-	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
 )
 
 // Print shows them as a person reads them: a tick or a cross a step.
-func Print(out io.Writer, findings []Finding, c screen.Paint, columns int) {
+func Print(out io.Writer, findings []Finding, c status.Paint, columns int) {
 	marks := map[string]string{
 		OK: c.Green + "✔" + c.Off, Warning: c.Yellow + "!" + c.Off, Failed: c.Red + "✘" + c.Off, Skipped: c.Dim + "-" + c.Off,
 	}
@@ -32,13 +32,13 @@ func Print(out io.Writer, findings []Finding, c screen.Paint, columns int) {
 		if f.Milliseconds != nil && columns > 0 {
 			room -= len(" (10000.0 ms)")
 		}
-		line = marks[f.Result] + " " + screen.Wrap(line, room, 2, "  ")
+		line = marks[f.Result] + " " + status.Wrap(line, room, 2, "  ")
 		if f.Milliseconds != nil {
 			line += fmt.Sprintf(" %s(%.1f ms)%s", c.Dim, *f.Milliseconds, c.Off)
 		}
 		fmt.Fprintln(out, line)
 		if f.Hint != "" {
-			fmt.Fprintf(out, "    → %s\n", screen.Wrap(f.Hint, columns, 6, "      "))
+			fmt.Fprintf(out, "    → %s\n", status.Wrap(f.Hint, columns, 6, "      "))
 		}
 	}
 	var words []string

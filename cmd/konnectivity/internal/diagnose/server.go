@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"konnectivity/adapters/uplink"
-	"konnectivity/cmd/konnectivity/internal/identify"
-	"konnectivity/cmd/konnectivity/internal/screen"
+	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/version"
@@ -37,7 +37,7 @@ const (
 )
 
 // checkServer walks from the server's name to what it says of itself.
-func (c *checker) checkServer(ctx context.Context) bool {
+func (c *pathChecker) checkServer(ctx context.Context) bool {
 	c.group = "server"
 	way, err := c.wayToServer()
 	if err != nil {
@@ -58,7 +58,7 @@ func (c *checker) checkServer(ctx context.Context) bool {
 // wayToServer is the sidecar's own, except that it speaks to servers without
 // links even where --link=require refuses them, so that it can tell that they
 // are there.
-func (c *checker) wayToServer() (*uplink.Server, error) {
+func (c *pathChecker) wayToServer() (*uplink.Server, error) {
 	options := c.opts.Sidecar.Adapter(c.source, c.quiet).Server
 	if options.Mode == link.Require {
 		options.Mode = link.Auto
@@ -67,7 +67,7 @@ func (c *checker) wayToServer() (*uplink.Server, error) {
 	return uplink.New(options)
 }
 
-func (c *checker) resolveServer(ctx context.Context, way *uplink.Server) ([]netip.AddrPort, bool) {
+func (c *pathChecker) resolveServer(ctx context.Context, way *uplink.Server) ([]netip.AddrPort, bool) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	start := time.Now()
@@ -93,13 +93,13 @@ func hosts(addrs []netip.AddrPort) string {
 	for _, a := range addrs {
 		ips = append(ips, a.Addr())
 	}
-	return screen.Addresses(ips)
+	return status.Addresses(ips)
 }
 
 // reachServer connects to every address, since each may be another server, and
 // returns the first that answers. If there is one, others may be of a family that
 // this machine has no route for: a sidecar does without those.
-func (c *checker) reachServer(ctx context.Context, way *uplink.Server, addrs []netip.AddrPort) (reached netip.AddrPort) {
+func (c *pathChecker) reachServer(ctx context.Context, way *uplink.Server, addrs []netip.AddrPort) (reached netip.AddrPort) {
 	const step = "TCP to the server"
 	unreached := map[int]tunnel.Failure{} // by place in findings
 	for _, at := range addrs {
@@ -141,7 +141,7 @@ func reachHint(failure tunnel.Failure) string {
 }
 
 // greetServer makes a TLS connection and learns what the server speaks.
-func (c *checker) greetServer(ctx context.Context, way *uplink.Server, at netip.AddrPort) bool {
+func (c *pathChecker) greetServer(ctx context.Context, way *uplink.Server, at netip.AddrPort) bool {
 	const tlsStep, certStep = "TLS with the server", "certificate of the server"
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
@@ -154,7 +154,7 @@ func (c *checker) greetServer(ctx context.Context, way *uplink.Server, at netip.
 	state, err := probe.Secure(ctx)
 	var record tls.RecordHeaderError
 	if errors.As(err, &record) {
-		return c.fail(tlsStep, identify.At(ctx, at.String()).Who+" answers there instead, without TLS",
+		return c.fail(tlsStep, via.Identify(ctx, at.String()).Who+" answers there instead, without TLS",
 			"Another program has taken the port, or --konnectivity-port names another one: health and admin ports have no TLS.")
 	}
 	if cause, hint := c.distrust(err); cause != "" {
@@ -177,7 +177,7 @@ func (c *checker) greetServer(ctx context.Context, way *uplink.Server, at netip.
 }
 
 // distrust says why we do not trust a server's certificate; "" means we do.
-func (c *checker) distrust(err error) (cause, hint string) {
+func (c *pathChecker) distrust(err error) (cause, hint string) {
 	var untrusted *tls.CertificateVerificationError
 	var role *tlsreload.PeerError
 	switch {
@@ -227,7 +227,7 @@ var alerts = map[uint64][2]string{
 
 // alert says what an alert of the server means. Its type is not exported by
 // crypto/tls, but is a uint8 for all versions of TLS.
-func (c *checker) alert(err error) (cause, hint string) {
+func (c *pathChecker) alert(err error) (cause, hint string) {
 	number := uint64(0)
 	if v := reflect.ValueOf(err); v.Kind() == reflect.Uint8 {
 		number = v.Uint()
@@ -244,7 +244,7 @@ func (c *checker) alert(err error) (cause, hint string) {
 }
 
 // handshakeTrouble says why TLS failed.
-func (c *checker) handshakeTrouble(err error) (cause, hint string) {
+func (c *pathChecker) handshakeTrouble(err error) (cause, hint string) {
 	var op *net.OpError
 	switch {
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
@@ -257,7 +257,7 @@ func (c *checker) handshakeTrouble(err error) (cause, hint string) {
 }
 
 // greetLink exchanges HELLOs and takes a round trip.
-func (c *checker) greetLink(ctx context.Context, probe *uplink.Probe) bool {
+func (c *pathChecker) greetLink(ctx context.Context, probe *uplink.Probe) bool {
 	session, err := probe.Link(ctx)
 	var bye *link.GoAwayError
 	switch {
@@ -270,7 +270,7 @@ func (c *checker) greetLink(ctx context.Context, probe *uplink.Probe) bool {
 	defer session.Close()
 	c.linked = true
 	peer := session.Peer()
-	c.ok("link with the server", fmt.Sprintf("%s, id %s, one of %s", peer.Software, peer.ID, screen.Plural(max(1, session.ServerCount()), "server")))
+	c.ok("link with the server", fmt.Sprintf("%s, id %s, one of %s", peer.Software, peer.ID, status.Plural(max(1, session.ServerCount()), "server")))
 	for end := time.Now().Add(roundTripTime); session.RTT() == 0 && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -284,7 +284,7 @@ func (c *checker) greetLink(ctx context.Context, probe *uplink.Probe) bool {
 }
 
 // greetOld is for a server without links.
-func (c *checker) greetOld(probe *uplink.Probe) bool {
+func (c *pathChecker) greetOld(probe *uplink.Probe) bool {
 	const step, cause = "protocol of the server", "it speaks HTTP CONNECT only, no links"
 	switch err := probe.Admitted(); {
 	case errors.Is(err, uplink.ErrTalks):

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"time"
 
-	"konnectivity/cmd/konnectivity/internal/identify"
+	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/files"
 	"konnectivity/internal/pki"
@@ -60,51 +60,46 @@ type Report struct {
 // Secure begins the address of an admin API that is asked over TLS.
 const Secure = "https://"
 
-// Login is what admin APIs are shown, and how those that are asked over TLS prove
-// who they are. The zero value shows nothing.
+// Login is what a Client shows to admin APIs. The zero value shows nothing.
 type Login struct {
-	Token      string          // file of the token; "": none
-	Files      tlsreload.Files // client certificate, and the servers' CA
-	ServerName string          // that their certificates have; "": their host
+	Token   string // file of the token; "" for none
+	via.TLS        // for APIs over TLS
 }
 
-// Client asks admin APIs, each at HOST:PORT, with Secure in front over TLS.
+// Client asks admin APIs. An address is HOST:PORT, with Secure before it for TLS.
 type Client struct {
 	http  *http.Client
 	token string // "": none
 }
 
-// NewClient makes one; Close ends it.
-func NewClient() *Client {
-	return &Client{http: &http.Client{
-		Timeout: adminTime, Transport: &http.Transport{}, // never by the environment's proxy
-		// No admin API redirects, and the token is not for whoever listens elsewhere.
+// NewClient returns a Client that shows l to every API; Close ends it. It fails if a
+// file of l cannot be used.
+func NewClient(l Login) (*Client, error) {
+	c := &Client{http: &http.Client{
+		Timeout: adminTime,
+		// No admin API redirects, and the token must not reach another program.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
-}
-
-// Present has l count for all that are asked. It is called before the first
-// question.
-func (c *Client) Present(l Login) error {
 	if err := c.presentToken(l.Token); err != nil {
-		return err
+		return nil, err
 	}
 	source, err := tlsreload.New(l.Files, tlsreload.Options{Name: "admin", Peer: pki.RoleRule{Want: pki.RoleServer}.Check})
 	if err != nil {
-		return err
+		return nil, err
 	}
+	// This transport never uses the proxy of the environment.
 	c.http.Transport = &http.Transport{DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(address)
 		if err != nil {
 			return nil, err
 		}
-		// The transport goes on with what its question has given up.
+		// The transport finishes a dial whose request has been given up.
 		ctx, cancel := context.WithTimeout(ctx, c.http.Timeout)
 		defer cancel()
 		dialer := tls.Dialer{Config: source.Client(cmp.Or(l.ServerName, host), "http/1.1")}
 		return dialer.DialContext(ctx, network, address)
 	}}
-	return nil
+	return c, nil
 }
 
 func (c *Client) presentToken(file string) error {
@@ -232,7 +227,7 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 		if secure {
 			return fmt.Errorf("no answer from the admin API over TLS: %s", insecure(err))
 		}
-		return fmt.Errorf("%s answers there, which is no admin API", identify.At(ctx, address).Who)
+		return fmt.Errorf("%s answers there, which is no admin API", via.Identify(ctx, address).Who)
 	}
 	defer res.Body.Close()
 	body := io.LimitReader(res.Body, maxAnswer)

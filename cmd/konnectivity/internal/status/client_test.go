@@ -26,7 +26,18 @@ func served(t *testing.T, source admin.Source) (address string) {
 	return s.Listener.Addr().String()
 }
 
-// The token is for the address that was given, and not for whoever that names.
+// newClient returns a Client without a login.
+func newClient(t *testing.T) *Client {
+	t.Helper()
+	c, err := NewClient(Login{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// A redirect must not receive the token.
 func TestNoTokenGoesElsewhere(t *testing.T) {
 	var asked atomic.Bool
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
@@ -37,12 +48,12 @@ func TestNoTokenGoesElsewhere(t *testing.T) {
 	if err := os.WriteFile(token, admin.NewToken(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := NewClient()
-	defer c.Close()
-	if err := c.Present(Login{Token: token}); err != nil {
+	c, err := NewClient(Login{Token: token})
+	if err != nil {
 		t.Fatal(err)
 	}
-	err := c.Report(t.Context(), &Report{Address: given.Listener.Addr().String()}, "", 1)
+	defer c.Close()
+	err = c.Report(t.Context(), &Report{Address: given.Listener.Addr().String()}, "", 1)
 	if err == nil || !strings.Contains(err.Error(), "redirect (302)") || asked.Load() {
 		t.Errorf("%v; another was asked: %v", err, asked.Load())
 	}
@@ -90,11 +101,7 @@ func TestAHandshakeThatHangsEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c := NewClient()
-	defer c.Close()
-	if err := c.Present(Login{}); err != nil {
-		t.Fatal(err)
-	}
+	c := newClient(t)
 	c.http.Timeout = 500 * time.Millisecond
 	if err := c.Report(t.Context(), &Report{Address: Secure + l.Addr().String()}, "", 1); err == nil {
 		t.Error("it was answered")
@@ -133,11 +140,9 @@ func TestAPeerThatIsBackIsNotMissed(t *testing.T) {
 		})
 		for _, filter := range []string{"", "10.0.0.1:5"} {
 			r := Report{Address: address}
-			client := NewClient()
-			if err := client.Report(t.Context(), &r, filter, 2); err != nil {
+			if err := newClient(t).Report(t.Context(), &r, filter, 2); err != nil {
 				t.Fatal(err)
 			}
-			client.Close()
 			if got := strings.Join(r.Troubles, "; "); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 				t.Errorf("%s, filter %q: %q, want %q", name, filter, got, c.want)
 			}
@@ -168,11 +173,9 @@ func TestSilentPeersAreCounted(t *testing.T) {
 	})
 	for _, limit := range []int{0, 2, 10, 30, 1000} {
 		r := Report{Address: address}
-		client := NewClient()
-		if err := client.Report(t.Context(), &r, "", limit); err != nil {
+		if err := newClient(t).Report(t.Context(), &r, "", limit); err != nil {
 			t.Fatal(err)
 		}
-		client.Close()
 		if got := strings.Join(r.Troubles, "; "); !strings.HasSuffix(got, "; nor do 27 more") || len(r.Peers) != min(limit, 30) {
 			t.Errorf("limit %d: %d listed, %q", limit, len(r.Peers), got)
 		}

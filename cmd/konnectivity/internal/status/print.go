@@ -9,7 +9,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/printable"
 )
@@ -17,7 +16,7 @@ import (
 // printer puts reports into words.
 type printer struct {
 	out   io.Writer
-	paint screen.Paint
+	paint Paint
 
 	columns int // 0: as many as one likes
 }
@@ -37,7 +36,7 @@ func (p *printer) report(r Report) {
 	if s.ID != "" {
 		head += " " + printable.Text(s.ID)
 	}
-	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.Dim, screen.Span(s.Now.Sub(s.Started)), r.Address, printable.Text(s.Build.Version), c.Off))
+	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.Dim, Span(s.Now.Sub(s.Started)), r.Address, printable.Text(s.Build.Version), c.Off))
 	p.line("  ", p.summary(s))
 	for _, trouble := range r.Troubles {
 		p.line("  ", c.Red+"✘ "+printable.Text(trouble)+c.Off)
@@ -49,7 +48,7 @@ func (p *printer) report(r Report) {
 
 // line prints one that may take several.
 func (p *printer) line(indent, text string) {
-	fmt.Fprintln(p.out, indent+screen.Wrap(text, p.columns, len(indent), indent+"  "))
+	fmt.Fprintln(p.out, indent+Wrap(text, p.columns, len(indent), indent+"  "))
 }
 
 // summary is the whole in one line.
@@ -60,20 +59,20 @@ func (p *printer) summary(s admin.Status) string {
 		if role == admin.RoleClient {
 			name = "sidecar"
 		}
-		words = append(words, screen.Plural(s.Peers[role], name))
+		words = append(words, Plural(s.Peers[role], name))
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Strategies)) {
-		words = append(words, fmt.Sprintf("%s: %s", name, screen.Plural(s.Strategies[name], "agent")))
+		words = append(words, fmt.Sprintf("%s: %s", name, Plural(s.Strategies[name], "agent")))
 	}
-	conns := screen.Plural(s.Connections.Open, "connection")
+	conns := Plural(s.Connections.Open, "connection")
 	if n := s.Connections.Stalled; n > 0 {
 		conns += fmt.Sprintf(", %s%d stalled%s", p.paint.Red, n, p.paint.Off)
 	}
 	if n := s.Connections.Resuming; n > 0 {
 		conns += fmt.Sprintf(", %s%d resuming%s", p.paint.Red, n, p.paint.Off)
 	}
-	words = append(words, conns, "up "+screen.Rate(s.Rates.Up), "down "+screen.Rate(s.Rates.Down),
-		fmt.Sprintf("dials %.1f/s, %.1f/s failed, mean %s", s.Rates.Dials, s.Rates.Failed, screen.Duration(s.Rates.DialSeconds)))
+	words = append(words, conns, "up "+Rate(s.Rates.Up), "down "+Rate(s.Rates.Down),
+		fmt.Sprintf("dials %.1f/s, %.1f/s failed, mean %s", s.Rates.Dials, s.Rates.Failed, Duration(s.Rates.DialSeconds)))
 	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
 		if b := s.Buffers[name]; b.Limit > 0 && b.Used > b.Limit/10 {
 			words = append(words, fmt.Sprintf("%sbuffers of %s %d %% full%s", p.paint.Yellow, name, 100*b.Used/b.Limit, p.paint.Off))
@@ -93,18 +92,18 @@ func (p *printer) peers(peers []admin.Peer) {
 			state = fmt.Sprint(v.Stalled, " stalled")
 		}
 		if v.Silent > 0 {
-			state = "silent " + screen.Duration(v.Silent)
+			state = "silent " + Duration(v.Silent)
 		}
 		window := "-"
 		if v.Window > 0 {
-			window = screen.Bytes(float64(v.Window))
+			window = Bytes(float64(v.Window))
 		}
 		name := v.ID
 		if v.Role == admin.RoleClient && v.Software != "" {
 			name = v.Software // a sidecar's id is made anew with each start
 		}
-		rows = append(rows, []string{v.Role, screen.Cut(name, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), screen.Duration(v.RoundTrip), window,
-			screen.Rate(v.Up), screen.Rate(v.Down), state})
+		rows = append(rows, []string{v.Role, Cut(name, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), Duration(v.RoundTrip), window,
+			Rate(v.Up), Rate(v.Down), state})
 	}
 	p.table(rows, "WINDOW", "PROTOCOL", "STREAMS")
 }
@@ -114,16 +113,16 @@ func (p *printer) connections(r Report) {
 	for _, v := range r.Connections {
 		state := v.State
 		if v.State == admin.StateStalled {
-			state = fmt.Sprintf("stalled %s by %s", screen.Duration(v.StalledFor), v.StalledBy)
+			state = fmt.Sprintf("stalled %s by %s", Duration(v.StalledFor), v.StalledBy)
 		}
 		if v.State == admin.StateResuming {
-			state = "resuming " + screen.Duration(v.ResumingFor)
+			state = "resuming " + Duration(v.ResumingFor)
 		}
 		if v.Resumes > 0 {
 			state += fmt.Sprintf(", resumed %d×", v.Resumes)
 		}
-		rows = append(rows, []string{v.ID, v.Front, v.Source, screen.Cut(v.Destination, 48), screen.Cut(v.Next, 36), screen.Span(r.Status.Now.Sub(v.Since)),
-			screen.Rate(v.Up), screen.Rate(v.Down), state})
+		rows = append(rows, []string{v.ID, v.Front, v.Source, Cut(v.Destination, 48), Cut(v.Next, 36), Span(r.Status.Now.Sub(v.Since)),
+			Rate(v.Up), Rate(v.Down), state})
 	}
 	p.table(rows, "FRONT", "AGE", "SOURCE")
 	if more := r.Matched - len(r.Connections); more > 0 && len(r.Connections) > 0 {
@@ -182,11 +181,11 @@ func (p *printer) table(rows [][]string, spare ...string) {
 func (p *printer) row(row []string, widths []int, head bool) {
 	line, last := "  ", len(row)-1
 	for i, cell := range row[:last] {
-		cell = screen.Cut(cell, widths[i])
+		cell = Cut(cell, widths[i])
 		line += cell + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2)
 	}
 	at := utf8.RuneCountInString(line)
-	line += screen.Wrap(row[last], p.columns, at, strings.Repeat(" ", at))
+	line += Wrap(row[last], p.columns, at, strings.Repeat(" ", at))
 	before, after, state := "", "", row[last]
 	switch {
 	case head:

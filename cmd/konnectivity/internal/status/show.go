@@ -9,8 +9,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-
-	"konnectivity/cmd/konnectivity/internal/screen"
 )
 
 // UsualAdmin is where server and agent have their admin ports by default.
@@ -36,17 +34,17 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 	if usual {
 		addresses = UsualAdmin
 	}
-	client := NewClient()
-	defer client.Close()
-	if err := client.Present(v.Login); err != nil {
+	client, err := NewClient(v.Login)
+	if err != nil {
 		return err
 	}
+	defer client.Close()
 	client.http.Timeout = cmp.Or(v.Patience, adminTime)
 	if v.Watch && !v.JSON {
 		fmt.Fprint(out, "\x1b[2J")
 	}
 	for {
-		reports := client.reports(ctx, addresses, v.Filter, v.fitting(screen.SizeOf(out).Rows/len(addresses)))
+		reports := client.reports(ctx, addresses, v.Filter, v.fitting(SizeOf(out).Rows/len(addresses)))
 		if v.Watch && ctx.Err() != nil {
 			return nil // what a look cut short found missing is not worth a frame
 		}
@@ -68,7 +66,7 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 }
 
 // fitting is the limit for as many rows as there are: where nobody asked for
-// another one, all three lists of a process fit into its share of the screen.
+// another one, all three lists of a process fit into its share of the
 func (v *View) fitting(rows int) int {
 	if !v.Watch || rows == 0 || v.Exactly {
 		return v.Limit
@@ -118,8 +116,8 @@ func (v *View) print(out io.Writer, reports []Report) error {
 		return enc.Encode(reports)
 	}
 	var text bytes.Buffer
-	room := screen.SizeOf(out)
-	p := &printer{out: &text, paint: screen.PaintIf(screen.IsTerminal(out)), columns: room.Columns}
+	room := SizeOf(out)
+	p := &printer{out: &text, paint: PaintIf(IsTerminal(out)), columns: room.Columns}
 	for i, r := range reports {
 		if i > 0 {
 			fmt.Fprintln(&text)

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/admin"
 )
 
@@ -30,11 +29,11 @@ type Tenants struct {
 
 // Show asks the server at address and prints its tenants.
 func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error {
-	client := NewClient()
-	defer client.Close()
-	if err := client.Present(v.Login); err != nil {
+	client, err := NewClient(v.Login)
+	if err != nil {
 		return err
 	}
+	defer client.Close()
 	page, err := client.tenants(ctx, address, v)
 	if err != nil {
 		return fmt.Errorf("%s: %w", address, err)
@@ -45,7 +44,7 @@ func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error
 		return enc.Encode(page)
 	}
 	var text bytes.Buffer
-	p := &printer{out: &text, paint: screen.PaintIf(screen.IsTerminal(out)), columns: screen.SizeOf(out).Columns}
+	p := &printer{out: &text, paint: PaintIf(IsTerminal(out)), columns: SizeOf(out).Columns}
 	p.tenants(page)
 	_, err = out.Write(text.Bytes())
 	return err
@@ -87,8 +86,8 @@ func (p *printer) tenants(page admin.Page[admin.Tenant]) {
 	rows := [][]string{{"TENANT", "ASKED FOR AS", "AGENTS", "CLIENTS", "CONNECTIONS", "UP", "DOWN", "TOTAL", "STATE"}}
 	for _, t := range page.Items {
 		rows = append(rows, []string{
-			t.Name, screen.Cut(strings.Join(slices.Concat(t.ServerNames, t.Listen), ", "), 48), fmt.Sprint(t.Agents), fmt.Sprint(t.Clients), fmt.Sprint(t.Connections.Open),
-			screen.Rate(t.Up), screen.Rate(t.Down), screen.Bytes(float64(t.UpBytes + t.DownBytes)), tenantState(t),
+			t.Name, Cut(strings.Join(slices.Concat(t.ServerNames, t.Listen), ", "), 48), fmt.Sprint(t.Agents), fmt.Sprint(t.Clients), fmt.Sprint(t.Connections.Open),
+			Rate(t.Up), Rate(t.Down), Bytes(float64(t.UpBytes + t.DownBytes)), tenantState(t),
 		})
 	}
 	p.table(rows, "TOTAL", "CLIENTS", "ASKED FOR AS", "UP", "DOWN", "CONNECTIONS", "AGENTS")
@@ -96,7 +95,7 @@ func (p *printer) tenants(page admin.Page[admin.Tenant]) {
 	if n := page.Matched - len(page.Items); n > 0 {
 		more = fmt.Sprintf("; %d more match", n)
 	}
-	fmt.Fprintf(p.out, "\n  %s%d of %s%s%s\n", p.paint.Dim, len(page.Items), screen.Plural(page.Total, "tenant"), more, p.paint.Off)
+	fmt.Fprintf(p.out, "\n  %s%d of %s%s%s\n", p.paint.Dim, len(page.Items), Plural(page.Total, "tenant"), more, p.paint.Off)
 }
 
 // tenantState is what is wrong with a tenant, or "ready".

@@ -25,8 +25,7 @@ func TestATokenOutOfAPipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = write.Close()
-	c := NewClient()
-	defer c.Close()
+	c := newClient(t)
 	if err := c.presentToken(fmt.Sprintf("/dev/fd/%d", read.Fd())); err != nil || c.token+"\n" != string(token) {
 		t.Errorf("%v, %q", err, c.token)
 	}

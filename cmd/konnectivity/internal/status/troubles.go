@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/internal/admin"
 )
 
@@ -54,7 +53,7 @@ func NoAgent(s admin.Status) string {
 	if last == nil {
 		return "no agent is connected to " + s.ID + ", and none was since it started"
 	}
-	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, screen.Span(s.Now.Sub(last.Time)), last.Cause)
+	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, Span(s.Now.Sub(last.Time)), last.Cause)
 }
 
 // wrongTenants tells of those of a server of many whose settings cannot be used.
@@ -81,7 +80,7 @@ func LostLately(r Report) string {
 	if !ok || r.back {
 		return ""
 	}
-	return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, screen.Span(r.Status.Now.Sub(f.Time)), f.Cause)
+	return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, Span(r.Status.Now.Sub(f.Time)), f.Cause)
 }
 
 // missed is the peer that was lost last, unless it is among those that are listed,
@@ -108,7 +107,7 @@ func isOf(p admin.Peer, lost admin.Failure) bool {
 func SilentPeers(peers []admin.Peer, role string) (out []string) {
 	for _, p := range peers {
 		if p.Role == role && p.Silent > 0 {
-			out = append(out, fmt.Sprintf("%s %s at %s does not answer, for %s now", role, p.ID, p.Remote, screen.Duration(p.Silent)))
+			out = append(out, fmt.Sprintf("%s %s at %s does not answer, for %s now", role, p.ID, p.Remote, Duration(p.Silent)))
 		}
 	}
 	return out
@@ -130,7 +129,7 @@ func SayNothing(silent []string) string {
 func FullBuffers(s admin.Status) string {
 	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
 		if b := s.Buffers[name]; b.Limit > 0 && b.Used >= b.Limit*fullFrom/4 {
-			return fmt.Sprintf("the memory for bytes in flight by %s is full, %s of %s: %s", name, screen.Bytes(float64(b.Used)), screen.Bytes(float64(b.Limit)), StalledReaders(s.Connections.Stalled))
+			return fmt.Sprintf("the memory for bytes in flight by %s is full, %s of %s: %s", name, Bytes(float64(b.Used)), Bytes(float64(b.Limit)), StalledReaders(s.Connections.Stalled))
 		}
 	}
 	return ""
@@ -142,7 +141,7 @@ const fullFrom = 3
 
 // StalledReaders says how many connections wait.
 func StalledReaders(n int) string {
-	return screen.Plural(n, "connection waits", "connections wait") + " for a side that does not read"
+	return Plural(n, "connection waits", "connections wait") + " for a side that does not read"
 }
 
 // failedLately sums up the failures of the last minute by kind, with the newest

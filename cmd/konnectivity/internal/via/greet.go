@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"konnectivity/cmd/konnectivity/internal/identify"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/connect"
 )
@@ -16,8 +15,8 @@ import (
 // WrongPort says that a port speaks something else than it was taken for.
 type WrongPort struct {
 	at    string
-	found identify.Answer
-	want  identify.Protocol
+	found Answer
+	want  Protocol
 }
 
 // Error says who answers, and what to do.
@@ -28,11 +27,11 @@ func (w *WrongPort) Error() string {
 // advice is what to use the port as, or which one to look for.
 func (w *WrongPort) advice() string {
 	switch {
-	case w.found.Kind == identify.TLS:
+	case w.found.Kind == SpeaksTLS:
 		return "if that is the konnectivity server's port for clients, use link://" + w.at + " or https://" + w.at
-	case w.found.Kind == identify.HTTP && w.want == identify.SOCKS5:
+	case w.found.Kind == SpeaksHTTP && w.want == SpeaksSOCKS5:
 		return "if that is an HTTP proxy, use http://" + w.at
-	case w.found.Kind == identify.SOCKS5:
+	case w.found.Kind == SpeaksSOCKS5:
 		return "use socks5://" + w.at
 	default:
 		return "look for the port of a sidecar"
@@ -50,18 +49,18 @@ const greetTime = 500 * time.Millisecond
 // greeted runs a handshake with a proxy. Where the proxy's port speaks another
 // protocol the error is a *WrongPort in a *tunnel.DialError, and comes soon,
 // though many programs wait in silence for more of what they do not understand.
-func greeted(ctx context.Context, c net.Conn, front, address string, want identify.Protocol, handshake func(net.Conn) error) error {
+func greeted(ctx context.Context, c net.Conn, front, address string, want Protocol, handshake func(net.Conn) error) error {
 	heard := &hearing{Conn: c, first: make(chan struct{})}
 	over := make(chan struct{})
-	var found identify.Answer
+	var found Answer
 	var asking sync.WaitGroup
-	if want == identify.SOCKS5 { // of HTTP the first word comes after the dial
+	if want == SpeaksSOCKS5 { // of HTTP the first word comes after the dial
 		asking.Go(func() {
 			select {
 			case <-over:
 			case <-heard.first:
 			case <-time.After(greetTime):
-				if found = identify.At(ctx, front); found.Not(want) {
+				if found = Identify(ctx, front); found.Not(want) {
 					_ = c.Close()
 				}
 			}
@@ -75,11 +74,11 @@ func greeted(ctx context.Context, c net.Conn, front, address string, want identi
 	if err == nil || ctx.Err() != nil || refused && !noProxy[status.Status] {
 		return err
 	}
-	if found.Kind == identify.Nothing && !heard.socks5() {
-		found = identify.At(ctx, front)
+	if found.Kind == NoAnswer && !heard.socks5() {
+		found = Identify(ctx, front)
 	}
-	if refused && found.Kind == identify.HTTP {
-		found = identify.Answer{Kind: identify.Other, Who: fmt.Sprintf("%s that is no proxy (it answers %d)", found.Who, status.Status)}
+	if refused && found.Kind == SpeaksHTTP {
+		found = Answer{Kind: SpeaksOther, Who: fmt.Sprintf("%s that is no proxy (it answers %d)", found.Who, status.Status)}
 	}
 	if found.Not(want) {
 		return (&WrongPort{front, found, want}).dialError(address)

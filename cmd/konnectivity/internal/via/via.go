@@ -11,7 +11,6 @@ import (
 	"golang.org/x/net/proxy"
 
 	"konnectivity/adapters/uplink"
-	"konnectivity/cmd/konnectivity/internal/identify"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
@@ -23,10 +22,10 @@ import (
 // Kinds lists the paths for help and errors.
 const Kinds = "direct, socks5://HOST:PORT, http://HOST:PORT, http:///SOCKET, https://HOST:PORT, link://HOST:PORT or grpc:///SOCKET"
 
-// TLS is what https:// and link:// need.
+// TLS configures connections to servers.
 type TLS struct {
 	Files      tlsreload.Files // client certificate and the server's CA
-	ServerName string          // to ask the server for; "" is its host
+	ServerName string          // expected in the server's certificate; "" means its host
 }
 
 // Dialer makes the way that a --via names: straight, through a sidecar, or to
@@ -84,7 +83,7 @@ func dialAt(ctx context.Context, network, address string) (tunnel.Conn, error) {
 	return tunnel.Wrap(c), nil
 }
 
-// SOCKS5 goes by the SOCKS5 proxy at front, an address as of identify.Network.
+// SOCKS5 goes by the SOCKS5 proxy at front, an address as of Network.
 func SOCKS5(front string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		address := f.Address
@@ -99,11 +98,11 @@ func SOCKS5(front string) tunnel.Dialer {
 		if !ok {
 			return nil, fmt.Errorf("the SOCKS5 client has no DialWithConn")
 		}
-		c, err := dialAt(ctx, identify.Network(front), front)
+		c, err := dialAt(ctx, Network(front), front)
 		if err != nil {
 			return nil, err
 		}
-		err = greeted(ctx, c, front, address, identify.SOCKS5, func(c net.Conn) error {
+		err = greeted(ctx, c, front, address, SpeaksSOCKS5, func(c net.Conn) error {
 			_, err := withConn.DialWithConn(ctx, c, f.Network, address)
 			return err
 		})
@@ -123,12 +122,12 @@ func SOCKS5(front string) tunnel.Dialer {
 func HTTP(front string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		address := f.Address
-		c, err := dialAt(ctx, identify.Network(front), front)
+		c, err := dialAt(ctx, Network(front), front)
 		if err != nil {
 			return nil, err
 		}
 		var far tunnel.Conn
-		err = greeted(ctx, c, front, address, identify.HTTP, func(net.Conn) (err error) {
+		err = greeted(ctx, c, front, address, SpeaksHTTP, func(net.Conn) (err error) {
 			far, err = connect.Handshake(ctx, c, connect.Request{Address: address, ID: f.ID})
 			return err
 		})

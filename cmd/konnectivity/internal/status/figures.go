@@ -1,4 +1,4 @@
-package screen
+package status
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ func Plural(n int, word string, many ...string) string {
 	}
 }
 
-// Cut keeps a column from pushing the others off the screen.
+// Cut keeps a column from pushing the others off the
 func Cut(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s

@@ -1,4 +1,4 @@
-package identify
+package via
 
 import (
 	"crypto/tls"
@@ -34,16 +34,16 @@ func TestWhatSpeaks(t *testing.T) {
 		kind Protocol
 		who  string
 	}{
-		"nobody":          {testutil.Refusing(t), Nothing, "nobody"},
-		"a server's port": {secure.Listener.Addr().String(), TLS, "a TLS server (certificate of lab-server"},
-		"web server":      {shop(t), HTTP, "an HTTP server (shop/1.0)"},
-		"ssh":             {says(t, "SSH-2.0-OpenSSH_9.2\r\n"), Other, "an SSH server"},
-		"mail":            {says(t, "220 mail.test ESMTP\r\n"), Other, `a program that says "220 mail.test ESMTP`},
-		"silence":         {says(t, ""), Unknown, "a program that says nothing"},
+		"nobody":          {testutil.Refusing(t), NoAnswer, "nobody"},
+		"a server's port": {secure.Listener.Addr().String(), SpeaksTLS, "a TLS server (certificate of lab-server"},
+		"web server":      {shop(t), SpeaksHTTP, "an HTTP server (shop/1.0)"},
+		"ssh":             {says(t, "SSH-2.0-OpenSSH_9.2\r\n"), SpeaksOther, "an SSH server"},
+		"mail":            {says(t, "220 mail.test ESMTP\r\n"), SpeaksOther, `a program that says "220 mail.test ESMTP`},
+		"silence":         {says(t, ""), UnknownAnswer, "a program that says nothing"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			if s := At(t.Context(), c.at); s.Kind != c.kind || !strings.HasPrefix(s.Who, c.who) {
+			if s := Identify(t.Context(), c.at); s.Kind != c.kind || !strings.HasPrefix(s.Who, c.who) {
 				t.Errorf("%d %q, want %d %q", s.Kind, s.Who, c.kind, c.who)
 			}
 		})

@@ -1,4 +1,4 @@
-package screen
+package status
 
 import (
 	"testing"

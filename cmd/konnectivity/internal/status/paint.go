@@ -1,4 +1,4 @@
-package screen
+package status
 
 // Paint colours words where a person looks.
 type Paint struct{ Green, Red, Yellow, Bold, Dim, Off string }

@@ -1,4 +1,4 @@
-package tenants
+package diagnose
 
 import (
 	"context"
@@ -12,17 +12,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"konnectivity/cmd/konnectivity/internal/diagnose"
 	"konnectivity/server/tenancy"
 )
 
-// maxManifest bounds what is read of a manifest, which may have thousands of
-// tenants.
+// maxManifest bounds a manifest, which may hold thousands of tenants, in bytes.
 const maxManifest = 256 << 20
 
-// CheckSecrets is Check for the tenants' Secrets in a manifest, which may be what
-// kubectl prints of several. Other objects are passed over.
-func CheckSecrets(ctx context.Context, manifest io.Reader, server Server, now time.Time) ([]diagnose.Finding, error) {
+// TenantSecrets is Tenant for the Secrets of tenants in a manifest, which may be a
+// List that kubectl prints. Other objects are skipped.
+func TenantSecrets(ctx context.Context, manifest io.Reader, server Server, now time.Time) ([]Finding, error) {
 	secrets, err := secretsIn(manifest)
 	if err != nil {
 		return nil, err
@@ -31,9 +29,9 @@ func CheckSecrets(ctx context.Context, manifest io.Reader, server Server, now ti
 	for i, s := range secrets {
 		loaded[i], errs[i] = tenancy.LoadSecret(s.Name, s.Data)
 	}
-	var findings []diagnose.Finding
+	var findings []Finding
 	for i, s := range secrets {
-		c := &checker{what: "Secret", name: strings.TrimPrefix(s.Name, tenancy.SecretPrefix), now: now}
+		c := newTenantChecker("Secret", strings.TrimPrefix(s.Name, tenancy.SecretPrefix), now)
 		c.walk(loaded[i], errs[i], func() (others []*tenancy.Tenant) {
 			for j, other := range loaded {
 				if errs[j] == nil && secrets[j].Name != s.Name {
@@ -51,8 +49,8 @@ func CheckSecrets(ctx context.Context, manifest io.Reader, server Server, now ti
 	return findings, nil
 }
 
-// secretsIn are the tenants' Secrets of a manifest, with stringData in their
-// data. There is at least one.
+// secretsIn returns the Secrets of tenants in a manifest, at least one, with their
+// stringData merged into data.
 func secretsIn(manifest io.Reader) ([]corev1.Secret, error) {
 	var all []corev1.Secret
 	documents := yaml.NewYAMLOrJSONDecoder(io.LimitReader(manifest, maxManifest), 4096)
@@ -75,7 +73,7 @@ func secretsIn(manifest io.Reader) ([]corev1.Secret, error) {
 	return all, nil
 }
 
-// addSecrets adds what a document has, which may be a list.
+// addSecrets appends the Secrets of tenants in a document, which may be a List.
 func addSecrets(all []corev1.Secret, document json.RawMessage) ([]corev1.Secret, error) {
 	var object struct {
 		Kind  string            `json:"kind"`

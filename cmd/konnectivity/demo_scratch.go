@@ -1,4 +1,4 @@
-package demo
+package main
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 	"konnectivity/internal/unixsocket"
 )
 
-// Scratch makes a folder for New, which the caller removes.
-func Scratch() (string, error) { return makeScratch(scratchPlaces()) }
+// demoFolder makes a folder for newDemo, which the caller removes.
+func demoFolder() (string, error) { return makeScratch(scratchPlaces()) }
 
 // scratchPlaces are where quickstart may keep its files. A container's image
 // need not have a folder for temporary files, and its root may be read-only:
@@ -41,7 +41,7 @@ func makeScratch(places []string) (string, error) {
 }
 
 func trySocket(dir string) error {
-	l, err := unixsocket.Listen(filepath.Join(dir, socketName), unixsocket.Options{})
+	l, err := unixsocket.Listen(filepath.Join(dir, demoSocket), unixsocket.Options{})
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package tenants
+package diagnose
 
 import (
 	"context"
@@ -14,28 +14,26 @@ import (
 	"strings"
 	"time"
 
-	"konnectivity/cmd/konnectivity/internal/diagnose"
-	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/printable"
 	"konnectivity/server/tenancy"
 )
 
-// Server is a server to ask.
+// Server is the server whose view of a tenant is checked too.
 type Server struct {
-	Admin string // its admin port, as of status.Client; "": none is asked
+	Admin string // address of the admin port, as for status.Client; "" skips the check
 	Login status.Login
 }
 
-// Check reads a tenant's folder as a server does, and says of each part whether
-// it is right, and of a server what it has of the tenant.
-func Check(ctx context.Context, folder string, server Server, now time.Time) []diagnose.Finding {
-	c := &checker{what: "folder", name: filepath.Base(folder), now: now}
+// Tenant checks the folder of a tenant, part by part, and the server's view of the
+// tenant.
+func Tenant(ctx context.Context, folder string, server Server, now time.Time) []Finding {
+	name := filepath.Base(folder)
 	if whole, err := filepath.Abs(folder); err == nil {
-		c.name = filepath.Base(whole)
+		name = filepath.Base(whole)
 	}
+	c := newTenantChecker("folder", name, now)
 	t, err := tenancy.Load(c.name, folder)
 	c.walk(t, err, func() []*tenancy.Tenant { return beside(folder, c.name) })
 	c.checkModes(folder)
@@ -43,13 +41,13 @@ func Check(ctx context.Context, folder string, server Server, now time.Time) []d
 	return c.findings
 }
 
-// beside are the tenants whose folders are beside one, as far as they are in
-// order.
+// beside loads the other tenants of the same parent folder, without the invalid
+// ones.
 func beside(folder, name string) (all []*tenancy.Tenant) {
 	parent := filepath.Join(folder, "..")
 	entries, err := os.ReadDir(parent)
 	if err != nil {
-		return nil // it is looked at alone
+		return nil // the tenant is checked alone
 	}
 	for _, e := range entries {
 		if e.Name() == name || tenancy.CheckName(e.Name()) != nil {
@@ -62,26 +60,20 @@ func beside(folder, name string) (all []*tenancy.Tenant) {
 	return all
 }
 
-// checker keeps what was found.
-type checker struct {
-	what, name string // "folder" or "Secret", and the tenant's
+// tenantChecker checks one tenant.
+type tenantChecker struct {
+	report
+	what, name string // "folder" or "Secret", and the tenant's name
 	now        time.Time
-	findings   []diagnose.Finding
 }
 
-func (c *checker) add(step, result, cause, hint string) {
-	f := diagnose.Finding{Group: "tenant " + c.name, Step: step, Result: result, Cause: cause, Hint: hint}
-	printable.All(&f) // causes are in the words of files
-	c.findings = append(c.findings, f)
+func newTenantChecker(what, name string, now time.Time) *tenantChecker {
+	return &tenantChecker{report: report{group: "tenant " + name}, what: what, name: name, now: now}
 }
 
-func (c *checker) ok(step, found string)         { c.add(step, diagnose.OK, found, "") }
-func (c *checker) warn(step, cause, hint string) { c.add(step, diagnose.Warning, cause, hint) }
-func (c *checker) fail(step, cause, hint string) { c.add(step, diagnose.Failed, cause, hint) }
-
-// walk looks at a tenant as a whole, and then at each part of it; others are
-// those that are beside it.
-func (c *checker) walk(t *tenancy.Tenant, err error, others func() []*tenancy.Tenant) {
+// walk checks a tenant as a whole, then each part. others returns the tenants that
+// must not share its names.
+func (c *tenantChecker) walk(t *tenancy.Tenant, err error, others func() []*tenancy.Tenant) {
 	var field *tenancy.FieldError
 	switch {
 	case errors.As(err, &field) && errors.Is(err, fs.ErrNotExist):
@@ -101,7 +93,7 @@ func (c *checker) walk(t *tenancy.Tenant, err error, others func() []*tenancy.Te
 	}
 }
 
-// asked is how peers come to a tenant.
+// asked says by which names and ports peers reach a tenant.
 func asked(t *tenancy.Tenant) string {
 	var ways []string
 	if len(t.ServerNames) > 0 {
@@ -113,8 +105,8 @@ func asked(t *tenancy.Tenant) string {
 	return strings.Join(ways, "; ")
 }
 
-// checkOthers looks for what is the tenant's alone among others.
-func (c *checker) checkOthers(t *tenancy.Tenant, others []*tenancy.Tenant) {
+// checkOthers checks that no other tenant has one of the names.
+func (c *tenantChecker) checkOthers(t *tenancy.Tenant, others []*tenancy.Tenant) {
 	const step = "names"
 	for _, other := range others {
 		if err := t.Conflict(other); err != nil {
@@ -125,8 +117,8 @@ func (c *checker) checkOthers(t *tenancy.Tenant, others []*tenancy.Tenant) {
 	c.ok(step, "no other tenant beside it has one of them")
 }
 
-// checkCAs looks at who may be an agent and who a client.
-func (c *checker) checkCAs(t *tenancy.Tenant) {
+// checkCAs checks the CAs of agents and of clients.
+func (c *tenantChecker) checkCAs(t *tenancy.Tenant) {
 	if t.Agents == nil {
 		c.ok("CA of agents", "none; they have tokens")
 	} else {
@@ -135,10 +127,10 @@ func (c *checker) checkCAs(t *tenancy.Tenant) {
 	c.checkCA("CA of clients", tenancy.ClientsCAFile, t.Clients)
 }
 
-func (c *checker) checkCA(step, file string, cas *tenancy.CAs) {
+func (c *tenantChecker) checkCA(step, file string, cas *tenancy.CAs) {
 	valid := 0
 	for _, ca := range cas.Certs {
-		cause, hint := diagnose.InvalidTime(file, ca, c.now, "Issue a new CA and certificates.")
+		cause, hint := InvalidTime(file, ca, c.now, "Issue a new CA and certificates.")
 		switch {
 		case cause == "" && !ca.IsCA:
 			c.warn(step, fmt.Sprintf("%s: %s is no CA's certificate", file, pki.Name(ca)), "Only that one certificate is accepted by it. Give the CA that issued it.")
@@ -156,22 +148,22 @@ func (c *checker) checkCA(step, file string, cas *tenancy.CAs) {
 		c.fail(step, file+": no certificate in it is valid now", "Issue a new CA and certificates.")
 		return
 	}
-	found := diagnose.Names(cas.Certs) + diagnose.Until(cas.Certs[0].NotAfter)
+	found := Names(cas.Certs) + Until(cas.Certs[0].NotAfter)
 	if len(cas.Only) > 0 {
 		found += ", for certificates of " + strings.Join(cas.Only, ", ")
 	}
 	c.ok(step, found)
 }
 
-// checkServer looks at the certificate that the tenant's peers are shown.
-func (c *checker) checkServer(t *tenancy.Tenant) {
+// checkServer checks the certificate that the server shows to the tenant's peers.
+func (c *tenantChecker) checkServer(t *tenancy.Tenant) {
 	const step = "certificate of the server"
 	if t.Cert == nil {
 		c.ok(step, "none of the tenant's own: that of the server's flags has to have its names")
 		return
 	}
 	leaf := t.Cert.Leaf
-	cause, hint := diagnose.InvalidTime(tenancy.CertFile, leaf, c.now, "Renew it; the server takes the new files without a restart.")
+	cause, hint := InvalidTime(tenancy.CertFile, leaf, c.now, "Renew it; the server takes the new files without a restart.")
 	switch {
 	case cause != "":
 		c.fail(step, cause, hint)
@@ -184,18 +176,18 @@ func (c *checker) checkServer(t *tenancy.Tenant) {
 		c.fail(step, err.Error(), "Agents and sidecars refuse it. Use one such as server.crt of `konnectivity tenants make`.")
 		return
 	}
-	if left, soon := diagnose.ExpiresSoon(leaf, c.now); soon {
+	if left, soon := ExpiresSoon(leaf, c.now); soon {
 		c.warn(step, fmt.Sprintf("%s expires in %s", tenancy.CertFile, left), "Find out why it was not renewed in time.")
 	} else {
-		c.ok(step, pki.Name(leaf)+diagnose.Until(leaf.NotAfter))
+		c.ok(step, pki.Name(leaf)+Until(leaf.NotAfter))
 	}
 	if !c.issued(t.Cert, t.Clients) && !c.issued(t.Cert, t.Agents) {
 		c.warn(step, "it was issued by neither of the tenant's CAs", "That is right if the tenant's agents and clients trust its CA by other means, such as their --ca-cert.")
 	}
 }
 
-// checkReader looks at who may see the tenant on the server's admin port.
-func (c *checker) checkReader(t *tenancy.Tenant) {
+// checkReader says whether a token shows the tenant on the server's admin port.
+func (c *tenantChecker) checkReader(t *tenancy.Tenant) {
 	if t.Reader == (admin.TokenDigest{}) {
 		c.ok("reader", "none: there is no "+tenancy.ReaderFile)
 		return
@@ -203,8 +195,8 @@ func (c *checker) checkReader(t *tenancy.Tenant) {
 	c.ok("reader", "whoever has the token of "+tenancy.ReaderFile+" sees this tenant on the server's admin port")
 }
 
-// issued says whether one of the CAs stands behind a certificate.
-func (c *checker) issued(cert *tls.Certificate, by *tenancy.CAs) bool {
+// issued reports whether one of the CAs issued cert.
+func (c *tenantChecker) issued(cert *tls.Certificate, by *tenancy.CAs) bool {
 	if by == nil {
 		return false
 	}
@@ -218,16 +210,17 @@ func (c *checker) issued(cert *tls.Certificate, by *tenancy.CAs) bool {
 	return err == nil
 }
 
-// checkModes looks at who else may read the key, and change who gets in.
-func (c *checker) checkModes(folder string) {
+// checkModes checks the permissions of the key, of the token, and of the files that
+// decide who gets in.
+func (c *tenantChecker) checkModes(folder string) {
 	if runtime.GOOS == "windows" {
-		return // modes say nothing there
+		return // modes mean nothing there
 	}
 	for _, name := range []string{".", tenancy.AgentsCAFile, tenancy.ClientsCAFile, tenancy.SpecFile, tenancy.CertFile, tenancy.KeyFile, tenancy.ReaderFile} {
 		path := filepath.Join(folder, name)
 		info, err := os.Stat(path)
 		if err != nil {
-			continue // told before, where it matters
+			continue // reported before, where the file is required
 		}
 		mode := info.Mode().Perm()
 		switch {
@@ -241,18 +234,18 @@ func (c *checker) checkModes(folder string) {
 	}
 }
 
-// checkOnline asks the server, if there is one to ask, what it has of the tenant.
-func (c *checker) checkOnline(ctx context.Context, server Server) {
+// checkOnline checks the server's view of the tenant, if a server is given.
+func (c *tenantChecker) checkOnline(ctx context.Context, server Server) {
 	if server.Admin == "" {
 		return
 	}
 	const step = "server"
-	client := status.NewClient()
-	defer client.Close()
-	if err := client.Present(server.Login); err != nil {
+	client, err := status.NewClient(server.Login)
+	if err != nil {
 		c.fail(step, err.Error(), "Give the file of the operator's token, or the tenant's "+tenancy.ReaderFile+"; or certificate files that exist.")
 		return
 	}
+	defer client.Close()
 	t, err := client.Tenant(ctx, server.Admin, c.name)
 	switch {
 	case err != nil:
@@ -266,6 +259,6 @@ func (c *checker) checkOnline(ctx context.Context, server Server) {
 	case !t.Ready:
 		c.fail(step, "it cannot reach the cluster: "+t.Reason, "If agents are missing, their logs say why they are not connected.")
 	default:
-		c.ok(step, fmt.Sprintf("%s and %s are connected", screen.Plural(t.Agents, "agent"), screen.Plural(t.Clients, "sidecar")))
+		c.ok(step, fmt.Sprintf("%s and %s are connected", status.Plural(t.Agents, "agent"), status.Plural(t.Clients, "sidecar")))
 	}
 }

@@ -1,4 +1,4 @@
-package demo
+package main
 
 import (
 	"context"
@@ -10,15 +10,15 @@ import (
 
 // A part that fails ends all others: nothing waits for Ctrl-C beside a dead server.
 func TestServeEndsWithAnyOfItsParts(t *testing.T) {
-	d, err := New(t.TempDir())
+	d, err := newDemo(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	d.log.SetOutput(io.Discard)
-	_ = d.Ports.agents.Close()
+	_ = d.ports.agents.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := d.Serve(ctx); ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), d.Ports.agents.Addr().String()) {
+	if err := d.serve(ctx); ctx.Err() != nil || err == nil || !strings.Contains(err.Error(), d.ports.agents.Addr().String()) {
 		t.Errorf("%v, %v", err, ctx.Err())
 	}
 }

@@ -1,4 +1,4 @@
-package identify
+package via
 
 import (
 	"bytes"
@@ -30,12 +30,12 @@ type Answer struct {
 type Protocol int
 
 const (
-	Nothing Protocol = iota // nobody listens, or can be asked
-	Unknown                 // somebody does, and says nothing that we know
-	SOCKS5
-	HTTP
-	TLS
-	Other // something that we know it not to be
+	NoAnswer      Protocol = iota // nobody listens, or can be asked
+	UnknownAnswer                 // somebody does, and says nothing that we know
+	SpeaksSOCKS5
+	SpeaksHTTP
+	SpeaksTLS
+	SpeaksOther // something that we know it not to be
 )
 
 // frontTime bounds one question to a port; a program answers it by itself, from
@@ -52,7 +52,7 @@ func Network(at string) string {
 
 // At asks at an address (as of Network) in several protocols, over a connection
 // each, until one answers in kind. It takes at most three times frontTime.
-func At(ctx context.Context, at string) Answer {
+func Identify(ctx context.Context, at string) Answer {
 	// SOCKS5 comes first, since a port that serves it may serve HTTP, too; HTTP
 	// last, since TLS servers often answer it with a complaint in plain text.
 	first, err := ask(ctx, at, "\x05\x02\x00\x02") // RFC 1928 §3: no authentication, or a password
@@ -60,9 +60,9 @@ func At(ctx context.Context, at string) Answer {
 	case err != nil:
 		return unasked(err)
 	case len(first) >= 2 && first[0] == 5:
-		return Answer{Kind: SOCKS5, Who: "a SOCKS5 proxy"}
+		return Answer{Kind: SpeaksSOCKS5, Who: "a SOCKS5 proxy"}
 	case bytes.HasPrefix(first, []byte("SSH-")):
-		return Answer{Kind: Other, Who: "an SSH server"}
+		return Answer{Kind: SpeaksOther, Who: "an SSH server"}
 	}
 	if s, ok := asTLS(ctx, at); ok {
 		return s
@@ -70,11 +70,11 @@ func At(ctx context.Context, at string) Answer {
 	second, _ := ask(ctx, at, "HEAD / HTTP/1.1\r\nHost: check\r\nConnection: close\r\n\r\n")
 	switch {
 	case bytes.HasPrefix(second, []byte("HTTP/1.")):
-		return Answer{Kind: HTTP, Who: "an HTTP server" + nameOfServer(second)}
+		return Answer{Kind: SpeaksHTTP, Who: "an HTTP server" + nameOfServer(second)}
 	case len(first)+len(second) == 0:
-		return Answer{Kind: Unknown, Who: "a program that says nothing to SOCKS5, TLS and HTTP"}
+		return Answer{Kind: UnknownAnswer, Who: "a program that says nothing to SOCKS5, TLS and HTTP"}
 	default:
-		return Answer{Kind: Other, Who: fmt.Sprintf("a program that says %.30q", append(first, second...))}
+		return Answer{Kind: SpeaksOther, Who: fmt.Sprintf("a program that says %.30q", append(first, second...))}
 	}
 }
 
@@ -142,7 +142,7 @@ func asTLS(ctx context.Context, at string) (Answer, bool) {
 	err = client.HandshakeContext(ctx)
 	var op *net.OpError
 	if err == nil || shown != "" || errors.As(err, &op) && op.Op == "remote error" { // crypto/tls's name for an alert
-		return Answer{Kind: TLS, Who: "a TLS server" + shown}, true
+		return Answer{Kind: SpeaksTLS, Who: "a TLS server" + shown}, true
 	}
 	return Answer{}, false
 }
@@ -159,5 +159,5 @@ func nameOfServer(answer []byte) string {
 
 // Not says that it is known to speak something else.
 func (s Answer) Not(want Protocol) bool {
-	return s.Kind != want && s.Kind != Nothing && s.Kind != Unknown
+	return s.Kind != want && s.Kind != NoAnswer && s.Kind != UnknownAnswer
 }

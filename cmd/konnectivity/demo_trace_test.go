@@ -1,4 +1,4 @@
-package demo
+package main
 
 import (
 	"bufio"
@@ -45,7 +45,7 @@ func (l *lines) with(id string) map[string]bool {
 // agent, over the native link.
 func TestOneIDStandsInTheLogsOfEveryHop(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
-	d, err := New(t.TempDir())
+	d, err := newDemo(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,15 +54,15 @@ func TestOneIDStandsInTheLogsOfEveryHop(t *testing.T) {
 	d.log.SetLevel(logrus.DebugLevel)
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- d.Serve(ctx) }()
+	go func() { served <- d.serve(ctx) }()
 	t.Cleanup(func() { cancel(); <-served })
-	d.WaitReady(t.Context())
-	c, err := net.Dial("tcp", d.Ports.HTTP.Addr().String())
+	d.waitReady(t.Context())
+	c, err := net.Dial("tcp", d.ports.http.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", d.Ports.Web.Addr(), trace)
+	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", d.ports.web.Addr(), trace)
 	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "HTTP/1.1 200 Connection Established\r\n" {
 		t.Fatal(line, err)
 	}

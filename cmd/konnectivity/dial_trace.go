@@ -1,4 +1,4 @@
-package pipe
+package main
 
 import (
 	"context"
@@ -10,31 +10,28 @@ import (
 	"time"
 
 	"konnectivity/adapters/uplink"
-	"konnectivity/cmd/konnectivity/internal/screen"
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/printable"
 	"konnectivity/tunnel"
 )
 
-// teller says, for --verbose, which way a connection goes, hop by hop, and how
-// long each takes.
-type teller struct {
+// dialTrace describes, for --verbose, the hops of a connection and their latency.
+type dialTrace struct {
 	out    io.Writer
-	admin  string // the server's admin port; "" is unknown
-	client *status.Client
-	id     string
-	start  time.Time
+	admin  string         // address of the server's admin port; "" if it was not given
+	client *status.Client // for admin; nil without it
+	id     string         // the connection's
+	start  time.Time      // of the dial
 }
 
-// say prints a line, which has words of others in it.
-func (t *teller) say(format string, args ...any) {
+// say prints a line, which may quote peers.
+func (t *dialTrace) say(format string, args ...any) {
 	fmt.Fprintln(t.out, printable.Text(fmt.Sprintf(format, args...)))
 }
 
-// begin tells what the way's own name leads to, since each address may be
-// another server.
-func (t *teller) begin(ctx context.Context, address, way string) {
+// begin prints the addresses of the path's host, since each may be another server.
+func (t *dialTrace) begin(ctx context.Context, address, way string) {
 	t.say("connection %s to %s by %s", t.id, address, way)
 	u, err := url.Parse(way)
 	if err != nil || u.Hostname() == "" || net.ParseIP(u.Hostname()) != nil {
@@ -44,14 +41,14 @@ func (t *teller) begin(ctx context.Context, address, way string) {
 	asked := time.Now()
 	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", u.Hostname())
 	if err == nil {
-		t.say("name %s is %s (%s)", u.Hostname(), screen.Addresses(addrs), screen.Duration(time.Since(asked).Seconds()))
+		t.say("name %s is %s (%s)", u.Hostname(), status.Addresses(addrs), status.Duration(time.Since(asked).Seconds()))
 	}
 	t.start = time.Now()
 }
 
-// failed tells how long it took, by whom it went, and what to do.
-func (t *teller) failed(ctx context.Context, dial *tunnel.DialError) {
-	t.say("failed after %s: %s", screen.Span(time.Since(t.start)), dial.Failure)
+// failed prints the duration of the dial, the last hop, and what to do.
+func (t *dialTrace) failed(ctx context.Context, dial *tunnel.DialError) {
+	t.say("failed after %s: %s", status.Span(time.Since(t.start)), dial.Failure)
 	if t.admin != "" {
 		if next := t.client.FailedBy(ctx, t.admin, t.id); next != "" {
 			t.say("it went by %s", next)
@@ -62,8 +59,8 @@ func (t *teller) failed(ctx context.Context, dial *tunnel.DialError) {
 	}
 }
 
-// connected tells the hops of a connection that is there.
-func (t *teller) connected(ctx context.Context, dialer tunnel.Dialer, far tunnel.Conn) {
+// connected prints the hops of the established connection.
+func (t *dialTrace) connected(ctx context.Context, dialer tunnel.Dialer, far tunnel.Conn) {
 	total := time.Since(t.start)
 	up, _ := dialer.(*uplink.Server)
 	var links []uplink.Link
@@ -72,27 +69,27 @@ func (t *teller) connected(ctx context.Context, dialer tunnel.Dialer, far tunnel
 	}
 	var parts []string
 	for _, l := range links {
-		t.say("server %s (%s) at %s, round trip %s", l.Peer.ID, l.Peer.Software, l.Address, screen.Duration(l.Stats.RTT.Seconds()))
-		parts = append(parts, "the server's handshake "+screen.Duration(l.Since.Sub(t.start).Seconds()))
+		t.say("server %s (%s) at %s, round trip %s", l.Peer.ID, l.Peer.Software, l.Address, status.Duration(l.Stats.RTT.Seconds()))
+		parts = append(parts, "the server's handshake "+status.Duration(l.Since.Sub(t.start).Seconds()))
 	}
 	if t.admin != "" {
 		if trip := t.agent(ctx); trip > 0 {
-			parts = append(parts, "server to agent and back "+screen.Duration(trip))
+			parts = append(parts, "server to agent and back "+status.Duration(trip))
 		}
 	}
 	to := ""
 	if remote := far.RemoteAddr(); len(links) > 0 && remote != nil && remote.String() != "" {
-		to = " to " + remote.String() // else that is the address of a proxy
+		to = " to " + remote.String() // without a link it is the address of a proxy
 	}
 	if len(parts) > 0 {
 		to += ", of which " + strings.Join(parts, ", ")
 	}
-	t.say("connected in %s%s", screen.Duration(total.Seconds()), to)
+	t.say("connected in %s%s", status.Duration(total.Seconds()), to)
 }
 
-// agent tells by which agent the server goes, and its round trip in seconds; 0
-// if it is not known.
-func (t *teller) agent(ctx context.Context) float64 {
+// agent prints the agent that the server uses, and returns the round trip between
+// them in seconds; 0 if it is unknown.
+func (t *dialTrace) agent(ctx context.Context) float64 {
 	c, err := t.client.Connection(ctx, t.admin, t.id)
 	for n := 0; n < listTries && err == nil && c == nil; n++ {
 		time.Sleep(listPause)
@@ -109,7 +106,7 @@ func (t *teller) agent(ctx context.Context) float64 {
 	name := strings.TrimPrefix(c.Next, admin.RoleAgent+" ")
 	for _, p := range t.client.Agents(ctx, t.admin, name) {
 		if p.ID == name {
-			t.say("agent %s at %s over %s, round trip from the server %s", p.ID, p.Remote, p.Protocol, screen.Duration(p.RoundTrip))
+			t.say("agent %s at %s over %s, round trip from the server %s", p.ID, p.Remote, p.Protocol, status.Duration(p.RoundTrip))
 			return p.RoundTrip
 		}
 	}
@@ -118,8 +115,8 @@ func (t *teller) agent(ctx context.Context) float64 {
 }
 
 const (
-	// A server answers a dial before it lists the connection, and lists are as
-	// of its last look, which is 0.4 s old at most.
+	// A server answers a dial before it lists the connection, and its lists may be
+	// 0.4 s old.
 	listPause = 50 * time.Millisecond
 	listTries = 40
 )

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
+
+	"konnectivity/adapters"
+	"konnectivity/agent"
+	"konnectivity/agent/egress"
+	"konnectivity/cmd/konnectivity/internal/via"
+	"konnectivity/httpsproxy"
+	"konnectivity/internal/admission"
+	"konnectivity/internal/pki"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/internal/unixsocket"
+	"konnectivity/internal/version"
+	"konnectivity/server"
+	"konnectivity/socks5"
+	"konnectivity/tunnel"
+)
+
+// demo is the whole suite in one process on loopback: what quickstart runs.
+type demo struct {
+	dir      string // of the unix socket and of the files that curl needs
+	cert     tls.Certificate
+	certs    *tlsreload.Source
+	log      *logrus.Logger
+	ports    demoPorts
+	server   *server.Server
+	agent    *agent.Agent
+	adapter  *adapters.Adapter
+	services []func(context.Context) error // sidecars and the demo target
+	paths    []demoPath
+	closers  []func() // of paths
+}
+
+// demoPorts are the listeners, on free ports of loopback.
+type demoPorts struct {
+	clients, agents, socks5, http, web, secure, admin net.Listener
+	uds                                               net.Listener
+}
+
+const (
+	// demoSocket is the file of the clients' unix socket.
+	demoSocket = "uds"
+
+	// demoGrace is short: no connection of a user is open when quickstart ends.
+	demoGrace = time.Second
+)
+
+// newDemo composes the suite and opens its ports. Certificates and the socket are
+// written into dir, which the caller removes.
+func newDemo(dir string) (*demo, error) {
+	d := &demo{dir: dir, log: logrus.New()}
+	d.log.SetOutput(os.Stderr)
+	d.log.SetLevel(logrus.WarnLevel)
+	d.log.SetFormatter(&logrus.JSONFormatter{})
+	for _, step := range []func() error{d.makeCertificates, d.listen, d.makeServer, d.makeAgent, d.makeSidecars, d.makeTarget, d.makePaths} {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// makeCertificates issues one certificate for all parts and writes it to dir, where
+// curl reads it too.
+func (d *demo) makeCertificates() error {
+	ca, err := pki.NewCA("konnectivity quickstart")
+	if err != nil {
+		return err
+	}
+	pair, err := ca.Issue(pki.Leaf{
+		CommonName: "quickstart", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+		Server: true, Client: true, Lifetime: 24 * time.Hour,
+	})
+	if err != nil {
+		return err
+	}
+	files := d.files()
+	if err := pki.WriteCert(files.CA, ca.CertPEM); err != nil {
+		return err
+	}
+	if err := pki.WriteCert(files.Cert, pair.CertPEM); err != nil {
+		return err
+	}
+	if err := pki.WriteKey(files.Key, pair.KeyPEM); err != nil {
+		return err
+	}
+	d.cert = pair.TLS()
+	d.certs, err = tlsreload.New(files, tlsreload.Options{Name: "quickstart", Log: d.log})
+	return err
+}
+
+// files are the certificate files of the demo.
+func (d *demo) files() tlsreload.Files {
+	in := func(name string) string { return filepath.Join(d.dir, name) }
+	return tlsreload.Files{CA: in("ca.crt"), Cert: in("client.crt"), Key: in("client.key")}
+}
+
+func (d *demo) socket() string { return filepath.Join(d.dir, demoSocket) }
+
+func (d *demo) listen() (err error) {
+	p := &d.ports
+	for _, l := range []*net.Listener{&p.clients, &p.agents, &p.socks5, &p.http, &p.web, &p.secure, &p.admin} {
+		if *l, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+	}
+	p.uds, err = unixsocket.Listen(d.socket(), unixsocket.Options{})
+	return err
+}
+
+func (d *demo) makeServer() (err error) {
+	d.server, err = server.New(server.Options{
+		ID:      "quickstart",
+		Clients: []server.Listener{{Listener: d.ports.clients, TLS: d.certs.Server}, {Listener: d.ports.uds}},
+		Agents:  []server.Listener{{Listener: d.ports.agents, TLS: d.certs.Server}},
+		Admin:   d.ports.admin,
+		Grace:   demoGrace, Log: d.log, Registry: prometheus.NewRegistry(),
+	})
+	return err
+}
+
+func (d *demo) makeAgent() (err error) {
+	d.agent, err = agent.New(agent.Options{
+		ID: "quickstart-agent", Servers: []string{d.ports.agents.Addr().String()}, TLS: d.certs.Client,
+		Dialer: egress.New(egress.Options{}), Grace: demoGrace, Log: d.log,
+	})
+	return err
+}
+
+func (d *demo) makeSidecars() (err error) {
+	d.adapter, err = adapters.New(adapters.Options{
+		Server: adapters.ServerOptions{Address: d.ports.clients.Addr().String(), TLS: d.certs, Software: "quickstart/" + version.Get().Version},
+		SOCKS5: adapters.ResolvePolicy{Disabled: true},
+		Log:    d.log,
+	})
+	if err != nil {
+		return err
+	}
+	socks, err := socks5.New(socks5.Options{
+		Forwarder: &tunnel.Forwarder{Dialer: d.adapter.SOCKS5()}, Drain: demoGrace, Descriptors: admission.Descriptors() / 2, Log: d.log,
+	})
+	if err != nil {
+		return err
+	}
+	proxy, err := httpsproxy.New(httpsproxy.Options{
+		Connect: &tunnel.Forwarder{Dialer: d.adapter.Connect()}, Forward: d.adapter.Forward(), Transport: d.adapter.Transport(), Drain: demoGrace,
+		Descriptors: admission.Descriptors() / 2, Log: d.log,
+	})
+	if err != nil {
+		return err
+	}
+	d.services = append(d.services,
+		func(ctx context.Context) error { return socks.Serve(ctx, d.ports.socks5) },
+		func(ctx context.Context) error { return proxy.Serve(ctx, d.ports.http) })
+	return nil
+}
+
+// demoGreeting is the answer of the demo target.
+const demoGreeting = "hello through the tunnel\n"
+
+// makeTarget makes a small web server, plain and with TLS, that stands for the data
+// plane's services.
+func (d *demo) makeTarget() error {
+	web := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, demoGreeting) })
+	secure := tls.NewListener(d.ports.secure, &tls.Config{Certificates: []tls.Certificate{d.cert}, MinVersion: tls.VersionTLS12})
+	for _, l := range []net.Listener{d.ports.web, secure} {
+		d.services = append(d.services, func(ctx context.Context) error { return serveHTTP(ctx, l, web) })
+	}
+	return nil
+}
+
+func serveHTTP(ctx context.Context, l net.Listener, h http.Handler) error {
+	srv := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	if err := srv.Serve(l); ctx.Err() == nil {
+		return fmt.Errorf("demo target: %w", err)
+	}
+	return nil
+}
+
+// serve runs everything until ctx ends or a part fails. The sidecars stop first, so
+// that the rest has nothing left to drain.
+func (d *demo) serve(ctx context.Context) error {
+	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	rest, broken := errgroup.WithContext(behind)
+	context.AfterFunc(broken, cancel)
+	for _, run := range []func(context.Context) error{d.server.Run, d.agent.Run, d.adapter.Run} {
+		rest.Go(func() error { return run(behind) })
+	}
+	services, failed := errgroup.WithContext(ctx)
+	for _, serve := range d.services {
+		services.Go(func() error { return serve(failed) })
+	}
+	err := services.Wait()
+	for _, closePath := range d.closers {
+		closePath()
+	}
+	stop()
+	if restErr := rest.Wait(); err == nil {
+		err = restErr
+	}
+	return err
+}
+
+// waitReady waits, for at most demoReadyTime, until server and sidecars can serve. A
+// path that cannot be used even then reports that itself.
+func (d *demo) waitReady(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, demoReadyTime)
+	defer cancel()
+	for ctx.Err() == nil && (d.server.Ready() != nil || d.adapter.Ready() != nil) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// makePaths makes the paths that are checked. Their dialers last until the end: a
+// link that is closed with its only request may end before the connection has, which
+// the status page would show as a failure.
+func (d *demo) makePaths() error {
+	port := func(l net.Listener) string { _, port, _ := net.SplitHostPort(l.Addr().String()); return port }
+	web, secure := "http://localhost:"+port(d.ports.web)+"/", "https://localhost:"+port(d.ports.secure)+"/"
+	numeric := "http://" + d.ports.web.Addr().String() + "/"
+	socks, proxy, clients := d.ports.socks5.Addr().String(), d.ports.http.Addr().String(), d.ports.clients.Addr().String()
+	files := d.files()
+	d.paths = []demoPath{
+		{name: "SOCKS5 sidecar, name resolved by the agent", via: "socks5://" + socks, url: web, try: fmt.Sprintf("curl --socks5-hostname %s %s", socks, web)},
+		{name: "SOCKS5 sidecar, address", via: "socks5://" + socks, url: numeric, try: fmt.Sprintf("curl --socks5 %s %s", socks, numeric)},
+		{name: "HTTPS sidecar, plain request", proxy: proxy, url: numeric, try: fmt.Sprintf("curl --noproxy '' --proxy http://%s %s", proxy, numeric)},
+		{name: "HTTPS sidecar, CONNECT", via: "http://" + proxy, url: secure, try: fmt.Sprintf("curl --noproxy '' --proxy http://%s --cacert %s %s", proxy, files.CA, secure)},
+		{name: "server, CONNECT over mTLS (kube-apiserver, HTTPConnect)", via: "https://" + clients, url: web,
+			try: fmt.Sprintf("curl --noproxy '' --proxytunnel --proxy https://%s --proxy-cacert %s --proxy-cert %s --proxy-key %s %s", clients, files.CA, files.Cert, files.Key, web)},
+		{name: "server, native link", via: "link://" + clients, url: web},
+		{name: "server, gRPC over a unix socket (kube-apiserver, GRPC)", via: "grpc://" + d.socket(), url: web},
+	}
+	for i := range d.paths {
+		p := &d.paths[i]
+		p.tls = d.certs.Client("localhost")
+		if p.via == "" {
+			continue
+		}
+		dialer, closeDialer, err := via.Dialer(p.via, via.TLS{Files: files})
+		if err != nil {
+			return err
+		}
+		p.dialer, d.closers = dialer, append(d.closers, closeDialer)
+	}
+	return nil
+}

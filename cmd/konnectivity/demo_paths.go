@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"konnectivity/cmd/konnectivity/internal/status"
+	"konnectivity/tunnel"
+)
+
+// pathCheck is the outcome of a request over one path of the demo.
+type pathCheck struct {
+	Path         string  `json:"path"`
+	Error        string  `json:"error,omitempty"`
+	Milliseconds float64 `json:"milliseconds"`
+	Try          string  `json:"try,omitempty"` // a command line
+}
+
+const (
+	demoCheckTime = 10 * time.Second // for one request; a healthy one takes milliseconds
+	demoReadyTime = 10 * time.Second // until the agent is connected
+)
+
+// demoPath is one path through the suite.
+type demoPath struct {
+	name, try string
+	via       string // as for `konnectivity dial --via`; "" for plain requests to proxy
+	proxy     string
+	url       string
+
+	dialer tunnel.Dialer // for via
+	tls    *tls.Config   // trusts the demo target
+}
+
+// check waits until the suite is up and sends one request over each path.
+func (d *demo) check(ctx context.Context) []pathCheck {
+	d.waitReady(ctx)
+	var checks []pathCheck
+	for _, p := range d.paths {
+		c := pathCheck{Path: p.name, Try: p.try}
+		start := time.Now()
+		if err := p.get(ctx); err != nil {
+			c.Error = err.Error()
+		}
+		c.Milliseconds = status.Milliseconds(time.Since(start))
+		checks = append(checks, c)
+	}
+	return checks
+}
+
+// get sends one request and checks the answer.
+func (p demoPath) get(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, demoCheckTime)
+	defer cancel()
+	transport := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: p.proxy})}
+	if p.dialer != nil {
+		transport = &http.Transport{TLSClientConfig: p.tls, DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			return p.dialer.Dial(ctx, tunnel.NewFlow(network, address))
+		}}
+	}
+	defer transport.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := transport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK || string(body) != demoGreeting {
+		return fmt.Errorf("the target's answer did not arrive: %s, %q", res.Status, body)
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"io"
+	"net"
+	"sync"
+
+	"konnectivity/tunnel"
+)
+
+// stdio is standard input and output as a connection.
+type stdio struct {
+	net.Conn // nil: a Relay uses neither addresses nor deadlines
+	in       *io.PipeReader
+	out      io.Writer
+	once     sync.Once
+}
+
+// stdioConn returns a Conn that reads from in and writes to out. The goroutine that
+// reads in is not joined: a read from a terminal cannot be interrupted, and the
+// process ends soon after the Conn is closed.
+func stdioConn(in io.Reader, out io.Writer) tunnel.Conn {
+	r, w := io.Pipe()
+	go func() {
+		_, err := io.Copy(w, in)
+		_ = w.CloseWithError(err) // nil is EOF
+	}()
+	return tunnel.Wrap(&stdio{in: r, out: out})
+}
+
+func (c *stdio) Read(p []byte) (int, error)  { return c.in.Read(p) }
+func (c *stdio) Write(p []byte) (int, error) { return c.out.Write(p) }
+
+// CloseWrite closes standard output, so that a program that reads it through a pipe
+// sees the end.
+func (c *stdio) CloseWrite() (err error) {
+	c.once.Do(func() {
+		if out, ok := c.out.(io.Closer); ok {
+			err = out.Close()
+		}
+	})
+	return err
+}
+
+func (c *stdio) Close() error {
+	_ = c.in.Close()
+	return c.CloseWrite()
+}
+
+func (c *stdio) Reset(error) error { return c.in.Close() }
