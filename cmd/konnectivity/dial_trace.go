@@ -12,7 +12,7 @@ import (
 	"konnectivity/adapters/uplink"
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/admin"
-	"konnectivity/internal/printable"
+	"konnectivity/internal/cli"
 	"konnectivity/tunnel"
 )
 
@@ -27,7 +27,7 @@ type dialTrace struct {
 
 // say prints a line, which may quote peers.
 func (t *dialTrace) say(format string, args ...any) {
-	fmt.Fprintln(t.out, printable.Text(fmt.Sprintf(format, args...)))
+	fmt.Fprintln(t.out, cli.Printable(fmt.Sprintf(format, args...)))
 }
 
 // begin prints the addresses of the path's host, since each may be another server.

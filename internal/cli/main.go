@@ -17,7 +17,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"konnectivity/internal/printable"
 	"konnectivity/internal/resources"
 )
 
@@ -108,11 +107,11 @@ func status(cmd *cobra.Command, err error, started, stopping bool, stderr io.Wri
 	name := cmd.Root().Name()
 	var usage *UsageError
 	if errors.As(err, &usage) || !started { // cobra's own errors precede the run
-		text := printable.Text(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
+		text := Printable(strings.Join(strings.Fields(err.Error()), " ")) // cobra's suggestions are indented lines
 		fmt.Fprintf(stderr, "%s: %s (see %s --help)\n", name, text, cmd.CommandPath())
 		return ExitUsage
 	}
-	fmt.Fprintf(stderr, "%s: %s\n", name, printable.Text(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))
+	fmt.Fprintf(stderr, "%s: %s\n", name, Printable(strings.TrimSpace(strings.ReplaceAll(err.Error(), "\n", " "))))
 	return ExitFailure
 }
 

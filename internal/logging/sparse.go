@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-
-	"konnectivity/internal/printable"
 )
 
 const (
@@ -141,5 +139,5 @@ func (f sparseFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	if _, text := f.Formatter.(*logrus.TextFormatter); text || err != nil {
 		return line, err // it quotes what is not plain
 	}
-	return printable.JSON(line), nil
+	return escapeHidden(line), nil
 }

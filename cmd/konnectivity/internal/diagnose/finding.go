@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"konnectivity/cmd/konnectivity/internal/status"
-	"konnectivity/internal/printable"
+	"konnectivity/internal/cli"
 )
 
 // Results of a step.
@@ -33,7 +33,7 @@ type report struct {
 
 func (r *report) add(f Finding) {
 	f.Group = r.group
-	printable.All(&f) // causes quote peers and files
+	cli.MakePrintable(&f) // causes quote peers and files
 	r.findings = append(r.findings, f)
 }
 

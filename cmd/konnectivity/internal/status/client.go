@@ -20,9 +20,9 @@ import (
 
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/internal/admin"
+	"konnectivity/internal/cli"
 	"konnectivity/internal/files"
 	"konnectivity/internal/pki"
-	"konnectivity/internal/printable"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 )
@@ -140,7 +140,7 @@ func (c *Client) reports(ctx context.Context, addresses []string, filter string,
 		asking.Go(func() {
 			out[i] = Report{Address: a}
 			if err := c.Report(ctx, &out[i], filter, limit); err != nil {
-				out[i] = Report{Address: a, Error: printable.Text(err.Error()), nobody: errors.Is(err, errNobody)}
+				out[i] = Report{Address: a, Error: cli.Printable(err.Error()), nobody: errors.Is(err, errNobody)}
 			}
 		})
 	}
@@ -251,7 +251,7 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	if err := json.NewDecoder(body).Decode(to); err != nil {
 		return fmt.Errorf("the answer is not the admin API's: %w", err)
 	}
-	printable.All(to) // names are what peers call themselves
+	cli.MakePrintable(to) // names are what peers call themselves
 	return nil
 }
 

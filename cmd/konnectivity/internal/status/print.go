@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 
 	"konnectivity/internal/admin"
-	"konnectivity/internal/printable"
+	"konnectivity/internal/cli"
 )
 
 // printer puts reports into words.
@@ -30,16 +30,16 @@ func (p *printer) report(r Report) {
 	s := r.Status
 	ready := c.Green + "ready" + c.Off
 	if !s.Ready {
-		ready = c.Red + "not ready: " + printable.Text(s.Reason) + c.Off
+		ready = c.Red + "not ready: " + cli.Printable(s.Reason) + c.Off
 	}
-	head := c.Bold + printable.Text(s.Component) + c.Off
+	head := c.Bold + cli.Printable(s.Component) + c.Off
 	if s.ID != "" {
-		head += " " + printable.Text(s.ID)
+		head += " " + cli.Printable(s.ID)
 	}
-	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.Dim, Span(s.Now.Sub(s.Started)), r.Address, printable.Text(s.Build.Version), c.Off))
+	p.line("", fmt.Sprintf("%s, %s, %sup %s, at %s, %s%s", head, ready, c.Dim, Span(s.Now.Sub(s.Started)), r.Address, cli.Printable(s.Build.Version), c.Off))
 	p.line("  ", p.summary(s))
 	for _, trouble := range r.Troubles {
-		p.line("  ", c.Red+"✘ "+printable.Text(trouble)+c.Off)
+		p.line("  ", c.Red+"✘ "+cli.Printable(trouble)+c.Off)
 	}
 	p.peers(r.Peers)
 	p.connections(r)
@@ -139,17 +139,17 @@ func (p *printer) failures(failures []admin.Failure) {
 	for _, f := range failures {
 		by := ""
 		if f.Next != "" {
-			by = " by " + printable.Text(f.Next)
+			by = " by " + cli.Printable(f.Next)
 		}
 		id := ""
 		if f.ID != "" {
-			id = fmt.Sprintf(" %s(%s)%s", p.paint.Dim, printable.Text(f.ID), p.paint.Off)
+			id = fmt.Sprintf(" %s(%s)%s", p.paint.Dim, cli.Printable(f.ID), p.paint.Off)
 		}
-		p.line("  ", fmt.Sprintf("%s  %s%s%s  %s%s: %s%s", f.Time.Local().Format(time.TimeOnly), p.paint.Red, printable.Text(f.Failure), p.paint.Off,
-			printable.Text(f.Destination), by, printable.Text(f.Cause), id))
+		p.line("  ", fmt.Sprintf("%s  %s%s%s  %s%s: %s%s", f.Time.Local().Format(time.TimeOnly), p.paint.Red, cli.Printable(f.Failure), p.paint.Off,
+			cli.Printable(f.Destination), by, cli.Printable(f.Cause), id))
 		if f.Hint != "" && !said[f.Hint] {
 			said[f.Hint] = true
-			p.line("          ", "  "+printable.Text(f.Hint))
+			p.line("          ", "  "+cli.Printable(f.Hint))
 		}
 	}
 }
@@ -202,7 +202,7 @@ func (p *printer) widthsOf(rows [][]string) []int {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
 		for i, cell := range row {
-			row[i] = printable.Text(cell)
+			row[i] = cli.Printable(cell)
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
