@@ -10,16 +10,11 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/logging"
 	"konnectivity/tunnel"
 )
 
 const (
-	// partingTime and partingBytes bound how long a client's bytes are read
-	// after the last message to it: closing a socket with unread bytes sends a
-	// reset, which can overtake the message.
-	partingTime  = time.Second
-	partingBytes = 256 << 10
-
 	// byteWeight is how often net/http holds what a client has sent of a header,
 	// which it parses as it arrives, and fieldWeight at least what each field takes
 	// beyond that: 64 KiB of fields of seven bytes take 1 MiB.
@@ -32,9 +27,9 @@ const (
 type client struct {
 	conn tunnel.Conn
 	admission.Slot
-	ctx   context.Context // ends when the connection is to be cut
-	leave <-chan struct{} // closed when it must take no more requests
-	ended func()          // called once, when the connection is no longer used
+	ctx     context.Context // ends when the connection is to be cut
+	drained <-chan struct{} // closed when it must take no more requests
+	ended   func()          // called once, when the connection is no longer used
 
 	halfClose time.Duration // halfCloseTime
 
@@ -61,28 +56,20 @@ func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*cli
 
 // start serves conn on goroutines of its own, and calls ended after the last of
 // them has ended. It does not block.
-func (s *Server) start(ctx context.Context, leave <-chan struct{}, conn tunnel.Conn, ended func()) {
-	c := &client{conn: conn, leave: leave, unread: true, halfClose: s.halfClose, held: strangerBytes, slots: s.slots}
-	ok, warn := s.slots.Take(c, conn.RemoteAddr())
-	if warn {
-		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("the limit of open HTTP proxy connections is reached; refusing more")
-	}
-	if !ok {
-		s.metrics.refused.Inc()
-		c.Abandon()
+func (s *Server) start(ctx context.Context, drained <-chan struct{}, conn tunnel.Conn, ended func()) {
+	c := &client{conn: conn, drained: drained, unread: true, halfClose: s.halfClose, held: waitingBytes, slots: s.Slots}
+	if !s.Admit(c, conn.RemoteAddr()) {
 		ended()
 		return
 	}
-	s.metrics.open.Inc()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Reset(context.Cause(ctx)) })
 	c.ctx = context.WithValue(ctx, clientKey{}, c)
 	c.ended = func() {
 		stop()
 		_ = conn.Close()
-		if evicted := s.slots.Release(c); evicted {
-			s.metrics.refused.Inc()
+		if evicted := s.Slots.Release(c); evicted {
+			s.Metrics.Refuse("")
 		}
-		s.metrics.open.Dec()
 		ended()
 	}
 	// Serve returns as soon as a goroutine serves the one connection.
@@ -100,7 +87,7 @@ func (s *Server) newHTTP() *http.Server {
 		IdleTimeout:                  s.opts.keepAlive,
 		MaxHeaderBytes:               maxHeader,
 		DisableGeneralOptionsHandler: true,
-		ErrorLog:                     errorLog(s.opts.Log),
+		ErrorLog:                     logging.HTTPErrorLog(s.Log),
 		BaseContext:                  func(ln net.Listener) context.Context { return ln.(*single).client.ctx },
 		ConnState:                    s.connState,
 	}
@@ -114,7 +101,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 		c.patience, c.asked = newPatience(), true
 	case http.StateIdle:
 		c.asked, c.held = false, 0
-		if !s.slots.Await(c, c.leaving) {
+		if !s.Slots.Await(c, c.leaving) {
 			_ = c.conn.Close()
 		}
 	case http.StateClosed:
@@ -129,7 +116,7 @@ func (c *client) weigh(read []byte) {
 }
 
 // leaving reports whether c must take no more requests.
-func (c *client) leaving() bool { return tunnel.Closed(c.leave) }
+func (c *client) leaving() bool { return tunnel.Closed(c.drained) }
 
 // Abandon implements admission.Holder: there is no room for the connection.
 func (c *client) Abandon() {
@@ -161,17 +148,9 @@ func (c *client) SetDeadline(t time.Time) error { return c.conn.SetDeadline(t) }
 // the end.
 func (c *client) Close() error {
 	if c.unread {
-		hangUp(c.conn)
+		admission.HangUp(c.conn, nil)
 	}
 	return c.conn.Close()
-}
-
-// hangUp ends the direction to the client, and reads from it for a moment.
-func hangUp(conn tunnel.Conn) {
-	if conn.CloseWrite() == nil {
-		_ = conn.SetReadDeadline(time.Now().Add(partingTime))
-		_, _ = io.CopyN(io.Discard, conn, partingBytes)
-	}
 }
 
 // single is a listener with one connection.

@@ -7,11 +7,18 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
-// replyTimeout bounds the write of a reply to a client that does not read.
-const replyTimeout = 10 * time.Second
+const (
+	// replyTimeout bounds the write of a reply to a client that does not read.
+	replyTimeout = 10 * time.Second
+
+	// readAhead is how much is read of what a client sends ahead of the answer to
+	// its CONNECT: any TLS ClientHello, and what net/http has buffered.
+	readAhead = 8 << 10
+)
 
 // connect serves CONNECT (RFC 9110 §9.3.6). The client's connection is taken
 // from net/http before anything is dialed, because net/http would mistake a
@@ -25,19 +32,18 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	_ = conn.SetDeadline(time.Time{})
 	read, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	major, minor, id := r.ProtoMajor, r.ProtoMinor, requestID(r)
-	ahead := newAhead(c.conn, read)
+	ahead := admission.NewLookahead(c.conn, readAhead, read)
 	c.detach(func() {
 		answer := &connectAnswer{conn: c.conn, ahead: ahead, proto: fmt.Sprintf("HTTP/%d.%d", major, minor)}
-		line := newAccess(c, kindConnect, address)
-		line.id = id
-		defer s.log(line)
+		rec := newRecord(c, kindConnect, id, address)
+		defer s.log(rec)
 		if refused != nil {
-			line.status, line.outcome = refused.status, refused.outcome
-			s.count(line)
+			rec.refuse(refused)
+			s.count(rec)
 			answer.refuse(refused)
 			return
 		}
-		line.err = s.tunnel(c, answer, line)
+		rec.err = s.tunnel(c, answer, rec)
 	})
 }
 
@@ -59,23 +65,21 @@ func requestID(r *http.Request) string {
 }
 
 // tunnel dials, answers and relays; it returns when the tunnel has ended.
-func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
+func (s *Server) tunnel(c *client, answer *connectAnswer, rec *record) error {
 	ctx, cancel := context.WithCancelCause(c.ctx)
 	defer cancel(nil)
 	answer.watch = admission.NewWatch(c.conn, answer.ahead, cancel)
-	line.flow = &tunnel.Flow{ID: line.id, Front: line.kind, Network: "tcp", Address: line.destination, Source: c.RemoteAddr()}
-	err := s.opts.Connect.Forward(ctx, line.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	err := s.Forwarder.Forward(ctx, rec.flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		near, err := answer.give(far, err)
-		line.status = answer.status
+		rec.status = answer.status
 		if err != nil {
-			line.outcome = tunnel.FailureOf(err).Label()
+			rec.outcome = tunnel.FailureOf(err).Label()
 		}
-		s.count(line)
+		s.count(rec)
 		return near, err
 	})
-	line.up, line.down = line.flow.Sent()
-	if err != nil && line.outcome == outcomeOK {
-		line.outcome = outcomeBroken
+	if err != nil && rec.outcome == front.OutcomeOK {
+		rec.outcome = outcomeBroken
 	}
 	return err
 }
@@ -83,7 +87,7 @@ func (s *Server) tunnel(c *client, answer *connectAnswer, line *access) error {
 // connectAnswer answers the client of a CONNECT.
 type connectAnswer struct {
 	conn   tunnel.Conn
-	ahead  *ahead
+	ahead  *admission.Lookahead
 	watch  *admission.Watch // of the dial
 	proto  string           // as the client's
 	status int              // the status that was sent; 0 before
@@ -93,7 +97,7 @@ type connectAnswer struct {
 // or why the client could not be answered.
 func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	if gone := a.watch.Stop(); gone != nil {
-		a.ahead.drop()
+		a.ahead.Drop()
 		return nil, gone
 	}
 	if err != nil {
@@ -102,21 +106,21 @@ func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	}
 	a.status = http.StatusOK
 	if err := a.write(a.proto + " 200 Connection Established\r\n\r\n"); err != nil {
-		a.ahead.drop()
+		a.ahead.Drop()
 		return nil, err
 	}
-	return a.ahead.rest(), a.conn.SetDeadline(time.Time{})
+	return a.ahead.Rest(), a.conn.SetDeadline(time.Time{})
 }
 
 // refuse sends an error response. The caller closes the connection.
 func (a *connectAnswer) refuse(r *refusal) {
-	defer a.ahead.drop()
+	defer a.ahead.Drop()
 	a.status = r.status
 	text := r.text + "\n"
 	head := fmt.Sprintf("%s %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
 		a.proto, r.status, http.StatusText(r.status), len(text))
 	if a.write(head+text) == nil {
-		hangUp(a.conn)
+		admission.HangUp(a.conn, nil)
 	}
 }
 

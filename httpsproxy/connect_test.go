@@ -61,7 +61,7 @@ func TestConnectKeepsBytesSentDuringTheDial(t *testing.T) {
 	target := startTarget(t, echo)
 	dialing, goOn := make(chan struct{}), make(chan struct{})
 	p := startProxy(t, func(o *Options) {
-		o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			close(dialing)
 			<-goOn
 			return dialTCP(ctx, f)
@@ -176,8 +176,8 @@ func TestConnectClientLeavesDuringDial(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dialing, ended := make(chan struct{}), make(chan error, 1)
 			p := startProxy(t, func(o *Options) {
-				o.Connect.DialTimeout = 2 * maxWait
-				o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+				o.Forwarder.DialTimeout = 2 * maxWait
+				o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 					close(dialing)
 					<-ctx.Done()
 					ended <- context.Cause(ctx)
@@ -211,7 +211,7 @@ func TestConnectFailures(t *testing.T) {
 		{errTest, 502, "Internal error.\n"},
 	} {
 		p := startProxy(t, func(o *Options) {
-			o.Connect.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, tc.err })
+			o.Forwarder.Dialer = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, tc.err })
 		})
 		w := dialWire(t, p.addr)
 		w.send("CONNECT example.test:443 HTTP/1.1\r\n\r\nearly bytes")
@@ -271,7 +271,7 @@ func TestBadTargets(t *testing.T) {
 		return nil, errTest
 	}
 	p := startProxy(t, func(o *Options) {
-		o.Connect.Dialer = tunnel.DialerFunc(refuse)
+		o.Forwarder.Dialer = tunnel.DialerFunc(refuse)
 		o.Forward = tunnel.DialerFunc(refuse)
 	})
 	for name, request := range badTargets {

@@ -14,20 +14,18 @@ type content struct {
 	origin   *http.Request // net/http's; its Trailer is filled in at the end
 	trailer  http.Header   // where trailers go
 	ended    atomic.Bool
-	read     atomic.Int64
 }
 
 // Read is called by the transport, on a goroutine of its own. What it has read
 // waits for the destination until it reads more.
 func (c *content) Read(p []byte) (int, error) {
-	c.exchange.holding(true, false)
+	c.exchange.rec.flow.Hold(true, false)
 	n, err := c.ReadCloser.Read(p)
-	c.read.Add(int64(n))
-	c.exchange.carried(true, n)
+	c.exchange.rec.flow.Carry(true, n)
 	c.exchange.moved()
 	switch {
 	case err == nil:
-		c.exchange.holding(true, true)
+		c.exchange.rec.flow.Hold(true, true)
 	case err == io.EOF:
 		maps.Copy(c.trailer, c.origin.Trailer)
 		cleanTrailer(c.trailer, c.origin.Header["Connection"])
@@ -44,14 +42,6 @@ func (c *content) Close() error { return nil }
 
 // whole reports whether all of it was read, which is true if there is none.
 func (c *content) whole() bool { return c == nil || c.ended.Load() }
-
-// size returns how much was read so far.
-func (c *content) size() int64 {
-	if c == nil {
-		return 0
-	}
-	return c.read.Load()
-}
 
 // responseContent is a response's content on its way to the client.
 type responseContent struct {

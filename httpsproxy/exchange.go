@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -33,13 +34,11 @@ type exchange struct {
 	cancel context.CancelCauseFunc
 	idle   *time.Timer // nil if silence is not bounded
 
-	line     *access
-	content  *content     // the request's; nil if it has none
-	broken   error        // why the response's content is not whole, or did not all reach the client
-	upgraded *upgrade     // what a 101 response led to
-	flow     *tunnel.Flow // nil until it has a connection to its destination
-
-	flowEnded bool // closed was called
+	rec      *record
+	content  *content // the request's; nil if it has none
+	broken   error    // why the response's content is not whole, or did not all reach the client
+	upgraded *upgrade // what a 101 response led to
+	told     told     // what observers know of it
 
 	mu       sync.Mutex
 	interim  interim // what came before the response
@@ -52,18 +51,20 @@ type exchangeKey struct{}
 func exchangeOf(r *http.Request) *exchange { return r.Context().Value(exchangeKey{}).(*exchange) }
 
 func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) *exchange {
-	x := &exchange{ResponseWriter: w, server: s, client: c, rc: http.NewResponseController(w), line: newAccess(c, kindForward, "")}
+	x := &exchange{ResponseWriter: w, server: s, client: c, rc: http.NewResponseController(w), rec: newRecord(c, kindForward, requestID(r), "")}
+	if asksUpgrade(r) != "" {
+		x.rec.flow.Front = kindUpgrade // from the start
+	}
 	// A destination may answer before it has the whole request. net/http would
 	// hold that answer back until it has read the rest.
 	_ = x.rc.EnableFullDuplex()
-	x.line.id = requestID(r)
 	x.ctx, x.cancel = context.WithCancelCause(r.Context())
 	x.req = r.WithContext(context.WithValue(x.ctx, exchangeKey{}, x))
 	if r.ContentLength != 0 {
 		x.content = &content{ReadCloser: r.Body, exchange: x, origin: r}
 		x.req.Body = x.content
 	}
-	if bound := s.opts.Connect.Idle; bound > 0 {
+	if bound := s.Forwarder.Idle; bound > 0 {
 		x.idle = time.AfterFunc(bound, x.giveUp)
 	}
 	return x
@@ -71,11 +72,11 @@ func (s *Server) newExchange(c *client, w http.ResponseWriter, r *http.Request) 
 
 // check returns the refusal of a request that must not be forwarded, or nil.
 func (x *exchange) check() *http.Response {
-	var refused *refusal
-	x.line.destination, refused = forwardTarget(x.client, x.req)
+	destination, refused := forwardTarget(x.client, x.req)
+	x.rec.flow.Address = destination
 	switch {
 	case refused != nil:
-	case x.server.opts.Self != nil && x.server.opts.Self(x.line.destination):
+	case x.server.opts.Self != nil && x.server.opts.Self(destination):
 		refused = selfRefusal
 	case x.server.looped(x.req.Header):
 		refused = loopRefusal
@@ -88,7 +89,7 @@ func (x *exchange) check() *http.Response {
 }
 
 func (x *exchange) refuse(r *refusal) *http.Response {
-	x.line.outcome = r.outcome
+	x.rec.outcome = r.outcome
 	return r.response(x.req)
 }
 
@@ -119,12 +120,8 @@ func (x *exchange) roundTrip(r *http.Request) (*http.Response, error) {
 	if errors.Is(err, context.Canceled) && !x.content.whole() {
 		err = &clientError{err} // the client left in the middle of its content
 	}
-	x.line.flow = x.flow
-	if d, ok := tunnel.Under[*dialed](up.conn); ok {
-		x.line.flow = d.flow // of the last connection that was tried
-	}
 	if err != nil {
-		x.line.err = err
+		x.rec.err = err
 		if x.server.proxied(out) {
 			return x.refuse(proxyRefusalFor(err)), nil
 		}
@@ -215,7 +212,7 @@ func (x *exchange) WriteHeader(code int) {
 	if x.upgraded != nil {
 		return
 	}
-	x.line.status = code
+	x.rec.status = code
 	if x.client.leaving() || x.last() {
 		x.Header().Set("Connection", "close")
 	}
@@ -235,15 +232,15 @@ func (x *exchange) last() bool {
 
 // Write sends what has arrived at once.
 func (x *exchange) Write(p []byte) (int, error) {
-	x.holding(false, true)
+	x.rec.flow.Hold(false, true)
 	n, err := x.ResponseWriter.Write(p)
 	if err == nil {
 		err = x.rc.Flush()
 	}
-	x.holding(false, false)
-	x.carried(false, n)
+	x.rec.flow.Hold(false, false)
+	x.rec.flow.Carry(false, n)
 	x.client.patience.sent.Add(int64(n))
-	if err != nil && x.line.outcome == outcomeOK { // of a refusal, why it was refused tells more
+	if err != nil && x.rec.outcome == front.OutcomeOK { // of a refusal, why it was refused tells more
 		x.broken = x.why(err)
 	}
 	return n, err
@@ -268,7 +265,7 @@ func (x *exchange) moved() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.over {
-		x.idle.Reset(x.server.opts.Connect.Idle)
+		x.idle.Reset(x.server.Forwarder.Idle)
 	}
 }
 
@@ -290,11 +287,10 @@ func (x *exchange) finish() {
 	}
 	x.client.unread = x.last()
 	if x.broken != nil {
-		x.line.outcome, x.line.err = outcomeBroken, x.broken
+		x.rec.outcome, x.rec.err = outcomeBroken, x.broken
 	}
-	x.line.up, x.line.down = x.content.size(), x.client.patience.sent.Load()
-	x.server.count(x.line)
-	x.server.log(x.line)
+	x.server.count(x.rec)
+	x.server.log(x.rec)
 	if x.broken == nil {
 		return
 	}
@@ -319,7 +315,7 @@ func (x *exchange) end() {
 	x.mu.Unlock()
 	x.cancel(nil)
 	if x.upgraded == nil { // else it goes on
-		x.closed(x.line.err)
+		x.closed(x.rec.err)
 	}
 	if x.idle != nil {
 		x.idle.Stop()

@@ -8,51 +8,35 @@ import (
 	"konnectivity/tunnel"
 )
 
-// newFlow returns the Flow for the exchange's dial. A request for an upgrade is
-// marked as one from the start.
-func (x *exchange) newFlow() *tunnel.Flow {
-	kind := kindForward
-	if asksUpgrade(x.req) != "" {
-		kind = kindUpgrade
-	}
-	return &tunnel.Flow{ID: x.line.id, Front: kind, Network: "tcp", Address: x.line.destination, Source: x.client.RemoteAddr()}
-}
+// told is what observers know of an exchange.
+type told int
+
+const (
+	toldNothing told = iota
+	toldOpened
+	toldClosed
+)
 
 // opened tells observers that the exchange uses conn. To them it is a
 // connection from this moment until its response is over; connections to
 // destinations outlive it, and observers do not see those. A transport that
 // retries on another connection calls it again, without effect.
 func (x *exchange) opened(conn net.Conn) {
-	if x.flow != nil {
+	if x.told != toldNothing {
 		return
 	}
-	x.flow = x.newFlow()
+	x.told = toldOpened
 	if d, ok := tunnel.Under[*dialed](conn); ok {
-		x.flow.Adopt(d.flow)
+		x.rec.flow.Adopt(d.flow)
 	}
-	x.server.opts.Connect.Begin(x.flow, conn.RemoteAddr())
+	x.server.Forwarder.Begin(x.rec.flow, conn.RemoteAddr())
 }
 
 // closed reports the end, once.
 func (x *exchange) closed(err error) {
-	if x.flow != nil && !x.flowEnded {
-		x.flowEnded = true
-		x.server.opts.Connect.End(x.flow, err)
-	}
-}
-
-// holding records whether content waits for the destination (up) or the client
-// to read it.
-func (x *exchange) holding(up, held bool) {
-	if x.flow != nil {
-		x.flow.Hold(up, held)
-	}
-}
-
-// carried counts content.
-func (x *exchange) carried(up bool, n int) {
-	if x.flow != nil {
-		x.flow.Carry(up, n)
+	if x.told == toldOpened {
+		x.told = toldClosed
+		x.server.Forwarder.End(x.rec.flow, err)
 	}
 }
 
@@ -106,8 +90,8 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 	defer stop()
 	var failed error // unchanged, for the client's answer
 	f := tunnel.Forwarder{
-		DialTimeout: s.opts.Connect.DialTimeout,
-		Observers:   []tunnel.Observer{&dialReport{x, s.opts.Connect.Observers}},
+		DialTimeout: s.Forwarder.DialTimeout,
+		Observers:   []tunnel.Observer{&dialReport{x, s.Forwarder.Observers}},
 		Dialer: tunnel.DialerFunc(func(ctx context.Context, flow *tunnel.Flow) (c tunnel.Conn, _ error) {
 			leg := flow.To(address) // for a customer's proxy, the proxy's
 			leg.Network = network
@@ -116,7 +100,7 @@ func (s *Server) dial(ctx context.Context, network, address string) (net.Conn, e
 			return c, failed
 		}),
 	}
-	flow := x.newFlow()
+	flow := x.rec.flow.To(x.rec.flow.Address)
 	c, _ := f.Dial(ctx, flow)
 	if failed != nil {
 		return nil, failed

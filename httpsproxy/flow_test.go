@@ -63,7 +63,7 @@ const nobody = "nobody.test:80"
 func observed(t *testing.T) (*proxy, *diary, *tunnel.Totals) {
 	d, total := new(diary), new(tunnel.Totals)
 	p := startProxy(t, func(o *Options) {
-		o.Connect.Observers, o.Connect.Total = []tunnel.Observer{d}, total
+		o.Forwarder.Observers, o.Forwarder.Total = []tunnel.Observer{d}, total
 		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			f.Hop = tunnel.Hop{Role: "server", ID: "s1"}
 			if f.Address == nobody {

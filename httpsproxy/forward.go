@@ -62,7 +62,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 		s.challenge(c, w, r)
 		return
 	}
-	switch why := s.slots.Serve(c); {
+	switch why := s.Slots.Serve(c); {
 	case why == admission.ErrEvicted:
 		panic(http.ErrAbortHandler) // as its request arrived
 	case why != nil:

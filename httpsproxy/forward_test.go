@@ -527,7 +527,7 @@ func TestForwardFailures(t *testing.T) {
 // see behind content that nobody reads yet.
 func TestForwardDialIsBounded(t *testing.T) {
 	p := startProxy(t, func(o *Options) {
-		o.Connect.DialTimeout = 50 * time.Millisecond
+		o.Forwarder.DialTimeout = 50 * time.Millisecond
 		o.Forward = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			<-ctx.Done()
 			return nil, tunnel.AsDialError(f.Address, ctx.Err())

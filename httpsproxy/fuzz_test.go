@@ -74,7 +74,7 @@ func FuzzWire(f *testing.F) {
 	p := startProxy(f, func(o *Options) {
 		o.responseTimeout = time.Second
 		o.handshakeTimeout = time.Second
-		o.Connect.Dialer = tunnel.DialerFunc(dial)
+		o.Forwarder.Dialer = tunnel.DialerFunc(dial)
 		o.Forward = tunnel.DialerFunc(dial)
 	})
 	f.Fuzz(func(t *testing.T, request []byte) {

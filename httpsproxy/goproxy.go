@@ -17,7 +17,7 @@ func (s *Server) newForward() http.Handler {
 	p := goproxy.NewProxyHttpServer()
 	p.Tr = s.transport
 	p.ConnectDial = nil
-	p.Logger = printfLog{s.opts.Log}
+	p.Logger = printfLog{s.Log}
 	p.KeepAcceptEncoding = true
 	p.KeepHeader = true // outgoing drops what goproxy would
 	p.NonproxyHandler = http.HandlerFunc(notForProxy)

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -36,7 +37,7 @@ func piped(t *testing.T, connect *tunnel.Forwarder, handle func(conn net.Conn, r
 		return tunnel.Wrap(near), nil
 	})
 	connect.Dialer = dial
-	s, err := New(Options{Connect: connect, Forward: dial, Transport: new(http.Transport)})
+	s, err := New(Options{Options: front.Options{Forwarder: connect}, Forward: dial, Transport: new(http.Transport)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,7 @@ func TestAResponseThatIsNotTakenIsBroken(t *testing.T) {
 			return tunnel.Wrap(near), nil
 		})
 		seen, metrics := new(ends), prometheus.NewRegistry()
-		s, err := New(Options{Connect: &tunnel.Forwarder{Dialer: dial, Observers: []tunnel.Observer{seen}}, Forward: dial, Transport: new(http.Transport), Registerer: metrics})
+		s, err := New(Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial, Observers: []tunnel.Observer{seen}}, Registerer: metrics}, Forward: dial, Transport: new(http.Transport)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +156,7 @@ func TestAResponseThatIsNotTakenIsBroken(t *testing.T) {
 		if len(seen.all) != 1 || seen.all[0] == nil {
 			t.Errorf("observers were told that it ended by %v", seen.all)
 		}
-		if n := testutil.ToFloat64(s.metrics.requests.WithLabelValues(kindForward, outcomeBroken)); n != 1 {
+		if n := testutil.ToFloat64(s.Metrics.Requests.WithLabelValues(kindForward, outcomeBroken)); n != 1 {
 			t.Errorf("%v requests were broken off", n)
 		}
 	})
@@ -200,7 +201,7 @@ func TestUpgradeIsObservedAndIdleBounded(t *testing.T) {
 func TestIdleConnectionsLeaveDescriptors(t *testing.T) {
 	dial := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, io.EOF })
 	for descriptors, want := range map[int]int{0: maxIdle, 64: 16, 1 << 20: maxIdle} {
-		s, err := New(Options{Connect: &tunnel.Forwarder{Dialer: dial}, Forward: dial, Transport: new(http.Transport), Descriptors: descriptors})
+		s, err := New(Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}, Descriptors: descriptors}, Forward: dial, Transport: new(http.Transport)})
 		if err != nil {
 			t.Fatal(err)
 		}

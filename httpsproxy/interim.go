@@ -63,7 +63,7 @@ func (x *exchange) inform(code int, header textproto.MIMEHeader) error {
 	defer clear(x.Header())
 	// giveUp waits for mu, so the write is bounded here.
 	bound := replyTimeout
-	if idle := x.server.opts.Connect.Idle; idle > 0 {
+	if idle := x.server.Forwarder.Idle; idle > 0 {
 		bound = min(bound, idle)
 	}
 	_ = x.rc.SetWriteDeadline(time.Now().Add(bound))

@@ -79,11 +79,11 @@ func (n narrow) Accept() (net.Conn, error) {
 // than one that does not read anything else.
 func TestInterimResponsesToADeafClientEnd(t *testing.T) {
 	origin, _ := rawOrigin(t, strings.Repeat("HTTP/1.1 103 Early Hints\r\nX: "+strings.Repeat("x", 50<<10)+"\r\n\r\n", 4))
-	p := startProxyOn(t, narrow{listen(t)}, func(o *Options) { o.Connect.Idle = 100 * time.Millisecond })
+	p := startProxyOn(t, narrow{listen(t)}, func(o *Options) { o.Forwarder.Idle = 100 * time.Millisecond })
 	w := dialWire(t, p.addr)
 	_ = w.SetReadBuffer(4096)
 	w.send("GET http://%s/ HTTP/1.1\r\nHost: x\r\n\r\n", origin)
-	for start := time.Now(); p.slots.Count() > 0; time.Sleep(10 * time.Millisecond) {
+	for start := time.Now(); p.Slots.Count() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Since(start) > maxWait {
 			t.Fatal("the exchange goes on")
 		}

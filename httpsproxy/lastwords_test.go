@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -45,7 +46,7 @@ func uploadTo(t *testing.T, handle func(far net.Conn)) string {
 		})
 		return tunnel.Wrap(&deafened{Conn: near}), nil
 	})
-	s, err := New(Options{Connect: &tunnel.Forwarder{Dialer: dial}, Forward: dial, Transport: new(http.Transport)})
+	s, err := New(Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: dial}}, Forward: dial, Transport: new(http.Transport)})
 	if err != nil {
 		t.Fatal(err)
 	}

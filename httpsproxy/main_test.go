@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -43,7 +44,7 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 	t.Helper()
 	p := &proxy{addr: ln.Addr().String(), done: make(chan error, 1)}
 	o := Options{
-		Connect: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)},
+		Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}},
 		Forward: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			p.dials.Add(1)
 			return dialTCP(ctx, f)
@@ -73,6 +74,13 @@ func startProxyOn(t testing.TB, ln net.Listener, change func(*Options)) *proxy {
 		}
 	})
 	return p
+}
+
+// serveConn serves one connection until it has ended.
+func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
+	ended := make(chan struct{})
+	s.start(ctx, ctx.Done(), conn, func() { close(ended) })
+	<-ended
 }
 
 // failing is a dialer that reaches nothing.

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -94,22 +94,21 @@ func sentence(text string) string {
 
 // full turns a client away that descriptors may not suffice for.
 func (s *Server) full(c *client, w http.ResponseWriter, r *http.Request) {
-	s.metrics.refused.Inc()
-	s.opts.Log.WithField("limit", admission.ShareOut(s.opts.Descriptors).Relayed).Warn("as many HTTP proxy connections are served as descriptors (ulimit -n) allow; refusing more")
+	s.Metrics.Refuse(front.ReasonLimit)
+	s.WarnFull()
 	s.turnAway(c, w, r, fullRefusal)
 }
 
 // turnAway answers a request that nothing is done about, and ends its
 // connection.
 func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why *refusal) {
-	line := newAccess(c, kindForward, r.Host)
+	rec := newRecord(c, kindForward, requestID(r), r.Host)
 	if r.Method == http.MethodConnect {
-		line.kind = kindConnect
+		rec.kind = kindConnect
 	}
-	line.id = requestID(r)
-	line.status, line.outcome = why.status, why.outcome
-	s.count(line)
-	s.log(line)
+	rec.refuse(why)
+	s.count(rec)
+	s.log(rec)
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")
 	h.Set("Content-Length", strconv.Itoa(len(why.text)+1))

@@ -1,19 +1,14 @@
 package httpsproxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
-
-	"konnectivity/internal/admission"
-	"konnectivity/internal/logging"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -35,33 +30,27 @@ const (
 	// hold: a connection costs about 20 KiB and a descriptor.
 	DefaultMaxConns = 4096
 
-	// strangerBytes is the cost of a connection before its first request, and
-	// strangersBytes the bound for all of them together.
-	strangerBytes  = 20 << 10
-	strangersBytes = 32 << 20
-
-	// drainHandshake is how long a client that has just connected may take to
-	// send its request once Serve was asked to end.
-	drainHandshake = time.Second
+	// waitingBytes is the cost of a connection before its first request.
+	waitingBytes = 20 << 10
 
 	// maxHeader bounds a request's header, at least as strictly as most
 	// servers.
 	maxHeader = 64 << 10
 )
 
-// Options configures a Server. Connect and Transport are required.
+// Options configures a Server. Forwarder, Forward and Transport are required.
 type Options struct {
-	// Connect dials what CONNECT asks for and relays. Its Bounds, Total
-	// and Observers also apply to upgraded connections; its Idle, Total,
-	// DialTimeout and Observers also to plain exchanges, each of which is
-	// reported as a connection for as long as it lasts, with the bytes of its
-	// content. A dial is reported for the first exchange on a connection only.
-	// Requests carry the Front "connect", "forward" or "upgrade".
-	Connect *tunnel.Forwarder
+	// Forwarder dials what CONNECT asks for and relays. Its Bounds, Total and
+	// Observers also apply to upgraded connections; its Idle, Total, DialTimeout
+	// and Observers also to plain exchanges, each of which is reported as a
+	// connection for as long as it lasts, with the bytes of its content. A dial is
+	// reported for the first exchange on a connection only. Requests carry the
+	// Front "connect", "forward" or "upgrade".
+	front.Options
 
-	// Forward reaches the destinations of plain http requests, and the
-	// customer proxies that Transport sends them by. The context of a dial ends
-	// with the request, or after Connect's DialTimeout.
+	// Forward reaches the destinations of plain http requests, and the customer
+	// proxies that Transport sends them by. The context of a dial ends with the
+	// request, or after the Forwarder's DialTimeout.
 	Forward tunnel.Dialer
 
 	// Transport carries plain http requests: its Proxy says which customer
@@ -70,9 +59,10 @@ type Options struct {
 	// timeouts and never the environment's proxies.
 	Transport *http.Transport
 
-	// Self, if set, says whether a client that asks for address, host:port, means
-	// this process. Plain requests for it are refused here, CONNECT by Connect's
-	// Dialer. Without it, only where a request came in is this process.
+	// Self, if set, reports whether address, host:port, is this process to a
+	// client that asks for it. Plain requests for it are refused here, CONNECT by
+	// the Forwarder's Dialer. Without it, only where a request came in is this
+	// process.
 	Self func(address string) bool
 
 	// Credentials, if set, are required of every request, as Basic
@@ -82,23 +72,13 @@ type Options struct {
 	handshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
 	keepAlive        time.Duration // 0 means defaultKeepAlive
 	responseTimeout  time.Duration // 0 means defaultResponseTimeout
-	MaxConns         int           // open client connections; 0 means DefaultMaxConns
-	Descriptors      int           // that the connections are to make do with; 0: no bound
-	Drain            time.Duration // how long open requests may take to finish; 0 cuts them at once
-
-	// AccessLog logs one line for each request at info instead of debug.
-	AccessLog bool
-
-	Log        logrus.FieldLogger    // nil discards
-	Registerer prometheus.Registerer // nil registers no metrics
 }
 
 // Server is the HTTP(S) front. It may serve any number of listeners and
 // connections at once; MaxConns counts all of them.
 type Server struct {
+	*front.Shell[*client]
 	opts      Options
-	metrics   *metrics
-	slots     *admission.Slots[*client]
 	transport *http.Transport
 	forward   http.Handler
 	http      *http.Server
@@ -109,40 +89,25 @@ type Server struct {
 // New checks the options and registers the metrics. It starts nothing.
 func New(o Options) (*Server, error) {
 	switch {
-	case o.Connect == nil || o.Connect.Dialer == nil:
-		return nil, errors.New("httpsproxy: no forwarder for CONNECT given")
 	case o.Forward == nil || o.Transport == nil:
 		return nil, errors.New("httpsproxy: no dialer or no transport for plain requests given")
-	case min(o.handshakeTimeout, o.keepAlive, o.responseTimeout, o.Drain) < 0 || min(o.MaxConns, o.Descriptors) < 0:
+	case min(o.handshakeTimeout, o.keepAlive, o.responseTimeout) < 0:
 		return nil, errors.New("httpsproxy: timeouts and limits cannot be negative")
 	}
-	o.setDefaults()
-	m, err := newMetrics(o.Registerer)
+	o.handshakeTimeout = cmp.Or(o.handshakeTimeout, defaultHandshakeTimeout)
+	o.keepAlive = cmp.Or(o.keepAlive, defaultKeepAlive)
+	o.responseTimeout = cmp.Or(o.responseTimeout, defaultResponseTimeout)
+	shell, err := front.New[*client](o.Options, front.Traits{
+		Name: "httpsproxy", Connections: "HTTP proxy connections", MaxConns: DefaultMaxConns, Waiting: waitingBytes, Metrics: names,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("httpsproxy: register metrics: %w", err)
+		return nil, err
 	}
-	s := &Server{opts: o, metrics: m, slots: newSlots(o.MaxConns, admission.ShareOut(o.Descriptors)), pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
+	s := &Server{Shell: shell, opts: o, pseudonym: "konnectivity-" + tunnel.NewID(), halfClose: halfCloseTime}
 	s.transport = s.newTransport()
 	s.forward = s.newForward()
 	s.http = s.newHTTP()
 	return s, nil
-}
-
-func (o *Options) setDefaults() {
-	orElse := func(d *time.Duration, otherwise time.Duration) {
-		if *d == 0 {
-			*d = otherwise
-		}
-	}
-	orElse(&o.handshakeTimeout, defaultHandshakeTimeout)
-	orElse(&o.keepAlive, defaultKeepAlive)
-	orElse(&o.responseTimeout, defaultResponseTimeout)
-	if o.MaxConns == 0 {
-		o.MaxConns = DefaultMaxConns
-	}
-	if o.Log == nil {
-		o.Log = logging.Discard()
-	}
 }
 
 // Serve accepts connections from ln, which it closes, until ctx ends. It then
@@ -151,22 +116,16 @@ func (o *Options) setDefaults() {
 // started has ended: nil after ctx ended, else why accepting failed for good.
 // It survives running out of descriptors.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	// Connections outlive ctx by the drain, so they have a context of their own.
-	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cut(nil)
-	var conns sync.WaitGroup
-	leave := make(chan struct{})
-	accept := admission.Acceptor{What: "HTTP proxy connections", Log: s.opts.Log, MakeRoom: s.slots.MakeRoom}
-	err := accept.Run(ctx, ln, func(conn net.Conn) {
-		conns.Add(1)
-		s.start(work, leave, tunnel.Wrap(conn), conns.Done)
+	drained := make(chan struct{})
+	var hurry *time.Timer
+	err := s.Shell.Serve(ctx, ln, func(ctx context.Context, conn net.Conn, ended func()) {
+		s.start(ctx, drained, tunnel.Wrap(conn), ended)
+	}, func() {
+		close(drained)
+		s.dismiss(drained, false)
+		hurry = time.AfterFunc(front.DrainHandshake, func() { s.dismiss(drained, true) })
 	})
-	close(leave)
-	s.dismiss(leave, false)
-	hurry := time.AfterFunc(drainHandshake, func() { s.dismiss(leave, true) })
-	defer hurry.Stop()
-	defer accept.CutAfter(s.opts.Drain, func() { cut(errShutdown) }).Stop()
-	conns.Wait()
+	hurry.Stop()
 	s.transport.CloseIdleConnections()
 	return err
 }
@@ -175,30 +134,12 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // goroutine may call it.
 func (s *Server) CloseIdle() { s.transport.CloseIdleConnections() }
 
-// dismiss closes the connections that leave with leave and wait for a request:
+// dismiss closes the connections of a drained listener that wait for a request:
 // those that have had one already or, if fresh, the others.
-func (s *Server) dismiss(leave <-chan struct{}, fresh bool) {
-	s.slots.Waiting(func(c *client) {
-		if c.leave == leave && c.served.Load() != fresh {
+func (s *Server) dismiss(drained <-chan struct{}, fresh bool) {
+	s.Slots.Waiting(func(c *client) {
+		if c.drained == drained && c.served.Load() != fresh {
 			_ = c.conn.Close()
 		}
-	})
-}
-
-// errShutdown is the error of a connection that is cut because it outlasts the
-// drain.
-var errShutdown = &tunnel.ResetError{Code: tunnel.CodeShutdown}
-
-// serveConn serves one connection that somebody else accepted, and returns
-// when it has ended; conn is closed then. When ctx ends it is cut short.
-func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
-	ended := make(chan struct{})
-	s.start(ctx, ctx.Done(), conn, func() { close(ended) })
-	<-ended
-}
-
-func newSlots(open int, share admission.Shares) *admission.Slots[*client] {
-	return admission.NewSlots[*client](admission.Limits{
-		Open: open, Served: share.Relayed, Waiting: share.Strangers, Bytes: strangersBytes, Each: strangerBytes,
 	})
 }

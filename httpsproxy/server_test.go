@@ -19,19 +19,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
 func TestNewRefuses(t *testing.T) {
 	good := func() Options {
-		return Options{Connect: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}, Forward: tunnel.DialerFunc(dialTCP), Transport: new(http.Transport)}
+		return Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(dialTCP)}}, Forward: tunnel.DialerFunc(dialTCP), Transport: new(http.Transport)}
 	}
 	if _, err := New(good()); err != nil {
 		t.Fatal(err)
 	}
 	for name, breakIt := range map[string]func(*Options){
-		"no forwarder": func(o *Options) { o.Connect = nil },
-		"no dialer":    func(o *Options) { o.Connect = &tunnel.Forwarder{} },
+		"no forwarder": func(o *Options) { o.Forwarder = nil },
+		"no dialer":    func(o *Options) { o.Forwarder = &tunnel.Forwarder{} },
 		"no transport": func(o *Options) { o.Transport = nil },
 		"no dial":      func(o *Options) { o.Forward = nil },
 		"timeout":      func(o *Options) { o.handshakeTimeout = -1 },
@@ -154,10 +155,10 @@ func TestHalfOpenClientsGiveWay(t *testing.T) {
 	}
 	busy.send("alive")
 	busy.expect("alive")
-	if n := testutil.ToFloat64(p.metrics.open); n > 60 { // evicted ones take a moment to go
-		eventually(t, "closing the evicted", func() bool { return testutil.ToFloat64(p.metrics.open) <= 50 })
+	if n := p.Slots.Count(); n > 60 { // evicted ones take a moment to go
+		eventually(t, "closing the evicted", func() bool { return p.Slots.Count() <= 50 })
 	}
-	eventually(t, "counting the evicted", func() bool { return testutil.ToFloat64(p.metrics.refused) >= 950 })
+	eventually(t, "counting the evicted", func() bool { return testutil.ToFloat64(p.Metrics.Refused.WithLabelValues()) >= 950 })
 }
 
 // Where everybody is busy, a newcomer is refused and nobody harmed.
@@ -175,7 +176,7 @@ func TestConnectionCap(t *testing.T) {
 		_ = third.Close()
 	}
 	_ = two.Close()
-	eventually(t, "a free slot", func() bool { return testutil.ToFloat64(p.metrics.open) == 1 })
+	eventually(t, "a free slot", func() bool { return p.Slots.Count() == 1 })
 	dialWire(t, p.addr).tunnelTo(target)
 	one.send("alive")
 	one.expect("alive")
@@ -197,7 +198,7 @@ func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
 		}
 		w.expectEnd()
 	}
-	if n := testutil.ToFloat64(p.metrics.refused); n != 2 {
+	if n := testutil.ToFloat64(p.Metrics.Refused.WithLabelValues()); n != 2 {
 		t.Errorf("%v were counted", n)
 	}
 	_ = two.Close()

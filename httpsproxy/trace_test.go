@@ -16,11 +16,11 @@ func TestTraceParentFollowsTheDial(t *testing.T) {
 	target := startTarget(t, echo)
 	origin := startOrigin(t, hello)
 	p := startProxy(t, func(o *Options) {
-		o.Connect.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+		o.Forwarder.Dialer = tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 			ids <- f.ID
 			return dialTCP(ctx, f)
 		})
-		o.Forward = o.Connect.Dialer
+		o.Forward = o.Forwarder.Dialer
 	})
 	for parent, kept := range map[string]bool{
 		"00-" + trace + "-b7ad6b7169203331-01": true,

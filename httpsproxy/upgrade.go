@@ -41,22 +41,22 @@ func (x *exchange) switchProtocols() {
 	ahead, _ := rw.Reader.Peek(rw.Reader.Buffered())
 	near := tunnel.Unread(c.conn, ahead)
 	head := s.switchingHead(x.upgraded.resp)
-	line := x.line
-	line.kind, line.status = kindUpgrade, http.StatusSwitchingProtocols
-	s.count(line)
+	rec := x.rec
+	rec.kind, rec.status = kindUpgrade, http.StatusSwitchingProtocols
+	s.count(rec)
 	c.detach(func() {
-		defer s.log(line)
+		defer s.log(rec)
 		_ = near.SetWriteDeadline(time.Now().Add(replyTimeout))
-		if _, line.err = near.Write(head); line.err != nil {
-			_ = far.Reset(line.err)
+		if _, rec.err = near.Write(head); rec.err != nil {
+			_ = far.Reset(rec.err)
 		} else {
 			_ = near.SetWriteDeadline(time.Time{})
-			line.err = x.relay(c.ctx, near, far)
+			rec.err = x.relay(c.ctx, near, far)
 		}
-		if line.err != nil {
-			line.outcome = outcomeBroken
+		if rec.err != nil {
+			rec.outcome = outcomeBroken
 		}
-		x.closed(line.err)
+		x.closed(rec.err)
 	})
 }
 
@@ -75,8 +75,6 @@ func (s *Server) switchingHead(resp *http.Response) []byte {
 // relay does the second half of a Forwarder's work, for a flow that observers
 // already know.
 func (x *exchange) relay(ctx context.Context, near, far tunnel.Conn) error {
-	relay := &tunnel.Relay{A: near, B: far, Flow: x.flow, Bounds: x.server.opts.Connect.Bounds}
-	err := relay.Run(ctx)
-	x.line.up, x.line.down = x.flow.Sent()
-	return err
+	relay := &tunnel.Relay{A: near, B: far, Flow: x.rec.flow, Bounds: x.server.Forwarder.Bounds}
+	return relay.Run(ctx)
 }

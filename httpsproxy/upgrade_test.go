@@ -169,7 +169,7 @@ func TestUpgradeNoticesAResetBehindAStall(t *testing.T) {
 		t.Run(side, func(t *testing.T) {
 			t.Parallel() // it waits
 			ended := make(endings, 1)
-			p := startProxy(t, func(o *Options) { o.Connect.Observers = []tunnel.Observer{ended} })
+			p := startProxy(t, func(o *Options) { o.Forwarder.Observers = []tunnel.Observer{ended} })
 			silent := make(chan struct{})
 			defer close(silent)
 			stall(t, p, silent)

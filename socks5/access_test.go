@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/access"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -22,7 +22,7 @@ func TestAccessLog(t *testing.T) {
 	log.SetFormatter(&logrus.JSONFormatter{})
 	log.SetOutput(&lines)
 	address := target(t, echo)
-	s := serve(t, Options{AccessLog: true, Log: log, Drain: patience}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	s := serve(t, Options{Options: front.Options{AccessLog: true, Log: log, Drain: patience}}, tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		if f.Address != address {
 			return failing(tunnel.FailDenied).Dial(ctx, f)
 		}
@@ -49,8 +49,8 @@ func TestAccessLog(t *testing.T) {
 	if m := got["metadata:80"]; m["outcome"] != "denied" || m["msg"] != "connection failed" {
 		t.Errorf("the one that failed: %v", m)
 	}
-	for outcome, want := range map[string]float64{access.OutcomeOK: 1, tunnel.FailDenied.Label(): 1} {
-		if n := testutil.ToFloat64(s.metrics.Requests.WithLabelValues(outcome)); n != want {
+	for outcome, want := range map[string]float64{front.OutcomeOK: 1, tunnel.FailDenied.Label(): 1} {
+		if n := testutil.ToFloat64(s.Metrics.Requests.WithLabelValues(outcome)); n != want {
 			t.Errorf("%s was counted %v times", outcome, n)
 		}
 	}
@@ -61,7 +61,7 @@ func TestAccessLogIsSilentByDefault(t *testing.T) {
 	var lines strings.Builder
 	log := logrus.New()
 	log.SetOutput(&lines)
-	s := serve(t, Options{Log: log.WithField("component", "x")}, failing(tunnel.FailRefused))
+	s := serve(t, Options{Options: front.Options{Log: log.WithField("component", "x")}}, failing(tunnel.FailRefused))
 	_ = through(connect(t, s.addr), "gone:80", nil)
 	_ = s.stop()
 	if lines.Len() > 0 {
@@ -72,7 +72,7 @@ func TestAccessLogIsSilentByDefault(t *testing.T) {
 // One port for both: HTTP goes on, whole, and counts no more here.
 func TestOtherTakesHTTP(t *testing.T) {
 	got := make(chan tunnel.Conn, 1)
-	s := serve(t, Options{MaxConns: 1, Other: func(c tunnel.Conn) { got <- c }}, direct)
+	s := serve(t, Options{Options: front.Options{MaxConns: 1}, Other: func(c tunnel.Conn) { got <- c }}, direct)
 	address := target(t, mirror)
 	c := connect(t, s.addr)
 	_, _ = c.Write([]byte("GET / HTTP/1.0\r\n\r\n"))
@@ -82,7 +82,7 @@ func TestOtherTakesHTTP(t *testing.T) {
 	if b, err := io.ReadAll(conn); err != nil || string(b) != "GET / HTTP/1.0\r\n\r\n" {
 		t.Errorf("the other front read %q, %v", b, err)
 	}
-	eventually(t, "its slot is free", func() bool { return s.slots.Count() == 0 })
+	eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 0 })
 	_ = mustThrough(t, s, address)
 	if err := s.stop(); err != nil {
 		t.Error(err)

@@ -6,8 +6,8 @@ import (
 	"errors"
 	"time"
 
-	"konnectivity/internal/access"
 	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -16,7 +16,7 @@ const replyTimeout = 10 * time.Second
 
 // client is one connection.
 type client struct {
-	access.Client
+	front.Client
 	server *Server
 	ahead  *bufio.Reader // what was read ahead; nil once answered
 }
@@ -29,7 +29,7 @@ func (c *client) request(ctx context.Context, req *request) {
 
 // answer implements tunnel.Answer: it sends the client the outcome of its dial.
 func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
-	err = c.Answered(c.server.metrics, err)
+	err = c.server.Answered(&c.Client, err)
 	ahead := c.ahead
 	c.ahead = nil // the relay does not need it
 	defer giveBack(ahead)
@@ -37,7 +37,7 @@ func (c *client) answer(far tunnel.Conn, err error) (tunnel.Conn, error) {
 	case errors.Is(err, admission.ErrLeft):
 		return nil, err
 	case err != nil:
-		hangUp(c.Conn, replyTo(replyFor(tunnel.FailureOf(err))))
+		admission.HangUp(c.Conn, replyTo(replyFor(tunnel.FailureOf(err))))
 		return nil, err
 	}
 	pipelined, _ := ahead.Peek(ahead.Buffered())

@@ -95,6 +95,13 @@ func serveOn(t testing.TB, s *Server, ln net.Listener) *serving {
 	return &serving{Server: s, addr: ln.Addr().String(), stop: stop}
 }
 
+// serveConn serves one connection until it has ended.
+func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
+	ended := make(chan struct{})
+	s.start(ctx, conn, func() { close(ended) })
+	<-ended
+}
+
 func listen(t testing.TB) net.Listener {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -26,7 +27,7 @@ import (
 func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const silent, limit = 2000, 1500
-		s := newServer(t, Options{handshakeTimeout: time.Hour, MaxConns: limit}, mirrored)
+		s := newServer(t, Options{Options: front.Options{MaxConns: limit}, handshakeTimeout: time.Hour}, mirrored)
 		var all sync.WaitGroup
 		join := func() net.Conn {
 			c, conn := net.Pipe()
@@ -54,7 +55,7 @@ func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 		if _, err := io.ReadFull(settled, make([]byte, 10)); err != nil {
 			t.Errorf("a relayed connection lost its slot: %v", err)
 		}
-		if n := s.slots.Count(); n > limit {
+		if n := s.Slots.Count(); n > limit {
 			t.Errorf("%d connections are open, the limit is %d", n, limit)
 		}
 		// The oldest had to go, the newest are still welcome.
@@ -71,7 +72,7 @@ func TestHalfOpenHandshakesDoNotKeepOthersOut(t *testing.T) {
 			_ = c.Close()
 		}
 		all.Wait()
-		if n := s.slots.Count(); n != 0 {
+		if n := s.Slots.Count(); n != 0 {
 			t.Errorf("%d slots are taken after the last connection", n)
 		}
 	})
@@ -89,7 +90,7 @@ var mirrored = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Con
 
 func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 	log, lines := logBuffer()
-	s := serve(t, Options{MaxConns: 3, Log: log}, direct)
+	s := serve(t, Options{Options: front.Options{MaxConns: 3, Log: log}}, direct)
 	address := target(t, mirror)
 	var open []*net.TCPConn
 	for range 3 {
@@ -100,7 +101,7 @@ func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 			t.Fatal("a fourth connection got in")
 		}
 	}
-	if got := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reasonLimit)); got != 5 {
+	if got := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); got != 5 {
 		t.Errorf("counted %v refusals, want 5", got)
 	}
 	if n := strings.Count(lines(), "limit of open SOCKS5 connections"); n != 1 {
@@ -117,18 +118,18 @@ func TestRelayedConnectionsAreNeverEvicted(t *testing.T) {
 }
 
 func TestSlotsAreGivenBack(t *testing.T) {
-	s := serve(t, Options{MaxConns: 2}, failing(tunnel.FailRefused))
+	s := serve(t, Options{Options: front.Options{MaxConns: 2}}, failing(tunnel.FailRefused))
 	for range 50 {
 		c := connect(t, s.addr)
 		err := through(c, "gone:1", nil)
 		_ = c.Close()
-		eventually(t, "its slot is free", func() bool { return s.slots.Count() < 2 })
+		eventually(t, "its slot is free", func() bool { return s.Slots.Count() < 2 })
 		if err == nil || !strings.Contains(err.Error(), "refused") {
 			t.Fatalf("got %v, want the destination's refusal", err)
 		}
 	}
-	eventually(t, "nothing is open", func() bool { return s.slots.Count() == 0 })
-	s.slots.Waiting(func(*client) { t.Error("a connection that has ended is still in its handshake") })
+	eventually(t, "nothing is open", func() bool { return s.Slots.Count() == 0 })
+	s.Slots.Waiting(func(*client) { t.Error("a connection that has ended is still in its handshake") })
 }
 
 // tryThrough says whether a connection gets in; a refused one may be reset at
@@ -161,7 +162,7 @@ func (l *shortListener) Accept() (net.Conn, error) {
 func TestShortageOfDescriptorsIsSurvived(t *testing.T) {
 	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ECONNABORTED} {
 		log, lines := logBuffer()
-		s := newServer(t, Options{Log: log}, direct)
+		s := newServer(t, Options{Options: front.Options{Log: log}}, direct)
 		on := serveOn(t, s, &shortListener{Listener: listen(t), fail: errno})
 		address := target(t, mirror)
 		for range 3 {
@@ -199,13 +200,13 @@ func TestBrokenListenerEndsServe(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	t.Run("idle ends at once", func(t *testing.T) {
-		s := serve(t, Options{Drain: time.Hour}, direct)
+		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
 	})
 	t.Run("open connections finish", func(t *testing.T) {
-		s := serve(t, Options{Drain: time.Hour}, direct)
+		s := serve(t, Options{Options: front.Options{Drain: time.Hour}}, direct)
 		c := mustThrough(t, s, target(t, mirror))
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.stop() }()
@@ -226,7 +227,7 @@ func TestDrain(t *testing.T) {
 		}
 	})
 	t.Run("grace ends", func(t *testing.T) {
-		s := serve(t, Options{Drain: 50 * time.Millisecond}, direct)
+		s := serve(t, Options{Options: front.Options{Drain: 50 * time.Millisecond}}, direct)
 		c := mustThrough(t, s, target(t, mirror))
 		if err := s.stop(); err != nil {
 			t.Error(err)
@@ -237,7 +238,7 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("dials are cancelled", func(t *testing.T) {
 		d, dialing, cancelled := blocked()
-		s := serve(t, Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}, nil)
+		s := serve(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}}, nil)
 		c := connect(t, s.addr)
 		_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
 		_ = receive(t, dialing)
@@ -250,9 +251,9 @@ func TestDrain(t *testing.T) {
 		}
 	})
 	t.Run("silent ones do not hold it up", func(t *testing.T) {
-		s := serve(t, Options{Drain: time.Hour, handshakeTimeout: time.Hour}, direct)
+		s := serve(t, Options{Options: front.Options{Drain: time.Hour}, handshakeTimeout: time.Hour}, direct)
 		_ = connect(t, s.addr)
-		eventually(t, "it is accepted", func() bool { return s.slots.Count() == 1 })
+		eventually(t, "it is accepted", func() bool { return s.Slots.Count() == 1 })
 		if err := s.stop(); err != nil {
 			t.Error(err)
 		}
@@ -270,7 +271,7 @@ func TestDrainHurriesWhoHasJustCome(t *testing.T) {
 		began := time.Now()
 		go func() { _, _ = io.Copy(io.Discard, silent) }()
 		s.serve(t.Context(), c)
-		if took := time.Since(began); took > drainHandshake+partingTime {
+		if took := time.Since(began); took > front.DrainHandshake+time.Second {
 			t.Errorf("it was given %v", took)
 		}
 	})
@@ -287,8 +288,8 @@ func TestServeConnEndsWithItsContext(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	r := prometheus.NewRegistry()
-	s := newServer(t, Options{Registerer: r}, direct)
-	if _, err := New(Options{Registerer: r, Forwarder: s.opts.Forwarder}); err == nil {
+	s := newServer(t, Options{Options: front.Options{Registerer: r}}, direct)
+	if _, err := New(Options{Options: front.Options{Registerer: r, Forwarder: s.Forwarder}}); err == nil {
 		t.Error("metrics registered twice")
 	}
 	for reason, send := range map[string]string{
@@ -296,7 +297,7 @@ func TestMetrics(t *testing.T) {
 		reasonCommand: hello + "\x05\x03\x00\x01", reasonAddress: hello + connectTo + name("", 1), reasonProtocol: "\xff",
 	} {
 		_ = talkByTCP(t, s, send)
-		if got := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reason)); got != 1 {
+		if got := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(reason)); got != 1 {
 			t.Errorf("%s was counted %v times", reason, got)
 		}
 	}
@@ -307,7 +308,10 @@ func TestMetrics(t *testing.T) {
 
 func TestOptionsAreChecked(t *testing.T) {
 	f := &tunnel.Forwarder{Dialer: direct}
-	for _, o := range []Options{{}, {Forwarder: f, handshakeTimeout: -1}, {Forwarder: f, MaxConns: -1}, {Forwarder: f, Drain: -1}} {
+	for _, o := range []Options{
+		{}, {Options: front.Options{Forwarder: f}, handshakeTimeout: -1},
+		{Options: front.Options{Forwarder: f, MaxConns: -1}}, {Options: front.Options{Forwarder: f, Drain: -1}},
+	} {
 		if _, err := New(o); err == nil {
 			t.Errorf("accepted %+v", o)
 		}
@@ -318,7 +322,7 @@ func TestOptionsAreChecked(t *testing.T) {
 // told so, and has a place again as soon as one is free.
 func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
 	log, lines := logBuffer()
-	s := serve(t, Options{Descriptors: 8, Log: log}, direct)
+	s := serve(t, Options{Options: front.Options{Descriptors: 8, Log: log}}, direct)
 	address := target(t, mirror)
 	open := []*net.TCPConn{mustThrough(t, s, address), mustThrough(t, s, address)}
 	for range 3 {
@@ -326,7 +330,7 @@ func TestMoreAreNotServedThanDescriptorsAllow(t *testing.T) {
 			t.Fatalf("a third client heard: %v", err)
 		}
 	}
-	if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reasonLimit)); n != 3 {
+	if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
 		t.Errorf("%v were counted", n)
 	}
 	if !strings.Contains(lines(), "ulimit -n") {

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
+	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
-// Why a connection ended before its dial, as a metric's label.
+// Why a connection ended before its dial, as a metric's label, besides
+// front.ReasonLimit.
 const (
-	reasonLimit    = "limit"    // too many connections are open
 	reasonEvicted  = "evicted"  // still in its handshake when another connection needed the slot
 	reasonTimeout  = "timeout"  // the handshake took too long
 	reasonClosed   = "closed"   // the client went away
@@ -25,19 +26,6 @@ const (
 	reasonCommand  = "command" // BIND, UDP ASSOCIATE, others
 	reasonAddress  = "address" // unknown type, bad name, port 0
 	reasonRules    = "rules"
-)
-
-var reasons = []string{
-	reasonLimit, reasonEvicted, reasonTimeout, reasonClosed, reasonProtocol, reasonSOCKS4, reasonHTTP,
-	reasonTLS, reasonMethod, reasonAuth, reasonCommand, reasonAddress, reasonRules,
-}
-
-const (
-	// partingTime and partingBytes bound how long a refused client's bytes are
-	// read, so that it gets the reply: closing a socket with unread bytes sends
-	// a reset, which can overtake the reply.
-	partingTime  = time.Second
-	partingBytes = 64 << 10
 )
 
 var (
@@ -91,34 +79,33 @@ func foreign(first byte) *refusal {
 	}
 }
 
+// names is what the front's metrics are called.
+var names = front.Names{
+	Prefix:   "konnectivity_socks5_",
+	Refused:  "SOCKS5 client connections that ended before anything was dialed, by reason.",
+	Requests: "SOCKS5 requests by outcome, counted when their destination answered or failed.",
+	Open:     "Open SOCKS5 client connections, those still in their handshake included.",
+	Reasons: []string{
+		front.ReasonLimit, reasonEvicted, reasonTimeout, reasonClosed, reasonProtocol, reasonSOCKS4, reasonHTTP,
+		reasonTLS, reasonMethod, reasonAuth, reasonCommand, reasonAddress, reasonRules,
+	},
+}
+
 const (
 	httpText    = "This port speaks SOCKS5, not HTTP: use a proxy URL that starts with socks5:// or socks5h://\n"
 	httpRefusal = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n" + httpText
 )
 
 // refuse sends the refusal to the client and counts it; err is a *refusal. It
-// takes no longer than partingTime. The caller closes the connection.
+// takes about a second at most. The caller closes the connection.
 func (s *Server) refuse(conn tunnel.Conn, err error) {
 	var r *refusal
 	if !errors.As(err, &r) {
 		r = broken(err)
 	}
-	s.metrics.Refused.WithLabelValues(r.reason).Inc()
-	s.opts.Log.WithField("client", addrText(conn.RemoteAddr())).WithField("reason", r.reason).Debugf("SOCKS5 connection refused: %v", r.err)
+	s.Metrics.Refuse(r.reason)
+	s.Log.WithField("client", addrText(conn.RemoteAddr())).WithField("reason", r.reason).Debugf("SOCKS5 connection refused: %v", r.err)
 	if r.reply != nil || r.reason == reasonAuth {
-		hangUp(conn, r.reply)
-	}
-}
-
-// hangUp sends a last message in a way that it arrives.
-func hangUp(conn tunnel.Conn, words []byte) {
-	_ = conn.SetDeadline(time.Now().Add(partingTime))
-	if len(words) > 0 {
-		if _, err := conn.Write(words); err != nil {
-			return
-		}
-	}
-	if conn.CloseWrite() == nil {
-		_, _ = io.CopyN(io.Discard, conn, partingBytes)
+		admission.HangUp(conn, r.reply)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"golang.org/x/net/proxy"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -42,7 +43,7 @@ func TestRealClientThroughEveryAddressType(t *testing.T) {
 func TestRealClientWithPassword(t *testing.T) {
 	t.Parallel() // it waits
 	log, lines := logBuffer()
-	s := serve(t, Options{Credentials: static{"anna": "correct horse"}, Log: log}, direct)
+	s := serve(t, Options{Options: front.Options{Log: log}, Credentials: static{"anna": "correct horse"}}, direct)
 	address := target(t, echo)
 	if err := through(connect(t, s.addr), address, &proxy.Auth{User: "anna", Password: "correct horse"}); err != nil {
 		t.Error(err)
@@ -165,7 +166,7 @@ func TestClientThatLeavesCancelsItsDial(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			d, dialing, cancelled := blocked()
-			s := serve(t, Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}, nil)
+			s := serve(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{Dialer: d, DialTimeout: time.Hour}}}, nil)
 			c := connect(t, s.addr)
 			_, _ = c.Write([]byte(hello + connectTo + name("slow", 1)))
 			_ = receive(t, dialing)
@@ -192,7 +193,7 @@ func TestLateSuccessIsNotLeaked(t *testing.T) {
 	_ = receive(t, ended)
 	<-left
 	eventually(t, "it is counted as given up", func() bool {
-		return testutil.ToFloat64(s.metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
+		return testutil.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
 }
 

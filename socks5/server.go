@@ -1,19 +1,16 @@
 package socks5
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"time"
 
 	armon "github.com/armon/go-socks5"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
 
-	"konnectivity/internal/access"
 	"konnectivity/internal/admission"
-	"konnectivity/internal/logging"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -26,28 +23,17 @@ const (
 	// hold: a silent connection costs a few KiB and a descriptor.
 	DefaultMaxConns = 10000
 
-	// strangerBytes is the cost of a connection that has yet to say what it
-	// wants, and strangersBytes the bound for all of them together.
-	strangerBytes  = 8 << 10
-	strangersBytes = 32 << 20
-
-	// drainHandshake is how long a handshake may go on once Serve was asked to
-	// end: enough for a genuine client, and not long to wait for others.
-	drainHandshake = time.Second
+	// waitingBytes is the cost of a connection that has yet to say what it wants.
+	waitingBytes = 8 << 10
 )
 
-// Options configures a Server. Only Forwarder is required.
+// Options configures a Server. Of them, only Forwarder is required.
 type Options struct {
-	// Forwarder dials what clients ask for and relays.
-	Forwarder *tunnel.Forwarder
+	front.Options
 
 	// Credentials, if set, are required of every client; a client that does not
 	// offer user and password (RFC 1929) is then refused. See LoadCredentials.
 	Credentials Checker
-
-	// rules may refuse a request; nil allows every CONNECT. It sees names
-	// unresolved. BIND and UDP ASSOCIATE are refused before.
-	rules armon.RuleSet
 
 	// Other, if set, takes over connections that speak HTTP, so that one port
 	// can serve both. They come with nothing read and no deadline set, no
@@ -55,55 +41,36 @@ type Options struct {
 	// Without it they are refused in HTTP.
 	Other func(tunnel.Conn)
 
+	// rules may refuse a request; nil allows every CONNECT. It sees names
+	// unresolved. BIND and UDP ASSOCIATE are refused before.
+	rules armon.RuleSet
+
 	handshakeTimeout time.Duration // 0 means defaultHandshakeTimeout
-	MaxConns         int           // open connections; 0 means DefaultMaxConns
-	Descriptors      int           // that the connections are to make do with; 0: no bound
-	Drain            time.Duration // how long open connections may take to finish; 0 cuts them at once
-
-	// AccessLog logs one line for each connection at info instead of debug.
-	AccessLog bool
-
-	Log        logrus.FieldLogger    // nil discards
-	Registerer prometheus.Registerer // nil registers no metrics
 }
 
-// Server serves SOCKS5. It may serve any number of listeners and connections
-// at once; MaxConns counts all of them.
+// Server serves SOCKS5. It may serve any number of listeners at once; MaxConns
+// counts the connections of all.
 type Server struct {
-	opts    Options
-	metrics *access.Metrics
-	slots   *admission.Slots[*client]
+	*front.Shell[*client]
+	opts Options
 }
 
 // New checks the options and registers the metrics.
 func New(o Options) (*Server, error) {
-	if o.Forwarder == nil {
-		return nil, errors.New("socks5: no forwarder given")
-	}
-	if o.handshakeTimeout < 0 || o.MaxConns < 0 || o.Descriptors < 0 || o.Drain < 0 {
+	if o.handshakeTimeout < 0 {
 		return nil, errors.New("socks5: timeouts and limits cannot be negative")
 	}
-	if o.handshakeTimeout == 0 {
-		o.handshakeTimeout = defaultHandshakeTimeout
-	}
-	if o.MaxConns == 0 {
-		o.MaxConns = DefaultMaxConns
-	}
+	o.handshakeTimeout = cmp.Or(o.handshakeTimeout, defaultHandshakeTimeout)
 	if o.rules == nil {
 		o.rules = armon.PermitAll()
 	}
-	if o.Log == nil {
-		o.Log = logging.Discard()
-	}
-	share := admission.ShareOut(o.Descriptors)
-	slots := admission.NewSlots[*client](admission.Limits{
-		Open: o.MaxConns, Served: share.Relayed, Waiting: share.Strangers, Bytes: strangersBytes, Each: strangerBytes,
+	shell, err := front.New[*client](o.Options, front.Traits{
+		Name: "socks5", Connections: "SOCKS5 connections", MaxConns: DefaultMaxConns, Waiting: waitingBytes, Metrics: names,
 	})
-	m, err := access.NewMetrics(o.Registerer, names, slots.Count)
 	if err != nil {
-		return nil, fmt.Errorf("socks5: register metrics: %w", err)
+		return nil, err
 	}
-	return &Server{opts: o, metrics: m, slots: slots}, nil
+	return &Server{Shell: shell, opts: o}, nil
 }
 
 // Serve accepts connections from ln, which it closes, until ctx ends. It then
@@ -111,22 +78,22 @@ func New(o Options) (*Server, error) {
 // and returns once every goroutine it started has ended: nil after ctx ended,
 // else why accepting failed for good. It survives running out of descriptors.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	accept := admission.Acceptor{What: "SOCKS5 connections", Log: s.opts.Log, MakeRoom: s.slots.MakeRoom}
-	return accept.Serve(ctx, ln, admission.Drain{Time: s.opts.Drain, Begin: s.hurry}, func(conn net.Conn) func(context.Context) {
-		if c := s.admit(tunnel.Wrap(conn)); c != nil {
-			return func(work context.Context) { s.serve(work, c) }
-		}
-		return nil
-	})
+	return s.Shell.Serve(ctx, ln, func(ctx context.Context, conn net.Conn, ended func()) {
+		s.start(ctx, tunnel.Wrap(conn), ended)
+	}, s.hurry)
 }
 
-// serveConn serves one connection that somebody else accepted, and returns when
-// it has ended and is closed, or was given to Options.Other. When ctx ends it
-// is cut short.
-func (s *Server) serveConn(ctx context.Context, conn tunnel.Conn) {
+// start serves conn on a goroutine of its own, and calls ended when it is closed
+// or was given to Options.Other. It is cut short when ctx ends.
+func (s *Server) start(ctx context.Context, conn tunnel.Conn, ended func()) {
 	if c := s.admit(conn); c != nil {
-		s.serve(ctx, c)
+		go func() {
+			defer ended()
+			s.serve(ctx, c)
+		}()
+		return
 	}
+	ended()
 }
 
 // admit returns conn with a slot, or refuses it and returns nil.
@@ -134,26 +101,16 @@ func (s *Server) admit(conn tunnel.Conn) *client {
 	c := &client{server: s}
 	c.Conn = conn
 	_ = conn.SetDeadline(time.Now().Add(s.opts.handshakeTimeout)) // before it has a slot, so that hurry's comes later
-	ok, warn := s.slots.Take(c, conn.RemoteAddr())
-	if warn {
-		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("the limit of open SOCKS5 connections is reached; refusing more")
-	}
-	if !ok {
-		s.metrics.Refused.WithLabelValues(reasonLimit).Inc()
-		c.Abandon()
+	if !s.Admit(c, conn.RemoteAddr()) {
 		return nil
 	}
 	return c
 }
 
-// serve handles one admitted connection. The relay, which may last for days,
-// runs directly below it: everything else happens in calls that have returned
-// by then, so that the stack can shrink while nothing moves.
+// serve handles one admitted connection.
 func (s *Server) serve(ctx context.Context, c *client) {
 	if s.prepare(ctx, c) {
-		err := s.opts.Forwarder.Forward(c.Context(), &c.Flow, c.answer)
-		c.Log(s.opts.Log, s.opts.AccessLog, err)
-		s.finish(c)
+		s.Forward(c, &c.Client, c.answer)
 	}
 }
 
@@ -163,35 +120,24 @@ func (s *Server) prepare(ctx context.Context, c *client) bool {
 	stop := context.AfterFunc(ctx, func() { _ = c.Conn.Close() })
 	req, err := s.handshake(ctx, c.Conn)
 	stop()
-	switch why := s.slots.Serve(c); {
+	switch why := s.Slots.Serve(c); {
 	case why == admission.ErrEvicted:
 		err = refused(reasonEvicted, nil, errEvicted)
 	case why != nil && err == nil:
-		err = s.full()
+		s.WarnFull()
+		err = refused(front.ReasonLimit, replyTo(replyGeneral), admission.ErrFull)
 	}
 	switch {
 	case s.handOver(c, err):
 		return false
 	case err != nil:
 		s.refuse(c.Conn, err)
-		s.finish(c)
+		s.Finish(c, &c.Client)
 		return false
 	}
 	_ = c.Conn.SetDeadline(time.Time{})
 	c.request(ctx, req)
 	return true
-}
-
-// full is the refusal of a client that descriptors may not suffice for.
-func (s *Server) full() error {
-	s.opts.Log.WithField("limit", admission.ShareOut(s.opts.Descriptors).Relayed).Warn("as many SOCKS5 connections are served as descriptors (ulimit -n) allow; refusing more")
-	return refused(reasonLimit, replyTo(replyGeneral), admission.ErrFull)
-}
-
-// finish ends a connection that was not handed over.
-func (s *Server) finish(c *client) {
-	c.Finish()
-	s.slots.Release(c)
 }
 
 // handOver gives c to Options.Other if err says that c speaks HTTP.
@@ -200,14 +146,14 @@ func (s *Server) handOver(c *client, err error) bool {
 	if s.opts.Other == nil || !errors.As(err, &r) || r.reason != reasonHTTP {
 		return false
 	}
-	s.slots.Release(c)
+	s.Slots.Release(c)
 	_ = c.Conn.SetDeadline(time.Time{})
 	s.opts.Other(tunnel.Unread(c.Conn, []byte{r.first}))
 	return true
 }
 
-// hurry gives every unfinished handshake at most drainHandshake.
+// hurry gives every unfinished handshake at most front.DrainHandshake.
 func (s *Server) hurry() {
-	deadline := time.Now().Add(drainHandshake)
-	s.slots.Waiting(func(c *client) { _ = c.Conn.SetDeadline(deadline) })
+	deadline := time.Now().Add(front.DrainHandshake)
+	s.Slots.Waiting(func(c *client) { _ = c.Conn.SetDeadline(deadline) })
 }

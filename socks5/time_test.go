@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -56,11 +57,11 @@ func TestQuietRelayIsNotCut(t *testing.T) {
 func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		s := newServer(t, Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
+		s := newServer(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
 			func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 				time.Sleep(3 * defaultHandshakeTimeout)
 				return tunnel.Wrap(far), nil
-			})}}, nil)
+			})}}}, nil)
 		client, conn := net.Pipe()
 		done := make(chan struct{})
 		go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()
@@ -82,13 +83,13 @@ func TestSlowDialOutlivesTheHandshakeBound(t *testing.T) {
 func TestLeavingIsNoticedAfterTheHandshakeTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var waited time.Duration
-		s := newServer(t, Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
+		s := newServer(t, Options{Options: front.Options{Forwarder: &tunnel.Forwarder{DialTimeout: time.Hour, Dialer: tunnel.DialerFunc(
 			func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 				start := time.Now()
 				<-ctx.Done()
 				waited = time.Since(start)
 				return nil, ctx.Err()
-			})}}, nil)
+			})}}}, nil)
 		client, conn := net.Pipe()
 		done := make(chan struct{})
 		go func() { defer close(done); s.serveConn(context.Background(), tunnel.Wrap(conn)) }()

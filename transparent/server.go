@@ -3,69 +3,60 @@ package transparent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/sirupsen/logrus"
-
-	"konnectivity/internal/access"
 	"konnectivity/internal/admission"
-	"konnectivity/internal/logging"
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
-// defaultMaxConns bounds what a hostile neighbour can make the process hold.
-const defaultMaxConns = 10000
+const (
+	// defaultMaxConns bounds what a hostile neighbour can make the process hold.
+	defaultMaxConns = 10000
 
-// Options configures a Server. Only Forwarder is required.
-type Options struct {
-	// Forwarder dials what clients meant to reach and relays.
-	Forwarder *tunnel.Forwarder
+	// readAhead is how much a client may send while its destination is dialed
+	// before it has to wait: a TLS ClientHello, or the header of a request. It fits
+	// the smallest block of memory that is kept for reuse.
+	readAhead = 2<<10 - tunnel.Headroom
 
-	MaxConns    int           // open connections; 0 means defaultMaxConns
-	Descriptors int           // that the connections are to make do with; 0: no bound
-	Drain       time.Duration // how long open connections may take to finish; 0 cuts them at once
+	// reasonNotRedirected is why a connection to this port itself is refused, as a
+	// metric's label.
+	reasonNotRedirected = "not_redirected"
+)
 
-	// AccessLog logs one line for each connection at info instead of debug.
-	AccessLog bool
-
-	Log        logrus.FieldLogger    // nil discards
-	Registerer prometheus.Registerer // nil registers no metrics
+// names is what the front's metrics are called.
+var names = front.Names{
+	Prefix:   "konnectivity_transparent_",
+	Refused:  "Connections to the transparent port that ended before anything was dialed, by reason.",
+	Requests: "Redirected connections by outcome, counted when their destination answered or failed.",
+	Open:     "Open redirected connections.",
+	Reasons:  []string{front.ReasonLimit, reasonNotRedirected},
 }
 
-// Server serves redirected connections. It may serve any number of listeners;
-// MaxConns counts the connections of all.
+// Server serves redirected connections. It may serve any number of listeners at
+// once; MaxConns counts the connections of all.
 type Server struct {
-	opts     Options
-	metrics  *access.Metrics
-	slots    *admission.Slots[*client]
+	*front.Shell[*client]
 	original func(net.Conn) (netip.AddrPort, error) // tests redirect nothing
 }
 
+// client is one connection.
+type client struct {
+	front.Client
+	server *Server
+	ahead  *admission.Lookahead // nil once answered
+}
+
 // New checks the options and registers the metrics.
-func New(o Options) (*Server, error) {
-	if o.Forwarder == nil {
-		return nil, errors.New("transparent: no forwarder given")
-	}
-	if o.MaxConns < 0 || o.Descriptors < 0 || o.Drain < 0 {
-		return nil, errors.New("transparent: timeouts and limits cannot be negative")
-	}
-	if o.MaxConns == 0 {
-		o.MaxConns = defaultMaxConns
-	}
-	o.MaxConns = admission.AtMost(o.MaxConns, admission.ShareOut(o.Descriptors).Relayed)
-	if o.Log == nil {
-		o.Log = logging.Discard()
-	}
-	slots := admission.NewSlots[*client](admission.Limits{Open: o.MaxConns})
-	m, err := access.NewMetrics(o.Registerer, names, slots.Count)
+func New(o front.Options) (*Server, error) {
+	shell, err := front.New[*client](o, front.Traits{
+		Name: "transparent", Connections: "redirected connections", MaxConns: defaultMaxConns, Metrics: names,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("transparent: register metrics: %w", err)
+		return nil, err
 	}
-	return &Server{opts: o, metrics: m, slots: slots, original: original}, nil
+	return &Server{Shell: shell, original: original}, nil
 }
 
 // Serve accepts connections from ln, which it closes, until ctx ends. It then
@@ -73,43 +64,24 @@ func New(o Options) (*Server, error) {
 // and returns once every goroutine it started has ended: nil after ctx ended,
 // else why accepting failed for good. It survives running out of descriptors.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	accept := admission.Acceptor{What: "redirected connections", Log: s.opts.Log}
-	return accept.Serve(ctx, ln, admission.Drain{Time: s.opts.Drain}, func(conn net.Conn) func(context.Context) {
-		if c := s.admit(conn); c != nil {
-			return func(work context.Context) { s.serve(work, c, conn) }
-		}
-		return nil
-	})
+	return s.Shell.Serve(ctx, ln, s.start, func() {})
 }
 
-// admit returns conn with a slot, or refuses it and returns nil. Who comes here
-// has nothing left to say before its dial, so nobody waits and can be evicted.
-func (s *Server) admit(conn net.Conn) *client {
+// start serves conn on a goroutine of its own, and calls ended when it is closed.
+func (s *Server) start(ctx context.Context, conn net.Conn, ended func()) {
 	c := &client{server: s}
 	c.Conn = tunnel.Wrap(conn)
-	ok, warn := s.slots.Take(c, conn.RemoteAddr())
-	if warn {
-		s.opts.Log.WithField("limit", s.opts.MaxConns).Warn("the limit of open redirected connections is reached; refusing more")
+	if !s.Admit(c, conn.RemoteAddr()) {
+		ended()
+		return
 	}
-	if !ok {
-		s.metrics.Refused.WithLabelValues(reasonLimit).Inc()
-		c.Abandon()
-		return nil
-	}
-	_ = s.slots.Serve(c) // nobody can have evicted it
-	return c
-}
-
-// serve handles one admitted connection. The relay, which may last for days,
-// runs directly below it: everything else happens in calls that have returned
-// by then, so that the stack can shrink while nothing moves.
-func (s *Server) serve(ctx context.Context, c *client, conn net.Conn) {
-	if s.prepare(ctx, c, conn) {
-		err := s.opts.Forwarder.Forward(c.Context(), &c.Flow, c.answer)
-		c.Log(s.opts.Log, s.opts.AccessLog, err)
-		c.Finish()
-		s.slots.Release(c)
-	}
+	_ = s.Slots.Serve(c) // it has nothing left to say before its dial, so it never waits and cannot be evicted
+	go func() {
+		defer ended()
+		if s.prepare(ctx, c, conn) {
+			s.Forward(c, &c.Client, c.answer)
+		}
+	}()
 }
 
 // prepare finds out where a connection was to go. It returns false if c has
@@ -120,14 +92,29 @@ func (s *Server) prepare(ctx context.Context, c *client, conn net.Conn) bool {
 		err = errors.New("it was made to this port itself")
 	}
 	if err != nil {
-		s.metrics.Refused.WithLabelValues(reasonNotRedirected).Inc()
-		s.opts.Log.WithError(err).WithField("client", conn.RemoteAddr().String()).Debug("connection refused: it was not redirected")
+		s.Metrics.Refuse(reasonNotRedirected)
+		s.Log.WithError(err).WithField("client", conn.RemoteAddr().String()).Debug("connection refused: it was not redirected")
 		_ = c.Conn.Reset(err)
-		s.slots.Release(c)
+		s.Slots.Release(c)
 		return false
 	}
-	c.request(ctx, to.String())
+	c.ahead = admission.NewLookahead(c.Conn, readAhead, nil)
+	c.Ask(ctx, "transparent", to.String(), c.ahead)
 	return true
+}
+
+// answer implements tunnel.Answer. The client waits for none, and learns of a
+// failure by a reset.
+func (c *client) answer(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+	err = c.server.Answered(&c.Client, err)
+	ahead := c.ahead
+	c.ahead = nil // the relay does not need it
+	if err != nil {
+		ahead.Drop()
+		_ = c.Conn.Reset(err)
+		return nil, err
+	}
+	return ahead.Rest(), nil
 }
 
 // localAddress is where a connection came to; not valid if it has no such

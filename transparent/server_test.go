@@ -19,6 +19,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 
+	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -37,12 +38,12 @@ type serving struct {
 	stop func() error // cancels and returns what Serve returned; may be called again
 }
 
-func serve(t *testing.T, o Options, d tunnel.DialerFunc) *serving {
+func serve(t *testing.T, o front.Options, d tunnel.DialerFunc) *serving {
 	t.Helper()
 	return serveFrom(t, func(net.Conn) (netip.AddrPort, error) { return netip.MustParseAddrPort(meant), nil }, o, d)
 }
 
-func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o Options, d tunnel.DialerFunc) *serving {
+func serveFrom(t *testing.T, original func(net.Conn) (netip.AddrPort, error), o front.Options, d tunnel.DialerFunc) *serving {
 	t.Helper()
 	o.Forwarder = &tunnel.Forwarder{Dialer: d}
 	s, err := New(o)
@@ -144,7 +145,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func TestRelaysToWhereTheClientMeant(t *testing.T) {
 	for _, size := range []int{1, readAhead, readAhead + 1, 300_000} {
 		for _, delay := range []time.Duration{0, 40 * time.Millisecond} {
-			s := serve(t, Options{Drain: patience}, echoing(delay))
+			s := serve(t, front.Options{Drain: patience}, echoing(delay))
 			payload := bytes.Repeat([]byte("0123456789"), size/10+1)[:size]
 			c := connect(t, s)
 			go func() { _, _ = c.Write(payload); time.Sleep(delay / 2); _ = c.CloseWrite() }()
@@ -165,12 +166,12 @@ func TestConnectionsThatWereNotRedirectedAreRefused(t *testing.T) {
 		"the port itself":  func(c net.Conn) (netip.AddrPort, error) { return localAddress(c), nil },
 		"one not kept for": func(net.Conn) (netip.AddrPort, error) { return netip.AddrPort{}, syscall.ENOENT },
 	} {
-		s := serveFrom(t, original, Options{}, dialed)
+		s := serveFrom(t, original, front.Options{}, dialed)
 		if !refuses(s) {
 			t.Errorf("%s: the connection was not reset", name)
 		}
-		eventually(t, "its slot is given back", func() bool { return s.slots.Count() == 0 })
-		if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reasonNotRedirected)); n != 1 {
+		eventually(t, "its slot is given back", func() bool { return s.Slots.Count() == 0 })
+		if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(reasonNotRedirected)); n != 1 {
 			t.Errorf("%s: %v were counted", name, n)
 		}
 	}
@@ -181,14 +182,14 @@ func TestFailedDialResetsTheClient(t *testing.T) {
 	log := logrus.New()
 	log.SetFormatter(&logrus.JSONFormatter{})
 	log.SetOutput(&lines)
-	s := serve(t, Options{AccessLog: true, Log: log}, func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+	s := serve(t, front.Options{AccessLog: true, Log: log}, func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 	})
 	if !refuses(s) {
 		t.Error("the client was not reset")
 	}
 	_ = s.stop()
-	if n := testutil.ToFloat64(s.metrics.Requests.WithLabelValues("refused")); n != 1 {
+	if n := testutil.ToFloat64(s.Metrics.Requests.WithLabelValues("refused")); n != 1 {
 		t.Errorf("%v were counted", n)
 	}
 	var line map[string]any
@@ -203,7 +204,7 @@ func TestFailedDialResetsTheClient(t *testing.T) {
 // One who leaves during the dial takes the dial along.
 func TestDialEndsWithItsClient(t *testing.T) {
 	dialing, left := make(chan struct{}), make(chan error, 1)
-	s := serve(t, Options{}, func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
+	s := serve(t, front.Options{}, func(ctx context.Context, _ *tunnel.Flow) (tunnel.Conn, error) {
 		close(dialing)
 		<-ctx.Done()
 		left <- context.Cause(ctx)
@@ -221,29 +222,29 @@ func TestDialEndsWithItsClient(t *testing.T) {
 		t.Fatal("the dial goes on")
 	}
 	eventually(t, "it is counted", func() bool {
-		return testutil.ToFloat64(s.metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
+		return testutil.ToFloat64(s.Metrics.Requests.WithLabelValues(tunnel.FailCancelled.Label())) == 1
 	})
 }
 
 func TestLimitOfOpenConnections(t *testing.T) {
-	for name, o := range map[string]Options{"by flag": {MaxConns: 2}, "by descriptors": {Descriptors: 8}} {
+	for name, o := range map[string]front.Options{"by flag": {MaxConns: 2}, "by descriptors": {Descriptors: 8}} {
 		t.Run(name, func(t *testing.T) { testLimit(t, o) })
 	}
 }
 
 // testLimit is for a limit of two.
-func testLimit(t *testing.T, o Options) {
+func testLimit(t *testing.T, o front.Options) {
 	registry := prometheus.NewRegistry()
 	o.Registerer = registry
 	s := serve(t, o, echoing(0))
 	open := []*net.TCPConn{connect(t, s), connect(t, s)}
-	eventually(t, "two are open", func() bool { return s.slots.Count() == 2 })
+	eventually(t, "two are open", func() bool { return s.Slots.Count() == 2 })
 	for range 3 {
 		if !refuses(s) {
 			t.Fatal("a third connection got in")
 		}
 	}
-	if n := testutil.ToFloat64(s.metrics.Refused.WithLabelValues(reasonLimit)); n != 3 {
+	if n := testutil.ToFloat64(s.Metrics.Refused.WithLabelValues(front.ReasonLimit)); n != 3 {
 		t.Errorf("%v were counted", n)
 	}
 	if err := testutil.GatherAndCompare(registry, strings.NewReader("# HELP konnectivity_transparent_open_connections Open redirected connections.\n"+
@@ -255,16 +256,16 @@ func testLimit(t *testing.T, o Options) {
 	if _, err := io.ReadAll(open[0]); err != nil {
 		t.Errorf("an open connection was cut: %v", err)
 	}
-	eventually(t, "its slot is free", func() bool { return s.slots.Count() == 1 })
+	eventually(t, "its slot is free", func() bool { return s.Slots.Count() == 1 })
 	_ = connect(t, s)
-	eventually(t, "the free slot is used", func() bool { return s.slots.Count() == 2 })
+	eventually(t, "the free slot is used", func() bool { return s.Slots.Count() == 2 })
 }
 
 func TestDrain(t *testing.T) {
 	for _, drain := range []time.Duration{0, patience} {
-		s := serve(t, Options{Drain: drain}, echoing(0))
+		s := serve(t, front.Options{Drain: drain}, echoing(0))
 		c := connect(t, s)
-		eventually(t, "it is relayed", func() bool { return testutil.ToFloat64(s.metrics.Requests.WithLabelValues("ok")) == 1 })
+		eventually(t, "it is relayed", func() bool { return testutil.ToFloat64(s.Metrics.Requests.WithLabelValues("ok")) == 1 })
 		stopped := make(chan error, 1)
 		go func() { stopped <- s.stop() }()
 		if drain == 0 {
@@ -285,8 +286,8 @@ func TestDrain(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	forwarder := &tunnel.Forwarder{}
-	for _, o := range []Options{{}, {Forwarder: forwarder, MaxConns: -1}, {Forwarder: forwarder, Drain: -1}} {
+	forwarder := &tunnel.Forwarder{Dialer: echoing(0)}
+	for _, o := range []front.Options{{}, {Forwarder: forwarder, MaxConns: -1}, {Forwarder: forwarder, Drain: -1}} {
 		if _, err := New(o); err == nil {
 			t.Errorf("%+v is accepted", o)
 		}

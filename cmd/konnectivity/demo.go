@@ -21,6 +21,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/via"
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
@@ -150,15 +151,15 @@ func (d *demo) makeSidecars() (err error) {
 	if err != nil {
 		return err
 	}
-	socks, err := socks5.New(socks5.Options{
-		Forwarder: &tunnel.Forwarder{Dialer: d.adapter.SOCKS5()}, Drain: demoGrace, Descriptors: admission.Descriptors() / 2, Log: d.log,
-	})
+	common := func(dialer tunnel.Dialer) front.Options {
+		return front.Options{Forwarder: &tunnel.Forwarder{Dialer: dialer}, Drain: demoGrace, Descriptors: admission.Descriptors() / 2, Log: d.log}
+	}
+	socks, err := socks5.New(socks5.Options{Options: common(d.adapter.SOCKS5())})
 	if err != nil {
 		return err
 	}
 	proxy, err := httpsproxy.New(httpsproxy.Options{
-		Connect: &tunnel.Forwarder{Dialer: d.adapter.Connect()}, Forward: d.adapter.Forward(), Transport: d.adapter.Transport(), Drain: demoGrace,
-		Descriptors: admission.Descriptors() / 2, Log: d.log,
+		Options: common(d.adapter.Connect()), Forward: d.adapter.Forward(), Transport: d.adapter.Transport(),
 	})
 	if err != nil {
 		return err

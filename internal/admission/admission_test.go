@@ -300,35 +300,10 @@ func TestAcceptorReturnsOnceItsPortIsFree(t *testing.T) {
 		ln := &slow{scripted: &scripted{end: make(chan struct{})}}
 		time.AfterFunc(time.Minute, cancel)
 		a := Acceptor{What: "guests", Log: logrus.New()}
-		if err := a.Serve(ctx, ln, Drain{}, nil); err != nil || ln.closed.IsZero() {
+		if err := a.Run(ctx, ln, nil); err != nil || ln.closed.IsZero() {
 			t.Errorf("%v; closed at %v", err, ln.closed)
 		}
 	})
-}
-
-// A drain that ends before the connections do is logged, since it cuts them.
-func TestACutIsLogged(t *testing.T) {
-	for stays, lines := range map[time.Duration]int{time.Second: 0, time.Hour: 1} {
-		synctest.Test(t, func(t *testing.T) {
-			log, hook := test.NewNullLogger()
-			a := Acceptor{What: "guests", Log: log}
-			ctx, cancel := context.WithCancel(t.Context())
-			ln := &scripted{fail: []error{nil}, end: make(chan struct{})}
-			time.AfterFunc(time.Second, cancel)
-			begin := time.Now()
-			_ = a.Serve(ctx, ln, Drain{Time: time.Minute}, func(net.Conn) func(context.Context) {
-				return func(work context.Context) {
-					select {
-					case <-work.Done():
-					case <-time.After(stays):
-					}
-				}
-			})
-			if n := len(hook.AllEntries()); n != lines || n > 0 && !strings.Contains(hook.LastEntry().Message, "guests") {
-				t.Errorf("connections that stay for %v: %d lines after %v", stays, n, time.Since(begin))
-			}
-		})
-	}
 }
 
 func TestAcceptorEndsWithABrokenListener(t *testing.T) {

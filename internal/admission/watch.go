@@ -8,6 +8,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // ErrLeft is the reason for giving up a dial whose client has left.
@@ -27,6 +29,52 @@ type Buffer struct{ *bufio.Reader }
 func (b Buffer) Fill() (held int, err error) {
 	_, err = b.Peek(b.Buffered() + 1)
 	return b.Buffered(), err
+}
+
+// Lookahead is an Ahead that takes no memory until it has something to keep. It is
+// for one goroutine at a time.
+type Lookahead struct {
+	conn tunnel.Conn
+	size int
+	kept tunnel.Chunk // a pooled block
+	n    int          // bytes of it that are kept
+}
+
+// NewLookahead keeps up to size bytes of conn, at most tunnel.ChunkSize. It begins
+// with a copy of what was already read.
+func NewLookahead(conn tunnel.Conn, size int, read []byte) *Lookahead {
+	l := &Lookahead{conn: conn, size: max(size, len(read))}
+	if len(read) > 0 {
+		l.kept = tunnel.NewChunk(l.size)
+		l.n = copy(l.kept.Bytes(), read)
+	}
+	return l
+}
+
+// Fill implements Ahead.
+func (l *Lookahead) Fill() (held int, err error) {
+	if l.n == l.size {
+		return l.n, bufio.ErrBufferFull
+	}
+	if l.kept.Len() == 0 {
+		l.kept = tunnel.NewChunk(l.size)
+	}
+	n, err := l.conn.Read(l.kept.Bytes()[l.n:])
+	l.n += n
+	return l.n, err
+}
+
+// Rest returns the connection with what was kept put back in front, and frees the
+// memory. Drop only frees it.
+func (l *Lookahead) Rest() tunnel.Conn {
+	defer l.Drop()
+	return tunnel.Unread(l.conn, l.kept.Bytes()[:l.n])
+}
+
+// Drop frees the memory.
+func (l *Lookahead) Drop() {
+	l.kept.Release()
+	l.kept, l.n = tunnel.Chunk{}, 0
 }
 
 // Deadliner is the part of a connection that can wake its reader.

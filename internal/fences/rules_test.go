@@ -38,13 +38,13 @@ var rules = []rule{
 	{folder: "server", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "agent", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
 	{folder: "adapters", own: []string{"tunnel/...", "internal/..."}, third: anyModule},
-	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/access", "internal/admission", "internal/files", "internal/logging", "internal/source"}, third: anyModule},
-	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/admission", "internal/logging", "internal/source"}, third: anyModule},
-	{folder: "transparent", own: []string{"tunnel", "internal/access", "internal/admission", "internal/logging"}, third: []string{
+	{folder: "socks5", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/files", "internal/logging", "internal/source"}, third: anyModule},
+	{folder: "httpsproxy", own: []string{"tunnel", "adapters/...", "internal/front", "internal/admission", "internal/logging"}, third: anyModule},
+	{folder: "transparent", own: []string{"tunnel", "internal/front", "internal/admission"}, third: []string{
 		"golang.org/x/sys", "github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 
 	{folder: "internal", own: []string{"tunnel/..."}, third: anyModule},
-	{folder: "internal/access", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "internal/front", own: []string{"tunnel", "internal/admission", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/admission", own: []string{"tunnel", "internal/source"}, third: []string{"github.com/sirupsen/logrus"}},
 	{folder: "internal/cli", own: []string{"internal/version", "internal/logging", "internal/resources", "internal/pki"}, third: anyModule},
 	{folder: "internal/files"},

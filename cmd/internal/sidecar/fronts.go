@@ -10,6 +10,7 @@ import (
 
 	"konnectivity/httpsproxy"
 	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
 	"konnectivity/socks5"
 	"konnectivity/tunnel"
 )
@@ -71,15 +72,11 @@ func (s *sidecar) loadCredentials() (err error) {
 }
 
 func (s *sidecar) addSOCKS5(lns []net.Listener, other func(tunnel.Conn)) error {
-	forwarder, err := s.forwarder(SOCKS5, s.adapter.SOCKS5())
+	common, err := s.common(SOCKS5, s.adapter.SOCKS5())
 	if err != nil {
 		return err
 	}
-	o := socks5.Options{
-		Forwarder: forwarder, Other: other,
-		MaxConns: s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
-		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
-	}
+	o := socks5.Options{Options: common, Other: other}
 	if s.credentials != nil {
 		o.Credentials = s.credentials
 	}
@@ -94,15 +91,11 @@ func (s *sidecar) addSOCKS5(lns []net.Listener, other func(tunnel.Conn)) error {
 }
 
 func (s *sidecar) addHTTP(lns []net.Listener) error {
-	forwarder, err := s.forwarder(HTTP, s.adapter.Connect())
+	common, err := s.common(HTTP, s.adapter.Connect())
 	if err != nil {
 		return err
 	}
-	o := httpsproxy.Options{
-		Connect: forwarder, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(), Self: s.self.names,
-		MaxConns: s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
-		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
-	}
+	o := httpsproxy.Options{Options: common, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(), Self: s.self.names}
 	if s.credentials != nil {
 		o.Credentials = s.credentials
 	}
@@ -116,19 +109,24 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 	return nil
 }
 
-// forwarder is a front's, with its traffic as metrics.
-func (s *sidecar) forwarder(front Front, d tunnel.Dialer) (*tunnel.Forwarder, error) {
+// common returns what is configured alike for every front: a Forwarder that dials
+// by d, with its traffic as metrics, and the limits and logs.
+func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 	total := new(tunnel.Totals)
 	if s.registry != nil {
-		if err := registerTraffic(s.registry, front, total); err != nil {
-			return nil, err
+		if err := registerTraffic(s.registry, kind, total); err != nil {
+			return front.Options{}, err
 		}
 	}
 	forwarder := &tunnel.Forwarder{Dialer: d, Bounds: tunnel.Bounds{Idle: s.opts.idleTimeout}, Total: total}
 	if s.table != nil {
 		forwarder.Observers = append(forwarder.Observers, s.table)
 	}
-	return forwarder, nil
+	return front.Options{
+		Forwarder: forwarder,
+		MaxConns:  s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
+		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
+	}, nil
 }
 
 func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Totals) error {

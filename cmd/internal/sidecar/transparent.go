@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"syscall"
 
-	"konnectivity/internal/admission"
 	"konnectivity/internal/cli"
 	"konnectivity/transparent"
 	"konnectivity/tunnel"
@@ -37,14 +36,11 @@ func (s *sidecar) openTransparent() error {
 	if s.opts.transparentPort == 0 {
 		return nil
 	}
-	forwarder, err := s.forwarder(Transparent, s.unlooped(s.adapter.Straight()))
+	common, err := s.common(Transparent, s.unlooped(s.adapter.Straight()))
 	if err != nil {
 		return err
 	}
-	front, err := transparent.New(transparent.Options{
-		Forwarder: forwarder, MaxConns: s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
-		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
-	})
+	front, err := transparent.New(common)
 	if err != nil {
 		return err
 	}

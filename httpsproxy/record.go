@@ -1,0 +1,46 @@
+package httpsproxy
+
+import (
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/front"
+	"konnectivity/tunnel"
+)
+
+// record is what is counted and logged about a request once it has ended.
+type record struct {
+	kind    string       // a metric's label
+	flow    *tunnel.Flow // what was asked, how its destination was reached, and the bytes of content
+	start   time.Time
+	status  int    // sent to the client; 0: none
+	outcome string // a metric's label
+	err     error  // why it ended; nil: in order
+}
+
+func newRecord(c *client, kind, id, destination string) *record {
+	return &record{
+		kind:  kind,
+		flow:  &tunnel.Flow{ID: id, Front: kind, Network: "tcp", Address: destination, Source: c.RemoteAddr()},
+		start: time.Now(), outcome: front.OutcomeOK,
+	}
+}
+
+// refuse records what the client is told instead of an answer.
+func (r *record) refuse(why *refusal) { r.status, r.outcome = why.status, why.outcome }
+
+// count is called once for each request, when its destination has answered or
+// failed.
+func (s *Server) count(r *record) { s.Metrics.Requests.WithLabelValues(r.kind, r.outcome).Inc() }
+
+// log writes the line of the access log. It includes an error only if that says
+// more than the outcome.
+func (s *Server) log(r *record) {
+	if !s.Logs() {
+		return
+	}
+	up, down := r.flow.Sent()
+	own := logrus.Fields{"front": r.kind, "status": r.status, "bytes_up": up, "bytes_down": down}
+	s.LogEnd("request ended", r.flow, r.start, r.outcome, r.err, own)
+}

@@ -1,0 +1,144 @@
+package front
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/sirupsen/logrus/hooks/test"
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var traits = Traits{Name: "test", Connections: "guests", MaxConns: 10, Waiting: 1, Metrics: Names{Prefix: "guests_"}}
+
+func newShell(t *testing.T, o Options) *Shell[*Client] {
+	t.Helper()
+	o.Forwarder = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}
+	s, err := New[*Client](o, traits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// oneGuest is a listener with one connection.
+type oneGuest struct {
+	net.Listener
+	conns chan net.Conn
+	end   chan struct{}
+}
+
+func newOneGuest() *oneGuest {
+	l := &oneGuest{conns: make(chan net.Conn, 1), end: make(chan struct{})}
+	l.conns <- &net.TCPConn{}
+	return l
+}
+
+func (l *oneGuest) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.end:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *oneGuest) Close() error {
+	close(l.end)
+	return nil
+}
+
+// A drain that ends before the connections do cuts them, and that is logged.
+func TestDrainCutsWhatOutlastsIt(t *testing.T) {
+	for stays, c := range map[time.Duration]struct {
+		took  time.Duration
+		lines int
+	}{time.Second: {time.Second, 0}, time.Hour: {time.Second + time.Minute, 1}} {
+		synctest.Test(t, func(t *testing.T) {
+			log, hook := test.NewNullLogger()
+			s := newShell(t, Options{Log: log, Drain: time.Minute})
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			begin, hurried := time.Now(), time.Duration(0)
+			err := s.Serve(ctx, newOneGuest(), func(ctx context.Context, _ net.Conn, ended func()) {
+				go func() {
+					defer ended()
+					select {
+					case <-ctx.Done():
+						if tunnel.CodeOf(context.Cause(ctx)) != tunnel.CodeShutdown {
+							t.Errorf("cut for %v", context.Cause(ctx))
+						}
+					case <-time.After(stays):
+					}
+				}()
+			}, func() { hurried = time.Since(begin) })
+			took := time.Since(begin)
+			if err != nil || hurried != time.Second || took != c.took {
+				t.Errorf("connections that stay for %v: %v, hurried after %v, ended after %v", stays, err, hurried, took)
+			}
+			if n := len(hook.AllEntries()); n != c.lines || n > 0 && !strings.Contains(hook.LastEntry().Message, "guests") {
+				t.Errorf("connections that stay for %v: %d lines", stays, n)
+			}
+		})
+	}
+}
+
+// Series are there from the start, and have the labels that the front names.
+func TestMetricsHaveTheFrontsLabels(t *testing.T) {
+	for name, c := range map[string]struct {
+		names Names
+		want  string
+	}{
+		"neither": {Names{}, "guests_refused_connections_total 1\n# HELP guests_requests_total \n# TYPE guests_requests_total counter\nguests_requests_total{outcome=\"ok\"} 0\n"},
+		"both": {Names{Reasons: []string{"rude"}, Kinds: []string{"kind"}}, `guests_refused_connections_total{reason="limit"} 1
+guests_refused_connections_total{reason="rude"} 0
+# HELP guests_requests_total ` + `
+# TYPE guests_requests_total counter
+guests_requests_total{kind="kind",outcome="ok"} 0
+`},
+	} {
+		c.names.Prefix = "guests_"
+		r := prometheus.NewRegistry()
+		m, err := newMetrics(r, c.names, func() int { return 2 })
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Refuse(ReasonLimit)
+		want := "# HELP guests_open_connections \n# TYPE guests_open_connections gauge\nguests_open_connections 2\n" +
+			"# HELP guests_refused_connections_total \n# TYPE guests_refused_connections_total counter\n" + c.want
+		if err := testutil.GatherAndCompare(r, strings.NewReader(want)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := newMetrics(r, c.names, nil); err == nil {
+			t.Errorf("%s: registered twice", name)
+		}
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	f := &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}
+	for _, o := range []Options{{}, {Forwarder: &tunnel.Forwarder{}}, {Forwarder: f, MaxConns: -1}, {Forwarder: f, Descriptors: -1}, {Forwarder: f, Drain: -1}} {
+		if _, err := New[*Client](o, traits); err == nil || !strings.HasPrefix(err.Error(), "test: ") {
+			t.Errorf("%+v: %v", o, err)
+		}
+	}
+}
+
+// Descriptors bound the open connections of a front whose clients never wait.
+func TestDescriptorsBoundWhoNeverWaits(t *testing.T) {
+	never := traits
+	never.Waiting = 0
+	s, err := New[*Client](Options{Forwarder: &tunnel.Forwarder{Dialer: tunnel.DialerFunc(nil)}, Descriptors: 8}, never)
+	if err != nil || s.MaxConns != 2 {
+		t.Errorf("%d, %v", s.MaxConns, err)
+	}
+}
