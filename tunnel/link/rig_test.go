@@ -256,3 +256,6 @@ func noLeaks(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
+
+// joinedTo serves streams by opening others on to.
+func joinedTo(to *link.Session) tunnel.Carrier { return &tunnel.Forwarder{Dialer: to} }

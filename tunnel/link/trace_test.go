@@ -1,0 +1,545 @@
+package link_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+// What a session writes is recorded: testdata/traces.txt has a hash for each seed, of
+// every frame that went out after each of some hundred operations, in fake time. They
+// were recorded with the sources of f0f0603, which defined the wire, and differ only
+// where the wire does.
+//
+// -traces DIR writes the frames themselves, to be compared with those of other sources
+// by diff; -record replaces the hashes.
+var (
+	tracesDir    = flag.String("traces", "", "write traces to this folder")
+	recordTraces = flag.Bool("record", false, "replace the recorded hashes")
+)
+
+const (
+	tracesFile = "testdata/traces.txt"
+	traceSeeds = 60
+	traceSteps = 120
+)
+
+// tracer plays random operations on a world and notes what comes out of it.
+type tracer struct {
+	*rand.Rand
+	peers []*tracePeer
+	out   strings.Builder
+	step  int
+}
+
+// tracePeer is the far side of a session. It notes what the session writes, and knows
+// enough of it to be a partner: which streams there are.
+type tracePeer struct {
+	name    string
+	conn    net.Conn
+	mu      sync.Mutex
+	came    []frame
+	next    uint64            // id of the next stream that it opens
+	sent    map[uint64]uint64 // payload bytes, by stream
+	pending []uint64          // streams that the session has opened and nobody has answered
+	live    []uint64          // established streams, as far as the peer knows
+	all     []uint64
+	ended   map[uint64]bool // by FIN from here
+	over    bool
+}
+
+func newTracePeer(name string, conn net.Conn, first uint64) *tracePeer {
+	return &tracePeer{name: name, conn: conn, next: first, sent: map[uint64]uint64{}, ended: map[uint64]bool{}}
+}
+
+// receive notes frames until the connection ends.
+func (p *tracePeer) receive() {
+	raw := &rawPeer{conn: p.conn}
+	for {
+		f, err := raw.read()
+		p.mu.Lock()
+		if err != nil {
+			p.over = true
+			p.mu.Unlock()
+			return
+		}
+		p.came = append(p.came, f)
+		p.mu.Unlock()
+	}
+}
+
+func (p *tracePeer) send(frames ...frame) {
+	_ = p.conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = p.conn.Write(encode(frames...))
+}
+
+// learn takes in a frame of the session.
+func (p *tracePeer) learn(f frame) {
+	switch f.typ {
+	case tOpen:
+		p.pending = append(p.pending, f.id)
+		p.all = append(p.all, f.id)
+	case tOpened:
+		if _, failed := fieldOf(f.payload, 1); !failed {
+			p.live = append(p.live, f.id)
+		}
+	case tReset:
+		p.gone(f.id)
+	}
+}
+
+// gone forgets a stream.
+func (p *tracePeer) gone(id uint64) {
+	is := func(other uint64) bool { return other == id }
+	p.live, p.pending = slices.DeleteFunc(p.live, is), slices.DeleteFunc(p.pending, is)
+}
+
+// note writes down an operation and what came of it. Frames of one stream keep their
+// order; streams do not depend on each other.
+func (tr *tracer) note(op string) {
+	synctest.Wait()
+	tr.step++
+	fmt.Fprintf(&tr.out, "%d %s\n", tr.step, op)
+	for _, p := range tr.peers {
+		p.mu.Lock()
+		slices.SortStableFunc(p.came, func(a, b frame) int { return int(int64(a.id) - int64(b.id)) })
+		for _, f := range p.came {
+			payload := fmt.Sprintf("%x", f.payload)
+			if f.typ == tData {
+				payload = fmt.Sprintf("%d bytes, %x", len(f.payload), sha256.Sum256(f.payload))
+			}
+			fmt.Fprintf(&tr.out, "\t%s %d/%d %d %s\n", p.name, f.typ, f.flags, f.id, payload)
+			p.learn(f)
+		}
+		p.came = nil
+		if p.over {
+			fmt.Fprintf(&tr.out, "\t%s ended\n", p.name)
+		}
+		p.mu.Unlock()
+	}
+}
+
+// some returns a stream that is in use, or seldom any other.
+func (tr *tracer) some(p *tracePeer) uint64 {
+	of := p.live
+	if len(of) == 0 || tr.IntN(40) == 0 {
+		of = p.all
+	}
+	return of[tr.IntN(len(of))]
+}
+
+var traceSizes = []int{0, 1, 100, 4096, 5000, 16372, 16372, 16372}
+
+// tracePatterns are the bytes that peers send, so that hashes tell what arrives.
+func tracePattern(id, offset uint64, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(id*31 + (offset+uint64(i))*7)
+	}
+	return b
+}
+
+// peerStep has a peer send something: mostly what a partner would.
+func (tr *tracer) peerStep(p *tracePeer) string {
+	first := 0
+	if p.name == "agent" {
+		first = 12
+	}
+	switch op := first + tr.IntN(100-first); {
+	case len(p.all) == 0 || op < 12:
+		return tr.peerOpens(p)
+	case op < 40 && len(p.pending) > 0:
+		return tr.peerAnswers(p)
+	case op < 55:
+		return tr.peerWrites(p)
+	case op < 59:
+		id := tr.some(p)
+		if p.ended[id] && tr.IntN(10) > 0 {
+			return "nothing"
+		}
+		p.ended[id] = true
+		p.send(frame{tData, fin, id, nil})
+		return fmt.Sprintf("FIN %d", id)
+	case op < 73:
+		id, a := tr.some(p), uint64(tr.IntN(100000))
+		flags := byte(tr.IntN(4))
+		p.send(frame{tAck, flags, id, u64(a)})
+		return fmt.Sprintf("ACK %d of %d with %d", id, a, flags)
+	case op < 83:
+		id, limit := tr.some(p), firstWindow+uint64(tr.IntN(1<<20))
+		p.send(frame{tCredit, 0, id, u64(limit)})
+		return fmt.Sprintf("CREDIT %d to %d", id, limit)
+	case op < 86:
+		id, code := tr.some(p), uint16(tr.IntN(11))
+		p.send(frame{tReset, 0, id, u16(code)})
+		p.gone(id)
+		return fmt.Sprintf("RESET %d for %d", id, code)
+	case op < 91:
+		id, flags := tr.some(p), byte(tr.IntN(2))
+		p.send(frame{tMove, flags, id, nil})
+		return fmt.Sprintf("MOVE %d with %d", id, flags)
+	case op < 94:
+		p.send(frame{tPing, 0, 0, u64(uint64(tr.step))})
+		return "PING"
+	case op < 97:
+		p.send(frame{tInfo, 0, 0, fields(6, []byte{0, 0, 0, byte(op)}, 8, "why")})
+		return "INFO"
+	case op < 98:
+		p.send(frame{tGoAway, 0, 0, u16(0, "later")})
+		return "drain"
+	default:
+		p.send(frame{77, 1, uint64(op), []byte("from later")})
+		return "unknown"
+	}
+}
+
+func (tr *tracer) peerOpens(p *tracePeer) string {
+	id := p.next
+	p.next += 2
+	p.all = append(p.all, id)
+	payload := fields(2, fmt.Sprintf("x:%d", 1+tr.IntN(9)), 3, u64(firstWindow), 4, fmt.Sprint("id-", id))
+	kind := tr.IntN(4)
+	if kind > 0 {
+		payload = append(payload, fields(6, bytes.Repeat([]byte{byte(id)}, 16), 7, []byte{0, 0, 0xea, 0x60})...)
+	}
+	switch kind {
+	case 2:
+		payload = append(payload, fields(11, []byte{0, 0, 0, 3}, 5, u64(7))...)
+	case 3:
+		payload = append(payload, fields(8, []byte{0, 0, 0, 2}, 9, "route", 12, []byte{1}, 10, u64(77))...)
+	}
+	p.send(frame{tOpen, 0, id, payload})
+	return fmt.Sprintf("OPEN %d of kind %d", id, kind)
+}
+
+func (tr *tracer) peerAnswers(p *tracePeer) string {
+	id := p.pending[0]
+	p.pending = p.pending[1:]
+	kind := tr.IntN(8)
+	if kind > 0 {
+		p.live = append(p.live, id)
+	}
+	switch kind {
+	case 0:
+		p.send(frame{tOpened, 0, id, fields(1, u16(uint16(1+tr.IntN(20))), 3, "because")})
+		return fmt.Sprintf("OPENED %d, failed", id)
+	case 1:
+		p.send(frame{tOpened, 0, id, fields(2, u64(firstWindow), 4, "l:1", 5, "r:2")})
+		return fmt.Sprintf("OPENED %d, plain", id)
+	default:
+		p.send(frame{tOpened, 0, id, fields(2, u64(firstWindow), 4, "l:1", 5, "r:2", 6, []byte{0, 0, 0x75, 0x30}, 7, "route", 8, u64(5))})
+		return fmt.Sprintf("OPENED %d, to last", id)
+	}
+}
+
+func (tr *tracer) peerWrites(p *tracePeer) string {
+	id, n := tr.some(p), traceSizes[tr.IntN(len(traceSizes))]
+	if p.ended[id] && tr.IntN(10) > 0 {
+		return "nothing"
+	}
+	frames := 1 + tr.IntN(3)
+	for range frames {
+		p.send(frame{tData, 0, id, tracePattern(id, p.sent[id], n)})
+		p.sent[id] += uint64(n)
+		synctest.Wait() // or two might go on as one
+	}
+	return fmt.Sprintf("%d times %d bytes on %d", frames, n, id)
+}
+
+// sleep has fake time pass: mostly little, at times more than acknowledgements are
+// waited for.
+func (tr *tracer) sleep() string {
+	d := []time.Duration{time.Millisecond, 20 * time.Millisecond, 600 * time.Millisecond, 5 * time.Second, 11 * time.Second}[tr.IntN(5)]
+	time.Sleep(d)
+	return "sleep " + d.String()
+}
+
+// raw connects a session to a tracePeer, which has said HELLO with the features.
+func (tr *tracer) raw(t *testing.T, name string, initiator bool, cfg link.Config) *link.Session {
+	near, far := net.Pipe()
+	first := uint64(1)
+	if initiator {
+		first = 2
+	}
+	cfg.Hello = link.Hello{Role: link.RoleServer, Software: "traced/1", ID: "id", Features: []string{link.FeatureResume, link.FeatureLanes}}
+	cfg.DeadAfter = time.Hour
+	p := newTracePeer(name, far, first)
+	tr.peers = append(tr.peers, p)
+	go func() {
+		p.send(frame{tHello, 0, 0, fields(1, []byte{1}, 2, "raw/1", 3, name, 7, link.FeatureResume, 7, link.FeatureLanes)})
+	}()
+	go p.receive()
+	begin := link.Accept
+	if initiator {
+		begin = link.Connect
+	}
+	ses, err := begin(t.Context(), link.Cork(near), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ses
+}
+
+// traceMiddle is a process between two peers: what one opens goes to the other.
+func traceMiddle(t *testing.T, tr *tracer) {
+	budget := link.NewBudget(4 << 20)
+	agent := tr.raw(t, "agent", false, link.Config{Budget: budget})
+	client := tr.raw(t, "client", false, link.Config{Budget: budget, Forwarder: joinedTo(agent)})
+	tr.note("begin")
+	for range traceSteps {
+		switch op := tr.IntN(20); {
+		case op == 0:
+			tr.note(tr.sleep())
+		case op == 1:
+			bulk, small := agent.Bulk(1)
+			slices.SortFunc(bulk, func(a, b *link.Stream) int {
+				return strings.Compare(fmt.Sprint(a.RemoteAddr()), fmt.Sprint(b.RemoteAddr()))
+			})
+			asked := 0
+			for _, st := range bulk {
+				if st.AskMove() {
+					asked++
+				}
+			}
+			tr.note(fmt.Sprintf("%d bulk, %d small, %d asked to move", len(bulk), small, asked))
+		default:
+			p := tr.peers[tr.IntN(2)]
+			if p.name == "agent" && len(p.all) == 0 {
+				p = tr.peers[1] // an agent opens no streams
+			}
+			tr.note(p.name + " " + tr.peerStep(p))
+		}
+	}
+	how := tr.IntN(4)
+	switch how {
+	case 0:
+		_ = tr.peers[0].conn.Close()
+	case 1:
+		_ = tr.peers[1].conn.Close()
+	case 2:
+		_ = agent.Close()
+	case 3:
+		_ = client.CloseWith(link.GoAwayDuplicate, "text")
+	}
+	tr.note(fmt.Sprint("the end by ", how))
+	time.Sleep(11 * time.Minute)
+	tr.note("later")
+	_, _ = agent.Close(), client.Close()
+	tr.note("the end")
+	if used := budget.Used(); used != 0 {
+		t.Errorf("%d bytes of the budget are held", used)
+	}
+}
+
+// watched notes what an end is told.
+type watched struct {
+	mu   sync.Mutex
+	told []string
+}
+
+func (w *watched) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.told = append(w.told, fmt.Sprintf(format, args...))
+}
+
+func (w *watched) Acked(a link.Ack) { w.note("acked %v", a) }
+func (w *watched) Lost(cause error) { w.note("lost for %d", tunnel.CodeOf(cause)) }
+func (w *watched) Move()            { w.note("move") }
+
+// take returns what was noted since.
+func (w *watched) take() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	told := strings.Join(w.told, ", ")
+	w.told = nil
+	return told
+}
+
+// tracedEnds serves streams by handing them out, and lets every second one last.
+type tracedEnds chan *link.Stream
+
+func (g tracedEnds) Forward(_ context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	if f.Address == "x:1" {
+		_, err := answer(nil, &tunnel.DialError{Failure: tunnel.FailRefused, Reason: "no"})
+		return err
+	}
+	if f.Resume != nil {
+		f.Resume.Granted = tunnel.Grant{Window: time.Minute, Route: "way", Taken: 9}
+	}
+	near, err := answer(nowhere{}, nil)
+	if err == nil {
+		g <- near.(*link.Stream)
+	}
+	return err
+}
+
+// traceEnd is a process at the end of connections, with a peer.
+func traceEnd(t *testing.T, tr *tracer) {
+	accepted, dialed := make(tracedEnds, traceSteps), make(chan *link.Stream, traceSteps)
+	ses := tr.raw(t, "peer", tr.IntN(2) == 0, link.Config{Forwarder: accepted})
+	var all []*link.Stream
+	var dials sync.WaitGroup
+	told := map[*link.Stream]*watched{}
+	tr.note("begin")
+	for range traceSteps {
+		if tr.IntN(3) == 0 {
+			tr.note("peer " + tr.peerStep(tr.peers[0]))
+		} else if op := tr.IntN(30); op < 5 || len(all) == 0 {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			f := tunnel.NewFlow("tcp", "x:2")
+			f.ID = fmt.Sprint("flow-", tr.step)
+			if tr.IntN(3) > 0 {
+				f.Resume = &tunnel.Resume{Token: [16]byte{byte(tr.step)}, Window: time.Minute, Attempt: uint32(tr.IntN(2))}
+			}
+			dials.Go(func() {
+				defer cancel()
+				if c, err := ses.Dial(ctx, f); err == nil {
+					dialed <- c.(*link.Stream)
+				}
+			})
+			tr.note("dial")
+		} else {
+			tr.note(tr.endStep(ses, all[tr.IntN(len(all))], op, told))
+		}
+		for len(accepted)+len(dialed) > 0 {
+			var st *link.Stream
+			select {
+			case st = <-accepted:
+			case st = <-dialed:
+			}
+			all = append(all, st)
+			if tr.IntN(2) == 0 {
+				told[st] = new(watched)
+				acked, some := st.Watch(told[st])
+				told[st].note("watched, acked before: %v %v", acked, some)
+			}
+		}
+		for i, st := range all {
+			if w := told[st]; w != nil {
+				if what := w.take(); what != "" {
+					fmt.Fprintf(&tr.out, "\tstream %d is told %s\n", i, what)
+				}
+			}
+		}
+	}
+	code := link.GoAwayCode(1 + tr.IntN(5))
+	_ = ses.CloseWith(code, "bye")
+	dials.Wait()
+	tr.note(fmt.Sprint("closed with ", code))
+}
+
+// endStep does something with a session or one of its streams.
+func (tr *tracer) endStep(ses *link.Session, st *link.Stream, op int, told map[*link.Stream]*watched) string {
+	late := func() { _ = st.SetDeadline(time.Now().Add(time.Millisecond)) }
+	size := []int{0, 1, 100, 4097, 70000, 70000}[tr.IntN(6)]
+	switch {
+	case op < 11:
+		late()
+		n, err := st.Write(tracePattern(1, 0, size))
+		return fmt.Sprintf("write %d, %d %v", n, tunnel.CodeOf(err), err == nil)
+	case op < 17:
+		late()
+		p := make([]byte, size)
+		n, err := st.Read(p)
+		return fmt.Sprintf("read %d, %x, %d %v", n, sha256.Sum256(p[:n]), tunnel.CodeOf(err), err == nil)
+	case op < 18:
+		return fmt.Sprintf("CloseWrite %v", st.CloseWrite() == nil)
+	case op < 19:
+		return fmt.Sprintf("Close %v", st.Close())
+	case op < 20:
+		return fmt.Sprintf("Reset %v", st.Reset(&tunnel.ResetError{Code: tunnel.Code(tr.IntN(9))}))
+	case op < 21:
+		return fmt.Sprintf("CloseFor %v", st.CloseFor(&tunnel.ResetError{Code: tunnel.CodeStalled}))
+	case op < 22:
+		st.Detach()
+		return "Detach"
+	case op < 24:
+		a := link.Ack{Offset: uint64(tr.IntN(1000)), End: tr.IntN(2) == 0, Big: tr.IntN(2) == 0}
+		st.Acknowledge(a)
+		return fmt.Sprintf("Acknowledge %v", a)
+	case op < 25:
+		st.Stay()
+		return "Stay"
+	case op < 26:
+		if told[st] == nil {
+			return "nothing"
+		}
+		return fmt.Sprintf("AskMove %v", st.AskMove())
+	case op < 27:
+		ses.SetServerCount(op)
+		ses.SetServing(link.Serving{Told: true, Why: "none"})
+		return "inform"
+	case op < 28:
+		ses.Doubt()
+		return "Doubt"
+	case op < 29:
+		ses.Drain()
+		return "Drain"
+	default:
+		return tr.sleep()
+	}
+}
+
+func TestTraces(t *testing.T) {
+	worlds := []struct {
+		name string
+		play func(*testing.T, *tracer)
+	}{{"middle", traceMiddle}, {"end", traceEnd}}
+	recorded, err := os.ReadFile(tracesFile)
+	if err != nil && !*recordTraces {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for line := range strings.Lines(string(recorded)) {
+		name, sum, _ := strings.Cut(strings.TrimSpace(line), " ")
+		want[name] = sum
+	}
+	var all strings.Builder
+	for _, w := range worlds {
+		for seed := range traceSeeds {
+			name := fmt.Sprintf("%s/%d", w.name, seed)
+			t.Run(name, func(t *testing.T) {
+				var text string
+				synctest.Test(t, func(t *testing.T) {
+					tr := &tracer{Rand: rand.New(rand.NewPCG(uint64(seed), 5))}
+					w.play(t, tr)
+					for _, p := range tr.peers {
+						_ = p.conn.Close()
+					}
+					text = tr.out.String()
+				})
+				sum := fmt.Sprintf("%x", sha256.Sum256([]byte(text)))[:16]
+				fmt.Fprintln(&all, name, sum)
+				if *tracesDir != "" {
+					file := *tracesDir + "/" + strings.ReplaceAll(name, "/", "-")
+					if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if !*recordTraces && want[name] != sum {
+					t.Errorf("the frames are others than those recorded: %s, want %s", sum, want[name])
+				}
+			})
+		}
+	}
+	if *recordTraces {
+		if err := os.WriteFile(tracesFile, []byte(all.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
