@@ -410,7 +410,7 @@ func TestEveryDialIsBoundedAndHasAnID(t *testing.T) {
 	a := w.adapter()
 	for _, id := range []string{"", "00112233aabbccdd"} {
 		f := &tunnel.Forwarder{Dialer: a.SOCKS5()}
-		c, err := f.Dial(t.Context(), &tunnel.Flow{ID: id, Network: "tcp", Address: "10.1.1.1:80"})
+		c, err := f.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: id, Network: "tcp", Address: "10.1.1.1:80"}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,7 @@ import (
 // debug lines.
 func TestMetricsAllocateNothing(t *testing.T) {
 	m := mustMetrics(t)
-	flow := &tunnel.Flow{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}}
 	for name, f := range map[string]func(){
 		"packet":         func() { m.Packet(legacy.ToAgent, client.PacketType_DATA) },
 		"unknown packet": func() { m.Packet(legacy.ToAgent, legacy.NoPacket) },

@@ -145,7 +145,7 @@ func (m *metrics) makeNew() {
 func (m *metrics) buffers(registerer prometheus.Registerer, opts Options) error {
 	for protocol, budget := range map[string]struct{ used, limit func() int64 }{
 		protocolLink: {opts.Budget.Used, opts.Budget.Max},
-		protocolGRPC: {opts.limits.Budget.Used, opts.limits.Budget.Total},
+		protocolGRPC: {opts.limits.Budget.Used, opts.limits.Budget.Max},
 	} {
 		for name, of := range map[string]struct {
 			help  string

@@ -107,7 +107,7 @@ func TestDialMetrics(t *testing.T) {
 	m := mustMetrics(t)
 	refused := &tunnel.DialError{Failure: tunnel.FailRefused}
 	for _, err := range []error{nil, refused, context.DeadlineExceeded, errors.New("odd"), (*policy.Policy)(nil).AllowHost("169.254.169.254", 80)} {
-		m.Dialed(&tunnel.Flow{Address: "x:1"}, time.Second, err)
+		m.Dialed(&tunnel.Flow{Request: tunnel.Request{Address: "x:1"}}, time.Second, err)
 	}
 	for _, c := range []struct {
 		what prometheus.Collector

@@ -12,6 +12,6 @@ import (
 // The line about a request costs nothing where nobody reads it.
 func TestSilentLineAllocatesNothing(t *testing.T) {
 	s := &Server{Shell: &front.Shell[*client]{Options: front.Options{Log: logging.Discard()}}}
-	r := &record{kind: kindConnect, flow: &tunnel.Flow{ID: "id", Address: "a:1"}}
+	r := &record{kind: kindConnect, flow: &tunnel.Flow{Request: tunnel.Request{ID: "id", Address: "a:1"}}}
 	testutil.MaxAllocs(t, 0, func() { s.log(r) })
 }

@@ -22,7 +22,7 @@ type record struct {
 func newRecord(c *client, kind, id, destination string) *record {
 	return &record{
 		kind:  kind,
-		flow:  &tunnel.Flow{ID: id, Front: kind, Network: "tcp", Address: destination, Source: c.RemoteAddr()},
+		flow:  &tunnel.Flow{Request: tunnel.Request{ID: id, Front: kind, Network: "tcp", Address: destination, Source: c.RemoteAddr()}},
 		start: time.Now(), outcome: front.OutcomeOK,
 	}
 }

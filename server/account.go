@@ -3,7 +3,9 @@ package server
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 
@@ -11,7 +13,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"konnectivity/internal/source"
+	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
+	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -32,23 +36,24 @@ const (
 	streamMemory = 24 << 10 // a gRPC stream
 )
 
-// identity is who is told apart where something is shared: the holder of a
-// certificate at one address. Hosted control planes give one certificate to all
-// of their sidecars, so that alone would make one client of them; and whoever
-// holds a certificate makes as many connections as it likes, so a connection is
-// no client either.
+// identity tells clients apart where something is divided: the holder of a
+// certificate at one address. The address counts because hosted control planes give
+// one certificate to all of their sidecars; connections do not count because the
+// holder of a certificate makes any number of them.
 type identity struct {
 	tenant string            // on a server of many
-	key    [sha256.Size]byte // of the certificate; zero: none
+	cert   [sha256.Size]byte // of the certificate's key and names, so that a renewal is the same client; zero: none
 	from   netip.Prefix
 }
 
-func identityOf(c *frontend.Conn, tenant string) identity {
-	who := identity{tenant: tenant, from: source.Of(c.RemoteAddr())}
-	if state := c.TLS(); state != nil && len(state.PeerCertificates) > 0 {
-		who.key = sha256.Sum256(state.PeerCertificates[0].RawSubjectPublicKeyInfo)
+func identityOf(state *tls.ConnectionState, from net.Addr, tenant string) (who identity, names []string) {
+	who = identity{tenant: tenant, from: source.Of(from)}
+	if state != nil && len(state.PeerCertificates) > 0 {
+		cert := state.PeerCertificates[0]
+		who.cert = sha256.Sum256(append([]byte(auth.Identity(state)), cert.RawSubjectPublicKeyInfo...))
+		names = tenancy.NamesOf(cert)
 	}
-	return who
+	return who, names
 }
 
 // parts are what all share, or one tenant of them: it is divided among those who
@@ -65,21 +70,15 @@ func (p parts) divided() parts {
 	return parts{p.dials.Share().Divide(), p.resumes.Share().Divide(), p.budget.Divided(), p.grpc.Divided()}
 }
 
-// client is what one client more has.
-func (p parts) client(tenant string) *account {
-	return &account{tenant: tenant, of: p, dials: p.dials.Share(), resumes: p.resumes.Share(), budget: p.budget.Share(), grpc: p.grpc.Share()}
+// client returns what one more client has.
+func (p parts) client(tenant string, names []string) *tunnel.Client {
+	return &tunnel.Client{Tenant: tenant, Names: names, Dials: p.dials.Share(), Resumes: p.resumes.Share(), Budget: p.budget.Share(), GRPC: p.grpc.Share()}
 }
 
-// account is what one client has of its parts. There is one as long as the
-// client has a connection.
+// account is one client, for as long as it has a connection.
 type account struct {
-	tenant  string // "" on a server without tenants
-	of      parts
-	dials   *shares.Share
-	resumes *shares.Share
-	budget  *link.Budget
-	grpc    *legacy.Budget
-
+	*tunnel.Client
+	of    parts
 	conns int // guarded by accounts.mu
 }
 
@@ -110,16 +109,16 @@ func (a *accounts) tenant(name string) parts {
 // join counts a connection of a client, which has of what its tenant has; leave
 // must be called when it has ended. A tenant that went and came again has other
 // parts, and what is left of the old one ends with its connections.
-func (a *accounts) join(who identity, tenant parts) (acct *account, leave func()) {
+func (a *accounts) join(who identity, names []string, tenant parts) (client *tunnel.Client, leave func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	acct = a.known[who]
+	acct := a.known[who]
 	if acct == nil || acct.of != tenant {
-		acct = tenant.client(who.tenant)
+		acct = &account{Client: tenant.client(who.tenant, names), of: tenant}
 		a.known[who] = acct
 	}
 	acct.conns++
-	return acct, func() {
+	return acct.Client, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if acct.conns--; acct.conns == 0 && a.known[who] == acct {
@@ -128,21 +127,21 @@ func (a *accounts) join(who identity, tenant parts) (acct *account, leave func()
 	}
 }
 
-// accounted hands a client's connection to next, with its cluster and the
-// client's account.
-func (s *Server) accounted(next func(context.Context, *frontend.Conn, *cluster, *account)) frontend.Handler {
+// accounted hands a client's connection to next, with its cluster and the client.
+func (s *Server) accounted(next func(context.Context, *frontend.Conn, *cluster, *tunnel.Client)) frontend.Handler {
 	return func(ctx context.Context, c *frontend.Conn) {
 		cl := s.clusterOf(c)
-		acct, leave := s.accounts.join(identityOf(c, cl.name), cl.parts)
+		who, names := identityOf(c.TLS(), c.RemoteAddr(), cl.name)
+		client, leave := s.accounts.join(who, names, cl.parts)
 		c.AtEnd(leave)
 		if extra := certMemory(c.TLS()); extra > 0 {
-			if !acct.budget.Take(extra) {
-				c.Refuse(acct.noMemory())
+			if !client.Budget.Take(extra) {
+				c.Refuse(noMemoryFor(client))
 				return
 			}
-			c.AtEnd(func() { acct.budget.Give(extra) })
+			c.AtEnd(func() { client.Budget.Give(extra) })
 		}
-		next(ctx, c, cl, acct)
+		next(ctx, c, cl, client)
 	}
 }
 
@@ -152,74 +151,55 @@ const noMemory = "this client's share is used up: the server has no memory for m
 // memoryBound is what it is told where it is its tenant that has.
 const memoryBound = "bound reached: this cluster has as much of the server's memory as bounds.memoryMiB of its tenant allows"
 
-// noMemory is what the client is told that there is no memory for.
-func (a *account) noMemory() string {
-	if a.budget.AtBound() {
+// noMemoryFor is what a client is told that there is no memory for.
+func noMemoryFor(c *tunnel.Client) string {
+	if c.Budget.AtBound() {
 		return memoryBound
 	}
 	return noMemory
 }
 
-// sharing carries the connections of one client, each with a hold on its
-// account.
-type sharing struct {
-	next    tunnel.Carrier
-	account *account
-	memory  int // that a connection takes
+// memoryOf returns what a connection takes of its client's budget. By CONNECT it is
+// the client's own connection, too.
+func memoryOf(f *tunnel.Flow) int {
+	if f.Front == "connect" {
+		return clientMemory + connMemory
+	}
+	return connMemory
 }
 
-// hold is what a connection has of its client's account, and of its tenant's
-// bounds. It is the Owner of each Flow that a client asks for: dialers take, and
-// who made the hold gives back when the connection has ended.
-type hold struct {
-	account *account
-	memory  int  // that it takes
-	taken   bool // memory, of the account
-	seated  bool // among the tenant's connections
+// requests carries what one client asks for.
+type requests struct {
+	next   tunnel.Carrier
+	client *tunnel.Client
 }
-
-// holdOf is a client's Flow's.
-func holdOf(f *tunnel.Flow) *hold { return f.Owner.(*hold) }
 
 // Forward implements tunnel.Carrier.
-func (f sharing) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
-	h := &hold{account: f.account, memory: f.memory}
-	flow.Owner = h
-	flow.AtEnd(h.giveMemory)
-	return f.next.Forward(ctx, flow, answer)
-}
-
-func (h *hold) takeMemory() bool {
-	h.taken = h.account.budget.Take(h.memory)
-	return h.taken
-}
-
-func (h *hold) giveMemory() {
-	if h.taken {
-		h.account.budget.Give(h.memory)
-	}
+func (r requests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	f.Client = r.client
+	return r.next.Forward(ctx, f, answer)
 }
 
 // share lets a client dial within its share, once it is its turn. done must be called
-// when the dial has ended.
+// when the dial has ended; the connection's memory is given back at its own end.
 func (s *Server) share(ctx context.Context, f *tunnel.Flow) (done func(), err error) {
-	h := holdOf(f)
-	acct := h.account
-	if !h.takeMemory() {
+	c, memory := f.Client, memoryOf(f)
+	if !c.Budget.Take(memory) {
 		failure := tunnel.FailExhausted
-		if acct.budget.AtBound() {
+		if c.Budget.AtBound() {
 			failure = tunnel.FailBound
 		}
-		return nil, &tunnel.DialError{Failure: failure, Address: f.Address, Reason: acct.noMemory()}
+		return nil, &tunnel.DialError{Failure: failure, Address: f.Address, Reason: noMemoryFor(c)}
 	}
-	dials := acct.dials
+	f.AtEnd(func() { c.Budget.Give(memory) })
+	dials := c.Dials
 	if f.Resume.Again() {
-		dials = acct.resumes
+		dials = c.Resumes
 	}
 	if !dials.Take(1) {
 		return nil, exhausted(f.Address, fmt.Sprintf("this client's share is used up: it has %d pending dials", dials.Used()))
 	}
-	dialed, err := s.turns.wait(ctx, acct)
+	dialed, err := s.turns.wait(ctx, c)
 	if err != nil {
 		dials.Give(1)
 		return nil, tunnel.AsDialError(f.Address, err)
@@ -230,36 +210,30 @@ func (s *Server) share(ctx context.Context, f *tunnel.Flow) (done func(), err er
 	}, nil
 }
 
-// within has what is dialed under ctx count in the client's budgets.
-func (a *account) within(ctx context.Context) context.Context {
-	return legacy.WithBudget(link.WithBudget(ctx, a.budget), a.grpc)
-}
-
 func exhausted(address, reason string) error {
 	return &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: reason}
 }
 
-// streamed carries what gRPC streams ask for. Each stream that admitStream has
-// let in knows its connection, and so its cluster and its client's account.
+// streamed carries what gRPC streams ask for, in the cluster of their connection.
 type streamed struct{}
 
 // Forward implements tunnel.Carrier.
-func (streamed) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+func (streamed) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
 	from, ok := authInfoOf(ctx)
 	if !ok {
 		return errNotHanded
 	}
-	return sharing{from.cluster, from.account, connMemory}.Forward(ctx, flow, answer)
+	return from.cluster.Forward(ctx, f, answer)
 }
 
 // handleClientGRPC serves a client by gRPC.
-func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
-	if !acct.budget.Take(clientMemory) {
-		c.Refuse(acct.noMemory())
+func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
+	if !client.Budget.Take(clientMemory) {
+		c.Refuse(noMemoryFor(client))
 		return
 	}
-	defer acct.budget.Give(clientMemory)
-	s.clientGRPC.handle(ctx, c, cl, acct)
+	defer client.Budget.Give(clientMemory)
+	s.clientGRPC.handle(ctx, c, cl, client)
 }
 
 // handedOver notes what a stream has received.
@@ -269,9 +243,9 @@ func handedOver(ctx context.Context, bytes int) {
 	}
 }
 
-// admitStream gives a gRPC stream its place, or says why there is none. A
-// client's first stream shows that it means its connection.
-func admitStream(ctx context.Context) (context.Context, func(), error) {
+// admitStream admits a gRPC stream, or says why it cannot. A client's first stream
+// shows that it means its connection.
+func admitStream(ctx context.Context) (*tunnel.Client, func(), error) {
 	from, ok := authInfoOf(ctx)
 	if !ok {
 		return nil, nil, errNotHanded
@@ -279,13 +253,13 @@ func admitStream(ctx context.Context) (context.Context, func(), error) {
 	if err := prove(ctx); err != nil {
 		return nil, nil, err
 	}
-	acct, n := from.account, streamMemory+extraMetadata(ctx)
-	if !acct.budget.Take(n) {
-		return nil, nil, status.Error(codes.ResourceExhausted, acct.noMemory())
+	client, n := from.client, streamMemory+extraMetadata(ctx)
+	if !client.Budget.Take(n) {
+		return nil, nil, status.Error(codes.ResourceExhausted, noMemoryFor(client))
 	}
 	end := from.gathers.begin()
-	return legacy.WithBudget(ctx, acct.grpc), func() {
+	return client, func() {
 		end()
-		acct.budget.Give(n)
+		client.Budget.Give(n)
 	}, nil
 }

@@ -3,8 +3,12 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"math/big"
+	"math/rand/v2"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -226,14 +230,46 @@ func TestLongIDsOfClientsAreRefused(t *testing.T) {
 	}
 }
 
+// A certificate that is renewed under the same names is the same client. With other
+// names it is another one, though its key is the same.
+func TestClientIsACertificateAtAnAddress(t *testing.T) {
+	red, blue := &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/red"}, &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/blue"}
+	client := func(from, tenant, key string, names ...*url.URL) identity {
+		cert := &x509.Certificate{RawSubjectPublicKeyInfo: []byte(key), URIs: names, SerialNumber: big.NewInt(rand.Int64())}
+		who, found := identityOf(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, tunnel.Addr{Text: from}, tenant)
+		for i, name := range found {
+			if name != names[i].String() {
+				t.Errorf("%v has the names %v", names, found)
+			}
+		}
+		return who
+	}
+	was := client("192.0.2.1:1", "t", "k", red)
+	for name, c := range map[string]struct {
+		who  identity
+		same bool
+	}{
+		"renewed":         {client("192.0.2.1:2", "t", "k", red), true},
+		"another URI":     {client("192.0.2.1:1", "t", "k", blue), false},
+		"one URI more":    {client("192.0.2.1:1", "t", "k", red, blue), false},
+		"another key":     {client("192.0.2.1:1", "t", "l", red), false},
+		"another address": {client("192.0.2.2:1", "t", "k", red), false},
+		"another tenant":  {client("192.0.2.1:1", "u", "k", red), false},
+	} {
+		if (c.who == was) != c.same {
+			t.Errorf("%s: the same client: %v", name, !c.same)
+		}
+	}
+}
+
 // TestAccountsGoWithTheirClients: one for all connections of a client, none
 // after the last.
 func TestAccountsGoWithTheirClients(t *testing.T) {
 	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
 	a, b := identity{from: netip.MustParsePrefix("192.0.2.1/32")}, identity{}
-	first, leave := all.join(a, all.parts)
-	again, leaveAgain := all.join(a, all.parts)
-	other, leaveOther := all.join(b, all.parts)
+	first, leave := all.join(a, nil, all.parts)
+	again, leaveAgain := all.join(a, nil, all.parts)
+	other, leaveOther := all.join(b, nil, all.parts)
 	if first != again || first == other {
 		t.Error("accounts and clients do not match")
 	}
@@ -251,13 +287,13 @@ func TestAccountsAreOfTheTenantThatIs(t *testing.T) {
 	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
 	who := identity{tenant: "a"}
 	was, is := all.tenant("a"), all.tenant("a")
-	old, leaveOld := all.join(who, was)
-	first, leave := all.join(who, is)
+	old, leaveOld := all.join(who, nil, was)
+	first, leave := all.join(who, nil, is)
 	if first == old {
 		t.Error("the new tenant's client has of what the old one had")
 	}
 	leaveOld()
-	if again, leaveAgain := all.join(who, is); again != first {
+	if again, leaveAgain := all.join(who, nil, is); again != first {
 		t.Error("the old tenant's client has taken the new one's account along")
 	} else {
 		leaveAgain()
@@ -290,16 +326,14 @@ func TestPortsDivideTheDescriptors(t *testing.T) {
 // same.
 func TestResumingHasAShareOfItsOwn(t *testing.T) {
 	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
-	acct, leave := all.join(identity{}, all.parts)
+	acct, leave := all.join(identity{}, nil, all.parts)
 	defer leave()
-	for acct.dials.Take(1) {
+	for acct.Dials.Take(1) {
 	}
 	s := &Server{turns: newTurns()}
 	dial := func(r *tunnel.Resume) error {
-		h := &hold{account: acct, memory: connMemory}
-		defer h.giveMemory()
 		f := tunnel.NewFlow("tcp", "x:1")
-		f.Resume, f.Owner = r, h
+		f.Resume, f.Client = r, acct
 		done, err := s.share(t.Context(), f)
 		if err == nil {
 			done()
@@ -318,18 +352,18 @@ func TestResumingHasAShareOfItsOwn(t *testing.T) {
 func TestTenantsShareFirst(t *testing.T) {
 	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
 	manys, singles := all.tenant("many"), all.tenant("single")
-	var many []*account
+	var many []*tunnel.Client
 	var leaves []func()
 	for i := range 100 {
-		acct, leave := all.join(identity{tenant: "many", from: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32)}, manys)
+		acct, leave := all.join(identity{tenant: "many", from: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32)}, nil, manys)
 		many, leaves = append(many, acct), append(leaves, leave)
 	}
-	single, leave := all.join(identity{tenant: "single"}, singles)
+	single, leave := all.join(identity{tenant: "single"}, nil, singles)
 	leaves = append(leaves, leave)
-	for what, take := range map[string]func(*account) bool{
-		"dials":   func(a *account) bool { return a.dials.Take(1) },
-		"resumes": func(a *account) bool { return a.resumes.Take(1) },
-		"memory":  func(a *account) bool { return a.budget.Take(256) },
+	for what, take := range map[string]func(*tunnel.Client) bool{
+		"dials":   func(a *tunnel.Client) bool { return a.Dials.Take(1) },
+		"resumes": func(a *tunnel.Client) bool { return a.Resumes.Take(1) },
+		"memory":  func(a *tunnel.Client) bool { return a.Budget.Take(256) },
 	} {
 		one, hundred := 0, 0
 		for more := true; more; {
@@ -366,10 +400,10 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	bounded.budget.Bound(1 << 20)
 	s := &Server{turns: newTurns()}
 	dial := func(name string, of parts) error {
-		acct, leave := all.join(identity{tenant: name}, of)
+		acct, leave := all.join(identity{tenant: name}, nil, of)
 		defer leave()
 		f := tunnel.NewFlow("tcp", "x:1")
-		f.Owner = &hold{account: acct, memory: connMemory}
+		f.Client = acct
 		done, err := s.share(t.Context(), f)
 		if err == nil {
 			done()

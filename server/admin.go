@@ -59,7 +59,7 @@ func (s *Server) adminMore(status *admin.Status) {
 	}
 	status.Buffers = map[string]admin.Buffer{
 		"link": {Used: s.opts.Budget.Used(), Limit: s.opts.Budget.Max()},
-		"grpc": {Used: s.limits.Budget.Used(), Limit: s.limits.Budget.Total()},
+		"grpc": {Used: s.limits.Budget.Used(), Limit: s.limits.Budget.Max()},
 	}
 }
 

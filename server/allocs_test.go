@@ -17,7 +17,7 @@ import (
 func TestObserversAllocateNothing(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	flow := &tunnel.Flow{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: "id", Front: "link", Network: "tcp", Address: "a:1"}}
 	for name, o := range map[string]tunnel.Observer{
 		"log": connectionLog{log.WithField("component", "server")}, "metrics": metrics.New(prometheus.NewRegistry()),
 	} {

@@ -43,7 +43,7 @@ func (cl *cluster) bound(f *tunnel.Flow) (perSecond int, err error) {
 	if f.Resume.Again() {
 		return perSecond, cl.bounds.resume(f, perSecond)
 	}
-	if reason := cl.bounds.take(holdOf(f), to.Connections, perSecond, time.Now()); reason != "" {
+	if reason := cl.bounds.take(f, to.Connections, perSecond, time.Now()); reason != "" {
 		return perSecond, &tunnel.DialError{Failure: tunnel.FailBound, Address: f.Address, Reason: reason}
 	}
 	return perSecond, nil
@@ -58,7 +58,7 @@ func (b *bounds) resume(f *tunnel.Flow, perSecond int) error {
 		return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 			Reason: fmt.Sprintf("this cluster resumed more than %d connections a second that do not exist", perSecond)}
 	}
-	b.take(holdOf(f), 0, 0, time.Now())
+	b.take(f, 0, 0, time.Now())
 	return nil
 }
 
@@ -86,10 +86,10 @@ func (b *bounds) charge(perSecond int, now time.Time) {
 	b.vain.level = max(-float64(perSecond), b.vain.level-1)
 }
 
-// take gives a connection its seat, or says why there is none: there may be so
+// take gives a connection a seat until its end, or says why there is none: there may be so
 // many connections, and so many dials a second, with a burst of as many. 0 is no
 // bound.
-func (b *bounds) take(h *hold, connections, perSecond int, now time.Time) (refusal string) {
+func (b *bounds) take(f *tunnel.Flow, connections, perSecond int, now time.Time) (refusal string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if connections > 0 && b.seats >= connections {
@@ -103,15 +103,12 @@ func (b *bounds) take(h *hold, connections, perSecond int, now time.Time) (refus
 		b.dials.level--
 	}
 	b.seats++
-	h.seated = true
+	f.AtEnd(b.leave)
 	return ""
 }
 
-// leave gives up the seat of a connection that has one.
-func (b *bounds) leave(h *hold) {
-	if !h.seated {
-		return
-	}
+// leave gives up a seat.
+func (b *bounds) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seats--

@@ -1,6 +1,8 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,25 +11,31 @@ import (
 	"konnectivity/tunnel"
 )
 
+// ended ends a flow as its Forwarder does: with a dial that fails.
+func ended(f *tunnel.Flow) {
+	fails := tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) { return nil, errors.New("no") })
+	_ = (&tunnel.Forwarder{Dialer: fails}).Forward(context.Background(), f, func(tunnel.Conn, error) (tunnel.Conn, error) { return nil, nil })
+}
+
 func TestBoundsOnConnections(t *testing.T) {
 	var b bounds
 	now := time.Now()
-	first, second, third := &hold{}, &hold{}, &hold{}
+	first, second, third := &tunnel.Flow{}, &tunnel.Flow{}, &tunnel.Flow{}
 	if b.take(first, 2, 0, now) != "" || b.take(second, 2, 0, now) != "" {
 		t.Fatal("there are two seats")
 	}
 	if why := b.take(third, 2, 0, now); !strings.HasPrefix(why, "bound reached: this cluster may have 2 connections") {
 		t.Errorf("got %q", why)
 	}
-	b.leave(third) // which has none to give back
+	ended(third) // which has none to give back
 	if b.take(third, 2, 0, now) == "" {
 		t.Error("a seat was given back that nobody had")
 	}
-	b.leave(first)
+	ended(first)
 	if why := b.take(third, 2, 0, now); why != "" {
 		t.Errorf("a seat is free, and %q", why)
 	}
-	if why := b.take(&hold{}, 0, 0, now); why != "" {
+	if why := b.take(&tunnel.Flow{}, 0, 0, now); why != "" {
 		t.Errorf("no bound, and %q", why)
 	}
 }
@@ -36,7 +44,7 @@ func TestBoundsOnDials(t *testing.T) {
 	var b bounds
 	now := time.Now()
 	dials := func(perSecond int) (n int) {
-		for b.take(&hold{}, 0, perSecond, now) == "" {
+		for b.take(&tunnel.Flow{}, 0, perSecond, now) == "" {
 			n++
 		}
 		return n
@@ -69,18 +77,17 @@ func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
 			dialed := 0
 			var err error
 			for range 100 {
-				h := &hold{}
-				f := &tunnel.Flow{Owner: h, Resume: &tunnel.Resume{Epoch: 1}}
+				f := &tunnel.Flow{Resume: &tunnel.Resume{Epoch: 1}}
 				if err = b.resume(f, 10); err == nil {
 					dialed++
 					b.answered(f, c.err, 10, time.Now())
 				}
-				b.leave(h)
+				ended(f)
 			}
 			if dialed != c.want || c.want < 100 && tunnel.FailureOf(err) != tunnel.FailUnavailable {
 				t.Errorf("%s: %d of 100 were dialed, want %d; the last: %v", name, dialed, c.want, err)
 			}
-			if b.seats != 0 || b.take(&hold{}, 0, 10, time.Now()) != "" {
+			if b.seats != 0 || b.take(&tunnel.Flow{}, 0, 10, time.Now()) != "" {
 				t.Errorf("%s: %d seats are taken, or no dial is left", name, b.seats)
 			}
 		})

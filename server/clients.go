@@ -15,6 +15,7 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/registry"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -93,13 +94,13 @@ func (s *Server) prepare() func(net.Conn) net.Conn {
 }
 
 // serveConnect is a client's CONNECT.
-func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
-	frontend.Connect(sharing{cl, acct, clientMemory + connMemory}, s.metrics, cl.agents.Ready)(ctx, c)
+func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
+	frontend.Connect(requests{cl, client}, s.metrics, cl.agents.Ready)(ctx, c)
 }
 
 // serveClientLink is a sidecar's link: each stream it opens is a request.
-func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
-	session, giveBack := cl.meetClient(ctx, c, acct)
+func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
+	session, giveBack := cl.meetClient(ctx, c, client)
 	c.AtEnd(giveBack)
 	if session == nil {
 		return
@@ -110,12 +111,12 @@ func (s *Server) serveClientLink(ctx context.Context, c *frontend.Conn, cl *clus
 
 // meetClient makes a sidecar's connection a link, nil if that came to nothing, for
 // which memory is taken until giveBack.
-func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, acct *account) (session *link.Session, giveBack func()) {
+func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tunnel.Client) (session *link.Session, giveBack func()) {
 	s := cl.server
 	cfg := s.linkConfig()
 	cfg.Hello.Serving = cl.serving()
-	cfg.Forwarder = s.metrics.LinkRequests(sharing{cl, acct, connMemory})
-	cfg.Budget = acct.budget
+	cfg.Forwarder = s.metrics.LinkRequests(requests{cl, client})
+	cfg.Budget = client.Budget
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log
 	setLiveness(&cfg, s.opts.ClientKeepalive)
@@ -127,15 +128,15 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, acct *accou
 		if len(peer.ID) > registry.MaxID { // it is listed with every link
 			return fmt.Errorf("the client's id has %d bytes: at most %d are accepted", len(peer.ID), registry.MaxID)
 		}
-		if taken = acct.budget.Take(clientMemory); !taken {
-			return errors.New(acct.noMemory())
+		if taken = client.Budget.Take(clientMemory); !taken {
+			return errors.New(noMemoryFor(client))
 		}
 		return nil
 	}
 	session = s.meetLink(ctx, c, cfg)
 	return session, func() {
 		if taken {
-			acct.budget.Give(clientMemory)
+			client.Budget.Give(clientMemory)
 		}
 	}
 }

@@ -91,11 +91,6 @@ func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluste
 
 // Forward implements tunnel.Carrier.
 func (cl *cluster) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-	if cl.name == "" {
-		return cl.forwarder.Forward(ctx, f, answer)
-	}
-	f.Tenant = cl.name
-	f.AtEnd(func() { cl.bounds.leave(holdOf(f)) })
 	return cl.forwarder.Forward(ctx, f, answer)
 }
 

@@ -51,5 +51,5 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	cl.server.metrics.Dialing(1)
 	defer cl.server.metrics.Dialing(-1)
 	d.settle.wait(ctx)
-	return d.agents.Dial(holdOf(f).account.within(ctx), f)
+	return d.agents.Dial(ctx, f)
 }

@@ -11,15 +11,13 @@ import (
 // asked is how a client asks cl for a dial, of a connection that exists if it is to be
 // resumed.
 func asked(t *testing.T, cl *cluster, resume *tunnel.Resume) *tunnel.Flow {
-	acct, leave := cl.server.accounts.join(identity{tenant: cl.name}, cl.parts)
-	h := &hold{account: acct, memory: connMemory}
+	client, leave := cl.server.accounts.join(identity{tenant: cl.name}, nil, cl.parts)
+	f := tunnel.NewFlow("tcp", "x:1")
+	f.Client, f.Resume = client, resume
 	t.Cleanup(func() {
-		cl.bounds.leave(h)
-		h.giveMemory()
+		ended(f)
 		leave()
 	})
-	f := tunnel.NewFlow("tcp", "x:1")
-	f.Owner, f.Resume = h, resume
 	return f
 }
 

@@ -36,7 +36,7 @@ func (s *Server) gauges() {
 	m.Gauge("buffer_limit_bytes", "Maximum number of bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "link"},
 		func() float64 { return float64(s.opts.Budget.Max()) })
 	m.Gauge("buffer_limit_bytes", "Maximum number of bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "grpc"},
-		func() float64 { return float64(s.limits.Budget.Total()) })
+		func() float64 { return float64(s.limits.Budget.Max()) })
 }
 
 // agentFigures are what is known of the agents of all clusters, asked once a

@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/server/frontend"
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
 
@@ -90,13 +91,13 @@ func (g *grpcFront) serve() error {
 	return err
 }
 
-// handle serves a connection by gRPC; acct is nil for an agent's. It begins with
+// handle serves a connection by gRPC; client is nil for an agent's. It begins with
 // the first stream that is accepted: see prove.
-func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, acct *account) {
+func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
 	c.Weigh(frontend.GRPCWeight)
-	h := &handed{Conn: c.Whole(), from: c, life: ctx, account: acct, cluster: cl, done: make(chan struct{})}
-	if acct != nil {
-		h.gathers = &gathering{Conn: h.Conn, budget: acct.grpc}
+	h := &handed{Conn: c.Whole(), from: c, life: ctx, client: client, cluster: cl, done: make(chan struct{})}
+	if client != nil {
+		h.gathers = &gathering{Conn: h.Conn, budget: client.GRPC}
 		h.Conn = h.gathers
 		defer h.gathers.finish()
 	}
@@ -115,7 +116,7 @@ type handed struct {
 	net.Conn
 	from    *frontend.Conn
 	life    context.Context // the connection's
-	account *account        // nil: an agent's
+	client  *tunnel.Client  // nil: an agent's
 	gathers *gathering      // nil: an agent's
 	cluster *cluster
 	once    sync.Once
@@ -219,7 +220,7 @@ func (fromFrontend) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo,
 	if h.from.TLS() != nil {
 		level = credentials.PrivacyAndIntegrity
 	}
-	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.life, h.account, h.gathers, h.cluster}, nil
+	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.life, h.client, h.gathers, h.cluster}, nil
 }
 
 func (fromFrontend) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -239,8 +240,8 @@ type authInfo struct {
 	credentials.CommonAuthInfo
 	from    *frontend.Conn
 	life    context.Context
-	account *account   // nil: an agent's
-	gathers *gathering // nil: an agent's
+	client  *tunnel.Client // nil: an agent's
+	gathers *gathering     // nil: an agent's
 	cluster *cluster
 }
 

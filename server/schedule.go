@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 // schedule says whose dial goes next: one of the tenant that has the fewest young
@@ -21,8 +23,8 @@ type schedule struct {
 // of all.
 type tenantLines struct {
 	name    string
-	clients map[*account]*line // that dialed of late
-	waiting []*line            // those in which dials wait
+	clients map[*tunnel.Client]*line // that dialed of late
+	waiting []*line                  // those in which dials wait
 	young   int
 }
 
@@ -35,18 +37,18 @@ type line struct {
 }
 
 // line is who's, which is noted to compete.
-func (s *schedule) line(who *account, now time.Time) *line {
+func (s *schedule) line(who *tunnel.Client, now time.Time) *line {
 	if now.Sub(s.reviewed) > competesFor/4 {
 		s.reviewed = now
 		s.review(now)
 	}
-	t := s.tenants[who.tenant]
+	t := s.tenants[who.Tenant]
 	if t == nil {
 		if s.tenants == nil {
 			s.tenants = make(map[string]*tenantLines)
 		}
-		t = &tenantLines{name: who.tenant, clients: make(map[*account]*line)}
-		s.tenants[who.tenant] = t
+		t = &tenantLines{name: who.Tenant, clients: make(map[*tunnel.Client]*line)}
+		s.tenants[who.Tenant] = t
 	}
 	l := t.clients[who]
 	if l == nil {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"konnectivity/tunnel"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -43,7 +44,7 @@ func askers(s *schedule, now time.Time, counts ...int) (all [][]*asking) {
 	for i, n := range counts {
 		var of []*asking
 		for range n {
-			of = append(of, &asking{line: s.line(&account{tenant: strconv.Itoa(i)}, now)})
+			of = append(of, &asking{line: s.line(&tunnel.Client{Tenant: strconv.Itoa(i)}, now)})
 		}
 		all = append(all, of)
 	}
@@ -111,7 +112,7 @@ func TestTenantsHaveEqualTurns(t *testing.T) {
 		if s.young != 0 || len(s.waiting) != 0 {
 			t.Errorf("%v: %d young and %d waiting are left over", counts, s.young, len(s.waiting))
 		}
-		if s.line(&account{tenant: "late"}, time.Time{}.Add(time.Hour)); len(s.tenants) != 1 {
+		if s.line(&tunnel.Client{Tenant: "late"}, time.Time{}.Add(time.Hour)); len(s.tenants) != 1 {
 			t.Errorf("%v: %d tenants are left", counts, len(s.tenants)-1)
 		}
 	}

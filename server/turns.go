@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"konnectivity/tunnel"
 )
 
 const (
@@ -35,7 +37,7 @@ func newTurns() *turns {
 
 // wait returns when it is the client's turn to dial, or with ctx's cause. done
 // must be called when the dial has ended.
-func (t *turns) wait(ctx context.Context, who *account) (done func(), err error) {
+func (t *turns) wait(ctx context.Context, who *tunnel.Client) (done func(), err error) {
 	t.mu.Lock()
 	l := t.schedule.line(who, time.Now())
 	turn := t.schedule.enter(l)

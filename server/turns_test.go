@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"konnectivity/tunnel"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,7 +28,7 @@ func (w *work) run(ctx context.Context) {
 }
 
 // dials has n goroutines of a client dial until ctx ends, and counts.
-func (w *work) dials(ctx context.Context, t *turns, who *account, n int, wg *sync.WaitGroup) *int {
+func (w *work) dials(ctx context.Context, t *turns, who *tunnel.Client, n int, wg *sync.WaitGroup) *int {
 	count, mu := new(int), new(sync.Mutex)
 	for range n {
 		wg.Go(func() {
@@ -68,9 +69,9 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 			var wg sync.WaitGroup
 			wg.Go(func() { w.run(ctx) })
 			for range hogs {
-				w.dials(ctx, turns, &account{}, 500, &wg)
+				w.dials(ctx, turns, &tunnel.Client{}, 500, &wg)
 			}
-			got := w.dials(ctx, turns, &account{}, 4, &wg)
+			got := w.dials(ctx, turns, &tunnel.Client{}, 4, &wg)
 			time.Sleep(9 * time.Second)
 			cancel()
 			synctest.Wait()
@@ -93,7 +94,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := newTurns()
 		turns.schedule.limit = 2
-		a, b := &account{}, &account{}
+		a, b := &tunnel.Client{}, &tunnel.Client{}
 		start := time.Now()
 		for range 1000 {
 			if _, err := turns.wait(t.Context(), a); err != nil {
@@ -137,13 +138,13 @@ func TestPartsThatNobodyUsesAreGivenToWhoWaits(t *testing.T) {
 		defer cancel()
 		var wg sync.WaitGroup
 		wg.Go(func() { // never more than one
-			for quiet := new(account); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+			for quiet := new(tunnel.Client); ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
 				if done, err := turns.wait(ctx, quiet); err == nil {
 					done()
 				}
 			}
 		})
-		count, mu, busy := 0, sync.Mutex{}, new(account)
+		count, mu, busy := 0, sync.Mutex{}, new(tunnel.Client)
 		for range 100 {
 			wg.Go(func() {
 				for ctx.Err() == nil {

@@ -6,6 +6,26 @@ import (
 	"time"
 )
 
+// Request is what was asked of a front. It is set before the dial and does not
+// change. It is copied as a whole, so that no try and no redial of a connection
+// lacks a field.
+type Request struct {
+	ID      string   // follows the connection across hops: NewID, or as it came
+	Front   string   // who asked: "connect", "grpc", "link", "socks5", ... (a metric label)
+	Network string   // "tcp"
+	Address string   // host:port
+	Source  net.Addr // the client; nil if it has no address
+	Client  *Client  // who asks a server; nil: nobody that a server admitted
+}
+
+// Result is what a dial has found out. Like Request, it is copied as a whole.
+type Result struct {
+	Hop       Hop
+	Route     Route
+	Resolved  string    // the address that was dialed (of a proxy: the proxy's), ip:port; "" if the name went out as it is
+	Resumable Resumable // nil: the connection ends with what carries it, or outlives it at other processes
+}
+
 // Flow is one connection from the front that was asked for it to its end: what
 // was asked, what the dial found out, and what has passed since. It is handed
 // down the dialers, held by the relay, and shown to observers. It must not be
@@ -13,15 +33,7 @@ import (
 // each try a Flow of its own (To) and takes over that of the one that counts
 // (Adopt).
 type Flow struct {
-	// What was asked. It is set before the dial and does not change.
-
-	ID      string   // follows the connection across hops: NewID, or as it came
-	Front   string   // who asked: "connect", "grpc", "link", "socks5", ... (a metric label)
-	Network string   // "tcp"
-	Address string   // host:port
-	Source  net.Addr // the client; nil if it has no address
-	Tenant  string   // the cluster whose it is, on a server of many; else ""
-	Owner   any      // what its front holds for it, for that front's own dialers; others neither read nor write it
+	Request
 
 	// Leave is set by a front that need not wait for the connection's end. Where
 	// Forward returns ErrGoesOn it is called when that has come.
@@ -31,13 +43,9 @@ type Flow struct {
 	// Granted is what the dial found out.
 	Resume *Resume
 
-	// What the dial found out. Its dialers write it, one at a time, until Dial
-	// has returned, also with an error; it is for reading from then on.
-
-	Hop       Hop
-	Route     Route
-	Resolved  string    // the address that was dialed (of a proxy: the proxy's), ip:port; "" if the name went out as it is
-	Resumable Resumable // nil: the connection ends with what carries it, or outlives it at other processes
+	// Result is written by the dialers, one at a time, until Dial has returned,
+	// also with an error. It may be read from then on.
+	Result
 
 	// What the Forwarder adds before it tells Observers of the opening.
 
@@ -59,9 +67,9 @@ type after struct {
 	next *after
 }
 
-// AtEnd has do called when the connection has ended or could not be made, whether
-// Forward waits for that or not. It is for a Carrier in front of the Forwarder, and
-// is called before Forward; what was added last is called first.
+// AtEnd calls do when the connection has ended or could not be made, whether
+// Forward waits for that or not; what was added last is called first. Only a Carrier
+// before it calls Forward, and a Dialer during its Dial, may call AtEnd.
 func (f *Flow) AtEnd(do func()) { f.after = &after{do, f.after} }
 
 // end calls what AtEnd has added.
@@ -107,36 +115,33 @@ const (
 	RouteFallback Route = "fallback"       // direct, since the tunnel is deemed down
 )
 
-// NewFlow is a Flow to address, host:port, that no front has asked for.
+// NewFlow returns a Flow to address, host:port, that no front was asked for.
 func NewFlow(network, address string) *Flow {
-	return &Flow{ID: NewID(), Network: network, Address: address}
+	return &Flow{Request: Request{ID: NewID(), Network: network, Address: address}}
 }
 
-// To is a Flow for one try of f at another address. The two share nothing: what
-// the try's dialers note is seen in f once it is adopted, and what the relay
-// counts later is counted in f alone.
+// Tenant returns the name of the cluster that the connection belongs to, or "" where
+// no server of many clusters was asked for it.
+func (f *Flow) Tenant() string {
+	if f.Client == nil {
+		return ""
+	}
+	return f.Client.Tenant
+}
+
+// To returns a Flow for one try of f at another address. The try begins with what f
+// has found out so far. The two share nothing else: f sees what the try's dialers
+// find out once f adopts the try, and the relay counts in f alone.
 func (f *Flow) To(address string) *Flow {
-	return &Flow{ID: f.ID, Front: f.Front, Network: f.Network, Address: address, Source: f.Source, Tenant: f.Tenant, Owner: f.Owner}
+	try := &Flow{Request: f.Request, Result: f.Result}
+	try.Address = address
+	return try
 }
 
-// Adopt takes over what a try found out, and keeps what it did not: Hop, Route,
-// Resolved and Resumable, as they are now. What is noted in try afterwards is not seen in
-// f. It belongs to the dial, and so is called before Dial returns f to its
-// owner. Every new field of what a dial finds out is added here.
-func (f *Flow) Adopt(try *Flow) {
-	if try.Hop != (Hop{}) {
-		f.Hop = try.Hop
-	}
-	if try.Route != "" {
-		f.Route = try.Route
-	}
-	if try.Resolved != "" {
-		f.Resolved = try.Resolved
-	}
-	if try.Resumable != nil {
-		f.Resumable = try.Resumable
-	}
-}
+// Adopt takes over what try has found out by now. f does not see what changes in
+// try afterwards. Adopt belongs to the dial: call it before Dial returns f to its
+// owner.
+func (f *Flow) Adopt(try *Flow) { f.Result = try.Result }
 
 // Sent returns the bytes carried so far away from who asked (up) and back. Any
 // goroutine may call it at any time.

@@ -57,19 +57,25 @@ func TestAFlowMayBeBegunWhileItCarries(t *testing.T) {
 	}
 }
 
-// A try asks under the same id and tells nothing until it is adopted.
-func TestATryIsAFlowOfItsOwn(t *testing.T) {
-	f := &tunnel.Flow{ID: "one", Front: "socks5", Network: "tcp", Address: "name:1", Source: tunnel.Addr{Text: "c:1"}, Tenant: "t", Owner: "o"}
+// A try has all that was asked and found, and f sees nothing of it before Adopt.
+// Fields are compared as a whole: a new one is covered.
+func TestTryIsAFlowOfItsOwn(t *testing.T) {
+	f := &tunnel.Flow{
+		Request: tunnel.Request{ID: "one", Front: "socks5", Network: "tcp", Address: "name:1", Source: tunnel.Addr{Text: "c:1"}, Client: &tunnel.Client{Tenant: "t"}},
+		Result:  tunnel.Result{Route: tunnel.RouteTunnel},
+	}
+	asked, found := f.Request, f.Result
 	try := f.To("10.0.0.1:1")
-	if try.ID != f.ID || try.Front != f.Front || try.Network != f.Network || try.Source != f.Source || try.Tenant != f.Tenant || try.Owner != f.Owner || try.Address != "10.0.0.1:1" {
+	asked.Address = "10.0.0.1:1"
+	if try.Request != asked || try.Result != found || try.Tenant() != "t" {
 		t.Errorf("a try has %+v", try)
 	}
-	try.Hop, try.Route, try.Resolved = tunnel.Direct, tunnel.RouteFallback, "10.0.0.1:1"
-	if f.Hop != (tunnel.Hop{}) || f.Route != "" || f.Resolved != "" {
+	try.Hop, try.Resolved = tunnel.Direct, "10.0.0.1:1"
+	if f.Result != found {
 		t.Error("a try tells before it is adopted")
 	}
 	f.Adopt(try)
-	if f.Hop != tunnel.Direct || f.Route != tunnel.RouteFallback || f.Resolved != "10.0.0.1:1" || f.Address != "name:1" {
+	if f.Result != try.Result || f.Route != tunnel.RouteTunnel || f.Address != "name:1" {
 		t.Errorf("adopted %+v", f)
 	}
 }
@@ -80,7 +86,7 @@ func TestDialObservesAndFindsTheHop(t *testing.T) {
 		f.Hop = tunnel.Hop{Role: "agent", ID: "a"}
 		return nil, errors.New("no")
 	})}
-	flow := &tunnel.Flow{Network: "tcp", Address: "a:1"}
+	flow := &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "a:1"}}
 	_, err := f.Dial(t.Context(), flow)
 	var typed *tunnel.DialError
 	if !errors.As(err, &typed) || flow.ID == "" || flow.Hop.String() != "agent a" || len(rec.events) != 1 {

@@ -33,7 +33,7 @@ func TestForwardBoundsTheDial(t *testing.T) {
 		}),
 	}
 	var told error
-	err := f.Forward(t.Context(), &tunnel.Flow{Network: "tcp", Address: "a:1"}, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
+	err := f.Forward(t.Context(), &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "a:1"}}, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		told = err
 		return nil, err
 	})
@@ -57,7 +57,7 @@ func TestForwardRelaysAndObserves(t *testing.T) {
 			return tunnel.Wrap(b), nil
 		}),
 	}
-	req := &tunnel.Flow{Network: "tcp", Address: "a:1"}
+	req := &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "a:1"}}
 	done := make(chan error, 1)
 	go func() {
 		done <- f.Forward(t.Context(), req, func(tunnel.Conn, error) (tunnel.Conn, error) { return tunnel.Wrap(a), nil })

@@ -116,7 +116,7 @@ func TestIDTravels(t *testing.T) {
 	for _, server := range []*fakeserver.Server{fakeserver.New(p), fakeserver.New(p).Old()} {
 		server.Start(t)
 		s := client(t, p, at("192.0.2.1", server.Addr()), nil)
-		c, err := s.Dial(t.Context(), &tunnel.Flow{ID: "00112233aabbccdd", Network: "tcp", Address: target})
+		c, err := s.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "00112233aabbccdd", Network: "tcp", Address: target}})
 		must(t, err)
 		c.Close()
 		if id := <-server.IDs; id != "00112233aabbccdd" {

@@ -53,7 +53,7 @@ func dialProxy(ctx context.Context, proxy *url.URL, address string, by net.Diale
 	d := connect.Dialer{Proxy: p, Via: tunnel.DialerFunc(plain), TLS: &tls.Config{
 		ServerName: p.Host, MinVersion: tls.VersionTLS12, DynamicRecordSizingDisabled: true,
 	}}
-	c, err := d.Dial(ctx, &tunnel.Flow{Network: "tcp", Address: address}) // no id: it is our own business
+	c, err := d.Dial(ctx, &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: address}}) // no id: it is our own business
 	if err != nil {
 		return nil, explainProxy(ctx, proxy, address, err)
 	}

@@ -650,7 +650,7 @@ func (l *lab) stall() (stop func()) {
 	})
 	d, closeDialer, err := via.Dialer("link://"+l.clients, via.TLS{Files: l.tlsFiles()})
 	l.must(err)
-	conn, err := d.Dial(l.t.Context(), &tunnel.Flow{ID: "stalled-one", Network: "tcp", Address: ln.Addr().String()})
+	conn, err := d.Dial(l.t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "stalled-one", Network: "tcp", Address: ln.Addr().String()}})
 	l.must(err)
 	go func() { // ends with the connection
 		block := make([]byte, 64<<10)

@@ -28,11 +28,10 @@ func large(t *testing.T, conns, agents int) (address string) {
 	t.Helper()
 	table := admin.NewTable()
 	for i := range conns {
-		table.Opened(&tunnel.Flow{ID: fmt.Sprintf("%032x", i), Front: "link", Address: fmt.Sprintf("service-%d.namespace.svc.cluster.local:443", i),
-			Source: tunnel.Addr{Text: "203.0.113.254:54321"}, Hop: tunnel.Hop{Role: "agent", ID: fmt.Sprintf("agent-%d", i%agents)}, Far: tunnel.Addr{Text: "10.1.2.3:443"}, Opened: time.Now()})
+		table.Opened(&tunnel.Flow{Request: tunnel.Request{ID: fmt.Sprintf("%032x", i), Front: "link", Address: fmt.Sprintf("service-%d.namespace.svc.cluster.local:443", i), Source: tunnel.Addr{Text: "203.0.113.254:54321"}}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "agent", ID: fmt.Sprintf("agent-%d", i%agents)}}, Far: tunnel.Addr{Text: "10.1.2.3:443"}, Opened: time.Now()})
 	}
 	for i := range 1000 {
-		table.Dialed(&tunnel.Flow{ID: fmt.Sprint("f", i), Address: "db:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailTimeout})
+		table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: fmt.Sprint("f", i), Address: "db:1"}}, time.Second, &tunnel.DialError{Failure: tunnel.FailTimeout})
 	}
 	handler := admin.Handler(http.NewServeMux(), admin.Source{Component: "konnectivity-server", ID: "server-1", Table: table,
 		Peers: func() []admin.Peer {

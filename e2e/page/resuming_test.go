@@ -19,7 +19,7 @@ func TestAConnectionIsResumed(t *testing.T) {
 	s := newScene(t, nil)
 	l := new(lasting)
 	l.Store(&tunnel.ResumeStatus{Lost: time.Now()})
-	s.connect(&tunnel.Flow{ID: "id-lost", Front: "socks5", Address: "db.prod.svc:5432", Hop: tunnel.Hop{Role: "server", ID: "server-1"}, Resumable: l}, 0, 0)
+	s.connect(&tunnel.Flow{Request: tunnel.Request{ID: "id-lost", Front: "socks5", Address: "db.prod.svc:5432"}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "server", ID: "server-1"}, Resumable: l}}, 0, 0)
 	s.crowd(3)
 	b := openTab(t)
 	b.size(1280, 900, false)

@@ -105,10 +105,7 @@ func addr(text string) net.Addr { return tunnel.Addr{Net: "tcp", Text: text} }
 // crowd adds n idle connections.
 func (s *scene) crowd(n int) {
 	for i := range n {
-		s.connect(&tunnel.Flow{
-			ID: fmt.Sprintf("id-%05d", i), Front: "link", Address: fmt.Sprintf("host-%d.prod.svc:443", i%500),
-			Source: addr(fmt.Sprintf("10.128.%d.%d:50412", i%7, i%200)), Hop: agentHop(fmt.Sprintf("node-%d", i%1000)),
-		}, 0, 0)
+		s.connect(&tunnel.Flow{Request: tunnel.Request{ID: fmt.Sprintf("id-%05d", i), Front: "link", Address: fmt.Sprintf("host-%d.prod.svc:443", i%500), Source: addr(fmt.Sprintf("10.128.%d.%d:50412", i%7, i%200))}, Result: tunnel.Result{Hop: agentHop(fmt.Sprintf("node-%d", i%1000))}}, 0, 0)
 	}
 }
 
@@ -138,20 +135,20 @@ func lively(t *testing.T) *scene {
 	agents := []tunnel.Hop{agentHop("node-1.eu-west.example"), agentHop("node-2.eu-west.example"), agentHop("node-3.eu-west.example"), agentHop("node-4.eu-west.example")}
 	hosts := []string{"db.prod.svc:5432", "registry.internal:443", "172.30.14.7:10250", "metrics.monitoring.svc:9090", "172.30.14.9:10250", "webhook.cert-manager.svc:443"}
 	for i := range 12 {
-		s.connect(&tunnel.Flow{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: hosts[i%6], Hop: agents[i%3]}, 900+i*i*731, 4000+i*i*i*977)
+		s.connect(&tunnel.Flow{Request: tunnel.Request{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: hosts[i%6]}, Result: tunnel.Result{Hop: agents[i%3]}}, 900+i*i*731, 4000+i*i*i*977)
 	}
 	for i := range 5 {
-		s.connect(&tunnel.Flow{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.32:41180"), Address: hosts[(i+3)%6], Hop: agents[(i+1)%4]}, 0, 0)
+		s.connect(&tunnel.Flow{Request: tunnel.Request{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.32:41180"), Address: hosts[(i+3)%6]}, Result: tunnel.Result{Hop: agents[(i+1)%4]}}, 0, 0)
 	}
 	for i := range 4 {
-		s.connect(&tunnel.Flow{ID: tunnel.NewID(), Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: hosts[2+i%2*2], Hop: agents[i]}, 310, 54000+i*4111)
+		s.connect(&tunnel.Flow{Request: tunnel.Request{ID: tunnel.NewID(), Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: hosts[2+i%2*2]}, Result: tunnel.Result{Hop: agents[i]}}, 310, 54000+i*4111)
 	}
-	s.connect(&tunnel.Flow{ID: tunnel.NewID(), Front: "connect", Source: addr("10.128.0.77:39912"), Address: hosts[3], Hop: agents[0]}, 120, 990)
-	stuck := s.connect(&tunnel.Flow{ID: "0af7651916cd43dd8448eb211c80319c", Front: "link", Source: addr("10.128.0.31:50412"), Address: "backup.prod.svc:9000", Hop: agents[1]}, 0, 0)
+	s.connect(&tunnel.Flow{Request: tunnel.Request{ID: tunnel.NewID(), Front: "connect", Source: addr("10.128.0.77:39912"), Address: hosts[3]}, Result: tunnel.Result{Hop: agents[0]}}, 120, 990)
+	stuck := s.connect(&tunnel.Flow{Request: tunnel.Request{ID: "0af7651916cd43dd8448eb211c80319c", Front: "link", Source: addr("10.128.0.31:50412"), Address: "backup.prod.svc:9000"}, Result: tunnel.Result{Hop: agents[1]}}, 0, 0)
 	stuck.Carry(false, 8<<20)
 	stuck.Hold(false, true)
 	for _, failure := range []tunnel.Failure{tunnel.FailTimeout, tunnel.FailRefused, tunnel.FailNoSuchHost} {
-		s.table.Dialed(&tunnel.Flow{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: hosts[failure%6], Hop: agents[failure%3]},
+		s.table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: hosts[failure%6]}, Result: tunnel.Result{Hop: agents[failure%3]}},
 			3*time.Second, &tunnel.DialError{Failure: failure})
 	}
 	for i := range 40 {

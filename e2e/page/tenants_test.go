@@ -72,15 +72,15 @@ func hosted(t *testing.T) *scene {
 	for i := range 40 {
 		of := fmt.Sprintf("cluster-%04d", i*i%1000)
 		for k := range 3 {
-			s.connect(&tunnel.Flow{Tenant: of, ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: fmt.Sprintf("172.30.14.%d:10250", k+7), Hop: agentHop(fmt.Sprintf("node-%d", k%2+1))},
+			s.connect(&tunnel.Flow{Request: tunnel.Request{Client: &tunnel.Client{Tenant: of}, ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: fmt.Sprintf("172.30.14.%d:10250", k+7)}, Result: tunnel.Result{Hop: agentHop(fmt.Sprintf("node-%d", k%2+1))}},
 				400+i*i*37, 2000+i*i*i*91)
 		}
 	}
-	stuck := s.connect(&tunnel.Flow{Tenant: "cluster-0036", ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: "backup.prod.svc:9000", Hop: agentHop("node-1")}, 0, 0)
+	stuck := s.connect(&tunnel.Flow{Request: tunnel.Request{Client: &tunnel.Client{Tenant: "cluster-0036"}, ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: "backup.prod.svc:9000"}, Result: tunnel.Result{Hop: agentHop("node-1")}}, 0, 0)
 	stuck.Carry(false, 8<<20)
 	stuck.Hold(false, true)
 	for i, failure := range []tunnel.Failure{tunnel.FailTimeout, tunnel.FailRefused, tunnel.FailBound} {
-		s.table.Dialed(&tunnel.Flow{Tenant: fmt.Sprintf("cluster-%04d", 36*(i%2)), ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: "registry.internal:443", Hop: agentHop("node-1")},
+		s.table.Dialed(&tunnel.Flow{Request: tunnel.Request{Client: &tunnel.Client{Tenant: fmt.Sprintf("cluster-%04d", 36*(i%2))}, ID: tunnel.NewID(), Front: "link", Source: addr("10.128.0.31:50412"), Address: "registry.internal:443"}, Result: tunnel.Result{Hop: agentHop("node-1")}},
 			3*time.Second, &tunnel.DialError{Failure: failure})
 	}
 	return s

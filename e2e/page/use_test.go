@@ -75,7 +75,7 @@ func (b *tab) focused() string {
 func TestKeyboardAlone(t *testing.T) {
 	s := newScene(t, nil)
 	s.crowd(300)
-	s.table.Dialed(&tunnel.Flow{ID: "f", Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailRefused})
+	s.table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "f", Address: "a.test:1"}}, time.Second, &tunnel.DialError{Failure: tunnel.FailRefused})
 	b := openTab(t)
 	b.open(s.url())
 	b.until("the list", `document.querySelector('#count').textContent === '300 open'`)
@@ -150,8 +150,8 @@ func TestHostileNames(t *testing.T) {
 		o.More = func(s *admin.Status) { s.Strategies = map[string]int{names[0]: 1} }
 	})
 	for i, n := range names {
-		s.connect(&tunnel.Flow{ID: fmt.Sprint(i), Front: n, Address: n, Source: addr(n), Hop: tunnel.Hop{Role: n}}, 10, 10)
-		s.table.Dialed(&tunnel.Flow{ID: n, Front: n, Address: n, Source: addr(n), Hop: tunnel.Hop{Role: n}}, time.Second,
+		s.connect(&tunnel.Flow{Request: tunnel.Request{ID: fmt.Sprint(i), Front: n, Address: n, Source: addr(n)}, Result: tunnel.Result{Hop: tunnel.Hop{Role: n}}}, 10, 10)
+		s.table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: n, Front: n, Address: n, Source: addr(n)}, Result: tunnel.Result{Hop: tunnel.Hop{Role: n}}}, time.Second,
 			&tunnel.DialError{Failure: tunnel.FailDenied, Reason: n})
 	}
 	for _, width := range []int{1280, 375} {

@@ -84,7 +84,7 @@ func bubble(t *testing.T, f func(tr *traffic, h http.Handler)) {
 
 func TestAStallShowsWithinTwoSamples(t *testing.T) {
 	bubble(t, func(tr *traffic, h http.Handler) {
-		client, target := tr.open(&tunnel.Flow{ID: "one", Front: "socks5", Network: "tcp", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}})
+		client, target := tr.open(&tunnel.Flow{Request: tunnel.Request{ID: "one", Front: "socks5", Network: "tcp", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}}})
 		defer client.Close()
 		_, _ = client.Write([]byte("hello"))
 		_, _ = io.ReadFull(target, make([]byte, 5))
@@ -130,7 +130,7 @@ func TestListsArePagedFilteredAndSorted(t *testing.T) {
 	table := NewTable()
 	const many = 10000
 	for i := range many {
-		table.Opened(&tunnel.Flow{ID: fmt.Sprintf("id-%05d", i), Front: "link", Address: fmt.Sprintf("host-%d.test:443", i%100)})
+		table.Opened(&tunnel.Flow{Request: tunnel.Request{ID: fmt.Sprintf("id-%05d", i), Front: "link", Address: fmt.Sprintf("host-%d.test:443", i%100)}})
 	}
 	table.sample(time.Now(), sampleEvery)
 	h := mounted(Source{Table: table})
@@ -162,12 +162,12 @@ func TestFailuresTellCauseAndHintAndNoSecrets(t *testing.T) {
 	h := mounted(Source{Table: table})
 	secret := errors.New("proxy http://user:hunter2@10.0.0.9 said no")
 	for i := range 300 {
-		table.Dialed(&tunnel.Flow{ID: fmt.Sprint("r", i), Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: tunnel.FailDenied, Err: secret})
+		table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: fmt.Sprint("r", i), Address: "a.test:1"}}, time.Second, &tunnel.DialError{Failure: tunnel.FailDenied, Err: secret})
 	}
-	table.Dialed(&tunnel.Flow{ID: "odd", Address: "a.test:1"}, time.Second, &tunnel.DialError{Failure: 999})
-	table.Dialed(&tunnel.Flow{ID: "left", Address: "a.test:1"}, patience-1, &tunnel.ResetError{Code: tunnel.CodeCancelled})
+	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "odd", Address: "a.test:1"}}, time.Second, &tunnel.DialError{Failure: 999})
+	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "left", Address: "a.test:1"}}, patience-1, &tunnel.ResetError{Code: tunnel.CodeCancelled})
 	before := table.failures.n
-	table.Dialed(&tunnel.Flow{ID: "waited", Address: "a.test:1"}, patience, context.Canceled)
+	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "waited", Address: "a.test:1"}}, patience, context.Canceled)
 	if table.failures.n != before+1 {
 		t.Error("a client that waited in vain does not show")
 	}
@@ -312,7 +312,7 @@ func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
 func BenchmarkSample(b *testing.B) {
 	table := NewTable()
 	for i := range 10000 {
-		table.Opened(&tunnel.Flow{ID: fmt.Sprint(i), Front: "socks5", Address: "a.test:1", Hop: tunnel.Hop{Role: "server", ID: "s"}})
+		table.Opened(&tunnel.Flow{Request: tunnel.Request{ID: fmt.Sprint(i), Front: "socks5", Address: "a.test:1"}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "server", ID: "s"}}})
 	}
 	for b.Loop() {
 		table.sample(time.Now(), sampleEvery)

@@ -23,7 +23,7 @@ func set(t time.Time, by time.Duration) time.Time {
 func TestAClockThatIsSetChangesNoState(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, time.Hour} {
 		table, real := NewTable(), time.Now()
-		f := &tunnel.Flow{Front: "socks5", Address: "a.test:443", Opened: real.Add(-time.Minute)}
+		f := &tunnel.Flow{Request: tunnel.Request{Front: "socks5", Address: "a.test:443"}, Opened: real.Add(-time.Minute)}
 		table.Opened(f)
 		now := set(real, by)
 		if got := now.Sub(f.Opened).Round(time.Second); got != time.Minute {

@@ -35,7 +35,7 @@ func frontendOf(f *tunnel.Flow) neighbour {
 	if byPeer(f.Front) {
 		return neighbour{}
 	}
-	return neighbour{f.Tenant, RoleFrontend, hostOf(f.Source), f.Front}
+	return neighbour{f.Tenant(), RoleFrontend, hostOf(f.Source), f.Front}
 }
 
 // byPeer reports whether connections of a front arrive over a link or stream of

@@ -21,12 +21,12 @@ func source(text string) net.Addr { return tunnel.Addr{Net: "tcp", Text: text} }
 func TestFrontendsAreNeighbours(t *testing.T) {
 	table := NewTable()
 	for i := range 3 {
-		connect(table, &tunnel.Flow{Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: "a:1", Hop: tunnel.Hop{Role: "agent", ID: "a1"}})
-		connect(table, &tunnel.Flow{Front: "connect", Source: source(fmt.Sprintf("10.0.0.%d:7", i/2)), Address: "a:1", Hop: tunnel.Hop{Role: "agent", ID: "a1"}})
-		connect(table, &tunnel.Flow{Front: "link", Source: source("10.0.0.9:7"), Address: "a:1", Hop: tunnel.Hop{Role: "agent", ID: "a1"}})
-		connect(table, &tunnel.Flow{Front: "agent", Source: source("10.0.0.9:7"), Address: "b:1"})
+		connect(table, &tunnel.Flow{Request: tunnel.Request{Front: "grpc", Source: &net.UnixAddr{Net: "unix"}, Address: "a:1"}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "agent", ID: "a1"}}})
+		connect(table, &tunnel.Flow{Request: tunnel.Request{Front: "connect", Source: source(fmt.Sprintf("10.0.0.%d:7", i/2)), Address: "a:1"}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "agent", ID: "a1"}}})
+		connect(table, &tunnel.Flow{Request: tunnel.Request{Front: "link", Source: source("10.0.0.9:7"), Address: "a:1"}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "agent", ID: "a1"}}})
+		connect(table, &tunnel.Flow{Request: tunnel.Request{Front: "agent", Source: source("10.0.0.9:7"), Address: "b:1"}})
 	}
-	connect(table, &tunnel.Flow{Front: "socks5", Source: source("127.0.0.1:7"), Address: "c:1", Hop: tunnel.Direct})
+	connect(table, &tunnel.Flow{Request: tunnel.Request{Front: "socks5", Source: source("127.0.0.1:7"), Address: "c:1"}, Result: tunnel.Result{Hop: tunnel.Direct}})
 	table.sample(time.Now(), sampleEvery)
 	h := mounted(Source{Table: table})
 	got := map[string]int{}
@@ -49,7 +49,7 @@ func TestFrontendsAreNeighbours(t *testing.T) {
 func TestServersWithoutALinkAreShown(t *testing.T) {
 	table := NewTable()
 	for _, id := range []string{"s1", "10.0.0.2:8090", "10.0.0.2:8090", "10.0.0.3:8090"} {
-		connect(table, &tunnel.Flow{Front: "socks5", Address: "a:1", Hop: tunnel.Hop{Role: "server", ID: id}})
+		connect(table, &tunnel.Flow{Request: tunnel.Request{Front: "socks5", Address: "a:1"}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "server", ID: id}}})
 	}
 	table.sample(time.Now(), sampleEvery)
 	h := mounted(Source{Table: table, Peers: func() []Peer {
@@ -64,7 +64,7 @@ func TestServersWithoutALinkAreShown(t *testing.T) {
 func TestNeighboursAreBounded(t *testing.T) {
 	table := NewTable()
 	for i := range 10 * keptNeighbours {
-		connect(table, &tunnel.Flow{Front: "agent", Address: fmt.Sprintf("host-%d:1", i)})
+		connect(table, &tunnel.Flow{Request: tunnel.Request{Front: "agent", Address: fmt.Sprintf("host-%d:1", i)}})
 	}
 	table.sample(time.Now(), sampleEvery)
 	s := table.sums.Load()
@@ -81,7 +81,7 @@ func TestNeighboursAreBounded(t *testing.T) {
 func TestNeighboursOfOneTenantLeaveOthersTheirNames(t *testing.T) {
 	table := NewTable()
 	flow := func(tenant string, from int) *tunnel.Flow {
-		return &tunnel.Flow{Tenant: tenant, Front: "connect", Source: source(fmt.Sprintf("10.0.%d.%d:7", from/256, from%256)), Hop: tunnel.Hop{Role: "agent", ID: "a"}}
+		return &tunnel.Flow{Request: tunnel.Request{Client: &tunnel.Client{Tenant: tenant}, Front: "connect", Source: source(fmt.Sprintf("10.0.%d.%d:7", from/256, from%256))}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "agent", ID: "a"}}}
 	}
 	for i := range 10 * keptNeighbours {
 		connect(table, flow("many", i))
@@ -108,7 +108,7 @@ func TestTextsOfFailuresAreBounded(t *testing.T) {
 		long[i] = "ä"[i%2]
 	}
 	for range 2 * keptFailures {
-		table.Dialed(&tunnel.Flow{ID: string(long), Address: string(long)}, time.Second, &tunnel.DialError{Failure: tunnel.FailBadAddress})
+		table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: string(long), Address: string(long)}}, time.Second, &tunnel.DialError{Failure: tunnel.FailBadAddress})
 	}
 	for _, f := range table.failures.list("") {
 		if len(f.Destination) > maxText+3 || len(f.ID) > maxText+3 || f.Destination[:4] != "ää" {

@@ -19,7 +19,7 @@ func TestAResumedConnectionShowsItsPauseAndItsNewHop(t *testing.T) {
 		return []Peer{{Role: RoleServer, ID: "a"}, {Role: RoleServer, ID: "b"}}
 	}})
 	l := new(lasting)
-	f := &tunnel.Flow{ID: "one", Front: "socks5", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}, Hop: tunnel.Hop{Role: "server", ID: "a"}, Opened: time.Now(), Resumable: l}
+	f := &tunnel.Flow{Request: tunnel.Request{ID: "one", Front: "socks5", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "server", ID: "a"}, Resumable: l}, Opened: time.Now()}
 	table.Opened(f)
 	l.now = tunnel.ResumeStatus{Lost: time.Now().Add(-3 * time.Second)}
 	f.Hold(true, true)
@@ -53,7 +53,7 @@ func TestWhatIsResumedElsewhereIsNoFailure(t *testing.T) {
 	table := NewTable()
 	h := mounted(Source{Component: "test", Table: table})
 	between := func() *tunnel.Flow {
-		return &tunnel.Flow{Front: "link", Address: "a.test:443", Opened: time.Now(), Resume: &tunnel.Resume{Granted: tunnel.Grant{Window: time.Second}}}
+		return &tunnel.Flow{Request: tunnel.Request{Front: "link", Address: "a.test:443"}, Opened: time.Now(), Resume: &tunnel.Resume{Granted: tunnel.Grant{Window: time.Second}}}
 	}
 	for _, tc := range []struct {
 		code tunnel.Code

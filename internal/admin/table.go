@@ -149,7 +149,7 @@ func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 // Opened implements tunnel.Observer.
 func (t *Table) Opened(f *tunnel.Flow) {
 	c := &conn{
-		number: t.number.Add(1), tenant: f.Tenant, id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
+		number: t.number.Add(1), tenant: f.Tenant(), id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
 		since: f.Opened, flow: f, from: frontendOf(f), lasting: f.Resumable,
 	}
 	if f.Source != nil {

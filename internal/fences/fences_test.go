@@ -116,7 +116,7 @@ func (r rule) allows(target string) bool {
 			return r.folder == "cmd"
 		}
 		if r.folder == "tunnel" {
-			return own == "tunnel" // its sub-packages build on it, not it on them
+			return own == "tunnel" || own == "tunnel/shares" // the other sub-packages build on it, not it on them
 		}
 		return within(own, []string{r.folder}) || matches(own, r.own)
 	}

@@ -23,7 +23,7 @@ var anyModule = []string{""}
 var rules = []rule{
 	{folder: "cmd", own: []string{"..."}, third: anyModule},
 
-	{folder: "tunnel"},
+	{folder: "tunnel", own: []string{"tunnel/shares"}},
 	{folder: "tunnel/shares"},
 	{folder: "tunnel/race", own: []string{"tunnel"}},
 	{folder: "tunnel/connect", own: []string{"tunnel"}},

@@ -100,7 +100,7 @@ func (t *connect) run(ctx context.Context, f tunnel.Carrier, asked asked) error 
 	leaving := admission.NewWatch(t.c.raw, admission.Buffer{Reader: t.c.Reader}, cancel)
 	stop := sync.OnceValue(leaving.Stop)
 	defer stop() // for a Carrier that never requests the answer
-	flow := &tunnel.Flow{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: t.c.RemoteAddr()}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: t.c.RemoteAddr()}}
 	return f.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {
 		case gone != nil:

@@ -170,7 +170,7 @@ func TestOwnNamesPassTheLinter(t *testing.T) {
 	m := New(reg)
 	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "b"}, func() float64 { return 1 })
 	m.Gauge("some_level", "Help.", prometheus.Labels{"a": "c"}, func() float64 { return 2 })
-	m.Dialed(&tunnel.Flow{Front: "connect"}, 0, nil)
+	m.Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "connect"}}, 0, nil)
 	m.Closed(new(tunnel.Flow), 0, errors.New("x"))
 	m.Stalled(legacy.FromAgent)
 	m.TokenReviewed("accepted", time.Second)
@@ -203,7 +203,7 @@ func TestDialFailureReasons(t *testing.T) {
 		{fail(tunnel.FailBadAddress), ""},
 	} {
 		reg := prometheus.NewPedanticRegistry()
-		New(reg).Dialed(&tunnel.Flow{Front: "grpc"}, time.Second, tc.err)
+		New(reg).Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "grpc"}}, time.Second, tc.err)
 		for _, sample := range families(t, reg)["dial_failure_count"].Metric {
 			want := 0.0
 			if sample.Label[0].GetValue() == tc.want {
@@ -254,7 +254,7 @@ func TestCardinalityIsBounded(t *testing.T) {
 		m.Packet(legacy.FromClient, client.PacketType(i))
 		m.StreamError(legacy.FromClient, codes.Unknown, client.PacketType(i))
 		m.Closed(new(tunnel.Flow), 0, &tunnel.ResetError{Code: tunnel.Code(i)})
-		m.Dialed(&tunnel.Flow{Front: "link", Address: fmt.Sprint("host", i, ":1")}, 0, &tunnel.DialError{Failure: tunnel.Failure(i)})
+		m.Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "link", Address: fmt.Sprint("host", i, ":1")}}, 0, &tunnel.DialError{Failure: tunnel.Failure(i)})
 	}
 	total := 0
 	for _, f := range families(t, reg) {
@@ -275,11 +275,11 @@ func TestCardinalityIsBounded(t *testing.T) {
 func TestResumedConnectionsAreNoFailures(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	m := New(reg)
-	lasts := &tunnel.Flow{Front: "link", Resume: &tunnel.Resume{Granted: tunnel.Grant{Window: time.Second}}}
+	lasts := &tunnel.Flow{Request: tunnel.Request{Front: "link"}, Resume: &tunnel.Resume{Granted: tunnel.Grant{Window: time.Second}}}
 	m.Closed(lasts, 0, &tunnel.ResetError{Code: tunnel.CodeLost})
 	m.Closed(lasts, 0, &tunnel.ResetError{Code: tunnel.CodePeerReset})
-	m.Closed(&tunnel.Flow{Front: "link"}, 0, &tunnel.ResetError{Code: tunnel.CodeLost})
-	m.Dialed(&tunnel.Flow{Front: "link", Resume: &tunnel.Resume{Epoch: 1}}, 0, &tunnel.DialError{Failure: tunnel.FailAgentLost})
+	m.Closed(&tunnel.Flow{Request: tunnel.Request{Front: "link"}}, 0, &tunnel.ResetError{Code: tunnel.CodeLost})
+	m.Dialed(&tunnel.Flow{Request: tunnel.Request{Front: "link"}, Resume: &tunnel.Resume{Epoch: 1}}, 0, &tunnel.DialError{Failure: tunnel.FailAgentLost})
 	got := families(t, reg)
 	if n := got["interrupted_connections_total"].Metric[0].Counter.GetValue(); n != 1 {
 		t.Errorf("%v were interrupted, want 1", n)

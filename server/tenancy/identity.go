@@ -56,10 +56,10 @@ func uriIdentity(uri *url.URL) string {
 	return normal.String()
 }
 
-// identitiesOf are those that a certificate has; of one with more names than anybody
+// NamesOf are the identities that a certificate has, in normal form; of one with more names than anybody
 // needs, none. What is not in the form of its kind is no identity: a CA may let
 // pass what looks like one of another kind.
-func identitiesOf(cert *x509.Certificate) (out []string) {
+func NamesOf(cert *x509.Certificate) (out []string) {
 	if 1+len(cert.DNSNames)+len(cert.URIs) > maxIdentities {
 		return nil
 	}
@@ -88,7 +88,7 @@ func (c *CAs) narrow(identities []string) *CAs {
 // counts says whether a certificate that one of the CAs has issued has an identity
 // that is listed.
 func (c *CAs) counts(cert *x509.Certificate) bool {
-	return len(c.Only) == 0 || slices.ContainsFunc(identitiesOf(cert), func(id string) bool {
+	return len(c.Only) == 0 || slices.ContainsFunc(NamesOf(cert), func(id string) bool {
 		_, listed := slices.BinarySearch(c.Only, id)
 		return listed
 	})
@@ -128,7 +128,7 @@ func (t *Table) Admit(tenant *Tenant, by *CAs, cert *x509.Certificate) error {
 	if !by.counts(cert) {
 		return fmt.Errorf("it has no identity that the tenant %q lists", tenant.Name)
 	}
-	for _, id := range identitiesOf(cert) {
+	for _, id := range NamesOf(cert) {
 		for _, ca := range by.Certs {
 			if other := t.identities[identityKey(ca, id)]; other != "" && other != tenant.Name {
 				return fmt.Errorf("it has identities of two tenants, %q and %q", tenant.Name, other)

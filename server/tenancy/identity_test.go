@@ -37,11 +37,11 @@ func TestNoIdentityIsOneOfAnotherKind(t *testing.T) {
 		DNSNames: []string{"spiffe://red/agent", "CN=red", "*.example", "10.0.0.1", "dns.example"},
 		URIs:     []*url.URL{{Path: "uri.example"}, {Path: "CN=red"}, {Scheme: "spiffe", Host: "Blue", Path: "/agent"}},
 	}
-	if got, want := identitiesOf(cert), []string{"CN=cn.example", "dns.example", "spiffe://blue/agent"}; !slices.Equal(got, want) {
+	if got, want := NamesOf(cert), []string{"CN=cn.example", "dns.example", "spiffe://blue/agent"}; !slices.Equal(got, want) {
 		t.Errorf("got %q", got)
 	}
 	cert.DNSNames = make([]string, maxIdentities)
-	if got := identitiesOf(cert); len(got) > 0 {
+	if got := NamesOf(cert); len(got) > 0 {
 		t.Errorf("of a certificate with too many names: %q", got)
 	}
 }

@@ -121,7 +121,7 @@ func (all *Issuers) candidates(chain []*x509.Certificate) (out []*Tenant) {
 	if len(chain) == 0 {
 		return nil
 	}
-	identities := append([]string{""}, identitiesOf(chain[0])...)
+	identities := append([]string{""}, NamesOf(chain[0])...)
 	for i, cert := range chain {
 		if i > 0 && selfSigned(cert) {
 			continue

@@ -297,7 +297,7 @@ func (s *AgentSession) forward(ctx context.Context, d *agentDial, request *clien
 			delete(s.dials, random)
 		}
 	}()
-	flow := &tunnel.Flow{ID: dialID(request), Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: dialID(request), Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}}
 	err := s.cfg.Forwarder.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		return s.answer(d, random, flow.Address, err)
 	})

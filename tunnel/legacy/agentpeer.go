@@ -148,7 +148,7 @@ func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	if err := ctx.Err(); err != nil {
 		return nil, tunnel.AsDialError(address, err)
 	}
-	random, dial, err := p.startDial(ctx, address)
+	random, dial, err := p.startDial(f)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +161,7 @@ func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 		if p.mux.sender.failure() != nil { // of which the reader has yet to hear
 			return nil, agentLost(address)
 		}
-		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent does not take any more requests just now"}
+		return nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: f.Address, Reason: "the agent does not take any more requests just now"}
 	}
 	select {
 	case a := <-dial.answer:
@@ -177,17 +177,17 @@ func (p *AgentPeer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	}
 }
 
-func (p *AgentPeer) startDial(ctx context.Context, address string) (int64, *pendingDial, error) {
+func (p *AgentPeer) startDial(f *tunnel.Flow) (int64, *pendingDial, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ended {
-		return 0, nil, agentLost(address)
+		return 0, nil, agentLost(f.Address)
 	}
 	if len(p.pending)+p.mux.count() >= p.mux.limits.maxConns {
-		return 0, nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: address, Reason: "the agent has as many connections as it may have"}
+		return 0, nil, &tunnel.DialError{Failure: tunnel.FailExhausted, Address: f.Address, Reason: "the agent has as many connections as it may have"}
 	}
 	p.random++ // unique on this stream, which is all that is needed
-	dial := &pendingDial{address: address, limits: p.mux.limits.in(ctx), start: time.Now(), answer: make(chan dialAnswer, 1)}
+	dial := &pendingDial{address: f.Address, limits: p.mux.limits.of(f.Client), start: time.Now(), answer: make(chan dialAnswer, 1)}
 	p.pending[p.random] = dial
 	return p.random, dial, nil
 }

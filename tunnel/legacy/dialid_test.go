@@ -59,7 +59,7 @@ func TestTheIDTravelsWithADial(t *testing.T) {
 					}),
 				},
 			})
-			c, err := p.Dial(t.Context(), &tunnel.Flow{ID: "trace-1", Network: "tcp", Address: "a:1"})
+			c, err := p.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -72,7 +72,9 @@ func TestTheIDTravelsWithADial(t *testing.T) {
 	}
 	r := newRig(t, Limits{})
 	a := r.rawAgent(t)
-	go func() { _, _ = a.peer.Dial(t.Context(), &tunnel.Flow{ID: "trace-1", Network: "tcp", Address: "a:1"}) }()
+	go func() {
+		_, _ = a.peer.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "trace-1", Network: "tcp", Address: "a:1"}})
+	}()
 	if request := a.want(client.PacketType_DIAL_REQ).GetDialRequest(); len(request.ProtoReflect().GetUnknown()) != 0 {
 		t.Errorf("an old agent gets %v", request)
 	} else {

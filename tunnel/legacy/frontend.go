@@ -17,6 +17,7 @@ import (
 // frontend is one Proxy stream and its connection.
 type frontend struct {
 	service *ProxyService
+	from    *tunnel.Client // nil: unknown
 	mux     *mux
 	gone    <-chan struct{} // the gRPC stream is dead
 	source  net.Addr
@@ -41,16 +42,16 @@ func hasten(c tunnel.Conn) {
 	}
 }
 
-func newFrontend(ctx context.Context, s *ProxyService, stream grpc.ServerStream) *frontend {
-	f := &frontend{service: s, gone: stream.Context().Done(), done: make(chan struct{})}
-	f.mux = newMux(timedSend(stream.SendMsg, s.cfg.Metrics), FromClient, ToClient, s.cfg.Limits.in(ctx), s.cfg.Metrics, s.cfg.LogOf(stream.Context()))
+func newFrontend(from *tunnel.Client, s *ProxyService, stream grpc.ServerStream) *frontend {
+	f := &frontend{service: s, from: from, gone: stream.Context().Done(), done: make(chan struct{})}
+	f.mux = newMux(timedSend(stream.SendMsg, s.cfg.Metrics), FromClient, ToClient, s.cfg.Limits.of(from), s.cfg.Metrics, s.cfg.LogOf(stream.Context()))
 	if info, ok := peer.FromContext(stream.Context()); ok {
 		f.source = info.Addr
 		f.mux.remoteAddr = info.Addr.String()
 	}
 	// A client that ends its stream right after CLOSE_REQ must not take along
 	// what it wrote before.
-	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	f.ctx, f.cancel = context.WithCancelCause(context.WithoutCancel(stream.Context()))
 	return f
 }
 
@@ -177,7 +178,7 @@ func (f *frontend) refuse(random int64, err error) {
 
 // forward serves the dial and its connection.
 func (f *frontend) forward(request *client.DialRequest) {
-	flow := &tunnel.Flow{Front: "grpc", Network: request.GetProtocol(), Address: request.GetAddress(), Source: f.source}
+	flow := &tunnel.Flow{Request: tunnel.Request{Front: "grpc", Network: request.GetProtocol(), Address: request.GetAddress(), Source: f.source, Client: f.from}}
 	err := f.service.carrier.Forward(f.ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		return f.answer(flow.Address, far, err)
 	})

@@ -1,9 +1,9 @@
 package legacy
 
 import (
-	"context"
 	"time"
 
+	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 )
 
@@ -50,51 +50,17 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Budget is memory that the connections of a process share. It may be used
-// from any goroutine.
-type Budget struct{ share *shares.Share }
+// Budget is memory that the connections of a process share.
+type Budget = shares.Budget
 
 // NewBudget returns a budget of total bytes.
-func NewBudget(total int64) *Budget { return &Budget{shares.NewPool(total).Share()} }
+func NewBudget(total int64) *Budget { return shares.NewBudget(total) }
 
-// Share returns a part of the same budget for one client more; see package
-// shares.
-func (b *Budget) Share() *Budget { return &Budget{b.share.Pool().Share()} }
-
-// Divided returns a part of the same budget that is a budget of its own, as for
-// a tenant: its Share divides what that part may have.
-func (b *Budget) Divided() *Budget { return &Budget{b.share.Pool().Share().Divide().Share()} }
-
-// Used returns the bytes of the whole budget that are held just now.
-func (b *Budget) Used() int64 { return b.share.Pool().Used() }
-
-// Hold has n more bytes count as held, or as many fewer.
-func (b *Budget) Hold(n int) { b.add(n) }
-
-// Full says that the holder of this part of the budget may hold no more.
-func (b *Budget) Full() bool { return b.free() <= 0 }
-
-// free is how much the holder of this part of the budget may still hold.
-func (b *Budget) free() int64 { return b.share.Left() }
-
-func (b *Budget) add(n int) { b.share.Add(int64(n)) }
-
-// Total returns the bytes that may be held.
-func (b *Budget) Total() int64 { return b.share.Pool().Max() }
-
-type budgetKey struct{}
-
-// WithBudget makes a frontend's stream that is admitted with this context, and
-// a connection that AgentPeer.Dial makes under it, count against b instead of
-// the budget of their Limits.
-func WithBudget(ctx context.Context, b *Budget) context.Context {
-	return context.WithValue(ctx, budgetKey{}, b)
-}
-
-// in returns the limits of what is made under ctx.
-func (l Limits) in(ctx context.Context) Limits {
-	if b, ok := ctx.Value(budgetKey{}).(*Budget); ok {
-		l.Budget = b
+// of returns the limits of a client's connections: they count in its own budget, if
+// it has one.
+func (l Limits) of(c *tunnel.Client) Limits {
+	if c != nil && c.GRPC != nil {
+		l.Budget = c.GRPC
 	}
 	return l
 }

@@ -23,10 +23,10 @@ const (
 
 // ProxyServiceConfig is how a server takes frontends.
 type ProxyServiceConfig struct {
-	// Admit gives a stream its place: the context that its connection is made
-	// under, and what to call when it has ended; or the gRPC status it ends
-	// with at once. nil: there is always one.
-	Admit func(ctx context.Context) (admitted context.Context, leave func(), err error)
+	// Admit admits a stream: it returns the client that the stream's connection
+	// belongs to, nil if that is unknown, and what to call when the stream has
+	// ended; or the gRPC status that ends it at once. nil admits all streams.
+	Admit func(stream context.Context) (client *tunnel.Client, leave func(), err error)
 
 	// Received, which may be nil, is told of each message that a stream was handed,
 	// and of its size. It must not block.
@@ -58,7 +58,7 @@ func NewProxyService(c tunnel.Carrier, cfg ProxyServiceConfig) *ProxyService {
 	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
 	cfg.LogOf = orAlways(cfg.LogOf, cfg.Log)
 	if cfg.Admit == nil {
-		cfg.Admit = func(ctx context.Context) (context.Context, func(), error) { return ctx, func() {}, nil }
+		cfg.Admit = func(context.Context) (*tunnel.Client, func(), error) { return nil, func() {}, nil }
 	}
 	return &ProxyService{carrier: c, cfg: cfg}
 }
@@ -97,7 +97,7 @@ func (s *ProxyService) receiving(stream grpc.ServerStream) func(any) error {
 // proxy serves one frontend's stream. What reads and writes the stream belongs
 // to the group, since gRPC lets go of it only after the handler has returned.
 func (s *ProxyService) proxy(stream grpc.ServerStream) error {
-	ctx, leave, err := s.cfg.Admit(stream.Context())
+	client, leave, err := s.cfg.Admit(stream.Context())
 	if err != nil {
 		s.cfg.Metrics.StreamError(FromClient, status.Code(err), NoPacket)
 		return err
@@ -111,7 +111,7 @@ func (s *ProxyService) proxy(stream grpc.ServerStream) error {
 	s.cfg.Metrics.Stream(proxyMethod, 1)
 	defer s.cfg.Metrics.Stream(proxyMethod, -1)
 
-	f := newFrontend(ctx, s, stream)
+	f := newFrontend(client, s, stream)
 	sent, read := make(chan struct{}), make(chan error, 1)
 	s.wg.Go(func() {
 		defer close(sent)

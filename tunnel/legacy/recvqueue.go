@@ -58,7 +58,7 @@ func (q *recvQueue) put(batch []tunnel.Chunk) bool {
 		return !overfull
 	}
 	for i, c := range batch {
-		q.limits.Budget.add(q.backlog.add(c))
+		q.limits.Budget.Hold(q.backlog.add(c))
 		batch[i] = tunnel.Chunk{}
 	}
 	q.noteFull()
@@ -116,7 +116,7 @@ func (q *recvQueue) took(less int) {
 		q.movedAt = time.Now()
 	}
 	if less > 0 {
-		q.limits.Budget.add(-less)
+		q.limits.Budget.Give(less)
 		q.noteFull()
 		q.cond.Broadcast() // for put
 	}

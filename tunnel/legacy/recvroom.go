@@ -42,19 +42,19 @@ func (q *recvQueue) makeRoom(size int) bool {
 // begin.
 func (q *recvQueue) makeRoomAlone(size int) bool {
 	if q.crowded() {
-		q.limits.Budget.add(grpcWindow)
+		q.limits.Budget.Hold(grpcWindow)
 		for q.crowded() && !q.ended() {
 			q.cond.Wait()
 		}
-		q.limits.Budget.add(-grpcWindow)
+		q.limits.Budget.Give(grpcWindow)
 	}
-	return q.backlog.held > 0 || size <= lastBuffer || q.limits.Budget.free() > 0
+	return q.backlog.held > 0 || size <= lastBuffer || q.limits.Budget.Left() > 0
 }
 
 // crowded says whether a stream that nobody shares has enough waiting: less
 // than connBuffer where memory gets scarce.
 func (q *recvQueue) crowded() bool {
-	free := int(max(q.limits.Budget.free()/4, 0))
+	free := int(max(q.limits.Budget.Left()/4, 0))
 	return q.backlog.held > min(q.limits.connBuffer, free)
 }
 
@@ -65,7 +65,7 @@ func (q *recvQueue) fits(size, times int) bool {
 	if q.backlog.held == 0 {
 		return true
 	}
-	free, share := int(q.limits.Budget.free()), q.limits.connBuffer
+	free, share := int(q.limits.Budget.Left()), q.limits.connBuffer
 	if free <= 0 {
 		share = min(share, lastBuffer)
 	}

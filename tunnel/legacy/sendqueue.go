@@ -108,12 +108,12 @@ func (q *sendQueue) put(c tunnel.Chunk) error {
 
 // room says whether more may wait. Once the budget is used up, one chunk.
 func (q *sendQueue) room() bool {
-	return q.held == 0 || q.held < sendWindow && q.s.budget.free() > 0
+	return q.held == 0 || q.held < sendWindow && q.s.budget.Left() > 0
 }
 
 func (q *sendQueue) hold(size int) {
 	q.held += size
-	q.s.budget.add(size)
+	q.s.budget.Hold(size)
 }
 
 func (q *sendQueue) wasSent(size int) {

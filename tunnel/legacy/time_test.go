@@ -315,7 +315,7 @@ func TestLateLookAtAQueueThatIsFullAnew(t *testing.T) {
 		tunnel.ReleaseAll(taken[:n])
 		q.took(less)
 		for _, c := range chunks(4, 16<<10) {
-			q.limits.Budget.add(q.backlog.add(c))
+			q.limits.Budget.Hold(q.backlog.add(c))
 		}
 		q.noteFull()
 		q.mu.Unlock()

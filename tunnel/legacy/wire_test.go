@@ -309,7 +309,7 @@ func TestAnswerThatNobodyTakesHoldsNothing(t *testing.T) {
 	limits := Limits{}.withDefaults()
 	metrics, log := orNothing(nil, nil)
 	p := newAgentPeer(&script{ctx: t.Context()}, agentHello{id: "a"}, &AgentServiceConfig{Limits: limits, Metrics: metrics, Log: log, LogOf: orAlways(nil, log)})
-	random, dial, err := p.startDial(t.Context(), "a:1")
+	random, dial, err := p.startDial(tunnel.NewFlow("tcp", "a:1"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func linkMux(t testing.TB, near, far net.Conn) mux {
 	a, _ := sessions(t, near, far, link.Config{}, link.Config{Forwarder: ends})
 	return mux{
 		open: func() (net.Conn, error) {
-			return a.Dial(context.Background(), &tunnel.Flow{Network: "tcp", Address: "x:1"})
+			return a.Dial(context.Background(), &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: "x:1"}})
 		},
 		accept: func() (net.Conn, error) {
 			select {

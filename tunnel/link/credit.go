@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 )
 
 // The arithmetic of credit (§5). No locks, no I/O, no clock: callers bring
@@ -117,7 +118,7 @@ func (c *recvCredit) unread() int { return int(c.received - c.consumed) }
 // grantStep is used up it grants again: it returns the new limit and true.
 // pressure is how scarce memory is; rtt is the least round trip of the link, 0
 // while unknown.
-func (c *recvCredit) consume(n int, now time.Time, rtt time.Duration, pressure pressure) (limit uint64, grant bool) {
+func (c *recvCredit) consume(n int, now time.Time, rtt time.Duration, pressure shares.Pressure) (limit uint64, grant bool) {
 	c.consumed += uint64(n)
 	c.tune(now, rtt, pressure)
 	return c.renew()
@@ -155,8 +156,8 @@ func (c *recvCredit) follow(next uint64) (limit uint64, grant, follows bool) {
 // round trips' worth. Less than proof would prove nothing: it can have piled up
 // while this process was not running, and then goes at once. Nor does a pace that
 // lasts less than growAfter.
-func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure pressure) {
-	if pressure >= memoryShort {
+func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure shares.Pressure) {
+	if pressure >= shares.Short {
 		c.window = minWindow
 	}
 	if c.epoch.IsZero() {
@@ -174,7 +175,7 @@ func (c *recvCredit) tune(now time.Time, rtt time.Duration, pressure pressure) {
 	if c.fastFrom.IsZero() {
 		c.fastFrom = began
 	}
-	if now.Sub(c.fastFrom) >= growAfter && pressure == memoryPlenty {
+	if now.Sub(c.fastFrom) >= growAfter && pressure == shares.Plenty {
 		c.window = min(growth(rtt)*c.window, maxWindow)
 		c.bound = 0
 		c.fastFrom = now

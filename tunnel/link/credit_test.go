@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 	"testing"
 	"time"
+
+	"konnectivity/tunnel/shares"
 )
 
 func TestSendCredit(t *testing.T) {
@@ -45,7 +47,7 @@ func TestReceiveBeyondCredit(t *testing.T) {
 
 // consumeHalves takes n half windows, each in the given time, and returns the
 // window that results.
-func consumeHalves(f *recvCredit, n int, each, rtt time.Duration, p pressure) uint64 {
+func consumeHalves(f *recvCredit, n int, each, rtt time.Duration, p shares.Pressure) uint64 {
 	now := time.Unix(1000, 0)
 	for range n {
 		half := int(f.window / 2)
@@ -62,23 +64,23 @@ func TestWindowGrowth(t *testing.T) {
 		name      string
 		halves    int
 		each, rtt time.Duration
-		p         pressure
+		p         shares.Pressure
 		want      uint64
 	}{
-		{"less than a window, which may have piled up, says nothing", 1, 0, rtt, memoryPlenty, initialWindow},
-		{"less than two windows on a link that is not far", 3, growAfter, farRTT - 1, memoryPlenty, initialWindow},
+		{"less than a window, which may have piled up, says nothing", 1, 0, rtt, shares.Plenty, initialWindow},
+		{"less than two windows on a link that is not far", 3, growAfter, farRTT - 1, shares.Plenty, initialWindow},
 		// Time begins with the end of the first half.
-		{"a window in less than eight round trips", 2, 8*rtt - 1, rtt, memoryPlenty, farGrowth * initialWindow},
-		{"two windows on a link that is not far", 4, (8*(farRTT-1) - 1) / 3, farRTT - 1, memoryPlenty, windowGrowth * initialWindow},
-		{"a window in eight round trips", 10, 8 * rtt, rtt, memoryPlenty, initialWindow},
-		{"round trip unknown", 10, 0, 0, memoryPlenty, initialWindow},
-		{"up to the cap", 100, 20 * time.Millisecond, rtt, memoryPlenty, maxWindow},
-		{"fast for a moment only, as into empty socket buffers", 100, growAfter/100 - 1, rtt, memoryPlenty, initialWindow},
-		{"a short link, as fast as its turns allow", int(growAfter/(2*turnDelay)) + 8, 2*turnDelay - 1, turnDelay / 10, memoryPlenty, windowGrowth * initialWindow},
-		{"a short link, slower than that", 100, 8*turnDelay/3 + 1, turnDelay / 10, memoryPlenty, initialWindow},
-		{"half the memory used", 100, 1, rtt, memoryTight, initialWindow},
-		{"three quarters used", 1, 1, rtt, memoryShort, minWindow},
-		{"all used", 100, 1, rtt, memoryOut, minWindow},
+		{"a window in less than eight round trips", 2, 8*rtt - 1, rtt, shares.Plenty, farGrowth * initialWindow},
+		{"two windows on a link that is not far", 4, (8*(farRTT-1) - 1) / 3, farRTT - 1, shares.Plenty, windowGrowth * initialWindow},
+		{"a window in eight round trips", 10, 8 * rtt, rtt, shares.Plenty, initialWindow},
+		{"round trip unknown", 10, 0, 0, shares.Plenty, initialWindow},
+		{"up to the cap", 100, 20 * time.Millisecond, rtt, shares.Plenty, maxWindow},
+		{"fast for a moment only, as into empty socket buffers", 100, growAfter/100 - 1, rtt, shares.Plenty, initialWindow},
+		{"a short link, as fast as its turns allow", int(growAfter/(2*turnDelay)) + 8, 2*turnDelay - 1, turnDelay / 10, shares.Plenty, windowGrowth * initialWindow},
+		{"a short link, slower than that", 100, 8*turnDelay/3 + 1, turnDelay / 10, shares.Plenty, initialWindow},
+		{"half the memory used", 100, 1, rtt, shares.Tight, initialWindow},
+		{"three quarters used", 1, 1, rtt, shares.Short, minWindow},
+		{"all used", 100, 1, rtt, shares.Out, minWindow},
 	} {
 		f := newRecvCredit(initialWindow)
 		if got := consumeHalves(&f, c.halves, c.each, c.rtt, c.p); got != c.want {
@@ -90,8 +92,8 @@ func TestWindowGrowth(t *testing.T) {
 // A window that shrank grows again once there is memory.
 func TestWindowRecovers(t *testing.T) {
 	f := newRecvCredit(initialWindow)
-	consumeHalves(&f, 3, 1, time.Second, memoryShort)
-	if got := consumeHalves(&f, 100, growAfter/2, time.Second, memoryPlenty); got != maxWindow {
+	consumeHalves(&f, 3, 1, time.Second, shares.Short)
+	if got := consumeHalves(&f, 100, growAfter/2, time.Second, shares.Plenty); got != maxWindow {
 		t.Errorf("window %d after memory came back", got)
 	}
 }
@@ -133,7 +135,7 @@ func TestCreditProperties(t *testing.T) {
 					break
 				}
 				before := recv.limit
-				limit, grant := recv.consume(n, now, time.Duration(rnd.IntN(60))*time.Millisecond, pressure(rnd.IntN(4)))
+				limit, grant := recv.consume(n, now, time.Duration(rnd.IntN(60))*time.Millisecond, shares.Pressure(rnd.IntN(4)))
 				if grant {
 					if limit != recv.limit || limit <= before || limit < recv.consumed+minWindow || limit > recv.consumed+maxWindow {
 						t.Fatalf("seed %d: granted %d after %d, consumed %d", seed, limit, before, recv.consumed)
@@ -164,18 +166,18 @@ func TestCreditProperties(t *testing.T) {
 func TestMemoryIsScarceForWhoHoldsIt(t *testing.T) {
 	hog := NewBudget(1 << 20)
 	small := hog.Share()
-	for hog.pressure() != memoryOut {
-		hog.add(1 << 10)
+	for hog.Pressure() != shares.Out {
+		hog.Hold(1 << 10)
 	}
-	small.add(64 << 10)
-	if small.pressure() != memoryTight || small.initialWindow() != initialWindow || !small.tolerates(minWindow+1) {
-		t.Errorf("a client that holds 64 KiB of 1 MiB beside a hog is under pressure %d", small.pressure())
+	small.Hold(64 << 10)
+	if small.Pressure() != shares.Tight || firstWindow(small) != initialWindow || !tolerates(small, minWindow+1) {
+		t.Errorf("a client that holds 64 KiB of 1 MiB beside a hog is under pressure %d", small.Pressure())
 	}
-	if hog.tolerates(minWindow) || hog.Take(1) || !small.Take(1) {
+	if tolerates(hog, minWindow) || hog.Take(1) || !small.Take(1) {
 		t.Error("it is not the hog who feels it")
 	}
-	for small.pressure() != memoryOut {
-		small.add(1 << 10)
+	for small.Pressure() != shares.Out {
+		small.Hold(1 << 10)
 	}
 	if hog.Used() > hog.Max() {
 		t.Errorf("%d of %d are held", hog.Used(), hog.Max())
@@ -188,8 +190,8 @@ func TestTheLastOfTheBudgetIsKept(t *testing.T) {
 		{800, 1 << 20}, {888, 1 << 20}, {900, minWindow * 8 / 9}, {950, minWindow * 8 / 19}, {999, minWindow * 8 / 999}, {1000, 0}, {1001, 0},
 	} {
 		b := NewBudget(1000)
-		b.add(c.used)
-		if !b.tolerates(c.tolerated) || c.tolerated < minWindow && b.tolerates(c.tolerated+1) {
+		b.Hold(c.used)
+		if !tolerates(b, c.tolerated) || c.tolerated < minWindow && tolerates(b, c.tolerated+1) {
 			t.Errorf("with %d of 1000 used it is not %d that a stream may keep", c.used, c.tolerated)
 		}
 	}
@@ -198,24 +200,24 @@ func TestTheLastOfTheBudgetIsKept(t *testing.T) {
 func TestBudgetPressure(t *testing.T) {
 	for _, c := range []struct {
 		used   int
-		want   pressure
+		want   shares.Pressure
 		window uint64
 	}{
-		{0, memoryPlenty, initialWindow}, {499, memoryPlenty, initialWindow}, {500, memoryTight, initialWindow}, {749, memoryTight, initialWindow},
-		{750, memoryShort, minWindow}, {888, memoryShort, minWindow}, {889, memoryOut, minWindow}, {1000, memoryOut, minWindow}, {5000, memoryOut, minWindow},
+		{0, shares.Plenty, initialWindow}, {499, shares.Plenty, initialWindow}, {500, shares.Tight, initialWindow}, {749, shares.Tight, initialWindow},
+		{750, shares.Short, minWindow}, {888, shares.Short, minWindow}, {889, shares.Out, minWindow}, {1000, shares.Out, minWindow}, {5000, shares.Out, minWindow},
 	} {
 		b := NewBudget(1000)
-		b.add(c.used)
-		if b.pressure() != c.want || b.initialWindow() != c.window || b.Used() != int64(c.used) {
-			t.Errorf("%d of 1000 used: pressure %d, first window %d", c.used, b.pressure(), b.initialWindow())
+		b.Hold(c.used)
+		if b.Pressure() != c.want || firstWindow(b) != c.window || b.Used() != int64(c.used) {
+			t.Errorf("%d of 1000 used: pressure %d, first window %d", c.used, b.Pressure(), firstWindow(b))
 		}
 	}
 	var none *Budget
-	none.add(1 << 40)
-	if none.pressure() != memoryPlenty || none.initialWindow() != initialWindow || none.Used() != 0 || none.Max() != 0 {
+	none.Hold(1 << 40)
+	if none.Pressure() != shares.Plenty || firstWindow(none) != initialWindow || none.Used() != 0 || none.Max() != 0 {
 		t.Error("no budget is a bound")
 	}
-	if !none.tolerates(1<<40) || none.Share() != nil || !none.Take(1<<40) {
+	if !tolerates(none, 1<<40) || none.Share() != nil || !none.Take(1<<40) {
 		t.Error("no budget is a bound")
 	}
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(math.MaxInt64))
@@ -238,7 +240,7 @@ func TestCreditThatFollows(t *testing.T) {
 				t.Fatalf("%d is granted where the next may be sent %d, in steps of %d", c.limit, next, step)
 			}
 			c.received = next
-			c.consume(int(next-c.consumed), time.Unix(1000, 0), 0, memoryPlenty)
+			c.consume(int(next-c.consumed), time.Unix(1000, 0), 0, shares.Plenty)
 			if most := max(next+lead, initialWindow); c.limit > most {
 				t.Fatalf("%d is granted once all was passed on, where the next may be sent %d", c.limit, next)
 			}
@@ -246,7 +248,7 @@ func TestCreditThatFollows(t *testing.T) {
 	}
 	c := newRecvCredit(initialWindow)
 	c.follow(0)
-	consumeHalves(&c, 100, time.Millisecond, 50*time.Millisecond, memoryPlenty)
+	consumeHalves(&c, 100, time.Millisecond, 50*time.Millisecond, shares.Plenty)
 	if _, _, follows := c.follow(0); follows || c.limit < c.consumed+c.window/2 {
 		t.Errorf("%d is granted of a window of %d after %d", c.limit, c.window, c.consumed)
 	}

@@ -41,11 +41,11 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 
 // openLocked sends OPEN.
 func (ses *Session) openLocked(ctx context.Context, f *tunnel.Flow) *Stream {
-	budget := budgetOf(ctx, ses.cfg.Budget)
+	budget := budgetOf(f, ses.cfg.Budget)
 	st := newStream(ses, ses.streams.give(), budget)
 	m := openMsg{network: f.Network, address: f.Address, credit: st.recv.credit.limit, id: tunnel.CleanID(f.ID)}
 	if budget != nil && budget != ses.cfg.Budget {
-		m.client = budget.number
+		m.client = budget.Number()
 	}
 	if ses.resumes {
 		m.resume = f.Resume
@@ -171,10 +171,7 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 		cancel(nil)
 		ses.wg.Done()
 	}
-	flow := &tunnel.Flow{
-		ID: m.id, Front: "link", Network: m.network, Address: m.address,
-		Source: ses.out.conn.RemoteAddr(), Resume: m.resume, Leave: leave,
-	}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
 	answered := false
 	err := ses.cfg.Forwarder.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true

@@ -278,8 +278,8 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	}
 	ses.receivedLocked(n)
 	ses.count.unread += n
-	st.budget.add(n)
-	if !st.budget.tolerates(st.recv.credit.unread()) {
+	st.budget.Hold(n)
+	if !tolerates(st.budget, st.recv.credit.unread()) {
 		st.resetLocked(tunnel.CodeMemory)
 		return nil
 	}

@@ -50,7 +50,7 @@ func newPipeline(t *testing.T) *pipeline {
 // carry is what a sidecar does.
 func (p *pipeline) carry(client tunnel.Conn) {
 	serve := &tunnel.Forwarder{Dialer: p.chain.client.Load(), Bounds: tunnel.Bounds{Linger: patience}}
-	req := &tunnel.Flow{Network: "tcp", Address: p.target.Addr().String()}
+	req := &tunnel.Flow{Request: tunnel.Request{Network: "tcp", Address: p.target.Addr().String()}}
 	_ = serve.Forward(context.Background(), req, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
 		if err != nil {
 			_ = client.Reset(err)

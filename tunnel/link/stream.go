@@ -32,7 +32,7 @@ type Stream struct {
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {
 	st := &Stream{ses: ses, budget: budget}
 	st.recv.cond.L, st.send.cond.L = &ses.mu, &ses.mu
-	st.recv.credit = newRecvCredit(budget.initialWindow())
+	st.recv.credit = newRecvCredit(firstWindow(budget))
 	st.send.id = id
 	return st
 }
@@ -132,14 +132,14 @@ func (st *Stream) ReadChunks(dst []tunnel.Chunk) (int, error) {
 // due.
 func (st *Stream) consumedLocked(n int) {
 	ses := st.ses
-	st.budget.add(-n)
+	st.budget.Give(n)
 	ses.count.unread -= n
 	if st.recv.end != nil {
 		st.recv.credit.consumed += uint64(n) // no more is coming, so no more credit
 		st.leaveLocked()
 		return
 	}
-	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.pressure()); grant {
+	if limit, grant := st.recv.credit.consume(n, time.Now(), ses.alive.floor.get(), st.budget.Pressure()); grant {
 		st.send.out.credit = limit
 		st.queueLocked()
 	}
@@ -311,7 +311,7 @@ func (st *Stream) dropLocked(end, cause error) {
 	st.recv.fail(cause)
 	st.recv.tellFailure()
 	n := st.recv.abandon(end)
-	st.budget.add(-n)
+	st.budget.Give(n)
 	st.ses.count.unread -= n
 	st.leaveLocked()
 	st.send.abandon(end)

@@ -15,7 +15,7 @@ import (
 )
 
 // dialed is a connection through w and its destination's end.
-func (w *world) dialed(t *testing.T, ctx context.Context) (tunnel.Conn, net.Conn) {
+func (w *world) dialed(t *testing.T, ctx context.Context, client *tunnel.Client) (tunnel.Conn, net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -23,7 +23,9 @@ func (w *world) dialed(t *testing.T, ctx context.Context) (tunnel.Conn, net.Conn
 	}
 	defer l.Close()
 	w.dest = l.Addr().String()
-	c, err := w.opener.Dialer(w).Dial(ctx, tunnel.NewFlow("tcp", "dest:1"))
+	f := tunnel.NewFlow("tcp", "dest:1")
+	f.Client = client
+	c, err := w.opener.Dialer(w).Dial(ctx, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +48,7 @@ func (w *world) alone(t *testing.T) {
 // there is one, long before the window has passed.
 func TestResetWithoutACarrier(t *testing.T) {
 	w := newWorld(t, 1, time.Hour)
-	c, far := w.dialed(t, t.Context())
+	c, far := w.dialed(t, t.Context(), nil)
 	w.alone(t)
 	if err := c.Reset(&tunnel.ResetError{Code: tunnel.CodeTimeout}); err != nil {
 		t.Fatal(err)
@@ -68,7 +70,7 @@ func TestResetWithoutACarrier(t *testing.T) {
 // The acceptor resets what has no carrier: whoever resumes it hears of it.
 func TestResetByTheDestinationWithoutACarrier(t *testing.T) {
 	w := newWorld(t, 1, time.Hour)
-	c, far := w.dialed(t, t.Context())
+	c, far := w.dialed(t, t.Context(), nil)
 	w.alone(t)
 	_ = far.(*net.TCPConn).SetLinger(0)
 	far.Close()
@@ -85,7 +87,7 @@ func TestResetByTheDestinationWithoutACarrier(t *testing.T) {
 func TestCarriersCountInTheDialersBudget(t *testing.T) {
 	w := newWorld(t, 1, time.Hour)
 	budget := link.NewBudget(1 << 30)
-	c, far := w.dialed(t, link.WithBudget(t.Context(), budget))
+	c, far := w.dialed(t, t.Context(), &tunnel.Client{Budget: budget})
 	w.alone(t)
 	w.servers[0].linkNear()
 	if _, err := far.Write(make([]byte, 10<<10)); err != nil {
@@ -101,7 +103,7 @@ func TestAnEndKeepsNothingOfItsDial(t *testing.T) {
 	type key struct{}
 	value := new([1 << 10]byte)
 	held := weak.Make(value)
-	c, _ := w.dialed(t, context.WithValue(t.Context(), key{}, value))
+	c, _ := w.dialed(t, context.WithValue(t.Context(), key{}, value), nil)
 	eventually(t, func() bool {
 		runtime.GC()
 		return held.Value() == nil

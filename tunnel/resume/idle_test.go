@@ -26,10 +26,10 @@ func leaves(n int, f func()) int {
 }
 
 // An end is one block of memory; what it needs only once it has lost its carrier, has
-// to wait or is given a deadline takes none before. 480 and 112 are sizes of Go's
+// to wait or is given a deadline takes none before. 480 and 128 are sizes of Go's
 // allocator, which rounds up to one of these.
 func TestWhatAnIdleEndTakes(t *testing.T) {
-	if strconv.IntSize == 64 && (unsafe.Sizeof(Conn{}) > 480 || unsafe.Sizeof(opening{}) > 112) {
+	if strconv.IntSize == 64 && (unsafe.Sizeof(Conn{}) > 480 || unsafe.Sizeof(opening{}) > 128) {
 		t.Errorf("an end takes %d bytes, and what an opener adds %d", unsafe.Sizeof(Conn{}), unsafe.Sizeof(opening{}))
 	}
 	const n = 4096
@@ -43,7 +43,7 @@ func TestWhatAnIdleEndTakes(t *testing.T) {
 	var c tunnel.Conn
 	var err error
 	opener := leaves(n, func() {
-		if c, err = dialer.Dial(t.Context(), &tunnel.Flow{ID: "id", Address: "dest:1"}); err != nil {
+		if c, err = dialer.Dial(t.Context(), &tunnel.Flow{Request: tunnel.Request{ID: "id", Address: "dest:1"}}); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -51,7 +51,7 @@ func TestWhatAnIdleEndTakes(t *testing.T) {
 	acceptor := leaves(n, func() {
 		r := &tunnel.Resume{Token: newToken(), Window: DefaultWindow}
 		answer := func(tunnel.Conn, error) (tunnel.Conn, error) { return lean{}, nil }
-		if c, err = e.answer(&tunnel.Flow{Address: "dest:1", Resume: r}, &trial{}, lean{}, nil, answer); err != nil {
+		if c, err = e.answer(&tunnel.Flow{Request: tunnel.Request{Address: "dest:1"}, Resume: r}, &trial{}, lean{}, nil, answer); err != nil {
 			t.Fatal(err)
 		}
 	})

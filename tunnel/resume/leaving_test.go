@@ -163,7 +163,7 @@ func TestEarlyLieEndsWhatHasSomethingToAcknowledge(t *testing.T) {
 	defer e.Close()
 	repeated, done := &lying{}, &lying{}
 	asked := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Attempt: 1, Granted: tunnel.Grant{Window: time.Minute}}
-	e.adopt(nil, repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
+	e.adopt(repeated, tunnel.NewFlow("tcp", "dest:1"), asked, nil)
 
 	c := e.newConn(nil, time.Minute, 0, [16]byte{2}, "dest:1")
 	if err := e.add(c, nil); err != nil {

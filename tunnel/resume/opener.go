@@ -22,13 +22,9 @@ const (
 // opening is what an opener needs to resume a connection. Conn.mu guards what changes.
 type opening struct {
 	dialer  tunnel.Dialer
-	budget  *link.Budget // that streams count in; nil: their link's
-	network string
-	id      string
-	front   string
-	window  time.Duration
-	route   string  // changes
-	search  *search // nil: there is a carrier, or it was lost a moment ago
+	request tunnel.Request // of the first dial
+	route   string         // changes
+	search  *search        // nil: there is a carrier, or it was lost a moment ago
 }
 
 // search is what an opener knows about the carrier that it wants next.
@@ -44,14 +40,6 @@ func (o *opening) searching() *search {
 		o.search = new(search)
 	}
 	return o.search
-}
-
-// context is one for a dial: its streams count in the budget of the first.
-func (o *opening) context() context.Context {
-	if o.budget == nil {
-		return context.Background()
-	}
-	return link.WithBudget(context.Background(), o.budget)
 }
 
 // Dialer makes the connections that next dials outlive their carriers, as far
@@ -72,7 +60,7 @@ func (e *Manager) Dialer(next tunnel.Dialer) tunnel.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		return e.adopt(link.BudgetOf(ctx), far, f, asked, next), nil
+		return e.adopt(far, f, asked, next), nil
 	})
 }
 
@@ -120,7 +108,7 @@ func passing(err error, behind time.Duration) bool {
 func pauseOf(tries int) time.Duration { return min(firstPause<<min(tries, 10), lastPause) }
 
 // adopt makes far an end where that was granted.
-func (e *Manager) adopt(budget *link.Budget, far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
+func (e *Manager) adopt(far tunnel.Conn, f *tunnel.Flow, asked *tunnel.Resume, next tunnel.Dialer) tunnel.Conn {
 	st, ok := far.(Carrier)
 	window := min(asked.Window, asked.Granted.Window)
 	if !ok || window <= 0 {
@@ -129,7 +117,7 @@ func (e *Manager) adopt(budget *link.Budget, far tunnel.Conn, f *tunnel.Flow, as
 	c := e.newConn(st, window, asked.Attempt, asked.Token, f.Address)
 	c.local, c.remote = far.LocalAddr(), far.RemoteAddr()
 	c.opening = &opening{
-		dialer: next, budget: budget, network: f.Network, id: f.ID, front: f.Front, window: asked.Window, route: asked.Granted.Route,
+		dialer: next, request: f.Request, route: asked.Granted.Route,
 	}
 	if e.add(c, nil) != nil {
 		return far
@@ -219,15 +207,15 @@ func (c *Conn) resume(ctx context.Context) (how outcome, again time.Duration) {
 	c.settle()
 	o := c.opening
 	want := o.searching()
-	f := &tunnel.Flow{ID: o.id, Front: o.front, Network: o.network, Address: c.address, Resume: &tunnel.Resume{
-		Token: c.token, Window: o.window, Epoch: epoch, Route: o.route, Taken: taken, First: want.first, Bulk: want.bulk,
+	f := &tunnel.Flow{Request: o.request, Resume: &tunnel.Resume{
+		Token: c.token, Window: c.ends.opt.Window, Epoch: epoch, Route: o.route, Taken: taken, First: want.first, Bulk: want.bulk,
 	}}
 	want.first = ""
 	c.mu.Unlock()
 	if err != nil {
 		return untried, 0
 	}
-	dialing, cancel := context.WithTimeout(o.context(), attempt)
+	dialing, cancel := context.WithTimeout(context.Background(), attempt)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
 	far, err := o.dialer.Dial(dialing, f)

@@ -47,7 +47,7 @@ func TestResumedAfterAllWasTaken(t *testing.T) {
 	})
 	st := &leftover{}
 	r := &tunnel.Resume{Token: [16]byte{1}, Window: time.Minute, Epoch: 1, Taken: 1}
-	err := e.accept(&tunnel.Flow{Address: "dest:1", Resume: r}, func(tunnel.Conn, error) (tunnel.Conn, error) { return st, nil })
+	err := e.accept(&tunnel.Flow{Request: tunnel.Request{Address: "dest:1"}, Resume: r}, func(tunnel.Conn, error) (tunnel.Conn, error) { return st, nil })
 	if err != nil || e.Len() != 0 || tunnel.CodeOf(st.why) != tunnel.CodeCancelled {
 		t.Errorf("%d connections, reset with %v (%v)", e.Len(), st.why, err)
 	}

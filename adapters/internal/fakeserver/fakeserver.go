@@ -263,7 +263,7 @@ func (s *Server) serveConnect(c tunnel.Conn) {
 	}
 	s.Connects.Add(1)
 	ahead, _ := br.Peek(br.Buffered())
-	_ = s.Forward(s.ctx, &tunnel.Flow{ID: req.Header.Get("Konnectivity-Id"), Network: "tcp", Address: req.Host},
+	_ = s.Forward(s.ctx, &tunnel.Flow{Request: tunnel.Request{ID: req.Header.Get("Konnectivity-Id"), Network: "tcp", Address: req.Host}},
 		func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 			if err != nil { // as upstream's: the agent's words, and the end
 				fmt.Fprintf(c, "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/plain\r\n\r\n%v", err)
