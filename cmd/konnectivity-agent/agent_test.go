@@ -184,19 +184,21 @@ func TestServers(t *testing.T) {
 }
 
 func TestAgentID(t *testing.T) {
-	t.Setenv("PROXY_AGENT_ID", "from-environment")
-	f, _ := parse(t)
-	if id := f.agentIDOrNew(); id != "from-environment" {
-		t.Error(id)
-	}
-	f, _ = parse(t, "--agent-id=from-flag")
-	if id := f.agentIDOrNew(); id != "from-flag" {
-		t.Error(id)
-	}
-	t.Setenv("PROXY_AGENT_ID", "")
-	f, _ = parse(t)
-	if a, b := f.agentIDOrNew(), f.agentIDOrNew(); a == "" || a == b {
-		t.Errorf("made %q and %q", a, b)
+	for _, c := range []struct{ environment, flag, want string }{
+		{"from-environment", "", "from-environment"}, {"from-environment", "from-flag", "from-flag"}, {"", "", ""},
+	} {
+		t.Setenv("PROXY_AGENT_ID", c.environment)
+		f, _ := parse(t, "--agent-id="+c.flag)
+		made := func() string {
+			opts, err := (&process{flags: f, certificates: new(tlsreload.Source)}).options()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return opts.ID
+		}
+		if a, b := made(), made(); f.agentID() != c.want || c.want != "" && a != c.want || c.want == "" && (a == "" || a == b) {
+			t.Errorf("%+v: %q, made %q and %q", c, f.agentID(), a, b)
+		}
 	}
 }
 
@@ -375,7 +377,7 @@ func TestAdminPortIsOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &process{flags: f, log: logrus.New(), registry: observe.NewRegistry(component)}
-	f.healthHost, f.healthPort = "127.0.0.1", testutil.Reserved(t)
+	f.health.Host, f.health.Number = "127.0.0.1", testutil.Reserved(t)
 	if err := p.listen(); err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +390,7 @@ func TestAdminPortIsOff(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.serve(ctx) }()
-	if code, _, _ := get(t, f.healthPort, "/healthz"); code != 200 {
+	if code, _, _ := get(t, f.health.Number, "/healthz"); code != 200 {
 		t.Error(code)
 	}
 	cancel()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,47 +18,36 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/policy"
+	"konnectivity/internal/tlsreload"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
 )
 
-// flags are the command line, upstream's flags (cmd/agent/app/options) first.
+// flags are the command line. Flags that are options of the agent set those.
 type flags struct {
-	cert, key, ca string
-	peers         cli.PeerFlags
+	options agent.Options
 
-	hosts []string
-	port  int
-	name  string
-	alpn  []string
-	link  string
+	files     tlsreload.Files
+	peers     cli.PeerFlags
+	hosts     []string
+	port      int
+	tokenPath string
+	budgetMiB int64
 
-	id, identifiers string
-	tokenPath       string
-
-	syncInterval, syncCap, probeInterval time.Duration
-	keepalive                            time.Duration
-	syncForever                          bool
-
-	countLeases                             bool
-	leaseNamespace, leaseSelector           string
-	countSource, kubeconfig, apiContentType string
+	countLeases                   bool
+	leaseNamespace, leaseSelector string
+	kubeconfig, apiContentType    string
 
 	allow, deny []string
 	egressProxy bool
-	dialTimeout time.Duration
-	grace       time.Duration
 
-	resumeWindow time.Duration
-	lanes        int
-	budgetMiB    int64
-
-	healthHost, adminHost string
-	healthPort, adminPort int
+	health, admin         cli.Port
 	profiling, contention bool
 
+	// Flags of upstream without effect here.
+	probeInterval      time.Duration
 	warnOnChannelLimit bool
 	xfrChannelSize     int
 
@@ -66,7 +55,7 @@ type flags struct {
 	set     *pflag.FlagSet
 }
 
-// leastSync keeps an agent that has no server from doing nothing but look for one.
+// leastSync bounds the work of an agent that reaches no server.
 const leastSync = 10 * time.Millisecond
 
 func (f *flags) addTo(cmd *cobra.Command) {
@@ -83,31 +72,31 @@ func (f *flags) addTo(cmd *cobra.Command) {
 func (f *flags) addServers(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.hosts, "proxy-server-host", []string{"127.0.0.1"}, "name or address of one or more servers; every address that a name resolves to is dialed; HOST:PORT overrides --proxy-server-port")
 	set.IntVar(&f.port, "proxy-server-port", 8091, "port of the servers")
-	set.StringVar(&f.name, "server-name", "", "name to ask the servers for in TLS (SNI), which their certificates must have (default: the host of --proxy-server-host)")
-	set.StringVar(&f.ca, "ca-cert", "", "CA file for verifying the servers' certificates (default: the system's CAs)")
+	set.StringVar(&f.options.ServerName, "server-name", "", "name to ask the servers for in TLS (SNI), which their certificates must have (default: the host of --proxy-server-host)")
+	set.StringVar(&f.files.CA, "ca-cert", "", "CA file for verifying the servers' certificates (default: the system's CAs)")
 	f.peers.AddTo(set, "servers")
-	set.StringSliceVar(&f.alpn, "alpn-proto", nil, "additional ALPN protocols to offer, for load balancers that route by them")
-	set.StringVar(&f.link, "link", string(link.Auto), "native link: auto (if the server supports it), off (gRPC only) or require")
-	set.DurationVar(&f.syncInterval, "sync-interval", agent.DefaultSyncInterval, "pause before the first retry when a server cannot be reached")
-	set.DurationVar(&f.syncCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest pause between retries")
-	set.BoolVar(&f.syncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
-	set.DurationVar(&f.keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer; less than 1s means 1s (default: pinged after 5s, given up after 15s)")
-	set.DurationVar(&f.grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.DurationVar(&f.resumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
-	set.IntVar(&f.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
+	set.StringSliceVar(&f.options.ALPN, "alpn-proto", nil, "additional ALPN protocols to offer, for load balancers that route by them")
+	set.StringVar((*string)(&f.options.Link), "link", string(link.Auto), "native link: auto (if the server supports it), off (gRPC only) or require")
+	set.DurationVar(&f.options.SyncInterval, "sync-interval", agent.DefaultSyncInterval, "pause before the first retry when a server cannot be reached")
+	set.DurationVar(&f.options.SyncIntervalCap, "sync-interval-cap", agent.DefaultSyncIntervalCap, "longest pause between retries")
+	set.BoolVar(&f.options.SyncForever, "sync-forever", false, "look for more servers every --sync-interval-cap; without it the agent looks less often, which is usually enough")
+	set.DurationVar(&f.options.Keepalive, "keepalive-time", 0, "silence after which a server is pinged; it has 10s to answer; less than 1s means 1s (default: pinged after 5s, given up after 15s)")
+	set.DurationVar(&f.options.Grace, "graceful-shutdown-timeout", agent.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
+	set.DurationVar(&f.options.ResumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
+	set.IntVar(&f.options.Lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 
 func (f *flags) addIdentity(set *pflag.FlagSet) {
-	set.StringVar(&f.cert, "agent-cert", "", "certificate file to authenticate with")
-	set.StringVar(&f.key, "agent-key", "", "private key file of --agent-cert")
+	set.StringVar(&f.files.Cert, "agent-cert", "", "certificate file to authenticate with")
+	set.StringVar(&f.files.Key, "agent-key", "", "private key file of --agent-cert")
 	set.StringVar(&f.tokenPath, "service-account-token-path", "", "file with a token to authenticate with; reread for every connection")
-	set.StringVar(&f.id, "agent-id", "", "unique id of this agent (default: $PROXY_AGENT_ID, or a new uuid)")
-	set.StringVar(&f.identifiers, "agent-identifiers", "", "destinations for which servers pick this agent, URL-encoded, e.g. host=node1&ipv4=192.0.2.1&cidr=192.0.2.0/24&default-route=true")
+	set.StringVar(&f.options.ID, "agent-id", "", "unique id of this agent (default: $PROXY_AGENT_ID, or a new uuid)")
+	set.StringVar(&f.options.Identifiers, "agent-identifiers", "", "destinations for which servers pick this agent, URL-encoded, e.g. host=node1&ipv4=192.0.2.1&cidr=192.0.2.0/24&default-route=true")
 }
 
 func (f *flags) addCounting(set *pflag.FlagSet) {
-	set.StringVar(&f.countSource, "server-count-source", string(agent.CountDefault), "default (leases where --count-server-leases is set, else what servers say) or max (the larger of both)")
+	set.StringVar((*string)(&f.options.CountSource), "server-count-source", string(agent.CountDefault), "default (leases where --count-server-leases is set, else what servers say) or max (the larger of both)")
 	set.BoolVar(&f.countLeases, "count-server-leases", false, "count servers by their leases in the Kubernetes API")
 	set.StringVar(&f.leaseNamespace, "lease-namespace", "kube-system", "namespace of the leases")
 	set.StringVar(&f.leaseSelector, "lease-label-selector", "k8s-app=konnectivity-server", "label selector of the leases")
@@ -120,15 +109,16 @@ func (f *flags) addCounting(set *pflag.FlagSet) {
 func (f *flags) addDestinations(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else may be dialed. Cloud metadata addresses are denied unless a rule names them")
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what may never be dialed; wins over --allow-destination; names are checked by their resolved addresses")
-	set.DurationVar(&f.dialTimeout, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take, name resolution included")
+	set.DurationVar(&f.options.DialTimeout, "dial-timeout", tunnel.DefaultDialTimeout, "how long a dial to a destination may take, name resolution included")
 	set.BoolVar(&f.egressProxy, "egress-proxy-from-environment", false, "dial destinations through the proxy in HTTPS_PROXY unless NO_PROXY matches")
 }
 
 func (f *flags) addObservation(set *pflag.FlagSet) {
-	set.StringVar(&f.healthHost, "health-server-host", "", "address for /healthz, /readyz and /metrics (default: all)")
-	set.IntVar(&f.healthPort, "health-server-port", 8093, "port for the same")
-	set.StringVar(&f.adminHost, "admin-bind-address", "127.0.0.1", "address for the status page /, its API /api/v1/ and /debug/pprof; empty: all")
-	set.IntVar(&f.adminPort, "admin-server-port", 8094, "port for the same; 0: off")
+	f.health, f.admin = cli.Port{Flag: "health-server-port", Least: 1}, cli.Port{Flag: "admin-server-port"}
+	set.StringVar(&f.health.Host, "health-server-host", "", "address for /healthz, /readyz and /metrics (default: all)")
+	set.IntVar(&f.health.Number, "health-server-port", 8093, "port for the same")
+	set.StringVar(&f.admin.Host, "admin-bind-address", "127.0.0.1", "address for the status page /, its API /api/v1/ and /debug/pprof; empty: all")
+	set.IntVar(&f.admin.Number, "admin-server-port", 8094, "port for the same; 0: off")
 	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
 	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
 }
@@ -139,8 +129,7 @@ func (f *flags) addDeprecated(set *pflag.FlagSet) {
 	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", false, "no effect: there is no such channel")
 }
 
-// notes are sentences about flags that were given and do not do what their name
-// says.
+// notes are warnings about flags that were given without effect, or by an old name.
 func (f *flags) notes() []string {
 	var notes []string
 	for name, note := range map[string]string{
@@ -156,116 +145,71 @@ func (f *flags) notes() []string {
 	return notes
 }
 
-// validate returns a *cli.UsageError about the first flag that cannot be meant.
-// It touches files only to see that they are there, which is no usage error.
+// validate checks the flags, and sets the options that take more than one flag. Its
+// error is a *cli.UsageError, except where a file does not exist.
 func (f *flags) validate() error {
-	for _, check := range []func() error{f.checkNumbers, f.checkCombinations, f.checkValues, f.checkFiles} {
-		if err := check(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(f.checkNumbers(), f.checkValues(), cli.CheckFiles(
+		cli.Value{Flag: "agent-cert", Text: f.files.Cert}, cli.Value{Flag: "agent-key", Text: f.files.Key}, cli.Value{Flag: "ca-cert", Text: f.files.CA},
+		cli.Value{Flag: "service-account-token-path", Text: f.tokenPath}, cli.Value{Flag: "kubeconfig", Text: f.kubeconfig}))
 }
 
 func (f *flags) checkNumbers() error {
-	health, admin := f.ports()
-	if err := cli.CheckPorts(cli.Port{Flag: "proxy-server-port", Number: f.port, Least: 1, Unused: true}, health, admin); err != nil {
+	o := &f.options
+	if err := cli.CheckPorts(cli.Port{Flag: "proxy-server-port", Number: f.port, Least: 1, Unused: true}, f.health, f.admin); err != nil {
 		return err
 	}
 	for name, d := range map[string]time.Duration{
-		"sync-interval": f.syncInterval, "sync-interval-cap": f.syncCap, "probe-interval": f.probeInterval, "dial-timeout": f.dialTimeout,
+		"sync-interval": o.SyncInterval, "sync-interval-cap": o.SyncIntervalCap, "probe-interval": f.probeInterval, "dial-timeout": o.DialTimeout,
 	} {
 		if d <= 0 {
 			return cli.Usagef("--%s=%v: must be longer than 0", name, d)
 		}
 	}
-	for name, d := range map[string]time.Duration{"keepalive-time": f.keepalive, "graceful-shutdown-timeout": f.grace} {
-		if d < 0 {
-			return cli.Usagef("--%s=%v: must not be negative", name, d)
-		}
-	}
-	if f.syncInterval < leastSync {
-		return cli.Usagef("--sync-interval=%v: must be at least %v", f.syncInterval, leastSync)
-	}
-	if err := resume.CheckWindow(f.resumeWindow); err != nil {
-		return cli.Usagef("--resume-window=%v: %v", f.resumeWindow, err)
-	}
-	if err := lanes.CheckMax(f.lanes); err != nil {
-		return cli.Usagef("--link-lanes=%d: %v", f.lanes, err)
-	}
 	if f.xfrChannelSize <= 0 {
 		return cli.Usagef("--xfr-channel-size=%d: must be greater than 0", f.xfrChannelSize)
 	}
-	if err := link.CheckBudgetMiB(f.budgetMiB); err != nil {
-		return cli.Usagef("--memory-budget-mib=%d: %v", f.budgetMiB, err)
-	}
-	return nil
+	return cmp.Or(
+		cli.NotNegative("keepalive-time", o.Keepalive),
+		cli.NotNegative("graceful-shutdown-timeout", o.Grace),
+		cli.AtLeast("sync-interval", o.SyncInterval, leastSync),
+		cli.CheckValue("resume-window", o.ResumeWindow, resume.CheckWindow(o.ResumeWindow)),
+		cli.CheckValue("link-lanes", o.Lanes, lanes.CheckMax(o.Lanes)),
+		cli.CheckValue("memory-budget-mib", f.budgetMiB, link.CheckBudgetMiB(f.budgetMiB)),
+	)
 }
 
-func (f *flags) checkCombinations() error {
-	if err := cli.CheckPair(cli.Value{Flag: "agent-cert", Text: f.cert}, cli.Value{Flag: "agent-key", Text: f.key}); err != nil {
-		return err
-	}
+func (f *flags) checkValues() (err error) {
+	o := &f.options
 	switch {
 	case f.contention && !f.profiling:
 		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
-	case f.syncInterval > f.syncCap:
-		return cli.Usagef("--sync-interval=%v must not be longer than --sync-interval-cap=%v", f.syncInterval, f.syncCap)
+	case o.SyncInterval > o.SyncIntervalCap:
+		return cli.Usagef("--sync-interval=%v must not be longer than --sync-interval-cap=%v", o.SyncInterval, o.SyncIntervalCap)
 	}
-	return nil
-}
-
-func (f *flags) checkValues() error {
-	if _, err := f.servers(); err != nil {
+	if o.Servers, err = f.servers(); err != nil {
 		return err
 	}
-	if err := cli.CheckServerName(cli.Value{Flag: "server-name", Text: f.name}); err != nil {
-		return err
-	}
-	if err := f.peers.Check(); err != nil {
-		return err
-	}
-	if err := cli.CheckChoice(cli.Value{Flag: "link", Text: f.link}, string(link.Auto), string(link.Off), string(link.Require)); err != nil {
-		return err
-	}
-	if err := cli.CheckChoice(cli.Value{Flag: "server-count-source", Text: f.countSource}, "", string(agent.CountDefault), string(agent.CountMax)); err != nil {
-		return err
-	}
-	for _, proto := range f.alpn {
+	for _, proto := range o.ALPN {
 		if proto == "" || len(proto) > 255 { // RFC 7301 §3.1
 			return cli.Usagef("--alpn-proto=%q: a protocol id has 1 to 255 bytes", proto)
 		}
 	}
-	if err := agent.ValidateIdentifiers(f.identifiers); err != nil {
-		return cli.Usagef("--agent-identifiers: %w", err)
-	}
-	if err := cli.CheckID(cli.Value{Flag: "agent-id", Text: f.agentID()}, agent.MaxIdentity); err != nil {
-		return err
-	}
-	if _, err := labels.Parse(f.leaseSelector); err != nil {
-		return cli.Usagef("--lease-label-selector=%s: %w", f.leaseSelector, err)
-	}
-	if err := cli.CheckGiven(f.set, "allow-destination", "deny-destination", "peer-trust-domain"); err != nil {
-		return err
-	}
-	if _, err := policy.Parse(f.allow, nil); err != nil {
-		return cli.Usagef("--allow-destination: %w", err)
-	}
-	if _, err := policy.Parse(nil, f.deny); err != nil {
-		return cli.Usagef("--deny-destination: %w", err)
-	}
-	return nil
-}
-
-func (f *flags) checkFiles() error {
-	return cli.CheckFiles(cli.Value{Flag: "agent-cert", Text: f.cert}, cli.Value{Flag: "agent-key", Text: f.key}, cli.Value{Flag: "ca-cert", Text: f.ca},
-		cli.Value{Flag: "service-account-token-path", Text: f.tokenPath}, cli.Value{Flag: "kubeconfig", Text: f.kubeconfig})
-}
-
-// ports are what the agent listens on.
-func (f *flags) ports() (health, admin cli.Port) {
-	return cli.Port{Flag: "health-server-port", Host: f.healthHost, Number: f.healthPort, Least: 1},
-		cli.Port{Flag: "admin-server-port", Host: f.adminHost, Number: f.adminPort}
+	_, selector := labels.Parse(f.leaseSelector)
+	_, allow := policy.Parse(f.allow, nil)
+	_, deny := policy.Parse(nil, f.deny)
+	return cmp.Or(
+		cli.CheckPair(cli.Value{Flag: "agent-cert", Text: f.files.Cert}, cli.Value{Flag: "agent-key", Text: f.files.Key}),
+		cli.CheckServerName(cli.Value{Flag: "server-name", Text: o.ServerName}),
+		f.peers.Check(),
+		cli.CheckChoice(cli.Value{Flag: "link", Text: string(o.Link)}, string(link.Auto), string(link.Off), string(link.Require)),
+		cli.CheckChoice(cli.Value{Flag: "server-count-source", Text: string(o.CountSource)}, "", string(agent.CountDefault), string(agent.CountMax)),
+		cli.FlagError("agent-identifiers", agent.ValidateIdentifiers(o.Identifiers)),
+		cli.CheckID(cli.Value{Flag: "agent-id", Text: f.agentID()}, agent.MaxIdentity),
+		cli.CheckValue("lease-label-selector", f.leaseSelector, selector),
+		cli.CheckGiven(f.set, "allow-destination", "deny-destination", "peer-trust-domain"),
+		cli.FlagError("allow-destination", allow),
+		cli.FlagError("deny-destination", deny),
+	)
 }
 
 // servers are the host:port pairs to connect to.
@@ -289,18 +233,5 @@ func (f *flags) servers() ([]string, error) {
 	return all, nil
 }
 
-// agentID is the id given by flag, else by the environment, else "".
-func (f *flags) agentID() string {
-	if f.id != "" {
-		return f.id
-	}
-	return os.Getenv("PROXY_AGENT_ID")
-}
-
-// agentIDOrNew is agentID, or a new one.
-func (f *flags) agentIDOrNew() string {
-	if id := f.agentID(); id != "" {
-		return id
-	}
-	return uuid.NewString()
-}
+// agentID is the id of the flag, or else of the environment; "" if neither gives one.
+func (f *flags) agentID() string { return cmp.Or(f.options.ID, os.Getenv("PROXY_AGENT_ID")) }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -91,14 +93,13 @@ type process struct {
 // listen takes the ports first, so that one in use is told before anything
 // starts.
 func (p *process) listen() (err error) {
-	health, admin := p.flags.ports()
-	if p.health, err = health.Listen(); err != nil {
+	if p.health, err = p.flags.health.Listen(); err != nil {
 		return err
 	}
-	if admin.Number == 0 {
+	if p.flags.admin.Number == 0 {
 		return nil
 	}
-	if p.admin, err = admin.Listen(); err != nil {
+	if p.admin, err = p.flags.admin.Listen(); err != nil {
 		_ = p.health.Close()
 	}
 	return err
@@ -114,7 +115,7 @@ func (p *process) close() {
 func (p *process) build() error {
 	f := p.flags
 	var err error
-	p.certificates, err = tlsreload.New(tlsreload.Files{Cert: f.cert, Key: f.key, CA: f.ca},
+	p.certificates, err = tlsreload.New(f.files,
 		tlsreload.Options{Name: "agent", Peer: f.peers.Peer(pki.RoleServer), Own: cli.Own(pki.RoleAgent), Log: p.log, Registerer: p.registry})
 	if err != nil {
 		return err
@@ -142,33 +143,24 @@ func (p *process) build() error {
 
 func (p *process) options() (agent.Options, error) {
 	f := p.flags
-	servers, err := f.servers()
-	if err != nil {
-		return agent.Options{}, err
-	}
+	opts := f.options
 	rules, err := policy.Parse(f.allow, f.deny)
 	if err != nil {
-		return agent.Options{}, err
+		return opts, err
 	}
 	environment, err := p.environmentProxy()
 	if err != nil {
-		return agent.Options{}, err
+		return opts, err
 	}
 	reach := egress.Options{Policy: rules, Descriptors: admission.Descriptors()}
 	if f.egressProxy {
 		reach.Proxy = environment
 	}
-	opts := agent.Options{
-		ID: f.agentIDOrNew(), Identifiers: f.identifiers,
-		Servers: servers, ServerName: f.name, TLS: p.certificates.Client, ALPN: f.alpn, Link: link.Mode(f.link), Proxy: environment,
-		Budget: link.NewBudget(f.budgetMiB << 20),
-		Dialer: egress.New(reach), DialTimeout: f.dialTimeout,
-		CountSource:  agent.CountSource(f.countSource),
-		SyncInterval: f.syncInterval, SyncIntervalCap: f.syncCap, SyncForever: f.syncForever,
-		Keepalive: f.keepalive, Grace: f.grace, ResumeWindow: f.resumeWindow, Lanes: f.lanes,
-		Log: p.log, Registerer: p.registry,
-	}
-	if f.grace == 0 {
+	opts.ID = cmp.Or(f.agentID(), uuid.NewString())
+	opts.TLS, opts.Proxy = p.certificates.Client, environment
+	opts.Budget, opts.Dialer = link.NewBudget(f.budgetMiB<<20), egress.New(reach)
+	opts.Log, opts.Registerer = p.log, p.registry
+	if opts.Grace == 0 {
 		opts.Grace = -1
 	}
 	if f.tokenPath != "" {
@@ -251,7 +243,7 @@ func (p *process) healthHandler() http.Handler {
 
 func (p *process) adminHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/metrics", observe.RedirectToPort(p.flags.healthPort))
+	mux.Handle("/metrics", observe.RedirectToPort(p.flags.health.Number))
 	if p.flags.profiling {
 		profiles.Mount(mux, p.flags.contention)
 	}

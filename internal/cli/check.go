@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,17 +11,17 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 
 	"konnectivity/internal/pki"
 )
 
-// The mains check their flags, and claim their ports, before they serve
-// anything. Every error names its flag; it is a *UsageError if the command line
-// alone shows it.
+// The programs check their flags and open their ports before they serve anything.
+// Every error names its flag; it is a *UsageError if the command line alone shows it.
 
-// Listen takes a TCP port, HOST:PORT, that a flag gives.
+// Listen listens on the TCP address HOST:PORT of a flag.
 func Listen(flag, address string) (net.Listener, error) {
 	l, err := ListenTCP(address)
 	if err != nil {
@@ -29,7 +30,7 @@ func Listen(flag, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// ListenTCP takes a TCP port, HOST:PORT.
+// ListenTCP listens on the TCP address HOST:PORT.
 func ListenTCP(address string) (net.Listener, error) {
 	config := net.ListenConfig{Control: tune}
 	l, err := config.Listen(context.Background(), "tcp", address)
@@ -43,16 +44,16 @@ func ListenTCP(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Port is a flag that gives a port of our own.
+// Port is a port to listen on, with the flag of its number.
 type Port struct {
 	Flag   string
-	Host   string // what it binds to; "" is all
+	Host   string // address to bind to; "" is all
 	Number int
-	Least  int  // 0 if that turns it off
-	Unused bool // other flags turn it off
+	Least  int  // smallest accepted number; 0 if it turns the port off
+	Unused bool // other flags turn the port off
 }
 
-// Listen takes it.
+// Listen opens the port.
 func (p Port) Listen() (net.Listener, error) {
 	return Listen(p.Flag, net.JoinHostPort(p.Host, strconv.Itoa(p.Number)))
 }
@@ -76,11 +77,10 @@ func (p Port) meets(q Port) bool {
 	return !p.Unused && !q.Unused && p.Number > 0 && p.Number == q.Number && (p.Host == q.Host || p.Host == "" || q.Host == "")
 }
 
-// Value is what was given to a flag.
+// Value is the text of a flag.
 type Value struct{ Flag, Text string }
 
-// CheckFiles checks that the given files exist. Whether they hold certificates
-// is not checked.
+// CheckFiles checks that the given files exist, but not their content.
 func CheckFiles(files ...Value) error {
 	for _, file := range files {
 		if file.Text == "" {
@@ -96,6 +96,48 @@ func CheckFiles(files ...Value) error {
 		case info.IsDir():
 			return fmt.Errorf("--%s: %s is a directory", file.Flag, file.Text)
 		}
+	}
+	return nil
+}
+
+// FlagError is the usage error for err, which says what is wrong with a flag's value;
+// nil for nil.
+func FlagError(flag string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return Usagef("--%s: %w", flag, err)
+}
+
+// Parse stores in to the value of a flag whose text is from.
+func Parse[A, T any](to *T, flag string, from A, parse func(A) (T, error)) error {
+	parsed, err := parse(from)
+	if err == nil {
+		*to = parsed
+	}
+	return FlagError(flag, err)
+}
+
+// CheckValue is FlagError with the value in it, for errors that do not quote it.
+func CheckValue(flag string, value any, err error) error {
+	if err == nil {
+		return nil
+	}
+	return Usagef("--%s=%v: %w", flag, value, err)
+}
+
+// AtLeast checks a number or duration.
+func AtLeast[T cmp.Ordered](flag string, value, least T) error {
+	if value < least {
+		return Usagef("--%s=%v: must be at least %v", flag, value, least)
+	}
+	return nil
+}
+
+// NotNegative checks a duration for which 0 has a meaning of its own.
+func NotNegative(flag string, d time.Duration) error {
+	if d < 0 {
+		return Usagef("--%s=%v: must not be negative", flag, d)
 	}
 	return nil
 }
@@ -125,9 +167,8 @@ func CheckChoice(v Value, accepted ...string) error {
 	return Usagef("--%s=%q: must be one of %s", v.Flag, v.Text, strings.Join(named, ", "))
 }
 
-// CheckGiven checks that none of the flags was given with nothing in it, as a variable that
-// is not set gives it: that would be as if it were not there, and so more open than whoever
-// gave it meant.
+// CheckGiven checks that none of the flags was given an empty value, such as that of an
+// unset variable: it would count as not given, and allow more than was meant.
 func CheckGiven(set *pflag.FlagSet, flags ...string) error {
 	for _, name := range flags {
 		if text := set.Lookup(name).Value.String(); set.Changed(name) && (text == "" || text == "[]") {
@@ -137,8 +178,8 @@ func CheckGiven(set *pflag.FlagSet, flags ...string) error {
 	return nil
 }
 
-// CheckServerName checks a name that a TLS server is asked for; "" asks for the
-// host that is dialed.
+// CheckServerName checks the name of a server in TLS; "" stands for the host that is
+// dialed.
 func CheckServerName(name Value) error {
 	if name.Text == "" {
 		return nil
