@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"math"
 	"os"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
@@ -17,6 +17,7 @@ import (
 	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server"
+	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
 	"konnectivity/server/registry"
@@ -35,45 +36,33 @@ const (
 	identifiersCertificate = "certificate"
 )
 
-// flags are the command line: upstream's (cmd/server/app/options) and ours.
+// flags are the command line. Flags that are options of the server set those.
 type flags struct {
-	serverCert, serverKey, serverCA    string
-	clusterCert, clusterKey, clusterCA string
-	ciphers                            []string
-	peers                              cli.PeerFlags
-	tlsMin                             string
+	options server.Options
 
-	mode, link            string
-	uds                   string
-	deleteUDS             bool
-	serverPort, agentPort int
-	serverBind, agentBind string
-	proxies               []string
-	maxConns              int
-	budgetMiB             int64
+	server, cluster, admin tlsreload.Files
+	tls                    tlsreload.Options // of every port
+	ciphers                []string
+	tlsMin                 string
+	peers                  cli.PeerFlags
 
-	healthPort, adminPort int
-	healthBind, adminBind string
-	adminToken            string
-	adminCert, adminKey   string
-	adminCA               string
-	profiling, contention bool
+	mode, link string
+	uds        string
+	deleteUDS  bool
+	proxies    []string
+	networks   source.Networks // proxies, parsed
+	budgetMiB  int64
 
-	keepalive, frontendKeepalive time.Duration
-	grace, dialTimeout           time.Duration
-	resumeWindow                 time.Duration
+	clientPort, agentPort, healthPort, adminPort cli.Port
 
-	id         string
-	count      int
+	adminToken string
 	strategies string
 
-	agentNamespace, agentAccount, audience string
-	allowUnauthenticated                   bool
-	identifierPolicy, identifierFile       string
+	tokens                           auth.TokensConfig // its rate is that of leases too
+	allowUnauthenticated             bool
+	identifierPolicy, identifierFile string
 
 	kubeconfig, apiContentType string
-	kubeQPS                    float32
-	kubeBurst                  int
 
 	leases                     bool
 	leaseNamespace, leaseLabel string
@@ -82,6 +71,7 @@ type flags struct {
 
 	tenantsDir, tenantsNamespace, tenantsSelector string
 
+	// Flags of upstream without effect here.
 	xfrChannelSize     int
 	warnOnChannelLimit bool
 
@@ -90,6 +80,8 @@ type flags struct {
 }
 
 func (f *flags) addTo(cmd *cobra.Command) {
+	f.clientPort.Flag, f.agentPort.Flag, f.agentPort.Least = "server-port", "agent-port", 1
+	f.healthPort.Flag, f.adminPort.Flag = "health-port", "admin-port"
 	cli.AddFlags(cmd, "Clients", f.addClients)
 	cli.AddFlags(cmd, "Agents", f.addAgents)
 	cli.AddFlags(cmd, "Routing", f.addRouting)
@@ -104,37 +96,37 @@ func (f *flags) addTo(cmd *cobra.Command) {
 }
 
 func (f *flags) addClients(set *pflag.FlagSet) {
-	set.IntVar(&f.serverPort, "server-port", 8090, "port for clients over mTLS, served only with --server-cert; 0 disables it")
-	set.StringVar(&f.serverBind, "server-bind-address", "", "address for the same (default: all)")
-	set.StringVar(&f.serverCert, "server-cert", "", "certificate file shown to clients")
-	set.StringVar(&f.serverKey, "server-key", "", "private key file of --server-cert")
-	set.StringVar(&f.serverCA, "server-ca-cert", "", "CA file for verifying clients' certificates")
+	set.IntVar(&f.clientPort.Number, "server-port", 8090, "port for clients over mTLS, served only with --server-cert; 0 disables it")
+	set.StringVar(&f.clientPort.Host, "server-bind-address", "", "address for the same (default: all)")
+	set.StringVar(&f.server.Cert, "server-cert", "", "certificate file shown to clients")
+	set.StringVar(&f.server.Key, "server-key", "", "private key file of --server-cert")
+	set.StringVar(&f.server.CA, "server-ca-cert", "", "CA file for verifying clients' certificates")
 	set.StringVar(&f.uds, "uds-name", "", "path of a unix socket for clients, which can be served in addition to --server-port")
 	set.BoolVar(&f.deleteUDS, "delete-existing-uds-file", true, "replace a socket file that an earlier process left behind; a socket in use, or a file that is no socket, is never deleted")
 	set.StringVar(&f.mode, "mode", "", "protocol for clients, besides native links: grpc or http-connect (default: both)")
 	set.StringVar(&f.link, "link", string(link.Auto), "native link: auto (with peers that support it), off, or require (for agents; clients may use what --mode allows)")
-	set.DurationVar(&f.frontendKeepalive, "frontend-keepalive-time", server.DefaultKeepalive, "silence after which a gRPC client is pinged; it has 8s to answer")
+	set.DurationVar(&f.options.ClientKeepalive, "frontend-keepalive-time", server.DefaultKeepalive, "silence after which a gRPC client is pinged; it has 8s to answer")
 }
 
 func (f *flags) addAgents(set *pflag.FlagSet) {
-	set.IntVar(&f.agentPort, "agent-port", 8091, "port for agents")
-	set.StringVar(&f.agentBind, "agent-bind-address", "", "address for the same (default: all)")
+	set.IntVar(&f.agentPort.Number, "agent-port", 8091, "port for agents")
+	set.StringVar(&f.agentPort.Host, "agent-bind-address", "", "address for the same (default: all)")
 	set.StringSliceVar(&f.proxies, "agent-proxy-protocol-from", nil, "addresses or CIDRs of load balancers whose connections to the port must begin with a PROXY protocol header (version 1 or 2), which is believed; headers from elsewhere are refused")
-	set.StringVar(&f.clusterCert, "cluster-cert", "", "certificate file shown to agents")
-	set.StringVar(&f.clusterKey, "cluster-key", "", "private key file of --cluster-cert")
-	set.StringVar(&f.clusterCA, "cluster-ca-cert", "", "CA file for verifying agents' certificates")
-	set.StringVar(&f.agentNamespace, "agent-namespace", "", "namespace of the agents' service account, to authenticate them by token instead of certificate")
-	set.StringVar(&f.agentAccount, "agent-service-account", "", "name of that service account")
-	set.StringVar(&f.audience, "authentication-audience", "", "audience that the agents' tokens must have")
+	set.StringVar(&f.cluster.Cert, "cluster-cert", "", "certificate file shown to agents")
+	set.StringVar(&f.cluster.Key, "cluster-key", "", "private key file of --cluster-cert")
+	set.StringVar(&f.cluster.CA, "cluster-ca-cert", "", "CA file for verifying agents' certificates")
+	set.StringVar(&f.tokens.Namespace, "agent-namespace", "", "namespace of the agents' service account, to authenticate them by token instead of certificate")
+	set.StringVar(&f.tokens.ServiceAccount, "agent-service-account", "", "name of that service account")
+	set.StringVar(&f.tokens.Audience, "authentication-audience", "", "audience that the agents' tokens must have")
 	set.BoolVar(&f.allowUnauthenticated, "allow-unauthenticated-agents", false, "start without --cluster-ca-cert and without token authentication: anybody who reaches the port can become an agent and see traffic")
 	set.StringVar(&f.identifierPolicy, "agent-identifier-policy", identifiersAny, "any: agents may claim any identifiers; certificate: only those that their certificate's SANs or --agent-identifier-allow-file cover")
 	set.StringVar(&f.identifierFile, "agent-identifier-allow-file", "", "file of grants, one per line: the common name of a certificate or *, and identifiers, e.g. node1 cidr=10.1.0.0/16&default-route=true")
-	set.DurationVar(&f.keepalive, "keepalive-time", server.DefaultKeepalive, "silence after which a gRPC agent is pinged; it has 8s to answer")
+	set.DurationVar(&f.options.Keepalive, "keepalive-time", server.DefaultKeepalive, "silence after which a gRPC agent is pinged; it has 8s to answer")
 }
 
 func (f *flags) addRouting(set *pflag.FlagSet) {
-	set.StringVar(&f.id, "server-id", "", "unique id of this server (default: $PROXY_SERVER_ID, or a new uuid)")
-	set.IntVar(&f.count, "server-count", 1, "number of servers, as announced to agents; where leases are kept, they take precedence")
+	set.StringVar(&f.options.ID, "server-id", "", "unique id of this server (default: $PROXY_SERVER_ID, or a new uuid)")
+	set.IntVar(&f.options.Count, "server-count", 1, "number of servers, as announced to agents; where leases are kept, they take precedence")
 	set.StringVar(&f.strategies, "proxy-strategies", string(registry.Default), "how an agent is picked: comma-separated strategies, tried in order until one finds an agent; destHost and destCIDR (its identifiers cover the destination), defaultRoute (it has default-route=true), default (any agent)")
 	set.StringSliceVar(&f.allow, "allow-destination", nil, "CIDR, address or host glob, with :PORT or :FIRST-LAST where ports matter; repeatable; if any is given, nothing else is served. Cloud metadata addresses are denied unless a rule names them")
 	set.StringSliceVar(&f.deny, "deny-destination", nil, "the same, for what is never served; wins over --allow-destination. Names are resolved by agents: give agents the rules for addresses too")
@@ -146,14 +138,6 @@ func (f *flags) addTenants(set *pflag.FlagSet) {
 	set.StringVar(&f.tenantsSelector, "tenants-selector", tenancy.SecretLabel, "label selector for these Secrets")
 }
 
-// tenants says whether there may be any, and by which flag.
-func (f *flags) tenants() (flag string, given bool) {
-	if f.tenantsNamespace != "" {
-		return "--tenants-namespace", true
-	}
-	return "--tenants-dir", f.tenantsDir != ""
-}
-
 func (f *flags) addTLS(set *pflag.FlagSet) {
 	f.peers.AddTo(set, "clients and agents (agents that authenticate by token alone show none)")
 	set.StringSliceVar(&f.ciphers, "cipher-suites", nil, "comma-separated cipher suites for TLS 1.2 (default: Go's choice); no effect on TLS 1.3")
@@ -161,17 +145,17 @@ func (f *flags) addTLS(set *pflag.FlagSet) {
 }
 
 func (f *flags) addBounds(set *pflag.FlagSet) {
-	set.DurationVar(&f.dialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0 means no limit")
-	set.DurationVar(&f.grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
-	set.DurationVar(&f.resumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
-	set.IntVar(&f.maxConns, "max-connections", frontend.MaxConns, "maximum number of connections on each port at once; peers that have yet to authenticate do not count")
+	set.DurationVar(&f.options.DialTimeout, "backend-dial-timeout", tunnel.DefaultDialTimeout, "how long a dial through an agent may take; 0 means no limit")
+	set.DurationVar(&f.options.Grace, "graceful-shutdown-timeout", server.DefaultGrace, "how long open connections may go on after the first SIGTERM; 0 cuts them at once")
+	set.DurationVar(&f.options.ResumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
+	set.IntVar(&f.options.MaxConns, "max-connections", frontend.MaxConns, "maximum number of connections on each port at once; peers that have yet to authenticate do not count")
 	set.Int64Var(&f.budgetMiB, "memory-budget-mib", 0, "memory for bytes in flight over links, in MiB (default: a quarter of the memory limit, at most 256)")
 }
 
 func (f *flags) addKube(set *pflag.FlagSet) {
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file for token reviews, leases and tenants' Secrets (default: the pod's service account)")
-	set.Float32Var(&f.kubeQPS, "kubeconfig-qps", 0, "maximum API calls per second (default: 49 for token reviews, the client library's for leases)")
-	set.IntVar(&f.kubeBurst, "kubeconfig-burst", 0, "number of API calls allowed above that rate in a burst (default: 1 for token reviews, the client library's for leases)")
+	set.Float32Var(&f.tokens.PerSecond, "kubeconfig-qps", 0, "maximum API calls per second (default: 49 for token reviews, the client library's for leases)")
+	set.IntVar(&f.tokens.Burst, "kubeconfig-burst", 0, "number of API calls allowed above that rate in a burst (default: 1 for token reviews, the client library's for leases)")
 	set.StringVar(&f.apiContentType, "kube-api-content-type", "application/vnd.kubernetes.protobuf", "content type of requests")
 	set.BoolVar(&f.leases, "enable-lease-controller", false, "keep a lease, delete those of servers that are gone, and count servers by leases")
 	set.StringVar(&f.leaseNamespace, "lease-namespace", "kube-system", "namespace of the leases")
@@ -179,16 +163,16 @@ func (f *flags) addKube(set *pflag.FlagSet) {
 }
 
 func (f *flags) addObservation(set *pflag.FlagSet) {
-	set.IntVar(&f.healthPort, "health-port", 8092, "port for /healthz, /readyz, /ready and /metrics; 0: none")
-	set.StringVar(&f.healthBind, "health-bind-address", "", "address for the same (default: all)")
-	set.IntVar(&f.adminPort, "admin-port", 8095, "port for the status page /, its API /api/v1/, /metrics and /debug/pprof; 0: none")
-	set.StringVar(&f.adminBind, "admin-bind-address", "127.0.0.1", "address for the same; empty: all")
+	set.IntVar(&f.healthPort.Number, "health-port", 8092, "port for /healthz, /readyz, /ready and /metrics; 0: none")
+	set.StringVar(&f.healthPort.Host, "health-bind-address", "", "address for the same (default: all)")
+	set.IntVar(&f.adminPort.Number, "admin-port", 8095, "port for the status page /, its API /api/v1/, /metrics and /debug/pprof; 0: none")
+	set.StringVar(&f.adminPort.Host, "admin-bind-address", "127.0.0.1", "address for the same; empty: all")
 	set.StringVar(&f.adminToken, "admin-token-file", "", "file with the token, at least 32 characters, that the admin port requires; a tenant's reader-token is accepted too, and shows that tenant alone; reread when it changes (default: whoever reaches the port sees all)")
-	set.StringVar(&f.adminCert, "admin-cert", "", "certificate file of the admin port, which then speaks TLS; whoever has a certificate of a tenant's clients sees that tenant alone (default: plain HTTP)")
-	set.StringVar(&f.adminKey, "admin-key", "", "private key file of --admin-cert")
-	set.StringVar(&f.adminCA, "admin-ca-cert", "", "CA file: the admin port requires a certificate for clients that chains to it, or a token (default: whoever reaches the port sees all)")
-	set.BoolVar(&f.profiling, "enable-profiling", false, "serve /debug/pprof on the admin port")
-	set.BoolVar(&f.contention, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
+	set.StringVar(&f.admin.Cert, "admin-cert", "", "certificate file of the admin port, which then speaks TLS; whoever has a certificate of a tenant's clients sees that tenant alone (default: plain HTTP)")
+	set.StringVar(&f.admin.Key, "admin-key", "", "private key file of --admin-cert")
+	set.StringVar(&f.admin.CA, "admin-ca-cert", "", "CA file: the admin port requires a certificate for clients that chains to it, or a token (default: whoever reaches the port sees all)")
+	set.BoolVar(&f.options.Profiles, "enable-profiling", false, "serve /debug/pprof on the admin port")
+	set.BoolVar(&f.options.ContentionProfiles, "enable-contention-profiling", false, "profile lock contention too; needs --enable-profiling")
 }
 
 func (f *flags) addDeprecated(set *pflag.FlagSet) {
@@ -196,41 +180,42 @@ func (f *flags) addDeprecated(set *pflag.FlagSet) {
 	set.BoolVar(&f.warnOnChannelLimit, "warn-on-channel-limit", true, "no effect: there is no such channel")
 }
 
-// notes are sentences about flags that were given and do not do what their name
-// says.
+// notes are warnings about flags that were given without effect, or that are unsafe.
 func (f *flags) notes() []string {
 	var notes []string
-	if f.set.Changed("xfr-channel-size") {
-		notes = append(notes, "--xfr-channel-size has no effect: what a connection may hold is bounded in bytes")
-	}
-	if f.set.Changed("warn-on-channel-limit") {
-		notes = append(notes, "--warn-on-channel-limit is deprecated and has no effect")
-	}
-	if f.tlsMin == "VersionTLS10" || f.tlsMin == "VersionTLS11" {
-		notes = append(notes, "--tls-min-version="+f.tlsMin+" is insecure (RFC 8996); TLS 1.2 is the least that is spoken")
-	}
-	if proxies, _ := source.ParseNetworks(f.proxies); proxies.HasAll() {
-		notes = append(notes, "--agent-proxy-protocol-from trusts everybody: whoever reaches the agent port can pretend to have any address")
-	}
-	if f.allowUnauthenticated && !f.agentsAuthenticate() {
-		notes = append(notes, "--allow-unauthenticated-agents: whoever reaches the agent port can become an agent and see the traffic")
+	for _, note := range []struct {
+		applies bool
+		text    string
+	}{
+		{f.set.Changed("xfr-channel-size"), "--xfr-channel-size has no effect: what a connection may hold is bounded in bytes"},
+		{f.set.Changed("warn-on-channel-limit"), "--warn-on-channel-limit is deprecated and has no effect"},
+		{f.tlsMin == "VersionTLS10" || f.tlsMin == "VersionTLS11", "--tls-min-version=" + f.tlsMin + " is insecure (RFC 8996); TLS 1.2 is the least that is spoken"},
+		{f.networks.HasAll(), "--agent-proxy-protocol-from trusts everybody: whoever reaches the agent port can pretend to have any address"},
+		{f.allowUnauthenticated && !f.agentsAuthenticate(), "--allow-unauthenticated-agents: whoever reaches the agent port can become an agent and see the traffic"},
+	} {
+		if note.applies {
+			notes = append(notes, note.text)
+		}
 	}
 	return notes
 }
 
 func (f *flags) tokenAuth() bool {
-	return f.agentNamespace != "" || f.agentAccount != "" || f.audience != ""
+	return f.tokens.Namespace != "" || f.tokens.ServiceAccount != "" || f.tokens.Audience != ""
 }
 
-func (f *flags) agentsAuthenticate() bool { return f.clusterCA != "" || f.tokenAuth() }
+func (f *flags) agentsAuthenticate() bool { return f.cluster.CA != "" || f.tokenAuth() }
 
-// clientTCP says whether clients are served over TCP.
-func (f *flags) clientTCP() bool { return f.serverPort > 0 && f.serverCert != "" }
+// clientTCP reports whether clients are served over TCP.
+func (f *flags) clientTCP() bool { return f.clientPort.Number > 0 && f.server.Cert != "" }
 
-// validate returns a *cli.UsageError about the first flag that cannot be meant.
-// It touches files only to see that they are there, which is no usage error.
+// serverID is the id of the flag, or else of the environment; "" if neither gives one.
+func (f *flags) serverID() string { return cmp.Or(f.options.ID, os.Getenv("PROXY_SERVER_ID")) }
+
+// validate checks the flags, and parses those that are lists or names. Its error is a
+// *cli.UsageError, except where a file does not exist.
 func (f *flags) validate() error {
-	for _, check := range []func() error{f.checkNumbers, f.checkValues, f.checkClients, f.checkAgents, f.checkCombinations, f.checkFiles} {
+	for _, check := range []func() error{f.checkNumbers, f.checkValues, f.checkClients, f.checkAgents, f.checkTenants, f.checkAdmin, f.checkFiles} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -239,94 +224,54 @@ func (f *flags) validate() error {
 }
 
 func (f *flags) checkNumbers() error {
-	if err := cli.CheckPorts(f.agentsPort(), f.probePort(), f.statusPort(), f.clientPort()); err != nil {
+	f.clientPort.Unused = !f.clientTCP()
+	o, qps := &f.options, f.tokens.PerSecond
+	if err := cmp.Or(
+		cli.CheckPorts(f.agentPort, f.healthPort, f.adminPort, f.clientPort),
+		cli.NotNegative("graceful-shutdown-timeout", o.Grace),
+		cli.NotNegative("backend-dial-timeout", o.DialTimeout),
+		cli.CheckValue("resume-window", o.ResumeWindow, resume.CheckWindow(o.ResumeWindow)),
+		cli.AtLeast("keepalive-time", o.Keepalive, time.Second),
+		cli.AtLeast("frontend-keepalive-time", o.ClientKeepalive, time.Second),
+		cli.AtLeast("server-count", o.Count, 1),
+		cli.AtLeast("xfr-channel-size", f.xfrChannelSize, 1),
+		cli.AtLeast("max-connections", o.MaxConns, 1),
+		cli.AtLeast("kubeconfig-qps", qps, 0),
+		cli.AtLeast("kubeconfig-burst", f.tokens.Burst, 0),
+		cli.CheckValue("memory-budget-mib", f.budgetMiB, link.CheckBudgetMiB(f.budgetMiB)),
+	); err != nil {
 		return err
 	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{{"graceful-shutdown-timeout", f.grace}, {"backend-dial-timeout", f.dialTimeout}} {
-		if d.value < 0 {
-			return cli.Usagef("--%s=%v: must not be negative", d.flag, d.value)
-		}
-	}
-	if err := resume.CheckWindow(f.resumeWindow); err != nil {
-		return cli.Usagef("--resume-window=%v: %v", f.resumeWindow, err)
-	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{{"keepalive-time", f.keepalive}, {"frontend-keepalive-time", f.frontendKeepalive}} {
-		if d.value < time.Second {
-			return cli.Usagef("--%s=%v: must be at least 1s", d.flag, d.value)
-		}
-	}
-	for _, n := range []struct {
-		flag  string
-		value float64
-		least float64
-	}{
-		{"server-count", float64(f.count), 1}, {"xfr-channel-size", float64(f.xfrChannelSize), 1}, {"max-connections", float64(f.maxConns), 1},
-		{"kubeconfig-qps", float64(f.kubeQPS), 0}, {"kubeconfig-burst", float64(f.kubeBurst), 0},
-	} {
-		if n.value < n.least {
-			return cli.Usagef("--%s=%v: must be at least %v", n.flag, n.value, n.least)
-		}
-	}
-	if qps := float64(f.kubeQPS); math.IsNaN(qps) || math.IsInf(qps, 0) {
+	if math.IsNaN(float64(qps)) || math.IsInf(float64(qps), 0) {
 		return cli.Usagef("--kubeconfig-qps=%v: must be a number of calls, or 0 for the default", qps)
-	}
-	if err := link.CheckBudgetMiB(f.budgetMiB); err != nil {
-		return cli.Usagef("--memory-budget-mib=%d: %v", f.budgetMiB, err)
 	}
 	return nil
 }
 
 func (f *flags) checkValues() error {
-	for _, choice := range []struct {
-		cli.Value
-		accepted []string
-	}{
-		{cli.Value{Flag: "mode", Text: f.mode}, []string{"", modeGRPC, modeConnect}},
-		{cli.Value{Flag: "link", Text: f.link}, []string{string(link.Auto), string(link.Off), string(link.Require)}},
-		{cli.Value{Flag: "agent-identifier-policy", Text: f.identifierPolicy}, []string{identifiersAny, identifiersCertificate}},
-	} {
-		if err := cli.CheckChoice(choice.Value, choice.accepted...); err != nil {
-			return err
-		}
-	}
-	if err := f.peers.Check(); err != nil {
-		return err
-	}
-	if _, err := registry.ParseStrategies(f.strategies); err != nil {
-		return cli.Usagef("--proxy-strategies: %w", err)
-	}
-	if _, err := tlsreload.ParseVersion(f.tlsMin); err != nil {
-		return cli.Usagef("--tls-min-version: %w", err)
-	}
-	if _, err := tlsreload.ParseCipherSuites(f.ciphers); err != nil {
-		return cli.Usagef("--cipher-suites: %w", err)
-	}
-	if err := cli.CheckGiven(f.set, "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
-		"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert"); err != nil {
-		return err
-	}
-	if _, err := source.ParseNetworks(f.proxies); err != nil {
-		return cli.Usagef("--agent-proxy-protocol-from: %w", err)
-	}
-	if _, err := policy.Parse(f.allow, nil); err != nil {
-		return cli.Usagef("--allow-destination: %w", err)
-	}
-	if _, err := policy.Parse(nil, f.deny); err != nil {
-		return cli.Usagef("--deny-destination: %w", err)
-	}
-	return f.checkID()
+	_, allow := policy.Parse(f.allow, nil)
+	_, deny := policy.Parse(nil, f.deny)
+	return cmp.Or(
+		cli.CheckChoice(cli.Value{Flag: "mode", Text: f.mode}, "", modeGRPC, modeConnect),
+		cli.CheckChoice(cli.Value{Flag: "link", Text: f.link}, string(link.Auto), string(link.Off), string(link.Require)),
+		cli.CheckChoice(cli.Value{Flag: "agent-identifier-policy", Text: f.identifierPolicy}, identifiersAny, identifiersCertificate),
+		f.peers.Check(),
+		cli.Parse(&f.options.Strategies, "proxy-strategies", f.strategies, registry.ParseStrategies),
+		cli.Parse(&f.tls.MinVersion, "tls-min-version", f.tlsMin, tlsreload.ParseVersion),
+		cli.Parse(&f.tls.CipherSuites, "cipher-suites", f.ciphers, tlsreload.ParseCipherSuites),
+		cli.CheckGiven(f.set, "agent-proxy-protocol-from", "allow-destination", "deny-destination", "peer-trust-domain",
+			"agent-identifier-allow-file", "admin-token-file", "admin-ca-cert"),
+		cli.Parse(&f.networks, "agent-proxy-protocol-from", f.proxies, source.ParseNetworks),
+		cli.FlagError("allow-destination", allow),
+		cli.FlagError("deny-destination", deny),
+		f.checkID(),
+	)
 }
 
-// checkID sees that the id fits into gRPC metadata, and into a lease's name
-// where there is one.
+// checkID checks that the id fits into gRPC metadata and, with leases, into the name
+// of one.
 func (f *flags) checkID() error {
-	id := f.givenID()
+	id := f.serverID()
 	if err := cli.CheckID(cli.Value{Flag: "server-id", Text: id}, registry.MaxID); err != nil {
 		return err
 	}
@@ -343,18 +288,18 @@ func (f *flags) checkID() error {
 }
 
 func (f *flags) checkClients() error {
-	if err := cli.CheckPair(cli.Value{Flag: "server-cert", Text: f.serverCert}, cli.Value{Flag: "server-key", Text: f.serverKey}); err != nil {
+	if err := checkPair("server", f.server); err != nil {
 		return err
 	}
 	switch {
-	case f.clientTCP() && f.serverCA == "":
+	case f.clientTCP() && f.server.CA == "":
 		return cli.Usagef("--server-ca-cert is missing: without it anybody who reaches --server-port could use the tunnel")
-	case f.serverCert == "" && f.serverCA != "":
+	case f.server.Cert == "" && f.server.CA != "":
 		return cli.Usagef("--server-ca-cert needs --server-cert and --server-key")
-	case f.serverCert != "" && f.serverPort == 0:
+	case f.server.Cert != "" && f.clientPort.Number == 0:
 		return cli.Usagef("--server-cert is given and --server-port is 0: a unix socket has no TLS")
-	case f.uds != "" && f.set.Changed("server-port") && f.serverPort > 0 && f.serverCert == "":
-		return cli.Usagef("--server-port=%d needs --server-cert, --server-key and --server-ca-cert; set it to 0 for --uds-name alone", f.serverPort)
+	case f.uds != "" && f.set.Changed("server-port") && f.clientPort.Number > 0 && f.server.Cert == "":
+		return cli.Usagef("--server-port=%d needs --server-cert, --server-key and --server-ca-cert; set it to 0 for --uds-name alone", f.clientPort.Number)
 	case f.uds == "" && !f.clientTCP():
 		return cli.Usagef("no port for clients: give --server-cert, --server-key and --server-ca-cert, or --uds-name")
 	}
@@ -362,118 +307,82 @@ func (f *flags) checkClients() error {
 }
 
 func (f *flags) checkAgents() error {
-	if err := cli.CheckPair(cli.Value{Flag: "cluster-cert", Text: f.clusterCert}, cli.Value{Flag: "cluster-key", Text: f.clusterKey}); err != nil {
+	if err := checkPair("cluster", f.cluster); err != nil {
 		return err
 	}
-	if f.clusterCert == "" {
+	switch {
+	case f.cluster.Cert == "":
 		return cli.Usagef("--cluster-cert and --cluster-key are missing: agents connect over TLS only")
-	}
-	if f.tokenAuth() {
-		if f.clusterCA != "" {
-			return cli.Usagef("--cluster-ca-cert and authentication by token (--agent-namespace, --agent-service-account, --authentication-audience) exclude each other")
-		}
-		for _, part := range []struct{ flag, value string }{
-			{"agent-namespace", f.agentNamespace}, {"agent-service-account", f.agentAccount}, {"authentication-audience", f.audience},
-		} {
-			if part.value == "" {
-				return cli.Usagef("--%s is missing: authentication by token needs --agent-namespace, --agent-service-account and --authentication-audience", part.flag)
-			}
-		}
-	}
-	if !f.agentsAuthenticate() && !f.allowUnauthenticated {
+	case f.tokenAuth() && f.cluster.CA != "":
+		return cli.Usagef("--cluster-ca-cert and authentication by token (--agent-namespace, --agent-service-account, --authentication-audience) exclude each other")
+	case !f.agentsAuthenticate() && !f.allowUnauthenticated:
 		return cli.Usagef("agents could connect without authentication: give --cluster-ca-cert, or --agent-namespace, --agent-service-account and --authentication-audience; or say --allow-unauthenticated-agents")
-	}
-	if f.identifierFile != "" && f.identifierPolicy != identifiersCertificate {
+	case f.identifierFile != "" && f.identifierPolicy != identifiersCertificate:
 		return cli.Usagef("--agent-identifier-allow-file needs --agent-identifier-policy=certificate")
 	}
-	return nil
-}
-
-func (f *flags) checkCombinations() error {
-	if err := f.checkTenants(); err != nil {
-		return err
-	}
-	if err := f.checkAdmin(); err != nil {
-		return err
-	}
-	if f.contention && !f.profiling {
-		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
+	for _, part := range []cli.Value{
+		{Flag: "agent-namespace", Text: f.tokens.Namespace}, {Flag: "agent-service-account", Text: f.tokens.ServiceAccount}, {Flag: "authentication-audience", Text: f.tokens.Audience},
+	} {
+		if f.tokenAuth() && part.Text == "" {
+			return cli.Usagef("--%s is missing: authentication by token needs --agent-namespace, --agent-service-account and --authentication-audience", part.Flag)
+		}
 	}
 	return nil
 }
 
 func (f *flags) checkAdmin() error {
-	if err := cli.CheckPair(cli.Value{Flag: "admin-cert", Text: f.adminCert}, cli.Value{Flag: "admin-key", Text: f.adminKey}); err != nil {
+	if err := checkPair("admin", f.admin); err != nil {
 		return err
 	}
 	switch {
-	case f.adminToken != "" && f.adminPort == 0:
+	case f.adminToken != "" && f.adminPort.Number == 0:
 		return cli.Usagef("--admin-token-file needs --admin-port")
-	case f.adminCert != "" && f.adminPort == 0:
+	case f.admin.Cert != "" && f.adminPort.Number == 0:
 		return cli.Usagef("--admin-cert needs --admin-port")
-	case f.adminCA != "" && f.adminCert == "":
+	case f.admin.CA != "" && f.admin.Cert == "":
 		return cli.Usagef("--admin-ca-cert needs --admin-cert and --admin-key: certificates are shown over TLS")
+	case f.options.ContentionProfiles && !f.options.Profiles:
+		return cli.Usagef("--enable-contention-profiling needs --enable-profiling")
 	}
 	return nil
 }
 
 func (f *flags) checkTenants() error {
-	flag, given := f.tenants()
+	flag := "--tenants-dir"
+	if f.tenantsNamespace != "" {
+		flag = "--tenants-namespace"
+	}
 	switch {
 	case f.tenantsDir != "" && f.tenantsNamespace != "":
 		return cli.Usagef("--tenants-dir and --tenants-namespace exclude each other: tenants are folders or Secrets")
-	case given && !f.clientTCP():
+	case (f.tenantsDir != "" || f.tenantsNamespace != "") && !f.clientTCP():
 		return cli.Usagef("%s needs --server-port with --server-cert, --server-key and --server-ca-cert: tenants' clients are told apart in the TLS handshake", flag)
 	case f.tenantsNamespace == "" && f.set.Changed("tenants-selector"):
 		return cli.Usagef("--tenants-selector needs --tenants-namespace")
-	}
-	if msgs := validation.IsDNS1123Label(f.tenantsNamespace); f.tenantsNamespace != "" && len(msgs) > 0 {
+	case f.tenantsNamespace != "" && len(validation.IsDNS1123Label(f.tenantsNamespace)) > 0:
 		return cli.Usagef("--tenants-namespace=%q is not the name of a namespace", f.tenantsNamespace)
 	}
-	if selector, err := labels.Parse(f.tenantsSelector); err != nil {
-		return cli.Usagef("--tenants-selector: %w", err)
-	} else if selector.Empty() {
+	selector, err := labels.Parse(f.tenantsSelector)
+	if err == nil && selector.Empty() {
 		return cli.Usagef("--tenants-selector is empty: it would select every Secret of the namespace")
 	}
-	return nil
+	return cli.FlagError("tenants-selector", err)
 }
 
-func (f *flags) clientPort() cli.Port {
-	return cli.Port{Flag: "server-port", Host: f.serverBind, Number: f.serverPort, Unused: !f.clientTCP()}
-}
-
-func (f *flags) agentsPort() cli.Port {
-	return cli.Port{Flag: "agent-port", Host: f.agentBind, Number: f.agentPort, Least: 1}
-}
-
-func (f *flags) probePort() cli.Port {
-	return cli.Port{Flag: "health-port", Host: f.healthBind, Number: f.healthPort}
-}
-
-func (f *flags) statusPort() cli.Port {
-	return cli.Port{Flag: "admin-port", Host: f.adminBind, Number: f.adminPort}
+// checkPair checks the flags --NAME-cert and --NAME-key.
+func checkPair(name string, files tlsreload.Files) error {
+	return cli.CheckPair(cli.Value{Flag: name + "-cert", Text: files.Cert}, cli.Value{Flag: name + "-key", Text: files.Key})
 }
 
 func (f *flags) checkFiles() error {
-	return cli.CheckFiles(
-		cli.Value{Flag: "server-cert", Text: f.serverCert}, cli.Value{Flag: "server-key", Text: f.serverKey}, cli.Value{Flag: "server-ca-cert", Text: f.serverCA},
-		cli.Value{Flag: "cluster-cert", Text: f.clusterCert}, cli.Value{Flag: "cluster-key", Text: f.clusterKey}, cli.Value{Flag: "cluster-ca-cert", Text: f.clusterCA},
-		cli.Value{Flag: "kubeconfig", Text: f.kubeconfig}, cli.Value{Flag: "admin-token-file", Text: f.adminToken},
-		cli.Value{Flag: "admin-cert", Text: f.adminCert}, cli.Value{Flag: "admin-key", Text: f.adminKey}, cli.Value{Flag: "admin-ca-cert", Text: f.adminCA},
-		cli.Value{Flag: "agent-identifier-allow-file", Text: f.identifierFile})
-}
-
-// givenID is the id given by flag, else by the environment, else "".
-func (f *flags) givenID() string {
-	if f.id != "" {
-		return f.id
+	var values []cli.Value
+	for _, port := range []struct {
+		name  string
+		files tlsreload.Files
+	}{{"server", f.server}, {"cluster", f.cluster}, {"admin", f.admin}} {
+		values = append(values, cli.Value{Flag: port.name + "-cert", Text: port.files.Cert},
+			cli.Value{Flag: port.name + "-key", Text: port.files.Key}, cli.Value{Flag: port.name + "-ca-cert", Text: port.files.CA})
 	}
-	return os.Getenv("PROXY_SERVER_ID")
-}
-
-func (f *flags) serverID() string {
-	if id := f.givenID(); id != "" {
-		return id
-	}
-	return uuid.NewString()
+	return cli.CheckFiles(append(values, cli.Value{Flag: "kubeconfig", Text: f.kubeconfig},
+		cli.Value{Flag: "admin-token-file", Text: f.adminToken}, cli.Value{Flag: "agent-identifier-allow-file", Text: f.identifierFile})...)
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
@@ -24,13 +26,11 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/policy"
 	"konnectivity/internal/resources"
-	"konnectivity/internal/source"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/internal/version"
 	"konnectivity/server"
 	"konnectivity/server/auth"
-	"konnectivity/server/registry"
 	"konnectivity/server/tenancy"
 	"konnectivity/tunnel/link"
 )
@@ -111,30 +111,23 @@ func (p *process) close() {
 	}
 }
 
-func (p *process) settings() error {
-	f := p.flags
-	strategies, err := registry.ParseStrategies(f.strategies)
-	if err != nil {
+// settings completes the options that flags set.
+func (p *process) settings() (err error) {
+	f, o := p.flags, &p.options
+	*o = f.options
+	if o.Policy, err = policy.Parse(f.allow, f.deny); err != nil {
 		return err
 	}
-	rules, err := policy.Parse(f.allow, f.deny)
-	if err != nil {
-		return err
+	o.ID = cmp.Or(f.serverID(), uuid.NewString())
+	o.NoConnect, o.NoGRPC = f.mode == modeGRPC, f.mode == modeConnect
+	o.NoLink, o.AgentsNeedLink = f.link == string(link.Off), f.link == string(link.Require)
+	o.Settle, o.Budget, o.AgentMemory = server.DefaultSettle, link.NewBudget(f.budgetMiB<<20), resources.MemoryLimit()/2
+	o.Log, o.Registry = p.log, p.registry
+	if o.Grace == 0 {
+		o.Grace = -1
 	}
-	p.options = server.Options{
-		ID: f.serverID(), Count: f.count, Strategies: strategies, Policy: rules,
-		NoConnect: f.mode == modeGRPC, NoGRPC: f.mode == modeConnect,
-		NoLink: f.link == string(link.Off), AgentsNeedLink: f.link == string(link.Require),
-		Settle: server.DefaultSettle, DialTimeout: f.dialTimeout, Grace: f.grace, ResumeWindow: f.resumeWindow, Keepalive: f.keepalive, ClientKeepalive: f.frontendKeepalive,
-		MaxConns: f.maxConns, Budget: link.NewBudget(f.budgetMiB << 20), AgentMemory: resources.MemoryLimit() / 2,
-		Profiles: f.profiling, ContentionProfiles: f.contention,
-		Log: p.log, Registry: p.registry,
-	}
-	if f.grace == 0 {
-		p.options.Grace = -1
-	}
-	if f.dialTimeout == 0 {
-		p.options.DialTimeout = unbounded
+	if o.DialTimeout == 0 {
+		o.DialTimeout = unbounded
 	}
 	return nil
 }
@@ -165,10 +158,9 @@ func (p *process) agentAuth() error {
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
 	}
-	p.options.Tokens = &auth.TokensConfig{
-		Reviews: reviews, Namespace: f.agentNamespace, ServiceAccount: f.agentAccount, Audience: f.audience,
-		PerSecond: f.kubeQPS, Burst: f.kubeBurst, SigningKeys: signing.Get,
-	}
+	tokens := f.tokens
+	tokens.Reviews, tokens.SigningKeys = reviews, signing.Get
+	p.options.Tokens = &tokens
 	return nil
 }
 
@@ -181,7 +173,7 @@ func (p *process) leases() error {
 	if err != nil {
 		return err
 	}
-	config.QPS, config.Burst = f.kubeQPS, f.kubeBurst
+	config.QPS, config.Burst = f.tokens.PerSecond, f.tokens.Burst
 	leases, err := kubeapi.NewLeases(config, f.leaseNamespace)
 	if err != nil {
 		return fmt.Errorf("--kubeconfig: %w", err)
@@ -236,7 +228,7 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenancy.Dir, error) {
 // wrong with that is told to whoever comes with one.
 func (p *process) tenantTokens(t *tenancy.Tokens) *auth.TokensConfig {
 	f := p.flags
-	cfg := &auth.TokensConfig{Namespace: t.Namespace, ServiceAccount: t.ServiceAccount, Audience: t.Audience, PerSecond: f.kubeQPS, Burst: f.kubeBurst}
+	cfg := &auth.TokensConfig{Namespace: t.Namespace, ServiceAccount: t.ServiceAccount, Audience: t.Audience, PerSecond: f.tokens.PerSecond, Burst: f.tokens.Burst}
 	config, err := t.API.Config(f.apiContentType)
 	if err == nil {
 		var signing kubeapi.SigningKeys
@@ -258,9 +250,9 @@ func (p *process) tenantListener(at tenancy.Place) (l server.Listener, err error
 		l.Listener, err = unixsocket.Listen(at.Socket, unixsocket.Options{Replace: f.deleteUDS})
 		return l, err
 	}
-	like, host := p.options.Agents[0], f.agentBind
+	like, host := p.options.Agents[0], f.agentPort.Host
 	if !at.Agents {
-		like, host = p.options.Clients[0], f.serverBind
+		like, host = p.options.Clients[0], f.clientPort.Host
 	}
 	if like.TLSFor == nil {
 		return l, errors.New("the server has no --server-cert, and so no port for clients")
@@ -272,11 +264,11 @@ func (p *process) tenantListener(at tenancy.Place) (l server.Listener, err error
 func (p *process) listenClients() error {
 	f := p.flags
 	if f.clientTCP() {
-		tls, err := p.source("server", tlsreload.Files{Cert: f.serverCert, Key: f.serverKey, CA: f.serverCA}, pki.RoleClient)
+		tls, err := p.source("server", f.server, pki.RoleClient)
 		if err != nil {
 			return err
 		}
-		l, err := p.listen(f.clientPort())
+		l, err := p.listen(f.clientPort)
 		if err != nil {
 			return err
 		}
@@ -298,26 +290,22 @@ func (p *process) listenClients() error {
 
 func (p *process) listenAgents() error {
 	f := p.flags
-	tls, err := p.source("cluster", tlsreload.Files{Cert: f.clusterCert, Key: f.clusterKey, CA: f.clusterCA}, pki.RoleAgent)
+	tls, err := p.source("cluster", f.cluster, pki.RoleAgent)
 	if err != nil {
 		return err
 	}
-	l, err := p.listen(f.agentsPort())
+	l, err := p.listen(f.agentPort)
 	if err != nil {
 		return err
 	}
-	proxies, err := source.ParseNetworks(f.proxies)
-	if err != nil {
-		return err
-	}
-	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor, Proxies: proxies}}
+	p.options.Agents = []server.Listener{{Listener: l, TLS: tls.Server, TLSFor: tls.ServerFor, Proxies: f.networks}}
 	return nil
 }
 
 func (p *process) listenOthers() (err error) {
 	f := p.flags
-	if f.healthPort > 0 {
-		if p.options.Health, err = p.listen(f.probePort()); err != nil {
+	if f.healthPort.Number > 0 {
+		if p.options.Health, err = p.listen(f.healthPort); err != nil {
 			return err
 		}
 	}
@@ -328,20 +316,20 @@ func (p *process) listenOthers() (err error) {
 		}
 		p.options.AdminToken = token.Token
 	}
-	if f.adminPort == 0 {
+	if f.adminPort.Number == 0 {
 		return nil
 	}
-	if f.adminCert != "" {
-		tls, err := p.source("admin", tlsreload.Files{Cert: f.adminCert, Key: f.adminKey, CA: f.adminCA}, pki.RoleClient)
+	if f.admin.Cert != "" {
+		tls, err := p.source("admin", f.admin, pki.RoleClient)
 		if err != nil {
 			return err
 		}
 		p.options.AdminTLS = tls.ServerFor
-		if f.adminCA != "" {
+		if f.admin.CA != "" {
 			p.options.AdminTrusts = tls.Trusts
 		}
 	}
-	p.options.Admin, err = p.listen(f.statusPort())
+	p.options.Admin, err = p.listen(f.adminPort)
 	return err
 }
 
@@ -356,18 +344,10 @@ func (p *process) listen(port cli.Port) (net.Listener, error) {
 // source reads certificates, which are reloaded while the server runs, for a
 // port whose peers have a role.
 func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*tlsreload.Source, error) {
-	least, err := tlsreload.ParseVersion(p.flags.tlsMin)
-	if err != nil {
-		return nil, err
-	}
-	ciphers, err := tlsreload.ParseCipherSuites(p.flags.ciphers)
-	if err != nil {
-		return nil, err
-	}
-	s, err := tlsreload.New(files, tlsreload.Options{
-		Name: name, MinVersion: least, CipherSuites: ciphers,
-		Peer: p.flags.peers.Peer(peers), Own: cli.Own(pki.RoleServer), Log: p.log, Registerer: p.registry,
-	})
+	options := p.flags.tls
+	options.Name, options.Peer, options.Own = name, p.flags.peers.Peer(peers), cli.Own(pki.RoleServer)
+	options.Log, options.Registerer = p.log, p.registry
+	s, err := tlsreload.New(files, options)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
+	"konnectivity/server"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -230,18 +231,20 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestServerID(t *testing.T) {
-	t.Setenv("PROXY_SERVER_ID", "from-env")
-	f := &flags{}
-	if f.serverID() != "from-env" {
-		t.Error("the environment is not asked")
-	}
-	f.id = "from-flag"
-	if f.serverID() != "from-flag" {
-		t.Error("the flag does not win")
-	}
-	t.Setenv("PROXY_SERVER_ID", "")
-	if a, b := (&flags{}).serverID(), (&flags{}).serverID(); len(a) != 36 || a == b {
-		t.Errorf("%q and %q are no new uuids", a, b)
+	for _, c := range []struct{ environment, flag, want string }{
+		{"from-env", "", "from-env"}, {"from-env", "from-flag", "from-flag"}, {"", "", ""},
+	} {
+		t.Setenv("PROXY_SERVER_ID", c.environment)
+		made := func() string {
+			p := &process{flags: &flags{options: server.Options{ID: c.flag}}}
+			if err := p.settings(); err != nil {
+				t.Fatal(err)
+			}
+			return p.options.ID
+		}
+		if a, b := made(), made(); c.want != "" && a != c.want || c.want == "" && (len(a) != 36 || a == b) {
+			t.Errorf("%+v: made %q and %q", c, a, b)
+		}
 	}
 }
 
