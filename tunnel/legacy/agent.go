@@ -65,7 +65,7 @@ type AgentSession struct {
 type agentDial struct {
 	cancel    context.CancelCauseFunc
 	cancelled bool // the server wants no answer, or was told of a failure
-	conn      *served
+	conn      *conn
 }
 
 // ConnectAgent opens the AgentService stream to a server and returns once the
@@ -232,8 +232,8 @@ func (s *AgentSession) handle(packet *client.Packet) {
 		s.dialClosed(packet.GetCloseDial().GetRandom())
 	case client.PacketType_CLOSE_REQ:
 		id := packet.GetCloseRequest().GetConnectID()
-		if c, ok := s.mux.get(id).(*served); ok {
-			c.closeRequested()
+		if c := s.mux.get(id); c != nil {
+			c.peerEnds()
 		} else {
 			s.unknown(id)
 		}
@@ -321,7 +321,7 @@ func (s *AgentSession) answer(d *agentDial, random int64, address string, err er
 		return nil, err
 	}
 	s.nextID++
-	c := newServed(s.mux, s.nextID, s.duplex, address, d.cancel)
+	c := newServer(s.mux, s.nextID, s.duplex, address, d.cancel)
 	if err := c.announce(random); err != nil {
 		return nil, err
 	}
@@ -334,15 +334,15 @@ func (s *AgentSession) answer(d *agentDial, random int64, address string, err er
 func (s *AgentSession) dialClosed(random int64) {
 	s.mu.Lock()
 	d := s.dials[random]
-	var conn *served
+	var c *conn
 	if d != nil {
 		d.cancelled = true
-		conn = d.conn
+		c = d.conn
 	}
 	s.mu.Unlock()
 	switch {
-	case conn != nil:
-		conn.cancelled()
+	case c != nil:
+		c.peerResets(errDialClosed)
 	case d != nil:
 		d.cancel(errDialClosed)
 	}

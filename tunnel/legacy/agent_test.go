@@ -408,7 +408,7 @@ func TestPendingDialsFailAtOnceWhenTheAgentIsLost(t *testing.T) {
 func TestOpenConnectionsReadWhatCameThenThatTheAgentIsLost(t *testing.T) {
 	bothModes(t, func(t *testing.T, r *rig, p *AgentPeer, s *AgentSession) {
 		c := dial(t, p, target(t, func(c *net.TCPConn) { _, _ = c.Write([]byte("held")); _, _ = io.Copy(io.Discard, c) }))
-		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*opened).in.state(); return puts > 0 })
+		eventually(t, "the bytes are here", func() bool { puts, _ := c.(*conn).in.state(); return puts > 0 })
 		s.hangUp() // the stream breaks
 		<-p.Life().Done()
 		if _, err := io.ReadFull(c, make([]byte, 4)); err != nil {

@@ -54,7 +54,7 @@ type pendingDial struct {
 }
 
 type dialAnswer struct {
-	conn *opened
+	conn *conn
 	err  error
 }
 
@@ -267,8 +267,13 @@ func (p *AgentPeer) handle(packet *client.Packet) {
 		}
 	case client.PacketType_CLOSE_RSP:
 		response := packet.GetCloseResponse()
-		if c, ok := p.mux.get(response.GetConnectID()).(*opened); ok {
-			c.responded(response.GetError())
+		c := p.mux.get(response.GetConnectID())
+		switch text := response.GetError(); {
+		case c == nil:
+		case text != "":
+			c.peerResets(&tunnel.ResetError{Code: resetCode(text)})
+		default:
+			c.peerEnds()
 		}
 	case client.PacketType_DRAIN:
 		p.goesAway()
@@ -296,7 +301,7 @@ func (p *AgentPeer) dialAnswered(response *client.DialResponse) {
 		dial.answer <- dialAnswer{err: &tunnel.DialError{Failure: tunnel.FailInternal, Address: dial.address, Reason: "the agent answered without a connection"}}
 		return
 	}
-	c := newOpened(p.mux, response.GetRandom(), id, p.hello.duplex, dial.address)
+	c := newOpener(p.mux, response.GetRandom(), id, p.hello.duplex, dial.address)
 	c.in.limits = &dial.limits
 	switch ok, lost := p.mux.add(id, c); {
 	case lost != nil:

@@ -103,12 +103,12 @@ func TestAReaderThatIsSlowLosesNothing(t *testing.T) {
 // since its peer was told of the end, may still have something to send when the
 // stream is lost. Its memory is given back nevertheless.
 func TestForgottenConnectionHoldsNothing(t *testing.T) {
-	for name, end := range map[string]func(c *served){
-		"closed, and the peer goes on": func(c *served) {
+	for name, end := range map[string]func(c *conn){
+		"closed, and the peer goes on": func(c *conn) {
 			_ = c.Close()
 			c.receive([]tunnel.Chunk{tunnel.CopyChunk([]byte("more"))})
 		},
-		"ended, then reset": func(c *served) {
+		"ended, then reset": func(c *conn) {
 			_ = c.CloseWrite()
 			_ = c.Reset(io.ErrUnexpectedEOF)
 		},
@@ -117,7 +117,7 @@ func TestForgottenConnectionHoldsNothing(t *testing.T) {
 			t.Run(name+"/"+kind, func(t *testing.T) {
 				limits := Limits{Budget: NewBudget(1 << 20)}.withDefaults()
 				m := newMux(func(any) error { return nil }, ToAgent, FromAgent, limits, NoMetrics{}, nil)
-				c := newServed(m, 1, duplex, "far:1", func(error) {})
+				c := newServer(m, 1, duplex, "far:1", func(error) {})
 				if err := c.announce(1); err != nil {
 					t.Fatal(err)
 				}

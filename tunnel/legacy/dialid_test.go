@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// sent is a packet as it arrives.
-func sent(t testing.TB, p *client.Packet) *client.DialRequest {
+// overTheWire is a packet as it arrives.
+func overTheWire(t testing.TB, p *client.Packet) *client.DialRequest {
 	t.Helper()
 	b, err := proto.Marshal(p)
 	if err != nil {
@@ -35,7 +35,7 @@ func TestDialID(t *testing.T) {
 	} {
 		p := dialRequest(7, "tcp", "a:1")
 		setDialID(p, id)
-		got := sent(t, p)
+		got := overTheWire(t, p)
 		if dialID(got) != want || got.GetAddress() != "a:1" || got.GetRandom() != 7 {
 			t.Errorf("%q arrives as %q in %v", id, dialID(got), got)
 		}

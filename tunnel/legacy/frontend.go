@@ -30,14 +30,14 @@ type frontend struct {
 	dialed bool
 	shut   bool // no dial is taken any more
 	random int64
-	conn   *served
+	conn   *conn
 	far    tunnel.Conn
 }
 
 // hasten tells c that nobody waits for an answer, if c or what lies under it
 // would otherwise wait for one after CloseWrite.
 func hasten(c tunnel.Conn) {
-	if h, ok := tunnel.Under[*opened](c); ok {
+	if h, ok := tunnel.Under[*conn](c); ok {
 		h.hasten()
 	}
 }
@@ -94,7 +94,7 @@ func (f *frontend) close() {
 	f.shut = true
 }
 
-func (f *frontend) current() *served {
+func (f *frontend) current() *conn {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.conn
@@ -122,8 +122,8 @@ func (f *frontend) broken() {
 
 // clientClosed is called for CLOSE_REQ: with the real client, whose Close it
 // is, that means both directions.
-func (f *frontend) clientClosed(c *served) {
-	c.closeRequested()
+func (f *frontend) clientClosed(c *conn) {
+	c.peerEnds()
 	f.mu.Lock()
 	far := f.far
 	f.mu.Unlock()
@@ -140,7 +140,7 @@ func (f *frontend) handle(packet *client.Packet) {
 		f.dialClosed(packet.GetCloseDial().GetRandom())
 	case client.PacketType_CLOSE_REQ:
 		id := packet.GetCloseRequest().GetConnectID()
-		if c, ok := f.mux.get(id).(*served); ok {
+		if c := f.mux.get(id); c != nil {
 			f.clientClosed(c)
 		} else {
 			f.unknown(id)
@@ -198,7 +198,7 @@ func (f *frontend) answer(address string, far tunnel.Conn, err error) (tunnel.Co
 	if cause := context.Cause(f.ctx); cause != nil {
 		return nil, cause
 	}
-	c := newServed(f.mux, f.service.nextID.Add(1), false, address, f.cancel)
+	c := newServer(f.mux, f.service.nextID.Add(1), false, address, f.cancel)
 	c.in.block = true
 	if err := c.announce(f.random); err != nil {
 		return nil, err

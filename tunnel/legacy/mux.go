@@ -26,18 +26,18 @@ type mux struct {
 	remoteAddr string
 
 	mu    sync.Mutex
-	conns map[int64]endpoint
+	conns map[int64]*conn
 	lost  error // set once: no connection can be added any more
 }
 
 func newMux(send func(any) error, inbound, outbound Segment, limits Limits, metrics Metrics, log logrus.FieldLogger) *mux {
-	m := &mux{limits: limits, metrics: metrics, log: log, inbound: inbound, conns: map[int64]endpoint{}}
+	m := &mux{limits: limits, metrics: metrics, log: log, inbound: inbound, conns: map[int64]*conn{}}
 	m.sender = newSender(send, outbound, &m.limits, metrics)
 	return m
 }
 
 // add makes a connection known; false when its id is taken.
-func (m *mux) add(id int64, c endpoint) (ok bool, lost error) {
+func (m *mux) add(id int64, c *conn) (ok bool, lost error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.lost != nil {
@@ -56,7 +56,7 @@ func (m *mux) remove(id int64) {
 	delete(m.conns, id)
 }
 
-func (m *mux) get(id int64) endpoint {
+func (m *mux) get(id int64) *conn {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.conns[id]
@@ -73,7 +73,7 @@ func (m *mux) lose(err error) {
 	m.sender.stop(err)
 	m.mu.Lock()
 	conns := m.conns
-	m.conns, m.lost = map[int64]endpoint{}, err
+	m.conns, m.lost = map[int64]*conn{}, err
 	m.mu.Unlock()
 	for _, c := range conns {
 		c.lost(err)

@@ -18,8 +18,8 @@ func TestConnConforms(t *testing.T) {
 		r := newRig(t, Limits{Budget: NewBudget(8 << 30), stallTimeout: time.Hour})
 		p, s := r.agent(false)
 		id := next.Add(1)
-		opened := newOpened(p.mux, id, id, true, "far:1")
-		served := newServed(s.mux, id, true, "far:1", func(error) {})
+		opened := newOpener(p.mux, id, id, true, "far:1")
+		served := newServer(s.mux, id, true, "far:1", func(error) {})
 		_, _ = p.mux.add(id, opened)
 		_, _ = s.mux.add(id, served)
 		return opened, served, func() { opened.Close(); served.Close() }, nil

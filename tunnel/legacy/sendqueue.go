@@ -135,17 +135,6 @@ func (q *sendQueue) finish(p *client.Packet, sent func()) {
 	}
 }
 
-// onSent arranges for sent to be called once the finishing packet is on its
-// way; where it is already, it returns true instead. It never calls sent itself.
-func (q *sendQueue) onSent(sent func()) bool {
-	q.s.mu.Lock()
-	defer q.s.mu.Unlock()
-	if !q.finSent {
-		q.sent = sent
-	}
-	return q.finSent
-}
-
 // end makes put fail from now on. What waits is still sent.
 func (q *sendQueue) end(err error) {
 	q.s.mu.Lock()

@@ -11,39 +11,17 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
-
-	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 )
 
-// wire is a mux over nothing that remembers what was sent and when.
+// wire is a mux over nothing.
 type wire struct {
 	*mux
-	mu   sync.Mutex
-	sent []sentPacket
-	wg   sync.WaitGroup
-}
-
-type sentPacket struct {
-	kind client.PacketType
-	at   time.Time
-	size int
+	wg sync.WaitGroup
 }
 
 func newWire(limits Limits) *wire {
-	w := &wire{}
 	metrics, log := orNothing(nil, nil)
-	w.mux = newMux(func(m any) error {
-		p := sentPacket{kind: client.PacketType_DATA, at: time.Now()}
-		if d, ok := m.(*dataMessage); ok {
-			p.size = d.chunk.Len()
-		} else {
-			p.kind = m.(*client.Packet).Type
-		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.sent = append(w.sent, p)
-		return nil
-	}, FromAgent, ToAgent, limits.withDefaults(), metrics, log)
+	w := &wire{mux: newMux(func(any) error { return nil }, FromAgent, ToAgent, limits.withDefaults(), metrics, log)}
 	w.wg.Go(func() { _ = w.sender.run() })
 	return w
 }
@@ -53,26 +31,8 @@ func (w *wire) end() {
 	w.wg.Wait()
 }
 
-// when tells how long after start the first packet of a kind was sent.
-func (w *wire) when(kind client.PacketType, start time.Time) (time.Duration, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, p := range w.sent {
-		if p.kind == kind {
-			return p.at.Sub(start), true
-		}
-	}
-	return 0, false
-}
-
-func (w *wire) opened() *opened {
-	c := newOpened(w.mux, 1, 1, false, "a:1")
-	_, _ = w.add(1, c)
-	return c
-}
-
-func (w *wire) served(cancel func(error)) *served {
-	c := newServed(w.mux, 1, false, "a:1", cancel)
+func (w *wire) opener() *conn {
+	c := newOpener(w.mux, 1, 1, false, "a:1")
 	_, _ = w.add(1, c)
 	return c
 }
@@ -89,18 +49,18 @@ func chunks(n, size int) []tunnel.Chunk {
 // same that the agent is gone. The end of a connection is no such thing.
 func TestLossPassesAStalledDestination(t *testing.T) {
 	for name, c := range map[string]struct {
-		play func(w *wire, c *opened)
+		play func(w *wire, c *conn)
 		want tunnel.Code
 	}{
-		"agent lost":     {func(w *wire, _ *opened) { w.lose(&tunnel.ResetError{Code: tunnel.CodeLost}) }, tunnel.CodeLost},
-		"reset":          {func(_ *wire, c *opened) { c.responded(resetText(tunnel.CodePeerReset)) }, tunnel.CodePeerReset},
-		"ended in order": {func(_ *wire, c *opened) { c.responded("") }, tunnel.CodeUnknown},
+		"agent lost":     {func(w *wire, _ *conn) { w.lose(&tunnel.ResetError{Code: tunnel.CodeLost}) }, tunnel.CodeLost},
+		"reset":          {func(_ *wire, c *conn) { c.peerResets(&tunnel.ResetError{Code: tunnel.CodePeerReset}) }, tunnel.CodePeerReset},
+		"ended in order": {func(_ *wire, c *conn) { c.peerEnds() }, tunnel.CodeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWire(Limits{})
 				defer w.end()
-				conn := w.opened()
+				conn := w.opener()
 				near, client := net.Pipe()
 				defer client.Close()
 				relay := &tunnel.Relay{A: tunnel.Wrap(near), B: conn}
@@ -128,149 +88,8 @@ func TestLossPassesAStalledDestination(t *testing.T) {
 	}
 }
 
-func TestCloseWriteHoldsBackTheCloseRequest(t *testing.T) {
-	for name, c := range map[string]struct {
-		play     func(c *opened)
-		from, to time.Duration // from CloseWrite to CLOSE_REQ
-	}{
-		"request without an answer": {func(c *opened) { _, _ = c.Write([]byte("x")); _ = c.CloseWrite() },
-			answerWait - answerQuiet, answerWait + answerQuiet},
-		"answered before": {func(c *opened) {
-			_, _ = c.Write([]byte("x"))
-			c.receive(chunks(1, 10))
-			_ = c.CloseWrite()
-		}, answerQuiet, 2 * answerQuiet},
-		"answered for a while": {func(c *opened) {
-			_, _ = c.Write([]byte("x"))
-			_ = c.CloseWrite()
-			for range 30 {
-				time.Sleep(answerQuiet / 2)
-				c.receive(chunks(1, 10))
-			}
-		}, 30*answerQuiet/2 + answerQuiet/2, 30*answerQuiet/2 + 2*answerQuiet},
-		"nobody waits": {func(c *opened) { _, _ = c.Write([]byte("x")); _ = c.CloseWrite(); hasten(c) },
-			settleTime, settleTime},
-		"nobody waits, and a look was due": {func(c *opened) {
-			_, _ = c.Write([]byte("x"))
-			_ = c.CloseWrite()
-			hasten(c)
-			c.tick()
-		}, settleTime, settleTime},
-		"nobody waits, and parts were replaced": {func(c *opened) {
-			_, _ = c.Write([]byte("x"))
-			_ = c.CloseWrite()
-			hasten(tunnel.With(c, tunnel.Parts{}))
-		}, settleTime, settleTime},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWire(Limits{})
-				defer w.end()
-				conn := w.opened()
-				start := time.Now()
-				c.play(conn)
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				took, ok := w.when(client.PacketType_CLOSE_REQ, start)
-				if !ok || took < c.from || took > c.to {
-					t.Errorf("CLOSE_REQ after %v (%v), want %v to %v", took, ok, c.from, c.to)
-				}
-				if got, err := io.ReadAll(conn); tunnel.CodeOf(err) != tunnel.CodeTimeout {
-					t.Errorf("an agent that never confirms: read %d bytes and %v", len(got), err)
-				}
-				if w.count() != 0 {
-					t.Error("the connection is kept for ever")
-				}
-			})
-		})
-	}
-}
-
-func TestCloseRequestIsAnsweredInTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWire(Limits{})
-		defer w.end()
-		cancelled := make(chan time.Time, 1)
-		c := w.served(func(error) { cancelled <- time.Now() })
-		c.receive(chunks(3, 1000))
-		start := time.Now()
-		c.closeRequested()
-		if got, err := io.ReadAll(c); err != nil || len(got) != 3000 {
-			t.Errorf("read %d bytes, %v", len(got), err)
-		}
-		time.Sleep(time.Second)
-		if took, ok := w.when(client.PacketType_CLOSE_RSP, start); !ok || took > 3*closeQuiet {
-			t.Errorf("a silent destination: CLOSE_RSP after %v (%v)", took, ok)
-		}
-		if _, err := c.Write([]byte("nobody hears it")); err != nil {
-			t.Errorf("a destination that goes on: %v", err)
-		}
-		if took := (<-cancelled).Sub(start); took < closeLinger || took > closeLinger+time.Second {
-			t.Errorf("let go after %v", took)
-		}
-	})
-}
-
-func TestEndlessAnswerAfterCloseRequestIsCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWire(Limits{})
-		defer w.end()
-		c := w.served(func(error) {})
-		start := time.Now()
-		c.closeRequested()
-		for range 300 {
-			time.Sleep(closeQuiet / 2)
-			_, _ = c.Write([]byte("more"))
-		}
-		took, ok := w.when(client.PacketType_CLOSE_RSP, start)
-		if !ok || took < closeCap-closeQuiet || took > closeCap+closeQuiet {
-			t.Errorf("CLOSE_RSP after %v (%v), want %v", took, ok, closeCap)
-		}
-		_ = c.Close()
-	})
-}
-
 // With half-close, CLOSE_REQ is only half of it. When the other half does not
 // come after Close, the agent is told to drop the connection.
-func TestCloseDropsAConnectionThatTheAgentKeeps(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWire(Limits{})
-		defer w.end()
-		c := w.opened()
-		c.duplex = true
-		start := time.Now()
-		_ = c.Close()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if took, ok := w.when(client.PacketType_CLOSE_REQ, start); !ok || took != 0 {
-			t.Errorf("CLOSE_REQ after %v (%v)", took, ok)
-		}
-		if took, ok := w.when(client.PacketType_DIAL_CLS, start); !ok || took != closeTimeout {
-			t.Errorf("dropped after %v (%v), want %v", took, ok, closeTimeout)
-		}
-		if w.count() != 0 {
-			t.Error("the connection is kept for ever")
-		}
-	})
-}
-
-func TestSecondCloseRequestIsAReset(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWire(Limits{})
-		defer w.end()
-		c := w.served(func(error) {})
-		c.duplex = true
-		c.closeRequested()
-		if _, err := c.Write([]byte("still open")); err != nil {
-			t.Error(err)
-		}
-		c.closeRequested()
-		if _, err := c.Write([]byte("x")); tunnel.CodeOf(err) != tunnel.CodeCancelled {
-			t.Errorf("write: %v", err)
-		}
-	})
-}
-
 func testQueue(limits Limits) (*recvQueue, *atomic.Int64) {
 	limits = limits.withDefaults()
 	q := &recvQueue{limits: &limits, metrics: NoMetrics{}}
@@ -574,5 +393,16 @@ func TestFailedStreamLosesNoBudget(t *testing.T) {
 	}
 	if limits.Budget.Used() != 0 {
 		t.Errorf("%d bytes are lost", limits.Budget.Used())
+	}
+}
+
+// What stands around a connection does not hide it from who hastens it.
+func TestHastenReachesAConnThatIsWrapped(t *testing.T) {
+	w := newWire(Limits{})
+	defer w.end()
+	c := w.opener()
+	hasten(tunnel.With(c, tunnel.Parts{}))
+	if !c.end.hasty {
+		t.Error("it is not hasty")
 	}
 }

@@ -1,0 +1,132 @@
+package legacy
+
+import (
+	"bufio"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+)
+
+var roles = []struct {
+	name string
+	*role
+}{
+	{"Opener, old peer", oldOpener}, {"Opener, peer with half-close", duplexOpener},
+	{"Server, old peer", oldServer}, {"Server, peer with half-close", duplexServer},
+}
+
+// doc.go has the rules as tables, so that a reader need not decode them.
+func TestRulesAreDocumented(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range roles {
+		var b strings.Builder
+		w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "state\ton\tif\tthen\tdoes\tnext look")
+		for _, rule := range r.rules {
+			var from, does []string
+			for _, s := range rule.from {
+				from = append(from, s.String())
+			}
+			for do := rule.do; do != 0; do &= do - 1 {
+				does = append(does, actionNames[bits.TrailingZeros8(uint8(do))])
+			}
+			when, next := "", rule.wait.String()
+			if rule.if_ != nil {
+				when = rule.if_.name
+			}
+			switch rule.wait {
+			case 0:
+				next = ""
+			case keep:
+				next = "as it was"
+			}
+			fmt.Fprintf(w, "%s\t%v\t%s\t%v\t%s\t%s\n", strings.Join(from, " "), rule.on, when, rule.to, strings.Join(does, ", "), next)
+		}
+		w.Flush()
+		table := "// " + r.name + ":\n//\n"
+		for line := range strings.Lines(b.String()) {
+			table += "//\t" + strings.TrimRight(line, " \n") + "\n"
+		}
+		if !strings.Contains(string(doc), table) {
+			t.Errorf("doc.go lacks\n%s", table)
+		}
+	}
+}
+
+// Whatever happens in whatever order: one closing packet at most, nothing after the end,
+// and an end within the bounds once the holder has closed the connection.
+func TestCloserModel(t *testing.T) {
+	for seed := range uint64(20_000) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		c := closer{role: roles[r.IntN(len(roles))].role}
+		now, queued, forgotten := time.Unix(1, 0), 0, 0
+		var log []string
+		step := func(e event, f facts) {
+			do := c.step(e, f, now)
+			log = append(log, fmt.Sprintf("%v: %v", e, c.state))
+			queued += bits.OnesCount8(uint8(do & (queueClose | queueReset)))
+			if forgotten > 0 && do&(queueClose|queueReset|drop|forget) != 0 {
+				t.Fatalf("seed %d: %b is done after the end: %v", seed, do, log)
+			}
+			forgotten += bits.OnesCount8(uint8(do & forget))
+		}
+		for range r.IntN(12) {
+			now = now.Add(time.Duration(r.IntN(12_000)) * time.Millisecond)
+			e := event(r.IntN(int(events)))
+			if e == sent && queued == 0 || e == arrives && !c.closed {
+				continue
+			}
+			step(e, facts{unanswered: r.IntN(2) == 0, unread: r.IntN(2) == 0, traffic: r.Uint64N(3)})
+		}
+		if !c.closed {
+			step(closes, facts{})
+		}
+		if queued > 1 {
+			t.Errorf("seed %d: %d closing packets: %v", seed, queued, log)
+		}
+		began := now
+		if queued > 0 {
+			step(sent, facts{})
+		}
+		for forgotten == 0 && !c.next.IsZero() {
+			now = c.next
+			step(due, facts{unread: true, traffic: uint64(len(log))})
+			if queued > 0 {
+				step(sent, facts{})
+			}
+		}
+		if took := now.Sub(began); forgotten != 1 || took > settleTime+2*closeTimeout {
+			t.Errorf("seed %d: forgotten %d times, %v after Close: %v", seed, forgotten, took, log)
+		}
+	}
+}
+
+// Each line of testdata/endings.txt is a script (trace_test.go) and the packets, with
+// their times, by which f0f0603 ended the connection.
+func TestEndingsAreAsRecorded(t *testing.T) {
+	file, err := os.Open("testdata/endings.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	n := 0
+	for ; lines.Scan(); n++ {
+		role, script, _ := strings.Cut(lines.Text(), " ")
+		script, want, _ := strings.Cut(script, " ")
+		if got := strings.TrimSpace(trace(t, role, script)); got != want {
+			t.Errorf("%s %s\ngot  %s\nwant %s", role, script, got, want)
+		}
+	}
+	if err := lines.Err(); err != nil || n < 200 {
+		t.Errorf("%d endings, %v", n, err)
+	}
+}
