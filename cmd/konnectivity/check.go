@@ -70,18 +70,13 @@ func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) er
 }
 
 func (o *checkOptions) validate(target string) error {
-	s := &o.what.Sidecar
 	switch {
 	case o.output != "text" && o.output != "json":
 		return cli.Usagef("--output %q: want text or json", o.output)
 	case o.what.Timeout <= 0:
 		return cli.Usagef("--timeout %v: want a positive duration", o.what.Timeout)
-	case !tunnel.ValidHost(s.ServerHost):
-		return s.BadServerHost()
-	case s.ServerPort == 0:
-		return cli.Usagef("--konnectivity-port: want a port from 1 to 65535, got 0")
 	}
-	if err := s.CheckServerName(); err != nil {
+	if err := o.what.Sidecar.CheckServer(); err != nil {
 		return err
 	}
 	if target != "" {

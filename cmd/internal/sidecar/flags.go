@@ -39,60 +39,61 @@ func (o *Options) AddFlags(cmd *cobra.Command) {
 func (o *Options) serverFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.ServerHost, "konnectivity-hostname", "konnectivity-server-local", "name or IP address of the konnectivity server")
 	portVar(set, &o.ServerPort, "konnectivity-port", 8090, "port of the konnectivity server for clients")
-	set.StringVar(&o.serverName, "server-name", "", "name to ask the server for in TLS (SNI), which its certificate must have (default: --konnectivity-hostname)")
+	set.StringVar(&o.Out.Server.ServerName, "server-name", "", "name to ask the server for in TLS (SNI), which its certificate must have (default: --konnectivity-hostname)")
 	set.StringVar(&o.Files.CA, "ca-cert-path", "/etc/konnectivity/proxy-ca/ca.crt", "CA file for verifying the server's certificate")
 	set.StringVar(&o.Files.Cert, "tls-cert-path", "/etc/konnectivity/proxy-client/tls.crt", "client certificate")
 	set.StringVar(&o.Files.Key, "tls-key-path", "/etc/konnectivity/proxy-client/tls.key", "key of the client certificate")
 	o.Peers.AddTo(set, "servers")
-	set.DurationVar(&o.resumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
-	set.IntVar(&o.lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
-	addValue(set, &o.Link, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
+	set.DurationVar(&o.Out.Server.ResumeWindow, "resume-window", resume.DefaultWindow, "how long a connection that has lost its link waits to be resumed over another, to any server; at most 10m; 0: it ends with its link")
+	set.IntVar(&o.Out.Server.Lanes, "link-lanes", lanes.DefaultMax, fmt.Sprintf("how many TCP connections a link to a server may have where one is not enough: on a far line, or for more bulk than one core decrypts; at most %d; 1: only one", lanes.MaxLanes))
+	cli.Var(set, &o.Out.Server.Mode, parseLink, "mode", "link", "auto", "native link to the server: auto (if the server supports it, else HTTP CONNECT), off or require")
 }
 
 func (o *Options) listenFlags(set *pflag.FlagSet) {
+	o.uds.Replace = true
 	set.StringVar(&o.ServingAddress, "serving-address", "127.0.0.1", "IP address to listen on; any address but loopback lets others use the tunnel")
 	portVar(set, &o.ServingPort, "serving-port", 8090, "port of the "+o.Front.title()+" proxy; 0 picks a free one, or disables it where --serving-uds is given")
 	set.StringVar(&o.ServingUDS, "serving-uds", "", "path of a unix socket for the same proxy, for example for kube-apiserver's egress selector. A socket file that an earlier process left behind is replaced; a socket in use, or a file that is no socket, never")
-	addValue(set, &o.udsMode, unixsocket.ParseMode, "octal", "serving-uds-mode", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
-	addOptional(set, &o.udsOwner, unixsocket.ParseOwner, "owner", "serving-uds-owner", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
+	cli.Var(set, &o.uds.Mode, unixsocket.ParseMode, "octal", "serving-uds-mode", fmt.Sprintf("%04o", unixsocket.DefaultMode), "permissions of --serving-uds; who may write may connect")
+	cli.Var(set, &o.uds.Owner, unixsocket.ParseOwner, "owner", "serving-uds-owner", "", "USER, USER:GROUP or :GROUP, by name or number, to whom --serving-uds belongs (default: this process's)")
 	portVar(set, &o.SecondPort, o.secondFlag(), 0, "serve "+o.second().title()+" too, on this port, which may be that of --serving-port; 0 disables it")
 	portVar(set, &o.transparentPort, "transparent-port", 0, "accept connections that konnectivity redirect sends to this loopback port, from programs that know no proxy, and connect them to their original destinations; 0 disables it; Linux only")
 	set.BoolVar(&o.answerProbes, "answer-tcp-probes", false, "accept connections to the same ports at this host's other addresses, which kubelet's TCP probes use, and close them at once")
-	set.IntVar(&o.maxConnections, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
+	set.IntVar(&o.fronts.MaxConns, "max-connections", 0, fmt.Sprintf("maximum number of open client connections for each proxy; 0 means %d for SOCKS5 and redirected ones, and %d for HTTP(S), which costs more",
 		socks5.DefaultMaxConns, httpsproxy.DefaultMaxConns))
-	set.DurationVar(&o.idleTimeout, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
-	set.DurationVar(&o.drainTimeout, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
+	set.DurationVar(&o.bounds.Idle, "idle-timeout", 0, "reset connections that carry nothing for this long; 0 disables it")
+	set.DurationVar(&o.fronts.Drain, "drain-timeout", defaultDrain, "how long open connections may go on after SIGTERM")
 }
 
 func (o *Options) hostedFlags(set *pflag.FlagSet) {
-	set.StringVar(&o.Hosted.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the hosted cluster, to look up its services; default is the environment's KUBECONFIG")
-	set.StringVar(&o.Hosted.GuestDNSService, "guest-dns-service", adapters.DefaultGuestDNSService, "NAMESPACE/NAME of the hosted cluster's DNS service")
-	set.BoolVar(&o.Hosted.PreferIPv4, "prefer-ipv4", false, "try a name's IPv4 addresses first")
+	set.StringVar(&o.Out.Hosted.Kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the hosted cluster, to look up its services; default is the environment's KUBECONFIG")
+	set.StringVar(&o.Out.Hosted.GuestDNSService, "guest-dns-service", adapters.DefaultGuestDNSService, "NAMESPACE/NAME of the hosted cluster's DNS service")
+	set.BoolVar(&o.Out.Hosted.PreferIPv4, "prefer-ipv4", false, "try a name's IPv4 addresses first")
 }
 
 func (o *Options) directFlags(set *pflag.FlagSet) {
-	set.BoolVar(&o.direct.CloudAPIs, "connect-directly-to-cloud-apis", false, "connect to the APIs of known clouds without the tunnel, through HTTPS_PROXY unless NO_PROXY matches")
-	set.StringSliceVar(&o.direct.Suffixes, "direct-suffix", nil, "connect to hosts under this domain without the tunnel; repeatable")
+	set.BoolVar(&o.Out.Direct.CloudAPIs, "connect-directly-to-cloud-apis", false, "connect to the APIs of known clouds without the tunnel, through HTTPS_PROXY unless NO_PROXY matches")
+	set.StringSliceVar(&o.Out.Direct.Suffixes, "direct-suffix", nil, "connect to hosts under this domain without the tunnel; repeatable")
 }
 
 func (o *Options) socks5Flags(set *pflag.FlagSet) {
-	set.BoolVar(&o.Resolve.GuestDNS, "resolve-from-guest-cluster-dns", false, "look up names in the hosted cluster's DNS, through the tunnel")
-	set.BoolVar(&o.Resolve.ManagementFallback, "resolve-from-management-cluster-dns", false, "when the hosted cluster's DNS cannot be reached, use this cluster's and connect without the tunnel")
-	set.BoolVar(&o.Resolve.Disabled, "disable-resolver", false, "leave every name to the agent")
+	set.BoolVar(&o.Out.SOCKS5.GuestDNS, "resolve-from-guest-cluster-dns", false, "look up names in the hosted cluster's DNS, through the tunnel")
+	set.BoolVar(&o.Out.SOCKS5.ManagementFallback, "resolve-from-management-cluster-dns", false, "when the hosted cluster's DNS cannot be reached, use this cluster's and connect without the tunnel")
+	set.BoolVar(&o.Out.SOCKS5.Disabled, "disable-resolver", false, "leave every name to the agent")
 	set.StringVar(&o.credentialsFile, "socks5-credentials-file", "", "make clients of both proxies authenticate with a user and password from this file of user:password lines, which is reread when it changes")
 }
 
 func (o *Options) httpFlags(set *pflag.FlagSet) {
-	set.StringVar(&o.Proxies.HTTPProxy, "http-proxy", "", "URL of the proxy, behind the tunnel, for plain HTTP requests")
-	set.StringVar(&o.Proxies.HTTPSProxy, "https-proxy", "", "URL of the proxy, behind the tunnel, for CONNECT requests")
-	set.StringVar(&o.Proxies.NoProxy, "no-proxy", "", "hosts for which neither is used: comma-separated names, suffixes, CIDRs, host:port or *")
-	set.StringSliceVar(&o.Proxies.CACertPaths, "proxy-ca-cert-path", nil, "CA bundle, or directory of bundles, for https:// proxies, in addition to the system's; repeatable; reread when it changes")
+	set.StringVar(&o.Out.HTTPS.HTTPProxy, "http-proxy", "", "URL of the proxy, behind the tunnel, for plain HTTP requests")
+	set.StringVar(&o.Out.HTTPS.HTTPSProxy, "https-proxy", "", "URL of the proxy, behind the tunnel, for CONNECT requests")
+	set.StringVar(&o.Out.HTTPS.NoProxy, "no-proxy", "", "hosts for which neither is used: comma-separated names, suffixes, CIDRs, host:port or *")
+	set.StringSliceVar(&o.Out.HTTPS.CACertPaths, "proxy-ca-cert-path", nil, "CA bundle, or directory of bundles, for https:// proxies, in addition to the system's; repeatable; reread when it changes")
 }
 
 func (o *Options) observeFlags(set *pflag.FlagSet) {
 	set.StringVar(&o.healthAddress, "health-address", "", "serve /healthz, /readyz and /metrics on this IP:PORT; empty disables it")
 	set.StringVar(&o.adminAddress, "admin-address", "", "serve the status page / and its API /api/v1/ on this IP:PORT; :PORT means loopback; empty disables it")
-	set.BoolVar(&o.accessLog, "access-log", false, "log every connection and request at info instead of debug")
+	set.BoolVar(&o.fronts.AccessLog, "access-log", false, "log every connection and request at info instead of debug")
 }
 
 func (f Front) title() string {
@@ -102,8 +103,8 @@ func (f Front) title() string {
 	return "HTTP(S)"
 }
 
-// noArgs accepts no argument, or the word run, which manifests written for the
-// programs that these replace have.
+// noArgs accepts no argument, or the word run, for manifests of the programs that the
+// sidecars replace.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 && args[0] == "run" {
 		return nil
@@ -111,42 +112,9 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return cli.NoArgs(cmd, args)
 }
 
-// value is a flag whose text is checked when it is parsed.
-type value[T any] struct {
-	to    *T
-	parse func(string) (T, error)
-	kind  string
-	text  string
-}
-
-func (v *value[T]) String() string { return v.text }
-func (v *value[T]) Type() string   { return v.kind }
-func (v *value[T]) Set(text string) error {
-	parsed, err := v.parse(text)
-	if err == nil {
-		*v.to, v.text = parsed, text
-	}
-	return err
-}
-
-func addValue[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), kind, name, initial, usage string) {
-	v := &value[T]{to: to, parse: parse, kind: kind}
-	if err := v.Set(initial); err != nil {
-		panic(err) // a default that its own flag refuses
-	}
-	set.Var(v, name, usage)
-}
-
-// addOptional is addValue for a flag that has no default.
-func addOptional[T any](set *pflag.FlagSet, to *T, parse func(string) (T, error), kind, name, usage string) {
-	set.Var(&value[T]{to: to, parse: parse, kind: kind}, name, usage)
-}
-
 func portVar(set *pflag.FlagSet, to *uint16, name string, initial uint16, usage string) {
-	addValue(set, to, parsePort, "port", name, strconv.Itoa(int(initial)), usage)
+	cli.Var(set, to, parsePort, "port", name, strconv.Itoa(int(initial)), usage)
 }
-
-var errAddress = errors.New("want an address")
 
 func parsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)

@@ -44,8 +44,8 @@ func TestDefaultsAreThoseOfTheProgramsReplaced(t *testing.T) {
 		}
 		got := []any{
 			o.ServerHost, o.ServerPort, o.ServingAddress, o.ServingPort, o.SecondPort, o.Files.CA, o.Files.Cert, o.Files.Key,
-			o.direct.CloudAPIs, o.Hosted.PreferIPv4, o.Resolve, o.Proxies.HTTPProxy, o.Proxies.HTTPSProxy, o.Proxies.NoProxy,
-			o.Hosted.Kubeconfig, o.Hosted.GuestDNSService, o.Link, o.healthAddress, o.credentialsFile,
+			o.Out.Direct.CloudAPIs, o.Out.Hosted.PreferIPv4, o.Out.SOCKS5, o.Out.HTTPS.HTTPProxy, o.Out.HTTPS.HTTPSProxy, o.Out.HTTPS.NoProxy,
+			o.Out.Hosted.Kubeconfig, o.Out.Hosted.GuestDNSService, o.Out.Server.Mode, o.healthAddress, o.credentialsFile,
 		}
 		want := []any{
 			"konnectivity-server-local", uint16(8090), "127.0.0.1", uint16(8090), uint16(0),
@@ -73,26 +73,26 @@ func TestCommandLinesInUse(t *testing.T) {
 		args  string
 		check func(*Options) bool
 	}{
-		{HTTP, "run --connect-directly-to-cloud-apis=true", func(o *Options) bool { return o.direct.CloudAPIs }},
+		{HTTP, "run --connect-directly-to-cloud-apis=true", func(o *Options) bool { return o.Out.Direct.CloudAPIs }},
 		{HTTP, "run --serving-port 8092 --http-proxy http://p:3128 --https-proxy=http://p:3128 --no-proxy .svc,10.0.0.0/8",
 			func(o *Options) bool {
-				return o.ServingPort == 8092 && o.Proxies.HTTPProxy == "http://p:3128" && o.Proxies.NoProxy == ".svc,10.0.0.0/8"
+				return o.ServingPort == 8092 && o.Out.HTTPS.HTTPProxy == "http://p:3128" && o.Out.HTTPS.NoProxy == ".svc,10.0.0.0/8"
 			}},
 		{SOCKS5, "run --resolve-from-guest-cluster-dns=true --resolve-from-management-cluster-dns=true",
-			func(o *Options) bool { return o.Resolve.GuestDNS && o.Resolve.ManagementFallback }},
-		{SOCKS5, "run --disable-resolver", func(o *Options) bool { return o.Resolve.Disabled }},
+			func(o *Options) bool { return o.Out.SOCKS5.GuestDNS && o.Out.SOCKS5.ManagementFallback }},
+		{SOCKS5, "run --disable-resolver", func(o *Options) bool { return o.Out.SOCKS5.Disabled }},
 		{SOCKS5, "--konnectivity-hostname=k --konnectivity-port=1 --ca-cert-path=a --tls-cert-path=b --tls-key-path=c --prefer-ipv4",
 			func(o *Options) bool {
-				return o.ServerHost == "k" && o.ServerPort == 1 && o.Files.CA == "a" && o.Files.Cert == "b" && o.Files.Key == "c" && o.Hosted.PreferIPv4
+				return o.ServerHost == "k" && o.ServerPort == 1 && o.Files.CA == "a" && o.Files.Cert == "b" && o.Files.Key == "c" && o.Out.Hosted.PreferIPv4
 			}},
 		{SOCKS5, "--http-serving-port=8090 --direct-suffix=a.example,b.example --direct-suffix=c.example",
-			func(o *Options) bool { return o.shared() && len(o.direct.Suffixes) == 3 }},
+			func(o *Options) bool { return o.shared() && len(o.Out.Direct.Suffixes) == 3 }},
 		{HTTP, "--socks5-serving-port=8091 --link=off --proxy-ca-cert-path=/a --proxy-ca-cert-path=/b", func(o *Options) bool {
-			return o.serves(SOCKS5) && !o.shared() && o.Link == link.Off && len(o.Proxies.CACertPaths) == 2
+			return o.serves(SOCKS5) && !o.shared() && o.Out.Server.Mode == link.Off && len(o.Out.HTTPS.CACertPaths) == 2
 		}},
 		{SOCKS5, "-v=6 --log-level=debug", func(*Options) bool { return true }},
 		{SOCKS5, "--serving-address=:: --health-address=:8093 --idle-timeout=1h --max-connections=5 --drain-timeout=0", func(o *Options) bool {
-			return o.maxConnections == 5 && o.drainTimeout == 0
+			return o.fronts.MaxConns == 5 && o.fronts.Drain == 0
 		}},
 	} {
 		if o, status, said := parse(t, c.front, strings.Fields(c.args)...); status != 0 || !c.check(o) {
@@ -172,7 +172,7 @@ func TestFlagsGivenInVainAreSaidOnce(t *testing.T) {
 		var out strings.Builder
 		log := logrus.New()
 		log.SetOutput(&out)
-		o.sayIneffective(log)
+		o.warnIneffective(log)
 		switch got := out.String(); {
 		case c.want == "" && got != "":
 			t.Errorf("%s: said %s", c.args, got)

@@ -20,11 +20,11 @@ type served struct {
 	front Front
 	ln    net.Listener
 	serve func(context.Context, net.Listener) error
-	idle  func() // closes what it keeps for later requests; nil: it keeps nothing
+	idle  func() // closes connections kept for later requests; nil if none are kept
 }
 
-// addFronts gives each front its listeners. Whose port it is matters only for
-// two separate ones: on a shared port SOCKS5 accepts and hands HTTP over.
+// addFronts gives each front its listeners. On a shared port SOCKS5 accepts all
+// connections and hands those with HTTP over.
 func (s *sidecar) addFronts(main, second []net.Listener) error {
 	toSOCKS5, toHTTP := main, second
 	if s.opts.Front == HTTP && !s.opts.shared() {
@@ -48,7 +48,7 @@ func (s *sidecar) addFronts(main, second []net.Listener) error {
 	return nil
 }
 
-// descriptors is each front's part of so many; 0 stands for any number.
+// descriptors is each front's share of all descriptors; 0 is unlimited.
 func (o *Options) descriptors(all int) int {
 	fronts := 1
 	if o.SecondPort != 0 {
@@ -60,14 +60,21 @@ func (o *Options) descriptors(all int) int {
 	return all / fronts
 }
 
-// loadCredentials reads what clients of either front are asked for.
-func (s *sidecar) loadCredentials() (err error) {
+// credentials are the users and passwords of the clients of SOCKS5 and HTTP.
+type credentials interface {
+	Check(client net.Addr, user, password string) bool
+}
+
+// loadCredentials reads --socks5-credentials-file, if it is given.
+func (s *sidecar) loadCredentials() error {
 	if s.opts.credentialsFile == "" {
 		return nil
 	}
-	if s.credentials, err = socks5.LoadCredentials(s.opts.credentialsFile, s.log); err != nil {
+	loaded, err := socks5.LoadCredentials(s.opts.credentialsFile, s.log)
+	if err != nil {
 		return fmt.Errorf("--socks5-credentials-file: %w", err)
 	}
+	s.credentials = loaded
 	return nil
 }
 
@@ -76,11 +83,7 @@ func (s *sidecar) addSOCKS5(lns []net.Listener, other func(tunnel.Conn)) error {
 	if err != nil {
 		return err
 	}
-	o := socks5.Options{Options: common, Other: other}
-	if s.credentials != nil {
-		o.Credentials = s.credentials
-	}
-	front, err := socks5.New(o)
+	front, err := socks5.New(socks5.Options{Options: common, Other: other, Credentials: s.credentials})
 	if err != nil {
 		return err
 	}
@@ -95,11 +98,9 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 	if err != nil {
 		return err
 	}
-	o := httpsproxy.Options{Options: common, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(), Self: s.self.names}
-	if s.credentials != nil {
-		o.Credentials = s.credentials
-	}
-	front, err := httpsproxy.New(o)
+	front, err := httpsproxy.New(httpsproxy.Options{
+		Options: common, Forward: s.adapter.Forward(), Transport: s.adapter.Transport(), Self: s.self.names, Credentials: s.credentials,
+	})
 	if err != nil {
 		return err
 	}
@@ -109,8 +110,8 @@ func (s *sidecar) addHTTP(lns []net.Listener) error {
 	return nil
 }
 
-// common returns what is configured alike for every front: a Forwarder that dials
-// by d, with its traffic as metrics, and the limits and logs.
+// common returns the options that all fronts share: a Forwarder that dials by d, with
+// its traffic as metrics, limits and logs.
 func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 	total := new(tunnel.Totals)
 	if s.registry != nil {
@@ -118,15 +119,13 @@ func (s *sidecar) common(kind Front, d tunnel.Dialer) (front.Options, error) {
 			return front.Options{}, err
 		}
 	}
-	forwarder := &tunnel.Forwarder{Dialer: d, Bounds: tunnel.Bounds{Idle: s.opts.idleTimeout}, Total: total}
+	o := s.opts.fronts
+	o.Forwarder = &tunnel.Forwarder{Dialer: d, Bounds: s.opts.bounds, Total: total}
 	if s.table != nil {
-		forwarder.Observers = append(forwarder.Observers, s.table)
+		o.Forwarder.Observers = append(o.Forwarder.Observers, s.table)
 	}
-	return front.Options{
-		Forwarder: forwarder,
-		MaxConns:  s.opts.maxConnections, Descriptors: s.opts.descriptors(admission.Descriptors()), Drain: s.opts.drainTimeout,
-		AccessLog: s.opts.accessLog, Log: s.log, Registerer: s.registerer(),
-	}, nil
+	o.Descriptors, o.Log, o.Registerer = s.opts.descriptors(admission.Descriptors()), s.log, s.registerer()
+	return o, nil
 }
 
 func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Totals) error {
@@ -143,8 +142,8 @@ func registerTraffic(r prometheus.Registerer, front Front, total *tunnel.Totals)
 	return nil
 }
 
-// closeIdle lets a server go that waits for nothing but idle connections. It is
-// not called before run, so the fronts are all there.
+// closeIdle closes idle connections, so that a draining server does not wait for them.
+// It is called during run only, when all fronts exist.
 func (s *sidecar) closeIdle() {
 	for _, f := range s.fronts {
 		if f.idle != nil {

@@ -12,14 +12,13 @@ import (
 	"konnectivity/tunnel"
 )
 
-// at is the address of a port of ours.
+// at is the address of a port of the sidecar.
 func (o *Options) at(port uint16) string {
 	return net.JoinHostPort(o.ServingAddress, strconv.Itoa(int(port)))
 }
 
-// handOver passes a connection on to another front on the same port, or resets
-// it once that no longer listens. It waits no longer than the other's accept
-// loop takes to come round.
+// handOver passes a connection to another front on the same port, or resets it once
+// that front has stopped. It waits until the front accepts.
 func handOver(to *admission.HandOff) func(tunnel.Conn) {
 	return func(conn tunnel.Conn) {
 		if !to.Give(context.Background(), conn) {
@@ -28,8 +27,8 @@ func handOver(to *admission.HandOff) func(tunnel.Conn) {
 	}
 }
 
-// listen opens the ports of --serving-port's front, and that of the other one.
-// Those that it has opened when it fails are the caller's to close.
+// listen opens the listeners of --serving-port's front and of the second front. If it
+// fails, the caller closes those that are open.
 func (s *sidecar) listen() (main, second []net.Listener, err error) {
 	o := s.opts
 	if o.servesTCP() {
@@ -41,7 +40,7 @@ func (s *sidecar) listen() (main, second []net.Listener, err error) {
 		main = append(main, ln)
 	}
 	if o.ServingUDS != "" {
-		ln, err := unixsocket.Listen(o.ServingUDS, unixsocket.Options{Replace: true, Mode: o.udsMode, Owner: o.udsOwner})
+		ln, err := unixsocket.Listen(o.ServingUDS, o.uds)
 		if err != nil {
 			return main, second, fmt.Errorf("--serving-uds: %w", err)
 		}

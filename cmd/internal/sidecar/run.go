@@ -39,7 +39,7 @@ func (s *sidecar) run(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	s.draining.Store(true)
-	s.log.WithField("timeout", s.opts.drainTimeout.String()).Info("stopping; open connections may finish")
+	s.log.WithField("timeout", s.opts.fronts.Drain.String()).Info("stopping; open connections may finish")
 	for _, ln := range s.probes {
 		_ = ln.Close() // a proxy that stops takes no connections either
 	}

@@ -15,7 +15,6 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/version"
-	"konnectivity/socks5"
 	"konnectivity/tunnel"
 )
 
@@ -34,7 +33,7 @@ type sidecar struct {
 	table    *admin.Table // nil where admin is
 	draining atomic.Bool
 
-	credentials *socks5.Credentials // nil: nobody is asked
+	credentials credentials // of clients; nil if there are none
 }
 
 // run serves as o says until ctx ends, drains, and returns nil once everything
@@ -53,7 +52,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	o.sayIneffective(log)
+	o.warnIneffective(log)
 	s := &sidecar{opts: o, log: log}
 	if o.adminAddress != "" {
 		s.table = admin.NewTable()
@@ -100,26 +99,12 @@ func (s *sidecar) adapterOptions() adapters.Options {
 	return o
 }
 
-// Adapter is the way out that the flags describe, for a sidecar and for those
-// who want to try it as one.
+// Adapter returns the options of the adapter of a sidecar with these flags.
 func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adapters.Options {
-	return adapters.Options{
-		Server: adapters.ServerOptions{
-			Address:    tunnel.JoinAddress(o.ServerHost, o.ServerPort),
-			ServerName: o.serverName,
-			TLS:        certs,
-			Mode:       o.Link,
-
-			ResumeWindow: o.resumeWindow,
-			Lanes:        o.lanes,
-			Software:     o.Program + "/" + version.Get().Version,
-		},
-		Hosted: o.Hosted,
-		Direct: o.direct,
-		SOCKS5: o.Resolve,
-		HTTPS:  o.Proxies,
-		Log:    log,
-	}
+	out := o.Out
+	out.Server.Address, out.Server.TLS = tunnel.JoinAddress(o.ServerHost, o.ServerPort), certs
+	out.Server.Software, out.Log = o.Program+"/"+version.Get().Version, log
+	return out
 }
 
 // open makes the fronts and opens their ports and that of health.

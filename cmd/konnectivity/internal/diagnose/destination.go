@@ -46,12 +46,12 @@ func (c *pathChecker) checkName(ctx context.Context) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
 	}
-	lookups := c.adapter.Lookups(ctx, c.opts.Sidecar.Resolve, host)
+	lookups := c.adapter.Lookups(ctx, c.opts.Sidecar.Out.SOCKS5, host)
 	if len(lookups) == 0 {
 		c.ok("name", host+" is left to the agent to look up")
 		return true
 	}
-	if path := c.opts.Sidecar.Hosted.Kubeconfig; path != "" {
+	if path := c.opts.Sidecar.Out.Hosted.Kubeconfig; path != "" {
 		if _, err := os.ReadFile(path); err != nil {
 			cause, hint := unreadable(path, err)
 			return c.fail("kubeconfig", cause, hint)
@@ -101,7 +101,7 @@ func reasonOf(err error) string {
 
 // checkDestination dials as each front of a sidecar with these flags would.
 func (c *pathChecker) checkDestination(ctx context.Context) {
-	if c.opts.Sidecar.Proxies.HTTPSProxy != "" {
+	if c.opts.Sidecar.Out.HTTPS.HTTPSProxy != "" {
 		c.try(ctx, "connection as by HTTP CONNECT", c.adapter.Connect())
 		if c.opts.SOCKS5Port == 0 { // a sidecar with such flags has no SOCKS5 front
 			return

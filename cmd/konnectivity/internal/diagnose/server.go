@@ -294,7 +294,7 @@ func (c *pathChecker) greetOld(probe *uplink.Probe) bool {
 		return c.fail("certificate of this client", cause, hint)
 	}
 	const hint = "It is an old server, or one with --link=off. It works, but a connection costs a handshake, and one slow reader can stall others. Update it."
-	switch c.opts.Sidecar.Link {
+	switch c.opts.Sidecar.Out.Server.Mode {
 	case link.Require:
 		return c.fail(step, cause+", and --link=require demands them", hint+" Or use --link=auto.")
 	case link.Off:
