@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -15,6 +16,13 @@ import (
 )
 
 const (
+	// halfCloseTime is how long after a client has ended its side, with nothing
+	// sent to it, the client is considered gone. TCP does not distinguish a client
+	// that left from one that has sent everything and listens (nc -N, busybox nc):
+	// the first must not keep a watch open for long, and the second must not lose
+	// its response.
+	halfCloseTime = 3 * time.Second
+
 	// byteWeight is how often net/http holds what a client has sent of a header,
 	// which it parses as it arrives, and fieldWeight at least what each field takes
 	// beyond that: 64 KiB of fields of seven bytes take 1 MiB.
@@ -25,13 +33,13 @@ const (
 // client is one connection of a client, from which net/http reads requests: its
 // methods are for net/http. Everything else uses conn.
 type client struct {
-	conn tunnel.Conn
+	net.Conn // conn, for the methods that are not replaced here
+	conn     tunnel.Conn
 	admission.Slot
+	server  *Server
 	ctx     context.Context // ends when the connection is to be cut
 	drained <-chan struct{} // closed when it must take no more requests
 	ended   func()          // called once, when the connection is no longer used
-
-	halfClose time.Duration // halfCloseTime
 
 	served atomic.Bool // it has had a request
 
@@ -40,12 +48,10 @@ type client struct {
 	asked bool  // its request's header is complete
 	held  int64 // what it costs as long as that is not
 
-	slots *admission.Slots[*client]
-
 	// Of the goroutine that serves requests.
-	proven   [32]byte  // hash of the credentials that were accepted
-	unread   bool      // there may be unread bytes behind the last response
-	patience *patience // of the request; set while nobody reads
+	proven [32]byte  // hash of the credentials that were accepted
+	unread bool      // there may be unread bytes behind the last response
+	sent   *progress // of the response; replaced while nobody reads
 
 	deaf atomic.Bool // nothing more must be read; see stopReading
 }
@@ -57,7 +63,7 @@ func clientOf(ctx context.Context) *client { return ctx.Value(clientKey{}).(*cli
 // start serves conn on goroutines of its own, and calls ended after the last of
 // them has ended. It does not block.
 func (s *Server) start(ctx context.Context, drained <-chan struct{}, conn tunnel.Conn, ended func()) {
-	c := &client{conn: conn, drained: drained, unread: true, halfClose: s.halfClose, held: waitingBytes, slots: s.Slots}
+	c := &client{Conn: conn, conn: conn, drained: drained, unread: true, held: waitingBytes, server: s}
 	if !s.Admit(c, conn.RemoteAddr()) {
 		ended()
 		return
@@ -98,7 +104,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 	c := conn.(*client)
 	switch state {
 	case http.StateActive:
-		c.patience, c.asked = newPatience(), true
+		c.sent, c.asked = newProgress(), true
 	case http.StateIdle:
 		c.asked, c.held = false, 0
 		if !s.Slots.Await(c, c.leaving) {
@@ -112,7 +118,7 @@ func (s *Server) connState(conn net.Conn, state http.ConnState) {
 // weigh counts what net/http keeps of a header that is on its way.
 func (c *client) weigh(read []byte) {
 	c.held += byteWeight*int64(len(read)) + fieldWeight*int64(bytes.Count(read, []byte("\n")))
-	c.slots.Weigh(c, c.held)
+	c.server.Slots.Weigh(c, c.held)
 }
 
 // leaving reports whether c must take no more requests.
@@ -132,17 +138,55 @@ func (c *client) detach(serve func()) {
 	}()
 }
 
+// Read is for net/http, which reads a single byte when it has a whole request
+// and only waits for the client to leave. It would cancel the request as soon as
+// the client ends its side, so that end is withheld for as long as the response
+// makes progress: sending to a client that has left soon fails.
+func (c *client) Read(b []byte) (int, error) {
+	n, err := c.conn.Read(b)
+	if n > 0 && !c.heard {
+		if c.heard = true; !beginsHTTP(b[0]) {
+			_ = c.conn.SetWriteDeadline(time.Now().Add(replyTimeout))
+			_, _ = c.conn.Write(foreignRefusal.message("HTTP/1.1"))
+			return 0, io.EOF // net/http would wait for the end of a line that never comes
+		}
+	}
+	if n > 0 && !c.asked {
+		c.weigh(b[:n])
+	}
+	if err == io.EOF && len(b) == 1 && c.sent != nil && c.sent.stall(c.ctx.Done(), c.server.halfClose) {
+		err = os.ErrDeadlineExceeded // net/http stops a read by its deadline
+	}
+	return n, err
+}
+
+// SetReadDeadline is for net/http. A deadline long ago stops a Read.
+func (c *client) SetReadDeadline(t time.Time) error {
+	if c.deaf.Load() {
+		t = longAgo
+	}
+	if c.sent != nil && !t.IsZero() && t.Before(time.Now()) {
+		c.sent.stop()
+	}
+	return c.conn.SetReadDeadline(t)
+}
+
+// stopReading ends reads, now and later. After an early response net/http would
+// first discard the rest of the request's content, for as long as the client
+// pleases.
+func (c *client) stopReading() {
+	c.deaf.Store(true)
+	_ = c.conn.SetReadDeadline(longAgo)
+}
+
+// beginsHTTP reports whether a request can begin with b: a method is a token
+// (RFC 9110 §5.6.2). SOCKS and TLS begin otherwise, as from a client whose proxy
+// URL says https. Of all other bytes, only those that begin other protocols are
+// recognised here; net/http answers the rest.
+func beginsHTTP(b byte) bool { return b >= ' ' && b < 0x7f || b == '\r' || b == '\n' }
+
 // CloseWrite is how net/http takes leave of a client that still sends.
 func (c *client) CloseWrite() error { return c.conn.CloseWrite() }
-
-func (c *client) Write(p []byte) (int, error)        { return c.conn.Write(p) }
-func (c *client) LocalAddr() net.Addr                { return c.conn.LocalAddr() }
-func (c *client) RemoteAddr() net.Addr               { return c.conn.RemoteAddr() }
-func (c *client) SetWriteDeadline(t time.Time) error { return c.conn.SetWriteDeadline(t) }
-
-// SetDeadline is for both directions. It does not concern patience: net/http
-// stops a Read by SetReadDeadline.
-func (c *client) SetDeadline(t time.Time) error { return c.conn.SetDeadline(t) }
 
 // Close is how net/http ends the connection; the client can read everything to
 // the end.

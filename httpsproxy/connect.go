@@ -105,7 +105,7 @@ func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		return nil, err
 	}
 	a.status = http.StatusOK
-	if err := a.write(a.proto + " 200 Connection Established\r\n\r\n"); err != nil {
+	if err := a.write([]byte(a.proto + " 200 Connection Established\r\n\r\n")); err != nil {
 		a.ahead.Drop()
 		return nil, err
 	}
@@ -116,16 +116,13 @@ func (a *connectAnswer) give(far tunnel.Conn, err error) (tunnel.Conn, error) {
 func (a *connectAnswer) refuse(r *refusal) {
 	defer a.ahead.Drop()
 	a.status = r.status
-	text := r.text + "\n"
-	head := fmt.Sprintf("%s %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n",
-		a.proto, r.status, http.StatusText(r.status), len(text))
-	if a.write(head+text) == nil {
+	if a.write(r.message(a.proto)) == nil {
 		admission.HangUp(a.conn, nil)
 	}
 }
 
-func (a *connectAnswer) write(s string) error {
+func (a *connectAnswer) write(p []byte) error {
 	_ = a.conn.SetWriteDeadline(time.Now().Add(replyTimeout))
-	_, err := a.conn.Write([]byte(s))
+	_, err := a.conn.Write(p)
 	return err
 }

@@ -239,7 +239,7 @@ func (x *exchange) Write(p []byte) (int, error) {
 	}
 	x.rec.flow.Hold(false, false)
 	x.rec.flow.Carry(false, n)
-	x.client.patience.sent.Add(int64(n))
+	x.client.sent.count.Add(int64(n))
 	if err != nil && x.rec.outcome == front.OutcomeOK { // of a refusal, why it was refused tells more
 		x.broken = x.why(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"konnectivity/internal/admission"
+	"konnectivity/internal/front"
 )
 
 const (
@@ -66,7 +67,9 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	case why == admission.ErrEvicted:
 		panic(http.ErrAbortHandler) // as its request arrived
 	case why != nil:
-		s.full(c, w, r)
+		s.Metrics.Refuse(front.ReasonLimit)
+		s.WarnFull()
+		s.turnAway(c, w, r, fullRefusal)
 		return
 	}
 	c.served.Store(true)

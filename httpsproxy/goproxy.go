@@ -1,8 +1,6 @@
 package httpsproxy
 
 import (
-	"io"
-	"maps"
 	"net/http"
 	"strconv"
 
@@ -34,10 +32,7 @@ func (s *Server) newForward() http.Handler {
 // notForProxy answers a request that names no destination: in origin form, as
 // a server gets it, or "*".
 func notForProxy(w http.ResponseWriter, r *http.Request) {
-	resp := exchangeOf(r).refuse(invalid("This is a proxy: it needs an absolute URI (http://host/path) or CONNECT host:port."))
-	maps.Copy(w.Header(), resp.Header)
-	w.WriteHeader(resp.StatusCode)
-	_, _ = io.Copy(w, resp.Body)
+	copyResponse(w, exchangeOf(r).refuse(invalid("This is a proxy: it needs an absolute URI (http://host/path) or CONNECT host:port.")))
 }
 
 // response returns the refusal in the form that goproxy sends.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // hopByHop are the fields that are meant for the next hop alone, by RFC 9110
@@ -41,11 +43,11 @@ func dropNamed(h http.Header, connection []string) {
 // "". It ignores cleartext HTTP/2, which needs fields that must not be
 // forwarded (and which RFC 9113 §3.1 has deprecated).
 func upgradeOf(h http.Header) string {
-	if !hasToken(h["Connection"], "upgrade") {
+	if !httpguts.HeaderValuesContainsToken(h["Connection"], "upgrade") {
 		return ""
 	}
 	protocol := strings.Join(h["Upgrade"], ", ")
-	if hasToken(h["Upgrade"], "h2c") {
+	if httpguts.HeaderValuesContainsToken(h["Upgrade"], "h2c") {
 		return ""
 	}
 	return protocol
@@ -59,18 +61,6 @@ func asksUpgrade(r *http.Request) string {
 	return upgradeOf(r.Header)
 }
 
-// hasToken reports whether a comma-separated list has token, in any case.
-func hasToken(lines []string, token string) bool {
-	return slices.ContainsFunc(lines, func(line string) bool {
-		for item := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(textproto.TrimString(item), token) {
-				return true
-			}
-		}
-		return false
-	})
-}
-
 // outgoing returns r as it goes to the next hop. It shares r's content and
 // trailers.
 func (s *Server) outgoing(r *http.Request) *http.Request {
@@ -78,7 +68,7 @@ func (s *Server) outgoing(r *http.Request) *http.Request {
 	out.Header = r.Header.Clone()
 	out.RequestURI, out.Close = "", false
 	upgrade := asksUpgrade(r)
-	trailers := hasToken(r.Header["Te"], "trailers")
+	trailers := httpguts.HeaderValuesContainsToken(r.Header["Te"], "trailers")
 	dropHopByHop(out.Header)
 	switch {
 	case upgrade != "":
@@ -129,4 +119,27 @@ func spendForward(r *http.Request) bool {
 	}
 	r.Header.Set("Max-Forwards", strconv.FormatUint(n-1, 10))
 	return true
+}
+
+// lateForNone are fields that httpguts allows as trailers but that must not be:
+// by RFC 9110 §6.5.1 whatever frames, routes, authenticates or modifies a
+// message must be known before its content, and a recipient that merges
+// trailers into the header would get fields that no hop has checked. Digests,
+// Etag, Server-Timing and applications' own fields may come late.
+var lateForNone = []string{
+	"Age", "Alt-Svc", "Clear-Site-Data", "Content-Disposition", "Content-Language", "Content-Location", "Content-Security-Policy", "Cookie", "Date", "Expires",
+	"Forwarded", "Konnectivity-Id", "Location", "Origin", "Refresh", "Retry-After", "Set-Cookie", "Strict-Transport-Security", "Traceparent", "Tracestate",
+	"Vary", "Via", "Warning", "X-Http-Method-Override", "X-Real-Ip",
+}
+
+// cleanTrailer removes trailers that are not allowed or must not be forwarded;
+// connection is the message's Connection field, which may name trailers.
+func cleanTrailer(trailer http.Header, connection []string) {
+	dropNamed(trailer, connection)
+	dropHopByHop(trailer)
+	for name := range trailer {
+		if !httpguts.ValidTrailerHeader(name) || slices.Contains(lateForNone, name) || strings.HasPrefix(name, "X-Forwarded-") {
+			delete(trailer, name)
+		}
+	}
 }

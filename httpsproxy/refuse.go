@@ -6,13 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 
-	"konnectivity/internal/front"
 	"konnectivity/tunnel"
 )
 
@@ -37,6 +36,10 @@ var (
 		"This proxy serves as many connections as its descriptors (ulimit -n) allow.", tunnel.FailExhausted.Label()}
 
 	fieldsRefusal = &refusal{http.StatusRequestHeaderFieldsTooLarge, "The request has too many header fields.", outcomeInvalid}
+
+	// foreignRefusal makes clients of other protocols fail at once; curl and Go
+	// name the cause.
+	foreignRefusal = invalid("This port speaks HTTP: give clients a proxy URL that begins with http://.")
 
 	proxyAuthRefusal = &refusal{http.StatusBadGateway,
 		"The customer proxy wants authentication: give user and password in the proxy's URL.", tunnel.FailAuth.Label()}
@@ -92,14 +95,7 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
 }
 
-// full turns a client away that descriptors may not suffice for.
-func (s *Server) full(c *client, w http.ResponseWriter, r *http.Request) {
-	s.Metrics.Refuse(front.ReasonLimit)
-	s.WarnFull()
-	s.turnAway(c, w, r, fullRefusal)
-}
-
-// turnAway answers a request that nothing is done about, and ends its
+// turnAway refuses a request before its destination is looked at, and ends its
 // connection.
 func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why *refusal) {
 	rec := newRecord(c, kindForward, requestID(r), r.Host)
@@ -109,15 +105,22 @@ func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why
 	rec.refuse(why)
 	s.count(rec)
 	s.log(rec)
-	h := w.Header()
-	h.Set("Content-Type", "text/plain; charset=utf-8")
-	h.Set("Content-Length", strconv.Itoa(len(why.text)+1))
-	h.Set("Connection", "close")
+	w.Header().Set("Connection", "close")
 	c.unread = true // what follows the header is not for us
-	w.WriteHeader(why.status)
-	if r.Method != http.MethodHead {
-		_, _ = io.WriteString(w, why.text+"\n")
-	}
+	copyResponse(w, why.response(r))
+}
+
+// copyResponse sends a response that is in memory.
+func copyResponse(w http.ResponseWriter, resp *http.Response) {
+	maps.Copy(w.Header(), resp.Header)
+	w.WriteHeader(resp.StatusCode)
+	_, _ = io.Copy(w, resp.Body) // which net/http omits for HEAD
+}
+
+// message returns the refusal as it is sent on a connection without net/http.
+func (r *refusal) message(proto string) []byte {
+	return fmt.Appendf(nil, "%s %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
+		proto, r.status, http.StatusText(r.status), len(r.text)+1, r.text)
 }
 
 // clientError marks an error as the client's: the content of its request could

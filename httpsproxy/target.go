@@ -64,7 +64,7 @@ func badAddress(err error, otherwise string) *refusal {
 // isSelf reports whether host and port, by any of this machine's addresses, are
 // where this very connection was accepted.
 func (c *client) isSelf(host string, port uint16) bool {
-	own, err := netip.ParseAddrPort(c.LocalAddr().String())
+	own, err := netip.ParseAddrPort(c.conn.LocalAddr().String())
 	if err != nil || own.Port() != port {
 		return false
 	}

@@ -83,8 +83,8 @@ func TestUploadThatIsNotTakenEndsWithoutAnAnswer(t *testing.T) {
 		handle func(net.Conn)
 		within time.Duration
 	}{
-		"hangs up": {func(net.Conn) {}, lastWords},
-		"silent":   {func(far net.Conn) { _, _ = io.Copy(io.Discard, far) }, 2 * lastWords},
+		"hangs up": {func(net.Conn) {}, drainResponse},
+		"silent":   {func(far net.Conn) { _, _ = io.Copy(io.Discard, far) }, 2 * drainResponse},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
