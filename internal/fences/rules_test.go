@@ -53,7 +53,7 @@ var rules = []rule{
 	{folder: "internal/pki"},
 	{folder: "internal/peers", own: []string{"tunnel"}},
 	{folder: "internal/source"},
-	{folder: "internal/tlsreload", own: []string{"internal/files"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
+	{folder: "internal/tlsreload", own: []string{"internal/files", "internal/logging"}, third: []string{"github.com/sirupsen/logrus", "github.com/prometheus/client_golang"}},
 	{folder: "internal/version"},
 
 	// Black-box tests speak to binaries from outside; they may make

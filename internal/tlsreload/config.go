@@ -31,13 +31,7 @@ func (s *Source) Server(nextProtos ...string) *tls.Config {
 func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 	base := s.base(nextProtos)
 	listener := base.Clone()
-	perMaterial := s.cached(func(m *material) *tls.Config {
-		c := s.serverConfig(base, m.cert, m.pool)
-		if choose != nil {
-			apart(c, listener, "")
-		}
-		return c
-	})
+	own := new(configCache)
 	// Session tickets are made with the keys of this Config, not of the one
 	// that GetConfigForClient returns, so they survive a reload.
 	listener.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -45,17 +39,21 @@ func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 		if err != nil {
 			return nil, err
 		}
-		if choose == nil {
-			return perMaterial(m), nil
+		if choose != nil {
+			switch guest, err := choose(hello); {
+			case err != nil:
+				return nobody(base), nil
+			case guest != nil:
+				return guest.configFor(s, listener, base, m), nil
+			}
 		}
-		switch guest, err := choose(hello); {
-		case err != nil:
-			return nobody(base), nil
-		case guest != nil:
-			return guest.configFor(s, listener, base, m), nil
-		default:
-			return perMaterial(m), nil
-		}
+		return own.get(listener, m, func() *tls.Config {
+			c := s.serverConfig(base, m.cert, m.pool)
+			if choose != nil {
+				isolateSessions(c, listener, "")
+			}
+			return c
+		}), nil
 	}
 	// Never reached: GetConfigForClient answers first. It exists because
 	// http.Server.ServeTLS requires a Config with a certificate.
@@ -137,11 +135,7 @@ func verifyServer(state tls.ConnectionState, name string, roots *x509.CertPool) 
 	if ip := net.ParseIP(name); ip != nil {
 		name = ip.String() // one spelling for all
 	}
-	opts := x509.VerifyOptions{DNSName: name, Roots: roots, Intermediates: x509.NewCertPool()}
-	for _, cert := range state.PeerCertificates[1:] {
-		opts.Intermediates.AddCert(cert)
-	}
-	if _, err := state.PeerCertificates[0].Verify(opts); err != nil {
+	if err := verifyChain(state.PeerCertificates, x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
 		return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 	}
 	return nil
@@ -159,21 +153,26 @@ func (s *Source) base(nextProtos []string) *tls.Config {
 	}
 }
 
-// cached makes a Config once per material rather than once per handshake.
-func (s *Source) cached(build func(*material) *tls.Config) func(*material) *tls.Config {
-	type entry struct {
-		of     *material
-		config *tls.Config
+// configCache holds the Config that was last built, so that one is built for each
+// material of a listener and not for each handshake.
+type configCache struct {
+	last atomic.Pointer[cachedConfig]
+}
+
+type cachedConfig struct {
+	listener *tls.Config
+	material *material
+	config   *tls.Config
+}
+
+// get returns the Config for handshakes of a listener with m.
+func (c *configCache) get(listener *tls.Config, m *material, build func() *tls.Config) *tls.Config {
+	if last := c.last.Load(); last != nil && last.listener == listener && last.material == m {
+		return last.config
 	}
-	var last atomic.Pointer[entry]
-	return func(m *material) *tls.Config {
-		if e := last.Load(); e != nil && e.of == m {
-			return e.config
-		}
-		e := &entry{of: m, config: build(m)}
-		last.Store(e)
-		return e.config
-	}
+	built := &cachedConfig{listener, m, build()}
+	c.last.Store(built)
+	return built.config
 }
 
 // sessions is a client's session cache, which is emptied when certificates
@@ -194,7 +193,7 @@ func (c *sessions) Put(key string, state *tls.ClientSessionState) { c.present().
 
 // present is the cache of the material in use.
 func (c *sessions) present() tls.ClientSessionCache {
-	m := c.source.current.Load()
+	m := c.source.inUse()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cache == nil || c.of != m {

@@ -1,12 +1,18 @@
 package tlsreload
 
-import "crypto/x509"
+import (
+	"crypto/x509"
+	"testing"
 
-// Pool is the present set of CAs: those of the files, with the system's if so
-// configured; nil, which means the system's, if there are no CA files or none
-// could be read yet. It must not be modified.
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Pool returns the CAs in use, for tests of other packages' handshakes: those of the
+// files, with the system's if so configured. nil means the system's.
 func (s *Source) Pool() *x509.CertPool {
-	if m := s.current.Load(); m != nil {
+	if m := s.inUse(); m != nil {
 		return m.pool
 	}
 	return nil

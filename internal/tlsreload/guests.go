@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"slices"
-	"sync/atomic"
 	"time"
 )
 
@@ -42,43 +41,30 @@ type Guest struct {
 	// Source's own, though it has CAs.
 	Bare bool
 
-	last atomic.Pointer[guestConfig]
+	cache configCache
 }
 
-// guestConfig is the Config that was last made for a guest.
-type guestConfig struct {
-	of       *material
-	listener *tls.Config
-	config   *tls.Config
-}
-
-// configFor is the Config of a guest's handshake, made once for each material.
+// configFor returns the Config of a guest's handshake.
 func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *tls.Config {
-	if last := g.last.Load(); last != nil && last.of == m && last.listener == listener {
-		return last.config
-	}
-	var c *tls.Config
-	if g.Verify != nil {
-		c = s.askingConfig(base, m, g)
-	} else {
-		c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
-		if g.CAs != nil && g.Judge != nil {
-			c.VerifyConnection = s.judgingFirst(g.Judge)
+	return g.cache.get(listener, m, func() *tls.Config {
+		var c *tls.Config
+		switch {
+		case g.Verify != nil:
+			c = s.askingConfig(base, m, g)
+		case g.CAs != nil && g.Judge != nil:
+			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
+			c.VerifyConnection = func(state tls.ConnectionState) error {
+				if err := g.Judge(state.PeerCertificates[0]); err != nil {
+					return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+				}
+				return s.judge(state)
+			}
+		default:
+			c = s.serverConfig(base, cmp.Or(g.Cert, m.cert), g.CAs)
 		}
-	}
-	apart(c, listener, g.Key)
-	g.last.Store(&guestConfig{m, listener, c})
-	return c
-}
-
-// judgingFirst is judge, after one more.
-func (s *Source) judgingFirst(first func(*x509.Certificate) error) func(tls.ConnectionState) error {
-	return func(state tls.ConnectionState) error {
-		if err := first(state.PeerCertificates[0]); err != nil {
-			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
-		}
-		return s.judge(state)
-	}
+		isolateSessions(c, listener, g.Key)
+		return c
+	})
 }
 
 // askingConfig is for a handshake of which the peer's certificate decides whose it
@@ -104,12 +90,12 @@ func (s *Source) askingConfig(base *tls.Config, m *material, g *Guest) *tls.Conf
 	return c
 }
 
-// sessionMark begins what apart adds to a session.
+// sessionMark begins what isolateSessions adds to a session.
 const sessionMark = "konnectivity guest "
 
-// apart makes c resume only sessions of its own key. All are sealed with the
+// isolateSessions makes c resume only sessions of its own key. All are sealed with the
 // listener's keys, which renew themselves, so what tells them apart is inside.
-func apart(c, listener *tls.Config, key string) {
+func isolateSessions(c, listener *tls.Config, key string) {
 	mark := []byte(sessionMark + key)
 	c.WrapSession = func(state tls.ConnectionState, session *tls.SessionState) ([]byte, error) {
 		session.Extra = append(session.Extra, mark)

@@ -1,99 +1,66 @@
 package tlsreload
 
-import (
-	"sync"
+import "github.com/prometheus/client_golang/prometheus"
 
-	"github.com/prometheus/client_golang/prometheus"
-)
+// metrics is what a Source counts, whether it is registered or not.
+type metrics struct {
+	changes prometheus.Counter // good changes that came into use; the first reading does not count
+	faults  prometheus.Counter // distinct ones
+	refused prometheus.Counter // peers, by Options.Peer
 
-// stats is what a Source counts.
-type stats struct {
-	mu       sync.Mutex
-	changes  uint64 // good changes that came into use; the first reading does not count
-	failures uint64 // distinct faults met
-	err      error  // of the last attempt; nil if it succeeded
+	reloads *prometheus.CounterVec // changes and faults
 }
 
-// good records a successful attempt.
-func (st *stats) good(changed bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.err = nil
-	if changed {
-		st.changes++
+func newMetrics() metrics {
+	m := metrics{
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "konnectivity_tls_reloads_total",
+			Help: "Changes of certificate files, by whether the new content could be used.",
+		}, []string{"result"}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "konnectivity_tls_peers_refused_total",
+			Help: "Peers refused for what their certificates say, such as their role, though a trusted CA issued them.",
+		}),
 	}
+	m.changes, m.faults = m.reloads.WithLabelValues("success"), m.reloads.WithLabelValues("failure")
+	return m
 }
 
-// bad records a failed attempt; news means that it differs from the one before.
-func (st *stats) bad(err error, news bool) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	st.err = err
-	if news {
-		st.failures++
+// register registers the metrics of s, with its name as a label.
+func (s *Source) register(r prometheus.Registerer) error {
+	broken := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "konnectivity_tls_files_broken",
+		Help: "1 while the certificate files on disk cannot be used (the last good ones stay in use), 0 otherwise.",
+	}, func() float64 {
+		if s.state.Load().fault != nil {
+			return 1
+		}
+		return 0
+	})
+	r = prometheus.WrapRegistererWith(prometheus.Labels{"name": s.opts.Name}, r)
+	for _, c := range []prometheus.Collector{s.metrics.reloads, s.metrics.refused, broken, expiry{s}} {
+		if err := r.Register(c); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
-// fault returns the last attempt's error.
-func (st *stats) fault() error {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.err
-}
+// expiry is a metric for each file in use. It is computed when scraped, so that
+// it vanishes with the file.
+type expiry struct{ source *Source }
 
-// collector shows a Source to Prometheus. Values are computed at scrape time,
-// so that a certificate's series vanish with its file.
-type collector struct{ source *Source }
-
-func (c *collector) desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("konnectivity_tls_"+name, help, labels,
-		prometheus.Labels{"name": c.source.opts.Name})
-}
-
-func (c *collector) expiryDesc() *prometheus.Desc {
-	return c.desc("certificate_expiry_timestamp_seconds",
-		"When the first certificate of a file in use expires, in seconds since 1970.", "file")
-}
-
-func (c *collector) reloadsDesc() *prometheus.Desc {
-	return c.desc("reloads_total",
-		"Changes of certificate files, by whether the new content could be used.", "result")
-}
-
-func (c *collector) brokenDesc() *prometheus.Desc {
-	return c.desc("files_broken",
-		"1 while the certificate files on disk cannot be used (the last good ones stay in use), 0 otherwise.")
-}
-
-func (c *collector) refusedDesc() *prometheus.Desc {
-	return c.desc("peers_refused_total",
-		"Peers refused for what their certificates say, such as their role, though a trusted CA issued them.")
-}
+var expiryDesc = prometheus.NewDesc("konnectivity_tls_certificate_expiry_timestamp_seconds",
+	"When the first certificate of a file in use expires, in seconds since 1970.", []string{"file"}, nil)
 
 // Describe implements prometheus.Collector.
-func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	out <- c.expiryDesc()
-	out <- c.reloadsDesc()
-	out <- c.brokenDesc()
-	out <- c.refusedDesc()
-}
+func (e expiry) Describe(out chan<- *prometheus.Desc) { out <- expiryDesc }
 
 // Collect implements prometheus.Collector.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
-	st := &c.source.stats
-	st.mu.Lock()
-	changes, failures, broken := st.changes, st.failures, 0.0
-	if st.err != nil {
-		broken = 1
-	}
-	st.mu.Unlock()
-	out <- prometheus.MustNewConstMetric(c.reloadsDesc(), prometheus.CounterValue, float64(changes), "success")
-	out <- prometheus.MustNewConstMetric(c.reloadsDesc(), prometheus.CounterValue, float64(failures), "failure")
-	out <- prometheus.MustNewConstMetric(c.brokenDesc(), prometheus.GaugeValue, broken)
-	out <- prometheus.MustNewConstMetric(c.refusedDesc(), prometheus.CounterValue, float64(c.source.refused.total()))
-	if m := c.source.current.Load(); m != nil {
+func (e expiry) Collect(out chan<- prometheus.Metric) {
+	if m := e.source.inUse(); m != nil {
 		for file, end := range m.expiry {
-			out <- prometheus.MustNewConstMetric(c.expiryDesc(), prometheus.GaugeValue, float64(end.Unix()), file)
+			out <- prometheus.MustNewConstMetric(expiryDesc, prometheus.GaugeValue, float64(end.Unix()), file)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
-	"sync"
 	"time"
 )
 
@@ -22,31 +21,6 @@ func (e *PeerError) Error() string { return e.Err.Error() }
 // Unwrap is Err.
 func (e *PeerError) Unwrap() error { return e.Err }
 
-// refusals counts the peers that Options.Peer refused.
-type refusals struct {
-	mu     sync.Mutex
-	count  uint64
-	logged time.Time
-}
-
-// add counts one, and says whether it is to be logged.
-func (r *refusals) add(now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.count++
-	if !r.logged.IsZero() && now.Sub(r.logged) < refusalPause {
-		return false
-	}
-	r.logged = now
-	return true
-}
-
-func (r *refusals) total() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.count
-}
-
 // judge applies Options.Peer to a peer whose certificate was verified, and bounds
 // what its certificates take. It runs for resumed sessions too, which have the
 // certificates of the first.
@@ -61,7 +35,9 @@ func (s *Source) judge(state tls.ConnectionState) error {
 	if err == nil {
 		return nil
 	}
-	if s.refused.add(time.Now()) {
+	s.metrics.refused.Inc()
+	now, last := time.Now().UnixNano(), s.refusalLogged.Load()
+	if now-last >= int64(refusalPause) && s.refusalLogged.CompareAndSwap(last, now) {
 		s.opts.Log.WithField("certificates", s.opts.Name).WithError(err).Warn("a peer was refused; further refusals within a minute are only counted")
 	}
 	return &PeerError{err}
@@ -97,4 +73,30 @@ func NameUnknown(err error) bool { return alerted(err, unrecognizedName) }
 func alerted(err error, by tls.AlertError) bool {
 	var alert *net.OpError
 	return errors.As(err, &alert) && alert.Op == "remote error" && alert.Err != nil && alert.Err.Error() == by.Error()
+}
+
+// Issued says whether a client's certificate, followed by its intermediates, chained
+// to one of the CAs at that time, as crypto/tls itself would. An empty chain did not.
+func Issued(chain []*x509.Certificate, cas *x509.CertPool, at time.Time) bool {
+	if len(chain) == 0 {
+		return false
+	}
+	return verifyChain(chain, x509.VerifyOptions{Roots: cas, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: at}) == nil
+}
+
+// verifyChain verifies the first certificate of a chain by way of the others.
+func verifyChain(chain []*x509.Certificate, opts x509.VerifyOptions) error {
+	opts.Intermediates = x509.NewCertPool()
+	for _, cert := range chain[1:] {
+		opts.Intermediates.AddCert(cert)
+	}
+	_, err := chain[0].Verify(opts)
+	return err
+}
+
+// Trusts says whether a client's certificate, followed by its intermediates, chains
+// to the CAs that the files have now. Without CA files, none does.
+func (s *Source) Trusts(chain []*x509.Certificate) bool {
+	m := s.inUse()
+	return m != nil && m.pool != nil && Issued(chain, m.pool, time.Now())
 }

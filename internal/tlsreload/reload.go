@@ -17,7 +17,7 @@ func (s *Source) Reload() error {
 		s.fail(err)
 		return err
 	}
-	changed := m != s.current.Load()
+	changed := m != s.inUse()
 	if s.use(m); changed && s.changed != nil {
 		s.changed()
 	}
@@ -40,7 +40,7 @@ func (s *Source) load() (*material, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old := s.current.Load(); old != nil && old.digest == c.digest() {
+	if old := s.inUse(); old != nil && old.digest == c.digest() {
 		return old, nil
 	}
 	return c.parse(s.opts.SystemRoots)
@@ -48,20 +48,19 @@ func (s *Source) load() (*material, error) {
 
 // use puts m into use and logs what changed.
 func (s *Source) use(m *material) {
-	old := s.current.Swap(m)
-	s.stats.good(old != nil && old != m)
+	old := s.state.Swap(&state{material: m})
 	log := s.opts.Log.WithField("certificates", s.opts.Name)
 	switch {
-	case old != nil && old != m:
+	case old.material != nil && old.material != m:
+		s.metrics.changes.Inc()
 		log.Info("certificate files changed; new handshakes use them")
-	case s.fault != "" && old == nil:
+	case old.fault != nil && old.material == nil:
 		log.Info("certificate files are in place")
-	case s.fault != "":
+	case old.fault != nil:
 		log.Info("certificate files are good again")
 	}
-	s.fault = ""
-	if old != m {
-		s.told = make(map[string]bool)
+	if old.material != m {
+		s.expired = make(map[string]bool)
 		if m.cert != nil {
 			s.warnOfOwn(m.cert.Leaf)
 		}
@@ -72,15 +71,16 @@ func (s *Source) use(m *material) {
 	s.warnExpired(log, m)
 }
 
-// fail records err, and logs it unless it is the same as the last one logged.
+// fail records err, and counts and logs it unless it is that of the last attempt.
 func (s *Source) fail(err error) {
-	s.stats.bad(err, err.Error() != s.fault)
-	if err.Error() == s.fault {
+	old := s.state.Load()
+	s.state.Store(&state{old.material, err})
+	if old.fault != nil && old.fault.Error() == err.Error() {
 		return
 	}
-	s.fault = err.Error()
+	s.metrics.faults.Inc()
 	log := s.opts.Log.WithField("certificates", s.opts.Name).WithError(err)
-	if s.current.Load() == nil {
+	if old.material == nil {
 		log.Warn("certificate files cannot be used; waiting for good ones")
 	} else {
 		log.Warn("changed certificate files cannot be used; the old ones stay in use")
@@ -92,8 +92,8 @@ func (s *Source) fail(err error) {
 // nevertheless: it may be our clock that is wrong.
 func (s *Source) warnExpired(log logrus.FieldLogger, m *material) {
 	for file, end := range m.expiry {
-		if !s.told[file] && time.Now().After(end) {
-			s.told[file] = true
+		if !s.expired[file] && time.Now().After(end) {
+			s.expired[file] = true
 			log.WithField("file", file).WithField("expired", end.UTC().Format(time.RFC3339)).
 				Warn("certificate has expired; replace it")
 		}

@@ -22,6 +22,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/logging"
 )
 
 // defaultInterval is how often files are read again. It is well under the
@@ -92,14 +94,19 @@ type Source struct {
 	files Files
 	opts  Options
 
-	current atomic.Pointer[material]
-	stats   stats
-	refused refusals
+	state         atomic.Pointer[state] // written under reloading
+	metrics       metrics
+	refusalLogged atomic.Int64 // when a refused peer was last logged, in ns since 1970
 
 	reloading sync.Mutex      // held by Reload; guards what follows
-	fault     string          // of the last attempt, as logged; "" if it succeeded
-	changed   func()          // as OnChange has it; may be nil
-	told      map[string]bool // files in use that were logged as expired
+	changed   func()          // see OnChange; may be nil
+	expired   map[string]bool // files in use that were logged as expired
+}
+
+// state is the outcome of the attempts to read the files.
+type state struct {
+	material *material // in use: that of the last success; nil before the first one
+	fault    error     // of the last attempt; nil if it succeeded
 }
 
 // New reads files. Unless Options.Lenient is set, it fails with a sentence that
@@ -110,7 +117,8 @@ func New(files Files, opts Options) (*Source, error) {
 		return nil, fmt.Errorf("%s: a certificate needs its key and the reverse, got certificate %q and key %q",
 			opts.Name, files.Cert, files.Key)
 	}
-	s := &Source{files: files, opts: opts.withDefaults()}
+	s := &Source{files: files, opts: opts.withDefaults(), metrics: newMetrics()}
+	s.state.Store(&state{})
 	if m, err := s.load(); err == nil {
 		s.use(m)
 	} else if opts.Lenient {
@@ -119,7 +127,7 @@ func New(files Files, opts Options) (*Source, error) {
 		return nil, fmt.Errorf("%s: %w", opts.Name, err)
 	}
 	if opts.Registerer != nil {
-		if err := opts.Registerer.Register(&collector{source: s}); err != nil {
+		if err := s.register(opts.Registerer); err != nil {
 			return nil, fmt.Errorf("register the TLS metrics of %s: %w", opts.Name, err)
 		}
 	}
@@ -135,9 +143,7 @@ func (o Options) withDefaults() Options {
 		o.Interval = defaultInterval
 	}
 	if o.Log == nil {
-		silent := logrus.New()
-		silent.SetLevel(logrus.PanicLevel)
-		o.Log = silent
+		o.Log = logging.Discard()
 	}
 	return o
 }
@@ -167,16 +173,20 @@ func (s *Source) Ready() error {
 // Certificate is the present certificate, or nil if there is none. It must not
 // be modified.
 func (s *Source) Certificate() *tls.Certificate {
-	if m := s.current.Load(); m != nil {
+	if m := s.inUse(); m != nil {
 		return m.cert
 	}
 	return nil
 }
 
+// inUse returns the material in use, or nil if there is none yet.
+func (s *Source) inUse() *material { return s.state.Load().material }
+
 // material returns what to use for a handshake now.
 func (s *Source) material() (*material, error) {
-	if m := s.current.Load(); m != nil {
-		return m, nil
+	now := s.state.Load()
+	if now.material == nil {
+		return nil, &NotReadyError{Name: s.opts.Name, Err: now.fault}
 	}
-	return nil, &NotReadyError{Name: s.opts.Name, Err: s.stats.fault()}
+	return now.material, nil
 }
