@@ -49,6 +49,7 @@ func TestUpstreamFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	testutil.CheckUpstreamFlags(t, "agent", f.set, "konnectivity-agent", "klog")
+	testutil.CheckDocumentedFlags(t, f.set, "docs/flags.md#konnectivity-agent", "docs/flags.md#Logging")
 	f.set.VisitAll(func(flag *pflag.Flag) {
 		if flag.Usage == "" {
 			t.Errorf("--%s has no help", flag.Name)

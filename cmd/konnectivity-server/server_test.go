@@ -223,6 +223,7 @@ func TestFlagsThatAreWrong(t *testing.T) {
 func TestDefaults(t *testing.T) {
 	cmd := newCommand()
 	testutil.CheckUpstreamFlags(t, "server", cmd.Flags(), "konnectivity-server", "klog")
+	testutil.CheckDocumentedFlags(t, cmd.Flags(), "docs/flags.md#konnectivity-server", "docs/flags.md#Logging")
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if f.Usage == "" {
 			t.Errorf("--%s has no help", f.Name)

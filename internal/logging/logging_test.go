@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
 )
 
 // output collects lines; libraries may write from goroutines of their own.
@@ -345,4 +346,10 @@ func TestUnaskedBytesOfServersAreNotLogged(t *testing.T) {
 	if len(lines) != 1 || lines[0]["level"] != "debug" || strings.Contains(fmt.Sprint(lines), "hunter2") {
 		t.Errorf("%v", lines)
 	}
+}
+
+func TestFlagsAreDocumented(t *testing.T) {
+	set := pflag.NewFlagSet("x", pflag.ContinueOnError)
+	new(logging.Flags).AddTo(set)
+	testutil.CheckDocumentedFlags(t, set, "docs/flags.md#Logging")
 }

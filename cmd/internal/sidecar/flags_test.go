@@ -66,6 +66,12 @@ func TestFlagsOfTheProgramsReplaced(t *testing.T) {
 	}
 }
 
+func TestFlagsAreDocumented(t *testing.T) {
+	all := NewCommand(SOCKS5).Flags()
+	all.AddFlagSet(NewCommand(HTTP).Flags())
+	testutil.CheckDocumentedFlags(t, all, "docs/sidecars.md#Flags", "docs/flags.md#Logging")
+}
+
 // The command lines with which HyperShift runs the sidecars.
 func TestCommandLinesInUse(t *testing.T) {
 	for _, c := range []struct {
