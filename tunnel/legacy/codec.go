@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	grpcproto "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
-	"google.golang.org/protobuf/proto"
 
 	"konnectivity/tunnel"
 
@@ -41,8 +40,8 @@ const (
 )
 
 const (
-	// maxHeader is the longest header of a DATA packet: type 2, tag and
-	// length 6, id 11, tag and length 6.
+	// maxHeader is the longest a DATA packet is before its payload: type 2, tag
+	// and length 6, id 11, tag and length 6.
 	maxHeader = 25
 
 	// copyBelow is the payload size up to which copying is cheaper than
@@ -144,28 +143,4 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return nil
 	}
 	return p.parseAny(data)
-}
-
-// parseAny decodes what parseData does not: other packets, and DATA with
-// fields that are unusual. protobuf's own decoder has the last word on what is
-// a message.
-func (p *packet) parseAny(data mem.BufferSlice) error {
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer buf.Free()
-	m := &client.Packet{}
-	if err := proto.Unmarshal(buf.ReadOnlyData(), m); err != nil {
-		return err
-	}
-	p.kind = m.Type
-	if p.kind != client.PacketType_DATA {
-		p.rest = m
-		return nil
-	}
-	p.id = m.GetData().GetConnectID()
-	for payload := m.GetData().GetData(); len(payload) > 0; {
-		n := min(len(payload), tunnel.ChunkSize)
-		p.data = append(p.data, tunnel.CopyChunk(payload[:n]))
-		payload = payload[n:]
-	}
-	return nil
 }

@@ -1,6 +1,10 @@
 package legacy
 
 import (
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
 	"konnectivity/tunnel"
 
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
@@ -70,4 +74,108 @@ func drain() *client.Packet {
 		Type:    client.PacketType_DRAIN,
 		Payload: &client.Packet_Drain{Drain: &client.Drain{}},
 	}
+}
+
+// parseData decodes a DATA packet as protobuf's encoders write it: type and data, in
+// data the connection's id, unless that is 0, and the payload, unless it is empty. It
+// returns false for everything else, and has then touched nothing; parseAny is for that.
+func (p *packet) parseData(bufs mem.BufferSlice) bool {
+	var scratch [maxHeader]byte
+	head, left := scratch[:peek(bufs, scratch[:])], bufs.Len()
+	number := func(tag byte) (v uint64, ok bool) {
+		if len(head) == 0 || head[0] != tag {
+			return 0, false
+		}
+		v, n := protowire.ConsumeVarint(head[1:])
+		if n < 0 {
+			return 0, false
+		}
+		head, left = head[1+n:], left-1-n
+		return v, true
+	}
+	if kind, ok := number(tagType); !ok || kind != uint64(client.PacketType_DATA) {
+		return false
+	}
+	if size, ok := number(tagData); !ok || size != uint64(left) {
+		return false
+	}
+	id, _ := number(tagConn)
+	if left > 0 {
+		if size, ok := number(tagPayload); !ok || size != uint64(left) {
+			return false
+		}
+	}
+	p.kind, p.id = client.PacketType_DATA, int64(id)
+	p.data = takePayload(p.data, bufs, bufs.Len()-left)
+	return true
+}
+
+// peek copies the first bytes of a message to p, and returns how many.
+func peek(bufs mem.BufferSlice, p []byte) (n int) {
+	for i := 0; i < len(bufs) && n < len(p); i++ {
+		n += copy(p[n:], bufs[i].ReadOnlyData())
+	}
+	return n
+}
+
+// takePayload appends what lies behind the first skip bytes as chunks: copied where it
+// is little, else by reference to gRPC's buffers.
+func takePayload(dst []tunnel.Chunk, bufs mem.BufferSlice, skip int) []tunnel.Chunk {
+	size := bufs.Len() - skip
+	if size == 0 {
+		return dst
+	}
+	small, n := tunnel.Chunk{}, 0
+	if size <= copyBelow {
+		small = tunnel.NewChunk(size)
+		dst = append(dst, small)
+	}
+	for _, buf := range bufs {
+		from := min(skip, buf.Len())
+		skip -= from
+		switch {
+		case size <= copyBelow:
+			n += copy(small.Bytes()[n:], buf.ReadOnlyData()[from:])
+		case from < buf.Len():
+			part := buf.Slice(from, buf.Len())
+			dst = appendBorrowed(dst, tunnel.BorrowChunk(part.ReadOnlyData(), part))
+		}
+	}
+	return dst
+}
+
+// appendBorrowed cuts a chunk to the size that other chunks have, should gRPC ever
+// hand out larger buffers.
+func appendBorrowed(dst []tunnel.Chunk, whole tunnel.Chunk) []tunnel.Chunk {
+	if whole.Len() <= tunnel.ChunkSize {
+		return append(dst, whole)
+	}
+	for from := 0; from < whole.Len(); from += tunnel.ChunkSize {
+		dst = append(dst, whole.Share(from, min(from+tunnel.ChunkSize, whole.Len()), 0))
+	}
+	whole.Release()
+	return dst
+}
+
+// parseAny decodes what parseData does not: other packets, and DATA with fields that
+// are unusual. protobuf's own decoder has the last word on what is a message.
+func (p *packet) parseAny(data mem.BufferSlice) error {
+	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer buf.Free()
+	m := &client.Packet{}
+	if err := proto.Unmarshal(buf.ReadOnlyData(), m); err != nil {
+		return err
+	}
+	p.kind = m.Type
+	if p.kind != client.PacketType_DATA {
+		p.rest = m
+		return nil
+	}
+	p.id = m.GetData().GetConnectID()
+	for payload := m.GetData().GetData(); len(payload) > 0; {
+		n := min(len(payload), tunnel.ChunkSize)
+		p.data = append(p.data, tunnel.CopyChunk(payload[:n]))
+		payload = payload[n:]
+	}
+	return nil
 }
