@@ -9,6 +9,17 @@ import (
 	"konnectivity/tunnel"
 )
 
+const (
+	// joinBelow is the payload that is copied behind the payload before it instead
+	// of keeping a block of its own, so that many small packets do not pin a
+	// multiple of their size.
+	joinBelow = 1 << 10
+
+	// joinBlock is the payload of a block that small packets share: the
+	// smallest class of blocks.
+	joinBlock = 2<<10 - tunnel.Headroom
+)
+
 // recvQueue is what a connection has received and nobody has read yet. One
 // goroutine puts and one reads; any may call the rest.
 //
@@ -25,8 +36,8 @@ type recvQueue struct {
 
 	mu       sync.Mutex
 	cond     sync.Cond
-	backlog  backlog
-	end      error // what the reader gets once the backlog is empty
+	waiting  tunnel.ChunkQueue
+	end      error // what the reader gets once nothing waits
 	discard  bool  // nobody reads any more
 	deadline tunnel.Deadline
 
@@ -57,10 +68,17 @@ func (q *recvQueue) put(batch []tunnel.Chunk) bool {
 		tunnel.ReleaseAll(batch)
 		return !overfull
 	}
+	held := q.waiting.Held()
 	for i, c := range batch {
-		q.limits.Budget.Hold(q.backlog.add(c))
+		if c.Len() > joinBelow {
+			q.waiting.Push(c)
+		} else {
+			q.waiting.PushCopy(c.Bytes(), joinBlock)
+			c.Release()
+		}
 		batch[i] = tunnel.Chunk{}
 	}
+	q.limits.Budget.Hold(q.waiting.Held() - held)
 	q.noteFull()
 	q.cond.Broadcast()
 	return true
@@ -75,8 +93,9 @@ func (q *recvQueue) take(dst []tunnel.Chunk) (int, error) {
 	if err := q.wait(); err != nil {
 		return 0, err
 	}
-	n, less := q.backlog.take(dst)
-	q.took(less)
+	held := q.waiting.Held()
+	n := q.waiting.Take(dst)
+	q.took(held - q.waiting.Held())
 	return n, nil
 }
 
@@ -90,8 +109,9 @@ func (q *recvQueue) read(p []byte) (int, error) {
 	if err := q.wait(); err != nil {
 		return 0, err
 	}
-	n, less := q.backlog.read(p)
-	q.took(less)
+	held := q.waiting.Held()
+	n := q.waiting.Read(p)
+	q.took(held - q.waiting.Held())
 	return n, nil
 }
 
@@ -100,7 +120,7 @@ func (q *recvQueue) wait() error {
 		switch {
 		case q.deadline.Passed():
 			return os.ErrDeadlineExceeded
-		case !q.backlog.empty():
+		case !q.waiting.Empty():
 			return nil
 		case q.end != nil:
 			return q.end
@@ -140,7 +160,9 @@ func (q *recvQueue) fail(err error) {
 		q.end = err
 	}
 	q.discard = true
-	q.took(q.backlog.clear())
+	held := q.waiting.Held()
+	q.waiting.Clear()
+	q.took(held)
 	q.cond.Broadcast()
 	q.deadline.Set(time.Time{}, &q.cond)
 }
@@ -157,7 +179,7 @@ func (q *recvQueue) setDeadline(t time.Time) {
 func (q *recvQueue) state() (puts uint64, drained bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.puts, q.backlog.empty()
+	return q.puts, q.waiting.Empty()
 }
 
 // failure is why the reader will not find an end in order; nil as yet.

@@ -48,28 +48,28 @@ func (q *recvQueue) makeRoomAlone(size int) bool {
 		}
 		q.limits.Budget.Give(grpcWindow)
 	}
-	return q.backlog.held > 0 || size <= lastBuffer || q.limits.Budget.Left() > 0
+	return q.waiting.Held() > 0 || size <= lastBuffer || q.limits.Budget.Left() > 0
 }
 
 // crowded says whether a stream that nobody shares has enough waiting: less
 // than connBuffer where memory gets scarce.
 func (q *recvQueue) crowded() bool {
 	free := int(max(q.limits.Budget.Left()/4, 0))
-	return q.backlog.held > min(q.limits.connBuffer, free)
+	return q.waiting.Held() > min(q.limits.connBuffer, free)
 }
 
 // fits says whether size more stay within times the connection's share: a
 // quarter of what is left of the budget, but always connBuffer, and a little
 // where nothing is left: that much, or one message of whatever size.
 func (q *recvQueue) fits(size, times int) bool {
-	if q.backlog.held == 0 {
+	if q.waiting.Held() == 0 {
 		return true
 	}
 	free, share := int(q.limits.Budget.Left()), q.limits.connBuffer
 	if free <= 0 {
 		share = min(share, lastBuffer)
 	}
-	return q.backlog.held+size <= max(free/4, share)*times
+	return q.waiting.Held()+size <= max(free/4, share)*times
 }
 
 // pause waits for the reader to make room, for as long as it moves: for one that
@@ -96,7 +96,7 @@ func (q *recvQueue) pause(size int) {
 
 // noteFull keeps the metric and the stall watch in step with held.
 func (q *recvQueue) noteFull() {
-	full := q.backlog.held > q.limits.connBuffer || q.full && q.backlog.held > q.limits.connBuffer/2
+	full := q.waiting.Held() > q.limits.connBuffer || q.full && q.waiting.Held() > q.limits.connBuffer/2
 	if full == q.full {
 		return
 	}

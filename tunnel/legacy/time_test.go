@@ -129,13 +129,14 @@ func TestLateLookAtAQueueThatIsFullAnew(t *testing.T) {
 		q.put(chunks(4, 16<<10))
 		q.mu.Lock()
 		time.Sleep(defaultStallTimeout) // the look waits for the lock
-		taken := make([]tunnel.Chunk, 4)
-		n, less := q.backlog.take(taken)
+		taken, held := make([]tunnel.Chunk, 4), q.waiting.Held()
+		n := q.waiting.Take(taken)
 		tunnel.ReleaseAll(taken[:n])
-		q.took(less)
+		q.took(held)
 		for _, c := range chunks(4, 16<<10) {
-			q.limits.Budget.Hold(q.backlog.add(c))
+			q.waiting.Push(c)
 		}
+		q.limits.Budget.Hold(q.waiting.Held())
 		q.noteFull()
 		q.mu.Unlock()
 		synctest.Wait()

@@ -58,7 +58,7 @@ func (r *recvHalf) tellFailure() {
 
 // caughtUp says whether the stream delivers, and nothing waits to be fetched.
 func (r *recvHalf) caughtUp() bool {
-	return r.delivery != nil && !r.delivery.turn && len(r.queue) == 0
+	return r.delivery != nil && !r.delivery.turn && r.queue.Empty()
 }
 
 // deliverEndUnlocked ends a stream that has nothing left but its end. The mutex

@@ -26,18 +26,17 @@ var errWriteClosed = errors.New("write after CloseWrite")
 type recvHalf struct {
 	cond     sync.Cond
 	credit   recvCredit
-	queue    []tunnel.Chunk // received, not yet read
-	inHand   int            // bytes returned by ReadChunks, consumed by the next call
-	end      error          // what comes after queue; nil: more may
-	delivery *delivery      // nil: somebody reads
+	queue    tunnel.ChunkQueue // received, not yet read
+	inHand   int               // bytes returned by ReadChunks, consumed by the next call
+	end      error             // what comes after queue; nil: more may
+	delivery *delivery         // nil: somebody reads
 	deadline tunnel.Deadline
-	tailOpen bool // the last chunk of queue is ours to append to
 	dropped  bool // it was abandoned: nothing that comes counts any more
 }
 
 // readable says whether a read would not have to wait.
 func (r *recvHalf) readable() bool {
-	return r.end != nil || r.deadline.Passed() || len(r.queue) > 0
+	return r.end != nil || r.deadline.Passed() || !r.queue.Empty()
 }
 
 // wait returns nil once the queue has something, or why it never will.
@@ -48,7 +47,7 @@ func (r *recvHalf) wait(probe bool) error {
 			return net.ErrClosed
 		case r.deadline.Passed():
 			return errDeadline
-		case len(r.queue) > 0 || probe:
+		case !r.queue.Empty() || probe:
 			return nil
 		case r.end != nil:
 			return r.end
@@ -82,71 +81,27 @@ func (r *recvHalf) abandon(end error) int {
 	n := r.credit.unread()
 	r.credit.consumed += uint64(n)
 	r.inHand = 0
-	tunnel.ReleaseAll(r.queue)
-	r.queue, r.tailOpen = nil, false
+	r.queue.Clear()
 	r.deadline.Stop()
-	return n
-}
-
-// read copies what is there into p.
-func (r *recvHalf) read(p []byte) (n int) {
-	for n < len(p) && len(r.queue) > 0 {
-		chunk := r.queue[0]
-		m := copy(p[n:], chunk.Bytes())
-		n += m
-		if m == chunk.Len() {
-			chunk.Release()
-			r.dequeue(1)
-		} else {
-			r.queue[0] = chunk.Slice(m, chunk.Len())
-		}
-	}
 	return n
 }
 
 // take moves what is there to dst.
 func (r *recvHalf) take(dst []tunnel.Chunk) int {
-	n := copy(dst, r.queue)
+	n := r.queue.Take(dst)
 	for _, chunk := range dst[:n] {
 		r.inHand += chunk.Len()
 	}
-	r.dequeue(n)
 	return n
-}
-
-// dequeue drops the first n chunks from the queue; a queue that is empty holds
-// no memory.
-func (r *recvHalf) dequeue(n int) {
-	if n == len(r.queue) {
-		r.queue, r.tailOpen = nil, false
-		return
-	}
-	r.queue = r.queue[n:]
-}
-
-// keep queues a chunk.
-func (r *recvHalf) keep(c tunnel.Chunk) {
-	r.queue = append(r.queue, c)
-	r.tailOpen = false
 }
 
 // keepCopy queues a copy of p, together with its neighbours.
 func (r *recvHalf) keepCopy(p []byte) {
-	if r.tailOpen {
-		p = p[r.queue[len(r.queue)-1].Append(p):]
+	size := 0
+	if !r.queue.Empty() { // the reader is behind: gather more in a larger block
+		size = tunnel.RecordRoom
 	}
-	if len(p) == 0 {
-		return
-	}
-	var chunk tunnel.Chunk
-	if len(r.queue) == 0 {
-		chunk = tunnel.CopyChunk(p)
-	} else { // the reader is behind: gather more in a larger block
-		chunk = tunnel.NewChunk(tunnel.RecordRoom).Slice(0, 0)
-		chunk.Append(p)
-	}
-	r.queue = append(r.queue, chunk)
-	r.tailOpen = true
+	r.queue.PushCopy(p, size)
 }
 
 // setDeadline bounds how long a read waits for data.

@@ -295,7 +295,7 @@ func (r *frameReader) handleData(part tunnel.Chunk, fin bool) error {
 	switch {
 	case fin && st.recv.caughtUp() && !st.recv.dropped:
 		r.deliverEndUnlocked(st)
-	case fin || len(st.recv.queue) > 0:
+	case fin || !st.recv.queue.Empty():
 		st.recv.wake()
 	}
 	if ses.alive.pingDue() {
@@ -310,7 +310,7 @@ func (r *frameReader) keep(st *Stream, part tunnel.Chunk) {
 	switch {
 	case part.Len() >= shareMin:
 		r.shared = true
-		st.recv.keep(part.Keep())
+		st.recv.queue.Push(part.Keep())
 	case part.Len() > 0:
 		r.small = true
 		st.recv.keepCopy(part.Bytes())

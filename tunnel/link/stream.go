@@ -105,7 +105,7 @@ func (st *Stream) Read(p []byte) (int, error) {
 	if err := st.recv.wait(len(p) == 0); err != nil || len(p) == 0 {
 		return 0, err
 	}
-	n := st.recv.read(p)
+	n := st.recv.queue.Read(p)
 	st.consumedLocked(n)
 	return n, nil
 }
