@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"konnectivity/internal/bench/relaychain"
+	"konnectivity/internal/bench"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/tlsreload"
 )
@@ -50,24 +50,21 @@ func newBenchRelay() *cobra.Command {
 	return cmd
 }
 
-func relayHop(role, pki, next string) (relaychain.Hop, error) {
+func relayHop(role, pki, next string) (bench.Hop, error) {
 	if role == "end" {
-		return relaychain.End(), nil
+		return bench.Hop{}, nil
 	}
 	host, _, err := net.SplitHostPort(next)
 	if err != nil {
-		return relaychain.Hop{}, cli.Usagef("--next %q: want HOST:PORT", next)
+		return bench.Hop{}, cli.Usagef("--next %q: want HOST:PORT", next)
 	}
 	source, err := pairOf(pki, "client")
 	if err != nil {
-		return relaychain.Hop{}, err
+		return bench.Hop{}, err
 	}
 	config := source.Client(host)
 	config.ClientSessionCache = nil // a full handshake a connection and hop, as such chains have it
-	if role == "front" {
-		return relaychain.Front(next, config), nil
-	}
-	return relaychain.Middle(next, config), nil
+	return bench.NewHop(next, config), nil
 }
 
 // pairOf reads one certificate of a folder of `konnectivity certs`.

@@ -63,10 +63,10 @@ type subject struct {
 
 var allCellTests = []cellTest{
 	{"down", func(m *measurement, ctx context.Context, s subject) error {
-		return m.transfers(ctx, s, "download", s.SteadyDown)
+		return m.transfers(ctx, s, bench.Down)
 	}},
 	{"up", func(m *measurement, ctx context.Context, s subject) error {
-		return m.transfers(ctx, s, "upload", s.SteadyUp)
+		return m.transfers(ctx, s, bench.Up)
 	}},
 	{"rtt", (*measurement).roundTrip},
 	{"small", (*measurement).roundTripBeside},
@@ -187,7 +187,8 @@ func (m *measurement) start(ctx context.Context, bin, before suite.Binaries, oth
 	if err := m.startChain(w); err != nil {
 		return nil, err
 	}
-	add("relay chain", w.front)
+	chain := bench.Path{Name: "relay chain", Dialer: through("tcp", w.front, greetHop), Target: plain}
+	subjects = append(subjects, subject{chain, each})
 	raw, err := rawTLS(w, func(config *tls.Config) (string, error) { return m.serveTarget(ctx, config) })
 	return append(subjects, subject{raw, func(int) int { return 1 }}), err
 }
@@ -356,13 +357,13 @@ func (m *measurement) add(s subject, what, unit string, value float64) {
 	m.rep.Add(s.Name, m.name+": "+what, unit, value)
 }
 
-func (m *measurement) transfers(ctx context.Context, s subject, what string, run func(context.Context, int, time.Duration) (bench.Steady, error)) error {
+func (m *measurement) transfers(ctx context.Context, s subject, d bench.Direction) error {
 	for _, streams := range []int{1, 8} {
-		got, err := run(ctx, s.conns(streams), m.length)
+		got, err := s.Steady(ctx, d, s.conns(streams), m.length)
 		if err != nil {
 			return err
 		}
-		label := fmt.Sprintf("%s, %d", what, streams)
+		label := fmt.Sprintf("%s, %d", d, streams)
 		m.add(s, label, "MB/s", got.MBps)
 		if streams == 1 {
 			m.add(s, label+", first 10 MB", "s", got.First.Seconds())

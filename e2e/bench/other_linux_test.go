@@ -131,7 +131,7 @@ func TestOther(t *testing.T) {
 			if p.Name != "peer" || atFar != 1 {
 				t.Errorf("the path is %q and %d programs are at the far end, want peer and 1", p.Name, atFar)
 			}
-			if got, err := p.Down(t.Context(), 2, 1<<20); err != nil || got.Bytes != 2<<20 {
+			if got, err := p.Bulk(t.Context(), bench.Down, 2, 1<<20); err != nil || got.Bytes != 2<<20 {
 				t.Errorf("got %d of %d bytes: %v", got.Bytes, 2<<20, err)
 			}
 		})

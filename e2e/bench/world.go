@@ -110,7 +110,7 @@ func (w *world) subjects(target string) []bench.Subject {
 	}
 	return []bench.Subject{
 		w.subject("ours", target),
-		{Path: bench.Path{Name: "relay chain", Dialer: socks5(w.front), Target: target}, PIDs: chain},
+		{Path: bench.Path{Name: "relay chain", Dialer: through("tcp", w.front, greetHop), Target: target}, PIDs: chain},
 	}
 }
 
@@ -129,6 +129,15 @@ func through(network, front string, greet greeting) tunnel.Dialer {
 }
 
 func socks5(front string) tunnel.Dialer { return through("tcp", front, greetSOCKS5) }
+
+// greetHop asks the front of the relay chain.
+func greetHop(_ context.Context, c net.Conn, f *tunnel.Flow) (tunnel.Conn, error) {
+	if err := bench.AskHop(c, f.Address); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	return tunnel.Wrap(c), nil
+}
 
 // greetSOCKS5 keeps the raw connection, for half-close.
 func greetSOCKS5(ctx context.Context, c net.Conn, f *tunnel.Flow) (tunnel.Conn, error) {

@@ -47,13 +47,13 @@ func direct(t *testing.T) bench.Path {
 
 func TestBulkCountsEveryByte(t *testing.T) {
 	p := direct(t)
-	for name, run := range map[string]func(context.Context, int, int64) (bench.Throughput, error){"down": p.Down, "up": p.Up} {
-		got, err := run(t.Context(), 3, 1<<20+7)
+	for _, d := range []bench.Direction{bench.Down, bench.Up} {
+		got, err := p.Bulk(t.Context(), d, 3, 1<<20+7)
 		if err != nil {
-			t.Fatal(name, err)
+			t.Fatal(err)
 		}
 		if got.Bytes != 3*(1<<20+7) || got.MBps() <= 0 {
-			t.Errorf("%s: %+v", name, got)
+			t.Errorf("%s: %+v", d, got)
 		}
 	}
 }
@@ -68,12 +68,12 @@ func TestBulkNoticesLostBytes(t *testing.T) {
 		}
 		return tunnel.With(c, tunnel.Parts{In: tunnel.CopySource(&cutter{from: c, left: 100 << 10})}), nil
 	})
-	if _, err := p.Down(t.Context(), 1, 1<<20); err == nil {
+	if _, err := p.Bulk(t.Context(), bench.Down, 1, 1<<20); err == nil {
 		t.Error("a download that lost its end counts as good")
 	}
 }
 
-// cutter loses the end of what it reads, in good order.
+// cutter ends a connection in good order, but too early.
 type cutter struct {
 	from io.Reader
 	left int
@@ -91,13 +91,13 @@ func (c *cutter) Read(p []byte) (int, error) {
 func TestSteady(t *testing.T) {
 	t.Parallel()
 	p := direct(t)
-	for name, run := range map[string]func(context.Context, int, time.Duration) (bench.Steady, error){"down": p.SteadyDown, "up": p.SteadyUp} {
-		got, err := run(t.Context(), 2, 1100*time.Millisecond)
+	for _, d := range []bench.Direction{bench.Down, bench.Up} {
+		got, err := p.Steady(t.Context(), d, 2, 1100*time.Millisecond)
 		for tries := 1; err == nil && got.MBps == 0 && tries < 5; tries++ { // in the last tenth of a second this machine did something else
-			got, err = run(t.Context(), 2, 1100*time.Millisecond)
+			got, err = p.Steady(t.Context(), d, 2, 1100*time.Millisecond)
 		}
 		if err != nil || got.First <= 0 || got.MBps <= 0 {
-			t.Errorf("%s: %+v, %v", name, got, err)
+			t.Errorf("%s: %+v, %v", d, got, err)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func TestLatencyChurnAndHold(t *testing.T) {
 	stalled.Close()
 }
 
-func TestAPathThatFailsSaysSo(t *testing.T) {
+func TestFailingPath(t *testing.T) {
 	p := bench.Path{Name: "nowhere", Target: "x:1", Dialer: tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailRefused}
 	})}
@@ -141,7 +141,7 @@ func TestAPathThatFailsSaysSo(t *testing.T) {
 	if _, err := p.Idle(t.Context(), 100, 0); tunnel.FailureOf(err) != tunnel.FailRefused {
 		t.Errorf("idle: %v", err)
 	}
-	if _, err := p.Down(t.Context(), 2, 1); tunnel.FailureOf(err) != tunnel.FailRefused {
+	if _, err := p.Bulk(t.Context(), bench.Down, 2, 1); tunnel.FailureOf(err) != tunnel.FailRefused {
 		t.Errorf("down: %v", err)
 	}
 }
@@ -198,7 +198,7 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// What a machine's speed does from one round to the next is no part of a ratio.
+// A ratio does not depend on the machine's speed, which changes between rounds.
 func TestRatio(t *testing.T) {
 	row := &bench.Row{Values: map[string][]float64{"a": {2, 4, 30}, "b": {1, 4, 10}, "c": {2, 4}, "d": {0, 0, 0}}}
 	for pair, want := range map[[2]string]float64{

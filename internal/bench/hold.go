@@ -33,31 +33,45 @@ func (p Path) Stalled(ctx context.Context, n int, size int64) (*Held, error) {
 	return p.hold(ctx, n, 0, fmt.Sprintf("down %d", size), func(tunnel.Conn) error { return nil })
 }
 
+func (p Path) hold(ctx context.Context, n, rate int, command string, check func(tunnel.Conn) error) (*Held, error) {
+	held, err := Hold(ctx, n, rate, func(ctx context.Context, _ int) (tunnel.Conn, time.Duration, error) {
+		start := time.Now()
+		c, err := p.open(ctx, command)
+		took := time.Since(start)
+		if err != nil {
+			return nil, took, err
+		}
+		return c, took, check(c)
+	})
+	if err != nil {
+		err = fmt.Errorf("holding connections over %s: %w", p.Name, err)
+	}
+	return held, err
+}
+
 // holders is how many connections are opened at the same time.
 const holders = 16
 
-func (p Path) hold(ctx context.Context, n, rate int, command string, check func(tunnel.Conn) error) (*Held, error) {
+// Hold opens n connections, at rate a second or, if that is 0, as fast as open
+// returns. open gets a number from 0 to n-1 and returns how long its dial took. If
+// one fails, Hold closes the others and returns that failure.
+func Hold(ctx context.Context, n, rate int, open func(ctx context.Context, i int) (tunnel.Conn, time.Duration, error)) (*Held, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	tickets := make(chan struct{})
+	tickets := make(chan int)
 	var mu sync.Mutex
 	held := &Held{}
-	var took []time.Duration
-	var wg sync.WaitGroup
+	var dials []time.Duration
+	var opening sync.WaitGroup
 	for range min(n, holders) {
-		wg.Go(func() {
-			for range tickets {
-				start := time.Now()
-				c, err := p.open(ctx, command)
-				dialed := time.Since(start)
-				if err == nil {
-					err = check(c)
-				}
+		opening.Go(func() {
+			for i := range tickets {
+				c, took, err := open(ctx, i)
 				mu.Lock()
 				if c != nil {
 					held.Conns = append(held.Conns, c)
 				}
-				took = append(took, dialed)
+				dials = append(dials, took)
 				mu.Unlock()
 				if err != nil {
 					cancel(err)
@@ -66,30 +80,28 @@ func (p Path) hold(ctx context.Context, n, rate int, command string, check func(
 		})
 	}
 	issue(ctx, tickets, n, rate)
-	wg.Wait()
-	held.Dial = distribution(took)
+	opening.Wait()
+	held.Dial = Distribution(dials)
 	if err := context.Cause(ctx); err != nil {
 		held.Close()
-		return nil, fmt.Errorf("holding connections over %s: %w", p.Name, err)
+		return nil, err
 	}
 	return held, nil
 }
 
-// issue hands out n tickets at rate a second, fewer when ctx ends.
-func issue(ctx context.Context, tickets chan<- struct{}, n, rate int) {
+// issue sends the numbers from 0 to n-1 at rate a second, and stops when ctx ends.
+func issue(ctx context.Context, tickets chan<- int, n, rate int) {
 	defer close(tickets)
 	start := time.Now()
 	for i := range n {
 		if rate > 0 {
 			due := start.Add(time.Duration(i) * time.Second / time.Duration(rate))
-			select {
-			case <-time.After(time.Until(due)):
-			case <-ctx.Done():
+			if pause(ctx, time.Until(due)) != nil {
 				return
 			}
 		}
 		select {
-		case tickets <- struct{}{}:
+		case tickets <- i:
 		case <-ctx.Done():
 			return
 		}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sort"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,17 +15,18 @@ import (
 // messageSize is the small message whose round trip is measured.
 const messageSize = 64
 
-// Latency is the distribution of round trips.
+// Latency is the distribution of times that dials or round trips took.
 type Latency struct {
 	Count         int
 	P50, P99, Max time.Duration
 }
 
-func distribution(took []time.Duration) Latency {
+// Distribution returns the distribution of times, which it sorts.
+func Distribution(took []time.Duration) Latency {
 	if len(took) == 0 {
 		return Latency{}
 	}
-	sort.Slice(took, func(i, j int) bool { return took[i] < took[j] })
+	slices.Sort(took)
 	return Latency{Count: len(took), P50: took[len(took)/2], P99: took[len(took)*99/100], Max: took[len(took)-1]}
 }
 
@@ -45,7 +46,7 @@ func (p Path) RoundTrip(ctx context.Context, length time.Duration) (Latency, err
 		}
 		took = append(took, time.Since(start))
 	}
-	return distribution(took), nil
+	return Distribution(took), nil
 }
 
 func ping(c tunnel.Conn) error {
@@ -57,27 +58,16 @@ func ping(c tunnel.Conn) error {
 	return err
 }
 
-// RoundTripBeside measures round trips while so many downloads run, which begin
-// ahead of them.
+// RoundTripBeside measures round trips beside so many downloads, which have run for
+// the time ahead when the round trips begin.
 func (p Path) RoundTripBeside(ctx context.Context, streams int, ahead, length time.Duration) (Latency, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer cancel()
-	for range streams {
-		c, err := p.open(ctx, fmt.Sprintf("down %d", int64(1)<<50))
-		if err != nil {
-			return Latency{}, err
-		}
-		wg.Go(func() {
-			defer context.AfterFunc(ctx, func() { _ = c.Reset(ctx.Err()) })()
-			_, _ = io.CopyBuffer(io.Discard, onlyReader{c}, make([]byte, blockSize))
-			_ = c.Close()
-		})
+	t, err := p.Begin(ctx, Down, streams, Endless)
+	if err != nil {
+		return Latency{}, err
 	}
-	select {
-	case <-time.After(ahead):
-	case <-ctx.Done():
+	defer t.Stop()
+	if err := pause(t.ctx, ahead); err != nil {
+		return Latency{}, err
 	}
 	return p.RoundTrip(ctx, length)
 }
@@ -124,7 +114,21 @@ func (p Path) Churn(ctx context.Context, dialers int, length time.Duration) (Chu
 	if err := context.Cause(ctx); err != nil {
 		return Churn{}, fmt.Errorf("connections over %s: %w", p.Name, err)
 	}
-	return Churn{Dialers: dialers, Count: count.Load(), Took: time.Since(start), Dial: distribution(all)}, nil
+	return Churn{Dialers: dialers, Count: count.Load(), Took: time.Since(start), Dial: Distribution(all)}, nil
+}
+
+// FirstByte opens so many connections, one after the other, and returns the time
+// from each dial to the first byte of an answer.
+func (p Path) FirstByte(ctx context.Context, times int) (Latency, error) {
+	var took []time.Duration
+	for range times {
+		start := time.Now()
+		if _, err := p.touch(ctx); err != nil {
+			return Latency{}, fmt.Errorf("first byte over %s: %w", p.Name, err)
+		}
+		took = append(took, time.Since(start))
+	}
+	return Distribution(took), nil
 }
 
 // touch makes one short connection and returns how long its dial took.

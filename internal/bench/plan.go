@@ -45,7 +45,8 @@ func TestNames() []string {
 	return []string{"down", "up", "rtt", "small", "churn", "idle", "stalled"}
 }
 
-// CheckTests says in words what is wrong with the names of tests that somebody wants.
+// CheckTests returns an error that lists the tests if names is empty or has one that
+// does not exist.
 func CheckTests(names []string) error {
 	for _, name := range names {
 		if tests[name] == nil {
@@ -80,20 +81,20 @@ func Run(ctx context.Context, plan Plan, subjects []Subject, progress func(strin
 }
 
 func (s Subject) down(ctx context.Context, plan Plan, rep *Report) error {
-	return s.bulkTest(ctx, plan, rep, "download", s.Down)
+	return s.bulk(ctx, plan, rep, Down)
 }
 
 func (s Subject) up(ctx context.Context, plan Plan, rep *Report) error {
-	return s.bulkTest(ctx, plan, rep, "upload", s.Up)
+	return s.bulk(ctx, plan, rep, Up)
 }
 
-func (s Subject) bulkTest(ctx context.Context, plan Plan, rep *Report, what string, run func(context.Context, int, int64) (Throughput, error)) error {
+func (s Subject) bulk(ctx context.Context, plan Plan, rep *Report, d Direction) error {
 	for _, streams := range plan.Streams {
 		before, err := s.usage()
 		if err != nil {
 			return err
 		}
-		t, err := run(ctx, streams, plan.Size/int64(streams))
+		t, err := s.Bulk(ctx, d, streams, plan.Size/int64(streams))
 		if err != nil {
 			return err
 		}
@@ -101,7 +102,7 @@ func (s Subject) bulkTest(ctx context.Context, plan Plan, rep *Report, what stri
 		if err != nil {
 			return err
 		}
-		label := fmt.Sprintf("%s, %s", what, plural(streams, "stream"))
+		label := fmt.Sprintf("%s, %s", d, plural(streams, "stream"))
 		rep.Add(s.Name, label, "MB/s", t.MBps())
 		if len(s.PIDs) > 0 {
 			rep.Add(s.Name, "CPU of "+label, "s/GB", (after.CPU-before.CPU).Seconds()/(float64(t.Bytes)/1e9))

@@ -19,9 +19,9 @@ import (
 //
 //	down N   the target sends N bytes and FIN
 //	up       the target reads until FIN, sends the count as a line, and FIN
-//	count    the target reads until FIN, and sends the count so far as a line
-//	         now and then
-//	echo     the target sends back whatever comes
+//	count    the same, and the target also sends the count so far now and then
+//	echo     the target sends back all that it reads
+//	name     the target sends its name as a line, and then does as for echo
 const (
 	commandTime = 30 * time.Second // a client that is silent at first is not ours
 	maxCommand  = 64
@@ -31,7 +31,7 @@ const (
 // ServeTarget serves l until ctx ends, then closes what is open and returns
 // once every connection has ended.
 func ServeTarget(ctx context.Context, l net.Listener) error {
-	return Accept(ctx, l, func(c net.Conn) { _ = serve(tunnel.Wrap(c)) })
+	return Accept(ctx, l, func(c net.Conn) { _ = Serve(tunnel.Wrap(c), "") })
 }
 
 // Accept calls serve for every connection of l, each on a goroutine, until ctx
@@ -57,7 +57,8 @@ func Accept(ctx context.Context, l net.Listener, serve func(net.Conn)) error {
 	}
 }
 
-func serve(c tunnel.Conn) error {
+// Serve serves one connection to a target of that name. The caller closes it.
+func Serve(c net.Conn, name string) error {
 	_ = c.SetReadDeadline(time.Now().Add(commandTime))
 	r := bufio.NewReaderSize(c, maxCommand)
 	line, err := r.ReadSlice('\n')
@@ -74,14 +75,14 @@ func serve(c tunnel.Conn) error {
 		}
 		return sendBlocks(c, n)
 	case "up":
-		n, err := io.CopyBuffer(io.Discard, onlyReader{r}, make([]byte, blockSize))
-		if err != nil {
+		return count(c, r, time.Hour)
+	case "count":
+		return count(c, r, countInterval)
+	case "name":
+		if _, err := fmt.Fprintln(c, name); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(c, "%d\n", n)
-		return err
-	case "count":
-		return count(c, r)
+		return echo(c, r)
 	case "echo":
 		return echo(c, r)
 	default:
@@ -89,21 +90,25 @@ func serve(c tunnel.Conn) error {
 	}
 }
 
-// countEvery is how often a count is told: often enough to see a transfer's
-// beginning, seldom enough to cost nothing.
-const countEvery = 10 * time.Millisecond
+// countInterval is the time between two counts: short enough to see a transfer's
+// beginning, long enough to cost nothing.
+const countInterval = 10 * time.Millisecond
 
-func count(c io.Writer, r io.Reader) error {
+// count reads until FIN, and sends the count so far at most once an interval.
+func count(c io.Writer, r io.Reader, interval time.Duration) error {
 	buf := make([]byte, blockSize)
-	total, told := int64(0), time.Time{}
+	total, sent := int64(0), time.Now()
 	for {
 		n, err := r.Read(buf)
 		total += int64(n)
-		if now := time.Now(); err != nil || now.Sub(told) >= countEvery {
-			told = now
+		if now := time.Now(); err != nil || now.Sub(sent) >= interval {
+			sent = now
 			if _, werr := fmt.Fprintf(c, "%d\n", total); werr != nil {
 				return werr
 			}
+		}
+		if err == io.EOF {
+			return nil
 		}
 		if err != nil {
 			return err
@@ -137,6 +142,3 @@ func sendBlocks(c io.Writer, n int64) error {
 	}
 	return nil
 }
-
-// onlyReader keeps io.Copy to the buffer it was given.
-type onlyReader struct{ io.Reader }

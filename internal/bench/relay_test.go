@@ -1,4 +1,4 @@
-package relaychain_test
+package bench_test
 
 import (
 	"context"
@@ -7,18 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-	"golang.org/x/net/proxy"
-
 	"konnectivity/internal/bench"
-	"konnectivity/internal/bench/relaychain"
 	"konnectivity/internal/pki"
 	"konnectivity/tunnel"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestChainCarriesBytesAndHalfClose(t *testing.T) {
+func TestRelayChain(t *testing.T) {
 	ca, err := pki.NewCA("bench")
 	if err != nil {
 		t.Fatal(err)
@@ -49,28 +43,21 @@ func TestChainCarriesBytesAndHalfClose(t *testing.T) {
 		return address
 	}
 	target := run(false, bench.ServeTarget)
-	end := run(true, relaychain.End().Serve)
-	middle := run(true, relaychain.Middle(end, config).Serve)
-	front := run(false, relaychain.Front(middle, config).Serve)
+	end := run(true, bench.Hop{}.Serve)
+	middle := run(true, bench.NewHop(end, config).Serve)
+	front := run(false, bench.NewHop(middle, config).Serve)
 
-	socks, err := proxy.SOCKS5("tcp", front, nil, &net.Dialer{})
-	if err != nil {
-		t.Fatal(err)
-	}
 	path := bench.Path{Name: "chain", Target: target, Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-		raw, err := net.Dial("tcp", front)
+		c, err := net.Dial("tcp", front)
 		if err != nil {
 			return nil, err
 		}
-		_, err = socks.(interface {
-			DialWithConn(context.Context, net.Conn, string, string) (net.Addr, error)
-		}).DialWithConn(ctx, raw, f.Network, f.Address)
-		return tunnel.Wrap(raw), err
+		return tunnel.Wrap(c), bench.AskHop(c, f.Address)
 	})}
-	if _, err := path.Up(t.Context(), 2, 1<<20); err != nil {
+	if _, err := path.Bulk(t.Context(), bench.Up, 2, 1<<20); err != nil {
 		t.Error(err)
 	}
-	if _, err := path.Down(t.Context(), 2, 1<<20); err != nil {
+	if _, err := path.Bulk(t.Context(), bench.Down, 2, 1<<20); err != nil {
 		t.Error(err)
 	}
 	if _, err := path.RoundTrip(t.Context(), 20*time.Millisecond); err != nil {
