@@ -45,9 +45,7 @@ func parse(t *testing.T, args ...string) (*flags, error) {
 // otherwise.
 func TestUpstreamFlags(t *testing.T) {
 	f, err := parse(t)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	testutil.CheckUpstreamFlags(t, "agent", f.set, "konnectivity-agent", "klog")
 	testutil.CheckDocumentedFlags(t, f.set, "docs/flags.md#konnectivity-agent", "docs/flags.md#Logging")
 	f.set.VisitAll(func(flag *pflag.Flag) {
@@ -60,9 +58,7 @@ func TestUpstreamFlags(t *testing.T) {
 func TestValidation(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(file, []byte("x"), 0o600))
 	for _, c := range []struct {
 		args string
 		want string // in the error; "" for none
@@ -132,9 +128,7 @@ func TestValidation(t *testing.T) {
 			if c.args == "" {
 				f, err = parse(t)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			err = f.validate()
 			if c.want == "" {
 				if err != nil {
@@ -155,9 +149,7 @@ func TestValidation(t *testing.T) {
 
 func TestServerName(t *testing.T) {
 	f, err := parse(t, "--server-name=cluster-a.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	p := &process{flags: f, certificates: new(tlsreload.Source)}
 	if opts, err := p.options(); err != nil || opts.ServerName != "cluster-a.example.com" {
 		t.Errorf("the agent asks for %q: %v", opts.ServerName, err)
@@ -174,9 +166,7 @@ func TestServers(t *testing.T) {
 		"[2001:db8::1]:9":       "[2001:db8::1]:9",
 	} {
 		f, err := parse(t, "--proxy-server-host="+hosts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		got, err := f.servers()
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("%s: %v, %v; want %s", hosts, got, err, want)
@@ -192,9 +182,7 @@ func TestAgentID(t *testing.T) {
 		f, _ := parse(t, "--agent-id="+c.flag)
 		made := func() string {
 			opts, err := (&process{flags: f, certificates: new(tlsreload.Source)}).options()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			return opts.ID
 		}
 		if a, b := made(), made(); f.agentID() != c.want || c.want != "" && a != c.want || c.want == "" && (a == "" || a == b) {
@@ -211,9 +199,7 @@ func TestLeaseLabelIsAnAlias(t *testing.T) {
 		{"--lease-label-selector=c=d --lease-label=a=b", "a=b"},
 	} {
 		f, err := parse(t, strings.Fields(c.args)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		if f.leaseSelector != c.want {
 			t.Errorf("%s counts leases by %q, want %q", c.args, f.leaseSelector, c.want)
 		}
@@ -374,14 +360,10 @@ func TestAdminPortIsOff(t *testing.T) {
 	if err == nil {
 		err = f.validate()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	p := &process{flags: f, log: logrus.New(), registry: observe.NewRegistry(component)}
 	f.health.Host, f.health.Number = "127.0.0.1", testutil.Reserved(t)
-	if err := p.listen(); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, p.listen())
 	if p.admin != nil {
 		t.Error("it listens at", p.admin.Addr())
 	}
@@ -413,26 +395,18 @@ func TestProfilingIsOff(t *testing.T) {
 // What cannot start says why, naming the flag or the file.
 func TestCannotStart(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer busy.Close()
 	port := strconv.Itoa(busy.Addr().(*net.TCPAddr).Port)
 	dir := t.TempDir()
 	pair := func(name string) (cert, key string) {
 		ca, err := pki.NewCA(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		leaf, err := ca.Issue(pki.Leaf{CommonName: name, Client: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		cert, key = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
 		for path, content := range map[string][]byte{cert: leaf.CertPEM, key: leaf.KeyPEM} {
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.WriteFile(path, content, 0o600))
 		}
 		return cert, key
 	}

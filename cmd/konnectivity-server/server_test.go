@@ -30,24 +30,16 @@ func files(t *testing.T) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
 	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	leaf, err := ca.Issue(pki.Leaf{CommonName: "x", DNS: []string{"localhost"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)}, Server: true, Client: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	other, err := ca.Issue(pki.Leaf{CommonName: "y", Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	out := make(map[string]string)
 	for name, data := range map[string][]byte{"ca": ca.CertPEM, "cert": leaf.CertPEM, "key": leaf.KeyPEM, "otherkey": other.KeyPEM, "broken": []byte("nonsense"),
 		"allow": []byte("* host=a"), "badallow": []byte("* ipv4=a")} {
 		out[name] = filepath.Join(dir, name)
-		if err := os.WriteFile(out[name], data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(out[name], data, 0o600))
 	}
 	out["dir"] = dir
 	return out
@@ -238,9 +230,7 @@ func TestServerID(t *testing.T) {
 		t.Setenv("PROXY_SERVER_ID", c.environment)
 		made := func() string {
 			p := &process{flags: &flags{options: server.Options{ID: c.flag}}}
-			if err := p.settings(); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, p.settings())
 			return p.options.ID
 		}
 		if a, b := made(), made(); c.want != "" && a != c.want || c.want == "" && (len(a) != 36 || a == b) {
@@ -291,9 +281,7 @@ func startedAt(t *testing.T, port, more string) (address string, pair tls.Certif
 	files := files(t)
 	ports, _ := portFlags(t)
 	pair, err := tls.LoadX509KeyPair(files["cert"], files["key"])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	stop := started(t, expand(right+ports+more, files))
 	t.Cleanup(func() { stop() })
 	_, rest, _ := strings.Cut(ports, "--"+port+"-port=")
@@ -339,14 +327,10 @@ func TestProgramThatCannotStart(t *testing.T) {
 	files := files(t)
 	ports, _ := portFlags(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer taken.Close()
 	port := taken.Addr().(*net.TCPAddr).Port
-	if err := os.WriteFile(files["dir"]+"/kubeconfig", []byte("{nonsense"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(files["dir"]+"/kubeconfig", []byte("{nonsense"), 0o600))
 	for _, tc := range []struct {
 		args   string
 		status int

@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -36,9 +37,7 @@ func konnectivity(args ...string) (status int, stdout, stderr string) {
 func load(t *testing.T, dir, name string) *x509.Certificate {
 	t.Helper()
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return pair.Leaf
 }
 
@@ -152,9 +151,7 @@ func TestCertsBearRoles(t *testing.T) {
 
 func TestCertsNeverOverwrites(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "agent.key"), []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(filepath.Join(dir, "agent.key"), []byte("precious"), 0o600))
 	status, _, stderr := konnectivity("certs", dir)
 	if status != 1 || !strings.Contains(stderr, "agent.key exists already") {
 		t.Errorf("%d %q", status, stderr)
@@ -188,13 +185,9 @@ func TestCertsOfAnExistingCA(t *testing.T) {
 // A CA that nobody believes any more signs nothing.
 func TestCertsOfACAThatIsOver(t *testing.T) {
 	ca, err := pki.NewCAFor("old", -time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	from, dir := t.TempDir(), filepath.Join(t.TempDir(), "pki")
-	if err := errors.Join(pki.WriteCert(filepath.Join(from, "ca.crt"), ca.CertPEM), pki.WriteKey(filepath.Join(from, "ca.key"), ca.KeyPEM)); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, errors.Join(pki.WriteCert(filepath.Join(from, "ca.crt"), ca.CertPEM), pki.WriteKey(filepath.Join(from, "ca.key"), ca.KeyPEM)))
 	for _, args := range [][]string{{"certs", dir}, {"certs", dir, "--tenant=a", "--server-name=a.test"}} {
 		status, stdout, stderr := konnectivity(append(args, "--from="+from)...)
 		if status != 1 || stdout != "" || !strings.Contains(stderr, filepath.Join(from, "ca.crt")) || !strings.Contains(stderr, "expired") {
@@ -261,9 +254,7 @@ func TestCertsForKubernetes(t *testing.T) {
 			t.Errorf("the summary does not mention %s", file)
 		}
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		checkObjects(t, dir, data, want)
 	}
 	if err := load(t, dir, "server").VerifyHostname("konnectivity-server-local.clusters-a.svc"); err != nil {
@@ -275,9 +266,7 @@ func TestCertsForKubernetes(t *testing.T) {
 func checkObjects(t *testing.T, dir string, data []byte, want map[string]string) {
 	t.Helper()
 	ca, err := os.ReadFile(filepath.Join(dir, "ca.crt"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	documents := strings.Split(strings.TrimPrefix(string(data), "---\n"), "\n---\n")
 	if len(documents) != len(want) {
 		t.Errorf("%d objects, want %d", len(documents), len(want))

@@ -172,18 +172,14 @@ func (l *lab) start() {
 	})
 	l.must(err)
 	l.run(func(ctx context.Context) { _ = a.Run(ctx) })
-	for end := time.Now().Add(20 * time.Second); srv.Ready() != nil; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			l.t.Fatal(srv.Ready())
-		}
-	}
+	testutil.Eventually(l.t, "the server has its agent", func() bool { return srv.Ready() == nil })
 }
 
 // startMeasured is start that waits until the server knows how far its agent is.
 func (l *lab) startMeasured() {
 	l.t.Helper()
 	l.start()
-	waitFor(l.t, "the round trip to the agent", func() bool {
+	testutil.Eventually(l.t, "the round trip to the agent", func() bool {
 		_, out, _ := konnectivity("status", l.admin, "-o", "json")
 		var reports []status.Report
 		l.must(json.Unmarshal([]byte(out), &reports))
@@ -520,9 +516,7 @@ func TestCheckHasAHintForEveryCross(t *testing.T) {
 	}
 	for _, file := range files {
 		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		lines := strings.Split(string(data), "\n")
 		for i, line := range lines {
 			if (strings.HasPrefix(line, "✘") || strings.HasPrefix(line, "!")) && !strings.HasPrefix(lines[i+1], "    → ") {
@@ -548,9 +542,7 @@ func TestCheckJSON(t *testing.T) {
 
 func TestCheckGoesThroughSidecars(t *testing.T) {
 	d, err := newDemo(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	l := newLab(t)
 	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
 	d.waitReady(t.Context())
@@ -616,16 +608,6 @@ func TestCheckRefusesNonsense(t *testing.T) {
 	for _, args := range []string{"nonsense", "a:1 b:2", "-o yaml", "--timeout=0", "--konnectivity-port=0", "--konnectivity-hostname=a/b", "--konnectivity-hostname=a:1", "--server-admin=x"} {
 		if status, _, stderr := konnectivity(append([]string{"check"}, strings.Fields(args)...)...); status != 2 || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: %d %q", args, status, stderr)
-		}
-	}
-}
-
-// waitFor waits for what happens at once.
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s did not happen", what)
 		}
 	}
 }

@@ -5,14 +5,14 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestScratchTakesTheFirstPlaceThatDoes(t *testing.T) {
 	good := t.TempDir()
 	long := filepath.Join(t.TempDir(), strings.Repeat("a", 110)) // as a path of a unix socket
-	if err := os.Mkdir(long, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Mkdir(long, 0o700))
 	missing := filepath.Join(good, "missing")
 
 	dir, err := makeScratch([]string{missing, long, good})

@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A part that fails ends all others: nothing waits for Ctrl-C beside a dead server.
 func TestServeEndsWithAnyOfItsParts(t *testing.T) {
 	d, err := newDemo(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	d.log.SetOutput(io.Discard)
 	_ = d.ports.agents.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

@@ -10,9 +10,10 @@ import (
 	"net"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/testutil"
 )
 
 // lines collects log lines.
@@ -46,9 +47,7 @@ func (l *lines) with(id string) map[string]bool {
 func TestOneIDStandsInTheLogsOfEveryHop(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	d, err := newDemo(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	logged := &lines{}
 	d.log.SetOutput(logged)
 	d.log.SetLevel(logrus.DebugLevel)
@@ -58,9 +57,7 @@ func TestOneIDStandsInTheLogsOfEveryHop(t *testing.T) {
 	t.Cleanup(func() { cancel(); <-served })
 	d.waitReady(t.Context())
 	c, err := net.Dial("tcp", d.ports.http.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer c.Close()
 	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\ntraceparent: 00-%s-b7ad6b7169203331-01\r\n\r\n", d.ports.web.Addr(), trace)
 	if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || line != "HTTP/1.1 200 Connection Established\r\n" {
@@ -71,10 +68,6 @@ func TestOneIDStandsInTheLogsOfEveryHop(t *testing.T) {
 	for hop, message := range map[string]string{
 		"sidecar": "request ended", "server": "connection ended", "server's choice of an agent": "agent dialed", "agent": "connected to destination",
 	} {
-		for end := time.Now().Add(20 * time.Second); !logged.with(trace)[message]; time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("no line %q of the %s with the id", message, hop)
-			}
-		}
+		testutil.Eventually(t, "a line of the "+hop+" with the id: "+message, func() bool { return logged.with(trace)[message] })
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -103,9 +104,7 @@ func (l *lab) socketOf(port net.Listener) string {
 
 func TestDialBySidecars(t *testing.T) {
 	d, err := newDemo(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	l := newLab(t)
 	l.run(func(ctx context.Context) { _ = d.serve(ctx) })
 	d.waitReady(t.Context())

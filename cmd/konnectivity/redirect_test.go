@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/cli"
+	"konnectivity/internal/testutil"
 )
 
 func TestRedirectChecksWhatItIsGiven(t *testing.T) {
@@ -31,9 +32,7 @@ func TestRedirectChecksWhatItIsGiven(t *testing.T) {
 
 func TestRedirectReadsNameservers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	if err := os.WriteFile(file, []byte("nameserver 10.96.0.10\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(file, []byte("nameserver 10.96.0.10\n"), 0o600))
 	for name, want := range map[string]int{file: 1, file + "-none": 0} {
 		o := redirectOptions{port: 1, resolvConf: name}
 		if p, err := o.plan([]string{"10.0.0.0/8"}); err != nil || len(p.DNS) != want {

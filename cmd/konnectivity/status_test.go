@@ -20,6 +20,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
+	"konnectivity/internal/testutil"
 	"konnectivity/tunnel"
 )
 
@@ -51,7 +52,7 @@ func large(t *testing.T, conns, agents int) (address string) {
 	server := httptest.NewServer(handler)
 	t.Cleanup(func() { server.Close(); cancel(); <-done })
 	address = server.Listener.Addr().String()
-	waitFor(t, "the first look at the connections", func() bool {
+	testutil.Eventually(t, "the first look at the connections", func() bool {
 		var s admin.Status
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/api/"+admin.Version+"/status", nil))
@@ -197,7 +198,7 @@ func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
 			t.Logf("no %q in\n%s", missing, out)
 		}
 	}()
-	waitFor(t, "all that is to be seen at once", func() bool {
+	testutil.Eventually(t, "all that is to be seen at once", func() bool {
 		var code int
 		if code, out, _ = konnectivity("status", l.admin); code != 0 {
 			return false
@@ -210,7 +211,7 @@ func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
 		}
 		return true
 	})
-	waitFor(t, "the one that is stalled", func() bool {
+	testutil.Eventually(t, "the one that is stalled", func() bool {
 		code, out, _ := konnectivity("status", l.admin, "-o", "json", "--filter=stalled-one")
 		var reports []status.Report
 		if err := json.Unmarshal([]byte(out), &reports); err != nil || code != 0 {
@@ -220,7 +221,7 @@ func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
 		return len(c) == 1 && c[0].State == admin.StateStalled && c[0].Next == "agent agent-1"
 	})
 	l.args = []string{"--server-admin=" + l.admin}
-	waitFor(t, "a check that sees the stall", func() bool {
+	testutil.Eventually(t, "a check that sees the stall", func() bool {
 		_, out := l.check()
 		return strings.Contains(out, "! stalled connections: 1 connection waits")
 	})

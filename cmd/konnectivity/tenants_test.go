@@ -20,6 +20,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/server/tenancy"
 )
 
@@ -40,9 +41,7 @@ func TestTenantsMake(t *testing.T) {
 	dir := t.TempDir()
 	folder, cluster, said := makeTenant(t, dir, "cluster-a", "--server-name=A2.example.com", "--agents-at=203.0.113.7:443", "--clients-at=a2.example.com:8090")
 	tenant, err := tenancy.Load("cluster-a", folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	if strings.Join(tenant.ServerNames, " ") != "cluster-a.example.com a2.example.com" || tenant.Cert == nil {
 		t.Errorf("it has the names %v and the certificate %v", tenant.ServerNames, tenant.Cert)
 	}
@@ -94,9 +93,7 @@ func TestATenantIsMadeWholeOrNotAtAll(t *testing.T) {
 	if status, _, stderr := konnectivity("certs", dir, "--tenant=red", "--server-name=red.example.com"); status != 1 {
 		t.Fatalf("status %d %q", status, stderr)
 	}
-	if err := os.Remove(filepath.Join(dir, "tenants")); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.Remove(filepath.Join(dir, "tenants")))
 	if status, _, stderr := konnectivity("certs", dir, "--tenant=red", "--server-name=red.example.com"); status != 0 {
 		t.Errorf("status %d %q", status, stderr)
 	}
@@ -116,9 +113,7 @@ func TestCertsOfATenant(t *testing.T) {
 	} {
 		path := filepath.Join(dir, "clusters", "b", file)
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		if !strings.Contains(said, "kubectl apply -f "+path) {
 			t.Errorf("the summary does not mention %s", file)
 		}
@@ -169,19 +164,13 @@ func TestTenantsCheck(t *testing.T) {
 		t.Skip("modes say nothing there")
 	}
 	other, err := pki.NewCA("other")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	old, err := pki.NewCAFor("old", -time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	issue := func(ca *pki.CA, leaf pki.Leaf) func(put func(string, []byte)) {
 		return func(put func(string, []byte)) {
 			pair, err := ca.Issue(leaf)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			put("server.crt", pair.CertPEM)
 			put("server.key", pair.KeyPEM)
 		}
@@ -220,15 +209,11 @@ func TestTenantsCheck(t *testing.T) {
 			folder, _, _ := makeTenant(t, dir, "a")
 			c.change(func(name string, data []byte) {
 				path := filepath.Join(folder, name)
-				if err := os.Remove(path); err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, os.Remove(path))
 				if data == nil {
 					return
 				}
-				if err := os.WriteFile(path, data, 0o600); err != nil {
-					t.Fatal(err)
-				}
+				testutil.NoError(t, os.WriteFile(path, data, 0o600))
 			})
 			status, out, stderr := konnectivity("tenants", "check", folder)
 			if status != c.status || !strings.Contains(out, c.want) {
@@ -248,9 +233,7 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 	}
 	read := func(name, file string) string {
 		text, err := os.ReadFile(filepath.Join(dir, "clusters", name, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		return string(text)
 	}
 	one, others := read("a", "kubernetes-server.yaml"), read("b", "kubernetes-control-plane.yaml")
@@ -270,9 +253,7 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 		"data that is none": {strings.Replace(one, "tenant.yaml: ", "tenant.yaml: ?", 1), 1, "it is no manifest"},
 	} {
 		file := filepath.Join(t.TempDir(), "secrets.yaml")
-		if err := os.WriteFile(file, []byte(c.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(file, []byte(c.text), 0o600))
 		if status, out, stderr := konnectivity("tenants", "check", file); status != c.status || !strings.Contains(out+stderr, c.want) {
 			t.Errorf("%s: %d, want %d and %q:\n%s%s", what, status, c.status, c.want, out, stderr)
 		}
@@ -286,17 +267,13 @@ func TestTenantsCheckTellsTheFirstConflict(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	one, err := os.ReadFile(filepath.Join(dir, "clusters", "a", "kubernetes-server.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	text := string(one)
 	for _, name := range []string{"b", "c", "d", "e"} {
 		text += "\n" + strings.Replace(string(one), "name: konnectivity-tenant-a", "name: "+name, 1)
 	}
 	file := filepath.Join(t.TempDir(), "secrets.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	status, out, stderr := konnectivity("tenants", "check", file)
 	for name, want := range map[string]int{"a": 4, "b": 1} {
 		if got := strings.Count(out, fmt.Sprintf("is the name of the tenant %q already", name)); status != 1 || got != want {
@@ -320,9 +297,7 @@ func TestTenantsCheckLooksAtModes(t *testing.T) {
 		{"agents-ca.crt", 0o666, 1, "everybody may write"},
 		{"", 0o777, 1, "everybody may write"},
 	} {
-		if err := os.Chmod(filepath.Join(folder, c.file), c.mode); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.Chmod(filepath.Join(folder, c.file), c.mode))
 		if status, out, _ := konnectivity("tenants", "check", folder); status != c.status || !strings.Contains(out, c.want) {
 			t.Errorf("%s %v: %d\n%s", c.file, c.mode, status, out)
 		}
@@ -408,25 +383,17 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 func TestAnAdminPortOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := pki.NewCA("ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	other, err := pki.NewCA("other")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	issue := func(l pki.Leaf) pki.Pair {
 		pair, err := ca.Issue(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		return pair
 	}
 	client := issue(pki.Leaf{CommonName: "operator", Client: true})
 	for name, text := range map[string][]byte{"ca": ca.CertPEM, "other": other.CertPEM, "crt": client.CertPEM, "key": client.KeyPEM} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
 	server := httptest.NewUnstartedServer(admin.Handler(http.NewServeMux(), admin.Source{
 		Component: "konnectivity-server", Table: admin.NewTable(), Tenants: func() []admin.Tenant { return []admin.Tenant{{Name: "a", State: "serving", Ready: true, Agents: 1}} },
@@ -479,9 +446,7 @@ func TestTenantsMakeByIdentity(t *testing.T) {
 		folder, cluster, said := makeTenant(t, dir, name, "--from="+shared, "--by-identity",
 			fmt.Sprint("--agent-port=", 9000+i), fmt.Sprint("--client-port=", 9100+i), "--client-socket="+socket)
 		tenant, err := tenancy.Load(name, folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		if !tenant.ByCertificate || strings.Join(tenant.Agents.Only, " ") != "spiffe://"+name+"/konnectivity/agent" {
 			t.Errorf("it has the identities %q", tenant.Agents.Only)
 		}

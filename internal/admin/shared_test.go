@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 	"unsafe"
+
+	"konnectivity/internal/testutil"
 )
 
 // What one asks for is no answer to another.
@@ -21,9 +23,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 		var keys [2]string
 		for i, values := range pair {
 			q, err := parseQuery(values)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			keys[i] = q.key()
 		}
 		if keys[0] == keys[1] {

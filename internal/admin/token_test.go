@@ -10,6 +10,8 @@ import (
 	"time"
 
 	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestParseToken(t *testing.T) {
@@ -73,9 +75,7 @@ func TestTokenFile(t *testing.T) {
 			t.Error("there is no file")
 		}
 		write := func(text string) TokenDigest {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 			time.Sleep(tokenAge)
 			d, _ := ParseToken([]byte(text))
 			return d

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // Every check names the flags it is about, and tells what the command line
@@ -14,13 +16,9 @@ import (
 func TestChecks(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(file, nil, 0o600))
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer busy.Close()
 	listen := func(address string) error {
 		l, err := Listen("port", address)

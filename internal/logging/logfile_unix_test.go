@@ -11,14 +11,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
 )
 
 func TestLogFilesThatCannotBeOpened(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	for arg, want := range map[string]string{
 		"--log-file=" + dir + "/no/x.log": "--log-file: open " + dir + "/no/x.log: no such file",
 		"--log-file=" + dir:               "--log-file: open " + dir + ": is a directory",
@@ -28,9 +27,7 @@ func TestLogFilesThatCannotBeOpened(t *testing.T) {
 		var f logging.Flags
 		set := pflag.NewFlagSet("x", pflag.ContinueOnError)
 		f.AddTo(set)
-		if err := set.Parse([]string{"--logtostderr=false", arg}); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, set.Parse([]string{"--logtostderr=false", arg}))
 		if _, err := f.New("x", &output{}); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", arg, err, want)
 		}

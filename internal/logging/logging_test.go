@@ -64,14 +64,10 @@ func parseFlags(t *testing.T, args ...string) (*logrus.Entry, *output) {
 	var f logging.Flags
 	set := pflag.NewFlagSet("x", pflag.ContinueOnError)
 	f.AddTo(set)
-	if err := set.Parse(args); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, set.Parse(args))
 	out := &output{}
 	log, err := f.New("x", out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return log, out
 }
 
@@ -196,9 +192,7 @@ func TestLogFileAndStandardError(t *testing.T) {
 		log.Warn("w")
 		log.Error("e")
 		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		return out.lines(t), parse(t, data)
 	}
 	for _, c := range []struct {
@@ -230,9 +224,7 @@ func TestLogFileAndStandardError(t *testing.T) {
 func TestLogFileOfTheLargestSize(t *testing.T) {
 	for _, size := range []string{"17592186044417", "18446744073709551615"} { // the first is 2^44 and one
 		path := filepath.Join(t.TempDir(), "x.log")
-		if err := os.WriteFile(path, bytes.Repeat([]byte("\n"), 2<<20), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("\n"), 2<<20), 0o600))
 		log, _ := parseFlags(t, "--logtostderr=false", "--log-file="+path, "--log-file-max-size="+size)
 		log.Info("i")
 		if info, err := os.Stat(path); err != nil || info.Size() <= 2<<20 {
@@ -245,9 +237,7 @@ func TestLogFileStartsAnewWhenFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.log")
 	const limit = 1000
 	log, err := logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: limit})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	for i := range 100 {
 		log.Infof("line %d", i)
 		if info, err := os.Stat(path); err != nil || info.Size() > limit {
@@ -263,9 +253,7 @@ func TestLogFileStartsAnewWhenFull(t *testing.T) {
 func TestTextFormatAndDiscard(t *testing.T) {
 	out := &output{}
 	log, err := logging.New(logging.Options{Component: "c", Level: logrus.InfoLevel, Format: logging.Text, Out: out})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	log.Info("hello")
 	if text := out.buf.String(); strings.HasPrefix(text, "{") || !strings.Contains(text, "hello") {
 		t.Errorf("%q", text)
@@ -276,13 +264,9 @@ func TestTextFormatAndDiscard(t *testing.T) {
 func TestHTTPErrorLog(t *testing.T) {
 	out := &output{}
 	log, err := logging.New(logging.Options{Level: logrus.DebugLevel, Out: out})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	server := &http.Server{ErrorLog: logging.HTTPErrorLog(log), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(200)
 		w.WriteHeader(200) // net/http complains
@@ -290,9 +274,7 @@ func TestHTTPErrorLog(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	c, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	fmt.Fprint(c, "GET / HTTP/1.0\r\n\r\n")
 	_, _ = c.Read(make([]byte, 100))
 	c.Close()
@@ -310,17 +292,13 @@ func TestHTTPErrorLog(t *testing.T) {
 func TestUnaskedBytesOfServersAreNotLogged(t *testing.T) {
 	out := &output{}
 	entry, err := logging.New(logging.Options{Level: logrus.DebugLevel, Out: out})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	writer, flags := stdlog.Writer(), stdlog.Flags()
 	stdlog.SetOutput(logging.HTTPErrorLog(entry).Writer()) // as the programs do
 	stdlog.SetFlags(0)
 	defer func() { stdlog.SetOutput(writer); stdlog.SetFlags(flags) }()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer l.Close()
 	served := make(chan struct{})
 	go func() {
@@ -336,9 +314,7 @@ func TestUnaskedBytesOfServersAreNotLogged(t *testing.T) {
 	}()
 	client := &http.Client{Transport: &http.Transport{}}
 	r, err := client.Get("http://" + l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	_ = r.Body.Close()
 	<-served
 	client.CloseIdleConnections()

@@ -3,14 +3,14 @@ package logging
 import (
 	"encoding/json"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 func TestEscapedJSONMeansTheSame(t *testing.T) {
 	const hostile = "a\x1b[2Jb\u202ec\u0085d\u200be\u2028f\x7fg\n\U000e0041ü語é"
 	text, err := json.Marshal(map[string]string{hostile: hostile})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	escaped := escapeHidden(text)
 	var got map[string]string
 	if err := json.Unmarshal(escaped, &got); err != nil || got[hostile] != hostile {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/testutil"
 )
 
 // Whatever is warned of, and by however many, some lines a minute tell it.
@@ -18,9 +20,7 @@ func TestWarningsOfOneWordingAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := New(Options{Component: "c", Level: logrus.DebugLevel, Out: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		lines := func() int {
 			defer out.Reset()
 			return strings.Count(out.String(), "\n")
@@ -60,9 +60,7 @@ func TestWordingsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		for i := range 10 * sparseWordings {
 			log.Warn(fmt.Sprint("peer ", i))
 		}
@@ -86,9 +84,7 @@ func TestWordingsOfEachTenantAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		of := func(tenant string) *logrus.Entry { return log.WithField("tenant", tenant) }
 		for range 1000 {
 			of("loud").Warn("refused")
@@ -140,9 +136,7 @@ func TestSparseLinesOfAFile(t *testing.T) {
 	var out bytes.Buffer
 	path := filepath.Join(t.TempDir(), "log")
 	log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out, File: path, OutLevel: logrus.WarnLevel})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	for range 100 {
 		log.Warn("refused")
 	}

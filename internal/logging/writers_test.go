@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"konnectivity/internal/testutil"
 )
 
 // A disk that takes no more fills standard error with nothing, but says so.
@@ -14,9 +16,7 @@ func TestLinesThatCannotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told bytes.Buffer
 		w, err := openFile(filepath.Join(t.TempDir(), "log"), 0, &told)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		_ = w.f.Close() // as good as a full disk
 		write := func() {
 			for range 1000 {

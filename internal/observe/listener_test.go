@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"net"
 	"testing"
+
+	"konnectivity/internal/testutil"
 )
 
 // What net/http makes of headers that never end counts, so that few of them fit.
@@ -21,9 +23,7 @@ func TestHalfHeadersWeighWhatTheyCost(t *testing.T) {
 		go func() { _, _ = client.Write(header) }()
 		for buf, n := make([]byte, 4<<10), 0; n < len(header); {
 			m, err := c.Read(buf)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, err)
 			n += m
 		}
 	}

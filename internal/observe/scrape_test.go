@@ -20,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"konnectivity/internal/observe"
+	"konnectivity/internal/testutil"
 )
 
 // gathered is a gatherer of one metric that is what value returns.
@@ -159,22 +160,14 @@ func TestUnreadAnswersGiveWay(t *testing.T) {
 	const greedy, fit = 20, 4
 	for range greedy {
 		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		defer c.Close()
 		_, _ = io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 		_, _ = c.Read(make([]byte, 1)) // its answer has begun, unless it had to go
 	}
-	for end := time.Now().Add(20 * time.Second); sending.Load() > fit; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d answers of %d MiB wait to be taken", sending.Load(), len(body)>>20)
-		}
-	}
+	testutil.Eventually(t, "most answers of 32 MiB are given up", func() bool { return sending.Load() <= fit })
 	r, err := http.Get("http://" + l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer r.Body.Close()
 	if n, err := io.Copy(io.Discard, r.Body); n != int64(len(body)) || err != nil {
 		t.Errorf("one who reads got %d bytes, %v", n, err)

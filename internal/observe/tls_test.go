@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/internal/logging"
 	"konnectivity/internal/observe"
+	"konnectivity/internal/testutil"
 )
 
 // serveTLS starts ServeTLS, which asks for a certificate and takes any, or none. ask
@@ -19,9 +20,7 @@ import (
 func serveTLS(t *testing.T, own tls.Certificate) (at string, ask func(certs ...tls.Certificate) error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -60,9 +59,7 @@ func TestHandshakesThatNeverEndGiveWay(t *testing.T) {
 	at, ask := serveTLS(t, anyPair())
 	for i := range 300 {
 		c, err := net.Dial("tcp", at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, err)
 		defer c.Close()
 		_, _ = io.WriteString(c, "\x16\x03\x01\x02"[:i%5]) // the beginning of a handshake
 	}

@@ -30,6 +30,14 @@ func Within(t testing.TB, bound time.Duration, what string, cond func() bool) {
 	}
 }
 
+// NoError ends the test if err is not nil.
+func NoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Context returns a context that ends after Patience, and with the test.
 func Context(t testing.TB) context.Context {
 	t.Helper()

@@ -217,9 +217,7 @@ func TestHandOff(t *testing.T) {
 	give := handOver(h)
 	go give(tunnel.Wrap(a))
 	got, err := h.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	_ = h.Close()
 	_ = h.Close()
 	if _, err := h.Accept(); err != net.ErrClosed {

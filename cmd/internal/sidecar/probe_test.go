@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"konnectivity/internal/testutil"
 )
 
 // probed is a sidecar's probe listeners alone, for a proxy that listens at own,
@@ -17,16 +19,12 @@ import (
 func probed(t *testing.T, own string, answer bool) (_ *sidecar, port string) {
 	t.Helper()
 	proxy, err := net.Listen("tcp", own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	t.Cleanup(func() { _ = proxy.Close() })
 	s := &sidecar{opts: &Options{answerProbes: answer}, log: logrus.New()}
 	s.self.add(proxy)
 	pod := func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("127.0.0.2")}, nil }
-	if err := s.openProbes(pod); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, s.openProbes(pod))
 	t.Cleanup(s.close)
 	_, port, _ = net.SplitHostPort(proxy.Addr().String())
 	return s, port

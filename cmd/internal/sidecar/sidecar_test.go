@@ -143,13 +143,10 @@ func TestStartsWithNothingInPlace(t *testing.T) {
 		t.Errorf("readyz without a server: %v", err)
 	}
 	w.startServer()
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
-		if got, err := get("socks5", r.addrs[SOCKS5], site+"/late"); err == nil && got == "hello /late" {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("never worked: %q, %v\n%s", got, err, r.log())
-		}
-	}
+	testutil.Eventually(t, "traffic goes through", func() bool {
+		got, err := get("socks5", r.addrs[SOCKS5], site+"/late")
+		return err == nil && got == "hello /late"
+	})
 	if got, err := get("", "", r.check+"/readyz"); err != nil {
 		t.Errorf("readyz with a server: %q, %v", got, err)
 	}
@@ -256,13 +253,10 @@ func TestDrainLetsConnectionsFinish(t *testing.T) {
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.stop() }()
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		if _, err := get("", "", r.check+"/readyz"); err != nil && strings.Contains(err.Error(), "shutting down") {
-			break
-		} else if time.Now().After(end) {
-			t.Fatalf("never said that it is shutting down: %v", err)
-		}
-	}
+	testutil.Eventually(t, "/readyz says that it is shutting down", func() bool {
+		_, err := get("", "", r.check+"/readyz")
+		return err != nil && strings.Contains(err.Error(), "shutting down")
+	})
 	_, _ = far.Write([]byte("late"))
 	if _, err := io.ReadFull(near, make([]byte, 4)); err != nil {
 		t.Errorf("cut while draining: %v", err)

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"konnectivity/internal/testutil"
 	"konnectivity/internal/unixsocket"
@@ -108,13 +107,7 @@ func TestUnixSocketIsFreeDuringTheDrain(t *testing.T) {
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- r.stop() }()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		if _, err := os.Lstat(r.uds); errors.Is(err, os.ErrNotExist) {
-			break
-		} else if time.Now().After(end) {
-			t.Fatal("the socket stays there during the drain")
-		}
-	}
+	testutil.Eventually(t, "the socket is gone during the drain", func() bool { _, err := os.Lstat(r.uds); return errors.Is(err, os.ErrNotExist) })
 	next := w.start(options)
 	_, _ = far.Write([]byte("late"))
 	if _, err := io.ReadFull(near, make([]byte, 4)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 )
 
 // A disk that becomes full half-way leaves nothing that would be in the way of the
@@ -26,9 +27,7 @@ func TestAllOrNothingIsWritten(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Fatalf("left behind: %v, %v", entries, err)
 	}
-	if err := writeAll(dir, []file{{path("other"), nil, pki.WriteKey}}); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, writeAll(dir, []file{{path("other"), nil, pki.WriteKey}}))
 	if err := writeAll(dir, []file{first, {path("other"), nil, pki.WriteKey}}); !errors.Is(err, fs.ErrExist) {
 		t.Fatal(err)
 	}

@@ -15,27 +15,20 @@ import (
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/pki"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
 // What ends soon is told of every certificate on the way, not of the client's alone.
 func TestExpiryOnTheWay(t *testing.T) {
 	ca, err := pki.NewCA("lab-ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	pair, err := ca.Issue(pki.Leaf{CommonName: "lab-server", DNS: []string{"localhost"}, Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	files := tlsreload.Files{CA: filepath.Join(t.TempDir(), "ca.crt")}
-	if err := pki.WriteCert(files.CA, ca.CertPEM); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, pki.WriteCert(files.CA, ca.CertPEM))
 	source, err := tlsreload.New(files, tlsreload.Options{Name: "test", Log: logging.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -43,9 +36,7 @@ func TestExpiryOnTheWay(t *testing.T) {
 	defer server.Close()
 	address := server.Listener.Addr().String()
 	way, err := uplink.New(uplink.Options{Address: address, ServerName: "localhost", TLS: source, Log: logging.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer way.Close()
 	for _, c := range []struct {
 		left       time.Duration

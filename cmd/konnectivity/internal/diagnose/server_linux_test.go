@@ -8,6 +8,7 @@ import (
 
 	"konnectivity/adapters/uplink"
 	"konnectivity/internal/logging"
+	"konnectivity/internal/testutil"
 	"konnectivity/internal/tlsreload"
 )
 
@@ -15,18 +16,12 @@ import (
 // reached.
 func TestAnAddressOfAFamilyThatIsNotHere(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer l.Close()
 	source, err := tlsreload.New(tlsreload.Files{}, tlsreload.Options{Name: "test", Log: logging.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	way, err := uplink.New(uplink.Options{Address: l.Addr().String(), TLS: source, Log: logging.Discard()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer way.Close()
 	here := netip.MustParseAddrPort(l.Addr().String())
 	nowhere := netip.MustParseAddrPort("224.0.0.1:8090") // Linux has no route there for TCP, ever

@@ -30,9 +30,7 @@ func served(t *testing.T, source admin.Source) (address string) {
 func newClient(t *testing.T) *Client {
 	t.Helper()
 	c, err := NewClient(Login{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -45,13 +43,9 @@ func TestNoTokenGoesElsewhere(t *testing.T) {
 	given := httptest.NewServer(http.RedirectHandler(elsewhere.URL, http.StatusFound))
 	defer given.Close()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, admin.NewToken(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, os.WriteFile(token, admin.NewToken(), 0o600))
 	c, err := NewClient(Login{Token: token})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer c.Close()
 	err = c.Report(t.Context(), &Report{Address: given.Listener.Addr().String()}, "", 1)
 	if err == nil || !strings.Contains(err.Error(), "redirect (302)") || asked.Load() {
@@ -97,9 +91,7 @@ func TestTheUsualPorts(t *testing.T) {
 // one every second, for hours.
 func TestAHandshakeThatHangsEnds(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer l.Close()
 	c := newClient(t)
 	c.http.Timeout = 500 * time.Millisecond
@@ -107,9 +99,7 @@ func TestAHandshakeThatHangsEnds(t *testing.T) {
 		t.Error("it was answered")
 	}
 	hung, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer hung.Close()
 	_ = hung.SetReadDeadline(time.Now().Add(30 * time.Second))
 	if _, err := io.Copy(io.Discard, hung); err != nil {
@@ -140,9 +130,7 @@ func TestAPeerThatIsBackIsNotMissed(t *testing.T) {
 		})
 		for _, filter := range []string{"", "10.0.0.1:5"} {
 			r := Report{Address: address}
-			if err := newClient(t).Report(t.Context(), &r, filter, 2); err != nil {
-				t.Fatal(err)
-			}
+			testutil.NoError(t, newClient(t).Report(t.Context(), &r, filter, 2))
 			if got := strings.Join(r.Troubles, "; "); !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 				t.Errorf("%s, filter %q: %q, want %q", name, filter, got, c.want)
 			}
@@ -173,9 +161,7 @@ func TestSilentPeersAreCounted(t *testing.T) {
 	})
 	for _, limit := range []int{0, 2, 10, 30, 1000} {
 		r := Report{Address: address}
-		if err := newClient(t).Report(t.Context(), &r, "", limit); err != nil {
-			t.Fatal(err)
-		}
+		testutil.NoError(t, newClient(t).Report(t.Context(), &r, "", limit))
 		if got := strings.Join(r.Troubles, "; "); !strings.HasSuffix(got, "; nor do 27 more") || len(r.Peers) != min(limit, 30) {
 			t.Errorf("limit %d: %d listed, %q", limit, len(r.Peers), got)
 		}

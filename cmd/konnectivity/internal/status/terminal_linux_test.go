@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"konnectivity/internal/testutil"
 )
 
 // terminal is one of 100 columns and 30 rows.
@@ -27,9 +29,7 @@ func terminal(t *testing.T) *os.File {
 	if err == nil {
 		err = unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: 100, Row: 30})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	return open(fmt.Sprint("/dev/pts/", number))
 }
 
@@ -37,9 +37,7 @@ func terminal(t *testing.T) *os.File {
 func null(t *testing.T) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }

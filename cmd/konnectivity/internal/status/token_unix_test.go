@@ -10,15 +10,14 @@ import (
 	"testing"
 
 	"konnectivity/internal/admin"
+	"konnectivity/internal/testutil"
 )
 
 // A token may come out of a pipe, as of <(command) in a shell. One that nobody writes
 // into holds nobody up.
 func TestATokenOutOfAPipe(t *testing.T) {
 	read, write, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	defer read.Close()
 	token := admin.NewToken()
 	if _, err := write.Write(token); err != nil {
@@ -30,9 +29,7 @@ func TestATokenOutOfAPipe(t *testing.T) {
 		t.Errorf("%v, %q", err, c.token)
 	}
 	pipe := filepath.Join(t.TempDir(), "token")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	for _, path := range []string{pipe, "/dev/zero"} {
 		if err := c.presentToken(path); err == nil {
 			t.Errorf("%s is a token", path)

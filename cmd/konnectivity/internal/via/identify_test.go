@@ -18,13 +18,9 @@ import (
 func TestWhatSpeaks(t *testing.T) {
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
 	ca, err := pki.NewCA("lab-ca")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	pair, err := ca.Issue(pki.Leaf{CommonName: "lab-server", Server: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	secure.TLS = &tls.Config{Certificates: []tls.Certificate{pair.TLS()}, ClientCAs: ca.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
@@ -60,9 +56,7 @@ func shop(t *testing.T) string {
 // says greets whoever comes, as SSH servers do, and listens then.
 func says(t *testing.T, text string) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testutil.NoError(t, err)
 	var conns sync.WaitGroup
 	conns.Go(func() {
 		for {
