@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"konnectivity/internal/admission"
 	"konnectivity/internal/logging"
 	"konnectivity/internal/source"
 
@@ -99,10 +100,10 @@ type TokensConfig struct {
 // is never reviewed twice at the same time. It may be used by any number of
 // goroutines.
 type Tokens struct {
-	cfg  TokensConfig
-	user string
-	keys *keys
-	wait queue
+	cfg     TokensConfig
+	user    string
+	keys    *keys
+	reviews *admission.Queue
 
 	mu       sync.Mutex              // never held over a call
 	known    memory[tokenKey, error] // nil: accepted
@@ -135,7 +136,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 		cfg:      cfg,
 		user:     "system:serviceaccount:" + cfg.Namespace + ":" + cfg.ServiceAccount,
 		keys:     newKeys(cfg.SigningKeys, cfg.Log),
-		wait:     queue{turns: newTurns(float64(cfg.PerSecond), max(cfg.Burst, 1))},
+		reviews:  newReviews(float64(cfg.PerSecond), max(cfg.Burst, 1)),
 		known:    newMemory[tokenKey, error](maxCached),
 		flights:  make(map[tokenKey]*flight),
 		proven:   newMemory[tokenKey, struct{}](maxCached),
@@ -147,7 +148,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 // it, but then forged tokens can pass for plausible ones.
 func (t *Tokens) Run(ctx context.Context) {
 	if t.cfg.SigningKeys != nil {
-		t.keys.run(ctx, t.wait.spend)
+		t.keys.run(ctx, t.reviews.Spend)
 	}
 }
 
@@ -225,12 +226,12 @@ func blamed(err error) bool {
 // ask waits for its turn and calls the API.
 func (t *Tokens) ask(ctx context.Context, token string, key tokenKey, from netip.Prefix) error {
 	seen := t.lookAt(token)
-	worth := t.rank(seen, key, from)
-	if err := t.wait.wait(ctx, worth, from); err != nil {
-		return unavailable(err)
+	ticket := &admission.Ticket{Class: t.rank(seen, key, from), Source: from}
+	if err := t.reviews.Wait(ctx, ticket); err != nil {
+		return unavailable(fmt.Errorf("%w: %w", errCrowded, err))
 	}
 	err := t.call(ctx, token)
-	t.wait.done(worth)
+	t.reviews.Done(ticket)
 	t.learn(seen, key, from, err)
 	return err
 }

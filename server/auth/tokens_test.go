@@ -316,7 +316,7 @@ func TestSlowOrBrokenAPI(t *testing.T) {
 			t.Errorf("took %v, told of %d calls", took, seen.Load())
 		}
 		// No verdict is remembered as none.
-		if len(tokens.known.entries)+len(tokens.flights)+tokens.wait.turns.waiting+tokens.wait.turns.running[doubtful] != 0 {
+		if len(tokens.known.entries)+len(tokens.flights) != 0 || !tokens.reviews.Idle() {
 			t.Error("something stayed")
 		}
 	})

@@ -51,8 +51,8 @@ type Conn struct {
 	rest func()   // see Go; nil: the handler has served all of it
 	ends []func() // see AtEnd
 
-	turn  admission.Turn // to compute, in the handshake
-	extra atomic.Int64   // what it weighs in addition to TLS and to what was read
+	turn  admission.Ticket // to compute, in the handshake
+	extra atomic.Int64     // what it weighs in addition to TLS and to what was read
 
 	denied atomic.Bool // see Deny
 

@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -30,7 +31,7 @@ type meter struct {
 	// During the TLS handshake, and used by it alone. It computes between a read
 	// and what it does next on the connection: another read, or a write, which a
 	// peer that does not read might hold up.
-	turns *admission.Turns // nil before and after
+	turns *admission.Queue // nil before and after
 	mine  bool             // the turn
 }
 
@@ -39,7 +40,9 @@ func (m *meter) compute() error {
 	if m.turns == nil || m.mine {
 		return nil
 	}
-	if !m.turns.Take(&m.owner.turn, source.Of(m.owner.remote)) {
+	t := &m.owner.turn
+	t.Source = source.Of(m.owner.remote)
+	if m.turns.Wait(context.Background(), t) != nil { // only Leave ends the wait
 		return errEvicted
 	}
 	m.mine = true
@@ -50,7 +53,8 @@ func (m *meter) compute() error {
 func (m *meter) rest() {
 	if m.mine {
 		m.mine = false
-		m.turns.Give()
+		m.turns.Done(&m.owner.turn)
+		m.owner.turn.Class = begunHandshakes
 	}
 }
 

@@ -56,19 +56,39 @@ const (
 // at once, few have cost anything yet.
 type Strangers struct {
 	slots *admission.Slots[*Conn]
-	turns *admission.Turns
+	turns *admission.Queue // for the processors
 }
 
-func strangers(limits admission.Limits) *Strangers {
-	return &Strangers{admission.NewSlots[*Conn](limits), admission.NewTurns(max(1, runtime.GOMAXPROCS(0)/2))}
+// The classes of handshakes. A peer that waits for its first turn costs little,
+// one that waits for its next holds what the first has made: so those that have
+// begun have three turns of four, as many as a handshake takes from its first to
+// its end, and no more are begun than are ended.
+const (
+	newHandshakes = iota
+	begunHandshakes
+)
+
+var handshakePrecedence = [][]int{
+	{begunHandshakes, newHandshakes}, {begunHandshakes, newHandshakes}, {begunHandshakes, newHandshakes},
+	{newHandshakes, begunHandshakes},
 }
+
+func strangers(limits admission.Limits, processors int) *Strangers {
+	return &Strangers{
+		slots: admission.NewSlots[*Conn](limits),
+		turns: admission.NewQueue(admission.QueueConfig{Precedence: handshakePrecedence, Limit: processors}),
+	}
+}
+
+// halfOfProcessors is how many handshakes are computed at once.
+func halfOfProcessors() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
 // NewStrangers returns Strangers for a process that may have that many
 // descriptors open; 0 means any number.
 func NewStrangers(descriptors int) *Strangers {
 	return strangers(admission.Limits{
 		Waiting: admission.ShareOut(descriptors).Strangers, Bytes: strangersBytes, Burst: strangersBurst, Each: silentWeight,
-	})
+	}, halfOfProcessors())
 }
 
 // NewLocalStrangers returns Strangers for unix sockets. File permissions decide
@@ -77,7 +97,7 @@ func NewStrangers(descriptors int) *Strangers {
 func NewLocalStrangers(descriptors int) *Strangers {
 	return strangers(admission.Limits{
 		Waiting: admission.ShareOut(descriptors).Strangers, Each: silentWeight,
-	})
+	}, halfOfProcessors())
 }
 
 // Held returns how many there are, and their estimated cost in bytes.

@@ -17,7 +17,7 @@ import (
 // room is a place for strangers of so many bytes.
 func room(bytes int64) setting {
 	return func(c *Config) {
-		c.Strangers = strangers(admission.Limits{Bytes: bytes, Each: silentWeight})
+		c.Strangers = strangers(admission.Limits{Bytes: bytes, Each: silentWeight}, 1)
 	}
 }
 

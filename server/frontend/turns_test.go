@@ -17,7 +17,7 @@ import (
 
 // oneTurn lets one handshake compute at a time.
 func oneTurn(c *Config) {
-	c.Strangers = &Strangers{admission.NewSlots[*Conn](admission.Limits{}), admission.NewTurns(1)}
+	c.Strangers = strangers(admission.Limits{}, 1)
 }
 
 // However many handshakes there are, they compute in turns.
