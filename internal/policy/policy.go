@@ -10,6 +10,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"konnectivity/tunnel"
 )
@@ -148,43 +149,22 @@ func (p *Policy) denyAddr(to netip.AddrPort) error {
 
 // opens reports whether an allow rule names addr, rather than everything.
 func (p *Policy) opens(block netip.Prefix, addr netip.Addr, port uint16) bool {
-	if p == nil {
-		return false
-	}
-	for _, r := range p.allow {
-		if r.matchesAddr(addr, port) && r.prefix.IsValid() && r.prefix.Bits() >= block.Bits() {
-			return true
-		}
-	}
-	return false
+	return p != nil && slices.ContainsFunc(p.allow, func(r rule) bool {
+		return r.matchesAddr(addr, port) && r.prefix.IsValid() && r.prefix.Bits() >= block.Bits()
+	})
 }
 
 func (p *Policy) allowsHost(host string, port uint16) bool {
-	for _, r := range p.allow {
-		if r.matchesHost(host, port) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.allow, func(r rule) bool { return r.matchesHost(host, port) })
 }
 
 func (p *Policy) allowsAddr(to netip.AddrPort) bool {
-	for _, r := range p.allow {
-		if r.matchesAddr(plain(to.Addr()), to.Port()) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.allow, func(r rule) bool { return r.matchesAddr(plain(to.Addr()), to.Port()) })
 }
 
 // allowsSomeAddr reports whether a rule for an address could allow this port.
 func (p *Policy) allowsSomeAddr(port uint16) bool {
-	for _, r := range p.allow {
-		if r.prefix.IsValid() && r.matchesPort(port) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.allow, func(r rule) bool { return r.prefix.IsValid() && r.matchesPort(port) })
 }
 
 func refuse(host string, port uint16, why error) error {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -44,7 +45,7 @@ type Claims struct {
 // NewClaims reads the allow file; "" means none.
 func NewClaims(allowFile string, log logrus.FieldLogger) (*Claims, error) {
 	c := &Claims{path: allowFile, log: log}
-	if err := c.reload(); err != nil {
+	if err := c.reloadLocked(); err != nil { // nobody else has it yet
 		return nil, err
 	}
 	return c, nil
@@ -61,23 +62,23 @@ func (c *Claims) check(state *tls.ConnectionState, ids registry.Identifiers) err
 	if state != nil && len(state.PeerCertificates) > 0 {
 		cert = state.PeerCertificates[0]
 	}
-	grants := c.grantsFor(cert)
+	granted := c.grantsFor(cert)
 	for _, addr := range ids.Addrs {
-		if !certHasAddr(cert, addr) && !grantsPrefix(grants, netip.PrefixFrom(addr.WithZone(""), addr.BitLen())) {
+		if !certHasAddr(cert, addr) && !grantsPrefix(granted, netip.PrefixFrom(addr.WithZone(""), addr.BitLen())) {
 			return notItsOwn("the address", addr)
 		}
 	}
 	for _, prefix := range ids.CIDRs {
-		if !(prefix.IsSingleIP() && certHasAddr(cert, prefix.Addr())) && !grantsPrefix(grants, prefix) {
+		if !(prefix.IsSingleIP() && certHasAddr(cert, prefix.Addr())) && !grantsPrefix(granted, prefix) {
 			return notItsOwn("the cidr", prefix)
 		}
 	}
 	for _, host := range ids.Hosts {
-		if (cert == nil || cert.VerifyHostname(host) != nil) && !grantsHost(grants, host) {
+		if (cert == nil || cert.VerifyHostname(host) != nil) && !grantsHost(granted, host) {
 			return notItsOwn("the host", host)
 		}
 	}
-	if ids.DefaultRoute && !grantsRoute(grants) {
+	if ids.DefaultRoute && !granted.DefaultRoute {
 		return notItsOwn("the identifier", "default-route=true")
 	}
 	return nil
@@ -88,81 +89,42 @@ func notItsOwn(what string, claim any) error {
 }
 
 func certHasAddr(cert *x509.Certificate, addr netip.Addr) bool {
-	if cert == nil {
-		return false
-	}
-	for _, ip := range cert.IPAddresses {
-		if ip.Equal(net.IP(addr.AsSlice())) {
-			return true
-		}
-	}
-	return false
+	return cert != nil && slices.ContainsFunc(cert.IPAddresses, func(ip net.IP) bool { return ip.Equal(addr.AsSlice()) })
 }
 
-func grantsPrefix(grants []registry.Identifiers, p netip.Prefix) bool {
-	for _, g := range grants {
-		for _, addr := range g.Addrs {
-			if p.IsSingleIP() && addr.WithZone("") == p.Addr() {
-				return true
-			}
-		}
-		for _, within := range g.CIDRs {
-			if within.Bits() <= p.Bits() && within.Contains(p.Addr()) {
-				return true
-			}
-		}
-	}
-	return false
+func grantsPrefix(granted registry.Identifiers, p netip.Prefix) bool {
+	isAddr := func(addr netip.Addr) bool { return p.IsSingleIP() && addr.WithZone("") == p.Addr() }
+	isWithin := func(cidr netip.Prefix) bool { return cidr.Bits() <= p.Bits() && cidr.Contains(p.Addr()) }
+	return slices.ContainsFunc(granted.Addrs, isAddr) || slices.ContainsFunc(granted.CIDRs, isWithin)
 }
 
-func grantsHost(grants []registry.Identifiers, host string) bool {
-	for _, g := range grants {
-		for _, allowed := range g.Hosts {
-			if domain, any := strings.CutPrefix(allowed, "*"); allowed == host ||
-				any && strings.HasPrefix(domain, ".") && strings.HasSuffix(host, domain) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func grantsRoute(grants []registry.Identifiers) bool {
-	for _, g := range grants {
-		if g.DefaultRoute {
-			return true
-		}
-	}
-	return false
+func grantsHost(granted registry.Identifiers, host string) bool {
+	return slices.ContainsFunc(granted.Hosts, func(allowed string) bool {
+		domain, wild := strings.CutPrefix(allowed, "*")
+		return allowed == host || wild && strings.HasPrefix(domain, ".") && strings.HasSuffix(host, domain)
+	})
 }
 
 // grantsFor returns what the allow file grants to a certificate's holder.
-func (c *Claims) grantsFor(cert *x509.Certificate) []registry.Identifiers {
+func (c *Claims) grantsFor(cert *x509.Certificate) registry.Identifiers {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.reloadLocked(); err != nil && err.Error() != c.failed {
 		c.failed = err.Error()
 		c.log.WithError(err).Error("the identifier allow file cannot be used; the previous grants stay in force")
 	}
-	var out []registry.Identifiers
-	if g, ok := c.grants["*"]; ok {
-		out = append(out, g)
+	if cert == nil || cert.Subject.CommonName == "*" { // which is no wildcard in a certificate
+		return c.grants["*"]
 	}
-	if cert != nil {
-		// A certificate named "*" is not a wildcard.
-		if name := cert.Subject.CommonName; name != "*" {
-			if g, ok := c.grants[name]; ok {
-				out = append(out, g)
-			}
-		}
-	}
-	return out
+	return union(c.grants["*"], c.grants[cert.Subject.CommonName])
 }
 
-func (c *Claims) reload() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.reloadLocked()
+// union returns the identifiers of both.
+func union(a, b registry.Identifiers) registry.Identifiers {
+	return registry.Identifiers{
+		Addrs: slices.Concat(a.Addrs, b.Addrs), Hosts: slices.Concat(a.Hosts, b.Hosts), CIDRs: slices.Concat(a.CIDRs, b.CIDRs),
+		DefaultRoute: a.DefaultRoute || b.DefaultRoute,
+	}
 }
 
 func (c *Claims) reloadLocked() error {
@@ -202,13 +164,7 @@ func parseGrants(text []byte) (map[string]registry.Identifiers, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		old := grants[words[0]]
-		grants[words[0]] = registry.Identifiers{
-			Addrs:        append(old.Addrs, ids.Addrs...),
-			Hosts:        append(old.Hosts, ids.Hosts...),
-			CIDRs:        append(old.CIDRs, ids.CIDRs...),
-			DefaultRoute: old.DefaultRoute || ids.DefaultRoute,
-		}
+		grants[words[0]] = union(grants[words[0]], ids)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
