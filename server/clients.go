@@ -55,12 +55,12 @@ func (s *Server) clientFront(cfg frontend.Config) (*frontend.Frontend, error) {
 }
 
 func (s *Server) frontConfig(side side, l Listener) frontend.Config {
-	strangers := s.strangers
+	preAuth := s.preAuth
 	if l.Addr().Network() == "unix" {
-		strangers = s.local
+		preAuth = s.local
 	}
 	return frontend.Config{
-		Name: side.String(), TLS: s.tlsOf(side, l), Proxies: l.Proxies, MaxConns: s.roomOf(side), Strangers: strangers, Metrics: s.metrics, Log: s.opts.Log,
+		Name: side.String(), TLS: s.tlsOf(side, l), Proxies: l.Proxies, MaxConns: s.roomOf(side), PreAuth: preAuth, Metrics: s.metrics, Log: s.opts.Log,
 		LogOf: s.logOfOwner, LinkALPN: link.ALPN, Prepare: s.prepare(),
 	}
 }

@@ -12,12 +12,12 @@ import (
 func (s *Server) gauges() {
 	m := s.metrics
 	m.Gauge("unproven_connections", "Number of current connections whose peer has yet to prove who it is and say what it wants; part of listener_connections.", nil, func() float64 {
-		n, _ := s.strangers.Held()
+		n, _ := s.preAuth.Held()
 		local, _ := s.local.Held()
 		return float64(n + local)
 	})
 	m.Gauge("unproven_bytes", "Estimated memory that unproven connections take, in bytes.", nil, func() float64 {
-		_, bytes := s.strangers.Held()
+		_, bytes := s.preAuth.Held()
 		_, local := s.local.Held()
 		return float64(bytes + local)
 	})

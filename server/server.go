@@ -33,8 +33,8 @@ type Server struct {
 	leases    *lease.Controller // nil: none
 	limits    legacy.Limits
 	paused    func(time.Duration) // told of pauses of connections that were resumed; nil until New is over
-	strangers *frontend.Strangers // of all ports
-	local     *frontend.Strangers // of unix sockets
+	preAuth   *frontend.PreAuth   // of all ports
+	local     *frontend.PreAuth   // of unix sockets
 
 	clientGRPC, agentGRPC *grpcFront // nil: not served
 	proxyService          *legacy.ProxyService
@@ -63,8 +63,8 @@ func New(opts Options) (*Server, error) {
 		accounts: newAccounts(opts.Budget, limits.Budget),
 		turns:    newTurns(),
 
-		strangers: frontend.NewStrangers(admission.Descriptors()),
-		local:     frontend.NewLocalStrangers(admission.Descriptors()),
+		preAuth: frontend.NewPreAuth(admission.Descriptors()),
+		local:   frontend.NewLocalPreAuth(admission.Descriptors()),
 	}
 	s.drains, s.startDrain = context.WithCancel(context.Background())
 	if opts.AgentMemory > 0 {

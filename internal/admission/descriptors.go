@@ -4,7 +4,7 @@ package admission
 // proved who they are cannot take them from others. The rest is for peers that
 // have, and for what the process opens itself.
 type Shares struct {
-	Strangers int // connections that have yet to prove themselves
+	Unproven  int // connections that have yet to prove themselves
 	Clients   int // connections of clients that have proved themselves
 	Relayed   int // the same where each may need another one for its way on
 	Dialed    int // what is open altogether when clients may have no more dialed
@@ -24,7 +24,7 @@ func ShareOut(descriptors int) Shares {
 		return Shares{}
 	}
 	return Shares{
-		Strangers: max(1, descriptors/4),
+		Unproven:  max(1, descriptors/4),
 		Clients:   max(1, descriptors/2),
 		Relayed:   max(1, descriptors/4),
 		Dialed:    descriptors - descriptors/8,

@@ -80,7 +80,7 @@ func New[H admission.Holder](o Options, t Traits) (*Shell[H], error) {
 		o.Log = logging.Discard()
 	}
 	share := admission.ShareOut(o.Descriptors)
-	limits := admission.Limits{Open: o.MaxConns, Served: share.Relayed, Waiting: share.Strangers, Bytes: waitingBytes, Each: t.Waiting}
+	limits := admission.Limits{Open: o.MaxConns, Served: share.Relayed, Waiting: share.Unproven, Bytes: waitingBytes, Each: t.Waiting}
 	if t.Waiting == 0 {
 		o.MaxConns = admission.AtMost(o.MaxConns, share.Relayed)
 		limits = admission.Limits{Open: o.MaxConns}

@@ -23,13 +23,31 @@ import (
 	"konnectivity/tunnel"
 )
 
+// owner is whose a connection is, as was found in its handshake.
+type owner struct {
+	who any
+	err error
+}
+
+// Own notes in a handshake whose the connection is, or why it is nobody's; that
+// is what the log says then, rather than what TLS makes of it. It is for a
+// tls.Config's GetConfigForClient, and for what that has called while the
+// handshake lasts. Elsewhere it notes nothing and returns false; then the handshake
+// must fail, or the connection would be taken for nobody's.
+func Own(hello *tls.ClientHelloInfo, who any, err error) (noted bool) {
+	m, noted := tunnel.Under[*meter](hello.Conn)
+	if noted {
+		m.owner.owner = owner{who, err}
+	}
+	return noted
+}
+
 // preface is how an HTTP/2 client, such as gRPC's, begins (RFC 9113 §3.4); four
 // bytes distinguish it from everything else.
 var preface = []byte("PRI ")
 
-// Conn is an accepted connection, after TLS where there is any. Until Begin it
-// is a stranger: cut by the handshake's deadline, by Drain, or when a newcomer
-// needs its place.
+// Conn is an accepted connection, after TLS where there is any. Until Begin it is
+// cut by the handshake's deadline, by Drain, or when a newcomer needs its slot.
 type Conn struct {
 	Conn tunnel.Conn // for writing; for reading, Reader comes first; nil until TLS is done
 
@@ -66,7 +84,7 @@ type Conn struct {
 type standing int
 
 const (
-	stranger standing = iota // has a place among the Strangers
+	unproven standing = iota // has a slot of the PreAuth
 	begun                    // has one of its frontend's slots
 	gone
 )
@@ -81,6 +99,12 @@ func (c *Conn) TLS() *tls.ConnectionState { return c.state }
 // RemoteAddr returns the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
+// Port is the name of the port it came in by: Config.Name.
+func (c *Conn) Port() string { return c.front.cfg.Name }
+
+// Owner is what Own has noted; nil: nothing.
+func (c *Conn) Owner() any { return c.owner.who }
+
 // Begin ends the handshake of a peer that has proved who it is and said what it
 // wants: it lifts the deadline, and neither Drain nor a newcomer cuts the
 // connection any more. It returns false if the connection was cut already, or
@@ -89,7 +113,7 @@ func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 func (c *Conn) Begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.standing != stranger {
+	if c.standing != unproven {
 		return c.standing == begun
 	}
 	f := c.front
@@ -101,7 +125,7 @@ func (c *Conn) Begin() bool {
 		c.cut()
 		return false
 	}
-	if f.cfg.Strangers.slots.Release(c) {
+	if f.cfg.PreAuth.slots.Release(c) {
 		<-f.slots
 		c.standing = gone
 		c.count("evicted")
@@ -136,11 +160,11 @@ func (c *Conn) serveRest() {
 func (c *Conn) Allow(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.allowed || c.standing != stranger {
+	if c.allowed || c.standing != unproven {
 		return
 	}
 	c.allowed = true
-	c.front.cfg.Strangers.slots.Renew(c)
+	c.front.cfg.PreAuth.slots.Renew(c)
 	c.bound(d)
 }
 
@@ -155,7 +179,8 @@ func (c *Conn) bound(d time.Duration) {
 // hurry shortens the deadline of a connection that has not begun, for Drain.
 func (c *Conn) hurry() { _ = c.raw.SetDeadline(time.Now().Add(drainHandshake)) }
 
-// Weigh sets what a stranger costs in addition to TLS and to what it has sent.
+// Weigh sets the cost of a connection that has not begun, in addition to TLS and to
+// what it has sent.
 func (c *Conn) Weigh(bytes int64) {
 	c.extra.Store(bytes)
 	c.weigh()
@@ -166,14 +191,14 @@ func (c *Conn) weigh() {
 	if c.meter != nil {
 		bytes += readWeight * c.meter.read.Load()
 	}
-	c.front.cfg.Strangers.slots.Weigh(c, bytes)
+	c.front.cfg.PreAuth.slots.Weigh(c, bytes)
 }
 
-// Abandon implements admission.Holder: a newcomer takes the connection's place.
+// Abandon implements admission.Holder: a newcomer takes the connection's slot.
 // With a reset, nothing of it stays in the kernel.
 func (c *Conn) Abandon() {
 	_ = c.raw.Reset(errEvicted)
-	c.front.cfg.Strangers.turns.Leave(&c.turn)
+	c.front.cfg.PreAuth.turns.Leave(&c.turn)
 }
 
 // Whole returns the connection with what was read ahead put back in front;
@@ -211,7 +236,7 @@ func (c *Conn) reject(err error) {
 	reason := "protocol"
 	var timeout net.Error
 	switch {
-	case c.front.cfg.Strangers.slots.Evicted(c):
+	case c.front.cfg.PreAuth.slots.Evicted(c):
 		reason, err = "evicted", errEvicted
 	case c.denied.Load():
 		reason, err = "refused", errDenied
@@ -301,7 +326,7 @@ func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 		}
 	}
 	c.meter.left.Store(maxHandshake)
-	c.meter.turns = c.front.cfg.Strangers.turns
+	c.meter.turns = c.front.cfg.PreAuth.turns
 	if err := c.meter.compute(); err != nil { // before TLS has anything of it: a thousand that come at once wait here
 		return nil, err
 	}
@@ -317,7 +342,7 @@ func (c *Conn) shakeHands() (*tls.ConnectionState, error) {
 	if err != nil {
 		return nil, cmp.Or(c.owner.err, uninvited(err))
 	}
-	c.front.cfg.Strangers.slots.Renew(c)
+	c.front.cfg.PreAuth.slots.Renew(c)
 	c.meter.left.Store(maxOpening)
 	state := secure.ConnectionState()
 	c.Conn, c.state = tunnel.Wrap(secure), &state
@@ -358,7 +383,7 @@ func (c *Conn) sniff() (Handler, error) {
 // cut ends the connection, even while it is read or written.
 func (c *Conn) cut() {
 	_ = c.raw.Close()
-	c.front.cfg.Strangers.turns.Leave(&c.turn)
+	c.front.cfg.PreAuth.turns.Leave(&c.turn)
 }
 
 // finish frees everything once the connection has been served.
@@ -379,8 +404,8 @@ func (c *Conn) finish() {
 		_ = c.Conn.Close()
 		<-c.front.slots
 		return
-	case stranger:
-		c.front.cfg.Strangers.slots.Release(c)
+	case unproven:
+		c.front.cfg.PreAuth.slots.Release(c)
 	}
 	// A peer whose handshake failed gets no goodbye, which could block.
 	c.cut()

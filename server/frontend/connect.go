@@ -15,20 +15,10 @@ import (
 	"konnectivity/tunnel"
 )
 
-const (
-	// established is exactly what clients of upstream wait for: some compare
-	// it, and kube-apiserver gives up if anything follows it in the same read
-	// (apiserver/pkg/server/egressselector, tunnelHTTPConnect).
-	established = "HTTP/1.1 200 Connection Established\r\n\r\n"
-
-	// answerTimeout bounds the writing of an answer that ends a connection,
-	// and the wait for the client to read it.
-	answerTimeout = time.Second
-
-	// maxDiscard bounds what is read from a client after an error, so that it
-	// receives the answer: closing with unread bytes resets TCP.
-	maxDiscard = 256 << 10
-)
+// established is exactly what clients of upstream wait for: some compare it, and
+// kube-apiserver gives up if anything follows it in the same read
+// (apiserver/pkg/server/egressselector, tunnelHTTPConnect).
+const established = "HTTP/1.1 200 Connection Established\r\n\r\n"
 
 // ConnectMetrics counts CONNECT requests. Its methods must not block.
 type ConnectMetrics interface {
@@ -56,8 +46,7 @@ func Connect(f tunnel.Carrier, m ConnectMetrics, serving func() error) Handler {
 		}
 		m.HTTPConnection(1)
 		defer m.HTTPConnection(-1)
-		t := &connect{c: c, m: m}
-		_ = t.run(ctx, f, asked)
+		_ = c.connect(ctx, f, m, asked)
 	}
 }
 
@@ -85,38 +74,33 @@ func servingValue(err error) string {
 	return "no; " + tunnel.OneLine(err.Error())
 }
 
-// connect is one CONNECT request.
-type connect struct {
-	c *Conn
-	m ConnectMetrics
-}
-
-func (t *connect) run(ctx context.Context, f tunnel.Carrier, asked asked) error {
+// connect dials what a CONNECT request asks for, answers and relays.
+func (c *Conn) connect(ctx context.Context, f tunnel.Carrier, m ConnectMetrics, asked asked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// The header is complete; what follows belongs to the tunnel and has no
 	// bound.
-	t.c.limit.N = math.MaxInt64
-	leaving := admission.NewWatch(t.c.raw, admission.Buffer{Reader: t.c.Reader}, cancel)
+	c.limit.N = math.MaxInt64
+	leaving := admission.NewWatch(c.raw, admission.Buffer{Reader: c.Reader}, cancel)
 	stop := sync.OnceValue(leaving.Stop)
 	defer stop() // for a Carrier that never requests the answer
-	flow := &tunnel.Flow{Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: t.c.RemoteAddr()}}
+	flow := &tunnel.Flow{Request: tunnel.Request{ID: asked.id, Front: "connect", Network: "tcp", Address: asked.authority, Source: c.RemoteAddr()}}
 	return f.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		switch gone := stop(); {
 		case gone != nil:
 			return nil, gone
 		case err != nil:
-			t.c.answerDial(err)
+			c.answerDial(err)
 			return nil, err
 		}
-		near := timed(t.c.Conn, t.m.FrontendWrite)
+		near := timed(c.Conn, m.FrontendWrite)
 		if _, err := io.WriteString(near, established); err != nil {
-			t.m.Unanswered()
+			m.Unanswered()
 			return nil, err
 		}
-		head, _ := t.c.Reader.Peek(t.c.Reader.Buffered())
+		head, _ := c.Reader.Peek(c.Reader.Buffered())
 		near = tunnel.Unread(near, head)
-		t.c.Reader = nil // 4 KiB that an idle connection need not hold
+		c.Reader = nil // 4 KiB that an idle connection need not hold
 		return near, nil
 	})
 }
@@ -139,11 +123,6 @@ func (c *Conn) answerError(status int, text string, fields ...string) {
 	for _, field := range fields {
 		more += field + "\r\n"
 	}
-	_ = c.raw.SetDeadline(time.Now().Add(answerTimeout))
-	_, err := fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\n%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		status, http.StatusText(status), more, len(text), text)
-	if err != nil || c.Conn.CloseWrite() != nil {
-		return
-	}
-	_, _ = io.CopyN(io.Discard, c.Conn, maxDiscard)
+	admission.HangUp(c.Conn, fmt.Appendf(nil, "HTTP/1.1 %d %s\r\n%sContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		status, http.StatusText(status), more, len(text), text))
 }

@@ -92,7 +92,7 @@ type Config struct {
 	handshakeTimeout time.Duration // 0: HandshakeTimeout
 	Room             Room          // for connections that have begun, shared with other frontends; nil: for MaxConns of its own
 	MaxConns         int           // 0 means MaxConns
-	Strangers        *Strangers    // connections that have not, shared by all frontends of the process; nil: its own
+	PreAuth          *PreAuth      // for connections that have not begun, shared by all frontends of the process; nil: its own
 	Metrics          Metrics       // nil: none
 	Log              logrus.FieldLogger
 
@@ -137,8 +137,8 @@ func New(cfg Config) (*Frontend, error) {
 	if cfg.Metrics == nil {
 		cfg.Metrics = noMetrics{}
 	}
-	if cfg.Strangers == nil {
-		cfg.Strangers = NewStrangers(admission.Descriptors())
+	if cfg.PreAuth == nil {
+		cfg.PreAuth = NewPreAuth(admission.Descriptors())
 	}
 	if cfg.Room == nil {
 		cfg.Room = make(Room, cfg.MaxConns)
@@ -174,9 +174,8 @@ func (f *Frontend) protocols() []string {
 func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 	life, cut := context.WithCancelCause(ctx)
 	defer cut(nil)
-	var conns sync.WaitGroup
 	accepting, stop := context.WithCancel(life)
-	var closer sync.WaitGroup
+	var conns, closer sync.WaitGroup
 	closer.Go(func() {
 		select {
 		case <-f.drained:
@@ -187,7 +186,7 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 		case <-accepting.Done():
 		}
 	})
-	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log, MakeRoom: f.cfg.Strangers.slots.MakeRoom}
+	acceptor := admission.Acceptor{What: "connections of " + f.cfg.Name, Log: f.cfg.Log, MakeRoom: f.cfg.PreAuth.slots.MakeRoom}
 	f.accepting.Add(1)
 	err := acceptor.Run(accepting, l, func(raw net.Conn) { f.take(life, raw, &conns) })
 	f.accepting.Add(-1)
@@ -204,22 +203,19 @@ func (f *Frontend) Serve(ctx context.Context, l net.Listener) error {
 // await returns when all connections have ended. Once life ends it cuts those
 // that have not begun; the handlers of the others end by themselves.
 func (f *Frontend) await(life context.Context, conns *sync.WaitGroup) {
-	over := make(chan struct{})
-	var cutter sync.WaitGroup
-	cutter.Go(func() {
-		select {
-		case <-life.Done():
-			f.cfg.Strangers.each(f, func(c *Conn) {
-				if c.life.Err() != nil {
-					c.cut()
-				}
-			})
-		case <-over:
-		}
+	done := make(chan struct{})
+	stop := context.AfterFunc(life, func() {
+		defer close(done)
+		f.cfg.PreAuth.each(f, func(c *Conn) {
+			if c.life.Err() != nil {
+				c.cut()
+			}
+		})
 	})
 	conns.Wait()
-	close(over)
-	cutter.Wait()
+	if !stop() {
+		<-done
+	}
 }
 
 func pause(ctx context.Context, d time.Duration) {
@@ -235,7 +231,7 @@ func pause(ctx context.Context, d time.Duration) {
 func (f *Frontend) Drain() {
 	f.drainOne.Do(func() {
 		close(f.drained)
-		f.cfg.Strangers.each(f, (*Conn).hurry)
+		f.cfg.PreAuth.each(f, (*Conn).hurry)
 	})
 }
 
@@ -252,7 +248,7 @@ func (f *Frontend) Settle(ctx context.Context) {
 
 // waiting is how many connections have not begun.
 func (f *Frontend) waiting() (n int) {
-	f.cfg.Strangers.each(f, func(*Conn) { n++ })
+	f.cfg.PreAuth.each(f, func(*Conn) { n++ })
 	return n
 }
 
@@ -260,10 +256,10 @@ func (f *Frontend) ended(ctx context.Context) bool {
 	return tunnel.Closed(f.drained) || ctx.Err() != nil
 }
 
-// take serves a connection, which starts as a stranger.
+// take serves a connection, which has not begun.
 func (f *Frontend) take(life context.Context, raw net.Conn, conns *sync.WaitGroup) {
 	c := &Conn{front: f, raw: tunnel.Wrap(raw), remote: raw.RemoteAddr(), life: life}
-	if ok, _ := f.cfg.Strangers.slots.Take(c, c.remote); !ok {
+	if ok, _ := f.cfg.PreAuth.slots.Take(c, c.remote); !ok {
 		c.cut() // only if there is no place at all
 		return
 	}

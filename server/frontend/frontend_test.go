@@ -591,7 +591,7 @@ func TestClientWithoutACertificateIsRefused(t *testing.T) {
 	eventually(t, "logged", func() bool { return len(hook.AllEntries()) == 5 })
 	for _, e := range hook.AllEntries() { // the log bounds how many of one wording it shows
 		if e.Level != logrus.WarnLevel || e.Message != "a TLS handshake of clients failed" {
-			t.Errorf("a stranger caused %v %q", e.Level, e.Message)
+			t.Errorf("a peer that has not begun caused %v %q", e.Level, e.Message)
 		}
 	}
 }

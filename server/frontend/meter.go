@@ -13,7 +13,7 @@ import (
 
 var errTooMuch = errors.New("the peer sent more bytes than a handshake has")
 
-// meter counts what a stranger sends, below TLS: TLS and gRPC buffer it before
+// meter counts what a peer sends before it has begun, below TLS: TLS and gRPC buffer it before
 // they know whether it is valid. Once the connection has begun, meter only
 // passes bytes on.
 type meter struct {

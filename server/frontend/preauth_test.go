@@ -14,15 +14,15 @@ import (
 	"konnectivity/internal/pki"
 )
 
-// room is a place for strangers of so many bytes.
+// room allows connections that have not begun so many bytes.
 func room(bytes int64) setting {
 	return func(c *Config) {
-		c.Strangers = strangers(admission.Limits{Bytes: bytes, Each: silentWeight}, 1)
+		c.PreAuth = newPreAuth(admission.Limits{Bytes: bytes, Each: silentWeight}, 1)
 	}
 }
 
 // Silent connections, however many, keep nobody from his request.
-func TestStrangersMakeRoom(t *testing.T) {
+func TestUnprovenConnectionsMakeRoom(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(echo("")), room(2*tlsWeight), func(c *Config) { c.MaxConns = 1 })
 		c := r.dial()
@@ -35,16 +35,16 @@ func TestStrangersMakeRoom(t *testing.T) {
 		}
 		closed(t, first)
 		eventually(t, "it is counted", func() bool { return r.count("evicted") >= crowd-2*tlsWeight/silentWeight })
-		if n, bytes := r.cfg.Strangers.Held(); n > 2*tlsWeight/silentWeight || bytes > 2*tlsWeight {
-			t.Errorf("%d strangers weigh %d", n, bytes)
+		if n, bytes := r.cfg.PreAuth.Held(); n > 2*tlsWeight/silentWeight || bytes > 2*tlsWeight {
+			t.Errorf("%d connections that have not begun weigh %d", n, bytes)
 		}
 		send(t, c, "still here")
 		expect(t, c, "still here")
 	})
 }
 
-// What has begun, and what came to nothing, is no stranger any more.
-func TestStrangersAreReleased(t *testing.T) {
+// A connection that has begun or failed no longer counts.
+func TestUnprovenConnectionsAreReleased(t *testing.T) {
 	everywhere(t, func(t *testing.T, start func(...setting) *rig) {
 		r := start(connecting(echo("")))
 		c := r.dial()
@@ -56,7 +56,7 @@ func TestStrangersAreReleased(t *testing.T) {
 		_, _ = io.Copy(io.Discard, bad)
 		bad.Close()
 		eventually(t, "none is left", func() bool {
-			n, bytes := r.cfg.Strangers.Held()
+			n, bytes := r.cfg.PreAuth.Held()
 			return n == 0 && bytes == 0
 		})
 	})
@@ -85,14 +85,14 @@ func TestLongHandshakesAreCut(t *testing.T) {
 	}
 }
 
-// What a stranger makes the process keep counts.
-func TestStrangersWeighWhatTheySend(t *testing.T) {
+// What a peer makes the process keep before it has begun counts.
+func TestUnprovenConnectionsWeighWhatTheySend(t *testing.T) {
 	r := start(t, "tcp", true, connecting(echo("")))
 	const sent = maxHandshake * 2 / 3
 	c := r.raw()
 	_, _ = io.WriteString(c, unfinished(sent))
 	eventually(t, "it weighs more", func() bool {
-		_, bytes := r.cfg.Strangers.Held()
+		_, bytes := r.cfg.PreAuth.Held()
 		return bytes > tlsWeight+readWeight*(sent-weighEvery) && bytes < tlsWeight+2*readWeight*sent
 	})
 }
@@ -175,7 +175,7 @@ func TestABurstOfHandshakesPasses(t *testing.T) {
 	clients.Wait()
 }
 
-// A handler that is never asked to begin leaves the connection a stranger, with
+// A handler that is never asked to begin leaves the connection unproven, with
 // its deadline.
 func TestWhoDoesNotBeginIsCut(t *testing.T) {
 	t.Parallel() // it waits

@@ -225,9 +225,9 @@ func TestProxyHeadersNeedTLS(t *testing.T) {
 	}
 }
 
-// All strangers come through one load balancer, and still those of one address
+// All connections come through one load balancer, and still those of one address
 // lose their places to their like, not to the only one of another.
-func TestStrangersBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
+func TestConnectionsBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
 	r := start(t, "tcp", true, telling, behind(t, "127.0.0.1"), room(8*tlsWeight), func(c *Config) { c.handshakeTimeout = time.Hour })
 	honest := r.raw()
 	_, _ = io.WriteString(honest, header(t, 2, "198.51.100.1:4711", "203.0.113.1:8091"))
@@ -242,11 +242,11 @@ func TestStrangersBehindABalancerAreBoundedByTheirOwnAddress(t *testing.T) {
 	expect(t, c, "198.51.100.1:4711 198.51.100.1:4711\n")
 }
 
-// known waits until the headers of all strangers have been read.
+// known waits until the headers of all connections have been read.
 func (r *rig) known() {
 	r.t.Helper()
 	eventually(r.t, "all headers have been read", func() bool {
-		n, bytes := r.cfg.Strangers.Held()
+		n, bytes := r.cfg.PreAuth.Held()
 		return n > 0 && bytes >= int64(n)*tlsWeight
 	})
 }

@@ -25,7 +25,7 @@ const (
 	// maxProxyLine is how long a header of version 1 may be, with its CRLF.
 	maxProxyLine = 107
 
-	// proxyWeight is what a stranger costs until its header has been read.
+	// proxyWeight is the cost of a connection until its header has been read.
 	proxyWeight = silentWeight + maxProxyHeader + 2*proxyReadAhead
 )
 
@@ -38,7 +38,7 @@ var errUninvited = errors.New("it began with a PROXY protocol header, and its ad
 // unwrap reads the PROXY protocol header of a connection that has sent
 // something. From then on the connection counts as one from the address in it.
 func (c *Conn) unwrap() error {
-	slots := c.front.cfg.Strangers.slots
+	slots := c.front.cfg.PreAuth.slots
 	slots.Weigh(c, proxyWeight)
 	c.meter.left.Store(maxProxyHeader + proxyReadAhead)
 	from, rest, err := readProxyHeader(c.meter)

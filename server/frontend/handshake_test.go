@@ -17,7 +17,7 @@ import (
 
 // oneTurn lets one handshake compute at a time.
 func oneTurn(c *Config) {
-	c.Strangers = strangers(admission.Limits{}, 1)
+	c.PreAuth = newPreAuth(admission.Limits{}, 1)
 }
 
 // However many handshakes there are, they compute in turns.
@@ -146,7 +146,7 @@ func TestWhoWaitsForAFirstTurnWeighsLittle(t *testing.T) {
 			})
 		}
 		synctest.Wait() // until one computes, and all others wait
-		if n, bytes := f.cfg.Strangers.Held(); n != crowd || bytes > crowd*silentWeight+2*tlsWeight {
+		if n, bytes := f.cfg.PreAuth.Held(); n != crowd || bytes > crowd*silentWeight+2*tlsWeight {
 			t.Errorf("%d wait and weigh %d bytes, %d each", n, bytes, bytes/int64(n))
 		}
 		close(gate)
