@@ -20,7 +20,7 @@ import (
 // one has them.
 type busyWorld struct {
 	*world
-	turns *admission.Turns
+	turns *admission.Queue
 	takes time.Duration
 
 	mu                     sync.Mutex
@@ -38,13 +38,12 @@ func (m crowdMember) connect(ctx context.Context, to address) (session, error) {
 	if err != nil {
 		return nil, err
 	}
-	var turn admission.Turn
-	defer context.AfterFunc(ctx, func() { m.w.turns.Leave(&turn) })()
-	if !m.w.turns.Take(&turn, m.from) {
+	ticket := &admission.Ticket{Source: m.from}
+	if err := m.w.turns.Wait(ctx, ticket); err != nil {
 		_ = s.Close()
-		return nil, &connectError{"tls", context.Cause(ctx)}
+		return nil, &connectError{"tls", err}
 	}
-	defer m.w.turns.Give()
+	defer m.w.turns.Done(ticket)
 	m.w.compute()
 	return s, nil
 }
@@ -122,7 +121,7 @@ func TestAServerComesBackToManyAgents(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint("away for ", c.outage), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := &busyWorld{world: newWorld(), turns: admission.NewTurns(atOnce), takes: takes}
+				w := &busyWorld{world: newWorld(), turns: admission.NewQueue(admission.QueueConfig{Precedence: [][]int{{0}}, Limit: atOnce}), takes: takes}
 				all := newCrowd(t, w, agents)
 				defer all.close()
 				all.back()
