@@ -19,6 +19,7 @@ import (
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/splice"
 )
 
 // buildClients makes the side that asks for destinations.
@@ -115,7 +116,7 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 	s := cl.server
 	cfg := s.linkConfig()
 	cfg.Hello.Serving = cl.serving()
-	cfg.Forwarder = s.metrics.LinkRequests(requests{cl, client})
+	cfg.Forwarder = splice.Forwarder(s.metrics.LinkRequests(requests{cl, client}))
 	cfg.Budget = client.Budget
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log

@@ -17,6 +17,7 @@ import (
 	"konnectivity/tunnel/lanes"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
+	"konnectivity/tunnel/splice"
 )
 
 // Links are lanes of one group only if everything is the same that their agent
@@ -141,7 +142,7 @@ func testBulkMoves(t *testing.T, toServer, toAgent, moves int) {
 		return tunnel.Wrap(near), nil
 	})
 	agents, endAgents := groupOf(t, toAgent, link.RoleServer, link.RoleAgent, agent.Forwarder(&tunnel.Forwarder{Dialer: echo}))
-	sidecar, endSidecar := groupOf(t, toServer, link.RoleClient, link.RoleServer, &tunnel.Forwarder{Dialer: agents})
+	sidecar, endSidecar := groupOf(t, toServer, link.RoleClient, link.RoleServer, splice.Forwarder(&tunnel.Forwarder{Dialer: agents}))
 	defer func() {
 		opener.Close()
 		agent.Close()

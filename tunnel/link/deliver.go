@@ -78,14 +78,14 @@ func (r *frameReader) deliverUnlocked(st *Stream, part tunnel.Chunk) int {
 		return 0
 	}
 	to := st.recv.delivery.to
-	st.carry.taking = true
+	st.recv.taking = true
 	r.ses.mu.Unlock()
 	n := to.Take(part)
 	if n > 0 {
 		r.given.add(to)
 	}
 	r.ses.mu.Lock()
-	st.carry.taking = false
+	st.recv.taking = false
 	if st.recv.dropped {
 		st.recv.cond.Broadcast() // for Detach
 	}

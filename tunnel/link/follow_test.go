@@ -9,6 +9,7 @@ import (
 
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/splice"
 )
 
 // middle is a process between the ends of connections that outlive their links: the
@@ -52,7 +53,7 @@ func TestBreachBehindTheEndGoesOn(t *testing.T) {
 	for name, ends := range map[string]bool{"half-closed": false, "ended": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Carrier { return &tunnel.Forwarder{Dialer: c} })
+				r, c, d := middle(t, holder{ends}, func(c *link.Session) tunnel.Carrier { return joinedTo(c) })
 				r.begin(2)
 				r.send(frame{tData, 1, 2, nil})
 				if ends {
@@ -108,7 +109,7 @@ func TestTakeBesideTheLossOfTheOtherStream(t *testing.T) {
 			l := &leaver{end: func() { _ = toD.Close() }, kept: kept, turns: make(chan struct{}, 2)}
 			r, c, d := middle(t, holder{true}, func(c *link.Session) tunnel.Carrier {
 				toD = c
-				return &deliverer{c, l}
+				return splice.Forwarder(&deliverer{c, l})
 			})
 			r.begin(2)
 			r.wantType(tData, 2) // the end

@@ -88,13 +88,6 @@ func appendCredit(b []byte, stream, limit uint64) []byte {
 	return appendFrame(b, frameCredit, 0, stream, binary.BigEndian.AppendUint64(nil, limit))
 }
 
-// Ack acknowledges to the other end of a connection what was taken (§9).
-type Ack struct {
-	Offset uint64 // all before it was taken
-	End    bool   // the end of the direction among it
-	Big    bool   // who says so keeps much of the other direction: fewer of these will do
-}
-
 func appendAck(b []byte, stream uint64, a Ack) []byte {
 	var flags uint8
 	if a.End {

@@ -32,6 +32,7 @@ type recvHalf struct {
 	delivery *delivery         // nil: somebody reads
 	deadline tunnel.Deadline
 	dropped  bool // it was abandoned: nothing that comes counts any more
+	taking   bool // the read loop delivers, without the mutex; Detach waits for it
 }
 
 // readable says whether a read would not have to wait.

@@ -54,11 +54,11 @@ func (ses *Session) Doubt() {
 	}
 }
 
-// doubtWriteLocked ends the link soon unless what is being written gets on, or
+// probeWriteLocked ends the link soon unless what is being written gets on, or
 // something is heard. A connection that goes on elsewhere has to wait for a write
 // that is stuck here, and why it does go on elsewhere may be what the other end
 // knows of this path already.
-func (ses *Session) doubtWriteLocked() {
+func (ses *Session) probeWriteLocked() {
 	if ses.out.queue.taken {
 		writes := ses.out.writes.Load()
 		ses.proveLocked(&ses.alive.writeDoubted, doubtTime, func() bool { return !ses.out.queue.taken || ses.out.writes.Load() != writes })

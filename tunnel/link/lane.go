@@ -71,30 +71,38 @@ func (ses *Session) Bulk(least uint64) (bulk []*Stream, small int) {
 	return bulk, small
 }
 
+// moveState is whether the opener of the connection that a stream carries may be asked
+// to move it to another stream (§10).
+type moveState uint8
+
+const (
+	moveFree    moveState = iota
+	moveAsked             // it was asked, once
+	moveRefused           // the other end cannot move
+)
+
 // AskMove asks the opener of the connection that the stream carries to move it
 // to another stream, and returns whether it did: once for each stream, only if
 // the stream was opened here, and only if the connection outlives it. It does
 // not block.
 func (st *Stream) AskMove() bool {
-	ses := st.ses
+	ses, c := st.ses, &st.carrier
 	ses.mu.Lock()
-	c := &st.carry
-	watcher, next := c.watcher, c.next
-	able := ses.streams.own(st.id()) && c.lasts && !c.asked && !c.stays && st.state.established() && (watcher != nil || next != nil)
-	c.asked = c.asked || able
+	watcher := c.watcher
+	able := ses.streams.own(st.id()) && c.outlived && c.move == moveFree && st.state.established() && watcher != nil
+	if able {
+		c.move = moveAsked
+	}
 	ses.mu.Unlock()
-	switch {
-	case !able:
-	case watcher != nil:
+	if able {
 		watcher.Move()
-	default:
-		next.passMove()
 	}
 	return able
 }
 
-// passMove sends the peer MOVE.
-func (st *Stream) passMove() {
+// SendMove sends the peer MOVE, which goes to the connection's opener. It does not
+// block.
+func (st *Stream) SendMove() {
 	st.ses.mu.Lock()
 	defer st.ses.mu.Unlock()
 	if st.state.established() {
@@ -114,24 +122,25 @@ func (st *Stream) Stay() {
 	}
 }
 
-// handleMoveUnlocked hands the wish on to the end that can fulfil it. The mutex
-// is released meanwhile.
+// handleMoveUnlocked passes MOVE to the end that can move the connection. It releases
+// the mutex meanwhile.
 func (r *frameReader) handleMoveUnlocked(h header) error {
 	ses := r.ses
 	st, err := ses.streams.find(h.stream)
 	if st == nil {
 		return err
 	}
+	c := &st.carrier
 	switch {
 	case !st.state.established():
 		st.breachLocked()
 	case h.flags&flagStay != 0:
-		st.carry.stays = true
-	case !st.carry.moves: // a flood of them makes no work
-		st.carry.moves = true
-		if watcher := st.carry.watcher; watcher != nil { // else Watch tells it
+		c.move = moveRefused
+	case !c.moveWanted: // a flood of them makes no work
+		c.moveWanted = true
+		if end := c.watcher; end != nil && c.joint == nil { // else Watch tells it
 			ses.mu.Unlock()
-			watcher.Move()
+			end.Move()
 			ses.mu.Lock()
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"time"
 
 	"konnectivity/tunnel"
 )
@@ -345,4 +346,80 @@ func decodeOpened(b []byte) (m openedMsg, err error) {
 		}
 	}
 	return m, nil
+}
+
+func appendResume(b []byte, r *tunnel.Resume) []byte {
+	if r == nil {
+		return b
+	}
+	b = appendField(b, openToken, r.Token[:])
+	b = appendField(b, openWindow, binary.BigEndian.AppendUint32(nil, uint32(r.Window.Milliseconds())))
+	if r.Attempt > 0 && !r.Again() {
+		b = appendField(b, openAttempt, binary.BigEndian.AppendUint32(nil, r.Attempt))
+	}
+	if !r.Again() {
+		return b
+	}
+	b = appendField(b, openEpoch, binary.BigEndian.AppendUint32(nil, r.Epoch))
+	b = appendField(b, openRoute, []byte(r.Route))
+	if r.Bulk {
+		b = appendField(b, openBulk, []byte{1})
+	}
+	return appendField(b, openTaken, binary.BigEndian.AppendUint64(nil, r.Taken))
+}
+
+func readResume(r *tunnel.Resume, f field) error {
+	var v uint64
+	var err error
+	switch f.key {
+	case openToken:
+		if len(f.value) != len(r.Token) {
+			return errFields
+		}
+		r.Token = [16]byte(f.value)
+	case openWindow:
+		v, err = f.uint(4)
+		r.Window = time.Duration(v) * time.Millisecond
+	case openEpoch:
+		v, err = f.uint(4)
+		r.Epoch = uint32(v)
+	case openRoute:
+		if len(f.value) > maxText {
+			return errFields
+		}
+		r.Route = string(f.value)
+	case openTaken:
+		r.Taken, err = f.uint(8)
+	case openAttempt:
+		v, err = f.uint(4)
+		r.Attempt = uint32(v)
+	case openBulk:
+		v, err = f.uint(1)
+		r.Bulk = v == 1
+	}
+	return err
+}
+
+func appendGrant(b []byte, g tunnel.Grant) []byte {
+	if g.Window <= 0 {
+		return b
+	}
+	b = appendField(b, openedWindow, binary.BigEndian.AppendUint32(nil, uint32(g.Window.Milliseconds())))
+	b = appendText(b, openedRoute, cut(g.Route))
+	return appendField(b, openedTaken, binary.BigEndian.AppendUint64(nil, g.Taken))
+}
+
+func readGrant(g *tunnel.Grant, f field) error {
+	var v uint64
+	var err error
+	switch f.key {
+	case openedWindow:
+		v, err = f.uint(4)
+		g.Window = time.Duration(v) * time.Millisecond
+	case openedRoute:
+		g.Route = clip(f.value)
+	case openedTaken:
+		g.Taken, err = f.uint(8)
+	}
+	return err
 }

@@ -31,10 +31,11 @@ func (ses *Session) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, erro
 	for st.state == opening && ctx.Err() == nil {
 		st.recv.cond.Wait()
 	}
+	opened := st.opened
 	far, err := st.dialedLocked(ctx, network, address)
 	if err == nil && f.Resume != nil && ses.resumes {
-		f.Resume.Granted = st.carry.grant
-		st.carry.lasts = f.Resume.Granted.Window > 0
+		f.Resume.Granted = opened.grant
+		st.carrier.outlived = opened.grant.Window > 0
 	}
 	return far, err
 }
@@ -81,7 +82,6 @@ func (st *Stream) dialedLocked(ctx context.Context, network, address string) (tu
 	}
 	st.local = tunnel.Addr{Net: network, Text: st.opened.local}
 	st.remote = tunnel.Addr{Net: network, Text: st.opened.remote}
-	st.carry.grant = st.opened.grant
 	st.opened = nil
 	return st, nil
 }
@@ -154,7 +154,6 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	ses.streams.add(st)
 	st.onLocked(receivesOpen)
 	ses.count.accepted++
-	st.carry.again = m.resume.Again()
 	ses.wg.Add(1)
 	go ses.serve(ctx, cancel, st, m)
 	return nil
@@ -173,31 +172,25 @@ func (ses *Session) serve(ctx context.Context, cancel context.CancelCauseFunc, s
 	}
 	flow := &tunnel.Flow{Request: tunnel.Request{ID: m.id, Front: "link", Network: m.network, Address: m.address, Source: ses.out.conn.RemoteAddr()}, Resume: m.resume, Leave: leave}
 	answered := false
-	err := ses.cfg.Forwarder.Forward(ctx, flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+	answer := func(far tunnel.Conn, err error) (tunnel.Conn, error) {
 		answered = true
-		lasts := err == nil && flow.Resume != nil
-		if lasts {
-			st.carryWith(far, flow.Resume.Granted)
-		}
-		near, err := ses.answer(st, far, err)
-		if lasts && err == nil {
-			st.carriedOn(far)
-		}
-		return near, err
-	})
+		return ses.answer(st, m.resume.Again(), flow.Resume, far, err)
+	}
+	err := ses.cfg.Forwarder.Forward(ctx, flow, answer)
 	if !answered {
-		_, _ = ses.answer(st, nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
+		_, _ = answer(nil, &tunnel.DialError{Failure: tunnel.FailInternal, Err: err})
 	}
 	if err != tunnel.ErrGoesOn {
 		leave()
 	}
 }
 
-// answer sends OPENED.
-func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn, error) {
+// answer sends OPENED. again says that the peer resumes a connection; resume has what
+// the peer is granted, nil: nothing.
+func (ses *Session) answer(st *Stream, again bool, resume *tunnel.Resume, far tunnel.Conn, err error) (tunnel.Conn, error) {
 	ses.mu.Lock()
 	defer ses.mu.Unlock()
-	*ses.intake.pending(st.carry.again)--
+	*ses.intake.pending(again)--
 	if st.state == closed { // cancelled, or the link is lost
 		return nil, st.send.end
 	}
@@ -211,7 +204,11 @@ func (ses *Session) answer(st *Stream, far tunnel.Conn, err error) (tunnel.Conn,
 		st.recv.end, st.send.end = err, err
 		return st, nil
 	}
-	m := openedMsg{credit: st.recv.credit.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr()), grant: st.carry.grant}
+	m := openedMsg{credit: st.recv.credit.limit, local: addrText(far.LocalAddr()), remote: addrText(far.RemoteAddr())}
+	if resume != nil {
+		m.grant = resume.Granted
+		st.carrier.outlived = m.grant.Window > 0
+	}
 	ses.out.pushIntro(&st.send, frameOpened, m.encode())
 	st.onLocked(sendsOpened)
 	ses.count.established++

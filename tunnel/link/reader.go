@@ -324,7 +324,7 @@ func (r *frameReader) handleCreditUnlocked(st *Stream, limit uint64) {
 	}
 	if st.send.credit.raise(limit) {
 		st.send.cond.Broadcast()
-		r.passCreditUnlocked(st)
+		r.creditedUnlocked(st)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/splice"
 )
 
 // destinations is a Dialer with ends of every kind.
@@ -258,4 +259,6 @@ func noLeaks(t *testing.T) {
 }
 
 // joinedTo serves streams by opening others on to.
-func joinedTo(to *link.Session) tunnel.Carrier { return &tunnel.Forwarder{Dialer: to} }
+func joinedTo(to *link.Session) tunnel.Carrier {
+	return splice.Forwarder(&tunnel.Forwarder{Dialer: to})
+}

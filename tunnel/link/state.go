@@ -67,5 +67,8 @@ func (s state) after(e event) state { return transitions[s][e] }
 // established says whether OPENED told of success.
 func (s state) established() bool { return s >= open && s < closed }
 
+// peerEnded reports whether the peer has ended its direction, and not the stream.
+func (s state) peerEnded() bool { return s == halfClosedRemote || s == ended }
+
 // receives says whether the peer may send DATA.
 func (s state) receives() bool { return s == open || s == halfClosedLocal }

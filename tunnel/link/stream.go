@@ -19,14 +19,14 @@ type Stream struct {
 
 	// The rest is guarded by ses.mu.
 
-	opened *openedMsg  // the answer to our OPEN, until the dial takes it
-	cancel func(error) // of the dial made for the peer's OPEN
-	recv   recvHalf
-	send   sendHalf
-	state  state
-	left   bool // its client's budget
-	carry  carrying
-	looked uint64 // bytes carried, both ways, as Bulk saw last
+	opened  *openedMsg  // the answer to our OPEN, until the dial takes it
+	cancel  func(error) // of the dial made for the peer's OPEN
+	recv    recvHalf
+	send    sendHalf
+	state   state
+	left    bool // its client's budget
+	carrier carrier
+	looked  uint64 // bytes carried, both ways, as Bulk saw last
 }
 
 func newStream(ses *Session, id uint64, budget *Budget) *Stream {
@@ -47,7 +47,7 @@ func (st *Stream) onLocked(e event) {
 		panic("link: a stream that is " + st.state.String() + " was taken further")
 	}
 	ses := st.ses
-	if next == ended && !st.carry.await(st.budget) {
+	if next == ended && !st.awaitsAcksLocked() {
 		next = closed
 	}
 	st.state = next
@@ -55,7 +55,7 @@ func (st *Stream) onLocked(e event) {
 	case ended:
 		ses.streams.awaitAcks(st, time.Now())
 	case closed:
-		st.carry.leave(st.budget)
+		st.carrier.releaseMemory(st.budget)
 		ses.out.queue.gone(&st.send)
 		if ses.streams.remove(st) && ses.streams.count() == 0 {
 			ses.idleCond.Broadcast()
@@ -219,7 +219,7 @@ func (st *Stream) sendFinLocked() {
 	st.queueLocked()
 	st.send.cond.Broadcast()
 	st.onLocked(sendsFin)
-	st.followLocked()
+	st.resetBehindLocked()
 }
 
 // sendResetLocked ends both directions for the peer. The holder's ends are
@@ -270,19 +270,19 @@ func (st *Stream) breachLocked() { st.resetLocked(tunnel.CodeProtocol) }
 // resetLocked ends a stream from the inside, for both the peer and the holder.
 func (st *Stream) resetLocked(code tunnel.Code) {
 	cause := &tunnel.ResetError{Code: code}
-	st.tellNextLocked(cause)
+	peerEnded := st.state.peerEnded()
 	st.ses.out.queue.discard(&st.send)
 	st.sendResetLocked(code)
 	st.cancelLocked(cause)
 	st.dropLocked(cause, cause)
-	st.carry.fail(cause, &st.recv)
+	st.tellLostLocked(cause, peerEnded)
 	st.ses.count.resets++
 }
 
 // loseLocked ends a stream because of the peer: what it had sent can still be
 // read.
 func (st *Stream) loseLocked(cause error) {
-	st.tellNextLocked(cause)
+	peerEnded := st.state.peerEnded()
 	st.onLocked(receivesReset)
 	st.ses.out.queue.discard(&st.send)
 	st.cancelLocked(cause)
@@ -291,7 +291,7 @@ func (st *Stream) loseLocked(cause error) {
 	st.recv.tellFailure()
 	st.recv.wake()
 	st.send.cond.Broadcast()
-	st.carry.fail(cause, &st.recv)
+	st.tellLostLocked(cause, peerEnded)
 }
 
 // cancelLocked gives up the dial that is made for the peer, if one is.

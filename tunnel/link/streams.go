@@ -93,9 +93,9 @@ func (s *streams) awaitAcks(st *Stream, now time.Time) {
 // end that waits for them, or a relay that has yet to hand on what came by it.
 func (s *streams) overdue(now time.Time) (late []*Stream) {
 	for st, since := range s.unacked {
-		switch carry := &st.carry; {
-		case carry.acks || !st.recv.closed():
-			carry.acks = false
+		switch c := &st.carrier; {
+		case c.used || !st.recv.closed():
+			c.used = false
 			s.unacked[st] = now
 		case now.Sub(since) >= ackTime:
 			late = append(late, st)

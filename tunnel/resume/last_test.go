@@ -12,6 +12,7 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
+	"konnectivity/tunnel/splice"
 )
 
 // route is an opener, a server and an agent under fake time, linked by wires, and
@@ -54,9 +55,9 @@ func (r *route) close() {
 }
 
 func (r *route) linkNear() {
-	r.set(&r.near, r.link(nil, &tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	r.set(&r.near, r.link(nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		return r.get(&r.far).b.Dial(ctx, f)
-	})}))
+	})})))
 }
 
 func (r *route) linkFar() {

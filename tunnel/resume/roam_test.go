@@ -16,6 +16,7 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
+	"konnectivity/tunnel/splice"
 )
 
 // world is an opener, some servers and an agent, all in one process and linked
@@ -113,7 +114,7 @@ func (w *world) pair(near, far tunnel.Carrier) (a, b *link.Session) {
 }
 
 func (s *server) linkNear() {
-	near, end := s.w.pair(nil, &tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)})
+	near, end := s.w.pair(nil, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(s.dialFar)}))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.near, s.ends = near, append(s.ends, near, end)

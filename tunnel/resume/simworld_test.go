@@ -16,6 +16,7 @@ import (
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
+	"konnectivity/tunnel/splice"
 )
 
 // simMemory is each end's budget: no run needs it all.
@@ -149,7 +150,7 @@ func (v *relayer) link(side int) hop {
 	}
 	near, end := config(link.RoleServer, nil), config(link.RoleAgent, v.s.ends[1].Forwarder(v.s.serve()))
 	if side == 0 {
-		near, end = config(link.RoleServer, &tunnel.Forwarder{Dialer: tunnel.DialerFunc(v.dial)}), config(link.RoleClient, nil)
+		near, end = config(link.RoleServer, splice.Forwarder(&tunnel.Forwarder{Dialer: tunnel.DialerFunc(v.dial)})), config(link.RoleClient, nil)
 	}
 	a, b := newWire()
 	h := hop{wire: a.wire}

@@ -1,0 +1,292 @@
+package link
+
+import (
+	"errors"
+	"time"
+
+	"konnectivity/tunnel"
+)
+
+// A stream can be a carrier: one of several streams that carry a connection one after
+// the other (§9). The stream neither understands the connection's numbers nor knows
+// its other streams. It passes ACK between its peer and a Watcher.
+
+// FeatureResume is named in the HELLO of every process that takes part in
+// resuming.
+const FeatureResume = "resume"
+
+// ackTime bounds how long a stream that has ended, and that nobody uses, is kept for
+// its last acknowledgements. It is as long as an end waits for one: the last bytes may
+// still be under way, on a link that is lost.
+const ackTime = 10 * time.Minute
+
+// endedMemory is what a stream that has ended, and is joined to another, takes of its
+// client's budget until it is closed. A connection's two streams together then take as
+// much as an open connection does, so a client gets no more connections by leaving
+// ends unacknowledged, and cannot fill an agent's link that others use.
+const endedMemory = 5 << 10
+
+// Ack acknowledges to the other end of a connection what was taken (§9).
+type Ack struct {
+	Offset uint64 // all before it was taken
+	End    bool   // the end of the direction is among what was taken
+	Big    bool   // its sender can keep much of the other direction, which needs fewer Acks then
+}
+
+// Watcher is told what becomes of a stream: an end of the connection that it carries,
+// or a Joint.
+type Watcher interface {
+	// Acked passes on an acknowledgement of the connection's other end. It runs
+	// on the read loop, without locks, and must not block.
+	Acked(a Ack)
+
+	// Lost tells that the stream has failed, unless this side has closed it. It
+	// must neither block nor call the stream.
+	Lost(cause error)
+
+	// Move asks the connection's opener to go on by another stream (§10). It must
+	// neither block nor call the stream.
+	Move()
+}
+
+// Joint is the Watcher in a process between the ends: it joins the stream to another
+// one of the connection (package splice). Its Lost differs: it is called only for a
+// connection that outlives the stream and whose peer has ended its direction, because
+// until then a relay reads from the stream and sees the failure; also after this side
+// has closed the stream; and on a goroutine, which Session.Close waits for. Its Move
+// is called for AskMove alone.
+type Joint interface {
+	Watcher
+
+	// Credited tells up to which offset the peer lets the stream send, and returns
+	// whether it is to be called again. It runs on the read loop, without locks,
+	// and must not block.
+	Credited(limit uint64) (again bool)
+}
+
+// carrier is the state of a stream as one that carries a connection. Session.mu guards
+// it.
+type carrier struct {
+	outlived bool    // the connection outlives the stream
+	watcher  Watcher // nil: none yet
+	joint    Joint   // the watcher, where it is one
+	early    *Ack    // the newest acknowledgement, which came before the watcher
+
+	ends   ackedEnds
+	used   bool // an acknowledgement has passed since streams.overdue last asked
+	held   bool // endedMemory is taken of the stream's budget
+	free   bool // the joint wants no more of Credited
+	behind *tunnel.ResetError
+
+	move       moveState
+	moveWanted bool // the peer has sent MOVE
+}
+
+// ackedEnds are the directions whose end was acknowledged on the stream.
+type ackedEnds uint8
+
+const (
+	endIn  ackedEnds = 1 << iota // by the peer
+	endOut                       // to the peer
+
+	endBoth = endIn | endOut
+)
+
+// note takes in an acknowledgement for the direction.
+func (c *carrier) note(a Ack, direction ackedEnds) {
+	c.used = true
+	if a.End {
+		c.ends |= direction
+	}
+}
+
+// settled reports whether both ends were acknowledged. A stream that has ended is
+// closed then.
+func (c *carrier) settled() bool { return c.ends == endBoth }
+
+// Resumes reports whether both sides take part in resuming (§9).
+func (ses *Session) Resumes() bool { return ses.resumes }
+
+// Session is the link that the stream is on.
+func (st *Stream) Session() *Session { return st.ses }
+
+// Watch sets the stream's Watcher, which is to be an end. It returns the newest
+// acknowledgement that came before, if any did. Where the stream has failed by then,
+// or was asked to move, the Watcher is told before Watch returns.
+func (st *Stream) Watch(w Watcher) (acked Ack, some bool) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.carrier.watcher = w
+	var reset *tunnel.ResetError
+	if st.state == closed && errors.As(st.send.end, &reset) {
+		w.Lost(st.send.end)
+	}
+	if st.carrier.moveWanted {
+		w.Move()
+	}
+	if early := st.carrier.takeEarly(); early != nil {
+		return *early, true
+	}
+	return Ack{}, false
+}
+
+// Joined is what has become of a stream before it was joined.
+type Joined struct {
+	Ack    *Ack   // the newest acknowledgement; nil: none
+	Limit  uint64 // up to which offset the peer lets the stream send
+	Failed error  // why the stream is closed; nil: it is not
+}
+
+// Join sets the stream's Joint. What happens from then on, the Joint is told.
+func (st *Stream) Join(j Joint) Joined {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.carrier.watcher, st.carrier.joint = j, j
+	joined := Joined{Ack: st.carrier.takeEarly(), Limit: st.send.credit.limit}
+	if st.state == closed {
+		joined.Failed = st.send.end
+	}
+	return joined
+}
+
+func (c *carrier) takeEarly() (early *Ack) {
+	early, c.early = c.early, nil
+	return early
+}
+
+// tellLostLocked tells the watcher that the stream has failed. peerEnded says that the
+// peer had ended its direction before.
+func (st *Stream) tellLostLocked(cause error, peerEnded bool) {
+	switch c := &st.carrier; {
+	case c.joint != nil:
+		if joint := c.joint; peerEnded && c.outlived {
+			st.ses.wg.Go(func() { joint.Lost(cause) })
+		}
+	case c.watcher != nil && !st.recv.closed():
+		c.watcher.Lost(cause)
+	}
+}
+
+// Acknowledge sends an acknowledgement to the connection's other end. Of several that
+// wait for the link, the last one is sent. It does not block.
+func (st *Stream) Acknowledge(a Ack) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if !st.carrier.outlived || st.state == closed {
+		return
+	}
+	st.send.out.ack, st.send.out.acks = a, true
+	st.carrier.note(a, endOut)
+	st.queueLocked()
+	st.closeSettledLocked()
+}
+
+// handleAckUnlocked passes an acknowledgement to the watcher. It releases the mutex
+// meanwhile.
+func (r *frameReader) handleAckUnlocked(st *Stream, a Ack) {
+	if !st.state.established() {
+		st.breachLocked()
+		return
+	}
+	st.carrier.note(a, endIn)
+	watcher := st.carrier.watcher
+	if watcher == nil {
+		early := a // a itself is not to be allocated
+		st.carrier.early = &early
+		return
+	}
+	r.ses.mu.Unlock()
+	watcher.Acked(a)
+	r.ses.mu.Lock()
+	st.closeSettledLocked()
+}
+
+// closeSettledLocked closes a stream that has only waited for acknowledgements.
+func (st *Stream) closeSettledLocked() {
+	if st.state == ended && st.carrier.settled() {
+		st.onLocked(acknowledged)
+	}
+}
+
+// awaitsAcksLocked reports whether a stream both of whose directions are over is to be
+// kept for acknowledgements. It takes the memory for that.
+func (st *Stream) awaitsAcksLocked() bool {
+	c := &st.carrier
+	if !c.outlived || c.settled() {
+		return false
+	}
+	if c.joint != nil {
+		c.held = true
+		st.budget.Hold(endedMemory)
+	}
+	return true
+}
+
+// releaseMemory gives back what awaitsAcksLocked took.
+func (c *carrier) releaseMemory(b *Budget) {
+	if c.held {
+		c.held = false
+		b.Give(endedMemory)
+	}
+}
+
+// BoundCredit bounds what the peer may send to little more than limit, the offset up
+// to which the connection's other stream may send, until this stream's window has
+// grown. It returns whether the bound still holds (see recvCredit.follow).
+func (st *Stream) BoundCredit(limit uint64) bool {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if st.recv.end != nil {
+		return false
+	}
+	limit, grant, bound := st.recv.credit.follow(limit)
+	if grant {
+		st.send.out.credit = limit
+		st.queueLocked()
+	}
+	return bound
+}
+
+// creditedUnlocked tells the joint how much more the stream may send. It releases the
+// mutex meanwhile.
+func (r *frameReader) creditedUnlocked(st *Stream) {
+	joint, limit := st.carrier.joint, st.send.credit.limit
+	if joint == nil || st.carrier.free {
+		return
+	}
+	r.ses.mu.Unlock()
+	again := joint.Credited(limit)
+	r.ses.mu.Lock()
+	st.carrier.free = !again
+}
+
+// ResetBehind resets the stream with the code of cause, behind what was and will be
+// written to it: once its direction is ended, by whoever relays.
+func (st *Stream) ResetBehind(cause error) {
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	st.carrier.behind = &tunnel.ResetError{Code: tunnel.CodeOf(cause), Loss: tunnel.LossOf(cause)}
+	st.resetBehindLocked()
+}
+
+func (st *Stream) resetBehindLocked() {
+	if cause := st.carrier.behind; cause != nil && (st.state == halfClosedLocal || st.state == ended) {
+		st.sendResetLocked(cause.Code)
+		st.dropLocked(cause, cause)
+	}
+}
+
+// Detach ends the stream, but not the connection that it carries. Nothing more comes
+// out of the stream once Detach has returned. Where a write is under way, the link has
+// doubtTime to get on with it, or to receive something.
+func (st *Stream) Detach() {
+	_ = st.Reset(tunnel.Lost(tunnel.LossReplaced))
+	st.ses.mu.Lock()
+	defer st.ses.mu.Unlock()
+	if st.send.writing {
+		st.ses.probeWriteLocked()
+	}
+	for st.recv.taking {
+		st.recv.cond.Wait()
+	}
+}

@@ -1,0 +1,131 @@
+package splice
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a stream that notes what it is called for.
+type fake struct {
+	before link.Joined
+	joint  link.Joint
+	calls  []string
+	slow   func() // runs in the first Acknowledge
+}
+
+func (f *fake) note(format string, args ...any) {
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
+}
+
+func (f *fake) Join(j link.Joint) link.Joined {
+	f.joint = j
+	return f.before
+}
+
+func (f *fake) Acknowledge(a link.Ack) {
+	if slow := f.slow; slow != nil {
+		f.slow = nil
+		slow()
+	}
+	f.note("ACK %d", a.Offset)
+}
+
+func (f *fake) BoundCredit(limit uint64) bool {
+	f.note("bound %d", limit)
+	return limit < 100
+}
+
+func (f *fake) ResetBehind(cause error) { f.note("reset %d", tunnel.CodeOf(cause)) }
+func (f *fake) SendMove()               { f.note("MOVE") }
+
+func (f *fake) want(t *testing.T, calls ...string) {
+	t.Helper()
+	if !slices.Equal(f.calls, calls) {
+		t.Errorf("called for %q, want %q", f.calls, calls)
+	}
+	f.calls = nil
+}
+
+// What happens on one stream is done on the other, also what has happened before the
+// two were joined.
+func TestStreamsShareTheirFate(t *testing.T) {
+	a := &fake{before: link.Joined{Ack: &link.Ack{Offset: 7}, Limit: 10}}
+	b := &fake{before: link.Joined{Limit: 20, Failed: &tunnel.ResetError{Code: tunnel.CodeMemory}}}
+	join(a, b)
+	b.want(t, "ACK 7", "bound 10")
+	a.want(t, "bound 20", "reset 8")
+	a.joint.Acked(link.Ack{Offset: 9})
+	if !a.joint.Credited(99) || a.joint.Credited(100) {
+		t.Error("a bound that the other stream has outgrown is still told, or one that it has not is not")
+	}
+	b.joint.Move()
+	b.joint.Lost(tunnel.Lost(tunnel.LossCut))
+	b.want(t, "ACK 9", "bound 99", "bound 100")
+	a.want(t, "MOVE", "reset 5")
+}
+
+// An acknowledgement that comes while an earlier one is passed on goes behind that one:
+// the last that is sent counts.
+func TestAcknowledgementsKeepTheirOrder(t *testing.T) {
+	passed := make(chan struct{})
+	from, to := &fake{before: link.Joined{Ack: &link.Ack{Offset: 1}}}, new(fake)
+	h := &half{to: to}
+	to.slow = func() {
+		go func() { h.Acked(link.Ack{Offset: 2}); close(passed) }()
+		time.Sleep(20 * time.Millisecond)
+	}
+	h.attach(from)
+	<-passed
+	to.want(t, "ACK 1", "bound 0", "ACK 2")
+}
+
+// Only streams of connections that may outlive them are joined.
+func TestOthersAreLeftAlone(t *testing.T) {
+	failed := errors.New("failed")
+	for name, c := range map[string]struct {
+		far       tunnel.Conn
+		err       error
+		resume    *tunnel.Resume
+		answerErr error
+	}{
+		"failed dial":     {err: failed, resume: new(tunnel.Resume)},
+		"no stream":       {far: tunnel.Wrap(nil), resume: new(tunnel.Resume)},
+		"plain":           {far: new(link.Stream)},
+		"refused by peer": {far: new(link.Stream), resume: new(tunnel.Resume), answerErr: failed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dial := carrierFunc(func(_ context.Context, _ *tunnel.Flow, answer tunnel.Answer) error {
+				_, err := answer(c.far, c.err)
+				return err
+			})
+			flow := tunnel.NewFlow("tcp", "x:1")
+			flow.Resume = c.resume
+			err := Forwarder(dial).Forward(t.Context(), flow, func(far tunnel.Conn, err error) (tunnel.Conn, error) {
+				if far != c.far || err != c.err {
+					t.Errorf("answered with %v, %v", far, err)
+				}
+				return nil, c.answerErr // which would panic if it were joined
+			})
+			if err != c.answerErr {
+				t.Errorf("Forward returns %v", err)
+			}
+		})
+	}
+}
+
+type carrierFunc func(context.Context, *tunnel.Flow, tunnel.Answer) error
+
+func (f carrierFunc) Forward(ctx context.Context, flow *tunnel.Flow, answer tunnel.Answer) error {
+	return f(ctx, flow, answer)
+}
