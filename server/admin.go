@@ -3,7 +3,6 @@ package server
 import (
 	"net/http"
 	"strings"
-	"time"
 
 	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
@@ -59,7 +58,7 @@ func (s *Server) adminMore(status *admin.Status) {
 	}
 	status.Buffers = map[string]admin.Buffer{
 		"link": {Used: s.opts.Budget.Used(), Limit: s.opts.Budget.Max()},
-		"grpc": {Used: s.limits.Budget.Used(), Limit: s.limits.Budget.Max()},
+		"grpc": {Used: s.grpc.Budget.Used(), Limit: s.grpc.Budget.Max()},
 	}
 }
 
@@ -123,46 +122,4 @@ func identifiersText(ids registry.Identifiers) string {
 		text = strings.ToValidUTF8(text[:maxIdentifiersText], "") + "…"
 	}
 	return text
-}
-
-// clientLink is a sidecar's link, or all lanes of one.
-type clientLink interface {
-	Peer() link.Hello
-	Stats() link.Stats
-	Heard() time.Time
-	Drain()
-	SetServerCount(n int)
-	SetServing(s link.Serving)
-}
-
-// sidecarLink is a clientLink that is up.
-type sidecarLink struct {
-	link   clientLink
-	remote string
-	since  time.Time
-}
-
-// linked is how many sidecars are.
-func (p *peers) linked() (n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for who := range p.members {
-		if who.client.link != nil {
-			n++
-		}
-	}
-	return n
-}
-
-// clients lists those that are linked.
-func (p *peers) clients() []sidecarLink {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var out []sidecarLink
-	for who := range p.members {
-		if who.client.link != nil {
-			out = append(out, who.client)
-		}
-	}
-	return out
 }

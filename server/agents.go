@@ -15,6 +15,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
+	"konnectivity/server/limits"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
@@ -31,7 +32,7 @@ func (s *Server) buildAgents() (err error) {
 	if !s.opts.AgentsNeedLink {
 		s.agentService, err = legacy.NewAgentService(legacy.AgentServiceConfig{
 			ServerID: s.opts.ID, ServerCount: s.serverCount, Accept: s.acceptAgent,
-			Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
+			Limits: s.grpc, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
 		})
 		if err != nil {
 			return err
@@ -52,32 +53,31 @@ func (s *Server) buildAgents() (err error) {
 // agentFront serves agents.
 func (s *Server) agentFront(cfg frontend.Config) (*frontend.Frontend, error) {
 	if s.agentGRPC != nil {
-		cfg.GRPC = s.hosted(s.handleAgentGRPC)
+		cfg.GRPC = s.admitted(agents, s.handleAgentGRPC)
 	}
 	if !s.opts.NoLink {
-		cfg.Link = s.hosted(s.serveAgentLink)
+		cfg.Link = s.admitted(agents, s.serveAgentLink)
 	}
 	return frontend.New(cfg)
 }
 
 // acceptAgent decides on an agent that came by gRPC.
 func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave func(), err error) {
-	from, ok := authInfoOf(ctx)
-	if !ok {
+	h := handedOf(ctx)
+	if h == nil {
 		return nil, errNotHanded
 	}
-	cl := from.cluster
 	who := auth.Peer{ID: p.ID(), Identifiers: p.Identifiers(), Token: p.Token(), TLS: p.TLS(), Remote: p.RemoteAddr()}
-	agent, give, err := cl.admit(ctx, from.life, who, "grpc")
+	agent, give, err := h.cluster.admit(ctx, h.life, who, "grpc")
 	if err != nil {
-		from.from.Deny()
+		h.from.Deny()
 		return nil, err
 	}
-	if err := prove(ctx); err != nil {
+	if err := h.prove(); err != nil {
 		give()
 		return nil, err
 	}
-	leaveAll := cl.join(from.life, agent, p, &peer{drain: p.Drain})
+	leaveAll := h.cluster.join(h.life, agent, p, &peer{drain: p.Drain})
 	return func() {
 		leaveAll()
 		give()
@@ -85,13 +85,12 @@ func (s *Server) acceptAgent(ctx context.Context, p *legacy.AgentPeer) (leave fu
 }
 
 // handleAgentGRPC serves an agent by gRPC.
-func (s *Server) handleAgentGRPC(ctx context.Context, c *frontend.Conn) {
-	s.agentGRPC.handle(ctx, c, s.clusterOf(c), nil)
+func (s *Server) handleAgentGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, _ *tunnel.Client) {
+	s.agentGRPC.handle(ctx, c, cl, nil)
 }
 
 // serveAgentLink is an agent's link from its handshake to its end.
-func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn) {
-	cl := s.clusterOf(c)
+func (s *Server) serveAgentLink(ctx context.Context, c *frontend.Conn, cl *cluster, _ *tunnel.Client) {
 	session, agent, giveBack := cl.meetAgent(ctx, c)
 	c.AtEnd(giveBack)
 	if session == nil {
@@ -107,7 +106,7 @@ func (cl *cluster) meetAgent(ctx context.Context, c *frontend.Conn) (session *li
 	s := cl.server
 	giveBack = func() {}
 	cfg := s.linkConfig()
-	cfg.Budget = cl.parts.budget
+	cfg.Budget = cl.limits.Budget()
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log
 	setLiveness(&cfg, s.opts.Keepalive)
@@ -157,6 +156,10 @@ func (cl *cluster) joinLinked(life context.Context, agent registry.Agent, g *lan
 	}
 }
 
+var errNoAgentRoom = &auth.Refusal{
+	Code: codes.Unavailable, Reason: "the server has no memory for more agents of this cluster: they may take half of its memory limit, divided among clusters",
+}
+
 // errChanged is why an agent is refused that was judged by what no longer holds.
 var errChanged = &auth.Refusal{Code: codes.Unavailable, Reason: "what the server admits has changed while it judged this agent; come again"}
 
@@ -176,7 +179,10 @@ func (cl *cluster) admit(ctx, life context.Context, who auth.Peer, via string) (
 	}
 	give = func() {}
 	if err == nil {
-		give, err = cl.takeRoom(ctx, who, ids)
+		var ok bool
+		if give, ok = cl.limits.TakeAgent(ids.Len(), limits.CertMemory(who.TLS)+extraMetadata(ctx)); !ok {
+			err = errNoAgentRoom
+		}
 	}
 	if err != nil {
 		cl.server.metrics.AgentRefused(label(err))

@@ -49,16 +49,16 @@ func TestBandwidthIsBounded(t *testing.T) {
 	}
 	had := red.got.Load()
 	red.write("")
-	if red.cluster().terms.Load().bounds.MbitPerSecond != 0 {
+	if red.cluster().spec.Bounds.MbitPerSecond != 0 {
 		t.Fatal("the bound was not lifted")
 	}
-	before := red.cluster().paces.Up.Held()
+	before := red.cluster().limits.Paces.Up.Held()
 	if _, err := conn.Write([]byte(strings.Repeat("x", size))); err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()
 	s.eventually("all bytes", func() bool { return red.got.Load() == had+size })
-	if waited := red.cluster().paces.Up.Held() - before; waited != 0 {
+	if waited := red.cluster().limits.Paces.Up.Held() - before; waited != 0 {
 		t.Errorf("without a bound, it waited for %v", waited)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"konnectivity/internal/admission"
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
+	"konnectivity/server/limits"
 	"konnectivity/server/registry"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/lanes"
@@ -26,8 +27,8 @@ import (
 func (s *Server) buildClients() error {
 	if !s.opts.NoGRPC {
 		s.clientGRPC = newGRPCFront(s.opts.ClientKeepalive, grpc.MaxConcurrentStreams(maxStreams), grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connWindow))
-		s.proxyService = legacy.NewProxyService(streamed{}, legacy.ProxyServiceConfig{
-			Admit: admitStream, Received: handedOver, Limits: s.limits, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
+		s.proxyService = legacy.NewProxyService(streams{}, legacy.ProxyServiceConfig{
+			Admit: admitStream, Received: received, Limits: s.grpc, Metrics: s.metrics, Log: s.opts.Log, LogOf: s.logOfStream,
 		})
 		s.proxyService.Register(s.clientGRPC.server)
 	}
@@ -44,13 +45,13 @@ func (s *Server) buildClients() error {
 // clientFront serves clients.
 func (s *Server) clientFront(cfg frontend.Config) (*frontend.Frontend, error) {
 	if s.clientGRPC != nil {
-		cfg.GRPC = s.hosted(s.accounted(s.handleClientGRPC))
+		cfg.GRPC = s.admitted(clients, s.handleClientGRPC)
 	}
 	if !s.opts.NoConnect {
-		cfg.Connect = s.hosted(s.accounted(s.serveConnect))
+		cfg.Connect = s.admitted(clients, s.serveConnect)
 	}
 	if !s.opts.NoLink && cfg.TLS != nil {
-		cfg.Link = s.hosted(s.accounted(s.serveClientLink))
+		cfg.Link = s.admitted(clients, s.serveClientLink)
 	}
 	return frontend.New(cfg)
 }
@@ -96,7 +97,7 @@ func (s *Server) prepare() func(net.Conn) net.Conn {
 
 // serveConnect is a client's CONNECT.
 func (s *Server) serveConnect(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
-	frontend.Connect(requests{cl, client}, s.metrics, cl.agents.Ready)(ctx, c)
+	frontend.Connect(requests{cl.forwarder, client}, s.metrics, cl.agents.Ready)(ctx, c)
 }
 
 // serveClientLink is a sidecar's link: each stream it opens is a request.
@@ -116,7 +117,7 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 	s := cl.server
 	cfg := s.linkConfig()
 	cfg.Hello.Serving = cl.serving()
-	cfg.Forwarder = splice.Forwarder(s.metrics.LinkRequests(requests{cl, client}))
+	cfg.Forwarder = splice.Forwarder(s.metrics.LinkRequests(requests{cl.forwarder, client}))
 	cfg.Budget = client.Budget
 	cfg.Hold = cl.held()
 	cfg.Log = cl.log
@@ -129,15 +130,15 @@ func (cl *cluster) meetClient(ctx context.Context, c *frontend.Conn, client *tun
 		if len(peer.ID) > registry.MaxID { // it is listed with every link
 			return fmt.Errorf("the client's id has %d bytes: at most %d are accepted", len(peer.ID), registry.MaxID)
 		}
-		if taken = client.Budget.Take(clientMemory); !taken {
-			return errors.New(noMemoryFor(client))
+		if taken = client.Budget.Take(limits.ClientMemory); !taken {
+			return errors.New(limits.NoMemory(client))
 		}
 		return nil
 	}
 	session = s.meetLink(ctx, c, cfg)
 	return session, func() {
 		if taken {
-			client.Budget.Give(clientMemory)
+			client.Budget.Give(limits.ClientMemory)
 		}
 	}
 }
@@ -172,4 +173,16 @@ func (cl *cluster) joinClient(c *frontend.Conn, session *link.Session) (leave fu
 			_ = g.Close() // and waits for what it runs
 		}
 	}
+}
+
+// requests carries what one client asks for.
+type requests struct {
+	next   tunnel.Carrier
+	client *tunnel.Client
+}
+
+// Forward implements tunnel.Carrier.
+func (r requests) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	f.Client = r.client
+	return r.next.Forward(ctx, f, answer)
 }

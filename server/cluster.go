@@ -9,7 +9,7 @@ import (
 
 	"konnectivity/internal/policy"
 	"konnectivity/server/auth"
-	"konnectivity/server/frontend"
+	"konnectivity/server/limits"
 	"konnectivity/server/registry"
 	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
@@ -17,58 +17,64 @@ import (
 	"konnectivity/tunnel/shares"
 )
 
-// cluster is all that a server keeps of one cluster: its agents, what is open
-// to them, and who is told of what. A server has one of its own, that of its
-// flags, and one for each tenant. The TLS handshake decides which one a
-// connection belongs to, and never what its peer says, so nothing leads from
-// one cluster to another.
-type cluster struct {
-	server *Server
-	name   string // the tenant's; "" is the server's own
-	log    logrus.FieldLogger
+// state is where a cluster is in its life; doc.go has the transitions.
+type state int
 
-	parts     parts         // of what all clusters share
-	room      *shares.Share // of the memory for agents; nil: there is no bound
+const (
+	loading  state = iota // made, and not in force: no handshake leads to it
+	serving               // it admits connections
+	draining              // it admits nobody, and what it has is cut
+	gone                  // nothing of it is left
+)
+
+// cluster is the runtime of one cluster: its agents, what is open to them, and who
+// is told of what. A server has one of its own, that of its flags, and one for each
+// tenant. The TLS handshake decides which one a connection belongs to, never what
+// its peer says later, so nothing leads from one cluster to another.
+type cluster struct {
+	// Immutable.
+
+	server    *Server
+	name      string // the tenant's; "" is the server's own
+	log       logrus.FieldLogger
+	limits    *limits.Tenant
 	agents    *registry.Registry
 	ends      *resume.Manager // of connections that do not go on to a peer that keeps them
 	forwarder *tunnel.Forwarder
-	lanes     [sides]laneBooks // links that are lanes of one; a client's is never one of an agent's
-	peers     peers            // who is told of a drain and of the number of servers
 
-	terms   atomic.Pointer[terms] // never nil once it is in use
-	traffic traffic               // of a tenant
-	bounds  bounds                // the same
-	paces   tunnel.Paces          // of its connections; the same
-	places  [sides]*shares.Share  // that its connections take; the same
-	hold    tunnel.Hold           // of its links
-	metered int64                 // what it had carried when the meter last read it, whose alone it is
+	// Shared, each with a lock of its own.
 
-	mu     sync.Mutex
-	tenant *tenancy.Tenant // as it is now; nil: the server's own
-	guests map[*guest]struct{}
-	over   bool // no more guests are taken in
-	left   sync.WaitGroup
+	lanes   [sides]laneBooks // links that are lanes of one; a client's is never one of an agent's
+	peers   peers            // who is told of a drain and of the number of servers
+	traffic traffic
+	hold    tunnel.Hold // of its links
+	config  atomic.Pointer[config]
+	room    [sides]*shares.Share // for its connections on the ports of a side; nil: the server's own
+
+	metered int64 // bytes carried when the meter last read them; only the meter uses it
+
+	mu    sync.Mutex
+	state state
+	spec  *tenancy.Tenant // in force; nil: the server's own
+	conns map[*conn]struct{}
+	left  sync.WaitGroup // what draining waits for: connections and gRPC streams
 }
 
-// terms are what a cluster's peers are held to. They are replaced as a whole.
-type terms struct {
+// config is what a cluster's peers are held to. It is replaced as a whole.
+type config struct {
 	gate   auth.Gate
-	policy *policy.Policy // beside that of the flags; nil: none
-	bounds tenancy.Bounds
+	policy *policy.Policy     // beside that of the flags; nil: none
 	stop   context.CancelFunc // ends what the gate runs; nil: nothing
 }
 
-// newCluster makes one without terms.
-func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluster {
-	cl := &cluster{server: s, name: name, log: s.opts.Log, parts: s.accounts.tenant(name), guests: make(map[*guest]struct{})}
+// newCluster returns a cluster that is loading, without config.
+func (s *Server) newCluster(name string, has *limits.Tenant, strategies []registry.Strategy) *cluster {
+	cl := &cluster{server: s, name: name, log: s.opts.Log, limits: has, conns: make(map[*conn]struct{})}
 	if name != "" {
 		cl.log = cl.log.WithField("tenant", name)
 	}
-	if s.agentRoom != nil {
-		cl.room = s.agentRoom.Share()
-	}
 	cl.agents = registry.New(strategies, cl.log)
-	cl.ends = resume.New(resume.Options{Window: s.opts.ResumeWindow, Budget: cl.parts.budget, Log: cl.log})
+	cl.ends = resume.New(resume.Options{Window: s.opts.ResumeWindow, Budget: has.Budget(), Log: cl.log})
 	if s.paused != nil {
 		cl.ends.OnResume(s.paused)
 	}
@@ -83,33 +89,86 @@ func (s *Server) newCluster(name string, strategies []registry.Strategy) *cluste
 	}
 	if name != "" {
 		cl.forwarder.Total = &cl.traffic.totals
-		cl.forwarder.Paces = &cl.paces
+		cl.forwarder.Paces = &has.Paces
 		cl.forwarder.Observers = append(cl.forwarder.Observers, &cl.traffic)
 	}
 	return cl
 }
 
-// Forward implements tunnel.Carrier.
-func (cl *cluster) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
-	return cl.forwarder.Forward(ctx, f, answer)
-}
-
 // gate is what agents pass.
-func (cl *cluster) gate() *auth.Gate { return &cl.terms.Load().gate }
+func (cl *cluster) gate() *auth.Gate { return &cl.config.Load().gate }
 
-// clusterOf is the cluster that a connection is of.
-func (s *Server) clusterOf(c *frontend.Conn) *cluster {
-	if h, ok := c.Owner().(*host); ok {
-		return h.cluster
-	}
-	return s.own
+// serve puts the cluster into force: handshakes lead to it from now on.
+func (cl *cluster) serve() {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.state = serving
 }
 
-// eachCluster calls do for the server's own cluster and for each tenant's; do
-// must not block.
+// change puts a new spec into force. It cuts exactly those connections that would not
+// be admitted any more: whose certificates no CA of the tenant has issued, and agents
+// whose tokens were reviewed by somebody else.
+func (cl *cluster) change(now *tenancy.Tenant, next *config) {
+	cl.agents.SetStrategies(cl.server.strategiesOf(now))
+	cl.peers.tellServing(cl.serving)
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	old := cl.spec
+	cl.spec = now
+	was := cl.config.Swap(next)
+	if was.stop != nil && was.gate.Tokens != next.gate.Tokens {
+		was.stop()
+	}
+	rejudged := !now.Tokens.Same(old.Tokens) || old.Agents != nil && now.Agents == nil
+	count := 0
+	for c := range cl.conns {
+		if c.side == agents && rejudged || !c.trusted(old, now) {
+			c.cut(errCut)
+			count++
+		}
+	}
+	if count > 0 {
+		cl.log.WithField("connections", count).Info("connections were cut that the tenant does not admit any more")
+	}
+}
+
+// drain cuts all connections and returns when the cluster is gone.
+func (cl *cluster) drain() {
+	cl.mu.Lock()
+	cl.state = draining
+	for c := range cl.conns {
+		c.cut(errCut)
+	}
+	if stop := cl.config.Load().stop; stop != nil {
+		stop()
+	}
+	cl.mu.Unlock()
+	cl.left.Wait()
+	cl.ends.Close()
+	cl.ends.Wait()
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.state = gone
+}
+
+// stay makes drain wait for a call of left.Done; false: the cluster drains.
+func (cl *cluster) stay() bool {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	if cl.state >= draining {
+		return false
+	}
+	cl.left.Add(1)
+	return true
+}
+
+// eachCluster calls do for the server's own cluster and for each tenant's, by name;
+// do must not block.
 func (s *Server) eachCluster(do func(*cluster)) {
 	do(s.own)
-	s.tenants.each(do)
+	for _, cl := range s.tenants.clusters() {
+		do(cl)
+	}
 }
 
 // counts is how many agents there are in all clusters.
@@ -149,10 +208,4 @@ func (s *Server) closeEnds() {
 }
 
 // waitEnds returns when what closeEnds ended has ended.
-func (s *Server) waitEnds() {
-	var all []*cluster
-	s.eachCluster(func(cl *cluster) { all = append(all, cl) })
-	for _, cl := range all {
-		cl.ends.Wait()
-	}
-}
+func (s *Server) waitEnds() { s.eachCluster(func(cl *cluster) { cl.ends.Wait() }) }

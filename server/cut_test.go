@@ -24,7 +24,7 @@ func (c *sharer) guestCount() int {
 	cl := c.cluster()
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	return len(cl.guests)
+	return len(cl.conns)
 }
 
 // An agent that is cut is not taken for lost, though the first of its lanes has long

@@ -12,28 +12,24 @@ import (
 // counted and told like any dial that failed.
 type dialer struct {
 	cluster *cluster
-	settle  settling
+	gate    startupGate
 	agents  tunnel.Dialer
 }
 
 // newDialer makes the cluster's; it waits for the first agent from now on.
 func (cl *cluster) newDialer() *dialer {
 	s := cl.server
-	return &dialer{cl, settling{cl.agents.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}, cl.ends.Dialer(cl.agents)}
+	return &dialer{cl, startupGate{cl.agents.Joined(), time.Now().Add(s.opts.Settle), s.drains.Done()}, cl.ends.Dialer(cl.agents)}
 }
 
 // Dial implements tunnel.Dialer.
 func (d *dialer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	cl := d.cluster
-	if cl.name == "" {
-		return d.dial(ctx, f)
-	}
-	perSecond, err := cl.bound(f)
+	answered, err := d.cluster.limits.Admit(f)
 	if err != nil {
 		return nil, err
 	}
 	far, err := d.dial(ctx, f)
-	cl.bounds.answered(f, err, perSecond, time.Now())
+	answered(err)
 	return far, err
 }
 
@@ -43,13 +39,32 @@ func (d *dialer) dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) 
 	if err := cl.permit(f); err != nil {
 		return nil, err
 	}
-	done, err := cl.server.share(ctx, f)
+	done, err := cl.limits.Start(ctx, f)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
 	cl.server.metrics.Dialing(1)
 	defer cl.server.metrics.Dialing(-1)
-	d.settle.wait(ctx)
+	d.gate.wait(ctx)
 	return d.agents.Dial(ctx, f)
+}
+
+// permit is an error unless the operator and the cluster's own rules allow a
+// destination. Here names are judged as names; the agent, which resolves them, judges
+// their addresses.
+func (cl *cluster) permit(f *tunnel.Flow) error {
+	host, port, err := tunnel.SplitAddress(f.Address)
+	if err != nil {
+		return err
+	}
+	err = cl.server.opts.Policy.AllowUnresolved(host, port)
+	if own := cl.config.Load().policy; err == nil && own != nil {
+		err = own.AllowUnresolved(host, port)
+	}
+	if err != nil {
+		cl.log.WithError(err).WithField("id", f.ID).WithField("address", f.Address).
+			Warn("a destination was refused by policy")
+	}
+	return err
 }

@@ -11,13 +11,10 @@ import (
 // asked is how a client asks cl for a dial, of a connection that exists if it is to be
 // resumed.
 func asked(t *testing.T, cl *cluster, resume *tunnel.Resume) *tunnel.Flow {
-	client, leave := cl.server.accounts.join(identity{tenant: cl.name}, nil, cl.parts)
+	client, leave := cl.limits.Join(nil, tunnel.Addr{Text: "192.0.2.1:1"})
+	t.Cleanup(leave)
 	f := tunnel.NewFlow("tcp", "x:1")
 	f.Client, f.Resume = client, resume
-	t.Cleanup(func() {
-		ended(f)
-		leave()
-	})
 	return f
 }
 
@@ -49,7 +46,7 @@ func TestADialThatWaitsForAgents(t *testing.T) {
 	r := startServer(t)
 	joined, picked := make(chan struct{}), make(chan struct{})
 	d := r.own.newDialer()
-	d.settle = settling{joined: joined, until: time.Now().Add(time.Hour)}
+	d.gate = startupGate{joined: joined, until: time.Now().Add(time.Hour)}
 	d.agents = tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
 		close(picked)
 		return nil, nil

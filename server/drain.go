@@ -3,10 +3,7 @@ package server
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
-
-	"konnectivity/tunnel/link"
 )
 
 // drain tells everybody that the server goes, and returns when the clients'
@@ -72,105 +69,4 @@ func (s *Server) stopAgents() {
 		_ = s.agentService.Close()
 		s.agentGRPC.server.Stop()
 	}
-}
-
-// peers are told when the server drains, and when the number of servers
-// changes.
-type peers struct {
-	mu       sync.Mutex
-	draining bool
-	servers  int          // as last told; 0: never
-	serving  link.Serving // the same
-	members  map[*peer]struct{}
-}
-
-type peer struct {
-	drain func()
-	count func(int) // nil: cannot be told
-
-	serving func(link.Serving) // nil: the same, or it is none of its business
-
-	client sidecarLink // what a sidecar's link is; zero for others
-}
-
-// join adds a peer until leave is called, and tells it now what the others were
-// told while it shook hands. drain and count must not block.
-func (p *peers) join(who *peer) (leave func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.draining {
-		who.drain()
-	}
-	p.tellLocked(who)
-	if p.members == nil {
-		p.members = make(map[*peer]struct{})
-	}
-	p.members[who] = struct{}{}
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		delete(p.members, who)
-	}
-}
-
-// tell is for another lane of a peer that has joined, once that peer's later news
-// come by it, too.
-func (p *peers) tell(lane *peer) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.tellLocked(lane)
-}
-
-func (p *peers) tellLocked(who *peer) {
-	if p.servers > 0 && who.count != nil {
-		who.count(p.servers)
-	}
-	if p.serving.Told && who.serving != nil {
-		who.serving(p.serving)
-	}
-}
-
-func (p *peers) drain() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.draining = true
-	for who := range p.members {
-		who.drain()
-	}
-}
-
-func (p *peers) count(n int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.servers = n
-	for who := range p.members {
-		if who.count != nil {
-			who.count(n)
-		}
-	}
-}
-
-// tellServing tells clients whether agents serve, if that has changed. ask is
-// called under the lock, so that the newest answer is the last that is told.
-func (p *peers) tellServing(ask func() link.Serving) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := ask()
-	if now == p.serving {
-		return
-	}
-	p.serving = now
-	for who := range p.members {
-		if who.serving != nil {
-			who.serving(now)
-		}
-	}
-}
-
-// serving is what clients are told of the agents.
-func (cl *cluster) serving() link.Serving {
-	if err := cl.agents.Ready(); err != nil {
-		return link.Serving{Told: true, Why: err.Error()}
-	}
-	return link.Serving{Told: true}
 }

@@ -29,14 +29,14 @@ func (s *Server) gauges() {
 	})
 	for protocol, budget := range map[string]interface {
 		Used() int64
-	}{"link": s.opts.Budget, "grpc": s.limits.Budget} {
+	}{"link": s.opts.Budget, "grpc": s.grpc.Budget} {
 		m.Gauge("buffered_bytes", "Bytes of the memory budget in use, by protocol: received bytes that wait for a reader and, for links, what connections count as.", prometheus.Labels{"protocol": protocol},
 			func() float64 { return float64(budget.Used()) })
 	}
 	m.Gauge("buffer_limit_bytes", "Maximum number of bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "link"},
 		func() float64 { return float64(s.opts.Budget.Max()) })
 	m.Gauge("buffer_limit_bytes", "Maximum number of bytes that may wait for readers, by protocol.", prometheus.Labels{"protocol": "grpc"},
-		func() float64 { return float64(s.limits.Budget.Max()) })
+		func() float64 { return float64(s.grpc.Budget.Max()) })
 }
 
 // agentFigures are what is known of the agents of all clusters, asked once a

@@ -18,6 +18,7 @@ import (
 
 	"konnectivity/internal/admission"
 	"konnectivity/server/frontend"
+	"konnectivity/server/limits"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 )
@@ -97,9 +98,9 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, c
 	c.Weigh(frontend.GRPCWeight)
 	h := &handed{Conn: c.Whole(), from: c, life: ctx, client: client, cluster: cl, done: make(chan struct{})}
 	if client != nil {
-		h.gathers = &gathering{Conn: h.Conn, budget: client.GRPC}
-		h.Conn = h.gathers
-		defer h.gathers.finish()
+		h.frames = limits.NewFrames(h.Conn, client.GRPC)
+		h.Conn = h.frames
+		defer h.frames.Finish()
 	}
 	if !g.queue.Give(ctx, h) {
 		return
@@ -111,14 +112,14 @@ func (g *grpcFront) handle(ctx context.Context, c *frontend.Conn, cl *cluster, c
 	}
 }
 
-// handed is a connection on its way into gRPC.
+// handed is a connection on its way into gRPC. Streams know it by their authInfo.
 type handed struct {
 	net.Conn
 	from    *frontend.Conn
 	life    context.Context // the connection's
-	client  *tunnel.Client  // nil: an agent's
-	gathers *gathering      // nil: an agent's
 	cluster *cluster
+	client  *tunnel.Client // nil: an agent's
+	frames  *limits.Frames // nil: an agent's
 	once    sync.Once
 	done    chan struct{} // closed by Close
 }
@@ -136,50 +137,44 @@ func (h *handed) Close() error {
 var errNoRoom = status.Error(codes.Unavailable, "the server has no room for more connections")
 
 // prove notes that the peer of a stream, which was accepted, is no stranger.
-func prove(ctx context.Context) error {
-	if from := connOf(ctx); from != nil && !from.Begin() {
+func (h *handed) prove() error {
+	if !h.from.Begin() {
 		return errNoRoom
 	}
 	return nil
 }
 
-// connOf is the connection of a stream; nil if it did not come by a frontend.
-func connOf(ctx context.Context) *frontend.Conn {
-	info, _ := authInfoOf(ctx)
-	return info.from
-}
-
-// authInfoOf is what a stream knows of its connection; false if that did not
-// come by a frontend.
-func authInfoOf(ctx context.Context) (authInfo, bool) {
-	if p, ok := grpcpeer.FromContext(ctx); ok {
-		info, ok := p.AuthInfo.(authInfo)
-		return info, ok
+// handedOf is the connection of a stream; nil if that did not come by a frontend.
+func handedOf(stream context.Context) *handed {
+	if p, ok := grpcpeer.FromContext(stream); ok {
+		if info, ok := p.AuthInfo.(authInfo); ok {
+			return info.handed
+		}
 	}
-	return authInfo{}, false
+	return nil
 }
 
 // judgeStream gives an agent the time that it takes to judge it, and counts what
 // it has made gRPC keep. It begins in acceptAgent.
 func judgeStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if from := connOf(stream.Context()); from != nil {
-		from.Weigh(frontend.GRPCWeight + maxAgentStreams*metadataSize(stream.Context()))
-		from.Allow(admitTimeout + time.Second)
+	if h := handedOf(stream.Context()); h != nil {
+		h.from.Weigh(frontend.GRPCWeight + maxAgentStreams*metadataSize(stream.Context()))
+		h.from.Allow(admitTimeout + time.Second)
 	}
 	return handler(srv, stream)
 }
 
 var errOver = status.Error(codes.Unavailable, "the tenant was removed")
 
-// countStream has a cluster's end wait for its streams. They outlast their connections
-// for a moment, and what they leave in the cluster's books is not to come when these
-// have been closed.
+// countStream makes the end of a cluster wait for its streams. They outlast their
+// connections for a moment, and must not change the cluster's figures once these have
+// been added to the past.
 func countStream(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if info, ok := authInfoOf(stream.Context()); ok {
-		if !info.cluster.stay() {
+	if h := handedOf(stream.Context()); h != nil {
+		if !h.cluster.stay() {
 			return errOver
 		}
-		defer info.cluster.left.Done()
+		defer h.cluster.left.Done()
 	}
 	return handler(srv, stream)
 }
@@ -220,7 +215,7 @@ func (fromFrontend) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo,
 	if h.from.TLS() != nil {
 		level = credentials.PrivacyAndIntegrity
 	}
-	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h.from, h.life, h.client, h.gathers, h.cluster}, nil
+	return h, authInfo{credentials.CommonAuthInfo{SecurityLevel: level}, h}, nil
 }
 
 func (fromFrontend) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -238,14 +233,60 @@ func (fromFrontend) OverrideServerName(string) error { return nil }
 // authInfo is what streams know of their connection.
 type authInfo struct {
 	credentials.CommonAuthInfo
-	from    *frontend.Conn
-	life    context.Context
-	client  *tunnel.Client // nil: an agent's
-	gathers *gathering     // nil: an agent's
-	cluster *cluster
+	handed *handed
 }
 
 func (authInfo) AuthType() string { return "handshaken" }
 
 // TLS is the connection's TLS state, or nil.
-func (a authInfo) TLS() *tls.ConnectionState { return a.from.TLS() }
+func (a authInfo) TLS() *tls.ConnectionState { return a.handed.from.TLS() }
+
+// streams carries what gRPC streams ask for, in the cluster of their connection.
+type streams struct{}
+
+// Forward implements tunnel.Carrier.
+func (streams) Forward(ctx context.Context, f *tunnel.Flow, answer tunnel.Answer) error {
+	h := handedOf(ctx)
+	if h == nil {
+		return errNotHanded
+	}
+	return h.cluster.forwarder.Forward(ctx, f, answer)
+}
+
+// handleClientGRPC serves a client by gRPC.
+func (s *Server) handleClientGRPC(ctx context.Context, c *frontend.Conn, cl *cluster, client *tunnel.Client) {
+	if !client.Budget.Take(limits.ClientMemory) {
+		c.Refuse(limits.NoMemory(client))
+		return
+	}
+	defer client.Budget.Give(limits.ClientMemory)
+	s.clientGRPC.handle(ctx, c, cl, client)
+}
+
+// received counts a message that a stream was handed.
+func received(stream context.Context, bytes int) {
+	if h := handedOf(stream); h != nil {
+		h.frames.Received(bytes)
+	}
+}
+
+// admitStream admits a client's stream, or says why it cannot. The first stream shows
+// that the client means its connection.
+func admitStream(stream context.Context) (*tunnel.Client, func(), error) {
+	h := handedOf(stream)
+	if h == nil {
+		return nil, nil, errNotHanded
+	}
+	if err := h.prove(); err != nil {
+		return nil, nil, err
+	}
+	n := limits.StreamMemory + extraMetadata(stream)
+	if !h.client.Budget.Take(n) {
+		return nil, nil, status.Error(codes.ResourceExhausted, limits.NoMemory(h.client))
+	}
+	end := h.frames.Begin()
+	return h.client, func() {
+		end()
+		h.client.Budget.Give(n)
+	}, nil
+}

@@ -18,6 +18,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/server/auth"
+	"konnectivity/server/limits"
 	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
@@ -411,15 +412,15 @@ func TestTheBoundOnMemoryIsNamed(t *testing.T) {
 	for _, c := range []*sharer{red, blue} {
 		c.hasAgent()
 	}
-	held := red.cluster().parts.budget.Share()
+	held := red.cluster().limits.Budget().Share()
 	held.Hold(1 << 20)
 	defer held.Give(1 << 20)
 	var status *statusError
-	if _, err := red.dial("connect", "a:1"); !errors.As(err, &status) || status.code != 429 || !strings.Contains(status.body, memoryBound) {
+	if _, err := red.dial("connect", "a:1"); !errors.As(err, &status) || status.code != 429 || !strings.Contains(status.body, limits.BoundReached) {
 		t.Errorf("a client by CONNECT is told %v", err)
 	}
 	var refusal *link.GoAwayError
-	if _, err := red.clientLink(); !errors.As(err, &refusal) || refusal.Text != memoryBound {
+	if _, err := red.clientLink(); !errors.As(err, &refusal) || refusal.Text != limits.BoundReached {
 		t.Errorf("a sidecar is told %v", err)
 	}
 	if _, err := red.dial("grpc", "a:1"); err == nil {

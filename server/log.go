@@ -12,8 +12,8 @@ import (
 
 // logOfStream is the log of the cluster that a gRPC stream is of.
 func (s *Server) logOfStream(stream context.Context) logrus.FieldLogger {
-	if info, ok := authInfoOf(stream); ok {
-		return info.cluster.log
+	if h := handedOf(stream); h != nil {
+		return h.cluster.log
 	}
 	return s.opts.Log
 }
@@ -21,7 +21,7 @@ func (s *Server) logOfStream(stream context.Context) logrus.FieldLogger {
 // logOfOwner is the log of the cluster that a connection was found to be of in
 // its handshake.
 func (s *Server) logOfOwner(owner any) logrus.FieldLogger {
-	if h, ok := owner.(*host); ok {
+	if h, ok := owner.(*tenant); ok {
 		return h.cluster.log
 	}
 	return s.opts.Log

@@ -90,15 +90,16 @@ func (s *Server) adminMetrics() http.Handler {
 
 // adminOf is what the admin API shows of one tenant.
 func (s *Server) adminOf(name string) (admin.Source, bool) {
-	state, found := s.tenants.now.Load().table.State(name)
+	v := s.tenants.now.Load()
+	state, found := v.table.State(name)
 	if !found {
 		return admin.Source{}, false
 	}
-	return s.adminOfTenant(s.tenants.seen(state)), true
+	return s.adminOfTenant(v, v.status(state)), true
 }
 
-func (s *Server) adminOfTenant(state tenancy.Status) admin.Source {
-	cl := s.tenants.cluster(state.Name)
+func (s *Server) adminOfTenant(v *view, state tenancy.Status) admin.Source {
+	cl := v.cluster(state.Name)
 	state.Error = state.Told
 	return admin.Source{
 		Component: "konnectivity-server", ID: s.opts.ID, Table: s.table, Tenant: state.Name,

@@ -11,10 +11,8 @@ import (
 
 // removed says whether a tenant's cluster is over.
 func (c *sharer) removed() bool {
-	ts := c.of.tenants
-	ts.mu.Lock()
-	defer ts.mu.Unlock()
-	return ts.live[c.name] == nil && len(ts.ending) == 0
+	v := c.of.tenants.now.Load()
+	return v.tenants[c.name] == nil && len(v.draining) == 0
 }
 
 // Of a tenant that was removed nothing is shown to who has its name next, however its

@@ -14,27 +14,25 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
+	"konnectivity/server/limits"
 	"konnectivity/server/metrics"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
-	"konnectivity/tunnel/shares"
 )
 
 // Server is a konnectivity server. Make it with New and call Run once.
 type Server struct {
-	opts      Options
-	metrics   *metrics.Server
-	own       *cluster          // that of the flags
-	tenants   *tenants          // nil: it serves its own cluster alone
-	accounts  *accounts         // of clients
-	agentRoom *shares.Pool      // of memory for agents' connections; nil: there is no bound
-	turns     *turns            // of clients' dials
-	table     *admin.Table      // nil: no admin port
-	leases    *lease.Controller // nil: none
-	limits    legacy.Limits
-	paused    func(time.Duration) // told of pauses of connections that were resumed; nil until New is over
-	preAuth   *frontend.PreAuth   // of all ports
-	local     *frontend.PreAuth   // of unix sockets
+	opts    Options
+	metrics *metrics.Server
+	own     *cluster // that of the flags
+	tenants *tenants // nil: it serves its own cluster alone
+	limits  *limits.Limits
+	table   *admin.Table      // nil: no admin port
+	leases  *lease.Controller // nil: none
+	grpc    legacy.Limits
+	paused  func(time.Duration) // told of pauses of connections that were resumed; nil until New is over
+	preAuth *frontend.PreAuth   // of all ports
+	local   *frontend.PreAuth   // of unix sockets
 
 	clientGRPC, agentGRPC *grpcFront // nil: not served
 	proxyService          *legacy.ProxyService
@@ -55,26 +53,22 @@ func New(opts Options) (*Server, error) {
 	if err := opts.setDefaults(); err != nil {
 		return nil, err
 	}
-	limits := legacy.Limits{Budget: legacy.NewBudget(legacy.DefaultBudget)}
+	grpc := legacy.Limits{Budget: legacy.NewBudget(legacy.DefaultBudget)}
 	s := &Server{
-		opts:     opts,
-		metrics:  metrics.New(opts.Registry),
-		limits:   limits,
-		accounts: newAccounts(opts.Budget, limits.Budget),
-		turns:    newTurns(),
+		opts:    opts,
+		metrics: metrics.New(opts.Registry),
+		grpc:    grpc,
+		limits:  limits.New(opts.Budget, grpc.Budget, opts.AgentMemory),
 
 		preAuth: frontend.NewPreAuth(admission.Descriptors()),
 		local:   frontend.NewLocalPreAuth(admission.Descriptors()),
 	}
 	s.drains, s.startDrain = context.WithCancel(context.Background())
-	if opts.AgentMemory > 0 {
-		s.agentRoom = shares.NewPool(opts.AgentMemory)
-	}
 	if opts.Admin != nil {
 		s.table = admin.NewTable()
 	}
-	s.own = s.newCluster("", opts.Strategies)
-	s.own.terms.Store(&terms{gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
+	s.own = s.newCluster("", s.limits.Own(), opts.Strategies)
+	s.own.config.Store(&config{gate: auth.Gate{Claims: opts.Claims, Tokens: s.newTokens(opts.Tokens, opts.Log)}})
 	if opts.Leases != nil {
 		cfg := *opts.Leases
 		cfg.ServerID, cfg.Metrics, cfg.Changed, cfg.Log = opts.ID, s.metrics, s.tellCount, opts.Log
@@ -163,7 +157,7 @@ func (s *Server) Run(ctx context.Context) error {
 // ended.
 func (s *Server) serve(life context.Context, parts *errgroup.Group, side side, fronts []*frontend.Frontend, listeners []Listener, g *grpcFront) <-chan struct{} {
 	var running sync.WaitGroup
-	running.Go(func() { s.tenants.keepPlaces(life, side) })
+	running.Go(func() { s.tenants.keepListeners(life, side) })
 	for i, f := range fronts {
 		running.Add(1)
 		parts.Go(func() error {

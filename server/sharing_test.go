@@ -280,15 +280,8 @@ func (c *sharer) reachesItsOwn(at string, kinds ...string) {
 	}
 }
 
-// cluster is the server's of that tenant.
-func (c *sharer) cluster() (found *cluster) {
-	c.of.tenants.each(func(cl *cluster) {
-		if cl.name == c.name {
-			found = cl
-		}
-	})
-	return found
-}
+// cluster is the tenant's runtime; nil: it is not served.
+func (c *sharer) cluster() *cluster { return c.of.tenants.now.Load().cluster(c.name) }
 
 // has waits until the server has so many connections of the cluster's agents.
 func (c *sharer) has(agents int) {

@@ -49,8 +49,8 @@ var tenantFamilies = []tenantFamily{
 	{"tenant_agent_refusals_total", "Count of agents refused, by tenant.", counter, one(func(cl *cluster) float64 { return float64(cl.traffic.refused.Load()) })},
 	{"tenant_bound_refusals_total", "Count of requested connections that were refused by a bound, by tenant.", counter, one(func(cl *cluster) float64 { return float64(cl.traffic.bound.Load()) })},
 	{"tenant_bandwidth_wait_seconds_total", "Seconds that connections, taken together, have waited for bounds.mbitPerSecond, by tenant and direction.", counter, directions(
-		func(cl *cluster) float64 { return cl.paces.Up.Held().Seconds() },
-		func(cl *cluster) float64 { return cl.paces.Down.Held().Seconds() })},
+		func(cl *cluster) float64 { return cl.limits.Paces.Up.Held().Seconds() },
+		func(cl *cluster) float64 { return cl.limits.Paces.Down.Held().Seconds() })},
 }
 
 func one(value func(*cluster) float64) []tenantSeries { return []tenantSeries{{nil, value}} }
@@ -69,7 +69,7 @@ func (s *Server) gatherer() prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		all, err := s.opts.Registry.Gather()
 		all = append(all, s.tenants.stateFamily())
-		all = append(all, s.tenants.families()...)
+		all = append(all, familiesOf(s.tenants.clusters())...)
 		slices.SortFunc(all, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
 		return all, err
 	})
@@ -78,7 +78,7 @@ func (s *Server) gatherer() prometheus.Gatherer {
 // gathererOf is what is shown of one tenant.
 func (s *Server) gathererOf(tenant string) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
-		if cl := s.tenants.cluster(tenant); cl != nil {
+		if cl := s.tenants.now.Load().cluster(tenant); cl != nil {
 			return familiesOf([]*cluster{cl}), nil
 		}
 		return nil, nil
@@ -94,12 +94,6 @@ func (t *tenants) stateFamily() *dto.MetricFamily {
 		f.Metric = append(f.Metric, &dto.Metric{Label: []*dto.LabelPair{pair("state", state)}, Gauge: &dto.Gauge{Value: &n}})
 	}
 	return f
-}
-
-func (t *tenants) families() []*dto.MetricFamily {
-	var clusters []*cluster
-	t.each(func(cl *cluster) { clusters = append(clusters, cl) })
-	return familiesOf(clusters)
 }
 
 func newFamily(name, help string, kind dto.MetricType) *dto.MetricFamily {

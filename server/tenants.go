@@ -2,11 +2,9 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -18,86 +16,59 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
-	"konnectivity/server/frontend"
 	"konnectivity/server/registry"
 	"konnectivity/server/tenancy"
+	"konnectivity/tunnel/resume"
 	"konnectivity/tunnel/shares"
 )
 
-// tenants are the clusters of a server of many. A nil one has none.
+// tenants are the clusters of a server of many. A nil one has none. Readers take a
+// view, which does not change; the writer that has mu replaces it.
 type tenants struct {
-	server *Server
-	dir    *tenancy.Dir
-
-	now    atomic.Pointer[hosting] // never nil
-	places [sides]*shares.Pool     // connections that a port has room for
-	moved  [sides]chan struct{}    // what tenants listen on may have changed
-
-	settled [sides]chan struct{} // closed by keepPlaces in a drain
+	server  *Server
+	dir     *tenancy.Dir
+	room    [sides]*shares.Pool  // connections that a port has room for
+	moved   [sides]chan struct{} // what tenants listen on may have changed
+	settled [sides]chan struct{} // closed by keepListeners in a drain
 
 	running sync.WaitGroup  // what ends with life, or with a tenant
 	life    context.Context // of the server, once it runs
 
-	mu     sync.Mutex
-	live   map[string]*cluster   // by name
-	ending map[*cluster]struct{} // removed, and not over yet
-	past   past                  // of those that are over
-
-	unplaced [sides]map[string]error // what tenants ask to listen on and cannot have, by name
-	closed   bool                    // nothing changes any more
+	mu     sync.Mutex           // held to replace now
+	now    atomic.Pointer[view] // never nil
+	closed bool                 // now is not replaced any more
 }
 
-// hosting is whose a handshake is, at one moment. It does not change.
-type hosting struct {
-	table *tenancy.Table
-	hosts map[*tenancy.Tenant]*host
+// view is which tenants there are, and whose a handshake is, at one moment.
+type view struct {
+	table    *tenancy.Table
+	tenants  map[string]*tenant // that are served, by name
+	clusters []*cluster         // theirs, by name
+	draining []*cluster
+	past     past
+	faults   [sides]map[string]error // why tenants, by name, cannot listen as they ask
 }
 
-// host is a tenant, as its files have it at one moment, with its cluster, which
-// stays the same.
-type host struct {
-	tenant  *tenancy.Tenant
+// tenant is a cluster with the spec that is in force in a view.
+type tenant struct {
+	spec    *tenancy.Tenant
 	cluster *cluster
-	guests  [sides]*tlsreload.Guest
-	inside  [sides]*tlsreload.Guest // of its own ports
+	shared  [sides]*tlsreload.Guest // its handshakes on the ports of all
+	own     [sides]*tlsreload.Guest // on ports of its own; nil: it has none
 }
 
-func (ts *tenants) newHost(t *tenancy.Tenant, cl *cluster) *host {
-	h := &host{tenant: t, cluster: cl}
-	for side := range sides {
-		h.guests[side] = ts.newGuest(t, side)
-		if side == agents && t.Listen.AgentPort > 0 || side == clients && t.Listen.ClientPort > 0 {
-			h.inside[side] = ts.newGuest(t, side)
-		}
-	}
-	return h
-}
-
-func (ts *tenants) newGuest(t *tenancy.Tenant, side side) *tlsreload.Guest {
-	g := &tlsreload.Guest{Key: t.Name, Cert: t.Cert}
-	if cas := side.cas(t); cas != nil {
-		g.Key += " " + hex.EncodeToString(cas.Digest[:])
-		g.CAs = cas.Pool
-		if len(cas.Only) > 0 {
-			g.Judge = func(cert *x509.Certificate) error { return ts.now.Load().table.Admit(t, cas, cert) }
-		}
-	}
-	return g
-}
-
-// sideOf is the side that a connection came in by.
-func (h *host) sideOf(c *frontend.Conn) side {
-	if c.Port() == agents.String() {
-		return agents
-	}
-	return clients
+// past is what tenants that are gone have added to the server's figures, which never
+// fall.
+type past struct {
+	up, down int64
+	resumed  resume.Stats
 }
 
 func newTenants(s *Server, dir *tenancy.Dir) *tenants {
-	t := &tenants{server: s, dir: dir, live: make(map[string]*cluster), ending: make(map[*cluster]struct{})}
-	t.now.Store(&hosting{table: dir.Table()})
+	t := &tenants{server: s, dir: dir}
+	t.now.Store(&view{table: dir.Table()})
 	for side := range sides {
-		t.places[side] = shares.NewPool(int64(s.roomOf(side)))
+		t.room[side] = shares.NewPool(int64(s.roomOf(side)))
 		t.moved[side] = make(chan struct{}, 1)
 		t.settled[side] = make(chan struct{})
 	}
@@ -129,210 +100,187 @@ func (t *tenants) ready() error {
 	return nil
 }
 
-// stop has nothing change any more.
+// stop ends all changes.
 func (t *tenants) stop() {
-	if t == nil {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closed = true
-}
-
-// tlsOf is the TLS configuration of a listener.
-func (s *Server) tlsOf(side side, l Listener) func(nextProtos ...string) *tls.Config {
-	if s.tenants == nil || l.TLSFor == nil {
-		return l.TLS
-	}
-	return func(nextProtos ...string) *tls.Config { return l.TLSFor(s.tenants.chooser(side), nextProtos...) }
-}
-
-// errNotNoted refuses a handshake that would end in the server's own cluster,
-// though it is a tenant's.
-var errNotNoted = errors.New("whose the connection is cannot be noted on it")
-
-// chooser says by the server name whose a handshake is, or leaves it to the
-// certificate. The names of tenants that are broken or gone are refused: their
-// peers are not to end up among others.
-func (t *tenants) chooser(side side) tlsreload.Choose {
-	return func(hello *tls.ClientHelloInfo) (*tlsreload.Guest, error) {
-		now := t.now.Load()
-		tenant, known := now.table.Find(hello.ServerName)
-		if !known {
-			return t.unnamed(side, hello, now), nil
-		}
-		if h := now.hosts[tenant]; tenant != nil && h != nil {
-			if !frontend.Own(hello, h, nil) {
-				return nil, errNotNoted
-			}
-			return h.guests[side], nil
-		}
-		err := fmt.Errorf("it asked for %.100q, whose tenant is broken or was removed", hello.ServerName)
-		if now.table.Closed() {
-			err = fmt.Errorf("it asked for %.100q, which no tenant has now; the server has had too many names to know whether one had it before, until it is restarted", hello.ServerName)
-		}
-		_ = frontend.Own(hello, nil, err) // for the log; it is refused anyway
-		return nil, err
+	if t != nil {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.closed = true
 	}
 }
 
-// byCertificate is the Key of all peers whose certificate decides whose they are.
-// It is no tenant's, which have no space after their name, or a digest.
-const byCertificate = "by certificate"
-
-// unnamed is who asks for no tenant's name. Where tenants are told by certificate,
-// that decides, by the CAs of the moment when it is shown; nil: they are not.
-func (t *tenants) unnamed(side side, hello *tls.ClientHelloInfo, now *hosting) *tlsreload.Guest {
-	if side.issuers(now.table) == nil {
-		return nil
-	}
-	return &tlsreload.Guest{Key: byCertificate, Verify: func(chain []*x509.Certificate) error {
-		now := t.now.Load()
-		issuers := side.issuers(now.table)
-		if issuers == nil {
-			return errors.New("no tenant is told by certificate any more")
-		}
-		tenant, err := issuers.Find(chain)
-		if err != nil {
-			return err
-		}
-		if err := now.table.Admit(tenant, side.cas(tenant), chain[0]); err != nil {
-			return err
-		}
-		h := now.hosts[tenant]
-		if h == nil {
-			return fmt.Errorf("its tenant, %s, is not served", tenant.Name)
-		}
-		if !frontend.Own(hello, h, nil) {
-			return errNotNoted
-		}
-		return nil
-	}}
-}
-
-// apply puts a table into force. It is called for one after the other.
-func (t *tenants) apply(table *tenancy.Table) {
-	next, changed := t.prepare(table)
-	if next == nil {
-		return
-	}
-	// First, so that those are let in at once who come by what is new. Who came by
-	// what was there before is looked at again when the handshake is over.
-	for _, h := range changed {
-		h.cluster.change(h.tenant, t.termsOf(h.tenant, h.cluster))
-	}
+// replace puts a copy of the view into force, as it is after edit, unless nothing
+// changes any more.
+func (t *tenants) replace(edit func(*view)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return
 	}
-	t.now.Store(next)
+	next := *t.now.Load()
+	edit(&next)
+	t.now.Store(&next)
+}
+
+// apply puts a table into force: it loads new tenants, changes others, and drains
+// those that were removed.
+func (t *tenants) apply(table *tenancy.Table) {
+	var added, removed []*cluster
+	t.replace(func(v *view) {
+		old := v.tenants
+		v.table, v.tenants, v.clusters = table, make(map[string]*tenant, len(table.Tenants())), nil
+		for name, spec := range table.Tenants() {
+			is := old[name]
+			switch {
+			case is == nil:
+				is = t.newTenant(spec, t.load(spec))
+				added = append(added, is.cluster)
+			case is.spec != spec:
+				// At once, so that those are let in who come by what is new. Who came by what
+				// was there before is looked at again when the handshake is over.
+				is.cluster.change(spec, t.configOf(spec, is.cluster))
+				is = t.newTenant(spec, is.cluster)
+			}
+			v.tenants[name] = is
+		}
+		for _, cl := range added {
+			cl.serve()
+		}
+		for _, name := range slices.Sorted(maps.Keys(v.tenants)) {
+			v.clusters = append(v.clusters, v.tenants[name].cluster)
+		}
+		for name, was := range old {
+			if v.tenants[name] == nil {
+				removed = append(removed, was.cluster)
+			}
+		}
+		v.draining = slices.Concat(v.draining, removed)
+	})
+	for _, cl := range added {
+		if t.server.drains.Err() != nil { // of which the server told those alone that it knew
+			cl.peers.drain()
+		}
+	}
+	for _, cl := range removed {
+		t.running.Go(func() { t.drain(cl) })
+	}
 	for side := range sides {
 		t.tellMoved(side)
 	}
-	for name, cl := range t.live { // which no handshake leads to any more
-		if table.Tenant(name) == nil {
-			t.remove(name, cl)
-		}
-	}
 }
 
-// prepare makes a hosting of a table, with the clusters of new tenants, and says
-// which tenants have changed; nil: nothing changes any more.
-func (t *tenants) prepare(table *tenancy.Table) (next *hosting, changed []*host) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.closed {
-		return nil, nil
-	}
-	old := t.now.Load()
-	next = &hosting{table: table, hosts: make(map[*tenancy.Tenant]*host, len(table.Tenants()))}
-	for name, tenant := range table.Tenants() {
-		h := old.hosts[tenant]
-		if cl := t.live[name]; h == nil && cl != nil {
-			h = t.newHost(tenant, cl)
-			changed = append(changed, h)
-		} else if h == nil {
-			h = t.newHost(tenant, t.add(tenant))
-		}
-		next.hosts[tenant] = h
-	}
-	return next, changed
-}
-
-// add makes a tenant's cluster. t.mu is held.
-func (t *tenants) add(tenant *tenancy.Tenant) *cluster {
-	cl := t.server.newCluster(tenant.Name, t.server.strategiesOf(tenant))
-	cl.tenant = tenant
-	for side := range sides {
-		cl.places[side] = t.places[side].Share()
-	}
-	cl.terms.Store(t.termsOf(tenant, cl))
-	select {
-	case <-t.server.drains.Done(): // which its peers are not told by drain any more
-		cl.peers.drain()
-	default:
-	}
-	t.live[tenant.Name] = cl
-	return cl
-}
-
-// remove ends a tenant's cluster. t.mu is held.
-func (t *tenants) remove(name string, cl *cluster) {
-	delete(t.live, name)
-	t.ending[cl] = struct{}{}
-	t.running.Go(func() {
-		cl.end()
-		t.server.table.Forget(name)
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.ending, cl)
-		t.past.add(cl)
+// drain ends a cluster to which no handshake leads any more.
+func (t *tenants) drain(cl *cluster) {
+	cl.drain()
+	t.server.table.Forget(cl.name)
+	t.replace(func(v *view) {
+		v.draining = slices.DeleteFunc(slices.Clone(v.draining), func(one *cluster) bool { return one == cl })
+		v.past.up += cl.traffic.totals.Up.Load()
+		v.past.down += cl.traffic.totals.Down.Load()
+		v.past.resumed = v.past.resumed.Plus(cl.ends.Stats())
 	})
 }
 
+// load makes a tenant's cluster.
+func (t *tenants) load(spec *tenancy.Tenant) *cluster {
+	s := t.server
+	cl := s.newCluster(spec.Name, s.limits.Tenant(spec.Name), s.strategiesOf(spec))
+	cl.spec = spec
+	for side := range sides {
+		cl.room[side] = t.room[side].Share()
+	}
+	cl.config.Store(t.configOf(spec, cl))
+	return cl
+}
+
+// newTenant makes the handshakes that lead to a cluster as spec has it.
+func (t *tenants) newTenant(spec *tenancy.Tenant, cl *cluster) *tenant {
+	is := &tenant{spec: spec, cluster: cl}
+	for side := range sides {
+		is.shared[side] = t.newGuest(spec, side)
+		if side == agents && spec.Listen.AgentPort > 0 || side == clients && spec.Listen.ClientPort > 0 {
+			is.own[side] = t.newGuest(spec, side)
+		}
+	}
+	return is
+}
+
+func (t *tenants) newGuest(spec *tenancy.Tenant, side side) *tlsreload.Guest {
+	g := &tlsreload.Guest{Key: spec.Name, Cert: spec.Cert}
+	if cas := side.cas(spec); cas != nil {
+		g.Key += " " + hex.EncodeToString(cas.Digest[:])
+		g.CAs = cas.Pool
+		if len(cas.Only) > 0 {
+			g.Judge = func(cert *x509.Certificate) error { return t.now.Load().table.Admit(spec, cas, cert) }
+		}
+	}
+	return g
+}
+
 // strategiesOf are a tenant's, or those of the flags.
-func (s *Server) strategiesOf(t *tenancy.Tenant) []registry.Strategy {
-	if len(t.Strategies) > 0 {
-		return t.Strategies
+func (s *Server) strategiesOf(spec *tenancy.Tenant) []registry.Strategy {
+	if len(spec.Strategies) > 0 {
+		return spec.Strategies
 	}
 	return s.opts.Strategies
 }
 
-// termsOf are what a tenant's settings say. What has not changed is kept, with
-// all that it remembers.
-func (t *tenants) termsOf(tenant *tenancy.Tenant, cl *cluster) *terms {
-	cl.parts.budget.Bound(int64(tenant.Bounds.MemoryMiB) << 20)
-	cl.paces.Up.Set(tenant.Bounds.BytesPerSecond())
-	cl.paces.Down.Set(tenant.Bounds.BytesPerSecond())
-	next := &terms{policy: tenant.Policy, bounds: tenant.Bounds}
-	if tenant.Identifiers == tenancy.IdentifiersCertificate || tenant.Identifiers == "" && t.server.opts.Claims != nil {
+// configOf returns what a spec says, and puts its bounds into force. A reviewer of
+// tokens that has not changed is kept, with all that it remembers.
+func (t *tenants) configOf(spec *tenancy.Tenant, cl *cluster) *config {
+	cl.limits.SetBounds(spec.Bounds)
+	next := &config{policy: spec.Policy}
+	if spec.Identifiers == tenancy.IdentifiersCertificate || spec.Identifiers == "" && t.server.opts.Claims != nil {
 		next.gate.Claims = auth.OwnClaims(cl.log)
 	}
-	if tenant.Tokens == nil {
+	if spec.Tokens == nil {
 		return next
 	}
-	if was := cl.terms.Load(); was != nil && cl.tenant.Tokens.Equal(tenant.Tokens) {
+	if was := cl.config.Load(); was != nil && cl.spec.Tokens.Equal(spec.Tokens) {
 		next.gate.Tokens, next.stop = was.gate.Tokens, was.stop
 		return next
 	}
-	tokens := t.server.newTokens(t.server.opts.TenantTokens(tenant.Tokens), cl.log)
+	tokens := t.server.newTokens(t.server.opts.TenantTokens(spec.Tokens), cl.log)
 	life, stop := context.WithCancel(t.life)
 	next.gate.Tokens, next.stop = tokens, stop
 	t.running.Go(func() { tokens.Run(life) })
 	return next
 }
 
-// each calls do for each tenant that is served.
-func (t *tenants) each(do func(*cluster)) {
+// clusters are those that are served, by name. The slice must not be modified.
+func (t *tenants) clusters() []*cluster {
 	if t == nil {
-		return
+		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(t.live)) {
-		do(t.live[name])
+	return t.now.Load().clusters
+}
+
+// cluster is a tenant's that is served; nil: none is.
+func (v *view) cluster(name string) *cluster {
+	if is := v.tenants[name]; is != nil {
+		return is.cluster
 	}
+	return nil
+}
+
+// all calls do for the clusters that are served and for those that drain.
+func (v *view) all(do func(*cluster)) {
+	for _, list := range [...][]*cluster{v.clusters, v.draining} {
+		for _, cl := range list {
+			do(cl)
+		}
+	}
+}
+
+// carried returns the bytes of all tenants since the start.
+func (t *tenants) carried() (up, down int64) {
+	v := t.now.Load()
+	up, down = v.past.up, v.past.down
+	v.all(func(cl *cluster) {
+		up += cl.traffic.totals.Up.Load()
+		down += cl.traffic.totals.Down.Load()
+	})
+	return up, down
 }
 
 // states is how many tenants there are by state; nil: it is no server of many.
@@ -341,34 +289,37 @@ func (t *tenants) states() map[string]int {
 		return nil
 	}
 	count := make(map[string]int)
-	for _, s := range t.now.Load().table.States() {
-		count[t.seen(s).State]++
+	v := t.now.Load()
+	for _, s := range v.table.States() {
+		count[v.status(s).State]++
 	}
 	return count
 }
 
 // list is for the admin API.
 func (t *tenants) list() []admin.Tenant {
-	clusters := make(map[string]*cluster)
-	t.each(func(cl *cluster) { clusters[cl.name] = cl })
-	states := t.now.Load().table.States()
+	v := t.now.Load()
+	states := v.table.States()
 	out := make([]admin.Tenant, 0, len(states))
 	for _, s := range states {
-		out = append(out, viewOf(t.seen(s), clusters[s.Name]))
+		out = append(out, viewOf(v.status(s), v.cluster(s.Name)))
 	}
 	return out
+}
+
+// status is that of a tenant's files, with what the server has found wrong besides.
+func (v *view) status(s tenancy.Status) tenancy.Status {
+	for side := range sides {
+		if err := v.faults[side][s.Name]; err != nil && s.State == tenancy.StateServing {
+			s.State, s.Error, s.Told = tenancy.StateStale, err.Error(), err.Error()
+		}
+	}
+	return s
 }
 
 // logOf is the log of what concerns a tenant.
 func (t *tenants) logOf(name string) logrus.FieldLogger {
 	return t.server.opts.Log.WithField("tenant", name)
-}
-
-// cluster is a tenant's that is served; nil: none is.
-func (t *tenants) cluster(name string) *cluster {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.live[name]
 }
 
 // viewOf is a tenant as the admin API shows it; without a cluster, it is not

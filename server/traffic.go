@@ -58,42 +58,6 @@ func (t *traffic) fill(v *admin.Tenant) {
 	v.UpBytes, v.DownBytes = t.totals.Up.Load(), t.totals.Down.Load()
 }
 
-// past is what tenants that are over have added to the server's figures, which
-// never fall.
-type past struct {
-	up, down int64
-	resumed  resume.Stats
-}
-
-func (p *past) add(cl *cluster) {
-	p.up += cl.traffic.totals.Up.Load()
-	p.down += cl.traffic.totals.Down.Load()
-	p.resumed = p.resumed.Plus(cl.ends.Stats())
-}
-
-// carried is the bytes of all tenants since the start.
-func (t *tenants) carried() (up, down int64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := t.past
-	t.all(func(cl *cluster) {
-		all.up += cl.traffic.totals.Up.Load()
-		all.down += cl.traffic.totals.Down.Load()
-	})
-	return all.up, all.down
-}
-
-// all calls do for those that are served and those that are ending. t.mu is
-// held.
-func (t *tenants) all(do func(*cluster)) {
-	for _, cl := range t.live {
-		do(cl)
-	}
-	for cl := range t.ending {
-		do(cl)
-	}
-}
-
 // resuming is what metrics read of the connections that outlive their links.
 type resuming struct{ server *Server }
 
@@ -101,10 +65,9 @@ type resuming struct{ server *Server }
 func (r resuming) Stats() resume.Stats {
 	stats := r.server.own.ends.Stats()
 	if t := r.server.tenants; t != nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		stats = stats.Plus(t.past.resumed)
-		t.all(func(cl *cluster) { stats = stats.Plus(cl.ends.Stats()) })
+		v := t.now.Load()
+		stats = stats.Plus(v.past.resumed)
+		v.all(func(cl *cluster) { stats = stats.Plus(cl.ends.Stats()) })
 	}
 	return stats
 }

@@ -24,7 +24,7 @@ func (a agentInMemory) RTT() time.Duration                                      
 func (a agentInMemory) Err() error                                              { return nil }
 
 // dialTook is what a dial ended with, and after how long by the bubble's clock.
-func dialTook(ctx context.Context, s settling, agents tunnel.Dialer) (time.Duration, error) {
+func dialTook(ctx context.Context, s startupGate, agents tunnel.Dialer) (time.Duration, error) {
 	start := time.Now()
 	s.wait(ctx)
 	_, err := agents.Dial(ctx, tunnel.NewFlow("tcp", "node:10250"))
@@ -37,7 +37,7 @@ func TestDialsWaitForTheFirstAgent(t *testing.T) {
 		log.SetOutput(io.Discard)
 		agents := registry.New([]registry.Strategy{registry.Default}, log)
 		draining := make(chan struct{})
-		s := settling{agents.Joined(), time.Now().Add(DefaultSettle), draining}
+		s := startupGate{agents.Joined(), time.Now().Add(DefaultSettle), draining}
 
 		// One that gives up, while there is none.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -63,7 +63,7 @@ func TestDialsDoNotWaitForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		draining := make(chan struct{})
 		none := registry.New([]registry.Strategy{registry.Default}, logrus.New())
-		s := settling{none.Joined(), time.Now().Add(DefaultSettle), draining}
+		s := startupGate{none.Joined(), time.Now().Add(DefaultSettle), draining}
 		if took, err := dialTook(t.Context(), s, none); tunnel.FailureOf(err) != tunnel.FailNoAgent || took != DefaultSettle {
 			t.Errorf("without an agent: %v after %v", err, took)
 		}

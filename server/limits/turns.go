@@ -1,4 +1,4 @@
-package server
+package limits
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	// destination, which costs nobody anything.
 	youngFor = 3 * time.Millisecond
 
-	// dialsPerCPU is how many young dials there are for each processor while
+	// dialsPerCPU is how many dials may be that young for each processor while
 	// clients compete: enough to keep it busy, few enough that a client that
 	// comes with one does not stand behind hundreds of another's.
 	dialsPerCPU = 4
@@ -24,33 +25,35 @@ const (
 	competesFor = time.Second
 )
 
-// turns let tenants that dial at the same time have equal parts of the
-// processors, and so the clients of one. One that is alone is never held up.
+// turns give tenants that dial at the same time equal parts of the processors, and
+// so the clients of one. One that is alone never waits.
 type turns struct {
-	mu       sync.Mutex
-	schedule schedule
+	mu    sync.Mutex
+	queue *shares.Queue[string, *tunnel.Client]
 }
 
-func newTurns() *turns {
-	return &turns{schedule: schedule{limit: dialsPerCPU * runtime.GOMAXPROCS(0)}}
+func newTurns() *turns { return newTurnsOf(dialsPerCPU * runtime.GOMAXPROCS(0)) }
+
+func newTurnsOf(limit int) *turns {
+	return &turns{queue: shares.NewQueue[string, *tunnel.Client](limit, competesFor)}
 }
 
 // wait returns when it is the client's turn to dial, or with ctx's cause. done
 // must be called when the dial has ended.
 func (t *turns) wait(ctx context.Context, who *tunnel.Client) (done func(), err error) {
 	t.mu.Lock()
-	l := t.schedule.line(who, time.Now())
-	turn := t.schedule.enter(l)
+	m := t.queue.Member(who.Tenant, who, time.Now())
+	turn := t.queue.Enter(m)
 	t.mu.Unlock()
 	if turn != nil {
 		select {
 		case <-turn:
 		case <-ctx.Done():
-			t.giveUp(l, turn)
+			t.giveUp(m, turn)
 			return nil, context.Cause(ctx)
 		}
 	}
-	aged := sync.OnceFunc(func() { t.aged(l) })
+	aged := sync.OnceFunc(func() { t.aged(m) })
 	timer := time.AfterFunc(youngFor, aged)
 	return func() {
 		timer.Stop()
@@ -58,19 +61,18 @@ func (t *turns) wait(ctx context.Context, who *tunnel.Client) (done func(), err 
 	}, nil
 }
 
-// aged counts a dial as young no more, and lets the next ones go.
-func (t *turns) aged(l *line) {
+// aged counts a dial as work no more, and lets the next ones go.
+func (t *turns) aged(m *shares.Member) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.schedule.aged(l)
+	t.queue.Done(m)
 }
 
-// giveUp takes a dial out of its line. One whose turn came just then passes it
-// on.
-func (t *turns) giveUp(l *line, turn chan struct{}) {
+// giveUp removes a dial from the queue. One whose turn came just then passes it on.
+func (t *turns) giveUp(m *shares.Member, turn chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.schedule.leave(l, turn) {
-		t.schedule.aged(l)
+	if !t.queue.Leave(m, turn) {
+		t.queue.Done(m)
 	}
 }

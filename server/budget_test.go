@@ -3,12 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"math/big"
-	"math/rand/v2"
-	"net/netip"
-	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,8 +18,8 @@ import (
 
 	pb "sigs.k8s.io/apiserver-network-proxy/konnectivity-client/proto/client"
 
+	"konnectivity/server/limits"
 	"konnectivity/tunnel"
-	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
 
@@ -44,7 +39,7 @@ func (r *rig) hang(hog *link.Session, n int) (refused []error) {
 		})
 	}
 	r.eventually("all dials are under way or refused", func() bool {
-		return len(failed)+int(r.accounts.dials.Used()) == n
+		return len(failed)+r.limits.Own().PendingDials() == n
 	})
 	for range len(failed) {
 		refused = append(refused, <-failed)
@@ -77,7 +72,7 @@ func TestHangingDialsLeaveRoomForOthers(t *testing.T) {
 				}
 			}
 			_ = hog.Close()
-			r.eventually("all is given back", func() bool { return r.accounts.dials.Used() == 0 })
+			r.eventually("all is given back", func() bool { return r.limits.Own().PendingDials() == 0 })
 		})
 	}
 }
@@ -128,8 +123,8 @@ func TestStreamsTakeOfTheBudget(t *testing.T) {
 	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(max) })
 	r.agent("link", agentHello{id: "a"}, echoing)
 	refused := r.streams(300)
-	if held := 300 - len(refused); held > max/streamMemory || held < max/streamMemory*3/4 {
-		t.Errorf("%d streams of %d bytes each are open, %d fit", held, streamMemory, max/streamMemory)
+	if held := 300 - len(refused); held > max/limits.StreamMemory || held < max/limits.StreamMemory*3/4 {
+		t.Errorf("%d streams of %d bytes each are open, %d fit", held, limits.StreamMemory, max/limits.StreamMemory)
 	}
 	for _, err := range refused {
 		if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "--memory-budget-mib") {
@@ -179,7 +174,7 @@ func TestConnectionsTakeOfTheBudget(t *testing.T) {
 			r.agent("link", agentHello{id: "a"}, echoing)
 			before := r.opts.Budget.Used()
 			c := r.mustDial(kind, "echo:1")
-			if r.opts.Budget.Used() < before+connMemory {
+			if r.opts.Budget.Used() < before+limits.ConnMemory {
 				t.Error("an open connection takes nothing")
 			}
 			for range 20 {
@@ -201,7 +196,7 @@ func TestConnectionsTakeOfTheBudget(t *testing.T) {
 
 // TestALinkWithoutRoomIsRefused, with the reason.
 func TestALinkWithoutRoomIsRefused(t *testing.T) {
-	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(clientMemory) })
+	r := startServer(t, func(o *Options) { o.Budget = link.NewBudget(limits.ClientMemory) })
 	config := r.tls(link.ALPN)
 	for i := range 2 {
 		c, err := tls.Dial("tcp", r.tcp, config)
@@ -210,7 +205,7 @@ func TestALinkWithoutRoomIsRefused(t *testing.T) {
 		}
 		ses, err := link.Connect(t.Context(), c, link.Config{Hello: link.Hello{Role: link.RoleClient}})
 		var refusal *link.GoAwayError
-		if i == 1 && (!errors.As(err, &refusal) || refusal.Text != noMemory) {
+		if i == 1 && (!errors.As(err, &refusal) || refusal.Text != limits.ShareUsedUp) {
 			t.Errorf("a link for which there is no room: %v", err)
 		}
 		if ses != nil {
@@ -230,87 +225,6 @@ func TestLongIDsOfClientsAreRefused(t *testing.T) {
 	}
 }
 
-// A certificate that is renewed under the same names is the same client. With other
-// names it is another one, though its key is the same.
-func TestClientIsACertificateAtAnAddress(t *testing.T) {
-	red, blue := &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/red"}, &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/blue"}
-	client := func(from, tenant, key string, names ...*url.URL) identity {
-		cert := &x509.Certificate{RawSubjectPublicKeyInfo: []byte(key), URIs: names, SerialNumber: big.NewInt(rand.Int64())}
-		who, found := identityOf(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, tunnel.Addr{Text: from}, tenant)
-		for i, name := range found {
-			if name != names[i].String() {
-				t.Errorf("%v has the names %v", names, found)
-			}
-		}
-		return who
-	}
-	was := client("192.0.2.1:1", "t", "k", red)
-	for name, c := range map[string]struct {
-		who  identity
-		same bool
-	}{
-		"renewed":         {client("192.0.2.1:2", "t", "k", red), true},
-		"another URI":     {client("192.0.2.1:1", "t", "k", blue), false},
-		"one URI more":    {client("192.0.2.1:1", "t", "k", red, blue), false},
-		"another key":     {client("192.0.2.1:1", "t", "l", red), false},
-		"another address": {client("192.0.2.2:1", "t", "k", red), false},
-		"another tenant":  {client("192.0.2.1:1", "u", "k", red), false},
-	} {
-		if (c.who == was) != c.same {
-			t.Errorf("%s: the same client: %v", name, !c.same)
-		}
-	}
-}
-
-// TestAccountsGoWithTheirClients: one for all connections of a client, none
-// after the last.
-func TestAccountsGoWithTheirClients(t *testing.T) {
-	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
-	a, b := identity{from: netip.MustParsePrefix("192.0.2.1/32")}, identity{}
-	first, leave := all.join(a, nil, all.parts)
-	again, leaveAgain := all.join(a, nil, all.parts)
-	other, leaveOther := all.join(b, nil, all.parts)
-	if first != again || first == other {
-		t.Error("accounts and clients do not match")
-	}
-	for _, f := range []func(){leave, leaveAgain, leaveOther} {
-		f()
-	}
-	if len(all.known) != 0 {
-		t.Errorf("%d accounts are left", len(all.known))
-	}
-}
-
-// A tenant that is removed and made anew has bounds of its own, also while
-// connections of the old one have not ended.
-func TestAccountsAreOfTheTenantThatIs(t *testing.T) {
-	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
-	who := identity{tenant: "a"}
-	was, is := all.tenant("a"), all.tenant("a")
-	old, leaveOld := all.join(who, nil, was)
-	first, leave := all.join(who, nil, is)
-	if first == old {
-		t.Error("the new tenant's client has of what the old one had")
-	}
-	leaveOld()
-	if again, leaveAgain := all.join(who, nil, is); again != first {
-		t.Error("the old tenant's client has taken the new one's account along")
-	} else {
-		leaveAgain()
-	}
-	if leave(); len(all.known) != 0 {
-		t.Errorf("%d accounts are left", len(all.known))
-	}
-}
-
-// What a client hears when its share is used up tells it that, and other
-// programs what kind of failure it is, by CONNECT too.
-func TestShareIsNamedAsTheCause(t *testing.T) {
-	if got := tunnel.GuessFailure(noMemory); got != tunnel.FailExhausted {
-		t.Errorf("%q is read as %v", noMemory, got)
-	}
-}
-
 // The clients' half of the descriptors is for all ports together.
 func TestPortsDivideTheDescriptors(t *testing.T) {
 	for _, tc := range []struct{ descriptors, ports, want int }{
@@ -322,107 +236,15 @@ func TestPortsDivideTheDescriptors(t *testing.T) {
 	}
 }
 
-// A client whose dials have used up its share resumes its connections all the
-// same.
-func TestResumingHasAShareOfItsOwn(t *testing.T) {
-	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
-	acct, leave := all.join(identity{}, nil, all.parts)
-	defer leave()
-	for acct.Dials.Take(1) {
-	}
-	s := &Server{turns: newTurns()}
-	dial := func(r *tunnel.Resume) error {
-		f := tunnel.NewFlow("tcp", "x:1")
-		f.Resume, f.Client = r, acct
-		done, err := s.share(t.Context(), f)
-		if err == nil {
-			done()
+// A client that completes its messages has none of its memory taken by them.
+func TestCompleteMessagesHoldNothing(t *testing.T) {
+	r := startServer(t)
+	r.agent("link", agentHello{id: "a"}, echoing)
+	for _, kind := range []string{"grpc-tls", "grpc-uds"} {
+		c := r.mustDial(kind, "echo:1")
+		for _, n := range []int{1, 100, 5000, 100000, 1 << 20} {
+			r.roundTrip(c, n)
 		}
-		return err
-	}
-	if err := dial(&tunnel.Resume{Window: time.Second}); tunnel.FailureOf(err) != tunnel.FailExhausted {
-		t.Errorf("a dial beyond the share: %v", err)
-	}
-	if err := dial(&tunnel.Resume{Window: time.Second, Epoch: 1}); err != nil {
-		t.Errorf("a connection that exists is refused for dials that hang: %v", err)
-	}
-}
-
-// Tenants have equal parts of what there is, however many clients they have.
-func TestTenantsShareFirst(t *testing.T) {
-	all := newAccounts(link.NewBudget(1<<20), legacy.NewBudget(1<<20))
-	manys, singles := all.tenant("many"), all.tenant("single")
-	var many []*tunnel.Client
-	var leaves []func()
-	for i := range 100 {
-		acct, leave := all.join(identity{tenant: "many", from: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i)}), 32)}, nil, manys)
-		many, leaves = append(many, acct), append(leaves, leave)
-	}
-	single, leave := all.join(identity{tenant: "single"}, nil, singles)
-	leaves = append(leaves, leave)
-	for what, take := range map[string]func(*tunnel.Client) bool{
-		"dials":   func(a *tunnel.Client) bool { return a.Dials.Take(1) },
-		"resumes": func(a *tunnel.Client) bool { return a.Resumes.Take(1) },
-		"memory":  func(a *tunnel.Client) bool { return a.Budget.Take(256) },
-	} {
-		one, hundred := 0, 0
-		for more := true; more; {
-			more = false
-			for range 100 { // both ask as often
-				if more = take(single); more {
-					one++
-				}
-			}
-			for _, acct := range many {
-				if take(acct) {
-					hundred++
-					more = true
-				}
-			}
-		}
-		if hundred > one*5/4 || one > hundred*5/4 {
-			t.Errorf("%s: a hundred clients have %d, one has %d", what, hundred, one)
-		}
-	}
-	for _, leave := range leaves {
-		leave()
-	}
-	if len(all.known) != 0 {
-		t.Errorf("%d accounts are left", len(all.known))
-	}
-}
-
-// A tenant that has the memory it may is told so; another is not held up, and the
-// bound may change.
-func TestMemoryOfATenantIsBounded(t *testing.T) {
-	all := newAccounts(link.NewBudget(64<<20), legacy.NewBudget(1<<20))
-	bounded := all.tenant("bounded")
-	bounded.budget.Bound(1 << 20)
-	s := &Server{turns: newTurns()}
-	dial := func(name string, of parts) error {
-		acct, leave := all.join(identity{tenant: name}, nil, of)
-		defer leave()
-		f := tunnel.NewFlow("tcp", "x:1")
-		f.Client = acct
-		done, err := s.share(t.Context(), f)
-		if err == nil {
-			done()
-		}
-		return err
-	}
-	n := 0
-	var err error
-	for ; err == nil; n++ {
-		err = dial("bounded", bounded)
-	}
-	if tunnel.FailureOf(err) != tunnel.FailBound || n > 1<<20/connMemory+1 || n < 1<<20/connMemory*3/4 {
-		t.Errorf("after %d connections of %d bytes within 1 MiB: %v", n, connMemory, err)
-	}
-	if err := dial("other", all.tenant("other")); err != nil {
-		t.Errorf("another tenant: %v", err)
-	}
-	bounded.budget.Bound(0)
-	if err := dial("bounded", bounded); err != nil {
-		t.Errorf("without the bound: %v", err)
+		r.eventually("all was handed over", func() bool { return r.grpc.Budget.Used() == 0 })
 	}
 }

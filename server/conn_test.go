@@ -30,19 +30,19 @@ func casOf(ca *pki.CA) *tenancy.CAs {
 
 // tenant is a cluster of a tenant that both sides come to by r's CA.
 func (r *rig) tenant() *cluster {
-	cl := r.newCluster("a", nil)
-	cl.tenant = &tenancy.Tenant{Name: "a", Agents: casOf(r.ca), Clients: casOf(r.ca)}
-	cl.terms.Store(&terms{})
+	cl := r.newCluster("a", r.limits.Tenant("a"), nil)
+	cl.spec = &tenancy.Tenant{Name: "a", Agents: casOf(r.ca), Clients: casOf(r.ca)}
+	cl.config.Store(&config{})
 	return cl
 }
 
 // guest has one in, and tells whether it was cut.
 func (r *rig) guest(cl *cluster, side side, cut func()) {
-	g := &guest{side: side, cut: func(error) { cut() }}
+	g := &conn{side: side, cut: func(error) { cut() }}
 	for _, cert := range r.tls().Certificates {
 		g.chain = []*x509.Certificate{cert.Leaf}
 	}
-	cl.guests[g] = struct{}{}
+	cl.conns[g] = struct{}{}
 }
 
 // Who a change cuts: whom nothing but what was taken away has let in.
@@ -69,7 +69,7 @@ func TestWhoAChangeCuts(t *testing.T) {
 		for side := range sides {
 			r.guest(cl, side, func() { cut[side] = true })
 		}
-		if cl.change(&c.now, &terms{}); cut[agents] != c.agents || cut[clients] != c.clients {
+		if cl.change(&c.now, &config{}); cut[agents] != c.agents || cut[clients] != c.clients {
 			t.Errorf("%s: agents were cut: %v, clients: %v", name, cut[agents], cut[clients])
 		}
 	}
@@ -135,8 +135,8 @@ func startMany(t *testing.T, settings ...func(*Options)) (r *rig, change func(*p
 
 // ofMany is the cluster of a; nil: it is not served yet.
 func (r *rig) ofMany() (cl *cluster) {
-	if len(r.tenants.now.Load().hosts) > 0 {
-		r.tenants.each(func(one *cluster) { cl = one })
+	if len(r.tenants.now.Load().tenants) > 0 {
+		cl = r.tenants.clusters()[0]
 	}
 	return cl
 }
@@ -194,13 +194,13 @@ func TestNoTenantTakesAllOfAPort(t *testing.T) {
 		if len(open) != 8 || !slices.ContainsFunc(said.AllEntries(), func(e *logrus.Entry) bool { return e.Message == full }) {
 			t.Errorf("%d links were made", len(open))
 		}
-		if used := r.ofMany().places[agents].Used(); used != 0 {
+		if used := r.ofMany().room[agents].Used(); used != 0 {
 			t.Errorf("%d places of agents are taken", used)
 		}
 		for _, c := range open {
 			_ = c.Close()
 		}
-		r.eventually("free places", func() bool { return r.tenants.places[clients].Used() == 0 })
+		r.eventually("free places", func() bool { return r.tenants.room[clients].Used() == 0 })
 	}
 }
 

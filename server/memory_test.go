@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"konnectivity/internal/tlsreload"
+	"konnectivity/server/limits"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
 )
@@ -26,18 +26,18 @@ import (
 // Agents' connections take memory by being there, as do their identifiers; one that
 // there is none left for hears so, and all is given back.
 func TestAgentsTakeOfTheirRoom(t *testing.T) {
-	const max = 20 * agentMemory
+	const max = 20 * limits.AgentMemory
 	for _, kind := range []string{"link", "grpc"} {
 		t.Run(kind, func(t *testing.T) {
 			r := startServer(t, func(o *Options) { o.AgentMemory = max })
 			var many strings.Builder
-			for i := range max / identifierMemory {
+			for i := range max / limits.IdentifierMemory {
 				fmt.Fprintf(&many, "host=%d.test&", i)
 			}
 			if _, err := r.tryAgent(kind, agentHello{id: "a", identifiers: many.String()}, echoing); err == nil || !strings.Contains(err.Error(), errNoAgentRoom.Reason) {
 				t.Errorf("an agent with many identifiers: %v", err)
 			}
-			if used := r.agentRoom.Used(); used != 0 {
+			if used := r.limits.AgentMemory(); used != 0 {
 				t.Errorf("who was refused keeps %d bytes", used)
 			}
 			in := 0
@@ -47,14 +47,14 @@ func TestAgentsTakeOfTheirRoom(t *testing.T) {
 				}
 			}
 			if in < 15 || in > 20 {
-				t.Errorf("%d agents got in, of %d that there is room for", in, max/agentMemory)
+				t.Errorf("%d agents got in, of %d that there is room for", in, max/limits.AgentMemory)
 			}
 			r.roundTrip(r.mustDial("link", "echo:1"), 100)
 			r.stop()
 			if err := r.wait(20 * time.Second); err != nil {
 				t.Fatal(err)
 			}
-			if used := r.agentRoom.Used(); used != 0 {
+			if used := r.limits.AgentMemory(); used != 0 {
 				t.Errorf("%d bytes are not given back", used)
 			}
 		})
@@ -63,7 +63,7 @@ func TestAgentsTakeOfTheirRoom(t *testing.T) {
 
 // So does an agent's header.
 func TestAgentsHeadersTakeOfTheirRoom(t *testing.T) {
-	const max = 40 * agentMemory
+	const max = 40 * limits.AgentMemory
 	r := startServer(t, func(o *Options) { o.AgentMemory = max })
 	conn, err := grpc.NewClient(r.agentAt, grpc.WithTransportCredentials(credentials.NewTLS(r.tls())),
 		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -77,11 +77,11 @@ func TestAgentsHeadersTakeOfTheirRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if used := r.agentRoom.Used(); used < agentMemory+128<<10 {
+	if used := r.limits.AgentMemory(); used < limits.AgentMemory+128<<10 {
 		t.Errorf("an agent whose header is full takes %d bytes", used)
 	}
 	_ = s.Close()
-	r.eventually("all is given back", func() bool { return r.agentRoom.Used() == 0 })
+	r.eventually("all is given back", func() bool { return r.limits.AgentMemory() == 0 })
 }
 
 // stuffed is a certificate that is full of names.
@@ -111,8 +111,8 @@ func TestCertificatesTakeOfTheBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if weight := tlsreload.Weight([]*x509.Certificate{leaf, leaf, leaf}); weight > usualCerts {
-		t.Errorf("an ordinary chain weighs %d", weight)
+	if extra := limits.CertMemory(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf, leaf, leaf}}); extra != 0 {
+		t.Errorf("an ordinary chain takes %d bytes more than is usual", extra)
 	}
 	heavy := usual.Clone()
 	heavy.Certificates[0].Certificate = append(heavy.Certificates[0].Certificate, stuffed(t))

@@ -1,7 +1,6 @@
-package server
+package shares
 
 import (
-	"konnectivity/tunnel"
 	"math/rand/v2"
 	"strconv"
 	"testing"
@@ -10,15 +9,15 @@ import (
 
 // asking is a client that always has dials waiting.
 type asking struct {
-	line  *line
+	line  *Member
 	turns []chan struct{} // that wait
 	went  int
 }
 
 // ask puts n dials more in the line.
-func (a *asking) ask(s *schedule, n int) {
+func (a *asking) ask(s *Queue[string, int], n int) {
 	for range n {
-		if turn := s.enter(a.line); turn == nil {
+		if turn := s.Enter(a.line); turn == nil {
 			a.went++
 		} else {
 			a.turns = append(a.turns, turn)
@@ -40,41 +39,41 @@ func (a *asking) heard() {
 }
 
 // askers makes so many clients of each tenant.
-func askers(s *schedule, now time.Time, counts ...int) (all [][]*asking) {
+func askers(s *Queue[string, int], now time.Time, counts ...int) (all [][]*asking) {
 	for i, n := range counts {
 		var of []*asking
-		for range n {
-			of = append(of, &asking{line: s.line(&tunnel.Client{Tenant: strconv.Itoa(i)}, now)})
+		for j := range n {
+			of = append(of, &asking{line: s.Member(strconv.Itoa(i), j, now)})
 		}
 		all = append(all, of)
 	}
 	return all
 }
 
-// TestTenantsHaveEqualTurns, however many clients each has, and so have the
+// TestGroupsHaveEqualTurns, however many clients each has, and so have the
 // clients of one; what one does not use the others do.
-func TestTenantsHaveEqualTurns(t *testing.T) {
+func TestGroupsHaveEqualTurns(t *testing.T) {
 	const limit, rounds = 8, 6000
 	for _, counts := range [][]int{{5}, {1, 1}, {1, 100}, {1, 3, 50}} {
-		s := &schedule{limit: limit}
+		s := NewQueue[string, int](limit, time.Second)
 		r := rand.New(rand.NewPCG(3, 4))
 		all := askers(s, time.Time{}, counts...)
-		var young []*line // those that went and have yet to age
+		var young []*Member // those that went and have yet to age
 		for range rounds {
 			young = young[:0]
 			for _, of := range all {
 				for _, a := range of {
 					a.heard()
 					a.ask(s, 3-len(a.turns))
-					for range a.line.young {
+					for range a.line.working {
 						young = append(young, a.line)
 					}
 				}
 			}
-			if most := limit + limit + ofAll(counts); s.young > most {
-				t.Fatalf("%v: %d are young, of %d", counts, s.young, limit)
+			if most := limit + limit + ofAll(counts); s.root.working > most {
+				t.Fatalf("%v: %d are young, of %d", counts, s.root.working, limit)
 			}
-			s.aged(young[r.IntN(len(young))])
+			s.Done(young[r.IntN(len(young))])
 		}
 		went := make([]int, len(counts))
 		total := 0
@@ -99,21 +98,21 @@ func TestTenantsHaveEqualTurns(t *testing.T) {
 			for _, of := range all { // all give up, and the rest ages
 				for _, a := range of {
 					for a.heard(); len(a.turns) > 0; a.turns = a.turns[1:] {
-						if !s.leave(a.line, a.turns[0]) {
+						if !s.Leave(a.line, a.turns[0]) {
 							t.Fatal("a dial that waits is in no line")
 						}
 					}
-					if a.line.young > 0 {
-						s.aged(a.line)
+					if a.line.working > 0 {
+						s.Done(a.line)
 					}
 				}
 			}
 		}
-		if s.young != 0 || len(s.waiting) != 0 {
-			t.Errorf("%v: %d young and %d waiting are left over", counts, s.young, len(s.waiting))
+		if s.root.working != 0 || len(s.root.waiting) != 0 {
+			t.Errorf("%v: %d young and %d waiting are left over", counts, s.root.working, len(s.root.waiting))
 		}
-		if s.line(&tunnel.Client{Tenant: "late"}, time.Time{}.Add(time.Hour)); len(s.tenants) != 1 {
-			t.Errorf("%v: %d tenants are left", counts, len(s.tenants)-1)
+		if s.Member("late", 0, time.Time{}.Add(time.Hour)); len(s.groups) != 1 {
+			t.Errorf("%v: %d tenants are left", counts, len(s.groups)-1)
 		}
 	}
 }
@@ -125,16 +124,16 @@ func ofAll(of []int) (n int) {
 	return n
 }
 
-// TestATenantWithManyClientsWaits for its part where another tenant uses its own,
+// TestGroupWithManyMembersWaits for its part where another tenant uses its own,
 // which never waits for more than one turn.
-func TestATenantWithManyClientsWaits(t *testing.T) {
-	s := &schedule{limit: 8}
+func TestGroupWithManyMembersWaits(t *testing.T) {
+	s := NewQueue[string, int](8, time.Second)
 	all := askers(s, time.Time{}, 1000, 1)
 	for _, a := range all[0] {
 		a.ask(s, 5)
 	}
-	if s.young != 8 {
-		t.Errorf("a thousand clients have %d young dials of 8", s.young)
+	if s.root.working != 8 {
+		t.Errorf("a thousand clients have %d young dials of 8", s.root.working)
 	}
 	for range 4 {
 		quiet := all[1][0]
@@ -144,12 +143,12 @@ func TestATenantWithManyClientsWaits(t *testing.T) {
 	}
 	for range 8 { // what the others have beyond their part is not given to them again
 		for _, a := range all[0] {
-			if a.heard(); a.line.young > 0 && all[0][0].line.tenant.young > 4 {
-				s.aged(a.line)
+			if a.heard(); a.line.working > 0 && all[0][0].line.in.working > 4 {
+				s.Done(a.line)
 			}
 		}
 	}
-	if got := all[0][0].line.tenant.young; got != 4 {
+	if got := all[0][0].line.in.working; got != 4 {
 		t.Errorf("a thousand clients have %d young dials beside another's 4 of 8", got)
 	}
 }

@@ -4,75 +4,73 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"konnectivity/internal/tlsreload"
 	"konnectivity/server/frontend"
 	"konnectivity/server/tenancy"
 )
 
-// retryPlaces is how long a tenant's port waits that could not be had.
-const retryPlaces = 2 * time.Second
+// retryListen is how long a tenant's port or socket waits that the server cannot have.
+const retryListen = 2 * time.Second
 
-// atOnce is how many places are being opened at the same time, each with a descriptor or
-// two.
-const atOnce = 64
+// maxOpening is how many listeners are opened at the same time, each with a
+// descriptor or two.
+const maxOpening = 64
 
-// place is a port or a socket of one tenant's.
-type place struct {
+// address is a port or a socket of one tenant.
+type address struct {
 	tenant string
 	at     tenancy.Place
 }
 
-// door is a place that is open.
+// door is an address at which the server listens.
 type door struct {
 	front    *frontend.Frontend
-	listener *noted
-	cut      context.CancelCauseFunc // ends all that came by it
+	listener *closeNotifier
+	cut      context.CancelCauseFunc // ends all connections that came by it
 	broken   atomic.Bool             // it accepts nothing any more
 }
 
-// noted is a listener of which one can wait until it is closed.
-type noted struct {
+// closeNotifier is a listener that tells when it is closed.
+type closeNotifier struct {
 	net.Listener
 	once   sync.Once
 	closed chan struct{}
 }
 
 // Close implements net.Listener.
-func (l *noted) Close() error {
+func (l *closeNotifier) Close() error {
 	err := l.Listener.Close()
 	l.once.Do(func() { close(l.closed) })
 	return err
 }
 
-// keeper has the places of tenants open on one side of the server. It is for one
-// goroutine.
-type keeper struct {
+// listeners keeps the tenants' own ports and sockets of one side open. One goroutine
+// uses it.
+type listeners struct {
 	tenants *tenants
 	side    side
 	life    context.Context // of connections
-	open    map[place]*door
-	running sync.WaitGroup // of open doors, and of those that connections are left of
+	open    map[address]*door
+	running sync.WaitGroup // doors that are open, or have connections left
 }
 
-// keepPlaces has what tenants listen on for themselves open until the server drains,
-// and returns when all connections that came by it have ended. Before that it tells, as
-// Frontend.Settle does, that all of them have begun.
-func (t *tenants) keepPlaces(life context.Context, side side) {
+// keepListeners keeps what tenants listen on for themselves open until the server
+// drains, and returns when all connections that came by it have ended. Before that it
+// tells, as Frontend.Settle does, that all of them have begun.
+func (t *tenants) keepListeners(life context.Context, side side) {
 	if t == nil {
 		return
 	}
-	k := &keeper{tenants: t, side: side, life: life, open: make(map[place]*door)}
+	k := &listeners{tenants: t, side: side, life: life, open: make(map[address]*door)}
 	defer k.running.Wait()
 	for {
 		var again <-chan time.Time
 		if !k.settle() {
-			again = time.After(retryPlaces)
+			again = time.After(retryListen)
 		}
 		select {
 		case <-t.server.drains.Done():
@@ -90,7 +88,7 @@ func (t *tenants) keepPlaces(life context.Context, side side) {
 	}
 }
 
-// awaitSettled returns once nobody who came by a tenant's own place is still in the
+// awaitSettled returns once nobody who came by a tenant's own address is still in the
 // handshake of a server that drains, or when ctx has ended.
 func (t *tenants) awaitSettled(ctx context.Context, side side) {
 	if t == nil {
@@ -104,10 +102,10 @@ func (t *tenants) awaitSettled(ctx context.Context, side side) {
 
 // settle closes what no tenant has any more, and opens what one has; false: not all
 // of it could be had.
-func (k *keeper) settle() bool {
+func (k *listeners) settle() bool {
 	wanted := k.wanted()
 	k.closeOthers(wanted)
-	var missing []place
+	var missing []address
 	for p := range wanted {
 		if k.open[p] == nil {
 			missing = append(missing, p)
@@ -123,12 +121,12 @@ func (k *keeper) settle() bool {
 			}
 		}
 	}
-	k.tenants.misplaced(k.side, failed)
+	k.tenants.noteFaults(k.side, failed)
 	return len(failed) == 0
 }
 
 // closeOthers closes what is not wanted, and returns when another may have it.
-func (k *keeper) closeOthers(wanted map[place]bool) {
+func (k *listeners) closeOthers(wanted map[address]bool) {
 	var closing []*door
 	for p, d := range k.open {
 		if d.broken.Load() {
@@ -144,13 +142,13 @@ func (k *keeper) closeOthers(wanted map[place]bool) {
 	}
 }
 
-// wanted are the places of all tenants on this side.
-func (k *keeper) wanted() map[place]bool {
-	all := make(map[place]bool)
+// wanted are the addresses of all tenants on this side.
+func (k *listeners) wanted() map[address]bool {
+	all := make(map[address]bool)
 	for name, tenant := range k.tenants.now.Load().table.Tenants() {
 		for _, at := range tenant.Places() {
 			if at.Agents == (k.side == agents) {
-				all[place{name, at}] = true
+				all[address{name, at}] = true
 			}
 		}
 	}
@@ -160,21 +158,21 @@ func (k *keeper) wanted() map[place]bool {
 // close takes no more connections. Those that came by a port stay, as with a name
 // that is taken away: a certificate has let them in. Nothing else than the socket has
 // let in who came by it.
-func (k *keeper) close(p place, d *door) {
+func (k *listeners) close(p address, d *door) {
 	d.front.Drain()
 	if p.at.Socket != "" {
 		d.cut(errCut)
 	}
 }
 
-// openAll opens places, and returns an error or nil for each. It opens many at once: a
+// openAll opens addresses, and returns an error or nil for each. It opens many at once: a
 // socket may take seconds whose folder another process has locked, and those of many
 // tenants one after the other would take as many times that.
-func (k *keeper) openAll(places []place) []error {
-	doors, errs := make([]*door, len(places)), make([]error, len(places))
+func (k *listeners) openAll(at []address) []error {
+	doors, errs := make([]*door, len(at)), make([]error, len(at))
 	var opening sync.WaitGroup
-	turn := make(chan struct{}, atOnce)
-	for i, p := range places {
+	turn := make(chan struct{}, maxOpening)
+	for i, p := range at {
 		turn <- struct{}{}
 		opening.Go(func() {
 			defer func() { <-turn }()
@@ -182,7 +180,7 @@ func (k *keeper) openAll(places []place) []error {
 		})
 	}
 	opening.Wait()
-	for i, p := range places {
+	for i, p := range at {
 		if errs[i] == nil {
 			k.open[p] = doors[i]
 		}
@@ -191,7 +189,7 @@ func (k *keeper) openAll(places []place) []error {
 }
 
 // openAt begins to listen. Any goroutine may call it.
-func (k *keeper) openAt(p place) (*door, error) {
+func (k *listeners) openAt(p address) (*door, error) {
 	s := k.tenants.server
 	if s.opts.TenantListener == nil {
 		return nil, errors.New("this server listens for no single tenant")
@@ -200,7 +198,7 @@ func (k *keeper) openAt(p place) (*door, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &door{listener: &noted{Listener: l.Listener, closed: make(chan struct{})}}
+	d := &door{listener: &closeNotifier{Listener: l.Listener, closed: make(chan struct{})}}
 	l.Listener = d.listener
 	if d.front, err = k.front(p, l); err != nil {
 		_ = l.Close()
@@ -213,7 +211,7 @@ func (k *keeper) openAt(p place) (*door, error) {
 		if err := d.front.Serve(life, l); err != nil {
 			k.tenants.logOf(p.tenant).WithError(err).Error("the tenant's own listener failed; another takes its place")
 			select {
-			case <-time.After(retryPlaces):
+			case <-time.After(retryListen):
 			case <-s.drains.Done():
 			}
 			d.broken.Store(true)
@@ -224,7 +222,7 @@ func (k *keeper) openAt(p place) (*door, error) {
 }
 
 // front is for connections that are one tenant's by where they came in.
-func (k *keeper) front(p place, l Listener) (*frontend.Frontend, error) {
+func (k *listeners) front(p address, l Listener) (*frontend.Frontend, error) {
 	s := k.tenants.server
 	cfg := s.frontConfig(k.side, l)
 	switch {
@@ -233,7 +231,13 @@ func (k *keeper) front(p place, l Listener) (*frontend.Frontend, error) {
 			return l.TLSFor(k.tenants.chooserAt(k.side, p.tenant), nextProtos...)
 		}
 	case p.at.Socket != "":
-		cfg.TLS, cfg.Owner = nil, func() (any, error) { return k.tenants.hostOf(p.tenant) }
+		cfg.TLS, cfg.Owner = nil, func() (any, error) {
+			is, err := k.tenants.named(p.tenant)
+			if err != nil {
+				return nil, err
+			}
+			return is, nil
+		}
 	default:
 		return nil, errors.New("a tenant's port needs TLS")
 	}
@@ -245,42 +249,7 @@ func (k *keeper) front(p place, l Listener) (*frontend.Frontend, error) {
 	return s.clientFront(cfg)
 }
 
-// hostOf is a tenant that is served. After an error, it is nil.
-func (t *tenants) hostOf(name string) (any, error) {
-	now := t.now.Load()
-	if h := now.hosts[now.table.Tenant(name)]; h != nil {
-		return h, nil
-	}
-	return nil, fmt.Errorf("it came in where the tenant %q listens, which is broken or was removed", name)
-}
-
-// chooserAt has all that come in by a tenant's own port be the tenant's, except for
-// those that ask for another tenant by name: a name that leads to the wrong port is
-// not to lead to the wrong cluster.
-func (t *tenants) chooserAt(side side, name string) tlsreload.Choose {
-	return func(hello *tls.ClientHelloInfo) (*tlsreload.Guest, error) {
-		now := t.now.Load()
-		own := now.table.Tenant(name)
-		who, err := t.hostOf(name)
-		if asked, known := now.table.Find(hello.ServerName); err == nil && known && asked != own {
-			err = fmt.Errorf("it came in by the port of the tenant %q, and asked for %.100q, which is not its", name, hello.ServerName)
-		}
-		if err != nil {
-			_ = frontend.Own(hello, nil, err) // for the log; it is refused anyway
-			return nil, err
-		}
-		guest := who.(*host).inside[side]
-		if guest == nil {
-			return nil, errors.New("the tenant has given up the port")
-		}
-		if !frontend.Own(hello, who, nil) {
-			return nil, errNotNoted
-		}
-		return guest, nil
-	}
-}
-
-// tellMoved has a side's keeper look again.
+// tellMoved makes a side's listeners compare what is open with what tenants ask for.
 func (t *tenants) tellMoved(side side) {
 	select {
 	case t.moved[side] <- struct{}{}:
@@ -288,32 +257,18 @@ func (t *tenants) tellMoved(side side) {
 	}
 }
 
-// misplaced notes which tenants' places could not be had, and logs what is new.
-func (t *tenants) misplaced(side side, failed map[string]error) {
-	t.mu.Lock()
-	was := t.unplaced[side]
-	t.unplaced[side] = failed
-	t.mu.Unlock()
+// noteFaults notes which tenants' addresses could not be had, and logs what is new.
+func (t *tenants) noteFaults(side side, failed map[string]error) {
+	was := t.now.Load().faults[side] // which only this goroutine replaces
+	t.replace(func(v *view) { v.faults[side] = failed })
 	for name, err := range failed {
 		if old := was[name]; old == nil || old.Error() != err.Error() {
 			t.logOf(name).WithError(err).Error("the server cannot listen for the tenant as it asks; it tries again and again")
 		}
 	}
 	for name := range was {
-		if failed[name] == nil && t.now.Load().table.Tenant(name) != nil {
+		if failed[name] == nil && t.now.Load().tenants[name] != nil {
 			t.logOf(name).Info("the server listens for the tenant as it asks")
 		}
 	}
-}
-
-// seen is a tenant's status, with what the server has found wrong besides.
-func (t *tenants) seen(s tenancy.Status) tenancy.Status {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for side := range sides {
-		if err := t.unplaced[side][s.Name]; err != nil && s.State == tenancy.StateServing {
-			s.State, s.Error, s.Told = tenancy.StateStale, err.Error(), err.Error()
-		}
-	}
-	return s
 }

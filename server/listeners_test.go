@@ -168,7 +168,7 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 		t.Error("red's agent was cut")
 	}
 	for _, c := range []*sharer{red, blue} {
-		if got := s.tenants.seen(c.state()); got.State != tenancy.StateServing {
+		if got := s.tenants.now.Load().status(c.state()); got.State != tenancy.StateServing {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -199,7 +199,7 @@ func TestClustersSwapTheirPorts(t *testing.T) {
 			return err == nil
 		})
 		s.eventually(c.name+" is served as its files say", func() bool {
-			return s.tenants.seen(c.state()).State == tenancy.StateServing
+			return s.tenants.now.Load().status(c.state()).State == tenancy.StateServing
 		})
 	}
 }
@@ -352,12 +352,12 @@ func TestPlacesAreOpenedAtOnce(t *testing.T) {
 		}
 	})
 	folder := t.TempDir()
-	var places []place
+	var places []address
 	for _, name := range []string{"red", "blue"} {
-		places = append(places, place{name, tenancy.Place{Socket: filepath.Join(folder, name)}})
+		places = append(places, address{name, tenancy.Place{Socket: filepath.Join(folder, name)}})
 	}
 	life, end := context.WithCancel(t.Context())
-	k := &keeper{tenants: s.tenants, side: clients, life: life, open: make(map[place]*door)}
+	k := &listeners{tenants: s.tenants, side: clients, life: life, open: make(map[address]*door)}
 	for i, err := range k.openAll(places) {
 		if err != nil || k.open[places[i]] == nil {
 			t.Errorf("%s: %v", places[i].tenant, err)
@@ -377,8 +377,8 @@ func TestPortsShareRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		k := &keeper{tenants: s.tenants, side: side}
-		if f, err := k.front(place{"red", at}, l); err != nil || f.Room() != front.Room() {
+		k := &listeners{tenants: s.tenants, side: side}
+		if f, err := k.front(address{"red", at}, l); err != nil || f.Room() != front.Room() {
 			t.Errorf("%v have room of their own: %v", side, err)
 		}
 	}
@@ -401,7 +401,7 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, g, err)
 		}
 	}
-	if who, err := s.tenants.hostOf("nobody"); who != nil || err == nil {
+	if who, err := s.tenants.named("nobody"); who != nil || err == nil {
 		t.Errorf("%v, %v", who, err)
 	}
 
@@ -411,7 +411,7 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front, err := (&keeper{tenants: s.tenants, side: clients}).front(place{"red", at}, l)
+	front, err := (&listeners{tenants: s.tenants, side: clients}).front(address{"red", at}, l)
 	if err != nil {
 		t.Fatal(err)
 	}

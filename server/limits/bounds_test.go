@@ -1,4 +1,4 @@
-package server
+package limits
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"konnectivity/server/tenancy"
 	"konnectivity/tunnel"
 )
 
@@ -18,33 +19,33 @@ func ended(f *tunnel.Flow) {
 }
 
 func TestBoundsOnConnections(t *testing.T) {
-	var b bounds
+	var b Tenant
 	now := time.Now()
 	first, second, third := &tunnel.Flow{}, &tunnel.Flow{}, &tunnel.Flow{}
-	if b.take(first, 2, 0, now) != "" || b.take(second, 2, 0, now) != "" {
+	if b.take(first, tenancy.Bounds{Connections: 2}, now) != "" || b.take(second, tenancy.Bounds{Connections: 2}, now) != "" {
 		t.Fatal("there are two seats")
 	}
-	if why := b.take(third, 2, 0, now); !strings.HasPrefix(why, "bound reached: this cluster may have 2 connections") {
+	if why := b.take(third, tenancy.Bounds{Connections: 2}, now); !strings.HasPrefix(why, "bound reached: this cluster may have 2 connections") {
 		t.Errorf("got %q", why)
 	}
 	ended(third) // which has none to give back
-	if b.take(third, 2, 0, now) == "" {
+	if b.take(third, tenancy.Bounds{Connections: 2}, now) == "" {
 		t.Error("a seat was given back that nobody had")
 	}
 	ended(first)
-	if why := b.take(third, 2, 0, now); why != "" {
+	if why := b.take(third, tenancy.Bounds{Connections: 2}, now); why != "" {
 		t.Errorf("a seat is free, and %q", why)
 	}
-	if why := b.take(&tunnel.Flow{}, 0, 0, now); why != "" {
+	if why := b.take(&tunnel.Flow{}, tenancy.Bounds{}, now); why != "" {
 		t.Errorf("no bound, and %q", why)
 	}
 }
 
 func TestBoundsOnDials(t *testing.T) {
-	var b bounds
+	var b Tenant
 	now := time.Now()
 	dials := func(perSecond int) (n int) {
-		for b.take(&tunnel.Flow{}, 0, perSecond, now) == "" {
+		for b.take(&tunnel.Flow{}, tenancy.Bounds{DialsPerSecond: perSecond}, now) == "" {
 			n++
 		}
 		return n
@@ -73,26 +74,28 @@ func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
 		"agent lost": {&tunnel.DialError{Failure: tunnel.FailAgentLost}, 100},
 	} {
 		synctest.Test(t, func(t *testing.T) { // dials come back as time passes
-			var b bounds
+			var b Tenant
+			b.bounds.Store(&tenancy.Bounds{DialsPerSecond: 10})
 			dialed := 0
 			var err error
 			for range 100 {
 				f := &tunnel.Flow{Resume: &tunnel.Resume{Epoch: 1}}
-				if err = b.resume(f, 10); err == nil {
+				var answered func(error)
+				if answered, err = b.Admit(f); err == nil {
 					dialed++
-					b.answered(f, c.err, 10, time.Now())
+					answered(c.err)
 				}
 				ended(f)
 			}
 			if dialed != c.want || c.want < 100 && tunnel.FailureOf(err) != tunnel.FailUnavailable {
 				t.Errorf("%s: %d of 100 were dialed, want %d; the last: %v", name, dialed, c.want, err)
 			}
-			if b.seats != 0 || b.take(&tunnel.Flow{}, 0, 10, time.Now()) != "" {
-				t.Errorf("%s: %d seats are taken, or no dial is left", name, b.seats)
+			if b.open != 0 || b.take(&tunnel.Flow{}, tenancy.Bounds{DialsPerSecond: 10}, time.Now()) != "" {
+				t.Errorf("%s: %d seats are taken, or no dial is left", name, b.open)
 			}
 		})
 	}
-	var b bounds
+	var b Tenant
 	now := time.Now()
 	for range 100 {
 		b.charge(10, now)
@@ -103,7 +106,7 @@ func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
 	if !b.credible(0, now) {
 		t.Error("no bound, and not credible")
 	}
-	b = bounds{}
+	b = Tenant{}
 	for range 200 {
 		b.charge(100, now)
 	}

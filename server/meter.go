@@ -55,16 +55,6 @@ func fairRound(life context.Context, f *fairness, m *meter) bool {
 	return true
 }
 
-// eachUnordered calls do for the server's own cluster and each tenant's.
-func (t *tenants) eachUnordered(do func(*cluster)) {
-	do(t.server.own)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, cl := range t.live {
-		do(cl)
-	}
-}
-
 // meter reads how much clusters carry.
 type meter struct {
 	tenants *tenants
@@ -78,7 +68,7 @@ type meter struct {
 func (m *meter) look() (carried map[string]int64, took time.Duration) {
 	clear(m.busy)
 	m.busy = m.busy[:0]
-	m.tenants.eachUnordered(func(cl *cluster) {
+	m.tenants.server.eachCluster(func(cl *cluster) {
 		if cl.carried() != cl.metered {
 			m.busy = append(m.busy, cl)
 		}

@@ -1,4 +1,4 @@
-package server
+package limits
 
 import (
 	"context"
@@ -64,8 +64,7 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			w := &work{queue: make(chan chan struct{}, 10000), each: 100 * time.Microsecond}
-			turns := newTurns()
-			turns.schedule.limit = 8
+			turns := newTurnsOf(8)
 			var wg sync.WaitGroup
 			wg.Go(func() { w.run(ctx) })
 			for range hogs {
@@ -79,10 +78,8 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 			if all := 90000; *got < all/(hogs+1)*4/5 {
 				t.Errorf("beside %d storms of dials a client has %d of %d", hogs, *got, all)
 			}
-			for _, l := range turns.schedule.tenants[""].clients {
-				if l.young != 0 || len(l.waiting) != 0 {
-					t.Errorf("%d turns are not given back, %d wait", l.young, len(l.waiting))
-				}
+			if n, waiting := turns.queue.Working(); n != 0 || waiting {
+				t.Errorf("%d turns are not given back; others wait: %v", n, waiting)
 			}
 		})
 	}
@@ -92,8 +89,7 @@ func TestAStormLeavesOthersTheirTurns(t *testing.T) {
 // one that is alone does not wait at all.
 func TestDialsThatHangKeepNoTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns()
-		turns.schedule.limit = 2
+		turns := newTurnsOf(2)
 		a, b := &tunnel.Client{}, &tunnel.Client{}
 		start := time.Now()
 		for range 1000 {
@@ -122,8 +118,8 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if l := turns.schedule.tenants[""].clients[b]; l.young != 0 || len(l.waiting) != 0 {
-			t.Errorf("%d young, %d waiting in the end", l.young, len(l.waiting))
+		if n, waiting := turns.queue.Working(); n != 0 || waiting {
+			t.Errorf("%d turns are not given back; others wait: %v", n, waiting)
 		}
 	})
 }
@@ -132,8 +128,7 @@ func TestDialsThatHangKeepNoTurn(t *testing.T) {
 // takes from a busy one what it uses, and not half of all.
 func TestPartsThatNobodyUsesAreGivenToWhoWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := newTurns()
-		turns.schedule.limit = 8
+		turns := newTurnsOf(8)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		var wg sync.WaitGroup
@@ -164,8 +159,8 @@ func TestPartsThatNobodyUsesAreGivenToWhoWaits(t *testing.T) {
 		if most := int(time.Second / youngFor * 8); count < most*9/10 {
 			t.Errorf("a busy client made %d dials of %d that there was room for", count, most)
 		}
-		if turns.schedule.young != 0 || len(turns.schedule.waiting) != 0 {
-			t.Errorf("%d young and %d waiting are left over", turns.schedule.young, len(turns.schedule.waiting))
+		if n, waiting := turns.queue.Working(); n != 0 || waiting {
+			t.Errorf("%d turns are not given back; others wait: %v", n, waiting)
 		}
 	})
 }

@@ -1,4 +1,4 @@
-package server
+package limits
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/net/http2"
 
-	"konnectivity/tunnel/legacy"
+	"konnectivity/tunnel/shares"
 )
 
 // sent is what an HTTP/2 client sends, with DATA of so many bytes in all.
@@ -68,24 +68,24 @@ func (r *reading) Close() error               { r.closed = true; return nil }
 
 // A client that completes nothing has no more than its share of the memory, and
 // gives all of it back.
-func TestGatheredBytesAreBounded(t *testing.T) {
+func TestIncompleteMessagesAreBounded(t *testing.T) {
 	const most = 1 << 20
-	all := legacy.NewBudget(most)
+	all := shares.NewBudget(most)
 	frames := make([]int, 100)
 	for i := range frames {
 		frames[i] = 16384
 	}
 	conn := &reading{Reader: bytes.NewReader(sent(t, frames...))}
-	g := &gathering{Conn: conn, budget: all.Share()}
-	end := g.begin()
+	g := NewFrames(conn, all.Share())
+	end := g.Begin()
 	_, err := io.Copy(io.Discard, struct{ io.Reader }{g})
-	if !errors.Is(err, errGathered) || !conn.closed {
+	if !errors.Is(err, errIncomplete) || !conn.closed {
 		t.Errorf("it goes on: %v", err)
 	}
 	if used := all.Used(); used < most/2 || used > most {
 		t.Errorf("%d bytes were taken of %d", used, most)
 	}
-	g.handedOver(10000)
+	g.Received(10000)
 	if used := int(all.Used()); used != g.held {
 		t.Errorf("%d bytes are held, and %d counted", used, g.held)
 	}
@@ -93,22 +93,9 @@ func TestGatheredBytesAreBounded(t *testing.T) {
 	if used := all.Used(); used != 0 {
 		t.Errorf("%d bytes are held by a connection without streams", used)
 	}
-	g.handedOver(5) // late
-	g.finish()
+	g.Received(5) // late
+	g.Finish()
 	if used := all.Used(); used != 0 {
 		t.Errorf("%d bytes are held by a connection that has ended", used)
-	}
-}
-
-// A client that completes its messages has none of its memory taken by them.
-func TestNothingIsGatheredOfWhoCompletes(t *testing.T) {
-	r := startServer(t)
-	r.agent("link", agentHello{id: "a"}, echoing)
-	for _, kind := range []string{"grpc-tls", "grpc-uds"} {
-		c := r.mustDial(kind, "echo:1")
-		for _, n := range []int{1, 100, 5000, 100000, 1 << 20} {
-			r.roundTrip(c, n)
-		}
-		r.eventually("all was handed over", func() bool { return r.limits.Budget.Used() == 0 })
 	}
 }

@@ -13,28 +13,28 @@ import (
 // clients hear that there is no agent, if there is none.
 const DefaultSettle = 8 * time.Second
 
-// settling has dials of a server that has just started wait until the first agent has
-// connected, or until a point in time. The kube-apiserver beside a server asks as soon
+// startupGate holds up the dials of a server that has just started until the first
+// agent has connected, or until a point in time. The kube-apiserver beside a server asks as soon
 // as both are up, some moments before agents are back, and takes a refusal badly: it
 // declares aggregated APIs unavailable, for all kube-apiservers of the cluster.
-type settling struct {
+type startupGate struct {
 	joined   <-chan struct{} // closed once an agent has been there
 	until    time.Time
 	draining <-chan struct{} // closed when there is nothing to wait for any more
 }
 
 // wait returns once a dial may be made, or ctx has ended.
-func (s settling) wait(ctx context.Context) {
-	left := time.Until(s.until)
-	if left <= 0 || tunnel.Closed(s.joined) {
+func (g startupGate) wait(ctx context.Context) {
+	left := time.Until(g.until)
+	if left <= 0 || tunnel.Closed(g.joined) {
 		return
 	}
 	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
-	case <-s.joined:
+	case <-g.joined:
 	case <-timer.C:
-	case <-s.draining:
+	case <-g.draining:
 	case <-ctx.Done():
 	}
 }

@@ -1,0 +1,180 @@
+package limits
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"math/big"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"testing"
+	"time"
+
+	"konnectivity/server/tenancy"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/shares"
+)
+
+// at is a client's address.
+func at(n int) tunnel.Addr { return tunnel.Addr{Text: fmt.Sprintf("192.0.2.%d:1", n)} }
+
+func newLimits(budget int64) *Limits {
+	return New(shares.NewBudget(budget), shares.NewBudget(1<<20), 0)
+}
+
+// start starts and ends a dial of a client, whose connection stays open.
+func (t *Tenant) start(tt *testing.T, c *tunnel.Client, r *tunnel.Resume) error {
+	f := tunnel.NewFlow("tcp", "x:1")
+	f.Client, f.Resume = c, r
+	done, err := t.Start(tt.Context(), f)
+	if err == nil {
+		done()
+	}
+	return err
+}
+
+// A certificate that is renewed under the same names is the same client. With other
+// names it is another one, though its key is the same.
+func TestClientIsACertificateAtAnAddress(t *testing.T) {
+	red, blue := &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/red"}, &url.URL{Scheme: "spiffe", Host: "fleet.test", Path: "/blue"}
+	client := func(from, key string, names ...*url.URL) identity {
+		cert := &x509.Certificate{RawSubjectPublicKeyInfo: []byte(key), URIs: names, SerialNumber: big.NewInt(rand.Int64())}
+		who, found := identityOf(&tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}, tunnel.Addr{Text: from})
+		if !slices.EqualFunc(found, names, func(name string, uri *url.URL) bool { return name == uri.String() }) {
+			t.Errorf("%v has the names %v", names, found)
+		}
+		return who
+	}
+	was := client("192.0.2.1:1", "k", red)
+	for name, c := range map[string]struct {
+		who  identity
+		same bool
+	}{
+		"renewed":         {client("192.0.2.1:2", "k", red), true},
+		"another URI":     {client("192.0.2.1:1", "k", blue), false},
+		"one URI more":    {client("192.0.2.1:1", "k", red, blue), false},
+		"another key":     {client("192.0.2.1:1", "l", red), false},
+		"another address": {client("192.0.2.2:1", "k", red), false},
+	} {
+		if (c.who == was) != c.same {
+			t.Errorf("%s: the same client: %v", name, !c.same)
+		}
+	}
+}
+
+// All connections of a client have one Client, which goes with the last of them. A
+// tenant that is removed and made anew has Clients of its own.
+func TestClientsGoWithTheirConnections(t *testing.T) {
+	all := newLimits(1 << 20)
+	is, was := all.Tenant("a"), all.Tenant("a")
+	first, leave := is.Join(nil, at(1))
+	again, leaveAgain := is.Join(nil, at(1))
+	other, leaveOther := is.Join(nil, at(2))
+	old, leaveOld := was.Join(nil, at(1))
+	if first != again || first == other || first == old || first.Tenant != "a" {
+		t.Error("clients and connections do not match")
+	}
+	for _, f := range []func(){leave, leaveAgain, leaveOther, leaveOld} {
+		if again, leave := is.Join(nil, at(1)); again != first {
+			t.Error("a client has another Client while it is connected")
+		} else {
+			defer leave()
+		}
+		f()
+	}
+	is, was = all.Tenant("b"), all.Own()
+	_, leave = is.Join(nil, at(1))
+	leave()
+	if len(is.clients)+len(was.clients) != 0 {
+		t.Errorf("%d clients are left", len(is.clients))
+	}
+}
+
+// A client is told in words that its share is used up, and other programs read the
+// kind of failure from them, by CONNECT too.
+func TestShareIsNamedAsTheCause(t *testing.T) {
+	if got := tunnel.GuessFailure(ShareUsedUp); got != tunnel.FailExhausted {
+		t.Errorf("%q is read as %v", ShareUsedUp, got)
+	}
+}
+
+// A client whose dials have used up its share resumes its connections all the same.
+func TestResumingHasAShareOfItsOwn(t *testing.T) {
+	own := newLimits(1 << 20).Own()
+	c, leave := own.Join(nil, at(1))
+	defer leave()
+	for c.Dials.Take(1) {
+	}
+	if err := own.start(t, c, &tunnel.Resume{Window: time.Second}); tunnel.FailureOf(err) != tunnel.FailExhausted {
+		t.Errorf("a dial beyond the share: %v", err)
+	}
+	if err := own.start(t, c, &tunnel.Resume{Window: time.Second, Epoch: 1}); err != nil {
+		t.Errorf("a connection that exists is refused for dials that hang: %v", err)
+	}
+}
+
+// Tenants have equal parts of what there is, however many clients they have.
+func TestTenantsShareFirst(t *testing.T) {
+	all := newLimits(1 << 20)
+	manys, singles := all.Tenant("many"), all.Tenant("single")
+	var many []*tunnel.Client
+	for i := range 100 {
+		c, leave := manys.Join(nil, at(i))
+		defer leave()
+		many = append(many, c)
+	}
+	single, leave := singles.Join(nil, at(1))
+	defer leave()
+	for what, take := range map[string]func(*tunnel.Client) bool{
+		"dials":   func(c *tunnel.Client) bool { return c.Dials.Take(1) },
+		"resumes": func(c *tunnel.Client) bool { return c.Resumes.Take(1) },
+		"memory":  func(c *tunnel.Client) bool { return c.Budget.Take(256) },
+	} {
+		one, hundred := 0, 0
+		for more := true; more; {
+			more = false
+			for range 100 { // both ask as often
+				if more = take(single); more {
+					one++
+				}
+			}
+			for _, c := range many {
+				if take(c) {
+					hundred++
+					more = true
+				}
+			}
+		}
+		if hundred > one*5/4 || one > hundred*5/4 {
+			t.Errorf("%s: a hundred clients have %d, one has %d", what, hundred, one)
+		}
+	}
+}
+
+// A tenant that has the memory it may is told so; another is not held up, and the
+// bound may change.
+func TestMemoryOfATenantIsBounded(t *testing.T) {
+	all := newLimits(64 << 20)
+	bounded, other := all.Tenant("bounded"), all.Tenant("other")
+	bounded.SetBounds(tenancy.Bounds{MemoryMiB: 1})
+	c, leave := bounded.Join(nil, at(1))
+	defer leave()
+	n := 0
+	var err error
+	for ; err == nil; n++ {
+		err = bounded.start(t, c, nil)
+	}
+	if tunnel.FailureOf(err) != tunnel.FailBound || n > 1<<20/ConnMemory+1 || n < 1<<20/ConnMemory*3/4 {
+		t.Errorf("after %d connections of %d bytes within 1 MiB: %v", n, ConnMemory, err)
+	}
+	free, leaveFree := other.Join(nil, at(1))
+	defer leaveFree()
+	if err := other.start(t, free, nil); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+	bounded.SetBounds(tenancy.Bounds{})
+	if err := bounded.start(t, c, nil); err != nil {
+		t.Errorf("without the bound: %v", err)
+	}
+}

@@ -1,0 +1,55 @@
+package limits
+
+import (
+	"konnectivity/tunnel/link"
+	"konnectivity/tunnel/shares"
+)
+
+// maxDials bounds the pending dials of all clients together: seven eighths of what
+// an agent takes on one link. The rest is for dials that were given up and that the
+// agent has not let go of yet. At some 13 KiB each they take 45 MiB.
+const maxDials = link.MaxDials / 8 * 7
+
+// Limits are those of a server. Any goroutine may use them.
+type Limits struct {
+	own    *Tenant
+	agents *shares.Pool // memory of agents' connections; nil: no bound
+	turns  *turns
+}
+
+// New returns limits that divide a budget for links and one for gRPC, and, if
+// agentMemory is not 0, so many bytes for the connections of agents.
+func New(budget, grpc *shares.Budget, agentMemory int64) *Limits {
+	l := &Limits{turns: newTurns()}
+	if agentMemory > 0 {
+		l.agents = shares.NewPool(agentMemory)
+	}
+	l.own = l.newTenant("", parts{shares.NewPool(maxDials), shares.NewPool(maxDials), budget, grpc})
+	return l
+}
+
+// Own returns the part of the server's own cluster. Without tenants, that is all.
+func (l *Limits) Own() *Tenant { return l.own }
+
+// AgentMemory returns how many bytes the connections of agents hold.
+func (l *Limits) AgentMemory() int64 {
+	if l.agents == nil {
+		return 0
+	}
+	return l.agents.Used()
+}
+
+// Tenant returns the part of one more tenant. All is divided among tenants first, so
+// that a tenant with many clients has no more than others.
+func (l *Limits) Tenant(name string) *Tenant {
+	all := l.own.parts
+	return l.newTenant(name, parts{all.dials.Share().Divide(), all.resumes.Share().Divide(), all.budget.Divided(), all.grpc.Divided()})
+}
+
+func (l *Limits) newTenant(name string, has parts) *Tenant {
+	t := &Tenant{name: name, parts: has, turns: l.turns, clients: make(map[identity]*client)}
+	if l.agents != nil {
+		t.agents = l.agents.Share()
+	}
+	return t
+}
