@@ -1,70 +1,57 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
-	"sync"
 
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/errgroup"
 
 	"konnectivity/internal/observe"
 )
 
-// run serves until ctx ends or a part fails, and joins everything. What the
-// fronts need lives until their last connection has ended.
+// run serves until ctx ends or a part fails, and joins everything. The background
+// parts stop after the last connection, since the fronts need them until then.
 func (s *sidecar) run(ctx context.Context) error {
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	behind, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	var background, fronts sync.WaitGroup
-	background.Go(func() { s.certs.Run(behind) })
-	background.Go(func() { failing(fail, s.adapter.Run(behind)) })
+	background, broken := errgroup.WithContext(behind)
+	context.AfterFunc(broken, cancel)
+	background.Go(func() error { s.certs.Run(behind); return nil })
+	background.Go(func() error { return s.adapter.Run(behind) })
 	if s.health != nil {
 		s.log.WithField("address", s.health.Addr().String()).Info("serving health and metrics")
-		background.Go(func() { failing(fail, observe.Serve(behind, s.health, s.observed(), s.log)) })
+		background.Go(func() error { return observe.Serve(behind, s.health, s.observed(), s.log) })
 	}
 	if s.admin != nil {
 		s.log.WithField("address", s.admin.Addr().String()).Info("serving the status page")
-		background.Go(func() { s.table.Run(behind) })
-		background.Go(func() { failing(fail, observe.Serve(behind, s.admin, s.adminHandler(), s.log)) })
+		background.Go(func() error { s.table.Run(behind); return nil })
+		background.Go(func() error { return observe.Serve(behind, s.admin, s.adminHandler(), s.log) })
 	}
 	for _, ln := range s.probes {
-		background.Go(func() { answerProbes(ln) })
+		background.Go(func() error { answerProbes(ln); return nil })
 	}
+	fronts, stopping := errgroup.WithContext(ctx)
 	for _, f := range s.fronts {
 		s.log.WithFields(logrus.Fields{"front": f.front, "address": f.ln.Addr().String()}).Info("serving")
-		fronts.Go(func() { failing(fail, f.serve(ctx, f.ln)) })
+		fronts.Go(func() error { return f.serve(stopping, f.ln) })
 	}
-	<-ctx.Done()
+	<-stopping.Done()
 	s.draining.Store(true)
 	s.log.WithField("timeout", s.opts.fronts.Drain.String()).Info("stopping; open connections may finish")
 	for _, ln := range s.probes {
-		_ = ln.Close() // a proxy that stops takes no connections either
+		_ = ln.Close() // probes must fail like connections to a proxy that stops
 	}
-	fronts.Wait()
+	err := fronts.Wait()
 	stop()
-	background.Wait()
-	var failed *partError
-	if errors.As(context.Cause(ctx), &failed) {
-		return failed.err
-	}
-	return nil
+	return cmp.Or(background.Wait(), err)
 }
 
-// partError tells a part that failed from an end that was asked for.
-type partError struct{ err error }
-
-func (e *partError) Error() string { return e.err.Error() }
-
-func failing(fail context.CancelCauseFunc, err error) {
-	if err != nil {
-		fail(&partError{err})
-	}
-}
-
-// observed answers health and metrics.
+// observed serves health and metrics.
 func (s *sidecar) observed() http.Handler {
 	health := observe.NewHealth(observe.HealthOptions{})
 	health.Ready("server", s.adapter.Ready)

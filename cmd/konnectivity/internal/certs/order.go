@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/x509"
 	"errors"
@@ -22,10 +23,10 @@ import (
 	"konnectivity/internal/pki"
 )
 
-// organization is what HyperShift's konnectivity certificates bear.
+// organization is that of HyperShift's konnectivity certificates.
 const organization = "kubernetes"
 
-// Order says which certificates to make.
+// Order is a PKI to make, for Fulfil, or the part of a tenant, for FulfilTenant.
 type Order struct {
 	ServerSANs, ClusterSANs, AgentSANs []string // names and addresses beside the usual ones
 	Lifetime, CALifetime               time.Duration
@@ -38,43 +39,45 @@ type Order struct {
 	Tenant Tenant // what FulfilTenant makes
 }
 
-// certificate is one to write: NAME.crt and NAME.key.
+// certificate is written as NAME.crt and NAME.key.
 type certificate struct {
 	name string
 	leaf pki.Leaf
 	pair pki.Pair
 }
 
-// Fulfil checks everything, then signs everything, then writes everything, so
-// that neither a mistake nor a full disk leaves half of a PKI behind.
+// Fulfil checks everything, then signs everything, then writes everything, so that
+// neither a mistake nor a full disk leaves half of a PKI behind.
 func (o *Order) Fulfil(dir string, out io.Writer) error {
-	files, err := o.plan()
+	certs, err := o.plan()
 	if err != nil {
-		return err
-	}
-	if err := refuseToOverwrite(o.outputs(dir, files)...); err != nil {
 		return err
 	}
 	ca, err := o.authority()
 	if err != nil {
 		return err
 	}
-	for i := range files {
-		if err := o.sign(ca, &files[i]); err != nil {
+	for i := range certs {
+		if err := o.sign(ca, &certs[i]); err != nil {
 			return err
 		}
 	}
-	written, err := o.files(dir, ca, files)
+	files, err := o.files(dir, ca, certs)
 	if err != nil {
 		return err
 	}
-	if err := writeAll(dir, written); err != nil {
+	for _, f := range files {
+		if err := refuseToOverwrite(f.path); err != nil {
+			return err
+		}
+	}
+	if err := writeAll(dir, files); err != nil {
 		return err
 	}
-	return o.summarize(out, dir, ca, files)
+	return o.summarize(out, dir, ca, certs)
 }
 
-// check refuses what cannot be meant.
+// check checks the flags that all orders have.
 func (o *Order) check() error {
 	if o.Lifetime <= 0 || o.CALifetime <= 0 {
 		return cli.Usagef("--lifetime and --ca-lifetime must be positive")
@@ -88,7 +91,7 @@ func (o *Order) check() error {
 	return nil
 }
 
-// checkNamespace refuses what Kubernetes has no namespace by the name of.
+// checkNamespace checks the name of a Kubernetes namespace.
 func checkNamespace(flag, name string) error {
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		return cli.Usagef("--%s=%s is not a Kubernetes namespace: want lower-case letters, digits and '-'", flag, name)
@@ -96,75 +99,47 @@ func checkNamespace(flag, name string) error {
 	return nil
 }
 
-// plan is the certificates to make.
+// plan returns the certificates to sign.
 func (o *Order) plan() ([]certificate, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	loopback := []string{"localhost", "127.0.0.1", "::1"}
-	files := []certificate{
+	certs := []certificate{
 		o.certificate("server", pki.Leaf{CommonName: "konnectivity-server-local", Server: true}, pki.RoleServer),
 		o.certificate("cluster", pki.Leaf{CommonName: "konnectivity-server", Server: true}, pki.RoleServer),
 		o.certificate("client", pki.Leaf{CommonName: "konnectivity-client", Client: true}, pki.RoleClient),
 		o.certificate("agent", pki.Leaf{CommonName: "konnectivity-agent", Client: true}, pki.RoleAgent),
 	}
-	sans := [][]string{
-		slices.Concat(o.serviceNames("konnectivity-server-local"), loopback, o.ServerSANs),
-		slices.Concat(o.serviceNames("konnectivity-server"), loopback, o.ClusterSANs),
-		nil,
-		o.AgentSANs,
-	}
-	flags := []string{"server-san", "cluster-san", "", "agent-san"}
-	for i := range files {
-		if err := addSANs(&files[i].leaf, sans[i]); err != nil {
-			return nil, cli.Usagef("--%s: %w", flags[i], err)
-		}
-	}
-	return files, nil
+	return certs, cmp.Or(
+		addSANs(&certs[0].leaf, "server-san", o.serviceNames("konnectivity-server-local"), loopback, o.ServerSANs),
+		addSANs(&certs[1].leaf, "cluster-san", o.serviceNames("konnectivity-server"), loopback, o.ClusterSANs),
+		addSANs(&certs[3].leaf, "agent-san", o.AgentSANs),
+	)
 }
 
-// serviceNames are the spellings of a Service in the control plane.
+// serviceNames are the DNS names of a Service in the control plane.
 func (o *Order) serviceNames(service string) []string {
 	return []string{service, service + "." + o.Namespace + ".svc", service + "." + o.Namespace + ".svc.cluster.local"}
 }
 
-// addSANs sorts names into DNS names and addresses, each once.
-func addSANs(leaf *pki.Leaf, names []string) error {
-	for _, name := range names {
-		if ip := net.ParseIP(name); ip != nil {
-			if !slices.ContainsFunc(leaf.IPs, ip.Equal) {
-				leaf.IPs = append(leaf.IPs, ip)
-			}
-		} else if pki.IsDNSName(strings.TrimPrefix(name, "*.")) {
-			if !slices.ContainsFunc(leaf.DNS, func(other string) bool { return strings.EqualFold(name, other) }) {
-				leaf.DNS = append(leaf.DNS, name)
-			}
-		} else {
-			return fmt.Errorf("%q is neither a DNS name nor an IP address", name)
+// addSANs adds DNS names and addresses, each once. flag is named by its error.
+func addSANs(leaf *pki.Leaf, flag string, lists ...[]string) error {
+	for _, name := range slices.Concat(lists...) {
+		ip := net.ParseIP(name)
+		switch {
+		case ip == nil && !pki.IsDNSName(strings.TrimPrefix(name, "*.")):
+			return cli.Usagef("--%s: %q is neither a DNS name nor an IP address", flag, name)
+		case ip == nil && !slices.ContainsFunc(leaf.DNS, func(other string) bool { return strings.EqualFold(name, other) }):
+			leaf.DNS = append(leaf.DNS, name)
+		case ip != nil && !slices.ContainsFunc(leaf.IPs, ip.Equal):
+			leaf.IPs = append(leaf.IPs, ip)
 		}
 	}
 	return nil
 }
 
-// outputs are the paths that will be written.
-func (o *Order) outputs(dir string, files []certificate) []string {
-	paths := []string{"ca.crt"}
-	if o.From == "" {
-		paths = append(paths, "ca.key") // else it stays where it is, alone
-	}
-	for _, f := range files {
-		paths = append(paths, f.name+".crt", f.name+".key")
-	}
-	if o.Kubernetes {
-		paths = append(paths, controlPlaneFile, dataPlaneFile)
-	}
-	for i, name := range paths {
-		paths[i] = filepath.Join(dir, name)
-	}
-	return paths
-}
-
-// refuseToOverwrite fails if there is something at one of the paths already.
+// refuseToOverwrite fails if one of the paths exists.
 func refuseToOverwrite(paths ...string) error {
 	for _, path := range paths {
 		if _, err := os.Lstat(path); err == nil {
@@ -180,9 +155,8 @@ func refuseToOverwrite(paths ...string) error {
 // ub-common-name).
 const maxCommonName = 64
 
-// authorityName is the name of a new CA. A tenant's tells whose it is, so that
-// whoever is given another's is told so, and no two are the same, so that a message
-// about a peer whose CA is not ours does not name ours.
+// authorityName is the common name of a new CA. That of a tenant contains the tenant's
+// name. A random suffix tells CAs apart in messages about an unknown CA.
 func (o *Order) authorityName() string {
 	name := "konnectivity-signer"
 	if o.Tenant.Name != "" {
@@ -194,10 +168,10 @@ func (o *Order) authorityName() string {
 	return name[:min(len(name), maxCommonName-len(which))] + which
 }
 
-// maxCAFile is far more than a CA's certificate or key has.
+// maxCAFile bounds the file of a CA's certificate or key, in bytes.
 const maxCAFile = 1 << 20
 
-// authority makes the CA, or reads the one to sign with.
+// authority makes the CA, or reads that of --from.
 func (o *Order) authority() (*pki.CA, error) {
 	if o.From == "" {
 		return pki.NewCAFor(o.authorityName(), o.CALifetime)
@@ -213,8 +187,8 @@ func (o *Order) authority() (*pki.CA, error) {
 	return pki.ParseCA(cert, key)
 }
 
-// sign issues a certificate that those who trust the CA accept. They do not where
-// the CA is over, or may not sign for these names.
+// sign issues a certificate, and checks that peers who trust the CA accept it: the CA
+// may have expired, or be limited to other names.
 func (o *Order) sign(ca *pki.CA, c *certificate) (err error) {
 	if c.pair, err = ca.Issue(c.leaf); err != nil {
 		return err
@@ -231,7 +205,7 @@ func (o *Order) sign(ca *pki.CA, c *certificate) (err error) {
 	}
 }
 
-// files are those to write, in this order.
+// files returns the files to write, in this order.
 func (o *Order) files(dir string, ca *pki.CA, certs []certificate) ([]file, error) {
 	path := func(name string) string { return filepath.Join(dir, name) }
 	all := []file{{path("ca.crt"), ca.CertPEM, pki.WriteCert}}
@@ -248,7 +222,7 @@ func (o *Order) files(dir string, ca *pki.CA, certs []certificate) ([]file, erro
 	return append(all, objects...), err
 }
 
-// summarize tells which flag each file is for.
+// summarize prints which flag each file is for.
 func (o *Order) summarize(out io.Writer, dir string, ca *pki.CA, files []certificate) error {
 	day := func(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 	path := func(name string) string { return filepath.Join(dir, name) }

@@ -22,14 +22,13 @@ import (
 	"konnectivity/tunnel"
 )
 
-// The folders that a tenant's files are in, below the order's. The first is as
-// --tenants-dir reads it.
+// The folders of tenants' files, below that of the order. --tenants-dir reads the first.
 const (
 	tenantsFolder  = "tenants"
 	clustersFolder = "clusters"
 )
 
-// serverFile is what `certs --tenant --kubernetes` has for the shared server.
+// serverFile is the manifest for the shared server of `certs --tenant --kubernetes`.
 const serverFile = "kubernetes-server.yaml"
 
 // The usual ports of a server.
@@ -38,37 +37,36 @@ const (
 	agentsPort  = "8091"
 )
 
-// Tenant is one cluster of several that a server serves.
+// Tenant is one of the clusters that a server serves.
 type Tenant struct {
 	Name            string
-	ServerNames     []string // by which its agents and clients ask for the server
+	ServerNames     []string // TLS server names of its agents and clients for the server
 	ServerNamespace string   // with Kubernetes, of the shared server
 
-	// ByIdentity has the server tell it from other tenants of the same CA by its
-	// certificates' roles, in a trust domain of its own.
+	// ByIdentity makes the server recognise the tenant by the roles in its
+	// certificates, in a trust domain of its own, where tenants share a CA.
 	ByIdentity bool
 
-	// AgentsAt and ClientsAt are the server's HOST:PORT for its agents and its
-	// clients; "" is its first name and the usual port.
+	// AgentsAt and ClientsAt are the server's HOST:PORT for the tenant's agents and
+	// clients; "" is the first server name with the default port.
 	AgentsAt, ClientsAt string
 
-	// Listen has ports and a socket of the server for this tenant alone; zero values:
-	// it comes by the ports that all share.
+	// Listen has ports and a socket of the server for this tenant alone; zero values
+	// are the shared ports.
 	Listen tenancy.ListenSpec
 }
 
-// tenantFiles is all that is made for a tenant.
+// tenantFiles are the files of a tenant.
 type tenantFiles struct {
 	folder, cluster       string // for the server, and for the cluster
 	ca                    *pki.CA
 	server, client, agent certificate
 	spec                  []byte // tenant.yaml
-	reader                []byte // the token of those who look at it
+	reader                []byte // token that shows the tenant on the admin port
 }
 
-// FulfilTenant makes all that one more tenant needs: DIR/tenants/NAME for the
-// server, which appears there all at once, and DIR/clusters/NAME with its CA and
-// what its agents and clients are given.
+// FulfilTenant makes a tenant: DIR/tenants/NAME for the server, which appears there
+// complete, and DIR/clusters/NAME with the CA and the files of agents and clients.
 func (o *Order) FulfilTenant(dir string, out io.Writer) error {
 	f, err := o.planTenant(dir)
 	if err != nil {
@@ -92,7 +90,7 @@ func (o *Order) FulfilTenant(dir string, out io.Writer) error {
 	return o.summarizeTenant(out, f)
 }
 
-// planTenant checks the order.
+// planTenant checks the order and returns the certificates to sign.
 func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -140,13 +138,10 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 		client: o.certificate("client", pki.Leaf{CommonName: "konnectivity-client", Client: true}, pki.RoleClient),
 		agent:  o.certificate("agent", pki.Leaf{CommonName: "konnectivity-agent", Client: true}, pki.RoleAgent),
 	}
-	if err := addSANs(&f.agent.leaf, o.AgentSANs); err != nil {
-		return nil, cli.Usagef("--agent-san: %w", err)
-	}
-	return f, nil
+	return f, addSANs(&f.agent.leaf, "agent-san", o.AgentSANs)
 }
 
-// flagOf is the flag that a mistake in tenant.yaml comes from.
+// flagOf is the flag behind a wrong field of tenant.yaml.
 func flagOf(err error) string {
 	var field *tenancy.FieldError
 	switch errors.As(err, &field); {
@@ -161,7 +156,8 @@ func flagOf(err error) string {
 	}
 }
 
-// identities are what tenant.yaml lists, and has the certificates bear them.
+// identities returns the identities in tenant.yaml, and sets the trust domain of the
+// certificates accordingly.
 func (o *Order) identities() (list tenancy.IdentitiesSpec, err error) {
 	if !o.Tenant.ByIdentity {
 		return list, nil
@@ -178,14 +174,14 @@ func (o *Order) identities() (list tenancy.IdentitiesSpec, err error) {
 	return tenancy.IdentitiesSpec{Agents: of(pki.RoleAgent), Clients: of(pki.RoleClient)}, nil
 }
 
-// certificate is one to write, as the order says.
+// certificate returns one that is still to be signed.
 func (o *Order) certificate(name string, leaf pki.Leaf, role pki.Role) certificate {
 	leaf.Organization, leaf.Lifetime = organization, o.Lifetime
 	leaf.Holder = pki.Holder{Role: role, TrustDomain: o.TrustDomain}
 	return certificate{name: name, leaf: leaf}
 }
 
-// served are the files of the tenant's folder.
+// served returns the files of the tenant's folder.
 func (f *tenantFiles) served() map[string][]byte {
 	return map[string][]byte{
 		tenancy.AgentsCAFile: f.ca.CertPEM, tenancy.ClientsCAFile: f.ca.CertPEM,
@@ -194,8 +190,8 @@ func (f *tenantFiles) served() map[string][]byte {
 	}
 }
 
-// writeFolder writes the tenant's folder beside where it belongs and moves it
-// there, so that a server that follows the folders sees it whole.
+// writeFolder writes the tenant's folder under another name and renames it, so that a
+// server that watches the parent sees it complete.
 func (f *tenantFiles) writeFolder() error {
 	parent := filepath.Dir(f.folder)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -221,7 +217,7 @@ func (f *tenantFiles) writeFolder() error {
 	return os.Rename(making, f.folder)
 }
 
-// writeTenant writes both folders, or nothing.
+// writeTenant writes both folders, or none.
 func (o *Order) writeTenant(f *tenantFiles) error {
 	cluster, err := o.clusterFiles(f)
 	if err != nil {
@@ -237,7 +233,7 @@ func (o *Order) writeTenant(f *tenantFiles) error {
 	return err
 }
 
-// clusterFiles are the CA, and what the cluster's own programs are given.
+// clusterFiles returns the CA and the files of the cluster's own programs.
 func (o *Order) clusterFiles(f *tenantFiles) ([]file, error) {
 	all, err := (&Order{From: o.From}).files(f.cluster, f.ca, []certificate{f.client, f.agent})
 	if err != nil {
@@ -264,7 +260,7 @@ func (o *Order) clusterFiles(f *tenantFiles) ([]file, error) {
 	return all, nil
 }
 
-// summarizeTenant tells what the server and the cluster's programs are given.
+// summarizeTenant prints the flags of the server and of the cluster's programs.
 func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
 	t := &o.Tenant
 	day := func(at time.Time) string { return at.UTC().Format(time.DateOnly) }
@@ -298,7 +294,7 @@ func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
 	return err
 }
 
-// askFor is the flag for peers that dial another host than a server name.
+// askFor is the flag of peers that dial a host that is not one of the server names.
 func (t *Tenant) askFor(host string) string {
 	if slices.Contains(t.ServerNames, tenancy.NormalName(host)) {
 		return ""
@@ -306,7 +302,7 @@ func (t *Tenant) askFor(host string) string {
 	return " --server-name=" + t.ServerNames[0]
 }
 
-// reach is what the kube-apiserver needs to reach the server by egressSelection.
+// reach says what the kube-apiserver needs to reach the server.
 func (t *Tenant) reach() string {
 	if t.Listen.ClientSocket != "" {
 		return "It has to see the server's socket\nat the same path"
@@ -314,8 +310,7 @@ func (t *Tenant) reach() string {
 	return "It asks for the host of the url,\nso that name has to lead to the server from there"
 }
 
-// egressSelection is the part of an EgressSelectorConfiguration that leads to
-// the cluster.
+// egressSelection is the part of an EgressSelectorConfiguration for the cluster.
 func (t *Tenant) egressSelection(path func(string) string) string {
 	if socket := t.Listen.ClientSocket; socket != "" {
 		return fmt.Sprintf(`  - name: cluster

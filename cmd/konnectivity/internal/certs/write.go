@@ -6,15 +6,15 @@ import (
 	"os"
 )
 
-// file is one to write, with pki.WriteCert or pki.WriteKey.
+// file is to be written by pki.WriteCert or pki.WriteKey.
 type file struct {
 	path  string
 	data  []byte
 	write func(path string, data []byte) error
 }
 
-// writeAll writes new files of dir: all, or none. Those that are left would be in the
-// way of the next try, as what is there is never overwritten.
+// writeAll writes new files into dir: all, or none. Remaining ones would block the
+// next attempt, since no file is ever overwritten.
 func writeAll(dir string, files []file) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -34,7 +34,7 @@ func writeAll(dir string, files []file) error {
 	return nil
 }
 
-// takeBack removes files that were written.
+// takeBack removes written files.
 func takeBack(files []file) {
 	for _, f := range files {
 		_ = os.Remove(f.path)
