@@ -165,9 +165,9 @@ func TestFailuresTellCauseAndHintAndNoSecrets(t *testing.T) {
 		table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: fmt.Sprint("r", i), Address: "a.test:1"}}, time.Second, &tunnel.DialError{Failure: tunnel.FailDenied, Err: secret})
 	}
 	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "odd", Address: "a.test:1"}}, time.Second, &tunnel.DialError{Failure: 999})
-	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "left", Address: "a.test:1"}}, patience-1, &tunnel.ResetError{Code: tunnel.CodeCancelled})
+	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "left", Address: "a.test:1"}}, cancelledAfter-1, &tunnel.ResetError{Code: tunnel.CodeCancelled})
 	before := table.failures.n
-	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "waited", Address: "a.test:1"}}, patience, context.Canceled)
+	table.Dialed(&tunnel.Flow{Request: tunnel.Request{ID: "waited", Address: "a.test:1"}}, cancelledAfter, context.Canceled)
 	if table.failures.n != before+1 {
 		t.Error("a client that waited in vain does not show")
 	}

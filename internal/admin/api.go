@@ -6,8 +6,8 @@ import (
 	"konnectivity/internal/version"
 )
 
-// Version is the API's. Fields may be added under the same version; what is
-// there keeps its name and meaning.
+// Version is the version of the API. Fields may be added within a version; existing
+// fields keep their names and meanings.
 const Version = "v1"
 
 // Status answers /api/v1/status, the summary.
@@ -15,7 +15,7 @@ type Status struct {
 	APIVersion string       `json:"apiVersion"`
 	Component  string       `json:"component"` // the program's name
 	ID         string       `json:"id,omitempty"`
-	Tenant     string       `json:"tenant,omitempty"` // whose part this is; "": all
+	Tenant     string       `json:"tenant,omitempty"` // "" means all
 	Build      version.Info `json:"build"`
 	Started    time.Time    `json:"started"`
 	Now        time.Time    `json:"now"`
@@ -27,19 +27,19 @@ type Status struct {
 	Rates       Point          `json:"rates"` // bytes over the last two seconds; the others over the newest interval of the history
 	Peers       map[string]int `json:"peers"` // number of peers by role
 
-	// ServerCount and Strategies, the number of agents that each strategy can
-	// use, are set by a server only.
+	// ServerCount is the number of servers, and Strategies the number of agents that
+	// each strategy can use. Only a server sets them.
 	ServerCount int            `json:"serverCount,omitempty"`
 	Strategies  map[string]int `json:"strategies,omitempty"`
 
-	// Tenants is the number of clusters beside the server's own, by state:
-	// serving, stale, broken. Only a server of many has it.
+	// Tenants is the number of tenants by state: serving, stale, broken. Only a
+	// server with tenants sets it.
 	Tenants map[string]int `json:"tenants,omitempty"`
 
-	// LastGone is the agent that left the server last; nil if none has.
+	// LastGone is the last agent that left the server; nil if none has.
 	LastGone *Departure `json:"lastGone,omitempty"`
 
-	// Buffers is received payload that waits for a reader, by protocol.
+	// Buffers is the received payload that waits for readers, by protocol.
 	Buffers map[string]Buffer `json:"buffers,omitempty"`
 }
 
@@ -51,16 +51,16 @@ type Departure struct {
 	ID      string    `json:"id"`
 	Remote  string    `json:"remote"`
 	Cause   string    `json:"cause"`   // a sentence
-	Ordered bool      `json:"ordered"` // it was meant to
+	Ordered bool      `json:"ordered"` // it left in an orderly way
 }
 
 // Connections counts connections.
 type Connections struct {
 	Open    int   `json:"open"`
-	Stalled int   `json:"stalled"` // of those that are open
+	Stalled int   `json:"stalled"` // of the open ones
 	Total   int64 `json:"total"`   // since the start
 
-	// Resuming of those that are open have lost their link and wait for another.
+	// Resuming counts open connections that lost their link and wait for another.
 	Resuming int `json:"resuming"`
 }
 
@@ -100,14 +100,14 @@ type Peer struct {
 	Software    string    `json:"software,omitempty"` // as it calls itself
 	Protocol    string    `json:"protocol"`           // "link" or "grpc"
 	Remote      string    `json:"remote"`
-	Identifiers string    `json:"identifiers,omitempty"` // an agent's, by which it is picked
+	Identifiers string    `json:"identifiers,omitempty"` // an agent's, which strategies use
 	Since       time.Time `json:"since"`
 	Draining    bool      `json:"draining,omitempty"`
 	Streams     int       `json:"streams"`
 	Pending     int       `json:"pendingDials,omitempty"`
 
 	RoundTrip float64 `json:"roundTripSeconds,omitempty"` // 0: not measured
-	Silent    float64 `json:"silentSeconds,omitempty"`    // set only where the peer has been silent for unduly long
+	Silent    float64 `json:"silentSeconds,omitempty"`    // set only if the peer has been silent for too long
 	Window    uint64  `json:"windowBytes,omitempty"`      // the largest of its streams
 	Unread    int     `json:"unreadBytes,omitempty"`      // received and not yet read here
 	Lanes     int     `json:"lanes,omitempty"`            // TCP connections that the link has
@@ -118,11 +118,11 @@ type Peer struct {
 
 // States of a connection.
 const (
-	StateActive  = "active"  // it carried something within the last two seconds
+	StateActive  = "active"  // it carried bytes within the last two seconds
 	StateIdle    = "idle"    // neither side has anything to send
 	StateStalled = "stalled" // bytes wait for a side that does not read
 
-	StateResuming = "resuming" // its link was lost, and it waits for another
+	StateResuming = "resuming" // it lost its link and waits for another
 )
 
 // Connection is one open connection as this process sees it.
@@ -137,11 +137,11 @@ type Connection struct {
 	Since       time.Time `json:"since"`
 
 	State      string  `json:"state"`
-	StalledBy  string  `json:"stalledBy,omitempty"` // "client" or "destination": who does not read
+	StalledBy  string  `json:"stalledBy,omitempty"` // the side that does not read: "client" or "destination"
 	StalledFor float64 `json:"stalledSeconds,omitempty"`
 
 	ResumingFor float64 `json:"resumingSeconds,omitempty"`
-	Resumes     int     `json:"resumes,omitempty"` // how often it went on by another link
+	Resumes     int     `json:"resumes,omitempty"` // how often it continued over another link
 
 	UpBytes   int64   `json:"upBytes"` // towards the destination
 	DownBytes int64   `json:"downBytes"`
@@ -165,22 +165,22 @@ type Failure struct {
 	Seconds     float64   `json:"seconds"` // how long the dial took, or the connection lasted
 }
 
-// Tenant is one of the clusters that a server of many serves.
+// Tenant is one of the clusters that a server serves.
 type Tenant struct {
 	Name        string    `json:"name"`
 	State       string    `json:"state"`           // "serving", "stale" or "broken"
-	Error       string    `json:"error,omitempty"` // what is wrong with its folder: a sentence that names file and field
-	Since       time.Time `json:"since"`           // of what is served, or of the failure
+	Error       string    `json:"error,omitempty"` // a sentence about its folder that names file and field
+	Since       time.Time `json:"since"`           // start of the present state
 	ServerNames []string  `json:"serverNames"`
-	Listen      []string  `json:"listen,omitempty"` // the ports and sockets that are its alone, such as "agents on port 9091"
+	Listen      []string  `json:"listen,omitempty"` // ports and sockets of this tenant alone, such as "agents on port 9091"
 
-	Agents  int    `json:"agents"`           // distinct ones
-	Clients int    `json:"clients"`          // linked ones
+	Agents  int    `json:"agents"`           // distinct agents
+	Clients int    `json:"clients"`          // clients with links
 	Ready   bool   `json:"ready"`            // whether destinations can be served
 	Reason  string `json:"reason,omitempty"` // why not
 
-	// Condition is the worst of what is said here: "broken" or "stale", as its
-	// State; else "not-ready"; else "stalled", if a connection is; else "ready".
+	// Condition is the worst problem: State if that is "broken" or "stale"; else
+	// "not-ready"; else "stalled" if a connection is stalled; else "ready".
 	Condition string `json:"condition"`
 
 	Connections Connections `json:"connections"`
@@ -196,7 +196,7 @@ type Tenant struct {
 // TenantsPage is a part of the list of tenants.
 type TenantsPage struct {
 	Page[Tenant]
-	Conditions map[string]int `json:"conditions"` // number of tenants, by Condition; all of the list count
+	Conditions map[string]int `json:"conditions"` // number of tenants by Condition, in the whole list
 }
 
 // History is the last 15 minutes, oldest first.
@@ -205,7 +205,7 @@ type History struct {
 	Points   []Point `json:"points"`
 }
 
-// Point is one interval of the history; figures with PerSecond are its means.
+// Point is one interval of the history; fields with PerSecond are means over it.
 type Point struct {
 	Time        time.Time `json:"time"` // its end
 	Up          float64   `json:"upBytesPerSecond"`

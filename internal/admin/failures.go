@@ -9,32 +9,32 @@ import (
 	"konnectivity/tunnel"
 )
 
-// keptFailures is how many failures are kept: enough to see a pattern, and
-// 64 KiB at most in practice. Each tenant has a few of its own besides, so that
-// those of one do not push out those of others; so many tenants may have some
-// that each keeps less, but one at least.
+// keptFailures is the number of failures kept without a tenant: enough to show a
+// pattern, and 64 KiB at most in practice. Each tenant keeps some of its own, so that
+// one cannot displace those of others: fewer if many tenants have failures, but one at
+// least.
 const (
 	keptFailures  = 200
 	keptOfATenant = 20
-	keptOfTenants = 4000 // of all tenants together: 6 MiB at most
+	keptOfTenants = 4000 // of all tenants together, 6 MiB at most
 )
 
-// maxText bounds each text of a failure: what a client asked for may be no
-// address at all, and of any length.
+// maxText bounds each text of a failure in bytes: a client may ask for a destination of
+// any length.
 const maxText = 300
 
-// failures are the latest ones.
+// failures holds the latest failures.
 type failures struct {
 	mu      sync.Mutex
 	own     ring
-	tenants map[string]*ring // with a failure so far
-	n       int              // so far, of all
+	tenants map[string]*ring // of those with failures
+	n       int              // of all, so far
 }
 
-// ring has the latest of some failures, in any order, and grows as they come.
+// ring holds the latest failures of one tenant, unsorted. It grows as needed.
 type ring struct{ latest []numbered }
 
-// numbered is a failure with its place in the order of all.
+// numbered is a failure with its position among all.
 type numbered struct {
 	Failure
 	number int
@@ -54,8 +54,8 @@ func (r *ring) add(one numbered, kept int) {
 	r.latest[oldest] = one
 }
 
-// keep drops all but the latest.
-func (r *ring) keep(kept int) {
+// trim drops all but the latest.
+func (r *ring) trim(kept int) {
 	if len(r.latest) > kept {
 		slices.SortFunc(r.latest, newestFirst)
 		r.latest = slices.Clone(r.latest[:kept])
@@ -80,38 +80,38 @@ func (f *failures) add(one Failure) {
 	of := f.tenants[one.Tenant]
 	if of == nil {
 		of = new(ring)
-		f.enter(one.Tenant, of)
+		f.addTenant(one.Tenant, of)
 	}
-	of.add(numbered{one, f.n}, f.part())
+	of.add(numbered{one, f.n}, f.share())
 }
 
-// enter makes room for the failures of one tenant more.
-func (f *failures) enter(tenant string, of *ring) {
+// addTenant adds the ring of another tenant, and trims the rest to their smaller share.
+func (f *failures) addTenant(tenant string, of *ring) {
 	if f.tenants == nil {
 		f.tenants = make(map[string]*ring)
 	}
-	before := f.part()
+	before := f.share()
 	f.tenants[tenant] = of
-	if part := f.part(); part < before {
+	if share := f.share(); share < before {
 		for _, other := range f.tenants {
-			other.keep(part)
+			other.trim(share)
 		}
 	}
 }
 
-// part is how many each tenant keeps.
-func (f *failures) part() int {
+// share is the number of failures that each tenant keeps.
+func (f *failures) share() int {
 	return max(1, min(keptOfATenant, keptOfTenants/max(1, len(f.tenants))))
 }
 
-// forget drops those of a tenant.
+// forget drops the failures of a tenant.
 func (f *failures) forget(tenant string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.tenants, tenant)
 }
 
-// list returns a copy of those of a tenant, or else of all, newest first.
+// list returns a copy of the failures of a tenant, or of all for "", newest first.
 func (f *failures) list(tenant string) []Failure {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,17 +140,17 @@ func newFailure(f *tunnel.Flow, took time.Duration) Failure {
 	return out
 }
 
-// dialFailure reports no more about a dial than its client was told: the error
-// behind it may contain what is not for everybody.
+// dialFailure describes a dial with the words that its client was told: the underlying
+// error may contain secrets.
 func dialFailure(f *tunnel.Flow, took time.Duration, err *tunnel.DialError) Failure {
 	out := newFailure(f, took)
 	out.Stage, out.Failure, out.Cause, out.Hint = "dial", err.Failure.Label(), err.Text(), Hint(err.Failure)
 	return out
 }
 
-// connectionFailure reports a connection that ended for a reason within the
-// tunnel. Resets by either end, and clients that give up, are ordinary.
-func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failure, worth bool) {
+// connectionFailure describes a connection that ended for a reason within the tunnel,
+// or returns false: resets by either end are ordinary.
+func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failure, ok bool) {
 	if err == nil {
 		return out, false
 	}
@@ -164,7 +164,7 @@ func connectionFailure(f *tunnel.Flow, took time.Duration, err error) (out Failu
 	return out, true
 }
 
-// resetHints has the codes worth reporting, and what to do about each.
+// resetHints has the reported codes, with what to do about each.
 var resetHints = map[tunnel.Code]string{
 	tunnel.CodeTimeout:  "Nothing was sent for longer than --idle-timeout allows; clients that mean to wait should use keepalives.",
 	tunnel.CodeStalled:  "Its reader took nothing while a peer without flow control went on sending. Update that peer to one with native links.",
@@ -175,8 +175,7 @@ var resetHints = map[tunnel.Code]string{
 	tunnel.CodeMemory:   "Readers do not keep up and received bytes fill the budget. Look for stalled connections, or raise the memory budget.",
 }
 
-// Hint says what an operator can do about a failed dial; "" if nothing is
-// known.
+// Hint says what an operator can do about a failed dial; "" if nothing is known.
 func Hint(f tunnel.Failure) string { return dialHints[f] }
 
 var dialHints = map[tunnel.Failure]string{

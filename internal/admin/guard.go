@@ -8,15 +8,14 @@ import (
 	"strings"
 )
 
-// apiPolicy is the policy of answers other than the page: whatever a browser
-// makes of one, it loads nothing and cannot be framed.
+// apiPolicy is the content security policy of all answers but the page: a browser loads
+// nothing for them and cannot frame them.
 const apiPolicy = "default-src 'none'; frame-ancestors 'none'"
 
-// guard admits only requests that read, that somebody sends who may, that name
-// this server, and that do not come from another site's page. A page that has
-// given the port a name of its own has no token, so a token proves that the name
-// is right. So does a certificate, which browsers show over TLS alone, to whoever
-// has proved that the name is its own.
+// guard admits requests that only read, whose sender may read, that name this server,
+// and that do not come from a page of another site. A page that points a name of its
+// own at this port (DNS rebinding) has no token, so a token proves the name. So does a
+// certificate, which a browser shows only over TLS to a server that has proved its name.
 func guard(login Login, next *readers) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
@@ -46,12 +45,10 @@ func guard(login Login, next *readers) http.Handler {
 	})
 }
 
-// ownHost reports whether Host can mean only this server. A foreign page can
-// point a name of its own at this address and use that name (DNS rebinding). An
-// address is safe, and so is localhost. Names that no public DNS has are
-// accepted too where the port is open to a network; on loopback, where no
-// Service leads, they are not, because anybody in the same LAN can define a
-// name of one label.
+// ownHost reports whether Host can mean only this server, and not a name that another
+// site controls. Addresses and localhost are accepted. Names that are not in public DNS
+// are accepted where the port is open to a network. On loopback they are refused: no
+// Service leads there, and any machine of the LAN can define a name of one label.
 func ownHost(r *http.Request) bool {
 	name := r.Host
 	if h, _, err := net.SplitHostPort(name); err == nil {
@@ -81,9 +78,9 @@ func onLoopback(r *http.Request) bool {
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// foreign reports whether a browser sends the request for another site's page
-// (Fetch Metadata). That page could not read the answer, but it could cause
-// work. Following a link is fine.
+// foreign reports whether a browser sends the request for a page of another site (Fetch
+// Metadata). That page cannot read the answer, but could cause load. Links may be
+// followed.
 func foreign(r *http.Request) bool {
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "cross-site", "same-site":

@@ -12,39 +12,38 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Source provides what the process knows about itself, apart from its
-// connections. Its functions may be called from any goroutine and must not
-// block.
+// Source describes a process, apart from its connections. Its functions may be called
+// from any goroutine and must not block.
 type Source struct {
 	Component string        // the program's name
-	ID        string        // the process's id, if it has one
-	Table     *Table        // must be given
-	Ready     func() error  // nil: always
-	Peers     func() []Peer // without rates; nil: none
-	More      func(*Status) // adds what only this program knows; nil: nothing
+	ID        string        // of the process; "" if it has none
+	Table     *Table        // required
+	Ready     func() error  // nil means always
+	Peers     func() []Peer // without rates; nil means none
+	More      func(*Status) // fills in the fields of this program; nil means none
 
-	// Tenants lists the clusters of a server of many, without what the Table
-	// knows of them; nil: it is none.
+	// Tenants lists the clusters of a server, without the figures of the Table; nil
+	// where there is one cluster.
 	Tenants func() []Tenant
 
-	// Of is what there is to be known of one of the tenants, and of no other;
-	// false: it has none of that name. It must be given if Tenants is.
+	// Of returns the Source of one tenant, or false if there is no such tenant. It is
+	// required with Tenants.
 	Of func(tenant string) (Source, bool)
 
-	// Tenant is the one that a Source that comes of Of is about.
+	// Tenant is the name of the tenant in a Source that Of returned.
 	Tenant string
 
-	// Login says who asks; nil: everybody sees all. Who sees one tenant is shown
-	// page and API, and those patterns of mux that are Shown, which have to show
-	// no more than ReaderOf says.
+	// Login identifies the reader of a request; nil shows everything to everybody. The
+	// reader of one tenant may use page, API and the patterns Shown of mux, which must
+	// show no more than ReaderOf allows.
 	Login Login
 	Shown []string
 }
 
-// Handler serves the page at / and the API under /api/v1/, in addition to what
-// mux serves already (metrics, profiles), and guards all of it.
+// Handler serves the page at / and the API under /api/v1/ beside the handlers of mux
+// (metrics, profiles), and guards all of them.
 func Handler(mux *http.ServeMux, source Source) http.Handler {
-	h := &handler{Source: source, answers: newAnswers(source.Table.looks.Load)}
+	h := &handler{Source: source, answers: newAnswers(source.Table.samples.Load)}
 	readers := newReaders(mux, source.Shown)
 	for name, answer := range map[string]func(*handler, query) any{
 		"status":      func(h *handler, _ query) any { return h.status() },
@@ -93,8 +92,8 @@ func (h *handler) answer(name string, make func(*handler, query) any) http.Handl
 	}
 }
 
-// shownTo is what a question is answered from. The status is the only resource
-// that is another for one tenant: lists select by it.
+// shownTo returns the handler for a reader and query, or false if there is no such
+// tenant. Only the status differs for one tenant; lists select by the tenant.
 func (h *handler) shownTo(who Reader, name string, q query) (*handler, bool) {
 	tenant := who.Tenant
 	if name == "status" && q.tenant != "" && h.Of != nil {
@@ -131,17 +130,17 @@ func (h *handler) status() Status {
 	return s
 }
 
-// fill adds what the table knows of all.
+// fill adds the figures of all connections.
 func (t *Table) fill(s *Status) {
 	sum := t.sums.Load()
 	s.Connections = Connections{Open: sum.open, Stalled: sum.stalled, Resuming: sum.resuming, Total: int64(t.number.Load())}
 	s.Dials = Dials{Total: t.dials.total.Load(), Failed: t.dials.failed.Load(), Failures: t.dials.failures()}
 	s.Rates = t.history.newest()
 	s.Rates.Up, s.Rates.Down = sum.all.up, sum.all.down
-	s.LastGone = t.gone.of("")
+	s.LastGone = t.departures.of("")
 }
 
-// history is of the process: of a tenant none is kept.
+// history is that of the process; there is none of a tenant.
 func (h *handler) history() History {
 	all := History{interval.Seconds(), []Point{}}
 	if h.Tenant == "" {
@@ -150,8 +149,8 @@ func (h *handler) history() History {
 	return all
 }
 
-// peersWithRates adds the traffic of each peer. Neighbours are listed only on
-// request.
+// peersWithRates adds the traffic of each peer, and neighbours if a query asks for
+// their roles.
 func (h *handler) peersWithRates(q query) []Peer {
 	var all []Peer
 	if h.Peers != nil {
@@ -178,51 +177,26 @@ func (h *handler) peersWithRates(q query) []Peer {
 
 // peers lists the peers on either side.
 func (h *handler) peers(q query) Page[Peer] {
-	page := Page[Peer]{Offset: q.offset, Items: []Peer{}}
 	all := h.peersWithRates(q)
-	page.Total = len(all)
-	var matched []Peer
-	for _, p := range all {
-		if len(q.roles) > 0 && !slices.Contains(q.roles, p.Role) {
-			continue
-		}
-		if q.tenant != "" && p.Tenant != q.tenant {
-			continue
-		}
-		if q.filter != "" && !contains(p.Identifiers, q.filter) && !contains(p.Tenant, q.filter) && !contains(p.ID, q.filter) && !contains(p.Remote, q.filter) && !contains(p.Role, q.filter) && !contains(p.Software, q.filter) {
-			continue
-		}
-		matched = append(matched, p)
-	}
+	total := len(all)
+	matched := slices.DeleteFunc(all, func(p Peer) bool {
+		return len(q.roles) > 0 && !slices.Contains(q.roles, p.Role) || !q.selects(p.Tenant, p.Identifiers, p.Tenant, p.ID, p.Remote, p.Role, p.Software)
+	})
 	if q.sort == "rate" {
-		slices.SortStableFunc(matched, func(a, b Peer) int {
-			n := cmp.Or(cmp.Compare(a.Silent, b.Silent), cmp.Compare(a.Stalled, b.Stalled), cmp.Compare(a.Up+a.Down, b.Up+b.Down), strings.Compare(b.ID, a.ID))
-			if q.descending {
-				return -n
-			}
-			return n
+		sorted(matched, q, func(a, b Peer) int {
+			return cmp.Or(cmp.Compare(a.Silent, b.Silent), cmp.Compare(a.Stalled, b.Stalled), cmp.Compare(a.Up+a.Down, b.Up+b.Down), strings.Compare(b.ID, a.ID))
 		})
 	}
-	page.Matched = len(matched)
-	page.Items = append(page.Items, window(matched, q)...)
-	return page
+	return pageOf(matched, total, q)
 }
 
 func (h *handler) failures(q query) Page[Failure] {
 	all := h.Table.failures.list(h.Tenant)
-	page := Page[Failure]{Total: len(all), Offset: q.offset, Items: []Failure{}}
-	var matched []Failure
-	for _, f := range all {
-		if q.tenant != "" && f.Tenant != q.tenant {
-			continue
-		}
-		if q.filter == "" || contains(f.ID, q.filter) || contains(f.Tenant, q.filter) || contains(f.Destination, q.filter) || contains(f.Failure, q.filter) || contains(f.Source, q.filter) {
-			matched = append(matched, f)
-		}
-	}
-	page.Matched = len(matched)
-	page.Items = append(page.Items, window(matched, q)...)
-	return page
+	total := len(all)
+	matched := slices.DeleteFunc(all, func(f Failure) bool {
+		return !q.selects(f.Tenant, f.ID, f.Tenant, f.Destination, f.Failure, f.Source)
+	})
+	return pageOf(matched, total, q)
 }
 
 // failures counts by label.
@@ -240,7 +214,7 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 	fail(w, http.StatusNotFound, "no such resource; the API is /api/"+Version+"/ with status, connections, peers, failures and history")
 }
 
-// fail answers with a sentence.
+// fail answers with an error, a sentence.
 func fail(w http.ResponseWriter, status int, sentence string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)

@@ -11,21 +11,21 @@ const (
 	points   = int(15 * time.Minute / interval)
 )
 
-// history is a ring of the latest intervals, with the counts at which the
-// current one began.
+// history is a ring of the latest intervals, with the counts at the start of the
+// current one.
 type history struct {
 	mu     sync.Mutex
 	ring   [points]Point
 	next   int
 	filled bool
 
-	// The sampler's own.
+	// Used by the sampler alone: at the start of the interval.
 	began         time.Time
 	bytes         [2]int64
 	dials, failed int64
 }
 
-// record is called after each sample, and ends the interval when it is over.
+// record is called after each sample. It ends the interval if its time is up.
 func (t *Table) record(now time.Time, bytes [2]int64) {
 	h := &t.history
 	if h.began.IsZero() {
@@ -35,7 +35,7 @@ func (t *Table) record(now time.Time, bytes [2]int64) {
 	if took < interval {
 		return
 	}
-	// A connection that closes during a sample may be missing from it.
+	// A sample may miss a connection that closes while it is taken.
 	bytes = [2]int64{max(bytes[0], h.bytes[0]), max(bytes[1], h.bytes[1])}
 	dials, failed, sum := t.dials.total.Load(), t.dials.failed.Load(), t.sums.Load()
 	seconds := took.Seconds()

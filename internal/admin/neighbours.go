@@ -7,30 +7,29 @@ import (
 	"konnectivity/tunnel"
 )
 
-// Roles of neighbours: ends of connections that have no link of the suite, so
-// only their connections are known.
+// Roles of neighbours: ends of connections without a link of the suite, of which only
+// the connections are known.
 const (
 	RoleFrontend    = "frontend"    // clients: kube-apiserver, an old sidecar, a sidecar's own clients
-	RoleDirect      = "direct"      // what bypasses the tunnel
-	RoleDestination = "destination" // where an agent's connections lead
+	RoleDirect      = "direct"      // connections that bypass the tunnel
+	RoleDestination = "destination" // hosts that an agent connects to
 )
 
-// keptNeighbours bounds the number of neighbours that a sample distinguishes;
-// the rest count as "others". The page shows only a few. A tenant whose own are
-// fewer than keptOfEach has them told apart in any case: those of another are not
-// to take all names.
+// keptNeighbours bounds the number of neighbours that a sample distinguishes; the rest
+// count as "others". The page shows only a few. The first keptOfEach of a tenant are
+// always distinguished, so that another tenant cannot take all names.
 const (
 	keptNeighbours = 256
 	keptOfEach     = 8
 )
 
-// others is the neighbour that stands for those above the bound.
+// others is the name of the neighbours beyond the bound.
 const others = "others"
 
-// neighbour is one of them.
+// neighbour identifies an end of connections.
 type neighbour struct{ tenant, role, name, protocol string }
 
-// frontendOf returns who asked for a connection, unless that is a peer.
+// frontendOf returns the client of a connection; zero if it is a peer.
 func frontendOf(f *tunnel.Flow) neighbour {
 	if byPeer(f.Front) {
 		return neighbour{}
@@ -38,8 +37,8 @@ func frontendOf(f *tunnel.Flow) neighbour {
 	return neighbour{f.Tenant(), RoleFrontend, hostOf(f.Source), f.Front}
 }
 
-// byPeer reports whether connections of a front arrive over a link or stream of
-// a peer, which is listed already.
+// byPeer reports whether the connections of a front come from peers, which are listed
+// themselves.
 func byPeer(front string) bool { return front == "link" || front == "agent" }
 
 // hostOf is an address without its port.
@@ -61,20 +60,20 @@ func hostOf(addr net.Addr) string {
 	}
 }
 
-// near adds a connection to the counts of its neighbours.
-func (s *sums) near(c *conn, by load) {
+// addNeighbours adds a connection to the counts of its neighbours.
+func (s *sums) addNeighbours(c *conn, by load) {
 	if c.from.role != "" {
-		s.nearOne(c.from, by)
+		s.addNeighbour(c.from, by)
 	}
 	switch {
 	case c.next == tunnel.Hop{}:
-		s.nearOne(neighbour{c.tenant, RoleDestination, c.destination, "tcp"}, by)
+		s.addNeighbour(neighbour{c.tenant, RoleDestination, c.destination, "tcp"}, by)
 	case c.next == tunnel.Direct:
-		s.nearOne(neighbour{c.tenant, RoleDirect, "bypassing the tunnel", "tcp"}, by)
+		s.addNeighbour(neighbour{c.tenant, RoleDirect, "bypassing the tunnel", "tcp"}, by)
 	}
 }
 
-func (s *sums) nearOne(n neighbour, by load) {
+func (s *sums) addNeighbour(n neighbour, by load) {
 	if _, ok := s.neighbours[n]; !ok {
 		if len(s.neighbours) >= keptNeighbours && s.named[n.tenant] >= keptOfEach {
 			n.name = others
@@ -84,7 +83,7 @@ func (s *sums) nearOne(n neighbour, by load) {
 	s.neighbours[n] = s.neighbours[n].plus(by)
 }
 
-// peers are the neighbours as the API shows them.
+// peers returns the neighbours as the API shows them.
 func (s *sums) peers() []Peer {
 	var all []Peer
 	for n, f := range s.neighbours {
@@ -95,8 +94,8 @@ func (s *sums) peers() []Peer {
 	return all
 }
 
-// unlinked returns the servers that carry connections without a link, since
-// they know only CONNECT. known are those with a link.
+// unlinked returns the servers that carry connections by CONNECT, without a link. known
+// are the peers with a link.
 func (s *sums) unlinked(known []Peer) []Peer {
 	linked := map[string]bool{}
 	for _, p := range known {

@@ -10,10 +10,11 @@ import (
 //go:embed web
 var web embed.FS
 
-// policy lets the page load its own files and ask its own API, and nothing else.
+// policy is the content security policy of the page: it may load its own files and use
+// its own API.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// kinds are the types of the page's files.
+// kinds are the media types of the page's files.
 var kinds = map[string]string{
 	".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
@@ -22,7 +23,7 @@ var kinds = map[string]string{
 func mountPage(handle func(pattern string, h http.Handler)) {
 	files, err := fs.Sub(web, "web")
 	if err != nil {
-		panic(err) // the folder is part of the program
+		panic(err) // the folder is embedded
 	}
 	names, err := fs.Glob(files, "*")
 	if err != nil {

@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// sampleEvery is how often connections are looked at. A stall goes unseen
-	// for at most twice as long, so a page that polls shows it within 2 s. A
-	// sample of 10,000 connections takes a few milliseconds.
+	// sampleEvery is the interval between samples. A stall is noticed after two, so
+	// a page that polls shows it within 2 s. A sample of 10,000 connections takes a
+	// few milliseconds.
 	sampleEvery = 400 * time.Millisecond
 
-	// smoothing is the weight of the newest sample in a connection's rates, so
-	// that they cover about the last two seconds.
+	// smoothing is the weight of the newest sample in a connection's rates, which
+	// then cover about the last two seconds.
 	smoothing = 0.25
 
-	// patience is how long a client must have waited before its giving up
-	// counts as a failure: after that it did not just change its mind.
-	patience = time.Second
+	// cancelledAfter is the duration from which a dial that its client cancels
+	// counts as a failure: a client that waited so long wanted the connection.
+	cancelledAfter = time.Second
 
-	// activeFor is how long a connection counts as active after it carried
-	// something.
+	// activeFor is the time for which a connection counts as active after it
+	// carried bytes.
 	activeFor = 2 * time.Second
 )
 
@@ -34,24 +34,24 @@ const (
 // may be called from any goroutine.
 type Table struct {
 	started time.Time
-	conns   sync.Map // *tunnel.Flow → *conn; no lock is common to all
+	conns   sync.Map // *tunnel.Flow → *conn, without a common lock
 	number  atomic.Uint64
 	dials   dials
-	ended   [2]atomic.Int64 // bytes up and down of connections that are closed
+	ended   [2]atomic.Int64 // bytes up and down of closed connections
 
-	failures failures
-	gone     departures
-	history  history
+	failures   failures
+	departures departures
+	history    history
 
-	sums  atomic.Pointer[sums] // as of the last sample; never nil
-	looks atomic.Uint64        // samples so far
+	sums    atomic.Pointer[sums] // as of the last sample; never nil
+	samples atomic.Uint64        // so far
 }
 
 // dials counts since the start, and for the current interval of the history.
 type dials struct {
 	total, failed  atomic.Int64
-	good, sum, max atomic.Int64                     // of this interval: successful ones and their nanoseconds
-	byFailure      map[tunnel.Failure]*atomic.Int64 // all there are; the map does not change
+	good, sum, max atomic.Int64                     // successful dials of this interval, and their nanoseconds
+	byFailure      map[tunnel.Failure]*atomic.Int64 // by every kind; the map does not change
 }
 
 // sums are totals over all connections.
@@ -59,30 +59,31 @@ type sums struct {
 	open, stalled, resuming int
 
 	all        load
-	byNext     map[hop]load      // by the hop after this one
-	byTenant   map[string]*tally // of a server of many
-	bySource   map[origin]load   // of links only
+	byNext     map[hop]load // by the hop after this one
+	byTenant   map[string]*tally
+	bySource   map[origin]load // of links only
 	neighbours map[neighbour]load
-	named      map[string]int // by tenant, how many of neighbours were new
+	named      map[string]int // number of neighbours by tenant
 }
 
-// hop is one after this, of one tenant: those of others may have the same ids.
+// hop is the next hop of a tenant's connections. Hops of other tenants may have the
+// same ids.
 type hop struct {
 	tenant string
 	tunnel.Hop
 }
 
-// origin is where a link comes from: balancers may give those of several tenants
-// one address.
+// origin is the source of a tenant's links. Behind a load balancer, several tenants may
+// have the same address.
 type origin struct{ tenant, remote string }
 
-// tally is what one tenant has open.
+// tally counts the open connections of a tenant.
 type tally struct {
 	load
 	resuming int
 }
 
-// load is the traffic of one peer.
+// load is the traffic of a peer.
 type load struct {
 	up, down      float64
 	open, stalled int
@@ -92,22 +93,23 @@ func (f load) plus(g load) load {
 	return load{f.up + g.up, f.down + g.down, f.open + g.open, f.stalled + g.stalled}
 }
 
-// conn is an open connection. What is not atomic is set before it is shared.
+// conn is an open connection. Fields that are not atomic are set before it is shared,
+// except those of the sampler.
 type conn struct {
 	number                uint64 // in the order of opening
 	tenant                string
 	id, front, source     string
 	destination, resolved string
 	next                  tunnel.Hop
-	from                  neighbour // zero: a peer
+	from                  neighbour // zero for a peer
 	since                 time.Time
 	flow                  *tunnel.Flow
-	lasting               tunnel.Resumable // nil: it ends with what carries it
-	moved                 atomic.Int64     // when it last carried something, a tunnel.Moment
+	resumable             tunnel.Resumable // nil if it ends with its stream
+	moved                 atomic.Int64     // when it last carried bytes, a tunnel.Moment
 	stalled               [2]atomic.Int64  // when B (up) or A (down) stopped reading, a tunnel.Moment; 0 if it reads
 	rate                  [2]atomic.Uint64
-	seen                  [2]int64 // used by the sampler alone: bytes so far
-	held                  [2]bool  // used by the sampler alone
+	seen                  [2]int64 // of the sampler: bytes so far
+	held                  [2]bool  // of the sampler
 }
 
 // NewTable returns an empty table.
@@ -123,7 +125,7 @@ func NewTable() *Table {
 // Dialed implements tunnel.Observer.
 func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 	if f.Resume.Again() {
-		return // a try of many, about a connection that was dialed before
+		return // one of many attempts to resume a connection that was dialed before
 	}
 	t.dials.total.Add(1)
 	if err == nil {
@@ -141,7 +143,7 @@ func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 		kind = tunnel.FailInternal
 	}
 	t.dials.byFailure[kind].Add(1)
-	if kind != tunnel.FailCancelled || took >= patience {
+	if kind != tunnel.FailCancelled || took >= cancelledAfter {
 		t.failures.add(dialFailure(f, took, dial))
 	}
 }
@@ -150,7 +152,7 @@ func (t *Table) Dialed(f *tunnel.Flow, took time.Duration, err error) {
 func (t *Table) Opened(f *tunnel.Flow) {
 	c := &conn{
 		number: t.number.Add(1), tenant: f.Tenant(), id: f.ID, front: f.Front, destination: f.Address, next: f.Hop,
-		since: f.Opened, flow: f, from: frontendOf(f), lasting: f.Resumable,
+		since: f.Opened, flow: f, from: frontendOf(f), resumable: f.Resumable,
 	}
 	if f.Source != nil {
 		c.source = f.Source.String()
@@ -171,17 +173,17 @@ func (t *Table) Closed(f *tunnel.Flow, took time.Duration, err error) {
 	if f.Interrupted(err) {
 		return
 	}
-	if failure, worth := connectionFailure(f, took, err); worth {
+	if failure, ok := connectionFailure(f, took, err); ok {
 		t.failures.add(failure)
 	}
 }
 
-// Forget drops the failures of a tenant that is over, and who left it last. It
-// does nothing on a nil Table.
+// Forget drops the failures and the last departure of a removed tenant. On a nil Table
+// it does nothing.
 func (t *Table) Forget(tenant string) {
 	if t != nil {
 		t.failures.forget(tenant)
-		t.gone.forget(tenant)
+		t.departures.forget(tenant)
 	}
 }
 
@@ -202,8 +204,8 @@ func (t *Table) Run(ctx context.Context) {
 	}
 }
 
-// sample looks at every connection once, and returns the bytes carried since
-// the start, up and down.
+// sample visits every connection once, and returns the bytes carried since the start, up
+// and down.
 func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 	s := &sums{
 		byNext: map[hop]load{}, byTenant: map[string]*tally{}, bySource: map[origin]load{},
@@ -212,21 +214,21 @@ func (t *Table) sample(now time.Time, since time.Duration) (bytes [2]int64) {
 	bytes = [2]int64{t.ended[0].Load(), t.ended[1].Load()}
 	t.conns.Range(func(_, value any) bool {
 		c := value.(*conn)
-		course := c.course()
-		stalled := c.sample(now, since, !course.Lost.IsZero())
-		s.add(c, course, stalled)
+		status := c.resumeStatus()
+		stalled := c.sample(now, since, !status.Lost.IsZero())
+		s.add(c, status, stalled)
 		bytes[0] += c.seen[0]
 		bytes[1] += c.seen[1]
 		return true
 	})
 	t.sums.Store(s)
-	t.looks.Add(1)
+	t.samples.Add(1)
 	return bytes
 }
 
-// sample notes whether either side has stopped reading: bytes waited for it at
-// the last sample and wait now, and none has passed in between. While nothing
-// carries the connection, nobody is to blame.
+// sample updates rates and stalls. A side is stalled if bytes waited for it at the last
+// sample and wait now, and none has passed in between. A connection that has lost its
+// link is not stalled.
 func (c *conn) sample(now time.Time, since time.Duration, lost bool) (stalled bool) {
 	var sent [2]int64
 	var held [2]bool
@@ -254,8 +256,8 @@ func (c *conn) sample(now time.Time, since time.Duration, lost bool) (stalled bo
 	return stalled
 }
 
-// add adds a connection to the counts of its neighbours.
-func (s *sums) add(c *conn, course tunnel.ResumeStatus, stalled bool) {
+// add adds a connection to all counts.
+func (s *sums) add(c *conn, status tunnel.ResumeStatus, stalled bool) {
 	f := load{open: 1}
 	f.up, f.down = c.rates()
 	if stalled {
@@ -263,21 +265,21 @@ func (s *sums) add(c *conn, course tunnel.ResumeStatus, stalled bool) {
 	}
 	s.open, s.stalled = s.open+1, s.stalled+f.stalled
 	s.all = s.all.plus(f)
-	if !course.Lost.IsZero() {
+	if !status.Lost.IsZero() {
 		s.resuming++
 	}
-	if course.Hop != (tunnel.Hop{}) {
-		next := hop{c.tenant, course.Hop}
+	if status.Hop != (tunnel.Hop{}) {
+		next := hop{c.tenant, status.Hop}
 		s.byNext[next] = s.byNext[next].plus(f)
 	}
 	if c.tenant != "" {
-		s.tenant(c.tenant, f, !course.Lost.IsZero())
+		s.tenant(c.tenant, f, !status.Lost.IsZero())
 	}
 	if byPeer(c.front) {
-		from := origin{c.tenant, course.Source}
+		from := origin{c.tenant, status.Source}
 		s.bySource[from] = s.bySource[from].plus(f)
 	}
-	s.near(c, f)
+	s.addNeighbours(c, f)
 }
 
 // tenant adds a connection to the counts of its tenant.
@@ -293,12 +295,12 @@ func (s *sums) tenant(name string, f load, resuming bool) {
 	}
 }
 
-// course is how the connection has fared, with the hop and the source that it
-// has now.
-func (c *conn) course() tunnel.ResumeStatus {
+// resumeStatus returns the status with the current next hop and source, also of a
+// connection that cannot be resumed.
+func (c *conn) resumeStatus() tunnel.ResumeStatus {
 	now := tunnel.ResumeStatus{}
-	if c.lasting != nil {
-		now = c.lasting.ResumeStatus()
+	if c.resumable != nil {
+		now = c.resumable.ResumeStatus()
 	}
 	if now.Hop == (tunnel.Hop{}) {
 		now.Hop = c.next
@@ -315,13 +317,13 @@ func (c *conn) rates() (up, down float64) {
 
 // view returns the connection as the API shows it.
 func (c *conn) view(now time.Time) Connection {
-	course := c.course()
+	status := c.resumeStatus()
 	v := Connection{
-		Tenant: c.tenant, ID: c.id, Front: c.front, Source: course.Source, Destination: c.destination, Resolved: c.resolved, Next: course.Hop.String(), Since: c.since,
-		Resumes: course.Resumes,
+		Tenant: c.tenant, ID: c.id, Front: c.front, Source: status.Source, Destination: c.destination, Resolved: c.resolved, Next: status.Hop.String(), Since: c.since,
+		Resumes: status.Resumes,
 	}
 	var seconds float64
-	switch v.State, v.StalledBy, seconds = c.state(now, course); v.State {
+	switch v.State, v.StalledBy, seconds = c.state(now, status); v.State {
 	case StateStalled:
 		v.StalledFor = seconds
 	case StateResuming:
@@ -332,11 +334,11 @@ func (c *conn) view(now time.Time) Connection {
 	return v
 }
 
-// state is with whom it is stalled, and for how long it has been stalled or
-// resuming.
-func (c *conn) state(now time.Time, course tunnel.ResumeStatus) (state, by string, seconds float64) {
-	if !course.Lost.IsZero() {
-		return StateResuming, "", now.Sub(course.Lost).Seconds()
+// state returns the state, the stalled side, and the seconds since it stalled or lost
+// its link.
+func (c *conn) state(now time.Time, status tunnel.ResumeStatus) (state, by string, seconds float64) {
+	if !status.Lost.IsZero() {
+		return StateResuming, "", now.Sub(status.Lost).Seconds()
 	}
 	for i, who := range []string{"destination", "client"} {
 		if at := c.stalled[i].Load(); at != 0 {

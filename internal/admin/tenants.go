@@ -6,11 +6,10 @@ import (
 	"strings"
 )
 
-// conditions are what a tenant's Condition may be, the most worrying last.
+// conditions are the values of a tenant's Condition, the most worrying last.
 var conditions = []string{"ready", "stalled", "not-ready", "stale", "broken"}
 
-// tenantOrders are the keys that tenants can be sorted by; others that lists
-// have mean the name.
+// tenantOrders are the sort keys of tenants; those of other lists mean the name.
 var tenantOrders = map[string]func(a, b Tenant) int{
 	"rate":        func(a, b Tenant) int { return cmp.Compare(a.Up+a.Down, b.Up+b.Down) },
 	"up":          func(a, b Tenant) int { return cmp.Compare(a.Up, b.Up) },
@@ -25,7 +24,7 @@ var tenantOrders = map[string]func(a, b Tenant) int{
 	},
 }
 
-// condition is what needs to be looked at.
+// condition is the worst of the tenant's problems.
 func (t Tenant) condition() string {
 	switch {
 	case t.State == "broken" || t.State == "stale":
@@ -39,39 +38,29 @@ func (t Tenant) condition() string {
 	}
 }
 
-// tenants answers q, whose state selects by condition.
+// tenants lists the tenants; the state of q selects by condition.
 func (h *handler) tenants(q query) TenantsPage {
 	all := h.Tenants()
-	sum := h.Table.sums.Load()
-	page := TenantsPage{Page: Page[Tenant]{Total: len(all), Offset: q.offset, Items: []Tenant{}}, Conditions: map[string]int{}}
+	total, conditions, sum := len(all), map[string]int{}, h.Table.sums.Load()
 	var matched []Tenant
 	for _, t := range all {
 		if now := sum.byTenant[t.Name]; now != nil {
 			t.Up, t.Down, t.Connections.Stalled, t.Connections.Resuming = now.up, now.down, now.stalled, now.resuming
 		}
 		t.Condition = t.condition()
-		page.Conditions[t.Condition]++
-		if (q.tenant == "" || q.tenant == t.Name) && (q.state == "" || q.state == t.Condition) && t.matches(q.filter) {
+		conditions[t.Condition]++
+		if (q.state == "" || q.state == t.Condition) && q.selects(t.Name, append([]string{t.Name, t.State, t.Error}, t.ServerNames...)...) {
 			matched = append(matched, t)
 		}
 	}
-	order := tenantOrders[q.sort]
-	slices.SortStableFunc(matched, func(a, b Tenant) int {
-		n := 0
-		if order != nil {
-			n = order(a, b)
-		}
-		if q.descending {
-			n = -n
-		}
-		return cmp.Or(n, strings.Compare(a.Name, b.Name))
-	})
-	page.Matched = len(matched)
-	page.Items = append(page.Items, window(matched, q)...)
-	return page
+	slices.SortFunc(matched, func(a, b Tenant) int { return strings.Compare(a.Name, b.Name) })
+	if order := tenantOrders[q.sort]; order != nil {
+		sorted(matched, q, order)
+	}
+	return TenantsPage{pageOf(matched, total, q), conditions}
 }
 
-// fillTenant adds what is known of the one tenant that is shown.
+// fillTenant adds the figures of the tenant that is shown.
 func (h *handler) fillTenant(s *Status) {
 	for _, t := range h.tenants(query{limit: 1}).Items {
 		s.Connections, s.Dials = t.Connections, t.Dials
@@ -79,10 +68,5 @@ func (h *handler) fillTenant(s *Status) {
 		s.Peers[RoleAgent], s.Peers[RoleClient] = t.Agents, t.Clients
 		s.Ready, s.Reason = t.Ready, t.Reason
 	}
-	s.LastGone = h.Table.gone.of(h.Tenant)
-}
-
-func (t Tenant) matches(filter string) bool {
-	return filter == "" || contains(t.Name, filter) || contains(t.State, filter) || contains(t.Error, filter) ||
-		slices.ContainsFunc(t.ServerNames, func(name string) bool { return contains(name, filter) })
+	s.LastGone = h.Table.departures.of(h.Tenant)
 }

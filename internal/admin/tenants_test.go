@@ -78,8 +78,8 @@ func TestReadersOfOneTenantWaitForEachOther(t *testing.T) {
 		}
 		<-a.tenants.turn
 		asking.Wait()
-		if len(a.turns) != 0 {
-			t.Errorf("%d turns are left", len(a.turns))
+		if len(a.gates) != 0 {
+			t.Errorf("%d gates are left", len(a.gates))
 		}
 		time.Sleep(time.Second)
 	})

@@ -27,7 +27,7 @@ func TestTheLastAgentIsRemembered(t *testing.T) {
 		{errors.New("odd"), "its connection was lost: odd", 3},
 	} {
 		table.Gone(Departure{Tenant: "t", Role: RoleAgent, ID: "a1", Remote: "10.0.0.1:5"}, time.Now().Add(-time.Minute), c.err)
-		d := table.gone.of("")
+		d := table.departures.of("")
 		if d.Tenant != "t" || d.ID != "a1" || d.Role != RoleAgent || d.Cause != c.cause || d.Ordered != (c.err == nil) {
 			t.Errorf("%+v, want %q", d, c.cause)
 		}

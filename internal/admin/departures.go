@@ -12,10 +12,10 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// departures are the last peers that left: of all, and of each tenant.
+// departures holds the last peer that left, of all and of each tenant.
 type departures struct {
 	mu       sync.Mutex
-	last     *Departure // nil: none yet
+	last     *Departure // nil if none has left
 	byTenant map[string]*Departure
 }
 
@@ -32,7 +32,7 @@ func (g *departures) add(d *Departure) {
 	g.byTenant[d.Tenant] = d
 }
 
-// of is a tenant's, or the last of all for ""; nil: none yet.
+// of returns the last departure of a tenant, or of all for ""; nil if there is none.
 func (g *departures) of(tenant string) *Departure {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -42,23 +42,22 @@ func (g *departures) of(tenant string) *Departure {
 	return g.byTenant[tenant]
 }
 
-// forget drops that of a tenant that is over; the last of all stays.
+// forget drops the departure of a removed tenant. The last of all stays.
 func (g *departures) forget(tenant string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.byTenant, tenant)
 }
 
-// Gone records that a peer left, of which d names Tenant, Role, ID and Remote, with
-// the error that ended it, or nil if it left in an orderly way. A lost peer is listed
-// among the failures, too. It may be called from any goroutine, and does nothing on a
-// nil Table.
+// Gone records that the peer with the Tenant, Role, ID and Remote of d left, and the
+// error that ended it, or nil if it left in an orderly way. A lost peer is listed among
+// the failures too. Any goroutine may call Gone; on a nil Table it does nothing.
 func (t *Table) Gone(d Departure, since time.Time, err error) {
 	if t == nil {
 		return
 	}
 	d.Time, d.Cause, d.Ordered = time.Now(), departure(err), err == nil
-	t.gone.add(&d)
+	t.departures.add(&d)
 	if err == nil {
 		return
 	}
@@ -71,7 +70,7 @@ func (t *Table) Gone(d Departure, since time.Time, err error) {
 // GoneHint says what an operator can do about a lost peer.
 const GoneHint = "Its process or machine is gone or hangs, or the network in between is cut. Check whether it runs, and read its log."
 
-// departure says why a peer left.
+// departure describes why a peer left.
 func departure(err error) string {
 	switch {
 	case err == nil:
@@ -85,9 +84,9 @@ func departure(err error) string {
 	}
 }
 
-// SilentSeconds returns a value for Peer.Silent: how long ago the peer
-// was last heard, or 0 if that is no longer than a living peer may be silent. A
-// zero last means that it is not known.
+// SilentSeconds returns the value of Peer.Silent: the seconds since the peer was last
+// heard, or 0 if a healthy peer may be silent so long, or if last is zero, which means
+// unknown.
 func SilentSeconds(last time.Time) float64 {
 	if silence := time.Since(last); !last.IsZero() && silence >= link.SilentAfter {
 		return silence.Seconds()

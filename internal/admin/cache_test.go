@@ -32,13 +32,13 @@ func TestQuestionsAreToldApart(t *testing.T) {
 	}
 }
 
-// Fifty pages that ask for the same cost one answer a look; nobody is told what
-// is older than the last look.
+// Fifty pages that ask for the same cost one answer a sample; nobody is told what
+// is older than the last sample.
 func TestAnswersAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var look atomic.Uint64
+		var sample atomic.Uint64
 		var made atomic.Int32
-		s := newShared(look.Load)
+		s := newAnswerCache(sample.Load)
 		round := func() (answers map[string]int) {
 			var mu sync.Mutex
 			var all sync.WaitGroup
@@ -58,11 +58,11 @@ func TestAnswersAreShared(t *testing.T) {
 			t.Errorf("%v", got)
 		}
 		if got := round(); got["1\n"] != 50 {
-			t.Errorf("made anew within one look: %v", got)
+			t.Errorf("made anew within one sample: %v", got)
 		}
-		look.Add(1)
+		sample.Add(1)
 		if got := round(); got["2\n"] != 50 {
-			t.Errorf("after another look: %v", got)
+			t.Errorf("after another sample: %v", got)
 		}
 		time.Sleep(sampleEvery) // a table that does not run
 		if got := round(); got["3\n"] != 50 {
@@ -75,7 +75,7 @@ func TestAnswersAreShared(t *testing.T) {
 // Whatever is asked, making answers takes a quarter of one CPU at most.
 func TestAnswersLeaveTheCPUToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShared(func() uint64 { return 0 })
+		s := newAnswerCache(func() uint64 { return 0 })
 		start := time.Now()
 		var all sync.WaitGroup
 		for i := range 40 {
@@ -97,7 +97,7 @@ func TestAnswersLeaveTheCPUToOthers(t *testing.T) {
 // Who leaves before its turn makes nobody else go without.
 func TestOneThatLeavesTakesNoAnswerWithIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShared(func() uint64 { return 0 })
+		s := newAnswerCache(func() uint64 { return 0 })
 		s.turn <- struct{}{} // something else is being made
 		ctx, leave := context.WithCancel(t.Context())
 		var left, stayed []byte
@@ -121,7 +121,7 @@ func TestOneThatLeavesTakesNoAnswerWithIt(t *testing.T) {
 // after a panic, and so do others who ask.
 func TestAnAnswerThatPanicsIsNotTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newShared(func() uint64 { return 0 })
+		s := newAnswerCache(func() uint64 { return 0 })
 		func() {
 			defer func() { _ = recover() }()
 			s.get(t.Context(), "x", func() any { panic("a defect") })
