@@ -229,7 +229,7 @@ bench-line: ## Measure them over lines that are far, narrow or lossy, as root (3
 
 .PHONY: bench-tenants
 bench-tenants: ## Measure a server that 1,000 clusters share (3 min): make bench-tenants ARGS='-tenants=500 -connections=50000 -rate=500'
-	$(GO) run ./e2e/swarm $(ARGS)
+	$(GO) run ./e2e/bench tenants $(ARGS)
 
 .PHONY: quickstart
 quickstart: build ## Try everything in one process: make quickstart ARGS=--once

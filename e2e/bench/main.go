@@ -1,7 +1,10 @@
-// Command bench measures the built programs end to end, beside the plain relay
-// chain, and writes the table into docs/performance.md. `make bench-e2e` runs it,
-// and `make bench-line` runs `bench line`, which does so over lines that are far,
-// narrow or lossy.
+// Command bench measures the built programs.
+//
+//	bench           end to end, beside the plain relay chain (make bench-e2e)
+//	bench line      over lines that are far, narrow or lossy (make bench-line)
+//	bench tenants   one server that many clusters share (make bench-tenants)
+//
+// The first two write their tables into docs/performance.md.
 package main
 
 import (
@@ -32,8 +35,12 @@ func run(ctx context.Context) error {
 		switch os.Args[1] {
 		case "line":
 			return benchLine(ctx, os.Args[2:])
-		case "cell": // benchLine's own, at one end of a line
+		case "cell": // a child process of benchLine, at one end of a line
 			return benchCell(ctx, os.Args[2:])
+		case "tenants":
+			return benchTenants(ctx, os.Args[2:])
+		case loadCommand: // a child process of benchTenants: the peers of one cluster
+			return benchLoad(ctx, os.Stdin, os.Stdout)
 		}
 	}
 	var o options
@@ -150,4 +157,19 @@ func (o options) onFresh(ctx context.Context, bin suite.Binaries, plan bench.Pla
 	got, err := bench.Run(ctx, plan, subjects, func(what string) { fmt.Fprintln(os.Stderr, what) })
 	rep.Merge(got)
 	return err
+}
+
+// replaceTable puts table between the marks of a name in a Markdown file.
+func replaceTable(file, name, table string) error {
+	beginMark, endMark := "<!-- "+name+": begin -->\n", "<!-- "+name+": end -->"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	before, rest, ok := strings.Cut(string(text), beginMark)
+	_, after, ok2 := strings.Cut(rest, endMark)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s has no marks %q and %q to write between", file, strings.TrimSpace(beginMark), endMark)
+	}
+	return os.WriteFile(file, []byte(before+beginMark+table+endMark+after), 0o644)
 }

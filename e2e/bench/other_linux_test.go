@@ -15,22 +15,21 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"konnectivity/e2e/suite"
 	"konnectivity/internal/bench"
 )
 
-// TestMain is a tunnel where it is started by the name of one of its programs.
-func TestMain(m *testing.M) {
-	switch filepath.Base(os.Args[0]) {
+// beTunnel is a program of a tunnel, where name is one of theirs.
+func beTunnel(name string) bool {
+	switch name {
 	case "near":
 		pass("front.sock", func() (net.Conn, error) { return net.Dial("unix", file("line.sock")) })
 	case "far":
 		pass("line.sock", func() (net.Conn, error) { return net.Dial("tcp", os.Getenv("TARGET")) })
 	default:
-		goleak.VerifyTestMain(m)
+		return false
 	}
+	return true
 }
 
 func file(name string) string { return filepath.Join(os.Getenv("FILES"), name) }
@@ -94,6 +93,7 @@ func folder(t *testing.T, near, far, via string) string {
 // startPeer starts the tunnel of a folder, with both its ends here, before a target.
 func startPeer(t *testing.T, ctx context.Context, dir string) (p bench.Path, atFar int, err error) {
 	t.Helper()
+	checkGoroutines(t)
 	all, err := readOthers(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -163,7 +163,7 @@ func (w *world) profile(dir, more string) {
 	for name, port := range map[string]int{"server": w.server.AdminPort, "agent": w.agent.AdminPort} {
 		go func() {
 			url := fmt.Sprintf("http://%s/debug/pprof/profile?seconds=%d", suite.Loopback(port), profileSeconds)
-			if err := download(url, filepath.Join(dir, name+more+".prof")); err != nil {
+			if err := download(context.Background(), url, filepath.Join(dir, name+more+".prof")); err != nil {
 				fmt.Fprintln(os.Stderr, "profile:", err)
 			}
 		}()

@@ -1,0 +1,425 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"konnectivity/internal/bench"
+	"konnectivity/internal/peers"
+	"konnectivity/internal/pki"
+	"konnectivity/tunnel"
+	"konnectivity/tunnel/link"
+)
+
+const (
+	// linkTime bounds an attempt to make a link, as an agent bounds its own.
+	linkTime = 15 * time.Second
+
+	// roundTime bounds a dial, and each round trip of a cluster's connection. No busy
+	// machine takes so long, so a connection fails by an error or wrong bytes, not by
+	// being slow.
+	roundTime = time.Minute
+
+	// targetAddress is the address that is dialed in every cluster.
+	targetAddress = "10.0.0.1:443"
+)
+
+// identity is what the peers of a cluster need to connect. It travels to processes of
+// their own.
+type identity struct {
+	Name          string
+	From          net.IP // their address, since clusters do not share one
+	CA            []byte
+	Agent, Client pki.Pair
+}
+
+func (i identity) serverName() string { return i.Name + ".bench.test" }
+
+// settings returns the tenant.yaml with the lines that are given besides the name.
+func (i identity) settings(lines string) []byte {
+	return []byte("serverNames: [" + i.serverName() + "]\n" + lines)
+}
+
+// newIdentity makes the n-th cluster, and the folder that the server reads. The names
+// in the certificates are the same for all clusters, and the CAs are not.
+func newIdentity(n int, dir string) (identity, error) {
+	i := identity{Name: fmt.Sprintf("cluster-%d", n), From: net.IPv4(127, 1, byte(n>>8), byte(n))}
+	ca, err := pki.NewCA("cluster")
+	if err != nil {
+		return i, err
+	}
+	issue := func(leaf pki.Leaf, role pki.Role) (pair pki.Pair) {
+		if err == nil {
+			leaf.Holder = pki.Holder{Role: role, TrustDomain: pki.DefaultTrustDomain}
+			pair, err = ca.Issue(leaf)
+		}
+		return pair
+	}
+	i.CA = ca.CertPEM
+	i.Agent = issue(pki.Leaf{CommonName: "agent", Client: true}, pki.RoleAgent)
+	i.Client = issue(pki.Leaf{CommonName: "client", Client: true}, pki.RoleClient)
+	server := issue(pki.Leaf{CommonName: "server", DNS: []string{i.serverName()}, Server: true}, pki.RoleServer)
+	if err != nil {
+		return i, err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, i.Name), 0o755); err != nil {
+		return i, err
+	}
+	for name, data := range map[string][]byte{
+		"agents-ca.crt": i.CA, "clients-ca.crt": i.CA, "server.crt": server.CertPEM, "server.key": server.KeyPEM, "tenant.yaml": i.settings(""),
+	} {
+		if err := i.write(dir, name, data); err != nil {
+			return i, err
+		}
+	}
+	return i, nil
+}
+
+// write replaces a file of the folder that the server reads, in one step: the server
+// notices a new file sooner than an old one with new content.
+func (i identity) write(dir, file string, data []byte) error {
+	temporary := filepath.Join(dir, i.Name, "."+file)
+	if err := os.WriteFile(temporary, data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temporary, filepath.Join(dir, i.Name, file))
+}
+
+// tls returns the configuration of one peer.
+func (i identity) tls(pair pki.Pair) (*tls.Config, error) {
+	cas := x509.NewCertPool()
+	cas.AppendCertsFromPEM(i.CA)
+	cert, err := tls.X509KeyPair(pair.CertPEM, pair.KeyPEM)
+	return &tls.Config{
+		ServerName: i.serverName(), RootCAs: cas, Certificates: []tls.Certificate{cert},
+		NextProtos: []string{link.ALPN}, MinVersion: tls.VersionTLS13, DynamicRecordSizingDisabled: true, ClientSessionCache: tls.NewLRUClientSessionCache(1),
+	}, err
+}
+
+// cluster is a tenant whose agent and sidecar run here, as the server sees them: as
+// links.
+type cluster struct {
+	identity
+	agent, client *peer
+
+	changing sync.Mutex   // held while the tenant is changed
+	cuts     atomic.Int64 // odd while the cluster's own connections may be cut
+}
+
+// fleet is clusters that are connected to one server.
+type fleet struct {
+	clusters []*cluster
+	running  sync.WaitGroup
+	cancel   context.CancelFunc
+}
+
+// newFleet starts to connect the clusters to a server. close must follow.
+func newFleet(ctx context.Context, all []identity, agentPort, clientPort int) (*fleet, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	f := &fleet{cancel: cancel}
+	budget := link.NewBudget(0)
+	for _, i := range all {
+		c := &cluster{identity: i, agent: newPeer(agentPort, i.From, link.RoleAgent, budget), client: newPeer(clientPort, i.From, link.RoleClient, budget)}
+		c.agent.link.PeerNumbersClients, c.agent.link.Forwarder = true, &tunnel.Forwarder{Dialer: namedTarget(i.Name)}
+		var errs [2]error
+		c.agent.tls, errs[0] = i.tls(i.Agent)
+		c.client.tls, errs[1] = i.tls(i.Client)
+		f.clusters = append(f.clusters, c)
+		if err := errors.Join(errs[:]...); err != nil {
+			f.close()
+			return nil, err
+		}
+		f.running.Go(func() { c.agent.run(ctx) })
+		f.running.Go(func() { c.client.run(ctx) })
+	}
+	return f, nil
+}
+
+// close ends all links.
+func (f *fleet) close() {
+	f.cancel()
+	f.running.Wait()
+}
+
+// namedTarget is a target of that name at every address of a cluster.
+func namedTarget(name string) tunnel.Dialer {
+	return tunnel.DialerFunc(func(context.Context, *tunnel.Flow) (tunnel.Conn, error) {
+		near, far := net.Pipe()
+		go func() { // ends with the connection
+			defer far.Close()
+			_ = bench.Serve(far, name)
+		}()
+		return tunnel.Wrap(near), nil
+	})
+}
+
+func (f *fleet) peers() (all []*peer) {
+	for _, c := range f.clusters {
+		all = append(all, c.agent, c.client)
+	}
+	return all
+}
+
+const (
+	// connectTime bounds the wait for all links.
+	connectTime = 5 * time.Minute
+
+	// lookInterval is the pause between two looks at something that is waited for.
+	lookInterval = 20 * time.Millisecond
+)
+
+// complete waits until every peer has a link that is none of the old ones.
+func (f *fleet) complete(ctx context.Context, old map[*link.Session]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	for {
+		missing, why := 0, error(nil)
+		for _, p := range f.peers() {
+			if s := p.session.Load(); s == nil || old[s] {
+				missing++
+				why = p.away()
+			}
+		}
+		if missing == 0 {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%d of %d links are missing: %w", missing, 2*len(f.clusters), why)
+		}
+		sleep(ctx, lookInterval)
+	}
+}
+
+// sessions returns the links that there are.
+func (f *fleet) sessions() map[*link.Session]bool {
+	all := make(map[*link.Session]bool)
+	for _, p := range f.peers() {
+		if s := p.session.Load(); s != nil {
+			all[s] = true
+		}
+	}
+	return all
+}
+
+// failures counts the attempts to connect that failed, and says why one did.
+func (f *fleet) failures() (n int64, why error) {
+	for _, p := range f.peers() {
+		n += p.failed.Load()
+		why = p.away()
+	}
+	return n, why
+}
+
+// peer is an agent or a sidecar as the server sees one: a link that is made again
+// when it is lost.
+type peer struct {
+	address string
+	from    net.IP
+	tls     *tls.Config
+	link    link.Config
+	session atomic.Pointer[link.Session] // nil without a link
+	failed  atomic.Int64                 // attempts
+	last    atomic.Pointer[error]        // why the last attempt failed, or the last link ended
+}
+
+// newPeer returns a peer of that role. The ids are the same in all clusters: the
+// server has to tell them apart.
+func newPeer(port int, from net.IP, role link.Role, budget *link.Budget) *peer {
+	return &peer{
+		address: net.JoinHostPort("127.0.0.1", fmt.Sprint(port)), from: from,
+		link: link.Config{Hello: link.Hello{Role: role, ID: "the-" + role.String(), Software: "bench"}, Budget: budget},
+	}
+}
+
+// run keeps the link until ctx ends. It waits between attempts as agents and sidecars
+// do.
+func (p *peer) run(ctx context.Context) {
+	pause := peers.Backoff{Base: time.Second, Growth: 1.5, Limit: 10 * time.Second}
+	for ctx.Err() == nil {
+		s, err := p.connect(ctx)
+		if err != nil {
+			p.failed.Add(1)
+			p.last.Store(&err)
+			sleep(ctx, pause.Failure())
+			continue
+		}
+		pause.Succeed()
+		p.session.Store(s)
+		select {
+		case <-s.Done():
+			why := s.Err()
+			p.last.Store(&why)
+		case <-ctx.Done():
+		}
+		p.session.Store(nil)
+		_ = s.Close()
+		sleep(ctx, peers.Jitter(pause.Base))
+	}
+}
+
+func (p *peer) connect(ctx context.Context) (*link.Session, error) {
+	ctx, cancel := context.WithTimeout(ctx, linkTime)
+	defer cancel()
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: p.from}}
+	raw, err := dialer.DialContext(ctx, "tcp", p.address)
+	if err != nil {
+		return nil, err
+	}
+	conn := tls.Client(link.Cork(raw), p.tls)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return link.Connect(ctx, conn, p.link)
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// errAway means that a peer has no link at the moment.
+var errAway = errors.New("there is no link to the server")
+
+// away returns errAway and, if it is known, the reason.
+func (p *peer) away() error {
+	if why := p.last.Load(); why != nil {
+		return fmt.Errorf("%w: %w", errAway, *why)
+	}
+	return errAway
+}
+
+// Dial implements tunnel.Dialer by the peer's link.
+func (p *peer) Dial(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
+	s := p.session.Load()
+	if s == nil {
+		return nil, p.away()
+	}
+	return s.Dial(ctx, f)
+}
+
+// path leads through the cluster's links.
+func (c *cluster) path() bench.Path {
+	return bench.Path{Name: c.Name, Dialer: c.client, Target: targetAddress}
+}
+
+// errCrossed is the worst failure: bytes of one cluster came to another.
+var errCrossed = errors.New("a connection reached another cluster")
+
+func (c *cluster) dial(ctx context.Context) (tunnel.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
+	return c.client.Dial(ctx, tunnel.NewFlow("tcp", targetAddress))
+}
+
+// open dials, and checks that the cluster's own target answers. It returns how long
+// the dial took.
+func (c *cluster) open(ctx context.Context) (_ tunnel.Conn, took time.Duration, err error) {
+	start := time.Now()
+	conn, err := c.dial(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	took = time.Since(start)
+	if err := c.identify(conn); err != nil {
+		_ = conn.Close()
+		return nil, 0, err
+	}
+	return conn, took, nil
+}
+
+// identify asks the target for its name, and checks one echo.
+func (c *cluster) identify(conn tunnel.Conn) error {
+	_ = conn.SetDeadline(time.Now().Add(roundTime))
+	if _, err := io.WriteString(conn, "name\n"); err != nil {
+		return err
+	}
+	line, err := bufio.NewReaderSize(conn, 64).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if line != c.Name+"\n" {
+		return fmt.Errorf("%w: %s was answered by %q", errCrossed, c.Name, line)
+	}
+	return echo(conn, c.Name)
+}
+
+// echo sends text and checks that it comes back.
+func echo(conn tunnel.Conn, text string) error {
+	_ = conn.SetDeadline(time.Now().Add(roundTime))
+	if _, err := io.WriteString(conn, text); err != nil {
+		return err
+	}
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(conn, got); err != nil {
+		return err
+	}
+	if string(got) != text {
+		return fmt.Errorf("%w: sent %q, got %q", errCrossed, text, got)
+	}
+	return nil
+}
+
+// dials counts dials and times those that succeed.
+type dials struct {
+	mu     sync.Mutex
+	took   []time.Duration
+	failed int
+	err    error // of the last one that failed
+}
+
+// maxDials is how many dials are under way at once.
+const maxDials = 1024
+
+// run calls dial at a rate a second until ctx ends, and returns when all dials have
+// ended. Dials beyond maxDials are left out: that many wait already.
+func (d *dials) run(ctx context.Context, rate int, dial func(ctx context.Context, i int) (time.Duration, error)) {
+	var dialing sync.WaitGroup
+	defer dialing.Wait()
+	room := make(chan struct{}, maxDials)
+	for start, made := time.Now(), 0; ctx.Err() == nil; sleep(ctx, 2*time.Millisecond) {
+		for due := int(time.Since(start).Seconds() * float64(rate)); made < due; made++ {
+			select {
+			case room <- struct{}{}:
+			default:
+				continue
+			}
+			dialing.Go(func() {
+				defer func() { <-room }()
+				d.add(dial(context.WithoutCancel(ctx), made))
+			})
+		}
+	}
+}
+
+func (d *dials) add(took time.Duration, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.failed, d.err = d.failed+1, err
+		return
+	}
+	d.took = append(d.took, took)
+}
+
+// take returns the dials since the last call.
+func (d *dials) take() (took bench.Latency, failed int, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	took, failed, err = bench.Distribution(d.took), d.failed, d.err
+	d.took, d.failed, d.err = nil, 0, nil
+	return took, failed, err
+}

@@ -1,0 +1,353 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"konnectivity/e2e/suite"
+	"konnectivity/internal/bench"
+)
+
+// noiseSettle is how long changed bounds take to be in force at most, and how long
+// loads run before they are measured.
+const noiseSettle = 3 * time.Second
+
+// load is what the peers of one cluster do.
+type load struct {
+	Links   int             // of agents, and of sidecars as many
+	Bulk    int             // connections that carry all they can, a multiple of Links
+	Way     bench.Direction // in which they carry it
+	Stalled int             // connections whose bytes are never read
+	Rate    int             // new connections a second
+	Echo    bool            // each of them is used before it is closed
+}
+
+// contest is a noisy cluster beside a quiet one.
+type contest struct {
+	what         string
+	noisy, quiet load
+	bounds       string // fair bounds of the noisy cluster, to compare with; "" is none
+}
+
+// probe times dials of the quiet cluster.
+var probe = load{Links: 1, Rate: 100, Echo: true}
+
+var contests = []contest{
+	{"64 downloads", load{Links: 16, Bulk: 64, Way: bench.Down}, load{Links: 1, Bulk: 1, Way: bench.Down}, ""},
+	{"64 uploads", load{Links: 16, Bulk: 64, Way: bench.Up}, load{Links: 1, Bulk: 1, Way: bench.Up}, ""},
+	{"5,000 dials a second", load{Links: 16, Rate: 5000}, probe, "dialsPerSecond: 500"},
+	{"1,000 stalled readers", load{Links: 16, Stalled: 1000}, probe, "connections: 100"},
+}
+
+// noise measures what a cluster that makes noise leaves to one that does not.
+func (t *tenants) noise(ctx context.Context, s *suite.Suite) (err error) {
+	if err := t.prepare(s); err != nil {
+		return err
+	}
+	var noisy, quiet identity
+	if noisy, err = newIdentity(0, t.dir); err != nil {
+		return err
+	}
+	if quiet, err = newIdentity(1, t.dir); err != nil {
+		return err
+	}
+	if t.server, err = s.StartServer("--tenants-dir=" + t.dir); err != nil {
+		return err
+	}
+	for _, c := range contests {
+		free, err := t.contest(ctx, c, noisy, quiet, "")
+		if err != nil {
+			return fmt.Errorf("%s: %w", c.what, err)
+		}
+		if c.quiet.Bulk > 0 {
+			all := float64(free.noisy.Bytes + free.quiet.Bytes)
+			t.note("one beside "+c.what+": its part of the bytes", "%", 100*float64(free.quiet.Bytes)/all)
+			t.note("one beside "+c.what+": of both", "MB/s", all/1e6/free.took.Seconds())
+			t.note("one beside "+c.what+": the server's processor time", "s/GB", 1e9*free.cpu.Seconds()/all)
+			continue
+		}
+		bounded, err := t.contest(ctx, c, noisy, quiet, "bounds: {"+c.bounds+"}\n")
+		if err != nil {
+			return fmt.Errorf("%s within %s: %w", c.what, c.bounds, err)
+		}
+		t.noteQuiet("beside "+c.what, free.quiet)
+		t.noteQuiet("beside "+c.what+" within "+c.bounds, bounded.quiet)
+		t.note("beside "+c.what+": p99 ÷ p99 within "+c.bounds, "×", milliseconds(free.quiet.Dial.P99)/milliseconds(bounded.quiet.Dial.P99))
+	}
+	return nil
+}
+
+// noteQuiet notes what became of the dials and echoes of the quiet cluster.
+func (t *tenants) noteQuiet(what string, r report) {
+	t.note(what+": dials and echoes", "", float64(r.Dial.Count+r.Failed))
+	t.note(what+": failed", "", float64(r.Failed))
+	t.note(what+": p50", "ms", milliseconds(r.Dial.P50))
+	t.note(what+": p99", "ms", milliseconds(r.Dial.P99))
+}
+
+// outcome is what both clusters did in some time.
+type outcome struct {
+	noisy, quiet report
+	took, cpu    time.Duration // cpu is the server's
+}
+
+// contest runs both loads, the noisy cluster with bounds, and returns what they did in
+// t.period.
+func (t *tenants) contest(ctx context.Context, c contest, noisy, quiet identity, bounds string) (o outcome, err error) {
+	if err := noisy.write(t.dir, "tenant.yaml", noisy.settings(bounds)); err != nil {
+		return o, err
+	}
+	sleep(ctx, t.settle)
+	var runs [2]*loadProcess
+	for i, order := range []order{
+		{noisy, c.noisy, t.server.AgentPort, t.server.ClientPort}, {quiet, c.quiet, t.server.AgentPort, t.server.ClientPort},
+	} {
+		if runs[i], err = startLoad(ctx, order); err != nil {
+			return o, err
+		}
+		defer runs[i].stop()
+	}
+	look := func() (cpu time.Duration, err error) {
+		for i, r := range []*report{&o.noisy, &o.quiet} {
+			if *r, err = runs[i].report(); err != nil {
+				return 0, err
+			}
+		}
+		cpu, _, err = t.server.Processor()
+		return cpu, err
+	}
+	sleep(ctx, t.settle)
+	before, err := look()
+	if err != nil {
+		return o, err
+	}
+	start := time.Now()
+	sleep(ctx, t.period)
+	after, err := look()
+	o.took, o.cpu = time.Since(start), after-before
+	for _, r := range []report{o.noisy, o.quiet} {
+		if r.Failed > 0 {
+			t.say(fmt.Sprintf("%d of %d dials failed, one of them: %s", r.Failed, r.Failed+r.Dial.Count, r.Err))
+		}
+	}
+	return o, err
+}
+
+// All peers of one cluster run in a process of their own: two clusters in one process
+// would take processor time from each other there, and not only in the server. The
+// process gets its order by standard input, and answers it by a report once all
+// connections are open. Then it answers each further value by the next report.
+
+// loadCommand makes the program such a process.
+const loadCommand = "load"
+
+// order tells the process what to do.
+type order struct {
+	Identity              identity
+	Load                  load
+	AgentPort, ClientPort int
+}
+
+// report is what has happened since the last one.
+type report struct {
+	Bytes  int64
+	Dial   bench.Latency // of those that did not fail
+	Failed int
+	Err    string // why one failed
+}
+
+// loadProcess is the process as its parent sees it.
+type loadProcess struct {
+	cmd  *exec.Cmd
+	pipe io.WriteCloser
+	in   *json.Encoder
+	out  *json.Decoder
+}
+
+// startLoad starts the process, and returns when all connections are open.
+func startLoad(ctx context.Context, o order) (*loadProcess, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p := &loadProcess{cmd: exec.CommandContext(ctx, self, loadCommand)}
+	if p.pipe, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.cmd.Stderr = os.Stderr
+	p.in, p.out = json.NewEncoder(p.pipe), json.NewDecoder(out)
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	if _, err := p.ask(o); err != nil {
+		p.stop()
+		return nil, fmt.Errorf("the peers of %s: %w", o.Identity.Name, err)
+	}
+	return p, nil
+}
+
+func (p *loadProcess) ask(what any) (r report, err error) {
+	if err = p.in.Encode(what); err == nil {
+		err = p.out.Decode(&r)
+	}
+	return r, err
+}
+
+// report returns what has happened since the last report.
+func (p *loadProcess) report() (report, error) { return p.ask("report") }
+
+// stop ends the process.
+func (p *loadProcess) stop() {
+	_ = p.pipe.Close()
+	_ = p.cmd.Wait()
+}
+
+// benchLoad is `bench load`: the process itself.
+func benchLoad(ctx context.Context, from io.Reader, to io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	in, out := json.NewDecoder(from), json.NewEncoder(to)
+	var o order
+	if err := in.Decode(&o); err != nil {
+		return err
+	}
+	all := make([]identity, o.Load.Links)
+	for i := range all {
+		all[i] = o.Identity
+	}
+	f, err := newFleet(ctx, all, o.AgentPort, o.ClientPort)
+	if err != nil {
+		return err
+	}
+	r := &running{load: o.Load, fleet: f}
+	defer r.close()
+	defer cancel()
+	if err := r.start(ctx); err != nil {
+		return err
+	}
+	for {
+		if err := out.Encode(r.report()); err != nil {
+			return err
+		}
+		var asked string
+		if err := in.Decode(&asked); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// running is a load that runs.
+type running struct {
+	load
+	fleet     *fleet
+	transfers []*bench.Transfer
+	reported  int64 // bytes
+	dials     dials
+	dialing   chan struct{} // closed when no more are made; nil without any
+}
+
+// start connects and begins with the load.
+func (r *running) start(ctx context.Context) error {
+	if err := r.fleet.complete(ctx, nil); err != nil {
+		return err
+	}
+	if err := r.awaitAgents(ctx); err != nil {
+		return err
+	}
+	for i := range r.Stalled {
+		c, err := r.cluster(i).dial(ctx)
+		if err == nil {
+			_, err = fmt.Fprintf(c, "down %d\n", int64(bench.Endless))
+		}
+		if err != nil {
+			r.dials.add(0, err) // perhaps by a bound
+		}
+	}
+	for i := range r.Links {
+		if r.Bulk == 0 {
+			break
+		}
+		t, err := r.cluster(i).path().Begin(ctx, r.Way, r.Bulk/r.Links, bench.Endless)
+		if err != nil {
+			return err
+		}
+		r.transfers = append(r.transfers, t)
+	}
+	if r.Rate > 0 {
+		r.dialing = make(chan struct{})
+		go func() {
+			defer close(r.dialing)
+			r.dials.run(ctx, r.Rate, r.dial)
+		}()
+	}
+	return nil
+}
+
+// awaitAgents waits until the server has registered the agents, which is a moment
+// after their links are made.
+func (r *running) awaitAgents(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	defer cancel()
+	for {
+		c, err := r.cluster(0).dial(ctx)
+		if err == nil {
+			return c.Close()
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("reach the agents: %w", err)
+		}
+		sleep(ctx, lookInterval)
+	}
+}
+
+// cluster returns the cluster whose link the i-th connection uses.
+func (r *running) cluster(i int) *cluster { return r.fleet.clusters[i%r.Links] }
+
+func (r *running) dial(ctx context.Context, i int) (time.Duration, error) {
+	start := time.Now()
+	c, err := r.cluster(i).dial(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if r.Echo {
+		err = r.cluster(i).identify(c)
+	}
+	return time.Since(start), err
+}
+
+func (r *running) report() report {
+	all := int64(0)
+	for _, t := range r.transfers {
+		all += t.Bytes()
+	}
+	now := report{Bytes: all - r.reported}
+	r.reported = all
+	var err error
+	if now.Dial, now.Failed, err = r.dials.take(); err != nil {
+		now.Err = err.Error()
+	}
+	return now
+}
+
+func (r *running) close() {
+	r.fleet.close()
+	for _, t := range r.transfers {
+		t.Stop()
+	}
+	if r.dialing != nil {
+		<-r.dialing
+	}
+}

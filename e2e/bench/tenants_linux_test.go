@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"konnectivity/e2e/suite"
+)
+
+var binaries suite.Binaries
+
+// TestMain is a tunnel where it is started under the name of one of its programs, and a
+// child process of tenants.noise where it is started as one.
+func TestMain(m *testing.M) {
+	if beTunnel(filepath.Base(os.Args[0])) {
+		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == loadCommand {
+		if err := benchLoad(context.Background(), os.Stdin, os.Stdout); err != nil {
+			panic(err)
+		}
+		return
+	}
+	os.Exit(suite.Main(m, "../..", &binaries))
+}
+
+// Twenty clusters whose agents have the same id, whose destinations have the same
+// addresses and whose certificates have the same names: every client reaches its own
+// cluster, also after the server was killed, and no dial fails.
+func TestTenants(t *testing.T) {
+	checkGoroutines(t)
+	o := tenants{count: 20, connections: 60, rate: 200, period: 300 * time.Millisecond, restart: true, say: func(line string) { t.Log(line) }}
+	if err := o.measure(t.Context(), suite.ForTest(t, binaries)); err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	for _, row := range o.rep.Rows {
+		if row.Label == "new connections: failed" {
+			failed++
+			if n := row.Median("server"); n != 0 {
+				t.Errorf("%v dials failed", n)
+			}
+		}
+	}
+	if failed != 1 || len(o.rep.Rows) != 20 {
+		t.Errorf("%d rows: %+v", len(o.rep.Rows), o.rep.Rows)
+	}
+}
+
+// Every figure of the noise is measured. Their values mean nothing on a busy machine.
+func TestNoise(t *testing.T) {
+	o := tenants{period: 300 * time.Millisecond, settle: 100 * time.Millisecond, say: func(line string) { t.Log(line) }}
+	if err := o.noise(t.Context(), suite.ForTest(t, binaries)); err != nil {
+		t.Fatal(err)
+	}
+	if len(o.rep.Rows) != 2*3+2*9 {
+		t.Errorf("%d rows: %+v", len(o.rep.Rows), o.rep.Rows)
+	}
+}
+
+// Tenants are changed and removed at random: no connection of the others fails, and
+// the server has as many goroutines as before.
+func TestTenantChanges(t *testing.T) {
+	checkGoroutines(t)
+	o := tenants{count: 24, period: 300 * time.Millisecond, changeFor: 3 * time.Second, say: func(line string) { t.Log(line) }}
+	if err := o.measure(t.Context(), suite.ForTest(t, binaries)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// checkGoroutines fails the test if goroutines are left when the programs have ended.
+func checkGoroutines(t *testing.T) {
+	t.Cleanup(func() {
+		http.DefaultClient.CloseIdleConnections()
+		goleak.VerifyNone(t)
+	})
+}
