@@ -12,8 +12,8 @@ import (
 // dot not counted.
 const maxHost = 253
 
-// maxPort is the longest port, and so an address with a port that has many zeros in
-// front is none: nobody keeps megabytes of it.
+// maxPort is the longest port. A port with many zeros in front is none, so that an
+// address has a bound.
 const maxPort = len("65535")
 
 // Addr is an address at the far end of a tunnel, known only by its text.

@@ -16,8 +16,7 @@ const (
 	// RecordRoom is the payload of a frame that fills a TLS record, header included.
 	RecordRoom = RecordSize - Headroom
 
-	// QuietSize is what a link without streams has room for as it waits: a ping and its
-	// like, many times over.
+	// QuietSize is the receive buffer of a link without streams: room for many pings.
 	QuietSize = 512
 
 	// ChunkSize is the payload one chunk of the largest class holds: four
@@ -55,7 +54,7 @@ type block struct {
 }
 
 // Chunk is payload handed on by reference instead of being copied. It is a
-// value; its bytes belong to whoever holds it until Release, which must be
+// value; its bytes belong to its holder until Release, which must be
 // called exactly once per chunk. The zero Chunk is empty.
 type Chunk struct {
 	blk      *block
@@ -100,8 +99,8 @@ func CopyChunk(p []byte) Chunk {
 	return c
 }
 
-// newCopy is NewChunk, but gives headroom up where a larger block would be needed
-// for it: a whole record is what many write at once.
+// newCopy is NewChunk without headroom where that would take a larger block: many
+// programs write a whole record at once.
 func newCopy(size int) Chunk {
 	if size > RecordRoom && size <= RecordSize {
 		return NewRecord().Slice(0, size)
@@ -109,8 +108,8 @@ func newCopy(size int) Chunk {
 	return NewChunk(size)
 }
 
-// BorrowChunk returns a chunk over memory that somebody else owns, such as a
-// receive buffer of gRPC; owner.Free is called once nobody holds it any more.
+// BorrowChunk returns a chunk over the memory of an owner, such as a
+// receive buffer of gRPC; owner.Free is called once no chunk holds it any more.
 // It has no headroom and must not be written to. It may be of any size.
 func BorrowChunk(p []byte, owner interface{ Free() }) Chunk {
 	blk, ok := borrowed.Get().(*block)

@@ -2,7 +2,7 @@ package tunnel
 
 import "konnectivity/tunnel/shares"
 
-// Client is who asks a server for connections: the holder of a certificate at one
+// Client is a client of a server: the holder of a certificate at one
 // address. All its Flows point to the same Client, so what it may use is shared by
 // its connections, however many there are. A Client does not change; its budgets
 // and shares may be used by any goroutine.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Deadline wakes those who wait with a Cond when a point in time has passed. The
+// Deadline wakes the goroutines that wait with a Cond when a point in time has passed. The
 // Cond's lock guards it. The zero value never passes.
 type Deadline struct {
 	timer  *time.Timer

@@ -27,21 +27,21 @@ type DialerFunc func(ctx context.Context, f *Flow) (Conn, error)
 // Dial calls d.
 func (d DialerFunc) Dial(ctx context.Context, f *Flow) (Conn, error) { return d(ctx, f) }
 
-// Failure says why a dial failed. The numbers are those of OPENED frames
+// Failure is why a dial failed. The numbers are those of OPENED frames
 // (docs/link-protocol.md) and never change meaning.
 type Failure uint16
 
 // The ways a dial can fail.
 const (
 	FailInternal    Failure = 1  // anything without a better name
-	FailRefused     Failure = 2  // the destination answered: nobody listens
-	FailTimeout     Failure = 3  // nobody answered in time
+	FailRefused     Failure = 2  // the destination answered that no one listens
+	FailTimeout     Failure = 3  // no answer came in time
 	FailHostUnreach Failure = 4  // no route to the host
 	FailNetUnreach  Failure = 5  // no route to the network
 	FailNoSuchHost  Failure = 6  // the name does not exist
 	FailResolve     Failure = 7  // the name could not be looked up just now
 	FailDenied      Failure = 8  // a policy forbids the destination
-	FailBadAddress  Failure = 9  // not host:port, or a network nobody serves
+	FailBadAddress  Failure = 9  // not host:port, or a network that is not served
 	FailNoAgent     Failure = 10 // no agent is connected that could serve it
 	FailAgentLost   Failure = 11 // the agent went away before it answered
 	FailExhausted   Failure = 12 // a process on the way is out of file descriptors or memory
@@ -59,10 +59,10 @@ const (
 // Failures are all ways a dial can fail, in the order of their numbers.
 func Failures() iter.Seq[Failure] { return between(FailInternal, failureEnd) }
 
-// Known says whether f is one of Failures. A peer may send any.
+// Known reports whether f is one of Failures. A peer may send any.
 func (f Failure) Known() bool { return f >= FailInternal && f < failureEnd }
 
-// failureTable holds what each failure is called in metrics and sentences.
+// failureTable holds the name of each failure in metrics and sentences.
 var failureTable = [failureEnd]struct{ label, text string }{
 	FailInternal:    {"internal", "internal error"},
 	FailRefused:     {"refused", "connection refused"},
@@ -85,7 +85,7 @@ var failureTable = [failureEnd]struct{ label, text string }{
 	FailBound:       {"bound", "bound reached"},
 }
 
-// String is the failure in a few words.
+// String returns the failure in a few words.
 func (f Failure) String() string {
 	if f.Known() {
 		return failureTable[f].text
@@ -93,7 +93,7 @@ func (f Failure) String() string {
 	return fmt.Sprintf("failure %d", uint16(f))
 }
 
-// Label is the failure as a value of a metric's label.
+// Label returns the failure as a value of a metric's label.
 func (f Failure) Label() string {
 	if f.Known() {
 		return failureTable[f].label
@@ -108,7 +108,7 @@ func (f Failure) Retryable() bool {
 	return f == FailAgentLost || f == FailExhausted || f == FailUnavailable
 }
 
-// HTTPStatus is how a failure reads as an HTTP response.
+// HTTPStatus returns the status of an HTTP response to a dial that failed so.
 func (f Failure) HTTPStatus() int {
 	switch f {
 	case FailTimeout:
@@ -129,7 +129,7 @@ func (f Failure) HTTPStatus() int {
 // DialError is why a destination was not reached.
 type DialError struct {
 	Failure Failure
-	Address string // what was dialed, host:port; may be empty
+	Address string // that was dialed, host:port; may be empty
 	Reason  string // one sentence fit for the client: no secrets, no inner addresses
 	Err     error  // the cause, for logs only; may be nil
 
@@ -150,7 +150,7 @@ func (e *DialError) Error() string {
 	return s
 }
 
-// Text is what a client may be told.
+// Text returns what a client may read.
 func (e *DialError) Text() string {
 	if e.Reason != "" {
 		return e.Reason

@@ -14,5 +14,5 @@
 // the relay's [Receiver] on it, which saves a goroutine. [Wrap] makes a Conn of
 // any net.Conn, and [With] replaces a part of one.
 //
-// The package imports nothing but the standard library.
+// The package imports nothing but the standard library and tunnel/shares.
 package tunnel

@@ -27,8 +27,8 @@ const (
 	errorConnectionAborted  syscall.Errno = 1236
 )
 
-// errnoAliases has what is returned for each name of Unix. ConnectEx may tell
-// what happened in the words of winerror.h.
+// errnoAliases are the numbers that calls return in the place of each Unix one.
+// ConnectEx may return those of winerror.h.
 var errnoAliases = map[syscall.Errno][]syscall.Errno{
 	syscall.EACCES:        {wsaEAcces},
 	syscall.EADDRINUSE:    {wsaEAddrInUse},

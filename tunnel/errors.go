@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Code says why a connection was reset. The numbers are those of RESET frames
+// Code is why a connection was reset. The numbers are those of RESET frames
 // (docs/link-protocol.md) and never change meaning.
 type Code uint16
 
@@ -18,7 +18,7 @@ type Code uint16
 const (
 	CodeUnknown   Code = 0 // no reason known or given
 	CodePeerReset Code = 1 // the TCP peer at the far end sent RST
-	CodeCancelled Code = 2 // whoever opened it gave up
+	CodeCancelled Code = 2 // its opener gave up
 	CodeTimeout   Code = 3 // idle or half-closed for too long
 	CodeStalled   Code = 4 // its reader did not keep up and an old peer has no credit
 	CodeLost      Code = 5 // the link or agent that carried it is gone
@@ -33,7 +33,7 @@ const (
 // Codes are all reasons, in the order of their numbers.
 func Codes() iter.Seq[Code] { return between(CodeUnknown, codeEnd) }
 
-// Known says whether c is one of Codes. A peer may send any.
+// Known reports whether c is one of Codes. A peer may send any.
 func (c Code) Known() bool { return c < codeEnd }
 
 // between returns the numbers from first to the one before end.
@@ -44,7 +44,7 @@ func between[N ~uint8 | ~uint16](first, end N) iter.Seq[N] {
 	}
 }
 
-// codeTable holds what each code is called in metrics and sentences.
+// codeTable holds the name of each code in metrics and sentences.
 var codeTable = [codeEnd]struct{ label, text string }{
 	CodeUnknown:   {"other", "reset without a reason"},
 	CodePeerReset: {"peer_reset", "reset by the far end"},
@@ -58,7 +58,7 @@ var codeTable = [codeEnd]struct{ label, text string }{
 	CodeGone:      {"gone", "the process at its other end is gone"},
 }
 
-// String is the code in a few words.
+// String returns the code in a few words.
 func (c Code) String() string {
 	if c.Known() {
 		return codeTable[c].text
@@ -66,7 +66,7 @@ func (c Code) String() string {
 	return fmt.Sprintf("reset with code %d", uint16(c))
 }
 
-// Label is the code as a value of a metric's label. There are few, whatever
+// Label returns the code as a value of a metric's label. There are few, whatever
 // code a peer sends.
 func (c Code) Label() string {
 	if c.Known() {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Request is what was asked of a front. It is set before the dial and does not
+// Request is what a client asks of a front. It is set before the dial and does not
 // change. It is copied as a whole, so that no try and no redial of a connection
 // lacks a field.
 type Request struct {
@@ -15,7 +15,7 @@ type Request struct {
 	Network string   // "tcp"
 	Address string   // host:port
 	Source  net.Addr // the client; nil if it has no address
-	Client  *Client  // who asks a server; nil: nobody that a server admitted
+	Client  *Client  // of a server, which admitted it; nil elsewhere
 }
 
 // Result is what a dial has found out. Like Request, it is copied as a whole.
@@ -26,12 +26,11 @@ type Result struct {
 	Resumable Resumable // nil: the connection ends with what carries it, or outlives it at other processes
 }
 
-// Flow is one connection from the front that was asked for it to its end: what
-// was asked, what the dial found out, and what has passed since. It is handed
-// down the dialers, held by the relay, and shown to observers. It must not be
-// copied; a dialer that asks for another address, or for several at once, gives
-// each try a Flow of its own (To) and takes over that of the one that counts
-// (Adopt).
+// Flow describes one connection from its front to its end: the request, the result
+// of the dial, and the bytes that have passed since. Dialers hand it down, the relay
+// counts in it, and observers read it. It must not be copied; a dialer that tries
+// another address, or several at once, gives each try a Flow of its own (To) and
+// adopts the Flow of the try that succeeded (Adopt).
 type Flow struct {
 	Request
 
@@ -47,28 +46,28 @@ type Flow struct {
 	// also with an error. It may be read from then on.
 	Result
 
-	// What the Forwarder adds before it tells Observers of the opening.
+	// Added by the Forwarder before it tells Observers of the opening.
 
 	Far    net.Addr  // the far end as its transport tells it; nil if it does not
 	Opened time.Time // zero until then
 
-	// What passes, by direction: up, which is away from who asked, then down.
+	// Bytes by direction: up, which is away from the client, then down.
 
 	total atomic.Pointer[Totals] // counted along; nil: nowhere
 	sent  [2]atomic.Int64
 	held  [2]atomic.Bool // bytes wait to be taken
 
-	after *after // what is left to do at the end
+	after *after // run at the end
 }
 
-// after is what is to be done at a flow's end, and what comes behind it.
+// after is a function to call at a flow's end, and the next one.
 type after struct {
 	do   func()
 	next *after
 }
 
 // AtEnd calls do when the connection has ended or could not be made, whether
-// Forward waits for that or not; what was added last is called first. Only a Carrier
+// Forward waits for that or not; the last one added is called first. Only a Carrier
 // before it calls Forward, and a Dialer during its Dial, may call AtEnd.
 func (f *Flow) AtEnd(do func()) { f.after = &after{do, f.after} }
 
@@ -86,7 +85,7 @@ type Totals struct {
 	Up, Down atomic.Int64
 }
 
-// Hop is whom a dial was handed to next. The zero Hop is unknown, or the
+// Hop is the process that a dial was handed to next. The zero Hop is unknown, or the
 // destination itself.
 type Hop struct {
 	Role string // "agent", "server" or "direct"

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// DefaultDialTimeout bounds a dial across all hops where nobody said
-// otherwise. It is below the 30 s after which kube-apiserver gives up by
-// itself, so that the caller hears a cause instead of its own impatience.
+// DefaultDialTimeout bounds a dial across all hops unless it is configured. It is
+// below the 30 s after which kube-apiserver gives up by
+// itself, so that the caller reads a cause instead of its own timeout.
 const DefaultDialTimeout = 10 * time.Second
 
 // Observer is told about every forwarded connection. Its methods are called one
@@ -25,7 +25,7 @@ type Observer interface {
 }
 
 // Carrier makes the connection that a flow asks for, and carries it to its end.
-// *Forwarder is the one that does; others count or limit what it does.
+// *Forwarder does that; other Carriers stand before it to count or limit.
 type Carrier interface {
 	// Forward is described at Forwarder.Forward.
 	Forward(ctx context.Context, flow *Flow, answer Answer) error
@@ -75,7 +75,7 @@ func (f *Forwarder) Forward(ctx context.Context, flow *Flow, answer Answer) erro
 	return err
 }
 
-// finish is what comes last.
+// finish ends the flow.
 func (f *Forwarder) finish(flow *Flow, err error) {
 	f.End(flow, err)
 	flow.end()

@@ -13,7 +13,7 @@ type LossCause uint8
 
 // The causes of a loss.
 const (
-	LossUnknown  LossCause = iota // another process lost it, or what was lost is no link
+	LossUnknown  LossCause = iota // another process lost it, or lost something else than a link
 	LossCut                       // the connection failed, or ended without a word
 	LossSilent                    // the peer sent nothing, or took nothing, for too long
 	LossClosed                    // the peer said that it closes the link

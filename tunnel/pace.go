@@ -8,62 +8,60 @@ import (
 )
 
 const (
-	// paceSlack is how long a Pace that nobody made use of saves up for: what may
-	// pass at once then. More would be heard by whoever shares the line, less
-	// would cost those whose bytes come in jerks what they may have.
+	// paceSlack is how long an unused Pace saves up for: the bytes of that time may
+	// pass at once. More would delay others on the line, less would keep flows whose
+	// bytes come in jerks below their rate.
 	paceSlack = 50 * time.Millisecond
 
-	// paceLook is how often a direction that is held up looks whether its relay has
-	// ended.
+	// paceLook is how often a waiting direction looks whether its relay has ended.
 	paceLook = 500 * time.Millisecond
 
 	// paceSmall is the most that goes before larger pieces: a keystroke, a request,
 	// a TLS handshake. Bulk over TLS comes in pieces of twice as much at least.
 	paceSmall = 8 << 10
 
-	// paceAhead is how much more small pieces may have than larger ones that wait.
+	// paceAhead is how many bytes small pieces may be ahead of larger ones that wait.
 	paceAhead = ChunkSize
 )
 
 // Paces hold many flows together to a rate, in each direction by itself: Up is
-// away from who asked.
+// away from the clients.
 type Paces struct {
 	Up, Down Pace
 }
 
 // Pace is one direction of Paces. Any goroutine may use it at any time. The zero
-// Pace holds up nobody.
+// Pace has no rate.
 //
-// Nothing is lost by it: what may not pass yet waits where it is, so that
-// whoever sent it is told to wait by the credit of its link or by TCP. Who came
-// first goes first, a chunk (64 KiB) at a time; but small chunks go before larger
-// ones, for up to half of the rate, so that nobody who types or asks waits behind a
-// thousand downloads.
+// Nothing is lost by it: a chunk that may not pass yet waits where it is, and the
+// credit of its link, or TCP, makes its sender wait. Chunks pass in order of arrival,
+// 64 KiB at most each; but small chunks go before larger ones, for up to half of the
+// rate, so that a keystroke or a request does not wait behind a thousand downloads.
 type Pace struct {
 	rate atomic.Int64 // bytes a second; 0: any
 	held atomic.Int64 // nanoseconds that flows have waited, all together
 
 	mu           sync.Mutex
-	due          time.Time // when all that was let pass is paid for
+	due          time.Time // when the rate has made up for all bytes that passed
 	small, large paceLine
-	ahead        int         // bytes that small chunks had more than large ones that waited
-	timer        *time.Timer // at due, while somebody waits
+	ahead        int         // bytes by which small chunks are ahead of large ones that wait
+	timer        *time.Timer // at due, while chunks wait
 }
 
 // paceLine is chunks that wait, in order of arrival.
 type paceLine []*paced
 
-// paced is a chunk that waits.
+// paced is a waiting chunk.
 type paced struct {
 	size int
 	turn chan struct{} // closed when it may pass
 }
 
-// Set has at most so many bytes a second pass from now on, in the long run; 0
-// lifts that. What waits is let go as if it had been so before.
+// Set limits the rate from now on, in the long run; 0 lifts that. Chunks that wait pass
+// as if the rate had been so before.
 func (p *Pace) Set(bytesPerSecond int64) { p.set(bytesPerSecond, time.Now()) }
 
-// Held is how long flows have waited so far, all together.
+// Held returns how long flows have waited so far, all together.
 func (p *Pace) Held() time.Duration { return time.Duration(p.held.Load()) }
 
 func (p *Pace) set(rate int64, now time.Time) {
@@ -78,10 +76,10 @@ func (p *Pace) set(rate int64, now time.Time) {
 	p.pass(now)
 }
 
-// active says whether p holds up anybody. nil does not.
+// active reports whether p has a rate. nil has none.
 func (p *Pace) active() bool { return p != nil && p.rate.Load() > 0 }
 
-// try lets n bytes pass if none before them have to wait.
+// try lets n bytes pass unless others wait before them.
 func (p *Pace) try(n int, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -92,7 +90,7 @@ func (p *Pace) try(n int, now time.Time) bool {
 	return true
 }
 
-// back takes back what try let pass and what did not pass then.
+// back returns n of the bytes that try let pass, which did not pass.
 func (p *Pace) back(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,7 +118,7 @@ func (p *Pace) wait(n int, ended func() bool) {
 	p.leave(w)
 }
 
-// enter lets n bytes pass, or returns what says when they may.
+// enter lets n bytes pass and returns nil, or returns the chunk that waits.
 func (p *Pace) enter(n int) *paced {
 	if p.try(n, time.Now()) {
 		return nil
@@ -134,7 +132,7 @@ func (p *Pace) enter(n int) *paced {
 	return w
 }
 
-// leave takes one out of its line.
+// leave removes a chunk that waits.
 func (p *Pace) leave(w *paced) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,7 +142,7 @@ func (p *Pace) leave(w *paced) {
 	}
 }
 
-// line is where chunks of a size wait.
+// line returns the line in which chunks of a size wait.
 func (p *Pace) line(size int) *paceLine {
 	if size <= paceSmall {
 		return &p.small
@@ -152,10 +150,10 @@ func (p *Pace) line(size int) *paceLine {
 	return &p.large
 }
 
-// waiting says whether anything waits. p.mu is held, here and below.
+// waiting reports whether chunks wait. p.mu is held, here and below.
 func (p *Pace) waiting() bool { return len(p.small)+len(p.large) > 0 }
 
-// pass lets go what may pass now, and comes again when the next may.
+// pass lets the chunks go that may pass now, and sets the timer for the next.
 func (p *Pace) pass(now time.Time) {
 	for p.waiting() && !p.due.After(now) {
 		w := p.next()
@@ -178,7 +176,7 @@ func (p *Pace) passDue() {
 	p.pass(time.Now())
 }
 
-// next takes out whose turn it is.
+// next removes and returns the chunk that passes next.
 func (p *Pace) next() *paced {
 	if len(p.large) == 0 {
 		p.ahead = 0
@@ -194,7 +192,7 @@ func (p *Pace) next() *paced {
 	return w
 }
 
-// pop takes out the first. There must be one.
+// pop removes and returns the first chunk. There must be one.
 func (l *paceLine) pop() *paced {
 	w := (*l)[0]
 	(*l)[0] = nil
@@ -212,7 +210,7 @@ func (p *Pace) book(n int, now time.Time) {
 	p.due = p.due.Add(p.cost(n))
 }
 
-// cost is how long n bytes take at the rate.
+// cost returns how long n bytes take at the rate.
 func (p *Pace) cost(n int) time.Duration {
 	rate := p.rate.Load()
 	if rate == 0 {

@@ -31,21 +31,21 @@ const (
 type Relay struct {
 	A, B Conn
 
-	// Flow counts what passes; up is A to B. nil is one that nobody sees.
+	// Flow counts the bytes that pass; up is A to B. nil: no one sees them.
 	Flow *Flow
 
-	// Paces hold it to a rate, together with all that share them; nil: any.
+	// Paces hold it to a rate, together with all relays that share them; nil: any.
 	Paces *Paces
 
 	Bounds
 
-	up, down *half
-	watch    *watch
-	stop     func() bool // has the context's end mean nothing to it any more
+	up, down *direction
+	watchdog *watchdog
+	detach   func() bool // unties the relay from its context
 
 	running sync.WaitGroup // the directions that have not ended
-	left    atomic.Int32   // these, and who runs it as long as they wait for the end
-	over    func(error)    // told the outcome where nobody waits for it
+	left    atomic.Int32   // these, and the caller of Run or run until it returns
+	over    func(error)    // is given the outcome after run has returned ErrGoesOn
 	cause   atomic.Pointer[error]
 	cut     atomic.Bool // both ends were reset
 }
@@ -63,7 +63,7 @@ type Bounds struct {
 // errRelayIdle ends a relay that carried nothing for too long.
 var errRelayIdle = &ResetError{Code: CodeTimeout}
 
-// writeError marks that it was the destination of a direction that failed.
+// writeError marks the failure of a direction's destination.
 type writeError struct{ err error }
 
 func (e *writeError) Error() string { return e.err.Error() }
@@ -82,7 +82,7 @@ func (r *Relay) Run(ctx context.Context) error {
 }
 
 // run is Run that need not wait: where no direction needs a goroutine it returns
-// ErrGoesOn, and over is told the outcome when both have ended, on a goroutine of
+// ErrGoesOn, and calls over with the outcome when both have ended, on a goroutine of
 // its own. An idle connection then has no stack.
 func (r *Relay) run(ctx context.Context, over func(error)) error {
 	r.over = over
@@ -99,21 +99,20 @@ func (r *Relay) begin(ctx context.Context) {
 	if r.Flow == nil {
 		r.Flow = new(Flow)
 	}
-	r.watch = &watch{relay: r}
-	r.up, r.down = newHalf(r, r.watch, true, r.B, r.A), newHalf(r, r.watch, false, r.A, r.B)
-	r.watch.halves = [2]*half{r.up, r.down}
+	r.watchdog = &watchdog{relay: r}
+	r.up, r.down = newDirection(r, true, r.B, r.A), newDirection(r, false, r.A, r.B)
 	r.running.Add(2)
 	r.left.Store(3)
-	r.stop = context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
+	r.detach = context.AfterFunc(ctx, func() { r.abort(context.Cause(ctx)) })
 	if r.Idle > 0 {
-		r.watch.limit(r.Idle)
+		r.watchdog.limit(r.Idle)
 	}
 }
 
-// carry moves the bytes of the directions that need a goroutine. It returns true at
-// once if none does.
+// carry moves the bytes of the directions that need a goroutine. If none does it returns
+// true at once.
 func (r *Relay) carry() (alone bool) {
-	upDelivered, downDelivered := r.up.delivered(), r.down.delivered()
+	upDelivered, downDelivered := r.up.delivers(), r.down.delivers()
 	switch {
 	case !upDelivered && !downDelivered:
 		go r.up.pump()
@@ -138,8 +137,8 @@ func (r *Relay) ended() {
 
 // finish frees both ends once both directions have ended, and returns the outcome.
 func (r *Relay) finish() error {
-	r.stop()
-	r.watch.stop()
+	r.detach()
+	r.watchdog.stop()
 	if cause := r.cause.Load(); cause != nil {
 		r.up.end(*cause)
 		r.down.end(*cause)
@@ -150,25 +149,25 @@ func (r *Relay) finish() error {
 	return nil
 }
 
-// settle is called as a direction ends. It settles what becomes of the other:
-// in order, it may go on and linger; a failed source means both ends are void;
-// a failed destination leaves what it had already sent to be delivered.
-func (r *Relay) settle(w *watch, err error) {
+// settle is called as a direction ends, and decides about the other direction. After an
+// end in order it may go on for the linger time. A failed source voids both ends. A
+// failed destination may still deliver what it had already sent.
+func (r *Relay) settle(err error) {
 	var write *writeError
 	switch {
 	case err == nil:
-		w.limit(r.linger())
+		r.watchdog.limit(r.linger())
 	case errors.As(err, &write):
 		r.cause.CompareAndSwap(nil, &write.err)
-		w.limit(drainTime)
+		r.watchdog.limit(drainTime)
 	default:
 		r.abort(err)
 	}
 }
 
-// abort resets both ends. They are told the first cause, which Run also
-// returns: a direction that is cut because it takes too long to deliver what
-// came before a reset was not idle.
+// abort resets both ends with the first cause, which Run also
+// returns: a direction that is cut because it takes too long to deliver the bytes
+// before a reset was not idle.
 func (r *Relay) abort(cause error) {
 	r.cause.CompareAndSwap(nil, &cause)
 	r.cut.Store(true)
@@ -177,10 +176,7 @@ func (r *Relay) abort(cause error) {
 	_ = r.B.Reset(first)
 }
 
-// wasCut says whether both ends were reset.
-func (r *Relay) wasCut() bool { return r.cut.Load() }
-
-// pace is that of one direction; nil: none.
+// pace returns the Pace of one direction; nil: none.
 func (r *Relay) pace(up bool) *Pace {
 	switch {
 	case r.Paces == nil:

@@ -23,10 +23,10 @@ type socket struct {
 	conn kernelConn
 	raw  syscall.RawConn
 
-	// What writers publish: see end.
+	// Published by writers for end.
 	writing  atomic.Int32                  // writes that are under way
 	wasReset atomic.Bool                   // one of them heard that the peer has reset
-	verdict  atomic.Pointer[chan struct{}] // told when the last write under way ends; nil: nobody waits
+	verdict  atomic.Pointer[chan struct{}] // receives when the last write under way ends; nil: end does not wait
 
 	// The reader's own state: RawConn.Read wants a closure, and one a
 	// connection is cheaper than one a read.
@@ -92,7 +92,7 @@ func (s *socket) ReadChunks(dst []Chunk) (int, error) {
 	return 0, err
 }
 
-// Deliver implements Source: nobody reads from a socket unless asked to.
+// Deliver implements Source: a socket has no read loop.
 func (s *socket) Deliver(Receiver) bool { return false }
 
 // readOnce is one attempt to read; false asks the poller to wait.
@@ -133,10 +133,10 @@ func (s *socket) Failed() error {
 var verdictTime = 2 * time.Second
 
 // end tells an end that is a reset from one in order. The kernel reports a
-// reset once: where a write got to hear of it, reads only see the end. So where
+// reset once: if to a write, reads only see the end. So where
 // nothing can be sent any more, the end waits for the writes under way: they are
-// about to fail, and one may be the one that was told. A reset that comes after
-// a FIN changes nothing about that: writes are then told EPIPE (Linux,
+// about to fail, one of them perhaps with the reset. For a reset behind
+// a FIN that makes no difference: writes then return EPIPE (Linux,
 // tcp_reset).
 func (s *socket) end() error {
 	if pollSocket(s.raw)&pollHup != 0 && s.writing.Load() > 0 {
@@ -202,7 +202,7 @@ func (s *socket) TryWrite(c Chunk) int {
 	}
 	n := 0
 	s.writing.Add(1)
-	var failed error // comes again, to who then writes what was not taken
+	var failed error // the write of the rest fails with it again
 	_ = s.raw.Write(func(fd uintptr) bool {
 		n, failed = RawWrite(fd, c.Bytes())
 		return true
@@ -223,12 +223,12 @@ func (s *socket) WriteChunks(src []Chunk) error {
 	return err
 }
 
-// isReset says whether err is the kernel's word for a reset by the peer.
+// isReset reports whether err is the kernel's error for a reset by the peer.
 func isReset(err error) bool {
 	return IsErrno(err, syscall.ECONNRESET, syscall.EPIPE)
 }
 
-// socketFailure is what the kernel knows of a socket that nobody reads.
+// socketFailure returns the failure of a socket that the kernel knows of, without a read.
 func socketFailure(raw syscall.RawConn) error {
 	if pollSocket(raw)&pollErr != 0 {
 		return syscall.ECONNRESET
@@ -236,7 +236,7 @@ func socketFailure(raw syscall.RawConn) error {
 	return nil
 }
 
-// pollSocket is poll, and nothing once the socket is closed.
+// pollSocket is poll; 0 once the socket is closed.
 func pollSocket(raw syscall.RawConn) (events int16) {
 	_ = raw.Control(func(fd uintptr) { events = poll(fd) })
 	return events

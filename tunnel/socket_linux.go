@@ -11,8 +11,8 @@ const (
 	pollHup = 0x10
 )
 
-// poll asks the kernel what became of fd, without waiting and without taking
-// an error away from whoever reads next. pollErr is a reset, or silence that
+// poll asks the kernel about fd, without waiting and without taking
+// an error away from the next read. pollErr is a reset, or silence that
 // TCP took for death; pollHup is that nothing can be sent or received any more.
 func poll(fd uintptr) int16 {
 	p := struct {

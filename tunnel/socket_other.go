@@ -7,6 +7,5 @@ const (
 	pollHup = 0x10
 )
 
-// poll knows nothing on these systems: only those who read or write notice a
-// reset.
+// poll knows nothing on these systems: only a read or a write notices a reset.
 func poll(uintptr) int16 { return 0 }

@@ -2,8 +2,8 @@ package tunnel
 
 import "syscall"
 
-// RawConn says that there is none: on Windows a socket does not say "nothing
-// now" to a read, it takes orders and reports them done. Package net does that
+// RawConn returns an error: on Windows a read does not return "nothing
+// now", but is ordered and reported when it is done. Package net does that
 // well; connections are read and written through it, at some more cost.
 func RawConn(syscall.Conn) (syscall.RawConn, error) { return nil, syscall.EWINDOWS }
 

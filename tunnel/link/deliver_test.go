@@ -84,7 +84,7 @@ func TestSmallMessageIsFlushedBesideEndlessBulk(t *testing.T) {
 func pumps() int {
 	all := make([]byte, 1<<20)
 	all = all[:runtime.Stack(all, true)]
-	return bytes.Count(all, []byte("tunnel.(*half).pump("))
+	return bytes.Count(all, []byte("tunnel.(*direction).pump("))
 }
 
 // What was read ahead of a socket does not cost the goroutine that a stream

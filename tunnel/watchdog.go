@@ -12,37 +12,36 @@ import (
 // destination which stalls do not keep each other's memory for long.
 const sourceLook = 2 * time.Second
 
-// takenUnread is what every destination takes though nobody reads: a link's
+// takenUnread is how many bytes every destination takes without a reader: a link's
 // window is 16 KiB at the least, and a socket's buffers are larger. No direction
 // stalls before it has carried more, so that short connections, of which there
 // may be thousands a second, need no timer.
 const takenUnread = 8 << 10
 
-// watch ends a relay that stands still: one whose bytes have not moved for
-// longer than they may, or one whose source has failed while its destination
-// takes nothing. (Nobody reads from the source then, and the kernel tells only
-// those who do of a reset.) It looks now and then, at the byte counters and the
+// watchdog ends a relay that stands still: one whose bytes have not moved for
+// longer than its bound, or one whose source has failed while its destination
+// takes nothing. (The source is not read then, and the kernel reports a reset to
+// readers alone.) It looks now and then at the byte counters and the
 // sources, instead of setting a deadline on every read. So it costs nothing
-// while bytes flow, and nothing at all on an idle connection that may be idle.
+// while bytes flow, and nothing at all on an idle connection without a bound.
 // A source that ended in order, behind bytes that still wait, is left alone.
-type watch struct {
+type watchdog struct {
 	relay   *Relay
-	halves  [2]*half
 	looking atomic.Bool // a look at the sources is due
 
 	// No method of a Conn is called with mu held: limit is called with a
 	// Conn's locks held.
 	mu     sync.Mutex
-	timer  *time.Timer // fires at the earlier of what is due; nil while nothing was
-	look   time.Time   // when the sources are looked at; zero: not
-	check  time.Time   // when the counters are looked at; zero: never
-	bound  time.Duration
-	passed int64 // what the counters showed when they were last looked at
+	timer  *time.Timer   // fires at the earlier of look and check; nil before the first
+	look   time.Time     // when to look at the sources; zero: not
+	check  time.Time     // when to look at the counters; zero: never
+	bound  time.Duration // that the counters may stand still; 0: any
+	passed int64         // the counters at the last look
 	done   bool
 }
 
 // limit bounds from now on how long nothing may pass; it only ever tightens.
-func (w *watch) limit(bound time.Duration) {
+func (w *watchdog) limit(bound time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.done || w.bound > 0 && w.bound <= bound {
@@ -53,9 +52,9 @@ func (w *watch) limit(bound time.Duration) {
 	w.arm(now)
 }
 
-// lookSoon is called as a write begins, with its half's held set before, so
-// that either it sees that a look is over or that look sees the write.
-func (w *watch) lookSoon() {
+// lookSoon is called as a write begins, after its direction's held was set: so either
+// it sees that a look is over, or that look sees the write.
+func (w *watchdog) lookSoon() {
 	if w.looking.Load() || !w.looking.CompareAndSwap(false, true) {
 		return
 	}
@@ -68,8 +67,8 @@ func (w *watch) lookSoon() {
 	}
 }
 
-// arm sets the timer to what is due first.
-func (w *watch) arm(now time.Time) {
+// arm sets the timer to the earlier of look and check.
+func (w *watchdog) arm(now time.Time) {
 	next := w.check
 	if next.IsZero() || !w.look.IsZero() && w.look.Before(next) {
 		next = w.look
@@ -83,9 +82,8 @@ func (w *watch) arm(now time.Time) {
 	}
 }
 
-// fire does what is due. A relay that stands still is ended whatever its
-// sources are like.
-func (w *watch) fire() {
+// fire ends a relay that stands still, else looks at its sources if that is due.
+func (w *watchdog) fire() {
 	switch still, look := w.due(time.Now()); {
 	case still:
 		w.relay.abort(errRelayIdle)
@@ -94,7 +92,7 @@ func (w *watch) fire() {
 	}
 }
 
-func (w *watch) due(now time.Time) (still, look bool) {
+func (w *watchdog) due(now time.Time) (still, look bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.done {
@@ -114,26 +112,26 @@ func (w *watch) due(now time.Time) (still, look bool) {
 	return still, look
 }
 
-func (w *watch) lookAtSources() {
+func (w *watchdog) lookAtSources() {
 	w.looking.Store(false)
-	for _, h := range w.halves {
-		if !h.held.Load() {
+	for _, d := range [...]*direction{w.relay.up, w.relay.down} {
+		if !d.held.Load() {
 			continue
 		}
-		if cause := h.src.Failed(); cause != nil {
-			h.Fail(cause)
+		if cause := d.src.Failed(); cause != nil {
+			d.Fail(cause)
 			return
 		}
 		w.lookSoon()
 	}
 }
 
-func (w *watch) count() int64 {
+func (w *watchdog) count() int64 {
 	up, down := w.relay.Flow.Sent()
 	return up + down
 }
 
-func (w *watch) stop() {
+func (w *watchdog) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.done = true

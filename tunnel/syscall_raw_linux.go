@@ -12,30 +12,31 @@ import (
 	"unsafe"
 )
 
-// Package syscall tells Go's scheduler of every call, since a call may block. The first
+// Package syscall reports every call to Go's scheduler, since a call may block. The first
 // one after the process has run out of work wakes the scheduler's monitor thread, which
-// then looks every 20 µs whether a call takes long. Hardly any call on a non-blocking
-// socket does, but where memory is short, and whoever carries bytes runs out of work
-// thousands of times a second. So the scheduler is told of few of these calls: one in
-// tellOf, at random.
+// then looks every 20 µs whether a call takes long. Calls on a non-blocking socket hardly
+// ever do, except where memory is short, and a process that carries bytes runs out of work
+// thousands of times a second. So only one of plainOf calls, at random, is a plain one,
+// which is reported; the others are raw.
 //
-// It is told of some because the monitor is needed where a process is busy for long: it
-// preempts who runs for 10 ms, and looks after sockets while nobody else has a moment.
-const tellOf = 32
+// Some are plain because a process that is busy for long needs the monitor: it
+// preempts goroutines that run for 10 ms, and polls sockets while no thread is idle.
+const plainOf = 32
 
 func read(fd int, p []byte) (int, error) {
-	return untold(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p))
+	return rawCall(syscall.SYS_READ, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p))
 }
 
 func write(fd int, p []byte) (int, error) {
-	return untold(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p))
+	return rawCall(syscall.SYS_WRITE, fd, unsafe.Pointer(unsafe.SliceData(p)), len(p))
 }
 
-// untold is a system call on a non-blocking descriptor.
-func untold(call uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
+// rawCall is a system call on a non-blocking descriptor, which is reported to the
+// scheduler once in plainOf times.
+func rawCall(call uintptr, fd int, p unsafe.Pointer, n int) (int, error) {
 	var done uintptr
 	var errno syscall.Errno
-	if rand.Uint32()%tellOf == 0 {
+	if rand.Uint32()%plainOf == 0 {
 		done, _, errno = syscall.Syscall(call, uintptr(fd), uintptr(p), uintptr(n))
 	} else {
 		done, _, errno = syscall.RawSyscall(call, uintptr(fd), uintptr(p), uintptr(n))
@@ -68,7 +69,7 @@ func (s *socket) writeAll(src []Chunk) error {
 // together with its own.
 type gather struct {
 	vec  [batchSize]syscall.Iovec
-	rest []syscall.Iovec // of vec: what is to be written
+	rest []syscall.Iovec // of vec, yet to be written
 	err  error
 	fn   func(fd uintptr) bool
 }
@@ -94,7 +95,7 @@ func (g *gather) fill(src []Chunk) {
 // writeOn writes what the kernel takes; false asks the poller to wait for more room.
 func (g *gather) writeOn(fd uintptr) bool {
 	for len(g.rest) > 0 {
-		n, err := untold(syscall.SYS_WRITEV, int(fd), unsafe.Pointer(unsafe.SliceData(g.rest)), len(g.rest))
+		n, err := rawCall(syscall.SYS_WRITEV, int(fd), unsafe.Pointer(unsafe.SliceData(g.rest)), len(g.rest))
 		switch err {
 		case nil:
 			g.wrote(n)

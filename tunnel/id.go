@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// NewID makes the id by which one connection can be followed across sidecar,
-// server and agent: 16 hex digits.
+// NewID returns a new id of a connection, which sidecar, server and agent log: 16 hex
+// digits.
 func NewID() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // crypto/rand.Read never fails (Go 1.24)
