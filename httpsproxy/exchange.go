@@ -98,8 +98,7 @@ func (x *exchange) refuse(r *refusal) *http.Response {
 func (x *exchange) roundTrip(r *http.Request) (*http.Response, error) {
 	var up upgrade
 	out := x.server.outgoing(r)
-	x.starForm(out)
-	x.keepPath(out)
+	x.rewriteTarget(out)
 	if x.content != nil {
 		out.Body = x.content
 		// Trailers that were not announced arrive in a map of their own.
@@ -132,27 +131,26 @@ func (x *exchange) roundTrip(r *http.Request) (*http.Response, error) {
 
 // receive prepares the response for the client.
 func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *http.Response {
-	switch {
+	var bad *refusal
+	switch switched := resp.StatusCode == http.StatusSwitchingProtocols; {
 	case len(resp.Header) > maxFields:
-		_ = resp.Body.Close()
-		return x.refuse(&refusal{http.StatusBadGateway, "The destination's answer has too many header fields.", outcomeBroken})
-	case resp.StatusCode == http.StatusSwitchingProtocols && out.Header["Upgrade"] != nil:
+		bad = badAnswer("The destination's answer has too many header fields.")
+	case switched && out.Header["Upgrade"] != nil:
 		up.resp = resp
 		x.upgraded = &up
 		return &http.Response{StatusCode: resp.StatusCode, Header: make(http.Header), Body: http.NoBody}
-	case resp.StatusCode == http.StatusSwitchingProtocols:
-		_ = resp.Body.Close()
-		return x.refuse(&refusal{http.StatusBadGateway, "The destination switched protocols without being asked.", outcomeBroken})
+	case switched:
+		bad = badAnswer("The destination switched protocols without being asked.")
 	case resp.StatusCode < 100: // not a valid status, and net/http will not write it
-		_ = resp.Body.Close()
-		return x.refuse(&refusal{http.StatusBadGateway, "The destination answered with an invalid status.", outcomeBroken})
+		bad = badAnswer("The destination answered with an invalid status.")
+	case resp.StatusCode == http.StatusProxyAuthRequired && x.server.proxied(out):
+		bad = proxyAuthRefusal // the client's own credentials cannot help
 	case resp.StatusCode == http.StatusProxyAuthRequired:
-		// The client's own credentials cannot help.
+		bad = badAnswer("The destination is a proxy, and wants authentication of this one.")
+	}
+	if bad != nil {
 		_ = resp.Body.Close()
-		if !x.server.proxied(out) {
-			return x.refuse(&refusal{http.StatusBadGateway, "The destination is a proxy, and wants authentication of this one.", outcomeBroken})
-		}
-		return x.refuse(proxyAuthRefusal)
+		return x.refuse(bad)
 	}
 	options := resp.Header["Connection"]
 	x.server.cleanResponse(resp)
@@ -161,38 +159,29 @@ func (x *exchange) receive(resp *http.Response, out *http.Request, up upgrade) *
 	return resp
 }
 
-// starForm turns OPTIONS for a whole server back into "OPTIONS *" for the
-// server itself (RFC 9112 §3.2.4); a next proxy gets the absolute form.
-func (x *exchange) starForm(out *http.Request) {
-	if out.Method != http.MethodOptions || out.URL.Path != "" || out.URL.RawQuery != "" {
-		return
-	}
-	if x.server.proxied(out) {
-		return
-	}
-	u := *out.URL
-	u.Opaque = "*"
-	out.URL = &u
-}
-
-// keepPath has the path written as the client did (RFC 9110 §7.7). net/url writes one
-// anew that has a character which should be escaped, and takes the escapes out of
-// it: "/a%2Fb|c" would become "/a/b%7Cc", the name of something else.
-func (x *exchange) keepPath(out *http.Request) {
+// rewriteTarget sets the request-target for the next hop.
+//
+// OPTIONS for a whole server becomes "OPTIONS *" again for the server itself (RFC
+// 9112 §3.2.4); a next proxy gets the absolute form.
+//
+// A path stays as the client wrote it (RFC 9110 §7.7). net/url rewrites one with a
+// character that should be escaped, and drops the escapes in it: "/a%2Fb|c" would
+// become "/a/b%7Cc", the name of something else.
+func (x *exchange) rewriteTarget(out *http.Request) {
 	_, target, _ := strings.Cut(x.req.RequestURI, "://")
 	target, _, _ = strings.Cut(target, "?")
-	slash := strings.IndexByte(target, '/')
-	if slash < 0 {
-		return
-	}
-	host, path := target[:slash], target[slash:]
-	if path == out.URL.EscapedPath() || strings.Contains(path, "#") {
-		return
-	}
+	host, path, found := strings.Cut(target, "/")
+	path = "/" + path
 	u := *out.URL
-	u.Opaque = path
-	if x.server.proxied(out) || strings.HasPrefix(path, "//") {
+	switch {
+	case out.Method == http.MethodOptions && u.Path == "" && u.RawQuery == "" && !x.server.proxied(out):
+		u.Opaque = "*"
+	case !found || path == u.EscapedPath() || strings.Contains(path, "#"):
+		return
+	case strings.HasPrefix(path, "//") || x.server.proxied(out):
 		u.Opaque = "//" + host + path // the absolute form, which every server takes
+	default:
+		u.Opaque = path
 	}
 	out.URL = &u
 }

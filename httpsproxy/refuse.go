@@ -22,9 +22,9 @@ type refusal struct {
 	outcome string // a metric's label
 }
 
-func invalid(text string) *refusal {
-	return &refusal{status: http.StatusBadRequest, text: text, outcome: outcomeInvalid}
-}
+func invalid(text string) *refusal { return &refusal{http.StatusBadRequest, text, outcomeInvalid} }
+
+func badAnswer(text string) *refusal { return &refusal{http.StatusBadGateway, text, outcomeBroken} }
 
 var (
 	loopRefusal = &refusal{http.StatusLoopDetected, "The request is for this proxy itself and would loop.", outcomeLoop}

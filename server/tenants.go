@@ -231,7 +231,7 @@ func (t *tenants) configOf(spec *tenancy.Tenant, cl *cluster) *config {
 	cl.limits.SetBounds(spec.Bounds)
 	next := &config{policy: spec.Policy}
 	if spec.Identifiers == tenancy.IdentifiersCertificate || spec.Identifiers == "" && t.server.opts.Claims != nil {
-		next.gate.Claims = auth.OwnClaims(cl.log)
+		next.gate.Claims = auth.OwnClaims()
 	}
 	if spec.Tokens == nil {
 		return next

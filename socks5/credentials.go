@@ -9,11 +9,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
-	"sync"
 	"time"
 
 	"konnectivity/internal/files"
+	"konnectivity/internal/logging"
 	"konnectivity/internal/source"
 
 	"github.com/sirupsen/logrus"
@@ -42,16 +41,8 @@ type Checker interface {
 // is a Checker and may be used by any number of goroutines.
 type Credentials struct {
 	guesses guesses
-
-	path string
-	log  logrus.FieldLogger
-
-	mu      sync.Mutex
-	looked  time.Time
-	stat    fs.FileInfo
-	users   [][sha256.Size]byte // see digest; the passwords themselves are not kept
-	warned  bool
-	nowFunc func() time.Time
+	users   *files.Followed[[][sha256.Size]byte] // see digest; the passwords themselves are not kept
+	log     logrus.FieldLogger
 }
 
 // LoadCredentials reads path: a line user:password for each user; empty lines
@@ -61,13 +52,28 @@ type Credentials struct {
 //
 // A changed file is noticed when a client authenticates, at most a second late;
 // while the new one is missing or broken the old one stays in use, with one
-// line of log.
+// line of log. log may be nil.
 func LoadCredentials(path string, log logrus.FieldLogger) (*Credentials, error) {
-	c := &Credentials{path: path, log: log, nowFunc: time.Now}
-	if err := c.load(); err != nil {
+	if log == nil {
+		log = logging.Discard()
+	}
+	users, err := files.Follow(path, maxCredentialsFile, recheck, func(text []byte) ([][sha256.Size]byte, error) {
+		users, err := parseCredentials(text)
+		if err != nil {
+			return nil, fmt.Errorf("SOCKS5 credentials %s: %w", path, err)
+		}
+		return users, nil
+	}, func(err error) {
+		log.WithError(err).Warn("the changed SOCKS5 credentials cannot be used; the old ones stay in use")
+	})
+	var unread *fs.PathError
+	switch {
+	case errors.As(err, &unread):
+		return nil, fmt.Errorf("read SOCKS5 credentials: %w", err)
+	case err != nil:
 		return nil, err
 	}
-	return c, nil
+	return &Credentials{users: users, log: log}, nil
 }
 
 // Check reports whether a client may pass with user and password. After many
@@ -77,9 +83,7 @@ func (c *Credentials) Check(client net.Addr, user, password string) bool {
 	from := source.Of(client)
 	wait, ok := c.guesses.ask(from, time.Now())
 	if !ok {
-		if c.log != nil {
-			c.log.WithField("client", from.String()).Warn("too many wrong passwords from one address; refusing further attempts without checking them")
-		}
+		c.log.WithField("client", from.String()).Warn("too many wrong passwords from one address; refusing further attempts without checking them")
 		time.Sleep(guessRefuse)
 		return false
 	}
@@ -97,55 +101,10 @@ func (c *Credentials) valid(user, password string) bool {
 	}
 	given := digest([]byte(user), []byte(password))
 	found := 0
-	for _, u := range c.current() {
+	for _, u := range c.users.Get() {
 		found |= subtle.ConstantTimeCompare(u[:], given[:])
 	}
 	return found == 1
-}
-
-// current returns the users in the file.
-func (c *Credentials) current() [][sha256.Size]byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.nowFunc()
-	if now.Sub(c.looked) < recheck {
-		return c.users
-	}
-	c.looked = now
-	stat, err := os.Stat(c.path)
-	if err == nil && sameFile(stat, c.stat) {
-		return c.users
-	}
-	if err == nil {
-		err = c.load()
-	}
-	if err != nil && !c.warned && c.log != nil {
-		c.log.WithError(err).Warn("the changed SOCKS5 credentials cannot be used; the old ones stay in use")
-	}
-	c.warned = err != nil
-	return c.users
-}
-
-func sameFile(a, b fs.FileInfo) bool {
-	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
-}
-
-// load replaces the users with those of the file, or leaves them as they are.
-func (c *Credentials) load() error {
-	stat, err := os.Stat(c.path) // before it is read: what changes meanwhile is news the next time
-	if err != nil {
-		return fmt.Errorf("read SOCKS5 credentials: %w", err)
-	}
-	text, err := files.Read(c.path, maxCredentialsFile)
-	if err != nil {
-		return fmt.Errorf("read SOCKS5 credentials: %w", err)
-	}
-	users, err := parseCredentials(text)
-	if err != nil {
-		return fmt.Errorf("SOCKS5 credentials %s: %w", c.path, err)
-	}
-	c.stat, c.users, c.looked = stat, users, c.nowFunc()
-	return nil
 }
 
 func parseCredentials(text []byte) ([][sha256.Size]byte, error) {

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -67,6 +68,10 @@ func TestCredentialsDecide(t *testing.T) {
 }
 
 func TestCredentialsFollowTheFile(t *testing.T) {
+	synctest.Test(t, testCredentialsFollowTheFile)
+}
+
+func testCredentialsFollowTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "users")
 	log, lines := logBuffer()
 	if _, err := LoadCredentials(path, log); err == nil || !strings.Contains(err.Error(), path) {
@@ -81,9 +86,7 @@ func TestCredentialsFollowTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	now := time.Now()
-	c.nowFunc = func() time.Time { return now }
-	tick := func() { now = now.Add(recheck) }
+	tick := func() { time.Sleep(recheck) }
 
 	write(t, path, "anna:longer")
 	tick()

@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
@@ -33,27 +32,32 @@ const maxAllowFile = 4 << 20
 // any name under a domain. # starts a comment. The file is reread when it
 // changes; if the new one is broken, the old grants stay in force.
 type Claims struct {
-	path string
-	log  logrus.FieldLogger
-
-	mu     sync.Mutex
-	read   []byte // the file's contents that grants came from
-	failed string // the last error, so that it is logged once
-	grants map[string]registry.Identifiers
+	grants *files.Followed[map[string]registry.Identifiers] // nil: none
 }
 
 // NewClaims reads the allow file; "" means none.
 func NewClaims(allowFile string, log logrus.FieldLogger) (*Claims, error) {
-	c := &Claims{path: allowFile, log: log}
-	if err := c.reloadLocked(); err != nil { // nobody else has it yet
+	if allowFile == "" {
+		return OwnClaims(), nil
+	}
+	grants, err := files.Follow(allowFile, maxAllowFile, 0, func(text []byte) (map[string]registry.Identifiers, error) {
+		grants, err := parseGrants(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", allowFile, err)
+		}
+		return grants, nil
+	}, func(err error) {
+		log.WithError(err).Error("the identifier allow file cannot be used; the previous grants stay in force")
+	})
+	if err != nil {
 		return nil, err
 	}
-	return c, nil
+	return &Claims{grants}, nil
 }
 
 // OwnClaims restricts agents to what their certificates have, without an allow
 // file.
-func OwnClaims(log logrus.FieldLogger) *Claims { return &Claims{log: log} }
+func OwnClaims() *Claims { return &Claims{} }
 
 // check returns nil if the holder of the certificate may claim ids, else a
 // *Refusal that names the first one it may not.
@@ -107,44 +111,18 @@ func grantsHost(granted registry.Identifiers, host string) bool {
 
 // grantsFor returns what the allow file grants to a certificate's holder.
 func (c *Claims) grantsFor(cert *x509.Certificate) registry.Identifiers {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.reloadLocked(); err != nil && err.Error() != c.failed {
-		c.failed = err.Error()
-		c.log.WithError(err).Error("the identifier allow file cannot be used; the previous grants stay in force")
+	if c.grants == nil {
+		return registry.Identifiers{}
 	}
+	grants := c.grants.Get()
 	if cert == nil || cert.Subject.CommonName == "*" { // which is no wildcard in a certificate
-		return c.grants["*"]
+		return grants["*"]
 	}
-	return union(c.grants["*"], c.grants[cert.Subject.CommonName])
-}
-
-// union returns the identifiers of both.
-func union(a, b registry.Identifiers) registry.Identifiers {
+	all, own := grants["*"], grants[cert.Subject.CommonName]
 	return registry.Identifiers{
-		Addrs: slices.Concat(a.Addrs, b.Addrs), Hosts: slices.Concat(a.Hosts, b.Hosts), CIDRs: slices.Concat(a.CIDRs, b.CIDRs),
-		DefaultRoute: a.DefaultRoute || b.DefaultRoute,
+		Addrs: slices.Concat(all.Addrs, own.Addrs), Hosts: slices.Concat(all.Hosts, own.Hosts), CIDRs: slices.Concat(all.CIDRs, own.CIDRs),
+		DefaultRoute: all.DefaultRoute || own.DefaultRoute,
 	}
-}
-
-func (c *Claims) reloadLocked() error {
-	if c.path == "" {
-		return nil
-	}
-	text, err := files.Read(c.path, maxAllowFile)
-	if err != nil {
-		return err
-	}
-	if c.grants != nil && bytes.Equal(text, c.read) {
-		c.failed = ""
-		return nil
-	}
-	grants, err := parseGrants(text)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.path, err)
-	}
-	c.grants, c.read, c.failed = grants, text, ""
-	return nil
 }
 
 func parseGrants(text []byte) (map[string]registry.Identifiers, error) {
@@ -164,7 +142,11 @@ func parseGrants(text []byte) (map[string]registry.Identifiers, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		grants[words[0]] = union(grants[words[0]], ids)
+		old := grants[words[0]]
+		grants[words[0]] = registry.Identifiers{
+			Addrs: append(old.Addrs, ids.Addrs...), Hosts: append(old.Hosts, ids.Hosts...), CIDRs: append(old.CIDRs, ids.CIDRs...),
+			DefaultRoute: old.DefaultRoute || ids.DefaultRoute,
+		}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err

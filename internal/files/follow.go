@@ -1,0 +1,66 @@
+package files
+
+import (
+	"crypto/sha256"
+	"sync"
+	"time"
+)
+
+// Followed is the value of a file that may be replaced at any time. While the file
+// cannot be used, the last good value stays. It does not keep the file's text.
+type Followed[T any] struct {
+	path   string
+	most   int
+	every  time.Duration
+	parse  func(text []byte) (T, error)
+	broken func(error)
+
+	mu     sync.Mutex
+	read   time.Time
+	digest [sha256.Size]byte // of the text that value came from
+	value  T
+	fault  string // as broken was told; "" once the file is good again
+}
+
+// Follow reads a regular file of at most so many bytes, and fails if that or parse
+// does. Get reads it again, but not before the time every has passed. broken is
+// called with each new fault that Get meets, and must not block.
+func Follow[T any](path string, most int, every time.Duration, parse func(text []byte) (T, error), broken func(error)) (*Followed[T], error) {
+	f := &Followed[T]{path: path, most: most, every: every, parse: parse, broken: broken}
+	return f, f.load()
+}
+
+// Get returns the value of the file as it is now, or the last good one. It may be
+// called from any goroutine.
+func (f *Followed[T]) Get() T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.every > 0 && time.Since(f.read) < f.every {
+		return f.value
+	}
+	switch err := f.load(); {
+	case err == nil:
+		f.fault = ""
+	case err.Error() != f.fault:
+		f.fault = err.Error()
+		f.broken(err)
+	}
+	return f.value
+}
+
+func (f *Followed[T]) load() error {
+	f.read = time.Now()
+	text, err := Read(f.path, f.most)
+	if err != nil {
+		return err
+	}
+	digest := sha256.Sum256(text)
+	if digest == f.digest {
+		return nil
+	}
+	value, err := f.parse(text)
+	if err == nil {
+		f.value, f.digest = value, digest
+	}
+	return err
+}
