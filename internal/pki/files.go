@@ -31,9 +31,5 @@ func writeNew(path string, data []byte, mode fs.FileMode) error {
 		return err
 	}
 	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err // it names the file
-	}
-	return nil
+	return errors.Join(err, f.Sync(), f.Close()) // which name the file
 }
