@@ -34,13 +34,13 @@ const (
 	frameMove
 )
 
+// Flags, each named after its frame.
 const (
-	flagFin = 1 // of DATA
-	flagAck = 1 // of PING
-	flagEnd = 1 // of ACK: the end of the direction is among what was taken,
-	flagBig = 2 // and its sender keeps much
-
-	flagStay = 1 // of MOVE: it cannot
+	flagDataFin  = 1
+	flagPingAck  = 1
+	flagAckEnd   = 1 // the end of the direction is among what was taken
+	flagAckBig   = 2 // the sender of the ACK can keep much
+	flagMoveStay = 1 // the connection cannot be moved
 )
 
 // header is the fixed part of a frame.
@@ -91,10 +91,10 @@ func appendCredit(b []byte, stream, limit uint64) []byte {
 func appendAck(b []byte, stream uint64, a Ack) []byte {
 	var flags uint8
 	if a.End {
-		flags |= flagEnd
+		flags |= flagAckEnd
 	}
 	if a.Big {
-		flags |= flagBig
+		flags |= flagAckBig
 	}
 	return appendFrame(b, frameAck, flags, stream, binary.BigEndian.AppendUint64(nil, a.Offset))
 }

@@ -64,11 +64,11 @@ func checkHello(t *testing.T, b []byte) {
 }
 
 func checkOpen(t *testing.T, b []byte) {
-	first, err := decodeOpen(b)
-	if err != nil {
+	var first, second openMsg
+	if first.decode(b) != nil {
 		return
 	}
-	second, err := decodeOpen(first.encode())
+	err := second.decode(first.encode())
 	if err != nil || !reflect.DeepEqual(canonical(first.resume), canonical(second.resume)) {
 		t.Fatalf("OPEN with %#v became %#v, %v", first.resume, second.resume, err)
 	}
@@ -82,8 +82,8 @@ func checkOpen(t *testing.T, b []byte) {
 }
 
 func checkOpened(t *testing.T, b []byte) {
-	first, err := decodeOpened(b)
-	if err != nil {
+	var first, second openedMsg
+	if first.decode(b) != nil {
 		return
 	}
 	if first.failure != 0 {
@@ -95,7 +95,7 @@ func checkOpened(t *testing.T, b []byte) {
 	if len(first.grant.Route) > maxText {
 		t.Fatalf("a route of %d bytes", len(first.grant.Route))
 	}
-	second, err := decodeOpened(first.encode())
+	err := second.decode(first.encode())
 	first.reason, second.reason = onlyFailed(first), onlyFailed(second)
 	if err != nil || first != second {
 		t.Fatalf("OPENED %+v became %+v, %v", first, second, err)
@@ -129,8 +129,8 @@ func onlyFailed(m openedMsg) string {
 
 // FuzzHeader: a header that parses is the one that was put.
 func FuzzHeader(f *testing.F) {
-	f.Add(appendFrame(nil, frameData, flagFin, 7, []byte("x"))[:headerSize])
-	f.Add(appendPing(nil, flagAck, 1)[:headerSize])
+	f.Add(appendFrame(nil, frameData, flagDataFin, 7, []byte("x"))[:headerSize])
+	f.Add(appendPing(nil, flagPingAck, 1)[:headerSize])
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) < headerSize {
 			return

@@ -134,7 +134,7 @@ func (r *frameReader) handleMoveUnlocked(h header) error {
 	switch {
 	case !st.state.established():
 		st.breachLocked()
-	case h.flags&flagStay != 0:
+	case h.flags&flagMoveStay != 0:
 		c.move = moveRefused
 	case !c.moveWanted: // a flood of them makes no work
 		c.moveWanted = true

@@ -1,8 +1,7 @@
 package link
 
 import (
-	"encoding/binary"
-	"errors"
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -67,171 +66,86 @@ func (h Hello) String() string {
 // GoString leaves the token out of %#v too.
 func (h Hello) GoString() string { return h.String() }
 
-// Field keys of §2.
-const (
-	helloRole        = 1
-	helloSoftware    = 2
-	helloID          = 3
-	helloIdentifiers = 4
-	helloToken       = 5
-	helloServerCount = 6
-	helloFeature     = 7
-	helloServing     = 8
-	helloGroup       = 9
-
-	openNetwork = 1
-	openAddress = 2
-	openCredit  = 3
-	openID      = 4
-	openClient  = 5
-	openToken   = 6
-	openWindow  = 7
-	openEpoch   = 8
-	openRoute   = 9
-	openTaken   = 10
-	openAttempt = 11
-	openBulk    = 12
-
-	openedFailure = 1
-	openedCredit  = 2
-	openedReason  = 3
-	openedLocal   = 4
-	openedRemote  = 5
-	openedWindow  = 6
-	openedRoute   = 7
-	openedTaken   = 8
-)
-
 const (
 	maxAddress  = 512 // of OPEN; host names end at 253
-	maxFeatures = 64  // a HELLO that names more is from nobody we know
+	maxFeatures = 64  // of HELLO; the suite has two
 )
 
-var errFields = errors.New("fields do not parse")
-
-// field is one key with its value.
-type field struct {
-	key   uint16
-	value []byte
+// helloFields are those of HELLO and INFO.
+var helloFields = []field[Hello]{
+	number(1, 1, func(h Hello) (uint64, bool) { return uint64(h.Role), true },
+		func(h *Hello, v uint64) { h.Role = Role(v) }),
+	{2, "text", func(b []byte, h Hello) []byte { return appendText(b, 2, h.Software) }, setSoftware},
+	text(3, maxPayload, func(h Hello) string { return h.ID }, func(h *Hello) *string { return &h.ID }),
+	text(4, maxPayload, func(h Hello) string { return h.Identifiers }, func(h *Hello) *string { return &h.Identifiers }),
+	text(5, maxPayload, func(h Hello) string { return h.Token }, func(h *Hello) *string { return &h.Token }),
+	{9, "16 bytes", func(b []byte, h Hello) []byte { return appendText(b, 9, h.Group) }, setGroup},
+	number(6, 4, func(h Hello) (uint64, bool) { return uint64(min(h.ServerCount, math.MaxInt32)), h.ServerCount > 0 },
+		func(h *Hello, v uint64) { h.ServerCount = int(min(v, math.MaxInt32)) }),
+	{8, "text", putServing, setServing},
+	{7, "text", putFeatures, addFeature},
 }
 
-func appendField(b []byte, key uint16, value []byte) []byte {
-	b = binary.BigEndian.AppendUint16(b, key)
-	b = binary.BigEndian.AppendUint16(b, uint16(len(value)))
-	return append(b, value...)
+func setSoftware(h *Hello, value []byte) error {
+	h.Software = clip(value)
+	return nil
 }
 
-// appendText leaves empty values out; absent and empty mean the same.
-func appendText(b []byte, key uint16, value string) []byte {
-	if value == "" {
+func setGroup(h *Hello, value []byte) error {
+	if h.Group = ""; len(value) == GroupSize {
+		h.Group = string(value)
+	}
+	return nil
+}
+
+func putServing(b []byte, h Hello) []byte {
+	if !h.Serving.Told {
 		return b
 	}
-	return appendField(b, key, []byte(value))
+	return appendField(b, 8, cut(h.Serving.Why))
 }
 
-// nextField takes one field off b.
-func nextField(b []byte) (f field, rest []byte, err error) {
-	if len(b) < 4 {
-		return f, nil, errFields
-	}
-	n := int(binary.BigEndian.Uint16(b[2:]))
-	if len(b) < 4+n {
-		return f, nil, errFields
-	}
-	return field{binary.BigEndian.Uint16(b), b[4 : 4+n]}, b[4+n:], nil
+func setServing(h *Hello, value []byte) error {
+	h.Serving = Serving{Told: true, Why: clip(value)}
+	return nil
 }
 
-// uint reads a value that must have exactly n bytes.
-func (f field) uint(n int) (uint64, error) {
-	if len(f.value) != n {
-		return 0, errFields
+func putFeatures(b []byte, h Hello) []byte {
+	for _, name := range h.Features {
+		b = appendText(b, 7, name)
 	}
-	var v uint64
-	for _, c := range f.value {
-		v = v<<8 | uint64(c)
+	return b
+}
+
+func addFeature(h *Hello, value []byte) error {
+	if len(h.Features) >= maxFeatures {
+		return errFields
 	}
-	return v, nil
+	h.Features = append(h.Features, string(value))
+	return nil
 }
 
 // encode returns HELLO's payload; an error means it would not fit a frame.
 func (h Hello) encode() ([]byte, error) {
-	b := appendField(nil, helloRole, []byte{byte(h.Role)})
-	for _, t := range []struct {
-		key  uint16
-		name string
-		text string
-	}{
-		{helloSoftware, "software", h.Software}, {helloID, "id", h.ID},
-		{helloIdentifiers, "identifiers", h.Identifiers}, {helloToken, "token", h.Token},
-		{helloGroup, "group", h.Group},
+	for _, t := range []struct{ name, text string }{
+		{"software", h.Software}, {"id", h.ID}, {"identifiers", h.Identifiers}, {"token", h.Token}, {"group", h.Group},
 	} {
 		if len(t.text) > maxPayload {
 			return nil, fmt.Errorf("the %s to present to the peer has %d bytes, a HELLO carries at most %d", t.name, len(t.text), maxPayload)
 		}
-		b = appendText(b, t.key, t.text)
 	}
-	if h.ServerCount > 0 {
-		b = appendField(b, helloServerCount, binary.BigEndian.AppendUint32(nil, uint32(min(h.ServerCount, math.MaxInt32))))
-	}
-	if h.Serving.Told {
-		b = appendField(b, helloServing, []byte(cut(h.Serving.Why)))
-	}
-	for _, f := range h.Features {
-		b = appendText(b, helloFeature, f)
-	}
+	b := encodeFields(nil, h, helloFields)
 	if len(b) > maxPayload {
 		return nil, fmt.Errorf("id, identifiers and token together have %d bytes, a HELLO carries at most %d", len(b), maxPayload)
 	}
 	return b, nil
 }
 
-// decode fills h from HELLO's or INFO's payload; fields not named stay.
-func (h *Hello) decode(b []byte) error {
-	for len(b) > 0 {
-		f, rest, err := nextField(b)
-		if err != nil {
-			return err
-		}
-		b = rest
-		switch f.key {
-		case helloRole:
-			v, err := f.uint(1)
-			if err != nil {
-				return err
-			}
-			h.Role = Role(v)
-		case helloSoftware:
-			h.Software = clip(f.value)
-		case helloID:
-			h.ID = string(f.value)
-		case helloIdentifiers:
-			h.Identifiers = string(f.value)
-		case helloToken:
-			h.Token = string(f.value)
-		case helloServerCount:
-			v, err := f.uint(4)
-			if err != nil {
-				return err
-			}
-			h.ServerCount = int(min(v, math.MaxInt32))
-		case helloServing:
-			h.Serving = Serving{Told: true, Why: clip(f.value)}
-		case helloGroup:
-			if h.Group = ""; len(f.value) == GroupSize {
-				h.Group = string(f.value)
-			}
-		case helloFeature:
-			if len(h.Features) >= maxFeatures {
-				return errFields
-			}
-			h.Features = append(h.Features, string(f.value))
-		}
-	}
-	return nil
-}
+// decode fills h from the payload of HELLO or INFO; fields that are not in b stay.
+func (h *Hello) decode(b []byte) error { return decodeFields(b, h, helloFields) }
 
-// forget drops what has served its purpose once the link is up: a token is a secret,
-// and what only agents are asked for is to take no memory of others.
+// forget drops what is of no use once the link is up: a token is a secret, and
+// identifiers are of agents alone.
 func (h *Hello) forget() {
 	h.Token, h.Features = "", nil
 	if h.Role != RoleAgent {
@@ -247,54 +161,107 @@ type openMsg struct {
 	resume               *tunnel.Resume // nil: plain
 }
 
-func (m openMsg) encode() []byte {
-	b := make([]byte, 0, 64+len(m.address))
-	if m.network != "tcp" {
-		b = appendText(b, openNetwork, m.network)
-	}
-	b = appendText(b, openAddress, m.address)
-	b = appendField(b, openCredit, binary.BigEndian.AppendUint64(nil, m.credit))
-	b = appendText(b, openID, m.id)
-	if m.client != 0 {
-		b = appendField(b, openClient, binary.BigEndian.AppendUint64(nil, m.client))
-	}
-	return appendResume(b, m.resume)
+// openFields are those of OPEN. From 6 on, they are of a connection that may outlive the
+// stream.
+var openFields = []field[openMsg]{
+	{1, "text", putNetwork, setNetwork},
+	{2, "text", func(b []byte, m openMsg) []byte { return appendText(b, 2, m.address) }, setAddress},
+	number(3, 8, func(m openMsg) (uint64, bool) { return m.credit, true }, func(m *openMsg, v uint64) { m.credit = v }),
+	{4, "text", func(b []byte, m openMsg) []byte { return appendText(b, 4, m.id) }, setID},
+	number(5, 8, func(m openMsg) (uint64, bool) { return m.client, m.client != 0 }, func(m *openMsg, v uint64) { m.client = v }),
+	ofResume(field[tunnel.Resume]{6, "16 bytes", putToken, setToken}),
+	ofResume(number(7, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Window.Milliseconds()), true },
+		func(r *tunnel.Resume, v uint64) { r.Window = milliseconds(v) })),
+	ofResume(number(11, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Attempt), r.Attempt > 0 && !r.Again() },
+		func(r *tunnel.Resume, v uint64) { r.Attempt = uint32(v) })),
+	ofResume(number(8, 4, func(r tunnel.Resume) (uint64, bool) { return uint64(r.Epoch), r.Again() },
+		func(r *tunnel.Resume, v uint64) { r.Epoch = uint32(v) })),
+	ofResume(field[tunnel.Resume]{9, "bytes", putRoute, setRoute}),
+	ofResume(number(12, 1, func(r tunnel.Resume) (uint64, bool) { return 1, r.Again() && r.Bulk },
+		func(r *tunnel.Resume, v uint64) { r.Bulk = v == 1 })),
+	ofResume(number(10, 8, func(r tunnel.Resume) (uint64, bool) { return r.Taken, r.Again() },
+		func(r *tunnel.Resume, v uint64) { r.Taken = v })),
 }
 
-func decodeOpen(b []byte) (m openMsg, err error) {
-	m.network = "tcp"
-	for len(b) > 0 {
-		var f field
-		if f, b, err = nextField(b); err != nil {
-			return m, err
-		}
-		switch f.key {
-		case openNetwork:
-			if m.network = clip(f.value); m.network == "" {
-				m.network = "tcp"
+// ofResume is a field of an OPEN's resume, which it makes where there is none.
+func ofResume(f field[tunnel.Resume]) field[openMsg] {
+	return field[openMsg]{
+		key: f.key, kind: f.kind,
+		put: func(b []byte, m openMsg) []byte {
+			if m.resume == nil {
+				return b
 			}
-		case openAddress:
-			m.address = ""
-			if len(f.value) <= maxAddress { // else it stays empty: a bad address
-				m.address = string(f.value)
-			}
-		case openCredit:
-			m.credit, err = f.uint(8)
-		case openID:
-			m.id = tunnel.CleanID(string(f.value))
-		case openClient:
-			m.client, err = f.uint(8)
-		case openToken, openWindow, openEpoch, openRoute, openTaken, openAttempt, openBulk:
+			return f.put(b, *m.resume)
+		},
+		set: func(m *openMsg, value []byte) error {
 			if m.resume == nil {
 				m.resume = new(tunnel.Resume)
 			}
-			err = readResume(m.resume, f)
-		}
-		if err != nil {
-			return m, err
-		}
+			return f.set(m.resume, value)
+		},
 	}
-	return m, nil
+}
+
+const defaultNetwork = "tcp"
+
+func putNetwork(b []byte, m openMsg) []byte {
+	if m.network == defaultNetwork {
+		return b
+	}
+	return appendText(b, 1, m.network)
+}
+
+func setNetwork(m *openMsg, value []byte) error {
+	m.network = cmp.Or(clip(value), defaultNetwork)
+	return nil
+}
+
+func setAddress(m *openMsg, value []byte) error {
+	if m.address = ""; len(value) <= maxAddress { // else it stays empty: a bad address
+		m.address = string(value)
+	}
+	return nil
+}
+
+func setID(m *openMsg, value []byte) error {
+	m.id = tunnel.CleanID(string(value))
+	return nil
+}
+
+func putToken(b []byte, r tunnel.Resume) []byte { return appendField(b, 6, r.Token[:]) }
+
+func setToken(r *tunnel.Resume, value []byte) error {
+	if len(value) != len(r.Token) {
+		return errFields
+	}
+	r.Token = [16]byte(value)
+	return nil
+}
+
+func putRoute(b []byte, r tunnel.Resume) []byte {
+	if !r.Again() {
+		return b
+	}
+	return appendField(b, 9, r.Route)
+}
+
+func setRoute(r *tunnel.Resume, value []byte) error {
+	if len(value) > maxText {
+		return errFields
+	}
+	r.Route = string(value)
+	return nil
+}
+
+func milliseconds(v uint64) time.Duration { return time.Duration(v) * time.Millisecond }
+
+func (m openMsg) encode() []byte {
+	return encodeFields(make([]byte, 0, 64+len(m.address)), m, openFields)
+}
+
+func (m *openMsg) decode(b []byte) error {
+	*m = openMsg{network: defaultNetwork}
+	return decodeFields(b, m, openFields)
 }
 
 // openedMsg is the payload of OPENED.
@@ -302,124 +269,37 @@ type openedMsg struct {
 	failure               tunnel.Failure // 0: success
 	credit                uint64
 	reason, local, remote string
-	grant                 tunnel.Grant
+	grant                 tunnel.Grant // without a window: plain
+}
+
+// openedFields are those of OPENED: the failure and its reason, or all others.
+var openedFields = []field[openedMsg]{
+	number(1, 2, func(m openedMsg) (uint64, bool) { return uint64(m.failure), m.failure != 0 }, setFailure),
+	text(3, maxText, func(m openedMsg) string { return m.reason }, func(m *openedMsg) *string { return &m.reason }),
+	number(2, 8, func(m openedMsg) (uint64, bool) { return m.credit, m.failure == 0 },
+		func(m *openedMsg, v uint64) { m.credit = v }),
+	text(4, maxText, func(m openedMsg) string { return m.local }, func(m *openedMsg) *string { return &m.local }),
+	text(5, maxText, func(m openedMsg) string { return m.remote }, func(m *openedMsg) *string { return &m.remote }),
+	number(6, 4, func(m openedMsg) (uint64, bool) { return uint64(m.grant.Window.Milliseconds()), m.grant.Window > 0 },
+		func(m *openedMsg, v uint64) { m.grant.Window = milliseconds(v) }),
+	text(7, maxText, func(m openedMsg) string { return m.grant.Route }, func(m *openedMsg) *string { return &m.grant.Route }).is("bytes"),
+	number(8, 8, func(m openedMsg) (uint64, bool) { return m.grant.Taken, m.grant.Window > 0 },
+		func(m *openedMsg, v uint64) { m.grant.Taken = v }),
+}
+
+func setFailure(m *openedMsg, v uint64) {
+	if m.failure = tunnel.Failure(v); v != 0 && !m.failure.Known() {
+		m.failure = tunnel.FailInternal // §8
+	}
 }
 
 func (m openedMsg) encode() []byte {
-	var b []byte
 	if m.failure != 0 {
-		b = appendField(b, openedFailure, binary.BigEndian.AppendUint16(nil, uint16(m.failure)))
-		return appendText(b, openedReason, cut(m.reason))
+		m = openedMsg{failure: m.failure, reason: m.reason}
+	} else if m.reason = ""; m.grant.Window <= 0 {
+		m.grant = tunnel.Grant{}
 	}
-	b = appendField(b, openedCredit, binary.BigEndian.AppendUint64(nil, m.credit))
-	b = appendText(b, openedLocal, cut(m.local))
-	b = appendText(b, openedRemote, cut(m.remote))
-	return appendGrant(b, m.grant)
+	return encodeFields(nil, m, openedFields)
 }
 
-func decodeOpened(b []byte) (m openedMsg, err error) {
-	for len(b) > 0 {
-		var f field
-		if f, b, err = nextField(b); err != nil {
-			return m, err
-		}
-		var v uint64
-		switch f.key {
-		case openedFailure:
-			v, err = f.uint(2)
-			if m.failure = tunnel.Failure(v); v != 0 && !m.failure.Known() {
-				m.failure = tunnel.FailInternal // §8
-			}
-		case openedCredit:
-			m.credit, err = f.uint(8)
-		case openedReason:
-			m.reason = clip(f.value)
-		case openedLocal:
-			m.local = clip(f.value)
-		case openedRemote:
-			m.remote = clip(f.value)
-		case openedWindow, openedRoute, openedTaken:
-			err = readGrant(&m.grant, f)
-		}
-		if err != nil {
-			return m, err
-		}
-	}
-	return m, nil
-}
-
-func appendResume(b []byte, r *tunnel.Resume) []byte {
-	if r == nil {
-		return b
-	}
-	b = appendField(b, openToken, r.Token[:])
-	b = appendField(b, openWindow, binary.BigEndian.AppendUint32(nil, uint32(r.Window.Milliseconds())))
-	if r.Attempt > 0 && !r.Again() {
-		b = appendField(b, openAttempt, binary.BigEndian.AppendUint32(nil, r.Attempt))
-	}
-	if !r.Again() {
-		return b
-	}
-	b = appendField(b, openEpoch, binary.BigEndian.AppendUint32(nil, r.Epoch))
-	b = appendField(b, openRoute, []byte(r.Route))
-	if r.Bulk {
-		b = appendField(b, openBulk, []byte{1})
-	}
-	return appendField(b, openTaken, binary.BigEndian.AppendUint64(nil, r.Taken))
-}
-
-func readResume(r *tunnel.Resume, f field) error {
-	var v uint64
-	var err error
-	switch f.key {
-	case openToken:
-		if len(f.value) != len(r.Token) {
-			return errFields
-		}
-		r.Token = [16]byte(f.value)
-	case openWindow:
-		v, err = f.uint(4)
-		r.Window = time.Duration(v) * time.Millisecond
-	case openEpoch:
-		v, err = f.uint(4)
-		r.Epoch = uint32(v)
-	case openRoute:
-		if len(f.value) > maxText {
-			return errFields
-		}
-		r.Route = string(f.value)
-	case openTaken:
-		r.Taken, err = f.uint(8)
-	case openAttempt:
-		v, err = f.uint(4)
-		r.Attempt = uint32(v)
-	case openBulk:
-		v, err = f.uint(1)
-		r.Bulk = v == 1
-	}
-	return err
-}
-
-func appendGrant(b []byte, g tunnel.Grant) []byte {
-	if g.Window <= 0 {
-		return b
-	}
-	b = appendField(b, openedWindow, binary.BigEndian.AppendUint32(nil, uint32(g.Window.Milliseconds())))
-	b = appendText(b, openedRoute, cut(g.Route))
-	return appendField(b, openedTaken, binary.BigEndian.AppendUint64(nil, g.Taken))
-}
-
-func readGrant(g *tunnel.Grant, f field) error {
-	var v uint64
-	var err error
-	switch f.key {
-	case openedWindow:
-		v, err = f.uint(4)
-		g.Window = time.Duration(v) * time.Millisecond
-	case openedRoute:
-		g.Route = clip(f.value)
-	case openedTaken:
-		g.Taken, err = f.uint(8)
-	}
-	return err
-}
+func (m *openedMsg) decode(b []byte) error { return decodeFields(b, m, openedFields) }

@@ -101,15 +101,15 @@ func (r *frameReader) handleOpened(st *Stream, payload []byte) error {
 	if !ses.streams.own(st.id()) {
 		return violation("OPENED for a stream of the sender's own")
 	}
-	m, err := decodeOpened(payload)
-	if err != nil {
+	m := new(openedMsg)
+	if err := m.decode(payload); err != nil {
 		return violation("OPENED: " + err.Error())
 	}
 	if st.state != opening || m.credit > maxCredit {
 		st.breachLocked()
 		return nil
 	}
-	st.opened = &m
+	st.opened = m
 	ses.count.answered++
 	if m.failure != 0 {
 		st.onLocked(receivesFailure)
@@ -127,7 +127,9 @@ func (r *frameReader) handleOpen(id uint64, payload []byte) error {
 	if !ses.streams.use(id) {
 		return violation("OPEN with an id that is not its own to use")
 	}
-	m, err := decodeOpen(payload)
+	err := r.open.decode(payload)
+	m := r.open
+	r.open = openMsg{}
 	if err != nil || m.credit > maxCredit {
 		return violation("OPEN does not parse")
 	}

@@ -75,8 +75,9 @@ type frameReader struct {
 	quiet     bool // there are no streams
 	small     bool // a stream got a small message
 
-	data header // the DATA frame under way
-	left int    // of its payload, yet to come
+	open openMsg // being parsed, which allocates nothing here
+	data header  // the DATA frame under way
+	left int     // of its payload, yet to come
 }
 
 func (r *frameReader) parse() error {
@@ -131,7 +132,7 @@ func (r *frameReader) payload(n, head int) error {
 	if r.left == 0 {
 		r.ses.alive.heard = time.Now()
 	}
-	fin := r.left == 0 && r.data.flags&flagFin != 0
+	fin := r.left == 0 && r.data.flags&flagDataFin != 0
 	if n == 0 && !fin {
 		return r.checkData(r.data)
 	}
@@ -215,7 +216,7 @@ func (r *frameReader) handle(h header, payload []byte) error {
 	case frameReset:
 		handleReset(st, tunnel.Code(binary.BigEndian.Uint16(payload)))
 	case frameAck:
-		r.handleAckUnlocked(st, Ack{Offset: binary.BigEndian.Uint64(payload), End: h.flags&flagEnd != 0, Big: h.flags&flagBig != 0})
+		r.handleAckUnlocked(st, Ack{Offset: binary.BigEndian.Uint64(payload), End: h.flags&flagAckEnd != 0, Big: h.flags&flagAckBig != 0})
 	}
 	return nil
 }
@@ -224,7 +225,7 @@ var errShort = violation("payload too short for its type")
 
 func (r *frameReader) handlePing(h header, payload []byte) {
 	ses, value := r.ses, binary.BigEndian.Uint64(payload)
-	if h.flags&flagAck != 0 {
+	if h.flags&flagPingAck != 0 {
 		ses.alive.answered(value, time.Now())
 		return
 	}

@@ -199,7 +199,7 @@ func (q *sendQueue) pop(b []byte, own *sendHalf) []byte {
 	q.corked = false // whoever pops flushes
 	if q.pong {
 		q.pong = false
-		b = appendPing(b, flagAck, q.pongValue)
+		b = appendPing(b, flagPingAck, q.pongValue)
 	}
 	if q.ping {
 		q.ping = false
@@ -276,12 +276,12 @@ func (o *outbox) appendTo(b []byte, id uint64) []byte {
 		b = appendFrame(b, frameMove, 0, id, nil)
 	}
 	if o.stay {
-		b = appendFrame(b, frameMove, flagStay, id, nil)
+		b = appendFrame(b, frameMove, flagMoveStay, id, nil)
 	}
 	if len(o.data) > 0 || o.fin {
 		var flags uint8
 		if o.fin {
-			flags = flagFin
+			flags = flagDataFin
 		}
 		b = appendFrame(b, frameData, flags, id, o.data)
 	}

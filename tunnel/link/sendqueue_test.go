@@ -28,10 +28,10 @@ func decode(t *testing.T, b []byte) (frames []string) {
 		switch {
 		case h.typ == framePing:
 			name = fmt.Sprintf("PING %d", payload[7])
-			if h.flags&flagAck != 0 {
+			if h.flags&flagPingAck != 0 {
 				name = fmt.Sprintf("PONG %d", payload[7])
 			}
-		case h.typ == frameData && h.flags&flagFin != 0:
+		case h.typ == frameData && h.flags&flagDataFin != 0:
 			name += fmt.Sprintf(" %s FIN", payload)
 		case h.typ == frameData && len(payload) < 100:
 			name += fmt.Sprintf(" %s", payload)

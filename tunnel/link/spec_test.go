@@ -1,0 +1,205 @@
+package link
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The code is compared with the specification, so that nothing is on the wire that a
+// peer's author could not know.
+
+// specification is docs/link-protocol.md.
+func specification(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/link-protocol.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// rowsOf are the cells of the table under a heading line of the specification.
+func rowsOf(t *testing.T, heading string) (rows [][]string) {
+	t.Helper()
+	_, table, found := strings.Cut(specification(t), heading+"\n")
+	if !found {
+		t.Fatalf("there is no table %q", heading)
+	}
+	for line := range strings.Lines(table) {
+		if !strings.HasPrefix(line, "|") {
+			break
+		}
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		if !strings.HasPrefix(cells[0], "--") {
+			rows = append(rows, cells)
+		}
+	}
+	return rows
+}
+
+// kindsOf are the keys of a message's table, and what their values are.
+func kindsOf[M any](table []field[M]) map[string]string {
+	kinds := map[string]string{}
+	for _, f := range table {
+		kinds[fmt.Sprint(f.key)] = f.kind
+	}
+	return kinds
+}
+
+var kindInText = regexp.MustCompile(`\bu(?:8|16|32|64)\b|\b\d+ bytes\b|\bbytes\b`)
+
+// Every field of a message has a row in the specification, with its key and type, and
+// every row is a field.
+func TestFieldsAreThoseOfTheSpecification(t *testing.T) {
+	specified := map[string]map[string]string{}
+	frame := ""
+	for _, row := range rowsOf(t, "| frame | key | value |") {
+		if row[0] != "" {
+			frame = strings.TrimSuffix(row[0], ", INFO")
+		}
+		if specified[frame] == nil {
+			specified[frame] = map[string]string{}
+		}
+		for key := range strings.SplitSeq(row[1], ", ") {
+			kind := kindInText.FindString(strings.ReplaceAll(row[2], "at most 512 bytes", ""))
+			if kind == "" {
+				kind = "text"
+			}
+			specified[frame][key] = kind
+		}
+	}
+	for frame, table := range map[string]map[string]string{"HELLO": kindsOf(helloFields), "OPEN": kindsOf(openFields), "OPENED": kindsOf(openedFields)} {
+		if !maps.Equal(table, specified[frame]) {
+			t.Errorf("%s has the fields %v here, and in the specification %v", frame, table, specified[frame])
+		}
+		delete(specified, frame)
+	}
+	if len(specified) > 0 {
+		t.Errorf("only the specification has %v", specified)
+	}
+}
+
+// constants are the constants of the package whose names begin with prefix: their
+// values, as written, by the rest of the name.
+func constants(t *testing.T, prefix string) map[string]string {
+	t.Helper()
+	pkgs, err := parser.ParseDir(token.NewFileSet(), ".", func(f os.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	ast.Inspect(pkgs["link"], func(n ast.Node) bool {
+		decl, ok := n.(*ast.GenDecl)
+		if !ok || decl.Tok != token.CONST {
+			return true
+		}
+		for i, spec := range decl.Specs {
+			value := spec.(*ast.ValueSpec)
+			for j, name := range value.Names {
+				rest, ok := strings.CutPrefix(name.Name, prefix)
+				switch {
+				case !ok:
+				case len(value.Values) > j:
+					if lit, ok := value.Values[j].(*ast.BasicLit); ok {
+						found[rest] = strings.Trim(lit.Value, `"`)
+						continue
+					}
+					fallthrough // iota
+				default:
+					found[rest] = fmt.Sprint(i)
+				}
+			}
+		}
+		return true
+	})
+	if len(found) == 0 {
+		t.Fatalf("no constant begins with %q", prefix)
+	}
+	return found
+}
+
+var flagInText = regexp.MustCompile(`(?:^|; )(\d+)(?: = |: )`)
+
+// Every type of frame, and every flag of one, is in the specification with its number;
+// the least payload is that of its columns.
+func TestFramesAreThoseOfTheSpecification(t *testing.T) {
+	types, flags := map[string]string{}, map[string]string{}
+	for _, row := range rowsOf(t, "| type | name | stream | payload | flags |") {
+		types[row[1]] = row[0]
+		for _, flag := range flagInText.FindAllStringSubmatch(row[4], -1) {
+			flags[row[1]+" "+flag[1]] = ""
+		}
+		least := 0
+		for bits := range map[string]int{"u64": 8, "u16": 2} {
+			if strings.HasPrefix(row[3], bits) {
+				least = map[string]int{"u64": 8, "u16": 2}[bits]
+			}
+		}
+		var number int
+		_, _ = fmt.Sscan(row[0], &number)
+		if kind := frameKinds[number]; kind.least != least || kind.ofStream != (row[2] != "0") {
+			t.Errorf("%s is %+v here, and %v in the specification", row[1], kind, row)
+		}
+	}
+	here := map[string]string{}
+	for name, number := range constants(t, "frame") {
+		if !slices.Contains([]string{"Writer", "Reader"}, name) {
+			here[strings.ToUpper(name)] = number
+		}
+	}
+	if !maps.Equal(here, types) || len(frameKinds) != len(types) {
+		t.Errorf("the frames are %v here, and in the specification %v", here, types)
+	}
+	for name, value := range constants(t, "flag") {
+		frame := ""
+		for of := range types {
+			if strings.HasPrefix(strings.ToUpper(name), of) && len(of) > len(frame) {
+				frame = of
+			}
+		}
+		if _, told := flags[frame+" "+value]; frame == "" || !told {
+			t.Errorf("the specification has no flag%s = %s of %q", name, value, frame)
+		}
+		delete(flags, frame+" "+value)
+	}
+	if len(flags) > 0 {
+		t.Errorf("only the specification has the flags %v", flags)
+	}
+}
+
+// Every code of GOAWAY, every feature and every role is named in the specification, by
+// its number where it has one, and so is the protocol itself.
+func TestNamesAreThoseOfTheSpecification(t *testing.T) {
+	spec := strings.Join(strings.Fields(specification(t)), " ")
+	_, goAway, _ := strings.Cut(spec, "GOAWAY with code 0 ")
+	goAway, _, _ = strings.Cut(goAway, " internal error.")
+	for name, number := range constants(t, "GoAway") {
+		if name != "Drain" && !regexp.MustCompile(`\b`+number+` ?[a-z]*$|\b`+number+` [a-z]`).MatchString(goAway) {
+			t.Errorf("§6 has no code %s, %s", number, name)
+		}
+	}
+	for name, text := range constants(t, "Feature") {
+		if !strings.Contains(spec, "The feature is named `"+text+"`") {
+			t.Errorf("no section names the feature %s, %q", name, text)
+		}
+	}
+	for name, number := range constants(t, "Role") {
+		if !strings.Contains(spec, number+" "+strings.ToLower(name)) {
+			t.Errorf("HELLO has no role %s, %s", number, name)
+		}
+	}
+	if !strings.Contains(spec, "`"+ALPN+"`") {
+		t.Errorf("the specification does not know %q", ALPN)
+	}
+}
