@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
 
@@ -31,7 +31,7 @@ func (c *sharer) unnamed(role link.Role, name string) (*link.Session, error) {
 }
 
 // state is what the server has of the cluster.
-func (c *sharer) state() (found tenancy.Status) {
+func (c *sharer) state() (found tenant.Status) {
 	for _, s := range c.of.dir.Table().States() {
 		if s.Name == c.name {
 			found = s
@@ -107,14 +107,14 @@ func TestACAOfTwoClustersIsRefused(t *testing.T) {
 	red, blue := s.add("red", told), s.add("blue", told)
 	blue.ca = red.ca
 	blue.write(told)
-	if got := blue.state(); got.State != tenancy.StateStale || !strings.Contains(got.Error, `agents-ca.crt: with byCertificate, "CN=ca" is a CA of the tenant "red" already`) || strings.Contains(got.Told, "red") {
+	if got := blue.state(); got.State != tenant.StateStale || !strings.Contains(got.Error, `agents-ca.crt: with byCertificate, "CN=ca" is a CA of the tenant "red" already`) || strings.Contains(got.Told, "red") {
 		t.Errorf("%+v", got)
 	}
-	if got := red.state(); got.State != tenancy.StateServing {
+	if got := red.state(); got.State != tenant.StateServing {
 		t.Errorf("%+v", got)
 	}
 	blue.write("") // by name alone it may
-	if got := blue.state(); got.State != tenancy.StateServing {
+	if got := blue.state(); got.State != tenant.StateServing {
 		t.Errorf("%+v", got)
 	}
 	if _, err := red.unnamed(link.RoleAgent, ""); err != nil {

@@ -11,7 +11,7 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/limits"
 	"konnectivity/server/registry"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/resume"
 	"konnectivity/tunnel/shares"
@@ -55,7 +55,7 @@ type cluster struct {
 
 	mu    sync.Mutex
 	state state
-	spec  *tenancy.Tenant // in force; nil: the server's own
+	spec  *tenant.Spec // in force; nil: the server's own
 	conns map[*conn]struct{}
 	left  sync.WaitGroup // what draining waits for: connections and gRPC streams
 }
@@ -108,7 +108,7 @@ func (cl *cluster) serve() {
 // change puts a new spec into force. It cuts exactly those connections that would not
 // be admitted any more: whose certificates no CA of the tenant has issued, and agents
 // whose tokens were reviewed by somebody else.
-func (cl *cluster) change(now *tenancy.Tenant, next *config) {
+func (cl *cluster) change(now *tenant.Spec, next *config) {
 	cl.agents.SetStrategies(cl.server.strategiesOf(now))
 	cl.peers.tellServing(cl.serving)
 	cl.mu.Lock()

@@ -7,7 +7,7 @@ import (
 
 	"konnectivity/server/frontend"
 	"konnectivity/server/limits"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 )
 
@@ -23,7 +23,7 @@ type conn struct {
 var errCut = &tunnel.ResetError{Code: tunnel.CodeShutdown}
 
 // trusted reports whether a connection that was admitted under old would be under now.
-func (c *conn) trusted(old, now *tenancy.Tenant) bool {
+func (c *conn) trusted(old, now *tenant.Spec) bool {
 	return c.local || c.side.cas(now).Same(c.side.cas(old)) || c.side.cas(now).Trust(c.chain)
 }
 
@@ -36,7 +36,7 @@ type handler func(ctx context.Context, c *frontend.Conn, cl *cluster, client *tu
 func (s *Server) admitted(side side, next handler) frontend.Handler {
 	return func(ctx context.Context, c *frontend.Conn) {
 		cl := s.own
-		if t, ok := c.Owner().(*tenant); ok {
+		if t, ok := c.Owner().(*route); ok {
 			life, release, refusal := t.admit(ctx, side, c)
 			if refusal != "" {
 				c.Refuse(refusal)
@@ -64,7 +64,7 @@ func (s *Server) admitted(side side, next handler) frontend.Handler {
 
 // admit takes a connection in until release, or says why not. Its life ends early if
 // the tenant does not admit it any more.
-func (t *tenant) admit(ctx context.Context, side side, from *frontend.Conn) (life context.Context, release func(), refusal string) {
+func (t *route) admit(ctx context.Context, side side, from *frontend.Conn) (life context.Context, release func(), refusal string) {
 	cl := t.cluster
 	c := &conn{side: side, local: from.TLS() == nil}
 	if state := from.TLS(); state != nil {

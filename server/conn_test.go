@@ -19,19 +19,19 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/server/auth"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
 
 // casOf are those of a tenant.
-func casOf(ca *pki.CA) *tenancy.CAs {
-	return &tenancy.CAs{Pool: ca.Pool(), Digest: sha256.Sum256(ca.CertPEM)}
+func casOf(ca *pki.CA) *tenant.CAs {
+	return &tenant.CAs{Pool: ca.Pool(), Digest: sha256.Sum256(ca.CertPEM)}
 }
 
 // tenant is a cluster of a tenant that both sides come to by r's CA.
 func (r *rig) tenant() *cluster {
 	cl := r.newCluster("a", r.limits.Tenant("a"), nil)
-	cl.spec = &tenancy.Tenant{Name: "a", Agents: casOf(r.ca), Clients: casOf(r.ca)}
+	cl.spec = &tenant.Spec{Name: "a", Agents: casOf(r.ca), Clients: casOf(r.ca)}
 	cl.config.Store(&config{})
 	return cl
 }
@@ -53,16 +53,16 @@ func TestWhoAChangeCuts(t *testing.T) {
 		t.Fatal(err)
 	}
 	ours, theirs := casOf(r.ca), casOf(other)
-	tokens := &tenancy.Tokens{Audience: "u"}
+	tokens := &tenant.Tokens{Audience: "u"}
 	for name, c := range map[string]struct {
-		now             tenancy.Tenant
+		now             tenant.Spec
 		agents, clients bool
 	}{
-		"nothing":                {tenancy.Tenant{Agents: ours, Clients: ours}, false, false},
-		"another CA of agents":   {tenancy.Tenant{Agents: theirs, Clients: ours}, true, false},
-		"another CA of clients":  {tenancy.Tenant{Agents: ours, Clients: theirs}, false, true},
-		"tokens":                 {tenancy.Tenant{Agents: ours, Clients: ours, Tokens: tokens}, true, false},
-		"no CA of agents at all": {tenancy.Tenant{Clients: ours}, true, false},
+		"nothing":                {tenant.Spec{Agents: ours, Clients: ours}, false, false},
+		"another CA of agents":   {tenant.Spec{Agents: theirs, Clients: ours}, true, false},
+		"another CA of clients":  {tenant.Spec{Agents: ours, Clients: theirs}, false, true},
+		"tokens":                 {tenant.Spec{Agents: ours, Clients: ours, Tokens: tokens}, true, false},
+		"no CA of agents at all": {tenant.Spec{Clients: ours}, true, false},
 	} {
 		cl := r.tenant()
 		var cut [sides]bool
@@ -95,13 +95,13 @@ func TestOneThatWasCutIsNotAdmitted(t *testing.T) {
 func startMany(t *testing.T, settings ...func(*Options)) (r *rig, change func(*pki.CA)) {
 	t.Helper()
 	folder := t.TempDir()
-	var dir *tenancy.Dir
+	var dir *tenant.Dir
 	r = startServer(t, append(settings, func(o *Options) {
 		var err error
-		if dir, err = tenancy.Open(folder, o.Log); err != nil {
+		if dir, err = tenant.Open(folder, o.Log); err != nil {
 			t.Fatal(err)
 		}
-		o.Tenants, o.TenantTokens = dir, func(*tenancy.Tokens) *auth.TokensConfig { return nil }
+		o.Tenants, o.TenantTokens = dir, func(*tenant.Tokens) *auth.TokensConfig { return nil }
 		for _, l := range []*Listener{&o.Clients[0], &o.Agents[0]} {
 			l.TLSFor = guestsOf(l.TLS)
 		}
@@ -120,7 +120,7 @@ func startMany(t *testing.T, settings ...func(*Options)) (r *rig, change func(*p
 			t.Fatal(err)
 		}
 		for file, text := range map[string]string{
-			tenancy.AgentsCAFile: string(ca.CertPEM), tenancy.ClientsCAFile: string(ca.CertPEM), tenancy.SpecFile: "serverNames: [localhost]",
+			tenant.AgentsCAFile: string(ca.CertPEM), tenant.ClientsCAFile: string(ca.CertPEM), tenant.SettingsFile: "serverNames: [localhost]",
 		} {
 			if err := os.WriteFile(filepath.Join(folder, "a", file), []byte(text), 0o644); err != nil {
 				t.Fatal(err)

@@ -27,7 +27,7 @@ func (s *Server) tlsOf(side side, l Listener) func(nextProtos ...string) *tls.Co
 }
 
 // lead notes that a handshake leads to a tenant, by guest.
-func (t *tenant) lead(hello *tls.ClientHelloInfo, guest *tlsreload.Guest) (*tlsreload.Guest, error) {
+func (t *route) lead(hello *tls.ClientHelloInfo, guest *tlsreload.Guest) (*tlsreload.Guest, error) {
 	if !frontend.Own(hello, t, nil) {
 		return nil, errNotNoted
 	}
@@ -110,7 +110,7 @@ func (t *tenants) chooserAt(side side, name string) tlsreload.Choose {
 }
 
 // named is the tenant that connections by its own port or socket belong to.
-func (t *tenants) named(name string) (*tenant, error) {
+func (t *tenants) named(name string) (*route, error) {
 	if is := t.now.Load().tenants[name]; is != nil {
 		return is, nil
 	}

@@ -13,7 +13,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // adminCA has the admin port speak TLS, with a certificate of a new CA. Whoever
@@ -150,7 +150,7 @@ func TestATokenCountsBeforeACertificate(t *testing.T) {
 	}
 	s := startSharers(t, setting, func(o *Options) { o.AdminToken = func() admin.TokenDigest { return operator } })
 	red, blue := s.add("crimson", ""), s.add("azure", "")
-	blue.write("", [2]string{tenancy.ReaderFile, tokenOf("azure")})
+	blue.write("", [2]string{tenant.ReaderFile, tokenOf("azure")})
 	for what, c := range map[string]struct {
 		certs []tls.Certificate
 		token string

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"konnectivity/internal/pki"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
@@ -32,7 +32,7 @@ func named(t *testing.T, ca *pki.CA, clusters ...string) tls.Certificate {
 func (s *sharers) share(ca *pki.CA, name string) *sharer {
 	c := &sharer{of: s, name: name, ca: ca, cert: named(s.t, ca, name)}
 	c.write(identified(name))
-	if got := c.state(); got.State != tenancy.StateServing {
+	if got := c.state(); got.State != tenant.StateServing {
 		s.t.Fatalf("%+v", got)
 	}
 	return c
@@ -110,7 +110,7 @@ func TestAnIdentityThatIsGone(t *testing.T) {
 	}
 	red, blue := s.share(ca, "red"), s.share(ca, "blue")
 	blue.write(strings.Replace(identified("blue"), "blue.peers.example", "blue.peers.example, red.peers.example", 1))
-	if got := blue.state(); got.State != tenancy.StateStale || !strings.Contains(got.Error, `tenant.yaml: identities.agents: "red.peers.example" is an identity of the tenant "red" already`) {
+	if got := blue.state(); got.State != tenant.StateStale || !strings.Contains(got.Error, `tenant.yaml: identities.agents: "red.peers.example" is an identity of the tenant "red" already`) {
 		t.Fatalf("%+v", got)
 	}
 	links := make(map[*sharer]*link.Session)
@@ -135,7 +135,7 @@ func TestAnIdentityThatIsGone(t *testing.T) {
 	if s.asked(again) {
 		t.Error("a session of an identity that is gone is good")
 	}
-	if got := blue.state(); got.State != tenancy.StateServing {
+	if got := blue.state(); got.State != tenant.StateServing {
 		t.Errorf("what red gave up is not taken: %+v", got)
 	}
 	if _, err := blue.with(red.cert).unnamed(link.RoleAgent, ""); err != nil {

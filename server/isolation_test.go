@@ -19,7 +19,7 @@ import (
 
 	"konnectivity/server/auth"
 	"konnectivity/server/limits"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -294,7 +294,7 @@ users: [{name: u, user: {token: secret}}]
 // else is.
 func TestOtherTokensCutTheAgentsThatUsedThem(t *testing.T) {
 	s := startSharers(t, func(o *Options) {
-		o.TenantTokens = func(k *tenancy.Tokens) *auth.TokensConfig {
+		o.TenantTokens = func(k *tenant.Tokens) *auth.TokensConfig {
 			return &auth.TokensConfig{Reviews: &reviews{}, Namespace: k.Namespace, ServiceAccount: k.ServiceAccount, Audience: k.Audience, PerSecond: 1000, Burst: 100}
 		}
 	})

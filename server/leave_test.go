@@ -19,7 +19,7 @@ import (
 
 	"konnectivity/internal/pki"
 	"konnectivity/server/auth"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"sigs.k8s.io/apiserver-network-proxy/konnectivity-client/pkg/client"
@@ -132,8 +132,8 @@ func TestADrainTakesThoseInTheirHandshakesAtATenantsPort(t *testing.T) {
 		own := bufconn.Listen(64 << 10)
 		_, far, config, stop, left := inMemory(t, func(o *Options, ca *pki.CA) {
 			o.Clients[0].TLSFor, o.Agents[0].TLSFor = guestsOf(o.Clients[0].TLS), guestsOf(o.Agents[0].TLS)
-			o.TenantTokens = func(*tenancy.Tokens) *auth.TokensConfig { return nil }
-			o.TenantListener = func(tenancy.Place) (Listener, error) {
+			o.TenantTokens = func(*tenant.Tokens) *auth.TokensConfig { return nil }
+			o.TenantListener = func(tenant.Address) (Listener, error) {
 				return Listener{Listener: own, TLS: o.Clients[0].TLS, TLSFor: o.Clients[0].TLSFor}, nil
 			}
 			o.Tenants = tenantIn(t, "serverNames: [localhost]\nlisten: {clientPort: 8443}\n", ca, o.Log)
@@ -143,19 +143,19 @@ func TestADrainTakesThoseInTheirHandshakesAtATenantsPort(t *testing.T) {
 }
 
 // tenantIn has the only tenant, whose peers are of the CA.
-func tenantIn(t *testing.T, spec string, ca *pki.CA, log logrus.FieldLogger) *tenancy.Dir {
+func tenantIn(t *testing.T, spec string, ca *pki.CA, log logrus.FieldLogger) *tenant.Dir {
 	t.Helper()
 	all := t.TempDir()
 	folder := filepath.Join(all, "red")
 	if err := os.Mkdir(folder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{tenancy.SpecFile: spec, tenancy.AgentsCAFile: string(ca.CertPEM), tenancy.ClientsCAFile: string(ca.CertPEM)} {
+	for name, text := range map[string]string{tenant.SettingsFile: spec, tenant.AgentsCAFile: string(ca.CertPEM), tenant.ClientsCAFile: string(ca.CertPEM)} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	dir, err := tenancy.Open(all, log)
+	dir, err := tenant.Open(all, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"konnectivity/server/frontend"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // retryListen is how long a tenant's port or socket waits that the server cannot have.
@@ -23,7 +23,7 @@ const maxOpening = 64
 // address is a port or a socket of one tenant.
 type address struct {
 	tenant string
-	at     tenancy.Place
+	at     tenant.Address
 }
 
 // door is an address at which the server listens.
@@ -115,7 +115,7 @@ func (k *listeners) settle() bool {
 	for i, err := range k.openAll(missing) {
 		if err != nil {
 			p := missing[i]
-			err = k.tenants.dir.Explain(p.tenant, &tenancy.FieldError{File: tenancy.SpecFile, Field: p.at.Field(), Err: err})
+			err = k.tenants.dir.Explain(p.tenant, &tenant.FieldError{File: tenant.SettingsFile, Field: p.at.Field(), Err: err})
 			if old := failed[p.tenant]; old == nil || err.Error() < old.Error() { // always the same one
 				failed[p.tenant] = err
 			}
@@ -145,8 +145,8 @@ func (k *listeners) closeOthers(wanted map[address]bool) {
 // wanted are the addresses of all tenants on this side.
 func (k *listeners) wanted() map[address]bool {
 	all := make(map[address]bool)
-	for name, tenant := range k.tenants.now.Load().table.Tenants() {
-		for _, at := range tenant.Places() {
+	for name, spec := range k.tenants.now.Load().table.Tenants() {
+		for _, at := range spec.Addresses() {
 			if at.Agents == (k.side == agents) {
 				all[address{name, at}] = true
 			}

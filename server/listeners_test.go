@@ -20,14 +20,14 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/internal/unixsocket"
 	"konnectivity/server/frontend"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 )
 
 // placed has clusters listen for themselves, on loopback.
 func placed(o *Options) {
-	o.TenantListener = func(at tenancy.Place) (l Listener, err error) {
+	o.TenantListener = func(at tenant.Address) (l Listener, err error) {
 		if at.Socket != "" {
 			l.Listener, err = unixsocket.Listen(at.Socket, unixsocket.Options{Replace: true})
 			return l, err
@@ -168,7 +168,7 @@ func TestPortsFollowTheirClusters(t *testing.T) {
 		t.Error("red's agent was cut")
 	}
 	for _, c := range []*sharer{red, blue} {
-		if got := s.tenants.now.Load().status(c.state()); got.State != tenancy.StateServing {
+		if got := s.tenants.now.Load().status(c.state()); got.State != tenant.StateServing {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -199,7 +199,7 @@ func TestClustersSwapTheirPorts(t *testing.T) {
 			return err == nil
 		})
 		s.eventually(c.name+" is served as its files say", func() bool {
-			return s.tenants.now.Load().status(c.state()).State == tenancy.StateServing
+			return s.tenants.now.Load().status(c.state()).State == tenant.StateServing
 		})
 	}
 }
@@ -209,7 +209,7 @@ func TestPortsDoWithoutNames(t *testing.T) {
 	s := startSharers(t, placed)
 	p := newPorts(t)
 	red := s.add("red", "")
-	if err := os.WriteFile(filepath.Join(s.folder, "red", tenancy.SpecFile), []byte(p.listen()), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(s.folder, "red", tenant.SettingsFile), []byte(p.listen()), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s.dir.Look()
@@ -241,7 +241,7 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 	p := newPorts(t)
 	red := s.addAt(p, "red", "")
 	blue := s.add("blue", fmt.Sprintf("listen: {agentPort: %d}\n", p.clients))
-	if got := blue.listed(); got.State != tenancy.StateBroken || !strings.HasSuffix(got.Error, fmt.Sprintf("tenant.yaml: listen.agentPort: the port %d is that of the tenant \"red\" already", p.clients)) {
+	if got := blue.listed(); got.State != tenant.StateBroken || !strings.HasSuffix(got.Error, fmt.Sprintf("tenant.yaml: listen.agentPort: the port %d is that of the tenant \"red\" already", p.clients)) {
 		t.Errorf("%+v", got)
 	}
 
@@ -253,22 +253,22 @@ func TestAPortThatCannotBeHad(t *testing.T) {
 	blue.write(fmt.Sprintf("listen: {agentPort: %d}\n", other.Addr().(*net.TCPAddr).Port))
 	s.eventually("it is told", func() bool {
 		got := blue.listed()
-		return got.State == tenancy.StateStale && strings.HasPrefix(got.Error, "tenant.yaml: listen.agentPort: ") && len(got.Listen) == 1
+		return got.State == tenant.StateStale && strings.HasPrefix(got.Error, "tenant.yaml: listen.agentPort: ") && len(got.Listen) == 1
 	})
-	if n := s.tenants.states()[tenancy.StateStale]; n != 1 {
+	if n := s.tenants.states()[tenant.StateStale]; n != 1 {
 		t.Errorf("%d are counted as stale", n)
 	}
 	if _, err := blue.unnamedAs("blue.example"); err != nil {
 		t.Errorf("by name it is not served either: %v", err)
 	}
-	if got := red.listed(); got.State != tenancy.StateServing {
+	if got := red.listed(); got.State != tenant.StateServing {
 		t.Errorf("%+v", got)
 	}
 	if _, err := red.joins(p.agents, "", "one"); err != nil {
 		t.Error(err)
 	}
 	other.Close()
-	s.eventually("it is had at last", func() bool { return blue.listed().State == tenancy.StateServing })
+	s.eventually("it is had at last", func() bool { return blue.listed().State == tenant.StateServing })
 	if _, err := blue.joins(other.Addr().(*net.TCPAddr).Port, "", "two"); err != nil {
 		t.Error(err)
 	}
@@ -313,7 +313,7 @@ func TestASocketIsOneClustersAlone(t *testing.T) {
 	if !ends(open[red]) {
 		t.Error("who came by red's socket stays")
 	}
-	if err := os.WriteFile(filepath.Join(s.folder, "blue", tenancy.ClientsCAFile), red.ca.CertPEM, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(s.folder, "blue", tenant.ClientsCAFile), red.ca.CertPEM, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s.dir.Look()
@@ -341,7 +341,7 @@ func TestPlacesAreOpenedAtOnce(t *testing.T) {
 	begun := make(chan struct{})
 	s := startSharers(t, placed, func(o *Options) {
 		listen := o.TenantListener
-		o.TenantListener = func(at tenancy.Place) (Listener, error) {
+		o.TenantListener = func(at tenant.Address) (Listener, error) {
 			select { // of two, each waits for the other
 			case begun <- struct{}{}:
 			case <-begun:
@@ -354,7 +354,7 @@ func TestPlacesAreOpenedAtOnce(t *testing.T) {
 	folder := t.TempDir()
 	var places []address
 	for _, name := range []string{"red", "blue"} {
-		places = append(places, address{name, tenancy.Place{Socket: filepath.Join(folder, name)}})
+		places = append(places, address{name, tenant.Address{Socket: filepath.Join(folder, name)}})
 	}
 	life, end := context.WithCancel(t.Context())
 	k := &listeners{tenants: s.tenants, side: clients, life: life, open: make(map[address]*door)}
@@ -371,7 +371,7 @@ func TestPlacesAreOpenedAtOnce(t *testing.T) {
 func TestPortsShareRoom(t *testing.T) {
 	s := startSharers(t, placed)
 	for side, front := range map[side]interface{ Room() frontend.Room }{agents: s.agentFronts[0], clients: s.clientFronts[0]} {
-		at := tenancy.Place{Agents: side == agents, Port: testutil.Reserved(t)}
+		at := tenant.Address{Agents: side == agents, Port: testutil.Reserved(t)}
 		l, err := s.opts.TenantListener(at)
 		if err != nil {
 			t.Fatal(err)
@@ -406,7 +406,7 @@ func TestWhatATenantHasGivenUpIsRefused(t *testing.T) {
 	}
 
 	// A port that is still open: nobody is even shown a certificate.
-	at := tenancy.Place{Port: testutil.Reserved(t)}
+	at := tenant.Address{Port: testutil.Reserved(t)}
 	l, err := s.opts.TenantListener(at)
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ func (s *Server) logOfStream(stream context.Context) logrus.FieldLogger {
 // logOfOwner is the log of the cluster that a connection was found to be of in
 // its handshake.
 func (s *Server) logOfOwner(owner any) logrus.FieldLogger {
-	if h, ok := owner.(*tenant); ok {
+	if h, ok := owner.(*route); ok {
 		return h.cluster.log
 	}
 	return s.opts.Log

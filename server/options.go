@@ -18,7 +18,7 @@ import (
 	"konnectivity/server/auth"
 	"konnectivity/server/lease"
 	"konnectivity/server/registry"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
 
@@ -94,13 +94,13 @@ type Options struct {
 	// other and from the server's own, whose settings are those above; nil:
 	// none. The server runs it. TenantTokens is how a tenant's tokens are
 	// reviewed; it uses no network, and must be given if Tenants is.
-	Tenants      *tenancy.Dir
-	TenantTokens func(*tenancy.Tokens) *auth.TokensConfig
+	Tenants      *tenant.Dir
+	TenantTokens func(*tenant.Tokens) *auth.TokensConfig
 
 	// TenantListener begins to listen at a place of one tenant: with TLSFor at a port,
 	// without TLS at a socket. It is called for all places of a side at once, and the
 	// slowest holds up the rest of that side; nil: there is no such place.
-	TenantListener func(tenancy.Place) (Listener, error)
+	TenantListener func(tenant.Address) (Listener, error)
 
 	// ResumeWindow is how long a connection waits for a link to go on by when
 	// the one that carries it is lost; 0 or less: it is lost too.

@@ -9,7 +9,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/observe"
 	"konnectivity/internal/tlsreload"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // login is who asks the admin port. A token counts, else a certificate. A tenant's
@@ -81,8 +81,8 @@ func (s *Server) adminMetrics() http.Handler {
 	all := observe.Metrics(s.gatherer())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		shown := all
-		if tenant := admin.ReaderOf(r.Context()).Tenant; tenant != "" {
-			shown = observe.Metrics(s.gathererOf(tenant))
+		if name := admin.ReaderOf(r.Context()).Tenant; name != "" {
+			shown = observe.Metrics(s.gathererOf(name))
 		}
 		shown.ServeHTTP(w, r)
 	})
@@ -98,7 +98,7 @@ func (s *Server) adminOf(name string) (admin.Source, bool) {
 	return s.adminOfTenant(v, v.status(state)), true
 }
 
-func (s *Server) adminOfTenant(v *view, state tenancy.Status) admin.Source {
+func (s *Server) adminOfTenant(v *view, state tenant.Status) admin.Source {
 	cl := v.cluster(state.Name)
 	state.Error = state.Told
 	return admin.Source{

@@ -17,7 +17,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
 	"konnectivity/internal/admin"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
 
@@ -57,7 +57,7 @@ func tokenOf(name string) string { return strings.Repeat(name+"-secret", 8) }
 func (c *sharer) crowded() []string {
 	t := c.of.t
 	t.Helper()
-	c.write("bounds: {dialsPerSecond: 1000}", [2]string{tenancy.ReaderFile, tokenOf(c.name) + "\n"})
+	c.write("bounds: {dialsPerSecond: 1000}", [2]string{tenant.ReaderFile, tokenOf(c.name) + "\n"})
 	if _, err := c.agentLink(link.Hello{Role: link.RoleAgent, ID: c.name + "-agent", Identifiers: "host=" + c.name + "-host.example&default-route=true", Software: c.name + "-software"}); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func (c *sharer) shown() (all string) {
 
 // spoil writes other server names.
 func (c *sharer) spoil(names string) {
-	if err := os.WriteFile(filepath.Join(c.of.folder, c.name, tenancy.SpecFile), []byte("serverNames: ["+names+"]\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(c.of.folder, c.name, tenant.SettingsFile), []byte("serverNames: ["+names+"]\n"), 0o644); err != nil {
 		c.of.t.Fatal(err)
 	}
 	c.of.dir.Look()
@@ -223,21 +223,21 @@ func TestReadersTokens(t *testing.T) {
 	}
 	check("nobody's token", first, 401)
 	check("no token", reader{s, ""}, 200)
-	c.write("", [2]string{tenancy.ReaderFile, first.token})
+	c.write("", [2]string{tenant.ReaderFile, first.token})
 	check("the tenant's token", first, 200)
 	check("a part of it", reader{s, first.token[:len(first.token)-1]}, 401)
-	c.write("", [2]string{tenancy.ReaderFile, second.token + "\n"})
+	c.write("", [2]string{tenant.ReaderFile, second.token + "\n"})
 	check("the one before", first, 401)
 	check("the new one", second, 200)
-	c.write("", [2]string{tenancy.ReaderFile, "short"})
+	c.write("", [2]string{tenant.ReaderFile, "short"})
 	check("the last good one", second, 200)
-	if states := ask[admin.Page[admin.Tenant]](s.rig, "tenants?tenant=red").Items; len(states) != 1 || states[0].State != tenancy.StateStale || !strings.HasPrefix(states[0].Error, "reader-token: the token has 5 characters") {
+	if states := ask[admin.Page[admin.Tenant]](s.rig, "tenants?tenant=red").Items; len(states) != 1 || states[0].State != tenant.StateStale || !strings.HasPrefix(states[0].Error, "reader-token: the token has 5 characters") {
 		t.Errorf("%+v", states)
 	}
-	c.write("", [2]string{tenancy.ReaderFile, second.token})
-	other.write("", [2]string{tenancy.ReaderFile, second.token})
+	c.write("", [2]string{tenant.ReaderFile, second.token})
+	other.write("", [2]string{tenant.ReaderFile, second.token})
 	check("a token that two have", second, 401)
-	other.write("", [2]string{tenancy.ReaderFile, first.token})
+	other.write("", [2]string{tenant.ReaderFile, first.token})
 	check("a token that one has again", second, 200)
 	if _, body := second.get("/api/v1/status"); !strings.Contains(body, `"tenant":"red"`) {
 		t.Error(body)
@@ -255,7 +255,7 @@ func TestTheOperatorsToken(t *testing.T) {
 	}
 	s := startSharers(t, func(o *Options) { o.AdminToken, o.Profiles = func() admin.TokenDigest { return want }, true })
 	c := s.add("red", "")
-	c.write("", [2]string{tenancy.ReaderFile, tokenOf("red")})
+	c.write("", [2]string{tenant.ReaderFile, tokenOf("red")})
 	for _, path := range []string{"/", "/page.css", "/metrics", "/api/v1/status", "/api/v1/tenants", "/debug/pprof/", "/nowhere"} {
 		for token, code := range map[string]int{"": 401, tokenOf("nobody"): 401} {
 			if got, body := (reader{s, token}).get(path); got != code || !strings.Contains(body, "Bearer") || !strings.Contains(body, "Basic") {

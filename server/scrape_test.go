@@ -12,7 +12,7 @@ import (
 
 	"konnectivity/internal/pki"
 	"konnectivity/server/auth"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // crowdOfFolders is a directory of so many tenants.
@@ -42,7 +42,7 @@ func crowdOfFolders(t testing.TB, crowd int) string {
 // but what is measured allocates.
 func crowdedServer(t testing.TB, crowd int, registry *prometheus.Registry) *Server {
 	log, _ := logtest.NewNullLogger()
-	dir, err := tenancy.Open(crowdOfFolders(t, crowd), log)
+	dir, err := tenant.Open(crowdOfFolders(t, crowd), log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func crowdedServer(t testing.TB, crowd int, registry *prometheus.Registry) *Serv
 	plain := []Listener{{Listener: l}}
 	s, err := New(Options{
 		ID: "server", Clients: plain, Agents: plain, Log: log, Registry: registry,
-		Tenants: dir, TenantTokens: func(*tenancy.Tokens) *auth.TokensConfig { return nil },
+		Tenants: dir, TenantTokens: func(*tenant.Tokens) *auth.TokensConfig { return nil },
 	})
 	if err != nil {
 		t.Fatal(err)

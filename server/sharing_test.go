@@ -17,7 +17,7 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/legacy"
 	"konnectivity/tunnel/link"
@@ -27,7 +27,7 @@ import (
 // them.
 type sharers struct {
 	*rig
-	dir    *tenancy.Dir
+	dir    *tenant.Dir
 	folder string
 }
 
@@ -46,12 +46,12 @@ func startSharers(t *testing.T, settings ...func(*Options)) *sharers {
 	s := &sharers{folder: t.TempDir()}
 	s.rig = startServer(t, append(settings, func(o *Options) {
 		var err error
-		if s.dir, err = tenancy.Open(s.folder, o.Log); err != nil {
+		if s.dir, err = tenant.Open(s.folder, o.Log); err != nil {
 			t.Fatal(err)
 		}
 		o.Tenants = s.dir
 		if o.TenantTokens == nil {
-			o.TenantTokens = func(*tenancy.Tokens) *auth.TokensConfig { return nil }
+			o.TenantTokens = func(*tenant.Tokens) *auth.TokensConfig { return nil }
 		}
 		source := listenerFiles(t)
 		for _, l := range []*Listener{&o.Clients[0], &o.Agents[0]} {
@@ -114,7 +114,7 @@ func (c *sharer) write(more string, files ...[2]string) {
 	}
 	spec := "serverNames: [" + c.serverName() + "]\n" + more
 	for _, f := range append(files,
-		[2]string{tenancy.AgentsCAFile, string(c.ca.CertPEM)}, [2]string{tenancy.ClientsCAFile, string(c.ca.CertPEM)}, [2]string{tenancy.SpecFile, spec},
+		[2]string{tenant.AgentsCAFile, string(c.ca.CertPEM)}, [2]string{tenant.ClientsCAFile, string(c.ca.CertPEM)}, [2]string{tenant.SettingsFile, spec},
 	) {
 		if err := os.WriteFile(filepath.Join(folder, f[0]), []byte(f[1]), 0o644); err != nil {
 			t.Fatal(err)

@@ -8,7 +8,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"konnectivity/server/metrics"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // What is shown of each tenant to Prometheus. The label tenant has as many values
@@ -89,7 +89,7 @@ func (s *Server) gathererOf(tenant string) prometheus.Gatherer {
 func (t *tenants) stateFamily() *dto.MetricFamily {
 	f := newFamily("tenants", "Number of tenants, by state: serving, stale (its folder cannot be used as it is now; it is served as it was), broken (its peers are refused).", gauge)
 	states := t.states()
-	for _, state := range []string{tenancy.StateBroken, tenancy.StateServing, tenancy.StateStale} {
+	for _, state := range []string{tenant.StateBroken, tenant.StateServing, tenant.StateStale} {
 		n := float64(states[state])
 		f.Metric = append(f.Metric, &dto.Metric{Label: []*dto.LabelPair{pair("state", state)}, Gauge: &dto.Gauge{Value: &n}})
 	}

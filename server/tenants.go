@@ -17,7 +17,7 @@ import (
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
 	"konnectivity/server/registry"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel/resume"
 	"konnectivity/tunnel/shares"
 )
@@ -26,7 +26,7 @@ import (
 // view, which does not change; the writer that has mu replaces it.
 type tenants struct {
 	server  *Server
-	dir     *tenancy.Dir
+	dir     *tenant.Dir
 	room    [sides]*shares.Pool  // connections that a port has room for
 	moved   [sides]chan struct{} // what tenants listen on may have changed
 	settled [sides]chan struct{} // closed by keepListeners in a drain
@@ -41,17 +41,17 @@ type tenants struct {
 
 // view is which tenants there are, and whose a handshake is, at one moment.
 type view struct {
-	table    *tenancy.Table
-	tenants  map[string]*tenant // that are served, by name
-	clusters []*cluster         // theirs, by name
+	table    *tenant.Table
+	tenants  map[string]*route // that are served, by name
+	clusters []*cluster        // theirs, by name
 	draining []*cluster
 	past     past
 	faults   [sides]map[string]error // why tenants, by name, cannot listen as they ask
 }
 
-// tenant is a cluster with the spec that is in force in a view.
-type tenant struct {
-	spec    *tenancy.Tenant
+// route is where a handshake leads: a cluster with the spec that is in force in a view.
+type route struct {
+	spec    *tenant.Spec
 	cluster *cluster
 	shared  [sides]*tlsreload.Guest // its handshakes on the ports of all
 	own     [sides]*tlsreload.Guest // on ports of its own; nil: it has none
@@ -64,7 +64,7 @@ type past struct {
 	resumed  resume.Stats
 }
 
-func newTenants(s *Server, dir *tenancy.Dir) *tenants {
+func newTenants(s *Server, dir *tenant.Dir) *tenants {
 	t := &tenants{server: s, dir: dir}
 	t.now.Store(&view{table: dir.Table()})
 	for side := range sides {
@@ -124,22 +124,22 @@ func (t *tenants) replace(edit func(*view)) {
 
 // apply puts a table into force: it loads new tenants, changes others, and drains
 // those that were removed.
-func (t *tenants) apply(table *tenancy.Table) {
+func (t *tenants) apply(table *tenant.Table) {
 	var added, removed []*cluster
 	t.replace(func(v *view) {
 		old := v.tenants
-		v.table, v.tenants, v.clusters = table, make(map[string]*tenant, len(table.Tenants())), nil
+		v.table, v.tenants, v.clusters = table, make(map[string]*route, len(table.Tenants())), nil
 		for name, spec := range table.Tenants() {
 			is := old[name]
 			switch {
 			case is == nil:
-				is = t.newTenant(spec, t.load(spec))
+				is = t.newRoute(spec, t.load(spec))
 				added = append(added, is.cluster)
 			case is.spec != spec:
 				// At once, so that those are let in who come by what is new. Who came by what
 				// was there before is looked at again when the handshake is over.
 				is.cluster.change(spec, t.configOf(spec, is.cluster))
-				is = t.newTenant(spec, is.cluster)
+				is = t.newRoute(spec, is.cluster)
 			}
 			v.tenants[name] = is
 		}
@@ -182,7 +182,7 @@ func (t *tenants) drain(cl *cluster) {
 }
 
 // load makes a tenant's cluster.
-func (t *tenants) load(spec *tenancy.Tenant) *cluster {
+func (t *tenants) load(spec *tenant.Spec) *cluster {
 	s := t.server
 	cl := s.newCluster(spec.Name, s.limits.Tenant(spec.Name), s.strategiesOf(spec))
 	cl.spec = spec
@@ -194,8 +194,8 @@ func (t *tenants) load(spec *tenancy.Tenant) *cluster {
 }
 
 // newTenant makes the handshakes that lead to a cluster as spec has it.
-func (t *tenants) newTenant(spec *tenancy.Tenant, cl *cluster) *tenant {
-	is := &tenant{spec: spec, cluster: cl}
+func (t *tenants) newRoute(spec *tenant.Spec, cl *cluster) *route {
+	is := &route{spec: spec, cluster: cl}
 	for side := range sides {
 		is.shared[side] = t.newGuest(spec, side)
 		if side == agents && spec.Listen.AgentPort > 0 || side == clients && spec.Listen.ClientPort > 0 {
@@ -205,7 +205,7 @@ func (t *tenants) newTenant(spec *tenancy.Tenant, cl *cluster) *tenant {
 	return is
 }
 
-func (t *tenants) newGuest(spec *tenancy.Tenant, side side) *tlsreload.Guest {
+func (t *tenants) newGuest(spec *tenant.Spec, side side) *tlsreload.Guest {
 	g := &tlsreload.Guest{Key: spec.Name, Cert: spec.Cert}
 	if cas := side.cas(spec); cas != nil {
 		g.Key += " " + hex.EncodeToString(cas.Digest[:])
@@ -218,7 +218,7 @@ func (t *tenants) newGuest(spec *tenancy.Tenant, side side) *tlsreload.Guest {
 }
 
 // strategiesOf are a tenant's, or those of the flags.
-func (s *Server) strategiesOf(spec *tenancy.Tenant) []registry.Strategy {
+func (s *Server) strategiesOf(spec *tenant.Spec) []registry.Strategy {
 	if len(spec.Strategies) > 0 {
 		return spec.Strategies
 	}
@@ -227,10 +227,10 @@ func (s *Server) strategiesOf(spec *tenancy.Tenant) []registry.Strategy {
 
 // configOf returns what a spec says, and puts its bounds into force. A reviewer of
 // tokens that has not changed is kept, with all that it remembers.
-func (t *tenants) configOf(spec *tenancy.Tenant, cl *cluster) *config {
+func (t *tenants) configOf(spec *tenant.Spec, cl *cluster) *config {
 	cl.limits.SetBounds(spec.Bounds)
 	next := &config{policy: spec.Policy}
-	if spec.Identifiers == tenancy.IdentifiersCertificate || spec.Identifiers == "" && t.server.opts.Claims != nil {
+	if spec.Identifiers == tenant.IdentifiersCertificate || spec.Identifiers == "" && t.server.opts.Claims != nil {
 		next.gate.Claims = auth.OwnClaims()
 	}
 	if spec.Tokens == nil {
@@ -308,10 +308,10 @@ func (t *tenants) list() []admin.Tenant {
 }
 
 // status is that of a tenant's files, with what the server has found wrong besides.
-func (v *view) status(s tenancy.Status) tenancy.Status {
+func (v *view) status(s tenant.Status) tenant.Status {
 	for side := range sides {
-		if err := v.faults[side][s.Name]; err != nil && s.State == tenancy.StateServing {
-			s.State, s.Error, s.Told = tenancy.StateStale, err.Error(), err.Error()
+		if err := v.faults[side][s.Name]; err != nil && s.State == tenant.StateServing {
+			s.State, s.Error, s.Told = tenant.StateStale, err.Error(), err.Error()
 		}
 	}
 	return s
@@ -324,13 +324,13 @@ func (t *tenants) logOf(name string) logrus.FieldLogger {
 
 // viewOf is a tenant as the admin API shows it; without a cluster, it is not
 // served.
-func viewOf(s tenancy.Status, cl *cluster) admin.Tenant {
+func viewOf(s tenant.Status, cl *cluster) admin.Tenant {
 	v := admin.Tenant{
 		Name: s.Name, State: s.State, Error: s.Error, Since: s.Since, Reason: "it is not served",
 		ServerNames: append([]string{}, s.ServerNames...), Dials: admin.Dials{Failures: map[string]int64{}}, // never null
 	}
-	if s.Tenant != nil {
-		for _, p := range s.Tenant.Places() {
+	if s.Spec != nil {
+		for _, p := range s.Spec.Addresses() {
 			v.Listen = append(v.Listen, p.String())
 		}
 	}

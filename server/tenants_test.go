@@ -12,7 +12,7 @@ import (
 	"konnectivity/internal/pki"
 	"konnectivity/internal/tlsreload"
 	"konnectivity/server/auth"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // Tenants come and go while their clients, and those of another, ask.
@@ -36,12 +36,12 @@ func TestTenantsChangeUnderLoad(t *testing.T) {
 		}
 	}
 	put("stays", "serverNames: [stays.example]")
-	var tenants *tenancy.Dir
+	var tenants *tenant.Dir
 	r := startServer(t, func(o *Options) {
-		if tenants, err = tenancy.Open(dir, o.Log); err != nil {
+		if tenants, err = tenant.Open(dir, o.Log); err != nil {
 			t.Fatal(err)
 		}
-		o.Tenants, o.TenantTokens = tenants, func(*tenancy.Tokens) *auth.TokensConfig { return nil }
+		o.Tenants, o.TenantTokens = tenants, func(*tenant.Tokens) *auth.TokensConfig { return nil }
 		for _, listeners := range [][]Listener{o.Clients, o.Agents} {
 			for i := range listeners {
 				if listeners[i].TLS != nil {

@@ -21,7 +21,7 @@ import (
 	"konnectivity/server/frontend"
 	"konnectivity/server/lease"
 	"konnectivity/server/registry"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/link"
 	"konnectivity/tunnel/resume"
@@ -135,7 +135,7 @@ func (f *flags) addRouting(set *pflag.FlagSet) {
 func (f *flags) addTenants(set *pflag.FlagSet) {
 	set.StringVar(&f.tenantsDir, "tenants-dir", "", "directory with a folder for each further cluster (tenant) that is served on --server-port and --agent-port, by the server names of its tenant.yaml and with its own CAs; followed while the server runs")
 	set.StringVar(&f.tenantsNamespace, "tenants-namespace", "", "the same from Secrets of this namespace, each with the files of a tenant; watched while the server runs")
-	set.StringVar(&f.tenantsSelector, "tenants-selector", tenancy.SecretLabel, "label selector for these Secrets")
+	set.StringVar(&f.tenantsSelector, "tenants-selector", tenant.SecretLabel, "label selector for these Secrets")
 }
 
 func (f *flags) addTLS(set *pflag.FlagSet) {

@@ -31,7 +31,7 @@ import (
 	"konnectivity/internal/version"
 	"konnectivity/server"
 	"konnectivity/server/auth"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel/link"
 )
 
@@ -191,7 +191,7 @@ func (p *process) tenants(ctx context.Context) (err error) {
 	f := p.flags
 	switch {
 	case f.tenantsDir != "":
-		if p.options.Tenants, err = tenancy.Open(f.tenantsDir, p.log); err != nil {
+		if p.options.Tenants, err = tenant.Open(f.tenantsDir, p.log); err != nil {
 			return fmt.Errorf("--tenants-dir: %w", err)
 		}
 	case f.tenantsNamespace != "":
@@ -205,7 +205,7 @@ func (p *process) tenants(ctx context.Context) (err error) {
 
 // tenantSecrets waits a moment for the API: peers of tenants come as soon as
 // there is a port.
-func (p *process) tenantSecrets(ctx context.Context) (*tenancy.Dir, error) {
+func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 	f := p.flags
 	config, err := kubeapi.Config(f.kubeconfig, f.apiContentType, "--tenants-namespace")
 	if err != nil {
@@ -221,12 +221,12 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenancy.Dir, error) {
 	defer cancel()
 	_ = mirror.List(ctx) // which Names says, too
 	p.options.Background = append(p.options.Background, mirror.Run)
-	return tenancy.OpenSecrets(mirror, p.log), nil
+	return tenant.OpenSecrets(mirror, p.log), nil
 }
 
 // tenantTokens is how a tenant's tokens are reviewed: by its own API. What is
 // wrong with that is told to whoever comes with one.
-func (p *process) tenantTokens(t *tenancy.Tokens) *auth.TokensConfig {
+func (p *process) tenantTokens(t *tenant.Tokens) *auth.TokensConfig {
 	f := p.flags
 	cfg := &auth.TokensConfig{Namespace: t.Namespace, ServiceAccount: t.ServiceAccount, Audience: t.Audience, PerSecond: f.tokens.PerSecond, Burst: f.tokens.Burst}
 	config, err := t.API.Config(f.apiContentType)
@@ -244,7 +244,7 @@ func (p *process) tenantTokens(t *tenancy.Tokens) *auth.TokensConfig {
 }
 
 // tenantListener listens for one tenant as the flags have it for all.
-func (p *process) tenantListener(at tenancy.Place) (l server.Listener, err error) {
+func (p *process) tenantListener(at tenant.Address) (l server.Listener, err error) {
 	f := p.flags
 	if at.Socket != "" {
 		l.Listener, err = unixsocket.Listen(at.Socket, unixsocket.Options{Replace: f.deleteUDS})

@@ -21,7 +21,7 @@ import (
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
 	"konnectivity/internal/testutil"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // makeTenant makes one and returns the folders for the server and the cluster.
@@ -40,20 +40,20 @@ func makeTenant(t *testing.T, dir, name string, more ...string) (folder, cluster
 func TestTenantsMake(t *testing.T) {
 	dir := t.TempDir()
 	folder, cluster, said := makeTenant(t, dir, "cluster-a", "--server-name=A2.example.com", "--agents-at=203.0.113.7:443", "--clients-at=a2.example.com:8090")
-	tenant, err := tenancy.Load("cluster-a", folder)
+	made, err := tenant.Load("cluster-a", folder)
 	testutil.NoError(t, err)
-	if strings.Join(tenant.ServerNames, " ") != "cluster-a.example.com a2.example.com" || tenant.Cert == nil {
-		t.Errorf("it has the names %v and the certificate %v", tenant.ServerNames, tenant.Cert)
+	if strings.Join(made.ServerNames, " ") != "cluster-a.example.com a2.example.com" || made.Cert == nil {
+		t.Errorf("it has the names %v and the certificate %v", made.ServerNames, made.Cert)
 	}
-	for name, ca := range map[string]*tenancy.CAs{"agent": tenant.Agents, "client": tenant.Clients} {
+	for name, ca := range map[string]*tenant.CAs{"agent": made.Agents, "client": made.Clients} {
 		if !ca.Trust([]*x509.Certificate{load(t, cluster, name)}) {
 			t.Errorf("the certificate of the %s is not trusted", name)
 		}
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(load(t, cluster, "ca"))
-	for _, name := range tenant.ServerNames {
-		if _, err := tenant.Cert.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
+	for _, name := range made.ServerNames {
+		if _, err := made.Cert.Leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -75,8 +75,8 @@ func TestTenantsMake(t *testing.T) {
 		t.Errorf("made twice: %d %q", status, stderr)
 	}
 	newFolder, newCluster, _ := makeTenant(t, t.TempDir(), "cluster-a", "--from="+cluster)
-	renewed, err := tenancy.Load("cluster-a", newFolder)
-	if err != nil || renewed.Agents.Digest != tenant.Agents.Digest {
+	renewed, err := tenant.Load("cluster-a", newFolder)
+	if err != nil || renewed.Agents.Digest != made.Agents.Digest {
 		t.Errorf("renewed by another CA: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(newCluster, "ca.key")); err == nil {
@@ -118,7 +118,7 @@ func TestCertsOfATenant(t *testing.T) {
 			t.Errorf("the summary does not mention %s", file)
 		}
 		for name, namespace := range want {
-			if file == "kubernetes-server.yaml" && !strings.Contains(string(data), "labels:\n    "+tenancy.SecretLabel+": b\n") {
+			if file == "kubernetes-server.yaml" && !strings.Contains(string(data), "labels:\n    "+tenant.SecretLabel+": b\n") {
 				t.Errorf("a server that watches Secrets does not find it:\n%s", data)
 			}
 			if !strings.Contains(string(data), "name: "+name+"\n  namespace: "+namespace+"\n") {
@@ -440,12 +440,12 @@ func TestAnAdminPortOverTLS(t *testing.T) {
 func TestTenantsMakeByIdentity(t *testing.T) {
 	dir := t.TempDir()
 	_, shared, _ := makeTenant(t, dir, "a")
-	var made []*tenancy.Tenant
+	var made []*tenant.Spec
 	for i, name := range []string{"b", "c"} {
 		socket := filepath.Join(dir, name+".socket")
 		folder, cluster, said := makeTenant(t, dir, name, "--from="+shared, "--by-identity",
 			fmt.Sprint("--agent-port=", 9000+i), fmt.Sprint("--client-port=", 9100+i), "--client-socket="+socket)
-		tenant, err := tenancy.Load(name, folder)
+		tenant, err := tenant.Load(name, folder)
 		testutil.NoError(t, err)
 		if !tenant.ByCertificate || strings.Join(tenant.Agents.Only, " ") != "spiffe://"+name+"/konnectivity/agent" {
 			t.Errorf("it has the identities %q", tenant.Agents.Only)

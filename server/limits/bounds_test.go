@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 )
 
@@ -22,21 +22,21 @@ func TestBoundsOnConnections(t *testing.T) {
 	var b Tenant
 	now := time.Now()
 	first, second, third := &tunnel.Flow{}, &tunnel.Flow{}, &tunnel.Flow{}
-	if b.take(first, tenancy.Bounds{Connections: 2}, now) != "" || b.take(second, tenancy.Bounds{Connections: 2}, now) != "" {
+	if b.take(first, tenant.Bounds{Connections: 2}, now) != "" || b.take(second, tenant.Bounds{Connections: 2}, now) != "" {
 		t.Fatal("there are two seats")
 	}
-	if why := b.take(third, tenancy.Bounds{Connections: 2}, now); !strings.HasPrefix(why, "bound reached: this cluster may have 2 connections") {
+	if why := b.take(third, tenant.Bounds{Connections: 2}, now); !strings.HasPrefix(why, "bound reached: this cluster may have 2 connections") {
 		t.Errorf("got %q", why)
 	}
 	ended(third) // which has none to give back
-	if b.take(third, tenancy.Bounds{Connections: 2}, now) == "" {
+	if b.take(third, tenant.Bounds{Connections: 2}, now) == "" {
 		t.Error("a seat was given back that nobody had")
 	}
 	ended(first)
-	if why := b.take(third, tenancy.Bounds{Connections: 2}, now); why != "" {
+	if why := b.take(third, tenant.Bounds{Connections: 2}, now); why != "" {
 		t.Errorf("a seat is free, and %q", why)
 	}
-	if why := b.take(&tunnel.Flow{}, tenancy.Bounds{}, now); why != "" {
+	if why := b.take(&tunnel.Flow{}, tenant.Bounds{}, now); why != "" {
 		t.Errorf("no bound, and %q", why)
 	}
 }
@@ -45,7 +45,7 @@ func TestBoundsOnDials(t *testing.T) {
 	var b Tenant
 	now := time.Now()
 	dials := func(perSecond int) (n int) {
-		for b.take(&tunnel.Flow{}, tenancy.Bounds{DialsPerSecond: perSecond}, now) == "" {
+		for b.take(&tunnel.Flow{}, tenant.Bounds{DialsPerSecond: perSecond}, now) == "" {
 			n++
 		}
 		return n
@@ -75,7 +75,7 @@ func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) { // dials come back as time passes
 			var b Tenant
-			b.bounds.Store(&tenancy.Bounds{DialsPerSecond: 10})
+			b.bounds.Store(&tenant.Bounds{DialsPerSecond: 10})
 			dialed := 0
 			var err error
 			for range 100 {
@@ -90,7 +90,7 @@ func TestBoundsOnWhatIsResumedInVain(t *testing.T) {
 			if dialed != c.want || c.want < 100 && tunnel.FailureOf(err) != tunnel.FailUnavailable {
 				t.Errorf("%s: %d of 100 were dialed, want %d; the last: %v", name, dialed, c.want, err)
 			}
-			if b.open != 0 || b.take(&tunnel.Flow{}, tenancy.Bounds{DialsPerSecond: 10}, time.Now()) != "" {
+			if b.open != 0 || b.take(&tunnel.Flow{}, tenant.Bounds{DialsPerSecond: 10}, time.Now()) != "" {
 				t.Errorf("%s: %d seats are taken, or no dial is left", name, b.open)
 			}
 		})

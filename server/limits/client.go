@@ -8,7 +8,7 @@ import (
 
 	"konnectivity/internal/source"
 	"konnectivity/server/auth"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 )
 
@@ -26,7 +26,7 @@ func identityOf(state *tls.ConnectionState, from net.Addr) (who identity, names 
 	if state != nil && len(state.PeerCertificates) > 0 {
 		cert := state.PeerCertificates[0]
 		who.cert = sha256.Sum256(append([]byte(auth.Identity(state)), cert.RawSubjectPublicKeyInfo...))
-		names = tenancy.NamesOf(cert)
+		names = tenant.NamesOf(cert)
 	}
 	return who, names
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 )
@@ -157,7 +157,7 @@ func TestTenantsShareFirst(t *testing.T) {
 func TestMemoryOfATenantIsBounded(t *testing.T) {
 	all := newLimits(64 << 20)
 	bounded, other := all.Tenant("bounded"), all.Tenant("other")
-	bounded.SetBounds(tenancy.Bounds{MemoryMiB: 1})
+	bounded.SetBounds(tenant.Bounds{MemoryMiB: 1})
 	c, leave := bounded.Join(nil, at(1))
 	defer leave()
 	n := 0
@@ -173,7 +173,7 @@ func TestMemoryOfATenantIsBounded(t *testing.T) {
 	if err := other.start(t, free, nil); err != nil {
 		t.Errorf("another tenant: %v", err)
 	}
-	bounded.SetBounds(tenancy.Bounds{})
+	bounded.SetBounds(tenant.Bounds{})
 	if err := bounded.start(t, c, nil); err != nil {
 		t.Errorf("without the bound: %v", err)
 	}

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 	"konnectivity/tunnel/shares"
 )
@@ -21,7 +21,7 @@ type Tenant struct {
 	turns  *turns
 
 	Paces  tunnel.Paces // of its connections
-	bounds atomic.Pointer[tenancy.Bounds]
+	bounds atomic.Pointer[tenant.Bounds]
 
 	mu      sync.Mutex
 	clients map[identity]*client // that are connected
@@ -46,7 +46,7 @@ func (t *Tenant) Budget() *shares.Budget { return t.parts.budget }
 func (t *Tenant) PendingDials() int { return int(t.parts.dials.Used()) }
 
 // SetBounds puts bounds into force, for open connections too.
-func (t *Tenant) SetBounds(to tenancy.Bounds) {
+func (t *Tenant) SetBounds(to tenant.Bounds) {
 	t.bounds.Store(&to)
 	t.parts.budget.Bound(int64(to.MemoryMiB) << 20)
 	t.Paces.Up.Set(to.BytesPerSecond())
@@ -76,7 +76,7 @@ func (t *Tenant) Admit(f *tunnel.Flow) (answered func(error), err error) {
 		return nil, &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: f.Address,
 			Reason: fmt.Sprintf("this cluster resumed more than %d connections a second that do not exist", perSecond)}
 	}
-	t.take(f, tenancy.Bounds{}, time.Now())
+	t.take(f, tenant.Bounds{}, time.Now())
 	return func(err error) {
 		if tunnel.FailureOf(err) == tunnel.FailGone {
 			t.charge(perSecond, time.Now())
@@ -86,7 +86,7 @@ func (t *Tenant) Admit(f *tunnel.Flow) (answered func(error), err error) {
 
 // take counts a connection until its end, or says which bound keeps it out. There may
 // be so many dials a second, with a burst of as many. A bound of 0 is none.
-func (t *Tenant) take(f *tunnel.Flow, to tenancy.Bounds, now time.Time) (refusal string) {
+func (t *Tenant) take(f *tunnel.Flow, to tenant.Bounds, now time.Time) (refusal string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if to.Connections > 0 && t.open >= to.Connections {

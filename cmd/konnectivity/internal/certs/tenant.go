@@ -18,7 +18,7 @@ import (
 	"konnectivity/internal/admin"
 	"konnectivity/internal/cli"
 	"konnectivity/internal/pki"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 	"konnectivity/tunnel"
 )
 
@@ -53,7 +53,7 @@ type Tenant struct {
 
 	// Listen has ports and a socket of the server for this tenant alone; zero values
 	// are the shared ports.
-	Listen tenancy.ListenSpec
+	Listen tenant.ListenSettings
 }
 
 // tenantFiles are the files of a tenant.
@@ -96,7 +96,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 		return nil, err
 	}
 	t := &o.Tenant
-	if err := tenancy.CheckName(t.Name); err != nil {
+	if err := tenant.CheckName(t.Name); err != nil {
 		return nil, cli.Usagef("%w", err)
 	}
 	if err := checkNamespace("server-namespace", t.ServerNamespace); err != nil {
@@ -106,11 +106,11 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 	if err != nil {
 		return nil, err
 	}
-	spec, err := yaml.Marshal(tenancy.Spec{ServerNames: t.ServerNames, ByCertificate: t.ByIdentity, Identities: told, Listen: t.Listen})
+	spec, err := yaml.Marshal(tenant.Settings{ServerNames: t.ServerNames, ByCertificate: t.ByIdentity, Identities: told, Listen: t.Listen})
 	if err != nil {
 		return nil, err
 	}
-	parsed, err := tenancy.ParseSpec(spec)
+	parsed, err := tenant.ParseSettings(spec)
 	if err != nil {
 		return nil, cli.Usagef("%s: %w", flagOf(err), errors.Unwrap(err))
 	}
@@ -143,7 +143,7 @@ func (o *Order) planTenant(dir string) (*tenantFiles, error) {
 
 // flagOf is the flag behind a wrong field of tenant.yaml.
 func flagOf(err error) string {
-	var field *tenancy.FieldError
+	var field *tenant.FieldError
 	switch errors.As(err, &field); {
 	case field != nil && field.Field == "listen.agentPort":
 		return "--agent-port"
@@ -158,7 +158,7 @@ func flagOf(err error) string {
 
 // identities returns the identities in tenant.yaml, and sets the trust domain of the
 // certificates accordingly.
-func (o *Order) identities() (list tenancy.IdentitiesSpec, err error) {
+func (o *Order) identities() (list tenant.IdentitiesSettings, err error) {
 	if !o.Tenant.ByIdentity {
 		return list, nil
 	}
@@ -171,7 +171,7 @@ func (o *Order) identities() (list tenancy.IdentitiesSpec, err error) {
 	of := func(role pki.Role) []string {
 		return []string{pki.Holder{Role: role, TrustDomain: o.TrustDomain}.URI().String()}
 	}
-	return tenancy.IdentitiesSpec{Agents: of(pki.RoleAgent), Clients: of(pki.RoleClient)}, nil
+	return tenant.IdentitiesSettings{Agents: of(pki.RoleAgent), Clients: of(pki.RoleClient)}, nil
 }
 
 // certificate returns one that is still to be signed.
@@ -184,9 +184,9 @@ func (o *Order) certificate(name string, leaf pki.Leaf, role pki.Role) certifica
 // served returns the files of the tenant's folder.
 func (f *tenantFiles) served() map[string][]byte {
 	return map[string][]byte{
-		tenancy.AgentsCAFile: f.ca.CertPEM, tenancy.ClientsCAFile: f.ca.CertPEM,
-		tenancy.CertFile: f.server.pair.CertPEM, tenancy.KeyFile: f.server.pair.KeyPEM, tenancy.SpecFile: f.spec,
-		tenancy.ReaderFile: f.reader,
+		tenant.AgentsCAFile: f.ca.CertPEM, tenant.ClientsCAFile: f.ca.CertPEM,
+		tenant.CertFile: f.server.pair.CertPEM, tenant.KeyFile: f.server.pair.KeyPEM, tenant.SettingsFile: f.spec,
+		tenant.ReaderFile: f.reader,
 	}
 }
 
@@ -204,7 +204,7 @@ func (f *tenantFiles) writeFolder() error {
 	defer func() { _ = os.RemoveAll(making) }() // gone where all went well
 	for name, data := range f.served() {
 		write := pki.WriteCert
-		if name == tenancy.KeyFile || name == tenancy.ReaderFile {
+		if name == tenant.KeyFile || name == tenant.ReaderFile {
 			write = pki.WriteKey
 		}
 		if err := write(filepath.Join(making, name), data); err != nil {
@@ -239,12 +239,12 @@ func (o *Order) clusterFiles(f *tenantFiles) ([]file, error) {
 	if err != nil {
 		return nil, err
 	}
-	all = append(all, file{filepath.Join(f.cluster, tenancy.ReaderFile), f.reader, pki.WriteKey})
+	all = append(all, file{filepath.Join(f.cluster, tenant.ReaderFile), f.reader, pki.WriteKey})
 	if !o.Kubernetes {
 		return all, nil
 	}
 	served := secret(o.Tenant.ServerNamespace, "tenant-"+o.Tenant.Name, corev1.SecretTypeOpaque)
-	served.Labels = map[string]string{tenancy.SecretLabel: o.Tenant.Name}
+	served.Labels = map[string]string{tenant.SecretLabel: o.Tenant.Name}
 	served.Data = f.served()
 	for name, objects := range map[string][]any{
 		serverFile:       {served},
@@ -281,7 +281,7 @@ func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
 		clientHost, clientPort, t.askFor(clientHost), path("ca.crt"), path("client.crt"), path("client.key"))
 	say("\nIts kube-apiserver, in the file of --egress-selector-config-file. %s:\n\n%s", t.reach(), t.egressSelection(path))
 	say("\nWhoever is to see this tenant on the server's admin port, and nothing else there:\n")
-	say("  konnectivity status SERVER:8095 --token-file=%s", path(tenancy.ReaderFile))
+	say("  konnectivity status SERVER:8095 --token-file=%s", path(tenant.ReaderFile))
 	if o.Kubernetes {
 		say("\nkubectl apply -f %s  # the shared server's cluster", path(serverFile))
 		say("kubectl apply -f %s  # the control plane's namespace", path(controlPlaneFile))
@@ -296,7 +296,7 @@ func (o *Order) summarizeTenant(out io.Writer, f *tenantFiles) error {
 
 // askFor is the flag of peers that dial a host that is not one of the server names.
 func (t *Tenant) askFor(host string) string {
-	if slices.Contains(t.ServerNames, tenancy.NormalName(host)) {
+	if slices.Contains(t.ServerNames, tenant.NormalName(host)) {
 		return ""
 	}
 	return " --server-name=" + t.ServerNames[0]

@@ -12,7 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // maxManifest bounds a manifest, which may hold thousands of tenants, in bytes.
@@ -25,14 +25,14 @@ func TenantSecrets(ctx context.Context, manifest io.Reader, server Server, now t
 	if err != nil {
 		return nil, err
 	}
-	loaded, errs := make([]*tenancy.Tenant, len(secrets)), make([]error, len(secrets))
+	loaded, errs := make([]*tenant.Spec, len(secrets)), make([]error, len(secrets))
 	for i, s := range secrets {
-		loaded[i], errs[i] = tenancy.LoadSecret(s.Name, s.Data)
+		loaded[i], errs[i] = tenant.LoadSecret(s.Name, s.Data)
 	}
 	var findings []Finding
 	for i, s := range secrets {
-		c := newTenantChecker("Secret", strings.TrimPrefix(s.Name, tenancy.SecretPrefix), now)
-		c.walk(loaded[i], errs[i], func() (others []*tenancy.Tenant) {
+		c := newTenantChecker("Secret", strings.TrimPrefix(s.Name, tenant.SecretPrefix), now)
+		c.walk(loaded[i], errs[i], func() (others []*tenant.Spec) {
 			for j, other := range loaded {
 				if errs[j] == nil && secrets[j].Name != s.Name {
 					others = append(others, other)
@@ -40,8 +40,8 @@ func TenantSecrets(ctx context.Context, manifest io.Reader, server Server, now t
 			}
 			return others
 		})
-		if _, labelled := s.Labels[tenancy.SecretLabel]; !labelled {
-			c.warn("label", "it has no label "+tenancy.SecretLabel, "A server with --tenants-namespace does not see it, unless its --tenants-selector says otherwise.")
+		if _, labelled := s.Labels[tenant.SecretLabel]; !labelled {
+			c.warn("label", "it has no label "+tenant.SecretLabel, "A server with --tenants-namespace does not see it, unless its --tenants-selector says otherwise.")
 		}
 		c.checkOnline(ctx, server)
 		findings = append(findings, c.findings...)
@@ -68,7 +68,7 @@ func secretsIn(manifest io.Reader) ([]corev1.Secret, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("there is no tenant's Secret in it: one has the label %s or the key %s", tenancy.SecretLabel, tenancy.SpecFile)
+		return nil, fmt.Errorf("there is no tenant's Secret in it: one has the label %s or the key %s", tenant.SecretLabel, tenant.SettingsFile)
 	}
 	return all, nil
 }
@@ -101,8 +101,8 @@ func addSecrets(all []corev1.Secret, document json.RawMessage) ([]corev1.Secret,
 	for key, text := range s.StringData { // which wins, as in the API
 		s.Data[key] = []byte(text)
 	}
-	_, labelled := s.Labels[tenancy.SecretLabel]
-	if _, told := s.Data[tenancy.SpecFile]; labelled || told {
+	_, labelled := s.Labels[tenant.SecretLabel]
+	if _, told := s.Data[tenant.SettingsFile]; labelled || told {
 		all = append(all, s)
 	}
 	return all, nil

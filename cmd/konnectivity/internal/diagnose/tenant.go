@@ -17,7 +17,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/status"
 	"konnectivity/internal/admin"
 	"konnectivity/internal/pki"
-	"konnectivity/server/tenancy"
+	"konnectivity/server/tenant"
 )
 
 // Server is the server whose view of a tenant is checked too.
@@ -34,8 +34,8 @@ func Tenant(ctx context.Context, folder string, server Server, now time.Time) []
 		name = filepath.Base(whole)
 	}
 	c := newTenantChecker("folder", name, now)
-	t, err := tenancy.Load(c.name, folder)
-	c.walk(t, err, func() []*tenancy.Tenant { return beside(folder, c.name) })
+	t, err := tenant.Load(c.name, folder)
+	c.walk(t, err, func() []*tenant.Spec { return beside(folder, c.name) })
 	c.checkModes(folder)
 	c.checkOnline(ctx, server)
 	return c.findings
@@ -43,17 +43,17 @@ func Tenant(ctx context.Context, folder string, server Server, now time.Time) []
 
 // beside loads the other tenants of the same parent folder, without the invalid
 // ones.
-func beside(folder, name string) (all []*tenancy.Tenant) {
+func beside(folder, name string) (all []*tenant.Spec) {
 	parent := filepath.Join(folder, "..")
 	entries, err := os.ReadDir(parent)
 	if err != nil {
 		return nil // the tenant is checked alone
 	}
 	for _, e := range entries {
-		if e.Name() == name || tenancy.CheckName(e.Name()) != nil {
+		if e.Name() == name || tenant.CheckName(e.Name()) != nil {
 			continue
 		}
-		if t, err := tenancy.Load(e.Name(), filepath.Join(parent, e.Name())); err == nil {
+		if t, err := tenant.Load(e.Name(), filepath.Join(parent, e.Name())); err == nil {
 			all = append(all, t)
 		}
 	}
@@ -73,8 +73,8 @@ func newTenantChecker(what, name string, now time.Time) *tenantChecker {
 
 // walk checks a tenant as a whole, then each part. others returns the tenants that
 // must not share its names.
-func (c *tenantChecker) walk(t *tenancy.Tenant, err error, others func() []*tenancy.Tenant) {
-	var field *tenancy.FieldError
+func (c *tenantChecker) walk(t *tenant.Spec, err error, others func() []*tenant.Spec) {
+	var field *tenant.FieldError
 	switch {
 	case errors.As(err, &field) && errors.Is(err, fs.ErrNotExist):
 		c.fail(c.what, field.File+" is not there", "`konnectivity tenants make` makes all files of a tenant.")
@@ -94,19 +94,19 @@ func (c *tenantChecker) walk(t *tenancy.Tenant, err error, others func() []*tena
 }
 
 // asked says by which names and ports peers reach a tenant.
-func asked(t *tenancy.Tenant) string {
+func asked(t *tenant.Spec) string {
 	var ways []string
 	if len(t.ServerNames) > 0 {
 		ways = append(ways, "asked for as "+strings.Join(t.ServerNames, ", "))
 	}
-	for _, p := range t.Places() {
+	for _, p := range t.Addresses() {
 		ways = append(ways, p.String())
 	}
 	return strings.Join(ways, "; ")
 }
 
 // checkOthers checks that no other tenant has one of the names.
-func (c *tenantChecker) checkOthers(t *tenancy.Tenant, others []*tenancy.Tenant) {
+func (c *tenantChecker) checkOthers(t *tenant.Spec, others []*tenant.Spec) {
 	const step = "names"
 	for _, other := range others {
 		if err := t.Conflict(other); err != nil {
@@ -118,16 +118,16 @@ func (c *tenantChecker) checkOthers(t *tenancy.Tenant, others []*tenancy.Tenant)
 }
 
 // checkCAs checks the CAs of agents and of clients.
-func (c *tenantChecker) checkCAs(t *tenancy.Tenant) {
+func (c *tenantChecker) checkCAs(t *tenant.Spec) {
 	if t.Agents == nil {
 		c.ok("CA of agents", "none; they have tokens")
 	} else {
-		c.checkCA("CA of agents", tenancy.AgentsCAFile, t.Agents)
+		c.checkCA("CA of agents", tenant.AgentsCAFile, t.Agents)
 	}
-	c.checkCA("CA of clients", tenancy.ClientsCAFile, t.Clients)
+	c.checkCA("CA of clients", tenant.ClientsCAFile, t.Clients)
 }
 
-func (c *tenantChecker) checkCA(step, file string, cas *tenancy.CAs) {
+func (c *tenantChecker) checkCA(step, file string, cas *tenant.CAs) {
 	valid := 0
 	for _, ca := range cas.Certs {
 		cause, hint := InvalidTime(file, ca, c.now, "Issue a new CA and certificates.")
@@ -156,20 +156,20 @@ func (c *tenantChecker) checkCA(step, file string, cas *tenancy.CAs) {
 }
 
 // checkServer checks the certificate that the server shows to the tenant's peers.
-func (c *tenantChecker) checkServer(t *tenancy.Tenant) {
+func (c *tenantChecker) checkServer(t *tenant.Spec) {
 	const step = "certificate of the server"
 	if t.Cert == nil {
 		c.ok(step, "none of the tenant's own: that of the server's flags has to have its names")
 		return
 	}
 	leaf := t.Cert.Leaf
-	cause, hint := InvalidTime(tenancy.CertFile, leaf, c.now, "Renew it; the server takes the new files without a restart.")
+	cause, hint := InvalidTime(tenant.CertFile, leaf, c.now, "Renew it; the server takes the new files without a restart.")
 	switch {
 	case cause != "":
 		c.fail(step, cause, hint)
 		return
 	case len(leaf.ExtKeyUsage) > 0 && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) && !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageAny):
-		c.fail(step, tenancy.CertFile+" is not for servers: its extended key usage lacks serverAuth", "Issue one with that usage.")
+		c.fail(step, tenant.CertFile+" is not for servers: its extended key usage lacks serverAuth", "Issue one with that usage.")
 		return
 	}
 	if err := (pki.RoleRule{Want: pki.RoleServer}).Check(leaf); err != nil {
@@ -177,7 +177,7 @@ func (c *tenantChecker) checkServer(t *tenancy.Tenant) {
 		return
 	}
 	if left, soon := ExpiresSoon(leaf, c.now); soon {
-		c.warn(step, fmt.Sprintf("%s expires in %s", tenancy.CertFile, left), "Find out why it was not renewed in time.")
+		c.warn(step, fmt.Sprintf("%s expires in %s", tenant.CertFile, left), "Find out why it was not renewed in time.")
 	} else {
 		c.ok(step, pki.Name(leaf)+Until(leaf.NotAfter))
 	}
@@ -187,16 +187,16 @@ func (c *tenantChecker) checkServer(t *tenancy.Tenant) {
 }
 
 // checkReader says whether a token shows the tenant on the server's admin port.
-func (c *tenantChecker) checkReader(t *tenancy.Tenant) {
+func (c *tenantChecker) checkReader(t *tenant.Spec) {
 	if t.Reader == (admin.TokenDigest{}) {
-		c.ok("reader", "none: there is no "+tenancy.ReaderFile)
+		c.ok("reader", "none: there is no "+tenant.ReaderFile)
 		return
 	}
-	c.ok("reader", "whoever has the token of "+tenancy.ReaderFile+" sees this tenant on the server's admin port")
+	c.ok("reader", "whoever has the token of "+tenant.ReaderFile+" sees this tenant on the server's admin port")
 }
 
 // issued reports whether one of the CAs issued cert.
-func (c *tenantChecker) issued(cert *tls.Certificate, by *tenancy.CAs) bool {
+func (c *tenantChecker) issued(cert *tls.Certificate, by *tenant.CAs) bool {
 	if by == nil {
 		return false
 	}
@@ -216,7 +216,7 @@ func (c *tenantChecker) checkModes(folder string) {
 	if runtime.GOOS == "windows" {
 		return // modes mean nothing there
 	}
-	for _, name := range []string{".", tenancy.AgentsCAFile, tenancy.ClientsCAFile, tenancy.SpecFile, tenancy.CertFile, tenancy.KeyFile, tenancy.ReaderFile} {
+	for _, name := range []string{".", tenant.AgentsCAFile, tenant.ClientsCAFile, tenant.SettingsFile, tenant.CertFile, tenant.KeyFile, tenant.ReaderFile} {
 		path := filepath.Join(folder, name)
 		info, err := os.Stat(path)
 		if err != nil {
@@ -226,9 +226,9 @@ func (c *tenantChecker) checkModes(folder string) {
 		switch {
 		case mode&0o002 != 0 && info.Mode()&fs.ModeSticky == 0:
 			c.fail("modes", fmt.Sprintf("everybody may write %s (mode %04o)", path, mode), "Whoever writes there decides who gets into this cluster: chmod o-w.")
-		case name == tenancy.KeyFile && mode&0o007 != 0:
+		case name == tenant.KeyFile && mode&0o007 != 0:
 			c.warn("modes", fmt.Sprintf("everybody may read %s (mode %04o)", path, mode), "Whoever has it can pass for the server: chmod 600, or defaultMode: 0400 of a volume.")
-		case name == tenancy.ReaderFile && mode&0o007 != 0:
+		case name == tenant.ReaderFile && mode&0o007 != 0:
 			c.warn("modes", fmt.Sprintf("everybody may read %s (mode %04o)", path, mode), "Whoever has it sees this tenant on the server's admin port: chmod 600, or defaultMode: 0400 of a volume.")
 		}
 	}
@@ -242,7 +242,7 @@ func (c *tenantChecker) checkOnline(ctx context.Context, server Server) {
 	const step = "server"
 	client, err := status.NewClient(server.Login)
 	if err != nil {
-		c.fail(step, err.Error(), "Give the file of the operator's token, or the tenant's "+tenancy.ReaderFile+"; or certificate files that exist.")
+		c.fail(step, err.Error(), "Give the file of the operator's token, or the tenant's "+tenant.ReaderFile+"; or certificate files that exist.")
 		return
 	}
 	defer client.Close()
@@ -252,9 +252,9 @@ func (c *tenantChecker) checkOnline(ctx context.Context, server Server) {
 		c.fail(step, server.Admin+": "+err.Error(), "Give the admin port of a server that many clusters share.")
 	case t == nil:
 		c.fail(step, "it has no tenant "+c.name, "Look at what its --tenants-dir names, or at the labels of the Secrets in its --tenants-namespace: it takes up a new one within seconds.")
-	case t.State == tenancy.StateBroken:
+	case t.State == tenant.StateBroken:
 		c.fail(step, "it refuses the tenant's peers: "+t.Error, "Mend that; the server takes it up within 2 s.")
-	case t.State == tenancy.StateStale:
+	case t.State == tenant.StateStale:
 		c.fail(step, "it serves the tenant as it was before: "+t.Error, "Mend that; the server takes it up within 2 s.")
 	case !t.Ready:
 		c.fail(step, "it cannot reach the cluster: "+t.Reason, "If agents are missing, their logs say why they are not connected.")

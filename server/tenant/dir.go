@@ -1,0 +1,430 @@
+package tenant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+const (
+	// lookEvery is how often the source is looked at. What is gone must be
+	// gone twice, so a tenant that is removed is cut within two looks, and one
+	// whose CA is rewritten within filesEvery.
+	lookEvery = 2 * time.Second
+
+	// maxTenants bounds how many tenants are followed: well above what one
+	// process can serve.
+	maxTenants = 20000
+
+	// maxRefused bounds how many names of tenants that are gone are remembered.
+	// Beyond it, names of nobody are refused altogether: to forget one would let
+	// its peers fall through.
+	maxRefused = 100000
+)
+
+// Dir is the directory of all tenants, which follows their source: a folder with
+// a folder for each, or Secrets. Make it with Open or OpenSecrets and keep Run
+// running. All methods may be called from any goroutine.
+type Dir struct {
+	source source
+	log    logrus.FieldLogger
+
+	table atomic.Pointer[Table]
+
+	looking sync.Mutex // held while looking; guards what follows
+	rounds  rounds
+	entries map[string]*entry
+	served  map[string]struct{} // all server names that ever were a tenant's
+	full    bool                // served has more names than are remembered; as logged
+	fault   string              // why the source could not be listed, as logged
+	changed func(*Table)
+}
+
+// entry is one tenant.
+type entry struct {
+	stamp stamp         // of what was read; nil: it is to be read again
+	read  time.Time     // counts as the moment of that
+	phase time.Duration // of rereads
+	turn  uint          // of rounds
+	seen  uint          // the look that has found it listed
+	gone  int           // looks since it was there
+
+	parsed  *Spec // the newest reading; nil: none
+	err     error // of it
+	serving *Spec // nil: broken
+	last    *Spec // that was served
+	names   []string
+	since   time.Time
+	said    string // as logged
+}
+
+// Open reads all folders of a folder. It fails only if they cannot be listed;
+// tenants that are broken are logged, and in States.
+func Open(path string, log logrus.FieldLogger) (*Dir, error) {
+	d := newDir(folders(path), log)
+	names, err := d.list()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, bare(err))
+	}
+	d.update(names, true)
+	return d, nil
+}
+
+func newDir(s source, log logrus.FieldLogger) *Dir {
+	d := &Dir{source: s, log: log, entries: make(map[string]*entry), served: make(map[string]struct{})}
+	d.table.Store(&Table{})
+	return d
+}
+
+// Explain adds to an error of a tenant's files what it does not say of where it is.
+func (d *Dir) Explain(tenant string, err error) error { return d.source.explain(tenant, err) }
+
+// Table is what there is now.
+func (d *Dir) Table() *Table { return d.table.Load() }
+
+// OnChange has f called with each new Table, in their order, after it is in
+// force. It is called at once with the present one. There can be one f.
+func (d *Dir) OnChange(f func(*Table)) {
+	d.looking.Lock()
+	defer d.looking.Unlock()
+	d.changed = f
+	f(d.table.Load())
+}
+
+// Run follows the source until ctx ends.
+func (d *Dir) Run(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			d.look(false)
+		}
+	}
+}
+
+// Look looks at all files of all tenants now. What has changed is in force when it
+// returns, except for what is gone, which must be gone at the next look too.
+func (d *Dir) Look() { d.look(true) }
+
+// look looks at all tenants, but unless it is whole only at the files of those
+// whose turn it is.
+func (d *Dir) look(whole bool) {
+	d.looking.Lock()
+	defer d.looking.Unlock()
+	names, err := d.list()
+	if err != nil {
+		if text := err.Error(); text != d.fault {
+			d.fault = text
+			d.log.WithError(err).Errorf("the tenants' %ss cannot be listed; %s", d.source.kind(), d.meanwhile())
+		}
+		return
+	}
+	if d.fault != "" {
+		d.fault = ""
+		d.log.Infof("the tenants' %ss can be listed again", d.source.kind())
+	}
+	d.update(names, whole)
+}
+
+// meanwhile is what becomes of tenants that cannot be listed.
+func (d *Dir) meanwhile() string {
+	if d.Table().Listed() {
+		return "all tenants are served as before"
+	}
+	return "no tenant is served until they can be"
+}
+
+// list returns the tenants' names.
+func (d *Dir) list() ([]string, error) {
+	names, err := d.source.list()
+	if err == nil && len(names) > maxTenants {
+		err = fmt.Errorf("there are %d tenants, and at most %d are served", len(names), maxTenants)
+	}
+	return names, err
+}
+
+// update reads what has changed and puts a new Table into force.
+func (d *Dir) update(names []string, whole bool) {
+	now := time.Now()
+	d.rounds.begin()
+	news := !d.table.Load().Listed()
+	for _, name := range names {
+		e := d.entries[name]
+		if e == nil {
+			e = &entry{since: now, phase: rand.N(rereadEvery), turn: d.rounds.turn()}
+			d.entries[name] = e
+		}
+		e.seen = d.rounds.looks
+		news = d.lookAt(name, e, now, whole || d.rounds.due(e.turn)) || news
+	}
+	for name, e := range d.entries {
+		if e.seen == d.rounds.looks {
+			continue
+		}
+		if e.gone++; e.gone > 1 {
+			delete(d.entries, name)
+			d.log.WithField("tenant", name).Info("the tenant was removed")
+			news = true
+		}
+	}
+	if news {
+		d.settle(now)
+		d.publish()
+	}
+}
+
+// lookAt reads a tenant's files if they may have changed, by a look at files or at
+// their folder alone; true is news.
+func (d *Dir) lookAt(name string, e *entry, now time.Time, files bool) (news bool) {
+	holds := e.gone == 0 && e.stamp != nil && e.stamp.holds(now.Sub(e.read))
+	if holds && d.source.still(name, e.stamp, files) {
+		return false
+	}
+	f, err := d.source.open(name)
+	if err != nil {
+		e.stamp = nil // so that it is read as soon as it can be
+		return e.failed(err)
+	}
+	defer f.close()
+	before, err := f.stamp(now)
+	if err != nil {
+		e.stamp = nil
+		return e.failed(err)
+	}
+	if holds && before.same(e.stamp) {
+		if before.holds(0) {
+			e.stamp = before // of a list of files that may be newer
+		}
+		return false
+	}
+	tenant := e.serving
+	if !tenant.unchanged(f.read) {
+		tenant, err = parse(name, f.read)
+		tenant.forget()
+	}
+	after, stampErr := f.stamp(now)
+	if stampErr != nil {
+		after = nil
+	}
+	return e.learn(tenant, err, before, after, now)
+}
+
+// learn takes in a reading, made between two stamps. If they differ, it may be of
+// half a change, and nobody is cut for that: what is served is served as it was
+// until a look finds the files at rest.
+func (e *entry) learn(tenant *Spec, err error, before, after stamp, now time.Time) (news bool) {
+	if err == nil {
+		err = tenant.opened(e.last)
+	}
+	e.stamp, e.read = nil, e.due(now)
+	whole := after != nil && before.same(after)
+	if !whole && e.serving != nil {
+		return false
+	}
+	if whole && after.holds(0) && !unread(err) {
+		e.stamp = after // only what was read whole need not be read again
+	}
+	e.names = tenant.ServerNames
+	if err != nil {
+		revoked := e.revoke(tenant)
+		return e.failed(err) || revoked
+	}
+	news = e.err != nil || e.parsed == nil || e.parsed.digest != tenant.digest
+	switch e.gone, e.err = 0, nil; {
+	case e.serving != nil && e.serving.digest == tenant.digest:
+		e.parsed = e.serving
+	case news:
+		e.parsed = tenant
+	}
+	return news
+}
+
+// due is when a tenant was last to be read again, at now or before. Each is at a
+// moment of its own, so that not all are read in one look, even if all of them
+// have changed in one.
+func (e *entry) due(now time.Time) time.Time {
+	return now.Add(-(time.Duration(now.UnixNano()) + e.phase) % rereadEvery)
+}
+
+// revoke has what is served take the reader's token of a newer reading, which
+// cannot be used otherwise: an old token is not to outlive its file.
+func (e *entry) revoke(newer *Spec) (news bool) {
+	if e.serving == nil || !newer.readerKnown || newer.Reader == e.serving.Reader {
+		return false
+	}
+	served := *e.serving
+	served.Reader, served.digest = newer.Reader, [len(served.digest)]byte{} // it is what no files have
+	e.serving = &served
+	return true
+}
+
+// unread says whether err tells that a file could not be read, rather than that
+// it is wrong.
+func unread(err error) bool {
+	var errno interface{ Temporary() bool } // syscall.Errno
+	return err != nil && (errors.As(err, &errno) || errors.Is(err, fs.ErrNotExist))
+}
+
+// failed notes why the tenant cannot be used. One that is served goes on as it
+// was, unless it is withdrawn, and is so the next time too.
+func (e *entry) failed(err error) (news bool) {
+	news = e.err == nil || e.err.Error() != err.Error()
+	e.err, e.parsed = err, nil
+	if !withdrawn(err) {
+		e.gone = 0
+		return news
+	}
+	if e.gone++; e.gone > 1 && e.serving != nil {
+		e.serving = nil
+		return true
+	}
+	return news
+}
+
+// withdrawn says whether err tells that what makes files a tenant is not
+// there: whoever removes a CA means it. A file that tenant.yaml names may be yet
+// to be written.
+func withdrawn(err error) bool {
+	var field *FieldError
+	return errors.Is(err, fs.ErrNotExist) && (!errors.As(err, &field) || slices.Contains([]string{SettingsFile, ClientsCAFile, AgentsCAFile}, field.File))
+}
+
+// settle decides which readings are served: those that claim nothing of another
+// tenant's. Who has a name, a CA or a port keeps it until it is served by a reading
+// that goes without.
+func (d *Dir) settle(now time.Time) {
+	owned := make(owners)
+	for _, e := range d.entries {
+		owned.add(e.serving)
+	}
+	names := slices.Sorted(maps.Keys(d.entries))
+	for again := true; again; { // what one gives up another may take
+		again = false
+		for _, name := range names {
+			again = d.serve(d.entries[name], owned, now) || again
+		}
+		again = again || d.exchange(names, owned, now)
+	}
+	for name, e := range d.entries {
+		d.tell(name, e)
+	}
+}
+
+// serve has a tenant's new reading served, unless it claims what another has. It
+// says whether it did.
+func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
+	if e.parsed == nil || e.parsed == e.serving {
+		return false
+	}
+	owned.remove(e.serving)
+	if err := e.parsed.taken(owned); err != nil {
+		owned.add(e.serving)
+		e.err = err
+		e.revoke(e.parsed)
+		return false
+	}
+	owned.add(e.parsed)
+	d.adopt(e, now)
+	return true
+}
+
+// adopt has a tenant's new reading served.
+func (d *Dir) adopt(e *entry, now time.Time) {
+	for _, server := range e.parsed.ServerNames {
+		if len(d.served) <= maxRefused { // beyond, names of nobody are refused anyway
+			d.served[server] = struct{}{}
+		}
+	}
+	e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
+}
+
+// tell logs what has become of a tenant, once.
+func (d *Dir) tell(name string, e *entry) {
+	said := fmt.Sprint(e.state(), e.err)
+	if e.serving != nil && e.err == nil {
+		said = fmt.Sprintf("%x", e.serving.digest)
+	}
+	if said == e.said {
+		return
+	}
+	first := e.said == ""
+	e.said = said
+	log := d.log.WithField("tenant", name)
+	err := e.err
+	if err != nil {
+		err = d.source.explain(name, err)
+	}
+	switch {
+	case e.serving != nil && e.err == nil && first:
+		log.Info("the tenant is served")
+	case e.serving != nil && e.err == nil:
+		log.Info("the tenant has changed")
+	case e.serving != nil:
+		log.WithError(err).Warnf("the tenant's %s cannot be used as it is now; it is served as before", d.source.kind())
+	default:
+		log.WithError(err).Errorf("the tenant is refused: its %s cannot be used", d.source.kind())
+	}
+}
+
+func (e *entry) state() string {
+	switch {
+	case e.serving == nil:
+		return StateBroken
+	case e.err != nil:
+		return StateStale
+	default:
+		return StateServing
+	}
+}
+
+// publish puts a new Table into force.
+func (d *Dir) publish() {
+	t := &Table{
+		byName: make(map[string]*Spec), refused: make(map[string]struct{}), tenants: make(map[string]*Spec, len(d.entries)),
+		identities: make(map[string]string), closed: len(d.served) > maxRefused, listed: true,
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.entries)) {
+		e := d.entries[name]
+		status := Status{Name: name, State: e.state(), Since: e.since, ServerNames: e.names, Spec: e.serving}
+		if e.err != nil {
+			status.Error, status.Told = d.source.explain(name, e.err).Error(), told(e.err)
+		}
+		if e.serving != nil {
+			t.tenants[name] = e.serving
+			status.ServerNames = e.serving.ServerNames
+			for _, server := range e.serving.ServerNames {
+				t.byName[server] = e.serving
+			}
+			t.identify(e.serving)
+		}
+		t.states = append(t.states, status)
+		for _, server := range e.names {
+			t.refused[server] = struct{}{} // those that are served are found first
+		}
+	}
+	t.readers = readersOf(t.tenants)
+	t.agentsBy, t.clientsBy = newIssuers(t.tenants, agentsOf), newIssuers(t.tenants, clientsOf)
+	if !t.closed {
+		maps.Copy(t.refused, d.served)
+	}
+	if t.closed && !d.full {
+		d.full = true
+		d.log.Errorf("more than %d server names were tenants' since the server started: from now on peers that ask for any other name are refused, until it is restarted", maxRefused)
+	}
+	d.table.Store(t)
+	if d.changed != nil {
+		d.changed(t)
+	}
+}

@@ -1,0 +1,931 @@
+package tenant
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"konnectivity/internal/admin"
+	"konnectivity/internal/pki"
+)
+
+// world is a folder of tenants.
+type world struct {
+	t    testing.TB
+	path string
+	ca   *pki.CA
+	log  *logrus.Logger
+	said *logtest.Hook
+}
+
+func newWorld(t testing.TB) *world {
+	ca := newCA(t)
+	log, hook := logtest.NewNullLogger()
+	return &world{t: t, path: t.TempDir(), ca: ca, log: log, said: hook}
+}
+
+func newCA(t testing.TB) *pki.CA {
+	ca, err := pki.NewCA("ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ca
+}
+
+func (w *world) open() *Dir {
+	w.t.Helper()
+	d, err := Open(w.path, w.log)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return d
+}
+
+// put writes a tenant's file, as editors do.
+func (w *world) put(tenant, file, text string) {
+	w.t.Helper()
+	folder := filepath.Join(w.path, tenant)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// tenant makes a whole one.
+func (w *world) tenant(name string, serverNames ...string) {
+	w.t.Helper()
+	w.put(name, AgentsCAFile, string(w.ca.CertPEM))
+	w.put(name, ClientsCAFile, string(w.ca.CertPEM))
+	w.put(name, SettingsFile, "serverNames: ["+strings.Join(serverNames, ", ")+"]")
+}
+
+// find is the name of the tenant of a server name; "refused", or "own".
+func find(d *Dir, serverName string) string {
+	switch tenant, known := d.Table().Find(serverName); {
+	case tenant != nil:
+		return tenant.Name
+	case known:
+		return "refused"
+	default:
+		return "own"
+	}
+}
+
+func (w *world) finds(d *Dir, serverName, want string) {
+	w.t.Helper()
+	if got := find(d, serverName); got != want {
+		w.t.Errorf("%q leads to %s, want %s", serverName, got, want)
+	}
+}
+
+func (w *world) state(d *Dir, name string) Status {
+	w.t.Helper()
+	for _, s := range d.Table().States() {
+		if s.Name == name {
+			return s
+		}
+	}
+	return Status{}
+}
+
+func TestServerNamesLeadToTheirTenants(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example", "A2.Example.")
+	w.tenant("b", "b.example")
+	w.put(".hidden", SettingsFile, "")
+	d := w.open()
+	for name, want := range map[string]string{
+		"a.example": "a", "A.EXAMPLE": "a", "a.example.": "a", "a2.example": "a", "b.example": "b", "": "own", "c.example": "own", "x.a.example": "own",
+	} {
+		w.finds(d, name, want)
+	}
+	if n := len(d.Table().States()); n != 2 {
+		t.Errorf("%d tenants", n)
+	}
+}
+
+func TestTenantsComeChangeAndGo(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	d := w.open()
+	var told []*Table
+	d.OnChange(func(t *Table) { told = append(told, t) })
+	first := d.Table().Tenant("a")
+
+	w.tenant("b", "b.example")
+	d.Look()
+	w.finds(d, "b.example", "b")
+	if d.Table().Tenant("a") != first {
+		t.Error("a tenant that has not changed is another")
+	}
+
+	w.put("b", SettingsFile, "serverNames: [b2.example]\nbounds: {connections: 3}")
+	d.Look()
+	w.finds(d, "b2.example", "b")
+	w.finds(d, "b.example", "refused")
+	if d.Table().Tenant("b").Bounds.Connections != 3 {
+		t.Error("a change was not read")
+	}
+
+	if err := os.RemoveAll(filepath.Join(w.path, "b")); err != nil {
+		t.Fatal(err)
+	}
+	d.Look()
+	w.finds(d, "b2.example", "b") // a file system may blink
+	d.Look()
+	w.finds(d, "b2.example", "refused")
+	w.finds(d, "b.example", "refused")
+	if n := len(told); n != 4 {
+		t.Errorf("%d tables were told, want 4", n)
+	}
+	d.Look()
+	if len(told) != 4 {
+		t.Error("a table was told without news")
+	}
+}
+
+func TestOneThatIsBrokenHarmsNobodyElse(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	w.tenant("bad", "bad.example")
+	w.put("bad", ClientsCAFile, "nothing")
+	w.tenant("Wrong", "wrong.example")
+	d := w.open()
+	w.finds(d, "a.example", "a")
+	w.finds(d, "bad.example", "refused")
+	if s := w.state(d, "bad"); s.State != StateBroken || !strings.Contains(s.Error, "clients-ca.crt: no PEM certificate in it") {
+		t.Errorf("got %+v", s)
+	}
+	if s := w.state(d, "Wrong"); s.State != StateBroken || !strings.Contains(s.Error, "no name for a tenant") {
+		t.Errorf("got %+v", s)
+	}
+	w.put("bad", ClientsCAFile, string(w.ca.CertPEM))
+	d.Look()
+	w.finds(d, "bad.example", "bad")
+}
+
+func TestAChangeThatIsBrokenLeavesWhatWas(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	d := w.open()
+	was := d.Table().Tenant("a")
+	w.put("a", AgentsCAFile, "half of a fi")
+	d.Look()
+	if s := w.state(d, "a"); d.Table().Tenant("a") != was || s.State != StateStale || !strings.HasPrefix(s.Error, "agents-ca.crt: ") {
+		t.Errorf("got %+v", s)
+	}
+	w.put("a", AgentsCAFile, string(w.ca.CertPEM))
+	d.Look()
+	if s := w.state(d, "a"); s.State != StateServing || s.Error != "" || d.Table().Tenant("a") != was {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// A reading of what changes meanwhile is of no state that was meant.
+func TestAReadingOfHalfAChangeIsNotServed(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	d := w.open()
+	f, err := openFolder(filepath.Join(w.path, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	stamped := func() stamp {
+		s, err := f.stamp(time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	other := string(newCA(t).CertPEM)
+	w.put("a", AgentsCAFile, other)
+	before := stamped()
+	half, err := parse("a", f.read)
+	w.put("a", ClientsCAFile, other+other)
+	e, was := d.entries["a"], d.Table().Tenant("a")
+	if e.learn(half, err, before, stamped(), time.Now()) || e.parsed != was || e.stamp != nil {
+		t.Errorf("half a change is news: %+v", e)
+	}
+	d.Look()
+	if now := d.Table().Tenant("a"); now == was || !now.Clients.Same(now.Agents) {
+		t.Error("the next look does not find all of it")
+	}
+}
+
+func TestABundleThatIsCutShortIsNoSmallerBundle(t *testing.T) {
+	one, two := string(newCA(t).CertPEM), string(newCA(t).CertPEM)
+	for _, test := range []struct {
+		text string
+		want string
+	}{
+		{one + two, ""},
+		{"# ours -----BEGIN\n" + one + "\n\n# theirs\n" + two + "# end\n", ""},
+		{one + two[:len(two)/2], "ca: not all that begins with -----BEGIN is a whole PEM block"},
+		{one[:len(one)/2] + "\n" + two, "ca: not all that begins with -----BEGIN is a whole PEM block"},
+		{one[:len(one)/2], "ca: not all that begins with -----BEGIN is a whole PEM block"},
+		{"nothing", "ca: no PEM certificate in it"},
+	} {
+		_, err := parseCAs("ca", inMemory{"ca": test.text}.read)
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.HasPrefix(err.Error(), test.want)) {
+			t.Errorf("got %v, want %q", err, test.want)
+		}
+	}
+}
+
+func TestATenantWithoutItsCAIsRefused(t *testing.T) {
+	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
+		t.Run(file, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenant("a", "a.example")
+			d := w.open()
+			if err := os.Remove(filepath.Join(w.path, "a", file)); err != nil {
+				t.Fatal(err)
+			}
+			d.Look()
+			w.finds(d, "a.example", "a")
+			d.Look()
+			w.finds(d, "a.example", "refused")
+			if s := w.state(d, "a"); s.State != StateBroken || !strings.HasPrefix(s.Error, file+": ") {
+				t.Errorf("got %+v", s)
+			}
+			w.tenant("a", "a.example")
+			d.Look()
+			w.finds(d, "a.example", "a")
+		})
+	}
+}
+
+const tokensSpec = "serverNames: [a.example]\ntokens: {kubeconfig: kubeconfig, namespace: ns, serviceAccount: sa, audience: u}\n"
+
+// With tokens, agents need no CA; but to lose it opens nothing by itself.
+func TestTheAgentsCAIsNotLostUnnoticed(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	w.put("a", SettingsFile, tokensSpec)
+	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
+	d := w.open()
+	was := d.Table().Tenant("a")
+	if err := os.Remove(filepath.Join(w.path, "a", AgentsCAFile)); err != nil {
+		t.Fatal(err)
+	}
+	d.Look()
+	if s := w.state(d, "a"); d.Table().Tenant("a") != was || s.State != StateStale {
+		t.Errorf("got %+v", s)
+	}
+	for range 3 {
+		d.Look()
+		w.finds(d, "a.example", "refused")
+	}
+	if s := w.state(d, "a"); s.State != StateBroken || !strings.HasPrefix(s.Error, "agents-ca.crt: file does not exist; to let agents in by token alone") {
+		t.Errorf("got %+v", s)
+	}
+	w.put("a", SettingsFile, tokensSpec+"# by token alone\n")
+	d.Look()
+	w.finds(d, "a.example", "a")
+	if d.Table().Tenant("a").Agents != nil {
+		t.Error("it has CAs of agents")
+	}
+}
+
+// A file that tenant.yaml newly names may come after it.
+func TestWhatIsAddedAndMissingRemovesNobody(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	d := w.open()
+	w.put("a", SettingsFile, tokensSpec)
+	for range 3 {
+		d.Look()
+		w.finds(d, "a.example", "a")
+	}
+	if s := w.state(d, "a"); s.State != StateStale || !strings.HasPrefix(s.Error, "kubeconfig: ") {
+		t.Errorf("got %+v", s)
+	}
+	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
+	d.Look()
+	if s := w.state(d, "a"); s.State != StateServing || s.Spec.Tokens == nil {
+		t.Errorf("got %+v", s)
+	}
+}
+
+// What cannot be read just now was not removed.
+func TestErrorsOfTheFileSystemRemoveNobody(t *testing.T) {
+	if os.Getuid() == 0 {
+		t.Skip("root reads everything")
+	}
+	if runtime.GOOS == "windows" {
+		t.Skip("Windows has other permissions")
+	}
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	d := w.open()
+	for _, path := range []string{filepath.Join(w.path, "a", ClientsCAFile), filepath.Join(w.path, "a"), w.path} {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, 0); err != nil {
+			t.Fatal(err)
+		}
+		for range 4 {
+			d.Look()
+		}
+		w.finds(d, "a.example", "a")
+		if err := os.Chmod(path, info.Mode()); err != nil {
+			t.Fatal(err)
+		}
+		d.Look()
+		if s := w.state(d, "a"); s.State != StateServing {
+			t.Errorf("%s: got %+v", path, s)
+		}
+	}
+}
+
+// A link that leads nowhere in a way that is no clean absence keeps the tenant,
+// for root too.
+func TestALinkInCirclesRemovesNobody(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	d := w.open()
+	file := filepath.Join(w.path, "a", ClientsCAFile)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(ClientsCAFile, file); err != nil {
+		t.Skip(err)
+	}
+	for range 4 {
+		d.Look()
+	}
+	w.finds(d, "a.example", "a")
+	if s := w.state(d, "a"); s.State != StateStale {
+		t.Errorf("got %+v", s)
+	}
+}
+
+func TestNothingOutsideOfTheFolderIsRead(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	outside := filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(outside, w.ca.CertPEM, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(w.path, "a", ClientsCAFile)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, file); err != nil {
+		t.Skip(err)
+	}
+	d := w.open()
+	w.finds(d, "a.example", "refused")
+}
+
+func TestWhoHasAServerNameKeepsIt(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("b", "one.example")
+	d := w.open()
+	w.tenant("a", "one.example", "two.example") // first by name, second to come
+	d.Look()
+	w.finds(d, "one.example", "b")
+	w.finds(d, "two.example", "refused")
+	if s := w.state(d, "a"); s.State != StateBroken || s.Error != `tenant.yaml: serverNames[0]: one.example is the name of the tenant "b" already` {
+		t.Errorf("got %+v", s)
+	}
+	w.tenant("b", "three.example")
+	d.Look()
+	w.finds(d, "one.example", "a")
+	w.finds(d, "three.example", "b")
+}
+
+// A folder mounted by Kubernetes changes by a link that is put in place of
+// another.
+func TestLinksThatAreSwapped(t *testing.T) {
+	w := newWorld(t)
+	mounted := filepath.Join(w.path, "a")
+	version := func(name, serverName string) {
+		w.tenant("a/"+name, serverName)
+		if err := os.Symlink(name, filepath.Join(mounted, "..data_tmp")); err != nil {
+			t.Skip(err)
+		}
+		if err := os.Rename(filepath.Join(mounted, "..data_tmp"), filepath.Join(mounted, "..data")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	version("..1", "one.example")
+	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
+		if err := os.Symlink("..data/"+file, filepath.Join(mounted, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := w.open()
+	w.finds(d, "one.example", "a")
+	version("..2", "two.example")
+	if err := os.RemoveAll(filepath.Join(mounted, "..1")); err != nil {
+		t.Fatal(err)
+	}
+	d.Look()
+	w.finds(d, "two.example", "a")
+	w.finds(d, "one.example", "refused")
+}
+
+// Tools that copy keep the time, and certificates often have the same size.
+func TestAFileThatKeepsItsSizeAndTime(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "one.example")
+	file := filepath.Join(w.path, "a", SettingsFile)
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(file, old, old); err != nil {
+		t.Fatal(err)
+	}
+	d := w.open()
+	other := filepath.Join(t.TempDir(), "new")
+	if err := os.WriteFile(other, []byte("serverNames: [two.example]"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(other, old, old); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(other, file); err != nil {
+		t.Skip(err)
+	}
+	d.Look()
+	w.finds(d, "two.example", "a")
+}
+
+func TestASettledFolderIsNotReadAgain(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	old := time.Now().Add(-time.Hour)
+	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
+		if err := os.Chtimes(filepath.Join(w.path, "a", file), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := w.open()
+	read := time.Now() // or else its turn may have come
+	d.entries["a"].read = read
+	d.Look()
+	if !d.entries["a"].read.Equal(read) {
+		t.Error("it was")
+	}
+}
+
+// With more names than can be remembered, none falls through.
+func TestTooManyNamesAreSaidOnce(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	d := w.open()
+	for i := range maxRefused {
+		d.served[strconv.Itoa(i)] = struct{}{}
+	}
+	w.said.Reset()
+	for _, name := range []string{"b.example", "c.example"} {
+		w.tenant("a", name)
+		d.Look()
+		w.finds(d, name, "a")
+		w.finds(d, "nobody.example", "refused")
+	}
+	lines := 0
+	for _, e := range w.said.AllEntries() {
+		if e.Level == logrus.ErrorLevel {
+			lines++
+		}
+	}
+	if lines != 1 || !d.Table().Closed() || len(d.served) != maxRefused+1 {
+		t.Errorf("%d lines; closed: %v; %d names are remembered", lines, d.Table().Closed(), len(d.served))
+	}
+}
+
+func TestFailuresAreLoggedOnce(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	w.put("a", SettingsFile, "x: 1")
+	d := w.open()
+	for range 3 {
+		d.Look()
+	}
+	if n := len(w.said.AllEntries()); n != 1 || w.said.LastEntry().Data["tenant"] != "a" {
+		t.Errorf("%d lines", n)
+	}
+}
+
+func TestOpenNamesTheFolderThatIsMissing(t *testing.T) {
+	if _, err := Open("/nowhere/tenants", logrus.New()); err == nil || !strings.HasPrefix(err.Error(), "/nowhere/tenants: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTokensMayStandInForTheAgentsCA(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	w.put("a", SettingsFile, tokensSpec)
+	w.put("a", "kubeconfig", kubeconfigOf("server: 'https://api'", "token: x"))
+	if err := os.Remove(filepath.Join(w.path, "a", AgentsCAFile)); err != nil {
+		t.Fatal(err)
+	}
+	tenant, err := Load("a", filepath.Join(w.path, "a"))
+	if err != nil || tenant.Agents != nil || tenant.Tokens == nil || tenant.Tokens.API.Token != "x" {
+		t.Errorf("got %+v, %v", tenant, err)
+	}
+}
+
+func TestTheServersCertificateMustBeForTheNames(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example", "b.example")
+	for _, test := range []struct {
+		names []string
+		want  string
+	}{
+		{[]string{"a.example"}, "server.crt: the certificate is not for b.example"},
+		{[]string{"a.example", "b.example"}, ""},
+		{[]string{"*.example"}, ""},
+	} {
+		pair, err := w.ca.Issue(pki.Leaf{CommonName: "s", DNS: test.names, Server: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.put("a", CertFile, string(pair.CertPEM))
+		w.put("a", KeyFile, string(pair.KeyPEM))
+		tenant, err := Load("a", filepath.Join(w.path, "a"))
+		if test.want == "" && (err != nil || tenant.Cert == nil) || test.want != "" && (err == nil || !strings.HasPrefix(err.Error(), test.want)) {
+			t.Errorf("%q: got %v", test.names, err)
+		}
+	}
+	if cert := w.open().Table().Tenant("a").Cert; cert == nil || cert.Leaf != nil {
+		t.Errorf("a server keeps no certificate, or the parsed one too: %+v", cert)
+	}
+	if err := os.Remove(filepath.Join(w.path, "a", KeyFile)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load("a", filepath.Join(w.path, "a")); err == nil || err.Error() != "server.crt: a certificate without server.key" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTrustIsByChainAndNotByFile(t *testing.T) {
+	one, two := newCA(t), newCA(t)
+	cas := func(cas ...*pki.CA) *CAs {
+		var text []byte
+		for _, ca := range cas {
+			text = append(text, ca.CertPEM...)
+		}
+		c, err := parseCAs("ca", inMemory{"ca": string(text)}.read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	leaf := func(ca *pki.CA, l pki.Leaf) []*x509.Certificate {
+		pair, err := ca.Issue(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []*x509.Certificate{pair.TLS().Leaf}
+	}
+	client := leaf(one, pki.Leaf{CommonName: "c", Client: true})
+	switch {
+	case !cas(one).Trust(client), !cas(two, one).Trust(client):
+		t.Error("its own CA does not trust it")
+	case cas(two).Trust(client):
+		t.Error("another CA of the same name trusts it")
+	case cas(one).Trust(nil):
+		t.Error("no certificate is trusted")
+	case cas(one).Trust(leaf(one, pki.Leaf{CommonName: "s", DNS: []string{"s"}, Server: true})):
+		t.Error("a server's certificate is trusted as a client's")
+	case !cas(one, two).Same(cas(two, one, one)) || cas(one).Same(cas(two)):
+		t.Error("the same certificates in another order are not the same")
+	}
+	short := leaf(one, pki.Leaf{CommonName: "c", Client: true, Lifetime: time.Nanosecond})
+	if !slices.ContainsFunc(short, func(c *x509.Certificate) bool { return c.NotAfter.Before(time.Now()) }) {
+		t.Skip("it has not expired yet")
+	}
+	if !cas(one).Trust(short) {
+		t.Error("one that has expired since counts as of another CA")
+	}
+}
+
+// A folder at rest is not opened at each look, and whatever changes in it is seen,
+// though all that is in it looks old.
+func TestAFolderAtRestIsNotOpened(t *testing.T) {
+	const name = "a"
+	old := time.Now().Add(-time.Hour)
+	age := func(path string) {
+		t.Helper()
+		if err := os.Chtimes(path, time.Time{}, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, change := range map[string]func(w *world, folder string) error{
+		"a file was written": func(w *world, folder string) error {
+			w.put(name, SettingsFile, "serverNames: [b.example]")
+			return nil
+		},
+		"a file was written long ago": func(w *world, folder string) error {
+			w.put(name, SettingsFile, "serverNames: [b.example]")
+			return os.Chtimes(filepath.Join(folder, SettingsFile), time.Time{}, old.Add(time.Second))
+		},
+		"a file was replaced by one of the same size and age": func(w *world, folder string) error {
+			w.put(name, ".new", "serverNames: [b.example]")
+			age(filepath.Join(folder, ".new"))
+			defer age(folder)
+			return os.Rename(filepath.Join(folder, ".new"), filepath.Join(folder, SettingsFile))
+		},
+		"a file came": func(w *world, folder string) error {
+			w.put(name, "kubeconfig", "")
+			age(filepath.Join(folder, "kubeconfig"))
+			return nil
+		},
+		"a file went": func(w *world, folder string) error {
+			defer age(folder)
+			return os.Remove(filepath.Join(folder, AgentsCAFile))
+		},
+		"its modes changed": func(w *world, folder string) error { return os.Chmod(folder, 0o700) },
+		"it went":           func(w *world, folder string) error { return os.Rename(folder, folder+"2") },
+		"it is another": func(w *world, folder string) error {
+			w.tenant("b", "b.example")
+			for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile, ""} {
+				age(filepath.Join(w.path, "b", file))
+			}
+			return errors.Join(os.Rename(folder, folder+"2"), os.Rename(filepath.Join(w.path, "b"), folder))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenant(name, "a.example")
+			folder := filepath.Join(w.path, name)
+			for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile, ""} {
+				age(filepath.Join(folder, file))
+			}
+			d := w.open()
+			read := d.entries[name].stamp
+			if read == nil || !d.source.still(name, read, true) {
+				t.Fatal("it is opened though nothing has changed")
+			}
+			if err := change(w, folder); err != nil {
+				t.Fatal(err)
+			}
+			if d.source.still(name, read, true) {
+				t.Error("it is not opened")
+			}
+		})
+	}
+}
+
+// A link that leads nowhere may lead somewhere at the next look, of which the
+// folder that it is in shows nothing.
+func TestALinkThatLeadsNowhereIsFollowed(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	folder := filepath.Join(w.path, "a")
+	if err := errors.Join(os.MkdirAll(filepath.Join(folder, "sub", "sub"), 0o755), os.Symlink("sub/sub/key", filepath.Join(folder, KeyFile))); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile, "sub", ""} {
+		if err := os.Chtimes(filepath.Join(folder, file), time.Time{}, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := w.open()
+	if s := w.state(d, "a"); s.State != StateServing {
+		t.Fatalf("%+v", s)
+	}
+	w.put("a", "sub/sub/key", "no certificate is with it")
+	d.Look()
+	if s := w.state(d, "a"); s.State != StateStale {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Most tenants have one CA for both sides, which is kept once.
+func TestOneCAForBothSidesIsKeptOnce(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	w.tenant("b", "b.example")
+	w.put("b", AgentsCAFile, string(newCA(t).CertPEM))
+	d := w.open()
+	if a := d.Table().Tenant("a"); a.Agents != a.Clients {
+		t.Error("the same CA is there twice")
+	}
+	if b := d.Table().Tenant("b"); b.Agents == b.Clients {
+		t.Error("another CA is taken for the same")
+	}
+}
+
+// Folders that have all changed in one look are not all read again in one.
+func TestRereadsAreSpread(t *testing.T) {
+	const crowd = 40
+	w := newWorld(t)
+	for i := range crowd {
+		w.tenant(fmt.Sprint(i), fmt.Sprintf("t%d.example", i))
+	}
+	d := w.open()
+	for _, what := range []string{"at first", "after a change of all"} {
+		var reads []time.Time
+		for name, e := range d.entries {
+			if age := time.Since(e.read); age < 0 || age > 2*rereadEvery {
+				t.Errorf("%s: counts as read %v ago", name, age)
+			}
+			reads = append(reads, e.read)
+		}
+		slices.SortFunc(reads, time.Time.Compare)
+		if all := reads[crowd-1].Sub(reads[0]); all < rereadEvery/4 {
+			t.Errorf("%s, %d folders are due within %v", what, crowd, all)
+		}
+		for i := range crowd {
+			w.put(fmt.Sprint(i), SettingsFile, fmt.Sprintf("serverNames: [changed%d.example]", i))
+		}
+		d.Look()
+	}
+}
+
+// What was read again and has not changed is not parsed again, which costs a
+// multiple: every ten minutes all of a thousand tenants are read. Whatever has changed is,
+// and so is what cannot be read.
+func TestARereadParsesOnlyWhatHasChanged(t *testing.T) {
+	w := newWorld(t)
+	w.tenant("a", "a.example")
+	tenant := w.open().Table().Tenant("a")
+	f, err := openFolder(filepath.Join(w.path, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	if !tenant.unchanged(f.read) {
+		t.Error("files at rest count as changed")
+	}
+	if (*Spec)(nil).unchanged(f.read) {
+		t.Error("a tenant that was never read counts as unchanged")
+	}
+	for _, file := range []string{SettingsFile, ClientsCAFile, AgentsCAFile, CertFile, KeyFile, ReaderFile} {
+		for what, outcome := range map[string]struct {
+			data []byte
+			err  error
+		}{"has changed": {[]byte("else"), nil}, "is unreadable": {nil, fs.ErrPermission}} {
+			now := func(name string) ([]byte, error) {
+				if name == file {
+					return outcome.data, outcome.err
+				}
+				return f.read(name)
+			}
+			if tenant.unchanged(now) {
+				t.Errorf("%s %s, and the tenant counts as unchanged", file, what)
+			}
+		}
+	}
+	parse := testing.AllocsPerRun(10, func() { _, _ = parse("a", f.read) })
+	reread := testing.AllocsPerRun(10, func() { tenant.unchanged(f.read) })
+	if reread > parse/3 {
+		t.Errorf("%.0f allocations to read it again, %.0f to parse it", reread, parse)
+	}
+}
+
+// The state of each tenant is found by its name, also of one that is broken.
+func TestStatesAreFoundByName(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"b", "a", "d"} {
+		w.tenant(name, name+".example")
+	}
+	w.put("b", SettingsFile, "{")
+	table := w.open().Table()
+	for _, want := range table.States() {
+		if got, found := table.State(want.Name); !found || got.Name != want.Name || got.State != want.State {
+			t.Errorf("%s: %+v, %t", want.Name, got, found)
+		}
+	}
+	for _, name := range []string{"", "c", "e"} {
+		if got, found := table.State(name); found {
+			t.Errorf("%q: %+v", name, got)
+		}
+	}
+}
+
+// flaky is a source that fails now and then.
+type flaky struct {
+	source
+	opening, listing error
+}
+
+func (f *flaky) still(string, stamp, bool) bool { return false }
+
+func (f *flaky) open(name string) (store, error) {
+	if f.opening != nil {
+		return nil, f.opening
+	}
+	s, err := f.source.open(name)
+	return flakyStore{s, f.listing}, err
+}
+
+type flakyStore struct {
+	store
+	err error
+}
+
+func (s flakyStore) stamp(now time.Time) (stamp, error) {
+	if s.err != nil {
+		return nil, s.err
+	}
+	return s.store.stamp(now)
+}
+
+// A folder that could not be looked at for a moment is as it was at the next look.
+func TestATransientErrorIsOverAtTheNextLook(t *testing.T) {
+	for what, fails := range map[string]flaky{"open": {opening: syscall.EIO}, "list": {listing: syscall.EMFILE}} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenant("a", "a.example")
+			old := time.Now().Add(-time.Hour)
+			for _, file := range []string{AgentsCAFile, ClientsCAFile, SettingsFile} {
+				if err := os.Chtimes(filepath.Join(w.path, "a", file), old, old); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d := w.open()
+			good := d.source
+			fails.source = good
+			d.source = &fails
+			d.Look()
+			if s := w.state(d, "a"); s.State != StateStale {
+				t.Fatalf("%+v", s)
+			}
+			d.source = good
+			d.Look()
+			if s := w.state(d, "a"); s.State != StateServing {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// A reader's token that was changed or removed is worth nothing any more,
+// whatever else is wrong with the folder then.
+func TestATokenIsRevokedThoughTheRestIsWrong(t *testing.T) {
+	digest := func(text string) admin.TokenDigest {
+		d, err := admin.ParseToken([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	first, second := strings.Repeat("first", 8), strings.Repeat("second", 8)
+	for what, spoil := range map[string]func(w *world){
+		"settings": func(w *world) { w.put("a", SettingsFile, "x: 1") },
+		"CA":       func(w *world) { w.put("a", ClientsCAFile, "nothing") },
+		"name":     func(w *world) { w.put("a", SettingsFile, "serverNames: [b.example]") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenant("a", "a.example")
+			w.tenant("b", "b.example")
+			w.put("a", ReaderFile, first)
+			d := w.open()
+			shows := func(when, token string, want bool) {
+				t.Helper()
+				if got := d.Table().Reader(digest(token)); (got != nil) != want || want && got.Name != "a" {
+					t.Errorf("%s, %.6s shows %+v", when, token, got)
+				}
+				w.finds(d, "a.example", "a")
+			}
+			shows("at first", first, true)
+			spoil(w)
+			w.put("a", ReaderFile, "too short")
+			d.Look()
+			shows("with a wrong one", first, true)
+			w.put("a", ReaderFile, second)
+			d.Look()
+			shows("changed", first, false)
+			shows("changed", second, true)
+			if err := os.Remove(filepath.Join(w.path, "a", ReaderFile)); err != nil {
+				t.Fatal(err)
+			}
+			d.Look()
+			shows("removed", second, false)
+			if s := w.state(d, "a"); s.State != StateStale {
+				t.Errorf("%+v", s)
+			}
+			w.put("a", ReaderFile, first)
+			w.tenant("a", "a.example")
+			d.Look()
+			shows("in order", first, true)
+			if s := w.state(d, "a"); s.State != StateServing {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}

@@ -1,0 +1,216 @@
+package tenant
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"konnectivity/internal/pki"
+)
+
+func TestIdentitiesHaveOneSpelling(t *testing.T) {
+	for text, want := range map[string]string{
+		"spiffe://Fleet.example/Red/agent": "spiffe://fleet.example/Red/agent",
+		"urn:red":                          "urn:red",
+		"Red.Example.":                     "red.example",
+		"CN=Red: the first":                "CN=Red: the first",
+	} {
+		if got, err := parseIdentity(text); err != nil || got != want {
+			t.Errorf("%q: %q, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "CN=", ":x", "://x", "*.example", "10.0.0.1", "a b", "O=red", strings.Repeat("a.", 2000)} {
+		if got, err := parseIdentity(text); err == nil {
+			t.Errorf("%q is taken as %q", text, got)
+		}
+	}
+}
+
+// What a CA lets pass as a name of one kind is no identity of another.
+func TestNoIdentityIsOneOfAnotherKind(t *testing.T) {
+	cert := &x509.Certificate{
+		Subject:  pkix.Name{CommonName: "cn.example"},
+		DNSNames: []string{"spiffe://red/agent", "CN=red", "*.example", "10.0.0.1", "dns.example"},
+		URIs:     []*url.URL{{Path: "uri.example"}, {Path: "CN=red"}, {Scheme: "spiffe", Host: "Blue", Path: "/agent"}},
+	}
+	if got, want := NamesOf(cert), []string{"CN=cn.example", "dns.example", "spiffe://blue/agent"}; !slices.Equal(got, want) {
+		t.Errorf("got %q", got)
+	}
+	cert.DNSNames = make([]string, maxIdentities)
+	if got := NamesOf(cert); len(got) > 0 {
+		t.Errorf("of a certificate with too many names: %q", got)
+	}
+}
+
+// named is one of the signer's with a name in DNS.
+func (s *signer) named(names ...string) []*x509.Certificate {
+	cert := *s.peer(true)
+	cert.DNSNames = names
+	return []*x509.Certificate{&cert} // which is looked at, and whose signature is of Raw
+}
+
+// only is a tenant whose clients have one of these identities.
+func (s *signer) only(name string, identities ...string) *Spec {
+	t := s.tenant(name)
+	t.Clients = t.Clients.narrow(identities)
+	return t
+}
+
+func TestAnIdentityTellsTenantsOfOneCAApart(t *testing.T) {
+	shared, own := newSigner(t), newSigner(t)
+	tenants := map[string]*Spec{"own": own.tenant("own")}
+	for i := range 200 {
+		name := fmt.Sprint("t", i)
+		tenants[name] = shared.only(name, name+".example", name+".two.example")
+	}
+	all := newIssuers(tenants, clientsOf)
+	for _, c := range []struct {
+		what  string
+		chain []*x509.Certificate
+		want  string
+	}{
+		{"one of t7", shared.named("t7.example"), "t7"},
+		{"another of t7", shared.named("x.example", "T7.two.example."), "t7"},
+		{"one of t7, with its CA", append(shared.named("t7.example"), shared.cert), "t7"},
+		{"one of two", shared.named("t7.example", "t8.example"), `"t7" and "t8" both trust it`},
+		{"one of many", shared.named("t1.example", "t2.example", "t3.example", "t4.example", "t5.example"), "more than 4 tenants"},
+		{"one of nobody", shared.named("t200.example"), errNobodys.Error()},
+		{"one without names", shared.named(), errNobodys.Error()},
+		{"one of another CA", own.named("t7.example"), "own"},
+	} {
+		found, err := all.Find(c.chain)
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = found.Name
+		}
+		if !strings.Contains(got, c.want) || err == nil && got != c.want {
+			t.Errorf("%s: %s, want %s", c.what, got, c.want)
+		}
+	}
+}
+
+// Also under a name, a certificate is admitted with the tenant's identities alone.
+func TestACertificateOfTwoIsAdmittedByNone(t *testing.T) {
+	shared, own := newSigner(t), newSigner(t)
+	red, blue := shared.only("red", "red.example"), shared.only("blue", "blue.example")
+	green := own.only("green", "blue.example") // the same identity of another CA
+	table := &Table{identities: make(map[string]string)}
+	for _, tenant := range []*Spec{red, blue, green} {
+		table.identify(tenant)
+	}
+	for _, c := range []struct {
+		tenant *Spec
+		names  []string
+		want   string
+	}{
+		{red, []string{"red.example"}, ""},
+		{red, []string{"red.example", "x.example"}, ""},
+		{red, []string{"blue.example"}, "no identity"},
+		{red, nil, "no identity"},
+		{red, []string{"red.example", "blue.example"}, `two tenants, "red" and "blue"`},
+		{green, []string{"blue.example", "red.example"}, ""},
+	} {
+		err := table.Admit(c.tenant, c.tenant.Clients, shared.named(c.names...)[0])
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %q: %v", c.tenant.Name, c.names, err)
+		}
+	}
+}
+
+// So it is as a reader's, though it is a client of one tenant alone.
+func TestACertificateOfTwoReadsNothing(t *testing.T) {
+	shared := newSigner(t)
+	red, blue := shared.only("red", "red.example"), shared.only("blue", "blue.example")
+	blue.Agents = blue.Clients.narrow([]string{"agent.blue.example"})
+	table := &Table{identities: make(map[string]string), tenants: map[string]*Spec{"red": red, "blue": blue}}
+	table.identify(red)
+	table.identify(blue)
+	if got := table.ReaderBy(shared.named("red.example")); got != red {
+		t.Errorf("a client of red reads %+v", got)
+	}
+	if got := table.ReaderBy(shared.named("red.example", "agent.blue.example")); got != nil {
+		t.Errorf("a client of red that is an agent of blue reads %s", got.Name)
+	}
+}
+
+// identified are lines of tenant.yaml.
+func identified(more string, identities ...string) string {
+	list := "[" + strings.Join(identities, ", ") + "]"
+	return fmt.Sprintf("identities: {agents: %s, clients: %s}\n%s", list, list, more)
+}
+
+// Of what two tenants claim, the first keeps it, and only the later one is told.
+func TestAnIdentityIsOfOneTenant(t *testing.T) {
+	const told = "byCertificate: true\n"
+	for _, c := range []struct{ what, first, later, want string }{
+		{"others", identified(told, "CN=a"), identified(told, "CN=b"), ""},
+		{"the same", identified(told, "CN=x", "CN=a"), identified(told, "CN=b", "CN=x"), `tenant.yaml: identities.agents: "CN=x" is an identity of the tenant "a" already`},
+		{"the same, by name", identified("", "CN=x"), identified("", "CN=x"), `tenant.yaml: identities.agents: "CN=x" is an identity of the tenant "a" already`},
+		{"all of a CA before", told, identified(told, "CN=b"), `agents-ca.crt: with byCertificate, "CN=ca" is a CA of the tenant "a" already`},
+		{"all of a CA later", identified(told, "CN=a"), told, `agents-ca.crt: with byCertificate, "CN=ca" is a CA of others already, by their identities`},
+		{"all of a CA by name", identified(told, "CN=a"), "", ""},
+		{"one side whole", "byCertificate: true\nidentities: {agents: [CN=a]}\n", identified(told, "CN=b"), `"CN=ca" is a CA of the tenant "a" already`},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			w := newWorld(t)
+			w.tenant("a", "a.example")
+			w.put("a", SettingsFile, "serverNames: [a.example]\n"+c.first)
+			d := w.open()
+			w.tenant("b", "b.example")
+			w.put("b", SettingsFile, "serverNames: [b.example]\n"+c.later)
+			d.Look()
+			if s := w.state(d, "a"); s.State != StateServing || s.Error != "" {
+				t.Errorf("the first: %+v", s)
+			}
+			s := w.state(d, "b")
+			if c.want == "" && s.State != StateServing || c.want != "" && (s.State != StateBroken || !strings.HasSuffix(s.Error, c.want)) {
+				t.Fatalf("the later one: %+v", s)
+			}
+			if strings.Contains(s.Told, `"a"`) {
+				t.Errorf("its reader is told %q", s.Told)
+			}
+			w.put("a", SettingsFile, "serverNames: [a.example]\n"+identified("byCertificate: true\n", "CN=z"))
+			d.Look()
+			d.Look()
+			if s := w.state(d, "b"); s.State != StateServing && c.later != told {
+				t.Errorf("what the first gave up is not taken: %+v", s)
+			}
+		})
+	}
+}
+
+// A tenant without a CA for agents cannot list who of it they are.
+func TestIdentitiesNeedACA(t *testing.T) {
+	w := newWorld(t)
+	w.put("a", ClientsCAFile, string(w.ca.CertPEM))
+	w.put("a", "k", "")
+	w.put("a", SettingsFile, "serverNames: [a.example]\nidentities: {agents: [CN=a]}\ntokens: {kubeconfig: k, namespace: ns, serviceAccount: sa, audience: a}")
+	if s := w.state(w.open(), "a"); !strings.Contains(s.Error, "tenant.yaml: identities.agents: there is no agents-ca.crt") {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Trust, by which connections are judged again, asks for an identity too.
+func TestTrustAsksForAnIdentity(t *testing.T) {
+	ca := newCA(t)
+	c, err := parseCAs("ca", inMemory{"ca": string(ca.CertPEM)}.read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := ca.Issue(pki.Leaf{CommonName: "a", Client: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain := []*x509.Certificate{pair.TLS().Leaf}
+	a, b := c.narrow([]string{"CN=a"}), c.narrow([]string{"CN=b"})
+	if !c.Trust(chain) || !a.Trust(chain) || b.Trust(chain) {
+		t.Error("it does not")
+	}
+	if a.Same(b) || a.Same(c) || !a.Same(c.narrow([]string{"CN=a", "CN=a"})) {
+		t.Error("other identities are taken for the same")
+	}
+}

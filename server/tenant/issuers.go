@@ -1,0 +1,155 @@
+package tenant
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"konnectivity/internal/tlsreload"
+)
+
+const (
+	// maxCandidates bounds whose CAs are tried for one certificate. One is usual,
+	// two where a CA is cross-signed.
+	maxCandidates = 4
+
+	// maxChain bounds how many certificates a peer may show to be found by them.
+	maxChain = 8
+)
+
+// errNobodys says that no tenant's CA has issued a certificate.
+var errNobodys = errors.New("no tenant that is told by certificate has a CA that issued it, or it has none of the identities that the tenant lists")
+
+// Issuers find a tenant by the CA of a certificate, on one side of the server; nil
+// where nobody is told by certificate. They do not change, and may be used by any
+// number of goroutines.
+//
+// Thousands of CAs may have the same name, and thousands of tenants the same CA, so a
+// certificate is tried against those alone that it names by key, and of whose
+// identities it has one.
+type Issuers struct {
+	of func(*Spec) *CAs
+	by map[issuer][]*Spec
+}
+
+// issuer is how a certificate names its CA.
+type issuer struct {
+	name string // as in ASN.1
+	key  string // its identifier; "": none is told
+	any  bool   // by name alone
+
+	identity string // that it has besides; "": whatever it has
+}
+
+// agentsOf and clientsOf are the CAs by which peers of a tenant are told, if they
+// are, and readersBy those by which its readers are, who ask for no name at all.
+func agentsOf(t *Spec) *CAs  { return t.ifTold(t.Agents) }
+func clientsOf(t *Spec) *CAs { return t.ifTold(t.Clients) }
+func readersBy(t *Spec) *CAs { return t.Clients }
+
+func (t *Spec) ifTold(by *CAs) *CAs {
+	if !t.ByCertificate {
+		return nil
+	}
+	return by
+}
+
+// newIssuers indexes the tenants that have such CAs; nil: none has.
+func newIssuers(tenants map[string]*Spec, of func(*Spec) *CAs) *Issuers {
+	all := &Issuers{of, make(map[issuer][]*Spec)}
+	for _, t := range tenants {
+		if cas := of(t); cas != nil {
+			identities := cas.Only
+			if len(identities) == 0 {
+				identities = []string{""}
+			}
+			for _, ca := range cas.Certs {
+				for _, id := range identities {
+					name := string(ca.RawSubject)
+					all.add(issuer{name: name, key: string(ca.SubjectKeyId), identity: id}, t)
+					all.add(issuer{name: name, any: true, identity: id}, t)
+				}
+			}
+		}
+	}
+	if len(all.by) == 0 {
+		return nil
+	}
+	return all
+}
+
+func (all *Issuers) add(at issuer, t *Spec) {
+	if !slices.Contains(all.by[at], t) {
+		all.by[at] = append(all.by[at], t)
+	}
+}
+
+// Find is the one tenant that trusts a certificate, which intermediates follow.
+// It fails if none does, or if several do.
+func (all *Issuers) Find(chain []*x509.Certificate) (*Spec, error) {
+	if len(chain) > maxChain {
+		return nil, fmt.Errorf("%d certificates are shown, and at most %d are looked at", len(chain), maxChain)
+	}
+	var found *Spec
+	candidates := all.candidates(chain)
+	if len(candidates) > maxCandidates {
+		return nil, fmt.Errorf("CAs of more than %d tenants have the name of its issuer, or identities of it: it has to be issued with an authority key identifier, and for one tenant", maxCandidates)
+	}
+	for _, t := range candidates {
+		if cas := all.of(t); !cas.counts(chain[0]) || !tlsreload.Issued(chain, cas.Pool, time.Now()) {
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("the tenants %q and %q both trust it: it has to ask for one by name", found.Name, t.Name)
+		}
+		found = t
+	}
+	if found == nil {
+		return nil, errNobodys
+	}
+	return found, nil
+}
+
+// candidates are those of whose CAs one is named as the issuer of a certificate. A
+// root behind the first leads to none that those before it do not lead to, but
+// names no key, and so would lead to every tenant whose CA has its name. It stops
+// where there are too many: of thousands, each would be looked for among the others.
+func (all *Issuers) candidates(chain []*x509.Certificate) (out []*Spec) {
+	if len(chain) == 0 {
+		return nil
+	}
+	identities := append([]string{""}, NamesOf(chain[0])...)
+	for i, cert := range chain {
+		if i > 0 && selfSigned(cert) {
+			continue
+		}
+		name := string(cert.RawIssuer)
+		keys := []issuer{{name: name, any: true}}
+		if len(cert.AuthorityKeyId) > 0 {
+			keys = []issuer{{name: name, key: string(cert.AuthorityKeyId)}, {name: name}}
+		}
+		for _, key := range keys {
+			for _, key.identity = range identities {
+				for _, t := range all.by[key] {
+					if !slices.Contains(out, t) {
+						out = append(out, t)
+					}
+					if len(out) > maxCandidates {
+						return out
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// selfSigned says whether a certificate is a root. Its names do not tell: a CA that
+// another of the same name has signed has the same ones.
+func selfSigned(cert *x509.Certificate) bool {
+	return bytes.Equal(cert.RawIssuer, cert.RawSubject) &&
+		cert.CheckSignature(cert.SignatureAlgorithm, cert.RawTBSCertificate, cert.Signature) == nil
+}

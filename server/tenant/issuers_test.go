@@ -1,0 +1,179 @@
+package tenant
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+)
+
+// signer is a CA of a test. All have the same name.
+type signer struct {
+	t    *testing.T
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+var sameName = pkix.Name{CommonName: "ca"}
+
+func newSigner(t *testing.T) *signer {
+	s := &signer{t: t, key: newKey(t)}
+	s.cert = s.sign(s.template(sameName), s.key, nil)
+	return s
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// template is of a CA's certificate.
+func (s *signer) template(name pkix.Name) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: name, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+}
+
+// sign makes a certificate of a key; parent: nil is itself.
+func (s *signer) sign(template *x509.Certificate, of *ecdsa.PrivateKey, parent *x509.Certificate) *x509.Certificate {
+	s.t.Helper()
+	if parent == nil {
+		parent = template
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, of.Public(), s.key)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return cert
+}
+
+// peer is a client's certificate; without names its issuer's key is not told.
+func (s *signer) peer(keys bool) *x509.Certificate {
+	parent := *s.cert
+	if !keys {
+		parent.SubjectKeyId = nil
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "peer"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	return s.sign(template, newKey(s.t), &parent)
+}
+
+// cross is a certificate for the key of another CA.
+func (s *signer) cross(other *signer) *x509.Certificate {
+	return s.sign(s.template(sameName), other.key, s.cert)
+}
+
+// told is a tenant whose clients are told by certificate.
+func (s *signer) tenant(name string) *Spec {
+	cas := &CAs{Certs: []*x509.Certificate{s.cert}, Pool: x509.NewCertPool()}
+	cas.Pool.AddCert(s.cert)
+	return &Spec{Name: name, ByCertificate: true, Clients: cas}
+}
+
+func TestACertificateIsOfTheTenantWhoseCAIssuedIt(t *testing.T) {
+	a, b, stranger, byName := newSigner(t), newSigner(t), newSigner(t), newSigner(t)
+	tenants := map[string]*Spec{"a": a.tenant("a"), "b": b.tenant("b"), "c": byName.tenant("c")}
+	tenants["c"].ByCertificate = false
+	all := newIssuers(tenants, clientsOf)
+	late := a.peer(true)
+	expired := *late
+	expired.NotAfter = time.Now().Add(-time.Minute)
+	for _, c := range []struct {
+		what  string
+		chain []*x509.Certificate
+		want  string // the tenant, or a part of the error
+	}{
+		{"one of a", []*x509.Certificate{a.peer(true)}, "a"},
+		{"one of b", []*x509.Certificate{b.peer(true)}, "b"},
+		{"one of b that does not tell the key", []*x509.Certificate{b.peer(false)}, "b"},
+		{"one of b, with the CA of a", []*x509.Certificate{b.peer(true), a.cert}, "b"},
+		{"one of a, cross-signed by b, without that", []*x509.Certificate{a.peer(true)}, "a"},
+		{"one of a, cross-signed by b", []*x509.Certificate{a.peer(true), b.cross(a)}, "both trust it"},
+		{"a stranger's, cross-signed by b", []*x509.Certificate{stranger.peer(true), b.cross(stranger)}, "b"},
+		{"a stranger's", []*x509.Certificate{stranger.peer(true)}, errNobodys.Error()},
+		{"a stranger's, with the CA of a", []*x509.Certificate{stranger.peer(true), a.cert}, errNobodys.Error()},
+		{"one of a tenant that is not told so", []*x509.Certificate{byName.peer(true)}, errNobodys.Error()},
+		{"a CA itself, which is no client", []*x509.Certificate{a.cert}, ""},
+		{"one that has expired", []*x509.Certificate{&expired}, errNobodys.Error()},
+		{"a long chain", append([]*x509.Certificate{a.peer(true)}, make([]*x509.Certificate, maxChain)...), "at most"},
+	} {
+		found, err := all.Find(c.chain)
+		got := fmt.Sprint(err)
+		if err == nil {
+			got = found.Name
+		}
+		if err == nil && got != c.want && c.want != "" || err != nil && !strings.Contains(got, c.want) {
+			t.Errorf("%s: %s, want %s", c.what, got, c.want)
+		}
+	}
+	if newIssuers(tenants, agentsOf) != nil {
+		t.Error("agents are told by certificate of tenants that have no CA for them")
+	}
+}
+
+// However many CAs have the same name, a few are tried.
+func TestManyCAsOfOneName(t *testing.T) {
+	tenants := make(map[string]*Spec)
+	var last *signer
+	for i := range 3 * maxCandidates {
+		last = newSigner(t)
+		name := fmt.Sprint(i)
+		tenants[name] = last.tenant(name)
+	}
+	all := newIssuers(tenants, clientsOf)
+	keyed := []*x509.Certificate{last.peer(true)}
+	if n := len(all.candidates(keyed)); n != 1 {
+		t.Errorf("%d are tried", n)
+	}
+	if found, err := all.Find(keyed); err != nil || !found.Clients.Trust(keyed) {
+		t.Error(err)
+	}
+	rooted := append(keyed, last.cert) // as one that shows its CA's certificate, too
+	if found, err := all.Find(rooted); err != nil || !found.Clients.Trust(keyed) {
+		t.Error("with the root:", err)
+	}
+	unkeyed := []*x509.Certificate{last.peer(false)}
+	if n := len(all.candidates(unkeyed)); n != maxCandidates+1 {
+		t.Errorf("%d are gathered of those of which none is tried", n)
+	}
+	if _, err := all.Find(unkeyed); err == nil || !strings.Contains(err.Error(), "authority key identifier") {
+		t.Error(err)
+	}
+}
+
+// Readers are found by the CAs of clients of all tenants, however these are told,
+// and one that several trust is nobody's.
+func TestAReaderIsFoundByItsCA(t *testing.T) {
+	a, b, c, stranger := newSigner(t), newSigner(t), newSigner(t), newSigner(t)
+	table := &Table{tenants: map[string]*Spec{"a": a.tenant("a"), "b": b.tenant("b"), "c1": c.tenant("c1"), "c2": c.tenant("c2")}}
+	table.tenants["b"].ByCertificate = false
+	for _, test := range []struct {
+		what string
+		of   *signer
+		want *Spec
+	}{{"of a tenant that is told by certificate", a, table.Tenant("a")}, {"of one that is not", b, table.Tenant("b")}, {"of two", c, nil}, {"of none", stranger, nil}} {
+		if got := table.ReaderBy([]*x509.Certificate{test.of.peer(true)}); got != test.want {
+			t.Errorf("one %s shows %+v", test.what, got)
+		}
+	}
+	if got := new(Table).ReaderBy([]*x509.Certificate{a.peer(true)}); got != nil {
+		t.Errorf("without tenants, one shows %+v", got)
+	}
+}

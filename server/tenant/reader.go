@@ -1,0 +1,65 @@
+package tenant
+
+import (
+	"crypto/x509"
+	"errors"
+	"io/fs"
+
+	"konnectivity/internal/admin"
+)
+
+// parseReader reads the token of those who may look at this tenant alone.
+func (t *Spec) parseReader(read reader) error {
+	text, err := read(ReaderFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if t.Reader, err = admin.ParseToken(text); err != nil {
+		return &FieldError{File: ReaderFile, Err: err}
+	}
+	return nil
+}
+
+// Reader is the tenant whose reader has a token; nil: nobody's. A token that
+// several tenants have is nobody's either. What is looked up is a digest, so the
+// time it takes tells nothing of a token.
+func (t *Table) Reader(token admin.TokenDigest) *Spec {
+	if found := t.readers[token]; found != nil && found.Reader.Is(token) {
+		return found
+	}
+	return nil
+}
+
+// ReaderBy is the tenant of whose clients a certificate is, which intermediates
+// follow: whoever may use a cluster's tunnel may see what goes through it. nil: it
+// is none's, or that of several, or has identities of several.
+func (t *Table) ReaderBy(chain []*x509.Certificate) *Spec {
+	t.indexed.Do(func() { t.readersBy = newIssuers(t.tenants, readersBy) })
+	if t.readersBy == nil {
+		return nil
+	}
+	found, err := t.readersBy.Find(chain)
+	if err != nil || t.Admit(found, found.Clients, chain[0]) != nil {
+		return nil
+	}
+	return found
+}
+
+// readersOf are tenants by the tokens of their readers.
+func readersOf(tenants map[string]*Spec) map[admin.TokenDigest]*Spec {
+	readers := make(map[admin.TokenDigest]*Spec)
+	for _, tenant := range tenants {
+		token := tenant.Reader
+		if token == (admin.TokenDigest{}) {
+			continue
+		}
+		if _, shared := readers[token]; shared {
+			tenant = nil
+		}
+		readers[token] = tenant
+	}
+	return readers
+}

@@ -1,0 +1,232 @@
+package tenant
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+)
+
+// shelf is a Secrets.
+type shelf struct {
+	err   error
+	count int
+	held  map[string]map[string][]byte
+	vers  map[string]string
+}
+
+func (s *shelf) String() string { return "ns" }
+
+func (s *shelf) Names() ([]string, error) { return slices.Collect(maps.Keys(s.held)), s.err }
+
+func (s *shelf) Get(name string) (map[string][]byte, string) { return s.held[name], s.vers[name] }
+
+// put stores a Secret under a new version.
+func (s *shelf) put(name string, data map[string]string) {
+	s.count++
+	s.held[name], s.vers[name] = make(map[string][]byte), fmt.Sprint(s.count)
+	for key, text := range data {
+		s.held[name][key] = []byte(text)
+	}
+}
+
+func (s *shelf) drop(name string) {
+	delete(s.held, name)
+	delete(s.vers, name)
+}
+
+func newShelf() *shelf {
+	return &shelf{held: make(map[string]map[string][]byte), vers: make(map[string]string)}
+}
+
+// secretsWorld is a world with a shelf.
+type secretsWorld struct {
+	*world
+	*shelf
+	text string // of the CA
+}
+
+func newSecretsWorld(t *testing.T) *secretsWorld {
+	w := newWorld(t)
+	return &secretsWorld{world: w, shelf: newShelf(), text: string(w.ca.CertPEM)}
+}
+
+// whole puts a whole tenant, with changes; "": without that key.
+func (w *secretsWorld) whole(name, serverName string, changes ...string) {
+	data := map[string]string{AgentsCAFile: w.text, ClientsCAFile: w.text, SettingsFile: "serverNames: [" + serverName + "]"}
+	for i := 0; i < len(changes); i += 2 {
+		if data[changes[i]] = changes[i+1]; changes[i+1] == "" {
+			delete(data, changes[i])
+		}
+	}
+	w.shelf.put(name, data)
+}
+
+func (w *secretsWorld) open() *Dir { return OpenSecrets(w.shelf, w.log) }
+
+func TestSecretsAreTenants(t *testing.T) {
+	w := newSecretsWorld(t)
+	w.whole("a", "a.example")
+	w.whole(SecretPrefix+"b", "b.example")
+	w.whole("c", "wrong.example")
+	w.whole(SecretPrefix+"c", "c.example") // which is the same tenant, and the one that counts
+	w.whole("not.a.name", "d.example")
+	d := w.open()
+	for name, want := range map[string]string{"a.example": "a", "b.example": "b", "c.example": "c", "wrong.example": "own", "d.example": "own"} {
+		w.finds(d, name, want)
+	}
+	if s := w.state(d, "not.a.name"); s.State != StateBroken || !strings.HasPrefix(s.Error, "ns/not.a.name: ") {
+		t.Errorf("got %+v", s)
+	}
+	if n := len(d.Table().States()); n != 4 {
+		t.Errorf("%d tenants", n)
+	}
+}
+
+func TestSecretsComeChangeAndGo(t *testing.T) {
+	w := newSecretsWorld(t)
+	w.whole("a", "a.example")
+	d := w.open()
+	first := d.Table().Tenant("a")
+	told := 0
+	d.OnChange(func(*Table) { told++ })
+
+	w.whole("b", "b.example")
+	d.Look()
+	w.finds(d, "b.example", "b")
+	w.whole("b", "b2.example")
+	d.Look()
+	w.finds(d, "b2.example", "b")
+	w.finds(d, "b.example", "refused")
+	if d.Table().Tenant("a") != first {
+		t.Error("a tenant that has not changed is another")
+	}
+	w.drop("b")
+	d.Look()
+	d.Look()
+	w.finds(d, "b2.example", "refused")
+	d.Look()
+	if told != 4 {
+		t.Errorf("%d tables were told, want 4", told)
+	}
+}
+
+// Nothing is read again that has not changed, and the same content under a new
+// version is no change.
+func TestASecretIsReadOnce(t *testing.T) {
+	w := newSecretsWorld(t)
+	w.whole("a", "a.example")
+	d := w.open()
+	was := d.Table().Tenant("a")
+	d.entries["a"].read = time.Time{}
+	d.Look()
+	if !d.entries["a"].read.IsZero() {
+		t.Error("it was read again")
+	}
+	w.whole("a", "a.example")
+	d.Look()
+	if d.entries["a"].read.IsZero() || d.Table().Tenant("a") != was {
+		t.Error("a new version was not read, or is another tenant")
+	}
+}
+
+func TestASecretThatIsWrong(t *testing.T) {
+	for _, test := range []struct {
+		what, key, text string
+		then, state     string // after two looks
+		want            string
+	}{
+		{"a CA that is none", AgentsCAFile, "nothing", "a", StateStale, "ns/konnectivity-tenant-a: agents-ca.crt: no PEM certificate"},
+		{"an empty CA", ClientsCAFile, " ", "a", StateStale, "ns/konnectivity-tenant-a: clients-ca.crt: no PEM certificate"},
+		{"settings that are wrong", SettingsFile, "serverNames: [a.example]\nbound: 1", "a", StateStale, "ns/konnectivity-tenant-a: tenant.yaml: unknown field"},
+		{"a file that is too large", SettingsFile, "serverNames: [a.example]\n" + strings.Repeat("#", maxFile), "a", StateStale, "ns/konnectivity-tenant-a: tenant.yaml: larger than"},
+		{"tokens without their kubeconfig", SettingsFile, tokensSpec, "a", StateStale, "ns/konnectivity-tenant-a: kubeconfig: file does not exist"},
+		{"no CA", ClientsCAFile, "", "refused", StateBroken, "ns/konnectivity-tenant-a: clients-ca.crt: file does not exist"},
+		{"no settings", SettingsFile, "", "refused", StateBroken, "ns/konnectivity-tenant-a: tenant.yaml: file does not exist"},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			w := newSecretsWorld(t)
+			w.whole(SecretPrefix+"a", "a.example")
+			w.whole("other", "other.example")
+			d := w.open()
+			w.whole(SecretPrefix+"a", "a.example", test.key, test.text)
+			d.Look()
+			w.finds(d, "a.example", "a")
+			d.Look()
+			w.finds(d, "a.example", test.then)
+			w.finds(d, "other.example", "other")
+			if s := w.state(d, "a"); s.State != test.state || !strings.HasPrefix(s.Error, test.want) {
+				t.Errorf("got %+v", s)
+			}
+			w.whole(SecretPrefix+"a", "a.example")
+			d.Look()
+			if s := w.state(d, "a"); s.State != StateServing || s.Error != "" {
+				t.Errorf("once mended: %+v", s)
+			}
+			for _, line := range w.said.AllEntries() {
+				if text, _ := line.String(); strings.Contains(text, "CERTIFICATE") {
+					t.Errorf("content is logged: %s", text)
+				}
+			}
+		})
+	}
+}
+
+// An API that is away changes nothing, however long, and it is said once.
+func TestAnAPIThatIsAwayRemovesNobody(t *testing.T) {
+	w := newSecretsWorld(t)
+	w.whole("a", "a.example")
+	d := w.open()
+	w.err = errors.New("connection refused")
+	w.drop("a") // which nobody can know
+	for range 4 {
+		d.Look()
+	}
+	w.finds(d, "a.example", "a")
+	if n := countLines(w.said, "cannot be listed; all tenants are served as before"); n != 1 {
+		t.Errorf("it is said %d times", n)
+	}
+	w.err = nil
+	d.Look()
+	d.Look()
+	w.finds(d, "a.example", "refused")
+	if n := countLines(w.said, "can be listed again"); n != 1 {
+		t.Errorf("that it is back is said %d times", n)
+	}
+}
+
+// A server that starts while the API is away has no tenants until it is back.
+func TestSecretsThatCannotBeListedYet(t *testing.T) {
+	w := newSecretsWorld(t)
+	w.err = errors.New("connection refused")
+	d := w.open()
+	d.Look()
+	if d.Table().Listed() || countLines(w.said, "cannot be listed; no tenant is served until they can be") != 1 {
+		t.Errorf("%v", w.said.AllEntries())
+	}
+	w.finds(d, "a.example", "own")
+	told := 0
+	d.OnChange(func(*Table) { told++ })
+	w.err = nil
+	d.Look()
+	if !d.Table().Listed() || told != 2 {
+		t.Errorf("it is not known that there are none: %d tables were told", told)
+	}
+	w.whole("a", "a.example")
+	d.Look()
+	w.finds(d, "a.example", "a")
+}
+
+func countLines(hook *logtest.Hook, with string) (n int) {
+	for _, line := range hook.AllEntries() {
+		if strings.Contains(line.Message, with) {
+			n++
+		}
+	}
+	return n
+}

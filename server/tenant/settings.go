@@ -1,0 +1,326 @@
+package tenant
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"konnectivity/internal/policy"
+	"konnectivity/server/registry"
+)
+
+// Settings is tenant.yaml. All but ServerNames may be left out, and these where Listen has
+// a place for agents and one for clients.
+type Settings struct {
+	// ServerNames are the names by which the tenant's agents and clients ask
+	// for the server in the TLS handshake (SNI). No other tenant has them.
+	ServerNames []string `json:"serverNames"`
+
+	// ByCertificate has peers that ask for no tenant's name found by the CA of
+	// their certificate.
+	ByCertificate bool `json:"byCertificate,omitempty"`
+
+	// Identities are names of which certificates need one to be the tenant's, so
+	// that several tenants may share a CA.
+	Identities IdentitiesSettings `json:"identities,omitzero"`
+
+	// Listen has ports and sockets of the tenant alone.
+	Listen ListenSettings `json:"listen,omitzero"`
+
+	// Tokens has agents authenticate by token, which the tenant's own API
+	// reviews.
+	Tokens *TokensSettings `json:"tokens,omitempty"`
+
+	// Strategies are as --proxy-strategies; none: those of the flag.
+	Strategies []string `json:"strategies,omitempty"`
+
+	// AgentIdentifiers is as --agent-identifier-policy: "any" or "certificate";
+	// "": as the flag has it.
+	AgentIdentifiers string `json:"agentIdentifiers,omitempty"`
+
+	Policy PolicySettings `json:"policy,omitzero"`
+	Bounds Bounds         `json:"bounds,omitzero"`
+}
+
+// IdentitiesSettings are the names of each side: URIs, DNS names, or common names after
+// "CN="; none: all that its CA has issued is the tenant's.
+type IdentitiesSettings struct {
+	Agents  []string `json:"agents,omitempty"`
+	Clients []string `json:"clients,omitempty"`
+}
+
+// TokensSettings says whose tokens are accepted, and who reviews them.
+type TokensSettings struct {
+	Kubeconfig     string `json:"kubeconfig"`     // a file of the folder
+	Namespace      string `json:"namespace"`      // of the agents' service account
+	ServiceAccount string `json:"serviceAccount"` // its name
+	Audience       string `json:"audience"`       // that tokens must have
+}
+
+// PolicySettings has rules as --allow-destination and --deny-destination, which
+// hold as well.
+type PolicySettings struct {
+	Allow []string `json:"allow,omitempty"`
+	Deny  []string `json:"deny,omitempty"`
+}
+
+// Bounds are what a tenant may use of one server; 0 is no bound.
+type Bounds struct {
+	Connections    int `json:"connections,omitempty"`    // open at once
+	DialsPerSecond int `json:"dialsPerSecond,omitempty"` // with a burst of as many
+	MemoryMiB      int `json:"memoryMiB,omitempty"`      // of --memory-budget-mib
+	MbitPerSecond  int `json:"mbitPerSecond,omitempty"`  // of payload, in each direction: megabits, of 125,000 bytes
+}
+
+// BytesPerSecond is MbitPerSecond in bytes.
+func (b Bounds) BytesPerSecond() int64 { return int64(b.MbitPerSecond) * 125_000 }
+
+// The values of AgentIdentifiers.
+const (
+	IdentifiersAny         = "any"
+	IdentifiersCertificate = "certificate"
+)
+
+// SettingsFile is the name of a tenant's settings in its folder.
+const SettingsFile = "tenant.yaml"
+
+// maxNames bounds a tenant's server names. A handful is usual.
+const maxNames = 64
+
+// FieldError says what is wrong with a file of a tenant's folder, and where.
+type FieldError struct {
+	File  string // such as "tenant.yaml"
+	Field string // such as "bounds.connections"; "": the file as a whole
+	Err   error
+}
+
+// Error is a sentence that names file and field.
+func (e *FieldError) Error() string {
+	if e.Field == "" {
+		return fmt.Sprintf("%s: %v", e.File, e.Err)
+	}
+	return fmt.Sprintf("%s: %s: %v", e.File, e.Field, e.Err)
+}
+
+// Unwrap is Err.
+func (e *FieldError) Unwrap() error { return e.Err }
+
+func fieldError(field, format string, args ...any) error {
+	return &FieldError{File: SettingsFile, Field: field, Err: fmt.Errorf(format, args...)}
+}
+
+// ParseSettings reads tenant.yaml. Server names are in lower case and without a
+// trailing dot in what it returns. An error is a *FieldError; the Settings is
+// usable for its names even then, as far as they could be read.
+func ParseSettings(text []byte) (Settings, error) {
+	var s Settings
+	if err := decodeStrict(SettingsFile, text, &s); err != nil {
+		return Settings{ServerNames: namesAtLeast(text)}, err
+	}
+	err := s.normalise()
+	if err == nil {
+		err = s.check()
+	}
+	return s, err
+}
+
+// decodeStrict decodes YAML in which every field is known and given once.
+func decodeStrict(file string, text []byte, into any) error {
+	broken := func(field string, err error) error {
+		return &FieldError{File: file, Field: field, Err: err}
+	}
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		return broken("", errors.New(strings.TrimPrefix(strings.TrimPrefix(err.Error(), "error converting YAML to JSON: "), "yaml: ")))
+	}
+	d := json.NewDecoder(bytes.NewReader(asJSON))
+	d.DisallowUnknownFields()
+	err = d.Decode(into)
+	var mismatch *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &mismatch):
+		return broken(mismatch.Field, fmt.Errorf("want %s, not a %s", kindOf(mismatch.Type.Kind().String()), mismatch.Value))
+	case errors.Is(err, io.EOF):
+		return broken("", errors.New("it is empty"))
+	case err != nil:
+		return broken("", errors.New(strings.TrimPrefix(err.Error(), "json: ")))
+	}
+	return nil
+}
+
+// kindOf is a kind of Go as people who write YAML call it.
+func kindOf(kind string) string {
+	switch kind {
+	case "slice":
+		return "a list"
+	case "struct", "ptr", "map":
+		return "fields"
+	case "string":
+		return "text"
+	case "bool":
+		return "true or false"
+	default:
+		return "a whole number"
+	}
+}
+
+// namesAtLeast are the server names of settings that are wrong elsewhere.
+func namesAtLeast(text []byte) (names []string) {
+	var only struct {
+		ServerNames []string `json:"serverNames"`
+	}
+	if yaml.Unmarshal(text, &only) != nil {
+		return nil
+	}
+	for _, name := range only.ServerNames {
+		if name = NormalName(name); validName(name) == nil && len(names) < maxNames {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// NormalName is a server name as names are compared: in lower case, without a
+// trailing dot.
+func NormalName(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
+
+// normalise brings names into one spelling.
+func (s *Settings) normalise() error {
+	if err := s.normaliseNames(); err != nil {
+		return err
+	}
+	if err := normaliseIdentities("identities.agents", s.Identities.Agents); err != nil {
+		return err
+	}
+	return normaliseIdentities("identities.clients", s.Identities.Clients)
+}
+
+func normaliseIdentities(field string, all []string) (err error) {
+	if len(all) > maxIdentities {
+		return fieldError(field, "%d identities, and at most %d are accepted", len(all), maxIdentities)
+	}
+	for i, text := range all {
+		if all[i], err = parseIdentity(text); err != nil {
+			return fieldError(fmt.Sprintf("%s[%d]", field, i), "%w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Settings) normaliseNames() error {
+	seen := make(map[string]bool)
+	names := make([]string, 0, len(s.ServerNames))
+	for i, name := range s.ServerNames {
+		name = NormalName(name)
+		if err := validName(name); err != nil {
+			return fieldError(fmt.Sprintf("serverNames[%d]", i), "%w", err)
+		}
+		if !seen[name] {
+			names = append(names, name)
+		}
+		seen[name] = true
+	}
+	s.ServerNames = names
+	return nil
+}
+
+func (s *Settings) check() error {
+	switch n := len(s.ServerNames); {
+	case n == 0 && !s.Listen.whole():
+		return fieldError("serverNames", "a tenant needs a name by which its agents and clients ask for the server, or, under listen, ports of its own for both")
+	case n > maxNames:
+		return fieldError("serverNames", "%d names, and at most %d are accepted", n, maxNames)
+	}
+	if err := s.Listen.check(); err != nil {
+		return err
+	}
+	if _, err := s.strategies(); err != nil {
+		return err
+	}
+	if _, err := s.policy(); err != nil {
+		return err
+	}
+	switch s.AgentIdentifiers {
+	case "", IdentifiersAny, IdentifiersCertificate:
+	default:
+		return fieldError("agentIdentifiers", "%q: want any or certificate", s.AgentIdentifiers)
+	}
+	if err := s.Bounds.check(); err != nil {
+		return err
+	}
+	return s.Tokens.check()
+}
+
+func (b Bounds) check() error {
+	for _, n := range []struct {
+		field string
+		value int
+	}{{"connections", b.Connections}, {"dialsPerSecond", b.DialsPerSecond}, {"memoryMiB", b.MemoryMiB}, {"mbitPerSecond", b.MbitPerSecond}} {
+		if n.value < 0 {
+			return fieldError("bounds."+n.field, "%d: want a number from 1, or leave it out for no bound", n.value)
+		}
+	}
+	if b.MemoryMiB > maxMemoryMiB {
+		return fieldError("bounds.memoryMiB", "%d: want %d at most, or leave it out for no bound", b.MemoryMiB, maxMemoryMiB)
+	}
+	if b.MbitPerSecond > maxMbitPerSecond {
+		return fieldError("bounds.mbitPerSecond", "%d: want %d at most, or leave it out for no bound", b.MbitPerSecond, maxMbitPerSecond)
+	}
+	return nil
+}
+
+const (
+	// maxMemoryMiB is a tebibyte, which no server has as its budget.
+	maxMemoryMiB = 1 << 20
+
+	// maxMbitPerSecond is a terabit, which no server has as its line.
+	maxMbitPerSecond = 1_000_000
+)
+
+func (t *TokensSettings) check() error {
+	if t == nil {
+		return nil
+	}
+	for _, part := range []struct{ field, value string }{
+		{"kubeconfig", t.Kubeconfig}, {"namespace", t.Namespace}, {"serviceAccount", t.ServiceAccount}, {"audience", t.Audience},
+	} {
+		if part.value == "" {
+			return fieldError("tokens."+part.field, "it is missing: kubeconfig, namespace, serviceAccount and audience are all needed")
+		}
+	}
+	if err := plainName(t.Kubeconfig); err != nil {
+		return fieldError("tokens.kubeconfig", "%w", err)
+	}
+	return nil
+}
+
+func (s *Settings) strategies() ([]registry.Strategy, error) {
+	if len(s.Strategies) == 0 {
+		return nil, nil
+	}
+	list, err := registry.ParseStrategies(strings.Join(s.Strategies, ","))
+	if err != nil {
+		return nil, fieldError("strategies", "%w", err)
+	}
+	return list, nil
+}
+
+// policy is nil where the tenant has no rules.
+func (s *Settings) policy() (*policy.Policy, error) {
+	if len(s.Policy.Allow)+len(s.Policy.Deny) == 0 {
+		return nil, nil
+	}
+	if _, err := policy.Parse(s.Policy.Allow, nil); err != nil {
+		return nil, fieldError("policy.allow", "%w", err)
+	}
+	rules, err := policy.Parse(s.Policy.Allow, s.Policy.Deny)
+	if err != nil {
+		return nil, fieldError("policy.deny", "%w", err)
+	}
+	return rules, nil
+}

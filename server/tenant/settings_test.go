@@ -1,0 +1,88 @@
+package tenant
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestSpecNamesFileAndField(t *testing.T) {
+	absolute := filepath.Join(t.TempDir(), "a")
+	for _, test := range []struct{ name, text, want string }{
+		{"empty", "", "tenant.yaml: serverNames: a tenant needs a name"},
+		{"no YAML", "a: [", "tenant.yaml: "},
+		{"unknown field", "serverNames: [a.example]\nbound: {}", `tenant.yaml: unknown field "bound"`},
+		{"field given twice", "serverNames: [a.example]\nserverNames: [b.example]", `key "serverNames" already set`},
+		{"wrong kind", "serverNames: a.example", "tenant.yaml: serverNames: want a list, not a string"},
+		{"wrong kind below", "serverNames: [a.example]\nbounds: {connections: many}", "tenant.yaml: bounds.connections: want a whole number, not a string"},
+		{"negative bound", "serverNames: [a.example]\nbounds: {dialsPerSecond: -1}", "tenant.yaml: bounds.dialsPerSecond: -1: want a number from 1"},
+		{"no names", "serverNames: []", "tenant.yaml: serverNames: a tenant needs a name"},
+		{"wildcard", "serverNames: ['*.example']", "tenant.yaml: serverNames[0]: \"*.example\": wildcards are not accepted"},
+		{"address", "serverNames: [a.example, 10.0.0.1]", "tenant.yaml: serverNames[1]: \"10.0.0.1\" is an address"},
+		{"no name", "serverNames: ['a b']", "tenant.yaml: serverNames[0]: \"a b\" is no DNS name"},
+		{"strategy", "serverNames: [a.example]\nstrategies: [best]", `tenant.yaml: strategies: unknown proxy strategy "best"`},
+		{"identifiers", "serverNames: [a.example]\nagentIdentifiers: all", `tenant.yaml: agentIdentifiers: "all": want any or certificate`},
+		{"allow", "serverNames: [a.example]\npolicy: {allow: ['10.0.0.0/99']}", "tenant.yaml: policy.allow: "},
+		{"deny", "serverNames: [a.example]\npolicy: {deny: ['10.0.0.0/99']}", "tenant.yaml: policy.deny: "},
+		{"half of tokens", "serverNames: [a.example]\ntokens: {kubeconfig: k, namespace: ns, serviceAccount: sa}", "tenant.yaml: tokens.audience: it is missing"},
+		{"kubeconfig elsewhere", "serverNames: [a.example]\ntokens: {kubeconfig: ../k, namespace: ns, serviceAccount: sa, audience: a}", "tenant.yaml: tokens.kubeconfig: \"../k\": want the plain name of a file"},
+		{"negative memory", "serverNames: [a.example]\nbounds: {memoryMiB: -1}", "tenant.yaml: bounds.memoryMiB: -1: want a number from 1"},
+		{"much memory", "serverNames: [a.example]\nbounds: {memoryMiB: 9000000000000}", "tenant.yaml: bounds.memoryMiB: 9000000000000: want 1048576 at most"},
+		{"negative bandwidth", "serverNames: [a.example]\nbounds: {mbitPerSecond: -1}", "tenant.yaml: bounds.mbitPerSecond: -1: want a number from 1"},
+		{"much bandwidth", "serverNames: [a.example]\nbounds: {mbitPerSecond: 9000000000000}", "tenant.yaml: bounds.mbitPerSecond: 9000000000000: want 1000000 at most"},
+		{"part of a megabit", "serverNames: [a.example]\nbounds: {mbitPerSecond: 0.5}", "tenant.yaml: bounds.mbitPerSecond: want a whole number"},
+		{"port", "serverNames: [a.example]\nlisten: {agentPort: 70000}", "tenant.yaml: listen.agentPort: 70000: want a port from 1 to 65535"},
+		{"one port for both", "serverNames: [a.example]\nlisten: {agentPort: 9091, clientPort: 9091}", "tenant.yaml: listen.clientPort: 9091 is agentPort, too"},
+		{"part of a path", "serverNames: [a.example]\nlisten: {clientSocket: a.sock}", `tenant.yaml: listen.clientSocket: "a.sock": want the whole path`},
+		{"no name and one port", "listen: {agentPort: 9091}", "tenant.yaml: serverNames: a tenant needs a name"},
+		{"no name and no port for agents", "listen: {clientPort: 9090, clientSocket: '" + absolute + "'}", "tenant.yaml: serverNames: a tenant needs a name"},
+		{"ports alone", "listen: {agentPort: 9091, clientPort: 9090}", ""},
+		{"a port and a socket alone", "listen: {agentPort: 9091, clientSocket: '" + absolute + "'}", ""},
+		{"identity", "serverNames: [a.example]\nidentities: {clients: [CN=a, 'b c']}", `tenant.yaml: identities.clients[1]: "b c": want a URI, a DNS name, or CN= and a common name`},
+		{"good", "serverNames: [a.example]\nstrategies: [destHost, default]\nagentIdentifiers: certificate\npolicy: {allow: ['10.0.0.0/8'], deny: ['10.1.0.0/16']}\nbounds: {connections: 5, dialsPerSecond: 7, memoryMiB: 64, mbitPerSecond: 100}", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := ParseSettings([]byte(test.text))
+			switch {
+			case test.want == "" && err != nil:
+				t.Error(err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestServerNamesHaveOneSpelling(t *testing.T) {
+	s, err := ParseSettings([]byte("serverNames: [A.Example., a.example, b.example]"))
+	if err != nil || !slices.Equal(s.ServerNames, []string{"a.example", "b.example"}) {
+		t.Errorf("got %q, %v", s.ServerNames, err)
+	}
+}
+
+// Else the peers of a tenant whose settings have a mistake would pass for
+// nobody's.
+func TestNamesAreKnownEvenIfTheRestIsWrong(t *testing.T) {
+	for _, text := range []string{
+		"serverNames: [A.example]\nunknown: 1", "serverNames: [a.example]\nbounds: {connections: x}", "serverNames: [a.example]\nstrategies: [x]",
+	} {
+		s, err := ParseSettings([]byte(text))
+		if err == nil || !slices.Equal(s.ServerNames, []string{"a.example"}) {
+			t.Errorf("%q: got %q, %v", text, s.ServerNames, err)
+		}
+	}
+}
+
+func TestTenantNames(t *testing.T) {
+	for _, name := range []string{"a", "a-1", strings.Repeat("a", 63)} {
+		if err := CheckName(name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range []string{"", "A", "a.b", "-a", "a-", "a/b", strings.Repeat("a", 64), "a\n"} {
+		if CheckName(name) == nil {
+			t.Errorf("%q is accepted", name)
+		}
+	}
+}

@@ -1,0 +1,313 @@
+package tenant
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"hash"
+	"io/fs"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"konnectivity/internal/admin"
+	"konnectivity/internal/kubeapi"
+	"konnectivity/internal/policy"
+	"konnectivity/internal/tlsreload"
+	"konnectivity/server/registry"
+)
+
+// The files of a tenant beside SettingsFile: of its folder, or keys of its Secret.
+const (
+	AgentsCAFile  = "agents-ca.crt"  // may be missing if the agents have tokens
+	ClientsCAFile = "clients-ca.crt" // needed
+	CertFile      = "server.crt"     // optional, with KeyFile
+	KeyFile       = "server.key"
+	ReaderFile    = "reader-token" // optional
+)
+
+// Spec is one cluster of several that a server serves, as its files have it at
+// one moment. It does not change, and may be used by any number of goroutines.
+type Spec struct {
+	Name        string
+	ServerNames []string // in normal form
+
+	ByCertificate bool // peers that ask for no tenant's name are found by their certificate
+
+	Listen ListenSettings // what is its alone
+
+	Agents  *CAs             // nil: agents show no certificate, but a token
+	Clients *CAs             // never nil
+	Cert    *tls.Certificate // shown to both; nil: those of the flags
+
+	Tokens      *Tokens             // nil: agents need none
+	Strategies  []registry.Strategy // nil: those of the flags
+	Identifiers string              // "", IdentifiersAny or IdentifiersCertificate
+	Policy      *policy.Policy      // nil: only that of the flags
+	Bounds      Bounds
+	Reader      admin.TokenDigest // of the token that shows this tenant on the admin port; zero: none does
+
+	readerKnown bool // Reader is as the file has it, whatever is wrong with others
+
+	files  []string          // that were read, in this order, also those that were not there
+	digest [sha256.Size]byte // of what they had
+	spec   [sha256.Size]byte // of tenant.yaml
+}
+
+// Tokens says whose tokens are accepted, and who reviews them.
+type Tokens struct {
+	Namespace, ServiceAccount, Audience string
+	API                                 kubeapi.Access
+}
+
+// Same says whether whoever was admitted under t would be under o: the same API
+// was asked for the same account and audience. nil is no token at all.
+func (t *Tokens) Same(o *Tokens) bool {
+	if t == nil || o == nil {
+		return t == o
+	}
+	return t.Namespace == o.Namespace && t.ServiceAccount == o.ServiceAccount && t.Audience == o.Audience && place(t.API) == place(o.API)
+}
+
+// place stands for which API it is, whatever the server's own credentials there
+// are: those are renewed.
+func place(a kubeapi.Access) [sha256.Size]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t", a.Server, a.ServerName, a.CA, a.Insecure))
+}
+
+// Equal says whether t and o are the same in every respect.
+func (t *Tokens) Equal(o *Tokens) bool {
+	return t.Same(o) && (t == nil || reflect.DeepEqual(t.API, o.API))
+}
+
+// CAs are those that certificates of one side must chain to. It does not
+// change.
+type CAs struct {
+	Certs []*x509.Certificate // at least one
+	Pool  *x509.CertPool      // the same
+
+	// Only are the identities of which certificates must have one, sorted and in
+	// normal form; none: all count.
+	Only []string
+
+	// Digest is of what is trusted: the same for the same certificates and
+	// identities in any order.
+	Digest [sha256.Size]byte
+}
+
+// parse makes a tenant of its files. An error is a *FieldError, or what read
+// returned. The tenant has its ServerNames even then, as far as they are known.
+func parse(name string, read reader) (*Spec, error) {
+	t := &Spec{Name: name}
+	if err := CheckName(name); err != nil {
+		return t, err
+	}
+	sum := sha256.New()
+	hashed := func(file string) ([]byte, error) {
+		data, err := read(file)
+		t.files = append(t.files, file)
+		addFile(sum, file, data, err)
+		return data, err
+	}
+	readerErr := t.parseReader(hashed) // first: whoever takes a token away means it, whatever else is wrong
+	t.readerKnown = readerErr == nil
+	text, err := hashed(SettingsFile)
+	if err != nil {
+		return t, err
+	}
+	t.spec = sha256.Sum256(text)
+	spec, err := ParseSettings(text)
+	t.ServerNames = spec.ServerNames
+	if err == nil {
+		err = t.fill(spec, hashed)
+	}
+	if err == nil {
+		err = readerErr
+	}
+	t.digest = [sha256.Size]byte(sum.Sum(nil))
+	return t, err
+}
+
+// addFile adds to a Tenant's digest what came of reading a file.
+func addFile(to hash.Hash, file string, data []byte, err error) {
+	fmt.Fprintf(to, "%s %d %t\n%s", file, len(data), err == nil, data)
+}
+
+// unchanged says whether parse would make the same tenant again: each file that it
+// has read for t has what it had, or is still not there. It costs a fraction of
+// parse. A nil t never is.
+func (t *Spec) unchanged(read reader) bool {
+	if t == nil {
+		return false
+	}
+	now := sha256.New()
+	for _, file := range t.files {
+		data, err := read(file)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false
+		}
+		addFile(now, file, data, err)
+	}
+	return [sha256.Size]byte(now.Sum(nil)) == t.digest
+}
+
+// fill sets everything but the names and the reader's token.
+func (t *Spec) fill(spec Settings, read reader) (err error) {
+	if t.Strategies, err = spec.strategies(); err != nil {
+		return err
+	}
+	if t.Policy, err = spec.policy(); err != nil {
+		return err
+	}
+	t.Identifiers, t.Bounds, t.ByCertificate, t.Listen = spec.AgentIdentifiers, spec.Bounds, spec.ByCertificate, spec.Listen
+	if t.Clients, err = parseCAs(ClientsCAFile, read); err != nil {
+		return err
+	}
+	t.Agents, err = parseCAs(AgentsCAFile, read)
+	if spec.Tokens != nil && errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	if t.Agents.Same(t.Clients) {
+		t.Agents = t.Clients // not twice in memory
+	}
+	if err := t.narrow(spec.Identities); err != nil {
+		return err
+	}
+	if s := spec.Tokens; s != nil {
+		t.Tokens = &Tokens{Namespace: s.Namespace, ServiceAccount: s.ServiceAccount, Audience: s.Audience}
+		if t.Tokens.API, err = parseKubeconfig(s.Kubeconfig, read); err != nil {
+			return err
+		}
+	}
+	return t.parseCert(read)
+}
+
+// narrow has only those certificates be the tenant's that have its identities.
+func (t *Spec) narrow(to IdentitiesSettings) error {
+	if len(to.Clients) > 0 {
+		t.Clients = t.Clients.narrow(to.Clients)
+	}
+	if len(to.Agents) == 0 {
+		return nil
+	}
+	if t.Agents == nil {
+		return fieldError("identities.agents", "there is no %s whose certificates could have them", AgentsCAFile)
+	}
+	t.Agents = t.Agents.narrow(to.Agents)
+	return nil
+}
+
+// opened is an error if t lets agents in by token alone only because the file
+// with their CAs has gone since was was read: that is meant if tenant.yaml has
+// changed too.
+func (t *Spec) opened(was *Spec) error {
+	if was == nil || was.Agents == nil || t.Agents != nil || t.spec != was.spec {
+		return nil
+	}
+	return &FieldError{File: AgentsCAFile, Err: fmt.Errorf("%w; to let agents in by token alone, change %s too", fs.ErrNotExist, SettingsFile)}
+}
+
+// parseCAs reads a CA bundle.
+func parseCAs(file string, read reader) (*CAs, error) {
+	data, err := read(file)
+	if err != nil {
+		return nil, err
+	}
+	wrong := func(err error) error { return &FieldError{File: file, Err: err} }
+	c := &CAs{Pool: x509.NewCertPool()}
+	blocks := 0
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if blocks++; block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, wrong(errors.New(strings.TrimPrefix(err.Error(), "x509: ")))
+		}
+		c.Certs = append(c.Certs, cert)
+		c.Pool.AddCert(cert)
+	}
+	if blocks != bytes.Count(append([]byte("\n"), data...), []byte("\n-----BEGIN")) {
+		return nil, wrong(errors.New("not all that begins with -----BEGIN is a whole PEM block; is the file cut short?"))
+	}
+	if len(c.Certs) == 0 {
+		return nil, wrong(errors.New("no PEM certificate in it"))
+	}
+	raw := make([][]byte, len(c.Certs))
+	for i, cert := range c.Certs {
+		raw[i] = cert.Raw
+	}
+	slices.SortFunc(raw, bytes.Compare)
+	c.Digest = sha256.Sum256(bytes.Join(slices.CompactFunc(raw, bytes.Equal), nil))
+	return c, nil
+}
+
+// parseCert reads the tenant's own certificate for servers, if there is one.
+func (t *Spec) parseCert(read reader) error {
+	cert, err := read(CertFile)
+	key, keyErr := read(KeyFile)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return &FieldError{File: KeyFile, Err: errors.New("a key without " + CertFile)}
+	case errors.Is(keyErr, fs.ErrNotExist):
+		return &FieldError{File: CertFile, Err: errors.New("a certificate without " + KeyFile)}
+	case err != nil:
+		return err
+	case keyErr != nil:
+		return keyErr
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return &FieldError{File: CertFile, Err: fmt.Errorf("with %s: %s", KeyFile, strings.TrimPrefix(err.Error(), "tls: "))}
+	}
+	for _, name := range t.ServerNames {
+		if pair.Leaf.VerifyHostname(name) != nil {
+			return &FieldError{File: CertFile, Err: fmt.Errorf("the certificate is not for %s, which is one of serverNames", name)}
+		}
+	}
+	t.Cert = &pair
+	return nil
+}
+
+// forget drops what is of no use once the tenant has been checked: handshakes do
+// without the parsed certificate, 3 KB.
+func (t *Spec) forget() {
+	if t.Cert != nil {
+		t.Cert.Leaf = nil
+	}
+}
+
+// Trust says whether a peer's certificate, followed by its intermediates, chains
+// to one of the CAs and has an identity that counts. One that has expired since it
+// was verified is looked at as of its last moment: this is about who issued it. A
+// nil CAs trusts everybody, since certificates are not asked for.
+func (c *CAs) Trust(chain []*x509.Certificate) bool {
+	if c == nil {
+		return true
+	}
+	at := time.Now()
+	for _, cert := range chain {
+		if cert.NotAfter.Before(at) {
+			at = cert.NotAfter
+		}
+	}
+	return tlsreload.Issued(chain, c.Pool, at) && c.counts(chain[0])
+}
+
+// Same says whether c trusts what o trusts.
+func (c *CAs) Same(o *CAs) bool {
+	if c == nil || o == nil {
+		return c == o
+	}
+	return c.Digest == o.Digest
+}
