@@ -2,7 +2,7 @@ package main
 
 import "konnectivity/internal/admin"
 
-// adminSource is what the admin API shows of the agent beside connections.
+// adminSource describes the agent to the admin API.
 func (p *process) adminSource() admin.Source {
 	return admin.Source{
 		Component: component, ID: p.id, Table: p.table, Ready: p.agent.Trouble, Peers: p.adminPeers,
@@ -10,7 +10,7 @@ func (p *process) adminSource() admin.Source {
 	}
 }
 
-// adminPeers lists the servers that are connected.
+// adminPeers lists the connected servers.
 func (p *process) adminPeers() []admin.Peer {
 	var out []admin.Peer
 	for _, s := range p.agent.Servers() {

@@ -76,22 +76,21 @@ func run(ctx context.Context, f *flags) error {
 	return p.serve(ctx)
 }
 
-// process is the parts of a running agent.
+// process holds the parts of a running agent.
 type process struct {
 	flags    *flags
 	log      logrus.FieldLogger
 	registry *prometheus.Registry
 
-	health, admin net.Listener // admin is nil where it is off
+	health, admin net.Listener // admin is nil if it is off
 	certificates  *tlsreload.Source
-	leases        *agent.LeaseCounter // nil: not counted
+	leases        *agent.LeaseCounter // nil if leases are not counted
 	agent         *agent.Agent
 	id            string
-	table         *admin.Table // what the admin port shows; nil where it is off
+	table         *admin.Table // for the admin port; nil if it is off
 }
 
-// listen takes the ports first, so that one in use is told before anything
-// starts.
+// listen opens the ports first, so that one in use is an error before anything starts.
 func (p *process) listen() (err error) {
 	if p.health, err = p.flags.health.Listen(); err != nil {
 		return err
@@ -169,14 +168,15 @@ func (p *process) options() (agent.Options, error) {
 	return opts, nil
 }
 
-// environmentProxy is the proxy of the environment. Servers are reached through it as by
-// upstream's agent, whose gRPC library does so unasked, and likewise without it where it
-// does not parse; destinations only where it is asked for, and then it must be right.
+// environmentProxy returns the proxy of the environment. As in upstream's agent, whose gRPC
+// library does it, servers are reached through it, or without it if it does not parse.
+// Destinations are reached through it only with --egress-proxy-from-environment, and then
+// it must be valid.
 func (p *process) environmentProxy() (func(*url.URL) (*url.URL, error), error) {
 	environment := httpproxy.FromEnvironment()
 	environment.HTTPSProxy = strings.TrimSpace(environment.HTTPSProxy)
 	_, wrong := connect.ParseProxy(environment.HTTPSProxy)
-	everywhere := httpproxy.Config{HTTPSProxy: environment.HTTPSProxy} // whatever NO_PROXY has
+	everywhere := httpproxy.Config{HTTPSProxy: environment.HTTPSProxy} // without NO_PROXY
 	used, _ := everywhere.ProxyFunc()(&url.URL{Scheme: "https", Host: "server.example"})
 	switch {
 	case wrong == nil:

@@ -37,10 +37,10 @@ import (
 
 const component = "konnectivity-server"
 
-// unbounded stands for --backend-dial-timeout=0: longer than anybody waits.
+// unbounded is the timeout for --backend-dial-timeout=0.
 const unbounded = time.Duration(math.MaxInt64 / 2)
 
-// tenantsWait is how long a server that starts waits for its tenants' Secrets.
+// tenantsWait bounds the wait for tenants' Secrets at the start.
 const tenantsWait = 10 * time.Second
 
 func main() { os.Exit(cli.Main(newCommand())) }
@@ -83,7 +83,7 @@ func run(ctx context.Context, f *flags) error {
 	return srv.Run(ctx)
 }
 
-// process collects the parts of a server.
+// process holds the parts of a server.
 type process struct {
 	flags    *flags
 	log      logrus.FieldLogger
@@ -92,8 +92,8 @@ type process struct {
 	open     []net.Listener
 }
 
-// build reads every file and takes every port, so that what is wrong is told
-// before anything is served. ctx bounds how long it waits for tenants' Secrets.
+// build reads every file and opens every port, so that an error comes before anything is
+// served. ctx bounds the wait for tenants' Secrets.
 func (p *process) build(ctx context.Context) (*server.Server, error) {
 	tenants := func() error { return p.tenants(ctx) }
 	for _, step := range []func() error{p.settings, p.agentAuth, p.leases, p.listenClients, p.listenAgents, p.listenOthers, tenants} {
@@ -104,7 +104,7 @@ func (p *process) build(ctx context.Context) (*server.Server, error) {
 	return server.New(p.options)
 }
 
-// close gives the ports back when the server does not come to be.
+// close closes the ports of a server that cannot start.
 func (p *process) close() {
 	for _, l := range p.open {
 		_ = l.Close()
@@ -132,7 +132,7 @@ func (p *process) settings() (err error) {
 	return nil
 }
 
-// agentAuth is what agents are held to beside TLS.
+// agentAuth sets how agents are authenticated besides TLS.
 func (p *process) agentAuth() error {
 	f := p.flags
 	if f.identifierPolicy == identifiersCertificate {
@@ -186,7 +186,7 @@ func (p *process) leases() error {
 	return nil
 }
 
-// tenants are the clusters beside that of the flags.
+// tenants opens the tenants: clusters beside that of the flags.
 func (p *process) tenants(ctx context.Context) (err error) {
 	f := p.flags
 	switch {
@@ -203,15 +203,15 @@ func (p *process) tenants(ctx context.Context) (err error) {
 	return nil
 }
 
-// tenantSecrets waits a moment for the API: peers of tenants come as soon as
-// there is a port.
+// tenantSecrets waits for the first list of Secrets: peers of tenants connect as soon as
+// a port is open.
 func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 	f := p.flags
 	config, err := kubeapi.Config(f.kubeconfig, f.apiContentType, "--tenants-namespace")
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // a list, and a watch every few minutes
+	config.QPS = -1 // one list, and a watch every few minutes
 	secrets, err := kubeapi.NewSecrets(config, f.tenantsNamespace)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig: %w", err)
@@ -219,13 +219,13 @@ func (p *process) tenantSecrets(ctx context.Context) (*tenant.Dir, error) {
 	mirror := kubeapi.NewMirror(secrets, f.tenantsSelector)
 	ctx, cancel := context.WithTimeout(ctx, tenantsWait)
 	defer cancel()
-	_ = mirror.List(ctx) // which Names says, too
+	_ = mirror.List(ctx) // tenant.Dir reports the error too
 	p.options.Background = append(p.options.Background, mirror.Run)
 	return tenant.OpenSecrets(mirror, p.log), nil
 }
 
-// tenantTokens is how a tenant's tokens are reviewed: by its own API. What is
-// wrong with that is told to whoever comes with one.
+// tenantTokens configures the review of a tenant's tokens by its own API. An error is
+// reported to each agent with a token.
 func (p *process) tenantTokens(t *tenant.Tokens) *auth.TokensConfig {
 	f := p.flags
 	cfg := &auth.TokensConfig{Namespace: t.Namespace, ServiceAccount: t.ServiceAccount, Audience: t.Audience, PerSecond: f.tokens.PerSecond, Burst: f.tokens.Burst}
@@ -243,7 +243,7 @@ func (p *process) tenantTokens(t *tenant.Tokens) *auth.TokensConfig {
 	return cfg
 }
 
-// tenantListener listens for one tenant as the flags have it for all.
+// tenantListener opens a port or socket of one tenant, with the settings of the shared one.
 func (p *process) tenantListener(at tenant.Address) (l server.Listener, err error) {
 	f := p.flags
 	if at.Socket != "" {
@@ -341,8 +341,8 @@ func (p *process) listen(port cli.Port) (net.Listener, error) {
 	return l, err
 }
 
-// source reads certificates, which are reloaded while the server runs, for a
-// port whose peers have a role.
+// source loads the certificates of a port whose peers have the role peers. They are
+// reloaded while the server runs.
 func (p *process) source(name string, files tlsreload.Files, peers pki.Role) (*tlsreload.Source, error) {
 	options := p.flags.tls
 	options.Name, options.Peer, options.Own = name, p.flags.peers.Peer(peers), cli.Own(pki.RoleServer)

@@ -69,7 +69,7 @@ func (o *benchOptions) addTo(f *pflag.FlagSet) {
 	f.BoolVar(&o.md, "markdown", false, "print the table as Markdown")
 }
 
-// maxBenchMiB is a tebibyte, which takes minutes by any path.
+// maxBenchMiB is a tebibyte, which takes minutes on any path.
 const maxBenchMiB = 1 << 20
 
 func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
@@ -111,7 +111,7 @@ func (o *benchOptions) run(ctx context.Context, out, progress io.Writer) error {
 	return rep.Table(out, o.md)
 }
 
-// startTarget runs a target on loopback unless one was given.
+// startTarget runs a target on loopback unless --target is given.
 func (o *benchOptions) startTarget(ctx context.Context) (address string, stop func(), err error) {
 	if o.target != "" {
 		return o.target, func() {}, nil

@@ -13,8 +13,8 @@ import (
 	"konnectivity/internal/tlsreload"
 )
 
-// newBenchRelay is one process of the relay chain that stands beside ours in
-// benchmarks. It is hidden: nobody should run it for anything else.
+// newBenchRelay is one process of the relay chain that benchmarks compare the suite with.
+// It is hidden, since it has no other use.
 func newBenchRelay() *cobra.Command {
 	var pki, listen, next string
 	cmd := &cobra.Command{
@@ -63,11 +63,11 @@ func relayHop(role, pki, next string) (bench.Hop, error) {
 		return bench.Hop{}, err
 	}
 	config := source.Client(host)
-	config.ClientSessionCache = nil // a full handshake a connection and hop, as such chains have it
+	config.ClientSessionCache = nil // such chains make a full handshake for each connection and hop
 	return bench.NewHop(next, config), nil
 }
 
-// pairOf reads one certificate of a folder of `konnectivity certs`.
+// pairOf loads a certificate from a folder of `konnectivity certs`.
 func pairOf(dir, name string) (*tlsreload.Source, error) {
 	return tlsreload.New(tlsreload.Files{
 		CA: filepath.Join(dir, "ca.crt"), Cert: filepath.Join(dir, name+".crt"), Key: filepath.Join(dir, name+".key"),

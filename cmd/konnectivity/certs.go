@@ -52,7 +52,7 @@ func newCerts() *cobra.Command {
 	return cmd
 }
 
-// needTenant refuses a flag of tenants without one.
+// needTenant refuses the flags of tenants without --tenant.
 func needTenant(cmd *cobra.Command) (err error) {
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	tenantFlags(new(certs.Tenant), own)
@@ -64,7 +64,7 @@ func needTenant(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// tenantFlags are those that need a tenant.
+// tenantFlags defines the flags that need a tenant.
 func tenantFlags(t *certs.Tenant, f *pflag.FlagSet) {
 	f.StringSliceVar(&t.ServerNames, "server-name", nil, "a TLS server name (SNI) by which this tenant's agents and clients, and no other tenant's, ask for the server; repeatable")
 	f.BoolVar(&t.ByIdentity, "by-identity", false, "have the server tell it from other tenants of the same CA (--from) by the roles in its certificates, of the trust domain NAME unless --trust-domain gives another")

@@ -16,15 +16,14 @@ import (
 	"konnectivity/tunnel"
 )
 
-// checkOptions are the flags of `konnectivity check`: all of a sidecar's, so
-// that its command line can be pasted, and a few of its own.
+// checkOptions are the flags of `konnectivity check`: those of a sidecar, so that its
+// command line can be pasted, and a few more.
 type checkOptions struct {
 	what   diagnose.Subject
 	output string
 }
 
-// stepTimeout is long enough for what a server says when its own time is up to
-// arrive.
+// stepTimeout leaves a server time to report that its own timeout has passed.
 const stepTimeout = tunnel.DefaultDialTimeout + 2*time.Second
 
 func newCheck() *cobra.Command {
@@ -58,7 +57,7 @@ func newCheck() *cobra.Command {
 	return cmd
 }
 
-// errChecksFailed makes the exit status 1; the list has said why.
+// errChecksFailed makes the exit status 1; the findings say why.
 var errChecksFailed = errors.New("not every step works")
 
 func (o *checkOptions) run(ctx context.Context, out io.Writer, target string) error {

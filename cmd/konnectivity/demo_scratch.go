@@ -12,9 +12,9 @@ import (
 // demoFolder makes a folder for newDemo, which the caller removes.
 func demoFolder() (string, error) { return makeScratch(scratchPlaces()) }
 
-// scratchPlaces are where quickstart may keep its files. A container's image
-// need not have a folder for temporary files, and its root may be read-only:
-// memory (/dev/shm) can be written even there.
+// scratchPlaces are the folders in which quickstart may keep its files. A container's
+// image may lack a folder for temporary files and have a read-only root; /dev/shm is
+// writable even there.
 func scratchPlaces() []string {
 	places := []string{os.TempDir(), "/dev/shm"}
 	if here, err := os.Getwd(); err == nil {
@@ -23,8 +23,8 @@ func scratchPlaces() []string {
 	return places
 }
 
-// makeScratch makes a folder in the first of places in which a unix socket can
-// be made too: its path must be short, and not every file system has sockets.
+// makeScratch makes a folder in the first of places where a unix socket is possible: its
+// path must be short, and not every file system supports sockets.
 func makeScratch(places []string) (string, error) {
 	var causes []string
 	for _, place := range places {

@@ -15,8 +15,7 @@ func main() {
 	os.Exit(cli.Main(newRoot()))
 }
 
-// newRoot holds all commands. Each lives in a file of its own, as a function
-// that makes it; a new one is a line here.
+// newRoot returns the command with all subcommands, each of which has a file of its own.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "konnectivity",

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// defaultTransparentPort is beside the suite's other ports.
+	// defaultTransparentPort is next to the other ports of the suite.
 	defaultTransparentPort = 8096
 
 	// defaultUID is the user of the suite's images and manifests.
@@ -93,7 +93,7 @@ func (o *redirectOptions) plan(args []string) (*redirect.Plan, error) {
 	}
 	file, err := os.Open(o.resolvConf)
 	if errors.Is(err, fs.ErrNotExist) {
-		return p, nil // the resolver then asks at loopback
+		return p, nil // the resolver then uses loopback
 	}
 	if err != nil {
 		return nil, fmt.Errorf("--resolv-conf: %w", err)

@@ -135,7 +135,7 @@ func newTenantsCheck() *cobra.Command {
 	return cmd
 }
 
-// checkTenants checks a folder, or the Secrets of a file or of standard input.
+// checkTenants checks the folder at path, or the Secrets in a file or standard input.
 func checkTenants(cmd *cobra.Command, path string, server diagnose.Server) ([]diagnose.Finding, error) {
 	if path == "-" {
 		return diagnose.TenantSecrets(cmd.Context(), cmd.InOrStdin(), server, time.Now())
@@ -151,7 +151,7 @@ func checkTenants(cmd *cobra.Command, path string, server diagnose.Server) ([]di
 	return diagnose.TenantSecrets(cmd.Context(), manifest, server, time.Now())
 }
 
-// printFindings prints what was found; the error is for those that failed.
+// printFindings prints findings. Its error is errChecksFailed if a step failed.
 func printFindings(out io.Writer, findings []diagnose.Finding, format string) error {
 	if format == "json" {
 		if err := printJSON(out, findings); err != nil {

@@ -9,7 +9,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// row is a connection with the values by which lists are sorted.
+// row is a connection with its sort keys.
 type row struct {
 	*conn
 	status   tunnel.ResumeStatus

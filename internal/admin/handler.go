@@ -33,7 +33,7 @@ type Source struct {
 	// Tenant is the name of the tenant in a Source that Of returned.
 	Tenant string
 
-	// Login identifies the reader of a request; nil shows everything to everybody. The
+	// Login identifies the reader of a request; nil shows everything. The
 	// reader of one tenant may use page, API and the patterns Shown of mux, which must
 	// show no more than ReaderOf allows.
 	Login Login

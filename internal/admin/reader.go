@@ -15,7 +15,7 @@ type Reader struct {
 // the request.
 type Login func(*http.Request) (Reader, bool)
 
-// anybody is the Login of a handler without one: it shows everything.
+// anybody is the default Login, which shows everything.
 func anybody(*http.Request) (Reader, bool) { return Reader{}, true }
 
 type readerKey struct{}

@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// minToken is the length of the shortest token, in bytes: nobody guesses that
-	// many random ones.
+	// minToken is the least length of a token, in bytes: too many to guess.
 	minToken = 32
 
 	// maxToken is the length of the longest token, in bytes. It leaves room for

@@ -100,8 +100,7 @@ func CheckFiles(files ...Value) error {
 	return nil
 }
 
-// FlagError is the usage error for err, which says what is wrong with a flag's value;
-// nil for nil.
+// FlagError returns the usage error for an invalid value of a flag; nil if err is nil.
 func FlagError(flag string, err error) error {
 	if err == nil {
 		return nil

@@ -12,15 +12,15 @@ import (
 	"konnectivity/internal/version"
 )
 
-// groupKey is the annotation that holds a flag's group.
+// groupKey is the annotation with the group of a flag.
 const groupKey = "konnectivity/group"
 
-// helpWidth is where flag descriptions wrap.
+// helpWidth is the column at which descriptions of flags wrap.
 const helpWidth = 100
 
-// AddFlags defines flags on cmd under a title of their own in its help.
-// Groups appear in the order of their first AddFlags, flags in the order they
-// are defined; those defined elsewhere come last, as "Other flags".
+// AddFlags defines flags on cmd under a title in its help. Groups appear in the order of
+// their first AddFlags, and flags in the order of their definition; flags defined
+// elsewhere come last, as "Other flags".
 func AddFlags(cmd *cobra.Command, title string, define func(*pflag.FlagSet)) {
 	set := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	set.SortFlags = false
@@ -35,12 +35,12 @@ func AddFlags(cmd *cobra.Command, title string, define func(*pflag.FlagSet)) {
 	cmd.Flags().AddFlagSet(set)
 }
 
-// prepare sets up what all programs' root commands have in common.
+// prepare sets up the root command of a program.
 func prepare(root *cobra.Command) {
 	root.SilenceErrors = true // Run prints them
 	root.SilenceUsage = true  // an error is one line
-	// Custom templates, even for the version, would link text/template, which
-	// keeps the linker from dropping methods that nobody calls: 1.7 MB.
+	// Custom templates, even for the version, would link text/template. With it the
+	// linker keeps methods that are never called: 1.7 MB.
 	root.Version = version.Get().String()
 	root.SetGlobalNormalizationFunc(dashes)
 	root.SetUsageFunc(usage)
@@ -48,7 +48,7 @@ func prepare(root *cobra.Command) {
 	root.AddCommand(newCompletion(root), newVersion(root))
 }
 
-// dashes accepts flags spelled with underscores, as klog's are.
+// dashes accepts underscores in flags, as in those of klog.
 func dashes(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 }
@@ -107,14 +107,14 @@ func groups(cmd *cobra.Command) []*groupSet {
 	return all
 }
 
-// groupSet is a FlagSet that knows its title.
+// groupSet is a FlagSet with its title.
 type groupSet struct {
 	*pflag.FlagSet
 	title string
 }
 
-// unquote removes the backticks from descriptions of flags. They mark the name
-// of the value, which pflag's help understands and cobra's completion does not.
+// unquote removes the backticks around the name of the value in descriptions of flags,
+// which pflag's help interprets and cobra's completion does not.
 func unquote(cmd *cobra.Command) {
 	for _, flags := range []*pflag.FlagSet{cmd.Flags(), cmd.PersistentFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })
@@ -124,8 +124,8 @@ func unquote(cmd *cobra.Command) {
 	}
 }
 
-// Choices makes shells complete the values of a flag that is defined on cmd. A
-// value that ends in a slash is only a beginning, so no space follows it.
+// Choices defines the values that shells complete for a flag of cmd. After a value that
+// ends in a slash they add no space.
 func Choices(cmd *cobra.Command, flag string, values ...string) {
 	directive := cobra.ShellCompDirectiveNoFileComp
 	if slices.ContainsFunc(values, func(v string) bool { return strings.HasSuffix(v, "/") }) {
@@ -136,8 +136,7 @@ func Choices(cmd *cobra.Command, flag string, values ...string) {
 	}
 }
 
-// newCompletion prints the script by which a shell completes the program's
-// commands and flags.
+// newCompletion is the command that prints a completion script for a shell.
 func newCompletion(root *cobra.Command) *cobra.Command {
 	generate := map[string]func(io.Writer) error{
 		"bash":       func(w io.Writer) error { return root.GenBashCompletionV2(w, true) },

@@ -10,7 +10,7 @@ import (
 	"konnectivity/internal/resources"
 )
 
-// NewLogger makes the logger of the program component, as flags say.
+// NewLogger returns the logger of the program component, configured by flags.
 func NewLogger(flags *logging.Flags, component string) (*logrus.Entry, error) {
 	log, err := flags.New(component, os.Stderr)
 	if err != nil {

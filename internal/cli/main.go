@@ -1,8 +1,7 @@
-// Package cli holds what the mains share: signals, exit statuses, one-line
-// errors, and help with grouped flags.
+// Package cli is shared by the main packages: signals, exit statuses, one-line errors,
+// checks of flags, and help with grouped flags.
 //
-// Every main calls Main. It owns the process: signals, memory limit, exit
-// status.
+// Every program calls Main, which owns the process: signals, memory limit, exit status.
 package cli
 
 import (
@@ -27,7 +26,7 @@ const (
 	ExitUsage   = 2 // the command line is wrong
 )
 
-// UsageError says that the command line is wrong: exit status 2.
+// UsageError is an error in the command line: exit status 2.
 type UsageError struct{ Err error }
 
 // Error is the sentence.
@@ -36,8 +35,7 @@ func (e *UsageError) Error() string { return e.Err.Error() }
 // Unwrap is Err.
 func (e *UsageError) Unwrap() error { return e.Err }
 
-// Usagef returns a UsageError, for flags and arguments that are wrong or
-// contradictory by themselves.
+// Usagef returns a UsageError, for flags and arguments that are invalid by themselves.
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Errorf(format, args...)} }
 
 // Main runs a program's command with the process's arguments and returns the

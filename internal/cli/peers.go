@@ -8,8 +8,7 @@ import (
 	"konnectivity/internal/pki"
 )
 
-// PeerFlags hold what a program demands of its peers' certificates, besides a
-// CA.
+// PeerFlags are a program's requirements on its peers' certificates, besides a CA.
 type PeerFlags struct {
 	require     bool
 	trustDomain string
@@ -29,10 +28,10 @@ func (p *PeerFlags) Check() error {
 	return nil
 }
 
-// Peer judges certificates of peers that ought to have the role want.
+// Peer returns the check of peers' certificates for the role want.
 func (p *PeerFlags) Peer(want pki.Role) func(*x509.Certificate) error {
 	return pki.RoleRule{Want: want, Require: p.require, TrustDomain: p.trustDomain}.Check
 }
 
-// Own judges the program's own certificate as its peers do by default.
+// Own returns the check of the program's own certificate that its peers make by default.
 func Own(role pki.Role) func(*x509.Certificate) error { return pki.RoleRule{Want: role}.Check }

@@ -10,7 +10,7 @@ import (
 	"konnectivity/internal/version"
 )
 
-// newVersion is --version as a command, with JSON for programs.
+// newVersion is the command version, which prints JSON too.
 func newVersion(root *cobra.Command) *cobra.Command {
 	const text, asJSON = "text", "json"
 	var output string

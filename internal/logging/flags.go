@@ -11,17 +11,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// upstreamVerbosity is the default of -v in the programs these replace. It
-// means our default level, so -v=4 is the same as no -v.
+// upstreamVerbosity is the default of -v in upstream's programs. It stands for the default
+// level, as without -v.
 const upstreamVerbosity = 4
 
-// traceVerbosity is the least -v that asks for every detail.
+// traceVerbosity is the least -v for the level trace.
 const traceVerbosity = 8
 
-// Flags are the logging flags of a program: our own two, and klog's, so that
-// command lines written for upstream work. The zero value is ready for AddTo.
+// Flags are the logging flags of a program: two of our own, and those of klog, for command
+// lines of upstream. The zero value is ready for AddTo.
 type Flags struct {
-	level  logrus.Level // 0 means not given, since PanicLevel cannot be chosen
+	level  logrus.Level // 0 if not given; PanicLevel cannot be chosen
 	format Format
 
 	verbosity       int32
@@ -37,8 +37,8 @@ type Flags struct {
 	set *pflag.FlagSet
 }
 
-// ineffective are klog's flags that shape its own text format or its several
-// files. They are accepted; New logs once that they have no effect.
+// ineffective are klog's flags for its text format and its several files. They are
+// accepted; New logs once that they have no effect.
 var ineffective = []string{"add-dir-header", "log-backtrace-at", "one-output", "skip-headers", "skip-log-headers"}
 
 // AddTo defines the flags on set. Values are read when New is called.
@@ -61,8 +61,7 @@ func (f *Flags) AddTo(set *pflag.FlagSet) {
 	}
 }
 
-// addIneffective defines a flag that is accepted without effect, hidden from
-// help.
+// addIneffective defines a hidden flag without effect.
 func (f *Flags) addIneffective(set *pflag.FlagSet, name string) {
 	const usage = "accepted for compatibility, without effect"
 	if name == "log-backtrace-at" {
@@ -73,14 +72,13 @@ func (f *Flags) addIneffective(set *pflag.FlagSet, name string) {
 	_ = set.MarkHidden(name) // fails only for a name that is not defined
 }
 
-// New returns the program's logger, which writes to out (standard error, as a
-// rule) or to the files the flags name, every line with component in it. It
-// also makes klog, grpc and the standard library's log write there. These
-// belong to the whole process, so only main may call it, once; others use the
-// package's New.
+// New returns the program's logger, which writes lines with component to out, usually
+// standard error, or to the file of the flags. It also redirects klog, grpc and the
+// standard library's log there, which are global, so only main may call it, once; others
+// use the package's New.
 //
-// It fails if the log file cannot be opened; bad values are refused when the
-// flags are parsed.
+// It fails if the log file cannot be opened. Invalid values are refused when the flags are
+// parsed.
 func (f *Flags) New(component string, out io.Writer) (*logrus.Entry, error) {
 	log, err := New(f.options(component, out))
 	if err != nil {
@@ -89,11 +87,11 @@ func (f *Flags) New(component string, out io.Writer) (*logrus.Entry, error) {
 	if err := joinProcess(log, f.verbosity, f.vmodule); err != nil {
 		return nil, err
 	}
-	f.sayIneffective(log)
+	f.warnIneffective(log)
 	return log, nil
 }
 
-// options translates the flags.
+// options returns the Options of the flags.
 func (f *Flags) options(component string, out io.Writer) Options {
 	o := Options{Component: component, Level: f.logLevel(), Format: f.format, Out: out}
 	switch path := f.logFile(component); {
@@ -108,7 +106,7 @@ func (f *Flags) options(component string, out io.Writer) Options {
 	return o
 }
 
-// logLevel is --log-level, or what -v means.
+// logLevel is --log-level, or the level of -v.
 func (f *Flags) logLevel() logrus.Level {
 	switch {
 	case f.level != 0:
@@ -121,7 +119,7 @@ func (f *Flags) logLevel() logrus.Level {
 	return logrus.InfoLevel
 }
 
-// fileFlag is the flag that chooses the file.
+// fileFlag is the flag that names the file.
 func (f *Flags) fileFlag() string {
 	if f.file != "" {
 		return "log-file"
@@ -129,7 +127,7 @@ func (f *Flags) fileFlag() string {
 	return "log-dir"
 }
 
-// logFile returns the file to write, "" for none.
+// logFile is the path of the log file; "" for none.
 func (f *Flags) logFile(component string) string {
 	if f.file != "" || f.dir == "" {
 		return f.file
@@ -137,8 +135,8 @@ func (f *Flags) logFile(component string) string {
 	return filepath.Join(f.dir, component+".log")
 }
 
-// sayIneffective logs, in one line, the given flags that have no effect.
-func (f *Flags) sayIneffective(log logrus.FieldLogger) {
+// warnIneffective logs, in one line, which of the given flags have no effect.
+func (f *Flags) warnIneffective(log logrus.FieldLogger) {
 	var given []string
 	note := func(names ...string) {
 		for _, name := range names {
@@ -149,7 +147,7 @@ func (f *Flags) sayIneffective(log logrus.FieldLogger) {
 	}
 	note(ineffective...)
 	if f.toStderr || f.logFile("x") == "" {
-		note("alsologtostderr", "log-dir", "log-file") // there is no file
+		note("alsologtostderr", "log-dir", "log-file") // without a file
 	}
 	if len(given) > 0 {
 		log.Warnf("these flags are accepted but have no effect as given: %s", strings.Join(given, ", "))

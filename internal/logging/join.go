@@ -16,8 +16,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// joinProcess makes the libraries' process-wide loggers write to l. It is not
-// safe while they log, so only for the start of main.
+// joinProcess redirects the global loggers of libraries to l. It is not safe while they
+// log, so only main may call it, at its start.
 func joinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
 	if !l.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		verbosity = 0 // the client libraries start to log details at 1
@@ -32,23 +32,22 @@ func joinProcess(l *logrus.Entry, verbosity int32, vmodule string) error {
 	}
 	klog.SetSlogLogger(slog.New(slogHandler(l, vmodule != "")))
 	grpclog.SetLoggerV2(&grpcLogger{log: l.WithField("library", "grpc")})
-	// The reader of the log may go away. A filter in a pipe would end with it;
-	// a server must not.
+	// The reader of a pipe may end, which must not end the program.
 	signal.Ignore(syscall.SIGPIPE)
 	log.SetFlags(0)
 	log.SetOutput(&httpErrors{log: l})
 	return nil
 }
 
-// slogHandler writes slog records to l with its fields. What --vmodule selects
-// is wanted whatever its level: klog has chosen already. klog passes its
-// unstructured warnings on as information, so that is how they appear.
+// slogHandler writes slog records to l with its fields. all accepts every level, as klog
+// has already selected records with --vmodule. klog passes unstructured warnings as
+// information, and so they appear.
 func slogHandler(l *logrus.Entry, all bool) slog.Handler {
 	handler := logrusslog.NewHandler(l.Logger, &logrusslog.HandlerOptions{
 		LevelMapper: func(level slog.Level) logrus.Level {
 			switch {
 			case level >= slog.LevelError:
-				return logrus.ErrorLevel // never fatal: the level only, and ours does not exit
+				return logrus.ErrorLevel // not fatal, which exits
 			case level >= slog.LevelWarn:
 				return logrus.WarnLevel
 			case level >= slog.LevelInfo || all:
@@ -66,10 +65,9 @@ func slogHandler(l *logrus.Entry, all bool) slog.Handler {
 	return noBodies{handler.WithAttrs(append(attrs, slog.String("library", "klog")))}
 }
 
-// noBodies drops records that hold what was sent to or came from the Kubernetes
-// API, which client-go logs at verbosity 8 as an attribute "body" (k8s.io/
-// client-go v0.37, rest/request.go): in a TokenReview that is an agent's token.
-// Verbose logging of a library must not include that.
+// noBodies drops records with the body of a request to the Kubernetes API or of its answer.
+// client-go logs it at verbosity 8 as the attribute "body" (k8s.io/client-go v0.37,
+// rest/request.go); that of a TokenReview contains an agent's token.
 type noBodies struct{ slog.Handler }
 
 // Handle implements slog.Handler.
@@ -93,9 +91,8 @@ func (h noBodies) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (h noBodies) WithGroup(name string) slog.Handler { return noBodies{h.Handler.WithGroup(name)} }
 
-// grpcLogger takes grpc's messages. Those about single connections that come
-// and go are details, logged at debug; errors are grpc's own, logged as
-// warnings.
+// grpcLogger logs the messages of grpc. Those about single connections are logged at
+// debug, errors of grpc itself as warnings.
 type grpcLogger struct{ log *logrus.Entry }
 
 func (g *grpcLogger) Info(args ...any)               { g.log.Debug(args...) }
@@ -108,12 +105,12 @@ func (g *grpcLogger) Error(args ...any)              { g.log.Warn(args...) }
 func (g *grpcLogger) Errorln(args ...any)            { g.log.Warnln(args...) }
 func (g *grpcLogger) Errorf(f string, args ...any)   { g.log.Warnf(f, args...) }
 
-// grpc calls these when it cannot continue, and exits the process itself.
+// grpc calls these before it exits the process.
 func (g *grpcLogger) Fatal(args ...any)            { g.log.Error(args...) }
 func (g *grpcLogger) Fatalln(args ...any)          { g.log.Errorln(args...) }
 func (g *grpcLogger) Fatalf(f string, args ...any) { g.log.Errorf(f, args...) }
 
-// V reports whether grpc should produce messages of its verbosity l.
+// V reports whether grpc should log messages of verbosity l.
 func (g *grpcLogger) V(l int) bool {
 	if l == 0 {
 		return g.log.Logger.IsLevelEnabled(logrus.DebugLevel)

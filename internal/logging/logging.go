@@ -1,8 +1,8 @@
-// Package logging gives a program one stream of log lines: its own, from
-// logrus, and those of libraries that use klog, grpclog or log.
+// Package logging writes the log of a program as one stream: its own lines, by logrus, and
+// those of libraries that use klog, grpclog or log.
 //
-// The mains call it once; all others are handed a logger. It owns the log file,
-// if there is one.
+// A main calls it once; other packages are given a logger. It owns the log file, if there
+// is one.
 package logging
 
 import (
@@ -26,23 +26,21 @@ const (
 // Options configures a logger.
 type Options struct {
 	Component string       // the program's name, which every line has
-	Level     logrus.Level // lowest level logged; the zero value is invalid
+	Level     logrus.Level // lowest logged level; required
 	Format    Format       // "" is JSON
 	Out       io.Writer    // destination of lines; nil means standard error
 
-	// File, if not empty, gets all lines, and Out only those of OutLevel and
-	// above. It is appended to, and emptied when it reaches FileMaxBytes
-	// (0 is never).
+	// File, if not empty, gets all lines, and Out only those of OutLevel and above.
+	// Lines are appended; at FileMaxBytes the file is truncated, with 0 never.
 	File         string
 	FileMaxBytes int64
-	OutLevel     logrus.Level // 0 is all
+	OutLevel     logrus.Level // 0 means all
 }
 
-// New returns a logger, which is safe for concurrent use. It writes at most 20
-// warnings and errors of the same wording a minute, of each tenant (the field
-// "tenant") apart, and the next one says how many were kept back. It changes nothing
-// else in the process. It fails only if the file cannot be opened, with a
-// *fs.PathError.
+// New returns a logger, which is safe for concurrent use. It writes at most 20 warnings
+// and errors with the same message a minute, for each tenant (the field "tenant")
+// separately; the next line has the number of dropped ones. It changes no global state.
+// It fails only if the file cannot be opened, with a *fs.PathError.
 func New(o Options) (*logrus.Entry, error) {
 	if o.Out == nil {
 		o.Out = os.Stderr
@@ -76,7 +74,7 @@ func Discard() *logrus.Entry {
 	return logrus.NewEntry(logger)
 }
 
-// formatter renders lines of a format.
+// formatter returns the formatter of a format.
 func formatter(f Format) logrus.Formatter {
 	if f == Text {
 		return &logrus.TextFormatter{FullTimestamp: true, TimestampFormat: time.TimeOnly}
@@ -84,9 +82,9 @@ func formatter(f Format) logrus.Formatter {
 	return &logrus.JSONFormatter{TimestampFormat: time.RFC3339Nano}
 }
 
-// HTTPErrorLog is an http.Server's ErrorLog that writes to l. Failed
-// handshakes, which any port scanner causes, are debug; the rest is a warning.
-// It starts no goroutine and needs no Close.
+// HTTPErrorLog returns an ErrorLog for an http.Server that writes to l. Failed handshakes,
+// which any port scanner causes, are logged at debug, the rest as warnings. It starts no
+// goroutine and needs no Close.
 func HTTPErrorLog(l logrus.FieldLogger) *log.Logger {
 	return log.New(&httpErrors{log: l}, "", 0)
 }

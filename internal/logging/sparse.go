@@ -9,51 +9,51 @@ import (
 )
 
 const (
-	// sparseLines is how many warnings and errors of one wording are logged in
-	// a sparseWindow. Anybody on the network can cause some of them by the
-	// thousand a second; this many are enough to see what is wrong.
+	// sparseLines is the number of warnings and errors with the same message that
+	// are logged in a sparseWindow. Any host on the network can cause some of them
+	// thousands of times a second; a few are enough.
 	sparseLines  = 20
 	sparseWindow = time.Minute
 
-	// sparseWordings bounds how many wordings are remembered, and tenantWordings
-	// how many of each tenant. All but some of libraries are constants; those
-	// beyond the bound count as one.
+	// sparseWordings bounds the number of messages that are counted, tenantWordings
+	// that of each tenant. All but some of libraries are constants; those beyond the
+	// bound count as one message.
 	sparseWordings = 256
 	tenantWordings = 32
 
-	// keptTime is how long is remembered how many lines were kept back.
+	// keptTime is the time for which the number of dropped lines is kept.
 	keptTime = time.Hour
 
-	// keptBack is the field that says how many lines like it were not logged
-	// before this one, and dropped marks one that is not.
+	// keptBack is the field with the number of equal lines dropped before this one.
+	// dropped marks an entry to drop.
 	keptBack = "kept_back"
 	dropped  = "\x00dropped"
 
-	// tenantField says whose peers caused a line, on a server of many clusters.
+	// tenantField is the field with the tenant whose peers caused a line.
 	tenantField = "tenant"
 )
 
-// sparse is a hook that bounds the lines of each wording, so that no peer can
-// fill a log; those of each tenant apart, so that none can hide what another's
-// cause. It marks entries to drop, which sparseFormatter renders as nothing.
+// sparse is a hook that bounds the lines of each message, so that no peer can fill the log,
+// for each tenant separately, so that none can hide the lines of another. It marks entries
+// to drop, which sparseFormatter renders as nothing.
 type sparse struct {
 	mu     sync.Mutex
 	seen   map[string]map[string]*wording // by tenant
-	looked time.Time                      // for tenants that may be forgotten
+	pruned time.Time                      // when unused records were removed last
 }
 
-// wording counts the lines of a message since a point in time.
+// wording counts the lines of a message since a time.
 type wording struct {
 	since        time.Time
 	logged, kept int
 }
 
-// stale says that the record does not matter any more.
+// stale reports whether the record can be removed.
 func (w *wording) stale(now time.Time) bool {
 	return now.Sub(w.since) >= keptTime || w.kept == 0 && now.Sub(w.since) >= sparseWindow
 }
 
-// Levels implements logrus.Hook: a user who asks for details gets all of them.
+// Levels implements logrus.Hook. Details are not bounded.
 func (*sparse) Levels() []logrus.Level { return logrus.AllLevels[:logrus.WarnLevel+1] }
 
 // Fire implements logrus.Hook. The entry is the logger's own copy.
@@ -79,7 +79,7 @@ func (s *sparse) Fire(entry *logrus.Entry) error {
 	return nil
 }
 
-// of returns the record of a tenant's message, which it creates if need be.
+// of returns the record of a tenant's message, and creates it if necessary.
 func (s *sparse) of(tenant, message string, now time.Time) *wording {
 	seen := s.wordings(tenant, now)
 	if w := seen[message]; w != nil {
@@ -103,11 +103,10 @@ func (s *sparse) of(tenant, message string, now time.Time) *wording {
 	return w
 }
 
-// wordings returns the records of a tenant, and forgets those of tenants that
-// have been quiet.
+// wordings returns the records of a tenant, and removes stale ones of all tenants.
 func (s *sparse) wordings(tenant string, now time.Time) map[string]*wording {
-	if now.Sub(s.looked) >= sparseWindow {
-		s.looked = now
+	if now.Sub(s.pruned) >= sparseWindow {
+		s.pruned = now
 		maps.DeleteFunc(s.seen, func(_ string, seen map[string]*wording) bool {
 			maps.DeleteFunc(seen, func(_ string, w *wording) bool { return w.stale(now) })
 			return len(seen) == 0
@@ -121,13 +120,12 @@ func (s *sparse) wordings(tenant string, now time.Time) map[string]*wording {
 	return seen
 }
 
-// forget drops records whose last line is too long ago to matter.
+// forget removes records of past windows.
 func forget(seen map[string]*wording, now time.Time) {
 	maps.DeleteFunc(seen, func(_ string, w *wording) bool { return now.Sub(w.since) >= sparseWindow })
 }
 
-// sparseFormatter omits entries that are to be dropped, and characters that
-// would control a terminal.
+// sparseFormatter omits dropped entries, and escapes characters that control a terminal.
 type sparseFormatter struct{ logrus.Formatter }
 
 // Format implements logrus.Formatter.
@@ -137,7 +135,7 @@ func (f sparseFormatter) Format(entry *logrus.Entry) ([]byte, error) {
 	}
 	line, err := f.Formatter.Format(entry)
 	if _, text := f.Formatter.(*logrus.TextFormatter); text || err != nil {
-		return line, err // it quotes what is not plain
+		return line, err // the text format quotes such characters
 	}
 	return escapeHidden(line), nil
 }

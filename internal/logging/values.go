@@ -10,15 +10,15 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// choice is a flag whose value is checked and translated when it is parsed, so
-// that a bad one is refused like any other bad flag.
+// choice is a flag whose value is parsed when it is given, so that an invalid one is
+// refused like that of any other flag.
 type choice[T any] struct {
 	target *T
 	parse  func(string) (T, error)
 	text   string
 }
 
-// addChoice defines a flag; def must parse, unless it is "".
+// addChoice defines a flag. def must parse, unless it is "".
 func addChoice[T any](set *pflag.FlagSet, target *T, parse func(string) (T, error), name, def, usage string) {
 	c := &choice[T]{target: target, parse: parse}
 	if def != "" {
@@ -59,7 +59,7 @@ func parseFormat(text string) (Format, error) {
 	return "", errors.New("use json or text")
 }
 
-// parseSeverity reads klog's severities, by name or number.
+// parseSeverity parses a severity of klog by name or number.
 func parseSeverity(text string) (logrus.Level, error) {
 	names := []string{"INFO", "WARNING", "ERROR", "FATAL"}
 	levels := []logrus.Level{logrus.TraceLevel, logrus.WarnLevel, logrus.ErrorLevel, logrus.FatalLevel}
@@ -72,7 +72,7 @@ func parseSeverity(text string) (logrus.Level, error) {
 	return 0, errors.New("use INFO, WARNING, ERROR, FATAL or 0 to 3")
 }
 
-// parseVmodule checks what klog will translate.
+// parseVmodule checks a --vmodule, which klog interprets.
 func parseVmodule(text string) (string, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		pattern, number, _ := strings.Cut(part, "=")

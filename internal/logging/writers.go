@@ -36,24 +36,24 @@ func (w *levelWriter) Fire(entry *logrus.Entry) error {
 	return err
 }
 
-// tellEvery is how often is told that lines cannot be written.
-const tellEvery = time.Minute
+// reportEvery is the interval of reports about lines that cannot be written.
+const reportEvery = time.Minute
 
-// file is a log file that is emptied when it grows too large.
+// file is a log file that is truncated when it grows too large.
 type file struct {
-	max  int64     // bytes; 0 is no limit
-	tell io.Writer // gets a line, now and then, about those that cannot be written
+	max    int64     // bytes; 0 is unlimited
+	report io.Writer // gets a line every reportEvery about lines that cannot be written
 
 	mu   sync.Mutex
 	f    *os.File
 	size int64
 	lost int       // lines
-	told time.Time // when tell got the last one
+	told time.Time // when report got the last line
 }
 
-// openFile appends to path, readable by its owner and group only: lines may
-// reveal the network. A pipe that nobody reads is refused at once.
-func openFile(path string, limit int64, tell io.Writer) (*file, error) {
+// openFile opens path for appending, readable by owner and group only, since lines describe
+// the network. A pipe without a reader is refused at once.
+func openFile(path string, limit int64, report io.Writer) (*file, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|files.NonBlock, 0o640)
 	if err != nil {
 		return nil, err
@@ -63,19 +63,19 @@ func openFile(path string, limit int64, tell io.Writer) (*file, error) {
 		_ = f.Close() // nothing was written
 		return nil, err
 	}
-	return &file{max: limit, tell: tell, f: f, size: info.Size()}, nil
+	return &file{max: limit, report: report, f: f, size: info.Size()}, nil
 }
 
-// Write implements io.Writer; one call is one line. It never fails: logrus would
-// tell standard error of each line that a full disk does not take.
+// Write implements io.Writer; one call is one line. It never fails, since logrus would
+// report each line that a full disk does not take.
 func (w *file) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.writeLocked(line); err != nil {
 		w.lost++
-		if time.Since(w.told) >= tellEvery {
+		if time.Since(w.told) >= reportEvery {
 			w.told = time.Now()
-			_, _ = fmt.Fprintf(w.tell, "log lines that could not be written so far: %d; the last one: %v\n", w.lost, err)
+			_, _ = fmt.Fprintf(w.report, "log lines that could not be written so far: %d; the last one: %v\n", w.lost, err)
 		}
 	}
 	return len(line), nil
@@ -93,17 +93,15 @@ func (w *file) writeLocked(line []byte) error {
 	return err
 }
 
-// httpErrors turns lines of net/http, of its servers' ErrorLog and its clients,
-// into entries.
+// httpErrors logs the lines of net/http servers and clients.
 type httpErrors struct{ log logrus.FieldLogger }
 
-// unsolicited begins the message that an http.Transport writes to the standard
-// library's log when a server sends something on an idle connection (Go,
-// net/http/transport.go). The message quotes up to 4 KiB of that data, which
-// does not belong in a log, and with which any server could fill it.
+// unsolicited is the beginning of the message that an http.Transport logs when a server
+// sends data on an idle connection (Go, net/http/transport.go). The message quotes up to
+// 4 KiB of that data, with which any server could fill the log.
 const unsolicited = "Unsolicited response received on idle HTTP channel"
 
-// Write implements io.Writer; log.Logger calls it once a message.
+// Write implements io.Writer; log.Logger calls it once for each message.
 func (w *httpErrors) Write(line []byte) (int, error) {
 	text := string(bytes.TrimSpace(line))
 	text = strings.TrimPrefix(text, "http: ")

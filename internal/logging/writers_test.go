@@ -29,7 +29,7 @@ func TestLinesThatCannotBeWritten(t *testing.T) {
 		if text := told.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "so far: 1;") || !strings.Contains(text, "closed") {
 			t.Errorf("after 1,000 lines: %q", text)
 		}
-		time.Sleep(tellEvery)
+		time.Sleep(reportEvery)
 		write()
 		if text := told.String(); strings.Count(text, "\n") != 2 || !strings.Contains(text, "so far: 1001;") {
 			t.Errorf("a minute later: %q", text)

@@ -13,10 +13,10 @@ import (
 // Adder is a counter or a gauge.
 type Adder interface{ Add(float64) }
 
-// Fed is a metric of the packet protocol to which links contribute. Their part
-// is computed only when somebody scrapes, so it costs links nothing in between.
+// Fed is a metric of the packet protocol with a part of links, which is computed at a
+// scrape and costs links nothing otherwise.
 type Fed struct {
-	prometheus.Collector // the metric, to which the packet protocol adds its own part
+	prometheus.Collector // the metric, to which the packet protocol adds
 
 	ask func(tell func(to Adder, total float64))
 
@@ -24,8 +24,8 @@ type Fed struct {
 	told map[Adder]float64
 }
 
-// Feed returns a collector for metric. ask is called at each scrape and returns
-// the links' part by then, for each child that they contribute to.
+// Feed returns a collector for metric. ask is called at each scrape, and reports the total
+// of links for each child of metric.
 func Feed(metric prometheus.Collector, ask func(tell func(to Adder, total float64))) *Fed {
 	return &Fed{Collector: metric, ask: ask, told: make(map[Adder]float64)}
 }
@@ -42,8 +42,8 @@ func (f *Fed) update() {
 	f.ask(f.tell)
 }
 
-// tell adds what is new. A counter must not fall, or Add panics: it waits until the
-// total has caught up.
+// tell adds the increase since the last scrape. If a total falls, a counter, which cannot
+// fall, waits until the total has caught up.
 func (f *Fed) tell(to Adder, total float64) {
 	more := total - f.told[to]
 	if _, falls := to.(prometheus.Gauge); more < 0 && !falls {
@@ -53,10 +53,10 @@ func (f *Fed) tell(to Adder, total float64) {
 	f.told[to] = total
 }
 
-// Packets returns the figures of links as packets of the old protocol: those
-// sent by the opener of the streams, and those sent by the other side. A frame
-// of data is a packet. A stream that was established and has ended counts as
-// one request to close and one answer, whoever ended it.
+// Packets returns the statistics of links as packets of the old protocol: those sent by
+// the opener of the streams, and those sent by the other side. A frame of data is a
+// packet. A stream that was established and has ended counts as one request to close and
+// one answer, whichever side ended it.
 func Packets(s link.Stats, opener bool) (asked, answered map[client.PacketType]uint64) {
 	there, back, opened := s.DataReceived, s.DataSent, s.Accepted
 	if opener {

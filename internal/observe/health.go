@@ -7,28 +7,27 @@ import (
 	"sync"
 )
 
-// condition has a name, and returns nil if it holds, else a sentence that says
-// what is missing. It must not block, but only read state that others maintain.
+// condition is a named check. It returns nil, or a sentence about the missing part, and
+// must not block.
 type condition struct {
 	name  string
 	check func() error
 }
 
-// HealthOptions holds what differs between the programs that these endpoints
-// imitate.
+// HealthOptions are the differences between the endpoints of upstream's programs.
 type HealthOptions struct {
 	// FailureStatus is the HTTP status of a failed check. 0 is 503, the
 	// agent's; upstream's server answers 500 (cmd/server/app/server.go).
 	FailureStatus int
-	// Brief answers a failure with the reasons alone, one a line, as upstream's
-	// server does. Otherwise every check has a line, "[+]name ok" or
-	// "[-]name failed: reason", as the agent's and Kubernetes' own do.
+	// Brief answers a failure with one line for each reason, like upstream's
+	// server. Otherwise every check has a line, "[+]name ok" or "[-]name failed:
+	// reason", like the agent and Kubernetes.
 	Brief bool
 }
 
-// Health answers whether the process is alive, which it is while it answers, and
-// whether it is ready. Checks may be added at any time; all methods are safe for
-// concurrent use.
+// Health serves the health of a process: it is alive while it answers, and ready if all
+// checks succeed. Checks may be added at any time; all methods are safe for concurrent
+// use.
 type Health struct {
 	opts HealthOptions
 
@@ -51,13 +50,13 @@ func (h *Health) Ready(name string, check func() error) {
 	h.ready = append(h.ready, condition{name, check})
 }
 
-// Mount serves /healthz, /readyz and /ready on mux. Each answers "ok", and
-// with ?verbose a line for every check.
+// Mount serves /healthz, /readyz and /ready on mux. Each answers "ok", or with ?verbose a
+// line for every check.
 func (h *Health) Mount(mux *http.ServeMux) {
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, []condition{alive}) })
 	ready := func(w http.ResponseWriter, r *http.Request) { h.answer(w, r, h.checks()) }
 	mux.HandleFunc("/readyz", ready)
-	mux.HandleFunc("/ready", ready) // the older name, which probes still use
+	mux.HandleFunc("/ready", ready) // the older name, still in use
 }
 
 // checks copies the list, so that no check runs under the lock.
@@ -67,7 +66,7 @@ func (h *Health) checks() []condition {
 	return append([]condition{alive}, h.ready...)
 }
 
-// alive holds as long as anybody answers at all.
+// alive is the check of /healthz, which always succeeds.
 var alive = condition{name: "ping", check: func() error { return nil }}
 
 // answer runs checks and writes the result.

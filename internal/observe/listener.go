@@ -14,20 +14,19 @@ import (
 
 const (
 	// maxConns is ample for scrapers, probes and a few browsers. Beyond it, or
-	// beyond the limits of descriptors and bytes, a newcomer replaces the
-	// connection whose last request is longest ago. Peers of this port never
-	// authenticate, so this keeps any of them from using up the process's
-	// descriptors or memory, or from keeping probes out, be it by silence or by
-	// not reading answers.
+	// beyond the limits of descriptors and bytes, a new connection replaces the one
+	// whose last request is oldest. Peers of this port do not authenticate; without
+	// these limits, silent ones or those that do not read answers could use up the
+	// process's descriptors or memory, or keep probes out.
 	maxConns = 256
 	maxBytes = 8 << 20
 
 	// silentBytes is the cost of a connection with net/http's two buffers and a
-	// goroutine, requestBytes that of one with a request. What the client sends
-	// adds to it, times readWeight: net/http parses a header as it arrives, and of
-	// fields of seven bytes it takes 15 times as much. TLS adds secureBytes, and the certificates
-	// that the client has shown. An answer adds its size while it is being sent, up
-	// to maxAnswerBytes, so that a single one always has room.
+	// goroutine, requestBytes that of one with a request. Bytes of the client add to
+	// it, times readWeight: net/http parses a header as it arrives, and fields of
+	// seven bytes take 15 times as much. TLS adds secureBytes and the certificates of
+	// the client. An answer adds its size while it is sent, up to maxAnswerBytes, so
+	// that a single one always has room.
 	silentBytes  = 14 << 10
 	requestBytes = 20 << 10
 	readWeight   = 15
@@ -35,13 +34,12 @@ const (
 
 	maxAnswerBytes = maxBytes / 4
 
-	// maxUnasked bounds what a client sends before its request is complete, with
-	// a handshake.
+	// maxUnasked bounds the bytes of a client before its request is complete,
+	// including a handshake.
 	maxUnasked = 2 * maxHeaderBytes
 )
 
-// listener limits how many connections of Listener are open, and what they
-// hold.
+// listener limits the number of open connections and their memory.
 type listener struct {
 	net.Listener
 	ctx      context.Context
@@ -73,8 +71,8 @@ func (l *listener) Accept() (net.Conn, error) {
 
 type connKey struct{}
 
-// serving calls handler for complete requests; until then a connection counts
-// as silent, however many bytes of a header it has sent.
+// serving calls handler for complete requests. Until then a connection counts as silent,
+// however many bytes of a header it has sent.
 func (l *listener) serving(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(connKey{}).(*conn)
@@ -86,7 +84,7 @@ func (l *listener) serving(handler http.Handler) http.Handler {
 	})
 }
 
-// answer counts what it is given while that is being sent.
+// answer counts bytes while they are sent.
 type answer struct {
 	http.ResponseWriter
 	conn *conn
@@ -102,15 +100,15 @@ func (a answer) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (a answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
-// connState follows net/http, which frees what it kept for a request at its
-// end.
+// connState resets the cost of a connection at the end of a request, when net/http frees
+// its memory.
 func (l *listener) connState(c net.Conn, state http.ConnState) {
 	if state == http.StateIdle {
 		below(c).forget()
 	}
 }
 
-// below is the connection that has a slot, which may be one under TLS.
+// below returns the connection with a slot, which may be below TLS.
 func below(c net.Conn) *conn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
@@ -118,7 +116,7 @@ func below(c net.Conn) *conn {
 	return c.(*conn)
 }
 
-// conn is a connection that has a slot.
+// conn is a connection with a slot.
 type conn struct {
 	net.Conn
 	admission.Slot
@@ -126,16 +124,16 @@ type conn struct {
 	release func()
 
 	mu     sync.Mutex // net/http also reads in the background
-	asked  bool       // its present request is complete
-	secure int64      // what TLS takes
-	read   int64      // what its client has sent of the present request
-	sent   int64      // of an answer, and not taken yet
+	asked  bool       // the present request is complete
+	secure int64      // bytes for TLS
+	read   int64      // bytes received of the present request
+	sent   int64      // bytes of an answer that wait to be sent
 }
 
-// errUnasked ends a connection that sends no end of what is no request.
+// errUnasked ends a connection with more bytes than a handshake and a request have.
 var errUnasked = errors.New("more was sent than a handshake and a request have")
 
-// Read counts the bytes that net/http keeps.
+// Read counts the bytes, which net/http keeps.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
@@ -150,7 +148,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// weigh records that the bytes read are a complete request.
+// weigh records that the request is complete.
 func (c *conn) weigh(state *tls.ConnectionState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,7 +159,7 @@ func (c *conn) weigh(state *tls.ConnectionState) {
 	c.weighLocked()
 }
 
-// sends records how much of an answer waits to be taken.
+// sends records the bytes of an answer that wait to be sent.
 func (c *conn) sends(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -169,7 +167,7 @@ func (c *conn) sends(n int) {
 	c.weighLocked()
 }
 
-// forget records that the request is over.
+// forget records the end of the request.
 func (c *conn) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

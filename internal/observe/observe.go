@@ -1,9 +1,7 @@
-// Package observe provides what every program of the suite shows over HTTP:
-// health and metrics, those of native links included, and the HTTP server that
-// serves them. Profiles have a package of their own.
+// Package observe serves the health and the metrics of every program over HTTP, including
+// those of native links. Profiles have a package of their own, profiles.
 //
-// Every program mounts these on its ports for health and metrics. Serve owns
-// its listener and connections; nothing else here owns anything.
+// Serve owns its listener and connections; nothing else in the package owns resources.
 package observe
 
 import (
@@ -29,7 +27,7 @@ func NewRegistry(component string) *prometheus.Registry {
 	return registry
 }
 
-// buildInfo is a gauge that is always 1 and has the build in its labels.
+// buildInfo is a gauge that is always 1, with the build in its labels.
 func buildInfo(component string) prometheus.Collector {
 	build := version.Get()
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -46,8 +44,8 @@ func MountMetrics(mux *http.ServeMux, gatherer prometheus.Gatherer) {
 	mux.Handle("/metrics", Metrics(gatherer))
 }
 
-// RedirectToPort redirects requests to another port of the same host, as the
-// agent's admin port does with /metrics.
+// RedirectToPort redirects requests to another port of the same host, for /metrics of the
+// agent's admin port.
 func RedirectToPort(port int) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)

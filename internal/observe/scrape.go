@@ -16,18 +16,17 @@ import (
 )
 
 const (
-	// rest is the pause after a scrape, as a multiple of the time that it took:
-	// however many ask, scrapes take about a quarter of one processor.
+	// rest is the pause after a scrape, as a multiple of the time that it took. It
+	// bounds scrapes to about a quarter of one processor.
 	rest = 3
 
-	// maxRest keeps it short where the machine is busy, or the metrics are many.
+	// maxRest bounds the pause on a busy machine, or with many metrics.
 	maxRest = 100 * time.Millisecond
 )
 
-// Metrics answers with what gatherer has. It is gathered and written out for all who
-// ask at the same time, once for each form that they want and one after the other:
-// the port is open to strangers, and what a scrape takes, which on a server of many
-// clusters is megabytes, is not to be taken for each of them.
+// Metrics serves the metrics of gatherer. Concurrent requests share a scrape for each
+// form, and scrapes are made one at a time: the port does not authenticate, and a scrape
+// of a server with many clusters takes megabytes.
 func Metrics(gatherer prometheus.Gatherer) http.Handler {
 	return &scrapes{turn: make(chan struct{}, 1), next: make(map[form]*scrape), make: promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{
 		// A collector that fails must not hide the others.
@@ -40,10 +39,10 @@ type scrapes struct {
 	turn chan struct{} // held while a scrape is made, and for the rest after it
 
 	mu   sync.Mutex
-	next map[form]*scrape // that have not begun
+	next map[form]*scrape // not begun yet
 }
 
-// form is how a scrape is written out, one of a few.
+// form is the format and the coding of a scrape.
 type form struct {
 	format expfmt.Format
 	gzip   bool
@@ -61,7 +60,7 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// get returns a scrape that has begun since it was called; nil if ctx ends first.
+// get returns a scrape that begins after the call; nil if ctx ends first.
 func (s *scrapes) get(ctx context.Context, h http.Header) *scrape {
 	want := formOf(h)
 	s.mu.Lock()
@@ -83,14 +82,14 @@ func (s *scrapes) get(ctx context.Context, h http.Header) *scrape {
 	}
 }
 
-// fill makes a scrape when its turn has come.
+// fill makes a scrape in its turn.
 func (s *scrapes) fill(next *scrape, want form, accept string) {
 	defer close(next.done)
 	s.turn <- struct{}{}
 	start := time.Now()
 	defer func() { time.AfterFunc(min(rest*time.Since(start), maxRest), func() { <-s.turn }) }()
 	s.mu.Lock()
-	delete(s.next, want) // who asks from now on wants what is so from now on
+	delete(s.next, want) // later requests need a later scrape
 	s.mu.Unlock()
 	r := &http.Request{Method: http.MethodGet, Header: http.Header{"Accept": {accept}}}
 	if want.gzip {
@@ -100,12 +99,12 @@ func (s *scrapes) fill(next *scrape, want form, accept string) {
 	next.whole = true
 }
 
-// scrape is an answer for all who wait for it. It is an http.ResponseWriter until
-// done is closed, and does not change from then on.
+// scrape is an answer for all requests that wait for it. It is an http.ResponseWriter
+// until done is closed, and does not change afterwards.
 type scrape struct {
 	done   chan struct{}
-	whole  bool // else a gatherer panicked, and net/http tells whoever made this
-	status int  // 0: http.StatusOK
+	whole  bool // false if a gatherer panicked, which net/http reports for the first request
+	status int  // 0 means http.StatusOK
 	header http.Header
 	body   bytes.Buffer
 }
@@ -119,7 +118,7 @@ func (s *scrape) WriteHeader(status int) { s.status = status }
 // Write implements http.ResponseWriter.
 func (s *scrape) Write(p []byte) (int, error) { return s.body.Write(p) }
 
-// send gives it to one who asked.
+// send writes the scrape to one client.
 func (s *scrape) send(w http.ResponseWriter) {
 	if !s.whole {
 		http.Error(w, "gathering the metrics failed; the log says why", http.StatusInternalServerError)

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// readHeaderTimeout is the suite's bound for handshakes: a client that has
-	// not sent its request by then is cut off.
+	// readHeaderTimeout bounds the time until a request is complete, as for all
+	// handshakes of the suite.
 	readHeaderTimeout = 10 * time.Second
-	// idleTimeout ends idle connections. It is longer than the intervals of
-	// scrapers and probes, so theirs stay open.
+	// idleTimeout is longer than the intervals of scrapers and probes, whose
+	// connections stay open.
 	idleTimeout = 2 * time.Minute
 	// maxHeaderBytes is ample for scrapers and probes.
 	maxHeaderBytes = 16 << 10
@@ -27,15 +27,15 @@ const (
 	shutdownGrace = 2 * time.Second
 )
 
-// Serve answers HTTP on l with handler until ctx ends, then gives open requests
-// a moment to finish and returns nil. It owns l and closes it. If l fails
-// earlier, it returns that error. When it returns, all connections are closed;
-// a handler that had not finished has its request's context ended.
+// Serve serves HTTP on l with handler until ctx ends, gives open requests shutdownGrace to
+// finish, and returns nil. It owns and closes l. If l fails earlier, it returns that
+// error. When it returns, all connections are closed, and the contexts of unfinished
+// requests have ended.
 func Serve(ctx context.Context, l net.Listener, handler http.Handler, log logrus.FieldLogger) error {
 	return ServeTLS(ctx, l, nil, handler, log)
 }
 
-// ServeTLS is Serve over TLS, with a config that offers HTTP/1.1 alone; nil: it is
+// ServeTLS is Serve over TLS with config, which must offer only HTTP/1.1. With nil it is
 // Serve.
 func ServeTLS(ctx context.Context, l net.Listener, config *tls.Config, handler http.Handler, log logrus.FieldLogger) error {
 	bounded := &listener{

@@ -7,8 +7,8 @@ import (
 	"konnectivity/internal/admin"
 )
 
-// loopback completes an address that names no host. The status page shows who
-// connects whereto, which is not for the whole network unless it is asked for.
+// loopback adds the loopback address to an address without a host: the status page shows
+// who connects to what, and is open to the network only on request.
 func loopback(address string) string {
 	if host, port, err := net.SplitHostPort(address); err == nil && host == "" {
 		return net.JoinHostPort("127.0.0.1", port)
@@ -24,8 +24,8 @@ func (s *sidecar) adminHandler() http.Handler {
 	})
 }
 
-// ready also says what servers say of their agents, unlike /readyz: an
-// application is not to be taken out of service for want of an agent.
+// ready includes whether agents serve, unlike /readyz: a missing agent must not take the
+// application out of service.
 func (s *sidecar) ready() error {
 	if err := s.adapter.Ready(); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (s *sidecar) ready() error {
 	return s.adapter.Serving()
 }
 
-// adminPeers lists the servers that are linked.
+// adminPeers lists the linked servers.
 func (s *sidecar) adminPeers() []admin.Peer {
 	var out []admin.Peer
 	for _, l := range s.adapter.Links() {

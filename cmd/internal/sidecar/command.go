@@ -7,12 +7,12 @@ import (
 	"konnectivity/internal/logging"
 )
 
-// program is how a sidecar presents itself.
+// program describes a sidecar in its help.
 type program struct {
 	name   string
 	short  string // completes "Reach a konnectivity server's agents by"
 	speaks string
-	proxy  string // how curl is told
+	proxy  string // for curl
 }
 
 var programs = map[Front]program{
@@ -20,7 +20,7 @@ var programs = map[Front]program{
 	HTTP:   {"konnectivity-https-proxy", "HTTP proxy", "HTTP and HTTPS proxy requests", "http://127.0.0.1:8090"},
 }
 
-// NewCommand is the program whose --serving-port is front's.
+// NewCommand returns the program whose --serving-port has this front.
 func NewCommand(front Front) *cobra.Command {
 	p := programs[front]
 	options := &Options{Program: p.name, Front: front}

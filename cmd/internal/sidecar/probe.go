@@ -10,15 +10,14 @@ import (
 	"konnectivity/internal/cli"
 )
 
-// probePause is what a failed Accept waits: descriptors have run out, and come
-// back when a connection ends.
+// probePause is the pause after a failed Accept: descriptors have run out, and become
+// free when a connection ends.
 const probePause = 100 * time.Millisecond
 
-// openProbes listens on the proxies' ports at this machine's other addresses,
-// where kubelet's TCP probes come to. Who connects there learns that the proxy
-// listens, and nothing else. An address that cannot be had (an IPv6 one may still
-// be tentative, RFC 4862 §5.4) is no reason not to serve, as long as there is
-// another.
+// openProbes listens on the proxies' ports at this machine's other addresses, which
+// kubelet's TCP probes use. A connection there shows that the proxy listens, and nothing
+// else. An address that cannot be used (an IPv6 one may still be tentative, RFC 4862
+// §5.4) is an error only if there is no other.
 func (s *sidecar) openProbes(others func() ([]netip.Addr, error)) error {
 	if !s.opts.answerProbes {
 		return nil
@@ -38,7 +37,7 @@ func (s *sidecar) openProbes(others func() ([]netip.Addr, error)) error {
 	return nil
 }
 
-// openProbesBeside listens at the addresses, or at those of them that it can.
+// openProbesBeside listens at as many of the addresses as possible.
 func (s *sidecar) openProbesBeside(port uint16, addresses []netip.Addr) error {
 	var failed []error
 	for _, a := range addresses {
@@ -58,7 +57,7 @@ func (s *sidecar) openProbesBeside(port uint16, addresses []netip.Addr) error {
 	return nil
 }
 
-// reachable are this machine's addresses that others can ask for.
+// reachable returns the addresses of this machine that others can reach.
 func reachable() (addresses []netip.Addr, err error) {
 	all, err := net.InterfaceAddrs()
 	for _, a := range all {
@@ -70,7 +69,7 @@ func reachable() (addresses []netip.Addr, err error) {
 	return addresses, err
 }
 
-// answerProbes closes what connects, until the listener is closed.
+// answerProbes closes all connections until the listener is closed.
 func answerProbes(ln net.Listener) {
 	for {
 		conn, err := ln.Accept()

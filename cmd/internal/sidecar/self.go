@@ -9,9 +9,8 @@ import (
 	"konnectivity/tunnel"
 )
 
-// selfCheck knows the sidecar's own addresses, so that a connection to itself,
-// which would go in circles, can be refused. It does not change once the fronts
-// serve.
+// selfCheck has the sidecar's own addresses, to refuse connections to itself, which would
+// loop. It does not change once the fronts serve.
 type selfCheck struct{ own []netip.AddrPort }
 
 func (s *selfCheck) add(ln net.Listener) {
@@ -21,8 +20,8 @@ func (s *selfCheck) add(ln net.Listener) {
 	}
 }
 
-// is says whether to is one of ours. An unspecified address reaches, or is
-// reached by, every address of this machine.
+// is reports whether to is an address of the sidecar. An unspecified address stands for
+// every address of this machine.
 func (s *selfCheck) is(to netip.AddrPort) bool {
 	ip := to.Addr().Unmap()
 	for _, own := range s.own {
@@ -37,13 +36,12 @@ func (s *selfCheck) is(to netip.AddrPort) bool {
 	return false
 }
 
-// names says whether a client that asks for address means this sidecar. What
-// it can reach there by itself needs no proxy, so this holds for the tunnel as
-// well, at whose other end the same address would be another machine's.
+// names reports whether address means this sidecar to its clients. Through the tunnel it
+// would be another machine's, but clients reach local addresses without a proxy.
 func (s *selfCheck) names(address string) bool {
 	host, port, err := tunnel.SplitAddress(address)
 	if err != nil {
-		return false // whoever dials says what is wrong with it
+		return false // the dialer reports the error
 	}
 	if ip, err := netip.ParseAddr(host); err == nil {
 		return s.is(netip.AddrPortFrom(ip, port))
@@ -53,12 +51,12 @@ func (s *selfCheck) names(address string) bool {
 	return local && slices.ContainsFunc(s.own, func(own netip.AddrPort) bool { return own.Port() == port })
 }
 
-// isLocal says whether this machine has ip.
+// isLocal reports whether this machine has ip.
 func isLocal(ip netip.Addr) bool {
 	if ip.IsLoopback() {
 		return true
 	}
-	addrs, _ := net.InterfaceAddrs() // without them, ip is taken for another's
+	addrs, _ := net.InterfaceAddrs() // without them, ip counts as remote
 	for _, a := range addrs {
 		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Unmap() == ip.WithZone("") {
 			return true

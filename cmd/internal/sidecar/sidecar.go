@@ -18,27 +18,26 @@ import (
 	"konnectivity/tunnel"
 )
 
-// sidecar is one process, put together but not started.
+// sidecar is a composed process.
 type sidecar struct {
 	opts     *Options
 	log      logrus.FieldLogger
-	registry *prometheus.Registry // nil where nobody can ask for metrics
+	registry *prometheus.Registry // nil without --health-address
 	certs    *tlsreload.Source
 	adapter  *adapters.Adapter
 	self     selfCheck
 	fronts   []served
-	health   net.Listener // nil where it is off
-	admin    net.Listener // likewise
+	health   net.Listener // nil if off
+	admin    net.Listener // nil if off
 	probes   []net.Listener
-	table    *admin.Table // nil where admin is
+	table    *admin.Table // nil if admin is
 	draining atomic.Bool
 
 	credentials credentials // of clients; nil if there are none
 }
 
-// run serves as o says until ctx ends, drains, and returns nil once everything
-// has stopped. An error before anything is served is a usage error (cli) where
-// the flags are to blame.
+// run serves until ctx ends, drains, and returns nil once everything has stopped. An
+// error in the flags is a usage error of cli.
 func run(ctx context.Context, o *Options, log logrus.FieldLogger) error {
 	s, err := compose(o, log)
 	if err != nil {
@@ -82,8 +81,7 @@ func compose(o *Options, log logrus.FieldLogger) (_ *sidecar, err error) {
 	return s, nil
 }
 
-// registerer returns nil, rather than an interface that holds a nil pointer,
-// where nobody can ask for metrics.
+// registerer returns nil without a registry, rather than an interface with a nil pointer.
 func (s *sidecar) registerer() prometheus.Registerer {
 	if s.registry == nil {
 		return nil
@@ -107,7 +105,7 @@ func (o *Options) Adapter(certs adapters.ClientTLS, log logrus.FieldLogger) adap
 	return out
 }
 
-// open makes the fronts and opens their ports and that of health.
+// open makes the fronts and opens all ports.
 func (s *sidecar) open() error {
 	o := s.opts
 	main, second, err := s.listen()
@@ -137,7 +135,7 @@ func (s *sidecar) open() error {
 	return err
 }
 
-// close undoes open.
+// close closes all listeners.
 func (s *sidecar) close() {
 	for _, f := range s.fronts {
 		_ = f.ln.Close()

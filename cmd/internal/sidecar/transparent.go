@@ -13,7 +13,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// checkTransparent is check for the transparent front.
+// checkTransparent checks the flags of the transparent front.
 func (o *Options) checkTransparent() error {
 	switch port := o.transparentPort; {
 	case port == 0:
@@ -30,8 +30,8 @@ func (o *Options) checkTransparent() error {
 	return nil
 }
 
-// openTransparent makes the transparent front and opens its port at the two
-// addresses to which netfilter redirects what is sent from this machine.
+// openTransparent makes the transparent front and opens its port at the two addresses to
+// which netfilter redirects local connections.
 func (s *sidecar) openTransparent() error {
 	if s.opts.transparentPort == 0 {
 		return nil
@@ -59,9 +59,9 @@ func (s *sidecar) openTransparent() error {
 	return nil
 }
 
-// unlooped is d for all destinations but the server, which cannot be reached
-// through itself. If this process's own connections are redirected here, those to
-// the server are among them, and all others need them.
+// unlooped returns d for all destinations but the server, which cannot be reached through
+// itself. If this process's own connections are redirected, those to the server are too,
+// and nothing works without them.
 func (s *sidecar) unlooped(d tunnel.Dialer) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		to, err := netip.ParseAddrPort(f.Address)

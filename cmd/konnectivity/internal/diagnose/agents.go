@@ -13,26 +13,26 @@ import (
 	"konnectivity/tunnel"
 )
 
-// checkAdmin looks at the server through its admin port.
+// checkAdmin checks the agents through the admin port, or by the link if there is none.
 func (c *pathChecker) checkAdmin(ctx context.Context) {
 	c.group = "agents"
 	if c.opts.ServerAdmin == "" {
-		c.agentsAsTold()
+		c.agentsFromHello()
 		return
 	}
 	r, err := c.askAdmin(ctx)
 	if err != nil {
 		c.warn("admin port of the server", c.opts.ServerAdmin+": "+err.Error(), "It listens on the server's loopback; kubectl port-forward leads to it.")
-		c.agentsAsTold() // which needs no admin port
+		c.agentsFromHello() // needs no admin port
 		return
 	}
 	c.agents(r)
-	if c.serving.Why != "" && !c.toldSilent { // those are another server's, or another tenant's
-		c.agentsAsTold()
+	if c.serving.Why != "" && !c.reportedAgents { // the admin port is that of another server, or shows another tenant
+		c.agentsFromHello()
 	}
 }
 
-// askAdmin asks the server through its admin port.
+// askAdmin reads the report of the admin port.
 func (c *pathChecker) askAdmin(ctx context.Context) (r status.Report, err error) {
 	client, err := status.NewClient(c.login())
 	if err != nil {
@@ -44,14 +44,14 @@ func (c *pathChecker) askAdmin(ctx context.Context) (r status.Report, err error)
 	return r, err
 }
 
-// login is what the admin port is shown: a token, and over TLS the certificate that
-// the server is shown.
+// login is for the admin port: a token and, over TLS, the client certificate of the
+// sidecar.
 func (c *pathChecker) login() status.Login {
 	return status.Login{Token: c.opts.TokenFile, TLS: via.TLS{Files: c.opts.Sidecar.Files}}
 }
 
-// agentsAsTold goes by what the server tells its clients.
-func (c *pathChecker) agentsAsTold() {
+// agentsFromHello reports whether agents serve by the answer of the server itself.
+func (c *pathChecker) agentsFromHello() {
 	const step = "agents of the server"
 	switch {
 	case !c.serving.Told:
@@ -61,14 +61,14 @@ func (c *pathChecker) agentsAsTold() {
 		}
 		c.add(Finding{Step: step, Result: Skipped, Cause: cause})
 	case c.serving.Why != "":
-		c.toldSilent = true
+		c.reportedAgents = true
 		c.fail(step, "the server says: "+c.serving.Why, admin.Hint(tunnel.FailNoAgent))
 	default:
 		c.ok(step, "the server says that agents serve")
 	}
 }
 
-// maxPeers is how many agents are looked at.
+// maxPeers bounds the number of agents that are checked.
 const maxPeers = 1000
 
 func (c *pathChecker) agents(r status.Report) {
@@ -78,7 +78,7 @@ func (c *pathChecker) agents(r status.Report) {
 	}
 	c.strategies(r.Status)
 	c.silentAgents(r)
-	if lost := status.LostLately(r); lost != "" {
+	if lost := status.RecentlyLost(r); lost != "" {
 		c.warn("agents that left", lost, admin.GoneHint)
 	}
 	slowest := admin.Peer{}
@@ -95,10 +95,10 @@ func (c *pathChecker) agents(r status.Report) {
 
 func (c *pathChecker) noAgent(s admin.Status) {
 	const step = "agents of the server"
-	if c.toldSilent {
+	if c.reportedAgents {
 		return
 	}
-	c.toldSilent = true
+	c.reportedAgents = true
 	hint := admin.Hint(tunnel.FailNoAgent)
 	if last := s.LastGone; last != nil {
 		if hint = admin.GoneHint; last.Ordered {
@@ -119,18 +119,18 @@ func (c *pathChecker) strategies(s admin.Status) {
 	}
 }
 
-// silentAgents tells of those that hang, once.
+// silentAgents reports agents that hang, once.
 func (c *pathChecker) silentAgents(r status.Report) {
 	silent := status.SilentPeers(r.Peers, admin.RoleAgent)
-	if len(silent) == 0 || c.toldSilent {
+	if len(silent) == 0 || c.reportedAgents {
 		return
 	}
-	c.toldSilent = true
-	c.fail("agents that answer", status.SayNothing(silent),
+	c.reportedAgents = true
+	c.fail("agents that answer", status.JoinSilent(silent),
 		"It or its machine is frozen, or the network in between is cut. Dials through it fail until the server drops it, after 20 s.")
 }
 
-// stalls tells of readers that do not read, and whether they fill the memory.
+// stalls reports readers that do not read, and whether they fill the memory.
 func (c *pathChecker) stalls(r status.Report) {
 	s, full := r.Status, status.FullBuffers(r.Status)
 	hint := "konnectivity status " + r.Address + " lists them first, with the side that does not read."
@@ -142,9 +142,9 @@ func (c *pathChecker) stalls(r status.Report) {
 	}
 }
 
-// checkAgain asks for agents once more after a dial that got no answer: one
-// that had frozen just before was not yet known to be silent.
-func (c *pathChecker) checkAgain(ctx context.Context) {
+// recheckAgents checks the agents once more after a dial without an answer: an agent that
+// froze just before was not yet known to be silent.
+func (c *pathChecker) recheckAgents(ctx context.Context) {
 	if c.opts.ServerAdmin == "" {
 		return
 	}

@@ -20,7 +20,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// startAdapter makes the sidecars' own way out; stop ends it.
+// startAdapter starts the adapter of a sidecar; stop ends it.
 func (c *pathChecker) startAdapter(ctx context.Context) (stop func(), ok bool) {
 	c.group = "destination"
 	var err error
@@ -33,14 +33,14 @@ func (c *pathChecker) startAdapter(ctx context.Context) (stop func(), ok bool) {
 	return func() { cancel(); running.Wait() }, true
 }
 
-// sources are the steps of the resolver chain in words.
+// sources has the name and the hint of each step of the resolver chain.
 var sources = map[resolve.Source][2]string{
 	resolve.FromService: {"Services of the hosted cluster", "Check --kubeconfig, and that the hosted cluster's API can be reached from here."},
 	resolve.FromGuest:   {"DNS of the hosted cluster", "Check that the Service of --guest-dns-service exists and that its pods run; it is asked by TCP on port 53 through the tunnel."},
 	resolve.FromSystem:  {"DNS of this cluster", "Check /etc/resolv.conf and that DNS server."},
 }
 
-// checkName asks every step of the SOCKS5 front's resolver chain.
+// checkName looks the target up in every step of the SOCKS5 front's resolver chain.
 func (c *pathChecker) checkName(ctx context.Context) bool {
 	host, _, _ := tunnel.SplitAddress(c.opts.Target)
 	if _, err := netip.ParseAddr(host); err == nil {
@@ -69,7 +69,7 @@ func (c *pathChecker) checkName(ctx context.Context) bool {
 			c.add(Finding{Step: words[0], Result: OK, Cause: host + " is not known there", Milliseconds: ms})
 		default:
 			silent = true
-			c.fail(words[0], "not available: "+reasonOf(l.Err), words[1])
+			c.fail(words[0], "not available: "+lookupFailure(l.Err), words[1])
 		}
 	}
 	switch {
@@ -81,8 +81,8 @@ func (c *pathChecker) checkName(ctx context.Context) bool {
 	return true
 }
 
-// reasonOf is the cause in words that a client may see, with what lies behind.
-func reasonOf(err error) string {
+// lookupFailure returns the text of a failed lookup, with its underlying cause.
+func lookupFailure(err error) string {
 	dial := tunnel.AsDialError("", err)
 	if dial.Err == nil {
 		return dial.Text()
@@ -102,16 +102,16 @@ func reasonOf(err error) string {
 // checkDestination dials as each front of a sidecar with these flags would.
 func (c *pathChecker) checkDestination(ctx context.Context) {
 	if c.opts.Sidecar.Out.HTTPS.HTTPSProxy != "" {
-		c.try(ctx, "connection as by HTTP CONNECT", c.adapter.Connect())
+		c.dial(ctx, "connection as by HTTP CONNECT", c.adapter.Connect())
 		if c.opts.SOCKS5Port == 0 { // a sidecar with such flags has no SOCKS5 front
 			return
 		}
 	}
-	c.try(ctx, "connection as by SOCKS5", c.adapter.SOCKS5())
+	c.dial(ctx, "connection as by SOCKS5", c.adapter.SOCKS5())
 }
 
-// try dials the target once and closes it.
-func (c *pathChecker) try(ctx context.Context, step string, d tunnel.Dialer) {
+// dial connects to the target and closes the connection.
+func (c *pathChecker) dial(ctx context.Context, step string, d tunnel.Dialer) {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
 	flow := tunnel.NewFlow("tcp", c.opts.Target)
@@ -129,7 +129,7 @@ func (c *pathChecker) try(ctx context.Context, step string, d tunnel.Dialer) {
 		if words := dial.Failure.String(); !strings.Contains(cause, words) {
 			cause = words + ": " + cause
 		}
-		c.fail(step, cause+c.by(ctx, flow.ID), advice(dial.Failure, flow.Route))
+		c.fail(step, cause+c.carriedBy(ctx, flow.ID), advice(dial.Failure, flow.Route))
 		return
 	}
 	to := ""
@@ -140,8 +140,8 @@ func (c *pathChecker) try(ctx context.Context, step string, d tunnel.Dialer) {
 	c.timed(step, c.opts.Target+to+routes[flow.Route], start)
 }
 
-// advice says what to do about a dial that failed. What a customer's proxy was to
-// carry, that proxy has failed, or the way to it, and not the destination.
+// advice says what to do about a failed dial. On the route of a customer's proxy, the
+// proxy or the path to it failed, not the destination.
 func advice(failure tunnel.Failure, way tunnel.Route) string {
 	switch {
 	case failure == tunnel.FailAuth:
@@ -155,8 +155,8 @@ func advice(failure tunnel.Failure, way tunnel.Route) string {
 	}
 }
 
-// by asks the server who was to carry a dial that failed.
-func (c *pathChecker) by(ctx context.Context, id string) string {
+// carriedBy names the next hop of a failed dial, if the admin port knows it.
+func (c *pathChecker) carriedBy(ctx context.Context, id string) string {
 	if c.opts.ServerAdmin == "" {
 		return ""
 	}
@@ -176,12 +176,12 @@ var routes = map[tunnel.Route]string{
 	tunnel.RouteCustomer: ", by the customer's proxy",
 }
 
-// checkFronts goes through sidecars that listen where the flags say.
+// checkFronts dials through the sidecars that listen at the addresses of the flags.
 func (c *pathChecker) checkFronts(ctx context.Context) {
 	s := &c.opts.Sidecar
 	for flag, at := range c.opts.fronts() {
 		if at == net.JoinHostPort(s.ServerHost, strconv.Itoa(int(s.ServerPort))) {
-			continue // both have the same default; that is the server
+			continue // the server; both have the same default port
 		}
 		step := "sidecar at " + at
 		switch found := via.Identify(ctx, at); {
@@ -190,9 +190,9 @@ func (c *pathChecker) checkFronts(ctx context.Context) {
 		case found.Kind == via.NoAnswer:
 			c.add(Finding{Step: step, Result: Skipped, Cause: "nothing listens there"})
 		case found.Kind == via.SpeaksSOCKS5:
-			c.try(ctx, "SOCKS5 "+step, via.SOCKS5(at))
+			c.dial(ctx, "SOCKS5 "+step, via.SOCKS5(at))
 		case found.Kind == via.SpeaksHTTP:
-			c.try(ctx, "HTTP "+step, via.HTTP(at))
+			c.dial(ctx, "HTTP "+step, via.HTTP(at))
 		case c.opts.Given(flag):
 			c.fail(step, found.Who+" answers there, which is not a sidecar", "Another program has taken the port. End it, or give the sidecar another --"+flag+".")
 		default:
@@ -201,7 +201,7 @@ func (c *pathChecker) checkFronts(ctx context.Context) {
 	}
 }
 
-// fronts are where a sidecar listens by its flags, in order.
+// fronts are the addresses of a sidecar with the flag of each, in order.
 func (o *Subject) fronts() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for _, f := range []struct {

@@ -14,18 +14,18 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Subject is what to diagnose: the way of a sidecar with these flags.
+// Subject is the path to check, of a sidecar with these flags.
 type Subject struct {
 	Sidecar     sidecar.Options
 	SOCKS5Port  uint16                 // the second port of konnectivity-https-proxy
-	ServerAdmin string                 // the server's admin port, as of status.Client; "" is unknown
-	TokenFile   string                 // with the token that it asks for; "": none
-	Target      string                 // HOST:PORT to connect to; "" is none
+	ServerAdmin string                 // the server's admin port, as for status.Client; "" if it is not given
+	TokenFile   string                 // with a token for ServerAdmin; "" for none
+	Target      string                 // HOST:PORT to connect to; "" for none
 	Timeout     time.Duration          // of each step
-	Given       func(flag string) bool // on the command line
+	Given       func(flag string) bool // reports whether the command line has a flag
 }
 
-// Run walks the way, and says of each step whether it works.
+// Run checks the path step by step.
 func Run(ctx context.Context, s *Subject) []Finding {
 	c := &pathChecker{opts: s, now: time.Now, quiet: logging.Discard()}
 	c.walk(ctx)
@@ -38,18 +38,18 @@ type pathChecker struct {
 	opts *Subject
 	now  func() time.Time
 
-	cas        []*x509.Certificate // of --ca-cert-path
-	quiet      logrus.FieldLogger
-	source     *tlsreload.Source
-	linked     bool         // the server has links
-	serving    link.Serving // what the server says of its agents
-	waited     bool         // a dial ended without an answer
-	toldSilent bool         // that agents are silent, or that there is none
-	adapter    *adapters.Adapter
+	cas            []*x509.Certificate // of --ca-cert-path
+	quiet          logrus.FieldLogger
+	source         *tlsreload.Source
+	linked         bool         // the server has links
+	serving        link.Serving // whether its agents serve, by the server itself
+	waited         bool         // a dial ended without an answer
+	reportedAgents bool         // a finding says that agents are silent or missing
+	adapter        *adapters.Adapter
 }
 
-// walk goes from near to far. It leaves out what cannot work because an earlier
-// step failed, so that the first cross is the cause.
+// walk checks from near to far, and skips steps that cannot work because an earlier one
+// failed, so that the first cross is the cause.
 func (c *pathChecker) walk(ctx context.Context) {
 	if !c.checkFiles() || !c.load() || !c.checkServer(ctx) {
 		return
@@ -68,7 +68,7 @@ func (c *pathChecker) walk(ctx context.Context) {
 	if c.checkName(ctx) {
 		c.checkDestination(ctx)
 		if c.waited {
-			c.checkAgain(ctx)
+			c.recheckAgents(ctx)
 		}
 		c.checkFronts(ctx)
 	}

@@ -1,3 +1,3 @@
-// Package diagnose walks a sidecar's way from its files to a destination, and says
-// of each step whether it works, or else why not and what to do.
+// Package diagnose checks the path of a sidecar from its files to a destination, and the
+// settings of a tenant. Each step has a finding: it works, or why not and what to do.
 package diagnose

@@ -49,7 +49,7 @@ func TestExpiryOnTheWay(t *testing.T) {
 	} {
 		checker := &pathChecker{opts: &Subject{Timeout: 20 * time.Second}, now: func() time.Time { return c.of.Add(-c.left) }}
 		checker.checkCA(files)
-		checker.greetServer(t.Context(), way, netip.MustParseAddrPort(address))
+		checker.secureServer(t.Context(), way, netip.MustParseAddrPort(address))
 		for step, want := range map[string]string{"CA": c.ca, "certificate of the server": c.server} {
 			for _, f := range checker.findings {
 				if f.Step == step && (f.Result != want || want == Warning && (!strings.Contains(f.Cause, "expires in") || f.Hint == "")) {

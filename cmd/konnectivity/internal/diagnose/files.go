@@ -14,11 +14,11 @@ import (
 	"konnectivity/internal/tlsreload"
 )
 
-// expirySoon is when a certificate is old enough to warn of: less than a tenth
-// of its life is left. cert-manager and its like renew after two thirds.
+// expirySoon is the part of its lifetime from which a certificate is reported: less than
+// a tenth is left. cert-manager and its like renew after two thirds.
 const expirySoon = 10
 
-// checkFiles reads the files that the way to the server needs.
+// checkFiles checks the certificate files.
 func (c *pathChecker) checkFiles() bool {
 	c.group = "certificates"
 	files := c.opts.Sidecar.Files
@@ -39,7 +39,7 @@ func (c *pathChecker) checkFiles() bool {
 	return ok
 }
 
-// load takes the files into use as a sidecar does.
+// load loads the files as a sidecar does.
 func (c *pathChecker) load() bool {
 	var err error
 	c.source, err = tlsreload.New(c.opts.Sidecar.Files, tlsreload.Options{Name: "check", Peer: c.opts.Sidecar.Peers.Peer(pki.RoleServer), Log: c.quiet})
@@ -49,7 +49,7 @@ func (c *pathChecker) load() bool {
 	return true
 }
 
-// unreadable says what is wrong with a file that should hold something else.
+// unreadable describes the error of a file, and what to do.
 func unreadable(path string, err error) (cause, hint string) {
 	var file *tlsreload.FileError
 	if errors.As(err, &file) {
@@ -119,14 +119,14 @@ func (c *pathChecker) checkPair(files tlsreload.Files) bool {
 	return true
 }
 
-// ExpiresSoon says whether a certificate should have been renewed by now, and in
-// words how long it has left.
+// ExpiresSoon reports whether a certificate should have been renewed by now, and how long
+// it is still valid.
 func ExpiresSoon(cert *x509.Certificate, now time.Time) (left string, soon bool) {
 	span := cert.NotAfter.Sub(now)
 	return status.Span(span), span < cert.NotAfter.Sub(cert.NotBefore)/expirySoon
 }
 
-// role tells a certificate's role, if it has one.
+// role is the role of a certificate as part of a sentence; "" if it has none.
 func role(cert *x509.Certificate) string {
 	h, err := pki.HolderOf(cert)
 	if err != nil || h.Role == "" {
@@ -135,7 +135,7 @@ func role(cert *x509.Certificate) string {
 	return ", role " + string(h.Role)
 }
 
-// validity fails for a certificate that is not valid now.
+// validity fails the step if cert is not valid now.
 func (c *pathChecker) validity(step, what string, cert *x509.Certificate, renew string) bool {
 	cause, hint := InvalidTime(what, cert, c.now(), renew)
 	if cause == "" {
@@ -144,7 +144,7 @@ func (c *pathChecker) validity(step, what string, cert *x509.Certificate, renew 
 	return c.fail(step, cause, hint)
 }
 
-// InvalidTime says what is wrong with a certificate's time; "" is nothing.
+// InvalidTime describes why cert is not valid now; cause is "" if it is.
 func InvalidTime(what string, cert *x509.Certificate, now time.Time, renew string) (cause, hint string) {
 	switch {
 	case now.After(cert.NotAfter):
@@ -156,7 +156,7 @@ func InvalidTime(what string, cert *x509.Certificate, now time.Time, renew strin
 	return "", ""
 }
 
-// Names are what certificates are called, in one line.
+// Names lists the names of certificates.
 func Names(certs []*x509.Certificate) string {
 	var all []string
 	for _, c := range certs {
@@ -167,5 +167,5 @@ func Names(certs []*x509.Certificate) string {
 
 func date(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
-// Until says how long a certificate is valid, to go on a sentence.
+// Until is the end of a certificate's validity as part of a sentence.
 func Until(t time.Time) string { return ", valid until " + date(t) }

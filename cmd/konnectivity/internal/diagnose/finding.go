@@ -15,14 +15,14 @@ const (
 	Skipped = "skipped"
 )
 
-// Finding is what a step found.
+// Finding is the result of a step.
 type Finding struct {
 	Group        string   `json:"group"`
 	Step         string   `json:"step"`
 	Result       string   `json:"result"`
-	Cause        string   `json:"cause,omitempty"` // or, of what works, what was found
+	Cause        string   `json:"cause,omitempty"` // or the result of a step that works
 	Hint         string   `json:"hint,omitempty"`
-	Milliseconds *float64 `json:"milliseconds,omitempty"` // nil where time tells nothing
+	Milliseconds *float64 `json:"milliseconds,omitempty"` // nil for steps that are not timed
 }
 
 // report collects findings, those of one group after those of another.

@@ -8,7 +8,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/status"
 )
 
-// Print shows them as a person reads them: a tick or a cross a step.
+// Print prints findings for a person, with a tick or a cross for each step.
 func Print(out io.Writer, findings []Finding, c status.Paint, columns int) {
 	marks := map[string]string{
 		OK: c.Green + "✔" + c.Off, Warning: c.Yellow + "!" + c.Off, Failed: c.Red + "✘" + c.Off, Skipped: c.Dim + "-" + c.Off,

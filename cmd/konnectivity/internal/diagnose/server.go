@@ -29,17 +29,17 @@ import (
 )
 
 const (
-	// roundTripTime is how long to wait for a link's first measured round trip.
+	// roundTripTime bounds the wait for the first round trip of a link.
 	roundTripTime = 2 * time.Second
 
 	// maxRefusal bounds the answer to a request that is not CONNECT; ours has 300 bytes.
 	maxRefusal = 16 << 10
 )
 
-// checkServer walks from the server's name to what it says of itself.
+// checkServer checks the server's name, port, certificate and protocol.
 func (c *pathChecker) checkServer(ctx context.Context) bool {
 	c.group = "server"
-	way, err := c.wayToServer()
+	way, err := c.serverPath()
 	if err != nil {
 		return c.fail("flags", err.Error(), "A sidecar would not start with them either.")
 	}
@@ -52,13 +52,12 @@ func (c *pathChecker) checkServer(ctx context.Context) bool {
 	if !reached.IsValid() {
 		return false
 	}
-	return c.greetServer(ctx, way, reached)
+	return c.secureServer(ctx, way, reached)
 }
 
-// wayToServer is the sidecar's own, except that it speaks to servers without
-// links even where --link=require refuses them, so that it can tell that they
-// are there.
-func (c *pathChecker) wayToServer() (*uplink.Server, error) {
+// serverPath returns the sidecar's connection to the server. Unlike that of the sidecar,
+// it accepts servers without links even with --link=require, to report them.
+func (c *pathChecker) serverPath() (*uplink.Server, error) {
 	options := c.opts.Sidecar.Adapter(c.source, c.quiet).Server
 	if options.Mode == link.Require {
 		options.Mode = link.Auto
@@ -96,12 +95,12 @@ func hosts(addrs []netip.AddrPort) string {
 	return status.Addresses(ips)
 }
 
-// reachServer connects to every address, since each may be another server, and
-// returns the first that answers. If there is one, others may be of a family that
-// this machine has no route for: a sidecar does without those.
+// reachServer connects to every address, since each may be another server, and returns
+// the first that answers. If one does, an address of a family that this machine has no
+// route for is only a warning: a sidecar does without it.
 func (c *pathChecker) reachServer(ctx context.Context, way *uplink.Server, addrs []netip.AddrPort) (reached netip.AddrPort) {
 	const step = "TCP to the server"
-	unreached := map[int]tunnel.Failure{} // by place in findings
+	unreached := map[int]tunnel.Failure{} // by index in findings
 	for _, at := range addrs {
 		dial, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 		start := time.Now()
@@ -126,7 +125,7 @@ func (c *pathChecker) reachServer(ctx context.Context, way *uplink.Server, addrs
 	return reached
 }
 
-// reachHint says what to do about a server that cannot be connected to.
+// reachHint says what to do about a server that cannot be reached.
 func reachHint(failure tunnel.Failure) string {
 	switch failure {
 	case tunnel.FailRefused:
@@ -140,8 +139,8 @@ func reachHint(failure tunnel.Failure) string {
 	}
 }
 
-// greetServer makes a TLS connection and learns what the server speaks.
-func (c *pathChecker) greetServer(ctx context.Context, way *uplink.Server, at netip.AddrPort) bool {
+// secureServer makes a TLS connection, and checks the protocol that the server chooses.
+func (c *pathChecker) secureServer(ctx context.Context, way *uplink.Server, at netip.AddrPort) bool {
 	const tlsStep, certStep = "TLS with the server", "certificate of the server"
 	ctx, cancel := context.WithTimeout(ctx, c.opts.Timeout)
 	defer cancel()
@@ -161,7 +160,7 @@ func (c *pathChecker) greetServer(ctx context.Context, way *uplink.Server, at ne
 		return c.fail(certStep, cause, hint)
 	}
 	if err != nil {
-		cause, hint := c.handshakeTrouble(err)
+		cause, hint := c.handshakeFailure(err)
 		return c.fail(tlsStep, cause, hint)
 	}
 	leaf := state.PeerCertificates[0]
@@ -171,12 +170,12 @@ func (c *pathChecker) greetServer(ctx context.Context, way *uplink.Server, at ne
 		c.timed(certStep, pki.Name(leaf)+role(leaf)+Until(leaf.NotAfter), start)
 	}
 	if probe.Linked() {
-		return c.greetLink(ctx, probe)
+		return c.openLink(ctx, probe)
 	}
-	return c.greetOld(probe)
+	return c.checkConnect(probe)
 }
 
-// distrust says why we do not trust a server's certificate; "" means we do.
+// distrust says why a server's certificate is not trusted; cause is "" if it is.
 func (c *pathChecker) distrust(err error) (cause, hint string) {
 	var untrusted *tls.CertificateVerificationError
 	var role *tlsreload.PeerError
@@ -211,7 +210,7 @@ func issuer(leaf *x509.Certificate) string {
 
 const unknownCA = 48
 
-// alerts are what a server says of our certificate (RFC 8446 §6.2).
+// alerts describe the TLS alerts of a server (RFC 8446 §6.2), with what to do.
 var alerts = map[uint64][2]string{
 	42:        {"the server refuses our client certificate", "The server may trust another CA for clients (its --server-ca-cert), or want the role client in its name (its --require-peer-role), or this is its port for agents, which refuses clients. Its log says which."},
 	43:        {"the server does not take our kind of client certificate", "Issue one with another key type."},
@@ -225,8 +224,8 @@ var alerts = map[uint64][2]string{
 	120:       {"the server speaks neither links nor HTTP CONNECT on this port", "Check --konnectivity-port: it may be the port for agents, or a gRPC-only server (--mode=grpc)."},
 }
 
-// alert says what an alert of the server means. Its type is not exported by
-// crypto/tls, but is a uint8 for all versions of TLS.
+// alert describes an alert of the server. crypto/tls does not export its type, which is
+// a uint8.
 func (c *pathChecker) alert(err error) (cause, hint string) {
 	number := uint64(0)
 	if v := reflect.ValueOf(err); v.Kind() == reflect.Uint8 {
@@ -243,8 +242,8 @@ func (c *pathChecker) alert(err error) (cause, hint string) {
 	}
 }
 
-// handshakeTrouble says why TLS failed.
-func (c *pathChecker) handshakeTrouble(err error) (cause, hint string) {
+// handshakeFailure describes why TLS failed.
+func (c *pathChecker) handshakeFailure(err error) (cause, hint string) {
 	var op *net.OpError
 	switch {
 	case errors.As(err, &op) && op.Op == "remote error": // crypto/tls's name for an alert
@@ -256,15 +255,15 @@ func (c *pathChecker) handshakeTrouble(err error) (cause, hint string) {
 	}
 }
 
-// greetLink exchanges HELLOs and takes a round trip.
-func (c *pathChecker) greetLink(ctx context.Context, probe *uplink.Probe) bool {
+// openLink exchanges HELLOs and measures a round trip.
+func (c *pathChecker) openLink(ctx context.Context, probe *uplink.Probe) bool {
 	session, err := probe.Link(ctx)
 	var bye *link.GoAwayError
 	switch {
 	case errors.As(err, &bye):
 		return c.fail("link with the server", "the server ended it: "+bye.Error(), "Check --konnectivity-port: the port for agents refuses clients.")
 	case err != nil:
-		cause, hint := c.handshakeTrouble(err)
+		cause, hint := c.handshakeFailure(err)
 		return c.fail("link with the server", cause, hint)
 	}
 	defer session.Close()
@@ -283,14 +282,14 @@ func (c *pathChecker) greetLink(ctx context.Context, probe *uplink.Probe) bool {
 	return true
 }
 
-// greetOld is for a server without links.
-func (c *pathChecker) greetOld(probe *uplink.Probe) bool {
+// checkConnect checks a server without links.
+func (c *pathChecker) checkConnect(probe *uplink.Probe) bool {
 	const step, cause = "protocol of the server", "it speaks HTTP CONNECT only, no links"
 	switch err := probe.Admitted(); {
 	case errors.Is(err, uplink.ErrTalks):
 		return c.fail(step, err.Error(), "Another program answers there. Check --konnectivity-port.")
 	case err != nil:
-		cause, hint := c.handshakeTrouble(err)
+		cause, hint := c.handshakeFailure(err)
 		return c.fail("certificate of this client", cause, hint)
 	}
 	const hint = "It is an old server, or one with --link=off. It works, but a connection costs a handshake, and one slow reader can stall others. Update it."
@@ -302,28 +301,28 @@ func (c *pathChecker) greetOld(probe *uplink.Probe) bool {
 	default:
 		c.warn(step, cause, hint)
 	}
-	c.serving = askServing(probe.Conn())
+	c.serving = queryServing(probe.Conn())
 	return true
 }
 
-// askServing asks a server without a link about its agents, by a request that
-// dials nothing. Servers that do not know the question refuse it all the same.
-func askServing(conn net.Conn) (told link.Serving) {
+// queryServing asks a server without links whether its agents serve, by a request that
+// dials nothing. Servers that do not know the request refuse it.
+func queryServing(conn net.Conn) (serving link.Serving) {
 	_ = conn.SetDeadline(time.Now().Add(roundTripTime))
 	if _, err := io.WriteString(conn, "OPTIONS * HTTP/1.1\r\nHost: konnectivity\r\nConnection: close\r\n\r\n"); err != nil {
-		return told
+		return serving
 	}
 	response, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxRefusal)), nil)
 	if err != nil {
-		return told
+		return serving
 	}
 	defer response.Body.Close()
 	answer, why, _ := strings.Cut(response.Header.Get(frontend.ServingHeader), ";")
 	switch answer {
 	case "yes":
-		told.Told = true
+		serving.Told = true
 	case "no":
-		told = link.Serving{Told: true, Why: cmp.Or(strings.TrimSpace(why), "no agent serves")}
+		serving = link.Serving{Told: true, Why: cmp.Or(strings.TrimSpace(why), "no agent serves")}
 	}
-	return told
+	return serving
 }

@@ -85,7 +85,7 @@ func (c *tenantChecker) walk(t *tenant.Spec, err error, others func() []*tenant.
 	case err != nil:
 		c.fail(c.what, err.Error(), "A tenant's name is that of its "+c.what+".")
 	default:
-		c.ok(c.what, asked(t))
+		c.ok(c.what, reachedBy(t))
 		c.checkOthers(t, others())
 		c.checkCAs(t)
 		c.checkServer(t)
@@ -93,8 +93,8 @@ func (c *tenantChecker) walk(t *tenant.Spec, err error, others func() []*tenant.
 	}
 }
 
-// asked says by which names and ports peers reach a tenant.
-func asked(t *tenant.Spec) string {
+// reachedBy lists the names and ports of a tenant.
+func reachedBy(t *tenant.Spec) string {
 	var ways []string
 	if len(t.ServerNames) > 0 {
 		ways = append(ways, "asked for as "+strings.Join(t.ServerNames, ", "))

@@ -8,12 +8,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tableName is that of our own table, so that nobody else's rules are touched.
+// tableName is the name of a table of our own, apart from other programs' rules.
 const tableName = "konnectivity"
 
-// Apply puts p into force in the network namespace of this process, in place of
-// what was applied before, in one step: no connection slips between the two.
-// Connections that are open stay as they are.
+// Apply installs p in the network namespace of this process, and replaces the previous
+// plan in the same step, so that no connection passes in between. Open connections are
+// not affected.
 func (p *Plan) Apply() error {
 	return change(func(c *nftables.Conn, table *nftables.Table) {
 		chain := c.AddChain(&nftables.Chain{
@@ -26,23 +26,23 @@ func (p *Plan) Apply() error {
 	})
 }
 
-// Remove undoes Apply, if there is anything to undo.
+// Remove undoes Apply. Without a plan it does nothing.
 func Remove() error { return change(func(*nftables.Conn, *nftables.Table) {}) }
 
-// change begins without our table and does what then says, all or nothing.
+// change removes our table and runs then, as one transaction.
 func change(then func(*nftables.Conn, *nftables.Table)) error {
 	c, err := nftables.New()
 	if err != nil {
 		return explain(err)
 	}
 	table := &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}
-	c.AddTable(table) // one that is not there cannot be deleted
+	c.AddTable(table) // a missing table cannot be deleted
 	c.DelTable(table)
 	then(c, table)
 	return explain(c.Flush())
 }
 
-// explain says what to do about an error.
+// explain turns an error of the kernel into one that says what to do.
 func explain(err error) error {
 	switch {
 	case err == nil:

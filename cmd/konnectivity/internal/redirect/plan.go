@@ -11,21 +11,21 @@ import (
 	"konnectivity/internal/cli"
 )
 
-// Plan is what is to be redirected.
+// Plan says which connections are redirected.
 type Plan struct {
-	To     []netip.Prefix // connections to these go to the sidecar
-	Except []netip.Prefix // but none to these
-	DNS    []netip.Addr   // nor those to port 53 of these
-	UID    uint32         // nor what this user, the sidecar's, sends
+	To     []netip.Prefix // redirected destinations
+	Except []netip.Prefix // exceptions from To
+	DNS    []netip.Addr   // nameservers, whose port 53 is excepted
+	UID    uint32         // the sidecar's user, whose connections are excepted
 	Port   uint16         // of the sidecar
 }
 
-// maxNetworks bounds each kind of rule. The kernel compares every new
-// connection with all of them in turn, and confirms each when it is set; the
-// confirmations must fit into a socket's buffer.
+// maxNetworks bounds each kind of rule. The kernel compares every new connection with
+// each rule, and confirms each rule when it is set; the confirmations must fit into a
+// socket's buffer.
 const maxNetworks = 64
 
-// neverSent are networks that a connection to the hosted cluster cannot mean.
+// neverSent has networks that are never in the hosted cluster.
 var neverSent = []struct {
 	network netip.Prefix
 	why     string
@@ -39,8 +39,8 @@ var neverSent = []struct {
 	{netip.MustParsePrefix("::ffff:0:0/96"), "write it as IPv4"},
 }
 
-// Networks reads CIDRs. Its error is a usage error that says what is wrong with
-// the first that cannot be redirected.
+// Networks parses CIDRs. Its error is a usage error about the first that cannot be
+// redirected.
 func Networks(texts []string) ([]netip.Prefix, error) {
 	if len(texts) > maxNetworks {
 		return nil, cli.Usagef("%d networks are given, and %d is the most: combine some", len(texts), maxNetworks)
@@ -75,11 +75,11 @@ func parse(text string) (netip.Prefix, error) {
 	return network, nil
 }
 
-// maxResolvConf is more than the C library reads of it.
+// maxResolvConf bounds a resolv.conf, in bytes; the C library reads less.
 const maxResolvConf = 64 << 10
 
-// Nameservers returns the nameservers of a resolv.conf. It skips lines that it
-// does not understand: the resolver will complain about those.
+// Nameservers returns the nameservers of a resolv.conf. It skips invalid lines, which the
+// resolver reports.
 func Nameservers(file io.Reader) ([]netip.Addr, error) {
 	text, err := io.ReadAll(io.LimitReader(file, maxResolvConf))
 	if err != nil {
@@ -98,7 +98,7 @@ func Nameservers(file io.Reader) ([]netip.Addr, error) {
 	return servers, nil
 }
 
-// String is one line that tells what was done.
+// String describes the applied plan in one line.
 func (p *Plan) String() string {
 	b := new(strings.Builder)
 	fmt.Fprintf(b, "TCP connections to %s now go to port %d of loopback; not those of user %d", join(p.To), p.Port, p.UID)

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// register holds what is compared next.
+// register is the register of comparisons.
 const register = 1
 
-// interfaceName is the size of an interface's name in the kernel.
+// interfaceName is the size of an interface's name in the kernel, in bytes.
 const interfaceName = 16
 
-// match is what a packet must be like, or what becomes of it.
+// match is a condition on packets, or a verdict.
 type match = []expr.Any
 
-// rules are the lines of the chain. The first that fits decides; what fits none
-// goes its way.
+// rules are the rules of the chain. The first that matches decides; packets that match
+// none are left alone.
 func (p *Plan) rules() (all []match) {
 	leave := match{&expr.Verdict{Kind: expr.VerdictAccept}}
 	all = append(all,
@@ -38,7 +38,7 @@ func (p *Plan) rules() (all []match) {
 	return all
 }
 
-// equal compares what load puts into the register.
+// equal loads a value into the register and compares it.
 func equal(load expr.Any, with []byte) match {
 	return match{load, &expr.Cmp{Op: expr.CmpOpEq, Register: register, Data: with}}
 }
@@ -51,8 +51,8 @@ func sentBy(uid uint32) match {
 	return meta(expr.MetaKeySKUID, binary.NativeEndian.AppendUint32(nil, uid))
 }
 
-// toThisMachine fits what goes to any address of its own: the kernel routes all
-// of it by loopback.
+// toThisMachine matches packets to any address of this machine, which the kernel routes
+// through loopback.
 func toThisMachine() match {
 	name := make([]byte, interfaceName)
 	copy(name, "lo")
@@ -90,8 +90,8 @@ func mask(bits, size int) []byte {
 	return m
 }
 
-// redirectTo sends a connection to a port of this machine. The kernel picks the
-// loopback address for what is sent from here.
+// redirectTo sends a connection to a port of this machine. For local packets the kernel
+// uses the loopback address.
 func redirectTo(port uint16) match {
 	return match{
 		&expr.Immediate{Register: register, Data: binary.BigEndian.AppendUint16(nil, port)},

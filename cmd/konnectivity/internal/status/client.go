@@ -28,36 +28,36 @@ import (
 )
 
 const (
-	// adminTime bounds a question; a healthy process answers in milliseconds.
+	// adminTime bounds a request; a healthy process answers in milliseconds.
 	adminTime = 10 * time.Second
 
-	// maxTokenFile is more than a token may have.
+	// maxTokenFile bounds the file of a token, in bytes.
 	maxTokenFile = 64 << 10
 
-	// summedFailures are looked at to say what fails, however few are shown; a
-	// process keeps no more.
+	// summedFailures is the number of failures that are summed up, even if fewer are
+	// shown: all that a process keeps.
 	summedFailures = 200
 
-	// maxAnswer is above any answer that the API gives.
+	// maxAnswer bounds an answer of the API, in bytes.
 	maxAnswer = 8 << 20
 )
 
-// Report is what one process says of itself.
+// Report is the state of one process.
 type Report struct {
 	Address     string             `json:"address"`
-	Error       string             `json:"error,omitempty"`    // why it says nothing
-	Troubles    []string           `json:"troubles,omitempty"` // what to look at first, in words
+	Error       string             `json:"error,omitempty"`    // why there is no report
+	Troubles    []string           `json:"troubles,omitempty"` // problems to look at first, as sentences
 	Status      admin.Status       `json:"status"`
 	Peers       []admin.Peer       `json:"peers"`
 	Connections []admin.Connection `json:"connections"`
 	Matched     int                `json:"connectionsMatched"`
 	Failures    []admin.Failure    `json:"failures"`
 
-	nobody bool // listens at Address
-	back   bool // the peer that was lost last is connected again
+	refused bool // nothing listens at Address
+	back    bool // the last lost peer is connected again
 }
 
-// Secure begins the address of an admin API that is asked over TLS.
+// Secure is the prefix of an admin API's address over TLS.
 const Secure = "https://"
 
 // Login is what a Client shows to admin APIs. The zero value shows nothing.
@@ -117,22 +117,21 @@ func (c *Client) presentToken(file string) error {
 	return nil
 }
 
-// readToken reads a file that may be a pipe, such as <(command) is in a shell.
+// readToken reads a file, which may be a pipe such as <(command) in a shell.
 func readToken(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, files.Mode, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	_ = file.SetReadDeadline(time.Now().Add(adminTime)) // which a regular file has no need of
+	_ = file.SetReadDeadline(time.Now().Add(adminTime)) // regular files need none
 	return io.ReadAll(io.LimitReader(file, maxTokenFile))
 }
 
-// Close ends the connections that it keeps.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// reports asks all addresses at once, so that one that hangs does not keep the
-// others waiting.
+// reports asks all addresses at once, so that one that hangs does not delay the others.
 func (c *Client) reports(ctx context.Context, addresses []string, filter string, limit int) []Report {
 	out := make([]Report, len(addresses))
 	var asking sync.WaitGroup
@@ -140,7 +139,7 @@ func (c *Client) reports(ctx context.Context, addresses []string, filter string,
 		asking.Go(func() {
 			out[i] = Report{Address: a}
 			if err := c.Report(ctx, &out[i], filter, limit); err != nil {
-				out[i] = Report{Address: a, Error: cli.Printable(err.Error()), nobody: errors.Is(err, errNobody)}
+				out[i] = Report{Address: a, Error: cli.Printable(err.Error()), refused: errors.Is(err, errRefused)}
 			}
 		})
 	}
@@ -174,7 +173,7 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 		r.back = c.connected(ctx, r.Address, lost)
 	}
 	seen := *r
-	if seen.Peers, err = c.worst(ctx, r.Address, filter, peers); err != nil {
+	if seen.Peers, err = c.withSilent(ctx, r.Address, filter, peers); err != nil {
 		return err
 	}
 	r.Troubles = troubles(seen)
@@ -182,9 +181,9 @@ func (c *Client) Report(ctx context.Context, r *Report, filter string, limit int
 	return nil
 }
 
-// worst has all peers that are silent, which are listed first: page may have no room
-// for them all.
-func (c *Client) worst(ctx context.Context, address, filter string, page admin.Page[admin.Peer]) ([]admin.Peer, error) {
+// withSilent returns the peers of page, and more if page has no room for all silent ones,
+// which are listed first.
+func (c *Client) withSilent(ctx context.Context, address, filter string, page admin.Page[admin.Peer]) ([]admin.Peer, error) {
 	n := len(page.Items)
 	if n == page.Matched || n > 0 && page.Items[n-1].Silent == 0 {
 		return page.Items, nil
@@ -195,10 +194,10 @@ func (c *Client) worst(ctx context.Context, address, filter string, page admin.P
 	return all.Items, err
 }
 
-// errNobody says that nothing listens at an address.
-var errNobody = fmt.Errorf("no answer from the admin API: %s", tunnel.FailRefused)
+// errRefused is the error for an address where nothing listens.
+var errRefused = fmt.Errorf("no answer from the admin API: %s", tunnel.FailRefused)
 
-// get asks one resource. The error is a sentence without the address.
+// get reads one resource. Its error is a sentence without the address.
 func (c *Client) get(ctx context.Context, address, name string, q url.Values, to any) error {
 	address, secure := strings.CutPrefix(address, Secure)
 	if strings.HasPrefix(address, ":") { // as in flags, such as --admin-address
@@ -219,13 +218,13 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	if err != nil {
 		switch failure := tunnel.FailureOf(err); failure {
 		case tunnel.FailRefused:
-			return errNobody
+			return errRefused
 		case tunnel.FailInternal, tunnel.FailReset:
 		default:
 			return fmt.Errorf("no answer from the admin API: %s", failure)
 		}
 		if secure {
-			return fmt.Errorf("no answer from the admin API over TLS: %s", insecure(err))
+			return fmt.Errorf("no answer from the admin API over TLS: %s", tlsFailure(err))
 		}
 		return fmt.Errorf("%s answers there, which is no admin API", via.Identify(ctx, address).Who)
 	}
@@ -251,12 +250,12 @@ func (c *Client) get(ctx context.Context, address, name string, q url.Values, to
 	if err := json.NewDecoder(body).Decode(to); err != nil {
 		return fmt.Errorf("the answer is not the admin API's: %w", err)
 	}
-	cli.MakePrintable(to) // names are what peers call themselves
+	cli.MakePrintable(to) // peers choose their names
 	return nil
 }
 
-// insecure says what is wrong with a TLS connection, without the address.
-func insecure(err error) string {
+// tlsFailure describes the error of a TLS connection, without the address.
+func tlsFailure(err error) string {
 	if words := tlsreload.Untrusted(err); words != "" {
 		return words
 	}
@@ -281,7 +280,7 @@ func (c *Client) Connection(ctx context.Context, address, id string) (*admin.Con
 	return nil, nil
 }
 
-// FailedBy is who was to carry a dial that failed; "" if that is not known.
+// FailedBy returns the next hop of a failed dial; "" if it is unknown.
 func (c *Client) FailedBy(ctx context.Context, address, id string) string {
 	var page admin.Page[admin.Failure]
 	if err := c.get(ctx, address, "failures", url.Values{"filter": {id}}, &page); err != nil || len(page.Items) == 0 {
@@ -290,15 +289,15 @@ func (c *Client) FailedBy(ctx context.Context, address, id string) string {
 	return page.Items[0].Next
 }
 
-// connected says whether the peer of a failure is there again.
+// connected reports whether a lost peer is connected again.
 func (c *Client) connected(ctx context.Context, address string, lost admin.Failure) bool {
 	role, id, _ := strings.Cut(lost.Destination, " ")
 	var page admin.Page[admin.Peer]
 	q := url.Values{"role": {role}, "tenant": {lost.Tenant}, "filter": {id}, "limit": {strconv.Itoa(pageSize)}}
 	if err := c.get(ctx, address, "peers", q, &page); err != nil {
-		return false // it is missed where nobody knows better
+		return false // it counts as missing
 	}
-	return slices.ContainsFunc(page.Items, func(p admin.Peer) bool { return isOf(p, lost) })
+	return slices.ContainsFunc(page.Items, func(p admin.Peer) bool { return isSame(p, lost) })
 }
 
 // Agents lists those whose id contains name.

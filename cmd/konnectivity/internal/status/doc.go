@@ -1,3 +1,3 @@
-// Package status asks processes over the admin API what they do, puts into words
-// what an operator should look at first, and shows it.
+// Package status reads the state of processes over the admin API, finds the problems that
+// an operator should look at first, and prints both. It also formats output for terminals.
 package status

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Plural counts things: by word and an s, or by the word for many.
+// Plural is n with the singular or plural of word, which is many if given.
 func Plural(n int, word string, many ...string) string {
 	switch {
 	case n == 1:
@@ -20,7 +20,7 @@ func Plural(n int, word string, many ...string) string {
 	}
 }
 
-// Cut keeps a column from pushing the others off the
+// Cut shortens s to most characters.
 func Cut(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s
@@ -28,7 +28,7 @@ func Cut(s string, most int) string {
 	return string([]rune(s)[:most-1]) + "…"
 }
 
-// Rate is Bytes a second; none is "-".
+// Rate is Bytes per second; "-" for none.
 func Rate(bytesPerSecond float64) string {
 	if bytesPerSecond <= 0 {
 		return "-"
@@ -36,7 +36,7 @@ func Rate(bytesPerSecond float64) string {
 	return Bytes(bytesPerSecond) + "/s"
 }
 
-// Bytes is a number of bytes with the unit that keeps it short.
+// Bytes is a number of bytes with a decimal unit.
 func Bytes(n float64) string {
 	units := []string{"B", "kB", "MB", "GB", "TB"}
 	i := 0
@@ -50,22 +50,22 @@ func Bytes(n float64) string {
 	return fmt.Sprintf("%.1f %s", n, units[i])
 }
 
-// Duration is for what takes milliseconds; 0 is unknown.
+// Duration formats durations from milliseconds; 0 means unknown.
 func Duration(seconds float64) string {
 	switch {
 	case seconds <= 0:
 		return "-"
-	case seconds < .9995: // what is above has four digits before the unit
+	case seconds < .9995: // more would round to four digits of milliseconds
 		return fmt.Sprintf("%.3g ms", seconds*1000)
 	default:
 		return Span(time.Duration(seconds * float64(time.Second)))
 	}
 }
 
-// Milliseconds is d for JSON and tables, to the microsecond.
+// Milliseconds is d with a resolution of a microsecond.
 func Milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// Span is for what takes seconds to days.
+// Span formats durations from seconds to days.
 func Span(d time.Duration) string {
 	switch {
 	case d < 10*time.Second:
@@ -81,7 +81,7 @@ func Span(d time.Duration) string {
 	}
 }
 
-// Addresses lists addrs in one line.
+// Addresses lists addrs.
 func Addresses(addrs []netip.Addr) string {
 	var words []string
 	for _, a := range addrs {

@@ -1,9 +1,9 @@
 package status
 
-// Paint colours words where a person looks.
+// Paint has the escape sequences of colours; the zero value has none.
 type Paint struct{ Green, Red, Yellow, Bold, Dim, Off string }
 
-// PaintIf returns the colours, or none where they are not wanted.
+// PaintIf returns the colours if on is true.
 func PaintIf(on bool) Paint {
 	if !on {
 		return Paint{}

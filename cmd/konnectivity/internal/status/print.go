@@ -13,12 +13,12 @@ import (
 	"konnectivity/internal/cli"
 )
 
-// printer puts reports into words.
+// printer prints reports.
 type printer struct {
 	out   io.Writer
 	paint Paint
 
-	columns int // 0: as many as one likes
+	columns int // 0 is unlimited
 }
 
 func (p *printer) report(r Report) {
@@ -46,12 +46,12 @@ func (p *printer) report(r Report) {
 	p.failures(r.Failures)
 }
 
-// line prints one that may take several.
+// line prints text, wrapped.
 func (p *printer) line(indent, text string) {
 	fmt.Fprintln(p.out, indent+Wrap(text, p.columns, len(indent), indent+"  "))
 }
 
-// summary is the whole in one line.
+// summary is the state of the process in one line.
 func (p *printer) summary(s admin.Status) string {
 	var words []string
 	for _, role := range slices.Sorted(maps.Keys(s.Peers)) {
@@ -100,7 +100,7 @@ func (p *printer) peers(peers []admin.Peer) {
 		}
 		name := v.ID
 		if v.Role == admin.RoleClient && v.Software != "" {
-			name = v.Software // a sidecar's id is made anew with each start
+			name = v.Software // a sidecar has another id after each start
 		}
 		rows = append(rows, []string{v.Role, Cut(name, 36), v.Protocol, v.Remote, fmt.Sprint(v.Streams), Duration(v.RoundTrip), window,
 			Rate(v.Up), Rate(v.Down), state})
@@ -135,7 +135,7 @@ func (p *printer) failures(failures []admin.Failure) {
 		return
 	}
 	fmt.Fprintf(p.out, "\n  %sLAST FAILURES%s\n", p.paint.Dim, p.paint.Off)
-	said := map[string]bool{} // a hint is worth one line
+	said := map[string]bool{} // each hint is printed once
 	for _, f := range failures {
 		by := ""
 		if f.Next != "" {
@@ -154,10 +154,10 @@ func (p *printer) failures(failures []admin.Failure) {
 	}
 }
 
-// table aligns rows; the first is the head. A table of nothing is nothing. Where
-// it is too wide, columns are made narrower, then those left out that can be
-// spared, in their order, then columns are made as narrow as it takes; but not
-// the last one, which says what is wrong, in several lines if it takes them.
+// table prints rows, of which the first is the head, or nothing without others. If the
+// table is too wide, columns become narrower, down to minWidth; then those of spare are
+// left out, in that order; then columns become as narrow as necessary. The last column
+// has the state and is wrapped instead.
 func (p *printer) table(rows [][]string, spare ...string) {
 	if len(rows) < 2 {
 		return
@@ -196,8 +196,8 @@ func (p *printer) row(row []string, widths []int, head bool) {
 	fmt.Fprintln(p.out, before+strings.TrimRight(line, " ")+after)
 }
 
-// widthsOf makes cells plain and measures them. The last column counts for no more
-// than a third of the screen: one sentence in it is not to take the room of all names.
+// widthsOf makes cells printable and measures them. The last column counts for at most a
+// third of the screen, so that one sentence leaves room for names.
 func (p *printer) widthsOf(rows [][]string) []int {
 	widths := make([]int, len(rows[0]))
 	for _, row := range rows {
@@ -212,17 +212,17 @@ func (p *printer) widthsOf(rows [][]string) []int {
 	return widths
 }
 
-// minWidth is what a column keeps while others can be spared: enough of an id to
-// filter by.
+// minWidth is the width that columns keep while others can be left out: enough of an id
+// to filter by.
 const minWidth = 12
 
-// shrink makes the widest columns narrower, to least at the narrowest, until all
-// fit into columns; 0 fits all. It says whether they do.
+// shrink narrows the widest columns, down to least, until all fit into columns, of which
+// 0 is unlimited. It reports whether they fit.
 func shrink(widths []int, columns, least int) bool {
 	for {
 		total, widest := 0, 0
 		for i, w := range widths {
-			total += w + 2 // a gap after each but the last, and one before them all
+			total += w + 2 // a gap after each but the last, and one before the first
 			if i < len(widths)-1 && w > widths[widest] {
 				widest = i
 			}

@@ -8,14 +8,14 @@ import (
 	"unicode/utf8"
 )
 
-// Size is how much room there is; 0 means any amount, as in a pipe.
+// Size is that of a terminal; 0 is unlimited, as for a pipe.
 type Size struct{ Columns, Rows int }
 
-// SizeOf asks the terminal that out leads to. COLUMNS and LINES override it,
-// as POSIX has it (Base Definitions §8.3).
+// SizeOf returns the size of the terminal of out. COLUMNS and LINES override it (POSIX,
+// Base Definitions §8.3).
 func SizeOf(out io.Writer) Size {
 	var s Size
-	if f, ok := out.(*os.File); ok { // also one without colour
+	if f, ok := out.(*os.File); ok { // terminals without colours have a size too
 		s = sizeOf(f)
 	}
 	for name, to := range map[string]*int{"COLUMNS": &s.Columns, "LINES": &s.Rows} {
@@ -29,12 +29,11 @@ func SizeOf(out io.Writer) Size {
 	return s
 }
 
-// minColumns is what no table can do without.
+// minColumns is the least width of a table.
 const minColumns = 40
 
-// Wrap breaks text between words so that it fits into columns, the first line
-// behind as much as first columns, the others behind an indent. A word that is
-// longer stays whole: it may be copied.
+// Wrap breaks text between words so that lines fit into columns. The first line starts
+// at column first, the others after indent. Longer words stay whole, to be copied.
 func Wrap(text string, columns, first int, indent string) string {
 	if columns == 0 {
 		return text
@@ -58,8 +57,8 @@ func Wrap(text string, columns, first int, indent string) string {
 	return b.String()
 }
 
-// IsTerminal says whether a person watches. NO_COLOR (no-color.org) says that
-// colour is not wanted.
+// IsTerminal reports whether out is a terminal with colours, which NO_COLOR
+// (no-color.org) turns off.
 func IsTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	if !ok || os.Getenv("NO_COLOR") != "" || os.Getenv("TERM") == "dumb" {

@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// UsualAdmin is where server and agent have their admin ports by default.
+// UsualAdmin has the default admin ports of server and agent.
 var UsualAdmin = []string{"127.0.0.1:8095", "127.0.0.1:8094"}
 
-// View is what to show of processes.
+// View is a view of processes.
 type View struct {
-	Watch    bool // again and again in place
+	Watch    bool // update in place
 	Interval time.Duration
 	JSON     bool
 	Filter   string
-	Limit    int  // most peers, connections and failures of each process
-	Exactly  bool // Limit is not to be fitted to the screen
+	Limit    int  // of peers, connections and failures of each process
+	Exactly  bool // do not fit Limit to the screen
 	Login    Login
 
-	Patience time.Duration // bounds each question to a process; 0 means adminTime
+	Patience time.Duration // bounds each request; 0 means adminTime
 }
 
-// Show prints what the processes at addresses say; without any it asks the
-// usual ports of this machine.
+// Show prints the state of the processes at addresses, by default the usual ports of this
+// machine.
 func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) error {
 	usual := len(addresses) == 0
 	if usual {
@@ -46,7 +46,7 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 	for {
 		reports := client.reports(ctx, addresses, v.Filter, v.fitting(SizeOf(out).Rows/len(addresses)))
 		if v.Watch && ctx.Err() != nil {
-			return nil // what a look cut short found missing is not worth a frame
+			return nil // the reports were interrupted
 		}
 		if usual {
 			reports = answered(reports)
@@ -65,8 +65,8 @@ func (v *View) Show(ctx context.Context, out io.Writer, addresses []string) erro
 	}
 }
 
-// fitting is the limit for as many rows as there are: where nobody asked for
-// another one, all three lists of a process fit into its share of the
+// fitting is the limit for a process with rows of the screen: unless --limit is given, its
+// three lists fit.
 func (v *View) fitting(rows int) int {
 	if !v.Watch || rows == 0 || v.Exactly {
 		return v.Limit
@@ -75,17 +75,16 @@ func (v *View) fitting(rows int) int {
 }
 
 const (
-	linesBeside = 12 // of a report that are no items of a list
+	linesBeside = 12 // lines of a report that are not items of lists
 	minListed   = 2
 )
 
-// answered leaves out those of the usual ports where nothing listens, unless
-// that would be all of them. What listens and does not answer is no reason to say
-// that all is well.
+// answered leaves out the reports of ports where nothing listens, unless those are all.
+// A process that listens and does not answer is reported.
 func answered(reports []Report) []Report {
 	var some []Report
 	for _, r := range reports {
-		if !r.nobody {
+		if !r.refused {
 			some = append(some, r)
 		}
 	}
@@ -95,7 +94,7 @@ func answered(reports []Report) []Report {
 	return some
 }
 
-// errNoAnswer makes the exit status 1; the table has said which.
+// errNoAnswer makes the exit status 1; the output names the processes.
 var errNoAnswer = errors.New("not every process answers")
 
 func outcome(reports []Report) error {
@@ -132,9 +131,8 @@ func (v *View) print(out io.Writer, reports []Report) error {
 	return err
 }
 
-// inPlace writes over what was there before: from the top, each line up to its
-// end, then what is left below, so that nothing flickers; and no more than fits,
-// so that nothing scrolls away.
+// inPlace overwrites the previous output line by line, without clearing the screen first,
+// which would flicker. It cuts text at rows, so that nothing scrolls.
 func inPlace(text []byte, rows int) []byte {
 	lines := bytes.SplitAfter(bytes.TrimSuffix(text, []byte("\n")), []byte("\n"))
 	if rows > 0 && len(lines) > rows {

@@ -14,20 +14,19 @@ import (
 	"konnectivity/internal/admin"
 )
 
-// pageSize is how many items of a list are asked for at once: all that one answer
-// has room for.
+// pageSize is the number of items of a request: the most that the API allows.
 const pageSize = 1000
 
-// Tenants is a list of a server's tenants to show.
+// Tenants is a view of a server's tenants.
 type Tenants struct {
-	Sort   string // as the API has it
+	Sort   string // as in the API
 	Filter string
-	Limit  int // 0: all
+	Limit  int // 0 means all
 	JSON   bool
 	Login  Login
 }
 
-// Show asks the server at address and prints its tenants.
+// Show prints the tenants of the server at address.
 func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error {
 	client, err := NewClient(v.Login)
 	if err != nil {
@@ -50,7 +49,7 @@ func (v *Tenants) Show(ctx context.Context, out io.Writer, address string) error
 	return err
 }
 
-// tenants asks for all that v wants, page by page.
+// tenants reads the tenants of v, page by page.
 func (c *Client) tenants(ctx context.Context, address string, v *Tenants) (all admin.Page[admin.Tenant], err error) {
 	all.Items = []admin.Tenant{}
 	for {
@@ -70,7 +69,7 @@ func (c *Client) tenants(ctx context.Context, address string, v *Tenants) (all a
 	}
 }
 
-// Tenant is one of a server's tenants; nil: it has none of that name.
+// Tenant returns one of a server's tenants; nil if there is none of that name.
 func (c *Client) Tenant(ctx context.Context, address, name string) (*admin.Tenant, error) {
 	var page admin.Page[admin.Tenant]
 	err := c.get(ctx, address, "tenants", url.Values{"tenant": {name}}, &page)
@@ -98,7 +97,7 @@ func (p *printer) tenants(page admin.Page[admin.Tenant]) {
 	fmt.Fprintf(p.out, "\n  %s%d of %s%s%s\n", p.paint.Dim, len(page.Items), Plural(page.Total, "tenant"), more, p.paint.Off)
 }
 
-// tenantState is what is wrong with a tenant, or "ready".
+// tenantState is the problem of a tenant, or "ready".
 func tenantState(t admin.Tenant) string {
 	switch {
 	case t.Error != "":

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FollowEscapes does nothing: terminals obey escape sequences by themselves.
+// FollowEscapes does nothing: terminals interpret escape sequences by default.
 func FollowEscapes(*os.File) {}
 
 func sizeOf(f *os.File) Size {

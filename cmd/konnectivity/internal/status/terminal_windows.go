@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// FollowEscapes makes the console obey the sequences that colours and --watch
-// consist of. Consoles older than Windows Terminal do so only if asked.
+// FollowEscapes makes the console interpret the escape sequences of colours and --watch,
+// which consoles older than Windows Terminal do not by default.
 func FollowEscapes(f *os.File) {
 	console := windows.Handle(f.Fd())
 	var mode uint32

@@ -11,11 +11,10 @@ import (
 	"konnectivity/internal/admin"
 )
 
-// lately is how far back failed dials count as a trouble of now.
+// lately is the age up to which failed dials count as a problem.
 const lately = time.Minute
 
-// troubles are sentences about what an operator should look at first, the worst
-// first; at most one of a kind.
+// troubles returns sentences about problems, the worst first, at most one of each kind.
 func troubles(r Report) []string {
 	var out []string
 	say := func(text string) {
@@ -27,11 +26,11 @@ func troubles(r Report) []string {
 	if s.Component == serverComponent && s.Peers[admin.RoleAgent] == 0 {
 		say(NoAgent(s))
 	}
-	say(LostLately(r))
-	say(wrongTenants(s.Tenants))
+	say(RecentlyLost(r))
+	say(unusableTenants(s.Tenants))
 	for _, role := range []string{admin.RoleAgent, admin.RoleServer, admin.RoleClient} {
 		if silent := SilentPeers(r.Peers, role); len(silent) > 0 {
-			say(SayNothing(silent))
+			say(JoinSilent(silent))
 		}
 	}
 	switch full := FullBuffers(s); {
@@ -40,14 +39,14 @@ func troubles(r Report) []string {
 	case s.Connections.Stalled > 0:
 		say(StalledReaders(s.Connections.Stalled))
 	}
-	say(failedLately(s.Now, r.Failures))
+	say(recentFailures(s.Now, r.Failures))
 	return out
 }
 
-// serverComponent is what a server calls itself in its status.
+// serverComponent is the component of a server's status.
 const serverComponent = "konnectivity-server"
 
-// NoAgent tells of a server without agents who was the last, and why it left.
+// NoAgent describes a server without agents: which was the last, and why it left.
 func NoAgent(s admin.Status) string {
 	last := s.LastGone
 	if last == nil {
@@ -56,8 +55,8 @@ func NoAgent(s admin.Status) string {
 	return fmt.Sprintf("no agent is connected to %s; the last, %s at %s, left %s ago: %s", s.ID, last.ID, last.Remote, Span(s.Now.Sub(last.Time)), last.Cause)
 }
 
-// wrongTenants tells of those of a server of many whose settings cannot be used.
-func wrongTenants(states map[string]int) string {
+// unusableTenants counts the tenants whose settings cannot be used.
+func unusableTenants(states map[string]int) string {
 	var words []string
 	for _, state := range []string{"broken", "stale"} {
 		if n := states[state]; n > 0 {
@@ -70,12 +69,12 @@ func wrongTenants(states map[string]int) string {
 	return "tenants whose settings cannot be used: " + strings.Join(words, ", ") + "; konnectivity tenants list tells why"
 }
 
-// lostFor is how long a peer that was lost is missed.
+// lostFor is the time for which a lost peer is reported.
 const lostFor = 10 * time.Minute
 
-// LostLately tells of the peer that was lost last, unless it is back or there is
-// no other, of which NoAgent tells.
-func LostLately(r Report) string {
+// RecentlyLost describes the last lost peer, unless it is back or no agent is left, which
+// NoAgent describes.
+func RecentlyLost(r Report) string {
 	f, ok := missed(r)
 	if !ok || r.back {
 		return ""
@@ -83,8 +82,8 @@ func LostLately(r Report) string {
 	return fmt.Sprintf("%s at %s was lost %s ago: %s", f.Destination, f.Source, Span(r.Status.Now.Sub(f.Time)), f.Cause)
 }
 
-// missed is the peer that was lost last, unless it is among those that are listed,
-// which may be a few of many.
+// missed returns the last lost peer, unless it is listed among the peers, which may be
+// incomplete.
 func missed(r Report) (f admin.Failure, ok bool) {
 	if r.Status.Peers[admin.RoleAgent] == 0 {
 		return f, false
@@ -92,18 +91,18 @@ func missed(r Report) (f admin.Failure, ok bool) {
 	i := slices.IndexFunc(r.Failures, func(f admin.Failure) bool { // newest first
 		return f.Stage == "peer" && r.Status.Now.Sub(f.Time) <= lostFor
 	})
-	if i < 0 || slices.ContainsFunc(r.Peers, func(p admin.Peer) bool { return isOf(p, r.Failures[i]) }) {
+	if i < 0 || slices.ContainsFunc(r.Peers, func(p admin.Peer) bool { return isSame(p, r.Failures[i]) }) {
 		return f, false
 	}
 	return r.Failures[i], true
 }
 
-// isOf says whether it is p that was lost.
-func isOf(p admin.Peer, lost admin.Failure) bool {
+// isSame reports whether p is the lost peer.
+func isSame(p admin.Peer, lost admin.Failure) bool {
 	return p.Tenant == lost.Tenant && p.Role+" "+p.ID == lost.Destination
 }
 
-// SilentPeers are those of a role that have said nothing for too long.
+// SilentPeers describes the peers of a role that have been silent for too long.
 func SilentPeers(peers []admin.Peer, role string) (out []string) {
 	for _, p := range peers {
 		if p.Role == role && p.Silent > 0 {
@@ -113,19 +112,19 @@ func SilentPeers(peers []admin.Peer, role string) (out []string) {
 	return out
 }
 
-// maxNamed bounds how many are named in a sentence.
+// maxNamed bounds the peers in a sentence.
 const maxNamed = 3
 
-// SayNothing joins what SilentPeers found.
-func SayNothing(silent []string) string {
+// JoinSilent joins the results of SilentPeers.
+func JoinSilent(silent []string) string {
 	if more := len(silent) - maxNamed; more > 0 {
 		return strings.Join(silent[:maxNamed], "; ") + fmt.Sprintf("; nor do %d more", more)
 	}
 	return strings.Join(silent, "; ")
 }
 
-// FullBuffers tells of memory that is nearly all taken by what waits for
-// readers; "" is none.
+// FullBuffers describes memory that is nearly full of bytes for slow readers; "" if none
+// is.
 func FullBuffers(s admin.Status) string {
 	for _, name := range slices.Sorted(maps.Keys(s.Buffers)) {
 		if b := s.Buffers[name]; b.Limit > 0 && b.Used >= b.Limit*fullFrom/4 {
@@ -135,18 +134,18 @@ func FullBuffers(s admin.Status) string {
 	return ""
 }
 
-// fullFrom is how many quarters of the memory are as good as all: links give no
-// more than their least window to anybody from then on (docs/link-protocol.md).
+// fullFrom is the number of quarters from which memory counts as full: links then grant
+// only their smallest window (docs/link-protocol.md).
 const fullFrom = 3
 
-// StalledReaders says how many connections wait.
+// StalledReaders describes n stalled connections.
 func StalledReaders(n int) string {
 	return Plural(n, "connection waits", "connections wait") + " for a side that does not read"
 }
 
-// failedLately sums up the failures of the last minute by kind, with the newest
-// of the kind that is most frequent.
-func failedLately(now time.Time, failures []admin.Failure) string {
+// recentFailures sums up the failed dials of the last minute by kind, with the newest of
+// the most frequent kind.
+func recentFailures(now time.Time, failures []admin.Failure) string {
 	counts, newest := map[string]int{}, map[string]admin.Failure{}
 	for _, f := range failures { // newest first
 		if f.Stage != "dial" || now.Sub(f.Time) > lately {
@@ -173,7 +172,7 @@ func failedLately(now time.Time, failures []admin.Failure) string {
 	}
 	atLeast := ""
 	if len(failures) >= summedFailures && now.Sub(failures[len(failures)-1].Time) <= lately {
-		atLeast = "at least " // older ones of this minute are not kept
+		atLeast = "at least " // the process does not keep older ones
 	}
 	return fmt.Sprintf("failed dials in the last minute: %s%s; %s%s: %s", atLeast, strings.Join(words, ", "), f.Destination, by, f.Cause)
 }

@@ -12,19 +12,19 @@ import (
 	"konnectivity/tunnel/connect"
 )
 
-// WrongPort says that a port speaks something else than it was taken for.
+// WrongPort is the error for a port that speaks another protocol than expected.
 type WrongPort struct {
 	at    string
 	found Answer
 	want  Protocol
 }
 
-// Error says who answers, and what to do.
+// Error names the program at the port, and says what to do.
 func (w *WrongPort) Error() string {
 	return fmt.Sprintf("%s answers at %s; %s", w.found.Who, w.at, w.advice())
 }
 
-// advice is what to use the port as, or which one to look for.
+// advice says how to use the port, or which one to look for.
 func (w *WrongPort) advice() string {
 	switch {
 	case w.found.Kind == SpeaksTLS:
@@ -42,31 +42,31 @@ func (w *WrongPort) dialError(address string) error {
 	return &tunnel.DialError{Failure: tunnel.FailUnavailable, Address: address, Reason: w.Error(), Err: w}
 }
 
-// greetTime is when a proxy that works has long begun to answer a greeting. One
-// that has not is asked what it speaks, while the greeting still waits.
-const greetTime = 500 * time.Millisecond
+// greetingTime is ample for a proxy to answer a greeting. A port without an answer by
+// then is identified while the greeting still waits.
+const greetingTime = 500 * time.Millisecond
 
-// greeted runs a handshake with a proxy. Where the proxy's port speaks another
-// protocol the error is a *WrongPort in a *tunnel.DialError, and comes soon,
-// though many programs wait in silence for more of what they do not understand.
-func greeted(ctx context.Context, c net.Conn, front, address string, want Protocol, handshake func(net.Conn) error) error {
-	heard := &hearing{Conn: c, first: make(chan struct{})}
+// handshakeAt runs a handshake with a proxy over c. If the port speaks another protocol, it
+// soon returns a *WrongPort in a *tunnel.DialError, although many programs wait in silence
+// for the rest of a request that they do not understand.
+func handshakeAt(ctx context.Context, c net.Conn, front, address string, want Protocol, handshake func(net.Conn) error) error {
+	reader := &firstByteConn{Conn: c, first: make(chan struct{})}
 	over := make(chan struct{})
 	var found Answer
 	var asking sync.WaitGroup
-	if want == SpeaksSOCKS5 { // of HTTP the first word comes after the dial
+	if want == SpeaksSOCKS5 { // an HTTP proxy answers only after its own dial
 		asking.Go(func() {
 			select {
 			case <-over:
-			case <-heard.first:
-			case <-time.After(greetTime):
+			case <-reader.first:
+			case <-time.After(greetingTime):
 				if found = Identify(ctx, front); found.Not(want) {
 					_ = c.Close()
 				}
 			}
 		})
 	}
-	err := handshake(heard)
+	err := handshake(reader)
 	close(over)
 	asking.Wait()
 	var status *connect.StatusError
@@ -74,7 +74,7 @@ func greeted(ctx context.Context, c net.Conn, front, address string, want Protoc
 	if err == nil || ctx.Err() != nil || refused && !noProxy[status.Status] {
 		return err
 	}
-	if found.Kind == NoAnswer && !heard.socks5() {
+	if found.Kind == NoAnswer && !reader.socks5() {
 		found = Identify(ctx, front)
 	}
 	if refused && found.Kind == SpeaksHTTP {
@@ -86,18 +86,18 @@ func greeted(ctx context.Context, c net.Conn, front, address string, want Protoc
 	return err
 }
 
-// noProxy are the answers of web servers to CONNECT.
+// noProxy has the answers of web servers to CONNECT.
 var noProxy = map[int]bool{400: true, 404: true, 405: true, 501: true}
 
-// hearing notes the first byte that is read; it is read from one goroutine.
-type hearing struct {
+// firstByteConn records the first byte that is read. One goroutine may read.
+type firstByteConn struct {
 	net.Conn
 	first chan struct{}
 	byte0 byte
 	any   bool
 }
 
-func (h *hearing) Read(p []byte) (int, error) {
+func (h *firstByteConn) Read(p []byte) (int, error) {
 	n, err := h.Conn.Read(p)
 	if n > 0 && !h.any {
 		h.any, h.byte0 = true, p[0]
@@ -106,5 +106,5 @@ func (h *hearing) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// SOCKS5 says that the answer began as one in SOCKS5 does.
-func (h *hearing) socks5() bool { return h.any && h.byte0 == 5 }
+// socks5 reports whether the answer began as one in SOCKS5.
+func (h *firstByteConn) socks5() bool { return h.any && h.byte0 == 5 }

@@ -12,12 +12,12 @@ import (
 	"konnectivity/tunnel"
 )
 
-// grpcLife bounds the life of a tunnel of kube-apiserver's client, which ends
-// with the context it was made under.
+// grpcLife bounds the life of a tunnel of kube-apiserver's client, which ends with its
+// context.
 const grpcLife = 24 * time.Hour
 
-// grpcSocket goes the way kube-apiserver goes, with kube-apiserver's own client:
-// one gRPC stream over a unix socket for each connection.
+// grpcSocket dials with kube-apiserver's own client: one gRPC stream over a unix socket
+// for each connection.
 func grpcSocket(socket string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		life, end := context.WithTimeout(context.WithoutCancel(ctx), grpcLife)
@@ -39,9 +39,8 @@ func grpcSocket(socket string) tunnel.Dialer {
 	})
 }
 
-// grpcConn is a connection of the packet protocol, which cannot end one
-// direction alone: CloseWrite does nothing, and the far end has to end by
-// itself.
+// grpcConn is a connection of the packet protocol, which has no half-close: CloseWrite
+// does nothing, and the far end must end by itself.
 type grpcConn struct {
 	net.Conn
 	end  context.CancelFunc

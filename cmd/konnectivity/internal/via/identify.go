@@ -19,30 +19,29 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Answer is what answers at an address, as far as a stranger can find out.
+// Answer describes the program at an address.
 type Answer struct {
 	Kind Protocol
-	Who  string // in words, for a sentence like "... answers there"
-	Err  error  // of Nothing: why nobody could be asked, where somebody may listen
+	Who  string // for a sentence like "... answers there"
+	Err  error  // of NoAnswer: why there is no connection, although a program may listen
 }
 
-// Protocol is what a port speaks.
+// Protocol is that of a port.
 type Protocol int
 
 const (
-	NoAnswer      Protocol = iota // nobody listens, or can be asked
-	UnknownAnswer                 // somebody does, and says nothing that we know
+	NoAnswer      Protocol = iota // no program listens, or no connection is possible
+	UnknownAnswer                 // a program answers in no known protocol
 	SpeaksSOCKS5
 	SpeaksHTTP
 	SpeaksTLS
-	SpeaksOther // something that we know it not to be
+	SpeaksOther // a known protocol, which no path uses
 )
 
-// frontTime bounds one question to a port; a program answers it by itself, from
-// its own memory.
-const frontTime = time.Second
+// probeTime bounds one probe of a port, which a program answers without asking others.
+const probeTime = time.Second
 
-// Network is that of an address, which is host:port or the path of a unix socket.
+// Network is the network of an address: host:port, or the path of a unix socket.
 func Network(at string) string {
 	if filepath.IsAbs(at) {
 		return "unix"
@@ -50,27 +49,27 @@ func Network(at string) string {
 	return "tcp"
 }
 
-// At asks at an address (as of Network) in several protocols, over a connection
-// each, until one answers in kind. It takes at most three times frontTime.
+// Identify probes an address (as for Network) in several protocols, over a connection
+// each, until one is answered. It takes at most three times probeTime.
 func Identify(ctx context.Context, at string) Answer {
-	// SOCKS5 comes first, since a port that serves it may serve HTTP, too; HTTP
-	// last, since TLS servers often answer it with a complaint in plain text.
+	// SOCKS5 comes first, since its port may serve HTTP too; HTTP last, since TLS
+	// servers often answer it in plain text.
 	first, err := ask(ctx, at, "\x05\x02\x00\x02") // RFC 1928 §3: no authentication, or a password
 	switch {
 	case err != nil:
-		return unasked(err)
+		return unreachable(err)
 	case len(first) >= 2 && first[0] == 5:
 		return Answer{Kind: SpeaksSOCKS5, Who: "a SOCKS5 proxy"}
 	case bytes.HasPrefix(first, []byte("SSH-")):
 		return Answer{Kind: SpeaksOther, Who: "an SSH server"}
 	}
-	if s, ok := asTLS(ctx, at); ok {
+	if s, ok := identifyTLS(ctx, at); ok {
 		return s
 	}
 	second, _ := ask(ctx, at, "HEAD / HTTP/1.1\r\nHost: check\r\nConnection: close\r\n\r\n")
 	switch {
 	case bytes.HasPrefix(second, []byte("HTTP/1.")):
-		return Answer{Kind: SpeaksHTTP, Who: "an HTTP server" + nameOfServer(second)}
+		return Answer{Kind: SpeaksHTTP, Who: "an HTTP server" + serverHeader(second)}
 	case len(first)+len(second) == 0:
 		return Answer{Kind: UnknownAnswer, Who: "a program that says nothing to SOCKS5, TLS and HTTP"}
 	default:
@@ -78,8 +77,8 @@ func Identify(ctx context.Context, at string) Answer {
 	}
 }
 
-// unasked is what there is where no connection could be made.
-func unasked(err error) Answer {
+// unreachable is the answer where no connection is possible.
+func unreachable(err error) Answer {
 	a := Answer{Who: "nobody"}
 	var op *net.OpError
 	switch {
@@ -92,14 +91,13 @@ func unasked(err error) Answer {
 	return a
 }
 
-// maxAnswered is how much of an answer is looked at: a status line and the
-// usual headers.
-const maxAnswered = 1 << 10
+// maxAnswer bounds the bytes read of an answer: a status line and the usual headers.
+const maxAnswer = 1 << 10
 
-// ask says something and returns how the answer begins. The error says that there is
-// no connection; whoever makes one and says nothing has an empty answer.
+// ask sends text and returns the beginning of the answer, which is empty for a program
+// that says nothing. The error means that there is no connection.
 func ask(ctx context.Context, at, what string) (answer []byte, err error) {
-	conn, err := dialFront(ctx, at)
+	conn, err := dialProbe(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -107,25 +105,25 @@ func ask(ctx context.Context, at, what string) (answer []byte, err error) {
 	if _, err := io.WriteString(conn, what); err != nil {
 		return nil, nil
 	}
-	answer = make([]byte, maxAnswered)
+	answer = make([]byte, maxAnswer)
 	n, _ := io.ReadAtLeast(conn, answer, 2)
 	return answer[:n], nil
 }
 
-func dialFront(ctx context.Context, at string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, frontTime)
+func dialProbe(ctx context.Context, at string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, Network(at), at)
 	if err == nil {
-		_ = conn.SetDeadline(time.Now().Add(frontTime))
+		_ = conn.SetDeadline(time.Now().Add(probeTime))
 	}
 	return conn, err
 }
 
-// asTLS begins a handshake; a server that wants a certificate of its client
-// shows its own before.
-func asTLS(ctx context.Context, at string) (Answer, bool) {
-	conn, err := dialFront(ctx, at)
+// identifyTLS begins a handshake. A server that requires a client certificate shows its own
+// first.
+func identifyTLS(ctx context.Context, at string) (Answer, bool) {
+	conn, err := dialProbe(ctx, at)
 	if err != nil {
 		return Answer{}, false
 	}
@@ -133,7 +131,7 @@ func asTLS(ctx context.Context, at string) (Answer, bool) {
 	shown := ""
 	client := tls.Client(conn, &tls.Config{
 		NextProtos: []string{link.ALPN, "h2", "http/1.1"}, MinVersion: tls.VersionTLS12,
-		InsecureSkipVerify: true, // nothing is sent; it is only asked who it is
+		InsecureSkipVerify: true, // nothing is sent
 		VerifyConnection: func(state tls.ConnectionState) error {
 			shown = " (certificate of " + pki.Name(state.PeerCertificates[0]) + ")"
 			return nil
@@ -147,8 +145,8 @@ func asTLS(ctx context.Context, at string) (Answer, bool) {
 	return Answer{}, false
 }
 
-// nameOfServer is what an HTTP server calls itself.
-func nameOfServer(answer []byte) string {
+// serverHeader is the Server header of an answer.
+func serverHeader(answer []byte) string {
 	for line := range strings.Lines(string(answer)) {
 		if key, value, ok := strings.Cut(line, ":"); ok && http.CanonicalHeaderKey(key) == "Server" {
 			return fmt.Sprintf(" (%.40s)", strings.TrimSpace(value))
@@ -157,7 +155,7 @@ func nameOfServer(answer []byte) string {
 	return ""
 }
 
-// Not says that it is known to speak something else.
+// Not reports whether the program is known to speak another protocol than want.
 func (s Answer) Not(want Protocol) bool {
 	return s.Kind != want && s.Kind != NoAnswer && s.Kind != UnknownAnswer
 }

@@ -28,9 +28,9 @@ type TLS struct {
 	ServerName string          // expected in the server's certificate; "" means its host
 }
 
-// Dialer makes the way that a --via names: straight, through a sidecar, or to
-// the server by CONNECT over mTLS, by a link, or as kube-apiserver does by gRPC
-// over a unix socket.
+// Dialer returns the Dialer of a --via: direct, through a sidecar, to the server by
+// CONNECT over mTLS or by a link, or as kube-apiserver does by gRPC over a unix socket.
+// close releases it.
 func Dialer(via string, secure TLS) (_ tunnel.Dialer, close func(), _ error) {
 	none := func() {}
 	if via == "direct" {
@@ -62,8 +62,8 @@ func Dialer(via string, secure TLS) (_ tunnel.Dialer, close func(), _ error) {
 	}
 }
 
-// unknown is the error about a --via that is none of Kinds. It does not repeat what
-// may hold a password.
+// unknown is the error for a --via that is not one of Kinds. It does not contain a
+// password.
 func unknown(via string) error {
 	if strings.Contains(via, "@") {
 		return cli.Usagef("--via: want %s, without user and password", Kinds)
@@ -72,10 +72,10 @@ func unknown(via string) error {
 }
 
 func dialTCP(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
-	return dialAt(ctx, f.Network, f.Address)
+	return dialNetwork(ctx, f.Network, f.Address)
 }
 
-func dialAt(ctx context.Context, network, address string) (tunnel.Conn, error) {
+func dialNetwork(ctx context.Context, network, address string) (tunnel.Conn, error) {
 	c, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, tunnel.AsDialError(address, err)
@@ -83,7 +83,7 @@ func dialAt(ctx context.Context, network, address string) (tunnel.Conn, error) {
 	return tunnel.Wrap(c), nil
 }
 
-// SOCKS5 goes by the SOCKS5 proxy at front, an address as of Network.
+// SOCKS5 dials through the SOCKS5 proxy at front, an address as for Network.
 func SOCKS5(front string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		address := f.Address
@@ -91,25 +91,25 @@ func SOCKS5(front string) tunnel.Dialer {
 		if err != nil {
 			return nil, err
 		}
-		// Only this way keeps the raw connection, and so half-close.
+		// DialWithConn keeps the raw connection, and so half-close.
 		withConn, ok := client.(interface {
 			DialWithConn(ctx context.Context, c net.Conn, network, address string) (net.Addr, error)
 		})
 		if !ok {
 			return nil, fmt.Errorf("the SOCKS5 client has no DialWithConn")
 		}
-		c, err := dialAt(ctx, Network(front), front)
+		c, err := dialNetwork(ctx, Network(front), front)
 		if err != nil {
 			return nil, err
 		}
-		err = greeted(ctx, c, front, address, SpeaksSOCKS5, func(c net.Conn) error {
+		err = handshakeAt(ctx, c, front, address, SpeaksSOCKS5, func(c net.Conn) error {
 			_, err := withConn.DialWithConn(ctx, c, f.Network, address)
 			return err
 		})
 		if err != nil {
 			_ = c.Close()
 			dial := tunnel.AsDialError(address, err)
-			if dial.Failure == tunnel.FailInternal { // x/net has the server's reply as text only
+			if dial.Failure == tunnel.FailInternal { // x/net has the server's reply only as text
 				dial = &tunnel.DialError{Failure: tunnel.GuessFailure(err.Error()), Address: address, Err: err}
 			}
 			return nil, dial
@@ -118,16 +118,16 @@ func SOCKS5(front string) tunnel.Dialer {
 	})
 }
 
-// HTTP goes by CONNECT through the HTTP proxy at front, likewise.
+// HTTP dials by CONNECT through the HTTP proxy at front, an address as for Network.
 func HTTP(front string) tunnel.Dialer {
 	return tunnel.DialerFunc(func(ctx context.Context, f *tunnel.Flow) (tunnel.Conn, error) {
 		address := f.Address
-		c, err := dialAt(ctx, Network(front), front)
+		c, err := dialNetwork(ctx, Network(front), front)
 		if err != nil {
 			return nil, err
 		}
 		var far tunnel.Conn
-		err = greeted(ctx, c, front, address, SpeaksHTTP, func(net.Conn) (err error) {
+		err = handshakeAt(ctx, c, front, address, SpeaksHTTP, func(net.Conn) (err error) {
 			far, err = connect.Handshake(ctx, c, connect.Request{Address: address, ID: f.ID})
 			return err
 		})
@@ -139,7 +139,7 @@ func HTTP(front string) tunnel.Dialer {
 	})
 }
 
-// toServer is the sidecars' own way to the server.
+// toServer connects to the server as sidecars do.
 func toServer(secure TLS, server string, mode link.Mode) (tunnel.Dialer, func(), error) {
 	if err := cli.CheckServerName(cli.Value{Flag: "server-name", Text: secure.ServerName}); err != nil {
 		return nil, nil, err
