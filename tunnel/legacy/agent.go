@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -36,36 +37,22 @@ type AgentConfig struct {
 // AgentSession is an agent's connection to one server. Its methods may be
 // called from any goroutine.
 type AgentSession struct {
+	acceptor
 	cfg         AgentConfig
-	mux         *mux
-	duplex      bool
 	serverID    string
 	serverCount int
 
-	ctx    context.Context // of the connections it serves
-	cancel context.CancelCauseFunc
-	hangUp context.CancelFunc // ends the gRPC stream
-	wg     sync.WaitGroup     // of the connections and the sender
+	hangUp  context.CancelFunc // ends the gRPC stream
+	running sync.WaitGroup     // the connections and the sender
+	lastID  atomic.Int64       // of connections
 
 	draining     chan struct{}
 	drainingOnce sync.Once
-	done         chan struct{}
+	ended        chan struct{}
 
-	mu      sync.Mutex
-	dials   map[int64]*agentDial // by the server's number, until the connection ends
-	streams int                  // connections and pending dials; some may share a number
-	nextID  int64
-	ended   bool
-	closed  bool
-	err     error
-}
-
-// agentDial is one DIAL_REQ and the connection that came of it. It belongs to
-// the session's lock.
-type agentDial struct {
-	cancel    context.CancelCauseFunc
-	cancelled bool // the server wants no answer, or was told of a failure
-	conn      *conn
+	// Guarded by the acceptor's mu.
+	closed bool
+	err    error
 }
 
 // ConnectAgent opens the AgentService stream to a server and returns once the
@@ -88,8 +75,7 @@ func ConnectAgent(ctx context.Context, conn grpc.ClientConnInterface, cfg AgentC
 		}
 		hello.token = token
 	}
-	s := &AgentSession{cfg: cfg, dials: map[int64]*agentDial{}, draining: make(chan struct{}), done: make(chan struct{})}
-	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	s := newAgentSession(ctx, cfg)
 	stream, err := s.open(ctx, conn, hello)
 	if err != nil {
 		s.cancel(err)
@@ -97,6 +83,19 @@ func ConnectAgent(ctx context.Context, conn grpc.ClientConnInterface, cfg AgentC
 	}
 	go s.run(stream)
 	return s, nil
+}
+
+func newAgentSession(ctx context.Context, cfg AgentConfig) *AgentSession {
+	s := &AgentSession{cfg: cfg, draining: make(chan struct{}), ended: make(chan struct{})}
+	s.acceptor = acceptor{
+		carrier: cfg.Forwarder, wg: &s.running, dials: map[int64]*accepted{},
+		nextID: func() int64 { return s.lastID.Add(1) },
+		ask: func(r *client.DialRequest) tunnel.Request {
+			return tunnel.Request{ID: dialID(r), Front: "agent", Network: r.GetProtocol(), Address: r.GetAddress(), Source: cfg.Source}
+		},
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	return s
 }
 
 // open starts the stream and waits for the server's header.
@@ -150,7 +149,7 @@ func (s *AgentSession) ServerID() string { return s.serverID }
 func (s *AgentSession) ServerCount() int { return s.serverCount }
 
 // Done is closed when the session has ended and everything of it was freed.
-func (s *AgentSession) Done() <-chan struct{} { return s.done }
+func (s *AgentSession) Done() <-chan struct{} { return s.ended }
 
 // Err is why the session ended: nil before that, and after an end in order
 // (Close, or the server ended the stream without an error).
@@ -184,19 +183,19 @@ func (s *AgentSession) Close() error {
 	s.mu.Unlock()
 	s.cancel(&tunnel.ResetError{Code: tunnel.CodeShutdown})
 	s.hangUp()
-	<-s.done
+	<-s.ended
 	return nil
 }
 
 // run serves the stream until it ends, then everything that hung on it.
 func (s *AgentSession) run(stream grpc.ClientStream) {
-	defer close(s.done)
-	s.wg.Go(func() { _ = s.mux.sender.run() })
+	defer close(s.ended)
+	s.running.Go(func() { _ = s.mux.sender.run() })
 	err := s.mux.read(stream.RecvMsg, s.handle, s.unknown)
 	s.hangUp()
 	s.finish(err)
 	force := time.AfterFunc(lostGrace, func() { s.cancel(&tunnel.ResetError{Code: tunnel.CodeLost}) })
-	s.wg.Wait()
+	s.running.Wait()
 	force.Stop()
 	s.cancel(nil)
 }
@@ -204,7 +203,6 @@ func (s *AgentSession) run(stream grpc.ClientStream) {
 // finish gives up pending dials and ends the connections.
 func (s *AgentSession) finish(err error) {
 	s.mu.Lock()
-	s.ended = true
 	code := tunnel.CodeLost
 	if s.closed {
 		code = tunnel.CodeShutdown
@@ -213,7 +211,6 @@ func (s *AgentSession) finish(err error) {
 	}
 	for _, d := range s.dials {
 		if d.conn == nil {
-			d.cancelled = true
 			d.cancel(&tunnel.ResetError{Code: code})
 		}
 	}
@@ -221,129 +218,10 @@ func (s *AgentSession) finish(err error) {
 	s.mux.lose(&tunnel.ResetError{Code: code})
 }
 
-// unknown answers DATA for a connection that is not there.
-func (s *AgentSession) unknown(id int64) { s.mux.sender.reply(closeResponse(id, textUnknown)) }
-
 func (s *AgentSession) handle(packet *client.Packet) {
-	switch packet.Type {
-	case client.PacketType_DIAL_REQ:
-		s.dial(packet.GetDialRequest())
-	case client.PacketType_DIAL_CLS:
-		s.dialClosed(packet.GetCloseDial().GetRandom())
-	case client.PacketType_CLOSE_REQ:
-		id := packet.GetCloseRequest().GetConnectID()
-		if c := s.mux.get(id); c != nil {
-			c.peerEnds()
-		} else {
-			s.unknown(id)
-		}
-	case client.PacketType_DRAIN:
+	if packet.Type == client.PacketType_DRAIN {
 		s.drainingOnce.Do(func() { close(s.draining) })
-	default:
-		s.mux.log.Debugf("ignored a %v packet", packet.Type)
-	}
-}
-
-// dial starts to serve a DIAL_REQ.
-func (s *AgentSession) dial(request *client.DialRequest) {
-	random := request.GetRandom()
-	if err := checkNetwork(request); err != nil {
-		s.refuse(random, err)
 		return
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// Upstream's server passes on the numbers of its clients, who choose each for
-	// itself: one that is in use may come again, once nobody waits for an answer to it.
-	switch earlier := s.dials[random]; {
-	case earlier != nil && earlier.conn == nil && !earlier.cancelled:
-		s.mux.log.Debugf("ignored a second dial with the number %d", random)
-		return
-	case s.streams >= s.cfg.Limits.maxConns:
-		s.refuse(random, &tunnel.DialError{Failure: tunnel.FailExhausted, Reason: "the agent has as many connections as it may have"})
-		return
-	}
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	d := &agentDial{cancel: cancel}
-	s.dials[random] = d
-	s.streams++
-	s.wg.Go(func() { s.forward(ctx, d, request) })
-}
-
-// refuse answers a dial that is not even tried. A server that floods with
-// those and does not read goes unanswered.
-func (s *AgentSession) refuse(random int64, err error) {
-	s.mux.sender.reply(dialResponse(random, 0, dialText(err)))
-}
-
-// checkNetwork refuses what is not TCP; the address is the dialer's to judge.
-func checkNetwork(request *client.DialRequest) error {
-	switch request.GetProtocol() {
-	case "tcp", "tcp4", "tcp6":
-		return nil
-	}
-	return &tunnel.DialError{Failure: tunnel.FailBadAddress, Reason: "the only protocol served is tcp"}
-}
-
-// forward serves one dial and its connection.
-func (s *AgentSession) forward(ctx context.Context, d *agentDial, request *client.DialRequest) {
-	random := request.GetRandom()
-	defer func() {
-		d.cancel(nil)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.streams--
-		if s.dials[random] == d {
-			delete(s.dials, random)
-		}
-	}()
-	flow := &tunnel.Flow{Request: tunnel.Request{ID: dialID(request), Front: "agent", Network: request.GetProtocol(), Address: request.GetAddress(), Source: s.cfg.Source}}
-	err := s.cfg.Forwarder.Forward(ctx, flow, func(_ tunnel.Conn, err error) (tunnel.Conn, error) {
-		return s.answer(d, random, flow.Address, err)
-	})
-	if err != nil {
-		s.mux.log.WithField("id", flow.ID).WithError(err).Debugf("connection to %q ended", flow.Address)
-	}
-}
-
-var errDialClosed = &tunnel.ResetError{Code: tunnel.CodeCancelled}
-
-// answer tells the server how a dial ended.
-func (s *AgentSession) answer(d *agentDial, random int64, address string, err error) (tunnel.Conn, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case d.cancelled || s.closed:
-		return nil, errDialClosed // nobody waits for it
-	case err != nil:
-		d.cancelled = true
-		s.mux.sender.tell(dialResponse(random, 0, dialText(err)))
-		return nil, err
-	}
-	s.nextID++
-	c := newServer(s.mux, s.nextID, s.duplex, address, d.cancel)
-	if err := c.announce(random); err != nil {
-		return nil, err
-	}
-	d.conn = c
-	return c, nil
-}
-
-// dialClosed is called for DIAL_CLS. It comes for an established connection
-// too, where the two crossed, or to reset it.
-func (s *AgentSession) dialClosed(random int64) {
-	s.mu.Lock()
-	d := s.dials[random]
-	var c *conn
-	if d != nil {
-		d.cancelled = true
-		c = d.conn
-	}
-	s.mu.Unlock()
-	switch {
-	case c != nil:
-		c.peerResets(errDialClosed)
-	case d != nil:
-		d.cancel(errDialClosed)
-	}
+	s.acceptor.handle(packet)
 }

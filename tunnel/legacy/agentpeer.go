@@ -31,10 +31,9 @@ type AgentPeer struct {
 	remote net.Addr
 	tls    *tls.ConnectionState
 	mux    *mux
-	end    *ender // asks the handler to end the stream
 
-	life, drains   context.Context // end with the stream, and when the agent is about to go
-	over, goesAway context.CancelFunc
+	life, drains, closing context.Context // end with the stream, when the agent is about to go, and by Close
+	over, goesAway, close context.CancelFunc
 
 	mu      sync.Mutex
 	pending map[int64]*pendingDial
@@ -61,11 +60,11 @@ type dialAnswer struct {
 func newAgentPeer(stream grpc.ServerStream, hello agentHello, cfg *AgentServiceConfig) *AgentPeer {
 	p := &AgentPeer{
 		hello:   hello,
-		end:     newEnder(),
 		pending: map[int64]*pendingDial{},
 	}
 	p.life, p.over = context.WithCancel(context.Background())
 	p.drains, p.goesAway = context.WithCancel(context.Background())
+	p.closing, p.close = context.WithCancel(context.Background())
 	p.mux = newMux(stream.SendMsg, FromAgent, ToAgent, cfg.Limits, cfg.Metrics, cfg.LogOf(stream.Context()).WithField("agent", hello.id))
 	if info, ok := grpcpeer.FromContext(stream.Context()); ok {
 		p.remote = info.Addr
@@ -135,7 +134,7 @@ func (p *AgentPeer) RTT() time.Duration {
 // Close ends the stream and resets its connections (CodeShutdown). It does not
 // wait; Life ends with the stream.
 func (p *AgentPeer) Close() error {
-	p.end.end()
+	p.close()
 	return nil
 }
 
@@ -228,10 +227,11 @@ func (p *AgentPeer) serve(stream grpc.ServerStream, g *group) error {
 	case err := <-read:
 		p.finish(err)
 		return nil // the agent's doing; it needs no status
-	case <-p.end.done:
-		p.finish(errShutdown)
-		return errShutdown
+	case <-p.closing.Done():
+	case <-g.closing.Done():
 	}
+	p.finish(errShutdown)
+	return errShutdown
 }
 
 // finish ends everything of the stream.

@@ -34,7 +34,7 @@ type AgentServiceConfig struct {
 // AgentService is the server's side of agents' streams (/AgentService/Connect).
 type AgentService struct {
 	cfg AgentServiceConfig
-	group
+	*group
 }
 
 // NewAgentService returns a service; ServerID and Accept are required.
@@ -48,7 +48,7 @@ func NewAgentService(cfg AgentServiceConfig) (*AgentService, error) {
 	cfg.Limits = cfg.Limits.withDefaults()
 	cfg.Metrics, cfg.Log = orNothing(cfg.Metrics, cfg.Log)
 	cfg.LogOf = orAlways(cfg.LogOf, cfg.Log)
-	return &AgentService{cfg: cfg}, nil
+	return &AgentService{cfg: cfg, group: newGroup()}, nil
 }
 
 // Register adds the service to a gRPC server, which must have been made with
@@ -71,10 +71,10 @@ func (s *AgentService) connect(stream grpc.ServerStream) error {
 		return err
 	}
 	peer := newAgentPeer(stream, hello, &s.cfg)
-	if !s.enter(peer.end) {
+	if !s.enter() {
 		return errShutdown
 	}
-	defer s.leave(peer.end)
+	defer s.leave()
 
 	s.cfg.Metrics.Stream(connectMethod, 1)
 	defer s.cfg.Metrics.Stream(connectMethod, -1)
@@ -91,7 +91,7 @@ func (s *AgentService) connect(stream grpc.ServerStream) error {
 		peer.finish(err)
 		return err
 	}
-	return peer.serve(stream, &s.group)
+	return peer.serve(stream, s.group)
 }
 
 var errShutdown = status.Error(codes.Unavailable, "the server is shutting down")
@@ -104,59 +104,52 @@ func refusal(err error) error {
 	return status.Error(codes.PermissionDenied, cleanText(err.Error()))
 }
 
-// ender ends a stream that a group holds.
-type ender struct {
-	once sync.Once
-	done chan struct{}
-}
-
-func newEnder() *ender { return &ender{done: make(chan struct{})} }
-
-func (e *ender) end() { e.once.Do(func() { close(e.done) }) }
-
 // group is the streams of a service, and those of its goroutines that may
 // outlive a handler: gRPC releases them only once the handler has returned.
 type group struct {
+	closing context.Context // ends once close was called
+	end     context.CancelFunc
+
 	mu      sync.Mutex
-	streams map[*ender]struct{}
-	closed  bool
+	streams int
 	wg      sync.WaitGroup
 }
 
-func (g *group) enter(e *ender) bool {
+func newGroup() *group {
+	g := &group{}
+	g.closing, g.end = context.WithCancel(context.Background())
+	return g
+}
+
+// enter counts a stream; false after close.
+func (g *group) enter() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed {
+	if g.closing.Err() != nil {
 		return false
 	}
-	if g.streams == nil {
-		g.streams = map[*ender]struct{}{}
-	}
-	g.streams[e] = struct{}{}
+	g.streams++
 	g.wg.Add(1)
 	return true
 }
 
-func (g *group) leave(e *ender) {
+func (g *group) leave() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.streams, e)
+	g.streams--
 	g.wg.Done()
 }
 
 func (g *group) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.streams)
+	return g.streams
 }
 
 // close ends all streams and waits for them and their goroutines.
 func (g *group) close() {
 	g.mu.Lock()
-	g.closed = true
-	for e := range g.streams {
-		e.end()
-	}
+	g.end()
 	g.mu.Unlock()
 	g.wg.Wait()
 }

@@ -233,6 +233,12 @@ var (
 	}}
 )
 
+// openers and servers are the roles by whether the peer knows half-close.
+var (
+	openers = map[bool]*role{false: oldOpener, true: duplexOpener}
+	servers = map[bool]*role{false: oldServer, true: duplexServer}
+)
+
 // closer decides how a connection ends: which packets go when, and when the mux forgets
 // it. It does no I/O and has no lock: the connection's guards it.
 type closer struct {

@@ -33,6 +33,7 @@ type conn struct {
 
 	random int64             // of an opener: the number of its dial
 	cancel func(cause error) // of a server: ends the relay that the conn belongs to
+	far    tunnel.Conn       // of a server: the other end of that relay
 
 	mu    sync.Mutex
 	end   closer
@@ -42,11 +43,7 @@ type conn struct {
 // newOpener returns the connection that a dial to address has brought. random is the
 // dial's number, id the connection's.
 func newOpener(m *mux, random, id int64, duplex bool, address string) *conn {
-	r := oldOpener
-	if duplex {
-		r = duplexOpener
-	}
-	c := newConn(m, id, r)
+	c := newConn(m, id, openers[duplex])
 	c.random = random
 	c.local = tunnel.Addr{Net: "tcp", Text: m.localAddr}
 	c.remote = tunnel.Addr{Net: "tcp", Text: address}
@@ -56,11 +53,7 @@ func newOpener(m *mux, random, id int64, duplex bool, address string) *conn {
 // newServer returns a connection that the peer asked for. cancel ends the relay that it
 // belongs to.
 func newServer(m *mux, id int64, duplex bool, address string, cancel func(error)) *conn {
-	r := oldServer
-	if duplex {
-		r = duplexServer
-	}
-	c := newConn(m, id, r)
+	c := newConn(m, id, servers[duplex])
 	c.cancel = cancel
 	c.local = tunnel.Addr{Net: "tcp", Text: address}
 	c.remote = tunnel.Addr{Net: "tcp", Text: m.remoteAddr}
@@ -124,6 +117,20 @@ func (c *conn) peerEnds() {
 	c.out.open()
 	c.in.finish(io.EOF)
 	c.step(peerEnds, nil)
+}
+
+// closeRequested is called for CLOSE_REQ. With konnectivity-client, whose Close sends
+// it, it means that nobody waits for an answer, so the other end of the relay need not.
+func (c *conn) closeRequested() {
+	c.peerEnds()
+	hasten(c.far)
+}
+
+// hasten hastens the conn that is c or lies under it, if there is one.
+func hasten(c tunnel.Conn) {
+	if under, ok := tunnel.Under[*conn](c); ok {
+		under.hasten()
+	}
 }
 
 // peerResets is called where the peer has dropped the connection.

@@ -128,8 +128,8 @@ func fuzzAgentPeer(s *script, duplex bool, cfg AgentServiceConfig) {
 			_ = c.Close()
 		})
 	}
-	var g group
-	_ = p.serve(s, &g)
+	g := newGroup()
+	_ = p.serve(s, g)
 	cancel()
 	wg.Wait()
 	g.close()
@@ -137,8 +137,8 @@ func fuzzAgentPeer(s *script, duplex bool, cfg AgentServiceConfig) {
 
 func fuzzAgentSession(s *script, duplex bool, cfg AgentConfig) {
 	cfg.Forwarder = &tunnel.Forwarder{Dialer: tunnel.DialerFunc(pipeDialer)}
-	a := &AgentSession{cfg: cfg, dials: map[int64]*agentDial{}, draining: make(chan struct{}), done: make(chan struct{}), duplex: duplex, hangUp: func() {}}
-	a.ctx, a.cancel = context.WithCancelCause(s.ctx)
+	a := newAgentSession(s.ctx, cfg)
+	a.duplex, a.hangUp = duplex, func() {}
 	a.mux = newMux(s.SendMsg, ToAgent, FromAgent, cfg.Limits, cfg.Metrics, cfg.Log)
 	a.run(scriptClient{ClientStream: nil, s: s})
 }

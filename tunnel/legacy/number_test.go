@@ -19,10 +19,8 @@ func TestDialWithTheNumberOfOneThatWasGivenUp(t *testing.T) {
 			<-release
 			return nil, net.ErrClosed
 		})
-		s := &AgentSession{
-			cfg: AgentConfig{Limits: Limits{}.withDefaults(), Forwarder: &tunnel.Forwarder{Dialer: dialer}},
-			mux: w.mux, ctx: t.Context(), dials: map[int64]*agentDial{},
-		}
+		s := newAgentSession(t.Context(), AgentConfig{Forwarder: &tunnel.Forwarder{Dialer: dialer}})
+		s.mux = w.mux
 		for want := 1; want <= 2; want++ {
 			s.dial(dialRequest(7, "tcp", "a:1").GetDialRequest())
 			synctest.Wait()
@@ -32,7 +30,7 @@ func TestDialWithTheNumberOfOneThatWasGivenUp(t *testing.T) {
 			s.dialClosed(7)
 		}
 		close(release)
-		s.wg.Wait()
+		s.running.Wait()
 		w.end()
 		if n := s.Streams(); n != 0 || len(s.dials) != 0 {
 			t.Errorf("%d dials are left", n)

@@ -49,7 +49,7 @@ type ProxyService struct {
 	carrier tunnel.Carrier
 	cfg     ProxyServiceConfig
 	nextID  atomic.Int64
-	group
+	*group
 }
 
 // NewProxyService returns a service whose requests c carries, with Front "grpc".
@@ -60,7 +60,7 @@ func NewProxyService(c tunnel.Carrier, cfg ProxyServiceConfig) *ProxyService {
 	if cfg.Admit == nil {
 		cfg.Admit = func(context.Context) (*tunnel.Client, func(), error) { return nil, func() {}, nil }
 	}
-	return &ProxyService{carrier: c, cfg: cfg}
+	return &ProxyService{carrier: c, cfg: cfg, group: newGroup()}
 }
 
 // Register adds the service to a gRPC server, which must have been made with
@@ -103,11 +103,10 @@ func (s *ProxyService) proxy(stream grpc.ServerStream) error {
 		return err
 	}
 	defer leave()
-	end := newEnder()
-	if !s.enter(end) {
+	if !s.enter() {
 		return errShutdown
 	}
-	defer s.leave(end)
+	defer s.leave()
 	s.cfg.Metrics.Stream(proxyMethod, 1)
 	defer s.cfg.Metrics.Stream(proxyMethod, -1)
 
@@ -118,7 +117,7 @@ func (s *ProxyService) proxy(stream grpc.ServerStream) error {
 		_ = f.mux.sender.run()
 	})
 	s.wg.Go(func() { read <- f.mux.read(s.receiving(stream), f.handle, f.unknown) })
-	err = f.wait(end.done, read)
+	err = f.wait(s.closing.Done(), read)
 	f.mux.sender.finish()
 	select {
 	case <-sent:
