@@ -393,8 +393,6 @@ func (m *measurement) firstByte(ctx context.Context, s subject) error {
 	return err
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
 // cut cuts the line for so long, with a connection of each subject open, and
 // measures how soon after the line is whole again something gets through.
 func (m *measurement) cut(ctx context.Context, subjects []subject, length time.Duration) error {

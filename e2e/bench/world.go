@@ -169,3 +169,5 @@ func (w *world) profile(dir, more string) {
 		}()
 	}
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

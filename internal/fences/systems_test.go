@@ -1,0 +1,200 @@
+package fences
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+var systems = flag.String("systems", "", "GOOS/GOARCH to type-check the module for, spaces between; it takes a minute of processor time for nine")
+
+func TestSystems(t *testing.T) {
+	for _, system := range strings.Fields(*systems) {
+		t.Run(system, func(t *testing.T) {
+			if err := typeCheck("../..", system); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A name that only Linux has is reported elsewhere, in tests as well, and so is a number
+// that is too large for one system.
+func TestTypeCheckReports(t *testing.T) {
+	if *systems == "" {
+		t.Skip("make systems runs it")
+	}
+	const (
+		enonet = "package p\n\nimport \"syscall\"\n\nfunc f() error { return syscall.ENONET }\n"
+		large  = "package p\n\nfunc f() int { return 1 << 40 }\n"
+	)
+	for name, c := range map[string]struct{ file, text, system, want string }{
+		"code":            {"p.go", enonet, "darwin/arm64", "ENONET"},
+		"the same, there": {"p.go", enonet, "linux/arm64", ""},
+		"a test":          {"p_test.go", enonet, "darwin/arm64", "ENONET"},
+		"another's file":  {"p_linux.go", enonet, "darwin/arm64", ""},
+		"a large number":  {"p.go", large, "linux/386", "overflow"},
+		"no syntax":       {"p.go", "package p\n\nfunc\n", "linux/amd64", "expected"},
+		"no such package": {"p.go", "package p\n\nimport _ \"nowhere\"\n", "linux/amd64", "nowhere"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for file, text := range map[string]string{"go.mod": "module p\n\ngo 1.26\n", "doc.go": "package p\n", c.file: c.text} {
+				if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := typeCheck(dir, c.system)
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// listedPackage is a package as go list describes it; see go help list.
+type listedPackage struct {
+	ImportPath, Dir string
+	GoFiles         []string
+	ImportMap       map[string]string
+	Module          *struct {
+		Main      bool
+		GoVersion string
+	}
+	Error *struct{ Err string }
+}
+
+// typeCheck type-checks all packages of the module in dir, and their tests, for a
+// system, which is GOOS/GOARCH. It reads everything from source, dependencies
+// included, and only the declarations of these: the compiler would find the same in a
+// hundred times the time.
+func typeCheck(dir, system string) error {
+	goos, goarch, _ := strings.Cut(system, "/")
+	packages, err := listPackages(dir, goos, goarch)
+	if err != nil {
+		return err
+	}
+	c := &typeChecker{files: token.NewFileSet(), sizes: types.SizesFor("gc", goarch), results: map[string]*checkedPackage{"unsafe": {types: types.Unsafe}}}
+	return c.all(packages)
+}
+
+// listPackages returns the packages, each behind those that it imports.
+func listPackages(dir, goos, goarch string) (packages []listedPackage, err error) {
+	var stderr bytes.Buffer
+	cmd := exec.Command("go", "list", "-deps", "-test", "-json=ImportPath,Dir,GoFiles,ImportMap,Module,Error", "./...")
+	cmd.Dir, cmd.Stderr = dir, &stderr
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+goarch)
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listedPackage
+		switch err := d.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return packages, nil
+		case err != nil:
+			return nil, fmt.Errorf("go list: %w", err)
+		case p.Error != nil:
+			return nil, fmt.Errorf("go list: %s: %s", p.ImportPath, p.Error.Err)
+		case p.ImportPath != "unsafe" && !strings.HasSuffix(p.ImportPath, ".test"): // that is a generated main
+			packages = append(packages, p)
+		}
+	}
+}
+
+type typeChecker struct {
+	files   *token.FileSet
+	sizes   types.Sizes
+	results map[string]*checkedPackage // by import path as listed; complete before anyone reads it
+}
+
+// checkedPackage is a type-checked package. It is complete once done is closed.
+type checkedPackage struct {
+	done  chan struct{} // nil is closed
+	types *types.Package
+	errs  []error
+}
+
+// all checks every package as soon as its imports are checked.
+func (c *typeChecker) all(packages []listedPackage) error {
+	for _, p := range packages {
+		c.results[p.ImportPath] = &checkedPackage{done: make(chan struct{})}
+	}
+	var running sync.WaitGroup
+	for _, p := range packages {
+		running.Go(func() {
+			r := c.results[p.ImportPath]
+			defer close(r.done)
+			r.types, r.errs = c.check(p)
+		})
+	}
+	running.Wait()
+	var errs []error
+	for _, p := range packages {
+		errs = append(errs, c.results[p.ImportPath].errs...)
+	}
+	return errors.Join(errs...)
+}
+
+func (c *typeChecker) check(p listedPackage) (*types.Package, []error) {
+	var errs []error
+	report := func(err error) { errs = append(errs, err) }
+	var files []*ast.File
+	for _, name := range p.GoFiles {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(p.Dir, name)
+		}
+		file, err := parser.ParseFile(c.files, name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			report(err)
+			continue
+		}
+		files = append(files, file)
+	}
+	config := types.Config{Importer: sourceImporter{c, p.ImportMap}, Sizes: c.sizes, Error: report, IgnoreFuncBodies: true}
+	if p.Module != nil {
+		config.GoVersion = "go" + p.Module.GoVersion
+		config.IgnoreFuncBodies = !p.Module.Main
+	}
+	path, _, _ := strings.Cut(p.ImportPath, " ") // "x [y.test]" is x as y's tests see it
+	checked, _ := config.Check(path, c.files, files, nil)
+	return checked, errs
+}
+
+// sourceImporter finds the packages that one package imports, by its own names for
+// them.
+type sourceImporter struct {
+	*typeChecker
+	names map[string]string
+}
+
+func (i sourceImporter) Import(path string) (*types.Package, error) {
+	if name, ok := i.names[path]; ok {
+		path = name
+	}
+	r, ok := i.results[path]
+	if !ok {
+		return nil, fmt.Errorf("go list does not name %s", path)
+	}
+	if r.done != nil {
+		<-r.done
+	}
+	if r.types == nil {
+		return nil, fmt.Errorf("%s does not type-check", path)
+	}
+	return r.types, nil
+}
