@@ -51,7 +51,7 @@ type client struct {
 	// Of the goroutine that serves requests.
 	proven [32]byte  // hash of the credentials that were accepted
 	unread bool      // there may be unread bytes behind the last response
-	sent   *progress // of the response; replaced while nobody reads
+	sent   *progress // of the response; replaced between two reads
 
 	deaf atomic.Bool // nothing more must be read; see stopReading
 }

@@ -47,9 +47,9 @@ func (s *Server) connect(c *client, w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// requestID returns the id by which a request is followed across hops: the id
-// from one of the suite's own programs, or the trace-id from its client (W3C
-// Trace Context), so that logs lead from one to the other; or a new id.
+// requestID returns the id that follows a request across hops: the id from one of
+// the suite's own programs, or the trace-id from its client (W3C Trace Context), so
+// that logs lead from one to the other; or a new id.
 func requestID(r *http.Request) string {
 	if given := r.Header["Konnectivity-Id"]; len(given) == 1 && r.Method == http.MethodConnect {
 		if id := tunnel.CleanID(given[0]); id != "" {

@@ -22,7 +22,7 @@ const drainResponse = 5 * time.Second
 type dialed struct {
 	net.Conn // a tunnel.Conn
 	flow     *tunnel.Flow
-	received *progress // what was read; stopped when nothing more will be
+	received *progress // by reads; stopped after the last one
 }
 
 // NetConn returns the connection below.

@@ -14,7 +14,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// longAgo is a deadline that wakes whoever reads.
+// longAgo is a deadline that ends a read at once.
 var longAgo = time.Unix(1, 0)
 
 // errIdle ends an exchange without progress for too long.
@@ -41,7 +41,7 @@ type exchange struct {
 	told     told     // what observers know of it
 
 	mu       sync.Mutex
-	interim  interim // what came before the response
+	interim  interim // responses before the final one
 	answered bool    // no more interim responses
 	over     bool    // end was called
 }
@@ -209,17 +209,18 @@ func (x *exchange) WriteHeader(code int) {
 	_ = x.rc.Flush()
 }
 
-// last reports whether nothing that comes behind the request may be read as
-// another: where its content is not whole, the rest of that would be. Nor where
-// its content came in chunks: were its length given as well, to whoever went by
-// that it would end elsewhere, and net/http does not tell (RFC 9112 §6.1). Nor in
-// HTTP/1.0, where net/http drops Transfer-Encoding unseen and takes chunks for
-// requests; a proxy is to keep no such connection anyway (§9.3).
+// last reports whether the connection must end with this request, so that
+// no content is taken for a request:
+//   - if its content is not whole, the rest of it would be;
+//   - if its content came in chunks, its length may have been given as well, and
+//     another hop may have gone by that (RFC 9112 §6.1); net/http does not say;
+//   - in HTTP/1.0, net/http ignores Transfer-Encoding and takes chunks for requests.
+//     A proxy must not keep such a connection anyway (§9.3).
 func (x *exchange) last() bool {
 	return !x.content.whole() || len(x.req.TransferEncoding) > 0 || !x.req.ProtoAtLeast(1, 1)
 }
 
-// Write sends what has arrived at once.
+// Write sends p at once.
 func (x *exchange) Write(p []byte) (int, error) {
 	x.rec.flow.Hold(false, true)
 	n, err := x.ResponseWriter.Write(p)
@@ -235,7 +236,8 @@ func (x *exchange) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// why is what the exchange was ended for, if that says more than what it then met: err.
+// why returns the reason for which the exchange was ended, or err if that is not
+// known.
 func (x *exchange) why(err error) error {
 	if cause := context.Cause(x.ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

@@ -47,7 +47,7 @@ func (s *Server) newTransport() *http.Transport {
 	t.MaxIdleConns = admission.AtMost(maxIdle, admission.ShareOut(o.Descriptors).Relayed)
 	t.MaxIdleConnsPerHost = maxIdlePerHost
 	t.MaxResponseHeaderBytes = maxResponseHeader
-	t.DisableCompression = true // do not add what was not asked for
+	t.DisableCompression = true // adds no Accept-Encoding to requests
 	t.ForceAttemptHTTP2 = false
 	return t
 }

@@ -11,7 +11,7 @@ import (
 type progress struct {
 	count   atomic.Int64
 	once    sync.Once
-	stopped chan struct{} // closed when nobody needs to wait any more
+	stopped chan struct{} // closed by stop
 }
 
 func newProgress() *progress { return &progress{stopped: make(chan struct{})} }

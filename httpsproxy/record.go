@@ -9,10 +9,10 @@ import (
 	"konnectivity/tunnel"
 )
 
-// record is what is counted and logged about a request once it has ended.
+// record holds the facts about a request that are counted and logged at its end.
 type record struct {
 	kind    string       // a metric's label
-	flow    *tunnel.Flow // what was asked, how its destination was reached, and the bytes of content
+	flow    *tunnel.Flow // its destination, the way there, and the bytes of content
 	start   time.Time
 	status  int    // sent to the client; 0: none
 	outcome string // a metric's label

@@ -66,7 +66,7 @@ func refusalFor(err error) *refusal {
 }
 
 // proxyRefusalFor is refusalFor for a request through a customer's proxy, so
-// that nobody looks for the fault at the destination. Statuses are the same as
+// that its text blames the proxy and not the destination. Statuses are the same as
 // for CONNECT through such a proxy.
 func proxyRefusalFor(err error) *refusal {
 	r := *refusalFor(err)
@@ -95,8 +95,7 @@ func sentence(text string) string {
 	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."
 }
 
-// turnAway refuses a request before its destination is looked at, and ends its
-// connection.
+// turnAway refuses a request whatever its destination, and ends its connection.
 func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why *refusal) {
 	rec := newRecord(c, kindForward, requestID(r), r.Host)
 	if r.Method == http.MethodConnect {
@@ -106,7 +105,7 @@ func (s *Server) turnAway(c *client, w http.ResponseWriter, r *http.Request, why
 	s.count(rec)
 	s.log(rec)
 	w.Header().Set("Connection", "close")
-	c.unread = true // what follows the header is not for us
+	c.unread = true // content, or other requests
 	copyResponse(w, why.response(r))
 }
 

@@ -40,11 +40,11 @@ const (
 
 // Options configures a Server. Forwarder, Forward and Transport are required.
 type Options struct {
-	// Forwarder dials what CONNECT asks for and relays. Its Bounds, Total and
+	// Forwarder dials the destinations of CONNECT and relays. Its Bounds, Total and
 	// Observers also apply to upgraded connections; its Idle, Total, DialTimeout
-	// and Observers also to plain exchanges, each of which is reported as a
-	// connection for as long as it lasts, with the bytes of its content. A dial is
-	// reported for the first exchange on a connection only. Requests carry the
+	// and Observers also to plain exchanges. Observers see an exchange as a
+	// connection that lasts as long as it does, with the bytes of its content, and
+	// see the dial of a connection in its first exchange only. Requests carry the
 	// Front "connect", "forward" or "upgrade".
 	front.Options
 

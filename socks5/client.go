@@ -18,7 +18,7 @@ const replyTimeout = 10 * time.Second
 type client struct {
 	front.Client
 	server *Server
-	ahead  *bufio.Reader // what was read ahead; nil once answered
+	ahead  *bufio.Reader // with the bytes read ahead; nil once answered
 }
 
 // request prepares c to be forwarded.

@@ -43,7 +43,7 @@ func giveBack(br *bufio.Reader) {
 // request is a valid CONNECT that is allowed.
 type request struct {
 	address string        // host:port
-	ahead   *bufio.Reader // reads the connection, with what came after the request
+	ahead   *bufio.Reader // reads the connection from behind the request on
 }
 
 // handshake reads everything up to the request. Its errors are a *refusal.
@@ -98,8 +98,8 @@ type checkFor struct {
 // Valid implements armon.CredentialStore.
 func (c checkFor) Valid(user, password string) bool { return c.Check(c.source, user, password) }
 
-// authenticate reads the methods that a client offers, picks the configured
-// one, not the one that the client lists first, and performs it.
+// authenticate reads the methods that a client offers, and performs the configured
+// one, even if the client lists another first.
 func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthContext, error) {
 	n, err := br.ReadByte()
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *Server) authenticate(conn tunnel.Conn, br *bufio.Reader) (*armon.AuthCo
 }
 
 // readRequest checks the fixed part before the parser does, because the
-// parser's errors do not say what is wrong.
+// parser's errors name no cause.
 func readRequest(br *bufio.Reader) (*armon.Request, error) {
 	head, err := br.Peek(requestHeader)
 	if err != nil {

@@ -33,12 +33,12 @@ var (
 	errMethod  = errors.New("the client offers no authentication method that is configured here")
 )
 
-// refusal is why a connection gets no dial, and what is sent to its client.
+// refusal is the reason why a connection gets no dial, and the reply to its client.
 type refusal struct {
 	reason string
 	reply  []byte // nil if the client would not understand any
 	err    error
-	first  byte // with reasonHTTP: what was read
+	first  byte // with reasonHTTP: the byte that was read
 }
 
 func refused(reason string, reply []byte, err error) *refusal {

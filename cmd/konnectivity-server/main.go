@@ -277,7 +277,7 @@ func (p *process) listenClients() error {
 	if f.uds != "" {
 		l, err := unixsocket.Listen(f.uds, unixsocket.Options{Replace: f.deleteUDS})
 		switch {
-		case errors.Is(err, unixsocket.ErrLeft):
+		case errors.Is(err, unixsocket.ErrStale):
 			return fmt.Errorf("--uds-name: %w or set --delete-existing-uds-file", err)
 		case err != nil:
 			return fmt.Errorf("--uds-name: %w", err)

@@ -30,11 +30,11 @@ var survivable = append([]syscall.Errno{
 
 // Acceptor accepts connections through shortages. One goroutine uses it.
 type Acceptor struct {
-	What string             // what is accepted, for the log: "SOCKS5 connections"
+	What string             // kind of connections, for the log: "SOCKS5 connections"
 	Log  logrus.FieldLogger // gets a line about a shortage once a minute
 
-	// MakeRoom is called in a shortage, since a descriptor may be what is
-	// missing, and reports whether it freed one. nil frees none.
+	// MakeRoom is called in a shortage, which may be one of descriptors, and
+	// reports whether it freed one. nil frees none.
 	MakeRoom func() bool
 
 	warned time.Time
@@ -75,7 +75,7 @@ func closing(ctx context.Context, ln net.Listener) (closed func()) {
 }
 
 // Accept waits for the next connection of ln. It returns an error once ctx or
-// ln has ended; whoever ends ctx closes ln.
+// ln has ended. The caller closes ln when ctx ends.
 func (a *Acceptor) Accept(ctx context.Context, ln net.Listener) (net.Conn, error) {
 	for backoff := time.Duration(0); ; {
 		conn, err := ln.Accept()

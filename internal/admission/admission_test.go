@@ -24,32 +24,32 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// guest is a connection that takes a slot.
-type guest struct {
+// conn is a connection that takes a slot.
+type conn struct {
 	Slot
 	abandoned bool
 	closing   func() // nil: at once
 }
 
-func (g *guest) Abandon() {
-	g.abandoned = true
-	if g.closing != nil {
-		g.closing()
+func (c *conn) Abandon() {
+	c.abandoned = true
+	if c.closing != nil {
+		c.closing()
 	}
 }
 
 // A connection that takes long to close holds up whoever takes its place, and
 // nobody else.
 func TestSlowCloseHoldsUpNobodyElse(t *testing.T) {
-	for name, evict := range map[string]func(s *Slots[*guest], fat *guest){
-		"a newcomer":  func(s *Slots[*guest], _ *guest) { s.Take(&guest{}, nil) },
-		"a weight":    func(s *Slots[*guest], fat *guest) { s.Weigh(fat, 1000) },
-		"descriptors": func(s *Slots[*guest], fat *guest) { fat.since = time.Time{}; s.MakeRoom() },
+	for name, evict := range map[string]func(s *Slots[*conn], fat *conn){
+		"a newcomer":  func(s *Slots[*conn], _ *conn) { s.Take(&conn{}, nil) },
+		"a weight":    func(s *Slots[*conn], fat *conn) { s.Weigh(fat, 1000) },
+		"descriptors": func(s *Slots[*conn], fat *conn) { fat.since = time.Time{}; s.MakeRoom() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := NewSlots[*guest](Limits{Open: 2, Bytes: 100})
+			s := NewSlots[*conn](Limits{Open: 2, Bytes: 100})
 			closing, release := make(chan bool), make(chan bool)
-			slow, other := &guest{closing: func() { close(closing); <-release }}, &guest{}
+			slow, other := &conn{closing: func() { close(closing); <-release }}, &conn{}
 			s.Take(slow, nil)
 			s.Take(other, nil)
 			_ = s.Serve(other)
@@ -59,7 +59,7 @@ func TestSlowCloseHoldsUpNobodyElse(t *testing.T) {
 			passed := make(chan bool)
 			wg.Go(func() {
 				s.Release(other)
-				ok, _ := s.Take(&guest{}, nil)
+				ok, _ := s.Take(&conn{}, nil)
 				passed <- ok
 			})
 			select {
@@ -78,9 +78,9 @@ func TestSlowCloseHoldsUpNobodyElse(t *testing.T) {
 }
 
 func TestSlotsTakeTheLongestWaiting(t *testing.T) {
-	s := NewSlots[*guest](Limits{Open: 2})
-	a, b, c, d := &guest{}, &guest{}, &guest{}, &guest{}
-	for _, g := range []*guest{a, b} {
+	s := NewSlots[*conn](Limits{Open: 2})
+	a, b, c, d := &conn{}, &conn{}, &conn{}, &conn{}
+	for _, g := range []*conn{a, b} {
 		if ok, _ := s.Take(g, nil); !ok {
 			t.Fatal("no room")
 		}
@@ -110,15 +110,15 @@ func TestSlotsTakeTheLongestWaiting(t *testing.T) {
 }
 
 func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
-	s := NewSlots[*guest](Limits{Open: 10})
-	a, b := &guest{}, &guest{}
+	s := NewSlots[*conn](Limits{Open: 10})
+	a, b := &conn{}, &conn{}
 	s.Take(a, nil)
 	s.Take(b, nil)
 	_ = s.Serve(a)
 	s.Await(a, func() bool { return false })
-	var order []*guest
-	s.Waiting(func(g *guest) { order = append(order, g) })
-	if !slices.Equal(order, []*guest{b, a}) {
+	var order []*conn
+	s.Waiting(func(c *conn) { order = append(order, c) })
+	if !slices.Equal(order, []*conn{b, a}) {
 		t.Error("a, which waits anew, stands before b")
 	}
 }
@@ -126,26 +126,26 @@ func TestServedConnectionsWaitBehindOlderOnes(t *testing.T) {
 // Those that are served may be so many, and who is beyond that waits on, to be
 // told so.
 func TestServedConnectionsAreBounded(t *testing.T) {
-	s := NewSlots[*guest](Limits{Served: 2, Waiting: 10})
-	guests := make([]*guest, 4)
-	for i := range guests {
-		guests[i] = &guest{}
-		s.Take(guests[i], nil)
+	s := NewSlots[*conn](Limits{Served: 2, Waiting: 10})
+	conns := make([]*conn, 4)
+	for i := range conns {
+		conns[i] = &conn{}
+		s.Take(conns[i], nil)
 	}
 	for i, want := range []error{nil, nil, ErrFull, ErrFull} {
-		if err := s.Serve(guests[i]); err != want {
-			t.Errorf("guest %d: %v, want %v", i, err, want)
+		if err := s.Serve(conns[i]); err != want {
+			t.Errorf("connection %d: %v, want %v", i, err, want)
 		}
 	}
-	if err := s.Serve(guests[0]); err != nil {
+	if err := s.Serve(conns[0]); err != nil {
 		t.Errorf("one that is served already: %v", err)
 	}
 	if waiting, _ := s.Held(); waiting != 2 || s.Count() != 4 {
 		t.Errorf("%d of %d wait", waiting, s.Count())
 	}
-	s.Release(guests[2])
-	s.Await(guests[0], func() bool { return false })
-	if first, second := s.Serve(guests[3]), s.Serve(guests[0]); first != nil || second != ErrFull {
+	s.Release(conns[2])
+	s.Await(conns[0], func() bool { return false })
+	if first, second := s.Serve(conns[3]), s.Serve(conns[0]); first != nil || second != ErrFull {
 		t.Errorf("of two for one place: %v and %v", first, second)
 	}
 }
@@ -153,11 +153,11 @@ func TestServedConnectionsAreBounded(t *testing.T) {
 // A passing shortage costs nobody his handshake.
 func TestShortageSparesYoungHandshakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSlots[*guest](Limits{Open: 10})
+		s := NewSlots[*conn](Limits{Open: 10})
 		if s.MakeRoom() {
 			t.Error("evicted nobody")
 		}
-		g := &guest{}
+		g := &conn{}
 		s.Take(g, nil)
 		time.Sleep(EvictAge - time.Millisecond)
 		if s.MakeRoom() || g.abandoned {
@@ -171,12 +171,12 @@ func TestShortageSparesYoungHandshakes(t *testing.T) {
 }
 
 func TestSlotsHoldUnderContention(t *testing.T) {
-	s := NewSlots[*guest](Limits{Open: 5})
+	s := NewSlots[*conn](Limits{Open: 5})
 	var wg sync.WaitGroup
 	for range 8 {
 		wg.Go(func() {
 			for range 500 {
-				g := &guest{}
+				g := &conn{}
 				if ok, _ := s.Take(g, nil); !ok {
 					continue
 				}
@@ -191,7 +191,7 @@ func TestSlotsHoldUnderContention(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	s.Waiting(func(*guest) { t.Error("one that left waits") })
+	s.Waiting(func(*conn) { t.Error("one that left waits") })
 	if s.Count() != 0 {
 		t.Errorf("%d slots are taken at the end", s.Count())
 	}

@@ -7,7 +7,7 @@ type Shares struct {
 	Unproven  int // connections that have yet to prove themselves
 	Clients   int // connections of clients that have proved themselves
 	Relayed   int // the same where each may need another one for its way on
-	Dialed    int // what is open altogether when clients may have no more dialed
+	Dialed    int // open descriptors of the process above which clients' dials are refused
 	Observers int // connections of one port for health, metrics or status
 }
 

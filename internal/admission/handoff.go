@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// HandOff is a net.Listener whose connections somebody else has accepted. Any
+// HandOff is a net.Listener for connections that another listener has accepted. Any
 // goroutine may call its methods.
 type HandOff struct {
 	addr  net.Addr

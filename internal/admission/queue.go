@@ -13,7 +13,7 @@ import (
 // zero.
 type QueueConfig struct {
 	// Precedence has, for each turn of a cycle, the classes in the order in which
-	// they are considered. Turns for which nobody else waits do not count.
+	// they are considered. A turn counts if others wait for it, too.
 	Precedence [][]int
 
 	Limit   int   // work in progress at once; 0: any number
@@ -26,8 +26,8 @@ type QueueConfig struct {
 
 // Queue gives turns to work that waits: by class, and in a class by source in round
 // robin, so that a flood delays only its own source; within a source first come,
-// first served. It needs no goroutine: whoever comes or goes finds out who is next,
-// and a timer does if only time is missing. Its methods may be called from any
+// first served. It needs no goroutine: Wait, Leave and Done give the turns that are
+// due, and a timer does if only time is missing. Its methods may be called from any
 // goroutine.
 type Queue struct {
 	cfg QueueConfig

@@ -33,8 +33,8 @@ type Holder interface {
 type Slot struct {
 	holder  Holder
 	source  netip.Prefix
-	party   *party        // in the line of those that wait; nil while it is served
-	place   *list.Element // in its party's line
+	group   *group        // of waiting connections; nil while it is served
+	element *list.Element // in its group
 	weight  int64         // in bytes, of one that waits
 	since   time.Time     // it waits
 	evicted bool          // it lost its slot to a newer one
@@ -52,20 +52,20 @@ type Limits struct {
 	Each    int64 // weight of a newcomer
 }
 
-// Slots limits how many connections are open, and what those hold that wait for
-// their handshake or their next request. When there is no more room, it evicts
-// one that waits: among those of one source that cost about the same and
-// together cost most, the one that has waited longest. So neither silent
-// connections, however many there are, nor those of a flood, whatever they
-// send, can keep others out. Its methods may be called from any goroutine.
+// Slots limits the number of open connections, and the cost of those that wait for
+// their handshake or their next request. When there is no more room, it evicts the
+// longest waiting one from the group that costs most: connections of one source that
+// cost about the same. So neither silent connections, however many there are, nor
+// those of a flood, whatever they send, can keep others out. Its methods may be
+// called from any goroutine.
 type Slots[H Holder] struct {
 	limits Limits
 
 	mu      sync.Mutex
 	open    int
-	line    line
+	waiting waitList
 	warned  time.Time
-	crowded time.Time // somebody was evicted
+	crowded time.Time // of the last eviction
 	lost    []Holder  // that have been evicted, and not yet abandoned
 }
 
@@ -89,15 +89,15 @@ func (s *Slots[H]) Take(h H, from net.Addr) (ok, warn bool) {
 	s.open++
 	slot := h.slot()
 	slot.holder, slot.source = h, source.Of(from)
-	s.line.add(slot, slot.source, s.limits.Each)
+	s.waiting.add(slot, slot.source, s.limits.Each)
 	return true, false
 }
 
 // room reports whether there is room for one more.
 func (s *Slots[H]) room() bool {
 	l := &s.limits
-	return (l.Open == 0 || s.open < l.Open) && (l.Waiting == 0 || s.line.count < l.Waiting) &&
-		s.bears(s.line.weight+l.Each)
+	return (l.Open == 0 || s.open < l.Open) && (l.Waiting == 0 || s.waiting.count < l.Waiting) &&
+		s.bears(s.waiting.weight+l.Each)
 }
 
 // bears reports whether those that wait may weigh that much together.
@@ -114,11 +114,11 @@ func (s *Slots[H]) bears(bytes int64) bool {
 func (s *Slots[H]) Weigh(h H, bytes int64) {
 	s.mu.Lock()
 	defer s.unlock()
-	if h.slot().party == nil {
+	if h.slot().group == nil {
 		return
 	}
-	s.line.weigh(h.slot(), bytes)
-	for !s.bears(s.line.weight) && s.evict() {
+	s.waiting.weigh(h.slot(), bytes)
+	for !s.bears(s.waiting.weight) && s.evict() {
 	}
 }
 
@@ -129,10 +129,10 @@ func (s *Slots[H]) Move(h H, from net.Addr) {
 	defer s.mu.Unlock()
 	slot := h.slot()
 	slot.source = source.Of(from)
-	if slot.party != nil {
+	if slot.group != nil {
 		weight := slot.weight
-		s.line.remove(slot)
-		s.line.add(slot, slot.source, weight)
+		s.waiting.remove(slot)
+		s.waiting.add(slot, slot.source, weight)
 	}
 }
 
@@ -141,8 +141,8 @@ func (s *Slots[H]) Move(h H, from net.Addr) {
 func (s *Slots[H]) Renew(h H) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if h.slot().party != nil {
-		s.line.renew(h.slot())
+	if h.slot().group != nil {
+		s.waiting.renew(h.slot())
 	}
 	return !h.slot().evicted
 }
@@ -152,7 +152,7 @@ func (s *Slots[H]) Renew(h H) bool {
 func (s *Slots[H]) MakeRoom() bool {
 	s.mu.Lock()
 	defer s.unlock()
-	next := s.line.next()
+	next := s.waiting.next()
 	return next != nil && time.Since(next.since) >= EvictAge && s.evict()
 }
 
@@ -163,15 +163,15 @@ var (
 )
 
 // Serve records that h no longer waits. It returns ErrEvicted if h was evicted,
-// and ErrFull if there is no room for it among those that are served: h waits on
-// while it is told so.
+// and ErrFull if there is no room for it among those that are served: h goes on
+// waiting, so that it can be told.
 func (s *Slots[H]) Serve(h H) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch served := s.open - s.line.count; {
+	switch served := s.open - s.waiting.count; {
 	case h.slot().evicted:
 		return ErrEvicted
-	case h.slot().party != nil && s.limits.Served != 0 && served >= s.limits.Served:
+	case h.slot().group != nil && s.limits.Served != 0 && served >= s.limits.Served:
 		return ErrFull
 	}
 	s.forget(h)
@@ -189,7 +189,7 @@ func (s *Slots[H]) Await(h H, unless func() bool) bool {
 	if slot.evicted || unless() {
 		return false
 	}
-	s.line.add(slot, slot.source, 0)
+	s.waiting.add(slot, slot.source, 0)
 	return true
 }
 
@@ -217,8 +217,8 @@ func (s *Slots[H]) Release(h H) (evicted bool) {
 func (s *Slots[H]) Waiting(each func(H)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.line.by {
-		for e := p.line.Front(); e != nil; e = e.Next() {
+	for _, g := range s.waiting.groups {
+		for e := g.list.Front(); e != nil; e = e.Next() {
 			each(e.Value.(*Slot).holder.(H))
 		}
 	}
@@ -235,17 +235,17 @@ func (s *Slots[H]) Count() int {
 func (s *Slots[H]) Held() (waiting int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.line.count, s.line.weight
+	return s.waiting.count, s.waiting.weight
 }
 
-// evict takes the slot of the one that is next to go, if there is one. The
+// evict takes the slot of the connection that is next to go, if there is one. The
 // caller must release the lock by unlock.
 func (s *Slots[H]) evict() bool {
-	next := s.line.next()
+	next := s.waiting.next()
 	if next == nil {
 		return false
 	}
-	s.line.remove(next)
+	s.waiting.remove(next)
 	next.evicted = true
 	s.crowded = time.Now()
 	s.open--
@@ -253,8 +253,8 @@ func (s *Slots[H]) evict() bool {
 	return true
 }
 
-// unlock releases the lock and then abandons what was evicted: to close a
-// connection may take long, and must not hold up others.
+// unlock releases the lock and then abandons the evicted connections: closing one
+// may take long, and must not hold up others.
 func (s *Slots[H]) unlock() {
 	lost := s.lost
 	s.lost = nil
@@ -265,7 +265,7 @@ func (s *Slots[H]) unlock() {
 }
 
 func (s *Slots[H]) forget(h H) {
-	if slot := h.slot(); slot.party != nil {
-		s.line.remove(slot)
+	if slot := h.slot(); slot.group != nil {
+		s.waiting.remove(slot)
 	}
 }

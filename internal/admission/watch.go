@@ -41,7 +41,7 @@ type Lookahead struct {
 }
 
 // NewLookahead keeps up to size bytes of conn, at most tunnel.ChunkSize. It begins
-// with a copy of what was already read.
+// with a copy of the bytes that were already read.
 func NewLookahead(conn tunnel.Conn, size int, read []byte) *Lookahead {
 	l := &Lookahead{conn: conn, size: max(size, len(read))}
 	if len(read) > 0 {
@@ -64,7 +64,7 @@ func (l *Lookahead) Fill() (held int, err error) {
 	return l.n, err
 }
 
-// Rest returns the connection with what was kept put back in front, and frees the
+// Rest returns the connection with the kept bytes put back in front, and frees the
 // memory. Drop only frees it.
 func (l *Lookahead) Rest() tunnel.Conn {
 	defer l.Drop()
@@ -113,7 +113,7 @@ func (w *Watch) look() {
 
 // Stop ends the watch and returns ErrLeft if the client is gone. The connection
 // has no read deadline then, and is the caller's to read. A second call is
-// harmless as long as nobody else has set a deadline.
+// harmless as long as no other deadline was set.
 func (w *Watch) Stop() error {
 	if w.timer.Stop() {
 		close(w.done) // for a second Stop

@@ -1,8 +1,8 @@
 // Package files reads small files that may be replaced by anything while a
 // program runs: certificates, tokens, settings.
 //
-// Whatever follows such a file reads it by this package, most of it under a lock
-// that others wait for.
+// All programs read such files by this package, mostly under a lock that others wait
+// for.
 package files
 
 import (
@@ -14,8 +14,8 @@ import (
 	"os"
 )
 
-// Mode opens a file for reading without waiting for anybody, as a pipe does for
-// whoever is to write into it.
+// Mode opens a file for reading without waiting, as opening a pipe would for its
+// writer.
 const Mode = os.O_RDONLY | NonBlock
 
 // Read reads a regular file of at most so many bytes. Whatever else is there is

@@ -4,6 +4,5 @@ package files
 
 import "syscall"
 
-// NonBlock, as a flag of os.OpenFile, is not to wait for whoever is to use a pipe's other
-// end.
+// NonBlock is a flag of os.OpenFile: do not wait for the process at a pipe's other end.
 const NonBlock = syscall.O_NONBLOCK

@@ -1,7 +1,7 @@
 // Package policy says which destinations may be dialed. The agent applies it to
 // the addresses a name resolved to, at the moment it connects, so a name that
 // changes its address between check and use (DNS rebinding) gains nothing; the
-// server applies it to what it is asked for, before an agent hears of it.
+// server applies it to the requested destination, before it chooses an agent.
 //
 // It owns nothing. Servers and agents make a Policy of their flags, and servers
 // one for each tenant that has rules.
@@ -37,7 +37,7 @@ type Policy struct {
 // CIDR, or a glob over host names in which * stands for any characters, dots
 // included; * alone is every destination. PORTS is a port or a range FIRST-LAST.
 // An IPv6 address or CIDR stands in brackets where ports follow:
-// [2001:db8::/32]:443. The error names the rule and says what is wrong with it.
+// [2001:db8::/32]:443. The error names the rule and its fault.
 func Parse(allow, deny []string) (*Policy, error) {
 	p := &Policy{}
 	var err error
@@ -52,7 +52,7 @@ func Parse(allow, deny []string) (*Policy, error) {
 
 // AllowHost reports whether host may be dialed, as far as that is known before
 // it is resolved. An address is judged as by AllowAddr. A name passes even if
-// that depends on its addresses, so whoever resolves it must also call
+// that depends on its addresses, so the process that resolves it must also call
 // AllowResolved.
 func (p *Policy) AllowHost(host string, port uint16) error {
 	if addr, ok := tunnel.ParseIP(host); ok {
@@ -109,8 +109,8 @@ func (p *Policy) AllowResolved(host string, to netip.AddrPort) error {
 
 func (p *Policy) noAllow() bool { return p == nil || len(p.allow) == 0 }
 
-// denyHost judges a name. One that is an address to whoever may resolve it, if not to
-// us, must not be reached by that where it may not be as the address.
+// denyHost judges a name. A name that some resolvers read as an address is also
+// denied where the address is.
 func (p *Policy) denyHost(host string, port uint16) error {
 	for _, read := range []func(string) (netip.Addr, bool){tunnel.ParseLooseIP, parsePadded} {
 		if addr, ok := read(host); ok {

@@ -12,7 +12,7 @@ var (
 )
 
 // protected lists the addresses at which cloud machines hand out credentials to
-// anybody who can reach them. A tunnel that ends on such a machine would lend
+// every process that can reach them. A tunnel that ends on such a machine would lend
 // the machine's identity to every client. The rest of 169.254.0.0/16 stays
 // open, since node-local DNS caches live there. fe80::/10 is closed whole:
 // metadata services answer there too, and no destination behind a router can
@@ -94,7 +94,7 @@ func views(addr netip.Addr, all *[maxViews]netip.Addr) []netip.Addr {
 	case nat64Local.Contains(addr):
 		b := addr.As16()
 		for _, at := range embedded {
-			if b[at[0]] != 0 { // nobody has 0.0.0.0/8: what is there is the filling of another form
+			if b[at[0]] != 0 { // 0.0.0.0/8 is unused: zero is the padding of another form
 				views = append(views, netip.AddrFrom4([4]byte{b[at[0]], b[at[1]], b[at[2]], b[at[3]]}))
 			}
 		}

@@ -10,8 +10,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// rule matches destinations by prefix or by glob, exactly one of which is set,
-// and by port.
+// rule matches destinations by port, and by either prefix or glob.
 type rule struct {
 	text        string
 	prefix      netip.Prefix

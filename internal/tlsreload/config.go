@@ -42,7 +42,7 @@ func (s *Source) ServerFor(choose Choose, nextProtos ...string) *tls.Config {
 		if choose != nil {
 			switch guest, err := choose(hello); {
 			case err != nil:
-				return nobody(base), nil
+				return refusal(base), nil
 			case guest != nil:
 				return guest.configFor(s, listener, base, m), nil
 			}

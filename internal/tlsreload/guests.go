@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Choose says whose a handshake is: a guest's or, with nil, the Source's own.
-// An error refuses it: the peer is told that nobody has that name, and never
-// sees what others are shown. It must not block.
+// Choose returns the Guest that a handshake is for; nil: the Source itself. An error
+// refuses the handshake: the peer learns that its server name is unknown, and sees
+// no certificate. It must not block.
 type Choose func(*tls.ClientHelloInfo) (*Guest, error)
 
-// Guest is somebody for whom a listener shakes hands beside its Source's own.
-// It is for one listener, and must not be changed or copied once it is in use.
+// Guest is one more party for which a listener performs handshakes, with a
+// certificate and CAs of its own. It is for one listener, and must not be changed or
+// copied once it is in use.
 type Guest struct {
-	// Key tells guests apart, and what is trusted for one now from what was
-	// before: a session is resumed only under the key it began with. It must
-	// not be empty.
+	// Key is different for each guest, and changes when a guest's trust does: a
+	// session is resumed only under the key it began with. It must not be empty.
 	Key string
 
 	Cert *tls.Certificate // shown to peers; nil: the Source's
@@ -28,13 +28,13 @@ type Guest struct {
 	// same. It is called for resumed sessions too, and must not block.
 	Judge func(cert *x509.Certificate) error
 
-	// Verify, if set, has certificates decide whose a peer is, which asked for
-	// nobody: one that chains to the Source's CAs is the Source's own, and any
-	// other is an error or somebody's whom Verify notes. Where the Source has no
-	// CAs, peers without a certificate are its own. Cert, CAs and Judge are not looked
-	// at. It is called for resumed sessions too, with the peer's certificate and
-	// its intermediates, before the peer has proved that it has the key; it must
-	// not block.
+	// Verify, if set, makes the certificate of a peer that asked for no server name
+	// decide. A certificate that chains to the Source's CAs is the Source's own;
+	// Verify is called for any other, and returns an error or records the owner.
+	// Where the Source has no CAs, peers without a certificate are its own. Cert, CAs
+	// and Judge are ignored. Verify is called for resumed sessions too, with the
+	// peer's certificate and its intermediates, before the peer has proved that it
+	// has the key; it must not block.
 	Verify func(chain []*x509.Certificate) error
 
 	// Bare lets peers without a certificate in where Verify is set, as the
@@ -68,7 +68,7 @@ func (g *Guest) configFor(s *Source, listener, base *tls.Config, m *material) *t
 }
 
 // askingConfig is for a handshake of which the peer's certificate decides whose it
-// is. It names no CA to the peer: that would tell of everybody to anybody.
+// is. It names no CA to the peer: the names would tell every peer of all tenants.
 func (s *Source) askingConfig(base *tls.Config, m *material, g *Guest) *tls.Config {
 	c := s.serverConfig(base, m.cert, nil)
 	c.ClientAuth = tls.RequireAnyClientCert
@@ -78,7 +78,7 @@ func (s *Source) askingConfig(base *tls.Config, m *material, g *Guest) *tls.Conf
 	c.VerifyConnection = func(state tls.ConnectionState) error {
 		chain := state.PeerCertificates
 		if len(chain) == 0 {
-			return nil // nobody gets here without one where one is needed
+			return nil // TLS has refused it where one is needed
 		}
 		if m.pool == nil || !Issued(chain, m.pool, time.Now()) {
 			if err := g.Verify(chain); err != nil {
@@ -113,8 +113,8 @@ func isolateSessions(c, listener *tls.Config, key string) {
 	}
 }
 
-// nobody is the Config of a handshake that is refused: without a certificate,
+// refusal returns the Config of a handshake that is refused: without a certificate,
 // TLS says unrecognized_name to the peer.
-func nobody(base *tls.Config) *tls.Config {
+func refusal(base *tls.Config) *tls.Config {
 	return &tls.Config{MinVersion: base.MinVersion, CipherSuites: base.CipherSuites, SessionTicketsDisabled: true}
 }

@@ -36,9 +36,8 @@ func (f Files) TrustedCAs() ([]*x509.Certificate, error) {
 	return ca.certificates()
 }
 
-// Chain reads the certificates of Files.Cert, the first of which is that of
-// Files.Key, for callers that inspect what a Source would present. An error is
-// a
+// Chain reads the certificates of Files.Cert, of which the first belongs to
+// Files.Key, for callers that inspect what a Source would present. An error is a
 // *FileError.
 func (f Files) Chain() ([]*x509.Certificate, error) {
 	cert, key, err := f.readPair()

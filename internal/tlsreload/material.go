@@ -16,7 +16,7 @@ import (
 	"konnectivity/internal/files"
 )
 
-// maxFile bounds what is read of one file. The largest bundles in use (all
+// maxFile bounds the size of one file. The largest bundles in use (all
 // public CAs, several times over) are far smaller.
 const maxFile = 16 << 20
 
@@ -30,7 +30,7 @@ type material struct {
 	pool   *x509.CertPool       // nil without CA files
 	expiry map[string]time.Time // for each file that was named by itself: when its first certificate expires
 
-	leftOut []error // what is wrong with files of directories
+	leftOut []error // faults of files in directories
 }
 
 // What files are, in errors.
@@ -177,8 +177,8 @@ func (c contents) parse(systemRoots bool) (*material, error) {
 	return m, nil
 }
 
-// addCA adds every certificate of one file to the pool. An error says what was
-// not added.
+// addCA adds every certificate of one file to the pool. An error names one
+// that was not added.
 func (m *material) addCA(ca blob) error {
 	if ca.err != nil {
 		return ca.err

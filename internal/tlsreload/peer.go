@@ -58,15 +58,15 @@ func (s *Source) warnOfOwn(cert *x509.Certificate) {
 // The alerts that are told apart (RFC 8446 §6.2).
 const (
 	badCertificate   tls.AlertError = 42  // crypto/tls's for a certificate that was refused for what it says
-	unrecognizedName tls.AlertError = 112 // nobody has the name that was asked for
+	unrecognizedName tls.AlertError = 112 // the server name is unknown
 )
 
 // RefusedByPeer reports whether a handshake, or what followed it, ended because
 // the peer refused our certificate for what it says, most likely its role.
 func RefusedByPeer(err error) bool { return alerted(err, badCertificate) }
 
-// NameUnknown reports whether a handshake ended because the server knows nobody
-// of the name that it was asked for.
+// NameUnknown reports whether a handshake ended because the server does not know the
+// server name.
 func NameUnknown(err error) bool { return alerted(err, unrecognizedName) }
 
 // alerted reports whether the peer ended a connection by this alert.

@@ -77,7 +77,7 @@ type Options struct {
 // return it.
 type NotReadyError struct {
 	Name string // the Source's
-	Err  error  // what is wrong with which file
+	Err  error  // names the file and its fault
 }
 
 // Error is a sentence that names the file.
@@ -98,7 +98,7 @@ type Source struct {
 	metrics       metrics
 	refusalLogged atomic.Int64 // when a refused peer was last logged, in ns since 1970
 
-	reloading sync.Mutex      // held by Reload; guards what follows
+	reloading sync.Mutex      // held by Reload; guards the fields below
 	changed   func()          // see OnChange; may be nil
 	expired   map[string]bool // files in use that were logged as expired
 }

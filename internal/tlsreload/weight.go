@@ -21,7 +21,7 @@ func Weight(chain []*x509.Certificate) (bytes int) {
 	return bytes
 }
 
-// CheckWeight refuses certificates that take more than 256 KiB, which nobody needs.
+// CheckWeight refuses certificates that take more than 256 KiB; genuine ones take less.
 func CheckWeight(chain []*x509.Certificate) error {
 	if n := Weight(chain); n > maxWeight {
 		return fmt.Errorf("the certificates that the peer shows take %d bytes of memory, and may take %d", n, maxWeight)

@@ -13,7 +13,7 @@ import (
 // maxPath is what the kernel takes (unix(7), sun_path without its NUL).
 const maxPath = 107
 
-// Guarded says that the file's owner and mode decide who may connect.
+// Guarded reports that the file's owner and mode restrict connections.
 const Guarded = true
 
 // listenPrivately sets the mode on the socket before bind, and the kernel gives
@@ -29,9 +29,9 @@ func listenPrivately(path string) (net.Listener, error) {
 	return config.Listen(context.Background(), "unix", path)
 }
 
-// chmod is for the socket at path itself. Whoever may write to the folder can put a
-// symbolic link there, and what it leads to is not to change. Kernels before 6.6 change
-// a mode without following links only by way of /proc.
+// chmod sets the mode of the socket at path, and of no file behind a symbolic link,
+// which everyone with write access to the folder could put there. Kernels before 6.6
+// change a mode without following links only by way of /proc.
 func chmod(path string, mode os.FileMode) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

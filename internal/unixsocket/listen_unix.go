@@ -14,10 +14,10 @@ import (
 // maxPath is what BSD kernels take (unix(4), sun_path without its NUL).
 const maxPath = 103
 
-// Guarded says that the file's owner and mode decide who may connect.
+// Guarded reports that the file's owner and mode restrict connections.
 const Guarded = true
 
-// umask is held by who has changed that of the process, until it is as it was.
+// umask is held while the process's umask is changed.
 var umask sync.Mutex
 
 // listenPrivately keeps others out by umask, since these systems know no mode
@@ -30,8 +30,8 @@ func listenPrivately(path string) (net.Listener, error) {
 	return net.Listen("unix", path)
 }
 
-// chmod is for the file at path itself. Whoever may write to the folder can put a
-// symbolic link there, and what it leads to is not to change.
+// chmod sets the mode of the file at path, and of no file behind a symbolic link,
+// which everyone with write access to the folder could put there.
 func chmod(path string, mode os.FileMode) error {
 	if err := unix.Fchmodat(unix.AT_FDCWD, path, uint32(mode), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return &os.PathError{Op: "chmod", Path: path, Err: err}

@@ -8,7 +8,7 @@ import (
 // maxPath is what the kernel takes (afunix.h, sun_path without its NUL).
 const maxPath = 107
 
-// Guarded says that the file's owner and mode do not decide who may connect: its
+// Guarded reports that the file's owner and mode do not restrict connections: its
 // folder does.
 const Guarded = false
 

@@ -12,7 +12,7 @@ import (
 // unchanged is an id that leaves the file's as it is (chown(2)).
 const unchanged = -1
 
-// Owner is whose a socket is.
+// Owner is the user and group of a socket file.
 type Owner struct{ uid, gid int }
 
 // ParseOwner reads USER, USER:GROUP or :GROUP, each a name or a number. What is
@@ -73,8 +73,8 @@ func ParseMode(text string) (os.FileMode, error) {
 	return os.FileMode(bits), nil
 }
 
-// give makes the file at path somebody's.
-func give(path string, uid, gid int) error {
+// chown sets the owner and group of the file at path.
+func chown(path string, uid, gid int) error {
 	if uid == unchanged && gid == unchanged {
 		return nil
 	}

@@ -1,5 +1,5 @@
-// Package unixsocket listens on unix sockets that only some may use, and that
-// replace what a process that is gone has left behind.
+// Package unixsocket listens on unix sockets whose owner and mode restrict the use,
+// and replaces stale ones, of processes that are gone.
 //
 // The server and the sidecars listen by it; the socket's file is the
 // listener's.
@@ -24,29 +24,28 @@ const (
 	// does (cmd/server/app/server.go).
 	DefaultMode os.FileMode = 0o770
 
-	// privateMode is the file's until everything about it is settled.
+	// privateMode is the file's mode until its owner is set.
 	privateMode = 0o700
 
-	// probeTimeout bounds the look whether somebody still serves a socket.
+	// probeTimeout bounds the attempt to connect to a socket that exists.
 	probeTimeout = time.Second
 )
 
-// ErrLeft is the error of Listen for a socket file that nobody serves any more
-// and that is not to be replaced.
-var ErrLeft = errors.New("exists, left by a process that is gone; remove it")
+// ErrStale is the error of Listen for a stale socket file, which no process serves,
+// without Options.Replace.
+var ErrStale = errors.New("exists, left by a process that is gone; remove it")
 
-// Options say what becomes of a file that is there already, and who may connect
-// where Guarded.
+// Options of Listen. Where Guarded is false, Mode and Owner have no effect.
 type Options struct {
-	Replace bool        // a socket file that nobody serves any more
+	Replace bool        // a stale socket file
 	Mode    os.FileMode // 0 means DefaultMode
 	Owner   *Owner      // nil is this process
 }
 
 // Listen listens on a unix socket at path. What is not a socket is never
 // deleted, and a socket that is served is never taken over. Closing the
-// listener removes the file. At no time may anybody connect but those that o
-// names, and this process.
+// listener removes the file. At no time may others connect than those that o
+// permits, and this process.
 func Listen(path string, o Options) (net.Listener, error) {
 	switch {
 	case strings.HasPrefix(path, "@"):
@@ -54,8 +53,8 @@ func Listen(path string, o Options) (net.Listener, error) {
 	case len(path) > maxPath:
 		return nil, fmt.Errorf("the path of a unix socket has at most %d bytes, this one %d", maxPath, len(path))
 	}
-	defer alone(filepath.Dir(path))()
-	if err := makeRoom(path, o.Replace); err != nil {
+	defer lock(filepath.Dir(path))()
+	if err := removeStale(path, o.Replace); err != nil {
 		return nil, err
 	}
 	l, err := listenPrivately(path)
@@ -77,9 +76,8 @@ func Listen(path string, o Options) (net.Listener, error) {
 	return own, nil
 }
 
-// open lets those connect that o names, in an order in which nobody else ever
-// can: the group comes before its rights, and the owner last, because from then
-// on the file is another's.
+// open sets the file's group, mode and owner, in this order: until the group is set
+// it has no rights, and once another user owns the file this process cannot change it.
 func (o *Options) open(path string) error {
 	if !Guarded {
 		return nil
@@ -88,7 +86,7 @@ func (o *Options) open(path string) error {
 	if o.Owner != nil {
 		owner = *o.Owner
 	}
-	if err := give(path, unchanged, owner.gid); err != nil {
+	if err := chown(path, unchanged, owner.gid); err != nil {
 		return err
 	}
 	mode := o.Mode
@@ -98,10 +96,10 @@ func (o *Options) open(path string) error {
 	if err := chmod(path, mode); err != nil {
 		return err
 	}
-	return give(path, owner.uid, unchanged)
+	return chown(path, owner.uid, unchanged)
 }
 
-func makeRoom(path string, replace bool) error {
+func removeStale(path string, replace bool) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -119,7 +117,7 @@ func makeRoom(path string, replace bool) error {
 	case !tunnel.IsErrno(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%s is the socket of another process that is running", path)
 	case !replace:
-		return fmt.Errorf("%s %w", path, ErrLeft)
+		return fmt.Errorf("%s %w", path, ErrStale)
 	}
 	return os.Remove(path)
 }
@@ -136,7 +134,7 @@ type listener struct {
 // Close implements net.Listener.
 func (l *listener) Close() error {
 	l.once.Do(func() {
-		defer alone(filepath.Dir(l.path))()
+		defer lock(filepath.Dir(l.path))()
 		if info, err := os.Lstat(l.path); err == nil && os.SameFile(info, l.file) {
 			_ = os.Remove(l.path)
 		}

@@ -68,7 +68,7 @@ func TestWhatIsThereAlready(t *testing.T) {
 	live.Close()
 
 	leave(t, path)
-	if _, err := Listen(path, Options{}); !errors.Is(err, ErrLeft) || !strings.Contains(err.Error(), path) {
+	if _, err := Listen(path, Options{}); !errors.Is(err, ErrStale) || !strings.Contains(err.Error(), path) {
 		t.Errorf("stale socket, not to be replaced: %v", err)
 	}
 	mustListen(t, path, Options{Replace: true})

@@ -8,8 +8,8 @@ import (
 )
 
 // rank says how likely a token is worth its review; the lower, the likelier. It is
-// a class of the queue for reviews: it decides who is reviewed first, never who is
-// refused. Only the review decides that.
+// a class of the queue for reviews: it decides the order of reviews, and never the
+// outcome.
 type rank = int
 
 const (

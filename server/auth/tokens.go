@@ -236,7 +236,7 @@ func (t *Tokens) ask(ctx context.Context, token string, key tokenKey, from netip
 	return err
 }
 
-// rank combines what is remembered with what the token shows.
+// rank combines the memory of earlier reviews with the contents of the token.
 func (t *Tokens) rank(seen look, key tokenKey, from netip.Prefix) rank {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -23,17 +23,17 @@ import (
 	"konnectivity/tunnel"
 )
 
-// owner is whose a connection is, as was found in its handshake.
+// owner is the outcome of the handshake's search for the connection's owner.
 type owner struct {
 	who any
 	err error
 }
 
-// Own notes in a handshake whose the connection is, or why it is nobody's; that
-// is what the log says then, rather than what TLS makes of it. It is for a
-// tls.Config's GetConfigForClient, and for what that has called while the
-// handshake lasts. Elsewhere it notes nothing and returns false; then the handshake
-// must fail, or the connection would be taken for nobody's.
+// Own records in a handshake who owns the connection, or the error for which it has
+// no owner, which the log shows instead of the error of TLS. It is for a tls.Config's
+// GetConfigForClient, and for functions that it calls while the handshake lasts.
+// Elsewhere it records nothing and returns false; then the handshake must fail, or
+// the connection would seem to have no owner.
 func Own(hello *tls.ClientHelloInfo, who any, err error) (noted bool) {
 	m, noted := tunnel.Under[*meter](hello.Conn)
 	if noted {
@@ -51,8 +51,8 @@ var preface = []byte("PRI ")
 type Conn struct {
 	Conn tunnel.Conn // for writing; for reading, Reader comes first; nil until TLS is done
 
-	// Reader holds what was read ahead, so it must be read before anything
-	// else.
+	// Reader holds the bytes that were read ahead, so it must be read before
+	// Conn.
 	Reader *bufio.Reader
 
 	admission.Slot
@@ -64,13 +64,13 @@ type Conn struct {
 	meter  *meter   // nil without TLS
 	state  *tls.ConnectionState
 	owner  owner
-	limit  io.LimitedReader // below Reader; bounds what is read before Begin
+	limit  io.LimitedReader // below Reader; bounds reading before Begin
 
 	rest func()   // see Go; nil: the handler has served all of it
 	ends []func() // see AtEnd
 
 	turn  admission.Ticket // to compute, in the handshake
-	extra atomic.Int64     // what it weighs in addition to TLS and to what was read
+	extra atomic.Int64     // its weight in addition to TLS and to the bytes read
 
 	denied atomic.Bool // see Deny
 
@@ -99,10 +99,10 @@ func (c *Conn) TLS() *tls.ConnectionState { return c.state }
 // RemoteAddr returns the peer's address.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-// Port is the name of the port it came in by: Config.Name.
+// Port returns the name of the port that accepted it: Config.Name.
 func (c *Conn) Port() string { return c.front.cfg.Name }
 
-// Owner is what Own has noted; nil: nothing.
+// Owner returns the owner that Own recorded; nil: none.
 func (c *Conn) Owner() any { return c.owner.who }
 
 // Begin ends the handshake of a peer that has proved who it is and said what it
@@ -138,18 +138,18 @@ func (c *Conn) Begin() bool {
 	return c.raw.SetDeadline(time.Time{}) == nil
 }
 
-// Go has do serve the rest of the connection once its handler has returned, on a
-// goroutine of its own. A handshake needs a stack of 8 KiB or more, which a goroutine
+// Go sets the function that serves the rest of the connection once its handler has
+// returned, on a goroutine of its own. A handshake needs a stack of 8 KiB or more, which a goroutine
 // that waits keeps for as long as it waits; a server of many clusters has thousands of
 // connections that do nothing else. Only the handler may call it, once.
 func (c *Conn) Go(do func()) { c.rest = do }
 
-// AtEnd has do called when the connection has been served, before what was given to it
-// earlier. It is for handlers, whose deferred calls would come too soon where they call
-// Go. Only they may call it, and not from what Go runs.
+// AtEnd adds a call for when the connection has been served; the last one added is
+// called first. It is for handlers that call Go, whose deferred calls would come too
+// soon. Only handlers may call it, and not from the function given to Go.
 func (c *Conn) AtEnd(do func()) { c.ends = append(c.ends, do) }
 
-// serveRest is what Go was told.
+// serveRest calls the function given to Go.
 func (c *Conn) serveRest() {
 	c.rest()
 	c.finish()
@@ -201,7 +201,7 @@ func (c *Conn) Abandon() {
 	c.front.cfg.PreAuth.turns.Leave(&c.turn)
 }
 
-// Whole returns the connection with what was read ahead put back in front;
+// Whole returns the connection with the bytes read ahead put back in front;
 // Reader must not be used any more.
 func (c *Conn) Whole() tunnel.Conn {
 	head, _ := c.Reader.Peek(c.Reader.Buffered())

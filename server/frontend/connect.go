@@ -78,7 +78,7 @@ func servingValue(err error) string {
 func (c *Conn) connect(ctx context.Context, f tunnel.Carrier, m ConnectMetrics, asked asked) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// The header is complete; what follows belongs to the tunnel and has no
+	// The header is complete; the bytes after it belong to the tunnel and have no
 	// bound.
 	c.limit.N = math.MaxInt64
 	leaving := admission.NewWatch(c.raw, admission.Buffer{Reader: c.Reader}, cancel)

@@ -1,10 +1,10 @@
-// Package frontend accepts connections and finds out what each carries: the
-// native link, gRPC or HTTP CONNECT. It looks at ALPN and, where that says
-// nothing, at the first bytes. So one listener serves every kind of client, and
+// Package frontend accepts connections and recognises their protocols: the native
+// link, gRPC or HTTP CONNECT. It looks at ALPN and, where that says nothing, at the
+// first bytes. So one listener serves every kind of client, and
 // agents of both kinds.
 //
-// A Frontend owns a connection from accept until its handler has returned, and what
-// that gave to Conn.Go. The server makes one for each listener, and hands it the
+// A Frontend owns a connection from accept until its handler has returned, and the
+// function that this gave to Conn.Go. The server makes one for each listener, and hands it the
 // handlers.
 package frontend
 
@@ -43,13 +43,13 @@ const (
 
 	// drainHandshake is how long a handshake may go on once its listener is
 	// drained. Its client chose this server in good faith, and cutting it off
-	// would fail a request that nobody retries.
+	// would fail a request that is not retried.
 	drainHandshake = 3 * time.Second
 )
 
 // Handler serves a connection with a known protocol and returns when it has
-// ended, or when c.Go has been told what is to serve the rest of it; the frontend
-// closes it after that. When ctx ends both must end soon. It calls c.Begin once the
+// ended, or once c.Go has a function to serve the rest of it; the frontend closes it
+// after that. When ctx ends both must end soon. It calls c.Begin once the
 // peer has proved itself.
 type Handler func(ctx context.Context, c *Conn)
 
@@ -71,8 +71,8 @@ type Config struct {
 	// preferred one first; nil serves without TLS.
 	TLS func(nextProtos ...string) *tls.Config
 
-	// Owner says whose a connection without TLS is, as Own does with TLS, or why it
-	// is refused; nil: nobody's.
+	// Owner returns the owner of a connection without TLS, as Own records it with
+	// TLS, or why it is refused; nil: connections have no owner.
 	Owner func() (who any, err error)
 
 	// Prepare, if set, wraps a raw connection before TLS; what it returns has a
@@ -150,7 +150,7 @@ func New(cfg Config) (*Frontend, error) {
 	return f, nil
 }
 
-// protocols returns what is offered by ALPN. The server's order decides.
+// protocols returns the protocols to offer by ALPN. The server's order decides.
 // http/1.1 comes before h2, since a client that offers both wants CONNECT,
 // which is not served over HTTP/2; gRPC offers h2 alone.
 func (f *Frontend) protocols() []string {
@@ -238,8 +238,8 @@ func (f *Frontend) Drain() {
 // settleLook is how often Settle looks.
 const settleLook = 10 * time.Millisecond
 
-// Settle returns after Drain, once the listeners are closed and whoever came before has
-// begun or left, or when ctx has ended.
+// Settle returns after Drain, once the listeners are closed and every connection has
+// begun or ended, or when ctx has ended.
 func (f *Frontend) Settle(ctx context.Context) {
 	for ctx.Err() == nil && (f.accepting.Load() > 0 || f.waiting() > 0) {
 		pause(ctx, settleLook)

@@ -22,7 +22,7 @@ type meter struct {
 	off   atomic.Bool // the connection has begun
 
 	first [1]byte // the byte that shows that the peer sends anything
-	head  []byte  // what was read ahead: first, or what follows a PROXY header; used by the reader alone
+	head  []byte  // bytes read ahead: first, or those behind a PROXY header; used by the reader alone
 
 	left    atomic.Int64 // how many more bytes may come
 	read    atomic.Int64

@@ -45,8 +45,8 @@ const (
 )
 
 // PreAuth is the pre-authentication limiter: it limits the connections of a
-// process's frontends that have not begun, of which it is not known who the peers
-// are. The limits are in bytes and descriptors, and a newcomer beyond them replaces
+// process's frontends that have not begun, so that their peers are unknown. The
+// limits are in bytes and descriptors, and a newcomer beyond them replaces
 // a connection that has waited for long. So these connections keep out neither each
 // other nor connections that have begun.
 //

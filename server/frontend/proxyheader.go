@@ -32,7 +32,7 @@ const (
 // errProxyHeader is the error of a connection without the header it needs.
 var errProxyHeader = errors.New("a trusted load balancer must begin each connection with a PROXY protocol header")
 
-// errUninvited is the error of one with a header that nobody asked it for.
+// errUninvited is the error of a connection with an unexpected header.
 var errUninvited = errors.New("it began with a PROXY protocol header, and its address is not among those trusted to send one")
 
 // unwrap reads the PROXY protocol header of a connection that has sent
@@ -54,8 +54,8 @@ func (c *Conn) unwrap() error {
 }
 
 // readProxyHeader returns the address that a header names, nil if the load
-// balancer speaks for itself (as in its health checks), and what was read
-// beyond the header.
+// balancer speaks for itself (as in its health checks), and the bytes read beyond
+// the header.
 func readProxyHeader(r io.Reader) (from *net.TCPAddr, rest []byte, err error) {
 	ahead := bufio.NewReaderSize(r, proxyReadAhead)
 	if err := awaitProxyLine(ahead); err != nil {

@@ -33,14 +33,14 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// in is a connection in a line, by source, weight and seconds of age.
+// in is a waiting connection, by source, weight and seconds of age.
 type in struct {
 	from   string
 	weight int64
 	age    int
 }
 
-func (l *line) parties() (n int) {
+func (l *waitList) groupCount() (n int) {
 	for _, c := range l.classes {
 		n += len(c.heap)
 	}
@@ -49,9 +49,9 @@ func (l *line) parties() (n int) {
 
 func TestWhoIsNext(t *testing.T) {
 	for _, tc := range []struct {
-		name string
-		line []in
-		want []int // in order
+		name    string
+		waiting []in
+		want    []int // in order
 	}{
 		{"nobody", nil, nil},
 		{"of one source the longest waiting", []in{{"10.0.0.1", 1, 5}, {"10.0.0.1", 9, 1}, {"10.0.0.1", 1, 3}}, []int{0, 2, 1}},
@@ -63,11 +63,11 @@ func TestWhoIsNext(t *testing.T) {
 		{"alike, so the longest waiting", []in{{"10.0.0.1", 5, 1}, {"10.0.0.2", 5, 3}, {"10.0.0.3", 5, 2}}, []int{1, 2, 0}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			var l line
-			slots := make([]*Slot, len(tc.line))
+			var l waitList
+			slots := make([]*Slot, len(tc.waiting))
 			oldest := 10
 			for now := oldest; now >= 0; now-- { // the oldest comes first
-				for i, c := range tc.line {
+				for i, c := range tc.waiting {
 					if c.age == now {
 						slots[i] = &Slot{}
 						l.add(slots[i], source.Of(at(c.from)), c.weight)
@@ -83,7 +83,7 @@ func TestWhoIsNext(t *testing.T) {
 			if !slices.Equal(order, tc.want) {
 				t.Errorf("%s: %v, want %v", tc.name, order, tc.want)
 			}
-			if l.count != 0 || l.weight != 0 || len(l.by) != 0 || l.parties() != 0 {
+			if l.count != 0 || l.weight != 0 || len(l.groups) != 0 || l.groupCount() != 0 {
 				t.Errorf("%s: left over: %+v", tc.name, l)
 			}
 		})
@@ -92,7 +92,7 @@ func TestWhoIsNext(t *testing.T) {
 
 func TestWhoGetsOnWaitsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var l line
+		var l waitList
 		a, b := &Slot{}, &Slot{}
 		from := source.Of(at("10.0.0.1"))
 		l.add(a, from, 1)
@@ -111,7 +111,7 @@ func TestWhoGetsOnWaitsAnew(t *testing.T) {
 func TestLineAgainstAPlainOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
-		var l line
+		var l waitList
 		var all []*Slot
 		for range 3000 {
 			time.Sleep(time.Millisecond)
@@ -128,19 +128,19 @@ func TestLineAgainstAPlainOne(t *testing.T) {
 			default:
 				l.renew(all[i])
 			}
-			total, of, class := int64(0), map[*party]int64{}, map[int]int64{}
+			total, of, class := int64(0), map[*group]int64{}, map[int]int64{}
 			for _, s := range all {
 				total += s.weight
-				of[s.party] += s.weight
-				class[s.party.kind.class] += s.weight
+				of[s.group] += s.weight
+				class[s.group.kind.class] += s.weight
 			}
-			if l.count != len(all) || l.weight != total || len(l.by) != len(of) || l.parties() != len(of) {
-				t.Fatalf("%d of %d bytes by %d sources, want %d of %d by %d", l.count, l.weight, len(l.by), len(all), total, len(of))
+			if l.count != len(all) || l.weight != total || len(l.groups) != len(of) || l.groupCount() != len(of) {
+				t.Fatalf("%d of %d bytes by %d sources, want %d of %d by %d", l.count, l.weight, len(l.groups), len(all), total, len(of))
 			}
 			next := l.next()
 			for _, s := range all {
-				mine, its := s.party.kind.class, next.party.kind.class
-				if class[mine] > class[its] || mine == its && of[s.party] > of[next.party] || s.party == next.party && s.since.Before(next.since) {
+				mine, its := s.group.kind.class, next.group.kind.class
+				if class[mine] > class[its] || mine == its && of[s.group] > of[next.group] || s.group == next.group && s.since.Before(next.since) {
 					t.Fatal("somebody else is next")
 				}
 			}
@@ -172,20 +172,20 @@ func TestShares(t *testing.T) {
 
 // One source, whatever it holds, keeps nobody else out, and is not kept out.
 func TestBytesAreSharedBySource(t *testing.T) {
-	s := NewSlots[*guest](Limits{Bytes: 100, Each: 10})
-	var flood []*guest
+	s := NewSlots[*conn](Limits{Bytes: 100, Each: 10})
+	var flood []*conn
 	for range 50 {
-		g := &guest{}
+		g := &conn{}
 		if ok, _ := s.Take(g, at("10.0.0.1")); !ok {
 			t.Fatal("no room")
 		}
 		flood = append(flood, g)
 	}
-	honest := &guest{}
+	honest := &conn{}
 	s.Take(honest, at("10.0.0.2"))
 	s.Weigh(honest, 30)
 	for range 50 {
-		s.Take(&guest{}, at("10.0.0.1"))
+		s.Take(&conn{}, at("10.0.0.1"))
 	}
 	if honest.abandoned || s.Serve(honest) != nil {
 		t.Error("a flood took the place of another source")
@@ -201,8 +201,8 @@ func TestBytesAreSharedBySource(t *testing.T) {
 }
 
 func TestWeightEvicts(t *testing.T) {
-	s := NewSlots[*guest](Limits{Bytes: 100, Each: 10})
-	small, big := &guest{}, &guest{}
+	s := NewSlots[*conn](Limits{Bytes: 100, Each: 10})
+	small, big := &conn{}, &conn{}
 	s.Take(small, at("10.0.0.1"))
 	s.Take(big, at("10.0.0.2"))
 	s.Weigh(big, 90)
@@ -228,11 +228,11 @@ func TestWeightEvicts(t *testing.T) {
 // those that had to go.
 func TestABurstIsNoFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSlots[*guest](Limits{Bytes: 100, Burst: 200, Each: 10})
+		s := NewSlots[*conn](Limits{Bytes: 100, Burst: 200, Each: 10})
 		come := func(n int) (gone int) {
-			all := make([]*guest, n)
+			all := make([]*conn, n)
 			for i := range all {
-				all[i] = &guest{}
+				all[i] = &conn{}
 				s.Take(all[i], at("10.0.0.1"))
 			}
 			for _, g := range all {
@@ -266,12 +266,12 @@ func TestABurstIsNoFlood(t *testing.T) {
 }
 
 func TestWaitingIsBoundedApartFromOpen(t *testing.T) {
-	s := NewSlots[*guest](Limits{Open: 10, Waiting: 2})
-	served := &guest{}
+	s := NewSlots[*conn](Limits{Open: 10, Waiting: 2})
+	served := &conn{}
 	s.Take(served, nil)
 	_ = s.Serve(served)
 	for range 5 {
-		if ok, _ := s.Take(&guest{}, nil); !ok {
+		if ok, _ := s.Take(&conn{}, nil); !ok {
 			t.Error("no room")
 		}
 	}

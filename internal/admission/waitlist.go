@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// line holds the connections that wait, each with a weight, and knows which has
+// waitList holds the connections that wait, each with a weight, and says which has
 // to go next. It has no lock and does nothing to the connections.
-type line struct {
-	by      map[kind]*party
+type waitList struct {
+	groups  map[kind]*group
 	classes [maxClass + 1]struct {
-		heap   parties // the heaviest first
+		heap   groupHeap // the heaviest first
 		weight int64
 	}
 	count  int
@@ -38,77 +38,77 @@ const (
 	maxClass  = 16      // for 128 MiB and more, which no connection costs
 )
 
-// party holds the connections of one kind, and goes with the last of them.
-type party struct {
+// group holds the connections of one kind. It exists as long as it has any.
+type group struct {
 	kind   kind
-	line   list.List // of *Slot, the longest waiting first
+	list   list.List // of *Slot, the longest waiting first
 	weight int64
 	at     int // in the heap
 }
 
-func (l *line) add(s *Slot, from netip.Prefix, weight int64) {
+func (l *waitList) add(s *Slot, from netip.Prefix, weight int64) {
 	k := kind{from, classOf(weight)}
-	p := l.by[k]
-	if p == nil {
-		if l.by == nil {
-			l.by = make(map[kind]*party)
+	g := l.groups[k]
+	if g == nil {
+		if l.groups == nil {
+			l.groups = make(map[kind]*group)
 		}
-		p = &party{kind: k}
-		l.by[k] = p
-		heap.Push(&l.classes[k.class].heap, p)
+		g = &group{kind: k}
+		l.groups[k] = g
+		heap.Push(&l.classes[k.class].heap, g)
 	}
-	s.party, s.weight, s.since = p, weight, time.Now()
-	s.place = p.line.PushBack(s)
+	s.group, s.weight, s.since = g, weight, time.Now()
+	s.element = g.list.PushBack(s)
 	l.count++
-	l.shift(p, weight)
+	l.shift(g, weight)
 }
 
-func (l *line) remove(s *Slot) {
-	p := s.party
-	p.line.Remove(s.place)
-	s.party, s.place = nil, nil
+func (l *waitList) remove(s *Slot) {
+	g := s.group
+	g.list.Remove(s.element)
+	s.group, s.element = nil, nil
 	l.count--
-	l.shift(p, -s.weight)
-	if p.line.Len() == 0 {
-		heap.Remove(&l.classes[p.kind.class].heap, p.at)
-		delete(l.by, p.kind)
+	l.shift(g, -s.weight)
+	if g.list.Len() == 0 {
+		heap.Remove(&l.classes[g.kind.class].heap, g.at)
+		delete(l.groups, g.kind)
 	}
 }
 
 // weigh gives s a new weight. If that makes it one of another kind, its waiting
 // time starts anew.
-func (l *line) weigh(s *Slot, weight int64) {
-	if k := s.party.kind; k.class != classOf(weight) {
+func (l *waitList) weigh(s *Slot, weight int64) {
+	if k := s.group.kind; k.class != classOf(weight) {
 		l.remove(s)
 		l.add(s, k.source, weight)
 		return
 	}
 	more := weight - s.weight
 	s.weight = weight
-	l.shift(s.party, more)
+	l.shift(s.group, more)
 }
 
 // renew starts the waiting time of s anew.
-func (l *line) renew(s *Slot) {
+func (l *waitList) renew(s *Slot) {
 	s.since = time.Now()
-	s.party.line.MoveToBack(s.place)
-	heap.Fix(&l.classes[s.party.kind.class].heap, s.party.at)
+	s.group.list.MoveToBack(s.element)
+	heap.Fix(&l.classes[s.group.kind.class].heap, s.group.at)
 }
 
-func (l *line) shift(p *party, weight int64) {
+func (l *waitList) shift(g *group, weight int64) {
 	l.weight += weight
-	p.weight += weight
-	class := &l.classes[p.kind.class]
+	g.weight += weight
+	class := &l.classes[g.kind.class]
 	class.weight += weight
-	heap.Fix(&class.heap, p.at)
+	heap.Fix(&class.heap, g.at)
 }
 
 // next returns the connection that has to go when there is no room: in the
 // class that weighs most, and there from the source that weighs most, the one
 // that has waited longest. The class comes first so that a flood from many
 // addresses loses connections of its own kind, and not the one peer that has
-// come farther than all of them. nil: nobody waits.
-func (l *line) next() *Slot {
+// come farther than all of them. nil: none waits.
+func (l *waitList) next() *Slot {
 	most := &l.classes[0]
 	for i := range l.classes {
 		if c := &l.classes[i]; c.weight > most.weight || len(most.heap) == 0 {
@@ -121,19 +121,19 @@ func (l *line) next() *Slot {
 	return most.heap[0].first()
 }
 
-func (p *party) first() *Slot {
-	if front := p.line.Front(); front != nil {
+func (g *group) first() *Slot {
+	if front := g.list.Front(); front != nil {
 		return front.Value.(*Slot)
 	}
 	return nil
 }
 
-// parties implements heap.Interface.
-type parties []*party
+// groupHeap implements heap.Interface.
+type groupHeap []*group
 
-func (h parties) Len() int { return len(h) }
+func (h groupHeap) Len() int { return len(h) }
 
-func (h parties) Less(i, j int) bool {
+func (h groupHeap) Less(i, j int) bool {
 	a, b := h[i], h[j]
 	if a.weight != b.weight {
 		return a.weight > b.weight
@@ -142,18 +142,18 @@ func (h parties) Less(i, j int) bool {
 	return first != nil && second != nil && first.since.Before(second.since)
 }
 
-func (h parties) Swap(i, j int) {
+func (h groupHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].at, h[j].at = i, j
 }
 
-func (h *parties) Push(x any) {
-	p := x.(*party)
-	p.at = len(*h)
-	*h = append(*h, p)
+func (h *groupHeap) Push(x any) {
+	g := x.(*group)
+	g.at = len(*h)
+	*h = append(*h, g)
 }
 
-func (h *parties) Pop() any {
+func (h *groupHeap) Pop() any {
 	last := (*h)[len(*h)-1]
 	(*h)[len(*h)-1] = nil
 	*h = (*h)[:len(*h)-1]
