@@ -214,10 +214,9 @@ func (s *Server) tokenReviewed(took time.Duration, err error) {
 	}
 }
 
-// join makes an admitted agent known to whoever dials, until leave. A second
-// connection of a known agent is no news: agents make one to see whether a load
-// balancer leads them to another server, and drop it when it does not.
-// life is that of its connection.
+// join registers an admitted agent, whose connection has this life, until leave. A
+// second connection of a known agent is not logged: agents make one to find out
+// whether a load balancer leads them to another server, and drop it otherwise.
 func (cl *cluster) join(life context.Context, agent registry.Agent, backend registry.Backend, who *peer) (leave func()) {
 	known := cl.agents.Knows(agent.ID)
 	leaveRegistry := cl.agents.Join(agent, backend)
@@ -253,9 +252,9 @@ func (cl *cluster) logAgent(agent registry.Agent, known bool, what string, why e
 	log.Info(what)
 }
 
-// whyGone is why an agent's connection, whose life that was, ended; nil if either
-// side wanted it. Of several lanes it is the life of the first, which may be over for
-// long: what is still up when it leaves is cut here, too.
+// whyGone returns why an agent's connection ended; nil if either side wanted the end.
+// Of several lanes, life is that of the first, which may have ended long ago. So a
+// backend that is still up counts as cut.
 func (cl *cluster) whyGone(life context.Context, b registry.Backend) error {
 	if context.Cause(life) == errCut || b.Life().Err() == nil {
 		return nil
@@ -273,7 +272,7 @@ func lost(err error) bool {
 	return err != nil && !errors.As(err, &bye)
 }
 
-// agentFields names an agent in the log, as much of it as is fit for a line.
+// agentFields identifies an agent in the log, with at most 100 bytes of its id.
 func agentFields(a registry.Agent) logrus.Fields {
 	return logrus.Fields{"agent": fmt.Sprintf("%.100s", a.ID), "via": a.Via, "remote": a.Remote}
 }

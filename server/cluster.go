@@ -23,13 +23,12 @@ type state int
 const (
 	loading  state = iota // made, and not in force: no handshake leads to it
 	serving               // it admits connections
-	draining              // it admits nobody, and what it has is cut
+	draining              // it admits no connections, and cuts those it has
 	gone                  // nothing of it is left
 )
 
-// cluster is the runtime of one cluster: its agents, what is open to them, and who
-// is told of what. A server has one of its own, that of its flags, and one for each
-// tenant. The TLS handshake decides which one a connection belongs to, never what
+// cluster is the runtime of one cluster: its agents, its connections and its peers. A
+// server has one of its own, that of its flags, and one for each tenant. The TLS handshake decides which one a connection belongs to, never what
 // its peer says later, so nothing leads from one cluster to another.
 type cluster struct {
 	// Immutable.
@@ -45,7 +44,7 @@ type cluster struct {
 	// Shared, each with a lock of its own.
 
 	lanes   [sides]laneBooks // links that are lanes of one; a client's is never one of an agent's
-	peers   peers            // who is told of a drain and of the number of servers
+	peers   peers            // to be notified of a drain and of the number of servers
 	traffic traffic
 	hold    tunnel.Hold // of its links
 	config  atomic.Pointer[config]
@@ -107,7 +106,7 @@ func (cl *cluster) serve() {
 
 // change puts a new spec into force. It cuts exactly those connections that would not
 // be admitted any more: whose certificates no CA of the tenant has issued, and agents
-// whose tokens were reviewed by somebody else.
+// whose tokens another API has reviewed.
 func (cl *cluster) change(now *tenant.Spec, next *config) {
 	cl.agents.SetStrategies(cl.server.strategiesOf(now))
 	cl.peers.tellServing(cl.serving)
@@ -198,8 +197,8 @@ func (s *Server) newTokens(cfg *auth.TokensConfig, log logrus.FieldLogger) *auth
 	return auth.NewTokens(own)
 }
 
-// closeEnds ends what the server itself has open to agents, in all clusters at
-// once, since what is yet to be delivered takes some time.
+// closeEnds ends the connections of the server's own fronts to agents, in all clusters
+// at once: it takes time to deliver what they still hold.
 func (s *Server) closeEnds() {
 	s.tenants.stop()
 	var closing sync.WaitGroup

@@ -14,7 +14,7 @@ import (
 // conn is a connection that a tenant has admitted.
 type conn struct {
 	side  side
-	local bool                // by the tenant's own socket, where nobody shows a certificate
+	local bool                // by the tenant's own socket, without a certificate
 	chain []*x509.Certificate // as its peer showed it
 	cut   context.CancelCauseFunc
 }

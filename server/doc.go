@@ -1,8 +1,9 @@
-// Package server is a konnectivity server: fronts for agents and clients, and
-// what lies between them. cmd/konnectivity-server makes one of flags.
+// Package server is a konnectivity server: clients ask it for destinations, and it
+// reaches them through agents, which connect to it from the data plane.
+// cmd/konnectivity-server makes one of its flags.
 //
 // A Server owns its listeners from Run on, and for each cluster a runtime (cluster):
-// agents, what is open to them, limits, figures. A connection passes, in this order:
+// agents, connections, limits, figures. A connection passes, in this order:
 //
 //	listener    a Frontend of the flags, or of one tenant (listeners.go), accepts it
 //	handshake   its server name, certificate or port leads it to a cluster (handshake.go)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// drain tells everybody that the server goes, and returns when the clients'
+// drain notifies all peers that the server stops, and returns when the clients'
 // connections have ended, the grace period is over, or something failed.
 func (s *Server) drain(failed context.Context, clientsDone <-chan struct{}) {
 	s.startDrain()

@@ -3,16 +3,16 @@ package server
 import "time"
 
 const (
-	// bulkRate is how much a tenant carries, in bytes a second, to be one that
-	// carries bulk, and busyRate what all of these carry together before it is of
-	// interest who carries more: less takes a server a hundredth of a processor to
-	// carry, so it is not the server that holds anybody down.
+	// bulkRate is the least that a tenant carries, in bytes a second, to count as one
+	// that carries bulk. busyRate is the least that all of these carry together before
+	// shares are compared: less takes a hundredth of a processor, so the server is not
+	// what limits them.
 	bulkRate = 1 << 20
 	busyRate = 8 << 20
 
-	// A round is a hold, in which those who are ahead read nothing, and freeTime in
-	// which all do. The hold is as long as it takes for the others to catch up, but
-	// so short at most that nobody notices it who does not carry bulk.
+	// A round is a hold, in which the server reads nothing from tenants that are ahead,
+	// and then freeTime, in which it reads from all. The hold grows until the others
+	// catch up, to at most holdMost, which is unnoticeable without bulk.
 	freeTime  = 10 * time.Millisecond
 	holdFirst = 10 * time.Millisecond
 	holdStep  = 2 * time.Millisecond
@@ -21,8 +21,8 @@ const (
 	// trialRounds are rounds after which it is judged whether holds help.
 	trialRounds = 5
 
-	// unheldFor is for how long what tenants carried while nobody was held up is
-	// compared with. It is looked at anew then.
+	// unheldFor is how long the rates measured without holds are valid. They are
+	// measured again then.
 	unheldFor = 5 * time.Second
 
 	// trials in a row that did not help end the matter: first until the next look,
@@ -40,22 +40,22 @@ const (
 // of processor time: each window of its stream passes processes that all are busy,
 // and there is one window under way, not 64. To serve it first, whenever it has
 // something to be served, is not enough, since most of the time it waits. So those
-// who are ahead are made to pause. That helps if the others carry more than while
-// nobody was held up, and more in the pauses than between them. It does not where
-// something else than this server holds them down: then nobody is held up.
+// that are ahead have to pause. That helps if the others carry more than without
+// holds, and more during holds than between them. It does not help where something
+// other than this server limits them; then holds end.
 type fairness struct {
-	roles  map[string]role // by tenant; empty: nobody is to be held up
+	roles  map[string]role // by tenant; empty: no holds
 	hold   time.Duration
 	rounds int   // of the trial under way
 	during phase // its holds
 	free   phase // the rest of it
 	trial  map[string]int64
-	unheld map[string]float64 // bytes a second, at the last look, when nobody was held up
+	unheld map[string]float64 // bytes a second, as last measured without holds
 	since  time.Time          // of that look
 
 	vain int // trials in a row that did not help
 	rest time.Duration
-	idle time.Time // nobody is held up before
+	idle time.Time // no holds before
 }
 
 // role is what a tenant is in a trial.
@@ -66,7 +66,7 @@ const (
 	behind                 // less
 )
 
-// phase is what was carried in a part of a trial.
+// phase sums the bytes carried in the holds of a trial, or between them.
 type phase struct {
 	ahead, behind float64 // bytes
 	took          time.Duration
@@ -84,7 +84,7 @@ func (p *phase) add(roles map[string]role, carried map[string]int64, took time.D
 	}
 }
 
-// begin takes what each tenant has carried in a look, in which nobody was held up.
+// begin takes the bytes that each tenant has carried in a time without holds.
 func (f *fairness) begin(carried map[string]int64, took time.Duration, now time.Time) {
 	if now.Before(f.idle) {
 		return
@@ -102,8 +102,8 @@ func (f *fairness) restart() {
 	f.rounds, f.during, f.free, f.trial = 0, phase{}, phase{}, make(map[string]int64)
 }
 
-// assign says who is ahead and who is behind. Who is neither, by an eighth of what
-// all have on average, stays what it was.
+// assign gives roles to tenants that carry an eighth more or less than the average.
+// The others keep theirs.
 func (f *fairness) assign(carried map[string]int64, took time.Duration) {
 	sum, bulk := 0.0, 0.0
 	least := bulkRate * took.Seconds()

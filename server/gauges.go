@@ -8,7 +8,7 @@ import (
 	"konnectivity/server/metrics"
 )
 
-// gauges registers what is read when scraped.
+// gauges registers the metrics whose values are read at each scrape.
 func (s *Server) gauges() {
 	m := s.metrics
 	m.Gauge("unproven_connections", "Number of current connections whose peer has yet to prove who it is and say what it wants; part of listener_connections.", nil, func() float64 {
@@ -39,8 +39,8 @@ func (s *Server) gauges() {
 		func() float64 { return float64(s.grpc.Budget.Max()) })
 }
 
-// agentFigures are what is known of the agents of all clusters, asked once a
-// scrape: there may be a thousand clusters.
+// agentFigures collects the figures of all clusters' agents once per scrape: there may
+// be a thousand clusters.
 type agentFigures struct{ server *Server }
 
 // agentVias are the protocols that agents come by.

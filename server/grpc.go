@@ -35,10 +35,10 @@ const (
 	// real client has one or few of them; others wait, as HTTP/2 has it.
 	maxStreams = 1000
 
-	// streamWindow is what a client may send on a stream before anybody has
-	// read it. Because it is set, gRPC does not enlarge it by itself, up to 16
-	// MiB; clients by gRPC are near. An agent's one stream carries all its
-	// connections and may be far, so its window grows.
+	// streamWindow is how much a client may send on a stream that is not read. Since it
+	// is set, gRPC does not enlarge it to up to 16 MiB; clients by gRPC are near. An
+	// agent's one stream carries all its connections and may be far, so its window
+	// grows.
 	streamWindow = 64 << 10
 
 	// connWindow is the same for all streams of a connection together. gRPC

@@ -7,9 +7,8 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// laneKey is what links have in common that are lanes of one (docs/link-protocol.md
-// §10). Whoever proved to be somebody else, or calls itself otherwise, cannot
-// have a lane among them.
+// laneKey is common to all links that are lanes of one peer (docs/link-protocol.md
+// §10). A peer with another proven identity or another id has another key.
 type laneKey struct{ group, id, identity, identifiers string }
 
 // laneBooks are the groups that the links of one side's peers are lanes of. The

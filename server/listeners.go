@@ -88,8 +88,8 @@ func (t *tenants) keepListeners(life context.Context, side side) {
 	}
 }
 
-// awaitSettled returns once nobody who came by a tenant's own address is still in the
-// handshake of a server that drains, or when ctx has ended.
+// awaitSettled returns when, in a drain, all handshakes at tenants' own addresses have
+// ended, or ctx has.
 func (t *tenants) awaitSettled(ctx context.Context, side side) {
 	if t == nil {
 		return
@@ -125,7 +125,7 @@ func (k *listeners) settle() bool {
 	return len(failed) == 0
 }
 
-// closeOthers closes what is not wanted, and returns when another may have it.
+// closeOthers closes addresses that are not wanted, and returns when they are free.
 func (k *listeners) closeOthers(wanted map[address]bool) {
 	var closing []*door
 	for p, d := range k.open {
@@ -155,9 +155,9 @@ func (k *listeners) wanted() map[address]bool {
 	return all
 }
 
-// close takes no more connections. Those that came by a port stay, as with a name
-// that is taken away: a certificate has let them in. Nothing else than the socket has
-// let in who came by it.
+// close accepts no more connections. Those that came by a port stay, as with a name
+// that is taken away: their certificate has admitted them. Those that came by a socket
+// are cut: the socket alone has admitted them.
 func (k *listeners) close(p address, d *door) {
 	d.front.Drain()
 	if p.at.Socket != "" {
@@ -249,7 +249,7 @@ func (k *listeners) front(p address, l Listener) (*frontend.Frontend, error) {
 	return s.clientFront(cfg)
 }
 
-// tellMoved makes a side's listeners compare what is open with what tenants ask for.
+// tellMoved makes a side's listeners compare the open addresses with the wanted ones.
 func (t *tenants) tellMoved(side side) {
 	select {
 	case t.moved[side] <- struct{}{}:
@@ -257,7 +257,7 @@ func (t *tenants) tellMoved(side side) {
 	}
 }
 
-// noteFaults notes which tenants' addresses could not be had, and logs what is new.
+// noteFaults records why tenants cannot listen as they ask, and logs new faults.
 func (t *tenants) noteFaults(side side, failed map[string]error) {
 	was := t.now.Load().faults[side] // which only this goroutine replaces
 	t.replace(func(v *view) { v.faults[side] = failed })

@@ -27,11 +27,11 @@ func (s *Server) logOfOwner(owner any) logrus.FieldLogger {
 	return s.opts.Log
 }
 
-// connectionLog tells of every connection at debug, under the id by which it
-// can be followed across sidecar, server and agent.
+// connectionLog logs every connection at debug, with the id that it has in sidecar,
+// server and agent.
 type connectionLog struct{ log logrus.FieldLogger }
 
-// silent says that nobody reads debug lines, so that none needs to be made.
+// silent reports whether debug lines are off, so that none needs to be made.
 func (c connectionLog) silent() bool { return !logging.Enabled(c.log, logrus.DebugLevel) }
 
 func (c connectionLog) fields(flow *tunnel.Flow) logrus.FieldLogger {

@@ -7,7 +7,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-// fairLook is how often it is looked whether tenants carry unequal amounts.
+// fairLook is the interval at which the bytes of tenants are compared.
 const fairLook = 250 * time.Millisecond
 
 // held is what keeps the cluster's links from reading; nil where there are no
@@ -35,8 +35,7 @@ func (t *tenants) keepFair(life context.Context) {
 	}
 }
 
-// fairRound holds up those who are ahead, and lets them go again; false: life has
-// ended.
+// fairRound holds up the tenants that are ahead for one round; false: life has ended.
 func fairRound(life context.Context, f *fairness, m *meter) bool {
 	for _, cl := range m.busy {
 		if f.held(cl.name) {
@@ -62,9 +61,9 @@ type meter struct {
 	busy    []*cluster // those that had carried something at the last look
 }
 
-// look is what each cluster has carried since it was last read, of those that have,
-// and how long ago the meter was. Only it walks all clusters, and it does nothing for
-// those that carry nothing: there may be thousands of them.
+// look returns the bytes that clusters have carried since the last look or read, and
+// the time since. Only look walks all clusters, of which there may be thousands, and it
+// does nothing for those that carry nothing.
 func (m *meter) look() (carried map[string]int64, took time.Duration) {
 	clear(m.busy)
 	m.busy = m.busy[:0]
@@ -76,7 +75,7 @@ func (m *meter) look() (carried map[string]int64, took time.Duration) {
 	return m.read()
 }
 
-// read is the same of those that had carried something at the last look.
+// read is look for the clusters that had carried something at the last look.
 func (m *meter) read() (carried map[string]int64, took time.Duration) {
 	carried = make(map[string]int64, len(m.busy))
 	for _, cl := range m.busy {
@@ -91,7 +90,7 @@ func (m *meter) read() (carried map[string]int64, took time.Duration) {
 	return carried, took
 }
 
-// carried is what has passed, in bytes.
+// carried returns the bytes carried in both directions.
 func (cl *cluster) carried() int64 {
 	return cl.forwarder.Total.Up.Load() + cl.forwarder.Total.Down.Load()
 }

@@ -70,9 +70,9 @@ type Options struct {
 	// is plain HTTP.
 	AdminTLS func(choose tlsreload.Choose, nextProtos ...string) *tls.Config
 
-	// AdminToken is the token that whoever asks Admin needs to see all, at this
-	// moment, and AdminTrusts says whose certificate, followed by its
-	// intermediates, is as good. Both nil: nothing is needed.
+	// AdminToken returns the operator's token at this moment, and AdminTrusts reports
+	// whether a certificate, followed by its intermediates, is the operator's. Admin
+	// shows all to requests with either. Both nil: Admin shows all to all.
 	AdminToken  func() admin.TokenDigest
 	AdminTrusts func(chain []*x509.Certificate) bool // not without AdminTLS
 
@@ -99,11 +99,11 @@ type Options struct {
 
 	// TenantListener begins to listen at a place of one tenant: with TLSFor at a port,
 	// without TLS at a socket. It is called for all places of a side at once, and the
-	// slowest holds up the rest of that side; nil: there is no such place.
+	// slowest holds up the rest of that side; nil: tenants have no addresses.
 	TenantListener func(tenant.Address) (Listener, error)
 
 	// ResumeWindow is how long a connection waits for a link to go on by when
-	// the one that carries it is lost; 0 or less: it is lost too.
+	// its own is lost; 0 or less: it does not wait and is lost, too.
 	ResumeWindow time.Duration
 
 	Settle          time.Duration // after New, how long dials wait for the first agent; 0: they do not

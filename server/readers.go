@@ -12,9 +12,10 @@ import (
 	"konnectivity/server/tenant"
 )
 
-// login is who asks the admin port. A token counts, else a certificate. A tenant's
-// shows that tenant alone; the operator's shows all, as does none at all where the
-// operator has neither. Without any of these, nothing is looked at.
+// login returns what tells the admin port's readers apart: by their token, else by
+// their certificate. A tenant's shows that tenant alone, the operator's shows all. If
+// the operator has neither, no token or certificate is needed to see all. nil: there
+// are no tenants either, so nothing is checked.
 func (s *Server) login() admin.Login {
 	open := s.opts.AdminToken == nil && s.opts.AdminTrusts == nil
 	if open && s.tenants == nil {
@@ -31,7 +32,7 @@ func (s *Server) login() admin.Login {
 	}
 }
 
-// bearerOf is who has a token; false: nobody.
+// bearerOf returns the reader with a token; false: it is unknown.
 func (s *Server) bearerOf(token admin.TokenDigest) (admin.Reader, bool) {
 	if s.tenants != nil {
 		if t := s.tenants.now.Load().table.Reader(token); t != nil {
@@ -41,7 +42,8 @@ func (s *Server) bearerOf(token admin.TokenDigest) (admin.Reader, bool) {
 	return admin.Reader{Proven: true}, s.opts.AdminToken != nil && token.Is(s.opts.AdminToken())
 }
 
-// holderOf is who has a certificate, which intermediates follow; false: nobody.
+// holderOf returns the reader with a certificate, followed by its intermediates; false:
+// it is unknown.
 func (s *Server) holderOf(chain []*x509.Certificate) (admin.Reader, bool) {
 	if s.opts.AdminTrusts != nil && s.opts.AdminTrusts(chain) {
 		return admin.Reader{Proven: true}, true
@@ -57,8 +59,9 @@ func (s *Server) holderOf(chain []*x509.Certificate) (admin.Reader, bool) {
 // errNoReader refuses a certificate on the admin port.
 var errNoReader = errors.New("neither the operator's CA nor that of one tenant's clients has issued it")
 
-// adminTLS is the TLS of the admin port; nil: it has none. A certificate is asked
-// for where one may tell who asks, and may be left out: tokens tell it too.
+// adminTLS returns the TLS configuration of the admin port; nil: it has none. Where
+// certificates identify readers, it asks for one, which is optional: tokens identify
+// readers, too.
 func (s *Server) adminTLS() *tls.Config {
 	const proto = "http/1.1"
 	switch {
@@ -76,7 +79,7 @@ func (s *Server) adminTLS() *tls.Config {
 	return s.opts.AdminTLS(func(*tls.ClientHelloInfo) (*tlsreload.Guest, error) { return reader, nil }, proto)
 }
 
-// adminMetrics shows each reader of the admin port what is for it.
+// adminMetrics serves all metrics to the operator, and a tenant's to its readers.
 func (s *Server) adminMetrics() http.Handler {
 	all := observe.Metrics(s.gatherer())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

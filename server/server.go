@@ -119,7 +119,7 @@ func (s *Server) serverCount() int {
 func (s *Server) Run(ctx context.Context) error {
 	base := context.WithoutCancel(ctx)
 	parts, failed := errgroup.WithContext(base) // failed ends when a part fails
-	life, end := context.WithCancel(base)       // of what is there to the very end: health is asked during a drain too
+	life, end := context.WithCancel(base)       // of what runs to the very end: health is probed during a drain, too
 	defer end()
 	s.background(life, parts)
 

@@ -13,7 +13,7 @@ const (
 
 func (s side) String() string { return [sides]string{"agents", "clients"}[s] }
 
-// cas are the CAs that a tenant's peers on one side must be of; nil: of none.
+// cas are the CAs of a tenant's peers on one side; nil: they need no certificate.
 func (s side) cas(t *tenant.Spec) *tenant.CAs {
 	if s == agents {
 		return t.Agents
@@ -21,8 +21,8 @@ func (s side) cas(t *tenant.Spec) *tenant.CAs {
 	return t.Clients
 }
 
-// issuers find the tenants of those peers on that side who are told by certificate;
-// nil: none is.
+// issuers find the tenants of a side's peers by certificate; nil: no tenant is
+// recognised so.
 func (s side) issuers(table *tenant.Table) *tenant.Issuers {
 	if s == agents {
 		return table.AgentsBy()

@@ -75,7 +75,7 @@ func (s *Server) gatherer() prometheus.Gatherer {
 	})
 }
 
-// gathererOf is what is shown of one tenant.
+// gathererOf returns the metrics of one tenant.
 func (s *Server) gathererOf(tenant string) prometheus.Gatherer {
 	return prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		if cl := s.tenants.now.Load().cluster(tenant); cl != nil {

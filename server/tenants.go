@@ -136,8 +136,8 @@ func (t *tenants) apply(table *tenant.Table) {
 				is = t.newRoute(spec, t.load(spec))
 				added = append(added, is.cluster)
 			case is.spec != spec:
-				// At once, so that those are let in who come by what is new. Who came by what
-				// was there before is looked at again when the handshake is over.
+				// Before the view is published, so that handshakes by the new spec are admitted.
+				// Those by the old one are judged again when they end (route.admit).
 				is.cluster.change(spec, t.configOf(spec, is.cluster))
 				is = t.newRoute(spec, is.cluster)
 			}

@@ -39,11 +39,11 @@ func (c *Controller) collect(ctx context.Context, until time.Time) error {
 	return failed
 }
 
-// sort counts the servers and finds the leases to delete. This server is one of them
-// also while its lease cannot be renewed, or somebody has deleted it; but that nobody
-// has a lease tells nothing. A lease is live as long as its own time says so, or as
-// long as it is seen to be renewed, since clocks of servers differ. It is deleted only
-// if its time has run out and nobody has renewed it for its whole duration by our clock.
+// sort counts the servers and finds the leases to delete. This server counts even
+// while its lease cannot be renewed or was deleted, unless there are no leases at all:
+// then the count is unknown. A lease is live until its own time is over, and as long
+// as it is renewed, since clocks of servers differ. It is deleted only after both: its
+// time is over, and for its whole duration by our clock it was not renewed.
 func (c *Controller) sort(items []coordinationv1.Lease, now time.Time) (live int, expired []*coordinationv1.Lease) {
 	seen := make(map[string]sighting, len(items))
 	counted := false // this server

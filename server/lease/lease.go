@@ -4,7 +4,7 @@
 // RBAC it needs, on leases of coordination.k8s.io in its namespace: get,
 // create, update, list, delete.
 //
-// A Controller owns its lease. The server runs one if it is told to.
+// A Controller owns its lease. Options.Leases makes the server run one.
 package lease
 
 import (
@@ -62,7 +62,7 @@ type Leases interface {
 type Config struct {
 	Leases   Leases // of one namespace; kubeapi.NewLeases makes one
 	ServerID string
-	Labels   map[string]string // labels of the lease, by which leases are listed
+	Labels   map[string]string // labels of the lease; leases are listed by them
 	Metrics  Metrics           // nil: none
 	Changed  func(count int)   // if not nil, called on Run's goroutine with a new number of live servers
 	Log      logrus.FieldLogger
@@ -165,7 +165,7 @@ func (c *Controller) renew(ctx context.Context) error {
 		return c.cfg.Leases.Update(ctx, lease, metav1.UpdateOptions{})
 	})
 	if err != nil {
-		c.own = nil // somebody changed or deleted it: read it again
+		c.own = nil // it was changed or deleted: read it again
 		return err
 	}
 	c.own = updated

@@ -8,8 +8,8 @@ type bucket struct {
 	filled time.Time // zero: never
 }
 
-// fill adds what has come up since. What is owed is paid for in a second, also where
-// the rate was higher when it was taken.
+// fill adds perSecond for each second since the last fill. A debt is paid within a
+// second, also if the rate was higher when it was made.
 func (b *bucket) fill(perSecond int, now time.Time) {
 	rate := float64(perSecond)
 	if b.filled.IsZero() {

@@ -1,5 +1,5 @@
-// Package limits divides what is scarce in a server among its clusters, and in each
-// among its clients: memory, pending dials, the processors' time for dials. It also
+// Package limits divides the scarce resources of a server among its clusters, and
+// those of a cluster among its clients: memory, pending dials, the processors' time for dials. It also
 // keeps a tenant to the bounds of its settings.
 //
 // Limits belongs to the server and has a Tenant for each cluster, which has a

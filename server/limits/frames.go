@@ -15,7 +15,7 @@ const (
 	messagePrefix = 5
 
 	// incompleteFree is what a connection may leave incomplete once its client's memory
-	// is used up: about what is in transit.
+	// is used up: about the bytes in transit.
 	incompleteFree = 64 << 10
 )
 
@@ -23,7 +23,7 @@ const (
 // that it does not complete.
 var errIncomplete = errors.New("this client's share is used up, and it sends messages without completing them")
 
-// Frames counts what comes in DATA frames on a client's connection below gRPC as the
+// Frames counts the payload of DATA frames on a client's connection below gRPC as the
 // client's memory, until the message is handed over. gRPC collects a message of up to
 // 4 MB before it shows any of it, for each of a thousand streams, and bounds that by
 // nothing else. One goroutine reads; any may call the other methods.

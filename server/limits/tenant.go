@@ -30,7 +30,7 @@ type Tenant struct {
 	vain    bucket               // resumptions in vain that may be made at once
 }
 
-// parts are what is divided.
+// parts are the resources that are divided.
 type parts struct {
 	dials   *shares.Pool
 	resumes *shares.Pool // dials that resume a connection: these do not fail for new ones, nor the other way round

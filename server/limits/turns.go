@@ -11,9 +11,8 @@ import (
 )
 
 const (
-	// youngFor is how long a dial counts as work after it was let go. What the
-	// server and an agent do for it is done in less; then it waits for its
-	// destination, which costs nobody anything.
+	// youngFor is how long a dial counts as work. The server and an agent need less for
+	// it; then it waits for its destination, which costs no processor time.
 	youngFor = 3 * time.Millisecond
 
 	// dialsPerCPU is how many dials may be that young for each processor while

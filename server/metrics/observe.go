@@ -141,8 +141,8 @@ func (m *Server) FrontendWrite(took time.Duration) { m.writeDuration.Observe(too
 // AgentRefused counts a refused agent; reason is one of auth.Refusal's labels.
 func (m *Server) AgentRefused(reason string) { m.refusals.WithLabelValues(reason).Inc() }
 
-// TokenReviewed is told how long a TokenReview call took and what came of it:
-// accepted, refused or unavailable.
+// TokenReviewed records a TokenReview call: its verdict (accepted, refused or
+// unavailable) and duration.
 func (m *Server) TokenReviewed(verdict string, took time.Duration) {
 	m.reviews.WithLabelValues(verdict).Observe(took.Seconds())
 }

@@ -120,7 +120,7 @@ func pickFrom(list []*member, not *conn, now tunnel.Moment) *conn {
 
 // preferred is the agent's first connection that is not draining, else its
 // first; never not. Agents close the later of two connections to one server
-// (upstream's pkg/agent/clientset.go), so the first is the one that stays.
+// (upstream's pkg/agent/clientset.go), so the first lasts longest.
 func (m *member) preferred(not *conn) *conn {
 	var fallback *conn
 	for _, c := range m.conns {

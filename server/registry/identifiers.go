@@ -41,10 +41,10 @@ func (ids Identifiers) Len() int { return len(ids.Addrs) + len(ids.Hosts) + len(
 
 // ParseIdentifiers reads the agentIdentifiers metadata: a URL query
 // (ipv4=..&ipv6=..&host=..&cidr=..&default-route=true) whose keys may repeat.
-// As on upstream's server (proto/header/header.go), unknown keys are passed over,
-// and so is a value by which nothing can be routed, like the ipv4=$(HOST_IP) of a
-// manifest whose variable is not set: the agent still serves by what else it
-// says, and by the strategy default. The empty text is no identifiers.
+// As on upstream's server (proto/header/header.go), unknown keys are ignored, and so
+// are values that cannot be routed, like the ipv4=$(HOST_IP) of a manifest whose
+// variable is not set: the agent still serves by its other identifiers, and by the
+// strategy default. The empty text is no identifiers.
 func ParseIdentifiers(text string) (Identifiers, error) {
 	return parse(text, func(error) error { return nil })
 }

@@ -109,7 +109,7 @@ func entry[K comparable](m *map[K]*group, key K, create bool) *group {
 	return g
 }
 
-// prune forgets the keys that nobody has any more.
+// prune removes the keys of c that have no agents left.
 func (x *index) prune(c *conn) {
 	if g := x.byID[c.agent.ID]; g != nil && g.empty() {
 		delete(x.byID, c.agent.ID)

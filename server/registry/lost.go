@@ -35,7 +35,7 @@ func (r *Registry) giveUp(c *conn) {
 	defer r.mu.Unlock()
 	if r.lost.present[c] {
 		r.lost.leave(c)
-		r.tellNews()
+		r.wakeWaiters()
 	}
 }
 
@@ -65,7 +65,7 @@ func (r *Registry) doubtLater(c *conn, before []*conn) (stop func()) {
 	return func() { timer.Stop() }
 }
 
-// stays says whether c is here to stay, as far as anybody knows.
+// stays reports whether c is present, and neither drains nor has ended.
 func (r *Registry) stays(c *conn) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -31,17 +31,17 @@ type Backend interface {
 	RTT() time.Duration
 }
 
-// Agent is who is at the other end of a Backend.
+// Agent describes the agent at the other end of a Backend.
 type Agent struct {
 	ID          string
-	Identity    string // who it proved to be, in a form that outlives a renewal; "": nobody in particular
+	Identity    string // digest of the names in its certificate, which outlives a renewal; "": it has none
 	Identifiers Identifiers
 	Via         string // the protocol: "grpc" or "link"
 	Remote      string // its address, for people
 }
 
-// agentKey is what tells agents apart. An id is only what an agent calls itself:
-// one that is somebody else by its certificate takes no work away from another.
+// agentKey tells agents apart. The id alone does not, since agents choose theirs: an
+// agent with another certificate takes no work away from one with the same id.
 type agentKey struct{ id, identity string }
 
 func (a Agent) key() agentKey { return agentKey{a.ID, a.Identity} }
@@ -52,12 +52,12 @@ type Registry struct {
 	strategies atomic.Pointer[[]Strategy] // never nil
 	log        logrus.FieldLogger
 
-	joined chan struct{} // closed once somebody has joined
+	joined chan struct{} // closed once the first agent has joined
 
 	mu    sync.RWMutex // held for bookkeeping only, never over I/O
 	index index
 	lost  index         // those that may come back, and are waited for
-	news  chan struct{} // closed and replaced when somebody joins, or is not waited for any more
+	wake  chan struct{} // closed and replaced when an agent joins, or one is given up
 }
 
 // conn is one connection of an agent.
@@ -83,7 +83,7 @@ func (c *conn) better(other *conn, now tunnel.Moment) bool {
 
 // New makes a registry that routes by the given strategies, in their order.
 func New(strategies []Strategy, log logrus.FieldLogger) *Registry {
-	r := &Registry{log: log, joined: make(chan struct{}), news: make(chan struct{})}
+	r := &Registry{log: log, joined: make(chan struct{}), wake: make(chan struct{})}
 	r.SetStrategies(strategies)
 	return r
 }
@@ -110,7 +110,7 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	before := r.index.of(a)
 	r.index.join(c)
 	r.lost.forget(a)
-	r.tellNews()
+	r.wakeWaiters()
 	if !tunnel.Closed(r.joined) {
 		close(r.joined)
 	}
@@ -128,10 +128,10 @@ func (r *Registry) Join(a Agent, b Backend) (leave func()) {
 	})
 }
 
-// tellNews wakes those who wait for somebody.
-func (r *Registry) tellNews() {
-	close(r.news)
-	r.news = make(chan struct{})
+// wakeWaiters wakes the dials that wait for an agent.
+func (r *Registry) wakeWaiters() {
+	close(r.wake)
+	r.wake = make(chan struct{})
 }
 
 // warnOfTwo tells of two agents that use one id.
@@ -180,7 +180,7 @@ func (r *Registry) pick(host string, not *conn) (c *conn, s Strategy, news <-cha
 		return nil, "", nil
 	}
 	if c, _ := r.lost.choose(r.order(), name, addr, nil, now); c != nil {
-		return nil, "", r.news
+		return nil, "", r.wake
 	}
 	return nil, "", nil
 }

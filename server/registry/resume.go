@@ -64,7 +64,7 @@ func (r *Registry) at(route string, tried []*conn) (found *conn, news <-chan str
 	defer r.mu.RUnlock()
 	g := r.index.routes[route]
 	if g == nil {
-		return nil, r.news
+		return nil, r.wake
 	}
 	for _, m := range g.members {
 		for _, c := range m.conns {
@@ -72,10 +72,10 @@ func (r *Registry) at(route string, tried []*conn) (found *conn, news <-chan str
 				continue
 			}
 			if !c.draining {
-				return c, r.news
+				return c, r.wake
 			}
 			found = c
 		}
 	}
-	return found, r.news
+	return found, r.wake
 }

@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// claim is what no two tenants can have: a server name, an identity, a port, a socket
-// or, of those that are told by certificate, a CA.
+// claim is something that no two tenants can have: a server name, an identity, a port,
+// a socket or, with byCertificate, a CA.
 type claim struct {
 	key         string // the same for the same
-	shared      bool   // with all who claim it so, and with nobody else
+	shared      bool   // with others that claim it shared, not with an exclusive claim
 	file, field string // where it is
 	what        string // in errors, to be followed by whose it is
 }
@@ -56,10 +56,10 @@ func (e *takenError) Error() string {
 	return e.what + " the tenant \"" + e.owner + "\" already"
 }
 
-// owners are those who have what is claimed, by its key.
+// owners maps the keys of claims to the tenants that have them.
 type owners map[string]owner
 
-// owner is who has it.
+// owner is the tenant that has a claim, or the count of those that share it.
 type owner struct {
 	name  string // of the tenant that has it alone
 	alone int    // how many of that tenant's claims say so
@@ -87,7 +87,7 @@ func (o owners) count(t *Spec, by int) {
 	}
 }
 
-// taken is an error if somebody else has what t claims; by is without t.
+// taken returns an error if another tenant has a claim of t; by is without t.
 func (t *Spec) taken(by owners) error {
 	for _, c := range t.claims() {
 		if of, ok := by[c.key]; ok && (of.alone > 0 || !c.shared) {

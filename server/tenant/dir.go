@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// lookEvery is how often the source is looked at. What is gone must be
-	// gone twice, so a tenant that is removed is cut within two looks, and one
-	// whose CA is rewritten within filesEvery.
+	// lookEvery is the interval of looks at the source. A tenant is removed once two
+	// looks in a row do not find it. A file that is rewritten in place is noticed
+	// within filesEvery looks.
 	lookEvery = 2 * time.Second
 
 	// maxTenants bounds how many tenants are followed: well above what one
@@ -26,8 +26,8 @@ const (
 	maxTenants = 20000
 
 	// maxRefused bounds how many names of tenants that are gone are remembered.
-	// Beyond it, names of nobody are refused altogether: to forget one would let
-	// its peers fall through.
+	// Beyond it, all names that no tenant has are refused: the peers of a forgotten
+	// one would reach the server's own cluster.
 	maxRefused = 100000
 )
 
@@ -40,7 +40,7 @@ type Dir struct {
 
 	table atomic.Pointer[Table]
 
-	looking sync.Mutex // held while looking; guards what follows
+	looking sync.Mutex // held during a look; guards all fields below
 	rounds  rounds
 	entries map[string]*entry
 	served  map[string]struct{} // all server names that ever were a tenant's
@@ -51,7 +51,7 @@ type Dir struct {
 
 // entry is one tenant.
 type entry struct {
-	stamp stamp         // of what was read; nil: it is to be read again
+	stamp stamp         // of the files that were read; nil: read them again
 	read  time.Time     // counts as the moment of that
 	phase time.Duration // of rereads
 	turn  uint          // of rounds
@@ -114,8 +114,8 @@ func (d *Dir) Run(ctx context.Context) {
 	}
 }
 
-// Look looks at all files of all tenants now. What has changed is in force when it
-// returns, except for what is gone, which must be gone at the next look too.
+// Look looks at all files of all tenants now. Changes are in force when it returns;
+// removals only after two looks.
 func (d *Dir) Look() { d.look(true) }
 
 // look looks at all tenants, but unless it is whole only at the files of those
@@ -155,7 +155,7 @@ func (d *Dir) list() ([]string, error) {
 	return names, err
 }
 
-// update reads what has changed and puts a new Table into force.
+// update reads the tenants that may have changed and puts a new Table into force.
 func (d *Dir) update(names []string, whole bool) {
 	now := time.Now()
 	d.rounds.begin()
@@ -221,9 +221,9 @@ func (d *Dir) lookAt(name string, e *entry, now time.Time, files bool) (news boo
 	return e.learn(tenant, err, before, after, now)
 }
 
-// learn takes in a reading, made between two stamps. If they differ, it may be of
-// half a change, and nobody is cut for that: what is served is served as it was
-// until a look finds the files at rest.
+// learn takes in a reading, made between two stamps. If they differ, it may be of half
+// a change and must not cut connections: a served tenant keeps its spec until a look
+// finds the files unchanging.
 func (e *entry) learn(tenant *Spec, err error, before, after stamp, now time.Time) (news bool) {
 	if err == nil {
 		err = tenant.opened(e.last)
@@ -234,7 +234,7 @@ func (e *entry) learn(tenant *Spec, err error, before, after stamp, now time.Tim
 		return false
 	}
 	if whole && after.holds(0) && !unread(err) {
-		e.stamp = after // only what was read whole need not be read again
+		e.stamp = after // files that did not change while they were read need not be read again
 	}
 	e.names = tenant.ServerNames
 	if err != nil {
@@ -258,8 +258,8 @@ func (e *entry) due(now time.Time) time.Time {
 	return now.Add(-(time.Duration(now.UnixNano()) + e.phase) % rereadEvery)
 }
 
-// revoke has what is served take the reader's token of a newer reading, which
-// cannot be used otherwise: an old token is not to outlive its file.
+// revoke replaces the reader's token of the served spec by that of a newer reading
+// that cannot be served: a token must not outlive its file.
 func (e *entry) revoke(newer *Spec) (news bool) {
 	if e.serving == nil || !newer.readerKnown || newer.Reader == e.serving.Reader {
 		return false
@@ -293,9 +293,9 @@ func (e *entry) failed(err error) (news bool) {
 	return news
 }
 
-// withdrawn says whether err tells that what makes files a tenant is not
-// there: whoever removes a CA means it. A file that tenant.yaml names may be yet
-// to be written.
+// withdrawn reports whether err says that a file is missing without which there is no
+// tenant: removing a CA removes the tenant. A file that tenant.yaml names may only be
+// late.
 func withdrawn(err error) bool {
 	var field *FieldError
 	return errors.Is(err, fs.ErrNotExist) && (!errors.As(err, &field) || slices.Contains([]string{SettingsFile, ClientsCAFile, AgentsCAFile}, field.File))
@@ -343,14 +343,14 @@ func (d *Dir) serve(e *entry, owned owners, now time.Time) bool {
 // adopt has a tenant's new reading served.
 func (d *Dir) adopt(e *entry, now time.Time) {
 	for _, server := range e.parsed.ServerNames {
-		if len(d.served) <= maxRefused { // beyond, names of nobody are refused anyway
+		if len(d.served) <= maxRefused { // beyond, all names that no tenant has are refused
 			d.served[server] = struct{}{}
 		}
 	}
 	e.serving, e.last, e.err, e.since = e.parsed, e.parsed, nil, now
 }
 
-// tell logs what has become of a tenant, once.
+// tell logs the state of a tenant when it has changed.
 func (d *Dir) tell(name string, e *entry) {
 	said := fmt.Sprint(e.state(), e.err)
 	if e.serving != nil && e.err == nil {

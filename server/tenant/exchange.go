@@ -24,8 +24,8 @@ func (d *Dir) exchange(names []string, owned owners, now time.Time) bool {
 	return len(moving) > 0
 }
 
-// fitting returns those whose new readings can be served beside what has an owner and
-// those before them. The others own again what they are served with.
+// fitting returns the entries whose new readings conflict neither with the owners nor
+// with each other. The others get back the claims of the specs that they serve.
 func (o owners) fitting(moving []*entry) (fit []*entry) {
 	var rest []*entry
 	for _, e := range moving {

@@ -56,8 +56,8 @@ func uriIdentity(uri *url.URL) string {
 	return normal.String()
 }
 
-// NamesOf are the identities that a certificate has, in normal form; of one with more names than anybody
-// needs, none. What is not in the form of its kind is no identity: a CA may let
+// NamesOf returns the identities of a certificate in normal form; none if it has more
+// than maxIdentities. What is not in the form of its kind is no identity: a CA may let
 // pass what looks like one of another kind.
 func NamesOf(cert *x509.Certificate) (out []string) {
 	if 1+len(cert.DNSNames)+len(cert.URIs) > maxIdentities {

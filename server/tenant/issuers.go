@@ -24,7 +24,7 @@ const (
 var errNobodys = errors.New("no tenant that is told by certificate has a CA that issued it, or it has none of the identities that the tenant lists")
 
 // Issuers find a tenant by the CA of a certificate, on one side of the server; nil
-// where nobody is told by certificate. They do not change, and may be used by any
+// where no tenant is recognised by certificate. They do not change, and may be used by any
 // number of goroutines.
 //
 // Thousands of CAs may have the same name, and thousands of tenants the same CA, so a
@@ -44,8 +44,8 @@ type issuer struct {
 	identity string // that it has besides; "": whatever it has
 }
 
-// agentsOf and clientsOf are the CAs by which peers of a tenant are told, if they
-// are, and readersBy those by which its readers are, who ask for no name at all.
+// agentsOf and clientsOf return the CAs that identify a tenant's peers; nil: none does.
+// readersBy returns the CAs of its readers, which ask for no server name.
 func agentsOf(t *Spec) *CAs  { return t.ifTold(t.Agents) }
 func clientsOf(t *Spec) *CAs { return t.ifTold(t.Clients) }
 func readersBy(t *Spec) *CAs { return t.Clients }
@@ -113,7 +113,7 @@ func (all *Issuers) Find(chain []*x509.Certificate) (*Spec, error) {
 	return found, nil
 }
 
-// candidates are those of whose CAs one is named as the issuer of a certificate. A
+// candidates returns the tenants with a CA that a certificate of chain names as its issuer. A
 // root behind the first leads to none that those before it do not lead to, but
 // names no key, and so would lead to every tenant whose CA has its name. It stops
 // where there are too many: of thousands, each would be looked for among the others.

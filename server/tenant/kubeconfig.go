@@ -11,9 +11,8 @@ import (
 	"konnectivity/internal/kubeapi"
 )
 
-// kubeconfig is as much of that format as is accepted. What can run programs or
-// reach beyond the tenant's folder is not: whoever writes the file is not to be
-// more than a tenant.
+// kubeconfig has the accepted fields of that format. Those that run programs or read
+// files outside the tenant's folder are refused: a tenant may write the file.
 type kubeconfig struct {
 	APIVersion     string `json:"apiVersion"`
 	Kind           string `json:"kind"`
@@ -110,7 +109,7 @@ func banned(host kubeconfigHost, user kubeconfigUser) (field string, err error) 
 	return "", nil
 }
 
-// gather reads what is named. If that fails, it returns by which field.
+// gather reads the files that the fields name. If that fails, it returns the field.
 func gather(host kubeconfigHost, user kubeconfigUser, read reader) (api kubeapi.Access, field string, err error) {
 	token := []byte(user.Token)
 	api = kubeapi.Access{
@@ -172,7 +171,7 @@ func (k kubeconfig) current() (host kubeconfigHost, user kubeconfigUser, err err
 	return host, user, fmt.Errorf("current-context: there is no context %q", k.CurrentContext)
 }
 
-// checkAccess returns what is wrong with a, and the field that is.
+// checkAccess returns an error if a cannot be used, and the field that causes it.
 func checkAccess(a kubeapi.Access) (field string, err error) {
 	u, err := url.Parse(a.Server)
 	switch {

@@ -17,8 +17,8 @@ const (
 
 const labelLetters = "abcdefghijklmnopqrstuvwxyz0123456789-"
 
-// CheckName says what is wrong with a tenant's name, which is that of its
-// folder: it is like the name of a namespace.
+// CheckName returns an error unless name is fit for a tenant: it is the name of its
+// folder, and formed like that of a namespace.
 func CheckName(name string) error {
 	if len(name) > maxName || !isLabel(name) {
 		return fmt.Errorf("%.80q is no name for a tenant: want up to %d lower-case letters, digits and '-', with no '-' at the ends", name, maxName)
@@ -31,7 +31,7 @@ func isLabel(s string) bool {
 	return s != "" && len(s) <= 63 && strings.Trim(s, labelLetters) == "" && s[0] != '-' && s[len(s)-1] != '-'
 }
 
-// validName says what is wrong with a server name in normal form.
+// validName returns an error unless name is a server name in normal form.
 func validName(name string) error {
 	switch _, err := netip.ParseAddr(name); {
 	case name == "":
@@ -51,7 +51,7 @@ func validName(name string) error {
 	return nil
 }
 
-// plainName says what is wrong with the name of a file of a tenant's folder.
+// plainName returns an error unless file is the name of a file in a tenant's folder.
 func plainName(file string) error {
 	if file == "" || len(file) > 255 || strings.HasPrefix(file, ".") || strings.ContainsAny(file, "/\\\x00:") {
 		return fmt.Errorf("%.300q: want the plain name of a file in the tenant's folder", file)

@@ -8,7 +8,7 @@ import (
 	"konnectivity/internal/admin"
 )
 
-// parseReader reads the token of those who may look at this tenant alone.
+// parseReader reads the token of the tenant's readers, who see this tenant alone.
 func (t *Spec) parseReader(read reader) error {
 	text, err := read(ReaderFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -23,9 +23,8 @@ func (t *Spec) parseReader(read reader) error {
 	return nil
 }
 
-// Reader is the tenant whose reader has a token; nil: nobody's. A token that
-// several tenants have is nobody's either. What is looked up is a digest, so the
-// time it takes tells nothing of a token.
+// Reader returns the tenant whose reader has a token; nil: none, or several have it. The
+// lookup is by digest, so the time that it takes reveals nothing of a token.
 func (t *Table) Reader(token admin.TokenDigest) *Spec {
 	if found := t.readers[token]; found != nil && found.Reader.Is(token) {
 		return found
@@ -33,9 +32,9 @@ func (t *Table) Reader(token admin.TokenDigest) *Spec {
 	return nil
 }
 
-// ReaderBy is the tenant of whose clients a certificate is, which intermediates
-// follow: whoever may use a cluster's tunnel may see what goes through it. nil: it
-// is none's, or that of several, or has identities of several.
+// ReaderBy returns the tenant whose clients have a certificate, followed by its
+// intermediates: a client may use the tunnel, and so may see its traffic. nil: no
+// tenant trusts the certificate, several do, or it has identities of several.
 func (t *Table) ReaderBy(chain []*x509.Certificate) *Spec {
 	t.indexed.Do(func() { t.readersBy = newIssuers(t.tenants, readersBy) })
 	if t.readersBy == nil {

@@ -1,8 +1,8 @@
 package tenant
 
 // filesEvery is how many looks pass from one at a tenant's files to the next. Its
-// folder, which is looked at each time, shows what comes, goes or takes the place
-// of something else. It does not show what is written into a file that stays, and
+// folder, at which every look looks, shows files that are added, removed or
+// replaced. It does not show that a file was written to, and
 // there are thousands of files, each of which costs a system call.
 const filesEvery = 3
 

@@ -24,7 +24,7 @@ const (
 // called from any goroutine, use no network and do not block.
 type Secrets interface {
 	// Names are the names of all, in a new slice. An error says why it is not
-	// known whether they are still the same; nobody is gone then.
+	// known whether they are still the same; no tenant is removed then.
 	Names() ([]string, error)
 
 	// Get is what one has, which must not be modified, and a version that changes

@@ -17,16 +17,16 @@ import (
 // Settings is tenant.yaml. All but ServerNames may be left out, and these where Listen has
 // a place for agents and one for clients.
 type Settings struct {
-	// ServerNames are the names by which the tenant's agents and clients ask
-	// for the server in the TLS handshake (SNI). No other tenant has them.
+	// ServerNames are the names that the tenant's agents and clients send in the TLS
+	// handshake (SNI). No other tenant has them.
 	ServerNames []string `json:"serverNames"`
 
 	// ByCertificate has peers that ask for no tenant's name found by the CA of
 	// their certificate.
 	ByCertificate bool `json:"byCertificate,omitempty"`
 
-	// Identities are names of which certificates need one to be the tenant's, so
-	// that several tenants may share a CA.
+	// Identities are names. The tenant's certificates have one of them at least, so that
+	// several tenants may share a CA.
 	Identities IdentitiesSettings `json:"identities,omitzero"`
 
 	// Listen has ports and sockets of the tenant alone.
@@ -92,7 +92,7 @@ const SettingsFile = "tenant.yaml"
 // maxNames bounds a tenant's server names. A handful is usual.
 const maxNames = 64
 
-// FieldError says what is wrong with a file of a tenant's folder, and where.
+// FieldError is an error in a file of a tenant's folder, with its place.
 type FieldError struct {
 	File  string // such as "tenant.yaml"
 	Field string // such as "bounds.connections"; "": the file as a whole

@@ -8,8 +8,8 @@ type source interface {
 	// kind is what holds a tenant's files, in the words of a log.
 	kind() string
 
-	// list returns the tenants' names. After an error nothing is known, and
-	// nobody is gone.
+	// list returns the tenants' names. An error says nothing about them: no tenant is
+	// removed.
 	list() ([]string, error)
 
 	// open gets at one tenant's files. errors.Is(err, fs.ErrNotExist) tells that

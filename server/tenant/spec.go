@@ -39,7 +39,7 @@ type Spec struct {
 
 	ByCertificate bool // peers that ask for no tenant's name are found by their certificate
 
-	Listen ListenSettings // what is its alone
+	Listen ListenSettings // its own ports and socket
 
 	Agents  *CAs             // nil: agents show no certificate, but a token
 	Clients *CAs             // never nil
@@ -65,8 +65,8 @@ type Tokens struct {
 	API                                 kubeapi.Access
 }
 
-// Same says whether whoever was admitted under t would be under o: the same API
-// was asked for the same account and audience. nil is no token at all.
+// Same reports whether t and o admit the same agents: the same API reviews tokens for
+// the same account and audience. nil: no token is needed.
 func (t *Tokens) Same(o *Tokens) bool {
 	if t == nil || o == nil {
 		return t == o
@@ -95,8 +95,7 @@ type CAs struct {
 	// normal form; none: all count.
 	Only []string
 
-	// Digest is of what is trusted: the same for the same certificates and
-	// identities in any order.
+	// Digest is the same for the same certificates and identities in any order.
 	Digest [sha256.Size]byte
 }
 
@@ -114,7 +113,7 @@ func parse(name string, read reader) (*Spec, error) {
 		addFile(sum, file, data, err)
 		return data, err
 	}
-	readerErr := t.parseReader(hashed) // first: whoever takes a token away means it, whatever else is wrong
+	readerErr := t.parseReader(hashed) // first: a token that is removed must go even if another file is wrong
 	t.readerKnown = readerErr == nil
 	text, err := hashed(SettingsFile)
 	if err != nil {
@@ -133,7 +132,7 @@ func parse(name string, read reader) (*Spec, error) {
 	return t, err
 }
 
-// addFile adds to a Tenant's digest what came of reading a file.
+// addFile adds the result of reading a file to a Spec's digest.
 func addFile(to hash.Hash, file string, data []byte, err error) {
 	fmt.Fprintf(to, "%s %d %t\n%s", file, len(data), err == nil, data)
 }
@@ -190,7 +189,7 @@ func (t *Spec) fill(spec Settings, read reader) (err error) {
 	return t.parseCert(read)
 }
 
-// narrow has only those certificates be the tenant's that have its identities.
+// narrow restricts the tenant's CAs to certificates with its identities.
 func (t *Spec) narrow(to IdentitiesSettings) error {
 	if len(to.Clients) > 0 {
 		t.Clients = t.Clients.narrow(to.Clients)
@@ -279,8 +278,7 @@ func (t *Spec) parseCert(read reader) error {
 	return nil
 }
 
-// forget drops what is of no use once the tenant has been checked: handshakes do
-// without the parsed certificate, 3 KB.
+// forget drops the parsed certificate, 3 KB, which only the check needs.
 func (t *Spec) forget() {
 	if t.Cert != nil {
 		t.Cert.Leaf = nil
@@ -289,8 +287,8 @@ func (t *Spec) forget() {
 
 // Trust says whether a peer's certificate, followed by its intermediates, chains
 // to one of the CAs and has an identity that counts. One that has expired since it
-// was verified is looked at as of its last moment: this is about who issued it. A
-// nil CAs trusts everybody, since certificates are not asked for.
+// was verified is judged as of its last moment, since only its issuer matters. A nil
+// CAs trusts every peer: no certificate is needed.
 func (c *CAs) Trust(chain []*x509.Certificate) bool {
 	if c == nil {
 		return true

@@ -27,7 +27,7 @@ func (l look) same(o look) bool { return l == o }
 // sameFile says whether they were at one file, whatever it holds.
 func (l look) sameFile(o look) bool { return l.dev == o.dev && l.ino == o.ino }
 
-// still says whether what is at path, links followed, looks as it did. os.Stat would
+// still reports whether the file at path, links followed, is unchanged. os.Stat would
 // allocate a result each time, which for thousands of files every two seconds is most
 // of what an idle server leaves to the collector.
 func (l look) still(path string) bool {

@@ -19,7 +19,7 @@ func (l look) same(o look) bool {
 // sameFile says whether they were at one file, whatever it holds.
 func (l look) sameFile(o look) bool { return os.SameFile(l.info, o.info) }
 
-// still says whether what is at path, links followed, looks as it did.
+// still reports whether the file at path, links followed, is unchanged.
 func (l look) still(path string) bool {
 	now, err := os.Stat(path)
 	return err == nil && l.same(look{now})

@@ -21,8 +21,8 @@ type Status struct {
 	Name        string
 	State       string
 	Error       string    // a sentence that names file and field; "" while it is served as its files have it
-	Told        string    // the same for the tenant's own reader: it names nobody else
-	Since       time.Time // of what is served now, or of the failure
+	Told        string    // Error for the tenant's own reader: it names no other tenant
+	Since       time.Time // when the present spec came into force, or the failure began
 	ServerNames []string
 	Spec        *Spec // nil: broken
 }
@@ -43,13 +43,13 @@ type Table struct {
 	readersBy *Issuers
 
 	states []Status // by name
-	closed bool     // all server names of nobody are refused
+	closed bool     // all server names that no tenant has are refused
 	listed bool     // it is known which tenants there are
 }
 
 // Find is the tenant that a server name belongs to. known without a tenant is a
-// name whose tenant is broken or gone: whoever asks for it is to be refused, and
-// never served as if it had asked for nobody.
+// name whose tenant is broken or gone: a peer that asks for it must be refused, and
+// never served as if it had asked for no name.
 func (t *Table) Find(serverName string) (tenant *Spec, known bool) {
 	if serverName == "" {
 		return nil, false
@@ -62,7 +62,7 @@ func (t *Table) Find(serverName string) (tenant *Spec, known bool) {
 	return nil, refused || t.closed
 }
 
-// Tenant returns the spec of that name that is served; nil: none.
+// Tenant returns the spec of a served tenant; nil: none has that name.
 func (t *Table) Tenant(name string) *Spec { return t.tenants[name] }
 
 // Tenants are those that are served, by name. The map must not be modified.
@@ -82,8 +82,7 @@ func (t *Table) Closed() bool { return t.closed }
 // started while the API of their Secrets was away knows of none at first.
 func (t *Table) Listed() bool { return t.listed }
 
-// State is that of the tenant of that name, also of one that is broken; false: there
-// is none.
+// State returns the state of a tenant, served or broken; false: none has that name.
 func (t *Table) State(name string) (Status, bool) {
 	i, found := slices.BinarySearchFunc(t.states, name, func(s Status, name string) int { return strings.Compare(s.Name, name) })
 	if !found {

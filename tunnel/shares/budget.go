@@ -2,8 +2,8 @@ package shares
 
 import "sync/atomic"
 
-// Budget bounds the memory that a process holds for its peers: bytes that nobody has
-// read yet, and what connections themselves count as. It is divided by Share. Any
+// Budget bounds the memory that a process holds for its peers: unread bytes, and the
+// connections themselves. It is divided by Share. Any
 // goroutine may use it. The nil Budget bounds nothing.
 type Budget struct {
 	share  *Share
@@ -36,8 +36,8 @@ func (b *Budget) Divided() *Budget {
 	return &Budget{share: b.share.Pool().Share().Divide().Share()}
 }
 
-// Number identifies a part of a budget to peers, which divide their own memory
-// likewise; 0: it is not a part.
+// Number identifies a part of a budget to peers, which divide their own memory the
+// same way; 0: b is a whole budget.
 func (b *Budget) Number() uint64 {
 	if b == nil {
 		return 0
@@ -101,8 +101,8 @@ func (b *Budget) Full() bool { return b.Left() <= 0 }
 // to what it holds beyond that.
 func (b *Budget) Cut(n int64) int64 { return b.share.Cut(n) }
 
-// Filling reports whether memory will be scarce soon: the client holds a third as
-// much as is free.
+// Filling reports whether memory will be scarce soon: the client holds a third of the
+// free bytes or more.
 func (b *Budget) Filling() bool { return b != nil && 3*b.share.Used() >= b.share.Free(1) }
 
 // Scarce reports whether those that can do with less memory should.
@@ -111,16 +111,16 @@ func (b *Budget) Scarce() bool { return b.Pressure() >= Tight }
 // Short reports whether those that can do without memory should.
 func (b *Budget) Short() bool { return b.Pressure() >= Short }
 
-// Pressure is how scarce memory is for one client, measured by what it holds beside
-// what is free. A client that is alone is at Tight, Short and Out with half, three
-// quarters and eight ninths of the budget.
+// Pressure is how scarce memory is for one client: the bytes it holds, compared with
+// the free ones. A single client reaches Tight, Short and Out at half, three quarters
+// and eight ninths of the budget.
 type Pressure int
 
 const (
 	Plenty Pressure = iota
-	Tight           // it holds as much as is free
-	Short           // three times as much
-	Out             // Eagerness times as much
+	Tight           // it holds as many bytes as are free
+	Short           // three times as many
+	Out             // Eagerness times as many
 )
 
 // Pressure returns the pressure on the client.

@@ -9,9 +9,9 @@ import (
 // progress, and in the group that of the member with the least. Members that wait
 // do so in order. It has no lock and no clock.
 //
-// Up to limit pieces of work are in progress, and more while somebody has not had
-// its part of limit: groups have equal parts, however many members each has; the
-// members of a single group have equal parts of all. Who is alone never waits.
+// Up to limit pieces of work are in progress, and more while a member or group has less
+// than its part of limit: groups have equal parts, however many members each has; the
+// members of a single group have equal parts of all. A single member never waits.
 type Queue[G, M comparable] struct {
 	limit  int
 	forget time.Duration // after which a member without work no longer competes
@@ -88,8 +88,8 @@ func (q *Queue[G, M]) review(now time.Time) {
 	}
 }
 
-// Enter starts a piece of m's work and returns nil, or returns what is closed when
-// it may start.
+// Enter starts a piece of m's work and returns nil, or returns a channel that is closed
+// when the work may start.
 func (q *Queue[G, M]) Enter(m *Member) (turn chan struct{}) {
 	if len(m.turns) == 0 && q.mayStart(m) {
 		m.count(1)
@@ -138,7 +138,7 @@ func (q *Queue[G, M]) Working() (n int, waiting bool) {
 }
 
 // mayStart reports whether m's next work need not wait: there is room, m or its
-// group has less than its part, or nobody competes.
+// group has less than its part, or m is the only member.
 func (q *Queue[G, M]) mayStart(m *Member) bool {
 	if q.root.working < q.limit {
 		return true

@@ -1,11 +1,10 @@
-// Package shares divides what is scarce among clients: pending dials, open
-// connections, streams, bytes. Who comes alone may have nearly all of it, and
-// whoever comes later still finds some, without anything being set aside or
-// taken back.
+// Package shares divides scarce resources among clients: pending dials, open
+// connections, streams, bytes. A single client may have nearly all, and one that comes
+// later still finds some, without anything being set aside or taken back.
 //
 // The rule is that of a shared switch buffer (Choudhury and Hahne, "Dynamic
 // queue length thresholds", 1998): a client may have more while it has less than
-// Eagerness times what is free. One that wants all gets 8/9 of it; of n that do,
+// Eagerness times the free amount. One that wants all gets 8/9 of it; of n that do,
 // each gets 8/(8n+1), so more than 1/(n+1); and 1/(8n+1) is there for the next.
 //
 // A share can be divided again, as among the clients of a tenant. The rule then
@@ -25,7 +24,7 @@ import (
 )
 
 const (
-	// Eagerness is how many times what is free one client may have.
+	// Eagerness times the free amount is what one client may have.
 	Eagerness = 8
 
 	// crumb is the part of a divided share that counts as free in any case: so a
@@ -34,8 +33,8 @@ const (
 	crumb = 1024
 )
 
-// Pool is what is divided: a whole, or a Share. It may be used from any
-// goroutine.
+// Pool is a resource to be divided: a whole, or a Share of another Pool. It may be used
+// from any goroutine.
 type Pool struct {
 	max  int64        // of a whole
 	used atomic.Int64 // of a whole
@@ -76,7 +75,7 @@ func (p *Pool) Bounded() bool { return p.part != nil && p.part.bound.Load() > 0 
 // empty one takes nothing away.
 func (p *Pool) Share() *Share { return &Share{pool: p} }
 
-// free is what is free to a client that may have times as much.
+// free returns the free amount for a client that may have times as much.
 func (p *Pool) free(times int64) int64 {
 	if p.part == nil {
 		return p.max - p.used.Load()
@@ -87,8 +86,8 @@ func (p *Pool) free(times int64) int64 {
 // rest is what a share that may have limit leaves to its parts, which have used.
 func rest(limit, used int64) int64 { return max(limit-used, limit/crumb) }
 
-// take counts n as taken, and returns what was free before, and whether there is
-// room for n.
+// take counts n as taken. It returns how much was free before, and whether that is
+// enough.
 func (p *Pool) take(n int64) (free int64, ok bool) {
 	if p.part == nil {
 		all := p.used.Add(n)
@@ -114,8 +113,8 @@ type Share struct {
 	bound atomic.Int64 // 0: none but the rule's
 }
 
-// Divide returns a pool of what the share may have. All that is taken of it
-// counts as the share's, of which nothing is to be taken otherwise.
+// Divide returns a pool of the share's limit. All that is taken from it counts as taken
+// by the share, which must not be used otherwise.
 func (s *Share) Divide() *Pool { return &Pool{part: s} }
 
 // Bound has the client have at most max, however much is free; 0 lifts that.
@@ -130,7 +129,7 @@ func (s *Share) bounded(limit int64) int64 {
 	return limit
 }
 
-// limit is what the client may have, which is times what is free.
+// limit returns how much the client may have: the free amount times times.
 func (s *Share) limit(times int64) int64 { return s.bounded(times * s.pool.free(times)) }
 
 // Take takes n more, and says whether the client may have them; Give must
@@ -170,9 +169,9 @@ func (s *Share) Pool() *Pool { return s.pool }
 // Free is how much is free to a client that may have times as much.
 func (s *Share) Free(times int64) int64 { return s.pool.free(times) }
 
-// Within says whether the client has less than times what is free, and so has
-// each share that its own is a part of. Of a share's parts, the one that has
-// most is beyond it first, before the share itself is.
+// Within reports whether the client has less than the free amount times times, and so
+// has each share that its own is a part of. Of a share's parts, the largest exceeds
+// that first, before the share itself does.
 func (s *Share) Within(times int64) bool {
 	for ; s != nil; s = s.pool.part {
 		if s.Used() >= s.limit(times) {
