@@ -277,7 +277,7 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 
 // A proxy that is none is told of at once, without its password, and is an error where
 // destinations are to be reached through it.
-func TestProxyOfTheEnvironmentThatIsNone(t *testing.T) {
+func TestInvalidProxyOfTheEnvironment(t *testing.T) {
 	t.Setenv("NO_PROXY", "*")
 	const ignored, used = "it is ignored", "cannot be reached through it"
 	for text, want := range map[string]string{
@@ -393,7 +393,7 @@ func TestProfilingIsOff(t *testing.T) {
 }
 
 // What cannot start says why, naming the flag or the file.
-func TestCannotStart(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	testutil.NoError(t, err)
 	defer busy.Close()

@@ -76,7 +76,7 @@ func parse(t *testing.T, args []string) (*flags, error) {
 	return f, f.validate()
 }
 
-func TestFlagsThatAreRight(t *testing.T) {
+func TestValidFlags(t *testing.T) {
 	files := files(t)
 	for _, args := range []string{
 		right,
@@ -119,7 +119,7 @@ func TestFlagsThatAreRight(t *testing.T) {
 	}
 }
 
-func TestFlagsThatAreWrong(t *testing.T) {
+func TestInvalidFlags(t *testing.T) {
 	files := files(t)
 	for _, tc := range []struct{ args, says string }{
 		{"", "no port for clients"},
@@ -323,7 +323,7 @@ func TestProgramStartsAndStops(t *testing.T) {
 	}
 }
 
-func TestProgramThatCannotStart(t *testing.T) {
+func TestStartErrors(t *testing.T) {
 	files := files(t)
 	ports, _ := portFlags(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

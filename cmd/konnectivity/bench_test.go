@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestBenchRefusesNonsense(t *testing.T) {
+func TestBenchUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"--runs=0":              "--runs",
 		"--size=0":              "--size",

@@ -84,7 +84,7 @@ func TestCertsFitTogether(t *testing.T) {
 }
 
 // A name or address that is always included, or given twice, is signed once.
-func TestCertsNameEachOnce(t *testing.T) {
+func TestCertsNamesAreUnique(t *testing.T) {
 	dir := t.TempDir() + "/pki"
 	if status, _, stderr := konnectivity("certs", dir, "--cluster-san=127.0.0.1,Localhost,::ffff:127.0.0.1,10.0.0.1,10.0.0.1", "--agent-san=a.test,A.test"); status != 0 {
 		t.Fatal(stderr)
@@ -129,7 +129,7 @@ func TestCAsAreNamed(t *testing.T) {
 	}
 }
 
-func TestCertsBearRoles(t *testing.T) {
+func TestCertsHaveRoles(t *testing.T) {
 	dir := t.TempDir()
 	status, stdout, stderr := konnectivity("certs", dir+"/pki", "--trust-domain=prod.test")
 	if status != 0 {
@@ -164,7 +164,7 @@ func TestCertsNeverOverwrites(t *testing.T) {
 	}
 }
 
-func TestCertsOfAnExistingCA(t *testing.T) {
+func TestCertsFromExistingCA(t *testing.T) {
 	first, second := filepath.Join(t.TempDir(), "1"), filepath.Join(t.TempDir(), "2")
 	if status, _, stderr := konnectivity("certs", first); status != 0 {
 		t.Fatal(stderr)
@@ -183,7 +183,7 @@ func TestCertsOfAnExistingCA(t *testing.T) {
 }
 
 // A CA that nobody believes any more signs nothing.
-func TestCertsOfACAThatIsOver(t *testing.T) {
+func TestCertsOfExpiredCA(t *testing.T) {
 	ca, err := pki.NewCAFor("old", -time.Hour)
 	testutil.NoError(t, err)
 	from, dir := t.TempDir(), filepath.Join(t.TempDir(), "pki")
@@ -203,7 +203,7 @@ func TestCertsOfACAThatIsOver(t *testing.T) {
 	}
 }
 
-func TestCertsRefusesNonsense(t *testing.T) {
+func TestCertsUsageErrors(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
 		args   []string

@@ -484,7 +484,7 @@ users: [{name: lab, user: {}}]
 	l.args = []string{"--kubeconfig=" + l.file("kubeconfig"), "--resolve-from-guest-cluster-dns"}
 }
 
-func TestCheckNamesEveryFault(t *testing.T) {
+func TestCheckFaults(t *testing.T) {
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
@@ -509,7 +509,7 @@ func TestCheckNamesEveryFault(t *testing.T) {
 }
 
 // Every cross and every warning says what to do.
-func TestCheckHasAHintForEveryCross(t *testing.T) {
+func TestCheckHintsAreComplete(t *testing.T) {
 	files, err := filepath.Glob("testdata/check/*.txt")
 	if err != nil || len(files) < len(faults) {
 		t.Fatalf("%d golden files for %d faults: %v", len(files), len(faults), err)
@@ -540,7 +540,7 @@ func TestCheckJSON(t *testing.T) {
 	}
 }
 
-func TestCheckGoesThroughSidecars(t *testing.T) {
+func TestCheckDialsThroughSidecars(t *testing.T) {
 	d, err := newDemo(t.TempDir())
 	testutil.NoError(t, err)
 	l := newLab(t)
@@ -562,7 +562,7 @@ func TestCheckGoesThroughSidecars(t *testing.T) {
 }
 
 // A sidecar that cannot be asked is not one that is not there.
-func TestCheckTellsASocketThatItCannotOpen(t *testing.T) {
+func TestCheckReportsUnusableSocket(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: l.file("s"), Net: "unixgram"}) // which nobody can connect to
@@ -582,7 +582,7 @@ func TestCheckTellsASocketThatItCannotOpen(t *testing.T) {
 }
 
 // An admin port that wants to know who asks is told.
-func TestCheckAndDialHaveALogin(t *testing.T) {
+func TestCheckAndDialWithToken(t *testing.T) {
 	l := newLab(t)
 	token := admin.NewToken()
 	digest, err := admin.ParseToken(token)
@@ -604,7 +604,7 @@ func TestCheckAndDialHaveALogin(t *testing.T) {
 	}
 }
 
-func TestCheckRefusesNonsense(t *testing.T) {
+func TestCheckUsageErrors(t *testing.T) {
 	for _, args := range []string{"nonsense", "a:1 b:2", "-o yaml", "--timeout=0", "--konnectivity-port=0", "--konnectivity-hostname=a/b", "--konnectivity-hostname=a:1", "--server-admin=x"} {
 		if status, _, stderr := konnectivity(append([]string{"check"}, strings.Fields(args)...)...); status != 2 || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%s: %d %q", args, status, stderr)

@@ -9,7 +9,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestScratchTakesTheFirstPlaceThatDoes(t *testing.T) {
+func TestScratchTakesFirstUsablePlace(t *testing.T) {
 	good := t.TempDir()
 	long := filepath.Join(t.TempDir(), strings.Repeat("a", 110)) // as a path of a unix socket
 	testutil.NoError(t, os.Mkdir(long, 0o700))

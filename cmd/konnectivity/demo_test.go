@@ -11,7 +11,7 @@ import (
 )
 
 // A part that fails ends all others: nothing waits for Ctrl-C beside a dead server.
-func TestServeEndsWithAnyOfItsParts(t *testing.T) {
+func TestDemoEndsWithAnyPart(t *testing.T) {
 	d, err := newDemo(t.TempDir())
 	testutil.NoError(t, err)
 	d.log.SetOutput(io.Discard)

@@ -44,7 +44,7 @@ func (l *lines) with(id string) map[string]bool {
 
 // The trace-id of a request leads through the logs of sidecar, server and
 // agent, over the native link.
-func TestOneIDStandsInTheLogsOfEveryHop(t *testing.T) {
+func TestIDInLogsOfEveryHop(t *testing.T) {
 	const trace = "0af7651916cd43dd8448eb211c80319c"
 	d, err := newDemo(t.TempDir())
 	testutil.NoError(t, err)

@@ -41,7 +41,7 @@ func (l *lab) tlsArgs() []string {
 	return []string{"--ca-cert-path=" + l.file("ca.crt"), "--tls-cert-path=" + l.file("tls.crt"), "--tls-key-path=" + l.file("tls.key")}
 }
 
-func TestDialTellsTheEndOfItsInputAndWaitsForTheAnswer(t *testing.T) {
+func TestDialHalfClose(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	address := l.lastWord()
@@ -54,7 +54,7 @@ func TestDialTellsTheEndOfItsInputAndWaitsForTheAnswer(t *testing.T) {
 	}
 }
 
-func TestDialAsksForTheServerByName(t *testing.T) {
+func TestDialServerName(t *testing.T) {
 	l := newLab(t)
 	l.leaf.IPs, l.leaf.DNS = nil, []string{"cluster-a.example.com"}
 	l.start()
@@ -102,7 +102,7 @@ func (l *lab) socketOf(port net.Listener) string {
 	return path
 }
 
-func TestDialBySidecars(t *testing.T) {
+func TestDialThroughSidecars(t *testing.T) {
 	d, err := newDemo(t.TempDir())
 	testutil.NoError(t, err)
 	l := newLab(t)
@@ -121,7 +121,7 @@ func TestDialBySidecars(t *testing.T) {
 }
 
 // A destination that ends first ends the dial, though nobody ends its input.
-func TestDialDoesNotWaitForInputThatNobodyWants(t *testing.T) {
+func TestDialEndsWithDestination(t *testing.T) {
 	l := newLab(t)
 	ln := l.listen()
 	input, w := io.Pipe()
@@ -159,7 +159,7 @@ func TestDialVerbose(t *testing.T) {
 }
 
 // What is wrong with a path is told without its password.
-func TestDialRepeatsNoPassword(t *testing.T) {
+func TestDialHidesPassword(t *testing.T) {
 	for _, way := range []string{"socks5://u:hunter2@h:1", "http://u:hunter2@h", "http://u:hunter2%zz@h:1", "socks5:u:hunter2@h:1", "grpc://u:hunter2@/socket"} {
 		status, _, stderr := dial(strings.NewReader(""), "a:1", "--via="+way)
 		if status != 2 || strings.Contains(stderr, "hunter2") || !strings.Contains(stderr, "without user and password") {
@@ -168,7 +168,7 @@ func TestDialRepeatsNoPassword(t *testing.T) {
 	}
 }
 
-func TestDialRefusesNonsense(t *testing.T) {
+func TestDialUsageErrors(t *testing.T) {
 	for _, args := range []string{"", "a", "a:1 b:2", "a:1 --via=ftp://x:1", "a:1 --via=grpc://", "a:1 --via=http:///", "a:1 --via=https:///s", "a:1 --timeout=-1s", "a:1 --server-admin=x", "a b:1"} {
 		if status, _, stderr := dial(strings.NewReader(""), strings.Fields(args)...); status != 2 {
 			t.Errorf("%s: %d %q", args, status, stderr)

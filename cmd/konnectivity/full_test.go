@@ -18,7 +18,7 @@ type full struct{}
 func (full) Write([]byte) (int, error) { return 0, errNoSpace }
 
 // What was not written was not done.
-func TestAFullDiskIsAFailure(t *testing.T) {
+func TestFullDisk(t *testing.T) {
 	if err := printFindings(full{}, []diagnose.Finding{{Result: diagnose.OK}}, "text"); !errors.Is(err, errNoSpace) {
 		t.Errorf("findings: %v", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestRedirectChecksWhatItIsGiven(t *testing.T) {
+func TestRedirectErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"":                                       "want the networks to redirect",
 		"10.0.0.1/8":                             "did you mean 10.0.0.0/8?",

@@ -97,7 +97,7 @@ func TestStatusOfALargeProcessIsBounded(t *testing.T) {
 }
 
 // One that hangs costs no more than its bound.
-func TestStatusDoesNotWaitForWhatHangs(t *testing.T) {
+func TestStatusOfHungProcess(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	hung := []string{l.silentPort(), l.silentPort(), l.silentPort()}
@@ -110,7 +110,7 @@ func TestStatusDoesNotWaitForWhatHangs(t *testing.T) {
 
 // It costs the others nothing either, since all are asked at once: none of these
 // answers before every one was asked.
-func TestStatusAsksAllAtOnce(t *testing.T) {
+func TestStatusAsksConcurrently(t *testing.T) {
 	t.Parallel()
 	behind := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: large(t, 1, 1)})
 	addresses := make([]string, 3)
@@ -185,7 +185,7 @@ func TestStatusWatches(t *testing.T) {
 	}
 }
 
-func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
+func TestStatusOrder(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	stop := l.stall()
@@ -228,7 +228,7 @@ func TestStatusShowsStallsAndFailuresFirst(t *testing.T) {
 }
 
 // A port alone is one of this machine's, as in a sidecar's --admin-address.
-func TestStatusOfAPortAlone(t *testing.T) {
+func TestStatusOfBarePort(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	_, port, _ := net.SplitHostPort(l.admin)
@@ -237,7 +237,7 @@ func TestStatusOfAPortAlone(t *testing.T) {
 	}
 }
 
-func TestStatusOfWhatDoesNotAnswer(t *testing.T) {
+func TestStatusOfUnreachableProcesses(t *testing.T) {
 	l := newLab(t)
 	code, out, _ := konnectivity("status", l.closed)
 	if code != 1 || !strings.Contains(out, l.closed+": no answer from the admin API: connection refused") {

@@ -85,7 +85,7 @@ func TestTenantsMake(t *testing.T) {
 }
 
 // A tenant that cannot be written whole is not there at all, and can be made again.
-func TestATenantIsMadeWholeOrNotAtAll(t *testing.T) {
+func TestTenantFoldersAreAtomic(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Symlink("nowhere", filepath.Join(dir, "tenants")); err != nil {
 		t.Skip(err)
@@ -100,7 +100,7 @@ func TestATenantIsMadeWholeOrNotAtAll(t *testing.T) {
 }
 
 // certs --tenant is the same.
-func TestCertsOfATenant(t *testing.T) {
+func TestCertsOfTenant(t *testing.T) {
 	dir := t.TempDir()
 	status, said, stderr := konnectivity("certs", dir, "--tenant=b", "--server-name=b.example.com", "--kubernetes", "--namespace=control-b", "--server-namespace=shared")
 	if status != 0 {
@@ -128,7 +128,7 @@ func TestCertsOfATenant(t *testing.T) {
 	}
 }
 
-func TestTenantsRefusesNonsense(t *testing.T) {
+func TestTenantsUsageErrors(t *testing.T) {
 	dir := t.TempDir()
 	for args, want := range map[string]string{
 		"tenants make": "NAME",
@@ -261,7 +261,7 @@ func TestTenantsCheckReadsSecrets(t *testing.T) {
 }
 
 // Of several Secrets that have what another has, the first in the manifest is told.
-func TestTenantsCheckTellsTheFirstConflict(t *testing.T) {
+func TestTenantsCheckConflict(t *testing.T) {
 	dir := t.TempDir()
 	if status, _, stderr := konnectivity("certs", dir, "--tenant=a", "--server-name=a.example.com", "--kubernetes"); status != 0 {
 		t.Fatal(stderr)
@@ -282,7 +282,7 @@ func TestTenantsCheckTellsTheFirstConflict(t *testing.T) {
 	}
 }
 
-func TestTenantsCheckLooksAtModes(t *testing.T) {
+func TestTenantsCheckModes(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("modes say nothing there")
 	}
@@ -380,7 +380,7 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 
 // An admin port that speaks TLS is asked with the server's CA and a certificate,
 // and what is wrong is told.
-func TestAnAdminPortOverTLS(t *testing.T) {
+func TestStatusOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := pki.NewCA("ca")
 	testutil.NoError(t, err)

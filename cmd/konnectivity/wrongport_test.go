@@ -38,7 +38,7 @@ func webServer(t *testing.T, secure bool) string {
 }
 
 // A wrong port is named as what it is, long before a dial's own bound.
-func TestDialAtAWrongPortSaysWhatItIs(t *testing.T) {
+func TestDialIdentifiesWrongPort(t *testing.T) {
 	l := newLab(t)
 	l.start()
 	for name, c := range map[string]struct{ way, says string }{
@@ -67,7 +67,7 @@ func TestDialAtAWrongPortSaysWhatItIs(t *testing.T) {
 }
 
 // A proxy that takes its time with the greeting is no wrong port.
-func TestASlowGreetingIsWaitedFor(t *testing.T) {
+func TestDialWaitsForSlowGreeting(t *testing.T) {
 	t.Parallel() // it waits
 	l := newLab(t)
 	l.start()

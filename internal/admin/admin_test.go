@@ -82,7 +82,7 @@ func bubble(t *testing.T, f func(tr *traffic, h http.Handler)) {
 	})
 }
 
-func TestAStallShowsWithinTwoSamples(t *testing.T) {
+func TestStallShowsWithinTwoSamples(t *testing.T) {
 	bubble(t, func(tr *traffic, h http.Handler) {
 		client, target := tr.open(&tunnel.Flow{Request: tunnel.Request{ID: "one", Front: "socks5", Network: "tcp", Address: "a.test:443", Source: tunnel.Addr{Text: "10.0.0.1:5"}}})
 		defer client.Close()
@@ -157,7 +157,7 @@ func TestListsArePagedFilteredAndSorted(t *testing.T) {
 	}
 }
 
-func TestFailuresTellCauseAndHintAndNoSecrets(t *testing.T) {
+func TestFailuresHaveHintsAndNoSecrets(t *testing.T) {
 	table := NewTable()
 	h := mounted(Source{Table: table})
 	secret := errors.New("proxy http://user:hunter2@10.0.0.9 said no")
@@ -254,7 +254,7 @@ func TestPeersHaveTheRatesOfTheirConnections(t *testing.T) {
 	}
 }
 
-func TestOnlyReadingAndOnlyByOwnName(t *testing.T) {
+func TestMethodsAndHosts(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})
 	for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
 		for _, url := range []string{"/", "/api/v1/status"} {
@@ -282,7 +282,7 @@ func TestOnlyReadingAndOnlyByOwnName(t *testing.T) {
 	}
 }
 
-func TestThePageLoadsNothingFromElsewhere(t *testing.T) {
+func TestPageLoadsOwnFilesOnly(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})
 	urls := map[string]string{"/": "text/html", "/page.css": "text/css", "/icon.svg": "image/svg+xml"}
 	for _, part := range []string{"page", "words", "tiles", "topology", "connections", "detail", "failures"} {

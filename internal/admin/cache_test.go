@@ -15,7 +15,7 @@ import (
 )
 
 // What one asks for is no answer to another.
-func TestQuestionsAreToldApart(t *testing.T) {
+func TestQueryKeysAreUnique(t *testing.T) {
 	for _, pair := range [][2]url.Values{
 		{{"role": {"agent,server"}}, {"role": {"agent server"}}},
 		{{"filter": {"x"}, "state": {"idle"}, "sort": {"id"}, "tenant": {"t state: sort:since tenant:y"}}, {"filter": {"x state:idle sort:id tenant:t"}, "tenant": {"y"}}},
@@ -73,7 +73,7 @@ func TestAnswersAreShared(t *testing.T) {
 }
 
 // Whatever is asked, making answers takes a quarter of one CPU at most.
-func TestAnswersLeaveTheCPUToOthers(t *testing.T) {
+func TestAnswersAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAnswerCache(func() uint64 { return 0 })
 		start := time.Now()
@@ -95,7 +95,7 @@ func TestAnswersLeaveTheCPUToOthers(t *testing.T) {
 }
 
 // Who leaves before its turn makes nobody else go without.
-func TestOneThatLeavesTakesNoAnswerWithIt(t *testing.T) {
+func TestCancelledRequestKeepsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAnswerCache(func() uint64 { return 0 })
 		s.turn <- struct{}{} // something else is being made
@@ -119,7 +119,7 @@ func TestOneThatLeavesTakesNoAnswerWithIt(t *testing.T) {
 
 // An answer that cannot be made, for a defect, ends with its request: net/http goes on
 // after a panic, and so do others who ask.
-func TestAnAnswerThatPanicsIsNotTheLast(t *testing.T) {
+func TestPanicDoesNotBlockAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAnswerCache(func() uint64 { return 0 })
 		func() {

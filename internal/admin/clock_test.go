@@ -20,7 +20,7 @@ func set(t time.Time, by time.Duration) time.Time {
 }
 
 // A clock that is set, as at boot, makes no connection busy, and none stalled for longer.
-func TestAClockThatIsSetChangesNoState(t *testing.T) {
+func TestClockChangeKeepsStates(t *testing.T) {
 	for _, by := range []time.Duration{-time.Hour, time.Hour} {
 		table, real := NewTable(), time.Now()
 		f := &tunnel.Flow{Request: tunnel.Request{Front: "socks5", Address: "a.test:443"}, Opened: real.Add(-time.Minute)}

@@ -10,7 +10,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-func TestTheLastAgentIsRemembered(t *testing.T) {
+func TestLastDeparture(t *testing.T) {
 	table := NewTable()
 	h := mounted(Source{Table: table})
 	if s := get[Status](t, h, "/api/v1/status"); s.LastGone != nil {
@@ -44,7 +44,7 @@ func TestTheLastAgentIsRemembered(t *testing.T) {
 
 // A tenant's last one is shown until another of its own leaves, or the tenant
 // goes.
-func TestTheLastAgentOfATenantIsRemembered(t *testing.T) {
+func TestLastDepartureOfTenant(t *testing.T) {
 	table := NewTable()
 	last := func(tenant string) string {
 		s := get[Status](t, mounted(Source{Table: table, Tenant: tenant, Tenants: crowd}), "/api/v1/status")
@@ -65,7 +65,7 @@ func TestTheLastAgentOfATenantIsRemembered(t *testing.T) {
 	}
 }
 
-func TestSilenceOfALivingPeerIsNone(t *testing.T) {
+func TestSilentSeconds(t *testing.T) {
 	for last, silent := range map[time.Duration]bool{0: false, 5 * time.Second: false, 8 * time.Second: true} {
 		if s := SilentSeconds(time.Now().Add(-last)); (s > 0) != silent || silent && s < 8 {
 			t.Errorf("heard %v ago: %v", last, s)

@@ -7,7 +7,7 @@ import (
 )
 
 // A tenant's failures push out none but its own, and go with it.
-func TestFailuresOfATenantPushOutOnlyItsOwn(t *testing.T) {
+func TestTenantFailuresAreSeparate(t *testing.T) {
 	var table Table
 	add := func(tenant, id string) { table.failures.add(Failure{Tenant: tenant, ID: id}) }
 	add("", "own")
@@ -72,7 +72,7 @@ func TestFailuresOfManyTenantsAreBounded(t *testing.T) {
 }
 
 // As many tenants as there may be keep one failure each.
-func TestEachOfVeryManyTenantsKeepsAFailure(t *testing.T) {
+func TestEveryTenantKeepsAFailure(t *testing.T) {
 	var table Table
 	for i := range 3 {
 		for n := range keptOfTenants + 1 {

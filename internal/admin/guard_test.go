@@ -16,7 +16,7 @@ func request(url, local string) *http.Request {
 }
 
 // On loopback nobody has a reason to ask by any name but localhost.
-func TestOnLoopbackOnlyByAddressOrLocalhost(t *testing.T) {
+func TestHostOnLoopback(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})
 	for host, everywhere := range map[string]bool{
 		"127.0.0.1:8095": true, "[::1]:8095": true, "localhost:9": true, "LOCALHOST.": true, "x.localhost": true, "10.1.2.3:1": true,
@@ -43,7 +43,7 @@ func TestOnLoopbackOnlyByAddressOrLocalhost(t *testing.T) {
 }
 
 // What a program serves beside page and API is guarded like them.
-func TestAllOfThePortIsGuarded(t *testing.T) {
+func TestGuardCoversAllHandlers(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/metrics", func(http.ResponseWriter, *http.Request) {})
 	h := Handler(mux, Source{Table: NewTable()})
@@ -68,7 +68,7 @@ func TestAllOfThePortIsGuarded(t *testing.T) {
 }
 
 // A page of another site cannot make this one work, nor read or frame it.
-func TestOtherSitesMayOnlyLinkHere(t *testing.T) {
+func TestCrossSiteRequests(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})
 	for _, c := range []struct {
 		site, mode string

@@ -78,7 +78,7 @@ func TestNeighboursAreBounded(t *testing.T) {
 }
 
 // One tenant's clients, from however many addresses, do not take the names of another's.
-func TestNeighboursOfOneTenantLeaveOthersTheirNames(t *testing.T) {
+func TestNeighboursAreBoundedByTenant(t *testing.T) {
 	table := NewTable()
 	flow := func(tenant string, from int) *tunnel.Flow {
 		return &tunnel.Flow{Request: tunnel.Request{Client: &tunnel.Client{Tenant: tenant}, Front: "connect", Source: source(fmt.Sprintf("10.0.%d.%d:7", from/256, from%256))}, Result: tunnel.Result{Hop: tunnel.Hop{Role: "agent", ID: "a"}}}
@@ -101,7 +101,7 @@ func TestNeighboursOfOneTenantLeaveOthersTheirNames(t *testing.T) {
 	}
 }
 
-func TestTextsOfFailuresAreBounded(t *testing.T) {
+func TestFailureTextsAreBounded(t *testing.T) {
 	table := NewTable()
 	long := make([]byte, 1<<20)
 	for i := range long {

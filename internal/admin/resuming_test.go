@@ -13,7 +13,7 @@ type lasting struct{ now tunnel.ResumeStatus }
 
 func (l *lasting) ResumeStatus() tunnel.ResumeStatus { return l.now }
 
-func TestAResumedConnectionShowsItsPauseAndItsNewHop(t *testing.T) {
+func TestResumedConnectionInList(t *testing.T) {
 	table := NewTable()
 	h := mounted(Source{Component: "test", Table: table, Peers: func() []Peer {
 		return []Peer{{Role: RoleServer, ID: "a"}, {Role: RoleServer, ID: "b"}}
@@ -49,7 +49,7 @@ func TestAResumedConnectionShowsItsPauseAndItsNewHop(t *testing.T) {
 }
 
 // A process between the ends tells nothing of what they resume elsewhere.
-func TestWhatIsResumedElsewhereIsNoFailure(t *testing.T) {
+func TestResumedConnectionIsNoFailure(t *testing.T) {
 	table := NewTable()
 	h := mounted(Source{Component: "test", Table: table})
 	between := func() *tunnel.Flow {

@@ -24,7 +24,7 @@ func crowd() []Tenant {
 	}
 }
 
-func TestTenantsAreSortedSelectedAndCounted(t *testing.T) {
+func TestTenantsList(t *testing.T) {
 	h := mounted(Source{Table: NewTable(), Tenants: crowd})
 	for query, want := range map[string]string{
 		"": "a b c d e f", "sort=-state": "f e d c a b", "sort=state": "a b c d e f", "sort=-agents": "c b a d e f", "sort=-connections": "c a b d e f", "sort=-name": "f e d c b a",
@@ -52,7 +52,7 @@ func TestTenantsAreSortedSelectedAndCounted(t *testing.T) {
 
 // Of the readers of one tenant, one is answered at a time; the others do not keep
 // anybody else waiting.
-func TestReadersOfOneTenantWaitForEachOther(t *testing.T) {
+func TestTenantReadersAreSerialized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAnswers(func() uint64 { return 0 })
 		who := func(tenant string) context.Context {
@@ -98,7 +98,7 @@ func (w slowReader) Write(b []byte) (int, error) {
 }
 
 // Who is slow to take an answer keeps no other reader of the tenant waiting.
-func TestASlowReaderHoldsNoTurn(t *testing.T) {
+func TestSlowReaderHoldsNoGate(t *testing.T) {
 	of := func(string) (Source, bool) { return Source{Table: NewTable(), Tenants: crowd, Tenant: "red"}, true }
 	h := mounted(Source{Table: NewTable(), Tenants: crowd, Of: of, Login: func(*http.Request) (Reader, bool) { return Reader{"red", true}, true }})
 	slow := slowReader{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}

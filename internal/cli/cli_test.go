@@ -95,7 +95,7 @@ func TestFirstSignalStopsGracefully(t *testing.T) {
 }
 
 // A terminal that goes away is told of by the kernel and by its shell.
-func TestSIGHUPIsAlwaysGraceful(t *testing.T) {
+func TestSIGHUPIsGraceful(t *testing.T) {
 	signals := make(chan os.Signal, 2)
 	status, _, stderr := execute(program(func(ctx context.Context) error {
 		signals <- syscall.SIGHUP

@@ -12,7 +12,7 @@ import (
 	"konnectivity/internal/cli"
 )
 
-func TestMainHearsRealSignals(t *testing.T) {
+func TestMainHandlesSignals(t *testing.T) {
 	args := os.Args
 	defer func() { os.Args = args }()
 	os.Args = []string{"prog"}
@@ -31,7 +31,7 @@ func TestMainHearsRealSignals(t *testing.T) {
 }
 
 // What nohup has ignored stays so.
-func TestMainLeavesSIGHUPToNohup(t *testing.T) {
+func TestMainKeepsIgnoredSIGHUP(t *testing.T) {
 	signal.Ignore(syscall.SIGHUP)
 	defer func() { // Reset would leave it ignored, as far as Ignored knows
 		heard := make(chan os.Signal, 1)

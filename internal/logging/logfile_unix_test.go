@@ -14,7 +14,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestLogFilesThatCannotBeOpened(t *testing.T) {
+func TestLogFileErrors(t *testing.T) {
 	dir := t.TempDir()
 	pipe := filepath.Join(dir, "pipe")
 	testutil.NoError(t, syscall.Mkfifo(pipe, 0o600))

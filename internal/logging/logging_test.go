@@ -90,7 +90,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-func TestEverybodyWritesIntoOneStream(t *testing.T) {
+func TestLibrariesLogIntoOneStream(t *testing.T) {
 	log, out := parseFlags(t, "-v=5")
 	for _, c := range []struct {
 		name, level, msg, library string
@@ -147,7 +147,7 @@ func TestVmoduleSelectsSourceFiles(t *testing.T) {
 	}
 }
 
-func TestKlogFlagsParseAndSayOnceWhatTheyDoNot(t *testing.T) {
+func TestIneffectiveKlogFlags(t *testing.T) {
 	_, out := parseFlags(t, "--add-dir-header", "--skip-headers=true", "--skip-log-headers", "--one-output",
 		"--log-backtrace-at=file.go:10", "--log-file-max-size=0", "--stderrthreshold=2", "--alsologtostderr",
 		"--logtostderr=true", "--log-dir=/nowhere")
@@ -166,7 +166,7 @@ func TestKlogFlagsParseAndSayOnceWhatTheyDoNot(t *testing.T) {
 	}
 }
 
-func TestBadValuesAreRefusedWhenParsed(t *testing.T) {
+func TestInvalidValuesAreRefused(t *testing.T) {
 	for _, arg := range []string{
 		"--log-level=loud", "--log-level=panic", "--log-format=xml", "--v=much", "--vmodule=x", "--vmodule==3",
 		"--stderrthreshold=4", "--alsologtostderrthreshold=x", "--log-file-max-size=-1",
@@ -221,7 +221,7 @@ func TestLogFileAndStandardError(t *testing.T) {
 }
 
 // The largest sizes mean no limit, and not what is left of them as a number of bytes.
-func TestLogFileOfTheLargestSize(t *testing.T) {
+func TestLargestLogFileSizes(t *testing.T) {
 	for _, size := range []string{"17592186044417", "18446744073709551615"} { // the first is 2^44 and one
 		path := filepath.Join(t.TempDir(), "x.log")
 		testutil.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("\n"), 2<<20), 0o600))
@@ -233,7 +233,7 @@ func TestLogFileOfTheLargestSize(t *testing.T) {
 	}
 }
 
-func TestLogFileStartsAnewWhenFull(t *testing.T) {
+func TestLogFileIsTruncatedWhenFull(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.log")
 	const limit = 1000
 	log, err := logging.New(logging.Options{Level: logrus.InfoLevel, File: path, FileMaxBytes: limit})
@@ -289,7 +289,7 @@ func TestHTTPErrorLog(t *testing.T) {
 
 // A http.Transport quotes what servers send unasked, by the standard library's
 // log. Payload must not get into ours, nor may servers fill it.
-func TestUnaskedBytesOfServersAreNotLogged(t *testing.T) {
+func TestUnsolicitedBytesAreNotLogged(t *testing.T) {
 	out := &output{}
 	entry, err := logging.New(logging.Options{Level: logrus.DebugLevel, Out: out})
 	testutil.NoError(t, err)

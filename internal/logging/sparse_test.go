@@ -16,7 +16,7 @@ import (
 )
 
 // Whatever is warned of, and by however many, some lines a minute tell it.
-func TestWarningsOfOneWordingAreBounded(t *testing.T) {
+func TestEqualWarningsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := New(Options{Component: "c", Level: logrus.DebugLevel, Out: &out})
@@ -56,7 +56,7 @@ func TestWarningsOfOneWordingAreBounded(t *testing.T) {
 }
 
 // Wordings without end are no way around it, and give way to others in time.
-func TestWordingsAreBounded(t *testing.T) {
+func TestMessagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out})
@@ -80,7 +80,7 @@ func TestWordingsAreBounded(t *testing.T) {
 
 // A tenant whose peers cause the same line again and again hides nothing of
 // another, nor of the server itself.
-func TestWordingsOfEachTenantAreBounded(t *testing.T) {
+func TestMessagesAreBoundedByTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		log, err := New(Options{Component: "c", Level: logrus.InfoLevel, Out: &out})
@@ -106,7 +106,7 @@ func TestWordingsOfEachTenantAreBounded(t *testing.T) {
 }
 
 // Tenants that come and go leave nothing behind.
-func TestQuietTenantsAreForgotten(t *testing.T) {
+func TestStaleTenantRecordsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &sparse{seen: map[string]map[string]*wording{}}
 		fire := func(tenant string) {

@@ -12,7 +12,7 @@ import (
 )
 
 // A disk that takes no more fills standard error with nothing, but says so.
-func TestLinesThatCannotBeWritten(t *testing.T) {
+func TestWriteErrorsAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told bytes.Buffer
 		w, err := openFile(filepath.Join(t.TempDir(), "log"), 0, &told)

@@ -13,7 +13,7 @@ import (
 )
 
 // Links' part is added to the rest once, however often it is asked for.
-func TestFedMetricHasBothParts(t *testing.T) {
+func TestFedMetric(t *testing.T) {
 	total := 0.0
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packets_total", Help: "H."}, []string{"kind"})
 	reg := prometheus.NewPedanticRegistry()
@@ -54,7 +54,7 @@ func TestFedCountersDoNotFall(t *testing.T) {
 	}
 }
 
-func TestPacketsOfEitherSide(t *testing.T) {
+func TestPackets(t *testing.T) {
 	s := link.Stats{Opened: 3, Accepted: 4, Answered: 2, Ended: 1, DataSent: 10, DataReceived: 20}
 	asked, answered := Packets(s, true)
 	if asked[client.PacketType_DIAL_REQ] != 3 || asked[client.PacketType_DATA] != 10 || asked[client.PacketType_CLOSE_REQ] != 1 ||

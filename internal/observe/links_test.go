@@ -16,7 +16,7 @@ type session struct{ now link.Stats }
 
 func (s *session) Stats() link.Stats { return s.now }
 
-func TestSumsAndExtremesByKindOfPeer(t *testing.T) {
+func TestLinkMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	l := NewLinks("x_link_", "agent", "client")
 	reg.MustRegister(l)

@@ -9,7 +9,7 @@ import (
 )
 
 // What net/http makes of headers that never end counts, so that few of them fit.
-func TestHalfHeadersWeighWhatTheyCost(t *testing.T) {
+func TestIncompleteHeadersAreWeighed(t *testing.T) {
 	header := bytes.Repeat([]byte("X1234:\r\n"), maxHeaderBytes/8)
 	slots := newSlots()
 	for range 100 {

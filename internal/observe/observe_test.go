@@ -25,7 +25,7 @@ func get(handler http.Handler, url string) *httptest.ResponseRecorder {
 	return w
 }
 
-func TestHealthAnswersAsTheProgramsItReplaces(t *testing.T) {
+func TestHealthMatchesUpstream(t *testing.T) {
 	var broken error
 	check := func() error { return broken }
 	agent := observe.NewHealth(observe.HealthOptions{})
@@ -61,7 +61,7 @@ func TestHealthAnswersAsTheProgramsItReplaces(t *testing.T) {
 }
 
 // One that waits for others is not to be restarted for it.
-func TestLiveThoughNotReady(t *testing.T) {
+func TestHealthzWhenNotReady(t *testing.T) {
 	h := observe.NewHealth(observe.HealthOptions{})
 	mux := http.NewServeMux()
 	h.Mount(mux)
@@ -147,7 +147,7 @@ func TestServeFinishesRequestsAndEndsWithItsContext(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-func TestServeCutsOffWhoDoesNotFinish(t *testing.T) {
+func TestServeCutsUnfinishedRequests(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	entered := make(chan struct{})
 	l, done := serve(t, ctx, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -176,7 +176,7 @@ func TestServeCutsOffWhoDoesNotFinish(t *testing.T) {
 	}
 }
 
-func TestServeTellsWhenItsListenerFails(t *testing.T) {
+func TestServeReturnsListenerError(t *testing.T) {
 	l, done := serve(t, t.Context(), http.NotFoundHandler())
 	c, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {

@@ -22,7 +22,7 @@ type ends struct {
 func (e *ends) Stats() resume.Stats            { return e.now }
 func (e *ends) OnResume(f func(time.Duration)) { e.resumed = f }
 
-func TestResumingIsThereFromTheStart(t *testing.T) {
+func TestResumingMetricsStartAtZero(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	if err := Resuming(reg, "x_", resume.New(resume.Options{})); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestResumingIsThereFromTheStart(t *testing.T) {
 	}
 }
 
-func TestResumingFollowsTheFigures(t *testing.T) {
+func TestResumingMetrics(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	e := &ends{now: resume.Stats{GivenUp: map[string]int64{"window": 0}}}
 	if err := Resuming(reg, "x_", e); err != nil {

@@ -41,7 +41,7 @@ func scraped(ctx context.Context, h http.Handler, coding string) *httptest.Respo
 
 // However many ask at once, one scrape is made at a time, and one serves all who wait
 // for it.
-func TestScrapesAreSharedByAllWhoWait(t *testing.T) {
+func TestScrapesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most, made int
 		h := observe.Metrics(gathered(func() float64 {
@@ -73,7 +73,7 @@ func TestScrapesAreSharedByAllWhoWait(t *testing.T) {
 }
 
 // Whoever asks learns at least what was so when it asked.
-func TestScrapesAreNeverOld(t *testing.T) {
+func TestScrapesAreCurrent(t *testing.T) {
 	var value atomic.Int64
 	h := observe.Metrics(gathered(func() float64 { return float64(value.Load()) }))
 	var all sync.WaitGroup
@@ -92,7 +92,7 @@ func TestScrapesAreNeverOld(t *testing.T) {
 }
 
 // One who leaves is not waited for, and keeps nobody else waiting.
-func TestScraperLeaves(t *testing.T) {
+func TestCancelledScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := observe.Metrics(gathered(func() float64 { time.Sleep(time.Second); return 1 }))
 		go scraped(t.Context(), h, "")
@@ -110,7 +110,7 @@ func TestScraperLeaves(t *testing.T) {
 }
 
 // Who shares a scrape that comes to nothing is told so, as is who asked for it first.
-func TestScrapesThatFail(t *testing.T) {
+func TestFailedScrapes(t *testing.T) {
 	for name, fails := range map[string]func() error{
 		"an error": func() error { return errors.New("no metrics") },
 		"a panic":  func() error { panic("no metrics") },

@@ -55,7 +55,7 @@ func anyPair() tls.Certificate {
 }
 
 // Over TLS as well, connections without a request give way to those with one.
-func TestHandshakesThatNeverEndGiveWay(t *testing.T) {
+func TestIncompleteHandshakesGiveWay(t *testing.T) {
 	at, ask := serveTLS(t, anyPair())
 	for i := range 300 {
 		c, err := net.Dial("tcp", at)
@@ -70,7 +70,7 @@ func TestHandshakesThatNeverEndGiveWay(t *testing.T) {
 
 // Whoever sends more certificates than anybody has is cut off before they are
 // looked at.
-func TestCertificatesWithoutEndAreCutOff(t *testing.T) {
+func TestLongCertificateChainIsRefused(t *testing.T) {
 	pair := anyPair()
 	_, ask := serveTLS(t, pair)
 	if err := ask(pair); err != nil {

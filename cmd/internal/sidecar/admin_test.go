@@ -20,7 +20,7 @@ func noLog() logrus.FieldLogger {
 	return log
 }
 
-func TestLoopbackUnlessSaidOtherwise(t *testing.T) {
+func TestAdminAddressDefaultsToLoopback(t *testing.T) {
 	for given, want := range map[string]string{":8096": "127.0.0.1:8096", "0.0.0.0:8096": "0.0.0.0:8096", "[::]:1": "[::]:1", "localhost:1": "localhost:1"} {
 		if got := loopback(given); got != want {
 			t.Errorf("%s: %s, want %s", given, got, want)

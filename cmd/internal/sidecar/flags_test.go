@@ -35,7 +35,7 @@ func parse(t *testing.T, front Front, args ...string) (o *Options, status int, s
 	return o, status, stderr.String()
 }
 
-func TestDefaultsAreThoseOfTheProgramsReplaced(t *testing.T) {
+func TestDefaultsMatchReplacedPrograms(t *testing.T) {
 	t.Setenv("KUBECONFIG", "/hosted/kubeconfig")
 	for _, front := range []Front{SOCKS5, HTTP} {
 		o, status, said := parse(t, front)
@@ -60,7 +60,7 @@ func TestDefaultsAreThoseOfTheProgramsReplaced(t *testing.T) {
 
 // Every flag of either is in both, with its default unless docs/compatibility.md
 // says otherwise.
-func TestFlagsOfTheProgramsReplaced(t *testing.T) {
+func TestFlagsMatchReplacedPrograms(t *testing.T) {
 	for _, front := range []Front{SOCKS5, HTTP} {
 		testutil.CheckUpstreamFlags(t, "sidecar", NewCommand(front).Flags(), "sidecar")
 	}
@@ -107,7 +107,7 @@ func TestCommandLinesInUse(t *testing.T) {
 	}
 }
 
-func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
+func TestUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"--serving-port=70000":           "--serving-port\" flag: want a port from 0 to 65535",
 		"--serving-port=http":            "--serving-port\" flag: want a port from 0 to 65535",
@@ -151,7 +151,7 @@ func TestWrongFlagsAreOneLineThatSaysWhatIsAccepted(t *testing.T) {
 	}
 }
 
-func TestFlagsGivenInVainAreSaidOnce(t *testing.T) {
+func TestIneffectiveFlagsAreWarned(t *testing.T) {
 	t.Setenv("KUBECONFIG", "")
 	for _, c := range []struct {
 		front Front

@@ -30,7 +30,7 @@ func probed(t *testing.T, own string, answer bool) (_ *sidecar, port string) {
 	return s, port
 }
 
-func TestProbesAreAnsweredBesideLoopback(t *testing.T) {
+func TestProbesAreAnswered(t *testing.T) {
 	s, port := probed(t, "127.0.0.1:0", true)
 	var all sync.WaitGroup
 	for _, ln := range s.probes {
@@ -50,7 +50,7 @@ func TestProbesAreAnsweredBesideLoopback(t *testing.T) {
 	}
 }
 
-func TestProbesAreAnsweredOnlyWhereAskedForAndNeeded(t *testing.T) {
+func TestProbesAreOffByDefault(t *testing.T) {
 	if s, _ := probed(t, "127.0.0.1:0", false); len(s.probes) != 0 {
 		t.Error("probes are answered without --answer-tcp-probes")
 	}
@@ -61,7 +61,7 @@ func TestProbesAreAnsweredOnlyWhereAskedForAndNeeded(t *testing.T) {
 
 // One address that this machine does not have, or not yet, keeps no sidecar from
 // serving.
-func TestProbesMissAnAddress(t *testing.T) {
+func TestProbesWithUnusableAddress(t *testing.T) {
 	absent, there := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("127.0.0.2")
 	for _, c := range []struct {
 		addresses []netip.Addr

@@ -26,7 +26,7 @@ func TestSelfCheckKnowsNames(t *testing.T) {
 }
 
 // A client cannot have a sidecar connect to itself, whatever it calls it.
-func TestNoFrontReachesItsOwnSidecar(t *testing.T) {
+func TestFrontsRefuseOwnSidecar(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	for _, front := range []Front{SOCKS5, HTTP} {
@@ -51,7 +51,7 @@ func TestNoFrontReachesItsOwnSidecar(t *testing.T) {
 }
 
 // Nor can one of plain requests, whichever of the fronts it names.
-func TestNoPlainRequestReachesItsOwnSidecar(t *testing.T) {
+func TestPlainRequestsRefuseOwnSidecar(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	_, second, _ := net.SplitHostPort(testutil.ReservedAddress(t))

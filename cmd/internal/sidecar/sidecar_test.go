@@ -125,7 +125,7 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 
 // The sidecar is up before anything else is, says clearly what is missing, and
 // works as soon as it is there.
-func TestStartsWithNothingInPlace(t *testing.T) {
+func TestStartBeforeServer(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options(SOCKS5, "--health-address=127.0.0.1:0"))
 	site := w.site()
@@ -160,7 +160,7 @@ func TestStartsWithNothingInPlace(t *testing.T) {
 	}
 }
 
-func TestNoCertificatesIsNoReasonNotToStart(t *testing.T) {
+func TestStartWithoutCertificates(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	r := w.start(w.options(SOCKS5, "--tls-cert-path=/nowhere/tls.crt", "--tls-key-path=/nowhere/tls.key", "--ca-cert-path=/nowhere/ca.crt"))
@@ -172,7 +172,7 @@ func TestNoCertificatesIsNoReasonNotToStart(t *testing.T) {
 	}
 }
 
-func TestTakenPorts(t *testing.T) {
+func TestPortsInUse(t *testing.T) {
 	w := newWorld(t)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	w.must(err)
@@ -199,7 +199,7 @@ func TestTakenPorts(t *testing.T) {
 	}
 }
 
-func TestWhatCanNeverWorkIsRefused(t *testing.T) {
+func TestInvalidValuesAreStartErrors(t *testing.T) {
 	w := newWorld(t)
 	broken := filepath.Join(w.dir, "users")
 	w.must(os.WriteFile(broken, []byte("hunter2\n"), 0o600))
@@ -290,7 +290,7 @@ func TestDrainIsBounded(t *testing.T) {
 	}
 }
 
-func TestCredentialsAreAsked(t *testing.T) {
+func TestSOCKS5Credentials(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	file := filepath.Join(w.dir, "users")
@@ -312,7 +312,7 @@ func TestCredentialsAreAsked(t *testing.T) {
 
 // Whichever front a client speaks to, and on whichever port, the credentials are
 // the same.
-func TestCredentialsAreAskedOfHTTP(t *testing.T) {
+func TestHTTPCredentials(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	file := filepath.Join(w.dir, "users")

@@ -17,7 +17,7 @@ import (
 	"konnectivity/tunnel"
 )
 
-func TestTransparentPortIsCheckedWithTheOthers(t *testing.T) {
+func TestTransparentPortFlags(t *testing.T) {
 	for args, want := range map[string]string{
 		"--transparent-port=70000":                                         "want a port from 0 to 65535",
 		"--transparent-port=8090":                                          "--transparent-port and --serving-port are both 8090",
@@ -37,7 +37,7 @@ func TestTransparentPortIsCheckedWithTheOthers(t *testing.T) {
 
 // The port is for netfilter alone, which redirects to loopback: it is open there
 // whatever else the sidecar serves, and of no use to others.
-func TestTransparentPortIsOnLoopbackOnly(t *testing.T) {
+func TestTransparentPortListensOnLoopback(t *testing.T) {
 	if !transparent.Supported {
 		t.Skip("only Linux has it")
 	}

@@ -16,7 +16,7 @@ import (
 
 // The socket serves what the port does: it may replace it, stand beside it, and
 // share it with the other front.
-func TestUnixSocketServesWhatThePortDoes(t *testing.T) {
+func TestUnixSocket(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	site, path := w.site(), filepath.Join(t.TempDir(), "s")
@@ -59,7 +59,7 @@ func TestUnixSocketServesWhatThePortDoes(t *testing.T) {
 
 // A socket on which somebody serves is left alone, one that a killed process
 // left is replaced.
-func TestUnixSocketOfAnother(t *testing.T) {
+func TestUnixSocketInUse(t *testing.T) {
 	w := newWorld(t)
 	path := filepath.Join(t.TempDir(), "s")
 	other, err := net.Listen("unix", path)
@@ -74,7 +74,7 @@ func TestUnixSocketOfAnother(t *testing.T) {
 	}
 }
 
-func TestRightsOfTheUnixSocket(t *testing.T) {
+func TestUnixSocketPermissions(t *testing.T) {
 	if !unixsocket.Guarded {
 		t.Skip("a socket has no rights here")
 	}
@@ -90,7 +90,7 @@ func TestRightsOfTheUnixSocket(t *testing.T) {
 
 // While a sidecar drains, the next one can have the path, and the former's end
 // does not take it away.
-func TestUnixSocketIsFreeDuringTheDrain(t *testing.T) {
+func TestUnixSocketIsReusableDuringDrain(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

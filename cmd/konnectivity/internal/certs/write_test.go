@@ -13,7 +13,7 @@ import (
 
 // A disk that becomes full half-way leaves nothing that would be in the way of the
 // next try, and files of others stay.
-func TestAllOrNothingIsWritten(t *testing.T) {
+func TestWriteAllIsAtomic(t *testing.T) {
 	full := errors.New("no space left on device")
 	half := func(path string, data []byte) error {
 		return errors.Join(os.WriteFile(path, data[:1], 0o600), full)

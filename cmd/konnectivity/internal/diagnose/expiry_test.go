@@ -20,7 +20,7 @@ import (
 )
 
 // What ends soon is told of every certificate on the way, not of the client's alone.
-func TestExpiryOnTheWay(t *testing.T) {
+func TestExpiringCertificatesAreWarnings(t *testing.T) {
 	ca, err := pki.NewCA("lab-ca")
 	testutil.NoError(t, err)
 	pair, err := ca.Issue(pki.Leaf{CommonName: "lab-server", DNS: []string{"localhost"}, Server: true})

@@ -14,7 +14,7 @@ import (
 
 // Without a route to one family, a server that is reached by the other one is
 // reached.
-func TestAnAddressOfAFamilyThatIsNotHere(t *testing.T) {
+func TestUnroutableFamilyIsWarning(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testutil.NoError(t, err)
 	defer l.Close()

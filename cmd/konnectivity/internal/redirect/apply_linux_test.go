@@ -18,7 +18,7 @@ func TestMask(t *testing.T) {
 }
 
 // A rule that leaves a connection alone comes before those that redirect.
-func TestRulesInTheirOrder(t *testing.T) {
+func TestRuleOrder(t *testing.T) {
 	p := &Plan{To: prefixes("10.0.0.0/8", "::/0"), Except: prefixes("10.1.0.0/16"), Port: 1}
 	for i, rule := range p.rules() {
 		last := fmt.Sprintf("%T", rule[len(rule)-1])

@@ -104,7 +104,7 @@ func FuzzNameservers(f *testing.F) {
 	})
 }
 
-func TestPlanTellsWhatIsRedirected(t *testing.T) {
+func TestPlanString(t *testing.T) {
 	p := &Plan{To: prefixes("10.0.0.0/8", "fd00::/8"), UID: 7, Port: 8096}
 	if got, want := p.String(), "TCP connections to 10.0.0.0/8, fd00::/8 now go to port 8096 of loopback; not those of user 7, and to this machine itself"; got != want {
 		t.Errorf("%s\nwant %s", got, want)

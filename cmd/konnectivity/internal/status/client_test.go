@@ -36,7 +36,7 @@ func newClient(t *testing.T) *Client {
 }
 
 // A redirect must not receive the token.
-func TestNoTokenGoesElsewhere(t *testing.T) {
+func TestRedirectIsNotFollowed(t *testing.T) {
 	var asked atomic.Bool
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Store(true) }))
 	defer elsewhere.Close()
@@ -54,7 +54,7 @@ func TestNoTokenGoesElsewhere(t *testing.T) {
 }
 
 // Without an address, only that of a port where nothing listens is passed over.
-func TestTheUsualPorts(t *testing.T) {
+func TestStatusOfUsualPorts(t *testing.T) {
 	usual := UsualAdmin
 	defer func() { UsualAdmin = usual }()
 	agent := served(t, admin.Source{Component: "konnectivity-agent", Table: admin.NewTable()})
@@ -89,7 +89,7 @@ func TestTheUsualPorts(t *testing.T) {
 
 // A question that was given up leaves no connection behind: with --watch there is
 // one every second, for hours.
-func TestAHandshakeThatHangsEnds(t *testing.T) {
+func TestHungHandshakeIsClosed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	testutil.NoError(t, err)
 	defer l.Close()
@@ -108,7 +108,7 @@ func TestAHandshakeThatHangsEnds(t *testing.T) {
 }
 
 // One that is back is not missed, however few are listed.
-func TestAPeerThatIsBackIsNotMissed(t *testing.T) {
+func TestReconnectedPeerIsNotReported(t *testing.T) {
 	table := admin.NewTable()
 	table.Gone(admin.Departure{Role: admin.RoleAgent, Tenant: "a", ID: "agent-1", Remote: "10.0.0.1:5"}, time.Now(), io.EOF)
 	var others []admin.Peer
@@ -139,7 +139,7 @@ func TestAPeerThatIsBackIsNotMissed(t *testing.T) {
 }
 
 // Ages are by the clock of the process that tells them.
-func TestAgesAreByTheOtherClock(t *testing.T) {
+func TestAgesUseClockOfProcess(t *testing.T) {
 	now := time.Now().Add(-time.Hour)
 	var out strings.Builder
 	p := &printer{out: &out}
@@ -150,7 +150,7 @@ func TestAgesAreByTheOtherClock(t *testing.T) {
 }
 
 // All that are silent count, however few are listed.
-func TestSilentPeersAreCounted(t *testing.T) {
+func TestAllSilentPeersAreCounted(t *testing.T) {
 	var peers []admin.Peer
 	for i := range 30 {
 		peers = append(peers, admin.Peer{Role: admin.RoleAgent, ID: fmt.Sprint("agent-", i), Silent: 8})

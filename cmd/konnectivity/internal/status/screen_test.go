@@ -24,7 +24,7 @@ func TestWrap(t *testing.T) {
 	}
 }
 
-func TestScreenFollowsTheEnvironment(t *testing.T) {
+func TestSizeFromEnvironment(t *testing.T) {
 	t.Setenv("COLUMNS", "")
 	t.Setenv("LINES", "x")
 	if s := SizeOf(new(bytes.Buffer)); s != (Size{}) {

@@ -59,7 +59,7 @@ func TestStatusFitsTheScreen(t *testing.T) {
 	}
 }
 
-func TestWatchKeepsToTheScreen(t *testing.T) {
+func TestWatchFitsTheScreen(t *testing.T) {
 	text := []byte(strings.Repeat("line\n", 100))
 	got := string(inPlace(text, 24))
 	if n := strings.Count(got, "\n"); n != 23 || !strings.HasPrefix(got, "\x1b[Hline\x1b[K\n") || !strings.HasSuffix(got, "\x1b[K\x1b[J") || !strings.Contains(got, "more than fits") {
@@ -127,7 +127,7 @@ func TestTroubles(t *testing.T) {
 	}
 }
 
-func TestStatusKeepsPeersFromSteeringTheTerminal(t *testing.T) {
+func TestStatusEscapesControlCharacters(t *testing.T) {
 	var out bytes.Buffer
 	p := &printer{out: &out}
 	evil := "evil\x1b[2J\u009b31m\r\nagent"
@@ -143,7 +143,7 @@ func TestStatusKeepsPeersFromSteeringTheTerminal(t *testing.T) {
 }
 
 // A sentence about what is wrong with one tenant does not take the names of all.
-func TestALongErrorLeavesRoomForNames(t *testing.T) {
+func TestTenantsTableWithLongError(t *testing.T) {
 	page := admin.Page[admin.Tenant]{Total: 2, Matched: 2, Items: []admin.Tenant{
 		{Name: "cluster-in-the-west", State: "broken", Error: strings.Repeat("tenant.yaml: something is wrong; ", 9), ServerNames: []string{"west.example.com"}},
 		{Name: "cluster-in-the-east", State: "serving", Ready: true, ServerNames: []string{"east.example.com"}},

@@ -15,7 +15,7 @@ import (
 
 // A token may come out of a pipe, as of <(command) in a shell. One that nobody writes
 // into holds nobody up.
-func TestATokenOutOfAPipe(t *testing.T) {
+func TestTokenFromPipe(t *testing.T) {
 	read, write, err := os.Pipe()
 	testutil.NoError(t, err)
 	defer read.Close()

@@ -15,7 +15,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-func TestWhatSpeaks(t *testing.T) {
+func TestIdentify(t *testing.T) {
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
 	ca, err := pki.NewCA("lab-ca")
 	testutil.NoError(t, err)
