@@ -238,8 +238,8 @@ func get(t *testing.T, port int, path string) (int, string, http.Header) {
 	}
 }
 
-// The program goes to its servers by the proxy of its environment, whom it tells
-// the server's name and who asks, unless NO_PROXY has the server.
+// The agent reaches servers through the proxy of the environment, with its user and
+// password, unless NO_PROXY has the server.
 func TestProxyOfTheEnvironment(t *testing.T) {
 	asked := make(chan *http.Request, 100)
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -275,8 +275,8 @@ func TestProxyOfTheEnvironment(t *testing.T) {
 	}
 }
 
-// A proxy that is none is told of at once, without its password, and is an error where
-// destinations are to be reached through it.
+// An invalid proxy is reported at the start, without its password. It is an error if
+// destinations are reached through it.
 func TestInvalidProxyOfTheEnvironment(t *testing.T) {
 	t.Setenv("NO_PROXY", "*")
 	const ignored, used = "it is ignored", "cannot be reached through it"

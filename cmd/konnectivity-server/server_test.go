@@ -92,7 +92,7 @@ func TestValidFlags(t *testing.T) {
 		right + "--proxy-strategies=destHost,destCIDR,defaultRoute,default",
 		right + "--tls-min-version=VersionTLS13", right + "--tls-min-version=VersionTLS10",
 		right + "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
-		right + "--cipher-suites=", // what is left of a TLS profile without suites of TLS 1.2
+		right + "--cipher-suites=", // as of a TLS profile without suites of TLS 1.2
 		right + "--graceful-shutdown-timeout=0 --backend-dial-timeout=0",
 		right + "--keepalive-time=1h --frontend-keepalive-time=30s",
 		right + "--enable-profiling --enable-contention-profiling",

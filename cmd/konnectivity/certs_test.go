@@ -182,7 +182,7 @@ func TestCertsFromExistingCA(t *testing.T) {
 	}
 }
 
-// A CA that nobody believes any more signs nothing.
+// An expired CA signs nothing.
 func TestCertsOfExpiredCA(t *testing.T) {
 	ca, err := pki.NewCAFor("old", -time.Hour)
 	testutil.NoError(t, err)

@@ -437,7 +437,7 @@ var faults = map[string]struct {
 		l.checked = "db.example.com:5432"
 	}},
 	"customer proxy wants auth": {1, func(l *lab) { l.startBehindProxy(http.StatusProxyAuthRequired) }},
-	"customer proxy fails":      {1, func(l *lab) { l.startBehindProxy(http.StatusServiceUnavailable) }}, // squid's, if nobody listens
+	"customer proxy fails":      {1, func(l *lab) { l.startBehindProxy(http.StatusServiceUnavailable) }}, // as squid does without an answer
 	"no sidecar listens": {0, func(l *lab) {
 		l.start()
 		_, port, _ := net.SplitHostPort(l.closed)
@@ -462,8 +462,7 @@ func (l *lab) valid(from, until time.Time) {
 	l.write("tls.key", pair.KeyPEM)
 }
 
-// guest is a hosted cluster whose DNS Service has an address where nobody
-// listens.
+// guest is a hosted cluster whose DNS Service has an address where nothing listens.
 func (l *lab) guest() {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/namespaces/openshift-dns/services/dns-default") {
@@ -565,7 +564,7 @@ func TestCheckDialsThroughSidecars(t *testing.T) {
 func TestCheckReportsUnusableSocket(t *testing.T) {
 	l := newLab(t)
 	l.start()
-	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: l.file("s"), Net: "unixgram"}) // which nobody can connect to
+	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: l.file("s"), Net: "unixgram"}) // to which no connection is possible
 	if err != nil {
 		t.Skip(err)
 	}
@@ -581,7 +580,7 @@ func TestCheckReportsUnusableSocket(t *testing.T) {
 	}
 }
 
-// An admin port that wants to know who asks is told.
+// check and dial show a token to the admin port.
 func TestCheckAndDialWithToken(t *testing.T) {
 	l := newLab(t)
 	token := admin.NewToken()

@@ -120,7 +120,7 @@ func TestDialThroughSidecars(t *testing.T) {
 	}
 }
 
-// A destination that ends first ends the dial, though nobody ends its input.
+// A destination that ends first ends the dial, even while the input is open.
 func TestDialEndsWithDestination(t *testing.T) {
 	l := newLab(t)
 	ln := l.listen()

@@ -378,8 +378,8 @@ func TestTenantsCheckAsksTheServer(t *testing.T) {
 	}
 }
 
-// An admin port that speaks TLS is asked with the server's CA and a certificate,
-// and what is wrong is told.
+// An admin port over TLS is asked with the server's CA and a certificate; errors are
+// reported.
 func TestStatusOverTLS(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := pki.NewCA("ca")

@@ -17,7 +17,7 @@ func (l *lab) silentPort() string {
 	return ln.Addr().String()
 }
 
-// banner greets whoever comes, as SSH servers do.
+// banner is a server that sends text first, as SSH servers do.
 func (l *lab) banner(text string) string {
 	ln := l.listen()
 	l.accept(ln, func(c net.Conn) { _, _ = io.WriteString(c, text); _, _ = io.Copy(io.Discard, c) })

@@ -202,7 +202,7 @@ func TestEveryFailureHasAHint(t *testing.T) {
 			t.Errorf("%v has no hint", f)
 		}
 	}
-	// Resets by either end, and clients that give up, are ordinary; so is what nobody gave a reason for.
+	// Resets by either end, cancelled dials, and resets without a reason are ordinary.
 	ordinary := []tunnel.Code{tunnel.CodeUnknown, tunnel.CodePeerReset, tunnel.CodeCancelled}
 	for code := range tunnel.Codes() {
 		if resetHints[code] == "" && !slices.Contains(ordinary, code) {

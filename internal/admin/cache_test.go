@@ -14,7 +14,7 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// What one asks for is no answer to another.
+// Different queries never share an answer.
 func TestQueryKeysAreUnique(t *testing.T) {
 	for _, pair := range [][2]url.Values{
 		{{"role": {"agent,server"}}, {"role": {"agent server"}}},
@@ -32,8 +32,8 @@ func TestQueryKeysAreUnique(t *testing.T) {
 	}
 }
 
-// Fifty pages that ask for the same cost one answer a sample; nobody is told what
-// is older than the last sample.
+// Fifty equal requests cost one answer for each sample, and no answer is older than the
+// last sample.
 func TestAnswersAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sample atomic.Uint64
@@ -72,7 +72,7 @@ func TestAnswersAreShared(t *testing.T) {
 	})
 }
 
-// Whatever is asked, making answers takes a quarter of one CPU at most.
+// Answers take at most a quarter of one CPU.
 func TestAnswersAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAnswerCache(func() uint64 { return 0 })
@@ -94,7 +94,7 @@ func TestAnswersAreRateLimited(t *testing.T) {
 	})
 }
 
-// Who leaves before its turn makes nobody else go without.
+// A request that is cancelled before its turn does not cancel others.
 func TestCancelledRequestKeepsAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAnswerCache(func() uint64 { return 0 })
@@ -117,8 +117,7 @@ func TestCancelledRequestKeepsAnswer(t *testing.T) {
 	})
 }
 
-// An answer that cannot be made, for a defect, ends with its request: net/http goes on
-// after a panic, and so do others who ask.
+// A panic ends its request alone: net/http goes on, and later requests are answered.
 func TestPanicDoesNotBlockAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newAnswerCache(func() uint64 { return 0 })

@@ -15,7 +15,7 @@ func request(url, local string) *http.Request {
 	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, net.Addr(at)))
 }
 
-// On loopback nobody has a reason to ask by any name but localhost.
+// On loopback, localhost is the only accepted name.
 func TestHostOnLoopback(t *testing.T) {
 	h := mounted(Source{Table: NewTable()})
 	for host, everywhere := range map[string]bool{

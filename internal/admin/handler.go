@@ -61,7 +61,7 @@ func Handler(mux *http.ServeMux, source Source) http.Handler {
 	mountPage(readers.handle)
 	login := source.Login
 	if login == nil {
-		login = anybody
+		login = openLogin
 	}
 	return guard(login, readers)
 }

@@ -15,8 +15,8 @@ type Reader struct {
 // the request.
 type Login func(*http.Request) (Reader, bool)
 
-// anybody is the default Login, which shows everything.
-func anybody(*http.Request) (Reader, bool) { return Reader{}, true }
+// openLogin is the default Login, which shows everything.
+func openLogin(*http.Request) (Reader, bool) { return Reader{}, true }
 
 type readerKey struct{}
 

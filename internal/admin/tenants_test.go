@@ -50,8 +50,8 @@ func TestTenantsList(t *testing.T) {
 	}
 }
 
-// Of the readers of one tenant, one is answered at a time; the others do not keep
-// anybody else waiting.
+// One request of a tenant's readers is answered at a time; the others do not delay
+// requests of other readers.
 func TestTenantReadersAreSerialized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAnswers(func() uint64 { return 0 })
@@ -85,7 +85,7 @@ func TestTenantReadersAreSerialized(t *testing.T) {
 	})
 }
 
-// slowReader is who does not take its answer.
+// slowReader is a client that does not read its answer.
 type slowReader struct {
 	*httptest.ResponseRecorder
 	asked, goes chan struct{}

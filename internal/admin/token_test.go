@@ -66,7 +66,7 @@ func TestTokenOf(t *testing.T) {
 	}
 }
 
-// A token file is followed. A bad one admits nobody, and is logged once.
+// A token file is followed. An invalid one keeps the last token, and is logged once.
 func TestTokenFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "token")

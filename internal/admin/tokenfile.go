@@ -28,6 +28,5 @@ func OpenTokenFile(path string, log logrus.FieldLogger) (*TokenFile, error) {
 	return &TokenFile{token}, nil
 }
 
-// Token returns the token in the file, or the last good one: a file that cannot be
-// read admits nobody new.
+// Token returns the token in the file, or the last valid one if the file cannot be read.
 func (f *TokenFile) Token() TokenDigest { return f.token.Get() }

@@ -94,7 +94,7 @@ func TestFirstSignalStopsGracefully(t *testing.T) {
 	}
 }
 
-// A terminal that goes away is told of by the kernel and by its shell.
+// A closed terminal causes two SIGHUPs, of the kernel and of the shell.
 func TestSIGHUPIsGraceful(t *testing.T) {
 	signals := make(chan os.Signal, 2)
 	status, _, stderr := execute(program(func(ctx context.Context) error {

@@ -36,7 +36,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.buf.Write(p)
 }
 
-// lines parses what was written, each line a JSON object, and empties it.
+// lines parses and removes the written lines, each a JSON object.
 func (o *output) lines(t *testing.T) []map[string]any {
 	t.Helper()
 	o.mu.Lock()
@@ -220,7 +220,7 @@ func TestLogFileAndStandardError(t *testing.T) {
 	}
 }
 
-// The largest sizes mean no limit, and not what is left of them as a number of bytes.
+// The largest sizes mean no limit, and do not overflow.
 func TestLargestLogFileSizes(t *testing.T) {
 	for _, size := range []string{"17592186044417", "18446744073709551615"} { // the first is 2^44 and one
 		path := filepath.Join(t.TempDir(), "x.log")

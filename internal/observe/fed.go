@@ -56,7 +56,7 @@ func (f *Fed) tell(to Adder, total float64) {
 // Packets returns the statistics of links as packets of the old protocol: those sent by
 // the opener of the streams, and those sent by the other side. A frame of data is a
 // packet. A stream that was established and has ended counts as one request to close and
-// one answer, whichever side ended it.
+// one answer.
 func Packets(s link.Stats, opener bool) (asked, answered map[client.PacketType]uint64) {
 	there, back, opened := s.DataReceived, s.DataSent, s.Accepted
 	if opener {

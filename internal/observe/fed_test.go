@@ -12,7 +12,7 @@ import (
 	"konnectivity/tunnel/link"
 )
 
-// Links' part is added to the rest once, however often it is asked for.
+// Repeated scrapes add the part of links once.
 func TestFedMetric(t *testing.T) {
 	total := 0.0
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "packets_total", Help: "H."}, []string{"kind"})
@@ -34,8 +34,8 @@ func TestFedMetric(t *testing.T) {
 	want("8")
 }
 
-// Totals that fall take a gauge with them. A counter stays, and does not count
-// twice what comes back.
+// A gauge follows totals that fall. A counter stays, and does not count the same increase
+// twice.
 func TestFedCountersDoNotFall(t *testing.T) {
 	total := 0.0
 	counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "counter", Help: "H."})

@@ -18,7 +18,7 @@ type resuming interface {
 	OnResume(func(pause time.Duration))
 }
 
-// Resuming registers what is known of the connections that outlive their links.
+// Resuming registers the metrics of connections that outlive their links.
 // Names begin with prefix, such as konnectivity_sidecar_; all are there from the
 // start. It may be called once for each ends.
 func Resuming(r prometheus.Registerer, prefix string, ends resuming) error {

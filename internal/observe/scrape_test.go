@@ -39,8 +39,7 @@ func scraped(ctx context.Context, h http.Handler, coding string) *httptest.Respo
 	return w
 }
 
-// However many ask at once, one scrape is made at a time, and one serves all who wait
-// for it.
+// Concurrent requests share scrapes, which are made one at a time.
 func TestScrapesAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most, made int
@@ -65,14 +64,14 @@ func TestScrapesAreShared(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if most != 1 || made > 4 { // for those who were first, and for the rest of each form
+		if most != 1 || made > 4 { // for the first and the other requests of each form
 			t.Errorf("%d scrapes were made for all, %d at once", made, most)
 		}
 		time.Sleep(time.Second) // the rest of the last one
 	})
 }
 
-// Whoever asks learns at least what was so when it asked.
+// A request gets values that are no older than itself.
 func TestScrapesAreCurrent(t *testing.T) {
 	var value atomic.Int64
 	h := observe.Metrics(gathered(func() float64 { return float64(value.Load()) }))
@@ -91,7 +90,7 @@ func TestScrapesAreCurrent(t *testing.T) {
 	all.Wait()
 }
 
-// One who leaves is not waited for, and keeps nobody else waiting.
+// A cancelled request is not waited for, and does not delay others.
 func TestCancelledScrape(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := observe.Metrics(gathered(func() float64 { time.Sleep(time.Second); return 1 }))
@@ -109,7 +108,7 @@ func TestCancelledScrape(t *testing.T) {
 	})
 }
 
-// Who shares a scrape that comes to nothing is told so, as is who asked for it first.
+// All requests that share a failed scrape get an error.
 func TestFailedScrapes(t *testing.T) {
 	for name, fails := range map[string]func() error{
 		"an error": func() error { return errors.New("no metrics") },
@@ -147,7 +146,7 @@ func TestFailedScrapes(t *testing.T) {
 	}
 }
 
-// Answers that nobody takes are part of what a connection costs.
+// Unread answers count for the memory of connections.
 func TestUnreadAnswersGiveWay(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	body := make([]byte, 32<<20) // more than the kernel takes for a connection

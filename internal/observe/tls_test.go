@@ -47,7 +47,7 @@ func serveTLS(t *testing.T, own tls.Certificate) (at string, ask func(certs ...t
 	}
 }
 
-// anyPair is a certificate with its key, of nobody.
+// anyPair is an arbitrary certificate with its key.
 func anyPair() tls.Certificate {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()
@@ -68,8 +68,7 @@ func TestIncompleteHandshakesGiveWay(t *testing.T) {
 	}
 }
 
-// Whoever sends more certificates than anybody has is cut off before they are
-// looked at.
+// A client with too many certificates is cut off before they are parsed.
 func TestLongCertificateChainIsRefused(t *testing.T) {
 	pair := anyPair()
 	_, ask := serveTLS(t, pair)

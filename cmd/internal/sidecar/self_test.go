@@ -50,7 +50,7 @@ func TestFrontsRefuseOwnSidecar(t *testing.T) {
 	}
 }
 
-// Nor can one of plain requests, whichever of the fronts it names.
+// Plain requests to any front of the sidecar are refused too.
 func TestPlainRequestsRefuseOwnSidecar(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()

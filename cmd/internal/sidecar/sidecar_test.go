@@ -123,8 +123,8 @@ func TestEveryFrontCarriesTraffic(t *testing.T) {
 	}
 }
 
-// The sidecar is up before anything else is, says clearly what is missing, and
-// works as soon as it is there.
+// The sidecar starts before everything else, reports missing parts, and works as soon as
+// they are there.
 func TestStartBeforeServer(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(w.options(SOCKS5, "--health-address=127.0.0.1:0"))
@@ -310,8 +310,7 @@ func TestSOCKS5Credentials(t *testing.T) {
 	}
 }
 
-// Whichever front a client speaks to, and on whichever port, the credentials are
-// the same.
+// All fronts on all ports require the same credentials.
 func TestHTTPCredentials(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()

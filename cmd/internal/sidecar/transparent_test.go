@@ -75,8 +75,8 @@ func TestTransparentPortListensOnLoopback(t *testing.T) {
 	}
 }
 
-// If the sidecar's own connections are redirected to it, the one that all others
-// need is refused, and the log says what to do.
+// If the sidecar's own connections are redirected to it, the one to the server is refused,
+// and the log says what to do.
 func TestTransparentFrontRefusesTheServer(t *testing.T) {
 	w := newWorld(t)
 	w.startServer()

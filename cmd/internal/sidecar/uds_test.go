@@ -57,8 +57,7 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// A socket on which somebody serves is left alone, one that a killed process
-// left is replaced.
+// A socket in use is left alone; one of a killed process is replaced.
 func TestUnixSocketInUse(t *testing.T) {
 	w := newWorld(t)
 	path := filepath.Join(t.TempDir(), "s")

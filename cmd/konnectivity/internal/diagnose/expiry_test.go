@@ -19,7 +19,7 @@ import (
 	"konnectivity/internal/tlsreload"
 )
 
-// What ends soon is told of every certificate on the way, not of the client's alone.
+// Every certificate on the path that expires soon is a warning, not only the client's.
 func TestExpiringCertificatesAreWarnings(t *testing.T) {
 	ca, err := pki.NewCA("lab-ca")
 	testutil.NoError(t, err)

@@ -7,8 +7,7 @@ import (
 	"konnectivity/cmd/konnectivity/internal/status"
 )
 
-// A step that took less than a microsecond still says how long it took: the
-// resolution of a duration must not decide what is printed.
+// A step of less than a microsecond is printed with its duration too.
 func TestPrintOfShortDuration(t *testing.T) {
 	var out strings.Builder
 	Print(&out, []Finding{{Step: "name", Result: OK, Milliseconds: milliseconds(0)}}, status.Paint{}, 80)

@@ -57,8 +57,8 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
-// FuzzNetworks: what is accepted is a network as it is written, and none that
-// cannot be redirected.
+// FuzzNetworks checks that accepted networks have no bits beyond their mask and can be
+// redirected.
 func FuzzNetworks(f *testing.F) {
 	for _, seed := range []string{"10.128.0.0/14", "fd01::/48", "::ffff:10.0.0.0/104", "fe80::%1/64", "1/1", "/"} {
 		f.Add(seed)

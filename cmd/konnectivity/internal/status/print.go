@@ -154,8 +154,7 @@ func (p *printer) failures(failures []admin.Failure) {
 	}
 }
 
-// table prints rows, of which the first is the head, or nothing without others. If the
-// table is too wide, columns become narrower, down to minWidth; then those of spare are
+// table prints a head and rows, or nothing if there are no rows. If the table is too wide, columns become narrower, down to minWidth; then those of spare are
 // left out, in that order; then columns become as narrow as necessary. The last column
 // has the state and is wrapped instead.
 func (p *printer) table(rows [][]string, spare ...string) {

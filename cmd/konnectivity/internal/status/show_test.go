@@ -33,8 +33,7 @@ func busy(conns, peers, failed int) Report {
 	return r
 }
 
-// However much there is to tell, no line is longer than the screen is wide, and
-// what is wrong stands at the top.
+// No line is wider than the screen, and problems are at the top.
 func TestStatusFitsTheScreen(t *testing.T) {
 	for _, columns := range []int{80, 100, 200} {
 		var out bytes.Buffer
@@ -142,7 +141,7 @@ func TestStatusEscapesControlCharacters(t *testing.T) {
 	}
 }
 
-// A sentence about what is wrong with one tenant does not take the names of all.
+// A long error of one tenant leaves room for the names of all.
 func TestTenantsTableWithLongError(t *testing.T) {
 	page := admin.Page[admin.Tenant]{Total: 2, Matched: 2, Items: []admin.Tenant{
 		{Name: "cluster-in-the-west", State: "broken", Error: strings.Repeat("tenant.yaml: something is wrong; ", 9), ServerNames: []string{"west.example.com"}},

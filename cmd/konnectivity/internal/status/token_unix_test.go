@@ -13,8 +13,8 @@ import (
 	"konnectivity/internal/testutil"
 )
 
-// A token may come out of a pipe, as of <(command) in a shell. One that nobody writes
-// into holds nobody up.
+// A token may come from a pipe, such as <(command) in a shell. A pipe without a writer is
+// an error soon.
 func TestTokenFromPipe(t *testing.T) {
 	read, write, err := os.Pipe()
 	testutil.NoError(t, err)

@@ -53,7 +53,7 @@ func shop(t *testing.T) string {
 	return s.Listener.Addr().String()
 }
 
-// says greets whoever comes, as SSH servers do, and listens then.
+// says is a server that sends text first, as SSH servers do, and reads then.
 func says(t *testing.T, text string) string {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	testutil.NoError(t, err)
